@@ -64,7 +64,7 @@ fn sleeping(turns: u64) -> Duration {
     fn turn(sender: &mut RingSender, bell: &Doorbell) {
         sender.push(&[1; CELL_BYTES]).expect("room for one");
         if sender.publish() {
-            bell.ring().expect("a doorbell");
+            bell.wake_waiter().expect("a doorbell");
         }
     }
 
@@ -72,7 +72,7 @@ fn sleeping(turns: u64) -> Duration {
         while receiver.pop().expect("an honest peer").is_none() {
             if receiver.prepare_wait() {
                 poll(&mut [PollFd::new(bell, PollFlags::IN)], None).expect("poll");
-                bell.clear().expect("a doorbell");
+                bell.clear_wakeups().expect("a doorbell");
             }
         }
     }

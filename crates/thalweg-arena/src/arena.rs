@@ -1,6 +1,6 @@
 //! The arena itself: one memfd, one mapping, and the parts of it that can be owned.
 
-use crate::page_list::{PageList, PageListError, pages_at};
+use crate::page_list::{PageList, PageListError, page_list_at};
 use memmap2::{Advice, MmapOptions, MmapRaw};
 use rustix::fs::{FsWord, MemfdFlags, SealFlags};
 use rustix::io::Errno;
@@ -81,13 +81,13 @@ pub enum ArenaError {
 
 impl ArenaError {
     /// Returns a function for `map_err` on a system call for an arena of `bytes` bytes.
-    fn os(doing: &'static str, bytes: usize) -> impl FnOnce(Errno) -> Self {
+    fn from_errno(doing: &'static str, bytes: usize) -> impl FnOnce(Errno) -> Self {
         move |error| Self::Os { doing, bytes, error }
     }
 
-    /// Returns a function for `map_err` as [`os`](Self::os) does, for a mapping's error.
-    fn io(doing: &'static str, bytes: usize) -> impl FnOnce(std::io::Error) -> Self {
-        move |error| Self::Os { doing, bytes, error: errno(&error) }
+    /// Returns a function for `map_err` as [`from_errno`](Self::from_errno) does, for a mapping's error.
+    fn from_io_error(doing: &'static str, bytes: usize) -> impl FnOnce(std::io::Error) -> Self {
+        move |error| Self::Os { doing, bytes, error: errno_from_io(&error) }
     }
 }
 
@@ -111,7 +111,7 @@ impl Arena {
     /// # Errors
     /// `len` is 0 or exceeds the address space, or the kernel refuses, most likely for lack of memory.
     pub fn create(name: &str, len: usize) -> Result<Span, ArenaError> {
-        Self::make(name, len, MemfdFlags::empty())
+        Self::create_of_kind(name, len, MemfdFlags::empty())
     }
 
     /// Like [`create`](Self::create), for memory that is never spliced: uses reserved huge pages (`vm.nr_hugepages`) if
@@ -121,16 +121,16 @@ impl Arena {
     /// # Errors
     /// As [`create`](Self::create). A lack of reserved huge pages is not an error.
     pub fn create_local(name: &str, len: usize) -> Result<Span, ArenaError> {
-        match Self::make(name, len, MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB) {
+        match Self::create_of_kind(name, len, MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB) {
             Ok(span) => Ok(span),
             // No huge pages are reserved, or too few: fall back to ordinary ones.
-            Err(ArenaError::Os { .. }) => Self::make(name, len, MemfdFlags::empty()),
+            Err(ArenaError::Os { .. }) => Self::create_of_kind(name, len, MemfdFlags::empty()),
             Err(error) => Err(error),
         }
     }
 
-    fn make(name: &str, len: usize, kind: MemfdFlags) -> Result<Span, ArenaError> {
-        Self::make_with(name, len, kind, |_| Ok(())).map(|(span, ())| span)
+    fn create_of_kind(name: &str, len: usize, kind: MemfdFlags) -> Result<Span, ArenaError> {
+        Self::create_of_kind_with(name, len, kind, |_| Ok(())).map(|(span, ())| span)
     }
 
     /// Like [`create`](Self::create). Calls `early` before the memory is sealed against all writers but this process.
@@ -139,10 +139,10 @@ impl Arena {
         len: usize,
         early: impl FnOnce(BorrowedFd<'_>) -> Result<T, ArenaError>,
     ) -> Result<(Span, T), ArenaError> {
-        Self::make_with(name, len, MemfdFlags::empty(), early)
+        Self::create_of_kind_with(name, len, MemfdFlags::empty(), early)
     }
 
-    fn make_with<T>(
+    fn create_of_kind_with<T>(
         name: &str,
         len: usize,
         kind: MemfdFlags,
@@ -151,21 +151,22 @@ impl Arena {
         let rounded =
             len.checked_next_multiple_of(HUGE_PAGE_BYTES).filter(|len| *len > 0).ok_or(ArenaError::Size(len))?;
         let fd = rustix::fs::memfd_create(name, kind | MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
-            .map_err(ArenaError::os("memfd_create", rounded))?;
-        rustix::fs::ftruncate(&fd, rounded as u64).map_err(ArenaError::os("ftruncate", rounded))?;
-        let memory = MmapOptions::new().len(rounded).map_raw(&fd).map_err(ArenaError::io("mmap", rounded))?;
+            .map_err(ArenaError::from_errno("memfd_create", rounded))?;
+        rustix::fs::ftruncate(&fd, rounded as u64).map_err(ArenaError::from_errno("ftruncate", rounded))?;
+        let memory =
+            MmapOptions::new().len(rounded).map_raw(&fd).map_err(ArenaError::from_io_error("mmap", rounded))?;
         rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW)
-            .map_err(ArenaError::os("sealing", rounded))?;
+            .map_err(ArenaError::from_errno("sealing", rounded))?;
         let reserved = kind.contains(MemfdFlags::HUGETLB);
         if !reserved {
             let _ = memory.advise(Advice::HugePage);
         }
         // Populating allocates zeroed pages; it reports a lack of memory here instead of by SIGBUS later.
-        memory.advise(Advice::PopulateWrite).map_err(ArenaError::io("allocating memory", rounded))?;
+        memory.advise(Advice::PopulateWrite).map_err(ArenaError::from_io_error("allocating memory", rounded))?;
         let early = early(fd.as_fd())?;
         // FUTURE_WRITE: this mapping stays the only writable one; a process that gets the descriptor can only read.
         rustix::fs::fcntl_add_seals(&fd, SealFlags::FUTURE_WRITE | SealFlags::SEAL)
-            .map_err(ArenaError::os("sealing", rounded))?;
+            .map_err(ArenaError::from_errno("sealing", rounded))?;
         let backing = if reserved { OnceLock::from(Backing::Reserved) } else { OnceLock::new() };
         let arena = Arc::new(Self { fd, memory, backing, owned: true, registrations: Mutex::default() });
         Ok((Span { lender: Lender::new(arena, None), range: 0..rounded }, early))
@@ -187,12 +188,13 @@ impl Arena {
         if !seals.contains(SealFlags::SHRINK) {
             return Err(ArenaError::NotSealed);
         }
-        if rustix::fs::fstatfs(&fd).map_err(ArenaError::os("fstatfs", 0))?.f_type == HUGETLBFS_MAGIC {
+        if rustix::fs::fstatfs(&fd).map_err(ArenaError::from_errno("fstatfs", 0))?.f_type == HUGETLBFS_MAGIC {
             return Err(ArenaError::Reserved);
         }
-        let size = rustix::fs::fstat(&fd).map_err(ArenaError::os("fstat", 0))?.st_size;
+        let size = rustix::fs::fstat(&fd).map_err(ArenaError::from_errno("fstat", 0))?.st_size;
         let len = usize::try_from(size).ok().filter(|len| *len > 0).ok_or(ArenaError::Size(0))?;
-        let memory = MmapOptions::new().len(len).map_raw_read_only(&fd).map_err(ArenaError::io("mmap", 0))?;
+        let memory =
+            MmapOptions::new().len(len).map_raw_read_only(&fd).map_err(ArenaError::from_io_error("mmap", 0))?;
         let backing = OnceLock::new();
         Ok(Arc::new(Self { fd, memory, backing, owned: false, registrations: Mutex::default() }))
     }
@@ -203,18 +205,18 @@ impl Arena {
     }
 
     /// Returns the size of the arena in bytes.
-    pub fn size(&self) -> usize {
+    pub fn size_bytes(&self) -> usize {
         self.memory.len()
     }
 
     /// Returns the address and length of the mapping; for the kernel or a device, not for reading.
-    pub fn mapping(&self) -> *const [u8] {
-        std::ptr::slice_from_raw_parts(self.memory.as_ptr(), self.size())
+    pub fn mapped_range(&self) -> *const [u8] {
+        std::ptr::slice_from_raw_parts(self.memory.as_ptr(), self.size_bytes())
     }
 
     /// Returns the kind of pages the arena consists of.
-    pub fn backing(&self) -> Backing {
-        *self.backing.get_or_init(|| pages_of(&self.memory))
+    pub fn page_backing(&self) -> Backing {
+        *self.backing.get_or_init(|| backing_of_mapping(&self.memory))
     }
 
     /// Returns whether both arenas are the same memory, mapped twice.
@@ -244,35 +246,35 @@ impl Arena {
         // keeps the right to write, which a new mapping of the sealed file could not have (F_SEAL_FUTURE_WRITE).
         let flags = rustix::mm::MremapFlags::MAYMOVE;
         // SAFETY: the old mapping stays as it is; the caller vouches for the new addresses.
-        unsafe { rustix::mm::mremap_fixed(self.memory.as_mut_ptr().cast(), 0, self.size(), flags, at.cast()) }?;
+        unsafe { rustix::mm::mremap_fixed(self.memory.as_mut_ptr().cast(), 0, self.size_bytes(), flags, at.cast()) }?;
         Ok(())
     }
 
     /// Records that the pages were registered with a ring, an adapter or an IOMMU, which keeps them in place (a
     /// long-term reference, Documentation/core-api/pin_user_pages.rst) until the returned value is dropped. `with` is a
     /// name for people.
-    pub fn registered(self: &Arc<Self>, with: &'static str) -> Registration {
-        self.lock().push(with);
+    pub fn record_registration(self: &Arc<Self>, with: &'static str) -> Registration {
+        self.lock_registrations().push(with);
         Registration { arena: Arc::clone(self), with }
     }
 
     /// Returns the names of those that have the pages registered now.
-    pub fn registrations(&self) -> Vec<&'static str> {
-        self.lock().clone()
+    pub fn registration_names(&self) -> Vec<&'static str> {
+        self.lock_registrations().clone()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<&'static str>> {
+    fn lock_registrations(&self) -> MutexGuard<'_, Vec<&'static str>> {
         self.registrations.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns a range of an imported arena; `None` if the range is not inside it. An arena of this process is reached
     /// only through its spans: a view would read bytes to which a span has the exclusive right.
-    pub fn view(self: &Arc<Self>, offset: u64, len: usize) -> Option<View> {
+    pub fn view_range(self: &Arc<Self>, offset: u64, len: usize) -> Option<View> {
         if self.owned {
             return None;
         }
         let start = usize::try_from(offset).ok()?;
-        let end = start.checked_add(len).filter(|end| *end <= self.size())?;
+        let end = start.checked_add(len).filter(|end| *end <= self.size_bytes())?;
         Some(View { arena: Arc::clone(self), range: start..end })
     }
 
@@ -281,13 +283,13 @@ impl Arena {
     /// # Errors
     /// A page is not present, or the kernel does not disclose its address.
     pub fn page_list(&self) -> Result<PageList, PageListError> {
-        pages_at(self.memory.as_ptr() as usize, self.size())
+        page_list_at(self.memory.as_ptr() as usize, self.size_bytes())
     }
 
     /// Copies bytes that another thread, process or device may write to at the same time.
     #[inline]
-    fn load(&self, at: usize, out: &mut [u8]) {
-        assert!(at + out.len() <= self.size());
+    fn load_bytes(&self, at: usize, out: &mut [u8]) {
+        assert!(at + out.len() <= self.size_bytes());
         // SAFETY: inside the mapping, as was just compared.
         let start = unsafe { self.memory.as_ptr().add(at) };
         // SAFETY: as above. The mapping cannot shrink (sealed) and lives as long as the arena. Concurrent writers do
@@ -304,24 +306,24 @@ impl Arena {
     }
 
     /// Returns a range for the kernel or a device to read from; `None` if the range is not inside the arena.
-    pub fn piece(self: &Arc<Self>, offset: u64, len: usize) -> Option<Piece<'_>> {
+    pub fn piece_of_range(self: &Arc<Self>, offset: u64, len: usize) -> Option<Piece<'_>> {
         let start = usize::try_from(offset).ok()?;
-        let end = start.checked_add(len).filter(|end| *end <= self.size())?;
+        let end = start.checked_add(len).filter(|end| *end <= self.size_bytes())?;
         Some(Piece { arena: self, start, len: end - start })
     }
 }
 
 impl fmt::Debug for Arena {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Arena({} bytes, {self})", self.size())
+        write!(f, "Arena({} bytes, {self})", self.size_bytes())
     }
 }
 
 /// Writes the kind of pages, and the names of those that have them registered.
 impl fmt::Display for Arena {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.backing())?;
-        self.lock().iter().try_for_each(|with| write!(f, ", registered with {with}"))
+        write!(f, "{}", self.page_backing())?;
+        self.lock_registrations().iter().try_for_each(|with| write!(f, ", registered with {with}"))
     }
 }
 
@@ -336,7 +338,7 @@ pub struct Registration {
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        let mut registrations = self.arena.lock();
+        let mut registrations = self.arena.lock_registrations();
         if let Some(at) = registrations.iter().position(|with| *with == self.with) {
             registrations.remove(at);
         }
@@ -344,13 +346,13 @@ impl Drop for Registration {
 }
 
 /// Returns the kernel's error code; mapping memory produces no other error.
-pub(crate) fn errno(error: &std::io::Error) -> Errno {
+pub(crate) fn errno_from_io(error: &std::io::Error) -> Errno {
     Errno::from_io_error(error).unwrap_or(Errno::NOMEM)
 }
 
 /// Returns the kind of pages of a mapping, from `/proc/self/smaps` (`ShmemPmdMapped`). Reading that takes longer the
 /// more memory a process has, so it is skipped where there can be no huge pages.
-fn pages_of(memory: &MmapRaw) -> Backing {
+fn backing_of_mapping(memory: &MmapRaw) -> Backing {
     if memory.len() < HUGE_PAGE_BYTES || !is_shared_memory_huge() {
         return Backing::Small;
     }
@@ -422,7 +424,7 @@ impl Span {
     /// # Safety
     /// No other span may cover any byte of `range` while this one lives, and `range` lies inside the arena.
     pub(crate) unsafe fn new(lender: Arc<Lender>, range: Range<usize>) -> Self {
-        debug_assert!(range.start <= range.end && range.end <= lender.arena.size());
+        debug_assert!(range.start <= range.end && range.end <= lender.arena.size_bytes());
         Self { lender, range }
     }
 
@@ -439,7 +441,7 @@ impl Span {
     }
 
     /// Returns whether the span was lent by `lender`.
-    pub(crate) fn is_of(&self, lender: &Arc<Lender>) -> bool {
+    pub(crate) fn is_lent_by(&self, lender: &Arc<Lender>) -> bool {
         Arc::ptr_eq(&self.lender, lender)
     }
 
@@ -449,7 +451,7 @@ impl Span {
     }
 
     /// Returns the offset of the span in the arena, in bytes.
-    pub fn offset(&self) -> usize {
+    pub fn arena_offset(&self) -> usize {
         self.range.start
     }
 }
@@ -487,7 +489,7 @@ impl fmt::Debug for Span {
 /// the [`Span`].
 ///
 /// A piece borrows the arena, since frames are made of millions of pieces per second: counting references to the arena
-/// would cost as much as all other work on a short one. A later reader [keeps](Self::keep) the piece.
+/// would cost as much as all other work on a short one. A later reader [keeps](Self::keep_arena) the piece.
 #[derive(Clone, Copy)]
 pub struct Piece<'a> {
     arena: &'a Arc<Arena>,
@@ -512,12 +514,12 @@ impl<'a> Piece<'a> {
     }
 
     /// Returns the offset of the piece in the arena, in bytes.
-    pub fn offset(self) -> usize {
+    pub fn arena_offset(self) -> usize {
         self.start
     }
 
     /// Returns the same piece for later use: the memory stays where it is.
-    pub fn keep(self) -> KeptPiece {
+    pub fn keep_arena(self) -> KeptPiece {
         KeptPiece { arena: Arc::clone(self.arena), start: self.start, len: self.len }
     }
 
@@ -535,10 +537,10 @@ impl<'a> Piece<'a> {
     /// # Panics
     /// There are fewer than `out.len()` bytes from `at` on.
     #[inline]
-    pub fn copy_to(self, at: usize, out: &mut [u8]) {
+    pub fn copy_bytes_to(self, at: usize, out: &mut [u8]) {
         let end = at.checked_add(out.len()).filter(|end| *end <= self.len);
         assert!(end.is_some(), "bytes {at}+{} of a piece of {}", out.len(), self.len);
-        self.arena.load(self.start + at, out);
+        self.arena.load_bytes(self.start + at, out);
     }
 }
 
@@ -558,14 +560,14 @@ pub struct KeptPiece {
 
 impl KeptPiece {
     /// Returns the piece.
-    pub fn piece(&self) -> Piece<'_> {
+    pub fn borrowed_piece(&self) -> Piece<'_> {
         Piece { arena: &self.arena, start: self.start, len: self.len }
     }
 }
 
 impl fmt::Debug for KeptPiece {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.piece().fmt(f)
+        self.borrowed_piece().fmt(f)
     }
 }
 
@@ -596,10 +598,10 @@ impl View {
     /// # Panics
     /// There are fewer than `out.len()` bytes from `at` on.
     #[inline]
-    pub fn copy_to(&self, at: usize, out: &mut [u8]) {
+    pub fn copy_bytes_to(&self, at: usize, out: &mut [u8]) {
         let end = at.checked_add(out.len()).filter(|end| *end <= self.len());
         assert!(end.is_some(), "bytes {at}+{} of a view of {}", out.len(), self.len());
-        self.arena.load(self.range.start + at, out);
+        self.arena.load_bytes(self.range.start + at, out);
     }
 
     /// Returns the pages that contain the view, in order.
@@ -607,7 +609,7 @@ impl View {
     /// # Errors
     /// As [`page_list`](crate::page_list).
     pub fn page_list(&self) -> Result<PageList, PageListError> {
-        pages_at(self.arena.memory.as_ptr() as usize + self.range.start, self.len())
+        page_list_at(self.arena.memory.as_ptr() as usize + self.range.start, self.len())
     }
 }
 
@@ -624,7 +626,7 @@ mod tests {
 
     fn read(arena: &Arc<Arena>, at: u64) -> [u8; 2] {
         let mut bytes = [0; 2];
-        arena.view(at, 2).unwrap().copy_to(0, &mut bytes);
+        arena.view_range(at, 2).unwrap().copy_bytes_to(0, &mut bytes);
         bytes
     }
 
@@ -633,13 +635,13 @@ mod tests {
         let mut span = Arena::create("test", 100).unwrap();
         (0..100).for_each(|at| span[at] = at as u8);
         let theirs = Arena::import(span.arena().fd().try_clone_to_owned().unwrap()).unwrap();
-        let view = theirs.view(3, 90).unwrap();
+        let view = theirs.view_range(3, 90).unwrap();
         for (at, len) in (0..90).flat_map(|at| (0..=90 - at).map(move |len| (at, len))) {
             let mut bytes = vec![0; len];
-            view.copy_to(at, &mut bytes);
+            view.copy_bytes_to(at, &mut bytes);
             assert_eq!(bytes, span[3 + at..3 + at + len]);
         }
-        let beyond = std::panic::catch_unwind(|| view.copy_to(89, &mut [0; 2]));
+        let beyond = std::panic::catch_unwind(|| view.copy_bytes_to(89, &mut [0; 2]));
         assert!(beyond.is_err(), "there are fewer bytes");
     }
 
@@ -650,20 +652,21 @@ mod tests {
         span[17] = 42;
         let theirs = Arena::import(span.arena().fd().try_clone_to_owned().unwrap()).unwrap();
         assert_eq!(read(&theirs, 16), [0, 42]);
-        assert!(theirs.view(HUGE_PAGE_BYTES as u64 - 1, 2).is_none());
-        assert!(theirs.view(u64::MAX, 1).is_none());
-        assert!(span.arena().view(16, 2).is_none(), "our own arena is reached through its spans");
+        assert!(theirs.view_range(HUGE_PAGE_BYTES as u64 - 1, 2).is_none());
+        assert!(theirs.view_range(u64::MAX, 1).is_none());
+        assert!(span.arena().view_range(16, 2).is_none(), "our own arena is reached through its spans");
     }
 
     #[test]
     fn it_says_what_it_is_made_of_and_who_knows_its_pages() {
         let span = Arena::create("test", 1).unwrap();
-        let made_of = span.arena().backing().to_string();
-        let (ring, adapter) = (span.arena().registered("io_uring"), span.arena().registered("an adapter"));
+        let made_of = span.arena().page_backing().to_string();
+        let (ring, adapter) =
+            (span.arena().record_registration("io_uring"), span.arena().record_registration("an adapter"));
         let text = span.arena().to_string();
         assert_eq!(text, format!("{made_of}, registered with io_uring, registered with an adapter"));
         drop(ring);
-        assert_eq!(span.arena().registrations(), ["an adapter"]);
+        assert_eq!(span.arena().registration_names(), ["an adapter"]);
         drop(adapter);
         assert_eq!(span.arena().to_string(), made_of);
     }
@@ -673,7 +676,7 @@ mod tests {
         let span = Arena::create("test", 1).unwrap();
         let fd = span.arena().fd().try_clone_to_owned().unwrap();
         assert_eq!(rustix::io::pwrite(&fd, &[1], 0), Err(Errno::PERM));
-        assert_eq!(MmapRaw::map_raw(&fd).map_err(|error| errno(&error)).err(), Some(Errno::PERM));
+        assert_eq!(MmapRaw::map_raw(&fd).map_err(|error| errno_from_io(&error)).err(), Some(Errno::PERM));
     }
 
     #[test]
@@ -693,7 +696,7 @@ mod tests {
         if !reserved {
             skipped("reserved huge pages: vm.nr_hugepages is 0 here; only the fallback was tested");
         }
-        assert_eq!(span.arena().size(), 3 * HUGE_PAGE_BYTES);
+        assert_eq!(span.arena().size_bytes(), 3 * HUGE_PAGE_BYTES);
     }
 
     #[test]

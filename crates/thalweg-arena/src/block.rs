@@ -18,28 +18,28 @@ pub struct Block {
 
 impl Block {
     /// Returns the index of the block in the pool, which is also its index among registered buffers.
-    pub fn index(&self) -> u32 {
+    pub fn block_index(&self) -> u32 {
         self.index
     }
 
     /// Returns the capacity in bytes.
-    pub fn capacity(&self) -> usize {
+    pub fn capacity_bytes(&self) -> usize {
         self.range.len()
     }
 
     /// Returns the number of bytes carved so far.
-    pub fn used(&self) -> usize {
+    pub fn used_bytes(&self) -> usize {
         self.used
     }
 
     /// Returns whether spans of the block are out.
-    pub fn is_busy(&self) -> bool {
+    pub fn has_spans_out(&self) -> bool {
         Arc::strong_count(&self.lender) > 1
     }
 
     /// Returns a span of the next `len` bytes; `None` if they do not fit.
-    pub fn carve(&mut self, len: usize) -> Option<Span> {
-        let end = self.used.checked_add(len).filter(|end| *end <= self.capacity())?;
+    pub fn carve_span(&mut self, len: usize) -> Option<Span> {
+        let end = self.used.checked_add(len).filter(|end| *end <= self.capacity_bytes())?;
         let start = self.range.start + self.used;
         self.used = end;
         // SAFETY: the block owns its range; `used` only grows until `reset`, which requires that every span is back, so
@@ -51,14 +51,14 @@ impl Block {
     ///
     /// # Panics
     /// `span` is of another block.
-    pub fn position(&self, span: &Span) -> usize {
-        assert!(self.owns(span), "span of another block");
-        span.offset() - self.range.start
+    pub fn position_of_span(&self, span: &Span) -> usize {
+        assert!(self.owns_span(span), "span of another block");
+        span.arena_offset() - self.range.start
     }
 
     /// Returns whether `span` was carved from this block.
-    pub fn owns(&self, span: &Span) -> bool {
-        span.is_of(&self.lender)
+    pub fn owns_span(&self, span: &Span) -> bool {
+        span.is_lent_by(&self.lender)
     }
 
     /// Returns all bytes of the block.
@@ -66,7 +66,7 @@ impl Block {
     /// # Panics
     /// Spans of the block are out.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        self.all_back("block read while parts of it are being filled");
+        self.assert_spans_returned("block read while parts of it are being filled");
         // SAFETY: no span is out, so the block's own range is unshared; the temporary span is forgotten with the
         // borrow.
         let mut whole = unsafe { Span::new(Arc::clone(&self.lender), self.range.clone()) };
@@ -80,13 +80,13 @@ impl Block {
     ///
     /// # Panics
     /// Spans of the block are out.
-    pub fn reset(&mut self) {
-        self.all_back("block reused while parts of it are being filled");
+    pub fn reset_to_empty(&mut self) {
+        self.assert_spans_returned("block reused while parts of it are being filled");
         self.used = 0;
     }
 
     /// Panics with `otherwise` if spans are out. All accesses through spans that are back happen before this returns.
-    fn all_back(&mut self, otherwise: &str) {
+    fn assert_spans_returned(&mut self, otherwise: &str) {
         assert!(Arc::get_mut(&mut self.lender).is_some(), "{otherwise}");
     }
 }
@@ -113,7 +113,7 @@ impl BlockPool {
         let mut free: Vec<Block> = (0..count)
             .map(|index| {
                 let span = rest.take_front(block_bytes);
-                let start = span.offset();
+                let start = span.arena_offset();
                 let lender = Lender::new(Arc::clone(span.arena()), None);
                 Block { lender, range: start..start + block_bytes, used: 0, index }
             })
@@ -123,7 +123,7 @@ impl BlockPool {
     }
 
     /// Returns an empty block, the one given back last; `None` if none is free.
-    pub fn take(&mut self) -> Option<Block> {
+    pub fn take_block(&mut self) -> Option<Block> {
         self.free.pop()
     }
 
@@ -131,8 +131,8 @@ impl BlockPool {
     ///
     /// # Panics
     /// Spans of the block are out.
-    pub fn give_back(&mut self, mut block: Block) {
-        block.reset();
+    pub fn return_block(&mut self, mut block: Block) {
+        block.reset_to_empty();
         self.free.push(block);
     }
 
@@ -142,12 +142,12 @@ impl BlockPool {
     }
 
     /// Returns the number of free blocks.
-    pub fn free(&self) -> usize {
+    pub fn free_count(&self) -> usize {
         self.free.len()
     }
 
     /// Returns the number of blocks.
-    pub fn count(&self) -> u32 {
+    pub fn block_count(&self) -> u32 {
         self.count
     }
 
@@ -169,51 +169,51 @@ mod tests {
     #[test]
     fn spans_do_not_overlap_and_come_back() {
         let mut pool = BlockPool::new("test", 2, 8192).unwrap();
-        let mut block = pool.take().unwrap();
-        let (mut a, mut b) = (block.carve(100).unwrap(), block.carve(8092).unwrap());
-        assert!(block.carve(1).is_none());
+        let mut block = pool.take_block().unwrap();
+        let (mut a, mut b) = (block.carve_span(100).unwrap(), block.carve_span(8092).unwrap());
+        assert!(block.carve_span(1).is_none());
         a.fill(1);
         b.fill(2);
-        assert_eq!((block.position(&a), block.position(&b)), (0, 100));
+        assert_eq!((block.position_of_span(&a), block.position_of_span(&b)), (0, 100));
         drop(b);
-        assert!(block.is_busy());
+        assert!(block.has_spans_out());
         drop(a);
         assert!(block.bytes_mut()[..100].iter().all(|byte| *byte == 1));
         assert!(block.bytes_mut()[100..].iter().all(|byte| *byte == 2));
-        pool.give_back(block);
-        assert_eq!(pool.take().unwrap().used(), 0);
+        pool.return_block(block);
+        assert_eq!(pool.take_block().unwrap().used_bytes(), 0);
     }
 
     #[test]
     fn a_block_waits_for_every_piece_of_a_span_whoever_drops_it() {
         let mut pool = BlockPool::new("test", 1, 4096).unwrap();
-        let mut block = pool.take().unwrap();
-        let mut rest = block.carve(100).unwrap();
+        let mut block = pool.take_block().unwrap();
+        let mut rest = block.carve_span(100).unwrap();
         let front = rest.take_front(40);
         std::thread::spawn(move || drop(front)).join().unwrap();
-        assert!(block.is_busy());
+        assert!(block.has_spans_out());
         let error: Result<(), Span> = Err(rest);
-        assert!(block.is_busy());
+        assert!(block.has_spans_out());
         drop(error);
-        assert!(!block.is_busy());
-        drop((block.carve(3996).unwrap(), block.carve(0).unwrap()));
-        pool.give_back(block);
+        assert!(!block.has_spans_out());
+        drop((block.carve_span(3996).unwrap(), block.carve_span(0).unwrap()));
+        pool.return_block(block);
     }
 
     #[test]
     fn a_span_is_known_by_its_block() {
         let mut pool = BlockPool::new("test", 2, 4096).unwrap();
-        let (mut one, mut other) = (pool.take().unwrap(), pool.take().unwrap());
-        let span = one.carve(1).unwrap();
-        assert!(one.owns(&span) && !other.owns(&span) && !one.owns(&other.carve(1).unwrap()));
+        let (mut one, mut other) = (pool.take_block().unwrap(), pool.take_block().unwrap());
+        let span = one.carve_span(1).unwrap();
+        assert!(one.owns_span(&span) && !other.owns_span(&span) && !one.owns_span(&other.carve_span(1).unwrap()));
     }
 
     #[test]
     #[should_panic(expected = "being filled")]
     fn a_block_is_not_read_while_it_is_filled() {
         let mut pool = BlockPool::new("test", 1, 4096).unwrap();
-        let mut block = pool.take().unwrap();
-        let _span = block.carve(10).unwrap();
+        let mut block = pool.take_block().unwrap();
+        let _span = block.carve_span(10).unwrap();
         let _ = block.bytes_mut();
     }
 }

@@ -25,12 +25,12 @@ impl DmaBuf {
     ///
     /// # Errors
     /// The reason why not.
-    pub fn probe() -> Result<(), Errno> {
-        Maker::open().map(|_| ())
+    pub fn probe_support() -> Result<(), Errno> {
+        Maker::open_udmabuf().map(|_| ())
     }
 
     /// Returns the length in bytes, a multiple of the page size.
-    pub fn length(&self) -> usize {
+    pub fn length_bytes(&self) -> usize {
         self.length
     }
 
@@ -40,7 +40,7 @@ impl DmaBuf {
     /// # Errors
     /// The error returned by the kernel.
     pub fn begin_reading(&mut self) -> Result<(), Errno> {
-        self.sync(Sync::DMA_BUF_SYNC_START)?;
+        self.sync_processor_access(Sync::DMA_BUF_SYNC_START)?;
         self.being_read = true;
         Ok(())
     }
@@ -50,10 +50,10 @@ impl DmaBuf {
     /// # Errors
     /// The error returned by the kernel.
     pub fn end_reading(&mut self) -> Result<(), Errno> {
-        if std::mem::take(&mut self.being_read) { self.sync(Sync::DMA_BUF_SYNC_END) } else { Ok(()) }
+        if std::mem::take(&mut self.being_read) { self.sync_processor_access(Sync::DMA_BUF_SYNC_END) } else { Ok(()) }
     }
 
-    fn sync(&self, which: u64) -> Result<(), Errno> {
+    fn sync_processor_access(&self, which: u64) -> Result<(), Errno> {
         // SAFETY: the command reads the structure, and that is all it does with this process's memory.
         unsafe { ioctl::ioctl(&self.fd, Sync(Sync::DMA_BUF_SYNC_READ | which)) }
     }
@@ -70,13 +70,13 @@ impl AsFd for DmaBuf {
 pub(crate) struct Maker(OwnedFd);
 
 impl Maker {
-    pub(crate) fn open() -> Result<Self, Errno> {
+    pub(crate) fn open_udmabuf() -> Result<Self, Errno> {
         rustix::fs::open(MAKER, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).map(Self)
     }
 
     /// Makes a buffer of pages of a memfd, which is sealed against shrinking and not yet against writing. `offset` and
     /// `length` are in bytes, multiples of the page size.
-    pub(crate) fn make(&self, memory: BorrowedFd<'_>, offset: usize, length: usize) -> Result<DmaBuf, Errno> {
+    pub(crate) fn make_dma_buf(&self, memory: BorrowedFd<'_>, offset: usize, length: usize) -> Result<DmaBuf, Errno> {
         const CLOSED_BY_EXEC: u32 = 1;
         let wanted =
             Create { memory: memory.as_raw_fd(), flags: CLOSED_BY_EXEC, offset: offset as u64, length: length as u64 };

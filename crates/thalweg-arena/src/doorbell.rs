@@ -25,7 +25,7 @@ pub enum DoorbellError {
 /// of ringing once.
 ///
 /// Two processes that do not trust each other must not share a doorbell: a descriptor's flags are shared with it, and a
-/// peer that removes `O_NONBLOCK` and fills the counter would block the thread that rings. They [`wake_over`] a socket.
+/// peer that removes `O_NONBLOCK` and fills the counter would block the thread that rings. They [`wake_over_socket`] a socket.
 #[derive(Debug)]
 pub struct Doorbell {
     fd: OwnedFd,
@@ -37,7 +37,8 @@ impl Doorbell {
     /// # Errors
     /// The kernel cannot make one, most likely for lack of descriptors.
     pub fn new() -> Result<Self, DoorbellError> {
-        let fd = rustix::event::eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).map_err(os("making"))?;
+        let fd = rustix::event::eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)
+            .map_err(system_error("making"))?;
         Ok(Self { fd })
     }
 
@@ -45,11 +46,11 @@ impl Doorbell {
     ///
     /// # Errors
     /// The kernel refuses: no thread was woken.
-    pub fn ring(&self) -> Result<(), DoorbellError> {
+    pub fn wake_waiter(&self) -> Result<(), DoorbellError> {
         match rustix::io::write(&self.fd, &1u64.to_ne_bytes()) {
             // The counter is full: the doorbell has been rung 2⁶⁴ times.
             Ok(_) | Err(Errno::AGAIN) => Ok(()),
-            Err(error) => Err(os("ringing")(error)),
+            Err(error) => Err(system_error("ringing")(error)),
         }
     }
 
@@ -58,11 +59,11 @@ impl Doorbell {
     ///
     /// # Errors
     /// The kernel refuses. A doorbell that has not been rung is not an error.
-    pub fn clear(&self) -> Result<bool, DoorbellError> {
+    pub fn clear_wakeups(&self) -> Result<bool, DoorbellError> {
         match rustix::io::read(&self.fd, &mut [0; 8]) {
             Ok(_) => Ok(true),
             Err(Errno::AGAIN) => Ok(false),
-            Err(error) => Err(os("clearing")(error)),
+            Err(error) => Err(system_error("clearing")(error)),
         }
     }
 }
@@ -82,14 +83,14 @@ pub const WAKE_BYTE: u8 = 0;
 ///
 /// # Errors
 /// The kernel refuses: the peer was not woken.
-pub fn wake_over(socket: &UnixStream) -> Result<(), DoorbellError> {
+pub fn wake_over_socket(socket: &UnixStream) -> Result<(), DoorbellError> {
     match send(socket, &[WAKE_BYTE], SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
         Ok(_) | Err(Errno::AGAIN | Errno::PIPE | Errno::CONNRESET) => Ok(()),
-        Err(error) => Err(os("ringing")(error)),
+        Err(error) => Err(system_error("ringing")(error)),
     }
 }
 
-fn os(doing: &'static str) -> impl Fn(Errno) -> DoorbellError {
+fn system_error(doing: &'static str) -> impl Fn(Errno) -> DoorbellError {
     move |error| DoorbellError::Os { doing, error }
 }
 
@@ -101,30 +102,30 @@ mod tests {
     #[test]
     fn a_bell_rings_until_it_is_cleared() {
         let bell = Doorbell::new().unwrap();
-        assert!(!bell.clear().unwrap());
-        bell.ring().unwrap();
-        bell.ring().unwrap();
-        assert!(bell.clear().unwrap());
-        assert!(!bell.clear().unwrap());
+        assert!(!bell.clear_wakeups().unwrap());
+        bell.wake_waiter().unwrap();
+        bell.wake_waiter().unwrap();
+        assert!(bell.clear_wakeups().unwrap());
+        assert!(!bell.clear_wakeups().unwrap());
     }
 
     #[test]
     fn a_bell_that_cannot_ring_any_louder_has_rung() {
         let bell = Doorbell::new().unwrap();
         rustix::io::write(&bell.fd, &(u64::MAX - 1).to_ne_bytes()).unwrap();
-        bell.ring().unwrap();
-        assert!(bell.clear().unwrap());
+        bell.wake_waiter().unwrap();
+        assert!(bell.clear_wakeups().unwrap());
     }
 
     /// Both sockets are blocking: the call itself does not wait.
     #[test]
     fn a_peer_that_never_reads_is_woken_and_holds_nobody_up() {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
-        (0..100_000).for_each(|_| wake_over(&ours).unwrap());
+        (0..100_000).for_each(|_| wake_over_socket(&ours).unwrap());
         let mut bytes = vec![1; 200_000];
         let read = theirs.read(&mut bytes).unwrap();
         assert!((1..100_000).contains(&read) && bytes[..read].iter().all(|byte| *byte == WAKE_BYTE));
         drop(theirs);
-        wake_over(&ours).unwrap();
+        wake_over_socket(&ours).unwrap();
     }
 }

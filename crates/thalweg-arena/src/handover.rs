@@ -119,9 +119,9 @@ mod tests {
         assert!(fds.iter().all(|fd| rustix::io::fcntl_getfd(fd).unwrap().contains(FdFlags::CLOEXEC)));
         let [memory, their_other] = <[OwnedFd; 2]>::try_from(fds).unwrap();
         let mut byte = [0];
-        Arena::import(memory).unwrap().view(7, 1).unwrap().copy_to(0, &mut byte);
+        Arena::import(memory).unwrap().view_range(7, 1).unwrap().copy_bytes_to(0, &mut byte);
         assert_eq!(byte, [42]);
-        assert_eq!(Arena::import(their_other).unwrap().size(), other.len());
+        assert_eq!(Arena::import(their_other).unwrap().size_bytes(), other.len());
     }
 
     #[test]

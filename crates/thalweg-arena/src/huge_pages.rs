@@ -20,7 +20,7 @@ impl HugePagesLock {
     /// have counted (DPDK takes them one by one) would otherwise all rely on the same ones. Returns `None` if another
     /// process keeps the lock, or this system has none; a caller that continues without it may find fewer pages than
     /// were counted.
-    pub fn acquire() -> Option<Self> {
+    pub fn acquire_lock() -> Option<Self> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
         let file = rustix::fs::open("/proc/sys/vm/nr_hugepages", flags, Mode::empty()).ok()?;
         let begun = Instant::now();
@@ -42,8 +42,8 @@ mod tests {
 
     #[test]
     fn free_huge_pages_are_counted_by_one_process_at_a_time() {
-        let Some(first) = HugePagesLock::acquire() else { panic!("/proc/sys/vm/nr_hugepages can be locked") };
-        let second = std::thread::spawn(HugePagesLock::acquire);
+        let Some(first) = HugePagesLock::acquire_lock() else { panic!("/proc/sys/vm/nr_hugepages can be locked") };
+        let second = std::thread::spawn(HugePagesLock::acquire_lock);
         let file = rustix::fs::open("/proc/sys/vm/nr_hugepages", OFlags::RDONLY, Mode::empty()).unwrap();
         let lock = rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared);
         assert_eq!(lock, Err(Errno::WOULDBLOCK), "the first has it, or the second has");

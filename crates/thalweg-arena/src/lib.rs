@@ -10,7 +10,7 @@
 //! io_uring ring, an adapter, an IOMMU. All memory of a run is announced to endpoints and devices before the run begins.
 //!
 //! The crate also has the means by which two processes communicate about that memory ([`Ring`], [`Doorbell`],
-//! [`send_fds`]), and those that a device needs to write to it ([`page_list()`], [`pin()`]).
+//! [`send_fds`]), and those that a device needs to write to it ([`page_list()`], [`pin_bytes()`]).
 //!
 //! # Files, in the order of the data's way
 //!
@@ -43,11 +43,11 @@ mod slots;
 pub use arena::{Arena, ArenaError, Backing, KeptPiece, Piece, Registration, Span, View};
 pub use block::{Block, BlockPool};
 pub use dma_buf::DmaBuf;
-pub use doorbell::{Doorbell, DoorbellError, WAKE_BYTE, wake_over};
+pub use doorbell::{Doorbell, DoorbellError, WAKE_BYTE, wake_over_socket};
 pub use handover::{HandoverError, MAX_FDS, recv_fds, send_fds};
 pub use huge_pages::HugePagesLock;
 pub use page_list::{Extent, PageList, PageListError, page_list};
-pub use pin::{PinError, Pinned, pin, pin_arena};
+pub use pin::{PinError, Pinned, pin_arena, pin_bytes};
 pub use places::PlacePool;
 pub use ring::{CELL_BYTES, MAX_CELLS, PushError, Ring, RingError, RingReceiver, RingSender, RingSetupError};
 pub use slots::{SLOT_HEADROOM_BYTES, Slot, SlotPool};

@@ -71,11 +71,11 @@ pub struct PageList {
 /// # Errors
 /// A page is not present, or the kernel does not disclose its address.
 pub fn page_list(bytes: &[u8]) -> Result<PageList, PageListError> {
-    pages_at(bytes.as_ptr() as usize, bytes.len())
+    page_list_at(bytes.as_ptr() as usize, bytes.len())
 }
 
 /// Returns the pages that contain `len` bytes at `address`.
-pub(crate) fn pages_at(address: usize, len: usize) -> Result<PageList, PageListError> {
+pub(crate) fn page_list_at(address: usize, len: usize) -> Result<PageList, PageListError> {
     let page_bytes = rustix::param::page_size();
     let first = address % page_bytes;
     let pages = if len == 0 { 0 } else { (first + len).div_ceil(page_bytes) };
@@ -86,13 +86,13 @@ pub(crate) fn pages_at(address: usize, len: usize) -> Result<PageList, PageListE
         pagemap.read_exact_at(&mut entries, (address / page_bytes * ENTRY_BYTES) as u64).map_err(pagemap_error)?;
     }
     let entries = entries.as_chunks().0.iter().map(|entry| u64::from_ne_bytes(*entry));
-    let frames = entries.enumerate().map(|(page, entry)| frame(page, entry)).collect::<Result<_, _>>()?;
+    let frames = entries.enumerate().map(|(page, entry)| frame_number(page, entry)).collect::<Result<_, _>>()?;
     Ok(PageList { page_bytes, first, len, frames })
 }
 
 impl PageList {
     /// Returns the frame number of each page; times [`PageList::page_bytes`] it is a physical address.
-    pub fn frames(&self) -> &[u64] {
+    pub fn page_frames(&self) -> &[u64] {
         &self.frames
     }
 
@@ -103,13 +103,13 @@ impl PageList {
     }
 
     /// Returns the physical address of the range's first byte; `None` for an empty range.
-    pub fn address(&self) -> Option<u64> {
-        self.extents().next().map(|extent| extent.address)
+    pub fn contiguous_address(&self) -> Option<u64> {
+        self.merged_extents().next().map(|extent| extent.address)
     }
 
     /// Returns the range as physically contiguous parts, each as long as possible, in order; together exactly as long
     /// as the range.
-    pub fn extents(&self) -> impl Iterator<Item = Extent> {
+    pub fn merged_extents(&self) -> impl Iterator<Item = Extent> {
         let mut page = 0;
         std::iter::from_fn(move || {
             let start = page;
@@ -128,7 +128,7 @@ impl PageList {
     }
 }
 
-fn frame(page: usize, entry: u64) -> Result<u64, PageListError> {
+fn frame_number(page: usize, entry: u64) -> Result<u64, PageListError> {
     if entry & PRESENT_BIT == 0 {
         return Err(PageListError::NotPresent { page, swapped: entry & SWAPPED_BIT != 0 });
     }
@@ -156,34 +156,34 @@ mod tests {
     #[test]
     fn an_arena_is_where_the_kernel_says() {
         let mut span = Arena::create("page-list", 1).unwrap();
-        let pages = span.arena().backing();
+        let pages = span.arena().page_backing();
         let list = match page_list(&span) {
             Err(PageListError::NotPermitted) => return skipped(PageListError::NotPermitted),
             list => list.unwrap(),
         };
-        assert_eq!(list.frames().len(), span.len() / list.page_bytes());
-        assert_eq!(list.extents().map(|extent| extent.bytes).sum::<u64>(), span.len() as u64);
+        assert_eq!(list.page_frames().len(), span.len() / list.page_bytes());
+        assert_eq!(list.merged_extents().map(|extent| extent.bytes).sum::<u64>(), span.len() as u64);
         if pages == Backing::Huge {
-            assert_eq!(list.extents().count(), 1);
+            assert_eq!(list.merged_extents().count(), 1);
         }
         // Two mappings of one memory are in the same frames; the list of the middle is the middle of the list.
         let theirs = Arena::import(span.arena().fd().try_clone_to_owned().unwrap()).unwrap();
-        let view = theirs.view(0, span.len()).unwrap();
+        let view = theirs.view_range(0, span.len()).unwrap();
         let mut bytes = vec![1; view.len()];
-        view.copy_to(0, &mut bytes);
+        view.copy_bytes_to(0, &mut bytes);
         assert!(bytes.iter().all(|byte| *byte == 0));
         assert_eq!(view.page_list().unwrap(), list);
         let _front = span.take_front(PAGE_BYTES + 100);
         let middle = page_list(&span[..50]).unwrap();
-        let expected = list.frames()[(PAGE_BYTES + 100) / list.page_bytes()] * list.page_bytes() as u64;
-        assert_eq!(middle.address(), Some(expected + ((PAGE_BYTES + 100) % list.page_bytes()) as u64));
-        assert_eq!(middle.extents().map(|extent| extent.bytes).collect::<Vec<_>>(), [50]);
+        let expected = list.page_frames()[(PAGE_BYTES + 100) / list.page_bytes()] * list.page_bytes() as u64;
+        assert_eq!(middle.contiguous_address(), Some(expected + ((PAGE_BYTES + 100) % list.page_bytes()) as u64));
+        assert_eq!(middle.merged_extents().map(|extent| extent.bytes).collect::<Vec<_>>(), [50]);
     }
 
     #[test]
     fn neighbouring_frames_are_one_extent() {
         let list = PageList { page_bytes: 4096, first: 96, len: 4 * 4096, frames: vec![7, 8, 9, 20, 21] };
-        let extents: Vec<_> = list.extents().collect();
+        let extents: Vec<_> = list.merged_extents().collect();
         assert_eq!(
             extents,
             [Extent { address: 7 * 4096 + 96, bytes: 3 * 4096 - 96 }, Extent { address: 20 * 4096, bytes: 4096 + 96 }]
@@ -193,7 +193,7 @@ mod tests {
     #[test]
     fn nothing_is_nowhere() {
         let list = page_list(&[]).unwrap();
-        assert_eq!((list.address(), list.extents().count()), (None, 0));
+        assert_eq!((list.contiguous_address(), list.merged_extents().count()), (None, 0));
     }
 
     #[test]
@@ -215,7 +215,7 @@ mod tests {
     fn memory_that_was_never_touched_here_is_nowhere_yet() {
         let span = Arena::create("page-list", 1).unwrap();
         let theirs = Arena::import(span.arena().fd().try_clone_to_owned().unwrap()).unwrap();
-        let refused = theirs.view(0, span.len()).unwrap().page_list();
+        let refused = theirs.view_range(0, span.len()).unwrap().page_list();
         assert!(matches!(refused, Err(PageListError::NotPresent { page: 0, swapped: false })), "{refused:?}");
     }
 }

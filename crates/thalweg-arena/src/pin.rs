@@ -64,24 +64,24 @@ unsafe impl Sync for Pinned<'_> {}
 /// # Errors
 /// [`PinError::Limit`], which names the limit, if this process may not pin that much; [`PinError::Os`] if the kernel
 /// refuses for another reason.
-pub fn pin(bytes: &[u8]) -> Result<Pinned<'_>, PinError> {
-    lock(bytes)?;
+pub fn pin_bytes(bytes: &[u8]) -> Result<Pinned<'_>, PinError> {
+    lock_pages(bytes)?;
     Ok(Pinned { range: bytes, arena: None, bytes: PhantomData })
 }
 
 /// Pins a whole arena, regardless of the owners of its spans.
 ///
 /// # Errors
-/// As [`pin`].
+/// As [`pin_bytes`].
 pub fn pin_arena(arena: &Arc<Arena>) -> Result<Pinned<'static>, PinError> {
-    let range = arena.mapping();
-    lock(range)?;
+    let range = arena.mapped_range();
+    lock_pages(range)?;
     Ok(Pinned { range, arena: Some(Arc::clone(arena)), bytes: PhantomData })
 }
 
 impl Pinned<'_> {
     /// Returns the number of pinned bytes, not counting what rounding to pages adds.
-    pub fn size(&self) -> usize {
+    pub fn size_bytes(&self) -> usize {
         self.range.len()
     }
 }
@@ -97,12 +97,12 @@ impl fmt::Debug for Pinned<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.arena {
             Some(arena) => write!(f, "Pinned({arena:?})"),
-            None => write!(f, "Pinned({} bytes)", self.size()),
+            None => write!(f, "Pinned({} bytes)", self.size_bytes()),
         }
     }
 }
 
-fn lock(range: *const [u8]) -> Result<(), PinError> {
+fn lock_pages(range: *const [u8]) -> Result<(), PinError> {
     let bytes = range.len();
     // SAFETY: the callers' range is mapped; locking changes no content.
     let locked = unsafe { rustix::mm::mlock(range.cast_mut().cast(), bytes) };
@@ -129,11 +129,11 @@ mod tests {
     #[test]
     fn pinned_memory_is_counted_by_the_kernel_until_it_is_dropped() {
         let span = Arena::create("pin-test", 1).unwrap();
-        let (mine, arena) = (pin(&span[..8192]), pin_arena(span.arena()));
+        let (mine, arena) = (pin_bytes(&span[..8192]), pin_arena(span.arena()));
         let (Ok(mine), Ok(arena)) = (mine, arena) else {
             return skipped("this process may not pin 2 MiB (RLIMIT_MEMLOCK)");
         };
-        assert_eq!((mine.size(), arena.size()), (8192, span.len()));
+        assert_eq!((mine.size_bytes(), arena.size_bytes()), (8192, span.len()));
         assert_eq!(locked_bytes(&span), span.len());
         drop((mine, arena));
         assert_eq!(locked_bytes(&span), 0);
@@ -150,7 +150,7 @@ mod tests {
             sets.effective.remove(CapabilitySet::IPC_LOCK);
             set_capabilities(None, sets).unwrap();
             let span = Arena::create("pin-test", limit as usize + 1).unwrap();
-            pin(&span).map(drop).unwrap_err()
+            pin_bytes(&span).map(drop).unwrap_err()
         });
         let refused = refused.join().unwrap();
         assert!(matches!(refused, PinError::Limit { limit: named, .. } if named == limit), "{refused:?}");

@@ -18,7 +18,7 @@
 //! published something checks for the other's announcement. With a full fence between the two steps on both sides, at
 //! least one of them sees the other (Dekker's argument; the same one as in io_uring's `IORING_SQ_NEED_WAKEUP`,
 //! io_uring(7)). The caller performs the wake-up itself: by a [`crate::Doorbell`] for each direction, or between
-//! processes by a byte [over their socket](crate::wake_over).
+//! processes by a byte [over their socket](crate::wake_over_socket).
 //!
 //! ```text
 //! receiver                                   sender
@@ -196,7 +196,7 @@ impl RingSender {
     #[inline]
     pub fn push(&mut self, cell: &[u8; CELL_BYTES]) -> Result<(), PushError> {
         if self.is_full() {
-            self.look()?;
+            self.refresh_head_index()?;
             if self.is_full() {
                 return Err(PushError::Full);
             }
@@ -232,7 +232,7 @@ impl RingSender {
     /// Withdraws the announcement of [`RingSender::prepare_wait`], after waking for another reason. Spares the receiver
     /// a needless wake-up; nothing is lost without it.
     pub fn cancel_wait(&mut self) {
-        set(self.memory.sender_waits(), 0);
+        swap_flag(self.memory.sender_waits(), 0);
     }
 
     /// Returns the number of cells.
@@ -245,7 +245,7 @@ impl RingSender {
     }
 
     /// Reads the receiver's index, which may have moved over published cells only.
-    fn look(&mut self) -> Result<(), RingError> {
+    fn refresh_head_index(&mut self) -> Result<(), RingError> {
         // Acquire: the receiver has finished reading the cells below its index, before this side writes them again.
         let head = self.memory.head().load(Ordering::Acquire);
         if self.published.wrapping_sub(head) > self.published.wrapping_sub(self.head) {
@@ -280,7 +280,7 @@ impl RingReceiver {
     #[inline]
     pub fn pop(&mut self) -> Result<Option<[u8; CELL_BYTES]>, RingError> {
         if self.head == self.tail {
-            self.look()?;
+            self.refresh_tail_index()?;
             if self.head == self.tail {
                 return Ok(None);
             }
@@ -312,7 +312,7 @@ impl RingReceiver {
     /// Withdraws the announcement of [`RingReceiver::prepare_wait`], after waking for another reason. Spares the sender
     /// a needless wake-up; nothing is lost without it.
     pub fn cancel_wait(&mut self) {
-        set(self.memory.receiver_waits(), 0);
+        swap_flag(self.memory.receiver_waits(), 0);
     }
 
     /// Returns the number of cells.
@@ -321,7 +321,7 @@ impl RingReceiver {
     }
 
     /// Reads the sender's index, which may be ahead by at most the number of cells.
-    fn look(&mut self) -> Result<(), RingError> {
+    fn refresh_tail_index(&mut self) -> Result<(), RingError> {
         // Acquire: the cells before this index have been written.
         let tail = self.memory.tail().load(Ordering::Acquire);
         if tail.wrapping_sub(self.head) > self.memory.cells() {
@@ -340,11 +340,11 @@ impl fmt::Debug for RingReceiver {
 
 /// Performs the sleeper's half: set the flag, fence, look once more.
 fn prepare_wait(flag: &AtomicU32, still_nothing: impl FnOnce() -> bool) -> bool {
-    set(flag, 1);
+    swap_flag(flag, 1);
     fence(Ordering::SeqCst);
     let sleep = still_nothing();
     if !sleep {
-        set(flag, 0);
+        swap_flag(flag, 0);
     }
     sleep
 }
@@ -352,7 +352,7 @@ fn prepare_wait(flag: &AtomicU32, still_nothing: impl FnOnce() -> bool) -> bool 
 /// Sets the flag by a swap, not a store: then each write of the flag reads the one before it, and sleeper and waker
 /// agree on their order. (By C++20 [intro.races] this follows from the waker's swap alone; loom, which keeps that order
 /// only as far as it was seen, does not model that.) Sleeping is slow enough for the cost not to matter.
-fn set(flag: &AtomicU32, value: u32) {
+fn swap_flag(flag: &AtomicU32, value: u32) {
     flag.swap(value, Ordering::Relaxed);
 }
 

@@ -17,7 +17,7 @@ use thalweg_node::{
     BuilderNodeConfig, CheckConfig, DEFAULT_SLOT, Policy, RunConfig, SourceNodeConfig, Topology, WINDOW, Wait,
 };
 use thalweg_text::ByteSize;
-use thalweg_wire::{SourceId, record_len};
+use thalweg_wire::{SourceId, record_bytes};
 
 /// Options of `thalweg bench build`.
 #[derive(Debug, Clone, clap::Args)]
@@ -61,17 +61,17 @@ impl InstrumentOptions for Options {
         self.timing
     }
 
-    fn instrument(&self) -> Result<Box<dyn Instrument>, BenchError> {
+    fn create_instrument(&self) -> Result<Box<dyn Instrument>, BenchError> {
         if let Some(wrong) = self.sizes.0.iter().find(|size| !(1..=1 << 29).contains(*size)) {
             return Err(BenchError::Usage(format!("--sizes {wrong}: fragments of 1 byte to 512 MiB are possible")));
         }
         let program = match &self.program {
             Some(program) => program.clone(),
-            None => crate::readout_program().map_err(BenchError::os("finding the program thalweg"))?,
+            None => crate::readout_program().map_err(BenchError::os_error("finding the program thalweg"))?,
         };
         let record = match &self.record {
             // The nodes may run in another working directory.
-            Some(directory) => Some(std::path::absolute(directory).map_err(BenchError::file(directory))?),
+            Some(directory) => Some(std::path::absolute(directory).map_err(BenchError::file_error(directory))?),
             None => None,
         };
         let check = if self.check_data { CheckConfig::Payload } else { self.check };
@@ -80,18 +80,18 @@ impl InstrumentOptions for Options {
 }
 
 impl Options {
-    fn key(&self, link: LinkKind, size: u64) -> Key {
+    fn point_key(&self, link: LinkKind, size: u64) -> Key {
         let mut key = Key::new(link.name, "build", size)
-            .with("sources", self.sources)
-            .with("builders", self.builders)
-            .with("recorded", if self.record.is_some() { "yes" } else { "no" });
+            .with_setting("sources", self.sources)
+            .with_setting("builders", self.builders)
+            .with_setting("recorded", if self.record.is_some() { "yes" } else { "no" });
         if let Some(congestion) = self.congestion.as_ref().filter(|_| link.congestion) {
-            key = key.with("congestion", congestion);
+            key = key.with_setting("congestion", congestion);
         }
         if self.wait != Wait::default() {
-            key = key.with("wait", self.wait);
+            key = key.with_setting("wait", self.wait);
         }
-        if self.check == CheckConfig::Payload { key.with("checked", "header and payload") } else { key }
+        if self.check == CheckConfig::Payload { key.with_setting("checked", "header and payload") } else { key }
     }
 }
 
@@ -103,32 +103,32 @@ struct Building {
 }
 
 impl Instrument for Building {
-    fn keys(&self) -> Vec<Key> {
+    fn point_keys(&self) -> Vec<Key> {
         let Options { link: links, sizes, .. } = &self.options;
-        links.iter().flat_map(|link| sizes.0.iter().map(|size| self.options.key(*link, *size))).collect()
+        links.iter().flat_map(|link| sizes.0.iter().map(|size| self.options.point_key(*link, *size))).collect()
     }
 
-    fn measure(&mut self, key: &Key, timing: &Timing, stop: &Stop) -> Result<Figures, BenchError> {
+    fn measure_point(&mut self, key: &Key, timing: &Timing, stop: &Stop) -> Result<Figures, BenchError> {
         let link: LinkKind = key.link.parse().map_err(BenchError::Usage)?;
         let directory = match &self.options.record {
-            Some(directory) => Some(Scratch::below(directory, "build")?),
+            Some(directory) => Some(Scratch::create_below(directory, "build")?),
             None => None,
         };
-        let mut topology = topology(&self.options, link, key.size)?;
+        let mut topology = build_topology(&self.options, link, key.size)?;
         topology.run.duration = Some(timing.min_time);
         topology.run.record = directory.is_some();
         topology.run.directory = directory.as_ref().map_or_else(std::env::temp_dir, |scratch| scratch.0.clone());
         let text = toml::to_string(&topology).map_err(|error| BenchError::Usage(error.to_string()))?;
 
-        let before = Usage::now();
+        let before = Usage::read_counters();
         let mut command = Command::new(&self.program);
-        command.args(["--json", "run", "/dev/stdin"]).stdin(file_of(&text)?);
+        command.args(["--json", "run", "/dev/stdin"]).stdin(text_memory_file(&text)?);
         let mut program = Program::start("thalweg run", &mut command)?;
         // The program itself has timeouts for its nodes, at the beginning and at the end.
-        let ended = program.wait(timing.min_time + 3 * PROGRAM_TIMEOUT, stop)?;
-        let used = before.used();
+        let ended = program.wait_for_end(timing.min_time + 3 * PROGRAM_TIMEOUT, stop)?;
+        let used = before.used_since();
 
-        let run = run_figures(&ended)?;
+        let run = parse_run_figures(&ended)?;
         self.recorder = run.recorder.clone();
         let seconds_per_gigabyte = run.cpu_seconds_per_gigabyte.source + run.cpu_seconds_per_gigabyte.builder;
         Ok(Figures {
@@ -147,7 +147,7 @@ impl Instrument for Building {
         })
     }
 
-    fn notes(&self, key: &Key) -> Vec<String> {
+    fn point_notes(&self, key: &Key) -> Vec<String> {
         let mut notes = vec![
             "a run is measured from its start to its end: there is no warm-up to leave out; processor time is that of \
              the nodes' whole lives, with the allocation of their memory"
@@ -184,7 +184,7 @@ struct PerSide {
 }
 
 /// Parses the report of a run. A run that is incomplete, or built nothing, is no measurement.
-fn run_figures(ended: &Ended) -> Result<RunFigures, BenchError> {
+fn parse_run_figures(ended: &Ended) -> Result<RunFigures, BenchError> {
     let line = ended.out.trim_end().lines().last().unwrap_or_default();
     let why = match serde_json::from_str::<RunFigures>(line) {
         Ok(run) if run.state != "COMPLETE" => format!("the run ended {}: {}", run.state, run.reasons.join("; ")),
@@ -192,26 +192,27 @@ fn run_figures(ended: &Ended) -> Result<RunFigures, BenchError> {
             "the run was over before anything was built: give it longer with --min-time".to_owned()
         }
         Ok(run) => return Ok(run),
-        Err(_) => ended.last_words(),
+        Err(_) => ended.last_output_lines(),
     };
     Err(BenchError::Program { program: "thalweg run".to_owned(), why })
 }
 
 /// Returns a topology of N model sources and M builders with the defaults of `thalweg demo`.
-fn topology(options: &Options, link: LinkKind, size: u64) -> Result<Topology, BenchError> {
+fn build_topology(options: &Options, link: LinkKind, size: u64) -> Result<Topology, BenchError> {
     let payload = usize::try_from(size).unwrap_or(usize::MAX);
     // Enough to keep the link busy, few enough to stay in the cache, and the same number for each builder.
-    let slots = if record_len(payload) > DEFAULT_SLOT { 4 } else { 6u32 }.next_multiple_of(options.builders.into());
-    let sources: Vec<_> = (0..options.sources).map(|index| source_node(options, link, size, slots, index)).collect();
+    let slots = if record_bytes(payload) > DEFAULT_SLOT { 4 } else { 6u32 }.next_multiple_of(options.builders.into());
+    let sources: Vec<_> =
+        (0..options.sources).map(|index| source_node_config(options, link, size, slots, index)).collect();
     let slot_bytes = sources[0].slot_bytes(payload) as u64;
-    let builders = (0..options.builders).map(|index| builder_node(options, link, slot_bytes, index));
+    let builders = (0..options.builders).map(|index| builder_node_config(options, link, slot_bytes, index));
     let builders = builders.collect::<Result<_, BenchError>>()?;
     let topology = Topology { run: RunConfig::default(), builders, sources };
-    topology.check().map_err(|(field, problem)| BenchError::Usage(format!("{field}: {problem}")))?;
+    topology.check_values().map_err(|(field, problem)| BenchError::Usage(format!("{field}: {problem}")))?;
     Ok(topology)
 }
 
-fn source_node(options: &Options, link: LinkKind, size: u64, slots: u32, index: u16) -> SourceNodeConfig {
+fn source_node_config(options: &Options, link: LinkKind, size: u64, slots: u32, index: u16) -> SourceNodeConfig {
     // One waveform: each slot holds its content from its first use on, whichever slot is free, as in the ring of
     // buffers that a digitizer writes by DMA, and the model costs nothing.
     let model = ModelAdcConfig { size: ByteSize(size), size_from: None, seed: 1, source: None, period: 1 };
@@ -233,14 +234,14 @@ fn source_node(options: &Options, link: LinkKind, size: u64, slots: u32, index: 
     }
 }
 
-fn builder_node(
+fn builder_node_config(
     options: &Options,
     link: LinkKind,
     slot_bytes: u64,
     index: u16,
 ) -> Result<BuilderNodeConfig, BenchError> {
     let name = format!("thalweg-bench-{}-{index}.sock", std::process::id());
-    let listen = Address::here(link, &std::env::temp_dir(), &name).map_err(BenchError::Usage)?;
+    let listen = Address::on_this_host(link, &std::env::temp_dir(), &name).map_err(BenchError::Usage)?;
     let mut builder = BuilderNodeConfig::new(&format!("builder-{index}"), vec![listen]);
     builder.check = options.check;
     builder.wait = options.wait;
@@ -254,10 +255,10 @@ fn builder_node(
 pub(crate) struct Scratch(pub(crate) PathBuf);
 
 impl Scratch {
-    pub(crate) fn below(parent: &Path, what: &str) -> Result<Self, BenchError> {
-        std::fs::create_dir_all(parent).map_err(BenchError::file(parent))?;
+    pub(crate) fn create_below(parent: &Path, what: &str) -> Result<Self, BenchError> {
+        std::fs::create_dir_all(parent).map_err(BenchError::file_error(parent))?;
         let path = parent.join(format!("thalweg-{what}-{}", std::process::id()));
-        std::fs::create_dir(&path).map_err(BenchError::file(&path))?;
+        std::fs::create_dir(&path).map_err(BenchError::file_error(&path))?;
         Ok(Self(path))
     }
 }
@@ -269,10 +270,10 @@ impl Drop for Scratch {
 }
 
 /// Makes a file without a name that holds `text`.
-fn file_of(text: &str) -> Result<File, BenchError> {
-    let file = memfd_create("topology", MemfdFlags::CLOEXEC).map_err(BenchError::os("memfd_create"))?;
+fn text_memory_file(text: &str) -> Result<File, BenchError> {
+    let file = memfd_create("topology", MemfdFlags::CLOEXEC).map_err(BenchError::os_error("memfd_create"))?;
     let mut file = File::from(file);
-    file.write_all(text.as_bytes()).map_err(BenchError::os("writing the topology"))?;
+    file.write_all(text.as_bytes()).map_err(BenchError::os_error("writing the topology"))?;
     Ok(file)
 }
 
@@ -285,7 +286,7 @@ mod tests {
 
     fn options(words: &[&str]) -> Options {
         let words: Vec<String> = ["build"].iter().chain(words).map(ToString::to_string).collect();
-        match Plan::parse(&words).unwrap() {
+        match Plan::parse_words(&words).unwrap() {
             Plan::Build(options) => options,
             other => panic!("{other:?}"),
         }
@@ -304,15 +305,15 @@ mod tests {
         };
         let mut options = options(words);
         (options.program, options.timing.min_time) = (Some(program), timing);
-        let mut building = options.instrument().unwrap();
-        let key = building.keys().remove(0);
-        Some(building.measure(&key, &options.timing, &Stop::default()))
+        let mut building = options.create_instrument().unwrap();
+        let key = building.point_keys().remove(0);
+        Some(building.measure_point(&key, &options.timing, &Stop::default()))
     }
 
     #[test]
     fn every_link_and_size_is_a_point() {
         let building = options(&["--sizes", "1KiB,1MiB", "-C", "cubic", "--check-data", "--builders", "2"]);
-        let keys = building.instrument().unwrap().keys();
+        let keys = building.create_instrument().unwrap().point_keys();
         let names: Vec<_> = keys.iter().map(|key| (key.link.as_str(), key.size)).collect();
         assert_eq!(names, [("tcp", 1024), ("tcp", 1 << 20), ("shm", 1024), ("shm", 1 << 20)]);
         let settings = |index: usize| keys[index].settings.iter().map(|(name, value)| format!("{name} {value}"));
@@ -326,8 +327,8 @@ mod tests {
     #[test]
     fn impossible_fragment_sizes_are_refused_at_once() {
         for size in ["0", "1GiB"] {
-            let refused = options(&["--sizes", size]).instrument().err().unwrap();
-            assert!(refused.is_usage() && refused.to_string().contains("512 MiB"), "{refused}");
+            let refused = options(&["--sizes", size]).create_instrument().err().unwrap();
+            assert!(refused.is_usage_error() && refused.to_string().contains("512 MiB"), "{refused}");
         }
     }
 
@@ -338,7 +339,7 @@ mod tests {
         {
             let options = options(&["--sources", sources, "--builders", builders]);
             for link in [LinkKind::TCP, LinkKind::SHM] {
-                topology(&options, link, size).unwrap();
+                build_topology(&options, link, size).unwrap();
             }
         }
     }
@@ -378,12 +379,12 @@ mod tests {
     fn only_a_complete_run_is_a_measurement() {
         let ended =
             |out: &str, err: &str| Ended { status: Default::default(), out: out.into(), err: err.into(), cpu: 0.0 };
-        let error = |out: &str, err: &str| run_figures(&ended(out, err)).unwrap_err().to_string();
+        let error = |out: &str, err: &str| parse_run_figures(&ended(out, err)).unwrap_err().to_string();
         let report = r#"{"state":"COMPLETE","reasons":[],"seconds":2.0,"bytes":8,"fragments_per_second":1.0,
             "goodput_bits_per_second":32.0,"copies_per_byte":{"source":0.0,"builder":1.0},
             "cpu_seconds_per_gigabyte":{"source":0.1,"builder":0.2},"recorder":null,"run":1}"#
             .replace('\n', "");
-        assert_eq!(run_figures(&ended(&report, "")).unwrap().bytes, 8);
+        assert_eq!(parse_run_figures(&ended(&report, "")).unwrap().bytes, 8);
         let incomplete =
             report.replace("COMPLETE", "INCOMPLETE").replace("[]", r#"["source 1.0: 5 fragments lost","the disk"]"#);
         assert_eq!(

@@ -13,13 +13,13 @@ impl Clock {
 
     /// Returns the current value of the counter.
     #[inline]
-    pub fn raw(&self) -> u64 {
+    pub fn read_counter(&self) -> u64 {
         self.0.raw()
     }
 
     /// Returns the nanoseconds between two readings; 0 if the later one is not later.
     #[inline]
-    pub fn nanos(&self, earlier: u64, later: u64) -> u64 {
+    pub fn elapsed_nanos(&self, earlier: u64, later: u64) -> u64 {
         self.0.delta_as_nanos(earlier, later)
     }
 }

@@ -1,16 +1,16 @@
 //! Comparison of two reports, point by point.
 
 use crate::point::{Figures, Key, Point, Report};
-use crate::render::columns::group;
-use crate::render::markdown::{list, table};
-use crate::render::sections::facts;
+use crate::render::columns::group_title;
+use crate::render::markdown::{format_list, format_table};
+use crate::render::sections::host_facts;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
-use thalweg_text::{NOTHING, number, plain, size, wrapped};
+use thalweg_text::{NOTHING, format_number, format_size, replace_controls, wrap_words};
 use thiserror::Error;
 
 /// Reason why two reports cannot be compared.
@@ -65,7 +65,7 @@ const MAX_REPORT_BYTES: u64 = 1 << 30;
 ///
 /// # Errors
 /// If the file cannot be read, holds no report, or holds one in a format that this Thalweg does not read.
-pub fn read(path: &Path) -> Result<Report, CompareError> {
+pub fn read_report(path: &Path) -> Result<Report, CompareError> {
     let mut text = Vec::new();
     let read = File::open(path).and_then(|file| file.take(MAX_REPORT_BYTES + 1).read_to_end(&mut text));
     read.map_err(|error| CompareError::File { path: path.to_owned(), error })?;
@@ -83,7 +83,7 @@ pub fn read(path: &Path) -> Result<Report, CompareError> {
     };
     match report.format.as_str() {
         Report::FORMAT => Ok(report),
-        other => Err(CompareError::Format { path: path.to_owned(), format: plain(other).into_owned() }),
+        other => Err(CompareError::Format { path: path.to_owned(), format: replace_controls(other).into_owned() }),
     }
 }
 
@@ -166,9 +166,9 @@ pub struct Unpaired {
 ///
 /// # Errors
 /// If they are of two instruments.
-pub fn compare(a: &Report, b: &Report) -> Result<Comparison, CompareError> {
+pub fn compare_reports(a: &Report, b: &Report) -> Result<Comparison, CompareError> {
     if a.instrument != b.instrument {
-        let [a, b] = [a, b].map(|report| plain(&report.instrument).into_owned());
+        let [a, b] = [a, b].map(|report| replace_controls(&report.instrument).into_owned());
         return Err(CompareError::Instruments { a, b });
     }
     let mut others: BTreeMap<&Key, &Point> = BTreeMap::new();
@@ -178,7 +178,7 @@ pub fn compare(a: &Report, b: &Report) -> Result<Comparison, CompareError> {
     let (mut pairs, mut unpaired) = (Vec::new(), Vec::new());
     for point in &a.points {
         match others.remove(&point.key) {
-            Some(other) => match pair(point, other) {
+            Some(other) => match pair_points(point, other) {
                 Ok(pair) => pairs.push(pair),
                 Err(one) => unpaired.push(one),
             },
@@ -187,7 +187,7 @@ pub fn compare(a: &Report, b: &Report) -> Result<Comparison, CompareError> {
     }
     let only_b = b.points.iter().filter(|point| others.remove(&point.key).is_some());
     unpaired.extend(only_b.map(|point| Unpaired { key: point.key.clone(), why: "only in B".to_owned(), lost: false }));
-    Ok(Comparison { instrument: a.instrument.clone(), differences: differences(a, b), pairs, unpaired })
+    Ok(Comparison { instrument: a.instrument.clone(), differences: report_differences(a, b), pairs, unpaired })
 }
 
 impl Comparison {
@@ -198,10 +198,10 @@ impl Comparison {
     }
 
     /// Formats the comparison for a terminal.
-    pub fn text(&self) -> String {
+    pub fn format_text(&self) -> String {
         let mut out = String::new();
         for difference in &self.differences {
-            out.push_str(&wrapped("differs: ", &difference.to_string()));
+            out.push_str(&wrap_words("differs: ", &difference.to_string()));
         }
         if !self.differences.is_empty() {
             out.push('\n');
@@ -217,52 +217,62 @@ impl Comparison {
         }
         let mut last = None;
         for pair in &self.pairs {
-            let group = self.group(pair);
+            let group = self.group_title(pair);
             if last.as_ref() != Some(&group) {
-                out.push_str(&wrapped("", &group));
+                out.push_str(&wrap_words("", &group));
                 last = Some(group);
             }
-            let [size, a, b, ratio, spread_a, spread_b, verdict] = pair.cells();
+            let [size, a, b, ratio, spread_a, spread_b, verdict] = pair.table_cells();
             let _ = writeln!(out, "  {size:>9}  {a:>9}  {b:>9}  {ratio:>7}  {spread_a:>8}  {spread_b:>8}  {verdict}");
         }
         if !self.unpaired.is_empty() {
             out.push('\n');
         }
         for one in &self.unpaired {
-            out.push_str(&wrapped("not compared: ", &one.to_string()));
+            out.push_str(&wrap_words("not compared: ", &one.to_string()));
         }
         out
     }
 
     /// Formats the comparison in Markdown.
-    pub fn markdown(&self) -> String {
-        let mut out = format!("# thalweg bench compare: {}\n\n", crate::render::markdown::escaped(&self.instrument));
+    pub fn format_markdown(&self) -> String {
+        let mut out =
+            format!("# thalweg bench compare: {}\n\n", crate::render::markdown::escape_text(&self.instrument));
         let differences: Vec<String> = self.differences.iter().map(|one| format!("Differs: {one}")).collect();
-        out.push_str(&list(&differences));
+        out.push_str(&format_list(&differences));
         let headings = ["", "size", "A", "B", "B/A", "spread A %", "spread B %", "verdict"].map(str::to_owned);
-        let rows = self.pairs.iter().map(|pair| [self.group(pair)].into_iter().chain(pair.cells()).collect());
-        out.push_str(&table(&headings, "--:", rows));
-        out.push_str(&list(&self.unpaired.iter().map(|one| format!("Not compared: {one}")).collect::<Vec<_>>()));
+        let rows =
+            self.pairs.iter().map(|pair| [self.group_title(pair)].into_iter().chain(pair.table_cells()).collect());
+        out.push_str(&format_table(&headings, "--:", rows));
+        out.push_str(&format_list(&self.unpaired.iter().map(|one| format!("Not compared: {one}")).collect::<Vec<_>>()));
         out.truncate(out.trim_end().len());
         out.push('\n');
         out
     }
 
-    fn group(&self, pair: &Pair) -> String {
-        format!("{}: {}", group("", &pair.key), pair.figure)
+    fn group_title(&self, pair: &Pair) -> String {
+        format!("{}: {}", group_title("", &pair.key), pair.figure)
     }
 }
 
 impl Pair {
-    fn cells(&self) -> [String; 7] {
+    fn table_cells(&self) -> [String; 7] {
         let optional = [self.ratio, self.spread_a_percent, self.spread_b_percent];
-        let [ratio, spread_a, spread_b] = optional.map(|value| value.map_or_else(|| NOTHING.to_owned(), number));
+        let [ratio, spread_a, spread_b] = optional.map(|value| value.map_or_else(|| NOTHING.to_owned(), format_number));
         let verdict = match self.verdict {
             Verdict::Same => "same",
             Verdict::Better => "better",
             Verdict::Worse => "worse",
         };
-        [size(self.key.size), number(self.a), number(self.b), ratio, spread_a, spread_b, verdict.to_owned()]
+        [
+            format_size(self.key.size),
+            format_number(self.a),
+            format_number(self.b),
+            ratio,
+            spread_a,
+            spread_b,
+            verdict.to_owned(),
+        ]
     }
 }
 
@@ -275,7 +285,7 @@ impl std::fmt::Display for Difference {
 
 impl std::fmt::Display for Unpaired {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} {}: {}", group("", &self.key), size(self.key.size), self.why)
+        write!(f, "{} {}: {}", group_title("", &self.key), format_size(self.key.size), self.why)
     }
 }
 
@@ -289,10 +299,10 @@ const PRINCIPALS: [(&str, Get, bool); 3] = [
     ("1/s", |f| f.messages_per_second, false),
 ];
 
-fn pair(a: &Point, b: &Point) -> Result<Pair, Unpaired> {
-    let values = PRINCIPALS
-        .into_iter()
-        .find_map(|(figure, get, less)| Some((figure, less, Repeated::new(a, get)?, Repeated::new(b, get)?)));
+fn pair_points(a: &Point, b: &Point) -> Result<Pair, Unpaired> {
+    let values = PRINCIPALS.into_iter().find_map(|(figure, get, less)| {
+        Some((figure, less, Repeated::from_point(a, get)?, Repeated::from_point(b, get)?))
+    });
     let Some((figure, less_is_better, in_a, in_b)) = values else {
         let (why, lost) = match (&a.error, &b.error) {
             (Some(error), _) => (format!("failed in A: {error}"), false),
@@ -330,7 +340,7 @@ struct Repeated {
 }
 
 impl Repeated {
-    fn new(point: &Point, get: Get) -> Option<Self> {
+    fn from_point(point: &Point, get: Get) -> Option<Self> {
         let value = get(&point.figures)?;
         let repeats = point.repeats.iter().filter_map(get);
         let (least, greatest) =
@@ -345,29 +355,30 @@ impl Repeated {
 }
 
 /// Returns the differences between hosts and between commands.
-fn differences(a: &Report, b: &Report) -> Vec<Difference> {
-    let (a, b) = (properties(a), properties(b));
+fn report_differences(a: &Report, b: &Report) -> Vec<Difference> {
+    let (a, b) = (report_properties(a), report_properties(b));
     let only_b = b.iter().filter(|(name, _)| a.iter().all(|(own, _)| own != name));
     let names = a.iter().chain(only_b).map(|(name, _)| name);
-    let both = names.map(|name| Difference { what: name.clone(), a: property(&a, name), b: property(&b, name) });
+    let both =
+        names.map(|name| Difference { what: name.clone(), a: property_value(&a, name), b: property_value(&b, name) });
     both.filter(|difference| difference.a != difference.b).collect()
 }
 
 /// Returns the name and value of each property of the command and of the hosts.
-fn properties(report: &Report) -> Vec<(String, String)> {
-    let mut properties = vec![("options".to_owned(), options(&report.command_line))];
-    properties.extend(facts(&report.host).into_iter().map(|(name, value)| (name.to_owned(), value)));
-    let peer = report.peer.iter().flat_map(facts);
+fn report_properties(report: &Report) -> Vec<(String, String)> {
+    let mut properties = vec![("options".to_owned(), measurement_options(&report.command_line))];
+    properties.extend(host_facts(&report.host).into_iter().map(|(name, value)| (name.to_owned(), value)));
+    let peer = report.peer.iter().flat_map(host_facts);
     properties.extend(peer.map(|(name, value)| (format!("{name} of the other end"), value)));
     properties
 }
 
-fn property(properties: &[(String, String)], name: &str) -> String {
+fn property_value(properties: &[(String, String)], name: &str) -> String {
     properties.iter().find(|(own, _)| own == name).map(|(_, value)| value.clone()).unwrap_or_default()
 }
 
 /// Returns the words of a command after `bench`, without the options that name output files.
-fn options(command_line: &[String]) -> String {
+fn measurement_options(command_line: &[String]) -> String {
     const OUTPUT: [&str; 4] = ["--json-file", "--markdown-file", "--plot-file", "--html-file"];
     let mut words = command_line.iter().skip_while(|word| *word != "bench").skip(1);
     let mut out = Vec::new();
@@ -441,8 +452,8 @@ mod tests {
                 point(key(1 << 20), &[100.0]),
             ],
         );
-        let both = compare(&a, &b).unwrap();
-        insta::assert_snapshot!(both.text(), @r"
+        let both = compare_reports(&a, &b).unwrap();
+        insta::assert_snapshot!(both.format_text(), @r"
         differs: options: latency -t 1s in A, latency -t 1s -w 64KiB in B
         differs: kernel: 6.1 in A, 6.18 in B
 
@@ -458,9 +469,9 @@ mod tests {
         not compared: tcp write 1 MiB: only in B
         ");
         assert!(both.is_worse_than(1000.0), "a point that fails now");
-        let only_slower = compare(&a, &report("6.1", "", b.points[..3].to_vec())).unwrap();
+        let only_slower = compare_reports(&a, &report("6.1", "", b.points[..3].to_vec())).unwrap();
         assert!(only_slower.is_worse_than(19.0) && !only_slower.is_worse_than(20.0));
-        insta::assert_snapshot!(only_slower.markdown(), @r"
+        insta::assert_snapshot!(only_slower.format_markdown(), @r"
         # thalweg bench compare: latency
 
         - Differs: options: latency -t 1s in A, - in B
@@ -482,18 +493,18 @@ mod tests {
             let figures = Figures { goodput_bits_per_second: Some(gbps * 1e9), ..Figures::default() };
             Point::new(Key::new("tcp", "write", 1), vec![figures], vec![], None)
         };
-        let verdict = |a, b| pair(&point(a), &point(b)).unwrap().verdict;
+        let verdict = |a, b| pair_points(&point(a), &point(b)).unwrap().verdict;
         assert_eq!(verdict(10.0, 11.0), Verdict::Better);
         assert_eq!(verdict(10.0, 9.0), Verdict::Worse);
         assert_eq!(verdict(10.0, 10.0), Verdict::Same);
-        assert_eq!(pair(&point(0.0), &point(9.0)).unwrap().ratio, None);
+        assert_eq!(pair_points(&point(0.0), &point(9.0)).unwrap().ratio, None);
     }
 
     #[test]
     fn instruments_that_measure_different_things_are_not_compared() {
         let a = report("6.1", "", vec![]);
         let b = Report { instrument: "copy\u{1b}[2J".to_owned(), ..a.clone() };
-        let error = compare(&a, &b).unwrap_err().to_string();
+        let error = compare_reports(&a, &b).unwrap_err().to_string();
         assert_eq!(
             error,
             "one is a report of 'latency', the other of 'copy\u{fffd}[2J'; they measure different things"
@@ -506,7 +517,7 @@ mod tests {
         let path = directory.path().join("a.json");
         let error = |text: &[u8]| {
             std::fs::write(&path, text).unwrap();
-            let points = read(&path).map(|report| report.points.len()).map_err(|error| error.to_string());
+            let points = read_report(&path).map(|report| report.points.len()).map_err(|error| error.to_string());
             points.map_err(|error| error.replace(&*directory.path().to_string_lossy(), ""))
         };
         let good = serde_json::to_string(&report("6.1", "", vec![point(Key::new("tcp", "write", 1), &[1.0])])).unwrap();
@@ -519,6 +530,6 @@ mod tests {
         {
             assert!(error(nonsense).unwrap_err().starts_with("/a.json: no report of"), "{nonsense:?}");
         }
-        assert!(read(directory.path()).is_err());
+        assert!(read_report(directory.path()).is_err());
     }
 }

@@ -13,7 +13,7 @@ use crate::BenchError;
 use crate::clock::Clock;
 use crate::cpu::Usage;
 use crate::drive::{Instrument, Stop};
-use crate::memory::{Memory, PageKind, available, must_fit, transparent_mode};
+use crate::memory::{Memory, PageKind, available_memory_bytes, ensure_memory_available, transparent_huge_page_mode};
 use crate::options::Timing;
 use crate::plan::InstrumentOptions;
 use crate::point::{Figures, Key, Latency};
@@ -59,7 +59,7 @@ enum Method {
 impl Method {
     const ALL: [Self; 5] = [Self::CopyHot, Self::CopyCold, Self::ReadCold, Self::Crc32cHot, Self::Crc32cCold];
 
-    fn name(self) -> &'static str {
+    fn display_name(self) -> &'static str {
         match self {
             Self::CopyHot => "copy hot",
             Self::CopyCold => "copy cold",
@@ -69,22 +69,22 @@ impl Method {
         }
     }
 
-    fn copies(self) -> bool {
+    fn has_destination(self) -> bool {
         matches!(self, Self::CopyHot | Self::CopyCold)
     }
 
-    fn cold(self) -> bool {
+    fn is_cold(self) -> bool {
         matches!(self, Self::CopyCold | Self::ReadCold | Self::Crc32cCold)
     }
 
-    fn once(self, from: &[u8], to: &mut [u8]) {
+    fn run_operation(self, from: &[u8], to: &mut [u8]) {
         match self {
             Self::CopyHot | Self::CopyCold => {
                 to.copy_from_slice(from);
                 black_box(to);
             }
             Self::ReadCold => {
-                black_box(sum(from));
+                black_box(sum_bytes(from));
             }
             Self::Crc32cHot | Self::Crc32cCold => {
                 black_box(thalweg_wire::crc32c(black_box(from)));
@@ -94,7 +94,7 @@ impl Method {
 }
 
 /// Reads every byte, eight at a time, and returns a sum of them.
-fn sum(bytes: &[u8]) -> u64 {
+fn sum_bytes(bytes: &[u8]) -> u64 {
     let (words, rest) = bytes.as_chunks::<8>();
     let sum = words.iter().fold(0u64, |sum, word| sum.wrapping_add(u64::from_ne_bytes(*word)));
     rest.iter().fold(sum, |sum, byte| sum.wrapping_add(u64::from(*byte)))
@@ -105,7 +105,7 @@ impl InstrumentOptions for Options {
         self.timing
     }
 
-    fn instrument(&self) -> Result<Box<dyn Instrument>, BenchError> {
+    fn create_instrument(&self) -> Result<Box<dyn Instrument>, BenchError> {
         if self.sizes.0.contains(&0) {
             return Err(BenchError::Usage("--sizes: 0 bytes cannot be copied".to_owned()));
         }
@@ -120,33 +120,33 @@ struct Copying {
 }
 
 impl Copying {
-    fn key(&self, method: Method, size: u64) -> Key {
-        let key = Key::new("memory", method.name(), size);
-        if self.options.threads > 1 { key.with("threads", self.options.threads) } else { key }
+    fn point_key(&self, method: Method, size: u64) -> Key {
+        let key = Key::new("memory", method.display_name(), size);
+        if self.options.threads > 1 { key.with_setting("threads", self.options.threads) } else { key }
     }
 }
 
 impl Instrument for Copying {
-    fn keys(&self) -> Vec<Key> {
+    fn point_keys(&self) -> Vec<Key> {
         let sizes = &self.options.sizes.0;
-        self.options.method.iter().flat_map(|method| sizes.iter().map(|size| self.key(*method, *size))).collect()
+        self.options.method.iter().flat_map(|method| sizes.iter().map(|size| self.point_key(*method, *size))).collect()
     }
 
-    fn measure(&mut self, key: &Key, timing: &Timing, stop: &Stop) -> Result<Figures, BenchError> {
-        let method = Method::ALL.into_iter().find(|method| method.name() == key.method).expect("a key of ours");
+    fn measure_point(&mut self, key: &Key, timing: &Timing, stop: &Stop) -> Result<Figures, BenchError> {
+        let method = Method::ALL.into_iter().find(|method| method.display_name() == key.method).expect("a key of ours");
         let threads = u64::from(self.options.threads);
-        let sides = if method.copies() { 2 } else { 1 };
-        let region = Region::of(method, key.size, sides * threads)?;
-        let kind = if transparent_mode().is_some_and(|mode| mode != "never") {
+        let sides = if method.has_destination() { 2 } else { 1 };
+        let region = Region::for_method(method, key.size, sides * threads)?;
+        let kind = if transparent_huge_page_mode().is_some_and(|mode| mode != "never") {
             PageKind::Transparent
         } else {
             PageKind::Small
         };
         let mut workers = Vec::new();
         for _ in 0..threads {
-            let from = Memory::untouched(region.bytes, kind)?;
-            let to = method.copies().then(|| Memory::untouched(region.bytes, kind)).transpose()?;
-            let (size, span) = (as_len(key.size), as_len(region.bytes));
+            let from = Memory::map_untouched(region.bytes, kind)?;
+            let to = method.has_destination().then(|| Memory::map_untouched(region.bytes, kind)).transpose()?;
+            let (size, span) = (mapped_len(key.size), mapped_len(region.bytes));
             workers.push(Worker { method, size, span, from, to, at: 0, clock: self.clock.clone() });
         }
         let (ready, all_ready) = mpsc::channel();
@@ -155,44 +155,44 @@ impl Instrument for Copying {
             let mut working = Vec::new();
             for worker in &mut workers {
                 let (ready, go) = (ready.clone(), &go);
-                let started =
-                    std::thread::Builder::new().spawn_scoped(scope, move || worker.work(timing, stop, &ready, go));
+                let started = std::thread::Builder::new()
+                    .spawn_scoped(scope, move || worker.run_measurement(timing, stop, &ready, go));
                 working.push(started.map_err(|error| {
                     // The threads that wait for the others must not wait in vain.
                     let _ = go.set(false);
-                    BenchError::os("starting a thread")(error)
+                    BenchError::os_error("starting a thread")(error)
                 })?);
             }
             all_ready.iter().take(working.len()).for_each(drop);
-            let usage = Usage::now();
+            let usage = Usage::read_counters();
             let _ = go.set(true);
             let done: Vec<WorkerResult> =
                 working.into_iter().map(|worker| worker.join().expect("memory is there")).collect();
-            Ok::<_, BenchError>((done, usage.used()))
+            Ok::<_, BenchError>((done, usage.used_since()))
         })?;
         if done.iter().any(|done| done.operations == 0) {
             return Err(BenchError::Stopped);
         }
-        self.notes.insert(key.clone(), region.notes(&workers[0].from, kind));
+        self.notes.insert(key.clone(), region.memory_notes(&workers[0].from, kind));
         let operations: u64 = done.iter().map(|done| done.operations).sum();
         let per_second: f64 = done.iter().map(|done| done.operations as f64 / done.seconds).sum();
-        let mut times = Latency::histogram();
+        let mut times = Latency::new_histogram();
         for times_of_one in done.iter().filter_map(|done| done.times.as_ref()) {
             times.add(times_of_one).expect("histograms that grow");
         }
         Ok(Figures {
-            latency_us: (!times.is_empty()).then(|| Latency::of(&times, 1.0)),
+            latency_us: (!times.is_empty()).then(|| Latency::from_histogram(&times, 1.0)),
             goodput_bits_per_second: Some(per_second * key.size as f64 * 8.0),
             messages_per_second: Some(per_second),
-            copies_per_byte: Some(if method.copies() { 1.0 } else { 0.0 }),
-            cpu: Some(used.cpu(operations * key.size)),
+            copies_per_byte: Some(if method.has_destination() { 1.0 } else { 0.0 }),
+            cpu: Some(used.processor_figures(operations * key.size)),
             seconds: used.wall,
             steal_percent: used.steal_percent(),
             ..Figures::default()
         })
     }
 
-    fn notes(&self, key: &Key) -> Vec<String> {
+    fn point_notes(&self, key: &Key) -> Vec<String> {
         self.notes.get(key).cloned().unwrap_or_default()
     }
 }
@@ -205,14 +205,14 @@ struct Region {
 
 impl Region {
     /// Computes the memory of one of `sides` sides altogether.
-    fn of(method: Method, size: u64, sides: u64) -> Result<Self, BenchError> {
-        must_fit(size.saturating_mul(sides))?;
-        if !method.cold() {
+    fn for_method(method: Method, size: u64, sides: u64) -> Result<Self, BenchError> {
+        ensure_memory_available(size.saturating_mul(sides))?;
+        if !method.is_cold() {
             return Ok(Self { bytes: size, short: None });
         }
-        let caches = last_level_cache().map(|bytes| bytes.saturating_mul(COLD_CACHES));
+        let caches = last_level_cache_bytes().map(|bytes| bytes.saturating_mul(COLD_CACHES));
         let wanted = caches.unwrap_or(0).max(COLD_LEAST);
-        let all = wanted.min(available() / 2);
+        let all = wanted.min(available_memory_bytes() / 2);
         let short = (all < wanted).then(|| {
             let (all, wanted) = (ByteSize(all >> 20 << 20), ByteSize(wanted >> 20 << 20));
             format!(
@@ -223,7 +223,7 @@ impl Region {
         Ok(Self { bytes: (all / sides).max(1).next_multiple_of(size), short })
     }
 
-    fn notes(&self, memory: &Memory, kind: PageKind) -> Vec<String> {
+    fn memory_notes(&self, memory: &Memory, kind: PageKind) -> Vec<String> {
         let huge = match memory.transparent_fraction() {
             _ if memory.len() < crate::memory::HUGE_PAGE_BYTES => None,
             Some(fraction) if kind == PageKind::Transparent && fraction > 0.99 => None,
@@ -239,18 +239,18 @@ const COLD_CACHES: u64 = 4;
 const COLD_LEAST: u64 = 256 << 20;
 
 /// Returns the size of the largest cache of the first processor, by `/sys`, in bytes.
-fn last_level_cache() -> Option<u64> {
+fn last_level_cache_bytes() -> Option<u64> {
     let caches = fs::read_dir("/sys/devices/system/cpu/cpu0/cache").ok()?;
     let sizes = caches.flatten().filter_map(|cache| fs::read_to_string(cache.path().join("size")).ok());
-    sizes.filter_map(|text| cache_size(&text)).max()
+    sizes.filter_map(|text| parse_cache_size(&text)).max()
 }
 
 /// Parses a size as the kernel writes it: `32768K`.
-fn cache_size(text: &str) -> Option<u64> {
+fn parse_cache_size(text: &str) -> Option<u64> {
     text.trim().strip_suffix('K')?.parse::<u64>().ok()?.checked_mul(1024)
 }
 
-fn as_len(size: u64) -> usize {
+fn mapped_len(size: u64) -> usize {
     usize::try_from(size).expect("as much memory was mapped")
 }
 
@@ -280,33 +280,39 @@ const MIN_UNBATCHED_TIME: Duration = Duration::from_micros(1);
 const BATCH_TIME: Duration = Duration::from_micros(20);
 
 impl Worker {
-    fn work(&mut self, timing: &Timing, stop: &Stop, ready: &mpsc::Sender<()>, go: &OnceLock<bool>) -> WorkerResult {
-        self.from.touch();
+    fn run_measurement(
+        &mut self,
+        timing: &Timing,
+        stop: &Stop,
+        ready: &mpsc::Sender<()>,
+        go: &OnceLock<bool>,
+    ) -> WorkerResult {
+        self.from.touch_pages();
         if let Some(to) = &mut self.to {
-            to.touch();
+            to.touch_pages();
         }
         let began = Instant::now();
         let mut warm = 0;
         // At least twice: the first one may bring in code and page tables.
-        while (warm < 2 || began.elapsed() < timing.warmup) && !stop.pressed() {
-            self.once();
+        while (warm < 2 || began.elapsed() < timing.warmup) && !stop.is_requested() {
+            self.run_next_operation();
             warm += 1;
         }
-        let each = self.time_of_one();
+        let each = self.shortest_operation_time();
         let batch = if each >= MIN_UNBATCHED_TIME { 1 } else { BATCH_TIME.as_nanos().div_ceil(each.as_nanos().max(1)) };
-        let mut times = (batch == 1).then(Latency::histogram);
+        let mut times = (batch == 1).then(Latency::new_histogram);
         let (mut operations, mut nanos) = (0, 0);
         let _ = ready.send(());
         if !*go.wait() {
             return WorkerResult { operations, seconds: 0.0, times };
         }
-        let mut before = self.clock.raw();
-        while u128::from(nanos) < timing.min_time.as_nanos().max(1) && !stop.pressed() {
+        let mut before = self.clock.read_counter();
+        while u128::from(nanos) < timing.min_time.as_nanos().max(1) && !stop.is_requested() {
             for _ in 0..batch {
-                self.once();
+                self.run_next_operation();
             }
-            let now = self.clock.raw();
-            let passed = self.clock.nanos(before, now);
+            let now = self.clock.read_counter();
+            let passed = self.clock.elapsed_nanos(before, now);
             before = now;
             nanos += passed;
             operations += u64::try_from(batch).expect("BATCH_TIME at most");
@@ -318,22 +324,22 @@ impl Worker {
     }
 
     /// Returns the shortest time of several operations.
-    fn time_of_one(&mut self) -> Duration {
+    fn shortest_operation_time(&mut self) -> Duration {
         let times = (0..8).map(|_| {
-            let before = self.clock.raw();
-            self.once();
-            self.clock.nanos(before, self.clock.raw())
+            let before = self.clock.read_counter();
+            self.run_next_operation();
+            self.clock.elapsed_nanos(before, self.clock.read_counter())
         });
         Duration::from_nanos(times.min().unwrap_or(0))
     }
 
     #[inline]
-    fn once(&mut self) {
+    fn run_next_operation(&mut self) {
         let end = self.at + self.size;
         let from = &self.from[self.at..end];
         match &mut self.to {
-            Some(to) => self.method.once(from, &mut to[self.at..end]),
-            None => self.method.once(from, &mut []),
+            Some(to) => self.method.run_operation(from, &mut to[self.at..end]),
+            None => self.method.run_operation(from, &mut []),
         }
         self.at = if end + self.size > self.span { 0 } else { end };
     }
@@ -352,11 +358,11 @@ mod tests {
     fn every_method_moves_or_reads_its_bytes() {
         for words in ["--sizes 1,4096,1MiB", "--sizes 64KiB --threads 2"] {
             let options = options(words);
-            let mut instrument = options.instrument().unwrap();
-            let keys = instrument.keys();
+            let mut instrument = options.create_instrument().unwrap();
+            let keys = instrument.point_keys();
             assert_eq!(keys.len(), options.sizes.0.len() * 5);
             for key in keys {
-                let figures = instrument.measure(&key, &options.timing, &Stop::default()).unwrap();
+                let figures = instrument.measure_point(&key, &options.timing, &Stop::default()).unwrap();
                 let bits = figures.messages_per_second.unwrap() * key.size as f64 * 8.0;
                 assert!((figures.goodput_bits_per_second.unwrap() / bits - 1.0).abs() < 1e-9);
                 assert_eq!(figures.copies_per_byte, Some(f64::from(u8::from(key.method.starts_with("copy")))));
@@ -367,14 +373,14 @@ mod tests {
 
     #[test]
     fn a_copy_moves_through_all_of_the_memory() {
-        let mut from = Memory::untouched(3 * 4096, PageKind::Small).unwrap();
-        let to = Memory::untouched(3 * 4096, PageKind::Small).unwrap();
+        let mut from = Memory::map_untouched(3 * 4096, PageKind::Small).unwrap();
+        let to = Memory::map_untouched(3 * 4096, PageKind::Small).unwrap();
         (1u8..).zip(from.chunks_mut(4096)).for_each(|(number, page)| page.fill(number));
         let method = Method::CopyCold;
         let mut worker =
             Worker { method, size: 4096, span: from.len(), from, to: Some(to), at: 0, clock: Clock::new() };
         for _ in 0..3 {
-            worker.once();
+            worker.run_next_operation();
         }
         assert_eq!(worker.at, 0);
         assert!(worker.to.as_ref().unwrap()[..] == worker.from[..]);
@@ -382,30 +388,33 @@ mod tests {
 
     #[test]
     fn cold_memory_is_a_whole_number_of_operations_and_more_than_the_caches_hold() {
-        let region = Region::of(Method::CopyCold, 3000, 2).unwrap();
+        let region = Region::for_method(Method::CopyCold, 3000, 2).unwrap();
         assert!(region.bytes.is_multiple_of(3000));
-        let caches = last_level_cache().unwrap_or(0);
+        let caches = last_level_cache_bytes().unwrap_or(0);
         assert!(region.short.is_some() || region.bytes * 2 >= (caches * COLD_CACHES).max(COLD_LEAST));
-        assert_eq!(Region::of(Method::CopyHot, 3000, 2).unwrap().bytes, 3000);
+        assert_eq!(Region::for_method(Method::CopyHot, 3000, 2).unwrap().bytes, 3000);
     }
 
     #[test]
     fn impossible_requests_are_refused() {
-        assert!(options("--sizes 0").instrument().is_err_and(|error| error.is_usage()));
+        assert!(options("--sizes 0").create_instrument().is_err_and(|error| error.is_usage_error()));
         let options = options("--sizes 1024GiB");
-        let mut instrument = options.instrument().unwrap();
-        let key = instrument.keys().remove(0);
-        let error = instrument.measure(&key, &options.timing, &Stop::default()).unwrap_err().to_string();
+        let mut instrument = options.create_instrument().unwrap();
+        let key = instrument.point_keys().remove(0);
+        let error = instrument.measure_point(&key, &options.timing, &Stop::default()).unwrap_err().to_string();
         assert!(error.contains("of memory cannot be had here"), "{error}");
         let stop = Stop::default();
-        stop.press();
+        stop.request_stop();
         let small = Key::new("memory", "copy hot", 4096);
-        assert!(matches!(instrument.measure(&small, &options.timing, &stop), Err(BenchError::Stopped)));
+        assert!(matches!(instrument.measure_point(&small, &options.timing, &stop), Err(BenchError::Stopped)));
     }
 
     #[test]
     fn every_byte_is_read() {
-        assert_eq!(sum(&[1; 19]), 2 * 0x0101_0101_0101_0101 + 3);
-        assert_eq!((cache_size("32768K\n"), cache_size("1M"), cache_size("K")), (Some(32 << 20), None, None));
+        assert_eq!(sum_bytes(&[1; 19]), 2 * 0x0101_0101_0101_0101 + 3);
+        assert_eq!(
+            (parse_cache_size("32768K\n"), parse_cache_size("1M"), parse_cache_size("K")),
+            (Some(32 << 20), None, None)
+        );
     }
 }

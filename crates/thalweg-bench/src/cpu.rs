@@ -1,6 +1,6 @@
 //! Processor use during a measurement, by three stated definitions.
 
-use crate::point::median_of;
+use crate::point::median_by_figure;
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 use std::fs;
@@ -29,13 +29,13 @@ pub struct Cpu {
 
 impl Cpu {
     /// Returns the median of each figure; `None` if there are no repeats.
-    pub(crate) fn median(repeats: &[Self]) -> Option<Self> {
+    pub(crate) fn median_figures(repeats: &[Self]) -> Option<Self> {
         Some(Self {
-            process_percent: median_of(repeats, |one| Some(one.process_percent))?,
-            system_percent: median_of(repeats, |one| Some(one.system_percent))?,
-            seconds_per_gigabyte: median_of(repeats, |one| one.seconds_per_gigabyte),
-            sender_percent: median_of(repeats, |one| one.sender_percent),
-            receiver_percent: median_of(repeats, |one| one.receiver_percent),
+            process_percent: median_by_figure(repeats, |one| Some(one.process_percent))?,
+            system_percent: median_by_figure(repeats, |one| Some(one.system_percent))?,
+            seconds_per_gigabyte: median_by_figure(repeats, |one| one.seconds_per_gigabyte),
+            sender_percent: median_by_figure(repeats, |one| one.sender_percent),
+            receiver_percent: median_by_figure(repeats, |one| one.receiver_percent),
         })
     }
 }
@@ -63,16 +63,20 @@ pub struct Used {
 
 impl Usage {
     /// Reads the counters: two system calls and a file of `/proc`.
-    pub fn now() -> Self {
+    pub fn read_counters() -> Self {
         let cpu = clock_gettime(ClockId::ProcessCPUTime);
         #[expect(clippy::cast_sign_loss, clippy::cast_possible_truncation, reason = "a time since the process began")]
         let process = Duration::new(cpu.tv_sec as u64, cpu.tv_nsec as u32);
-        Self { at: Instant::now(), process, stat: fs::read_to_string("/proc/stat").ok().and_then(|text| stat(&text)) }
+        Self {
+            at: Instant::now(),
+            process,
+            stat: fs::read_to_string("/proc/stat").ok().and_then(|text| parse_proc_stat(&text)),
+        }
     }
 
     /// Returns the time used since this reading.
-    pub fn used(&self) -> Used {
-        let now = Self::now();
+    pub fn used_since(&self) -> Used {
+        let now = Self::read_counters();
         let mut used = Used {
             wall: (now.at - self.at).as_secs_f64(),
             process: now.process.saturating_sub(self.process).as_secs_f64(),
@@ -104,7 +108,7 @@ impl Used {
     /// Combines two ends that measured at the same time: processor time adds up, wall time does not. If both ran on one
     /// host, its `/proc/stat` has already counted both.
     #[must_use]
-    pub fn with(self, other: Self, same_host: bool) -> Self {
+    pub fn combined_with(self, other: Self, same_host: bool) -> Self {
         let theirs = if same_host { Self::default() } else { other };
         Self {
             wall: self.wall,
@@ -124,7 +128,7 @@ impl Used {
     }
 
     /// Returns the process, system and per-byte figures, for `bytes` payload bytes.
-    pub fn cpu(&self, bytes: u64) -> Cpu {
+    pub fn processor_figures(&self, bytes: u64) -> Cpu {
         Cpu {
             process_percent: self.percent_of_wall(self.process),
             system_percent: self.percent_of_wall(self.system),
@@ -144,7 +148,7 @@ pub(crate) struct Throttled {
 
 impl Throttled {
     /// Reads the counters; 0 where there are none.
-    pub(crate) fn now() -> Self {
+    pub(crate) fn read_counters() -> Self {
         let cpus = fs::read_dir("/sys/devices/system/cpu").into_iter().flatten().flatten();
         let counts = cpus.filter_map(|cpu| {
             let count = fs::read_to_string(cpu.path().join("thermal_throttle/core_throttle_count")).ok()?;
@@ -153,12 +157,12 @@ impl Throttled {
         let group = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
         let group = group.lines().find_map(|line| line.strip_prefix("0::")).unwrap_or("/").trim_start_matches('/');
         let stat = fs::read_to_string(std::path::Path::new("/sys/fs/cgroup").join(group).join("cpu.stat"));
-        Self { by_heat: counts.sum(), by_quota: throttled_by_quota(&stat.unwrap_or_default()) }
+        Self { by_heat: counts.sum(), by_quota: parse_quota_throttling(&stat.unwrap_or_default()) }
     }
 
     /// Describes the throttling since this reading, for people.
-    pub(crate) fn since(self) -> impl Iterator<Item = String> {
-        let now = Self::now();
+    pub(crate) fn warnings_since(self) -> impl Iterator<Item = String> {
+        let now = Self::read_counters();
         let (heat, quota) = (now.by_heat.saturating_sub(self.by_heat), now.by_quota.saturating_sub(self.by_quota));
         let heat = (heat > 0).then(|| format!("processors were throttled by heat {heat} times"));
         let quota =
@@ -167,7 +171,7 @@ impl Throttled {
     }
 }
 
-fn throttled_by_quota(stat: &str) -> u64 {
+fn parse_quota_throttling(stat: &str) -> u64 {
     stat.lines().find_map(|line| line.strip_prefix("nr_throttled ")?.trim().parse().ok()).unwrap_or(0)
 }
 
@@ -179,7 +183,7 @@ struct Stat {
 
 /// Parses the first line of `/proc/stat`: user nice system idle iowait irq softirq steal guest guest_nice
 /// (proc_stat(5)); guest time is part of user time.
-fn stat(text: &str) -> Option<Stat> {
+fn parse_proc_stat(text: &str) -> Option<Stat> {
     let fields = text.lines().next()?.strip_prefix("cpu ")?;
     let fields: Vec<u64> = fields.split_whitespace().map(str::parse).collect::<Result<_, _>>().ok()?;
     let [user, nice, system, _idle, _iowait, irq, softirq, steal, ..] = fields[..] else { return None };
@@ -198,36 +202,36 @@ mod tests {
     #[test]
     fn all_but_idle_and_waiting_for_disks_is_busy() {
         let text = "cpu  100 20 300 4000 500 6 70 8 90 10\ncpu0 1 2 3\n";
-        assert_eq!(stat(text), Some(Stat { busy: 100 + 20 + 300 + 6 + 70 + 8, steal: 8 }));
+        assert_eq!(parse_proc_stat(text), Some(Stat { busy: 100 + 20 + 300 + 6 + 70 + 8, steal: 8 }));
     }
 
     #[test]
     fn an_invalid_stat_is_none() {
         for text in ["", "cpu", "cpu  1 2 3", "cpu  1 2 x 4 5 6 7 8", "intr 5"] {
-            assert_eq!(stat(text), None, "{text}");
+            assert_eq!(parse_proc_stat(text), None, "{text}");
         }
     }
 
     #[test]
     fn periods_that_a_quota_cut_short_are_counted() {
-        assert_eq!(throttled_by_quota("usage_usec 1\nnr_periods 9\nnr_throttled 4\nthrottled_usec 5\n"), 4);
-        assert_eq!((throttled_by_quota(""), throttled_by_quota("nr_throttled x")), (0, 0));
-        assert_eq!(Throttled { by_heat: u64::MAX, by_quota: u64::MAX }.since().count(), 0);
+        assert_eq!(parse_quota_throttling("usage_usec 1\nnr_periods 9\nnr_throttled 4\nthrottled_usec 5\n"), 4);
+        assert_eq!((parse_quota_throttling(""), parse_quota_throttling("nr_throttled x")), (0, 0));
+        assert_eq!(Throttled { by_heat: u64::MAX, by_quota: u64::MAX }.warnings_since().count(), 0);
     }
 
     #[test]
     fn seconds_per_gigabyte_are_for_ten_to_the_nine() {
         let used = Used { wall: 2.0, process: 1.0, system: 3.0, steal: 0.0 };
-        let cpu = used.cpu(4_000_000_000);
+        let cpu = used.processor_figures(4_000_000_000);
         assert_eq!((cpu.process_percent, cpu.system_percent, cpu.seconds_per_gigabyte), (50.0, 150.0, Some(0.25)));
-        assert_eq!(used.cpu(0).seconds_per_gigabyte, None);
+        assert_eq!(used.processor_figures(0).seconds_per_gigabyte, None);
     }
 
     #[test]
     fn work_is_charged_to_this_process() {
-        let before = Usage::now();
+        let before = Usage::read_counters();
         let sum = (0..5_000_000u64).fold(0u64, |sum, one| std::hint::black_box(sum ^ one.wrapping_mul(31)));
         std::hint::black_box(sum);
-        assert!(before.used().process > 0.0);
+        assert!(before.used_since().process > 0.0);
     }
 }

@@ -39,7 +39,7 @@ impl InstrumentOptions for Options {
         self.timing
     }
 
-    fn instrument(&self) -> Result<Box<dyn Instrument>, BenchError> {
+    fn create_instrument(&self) -> Result<Box<dyn Instrument>, BenchError> {
         Ok(Box::new(Dma { options: self.clone(), has_iommu: None }))
     }
 }
@@ -50,32 +50,34 @@ struct Dma {
 }
 
 impl Instrument for Dma {
-    fn keys(&self) -> Vec<Key> {
+    fn point_keys(&self) -> Vec<Key> {
         let methods: &[&str] = if self.options.write { &[TO, FROM, BOTH] } else { &[TO] };
         let sizes = &self.options.sizes.0;
         methods.iter().flat_map(|method| sizes.iter().map(|size| Key::new("pci", method, *size))).collect()
     }
 
-    fn measure(&mut self, key: &Key, timing: &Timing, stop: &Stop) -> Result<Figures, BenchError> {
-        let mut engine = DmaEngine::open(&self.options.device, key.size).map_err(device)?;
+    fn measure_point(&mut self, key: &Key, timing: &Timing, stop: &Stop) -> Result<Figures, BenchError> {
+        let mut engine = DmaEngine::open_disk(&self.options.device, key.size).map_err(device_error)?;
         self.has_iommu = Some(engine.has_iommu());
         let method = &key.method;
-        (0..DmaEngine::PLACES).try_for_each(|place| engine.begin(place, direction(method, place))).map_err(device)?;
+        (0..DmaEngine::PLACES)
+            .try_for_each(|place| engine.begin_transfer(place, transfer_direction(method, place)))
+            .map_err(device_error)?;
         let warm = Instant::now() + timing.warmup;
-        let (mut usage, mut begun, mut last) = (Usage::now(), None, Instant::now());
+        let (mut usage, mut begun, mut last) = (Usage::read_counters(), None, Instant::now());
         let mut transfers = 0_u64;
         loop {
             let now = Instant::now();
             if begun.is_none() && now >= warm {
-                (usage, begun, transfers) = (Usage::now(), Some(now), 0);
+                (usage, begun, transfers) = (Usage::read_counters(), Some(now), 0);
             }
-            if stop.pressed() || begun.is_some_and(|begun| now >= begun + timing.min_time && transfers > 0) {
+            if stop.is_requested() || begun.is_some_and(|begun| now >= begun + timing.min_time && transfers > 0) {
                 break;
             }
-            while let Some(place) = engine.done().map_err(device)? {
+            while let Some(place) = engine.finished_place().map_err(device_error)? {
                 transfers += 1;
                 last = now;
-                engine.begin(place, direction(method, place)).map_err(device)?;
+                engine.begin_transfer(place, transfer_direction(method, place)).map_err(device_error)?;
             }
             if now > last + DISK_TIMEOUT {
                 return Err(BenchError::Silent {
@@ -85,20 +87,20 @@ impl Instrument for Dma {
             }
         }
         let Some(begun) = begun.filter(|_| transfers > 0) else { return Err(BenchError::Stopped) };
-        let (seconds, used) = (begun.elapsed().as_secs_f64(), usage.used());
+        let (seconds, used) = (begun.elapsed().as_secs_f64(), usage.used_since());
         let per_second = transfers as f64 / seconds;
         Ok(Figures {
             goodput_bits_per_second: Some(per_second * key.size as f64 * 8.0),
             messages_per_second: Some(per_second),
             copies_per_byte: Some(0.0),
-            cpu: Some(used.cpu(transfers * key.size)),
+            cpu: Some(used.processor_figures(transfers * key.size)),
             seconds: used.wall,
             steal_percent: used.steal_percent(),
             ..Figures::default()
         })
     }
 
-    fn notes(&self, key: &Key) -> Vec<String> {
+    fn point_notes(&self, key: &Key) -> Vec<String> {
         let iommu = self.has_iommu.map(|has| if has { "behind an IOMMU" } else { "without an IOMMU" }.to_owned());
         let both = (key.method == BOTH).then(|| "both ways together".to_owned());
         iommu.into_iter().chain(both).collect()
@@ -109,7 +111,7 @@ impl Instrument for Dma {
 const DISK_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Returns the direction of the transfers in a place of the queue: with both at once, every second one is from memory.
-fn direction(method: &str, place: usize) -> Way {
+fn transfer_direction(method: &str, place: usize) -> Way {
     match method {
         TO => Way::ToMemory,
         FROM => Way::FromMemory,
@@ -118,6 +120,6 @@ fn direction(method: &str, place: usize) -> Way {
     }
 }
 
-fn device(error: DeviceError) -> BenchError {
+fn device_error(error: DeviceError) -> BenchError {
     BenchError::Unavailable { what: "this device's DMA".to_owned(), why: error.to_string() }
 }

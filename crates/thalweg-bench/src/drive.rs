@@ -11,24 +11,24 @@ use std::time::{Duration, SystemTime};
 /// Measuring instrument: its list of points, and how one repeat of a point is taken.
 pub(crate) trait Instrument {
     /// Returns the points, in order.
-    fn keys(&self) -> Vec<Key>;
+    fn point_keys(&self) -> Vec<Key>;
 
     /// Measures one point once. An error affects only this point; the others are still measured.
-    fn measure(&mut self, key: &Key, timing: &Timing, stop: &Stop) -> Result<Figures, BenchError>;
+    fn measure_point(&mut self, key: &Key, timing: &Timing, stop: &Stop) -> Result<Figures, BenchError>;
 
     /// Returns whether neighbouring points take turns, one repeat of each and then the next: drift on a shared machine
     /// then affects all of them alike.
-    fn in_turns(&self, _one: &Key, _next: &Key) -> bool {
+    fn takes_turns_with(&self, _one: &Key, _next: &Key) -> bool {
         false
     }
 
     /// Returns the remarks on a point after it was measured.
-    fn notes(&self, _key: &Key) -> Vec<String> {
+    fn point_notes(&self, _key: &Key) -> Vec<String> {
         Vec::new()
     }
 
     /// Returns the host of the other end, if it is another one.
-    fn peer(&self) -> Option<Host> {
+    fn peer_host(&self) -> Option<Host> {
         None
     }
 }
@@ -36,10 +36,10 @@ pub(crate) trait Instrument {
 /// Receiver of the progress of a measurement.
 pub trait Observer {
     /// Reports that `done` of `of` points are complete, and `repeat` repeats of the point `now`.
-    fn progress(&mut self, done: usize, of: usize, now: &Key, repeat: u32);
+    fn on_progress(&mut self, done: usize, of: usize, now: &Key, repeat: u32);
 
     /// Reports a completed point.
-    fn point(&mut self, point: &Point);
+    fn on_point_completed(&mut self, point: &Point);
 }
 
 /// Ends a measurement early, from another thread or a signal handler.
@@ -48,17 +48,17 @@ pub struct Stop(Arc<AtomicBool>);
 
 impl Stop {
     /// Stops the measurement; completed points are kept.
-    pub fn press(&self) {
+    pub fn request_stop(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
 
     /// Returns whether the measurement is to stop.
-    pub fn pressed(&self) -> bool {
+    pub fn is_requested(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 
     /// Returns the flag itself, for APIs that take a plain flag.
-    pub fn flag(&self) -> Arc<AtomicBool> {
+    pub fn shared_flag(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.0)
     }
 }
@@ -68,36 +68,36 @@ impl Stop {
 ///
 /// # Errors
 /// If nothing can be measured at all: the plan makes no sense, or this host lacks something that all its points need.
-pub fn run(
+pub fn measure_plan(
     plan: &Plan,
     command_line: Vec<String>,
     observer: &mut dyn Observer,
     stop: &Stop,
 ) -> Result<Report, BenchError> {
-    let mut instrument = plan.instrument()?;
+    let mut instrument = plan.create_instrument()?;
     let timing = plan.timing();
     let began = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
-    let keys = instrument.keys();
-    let throttled = Throttled::now();
+    let keys = instrument.point_keys();
+    let throttled = Throttled::read_counters();
     let mut points = Vec::with_capacity(keys.len());
-    let groups: Vec<&[Key]> = keys.chunk_by(|one, next| instrument.in_turns(one, next)).collect();
+    let groups: Vec<&[Key]> = keys.chunk_by(|one, next| instrument.takes_turns_with(one, next)).collect();
     for group in groups {
         let mut taken: Vec<(Vec<Figures>, Option<BenchError>)> = group.iter().map(|_| (Vec::new(), None)).collect();
         'turns: for repeat in 0..timing.repeat {
             for (at, (key, (repeats, error))) in group.iter().zip(&mut taken).enumerate() {
-                if stop.pressed() {
+                if stop.is_requested() {
                     break 'turns;
                 }
                 if error.is_some() {
                     continue;
                 }
-                observer.progress(points.len() + at, keys.len(), key, repeat);
-                match instrument.measure(key, &timing, stop) {
+                observer.on_progress(points.len() + at, keys.len(), key, repeat);
+                match instrument.measure_point(key, &timing, stop) {
                     // A repeat that was stopped in the middle is shorter than requested.
-                    Ok(_) if stop.pressed() => break 'turns,
+                    Ok(_) if stop.is_requested() => break 'turns,
                     Ok(figures) => repeats.push(figures),
                     Err(BenchError::Stopped) => break 'turns,
-                    Err(failed) if failed.is_usage() => return Err(failed),
+                    Err(failed) if failed.is_usage_error() => return Err(failed),
                     Err(failed) => *error = Some(failed),
                 }
             }
@@ -107,23 +107,23 @@ pub fn run(
                 break;
             }
             let error = error.map(|error| error.to_string());
-            let point = Point::new(key.clone(), repeats, instrument.notes(key), error);
-            observer.point(&point);
+            let point = Point::new(key.clone(), repeats, instrument.point_notes(key), error);
+            observer.on_point_completed(&point);
             points.push(point);
         }
     }
-    let mut warnings = warnings(&points, timing.repeat);
-    warnings.extend(throttled.since());
-    if stop.pressed() {
+    let mut warnings = report_warnings(&points, timing.repeat);
+    warnings.extend(throttled.warnings_since());
+    if stop.is_requested() {
         warnings.insert(0, format!("stopped after {} of {} points", points.len(), keys.len()));
     }
     Ok(Report {
         format: Report::FORMAT.to_owned(),
-        instrument: plan.name().to_owned(),
+        instrument: plan.instrument_name().to_owned(),
         command_line,
         began,
-        host: Host::probe(plan.interface()),
-        peer: instrument.peer(),
+        host: Host::probe_this_machine(plan.peer_host()),
+        peer: instrument.peer_host(),
         points,
         warnings,
     })
@@ -134,7 +134,7 @@ const MAX_STEAL_PERCENT: f64 = 1.0;
 /// Spread above which a warning is given, in percent.
 const MAX_SPREAD_PERCENT: f64 = 10.0;
 
-fn warnings(points: &[Point], repeat: u32) -> Vec<String> {
+fn report_warnings(points: &[Point], repeat: u32) -> Vec<String> {
     let mut warnings = Vec::new();
     let steal = points.iter().map(|point| point.figures.steal_percent).fold(0.0, f64::max);
     if steal > MAX_STEAL_PERCENT {

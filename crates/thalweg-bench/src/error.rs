@@ -78,24 +78,24 @@ pub enum BenchError {
 
 impl BenchError {
     /// Makes a [`BenchError::Os`] in `map_err`; `doing` names the failed operation.
-    pub(crate) fn os<E: Into<io::Error>>(doing: impl Into<String>) -> impl FnOnce(E) -> Self {
+    pub(crate) fn os_error<E: Into<io::Error>>(doing: impl Into<String>) -> impl FnOnce(E) -> Self {
         let doing = doing.into();
         move |error| Self::Os { doing, error: error.into() }
     }
 
     /// Makes a [`BenchError::File`] in `map_err`.
-    pub(crate) fn file(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
+    pub(crate) fn file_error(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
         let path = path.into();
         move |error| Self::File { path, error }
     }
 
     /// Makes the error for a missing network namespace, in `map_err`.
-    pub(crate) fn network(error: NetnsError) -> Self {
+    pub(crate) fn network_error(error: NetnsError) -> Self {
         Self::Unavailable { what: "a network of its own".to_owned(), why: error.to_string() }
     }
 
     /// Returns whether the request is at fault, not its execution.
-    pub fn is_usage(&self) -> bool {
+    pub fn is_usage_error(&self) -> bool {
         use io::ErrorKind::{AddrInUse, AddrNotAvailable, NotADirectory, NotFound, PermissionDenied};
         match self {
             Self::Usage(_) => true,

@@ -63,52 +63,56 @@ const UNOPTIMISED: &str = if cfg!(debug_assertions) { ", not optimised" } else {
 impl Host {
     /// Returns the description of this machine. `peer` is the host at the other end: the interface is the one that
     /// leads there, or loopback if `peer` is `None`.
-    pub fn probe(peer: Option<&str>) -> Self {
+    pub fn probe_this_machine(peer: Option<&str>) -> Self {
         let uname = rustix::system::uname();
         let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
         let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-        let kib = field(&meminfo, "MemTotal").and_then(|text| text.split_whitespace().next()?.parse::<u64>().ok());
+        let kib =
+            field_value(&meminfo, "MemTotal").and_then(|text| text.split_whitespace().next()?.parse::<u64>().ok());
         Self {
             name: uname.nodename().to_string_lossy().into_owned(),
             kernel: uname.release().to_string_lossy().into_owned(),
             thalweg: format!("{}{UNOPTIMISED}", env!("CARGO_PKG_VERSION")),
-            cpu: field(&cpuinfo, "model name").unwrap_or_else(|| uname.machine().to_string_lossy().into_owned()),
+            cpu: field_value(&cpuinfo, "model name").unwrap_or_else(|| uname.machine().to_string_lossy().into_owned()),
             cpus: std::thread::available_parallelism().map_or(1, |n| u32::try_from(n.get()).unwrap_or(u32::MAX)),
-            affinity: field(&status, "Cpus_allowed_list").unwrap_or_default(),
-            governor: line("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
-            hypervisor: hypervisor(&cpuinfo),
-            clock_source: line("/sys/devices/system/clocksource/clocksource0/current_clocksource"),
+            affinity: field_value(&status, "Cpus_allowed_list").unwrap_or_default(),
+            governor: read_trimmed_file("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
+            hypervisor: detect_hypervisor(&cpuinfo),
+            clock_source: read_trimmed_file("/sys/devices/system/clocksource/clocksource0/current_clocksource"),
             memory: kib.unwrap_or(0) * 1024,
-            congestion_control: line("/proc/sys/net/ipv4/tcp_congestion_control"),
-            mitigations: mitigations(),
+            congestion_control: read_trimmed_file("/proc/sys/net/ipv4/tcp_congestion_control"),
+            mitigations: read_mitigations(),
             interface: interface_towards(peer),
         }
     }
 }
 
 /// Returns the rest of the first line that begins with `name` and a colon.
-fn field(text: &str, name: &str) -> Option<String> {
+fn field_value(text: &str, name: &str) -> Option<String> {
     let value = text.lines().find_map(|line| line.strip_prefix(name)?.trim_start().strip_prefix(':'))?;
     Some(value.trim().to_owned())
 }
 
-fn line(path: impl AsRef<Path>) -> Option<String> {
+fn read_trimmed_file(path: impl AsRef<Path>) -> Option<String> {
     let text = fs::read_to_string(path).ok()?;
     Some(text.trim().to_owned()).filter(|text| !text.is_empty())
 }
 
-fn hypervisor(cpuinfo: &str) -> Option<String> {
-    let guest = field(cpuinfo, "flags")?.split_whitespace().any(|flag| flag == "hypervisor");
-    guest.then(|| line("/sys/class/dmi/id/sys_vendor").unwrap_or_else(|| "a hypervisor that gives no name".to_owned()))
+fn detect_hypervisor(cpuinfo: &str) -> Option<String> {
+    let guest = field_value(cpuinfo, "flags")?.split_whitespace().any(|flag| flag == "hypervisor");
+    guest.then(|| {
+        read_trimmed_file("/sys/class/dmi/id/sys_vendor")
+            .unwrap_or_else(|| "a hypervisor that gives no name".to_owned())
+    })
 }
 
-fn mitigations() -> Vec<String> {
+fn read_mitigations() -> Vec<String> {
     let Ok(all) = fs::read_dir("/sys/devices/system/cpu/vulnerabilities") else { return Vec::new() };
     let mut found: Vec<String> = all
         .flatten()
         .filter_map(|entry| {
-            let how = line(entry.path())?;
+            let how = read_trimmed_file(entry.path())?;
             let how = how.strip_prefix("Mitigation: ")?;
             Some(format!("{}: {how}", entry.file_name().to_string_lossy()))
         })
@@ -120,25 +124,26 @@ fn mitigations() -> Vec<String> {
 /// Returns the interface through which packets to a host leave. The kernel reports the address it would send from, and
 /// connecting a datagram socket sends nothing.
 fn interface_towards(peer: Option<&str>) -> Option<Interface> {
-    let Some(peer) = peer else { return interface("lo") };
+    let Some(peer) = peer else { return describe_interface("lo") };
     let to = (peer, 9).to_socket_addrs().ok()?.next()?;
     let unspecified: IpAddr = if to.is_ipv4() { [0; 4].into() } else { [0u16; 8].into() };
     let socket = UdpSocket::bind((unspecified, 0)).ok()?;
     socket.connect(to).ok()?;
     let from = socket.local_addr().ok()?.ip();
     let here = if_addrs::get_if_addrs().ok()?;
-    interface(&here.into_iter().find(|one| one.ip() == from)?.name)
+    describe_interface(&here.into_iter().find(|one| one.ip() == from)?.name)
 }
 
-fn interface(name: &str) -> Option<Interface> {
+fn describe_interface(name: &str) -> Option<Interface> {
     let sys = Path::new("/sys/class/net").join(name);
     let driver = fs::read_link(sys.join("device/driver")).ok();
     // In Mbit/s; -1 or an error where the interface has no line rate.
-    let speed = line(sys.join("speed")).and_then(|text| text.parse::<i64>().ok()).filter(|speed| *speed > 0);
+    let speed =
+        read_trimmed_file(sys.join("speed")).and_then(|text| text.parse::<i64>().ok()).filter(|speed| *speed > 0);
     Some(Interface {
         name: name.to_owned(),
         driver: driver.and_then(|path| Some(path.file_name()?.to_string_lossy().into_owned())),
-        mtu: line(sys.join("mtu"))?.parse().ok()?,
+        mtu: read_trimmed_file(sys.join("mtu"))?.parse().ok()?,
         bits_per_second: speed.map(|megabits| megabits as f64 * 1e6),
     })
 }
@@ -149,7 +154,7 @@ mod tests {
 
     #[test]
     fn this_machine_is_described_and_loopback_has_no_line_rate() {
-        let host = Host::probe(None);
+        let host = Host::probe_this_machine(None);
         assert!(!host.kernel.is_empty() && host.cpus > 0 && host.memory > 0, "{host:?}");
         let loopback = host.interface.unwrap();
         assert_eq!((loopback.name.as_str(), loopback.bits_per_second, loopback.driver), ("lo", None, None));
@@ -160,8 +165,8 @@ mod tests {
     #[test]
     fn fields_are_found_by_their_whole_name() {
         let text = "model\t\t: 1\nmodel name\t: AMD EPYC\nempty:\n";
-        assert_eq!(field(text, "model name").as_deref(), Some("AMD EPYC"));
-        assert_eq!(field(text, "empty").as_deref(), Some(""));
-        assert_eq!(field(text, "mod"), None);
+        assert_eq!(field_value(text, "model name").as_deref(), Some("AMD EPYC"));
+        assert_eq!(field_value(text, "empty").as_deref(), Some(""));
+        assert_eq!(field_value(text, "mod"), None);
     }
 }

@@ -1,6 +1,6 @@
 //! Instruments that measure any leg of the data path as well as the reference tools do.
 //!
-//! A [`Plan`] is one line of `thalweg bench`: an instrument with its options. [`run`] measures its points one after the
+//! A [`Plan`] is one line of `thalweg bench`: an instrument with its options. [`measure_plan`] measures its points one after the
 //! other, each for the given number of repeats, and passes each on when it is done; the [`Report`] keeps them with what
 //! is known of the machine, so that two reports can be [compared](compare).
 //!
@@ -76,7 +76,7 @@ mod transfer;
 
 pub use clock::Clock;
 pub use cpu::{Cpu, Usage};
-pub use drive::{Observer, Stop, run};
+pub use drive::{Observer, Stop, measure_plan};
 pub use error::BenchError;
 pub use host::{Host, Interface};
 pub use options::{Cpus, Timing};

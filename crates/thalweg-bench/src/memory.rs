@@ -25,7 +25,7 @@ pub(crate) enum PageKind {
 
 impl PageKind {
     /// Returns the name as shown in tables.
-    pub(crate) fn name(self) -> &'static str {
+    pub(crate) fn display_name(self) -> &'static str {
         match self {
             Self::Small => "4 KiB",
             Self::Transparent => "transparent",
@@ -55,7 +55,7 @@ pub(crate) struct Memory(Room);
 
 impl Room {
     /// Reserves addresses for `len` bytes, rounded up to whole pages of `kind`.
-    pub(crate) fn new(len: u64, kind: PageKind) -> Result<Self, BenchError> {
+    pub(crate) fn reserve(len: u64, kind: PageKind) -> Result<Self, BenchError> {
         let page = if kind == PageKind::Huge { HUGE_PAGE_BYTES } else { PAGE_BYTES };
         let doing = format!("setting aside addresses for {}", ByteSize(len));
         let lengths = usize::try_from(len).ok().filter(|len| *len > 0).and_then(|len| {
@@ -63,11 +63,12 @@ impl Room {
             Some((len, len.checked_add(2 * HUGE_PAGE_BYTES).filter(|all| isize::try_from(*all).is_ok())?))
         });
         let (len, all_len) =
-            lengths.ok_or_else(|| BenchError::os(&*doing)(io::Error::from(io::ErrorKind::InvalidInput)))?;
+            lengths.ok_or_else(|| BenchError::os_error(&*doing)(io::Error::from(io::ErrorKind::InvalidInput)))?;
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
         // SAFETY: a fresh mapping at an address of the kernel's choosing overlaps nothing.
         let all = unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), all_len, ProtFlags::empty(), flags) };
-        let all = NonNull::new(all.map_err(BenchError::os(doing))?.cast::<u8>()).expect("Linux maps nothing at 0");
+        let all =
+            NonNull::new(all.map_err(BenchError::os_error(doing))?.cast::<u8>()).expect("Linux maps nothing at 0");
         let skip = (all.as_ptr() as usize + PAGE_BYTES).next_multiple_of(HUGE_PAGE_BYTES) - all.as_ptr() as usize;
         // SAFETY: `skip` is at most HUGE_PAGE_BYTES + PAGE_BYTES, and the range is `len` + 2 HUGE_PAGE_BYTES long.
         let start = unsafe { all.add(skip) };
@@ -75,7 +76,7 @@ impl Room {
     }
 
     /// Maps memory into the range. Its pages are populated at once (`MAP_POPULATE`) or when they are touched.
-    pub(crate) fn map(self, kind: PageKind, populate: bool) -> Result<Memory, BenchError> {
+    pub(crate) fn map_memory(self, kind: PageKind, populate: bool) -> Result<Memory, BenchError> {
         let mut flags = MapFlags::PRIVATE | MapFlags::FIXED;
         if kind == PageKind::Huge {
             // 21: pages of 2^21 bytes, whatever size the system prefers (mmap(2), MAP_HUGE_2MB).
@@ -83,7 +84,7 @@ impl Room {
         }
         // The choice between small and transparent pages can be made for mapped memory only: populate after it.
         let choose = match kind {
-            PageKind::Small if always_huge() => Some(Advice::LinuxNoHugepage),
+            PageKind::Small if always_uses_huge_pages() => Some(Advice::LinuxNoHugepage),
             PageKind::Transparent => Some(Advice::LinuxHugepage),
             PageKind::Small | PageKind::Huge => None,
         };
@@ -93,19 +94,20 @@ impl Room {
         let (start, len) = (self.start.as_ptr().cast(), self.len);
         // SAFETY: the range belongs to this room alone, and nothing refers to it yet.
         unsafe { rustix::mm::mmap_anonymous(start, len, ProtFlags::READ | ProtFlags::WRITE, flags) }
-            .map_err(|error| not_mapped(kind, len, error))?;
+            .map_err(|error| mapping_error(kind, len, error))?;
         if let Some(advice) = choose {
             // SAFETY: the range is mapped; the advice changes no content.
             let advised = unsafe { rustix::mm::madvise(start, len, advice) };
             match advised {
                 // A kernel without transparent huge pages has only small ones.
                 Err(rustix::io::Errno::INVAL) if kind == PageKind::Small => {}
-                advised => advised.map_err(|error| not_mapped(kind, len, error))?,
+                advised => advised.map_err(|error| mapping_error(kind, len, error))?,
             }
             if populate {
                 // SAFETY: the range is mapped; populating it changes no content.
-                unsafe { rustix::mm::madvise(start, len, Advice::LinuxPopulateWrite) }
-                    .map_err(BenchError::os(format!("populating {} (MADV_POPULATE_WRITE)", ByteSize(len as u64))))?;
+                unsafe { rustix::mm::madvise(start, len, Advice::LinuxPopulateWrite) }.map_err(
+                    BenchError::os_error(format!("populating {} (MADV_POPULATE_WRITE)", ByteSize(len as u64))),
+                )?;
             }
         }
         Ok(Memory(self))
@@ -113,17 +115,17 @@ impl Room {
 }
 
 /// Returns whether every mapping gets huge pages without asking for them.
-fn always_huge() -> bool {
-    transparent_mode().is_some_and(|mode| mode == "always")
+fn always_uses_huge_pages() -> bool {
+    transparent_huge_page_mode().is_some_and(|mode| mode == "always")
 }
 
 /// Returns the mode in `/sys/kernel/mm/transparent_hugepage/enabled`: `always`, `madvise` or `never`.
-pub(crate) fn transparent_mode() -> Option<String> {
+pub(crate) fn transparent_huge_page_mode() -> Option<String> {
     let text = fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").ok()?;
     Some(text.split_once('[')?.1.split_once(']')?.0.to_owned())
 }
 
-fn not_mapped(kind: PageKind, len: usize, error: rustix::io::Errno) -> BenchError {
+fn mapping_error(kind: PageKind, len: usize, error: rustix::io::Errno) -> BenchError {
     let bytes = ByteSize(len as u64);
     match (kind, error) {
         (PageKind::Huge, rustix::io::Errno::NOMEM | rustix::io::Errno::INVAL) => {
@@ -137,7 +139,7 @@ fn not_mapped(kind: PageKind, len: usize, error: rustix::io::Errno) -> BenchErro
             what: "transparent huge pages".to_owned(),
             why: "the kernel is built without them".to_owned(),
         },
-        _ => BenchError::os(format!("mapping {bytes} of memory"))(error),
+        _ => BenchError::os_error(format!("mapping {bytes} of memory"))(error),
     }
 }
 
@@ -150,19 +152,19 @@ impl Drop for Room {
 
 impl Memory {
     /// Maps memory whose pages have not been touched yet.
-    pub(crate) fn untouched(len: u64, kind: PageKind) -> Result<Self, BenchError> {
-        Room::new(len, kind)?.map(kind, false)
+    pub(crate) fn map_untouched(len: u64, kind: PageKind) -> Result<Self, BenchError> {
+        Room::reserve(len, kind)?.map_memory(kind, false)
     }
 
     /// Maps memory and writes to each of its pages once.
-    pub(crate) fn touched(len: u64, kind: PageKind) -> Result<Self, BenchError> {
-        let mut memory = Self::untouched(len, kind)?;
-        memory.touch();
+    pub(crate) fn map_touched(len: u64, kind: PageKind) -> Result<Self, BenchError> {
+        let mut memory = Self::map_untouched(len, kind)?;
+        memory.touch_pages();
         Ok(memory)
     }
 
     /// Writes to every page.
-    pub(crate) fn touch(&mut self) {
+    pub(crate) fn touch_pages(&mut self) {
         for page in self.chunks_mut(PAGE_BYTES) {
             page[0] = 1;
         }
@@ -172,13 +174,16 @@ impl Memory {
     /// file does not state it.
     pub(crate) fn transparent_fraction(&self) -> Option<f64> {
         let smaps = fs::read_to_string("/proc/self/smaps").ok()?;
-        Some((anon_huge_bytes(&smaps, self.0.start.as_ptr() as usize, self.0.len)? as f64 / self.0.len as f64).min(1.0))
+        Some(
+            (parse_anon_huge_bytes(&smaps, self.0.start.as_ptr() as usize, self.0.len)? as f64 / self.0.len as f64)
+                .min(1.0),
+        )
     }
 }
 
 /// Returns the bytes in transparent huge pages of all mappings that begin inside a range: `mlock` and `madvise` may
 /// have split it.
-fn anon_huge_bytes(smaps: &str, start: usize, len: usize) -> Option<u64> {
+fn parse_anon_huge_bytes(smaps: &str, start: usize, len: usize) -> Option<u64> {
     let (mut inside, mut bytes) = (false, None);
     for line in smaps.lines() {
         let first = line.split_whitespace().next().unwrap_or_default();
@@ -214,21 +219,21 @@ impl DerefMut for Memory {
 
 // SAFETY: the range stays mapped where it is until `self` is dropped, and no one else has a pointer to it.
 unsafe impl thalweg_sys::uring::Memory for Memory {
-    fn bytes(&mut self) -> &mut [u8] {
+    fn as_mut_bytes(&mut self) -> &mut [u8] {
         self
     }
 }
 
 /// Returns the bytes that can be allocated without evicting others: the available memory by `/proc/meminfo`, or less
 /// where a control group has less.
-pub(crate) fn available() -> u64 {
+pub(crate) fn available_memory_bytes() -> u64 {
     let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let mut least = mem_available(&meminfo).unwrap_or(u64::MAX);
+    let mut least = parse_mem_available(&meminfo).unwrap_or(u64::MAX);
     let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     // A limit may be set on any group above this one; "max" is no number and no limit.
     let mut group = groups.lines().find_map(|line| line.strip_prefix("0::/"));
     while let Some(name) = group {
-        if let [Some(limit), Some(used)] = ["memory.max", "memory.current"].map(|file| group_bytes(name, file)) {
+        if let [Some(limit), Some(used)] = ["memory.max", "memory.current"].map(|file| read_group_bytes(name, file)) {
             least = least.min(limit.saturating_sub(used));
         }
         group = if name.is_empty() { None } else { Some(name.rsplit_once('/').map_or("", |(above, _)| above)) };
@@ -236,19 +241,19 @@ pub(crate) fn available() -> u64 {
     least
 }
 
-fn group_bytes(group: &str, file: &str) -> Option<u64> {
+fn read_group_bytes(group: &str, file: &str) -> Option<u64> {
     fs::read_to_string(format!("/sys/fs/cgroup/{group}/{file}")).ok()?.trim().parse().ok()
 }
 
-fn mem_available(meminfo: &str) -> Option<u64> {
+fn parse_mem_available(meminfo: &str) -> Option<u64> {
     let rest = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
     rest.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
 /// Returns an error if `bytes` more would leave the machine short of memory.
-pub(crate) fn must_fit(bytes: u64) -> Result<(), BenchError> {
+pub(crate) fn ensure_memory_available(bytes: u64) -> Result<(), BenchError> {
     // A sixteenth is left for page tables and for other processes.
-    let (available, needed) = (available(), bytes.saturating_add(bytes / 16));
+    let (available, needed) = (available_memory_bytes(), bytes.saturating_add(bytes / 16));
     if needed <= available {
         return Ok(());
     }
@@ -266,11 +271,11 @@ mod tests {
     #[test]
     fn memory_is_zero_and_begins_at_a_huge_page_whatever_its_length() {
         for len in [1, 4096, 4097, 3 << 20] {
-            let mut memory = Memory::untouched(len, PageKind::Small).unwrap();
+            let mut memory = Memory::map_untouched(len, PageKind::Small).unwrap();
             assert_eq!(memory.len() as u64, len.next_multiple_of(4096));
             assert_eq!(memory.as_ptr() as usize % HUGE_PAGE_BYTES, 0);
             assert!(memory.iter().all(|byte| *byte == 0));
-            memory.touch();
+            memory.touch_pages();
             assert_eq!(memory.iter().map(|byte| u64::from(*byte)).sum::<u64>(), len.div_ceil(4096));
         }
     }
@@ -278,14 +283,14 @@ mod tests {
     #[test]
     fn impossible_lengths_are_errors() {
         for len in [0, u64::MAX, 1 << 62] {
-            assert!(matches!(Room::new(len, PageKind::Small), Err(BenchError::Os { .. })), "{len}");
+            assert!(matches!(Room::reserve(len, PageKind::Small), Err(BenchError::Os { .. })), "{len}");
         }
     }
 
     #[test]
     fn small_pages_are_small_and_transparent_ones_are_counted() {
-        assert_eq!(Memory::touched(4 << 20, PageKind::Small).unwrap().transparent_fraction(), Some(0.0));
-        let memory = match Memory::touched(4 << 20, PageKind::Transparent) {
+        assert_eq!(Memory::map_touched(4 << 20, PageKind::Small).unwrap().transparent_fraction(), Some(0.0));
+        let memory = match Memory::map_touched(4 << 20, PageKind::Transparent) {
             Err(error) => return skipped(error),
             memory => memory.unwrap(),
         };
@@ -295,7 +300,7 @@ mod tests {
     #[test]
     fn populated_memory_is_there_before_it_is_touched() {
         for kind in [PageKind::Small, PageKind::Transparent] {
-            let memory = match Room::new(4 << 20, kind).unwrap().map(kind, true) {
+            let memory = match Room::reserve(4 << 20, kind).unwrap().map_memory(kind, true) {
                 Err(error) => return skipped(error),
                 memory => memory.unwrap(),
             };
@@ -309,7 +314,7 @@ mod tests {
 
     #[test]
     fn missing_huge_pages_are_reported_with_the_remedy() {
-        let error = Memory::untouched(1 << 40, PageKind::Huge).unwrap_err().to_string();
+        let error = Memory::map_untouched(1 << 40, PageKind::Huge).unwrap_err().to_string();
         assert!(error.contains("sysctl vm.nr_hugepages="), "{error}");
     }
 
@@ -317,19 +322,19 @@ mod tests {
     fn mappings_that_were_split_are_added_up() {
         let smaps = "1000-3000 rw-p 0 00:00 0 \nRss: 8 kB\nAnonHugePages:  4 kB\n3000-4000 rw-p 0 00:00 0\nAnonHugePages: 2 kB\n\
                      9000-a000 r--p 0 00:00 0\nAnonHugePages: 64 kB\n";
-        assert_eq!(anon_huge_bytes(smaps, 0x1000, 0x3000), Some(6 * 1024));
-        assert_eq!(anon_huge_bytes(smaps, 0x5000, 0x1000), None);
+        assert_eq!(parse_anon_huge_bytes(smaps, 0x1000, 0x3000), Some(6 * 1024));
+        assert_eq!(parse_anon_huge_bytes(smaps, 0x5000, 0x1000), None);
     }
 
     #[test]
     fn a_shortage_is_reported_with_the_available_memory() {
-        assert!(must_fit(1).is_ok());
-        let error = must_fit(1 << 60).unwrap_err().to_string();
+        assert!(ensure_memory_available(1).is_ok());
+        let error = ensure_memory_available(1 << 60).unwrap_err().to_string();
         assert!(
             error.starts_with("1048576 TiB of memory cannot be had here: ") && error.ends_with("are available"),
             "{error}"
         );
-        assert_eq!(mem_available("MemFree: 1 kB\nMemAvailable:   23 kB\n"), Some(23 * 1024));
-        assert_eq!(mem_available("MemAvailable: x kB"), None);
+        assert_eq!(parse_mem_available("MemFree: 1 kB\nMemAvailable:   23 kB\n"), Some(23 * 1024));
+        assert_eq!(parse_mem_available("MemAvailable: x kB"), None);
     }
 }

@@ -62,7 +62,7 @@ impl FromStr for Cpus {
             return Ok(Self::default());
         }
         let (asking, serving) = text.split_once(['/', ',']).unwrap_or((text, ""));
-        match (cpu(asking)?, cpu(serving)?) {
+        match (parse_processor(asking)?, parse_processor(serving)?) {
             (None, None) => Err(CpusError(text.to_owned())),
             (asking, serving) => Ok(Self { asking, serving }),
         }
@@ -70,7 +70,7 @@ impl FromStr for Cpus {
 }
 
 /// Parses the number of a processor; `None` if the text is empty.
-fn cpu(text: &str) -> Result<Option<u32>, CpusError> {
+fn parse_processor(text: &str) -> Result<Option<u32>, CpusError> {
     match text {
         "" => Ok(None),
         digits => digits.parse().map(Some).map_err(|_| CpusError(digits.to_owned())),
@@ -97,7 +97,7 @@ pub enum NetworkPath {
 }
 
 impl NetworkPath {
-    pub(crate) fn name(self) -> &'static str {
+    pub(crate) fn display_name(self) -> &'static str {
         match self {
             Self::Loopback => "loopback",
             Self::Veth => "veth",

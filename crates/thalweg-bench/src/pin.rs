@@ -19,7 +19,7 @@ use crate::BenchError;
 use crate::clock::Clock;
 use crate::cpu::Usage;
 use crate::drive::{Instrument, Stop};
-use crate::memory::{HUGE_PAGE_BYTES, Memory, PageKind, Room, must_fit, transparent_mode};
+use crate::memory::{HUGE_PAGE_BYTES, Memory, PageKind, Room, ensure_memory_available, transparent_huge_page_mode};
 use crate::options::Timing;
 use crate::plan::InstrumentOptions;
 use crate::point::{Figures, Key, Latency, Point};
@@ -28,7 +28,7 @@ use io_uring::IoUring;
 use std::collections::BTreeMap;
 use std::fs;
 use std::time::Instant;
-use thalweg_arena::{page_list, pin};
+use thalweg_arena::{page_list, pin_bytes};
 
 /// Options of `thalweg bench pin`.
 #[derive(Debug, Clone, clap::Args)]
@@ -61,7 +61,7 @@ enum Pages {
 }
 
 impl Pages {
-    fn kind(self) -> PageKind {
+    fn page_kind(self) -> PageKind {
         match self {
             Self::Small => PageKind::Small,
             Self::Transparent => PageKind::Transparent,
@@ -77,7 +77,7 @@ enum Before {
 }
 
 impl Before {
-    fn name(self) -> &'static str {
+    fn display_name(self) -> &'static str {
         match self {
             Self::Touched => "touched",
             Self::Untouched => "untouched",
@@ -99,7 +99,7 @@ enum Method {
 }
 
 impl Method {
-    fn name(self) -> &'static str {
+    fn display_name(self) -> &'static str {
         match self {
             Self::PageList => "page list",
             Self::Mlock => "mlock",
@@ -109,7 +109,7 @@ impl Method {
     }
 
     /// Returns whether the method applies: a page list needs pages that are present, populating needs absent ones.
-    fn goes_with(self, before: Before) -> bool {
+    fn applies_to(self, before: Before) -> bool {
         match self {
             Self::PageList => before == Before::Touched,
             Self::Populate => before == Before::Untouched,
@@ -139,15 +139,15 @@ pub struct Ratio {
 }
 
 /// Returns the ratios for each size and kind of page, and for touched and untouched memory.
-pub fn ratios(points: &[Point]) -> Vec<Ratio> {
-    let mlock = points.iter().filter(|point| point.key.method == Method::Mlock.name());
-    mlock.filter_map(|mlock| ratio(points, mlock)).collect()
+pub fn page_list_ratios(points: &[Point]) -> Vec<Ratio> {
+    let mlock = points.iter().filter(|point| point.key.method == Method::Mlock.display_name());
+    mlock.filter_map(|mlock| page_list_ratio(points, mlock)).collect()
 }
 
 /// Returns the ratio of the page list of the same memory to a point of `mlock`.
-fn ratio(points: &[Point], mlock: &Point) -> Option<Ratio> {
+fn page_list_ratio(points: &[Point], mlock: &Point) -> Option<Ratio> {
     let (size, settings) = (mlock.key.size, &mlock.key.settings);
-    let mut lists = points.iter().filter(|point| point.key.method == Method::PageList.name());
+    let mut lists = points.iter().filter(|point| point.key.method == Method::PageList.display_name());
     let list = lists.find(|list| list.key.size == size && list.key.settings.get("pages") == settings.get("pages"))?;
     let [page_list_us, mlock_us] =
         [list, mlock].map(|point| point.figures.latency_us.map(|latency| latency.p50).filter(|p50| *p50 > 0.0));
@@ -155,7 +155,7 @@ fn ratio(points: &[Point], mlock: &Point) -> Option<Ratio> {
     Some(Ratio {
         size,
         pages: settings.get("pages").cloned().unwrap_or_default(),
-        touched: settings.get("before").is_some_and(|before| before == Before::Touched.name()),
+        touched: settings.get("before").is_some_and(|before| before == Before::Touched.display_name()),
         page_list_us,
         mlock_us,
         percent: 100.0 * page_list_us / mlock_us,
@@ -171,12 +171,13 @@ impl InstrumentOptions for Options {
         self.timing
     }
 
-    fn instrument(&self) -> Result<Box<dyn Instrument>, BenchError> {
+    fn create_instrument(&self) -> Result<Box<dyn Instrument>, BenchError> {
         if self.sizes.0.contains(&0) {
             return Err(BenchError::Usage("--sizes: there is nothing to pin in 0 bytes".to_owned()));
         }
-        let pin = Pin { options: self.clone(), pages: self.pages(), clock: Clock::new(), notes: BTreeMap::new() };
-        if pin.cases().is_empty() {
+        let pin =
+            Pin { options: self.clone(), pages: self.requested_pages(), clock: Clock::new(), notes: BTreeMap::new() };
+        if pin.requested_cases().is_empty() {
             return Err(BenchError::Usage(
                 "nothing is left to measure: huge pages want --sizes in multiples of 2 MiB; a page list is of memory that \
                  was touched before, and MAP_POPULATE of memory that was not"
@@ -188,11 +189,11 @@ impl InstrumentOptions for Options {
 }
 
 impl Options {
-    fn pages(&self) -> Vec<Pages> {
+    fn requested_pages(&self) -> Vec<Pages> {
         if !self.pages.is_empty() {
             return self.pages.clone();
         }
-        let transparent = transparent_mode().is_some_and(|mode| mode != "never");
+        let transparent = transparent_huge_page_mode().is_some_and(|mode| mode != "never");
         let reserved = fs::read_to_string("/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages");
         let huge = reserved.is_ok_and(|number| number.trim().parse::<u64>().is_ok_and(|number| number > 0));
         let had = [(Pages::Small, true), (Pages::Transparent, transparent), (Pages::Huge, huge)];
@@ -217,19 +218,19 @@ struct Case {
 }
 
 impl Case {
-    fn key(self) -> Key {
-        Key::new("memory", self.method.name(), self.size)
-            .with("pages", self.pages.kind().name())
-            .with("before", self.before.name())
+    fn point_key(self) -> Key {
+        Key::new("memory", self.method.display_name(), self.size)
+            .with_setting("pages", self.pages.page_kind().display_name())
+            .with_setting("before", self.before.display_name())
     }
 }
 
 impl Pin {
-    fn cases(&self) -> Vec<Case> {
+    fn requested_cases(&self) -> Vec<Case> {
         let mut cases = Vec::new();
         for &pages in &self.pages {
             for &before in &self.options.before {
-                for &method in self.options.method.iter().filter(|method| method.goes_with(before)) {
+                for &method in self.options.method.iter().filter(|method| method.applies_to(before)) {
                     // A part of a huge page is no huge page.
                     let sizes = self
                         .options
@@ -246,38 +247,38 @@ impl Pin {
 }
 
 impl Instrument for Pin {
-    fn keys(&self) -> Vec<Key> {
-        self.cases().into_iter().map(Case::key).collect()
+    fn point_keys(&self) -> Vec<Key> {
+        self.requested_cases().into_iter().map(Case::point_key).collect()
     }
 
-    fn measure(&mut self, key: &Key, timing: &Timing, stop: &Stop) -> Result<Figures, BenchError> {
-        let case = self.cases().into_iter().find(|case| case.key() == *key).expect("a key of ours");
-        case.can_be_had()?;
+    fn measure_point(&mut self, key: &Key, timing: &Timing, stop: &Stop) -> Result<Figures, BenchError> {
+        let case = self.requested_cases().into_iter().find(|case| case.point_key() == *key).expect("a key of ours");
+        case.check_available()?;
         let mut operation = Operation::new(case)?;
         let warm_until = Instant::now() + timing.warmup;
-        while Instant::now() < warm_until && !stop.pressed() {
-            operation.once(&self.clock)?;
+        while Instant::now() < warm_until && !stop.is_requested() {
+            operation.time_once(&self.clock)?;
         }
-        let usage = Usage::now();
+        let usage = Usage::read_counters();
         let began = Instant::now();
-        let mut times = Latency::histogram();
+        let mut times = Latency::new_histogram();
         while times.len() < MIN_OPERATION_COUNT || began.elapsed() < timing.min_time {
-            if stop.pressed() {
+            if stop.is_requested() {
                 return Err(BenchError::Stopped);
             }
-            times.saturating_record(operation.once(&self.clock)?);
+            times.saturating_record(operation.time_once(&self.clock)?);
         }
-        let used = usage.used();
-        self.notes.insert(key.clone(), operation.notes()?);
+        let used = usage.used_since();
+        self.notes.insert(key.clone(), operation.memory_notes()?);
         Ok(Figures {
-            latency_us: Some(Latency::of(&times, 1.0)),
+            latency_us: Some(Latency::from_histogram(&times, 1.0)),
             seconds: used.wall,
             steal_percent: used.steal_percent(),
             ..Figures::default()
         })
     }
 
-    fn notes(&self, key: &Key) -> Vec<String> {
+    fn point_notes(&self, key: &Key) -> Vec<String> {
         self.notes.get(key).cloned().unwrap_or_default()
     }
 }
@@ -286,15 +287,15 @@ impl Instrument for Pin {
 const MIN_OPERATION_COUNT: u64 = 3;
 
 impl Case {
-    fn can_be_had(self) -> Result<(), BenchError> {
-        if self.pages == Pages::Transparent && transparent_mode().is_some_and(|mode| mode == "never") {
+    fn check_available(self) -> Result<(), BenchError> {
+        if self.pages == Pages::Transparent && transparent_huge_page_mode().is_some_and(|mode| mode == "never") {
             return Err(BenchError::Unavailable {
                 what: "transparent huge pages".to_owned(),
                 why: "they are switched off; `echo madvise > /sys/kernel/mm/transparent_hugepage/enabled`".to_owned(),
             });
         }
         // Reserved huge pages are not counted as available memory: mapping them reports a shortage.
-        if self.pages == Pages::Huge { Ok(()) } else { must_fit(self.size) }
+        if self.pages == Pages::Huge { Ok(()) } else { ensure_memory_available(self.size) }
     }
 }
 
@@ -309,61 +310,62 @@ struct Operation {
 
 impl Operation {
     fn new(case: Case) -> Result<Self, BenchError> {
-        let kind = case.pages.kind();
+        let kind = case.pages.page_kind();
         if case.method == Method::PageList {
             // One page is asked for first: a process that may not see addresses finds that out without pinning a
             // gigabyte.
-            list(&Memory::touched(1, PageKind::Small)?)?;
+            read_page_list(&Memory::map_touched(1, PageKind::Small)?)?;
         }
-        let ring = (case.method == Method::IoUring).then(ring).transpose()?;
+        let ring = (case.method == Method::IoUring).then(create_ring).transpose()?;
         let touched = case.before == Before::Touched;
-        let memory = touched.then(|| Memory::touched(case.size, kind)).transpose()?;
+        let memory = touched.then(|| Memory::map_touched(case.size, kind)).transpose()?;
         Ok(Self { case, memory, ring, extents: 0 })
     }
 
     /// Performs the operation once and returns its duration in nanoseconds.
-    fn once(&mut self, clock: &Clock) -> Result<u64, BenchError> {
-        let (size, kind) = (self.case.size, self.case.pages.kind());
+    fn time_once(&mut self, clock: &Clock) -> Result<u64, BenchError> {
+        let (size, kind) = (self.case.size, self.case.pages.page_kind());
         if self.case.before == Before::Untouched {
             // The last memory is freed before the next is mapped: there may be space for only one.
             self.memory = None;
         }
         if self.case.method == Method::Populate {
-            let room = Room::new(size, kind)?;
-            let began = clock.raw();
-            let memory = room.map(kind, true)?;
-            let ended = clock.raw();
+            let room = Room::reserve(size, kind)?;
+            let began = clock.read_counter();
+            let memory = room.map_memory(kind, true)?;
+            let ended = clock.read_counter();
             self.memory = Some(memory);
-            return Ok(clock.nanos(began, ended));
+            return Ok(clock.elapsed_nanos(began, ended));
         }
         if self.memory.is_none() {
-            self.memory = Some(Memory::untouched(size, kind)?);
+            self.memory = Some(Memory::map_untouched(size, kind)?);
         }
         let memory = self.memory.as_ref().expect("just made");
         match self.case.method {
             Method::PageList => {
-                let _pinned = pin(memory).map_err(|error| unavailable("a page list of pinned memory", &error))?;
-                let began = clock.raw();
-                let list = list(memory)?;
-                let ended = clock.raw();
-                self.extents = list.extents().count();
-                Ok(clock.nanos(began, ended))
+                let _pinned =
+                    pin_bytes(memory).map_err(|error| unavailable_error("a page list of pinned memory", &error))?;
+                let began = clock.read_counter();
+                let list = read_page_list(memory)?;
+                let ended = clock.read_counter();
+                self.extents = list.merged_extents().count();
+                Ok(clock.elapsed_nanos(began, ended))
             }
             Method::Mlock => {
-                let began = clock.raw();
-                let pinned = pin(memory);
-                let ended = clock.raw();
-                drop(pinned.map_err(|error| unavailable("mlock", &error))?);
-                Ok(clock.nanos(began, ended))
+                let began = clock.read_counter();
+                let pinned = pin_bytes(memory);
+                let ended = clock.read_counter();
+                drop(pinned.map_err(|error| unavailable_error("mlock", &error))?);
+                Ok(clock.elapsed_nanos(began, ended))
             }
-            Method::IoUring => register(self.ring.as_ref().expect("made for this"), memory, clock),
+            Method::IoUring => time_registration(self.ring.as_ref().expect("made for this"), memory, clock),
             Method::Populate => unreachable!("done above"),
         }
     }
 
     /// Returns remarks on the pages of the memory and the number of pieces it lay in.
-    fn notes(&self) -> Result<Vec<String>, BenchError> {
-        let (Some(memory), kind) = (&self.memory, self.case.pages.kind()) else { return Ok(Vec::new()) };
+    fn memory_notes(&self) -> Result<Vec<String>, BenchError> {
+        let (Some(memory), kind) = (&self.memory, self.case.pages.page_kind()) else { return Ok(Vec::new()) };
         let mut notes = Vec::new();
         if kind == PageKind::Transparent {
             let fraction = memory.transparent_fraction();
@@ -388,35 +390,35 @@ impl Operation {
     }
 }
 
-fn list(memory: &[u8]) -> Result<thalweg_arena::PageList, BenchError> {
-    page_list(memory).map_err(|error| unavailable("a page list", &error))
+fn read_page_list(memory: &[u8]) -> Result<thalweg_arena::PageList, BenchError> {
+    page_list(memory).map_err(|error| unavailable_error("a page list", &error))
 }
 
-fn unavailable(what: &str, why: &dyn std::error::Error) -> BenchError {
+fn unavailable_error(what: &str, why: &dyn std::error::Error) -> BenchError {
     BenchError::Unavailable { what: what.to_owned(), why: why.to_string() }
 }
 
-fn ring() -> Result<IoUring, BenchError> {
-    IoUring::new(4).map_err(|error| crate::file::no_ring(&error))
+fn create_ring() -> Result<IoUring, BenchError> {
+    IoUring::new(4).map_err(|error| crate::file::ring_setup_error(&error))
 }
 
 /// Largest registered buffer, in bytes (io_uring_register(2)).
 const MAX_REGISTERED_BYTES: usize = 1 << 30;
 
 /// Registers `memory`, and unregisters it after reading the clock; returns the nanoseconds of the registration.
-fn register(ring: &IoUring, memory: &Memory, clock: &Clock) -> Result<u64, BenchError> {
+fn time_registration(ring: &IoUring, memory: &Memory, clock: &Clock) -> Result<u64, BenchError> {
     let vectors: Vec<libc::iovec> = memory
         .chunks(MAX_REGISTERED_BYTES)
         .map(|part| libc::iovec { iov_base: part.as_ptr().cast_mut().cast(), iov_len: part.len() })
         .collect();
-    let began = clock.raw();
+    let began = clock.read_counter();
     // SAFETY: the kernel pins the pages and is never asked to read or write them; they are unregistered below, before
     // the memory can be freed.
     let registered = unsafe { ring.submitter().register_buffers(&vectors) };
-    let ended = clock.raw();
-    registered.map_err(|error| crate::file::not_registered(memory.len() as u64, error))?;
-    ring.submitter().unregister_buffers().map_err(BenchError::os("unregistering buffers"))?;
-    Ok(clock.nanos(began, ended))
+    let ended = clock.read_counter();
+    registered.map_err(|error| crate::file::registration_error(memory.len() as u64, error))?;
+    ring.submitter().unregister_buffers().map_err(BenchError::os_error("unregistering buffers"))?;
+    Ok(clock.elapsed_nanos(began, ended))
 }
 
 #[cfg(test)]
@@ -430,12 +432,12 @@ mod tests {
 
     fn measure(words: &str) -> Vec<Point> {
         let options = options(words);
-        let mut instrument = options.instrument().unwrap();
-        let measured = |key: Key| match instrument.measure(&key, &options.timing, &Stop::default()) {
-            Ok(figures) => Point::new(key.clone(), vec![figures], instrument.notes(&key), None),
+        let mut instrument = options.create_instrument().unwrap();
+        let measured = |key: Key| match instrument.measure_point(&key, &options.timing, &Stop::default()) {
+            Ok(figures) => Point::new(key.clone(), vec![figures], instrument.point_notes(&key), None),
             Err(error) => Point::new(key, vec![], vec![], Some(error.to_string())),
         };
-        let keys = options.instrument().unwrap().keys();
+        let keys = options.create_instrument().unwrap().point_keys();
         keys.into_iter().map(measured).collect()
     }
 
@@ -470,9 +472,12 @@ mod tests {
 
     #[test]
     fn parts_of_huge_pages_are_left_out_and_an_empty_list_is_an_error() {
-        assert_eq!(options("--sizes 4KiB,2MiB --pages small,transparent").instrument().unwrap().keys().len(), 6 * 3);
+        assert_eq!(
+            options("--sizes 4KiB,2MiB --pages small,transparent").create_instrument().unwrap().point_keys().len(),
+            6 * 3
+        );
         for words in ["--sizes 4KiB --pages huge", "--method page-list --before untouched", "--sizes 0"] {
-            assert!(options(words).instrument().is_err_and(|error| error.is_usage()), "{words}");
+            assert!(options(words).create_instrument().is_err_and(|error| error.is_usage_error()), "{words}");
         }
     }
 
@@ -494,7 +499,7 @@ mod tests {
     #[test]
     fn ratios_stand_beside_the_papers() {
         let point = |method: &str, size: u64, before: &str, us: f64| {
-            let key = Key::new("memory", method, size).with("pages", "4 KiB").with("before", before);
+            let key = Key::new("memory", method, size).with_setting("pages", "4 KiB").with_setting("before", before);
             let latency = Latency { p50: us, ..Latency::default() };
             Point::new(key, vec![Figures { latency_us: Some(latency), ..Figures::default() }], vec![], None)
         };
@@ -504,7 +509,7 @@ mod tests {
             point("mlock", 1 << 20, "untouched", 100.0),
             point("mlock", 4096, "touched", 1.0),
         ];
-        let ratios = ratios(&points);
+        let ratios = page_list_ratios(&points);
         assert_eq!(ratios.len(), 2, "{ratios:?}");
         assert!((ratios[0].percent - 55.3).abs() < 0.1 && ratios[0].touched && ratios[0].paper_percent == Some(55.3));
         assert!((ratios[1].percent - 8.35).abs() < 1e-9 && !ratios[1].touched);

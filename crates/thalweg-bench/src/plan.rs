@@ -46,31 +46,31 @@ impl Plan {
     ///
     /// # Errors
     /// [`BenchError::Usage`] if the words are not those of an instrument; the text lists the valid ones.
-    pub fn parse(words: &[String]) -> Result<Self, BenchError> {
+    pub fn parse_words(words: &[String]) -> Result<Self, BenchError> {
         Line::try_parse_from(words).map(|line| line.plan).map_err(|error| BenchError::Usage(error.to_string()))
     }
 
     /// Returns the instrument's name, as on the command line.
-    pub fn name(&self) -> &'static str {
-        self.options().0
+    pub fn instrument_name(&self) -> &'static str {
+        self.name_and_options().0
     }
 
     /// Returns how long and how often each point is measured.
     pub fn timing(&self) -> Timing {
-        self.options().1.timing()
+        self.name_and_options().1.timing()
     }
 
-    pub(crate) fn instrument(&self) -> Result<Box<dyn Instrument>, BenchError> {
-        self.options().1.instrument()
+    pub(crate) fn create_instrument(&self) -> Result<Box<dyn Instrument>, BenchError> {
+        self.name_and_options().1.create_instrument()
     }
 
     /// Returns the host at the other end, if any: the network interface to describe is the one that leads there.
-    pub(crate) fn interface(&self) -> Option<&str> {
-        self.options().1.peer()
+    pub(crate) fn peer_host(&self) -> Option<&str> {
+        self.name_and_options().1.peer_host()
     }
 
     /// Returns the name and the options of the instrument.
-    fn options(&self) -> (&'static str, &dyn InstrumentOptions) {
+    fn name_and_options(&self) -> (&'static str, &dyn InstrumentOptions) {
         match self {
             Self::Latency(options) => ("latency", options),
             Self::Bandwidth(options) => ("bandwidth", options),
@@ -94,10 +94,10 @@ pub(crate) trait InstrumentOptions {
     fn timing(&self) -> Timing;
 
     /// Makes the instrument, or returns an error if the options make no sense or cannot be met here.
-    fn instrument(&self) -> Result<Box<dyn Instrument>, BenchError>;
+    fn create_instrument(&self) -> Result<Box<dyn Instrument>, BenchError>;
 
     /// Returns the host at the other end, if it is another one.
-    fn peer(&self) -> Option<&str> {
+    fn peer_host(&self) -> Option<&str> {
         None
     }
 }

@@ -55,7 +55,7 @@ impl Key {
 
     /// Adds one setting.
     #[must_use]
-    pub fn with(mut self, name: &str, value: impl ToString) -> Self {
+    pub fn with_setting(mut self, name: &str, value: impl ToString) -> Self {
         self.settings.insert(name.to_owned(), value.to_string());
         self
     }
@@ -144,13 +144,13 @@ pub struct Latency {
 
 impl Latency {
     /// Returns a histogram for nanoseconds up to an hour (longer times count as an hour). To be made before measuring.
-    pub(crate) fn histogram() -> Histogram<u64> {
+    pub(crate) fn new_histogram() -> Histogram<u64> {
         Histogram::new_with_bounds(1, 3_600_000_000_000, 3).expect("bounds and digits are in range")
     }
 
     /// Returns the percentiles of a histogram of nanoseconds, each divided by `divisor`: 2 turns a round trip into half
     /// of one.
-    pub fn of(histogram: &Histogram<u64>, divisor: f64) -> Self {
+    pub fn from_histogram(histogram: &Histogram<u64>, divisor: f64) -> Self {
         let scale = 1e-3 / divisor;
         let [p50, p90, p99, p999] =
             [0.5, 0.9, 0.99, 0.999].map(|quantile| histogram.value_at_quantile(quantile) as f64 * scale);
@@ -166,14 +166,14 @@ impl Latency {
     }
 
     /// Returns the median of each percentile, and the sum of the counts; `None` if there are no repeats.
-    fn median(repeats: &[Self]) -> Option<Self> {
+    fn median_latency(repeats: &[Self]) -> Option<Self> {
         Some(Self {
-            p50: median_of(repeats, |one| Some(one.p50))?,
-            p90: median_of(repeats, |one| Some(one.p90))?,
-            p99: median_of(repeats, |one| Some(one.p99))?,
-            p999: median_of(repeats, |one| Some(one.p999))?,
-            max: median_of(repeats, |one| Some(one.max))?,
-            mean: median_of(repeats, |one| Some(one.mean))?,
+            p50: median_by_figure(repeats, |one| Some(one.p50))?,
+            p90: median_by_figure(repeats, |one| Some(one.p90))?,
+            p99: median_by_figure(repeats, |one| Some(one.p99))?,
+            p999: median_by_figure(repeats, |one| Some(one.p999))?,
+            max: median_by_figure(repeats, |one| Some(one.max))?,
+            mean: median_by_figure(repeats, |one| Some(one.mean))?,
             count: repeats.iter().map(|one| one.count).sum(),
         })
     }
@@ -190,38 +190,38 @@ pub struct Loss {
 
 impl Loss {
     /// Returns the loss in percent of the messages sent.
-    pub fn percent(&self) -> f64 {
+    pub fn lost_percent(&self) -> f64 {
         if self.sent == 0 { 0.0 } else { 100.0 * self.sent.saturating_sub(self.received) as f64 / self.sent as f64 }
     }
 
-    fn plus(self, other: Self) -> Self {
+    fn sum_with(self, other: Self) -> Self {
         Self { sent: self.sent + other.sent, received: self.received + other.received }
     }
 }
 
 impl Figures {
     /// Returns the figure by which a point is judged: the median latency, or else the goodput, or else the rate.
-    pub fn principal(&self) -> Option<f64> {
+    pub fn principal_figure(&self) -> Option<f64> {
         self.latency_us.map(|latency| latency.p50).or(self.goodput_bits_per_second).or(self.messages_per_second)
     }
 
     /// Returns the median of each figure, over repeats that may lack some.
-    pub fn median(repeats: &[Self]) -> Self {
+    pub fn median_figures(repeats: &[Self]) -> Self {
         let latencies: Vec<Latency> = repeats.iter().filter_map(|one| one.latency_us).collect();
         let cpus: Vec<Cpu> = repeats.iter().filter_map(|one| one.cpu).collect();
         Self {
-            latency_us: Latency::median(&latencies),
-            goodput_bits_per_second: median_of(repeats, |one| one.goodput_bits_per_second),
-            offered_per_second: median_of(repeats, |one| one.offered_per_second),
-            messages_per_second: median_of(repeats, |one| one.messages_per_second),
-            percent_of_line_rate: median_of(repeats, |one| one.percent_of_line_rate),
-            copies_per_byte: median_of(repeats, |one| one.copies_per_byte),
-            system_calls_per_megabyte: median_of(repeats, |one| one.system_calls_per_megabyte),
-            cpu: Cpu::median(&cpus),
-            page_cache_bytes: median_of(repeats, |one| one.page_cache_bytes),
-            loss: repeats.iter().filter_map(|one| one.loss).reduce(Loss::plus),
-            seconds: median_of(repeats, |one| Some(one.seconds)).unwrap_or(0.0),
-            steal_percent: median_of(repeats, |one| Some(one.steal_percent)).unwrap_or(0.0),
+            latency_us: Latency::median_latency(&latencies),
+            goodput_bits_per_second: median_by_figure(repeats, |one| one.goodput_bits_per_second),
+            offered_per_second: median_by_figure(repeats, |one| one.offered_per_second),
+            messages_per_second: median_by_figure(repeats, |one| one.messages_per_second),
+            percent_of_line_rate: median_by_figure(repeats, |one| one.percent_of_line_rate),
+            copies_per_byte: median_by_figure(repeats, |one| one.copies_per_byte),
+            system_calls_per_megabyte: median_by_figure(repeats, |one| one.system_calls_per_megabyte),
+            cpu: Cpu::median_figures(&cpus),
+            page_cache_bytes: median_by_figure(repeats, |one| one.page_cache_bytes),
+            loss: repeats.iter().filter_map(|one| one.loss).reduce(Loss::sum_with),
+            seconds: median_by_figure(repeats, |one| Some(one.seconds)).unwrap_or(0.0),
+            steal_percent: median_by_figure(repeats, |one| Some(one.steal_percent)).unwrap_or(0.0),
         }
     }
 }
@@ -229,10 +229,10 @@ impl Figures {
 impl Point {
     /// Makes a point from its repeats.
     pub fn new(key: Key, repeats: Vec<Figures>, notes: Vec<String>, error: Option<String>) -> Self {
-        let principal: Vec<f64> = repeats.iter().filter_map(Figures::principal).collect();
+        let principal: Vec<f64> = repeats.iter().filter_map(Figures::principal_figure).collect();
         Self {
             key,
-            figures: Figures::median(&repeats),
+            figures: Figures::median_figures(&repeats),
             spread_percent: spread_percent(&principal),
             repeats,
             notes,
@@ -242,12 +242,12 @@ impl Point {
 }
 
 /// Returns the median of one figure over the repeats that have it.
-pub(crate) fn median_of<T>(repeats: &[T], get: impl FnMut(&T) -> Option<f64>) -> Option<f64> {
-    median(repeats.iter().filter_map(get).collect())
+pub(crate) fn median_by_figure<T>(repeats: &[T], get: impl FnMut(&T) -> Option<f64>) -> Option<f64> {
+    median_value(repeats.iter().filter_map(get).collect())
 }
 
 /// Returns the middle value, or the mean of the two in the middle; `None` for no values.
-pub(crate) fn median(mut values: Vec<f64>) -> Option<f64> {
+pub(crate) fn median_value(mut values: Vec<f64>) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     let middle = values.len() / 2;
     match values.len() {
@@ -261,7 +261,7 @@ pub(crate) fn median(mut values: Vec<f64>) -> Option<f64> {
 pub(crate) fn spread_percent(values: &[f64]) -> f64 {
     let least = values.iter().copied().fold(f64::INFINITY, f64::min);
     let greatest = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    match median(values.to_vec()) {
+    match median_value(values.to_vec()) {
         Some(median) if values.len() > 1 && median > 0.0 => 100.0 * (greatest - least) / median,
         _ => 0.0,
     }
@@ -285,14 +285,14 @@ mod tests {
     fn latencies_come_in_microseconds_and_halves_of_round_trips() {
         let mut histogram = Histogram::new(3).unwrap();
         (1..=1000).for_each(|n| histogram.record(n * 1000).unwrap());
-        let latency = Latency::of(&histogram, 2.0);
+        let latency = Latency::from_histogram(&histogram, 2.0);
         assert!((latency.p50 - 250.0).abs() < 1.0 && (latency.max - 500.0).abs() < 1.0, "{latency:?}");
         assert_eq!(latency.count, 1000);
     }
 
     #[test]
     fn a_report_is_read_back_as_it_was_written() {
-        let key = Key::new("shm", "copy", 64).with("wait", "poll");
+        let key = Key::new("shm", "copy", 64).with_setting("wait", "poll");
         let point = Point::new(key, vec![Figures::default()], vec![], Some("it failed".into()));
         let text = serde_json::to_string(&point).unwrap();
         let back: Point = serde_json::from_str(&text).unwrap();

@@ -14,7 +14,7 @@ pub struct Sizes(pub Vec<u64>);
 
 impl Sizes {
     /// Returns the largest size; 0 for an empty list.
-    pub fn largest(&self) -> u64 {
+    pub fn largest_size(&self) -> u64 {
         self.0.iter().copied().max().unwrap_or(0)
     }
 }
@@ -43,8 +43,8 @@ impl FromStr for Sizes {
         let mut sizes = Vec::new();
         for part in text.split(',') {
             match part.split_once("..") {
-                Some((from, rest)) => range(part, from, rest, &mut sizes)?,
-                None => sizes.push(size(part)?),
+                Some((from, rest)) => parse_range(part, from, rest, &mut sizes)?,
+                None => sizes.push(parse_size(part)?),
             }
             if sizes.len() > MAX_SIZE_COUNT {
                 return Err(SizesError::TooMany(text.to_owned()));
@@ -54,12 +54,12 @@ impl FromStr for Sizes {
     }
 }
 
-fn range(whole: &str, from: &str, rest: &str, sizes: &mut Vec<u64>) -> Result<(), SizesError> {
+fn parse_range(whole: &str, from: &str, rest: &str, sizes: &mut Vec<u64>) -> Result<(), SizesError> {
     let (to, step) = rest.split_once(':').unwrap_or((rest, "x2"));
-    let (from, to) = (size(from)?, size(to)?);
+    let (from, to) = (parse_size(from)?, parse_size(to)?);
     let parsed = match (step.strip_prefix('x'), step.strip_prefix('+')) {
         (Some(factor), _) => factor.parse().ok().filter(|factor| *factor > 1).map(Step::Multiply),
-        (_, Some(add)) => size(add).ok().filter(|add| *add > 0).map(Step::Add),
+        (_, Some(add)) => parse_size(add).ok().filter(|add| *add > 0).map(Step::Add),
         _ => None,
     };
     let step = parsed.ok_or_else(|| SizesError::Step(step.to_owned()))?;
@@ -80,7 +80,7 @@ enum Step {
     Add(u64),
 }
 
-fn size(text: &str) -> Result<u64, SizesError> {
+fn parse_size(text: &str) -> Result<u64, SizesError> {
     text.trim().parse::<ByteSize>().map(|size| size.0).map_err(|_| SizesError::Size(text.to_owned()))
 }
 

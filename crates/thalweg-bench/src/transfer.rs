@@ -8,11 +8,11 @@
 //! measured time. Methods that leave the page cache as it was are measured cold.
 
 use crate::drive::{Instrument, Stop};
-use crate::file::target::{Target, mount};
-use crate::memory::must_fit;
-use crate::net::bind;
+use crate::file::target::{Target, describe_mount};
+use crate::memory::ensure_memory_available;
+use crate::net::bind_to_processor;
 use crate::options::{Cpus, Timing};
-use crate::peers::processors;
+use crate::peers::first_two_processors;
 use crate::plan::InstrumentOptions;
 use crate::point::{Figures, Key};
 use crate::{BenchError, Clock, Cpu, Sizes, Usage};
@@ -68,9 +68,9 @@ struct Case {
 }
 
 impl Case {
-    fn key(self) -> Key {
+    fn point_key(self) -> Key {
         let cache = if self.cache == Cache::Warm { "warm" } else { "cold" };
-        Key::new("tcp", self.method.name(), self.size).with("cache", cache)
+        Key::new("tcp", self.method.method_name(), self.size).with_setting("cache", cache)
     }
 }
 
@@ -79,22 +79,22 @@ impl InstrumentOptions for Options {
         self.timing
     }
 
-    fn instrument(&self) -> Result<Box<dyn Instrument>, BenchError> {
-        if self.sizes.0.contains(&0) || self.sizes.largest() > self.file_size.0 {
+    fn create_instrument(&self) -> Result<Box<dyn Instrument>, BenchError> {
+        if self.sizes.0.contains(&0) || self.sizes.largest_size() > self.file_size.0 {
             return Err(BenchError::Usage(format!(
                 "--sizes: a piece has at least 1 byte, and no more than the file ({})",
                 self.file_size
             )));
         }
-        let target = Target::create(&self.path, self.file_size.0)?;
-        let disk = format!("{} is {}", self.path.display(), mount(&self.path));
+        let target = Target::create_unnamed(&self.path, self.file_size.0)?;
+        let disk = format!("{} is {}", self.path.display(), describe_mount(&self.path));
         Ok(Box::new(Transfer { options: self.clone(), target, clock: Clock::new(), disk }))
     }
 }
 
 impl Options {
     /// Returns all points; those that are compared with each other are adjacent.
-    fn cases(&self) -> Vec<Case> {
+    fn requested_cases(&self) -> Vec<Case> {
         let mut cases = Vec::new();
         for &cache in &self.cache {
             for &method in self.method.iter().filter(|method| cache == Cache::Cold || !method.is_uncached()) {
@@ -125,26 +125,27 @@ struct Done {
 }
 
 impl Instrument for Transfer {
-    fn keys(&self) -> Vec<Key> {
-        self.options.cases().into_iter().map(Case::key).collect()
+    fn point_keys(&self) -> Vec<Key> {
+        self.options.requested_cases().into_iter().map(Case::point_key).collect()
     }
 
-    fn in_turns(&self, one: &Key, next: &Key) -> bool {
+    fn takes_turns_with(&self, one: &Key, next: &Key) -> bool {
         one.settings == next.settings
     }
 
-    fn measure(&mut self, key: &Key, timing: &Timing, stop: &Stop) -> Result<Figures, BenchError> {
-        let case = self.options.cases().into_iter().find(|case| case.key() == *key).expect("a key of ours");
-        self.target.fill(true, stop)?;
-        self.target.advise(false)?;
+    fn measure_point(&mut self, key: &Key, timing: &Timing, stop: &Stop) -> Result<Figures, BenchError> {
+        let case =
+            self.options.requested_cases().into_iter().find(|case| case.point_key() == *key).expect("a key of ours");
+        self.target.ensure_written(true, stop)?;
+        self.target.advise_access_pattern(false)?;
         if case.cache == Cache::Warm {
-            must_fit(self.target.size())?;
-            self.target.warm(stop)?;
+            ensure_memory_available(self.target.size_bytes())?;
+            self.target.load_into_page_cache(stop)?;
         } else if case.method.is_uncached() {
-            self.target.can_be_direct(4096)?;
+            self.target.check_direct_access(4096)?;
         }
-        self.passes(case, timing.warmup, stop)?;
-        let done = self.passes(case, timing.min_time.max(Duration::from_nanos(1)), stop)?;
+        self.transfer_for(case, timing.warmup, stop)?;
+        let done = self.transfer_for(case, timing.min_time.max(Duration::from_nanos(1)), stop)?;
         if done.bytes == 0 {
             return Err(BenchError::Stopped);
         }
@@ -167,7 +168,7 @@ impl Instrument for Transfer {
         })
     }
 
-    fn notes(&self, key: &Key) -> Vec<String> {
+    fn point_notes(&self, key: &Key) -> Vec<String> {
         let cold = key.settings.get("cache").is_some_and(|cache| cache == "cold");
         if cold { vec![self.disk.clone()] } else { Vec::new() }
     }
@@ -175,45 +176,45 @@ impl Instrument for Transfer {
 
 impl Transfer {
     /// Makes passes over the file; the last pass is cut short when the time is over.
-    fn passes(&self, case: Case, time: Duration, stop: &Stop) -> Result<Done, BenchError> {
+    fn transfer_for(&self, case: Case, time: Duration, stop: &Stop) -> Result<Done, BenchError> {
         let mut done = Done::default();
-        while done.seconds < time.as_secs_f64() && !stop.pressed() {
+        while done.seconds < time.as_secs_f64() && !stop.is_requested() {
             if case.cache == Cache::Cold {
-                self.target.drop_cache()?;
+                self.target.drop_page_cache()?;
             }
             let left = time.as_secs_f64() - done.seconds;
-            self.pass(case, Duration::from_secs_f64(left), &mut done, stop)?;
+            self.transfer_once(case, Duration::from_secs_f64(left), &mut done, stop)?;
         }
         Ok(done)
     }
 
-    fn pass(&self, case: Case, time: Duration, done: &mut Done, stop: &Stop) -> Result<(), BenchError> {
-        let (sending, receiving) = connection().map_err(BenchError::os("connecting over loopback"))?;
-        let file = self.target.file().try_clone().map_err(self.target.error("reading a file"))?;
+    fn transfer_once(&self, case: Case, time: Duration, done: &mut Done, stop: &Stop) -> Result<(), BenchError> {
+        let (sending, receiving) = connect_over_loopback().map_err(BenchError::os_error("connecting over loopback"))?;
+        let file = self.target.file().try_clone().map_err(self.target.error_in_directory("reading a file"))?;
         let stored = Arc::new(Stored::new(file));
-        let cpus = self.options.cpu.unwrap_or_else(|| match processors() {
+        let cpus = self.options.cpu.unwrap_or_else(|| match first_two_processors() {
             Some([one, other]) => Cpus { asking: u32::try_from(one).ok(), serving: u32::try_from(other).ok() },
             None => Cpus::default(),
         });
-        let (before, begun) = (Usage::now(), self.clock.raw());
+        let (before, begun) = (Usage::read_counters(), self.clock.read_counter());
         let until = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         let (sent, received) = thread::scope(|scope| {
             let receiver = scope.spawn(move || {
-                bind(cpus.serving)?;
-                sink(&receiving)
+                bind_to_processor(cpus.serving)?;
+                receive_all(&receiving)
             });
             let sender = scope.spawn(|| {
                 // Closed at the end, so that the receiver reaches its end too.
                 let sending = sending;
-                bind(cpus.asking)?;
+                bind_to_processor(cpus.asking)?;
                 let mut sender = Sender::new();
                 let mut at = 0;
-                while at < self.target.size() && !stop.pressed() {
-                    let piece = at..self.target.size().min(at + case.size);
+                while at < self.target.size_bytes() && !stop.is_requested() {
+                    let piece = at..self.target.size_bytes().min(at + case.size);
                     at = piece.end;
-                    let sent = sender.send(case.method, &stored, piece, sending.as_fd(), false);
-                    sent.map_err(self.target.error(&format!("sending by {}", case.method)))?;
-                    if self.clock.nanos(begun, self.clock.raw()) >= until {
+                    let sent = sender.send_range(case.method, &stored, piece, sending.as_fd(), false);
+                    sent.map_err(self.target.error_in_directory(&format!("sending by {}", case.method)))?;
+                    if self.clock.elapsed_nanos(begun, self.clock.read_counter()) >= until {
                         break;
                     }
                 }
@@ -223,7 +224,7 @@ impl Transfer {
             let received = receiver.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
             (sent, received)
         });
-        let used = before.used();
+        let used = before.used_since();
         let (sent, (bytes, receiver)): (u64, (u64, f64)) = (sent?, received?);
         if sent != bytes {
             let why = format!("{bytes} of {sent} bytes arrived");
@@ -239,7 +240,7 @@ impl Transfer {
     }
 }
 
-fn connection() -> io::Result<(TcpStream, TcpStream)> {
+fn connect_over_loopback() -> io::Result<(TcpStream, TcpStream)> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     let sending = TcpStream::connect(listener.local_addr()?)?;
     let (receiving, _) = listener.accept()?;
@@ -250,7 +251,7 @@ fn connection() -> io::Result<(TcpStream, TcpStream)> {
 }
 
 /// Receives everything; returns the number of bytes and this thread's processor seconds.
-fn sink(socket: &TcpStream) -> Result<(u64, f64), BenchError> {
+fn receive_all(socket: &TcpStream) -> Result<(u64, f64), BenchError> {
     let mut room = vec![0; 1 << 20];
     let mut bytes = 0;
     loop {
@@ -258,7 +259,7 @@ fn sink(socket: &TcpStream) -> Result<(u64, f64), BenchError> {
             Ok((_, 0)) => break,
             Ok((_, got)) => bytes += got as u64,
             Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(BenchError::os("receiving over TCP")(error)),
+            Err(error) => return Err(BenchError::os_error("receiving over TCP")(error)),
         }
     }
     let time = clock_gettime(ClockId::ThreadCPUTime);
@@ -279,7 +280,7 @@ mod tests {
         let directory = std::env::current_exe().unwrap().parent().unwrap().display().to_string();
         let mut line: Vec<String> = ["transfer", "--path", &directory].map(str::to_owned).into();
         line.extend(words.split_whitespace().map(str::to_owned));
-        match Plan::parse(&line).unwrap() {
+        match Plan::parse_words(&line).unwrap() {
             Plan::Transfer(options) => options,
             other => panic!("{other:?}"),
         }
@@ -288,12 +289,12 @@ mod tests {
     #[test]
     fn every_method_sends_a_whole_file_from_the_cache_or_from_the_disk() {
         let options = options("--file-size 300KiB --sizes 4KiB,64KiB -t 1ms -O 1ms");
-        let mut instrument = options.instrument().unwrap();
-        let keys = instrument.keys();
+        let mut instrument = options.create_instrument().unwrap();
+        let keys = instrument.point_keys();
         // Three methods through the page cache, warm and cold; four past it, cold.
         assert_eq!(keys.len(), (3 * 2 + 4) * 2);
         for key in keys {
-            match instrument.measure(&key, &options.timing, &Stop::default()) {
+            match instrument.measure_point(&key, &options.timing, &Stop::default()) {
                 Ok(figures) => {
                     let cpu = figures.cpu.unwrap();
                     assert!(figures.goodput_bits_per_second > Some(0.0), "{key:?}");
@@ -307,7 +308,7 @@ mod tests {
     #[test]
     fn pieces_larger_than_the_file_are_refused() {
         for words in ["--file-size 4KiB --sizes 64KiB", "--sizes 0"] {
-            assert!(options(words).instrument().err().unwrap().is_usage());
+            assert!(options(words).create_instrument().err().unwrap().is_usage_error());
         }
     }
 }

@@ -12,7 +12,7 @@
 use std::time::{Duration, Instant};
 use thalweg_core::build::{Builder, BuilderConfig, Check, Hold, Window};
 use thalweg_wire::{
-    Announcement, Disposition, EventId, FragmentHeader, RunNumber, SourceId, Status, crc32c, record_len,
+    Announcement, Disposition, EventId, FragmentHeader, RunNumber, SourceId, Status, crc32c, record_bytes,
 };
 
 const PAYLOAD: usize = 1024;
@@ -47,14 +47,14 @@ fn measure(sources: u16, check: Check) {
     });
     let payload: Vec<u8> = (0..PAYLOAD).map(|i| (i * 7) as u8).collect();
     let payload_crc = crc32c(&payload);
-    let mut slots = vec![vec![0u8; FRAGMENTS as usize * record_len(PAYLOAD)]; usize::from(sources)];
+    let mut slots = vec![vec![0u8; FRAGMENTS as usize * record_bytes(PAYLOAD)]; usize::from(sources)];
     for slot in &mut slots {
-        for record in slot.chunks_exact_mut(record_len(PAYLOAD)) {
+        for record in slot.chunks_exact_mut(record_bytes(PAYLOAD)) {
             record[64..64 + PAYLOAD].copy_from_slice(&payload);
         }
     }
     for source in 0..usize::from(sources) {
-        builder.connected(source, 4, false);
+        builder.source_connected(source, 4, false);
     }
 
     let rounds = 12_000 / u64::from(sources);
@@ -64,7 +64,7 @@ fn measure(sources: u16, check: Check) {
         let now = Duration::from_micros(round);
         let first = round * u64::from(FRAGMENTS);
         for (source, slot) in slots.iter_mut().enumerate() {
-            for (event, record) in (first..).zip(slot.chunks_exact_mut(record_len(PAYLOAD))) {
+            for (event, record) in (first..).zip(slot.chunks_exact_mut(record_bytes(PAYLOAD))) {
                 let header = FragmentHeader {
                     status: Status::SIMULATED,
                     run: RunNumber(1),
@@ -88,7 +88,7 @@ fn measure(sources: u16, check: Check) {
                 bytes: slot.len() as u32,
                 disposition: Disposition::Held,
             };
-            builder.offered(source, offer, now).expect("an offer in order");
+            builder.handle_offer(source, offer, now).expect("an offer in order");
         }
         offering.push(begin.elapsed() / u32::from(sources));
         loop {
@@ -97,11 +97,11 @@ fn measure(sources: u16, check: Check) {
             let asked = Instant::now();
             let Some(fetch) = fetch else { break };
             fetching.push(asked - begin);
-            builder.received(fetch.source, fetch.offer.bytes.into(), now);
+            builder.count_received(fetch.source, fetch.offer.bytes.into(), now);
             let mut arrival = builder.arrived(fetch.source, fetch.offer.ticket, &slots[fetch.source][..]);
             recorded += arrival.by_ref().count() as u64;
             arrival.finish().expect("what a source may send");
-            builder.release(fetch.source);
+            builder.next_release(fetch.source);
             arriving.push(asked.elapsed());
             crcs.push(checksums(&slots[fetch.source], check));
         }
@@ -131,7 +131,7 @@ fn measure(sources: u16, check: Check) {
 /// Returns the time that the checksums of a slot alone take.
 fn checksums(slot: &[u8], check: Check) -> Duration {
     let begin = Instant::now();
-    for record in slot.chunks_exact(record_len(PAYLOAD)) {
+    for record in slot.chunks_exact(record_bytes(PAYLOAD)) {
         let header = crc32c(&record[..60]);
         let payload = if check == Check::Payloads { crc32c(&record[64..64 + PAYLOAD]) } else { 0 };
         std::hint::black_box((header, payload));

@@ -2,8 +2,8 @@
 //! every fragment.
 //!
 //! Sans-IO: no sockets, no memory of payloads, no clock of its own. The node that drives it reports what happened and
-//! at what time ([`Builder::offered`], [`Builder::arrived`], [`Builder::gone`], …), and asks for the next actions
-//! ([`Builder::next_fetch`], [`Builder::next_decision`], [`Builder::next_closed`], [`Builder::release`]). The reasoning
+//! at what time ([`Builder::handle_offer`], [`Builder::arrived`], [`Builder::source_disconnected`], …), and asks for the next actions
+//! ([`Builder::next_fetch`], [`Builder::next_decision`], [`Builder::next_closed`], [`Builder::next_release`]). The reasoning
 //! is in `docs/architecture.md`, "How an event is built".
 //!
 //! # Files, in the order of the data path

@@ -1,7 +1,7 @@
 //! Run control: the state of a run, the messages to its sources, and the event and time at which it ends.
 //!
 //! Sans-IO: no sockets, no clock of its own. The builder node that drives it reports what happened and at what time
-//! ([`RunControl::command`], [`RunControl::greeted`], [`RunControl::paused`], …), and carries out its orders
+//! ([`RunControl::execute_command`], [`RunControl::source_connected`], [`RunControl::source_paused`], …), and carries out its orders
 //! ([`RunControl::next_order`]). Run control queries the state of the events through [`Facts`].
 //!
 //! Every phase is bounded in time and in the influence of a source. The reasoning is in `docs/run-control.md`.

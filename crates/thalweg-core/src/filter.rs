@@ -17,7 +17,7 @@ pub use program::{Program, ProgramConfig, Undecided};
 pub use questions::{Question, Questions};
 
 use std::fmt::{self, Debug};
-use thalweg_wire::{EventId, FragmentHeader, GOLDEN_GAMMA, RecordBytes, mix};
+use thalweg_wire::{EventId, FragmentHeader, GOLDEN_GAMMA, RecordBytes, mix_bits};
 
 /// A fragment that a decision is made on. Its header and, where the builder checks payloads, its payload were checked.
 #[derive(Clone, Copy)]
@@ -51,7 +51,7 @@ impl<'a> Fragment<'a> {
     /// The payload has fewer bytes.
     pub fn copy_to(&self, at: usize, out: &mut [u8]) {
         assert!(at <= self.len() && out.len() <= self.len() - at, "a payload has {} bytes", self.len());
-        self.bytes.copy_to(self.payload + at, out);
+        self.bytes.copy_bytes_to(self.payload + at, out);
     }
 }
 
@@ -65,10 +65,10 @@ impl fmt::Debug for Fragment<'_> {
 pub trait Decide: Debug + Send {
     /// Returns whether the event is kept. `fragments` are those that have arrived, in no particular order; sources that
     /// had none, or whose fragment was damaged or lost, are not among them, so there may be none at all.
-    fn accept(&mut self, event: EventId, fragments: &mut dyn Iterator<Item = Fragment<'_>>) -> bool;
+    fn accept_event(&mut self, event: EventId, fragments: &mut dyn Iterator<Item = Fragment<'_>>) -> bool;
 
     /// Returns the number of events so far that could not be decided on.
-    fn undecided(&self) -> u64 {
+    fn undecided_events(&self) -> u64 {
         0
     }
 
@@ -92,8 +92,8 @@ impl Simulated {
 }
 
 impl Decide for Simulated {
-    fn accept(&mut self, event: EventId, _fragments: &mut dyn Iterator<Item = Fragment<'_>>) -> bool {
-        draw(self.seed, event.0) < self.accept
+    fn accept_event(&mut self, event: EventId, _fragments: &mut dyn Iterator<Item = Fragment<'_>>) -> bool {
+        draw_fraction(self.seed, event.0) < self.accept
     }
 
     fn is_simulated(&self) -> bool {
@@ -103,7 +103,7 @@ impl Decide for Simulated {
 
 /// Returns a number from 0 up to, but not including, 1: the upper 53 bits of SplitMix64's first output for a seed made
 /// of its first output for `seed` and the event's number.
-fn draw(seed: u64, event: u64) -> f64 {
+fn draw_fraction(seed: u64, event: u64) -> f64 {
     #[expect(clippy::cast_precision_loss, reason = "53 bits fit")]
     let upper = (first_output(first_output(seed) ^ event) >> 11) as f64;
     upper / (1u64 << 53) as f64
@@ -111,7 +111,7 @@ fn draw(seed: u64, event: u64) -> f64 {
 
 /// Returns SplitMix64's first output for a seed.
 fn first_output(seed: u64) -> u64 {
-    mix(seed.wrapping_add(GOLDEN_GAMMA))
+    mix_bits(seed.wrapping_add(GOLDEN_GAMMA))
 }
 
 #[cfg(test)]
@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     fn accepted(mut level: impl Decide, events: impl IntoIterator<Item = u64>) -> Vec<u64> {
-        events.into_iter().filter(|event| level.accept(EventId(*event), &mut std::iter::empty())).collect()
+        events.into_iter().filter(|event| level.accept_event(EventId(*event), &mut std::iter::empty())).collect()
     }
 
     #[test]

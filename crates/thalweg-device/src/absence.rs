@@ -17,7 +17,7 @@ pub struct Absence {
 impl Absence {
     /// Returns the number of a frame that comes now from a device with `rate` frames per second: the frames before it
     /// are lost. Without a rate no frames are counted as lost.
-    pub fn due(self, rate: Option<f64>, now: Duration) -> u64 {
+    pub fn expected_number(self, rate: Option<f64>, now: Duration) -> u64 {
         let frames = rate.map_or(0.0, |rate| (now.saturating_sub(self.since).as_secs_f64() * rate).round() - 1.0);
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is limited")]
         let frames = frames.clamp(0.0, 1e9) as u64;
@@ -39,7 +39,7 @@ mod tests {
     #[test]
     fn what_is_due_goes_by_the_rate() {
         let absence = Absence { since: Duration::from_secs(3), next: 7 };
-        let due = |rate, millis| absence.due(rate, Duration::from_millis(millis));
+        let due = |rate, millis| absence.expected_number(rate, Duration::from_millis(millis));
         assert_eq!([3000, 3010, 3020, 3029, 3031, 4000].map(|at| due(Some(50.0), at)), [7, 7, 7, 7, 8, 56]);
         assert_eq!([due(None, 9000), due(Some(50.0), 0), due(Some(f64::NAN), 9000)], [7; 3]);
         let is_certain = |rate, millis| absence.is_certain(rate, Duration::from_millis(millis));

@@ -16,21 +16,21 @@ use thalweg_wire::{EventId, HEADER_LEN, TaiNanos};
 
 /// A device that fills buffers in its own order and time. Each belongs to one source node's hot thread.
 ///
-/// Frames are numbered by the device, from 0 at [`start`](Self::start): frame *n* is the fragment of the run's event
+/// Frames are numbered by the device, from 0 at [`start_acquisition`](Self::start_acquisition): frame *n* is the fragment of the run's event
 /// *first + n*. A missing number is a frame that the device lost.
 pub trait Acquisition: Debug + Send {
     /// Returns the description of the data that the device produces, for the run's `run.json`.
     fn description(&self) -> &Description;
 
     /// Returns the length of the longest payload that the device will ever produce, in bytes.
-    fn max_payload(&self) -> usize;
+    fn max_payload_bytes(&self) -> usize;
 
     /// Returns the number of buffers that the device takes at a time; at least 1.
-    fn depth(&self) -> u32;
+    fn max_posted_buffers(&self) -> u32;
 
     /// Returns the number of later frames that may come back before an earlier one that is not lost. 0: frames come in
     /// order.
-    fn reorders(&self) -> u32 {
+    fn reorder_depth(&self) -> u32 {
         0
     }
 
@@ -44,20 +44,20 @@ pub trait Acquisition: Debug + Send {
     ///
     /// # Errors
     /// The device cannot use it: an IOMMU refuses it, or a limit on locked memory.
-    fn register(&mut self, arena: &Arc<Arena>) -> Result<(), DeviceError> {
+    fn register_memory(&mut self, arena: &Arc<Arena>) -> Result<(), DeviceError> {
         let _ = arena;
         Ok(())
     }
 
-    /// Takes a buffer to be filled. The device never holds more than [`depth`](Self::depth) at a time.
-    fn post(&mut self, buffer: Buffer);
+    /// Takes a buffer to be filled. The device never holds more than [`max_posted_buffers`](Self::max_posted_buffers) at a time.
+    fn post_buffer(&mut self, buffer: Buffer);
 
     /// Begins to acquire. Buffers are posted before and after. `at` is the time at which the run began, the same for
     /// all its sources.
     ///
     /// # Errors
     /// The device does not answer.
-    fn start(&mut self, at: TaiNanos) -> Result<(), DeviceError> {
+    fn start_acquisition(&mut self, at: TaiNanos) -> Result<(), DeviceError> {
         let _ = at;
         Ok(())
     }
@@ -69,7 +69,7 @@ pub trait Acquisition: Debug + Send {
     }
 
     /// Returns the time of the first trustworthy frame, while such a device waits for the time of event 0.
-    fn first_time(&self) -> Option<TaiNanos> {
+    fn first_frame_time(&self) -> Option<TaiNanos> {
         None
     }
 
@@ -80,7 +80,7 @@ pub trait Acquisition: Debug + Send {
 
     /// Reports that the numbers from `first` on were compared with those of other devices, and are right. Where the
     /// numbers were a guess, and no doubt has come up since, the numbers that follow are not.
-    fn numbers_agree(&mut self, first: u64) {
+    fn confirm_numbers(&mut self, first: u64) {
         let _ = first;
     }
 
@@ -88,7 +88,7 @@ pub trait Acquisition: Debug + Send {
     ///
     /// # Errors
     /// The device failed and gives no more data.
-    fn poll(&mut self, now: Duration) -> Result<Acquired, DeviceError>;
+    fn poll_acquired(&mut self, now: Duration) -> Result<Acquired, DeviceError>;
 
     /// Called repeatedly while no frames are taken from the device: before the run, in a pause, at the end. For a
     /// device that has to be polled all the same; frames found here are discarded. Returns the time at which the device
@@ -96,14 +96,14 @@ pub trait Acquisition: Debug + Send {
     ///
     /// # Errors
     /// The device failed and gives no more data.
-    fn idle(&mut self, now: Duration) -> Result<Option<Duration>, DeviceError> {
+    fn poll_idle(&mut self, now: Duration) -> Result<Option<Duration>, DeviceError> {
         let _ = now;
         Ok(None)
     }
 
-    /// Returns the descriptor to wait on until [`poll`](Self::poll) has something to report: always the same. `None`
+    /// Returns the descriptor to wait on until [`poll_acquired`](Self::poll_acquired) has something to report: always the same. `None`
     /// for a device that only has to be polled at certain times.
-    fn fd(&self) -> Option<BorrowedFd<'_>> {
+    fn readiness_fd(&self) -> Option<BorrowedFd<'_>> {
         None
     }
 
@@ -119,23 +119,23 @@ pub trait Acquisition: Debug + Send {
     }
 
     /// Returns the time at which to poll even without a signal.
-    fn next_time(&self) -> Option<Duration> {
+    fn next_poll_time(&self) -> Option<Duration> {
         None
     }
 
-    /// Returns the number of frames, or packets of frames, that have come since [`start`](Self::start) and belong to no
+    /// Returns the number of frames, or packets of frames, that have come since [`start_acquisition`](Self::start_acquisition) and belong to no
     /// event, as far as their numbers or times tell. A run with any is INCOMPLETE.
-    fn of_no_event(&self) -> u64 {
+    fn stray_frame_count(&self) -> u64 {
         0
     }
 
     /// Returns counters that the user should see, by name, for the node's report. Losses are in the ledger besides.
-    fn counters(&self) -> Vec<(&'static str, u64)> {
+    fn report_counters(&self) -> Vec<(&'static str, u64)> {
         Vec::new()
     }
 }
 
-/// The place of a payload in a slot. Only the device uses it from [`Acquisition::post`] until it comes back in a
+/// The place of a payload in a slot. Only the device uses it from [`Acquisition::post_buffer`] until it comes back in a
 /// [`Frame`].
 #[derive(Debug)]
 pub struct Buffer {
@@ -154,22 +154,22 @@ impl Buffer {
     }
 
     /// Returns the memory for the payload.
-    pub fn payload(&mut self) -> &mut [u8] {
+    pub fn payload_mut(&mut self) -> &mut [u8] {
         &mut self.slot[HEADER_LEN..]
     }
 
     /// Returns the offset of the payload's first byte in the registered arena, in bytes.
-    pub fn offset(&self) -> usize {
-        self.slot.offset() + HEADER_LEN
+    pub fn arena_offset(&self) -> usize {
+        self.slot.arena_offset() + HEADER_LEN
     }
 
     /// Returns the slot's DMA buffer, for a driver of the kernel. `None` if the slot is not one.
-    pub fn dma_buf(&mut self) -> Option<&mut DmaBuf> {
+    pub fn dma_buf_mut(&mut self) -> Option<&mut DmaBuf> {
         self.slot.dma_buf()
     }
 
     /// Returns the maximum length of the payload, in bytes.
-    pub fn room(&self) -> usize {
+    pub fn payload_capacity(&self) -> usize {
         self.slot.len() - HEADER_LEN
     }
 
@@ -184,7 +184,7 @@ impl Buffer {
     }
 }
 
-/// Result of [`Acquisition::poll`].
+/// Result of [`Acquisition::poll_acquired`].
 #[derive(Debug)]
 pub enum Acquired {
     /// A buffer came back filled.
@@ -264,7 +264,7 @@ impl FrameOrder {
     }
 
     /// Adds a frame. Returns the frame again if its number came before or was counted as lost.
-    pub fn came(&mut self, frame: Frame) -> Option<Frame> {
+    pub fn insert_frame(&mut self, frame: Frame) -> Option<Frame> {
         if frame.number < self.next || self.early.contains_key(&frame.number) {
             return Some(frame);
         }
@@ -273,16 +273,16 @@ impl FrameOrder {
     }
 
     /// Records `count` frames from `first` on as lost, as reported by the device.
-    pub fn lost(&mut self, first: u64, count: u64) {
-        self.gap(first, count, false);
+    pub fn record_lost(&mut self, first: u64, count: u64) {
+        self.record_gap(first, count, false);
     }
 
     /// Records that the device has no data for `count` frames from `first` on.
-    pub fn missed(&mut self, first: u64, count: u64) {
-        self.gap(first, count, true);
+    pub fn record_missed(&mut self, first: u64, count: u64) {
+        self.record_gap(first, count, true);
     }
 
-    fn gap(&mut self, first: u64, count: u64, missed: bool) {
+    fn record_gap(&mut self, first: u64, count: u64, missed: bool) {
         let gap = self.gaps.entry(first).or_insert(Gap { end: first, missed });
         gap.end = gap.end.max(first.saturating_add(count));
         // Of what is reported as both, the loss counts.
@@ -290,7 +290,7 @@ impl FrameOrder {
     }
 
     /// Returns the next item, or `None` if the next frame may still come. `over`: no more frames will come.
-    pub fn next(&mut self, over: bool) -> Option<InTurn> {
+    pub fn next_in_turn(&mut self, over: bool) -> Option<InTurn> {
         if let Some(frame) = self.early.remove(&self.next) {
             self.next = self.next.saturating_add(1);
             return Some(InTurn::Frame(frame));
@@ -303,23 +303,23 @@ impl FrameOrder {
             // A frame that came after all is not lost.
             let end = end.min(self.early.first_key_value().map_or(u64::MAX, |(number, _)| *number));
             if end > self.next {
-                return Some(self.skip_to(end, missed));
+                return Some(self.skip_to_number(end, missed));
             }
         }
         // Frames before a gap may still come, unless the device has ended.
         let early = self.early.first_key_value().map(|(number, _)| *number);
         let gap = self.gaps.first_key_value().map(|(first, _)| *first).filter(|_| over);
         let number = early.into_iter().chain(gap).min()?;
-        (over || self.early.len() > self.reorders).then(|| self.skip_to(number, false))
+        (over || self.early.len() > self.reorders).then(|| self.skip_to_number(number, false))
     }
 
-    fn skip_to(&mut self, number: u64, missed: bool) -> InTurn {
+    fn skip_to_number(&mut self, number: u64, missed: bool) -> InTurn {
         let count = number - std::mem::replace(&mut self.next, number);
         if missed { InTurn::Missed(count) } else { InTurn::Lost(count) }
     }
 
     /// Returns the frames that wait for earlier ones.
-    pub fn into_waiting(self) -> impl Iterator<Item = Frame> {
+    pub fn into_waiting_frames(self) -> impl Iterator<Item = Frame> {
         self.early.into_values()
     }
 }
@@ -344,23 +344,23 @@ impl Acquisition for AsAcquisition {
         self.device.description()
     }
 
-    fn max_payload(&self) -> usize {
-        self.device.max_payload()
+    fn max_payload_bytes(&self) -> usize {
+        self.device.max_payload_bytes()
     }
 
-    fn depth(&self) -> u32 {
+    fn max_posted_buffers(&self) -> u32 {
         1
     }
 
-    fn post(&mut self, buffer: Buffer) {
+    fn post_buffer(&mut self, buffer: Buffer) {
         self.posted = Some(buffer);
     }
 
-    fn poll(&mut self, _now: Duration) -> Result<Acquired, DeviceError> {
-        let Some(len) = self.device.next_len() else { return Ok(Acquired::Over) };
+    fn poll_acquired(&mut self, _now: Duration) -> Result<Acquired, DeviceError> {
+        let Some(len) = self.device.next_payload_len() else { return Ok(Acquired::Over) };
         let Some(mut buffer) = self.posted.take() else { return Ok(Acquired::NotYet) };
         let number = self.next;
-        let filled = self.device.fill(EventId(number), &mut buffer.payload()[..len])?;
+        let filled = self.device.fill_payload(EventId(number), &mut buffer.payload_mut()[..len])?;
         self.next += 1;
         Ok(Acquired::Frame(Frame { buffer, number, len, filled, crc: None, copied: 0 }))
     }
@@ -375,12 +375,12 @@ mod tests {
 
     fn frame(pool: &mut SlotPool, number: u64) -> Frame {
         let filled = Filled { payload_type: PayloadType::RAW, status: Status::SIMULATED, window: 0, timestamp: None };
-        Frame { buffer: Buffer::new(pool.take().unwrap()), number, len: 0, filled, crc: None, copied: 0 }
+        Frame { buffer: Buffer::new(pool.take_slot().unwrap()), number, len: 0, filled, crc: None, copied: 0 }
     }
 
     /// Returns the numbers of frames in the order they come out, and the number of lost or missed ones in between.
     fn out(order: &mut FrameOrder, over: bool) -> Vec<Result<u64, u64>> {
-        std::iter::from_fn(|| order.next(over))
+        std::iter::from_fn(|| order.next_in_turn(over))
             .map(|next| match next {
                 InTurn::Frame(frame) => Ok(frame.number),
                 InTurn::Lost(count) | InTurn::Missed(count) => Err(count),
@@ -393,10 +393,10 @@ mod tests {
         for lost_first in [true, false] {
             let mut order = FrameOrder::new(0);
             match lost_first {
-                true => (order.lost(0, 2), order.missed(0, 3)),
-                false => (order.missed(0, 3), order.lost(0, 2)),
+                true => (order.record_lost(0, 2), order.record_missed(0, 3)),
+                false => (order.record_missed(0, 3), order.record_lost(0, 2)),
             };
-            assert!(matches!(order.next(true), Some(InTurn::Lost(3))));
+            assert!(matches!(order.next_in_turn(true), Some(InTurn::Lost(3))));
         }
     }
 
@@ -405,16 +405,16 @@ mod tests {
         let mut pool = SlotPool::new("slots", 8, 64).unwrap();
         let mut order = FrameOrder::new(0);
         for number in [0, 1, 4] {
-            assert!(order.came(frame(&mut pool, number)).is_none());
+            assert!(order.insert_frame(frame(&mut pool, number)).is_none());
         }
         assert_eq!(out(&mut order, false), [Ok(0), Ok(1), Err(2), Ok(4)]);
-        assert_eq!(order.came(frame(&mut pool, 3)).unwrap().number, 3, "it was taken for lost");
+        assert_eq!(order.insert_frame(frame(&mut pool, 3)).unwrap().number, 3, "it was taken for lost");
     }
 
     #[test]
     fn what_is_missing_in_front_of_a_gap_is_lost_where_nothing_comes_any_more() {
         let mut order = FrameOrder::new(0);
-        order.lost(5, 3);
+        order.record_lost(5, 3);
         assert_eq!(out(&mut order, false), [], "frames 0 to 4 may still come");
         assert_eq!(out(&mut order, true), [Err(5), Err(3)]);
     }
@@ -424,12 +424,12 @@ mod tests {
         let mut pool = SlotPool::new("slots", 8, 64).unwrap();
         let mut order = FrameOrder::new(2);
         for number in [1, 2] {
-            order.came(frame(&mut pool, number));
+            order.insert_frame(frame(&mut pool, number));
         }
         assert_eq!(out(&mut order, false), [], "frame 0 may still come");
-        order.came(frame(&mut pool, 3));
+        order.insert_frame(frame(&mut pool, 3));
         assert_eq!(out(&mut order, false), [Err(1), Ok(1), Ok(2), Ok(3)]);
-        order.came(frame(&mut pool, 6));
+        order.insert_frame(frame(&mut pool, 6));
         assert_eq!(out(&mut order, true), [Err(2), Ok(6)], "nothing comes any more");
     }
 
@@ -437,11 +437,11 @@ mod tests {
     fn what_the_device_says_it_lost_is_not_waited_for() {
         let mut pool = SlotPool::new("slots", 8, 64).unwrap();
         let mut order = FrameOrder::new(5);
-        order.lost(0, 3);
-        order.came(frame(&mut pool, 4));
-        order.lost(3, 1);
+        order.record_lost(0, 3);
+        order.insert_frame(frame(&mut pool, 4));
+        order.record_lost(3, 1);
         assert_eq!(out(&mut order, false), [Err(3), Err(1), Ok(4)]);
-        order.lost(5, u64::MAX);
+        order.record_lost(5, u64::MAX);
         assert_eq!(out(&mut order, false), [Err(u64::MAX - 5)]);
     }
 
@@ -456,12 +456,12 @@ mod tests {
         ) {
             let mut pool = SlotPool::new("slots", 64, 64).unwrap();
             let mut order = FrameOrder::new(reorders);
-            reported.iter().for_each(|(first, count)| order.lost(*first, *count));
+            reported.iter().for_each(|(first, count)| order.record_lost(*first, *count));
             let (mut next, mut seen) = (0, Vec::new());
             for (at, number) in numbers.iter().enumerate() {
-                if let Some(back) = order.came(frame(&mut pool, *number)) {
+                if let Some(back) = order.insert_frame(frame(&mut pool, *number)) {
                     prop_assert!(*number < next || numbers[..at].contains(number));
-                    pool.give_back(back.buffer.into_slot());
+                    pool.return_slot(back.buffer.into_slot());
                 }
                 seen.extend(out(&mut order, at + 1 == numbers.len()));
                 next = seen.iter().map(|one| one.map_or_else(|lost| lost, |_| 1)).sum();

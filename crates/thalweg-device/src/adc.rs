@@ -2,7 +2,7 @@
 
 use crate::{Description, Device, DeviceError, Filled, MAX_PAYLOAD, ModelAdcConfig};
 use thalweg_text::ByteSize;
-use thalweg_wire::{EventId, GOLDEN_GAMMA, PayloadType, SourceId, Status, mix};
+use thalweg_wire::{EventId, GOLDEN_GAMMA, PayloadType, SourceId, Status, mix_bits};
 
 /// Writes the samples that the model ADC of `source` gives for `event`: signed 16-bit little-endian numbers from 193
 /// to 3787, within the 0 to 4095 of a 12-bit converter. Where the model has a `period`, `event` is the event number
@@ -63,13 +63,13 @@ use thalweg_wire::{EventId, GOLDEN_GAMMA, PayloadType, SourceId, Status, mix};
 ///
 /// One core writes about 5 GB/s into its cache; see `examples/adc_rate.rs`.
 pub fn model_adc(seed: u64, source: SourceId, event: u64, samples: &mut [u8]) {
-    let key = mix(mix(mix(seed) ^ u64::from(source.0)) ^ event);
+    let key = mix_bits(mix_bits(mix_bits(seed) ^ u64::from(source.0)) ^ event);
     let (mut noise, mut pulses) = (key, !key);
     // Window by window, so that the pulse is added to lines that are still in the nearest cache.
     for window in samples.chunks_mut(WINDOW_SAMPLES * 2) {
         add_noise(&mut noise, window);
         pulses = pulses.wrapping_add(GOLDEN_GAMMA);
-        add_pulse(mix(pulses), window);
+        add_pulse(mix_bits(pulses), window);
     }
 }
 
@@ -79,8 +79,8 @@ pub fn model_adc(seed: u64, source: SourceId, event: u64, samples: &mut [u8]) {
 /// ```text
 /// length = from + mix(mix(mix(~seed) ^ source) ^ n) % (to - from + 1)
 /// ```
-pub fn payload_len(seed: u64, source: SourceId, n: u64, from: u64, to: u64) -> u64 {
-    let drawn = mix(mix(mix(!seed) ^ u64::from(source.0)) ^ n);
+pub fn model_payload_len(seed: u64, source: SourceId, n: u64, from: u64, to: u64) -> u64 {
+    let drawn = mix_bits(mix_bits(mix_bits(!seed) ^ u64::from(source.0)) ^ n);
     from + drawn % to.saturating_sub(from).saturating_add(1)
 }
 
@@ -114,7 +114,7 @@ fn next_noise(state: &mut u64) -> [u8; 8] {
     const NOISE_MASK: u64 = 0x0007_0007_0007_0007;
     const NOISE_BASELINE: u64 = 0x00c1_00c1_00c1_00c1;
     *state = state.wrapping_add(GOLDEN_GAMMA);
-    let h = mix(*state);
+    let h = mix_bits(*state);
     (NOISE_BASELINE + (h & NOISE_MASK) + (h >> 3 & NOISE_MASK)).to_le_bytes()
 }
 
@@ -124,17 +124,17 @@ fn add_pulse(p: u64, window: &mut [u8]) {
     let start = 64 + (p & 511) as usize;
     let height = 256 + (p >> 16 & 1023) as u16 + (p >> 32 & 511) as u16;
     let rise: [u16; RISE_SAMPLES] = std::array::from_fn(|r| 2 * ((height * r as u16) >> 3));
-    add(window, start - RISE_SAMPLES, &rise);
+    add_pulse_part(window, start - RISE_SAMPLES, &rise);
     for halving in 0..HALVING_COUNT {
         let level = height >> halving;
         let tail: [u16; HALVING_SAMPLES] = std::array::from_fn(|f| 2 * ((level * (32 - f as u16)) >> 5));
-        add(window, start + halving * HALVING_SAMPLES, &tail);
+        add_pulse_part(window, start + halving * HALVING_SAMPLES, &tail);
     }
 }
 
 /// Adds `pulse` to the samples from number `from` on, as far as there are any.
 #[inline]
-fn add<const N: usize>(window: &mut [u8], from: usize, pulse: &[u16; N]) {
+fn add_pulse_part<const N: usize>(window: &mut [u8], from: usize, pulse: &[u16; N]) {
     let samples = window.get_mut(from * 2..).unwrap_or_default();
     let end = samples.len().min(N * 2);
     for (sample, pulse) in samples[..end].chunks_exact_mut(2).zip(pulse) {
@@ -164,7 +164,7 @@ impl ModelAdc {
         let source = source.unwrap_or_default();
         let description = Description {
             kind: "model-adc".to_owned(),
-            payload_type: PayloadType::SAMPLES_I16.name().to_owned(),
+            payload_type: PayloadType::SAMPLES_I16.type_name().to_owned(),
             simulated: true,
             channels: Some(1),
             bits: Some(12),
@@ -179,12 +179,12 @@ impl ModelAdc {
         Ok(Self { sizes: (smallest, largest), given: 0, seed, source, period, description })
     }
 
-    fn len(&self) -> usize {
+    fn current_payload_len(&self) -> usize {
         let (from, to) = self.sizes;
         match from == to {
             true => to,
             // The length lies between two lengths in memory, so it fits a `usize`.
-            false => payload_len(self.seed, self.source, self.given, from as u64, to as u64) as usize,
+            false => model_payload_len(self.seed, self.source, self.given, from as u64, to as u64) as usize,
         }
     }
 }
@@ -205,12 +205,12 @@ impl Device for ModelAdc {
         &self.description
     }
 
-    fn max_payload(&self) -> usize {
+    fn max_payload_bytes(&self) -> usize {
         self.sizes.1
     }
 
-    fn next_len(&mut self) -> Option<usize> {
-        Some(self.len())
+    fn next_payload_len(&mut self) -> Option<usize> {
+        Some(self.current_payload_len())
     }
 
     fn content_key(&self, event: EventId) -> Option<u64> {
@@ -218,17 +218,17 @@ impl Device for ModelAdc {
         event.0.checked_rem(self.period).filter(|_| self.sizes.0 == self.sizes.1)
     }
 
-    fn fill(&mut self, event: EventId, payload: &mut [u8]) -> Result<Filled, DeviceError> {
-        let expected = self.len();
+    fn fill_payload(&mut self, event: EventId, payload: &mut [u8]) -> Result<Filled, DeviceError> {
+        let expected = self.current_payload_len();
         if payload.len() != expected {
             return Err(DeviceError::Buffer { event, expected, given: payload.len() });
         }
         let waveform = event.0.checked_rem(self.period).unwrap_or(event.0);
         model_adc(self.seed, self.source, waveform, payload);
-        Ok(self.skip(event))
+        Ok(self.skip_fragment(event))
     }
 
-    fn skip(&mut self, _event: EventId) -> Filled {
+    fn skip_fragment(&mut self, _event: EventId) -> Filled {
         self.given += 1;
         Filled { payload_type: PayloadType::SAMPLES_I16, status: Status::SIMULATED, window: 0, timestamp: None }
     }
@@ -247,8 +247,8 @@ mod tests {
 
     /// The description of [`model_adc`], sample by sample and word for word.
     fn specified(seed: u64, source: u32, event: u64, i: usize) -> i16 {
-        let key = mix(mix(mix(seed) ^ u64::from(source)) ^ event);
-        let nth = |key: u64, n: usize| mix(key.wrapping_add((n as u64 + 1).wrapping_mul(GOLDEN_GAMMA)));
+        let key = mix_bits(mix_bits(mix_bits(seed) ^ u64::from(source)) ^ event);
+        let nth = |key: u64, n: usize| mix_bits(key.wrapping_add((n as u64 + 1).wrapping_mul(GOLDEN_GAMMA)));
         let h = nth(key, i / 4) >> (16 * (i % 4));
         let noise = 193 + (h & 7) + (h >> 3 & 7);
         let p = nth(!key, i / 1024);
@@ -340,14 +340,14 @@ mod tests {
         let (mut one, mut other) = (ModelAdc::new(&config).unwrap(), ModelAdc::new(&config).unwrap());
         let mut lengths = Vec::new();
         for event in 0..2000 {
-            let length = one.next_len().unwrap();
-            assert_eq!(length as u64, payload_len(7, SourceId::new(1, 2), event, 1, 1000));
+            let length = one.next_payload_len().unwrap();
+            assert_eq!(length as u64, model_payload_len(7, SourceId::new(1, 2), event, 1, 1000));
             assert_eq!(one.content_key(EventId(event)), None);
             // One that is filled and one that is skipped go on alike; a failure changes nothing.
-            assert!(one.fill(EventId(event), &mut vec![0; length + 1]).is_err());
-            one.fill(EventId(event), &mut vec![0; length]).unwrap();
-            assert_eq!(other.next_len(), Some(length));
-            other.skip(EventId(event));
+            assert!(one.fill_payload(EventId(event), &mut vec![0; length + 1]).is_err());
+            one.fill_payload(EventId(event), &mut vec![0; length]).unwrap();
+            assert_eq!(other.next_payload_len(), Some(length));
+            other.skip_fragment(EventId(event));
             lengths.push(length);
         }
         assert!(lengths.iter().all(|length| (1..=1000).contains(length)));
@@ -364,11 +364,11 @@ mod tests {
         let mut device = device(1000, 4).unwrap();
         let mut payloads = Vec::new();
         for event in 0..8 {
-            assert_eq!(device.next_len(), Some(1000));
+            assert_eq!(device.next_payload_len(), Some(1000));
             assert_eq!(device.content_key(EventId(event)), Some(event % 4));
             let mut payload = vec![0; 1000];
-            let filled = device.fill(EventId(event), &mut payload).unwrap();
-            assert_eq!(filled, device.skip(EventId(event)));
+            let filled = device.fill_payload(EventId(event), &mut payload).unwrap();
+            assert_eq!(filled, device.skip_fragment(EventId(event)));
             assert_eq!(filled.status, Status::SIMULATED);
             payloads.push(payload);
         }
@@ -381,10 +381,13 @@ mod tests {
         let mut device = device(8, 0).unwrap();
         assert_eq!(device.content_key(EventId(5)), None);
         let (mut first, mut second) = ([0; 8], [0; 8]);
-        device.fill(EventId(u64::MAX), &mut first).unwrap();
-        device.fill(EventId(0), &mut second).unwrap();
+        device.fill_payload(EventId(u64::MAX), &mut first).unwrap();
+        device.fill_payload(EventId(0), &mut second).unwrap();
         assert_ne!(first, second);
-        assert!(matches!(device.fill(EventId(1), &mut [0; 7]), Err(DeviceError::Buffer { expected: 8, given: 7, .. })));
+        assert!(matches!(
+            device.fill_payload(EventId(1), &mut [0; 7]),
+            Err(DeviceError::Buffer { expected: 8, given: 7, .. })
+        ));
     }
 
     #[test]

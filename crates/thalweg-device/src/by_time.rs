@@ -55,7 +55,7 @@ impl Beat {
     ///
     /// # Errors
     /// The key, and the problem with its value.
-    pub fn check(&self) -> Result<(), (&'static str, String)> {
+    pub fn check_values(&self) -> Result<(), (&'static str, String)> {
         let Self { period, phase, tolerance } = *self;
         if !(Duration::from_micros(1)..=Duration::from_secs(3600)).contains(&period) {
             return Err(("period", format!("{period:?}; it is 1 µs to 1 h")));
@@ -71,18 +71,18 @@ impl Beat {
 
     /// Returns the time of event 0 if events keep to absolute time: the first whole period of TAI at or after the run's
     /// start, plus the phase. The whole period is the same for all sources of a run, whatever their phases.
-    pub fn origin(&self, start: TaiNanos) -> Option<TaiNanos> {
+    pub fn origin_after(&self, start: TaiNanos) -> Option<TaiNanos> {
         let period = u64::try_from(self.period.as_nanos()).unwrap_or(u64::MAX).max(1);
         let first = start.0.div_ceil(period).checked_mul(period)?;
         Some(TaiNanos(first.checked_add(u64::try_from(self.phase?.as_nanos()).ok()?)?))
     }
 
-    fn period(&self) -> i64 {
-        nanos(self.period).max(1)
+    fn period_nanos(&self) -> i64 {
+        saturating_nanos(self.period).max(1)
     }
 }
 
-fn nanos(time: Duration) -> i64 {
+fn saturating_nanos(time: Duration) -> i64 {
     i64::try_from(time.as_nanos()).unwrap_or(i64::MAX)
 }
 
@@ -93,7 +93,7 @@ pub enum Numbered<T> {
     Frame {
         /// Number of the event.
         event: u64,
-        /// Frame that was given to [`Beats::came`].
+        /// Frame that was given to [`Beats::add_frame`].
         frame: T,
         /// True if the number is more than a guess.
         is_certain: bool,
@@ -187,7 +187,7 @@ struct Held<T> {
 
 impl<T> Beats<T> {
     /// Creates the numbering with event 0 at `origin`. If that is not known yet, no frame has a number until
-    /// [`begin`](Self::begin).
+    /// [`begin_events`](Self::begin_events).
     pub fn new(beat: Beat, origin: Option<TaiNanos>) -> Self {
         Self {
             beat,
@@ -206,82 +206,82 @@ impl<T> Beats<T> {
     }
 
     /// Sets the time of event 0. Called once.
-    pub fn begin(&mut self, origin: TaiNanos) {
+    pub fn begin_events(&mut self, origin: TaiNanos) {
         self.origin.get_or_insert(origin);
     }
 
     /// Returns the time of the first trustworthy frame, while the time of event 0 is not known.
-    pub fn first_time(&self) -> Option<TaiNanos> {
+    pub fn first_frame_time(&self) -> Option<TaiNanos> {
         self.confirmed.filter(|_| self.origin.is_none())
     }
 
     /// Adds a frame, with the device's number, and its time stamp if it has one.
-    pub fn came(&mut self, counter: u64, time: Option<TaiNanos>, arrived: Duration, frame: T) {
+    pub fn add_frame(&mut self, counter: u64, time: Option<TaiNanos>, arrived: Duration, frame: T) {
         match (time, self.last) {
-            (Some(time), None) => self.look_for_first(Seen { counter, time, arrived, frame }),
-            (Some(time), Some(last)) => self.follow(Seen { counter, time, arrived, frame }, last),
+            (Some(time), None) => self.confirm_first_frame(Seen { counter, time, arrived, frame }),
+            (Some(time), Some(last)) => self.follow_frame(Seen { counter, time, arrived, frame }, last),
             (None, Some(last)) if counter > last.counter => self.number_undated(counter, last, frame),
-            (None, _) => self.stray(frame),
+            (None, _) => self.push_stray(frame),
         }
     }
 
     /// Returns whether a frame waits for the next one for a limited time only. The first frame, not yet confirmed,
     /// waits without limit and does not count.
-    pub fn waits(&self) -> bool {
+    pub fn is_frame_waiting(&self) -> bool {
         self.held.is_some()
     }
 
     /// Assumes that the next frame does not come: a waiting frame is numbered by its time stamp.
-    pub fn settle(&mut self) {
+    pub fn settle_waiting(&mut self) {
         if let Some(held) = self.held.take() {
-            self.take_at_its_time(held);
+            self.number_by_time(held);
         }
     }
 
     /// Ends the numbering: no more frames will come. A first frame that no other has confirmed belongs to no event.
-    pub fn finish(&mut self) {
-        self.settle();
+    pub fn finish_numbering(&mut self) {
+        self.settle_waiting();
         if let Some(seen) = self.first.take() {
-            self.stray(seen.frame);
+            self.push_stray(seen.frame);
         }
     }
 
     /// Returns the next result known so far, in the order of events.
-    pub fn take(&mut self) -> Option<Numbered<T>> {
+    pub fn next_numbered(&mut self) -> Option<Numbered<T>> {
         self.ready.pop_front()
     }
 
     /// Returns the counters.
-    pub fn counts(&self) -> BeatCounts {
+    pub fn beat_counts(&self) -> BeatCounts {
         self.counts
     }
 
     /// Returns by how much the device's clock is slower than the beat, in parts per billion; negative if it is faster.
     /// `None` before there are enough frames to determine it.
-    pub fn drift(&self) -> Option<f64> {
-        self.drift.per_beat().map(|off| off / self.beat.period() as f64 * 1e9)
+    pub fn drift_ppb(&self) -> Option<f64> {
+        self.drift.nanos_per_beat().map(|off| off / self.beat.period_nanos() as f64 * 1e9)
     }
 
     /// Handles a frame before any has a number: a frame is believed when the next is a whole number of beats after it.
-    fn look_for_first(&mut self, seen: Seen<T>) {
+    fn confirm_first_frame(&mut self, seen: Seen<T>) {
         let Some(before) = self.first.take() else {
             self.first = Some(seen);
             return;
         };
-        let is_confirmed = self.agree((before.counter, before.time), (seen.counter, seen.time));
+        let is_confirmed = self.frames_agree((before.counter, before.time), (seen.counter, seen.time));
         if is_confirmed {
             self.confirmed.get_or_insert(before.time);
         }
         match self.origin {
-            Some(origin) if is_confirmed && self.nearest(origin, before.time).0 >= 0 => {
-                self.anchor(before, origin);
+            Some(origin) if is_confirmed && self.nearest_event(origin, before.time).0 >= 0 => {
+                self.number_first_frame(before, origin);
                 match self.last {
-                    Some(last) => self.follow(seen, last),
+                    Some(last) => self.follow_frame(seen, last),
                     None => self.first = Some(seen),
                 }
             }
-            Some(origin) if self.nearest(origin, before.time).0 >= 0 => {
-                self.stray(before.frame);
+            Some(origin) if self.nearest_event(origin, before.time).0 >= 0 => {
+                self.push_stray(before.frame);
                 self.first = Some(seen);
             }
             _ => {
@@ -292,8 +292,8 @@ impl<T> Beats<T> {
     }
 
     /// Returns the event that is nearest to a time by the origin alone, and the distance from it in nanoseconds.
-    fn nearest(&self, origin: TaiNanos, time: TaiNanos) -> (i64, i64) {
-        let period = i128::from(self.beat.period());
+    fn nearest_event(&self, origin: TaiNanos, time: TaiNanos) -> (i64, i64) {
+        let period = i128::from(self.beat.period_nanos());
         let since = i128::from(time.0) - i128::from(origin.0);
         let number = (since + period / 2).div_euclid(period);
         (i64::try_from(number).unwrap_or(i64::MAX), i64::try_from(since - number * period).unwrap_or(i64::MAX))
@@ -301,157 +301,159 @@ impl<T> Beats<T> {
 
     /// Returns whether two frames can be of the same device and beat: a whole number of beats apart, and no fewer than
     /// the counter's difference.
-    fn agree(&self, before: (u64, TaiNanos), after: (u64, TaiNanos)) -> bool {
+    fn frames_agree(&self, before: (u64, TaiNanos), after: (u64, TaiNanos)) -> bool {
         let between = i128::from(after.1.0) - i128::from(before.1.0);
-        let period = i128::from(self.beat.period());
+        let period = i128::from(self.beat.period_nanos());
         let beats = (between + period / 2).div_euclid(period);
         let off = (between - beats * period).abs();
-        after.0 > before.0 && beats >= i128::from(after.0 - before.0) && off <= i128::from(nanos(self.beat.tolerance))
+        after.0 > before.0
+            && beats >= i128::from(after.0 - before.0)
+            && off <= i128::from(saturating_nanos(self.beat.tolerance))
     }
 
     /// Numbers the first frame.
-    fn anchor(&mut self, seen: Seen<T>, origin: TaiNanos) {
-        let (event, off) = self.nearest(origin, seen.time);
+    fn number_first_frame(&mut self, seen: Seen<T>, origin: TaiNanos) {
+        let (event, off) = self.nearest_event(origin, seen.time);
         if event < 0 {
             return self.ready.push_back(Numbered::Before(seen.frame));
         }
-        if off.abs() > nanos(self.beat.tolerance) {
-            return self.stray(seen.frame);
+        if off.abs() > saturating_nanos(self.beat.tolerance) {
+            return self.push_stray(seen.frame);
         }
         if event > 0 {
             // Frames before the first one are not known.
-            self.miss(0, event);
+            self.push_missed(0, event);
         }
-        self.believe(seen, event);
+        self.accept_frame(seen, event);
     }
 
     /// Returns the deviation of a frame of this event, with this time stamp, from whole periods after the origin, in
     /// nanoseconds.
-    fn off(&self, event: i64, time: TaiNanos) -> i64 {
+    fn deviation_nanos(&self, event: i64, time: TaiNanos) -> i64 {
         let origin = self.origin.map_or(0, |origin| origin.0);
-        let off = i128::from(time.0) - i128::from(origin) - i128::from(event) * i128::from(self.beat.period());
+        let off = i128::from(time.0) - i128::from(origin) - i128::from(event) * i128::from(self.beat.period_nanos());
         i64::try_from(off).unwrap_or(if off > 0 { i64::MAX } else { i64::MIN })
     }
 
     /// Returns the event whose frame is expected nearest to a time, and the deviation of that time in nanoseconds.
-    fn expected(&self, last: Last, time: TaiNanos) -> (i64, i64) {
-        let beat = self.beat.period() as f64 + self.drift.per_beat().unwrap_or(0.0);
-        let since = self.off(last.event, time) as f64 - self.drift.expected(last.event);
+    fn expected_event(&self, last: Last, time: TaiNanos) -> (i64, i64) {
+        let beat = self.beat.period_nanos() as f64 + self.drift.nanos_per_beat().unwrap_or(0.0);
+        let since = self.deviation_nanos(last.event, time) as f64 - self.drift.expected_deviation(last.event);
         let beats = (since / beat).round();
         (last.event.saturating_add(beats as i64), (since - beats * beat) as i64)
     }
 
     /// Returns whether the device's clock was set: time stamps cannot run ahead of the frames' arrival.
-    fn is_ahead(&self, time: TaiNanos, arrived: Duration) -> bool {
-        self.ahead.is_some_and(|most| ahead(time, arrived) > most + MAX_LEAD_NANOS)
+    fn is_clock_ahead(&self, time: TaiNanos, arrived: Duration) -> bool {
+        self.ahead.is_some_and(|most| stamp_lead_nanos(time, arrived) > most + MAX_LEAD_NANOS)
     }
 
-    fn follow(&mut self, seen: Seen<T>, last: Last) {
-        if self.is_ahead(seen.time, seen.arrived) {
-            return self.contradict(seen, last);
+    fn follow_frame(&mut self, seen: Seen<T>, last: Last) {
+        if self.is_clock_ahead(seen.time, seen.arrived) {
+            return self.handle_contradiction(seen, last);
         }
-        let (by_time, off) = self.expected(last, seen.time);
+        let (by_time, off) = self.expected_event(last, seen.time);
         if let Some(held) = self.held.take() {
             // If the frame before was stamped late, this one is where the counter has it.
             let steps = i64::try_from(seen.counter.saturating_sub(held.seen.counter)).unwrap_or(i64::MAX);
             match seen.counter > held.seen.counter && by_time == held.by_counter.saturating_add(steps) {
                 true => {
                     self.counts.stamped_late += 1;
-                    self.number(held.seen.counter, held.by_counter, held.seen.frame, true);
+                    self.number_frame(held.seen.counter, held.by_counter, held.seen.frame, true);
                 }
-                false => self.take_at_its_time(held),
+                false => self.number_by_time(held),
             }
         }
-        let Some(last) = self.last else { return self.look_for_first(seen) };
-        let is_near = off.abs() <= nanos(self.beat.tolerance);
+        let Some(last) = self.last else { return self.confirm_first_frame(seen) };
+        let is_near = off.abs() <= saturating_nanos(self.beat.tolerance);
         if seen.counter <= last.counter {
             self.counts.restarts += 1;
             return match by_time > last.event && is_near {
-                true => self.believe(seen, by_time),
-                false => self.contradict(seen, last),
+                true => self.accept_frame(seen, by_time),
+                false => self.handle_contradiction(seen, last),
             };
         }
         let by_counter = last.event.saturating_add(i64::try_from(seen.counter - last.counter).unwrap_or(i64::MAX));
         if by_time == by_counter {
             self.counts.off_beat += u64::from(!is_near);
-            self.believe(seen, by_time);
+            self.accept_frame(seen, by_time);
         } else if by_time > by_counter {
             self.held = Some(Held { seen, by_time, by_counter, off });
         } else if by_time > last.event && is_near {
             // The counter has skipped more than time has.
-            self.believe(seen, by_time);
+            self.accept_frame(seen, by_time);
         } else {
-            self.contradict(seen, last);
+            self.handle_contradiction(seen, last);
         }
     }
 
     /// Numbers a held frame by its time stamp, which was right: triggers were missed.
-    fn take_at_its_time(&mut self, held: Held<T>) {
-        if held.off.abs() > nanos(self.beat.tolerance) {
-            return self.stray(held.seen.frame);
+    fn number_by_time(&mut self, held: Held<T>) {
+        if held.off.abs() > saturating_nanos(self.beat.tolerance) {
+            return self.push_stray(held.seen.frame);
         }
         if let Some(last) = self.last {
-            self.lose(last.event + 1, held.by_counter);
+            self.push_lost(last.event + 1, held.by_counter);
         }
-        self.miss(held.by_counter, held.by_time);
-        self.believe(held.seen, held.by_time);
+        self.push_missed(held.by_counter, held.by_time);
+        self.accept_frame(held.seen, held.by_time);
     }
 
     /// Handles a frame whose time stamp contradicts those before. It belongs to no event, unless others like it have
     /// come: then its clock was set, and events go on by the counter.
-    fn contradict(&mut self, seen: Seen<T>, last: Last) {
+    fn handle_contradiction(&mut self, seen: Seen<T>, last: Last) {
         let (counter, time) = (seen.counter, seen.time);
-        let before = self.contradicts.filter(|(before, at, _)| self.agree((*before, *at), (counter, time)));
+        let before = self.contradicts.filter(|(before, at, _)| self.frames_agree((*before, *at), (counter, time)));
         let row = before.map_or(1, |(.., row)| row + 1);
         self.contradicts = Some((counter, time, row));
         let steps = i64::try_from(counter.saturating_sub(last.counter)).unwrap_or(i64::MAX).max(1);
         let event = last.event.saturating_add(steps);
-        let origin = i128::from(time.0) - i128::from(event) * i128::from(self.beat.period());
+        let origin = i128::from(time.0) - i128::from(event) * i128::from(self.beat.period_nanos());
         match u64::try_from(origin) {
             Ok(origin) if row >= MIN_CONTRADICTIONS => {
                 self.counts.clock_steps += 1;
                 (self.origin, self.ahead, self.is_uncertain) = (Some(TaiNanos(origin)), None, true);
                 self.drift = Drift::default();
                 if let Some(held) = self.held.take() {
-                    self.stray(held.seen.frame);
+                    self.push_stray(held.seen.frame);
                 }
-                self.believe(seen, event);
+                self.accept_frame(seen, event);
             }
-            _ => self.stray(seen.frame),
+            _ => self.push_stray(seen.frame),
         }
     }
 
     /// Numbers a frame without a time stamp, by the counter alone.
     fn number_undated(&mut self, counter: u64, last: Last, frame: T) {
         if let Some(held) = self.held.take() {
-            self.take_at_its_time(held);
+            self.number_by_time(held);
         }
         let last = self.last.unwrap_or(last);
         let steps = i64::try_from(counter.saturating_sub(last.counter)).unwrap_or(i64::MAX);
         if steps < 1 {
-            return self.stray(frame);
+            return self.push_stray(frame);
         }
         self.counts.undated += 1;
-        self.number(counter, last.event.saturating_add(steps), frame, false);
+        self.number_frame(counter, last.event.saturating_add(steps), frame, false);
     }
 
     /// Gives the event this frame, whose time stamp is right.
-    fn believe(&mut self, seen: Seen<T>, event: i64) {
+    fn accept_frame(&mut self, seen: Seen<T>, event: i64) {
         let Seen { counter, time, arrived, frame } = seen;
         // After an absence in which clocks may have drifted apart by a part of a beat, the frame may belong to another
         // beat.
         let absence = self.last.map_or(0, |last| event.saturating_sub(last.event)) as f64;
         let most = if self.drift.count >= FRAMES_TO_KNOW { KNOWN_DRIFT } else { UNKNOWN_DRIFT };
         self.is_uncertain |= absence * most > 0.25;
-        self.drift.add(event, self.off(event, time));
-        self.ahead = Some(self.ahead.map_or(i128::MIN, |most| most).max(ahead(time, arrived)));
-        self.number(counter, event, frame, true);
+        self.drift.add_deviation(event, self.deviation_nanos(event, time));
+        self.ahead = Some(self.ahead.map_or(i128::MIN, |most| most).max(stamp_lead_nanos(time, arrived)));
+        self.number_frame(counter, event, frame, true);
     }
 
     /// Gives the event this frame; the frames of the events in between were lost.
-    fn number(&mut self, counter: u64, event: i64, frame: T, is_certain: bool) {
+    fn number_frame(&mut self, counter: u64, event: i64, frame: T, is_certain: bool) {
         if let Some(last) = self.last {
-            self.lose(last.event + 1, event);
+            self.push_lost(last.event + 1, event);
         }
         self.contradicts = None;
         self.last = Some(Last { counter, event });
@@ -459,13 +461,13 @@ impl<T> Beats<T> {
         self.ready.push_back(Numbered::Frame { event: event as u64, frame, is_certain });
     }
 
-    fn lose(&mut self, from: i64, to: i64) {
+    fn push_lost(&mut self, from: i64, to: i64) {
         if to > from {
             self.ready.push_back(Numbered::Lost { event: from as u64, count: (to - from) as u64 });
         }
     }
 
-    fn miss(&mut self, from: i64, to: i64) {
+    fn push_missed(&mut self, from: i64, to: i64) {
         if to > from {
             self.counts.missed += (to - from) as u64;
             self.ready.push_back(Numbered::Missed { event: from as u64, count: (to - from) as u64 });
@@ -475,14 +477,14 @@ impl<T> Beats<T> {
         }
     }
 
-    fn stray(&mut self, frame: T) {
+    fn push_stray(&mut self, frame: T) {
         self.counts.stray += 1;
         self.ready.push_back(Numbered::Stray(frame));
     }
 }
 
 /// Returns how much later a frame was stamped than it arrived, in nanoseconds, by clocks with arbitrary epochs.
-fn ahead(time: TaiNanos, arrived: Duration) -> i128 {
+fn stamp_lead_nanos(time: TaiNanos, arrived: Duration) -> i128 {
     i128::from(time.0) - i128::try_from(arrived.as_nanos()).unwrap_or(i128::MAX)
 }
 
@@ -500,7 +502,7 @@ impl Drift {
     const MEMORY_FRAMES: f64 = 10_000.0;
     const MIN_FRAME_COUNT: f64 = 50.0;
 
-    fn add(&mut self, event: i64, off: i64) {
+    fn add_deviation(&mut self, event: i64, off: i64) {
         let step = self.last.replace(event).map_or(0.0, |last| (event - last) as f64);
         let [x, y, xx, xy] = self.sums;
         // The origin moves along with the newest frame, so that sums stay small.
@@ -512,17 +514,17 @@ impl Drift {
     }
 
     /// Returns the drift per beat in nanoseconds, or `None` before there are enough frames.
-    fn per_beat(&self) -> Option<f64> {
+    fn nanos_per_beat(&self) -> Option<f64> {
         let [x, y, xx, xy] = self.sums;
         let spread = xx * self.count - x * x;
         (self.count >= Self::MIN_FRAME_COUNT && spread > 0.0).then(|| (xy * self.count - x * y) / spread)
     }
 
     /// Returns the expected deviation of this event's frame from its beat, in nanoseconds.
-    fn expected(&self, event: i64) -> f64 {
+    fn expected_deviation(&self, event: i64) -> f64 {
         let [x, y, ..] = self.sums;
         let mean = if self.count > 0.0 { y / self.count } else { 0.0 };
-        let slope = self.per_beat().unwrap_or(0.0);
+        let slope = self.nanos_per_beat().unwrap_or(0.0);
         let since = self.last.map_or(0, |last| event.saturating_sub(last)) as f64;
         mean + slope * (since - x / self.count.max(1.0))
     }
@@ -532,7 +534,7 @@ impl Drift {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use thalweg_wire::{GOLDEN_GAMMA, mix};
+    use thalweg_wire::{GOLDEN_GAMMA, mix_bits};
 
     const PERIOD: u64 = 16_666_667;
     const START: u64 = 1_800_000_000_000_000_000;
@@ -549,10 +551,10 @@ mod tests {
         let mut beats = Beats::new(beat(), Some(TaiNanos(START + 3_000_000)));
         for (counter, since) in frames {
             let arrived = Duration::from_nanos(1_000_000_000_u64.saturating_add_signed(since));
-            beats.came(counter, Some(TaiNanos(START.checked_add_signed(since).unwrap())), arrived, counter);
+            beats.add_frame(counter, Some(TaiNanos(START.checked_add_signed(since).unwrap())), arrived, counter);
         }
-        beats.finish();
-        (std::iter::from_fn(|| beats.take()).collect(), beats.counts())
+        beats.finish_numbering();
+        (std::iter::from_fn(|| beats.next_numbered()).collect(), beats.beat_counts())
     }
 
     fn at(event: i64) -> i64 {
@@ -603,13 +605,13 @@ mod tests {
             let mut beats = Beats::new(beat(), Some(TaiNanos(START + 3_000_000)));
             for (counter, since) in frames {
                 let time = TaiNanos(START.checked_add_signed(since).unwrap());
-                beats.came(counter, Some(time), Duration::from_nanos(counter * PERIOD), counter);
+                beats.add_frame(counter, Some(time), Duration::from_nanos(counter * PERIOD), counter);
             }
-            let there: Vec<_> = std::iter::from_fn(|| beats.take()).collect();
+            let there: Vec<_> = std::iter::from_fn(|| beats.next_numbered()).collect();
             let good = (0..6).filter(|n| *n != wild as u64);
             let frames: Vec<_> = there.iter().filter(|one| matches!(one, Numbered::Frame { .. })).copied().collect();
             assert_eq!(frames, good.map(|n| frame(n, n)).collect::<Vec<_>>(), "{wild}: {there:?}");
-            assert_eq!(beats.counts().stray, 1);
+            assert_eq!(beats.beat_counts().stray, 1);
         }
     }
 
@@ -620,35 +622,39 @@ mod tests {
             for n in 0..200_u64 {
                 let set = if n >= 100 { step } else { 0 };
                 let time = TaiNanos(START.checked_add_signed(at(n as i64) + set).unwrap());
-                beats.came(n, Some(time), Duration::from_nanos(n * PERIOD), n);
+                beats.add_frame(n, Some(time), Duration::from_nanos(n * PERIOD), n);
             }
             let mut frames = Vec::new();
-            while let Some(one) = beats.take() {
+            while let Some(one) = beats.next_numbered() {
                 if let Numbered::Frame { event, frame, is_certain } = one {
                     assert_eq!(event, frame, "{step}");
                     frames.push((event, is_certain));
                 }
             }
             assert!(frames.iter().all(|(event, is_certain)| (*event < 100) == *is_certain), "{step}");
-            assert_eq!((frames.len() as u64, beats.counts().clock_steps), (200 - u64::from(MIN_CONTRADICTIONS) + 1, 1));
+            assert_eq!(
+                (frames.len() as u64, beats.beat_counts().clock_steps),
+                (200 - u64::from(MIN_CONTRADICTIONS) + 1, 1)
+            );
         }
     }
 
     #[test]
     fn where_no_phase_is_stated_events_begin_where_all_are_told() {
         let beat = Beat { phase: None, ..beat() };
-        assert_eq!(beat.origin(TaiNanos(START)), None);
+        assert_eq!(beat.origin_after(TaiNanos(START)), None);
         let mut beats = Beats::new(beat, None);
         let time = |n: u64| TaiNanos(START + 777 + n * PERIOD);
-        let came = |beats: &mut Beats<u64>, n: u64| beats.came(n, Some(time(n)), Duration::from_nanos(n * PERIOD), n);
+        let came =
+            |beats: &mut Beats<u64>, n: u64| beats.add_frame(n, Some(time(n)), Duration::from_nanos(n * PERIOD), n);
         came(&mut beats, 0);
-        assert_eq!(beats.first_time(), None, "one alone is not believed");
+        assert_eq!(beats.first_frame_time(), None, "one alone is not believed");
         came(&mut beats, 1);
-        assert_eq!(beats.first_time(), Some(time(0)));
+        assert_eq!(beats.first_frame_time(), Some(time(0)));
         // Another source's clock is two milliseconds off.
-        beats.begin(TaiNanos(time(4).0 - 2_000_000));
+        beats.begin_events(TaiNanos(time(4).0 - 2_000_000));
         (2..7).for_each(|n| came(&mut beats, n));
-        let there: Vec<_> = std::iter::from_fn(|| beats.take()).collect();
+        let there: Vec<_> = std::iter::from_fn(|| beats.next_numbered()).collect();
         let before = (0..4).map(Numbered::Before);
         assert_eq!(there, before.chain((4..7).map(|n| frame(n - 4, n))).collect::<Vec<_>>());
     }
@@ -658,9 +664,9 @@ mod tests {
         let mut beats = Beats::new(beat(), Some(TaiNanos(START + 3_000_000)));
         for n in 0..4_u64 {
             let time = TaiNanos(START.checked_add_signed(at(n as i64)).unwrap());
-            beats.came(n, (n != 2).then_some(time), Duration::from_nanos(n * PERIOD), n);
+            beats.add_frame(n, (n != 2).then_some(time), Duration::from_nanos(n * PERIOD), n);
         }
-        let there: Vec<_> = std::iter::from_fn(|| beats.take()).collect();
+        let there: Vec<_> = std::iter::from_fn(|| beats.next_numbered()).collect();
         let doubted = Numbered::Frame { event: 2, frame: 2, is_certain: false };
         assert_eq!(there, [frame(0, 0), frame(1, 1), doubted, frame(3, 3)]);
     }
@@ -670,7 +676,7 @@ mod tests {
         let beat =
             |phase| Beat { period: Duration::from_millis(20), phase: Some(Duration::from_millis(phase)), ..beat() };
         for start in [40_000_000, 40_000_001, 59_999_999] {
-            let origins = [0, 3, 19].map(|phase| beat(phase).origin(TaiNanos(start)).unwrap().0 / 1_000_000);
+            let origins = [0, 3, 19].map(|phase| beat(phase).origin_after(TaiNanos(start)).unwrap().0 / 1_000_000);
             let first = if start == 40_000_000 { 40 } else { 60 };
             assert_eq!(origins, [first, first + 3, first + 19]);
         }
@@ -691,9 +697,9 @@ mod tests {
             ("tolerance", Beat { tolerance: Duration::from_millis(9), ..beat() }),
             ("tolerance", Beat { tolerance: Duration::ZERO, ..beat() }),
         ] {
-            assert_eq!(beat.check().unwrap_err().0, key);
+            assert_eq!(beat.check_values().unwrap_err().0, key);
         }
-        assert_eq!(beat().check(), Ok(()));
+        assert_eq!(beat().check_values(), Ok(()));
     }
 
     /// Model of a camera's clock and of the fate of its frames, all drawn from a seed.
@@ -713,7 +719,7 @@ mod tests {
 
     impl Clock {
         fn draw(&self, event: u64, what: u64) -> u64 {
-            mix(mix(self.seed.wrapping_mul(GOLDEN_GAMMA) ^ event).wrapping_add(what))
+            mix_bits(mix_bits(self.seed.wrapping_mul(GOLDEN_GAMMA) ^ event).wrapping_add(what))
         }
 
         /// Draws the fate of an event's frame. Two unusual fates never follow each other directly: they could not be
@@ -758,17 +764,17 @@ mod tests {
             let clock = Clock { seed: 90 + camera, drift_ppm: 20.0 * camera as f64, jitter: 1_000_000 };
             let mut beats = Beats::new(beat, Some(TaiNanos(START + 3_000_000 + 2_000_000)));
             for (counter, time, event) in clock.frames(216_000) {
-                beats.came(counter, Some(time), Duration::from_nanos(event * PERIOD), event);
+                beats.add_frame(counter, Some(time), Duration::from_nanos(event * PERIOD), event);
             }
-            beats.finish();
+            beats.finish_numbering();
             let mut frames = 0;
-            while let Some(one) = beats.take() {
+            while let Some(one) = beats.next_numbered() {
                 if let Numbered::Frame { event, frame, is_certain } = one {
                     assert_eq!((event, is_certain), (frame, true), "camera {camera}");
                     frames += 1;
                 }
             }
-            assert_eq!(beats.counts().stray, 0, "camera {camera}: {:?}", beats.counts());
+            assert_eq!(beats.beat_counts().stray, 0, "camera {camera}: {:?}", beats.beat_counts());
             assert!(frames > 190_000);
         }
     }
@@ -780,11 +786,11 @@ mod tests {
             let events = 20_000;
             let mut beats = Beats::new(beat(), Some(TaiNanos(START + 3_000_000)));
             for (counter, time, event) in clock.frames(events) {
-                beats.came(counter, Some(time), Duration::from_nanos(time.0 - START), event);
+                beats.add_frame(counter, Some(time), Duration::from_nanos(time.0 - START), event);
             }
-            beats.finish();
+            beats.finish_numbering();
             let (mut next, mut lost, mut missed) = (0, 0, 0);
-            while let Some(one) = beats.take() {
+            while let Some(one) = beats.next_numbered() {
                 let (from, count) = match one {
                     Numbered::Frame { event, frame, .. } => {
                         assert_eq!(event, frame, "camera {camera}");
@@ -810,8 +816,8 @@ mod tests {
             let fates = |fate| (0..next).filter(|event| clock.fate(*event) == fate).count() as u64;
             assert!(next >= events - 1 && lost > 50 && missed > 50);
             assert_eq!((lost, missed), (fates(Fate::Lost), fates(Fate::Missed)));
-            assert_eq!(beats.counts().stamped_late, fates(Fate::StampedLate));
-            let measured = beats.drift().unwrap() / 1e3;
+            assert_eq!(beats.beat_counts().stamped_late, fates(Fate::StampedLate));
+            let measured = beats.drift_ppb().unwrap() / 1e3;
             assert!((measured - clock.drift_ppm).abs() < 0.2, "camera {camera}: {measured} ppm, {}", clock.drift_ppm);
         }
     }
@@ -824,11 +830,11 @@ mod tests {
         ) {
             let mut beats = Beats::new(beat(), Some(TaiNanos(START + 3_000_000)));
             for (at_, (counter, event, off)) in frames.iter().enumerate() {
-                beats.came(*counter, Some(TaiNanos(START.checked_add_signed(at(*event) + off).unwrap())), Duration::ZERO, at_);
+                beats.add_frame(*counter, Some(TaiNanos(START.checked_add_signed(at(*event) + off).unwrap())), Duration::ZERO, at_);
             }
-            beats.finish();
+            beats.finish_numbering();
             let (mut next, mut back) = (0, 0);
-            while let Some(one) = beats.take() {
+            while let Some(one) = beats.next_numbered() {
                 let (event, count) = match one {
                     Numbered::Frame { event, .. } => { back += 1; (event, 1) }
                     Numbered::Lost { event, count } | Numbered::Missed { event, count } => (event, count),
@@ -845,11 +851,11 @@ mod tests {
         fn no_time_is_too_far_away(frames in proptest::collection::vec((any::<u64>(), any::<u64>()), 0..20), start: u64) {
             let mut beats = Beats::new(beat(), Some(TaiNanos(start)));
             for (counter, time) in frames {
-                beats.came(counter, Some(TaiNanos(time)), Duration::ZERO, ());
+                beats.add_frame(counter, Some(TaiNanos(time)), Duration::ZERO, ());
             }
-            beats.finish();
-            while beats.take().is_some() {}
-            beats.drift();
+            beats.finish_numbering();
+            while beats.next_numbered().is_some() {}
+            beats.drift_ppb();
         }
     }
 }

@@ -13,31 +13,31 @@ pub struct TaiClock;
 impl TaiClock {
     /// Returns the present time.
     pub fn now(self) -> TaiNanos {
-        let (utc, tai) = (clock_gettime(ClockId::Realtime), tai());
-        let seconds = u64::try_from(tai.tv_sec + correction(utc, tai)).unwrap_or(0);
+        let (utc, tai) = (clock_gettime(ClockId::Realtime), read_tai_clock());
+        let seconds = u64::try_from(tai.tv_sec + correction_seconds(utc, tai)).unwrap_or(0);
         let nanos = u64::try_from(tai.tv_nsec).unwrap_or(0);
         TaiNanos(seconds.saturating_mul(1_000_000_000).saturating_add(nanos))
     }
 
     /// Returns TAI minus UTC in seconds.
-    pub fn offset(self) -> i32 {
-        let (utc, tai) = (clock_gettime(ClockId::Realtime), tai());
-        let known = (nanos(tai) - nanos(utc) + 500_000_000).div_euclid(1_000_000_000);
-        i32::try_from(known + i128::from(correction(utc, tai))).unwrap_or(0)
+    pub fn tai_minus_utc_seconds(self) -> i32 {
+        let (utc, tai) = (clock_gettime(ClockId::Realtime), read_tai_clock());
+        let known = (timespec_nanos(tai) - timespec_nanos(utc) + 500_000_000).div_euclid(1_000_000_000);
+        i32::try_from(known + i128::from(correction_seconds(utc, tai))).unwrap_or(0)
     }
 }
 
-fn nanos(time: Timespec) -> i128 {
+fn timespec_nanos(time: Timespec) -> i128 {
     i128::from(time.tv_sec) * 1_000_000_000 + i128::from(time.tv_nsec)
 }
 
 /// Returns the seconds to add to `CLOCK_TAI`: zero if the kernel knows the offset.
-fn correction(utc: Timespec, tai: Timespec) -> i64 {
+fn correction_seconds(utc: Timespec, tai: Timespec) -> i64 {
     // The two readings may lie on either side of a second's beginning.
     if tai.tv_sec - utc.tv_sec > 1 { 0 } else { TAI_MINUS_UTC.into() }
 }
 
 /// Reads `CLOCK_TAI`, which every Linux since 3.10 has.
-fn tai() -> Timespec {
+fn read_tai_clock() -> Timespec {
     clock_gettime_dynamic(DynamicClockId::Tai).unwrap_or_else(|_| clock_gettime(ClockId::Realtime))
 }

@@ -21,11 +21,11 @@ impl DeviceConfig {
     ///
     /// # Errors
     /// The text is no such address; the error names the kinds that are possible.
-    pub fn at(address: &str) -> Result<Self, String> {
+    pub fn from_address(address: &str) -> Result<Self, String> {
         let Some((kind, place)) = address.split_once(':').filter(|(_, place)| !place.is_empty()) else {
             return Err(format!("'{address}' is no device's address, such as gige:GV01 or v4l2:/dev/video0"));
         };
-        let all = kind::all();
+        let all = kind::all_entries();
         let made = all.iter().find(|entry| entry.name == kind).and_then(|entry| (entry.at)(place));
         made.map(Self).ok_or_else(|| {
             let possible: Vec<&str> = all.iter().filter_map(|entry| entry.address).collect();
@@ -35,25 +35,25 @@ impl DeviceConfig {
     }
 
     /// Returns the options of the device if they are of this type.
-    pub fn options<T: DeviceKind>(&self) -> Option<&T> {
+    pub fn options_as<T: DeviceKind>(&self) -> Option<&T> {
         self.0.as_any().downcast_ref()
     }
 
     /// Returns whether the kind is registered in this process.
-    pub fn is_known(&self) -> bool {
+    pub fn is_registered(&self) -> bool {
         !self.0.as_any().is::<Unknown>()
     }
 
     /// Resolves relative file names against `base`, the topology file's directory.
     pub fn resolve_paths(&mut self, base: &Path) {
-        for file in self.0.paths_mut() {
+        for file in self.0.input_paths_mut() {
             *file = base.join(&*file);
         }
     }
 
     /// Sets the source that a model plays, unless it was configured with one: the sources of one run then differ.
-    pub fn set_source(&mut self, source: SourceId) {
-        self.0.set_source(source);
+    pub fn set_default_source(&mut self, source: SourceId) {
+        self.0.set_default_source(source);
     }
 }
 
@@ -73,13 +73,13 @@ impl Deref for DeviceConfig {
 
 impl Clone for DeviceConfig {
     fn clone(&self) -> Self {
-        Self(self.0.boxed())
+        Self(self.0.clone_boxed())
     }
 }
 
 impl PartialEq for DeviceConfig {
     fn eq(&self, other: &Self) -> bool {
-        self.0.equals(&*other.0)
+        self.0.equals_options(&*other.0)
     }
 }
 
@@ -87,7 +87,7 @@ impl Serialize for DeviceConfig {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let table = self.0.to_table().map_err(S::Error::custom)?;
         let mut map = serializer.serialize_map(Some(1 + table.len()))?;
-        map.serialize_entry("kind", self.0.kind())?;
+        map.serialize_entry("kind", self.0.kind_name())?;
         table.iter().try_for_each(|(key, value)| map.serialize_entry(key, value))?;
         map.end()
     }
@@ -115,7 +115,7 @@ impl<'de> de::Visitor<'de> for Table {
             Some(other) => return Err(de::Error::custom(format!("kind: {} instead of a string", other.type_str()))),
             None => return Err(de::Error::missing_field("kind")),
         };
-        let all = kind::all();
+        let all = kind::all_entries();
         match all.iter().find(|entry| entry.name == kind) {
             Some(Entry { read, .. }) => {
                 read(table).map(DeviceConfig).map_err(|error| de::Error::custom(error.message()))
@@ -133,24 +133,24 @@ struct Unknown {
 }
 
 impl Unknown {
-    fn error(&self) -> DeviceError {
-        let known: Vec<String> = kind::kinds().iter().map(|name| format!("`{name}`")).collect();
+    fn unknown_kind_error(&self) -> DeviceError {
+        let known: Vec<String> = kind::kind_names().iter().map(|name| format!("`{name}`")).collect();
         DeviceError::UnknownKind { kind: self.kind.clone(), known: known.join(", ") }
     }
 }
 
 impl DeviceOptions for Unknown {
-    fn open(&self, _adapter: Option<&Adapter>) -> Result<OpenDevice, DeviceError> {
-        Err(self.error())
+    fn open_device(&self, _adapter: Option<&Adapter>) -> Result<OpenDevice, DeviceError> {
+        Err(self.unknown_kind_error())
     }
 
-    fn check(&self) -> Result<(), DeviceError> {
-        Err(self.error())
+    fn check_options(&self) -> Result<(), DeviceError> {
+        Err(self.unknown_kind_error())
     }
 }
 
 impl AnyOptions for Unknown {
-    fn kind(&self) -> &str {
+    fn kind_name(&self) -> &str {
         &self.kind
     }
 
@@ -158,11 +158,11 @@ impl AnyOptions for Unknown {
         self
     }
 
-    fn boxed(&self) -> Box<dyn DeviceOptions> {
+    fn clone_boxed(&self) -> Box<dyn DeviceOptions> {
         Box::new(self.clone())
     }
 
-    fn equals(&self, other: &dyn DeviceOptions) -> bool {
+    fn equals_options(&self, other: &dyn DeviceOptions) -> bool {
         other.as_any().downcast_ref() == Some(self)
     }
 
@@ -187,7 +187,7 @@ mod tests {
         let read = device("kind = \"model-adc\"\nsize = \"1MiB\"\nseed = 7\nsource = \"1.2\"\nperiod = 32").unwrap();
         let source = Some(SourceId::new(1, 2));
         let expected = ModelAdcConfig { size: ByteSize(1 << 20), size_from: None, seed: 7, source, period: 32 };
-        assert_eq!((read.kind(), read.options()), ("model-adc", Some(&expected)));
+        assert_eq!((read.kind_name(), read.options_as()), ("model-adc", Some(&expected)));
     }
 
     #[test]
@@ -205,7 +205,7 @@ mod tests {
             let error = device(table).unwrap_err();
             assert!(error.contains(place) && error.contains(possible), "{table}: {error}");
         }
-        let error = DeviceConfig::at("tape:0").unwrap_err();
+        let error = DeviceConfig::from_address("tape:0").unwrap_err();
         assert!(error.contains("'tape'"), "{error}");
     }
 
@@ -213,7 +213,7 @@ mod tests {
     fn file_names_are_relative_to_the_topology() {
         let mut config = device("kind = \"pgm\"\nfiles = [\"a.pgm\", \"/b.pgm\"]").unwrap();
         config.resolve_paths(Path::new("/lab"));
-        let images: &PgmConfig = config.options().unwrap();
+        let images: &PgmConfig = config.options_as().unwrap();
         assert_eq!(images.files, [PathBuf::from("/lab/a.pgm"), PathBuf::from("/b.pgm")]);
     }
 
@@ -222,8 +222,10 @@ mod tests {
         let unknown = Unknown { kind: "tape".into(), table: toml::from_str("reels = 2").unwrap() };
         let config = DeviceConfig(Box::new(unknown));
         assert_eq!(config.clone(), config);
-        assert!(!config.is_known());
-        for error in [config.check().unwrap_err(), config.open(None).unwrap_err()].map(|error| error.to_string()) {
+        assert!(!config.is_registered());
+        for error in
+            [config.check_options().unwrap_err(), config.open_device(None).unwrap_err()].map(|error| error.to_string())
+        {
             assert!(error.starts_with("unknown kind `tape`, expected one of `model-adc`, "), "{error}");
         }
         let text = toml::to_string(&config).unwrap();

@@ -46,8 +46,8 @@ macro_rules! device_conformance {
     };
 }
 
-fn config<T: DeviceKind>(table: &str) -> Result<DeviceConfig, String> {
-    crate::register::<T>();
+fn parse_config<T: DeviceKind>(table: &str) -> Result<DeviceConfig, String> {
+    crate::register_kind::<T>();
     toml::from_str(&format!("kind = {:?}\n{table}", T::NAME)).map_err(|error| error.to_string())
 }
 
@@ -56,8 +56,8 @@ fn config<T: DeviceKind>(table: &str) -> Result<DeviceConfig, String> {
 /// # Panics
 /// They are not, or the table is refused.
 pub fn options_are_written_as_read<T: DeviceKind>(table: &str) {
-    let read = config::<T>(table).unwrap_or_else(|error| panic!("{table}: {error}"));
-    assert!(read.kind() == T::NAME && read.is_known() && read.options::<T>().is_some());
+    let read = parse_config::<T>(table).unwrap_or_else(|error| panic!("{table}: {error}"));
+    assert!(read.kind_name() == T::NAME && read.is_registered() && read.options_as::<T>().is_some());
     let text = toml::to_string(&read).unwrap();
     assert_eq!(toml::from_str::<DeviceConfig>(&text).unwrap(), read, "{text}");
     let text = serde_json::to_string(&read).unwrap();
@@ -69,7 +69,7 @@ pub fn options_are_written_as_read<T: DeviceKind>(table: &str) {
 /// # Panics
 /// It is not.
 pub fn an_unknown_option_is_named<T: DeviceKind>(table: &str) {
-    let error = config::<T>(&format!("{table}\nno_such_option = 1")).unwrap_err();
+    let error = parse_config::<T>(&format!("{table}\nno_such_option = 1")).unwrap_err();
     assert!(error.contains("no_such_option"), "{error}");
 }
 
@@ -78,28 +78,28 @@ pub fn an_unknown_option_is_named<T: DeviceKind>(table: &str) {
 /// # Panics
 /// It does not.
 pub fn a_device_keeps_its_promises<T: DeviceKind>(table: &str) {
-    let options = config::<T>(table).unwrap_or_else(|error| panic!("{table}: {error}"));
-    options.check().unwrap();
-    let max_payload = match open(&options) {
+    let options = parse_config::<T>(table).unwrap_or_else(|error| panic!("{table}: {error}"));
+    options.check_options().unwrap();
+    let max_payload = match open_device(&options) {
         OpenDevice::Device(mut device) => {
             assert!(!options.is_acquisition());
-            let OpenDevice::Device(mut other) = open(&options) else { panic!("two sorts of device") };
+            let OpenDevice::Device(mut other) = open_device(&options) else { panic!("two sorts of device") };
             fill_and_skip(&mut *device, &mut *other);
-            device.max_payload()
+            device.max_payload_bytes()
         }
         OpenDevice::Acquisition(mut device) => {
             assert!(options.is_acquisition());
-            acquire(&mut *device, &*options);
-            device.max_payload()
+            acquire_frames(&mut *device, &*options);
+            device.max_payload_bytes()
         }
     };
-    if let Some(longest) = options.longest() {
+    if let Some(longest) = options.longest_payload_bytes() {
         assert_eq!(longest, max_payload as u64, "longest");
     }
 }
 
-fn open(options: &DeviceConfig) -> OpenDevice {
-    options.open(None).unwrap_or_else(|error| panic!("{options:?}: {error}"))
+fn open_device(options: &DeviceConfig) -> OpenDevice {
+    options.open_device(None).unwrap_or_else(|error| panic!("{options:?}: {error}"))
 }
 
 fn check_description(description: &Description) {
@@ -109,21 +109,21 @@ fn check_description(description: &Description) {
 /// Checks that a device that fills and one that skips are in the same place after each event.
 fn fill_and_skip(device: &mut dyn Device, other: &mut dyn Device) {
     check_description(device.description());
-    let max_payload = device.max_payload();
+    let max_payload = device.max_payload_bytes();
     assert!((1..=MAX_PAYLOAD).contains(&max_payload));
     let mut payloads: BTreeMap<u64, Vec<u8>> = BTreeMap::new();
     for event in (0..FRAGMENT_COUNT).map(EventId) {
-        let length = device.next_len();
-        assert_eq!(length, other.next_len(), "{event:?}");
+        let length = device.next_payload_len();
+        assert_eq!(length, other.next_payload_len(), "{event:?}");
         let Some(length) = length else {
-            assert_eq!(device.next_len(), None, "the device is over, and stays so");
+            assert_eq!(device.next_payload_len(), None, "the device is over, and stays so");
             break;
         };
         assert!(length <= max_payload, "{event:?}: {length} bytes of {max_payload}");
         let key = device.content_key(event);
         let mut payload = vec![0; length];
-        let Filled { payload_type, status, window, .. } = device.fill(event, &mut payload).unwrap();
-        let skipped = other.skip(event);
+        let Filled { payload_type, status, window, .. } = device.fill_payload(event, &mut payload).unwrap();
+        let skipped = other.skip_fragment(event);
         assert_eq!((payload_type, status, window), (skipped.payload_type, skipped.status, skipped.window), "{event:?}");
         if let Some(before) = key.and_then(|key| payloads.insert(key, payload.clone())) {
             assert_eq!(before, payload, "{event:?}: equal keys mean equal payloads");
@@ -132,30 +132,30 @@ fn fill_and_skip(device: &mut dyn Device, other: &mut dyn Device) {
 }
 
 /// Checks that buffers come back filled, each number once, and no more of them than were posted.
-fn acquire(device: &mut dyn Acquisition, options: &dyn DeviceOptions) {
+fn acquire_frames(device: &mut dyn Acquisition, options: &dyn DeviceOptions) {
     check_description(device.description());
-    let max_payload = device.max_payload();
+    let max_payload = device.max_payload_bytes();
     assert!((1..=MAX_PAYLOAD).contains(&max_payload));
-    let mut pool = SlotPool::new("conformance", SLOT_COUNT, thalweg_wire::record_len(max_payload)).unwrap();
+    let mut pool = SlotPool::new("conformance", SLOT_COUNT, thalweg_wire::record_bytes(max_payload)).unwrap();
     let mut posted = 0;
     let mut numbers = BTreeSet::new();
     let began = Instant::now();
-    device.start(TaiNanos(0)).unwrap();
+    device.start_acquisition(TaiNanos(0)).unwrap();
     while (numbers.len() as u64) < FRAGMENT_COUNT {
-        while posted < device.depth().min(SLOT_COUNT)
-            && let Some(slot) = pool.take()
+        while posted < device.max_posted_buffers().min(SLOT_COUNT)
+            && let Some(slot) = pool.take_slot()
         {
-            device.post(Buffer::new(slot));
+            device.post_buffer(Buffer::new(slot));
             posted += 1;
         }
-        match device.poll(began.elapsed()).unwrap() {
+        match device.poll_acquired(began.elapsed()).unwrap() {
             Acquired::Frame(frame) => {
                 assert!(posted > 0, "a frame in no slot that was posted");
                 posted -= 1;
                 assert!(frame.len <= max_payload, "{} bytes of {max_payload}", frame.len);
                 assert!(numbers.insert(frame.number), "number {} comes twice", frame.number);
-                assert!(!options.has_times() || frame.filled.timestamp.is_some(), "a frame without a time");
-                pool.give_back(frame.buffer.into_slot());
+                assert!(!options.has_timestamps() || frame.filled.timestamp.is_some(), "a frame without a time");
+                pool.return_slot(frame.buffer.into_slot());
             }
             Acquired::Lost { count, .. } | Acquired::Missed { count, .. } => assert!(count > 0),
             Acquired::NotYet => {

@@ -22,7 +22,7 @@ impl Counter {
     }
 
     /// Returns the counter's value; `None` if `from` does not contain all of it.
-    pub fn read(&self, from: &[u8]) -> Option<u64> {
+    pub fn read_count(&self, from: &[u8]) -> Option<u64> {
         let (at, length) = (self.at as usize, self.bytes as usize);
         let bytes = from.get(at..)?.get(..length)?;
         Some((0..length).fold(0, |value, i| {

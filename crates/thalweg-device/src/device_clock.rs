@@ -16,18 +16,18 @@ impl DeviceClock {
     pub const NONE: Self = Self { hertz: 0, offset: None };
 
     /// Returns the device's time in nanoseconds since its own epoch; `None` if it has no clock.
-    pub fn nanos(&self, ticks: u64) -> Option<i128> {
+    pub fn nanos_from_ticks(&self, ticks: u64) -> Option<i128> {
         (self.hertz > 0).then(|| i128::from(ticks) * 1_000_000_000 / i128::from(self.hertz))
     }
 
     /// Sets the offset so that `ticks` corresponds to `now`.
-    pub fn set(&mut self, ticks: u64, now: TaiNanos) {
-        self.offset = self.nanos(ticks).map(|nanos| i128::from(now.0) - nanos);
+    pub fn set_offset(&mut self, ticks: u64, now: TaiNanos) {
+        self.offset = self.nanos_from_ticks(ticks).map(|nanos| i128::from(now.0) - nanos);
     }
 
     /// Returns the time of `ticks`, if it is known.
-    pub fn at(&self, ticks: u64) -> Option<TaiNanos> {
-        let time = self.nanos(ticks)?.checked_add(self.offset?)?;
+    pub fn time_of_ticks(&self, ticks: u64) -> Option<TaiNanos> {
+        let time = self.nanos_from_ticks(ticks)?.checked_add(self.offset?)?;
         u64::try_from(time).ok().filter(|time| *time > 0).map(TaiNanos)
     }
 }
@@ -39,11 +39,11 @@ mod tests {
     #[test]
     fn ticks_are_times() {
         let mut clock = DeviceClock { hertz: 125_000_000, offset: None };
-        assert_eq!(clock.at(125_000_000), None);
-        clock.set(125_000_000, TaiNanos(10_000_000_000));
-        assert_eq!(clock.at(125_000_001), Some(TaiNanos(10_000_000_008)));
-        assert_eq!(clock.at(0), Some(TaiNanos(9_000_000_000)));
-        assert_eq!(clock.at(u64::MAX), None, "beyond all time");
-        assert_eq!(DeviceClock::NONE.at(5), None);
+        assert_eq!(clock.time_of_ticks(125_000_000), None);
+        clock.set_offset(125_000_000, TaiNanos(10_000_000_000));
+        assert_eq!(clock.time_of_ticks(125_000_001), Some(TaiNanos(10_000_000_008)));
+        assert_eq!(clock.time_of_ticks(0), Some(TaiNanos(9_000_000_000)));
+        assert_eq!(clock.time_of_ticks(u64::MAX), None, "beyond all time");
+        assert_eq!(DeviceClock::NONE.time_of_ticks(5), None);
     }
 }

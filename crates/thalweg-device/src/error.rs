@@ -181,7 +181,7 @@ pub enum DeviceError {
     /// The requested recording is not in the archive or collection, or none was requested where there are several.
     #[error("{}: {}; it has {}: set the option recording to one of these", file.display(),
         match wanted { Some(wanted) => format!("no recording '{wanted}'"), None => "more than one recording".to_owned() },
-        listed(recordings))]
+        list_names(recordings))]
     Recording {
         /// Path of the file.
         file: PathBuf,
@@ -241,7 +241,7 @@ pub enum DeviceError {
 }
 
 /// Returns the names as a list for a message: at most ten, and the number of the others.
-fn listed(names: &[String]) -> String {
+fn list_names(names: &[String]) -> String {
     const MAX_SHOWN_NAMES: usize = 10;
     let mut text = names.iter().take(MAX_SHOWN_NAMES).map(|name| format!("'{name}'")).collect::<Vec<_>>().join(", ");
     if names.is_empty() {

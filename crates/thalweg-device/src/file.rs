@@ -34,7 +34,7 @@ impl InputFile {
     }
 
     /// Returns the part of `len` bytes from byte `at` on; `None` if the file is too short.
-    pub(crate) fn part(self, at: u64, len: u64) -> Option<Self> {
+    pub(crate) fn into_part(self, at: u64, len: u64) -> Option<Self> {
         let within = at.checked_add(len).is_some_and(|end| end <= self.len);
         within.then(|| Self { start: self.start + at, len, ..self })
     }
@@ -61,7 +61,7 @@ impl InputFile {
     }
 
     /// Returns the file's first bytes, at most `limit` of them.
-    pub(crate) fn head(&self, limit: usize) -> Result<Vec<u8>, DeviceError> {
+    pub(crate) fn read_head(&self, limit: usize) -> Result<Vec<u8>, DeviceError> {
         let mut bytes = vec![0; usize::try_from(self.len).unwrap_or(usize::MAX).min(limit)];
         self.read_at(0, &mut bytes)?;
         Ok(bytes)
@@ -75,6 +75,6 @@ pub(crate) fn file_error(doing: &'static str, path: &Path, error: io::Error) -> 
 
 /// One of the real recordings that tests are run with.
 #[cfg(test)]
-pub(crate) fn recording(name: &str) -> PathBuf {
+pub(crate) fn recording_path(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("recordings").join(name)
 }

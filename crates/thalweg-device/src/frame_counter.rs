@@ -211,32 +211,32 @@ impl FrameCounter {
 
     /// Reports that the numbers from `first` on were compared with those of other devices, and are right: those that
     /// follow are no guess, unless a doubt has come up since `first` was the newest.
-    pub fn numbers_agree(&mut self, first: u64) {
+    pub fn confirm_numbers(&mut self, first: u64) {
         if let Some(guess) = self.guess.as_mut().filter(|guess| first > guess.doubted_at) {
             guess.right_from = Some(first);
         }
     }
 
     /// Sets the number of bits with which the device counts from now on, and the lowest count.
-    pub fn set_width(&mut self, bits: u32, lowest: u64) {
+    pub fn set_counter_width(&mut self, bits: u32, lowest: u64) {
         let lowest = if bits == self.rules.bits { lowest.min(self.rules.lowest) } else { lowest };
         (self.rules.bits, self.rules.lowest) = (bits, lowest);
     }
 
     /// Sets the device's frames per second from now on, if it keeps to a clock.
-    pub fn set_rate(&mut self, rate: Option<f64>) {
+    pub fn set_frame_rate(&mut self, rate: Option<f64>) {
         self.rules.rate = rate;
     }
 
     /// Returns whether the counter may wrap unnoticed while frames are [`dropped`](Self::dropped) within a second or
     /// so.
-    pub fn is_narrow(&self) -> bool {
+    pub fn is_narrow_counter(&self) -> bool {
         self.rules.bits <= 16 && !self.rules.is_absolute
     }
 
     /// Records frames that were dropped on the way, before those that come next or among those since number `from`.
     /// Where the counter may have wrapped meanwhile, numbers from `from` on are a guess.
-    pub fn dropped(&mut self, frames: u64, from: u64) {
+    pub fn record_dropped(&mut self, frames: u64, from: u64) {
         if frames == 0 || self.rules.is_absolute {
             return;
         }
@@ -245,7 +245,7 @@ impl FrameCounter {
         }
         self.dropped = self.dropped.saturating_add(frames);
         // As many again may have been lost unnoticed.
-        if i128::from(self.dropped) >= self.round() / 2 {
+        if i128::from(self.dropped) >= self.frames_per_round() / 2 {
             if self.is_certain(from) {
                 tracing::warn!(
                     from,
@@ -258,7 +258,7 @@ impl FrameCounter {
     }
 
     /// Returns the number of times that the counter began anew.
-    pub fn restarts(&self) -> u64 {
+    pub fn restart_count(&self) -> u64 {
         self.restarts
     }
 
@@ -268,98 +268,99 @@ impl FrameCounter {
     }
 
     /// Returns the count of a number near the newest; `None` if no frame has come.
-    pub fn count_of(&self, number: u64) -> Option<u64> {
+    pub fn count_of_number(&self, number: u64) -> Option<u64> {
         let (count, newest) = self.newest?;
         let steps = (i128::from(number) - i128::from(newest)) * i128::from(self.rules.step);
         let place = i128::from(count) - i128::from(self.rules.lowest) + steps;
-        u64::try_from(place.rem_euclid(self.period())).ok().map(|place| place + self.rules.lowest)
+        u64::try_from(place.rem_euclid(self.counts_per_round())).ok().map(|place| place + self.rules.lowest)
     }
 
     /// Sets the number of the frame with this count, whatever came before, for a device that has returned.
     /// `is_certain`: the number is more than a guess.
-    pub fn begin(&mut self, count: u64, number: u64, is_certain: bool, now: Duration) {
+    pub fn begin_at_count(&mut self, count: u64, number: u64, is_certain: bool, now: Duration) {
         if !is_certain {
             self.doubt_from(number);
         }
         self.rules.lowest = self.rules.lowest.min(count);
         self.newest = None;
-        self.believe(count, number, now);
+        self.accept_number(count, number, now);
     }
 
     /// Begins anew with this count. Returns the frame's number: the one after the newest, or `next`.
-    pub fn begin_anew(&mut self, count: u64, next: u64, now: Duration) -> u64 {
+    pub fn restart_at_count(&mut self, count: u64, next: u64, now: Duration) -> u64 {
         self.restarts += 1;
         let number = self.newest.map_or(0, |(_, newest)| newest.saturating_add(1)).max(next);
         // A frame counted anew and overtaken may take the number of one that is still missing.
         self.doubt_from(next.min(number));
-        self.begin(count, number, false, now);
+        self.begin_at_count(count, number, false, now);
         number
     }
 
     /// Returns the number that would be believed at once and is not in the past. Changes no state.
-    pub fn expects(&self, count: u64, next: u64) -> Option<u64> {
-        self.near(self.place(count)?, next)
+    pub fn expected_number(&self, count: u64, next: u64) -> Option<u64> {
+        self.near_number(self.place_of_count(count)?, next)
     }
 
-    fn near(&self, place: i128, next: u64) -> Option<u64> {
-        let is_near = self.ahead(place) <= self.rules.trust.at_once.into();
+    fn near_number(&self, place: i128, next: u64) -> Option<u64> {
+        let is_near = self.frames_ahead(place) <= self.rules.trust.at_once.into();
         u64::try_from(place).ok().filter(|number| *number >= next && is_near)
     }
 
     /// Takes a count, and returns the frame's number. `next` is the first number that is still waited for: earlier
     /// frames are of no use.
-    pub fn came(&mut self, count: u64, next: u64, now: Duration) -> FrameNumber {
-        self.came_dated(count, next, now, None)
+    pub fn accept_count(&mut self, count: u64, next: u64, now: Duration) -> FrameNumber {
+        self.accept_dated_count(count, next, now, None)
     }
 
-    /// Takes a count as [`came`](Self::came) does, of a frame taken at time `taken` by the device's clock: frames that
+    /// Takes a count as [`accept_count`](Self::accept_count) does, of a frame taken at time `taken` by the device's clock: frames that
     /// were lost together may have been sent long after each other, and come at once.
-    pub fn came_dated(&mut self, count: u64, next: u64, now: Duration, taken: Option<TaiNanos>) -> FrameNumber {
+    pub fn accept_dated_count(&mut self, count: u64, next: u64, now: Duration, taken: Option<TaiNanos>) -> FrameNumber {
         self.taken.1 = taken;
         // Some cameras count 0, which others leave out: the first 0 shows it.
         self.rules.lowest = self.rules.lowest.min(count);
-        self.look_for_step(count);
-        let place = self.place(count).map(|place| place + self.rounds_by_date(place) * self.round());
-        let near = place.and_then(|place| self.near(place, next));
+        self.measure_step(count);
+        let place =
+            self.place_of_count(count).map(|place| place + self.rounds_by_date(place) * self.frames_per_round());
+        let near = place.and_then(|place| self.near_number(place, next));
         if let Some(number) = near.filter(|number| self.is_reachable(*number, now)) {
             // Old counts have come again, one after the other, up to this one: they came twice, or the counter began
             // anew.
             if self
                 .doubted
-                .is_some_and(|doubted| self.follows(doubted, count) && doubted.different >= self.rules.trust.few)
+                .is_some_and(|doubted| self.is_follower(doubted, count) && doubted.different >= self.rules.trust.few)
             {
                 self.doubt_from(number);
             }
             // A missing frame comes late; or the counter began anew among many dropped frames.
-            if self.dropped > MAX_STRAY_FRAMES && self.ahead(number.into()) < 0 {
+            if self.dropped > MAX_STRAY_FRAMES && self.frames_ahead(number.into()) < 0 {
                 self.doubt_from(number);
             }
-            return self.believe_after_silence(count, number, now);
+            return self.accept_after_silence(count, number, now);
         }
         if let Some(place) = place
             && self.rules.trust.late > 0
-            && (-i128::from(self.rules.trust.late)..=0).contains(&self.ahead(place))
+            && (-i128::from(self.rules.trust.late)..=0).contains(&self.frames_ahead(place))
         {
             return u64::try_from(place).map_or(FrameNumber::Early, FrameNumber::At);
         }
-        let row = self.follow(count);
+        let row = self.count_followers(count);
         let can_begin_anew = self.newest.is_some() && !self.rules.is_absolute;
-        let begins_anew = can_begin_anew && self.begins_anew(row, now);
+        let begins_anew = can_begin_anew && self.is_restart(row, now);
         let Some(place) = place else {
-            return self.anew_or(begins_anew, FrameNumber::Stray, (count, next, now));
+            return self.restart_or(begins_anew, FrameNumber::Stray, (count, next, now));
         };
-        let ahead = self.ahead(place);
+        let ahead = self.frames_ahead(place);
         let Ok(number) = u64::try_from(place) else {
-            return self.anew_or(begins_anew, FrameNumber::Early, (count, next, now));
+            return self.restart_or(begins_anew, FrameNumber::Early, (count, next, now));
         };
         let gap = if self.rules.is_absolute { LARGEST_GAP_IN_TIME } else { LARGEST_GAP };
         if (0..=gap).contains(&ahead) && self.is_reachable(number, now) {
             let soon = ahead <= MAX_JUMP_FRAMES && number >= next && row >= self.rules.trust.few;
-            if soon || self.begins_anew(row, now) {
-                return self.believe_after_silence(count, number, now);
+            if soon || self.is_restart(row, now) {
+                return self.accept_after_silence(count, number, now);
             }
         } else if begins_anew {
-            return FrameNumber::At(self.begin_anew(count, next, now));
+            return FrameNumber::At(self.restart_at_count(count, next, now));
         }
         if let (None, Some(first), false) = (self.newest, self.rules.first, self.warned || ahead <= LARGEST_GAP) {
             self.warned = true;
@@ -369,20 +370,22 @@ impl FrameCounter {
         if number >= next || set_back { FrameNumber::Stray } else { FrameNumber::At(number) }
     }
 
-    fn anew_or(
+    fn restart_or(
         &mut self,
         begins_anew: bool,
         other: FrameNumber,
         (count, next, now): (u64, u64, Duration),
     ) -> FrameNumber {
-        if begins_anew { FrameNumber::At(self.begin_anew(count, next, now)) } else { other }
+        if begins_anew { FrameNumber::At(self.restart_at_count(count, next, now)) } else { other }
     }
 
     /// Returns by how many rounds a narrow counter's place is another one, where the device's clock shows it: a frame
     /// that seems to be behind the newest was taken after it, or the other way round.
     fn rounds_by_date(&self, place: i128) -> i128 {
-        let (Some(newest), Some(taken), true) = (self.taken.0, self.taken.1, self.is_narrow()) else { return 0 };
-        match self.ahead(place) {
+        let (Some(newest), Some(taken), true) = (self.taken.0, self.taken.1, self.is_narrow_counter()) else {
+            return 0;
+        };
+        match self.frames_ahead(place) {
             ..=0 if taken > newest => 1,
             1.. if taken < newest => -1,
             _ => 0,
@@ -390,43 +393,43 @@ impl FrameCounter {
     }
 
     /// Returns the number of frames until a count comes again.
-    fn round(&self) -> i128 {
+    fn frames_per_round(&self) -> i128 {
         match self.rules.step {
             // Nearly all counters: no division for each frame.
-            1 => self.period(),
-            step => self.period() / i128::from(step),
+            1 => self.counts_per_round(),
+            step => self.counts_per_round() / i128::from(step),
         }
     }
 
     /// Returns the number of counts until one comes again.
-    fn period(&self) -> i128 {
+    fn counts_per_round(&self) -> i128 {
         (1_i128 << self.rules.bits) - i128::from(self.rules.lowest)
     }
 
     /// Returns the number that a count would have; `None` if it lies between two numbers. Changes no state.
-    fn place(&self, count: u64) -> Option<i128> {
+    fn place_of_count(&self, count: u64) -> Option<i128> {
         match (self.newest, self.rules.first) {
-            (Some((newest, number)), _) => Some(i128::from(number) + self.numbers(newest, count)?),
-            (None, Some(first)) => self.numbers(first, count),
+            (Some((newest, number)), _) => Some(i128::from(number) + self.number_difference(newest, count)?),
+            (None, Some(first)) => self.number_difference(first, count),
             (None, None) => Some(0),
         }
     }
 
     /// Returns the difference in numbers from one count to another, or `None` if it is not a whole number of steps.
-    fn numbers(&self, from: u64, to: u64) -> Option<i128> {
-        let (counts, step) = (self.distance(from, to), i128::from(self.rules.step));
+    fn number_difference(&self, from: u64, to: u64) -> Option<i128> {
+        let (counts, step) = (self.count_distance(from, to), i128::from(self.rules.step));
         (counts % step == 0).then_some(counts / step)
     }
 
     /// Returns by how much a number is ahead of the newest, or of number 0 before the first frame.
-    fn ahead(&self, place: i128) -> i128 {
+    fn frames_ahead(&self, place: i128) -> i128 {
         place - self.newest.map_or(0, |(_, number)| number.into())
     }
 
     /// Returns the distance from one count to another. Only the last quarter of the counter's range is taken for the
     /// past: frames overtake few others, and many are lost.
-    fn distance(&self, from: u64, to: u64) -> i128 {
-        let period = self.period();
+    fn count_distance(&self, from: u64, to: u64) -> i128 {
+        let period = self.counts_per_round();
         let ahead = match self.rules.lowest {
             // Nearly all counters: no division for each packet.
             0 => i128::from(to.wrapping_sub(from) & (u64::MAX >> (64 - self.rules.bits))),
@@ -437,10 +440,10 @@ impl FrameCounter {
 
     /// Returns whether a device can have reached a number by now, at the fastest it ever was.
     fn is_reachable(&self, number: u64, now: Duration) -> bool {
-        if self.ahead(number.into()) <= MAX_NEAR_FRAMES {
+        if self.frames_ahead(number.into()) <= MAX_NEAR_FRAMES {
             return true;
         }
-        let (Some(most), false) = (self.pace.furthest(now), self.rules.is_absolute) else { return true };
+        let (Some(most), false) = (self.pace.max_reachable_number(now), self.rules.is_absolute) else { return true };
         let most = self.newest.map_or(most, |(_, newest)| most.max(newest)).saturating_add(self.dropped);
         i128::from(number) <= MAX_NEAR_FRAMES + i128::from(most)
     }
@@ -448,10 +451,10 @@ impl FrameCounter {
     /// Believes a count that is ahead, or one of the past. After a silence in which the counter may have wrapped, the
     /// number is the one that the rate leads to, or a guess if that does not fit. The number is also a guess if the
     /// device may have begun anew in that silence and counted up to there.
-    fn believe_after_silence(&mut self, count: u64, number: u64, now: Duration) -> FrameNumber {
+    fn accept_after_silence(&mut self, count: u64, number: u64, now: Duration) -> FrameNumber {
         let (Some((_, newest)), false) = (self.newest.filter(|(_, newest)| number > *newest), self.rules.is_absolute)
         else {
-            return self.believe(count, number, now);
+            return self.accept_number(count, number, now);
         };
         let by_device = self.taken.0.zip(self.taken.1).map(|(before, taken)| taken.0.saturating_sub(before.0));
         let by_device = by_device.filter(|nanos| *nanos > 0).map(Duration::from_nanos);
@@ -459,20 +462,20 @@ impl FrameCounter {
         let pace = if by_device.is_some() { self.pace.by_device } else { self.pace.fastest };
         let fastest = self.rules.rate.or(pace).or(self.pace.fastest);
         let ahead = (number - newest) as f64;
-        let (period, due) = (self.round() as f64, silence * fastest.unwrap_or(MAX_FRAMES_PER_SECOND));
+        let (period, due) = (self.frames_per_round() as f64, silence * fastest.unwrap_or(MAX_FRAMES_PER_SECOND));
         if fastest.is_none() || due < 0.75 * period {
             // A pause, or as many frames as the rate predicts: the counter goes on. Any other count may come from a
             // counter that began anew meanwhile, or wrapped.
-            let is_small = self.round() <= SMALL_ROUND_FRAMES;
-            let expected = fastest.or_else(|| self.pace.so_far(newest, self.believed)).map(|pace| silence * pace);
+            let is_small = self.frames_per_round() <= SMALL_ROUND_FRAMES;
+            let expected = fastest.or_else(|| self.pace.rate_so_far(newest, self.believed)).map(|pace| silence * pace);
             let goes_on = ahead <= PAUSE_STEP as f64
                 || expected.is_some_and(|expected| (ahead - expected).abs() <= (0.01 * expected).max(2.0));
             // Frames that waited at a port come all at once: the device may have been silent among them.
             let waited = ahead > MAX_NEAR_FRAMES as f64 && by_device.is_none();
-            let silent = if waited { self.pace.behind(newest, now).max(silence) } else { silence };
+            let silent = if waited { self.pace.max_waited_seconds(newest, now).max(silence) } else { silence };
             if silent >= MIN_RESTART_SILENCE.as_secs_f64()
                 && !goes_on
-                && (is_small || self.can_have_begun_anew(count, silent, fastest))
+                && (is_small || self.can_have_restarted(count, silent, fastest))
             {
                 tracing::warn!(
                     number,
@@ -481,7 +484,7 @@ impl FrameCounter {
                 // A frame that is overtaken is in doubt as well.
                 self.doubt_from(newest.saturating_add(1));
             }
-            return self.believe(count, number, now);
+            return self.accept_number(count, number, now);
         }
         let rounds = ((due - ahead) / period).round().max(0.0);
         let by_rate = ahead + rounds * period;
@@ -496,14 +499,14 @@ impl FrameCounter {
             );
             self.doubt_from(newest.saturating_add(1));
         }
-        self.believe(count, number, now)
+        self.accept_number(count, number, now)
     }
 
     /// Returns whether a device that began anew, in a silence of `silent` seconds or among dropped frames, can have
     /// counted up to there, at `fastest` frames per second.
-    fn can_have_begun_anew(&self, count: u64, silent: f64, fastest: Option<f64>) -> bool {
+    fn can_have_restarted(&self, count: u64, silent: f64, fastest: Option<f64>) -> bool {
         let newest = self.newest.map_or(0, |(_, newest)| newest);
-        let fastest = fastest.unwrap_or(MAX_FRAMES_PER_SECOND).max(self.pace.average(newest, self.believed));
+        let fastest = fastest.unwrap_or(MAX_FRAMES_PER_SECOND).max(self.pace.average_rate(newest, self.believed));
         self.rules.trust.restarts_unseen
             && self.frames_since_lowest(count) as f64 <= (silent * fastest + self.dropped as f64) * MAX_SPEEDUP_FACTOR
     }
@@ -513,14 +516,14 @@ impl FrameCounter {
         count.saturating_sub(self.rules.lowest) / self.rules.step
     }
 
-    fn believe(&mut self, count: u64, number: u64, now: Duration) -> FrameNumber {
+    fn accept_number(&mut self, count: u64, number: u64, now: Duration) -> FrameNumber {
         self.believed = now;
         self.doubted = None;
         if self.newest.is_none_or(|(_, newest)| number > newest) {
             let newest = self.newest.map_or(number, |(_, newest)| newest);
             let gap = number - newest;
             if let (Some(before), Some(taken)) = self.taken {
-                self.pace.passed_by_device(gap, taken.0.saturating_sub(before.0));
+                self.pace.record_device_time(gap, taken.0.saturating_sub(before.0));
             }
             // All that are missing were dropped, and no others: the counter goes on.
             let is_accounted = self.dropped.saturating_add(PAUSE_STEP) == gap;
@@ -546,7 +549,7 @@ impl FrameCounter {
             if self.went_on > DROP_MEMORY {
                 self.dropped = 0;
             }
-            self.pace.passed(number, now);
+            self.pace.record_frame(number, now);
         }
         FrameNumber::At(number)
     }
@@ -560,9 +563,9 @@ impl FrameCounter {
 
     /// Returns how many counts have come in a row, none believed in between, each a little ahead of the one before or
     /// equal to it.
-    fn follow(&mut self, count: u64) -> u32 {
+    fn count_followers(&mut self, count: u64) -> u32 {
         let (mut row, mut different) = (1, 1);
-        if let Some(before) = self.doubted.filter(|before| self.follows(*before, count)) {
+        if let Some(before) = self.doubted.filter(|before| self.is_follower(*before, count)) {
             row = before.row.saturating_add(1);
             different = before.different.saturating_add(u32::from(before.last != count));
         }
@@ -570,18 +573,19 @@ impl FrameCounter {
         row
     }
 
-    fn follows(&self, doubted: Doubted, count: u64) -> bool {
+    fn is_follower(&self, doubted: Doubted, count: u64) -> bool {
         let near = i128::from(self.rules.trust.followers) * i128::from(self.rules.step);
-        (0..=near).contains(&self.distance(doubted.last, count))
+        (0..=near).contains(&self.count_distance(doubted.last, count))
     }
 
     /// Finds out, once, whether the counter goes up by more than configured.
-    fn look_for_step(&mut self, count: u64) {
+    fn measure_step(&mut self, count: u64) {
         if self.steps.count >= MIN_STEP_COUNTS {
             return;
         }
         let last = self.steps.last.replace(count);
-        let Some(step) = last.and_then(|last| u64::try_from(self.distance(last, count)).ok()).filter(|step| *step > 0)
+        let Some(step) =
+            last.and_then(|last| u64::try_from(self.count_distance(last, count)).ok()).filter(|step| *step > 0)
         else {
             return;
         };
@@ -595,12 +599,12 @@ impl FrameCounter {
 
     /// Returns the step of the counter, as far as it is known by now.
     #[cfg(test)]
-    fn step_found(&self) -> Option<u64> {
+    fn measured_step(&self) -> Option<u64> {
         (self.steps.count >= MIN_STEP_COUNTS).then_some(self.steps.divisor)
     }
 
     /// Returns whether `row` counts in a row, after this silence, are the device's.
-    fn begins_anew(&self, row: u32, now: Duration) -> bool {
+    fn is_restart(&self, row: u32, now: Duration) -> bool {
         let Trust { followers, silence, .. } = self.rules.trust;
         row >= followers && now.saturating_sub(self.believed) >= silence
     }
@@ -608,7 +612,7 @@ impl FrameCounter {
 
 impl Pace {
     /// Records that the frame with this number came.
-    fn passed(&mut self, number: u64, now: Duration) {
+    fn record_frame(&mut self, number: u64, now: Duration) {
         let last = self.looks[WINDOW_COUNT - 1];
         if let Some((since, first)) = last {
             if now < since + PACE_WINDOW {
@@ -622,7 +626,7 @@ impl Pace {
     }
 
     /// Returns the highest number that the device can have reached by now, or `None` if that is not known.
-    fn furthest(&self, now: Duration) -> Option<u64> {
+    fn max_reachable_number(&self, now: Duration) -> Option<u64> {
         let fastest = self.fastest? * MAX_SPEEDUP_FACTOR;
         let reachable =
             self.looks.iter().flatten().map(|(since, number)| {
@@ -633,7 +637,7 @@ impl Pace {
 
     /// Returns the seconds for which a frame with this number has waited since it was sent, at most, at the fastest pace
     /// so far; 0 while that is not known.
-    fn behind(&self, number: u64, now: Duration) -> f64 {
+    fn max_waited_seconds(&self, number: u64, now: Duration) -> f64 {
         let Some(fastest) = self.fastest.filter(|fastest| *fastest > 0.0) else { return 0.0 };
         let waited = self.looks.iter().flatten().map(|(since, first)| {
             now.saturating_sub(*since).as_secs_f64() - number.saturating_sub(*first) as f64 / fastest
@@ -643,14 +647,14 @@ impl Pace {
 
     /// Returns the highest number of frames per second up to this frame, over a window or more: a window that ended with
     /// the first of the frames that waited at a port is too slow.
-    fn average(&self, number: u64, now: Duration) -> f64 {
+    fn average_rate(&self, number: u64, now: Duration) -> f64 {
         let windows = self.looks.iter().flatten().filter(|(since, _)| now >= *since + PACE_WINDOW);
         let paces = windows.map(|(since, first)| number.saturating_sub(*first) as f64 / (now - *since).as_secs_f64());
         paces.fold(0.0, f64::max)
     }
 
     /// Records that `frames` frames were taken in `nanos` nanoseconds.
-    fn passed_by_device(&mut self, frames: u64, nanos: u64) {
+    fn record_device_time(&mut self, frames: u64, nanos: u64) {
         let (before, time) = self.since;
         self.since = (before.saturating_add(frames), time.saturating_add(nanos));
         if self.since.0 >= DEVICE_WINDOW && self.since.1 > 0 {
@@ -661,7 +665,7 @@ impl Pace {
     }
 
     /// Returns frames per second so far, while no window has passed.
-    fn so_far(&self, newest: u64, now: Duration) -> Option<f64> {
+    fn rate_so_far(&self, newest: u64, now: Duration) -> Option<f64> {
         let (since, first) = self.looks[WINDOW_COUNT - 1]?;
         let (frames, time) = (newest.saturating_sub(first), now.saturating_sub(since));
         (frames >= 4 && !time.is_zero()).then(|| frames as f64 / time.as_secs_f64())
@@ -690,45 +694,45 @@ mod tests {
     fn a_counter_of_four_bits_goes_on_beyond_sixteen() {
         let mut counter = counter_of(4, None, 1, false);
         for number in 0..100u64 {
-            assert_eq!(counter.came((number + 9) % 16, number, NOW), FrameNumber::At(number));
+            assert_eq!(counter.accept_count((number + 9) % 16, number, NOW), FrameNumber::At(number));
         }
-        assert_eq!(counter.came((104 + 9) % 16, 100, NOW), FrameNumber::At(104), "four were left out");
-        assert_eq!(counter.came((101 + 9) % 16, 100, NOW), FrameNumber::At(101), "one of them came after all");
+        assert_eq!(counter.accept_count((104 + 9) % 16, 100, NOW), FrameNumber::At(104), "four were left out");
+        assert_eq!(counter.accept_count((101 + 9) % 16, 100, NOW), FrameNumber::At(101), "one of them came after all");
     }
 
     #[test]
     fn of_a_counter_of_four_bits_ten_may_be_lost_in_a_row_and_one_may_be_overtaken_by_four() {
         for lost in 0..=10u64 {
             let mut counter = counter_of(4, None, 1, false);
-            counter.came(0, 0, NOW);
-            assert_eq!(counter.came((lost + 1) % 16, 1, NOW), FrameNumber::At(lost + 1));
+            counter.accept_count(0, 0, NOW);
+            assert_eq!(counter.accept_count((lost + 1) % 16, 1, NOW), FrameNumber::At(lost + 1));
         }
         let mut counter = counter_of(4, None, 1, false);
         for number in 0..30 {
-            counter.came(number % 16, 0, NOW);
+            counter.accept_count(number % 16, 0, NOW);
         }
-        assert_eq!(counter.came(25 % 16, 20, NOW), FrameNumber::At(25));
+        assert_eq!(counter.accept_count(25 % 16, 20, NOW), FrameNumber::At(25));
     }
 
     #[test]
     fn a_guess_that_others_confirm_is_none_any_more_until_the_next_doubt() {
         let mut counter = counter_of(64, None, 1, false);
-        (0..100).for_each(|count| _ = counter.came(count, count, NOW));
+        (0..100).for_each(|count| _ = counter.accept_count(count, count, NOW));
         let restart = |counter: &mut FrameCounter, next, now| {
-            (0..100).for_each(|count| _ = counter.came(count, next, now));
+            (0..100).for_each(|count| _ = counter.accept_count(count, next, now));
         };
         restart(&mut counter, 100, NOW + 2 * Trust::DATAGRAMS.silence);
         let (_, newest) = counter.newest.unwrap();
         assert!(counter.is_certain(99) && !counter.is_certain(newest));
         // Numbers before the restart do not show whether it was numbered right.
-        counter.numbers_agree(99);
+        counter.confirm_numbers(99);
         assert!(!counter.is_certain(newest));
-        counter.numbers_agree(newest);
+        counter.confirm_numbers(newest);
         assert!(counter.is_certain(99) && counter.is_certain(newest) && counter.is_certain(newest + 1000));
         assert!(!counter.is_certain(newest - 1), "one that comes late");
         restart(&mut counter, newest + 1, NOW + 4 * Trust::DATAGRAMS.silence);
         assert!(!counter.is_certain(newest + 20));
-        counter.numbers_agree(newest);
+        counter.confirm_numbers(newest);
         assert!(!counter.is_certain(newest + 20), "it was found before");
     }
 
@@ -738,116 +742,122 @@ mod tests {
             let mut counter = counter_of(bits, None, step, false);
             for number in (0..70_000u64).filter(|number| number % 10 != 3) {
                 let raw = (9 + number * step) & (u64::MAX >> (64 - bits));
-                assert_eq!(counter.came(raw, number, NOW), FrameNumber::At(number));
+                assert_eq!(counter.accept_count(raw, number, NOW), FrameNumber::At(number));
             }
-            assert_eq!(counter.came(9 + 70_000 * step + 1, 70_000, NOW), FrameNumber::Stray, "it lies between two");
-            assert_eq!(counter.step_found(), Some(step));
+            assert_eq!(
+                counter.accept_count(9 + 70_000 * step + 1, 70_000, NOW),
+                FrameNumber::Stray,
+                "it lies between two"
+            );
+            assert_eq!(counter.measured_step(), Some(step));
         }
         // A counter that was thought to go up by one.
         let mut counter = counter_of(64, None, 1, false);
         for number in 0..40u64 {
-            counter.came(7 + 4096 * number, 0, NOW);
+            counter.accept_count(7 + 4096 * number, 0, NOW);
         }
-        assert_eq!(counter.step_found(), Some(4096));
+        assert_eq!(counter.measured_step(), Some(4096));
     }
 
     #[test]
     fn a_counter_of_time_goes_on_however_long_it_was_away_and_never_begins_anew() {
         let mut counter = counter_of(64, None, 1, true);
-        (0..10).for_each(|number| assert_eq!(counter.came(1_000_000 + number, number, NOW), FrameNumber::At(number)));
+        (0..10).for_each(|number| {
+            assert_eq!(counter.accept_count(1_000_000 + number, number, NOW), FrameNumber::At(number))
+        });
         // 40 million frames later.
         let (away, later) = (40_000_000, NOW + Trust::DATAGRAMS.silence);
-        let came: Vec<_> = (0..20).map(|number| counter.came(1_000_000 + away + number, 10, later)).collect();
+        let came: Vec<_> = (0..20).map(|number| counter.accept_count(1_000_000 + away + number, 10, later)).collect();
         assert_eq!(came[14..16], [FrameNumber::Stray, FrameNumber::At(away + 15)]);
         // The clock is set back.
         let later = later + Trust::DATAGRAMS.silence;
-        let came: Vec<_> = (0..40).map(|number| counter.came(1_000_000 + number, away + 20, later)).collect();
+        let came: Vec<_> = (0..40).map(|number| counter.accept_count(1_000_000 + number, away + 20, later)).collect();
         assert!(came.iter().all(|number| *number == FrameNumber::Stray), "{came:?}");
-        assert_eq!(counter.restarts(), 0);
+        assert_eq!(counter.restart_count(), 0);
     }
 
     #[test]
     fn the_first_is_the_one_that_was_named() {
         let mut counter = counter_of(48, Some(1000), 1, false);
-        assert_eq!(counter.came(998, 0, NOW), FrameNumber::Early);
-        assert_eq!(counter.came(1003, 0, NOW), FrameNumber::At(3));
+        assert_eq!(counter.accept_count(998, 0, NOW), FrameNumber::Early);
+        assert_eq!(counter.accept_count(1003, 0, NOW), FrameNumber::At(3));
     }
 
     #[test]
     fn a_first_datagram_far_from_the_first_number_is_not_believed() {
         let mut counter = counter_of(64, Some(0), 1, false);
-        let came: Vec<_> = (0..100).map(|number| counter.came((1 << 62) + number, 0, NOW)).collect();
+        let came: Vec<_> = (0..100).map(|number| counter.accept_count((1 << 62) + number, 0, NOW)).collect();
         assert!(came.iter().all(|number| *number == FrameNumber::Stray), "{came:?}");
         assert!(counter.warned);
         // A nearer count is believed, when others follow it.
-        let came: Vec<_> = (0..20).map(|number| counter.came(1_000_000 + number, 0, NOW)).collect();
+        let came: Vec<_> = (0..20).map(|number| counter.accept_count(1_000_000 + number, 0, NOW)).collect();
         assert_eq!(came[14..16], [FrameNumber::Stray, FrameNumber::At(1_000_015)]);
-        assert_eq!(counter.restarts(), 0);
+        assert_eq!(counter.restart_count(), 0);
     }
 
     #[test]
     fn a_jump_is_believed_when_the_next_numbers_follow_it() {
         let mut counter = counter_of(64, None, 1, false);
-        counter.came(5, 0, NOW);
-        assert_eq!(counter.came(40_000, 1, NOW), FrameNumber::Stray, "a single one");
-        assert_eq!(counter.came(6, 1, NOW), FrameNumber::At(1));
-        let came: Vec<_> = (0..4).map(|number| counter.came(50_000 + number, 2, NOW)).collect();
+        counter.accept_count(5, 0, NOW);
+        assert_eq!(counter.accept_count(40_000, 1, NOW), FrameNumber::Stray, "a single one");
+        assert_eq!(counter.accept_count(6, 1, NOW), FrameNumber::At(1));
+        let came: Vec<_> = (0..4).map(|number| counter.accept_count(50_000 + number, 2, NOW)).collect();
         assert_eq!(came[2..], [FrameNumber::Stray, FrameNumber::At(49_998)]);
-        assert_eq!(counter.came(50_000 + 3000, 2, NOW), FrameNumber::At(52_995), "what is near is at once");
+        assert_eq!(counter.accept_count(50_000 + 3000, 2, NOW), FrameNumber::At(52_995), "what is near is at once");
     }
 
     #[test]
     fn one_forged_number_moves_nothing() {
         let mut counter = counter_of(64, None, 1, false);
-        counter.came(5, 0, NOW);
-        assert_eq!(counter.came(1 << 60, 1, NOW + Trust::DATAGRAMS.silence), FrameNumber::Stray);
-        assert_eq!(counter.came(6, 1, NOW + Trust::DATAGRAMS.silence), FrameNumber::At(1));
+        counter.accept_count(5, 0, NOW);
+        assert_eq!(counter.accept_count(1 << 60, 1, NOW + Trust::DATAGRAMS.silence), FrameNumber::Stray);
+        assert_eq!(counter.accept_count(6, 1, NOW + Trust::DATAGRAMS.silence), FrameNumber::At(1));
     }
 
     #[test]
     fn an_instrument_that_begins_anew_is_followed_after_a_while() {
         let mut counter = counter_of(64, None, 1, false);
         for number in 0..5000 {
-            counter.came(number, number, NOW + Duration::from_micros(400 * number));
+            counter.accept_count(number, number, NOW + Duration::from_micros(400 * number));
         }
         let later = NOW + 2 * PACE_WINDOW + Trust::DATAGRAMS.silence;
-        let came: Vec<_> = (0..20).map(|raw| counter.came(raw, 5000, later)).collect();
+        let came: Vec<_> = (0..20).map(|raw| counter.accept_count(raw, 5000, later)).collect();
         assert_eq!(came[14], FrameNumber::At(14), "it is taken for late");
         assert_eq!(came[15..17], [FrameNumber::At(5000), FrameNumber::At(5001)]);
-        assert_eq!(counter.restarts(), 1);
+        assert_eq!(counter.restart_count(), 1);
         assert!(counter.is_certain(4999) && !counter.is_certain(5000));
         // A loss that is possible within a second is believed; a larger one is not.
         let later = later + Trust::DATAGRAMS.silence;
-        let came: Vec<_> = (0..4).map(|count| counter.came(5000 + count, 5005, later)).collect();
+        let came: Vec<_> = (0..4).map(|count| counter.accept_count(5000 + count, 5005, later)).collect();
         assert_eq!(came[2..], [FrameNumber::Stray, FrameNumber::At(9988)]);
         let later = later + Trust::DATAGRAMS.silence;
-        let came: Vec<_> = (0..17).map(|count| counter.came(60_000 + count, 9989, later)).collect();
+        let came: Vec<_> = (0..17).map(|count| counter.accept_count(60_000 + count, 9989, later)).collect();
         assert_eq!(came[14..16], [FrameNumber::Stray, FrameNumber::At(9989)]);
-        assert_eq!(counter.restarts(), 2);
+        assert_eq!(counter.restart_count(), 2);
     }
 
     #[test]
     fn a_frame_counted_anew_that_comes_late_is_none_that_was_missing_before() {
         let mut counter = FrameCounter::new(CounterRules::new(32, Trust::DRIVER));
-        [0, 1, 2, 3, 5].into_iter().for_each(|count| _ = counter.came(count, 0, NOW));
+        [0, 1, 2, 3, 5].into_iter().for_each(|count| _ = counter.accept_count(count, 0, NOW));
         // Number 4 is still waited for.
-        assert_eq!(counter.begin_anew(2, 4, NOW), 6);
-        assert_eq!(counter.came(0, 4, NOW), FrameNumber::At(4));
+        assert_eq!(counter.restart_at_count(2, 4, NOW), 6);
+        assert_eq!(counter.accept_count(0, 4, NOW), FrameNumber::At(4));
         assert!(counter.is_certain(3) && !counter.is_certain(4));
     }
 
     #[test]
     fn a_doubt_that_comes_up_while_numbers_are_a_guess_is_one_more() {
         let mut counter = counter_of(8, None, 1, false);
-        (0..10).for_each(|count| _ = counter.came(count, 0, NOW));
-        counter.dropped(200, 10);
-        (10..100).for_each(|count| _ = counter.came(count, 10, NOW));
-        counter.dropped(200, 100);
-        counter.came(100, 100, NOW);
+        (0..10).for_each(|count| _ = counter.accept_count(count, 0, NOW));
+        counter.record_dropped(200, 10);
+        (10..100).for_each(|count| _ = counter.accept_count(count, 10, NOW));
+        counter.record_dropped(200, 100);
+        counter.accept_count(100, 100, NOW);
         // A comparison of earlier numbers was under way.
-        counter.numbers_agree(50);
+        counter.confirm_numbers(50);
         assert!(!counter.is_certain(101));
-        counter.numbers_agree(101);
+        counter.confirm_numbers(101);
         assert!(counter.is_certain(101));
     }
 
@@ -856,10 +866,11 @@ mod tests {
     fn after_silence(rate: Option<f64>, seconds: u64, ahead: u64) -> (u64, bool) {
         let mut counter = FrameCounter::new(CounterRules { rate, ..CounterRules::new(16, Trust::CAMERA) });
         for number in 0..200 {
-            counter.came(number, number, Duration::from_millis(20 * number));
+            counter.accept_count(number, number, Duration::from_millis(20 * number));
         }
         let later = Duration::from_millis(20 * 199) + Duration::from_secs(seconds);
-        let came: Vec<_> = (0..8).map(|count| counter.came((199 + ahead + count) % (1 << 16), 200, later)).collect();
+        let came: Vec<_> =
+            (0..8).map(|count| counter.accept_count((199 + ahead + count) % (1 << 16), 200, later)).collect();
         let believed = came.iter().zip(0..).find_map(|(number, count)| match number {
             FrameNumber::At(number) => Some((number - count - 199, counter.is_certain(*number))),
             _ => None,
@@ -886,10 +897,13 @@ mod tests {
             let mut counter = counter_of(4, None, 1, false);
             // All frames arrive at once.
             for number in 0..20 {
-                assert_eq!(counter.came_dated(number % 16, number, NOW, taken(number)), FrameNumber::At(number));
+                assert_eq!(
+                    counter.accept_dated_count(number % 16, number, NOW, taken(number)),
+                    FrameNumber::At(number)
+                );
             }
             let number = 20 + lost;
-            let came = counter.came_dated(number % 16, 20, NOW, taken(number));
+            let came = counter.accept_dated_count(number % 16, 20, NOW, taken(number));
             assert_eq!((came, counter.is_certain(20 + seen)), (FrameNumber::At(20 + seen), is_certain), "{lost}");
         }
     }
@@ -901,31 +915,31 @@ mod tests {
         let counted = |to: u64| {
             let mut counter = counter_of(64, None, 1, false);
             (0..=to).for_each(|count| {
-                assert_eq!(counter.came(count, count, at(count)), FrameNumber::At(count));
+                assert_eq!(counter.accept_count(count, count, at(count)), FrameNumber::At(count));
             });
             counter
         };
         // Fifty came, sixty were dropped, and then the count is 58: either it went on, and most of the dropped ones
         // were another sender's, or it began anew.
         let mut counter = counted(50);
-        counter.dropped(60, 51);
-        counter.came(58, 51, at(51));
+        counter.record_dropped(60, 51);
+        counter.accept_count(58, 51, at(51));
         assert!(!counter.is_certain(58) && counter.is_certain(50));
         // The next count, by chance.
         for (dropped, is_certain) in [(10, true), (60, false)] {
             let mut counter = counted(50);
-            counter.dropped(dropped, 51);
-            counter.came(51, 51, at(51));
+            counter.record_dropped(dropped, 51);
+            counter.accept_count(51, 51, at(51));
             assert_eq!(counter.is_certain(51), is_certain);
         }
         let mut counter = counted(50);
-        counter.dropped(60, 51);
-        counter.came(111, 51, at(51));
+        counter.record_dropped(60, 51);
+        counter.accept_count(111, 51, at(51));
         assert!(counter.is_certain(111), "it went on");
         // The device is silent for ten seconds.
         for (count, is_certain) in [(1001, true), (1050, false), (2000, true)] {
             let mut counter = counted(1000);
-            counter.came(count, 1001, at(2000));
+            counter.accept_count(count, 1001, at(2000));
             assert_eq!(counter.is_certain(count), is_certain, "{count}");
         }
     }
@@ -933,9 +947,11 @@ mod tests {
     #[test]
     fn a_counter_that_begins_anew_and_is_soon_where_it_was_is_doubted_from_there() {
         let mut counter = counter_of(64, None, 1, false);
-        (0..100).for_each(|count| assert_eq!(counter.came(count, count, NOW), FrameNumber::At(count)));
-        (0..100).for_each(|count| assert_eq!(counter.came(count, 100, NOW), FrameNumber::At(count), "late, or again"));
-        assert_eq!(counter.came(100, 100, NOW), FrameNumber::At(100));
+        (0..100).for_each(|count| assert_eq!(counter.accept_count(count, count, NOW), FrameNumber::At(count)));
+        (0..100).for_each(|count| {
+            assert_eq!(counter.accept_count(count, 100, NOW), FrameNumber::At(count), "late, or again")
+        });
+        assert_eq!(counter.accept_count(100, 100, NOW), FrameNumber::At(100));
         assert!(counter.is_certain(99) && !counter.is_certain(100));
     }
 
@@ -947,7 +963,9 @@ mod tests {
             let mut counter = counter_of(16, Some(first), 1, false);
             let (mut next, mut now) = (0, NOW);
             let mut come = |counter: &mut FrameCounter, count: u64, now: Duration| {
-                let FrameNumber::At(number) = counter.came(count & 0xffff, next, now) else { panic!("no number") };
+                let FrameNumber::At(number) = counter.accept_count(count & 0xffff, next, now) else {
+                    panic!("no number")
+                };
                 next = number + 1;
                 number
             };
@@ -959,7 +977,7 @@ mod tests {
             for frame in 1800..2000 {
                 come(&mut counter, first + frame, now);
             }
-            counter.dropped(dropped, 2000);
+            counter.record_dropped(dropped, 2000);
             let count = if restarts { 0 } else { first + 2000 + dropped };
             let number = come(&mut counter, count, now);
             assert_eq!(counter.is_certain(number), !restarts, "{first} {dropped}: {number}");
@@ -975,10 +993,10 @@ mod tests {
             let first = if count == 676 { 64_022 } else { 57_810 };
             let mut counter = counter_of(16, Some(first), 1, false);
             for frame in 0..183 {
-                counter.came(first + frame, frame, NOW + Duration::from_millis(frame));
+                counter.accept_count(first + frame, frame, NOW + Duration::from_millis(frame));
             }
-            counter.dropped(dropped, 183);
-            let number = counter.came(count, 183, NOW + Duration::from_millis(200));
+            counter.record_dropped(dropped, 183);
+            let number = counter.accept_count(count, 183, NOW + Duration::from_millis(200));
             assert_eq!((number, counter.is_certain(2190)), (FrameNumber::At(2190), is_certain), "{count} {dropped}");
         }
     }
@@ -991,31 +1009,31 @@ mod tests {
         for frame in 0..100 {
             let at = NOW + Duration::from_millis(20) * frame;
             let at = if frame > 49 { NOW + Duration::from_secs(2) } else { at };
-            counter.came(frame.into(), frame.into(), at);
+            counter.accept_count(frame.into(), frame.into(), at);
         }
-        let number = counter.came(140, 100, NOW + Duration::from_millis(5400));
+        let number = counter.accept_count(140, 100, NOW + Duration::from_millis(5400));
         assert!(number == FrameNumber::At(140) && !counter.is_certain(140), "{number:?}");
     }
 
     #[test]
     fn what_a_camera_sends_again_is_no_reason_to_doubt() {
         let mut counter = FrameCounter::new(CounterRules::new(16, Trust::CAMERA));
-        (0..100).for_each(|count| assert_eq!(counter.came(count, count, NOW), FrameNumber::At(count)));
+        (0..100).for_each(|count| assert_eq!(counter.accept_count(count, count, NOW), FrameNumber::At(count)));
         // The host stood still for a while.
         let later = NOW + 2 * Trust::CAMERA.silence;
-        (50..100).for_each(|count| assert_eq!(counter.came(count, 100, later), FrameNumber::At(count)));
-        (0..4).for_each(|_| assert_eq!(counter.came(99, 100, later), FrameNumber::At(99)));
-        assert_eq!(counter.came(100, 100, later), FrameNumber::At(100));
-        assert!(counter.is_certain(100) && counter.restarts() == 0);
+        (50..100).for_each(|count| assert_eq!(counter.accept_count(count, 100, later), FrameNumber::At(count)));
+        (0..4).for_each(|_| assert_eq!(counter.accept_count(99, 100, later), FrameNumber::At(99)));
+        assert_eq!(counter.accept_count(100, 100, later), FrameNumber::At(100));
+        assert!(counter.is_certain(100) && counter.restart_count() == 0);
     }
 
     #[test]
     fn a_few_that_come_late_are_no_reason_to_doubt() {
         let mut counter = counter_of(64, None, 1, false);
-        (0..100).for_each(|count| assert_eq!(counter.came(count, count, NOW), FrameNumber::At(count)));
+        (0..100).for_each(|count| assert_eq!(counter.accept_count(count, count, NOW), FrameNumber::At(count)));
         [97, 98, 99, 100]
             .into_iter()
-            .for_each(|count| assert_eq!(counter.came(count, 100, NOW), FrameNumber::At(count)));
+            .for_each(|count| assert_eq!(counter.accept_count(count, 100, NOW), FrameNumber::At(count)));
         assert!(counter.is_certain(100));
     }
 
@@ -1023,10 +1041,10 @@ mod tests {
     fn a_narrow_counter_that_begins_anew_has_not_lost_what_it_would_be_ahead() {
         let mut counter = FrameCounter::new(CounterRules::new(16, Trust::CAMERA));
         (0..30_000).for_each(|number| {
-            counter.came(number, number, Duration::from_millis(10 * number));
+            counter.accept_count(number, number, Duration::from_millis(10 * number));
         });
         let later = Duration::from_millis(10 * 30_000) + Trust::CAMERA.silence;
-        let came: Vec<_> = (1..5).map(|count| counter.came(count, 30_000, later)).collect();
+        let came: Vec<_> = (1..5).map(|count| counter.accept_count(count, 30_000, later)).collect();
         assert_eq!(came[1..3], [FrameNumber::Stray, FrameNumber::At(30_000)]);
         assert!(!counter.is_certain(30_000));
     }
@@ -1039,8 +1057,8 @@ mod tests {
             let gap = if is_absolute { LARGEST_GAP_IN_TIME } else { LARGEST_GAP };
             for (at, raw) in raws.into_iter().enumerate() {
                 let (next, before) = (at as u64, counter.newest.map_or(0, |(_, number)| number));
-                let expected = counter.expects(raw, next);
-                let number = counter.came(raw, next, NOW * at as u32);
+                let expected = counter.expected_number(raw, next);
+                let number = counter.accept_count(raw, next, NOW * at as u32);
                 if let (Some(expected), FrameNumber::At(number)) = (expected, number) {
                     // The number differs where the counter has wrapped, or begun anew.
                     prop_assert!(expected >= next && (number == expected || !counter.is_certain(number)));

@@ -2,7 +2,7 @@
 
 use crate::file::{InputFile, file_error};
 use crate::pgm::has_ending;
-use crate::sigmf_files::{Container, file_names};
+use crate::sigmf_files::{Container, recording_file_names};
 use crate::{DeviceConfig, DeviceError, NpyConfig, PgmConfig, SigmfConfig, TiffConfig, VdifConfig, npy, tiff, vdif};
 use std::path::{Path, PathBuf};
 
@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 pub fn devices_for(inputs: &[PathBuf], looped: bool) -> Result<Vec<DeviceConfig>, DeviceError> {
     let mut devices: Vec<Guess> = Vec::new();
     for input in inputs {
-        match format_of(input)? {
+        match detect_format(input)? {
             Format::Sigmf => {
                 for (file, recording) in sigmf_recordings(input)? {
                     let config = SigmfConfig { file, recording, samples_per_fragment: None, looped };
@@ -27,15 +27,15 @@ pub fn devices_for(inputs: &[PathBuf], looped: bool) -> Result<Vec<DeviceConfig>
                     }
                 }
             }
-            Format::Vdif => devices.extend(vdif::threads(input)?.into_iter().map(|thread| {
+            Format::Vdif => devices.extend(vdif::recording_threads(input)?.into_iter().map(|thread| {
                 let (file, thread) = (input.clone(), Some(thread));
                 Guess::Whole(VdifConfig { file, thread, sample_rate: None, rate: None, looped }.into())
             })),
-            Format::Pgm => match devices.iter_mut().find_map(Guess::images) {
+            Format::Pgm => match devices.iter_mut().find_map(Guess::as_images_mut) {
                 Some(images) => images.files.push(input.clone()),
                 None => devices.push(Guess::Images(PgmConfig { files: vec![input.clone()], rate: None, looped })),
             },
-            Format::Tiff => match devices.iter_mut().find_map(Guess::stacks) {
+            Format::Tiff => match devices.iter_mut().find_map(Guess::as_stacks_mut) {
                 Some(stacks) => stacks.files.push(input.clone()),
                 None => devices.push(Guess::Stacks(TiffConfig { files: vec![input.clone()], rate: None, looped })),
             },
@@ -49,8 +49,10 @@ pub fn devices_for(inputs: &[PathBuf], looped: bool) -> Result<Vec<DeviceConfig>
 
 /// Returns the recordings that a SigMF file stands for: the file of each, and its name in an archive or collection.
 fn sigmf_recordings(input: &Path) -> Result<Vec<(PathBuf, Option<String>)>, DeviceError> {
-    let Some(container) = Container::of(input) else { return Ok(vec![(file_names(input).0, None)]) };
-    let names = container.recordings(input)?;
+    let Some(container) = Container::from_file_name(input) else {
+        return Ok(vec![(recording_file_names(input).0, None)]);
+    };
+    let names = container.recording_names(input)?;
     if names.is_empty() {
         return Err(DeviceError::Empty { file: input.to_owned() });
     }
@@ -66,11 +68,11 @@ enum Guess {
 }
 
 impl Guess {
-    fn images(&mut self) -> Option<&mut PgmConfig> {
+    fn as_images_mut(&mut self) -> Option<&mut PgmConfig> {
         if let Self::Images(images) = self { Some(images) } else { None }
     }
 
-    fn stacks(&mut self) -> Option<&mut TiffConfig> {
+    fn as_stacks_mut(&mut self) -> Option<&mut TiffConfig> {
         if let Self::Stacks(stacks) = self { Some(stacks) } else { None }
     }
 
@@ -91,7 +93,7 @@ enum Format {
     Npy,
 }
 
-fn format_of(path: &Path) -> Result<Format, DeviceError> {
+fn detect_format(path: &Path) -> Result<Format, DeviceError> {
     let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or_default().to_ascii_lowercase();
     match ending.as_str() {
         "sigmf-meta" | "sigmf-data" | "sigmf" | "sigmf-collection" => return Ok(Format::Sigmf),
@@ -101,7 +103,7 @@ fn format_of(path: &Path) -> Result<Format, DeviceError> {
         "npy" => return Ok(Format::Npy),
         _ => {}
     }
-    if !path.exists() && file_names(path).0.exists() {
+    if !path.exists() && recording_file_names(path).0.exists() {
         return Ok(Format::Sigmf);
     }
     let is_directory = std::fs::metadata(path).map_err(|error| file_error("looking at", path, error))?.is_dir();
@@ -122,7 +124,7 @@ fn format_of_directory(path: &Path) -> Result<Option<Format>, DeviceError> {
 /// Returns the format that a file's first bytes show.
 fn format_of_content(path: &Path) -> Result<Option<Format>, DeviceError> {
     let file = InputFile::open(path)?;
-    Ok(match file.head(6)?[..] {
+    Ok(match file.read_head(6)?[..] {
         [b'P', b'5', separator, ..] if separator.is_ascii_whitespace() => Some(Format::Pgm),
         [b'I', b'I', 42 | 43, 0, ..] | [b'M', b'M', 0, 42 | 43, ..] => Some(Format::Tiff),
         ref head if head == npy::MAGIC => Some(Format::Npy),
@@ -144,7 +146,7 @@ mod tests {
     }
 
     fn options<T: crate::DeviceKind>(device: &DeviceConfig) -> &T {
-        device.options().unwrap_or_else(|| panic!("{device:?}"))
+        device.options_as().unwrap_or_else(|| panic!("{device:?}"))
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Kinds of devices: the options, checks and constructor of each, registered under a name.
 //!
-//! A kind is a type of options that implements [`DeviceOptions`] and [`DeviceKind`], and one call of [`register`]. The
+//! A kind is a type of options that implements [`DeviceOptions`] and [`DeviceKind`], and one call of [`register_kind`]. The
 //! rest of the program asks the options and knows no kind by name.
 
 use crate::{Acquisition, Copies, Description, Device, DeviceError};
@@ -17,17 +17,17 @@ use thalweg_wire::SourceId;
 ///
 /// Most methods have defaults, those of a device that is asked for its fragments and reads no file.
 pub trait DeviceOptions: AnyOptions {
-    /// Opens the device, by this adapter if it drives [one](Self::driven_port).
+    /// Opens the device, by this adapter if it drives [one](Self::driven_port_address).
     ///
     /// # Errors
     /// An option makes no sense, or the device cannot be opened.
-    fn open(&self, adapter: Option<&Adapter>) -> Result<OpenDevice, DeviceError>;
+    fn open_device(&self, adapter: Option<&Adapter>) -> Result<OpenDevice, DeviceError>;
 
     /// Checks what can be checked without opening the device.
     ///
     /// # Errors
     /// An option makes no sense.
-    fn check(&self) -> Result<(), DeviceError> {
+    fn check_options(&self) -> Result<(), DeviceError> {
         Ok(())
     }
 
@@ -37,34 +37,34 @@ pub trait DeviceOptions: AnyOptions {
     }
 
     /// Returns whether the device gives its frames time stamps.
-    fn has_times(&self) -> bool {
+    fn has_timestamps(&self) -> bool {
         true
     }
 
     /// Returns the length of the longest payload in bytes, or `None` if it is not known before the device is opened.
-    fn longest(&self) -> Option<u64> {
+    fn longest_payload_bytes(&self) -> Option<u64> {
         None
     }
 
     /// Returns whether every payload is as long as the longest, and there is always another one.
-    fn is_steady(&self) -> bool {
+    fn is_steady_stream(&self) -> bool {
         false
     }
 
     /// Returns the files that the device reads. [`device_paths!`](crate::device_paths) implements this and
-    /// [`paths_mut`](Self::paths_mut).
-    fn paths(&self) -> &[PathBuf] {
+    /// [`input_paths_mut`](Self::input_paths_mut).
+    fn input_paths(&self) -> &[PathBuf] {
         &[]
     }
 
-    /// Returns the [files](Self::paths), to resolve relative names.
-    fn paths_mut(&mut self) -> &mut [PathBuf] {
+    /// Returns the [files](Self::input_paths), to resolve relative names.
+    fn input_paths_mut(&mut self) -> &mut [PathBuf] {
         &mut []
     }
 
     /// Returns the part after the kind in the device's address: `GV01` of `gige:GV01`.
-    fn place(&self) -> String {
-        self.paths().iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ")
+    fn address_place(&self) -> String {
+        self.input_paths().iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ")
     }
 
     /// Returns whether a search of this host and its networks finds such a device where it is there.
@@ -73,7 +73,7 @@ pub trait DeviceOptions: AnyOptions {
     }
 
     /// Returns the address of the port if the device is received through an adapter that the node drives itself.
-    fn driven_port(&self) -> Option<&str> {
+    fn driven_port_address(&self) -> Option<&str> {
         None
     }
 
@@ -83,10 +83,10 @@ pub trait DeviceOptions: AnyOptions {
     }
 
     /// Sets the source that a model plays, unless it was configured with one: the sources of one run then differ.
-    fn set_source(&mut self, _source: SourceId) {}
+    fn set_default_source(&mut self, _source: SourceId) {}
 
     /// Returns the source whose payloads the device takes copies of, if it does.
-    fn observed(&self) -> Option<Observed<'_>> {
+    fn observed_source(&self) -> Option<Observed<'_>> {
         None
     }
 
@@ -94,7 +94,7 @@ pub trait DeviceOptions: AnyOptions {
     ///
     /// # Errors
     /// The device observes no other, or cannot use such payloads.
-    fn observe(
+    fn open_observer(
         &self,
         _observed: &Description,
         _reorders: u32,
@@ -105,12 +105,12 @@ pub trait DeviceOptions: AnyOptions {
     }
 
     /// Returns the names of the numbers in each fragment, by which conditions refer to them, if it is a row of numbers.
-    fn features(&self) -> Option<Vec<String>> {
+    fn feature_names(&self) -> Option<Vec<String>> {
         None
     }
 }
 
-/// Methods [`paths`](DeviceOptions::paths) and [`paths_mut`](DeviceOptions::paths_mut) of options with a field
+/// Methods [`input_paths`](DeviceOptions::input_paths) and [`input_paths_mut`](DeviceOptions::input_paths_mut) of options with a field
 /// `file: PathBuf`, or `files: Vec<PathBuf>`: `device_paths!(file);` in the implementation of [`DeviceOptions`].
 #[macro_export]
 macro_rules! device_paths {
@@ -121,11 +121,11 @@ macro_rules! device_paths {
         $crate::device_paths!(files, Vec::as_slice, Vec::as_mut_slice);
     };
     ($field:ident, $paths:path, $paths_mut:path) => {
-        fn paths(&self) -> &[std::path::PathBuf] {
+        fn input_paths(&self) -> &[std::path::PathBuf] {
             $paths(&self.$field)
         }
 
-        fn paths_mut(&mut self) -> &mut [std::path::PathBuf] {
+        fn input_paths_mut(&mut self) -> &mut [std::path::PathBuf] {
             $paths_mut(&mut self.$field)
         }
     };
@@ -140,7 +140,7 @@ pub trait DeviceKind: DeviceOptions + Clone + PartialEq + Serialize + Deserializ
     const ADDRESS: Option<&'static str> = None;
 
     /// Creates the options of the device at a place, the part after the kind in an [`ADDRESS`](Self::ADDRESS).
-    fn at(_place: &str) -> Option<Self> {
+    fn from_address_place(_place: &str) -> Option<Self> {
         None
     }
 }
@@ -166,16 +166,16 @@ pub struct Observed<'a> {
 /// Operations on options of any type, for every type of options.
 pub trait AnyOptions: Any + Debug + Send + Sync {
     /// Returns the name of the kind.
-    fn kind(&self) -> &str;
+    fn kind_name(&self) -> &str;
 
     /// Returns the options as those of their type.
     fn as_any(&self) -> &dyn Any;
 
     /// Returns a copy.
-    fn boxed(&self) -> Box<dyn DeviceOptions>;
+    fn clone_boxed(&self) -> Box<dyn DeviceOptions>;
 
     /// Returns whether the options are of the same kind, and equal.
-    fn equals(&self, other: &dyn DeviceOptions) -> bool;
+    fn equals_options(&self, other: &dyn DeviceOptions) -> bool;
 
     /// Returns the options as a table of a topology file, without the kind.
     ///
@@ -185,7 +185,7 @@ pub trait AnyOptions: Any + Debug + Send + Sync {
 }
 
 impl<T: DeviceKind> AnyOptions for T {
-    fn kind(&self) -> &str {
+    fn kind_name(&self) -> &str {
         T::NAME
     }
 
@@ -193,11 +193,11 @@ impl<T: DeviceKind> AnyOptions for T {
         self
     }
 
-    fn boxed(&self) -> Box<dyn DeviceOptions> {
+    fn clone_boxed(&self) -> Box<dyn DeviceOptions> {
         Box::new(self.clone())
     }
 
-    fn equals(&self, other: &dyn DeviceOptions) -> bool {
+    fn equals_options(&self, other: &dyn DeviceOptions) -> bool {
         other.as_any().downcast_ref::<T>() == Some(self)
     }
 
@@ -216,12 +216,12 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
-    pub(crate) const fn of<T: DeviceKind>() -> Self {
+    pub(crate) const fn for_kind<T: DeviceKind>() -> Self {
         Self {
             name: T::NAME,
             address: T::ADDRESS,
             read: |table| Ok(Box::new(table.try_into::<T>()?)),
-            at: |place| T::at(place).map(|options| Box::new(options) as Box<dyn DeviceOptions>),
+            at: |place| T::from_address_place(place).map(|options| Box::new(options) as Box<dyn DeviceOptions>),
         }
     }
 }
@@ -230,19 +230,19 @@ static REGISTERED: RwLock<Vec<Entry>> = RwLock::new(Vec::new());
 
 /// Registers a kind of device in this process: from now on topology files may name it. A kind of this name that was
 /// registered before stays.
-pub fn register<T: DeviceKind>() {
-    if !all().iter().any(|entry| entry.name == T::NAME) {
-        REGISTERED.write().unwrap_or_else(PoisonError::into_inner).push(Entry::of::<T>());
+pub fn register_kind<T: DeviceKind>() {
+    if !all_entries().iter().any(|entry| entry.name == T::NAME) {
+        REGISTERED.write().unwrap_or_else(PoisonError::into_inner).push(Entry::for_kind::<T>());
     }
 }
 
 /// Returns the names of all kinds, those that are built in first.
-pub fn kinds() -> Vec<&'static str> {
-    all().iter().map(|entry| entry.name).collect()
+pub fn kind_names() -> Vec<&'static str> {
+    all_entries().iter().map(|entry| entry.name).collect()
 }
 
 /// Returns all kinds.
-pub(crate) fn all() -> Vec<Entry> {
+pub(crate) fn all_entries() -> Vec<Entry> {
     let registered = REGISTERED.read().unwrap_or_else(PoisonError::into_inner);
     crate::recordings::KINDS.iter().chain(registered.iter()).copied().collect()
 }

@@ -27,12 +27,12 @@ impl Layout {
         stored: Option<StoredType>,
         shape: Option<&[u64]>,
     ) -> Result<Self, DeviceError> {
-        let (bytes, shape) = record_of(record.map(|record| record.0), stored, shape)?;
+        let (bytes, shape) = record_layout(record.map(|record| record.0), stored, shape)?;
         let bytes = usize::try_from(bytes)
             .ok()
             .filter(|bytes| (1..=MAX_PAYLOAD).contains(bytes))
             .ok_or(DeviceError::Setting { option: "record", value: bytes, expected: "from 1 byte to 1 GiB" })?;
-        let array = stored.zip(shape).map(|(stored, shape)| stored.array(shape));
+        let array = stored.zip(shape).map(|(stored, shape)| stored.payload_layout(shape));
         let (payload_type, shape) = array.map_or((PayloadType::RAW, None), |(kind, shape)| (kind, Some(shape)));
         Ok(Self { bytes, payload_type, shape, stored })
     }
@@ -45,13 +45,13 @@ impl Layout {
     }
 
     /// Returns a note for the user on records from that file, if there is anything to know.
-    pub fn note(&self, from: &Path) -> Option<String> {
-        self.stored.and_then(|stored| stored.note(from))
+    pub fn byte_order_note(&self, from: &Path) -> Option<String> {
+        self.stored.and_then(|stored| stored.byte_order_note(from))
     }
 }
 
 /// Returns the number of bytes in a record, and its axes if it is an array.
-fn record_of(
+fn record_layout(
     record: Option<u64>,
     stored: Option<StoredType>,
     shape: Option<&[u64]>,
@@ -66,16 +66,18 @@ fn record_of(
         (None, Some(_), _) => {
             Err(option_error("shape", "what the elements are is not said: add type, such as type = \"i16\""))
         }
-        (Some(StoredType { element, .. }), None, Some(record)) => match record.is_multiple_of(element.size() as u64) {
-            true => Ok((record, Some(vec![record / element.size() as u64]))),
-            false => Err(option_error("record", format!("{record} bytes are not a whole number of {element}"))),
-        },
+        (Some(StoredType { element, .. }), None, Some(record)) => {
+            match record.is_multiple_of(element.element_bytes() as u64) {
+                true => Ok((record, Some(vec![record / element.element_bytes() as u64]))),
+                false => Err(option_error("record", format!("{record} bytes are not a whole number of {element}"))),
+            }
+        }
         (Some(StoredType { element, .. }), Some(shape), record) => {
             if shape.is_empty() || shape.len() > MAX_AXES || shape.contains(&0) {
                 let problem = format!("{shape:?}: it must have 1 to {MAX_AXES} lengths, each at least 1");
                 return Err(option_error("shape", problem));
             }
-            match (element.bytes_of(shape), record) {
+            match (element.array_bytes(shape), record) {
                 (Some(bytes), None) => Ok((bytes, Some(shape.to_vec()))),
                 (Some(bytes), Some(record)) if bytes == record => Ok((bytes, Some(shape.to_vec()))),
                 (Some(bytes), Some(record)) => Err(option_error(

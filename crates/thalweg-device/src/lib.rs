@@ -103,7 +103,7 @@ mod vdif;
 
 pub use absence::Absence;
 pub use acquisition::{Acquired, Acquisition, AsAcquisition, Buffer, Frame, FrameOrder, InTurn};
-pub use adc::{model_adc, payload_len};
+pub use adc::{model_adc, model_payload_len};
 pub use by_time::{Beat, BeatCounts, Beats, Numbered};
 pub use clock::TaiClock;
 pub use config::DeviceConfig;
@@ -111,9 +111,9 @@ pub use counter::Counter;
 pub use device_clock::DeviceClock;
 pub use error::DeviceError;
 pub use frame_counter::{CounterRules, FrameCounter, FrameNumber, Trust};
-pub use gaps::gaps_text;
+pub use gaps::describe_gaps;
 pub use guess::devices_for;
-pub use kind::{AnyOptions, DeviceKind, DeviceOptions, Observed, OpenDevice, kinds, register};
+pub use kind::{AnyOptions, DeviceKind, DeviceOptions, Observed, OpenDevice, kind_names, register_kind};
 pub use layout::Layout;
 pub use on_time::OnTime;
 pub use rate::Rate;
@@ -121,7 +121,7 @@ pub use reassembly::Reassembly;
 pub use recordings::{ModelAdcConfig, NpyConfig, PgmConfig, RawConfig, SigmfConfig, TiffConfig, VdifConfig};
 pub use stored::StoredType;
 pub use tap::{Copied, Copies, Next, tap_acquisition, tap_device};
-pub use vdif::{VdifFrame, vdif_rate};
+pub use vdif::{VdifFrame, checked_vdif_rate};
 
 use serde::{Deserialize, Serialize};
 use std::fmt::Debug;
@@ -137,40 +137,40 @@ pub const MAX_AXES: usize = 8;
 
 /// Producer of fragments that is asked for each. One device belongs to one source node's hot thread.
 ///
-/// The caller gives each event in turn, without leaving one out, to either [`fill`](Self::fill) or
-/// [`skip`](Self::skip). The first event it gives, whatever its number, is the recording's first record.
+/// The caller gives each event in turn, without leaving one out, to either [`fill_payload`](Self::fill_payload) or
+/// [`skip_fragment`](Self::skip_fragment). The first event it gives, whatever its number, is the recording's first record.
 pub trait Device: Debug + Send {
     /// Returns the description of the data that the device produces, for the run's `run.json`.
     fn description(&self) -> &Description;
 
     /// Returns the length of the longest payload that the device will ever produce, in bytes; at most [`MAX_PAYLOAD`].
-    fn max_payload(&self) -> usize;
+    fn max_payload_bytes(&self) -> usize;
 
     /// Returns the contents of a recording; `None` for other devices.
-    fn contents(&self) -> Option<Contents> {
+    fn recording_contents(&self) -> Option<Contents> {
         None
     }
 
     /// Returns the length of the next fragment's payload, in bytes; `None` when the recording is over. It may be 0: the
     /// recording has a gap there (status `missing`).
-    fn next_len(&mut self) -> Option<usize>;
+    fn next_payload_len(&mut self) -> Option<usize>;
 
     /// Returns a key of the payload's content. Two events with the same key have the same payload bytes: a slot that
     /// still holds them need not be filled again, as with the ring of a DMA engine. `None`: always fill.
     fn content_key(&self, event: EventId) -> Option<u64>;
 
-    /// Writes the next fragment's payload, that of `event`; `payload` is [`next_len`](Self::next_len) bytes long.
+    /// Writes the next fragment's payload, that of `event`; `payload` is [`next_payload_len`](Self::next_payload_len) bytes long.
     ///
     /// # Errors
     /// The recording is over or cannot be read, or `payload` has another length. The device's position is unchanged.
-    fn fill(&mut self, event: EventId, payload: &mut [u8]) -> Result<Filled, DeviceError>;
+    fn fill_payload(&mut self, event: EventId, payload: &mut [u8]) -> Result<Filled, DeviceError>;
 
     /// Advances past the next fragment, that of `event`, without writing it: it is in place already (its
     /// [`content_key`](Self::content_key) is that of the slot), or is dropped. Returns what `fill` would.
     ///
     /// # Panics
-    /// The recording is over ([`next_len`](Self::next_len) returns `None`).
-    fn skip(&mut self, event: EventId) -> Filled;
+    /// The recording is over ([`next_payload_len`](Self::next_payload_len) returns `None`).
+    fn skip_fragment(&mut self, event: EventId) -> Filled;
 }
 
 /// Contents of a recording.
@@ -216,7 +216,7 @@ pub struct Description {
     /// Kind of the device: `model-adc`, `sigmf`, `vdif`, `pgm`, `tiff`, `npy`, `raw`, `gige`, `edu`, `nvme`, `stream`,
     /// `v4l2`, `comedi`, `dma`, `fit`, `udp-` and a format, or a kind that another crate registers.
     pub kind: String,
-    /// Name of the payload type, as [`PayloadType::name`].
+    /// Name of the payload type, as [`PayloadType::type_name`].
     pub payload_type: String,
     /// True if the data are made by a model, not measured.
     pub simulated: bool,
@@ -320,11 +320,11 @@ pub struct Description {
 /// # Errors
 /// The device has a pace of its own, an option makes no sense, or the recording cannot be read, is empty, or does not
 /// have the expected format.
-pub fn open(config: &DeviceConfig) -> Result<Box<dyn Device>, DeviceError> {
+pub fn open_device(config: &DeviceConfig) -> Result<Box<dyn Device>, DeviceError> {
     if !config.is_acquisition()
-        && let OpenDevice::Device(device) = config.open(None)?
+        && let OpenDevice::Device(device) = config.open_device(None)?
     {
         return Ok(device);
     }
-    Err(DeviceError::WorksByItself(config.kind().to_owned()))
+    Err(DeviceError::WorksByItself(config.kind_name().to_owned()))
 }

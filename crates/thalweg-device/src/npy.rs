@@ -17,9 +17,9 @@ pub(crate) const MAGIC: &[u8; 6] = b"\x93NUMPY";
 const MAX_HEADER: usize = 10_000;
 
 /// Opens the array and checks that it is complete.
-pub(crate) fn open(config: &NpyConfig) -> Result<Replay<Npy>, DeviceError> {
+pub(crate) fn open_array(config: &NpyConfig) -> Result<Replay<Npy>, DeviceError> {
     let file = InputFile::open(&config.file)?;
-    let Header { stored, shape, data_at } = Header::read(&file)?;
+    let Header { stored, shape, data_at } = Header::read_header(&file)?;
     let path = &config.file;
     let [fragments, axes @ ..] = &shape[..] else {
         return Err(header_error(path, 0, "shape", "()", "of at least two axes: the first counts fragments"));
@@ -31,7 +31,7 @@ pub(crate) fn open(config: &NpyConfig) -> Result<Replay<Npy>, DeviceError> {
     if shape.len() > MAX_AXES + 1 {
         return Err(header_error(path, 0, "shape", &format!("{shape:?}"), "of at most 9 axes"));
     }
-    let size = stored.element.bytes_of(axes).filter(|size| (1..=MAX_PAYLOAD as u64).contains(size));
+    let size = stored.element.array_bytes(axes).filter(|size| (1..=MAX_PAYLOAD as u64).contains(size));
     let Some(size) = size.and_then(|size| usize::try_from(size).ok()) else {
         let expected = "such that a fragment has 1 byte to 1 GiB";
         return Err(header_error(path, 0, "shape", &format!("{shape:?}"), expected));
@@ -51,15 +51,15 @@ pub(crate) fn open(config: &NpyConfig) -> Result<Replay<Npy>, DeviceError> {
             return Err(DeviceError::Truncated { file, at: data_at, what: "the array", needed, left });
         }
     }
-    let (payload_type, axes) = stored.array(axes.to_vec());
+    let (payload_type, axes) = stored.payload_layout(axes.to_vec());
     let description = Description {
         kind: "npy".to_owned(),
-        payload_type: payload_type.name().to_owned(),
+        payload_type: payload_type.type_name().to_owned(),
         shape: Some(axes),
         fragment_rate: config.rate.map(|rate| rate.hertz()),
         record_bytes: Some(size as u64),
         file: Some(config.file.display().to_string()),
-        notes: stored.note(&config.file).into_iter().collect(),
+        notes: stored.byte_order_note(&config.file).into_iter().collect(),
         ..Default::default()
     };
     let records = *fragments;
@@ -79,7 +79,7 @@ pub(crate) struct Npy {
 }
 
 impl Recording for Npy {
-    fn records(&self) -> u64 {
+    fn record_count(&self) -> u64 {
         self.records
     }
 
@@ -87,18 +87,18 @@ impl Recording for Npy {
         self.size
     }
 
-    fn filled(&self, record: u64) -> Filled {
-        self.clock.filled(record, self.payload_type)
+    fn header_values(&self, record: u64) -> Filled {
+        self.clock.header_values(record, self.payload_type)
     }
 
-    fn read(&mut self, record: u64, payload: &mut [u8]) -> Result<(), DeviceError> {
+    fn read_payload(&mut self, record: u64, payload: &mut [u8]) -> Result<(), DeviceError> {
         self.file.read_at(self.data_at + record * self.size as u64, payload)?;
         self.stored.to_little_endian(payload);
         Ok(())
     }
 
     fn pass_nanos(&self) -> u64 {
-        self.clock.nanos(self.records)
+        self.clock.record_nanos(self.records)
     }
 }
 
@@ -112,14 +112,14 @@ struct Header {
 }
 
 impl Header {
-    fn read(file: &InputFile) -> Result<Self, DeviceError> {
+    fn read_header(file: &InputFile) -> Result<Self, DeviceError> {
         // The length covers the longest prefix: magic, version, length.
-        Self::parse(file.path(), &file.head(12 + MAX_HEADER)?)
+        Self::parse_header(file.path(), &file.read_head(12 + MAX_HEADER)?)
     }
 
-    fn parse(path: &Path, bytes: &[u8]) -> Result<Self, DeviceError> {
+    fn parse_header(path: &Path, bytes: &[u8]) -> Result<Self, DeviceError> {
         let (text_at, text) = header_text(path, bytes)?;
-        let literal = Literal::parse(text).map_err(|at| {
+        let literal = Literal::parse_literal(text).map_err(|at| {
             let found = format!("\"{}\"", text[at..].escape_ascii());
             let expected = "a Python dictionary, as numpy.save writes it";
             header_error(path, text_at + at, "the header", &found, expected)
@@ -127,13 +127,13 @@ impl Header {
         let Literal::Dict(entries) = &literal else {
             return Err(header_error(path, text_at, "the header", "no dictionary", "a Python dictionary"));
         };
-        let descr = entry(entries, "descr");
-        let stored = descr.and_then(stored_type).ok_or_else(|| {
+        let descr = find_entry(entries, "descr");
+        let stored = descr.and_then(element_type).ok_or_else(|| {
             let found = descr.map_or("missing".into(), |value| format!("{value:?}"));
             let expected = "a type of numbers of 1 to 8 bytes, or of complex numbers";
             header_error(path, text_at, "descr", &found, expected)
         })?;
-        match entry(entries, "fortran_order") {
+        match find_entry(entries, "fortran_order") {
             Some(Literal::Bool(false)) => {}
             Some(Literal::Bool(true)) => {
                 let expected = "False: fragments do not lie one after the other; save numpy.ascontiguousarray(array)";
@@ -141,7 +141,7 @@ impl Header {
             }
             _ => return Err(header_error(path, text_at, "fortran_order", "missing", "True or False")),
         }
-        let shape: Option<Vec<u64>> = match entry(entries, "shape") {
+        let shape: Option<Vec<u64>> = match find_entry(entries, "shape") {
             Some(Literal::Tuple(values)) => values.iter().map(Literal::as_number).collect(),
             _ => None,
         };
@@ -175,14 +175,14 @@ fn header_error(path: &Path, at: usize, field: &'static str, found: &str, expect
     DeviceError::Header { file: path.to_owned(), at: at as u64, field, found, expected }
 }
 
-fn entry<'a>(entries: &'a [(String, Literal)], name: &str) -> Option<&'a Literal> {
+fn find_entry<'a>(entries: &'a [(String, Literal)], name: &str) -> Option<&'a Literal> {
     entries.iter().find(|(key, _)| key == name).map(|(_, value)| value)
 }
 
 /// Returns the type of the elements of a `descr`: `'<f4'`, or two fields of one type of whole numbers.
-fn stored_type(descr: &Literal) -> Option<StoredType> {
+fn element_type(descr: &Literal) -> Option<StoredType> {
     match descr {
-        Literal::Text(name) => simple_type(name),
+        Literal::Text(name) => parse_simple_type(name),
         Literal::Tuple(fields) => {
             let [real, imaginary] = &fields[..] else { return None };
             let (real, imaginary) = (field_type(real)?, field_type(imaginary)?);
@@ -198,11 +198,11 @@ fn stored_type(descr: &Literal) -> Option<StoredType> {
 fn field_type(field: &Literal) -> Option<StoredType> {
     let Literal::Tuple(parts) = field else { return None };
     let [Literal::Text(_), Literal::Text(name)] = &parts[..] else { return None };
-    simple_type(name)
+    parse_simple_type(name)
 }
 
 /// Parses a type such as `<f4`: byte order, kind, bytes of an element.
-fn simple_type(name: &str) -> Option<StoredType> {
+fn parse_simple_type(name: &str) -> Option<StoredType> {
     let big_endian = match name.chars().next()? {
         '<' | '|' => false,
         '>' => true,
@@ -239,10 +239,10 @@ enum Literal {
 
 impl Literal {
     /// Parses all of `text` as one literal, or returns the offset at which it is not one.
-    fn parse(text: &[u8]) -> Result<Self, usize> {
+    fn parse_literal(text: &[u8]) -> Result<Self, usize> {
         let mut parser = Parser { text, at: 0 };
-        let literal = parser.literal(0).ok_or(parser.at)?;
-        parser.space();
+        let literal = parser.parse_value(0).ok_or(parser.at)?;
+        parser.skip_space();
         if parser.at == text.len() { Ok(literal) } else { Err(parser.at) }
     }
 
@@ -257,62 +257,67 @@ struct Parser<'a> {
 }
 
 impl Parser<'_> {
-    fn space(&mut self) {
+    fn skip_space(&mut self) {
         self.at += self.text[self.at..].iter().take_while(|byte| byte.is_ascii_whitespace()).count();
     }
 
     /// Skips `word` and returns true, if that comes next.
-    fn takes(&mut self, word: &str) -> bool {
-        self.space();
+    fn skip_word(&mut self, word: &str) -> bool {
+        self.skip_space();
         let there = self.text[self.at..].starts_with(word.as_bytes());
         self.at += if there { word.len() } else { 0 };
         there
     }
 
     /// Parses a literal nested `depth` levels deep.
-    fn literal(&mut self, depth: usize) -> Option<Literal> {
-        self.space();
+    fn parse_value(&mut self, depth: usize) -> Option<Literal> {
+        self.skip_space();
         match self.text.get(self.at)? {
             _ if depth > 4 => None,
-            b'\'' | b'"' => self.string().map(Literal::Text),
+            b'\'' | b'"' => self.parse_string().map(Literal::Text),
             b'0'..=b'9' => {
                 let digits = self.text[self.at..].iter().take_while(|byte| byte.is_ascii_digit()).count();
                 let number = std::str::from_utf8(&self.text[self.at..self.at + digits]).ok()?.parse().ok()?;
                 self.at += digits;
                 Some(Literal::Number(number))
             }
-            b'(' => self.row("(", ")", |parser| parser.literal(depth + 1)).map(Literal::Tuple),
-            b'[' => self.row("[", "]", |parser| parser.literal(depth + 1)).map(Literal::Tuple),
-            b'{' => self.row("{", "}", |parser| parser.entry(depth + 1)).map(Literal::Dict),
-            _ if self.takes("True") => Some(Literal::Bool(true)),
-            _ if self.takes("False") => Some(Literal::Bool(false)),
+            b'(' => self.parse_items("(", ")", |parser| parser.parse_value(depth + 1)).map(Literal::Tuple),
+            b'[' => self.parse_items("[", "]", |parser| parser.parse_value(depth + 1)).map(Literal::Tuple),
+            b'{' => self.parse_items("{", "}", |parser| parser.parse_entry(depth + 1)).map(Literal::Dict),
+            _ if self.skip_word("True") => Some(Literal::Bool(true)),
+            _ if self.skip_word("False") => Some(Literal::Bool(false)),
             _ => None,
         }
     }
 
     /// Parses an entry of a dictionary, whose value is nested `depth` levels deep.
-    fn entry(&mut self, depth: usize) -> Option<(String, Literal)> {
-        self.space();
-        let key = self.string()?;
-        self.takes(":").then_some(())?;
-        Some((key, self.literal(depth)?))
+    fn parse_entry(&mut self, depth: usize) -> Option<(String, Literal)> {
+        self.skip_space();
+        let key = self.parse_string()?;
+        self.skip_word(":").then_some(())?;
+        Some((key, self.parse_value(depth)?))
     }
 
     /// Parses items with commas between; a trailing comma is allowed.
-    fn row<T>(&mut self, open: &str, close: &str, mut item: impl FnMut(&mut Self) -> Option<T>) -> Option<Vec<T>> {
-        self.takes(open).then_some(())?;
+    fn parse_items<T>(
+        &mut self,
+        open: &str,
+        close: &str,
+        mut item: impl FnMut(&mut Self) -> Option<T>,
+    ) -> Option<Vec<T>> {
+        self.skip_word(open).then_some(())?;
         let mut items = Vec::new();
-        while !self.takes(close) {
+        while !self.skip_word(close) {
             items.push(item(self)?);
-            if !self.takes(",") {
-                return self.takes(close).then_some(items);
+            if !self.skip_word(",") {
+                return self.skip_word(close).then_some(items);
             }
         }
         Some(items)
     }
 
     /// Parses text in quotes, without escapes.
-    fn string(&mut self) -> Option<String> {
+    fn parse_string(&mut self) -> Option<String> {
         let quote = *self.text.get(self.at).filter(|byte| matches!(byte, b'\'' | b'"'))?;
         let inside = &self.text[self.at + 1..];
         let end = inside.iter().position(|byte| *byte == quote)?;
@@ -353,17 +358,17 @@ mod tests {
         let data: Vec<u8> = (0..6i16).flat_map(i16::to_be_bytes).collect();
         for version in [1, 2, 3] {
             let (_dir, config) = array(&saved(version, header, &data));
-            let mut device = open(&NpyConfig { rate: Rate::new(4.0), ..config }).unwrap();
+            let mut device = open_array(&NpyConfig { rate: Rate::new(4.0), ..config }).unwrap();
             let description = device.description();
             assert_eq!((description.payload_type.as_str(), description.records), ("samples-i16", Some(2)));
             assert_eq!(description.shape, Some(vec![1, 3]));
             assert!(description.notes[0].contains("array.npy: i16 is big-endian"), "{:?}", description.notes);
             let mut payload = [0; 6];
-            device.fill(EventId(0), &mut payload).unwrap();
+            device.fill_payload(EventId(0), &mut payload).unwrap();
             assert_eq!(payload, [0, 0, 1, 0, 2, 0]);
-            let filled = device.fill(EventId(1), &mut payload).unwrap();
+            let filled = device.fill_payload(EventId(1), &mut payload).unwrap();
             assert_eq!((payload, filled.timestamp), ([3, 0, 4, 0, 5, 0], Some(TaiNanos(250_000_000))));
-            assert_eq!(device.next_len(), None);
+            assert_eq!(device.next_payload_len(), None);
         }
     }
 
@@ -371,7 +376,7 @@ mod tests {
     fn types_are_those_of_numpy() {
         let of = |descr: &str| {
             let header = format!("{{'descr': {descr}, 'fortran_order': False, 'shape': (1, 2)}}\n");
-            Header::parse(Path::new("x"), &saved(1, &header, b"")).map(|header| header.stored.to_string())
+            Header::parse_header(Path::new("x"), &saved(1, &header, b"")).map(|header| header.stored.to_string())
         };
         for (descr, name) in [
             ("'|u1'", "u8"),
@@ -389,7 +394,7 @@ mod tests {
 
     #[test]
     fn errors_name_the_field_and_what_to_do() {
-        let refused = |bytes: &[u8]| open(&array(bytes).1).unwrap_err().to_string();
+        let refused = |bytes: &[u8]| open_array(&array(bytes).1).unwrap_err().to_string();
         let with = |order: &str, shape: &str, data: usize| {
             let header = format!("{{'descr': '<f4', 'fortran_order': {order}, 'shape': {shape}}}\n");
             refused(&saved(1, &header, &vec![0; data]))
@@ -422,7 +427,7 @@ mod tests {
             junk in proptest::collection::vec(any::<u8>(), 0..20),
         ) {
             for bytes in [saved(version, &text, &junk), junk] {
-                if let Ok(header) = Header::parse(&PathBuf::from("x"), &bytes) {
+                if let Ok(header) = Header::parse_header(&PathBuf::from("x"), &bytes) {
                     prop_assert!(header.data_at as usize <= bytes.len());
                 }
             }

@@ -33,7 +33,7 @@ const MAX_UNDATED_FRAMES: u32 = 16;
 impl OnTime {
     /// Creates the device, at its beginning.
     pub fn new(device: Box<dyn Acquisition>, beat: Beat) -> Self {
-        let order = FrameOrder::new(device.reorders());
+        let order = FrameOrder::new(device.reorder_depth());
         Self {
             device,
             beat,
@@ -47,13 +47,13 @@ impl OnTime {
     }
 
     /// Assigns events to the frames that are in order by the device's counter.
-    fn number(&mut self, now: Duration) -> Result<(), DeviceError> {
-        while let Some(next) = self.order.next(self.over) {
+    fn number_frames(&mut self, now: Duration) -> Result<(), DeviceError> {
+        while let Some(next) = self.order.next_in_turn(self.over) {
             // A gap in the counter shows in the next frame's number.
             let InTurn::Frame(frame) = next else { continue };
             self.is_dated |= frame.filled.timestamp.is_some();
             self.undated += u32::from(!self.is_dated);
-            self.beats.came(frame.number, frame.filled.timestamp, now, frame);
+            self.beats.add_frame(frame.number, frame.filled.timestamp, now, frame);
         }
         if !self.is_dated && (self.undated >= MAX_UNDATED_FRAMES || self.over && self.undated > 0) {
             let problem = "its frames have no time stamps, so no `beat` can number them".to_owned();
@@ -63,7 +63,7 @@ impl OnTime {
     }
 
     /// Returns the time for which a held frame waits for the next one.
-    fn patience(&self) -> Duration {
+    fn max_hold_time(&self) -> Duration {
         self.beat.period * 2
     }
 }
@@ -73,46 +73,46 @@ impl Acquisition for OnTime {
         self.device.description()
     }
 
-    fn max_payload(&self) -> usize {
-        self.device.max_payload()
+    fn max_payload_bytes(&self) -> usize {
+        self.device.max_payload_bytes()
     }
 
-    fn depth(&self) -> u32 {
-        self.device.depth()
+    fn max_posted_buffers(&self) -> u32 {
+        self.device.max_posted_buffers()
     }
 
     fn takes_dma_bufs(&self) -> bool {
         self.device.takes_dma_bufs()
     }
 
-    fn register(&mut self, arena: &Arc<Arena>) -> Result<(), DeviceError> {
-        self.device.register(arena)
+    fn register_memory(&mut self, arena: &Arc<Arena>) -> Result<(), DeviceError> {
+        self.device.register_memory(arena)
     }
 
-    fn post(&mut self, buffer: Buffer) {
-        self.device.post(buffer);
+    fn post_buffer(&mut self, buffer: Buffer) {
+        self.device.post_buffer(buffer);
     }
 
-    fn start(&mut self, at: TaiNanos) -> Result<(), DeviceError> {
-        self.beats = Beats::new(self.beat, self.beat.origin(at));
-        self.device.start(at)
+    fn start_acquisition(&mut self, at: TaiNanos) -> Result<(), DeviceError> {
+        self.beats = Beats::new(self.beat, self.beat.origin_after(at));
+        self.device.start_acquisition(at)
     }
 
     fn event_period(&self) -> Option<Duration> {
         self.beat.phase.is_none().then_some(self.beat.period)
     }
 
-    fn first_time(&self) -> Option<TaiNanos> {
-        self.beats.first_time()
+    fn first_frame_time(&self) -> Option<TaiNanos> {
+        self.beats.first_frame_time()
     }
 
     fn begin_events(&mut self, origin: TaiNanos) {
-        self.beats.begin(origin);
+        self.beats.begin_events(origin);
     }
 
-    fn poll(&mut self, now: Duration) -> Result<Acquired, DeviceError> {
+    fn poll_acquired(&mut self, now: Duration) -> Result<Acquired, DeviceError> {
         loop {
-            match self.beats.take() {
+            match self.beats.next_numbered() {
                 Some(Numbered::Frame { event, mut frame, is_certain }) => {
                     // The time stamp determines the event, whatever the counter is.
                     frame.filled.status.set(Status::UNCERTAIN, !is_certain);
@@ -121,42 +121,44 @@ impl Acquisition for OnTime {
                 Some(Numbered::Lost { event, count }) => return Ok(Acquired::Lost { first: event, count }),
                 Some(Numbered::Missed { event, count }) => return Ok(Acquired::Missed { first: event, count }),
                 Some(Numbered::Before(frame) | Numbered::Stray(frame)) => {
-                    self.device.post(frame.buffer);
+                    self.device.post_buffer(frame.buffer);
                     continue;
                 }
                 None if self.over => return Ok(Acquired::Over),
                 None => {}
             }
-            match self.device.poll(now)? {
+            match self.device.poll_acquired(now)? {
                 Acquired::Frame(frame) => {
-                    if let Some(Frame { buffer, .. }) = self.order.came(frame) {
-                        self.device.post(buffer);
+                    if let Some(Frame { buffer, .. }) = self.order.insert_frame(frame) {
+                        self.device.post_buffer(buffer);
                     }
                 }
-                Acquired::Lost { first, count } | Acquired::Missed { first, count } => self.order.lost(first, count),
+                Acquired::Lost { first, count } | Acquired::Missed { first, count } => {
+                    self.order.record_lost(first, count)
+                }
                 Acquired::NotYet => {
-                    self.held = if self.beats.waits() { self.held.or(Some(now)) } else { None };
-                    if self.held.is_none_or(|since| now < since + self.patience()) {
+                    self.held = if self.beats.is_frame_waiting() { self.held.or(Some(now)) } else { None };
+                    if self.held.is_none_or(|since| now < since + self.max_hold_time()) {
                         return Ok(Acquired::NotYet);
                     }
-                    self.beats.settle();
+                    self.beats.settle_waiting();
                     continue;
                 }
                 Acquired::Over => self.over = true,
             }
-            self.number(now)?;
+            self.number_frames(now)?;
             if self.over {
-                self.beats.finish();
+                self.beats.finish_numbering();
             }
         }
     }
 
-    fn idle(&mut self, now: Duration) -> Result<Option<Duration>, DeviceError> {
-        self.device.idle(now)
+    fn poll_idle(&mut self, now: Duration) -> Result<Option<Duration>, DeviceError> {
+        self.device.poll_idle(now)
     }
 
-    fn fd(&self) -> Option<BorrowedFd<'_>> {
-        self.device.fd()
+    fn readiness_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.device.readiness_fd()
     }
 
     fn has_room(&self) -> bool {
@@ -167,17 +169,17 @@ impl Acquisition for OnTime {
         self.device.is_away()
     }
 
-    fn next_time(&self) -> Option<Duration> {
-        let settle = self.held.map(|since| since + self.patience());
-        self.device.next_time().into_iter().chain(settle).min()
+    fn next_poll_time(&self) -> Option<Duration> {
+        let settle = self.held.map(|since| since + self.max_hold_time());
+        self.device.next_poll_time().into_iter().chain(settle).min()
     }
 
-    fn of_no_event(&self) -> u64 {
-        self.device.of_no_event() + self.beats.counts().stray
+    fn stray_frame_count(&self) -> u64 {
+        self.device.stray_frame_count() + self.beats.beat_counts().stray
     }
 
-    fn counters(&self) -> Vec<(&'static str, u64)> {
-        let counts = self.beats.counts();
+    fn report_counters(&self) -> Vec<(&'static str, u64)> {
+        let counts = self.beats.beat_counts();
         let beats = [
             ("missed_triggers", counts.missed),
             ("stamped_late", counts.stamped_late),
@@ -187,8 +189,8 @@ impl Acquisition for OnTime {
             ("clock_steps", counts.clock_steps),
             ("undated", counts.undated),
         ];
-        let drift = self.beats.drift().map(|drift| ("drift_ppb", drift.abs().round() as u64));
-        self.device.counters().into_iter().chain(beats).chain(drift).collect()
+        let drift = self.beats.drift_ppb().map(|drift| ("drift_ppb", drift.abs().round() as u64));
+        self.device.report_counters().into_iter().chain(beats).chain(drift).collect()
     }
 }
 
@@ -214,19 +216,19 @@ mod tests {
             &self.description
         }
 
-        fn max_payload(&self) -> usize {
+        fn max_payload_bytes(&self) -> usize {
             64
         }
 
-        fn depth(&self) -> u32 {
+        fn max_posted_buffers(&self) -> u32 {
             4
         }
 
-        fn post(&mut self, buffer: Buffer) {
+        fn post_buffer(&mut self, buffer: Buffer) {
             self.posted.push(buffer);
         }
 
-        fn poll(&mut self, _now: Duration) -> Result<Acquired, DeviceError> {
+        fn poll_acquired(&mut self, _now: Duration) -> Result<Acquired, DeviceError> {
             let Some((number, time)) = self.frames.pop_front() else {
                 return Ok(if self.ends { Acquired::Over } else { Acquired::NotYet });
             };
@@ -246,10 +248,10 @@ mod tests {
         let beat = Beat { period: ms(10), phase: Some(ms(1)), tolerance: ms(2) };
         let camera = Camera { description, frames, posted: Vec::new(), ends };
         let mut device = OnTime::new(Box::new(camera), beat);
-        while let Some(slot) = pool.take() {
-            device.post(Buffer::new(slot));
+        while let Some(slot) = pool.take_slot() {
+            device.post_buffer(Buffer::new(slot));
         }
-        device.start(TaiNanos(1000 * MS)).unwrap();
+        device.start_acquisition(TaiNanos(1000 * MS)).unwrap();
         (device, pool)
     }
 
@@ -261,10 +263,10 @@ mod tests {
     fn reports(device: &mut OnTime, now: u64) -> Vec<String> {
         let mut reports = Vec::new();
         loop {
-            match device.poll(Duration::from_millis(now)).unwrap() {
+            match device.poll_acquired(Duration::from_millis(now)).unwrap() {
                 Acquired::Frame(frame) => {
                     reports.push(format!("frame {}", frame.number));
-                    device.post(frame.buffer);
+                    device.post_buffer(frame.buffer);
                 }
                 Acquired::Lost { first, count } => reports.push(format!("lost {first} {count}")),
                 Acquired::Missed { first, count } => reports.push(format!("missed {first} {count}")),
@@ -281,11 +283,11 @@ mod tests {
     fn a_frame_ahead_of_its_counter_waits_for_the_next_but_not_for_ever() {
         let (mut device, _pool) = on_time(&[(5, at(0)), (7, at(2)), (8, at(4))], false);
         assert_eq!(reports(&mut device, 100), ["frame 0", "lost 1 1", "frame 2"]);
-        assert_eq!(device.next_time(), Some(Duration::from_millis(120)), "two periods");
+        assert_eq!(device.next_poll_time(), Some(Duration::from_millis(120)), "two periods");
         assert!(reports(&mut device, 119).is_empty());
         assert_eq!(reports(&mut device, 120), ["missed 3 1", "frame 4"]);
-        assert_eq!(device.next_time(), None);
-        assert!(device.counters().contains(&("missed_triggers", 1)));
+        assert_eq!(device.next_poll_time(), None);
+        assert!(device.report_counters().contains(&("missed_triggers", 1)));
     }
 
     #[test]
@@ -294,13 +296,13 @@ mod tests {
         let (mut device, _pool) =
             on_time(&[(0, stray), (1, stray), (2, stray), (3, stray), (4, at(1)), (5, at(3))], true);
         assert_eq!(reports(&mut device, 0), ["missed 0 1", "frame 1", "missed 2 1", "frame 3", "over"]);
-        assert!(device.counters().contains(&("of_no_event", 4)));
+        assert!(device.report_counters().contains(&("of_no_event", 4)));
     }
 
     #[test]
     fn a_device_without_time_stamps_is_named() {
         let (mut device, _pool) = on_time(&[(0, None)], true);
-        let error = device.poll(Duration::ZERO).unwrap_err().to_string();
+        let error = device.poll_acquired(Duration::ZERO).unwrap_err().to_string();
         assert!(error.contains("no time stamps"), "{error}");
     }
 }

@@ -16,23 +16,23 @@ use thalweg_wire::{Element, PayloadType};
 const MAX_HEADER: usize = 4096;
 
 /// Opens the sequence: reads each image's header, and compares it with its file's length and with the first image.
-pub(crate) fn open(config: &PgmConfig) -> Result<Replay<Pgm>, DeviceError> {
+pub(crate) fn open_sequence(config: &PgmConfig) -> Result<Replay<Pgm>, DeviceError> {
     if config.files.is_empty() {
         return Err(DeviceError::Setting { option: "files", value: 0, expected: "a list of at least one image" });
     }
     let mut images: Vec<(PathBuf, u64)> = Vec::new();
     let mut first: Option<Shape> = None;
     for path in &config.files {
-        for path in images_in(path, &["pgm"])? {
-            let (shape, pixels_at) = check(&InputFile::open(&path)?)?;
+        for path in images_in_path(path, &["pgm"])? {
+            let (shape, pixels_at) = check_image(&InputFile::open(&path)?)?;
             let first_shape = *first.get_or_insert(shape);
             if shape != first_shape {
                 let first = images[0].0.clone();
                 return Err(DeviceError::Shape {
                     file: path,
-                    shape: shape.text(),
+                    shape: shape.describe_shape(),
                     first,
-                    first_shape: first_shape.text(),
+                    first_shape: first_shape.describe_shape(),
                 });
             }
             images.push((path, pixels_at));
@@ -41,22 +41,22 @@ pub(crate) fn open(config: &PgmConfig) -> Result<Replay<Pgm>, DeviceError> {
     let Some(shape) = first else { return Err(DeviceError::Empty { file: config.files[0].clone() }) };
     let description = Description {
         kind: "pgm".to_owned(),
-        payload_type: shape.payload_type().name().to_owned(),
+        payload_type: shape.payload_type().type_name().to_owned(),
         shape: Some(vec![shape.height.into(), shape.width.into()]),
         fragment_rate: config.rate.map(|rate| rate.hertz()),
         bits: Some(u32::BITS - shape.white.leading_zeros()),
         width: Some(shape.width),
         height: Some(shape.height),
         max_value: Some(shape.white),
-        record_bytes: Some(shape.bytes() as u64),
+        record_bytes: Some(shape.image_bytes() as u64),
         file: Some(images[0].0.display().to_string()),
         ..Default::default()
     };
-    Ok(Replay::new(Pgm { images, shape, clock: Clock(config.rate) }, description, shape.bytes(), config.looped))
+    Ok(Replay::new(Pgm { images, shape, clock: Clock(config.rate) }, description, shape.image_bytes(), config.looped))
 }
 
 /// Returns the image itself, or the images of a directory with one of these endings, sorted by name.
-pub(crate) fn images_in(path: &Path, endings: &[&str]) -> Result<Vec<PathBuf>, DeviceError> {
+pub(crate) fn images_in_path(path: &Path, endings: &[&str]) -> Result<Vec<PathBuf>, DeviceError> {
     if !path.is_dir() {
         return Ok(vec![path.to_owned()]);
     }
@@ -64,12 +64,12 @@ pub(crate) fn images_in(path: &Path, endings: &[&str]) -> Result<Vec<PathBuf>, D
         std::fs::read_dir(path).and_then(|entries| entries.map(|entry| Ok(entry?.path())).collect());
     let mut images = files.map_err(|error| file_error("listing", path, error))?;
     images.retain(|file| has_ending(file, endings) && file.is_file());
-    images.sort_by(|one, other| in_natural_order(one, other));
+    images.sort_by(|one, other| compare_naturally(one, other));
     if images.is_empty() { Err(DeviceError::Empty { file: path.to_owned() }) } else { Ok(images) }
 }
 
 /// Compares paths in natural order: numbers in them by their value, `img2` before `img10`.
-fn in_natural_order(one: &Path, other: &Path) -> Ordering {
+fn compare_naturally(one: &Path, other: &Path) -> Ordering {
     let (mut one_rest, mut other_rest) = (one.as_os_str().as_bytes(), other.as_os_str().as_bytes());
     while let ([a, ..], [b, ..]) = (one_rest, other_rest) {
         if !(a.is_ascii_digit() && b.is_ascii_digit()) {
@@ -113,19 +113,19 @@ pub(crate) struct Pgm {
 }
 
 impl Recording for Pgm {
-    fn records(&self) -> u64 {
+    fn record_count(&self) -> u64 {
         self.images.len() as u64
     }
 
     fn payload_len(&self, _record: u64) -> usize {
-        self.shape.bytes()
+        self.shape.image_bytes()
     }
 
-    fn filled(&self, record: u64) -> Filled {
-        self.clock.filled(record, self.shape.payload_type())
+    fn header_values(&self, record: u64) -> Filled {
+        self.clock.header_values(record, self.shape.payload_type())
     }
 
-    fn read(&mut self, record: u64, payload: &mut [u8]) -> Result<(), DeviceError> {
+    fn read_payload(&mut self, record: u64, payload: &mut [u8]) -> Result<(), DeviceError> {
         let (path, pixels_at) = &self.images[record as usize];
         InputFile::open(path)?.read_at(*pixels_at, payload)?;
         if self.shape.white > 255 {
@@ -135,10 +135,10 @@ impl Recording for Pgm {
     }
 
     fn pass_nanos(&self) -> u64 {
-        self.clock.nanos(self.records())
+        self.clock.record_nanos(self.record_count())
     }
 
-    fn ends(&self) -> Option<(&Path, &Path)> {
+    fn boundary_files(&self) -> Option<(&Path, &Path)> {
         let [(first, _), .., (last, _)] = &self.images[..] else { return None };
         Some((first, last))
     }
@@ -153,12 +153,12 @@ struct Shape {
 }
 
 impl Shape {
-    /// Returns the number of bytes of pixels. At most [`MAX_PAYLOAD`], as ensured by [`check`].
-    fn bytes(self) -> usize {
-        self.width as usize * self.height as usize * self.pixel()
+    /// Returns the number of bytes of pixels. At most [`MAX_PAYLOAD`], as ensured by [`check_image`].
+    fn image_bytes(self) -> usize {
+        self.width as usize * self.height as usize * self.bytes_per_pixel()
     }
 
-    fn pixel(self) -> usize {
+    fn bytes_per_pixel(self) -> usize {
         if self.white > 255 { 2 } else { 1 }
     }
 
@@ -166,16 +166,16 @@ impl Shape {
         if self.white > 255 { PayloadType::IMAGE_U16 } else { PayloadType::IMAGE_U8 }
     }
 
-    fn text(self) -> String {
+    fn describe_shape(self) -> String {
         format!("{} x {} with white {}", self.width, self.height, self.white)
     }
 }
 
 /// Returns the shape of an image file and the offset of its pixels; the file must hold exactly one image.
-fn check(file: &InputFile) -> Result<(Shape, u64), DeviceError> {
-    let (shape, pixels_at) = parse_header(file.path(), &file.head(MAX_HEADER)?)?;
+fn check_image(file: &InputFile) -> Result<(Shape, u64), DeviceError> {
+    let (shape, pixels_at) = parse_header(file.path(), &file.read_head(MAX_HEADER)?)?;
     let pixels_at = pixels_at as u64;
-    let (needed, left) = (shape.bytes() as u64, file.len().saturating_sub(pixels_at));
+    let (needed, left) = (shape.image_bytes() as u64, file.len().saturating_sub(pixels_at));
     if left < needed {
         let file = file.path().to_owned();
         return Err(DeviceError::Truncated { file, at: pixels_at, what: "the image", needed, left });
@@ -197,20 +197,21 @@ fn parse_header(path: &Path, bytes: &[u8]) -> Result<(Shape, usize), DeviceError
     let mut parser = Parser { path, bytes, at: 0 };
     if bytes.get(..2) != Some(b"P5") {
         let found = bytes[..bytes.len().min(2)].escape_ascii().to_string();
-        return Err(parser.error("the magic number", format!("\"{found}\""), "\"P5\" (binary PGM)"));
+        return Err(parser.header_error("the magic number", format!("\"{found}\""), "\"P5\" (binary PGM)"));
     }
     parser.at = 2;
-    let width = parser.number("width", u32::MAX, "a number of pixels, at least 1")?;
-    let height = parser.number("height", u32::MAX, "a number of pixels, at least 1")?;
-    let white = parser.number("the maximum value", 65535, "a number from 1 to 65535")?;
+    let width = parser.parse_number("width", u32::MAX, "a number of pixels, at least 1")?;
+    let height = parser.parse_number("height", u32::MAX, "a number of pixels, at least 1")?;
+    let white = parser.parse_number("the maximum value", 65535, "a number from 1 to 65535")?;
     // Exactly one white space: the next byte may be a pixel that looks like white space.
     if !parser.peek().is_some_and(|b| b.is_ascii_whitespace()) {
-        return Err(parser.error("the end of the header", parser.shown(), "one white-space character"));
+        return Err(parser.header_error("the end of the header", parser.describe_next(), "one white-space character"));
     }
     let shape = Shape { width, height, white };
-    let bytes = u64::from(width).checked_mul(u64::from(height)).and_then(|n| n.checked_mul(shape.pixel() as u64));
+    let bytes =
+        u64::from(width).checked_mul(u64::from(height)).and_then(|n| n.checked_mul(shape.bytes_per_pixel() as u64));
     if bytes.is_none_or(|bytes| bytes > MAX_PAYLOAD as u64) {
-        return Err(parser.error("the image's size", format!("{width} x {height}"), "at most 1 GiB"));
+        return Err(parser.header_error("the image's size", format!("{width} x {height}"), "at most 1 GiB"));
     }
     Ok((shape, parser.at + 1))
 }
@@ -226,7 +227,7 @@ impl Parser<'_> {
         self.bytes.get(self.at).copied()
     }
 
-    fn number(&mut self, field: &'static str, limit: u32, expected: &'static str) -> Result<u32, DeviceError> {
+    fn parse_number(&mut self, field: &'static str, limit: u32, expected: &'static str) -> Result<u32, DeviceError> {
         let start = self.at;
         while let Some(byte) = self.peek() {
             match byte {
@@ -243,17 +244,19 @@ impl Parser<'_> {
         let mut value = 0u32;
         while let Some(digit) = self.peek().filter(u8::is_ascii_digit) {
             let next = value.checked_mul(10).and_then(|v| v.checked_add(u32::from(digit - b'0')));
-            value = next.filter(|v| *v <= limit).ok_or_else(|| self.error(field, "too large".to_owned(), expected))?;
+            value = next
+                .filter(|v| *v <= limit)
+                .ok_or_else(|| self.header_error(field, "too large".to_owned(), expected))?;
             self.at += 1;
         }
         if digits == start || self.at == digits || value == 0 {
-            let found = if self.at == digits { self.shown() } else { value.to_string() };
-            return Err(self.error(field, found, expected));
+            let found = if self.at == digits { self.describe_next() } else { value.to_string() };
+            return Err(self.header_error(field, found, expected));
         }
         Ok(value)
     }
 
-    fn shown(&self) -> String {
+    fn describe_next(&self) -> String {
         match self.peek() {
             Some(byte) => format!("\"{}\"", byte.escape_ascii()),
             None if self.at >= MAX_HEADER => format!("not within the first {MAX_HEADER} bytes"),
@@ -261,7 +264,7 @@ impl Parser<'_> {
         }
     }
 
-    fn error(&self, field: &'static str, found: String, expected: &'static str) -> DeviceError {
+    fn header_error(&self, field: &'static str, found: String, expected: &'static str) -> DeviceError {
         DeviceError::Header { file: self.path.to_owned(), at: self.at as u64, field, found, expected }
     }
 }
@@ -288,7 +291,7 @@ mod tests {
             "9",
             "img0000000000000000000002b",
         ];
-        names.sort_by(|one, other| in_natural_order(Path::new(one), Path::new(other)));
+        names.sort_by(|one, other| compare_naturally(Path::new(one), Path::new(other)));
         assert_eq!(
             names,
             [
@@ -310,7 +313,7 @@ mod tests {
     proptest! {
         #[test]
         fn names_have_one_order(names in proptest::collection::vec("[a0-2]{0,5}", 3)) {
-            let order = |one: usize, other: usize| in_natural_order(Path::new(&names[one]), Path::new(&names[other]));
+            let order = |one: usize, other: usize| compare_naturally(Path::new(&names[one]), Path::new(&names[other]));
             prop_assert_eq!(order(0, 1), order(1, 0).reverse());
             prop_assert_eq!(order(0, 1).is_eq(), names[0] == names[1]);
             if order(0, 1).is_lt() && order(1, 2).is_lt() {
@@ -330,7 +333,7 @@ mod tests {
 
     fn refused(file: &[u8]) -> String {
         let (_dir, config) = sequence(&[file]);
-        let error = open(&config).unwrap_err().to_string();
+        let error = open_sequence(&config).unwrap_err().to_string();
         assert!(error.contains("frame-0.pgm"), "{error}");
         error
     }
@@ -338,25 +341,25 @@ mod tests {
     #[test]
     fn images_are_played_by_name() {
         let (_dir, config) = sequence(&[b"P5 2 2 255\nabcd", b"P5\n# a comment\n2 # another\n 2\n255\n\n\n\n\n"]);
-        let mut device = open(&config).unwrap();
+        let mut device = open_sequence(&config).unwrap();
         let description = device.description();
         assert_eq!(description.payload_type, "image-u8");
         assert_eq!((description.width, description.height, description.bits), (Some(2), Some(2), Some(8)));
         let mut payload = [0; 4];
-        let filled = device.fill(EventId(0), &mut payload).unwrap();
+        let filled = device.fill_payload(EventId(0), &mut payload).unwrap();
         assert_eq!((&payload, filled.payload_type), (b"abcd", PayloadType::IMAGE_U8));
-        device.fill(EventId(1), &mut payload).unwrap();
+        device.fill_payload(EventId(1), &mut payload).unwrap();
         assert_eq!(&payload, b"\n\n\n\n");
-        assert_eq!(device.next_len(), None);
+        assert_eq!(device.next_payload_len(), None);
     }
 
     #[test]
     fn wide_pixels_become_little_endian() {
         let (_dir, config) = sequence(&[b"P5 2 1 4095 \x0a\xbc\x00\x01"]);
-        let mut device = open(&config).unwrap();
-        assert_eq!((device.description().bits, device.next_len()), (Some(12), Some(4)));
+        let mut device = open_sequence(&config).unwrap();
+        assert_eq!((device.description().bits, device.next_payload_len()), (Some(12), Some(4)));
         let mut payload = [0; 4];
-        assert_eq!(device.fill(EventId(0), &mut payload).unwrap().payload_type, PayloadType::IMAGE_U16);
+        assert_eq!(device.fill_payload(EventId(0), &mut payload).unwrap().payload_type, PayloadType::IMAGE_U16);
         assert_eq!(payload, [0xbc, 0x0a, 0x01, 0x00]);
     }
 
@@ -382,22 +385,23 @@ mod tests {
     #[test]
     fn images_of_one_camera_are_alike() {
         let (_dir, config) = sequence(&[b"P5 2 1 255 ab", b"P5 1 2 255 ab"]);
-        let error = open(&config).unwrap_err().to_string();
+        let error = open_sequence(&config).unwrap_err().to_string();
         assert!(error.contains("frame-1.pgm is 1 x 2") && error.contains("frame-0.pgm is 2 x 1"), "{error}");
         let (_dir, config) = sequence(&[]);
-        assert!(matches!(open(&config), Err(DeviceError::Empty { .. })));
-        assert!(open(&PgmConfig { files: vec![], rate: None, looped: true }).is_err());
+        assert!(matches!(open_sequence(&config), Err(DeviceError::Empty { .. })));
+        assert!(open_sequence(&PgmConfig { files: vec![], rate: None, looped: true }).is_err());
     }
 
     #[test]
     fn real_images_are_played_whole() {
-        let directory = crate::file::recording("beam");
-        let mut device = open(&PgmConfig { files: vec![directory.clone()], rate: None, looped: true }).unwrap();
+        let directory = crate::file::recording_path("beam");
+        let mut device =
+            open_sequence(&PgmConfig { files: vec![directory.clone()], rate: None, looped: true }).unwrap();
         assert_eq!(device.description().records, Some(2));
         assert_eq!((device.description().width, device.description().height), (Some(200), Some(200)));
         let mut payload = vec![0; 40_000];
         for (event, name) in [(0, "caustic-168mm.pgm"), (1, "caustic-520mm.pgm")] {
-            device.fill(EventId(event), &mut payload).unwrap();
+            device.fill_payload(EventId(event), &mut payload).unwrap();
             assert!(payload == std::fs::read(directory.join(name)).unwrap()[15..], "{name}");
         }
         assert_eq!(device.content_key(EventId(2)), Some(0));
@@ -412,7 +416,7 @@ mod tests {
             let bytes = [text.as_bytes(), &junk].concat();
             if let Ok((shape, at)) = parse_header(Path::new("x"), &bytes) {
                 prop_assert!(at <= bytes.len());
-                prop_assert!((1..=MAX_PAYLOAD).contains(&shape.bytes()));
+                prop_assert!((1..=MAX_PAYLOAD).contains(&shape.image_bytes()));
             }
         }
     }

@@ -23,7 +23,7 @@ impl Rate {
     }
 
     /// Returns the time that `count` samples or fragments take, in nanoseconds, rounded down.
-    pub(crate) fn nanos(self, count: u64) -> u64 {
+    pub(crate) fn nanos_for_count(self, count: u64) -> u64 {
         let nanos = u128::from(count) * 1_000_000_000_000_000 / u128::from(self.micro);
         u64::try_from(nanos).unwrap_or(u64::MAX)
     }

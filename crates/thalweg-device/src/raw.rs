@@ -9,12 +9,12 @@ use crate::{Description, DeviceError, Filled, Layout, RawConfig};
 use thalweg_text::ByteSize;
 
 /// Opens the file and checks that it holds whole records.
-pub(crate) fn open(config: &RawConfig) -> Result<Replay<Raw>, DeviceError> {
+pub(crate) fn open_records(config: &RawConfig) -> Result<Replay<Raw>, DeviceError> {
     let layout = Layout::new(config.record, config.stored, config.shape.as_deref())?;
     let (size, record) = (layout.bytes, layout.bytes as u64);
     let (file, ByteSize(skip)) = (InputFile::open(&config.file)?, config.skip);
     let length = file.len();
-    let file = length.checked_sub(skip).and_then(|left| file.part(skip, left)).ok_or_else(|| {
+    let file = length.checked_sub(skip).and_then(|left| file.into_part(skip, left)).ok_or_else(|| {
         let problem = format!("{skip} bytes, and {} has {length}", config.file.display());
         DeviceError::Option { option: "skip", problem }
     })?;
@@ -26,12 +26,12 @@ pub(crate) fn open(config: &RawConfig) -> Result<Replay<Raw>, DeviceError> {
     }
     let description = Description {
         kind: "raw".to_owned(),
-        payload_type: layout.payload_type.name().to_owned(),
+        payload_type: layout.payload_type.type_name().to_owned(),
         shape: layout.shape.clone(),
         fragment_rate: config.rate.map(|rate| rate.hertz()),
         record_bytes: Some(record),
         file: Some(config.file.display().to_string()),
-        notes: layout.note(&config.file).into_iter().collect(),
+        notes: layout.byte_order_note(&config.file).into_iter().collect(),
         ..Default::default()
     };
     let raw = Raw { file, layout, clock: Clock(config.rate) };
@@ -46,7 +46,7 @@ pub(crate) struct Raw {
 }
 
 impl Recording for Raw {
-    fn records(&self) -> u64 {
+    fn record_count(&self) -> u64 {
         self.file.len() / self.layout.bytes as u64
     }
 
@@ -54,18 +54,18 @@ impl Recording for Raw {
         self.layout.bytes
     }
 
-    fn filled(&self, record: u64) -> Filled {
-        self.clock.filled(record, self.layout.payload_type)
+    fn header_values(&self, record: u64) -> Filled {
+        self.clock.header_values(record, self.layout.payload_type)
     }
 
-    fn read(&mut self, record: u64, payload: &mut [u8]) -> Result<(), DeviceError> {
+    fn read_payload(&mut self, record: u64, payload: &mut [u8]) -> Result<(), DeviceError> {
         self.file.read_at(record * self.layout.bytes as u64, payload)?;
         self.layout.to_little_endian(payload);
         Ok(())
     }
 
     fn pass_nanos(&self) -> u64 {
-        self.clock.nanos(self.records())
+        self.clock.record_nanos(self.record_count())
     }
 }
 
@@ -100,14 +100,14 @@ mod tests {
             looped: true,
             ..config
         };
-        let mut device = open(&config).unwrap();
+        let mut device = open_records(&config).unwrap();
         let description = device.description();
         assert_eq!((description.payload_type.as_str(), &description.shape), ("samples-i16", &Some(vec![2, 1])));
         assert!(description.notes[0].contains("packets.bin: i16 is big-endian"), "{:?}", description.notes);
         let mut payload = [0; 4];
         let half = 500_000_000;
         for (event, (bytes, time)) in (0..).zip([([2, 1, 4, 3], 0), ([6, 5, 8, 7], half), ([2, 1, 4, 3], 2 * half)]) {
-            let filled = device.fill(EventId(event), &mut payload).unwrap();
+            let filled = device.fill_payload(EventId(event), &mut payload).unwrap();
             assert_eq!((payload, filled.timestamp), (bytes, Some(TaiNanos(time))));
             assert_eq!((filled.payload_type, filled.window), (PayloadType::SAMPLES_I16, 500_000_000));
         }
@@ -119,7 +119,7 @@ mod tests {
         let refused = |change: &dyn Fn(&mut RawConfig)| {
             let mut config = config.clone();
             change(&mut config);
-            open(&config).unwrap_err().to_string()
+            open_records(&config).unwrap_err().to_string()
         };
         let typed = |name: &str| Some(name.parse().unwrap());
         for (error, expected) in [
@@ -140,69 +140,69 @@ mod tests {
     #[test]
     fn one_pass_gives_every_record_and_ends() {
         let (_dir, config) = recording(b"aaaabbbbcccc");
-        let mut device = open(&config).unwrap();
+        let mut device = open_records(&config).unwrap();
         let mut payload = [0; 4];
         for (event, expected) in (100..).zip([b"aaaa", b"bbbb", b"cccc"]) {
-            assert_eq!(device.next_len(), Some(4));
+            assert_eq!(device.next_payload_len(), Some(4));
             assert_eq!(device.content_key(EventId(event)), Some(event - 100));
-            assert_eq!(device.fill(EventId(event), &mut payload).unwrap().status, Status::REPLAYED);
+            assert_eq!(device.fill_payload(EventId(event), &mut payload).unwrap().status, Status::REPLAYED);
             assert_eq!(&payload, expected);
         }
-        assert_eq!(device.next_len(), None);
+        assert_eq!(device.next_payload_len(), None);
         assert_eq!(device.content_key(EventId(103)), None);
-        assert!(matches!(device.fill(EventId(103), &mut payload), Err(DeviceError::Event { records: 3, .. })));
-        assert!(matches!(device.fill(EventId(99), &mut payload), Err(DeviceError::Event { .. })));
+        assert!(matches!(device.fill_payload(EventId(103), &mut payload), Err(DeviceError::Event { records: 3, .. })));
+        assert!(matches!(device.fill_payload(EventId(99), &mut payload), Err(DeviceError::Event { .. })));
     }
 
     #[test]
     fn a_loop_begins_again_and_skips_what_is_in_place() {
         let (_dir, mut config) = recording(b"aaaabbbbcccc");
         config.looped = true;
-        let mut device = open(&config).unwrap();
+        let mut device = open_records(&config).unwrap();
         let mut payload = [0; 4];
         for event in 0..3 {
-            device.fill(EventId(event), &mut payload).unwrap();
+            device.fill_payload(EventId(event), &mut payload).unwrap();
         }
         assert_eq!(device.content_key(EventId(3)), Some(0));
-        device.skip(EventId(3));
-        device.fill(EventId(4), &mut payload).unwrap();
+        device.skip_fragment(EventId(3));
+        device.fill_payload(EventId(4), &mut payload).unwrap();
         assert_eq!(&payload, b"bbbb");
-        assert_eq!(device.next_len(), Some(4));
+        assert_eq!(device.next_payload_len(), Some(4));
     }
 
     #[test]
     fn bytes_left_over_are_counted() {
         let (_dir, mut config) = recording(b"aaaabbbbcc");
-        let error = open(&config).unwrap_err().to_string();
+        let error = open_records(&config).unwrap_err().to_string();
         assert!(
             error.contains("packets.bin") && error.contains("2 records of 4 bytes and 2 bytes left over"),
             "{error}"
         );
         config.record = Some(ByteSize(0));
-        assert!(matches!(open(&config), Err(DeviceError::Setting { option: "record", .. })));
+        assert!(matches!(open_records(&config), Err(DeviceError::Setting { option: "record", .. })));
         let (_dir, config) = recording(b"");
-        assert!(matches!(open(&config), Err(DeviceError::Empty { .. })));
+        assert!(matches!(open_records(&config), Err(DeviceError::Empty { .. })));
     }
 
     #[test]
     fn a_file_that_shrinks_while_it_is_played_is_an_error_and_can_be_tried_again() {
         let (_dir, config) = recording(b"aaaabbbb");
-        let mut device = open(&config).unwrap();
+        let mut device = open_records(&config).unwrap();
         let mut payload = [0; 4];
-        device.fill(EventId(0), &mut payload).unwrap();
+        device.fill_payload(EventId(0), &mut payload).unwrap();
         std::fs::write(&config.file, b"aaaa").unwrap();
-        let error = device.fill(EventId(1), &mut payload).unwrap_err().to_string();
+        let error = device.fill_payload(EventId(1), &mut payload).unwrap_err().to_string();
         assert!(error.contains("byte 4") && error.contains("packets.bin"), "{error}");
         std::fs::write(&config.file, b"aaaaBBBB").unwrap();
-        device.fill(EventId(1), &mut payload).unwrap();
+        device.fill_payload(EventId(1), &mut payload).unwrap();
         assert_eq!(&payload, b"BBBB");
     }
 
     #[test]
     fn what_is_not_a_file_is_refused_at_once() {
         let config = of_records("/dev/zero".into());
-        assert!(open(&config).unwrap_err().to_string().contains("not a regular file"));
+        assert!(open_records(&config).unwrap_err().to_string().contains("not a regular file"));
         let config = RawConfig { file: "/no/such/file".into(), ..config };
-        assert!(open(&config).unwrap_err().to_string().contains("/no/such/file"));
+        assert!(open_records(&config).unwrap_err().to_string().contains("/no/such/file"));
     }
 }

@@ -74,7 +74,7 @@ impl<F> Reassembly<F> {
     /// Hands on the next frame: the missing bytes, of which there may be none, are zeros, and mark it as corrupt.
     pub fn hand_on(&mut self, mut frame: Frame, missing: &[Range<u64>]) -> Frame {
         for gap in missing {
-            frame.buffer.payload()[gap.start as usize..gap.end as usize].fill(0);
+            frame.buffer.payload_mut()[gap.start as usize..gap.end as usize].fill(0);
             frame.filled.status |= Status::CORRUPT;
         }
         self.next = frame.number.saturating_add(1);
@@ -112,8 +112,8 @@ mod tests {
     #[test]
     fn each_number_is_handed_on_or_lost_once() {
         let mut pool = SlotPool::new("slots", 1, 128).unwrap();
-        let mut buffer = Buffer::new(pool.take().unwrap());
-        buffer.payload().fill(7);
+        let mut buffer = Buffer::new(pool.take_slot().unwrap());
+        buffer.payload_mut().fill(7);
         let mut frames = Reassembly::default();
         (0..200).step_by(2).for_each(|number| *frames.get_or_begin(number, || 0) += number);
         for number in (0..200).step_by(2) {
@@ -122,8 +122,8 @@ mod tests {
             let damaged = frames.hand_on(frame(buffer, number), &[1..2, 3..4]);
             assert_eq!((damaged.filled.status, frames.next_number()), (Status::CORRUPT, number + 1));
             buffer = damaged.buffer;
-            assert_eq!(buffer.payload()[..4], [7, 0, 7, 0]);
-            buffer.payload().fill(7);
+            assert_eq!(buffer.payload_mut()[..4], [7, 0, 7, 0]);
+            buffer.payload_mut().fill(7);
             let whole = frames.hand_on(frame(buffer, number), &[]);
             assert_eq!(whole.filled.status, Status::empty());
             buffer = whole.buffer;

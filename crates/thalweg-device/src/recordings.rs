@@ -11,13 +11,13 @@ use thalweg_wire::SourceId;
 
 /// The kinds that need no registration.
 pub(crate) static KINDS: &[Entry] = &[
-    Entry::of::<ModelAdcConfig>(),
-    Entry::of::<SigmfConfig>(),
-    Entry::of::<VdifConfig>(),
-    Entry::of::<PgmConfig>(),
-    Entry::of::<TiffConfig>(),
-    Entry::of::<NpyConfig>(),
-    Entry::of::<RawConfig>(),
+    Entry::for_kind::<ModelAdcConfig>(),
+    Entry::for_kind::<SigmfConfig>(),
+    Entry::for_kind::<VdifConfig>(),
+    Entry::for_kind::<PgmConfig>(),
+    Entry::for_kind::<TiffConfig>(),
+    Entry::for_kind::<NpyConfig>(),
+    Entry::for_kind::<RawConfig>(),
 ];
 
 /// The model ADC: see [`model_adc`](crate::model_adc).
@@ -26,7 +26,7 @@ pub(crate) static KINDS: &[Entry] = &[
 pub struct ModelAdcConfig {
     /// Bytes in each fragment's payload.
     pub size: ByteSize,
-    /// Smallest payload in bytes: lengths vary from this up to `size`, see [`payload_len`](crate::payload_len). All
+    /// Smallest payload in bytes: lengths vary from this up to `size`, see [`model_payload_len`](crate::model_payload_len). All
     /// payloads have `size` bytes where left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size_from: Option<ByteSize>,
@@ -172,7 +172,7 @@ pub struct RawConfig {
 impl RawConfig {
     /// Returns the number of bytes in each record, or `None` if the options do not determine it.
     pub fn record_bytes(&self) -> Option<u64> {
-        self.record.map(|record| record.0).or_else(|| self.stored?.element.bytes_of(self.shape.as_deref()?))
+        self.record.map(|record| record.0).or_else(|| self.stored?.element.array_bytes(self.shape.as_deref()?))
     }
 }
 
@@ -182,19 +182,19 @@ fn is_zero(size: &ByteSize) -> bool {
 }
 
 impl DeviceOptions for ModelAdcConfig {
-    fn open(&self, _adapter: Option<&Adapter>) -> Result<OpenDevice, DeviceError> {
+    fn open_device(&self, _adapter: Option<&Adapter>) -> Result<OpenDevice, DeviceError> {
         Ok(OpenDevice::Device(Box::new(adc::ModelAdc::new(self)?)))
     }
 
-    fn longest(&self) -> Option<u64> {
+    fn longest_payload_bytes(&self) -> Option<u64> {
         Some(self.size.0)
     }
 
-    fn is_steady(&self) -> bool {
+    fn is_steady_stream(&self) -> bool {
         self.size_from.is_none()
     }
 
-    fn set_source(&mut self, source: SourceId) {
+    fn set_default_source(&mut self, source: SourceId) {
         self.source.get_or_insert(source);
     }
 }
@@ -204,8 +204,8 @@ impl DeviceKind for ModelAdcConfig {
 }
 
 impl DeviceOptions for SigmfConfig {
-    fn open(&self, _adapter: Option<&Adapter>) -> Result<OpenDevice, DeviceError> {
-        Ok(OpenDevice::Device(Box::new(sigmf::open(self)?)))
+    fn open_device(&self, _adapter: Option<&Adapter>) -> Result<OpenDevice, DeviceError> {
+        Ok(OpenDevice::Device(Box::new(sigmf::open_recording(self)?)))
     }
 
     crate::device_paths!(file);
@@ -216,8 +216,8 @@ impl DeviceKind for SigmfConfig {
 }
 
 impl DeviceOptions for VdifConfig {
-    fn open(&self, _adapter: Option<&Adapter>) -> Result<OpenDevice, DeviceError> {
-        Ok(OpenDevice::Device(Box::new(vdif::open(self)?)))
+    fn open_device(&self, _adapter: Option<&Adapter>) -> Result<OpenDevice, DeviceError> {
+        Ok(OpenDevice::Device(Box::new(vdif::open_recording(self)?)))
     }
 
     crate::device_paths!(file);
@@ -228,8 +228,8 @@ impl DeviceKind for VdifConfig {
 }
 
 impl DeviceOptions for PgmConfig {
-    fn open(&self, _adapter: Option<&Adapter>) -> Result<OpenDevice, DeviceError> {
-        Ok(OpenDevice::Device(Box::new(pgm::open(self)?)))
+    fn open_device(&self, _adapter: Option<&Adapter>) -> Result<OpenDevice, DeviceError> {
+        Ok(OpenDevice::Device(Box::new(pgm::open_sequence(self)?)))
     }
 
     crate::device_paths!(files);
@@ -240,8 +240,8 @@ impl DeviceKind for PgmConfig {
 }
 
 impl DeviceOptions for TiffConfig {
-    fn open(&self, _adapter: Option<&Adapter>) -> Result<OpenDevice, DeviceError> {
-        Ok(OpenDevice::Device(Box::new(tiff::open(self)?)))
+    fn open_device(&self, _adapter: Option<&Adapter>) -> Result<OpenDevice, DeviceError> {
+        Ok(OpenDevice::Device(Box::new(tiff::open_pages(self)?)))
     }
 
     crate::device_paths!(files);
@@ -252,8 +252,8 @@ impl DeviceKind for TiffConfig {
 }
 
 impl DeviceOptions for NpyConfig {
-    fn open(&self, _adapter: Option<&Adapter>) -> Result<OpenDevice, DeviceError> {
-        Ok(OpenDevice::Device(Box::new(npy::open(self)?)))
+    fn open_device(&self, _adapter: Option<&Adapter>) -> Result<OpenDevice, DeviceError> {
+        Ok(OpenDevice::Device(Box::new(npy::open_array(self)?)))
     }
 
     crate::device_paths!(file);
@@ -264,15 +264,15 @@ impl DeviceKind for NpyConfig {
 }
 
 impl DeviceOptions for RawConfig {
-    fn open(&self, _adapter: Option<&Adapter>) -> Result<OpenDevice, DeviceError> {
-        Ok(OpenDevice::Device(Box::new(raw::open(self)?)))
+    fn open_device(&self, _adapter: Option<&Adapter>) -> Result<OpenDevice, DeviceError> {
+        Ok(OpenDevice::Device(Box::new(raw::open_records(self)?)))
     }
 
-    fn longest(&self) -> Option<u64> {
+    fn longest_payload_bytes(&self) -> Option<u64> {
         self.record_bytes()
     }
 
-    fn is_steady(&self) -> bool {
+    fn is_steady_stream(&self) -> bool {
         self.looped
     }
 

@@ -10,7 +10,7 @@
 use crate::file::InputFile;
 use crate::replay::{Clock, Recording, Replay};
 use crate::sigmf_files::{MAX_METADATA, Parts, is_file_name};
-use crate::time::parse_utc;
+use crate::time::parse_utc_time;
 use crate::{Description, DeviceError, Filled, MAX_PAYLOAD, Rate, SigmfConfig, StoredType};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -23,12 +23,12 @@ const MAX_DESCRIBED: usize = 8 << 10;
 const DEFAULT_FRAGMENT: u64 = 64 << 10;
 
 /// Opens the recording and checks its metadata against its data.
-pub(crate) fn open(config: &SigmfConfig) -> Result<Replay<Sigmf>, DeviceError> {
-    let parts = Parts::of(config)?;
-    let metadata = Metadata::parse(&parts.meta, &parts.meta_bytes)?;
-    let file = parts.data(metadata.dataset.as_deref())?;
-    let frame = metadata.channels * metadata.stored.element.size() as u64;
-    let samples = metadata.samples(&file, frame)?;
+pub(crate) fn open_recording(config: &SigmfConfig) -> Result<Replay<Sigmf>, DeviceError> {
+    let parts = Parts::open_configured(config)?;
+    let metadata = Metadata::parse_metadata(&parts.meta, &parts.meta_bytes)?;
+    let file = parts.into_samples(metadata.dataset.as_deref())?;
+    let frame = metadata.channels * metadata.stored.element.element_bytes() as u64;
+    let samples = metadata.sample_count(&file, frame)?;
     let limit = MAX_PAYLOAD as u64 / frame;
     let per_fragment = match config.samples_per_fragment {
         None => (DEFAULT_FRAGMENT / frame).max(1).min(samples),
@@ -38,21 +38,21 @@ pub(crate) fn open(config: &SigmfConfig) -> Result<Replay<Sigmf>, DeviceError> {
             return Err(DeviceError::Setting { option: "samples_per_fragment", value, expected });
         }
     };
-    let segments = metadata.segments(samples, per_fragment)?;
+    let segments = metadata.capture_segments(samples, per_fragment)?;
     let payload_type = PayloadType::new(Meaning::Samples, metadata.stored.element);
     let description = Description {
         kind: "sigmf".to_owned(),
-        payload_type: payload_type.name().to_owned(),
+        payload_type: payload_type.type_name().to_owned(),
         shape: Some(vec![per_fragment, metadata.channels]),
         channels: u32::try_from(metadata.channels).ok(),
         sample_rate: metadata.clock.0.map(Rate::hertz),
-        bits: u32::try_from(metadata.stored.element.number_size() * 8).ok(),
+        bits: u32::try_from(metadata.stored.element.number_bytes() * 8).ok(),
         complex: metadata.stored.element.is_complex().then_some(true),
         record_bytes: Some(per_fragment * frame),
         samples: Some(per_fragment),
         file: Some(file.path().display().to_string()),
-        notes: metadata.stored.note(file.path()).into_iter().collect(),
-        metadata: Some(metadata.described()),
+        notes: metadata.stored.byte_order_note(file.path()).into_iter().collect(),
+        metadata: Some(metadata.described_global()),
         ..Default::default()
     };
     // At most MAX_PAYLOAD, so it is a length in memory.
@@ -93,7 +93,7 @@ struct Segment {
 impl Sigmf {
     /// Returns the segment that contains a record, its first sample counted within the segment, and its number of
     /// samples.
-    fn locate(&self, record: u64) -> (&Segment, u64, u64) {
+    fn locate_record(&self, record: u64) -> (&Segment, u64, u64) {
         let segment = &self.segments[self.segments.partition_point(|s| s.first_record <= record) - 1];
         let begin = (record - segment.first_record) * self.per_fragment;
         (segment, begin, self.per_fragment.min(segment.samples - begin))
@@ -101,26 +101,26 @@ impl Sigmf {
 }
 
 impl Recording for Sigmf {
-    fn records(&self) -> u64 {
+    fn record_count(&self) -> u64 {
         self.segments.last().map_or(0, |last| last.first_record + last.samples.div_ceil(self.per_fragment))
     }
 
     fn payload_len(&self, record: u64) -> usize {
-        (self.locate(record).2 * self.frame) as usize
+        (self.locate_record(record).2 * self.frame) as usize
     }
 
-    fn filled(&self, record: u64) -> Filled {
-        let (segment, begin, samples) = self.locate(record);
+    fn header_values(&self, record: u64) -> Filled {
+        let (segment, begin, samples) = self.locate_record(record);
         Filled {
             payload_type: self.payload_type,
             status: Status::REPLAYED,
-            window: u32::try_from(self.clock.nanos(samples)).unwrap_or(u32::MAX),
-            timestamp: Some(TaiNanos(segment.began.0.saturating_add(self.clock.nanos(begin)))),
+            window: u32::try_from(self.clock.record_nanos(samples)).unwrap_or(u32::MAX),
+            timestamp: Some(TaiNanos(segment.began.0.saturating_add(self.clock.record_nanos(begin)))),
         }
     }
 
-    fn read(&mut self, record: u64, payload: &mut [u8]) -> Result<(), DeviceError> {
-        let (segment, begin, _) = self.locate(record);
+    fn read_payload(&mut self, record: u64, payload: &mut [u8]) -> Result<(), DeviceError> {
+        let (segment, begin, _) = self.locate_record(record);
         self.file.read_at(segment.skipped + (segment.first_sample + begin) * self.frame, payload)?;
         self.stored.to_little_endian(payload);
         Ok(())
@@ -129,8 +129,9 @@ impl Recording for Sigmf {
     fn pass_nanos(&self) -> u64 {
         let (Some(first), Some(last)) = (self.segments.first(), self.segments.last()) else { return 0 };
         // With gaps between its captures a pass takes longer than its samples.
-        let with_gaps = last.began.0.saturating_sub(first.began.0).saturating_add(self.clock.nanos(last.samples));
-        with_gaps.max(self.clock.nanos(self.samples))
+        let with_gaps =
+            last.began.0.saturating_sub(first.began.0).saturating_add(self.clock.record_nanos(last.samples));
+        with_gaps.max(self.clock.record_nanos(self.samples))
     }
 }
 
@@ -159,15 +160,15 @@ struct Capture {
 
 impl Capture {
     /// Reads a capture of a recording whose first sample has the number `offset`.
-    fn read(capture: &Fields, offset: u64) -> Result<Self, DeviceError> {
-        let sample_start = capture
-            .get("core:sample_start")
-            .as_u64()
-            .and_then(|start| start.checked_sub(offset))
-            .ok_or_else(|| capture.error("core:sample_start", "a sample number, not below global core:offset"))?;
-        let header = capture.read("core:header_bytes", "a number of bytes", Value::as_u64)?.unwrap_or(0);
+    fn read_capture(capture: &Fields, offset: u64) -> Result<Self, DeviceError> {
+        let sample_start =
+            capture.get("core:sample_start").as_u64().and_then(|start| start.checked_sub(offset)).ok_or_else(|| {
+                capture.field_error("core:sample_start", "a sample number, not below global core:offset")
+            })?;
+        let header = capture.read_optional("core:header_bytes", "a number of bytes", Value::as_u64)?.unwrap_or(0);
         let expected = "a time in UTC since 1972, such as \"2020-03-01T12:00:00Z\"";
-        let began = capture.read("core:datetime", expected, |value| value.as_str().and_then(parse_utc))?;
+        let began =
+            capture.read_optional("core:datetime", expected, |value| value.as_str().and_then(parse_utc_time))?;
         Ok(Self { sample_start, header, began })
     }
 }
@@ -187,7 +188,7 @@ impl Fields<'_> {
     }
 
     /// Returns the value of a field that may be absent, as `parse` reads it.
-    fn read<T>(
+    fn read_optional<T>(
         &self,
         field: &str,
         expected: &'static str,
@@ -195,67 +196,69 @@ impl Fields<'_> {
     ) -> Result<Option<T>, DeviceError> {
         match self.get(field) {
             Value::Null => Ok(None),
-            value => parse(value).map(Some).ok_or_else(|| self.error(field, expected)),
+            value => parse(value).map(Some).ok_or_else(|| self.field_error(field, expected)),
         }
     }
 
-    fn error(&self, field: &str, expected: &'static str) -> DeviceError {
-        bad_field(self.file, &format!("{} {field}", self.name), self.get(field), expected)
+    fn field_error(&self, field: &str, expected: &'static str) -> DeviceError {
+        bad_field_error(self.file, &format!("{} {field}", self.name), self.get(field), expected)
     }
 }
 
 impl Metadata {
-    fn parse(path: &Path, bytes: &[u8]) -> Result<Self, DeviceError> {
+    fn parse_metadata(path: &Path, bytes: &[u8]) -> Result<Self, DeviceError> {
         if bytes.len() > MAX_METADATA {
             let found = Value::from(format!("more than {MAX_METADATA} bytes"));
-            return Err(bad_field(path, "the file's length", &found, "at most 16 MiB"));
+            return Err(bad_field_error(path, "the file's length", &found, "at most 16 MiB"));
         }
         let mut document: Value =
             serde_json::from_slice(bytes).map_err(|error| DeviceError::Json { file: path.to_owned(), error })?;
         let object = document.get("global").unwrap_or(&Value::Null);
         if !object.is_object() {
-            return Err(bad_field(path, "global", object, "an object"));
+            return Err(bad_field_error(path, "global", object, "an object"));
         }
         let global = Fields { file: path, name: "global".to_owned(), object };
 
-        let stored = global.get("core:datatype").as_str().and_then(stored_type).ok_or_else(|| {
+        let stored = global.get("core:datatype").as_str().and_then(parse_datatype).ok_or_else(|| {
             let expected = "r or c (real, complex), then f32, f64, i32, i16, u32 or u16 and _le or _be, or i8 or u8, such \
                             as \"cf32_le\"";
-            global.error("core:datatype", expected)
+            global.field_error("core:datatype", expected)
         })?;
         if !matches!(global.get("core:metadata_only"), Value::Null | Value::Bool(false)) {
             let expected = "absent: a recording without samples cannot be played";
-            return Err(global.error("core:metadata_only", expected));
+            return Err(global.field_error("core:metadata_only", expected));
         }
-        let dataset = global.read("core:dataset", "the name of a file beside the metadata", |value| {
+        let dataset = global.read_optional("core:dataset", "the name of a file beside the metadata", |value| {
             value.as_str().filter(|name| is_file_name(name)).map(str::to_owned)
         })?;
-        let trailing = global.read("core:trailing_bytes", "a number of bytes", Value::as_u64)?.unwrap_or(0);
-        let channels = global.read("core:num_channels", "a number from 1 to 65536", |value| {
+        let trailing = global.read_optional("core:trailing_bytes", "a number of bytes", Value::as_u64)?.unwrap_or(0);
+        let channels = global.read_optional("core:num_channels", "a number from 1 to 65536", |value| {
             value.as_u64().filter(|n| (1..=65536).contains(n))
         })?;
         // Absent means one channel (SigMF 1.2, core:num_channels).
         let channels = channels.unwrap_or(1);
-        let rate = global.read("core:sample_rate", "samples per second, from 10^-6 to 10^12", |value| {
+        let rate = global.read_optional("core:sample_rate", "samples per second, from 10^-6 to 10^12", |value| {
             value.as_f64().and_then(Rate::new)
         })?;
-        let offset = global.read("core:offset", "a number of samples", Value::as_u64)?.unwrap_or(0);
+        let offset = global.read_optional("core:offset", "a number of samples", Value::as_u64)?.unwrap_or(0);
 
         let captures = match document.get("captures") {
             Some(Value::Array(captures)) => captures.as_slice(),
-            found => return Err(bad_field(path, "captures", found.unwrap_or(&Value::Null), "an array")),
+            found => return Err(bad_field_error(path, "captures", found.unwrap_or(&Value::Null), "an array")),
         };
         let captures: Vec<Capture> = captures
             .iter()
             .enumerate()
-            .map(|(i, object)| Capture::read(&Fields { file: path, name: format!("captures[{i}]"), object }, offset))
+            .map(|(i, object)| {
+                Capture::read_capture(&Fields { file: path, name: format!("captures[{i}]"), object }, offset)
+            })
             .collect::<Result<_, DeviceError>>()?;
         let global = document["global"].take();
         Ok(Self { file: path.to_owned(), global, captures, stored, channels, clock: Clock(rate), dataset, trailing })
     }
 
     /// Returns the number of samples per channel in the file, if it is a whole number, each of `frame` bytes.
-    fn samples(&self, file: &InputFile, frame: u64) -> Result<u64, DeviceError> {
+    fn sample_count(&self, file: &InputFile, frame: u64) -> Result<u64, DeviceError> {
         let headers = self.captures.iter().fold(self.trailing, |sum, capture| sum.saturating_add(capture.header));
         let Some(length) = file.len().checked_sub(headers) else {
             return Err(DeviceError::Metadata {
@@ -275,7 +278,7 @@ impl Metadata {
     }
 
     /// Returns the capture segments of a data file with `samples` samples per channel.
-    fn segments(&self, samples: u64, per_fragment: u64) -> Result<Vec<Segment>, DeviceError> {
+    fn capture_segments(&self, samples: u64, per_fragment: u64) -> Result<Vec<Segment>, DeviceError> {
         // Samples before the first capture, or all where there is none, are played as well.
         let mut starts = vec![(0, None, 0)];
         for (i, capture) in self.captures.iter().enumerate() {
@@ -294,10 +297,10 @@ impl Metadata {
         // first dated capture end at its date. Where no capture has a date, time begins at 0.
         let dated = starts.iter().find_map(|&(start, began, _)| Some((start, began?)));
         let (start, began) = dated.unwrap_or_default();
-        let (mut known_sample, mut known_time) = (0, TaiNanos(began.0.saturating_sub(self.clock.nanos(start))));
+        let (mut known_sample, mut known_time) = (0, TaiNanos(began.0.saturating_sub(self.clock.record_nanos(start))));
         let mut segments: Vec<Segment> = Vec::new();
         for (i, &(first_sample, began, skipped)) in starts.iter().enumerate() {
-            let passed = self.clock.nanos(first_sample - known_sample);
+            let passed = self.clock.record_nanos(first_sample - known_sample);
             let began = began.unwrap_or(TaiNanos(known_time.0.saturating_add(passed)));
             (known_sample, known_time) = (first_sample, began);
             let end = starts.get(i + 1).map_or(samples, |(next, ..)| *next);
@@ -312,7 +315,7 @@ impl Metadata {
 
     /// Returns the `global` object for the device's description, or a note that it was omitted if it is too long to
     /// travel.
-    fn described(&self) -> Value {
+    fn described_global(&self) -> Value {
         let length = self.global.to_string().len();
         if length <= MAX_DESCRIBED {
             return self.global.clone();
@@ -321,7 +324,7 @@ impl Metadata {
     }
 }
 
-fn bad_field(file: &Path, field: &str, found: &Value, expected: &'static str) -> DeviceError {
+fn bad_field_error(file: &Path, field: &str, found: &Value, expected: &'static str) -> DeviceError {
     // The value comes from an untrusted file, so it is shortened.
     let mut found = if found.is_null() { "missing".to_owned() } else { found.to_string() };
     if let Some((end, _)) = found.char_indices().nth(60) {
@@ -332,7 +335,7 @@ fn bad_field(file: &Path, field: &str, found: &Value, expected: &'static str) ->
 }
 
 /// Parses a type by the standard's grammar (SigMF 1.2, *Dataset Format*).
-fn stored_type(datatype: &str) -> Option<StoredType> {
+fn parse_datatype(datatype: &str) -> Option<StoredType> {
     let name = match datatype.split_at_checked(1)? {
         ("r", stored) => stored.to_owned(),
         ("c", _) => datatype.to_owned(),
@@ -342,7 +345,7 @@ fn stored_type(datatype: &str) -> Option<StoredType> {
     // `rci16_le` would be parsed as well; and the byte order may be left out for single bytes only, where it must be.
     let complex = stored.element.is_complex() == datatype.starts_with('c');
     let ordered = datatype.ends_with("_le") || datatype.ends_with("_be");
-    (complex && ordered == (stored.element.number_size() > 1)).then_some(stored)
+    (complex && ordered == (stored.element.number_bytes() > 1)).then_some(stored)
 }
 
 #[cfg(test)]
@@ -376,20 +379,20 @@ mod tests {
     fn samples_come_as_recorded_with_their_time() {
         let samples: Vec<i16> = (0..20).collect();
         let (_dir, config) = recording(&two_channels(), &samples);
-        let mut device = open(&config).unwrap();
-        assert_eq!(device.max_payload(), 16);
+        let mut device = open_recording(&config).unwrap();
+        assert_eq!(device.max_payload_bytes(), 16);
         let mut played = Vec::new();
         for (event, (len, micros)) in (0..).zip([(16, 0), (16, 4), (8, 8)]) {
-            assert_eq!(device.next_len(), Some(len));
+            assert_eq!(device.next_payload_len(), Some(len));
             let mut payload = vec![0; len];
-            let filled = device.fill(EventId(event), &mut payload).unwrap();
+            let filled = device.fill_payload(EventId(event), &mut payload).unwrap();
             assert_eq!(filled.timestamp, Some(TaiNanos(NOON + micros * 1000)));
             assert_eq!(filled.window, len as u32 / 4 * 1000);
             assert_eq!(filled.status, Status::REPLAYED);
             played.extend(payload.chunks(2).map(|b| i16::from_le_bytes([b[0], b[1]])));
         }
         assert_eq!(played, samples);
-        assert_eq!(device.next_len(), None);
+        assert_eq!(device.next_payload_len(), None);
     }
 
     #[test]
@@ -402,14 +405,14 @@ mod tests {
         }
         assert_eq!(names.len(), 28);
         for name in names {
-            let stored = stored_type(&name).unwrap_or_else(|| panic!("{name}"));
+            let stored = parse_datatype(&name).unwrap_or_else(|| panic!("{name}"));
             assert_eq!(
                 (stored.element.is_complex(), stored.big_endian),
                 (name.starts_with('c'), name.ends_with("_be"))
             );
         }
         for name in ["", "r", "i16_le", "rci16_le", "ccf32_le", "rf32", "ri8_le", "rf16_le", "ré"] {
-            assert_eq!(stored_type(name), None, "{name}");
+            assert_eq!(parse_datatype(name), None, "{name}");
         }
     }
 
@@ -418,13 +421,13 @@ mod tests {
         let mut meta = two_channels();
         meta["global"]["core:datatype"] = json!("ci16_be");
         let (_dir, config) = recording(&meta, &[1, 2, 3, 4, 5, 6, 7, 8].map(i16::swap_bytes));
-        let mut device = open(&config).unwrap();
+        let mut device = open_recording(&config).unwrap();
         let description = device.description();
         assert_eq!((description.payload_type.as_str(), description.complex), ("samples-ci16", Some(true)));
         assert_eq!(description.shape, Some(vec![2, 2]));
         assert!(description.notes[0].contains("ci16 is big-endian; fragments have it"), "{:?}", description.notes);
         let mut payload = [0; 16];
-        device.fill(EventId(0), &mut payload).unwrap();
+        device.fill_payload(EventId(0), &mut payload).unwrap();
         let numbers: Vec<i16> = payload.chunks(2).map(|b| i16::from_le_bytes([b[0], b[1]])).collect();
         assert_eq!(numbers, [1, 2, 3, 4, 5, 6, 7, 8]);
     }
@@ -440,11 +443,11 @@ mod tests {
         ]);
         let (dir, config) = recording(&meta, &[]);
         std::fs::write(dir.path().join("theirs.dat"), b"introABCDheEFGHIJKLend").unwrap();
-        let mut device = open(&config).unwrap();
+        let mut device = open_recording(&config).unwrap();
         let mut played = Vec::new();
-        while let Some(len) = device.next_len() {
+        while let Some(len) = device.next_payload_len() {
             let mut payload = vec![0; len];
-            device.fill(EventId(played.len() as u64), &mut payload).unwrap();
+            device.fill_payload(EventId(played.len() as u64), &mut payload).unwrap();
             played.push(payload);
         }
         assert_eq!(played, [b"ABCD".to_vec(), b"EFGHIJKL".to_vec()]);
@@ -454,8 +457,9 @@ mod tests {
     fn in_a_loop_time_goes_on() {
         let (_dir, mut config) = recording(&two_channels(), &[0; 20]);
         config.looped = true;
-        let mut device = open(&config).unwrap();
-        let times: Vec<u64> = (7..12).map(|event| device.skip(EventId(event)).timestamp.unwrap().0 - NOON).collect();
+        let mut device = open_recording(&config).unwrap();
+        let times: Vec<u64> =
+            (7..12).map(|event| device.skip_fragment(EventId(event)).timestamp.unwrap().0 - NOON).collect();
         assert_eq!(times, [0, 4000, 8000, 10_000, 14_000]);
         assert_eq!(device.content_key(EventId(12)), Some(2));
     }
@@ -468,10 +472,10 @@ mod tests {
             { "core:sample_start": 7, "core:datetime": "2020-03-01T12:00:01Z" },
         ]);
         let (_dir, config) = recording(&meta, &[0; 20]);
-        let mut device = open(&config).unwrap();
+        let mut device = open_recording(&config).unwrap();
         let mut found = Vec::new();
-        while let Some(len) = device.next_len() {
-            let filled = device.skip(EventId(found.len() as u64));
+        while let Some(len) = device.next_payload_len() {
+            let filled = device.skip_fragment(EventId(found.len() as u64));
             found.push((len / 4, filled.timestamp.unwrap().0.wrapping_sub(NOON).cast_signed()));
         }
         assert_eq!(found, [(1, -1000), (4, 0), (2, 4000), (3, 1_000_000_000)]);
@@ -483,8 +487,8 @@ mod tests {
         let times = |captures: Value| -> Vec<u64> {
             let (_dir, config) =
                 recording(&json!({ "global": two_channels()["global"], "captures": captures }), &[0; 24]);
-            let mut device = open(&config).unwrap();
-            (0..3).map(|event| device.skip(EventId(event)).timestamp.unwrap().0).collect()
+            let mut device = open_recording(&config).unwrap();
+            (0..3).map(|event| device.skip_fragment(EventId(event)).timestamp.unwrap().0).collect()
         };
         let capture = |start: u64, date: &str| match date {
             "" => json!({ "core:sample_start": start }),
@@ -504,9 +508,9 @@ mod tests {
         let (_dir, mut config) =
             recording(&json!({"global": {"core:datatype": "ri16_le"}, "captures": []}), &[1, 2, 3]);
         config.samples_per_fragment = None;
-        let mut device = open(&config).unwrap();
-        assert_eq!((device.next_len(), device.max_payload()), (Some(6), 6));
-        let filled = device.skip(EventId(0));
+        let mut device = open_recording(&config).unwrap();
+        assert_eq!((device.next_payload_len(), device.max_payload_bytes()), (Some(6), 6));
+        let filled = device.skip_fragment(EventId(0));
         assert_eq!((filled.timestamp, filled.window), (Some(TaiNanos(0)), 0));
     }
 
@@ -515,7 +519,7 @@ mod tests {
         let (_dir, config) = recording(&two_channels(), &[0; 4]);
         for ending in ["", ".sigmf-meta", ".sigmf-data"] {
             let file = format!("{}{ending}", config.file.display()).into();
-            assert!(open(&SigmfConfig { file, ..config.clone() }).is_ok(), "{ending}");
+            assert!(open_recording(&SigmfConfig { file, ..config.clone() }).is_ok(), "{ending}");
         }
     }
 
@@ -546,22 +550,22 @@ mod tests {
                 None => meta[field] = value,
             }
             let (_dir, config) = recording(&meta, &[0; 20]);
-            let error = open(&config).unwrap_err().to_string();
+            let error = open_recording(&config).unwrap_err().to_string();
             assert!(error.contains("pulse.1.sigmf-meta") && error.contains(expected), "{error}");
         }
         let (_dir, config) = recording(&two_channels(), &[0; 19]);
-        let error = open(&config).unwrap_err().to_string();
+        let error = open_recording(&config).unwrap_err().to_string();
         assert!(
             error.contains("pulse.1.sigmf-data has 38 bytes of data") && error.contains("2 bytes left over"),
             "{error}"
         );
         let (_dir, config) = recording(&two_channels(), &[]);
-        assert!(matches!(open(&config), Err(DeviceError::Empty { .. })));
+        assert!(matches!(open_recording(&config), Err(DeviceError::Empty { .. })));
         let (dir, config) = recording(&two_channels(), &[0; 4]);
         std::fs::remove_file(dir.path().join("pulse.1.sigmf-data")).unwrap();
-        assert!(open(&config).unwrap_err().to_string().contains("pulse.1.sigmf-data"));
+        assert!(open_recording(&config).unwrap_err().to_string().contains("pulse.1.sigmf-data"));
         std::fs::write(dir.path().join("pulse.1.sigmf-meta"), "{ \"global\": ").unwrap();
-        assert!(matches!(open(&config), Err(DeviceError::Json { .. })));
+        assert!(matches!(open_recording(&config), Err(DeviceError::Json { .. })));
     }
 
     #[test]
@@ -569,26 +573,27 @@ mod tests {
         let mut meta = two_channels();
         meta["global"]["core:description"] = json!("x".repeat(10_000));
         let (_dir, config) = recording(&meta, &[0; 4]);
-        let described = open(&config).unwrap().description().metadata.clone().unwrap();
+        let described = open_recording(&config).unwrap().description().metadata.clone().unwrap();
         assert!(described["omitted"].as_str().unwrap().contains("pulse.1.sigmf-meta"), "{described}");
     }
 
     #[test]
     fn real_recordings_are_played_whole() {
         for (name, channels, rate) in [("scope-2ch", 2, 250e6), ("scope-4ch", 4, 2.5e6)] {
-            let file = crate::file::recording(&format!("{name}.sigmf-meta"));
+            let file = crate::file::recording_path(&format!("{name}.sigmf-meta"));
             let expected = std::fs::read(file.with_extension("sigmf-data")).unwrap();
             let mut device =
-                open(&SigmfConfig { file, recording: None, samples_per_fragment: None, looped: false }).unwrap();
+                open_recording(&SigmfConfig { file, recording: None, samples_per_fragment: None, looped: false })
+                    .unwrap();
             assert_eq!((device.description().channels, device.description().sample_rate), (Some(channels), Some(rate)));
             assert_eq!(device.description().metadata.as_ref().unwrap()["core:datatype"], "ri16_le");
             let mut played = Vec::new();
             for event in 0.. {
-                let Some(len) = device.next_len() else { break };
-                assert!(len <= device.max_payload());
+                let Some(len) = device.next_payload_len() else { break };
+                assert!(len <= device.max_payload_bytes());
                 let end = played.len();
                 played.resize(end + len, 0);
-                device.fill(EventId(event), &mut played[end..]).unwrap();
+                device.fill_payload(EventId(event), &mut played[end..]).unwrap();
             }
             assert!(played == expected, "{name}");
         }
@@ -631,8 +636,8 @@ mod tests {
                 .into_iter()
                 .map(|(start, time)| json!({ "core:sample_start": start, "core:datetime": time }))
                 .collect();
-            if let Ok(metadata) = Metadata::parse(Path::new("x"), meta.to_string().as_bytes())
-                && let Ok(segments) = metadata.segments(samples, per_fragment)
+            if let Ok(metadata) = Metadata::parse_metadata(Path::new("x"), meta.to_string().as_bytes())
+                && let Ok(segments) = metadata.capture_segments(samples, per_fragment)
             {
                 prop_assert_eq!(segments.iter().map(|s| s.samples).sum::<u64>(), samples);
                 prop_assert!(segments.windows(2).all(|s| s[0].first_record < s[1].first_record));
@@ -641,7 +646,7 @@ mod tests {
 
         #[test]
         fn any_bytes_are_metadata_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
-            let _ = Metadata::parse(Path::new("x"), &bytes);
+            let _ = Metadata::parse_metadata(Path::new("x"), &bytes);
         }
     }
 }

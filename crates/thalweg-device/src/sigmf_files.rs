@@ -33,41 +33,41 @@ enum Data {
 
 impl Parts {
     /// Returns the parts of the recording that `config` names.
-    pub(crate) fn of(config: &SigmfConfig) -> Result<Self, DeviceError> {
+    pub(crate) fn open_configured(config: &SigmfConfig) -> Result<Self, DeviceError> {
         let (file, wanted) = (&config.file, config.recording.as_deref());
-        match Container::of(file) {
-            Some(Container::Archive) => Self::in_archive(file, wanted),
+        match Container::from_file_name(file) {
+            Some(Container::Archive) => Self::from_archive(file, wanted),
             Some(Container::Collection) => {
-                let name = chosen(file, wanted, named_by_collection(file)?)?;
-                Self::in_files(&file.with_file_name(name))
+                let name = choose_recording(file, wanted, collection_streams(file)?)?;
+                Self::from_files(&file.with_file_name(name))
             }
             None if wanted.is_some() => {
                 let problem = "goes with an archive (.sigmf) or a collection (.sigmf-collection)".to_owned();
                 Err(DeviceError::Option { option: "recording", problem })
             }
-            None => Self::in_files(file),
+            None => Self::from_files(file),
         }
     }
 
-    fn in_files(path: &Path) -> Result<Self, DeviceError> {
-        let (meta, data) = file_names(path);
-        let meta_bytes = InputFile::open(&meta)?.head(MAX_METADATA + 1)?;
+    fn from_files(path: &Path) -> Result<Self, DeviceError> {
+        let (meta, data) = recording_file_names(path);
+        let meta_bytes = InputFile::open(&meta)?.read_head(MAX_METADATA + 1)?;
         Ok(Self { meta, meta_bytes, data: Data::File(data) })
     }
 
-    fn in_archive(archive: &Path, wanted: Option<&str>) -> Result<Self, DeviceError> {
-        let mut recordings = in_archive(archive)?;
-        let name = chosen(archive, wanted, recordings.keys().cloned().collect())?;
+    fn from_archive(archive: &Path, wanted: Option<&str>) -> Result<Self, DeviceError> {
+        let mut recordings = archive_members(archive)?;
+        let name = choose_recording(archive, wanted, recordings.keys().cloned().collect())?;
         let Some(Member { meta: Some(meta), data }) = recordings.remove(&name) else {
             return Err(DeviceError::Recording { file: archive.into(), wanted: Some(name), recordings: Vec::new() });
         };
-        let meta_bytes = archive_part(archive, meta)?.head(MAX_METADATA + 1)?;
-        let data = data.map(|data| archive_part(archive, data)).transpose()?;
+        let meta_bytes = open_archive_part(archive, meta)?.read_head(MAX_METADATA + 1)?;
+        let data = data.map(|data| open_archive_part(archive, data)).transpose()?;
         Ok(Self { meta: archive.join(format!("{name}.sigmf-meta")), meta_bytes, data: Data::Part(data) })
     }
 
     /// Returns the samples: from the file `dataset`, if the metadata name one (`core:dataset`).
-    pub(crate) fn data(self, dataset: Option<&str>) -> Result<InputFile, DeviceError> {
+    pub(crate) fn into_samples(self, dataset: Option<&str>) -> Result<InputFile, DeviceError> {
         match (self.data, dataset) {
             (Data::File(_), Some(name)) => InputFile::open(&self.meta.with_file_name(name)),
             (Data::File(data), None) => InputFile::open(&data),
@@ -83,15 +83,21 @@ impl Parts {
 }
 
 /// Opens the part of an archive with this offset and length, in bytes.
-fn archive_part(archive: &Path, (at, len): (u64, u64)) -> Result<InputFile, DeviceError> {
+fn open_archive_part(archive: &Path, (at, len): (u64, u64)) -> Result<InputFile, DeviceError> {
     let file = InputFile::open(archive)?;
     let (needed, left) = (at.saturating_add(len), file.len());
     let what = "the archive up to the recording's end";
-    file.part(at, len).ok_or_else(|| DeviceError::Truncated { file: archive.to_owned(), at: 0, what, needed, left })
+    file.into_part(at, len).ok_or_else(|| DeviceError::Truncated {
+        file: archive.to_owned(),
+        at: 0,
+        what,
+        needed,
+        left,
+    })
 }
 
 /// Returns the two files of the recording that `path` names: by either of them, or by their name without ending.
-pub(crate) fn file_names(path: &Path) -> (PathBuf, PathBuf) {
+pub(crate) fn recording_file_names(path: &Path) -> (PathBuf, PathBuf) {
     let known = path.extension().is_some_and(|ending| ending == "sigmf-meta" || ending == "sigmf-data");
     let stem = if known { path.with_extension("") } else { path.to_owned() };
     let [meta, data] = [".sigmf-meta", ".sigmf-data"].map(|ending| {
@@ -111,7 +117,7 @@ pub(crate) enum Container {
 
 impl Container {
     /// Recognises a container by its name, as the standard defines it.
-    pub(crate) fn of(path: &Path) -> Option<Self> {
+    pub(crate) fn from_file_name(path: &Path) -> Option<Self> {
         match path.extension()?.to_str()? {
             "sigmf" => Some(Self::Archive),
             "sigmf-collection" => Some(Self::Collection),
@@ -120,16 +126,16 @@ impl Container {
     }
 
     /// Returns the names of the container's recordings.
-    pub(crate) fn recordings(self, path: &Path) -> Result<Vec<String>, DeviceError> {
+    pub(crate) fn recording_names(self, path: &Path) -> Result<Vec<String>, DeviceError> {
         match self {
-            Self::Archive => Ok(in_archive(path)?.into_keys().collect()),
-            Self::Collection => named_by_collection(path),
+            Self::Archive => Ok(archive_members(path)?.into_keys().collect()),
+            Self::Collection => collection_streams(path),
         }
     }
 }
 
 /// Returns the wanted name, or the only one.
-fn chosen(file: &Path, wanted: Option<&str>, recordings: Vec<String>) -> Result<String, DeviceError> {
+fn choose_recording(file: &Path, wanted: Option<&str>, recordings: Vec<String>) -> Result<String, DeviceError> {
     match (wanted, &recordings[..]) {
         (_, []) => Err(DeviceError::Empty { file: file.to_owned() }),
         (None, [only]) => Ok(only.clone()),
@@ -142,8 +148,8 @@ fn chosen(file: &Path, wanted: Option<&str>, recordings: Vec<String>) -> Result<
 }
 
 /// Returns the names in the `core:streams` of a collection.
-fn named_by_collection(path: &Path) -> Result<Vec<String>, DeviceError> {
-    let bytes = InputFile::open(path)?.head(MAX_METADATA + 1)?;
+fn collection_streams(path: &Path) -> Result<Vec<String>, DeviceError> {
+    let bytes = InputFile::open(path)?.read_head(MAX_METADATA + 1)?;
     if bytes.len() > MAX_METADATA {
         return Err(streams_error(path, "more than 16 MiB"));
     }
@@ -181,12 +187,12 @@ struct Member {
 }
 
 /// Returns the recordings of an archive, by the name of their files without ending.
-fn in_archive(path: &Path) -> Result<BTreeMap<String, Member>, DeviceError> {
+fn archive_members(path: &Path) -> Result<BTreeMap<String, Member>, DeviceError> {
     let file = InputFile::open(path)?.into_inner();
-    read_archive(file).map_err(|error| file_error("reading the archive", path, error))
+    read_archive_members(file).map_err(|error| file_error("reading the archive", path, error))
 }
 
-fn read_archive(file: File) -> io::Result<BTreeMap<String, Member>> {
+fn read_archive_members(file: File) -> io::Result<BTreeMap<String, Member>> {
     let mut archive = tar::Archive::new(Frugal { file, left: MAX_HEADERS });
     let mut recordings: BTreeMap<String, Member> = BTreeMap::new();
     for entry in archive.entries_with_seek()? {
@@ -269,16 +275,16 @@ mod tests {
             ("b/notes.txt", b"no recording"),
         ];
         let (_dir, path) = written("two.sigmf", &archive(&files));
-        assert_eq!(Container::of(&path).unwrap().recordings(&path).unwrap(), ["a", "b"]);
-        let parts = Parts::of(&config(&path, Some("b"))).unwrap();
+        assert_eq!(Container::from_file_name(&path).unwrap().recording_names(&path).unwrap(), ["a", "b"]);
+        let parts = Parts::open_configured(&config(&path, Some("b"))).unwrap();
         assert_eq!(parts.meta_bytes, b"[]");
-        assert_eq!(parts.data(None).unwrap().head(10).unwrap(), b"BB");
-        let error = Parts::of(&config(&path, None)).unwrap_err().to_string();
+        assert_eq!(parts.into_samples(None).unwrap().read_head(10).unwrap(), b"BB");
+        let error = Parts::open_configured(&config(&path, None)).unwrap_err().to_string();
         assert!(error.contains("two.sigmf: more than one recording; it has 'a', 'b'"), "{error}");
-        let error = Parts::of(&config(&path, Some("c"))).unwrap_err().to_string();
+        let error = Parts::open_configured(&config(&path, Some("c"))).unwrap_err().to_string();
         assert!(error.contains("no recording 'c'"), "{error}");
         let (_dir, path) = written("half.sigmf", &archive(&files[..1]));
-        let error = Parts::of(&config(&path, None)).unwrap().data(None).unwrap_err().to_string();
+        let error = Parts::open_configured(&config(&path, None)).unwrap().into_samples(None).unwrap_err().to_string();
         assert!(error.contains("a.sigmf-meta: the recording's .sigmf-data is missing"), "{error}");
     }
 
@@ -286,7 +292,7 @@ mod tests {
     fn a_collection_names_recordings_beside_it_and_no_others() {
         let (dir, path) = written("all.sigmf-collection", br#"{"collection": {"core:streams": [{"name": "x"}]}}"#);
         std::fs::write(dir.path().join("x.sigmf-meta"), "{}").unwrap();
-        assert_eq!(Parts::of(&config(&path, None)).unwrap().meta, dir.path().join("x.sigmf-meta"));
+        assert_eq!(Parts::open_configured(&config(&path, None)).unwrap().meta, dir.path().join("x.sigmf-meta"));
         for wrong in [
             r#"{"collection": {"core:streams": [{"name": "../x"}]}}"#,
             r#"{"collection": {"core:streams": [{"name": "/x"}]}}"#,
@@ -295,10 +301,10 @@ mod tests {
             r#"{"collection": {}}"#,
         ] {
             std::fs::write(&path, wrong).unwrap();
-            let error = Parts::of(&config(&path, None)).unwrap_err().to_string();
+            let error = Parts::open_configured(&config(&path, None)).unwrap_err().to_string();
             assert!(error.contains("core:streams") && error.contains("beside this file"), "{error}");
         }
-        let error = Parts::of(&config(&dir.path().join("x"), Some("x"))).unwrap_err().to_string();
+        let error = Parts::open_configured(&config(&dir.path().join("x"), Some("x"))).unwrap_err().to_string();
         assert!(error.contains("option recording: goes with an archive"), "{error}");
     }
 
@@ -311,7 +317,7 @@ mod tests {
         let (_dir, path) = written("long.sigmf", header.as_bytes());
         let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
         file.set_len(1 << 40).unwrap();
-        let error = Parts::of(&config(&path, None)).unwrap_err().to_string();
+        let error = Parts::open_configured(&config(&path, None)).unwrap_err().to_string();
         assert!(error.contains("its headers are too long"), "{error}");
     }
 
@@ -328,11 +334,11 @@ mod tests {
             }
             bytes.truncate(cut.index(bytes.len() * 2));
             let (_dir, path) = written("damaged.sigmf", &bytes);
-            if let Ok(parts) = Parts::of(&config(&path, None))
-                && let Ok(data) = parts.data(None)
+            if let Ok(parts) = Parts::open_configured(&config(&path, None))
+                && let Ok(data) = parts.into_samples(None)
             {
                 prop_assert!(data.len() <= bytes.len() as u64);
-                prop_assert!(data.head(1 << 20).is_ok());
+                prop_assert!(data.read_head(1 << 20).is_ok());
             }
         }
     }

@@ -18,9 +18,11 @@ pub struct StoredType {
 impl StoredType {
     /// Returns the type of a payload with these axes, and its axes: samples have a channel axis even where there is one
     /// channel.
-    pub(crate) fn array(self, mut shape: Vec<u64>) -> (PayloadType, Vec<u64>) {
-        let payload_type = PayloadType::of_array(self.element, shape.len());
-        if shape.len() == 1 && payload_type.parts().is_some_and(|(meaning, _)| meaning == Meaning::Samples) {
+    pub(crate) fn payload_layout(self, mut shape: Vec<u64>) -> (PayloadType, Vec<u64>) {
+        let payload_type = PayloadType::for_array(self.element, shape.len());
+        if shape.len() == 1
+            && payload_type.meaning_and_element().is_some_and(|(meaning, _)| meaning == Meaning::Samples)
+        {
             shape.push(1);
         }
         (payload_type, shape)
@@ -32,7 +34,7 @@ impl StoredType {
             return;
         }
         // Swapping with lengths known at compile time becomes byte-swap instructions.
-        match self.element.number_size() {
+        match self.element.number_bytes() {
             2 => bytes.as_chunks_mut::<2>().0.iter_mut().for_each(|number| number.reverse()),
             4 => bytes.as_chunks_mut::<4>().0.iter_mut().for_each(|number| number.reverse()),
             8 => bytes.as_chunks_mut::<8>().0.iter_mut().for_each(|number| number.reverse()),
@@ -41,8 +43,8 @@ impl StoredType {
     }
 
     /// Returns a note for the user if fragments have another byte order than the file.
-    pub(crate) fn note(self, file: &Path) -> Option<String> {
-        let swapped = self.big_endian && self.element.number_size() > 1;
+    pub(crate) fn byte_order_note(self, file: &Path) -> Option<String> {
+        let swapped = self.big_endian && self.element.number_bytes() > 1;
         swapped.then(|| format!("{}: {} is big-endian; fragments have it little-endian", file.display(), self.element))
     }
 }
@@ -113,8 +115,8 @@ mod tests {
     #[test]
     fn samples_have_a_channel_axis_though_there_be_one() {
         let array = |text: &str, shape: &[u64]| {
-            let (payload_type, shape) = text.parse::<StoredType>().unwrap().array(shape.to_vec());
-            (payload_type.name(), shape)
+            let (payload_type, shape) = text.parse::<StoredType>().unwrap().payload_layout(shape.to_vec());
+            (payload_type.type_name(), shape)
         };
         assert_eq!(array("ci16", &[5]), ("samples-ci16", vec![5, 1]));
         assert_eq!(array("i16", &[5, 2]), ("samples-i16", vec![5, 2]));

@@ -53,10 +53,10 @@ pub struct Copies {
     shared: Arc<Shared>,
 }
 
-/// Result of [`Copies::take`].
+/// Result of [`Copies::take_next`].
 #[derive(Debug)]
 pub enum Next {
-    /// A copy, to be [given back](Copies::give_back).
+    /// A copy, to be [given back](Copies::give_back_copy).
     Copied(Copied),
     /// The device has no data for some frames.
     Missed {
@@ -81,7 +81,7 @@ pub enum Next {
     },
 }
 
-fn pair(longest: usize, depth: usize) -> Result<(Tap, Copies), DeviceError> {
+fn create_tap(longest: usize, depth: usize) -> Result<(Tap, Copies), DeviceError> {
     let bell = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).map_err(|error| DeviceError::Hardware {
         device: "a calibration".into(),
         problem: format!("eventfd: {error}"),
@@ -105,7 +105,7 @@ pub fn tap_acquisition(
     device: Box<dyn Acquisition>,
     depth: usize,
 ) -> Result<(Box<dyn Acquisition>, Copies), DeviceError> {
-    let (tap, copies) = pair(device.max_payload(), depth)?;
+    let (tap, copies) = create_tap(device.max_payload_bytes(), depth)?;
     Ok((Box::new(TappedAcquisition { device, tap }), copies))
 }
 
@@ -114,62 +114,62 @@ pub fn tap_acquisition(
 /// # Errors
 /// The system gives no descriptor.
 pub fn tap_device(device: Box<dyn Device>, depth: usize) -> Result<(Box<dyn Device>, Copies), DeviceError> {
-    let (tap, copies) = pair(device.max_payload(), depth)?;
+    let (tap, copies) = create_tap(device.max_payload_bytes(), depth)?;
     Ok((Box::new(TappedDevice { device, tap, first: None }), copies))
 }
 
 impl Tap {
-    fn copy(&self, number: u64, payload: &[u8], filled: Filled) {
+    fn copy_payload(&self, number: u64, payload: &[u8], filled: Filled) {
         let Ok(mut bytes) = self.back.try_recv() else {
-            return self.lost(number, 1);
+            return self.report_lost(number, 1);
         };
         bytes.clear();
         bytes.extend_from_slice(payload);
-        self.pass(number.saturating_add(1), Passed::Copied(Copied { number, bytes, filled }));
+        self.send_passed(number.saturating_add(1), Passed::Copied(Copied { number, bytes, filled }));
     }
 
-    fn missed(&self, first: u64, count: u64) {
-        self.pass(first.saturating_add(count), Passed::Missed { first, count });
+    fn report_missed(&self, first: u64, count: u64) {
+        self.send_passed(first.saturating_add(count), Passed::Missed { first, count });
     }
 
-    fn lost(&self, first: u64, count: u64) {
-        self.pass(first.saturating_add(count), Passed::Lost { first, count });
+    fn report_lost(&self, first: u64, count: u64) {
+        self.send_passed(first.saturating_add(count), Passed::Lost { first, count });
     }
 
-    fn pass(&self, next: u64, passed: Passed) {
+    fn send_passed(&self, next: u64, passed: Passed) {
         self.shared.next.fetch_max(next, Ordering::Relaxed);
         if self.copies.as_ref().is_some_and(|copies| copies.try_send(passed).is_ok()) {
-            ring(&self.shared.bell);
+            ring_bell(&self.shared.bell);
         }
     }
 
     /// Reports to the observer that nothing more will come.
-    fn end(&mut self) {
+    fn close_channel(&mut self) {
         self.copies = None;
-        ring(&self.shared.bell);
+        ring_bell(&self.shared.bell);
     }
 }
 
 impl Drop for Tap {
     fn drop(&mut self) {
-        self.end();
+        self.close_channel();
     }
 }
 
-fn ring(bell: &OwnedFd) {
+fn ring_bell(bell: &OwnedFd) {
     // A write fails only where the counter is at its maximum; the descriptor is then readable all the same.
     let _ = write(bell, &1u64.to_ne_bytes());
 }
 
 impl Copies {
     /// Returns the oldest copy. If there is none, the descriptor is not readable until there is one.
-    pub fn take(&mut self) -> Next {
+    pub fn take_next(&mut self) -> Next {
         // Reset the descriptor first: a copy made after this makes it readable again.
         let _ = read(&self.shared.bell, &mut [0u8; 8]);
         match self.copies.try_recv() {
             Ok(passed) => {
                 // More copies may be waiting.
-                ring(&self.shared.bell);
+                ring_bell(&self.shared.bell);
                 match passed {
                     Passed::Copied(copied) => Next::Copied(copied),
                     Passed::Missed { first, count } => Next::Missed { first, count },
@@ -183,12 +183,12 @@ impl Copies {
     }
 
     /// Returns the buffer of a copy for reuse.
-    pub fn give_back(&mut self, copied: Copied) {
+    pub fn give_back_copy(&mut self, copied: Copied) {
         let _ = self.back.try_send(copied.bytes);
     }
 
     /// Returns a descriptor that is readable while there may be a copy.
-    pub fn fd(&self) -> BorrowedFd<'_> {
+    pub fn readiness_fd(&self) -> BorrowedFd<'_> {
         self.shared.bell.as_fd()
     }
 }
@@ -204,55 +204,55 @@ impl Acquisition for TappedAcquisition {
         self.device.description()
     }
 
-    fn max_payload(&self) -> usize {
-        self.device.max_payload()
+    fn max_payload_bytes(&self) -> usize {
+        self.device.max_payload_bytes()
     }
 
-    fn depth(&self) -> u32 {
-        self.device.depth()
+    fn max_posted_buffers(&self) -> u32 {
+        self.device.max_posted_buffers()
     }
 
-    fn reorders(&self) -> u32 {
-        self.device.reorders()
+    fn reorder_depth(&self) -> u32 {
+        self.device.reorder_depth()
     }
 
     fn takes_dma_bufs(&self) -> bool {
         self.device.takes_dma_bufs()
     }
 
-    fn register(&mut self, arena: &Arc<Arena>) -> Result<(), DeviceError> {
-        self.device.register(arena)
+    fn register_memory(&mut self, arena: &Arc<Arena>) -> Result<(), DeviceError> {
+        self.device.register_memory(arena)
     }
 
-    fn post(&mut self, buffer: Buffer) {
-        self.device.post(buffer);
+    fn post_buffer(&mut self, buffer: Buffer) {
+        self.device.post_buffer(buffer);
     }
 
-    fn start(&mut self, at: TaiNanos) -> Result<(), DeviceError> {
-        self.device.start(at)
+    fn start_acquisition(&mut self, at: TaiNanos) -> Result<(), DeviceError> {
+        self.device.start_acquisition(at)
     }
 
-    fn poll(&mut self, now: Duration) -> Result<Acquired, DeviceError> {
-        let mut acquired = self.device.poll(now)?;
+    fn poll_acquired(&mut self, now: Duration) -> Result<Acquired, DeviceError> {
+        let mut acquired = self.device.poll_acquired(now)?;
         match &mut acquired {
             Acquired::Frame(frame) => {
-                let payload = frame.buffer.payload();
-                self.tap.copy(frame.number, &payload[..frame.len.min(payload.len())], frame.filled);
+                let payload = frame.buffer.payload_mut();
+                self.tap.copy_payload(frame.number, &payload[..frame.len.min(payload.len())], frame.filled);
             }
-            Acquired::Missed { first, count } => self.tap.missed(*first, *count),
-            Acquired::Lost { first, count } => self.tap.lost(*first, *count),
-            Acquired::Over => self.tap.end(),
+            Acquired::Missed { first, count } => self.tap.report_missed(*first, *count),
+            Acquired::Lost { first, count } => self.tap.report_lost(*first, *count),
+            Acquired::Over => self.tap.close_channel(),
             Acquired::NotYet => {}
         }
         Ok(acquired)
     }
 
-    fn idle(&mut self, now: Duration) -> Result<Option<Duration>, DeviceError> {
-        self.device.idle(now)
+    fn poll_idle(&mut self, now: Duration) -> Result<Option<Duration>, DeviceError> {
+        self.device.poll_idle(now)
     }
 
-    fn fd(&self) -> Option<BorrowedFd<'_>> {
-        self.device.fd()
+    fn readiness_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.device.readiness_fd()
     }
 
     fn has_room(&self) -> bool {
@@ -263,32 +263,32 @@ impl Acquisition for TappedAcquisition {
         self.device.is_away()
     }
 
-    fn next_time(&self) -> Option<Duration> {
-        self.device.next_time()
+    fn next_poll_time(&self) -> Option<Duration> {
+        self.device.next_poll_time()
     }
 
     fn event_period(&self) -> Option<Duration> {
         self.device.event_period()
     }
 
-    fn first_time(&self) -> Option<TaiNanos> {
-        self.device.first_time()
+    fn first_frame_time(&self) -> Option<TaiNanos> {
+        self.device.first_frame_time()
     }
 
     fn begin_events(&mut self, origin: TaiNanos) {
         self.device.begin_events(origin);
     }
 
-    fn numbers_agree(&mut self, first: u64) {
-        self.device.numbers_agree(first);
+    fn confirm_numbers(&mut self, first: u64) {
+        self.device.confirm_numbers(first);
     }
 
-    fn of_no_event(&self) -> u64 {
-        self.device.of_no_event()
+    fn stray_frame_count(&self) -> u64 {
+        self.device.stray_frame_count()
     }
 
-    fn counters(&self) -> Vec<(&'static str, u64)> {
-        self.device.counters()
+    fn report_counters(&self) -> Vec<(&'static str, u64)> {
+        self.device.report_counters()
     }
 }
 
@@ -304,16 +304,16 @@ impl Device for TappedDevice {
         self.device.description()
     }
 
-    fn max_payload(&self) -> usize {
-        self.device.max_payload()
+    fn max_payload_bytes(&self) -> usize {
+        self.device.max_payload_bytes()
     }
 
-    fn contents(&self) -> Option<Contents> {
-        self.device.contents()
+    fn recording_contents(&self) -> Option<Contents> {
+        self.device.recording_contents()
     }
 
-    fn next_len(&mut self) -> Option<usize> {
-        self.device.next_len()
+    fn next_payload_len(&mut self) -> Option<usize> {
+        self.device.next_payload_len()
     }
 
     /// Returns `None`: a slot that still holds the payload would not be filled, and the payload would not be copied.
@@ -321,39 +321,39 @@ impl Device for TappedDevice {
         None
     }
 
-    fn fill(&mut self, event: EventId, payload: &mut [u8]) -> Result<Filled, DeviceError> {
+    fn fill_payload(&mut self, event: EventId, payload: &mut [u8]) -> Result<Filled, DeviceError> {
         let first = *self.first.get_or_insert(event.0);
-        let filled = self.device.fill(event, payload)?;
-        self.tap.copy(event.0.saturating_sub(first), payload, filled);
+        let filled = self.device.fill_payload(event, payload)?;
+        self.tap.copy_payload(event.0.saturating_sub(first), payload, filled);
         Ok(filled)
     }
 
-    fn skip(&mut self, event: EventId) -> Filled {
+    fn skip_fragment(&mut self, event: EventId) -> Filled {
         let first = *self.first.get_or_insert(event.0);
-        self.tap.lost(event.0.saturating_sub(first), 1);
-        self.device.skip(event)
+        self.tap.report_lost(event.0.saturating_sub(first), 1);
+        self.device.skip_fragment(event)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{DeviceConfig, open};
+    use crate::{DeviceConfig, open_device};
     use rustix::event::{PollFd, PollFlags, poll};
 
     fn is_readable(copies: &Copies) -> bool {
         let nothing = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
-        poll(&mut [PollFd::from_borrowed_fd(copies.fd(), PollFlags::IN)], Some(&nothing)).unwrap() > 0
+        poll(&mut [PollFd::from_borrowed_fd(copies.readiness_fd(), PollFlags::IN)], Some(&nothing)).unwrap() > 0
     }
 
     #[test]
     fn who_is_slow_is_told_what_it_misses_and_nobody_waits() {
         let config: DeviceConfig = toml::from_str("kind = \"model-adc\"\nsize = \"1KiB\"").unwrap();
-        let (mut device, mut copies) = tap_device(open(&config).unwrap(), 2).unwrap();
-        assert!(!is_readable(&copies) && matches!(copies.take(), Next::NotYet));
+        let (mut device, mut copies) = tap_device(open_device(&config).unwrap(), 2).unwrap();
+        assert!(!is_readable(&copies) && matches!(copies.take_next(), Next::NotYet));
         let mut payload = vec![0; 1024];
         let mut fill = |event: u64| {
-            device.fill(EventId(event), &mut payload).unwrap();
+            device.fill_payload(EventId(event), &mut payload).unwrap();
             payload.clone()
         };
         // The loss of events 9 and 10 is reported; that of 11 and 12 is not even reported.
@@ -361,12 +361,12 @@ mod tests {
         let (mut seen, mut lost) = (Vec::new(), Vec::new());
         let mut look = |copies: &mut Copies| {
             while is_readable(copies) {
-                match copies.take() {
+                match copies.take_next() {
                     Next::Copied(copied) => {
                         let expected = filled.get(copied.number as usize);
                         assert!(expected.is_none_or(|bytes| *bytes == copied.bytes));
                         seen.push(copied.number);
-                        copies.give_back(copied);
+                        copies.give_back_copy(copied);
                     }
                     Next::Lost { first, count } => lost.push((first, count)),
                     Next::NotYet => {}
@@ -380,7 +380,7 @@ mod tests {
         look(&mut copies);
         fill(14);
         fill(15);
-        device.skip(EventId(16));
+        device.skip_fragment(EventId(16));
         drop(device);
         assert!(matches!(look(&mut copies), Some(Next::Over { next: 10 })));
         assert_eq!((seen, lost), (vec![0, 1, 6, 7, 8], vec![(2, 1), (3, 1), (9, 1)]));

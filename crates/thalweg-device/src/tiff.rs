@@ -5,7 +5,7 @@
 //! decompressed as they are played. A page whose white is 0 is inverted, so that more is brighter.
 
 use crate::file::InputFile;
-use crate::pgm::images_in;
+use crate::pgm::images_in_path;
 use crate::replay::{Clock, Recording, Replay};
 use crate::{Description, DeviceError, Filled, MAX_PAYLOAD, TiffConfig};
 use std::fs::File;
@@ -22,7 +22,7 @@ pub(crate) const ENDINGS: [&str; 2] = ["tif", "tiff"];
 const MAX_PAGES: usize = 1 << 22;
 
 /// Opens the sequence: reads each page's directory, and compares it with the first page.
-pub(crate) fn open(config: &TiffConfig) -> Result<Replay<Tiff>, DeviceError> {
+pub(crate) fn open_pages(config: &TiffConfig) -> Result<Replay<Tiff>, DeviceError> {
     if config.files.is_empty() {
         return Err(DeviceError::Setting { option: "files", value: 0, expected: "a list of at least one image" });
     }
@@ -30,18 +30,19 @@ pub(crate) fn open(config: &TiffConfig) -> Result<Replay<Tiff>, DeviceError> {
     let mut pages: Vec<(u32, u32)> = Vec::new();
     let mut first: Option<Page> = None;
     for path in &config.files {
-        for path in images_in(path, &ENDINGS)? {
-            let mut decoder = decoder(&path)?;
+        for path in images_in_path(path, &ENDINGS)? {
+            let mut decoder = open_decoder(&path)?;
             let (before, mut announced) = (pages.len(), None);
             for number in 0.. {
-                let page = Page::of(&mut decoder).map_err(|error| page_error(&path, number, error))?;
+                let page = Page::from_decoder(&mut decoder).map_err(|error| page_error(&path, number, error))?;
                 if number == 0 {
-                    announced = images_announced(&mut decoder, &page);
+                    announced = announced_images(&mut decoder, &page);
                 }
                 let like = first.get_or_insert_with(|| page.clone());
                 if page != *like {
                     let (file, first) = (path.clone(), files.first().unwrap_or(&path).clone());
-                    let (shape, first_shape) = (format!("{} on page {number}", page.text()), like.text());
+                    let (shape, first_shape) =
+                        (format!("{} on page {number}", page.describe_shape()), like.describe_shape());
                     return Err(DeviceError::Shape { file, shape, first, first_shape });
                 }
                 if pages.len() == MAX_PAGES {
@@ -68,7 +69,7 @@ pub(crate) fn open(config: &TiffConfig) -> Result<Replay<Tiff>, DeviceError> {
     let payload_type = PayloadType::new(Meaning::Image, page.element);
     let description = Description {
         kind: "tiff".to_owned(),
-        payload_type: payload_type.name().to_owned(),
+        payload_type: payload_type.type_name().to_owned(),
         shape: Some(page.shape.clone()),
         fragment_rate: config.rate.map(|rate| rate.hertz()),
         width: u32::try_from(page.shape[1]).ok(),
@@ -84,21 +85,21 @@ pub(crate) fn open(config: &TiffConfig) -> Result<Replay<Tiff>, DeviceError> {
 
 /// Returns the number of images announced in the first page's description, as ImageJ and tifffile write it. Both may
 /// write one page for all.
-fn images_announced(decoder: &mut Decoder<BufReader<File>>, page: &Page) -> Option<u64> {
+fn announced_images(decoder: &mut Decoder<BufReader<File>>, page: &Page) -> Option<u64> {
     let text = decoder.get_tag_ascii_string(Tag::ImageDescription).ok()?;
     if text.starts_with("ImageJ=") {
         return text.lines().find_map(|line| line.strip_prefix("images=")?.trim().parse().ok());
     }
     let described: serde_json::Value = serde_json::from_str(&text).ok()?;
     let axes: Option<Vec<u64>> = described.get("shape")?.as_array()?.iter().map(serde_json::Value::as_u64).collect();
-    product(&axes?)?.checked_div(product(&page.shape)?)
+    axes_product(&axes?)?.checked_div(axes_product(&page.shape)?)
 }
 
-fn product(axes: &[u64]) -> Option<u64> {
+fn axes_product(axes: &[u64]) -> Option<u64> {
     axes.iter().try_fold(1_u64, |product, axis| product.checked_mul(*axis))
 }
 
-fn decoder(path: &Path) -> Result<Decoder<BufReader<File>>, DeviceError> {
+fn open_decoder(path: &Path) -> Result<Decoder<BufReader<File>>, DeviceError> {
     let file = InputFile::open(path)?.into_inner();
     Decoder::new(BufReader::new(file)).map_err(|error| page_error(path, 0, error))
 }
@@ -120,7 +121,7 @@ pub(crate) struct Tiff {
 }
 
 impl Recording for Tiff {
-    fn records(&self) -> u64 {
+    fn record_count(&self) -> u64 {
         self.pages.len() as u64
     }
 
@@ -128,17 +129,17 @@ impl Recording for Tiff {
         self.bytes
     }
 
-    fn filled(&self, record: u64) -> Filled {
-        self.clock.filled(record, self.payload_type)
+    fn header_values(&self, record: u64) -> Filled {
+        self.clock.header_values(record, self.payload_type)
     }
 
-    fn read(&mut self, record: u64, payload: &mut [u8]) -> Result<(), DeviceError> {
+    fn read_payload(&mut self, record: u64, payload: &mut [u8]) -> Result<(), DeviceError> {
         let (file, page) = self.pages[record as usize];
         let path = &self.files[file as usize];
         // After an error the decoder is in an undefined position.
         let mut open = match self.open.take() {
             Some((open, decoder)) if open == file => decoder,
-            _ => decoder(path)?,
+            _ => open_decoder(path)?,
         };
         read_page(&mut open, page as usize, payload).map_err(|error| page_error(path, page as usize, error))?;
         self.open = Some((file, open));
@@ -146,10 +147,10 @@ impl Recording for Tiff {
     }
 
     fn pass_nanos(&self) -> u64 {
-        self.clock.nanos(self.records())
+        self.clock.record_nanos(self.record_count())
     }
 
-    fn ends(&self) -> Option<(&Path, &Path)> {
+    fn boundary_files(&self) -> Option<(&Path, &Path)> {
         let [first, .., last] = &self.files[..] else { return None };
         Some((first, last))
     }
@@ -158,7 +159,7 @@ impl Recording for Tiff {
 fn read_page(decoder: &mut Decoder<BufReader<File>>, page: usize, payload: &mut [u8]) -> Result<(), TiffError> {
     decoder.seek_to_image(page)?;
     // The file may have changed.
-    if Page::of(decoder)?.bytes != payload.len() {
+    if Page::from_decoder(decoder)?.bytes != payload.len() {
         return Err(std::io::Error::other("the page has another size than when the recording was opened").into());
     }
     // Pixels come in the byte order of this machine, which is little-endian.
@@ -177,7 +178,7 @@ struct Page {
 }
 
 impl Page {
-    fn of(decoder: &mut Decoder<BufReader<File>>) -> Result<Self, TiffError> {
+    fn from_decoder(decoder: &mut Decoder<BufReader<File>>) -> Result<Self, TiffError> {
         let (width, height) = decoder.dimensions()?;
         let color = decoder.colortype()?;
         let (bits, colors) = match color {
@@ -186,7 +187,11 @@ impl Page {
             ColorType::RGB(bits) => (bits, 3),
             ColorType::RGBA(bits) => (bits, 4),
             ColorType::Multiband { bit_depth, num_samples } => (bit_depth, u64::from(num_samples)),
-            _ => return Err(unsupported(format!("its pixels are {color:?}; grey and red, green, blue can be played"))),
+            _ => {
+                return Err(unsupported_error(format!(
+                    "its pixels are {color:?}; grey and red, green, blue can be played"
+                )));
+            }
         };
         let layout = decoder.image_buffer_layout()?;
         let element = match layout.sample_type {
@@ -200,30 +205,33 @@ impl Page {
             Some(DecodingSampleType::I64) => Element::I64,
             Some(DecodingSampleType::F32) => Element::F32,
             Some(DecodingSampleType::F64) => Element::F64,
-            _ => return Err(unsupported(format!("its pixels are {:?} of {bits} bits", layout.sample_format))),
+            _ => return Err(unsupported_error(format!("its pixels are {:?} of {bits} bits", layout.sample_format))),
         };
         let mut shape = vec![u64::from(height), u64::from(width)];
         if colors != 1 {
             shape.push(colors);
         }
-        let bytes = element.bytes_of(&shape).filter(|bytes| (1..=MAX_PAYLOAD as u64).contains(bytes));
+        let bytes = element.array_bytes(&shape).filter(|bytes| (1..=MAX_PAYLOAD as u64).contains(bytes));
         let Some(bytes) = bytes else {
-            return Err(unsupported(format!("it is {width} x {height} pixels: 1 GiB is possible")));
+            return Err(unsupported_error(format!("it is {width} x {height} pixels: 1 GiB is possible")));
         };
         // Pixels of fewer bits than a number has, and colours in separate planes, would have another layout.
-        if usize::from(bits) != element.size() * 8 || layout.complete_len as u64 != bytes || layout.planes != 1 {
-            return Err(unsupported(format!("its pixels of {bits} bits are not laid out one number after the other")));
+        if usize::from(bits) != element.element_bytes() * 8 || layout.complete_len as u64 != bytes || layout.planes != 1
+        {
+            return Err(unsupported_error(format!(
+                "its pixels of {bits} bits are not laid out one number after the other"
+            )));
         }
         Ok(Self { element, shape, bytes: bytes as usize })
     }
 
-    fn text(&self) -> String {
+    fn describe_shape(&self) -> String {
         let axes: Vec<String> = self.shape.iter().map(u64::to_string).collect();
         format!("{} of {}", axes.join(" x "), self.element)
     }
 }
 
-fn unsupported(problem: String) -> TiffError {
+fn unsupported_error(problem: String) -> TiffError {
     TiffError::IoError(std::io::Error::other(problem))
 }
 
@@ -261,13 +269,13 @@ mod tests {
     fn pages_are_played_in_their_order_file_by_file_and_again() {
         let pages: Vec<[u16; 6]> = (0..5).map(|page| std::array::from_fn(|i| 1000 * page + i as u16)).collect();
         let (_dir, config) = sequence(&[&stack(&pages[..3]), &stack(&pages[3..])]);
-        let mut device = open(&config).unwrap();
+        let mut device = open_pages(&config).unwrap();
         let description = device.description();
         assert_eq!((description.payload_type.as_str(), &description.shape), ("image-u16", &Some(vec![2, 3])));
         assert_eq!((description.width, description.height, description.records), (Some(3), Some(2), Some(5)));
         let mut payload = [0; 12];
         for event in 0..12 {
-            let filled = device.fill(EventId(event), &mut payload).unwrap();
+            let filled = device.fill_payload(EventId(event), &mut payload).unwrap();
             let pixels: Vec<u16> = payload.chunks(2).map(|b| u16::from_le_bytes([b[0], b[1]])).collect();
             assert_eq!(pixels, pages[event as usize % 5]);
             assert_eq!((filled.timestamp, filled.window), (Some(TaiNanos(event * 100_000_000)), 100_000_000));
@@ -280,9 +288,9 @@ mod tests {
             let mut bytes = Vec::new();
             write(&mut TiffEncoder::new(Cursor::new(&mut bytes)).unwrap());
             let (_dir, config) = sequence(&[&bytes]);
-            let mut device = open(&config).unwrap();
-            let mut payload = vec![0; device.max_payload()];
-            device.fill(EventId(0), &mut payload).unwrap();
+            let mut device = open_pages(&config).unwrap();
+            let mut payload = vec![0; device.max_payload_bytes()];
+            device.fill_payload(EventId(0), &mut payload).unwrap();
             (device.description().payload_type.clone(), device.description().shape.clone().unwrap(), payload)
         };
         let float = one(&|tiff| tiff.write_image::<colortype::Gray32Float>(2, 1, &[1.5, -2.0]).unwrap());
@@ -303,7 +311,7 @@ mod tests {
             let mut image = encoder.new_image::<colortype::Gray16>(3, 2).unwrap();
             image.encoder().write_tag(Tag::ImageDescription, text).unwrap();
             image.write_data(&[7; 6]).unwrap();
-            open(&sequence(&[&bytes]).1).map(|device| device.description().records)
+            open_pages(&sequence(&[&bytes]).1).map(|device| device.description().records)
         };
         for text in ["ImageJ=1.54f\nimages=10\nslices=10\n", "{\"shape\": [10, 2, 3], \"truncated\": true}"] {
             let error = described(text).unwrap_err().to_string();
@@ -316,7 +324,7 @@ mod tests {
 
     #[test]
     fn errors_name_the_file_and_the_page() {
-        let refused = |files: &[&[u8]]| open(&sequence(files).1).unwrap_err().to_string();
+        let refused = |files: &[&[u8]]| open_pages(&sequence(files).1).unwrap_err().to_string();
         assert!(refused(&[b"not a tiff"]).contains("page 0 of") && refused(&[b""]).contains("frame-0.tif"));
         let mut other = Vec::new();
         TiffEncoder::new(Cursor::new(&mut other)).unwrap().write_image::<colortype::Gray8>(3, 2, &[0; 6]).unwrap();
@@ -325,7 +333,7 @@ mod tests {
             error.contains("frame-1.tif is 2 x 3 of u8 on page 0, but") && error.contains("2 x 3 of u16"),
             "{error}"
         );
-        assert!(open(&TiffConfig { files: vec![], rate: None, looped: false }).is_err());
+        assert!(open_pages(&TiffConfig { files: vec![], rate: None, looped: false }).is_err());
         let whole = stack(&[[0; 6], [1; 6]]);
         let mut looping = whole.clone();
         // The pointer in the second directory to the next one leads back to the first.
@@ -348,11 +356,11 @@ mod tests {
             }
             bytes.truncate(cut.index(bytes.len() * 2));
             let (_dir, config) = sequence(&[&bytes]);
-            if let Ok(mut device) = open(&config) {
-                prop_assert!(device.max_payload() <= MAX_PAYLOAD);
+            if let Ok(mut device) = open_pages(&config) {
+                prop_assert!(device.max_payload_bytes() <= MAX_PAYLOAD);
                 for event in 0..4 {
-                    let Some(len) = device.next_len().filter(|len| *len < 1 << 20) else { break };
-                    let _ = device.fill(EventId(event), &mut vec![0; len]);
+                    let Some(len) = device.next_payload_len().filter(|len| *len < 1 << 20) else { break };
+                    let _ = device.fill_payload(EventId(event), &mut vec![0; len]);
                 }
             }
         }

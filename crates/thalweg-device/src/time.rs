@@ -6,7 +6,7 @@ use thalweg_wire::{TaiNanos, tai_minus_utc};
 /// Returns the time of an ISO 8601 date and time in UTC, as SigMF writes it: `2020-03-01T12:00:00.5Z`. Digits after the
 /// ninth decimal are ignored. `None` if it is not one, or before 1972, when UTC began to differ from TAI by whole
 /// seconds.
-pub(crate) fn parse_utc(text: &str) -> Option<TaiNanos> {
+pub(crate) fn parse_utc_time(text: &str) -> Option<TaiNanos> {
     // A leap second is the one after the last of a day. The library accepts second 60 in any minute, and takes it for
     // the one before.
     let leap = text.get(10..19) == Some("T23:59:60");
@@ -23,7 +23,7 @@ mod tests {
     use super::*;
 
     fn seconds(text: &str) -> Option<u64> {
-        parse_utc(text).map(|time| time.0 / 1_000_000_000)
+        parse_utc_time(text).map(|time| time.0 / 1_000_000_000)
     }
 
     #[test]
@@ -32,8 +32,8 @@ mod tests {
         assert_eq!(seconds("2020-03-01T12:00:00Z"), Some(1_583_064_000 + 37));
         assert_eq!(seconds("1972-01-01T00:00:00Z"), Some(63_072_000 + 10));
         assert_eq!(seconds("2000-02-29T23:59:59Z"), Some(951_868_799 + 32));
-        assert_eq!(parse_utc("2020-03-01T12:00:00.25Z").unwrap().0 % 1_000_000_000, 250_000_000);
-        assert_eq!(parse_utc("2020-03-01T12:00:00.1234567899Z").unwrap().0 % 1_000_000_000, 123_456_789);
+        assert_eq!(parse_utc_time("2020-03-01T12:00:00.25Z").unwrap().0 % 1_000_000_000, 250_000_000);
+        assert_eq!(parse_utc_time("2020-03-01T12:00:00.1234567899Z").unwrap().0 % 1_000_000_000, 123_456_789);
     }
 
     #[test]
@@ -63,7 +63,7 @@ mod tests {
             "1971-12-31T23:59:59Z",
             "9999-12-31T23:59:59Z",
         ] {
-            assert_eq!(parse_utc(text), None, "{text}");
+            assert_eq!(parse_utc_time(text), None, "{text}");
         }
     }
 }

@@ -14,7 +14,7 @@
 
 use crate::file::InputFile;
 use crate::replay::{Recording, Replay};
-use crate::time::parse_utc;
+use crate::time::parse_utc_time;
 use crate::{Description, DeviceError, Filled, VdifConfig};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -29,18 +29,18 @@ const HEADER_BYTES: usize = 32;
 const LEGACY_HEADER_BYTES: usize = 16;
 
 /// Opens the recording, reads all its frame headers, and indexes the frames of the requested thread.
-pub(crate) fn open(config: &VdifConfig) -> Result<Replay<Vdif>, DeviceError> {
+pub(crate) fn open_recording(config: &VdifConfig) -> Result<Replay<Vdif>, DeviceError> {
     let file = InputFile::open(&config.file)?;
     let thread = match config.thread {
         Some(thread) => thread,
-        None => match threads_in(&file)?[..] {
+        None => match threads_in_file(&file)?[..] {
             [thread] => thread,
             ref threads => {
                 return Err(DeviceError::Thread { file: config.file.clone(), wanted: None, threads: threads.to_vec() });
             }
         },
     };
-    let index = Index::of(&file, thread)?;
+    let index = Index::from_file(&file, thread)?;
     let Some(header) = index.first else {
         let threads = index.spans.into_keys().collect();
         return Err(DeviceError::Thread { file: config.file.clone(), wanted: Some(thread), threads });
@@ -49,21 +49,21 @@ pub(crate) fn open(config: &VdifConfig) -> Result<Replay<Vdif>, DeviceError> {
     let missing = index.frames.iter().filter(|frame| frame.is_missing()).count();
     let description = Description {
         kind: "vdif".to_owned(),
-        payload_type: PayloadType::VDIF.name().to_owned(),
+        payload_type: PayloadType::VDIF.type_name().to_owned(),
         channels: Some(1 << header.channels_log2),
-        sample_rate: sample_rate(config, &header),
+        sample_rate: configured_sample_rate(config, &header),
         bits: Some(header.bits),
         complex: Some(header.complex),
         record_bytes: Some(header.length as u64),
-        samples: header.samples(),
+        samples: header.sample_count(),
         file: Some(config.file.display().to_string()),
         thread: Some(thread),
         station: Some(header.station_name()),
         frame_rate: rate,
         missing: Some(missing as u64),
         repeated: Some(index.repeated as u64).filter(|repeated| *repeated > 0),
-        cut_off_bytes: index.cut_of(thread).map(|cut| cut.left),
-        notes: index.notes(thread, rate),
+        cut_off_bytes: index.cut_frame_of(thread).map(|cut| cut.left),
+        notes: index.user_notes(thread, rate),
         ..Default::default()
     };
     let recording = Vdif { file, frames: index.frames, length: header.length, rate };
@@ -72,34 +72,34 @@ pub(crate) fn open(config: &VdifConfig) -> Result<Replay<Vdif>, DeviceError> {
 
 /// Returns samples per second and channel: as configured, or computed from the configured frame rate, or from the
 /// header.
-fn sample_rate(config: &VdifConfig, header: &Header) -> Option<f64> {
+fn configured_sample_rate(config: &VdifConfig, header: &Header) -> Option<f64> {
     let configured = config.sample_rate.map(|rate| rate as f64);
-    configured.or_else(|| Some(config.rate?.hertz() * header.samples()? as f64)).or(header.sample_rate())
+    configured.or_else(|| Some(config.rate?.hertz() * header.sample_count()? as f64)).or(header.stated_sample_rate())
 }
 
 /// Returns the threads of a recording, in order. Reads all headers of the file.
-pub(crate) fn threads(path: &Path) -> Result<Vec<u16>, DeviceError> {
-    threads_in(&InputFile::open(path)?)
+pub(crate) fn recording_threads(path: &Path) -> Result<Vec<u16>, DeviceError> {
+    threads_in_file(&InputFile::open(path)?)
 }
 
 /// Returns whether a file of unknown name begins like a VDIF recording, with two frames that fit together.
 pub(crate) fn looks_like_vdif(file: &InputFile) -> bool {
-    let Some(first) = header_at(file, 0) else { return false };
-    let Some(second) = header_at(file, first.length as u64) else { return false };
+    let Some(first) = read_header_at(file, 0) else { return false };
+    let Some(second) = read_header_at(file, first.length as u64) else { return false };
     let [first_form, second_form] = [first, second].map(|h| (h.length, h.epoch, h.station, h.legacy));
     first_form == second_form && second.seconds.abs_diff(first.seconds) <= 1
 }
 
 /// Returns the plausible frame header at this offset, if there is one.
-fn header_at(file: &InputFile, at: u64) -> Option<Header> {
+fn read_header_at(file: &InputFile, at: u64) -> Option<Header> {
     let left = usize::try_from(file.len().checked_sub(at)?).unwrap_or(usize::MAX);
     let mut bytes = [0; HEADER_BYTES];
     let bytes = &mut bytes[..left.min(HEADER_BYTES)];
     file.read_at(at, bytes).ok()?;
-    Header::parse(bytes).ok().filter(|header| !header.reserved)
+    Header::from_bytes(bytes).ok().filter(|header| !header.reserved)
 }
 
-fn threads_in(file: &InputFile) -> Result<Vec<u16>, DeviceError> {
+fn threads_in_file(file: &InputFile) -> Result<Vec<u16>, DeviceError> {
     let mut threads = BTreeSet::new();
     let _ = for_each_frame(file, |_, header| {
         threads.insert(header.thread);
@@ -120,19 +120,20 @@ pub(crate) struct Vdif {
 }
 
 impl Vdif {
-    fn nanos(&self, frame: Frame) -> u64 {
-        let since_second = self.rate.map_or(0, |rate| u64::from(frame.number()) * 1_000_000_000 / u64::from(rate));
-        frame.second() * 1_000_000_000 + since_second
+    fn frame_nanos(&self, frame: Frame) -> u64 {
+        let since_second =
+            self.rate.map_or(0, |rate| u64::from(frame.frame_number()) * 1_000_000_000 / u64::from(rate));
+        frame.tai_second() * 1_000_000_000 + since_second
     }
 
     /// Returns the time that one frame covers, in nanoseconds; 0 if unknown.
-    fn window(&self) -> u32 {
+    fn window_nanos(&self) -> u32 {
         self.rate.map_or(0, |rate| 1_000_000_000 / rate)
     }
 }
 
 impl Recording for Vdif {
-    fn records(&self) -> u64 {
+    fn record_count(&self) -> u64 {
         self.frames.len() as u64
     }
 
@@ -140,16 +141,16 @@ impl Recording for Vdif {
         if self.frames[record as usize].is_missing() { 0 } else { self.length }
     }
 
-    fn filled(&self, record: u64) -> Filled {
+    fn header_values(&self, record: u64) -> Filled {
         let frame = self.frames[record as usize];
         let mut status = Status::REPLAYED;
         status.set(Status::MISSING, frame.is_missing());
         status.set(Status::CORRUPT, frame.is_invalid());
-        let timestamp = Some(TaiNanos(self.nanos(frame)));
-        Filled { payload_type: PayloadType::VDIF, status, window: self.window(), timestamp }
+        let timestamp = Some(TaiNanos(self.frame_nanos(frame)));
+        Filled { payload_type: PayloadType::VDIF, status, window: self.window_nanos(), timestamp }
     }
 
-    fn read(&mut self, record: u64, payload: &mut [u8]) -> Result<(), DeviceError> {
+    fn read_payload(&mut self, record: u64, payload: &mut [u8]) -> Result<(), DeviceError> {
         match self.frames[record as usize].place {
             Frame::MISSING_PLACE => Ok(()),
             place => self.file.read_at(place & !Frame::INVALID_BIT, payload),
@@ -158,11 +159,11 @@ impl Recording for Vdif {
 
     fn pass_nanos(&self) -> u64 {
         let (Some(first), Some(last)) = (self.frames.first(), self.frames.last()) else { return 0 };
-        let last_takes = self.rate.map_or(1_000_000_000, |_| self.window().into());
-        self.nanos(*last) - self.nanos(*first) + last_takes
+        let last_takes = self.rate.map_or(1_000_000_000, |_| self.window_nanos().into());
+        self.frame_nanos(*last) - self.frame_nanos(*first) + last_takes
     }
 
-    fn marked(&self) -> (u64, u64) {
+    fn marked_counts(&self) -> (u64, u64) {
         let invalid = self.frames.iter().filter(|frame| frame.is_invalid()).count();
         let missing = self.frames.iter().filter(|frame| frame.is_missing()).count();
         (invalid as u64, missing as u64)
@@ -182,12 +183,12 @@ impl Frame {
     const INVALID_BIT: u64 = 1 << 63;
     const MISSING_PLACE: u64 = u64::MAX;
 
-    fn second(self) -> u64 {
+    fn tai_second(self) -> u64 {
         self.time >> 24
     }
 
-    fn number(self) -> u32 {
-        number(self.time)
+    fn frame_number(self) -> u32 {
+        number_in_second(self.time)
     }
 
     fn is_missing(self) -> bool {
@@ -200,7 +201,7 @@ impl Frame {
 }
 
 /// Returns the number of a frame in its second, from [`Frame::time`].
-fn number(time: u64) -> u32 {
+fn number_in_second(time: u64) -> u32 {
     (time & 0xff_ffff) as u32
 }
 
@@ -229,7 +230,7 @@ struct Index {
 const MAX_INVALID_DISTANCE: u64 = 10 << 24;
 
 impl Index {
-    fn of(file: &InputFile, thread: u16) -> Result<Self, DeviceError> {
+    fn from_file(file: &InputFile, thread: u16) -> Result<Self, DeviceError> {
         let mut first: Option<Header> = None;
         let mut own: Vec<Frame> = Vec::new();
         let (mut times, mut invalid_times): (Vec<u64>, Vec<u64>) = Default::default();
@@ -241,7 +242,7 @@ impl Index {
             if times_of_its_kind.last() != Some(&time) {
                 times_of_its_kind.push(time);
             }
-            stated = stated.or_else(|| header.frame_rate());
+            stated = stated.or_else(|| header.stated_frame_rate());
             if !header.invalid {
                 let (begin, end) = spans.entry(header.thread).or_insert((time, time));
                 (*begin, *end) = (time.min(*begin), time.max(*end));
@@ -270,9 +271,10 @@ impl Index {
         times.extend(invalid_times.into_iter().filter(|time| credible.contains(time)));
         times.sort_unstable();
         times.dedup();
-        let highest = times.iter().map(|time| number(*time)).max().unwrap_or(0);
-        let rolls = times.windows(2).filter(|pair| pair[1] >> 24 == (pair[0] >> 24) + 1 && number(pair[1]) == 0);
-        let seen = rolls.map(|pair| number(pair[0]) + 1).max();
+        let highest = times.iter().map(|time| number_in_second(*time)).max().unwrap_or(0);
+        let rolls =
+            times.windows(2).filter(|pair| pair[1] >> 24 == (pair[0] >> 24) + 1 && number_in_second(pair[1]) == 0);
+        let seen = rolls.map(|pair| number_in_second(pair[0]) + 1).max();
         // Of two frames for the same time the valid one is kept, and of two valid ones the first.
         own.sort_unstable_by_key(|frame| (frame.time, frame.place));
         let all = own.len();
@@ -292,16 +294,16 @@ impl Index {
     fn frame_rate(&self, header: &Header, config: &VdifConfig) -> Result<Option<u32>, DeviceError> {
         match (config.rate, config.sample_rate) {
             (None, None) => {
-                let rate = self.stated.map_or(self.seen, vdif_rate);
+                let rate = self.stated.map_or(self.seen, checked_vdif_rate);
                 Ok(rate.filter(|rate| *rate > self.highest))
             }
             (None, Some(value)) => {
-                let frames = header.samples().and_then(|samples| self.possible_rate(value as f64 / samples as f64));
+                let frames = header.sample_count().and_then(|samples| self.possible_frame_rate(value as f64 / samples as f64));
                 let expected =
                     "such that a second has a whole number of the recording's frames, and no frame has a higher number";
                 frames.map(Some).ok_or(DeviceError::Setting { option: "sample_rate", value, expected })
             }
-            (Some(rate), None) => self.possible_rate(rate.hertz()).map(Some).ok_or_else(|| {
+            (Some(rate), None) => self.possible_frame_rate(rate.hertz()).map(Some).ok_or_else(|| {
                 let problem = format!(
                     "{}: it must be the whole number of frames that a second of one thread has; the recording has frame \
                      number {}, so that it is at least {}",
@@ -319,16 +321,16 @@ impl Index {
     }
 
     /// Returns the number of frames per second, if it is possible and no frame has a higher number.
-    fn possible_rate(&self, rate: f64) -> Option<u32> {
-        vdif_rate(rate).filter(|rate| *rate > self.highest)
+    fn possible_frame_rate(&self, rate: f64) -> Option<u32> {
+        checked_vdif_rate(rate).filter(|rate| *rate > self.highest)
     }
 
     /// Returns the frame of this thread that the file's end cuts off, if any.
-    fn cut_of(&self, thread: u16) -> Option<Cut> {
-        self.cut.filter(|cut| cut.is_of(thread, &self.spans))
+    fn cut_frame_of(&self, thread: u16) -> Option<Cut> {
+        self.cut.filter(|cut| cut.may_belong_to(thread, &self.spans))
     }
 
-    fn notes(&self, thread: u16, rate: Option<u32>) -> Vec<String> {
+    fn user_notes(&self, thread: u16, rate: Option<u32>) -> Vec<String> {
         let mut notes = Vec::new();
         let file = self.path.display();
         if self.repeated > 0 {
@@ -344,7 +346,7 @@ impl Index {
                 self.undated
             ));
         }
-        if let Some(Cut { at, left, .. }) = self.cut_of(thread) {
+        if let Some(Cut { at, left, .. }) = self.cut_frame_of(thread) {
             notes.push(format!(
                 "{file} ends in the midst of a frame: its last {left} bytes, from byte {at}, are not played"
             ));
@@ -362,7 +364,7 @@ impl Index {
             notes.push(format!(
                 "{file}: clocks disagree: thread {thread} has frames from {} to {}, thread {first} from {} to {} (TAI); \
                  their frames never make one event, and events are incomplete",
-                date(own.0), date(own.1), date(begin), date(end)
+                format_date(own.0), format_date(own.1), format_date(begin), format_date(end)
             ));
         }
         notes
@@ -370,7 +372,7 @@ impl Index {
 }
 
 /// Returns a frame's time as text, to the second.
-fn date(time: u64) -> impl std::fmt::Display {
+fn format_date(time: u64) -> impl std::fmt::Display {
     humantime::format_rfc3339_seconds(SystemTime::UNIX_EPOCH + Duration::from_secs(time >> 24))
 }
 
@@ -385,7 +387,7 @@ struct Cut {
 
 impl Cut {
     /// Returns whether it may be a frame of that thread. If its thread is unknown, it may be a frame of any.
-    fn is_of(self, thread: u16, known: &BTreeMap<u16, (u64, u64)>) -> bool {
+    fn may_belong_to(self, thread: u16, known: &BTreeMap<u16, (u64, u64)>) -> bool {
         self.thread.filter(|own| known.contains_key(own)).is_none_or(|own| own == thread)
     }
 }
@@ -406,10 +408,10 @@ fn for_each_frame(
         let left = file.len() - at;
         let bytes = &mut bytes[..left.min(HEADER_BYTES as u64) as usize];
         file.read_at(at, bytes)?;
-        let header = match Header::parse(bytes) {
+        let header = match Header::from_bytes(bytes) {
             Ok(header) => header,
             Err(HeaderError::Short(_)) if longest > 0 => return Ok(Some(Cut { at, left, thread: None })),
-            Err(HeaderError::Short(needed)) => return Err(truncated(file, at, "the frame header", needed, left)),
+            Err(HeaderError::Short(needed)) => return Err(truncated_error(file, at, "the frame header", needed, left)),
             Err(HeaderError::Length(found)) => {
                 let expected = "longer than its header; is this a VDIF recording from its first byte on?";
                 return Err(header_error(file, at, "the frame length", format!("{found} bytes"), expected));
@@ -419,7 +421,7 @@ fn for_each_frame(
             // A length that no frame had may be damage, after which more data follow.
             return match header.length <= longest {
                 true => Ok(Some(Cut { at, left, thread: Some(header.thread) })),
-                false => Err(truncated(file, at, "the data frame", header.length, left)),
+                false => Err(truncated_error(file, at, "the data frame", header.length, left)),
             };
         }
         longest = longest.max(header.length);
@@ -433,7 +435,7 @@ fn header_error(file: &InputFile, at: u64, field: &'static str, found: String, e
     DeviceError::Header { file: file.path().to_owned(), at, field, found, expected }
 }
 
-fn truncated(file: &InputFile, at: u64, what: &'static str, needed: usize, left: u64) -> DeviceError {
+fn truncated_error(file: &InputFile, at: u64, what: &'static str, needed: usize, left: u64) -> DeviceError {
     DeviceError::Truncated { file: file.path().to_owned(), at, what, needed: needed as u64, left }
 }
 
@@ -441,7 +443,7 @@ fn truncated(file: &InputFile, at: u64, what: &'static str, needed: usize, left:
 static EPOCHS: LazyLock<[u64; 64]> = LazyLock::new(|| {
     std::array::from_fn(|epoch| {
         let begins = format!("{}-{:02}-01T00:00:00Z", 2000 + epoch / 2, 1 + 6 * (epoch % 2));
-        parse_utc(&begins).unwrap_or_default().0 / 1_000_000_000
+        parse_utc_time(&begins).unwrap_or_default().0 / 1_000_000_000
     })
 });
 
@@ -489,22 +491,22 @@ pub struct VdifFrame {
 
 impl VdifFrame {
     /// Reads the header at the beginning of any bytes. Returns `None` if they do not begin with a VDIF header.
-    pub fn read(bytes: &[u8]) -> Option<Self> {
-        let header = Header::parse(bytes).ok()?;
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let header = Header::from_bytes(bytes).ok()?;
         Some(Self {
             second: header.tai_second(),
             number: header.frame,
             length: header.length,
             thread: header.thread,
             invalid: header.invalid,
-            rate: header.frame_rate().and_then(vdif_rate),
+            rate: header.stated_frame_rate().and_then(checked_vdif_rate),
         })
     }
 }
 
 /// Returns the number of frames per second of a thread if `rate` is possible: by the specification each second has a
 /// whole number of frames, and the field for their numbers has 24 bits.
-pub fn vdif_rate(rate: f64) -> Option<u32> {
+pub fn checked_vdif_rate(rate: f64) -> Option<u32> {
     (rate.fract() == 0.0 && (1.0..16_777_216.0).contains(&rate)).then_some(rate as u32)
 }
 
@@ -516,16 +518,16 @@ enum HeaderError {
     Length(usize),
 }
 
-fn words<const N: usize>(bytes: &[u8]) -> [u32; N] {
+fn little_endian_words<const N: usize>(bytes: &[u8]) -> [u32; N] {
     std::array::from_fn(|i| u32::from_le_bytes([bytes[4 * i], bytes[4 * i + 1], bytes[4 * i + 2], bytes[4 * i + 3]]))
 }
 
 impl Header {
-    fn parse(bytes: &[u8]) -> Result<Self, HeaderError> {
+    fn from_bytes(bytes: &[u8]) -> Result<Self, HeaderError> {
         if bytes.len() < LEGACY_HEADER_BYTES {
             return Err(HeaderError::Short(LEGACY_HEADER_BYTES));
         }
-        let [w0, w1, w2, w3] = words(bytes);
+        let [w0, w1, w2, w3] = little_endian_words(bytes);
         let legacy = w0 >> 30 & 1 == 1;
         let own = if legacy { LEGACY_HEADER_BYTES } else { HEADER_BYTES };
         if bytes.len() < own {
@@ -535,7 +537,7 @@ impl Header {
         if length <= own {
             return Err(HeaderError::Length(length));
         }
-        let [extension] = if legacy { [0] } else { words(&bytes[LEGACY_HEADER_BYTES..]) };
+        let [extension] = if legacy { [0] } else { little_endian_words(&bytes[LEGACY_HEADER_BYTES..]) };
         Ok(Self {
             invalid: w0 >> 31 == 1,
             legacy,
@@ -561,7 +563,7 @@ impl Header {
 
     /// Returns the number of complete samples of all channels in the frame; `None` if samples do not fill the 32-bit
     /// words they are packed into.
-    fn samples(&self) -> Option<u64> {
+    fn sample_count(&self) -> Option<u64> {
         let header = if self.legacy { LEGACY_HEADER_BYTES } else { HEADER_BYTES };
         let payload_bits = (self.length - header) as u64 * 8;
         let sample_bits = (u64::from(self.bits) * (1 + u64::from(self.complex))) << self.channels_log2;
@@ -571,7 +573,7 @@ impl Header {
     /// Returns samples per second and channel, from extended data version 1 or 3
     /// (<https://vlbi.org/vlbi-standards/vdif/>, NICT and VLBA extensions): bit 23 is the unit, MHz or kHz, and the
     /// number below it the rate of complex samples, or half that of real ones.
-    fn sample_rate(&self) -> Option<f64> {
+    fn stated_sample_rate(&self) -> Option<f64> {
         let (version, number) = (self.extension >> 24, self.extension & 0x7f_ffff);
         let unit = if self.extension >> 23 & 1 == 1 { 1e6 } else { 1e3 };
         let per_sample = if self.complex { 1.0 } else { 2.0 };
@@ -579,8 +581,8 @@ impl Header {
     }
 
     /// Returns frames per second, by that sample rate.
-    fn frame_rate(&self) -> Option<f64> {
-        self.sample_rate().zip(self.samples()).map(|(rate, samples)| rate / samples as f64)
+    fn stated_frame_rate(&self) -> Option<f64> {
+        self.stated_sample_rate().zip(self.sample_count()).map(|(rate, samples)| rate / samples as f64)
     }
 
     /// Returns the station's two letters, the first from the more significant byte, or its number.
@@ -649,9 +651,9 @@ pub(crate) mod tests {
 
     fn play(device: &mut Replay<Vdif>) -> Vec<(Vec<u8>, Filled)> {
         let mut played = Vec::new();
-        while let Some(len) = device.next_len() {
+        while let Some(len) = device.next_payload_len() {
             let mut payload = vec![0; len];
-            let filled = device.fill(EventId(played.len() as u64), &mut payload).unwrap();
+            let filled = device.fill_payload(EventId(played.len() as u64), &mut payload).unwrap();
             played.push((payload, filled));
         }
         played
@@ -664,13 +666,13 @@ pub(crate) mod tests {
         let frames: Vec<Written> =
             times.iter().flat_map(|&(second, frame)| [5, 2].map(|thread| Written::at(thread, second, frame))).collect();
         let (_dir, file) = recording(&frames);
-        assert_eq!(threads(&file).unwrap(), [2, 5]);
+        assert_eq!(recording_threads(&file).unwrap(), [2, 5]);
         for thread in [2, 5] {
-            let mut device = open(&config(&file, thread)).unwrap();
+            let mut device = open_recording(&config(&file, thread)).unwrap();
             assert_eq!(device.description().frame_rate, Some(4));
             assert_eq!(device.description().station.as_deref(), Some("Ef"));
             assert_eq!(device.description().samples, Some(256));
-            let began = parse_utc("2014-01-01T00:00:09.5Z").unwrap();
+            let began = parse_utc_time("2014-01-01T00:00:09.5Z").unwrap();
             for ((payload, filled), (i, &(second, frame))) in play(&mut device).iter().zip((0..).zip(&times)) {
                 assert_eq!(*payload, Written::at(thread, second, frame).bytes());
                 assert_eq!((filled.status, filled.window), (Status::REPLAYED, 250_000_000));
@@ -689,7 +691,7 @@ pub(crate) mod tests {
             Written::at(1, 5, 2),
             Written::at(0, 5, 2),
         ]);
-        let mut device = open(&config(&file, 1)).unwrap();
+        let mut device = open_recording(&config(&file, 1)).unwrap();
         assert_eq!((device.description().records, device.description().missing), (Some(3), Some(1)));
         let lens: Vec<(usize, Status)> = play(&mut device).iter().map(|(p, filled)| (p.len(), filled.status)).collect();
         let missing = Status::REPLAYED | Status::MISSING;
@@ -699,7 +701,7 @@ pub(crate) mod tests {
     #[test]
     fn the_invalid_bit_is_kept() {
         let (_dir, file) = recording(&[Written::at(0, 5, 0), Written { invalid: true, ..Written::at(0, 5, 1) }]);
-        let played = play(&mut open(&VdifConfig { thread: None, ..config(&file, 0) }).unwrap());
+        let played = play(&mut open_recording(&VdifConfig { thread: None, ..config(&file, 0) }).unwrap());
         assert_eq!(played[1].1.status, Status::REPLAYED | Status::CORRUPT);
     }
 
@@ -707,11 +709,11 @@ pub(crate) mod tests {
     fn an_invalid_frame_whose_clock_is_0_moves_no_time_and_is_not_played() {
         let fill = Written { invalid: true, ..Written::at(0, 0, 0) };
         let (_dir, file) = recording(&[fill, Written::at(0, 5_000_000, 0), Written::at(0, 5_000_000, 1)]);
-        let mut device = open(&VdifConfig { looped: true, ..config(&file, 0) }).unwrap();
+        let mut device = open_recording(&VdifConfig { looped: true, ..config(&file, 0) }).unwrap();
         assert_eq!(device.description().records, Some(2));
         assert!(device.description().notes.iter().any(|note| note.contains("marked as invalid")));
         let seconds: Vec<u64> =
-            (0..4).map(|event| device.skip(EventId(event)).timestamp.unwrap().0 / 1_000_000_000).collect();
+            (0..4).map(|event| device.skip_fragment(EventId(event)).timestamp.unwrap().0 / 1_000_000_000).collect();
         assert!(seconds[2] - seconds[0] <= 1, "{seconds:?}");
     }
 
@@ -720,12 +722,12 @@ pub(crate) mod tests {
         let frames: Vec<Written> =
             (0..3).flat_map(|frame| [0, 1].map(|thread| Written::at(thread, 5, frame))).collect();
         let (_dir, file) = recording(&frames);
-        let second = parse_utc("2014-01-01T00:00:05Z").unwrap();
+        let second = parse_utc_time("2014-01-01T00:00:05Z").unwrap();
         for thread in [0, 1] {
-            let mut device = open(&VdifConfig { looped: true, ..config(&file, thread) }).unwrap();
+            let mut device = open_recording(&VdifConfig { looped: true, ..config(&file, thread) }).unwrap();
             let [note] = &device.description().notes[..] else { panic!("{:?}", device.description().notes) };
             assert!(note.contains("set the option rate (frames per second"), "{note}");
-            let filled: Vec<Filled> = (0..4).map(|event| device.skip(EventId(event))).collect();
+            let filled: Vec<Filled> = (0..4).map(|event| device.skip_fragment(EventId(event))).collect();
             assert!(filled[..3].iter().all(|filled| (filled.timestamp, filled.window) == (Some(second), 0)));
             // The next pass is later, by as many seconds as there are.
             assert_eq!(filled[3].timestamp, Some(TaiNanos(second.0 + 1_000_000_000)));
@@ -739,27 +741,27 @@ pub(crate) mod tests {
         let (_dir, file) = recording(&frames);
         let stated = |rate| VdifConfig { sample_rate: Some(rate), ..config(&file, 1) };
         // 256 samples to a frame.
-        let mut device = open(&stated(256 * 4)).unwrap();
+        let mut device = open_recording(&stated(256 * 4)).unwrap();
         assert_eq!((device.description().sample_rate, device.description().frame_rate), (Some(1024.0), Some(4)));
         assert!(device.description().notes.is_empty());
-        let began = parse_utc("2014-01-01T00:00:05Z").unwrap();
+        let began = parse_utc_time("2014-01-01T00:00:05Z").unwrap();
         for (filled, i) in play(&mut device).iter().map(|(_, filled)| filled).zip(0..) {
             assert_eq!(filled.timestamp, Some(TaiNanos(began.0 + i * 250_000_000)));
         }
         let frames = |rate| VdifConfig { rate: Rate::new(rate), ..config(&file, 1) };
-        let device = open(&frames(4.0)).unwrap();
+        let device = open_recording(&frames(4.0)).unwrap();
         assert_eq!((device.description().sample_rate, device.description().frame_rate), (Some(1024.0), Some(4)));
         for rate in [2.0, 4.5, 1e9] {
-            let error = open(&frames(rate)).unwrap_err().to_string();
+            let error = open_recording(&frames(rate)).unwrap_err().to_string();
             assert!(
                 error.contains(&format!("option rate: {rate}: it must be")) && error.contains("at least 3"),
                 "{error}"
             );
         }
         let both = VdifConfig { sample_rate: Some(256 * 4), ..frames(4.0) };
-        assert!(open(&both).unwrap_err().to_string().contains("write one of them"));
+        assert!(open_recording(&both).unwrap_err().to_string().contains("write one of them"));
         for rate in [0, 1, 1000, 256 * 2, u64::MAX] {
-            let error = open(&stated(rate)).unwrap_err().to_string();
+            let error = open_recording(&stated(rate)).unwrap_err().to_string();
             assert!(error.contains(&format!("sample_rate = {rate}: it must be")), "{error}");
         }
     }
@@ -770,8 +772,8 @@ pub(crate) mod tests {
         let frames =
             [0, 1].map(|thread| Written { edv: if thread == 1 { edv } else { 0 }, ..Written::at(thread, 5, 250) });
         let (_dir, file) = recording(&frames);
-        let times = [0, 1].map(|thread| play(&mut open(&config(&file, thread)).unwrap())[0].1.timestamp);
-        assert_eq!(times, [parse_utc("2014-01-01T00:00:05.5Z"); 2]);
+        let times = [0, 1].map(|thread| play(&mut open_recording(&config(&file, thread)).unwrap())[0].1.timestamp);
+        assert_eq!(times, [parse_utc_time("2014-01-01T00:00:05.5Z"); 2]);
     }
 
     #[test]
@@ -788,7 +790,7 @@ pub(crate) mod tests {
         let whole = std::fs::read(&file).unwrap();
         std::fs::write(&file, &whole[..whole.len() - 1]).unwrap();
         let rate = 256 * 4;
-        let opened = |thread| open(&VdifConfig { sample_rate: Some(rate), ..config(&file, thread) }).unwrap();
+        let opened = |thread| open_recording(&VdifConfig { sample_rate: Some(rate), ..config(&file, thread) }).unwrap();
         let mut device = opened(0);
         let notes = device.description().notes.join("\n");
         assert!(
@@ -822,7 +824,7 @@ pub(crate) mod tests {
             .collect();
         let (_dir, file) = recording(&frames);
         for thread in 0..4 {
-            let device = open(&VdifConfig { sample_rate: Some(256 * 4), ..config(&file, thread) }).unwrap();
+            let device = open_recording(&VdifConfig { sample_rate: Some(256 * 4), ..config(&file, thread) }).unwrap();
             let notes = device.description().notes.join("\n");
             match thread % 2 {
                 0 => assert_eq!(notes, ""),
@@ -839,7 +841,7 @@ pub(crate) mod tests {
     fn legacy_headers_are_half_as_long() {
         let frames = [0, 1].map(|frame| Written { legacy: true, ..Written::at(3, 5, frame) });
         let (_dir, file) = recording(&frames);
-        let played = play(&mut open(&config(&file, 3)).unwrap());
+        let played = play(&mut open_recording(&config(&file, 3)).unwrap());
         assert_eq!(played.iter().map(|(p, _)| p.clone()).collect::<Vec<_>>(), frames.map(Written::bytes));
     }
 
@@ -848,18 +850,18 @@ pub(crate) mod tests {
         // 64 kHz complex is 128 000 real samples a second, in frames of 256.
         let edv = 3 << 24 | 64;
         let (_dir, file) = recording(&[Written { edv, ..Written::at(0, 5, 250) }]);
-        let device = open(&config(&file, 0)).unwrap();
+        let device = open_recording(&config(&file, 0)).unwrap();
         assert_eq!((device.description().sample_rate, device.description().frame_rate), (Some(128e3), Some(500)));
         // An impossible frame number: the rate is not believed.
         let (_dir, file) = recording(&[Written { edv, ..Written::at(0, 5, 500) }]);
-        assert_eq!(open(&config(&file, 0)).unwrap().description().frame_rate, None);
+        assert_eq!(open_recording(&config(&file, 0)).unwrap().description().frame_rate, None);
     }
 
     #[test]
     fn in_a_loop_time_goes_on() {
         let (_dir, file) = recording(&[Written::at(0, 5, 1), Written::at(0, 6, 0), Written::at(0, 6, 1)]);
-        let mut device = open(&VdifConfig { looped: true, ..config(&file, 0) }).unwrap();
-        let times: Vec<u64> = (0..5).map(|event| device.skip(EventId(event)).timestamp.unwrap().0).collect();
+        let mut device = open_recording(&VdifConfig { looped: true, ..config(&file, 0) }).unwrap();
+        let times: Vec<u64> = (0..5).map(|event| device.skip_fragment(EventId(event)).timestamp.unwrap().0).collect();
         let steps: Vec<u64> = times.windows(2).map(|pair| pair[1] - pair[0]).collect();
         assert_eq!(steps, [500_000_000; 4]);
         assert_eq!(device.content_key(EventId(5)), Some(2));
@@ -869,22 +871,22 @@ pub(crate) mod tests {
     fn seconds_count_the_leaps_since_the_epoch() {
         // From baseband's sample_arochime.vdif: epoch 2000, and the time that baseband gives for it.
         let header = Written { epoch: 0, ..Written::at(0, 514_629_935, 0) }.bytes();
-        let second = Header::parse(&header).unwrap().tai_second();
-        assert_eq!(second, parse_utc("2016-04-22T08:45:31Z").unwrap().0 / 1_000_000_000);
+        let second = Header::from_bytes(&header).unwrap().tai_second();
+        assert_eq!(second, parse_utc_time("2016-04-22T08:45:31Z").unwrap().0 / 1_000_000_000);
     }
 
     #[test]
     fn errors_name_the_file_and_the_byte() {
         let (_dir, file) = recording(&[Written::at(0, 5, 0), Written::at(1, 5, 0)]);
-        let error = open(&config(&file, 7)).unwrap_err().to_string();
+        let error = open_recording(&config(&file, 7)).unwrap_err().to_string();
         assert!(error.contains("scan.vdif: no thread 7; it has threads [0, 1]"), "{error}");
-        let error = open(&VdifConfig { thread: None, ..config(&file, 0) }).unwrap_err().to_string();
+        let error = open_recording(&VdifConfig { thread: None, ..config(&file, 0) }).unwrap_err().to_string();
         assert!(error.contains("more than one thread; it has threads [0, 1]"), "{error}");
 
         let whole = std::fs::read(&file).unwrap();
         let failing = |bytes: &[u8]| {
             std::fs::write(&file, bytes).unwrap();
-            open(&config(&file, 0)).unwrap_err().to_string()
+            open_recording(&config(&file, 0)).unwrap_err().to_string()
         };
         let error = failing(&whole[..95]);
         assert!(error.contains("scan.vdif: the data frame at byte 0 needs 96 bytes, and 95 are left"), "{error}");
@@ -905,11 +907,11 @@ pub(crate) mod tests {
     proptest! {
         #[test]
         fn any_header_is_read_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..40)) {
-            if let Ok(header) = Header::parse(&bytes) {
+            if let Ok(header) = Header::from_bytes(&bytes) {
                 prop_assert!(header.length > LEGACY_HEADER_BYTES && header.length < 1 << 27);
-                prop_assert!(header.samples() != Some(0));
-                let _ = (header.tai_second(), header.sample_rate(), header.station_name());
-                let _ = header.frame_rate();
+                prop_assert!(header.sample_count() != Some(0));
+                let _ = (header.tai_second(), header.stated_sample_rate(), header.station_name());
+                let _ = header.stated_frame_rate();
             }
         }
 
@@ -931,11 +933,11 @@ pub(crate) mod tests {
             bytes.truncate(cut.index(bytes.len() * 2));
             std::fs::write(&file, &bytes).unwrap();
             for looped in [false, true] {
-                if let Ok(mut device) = open(&VdifConfig { looped, ..config(&file, 0) }) {
+                if let Ok(mut device) = open_recording(&VdifConfig { looped, ..config(&file, 0) }) {
                     for event in 0..10 {
-                        let Some(len) = device.next_len() else { break };
-                        prop_assert!(len <= device.max_payload() && len <= bytes.len());
-                        device.fill(EventId(event), &mut vec![0; len]).unwrap();
+                        let Some(len) = device.next_payload_len() else { break };
+                        prop_assert!(len <= device.max_payload_bytes() && len <= bytes.len());
+                        device.fill_payload(EventId(event), &mut vec![0; len]).unwrap();
                     }
                 }
             }

@@ -7,6 +7,11 @@ mod tai;
 
 use crate::Finding;
 
-pub(crate) fn examine() -> Vec<Finding> {
-    vec![tai::probe(), synchronised::probe(), source::probe(), ptp::probe()]
+pub(crate) fn examine_clocks() -> Vec<Finding> {
+    vec![
+        tai::probe_tai_offset(),
+        synchronised::probe_synchronisation(),
+        source::probe_clock_source(),
+        ptp::probe_ptp_clocks(),
+    ]
 }

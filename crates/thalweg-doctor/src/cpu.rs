@@ -12,23 +12,23 @@ mod steal;
 use crate::network::Interface;
 use crate::{Finding, Needs};
 
-pub(crate) fn examine(needs: &Needs) -> Vec<Finding> {
+pub(crate) fn examine_processors(needs: &Needs) -> Vec<Finding> {
     let mut findings = vec![
-        number::probe(needs),
-        pinned::probe(needs),
-        governor::probe(),
-        isolation::probe(needs),
-        smt::probe(needs),
-        steal::probe(),
+        number::probe_processor_count(needs),
+        pinned::probe_bound_processors(needs),
+        governor::probe_governor(),
+        isolation::probe_isolation(needs),
+        smt::probe_multithreading(needs),
+        steal::probe_stolen_time(),
     ];
-    for interface in Interface::all().iter().filter(|interface| interface.up && interface.physical()) {
-        findings.push(interrupts::probe(needs, interface));
-        findings.push(distance::probe(needs, interface));
+    for interface in Interface::list_all().iter().filter(|interface| interface.up && interface.has_device()) {
+        findings.push(interrupts::probe_interrupts(needs, interface));
+        findings.push(distance::probe_distance(needs, interface));
     }
     findings
 }
 
 /// Returns the processors that nodes are bound to.
-fn bound(needs: &Needs) -> Vec<u32> {
+fn bound_processors(needs: &Needs) -> Vec<u32> {
     needs.nodes.iter().filter_map(|node| node.cpu).collect()
 }

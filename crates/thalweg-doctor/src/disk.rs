@@ -9,12 +9,12 @@ mod writes;
 
 use crate::{Finding, Needs};
 
-pub(crate) fn examine(needs: &Needs) -> Vec<Finding> {
-    let mut findings = vec![directory::probe(needs), space::probe(needs)];
+pub(crate) fn examine_disk(needs: &Needs) -> Vec<Finding> {
+    let mut findings = vec![directory::probe_directory(needs), space::probe_free_space(needs)];
     match needs.measure_disk {
-        true => findings.extend(speed::probe(needs)),
-        false => findings.extend(writes::probe(needs)),
+        true => findings.extend(speed::probe_write_speed(needs)),
+        false => findings.extend(writes::probe_write_methods(needs)),
     }
-    findings.extend(completions::probe(needs));
+    findings.extend(completions::probe_completions(needs));
     findings
 }

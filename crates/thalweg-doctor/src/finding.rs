@@ -90,19 +90,19 @@ impl Finding {
         }
     }
 
-    pub(crate) fn degraded(self, cost: impl Into<String>) -> Self {
+    pub(crate) fn with_degraded_level(self, cost: impl Into<String>) -> Self {
         Self { level: Level::Degraded, cost: Some(cost.into()), ..self }
     }
 
-    pub(crate) fn missing(self, cost: impl Into<String>) -> Self {
+    pub(crate) fn with_missing_level(self, cost: impl Into<String>) -> Self {
         Self { level: Level::Missing, cost: Some(cost.into()), ..self }
     }
 
-    pub(crate) fn mended_by(self, command: impl Into<String>) -> Self {
+    pub(crate) fn with_remedy(self, command: impl Into<String>) -> Self {
         Self { remedy: Some(command.into()), ..self }
     }
 
-    pub(crate) fn of(self, section: Section) -> Self {
+    pub(crate) fn in_section(self, section: Section) -> Self {
         Self { section, ..self }
     }
 }

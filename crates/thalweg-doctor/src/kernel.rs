@@ -10,17 +10,17 @@ mod version;
 use crate::Finding;
 
 pub(crate) use config::Config;
-pub(crate) use version::{at_least, release};
+pub(crate) use version::{is_release_at_least, kernel_release};
 
-pub(crate) fn examine() -> Vec<Finding> {
+pub(crate) fn examine_kernel() -> Vec<Finding> {
     let ring = ::io_uring::IoUring::new(8);
     vec![
-        version::probe(),
-        io_uring::probe(&ring),
-        io_uring::operations(&ring),
-        mitigations::probe(),
-        struct_ops::probe(),
-        privileges::probe(),
-        privileges::seccomp(),
+        version::probe_version(),
+        io_uring::probe_io_uring(&ring),
+        io_uring::probe_operations(&ring),
+        mitigations::probe_mitigations(),
+        struct_ops::probe_struct_ops(),
+        privileges::probe_capabilities(),
+        privileges::probe_seccomp(),
     ]
 }

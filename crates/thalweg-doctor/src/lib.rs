@@ -1,6 +1,6 @@
 //! Examination of this machine for a run: what it offers, and what would lose data on it.
 //!
-//! [`examine`] checks everything, [`preflight`] only what a node would otherwise notice in the middle of a run. Both
+//! [`examine_machine`] checks everything, [`examine_preflight`] only what a node would otherwise notice in the middle of a run. Both
 //! only read: they read `/proc` and `/sys`, ask the kernel over netlink, and try operations that leave no trace (a
 //! socket that is bound and closed, a ring that is made and dropped). One file holds one probe, which makes one kind of
 //! [`Finding`]; texts of `/proc` and `/sys` are parsed by pure functions, and what cannot be read is reported as
@@ -39,40 +39,53 @@ mod userspace;
 
 pub use finding::{Finding, Level, Section};
 pub use needs::{Data, Needs, NodeNeeds};
-pub use placement::{Placement, placement};
+pub use placement::{Placement, choose_placement};
 pub use steering::{SteerError, Steered};
 
 /// Returns all findings about this machine, in the order of [`Section`].
 ///
 /// Takes about a quarter of a second, in which the processors are observed; with [`Needs::measure_disk`] two more.
-pub fn examine(needs: &Needs) -> Vec<Finding> {
+pub fn examine_machine(needs: &Needs) -> Vec<Finding> {
     let sections = [
-        (Section::Kernel, kernel::examine()),
-        (Section::Memory, memory::examine(needs)),
-        (Section::Cpu, cpu::examine(needs)),
-        (Section::Network, network::examine(needs)),
-        (Section::Userspace, userspace::examine()),
-        (Section::Clock, clock::examine()),
-        (Section::Disk, disk::examine(needs)),
+        (Section::Kernel, kernel::examine_kernel()),
+        (Section::Memory, memory::examine_memory(needs)),
+        (Section::Cpu, cpu::examine_processors(needs)),
+        (Section::Network, network::examine_network(needs)),
+        (Section::Userspace, userspace::examine_userspace()),
+        (Section::Clock, clock::examine_clocks()),
+        (Section::Disk, disk::examine_disk(needs)),
     ];
-    sections.into_iter().flat_map(|(section, found)| found.into_iter().map(move |one| one.of(section))).collect()
+    sections
+        .into_iter()
+        .flat_map(|(section, found)| found.into_iter().map(move |one| one.in_section(section)))
+        .collect()
 }
 
 /// Returns the findings about problems that would end a node, or lose data, after it has begun: processors, addresses,
 /// congestion controls, memory, files, the record directory and its free space, for what the node is about to do. Takes
 /// a few milliseconds, and as long as it takes to resolve names.
-pub fn preflight(needs: &Needs) -> Vec<Finding> {
+pub fn examine_preflight(needs: &Needs) -> Vec<Finding> {
     let sections = [
-        (Section::Cpu, vec![cpu::pinned::probe(needs)]),
-        (Section::Network, network::asked_for(needs)),
-        (Section::Userspace, userspace::dpdk::needed(needs).into_iter().collect()),
-        (Section::Memory, vec![memory::room::probe(needs), memory::lock::probe(needs), memory::files::probe(needs)]),
-        (Section::Disk, vec![disk::directory::probe(needs), disk::space::probe(needs)]),
+        (Section::Cpu, vec![cpu::pinned::probe_bound_processors(needs)]),
+        (Section::Network, network::probe_requested(needs)),
+        (Section::Userspace, userspace::dpdk::probe_if_needed(needs).into_iter().collect()),
+        (
+            Section::Memory,
+            vec![
+                memory::room::probe_available_memory(needs),
+                memory::lock::probe_locked_memory(needs),
+                memory::files::probe_file_limit(needs),
+            ],
+        ),
+        (Section::Disk, vec![disk::directory::probe_directory(needs), disk::space::probe_free_space(needs)]),
     ];
-    sections.into_iter().flat_map(|(section, found)| found.into_iter().map(move |one| one.of(section))).collect()
+    sections
+        .into_iter()
+        .flat_map(|(section, found)| found.into_iter().map(move |one| one.in_section(section)))
+        .collect()
 }
 
 /// Returns the worst of the levels; [`Level::Ok`] if there are no findings.
-pub fn worst(findings: &[Finding]) -> Level {
+pub fn worst_level(findings: &[Finding]) -> Level {
     findings.iter().map(|finding| finding.level).max().unwrap_or_default()
 }

@@ -9,13 +9,13 @@ mod transparent;
 
 use crate::{Finding, Needs};
 
-pub(crate) fn examine(needs: &Needs) -> Vec<Finding> {
+pub(crate) fn examine_memory(needs: &Needs) -> Vec<Finding> {
     vec![
-        room::probe(needs),
-        transparent::probe(),
-        huge::probe(needs),
-        lock::probe(needs),
-        files::probe(needs),
-        numa::probe(),
+        room::probe_available_memory(needs),
+        transparent::probe_transparent_pages(),
+        huge::probe_huge_pages(needs),
+        lock::probe_locked_memory(needs),
+        files::probe_file_limit(needs),
+        numa::probe_numa_nodes(),
     ]
 }

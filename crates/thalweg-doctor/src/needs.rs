@@ -43,7 +43,7 @@ pub struct Data {
 
 impl Data {
     /// Returns the total number of bytes, if the stated values determine it.
-    pub fn volume(&self) -> Option<u64> {
+    pub fn total_bytes(&self) -> Option<u64> {
         #[expect(
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,

@@ -22,56 +22,57 @@ pub struct Placement {
 
 /// Returns the placement for a server that listens on this address and serves this directory. Reads where interrupts
 /// are handled now, and changes nothing.
-pub fn placement(listen: IpAddr, directory: &Path) -> Placement {
+pub fn choose_placement(listen: IpAddr, directory: &Path) -> Placement {
     let allowed = sched_getaffinity(None).unwrap_or_else(|_| CpuSet::new());
     let allowed: Vec<u32> = (0..1024).filter(|cpu| allowed.is_set(*cpu as usize)).collect();
-    let interrupts: Vec<(String, Vec<u32>)> = towards(listen)
+    let interrupts: Vec<(String, Vec<u32>)> = interfaces_towards(listen)
         .into_iter()
         .filter_map(|interface| {
-            let lines = interface.device_file("msi_irqs").map(|path| lines(&path))?;
-            Some((interface.name, union(&lines)))
+            let lines = interface.device_file("msi_irqs").map(|path| interrupt_lines(&path))?;
+            Some((interface.name, interrupted_processors(&lines)))
         })
         .collect();
-    let disk = disk::completions::of(directory).map(|completions| completions.told());
-    judge(&allowed, &interrupts, disk)
+    let disk = disk::completions::completions_of_disk(directory).map(|completions| completions.describe());
+    judge_placement(&allowed, &interrupts, disk)
 }
 
-fn judge(allowed: &[u32], interrupts: &[(String, Vec<u32>)], disk: Option<String>) -> Placement {
+fn judge_placement(allowed: &[u32], interrupts: &[(String, Vec<u32>)], disk: Option<String>) -> Placement {
     let mut free = allowed.to_vec();
     free.retain(|cpu| interrupts.iter().all(|(_, cpus)| !cpus.contains(cpu)));
     let interrupted: Vec<String> =
-        interrupts.iter().map(|(name, cpus)| format!("{name} interrupts processor {}", join(cpus))).collect();
+        interrupts.iter().map(|(name, cpus)| format!("{name} interrupts processor {}", join_numbers(cpus))).collect();
     let (cpus, choice) = if interrupted.is_empty() {
         (allowed.to_vec(), "no network card leads to its clients, it serves on all".to_owned())
     } else if free.is_empty() || free.len() == allowed.len() {
         (allowed.to_vec(), format!("{}, it serves on all", interrupted.join(", ")))
     } else {
-        (free.clone(), format!("{}, it serves on {}", interrupted.join(", "), join(&free)))
+        (free.clone(), format!("{}, it serves on {}", interrupted.join(", "), join_numbers(&free)))
     };
     Placement { cpus, why: [Some(choice), disk].into_iter().flatten().collect::<Vec<_>>().join("; ") }
 }
 
 /// Returns the interfaces on which packets for an address arrive: only those with a device, since others cause no
 /// interrupts.
-pub(crate) fn towards(address: IpAddr) -> Vec<Interface> {
+pub(crate) fn interfaces_towards(address: IpAddr) -> Vec<Interface> {
     let named: Vec<String> = if_addrs::get_if_addrs()
         .unwrap_or_default()
         .into_iter()
         .filter(|interface| interface.ip() == address)
         .map(|interface| interface.name)
         .collect();
-    let mut interfaces = Interface::all();
-    interfaces.retain(|one| one.up && one.physical() && (address.is_unspecified() || named.contains(&one.name)));
+    let mut interfaces = Interface::list_all();
+    interfaces.retain(|one| one.up && one.has_device() && (address.is_unspecified() || named.contains(&one.name)));
     interfaces
 }
 
 /// Returns a device's message-signalled interrupts and the processors that handle them.
-pub(crate) fn lines(msi_irqs: &Path) -> Vec<(u32, Vec<u32>)> {
-    let numbers = read::names(msi_irqs).into_iter().filter_map(|number| number.parse().ok());
+pub(crate) fn interrupt_lines(msi_irqs: &Path) -> Vec<(u32, Vec<u32>)> {
+    let numbers = read::read_names(msi_irqs).into_iter().filter_map(|number| number.parse().ok());
     numbers
         .filter_map(|number: u32| {
-            let [possible, now] = ["smp_affinity_list", "effective_affinity_list"]
-                .map(|kind| read::text(format!("/proc/irq/{number}/{kind}")).map(|text| read::list(&text)));
+            let [possible, now] = ["smp_affinity_list", "effective_affinity_list"].map(|kind| {
+                read::read_text(format!("/proc/irq/{number}/{kind}")).map(|text| read::parse_number_list(&text))
+            });
             let now = now.filter(|now| !now.is_empty());
             match (possible, now) {
                 // An interrupt that was moved stays where it was until it occurs the next time.
@@ -85,14 +86,14 @@ pub(crate) fn lines(msi_irqs: &Path) -> Vec<(u32, Vec<u32>)> {
         .collect()
 }
 
-pub(crate) fn union(lines: &[(u32, Vec<u32>)]) -> Vec<u32> {
+pub(crate) fn interrupted_processors(lines: &[(u32, Vec<u32>)]) -> Vec<u32> {
     let mut cpus: Vec<u32> = lines.iter().flat_map(|(_, cpus)| cpus.iter().copied()).collect();
     cpus.sort_unstable();
     cpus.dedup();
     cpus
 }
 
-pub(crate) fn join(list: &[u32]) -> String {
+pub(crate) fn join_numbers(list: &[u32]) -> String {
     list.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
 }
 
@@ -103,18 +104,18 @@ mod tests {
     #[test]
     fn threads_go_where_the_network_does_not_interrupt() {
         let eth0 = |cpus: &[u32]| [("eth0".to_owned(), cpus.to_vec())];
-        let placed = judge(&[0, 1], &eth0(&[0]), None);
+        let placed = judge_placement(&[0, 1], &eth0(&[0]), None);
         assert_eq!((placed.cpus, placed.why.as_str()), (vec![1], "eth0 interrupts processor 0, it serves on 1"));
-        assert_eq!(judge(&[0, 1], &eth0(&[0, 1]), None).cpus, [0, 1], "there is nowhere to go");
-        assert_eq!(judge(&[2, 3], &eth0(&[0]), None).cpus, [2, 3], "it interrupts others");
-        assert_eq!(judge(&[0, 1], &[], None).cpus, [0, 1]);
-        let why = judge(&[0, 1], &[], Some("vda: rq_affinity 1".to_owned())).why;
+        assert_eq!(judge_placement(&[0, 1], &eth0(&[0, 1]), None).cpus, [0, 1], "there is nowhere to go");
+        assert_eq!(judge_placement(&[2, 3], &eth0(&[0]), None).cpus, [2, 3], "it interrupts others");
+        assert_eq!(judge_placement(&[0, 1], &[], None).cpus, [0, 1]);
+        let why = judge_placement(&[0, 1], &[], Some("vda: rq_affinity 1".to_owned())).why;
         assert!(why.ends_with("; vda: rq_affinity 1"), "{why}");
     }
 
     #[test]
     fn loopback_interrupts_nobody() {
-        let placed = placement(IpAddr::from([127, 0, 0, 1]), Path::new("/"));
+        let placed = choose_placement(IpAddr::from([127, 0, 0, 1]), Path::new("/"));
         assert!(!placed.cpus.is_empty() && placed.why.contains("it serves on all"), "{placed:?}");
     }
 }

@@ -11,25 +11,25 @@ const MAX_TEXT_BYTES: u64 = 4 << 20;
 const MAX_PROCESSORS: u32 = 1 << 16;
 
 /// Returns a file's text without the white space around it; `None` if it does not exist or cannot be read.
-pub(crate) fn text(path: impl AsRef<Path>) -> Option<String> {
-    let bytes = bytes(path, MAX_TEXT_BYTES)?;
+pub(crate) fn read_text(path: impl AsRef<Path>) -> Option<String> {
+    let bytes = read_first_bytes(path, MAX_TEXT_BYTES)?;
     Some(String::from_utf8_lossy(&bytes).trim().to_owned())
 }
 
 /// Returns the first `longest` bytes of a file at most.
-pub(crate) fn bytes(path: impl AsRef<Path>, longest: u64) -> Option<Vec<u8>> {
+pub(crate) fn read_first_bytes(path: impl AsRef<Path>, longest: u64) -> Option<Vec<u8>> {
     let mut bytes = Vec::new();
     File::open(path).ok()?.take(longest).read_to_end(&mut bytes).ok()?;
     Some(bytes)
 }
 
 /// Returns a file's text as a number.
-pub(crate) fn number(path: impl AsRef<Path>) -> Option<u64> {
-    text(path)?.parse().ok()
+pub(crate) fn read_number(path: impl AsRef<Path>) -> Option<u64> {
+    read_text(path)?.parse().ok()
 }
 
 /// Returns the names in a directory, sorted; none if it does not exist.
-pub(crate) fn names(path: impl AsRef<Path>) -> Vec<String> {
+pub(crate) fn read_names(path: impl AsRef<Path>) -> Vec<String> {
     let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
     let mut names: Vec<String> = entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
     names.sort();
@@ -37,23 +37,23 @@ pub(crate) fn names(path: impl AsRef<Path>) -> Vec<String> {
 }
 
 /// Returns the value after `key:` in `/proc/meminfo` or `/proc/self/status`.
-pub(crate) fn value<'a>(text: &'a str, key: &str) -> Option<&'a str> {
+pub(crate) fn value_after_key<'a>(text: &'a str, key: &str) -> Option<&'a str> {
     text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':')).map(str::trim)
 }
 
 /// Returns a value stated in `kB`, in bytes.
-pub(crate) fn kibibytes(text: &str, key: &str) -> Option<u64> {
-    value(text, key)?.strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+pub(crate) fn kibibyte_value(text: &str, key: &str) -> Option<u64> {
+    value_after_key(text, key)?.strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
 /// Returns the choice in brackets: `madvise` of `always [madvise] never`.
-pub(crate) fn chosen(text: &str) -> Option<&str> {
+pub(crate) fn bracketed_choice(text: &str) -> Option<&str> {
     let (_, rest) = text.split_once('[')?;
     rest.split_once(']').map(|(chosen, _)| chosen)
 }
 
 /// Returns the numbers in a list of processors or nodes: `0-3,5`.
-pub(crate) fn list(text: &str) -> Vec<u32> {
+pub(crate) fn parse_number_list(text: &str) -> Vec<u32> {
     let mut numbers = Vec::new();
     for part in text.trim().split(',') {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
@@ -68,7 +68,7 @@ pub(crate) fn list(text: &str) -> Vec<u32> {
 }
 
 /// Returns the text, or `unknown` if there is none.
-pub(crate) fn or_unknown(text: Option<impl Into<String>>) -> String {
+pub(crate) fn text_or_unknown(text: Option<impl Into<String>>) -> String {
     text.map_or_else(|| "unknown".to_owned(), Into::into)
 }
 
@@ -81,20 +81,20 @@ mod tests {
 
     #[test]
     fn values_are_found_by_their_whole_key() {
-        assert_eq!(kibibytes(MEMINFO, "MemFree"), Some(24_231_236 * 1024));
-        assert_eq!(kibibytes(MEMINFO, "Mem"), None);
-        assert_eq!(kibibytes(MEMINFO, "HugePages_Free"), None, "a count has no unit");
-        assert_eq!(value(MEMINFO, "HugePages_Free"), Some("3"));
+        assert_eq!(kibibyte_value(MEMINFO, "MemFree"), Some(24_231_236 * 1024));
+        assert_eq!(kibibyte_value(MEMINFO, "Mem"), None);
+        assert_eq!(kibibyte_value(MEMINFO, "HugePages_Free"), None, "a count has no unit");
+        assert_eq!(value_after_key(MEMINFO, "HugePages_Free"), Some("3"));
     }
 
     #[test]
     fn lists_and_choices_are_read() {
-        assert_eq!(list("0-3,5"), [0, 1, 2, 3, 5]);
-        assert!(list("").is_empty());
-        assert_eq!(list("3-1,x,-,7"), [7]);
-        assert!(list("0-4294967295").is_empty(), "no machine has that number");
-        assert_eq!(chosen("always within_size advise [never] deny force"), Some("never"));
-        assert_eq!(chosen("]["), None);
+        assert_eq!(parse_number_list("0-3,5"), [0, 1, 2, 3, 5]);
+        assert!(parse_number_list("").is_empty());
+        assert_eq!(parse_number_list("3-1,x,-,7"), [7]);
+        assert!(parse_number_list("0-4294967295").is_empty(), "no machine has that number");
+        assert_eq!(bracketed_choice("always within_size advise [never] deny force"), Some("never"));
+        assert_eq!(bracketed_choice("]["), None);
     }
 
     #[test]
@@ -103,10 +103,10 @@ mod tests {
     proptest! {
         #[test]
         fn any_text_is_read_without_harm(text in "\\PC*|[0-9,\\-\\[\\]: kB\\n]*") {
-            prop_assert!(list(&text).len() < 2 * MAX_PROCESSORS as usize);
-            chosen(&text);
-            kibibytes(&text, "Mem");
-            value(&text, &text);
+            prop_assert!(parse_number_list(&text).len() < 2 * MAX_PROCESSORS as usize);
+            bracketed_choice(&text);
+            kibibyte_value(&text, "Mem");
+            value_after_key(&text, &text);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Temporary steering of interrupts to chosen processors.
 
 use crate::disk::completions;
-use crate::placement::{join, lines, towards};
+use crate::placement::{interfaces_towards, interrupt_lines, join_numbers};
 use crate::read;
 use std::io;
 use std::net::IpAddr;
@@ -46,9 +46,10 @@ impl Steered {
     ///
     /// # Errors
     /// No network card leads there, or the kernel does not move an interrupt. All settings are as before then.
-    pub fn network(address: IpAddr, cpus: &[u32]) -> Result<Self, SteerError> {
-        let interfaces = towards(address).into_iter().filter_map(|interface| interface.device_file("msi_irqs"));
-        let interrupts: Vec<u32> = interfaces.flat_map(|list| numbers(&list)).collect();
+    pub fn steer_network(address: IpAddr, cpus: &[u32]) -> Result<Self, SteerError> {
+        let interfaces =
+            interfaces_towards(address).into_iter().filter_map(|interface| interface.device_file("msi_irqs"));
+        let interrupts: Vec<u32> = interfaces.flat_map(|list| interrupt_numbers(&list)).collect();
         if interrupts.is_empty() {
             return Err(SteerError::NoCard(address));
         }
@@ -60,26 +61,27 @@ impl Steered {
     ///
     /// # Errors
     /// The interrupts of the disk are not listed, or the kernel does not move one. All settings are as before then.
-    pub fn disk(directory: &Path, cpus: &[u32]) -> Result<Self, SteerError> {
-        let disk = completions::of(directory);
-        let interrupts = disk.as_ref().and_then(|disk| disk.interrupts.as_deref()).map(numbers).unwrap_or_default();
+    pub fn steer_disk(directory: &Path, cpus: &[u32]) -> Result<Self, SteerError> {
+        let disk = completions::completions_of_disk(directory);
+        let interrupts =
+            disk.as_ref().and_then(|disk| disk.interrupts.as_deref()).map(interrupt_numbers).unwrap_or_default();
         let Some(disk) = disk.filter(|_| !interrupts.is_empty()) else {
             return Err(SteerError::NoDisk(directory.to_owned()));
         };
         let mut steered = Self::default().with_interrupts(&interrupts, cpus)?;
-        steered.write(disk.queue.join("rq_affinity"), "0".to_owned())?;
+        steered.write_setting(disk.queue.join("rq_affinity"), "0".to_owned())?;
         Ok(steered)
     }
 
     fn with_interrupts(mut self, interrupts: &[u32], cpus: &[u32]) -> Result<Self, SteerError> {
         for number in interrupts {
-            self.write(format!("/proc/irq/{number}/smp_affinity_list").into(), join(cpus))?;
+            self.write_setting(format!("/proc/irq/{number}/smp_affinity_list").into(), join_numbers(cpus))?;
         }
         Ok(self)
     }
 
-    fn write(&mut self, path: PathBuf, wanted: String) -> Result<(), SteerError> {
-        let before = read::text(&path).unwrap_or_default();
+    fn write_setting(&mut self, path: PathBuf, wanted: String) -> Result<(), SteerError> {
+        let before = read::read_text(&path).unwrap_or_default();
         match std::fs::write(&path, &wanted) {
             Ok(()) => self.before.push((path, before)),
             Err(error) => return Err(SteerError::Refused { path, wanted, error }),
@@ -97,8 +99,8 @@ impl Drop for Steered {
     }
 }
 
-fn numbers(msi_irqs: &Path) -> Vec<u32> {
-    lines(msi_irqs).into_iter().map(|(number, _)| number).collect()
+fn interrupt_numbers(msi_irqs: &Path) -> Vec<u32> {
+    interrupt_lines(msi_irqs).into_iter().map(|(number, _)| number).collect()
 }
 
 #[cfg(test)]
@@ -112,10 +114,10 @@ mod tests {
         std::fs::write(&one, "0-3\n").unwrap();
         std::fs::write(&two, "1\n").unwrap();
         let mut steered = Steered::default();
-        steered.write(one.clone(), "2".to_owned()).unwrap();
-        steered.write(two.clone(), "0".to_owned()).unwrap();
+        steered.write_setting(one.clone(), "2".to_owned()).unwrap();
+        steered.write_setting(two.clone(), "0".to_owned()).unwrap();
         assert_eq!(std::fs::read_to_string(&one).unwrap(), "2");
-        let refused = steered.write(missing, "0".to_owned()).unwrap_err();
+        let refused = steered.write_setting(missing, "0".to_owned()).unwrap_err();
         assert!(refused.to_string().starts_with("cannot write 0 to /"), "{refused}");
         drop(steered);
         assert_eq!([&one, &two].map(|path| std::fs::read_to_string(path).unwrap()), ["0-3", "1"]);
@@ -124,9 +126,9 @@ mod tests {
     #[test]
     fn what_interrupts_nobody_cannot_be_moved() {
         let loopback = IpAddr::from([127, 0, 0, 1]);
-        let error = Steered::network(loopback, &[0]).unwrap_err().to_string();
+        let error = Steered::steer_network(loopback, &[0]).unwrap_err().to_string();
         assert_eq!(error, "no network card leads to 127.0.0.1: there are no interrupts to be moved");
-        let error = Steered::disk(Path::new("/proc"), &[0]).unwrap_err().to_string();
+        let error = Steered::steer_disk(Path::new("/proc"), &[0]).unwrap_err().to_string();
         assert_eq!(error, "/proc: the interrupts of its disk are not listed");
     }
 }

@@ -11,10 +11,10 @@ mod vfio;
 
 use crate::Finding;
 
-pub(crate) fn examine() -> Vec<Finding> {
-    let mut findings = vec![dpdk::library()];
-    findings.extend(dpdk::requirements());
-    findings.extend([iommu::probe(), vfio::probe(), udmabuf::probe()]);
-    findings.extend([rdma::probe(), rdma::software(), gpu::probe()]);
+pub(crate) fn examine_userspace() -> Vec<Finding> {
+    let mut findings = vec![dpdk::probe_library()];
+    findings.extend(dpdk::check_requirements());
+    findings.extend([iommu::probe_iommu(), vfio::probe_vfio(), udmabuf::probe_dma_buffers()]);
+    findings.extend([rdma::probe_rdma_devices(), rdma::probe_software_rdma(), gpu::probe_gpus()]);
     findings
 }

@@ -130,8 +130,8 @@ fn open(role: &str, socket: &str, processor: usize) -> DpdkPort {
     let options = Options { mtu: Some(MTU), link, huge_pages: false, ..Options::default() };
     let begun = Instant::now();
     loop {
-        match DpdkPort::open(&format!("net_memif0,role={role},socket={socket}"), &options) {
-            Ok(port) if port.link() => return port,
+        match DpdkPort::open_device(&format!("net_memif0,role={role},socket={socket}"), &options) {
+            Ok(port) if port.has_link() => return port,
             Ok(_) | Err(_) if begun.elapsed() < longest => std::thread::sleep(Duration::from_millis(100)),
             Ok(_) => panic!("nobody is at the other end"),
             Err(error) => panic!("{error}"),
@@ -144,15 +144,15 @@ fn send(socket: &str, length: usize, head: usize) {
     let mut span = Arena::create("rate", 64 << 20).expect("memory");
     span.fill(0x5a);
     let arena = Arena::import(span.arena().fd().try_clone_to_owned().expect("a descriptor")).expect("a mapping");
-    port.register(span.arena()).expect("memory that DPDK may read");
+    port.register_memory(span.arena()).expect("memory that DPDK may read");
     let bytes = [0x55; 64];
     let (piece, mut at) = (length - head, 0);
     // As many pieces as a burst has frames, so that they stay in the cache, as the buffers of testpmd do.
     let slots = 64 * piece.max(64).next_multiple_of(64);
     loop {
-        let view = arena.piece(at as u64, piece).expect("inside");
-        while !port.send(&bytes[..head], (piece > 0).then_some(view)) {
-            port.flush().expect("a port that sends");
+        let view = arena.piece_of_range(at as u64, piece).expect("inside");
+        while !port.queue_frame(&bytes[..head], (piece > 0).then_some(view)) {
+            port.flush_burst().expect("a port that sends");
         }
         at = (at + piece.next_multiple_of(64)) % slots;
     }
@@ -164,9 +164,9 @@ fn receive(socket: &str, seconds: u64) {
     let mut bytes = 0;
     let mut until = |port: &mut DpdkPort, end: Duration| {
         while begun.elapsed() < end {
-            port.receive(&mut |frame| bytes += frame.len()).expect("a port that receives");
+            port.receive_frames(&mut |frame| bytes += frame.len()).expect("a port that receives");
         }
-        (port.counters().received, begun.elapsed())
+        (port.port_counters().received, begun.elapsed())
     };
     // The sender is there.
     while until(&mut port, begun.elapsed() + Duration::from_millis(1)).0 == 0 && begun.elapsed() < LONGEST {}

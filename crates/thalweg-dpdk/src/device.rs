@@ -53,47 +53,48 @@ impl Device {
         let (name, given) = device.split_once(',').unwrap_or((device, ""));
         let mut arguments = Arguments { device, given, text: device.to_owned() };
         if name.is_empty() {
-            return Err(arguments.error("there is no name in it"));
+            return Err(arguments.name_error("there is no name in it"));
         }
         let descriptors = u32::from(options.descriptors.max(1));
         let (mut mtu, mut room) = (u32::from(options.mtu.unwrap_or(0)), 0);
         let driver = name.trim_end_matches(|letter: char| letter.is_ascii_digit());
         match driver {
             "net_memif" => {
-                if arguments.value("zero-copy").is_some_and(|value| value == "yes") {
-                    return Err(arguments.error("with zero-copy=yes a peer reads DPDK's own memory, and no other"));
+                if arguments.argument_value("zero-copy").is_some_and(|value| value == "yes") {
+                    return Err(arguments.name_error("with zero-copy=yes a peer reads DPDK's own memory, and no other"));
                 }
                 mtu = options.mtu.unwrap_or(ORDINARY_MTU).into();
                 // A frame is in one buffer: up to DPDK 26 the driver does not clear the mark of frames that continue in
                 // the next one (f7a52200d4, "fix descriptor Tx flags corruption").
-                arguments.add("bsize", (mtu + ETHERNET_HEADER_BYTES).next_multiple_of(64).max(MIN_BUFFER_BYTES));
-                arguments.add("rsize", descriptors.ilog2());
+                arguments
+                    .add_default("bsize", (mtu + ETHERNET_HEADER_BYTES).next_multiple_of(64).max(MIN_BUFFER_BYTES));
+                arguments.add_default("rsize", descriptors.ilog2());
             }
             "net_af_packet" => {
-                let interface = arguments.interface()?;
+                let interface = arguments.interface_name()?;
                 mtu = interface_mtu(interface, options)?.into();
                 let frame = (mtu + ETHERNET_HEADER_BYTES + PACKET_HEADER).next_power_of_two().max(MIN_BUFFER_BYTES);
-                arguments.add("framesz", frame);
-                arguments.add("blocksz", frame.max(4096));
-                arguments.add("framecnt", descriptors.next_multiple_of(2));
-                room = match arguments.value("framesz") {
-                    Some(value) => value.parse().map_err(|_| arguments.error("framesz is a number"))?,
+                arguments.add_default("framesz", frame);
+                arguments.add_default("blocksz", frame.max(4096));
+                arguments.add_default("framecnt", descriptors.next_multiple_of(2));
+                room = match arguments.argument_value("framesz") {
+                    Some(value) => value.parse().map_err(|_| arguments.name_error("framesz is a number"))?,
                     None => frame,
                 };
             }
             "net_af_xdp" => {
-                let interface = arguments.interface()?;
+                let interface = arguments.interface_name()?;
                 mtu = interface_mtu(interface, options)?.into();
             }
             "net_pcap" => {
-                mtu = match arguments.value("iface") {
+                mtu = match arguments.argument_value("iface") {
                     Some(interface) => interface_mtu(interface, options)?.into(),
                     None => options.mtu.unwrap_or(ORDINARY_MTU).into(),
                 };
             }
             _ => {}
         }
-        let text = CString::new(&*arguments.text).map_err(|_| arguments.error("there is a zero in it"))?;
+        let text = CString::new(&*arguments.text).map_err(|_| arguments.name_error("there is a zero in it"))?;
         let lax = LAX.contains(&driver).into();
         let all = options.promiscuous.into();
         let settings = Settings { mtu, room, lax, all, receive: options.descriptors, transmit: options.descriptors };
@@ -109,22 +110,23 @@ struct Arguments<'a> {
 }
 
 impl<'a> Arguments<'a> {
-    fn value(&self, key: &str) -> Option<&'a str> {
+    fn argument_value(&self, key: &str) -> Option<&'a str> {
         self.given.split(',').find_map(|argument| argument.strip_prefix(key)?.strip_prefix('='))
     }
 
-    fn interface(&self) -> Result<&'a str, DpdkError> {
-        self.value("iface").ok_or_else(|| self.error("the argument iface=NAME is missing: the name of the interface"))
+    fn interface_name(&self) -> Result<&'a str, DpdkError> {
+        self.argument_value("iface")
+            .ok_or_else(|| self.name_error("the argument iface=NAME is missing: the name of the interface"))
     }
 
     /// Adds an argument, unless it is given.
-    fn add(&mut self, key: &str, number: u32) {
-        if self.value(key).is_none() {
+    fn add_default(&mut self, key: &str, number: u32) {
+        if self.argument_value(key).is_none() {
             self.text.push_str(&format!(",{key}={number}"));
         }
     }
 
-    fn error(&self, why: &'static str) -> DpdkError {
+    fn name_error(&self, why: &'static str) -> DpdkError {
         DpdkError::Name { device: self.device.into(), why }
     }
 }

@@ -1,7 +1,7 @@
 //! DPDK's environment (EAL), of which a process has one.
 
 use crate::DpdkError;
-use crate::shim::{Settings, Shim, shim};
+use crate::shim::{Settings, Shim, loaded_shim};
 use std::collections::VecDeque;
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::fmt;
@@ -23,8 +23,8 @@ impl fmt::Display for Version {
 ///
 /// # Errors
 /// There is no DPDK on this machine, or there was none where the program was built; the text includes the remedy.
-pub fn available() -> Result<Version, String> {
-    let shim = shim().map_err(|error| error.to_string())?;
+pub fn available_version() -> Result<Version, String> {
+    let shim = loaded_shim().map_err(|error| error.to_string())?;
     // SAFETY: the returned pointer is that of a constant string.
     let version = unsafe { (shim.version)() };
     // SAFETY: as above.
@@ -49,16 +49,16 @@ const NO_ADAPTER: &str = "ffff:ff:1f.7";
 impl Environment {
     /// Starts the environment, if it is not started. Its memory is in huge pages if the first port requests that, and
     /// its buffers fit into those that are free. `physical`: the first device reads memory by physical addresses.
-    pub(crate) fn enter(huge_pages: bool, settings: &Settings, physical: bool) -> Result<Self, DpdkError> {
+    pub(crate) fn enter_started(huge_pages: bool, settings: &Settings, physical: bool) -> Result<Self, DpdkError> {
         static STARTED: OnceLock<Result<(), String>> = OnceLock::new();
-        let shim = shim()?;
-        let alone = alone();
-        let huge_pages_lock = (huge_pages && STARTED.get().is_none()).then(HugePagesLock::acquire).flatten();
+        let shim = loaded_shim()?;
+        let alone = lock_ports();
+        let huge_pages_lock = (huge_pages && STARTED.get().is_none()).then(HugePagesLock::acquire_lock).flatten();
         let started = STARTED.get_or_init(|| {
             // SAFETY: the function reads the settings, and nothing else.
             let bytes = huge_pages.then(|| unsafe { (shim.port_bytes)(settings) });
             // In a thread of its own, which ends: EAL pins the thread that starts it.
-            std::thread::scope(|scope| scope.spawn(|| start(shim, bytes, physical)).join())
+            std::thread::scope(|scope| scope.spawn(|| start_environment(shim, bytes, physical)).join())
                 .unwrap_or_else(|_| Err("the thread panicked".into()))
         });
         match started {
@@ -69,13 +69,13 @@ impl Environment {
 }
 
 /// Acquires the lock for opening, closing or changing ports.
-pub(crate) fn alone() -> MutexGuard<'static, ()> {
+pub(crate) fn lock_ports() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Starts EAL. `bytes`: size of the first port's buffers, if they are to be in huge pages.
-fn start(shim: &Shim, bytes: Option<u64>, physical: bool) -> Result<(), String> {
+fn start_environment(shim: &Shim, bytes: Option<u64>, physical: bool) -> Result<(), String> {
     let free = bytes.map(|bytes| (bytes, free_huge_pages()));
     let huge = free.is_some_and(|(bytes, free)| free >= bytes);
     if let Some((bytes, free)) = free.filter(|_| !huge) {
@@ -90,7 +90,7 @@ fn start(shim: &Shim, bytes: Option<u64>, physical: bool) -> Result<(), String> 
     } else if physical && !huge {
         return Err("without an IOMMU its buffers have to be in huge pages".into());
     }
-    let arguments = arguments(huge, physical);
+    let arguments = start_arguments(huge, physical);
     tracing::debug!("starting DPDK: {}", arguments.join(" "));
     let owned: Vec<CString> =
         arguments.into_iter().map(|argument| CString::new(argument).expect("no zero in it")).collect();
@@ -100,14 +100,14 @@ fn start(shim: &Shim, bytes: Option<u64>, physical: bool) -> Result<(), String> 
     let count = c_int::try_from(pointers.len() - 1).expect("a dozen");
     clear_errors();
     // SAFETY: `count` strings followed by a null pointer, all of which are leaked. No other thread starts EAL.
-    match unsafe { (shim.start)(count, pointers.as_mut_ptr(), log) } {
+    match unsafe { (shim.start)(count, pointers.as_mut_ptr(), forward_log) } {
         0 => Ok(()),
         error => Err(format!("{}{}", std::io::Error::from_raw_os_error(-error), kept_errors())),
     }
 }
 
 /// Returns the arguments for starting the environment (EAL parameters, Getting Started Guide for Linux).
-fn arguments(huge: bool, physical: bool) -> Vec<String> {
+fn start_arguments(huge: bool, physical: bool) -> Vec<String> {
     let mut arguments: Vec<String> = [
         "thalweg",
         "--no-telemetry",
@@ -120,7 +120,7 @@ fn arguments(huge: bool, physical: bool) -> Vec<String> {
     .into();
     arguments.push(format!("--file-prefix=thalweg-{}", std::process::id()));
     // One thread, which may run where this one may.
-    arguments.push(format!("--lcores=0@({})", processors()));
+    arguments.push(format!("--lcores=0@({})", allowed_processors()));
     // No file that is shared with other processes, so nothing is left, however this one ends.
     if huge {
         arguments.push("--in-memory".into());
@@ -132,7 +132,7 @@ fn arguments(huge: bool, physical: bool) -> Vec<String> {
 }
 
 /// Returns the processors that the calling thread may run on, as a list with commas.
-fn processors() -> String {
+fn allowed_processors() -> String {
     let set = rustix::thread::sched_getaffinity(None).unwrap_or_default();
     let all: Vec<String> =
         (0..rustix::thread::CpuSet::MAX_CPU).filter(|at| set.is_set(*at)).map(|at| at.to_string()).collect();
@@ -142,11 +142,11 @@ fn processors() -> String {
 /// Returns the size of the free huge pages, in bytes.
 fn free_huge_pages() -> u64 {
     let sizes = Path::new("/sys/kernel/mm/hugepages").read_dir();
-    sizes.into_iter().flatten().flatten().filter_map(|entry| free_bytes(&entry)).max().unwrap_or(0)
+    sizes.into_iter().flatten().flatten().filter_map(|entry| free_bytes_of_size(&entry)).max().unwrap_or(0)
 }
 
 /// Returns the size of the free huge pages of one kind, in bytes.
-fn free_bytes(entry: &std::fs::DirEntry) -> Option<u64> {
+fn free_bytes_of_size(entry: &std::fs::DirEntry) -> Option<u64> {
     let kib: u64 = entry.file_name().to_str()?.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse().ok()?;
     let pages: u64 = std::fs::read_to_string(entry.path().join("free_hugepages")).ok()?.trim().parse().ok()?;
     Some(kib * 1024 * pages)
@@ -155,13 +155,13 @@ fn free_bytes(entry: &std::fs::DirEntry) -> Option<u64> {
 /// Number of error lines that are kept.
 const MAX_KEPT_LINES: usize = 4;
 
-fn lines() -> MutexGuard<'static, VecDeque<String>> {
+fn lock_error_lines() -> MutexGuard<'static, VecDeque<String>> {
     static LINES: Mutex<VecDeque<String>> = Mutex::new(VecDeque::new());
     LINES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Forwards DPDK's log to the program's; keeps error lines for the error that is about to be reported.
-extern "C" fn log(level: c_int, bytes: *const c_char, length: usize) {
+extern "C" fn forward_log(level: c_int, bytes: *const c_char, length: usize) {
     /// Log level `RTE_LOG_ERR`.
     const ERROR: c_int = 4;
     // SAFETY: the shim passes `length` bytes, which are valid during this call.
@@ -169,7 +169,7 @@ extern "C" fn log(level: c_int, bytes: *const c_char, length: usize) {
     for line in String::from_utf8_lossy(bytes).lines().map(str::trim).filter(|line| !line.is_empty()) {
         tracing::debug!(target: "dpdk", "{line}");
         if level <= ERROR {
-            let mut lines = lines();
+            let mut lines = lock_error_lines();
             lines.push_back(line.to_owned());
             if lines.len() > MAX_KEPT_LINES {
                 lines.pop_front();
@@ -180,12 +180,12 @@ extern "C" fn log(level: c_int, bytes: *const c_char, length: usize) {
 
 /// Clears the kept error lines: those that follow belong to the next operation.
 pub(crate) fn clear_errors() {
-    lines().clear();
+    lock_error_lines().clear();
 }
 
 /// Returns the kept error lines, after a colon; an empty string if there are none.
 pub(crate) fn kept_errors() -> String {
-    let lines = lines();
+    let lines = lock_error_lines();
     if lines.is_empty() { String::new() } else { format!(": {}", Vec::from_iter(lines.iter().cloned()).join("; ")) }
 }
 

@@ -26,7 +26,7 @@
 //!
 //! DPDK is a C library whose functions are largely macros and inline. A shim (`shim/shim.c`) makes them callable and is
 //! compiled where DPDK is installed. Its bytes are in the program, and are loaded when the first port is opened. So the
-//! program is one file and starts on machines without DPDK ([`available`] reports that). DPDK loads its drivers from
+//! program is one file and starts on machines without DPDK ([`available_version`] reports that). DPDK loads its drivers from
 //! its own directory.
 //!
 //! The process is not changed: no signal is caught, no thread is pinned, nothing is written to standard output or
@@ -57,7 +57,7 @@ mod port;
 mod shim;
 
 pub use device::Options;
-pub use environment::{Version, available};
+pub use environment::{Version, available_version};
 pub use error::DpdkError;
-pub use link::{Dpdk, datagrams, register};
+pub use link::{Dpdk, open_datagram_port, register_link};
 pub use port::DpdkPort;

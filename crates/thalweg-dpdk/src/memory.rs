@@ -36,9 +36,9 @@ impl Admitted {
         physical: bool,
     ) -> io::Result<Self> {
         let held = if physical { Some(Held::new(arena).map_err(io::Error::other)?) } else { None };
-        let addresses = held.as_ref().map_or(std::ptr::null(), |held| held.addresses().as_ptr());
+        let addresses = held.as_ref().map_or(std::ptr::null(), |held| held.page_addresses().as_ptr());
         let owner = Box::new(Owner::new(shim, arena, held)?);
-        let mapping = arena.mapping();
+        let mapping = arena.mapped_range();
         let owner = Box::into_raw(owner);
         let mut error: c_int = 0;
         // SAFETY: the caller guarantees that the port is open. The mapping exists as long as the owner lives, which is
@@ -52,7 +52,7 @@ impl Admitted {
                 PAGE_BYTES,
                 addresses,
                 owner.cast(),
-                give_back,
+                drop_owner,
                 &raw mut error,
             )
         };
@@ -67,7 +67,7 @@ impl Admitted {
     }
 
     /// Returns true if this is the arena, through any mapping of it.
-    pub(crate) fn is(&mut self, arena: &Arc<Arena>) -> bool {
+    pub(crate) fn is_arena(&mut self, arena: &Arc<Arena>) -> bool {
         if self.mappings.iter().any(|known| Arc::ptr_eq(known, arena)) {
             return true;
         }
@@ -82,10 +82,10 @@ impl Admitted {
     ///
     /// # Panics
     /// The view does not lie within the registered memory.
-    pub(crate) fn place(&self, view: Piece<'_>) -> (NonNull<shim::Memory>, usize) {
-        let end = view.offset() + view.len();
+    pub(crate) fn memory_and_offset(&self, view: Piece<'_>) -> (NonNull<shim::Memory>, usize) {
+        let end = view.arena_offset() + view.len();
         assert!(end <= self.length, "a piece up to byte {end} of an arena of {} bytes", self.length);
-        (self.memory, view.offset())
+        (self.memory, view.arena_offset())
     }
 }
 
@@ -103,11 +103,11 @@ static OWNERS: Mutex<BTreeMap<usize, usize>> = Mutex::new(BTreeMap::new());
 
 impl Owner {
     fn new(shim: &'static Shim, arena: &Arc<Arena>, held: Option<Held>) -> io::Result<Self> {
-        let (mapping, page) = (arena.mapping(), page(arena));
+        let (mapping, page) = (arena.mapped_range(), page_bytes(arena));
         // One address for each page of the size that DPDK is given: that of its first byte.
         let step = page / PAGE_BYTES;
         let mut addresses: Option<Vec<u64>> =
-            held.as_ref().map(|held| held.addresses().iter().step_by(step).copied().collect());
+            held.as_ref().map(|held| held.page_addresses().iter().step_by(step).copied().collect());
         let addresses = addresses.as_mut().map_or(std::ptr::null_mut(), |all| all.as_mut_ptr());
         let mut owners = OWNERS.lock().unwrap_or_else(PoisonError::into_inner);
         let count = owners.entry(mapping.addr()).or_insert(0);
@@ -122,13 +122,13 @@ impl Owner {
             }
         }
         *count += 1;
-        Ok(Self { shim, arena: Arc::clone(arena), _registration: arena.registered("DPDK"), _held: held })
+        Ok(Self { shim, arena: Arc::clone(arena), _registration: arena.record_registration("DPDK"), _held: held })
     }
 }
 
 impl Drop for Owner {
     fn drop(&mut self) {
-        let (mapping, page) = (self.arena.mapping(), page(&self.arena));
+        let (mapping, page) = (self.arena.mapped_range(), page_bytes(&self.arena));
         let mut owners = OWNERS.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(count) = owners.get_mut(&mapping.addr()) else { return };
         *count -= 1;
@@ -145,12 +145,12 @@ impl Drop for Owner {
 
 /// Returns the size of an arena's pages in bytes. Huge pages that the kernel has merged by itself do not count: they
 /// may be split again.
-fn page(arena: &Arena) -> usize {
-    if arena.backing() == Backing::Reserved { 2 << 20 } else { PAGE_BYTES }
+fn page_bytes(arena: &Arena) -> usize {
+    if arena.page_backing() == Backing::Reserved { 2 << 20 } else { PAGE_BYTES }
 }
 
 /// Called when the port gives an owner back.
-extern "C" fn give_back(owner: *mut c_void) {
+extern "C" fn drop_owner(owner: *mut c_void) {
     // SAFETY: the pointer comes from `Box::into_raw`, and is given back once.
     drop(unsafe { Box::from_raw(owner.cast::<Owner>()) });
 }

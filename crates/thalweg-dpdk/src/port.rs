@@ -2,7 +2,7 @@
 
 use crate::DpdkError;
 use crate::device::{Device, ETHERNET_HEADER_BYTES, Options};
-use crate::environment::{Environment, alone, clear_errors, kept_errors, register_thread};
+use crate::environment::{Environment, clear_errors, kept_errors, lock_ports, register_thread};
 use crate::memory::Admitted;
 use crate::shim::{self, COPIED, Facts, Frame, Places, Shim, Statistics, TAKEN};
 use std::ffi::{CStr, c_int};
@@ -47,10 +47,11 @@ impl DpdkPort {
     ///
     /// # Errors
     /// There is no DPDK, it does not start, or the device cannot be opened.
-    pub fn open(device: &str, options: &Options) -> Result<Self, DpdkError> {
+    pub fn open_device(device: &str, options: &Options) -> Result<Self, DpdkError> {
         let name = device.split(',').next().unwrap_or_default();
         let wanted = Device::new(device, options)?;
-        let environment = Environment::enter(options.huge_pages, &wanted.settings, has_iommu(name) == Some(false))?;
+        let environment =
+            Environment::enter_started(options.huge_pages, &wanted.settings, has_iommu(name) == Some(false))?;
         let shim = environment.shim;
         let mut facts = Facts::default();
         let (mut doing, mut error): (_, c_int) = (ptr::null(), 0);
@@ -73,7 +74,7 @@ impl DpdkPort {
         };
         if let Some(has_iommu) = has_iommu(name) {
             // SAFETY: the environment is started.
-            share(unsafe { (shim.container)() }, has_iommu);
+            share_vfio_container(unsafe { (shim.container)() }, has_iommu);
         }
         drop(environment);
         let port = Self {
@@ -98,7 +99,7 @@ impl DpdkPort {
     }
 
     /// Returns true if there is a link: a cable with a partner at the other end, a peer that has connected.
-    pub fn link(&self) -> bool {
+    pub fn has_link(&self) -> bool {
         // SAFETY: the port is open.
         unsafe { (self.shim.link)(self.port.as_ptr()) != 0 }
     }
@@ -107,7 +108,7 @@ impl DpdkPort {
     pub fn wait_for_link(&self, longest: Duration) -> bool {
         let begun = Instant::now();
         loop {
-            if self.link() {
+            if self.has_link() {
                 return true;
             }
             if begun.elapsed() >= longest {
@@ -118,12 +119,12 @@ impl DpdkPort {
     }
 
     /// Logs which thread drives the port, and warns if it is far from the device.
-    fn tell_placement(&self) {
+    fn log_placement(&self) {
         let Ok((processor, node)) = current_processor() else { return };
         // SAFETY: the environment is started, since there is a port.
         let lcore = unsafe { (self.shim.lcore)() };
         tracing::info!("{}: driven from processor {processor}, NUMA node {node}, lcore {lcore}", self.device);
-        if let Some(its) = self.node()
+        if let Some(its) = self.numa_node()
             && its != node
         {
             tracing::warn!(
@@ -135,32 +136,32 @@ impl DpdkPort {
     }
 
     /// Returns the NUMA node of the device; `None` if it belongs to none in particular.
-    pub fn node(&self) -> Option<u32> {
+    pub fn numa_node(&self) -> Option<u32> {
         u32::try_from(self.facts.node).ok()
     }
 
     /// Returns true if frames are sent in pieces, from where these lie; otherwise pieces are copied.
-    pub fn gathers(&self) -> bool {
+    pub fn gathers_pieces(&self) -> bool {
         self.facts.gathers != 0
     }
 
     /// Returns the number of frames that came in several pieces, and were copied into one.
-    pub fn joined(&self) -> u64 {
+    pub fn joined_frames(&self) -> u64 {
         self.joined
     }
 }
 
 impl RawIo for DpdkPort {
-    fn register(&mut self, memory: &Arc<Arena>) -> Result<(), FramesError> {
-        if self.memories.iter_mut().any(|known| known.is(memory)) {
+    fn register_memory(&mut self, memory: &Arc<Arena>) -> Result<(), FramesError> {
+        if self.memories.iter_mut().any(|known| known.is_arena(memory)) {
             return Ok(());
         }
-        if let (Some(node), Ok(its)) = (self.node(), node_of(memory))
+        if let (Some(node), Ok(its)) = (self.numa_node(), numa_node_of(memory))
             && node != its
         {
             tracing::warn!("{} is at NUMA node {node}, and sends from memory of node {its}", self.device);
         }
-        let _alone = alone();
+        let _alone = lock_ports();
         // SAFETY: the port is open, and this thread has the lock.
         let admitted = unsafe { Admitted::new(self.shim, self.port, memory, self.facts.physical != 0) };
         // A device that cannot read it is most likely behind an IOMMU, with a mapping that cannot be written.
@@ -174,26 +175,31 @@ impl RawIo for DpdkPort {
         Ok(())
     }
 
-    fn mac(&self) -> [u8; 6] {
+    fn mac_address(&self) -> [u8; 6] {
         self.facts.mac
     }
 
-    fn longest(&self) -> usize {
+    fn max_frame_bytes(&self) -> usize {
         (self.facts.mtu + ETHERNET_HEADER_BYTES) as usize
     }
 
     /// # Panics
-    /// The frame is longer than [`longest`](RawIo::longest), or its piece lies in an arena that was not registered.
-    fn send(&mut self, head: &[u8], piece: Option<Piece<'_>>) -> bool {
+    /// The frame is longer than [`max_frame_bytes`](RawIo::max_frame_bytes), or its piece lies in an arena that was not registered.
+    fn queue_frame(&mut self, head: &[u8], piece: Option<Piece<'_>>) -> bool {
         let piece = piece.filter(|piece| !piece.is_empty());
         let length = piece.map_or(0, Piece::len);
         let whole = head.len() + length;
-        assert!(whole <= self.longest(), "a frame of {whole} bytes, where the longest is {}", self.longest());
+        assert!(
+            whole <= self.max_frame_bytes(),
+            "a frame of {whole} bytes, where the longest is {}",
+            self.max_frame_bytes()
+        );
         let (memory, at) = match piece {
             None => (ptr::null_mut(), 0),
             Some(view) => {
-                let memory = self.memories.iter_mut().find_map(|known| known.is(view.arena()).then_some(known));
-                let (memory, at) = memory.expect("a piece lies in an arena that was registered").place(view);
+                let memory = self.memories.iter_mut().find_map(|known| known.is_arena(view.arena()).then_some(known));
+                let (memory, at) =
+                    memory.expect("a piece lies in an arena that was registered").memory_and_offset(view);
                 (memory.as_ptr(), at)
             }
         };
@@ -206,7 +212,7 @@ impl RawIo for DpdkPort {
         // else.
         let answer =
             unsafe { (self.shim.take)(self.port.as_ptr(), head.as_ptr(), head_length, memory, at, length, wanted) };
-        for (address, length) in places.iter().flat_map(Places::parts) {
+        for (address, length) in places.iter().flat_map(Places::addresses_and_lengths) {
             tracing::trace!("{}: {length} bytes are sent from {address:#x}", self.device);
         }
         if answer == COPIED {
@@ -217,15 +223,15 @@ impl RawIo for DpdkPort {
         taken
     }
 
-    fn has_room(&mut self) -> bool {
+    fn has_send_room(&mut self) -> bool {
         self.taken < u64::from(BURST_FRAMES)
     }
 
-    fn copies(&self) -> (u64, u64) {
-        (u64::from(!self.gathers()), 0)
+    fn copies_per_byte(&self) -> (u64, u64) {
+        (u64::from(!self.gathers_pieces()), 0)
     }
 
-    fn flush(&mut self) -> Result<bool, FramesError> {
+    fn flush_burst(&mut self) -> Result<bool, FramesError> {
         register_thread(self.shim);
         // SAFETY: the port is open.
         let left = u64::from(unsafe { (self.shim.flush)(self.port.as_ptr()) });
@@ -234,10 +240,10 @@ impl RawIo for DpdkPort {
         Ok(left == 0)
     }
 
-    fn receive(&mut self, each: &mut dyn FnMut(&[u8])) -> Result<bool, FramesError> {
+    fn receive_frames(&mut self, each: &mut dyn FnMut(&[u8])) -> Result<bool, FramesError> {
         register_thread(self.shim);
         if !std::mem::replace(&mut self.driven, true) {
-            self.tell_placement();
+            self.log_placement();
         }
         let mut frames: *const Frame = ptr::null();
         // SAFETY: the port is open.
@@ -269,11 +275,11 @@ impl RawIo for DpdkPort {
         Ok(count == BURST_FRAMES)
     }
 
-    fn room(&self) -> usize {
+    fn receive_room_frames(&self) -> usize {
         self.facts.receive.into()
     }
 
-    fn fd(&self) -> Option<BorrowedFd<'_>> {
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         None
     }
 
@@ -281,7 +287,7 @@ impl RawIo for DpdkPort {
         true
     }
 
-    fn counters(&self) -> Counters {
+    fn port_counters(&self) -> Counters {
         let mut device = Statistics::default();
         // SAFETY: the port is open.
         unsafe { (self.shim.count)(self.port.as_ptr(), &raw mut device) };
@@ -311,7 +317,7 @@ impl fmt::Debug for DpdkPort {
 impl Drop for DpdkPort {
     fn drop(&mut self) {
         register_thread(self.shim);
-        let _alone = alone();
+        let _alone = lock_ports();
         // SAFETY: the port is open, is not used after this, and this thread has the lock.
         unsafe { (self.shim.close)(self.port.as_ptr()) }
     }
@@ -326,7 +332,7 @@ fn current_processor() -> io::Result<(u32, u32)> {
 }
 
 /// Lets other devices of this process join DPDK's container.
-fn share(container: c_int, has_iommu: bool) {
+fn share_vfio_container(container: c_int, has_iommu: bool) {
     if container < 0 {
         return;
     }
@@ -342,10 +348,10 @@ const MPOL_F_NODE: c_int = 1;
 const MPOL_F_ADDR: c_int = 2;
 
 /// Returns the NUMA node of an arena's first page.
-fn node_of(arena: &Arena) -> io::Result<u32> {
+fn numa_node_of(arena: &Arena) -> io::Result<u32> {
     let mut node: c_int = 0;
     let no_mask = ptr::null_mut::<libc::c_ulong>();
-    let start = arena.mapping().cast::<u8>();
+    let start = arena.mapped_range().cast::<u8>();
     let flags = MPOL_F_NODE | MPOL_F_ADDR;
     // SAFETY: get_mempolicy(2) writes one number, and inspects a page that is mapped.
     let answer = unsafe { libc::syscall(libc::SYS_get_mempolicy, &raw mut node, no_mask, 0, start, flags) };

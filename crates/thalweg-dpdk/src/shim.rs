@@ -11,16 +11,16 @@ use std::sync::OnceLock;
 static BYTES: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/shim.so"));
 
 /// Returns the shim, which is loaded for as long as the process lives.
-pub(crate) fn shim() -> Result<&'static Shim, DpdkError> {
+pub(crate) fn loaded_shim() -> Result<&'static Shim, DpdkError> {
     // An attempt that failed costs little, and may succeed when DPDK has been installed meanwhile.
     static LOADED: OnceLock<&'static Shim> = OnceLock::new();
     match LOADED.get() {
         Some(shim) => Ok(shim),
-        None => load().map(|shim| *LOADED.get_or_init(|| shim)),
+        None => load_shim().map(|shim| *LOADED.get_or_init(|| shim)),
     }
 }
 
-fn load() -> Result<&'static Shim, DpdkError> {
+fn load_shim() -> Result<&'static Shim, DpdkError> {
     if BYTES.is_empty() {
         return Err(DpdkError::NotBuilt);
     }
@@ -122,7 +122,7 @@ pub(crate) struct Places {
 
 impl Places {
     /// Returns addresses and lengths of the parts.
-    pub(crate) fn parts(&self) -> impl Iterator<Item = (u64, u32)> {
+    pub(crate) fn addresses_and_lengths(&self) -> impl Iterator<Item = (u64, u32)> {
         self.addresses.into_iter().zip(self.lengths).take(self.count as usize)
     }
 }

@@ -24,6 +24,6 @@ pub use options::{EnvelopeConfig, FitConfig, FitKind, InterferometerConfig};
 pub use row::{FAILURES, Row};
 
 /// Registers the kind `fit` in this process.
-pub fn register() {
-    thalweg_device::register::<FitConfig>();
+pub fn register_kind() {
+    thalweg_device::register_kind::<FitConfig>();
 }

@@ -53,6 +53,6 @@ use thalweg_device::Acquisition;
 use thalweg_frames::DirectSocket;
 
 /// Registers the kind `udp` in this process.
-pub fn register() {
-    thalweg_device::register::<UdpConfig>();
+pub fn register_kind() {
+    thalweg_device::register_kind::<UdpConfig>();
 }

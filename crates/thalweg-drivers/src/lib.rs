@@ -9,8 +9,8 @@ pub mod instrument;
 pub mod local;
 
 /// Registers the kinds of devices of this crate in this process.
-pub fn register() {
-    local::register();
-    instrument::register();
-    features::register();
+pub fn register_kinds() {
+    instrument::register_kind();
+    local::register_kinds();
+    features::register_kind();
 }

@@ -42,16 +42,16 @@ mod video;
 mod windows;
 
 pub use card::Card;
-pub use found::{Found, found};
+pub use found::{Found, find_devices};
 pub use options::{ComediConfig, DmaConfig, LengthPrefix, Mark, StreamConfig, V4l2Config};
 pub use sampler::Sampler;
 pub use stream::Stream;
 pub use video::Video;
 
 /// Registers the kinds `stream`, `v4l2`, `comedi` and `dma` in this process.
-pub fn register() {
-    thalweg_device::register::<StreamConfig>();
-    thalweg_device::register::<V4l2Config>();
-    thalweg_device::register::<ComediConfig>();
-    thalweg_device::register::<DmaConfig>();
+pub fn register_kinds() {
+    thalweg_device::register_kind::<StreamConfig>();
+    thalweg_device::register_kind::<V4l2Config>();
+    thalweg_device::register_kind::<ComediConfig>();
+    thalweg_device::register_kind::<DmaConfig>();
 }

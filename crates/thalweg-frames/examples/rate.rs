@@ -30,8 +30,8 @@ fn main() {
         _ => panic!("rate [INTERFACE ADDRESS:PORT]"),
     };
     let options = Options { queues: Some(vec![0]), ..Options::default() };
-    let mut port = AfXdpPort::open(interface, 0, &options).expect("an AF_XDP port");
-    println!("{interface} to {to}: {}", port.mode());
+    let mut port = AfXdpPort::open_on_interface(interface, 0, &options).expect("an AF_XDP port");
+    println!("{interface} to {to}: {}", port.operation_mode());
 
     let own = Arena::create("rate", 64 << 20).expect("memory");
     let fd = own.arena().fd().try_clone_to_owned().expect("a descriptor");
@@ -41,7 +41,7 @@ fn main() {
         measure(&format!("1500 bytes, {burst} in a burst"), &mut port, to, (1500, burst), None);
     }
     measure("1500 bytes, with a piece", &mut port, to, (1500, BURST_FRAMES), Some(&theirs));
-    port.register(own.arena()).expect("the arena becomes memory for frames");
+    port.register_memory(own.arena()).expect("the arena becomes memory for frames");
     measure("1500 bytes, a piece in known memory", &mut port, to, (1500, BURST_FRAMES), Some(&theirs));
 }
 
@@ -57,31 +57,31 @@ fn measure(
     let mut at = 0;
     let mut turn = |port: &mut AfXdpPort| {
         for _ in 0..burst {
-            if !port.has_room() {
+            if !port.has_send_room() {
                 break;
             }
             match pieces {
-                None => port.send(to, &payload, None),
+                None => port.queue_datagram(to, &payload, None),
                 Some(arena) => {
-                    let view = arena.piece(at, piece);
-                    at = (at + piece as u64) % (arena.size() as u64 - 4096);
-                    port.send(to, &payload[..HEAD], view)
+                    let view = arena.piece_of_range(at, piece);
+                    at = (at + piece as u64) % (arena.size_bytes() as u64 - 4096);
+                    port.queue_datagram(to, &payload[..HEAD], view)
                 }
             }
         }
-        port.flush().expect("an interface that is up");
+        port.flush_burst().expect("an interface that is up");
     };
     let warm = Instant::now();
     while warm.elapsed() < TIME / 10 {
         turn(port);
     }
-    let (began, before, cpu) = (Instant::now(), port.counters(), cpu_time());
+    let (began, before, cpu) = (Instant::now(), port.port_counters(), cpu_time());
     while began.elapsed() < TIME {
         turn(port);
     }
     let (took, cpu) = (began.elapsed().as_secs_f64(), (cpu_time() - cpu).as_secs_f64());
-    let frames = (port.counters().sent - before.sent) as f64;
-    let copied = (port.counters().copied - before.copied) as f64 / (frames * piece.max(1) as f64);
+    let frames = (port.port_counters().sent - before.sent) as f64;
+    let copied = (port.port_counters().copied - before.copied) as f64 / (frames * piece.max(1) as f64);
     let (millions, gigabits) = (frames / took / 1e6, frames * frame as f64 * 8.0 / took / 1e9);
     // If other programs use the processor, too, this is more meaningful.
     let each = cpu * 1e9 / frames;

@@ -40,32 +40,32 @@ impl Adapter {
     ///
     /// # Errors
     /// The key, and the problem with its value.
-    pub fn check(&self) -> Result<(), (&'static str, String)> {
+    pub fn check_settings(&self) -> Result<(), (&'static str, String)> {
         let named = !self.device.is_empty() && !self.device.contains(char::is_control);
-        require(named, "device", format!("{:?} is no name of a device: write its PCI address", self.device))?;
+        require_setting(named, "device", format!("{:?} is no name of a device: write its PCI address", self.device))?;
         if let Some(OwnAddress { ip, .. }) = self.address {
-            require(is_of_one_host(ip), "address", format!("{ip} is no address that one host has"))?;
+            require_setting(is_of_one_host(ip), "address", format!("{ip} is no address that one host has"))?;
         }
         if let Some(gateway) = self.gateway {
-            let near = self.address.is_some_and(|own| own.prefix.is_some() && own.reaches(gateway));
+            let near = self.address.is_some_and(|own| own.prefix.is_some() && own.reaches_neighbour(gateway));
             let text = format!("{gateway} is no neighbour: give `address` with its network, such as \"10.0.0.2/24\"");
-            require(near, "gateway", text)?;
+            require_setting(near, "gateway", text)?;
         }
         let mtu = self.mtu.unwrap_or(1500);
-        require(mtu >= 576, "mtu", format!("{mtu}; 576 to 65535 are possible"))
+        require_setting(mtu >= 576, "mtu", format!("{mtu}; 576 to 65535 are possible"))
     }
 }
 
 impl OwnAddress {
     /// True if `other` is the address of a neighbour.
-    pub fn reaches(self, other: Ipv4Addr) -> bool {
+    pub fn reaches_neighbour(self, other: Ipv4Addr) -> bool {
         let subnet = Subnet { prefix: self.prefix.unwrap_or(0), gateway: None, answers: false };
-        subnet.reaches(self.ip, other)
+        subnet.reaches_neighbour(self.ip, other)
     }
 }
 
 /// Returns an error with the key and the problem unless the condition holds.
-fn require(holds: bool, key: &'static str, problem: String) -> Result<(), (&'static str, String)> {
+fn require_setting(holds: bool, key: &'static str, problem: String) -> Result<(), (&'static str, String)> {
     if holds { Ok(()) } else { Err((key, problem)) }
 }
 
@@ -78,11 +78,12 @@ impl FromStr for OwnAddress {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        parse(text).ok_or_else(|| format!("'{text}' is no address of an adapter: write one such as 10.0.0.2/24"))
+        parse_own_address(text)
+            .ok_or_else(|| format!("'{text}' is no address of an adapter: write one such as 10.0.0.2/24"))
     }
 }
 
-fn parse(text: &str) -> Option<OwnAddress> {
+fn parse_own_address(text: &str) -> Option<OwnAddress> {
     let Some((ip, prefix)) = text.split_once('/') else {
         return Some(OwnAddress { ip: text.parse().ok()?, prefix: None });
     };
@@ -133,7 +134,7 @@ mod tests {
 
     #[test]
     fn neighbours_share_the_leading_bits() {
-        let reaches = |own: &str, other: [u8; 4]| own.parse::<OwnAddress>().unwrap().reaches(other.into());
+        let reaches = |own: &str, other: [u8; 4]| own.parse::<OwnAddress>().unwrap().reaches_neighbour(other.into());
         assert!(reaches("10.0.0.2/24", [10, 0, 0, 254]) && !reaches("10.0.0.2/24", [10, 0, 1, 2]));
         assert!(reaches("10.0.0.2", [192, 0, 2, 1]) && reaches("10.0.0.2/0", [192, 0, 2, 1]));
         assert!(!reaches("10.0.0.2/32", [10, 0, 0, 3]));
@@ -141,8 +142,8 @@ mod tests {
 
     #[test]
     fn an_impossible_value_is_reported_with_its_key() {
-        let wrong = |adapter: Adapter| adapter.check().unwrap_err().0;
-        assert!(adapter("10.0.0.2/24").check().is_ok());
+        let wrong = |adapter: Adapter| adapter.check_settings().unwrap_err().0;
+        assert!(adapter("10.0.0.2/24").check_settings().is_ok());
         for ip in ["0.0.0.0", "127.0.0.1", "224.0.0.1", "255.255.255.255"] {
             assert_eq!(wrong(adapter(ip)), "address");
         }
@@ -150,7 +151,7 @@ mod tests {
         assert_eq!(wrong(Adapter { device: "a\0b".into(), ..adapter("10.0.0.2") }), "device");
         assert_eq!(wrong(Adapter { mtu: Some(100), ..adapter("10.0.0.2") }), "mtu");
         let gateway = Some([10, 0, 0, 1].into());
-        assert!(Adapter { gateway, ..adapter("10.0.0.2/24") }.check().is_ok());
+        assert!(Adapter { gateway, ..adapter("10.0.0.2/24") }.check_settings().is_ok());
         assert_eq!(wrong(Adapter { gateway, ..adapter("10.0.0.2") }), "gateway");
         assert_eq!(wrong(Adapter { gateway, ..adapter("10.0.1.2/24") }), "gateway");
     }

@@ -68,7 +68,7 @@ pub struct Options {
 
 impl Options {
     /// Returns the number of chunks for receiving, of each queue.
-    fn receiving(&self) -> u32 {
+    fn receive_chunk_count(&self) -> u32 {
         self.waiting.unwrap_or(4096).clamp(64, 1 << 16).next_power_of_two()
     }
 }
@@ -103,13 +103,13 @@ impl EthernetPort<AfXdp> {
     /// There is no such interface, or it has no IPv4 address; the port or the interface's program is in use; the
     /// process has no permission (the error names the capabilities that are required, and the command that gives them);
     /// or the kernel has no support.
-    pub fn open(interface: &str, port: u16, options: &Options) -> Result<Self, FramesError> {
-        let mut kernel = Kernel::open()?;
-        let interface = kernel.interface(interface)?;
+    pub fn open_on_interface(interface: &str, port: u16, options: &Options) -> Result<Self, FramesError> {
+        let mut kernel = Kernel::open_connection()?;
+        let interface = kernel.interface_by_name(interface)?;
         let address = match options.address {
             Some(address) => address,
             None => {
-                let all = kernel.addresses()?;
+                let all = kernel.ipv4_addresses()?;
                 let own = all.iter().find(|(_, index)| *index == interface.index);
                 own.map(|(address, _)| *address).ok_or_else(|| FramesError {
                     doing: format!("looking for an IPv4 address of interface {}", interface.name),
@@ -117,48 +117,52 @@ impl EthernetPort<AfXdp> {
                 })?
             }
         };
-        let (beside, at) = Beside::take(kernel, interface.index, SocketAddrV4::new(address, port))?;
-        let raw = AfXdp::open(interface, at, options)?;
-        Ok(Self::beside(raw, at, beside))
+        let (beside, at) = Beside::reserve_port(kernel, interface.index, SocketAddrV4::new(address, port))?;
+        let raw = AfXdp::open_raw_port(interface, at, options)?;
+        Ok(Self::beside_kernel(raw, at, beside))
     }
 
     /// Opens a port on the interface that has this address.
     ///
     /// # Errors
-    /// No interface has the address; and the errors of [`open`](Self::open).
-    pub fn at(address: SocketAddr) -> Result<Self, FramesError> {
+    /// No interface has the address; and the errors of [`open_on_interface`](Self::open_on_interface).
+    pub fn open_at_address(address: SocketAddr) -> Result<Self, FramesError> {
         let doing = format!("looking for the interface of {address}");
-        let SocketAddr::V4(address) = address else { return Err(only_v4(doing)) };
-        let mut kernel = Kernel::open()?;
-        let all = kernel.addresses()?;
+        let SocketAddr::V4(address) = address else { return Err(ipv4_only_error(doing)) };
+        let mut kernel = Kernel::open_connection()?;
+        let all = kernel.ipv4_addresses()?;
         let (own, index) = all
             .iter()
             .find(|(own, _)| own == address.ip())
             .ok_or_else(|| FramesError { doing, error: io::ErrorKind::AddrNotAvailable.into() })?;
-        let name = kernel.interface_at(*index)?.name;
-        Self::open(&name, address.port(), &Options { address: Some(*own), ..Options::default() })
+        let name = kernel.interface_by_index(*index)?.name;
+        Self::open_on_interface(&name, address.port(), &Options { address: Some(*own), ..Options::default() })
     }
 
     /// Opens a port, of a number that the kernel chooses, on the interface by which a destination is reached.
     ///
     /// # Errors
-    /// The destination is not reached; and the errors of [`open`](Self::open).
-    pub fn towards(to: SocketAddr) -> Result<Self, FramesError> {
-        let SocketAddr::V4(to) = to else { return Err(only_v4(format!("looking for a way to {to}"))) };
-        let mut kernel = Kernel::open()?;
-        let route = kernel.route(*to.ip(), None)?;
-        let name = kernel.interface_at(route.interface)?.name;
+    /// The destination is not reached; and the errors of [`open_on_interface`](Self::open_on_interface).
+    pub fn open_towards(to: SocketAddr) -> Result<Self, FramesError> {
+        let SocketAddr::V4(to) = to else { return Err(ipv4_only_error(format!("looking for a way to {to}"))) };
+        let mut kernel = Kernel::open_connection()?;
+        let route = kernel.route_to(*to.ip(), None)?;
+        let name = kernel.interface_by_index(route.interface)?.name;
         // This port receives only the messages of builders.
-        Self::open(&name, 0, &Options { address: Some(route.from), waiting: Some(512), ..Options::default() })
+        Self::open_on_interface(
+            &name,
+            0,
+            &Options { address: Some(route.from), waiting: Some(512), ..Options::default() },
+        )
     }
 
     /// Returns the mode of operation of the interface.
-    pub fn mode(&self) -> Mode {
-        self.raw().mode()
+    pub fn operation_mode(&self) -> Mode {
+        self.raw_port().operation_mode()
     }
 }
 
-fn only_v4(doing: String) -> FramesError {
+fn ipv4_only_error(doing: String) -> FramesError {
     FramesError { doing, error: io::Error::new(io::ErrorKind::Unsupported, "ports past the kernel speak IPv4 only") }
 }
 
@@ -185,23 +189,24 @@ pub struct AfXdp {
 }
 
 impl AfXdp {
-    fn open(interface: Interface, at: SocketAddrV4, options: &Options) -> Result<Self, FramesError> {
-        let count = queues(&interface.name)?;
+    fn open_raw_port(interface: Interface, at: SocketAddrV4, options: &Options) -> Result<Self, FramesError> {
+        let count = receive_queue_count(&interface.name)?;
         let numbers = options.queues.clone().unwrap_or_else(|| (0..count).collect());
         let most = numbers.iter().max().ok_or_else(|| FramesError {
             doing: format!("opening {} without a queue", interface.name),
             error: io::ErrorKind::InvalidInput.into(),
         })?;
-        let steer = Steer::attach(interface.index, &interface.name, at, count.max(most + 1), options.generic)?;
-        let (binding, umem, queues) = first_of(bindings(&interface, steer.is_native(), options), |binding| {
-            open_queues(&interface, &numbers, binding, &[], options)
-        })?;
+        let steer = Steer::attach_program(interface.index, &interface.name, at, count.max(most + 1), options.generic)?;
+        let (binding, umem, queues) =
+            first_working(possible_bindings(&interface, steer.is_native(), options), |binding| {
+                open_queues(&interface, &numbers, binding, &[], options)
+            })?;
         let mut opened = Self {
             steer,
             queues,
             umem,
             arenas: Vec::new(),
-            all: epoll::create(epoll::CreateFlags::CLOEXEC).map_err(FramesError::io(WAITING))?,
+            all: epoll::create(epoll::CreateFlags::CLOEXEC).map_err(FramesError::from_system_call(WAITING))?,
             interface,
             numbers,
             binding,
@@ -210,36 +215,37 @@ impl AfXdp {
             lacks_room: false,
             dropped_before: 0,
         };
-        opened.connect()?;
+        opened.steer_to_sockets()?;
         // The binding has what was requested, and the kernel reports what it does.
         opened.binding.zero_copy =
-            opened.queues[0].is_zero_copy().map_err(FramesError::io("asking how frames are moved"))?;
-        tracing::info!("{at} on {}: {}", opened.interface.name, opened.mode());
+            opened.queues[0].is_zero_copy().map_err(FramesError::from_system_call("asking how frames are moved"))?;
+        tracing::info!("{at} on {}: {}", opened.interface.name, opened.operation_mode());
         Ok(opened)
     }
 
     /// Steers datagrams to the sockets, and registers all of them for waiting. Earlier sockets are closed.
-    fn connect(&mut self) -> Result<(), FramesError> {
+    fn steer_to_sockets(&mut self) -> Result<(), FramesError> {
         for (at, (queue, number)) in self.queues.iter().zip(&self.numbers).enumerate() {
-            self.steer.to(*number, queue.fd())?;
+            self.steer.steer_queue(*number, queue.fd())?;
             let data = epoll::EventData::new_u64(at as u64);
-            epoll::add(&self.all, queue.fd(), data, epoll::EventFlags::IN).map_err(FramesError::io(WAITING))?;
+            epoll::add(&self.all, queue.fd(), data, epoll::EventFlags::IN)
+                .map_err(FramesError::from_system_call(WAITING))?;
         }
         Ok(())
     }
 
     /// Opens all sockets anew, with these arenas: memory cannot be added to sockets that are bound.
-    fn replace(&mut self, arenas: &[Arc<Arena>]) -> Result<(), FramesError> {
-        self.dropped_before += self.dropped();
+    fn replace_sockets(&mut self, arenas: &[Arc<Arena>]) -> Result<(), FramesError> {
+        self.dropped_before += self.dropped_frames();
         self.queues.clear();
         let (umem, queues) = open_queues(&self.interface, &self.numbers, self.binding, arenas, &self.options)?;
         self.queues = queues;
         self.umem = umem;
-        self.connect()
+        self.steer_to_sockets()
     }
 
     /// Returns the mode of operation of the interface.
-    pub fn mode(&self) -> Mode {
+    pub fn operation_mode(&self) -> Mode {
         Mode {
             zero_copy: self.binding.zero_copy,
             native: self.steer.is_native(),
@@ -248,14 +254,14 @@ impl AfXdp {
         }
     }
 
-    fn dropped(&self) -> u64 {
+    fn dropped_frames(&self) -> u64 {
         // A socket that cannot report its count counts as 0.
-        self.queues.iter().map(|queue| queue.dropped().unwrap_or(0)).sum()
+        self.queues.iter().map(|queue| queue.dropped_frames().unwrap_or(0)).sum()
     }
 }
 
 impl RawIo for AfXdp {
-    fn register(&mut self, memory: &Arc<Arena>) -> Result<(), FramesError> {
+    fn register_memory(&mut self, memory: &Arc<Arena>) -> Result<(), FramesError> {
         if self.arenas.iter().any(|arena| arena.is_same_memory(memory)) {
             return Ok(());
         }
@@ -264,7 +270,7 @@ impl RawIo for AfXdp {
             return Ok(());
         }
         let with: Vec<_> = self.arenas.iter().chain([memory]).cloned().collect();
-        match self.replace(&with) {
+        match self.replace_sockets(&with) {
             Ok(()) => {
                 self.arenas = with;
                 Ok(())
@@ -272,30 +278,30 @@ impl RawIo for AfXdp {
             Err(error) => {
                 tracing::warn!("{}: pieces of {memory:?} are copied after their heads: {error}", self.interface.name);
                 let without = self.arenas.clone();
-                self.replace(&without)
+                self.replace_sockets(&without)
             }
         }
     }
 
-    fn mac(&self) -> Mac {
+    fn mac_address(&self) -> Mac {
         self.interface.mac
     }
 
-    fn longest(&self) -> usize {
+    fn max_frame_bytes(&self) -> usize {
         let whole = if self.binding.several { usize::from(u16::MAX) } else { CHUNK_BYTES - RECEIVE_HEADROOM };
         whole.min(self.interface.mtu + ETHERNET_HEADER_BYTES)
     }
 
-    fn send(&mut self, head: &[u8], piece: Option<Piece<'_>>) -> bool {
-        self.send_behind(&[], head, piece)
+    fn queue_frame(&mut self, head: &[u8], piece: Option<Piece<'_>>) -> bool {
+        self.queue_frame_with_headers(&[], head, piece)
     }
 
-    fn send_behind(&mut self, headers: &[u8], head: &[u8], piece: Option<Piece<'_>>) -> bool {
+    fn queue_frame_with_headers(&mut self, headers: &[u8], head: &[u8], piece: Option<Piece<'_>>) -> bool {
         let len = piece.map_or(0, Piece::len);
         let before = headers.len() + head.len();
-        assert!(before > 0 && before + len <= self.longest(), "a frame of {before}+{len} bytes");
+        assert!(before > 0 && before + len <= self.max_frame_bytes(), "a frame of {before}+{len} bytes");
         let mut queues = self.queues.iter_mut();
-        let copied = queues.find_map(|queue| queue.send(&mut self.umem, [headers, head], piece));
+        let copied = queues.find_map(|queue| queue.send_frame(&mut self.umem, [headers, head], piece));
         let Some(copied) = copied else { return false };
         let by_kernel = if self.binding.zero_copy { 0 } else { len };
         self.counters.copied += (copied + by_kernel) as u64;
@@ -303,26 +309,26 @@ impl RawIo for AfXdp {
         true
     }
 
-    fn has_room(&mut self) -> bool {
-        let chunks = self.longest().div_ceil(CHUNK_BYTES) + 1;
+    fn has_send_room(&mut self) -> bool {
+        let chunks = self.max_frame_bytes().div_ceil(CHUNK_BYTES) + 1;
         self.lacks_room = !self.queues.iter_mut().any(|queue| queue.has_room(chunks, chunks + 1));
         !self.lacks_room
     }
 
-    fn copies(&self) -> (u64, u64) {
+    fn copies_per_byte(&self) -> (u64, u64) {
         let Binding { zero_copy, several, .. } = self.binding;
         let by_kernel = u64::from(!zero_copy);
         // Pieces that fit after a head are copied there if the kernel copies anyway: see `Queue::place`.
-        let here = !several || !zero_copy && self.longest() <= CHUNK_BYTES;
+        let here = !several || !zero_copy && self.max_frame_bytes() <= CHUNK_BYTES;
         // A frame that lies in several chunks is assembled in one place: see `Queue::receive`.
-        let joined = self.longest() > CHUNK_BYTES - RECEIVE_HEADROOM;
+        let joined = self.max_frame_bytes() > CHUNK_BYTES - RECEIVE_HEADROOM;
         (by_kernel + u64::from(here), by_kernel + u64::from(joined))
     }
 
-    fn flush(&mut self) -> Result<bool, FramesError> {
+    fn flush_burst(&mut self) -> Result<bool, FramesError> {
         let mut all = true;
         for queue in &mut self.queues {
-            all &= queue.flush().map_err(|error| FramesError {
+            all &= queue.flush_ring().map_err(|error| FramesError {
                 doing: match error.raw_os_error() {
                     Some(libc::ENETDOWN) => {
                         format!("sending by {0}, which is down: ip link set {0} up", self.interface.name)
@@ -335,12 +341,12 @@ impl RawIo for AfXdp {
         Ok(all)
     }
 
-    fn receive(&mut self, each: &mut dyn FnMut(&[u8])) -> Result<bool, FramesError> {
-        let longest = self.longest();
+    fn receive_frames(&mut self, each: &mut dyn FnMut(&[u8])) -> Result<bool, FramesError> {
+        let longest = self.max_frame_bytes();
         let mut received = 0;
         let mut more = false;
         for queue in &mut self.queues {
-            more |= queue.receive(&mut self.umem, longest, &mut |frame| {
+            more |= queue.receive_frames(&mut self.umem, longest, &mut |frame| {
                 received += 1;
                 each(frame);
             });
@@ -349,15 +355,15 @@ impl RawIo for AfXdp {
         Ok(more)
     }
 
-    fn room(&self) -> usize {
+    fn receive_room_frames(&self) -> usize {
         // A frame that does not fit into a chunk takes several. The adapter chooses the queue of frames: all of one
         // sender use the same.
-        let each = self.longest().div_ceil(CHUNK_BYTES - RECEIVE_HEADROOM);
-        let chunks = self.options.receiving() as usize / each;
+        let each = self.max_frame_bytes().div_ceil(CHUNK_BYTES - RECEIVE_HEADROOM);
+        let chunks = self.options.receive_chunk_count() as usize / each;
         if self.interface.is_cable { chunks.min(MAX_CABLE_FRAMES) } else { chunks }
     }
 
-    fn fd(&self) -> Option<BorrowedFd<'_>> {
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         Some(self.all.as_fd())
     }
 
@@ -368,7 +374,7 @@ impl RawIo for AfXdp {
         }
         // One descriptor for all sockets reports arrivals, and, if requested, room.
         queues.iter_mut().enumerate().all(|(at, queue)| {
-            let is_behind = *lacks_room || queue.is_behind();
+            let is_behind = *lacks_room || queue.has_unsent_frames();
             if is_behind == queue.waits_for_room {
                 return true;
             }
@@ -379,13 +385,13 @@ impl RawIo for AfXdp {
         })
     }
 
-    fn sees(&self) -> bool {
+    fn is_cheap_to_poll(&self) -> bool {
         self.options.busy_poll.is_none()
     }
 
-    fn counters(&self) -> Counters {
+    fn port_counters(&self) -> Counters {
         Counters {
-            dropped: self.dropped_before + self.dropped(),
+            dropped: self.dropped_before + self.dropped_frames(),
             foreign: self.queues.iter().map(|queue| queue.nonsense).sum(),
             ..self.counters
         }
@@ -396,7 +402,7 @@ impl RawIo for AfXdp {
 const ETHERNET_HEADER_BYTES: usize = 14;
 
 /// Returns the ways to bind that may work here, best first.
-fn bindings(interface: &Interface, native: bool, options: &Options) -> Vec<Binding> {
+fn possible_bindings(interface: &Interface, native: bool, options: &Options) -> Vec<Binding> {
     let fits = interface.mtu + ETHERNET_HEADER_BYTES <= CHUNK_BYTES - RECEIVE_HEADROOM;
     let all = [(true, true), (true, false), (false, true), (false, false)];
     let all = all.map(|(zero_copy, several)| Binding { zero_copy, several });
@@ -406,7 +412,7 @@ fn bindings(interface: &Interface, native: bool, options: &Options) -> Vec<Bindi
 }
 
 /// Returns the result of the first way that works. A kernel or a driver that does not support a way returns an error.
-fn first_of<T, U>(
+fn first_working<T, U>(
     ways: Vec<Binding>,
     mut open: impl FnMut(Binding) -> Result<(T, U), FramesError>,
 ) -> Result<(Binding, T, U), FramesError> {
@@ -438,12 +444,12 @@ fn open_queues(
     arenas: &[Arc<Arena>],
     options: &Options,
 ) -> Result<(Umem, Vec<Queue>), FramesError> {
-    let each = Queue::chunks(options);
+    let each = Queue::chunks_per_queue(options);
     let mut umem = Umem::new(each * numbers.len() as u32, arenas)?;
     let mut queues: Vec<Queue> = Vec::new();
     for (at, number) in (0..).zip(numbers) {
         let place = (interface.index, *number);
-        let queue = Queue::open(&mut umem, at * each, place, binding, queues.first(), options)?;
+        let queue = Queue::open_socket(&mut umem, at * each, place, binding, queues.first(), options)?;
         queues.push(queue);
     }
     Ok((umem, queues))
@@ -451,7 +457,7 @@ fn open_queues(
 
 /// Returns the number of an interface's queues for reception: `ETHTOOL_GCHANNELS` of linux/ethtool.h. Returns 1 if the
 /// driver does not report it.
-fn queues(interface: &str) -> Result<u32, FramesError> {
+fn receive_queue_count(interface: &str) -> Result<u32, FramesError> {
     const ETHTOOL_GCHANNELS: u32 = 0x3c;
     /// The kernel's `struct ethtool_channels`.
     #[repr(C)]
@@ -466,7 +472,7 @@ fn queues(interface: &str) -> Result<u32, FramesError> {
     }
     let doing = format!("counting the queues of {interface}");
     let socket = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)
-        .map_err(FramesError::io(&*doing))?;
+        .map_err(FramesError::from_system_call(&*doing))?;
     let mut channels = Channels { command: ETHTOOL_GCHANNELS, ..Channels::default() };
     // SAFETY: a name and a union of integers and pointers, for which all zeros is a valid value.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
@@ -486,7 +492,7 @@ fn queues(interface: &str) -> Result<u32, FramesError> {
 
 /// Returns a function for `map_err` on a system call that needs privilege; the error names the capability and the
 /// command that gives it.
-fn permission<E: Into<io::Error>>(doing: impl Into<String>) -> impl FnOnce(E) -> FramesError {
+fn with_permission_advice<E: Into<io::Error>>(doing: impl Into<String>) -> impl FnOnce(E) -> FramesError {
     move |error| {
         let (error, doing) = (error.into(), doing.into());
         let remedy = match error.raw_os_error() {

@@ -61,9 +61,9 @@ impl PacketRing {
     ///
     /// # Errors
     /// There is no such interface, or this process has no permission (`CAP_NET_RAW`).
-    pub fn open(interface: &str, snap: u32, bytes: usize, promiscuous: bool) -> Result<Self, FramesError> {
-        let found = Kernel::open()?.interface(interface)?;
-        Self::open_at(found.index, snap, bytes, promiscuous).map_err(|error| match error.kind() {
+    pub fn open_interface(interface: &str, snap: u32, bytes: usize, promiscuous: bool) -> Result<Self, FramesError> {
+        let found = Kernel::open_connection()?.interface_by_name(interface)?;
+        Self::open_interface_index(found.index, snap, bytes, promiscuous).map_err(|error| match error.kind() {
             io::ErrorKind::PermissionDenied => FramesError {
                 doing: format!(
                     "seeing the packets of {interface}, which takes the capability CAP_NET_RAW: run it as root, or \
@@ -75,11 +75,16 @@ impl PacketRing {
         })
     }
 
-    fn open_at(index: u32, snap: u32, bytes: usize, promiscuous: bool) -> io::Result<Self> {
+    fn open_interface_index(index: u32, snap: u32, bytes: usize, promiscuous: bool) -> io::Result<Self> {
         // The socket sees nothing until it is bound: protocol 0.
         let socket = socket_with(AddressFamily::PACKET, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
         let blocks = bytes.div_ceil(BLOCK_BYTES).clamp(2, MAX_BLOCKS);
-        set(&socket, libc::SOL_PACKET, libc::PACKET_VERSION, &(libc::tpacket_versions::TPACKET_V3 as i32))?;
+        set_socket_option(
+            &socket,
+            libc::SOL_PACKET,
+            libc::PACKET_VERSION,
+            &(libc::tpacket_versions::TPACKET_V3 as i32),
+        )?;
         let request = libc::tpacket_req3 {
             tp_block_size: BLOCK_BYTES as u32,
             tp_block_nr: blocks as u32,
@@ -89,10 +94,15 @@ impl PacketRing {
             tp_sizeof_priv: 0,
             tp_feature_req_word: 0,
         };
-        set(&socket, libc::SOL_PACKET, libc::PACKET_RX_RING, &request)?;
+        set_socket_option(&socket, libc::SOL_PACKET, libc::PACKET_RX_RING, &request)?;
         // BPF_RET | BPF_K: returns `snap` bytes of each packet.
         let mut program = libc::sock_filter { code: 0x06, jt: 0, jf: 0, k: snap };
-        set(&socket, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &libc::sock_fprog { len: 1, filter: &raw mut program })?;
+        set_socket_option(
+            &socket,
+            libc::SOL_SOCKET,
+            libc::SO_ATTACH_FILTER,
+            &libc::sock_fprog { len: 1, filter: &raw mut program },
+        )?;
         // SAFETY: a new mapping, at a place that the kernel chooses.
         let ring = unsafe {
             mmap(
@@ -126,7 +136,7 @@ impl PacketRing {
                 mr_alen: 0,
                 mr_address: [0; 8],
             };
-            set(&ring.socket, libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &all)?;
+            set_socket_option(&ring.socket, libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &all)?;
         }
         Ok(ring)
     }
@@ -136,7 +146,7 @@ impl PacketRing {
     ///
     /// # Errors
     /// The interface does not exist any more.
-    pub fn wait(&mut self, longest: Duration) -> Result<(), FramesError> {
+    pub fn wait_for_packets(&mut self, longest: Duration) -> Result<(), FramesError> {
         let mut fds = [PollFd::new(&self.socket, PollFlags::IN | PollFlags::ERR)];
         let longest = Timespec { tv_sec: longest.as_secs().cast_signed(), tv_nsec: longest.subsec_nanos().into() };
         let error = match poll(&mut fds, Some(&longest)) {
@@ -154,23 +164,25 @@ impl PacketRing {
                     tracing::warn!("the interface is down: nothing comes until it is up again");
                 }
             }
-            Some(error) => return Err(FramesError::io("waiting for packets")(error)),
+            Some(error) => return Err(FramesError::from_system_call("waiting for packets")(error)),
             None => {}
         }
         // The kernel does not report the removal of an interface that was down before.
-        if self.is_down && !self.is_there() {
-            return Err(FramesError::io("waiting for packets")(io::Error::from_raw_os_error(libc::ENODEV)));
+        if self.is_down && !self.interface_exists() {
+            return Err(FramesError::from_system_call("waiting for packets")(io::Error::from_raw_os_error(
+                libc::ENODEV,
+            )));
         }
         Ok(())
     }
 
-    fn is_there(&self) -> bool {
+    fn interface_exists(&self) -> bool {
         rustix::net::netdevice::index_to_name(&self.socket, self.index).is_ok()
     }
 
     /// Passes packets that the kernel has handed over to `each`, until `each` returns false: the remaining packets of
     /// the block are lost to it. Returns true if there may be more.
-    pub fn receive(&mut self, each: &mut dyn FnMut(Packet<'_>) -> bool) -> bool {
+    pub fn receive_packets(&mut self, each: &mut dyn FnMut(Packet<'_>) -> bool) -> bool {
         let offset = offset_of!(libc::tpacket_block_desc, hdr);
         // SAFETY: the start of a block inside of the mapping.
         let block = unsafe { self.ring.add(self.at * BLOCK_BYTES) };
@@ -207,7 +219,7 @@ impl PacketRing {
                     nanos: u64::from(packet.tp_sec) * 1_000_000_000 + u64::from(packet.tp_nsec),
                     length: packet.tp_len as usize,
                     bytes: content,
-                    tag: tag(&packet),
+                    tag: vlan_tag(&packet),
                 });
             }
             at += packet.tp_next_offset as usize;
@@ -224,7 +236,7 @@ impl PacketRing {
     ///
     /// # Errors
     /// The kernel does not provide the counter.
-    pub fn counters(&mut self) -> Result<(u64, u64), FramesError> {
+    pub fn packet_counters(&mut self) -> Result<(u64, u64), FramesError> {
         let mut statistics = libc::tpacket_stats_v3 { tp_packets: 0, tp_drops: 0, tp_freeze_q_cnt: 0 };
         let mut length = size_of::<libc::tpacket_stats_v3>() as libc::socklen_t;
         // SAFETY: the kernel writes at most the `length` bytes that are passed with the call.
@@ -238,7 +250,9 @@ impl PacketRing {
             )
         };
         if result != 0 {
-            return Err(FramesError::io("asking how many packets were dropped")(io::Error::last_os_error()));
+            return Err(FramesError::from_system_call("asking how many packets were dropped")(
+                io::Error::last_os_error(),
+            ));
         }
         // The kernel counts from the last call on.
         self.dropped += u64::from(statistics.tp_drops);
@@ -247,7 +261,7 @@ impl PacketRing {
 }
 
 /// Returns the VLAN tag, as it was after the addresses.
-fn tag(packet: &libc::tpacket3_hdr) -> Option<[u8; 4]> {
+fn vlan_tag(packet: &libc::tpacket3_hdr) -> Option<[u8; 4]> {
     let status = packet.tp_status;
     let kind = if status & libc::TP_STATUS_VLAN_TPID_VALID != 0 { packet.hv1.tp_vlan_tpid } else { 0x8100 };
     let [a, b] = kind.to_be_bytes();
@@ -274,7 +288,7 @@ impl Drop for PacketRing {
     }
 }
 
-fn set<T>(socket: &OwnedFd, level: i32, option: i32, value: &T) -> io::Result<()> {
+fn set_socket_option<T>(socket: &OwnedFd, level: i32, option: i32, value: &T) -> io::Result<()> {
     // SAFETY: the value lives until the call is over, and its length is passed with it.
     let result = unsafe {
         libc::setsockopt(

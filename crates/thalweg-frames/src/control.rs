@@ -12,7 +12,7 @@ impl Room {
 }
 
 /// Writes a control message with one number, and returns the number of bytes of `room` that it takes.
-pub(crate) fn put_u16(room: &mut Room, level: i32, kind: i32, value: u16) -> usize {
+pub(crate) fn write_u16_message(room: &mut Room, level: i32, kind: i32, value: u16) -> usize {
     let length = (size_of::<libc::cmsghdr>() + size_of::<u16>()).next_multiple_of(8);
     let header = room.0.as_mut_ptr().cast::<libc::cmsghdr>();
     // SAFETY: `Room` is aligned for and larger than a header and a number, for which every bit pattern is valid.
@@ -32,7 +32,7 @@ pub(crate) fn put_u16(room: &mut Room, level: i32, kind: i32, value: u16) -> usi
 
 /// Calls `each` with level, kind and content of the control messages in the first `length` bytes of `room`, which the
 /// kernel has written.
-pub(crate) fn each(room: &Room, length: usize, mut each: impl FnMut(i32, i32, &[u8])) {
+pub(crate) fn for_each_message(room: &Room, length: usize, mut each: impl FnMut(i32, i32, &[u8])) {
     let length = length.min(room.0.len());
     // SAFETY: the kernel has written the first `length` bytes (recvmsg(2): `msg_controllen`).
     let bytes = unsafe { std::slice::from_raw_parts(room.0.as_ptr().cast::<u8>(), length) };
@@ -49,6 +49,6 @@ pub(crate) fn each(room: &Room, length: usize, mut each: impl FnMut(i32, i32, &[
 }
 
 /// Reads the number at the beginning of a control message.
-pub(crate) fn number(content: &[u8]) -> Option<u32> {
+pub(crate) fn read_number(content: &[u8]) -> Option<u32> {
     content.first_chunk().map(|bytes| u32::from_ne_bytes(*bytes))
 }

@@ -5,7 +5,7 @@
 //! that a socket costs anyway. Datagrams are not joined (`UDP_GRO`): joined ones have one place.
 
 use crate::control::{self, Room};
-use crate::udp::{MEMORY_PER_BYTE, canonical, hold, join, set};
+use crate::udp::{MEMORY_PER_BYTE, canonical_address, join_multicast_group, reserve_receive_buffer, set_socket_option};
 use crate::{Counters, FramesError};
 use socket2::{Domain, Protocol, SockAddr, SockAddrStorage, Socket, Type};
 use std::io;
@@ -56,29 +56,29 @@ impl DirectSocket {
     /// The address is not an address of this host, or the port is in use.
     pub fn bind(at: SocketAddr) -> io::Result<Self> {
         let socket = Socket::new(Domain::for_address(at), Type::DGRAM.nonblocking().cloexec(), Some(Protocol::UDP))?;
-        set(&socket, libc::SOL_SOCKET, libc::SO_RXQ_OVFL, 1)?;
+        set_socket_option(&socket, libc::SOL_SOCKET, libc::SO_RXQ_OVFL, 1)?;
         socket.bind(&at.into())?;
-        join(&socket, at)?;
+        join_multicast_group(&socket, at)?;
         let local = socket.local_addr()?.as_socket().unwrap_or(at);
         Ok(Self { socket, local, counters: Counters::default(), overflowed: 0 })
     }
 
     /// Returns the address to which others send.
-    pub fn local(&self) -> SocketAddr {
+    pub fn local_address(&self) -> SocketAddr {
         self.local
     }
 
     /// Makes the kernel keep up to `bytes` of datagrams that were not received yet, and returns the number of bytes it
     /// keeps.
-    pub fn hold(&mut self, bytes: u64) -> u64 {
-        hold(&self.socket, bytes) / MEMORY_PER_BYTE
+    pub fn reserve_receive_bytes(&mut self, bytes: u64) -> u64 {
+        reserve_receive_buffer(&self.socket, bytes) / MEMORY_PER_BYTE
     }
 
     /// Receives the datagrams that are there into these places, in their order. Returns the number received.
     ///
     /// # Errors
     /// Receiving is not possible any more.
-    pub fn receive(&mut self, places: &mut [Place<'_>]) -> Result<usize, FramesError> {
+    pub fn receive_datagrams(&mut self, places: &mut [Place<'_>]) -> Result<usize, FramesError> {
         let count = places.len().min(MAX_RECEIVED_DATAGRAMS);
         // SAFETY: integers and null pointers, for which all zeros is a valid value.
         let mut messages: [libc::mmsghdr; MAX_RECEIVED_DATAGRAMS] = unsafe { zeroed() };
@@ -115,13 +115,15 @@ impl DirectSocket {
                 Err(_) => match io::Error::last_os_error() {
                     error if error.kind() == io::ErrorKind::WouldBlock => return Ok(0),
                     error if error.kind() == io::ErrorKind::Interrupted => {}
-                    error => return Err(FramesError::io("receiving datagrams")(error)),
+                    error => return Err(FramesError::from_system_call("receiving datagrams")(error)),
                 },
             }
         };
         for (at, place) in places.iter_mut().take(received).enumerate() {
-            control::each(&controls[at], messages[at].msg_hdr.msg_controllen, |level, kind, content| {
-                if let (libc::SOL_SOCKET, libc::SO_RXQ_OVFL, Some(dropped)) = (level, kind, control::number(content)) {
+            control::for_each_message(&controls[at], messages[at].msg_hdr.msg_controllen, |level, kind, content| {
+                if let (libc::SOL_SOCKET, libc::SO_RXQ_OVFL, Some(dropped)) =
+                    (level, kind, control::read_number(content))
+                {
                     self.counters.dropped += u64::from(dropped.wrapping_sub(self.overflowed));
                     self.overflowed = dropped;
                 }
@@ -129,14 +131,15 @@ impl DirectSocket {
             place.length = messages[at].msg_len as usize;
             let name = std::mem::replace(&mut names[at], SockAddrStorage::zeroed());
             // SAFETY: the kernel has written an address of `msg_namelen` bytes.
-            place.from = unsafe { SockAddr::new(name, messages[at].msg_hdr.msg_namelen) }.as_socket().map(canonical);
+            place.from =
+                unsafe { SockAddr::new(name, messages[at].msg_hdr.msg_namelen) }.as_socket().map(canonical_address);
         }
         self.counters.received += received as u64;
         Ok(received)
     }
 
     /// Returns the counters of the port.
-    pub fn counters(&self) -> Counters {
+    pub fn port_counters(&self) -> Counters {
         self.counters
     }
 }
@@ -161,7 +164,7 @@ mod tests {
         };
         let group: SocketAddr = "239.77.1.1:7401".parse().unwrap();
         let mut socket = network
-            .on(1, || {
+            .run_on_host(1, || {
                 let other = "link add other type veth peer name far; link set other up; link set far up; address add 10.9.9.9/24 dev other; route add \
                              default dev other";
                 for command in other.split("; ") {
@@ -172,9 +175,11 @@ mod tests {
             })
             .unwrap();
         network
-            .on(0, || {
-                let sender = UdpSocket::bind((thalweg_sys::netns::Network::address(0), 0)).unwrap();
-                socket2::SockRef::from(&sender).set_multicast_if_v4(&thalweg_sys::netns::Network::address(0)).unwrap();
+            .run_on_host(0, || {
+                let sender = UdpSocket::bind((thalweg_sys::netns::Network::host_address(0), 0)).unwrap();
+                socket2::SockRef::from(&sender)
+                    .set_multicast_if_v4(&thalweg_sys::netns::Network::host_address(0))
+                    .unwrap();
                 sender.send_to(b"here", group).unwrap();
             })
             .unwrap();
@@ -183,7 +188,7 @@ mod tests {
         rustix::event::poll(&mut fds, Some(&time)).unwrap();
         let mut front = [0; 4];
         let mut place = Place::new(&mut front, &mut []);
-        assert_eq!(socket.receive(std::slice::from_mut(&mut place)).unwrap(), 1);
+        assert_eq!(socket.receive_datagrams(std::slice::from_mut(&mut place)).unwrap(), 1);
         assert_eq!(&front, b"here");
     }
 
@@ -192,43 +197,43 @@ mod tests {
         let mut socket = DirectSocket::bind("127.0.0.1:0".parse().unwrap()).unwrap();
         let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
         for bytes in [&b"abcdefgh"[..], b"ab", b"", b"abcdefghijklmnop"] {
-            sender.send_to(bytes, socket.local()).unwrap();
+            sender.send_to(bytes, socket.local_address()).unwrap();
         }
         let mut fronts = [[0; 3]; 5];
         let mut rests = [[0; 6]; 5];
         let mut places: Vec<_> =
             fronts.iter_mut().zip(&mut rests).map(|(front, rest)| Place::new(front, rest)).collect();
-        assert_eq!(socket.receive(&mut places).unwrap(), 4);
+        assert_eq!(socket.receive_datagrams(&mut places).unwrap(), 4);
         assert!(places[..4].iter().all(|place| place.from == sender.local_addr().ok()));
         assert!(places[4].from.is_none());
         assert_eq!(places.iter().map(|place| place.length).collect::<Vec<_>>(), [8, 2, 0, 16, 0]);
         assert_eq!((&fronts[0], &rests[0]), (b"abc", b"defgh\0"));
         assert_eq!((&fronts[3], &rests[3]), (b"abc", b"defghi"));
         assert_eq!((&fronts[1], &rests[1]), (b"ab\0", &[0; 6]));
-        sender.send_to(b"abcdefgh", socket.local()).unwrap();
+        sender.send_to(b"abcdefgh", socket.local_address()).unwrap();
         let (mut front, mut rest, mut more) = ([0; 3], [0; 2], [0; 9]);
         let mut place = Place { more: &mut more, ..Place::new(&mut front, &mut rest) };
-        assert_eq!(socket.receive(std::slice::from_mut(&mut place)).unwrap(), 1);
+        assert_eq!(socket.receive_datagrams(std::slice::from_mut(&mut place)).unwrap(), 1);
         assert_eq!((&front, &rest, &more[..4]), (b"abc", b"de", &b"fgh\0"[..]));
     }
 
     #[test]
     fn what_the_kernel_dropped_for_want_of_room_is_counted() {
         let mut socket = DirectSocket::bind("127.0.0.1:0".parse().unwrap()).unwrap();
-        socket.hold(0);
+        socket.reserve_receive_bytes(0);
         let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
         for _ in 0..100 {
-            sender.send_to(&[7; 1000], socket.local()).unwrap();
+            sender.send_to(&[7; 1000], socket.local_address()).unwrap();
         }
         let mut received = 0;
         // Drops are reported with a datagram that comes later.
         for _ in 0..2 {
             let (mut rest, mut front) = ([0; 1000], []);
-            while socket.receive(&mut [Place::new(&mut front, &mut rest)]).unwrap() > 0 {
+            while socket.receive_datagrams(&mut [Place::new(&mut front, &mut rest)]).unwrap() > 0 {
                 received += 1;
             }
-            sender.send_to(&[7; 1000], socket.local()).unwrap();
+            sender.send_to(&[7; 1000], socket.local_address()).unwrap();
         }
-        assert_eq!(received + socket.counters().dropped, 101, "{:?}", socket.counters());
+        assert_eq!(received + socket.port_counters().dropped, 101, "{:?}", socket.port_counters());
     }
 }

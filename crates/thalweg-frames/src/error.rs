@@ -15,7 +15,7 @@ pub struct FramesError {
 
 impl FramesError {
     /// Returns a function for `map_err` on a system call.
-    pub(crate) fn io<E: Into<io::Error>>(doing: impl Into<String>) -> impl FnOnce(E) -> Self {
+    pub(crate) fn from_system_call<E: Into<io::Error>>(doing: impl Into<String>) -> impl FnOnce(E) -> Self {
         move |error| Self { doing: doing.into(), error: error.into() }
     }
 }

@@ -50,7 +50,7 @@ pub struct Subnet {
 
 impl Subnet {
     /// True if `other` is a neighbour of a host with the address `own`.
-    pub fn reaches(&self, own: Ipv4Addr, other: Ipv4Addr) -> bool {
+    pub fn reaches_neighbour(&self, own: Ipv4Addr, other: Ipv4Addr) -> bool {
         let mask = u32::MAX.checked_shl(32 - u32::from(self.prefix.min(32))).unwrap_or(0);
         (own.to_bits() ^ other.to_bits()) & mask == 0
     }
@@ -98,23 +98,23 @@ enum Network {
 impl<R: RawIo> EthernetPort<R> {
     /// Creates a port with an address of its own, on a network that the kernel has no part in.
     pub fn new(raw: R, at: SocketAddrV4, subnet: Subnet) -> Self {
-        Self::over(raw, at, Network::Alone(subnet), Pace::ARP)
+        Self::over_network(raw, at, Network::Alone(subnet), Pace::ARP)
     }
 
     /// Creates a port on an interface of the kernel's, which resolves the port's neighbours.
     #[cfg(feature = "af-xdp")]
-    pub(crate) fn beside(raw: R, at: SocketAddrV4, kernel: Beside) -> Self {
+    pub(crate) fn beside_kernel(raw: R, at: SocketAddrV4, kernel: Beside) -> Self {
         // A question costs a system call, not a broadcast.
         let pace = Pace {
             again: Duration::from_millis(1),
             fresh: Duration::from_secs(1),
             patience: Duration::from_millis(100),
         };
-        Self::over(raw, at, Network::Beside(kernel), pace)
+        Self::over_network(raw, at, Network::Beside(kernel), pace)
     }
 
-    fn over(raw: R, at: SocketAddrV4, network: Network, pace: Pace) -> Self {
-        let own = Own { mac: raw.mac(), at };
+    fn over_network(raw: R, at: SocketAddrV4, network: Network, pace: Pace) -> Self {
+        let own = Own { mac: raw.mac_address(), at };
         Self {
             raw,
             own,
@@ -133,18 +133,18 @@ impl<R: RawIo> EthernetPort<R> {
     }
 
     /// Returns the port for frames below.
-    pub fn raw(&self) -> &R {
+    pub fn raw_port(&self) -> &R {
         &self.raw
     }
 
     /// Returns the port for frames below, for a caller that needs whole frames.
-    pub fn into_raw(self) -> R {
+    pub fn into_raw_port(self) -> R {
         self.raw
     }
 
     /// Returns the headers for a destination. If its neighbour has yet to be resolved, the error is the neighbour; if
     /// there is no route, the error is `None`.
-    fn path(&mut self, to: SocketAddrV4) -> Result<Path, Option<Ipv4Addr>> {
+    fn path_to_destination(&mut self, to: SocketAddrV4) -> Result<Path, Option<Ipv4Addr>> {
         if let Some((last, path)) = self.last
             && last == to
             && self.now < path.until
@@ -155,8 +155,9 @@ impl<R: RawIo> EthernetPort<R> {
             self.last = Some((to, *path));
             return Ok(*path);
         }
-        let hop = self.hop(*to.ip()).ok_or(None)?;
-        let Some(mac) = self.neighbours.find(hop, self.now).or_else(|| self.ask_kernel(hop)) else {
+        let hop = self.next_hop(*to.ip()).ok_or(None)?;
+        let Some(mac) = self.neighbours.find_mac_address(hop, self.now).or_else(|| self.neighbour_from_kernel(hop))
+        else {
             return Err(Some(hop));
         };
         let path = Path::new(self.own, to, mac, self.now + PATH_FRESH);
@@ -169,14 +170,14 @@ impl<R: RawIo> EthernetPort<R> {
     }
 
     /// Returns the neighbour that packets to `to` are passed to.
-    fn hop(&mut self, to: Ipv4Addr) -> Option<Ipv4Addr> {
+    fn next_hop(&mut self, to: Ipv4Addr) -> Option<Ipv4Addr> {
         if to.is_broadcast() || to.is_multicast() || to.is_unspecified() {
             return None;
         }
         match &mut self.network {
-            Network::Beside(kernel) => kernel.hop(to, *self.own.at.ip()),
+            Network::Beside(kernel) => kernel.next_hop(to, *self.own.at.ip()),
             Network::Alone(subnet) => {
-                if subnet.reaches(*self.own.at.ip(), to) {
+                if subnet.reaches_neighbour(*self.own.at.ip(), to) {
                     Some(to)
                 } else {
                     subnet.gateway
@@ -186,43 +187,45 @@ impl<R: RawIo> EthernetPort<R> {
     }
 
     /// Returns the kernel's address of a neighbour that is needed for the first time.
-    fn ask_kernel(&mut self, host: Ipv4Addr) -> Option<Mac> {
+    fn neighbour_from_kernel(&mut self, host: Ipv4Addr) -> Option<Mac> {
         let Network::Beside(kernel) = &mut self.network else { return None };
-        let mac = kernel.neighbour(host)?;
-        self.neighbours.heard(host, mac, self.now).then_some(mac)
+        let mac = kernel.neighbour_mac(host)?;
+        self.neighbours.record_answer(host, mac, self.now).then_some(mac)
     }
 
     /// Asks for neighbours that are due, and sends the datagrams that waited for them.
-    fn tend_neighbours(&mut self) {
+    fn query_neighbours(&mut self) {
         let Self { raw, own, network, neighbours, .. } = self;
         match network {
-            Network::Alone(_) => neighbours.ask(self.now, |host, mac| {
-                raw.send(&Arp::question(*own, host).frame(own.mac, mac.unwrap_or(BROADCAST)), None);
+            Network::Alone(_) => neighbours.for_each_due_query(self.now, |host, mac| {
+                raw.queue_frame(&Arp::request_for(*own, host).encode_frame(own.mac, mac.unwrap_or(BROADCAST)), None);
             }),
             Network::Beside(kernel) => {
                 let mut found = Vec::new();
-                neighbours.ask(self.now, |host, _| found.extend(kernel.neighbour(host).map(|mac| (host, mac))));
+                neighbours.for_each_due_query(self.now, |host, _| {
+                    found.extend(kernel.neighbour_mac(host).map(|mac| (host, mac)))
+                });
                 for (host, mac) in found {
-                    neighbours.heard(host, mac, self.now);
+                    neighbours.record_answer(host, mac, self.now);
                 }
             }
         }
-        while let Some((waiting, mac)) = self.neighbours.next_ready() {
+        while let Some((waiting, mac)) = self.neighbours.next_ready_datagram() {
             let path = Path::new(self.own, waiting.to, mac, self.now);
-            self.put(&path, &waiting.head, waiting.piece.as_ref().map(KeptPiece::piece));
+            self.send_on_path(&path, &waiting.head, waiting.piece.as_ref().map(KeptPiece::borrowed_piece));
         }
     }
 
     /// Passes on the kernel's reports about datagrams from here, and the datagrams that the kernel received itself. The
     /// kernel is asked only now and then, since that is a system call.
-    fn hear_kernel(&mut self, each: &mut dyn FnMut(SocketAddr, Arrival<'_>)) {
+    fn receive_from_kernel(&mut self, each: &mut dyn FnMut(SocketAddr, Arrival<'_>)) {
         let Network::Beside(kernel) = &mut self.network else { return };
         if self.now < self.next_report_check {
             return;
         }
         self.next_report_check = self.now + COMPLAINT_INTERVAL;
         for _ in 0..MAX_REMARKS_PER_BURST {
-            match kernel.next_complaint() {
+            match kernel.next_icmp_report() {
                 Some(Complaint::Unreachable(to)) => each(to.into(), Arrival::Unreachable),
                 Some(Complaint::TooLong(to)) => each(to.into(), Arrival::TooLong),
                 None => break,
@@ -237,80 +240,82 @@ impl<R: RawIo> EthernetPort<R> {
     }
 
     /// Passes a frame to the port below.
-    fn put(&mut self, path: &Path, head: &[u8], piece: Option<Piece<'_>>) {
+    fn send_on_path(&mut self, path: &Path, head: &[u8], piece: Option<Piece<'_>>) {
         let length = head.len() + piece.map_or(0, Piece::len);
-        let taken = self.raw.send_behind(&path.headers(length), head, piece);
+        let taken = self.raw.queue_frame_with_headers(&path.headers_for_payload(length), head, piece);
         self.sent += u64::from(taken);
     }
 }
 
 impl<R: RawIo> FrameIo for EthernetPort<R> {
-    fn register(&mut self, memory: &Arc<Arena>) -> Result<(), FramesError> {
-        self.raw.register(memory)
+    fn register_memory(&mut self, memory: &Arc<Arena>) -> Result<(), FramesError> {
+        self.raw.register_memory(memory)
     }
 
-    fn local(&self) -> SocketAddr {
+    fn local_address(&self) -> SocketAddr {
         self.own.at.into()
     }
 
-    fn longest(&mut self, to: SocketAddr) -> Result<usize, FramesError> {
+    fn max_datagram_bytes(&mut self, to: SocketAddr) -> Result<usize, FramesError> {
         let unreachable = FramesError {
             doing: format!("looking for a way from {} to {to}", self.own.at),
             error: io::ErrorKind::HostUnreachable.into(),
         };
         let SocketAddr::V4(address) = to else { return Err(unreachable) };
-        let most = self.raw.longest();
+        let most = self.raw.max_frame_bytes();
         let packet = match &self.network {
             Network::Alone(_) => most - ETHERNET_HEADER_BYTES,
             Network::Beside(kernel) => {
-                let mtu = kernel.mtu(address).map_err(FramesError::io(format!("looking for a way to {to}")))?;
+                let mtu = kernel
+                    .path_mtu_bytes(address)
+                    .map_err(FramesError::from_system_call(format!("looking for a way to {to}")))?;
                 mtu.min(most - ETHERNET_HEADER_BYTES)
             }
         };
-        self.hop(*address.ip()).ok_or(unreachable)?;
+        self.next_hop(*address.ip()).ok_or(unreachable)?;
         Ok(packet.min(usize::from(u16::MAX)).saturating_sub(IPV4_HEADER_BYTES + UDP_HEADER_BYTES))
     }
 
-    fn hold(&mut self, bytes: u64) -> u64 {
-        let each = self.raw.longest().saturating_sub(HEADERS_BYTES) as u64;
-        bytes.min(self.raw.room() as u64 * each)
+    fn reserve_receive_bytes(&mut self, bytes: u64) -> u64 {
+        let each = self.raw.max_frame_bytes().saturating_sub(HEADERS_BYTES) as u64;
+        bytes.min(self.raw.receive_room_frames() as u64 * each)
     }
 
-    fn has_room(&mut self) -> bool {
-        self.raw.has_room()
+    fn has_send_room(&mut self) -> bool {
+        self.raw.has_send_room()
     }
 
-    fn copies(&self) -> (u64, u64) {
-        self.raw.copies()
+    fn copies_per_byte(&self) -> (u64, u64) {
+        self.raw.copies_per_byte()
     }
 
-    fn send(&mut self, to: SocketAddr, head: &[u8], piece: Option<Piece<'_>>) {
+    fn queue_datagram(&mut self, to: SocketAddr, head: &[u8], piece: Option<Piece<'_>>) {
         // A datagram that cannot reach its destination is lost, as it would be further on.
         let SocketAddr::V4(to) = to else { return };
         let length = HEADERS_BYTES + head.len() + piece.map_or(0, Piece::len);
-        if length > self.raw.longest() || length - ETHERNET_HEADER_BYTES > usize::from(u16::MAX) {
-            tracing::debug!("{length} bytes are more than a frame of {}", self.raw.longest());
+        if length > self.raw.max_frame_bytes() || length - ETHERNET_HEADER_BYTES > usize::from(u16::MAX) {
+            tracing::debug!("{length} bytes are more than a frame of {}", self.raw.max_frame_bytes());
             return;
         }
-        match self.path(to) {
-            Ok(path) => self.put(&path, head, piece),
-            Err(Some(hop)) => self.neighbours.wait(to, hop, head, piece, self.now),
+        match self.path_to_destination(to) {
+            Ok(path) => self.send_on_path(&path, head, piece),
+            Err(Some(hop)) => self.neighbours.queue_datagram(to, hop, head, piece, self.now),
             Err(None) => {}
         }
     }
 
-    fn flush(&mut self) -> Result<bool, FramesError> {
+    fn flush_burst(&mut self) -> Result<bool, FramesError> {
         self.now = self.began.elapsed();
-        self.tend_neighbours();
-        self.raw.flush()
+        self.query_neighbours();
+        self.raw.flush_burst()
     }
 
-    fn receive(&mut self, each: &mut dyn FnMut(SocketAddr, Arrival<'_>)) -> Result<bool, FramesError> {
+    fn receive_datagrams(&mut self, each: &mut dyn FnMut(SocketAddr, Arrival<'_>)) -> Result<bool, FramesError> {
         self.now = self.began.elapsed();
         let Self { raw, own, network, neighbours, .. } = self;
         let (mut received, mut foreign) = (0, 0);
         let mut answers: Vec<(Arp, Mac)> = Vec::new();
-        let more = raw.receive(&mut |frame| match parse(frame, own) {
+        let more = raw.receive_frames(&mut |frame| match parse_frame(frame, own) {
             Seen::Datagram { from, payload } => {
                 received += 1;
                 each(from.into(), Arrival::Datagram(payload));
@@ -319,44 +324,44 @@ impl<R: RawIo> FrameIo for EthernetPort<R> {
             Seen::TooLong(to) => each(to.into(), Arrival::TooLong),
             Seen::Arp(arp) => {
                 let Network::Alone(subnet) = network else { return };
-                neighbours.heard(arp.sender, arp.sender_mac, self.now);
+                neighbours.record_answer(arp.sender, arp.sender_mac, self.now);
                 if arp.asks && arp.target == *own.at.ip() && subnet.answers && answers.len() < MAX_REMARKS_PER_BURST {
-                    answers.push((Arp::answer(*own, arp.sender), arp.sender_mac));
+                    answers.push((Arp::reply_to(*own, arp.sender), arp.sender_mac));
                 }
             }
             Seen::Foreign => foreign += 1,
         })?;
         self.received += received;
         self.foreign += foreign;
-        self.hear_kernel(each);
+        self.receive_from_kernel(each);
         for (answer, to) in &answers {
-            self.raw.send(&answer.frame(self.own.mac, *to), None);
+            self.raw.queue_frame(&answer.encode_frame(self.own.mac, *to), None);
         }
-        if !answers.is_empty() || self.neighbours.anything_waits() {
-            self.tend_neighbours();
-            self.raw.flush()?;
+        if !answers.is_empty() || self.neighbours.has_waiting_datagrams() {
+            self.query_neighbours();
+            self.raw.flush_burst()?;
         }
         Ok(more)
     }
 
-    fn fd(&self) -> Option<BorrowedFd<'_>> {
-        self.raw.fd()
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.raw.descriptor()
     }
 
     fn prepare_wait(&mut self) -> bool {
         // The kernel does not report that it has found a neighbour. For the short while that a datagram waits for one,
         // the node does not sleep.
-        let asks_kernel = matches!(self.network, Network::Beside(_)) && self.neighbours.anything_waits();
+        let asks_kernel = matches!(self.network, Network::Beside(_)) && self.neighbours.has_waiting_datagrams();
         // A port that is polled does not report arrivals.
-        self.raw.fd().is_some() && self.raw.prepare_wait() && !asks_kernel
+        self.raw.descriptor().is_some() && self.raw.prepare_wait() && !asks_kernel
     }
 
-    fn sees(&self) -> bool {
-        self.raw.sees()
+    fn is_cheap_to_poll(&self) -> bool {
+        self.raw.is_cheap_to_poll()
     }
 
-    fn counters(&self) -> Counters {
-        let below = self.raw.counters();
+    fn port_counters(&self) -> Counters {
+        let below = self.raw.port_counters();
         Counters { sent: self.sent, received: self.received, foreign: below.foreign + self.foreign, ..below }
     }
 }
@@ -384,19 +389,19 @@ impl Path {
         ip[16..].copy_from_slice(&to.ip().octets());
         udp[..2].copy_from_slice(&own.at.port().to_be_bytes());
         udp[2..4].copy_from_slice(&to.port().to_be_bytes());
-        let sum = sum(ip);
+        let sum = sum_words(ip);
         Self { headers, sum, until }
     }
 
     /// Returns the headers for a payload of `payload` bytes, which must fit.
-    fn headers(&self, payload: usize) -> [u8; HEADERS_BYTES] {
+    fn headers_for_payload(&self, payload: usize) -> [u8; HEADERS_BYTES] {
         let mut headers = self.headers;
         // The caller has checked that it fits in a frame.
         let length = (IPV4_HEADER_BYTES + UDP_HEADER_BYTES + payload) as u16;
         headers[ETHERNET_HEADER_BYTES + 2..ETHERNET_HEADER_BYTES + 4].copy_from_slice(&length.to_be_bytes());
         headers[ETHERNET_HEADER_BYTES + IPV4_HEADER_BYTES + 4..ETHERNET_HEADER_BYTES + IPV4_HEADER_BYTES + 6]
             .copy_from_slice(&(length - IPV4_HEADER_BYTES as u16).to_be_bytes());
-        let checksum = !fold(self.sum + u32::from(length));
+        let checksum = !fold_checksum(self.sum + u32::from(length));
         headers[ETHERNET_HEADER_BYTES + 10..ETHERNET_HEADER_BYTES + 12].copy_from_slice(&checksum.to_be_bytes());
         headers
     }
@@ -423,20 +428,20 @@ pub enum Seen<'a> {
 }
 
 /// Parses a frame, which may consist of any bytes.
-pub fn parse<'a>(frame: &'a [u8], own: &Own) -> Seen<'a> {
-    read(frame, own).unwrap_or(Seen::Foreign)
+pub fn parse_frame<'a>(frame: &'a [u8], own: &Own) -> Seen<'a> {
+    try_parse_frame(frame, own).unwrap_or(Seen::Foreign)
 }
 
-fn read<'a>(frame: &'a [u8], own: &Own) -> Option<Seen<'a>> {
+fn try_parse_frame<'a>(frame: &'a [u8], own: &Own) -> Option<Seen<'a>> {
     let (ethernet, rest) = frame.split_first_chunk::<ETHERNET_HEADER_BYTES>()?;
     let for_us = ethernet[..6] == own.mac;
     match [ethernet[12], ethernet[13]] {
-        [0x08, 0x06] if for_us || ethernet[..6] == BROADCAST => Some(Seen::Arp(Arp::read(rest)?)),
+        [0x08, 0x06] if for_us || ethernet[..6] == BROADCAST => Some(Seen::Arp(Arp::parse_message(rest)?)),
         [0x08, 0x00] if for_us => {
-            let packet = Packet::read(rest)?;
+            let packet = Packet::parse_packet(rest)?;
             match packet.protocol {
-                17 if packet.to == *own.at.ip() => datagram(&packet, own),
-                1 if packet.to == *own.at.ip() => complaint(packet.payload, own),
+                17 if packet.to == *own.at.ip() => parse_datagram(&packet, own),
+                1 if packet.to == *own.at.ip() => parse_icmp_report(packet.payload, own),
                 _ => None,
             }
         }
@@ -444,7 +449,7 @@ fn read<'a>(frame: &'a [u8], own: &Own) -> Option<Seen<'a>> {
     }
 }
 
-fn datagram<'a>(packet: &Packet<'a>, own: &Own) -> Option<Seen<'a>> {
+fn parse_datagram<'a>(packet: &Packet<'a>, own: &Own) -> Option<Seen<'a>> {
     let (udp, _) = packet.payload.split_first_chunk::<UDP_HEADER_BYTES>()?;
     let [source, destination, length, checksum] =
         [0, 2, 4, 6].map(|offset| u16::from_be_bytes([udp[offset], udp[offset + 1]]));
@@ -463,22 +468,24 @@ fn datagram<'a>(packet: &Packet<'a>, own: &Own) -> Option<Seen<'a>> {
 /// field then has the sum of the pseudo header alone (`CHECKSUM_PARTIAL`, include/linux/skbuff.h). Such a datagram has
 /// not been on any wire, and is taken.
 fn checksum_holds(packet: &Packet<'_>, datagram: &[u8], checksum: u16) -> bool {
-    let pseudo =
-        sum(&packet.from.octets()) + sum(&packet.to.octets()) + u32::from(packet.protocol) + datagram.len() as u32;
-    checksum == 0 || checksum == fold(pseudo) || fold(pseudo + sum(datagram)) == 0xffff
+    let pseudo = sum_words(&packet.from.octets())
+        + sum_words(&packet.to.octets())
+        + u32::from(packet.protocol)
+        + datagram.len() as u32;
+    checksum == 0 || checksum == fold_checksum(pseudo) || fold_checksum(pseudo + sum_words(datagram)) == 0xffff
 }
 
 /// Parses a report of a host or router about a datagram of ours: ICMP type 3 (RFC 792), with the datagram's first
 /// bytes.
-fn complaint<'a>(icmp: &[u8], own: &Own) -> Option<Seen<'a>> {
+fn parse_icmp_report<'a>(icmp: &[u8], own: &Own) -> Option<Seen<'a>> {
     let (head, cause) = icmp.split_first_chunk::<8>()?;
     let (ip, rest) = cause.split_first_chunk::<IPV4_HEADER_BYTES>()?;
     let (udp, _) = rest.split_first_chunk::<4>()?;
     let ours = ip[0] == 0x45 && ip[9] == 17 && ip[12..16] == own.at.ip().octets();
-    if fold(sum(icmp)) != 0xffff || head[0] != 3 || !ours || udp[..2] != own.at.port().to_be_bytes() {
+    if fold_checksum(sum_words(icmp)) != 0xffff || head[0] != 3 || !ours || udp[..2] != own.at.port().to_be_bytes() {
         return None;
     }
-    let to = SocketAddrV4::new(address(&ip[16..]), u16::from_be_bytes([udp[2], udp[3]]));
+    let to = SocketAddrV4::new(read_ipv4_address(&ip[16..]), u16::from_be_bytes([udp[2], udp[3]]));
     match head[1] {
         // Protocol and port unreachable.
         2 | 3 => Some(Seen::Unreachable(to)),
@@ -497,19 +504,19 @@ struct Packet<'a> {
 }
 
 impl<'a> Packet<'a> {
-    fn read(bytes: &'a [u8]) -> Option<Self> {
+    fn parse_packet(bytes: &'a [u8]) -> Option<Self> {
         let (ip, _) = bytes.split_first_chunk::<IPV4_HEADER_BYTES>()?;
         let length = usize::from(u16::from_be_bytes([ip[2], ip[3]]));
         // Padding may follow: a frame has at least 60 bytes.
         let payload = bytes.get(IPV4_HEADER_BYTES..length)?;
         // Fragments have an offset, or the flag that more follow.
         let fragment = u16::from_be_bytes([ip[6], ip[7]]) & 0x3fff != 0;
-        let from = address(&ip[12..]);
+        let from = read_ipv4_address(&ip[12..]);
         let is_no_host = from.is_multicast() || from.is_broadcast() || from.is_unspecified();
-        if ip[0] != 0x45 || fragment || is_no_host || fold(sum(ip)) != 0xffff {
+        if ip[0] != 0x45 || fragment || is_no_host || fold_checksum(sum_words(ip)) != 0xffff {
             return None;
         }
-        Some(Self { from, to: address(&ip[16..]), protocol: ip[9], payload })
+        Some(Self { from, to: read_ipv4_address(&ip[16..]), protocol: ip[9], payload })
     }
 }
 
@@ -530,15 +537,15 @@ impl Arp {
     /// Header of the messages: hardware is Ethernet (1), protocol is IPv4, addresses have 6 and 4 bytes.
     const ABOUT: [u8; 6] = [0, 1, 0x08, 0x00, 6, 4];
 
-    fn question(own: Own, target: Ipv4Addr) -> Self {
+    fn request_for(own: Own, target: Ipv4Addr) -> Self {
         Self { asks: true, sender: *own.at.ip(), sender_mac: own.mac, target }
     }
 
-    fn answer(own: Own, target: Ipv4Addr) -> Self {
-        Self { asks: false, ..Self::question(own, target) }
+    fn reply_to(own: Own, target: Ipv4Addr) -> Self {
+        Self { asks: false, ..Self::request_for(own, target) }
     }
 
-    fn read(bytes: &[u8]) -> Option<Self> {
+    fn parse_message(bytes: &[u8]) -> Option<Self> {
         let (arp, _) = bytes.split_first_chunk::<ARP_MESSAGE_BYTES>()?;
         let asks = match arp[6..8] {
             [0, 1] => true,
@@ -548,10 +555,15 @@ impl Arp {
         let mut sender_mac = [0; 6];
         sender_mac.copy_from_slice(&arp[8..14]);
         let known = arp[..6] == Self::ABOUT && sender_mac[0] & 1 == 0;
-        known.then(|| Self { asks, sender: address(&arp[14..]), sender_mac, target: address(&arp[24..]) })
+        known.then(|| Self {
+            asks,
+            sender: read_ipv4_address(&arp[14..]),
+            sender_mac,
+            target: read_ipv4_address(&arp[24..]),
+        })
     }
 
-    fn frame(&self, from: Mac, to: Mac) -> [u8; ETHERNET_HEADER_BYTES + ARP_MESSAGE_BYTES] {
+    fn encode_frame(&self, from: Mac, to: Mac) -> [u8; ETHERNET_HEADER_BYTES + ARP_MESSAGE_BYTES] {
         let mut frame = [0; ETHERNET_HEADER_BYTES + ARP_MESSAGE_BYTES];
         let (ethernet, arp) = frame.split_at_mut(ETHERNET_HEADER_BYTES);
         ethernet[..6].copy_from_slice(&to);
@@ -570,18 +582,18 @@ impl Arp {
 }
 
 /// Reads an address from the first four bytes, which must exist.
-fn address(bytes: &[u8]) -> Ipv4Addr {
+fn read_ipv4_address(bytes: &[u8]) -> Ipv4Addr {
     Ipv4Addr::new(bytes[0], bytes[1], bytes[2], bytes[3])
 }
 
 /// Returns the sum of 16-bit words for a checksum (RFC 1071), not folded yet. Sufficient for 65,535 bytes.
-fn sum(bytes: &[u8]) -> u32 {
+fn sum_words(bytes: &[u8]) -> u32 {
     let (words, last) = bytes.as_chunks::<2>();
     let odd = last.first().map_or(0, |byte| u32::from(*byte) << 8);
     words.iter().map(|word| u32::from(u16::from_be_bytes(*word))).sum::<u32>() + odd
 }
 
-fn fold(sum: u32) -> u16 {
+fn fold_checksum(sum: u32) -> u16 {
     let once = (sum & 0xffff) + (sum >> 16);
     ((once & 0xffff) + (once >> 16)) as u16
 }
@@ -605,42 +617,42 @@ mod tests {
     }
 
     impl RawIo for Cable {
-        fn register(&mut self, _: &Arc<Arena>) -> Result<(), FramesError> {
+        fn register_memory(&mut self, _: &Arc<Arena>) -> Result<(), FramesError> {
             Ok(())
         }
-        fn mac(&self) -> Mac {
+        fn mac_address(&self) -> Mac {
             self.mac
         }
-        fn longest(&self) -> usize {
+        fn max_frame_bytes(&self) -> usize {
             1514
         }
-        fn send(&mut self, head: &[u8], _: Option<Piece<'_>>) -> bool {
+        fn queue_frame(&mut self, head: &[u8], _: Option<Piece<'_>>) -> bool {
             self.out.push_back(head.to_vec());
             true
         }
-        fn has_room(&mut self) -> bool {
+        fn has_send_room(&mut self) -> bool {
             true
         }
-        fn copies(&self) -> (u64, u64) {
+        fn copies_per_byte(&self) -> (u64, u64) {
             (1, 0)
         }
-        fn flush(&mut self) -> Result<bool, FramesError> {
+        fn flush_burst(&mut self) -> Result<bool, FramesError> {
             Ok(true)
         }
-        fn receive(&mut self, each: &mut dyn FnMut(&[u8])) -> Result<bool, FramesError> {
+        fn receive_frames(&mut self, each: &mut dyn FnMut(&[u8])) -> Result<bool, FramesError> {
             self.incoming.drain(..).for_each(|frame| each(&frame));
             Ok(false)
         }
-        fn room(&self) -> usize {
+        fn receive_room_frames(&self) -> usize {
             1000
         }
-        fn fd(&self) -> Option<BorrowedFd<'_>> {
+        fn descriptor(&self) -> Option<BorrowedFd<'_>> {
             None
         }
         fn prepare_wait(&mut self) -> bool {
             true
         }
-        fn counters(&self) -> Counters {
+        fn port_counters(&self) -> Counters {
             Counters::default()
         }
     }
@@ -650,10 +662,10 @@ mod tests {
     }
 
     fn carry(from: &mut EthernetPort<Cable>, to: &mut EthernetPort<Cable>) -> Vec<(SocketAddr, Vec<u8>)> {
-        from.flush().unwrap();
+        from.flush_burst().unwrap();
         to.raw.incoming.extend(from.raw.out.drain(..));
         let mut got = Vec::new();
-        to.receive(&mut |from, arrival| match arrival {
+        to.receive_datagrams(&mut |from, arrival| match arrival {
             Arrival::Datagram(bytes) => got.push((from, bytes.to_vec())),
             other => panic!("{other:?}"),
         })
@@ -663,26 +675,26 @@ mod tests {
 
     fn frame(payload: &[u8]) -> Vec<u8> {
         let path = Path::new(OURS, THEIRS.at, THEIRS.mac, Duration::ZERO);
-        [&path.headers(payload.len()), payload].concat()
+        [&path.headers_for_payload(payload.len()), payload].concat()
     }
 
     #[test]
     fn two_ports_find_each_other_and_talk() {
         let (mut ours, mut theirs) = (port(OURS, SUBNET), port(THEIRS, SUBNET));
-        ours.send(THEIRS.at.into(), b"hello", None);
+        ours.queue_datagram(THEIRS.at.into(), b"hello", None);
         assert_eq!(carry(&mut ours, &mut theirs), [], "a question first");
         assert_eq!(carry(&mut theirs, &mut ours), [], "an answer");
         assert_eq!(carry(&mut ours, &mut theirs), [(OURS.at.into(), b"hello".to_vec())]);
-        ours.send(THEIRS.at.into(), b"again", None);
+        ours.queue_datagram(THEIRS.at.into(), b"again", None);
         assert_eq!(carry(&mut ours, &mut theirs), [(OURS.at.into(), b"again".to_vec())]);
-        assert_eq!((ours.counters().sent, theirs.counters().received), (2, 2));
-        assert_eq!(theirs.counters().foreign, 0);
+        assert_eq!((ours.port_counters().sent, theirs.port_counters().received), (2, 2));
+        assert_eq!(theirs.port_counters().foreign, 0);
     }
 
     #[test]
     fn who_has_somebody_else_answer_does_not() {
         let (mut ours, mut theirs) = (port(OURS, SUBNET), port(THEIRS, Subnet { answers: false, ..SUBNET }));
-        ours.send(THEIRS.at.into(), b"hello", None);
+        ours.queue_datagram(THEIRS.at.into(), b"hello", None);
         carry(&mut ours, &mut theirs);
         assert!(theirs.raw.out.is_empty());
     }
@@ -691,33 +703,33 @@ mod tests {
     fn what_goes_elsewhere_is_given_to_the_gateway() {
         let far = SocketAddrV4::new(Ipv4Addr::new(203, 0, 113, 7), 9);
         let mut alone = port(OURS, SUBNET);
-        assert!(alone.longest(far.into()).is_err());
-        alone.send(far.into(), b"lost", None);
-        alone.flush().unwrap();
+        assert!(alone.max_datagram_bytes(far.into()).is_err());
+        alone.queue_datagram(far.into(), b"lost", None);
+        alone.flush_burst().unwrap();
         assert!(alone.raw.out.is_empty());
         let mut ours = port(OURS, Subnet { gateway: Some(*THEIRS.at.ip()), ..SUBNET });
-        assert_eq!(ours.longest(far.into()).unwrap(), 1472);
-        ours.send(far.into(), b"far", None);
-        ours.flush().unwrap();
-        let Seen::Arp(question) = parse(&ours.raw.out[0], &THEIRS) else { panic!("{:?}", ours.raw.out) };
+        assert_eq!(ours.max_datagram_bytes(far.into()).unwrap(), 1472);
+        ours.queue_datagram(far.into(), b"far", None);
+        ours.flush_burst().unwrap();
+        let Seen::Arp(question) = parse_frame(&ours.raw.out[0], &THEIRS) else { panic!("{:?}", ours.raw.out) };
         assert_eq!((question.asks, question.target), (true, *THEIRS.at.ip()));
     }
 
     #[test]
     fn the_checksum_is_that_of_the_rfc() {
         // The example of RFC 1071, section 3.
-        assert_eq!(fold(sum(&[0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7])), 0xddf2);
-        assert_eq!(sum(&[1, 2, 3]), 0x0102 + 0x0300);
-        assert_eq!(fold(u32::MAX), 0xffff);
+        assert_eq!(fold_checksum(sum_words(&[0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7])), 0xddf2);
+        assert_eq!(sum_words(&[1, 2, 3]), 0x0102 + 0x0300);
+        assert_eq!(fold_checksum(u32::MAX), 0xffff);
     }
 
     #[test]
     fn a_checksum_is_looked_at_where_there_is_one() {
         let mut bytes = frame(b"payload");
-        let whole = |bytes: &[u8]| matches!(parse(bytes, &THEIRS), Seen::Datagram { .. });
-        let packet = Packet::read(&bytes[ETHERNET_HEADER_BYTES..]).unwrap();
-        let pseudo = sum(&packet.from.octets()) + sum(&packet.to.octets()) + 17 + 15;
-        let (partial, full) = (fold(pseudo), !fold(pseudo + sum(packet.payload)));
+        let whole = |bytes: &[u8]| matches!(parse_frame(bytes, &THEIRS), Seen::Datagram { .. });
+        let packet = Packet::parse_packet(&bytes[ETHERNET_HEADER_BYTES..]).unwrap();
+        let pseudo = sum_words(&packet.from.octets()) + sum_words(&packet.to.octets()) + 17 + 15;
+        let (partial, full) = (fold_checksum(pseudo), !fold_checksum(pseudo + sum_words(packet.payload)));
         for (checksum, good) in [(0, true), (partial, true), (full, true), (full ^ 1, false)] {
             bytes[HEADERS_BYTES - 2..HEADERS_BYTES].copy_from_slice(&u16::to_be_bytes(checksum));
             assert_eq!(whole(&bytes), good, "{checksum:#x}");
@@ -729,31 +741,32 @@ mod tests {
         let sent = frame(b"payload");
         let complain = |code: u8| {
             let mut icmp = [&[3, code, 0, 0, 0, 0, 0, 0][..], &sent[ETHERNET_HEADER_BYTES..HEADERS_BYTES]].concat();
-            let checksum = !fold(sum(&icmp));
+            let checksum = !fold_checksum(sum_words(&icmp));
             icmp[2..4].copy_from_slice(&checksum.to_be_bytes());
             // As if it were a datagram, with the protocol changed.
             let path = Path::new(THEIRS, OURS.at, OURS.mac, Duration::ZERO);
-            let mut frame =
-                path.headers(icmp.len() - UDP_HEADER_BYTES)[..ETHERNET_HEADER_BYTES + IPV4_HEADER_BYTES].to_vec();
+            let mut frame = path.headers_for_payload(icmp.len() - UDP_HEADER_BYTES)
+                [..ETHERNET_HEADER_BYTES + IPV4_HEADER_BYTES]
+                .to_vec();
             frame[ETHERNET_HEADER_BYTES + 9] = 1;
             frame[ETHERNET_HEADER_BYTES + 10..ETHERNET_HEADER_BYTES + 12].fill(0);
-            let checksum = !fold(sum(&frame[ETHERNET_HEADER_BYTES..]));
+            let checksum = !fold_checksum(sum_words(&frame[ETHERNET_HEADER_BYTES..]));
             frame[ETHERNET_HEADER_BYTES + 10..ETHERNET_HEADER_BYTES + 12].copy_from_slice(&checksum.to_be_bytes());
             frame.extend(icmp);
             frame
         };
-        assert_eq!(parse(&complain(3), &OURS), Seen::Unreachable(THEIRS.at));
-        assert_eq!(parse(&complain(4), &OURS), Seen::TooLong(THEIRS.at));
-        assert_eq!(parse(&complain(1), &OURS), Seen::Foreign);
+        assert_eq!(parse_frame(&complain(3), &OURS), Seen::Unreachable(THEIRS.at));
+        assert_eq!(parse_frame(&complain(4), &OURS), Seen::TooLong(THEIRS.at));
+        assert_eq!(parse_frame(&complain(1), &OURS), Seen::Foreign);
         let mut damaged = complain(3);
         damaged[HEADERS_BYTES] ^= 1;
-        assert_eq!(parse(&damaged, &OURS), Seen::Foreign);
+        assert_eq!(parse_frame(&damaged, &OURS), Seen::Foreign);
     }
 
     proptest! {
         #[test]
         fn any_bytes_are_read_without_harm(bytes: Vec<u8>) {
-            parse(&bytes, &OURS);
+            parse_frame(&bytes, &OURS);
         }
 
         #[test]
@@ -763,8 +776,8 @@ mod tests {
         ) {
             let mut bytes = frame(&payload);
             bytes.resize(bytes.len() + padding, 0xa5);
-            prop_assert_eq!(parse(&bytes, &THEIRS), Seen::Datagram { from: OURS.at, payload: &payload });
-            prop_assert_eq!(parse(&bytes, &OURS), Seen::Foreign, "it is for somebody else");
+            prop_assert_eq!(parse_frame(&bytes, &THEIRS), Seen::Datagram { from: OURS.at, payload: &payload });
+            prop_assert_eq!(parse_frame(&bytes, &OURS), Seen::Foreign, "it is for somebody else");
         }
 
         #[test]
@@ -776,12 +789,12 @@ mod tests {
             let whole = frame(b"a payload of some bytes");
             let mut bytes = whole.clone();
             bytes[at] ^= with;
-            let read = parse(&bytes, &THEIRS);
+            let read = parse_frame(&bytes, &THEIRS);
             // The sender's Ethernet address is not checked; its port, and a shorter length, are taken as they are.
             let is_unchecked = (6..12).contains(&at) || (34..36).contains(&at) || (38..40).contains(&at);
             prop_assert!(is_unchecked || read == Seen::Foreign, "{:?}", read);
             let short = &whole[..whole.len() - 1 - cut.min(whole.len() - 1)];
-            prop_assert_eq!(parse(short, &THEIRS), Seen::Foreign, "cut short");
+            prop_assert_eq!(parse_frame(short, &THEIRS), Seen::Foreign, "cut short");
         }
 
         #[test]
@@ -793,11 +806,11 @@ mod tests {
             ours.raw.incoming.extend(frames);
             for (sender, sender_mac) in askers {
                 let arp = Arp { asks: true, sender: sender.into(), sender_mac, target: *OURS.at.ip() };
-                ours.raw.incoming.push_back(arp.frame(sender_mac, BROADCAST).to_vec());
+                ours.raw.incoming.push_back(arp.encode_frame(sender_mac, BROADCAST).to_vec());
             }
-            ours.receive(&mut |_, _| ()).unwrap();
+            ours.receive_datagrams(&mut |_, _| ()).unwrap();
             prop_assert!(ours.raw.out.len() <= MAX_REMARKS_PER_BURST);
-            prop_assert!(!ours.neighbours.anything_waits());
+            prop_assert!(!ours.neighbours.has_waiting_datagrams());
         }
     }
 }

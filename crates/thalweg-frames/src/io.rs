@@ -15,19 +15,19 @@ pub trait FrameIo: Debug + Send {
     ///
     /// # Errors
     /// The medium does not accept the memory.
-    fn register(&mut self, memory: &Arc<Arena>) -> Result<(), FramesError> {
+    fn register_memory(&mut self, memory: &Arc<Arena>) -> Result<(), FramesError> {
         let _ = memory;
         Ok(())
     }
 
     /// Returns the address to which others send.
-    fn local(&self) -> SocketAddr;
+    fn local_address(&self) -> SocketAddr;
 
     /// Resolves a name and a port, `HOST:PORT`.
     ///
     /// # Errors
     /// The name has no address.
-    fn resolve(&self, place: &str) -> io::Result<SocketAddr> {
+    fn resolve_address(&self, place: &str) -> io::Result<SocketAddr> {
         let mut found = place.to_socket_addrs()?;
         found.next().ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "the name has no address"))
     }
@@ -37,37 +37,37 @@ pub trait FrameIo: Debug + Send {
     ///
     /// # Errors
     /// There is no route to the address.
-    fn longest(&mut self, to: SocketAddr) -> Result<usize, FramesError>;
+    fn max_datagram_bytes(&mut self, to: SocketAddr) -> Result<usize, FramesError>;
 
     /// Prepares for `bytes` of pieces in flight to this port at a time, and returns the number of bytes that may be in
     /// flight.
-    fn hold(&mut self, bytes: u64) -> u64;
+    fn reserve_receive_bytes(&mut self, bytes: u64) -> u64;
 
-    /// True if [`send`](Self::send) takes one more datagram before the next [`flush`](Self::flush).
-    fn has_room(&mut self) -> bool;
+    /// True if [`queue_datagram`](Self::queue_datagram) takes one more datagram before the next [`flush_burst`](Self::flush_burst).
+    fn has_send_room(&mut self) -> bool;
 
-    /// Adds a datagram to the burst that is sent with the next [`flush`](Self::flush). The datagram is lost if there is
+    /// Adds a datagram to the burst that is sent with the next [`flush_burst`](Self::flush_burst). The datagram is lost if there is
     /// no room.
-    fn send(&mut self, to: SocketAddr, head: &[u8], piece: Option<Piece<'_>>);
+    fn queue_datagram(&mut self, to: SocketAddr, head: &[u8], piece: Option<Piece<'_>>);
 
     /// Returns how many times a byte of a piece is copied on its way out, and a byte of a datagram before
-    /// [`receive`](Self::receive) shows it: by this process, or by the kernel on its behalf.
-    fn copies(&self) -> (u64, u64);
+    /// [`receive_datagrams`](Self::receive_datagrams) shows it: by this process, or by the kernel on its behalf.
+    fn copies_per_byte(&self) -> (u64, u64);
 
     /// Sends the burst. Returns false if not all of it was sent: the descriptor reports when there is room.
     ///
     /// # Errors
     /// Sending is not possible any more.
-    fn flush(&mut self) -> Result<bool, FramesError>;
+    fn flush_burst(&mut self) -> Result<bool, FramesError>;
 
     /// Passes received datagrams and reports to `each`: at most a burst. Returns true if more may be waiting.
     ///
     /// # Errors
     /// Receiving is not possible any more.
-    fn receive(&mut self, each: &mut dyn FnMut(SocketAddr, Arrival<'_>)) -> Result<bool, FramesError>;
+    fn receive_datagrams(&mut self, each: &mut dyn FnMut(SocketAddr, Arrival<'_>)) -> Result<bool, FramesError>;
 
     /// Returns the descriptor to wait on, or `None` if the port has none.
-    fn fd(&self) -> Option<BorrowedFd<'_>>;
+    fn descriptor(&self) -> Option<BorrowedFd<'_>>;
 
     /// Arms the descriptor before a wait: from now on it reports arrivals. Returns false if something has arrived
     /// already.
@@ -75,22 +75,22 @@ pub trait FrameIo: Debug + Send {
         true
     }
 
-    /// True if [`receive`](Self::receive) detects arrivals without a system call, so that polling is cheap.
-    fn sees(&self) -> bool {
+    /// True if [`receive_datagrams`](Self::receive_datagrams) detects arrivals without a system call, so that polling is cheap.
+    fn is_cheap_to_poll(&self) -> bool {
         false
     }
 
     /// Returns the counters of the port.
-    fn counters(&self) -> Counters;
+    fn port_counters(&self) -> Counters;
 
     /// Returns the current time: the caller's, except for a medium with a time of its own.
-    fn time(&self, now: Duration) -> Duration {
+    fn current_time(&self, now: Duration) -> Duration {
         now
     }
 
     /// Returns a number that no one can guess, if the medium draws such numbers; a medium for tests does, so that a
     /// test can be repeated.
-    fn draw(&mut self) -> Option<u64> {
+    fn draw_number(&mut self) -> Option<u64> {
         None
     }
 
@@ -107,7 +107,7 @@ pub enum Arrival<'a> {
     Datagram(&'a [u8]),
     /// A host reports that there is no receiver at this address (ICMP, RFC 792).
     Unreachable,
-    /// A datagram to this address was too long for its path (RFC 1191, RFC 8201): call [`longest`](FrameIo::longest)
+    /// A datagram to this address was too long for its path (RFC 1191, RFC 8201): call [`max_datagram_bytes`](FrameIo::max_datagram_bytes)
     /// again.
     TooLong,
 }

@@ -57,28 +57,30 @@ pub(crate) struct Kernel {
 
 impl Kernel {
     /// Opens a connection for the network namespace of the calling thread.
-    pub(crate) fn open() -> Result<Self, FramesError> {
-        let netlink = open_netlink().map_err(FramesError::io("opening rtnetlink"))?;
+    pub(crate) fn open_connection() -> Result<Self, FramesError> {
+        let netlink = open_netlink().map_err(FramesError::from_system_call("opening rtnetlink"))?;
         Ok(Self { netlink, sequence: 0, answer: vec![0; ANSWER_BUFFER_BYTES] })
     }
 
     /// Returns the interface of this name.
-    pub(crate) fn interface(&mut self, name: &str) -> Result<Interface, FramesError> {
+    pub(crate) fn interface_by_name(&mut self, name: &str) -> Result<Interface, FramesError> {
         let mut question = LinkMessage::default();
         question.attributes.push(LinkAttribute::IfName(name.to_owned()));
-        self.link(question, name)
+        self.query_interface(question, name)
     }
 
     /// Returns the interface of this number.
-    pub(crate) fn interface_at(&mut self, index: u32) -> Result<Interface, FramesError> {
+    pub(crate) fn interface_by_index(&mut self, index: u32) -> Result<Interface, FramesError> {
         let mut question = LinkMessage::default();
         question.header.index = index;
-        self.link(question, &format!("number {index}"))
+        self.query_interface(question, &format!("number {index}"))
     }
 
-    fn link(&mut self, question: LinkMessage, label: &str) -> Result<Interface, FramesError> {
+    fn query_interface(&mut self, question: LinkMessage, label: &str) -> Result<Interface, FramesError> {
         let doing = format!("looking at interface {label}");
-        let answers = self.ask(RouteNetlinkMessage::GetLink(question), 0).map_err(FramesError::io(&*doing))?;
+        let answers = self
+            .query_netlink(RouteNetlinkMessage::GetLink(question), 0)
+            .map_err(FramesError::from_system_call(&*doing))?;
         let link = answers.into_iter().find_map(|answer| match answer {
             RouteNetlinkMessage::NewLink(link) => Some(link),
             _ => None,
@@ -101,12 +103,12 @@ impl Kernel {
     }
 
     /// Returns this host's IPv4 addresses, and the interface of each.
-    pub(crate) fn addresses(&mut self) -> Result<Vec<(Ipv4Addr, u32)>, FramesError> {
+    pub(crate) fn ipv4_addresses(&mut self) -> Result<Vec<(Ipv4Addr, u32)>, FramesError> {
         let mut question = AddressMessage::default();
         question.header.family = Family::Inet;
         let answers = self
-            .ask(RouteNetlinkMessage::GetAddress(question), NLM_F_DUMP)
-            .map_err(FramesError::io("listing this host's addresses"))?;
+            .query_netlink(RouteNetlinkMessage::GetAddress(question), NLM_F_DUMP)
+            .map_err(FramesError::from_system_call("listing this host's addresses"))?;
         let all = answers.iter().filter_map(|answer| match answer {
             RouteNetlinkMessage::NewAddress(message) => Some((own_address(message)?, message.header.index)),
             _ => None,
@@ -115,7 +117,7 @@ impl Kernel {
     }
 
     /// Returns the route of packets to a destination, from an address of this host if one is given.
-    pub(crate) fn route(&mut self, to: Ipv4Addr, from: Option<Ipv4Addr>) -> Result<Route, FramesError> {
+    pub(crate) fn route_to(&mut self, to: Ipv4Addr, from: Option<Ipv4Addr>) -> Result<Route, FramesError> {
         let doing = format!("looking for a route to {to}");
         let mut question = RouteMessage::default();
         question.header.address_family = Family::Inet;
@@ -125,7 +127,9 @@ impl Kernel {
             question.header.source_prefix_length = 32;
             question.attributes.push(RouteAttribute::Source(RouteAddress::Inet(from)));
         }
-        let answers = self.ask(RouteNetlinkMessage::GetRoute(question), 0).map_err(FramesError::io(&*doing))?;
+        let answers = self
+            .query_netlink(RouteNetlinkMessage::GetRoute(question), 0)
+            .map_err(FramesError::from_system_call(&*doing))?;
         let route = answers.iter().find_map(|answer| match answer {
             RouteNetlinkMessage::NewRoute(route) => Some(route),
             _ => None,
@@ -146,12 +150,12 @@ impl Kernel {
     }
 
     /// Returns a neighbour's address, and true if the kernel is resolving it at the moment.
-    fn neighbour(&mut self, interface: u32, host: Ipv4Addr) -> io::Result<(Option<Mac>, bool)> {
+    fn neighbour_mac(&mut self, interface: u32, host: Ipv4Addr) -> io::Result<(Option<Mac>, bool)> {
         let mut question = NeighbourMessage::default();
         question.header.family = Family::Inet;
         question.header.ifindex = interface;
         question.attributes.push(NeighbourAttribute::Destination(NeighbourAddress::Inet(host)));
-        let answers = match self.ask(RouteNetlinkMessage::GetNeighbour(question), 0) {
+        let answers = match self.query_netlink(RouteNetlinkMessage::GetNeighbour(question), 0) {
             // The neighbour was never asked for.
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok((None, false)),
             answers => answers?,
@@ -173,7 +177,7 @@ impl Kernel {
     }
 
     /// Asks one question. Returns all messages that belong to the answer.
-    fn ask(&mut self, question: RouteNetlinkMessage, flags: u16) -> io::Result<Vec<RouteNetlinkMessage>> {
+    fn query_netlink(&mut self, question: RouteNetlinkMessage, flags: u16) -> io::Result<Vec<RouteNetlinkMessage>> {
         self.sequence = self.sequence.wrapping_add(1);
         let mut header = NetlinkHeader::default();
         header.flags = NLM_F_REQUEST | flags;
@@ -243,15 +247,19 @@ pub(crate) struct Beside {
 
 impl Beside {
     /// Reserves the port; 0 for one that the kernel chooses.
-    pub(crate) fn take(kernel: Kernel, interface: u32, at: SocketAddrV4) -> Result<(Self, SocketAddrV4), FramesError> {
-        let (socket, local) = bind(at).map_err(FramesError::io(format!("taking port {at}")))?;
+    pub(crate) fn reserve_port(
+        kernel: Kernel,
+        interface: u32,
+        at: SocketAddrV4,
+    ) -> Result<(Self, SocketAddrV4), FramesError> {
+        let (socket, local) = bind_port(at).map_err(FramesError::from_system_call(format!("taking port {at}")))?;
         Ok((Self { kernel, interface, socket, warned: false }, local))
     }
 
     /// Returns the neighbour that packets to `to` are passed to. `None` if they would leave by another interface, or
     /// not at all.
-    pub(crate) fn hop(&mut self, to: Ipv4Addr, from: Ipv4Addr) -> Option<Ipv4Addr> {
-        match self.kernel.route(to, Some(from)) {
+    pub(crate) fn next_hop(&mut self, to: Ipv4Addr, from: Ipv4Addr) -> Option<Ipv4Addr> {
+        match self.kernel.route_to(to, Some(from)) {
             Ok(route) if route.interface == self.interface => Some(route.hop),
             Ok(route) => {
                 tracing::debug!("{to} is reached by interface {}, not {}", route.interface, self.interface);
@@ -265,8 +273,8 @@ impl Beside {
     }
 
     /// Returns a neighbour's address. If the kernel does not know it, one datagram makes the kernel resolve it.
-    pub(crate) fn neighbour(&mut self, host: Ipv4Addr) -> Option<Mac> {
-        match self.kernel.neighbour(self.interface, host) {
+    pub(crate) fn neighbour_mac(&mut self, host: Ipv4Addr) -> Option<Mac> {
+        match self.kernel.neighbour_mac(self.interface, host) {
             Ok((Some(mac), _)) => Some(mac),
             Ok((None, true)) => None,
             Ok((None, false)) => {
@@ -277,7 +285,7 @@ impl Beside {
                     tracing::debug!("asking for {host}: {error}");
                 }
                 // If the kernel needs no answer (NOARP, permanent), it knows the address at once.
-                self.kernel.neighbour(self.interface, host).ok()?.0
+                self.kernel.neighbour_mac(self.interface, host).ok()?.0
             }
             Err(error) => {
                 tracing::debug!("asking the kernel for neighbour {host}: {error}");
@@ -287,9 +295,9 @@ impl Beside {
     }
 
     /// Returns the next complaint of a host or router about a datagram that was sent from the port, by any sender.
-    pub(crate) fn next_complaint(&self) -> Option<Complaint> {
+    pub(crate) fn next_icmp_report(&self) -> Option<Complaint> {
         loop {
-            let (to, error) = read_complaint(&self.socket).ok()?;
+            let (to, error) = read_icmp_report(&self.socket).ok()?;
             // Datagrams that were only sent to resolve a neighbour had no receiver.
             match error {
                 libc::ECONNREFUSED if to.port() != DISCARD_PORT => return Some(Complaint::Unreachable(to)),
@@ -322,7 +330,7 @@ impl Beside {
     }
 
     /// Returns the maximum length of an IP packet to this address, in bytes, as far as the kernel knows.
-    pub(crate) fn mtu(&self, to: SocketAddrV4) -> io::Result<usize> {
+    pub(crate) fn path_mtu_bytes(&self, to: SocketAddrV4) -> io::Result<usize> {
         let probe = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
         probe.connect(to)?;
         Ok(sockopt::ip_mtu(&probe)? as usize)
@@ -330,10 +338,10 @@ impl Beside {
 }
 
 /// Binds a socket that keeps ICMP reports, and returns it with its address.
-fn bind(at: SocketAddrV4) -> io::Result<(UdpSocket, SocketAddrV4)> {
+fn bind_port(at: SocketAddrV4) -> io::Result<(UdpSocket, SocketAddrV4)> {
     let socket = UdpSocket::bind(at)?;
     socket.set_nonblocking(true)?;
-    keep_complaints(&socket)?;
+    keep_icmp_reports(&socket)?;
     match socket.local_addr()? {
         SocketAddr::V4(local) => Ok((socket, local)),
         SocketAddr::V6(_) => Err(io::ErrorKind::AddrNotAvailable.into()),
@@ -349,7 +357,7 @@ pub(crate) enum Complaint {
 
 /// Makes the kernel keep ICMP reports about datagrams from a socket's port: ip(7), `IP_RECVERR`. The kernel compares
 /// the ports only, so that datagrams which bypassed it are reported, too (`__udp4_lib_err` in net/ipv4/udp.c).
-fn keep_complaints(socket: &UdpSocket) -> io::Result<()> {
+fn keep_icmp_reports(socket: &UdpSocket) -> io::Result<()> {
     let on: c_int = 1;
     let len = size_of::<c_int>() as libc::socklen_t;
     // SAFETY: an integer of the length that is passed.
@@ -360,7 +368,7 @@ fn keep_complaints(socket: &UdpSocket) -> io::Result<()> {
 }
 
 /// Returns the destination of a datagram that a report is about, and the error that it amounts to.
-fn read_complaint(socket: &UdpSocket) -> io::Result<(SocketAddrV4, c_int)> {
+fn read_icmp_report(socket: &UdpSocket) -> io::Result<(SocketAddrV4, c_int)> {
     /// Room for control messages: more than the kernel has for this socket, aligned as required.
     type Room = [u64; 16];
     // SAFETY: integers and null pointers, for which all zeros is a valid value.
@@ -400,24 +408,25 @@ mod tests {
 
     #[test]
     fn the_loopback_is_found_by_name_address_and_destination() {
-        let mut kernel = Kernel::open().unwrap();
-        let lo = kernel.interface("lo").unwrap();
+        let mut kernel = Kernel::open_connection().unwrap();
+        let lo = kernel.interface_by_name("lo").unwrap();
         assert_eq!((lo.name.as_str(), lo.mac), ("lo", [0; 6]));
-        assert_eq!(kernel.interface_at(lo.index).unwrap(), lo);
-        let addresses = kernel.addresses().unwrap();
+        assert_eq!(kernel.interface_by_index(lo.index).unwrap(), lo);
+        let addresses = kernel.ipv4_addresses().unwrap();
         assert!(addresses.contains(&(Ipv4Addr::LOCALHOST, lo.index)), "{addresses:?}");
-        let route = kernel.route(Ipv4Addr::LOCALHOST, None).unwrap();
+        let route = kernel.route_to(Ipv4Addr::LOCALHOST, None).unwrap();
         assert_eq!(route, Route { interface: lo.index, hop: Ipv4Addr::LOCALHOST, from: Ipv4Addr::LOCALHOST });
-        let error = kernel.interface("no-such").unwrap_err().to_string();
+        let error = kernel.interface_by_name("no-such").unwrap_err().to_string();
         assert!(error.starts_with("looking at interface no-such: "), "{error}");
-        assert!(kernel.interface("lo").is_ok(), "it goes on after an error");
+        assert!(kernel.interface_by_name("lo").is_ok(), "it goes on after an error");
     }
 
     #[test]
     fn what_comes_by_the_kernel_is_read() {
-        let lo = Kernel::open().unwrap().interface("lo").unwrap().index;
+        let lo = Kernel::open_connection().unwrap().interface_by_name("lo").unwrap().index;
         let (mut port, at) =
-            Beside::take(Kernel::open().unwrap(), lo, SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0)).unwrap();
+            Beside::reserve_port(Kernel::open_connection().unwrap(), lo, SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0))
+                .unwrap();
         let mut room = [0; 100];
         assert_eq!(port.next_datagram(&mut room), None);
         let other = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
@@ -432,8 +441,8 @@ mod tests {
 
     #[test]
     fn a_port_that_somebody_has_is_not_taken() {
-        let lo = Kernel::open().unwrap().interface("lo").unwrap().index;
-        let take = |at| Beside::take(Kernel::open().unwrap(), lo, at);
+        let lo = Kernel::open_connection().unwrap().interface_by_name("lo").unwrap().index;
+        let take = |at| Beside::reserve_port(Kernel::open_connection().unwrap(), lo, at);
         let (_held, at) = take(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0)).unwrap();
         assert_ne!(at.port(), 0);
         assert!(take(at).unwrap_err().to_string().contains(&at.to_string()));

@@ -50,7 +50,7 @@ pub use af_xdp::{AfXdp, AfXdpPort, Mode, Options};
 pub use capture::{Packet, PacketRing};
 pub use direct::{DirectSocket, Place};
 pub use error::FramesError;
-pub use ethernet::{Arp, EthernetPort, Own, Seen, Subnet, parse};
+pub use ethernet::{Arp, EthernetPort, Own, Seen, Subnet, parse_frame};
 pub use io::{Arrival, Counters, FrameIo};
 pub use neighbours::Mac;
 pub use raw::RawIo;

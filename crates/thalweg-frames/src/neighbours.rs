@@ -77,7 +77,7 @@ impl Neighbours {
     }
 
     /// Returns the neighbour's address if it is known. From now on the neighbour is asked for whenever it is needed.
-    pub(crate) fn find(&mut self, host: Ipv4Addr, now: Duration) -> Option<Mac> {
+    pub(crate) fn find_mac_address(&mut self, host: Ipv4Addr, now: Duration) -> Option<Mac> {
         if let Some(neighbour) = self.table.get_mut(&host) {
             neighbour.needed = now;
             if neighbour.mac.is_none() {
@@ -96,7 +96,7 @@ impl Neighbours {
     }
 
     /// Enters an answer of a neighbour, or one in its name. Returns true if the neighbour was asked for.
-    pub(crate) fn heard(&mut self, host: Ipv4Addr, mac: Mac, now: Duration) -> bool {
+    pub(crate) fn record_answer(&mut self, host: Ipv4Addr, mac: Mac, now: Duration) -> bool {
         // A group address belongs to no host (IEEE 802.3, section 3.2.3).
         let Some(neighbour) = self.table.get_mut(&host).filter(|_| mac[0] & 1 == 0) else { return false };
         neighbour.mac = Some(mac);
@@ -105,7 +105,7 @@ impl Neighbours {
     }
 
     /// Calls `each` for every neighbour to ask for now; with its address if an answer only became old.
-    pub(crate) fn ask(&mut self, now: Duration, mut each: impl FnMut(Ipv4Addr, Option<Mac>)) {
+    pub(crate) fn for_each_due_query(&mut self, now: Duration, mut each: impl FnMut(Ipv4Addr, Option<Mac>)) {
         if now < self.idle_until {
             return;
         }
@@ -131,7 +131,7 @@ impl Neighbours {
     }
 
     /// Keeps a datagram until its neighbour answers, for a while. The datagram is lost if too many wait.
-    pub(crate) fn wait(
+    pub(crate) fn queue_datagram(
         &mut self,
         to: SocketAddrV4,
         hop: Ipv4Addr,
@@ -140,18 +140,18 @@ impl Neighbours {
         now: Duration,
     ) {
         if self.waiting.len() < MAX_WAITING_DATAGRAMS {
-            let piece = piece.map(Piece::keep);
+            let piece = piece.map(Piece::keep_arena);
             self.waiting.push_back(Waiting { to, hop, head: head.to_vec(), piece, since: now });
         }
     }
 
     /// True if datagrams wait.
-    pub(crate) fn anything_waits(&self) -> bool {
+    pub(crate) fn has_waiting_datagrams(&self) -> bool {
         !self.waiting.is_empty()
     }
 
     /// Returns the next datagram that need not wait any longer, with the address of its neighbour.
-    pub(crate) fn next_ready(&mut self) -> Option<(Waiting, Mac)> {
+    pub(crate) fn next_ready_datagram(&mut self) -> Option<(Waiting, Mac)> {
         let mut waiting = self.waiting.iter().enumerate();
         let (index, mac) = waiting.find_map(|(index, waiting)| Some((index, self.table.get(&waiting.hop)?.mac?)))?;
         self.waiting.remove(index).map(|waiting| (waiting, mac))
@@ -167,7 +167,7 @@ mod tests {
 
     fn asked(neighbours: &mut Neighbours, now: Duration) -> Vec<(Ipv4Addr, Option<Mac>)> {
         let mut asked = Vec::new();
-        neighbours.ask(now, |host, mac| asked.push((host, mac)));
+        neighbours.for_each_due_query(now, |host, mac| asked.push((host, mac)));
         asked
     }
 
@@ -182,47 +182,47 @@ mod tests {
     #[test]
     fn a_datagram_waits_for_the_answer() {
         let (mut neighbours, host) = somebody();
-        assert_eq!(neighbours.find(host, seconds(0.0)), None);
-        neighbours.wait(SocketAddrV4::new(host, 9), host, b"head", None, seconds(0.0));
+        assert_eq!(neighbours.find_mac_address(host, seconds(0.0)), None);
+        neighbours.queue_datagram(SocketAddrV4::new(host, 9), host, b"head", None, seconds(0.0));
         assert_eq!(asked(&mut neighbours, seconds(0.0)), [(host, None)]);
-        assert!(neighbours.next_ready().is_none());
-        assert!(neighbours.heard(host, MAC, seconds(0.1)));
-        let (waiting, mac) = neighbours.next_ready().unwrap();
+        assert!(neighbours.next_ready_datagram().is_none());
+        assert!(neighbours.record_answer(host, MAC, seconds(0.1)));
+        let (waiting, mac) = neighbours.next_ready_datagram().unwrap();
         assert_eq!((waiting.head.as_slice(), mac), (&b"head"[..], MAC));
-        assert!(!neighbours.anything_waits());
-        assert_eq!(neighbours.find(host, seconds(0.2)), Some(MAC));
+        assert!(!neighbours.has_waiting_datagrams());
+        assert_eq!(neighbours.find_mac_address(host, seconds(0.2)), Some(MAC));
     }
 
     #[test]
     fn a_silent_neighbour_is_asked_once_a_second_and_its_datagram_is_lost() {
         let (mut neighbours, host) = somebody();
-        neighbours.find(host, seconds(0.0));
-        neighbours.wait(SocketAddrV4::new(host, 9), host, b"", None, seconds(0.0));
+        neighbours.find_mac_address(host, seconds(0.0));
+        neighbours.queue_datagram(SocketAddrV4::new(host, 9), host, b"", None, seconds(0.0));
         let times = (0..100).filter(|tenth| !asked(&mut neighbours, seconds(f64::from(*tenth) / 10.0)).is_empty());
         assert_eq!(times.collect::<Vec<_>>(), [0, 10, 20, 30], "and not after its datagram was given up");
-        assert!(!neighbours.anything_waits());
+        assert!(!neighbours.has_waiting_datagrams());
     }
 
     #[test]
     fn an_old_answer_is_asked_for_again_where_it_is_needed_and_forgotten_where_none_comes() {
         let (mut neighbours, host) = somebody();
-        neighbours.find(host, seconds(0.0));
+        neighbours.find_mac_address(host, seconds(0.0));
         asked(&mut neighbours, seconds(0.0));
-        neighbours.heard(host, MAC, seconds(0.1));
+        neighbours.record_answer(host, MAC, seconds(0.1));
         assert_eq!(asked(&mut neighbours, seconds(31.0)), [], "it is not needed");
-        assert_eq!(neighbours.find(host, seconds(32.0)), Some(MAC));
+        assert_eq!(neighbours.find_mac_address(host, seconds(32.0)), Some(MAC));
         assert_eq!(asked(&mut neighbours, seconds(32.1)), [(host, Some(MAC))]);
         assert_eq!(asked(&mut neighbours, seconds(35.0)), []);
-        assert_eq!(neighbours.find(host, seconds(35.1)), None);
+        assert_eq!(neighbours.find_mac_address(host, seconds(35.1)), None);
         assert_eq!(asked(&mut neighbours, seconds(36.1)), [(host, None)]);
     }
 
     #[test]
     fn a_group_address_is_refused() {
         let (mut neighbours, host) = somebody();
-        neighbours.find(host, seconds(0.0));
-        assert!(!neighbours.heard(host, [0xff; 6], seconds(0.1)));
-        assert_eq!(neighbours.find(host, seconds(0.2)), None);
+        neighbours.find_mac_address(host, seconds(0.0));
+        assert!(!neighbours.record_answer(host, [0xff; 6], seconds(0.1)));
+        assert_eq!(neighbours.find_mac_address(host, seconds(0.2)), None);
     }
 
     proptest! {
@@ -233,13 +233,13 @@ mod tests {
         ) {
             let mut neighbours = Neighbours::new(Pace::ARP);
             for (host, mac) in answers {
-                prop_assert!(!neighbours.heard(Ipv4Addr::from(host), mac, seconds(0.0)));
+                prop_assert!(!neighbours.record_answer(Ipv4Addr::from(host), mac, seconds(0.0)));
             }
             prop_assert_eq!(neighbours.table.len(), 0);
             for host in 0..destinations {
                 let (host, now) = (Ipv4Addr::from(host), seconds(f64::from(host)));
-                neighbours.find(host, now);
-                neighbours.wait(SocketAddrV4::new(host, 9), host, b"", None, now);
+                neighbours.find_mac_address(host, now);
+                neighbours.queue_datagram(SocketAddrV4::new(host, 9), host, b"", None, now);
             }
             prop_assert!(neighbours.table.len() <= MAX_NEIGHBOURS && neighbours.waiting.len() <= MAX_WAITING_DATAGRAMS);
             if let Some(last) = destinations.checked_sub(1) {

@@ -32,7 +32,7 @@ const MAX_SENT_MESSAGES: usize = 32;
 const MAX_REFUSED_MESSAGES: u32 = 16;
 /// Maximum number of messages received in one call. Each may be a whole burst of a peer.
 const MAX_RECEIVED_MESSAGES: usize = 8;
-/// Maximum number of calls in one [`UdpPort::receive`] before others have their turn.
+/// Maximum number of calls in one [`UdpPort::receive_messages`] before others have their turn.
 const MAX_RECEIVE_CALLS: usize = 4;
 /// Room for one received message, in bytes.
 const RECEIVE_BUFFER_BYTES: usize = 64 << 10;
@@ -70,12 +70,12 @@ struct Datagram {
 }
 
 impl Datagram {
-    fn length(&self) -> usize {
-        self.head.1 + self.piece().map_or(0, Piece::len)
+    fn length_bytes(&self) -> usize {
+        self.head.1 + self.borrowed_piece().map_or(0, Piece::len)
     }
 
-    fn piece(&self) -> Option<Piece<'_>> {
-        self.piece.as_ref().map(KeptPiece::piece)
+    fn borrowed_piece(&self) -> Option<Piece<'_>> {
+        self.piece.as_ref().map(KeptPiece::borrowed_piece)
     }
 }
 
@@ -87,20 +87,20 @@ impl UdpPort {
     pub fn bind(at: SocketAddr) -> io::Result<Self> {
         let socket = Socket::new(Domain::for_address(at), Type::DGRAM.nonblocking().cloexec(), Some(Protocol::UDP))?;
         if at.is_ipv6() {
-            set(&socket, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_DO)?;
-            set(&socket, libc::IPPROTO_IPV6, libc::IPV6_RECVERR, 1)?;
+            set_socket_option(&socket, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_DO)?;
+            set_socket_option(&socket, libc::IPPROTO_IPV6, libc::IPV6_RECVERR, 1)?;
             // The socket can reach IPv4, too: by mapped addresses (RFC 4291, section 2.5.5.2).
-            set(&socket, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, 0)?;
+            set_socket_option(&socket, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, 0)?;
         }
-        set(&socket, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DO)?;
-        set(&socket, libc::IPPROTO_IP, libc::IP_RECVERR, 1)?;
-        set(&socket, libc::SOL_SOCKET, libc::SO_RXQ_OVFL, 1)?;
+        set_socket_option(&socket, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DO)?;
+        set_socket_option(&socket, libc::IPPROTO_IP, libc::IP_RECVERR, 1)?;
+        set_socket_option(&socket, libc::SOL_SOCKET, libc::SO_RXQ_OVFL, 1)?;
         // Joined or not, the received datagrams are the same.
-        if let Err(error) = set(&socket, libc::SOL_UDP, libc::UDP_GRO, 1) {
+        if let Err(error) = set_socket_option(&socket, libc::SOL_UDP, libc::UDP_GRO, 1) {
             tracing::info!("the kernel does not join datagrams: {error}");
         }
         socket.bind(&at.into())?;
-        join(&socket, at)?;
+        join_multicast_group(&socket, at)?;
         let local = socket.local_addr()?.as_socket().unwrap_or(at);
         Ok(Self {
             socket,
@@ -121,7 +121,7 @@ impl UdpPort {
     ///
     /// # Errors
     /// The system has no port left.
-    pub fn anywhere() -> io::Result<Self> {
+    pub fn bind_anywhere() -> io::Result<Self> {
         Self::bind((Ipv6Addr::UNSPECIFIED, 0).into()).or_else(|_| Self::bind((Ipv4Addr::UNSPECIFIED, 0).into()))
     }
 
@@ -141,7 +141,7 @@ impl UdpPort {
                 let (from, length) = datagram.head;
                 let head = &self.heads[from..from + length];
                 pieces.push(libc::iovec { iov_base: head.as_ptr().cast_mut().cast(), iov_len: length });
-                if let Some(piece) = datagram.piece() {
+                if let Some(piece) = datagram.borrowed_piece() {
                     pieces.push(libc::iovec { iov_base: piece.as_ptr().cast_mut().cast(), iov_len: piece.len() });
                 }
             }
@@ -152,15 +152,16 @@ impl UdpPort {
             let count =
                 begins.get(at + 1).filter(|_| at + 1 < ends.len()).copied().unwrap_or(pieces.len()) - begins[at];
             let header = &mut messages[at].msg_hdr;
-            let name = names[at].insert(self.mapped(self.burst[start].to).into());
+            let name = names[at].insert(self.mapped_address(self.burst[start].to).into());
             header.msg_name = name.as_ptr().cast_mut().cast();
             header.msg_namelen = name.len();
             header.msg_iov = pieces[begins[at]..].as_mut_ptr();
             header.msg_iovlen = count;
             if end - start > 1 {
                 #[expect(clippy::cast_possible_truncation, reason = "a datagram has less than 64 KiB")]
-                let segment = self.burst[start].length() as u16;
-                header.msg_controllen = control::put_u16(&mut rooms[at], libc::SOL_UDP, libc::UDP_SEGMENT, segment);
+                let segment = self.burst[start].length_bytes() as u16;
+                header.msg_controllen =
+                    control::write_u16_message(&mut rooms[at], libc::SOL_UDP, libc::UDP_SEGMENT, segment);
                 header.msg_control = rooms[at].0.as_mut_ptr().cast();
             }
             start = *end;
@@ -184,23 +185,23 @@ impl UdpPort {
 
     /// Returns the ends of messages and their number: each consists of datagrams of one length to one address, except
     /// that the last may be shorter.
-    fn messages(&self) -> ([usize; MAX_SENT_MESSAGES], usize) {
+    fn message_ends(&self) -> ([usize; MAX_SENT_MESSAGES], usize) {
         let (mut ends, mut count) = ([0; MAX_SENT_MESSAGES], 0);
         let mut start = self.gone;
         while start < self.burst.len() && count < MAX_SENT_MESSAGES {
             let first = &self.burst[start];
-            let (length, mut bytes, mut end) = (first.length(), first.length(), start + 1);
+            let (length, mut bytes, mut end) = (first.length_bytes(), first.length_bytes(), start + 1);
             while self.segments
                 && start >= self.singly
                 && end - start < MAX_SEGMENTS
                 && let Some(next) = self.burst.get(end)
                 && next.to == first.to
-                && next.length() <= length
-                && bytes + next.length() <= MAX_PAYLOAD_BYTES
+                && next.length_bytes() <= length
+                && bytes + next.length_bytes() <= MAX_PAYLOAD_BYTES
             {
-                bytes += next.length();
+                bytes += next.length_bytes();
                 end += 1;
-                if self.burst[end - 1].length() < length {
+                if self.burst[end - 1].length_bytes() < length {
                     break;
                 }
             }
@@ -212,17 +213,17 @@ impl UdpPort {
     }
 
     /// Returns an address in the form that this socket uses.
-    fn mapped(&self, to: SocketAddr) -> SocketAddr {
+    fn mapped_address(&self, to: SocketAddr) -> SocketAddr {
         match (self.local, to.ip()) {
             (SocketAddr::V6(_), IpAddr::V4(ip)) => (ip.to_ipv6_mapped(), to.port()).into(),
             _ => to,
         }
     }
 
-    fn forget(&mut self, count: usize) {
+    fn forget_sent(&mut self, count: usize) {
         for datagram in &self.burst[self.gone..self.gone + count] {
             self.counters.sent += 1;
-            self.counters.copied += datagram.piece().map_or(0, Piece::len) as u64;
+            self.counters.copied += datagram.borrowed_piece().map_or(0, Piece::len) as u64;
         }
         self.gone += count;
         if self.gone == self.burst.len() {
@@ -267,8 +268,8 @@ impl UdpPort {
         for (at, message) in messages.iter().take(received).enumerate() {
             let length = (message.msg_len as usize).min(RECEIVE_BUFFER_BYTES);
             let mut segment = length;
-            control::each(&controls[at], message.msg_hdr.msg_controllen, |level, kind, content| {
-                match (level, kind, control::number(content)) {
+            control::for_each_message(&controls[at], message.msg_hdr.msg_controllen, |level, kind, content| {
+                match (level, kind, control::read_number(content)) {
                     (libc::SOL_UDP, libc::UDP_GRO, Some(bytes)) => segment = bytes as usize,
                     (libc::SOL_SOCKET, libc::SO_RXQ_OVFL, Some(dropped)) => {
                         self.counters.dropped += u64::from(dropped.wrapping_sub(self.overflowed));
@@ -281,7 +282,7 @@ impl UdpPort {
             let from = unsafe {
                 SockAddr::new(std::mem::replace(&mut names[at], SockAddrStorage::zeroed()), message.msg_hdr.msg_namelen)
             };
-            let Some(from) = from.as_socket().map(canonical) else { continue };
+            let Some(from) = from.as_socket().map(canonical_address) else { continue };
             for datagram in
                 self.rooms[at * RECEIVE_BUFFER_BYTES..at * RECEIVE_BUFFER_BYTES + length].chunks(segment.max(1))
             {
@@ -293,7 +294,7 @@ impl UdpPort {
     }
 
     /// Takes the kernel's reports of datagrams that were not delivered. Returns the number of reports.
-    fn take_errors(&mut self, each: &mut dyn FnMut(SocketAddr, Arrival<'_>)) -> usize {
+    fn take_error_reports(&mut self, each: &mut dyn FnMut(SocketAddr, Arrival<'_>)) -> usize {
         let mut taken = 0;
         loop {
             let mut name = SockAddrStorage::zeroed();
@@ -316,13 +317,13 @@ impl UdpPort {
             // SAFETY: the kernel has written an address of `msg_namelen` bytes: the destination of the datagram
             // (ip(7)).
             let to = unsafe { SockAddr::new(name, header.msg_namelen) };
-            let Some(to) = to.as_socket().map(canonical) else { continue };
-            control::each(&control, header.msg_controllen, |level, kind, content| {
+            let Some(to) = to.as_socket().map(canonical_address) else { continue };
+            control::for_each_message(&control, header.msg_controllen, |level, kind, content| {
                 let is_report = matches!(
                     (level, kind),
                     (libc::IPPROTO_IP, libc::IP_RECVERR) | (libc::IPPROTO_IPV6, libc::IPV6_RECVERR)
                 );
-                match control::number(content).filter(|_| is_report).map(|errno| errno.cast_signed()) {
+                match control::read_number(content).filter(|_| is_report).map(|errno| errno.cast_signed()) {
                     Some(libc::ECONNREFUSED) => each(to, Arrival::Unreachable),
                     Some(libc::EMSGSIZE) => each(to, Arrival::TooLong),
                     // No route at the moment, or the like: such datagrams count as lost on the way.
@@ -334,35 +335,35 @@ impl UdpPort {
 }
 
 impl FrameIo for UdpPort {
-    fn local(&self) -> SocketAddr {
+    fn local_address(&self) -> SocketAddr {
         self.local
     }
 
-    fn longest(&mut self, to: SocketAddr) -> Result<usize, FramesError> {
+    fn max_datagram_bytes(&mut self, to: SocketAddr) -> Result<usize, FramesError> {
         let doing = format!("finding the way to {to}");
         // The MTU of a path can be read from a connected socket.
         let probe = Socket::new(Domain::for_address(to), Type::DGRAM.cloexec(), Some(Protocol::UDP))
-            .map_err(FramesError::io(&*doing))?;
-        probe.connect(&to.into()).map_err(FramesError::io(&*doing))?;
+            .map_err(FramesError::from_system_call(&*doing))?;
+        probe.connect(&to.into()).map_err(FramesError::from_system_call(&*doing))?;
         let (level, option, headers) = match to {
             SocketAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_MTU, HEADERS_V4),
             SocketAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_MTU, HEADERS_V6),
         };
-        let mtu = number(&probe, level, option).map_err(FramesError::io(&*doing))?;
+        let mtu = get_socket_option(&probe, level, option).map_err(FramesError::from_system_call(&*doing))?;
         Ok(usize::try_from(mtu).unwrap_or(0).saturating_sub(headers).min(MAX_PAYLOAD_BYTES))
     }
 
-    fn hold(&mut self, bytes: u64) -> u64 {
-        hold(&self.socket, bytes) / MEMORY_PER_BYTE
+    fn reserve_receive_bytes(&mut self, bytes: u64) -> u64 {
+        reserve_receive_buffer(&self.socket, bytes) / MEMORY_PER_BYTE
     }
 
-    fn has_room(&mut self) -> bool {
+    fn has_send_room(&mut self) -> bool {
         self.burst.len() < MAX_BURST_DATAGRAMS
     }
 
-    fn send(&mut self, to: SocketAddr, head: &[u8], piece: Option<Piece<'_>>) {
-        if self.has_room() {
-            let piece = piece.map(Piece::keep);
+    fn queue_datagram(&mut self, to: SocketAddr, head: &[u8], piece: Option<Piece<'_>>) {
+        if self.has_send_room() {
+            let piece = piece.map(Piece::keep_arena);
             self.burst.push(Datagram { to, head: (self.heads.len(), head.len()), piece });
             self.heads.extend_from_slice(head);
         }
@@ -370,21 +371,21 @@ impl FrameIo for UdpPort {
 
     /// Returns one copy in each direction: the kernel copies datagrams into its own memory, and out of it
     /// (`MSG_ZEROCOPY` does so too if a datagram stays on this host).
-    fn copies(&self) -> (u64, u64) {
+    fn copies_per_byte(&self) -> (u64, u64) {
         (1, 1)
     }
 
-    fn flush(&mut self) -> Result<bool, FramesError> {
+    fn flush_burst(&mut self) -> Result<bool, FramesError> {
         // The last error of this kind, and its position in the burst.
         let mut failed = None;
         while self.gone < self.burst.len() {
-            let (ends, count) = self.messages();
+            let (ends, count) = self.message_ends();
             match self.send_messages(&ends[..count]) {
                 Ok(sent) => {
                     if ends[0] - self.gone > 1 {
                         self.refused = 0;
                     }
-                    self.forget(sent);
+                    self.forget_sent(sent);
                 }
                 Err(error) => match error.raw_os_error() {
                     Some(libc::EAGAIN | libc::ENOBUFS) => return Ok(false),
@@ -405,15 +406,15 @@ impl FrameIo for UdpPort {
                     // An error of an earlier datagram, to any address: the error queue has the details, and nothing was
                     // sent. If it is reported again, it concerns this datagram, which is lost, as on the way.
                     Some(number) if failed != Some((number, self.gone)) => failed = Some((number, self.gone)),
-                    Some(_) => self.forget(ends[0] - self.gone),
-                    None => return Err(FramesError::io("sending datagrams")(error)),
+                    Some(_) => self.forget_sent(ends[0] - self.gone),
+                    None => return Err(FramesError::from_system_call("sending datagrams")(error)),
                 },
             }
         }
         Ok(true)
     }
 
-    fn receive(&mut self, each: &mut dyn FnMut(SocketAddr, Arrival<'_>)) -> Result<bool, FramesError> {
+    fn receive_datagrams(&mut self, each: &mut dyn FnMut(SocketAddr, Arrival<'_>)) -> Result<bool, FramesError> {
         for _ in 0..MAX_RECEIVE_CALLS {
             match self.receive_messages(each) {
                 Ok(MAX_RECEIVED_MESSAGES) => {}
@@ -421,29 +422,29 @@ impl FrameIo for UdpPort {
                 Ok(_) => return Ok(false),
                 Err(error) => match error.raw_os_error() {
                     // A socket with an error queue is readable if the queue has an entry, too.
-                    Some(libc::EAGAIN) => return Ok(self.take_errors(each) > 0),
+                    Some(libc::EAGAIN) => return Ok(self.take_error_reports(each) > 0),
                     Some(libc::EINTR) => {}
                     // An error of a datagram that was sent: the error queue has the details.
-                    Some(_) => drop(self.take_errors(each)),
-                    None => return Err(FramesError::io("receiving datagrams")(error)),
+                    Some(_) => drop(self.take_error_reports(each)),
+                    None => return Err(FramesError::from_system_call("receiving datagrams")(error)),
                 },
             }
         }
         Ok(true)
     }
 
-    fn fd(&self) -> Option<BorrowedFd<'_>> {
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         Some(self.socket.as_fd())
     }
 
-    fn counters(&self) -> Counters {
+    fn port_counters(&self) -> Counters {
         self.counters
     }
 }
 
 /// Joins a multicast group (RFC 1112) if the address is one: on the interface that its scope names (`[ff02::1%eth1]`),
 /// or on each that this host has.
-pub(crate) fn join(socket: &Socket, at: SocketAddr) -> io::Result<()> {
+pub(crate) fn join_multicast_group(socket: &Socket, at: SocketAddr) -> io::Result<()> {
     if !at.ip().is_multicast() {
         return Ok(());
     }
@@ -471,7 +472,7 @@ pub(crate) fn join(socket: &Socket, at: SocketAddr) -> io::Result<()> {
 }
 
 /// Requests a receive buffer for `bytes` of datagrams, and returns the memory that the kernel provides, in bytes.
-pub(crate) fn hold(socket: &Socket, bytes: u64) -> u64 {
+pub(crate) fn reserve_receive_buffer(socket: &Socket, bytes: u64) -> u64 {
     use rustix::net::sockopt::set_socket_recv_buffer_size_force;
     let wanted = usize::try_from(bytes.saturating_mul(MEMORY_PER_BYTE)).unwrap_or(usize::MAX).min(MAX_BUFFER_BYTES);
     // The kernel doubles the requested size. Without CAP_NET_ADMIN it provides no more than `net.core.rmem_max`.
@@ -484,7 +485,7 @@ pub(crate) fn hold(socket: &Socket, bytes: u64) -> u64 {
 }
 
 /// Returns an IPv4 address that came over IPv6 as an IPv4 address.
-pub(crate) fn canonical(from: SocketAddr) -> SocketAddr {
+pub(crate) fn canonical_address(from: SocketAddr) -> SocketAddr {
     match from.ip().to_canonical() {
         ip @ IpAddr::V4(_) => (ip, from.port()).into(),
         IpAddr::V6(_) => from,
@@ -494,7 +495,7 @@ pub(crate) fn canonical(from: SocketAddr) -> SocketAddr {
 /// Maximum size of a buffer, in bytes: a number that the kernel doubles.
 const MAX_BUFFER_BYTES: usize = i32::MAX as usize;
 
-pub(crate) fn set(socket: &Socket, level: i32, option: i32, value: i32) -> io::Result<()> {
+pub(crate) fn set_socket_option(socket: &Socket, level: i32, option: i32, value: i32) -> io::Result<()> {
     // SAFETY: the value lives until the call is over, and its length is passed with it.
     let result = unsafe {
         libc::setsockopt(
@@ -508,7 +509,7 @@ pub(crate) fn set(socket: &Socket, level: i32, option: i32, value: i32) -> io::R
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-fn number(socket: &Socket, level: i32, option: i32) -> io::Result<i32> {
+fn get_socket_option(socket: &Socket, level: i32, option: i32) -> io::Result<i32> {
     let (mut value, mut length) = (0i32, size_of::<i32>() as libc::socklen_t);
     // SAFETY: the kernel writes at most the `length` bytes that are passed with the call.
     let result = unsafe {
@@ -523,7 +524,7 @@ mod tests {
 
     #[test]
     fn segments_that_are_too_long_do_not_end_segmentation() {
-        if let Err(error) = thalweg_sys::netns::separate() {
+        if let Err(error) = thalweg_sys::netns::enter_private_network() {
             return thalweg_testing::skip::skipped(error.to_string());
         }
         let done = std::process::Command::new("ip").args(["link", "set", "lo", "mtu", "1500"]).status().unwrap();
@@ -531,10 +532,11 @@ mod tests {
         let bind = || UdpPort::bind((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
         let (mut port, sink) = (bind(), bind());
         let mut send = |bytes: usize| {
-            (0..2).for_each(|_| port.send(sink.local(), &vec![0; bytes], None));
-            assert!(port.flush().unwrap());
+            (0..2).for_each(|_| port.queue_datagram(sink.local_address(), &vec![0; bytes], None));
+            assert!(port.flush_burst().unwrap());
             let mut too_long = 0;
-            port.receive(&mut |_, arrival| too_long += u32::from(matches!(arrival, Arrival::TooLong))).unwrap();
+            port.receive_datagrams(&mut |_, arrival| too_long += u32::from(matches!(arrival, Arrival::TooLong)))
+                .unwrap();
             (too_long > 0, port.segments, port.refused < 2)
         };
         assert_eq!(send(3000), (true, true, true));

@@ -12,7 +12,7 @@ use std::ops::Range;
 use std::time::Duration;
 use thalweg_device::{
     Absence, Acquired, Buffer, CounterRules, DeviceClock, Filled, Frame, FrameCounter, FrameNumber, Reassembly, Trust,
-    gaps_text,
+    describe_gaps,
 };
 use thalweg_wire::{PayloadType, Status, TaiNanos};
 
@@ -127,7 +127,7 @@ pub struct Assembler {
     latest: Option<Duration>,
     /// The camera's absence, while it is away.
     absent: Option<Absence>,
-    /// Time of the first [`look`](Self::look) since the stream was opened.
+    /// Time of the first [`request_missing_packets`](Self::request_missing_packets) since the stream was opened.
     opened: Option<Duration>,
     /// True if the camera was away before its first packet.
     was_silent: bool,
@@ -154,7 +154,7 @@ impl Assembler {
         Self {
             size,
             patience,
-            piece: piece(&stream, false),
+            piece: payload_capacity_bytes(&stream, false),
             stream,
             learned: false,
             wide: false,
@@ -177,18 +177,18 @@ impl Assembler {
     }
 
     /// Takes a buffer for a frame.
-    pub fn post(&mut self, buffer: Buffer) {
+    pub fn post_buffer(&mut self, buffer: Buffer) {
         self.free.push(buffer);
     }
 
     /// Begins a stream, for the first time or again. Blocks that are not whole by now are given up.
-    pub fn begin(&mut self, stream: Stream) {
+    pub fn begin_stream(&mut self, stream: Stream) {
         for (_, block) in self.blocks.frames_mut() {
             block.given_up |= !block.is_whole();
         }
         self.counts.streams += 1;
-        self.piece = piece(&stream, self.wide);
-        self.counter.set_rate(stream.rate);
+        self.piece = payload_capacity_bytes(&stream, self.wide);
+        self.counter.set_frame_rate(stream.rate);
         self.stream = stream;
         self.learned = false;
         self.begun = false;
@@ -203,9 +203,9 @@ impl Assembler {
         (self.stream.clock, self.stream.status) = (clock, status);
     }
 
-    /// Confirms the numbers from `first` on: see [`FrameCounter::numbers_agree`].
+    /// Confirms the numbers from `first` on: see [`FrameCounter::confirm_numbers`].
     pub fn numbers_agree(&mut self, first: u64) {
-        self.counter.numbers_agree(first);
+        self.counter.confirm_numbers(first);
     }
 
     /// Returns true if a new packet would find a place, or a packet is waited for.
@@ -214,17 +214,17 @@ impl Assembler {
     }
 
     /// Returns true if the stream's packets have the long header.
-    pub fn is_wide(&self) -> bool {
+    pub fn has_wide_header(&self) -> bool {
         self.wide
     }
 
     /// Returns the length of a payload packet's payload, in bytes.
-    pub fn piece(&self) -> usize {
+    pub fn piece_bytes(&self) -> usize {
         self.piece
     }
 
     /// Lays out where the next packets belong, `most` at most.
-    pub(crate) fn plan(&mut self, most: usize, plan: &mut Plan) {
+    pub(crate) fn plan_next_packets(&mut self, most: usize, plan: &mut Plan) {
         plan.piece = self.piece;
         plan.spots.clear();
         let last = self.stream.frame.unwrap_or(self.size).min(self.size).div_ceil(self.piece);
@@ -239,13 +239,13 @@ impl Assembler {
             && let Some(buffer) = block.buffer.take()
         {
             plan.buffers.push(Planned { buffer, number: Some(*number) });
-            let first = if block.ticks.is_none() && block.count() == 0 { 0 } else { block.next_packet() };
-            plan.lay(first, last, most);
+            let first = if block.ticks.is_none() && block.packet_count() == 0 { 0 } else { block.next_packet() };
+            plan.lay_out_packets(first, last, most);
         }
         while plan.spots.len() < most {
             let Some(buffer) = self.free.pop() else { break };
             plan.buffers.push(Planned { buffer, number: None });
-            plan.lay(0, last, most);
+            plan.lay_out_packets(0, last, most);
         }
         // No buffer is left: further packets are received all the same, since they may be ones that are waited for.
         plan.spots.resize(most, Spot::Aside);
@@ -253,32 +253,38 @@ impl Assembler {
 
     /// Returns the number of a packet's block if the packet is waited for; else counts it and returns `None`. A new
     /// block gets the plan's next buffer.
-    pub(crate) fn admit(&mut self, header: &Header, length: usize, plan: &mut Plan, now: Duration) -> Option<u64> {
-        let body = length.checked_sub(Header::len(header.wide))?;
+    pub(crate) fn admit_packet(
+        &mut self,
+        header: &Header,
+        length: usize,
+        plan: &mut Plan,
+        now: Duration,
+    ) -> Option<u64> {
+        let body = length.checked_sub(Header::header_bytes(header.wide))?;
         self.counts.packets += 1;
         let without = header.status.is_error() && header.status != PacketStatus::OVERRUN;
         self.counts.unavailable += u64::from(without);
         if header.kind == Kind::Trailer {
             self.trailer_due = None;
         }
-        let number = self.locate(header, now)?;
+        let number = self.find_frame_number(header, now)?;
         if number >= self.front {
             self.trailer_due = None;
-            self.reach(number, now);
+            self.extend_front(number, now);
         }
-        let block = self.block(number, header.block, now);
+        let block = self.get_or_begin_block(number, header.block, now);
         if block.is_over() {
             self.counts.late += u64::from(header.kind != Kind::Trailer);
             return None;
         }
         if without {
             if header.status.is_gone() {
-                block.lose();
+                block.count_unavailable();
             }
             return None;
         }
-        self.learn(header, body);
-        if self.blocks.get_mut(number).is_some_and(|block| block.buffer.is_none()) && !plan.has(number) {
+        self.learn_piece_length(header, body);
+        if self.blocks.get_mut(number).is_some_and(|block| block.buffer.is_none()) && !plan.has_buffer_for(number) {
             match plan.buffers.iter_mut().find(|planned| planned.number.is_none()) {
                 Some(planned) => planned.number = Some(number),
                 None => match self.free.pop() {
@@ -294,7 +300,7 @@ impl Assembler {
     }
 
     /// Gives back the buffers of a plan whose packets have all been admitted: to their blocks, or to the free ones.
-    pub(crate) fn settle(&mut self, plan: &mut Plan) {
+    pub(crate) fn return_buffers(&mut self, plan: &mut Plan) {
         // In reverse, so that the buffer taken last is on top again.
         for Planned { buffer, number } in plan.buffers.drain(..).rev() {
             let owner = number.and_then(|number| self.blocks.get_mut(number)).filter(|block| block.buffer.is_none());
@@ -306,7 +312,7 @@ impl Assembler {
     }
 
     /// Stores the content of an admitted packet.
-    pub(crate) fn take(&mut self, arrived: &Arrived, aside: &[u8], now: Duration, date: TaiNanos) {
+    pub(crate) fn store_packet(&mut self, arrived: &Arrived, aside: &[u8], now: Duration, date: TaiNanos) {
         let Arrived { header, number, body, length } = arrived;
         if header.kind == Kind::Trailer || self.trailer_due.is_some_and(|due| *number > due) {
             self.trailer_due = None;
@@ -324,9 +330,9 @@ impl Assembler {
             Body::Aside(range) => &aside[range.clone()],
         };
         let taken = match header.kind {
-            Kind::Leader => take_leader(block, bytes, size, &mut self.refused_kind),
-            Kind::Trailer => take_trailer(block, header.packet, bytes, size),
-            Kind::Payload => take_payload(block, header.packet, body, bytes, *length, size),
+            Kind::Leader => store_leader(block, bytes, size, &mut self.refused_kind),
+            Kind::Trailer => store_trailer(block, header.packet, bytes, size),
+            Kind::Payload => store_payload(block, header.packet, body, bytes, *length, size),
             Kind::Other(_) => {
                 block.refused = true;
                 Err(PacketError::Unknown)
@@ -344,7 +350,7 @@ impl Assembler {
                     && self.stream.clock.offset.is_none()
                     && let Some(ticks) = block.ticks
                 {
-                    self.stream.clock.set(ticks, date);
+                    self.stream.clock.set_offset(ticks, date);
                 }
             }
             Err(PacketError::Duplicate) => self.counts.duplicate += 1,
@@ -355,32 +361,32 @@ impl Assembler {
     }
 
     /// Counts a packet of another sender.
-    pub(crate) fn stranger(&mut self) {
+    pub(crate) fn count_stranger(&mut self) {
         self.counts.stranger += 1;
     }
 
     /// Counts a datagram that is no packet.
-    pub(crate) fn malformed(&mut self) {
+    pub(crate) fn count_malformed(&mut self) {
         self.counts.malformed += 1;
     }
 
     /// Returns the frame number of a packet's block; `None` if the number is not credible.
-    fn locate(&mut self, header: &Header, now: Duration) -> Option<u64> {
+    fn find_frame_number(&mut self, header: &Header, now: Duration) -> Option<u64> {
         // A packet of unknown kind determines no numbers: neither the first one nor a restart.
         let is_known = !matches!(header.kind, Kind::Other(_));
         if !self.begun && is_known {
-            return self.first(header, now);
+            return self.first_frame_number(header, now);
         }
         if header.wide != self.wide || !self.counter.has_begun() {
             self.counts.stray += 1;
             return None;
         }
-        let (restarts, next) = (self.counter.restarts(), self.blocks.next_number());
+        let (restarts, next) = (self.counter.restart_count(), self.blocks.next_number());
         let number = match is_known {
-            true => self.counter.came(header.block, next, now),
-            false => self.counter.expects(header.block, next).map_or(FrameNumber::Stray, FrameNumber::At),
+            true => self.counter.accept_count(header.block, next, now),
+            false => self.counter.expected_number(header.block, next).map_or(FrameNumber::Stray, FrameNumber::At),
         };
-        if self.counter.restarts() > restarts {
+        if self.counter.restart_count() > restarts {
             self.counts.restarts += 1;
             tracing::warn!(block = header.block, "the camera counts anew: what was lost meanwhile is not known");
         }
@@ -400,7 +406,7 @@ impl Assembler {
     /// Returns true if a stream begins with this block, rather than with earlier ones that were lost: it is among the
     /// first, which are counted, or the camera cannot have reached it since its start. False if the camera was away
     /// before its first packet: how many blocks it sent before it restarted is unknown.
-    fn may_begin_with(&self, block: u64, now: Duration) -> bool {
+    fn may_be_first_block(&self, block: u64, now: Duration) -> bool {
         let since = self.opened.map_or(Duration::ZERO, |opened| now.saturating_sub(opened));
         let most = self.stream.rate.unwrap_or(MAX_FRAME_RATE_HZ) * since.as_secs_f64() * 1.1;
         let may = !self.was_silent && (block <= MAX_FIRST_BLOCK || block as f64 > MAX_FIRST_BLOCK as f64 + most);
@@ -411,7 +417,7 @@ impl Assembler {
     }
 
     /// Returns the frame number of the first block of a stream.
-    fn first(&mut self, header: &Header, now: Duration) -> Option<u64> {
+    fn first_frame_number(&mut self, header: &Header, now: Duration) -> Option<u64> {
         if header.kind == Kind::Payload && header.block == 0 && !header.wide {
             // A test packet has no block.
             self.counts.stray += 1;
@@ -420,21 +426,21 @@ impl Assembler {
         let early = if (1..=MAX_FIRST_BLOCK).contains(&header.block) { header.block - 1 } else { 0 };
         let absent = self.absent.take().or(self.before.map(|since| Absence { since, next: self.front }));
         let front = absent.map_or(self.front, |absent| absent.next);
-        let due = absent.map_or(front, |absent| absent.due(self.stream.rate, now));
+        let due = absent.map_or(front, |absent| absent.expected_number(self.stream.rate, now));
         let is_certain = match absent {
             Some(absent) => absent.is_certain(self.stream.rate, now),
-            None => self.may_begin_with(header.block, now),
+            None => self.may_be_first_block(header.block, now),
         };
         self.counts.lost_while_away += due.saturating_sub(self.front);
         self.wide = header.wide;
         if !self.learned {
-            self.piece = piece(&self.stream, self.wide);
+            self.piece = payload_capacity_bytes(&self.stream, self.wide);
         }
         let number = front.saturating_add(early).max(due).max(self.front);
         // Block numbers of 16 bits begin at 1 and go from 65535 to 1: 0 is no block (GigE Vision 2.x, section 11.2).
         let (bits, lowest) = if header.wide { (64, 0) } else { (16, 1) };
-        self.counter.set_width(bits, lowest);
-        self.counter.begin(header.block, number, is_certain, now);
+        self.counter.set_counter_width(bits, lowest);
+        self.counter.begin_at_count(header.block, number, is_certain, now);
         self.begun = true;
         if due > front.saturating_add(early) {
             // The frames before it are not available any more.
@@ -445,40 +451,40 @@ impl Assembler {
 
     /// Marks the camera as away with no packets coming: the frames that it would have sent by now, by its rate, are
     /// lost.
-    pub fn away(&mut self, now: Duration) {
+    pub fn note_absence(&mut self, now: Duration) {
         let Some(latest) = self.latest else {
             self.was_silent = true;
             return;
         };
         let absent = *self.absent.get_or_insert(Absence { since: latest, next: self.front });
-        let until = absent.due(self.stream.rate, now);
+        let until = absent.expected_number(self.stream.rate, now);
         self.counts.lost_while_away += until.saturating_sub(self.front);
         self.front = self.front.max(until);
         self.lost_until = self.front;
     }
 
     /// Extends the range up to a block with the highest number so far: the blocks between may still come.
-    fn reach(&mut self, number: u64, now: Duration) {
+    fn extend_front(&mut self, number: u64, now: Duration) {
         let from = std::mem::replace(&mut self.front, number.saturating_add(1));
         if number - from > MAX_UNSEEN_BLOCKS {
             return;
         }
         for missing in from..number {
-            if let Some(id) = self.counter.count_of(missing) {
-                self.block(missing, id, now);
+            if let Some(id) = self.counter.count_of_number(missing) {
+                self.get_or_begin_block(missing, id, now);
             }
         }
     }
 
     /// Returns the block with this frame number, which begins if it has not.
-    fn block(&mut self, number: u64, id: u64, now: Duration) -> &mut Block {
+    fn get_or_begin_block(&mut self, number: u64, id: u64, now: Duration) -> &mut Block {
         let (guess, piece) = (self.stream.frame, self.piece);
         self.blocks.get_or_begin(number, || Block::new(id, piece, guess, now))
     }
 
     /// Learns the camera's packet length: a camera may send fewer bytes in a packet than it was allowed to, but always
     /// equally many.
-    fn learn(&mut self, header: &Header, body: usize) {
+    fn learn_piece_length(&mut self, header: &Header, body: usize) {
         if self.learned || header.kind != Kind::Payload || header.packet == 0 || body == 0 {
             return;
         }
@@ -490,7 +496,7 @@ impl Assembler {
             tracing::info!(bytes = body, "the camera's packets have fewer bytes of payload than {}", self.piece);
             self.learned = true;
             self.piece = body;
-            for (_, block) in self.blocks.frames_mut().filter(|(_, block)| block.count() == 0) {
+            for (_, block) in self.blocks.frames_mut().filter(|(_, block)| block.packet_count() == 0) {
                 block.piece = body;
             }
         }
@@ -498,13 +504,13 @@ impl Assembler {
 
     /// Gives up packets that cannot come any more, and requests those that can. `empty`: time until which all packets
     /// that came have been received.
-    pub fn look(&mut self, now: Duration, empty: Duration) {
+    pub fn request_missing_packets(&mut self, now: Duration, empty: Duration) {
         self.opened.get_or_insert(now);
         let Self { blocks, requests, stream, patience, wide, counts, .. } = self;
         let count = blocks.frames().len();
         for (at, (_, block)) in blocks.frames_mut().enumerate() {
             let (id, is_overtaken) = (block.id, at + 1 < count);
-            block.look(is_overtaken, stream.resends, *patience, (now, empty), |first, last| {
+            block.request_missing(is_overtaken, stream.resends, *patience, (now, empty), |first, last| {
                 counts.requests += 1;
                 counts.requested += u64::from(last - first) + 1;
                 requests.push_back(Request { block: id, wide: *wide, first, last });
@@ -528,16 +534,16 @@ impl Assembler {
         }
         oldest.filter(|(_, block)| block.is_over())?;
         let (number, block) = self.blocks.take_oldest()?;
-        Some(self.hand_on(number, block))
+        Some(self.finish_block(number, block))
     }
 
     /// Returns a block as a frame, whole or with gaps; or as a loss.
-    fn hand_on(&mut self, number: u64, block: Block) -> Acquired {
+    fn finish_block(&mut self, number: u64, block: Block) -> Acquired {
         let whole = block.is_whole();
         let Block { ticks, overrun, id, piece, copied, .. } = block;
-        let count = block.count();
-        let length = block.length().or(block.guess).filter(|length| *length <= self.size);
-        let gaps = length.filter(|_| !whole).map(|length| block.missing(length)).unwrap_or_default();
+        let count = block.packet_count();
+        let length = block.frame_length_bytes().or(block.guess).filter(|length| *length <= self.size);
+        let gaps = length.filter(|_| !whole).map(|length| block.missing_byte_ranges(length)).unwrap_or_default();
         let some = whole || count > 0 && !block.refused;
         let (buffer, len) = match (block.buffer, length) {
             (Some(buffer), Some(len)) if some => (buffer, len),
@@ -560,25 +566,25 @@ impl Assembler {
                 frame = number,
                 block = id,
                 "incomplete: {} did not come, and are zeros",
-                gaps_text(&gaps, len)
+                describe_gaps(&gaps, len)
             );
         }
         if overrun {
             self.counts.overruns += 1;
             status |= Status::TRUNCATED;
         }
-        let timestamp = ticks.and_then(|ticks| self.stream.clock.at(ticks));
+        let timestamp = ticks.and_then(|ticks| self.stream.clock.time_of_ticks(ticks));
         let filled = Filled { payload_type: self.stream.payload, status, window: 0, timestamp };
         let frame = Frame { buffer, number, len, filled, crc: None, copied };
         Acquired::Frame(self.blocks.hand_on(frame, &gaps))
     }
 
     /// Returns the time of the next necessary look if no packet comes.
-    pub fn next_time(&self, empty: Duration) -> Option<Duration> {
+    pub fn next_deadline(&self, empty: Duration) -> Option<Duration> {
         if self.blocks.oldest().is_some_and(|(number, first)| number > self.blocks.next_number() || first.is_over()) {
             return Some(Duration::ZERO);
         }
-        self.blocks.frames().filter_map(|(_, block)| block.next_time(self.patience, empty)).min()
+        self.blocks.frames().filter_map(|(_, block)| block.next_deadline(self.patience, empty)).min()
     }
 
     /// Returns the counters.
@@ -590,7 +596,7 @@ impl Assembler {
 impl Plan {
     /// Lays out places in the last buffer for the packets of one block from `first` on: its leader, payload up to
     /// `last`, its trailer.
-    fn lay(&mut self, first: u32, last: u32, most: usize) {
+    fn lay_out_packets(&mut self, first: u32, last: u32, most: usize) {
         let planned = self.buffers.len() - 1;
         for packet in first..=last.saturating_add(1) {
             if self.spots.len() == most {
@@ -601,13 +607,20 @@ impl Plan {
         }
     }
 
-    fn has(&self, number: u64) -> bool {
+    fn has_buffer_for(&self, number: u64) -> bool {
         self.buffers.iter().any(|planned| planned.number == Some(number))
     }
 
     /// Returns true if the payload of a packet was received in its place: `body` bytes, of `piece` in a full payload
     /// packet.
-    pub(crate) fn is_in_place(&self, spot: Spot, number: u64, header: &Header, body: usize, piece: usize) -> bool {
+    pub(crate) fn is_received_in_place(
+        &self,
+        spot: Spot,
+        number: u64,
+        header: &Header,
+        body: usize,
+        piece: usize,
+    ) -> bool {
         let Spot::Slot { planned, packet } = spot else { return false };
         header.kind == Kind::Payload
             && packet == header.packet
@@ -625,17 +638,17 @@ enum PacketError {
     Unknown,
 }
 
-fn take_leader(block: &mut Block, bytes: &[u8], size: usize, refused: &mut Option<u16>) -> Result<bool, PacketError> {
+fn store_leader(block: &mut Block, bytes: &[u8], size: usize, refused: &mut Option<u16>) -> Result<bool, PacketError> {
     if block.ticks.is_some() {
         return Err(PacketError::Duplicate);
     }
-    let leader = Leader::read(bytes).ok_or(PacketError::Malformed)?;
+    let leader = Leader::parse_leader_body(bytes).ok_or(PacketError::Malformed)?;
     if !leader.known {
         block.refused = true;
         if refused.replace(leader.kind) != Some(leader.kind) {
             tracing::warn!(
                 "the camera sends {}, which cannot be taken: have it send single images (its features name the mode)",
-                gvsp::kind_name(leader.kind)
+                gvsp::frame_kind_name(leader.kind)
             );
         }
         return Err(PacketError::Unknown);
@@ -650,12 +663,12 @@ fn take_leader(block: &mut Block, bytes: &[u8], size: usize, refused: &mut Optio
             return Err(PacketError::Oversize);
         }
     }
-    block.begin(leader.ticks);
+    block.add_leader(leader.ticks);
     block.row = leader.row;
     Ok(false)
 }
 
-fn take_trailer(block: &mut Block, packet: u32, bytes: &[u8], size: usize) -> Result<bool, PacketError> {
+fn store_trailer(block: &mut Block, packet: u32, bytes: &[u8], size: usize) -> Result<bool, PacketError> {
     if block.ended {
         return Err(PacketError::Duplicate);
     }
@@ -664,15 +677,15 @@ fn take_trailer(block: &mut Block, packet: u32, bytes: &[u8], size: usize) -> Re
         return Err(PacketError::Malformed);
     }
     // Fewer rows than were announced, if a line camera stopped.
-    if let (Some(rows), Some(length), true) = (gvsp::height(bytes), block.bytes, block.row > 0) {
+    if let (Some(rows), Some(length), true) = (gvsp::trailer_height(bytes), block.bytes, block.row > 0) {
         let fewer = block.row.checked_mul(rows.into()).and_then(|fewer| usize::try_from(fewer).ok());
         block.bytes = Some(fewer.map_or(length, |fewer| if rows > 0 { fewer.min(length) } else { length }));
     }
-    block.end(last);
+    block.add_trailer(last);
     Ok(false)
 }
 
-fn take_payload(
+fn store_payload(
     block: &mut Block,
     packet: u32,
     body: &Body,
@@ -687,7 +700,7 @@ fn take_payload(
     if length == 0 || begin >= limit || length > piece {
         return Err(PacketError::Malformed);
     }
-    if block.has(packet) {
+    if block.has_packet(packet) {
         return Err(PacketError::Duplicate);
     }
     // Bytes after the frame's end are padding.
@@ -699,17 +712,17 @@ fn take_payload(
     let Some(buffer) = &mut block.buffer else { return Err(PacketError::Malformed) };
     let copied = matches!(body, Body::Aside(_));
     if copied {
-        let place = buffer.payload().get_mut(begin..end).ok_or(PacketError::Oversize)?;
+        let place = buffer.payload_mut().get_mut(begin..end).ok_or(PacketError::Oversize)?;
         place.copy_from_slice(bytes.get(..end - begin).ok_or(PacketError::Malformed)?);
         block.copied += end - begin;
     }
-    block.add(packet, end, shorter);
+    block.add_payload_packet(packet, end, shorter);
     Ok(copied)
 }
 
 /// Returns the number of payload bytes that a packet has room for.
-fn piece(stream: &Stream, wide: bool) -> usize {
-    stream.packet.saturating_sub(gvsp::IP_UDP_HEADER_BYTES + Header::len(wide)).max(1)
+fn payload_capacity_bytes(stream: &Stream, wide: bool) -> usize {
+    stream.packet.saturating_sub(gvsp::IP_UDP_HEADER_BYTES + Header::header_bytes(wide)).max(1)
 }
 
 /// Counters of packets and frames.
@@ -765,7 +778,7 @@ pub struct Counts {
 
 impl Counts {
     /// Returns the counters with their names.
-    pub fn list(&self) -> [(&'static str, u64); 23] {
+    pub fn named_counts(&self) -> [(&'static str, u64); 23] {
         [
             ("packets", self.packets),
             ("frames", self.frames),

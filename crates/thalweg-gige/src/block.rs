@@ -68,7 +68,7 @@ impl Block {
     }
 
     /// Returns the number of the last payload packet, if it is known or can be guessed.
-    fn last(&self) -> Option<u32> {
+    fn last_packet(&self) -> Option<u32> {
         match (self.bytes, self.last) {
             (None, Some(last)) => Some(last),
             (bytes, _) => u32::try_from(bytes.or(self.guess)?.div_ceil(self.piece)).ok(),
@@ -81,24 +81,24 @@ impl Block {
     }
 
     /// Returns true if a payload packet is there.
-    pub(crate) fn has(&self, packet: u32) -> bool {
-        self.received.contains(&span(packet))
+    pub(crate) fn has_packet(&self, packet: u32) -> bool {
+        self.received.contains(&packet_range(packet))
     }
 
     /// Returns the number of payload packets that are there.
-    pub(crate) fn count(&self) -> u32 {
+    pub(crate) fn packet_count(&self) -> u32 {
         self.count
     }
 
     /// Records the leader, which states the time at which the frame began.
-    pub(crate) fn begin(&mut self, ticks: u64) {
+    pub(crate) fn add_leader(&mut self, ticks: u64) {
         self.ticks = Some(ticks);
-        self.received.insert(span(0));
+        self.received.insert(packet_range(0));
     }
 
     /// Records a payload packet, which ends at this byte.
-    pub(crate) fn add(&mut self, packet: u32, end: usize, shorter: bool) {
-        self.received.insert(span(packet));
+    pub(crate) fn add_payload_packet(&mut self, packet: u32, end: usize, shorter: bool) {
+        self.received.insert(packet_range(packet));
         self.count += 1;
         self.reach = self.reach.max(packet);
         if shorter {
@@ -107,31 +107,31 @@ impl Block {
     }
 
     /// Records the trailer, which gives the number of the last payload packet.
-    pub(crate) fn end(&mut self, last: u32) {
+    pub(crate) fn add_trailer(&mut self, last: u32) {
         self.ended = true;
         self.last = Some(last);
         self.reach = self.reach.max(last);
     }
 
     /// Records that the camera does not have a packet any more.
-    pub(crate) fn lose(&mut self) {
+    pub(crate) fn count_unavailable(&mut self) {
         self.gone += 1;
     }
 
     /// Returns the length of the frame in bytes, if all packets that determine it are there.
-    pub(crate) fn length(&self) -> Option<usize> {
+    pub(crate) fn frame_length_bytes(&self) -> Option<usize> {
         match (self.bytes, self.last) {
             (Some(bytes), _) => Some(bytes),
             (None, Some(0)) => Some(0),
             (None, last) => {
-                last.filter(|last| self.has(*last)).map(|last| self.end.unwrap_or(last as usize * self.piece))
+                last.filter(|last| self.has_packet(*last)).map(|last| self.end.unwrap_or(last as usize * self.piece))
             }
         }
     }
 
     /// Returns true if all of the payload is there, and its length is known.
     pub(crate) fn is_full(&self) -> bool {
-        self.length().is_some_and(|bytes| self.count as usize == bytes.div_ceil(self.piece))
+        self.frame_length_bytes().is_some_and(|bytes| self.count as usize == bytes.div_ceil(self.piece))
     }
 
     /// Returns true if nothing is missing.
@@ -146,27 +146,27 @@ impl Block {
 
     /// Returns the gaps from packet `from` to packet `to`, inclusive, [`MAX_GAPS`] at most: first and last packet of
     /// each.
-    fn gaps(&self, from: u32, to: u32) -> Vec<(u32, u32)> {
-        let last = self.last().unwrap_or(self.reach);
+    fn packet_gaps(&self, from: u32, to: u32) -> Vec<(u32, u32)> {
+        let last = self.last_packet().unwrap_or(self.reach);
         // The trailer counts as missing only if it alone determines the length of the frame.
         let needs_trailer = self.bytes.is_none() && !self.ended;
         let end = last.saturating_add(needs_trailer.into()).min(to);
-        let gaps = self.received.gaps(u64::from(end) + 1).filter(|gap| gap.end > from.into());
+        let gaps = self.received.missing_ranges(u64::from(end) + 1).filter(|gap| gap.end > from.into());
         #[expect(clippy::cast_possible_truncation, reason = "packet numbers have 32 bits")]
         gaps.take(MAX_GAPS).map(|gap| (from.max(gap.start as u32), (gap.end - 1) as u32)).collect()
     }
 
     /// Returns the ranges of bytes that are missing of a frame of `length` bytes.
-    pub(crate) fn missing(&self, length: usize) -> Vec<Range<u64>> {
+    pub(crate) fn missing_byte_ranges(&self, length: usize) -> Vec<Range<u64>> {
         let (piece, length) = (self.piece as u64, length as u64);
-        let gaps = self.received.gaps(length.div_ceil(piece) + 1).filter(|gap| gap.end > 1);
+        let gaps = self.received.missing_ranges(length.div_ceil(piece) + 1).filter(|gap| gap.end > 1);
         gaps.map(|gap| (gap.start.max(1) - 1) * piece..((gap.end - 1) * piece).min(length)).collect()
     }
 
     /// Returns the highest packet that should be there by now.
-    fn due(&self, over: bool, empty: Duration) -> u32 {
+    fn last_due_packet(&self, over: bool, empty: Duration) -> u32 {
         if over || empty >= self.latest + TAIL_TIMEOUT {
-            self.last().map_or(self.reach, |last| last.max(self.reach).saturating_add(1))
+            self.last_packet().map_or(self.reach, |last| last.max(self.reach).saturating_add(1))
         } else {
             self.reach
         }
@@ -174,7 +174,7 @@ impl Block {
 
     /// Decides about missing packets: gaps to be requested go to `ask`. `is_overtaken`: a later block has begun. `empty`:
     /// time until which all packets that came have been received.
-    pub(crate) fn look(
+    pub(crate) fn request_missing(
         &mut self,
         is_overtaken: bool,
         resends: bool,
@@ -196,12 +196,12 @@ impl Block {
             self.given_up = over && empty >= *self.fresh_at.get_or_insert(now + REORDER_TIMEOUT);
             return;
         }
-        let due = self.due(over, empty);
+        let due = self.last_due_packet(over, empty);
         // The usual case: packets come in order, and the block is not over.
         if self.ticks.is_some() && self.count == due && self.count == self.reach {
             return;
         }
-        let fresh = self.gaps(self.asked_to, due);
+        let fresh = self.packet_gaps(self.asked_to, due);
         if fresh.is_empty() {
             self.fresh_at = None;
         } else if now < *self.fresh_at.get_or_insert(now + REORDER_TIMEOUT) {
@@ -220,13 +220,13 @@ impl Block {
             }
         }
         if self.tries > 0 && now >= self.again_at {
-            self.insist(over, now, ask);
+            self.repeat_requests(over, now, ask);
         }
     }
 
     /// Repeats the request for packets that did not come in time, or gives the block up.
-    fn insist(&mut self, over: bool, now: Duration, mut ask: impl FnMut(u32, u32)) {
-        let gaps = self.gaps(0, self.asked_to.saturating_sub(1));
+    fn repeat_requests(&mut self, over: bool, now: Duration, mut ask: impl FnMut(u32, u32)) {
+        let gaps = self.packet_gaps(0, self.asked_to.saturating_sub(1));
         let packets = gaps.iter().map(|(first, last)| last - first + 1).fold(0, u32::saturating_add);
         if gaps.is_empty() {
             self.tries = 0;
@@ -241,7 +241,7 @@ impl Block {
     }
 
     /// Returns the time of the next necessary look if no packet comes.
-    pub(crate) fn next_time(&self, patience: Duration, empty: Duration) -> Option<Duration> {
+    pub(crate) fn next_deadline(&self, patience: Duration, empty: Duration) -> Option<Duration> {
         if self.is_over() {
             return None;
         }
@@ -252,6 +252,6 @@ impl Block {
 }
 
 /// Returns the range that holds only this packet.
-fn span(packet: u32) -> Range<u64> {
+fn packet_range(packet: u32) -> Range<u64> {
     packet.into()..u64::from(packet) + 1
 }

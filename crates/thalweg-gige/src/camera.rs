@@ -68,7 +68,7 @@ pub struct Camera {
 ///
 /// # Errors
 /// An option makes no sense.
-pub(crate) fn check(config: &GigeConfig) -> Result<(), DeviceError> {
+pub(crate) fn check_options(config: &GigeConfig) -> Result<(), DeviceError> {
     if config.address.trim().is_empty() {
         let problem = "it is empty: write the camera's address, serial number or name".into();
         return Err(DeviceError::Option { option: "address", problem });
@@ -94,9 +94,9 @@ impl Camera {
     /// An option makes no sense, the camera is not there or is controlled by another application, or a feature cannot
     /// be set.
     pub fn open(config: &GigeConfig) -> Result<Self, DeviceError> {
-        check(config)?;
+        check_options(config)?;
         let mut receiver = Receiver::open().map_err(|error| port_error(config, error))?;
-        let holds = receiver.hold(config.buffer.0);
+        let holds = receiver.set_buffer_size(config.buffer.0);
         if holds < config.buffer.0 {
             let (address, wanted) = (&config.address, config.buffer);
             tracing::warn!(
@@ -112,7 +112,7 @@ impl Camera {
         let own = config.clone();
         let thread = std::thread::Builder::new().name("camera".into()).stack_size(CONTROL_STACK_BYTES);
         let spawned = thread.spawn(move || {
-            session::run(&own, &inbox, &news_sender, &ready);
+            session::run_control_thread(&own, &inbox, &news_sender, &ready);
             drop(lives);
         });
         spawned.map_err(|error| port_error(config, error))?;
@@ -123,10 +123,10 @@ impl Camera {
                 RecvTimeoutError::Disconnected => "the thread that sets it up has ended".into(),
             },
         })??;
-        let size = size(config, &setup)?;
+        let size = longest_frame_bytes(config, &setup)?;
         Ok(Self {
             name: setup.found.to_string(),
-            description: describe(&setup, size),
+            description: describe_camera(&setup, size),
             size,
             receiver,
             assembler: Assembler::new(size, config.patience),
@@ -147,14 +147,14 @@ impl Camera {
     }
 
     /// Handles news from the control thread.
-    fn hear(&mut self) -> Result<(), DeviceError> {
+    fn handle_news(&mut self) -> Result<(), DeviceError> {
         loop {
             match self.news.try_recv() {
                 Ok(News::Stream { stream, camera, resend_socket, accepted }) => {
                     // Packets that wait belong to the stream before.
-                    self.discard()?;
+                    self.discard_waiting_packets()?;
                     drop(accepted);
-                    self.assembler.begin(stream);
+                    self.assembler.begin_stream(stream);
                     self.resend_socket = Some(resend_socket);
                     self.camera = Some(camera);
                     self.is_away = false;
@@ -167,14 +167,14 @@ impl Camera {
                 Ok(News::Back) => {}
                 Err(TryRecvError::Empty) => return Ok(()),
                 Err(TryRecvError::Disconnected) => {
-                    return Err(self.problem(ENDED));
+                    return Err(self.hardware_error(ENDED));
                 }
             }
         }
     }
 
     /// Records until when all packets that came to the port have been received.
-    fn note_empty(&mut self, nothing_waits: bool, now: Duration) {
+    fn note_drained_port(&mut self, nothing_waits: bool, now: Duration) {
         if !self.assembler.has_room() {
             self.busy_since = None;
         } else if nothing_waits {
@@ -186,13 +186,13 @@ impl Camera {
     }
 
     /// Checks whether the camera has been started.
-    fn look_at_start(&mut self) -> Result<(), DeviceError> {
+    fn check_start(&mut self) -> Result<(), DeviceError> {
         let Some((started, since)) = &self.starting else { return Ok(()) };
         match started.try_recv() {
             Ok(started) => started?,
-            Err(TryRecvError::Disconnected) => return Err(self.problem(ENDED)),
+            Err(TryRecvError::Disconnected) => return Err(self.hardware_error(ENDED)),
             Err(TryRecvError::Empty) if since.elapsed() >= START_TIMEOUT => {
-                return Err(self.problem("it does not start"));
+                return Err(self.hardware_error("it does not start"));
             }
             Err(TryRecvError::Empty) => return Ok(()),
         }
@@ -201,14 +201,14 @@ impl Camera {
         Ok(())
     }
 
-    fn problem(&self, problem: &str) -> DeviceError {
+    fn hardware_error(&self, problem: &str) -> DeviceError {
         DeviceError::Hardware { device: self.name.clone(), problem: problem.into() }
     }
 
     /// Discards the packets that wait at the port.
-    fn discard(&mut self) -> Result<(), DeviceError> {
+    fn discard_waiting_packets(&mut self) -> Result<(), DeviceError> {
         for _ in 0..MAX_STALE_BURSTS {
-            if self.receiver.discard().map_err(network)? == 0 {
+            if self.receiver.discard_waiting().map_err(network_error)? == 0 {
                 break;
             }
         }
@@ -216,17 +216,17 @@ impl Camera {
     }
 
     /// Sends the pending resend requests to the camera.
-    fn ask(&mut self) {
+    fn send_resend_requests(&mut self) {
         while let Some(request) = self.assembler.next_request() {
             if let Some(socket) = &self.resend_socket {
-                socket.resend(request.block, request.wide, request.first, request.last);
+                socket.request_resend(request.block, request.wide, request.first, request.last);
             }
         }
     }
 }
 
 /// Returns the length of the longest frame in bytes.
-fn size(config: &GigeConfig, setup: &Setup) -> Result<usize, DeviceError> {
+fn longest_frame_bytes(config: &GigeConfig, setup: &Setup) -> Result<usize, DeviceError> {
     let wanted = config.size.and_then(|size| usize::try_from(size.0).ok());
     let problem = match (wanted, setup.payload) {
         (Some(size), Some(payload)) if payload > size => {
@@ -242,7 +242,7 @@ fn size(config: &GigeConfig, setup: &Setup) -> Result<usize, DeviceError> {
     Err(DeviceError::Option { option: "size", problem })
 }
 
-fn describe(setup: &Setup, size: usize) -> Description {
+fn describe_camera(setup: &Setup, size: usize) -> Description {
     let Setup { found, width, height, pixel_format, pixels, rate, .. } = setup;
     let shape = pixels.bits.and(*height).zip(*width).map(|(height, width)| {
         let colours = (pixels.colours > 1).then_some(pixels.colours);
@@ -252,7 +252,7 @@ fn describe(setup: &Setup, size: usize) -> Description {
         .map(|text| Some(text.clone()).filter(|text| !text.is_empty()));
     Description {
         kind: "gige".into(),
-        payload_type: pixels.payload.name().to_owned(),
+        payload_type: pixels.payload.type_name().to_owned(),
         shape,
         fragment_rate: *rate,
         bits: pixels.bits,
@@ -272,7 +272,7 @@ fn port_error(config: &GigeConfig, error: io::Error) -> DeviceError {
     DeviceError::Network { doing: format!("opening a port for {}", config.address), error }
 }
 
-fn network(FramesError { doing, error }: FramesError) -> DeviceError {
+fn network_error(FramesError { doing, error }: FramesError) -> DeviceError {
     DeviceError::Network { doing, error }
 }
 
@@ -281,35 +281,35 @@ impl Acquisition for Camera {
         &self.description
     }
 
-    fn max_payload(&self) -> usize {
+    fn max_payload_bytes(&self) -> usize {
         self.size
     }
 
-    fn depth(&self) -> u32 {
+    fn max_posted_buffers(&self) -> u32 {
         MAX_BUFFER_COUNT
     }
 
-    fn post(&mut self, buffer: Buffer) {
-        self.assembler.post(buffer);
+    fn post_buffer(&mut self, buffer: Buffer) {
+        self.assembler.post_buffer(buffer);
     }
 
     /// Starts the camera. Packets that came before are no part of the run. Takes a second or so, in which nothing
     /// comes.
-    fn start(&mut self, _at: TaiNanos) -> Result<(), DeviceError> {
-        self.discard()?;
-        self.counters_at_start = self.receiver.counters();
+    fn start_acquisition(&mut self, _at: TaiNanos) -> Result<(), DeviceError> {
+        self.discard_waiting_packets()?;
+        self.counters_at_start = self.receiver.port_counters();
         let (reply, started) = mpsc::sync_channel(1);
-        let order = Order::Start(self.receiver.port(), reply);
-        let orders = self.orders.as_ref().ok_or_else(|| self.problem("it has been left"))?;
-        orders.send(order).map_err(|_| self.problem(ENDED))?;
+        let order = Order::Start(self.receiver.local_port(), reply);
+        let orders = self.orders.as_ref().ok_or_else(|| self.hardware_error("it has been left"))?;
+        orders.send(order).map_err(|_| self.hardware_error(ENDED))?;
         self.starting = Some((started, Instant::now()));
         Ok(())
     }
 
-    fn poll(&mut self, now: Duration) -> Result<Acquired, DeviceError> {
+    fn poll_acquired(&mut self, now: Duration) -> Result<Acquired, DeviceError> {
         if now >= self.last_news + NEWS_INTERVAL || self.starting.is_some() {
-            self.hear()?;
-            self.look_at_start()?;
+            self.handle_news()?;
+            self.check_start()?;
             self.last_news = now;
         }
         for _ in 0..BURSTS_PER_POLL {
@@ -317,18 +317,19 @@ impl Acquisition for Camera {
                 return Ok(acquired);
             }
             let came = match self.assembler.has_room() && self.camera.is_some() {
-                true => {
-                    self.receiver.receive(&mut self.assembler, self.camera, (now, TaiClock.now())).map_err(network)?
-                }
+                true => self
+                    .receiver
+                    .receive_packets(&mut self.assembler, self.camera, (now, TaiClock.now()))
+                    .map_err(network_error)?,
                 false => 0,
             };
             self.may_have_more = came > 0;
-            self.note_empty(came == 0, now);
+            self.note_drained_port(came == 0, now);
             if self.is_away && came == 0 {
-                self.assembler.away(now);
+                self.assembler.note_absence(now);
             }
-            self.assembler.look(now, self.empty_at);
-            self.ask();
+            self.assembler.request_missing_packets(now, self.empty_at);
+            self.send_resend_requests();
             if !self.may_have_more {
                 return Ok(self.assembler.next_acquired().unwrap_or(Acquired::NotYet));
             }
@@ -336,7 +337,7 @@ impl Acquisition for Camera {
         Ok(Acquired::NotYet)
     }
 
-    fn fd(&self) -> Option<BorrowedFd<'_>> {
+    fn readiness_fd(&self) -> Option<BorrowedFd<'_>> {
         Some(self.receiver.as_fd())
     }
 
@@ -349,28 +350,28 @@ impl Acquisition for Camera {
         self.is_away
     }
 
-    fn next_time(&self) -> Option<Duration> {
+    fn next_poll_time(&self) -> Option<Duration> {
         if self.may_have_more {
             return Some(Duration::ZERO);
         }
         // Packets that wait at the port may be the missing ones: nothing is given up while the port is not read.
-        let due = self.assembler.next_time(self.empty_at).filter(|due| due.is_zero() || self.has_room());
+        let due = self.assembler.next_deadline(self.empty_at).filter(|due| due.is_zero() || self.has_room());
         due.into_iter()
             .chain([self.last_news + if self.starting.is_some() { START_NEWS_INTERVAL } else { NEWS_INTERVAL }])
             .min()
     }
 
-    fn numbers_agree(&mut self, first: u64) {
+    fn confirm_numbers(&mut self, first: u64) {
         self.assembler.numbers_agree(first);
     }
 
-    fn counters(&self) -> Vec<(&'static str, u64)> {
-        let port = self.receiver.counters();
+    fn report_counters(&self) -> Vec<(&'static str, u64)> {
+        let port = self.receiver.port_counters();
         let edge = [
             ("dropped_by_kernel", port.dropped.saturating_sub(self.counters_at_start.dropped)),
             ("away", self.absences),
         ];
-        self.assembler.counts().list().into_iter().chain(edge).collect()
+        self.assembler.counts().named_counts().into_iter().chain(edge).collect()
     }
 }
 

@@ -45,17 +45,17 @@ impl Channel {
     }
 
     /// Returns the camera's address.
-    pub(crate) fn camera(&self) -> Ipv4Addr {
+    pub(crate) fn remote_address(&self) -> Ipv4Addr {
         self.camera
     }
 
     /// Returns the local address, as the camera sees it.
-    pub(crate) fn local(&self) -> Ipv4Addr {
+    pub(crate) fn local_address(&self) -> Ipv4Addr {
         self.local
     }
 
     /// Returns the size in bytes of the longest IP packet that reaches the camera unfragmented.
-    pub(crate) fn mtu(&self) -> Option<u32> {
+    pub(crate) fn path_mtu_bytes(&self) -> Option<u32> {
         rustix::net::sockopt::ip_mtu(&self.socket).ok()
     }
 
@@ -63,7 +63,7 @@ impl Channel {
     ///
     /// # Errors
     /// No descriptors are left.
-    pub(crate) fn speaker(&self) -> io::Result<ResendSocket> {
+    pub(crate) fn open_resend_socket(&self) -> io::Result<ResendSocket> {
         let socket = self.socket.try_clone()?;
         Ok(ResendSocket { socket })
     }
@@ -72,16 +72,16 @@ impl Channel {
     ///
     /// # Errors
     /// The camera does not answer, or refuses.
-    pub(crate) fn identity(&self) -> Result<Found, Refusal> {
-        let registers = self.read(0, IDENTITY_BYTES.into())?;
-        let mut found = Found::read(&registers, "").ok_or(Refusal::Malformed)?;
+    pub(crate) fn read_identity(&self) -> Result<Found, Refusal> {
+        let registers = self.read_memory(0, IDENTITY_BYTES.into())?;
+        let mut found = Found::from_registers(&registers, "").ok_or(Refusal::Malformed)?;
         // The address at which the camera is reached is used, whatever its registers contain.
         found.address = self.camera;
         Ok(found)
     }
 
     /// Resets the number of commands: a new session begins.
-    pub(crate) fn refresh(&self) {
+    pub(crate) fn reset_command_count(&self) {
         self.state.borrow_mut().commands = 0;
     }
 
@@ -89,8 +89,8 @@ impl Channel {
     ///
     /// # Errors
     /// The camera does not answer, or refuses.
-    pub(crate) fn register(&self, address: u32) -> Result<u32, Refusal> {
-        let answer = self.ask(&Command::ReadRegister(address))?;
+    pub(crate) fn read_register(&self, address: u32) -> Result<u32, Refusal> {
+        let answer = self.execute_command(&Command::ReadRegister(address))?;
         let bytes = answer.get(..4).and_then(|bytes| bytes.try_into().ok());
         bytes.map(u32::from_be_bytes).ok_or(Refusal::Malformed)
     }
@@ -99,23 +99,23 @@ impl Channel {
     ///
     /// # Errors
     /// The camera does not answer, or refuses.
-    pub(crate) fn wide_register(&self, address: u32) -> Result<u64, Refusal> {
-        Ok(u64::from(self.register(address)?) << 32 | u64::from(self.register(address + 4)?))
+    pub(crate) fn read_wide_register(&self, address: u32) -> Result<u64, Refusal> {
+        Ok(u64::from(self.read_register(address)?) << 32 | u64::from(self.read_register(address + 4)?))
     }
 
     /// Sets a register to a value.
     ///
     /// # Errors
     /// The camera does not answer, or refuses.
-    pub(crate) fn set_register(&self, address: u32, value: u32) -> Result<(), Refusal> {
-        self.ask(&Command::WriteRegister(address, value)).map(drop)
+    pub(crate) fn write_register(&self, address: u32, value: u32) -> Result<(), Refusal> {
+        self.execute_command(&Command::WriteRegister(address, value)).map(drop)
     }
 
     /// Returns `length` bytes of memory from an address on.
     ///
     /// # Errors
     /// The camera does not answer, or refuses.
-    pub(crate) fn read(&self, address: u32, length: usize) -> Result<Vec<u8>, Refusal> {
+    pub(crate) fn read_memory(&self, address: u32, length: usize) -> Result<Vec<u8>, Refusal> {
         if length > MAX_READ_BYTES {
             return Err(Refusal::Malformed);
         }
@@ -128,7 +128,7 @@ impl Channel {
             let count = (whole - at).min(MAX_TRANSFER_BYTES);
             let from = u32::try_from(at).ok().and_then(|at| begin.checked_add(at)).ok_or(Refusal::Malformed)?;
             #[expect(clippy::cast_possible_truncation, reason = "at most MAX_TRANSFER_BYTES")]
-            let answer = self.ask(&Command::ReadMemory(from, count as u16))?;
+            let answer = self.execute_command(&Command::ReadMemory(from, count as u16))?;
             // The address precedes the data.
             bytes.extend_from_slice(answer.get(4..4 + count).ok_or(Refusal::Malformed)?);
             at += count;
@@ -140,41 +140,41 @@ impl Channel {
     ///
     /// # Errors
     /// The camera does not answer, or refuses.
-    pub(crate) fn write(&self, address: u32, bytes: &[u8]) -> Result<(), Refusal> {
+    pub(crate) fn write_memory(&self, address: u32, bytes: &[u8]) -> Result<(), Refusal> {
         if let (true, Ok(word)) = (address.is_multiple_of(4), bytes.try_into()) {
-            return self.set_register(address, u32::from_be_bytes(word));
+            return self.write_register(address, u32::from_be_bytes(word));
         }
         let (begin, before) = (address & !3, (address & 3) as usize);
         let whole = (before + bytes.len()).next_multiple_of(4);
         let mut all = bytes.to_vec();
         if whole != bytes.len() {
-            all = self.read(begin, whole)?;
+            all = self.read_memory(begin, whole)?;
             all[before..before + bytes.len()].copy_from_slice(bytes);
         }
         for (part, at) in all.chunks(MAX_TRANSFER_BYTES).zip((begin..).step_by(MAX_TRANSFER_BYTES)) {
-            self.ask(&Command::WriteMemory(at, part))?;
+            self.execute_command(&Command::WriteMemory(at, part))?;
         }
         Ok(())
     }
 
     /// Sends one command, and waits for its answer.
-    fn ask(&self, command: &Command<'_>) -> Result<Vec<u8>, Refusal> {
+    fn execute_command(&self, command: &Command<'_>) -> Result<Vec<u8>, Refusal> {
         let mut state = self.state.borrow_mut();
         let State { exchange, commands, begun } = &mut *state;
         *commands += 1;
         if *commands > MAX_COMMANDS {
             return Err(Refusal::TooMuch("it would have to be asked more than 200,000 times"));
         }
-        exchange.ask(command, begun.elapsed());
+        exchange.begin_command(command, begun.elapsed());
         let mut room = [0; 2048];
         loop {
             let now = begun.elapsed();
-            match exchange.next(now) {
+            match exchange.next_step(now) {
                 Step::Silent => return Err(Refusal::Silent),
                 Step::Send(datagram) => match self.socket.send(datagram) {
                     Ok(_) => {}
                     // An error of an earlier datagram.
-                    Err(error) if is_refusal(&error) => {}
+                    Err(error) if is_unreachable(&error) => {}
                     Err(error) => return Err(Refusal::Network(error.to_string())),
                 },
                 Step::Wait(until) => {
@@ -182,13 +182,13 @@ impl Channel {
                     self.socket.set_read_timeout(Some(wait)).map_err(|error| Refusal::Network(error.to_string()))?;
                     match self.socket.recv(&mut room) {
                         Ok(length) => {
-                            if let Some(answer) = exchange.came(&room[..length], begun.elapsed()) {
+                            if let Some(answer) = exchange.accept_datagram(&room[..length], begun.elapsed()) {
                                 return answer.map(<[u8]>::to_vec);
                             }
                         }
                         Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
                         Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                        Err(error) if is_refusal(&error) => std::thread::sleep(wait.min(REFUSAL_PAUSE)),
+                        Err(error) if is_unreachable(&error) => std::thread::sleep(wait.min(REFUSAL_PAUSE)),
                         Err(error) => return Err(Refusal::Network(error.to_string())),
                     }
                 }
@@ -198,7 +198,7 @@ impl Channel {
 }
 
 /// Returns true if no one listens there, or no route leads there now: that may change soon.
-fn is_refusal(error: &io::Error) -> bool {
+fn is_unreachable(error: &io::Error) -> bool {
     use ErrorKind::{ConnectionRefused, HostUnreachable, NetworkDown, NetworkUnreachable};
     matches!(error.kind(), ConnectionRefused | HostUnreachable | NetworkDown | NetworkUnreachable)
 }
@@ -211,9 +211,9 @@ pub(crate) struct ResendSocket {
 
 impl ResendSocket {
     /// Requests packets of a block again. A request that cannot be sent is dropped: it is repeated later.
-    pub(crate) fn resend(&self, block: u64, wide: bool, first: u32, last: u32) {
+    pub(crate) fn request_resend(&self, block: u64, wide: bool, first: u32, last: u32) {
         // The number is not that of any command that waits for its answer: those are counted from 1.
-        let datagram = gvcp::resend(u16::MAX, block, wide, first, last);
+        let datagram = gvcp::resend_request(u16::MAX, block, wide, first, last);
         let flags = rustix::net::SendFlags::DONTWAIT;
         let _ = rustix::net::send(&self.socket, &datagram, flags);
     }

@@ -2,7 +2,7 @@
 //! URLs*) over the camera's memory to checked XML. Its content is not trusted.
 
 use crate::gvcp::Refusal;
-use crate::registers::text;
+use crate::registers::text_from_bytes;
 use std::collections::{HashMap, HashSet};
 use std::io::{Cursor, Read};
 use thiserror::Error;
@@ -57,8 +57,8 @@ pub struct Place {
 ///
 /// # Errors
 /// The description is not in the camera's memory, or too long.
-pub fn place(url: &[u8]) -> Result<Place, DescriptionError> {
-    let url = text(url);
+pub fn locate_description(url: &[u8]) -> Result<Place, DescriptionError> {
+    let url = text_from_bytes(url);
     match parse_place(&url) {
         Some(place) if place.length > MAX_STORED_BYTES => Err(DescriptionError::TooMuch("it is longer than 8 MiB")),
         Some(place) if place.length > 0 && u64::from(place.address) + place.length as u64 <= 1 << 32 => Ok(place),
@@ -88,17 +88,17 @@ fn parse_hexadecimal(text: &str) -> Option<u32> {
 ///
 /// # Errors
 /// The bytes are no description, or one that no camera has.
-pub fn unpack(stored: Vec<u8>) -> Result<String, DescriptionError> {
-    let bytes = if stored.starts_with(b"PK\x03\x04") { unzip(stored)? } else { stored };
+pub fn unpack_and_check(stored: Vec<u8>) -> Result<String, DescriptionError> {
+    let bytes = if stored.starts_with(b"PK\x03\x04") { extract_xml(stored)? } else { stored };
     // Cameras pad with zeros.
     let end = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
     let xml = String::from_utf8_lossy(&bytes[..end]).into_owned();
-    check(&xml)?;
+    check_structure(&xml)?;
     check_values(&xml)?;
     Ok(xml)
 }
 
-fn unzip(stored: Vec<u8>) -> Result<Vec<u8>, DescriptionError> {
+fn extract_xml(stored: Vec<u8>) -> Result<Vec<u8>, DescriptionError> {
     let mut archive = zip::ZipArchive::new(Cursor::new(stored)).map_err(DescriptionError::malformed)?;
     let names: Vec<String> = archive.file_names().filter_map(Result::ok).map(std::borrow::Cow::into_owned).collect();
     let name = names.iter().find(|name| name.to_ascii_lowercase().ends_with(".xml")).or(names.first());
@@ -114,7 +114,7 @@ fn unzip(stored: Vec<u8>) -> Result<Vec<u8>, DescriptionError> {
 }
 
 /// Checks for content that no camera has and whose parsing would not end: own entities, endless elements.
-fn check(xml: &str) -> Result<(), DescriptionError> {
+fn check_structure(xml: &str) -> Result<(), DescriptionError> {
     if xml.len() > MAX_XML_BYTES {
         return Err(DescriptionError::TooMuch("it is longer than 32 MiB"));
     }
@@ -222,7 +222,7 @@ fn value_references(xml: &str) -> HashMap<&str, Vec<&str>> {
         let (tag, behind) = rest.split_at(end);
         rest = behind;
         let name = tag[1..].split(|end: char| end.is_whitespace() || end == '>' || end == '/').next().unwrap_or("");
-        if let Some(named) = attribute(tag, "Name").filter(|_| !MADE_OF.contains(&name)) {
+        if let Some(named) = attribute_value(tag, "Name").filter(|_| !MADE_OF.contains(&name)) {
             feature = Some(named);
         } else if let Some(feature) = feature.filter(|_| MADE_OF.contains(&name) && !tag.ends_with("/>")) {
             let part = rest.split('<').next().unwrap_or("").trim();
@@ -233,7 +233,7 @@ fn value_references(xml: &str) -> HashMap<&str, Vec<&str>> {
 }
 
 /// Returns the value of an attribute of a tag.
-fn attribute<'xml>(tag: &'xml str, name: &str) -> Option<&'xml str> {
+fn attribute_value<'xml>(tag: &'xml str, name: &str) -> Option<&'xml str> {
     let mut rest = tag;
     loop {
         let at = rest.find(name)?;
@@ -274,7 +274,7 @@ mod tests {
 
     #[test]
     fn a_place_is_read_as_cameras_write_it() {
-        let of = |url: &str| place(url.as_bytes());
+        let of = |url: &str| locate_description(url.as_bytes());
         let xml = Place { address: 0x10000, length: 0x1a2b, packed: false };
         assert_eq!(of("Local:a.xml;10000;1a2b").unwrap(), xml);
         assert_eq!(of("local:///a.xml;0x10000;0x1A2B?SchemaVersion=1.1.0\0\0").unwrap(), xml);
@@ -299,7 +299,7 @@ mod tests {
     fn values_that_are_made_of_themselves_are_refused() {
         let refused = |features: &str| {
             let xml = format!("<RegisterDescription>{features}</RegisterDescription>");
-            unpack(xml.into_bytes()).err().map(|error| error.to_string())
+            unpack_and_check(xml.into_bytes()).err().map(|error| error.to_string())
         };
         let circle = "<Integer Name=\"A\"><pValue>B</pValue></Integer>\
                       <SwissKnife Name='B'><pVariable Name=\"V\">C</pVariable><Formula>V</Formula></SwissKnife>\
@@ -328,9 +328,9 @@ mod tests {
     #[test]
     fn a_description_may_be_packed() {
         let xml = "<?xml version=\"1.0\"?><!-- < --><A B=\"x>y\"><C/></A>";
-        assert_eq!(unpack(zipped("a.xml", xml.as_bytes())).unwrap(), xml);
-        assert_eq!(unpack([xml.as_bytes(), &[0; 9]].concat()).unwrap(), xml);
-        let text = unpack(b"PK\x03\x04 no archive".to_vec()).unwrap_err().to_string();
+        assert_eq!(unpack_and_check(zipped("a.xml", xml.as_bytes())).unwrap(), xml);
+        assert_eq!(unpack_and_check([xml.as_bytes(), &[0; 9]].concat()).unwrap(), xml);
+        let text = unpack_and_check(b"PK\x03\x04 no archive".to_vec()).unwrap_err().to_string();
         assert!(text.contains("makes no sense"), "{text}");
     }
 
@@ -341,22 +341,22 @@ mod tests {
         let many = format!("<a>{}</a>", "<b/>".repeat((1 << 20) + 1));
         let formula = format!("<F><Formula>{}</Formula></F>", "(".repeat(8193));
         for (xml, why) in [(bomb, "entities"), (deep, "deeper"), (many, "million"), (formula, "formula")] {
-            let text = unpack(xml.into_bytes()).unwrap_err().to_string();
+            let text = unpack_and_check(xml.into_bytes()).unwrap_err().to_string();
             assert!(text.contains(why), "{text}");
         }
         let endless = vec![b' '; MAX_XML_BYTES + 1];
-        let text = unpack(zipped("a.xml", &endless)).unwrap_err().to_string();
+        let text = unpack_and_check(zipped("a.xml", &endless)).unwrap_err().to_string();
         assert!(text.contains("32 MiB"), "{text}");
         for cut in ["<a", "<a b=\"", "<!-- ", "", "  "] {
-            assert!(matches!(unpack(cut.into()), Err(DescriptionError::Malformed(_))), "{cut}");
+            assert!(matches!(unpack_and_check(cut.into()), Err(DescriptionError::Malformed(_))), "{cut}");
         }
     }
 
     proptest! {
         #[test]
         fn any_bytes_are_a_description_or_refused(bytes: Vec<u8>, url: Vec<u8>) {
-            let _ = (unpack(bytes.clone()), place(&url));
-            let _ = unpack([b"PK\x03\x04", &bytes[..]].concat());
+            let _ = (unpack_and_check(bytes.clone()), locate_description(&url));
+            let _ = unpack_and_check([b"PK\x03\x04", &bytes[..]].concat());
         }
     }
 }

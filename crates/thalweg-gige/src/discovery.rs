@@ -21,18 +21,18 @@ const DISCOVERY_NUMBER: u16 = 0xffff;
 ///
 /// # Errors
 /// The interfaces cannot be listed, or none can be used.
-pub fn discover(timeout: Duration) -> io::Result<Vec<Found>> {
-    search(None, None, timeout, |_| false)
+pub fn discover_cameras(timeout: Duration) -> io::Result<Vec<Found>> {
+    search_cameras(None, None, timeout, |_| false)
 }
 
 /// Returns the camera of this name as soon as it answers: by its serial number, user-defined name, or one of its
 /// addresses. `None` if no such camera answers.
 ///
 /// # Errors
-/// As [`discover`]; or there is no such interface.
-pub fn find(name: &str, interface: Option<&str>, timeout: Duration) -> io::Result<Option<Found>> {
+/// As [`discover_cameras`]; or there is no such interface.
+pub fn find_camera(name: &str, interface: Option<&str>, timeout: Duration) -> io::Result<Option<Found>> {
     let to = name.parse().ok();
-    let found = search(interface, to, timeout, |found| found.is_called(name))?;
+    let found = search_cameras(interface, to, timeout, |found| found.is_called(name))?;
     Ok(found.into_iter().find(|found| found.is_called(name)))
 }
 
@@ -41,11 +41,11 @@ pub fn find(name: &str, interface: Option<&str>, timeout: Duration) -> io::Resul
 /// # Errors
 /// There is no such interface.
 pub(crate) fn interface_address(interface: &str) -> io::Result<Ipv4Addr> {
-    let all = interfaces(Some(interface))?;
-    all.first().map(|interface| interface.address).ok_or_else(|| no_interface(interface))
+    let all = list_interfaces(Some(interface))?;
+    all.first().map(|interface| interface.address).ok_or_else(|| no_interface_error(interface))
 }
 
-fn no_interface(name: &str) -> io::Error {
+fn no_interface_error(name: &str) -> io::Error {
     io::Error::new(io::ErrorKind::NotFound, format!("there is no interface {name} with an IPv4 address"))
 }
 
@@ -56,7 +56,7 @@ struct Interface {
     is_loopback: bool,
 }
 
-fn interfaces(only: Option<&str>) -> io::Result<Vec<Interface>> {
+fn list_interfaces(only: Option<&str>) -> io::Result<Vec<Interface>> {
     let all = if_addrs::get_if_addrs()?.into_iter().filter_map(|found| {
         let is_loopback = found.is_loopback();
         let if_addrs::IfAddr::V4(own) = found.addr else { return None };
@@ -70,21 +70,21 @@ fn interfaces(only: Option<&str>) -> io::Result<Vec<Interface>> {
 
 /// Broadcasts the command, and collects answers until the time is over or one is `enough`. If `to` is given, the
 /// command goes only to this address.
-fn search(
+fn search_cameras(
     interface: Option<&str>,
     to: Option<Ipv4Addr>,
     timeout: Duration,
     enough: impl Fn(&Found) -> bool,
 ) -> io::Result<Vec<Found>> {
     let begun = Instant::now();
-    let interfaces = interfaces(interface)?;
+    let interfaces = list_interfaces(interface)?;
     if let (Some(name), true) = (interface, interfaces.is_empty()) {
-        return Err(no_interface(name));
+        return Err(no_interface_error(name));
     }
     let mut ports = Vec::new();
     let mut problem = None;
     for interface in interfaces {
-        match open(&interface) {
+        match open_socket(&interface) {
             Ok(socket) => ports.push((interface, socket)),
             Err(error) => problem = Some(error),
         }
@@ -92,7 +92,7 @@ fn search(
     if let (true, Some(error)) = (ports.is_empty(), problem) {
         return Err(error);
     }
-    let command = Command::Discover.datagram(DISCOVERY_NUMBER);
+    let command = Command::Discover.to_datagram(DISCOVERY_NUMBER);
     let mut all: Vec<Found> = Vec::new();
     let mut asked = None;
     loop {
@@ -102,14 +102,14 @@ fn search(
         }
         if asked.is_none_or(|asked| now >= asked + REPEAT_INTERVAL) {
             asked = Some(now);
-            ports.iter().for_each(|(interface, socket)| ask(interface, socket, to, &command));
+            ports.iter().for_each(|(interface, socket)| send_discovery(interface, socket, to, &command));
         }
         let next = asked.map_or(timeout, |asked| asked + REPEAT_INTERVAL).min(timeout).saturating_sub(now);
-        wait(ports.iter().map(|(_, socket)| socket), next)?;
+        wait_readable(ports.iter().map(|(_, socket)| socket), next)?;
         for (interface, socket) in &ports {
             let mut room = [0; 1024];
             while let Ok((length, from)) = socket.recv_from(&mut room) {
-                let Some(found) = read(&room[..length], from, &interface.name) else { continue };
+                let Some(found) = parse_answer(&room[..length], from, &interface.name) else { continue };
                 let known = all.iter().any(|known| known.mac == found.mac && known.address == found.address);
                 if known || all.len() == MAX_CAMERAS || now >= timeout {
                     continue;
@@ -129,7 +129,7 @@ fn search(
     Ok(all)
 }
 
-fn open(interface: &Interface) -> io::Result<UdpSocket> {
+fn open_socket(interface: &Interface) -> io::Result<UdpSocket> {
     let socket = Socket::new(Domain::IPV4, Type::DGRAM.nonblocking().cloexec(), Some(Protocol::UDP))?;
     socket.set_broadcast(true)?;
     // Without it, broadcasts leave by one interface only. If it is not permitted, that has to do.
@@ -138,7 +138,7 @@ fn open(interface: &Interface) -> io::Result<UdpSocket> {
     Ok(socket.into())
 }
 
-fn ask(interface: &Interface, socket: &UdpSocket, to: Option<Ipv4Addr>, command: &[u8]) {
+fn send_discovery(interface: &Interface, socket: &UdpSocket, to: Option<Ipv4Addr>, command: &[u8]) {
     let broadcasts =
         [Some(Ipv4Addr::BROADCAST), interface.broadcast, interface.is_loopback.then_some(interface.address)];
     let to: Vec<Ipv4Addr> = match to {
@@ -151,12 +151,15 @@ fn ask(interface: &Interface, socket: &UdpSocket, to: Option<Ipv4Addr>, command:
     }
 }
 
-fn read(datagram: &[u8], from: SocketAddr, interface: &str) -> Option<Found> {
-    let answer = Acknowledge::read(datagram)?;
-    if answer.answer != Command::Discover.answer() || answer.number != DISCOVERY_NUMBER || answer.status.is_error() {
+fn parse_answer(datagram: &[u8], from: SocketAddr, interface: &str) -> Option<Found> {
+    let answer = Acknowledge::parse_datagram(datagram)?;
+    if answer.answer != Command::Discover.acknowledge_code()
+        || answer.number != DISCOVERY_NUMBER
+        || answer.status.is_error()
+    {
         return None;
     }
-    let mut found = Found::read(answer.payload, interface)?;
+    let mut found = Found::from_registers(answer.payload, interface)?;
     // An unset address is replaced by the one at which the camera is reached.
     if found.address.is_unspecified() {
         found.address = camera_address(from)?;
@@ -164,7 +167,7 @@ fn read(datagram: &[u8], from: SocketAddr, interface: &str) -> Option<Found> {
     Some(found)
 }
 
-fn wait<'a>(sockets: impl Iterator<Item = &'a UdpSocket>, time: Duration) -> io::Result<()> {
+fn wait_readable<'a>(sockets: impl Iterator<Item = &'a UdpSocket>, time: Duration) -> io::Result<()> {
     let mut fds: Vec<PollFd<'_>> =
         sockets.map(|socket| PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::IN)).collect();
     let time = Timespec::try_from(time).ok();
@@ -182,9 +185,9 @@ mod tests {
     #[test]
     fn no_camera_answers_where_there_is_none() {
         let begun = Instant::now();
-        assert!(find("no camera has this name", Some("lo"), Duration::from_millis(20)).unwrap().is_none());
+        assert!(find_camera("no camera has this name", Some("lo"), Duration::from_millis(20)).unwrap().is_none());
         assert!(begun.elapsed() < Duration::from_secs(60));
-        let error = find("x", Some("no such interface"), Duration::from_millis(20)).unwrap_err();
+        let error = find_camera("x", Some("no such interface"), Duration::from_millis(20)).unwrap_err();
         assert!(error.to_string().contains("no such interface"), "{error}");
         assert_eq!(interface_address("lo").unwrap(), Ipv4Addr::LOCALHOST);
     }
@@ -193,10 +196,10 @@ mod tests {
         #[test]
         fn any_answer_is_a_camera_or_nothing(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
             let from = SocketAddr::from((Ipv4Addr::LOCALHOST, 3956));
-            let _ = read(&bytes, from, "lo");
+            let _ = parse_answer(&bytes, from, "lo");
             // A datagram that claims to be an acknowledge.
             let whole = [&[0, 0, 0, 3][..], &(bytes.len() as u16).to_be_bytes(), &[0xff, 0xff], &bytes].concat();
-            prop_assert_eq!(read(&whole, from, "lo").is_some(), bytes.len() >= 0xf8);
+            prop_assert_eq!(parse_answer(&whole, from, "lo").is_some(), bytes.len() >= 0xf8);
         }
     }
 }

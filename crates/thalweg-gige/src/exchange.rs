@@ -46,12 +46,12 @@ pub(crate) enum Step<'a> {
 
 impl Exchange {
     /// Begins a command. The command before is given up.
-    pub(crate) fn ask(&mut self, command: &Command<'_>, now: Duration) {
+    pub(crate) fn begin_command(&mut self, command: &Command<'_>, now: Duration) {
         // 0 is not a valid number.
         self.number = self.number.checked_add(1).unwrap_or(1);
         self.pending = Some(PendingCommand {
-            datagram: command.datagram(self.number),
-            answer: command.answer(),
+            datagram: command.to_datagram(self.number),
+            answer: command.acknowledge_code(),
             tries: 0,
             due: now,
             end: now + COMMAND_TIMEOUT,
@@ -59,7 +59,7 @@ impl Exchange {
     }
 
     /// Returns the next step.
-    pub(crate) fn next(&mut self, now: Duration) -> Step<'_> {
+    pub(crate) fn next_step(&mut self, now: Duration) -> Step<'_> {
         self.pending.take_if(|pending| now >= pending.due && (pending.tries == MAX_TRIES || now >= pending.end));
         match &mut self.pending {
             None => Step::Silent,
@@ -73,10 +73,14 @@ impl Exchange {
     }
 
     /// Takes a datagram that came. Returns the answer's payload or its error; `None` if it is not the answer.
-    pub(crate) fn came<'a>(&mut self, datagram: &'a [u8], now: Duration) -> Option<Result<&'a [u8], Refusal>> {
+    pub(crate) fn accept_datagram<'a>(
+        &mut self,
+        datagram: &'a [u8],
+        now: Duration,
+    ) -> Option<Result<&'a [u8], Refusal>> {
         let pending = self.pending.as_mut()?;
-        let answer = Acknowledge::read(datagram).filter(|answer| answer.number == self.number)?;
-        if let Some(time) = answer.pending() {
+        let answer = Acknowledge::parse_datagram(datagram).filter(|answer| answer.number == self.number)?;
+        if let Some(time) = answer.pending_time_ms() {
             pending.due = (now + Duration::from_millis(time.into()) + ANSWER_TIMEOUT).min(pending.end).max(pending.due);
             return None;
         }
@@ -108,56 +112,56 @@ mod tests {
     #[test]
     fn what_is_not_answered_is_asked_again_and_then_given_up() {
         let mut exchange = Exchange::default();
-        exchange.ask(&ASK, ms(0));
+        exchange.begin_command(&ASK, ms(0));
         for round in 0..4 {
             let now = ms(200 * round);
-            assert_eq!(exchange.next(now), Step::Send(&ASK.datagram(1)), "{round}");
-            assert_eq!(exchange.next(now), Step::Wait(now + ms(200)));
+            assert_eq!(exchange.next_step(now), Step::Send(&ASK.to_datagram(1)), "{round}");
+            assert_eq!(exchange.next_step(now), Step::Wait(now + ms(200)));
         }
-        assert_eq!(exchange.next(ms(800)), Step::Silent);
-        assert_eq!(exchange.came(&answer(0, 0x81, 1, &[0; 4]), ms(801)), None, "no command waits for it");
+        assert_eq!(exchange.next_step(ms(800)), Step::Silent);
+        assert_eq!(exchange.accept_datagram(&answer(0, 0x81, 1, &[0; 4]), ms(801)), None, "no command waits for it");
     }
 
     #[test]
     fn only_the_answer_is_the_answer() {
         let mut exchange = Exchange::default();
-        exchange.ask(&ASK, ms(0));
-        exchange.ask(&ASK, ms(0));
+        exchange.begin_command(&ASK, ms(0));
+        exchange.begin_command(&ASK, ms(0));
         for other in [answer(0, 0x81, 1, &[1; 4]), answer(0, 0x83, 2, &[1; 4]), vec![], vec![0; 7]] {
-            assert_eq!(exchange.came(&other, ms(1)), None);
+            assert_eq!(exchange.accept_datagram(&other, ms(1)), None);
         }
-        assert_eq!(exchange.came(&answer(0, 0x81, 2, &[1; 4]), ms(1)), Some(Ok(&[1; 4][..])));
-        exchange.ask(&ASK, ms(2));
+        assert_eq!(exchange.accept_datagram(&answer(0, 0x81, 2, &[1; 4]), ms(1)), Some(Ok(&[1; 4][..])));
+        exchange.begin_command(&ASK, ms(2));
         let denied = answer(0x8006, 0x81, 3, &[]);
-        assert_eq!(exchange.came(&denied, ms(3)), Some(Err(Refusal::Status(Status::ACCESS_DENIED))));
+        assert_eq!(exchange.accept_datagram(&denied, ms(3)), Some(Err(Refusal::Status(Status::ACCESS_DENIED))));
     }
 
     #[test]
     fn a_camera_that_asks_for_time_gets_it_but_not_for_ever() {
         let mut exchange = Exchange::default();
-        exchange.ask(&ASK, ms(0));
-        assert!(matches!(exchange.next(ms(0)), Step::Send(_)));
+        exchange.begin_command(&ASK, ms(0));
+        assert!(matches!(exchange.next_step(ms(0)), Step::Send(_)));
         let pending = answer(0, 0x89, 1, &[0, 0, 0x13, 0x88]);
-        assert_eq!(exchange.came(&pending, ms(100)), None);
-        assert_eq!(exchange.next(ms(300)), Step::Wait(ms(5300)));
+        assert_eq!(exchange.accept_datagram(&pending, ms(100)), None);
+        assert_eq!(exchange.next_step(ms(300)), Step::Wait(ms(5300)));
         for at in (1..20).map(|second| ms(1000 * second)) {
-            exchange.came(&pending, at);
-            exchange.next(at);
+            exchange.accept_datagram(&pending, at);
+            exchange.next_step(at);
         }
-        assert_eq!(exchange.next(ms(20_000)), Step::Silent);
+        assert_eq!(exchange.next_step(ms(20_000)), Step::Silent);
     }
 
     proptest! {
         #[test]
         fn whatever_comes_it_ends(came: Vec<Vec<u8>>) {
             let mut exchange = Exchange::default();
-            exchange.ask(&ASK, ms(0));
+            exchange.begin_command(&ASK, ms(0));
             let mut now = ms(0);
             for datagram in &came {
                 now += ms(1);
-                let _ = exchange.came(datagram, now);
+                let _ = exchange.accept_datagram(datagram, now);
             }
-            while let Step::Wait(_) | Step::Send(_) = exchange.next(now) {
+            while let Step::Wait(_) | Step::Send(_) = exchange.next_step(now) {
                 now += ms(50);
                 prop_assert!(now < Duration::from_secs(12));
             }

@@ -27,12 +27,12 @@ struct Io<'a>(&'a Channel);
 impl RegisterIo for Io<'_> {
     fn read(&self, address: u64, length: usize) -> Result<Vec<u8>, GenApiError> {
         let address = u32::try_from(address).map_err(|_| io_error(Refusal::Malformed))?;
-        self.0.read(address, length).map_err(io_error)
+        self.0.read_memory(address, length).map_err(io_error)
     }
 
     fn write(&self, address: u64, data: &[u8]) -> Result<(), GenApiError> {
         let address = u32::try_from(address).map_err(|_| io_error(Refusal::Malformed))?;
-        self.0.write(address, data).map_err(io_error)
+        self.0.write_memory(address, data).map_err(io_error)
     }
 }
 
@@ -41,7 +41,7 @@ fn io_error(refusal: Refusal) -> GenApiError {
 }
 
 /// Returns the text of an error with those of its causes.
-fn words(error: &GenApiError) -> String {
+fn error_chain_text(error: &GenApiError) -> String {
     let mut text = error.to_string();
     let mut source = std::error::Error::source(error);
     while let Some(cause) = source {
@@ -56,11 +56,11 @@ fn words(error: &GenApiError) -> String {
 
 impl Features {
     /// Reads the camera's description, from the first place that works.
-    pub(crate) fn read(channel: &Channel) -> Result<Self, DescriptionError> {
+    pub(crate) fn read_from_camera(channel: &Channel) -> Result<Self, DescriptionError> {
         let mut problem = None;
         for url in DESCRIPTION_URLS {
             match read_description(channel, url) {
-                Ok(xml) => return Self::of(&xml),
+                Ok(xml) => return Self::from_xml(&xml),
                 // The first error is the one reported.
                 Err(error) => drop(problem.get_or_insert(error)),
             }
@@ -68,41 +68,41 @@ impl Features {
         Err(problem.unwrap_or(DescriptionError::malformed("there is none")))
     }
 
-    /// Parses a description that was checked ([`description::unpack`]).
-    pub(crate) fn of(xml: &str) -> Result<Self, DescriptionError> {
+    /// Parses a description that was checked ([`description::unpack_and_check`]).
+    pub(crate) fn from_xml(xml: &str) -> Result<Self, DescriptionError> {
         let model = viva_genapi_xml::parse(xml).map_err(DescriptionError::malformed)?;
         let map = NodeMap::try_from_xml(model).map_err(DescriptionError::malformed)?;
         Ok(Self { map })
     }
 
     /// Returns true if there is a feature of this name.
-    pub(crate) fn has(&self, name: &str) -> bool {
+    pub(crate) fn has_feature(&self, name: &str) -> bool {
         self.map.node(name).is_some()
     }
 
     /// Discards values that were read: they may have changed.
-    pub(crate) fn refresh(&self) {
+    pub(crate) fn discard_cached_values(&self) {
         self.map.invalidate_all();
     }
 
     /// Returns the value of an integer feature; `None` if there is none or it cannot be read.
-    pub(crate) fn integer(&self, channel: &Channel, name: &str) -> Option<i64> {
-        self.has(name).then(|| self.map.get_integer(name, &Io(channel)).ok()).flatten()
+    pub(crate) fn integer_value(&self, channel: &Channel, name: &str) -> Option<i64> {
+        self.has_feature(name).then(|| self.map.get_integer(name, &Io(channel)).ok()).flatten()
     }
 
     /// Returns the value of a floating-point feature; `None` if there is none or it cannot be read.
-    pub(crate) fn number(&self, channel: &Channel, name: &str) -> Option<f64> {
-        self.has(name).then(|| self.map.get_float(name, &Io(channel)).ok()).flatten()
+    pub(crate) fn float_value(&self, channel: &Channel, name: &str) -> Option<f64> {
+        self.has_feature(name).then(|| self.map.get_float(name, &Io(channel)).ok()).flatten()
     }
 
     /// Returns the value of a feature as text; `None` if there is none or it cannot be read.
-    pub(crate) fn text(&self, channel: &Channel, name: &str) -> Option<String> {
-        self.has(name).then(|| self.map.get_text(name, &Io(channel)).ok()).flatten()
+    pub(crate) fn text_value(&self, channel: &Channel, name: &str) -> Option<String> {
+        self.has_feature(name).then(|| self.map.get_text(name, &Io(channel)).ok()).flatten()
     }
 
     /// Executes a command, and waits until it is done.
-    pub(crate) fn execute(&mut self, channel: &Channel, name: &str) -> Result<(), String> {
-        self.map.exec_command(name, &Io(channel)).map_err(|error| words(&error))?;
+    pub(crate) fn execute_command(&mut self, channel: &Channel, name: &str) -> Result<(), String> {
+        self.map.exec_command(name, &Io(channel)).map_err(|error| error_chain_text(&error))?;
         let begun = Instant::now();
         while begun.elapsed() < COMPLETION_TIMEOUT {
             // A camera that does not report whether it is done counts as done.
@@ -115,24 +115,24 @@ impl Features {
     }
 
     /// Executes a command without waiting for its end.
-    pub(crate) fn trigger(&mut self, channel: &Channel, name: &str) -> Result<(), String> {
-        self.map.exec_command(name, &Io(channel)).map_err(|error| words(&error))
+    pub(crate) fn start_command(&mut self, channel: &Channel, name: &str) -> Result<(), String> {
+        self.map.exec_command(name, &Io(channel)).map_err(|error| error_chain_text(&error))
     }
 
     /// Sets a feature to a value, or executes it if it is a command.
-    pub(crate) fn set(&mut self, channel: &Channel, name: &str, value: &FeatureValue) -> Result<(), String> {
+    pub(crate) fn set_feature(&mut self, channel: &Channel, name: &str, value: &FeatureValue) -> Result<(), String> {
         let is_command = match self.map.node(name) {
-            None => return Err(self.unknown(name)),
+            None => return Err(self.unknown_feature_text(name)),
             Some(node) => matches!(node, Node::Command(_)),
         };
         match (is_command, value) {
-            (true, FeatureValue::Switch(true)) => self.execute(channel, name),
+            (true, FeatureValue::Switch(true)) => self.execute_command(channel, name),
             (true, FeatureValue::Switch(false)) => Ok(()),
             (true, _) => Err(format!("{name} is a command: it is executed where it is set to true")),
             (false, _) => self.map.set_text(name, &value.to_string(), &Io(channel)).map_err(|error| {
-                let mut text = words(&error);
+                let mut text = error_chain_text(&error);
                 if let Ok(entries) = self.map.enum_entries(name) {
-                    text = format!("{text}; it can be {}", some_of(entries.iter().map(String::as_str)));
+                    text = format!("{text}; it can be {}", join_first_names(entries.iter().map(String::as_str)));
                 }
                 text
             }),
@@ -140,7 +140,7 @@ impl Features {
     }
 
     /// Sets all features. Unless they are ordered, those that cannot be set yet are tried again after the others.
-    pub(crate) fn set_all(&mut self, channel: &Channel, wanted: &Wanted) -> Result<(), String> {
+    pub(crate) fn set_all_features(&mut self, channel: &Channel, wanted: &Wanted) -> Result<(), String> {
         let mut left: Vec<_> = wanted.values.iter().collect();
         loop {
             let before = left.len();
@@ -149,7 +149,7 @@ impl Features {
                 if wanted.ordered && problem.is_some() {
                     return true;
                 }
-                match self.set(channel, name, value) {
+                match self.set_feature(channel, name, value) {
                     Ok(()) => false,
                     Err(text) => {
                         problem.get_or_insert(format!("{name} = {value}: {text}"));
@@ -165,24 +165,24 @@ impl Features {
         }
     }
 
-    fn unknown(&self, name: &str) -> String {
+    fn unknown_feature_text(&self, name: &str) -> String {
         let lower = name.to_lowercase();
         let alike: Vec<&str> = self.map.node_names().filter(|own| own.to_lowercase().contains(&lower)).collect();
         match alike[..] {
             [] => "the camera has no such feature".to_owned(),
-            _ => format!("the camera has no such feature; it has {}", some_of(alike.into_iter())),
+            _ => format!("the camera has no such feature; it has {}", join_first_names(alike.into_iter())),
         }
     }
 }
 
 /// Reads the description whose URL is at this address of the camera's memory.
 fn read_description(channel: &Channel, url: u32) -> Result<String, DescriptionError> {
-    let place = description::place(&channel.read(url, URL_BYTES.into())?)?;
-    description::unpack(channel.read(place.address, place.length)?)
+    let place = description::locate_description(&channel.read_memory(url, URL_BYTES.into())?)?;
+    description::unpack_and_check(channel.read_memory(place.address, place.length)?)
 }
 
 /// Returns a list of names, twelve at most.
-fn some_of<'a>(names: impl Iterator<Item = &'a str>) -> String {
+fn join_first_names<'a>(names: impl Iterator<Item = &'a str>) -> String {
     let mut names: Vec<&str> = names.collect();
     names.sort_unstable();
     let more = names.len().saturating_sub(12);
@@ -198,21 +198,21 @@ mod tests {
 
     #[test]
     fn a_description_that_makes_no_sense_has_no_features() {
-        assert!(Features::of("<a").is_err());
-        assert!(!Features::of("<RegisterDescription/>").unwrap().has("Width"));
+        assert!(Features::from_xml("<a").is_err());
+        assert!(!Features::from_xml("<RegisterDescription/>").unwrap().has_feature("Width"));
         // A formula as deep as is permitted.
         let formula = format!("{}1{}", "(".repeat(4000), ")".repeat(4000));
         let xml = format!(
             "<RegisterDescription><SwissKnife Name=\"A\"><Formula>{formula}</Formula></SwissKnife></RegisterDescription>"
         );
         let deep = std::thread::Builder::new().stack_size(crate::session::CONTROL_STACK_BYTES);
-        deep.spawn(move || drop(Features::of(&xml))).unwrap().join().unwrap();
+        deep.spawn(move || drop(Features::from_xml(&xml))).unwrap().join().unwrap();
     }
 
     proptest! {
         #[test]
         fn any_text_is_a_description_or_refused(text: String) {
-            let _ = Features::of(&format!("<RegisterDescription>{text}</RegisterDescription>"));
+            let _ = Features::from_xml(&format!("<RegisterDescription>{text}</RegisterDescription>"));
         }
     }
 }

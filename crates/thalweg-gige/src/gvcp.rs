@@ -46,19 +46,19 @@ pub enum Command<'a> {
 
 impl Command<'_> {
     /// Returns the command as a datagram with this number, which is not 0.
-    pub fn datagram(&self, number: u16) -> Vec<u8> {
+    pub fn to_datagram(&self, number: u16) -> Vec<u8> {
         let (command, payload) = match self {
             Self::Discover => (GVCP_DISCOVERY, Vec::new()),
             Self::ReadRegister(address) => (GVCP_READREG, address.to_be_bytes().to_vec()),
-            Self::WriteRegister(address, value) => (GVCP_WRITEREG, words(&[*address, *value])),
-            Self::ReadMemory(address, count) => (GVCP_READMEM, words(&[*address, u32::from(*count)])),
+            Self::WriteRegister(address, value) => (GVCP_WRITEREG, words_to_bytes(&[*address, *value])),
+            Self::ReadMemory(address, count) => (GVCP_READMEM, words_to_bytes(&[*address, u32::from(*count)])),
             Self::WriteMemory(address, bytes) => (GVCP_WRITEMEM, [&address.to_be_bytes()[..], bytes].concat()),
         };
-        framed(ACKNOWLEDGE_FLAG, command, number, &payload)
+        frame_datagram(ACKNOWLEDGE_FLAG, command, number, &payload)
     }
 
     /// Returns the code of the acknowledge that answers this command.
-    pub fn answer(&self) -> u16 {
+    pub fn acknowledge_code(&self) -> u16 {
         1 + match self {
             Self::Discover => GVCP_DISCOVERY,
             Self::ReadRegister(_) => GVCP_READREG,
@@ -71,24 +71,24 @@ impl Command<'_> {
 
 /// Returns a request to send packets of a block again, `first` to `last` inclusive (PACKETRESEND). It is not
 /// acknowledged.
-pub fn resend(number: u16, block: u64, wide: bool, first: u32, last: u32) -> Vec<u8> {
+pub fn resend_request(number: u16, block: u64, wide: bool, first: u32, last: u32) -> Vec<u8> {
     let (first, last) = if wide { (first, last) } else { (first & 0x00ff_ffff, last & 0x00ff_ffff) };
     let mut payload = vec![0, 0];
     #[expect(clippy::cast_possible_truncation, reason = "a block of a narrow stream has a number of 16 bits")]
     let narrow = if wide { 0 } else { block as u16 };
     payload.extend_from_slice(&narrow.to_be_bytes());
-    payload.extend_from_slice(&words(&[first, last]));
+    payload.extend_from_slice(&words_to_bytes(&[first, last]));
     if wide {
         payload.extend_from_slice(&block.to_be_bytes());
     }
-    framed(if wide { EXTENDED_IDS } else { 0 }, PACKET_RESEND, number, &payload)
+    frame_datagram(if wide { EXTENDED_IDS } else { 0 }, PACKET_RESEND, number, &payload)
 }
 
-fn words(words: &[u32]) -> Vec<u8> {
+fn words_to_bytes(words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_be_bytes()).collect()
 }
 
-fn framed(flags: u8, command: u16, number: u16, payload: &[u8]) -> Vec<u8> {
+fn frame_datagram(flags: u8, command: u16, number: u16, payload: &[u8]) -> Vec<u8> {
     #[expect(clippy::cast_possible_truncation, reason = "no payload is longer than MAX_PAYLOAD_BYTES")]
     let length = payload.len() as u16;
     let mut datagram = vec![GVCP_KEY, flags];
@@ -114,7 +114,7 @@ pub struct Acknowledge<'a> {
 
 impl<'a> Acknowledge<'a> {
     /// Reads a datagram. Returns `None` if it is no acknowledge, or shorter than its stated length.
-    pub fn read(datagram: &'a [u8]) -> Option<Self> {
+    pub fn parse_datagram(datagram: &'a [u8]) -> Option<Self> {
         let (header, payload) = datagram.split_at_checked(HEADER_BYTES)?;
         let [status, answer, length, number] = [0, 2, 4, 6].map(|at| u16::from_be_bytes([header[at], header[at + 1]]));
         let length = usize::from(length);
@@ -125,7 +125,7 @@ impl<'a> Acknowledge<'a> {
 
     /// Returns the number of additional milliseconds that the camera asks for; `None` if this is no PENDING_ACK
     /// (section 10.7).
-    pub fn pending(&self) -> Option<u16> {
+    pub fn pending_time_ms(&self) -> Option<u16> {
         let time = self.payload.get(2..4)?;
         (self.answer == GVCP_PENDING).then(|| u16::from_be_bytes([time[0], time[1]]))
     }
@@ -222,32 +222,32 @@ mod tests {
 
     #[test]
     fn commands_are_as_the_specification_has_them() {
-        assert_eq!(Command::Discover.datagram(0xffff), [0x42, 1, 0, 2, 0, 0, 0xff, 0xff]);
-        assert_eq!(Command::ReadRegister(0x0a00).datagram(3), [0x42, 1, 0, 0x80, 0, 4, 0, 3, 0, 0, 0x0a, 0]);
+        assert_eq!(Command::Discover.to_datagram(0xffff), [0x42, 1, 0, 2, 0, 0, 0xff, 0xff]);
+        assert_eq!(Command::ReadRegister(0x0a00).to_datagram(3), [0x42, 1, 0, 0x80, 0, 4, 0, 3, 0, 0, 0x0a, 0]);
         let write = Command::WriteRegister(0x0a00, 2);
-        assert_eq!(write.datagram(4), [0x42, 1, 0, 0x82, 0, 8, 0, 4, 0, 0, 0x0a, 0, 0, 0, 0, 2]);
-        assert_eq!(write.answer(), 0x83);
-        let narrow = resend(5, 0x0102, false, 7, 9);
+        assert_eq!(write.to_datagram(4), [0x42, 1, 0, 0x82, 0, 8, 0, 4, 0, 0, 0x0a, 0, 0, 0, 0, 2]);
+        assert_eq!(write.acknowledge_code(), 0x83);
+        let narrow = resend_request(5, 0x0102, false, 7, 9);
         assert_eq!(narrow, [0x42, 0, 0, 0x40, 0, 12, 0, 5, 0, 0, 1, 2, 0, 0, 0, 7, 0, 0, 0, 9]);
-        let wide = resend(5, 0x0102, true, 7, 9);
+        let wide = resend_request(5, 0x0102, true, 7, 9);
         assert_eq!((wide[1], wide.len(), &wide[20..]), (0x10, 28, &[0, 0, 0, 0, 0, 0, 1, 2][..]));
     }
 
     #[test]
     fn a_camera_may_ask_for_time() {
         let bytes = acknowledge(0, 0x89, 7, &[0, 0, 0x01, 0x2c]);
-        let pending = Acknowledge::read(&bytes).unwrap();
-        assert_eq!((pending.number, pending.pending()), (7, Some(300)));
+        let pending = Acknowledge::parse_datagram(&bytes).unwrap();
+        assert_eq!((pending.number, pending.pending_time_ms()), (7, Some(300)));
         let other = acknowledge(0, 0x81, 7, &[0, 0, 0x01, 0x2c]);
-        assert_eq!(Acknowledge::read(&other).unwrap().pending(), None);
+        assert_eq!(Acknowledge::parse_datagram(&other).unwrap().pending_time_ms(), None);
     }
 
     proptest! {
         #[test]
         fn any_bytes_are_an_acknowledge_of_their_length_or_nothing(bytes: Vec<u8>) {
-            if let Some(read) = Acknowledge::read(&bytes) {
+            if let Some(read) = Acknowledge::parse_datagram(&bytes) {
                 prop_assert!(read.payload.len() <= MAX_PAYLOAD_BYTES && read.payload.len() + HEADER_BYTES <= bytes.len());
-                let _ = (read.pending(), read.status.to_string());
+                let _ = (read.pending_time_ms(), read.status.to_string());
             }
         }
     }

@@ -54,7 +54,7 @@ pub enum Kind {
 
 impl Header {
     /// Reads a header from the first bytes of a packet of `length` bytes. Returns `None` if the packet is too short.
-    pub fn read(front: &[u8], length: usize) -> Option<Self> {
+    pub fn parse_packet_header(front: &[u8], length: usize) -> Option<Self> {
         let front = &front[..front.len().min(length)];
         let wide = front.get(4)? & EXTENDED_ID != 0;
         let (block, packet) = if wide {
@@ -72,7 +72,7 @@ impl Header {
     }
 
     /// Returns the length of a header in bytes.
-    pub fn len(wide: bool) -> usize {
+    pub fn header_bytes(wide: bool) -> usize {
         if wide { WIDE_HEADER_BYTES } else { NARROW_HEADER_BYTES }
     }
 }
@@ -94,7 +94,7 @@ pub struct Leader {
 
 impl Leader {
     /// Reads the bytes after a leader's header. Returns `None` if they are too few.
-    pub fn read(body: &[u8]) -> Option<Self> {
+    pub fn parse_leader_body(body: &[u8]) -> Option<Self> {
         let (kind, ticks) = (u16_at(body, 2)?, u64_at(body, 4)?);
         if kind != PAYLOAD_IMAGE && kind != PAYLOAD_IMAGE | CHUNKS_FLAG {
             let known = matches!(kind & !CHUNKS_FLAG, PAYLOAD_RAW | PAYLOAD_CHUNK | EXTENDED_CHUNK);
@@ -102,7 +102,7 @@ impl Leader {
         }
         let (format, width, height) = (u32_at(body, 12)?, u32_at(body, 16)?, u32_at(body, 20)?);
         let (beside, below) = (u16_at(body, 32)?, u16_at(body, 34)?);
-        let bits = u64::from(width) * u64::from(pixels::bits(format));
+        let bits = u64::from(width) * u64::from(pixels::bits_per_pixel(format));
         // Rows of packed pixels need not end at a byte boundary if no padding follows them.
         let whole = bits.checked_mul(height.into()).map(|bits| bits.div_ceil(8));
         let row = bits.div_ceil(8) + u64::from(beside);
@@ -119,7 +119,7 @@ impl Leader {
 }
 
 /// Returns the name of a kind of frame.
-pub(crate) fn kind_name(kind: u16) -> String {
+pub(crate) fn frame_kind_name(kind: u16) -> String {
     match kind {
         0x0003 => "files".into(),
         0x0006 => "JPEG images".into(),
@@ -146,7 +146,7 @@ fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
 
 /// Returns the height of an image that a trailer states; fewer rows than the leader announced may have come. `None` if
 /// the block is no image.
-pub fn height(trailer: &[u8]) -> Option<u32> {
+pub fn trailer_height(trailer: &[u8]) -> Option<u32> {
     u32_at(trailer, 4).filter(|_| u16_at(trailer, 2) == Some(PAYLOAD_IMAGE))
 }
 
@@ -158,15 +158,15 @@ mod tests {
     #[test]
     fn headers_are_narrow_or_wide() {
         let narrow = [0, 0, 1, 2, 3, 0, 0, 9];
-        let read = Header::read(&narrow, 100).unwrap();
+        let read = Header::parse_packet_header(&narrow, 100).unwrap();
         assert_eq!((read.block, read.packet, read.kind, read.wide), (0x0102, 9, Kind::Payload, false));
-        assert_eq!(Header::read(&narrow, 7), None);
+        assert_eq!(Header::parse_packet_header(&narrow, 7), None);
         let mut wide = [0; 20];
         (wide[0], wide[1], wide[4], wide[8], wide[15], wide[19]) = (0x01, 0x00, 0x82, 1, 7, 5);
-        let read = Header::read(&wide, 20).unwrap();
+        let read = Header::parse_packet_header(&wide, 20).unwrap();
         assert_eq!((read.block, read.packet, read.kind, read.wide), (1 << 56 | 7, 5, Kind::Trailer, true));
         assert_eq!(read.status, Status::RESENT);
-        assert_eq!(Header::read(&wide[..19], 20), None);
+        assert_eq!(Header::parse_packet_header(&wide[..19], 20), None);
     }
 
     fn leader(kind: u16, format: u32, width: u32, height: u32, beside: u16) -> Vec<u8> {
@@ -183,22 +183,22 @@ mod tests {
 
     #[test]
     fn a_leader_says_how_long_its_frame_is() {
-        let read = |body: &[u8]| Leader::read(body).unwrap().bytes;
+        let read = |body: &[u8]| Leader::parse_leader_body(body).unwrap().bytes;
         assert_eq!(read(&leader(1, 0x0108_0001, 640, 480, 0)), Some(640 * 480));
         assert_eq!(read(&leader(1, 0x0110_0005, 640, 480, 0)), Some(640 * 480 * 2));
         assert_eq!(read(&leader(1, 0x0108_0001, 640, 480, 4)), Some(644 * 480));
         assert_eq!(read(&leader(1, 0x010c_0047, 3, 3, 0)), Some(14), "nine pixels of 12 bits");
         assert_eq!(read(&leader(0x4001, 0x0108_0001, 640, 480, 0)), None, "chunks are behind it");
-        assert_eq!(Leader::read(&leader(2, 0, 0, 0, 0)).unwrap().ticks, 1 << 32 | 2);
-        assert!(!Leader::read(&leader(6, 0, 0, 0, 0)).unwrap().known);
-        assert_eq!(Leader::read(&[0; 11]), None);
-        assert_eq!(Leader::read(&leader(1, 0x0108_0001, 640, 480, 0)[..20]), None);
+        assert_eq!(Leader::parse_leader_body(&leader(2, 0, 0, 0, 0)).unwrap().ticks, 1 << 32 | 2);
+        assert!(!Leader::parse_leader_body(&leader(6, 0, 0, 0, 0)).unwrap().known);
+        assert_eq!(Leader::parse_leader_body(&[0; 11]), None);
+        assert_eq!(Leader::parse_leader_body(&leader(1, 0x0108_0001, 640, 480, 0)[..20]), None);
     }
 
     proptest! {
         #[test]
         fn any_bytes_are_read_or_refused(bytes: Vec<u8>, length: usize) {
-            let _ = (Header::read(&bytes, length), Leader::read(&bytes), height(&bytes));
+            let _ = (Header::parse_packet_header(&bytes, length), Leader::parse_leader_body(&bytes), trailer_height(&bytes));
         }
     }
 }

@@ -49,7 +49,7 @@ mod session;
 
 pub use assembler::{Assembler, Counts, Request, Stream};
 pub use camera::Camera;
-pub use discovery::{discover, find};
+pub use discovery::{discover_cameras, find_camera};
 pub use options::{FeatureValue, Features, GigeConfig};
 pub use receiver::Intake;
 pub use registers::{Found, Mac};
@@ -60,6 +60,6 @@ use thalweg_device::Acquisition;
 use thalweg_frames::DirectSocket;
 
 /// Registers the kind `gige` in this process.
-pub fn register() {
-    thalweg_device::register::<GigeConfig>();
+pub fn register_kinds() {
+    thalweg_device::register_kind::<GigeConfig>();
 }

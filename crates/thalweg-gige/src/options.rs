@@ -150,23 +150,23 @@ impl<'de> de::Visitor<'de> for FeaturesVisitor {
 }
 
 impl DeviceOptions for GigeConfig {
-    fn open(&self, _adapter: Option<&Adapter>) -> Result<OpenDevice, DeviceError> {
+    fn open_device(&self, _adapter: Option<&Adapter>) -> Result<OpenDevice, DeviceError> {
         Ok(OpenDevice::Acquisition(Box::new(Camera::open(self)?)))
     }
 
-    fn check(&self) -> Result<(), DeviceError> {
-        crate::camera::check(self)
+    fn check_options(&self) -> Result<(), DeviceError> {
+        crate::camera::check_options(self)
     }
 
     fn is_acquisition(&self) -> bool {
         true
     }
 
-    fn longest(&self) -> Option<u64> {
+    fn longest_payload_bytes(&self) -> Option<u64> {
         self.size.map(|size| size.0)
     }
 
-    fn place(&self) -> String {
+    fn address_place(&self) -> String {
         self.address.clone()
     }
 
@@ -179,7 +179,7 @@ impl DeviceKind for GigeConfig {
     const NAME: &'static str = "gige";
     const ADDRESS: Option<&'static str> = Some("gige:NAME");
 
-    fn at(place: &str) -> Option<Self> {
+    fn from_address_place(place: &str) -> Option<Self> {
         toml::from_str(&format!("address = {place:?}")).ok()
     }
 }

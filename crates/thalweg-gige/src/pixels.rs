@@ -15,7 +15,7 @@ pub(crate) struct Pixels {
 
 /// Returns a format by its name: `Mono8`, `BayerRG12`, `RGB8`. Formats packed across byte boundaries are bytes without
 /// a stated meaning.
-pub(crate) fn named(name: &str) -> Pixels {
+pub(crate) fn pixels_by_name(name: &str) -> Pixels {
     const COLOURS: [(&str, u64); 20] = [
         ("Mono", 1),
         ("BayerGR", 1),
@@ -55,7 +55,7 @@ pub(crate) fn named(name: &str) -> Pixels {
 }
 
 /// Returns the number of bits of a pixel from the format's number: its second byte.
-pub(crate) fn bits(format: u32) -> u32 {
+pub(crate) fn bits_per_pixel(format: u32) -> u32 {
     format >> 16 & 0xff
 }
 
@@ -66,17 +66,17 @@ mod tests {
     #[test]
     fn formats_are_known_by_name() {
         let of = |name| {
-            let pixels = named(name);
-            (pixels.payload.name(), pixels.colours, pixels.bits)
+            let pixels = pixels_by_name(name);
+            (pixels.payload.type_name(), pixels.colours, pixels.bits)
         };
-        assert_eq!(of("Mono8"), (PayloadType::IMAGE_U8.name(), 1, Some(8)));
-        assert_eq!(of("Mono12"), (PayloadType::IMAGE_U16.name(), 1, Some(12)));
-        assert_eq!(of("BayerRG16"), (PayloadType::IMAGE_U16.name(), 1, Some(16)));
-        assert_eq!(of("RGB8"), (PayloadType::IMAGE_U8.name(), 3, Some(8)));
-        assert_eq!(of("RGBa8"), (PayloadType::IMAGE_U8.name(), 4, Some(8)));
+        assert_eq!(of("Mono8"), (PayloadType::IMAGE_U8.type_name(), 1, Some(8)));
+        assert_eq!(of("Mono12"), (PayloadType::IMAGE_U16.type_name(), 1, Some(12)));
+        assert_eq!(of("BayerRG16"), (PayloadType::IMAGE_U16.type_name(), 1, Some(16)));
+        assert_eq!(of("RGB8"), (PayloadType::IMAGE_U8.type_name(), 3, Some(8)));
+        assert_eq!(of("RGBa8"), (PayloadType::IMAGE_U8.type_name(), 4, Some(8)));
         for packed in ["Mono12p", "Mono12Packed", "Mono10Packed", "BayerRG10p", "YUV422_8", "Mono1p", "Mono", "", "8"] {
             assert_eq!(of(packed), ("raw", 1, None), "{packed}");
         }
-        assert_eq!((bits(0x0108_0001), bits(0x0218_0014)), (8, 24));
+        assert_eq!((bits_per_pixel(0x0108_0001), bits_per_pixel(0x0218_0014)), (8, 24));
     }
 }

@@ -38,35 +38,35 @@ impl Receiver {
         Ok(Self { socket: DirectSocket::bind((Ipv4Addr::UNSPECIFIED, 0).into())?, intake: Intake::default() })
     }
 
-    pub(crate) fn port(&self) -> u16 {
-        self.socket.local().port()
+    pub(crate) fn local_port(&self) -> u16 {
+        self.socket.local_address().port()
     }
 
     /// Sets the size of the kernel's receive buffer in bytes. Returns the size in effect.
-    pub(crate) fn hold(&mut self, bytes: u64) -> u64 {
-        self.socket.hold(bytes)
+    pub(crate) fn set_buffer_size(&mut self, bytes: u64) -> u64 {
+        self.socket.reserve_receive_bytes(bytes)
     }
 
-    pub(crate) fn counters(&self) -> Counters {
-        self.socket.counters()
+    pub(crate) fn port_counters(&self) -> Counters {
+        self.socket.port_counters()
     }
 
     /// Discards packets that wait. Returns their number; 0 if there were none.
-    pub(crate) fn discard(&mut self) -> Result<usize, FramesError> {
+    pub(crate) fn discard_waiting(&mut self) -> Result<usize, FramesError> {
         let mut places: Vec<_> = (0..BURST_PACKETS).map(|_| Place::new(&mut [], &mut [])).collect();
-        self.socket.receive(&mut places)
+        self.socket.receive_datagrams(&mut places)
     }
 
     /// Receives waiting packets once, and hands them to the assembler. `camera`: the only sender accepted. Returns the
     /// number of packets that came.
-    pub(crate) fn receive(
+    pub(crate) fn receive_packets(
         &mut self,
         assembler: &mut Assembler,
         camera: Option<IpAddr>,
         times: (Duration, TaiNanos),
     ) -> Result<usize, FramesError> {
         let Self { socket, intake } = self;
-        intake.receive(assembler, camera, times, |places| socket.receive(places))
+        intake.receive_packets(assembler, camera, times, |places| socket.receive_datagrams(places))
     }
 }
 
@@ -76,7 +76,7 @@ impl Intake {
     ///
     /// # Errors
     /// `fill` failed.
-    pub fn receive<E>(
+    pub fn receive_packets<E>(
         &mut self,
         assembler: &mut Assembler,
         camera: Option<IpAddr>,
@@ -84,12 +84,12 @@ impl Intake {
         fill: impl FnOnce(&mut [Place<'_>]) -> Result<usize, E>,
     ) -> Result<usize, E> {
         let Self { plan, fronts, aside, moved, came, arrived } = self;
-        assembler.plan(BURST_PACKETS, plan);
-        let front = Header::len(assembler.is_wide());
+        assembler.plan_next_packets(BURST_PACKETS, plan);
+        let front = Header::header_bytes(assembler.has_wide_header());
         let room = plan.piece + WIDE_HEADER_BYTES;
         fronts.resize(WIDE_HEADER_BYTES * BURST_PACKETS, 0);
         aside.resize(room * BURST_PACKETS, 0);
-        let mut places = lay(plan, &mut fronts[..front * BURST_PACKETS], aside, front, room);
+        let mut places = lay_out_places(plan, &mut fronts[..front * BURST_PACKETS], aside, front, room);
         let received = fill(&mut places);
         came.clear();
         came.extend(places.iter().map(|place| (place.length, place.from)));
@@ -97,7 +97,7 @@ impl Intake {
         let received = match received {
             Ok(received) => received,
             Err(error) => {
-                assembler.settle(plan);
+                assembler.return_buffers(plan);
                 return Err(error);
             }
         };
@@ -105,42 +105,42 @@ impl Intake {
         arrived.clear();
         for (at, (length, from)) in came.drain(..).take(received).enumerate() {
             if from.is_none_or(|from| camera.is_some_and(|camera| camera != from.ip())) {
-                assembler.stranger();
+                assembler.count_stranger();
                 continue;
             }
             let own = &fronts[at * front..(at + 1) * front];
-            let whole = length <= front + room + spot_len(plan, plan.spots[at]);
+            let whole = length <= front + room + spot_length_bytes(plan, plan.spots[at]);
             let wide = own.get(4).is_some_and(|byte| length > 4 && byte & 0x80 != 0);
             // A header of the other length lies partly in the place for payload.
             let begun = moved.len();
-            let as_expected = Header::len(wide) == front;
+            let as_expected = Header::header_bytes(wide) == front;
             if !as_expected {
-                gather(plan, at, own, aside, room, length, moved);
+                append_packet(plan, at, own, aside, room, length, moved);
             }
             let header = match as_expected {
-                true => Header::read(own, length),
-                false => Header::read(&moved[begun..], length),
+                true => Header::parse_packet_header(own, length),
+                false => Header::parse_packet_header(&moved[begun..], length),
             };
             let Some(header) = header.filter(|_| whole) else {
-                assembler.malformed();
+                assembler.count_malformed();
                 continue;
             };
-            let Some(number) = assembler.admit(&header, length, plan, now) else { continue };
-            let body = length - Header::len(wide);
+            let Some(number) = assembler.admit_packet(&header, length, plan, now) else { continue };
+            let body = length - Header::header_bytes(wide);
             let spot = plan.spots[at];
-            if as_expected && plan.is_in_place(spot, number, &header, body, assembler.piece()) {
+            if as_expected && plan.is_received_in_place(spot, number, &header, body, assembler.piece_bytes()) {
                 arrived.push(Arrived { header, number, body: Body::InPlace, length: body });
                 continue;
             }
             if as_expected {
-                gather(plan, at, own, aside, room, length, moved);
+                append_packet(plan, at, own, aside, room, length, moved);
             }
-            let range = (begun + Header::len(wide)).min(moved.len())..moved.len();
+            let range = (begun + Header::header_bytes(wide)).min(moved.len())..moved.len();
             arrived.push(Arrived { header, number, body: Body::Aside(range), length: body });
         }
-        assembler.settle(plan);
+        assembler.return_buffers(plan);
         for one in arrived.drain(..) {
-            assembler.take(&one, moved, now, date);
+            assembler.store_packet(&one, moved, now, date);
         }
         Ok(received)
     }
@@ -153,7 +153,7 @@ impl AsFd for Receiver {
 }
 
 /// Returns the number of bytes that a spot has in a slot.
-fn spot_len(plan: &Plan, spot: Spot) -> usize {
+fn spot_length_bytes(plan: &Plan, spot: Spot) -> usize {
     match spot {
         Spot::Aside => 0,
         Spot::Slot { .. } => plan.piece,
@@ -161,9 +161,15 @@ fn spot_len(plan: &Plan, spot: Spot) -> usize {
 }
 
 /// Returns the places of a plan's packets.
-fn lay<'a>(plan: &'a mut Plan, fronts: &'a mut [u8], aside: &'a mut [u8], front: usize, room: usize) -> Vec<Place<'a>> {
+fn lay_out_places<'a>(
+    plan: &'a mut Plan,
+    fronts: &'a mut [u8],
+    aside: &'a mut [u8],
+    front: usize,
+    room: usize,
+) -> Vec<Place<'a>> {
     let Plan { buffers, spots, piece, .. } = plan;
-    let mut slots = buffers.iter_mut().map(|planned| planned.buffer.payload());
+    let mut slots = buffers.iter_mut().map(|planned| planned.buffer.payload_mut());
     // The slot that is being divided: its index, its remaining bytes, and the offset at which they begin.
     let (mut which, mut left, mut at): (Option<usize>, &mut [u8], usize) = (None, &mut [], 0);
     let mut places = Vec::with_capacity(spots.len());
@@ -188,12 +194,20 @@ fn lay<'a>(plan: &'a mut Plan, fronts: &'a mut [u8], aside: &'a mut [u8], front:
 }
 
 /// Copies a packet from where it was received, in parts, to the end of `moved`.
-fn gather(plan: &mut Plan, at: usize, front: &[u8], aside: &[u8], room: usize, length: usize, moved: &mut Vec<u8>) {
+fn append_packet(
+    plan: &mut Plan,
+    at: usize,
+    front: &[u8],
+    aside: &[u8],
+    room: usize,
+    length: usize,
+    moved: &mut Vec<u8>,
+) {
     let mut in_slot: &[u8] = &[];
     if let Spot::Slot { planned, packet } = plan.spots[at]
         && let Some(planned) = plan.buffers.get_mut(planned)
     {
-        let slot = planned.buffer.payload();
+        let slot = planned.buffer.payload_mut();
         let begin = ((packet as usize - 1) * plan.piece).min(slot.len());
         in_slot = &slot[begin..(begin + plan.piece).min(slot.len())];
     }

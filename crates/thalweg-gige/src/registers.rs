@@ -69,7 +69,7 @@ pub struct Mac(pub [u8; 6]);
 
 impl Mac {
     /// Parses the usual notation: `00:11:22:aa:bb:cc`, or with dashes. Returns `None` for any other text.
-    pub fn read(text: &str) -> Option<Self> {
+    pub fn from_text(text: &str) -> Option<Self> {
         let mut bytes = [0; 6];
         let mut parts = text.split([':', '-']);
         for byte in &mut bytes {
@@ -88,16 +88,16 @@ impl fmt::Display for Mac {
 
 impl Found {
     /// Reads the registers from address 0 on. Returns `None` if there are too few.
-    pub fn read(registers: &[u8], interface: &str) -> Option<Self> {
+    pub fn from_registers(registers: &[u8], interface: &str) -> Option<Self> {
         let registers = registers.get(..usize::from(IDENTITY_BYTES))?;
         Some(Self {
             address: Ipv4Addr::from(<[u8; 4]>::try_from(&registers[0x24..0x28]).ok()?),
             mac: Mac(registers[0x0a..0x10].try_into().ok()?),
-            manufacturer: text(&registers[0x48..0x68]),
-            model: text(&registers[0x68..0x88]),
-            version: text(&registers[0x88..0xa8]),
-            serial: text(&registers[0xd8..0xe8]),
-            user_name: text(&registers[0xe8..0xf8]),
+            manufacturer: text_from_bytes(&registers[0x48..0x68]),
+            model: text_from_bytes(&registers[0x68..0x88]),
+            version: text_from_bytes(&registers[0x88..0xa8]),
+            serial: text_from_bytes(&registers[0xd8..0xe8]),
+            user_name: text_from_bytes(&registers[0xe8..0xf8]),
             interface: interface.to_owned(),
         })
     }
@@ -105,7 +105,7 @@ impl Found {
     /// Returns true if this camera has the given serial number, user-defined name, or one of the addresses.
     pub fn is_called(&self, name: &str) -> bool {
         let is_named = !name.is_empty() && [&self.serial, &self.user_name].into_iter().any(|own| own == name);
-        is_named || name.parse() == Ok(self.address) || Mac::read(name) == Some(self.mac)
+        is_named || name.parse() == Ok(self.address) || Mac::from_text(name) == Some(self.mac)
     }
 }
 
@@ -117,7 +117,7 @@ impl fmt::Display for Found {
 }
 
 /// Returns the text up to the first zero, without control characters.
-pub(crate) fn text(bytes: &[u8]) -> String {
+pub(crate) fn text_from_bytes(bytes: &[u8]) -> String {
     let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
     String::from_utf8_lossy(&bytes[..end])
         .chars()
@@ -139,7 +139,7 @@ mod tests {
         registers[0x48..0x4c].copy_from_slice(b"Acme");
         registers[0x68..0x6d].copy_from_slice(b"C\x1b[2J");
         registers[0xd8..0xdc].copy_from_slice(b"GV01");
-        let found = Found::read(&registers, "eth0").unwrap();
+        let found = Found::from_registers(&registers, "eth0").unwrap();
         assert_eq!((found.model.as_str(), found.serial.as_str()), ("C[2J", "GV01"), "no control characters");
         for name in ["GV01", "10.0.0.5", "00:11:22:AA:bb:cc", "00-11-22-aa-bb-cc"] {
             assert!(found.is_called(name), "{name}");
@@ -147,7 +147,7 @@ mod tests {
         for name in ["", "GV0", "10.0.0.6", "00:11:22:aa:bb", "00:11:22:aa:bb:cc:dd", "0:11:22:aa:bb:cc"] {
             assert!(!found.is_called(name), "{name}");
         }
-        assert_eq!(Found::read(&registers[1..], "eth0"), None);
+        assert_eq!(Found::from_registers(&registers[1..], "eth0"), None);
         assert_eq!(found.mac.to_string(), "00:11:22:aa:bb:cc");
     }
 }

@@ -101,21 +101,21 @@ struct Camera {
 }
 
 /// Runs the control thread until the channel of orders closes.
-pub(crate) fn run(
+pub(crate) fn run_control_thread(
     config: &GigeConfig,
     orders: &Receiver<Order>,
     news: &Sender<News>,
     ready: &SyncSender<Result<Setup, DeviceError>>,
 ) {
-    let mut camera = match Camera::open(config, None) {
+    let mut camera = match Camera::find_and_open(config, None) {
         Ok(camera) => camera,
         Err(problem) => {
-            let _ = ready.send(Err(hardware(config, problem)));
+            let _ = ready.send(Err(hardware_error(config, problem)));
             return;
         }
     };
     if ready.send(Ok(camera.setup.clone())).is_err() {
-        return camera.leave();
+        return camera.release_control();
     }
     // Times of the last command and of the last answer.
     let (mut port, mut last, mut alive) = (None, Instant::now(), Instant::now());
@@ -123,15 +123,15 @@ pub(crate) fn run(
         let beat = (camera.heartbeat / 3).max(Duration::from_millis(50));
         match orders.recv_timeout(beat.saturating_sub(last.elapsed())) {
             Ok(Order::Start(to, reply)) => {
-                let started = camera.start(config, to, news).map_err(|problem| hardware(config, problem));
+                let started = camera.start_stream(config, to, news).map_err(|problem| hardware_error(config, problem));
                 port = started.is_ok().then_some(to);
                 let _ = reply.send(started);
                 continue;
             }
             Err(RecvTimeoutError::Timeout) => {}
-            Err(RecvTimeoutError::Disconnected) => return camera.leave(),
+            Err(RecvTimeoutError::Disconnected) => return camera.release_control(),
         }
-        let problem = camera.beat();
+        let problem = camera.send_heartbeat();
         last = Instant::now();
         let problem = match problem {
             Ok(()) => {
@@ -152,7 +152,7 @@ pub(crate) fn run(
         if news.send(News::Away).is_err() {
             return;
         }
-        match camera.regain(config, port, orders, news) {
+        match camera.reconnect_until_back(config, port, orders, news) {
             Some(again) => camera = again,
             None => return,
         }
@@ -160,86 +160,94 @@ pub(crate) fn run(
     }
 }
 
-fn hardware(config: &GigeConfig, problem: String) -> DeviceError {
+fn hardware_error(config: &GigeConfig, problem: String) -> DeviceError {
     DeviceError::Hardware { device: format!("gige {}", config.address), problem }
 }
 
 impl Camera {
     /// Finds the camera, takes control of it, and sets it up. `before`: the camera before it was lost.
-    fn open(config: &GigeConfig, before: Option<&Self>) -> Result<Self, String> {
+    fn find_and_open(config: &GigeConfig, before: Option<&Self>) -> Result<Self, String> {
         let from = match &config.interface {
             Some(interface) => Some(discovery::interface_address(interface).map_err(|error| error.to_string())?),
             None => None,
         };
-        let address = locate(config)?;
+        let address = resolve_address(config)?;
         let channel = Channel::open(address, from).map_err(|error| format!("no route leads to {address}: {error}"))?;
-        Self::take(config, channel, before)
+        Self::take_control(config, channel, before)
     }
 
-    fn take(config: &GigeConfig, channel: Channel, before: Option<&Self>) -> Result<Self, String> {
-        channel.refresh();
-        let found = channel.identity().map_err(|refusal| format!("{}: {refusal}", channel.camera()))?;
+    fn take_control(config: &GigeConfig, channel: Channel, before: Option<&Self>) -> Result<Self, String> {
+        channel.reset_command_count();
+        let found = channel.read_identity().map_err(|refusal| format!("{}: {refusal}", channel.remote_address()))?;
         if let Some(before) = before
             && (&before.setup.found.serial, before.setup.found.mac) != (&found.serial, found.mac)
         {
             return Err(format!("it is another camera: {found}"));
         }
-        seize(&channel)?;
+        acquire_control(&channel)?;
         let heartbeat = set_heartbeat(config, &channel, &found);
-        let (features, setup, resends) = Self::set_up(config, &channel, found)?;
+        let (features, setup, resends) = Self::set_up_features(config, &channel, found)?;
         Ok(Self { channel, features, setup, resends, heartbeat, clock: Status::CLOCK_FREE_RUNNING })
     }
 
     /// Sets the camera's features. Gives up control of it if that fails.
-    fn set_up(config: &GigeConfig, channel: &Channel, found: Found) -> Result<(Features, Setup, bool), String> {
-        let done = Self::configure(config, channel, found);
+    fn set_up_features(
+        config: &GigeConfig,
+        channel: &Channel,
+        found: Found,
+    ) -> Result<(Features, Setup, bool), String> {
+        let done = Self::configure_features(config, channel, found);
         if done.is_err() {
-            let _ = channel.set_register(registers::PRIVILEGE_REGISTER, 0);
+            let _ = channel.write_register(registers::PRIVILEGE_REGISTER, 0);
         }
         done
     }
 
-    fn configure(config: &GigeConfig, channel: &Channel, found: Found) -> Result<(Features, Setup, bool), String> {
-        let capability = channel.register(registers::CAPABILITY_REGISTER).unwrap_or(0);
+    fn configure_features(
+        config: &GigeConfig,
+        channel: &Channel,
+        found: Found,
+    ) -> Result<(Features, Setup, bool), String> {
+        let capability = channel.read_register(registers::CAPABILITY_REGISTER).unwrap_or(0);
         let mut features =
-            Features::read(channel).map_err(|error| format!("the description of its features: {error}"))?;
+            Features::read_from_camera(channel).map_err(|error| format!("the description of its features: {error}"))?;
         // The camera may still be acquiring for its last application.
-        let _ = features.trigger(channel, "AcquisitionStop");
-        lock(&mut features, channel, false);
+        let _ = features.start_command(channel, "AcquisitionStop");
+        lock_stream_features(&mut features, channel, false);
         let own_mode = config.features.values.iter().any(|(name, _)| name == "AcquisitionMode");
-        if features.has("AcquisitionMode") && !own_mode {
+        if features.has_feature("AcquisitionMode") && !own_mode {
             let continuous = crate::FeatureValue::Text("Continuous".into());
-            let _ = features.set(channel, "AcquisitionMode", &continuous);
+            let _ = features.set_feature(channel, "AcquisitionMode", &continuous);
         }
-        features.set_all(channel, &config.features)?;
+        features.set_all_features(channel, &config.features)?;
         // Features that depend on those just set are read again.
-        features.refresh();
-        let setup = Setup::read(config, &features, channel, found)?;
+        features.discard_cached_values();
+        let setup = Setup::read_from_camera(config, &features, channel, found)?;
         let resends = config.resend && capability & registers::CAN_RESEND != 0;
         Ok((features, setup, resends))
     }
 
     /// Starts the stream to a port.
-    fn start(&mut self, config: &GigeConfig, port: u16, news: &Sender<News>) -> Result<(), String> {
+    fn start_stream(&mut self, config: &GigeConfig, port: u16, news: &Sender<News>) -> Result<(), String> {
         let Self { channel, features, setup, resends, clock: status, .. } = self;
-        let packet = negotiate(config, channel)?;
-        set_register(channel, registers::STREAM_PACKET, packet | registers::DO_NOT_FRAGMENT)?;
+        let packet = negotiate_packet_size(config, channel)?;
+        write_stream_register(channel, registers::STREAM_PACKET, packet | registers::DO_NOT_FRAGMENT)?;
         // The camera may have rounded the packet size.
-        let packet = channel.register(registers::STREAM_PACKET).map_or(packet, |is| is & 0xffff);
+        let packet = channel.read_register(registers::STREAM_PACKET).map_or(packet, |is| is & 0xffff);
         if packet < MIN_PACKET_BYTES / 8 {
             return Err(format!("its packets would have {packet} bytes"));
         }
-        set_register(channel, registers::STREAM_ADDRESS, channel.local().into())?;
-        set_register(channel, registers::STREAM_PORT, port.into())?;
-        lock(features, channel, true);
+        write_stream_register(channel, registers::STREAM_ADDRESS, channel.local_address().into())?;
+        write_stream_register(channel, registers::STREAM_PORT, port.into())?;
+        lock_stream_features(features, channel, true);
         let clock;
         (clock, *status) = read_clock(features, channel, Status::empty());
         tracing::info!(
             "camera {}: packets of {packet} bytes to {}:{port}, {}; {}",
             setup.found,
-            channel.local(),
+            channel.local_address(),
             if *resends { "sent again where they are missing" } else { "not sent again" },
-            describe(&clock, *status)
+            describe_clock(&clock, *status)
         );
         let stream = Stream {
             packet: packet as usize,
@@ -250,17 +258,17 @@ impl Camera {
             clock,
             status: *status,
         };
-        let resend_socket = channel.speaker().map_err(|error| error.to_string())?;
+        let resend_socket = channel.open_resend_socket().map_err(|error| error.to_string())?;
         // The hot thread has the properties of the stream before the first packet comes.
-        let (camera, (accepted, is_accepted)) = (IpAddr::V4(channel.camera()), mpsc::sync_channel(0));
+        let (camera, (accepted, is_accepted)) = (IpAddr::V4(channel.remote_address()), mpsc::sync_channel(0));
         let _ = news.send(News::Stream { stream, camera, resend_socket, accepted });
         let _ = is_accepted.recv_timeout(ACCEPT_TIMEOUT);
-        features.trigger(channel, "AcquisitionStart").map_err(|problem| format!("AcquisitionStart: {problem}"))
+        features.start_command(channel, "AcquisitionStart").map_err(|problem| format!("AcquisitionStart: {problem}"))
     }
 
     /// Sends the heartbeat (section 10.5). Returns [`Refusal::Lost`] if this application no longer controls the camera.
-    fn beat(&self) -> Result<(), Refusal> {
-        let privilege = self.channel.register(registers::PRIVILEGE_REGISTER)?;
+    fn send_heartbeat(&self) -> Result<(), Refusal> {
+        let privilege = self.channel.read_register(registers::PRIVILEGE_REGISTER)?;
         let ours = privilege & registers::ANY_CONTROL_BITS != 0;
         if ours { Ok(()) } else { Err(Refusal::Lost) }
     }
@@ -274,14 +282,14 @@ impl Camera {
         }
         let (clock, now) = read_clock(features, channel, *status);
         if std::mem::replace(status, now) != now {
-            tracing::warn!("camera {}: {}", setup.found, describe(&clock, now));
+            tracing::warn!("camera {}: {}", setup.found, describe_clock(&clock, now));
             let _ = news.send(News::Clock(clock, now));
         }
     }
 
     /// Searches for the camera until it is back, and starts its stream again. Returns `None` if the device was dropped
     /// meanwhile.
-    fn regain(
+    fn reconnect_until_back(
         self,
         config: &GigeConfig,
         port: Option<u16>,
@@ -290,7 +298,7 @@ impl Camera {
     ) -> Option<Self> {
         let mut reported = String::new();
         loop {
-            match self.reopen(config, port, news) {
+            match self.reopen_and_start(config, port, news) {
                 Ok(again) => {
                     tracing::warn!("camera {} is back", again.setup.found);
                     return news.send(News::Back).is_ok().then_some(again);
@@ -305,15 +313,15 @@ impl Camera {
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return None,
                 Ok(Order::Start(_, reply)) => {
-                    let _ = reply.send(Err(hardware(config, "it does not answer".into())));
+                    let _ = reply.send(Err(hardware_error(config, "it does not answer".into())));
                 }
             }
         }
     }
 
     /// Opens the camera again, and starts its stream if there is a port for it.
-    fn reopen(&self, config: &GigeConfig, port: Option<u16>, news: &Sender<News>) -> Result<Self, String> {
-        let mut again = Self::open(config, Some(self))?;
+    fn reopen_and_start(&self, config: &GigeConfig, port: Option<u16>, news: &Sender<News>) -> Result<Self, String> {
+        let mut again = Self::find_and_open(config, Some(self))?;
         let (old, new) = (&self.setup, &again.setup);
         if (old.width, old.height, &old.pixel_format, old.payload)
             != (new.width, new.height, &new.pixel_format, new.payload)
@@ -321,38 +329,38 @@ impl Camera {
             return Err("it has other frames than before".to_owned());
         }
         if let Some(port) = port {
-            again.start(config, port, news)?;
+            again.start_stream(config, port, news)?;
         }
         Ok(again)
     }
 
     /// Stops the stream, and gives up control of the camera.
-    fn leave(mut self) {
-        let _ = self.features.trigger(&self.channel, "AcquisitionStop");
-        lock(&mut self.features, &self.channel, false);
-        let _ = self.channel.set_register(registers::STREAM_PORT, 0);
-        let _ = self.channel.set_register(registers::PRIVILEGE_REGISTER, 0);
+    fn release_control(mut self) {
+        let _ = self.features.start_command(&self.channel, "AcquisitionStop");
+        lock_stream_features(&mut self.features, &self.channel, false);
+        let _ = self.channel.write_register(registers::STREAM_PORT, 0);
+        let _ = self.channel.write_register(registers::PRIVILEGE_REGISTER, 0);
     }
 }
 
-fn set_register(channel: &Channel, register: u32, value: u32) -> Result<(), String> {
-    channel.set_register(register, value).map_err(|refusal| format!("register {register:#06x}: {refusal}"))
+fn write_stream_register(channel: &Channel, register: u32, value: u32) -> Result<(), String> {
+    channel.write_register(register, value).map_err(|refusal| format!("register {register:#06x}: {refusal}"))
 }
 
 /// Sets or clears the lock of all features on which the stream depends while it runs (SFNC, `TLParamsLocked`).
-fn lock(features: &mut Features, channel: &Channel, locked: bool) {
-    if features.has("TLParamsLocked") {
-        let _ = features.set(channel, "TLParamsLocked", &crate::FeatureValue::Integer(locked.into()));
+fn lock_stream_features(features: &mut Features, channel: &Channel, locked: bool) {
+    if features.has_feature("TLParamsLocked") {
+        let _ = features.set_feature(channel, "TLParamsLocked", &crate::FeatureValue::Integer(locked.into()));
     }
 }
 
 /// Returns the camera's address.
-fn locate(config: &GigeConfig) -> Result<Ipv4Addr, String> {
+fn resolve_address(config: &GigeConfig) -> Result<Ipv4Addr, String> {
     // A known address needs no discovery.
     if let Ok(address) = config.address.parse() {
         return Ok(address);
     }
-    match discovery::find(&config.address, config.interface.as_deref(), SEARCH_TIMEOUT) {
+    match discovery::find_camera(&config.address, config.interface.as_deref(), SEARCH_TIMEOUT) {
         Ok(Some(found)) => Ok(found.address),
         Ok(None) => Err(format!(
             "no camera answers to this name within {} s: give its address, or look which there are",
@@ -366,8 +374,8 @@ fn locate(config: &GigeConfig) -> Result<Ipv4Addr, String> {
 /// round it, or have its own.
 fn set_heartbeat(config: &GigeConfig, channel: &Channel, found: &Found) -> Duration {
     let wanted = u32::try_from(config.heartbeat.as_millis()).unwrap_or(u32::MAX);
-    let _ = channel.set_register(registers::HEARTBEAT_REGISTER, wanted);
-    let kept = channel.register(registers::HEARTBEAT_REGISTER).ok().filter(|kept| *kept > 0).unwrap_or(wanted);
+    let _ = channel.write_register(registers::HEARTBEAT_REGISTER, wanted);
+    let kept = channel.read_register(registers::HEARTBEAT_REGISTER).ok().filter(|kept| *kept > 0).unwrap_or(wanted);
     if kept != wanted {
         tracing::warn!("camera {found}: it keeps a heartbeat of {kept} ms, and not of {wanted} ms");
     }
@@ -377,11 +385,11 @@ fn set_heartbeat(config: &GigeConfig, channel: &Channel, found: &Found) -> Durat
 
 /// Takes control of the camera (section 10.3). If an application that is gone still has it, waits for the end of that
 /// one's heartbeat.
-fn seize(channel: &Channel) -> Result<(), String> {
+fn acquire_control(channel: &Channel) -> Result<(), String> {
     let begun = Instant::now();
     loop {
-        let refused = match channel.set_register(registers::PRIVILEGE_REGISTER, registers::CONTROL_BIT) {
-            Ok(()) => match channel.register(registers::PRIVILEGE_REGISTER) {
+        let refused = match channel.write_register(registers::PRIVILEGE_REGISTER, registers::CONTROL_BIT) {
+            Ok(()) => match channel.read_register(registers::PRIVILEGE_REGISTER) {
                 Ok(privilege) if privilege & registers::CONTROL_BIT != 0 => return Ok(()),
                 Ok(_) => Refusal::Malformed,
                 Err(refusal) => refusal,
@@ -390,10 +398,10 @@ fn seize(channel: &Channel) -> Result<(), String> {
         };
         // A camera that does not answer writes, but answers reads, belongs to another application.
         let taken = channel
-            .register(registers::PRIVILEGE_REGISTER)
+            .read_register(registers::PRIVILEGE_REGISTER)
             .is_ok_and(|privilege| privilege & registers::ANY_CONTROL_BITS != 0);
         if !taken || begun.elapsed() >= CONTROL_TIMEOUT {
-            let owner = channel.register(registers::APPLICATION_ADDRESS_REGISTER).ok().filter(|owner| *owner != 0);
+            let owner = channel.read_register(registers::APPLICATION_ADDRESS_REGISTER).ok().filter(|owner| *owner != 0);
             let by = owner.map(|owner| format!(" ({})", Ipv4Addr::from(owner))).unwrap_or_default();
             return Err(match taken {
                 true => format!(
@@ -407,21 +415,31 @@ fn seize(channel: &Channel) -> Result<(), String> {
 }
 
 impl Setup {
-    fn read(config: &GigeConfig, features: &Features, channel: &Channel, found: Found) -> Result<Self, String> {
-        let [width, height] =
-            ["Width", "Height"].map(|name| features.integer(channel, name).and_then(|value| u32::try_from(value).ok()));
-        let pixel_format = features.text(channel, "PixelFormat");
-        let payload = features.integer(channel, "PayloadSize").and_then(|bytes| usize::try_from(bytes).ok());
+    fn read_from_camera(
+        config: &GigeConfig,
+        features: &Features,
+        channel: &Channel,
+        found: Found,
+    ) -> Result<Self, String> {
+        let [width, height] = ["Width", "Height"]
+            .map(|name| features.integer_value(channel, name).and_then(|value| u32::try_from(value).ok()));
+        let pixel_format = features.text_value(channel, "PixelFormat");
+        let payload = features.integer_value(channel, "PayloadSize").and_then(|bytes| usize::try_from(bytes).ok());
         let rate = match config.rate {
             Some(rate) => Some(rate.hertz()),
             // A camera that waits for triggers has no rate of its own.
-            None if features.text(channel, "TriggerMode").is_some_and(|mode| mode != "Off" && mode != "false") => None,
-            None => RATES.into_iter().find_map(|name| features.number(channel, name)),
+            None if features
+                .text_value(channel, "TriggerMode")
+                .is_some_and(|mode| mode != "Off" && mode != "false") =>
+            {
+                None
+            }
+            None => RATES.into_iter().find_map(|name| features.float_value(channel, name)),
         };
         let setup = Self {
             width,
             height,
-            pixels: pixels::named(pixel_format.as_deref().unwrap_or("")),
+            pixels: pixels::pixels_by_name(pixel_format.as_deref().unwrap_or("")),
             pixel_format,
             payload: payload.filter(|payload| *payload > 0),
             rate: rate.filter(|rate| rate.is_finite() && (1e-6..1e9).contains(rate)),
@@ -436,16 +454,16 @@ impl Setup {
 
 /// Returns the size of the longest packets that arrive unfragmented (section 11.6), in bytes: the camera sends test
 /// packets.
-fn negotiate(config: &GigeConfig, channel: &Channel) -> Result<u32, String> {
+fn negotiate_packet_size(config: &GigeConfig, channel: &Channel) -> Result<u32, String> {
     if let Some(packet) = config.packet {
         return Ok(packet);
     }
-    let longest = channel.mtu().unwrap_or(1500).min(MAX_PACKET_BYTES) & !3;
-    let own = channel.register(registers::STREAM_PACKET).map_or(0, |packet| packet & 0xffff);
+    let longest = channel.path_mtu_bytes().unwrap_or(1500).min(MAX_PACKET_BYTES) & !3;
+    let own = channel.read_register(registers::STREAM_PACKET).map_or(0, |packet| packet & 0xffff);
     let tested = test_packet_sizes(channel, longest);
-    let _ = channel.set_register(registers::STREAM_PORT, 0);
+    let _ = channel.write_register(registers::STREAM_PORT, 0);
     Ok(tested.unwrap_or_else(|| {
-        tracing::info!("camera {}: it sends no test packets", channel.camera());
+        tracing::info!("camera {}: it sends no test packets", channel.remote_address());
         // The size that the camera has set by itself, if it fits.
         if (MIN_PACKET_BYTES..=longest).contains(&own) { own } else { longest.min(1500) }
     }))
@@ -453,33 +471,33 @@ fn negotiate(config: &GigeConfig, channel: &Channel) -> Result<u32, String> {
 
 /// Returns the size in bytes, at most `longest`, of the longest test packets that arrive; `None` if none do.
 fn test_packet_sizes(channel: &Channel, longest: u32) -> Option<u32> {
-    let socket = UdpSocket::bind((channel.local(), 0)).ok()?;
-    channel.set_register(registers::STREAM_ADDRESS, channel.local().into()).ok()?;
-    channel.set_register(registers::STREAM_PORT, socket.local_addr().ok()?.port().into()).ok()?;
-    if comes(channel, &socket, longest) {
+    let socket = UdpSocket::bind((channel.local_address(), 0)).ok()?;
+    channel.write_register(registers::STREAM_ADDRESS, channel.local_address().into()).ok()?;
+    channel.write_register(registers::STREAM_PORT, socket.local_addr().ok()?.port().into()).ok()?;
+    if test_packet_arrives(channel, &socket, longest) {
         return Some(longest);
     }
-    if !comes(channel, &socket, MIN_PACKET_BYTES) {
+    if !test_packet_arrives(channel, &socket, MIN_PACKET_BYTES) {
         return None;
     }
     let (mut good, mut bad) = (MIN_PACKET_BYTES, longest);
     for common in [1500, 8000] {
         if (good..bad).contains(&common) {
-            *(if comes(channel, &socket, common) { &mut good } else { &mut bad }) = common;
+            *(if test_packet_arrives(channel, &socket, common) { &mut good } else { &mut bad }) = common;
         }
     }
     while bad > good + 64 {
         let middle = u32::midpoint(good, bad) & !3;
-        *(if comes(channel, &socket, middle) { &mut good } else { &mut bad }) = middle;
+        *(if test_packet_arrives(channel, &socket, middle) { &mut good } else { &mut bad }) = middle;
     }
     Some(good)
 }
 
 /// Sends a test packet of `packet` bytes. Returns true if it arrives.
-fn comes(channel: &Channel, socket: &UdpSocket, packet: u32) -> bool {
+fn test_packet_arrives(channel: &Channel, socket: &UdpSocket, packet: u32) -> bool {
     let begun = Instant::now();
     let wanted = packet | registers::FIRE_TEST | registers::DO_NOT_FRAGMENT;
-    if channel.set_register(registers::STREAM_PACKET, wanted).is_err() {
+    if channel.write_register(registers::STREAM_PACKET, wanted).is_err() {
         return false;
     }
     let mut room = vec![0; MAX_PACKET_BYTES as usize];
@@ -488,7 +506,7 @@ fn comes(channel: &Channel, socket: &UdpSocket, packet: u32) -> bool {
             return false;
         }
         let Ok((length, from)) = socket.recv_from(&mut room) else { continue };
-        if from.ip() == IpAddr::V4(channel.camera()) && length + IP_UDP_HEADER_BYTES == packet as usize {
+        if from.ip() == IpAddr::V4(channel.remote_address()) && length + IP_UDP_HEADER_BYTES == packet as usize {
             return true;
         }
     }
@@ -498,16 +516,16 @@ fn comes(channel: &Channel, socket: &UdpSocket, packet: u32) -> bool {
 /// Returns true if PTP keeps the camera's clock: it follows a master, or is the master that others follow. `None` if
 /// PTP is switched off, or the camera does not state it.
 fn is_synchronised(features: &mut Features, channel: &Channel) -> Option<bool> {
-    features.refresh();
-    let mut switches = ["PtpEnable", "GevIEEE1588"].into_iter().filter_map(|name| features.text(channel, name));
+    features.discard_cached_values();
+    let mut switches = ["PtpEnable", "GevIEEE1588"].into_iter().filter_map(|name| features.text_value(channel, name));
     if !switches.any(|value| matches!(value.as_str(), "true" | "1" | "On")) {
         return None;
     }
     // Cameras with SFNC 2.3 update the PTP state on this command.
-    if features.has("PtpDataSetLatch") {
-        let _ = features.trigger(channel, "PtpDataSetLatch");
+    if features.has_feature("PtpDataSetLatch") {
+        let _ = features.start_command(channel, "PtpDataSetLatch");
     }
-    let state = ["PtpStatus", "GevIEEE1588Status"].into_iter().find_map(|name| features.text(channel, name))?;
+    let state = ["PtpStatus", "GevIEEE1588Status"].into_iter().find_map(|name| features.text_value(channel, name))?;
     Some(matches!(state.as_str(), "Slave" | "Master"))
 }
 
@@ -515,16 +533,16 @@ fn is_synchronised(features: &mut Features, channel: &Channel) -> Option<bool> {
 /// and it agrees with ours to a second. `before`: the status until now. The camera latches its time on a command; the
 /// latch is taken to be half-way between our command and its answer.
 fn read_clock(features: &mut Features, channel: &Channel, before: Status) -> (DeviceClock, Status) {
-    let hertz = channel.wide_register(registers::TICK_RATE_REGISTER).ok().filter(|hertz| *hertz > 0);
+    let hertz = channel.read_wide_register(registers::TICK_RATE_REGISTER).ok().filter(|hertz| *hertz > 0);
     let mut names = ["GevTimestampTickFrequency", "TimestampTickFrequency"].into_iter();
-    let by_name = names.find_map(|name| features.integer(channel, name));
+    let by_name = names.find_map(|name| features.integer_value(channel, name));
     let hertz = hertz.or_else(|| by_name.and_then(|hertz| u64::try_from(hertz).ok()).filter(|hertz| *hertz > 0));
     let Some(hertz) = hertz else { return (DeviceClock::NONE, Status::CLOCK_FREE_RUNNING) };
     let mut clock = DeviceClock { hertz, offset: None };
     let mut looks: Vec<(u64, u64, u64)> = Vec::new();
     for _ in 0..CLOCK_READING_COUNT {
         let begun = TaiClock.now();
-        let Some(ticks) = latch_time(channel) else { break };
+        let Some(ticks) = latch_camera_time(channel) else { break };
         // The time was latched before it was read.
         looks.push((ticks, begun.0, TaiClock.now().0));
     }
@@ -533,7 +551,7 @@ fn read_clock(features: &mut Features, channel: &Channel, before: Status) -> (De
     if let (true, Some((ticks, begun, ended))) = (goes, looks.into_iter().min_by_key(|(_, begun, ended)| ended - begun))
     {
         // The latch was the first of three exchanges.
-        clock.set(ticks, thalweg_wire::TaiNanos(begun + ended.saturating_sub(begun) / 6));
+        clock.set_offset(ticks, thalweg_wire::TaiNanos(begun + ended.saturating_sub(begun) / 6));
     }
     let near = clock.offset.is_some_and(|offset| offset.unsigned_abs() < 1_000_000_000);
     let status = match is_synchronised(features, channel) {
@@ -541,7 +559,7 @@ fn read_clock(features: &mut Features, channel: &Channel, before: Status) -> (De
         Some(true) => {
             tracing::warn!(
                 "camera {}: PTP keeps its clock, which is not within a second of this machine's TAI",
-                channel.camera()
+                channel.remote_address()
             );
             Status::CLOCK_FREE_RUNNING
         }
@@ -556,12 +574,12 @@ fn read_clock(features: &mut Features, channel: &Channel, before: Status) -> (De
 }
 
 /// Has the camera latch its time, and returns it in ticks.
-fn latch_time(channel: &Channel) -> Option<u64> {
-    channel.set_register(registers::TIME_CONTROL, registers::TIME_LATCH_BIT).ok()?;
-    channel.wide_register(registers::LATCHED_TIME_REGISTER).ok().filter(|ticks| *ticks > 0)
+fn latch_camera_time(channel: &Channel) -> Option<u64> {
+    channel.write_register(registers::TIME_CONTROL, registers::TIME_LATCH_BIT).ok()?;
+    channel.read_wide_register(registers::LATCHED_TIME_REGISTER).ok().filter(|ticks| *ticks > 0)
 }
 
-fn describe(clock: &DeviceClock, status: Status) -> String {
+fn describe_clock(clock: &DeviceClock, status: Status) -> String {
     match (clock, status) {
         (_, Status::CLOCK_LOCKED) => "its clock is kept by PTP".into(),
         (_, Status::CLOCK_HOLDOVER) => "PTP does not keep its clock any more: it goes on by itself".into(),

@@ -6,8 +6,8 @@
 use std::f64::consts::TAU;
 use std::time::Instant;
 use thalweg_image::{
-    Axis, Envelope, Fringes2dOptions, Image, MomentOptions, Profile, Slits, fit_fringes, fit_fringes_2d, fit_gaussian,
-    fit_gaussian_2d, moments,
+    Axis, Envelope, Fringes2dOptions, Image, MomentOptions, Profile, Slits, beam_moments, fit_fringes, fit_fringes_2d,
+    fit_gaussian, fit_gaussian_2d,
 };
 
 fn main() {
@@ -46,7 +46,7 @@ fn main() {
             1e3 * best
         );
     };
-    let along = |image: &Image<'_>, axis| Profile::along(image, axis).unwrap();
+    let along = |image: &Image<'_>, axis| Profile::along_axis(image, axis).unwrap();
     rate("Gaussian, 1-D, both axes, VGA", &mut || {
         [Axis::X, Axis::Y].map(|axis| fit_gaussian(&along(&spot, axis)).unwrap().quality.iterations)[0]
     });
@@ -82,7 +82,7 @@ fn main() {
     for (name, image) in [("u16", Image::new(1024, 1024, &beam)), ("f32", Image::new(1024, 1024, &floats))] {
         let image = image.unwrap();
         rate(&format!("moments, 1024², {name}"), &mut || {
-            moments(&image, &MomentOptions::default()).unwrap().iterations
+            beam_moments(&image, &MomentOptions::default()).unwrap().iterations
         });
     }
 }

@@ -16,17 +16,17 @@ pub struct Estimate {
 }
 
 impl Estimate {
-    pub(crate) fn of<const N: usize>(minimum: &Minimum<N>, parameter: usize) -> Self {
+    pub(crate) fn from_minimum<const N: usize>(minimum: &Minimum<N>, parameter: usize) -> Self {
         let variance = minimum.covariance[parameter][parameter];
         Self { value: minimum.parameters[parameter], std: variance.max(0.0).sqrt() }
     }
 
-    pub(crate) fn times(self, factor: f64) -> Self {
+    pub(crate) fn scaled_by(self, factor: f64) -> Self {
         Self { value: self.value * factor, std: self.std * factor.abs() }
     }
 
     /// Returns whether the value is more than three standard deviations above zero.
-    pub(crate) fn is_seen(self) -> bool {
+    pub(crate) fn is_significant(self) -> bool {
         self.value > 3.0 * self.std
     }
 }
@@ -65,7 +65,7 @@ const MIN_CHI2_EXCESS: f64 = 40.0;
 impl Quality {
     /// # Errors
     /// The model explains no more than noise would.
-    pub(crate) fn of<const N: usize>(minimum: &Minimum<N>, total: f64) -> Result<Self, Failure> {
+    pub(crate) fn from_minimum<const N: usize>(minimum: &Minimum<N>, total: f64) -> Result<Self, Failure> {
         let &Minimum { squares, pixels, free, iterations, .. } = minimum;
         let reduced_chi2 = squares / (pixels - free) as f64;
         if total - squares < MIN_CHI2_EXCESS * reduced_chi2 {

@@ -2,10 +2,10 @@
 
 use crate::fit::{Estimate, Quality};
 use crate::math::splat;
-use crate::minimise::{FINE, Minimum, minimise};
+use crate::minimise::{FINE, Minimum, minimise_squares};
 use crate::normal::Model;
-use crate::pattern::{Envelope, pattern};
-use crate::period::{wave_number, without_fringes};
+use crate::pattern::{Envelope, pattern_derivatives};
+use crate::period::{find_wave_number, without_fringes};
 use crate::{Failure, Profile, gaussian};
 use fearless_simd::prelude::*;
 use std::f64::consts::TAU;
@@ -48,34 +48,42 @@ pub struct Wave {
 /// No light, no fringes, not numbers, too few values, too narrow, too wide, at the edge, does not converge.
 pub fn fit_fringes(profile: &Profile, envelope: Envelope) -> Result<Fringes, Failure> {
     let pixels = profile.values().len();
-    let image = profile.image();
-    let total = image.survey()?.squares;
-    let start = start(profile, envelope)?;
+    let image = profile.as_image();
+    let total = image.survey_pixels()?.squares;
+    let start = fringe_start(profile, envelope)?;
     let line = Line { envelope, reference: start[2] };
-    let minimum = minimise(start, [false; 7], total, FINE, |at| line.allowed(at), |at| line.normal(&image, 1, at))?;
-    let quality = Quality::of(&minimum, total)?;
-    let [background, amplitude, mut center, width] = std::array::from_fn(|k| Estimate::of(&minimum, k));
-    if !amplitude.is_seen() {
+    let minimum = minimise_squares(
+        start,
+        [false; 7],
+        total,
+        FINE,
+        |at| line.allows_parameters(at),
+        |at| line.normal_equations(&image, 1, at),
+    )?;
+    let quality = Quality::from_minimum(&minimum, total)?;
+    let [background, amplitude, mut center, width] = std::array::from_fn(|k| Estimate::from_minimum(&minimum, k));
+    if !amplitude.is_significant() {
         return Err(Failure::NoLight);
     }
     if !(0.0..=(pixels - 1) as f64).contains(&center.value) {
         return Err(Failure::AtTheEdge);
     }
-    if width.value > envelope.width(pixels as f64) {
+    if width.value > envelope.width_for_sigma(pixels as f64) {
         return Err(Failure::TooWide);
     }
-    let wave = wave(&minimum, [4, 5, 6], &[(2, 1.0)], center.value - line.reference);
-    if !wave.visibility.is_seen() {
+    let wave = wave_from_minimum(&minimum, [4, 5, 6], &[(2, 1.0)], center.value - line.reference);
+    if !wave.visibility.is_significant() {
         return Err(Failure::NoFringes);
     }
-    center.value += profile.from() as f64;
-    let millimetres = profile.calibration().map(|size| [center, width, wave.period].map(|length| length.times(size)));
+    center.value += profile.first_coordinate() as f64;
+    let millimetres =
+        profile.calibration().map(|size| [center, width, wave.period].map(|length| length.scaled_by(size)));
     Ok(Fringes { background, amplitude, center, width, wave, millimetres, quality })
 }
 
 /// Returns the wave from the parameters c, s and k (at these indices), with the phase `away` pixels from the place
 /// where c and s are; `along` has the derivatives of that distance by the parameters.
-pub(crate) fn wave<const N: usize>(
+pub(crate) fn wave_from_minimum<const N: usize>(
     minimum: &Minimum<N>,
     [at_c, at_s, at_k]: [usize; 3],
     along: &[(usize, f64)],
@@ -86,19 +94,20 @@ pub(crate) fn wave<const N: usize>(
     // c cos + s sin = V cos(k w + φ) has φ = atan2(−s, c).
     let phase = (-s).atan2(c) + k * away;
     let turned = phase - TAU * (phase / TAU - 0.5).ceil();
-    let by_visibility = gradient(&[(at_c, c / visibility), (at_s, s / visibility)]);
-    let by_period = gradient(&[(at_k, TAU / (k * k))]);
-    let mut by_phase = gradient(&[(at_c, s / visibility.powi(2)), (at_s, -c / visibility.powi(2)), (at_k, away)]);
+    let by_visibility = sparse_gradient(&[(at_c, c / visibility), (at_s, s / visibility)]);
+    let by_period = sparse_gradient(&[(at_k, TAU / (k * k))]);
+    let mut by_phase =
+        sparse_gradient(&[(at_c, s / visibility.powi(2)), (at_s, -c / visibility.powi(2)), (at_k, away)]);
     along.iter().for_each(|(at, derivative)| by_phase[*at] += k * derivative);
     Wave {
-        visibility: Estimate { value: visibility, std: minimum.std_of(&by_visibility) },
-        period: Estimate { value: TAU / k, std: minimum.std_of(&by_period) },
-        phase: Estimate { value: turned, std: minimum.std_of(&by_phase) },
+        visibility: Estimate { value: visibility, std: minimum.std_deviation_of(&by_visibility) },
+        period: Estimate { value: TAU / k, std: minimum.std_deviation_of(&by_period) },
+        phase: Estimate { value: turned, std: minimum.std_deviation_of(&by_phase) },
     }
 }
 
 /// Returns the derivatives by all parameters from those that are not 0, each with the parameter's index.
-fn gradient<const N: usize>(derivatives: &[(usize, f64)]) -> [f64; N] {
+fn sparse_gradient<const N: usize>(derivatives: &[(usize, f64)]) -> [f64; N] {
     let mut gradient = [0.0; N];
     derivatives.iter().for_each(|(at, derivative)| gradient[*at] += derivative);
     gradient
@@ -106,20 +115,20 @@ fn gradient<const N: usize>(derivatives: &[(usize, f64)]) -> [f64; N] {
 
 /// Returns background, amplitude, centre, width, c, s, k to start from, counted from the profile's first value; the
 /// wave's phase is at the centre.
-pub(crate) fn start(profile: &Profile, envelope: Envelope) -> Result<[f64; 7], Failure> {
+pub(crate) fn fringe_start(profile: &Profile, envelope: Envelope) -> Result<[f64; 7], Failure> {
     let values = profile.values();
     if values.len() < 16 {
         return Err(Failure::TooFewPixels { pixels: values.len(), needed: 16 });
     }
     let mut sorted = values.to_vec();
     sorted.sort_unstable_by(f64::total_cmp);
-    let k = wave_number(values, sorted[sorted.len() / 10])?;
+    let k = find_wave_number(values, sorted[sorted.len() / 10])?;
     let [background, amplitude, center, width] = envelope_start(profile, envelope, TAU / k)?;
     // c and s are fitted to the residuals of the envelope.
     let (mut cc, mut cs, mut ss, mut rc, mut rs) = (0.0, 0.0, 0.0, 0.0, 0.0);
     for (x, value) in values.iter().enumerate() {
         let u = x as f64 - center;
-        let e = envelope.value(u, width);
+        let e = envelope.value_at(u, width);
         let (sin, cos) = (k * u).sin_cos();
         let (c, s, r) = (amplitude * e * cos, amplitude * e * sin, value - background - amplitude * e);
         cc += c * c;
@@ -138,17 +147,17 @@ pub(crate) fn start(profile: &Profile, envelope: Envelope) -> Result<[f64; 7], F
 /// Returns background, amplitude, centre and width of the envelope under fringes of a known period, counted from the
 /// first value.
 pub(crate) fn envelope_start(profile: &Profile, envelope: Envelope, period: f64) -> Result<[f64; 4], Failure> {
-    let smooth = profile.with(without_fringes(profile.values(), period));
+    let smooth = profile.with_values(without_fringes(profile.values(), period));
     let [background, amplitude, center, sigma] = match gaussian::fit_gaussian(&smooth) {
         Ok(fit) => {
-            let center = fit.center.value - profile.from() as f64;
+            let center = fit.center.value - profile.first_coordinate() as f64;
             [fit.background.value, fit.amplitude.value, center, fit.sigma.value]
         }
-        Err(_) => gaussian::start(smooth.values())?,
+        Err(_) => gaussian::gaussian_start(smooth.values())?,
     };
     // Averaging has widened the envelope: the variance of a box is period² / 12.
     let sigma = (sigma * sigma - period * period / 12.0).max(sigma * sigma / 4.0).sqrt();
-    Ok([background, amplitude, center, envelope.width(sigma)])
+    Ok([background, amplitude, center, envelope.width_for_sigma(sigma)])
 }
 
 /// Model of a row of pixels with fringes: background, amplitude, centre, width, c, s, k.
@@ -161,10 +170,10 @@ struct Line {
 
 impl Model<7, 8> for Line {
     #[inline(always)]
-    fn columns<S: Simd>(&self, simd: S, at: &[f64; 7], x: S::f64s, _y: f64) -> [S::f64s; 8] {
+    fn derivative_columns<S: Simd>(&self, simd: S, at: &[f64; 7], x: S::f64s, _y: f64) -> [S::f64s; 8] {
         let &[background, amplitude, center, width, c, s, k] = at;
         let [f, by_center, by_width, by_c, by_s, by_k] =
-            pattern(simd, self.envelope, x - center, x - self.reference, width, [c, s, k]);
+            pattern_derivatives(simd, self.envelope, x - center, x - self.reference, width, [c, s, k]);
         [
             splat(simd, 1.0),
             f,
@@ -177,7 +186,7 @@ impl Model<7, 8> for Line {
         ]
     }
 
-    fn allowed(&self, &[_, _, _, width, _, _, k]: &[f64; 7]) -> bool {
+    fn allows_parameters(&self, &[_, _, _, width, _, _, k]: &[f64; 7]) -> bool {
         width > 0.1 && k > 0.0 && k < std::f64::consts::PI
     }
 }
@@ -192,7 +201,7 @@ mod tests {
         let [background, amplitude, center, width, visibility, period, phase] = put;
         let at = |x: usize| {
             let u = x as f64 - center;
-            let e = envelope.value(u, width);
+            let e = envelope.value_at(u, width);
             background + amplitude * e * (1.0 + visibility * (TAU * u / period + phase).cos())
         };
         (0..n).map(at).collect()
@@ -213,7 +222,7 @@ mod tests {
             let envelope = if sinc { Envelope::Sinc2 } else { Envelope::Gaussian };
             let sigma = width * n as f64;
             let period = (sigma / fringes_in_sigma).max(4.0);
-            let put = [background, amplitude, center * n as f64, envelope.width(sigma), visibility, period, phase];
+            let put = [background, amplitude, center * n as f64, envelope.width_for_sigma(sigma), visibility, period, phase];
             let fit = fit_fringes(&Profile::new(fringes(n, envelope, put)), envelope).unwrap();
             let Wave { visibility, period, phase } = fit.wave;
             let got = [fit.background, fit.amplitude, fit.center, fit.width, visibility, period, phase];

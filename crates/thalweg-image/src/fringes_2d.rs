@@ -1,13 +1,13 @@
 //! Fringes over an image, as a double slit, or four slits at the corners of a rectangle, make them.
 
 use crate::fit::{Estimate, Quality};
-use crate::fringes::{Wave, envelope_start, start as line_start, wave as waves};
-use crate::gaussian_2d::search;
-use crate::math::{load, splat, vectorised, whole};
+use crate::fringes::{Wave, envelope_start, fringe_start as line_start, wave_from_minimum as waves};
+use crate::gaussian_2d::search_minimum;
+use crate::math::{load_vector, splat, vectorised, whole_vectors};
 use crate::minimise::Minimum;
 use crate::normal::{Model, Normal};
-use crate::pattern::{Envelope, pattern, wave};
-use crate::period::{between, peaks, spectrum, windowed};
+use crate::pattern::{Envelope, pattern_derivatives, wave_derivatives};
+use crate::period::{magnitude_spectrum, parabola_peak, spectrum_peaks, windowed_values};
 use crate::{Axis, Failure, Image, Profile};
 use fearless_simd::prelude::*;
 use rustfft::num_complex::Complex;
@@ -91,41 +91,41 @@ pub struct Fringes2dMillimetres {
 /// # Errors
 /// No light, no fringes, saturated, not numbers, too few pixels, too wide, at the edge, does not converge.
 pub fn fit_fringes_2d(image: &Image<'_>, options: &Fringes2dOptions) -> Result<Fringes2d, Failure> {
-    let (columns, rows) = (image.columns(), image.rows());
+    let (columns, rows) = (image.column_count(), image.row_count());
     if columns < 16 || rows < 16 {
         return Err(Failure::TooFewPixels { pixels: columns * rows, needed: 256 });
     }
-    let survey = image.survey()?;
+    let survey = image.survey_pixels()?;
     let &Fringes2dOptions { envelope, slits, turned } = options;
-    let start = start(image, options)?;
+    let start = plane_start(image, options)?;
     let model = Plane { envelope, slits, turned, reference: [start[X.center], start[Y.center]] };
-    let minimum = search(image, &survey, &model, start, model.fixed())?;
-    let quality = Quality::of(&minimum, survey.squares)?;
+    let minimum = search_minimum(image, &survey, &model, start, model.fixed_parameters())?;
+    let quality = Quality::from_minimum(&minimum, survey.squares)?;
     let [background, amplitude, x, y, width_x, width_y, turn] =
-        [0, 1, X.center, Y.center, X.width, Y.width, ANGLE_INDEX].map(|k| Estimate::of(&minimum, k));
-    if !amplitude.is_seen() {
+        [0, 1, X.center, Y.center, X.width, Y.width, ANGLE_INDEX].map(|k| Estimate::from_minimum(&minimum, k));
+    if !amplitude.is_significant() {
         return Err(Failure::NoLight);
     }
-    if !image.contains(x.value, y.value) {
+    if !image.contains_place(x.value, y.value) {
         return Err(Failure::AtTheEdge);
     }
-    if width_x.value.max(width_y.value) > envelope.width(columns.max(rows) as f64) {
+    if width_x.value.max(width_y.value) > envelope.width_for_sigma(columns.max(rows) as f64) {
         return Err(Failure::TooWide);
     }
-    let [wave_x, wave_y] = model.waves(&minimum);
-    if [wave_x, wave_y].into_iter().flatten().any(|wave| !wave.visibility.is_seen()) {
+    let [wave_x, wave_y] = model.fitted_waves(&minimum);
+    if [wave_x, wave_y].into_iter().flatten().any(|wave| !wave.visibility.is_significant()) {
         return Err(Failure::NoFringes);
     }
     // Counter-clockwise as the image is seen, not with y going down.
-    let angle = if turned { turn.times(-1.0) } else { Estimate { value: 0.0, std: 0.0 } };
+    let angle = if turned { turn.scaled_by(-1.0) } else { Estimate { value: 0.0, std: 0.0 } };
     let size = image.calibration().filter(|size| !turned || size.x == size.y);
     let millimetres = size.map(|size| Fringes2dMillimetres {
-        x: x.times(size.x),
-        y: y.times(size.y),
-        width_x: width_x.times(size.x),
-        width_y: width_y.times(size.y),
-        period_x: wave_x.map(|wave| wave.period.times(size.x)),
-        period_y: wave_y.map(|wave| wave.period.times(size.y)),
+        x: x.scaled_by(size.x),
+        y: y.scaled_by(size.y),
+        width_x: width_x.scaled_by(size.x),
+        width_y: width_y.scaled_by(size.y),
+        period_x: wave_x.map(|wave| wave.period.scaled_by(size.x)),
+        period_y: wave_y.map(|wave| wave.period.scaled_by(size.y)),
     });
     Ok(Fringes2d { background, amplitude, x, y, width_x, width_y, wave_x, wave_y, angle, millimetres, quality })
 }
@@ -157,13 +157,13 @@ struct Plane {
 
 impl Plane {
     /// Returns whether there are fringes along u, and along v.
-    fn waved(&self) -> [bool; 2] {
+    fn wave_directions(&self) -> [bool; 2] {
         [self.slits != Slits::Double(Axis::Y), self.slits != Slits::Double(Axis::X)]
     }
 
-    fn fixed(&self) -> [bool; PARAMETER_COUNT] {
+    fn fixed_parameters(&self) -> [bool; PARAMETER_COUNT] {
         let mut fixed = [false; PARAMETER_COUNT];
-        for (direction, waved) in [X, Y].iter().zip(self.waved()) {
+        for (direction, waved) in [X, Y].iter().zip(self.wave_directions()) {
             for at in [direction.c, direction.s, direction.k] {
                 fixed[at] = !waved;
             }
@@ -172,12 +172,12 @@ impl Plane {
         fixed
     }
 
-    fn waves(&self, minimum: &Minimum<PARAMETER_COUNT>) -> [Option<Wave>; 2] {
+    fn fitted_waves(&self, minimum: &Minimum<PARAMETER_COUNT>) -> [Option<Wave>; 2] {
         let at = &minimum.parameters;
         let (sin, cos) = at[ANGLE_INDEX].sin_cos();
         let (dx, dy) = (at[X.center] - self.reference[0], at[Y.center] - self.reference[1]);
         let (u, v) = (dx * cos + dy * sin, dy * cos - dx * sin);
-        let [x, y] = self.waved();
+        let [x, y] = self.wave_directions();
         let along_u = [(X.center, cos), (Y.center, sin), (ANGLE_INDEX, v)];
         let along_v = [(X.center, -sin), (Y.center, cos), (ANGLE_INDEX, -u)];
         [
@@ -188,7 +188,7 @@ impl Plane {
 
     /// Computes the pattern in one direction, and its derivatives, at each of these places.
     #[inline(always)]
-    fn fill<S: Simd>(
+    fn fill_vectors<S: Simd>(
         &self,
         simd: S,
         of: Direction,
@@ -199,8 +199,9 @@ impl Plane {
         let reference = self.reference[usize::from(of.center == Y.center)];
         let with = [at[of.c], at[of.s], at[of.k]];
         for from in (0..places.len()).step_by(S::f64s::LEN) {
-            let x = load(simd, places, from);
-            let vectors = pattern(simd, self.envelope, x - at[of.center], x - reference, at[of.width], with);
+            let x = load_vector(simd, places, from);
+            let vectors =
+                pattern_derivatives(simd, self.envelope, x - at[of.center], x - reference, at[of.width], with);
             for k in 0..6 {
                 vectors[k].store_slice(&mut out[k][from..from + S::f64s::LEN]);
             }
@@ -209,18 +210,23 @@ impl Plane {
 
     /// Computes the normal equations if the slits are not rotated: each column of J is a vector along x times one along
     /// y, so that JᵀJ consists of sums along the two, and only Jᵀr has to be summed over the pixels.
-    fn upright(&self, image: &Image<'_>, step: usize, at: &[f64; PARAMETER_COUNT]) -> Normal<PARAMETER_COUNT> {
-        let seen = image.seen();
+    fn upright_equations(
+        &self,
+        image: &Image<'_>,
+        step: usize,
+        at: &[f64; PARAMETER_COUNT],
+    ) -> Normal<PARAMETER_COUNT> {
+        let seen = image.selected_region();
         let lines = [(X, seen.x, seen.width, 1), (Y, seen.y, seen.height, step)].map(|(of, from, length, step)| {
             let count = length.div_ceil(step);
-            let places: Vec<f64> = (0..whole(count)).map(|n| (from + n * step) as f64).collect();
+            let places: Vec<f64> = (0..whole_vectors(count)).map(|n| (from + n * step) as f64).collect();
             let mut vectors: [Vec<f64>; 7] = std::array::from_fn(|_| vec![1.0; places.len()]);
-            vectorised!(simd => self.fill(simd, of, at, &places, &mut vectors));
+            vectorised!(simd => self.fill_vectors(simd, of, at, &places, &mut vectors));
             vectors.iter_mut().for_each(|vector| vector.truncate(count));
             Vectors(vectors)
         });
         let [across, down] = &lines;
-        let sums = vectorised!(simd => residuals(simd, image, step, at[0], at[1], across, down));
+        let sums = vectorised!(simd => residual_sums(simd, image, step, at[0], at[1], across, down));
         // Column k is its factor times vector a along x times vector b along y.
         let amplitude = at[1];
         let columns: [(f64, usize, usize); PARAMETER_COUNT] = std::array::from_fn(|k| match k {
@@ -230,7 +236,7 @@ impl Plane {
             k if k < Y.center => (amplitude, k - X.center + 1, 0),
             k => (amplitude, 0, k - Y.center + 1),
         });
-        let (by_x, by_y) = (across.products(), down.products());
+        let (by_x, by_y) = (across.vector_products(), down.vector_products());
         let matrix = columns.map(|(f, a, b)| columns.map(|(g, c, d)| f * g * by_x[a][c] * by_y[b][d]));
         Normal {
             matrix,
@@ -253,7 +259,7 @@ struct Vectors([Vec<f64>; 7]);
 const ONES_INDEX: usize = 6;
 
 impl Vectors {
-    fn products(&self) -> [[f64; 7]; 7] {
+    fn vector_products(&self) -> [[f64; 7]; 7] {
         let vectors = self.0.each_ref();
         vectors.map(|one| vectors.map(|other| one.iter().zip(other).map(|(a, b)| a * b).sum()))
     }
@@ -271,7 +277,7 @@ struct Residuals {
 }
 
 #[inline(always)]
-fn residuals<S: Simd>(
+fn residual_sums<S: Simd>(
     simd: S,
     image: &Image<'_>,
     step: usize,
@@ -280,9 +286,9 @@ fn residuals<S: Simd>(
     Vectors(across): &Vectors,
     Vectors(down): &Vectors,
 ) -> Residuals {
-    let columns = image.columns();
+    let columns = image.column_count();
     // Padding of the last vector of a row is background, where the pattern is 0.
-    let mut row = vec![background; whole(columns)];
+    let mut row = vec![background; whole_vectors(columns)];
     let mut vectors: [Vec<f64>; 6] = Default::default();
     for (vector, across) in vectors.iter_mut().zip(across) {
         vector.extend_from_slice(across);
@@ -290,19 +296,19 @@ fn residuals<S: Simd>(
     }
     let [a, b, c, d, e, f] = vectors.each_ref().map(|vector| &vector[..row.len()]);
     let mut sums = Residuals::default();
-    for (n, y) in (0..image.rows()).step_by(step).enumerate() {
-        image.load(0, y, &mut row[..columns]);
+    for (n, y) in (0..image.row_count()).step_by(step).enumerate() {
+        image.load_row_part(0, y, &mut row[..columns]);
         let height = amplitude * down[0][n];
         let mut by = [splat(simd, 0.0); 8];
         for x in (0..row.len()).step_by(S::f64s::LEN) {
-            let pattern = load(simd, a, x);
-            let r = load(simd, &row, x) - background - pattern * height;
+            let pattern = load_vector(simd, a, x);
+            let r = load_vector(simd, &row, x) - background - pattern * height;
             by[0] = r.mul_add(pattern, by[0]);
-            by[1] = r.mul_add(load(simd, b, x), by[1]);
-            by[2] = r.mul_add(load(simd, c, x), by[2]);
-            by[3] = r.mul_add(load(simd, d, x), by[3]);
-            by[4] = r.mul_add(load(simd, e, x), by[4]);
-            by[5] = r.mul_add(load(simd, f, x), by[5]);
+            by[1] = r.mul_add(load_vector(simd, b, x), by[1]);
+            by[2] = r.mul_add(load_vector(simd, c, x), by[2]);
+            by[3] = r.mul_add(load_vector(simd, d, x), by[3]);
+            by[4] = r.mul_add(load_vector(simd, e, x), by[4]);
+            by[5] = r.mul_add(load_vector(simd, f, x), by[5]);
             by[6] += r;
             by[7] = r.mul_add(r, by[7]);
         }
@@ -318,24 +324,29 @@ fn residuals<S: Simd>(
 }
 
 impl Model<PARAMETER_COUNT, 14> for Plane {
-    fn normal(&self, image: &Image<'_>, step: usize, parameters: &[f64; PARAMETER_COUNT]) -> Normal<PARAMETER_COUNT> {
+    fn normal_equations(
+        &self,
+        image: &Image<'_>,
+        step: usize,
+        parameters: &[f64; PARAMETER_COUNT],
+    ) -> Normal<PARAMETER_COUNT> {
         match self.turned {
-            true => Normal::of(image, step, self, parameters),
-            false => self.upright(image, step, parameters),
+            true => Normal::sum_over_image(image, step, self, parameters),
+            false => self.upright_equations(image, step, parameters),
         }
     }
 
     #[inline(always)]
-    fn columns<S: Simd>(&self, simd: S, at: &[f64; PARAMETER_COUNT], x: S::f64s, y: f64) -> [S::f64s; 14] {
+    fn derivative_columns<S: Simd>(&self, simd: S, at: &[f64; PARAMETER_COUNT], x: S::f64s, y: f64) -> [S::f64s; 14] {
         let (sin, cos) = at[ANGLE_INDEX].sin_cos();
         let (background, amplitude) = (at[0], at[1]);
         let (dx, dy) = (x - at[X.center], y - at[Y.center]);
         let (rx, ry) = (x - self.reference[0], y - self.reference[1]);
         let (u, v) = (dx.mul_add(cos, dy * sin), dx.mul_add(-sin, dy * cos));
         let (ru, rv) = (rx.mul_add(cos, ry * sin), rx.mul_add(-sin, ry * cos));
-        let [e, e_u, e_width] = self.envelope.at(simd, u, at[X.width]);
-        let [f, f_v, f_width] = self.envelope.at(simd, v, at[Y.width]);
-        let [along_u, along_v] = self.waved();
+        let [e, e_u, e_width] = self.envelope.derivatives_at(simd, u, at[X.width]);
+        let [f, f_v, f_width] = self.envelope.derivatives_at(simd, v, at[Y.width]);
+        let [along_u, along_v] = self.wave_directions();
         let [p, p_u, p_c, p_s, p_k] = wave_or_none(simd, along_u, ru, [at[X.c], at[X.s], at[X.k]]);
         let [q, q_v, q_c, q_s, q_k] = wave_or_none(simd, along_v, rv, [at[Y.c], at[Y.s], at[Y.k]]);
         let (pq, ef) = (p * q * amplitude, e * f * amplitude);
@@ -361,8 +372,8 @@ impl Model<PARAMETER_COUNT, 14> for Plane {
         ]
     }
 
-    fn allowed(&self, at: &[f64; PARAMETER_COUNT]) -> bool {
-        let mut directions = [X, Y].into_iter().zip(self.waved());
+    fn allows_parameters(&self, at: &[f64; PARAMETER_COUNT]) -> bool {
+        let mut directions = [X, Y].into_iter().zip(self.wave_directions());
         at[ANGLE_INDEX].abs() < 1.2 * FRAC_PI_3
             && directions.all(|(of, waved)| at[of.width] > 0.1 && (!waved || at[of.k] > 0.0 && at[of.k] < PI))
     }
@@ -372,26 +383,27 @@ impl Model<PARAMETER_COUNT, 14> for Plane {
 #[inline(always)]
 fn wave_or_none<S: Simd>(simd: S, waved: bool, u: S::f64s, with: [f64; 3]) -> [S::f64s; 5] {
     if waved {
-        return wave(simd, u, with);
+        return wave_derivatives(simd, u, with);
     }
     let (none, one) = (splat(simd, 0.0), splat(simd, 1.0));
     [one, none, none, none, none]
 }
 
-fn start(image: &Image<'_>, options: &Fringes2dOptions) -> Result<[f64; PARAMETER_COUNT], Failure> {
+fn plane_start(image: &Image<'_>, options: &Fringes2dOptions) -> Result<[f64; PARAMETER_COUNT], Failure> {
     let &Fringes2dOptions { envelope, slits, turned } = options;
     let plane = Plane { envelope, slits, turned, reference: [0.0; 2] };
     let mut start = [0.0; PARAMETER_COUNT];
     let mut slants = Vec::new();
-    let profiles = Profile::both(image);
+    let profiles = Profile::along_both_axes(image);
     for ((of, waved), (axis, profile)) in
-        [X, Y].into_iter().zip(plane.waved()).zip([Axis::X, Axis::Y].into_iter().zip(&profiles))
+        [X, Y].into_iter().zip(plane.wave_directions()).zip([Axis::X, Axis::Y].into_iter().zip(&profiles))
     {
-        let from = profile.from() as f64;
+        let from = profile.first_coordinate() as f64;
         let line = match (waved, turned) {
             (true, false) => line_start(profile, envelope)?,
             (true, true) => {
-                let (along, across) = slanted(image, axis, if slits == Slits::Four { 1.0 } else { MAX_FRINGE_SLOPE })?;
+                let (along, across) =
+                    find_wave_vector(image, axis, if slits == Slits::Four { 1.0 } else { MAX_FRINGE_SLOPE })?;
                 slants.push(if axis == Axis::X { across.atan2(along) } else { -across.atan2(along) });
                 let [background, amplitude, center, width] = envelope_start(profile, envelope, TAU / along)?;
                 [background, amplitude, center, width, 0.0, 0.0, along.hypot(across)]
@@ -408,11 +420,11 @@ fn start(image: &Image<'_>, options: &Fringes2dOptions) -> Result<[f64; PARAMETE
     }
     start[ANGLE_INDEX] = slants.iter().sum::<f64>() / slants.len().max(1) as f64;
     // The line along y has the light averaged over x.
-    let seen = image.seen();
+    let seen = image.selected_region();
     let along_x = (0..seen.width).map(|n| {
         let u = (seen.x + n) as f64 - start[X.center];
         let (sin, cos) = (start[X.k] * u).sin_cos();
-        envelope.value(u, start[X.width]) * (1.0 + start[X.c] * cos + start[X.s] * sin)
+        envelope.value_at(u, start[X.width]) * (1.0 + start[X.c] * cos + start[X.s] * sin)
     });
     let average = along_x.sum::<f64>() / seen.width as f64;
     start[1] /= average.max(1e-3);
@@ -424,16 +436,16 @@ fn start(image: &Image<'_>, options: &Fringes2dOptions) -> Result<[f64; PARAMETE
 
 /// Sets c and s to their best fit with the other parameters fixed, from some pixels of some rows.
 fn start_waves(image: &Image<'_>, plane: &Plane, start: &mut [f64; PARAMETER_COUNT]) {
-    let seen = image.seen();
+    let seen = image.selected_region();
     let mut row = vec![0.0; seen.width];
     let (sin, cos) = start[ANGLE_INDEX].sin_cos();
     let mut sums = [[0.0; 5]; 2];
     for y in (0..seen.height).step_by(seen.height.div_ceil(64)) {
-        image.load(0, y, &mut row);
+        image.load_row_part(0, y, &mut row);
         for (x, value) in row.iter().enumerate().step_by(seen.width.div_ceil(256)) {
             let (dx, dy) = ((seen.x + x) as f64 - start[X.center], (seen.y + y) as f64 - start[Y.center]);
             let (u, v) = (dx * cos + dy * sin, dy * cos - dx * sin);
-            let e = start[1] * plane.envelope.value(u, start[X.width]) * plane.envelope.value(v, start[Y.width]);
+            let e = start[1] * plane.envelope.value_at(u, start[X.width]) * plane.envelope.value_at(v, start[Y.width]);
             let rest = value - start[0] - e;
             for (sums, phase) in sums.iter_mut().zip([start[X.k] * u, start[Y.k] * v]) {
                 let (s, c) = phase.sin_cos();
@@ -442,7 +454,7 @@ fn start_waves(image: &Image<'_>, plane: &Plane, start: &mut [f64; PARAMETER_COU
             }
         }
     }
-    for ((of, waved), [cc, cs, ss, rc, rs]) in [X, Y].into_iter().zip(plane.waved()).zip(sums) {
+    for ((of, waved), [cc, cs, ss, rc, rs]) in [X, Y].into_iter().zip(plane.wave_directions()).zip(sums) {
         let determinant = cc * ss - cs * cs;
         if waved && determinant > 0.0 {
             let (c, s) = ((rc * ss - rs * cs) / determinant, (rs * cc - rc * cs) / determinant);
@@ -458,8 +470,8 @@ fn start_waves(image: &Image<'_>, plane: &Plane, start: &mut [f64; PARAMETER_COU
 /// the phase changes if the fringes are rotated: the lines' amplitudes at that period form a wave across the lines. Of
 /// several periods, the result is the one whose wave across is at most `steepest` times as fast: the others belong to
 /// the other slits.
-fn slanted(image: &Image<'_>, axis: Axis, steepest: f64) -> Result<(f64, f64), Failure> {
-    let seen = image.seen();
+fn find_wave_vector(image: &Image<'_>, axis: Axis, steepest: f64) -> Result<(f64, f64), Failure> {
+    let seen = image.selected_region();
     let (length, across) = match axis {
         Axis::X => (seen.width, seen.height),
         Axis::Y => (seen.height, seen.width),
@@ -471,11 +483,11 @@ fn slanted(image: &Image<'_>, axis: Axis, steepest: f64) -> Result<(f64, f64), F
         match axis {
             Axis::X if y % gap > 0 => {}
             Axis::X => {
-                image.load(0, y, &mut row);
+                image.load_row_part(0, y, &mut row);
                 lines[y / gap].extend_from_slice(&row);
             }
             Axis::Y => {
-                image.load(0, y, &mut row);
+                image.load_row_part(0, y, &mut row);
                 lines.iter_mut().zip(row.iter().step_by(gap)).for_each(|(line, value)| line.push(*value));
             }
         }
@@ -483,12 +495,12 @@ fn slanted(image: &Image<'_>, axis: Axis, steepest: f64) -> Result<(f64, f64), F
     let mut power: Vec<f64> = Vec::new();
     // Sixty-four lines are enough for the period.
     for line in lines.iter().step_by(lines.len().div_ceil(64)) {
-        let values: Vec<_> = windowed(line, darkest(line)).map(|value| Complex::new(value, 0.0)).collect();
-        let spectrum = spectrum(&values);
+        let values: Vec<_> = windowed_values(line, darkest_value(line)).map(|value| Complex::new(value, 0.0)).collect();
+        let spectrum = magnitude_spectrum(&values);
         power.resize(spectrum.len() / 2, 0.0);
         power.iter_mut().zip(&spectrum).for_each(|(sum, value)| *sum += value);
     }
-    let mut waves = peaks(&power)?.into_iter().map(|along| (along, wave_number_across(&lines, gap, along)));
+    let mut waves = spectrum_peaks(&power)?.into_iter().map(|along| (along, wave_number_across(&lines, gap, along)));
     waves.find(|(along, across)| across.abs() <= steepest * along).ok_or(Failure::NoFringes)
 }
 
@@ -496,16 +508,17 @@ fn slanted(image: &Image<'_>, axis: Axis, steepest: f64) -> Result<(f64, f64), F
 fn wave_number_across(lines: &[Vec<f64>], gap: usize, along: f64) -> f64 {
     let length = lines.first().map_or(0, Vec::len);
     let turns: Vec<Complex<f64>> = (0..length).map(|n| Complex::from_polar(1.0, -along * n as f64)).collect();
-    let amplitudes =
-        lines.iter().map(|line| windowed(line, darkest(line)).zip(&turns).map(|(value, turn)| turn * value).sum());
-    let spectrum = spectrum(&amplitudes.collect::<Vec<_>>());
+    let amplitudes = lines
+        .iter()
+        .map(|line| windowed_values(line, darkest_value(line)).zip(&turns).map(|(value, turn)| turn * value).sum());
+    let spectrum = magnitude_spectrum(&amplitudes.collect::<Vec<_>>());
     let n = spectrum.len();
     let top = (0..n).max_by(|a, b| spectrum[*a].total_cmp(&spectrum[*b])).unwrap_or(0);
-    let place = top as f64 + between(spectrum[(top + n - 1) % n], spectrum[top], spectrum[(top + 1) % n]);
+    let place = top as f64 + parabola_peak(spectrum[(top + n - 1) % n], spectrum[top], spectrum[(top + 1) % n]);
     TAU * (place - if top > n / 2 { n as f64 } else { 0.0 }) / (n * gap) as f64
 }
 
-fn darkest(line: &[f64]) -> f64 {
+fn darkest_value(line: &[f64]) -> f64 {
     line.iter().copied().fold(f64::INFINITY, f64::min)
 }
 
@@ -535,7 +548,7 @@ mod tests {
             let along = [dx * cos - dy * sin, dx * sin + dy * cos];
             let factor = |k: usize| {
                 let wave = put.visibility[k] * (TAU * along[k] / put.period[k] + put.phase[k]).cos();
-                envelope.value(along[k], put.width[k]) * (1.0 + wave)
+                envelope.value_at(along[k], put.width[k]) * (1.0 + wave)
             };
             12.0 + 150.0 * factor(0) * factor(1)
         };
@@ -585,7 +598,7 @@ mod tests {
             let (w, h) = (150usize, 130usize);
             let put = Put {
                 center: [x * w as f64, y * h as f64],
-                width: [envelope.width(width_x * w as f64), envelope.width(width_y * h as f64)],
+                width: [envelope.width_for_sigma(width_x * w as f64), envelope.width_for_sigma(width_y * h as f64)],
                 visibility: [if which == 1 { 0.0 } else { vx }, if which == 0 { 0.0 } else { vy }],
                 period: [px, py],
                 phase: [ax, ay],
@@ -607,7 +620,7 @@ mod tests {
             let envelope = if sinc { Envelope::Sinc2 } else { Envelope::Gaussian };
             let plane = Plane { envelope, slits: Slits::Four, turned: false, reference: [29.0, 18.0] };
             let at = [9.0, 800.0, 30.0, 12.0, cx, 0.1, 0.7, 17.0, 9.0, 0.2, cy, 0.9, 0.0];
-            let (fast, plain) = (plane.normal(&image, step, &at), Normal::of(&image, step, &plane, &at));
+            let (fast, plain) = (plane.normal_equations(&image, step, &at), Normal::sum_over_image(&image, step, &plane, &at));
             prop_assert_eq!(fast.pixels, plain.pixels);
             prop_assert!((fast.squares / plain.squares - 1.0).abs() < 1e-12);
             for i in 0..ANGLE_INDEX {
@@ -626,7 +639,7 @@ mod tests {
         let plane = Plane { envelope: Envelope::Sinc2, slits: Slits::Four, turned: true, reference: [29.0, 18.0] };
         let put = [9.0, 800.0, 30.0, 22.0, 0.4, 0.1, 0.7, 17.0, 19.0, 0.2, 0.3, 0.9, 0.3];
         fn one<S: Simd>(simd: S, plane: &Plane, at: &[f64; PARAMETER_COUNT], x: f64) -> [f64; 14] {
-            plane.columns(simd, at, splat(simd, x), 21.0).map(|vector| vector.as_slice()[0])
+            plane.derivative_columns(simd, at, splat(simd, x), 21.0).map(|vector| vector.as_slice()[0])
         }
         let columns = |at: &[f64; PARAMETER_COUNT]| -> Vec<[f64; 14]> {
             (0..60).map(|x| vectorised!(simd => one(simd, &plane, at, f64::from(x)))).collect()

@@ -2,7 +2,7 @@
 
 use crate::fit::{Estimate, Quality};
 use crate::math::{exp, splat};
-use crate::minimise::{FINE, minimise};
+use crate::minimise::{FINE, minimise_squares};
 use crate::normal::Model;
 use crate::{Failure, Profile};
 use fearless_simd::prelude::*;
@@ -36,13 +36,20 @@ pub fn fit_gaussian(profile: &Profile) -> Result<Gaussian, Failure> {
     if pixels < 5 {
         return Err(Failure::TooFewPixels { pixels, needed: 5 });
     }
-    let image = profile.image();
-    let total = image.survey()?.squares;
-    let start = start(profile.values())?;
-    let minimum = minimise(start, [false; 4], total, FINE, |at| Line.allowed(at), |at| Line.normal(&image, 1, at))?;
-    let quality = Quality::of(&minimum, total)?;
-    let [background, amplitude, mut center, sigma] = std::array::from_fn(|k| Estimate::of(&minimum, k));
-    if !amplitude.is_seen() {
+    let image = profile.as_image();
+    let total = image.survey_pixels()?.squares;
+    let start = gaussian_start(profile.values())?;
+    let minimum = minimise_squares(
+        start,
+        [false; 4],
+        total,
+        FINE,
+        |at| Line.allows_parameters(at),
+        |at| Line.normal_equations(&image, 1, at),
+    )?;
+    let quality = Quality::from_minimum(&minimum, total)?;
+    let [background, amplitude, mut center, sigma] = std::array::from_fn(|k| Estimate::from_minimum(&minimum, k));
+    if !amplitude.is_significant() {
         return Err(Failure::NoLight);
     }
     if sigma.value < MIN_SIGMA_PIXELS {
@@ -54,15 +61,15 @@ pub fn fit_gaussian(profile: &Profile) -> Result<Gaussian, Failure> {
     if sigma.value > pixels as f64 {
         return Err(Failure::TooWide);
     }
-    center.value += profile.from() as f64;
-    let millimetres = profile.calibration().map(|size| [center.times(size), sigma.times(size)]);
+    center.value += profile.first_coordinate() as f64;
+    let millimetres = profile.calibration().map(|size| [center.scaled_by(size), sigma.scaled_by(size)]);
     Ok(Gaussian { background, amplitude, center, sigma, millimetres, quality })
 }
 
 /// Returns background, amplitude, centre and sigma to start from. For a few widths, the centre is where the light
 /// averaged over that width is brightest; the set with the smallest sum of squares is taken. This is less sensitive to
 /// noise than a search for half the height.
-pub(crate) fn start(values: &[f64]) -> Result<[f64; 4], Failure> {
+pub(crate) fn gaussian_start(values: &[f64]) -> Result<[f64; 4], Failure> {
     let n = values.len();
     let mut before = Vec::with_capacity(n + 1);
     before.push(0.0);
@@ -79,7 +86,7 @@ pub(crate) fn start(values: &[f64]) -> Result<[f64; 4], Failure> {
         });
         let brightest = averages.enumerate().max_by(|(_, a), (_, b)| a.total_cmp(b));
         let center = brightest.map_or(n / 2, |(at, _)| at) as f64;
-        let line = straight_line(values, |x| {
+        let line = fit_straight_line(values, |x| {
             let u = (x as f64 - center) / sigma;
             if u.abs() < 6.0 { (-0.5 * u * u).exp() } else { 0.0 }
         });
@@ -95,7 +102,7 @@ pub(crate) fn start(values: &[f64]) -> Result<[f64; 4], Failure> {
 }
 
 /// Fits value ≈ background + amplitude · shape. Returns the smallest sum of squares, and that background and amplitude.
-fn straight_line(values: &[f64], shape: impl Fn(usize) -> f64) -> Option<(f64, f64, f64)> {
+fn fit_straight_line(values: &[f64], shape: impl Fn(usize) -> f64) -> Option<(f64, f64, f64)> {
     let (mut s, mut ss, mut v, mut vs) = (0.0, 0.0, 0.0, 0.0);
     let n = values.len() as f64;
     let mean = values.iter().sum::<f64>() / n;
@@ -119,7 +126,7 @@ struct Line;
 
 impl Model<4, 5> for Line {
     #[inline(always)]
-    fn columns<S: Simd>(&self, simd: S, at: &[f64; 4], x: S::f64s, _y: f64) -> [S::f64s; 5] {
+    fn derivative_columns<S: Simd>(&self, simd: S, at: &[f64; 4], x: S::f64s, _y: f64) -> [S::f64s; 5] {
         let &[background, amplitude, center, sigma] = at;
         let u = (x - center) * (1.0 / sigma);
         let g = exp(simd, u * u * -0.5);
@@ -128,7 +135,7 @@ impl Model<4, 5> for Line {
         [splat(simd, 1.0), g, slope, slope * u, light + background]
     }
 
-    fn allowed(&self, &[_, _, _, sigma]: &[f64; 4]) -> bool {
+    fn allows_parameters(&self, &[_, _, _, sigma]: &[f64; 4]) -> bool {
         sigma > 1e-2
     }
 }
@@ -167,9 +174,9 @@ mod tests {
     fn a_region_and_a_size_are_taken_into_account() {
         let pixels: Vec<f32> = (0..4).flat_map(|_| gaussian(60, [1.0, 9.0, 33.0, 4.0])).map(|v| v as f32).collect();
         let image = crate::Image::new(60, 4, &pixels).unwrap();
-        let image = image.calibrated(crate::Calibration { x: 0.01, y: 1.0 }).unwrap();
-        let image = image.region(crate::Region { x: 10, y: 1, width: 45, height: 2 }).unwrap();
-        let fit = fit_gaussian(&Profile::along(&image, crate::Axis::X).unwrap()).unwrap();
+        let image = image.with_calibration(crate::Calibration { x: 0.01, y: 1.0 }).unwrap();
+        let image = image.with_region(crate::Region { x: 10, y: 1, width: 45, height: 2 }).unwrap();
+        let fit = fit_gaussian(&Profile::along_axis(&image, crate::Axis::X).unwrap()).unwrap();
         assert!((fit.center.value - 33.0).abs() < 1e-5 && (fit.sigma.value - 4.0).abs() < 1e-5);
         let [center, sigma] = fit.millimetres.unwrap();
         assert!((center.value - 0.33).abs() < 1e-7 && (sigma.value - 0.04).abs() < 1e-7);

@@ -4,8 +4,8 @@ use crate::ellipse::{Axes, Spread};
 use crate::fit::{Estimate, Quality};
 use crate::gaussian::{self, MIN_SIGMA_PIXELS};
 use crate::image::Survey;
-use crate::math::{exp, load, ramp, splat, vectorised, whole};
-use crate::minimise::{COARSE, FINE, Minimum, Precision, minimise};
+use crate::math::{exp, lane_indices, load_vector, splat, vectorised, whole_vectors};
+use crate::minimise::{COARSE, FINE, Minimum, Precision, minimise_squares};
 use crate::normal::{CHUNK_PIXELS, Model, Normal};
 use crate::{Failure, Image, Profile};
 use fearless_simd::prelude::*;
@@ -64,23 +64,23 @@ pub(crate) const SPARSE_ROW_STEP: usize = 4;
 /// # Errors
 /// No light, saturated, not numbers, too few pixels, too narrow, too wide, at the edge, does not converge.
 pub fn fit_gaussian_2d(image: &Image<'_>) -> Result<Gaussian2d, Failure> {
-    let (columns, rows) = (image.columns(), image.rows());
+    let (columns, rows) = (image.column_count(), image.row_count());
     if columns < 5 || rows < 5 {
         return Err(Failure::TooFewPixels { pixels: columns * rows, needed: 25 });
     }
-    let survey = image.survey()?;
-    let start = start(image, &survey)?;
-    let minimum = search(image, &survey, &Spot, start, [false; 7])?;
-    let quality = Quality::of(&minimum, survey.squares)?;
-    let [background, amplitude, x, y] = std::array::from_fn(|k| Estimate::of(&minimum, k));
-    if !amplitude.is_seen() {
+    let survey = image.survey_pixels()?;
+    let start = spot_start(image, &survey)?;
+    let minimum = search_minimum(image, &survey, &Spot, start, [false; 7])?;
+    let quality = Quality::from_minimum(&minimum, survey.squares)?;
+    let [background, amplitude, x, y] = std::array::from_fn(|k| Estimate::from_minimum(&minimum, k));
+    if !amplitude.is_significant() {
         return Err(Failure::NoLight);
     }
-    if !image.contains(x.value, y.value) {
+    if !image.contains_place(x.value, y.value) {
         return Err(Failure::AtTheEdge);
     }
-    let (spread, by) = spread(&minimum.parameters);
-    let [sigma_major, sigma_minor, angle] = estimates(&minimum, spread, by, [1.0; 2]);
+    let (spread, by) = covariance_spread(&minimum.parameters);
+    let [sigma_major, sigma_minor, angle] = axis_estimates(&minimum, spread, by, [1.0; 2]);
     if sigma_minor.value < MIN_SIGMA_PIXELS {
         return Err(Failure::TooNarrow);
     }
@@ -88,22 +88,22 @@ pub fn fit_gaussian_2d(image: &Image<'_>) -> Result<Gaussian2d, Failure> {
         return Err(Failure::TooWide);
     }
     let millimetres = image.calibration().map(|size| {
-        let [sigma_major, sigma_minor, angle] = estimates(&minimum, spread, by, [size.x, size.y]);
-        Gaussian2dMillimetres { x: x.times(size.x), y: y.times(size.y), sigma_major, sigma_minor, angle }
+        let [sigma_major, sigma_minor, angle] = axis_estimates(&minimum, spread, by, [size.x, size.y]);
+        Gaussian2dMillimetres { x: x.scaled_by(size.x), y: y.scaled_by(size.y), sigma_major, sigma_minor, angle }
     });
     Ok(Gaussian2d { background, amplitude, x, y, sigma_major, sigma_minor, angle, millimetres, quality })
 }
 
 /// Searches from a start for the minimum over every fourth row, if these are many, and from there for that over all
 /// rows.
-pub(crate) fn search<const N: usize, const M: usize>(
+pub(crate) fn search_minimum<const N: usize, const M: usize>(
     image: &Image<'_>,
     survey: &Survey,
     model: &impl Model<N, M>,
     mut start: [f64; N],
     fixed: [bool; N],
 ) -> Result<Minimum<N>, Failure> {
-    if image.columns() * image.rows() / SPARSE_ROW_STEP > MIN_SPARSE_PIXELS {
+    if image.column_count() * image.row_count() / SPARSE_ROW_STEP > MIN_SPARSE_PIXELS {
         // If that fails, the search over all rows has more data.
         let sparse = search_rows(image, survey, model, start, fixed, SPARSE_ROW_STEP, COARSE);
         start = sparse.map_or(start, |minimum| minimum.parameters);
@@ -122,13 +122,20 @@ fn search_rows<const N: usize, const M: usize>(
     precision: Precision,
 ) -> Result<Minimum<N>, Failure> {
     let total = survey.squares / step as f64;
-    minimise(start, fixed, total, precision, |at| model.allowed(at), |at| model.normal(image, step, at))
+    minimise_squares(
+        start,
+        fixed,
+        total,
+        precision,
+        |at| model.allows_parameters(at),
+        |at| model.normal_equations(image, step, at),
+    )
 }
 
-fn start(image: &Image<'_>, survey: &Survey) -> Result<[f64; 7], Failure> {
-    let seen = image.seen();
+fn spot_start(image: &Image<'_>, survey: &Survey) -> Result<[f64; 7], Failure> {
+    let seen = image.selected_region();
     // σ and centre: the two lines see the same light on the same background.
-    let [across, down] = Profile::both(image);
+    let [across, down] = Profile::along_both_axes(image);
     let ([background, over_x, x, sigma_x], [_, over_y, y, sigma_y]) = (line_start(&across)?, line_start(&down)?);
     // A line has the light averaged over the other direction.
     let [by_x, by_y] = [(over_x, sigma_y, seen.height), (over_y, sigma_x, seen.width)]
@@ -139,7 +146,7 @@ fn start(image: &Image<'_>, survey: &Survey) -> Result<[f64; 7], Failure> {
     let mut row = vec![0.0; columns.len()];
     let (mut xx, mut xy, mut yy) = (0.0, 0.0, 0.0);
     for at in two_sigma_range(y, sigma_y, seen.y, seen.height) {
-        image.load(columns.start, at, &mut row);
+        image.load_row_part(columns.start, at, &mut row);
         let dy = (seen.y + at) as f64 - y;
         for (value, column) in row.iter().zip(columns.clone()) {
             let (light, dx) = (value - background, (seen.x + column) as f64 - x);
@@ -150,7 +157,7 @@ fn start(image: &Image<'_>, survey: &Survey) -> Result<[f64; 7], Failure> {
     }
     let correlation = if xx > 0.0 && yy > 0.0 { (xy / (xx * yy).sqrt()).clamp(-0.95, 0.95) } else { 0.0 };
     let [a, b, c] =
-        Spread { xx: sigma_x * sigma_x, xy: correlation * sigma_x * sigma_y, yy: sigma_y * sigma_y }.inverse();
+        Spread { xx: sigma_x * sigma_x, xy: correlation * sigma_x * sigma_y, yy: sigma_y * sigma_y }.inverse_elements();
     Ok([background, amplitude, x, y, a, b, c])
 }
 
@@ -159,8 +166,8 @@ fn line_start(profile: &Profile) -> Result<[f64; 4], Failure> {
     if let Ok(fit) = gaussian::fit_gaussian(profile) {
         return Ok([fit.background.value, fit.amplitude.value, fit.center.value, fit.sigma.value]);
     }
-    let [background, amplitude, center, sigma] = gaussian::start(profile.values())?;
-    Ok([background, amplitude, center + profile.from() as f64, sigma])
+    let [background, amplitude, center, sigma] = gaussian::gaussian_start(profile.values())?;
+    Ok([background, amplitude, center + profile.first_coordinate() as f64, sigma])
 }
 
 /// Returns the pixels within two σ of a centre, of `length` pixels from coordinate `from` on.
@@ -171,8 +178,8 @@ fn two_sigma_range(center: f64, sigma: f64, from: usize, length: usize) -> Range
 }
 
 /// Returns Σ, and its elements' derivatives by the parameters.
-fn spread(&[_, _, _, _, a, b, c]: &[f64; 7]) -> (Spread, [[f64; 7]; 3]) {
-    let [xx, xy, yy] = Spread { xx: a, xy: b, yy: c }.inverse();
+fn covariance_spread(&[_, _, _, _, a, b, c]: &[f64; 7]) -> (Spread, [[f64; 7]; 3]) {
+    let [xx, xy, yy] = Spread { xx: a, xy: b, yy: c }.inverse_elements();
     // dΣ = −Σ dP Σ, where P = Σ⁻¹.
     let by = [
         [-xx * xx, -2.0 * xx * xy, -xy * xy],
@@ -183,13 +190,13 @@ fn spread(&[_, _, _, _, a, b, c]: &[f64; 7]) -> (Spread, [[f64; 7]; 3]) {
 }
 
 /// Returns σ major, σ minor and angle, with pixels of this size.
-fn estimates(minimum: &Minimum<7>, spread: Spread, by: [[f64; 7]; 3], [x, y]: [f64; 2]) -> [Estimate; 3] {
+fn axis_estimates(minimum: &Minimum<7>, spread: Spread, by: [[f64; 7]; 3], [x, y]: [f64; 2]) -> [Estimate; 3] {
     let scales = [x * x, x * y, y * y];
     let spread = Spread { xx: spread.xx * scales[0], xy: spread.xy * scales[1], yy: spread.yy * scales[2] };
-    let (Axes { major, minor, angle }, derivatives) = spread.axes();
+    let (Axes { major, minor, angle }, derivatives) = spread.principal_axes();
     let [major_std, minor_std, angle_std] = derivatives.map(|derivatives| {
         let by = std::array::from_fn(|k| (0..3).map(|e| derivatives[e] * scales[e] * by[e][k]).sum());
-        minimum.std_of(&by)
+        minimum.std_deviation_of(&by)
     });
     let [sigma_major, sigma_minor] = [(major, major_std), (minor, minor_std)].map(|(variance, std)| {
         let sigma = variance.max(0.0).sqrt();
@@ -208,15 +215,15 @@ struct Spot;
 const DARK_EXPONENT: f64 = 30.0;
 
 impl Model<7, 8> for Spot {
-    fn normal(&self, image: &Image<'_>, step: usize, at: &[f64; 7]) -> Normal<7> {
+    fn normal_equations(&self, image: &Image<'_>, step: usize, at: &[f64; 7]) -> Normal<7> {
         match at[4] < MAX_INVERSE_VARIANCE {
-            true => vectorised!(simd => moments(simd, image, step, at)).normal(at),
-            false => Normal::of(image, step, self, at),
+            true => vectorised!(simd => light_moments(simd, image, step, at)).normal_equations(at),
+            false => Normal::sum_over_image(image, step, self, at),
         }
     }
 
     #[inline(always)]
-    fn columns<S: Simd>(&self, simd: S, at: &[f64; 7], x: S::f64s, y: f64) -> [S::f64s; 8] {
+    fn derivative_columns<S: Simd>(&self, simd: S, at: &[f64; 7], x: S::f64s, y: f64) -> [S::f64s; 8] {
         let &[background, amplitude, x0, y0, a, b, c] = at;
         let (dx, dy) = (x - x0, y - y0);
         let (along, down) = (dx.mul_add(a, b * dy), dx.mul_add(b, c * dy));
@@ -236,7 +243,7 @@ impl Model<7, 8> for Spot {
     }
 
     #[inline(always)]
-    fn dark(&self, &[_, _, x0, y0, a, b, c]: &[f64; 7], x: f64, y: f64) -> bool {
+    fn is_dark_chunk(&self, &[_, _, x0, y0, a, b, c]: &[f64; 7], x: f64, y: f64) -> bool {
         // The ellipse of that exponent touches these lines.
         let determinant = a * c - b * b;
         let (reach_x, reach_y) = (2.0 * DARK_EXPONENT * c / determinant, 2.0 * DARK_EXPONENT * a / determinant);
@@ -245,7 +252,7 @@ impl Model<7, 8> for Spot {
         dy * dy > reach_y || nearest * nearest > reach_x
     }
 
-    fn allowed(&self, &[_, _, _, _, a, b, c]: &[f64; 7]) -> bool {
+    fn allows_parameters(&self, &[_, _, _, _, a, b, c]: &[f64; 7]) -> bool {
         // No narrower than a few hundredths of a pixel.
         a > 0.0 && c > 0.0 && a * c - b * b > 0.0 && a + c < 1e3
     }
@@ -275,45 +282,45 @@ struct Moments {
 }
 
 #[inline(always)]
-fn moments<S: Simd>(simd: S, image: &Image<'_>, step: usize, at: &[f64; 7]) -> Moments {
+fn light_moments<S: Simd>(simd: S, image: &Image<'_>, step: usize, at: &[f64; 7]) -> Moments {
     let &[background, amplitude, x0, y0, a, b, c] = at;
-    let (seen, lanes) = (image.seen(), S::f64s::LEN);
+    let (seen, lanes) = (image.selected_region(), S::f64s::LEN);
     let mut sums = Moments { pixels: seen.width * seen.height.div_ceil(step), ..Moments::default() };
     // Padding of the last vector of a row has no light, and equals the background.
-    let mut row = vec![background; whole(seen.width)];
+    let mut row = vec![background; whole_vectors(seen.width)];
     let mut is_pixel = vec![1.0; row.len()];
     is_pixel[seen.width..].fill(0.0);
     let stride = lanes as f64;
     // Along a row, g is a Gaussian in x. From vector to vector it is multiplied by a ratio, and the ratio by this.
     let bend = splat(simd, (-a * stride * stride).exp());
     for line in (0..seen.height).step_by(step) {
-        image.load(0, line, &mut row[..seen.width]);
+        image.load_row_part(0, line, &mut row[..seen.width]);
         let dy = (seen.y + line) as f64 - y0;
         let center = x0 - b / a * dy;
         let away = 0.5 * (c - b * b / a) * dy * dy;
         let reach = (2.0 * (DARK_EXPONENT - away).max(0.0) / a).sqrt();
-        let lit = if away < DARK_EXPONENT { image.between(center - reach, center + reach) } else { 0..0 };
+        let lit = if away < DARK_EXPONENT { image.columns_between(center - reach, center + reach) } else { 0..0 };
         let (from, to) = (lit.start / lanes * lanes, lit.end.next_multiple_of(lanes).min(row.len()));
         let (mut residuals, mut squares) = (splat(simd, 0.0), splat(simd, 0.0));
         for x in (0..from).step_by(lanes) {
-            let r = load(simd, &row, x) - background;
+            let r = load_vector(simd, &row, x) - background;
             residuals += r;
             squares = r.mul_add(r, squares);
         }
         for x in (to..row.len()).step_by(lanes) {
-            let r = load(simd, &row, x) - background;
+            let r = load_vector(simd, &row, x) - background;
             residuals += r;
             squares = r.mul_add(r, squares);
         }
         let mut by = [splat(simd, 0.0); 11];
-        let first = ramp(simd) + (seen.x + from) as f64;
+        let first = lane_indices(simd) + (seen.x + from) as f64;
         let mut dx = first - x0;
         let u = first - center;
         let mut g = exp(simd, (u * u).mul_add(-0.5 * a, splat(simd, -away)));
         let mut ratio = exp(simd, u.mul_add(-a * stride, splat(simd, -0.5 * a * stride * stride)));
         for x in (from..to).step_by(lanes) {
-            let light = g * load(simd, &is_pixel, x);
-            let r = load(simd, &row, x) - background - light * amplitude;
+            let light = g * load_vector(simd, &is_pixel, x);
+            let r = load_vector(simd, &row, x) - background - light * amplitude;
             residuals += r;
             squares = r.mul_add(r, squares);
             let (gg, rg, dx2) = (light * light, r * light, dx * dx);
@@ -339,14 +346,14 @@ fn moments<S: Simd>(simd: S, image: &Image<'_>, step: usize, at: &[f64; 7]) -> M
         for (sum, by) in row_sums.iter_mut().zip(by) {
             *sum = by.reduce_sum();
         }
-        sums.add_row(dy, &row_sums);
+        sums.add_row_sums(dy, &row_sums);
     }
     sums
 }
 
 impl Moments {
     /// Adds the sums over a row `dy` from the centre: Σ g² dxⁱ for i up to 4, then Σ g dxⁱ and Σ r g dxⁱ for i up to 2.
-    fn add_row(&mut self, dy: f64, sums: &[f64; 11]) {
+    fn add_row_sums(&mut self, dy: f64, sums: &[f64; 11]) {
         let powers = [1.0, dy, dy * dy, dy * dy * dy, dy * dy * dy * dy];
         for (i, sum) in sums[..5].iter().enumerate() {
             for (j, power) in powers[..5 - i].iter().enumerate() {
@@ -361,7 +368,7 @@ impl Moments {
         }
     }
 
-    fn normal(&self, &[_, amplitude, _, _, a, b, c]: &[f64; 7]) -> Normal<7> {
+    fn normal_equations(&self, &[_, amplitude, _, _, a, b, c]: &[f64; 7]) -> Normal<7> {
         // Polynomials that g is multiplied by, for amplitude, x, y, a, b, c, as factors of dxⁱ dyʲ.
         let polynomials: [&[(f64, usize, usize)]; 6] = [
             &[(1.0, 0, 0)],
@@ -452,7 +459,7 @@ mod tests {
             let (sin, cos) = angle.sin_cos();
             let (u, v) = (1.0 / (major * major), 1.0 / (minor * major).max(1.5).powi(2));
             let at = [9.0, 800.0, x, y, u * cos * cos + v * sin * sin, (u - v) * sin * cos, u * sin * sin + v * cos * cos];
-            let (fast, plain) = (Spot.normal(&image, step, &at), Normal::of(&image, step, &Spot, &at));
+            let (fast, plain) = (Spot.normal_equations(&image, step, &at), Normal::sum_over_image(&image, step, &Spot, &at));
             prop_assert_eq!(fast.pixels, plain.pixels);
             prop_assert!((fast.squares / plain.squares - 1.0).abs() < 1e-9);
             for i in 0..7 {
@@ -474,7 +481,8 @@ mod tests {
         let pixels = spot(640, 480, put);
         let image = Image::new(640, 480, &pixels).unwrap();
         let whole = fit_gaussian_2d(&image).unwrap();
-        let part = fit_gaussian_2d(&image.region(Region { x: 120, y: 100, width: 360, height: 301 }).unwrap()).unwrap();
+        let part =
+            fit_gaussian_2d(&image.with_region(Region { x: 120, y: 100, width: 360, height: 301 }).unwrap()).unwrap();
         for fit in [whole, part] {
             assert!((fit.x.value - 300.2).abs() < 1e-8 && (fit.y.value - 250.7).abs() < 1e-8, "{fit:?}");
             assert!((fit.sigma_major.value - 40.0).abs() < 1e-8 && (fit.angle.value - 0.4).abs() < 1e-9, "{fit:?}");
@@ -485,7 +493,7 @@ mod tests {
     fn pixels_that_are_not_square_have_other_axes_in_millimetres() {
         // Round in millimetres, with pixels twice as high as wide.
         let pixels = spot(120, 80, [1.0, 100.0, 60.0, 40.0, 20.0, 10.0, 0.0]);
-        let image = Image::new(120, 80, &pixels).unwrap().calibrated(Calibration { x: 0.01, y: 0.02 }).unwrap();
+        let image = Image::new(120, 80, &pixels).unwrap().with_calibration(Calibration { x: 0.01, y: 0.02 }).unwrap();
         let fit = fit_gaussian_2d(&image).unwrap();
         let mm = fit.millimetres.unwrap();
         for (got, put) in [(mm.x, 0.6), (mm.y, 0.8), (mm.sigma_major, 0.2), (mm.sigma_minor, 0.2)] {

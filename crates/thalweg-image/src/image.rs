@@ -1,7 +1,7 @@
 //! Images as a camera delivers them: rows of pixels, a region of interest, millimetres, white.
 
 use crate::Failure;
-use crate::math::{load, splat, vectorised, whole};
+use crate::math::{load_vector, splat, vectorised, whole_vectors};
 use fearless_simd::prelude::*;
 use std::fmt;
 use std::ops::Range;
@@ -45,7 +45,7 @@ impl Pixels<'_> {
     /// Copies the pixels from number `at` on into `out`, filling it.
     #[inline(always)]
     #[expect(clippy::useless_conversion, reason = "of one kind of pixel in four")]
-    fn load(&self, at: usize, out: &mut [f64]) {
+    fn load_pixels(&self, at: usize, out: &mut [f64]) {
         let end = at + out.len();
         each!(self, p => {
             for (out, pixel) in out.iter_mut().zip(&p[at..end]) {
@@ -140,7 +140,7 @@ pub enum ImageError {
 ///
 /// Column `x` of row `y` is at (x, y): coordinates are those of pixels' centres, begin at 0 on the upper left, and stay
 /// those of the whole image if a [`region`](Self::region) is selected. In millimetres they are these times the
-/// [`calibration`](Self::calibrated).
+/// [`calibration`](Self::with_calibration).
 #[derive(Debug, Clone, Copy)]
 pub struct Image<'a> {
     pixels: Pixels<'a>,
@@ -175,7 +175,7 @@ impl<'a> Image<'a> {
     ///
     /// # Errors
     /// The region is not within the image, or is empty.
-    pub fn region(self, region: Region) -> Result<Self, ImageError> {
+    pub fn with_region(self, region: Region) -> Result<Self, ImageError> {
         let (width, height) = (self.width, self.height);
         let mut sides = [(region.x, region.width, width), (region.y, region.height, height)].into_iter();
         match sides.all(|(from, length, all)| length > 0 && from.checked_add(length).is_some_and(|end| end <= all)) {
@@ -188,7 +188,7 @@ impl<'a> Image<'a> {
     ///
     /// # Errors
     /// A size is not positive.
-    pub fn calibrated(self, calibration: Calibration) -> Result<Self, ImageError> {
+    pub fn with_calibration(self, calibration: Calibration) -> Result<Self, ImageError> {
         match [calibration.x, calibration.y].iter().all(|mm| mm.is_finite() && *mm > 0.0) {
             true => Ok(Self { calibration: Some(calibration), ..self }),
             false => Err(ImageError::Calibration(calibration)),
@@ -213,31 +213,31 @@ impl<'a> Image<'a> {
     }
 
     /// Returns the selected region.
-    pub fn seen(&self) -> Region {
+    pub fn selected_region(&self) -> Region {
         self.region
     }
 
     /// Returns the number of columns of the selected region.
-    pub(crate) fn columns(&self) -> usize {
+    pub(crate) fn column_count(&self) -> usize {
         self.region.width
     }
 
     /// Returns the number of rows of the selected region.
-    pub(crate) fn rows(&self) -> usize {
+    pub(crate) fn row_count(&self) -> usize {
         self.region.height
     }
 
     /// Copies pixels of row `y` from column `x` on into `out`, both counted within the region.
     #[inline(always)]
-    pub(crate) fn load(&self, x: usize, y: usize, out: &mut [f64]) {
-        self.pixels.load((self.region.y + y) * self.width + self.region.x + x, out);
+    pub(crate) fn load_row_part(&self, x: usize, y: usize, out: &mut [f64]) {
+        self.pixels.load_pixels((self.region.y + y) * self.width + self.region.x + x, out);
     }
 
     /// Visits every pixel once, and returns the range and the scatter of the values.
     ///
     /// # Errors
     /// No light, saturated, not numbers.
-    pub(crate) fn survey(&self) -> Result<Survey, Failure> {
+    pub(crate) fn survey_pixels(&self) -> Result<Survey, Failure> {
         let white = self.white.unwrap_or(f64::INFINITY);
         let survey = vectorised!(simd => self.survey_rows(simd, white));
         let Survey { darkest, brightest, squares, .. } = survey;
@@ -255,20 +255,20 @@ impl<'a> Image<'a> {
 
     #[inline(always)]
     fn survey_rows<S: Simd>(&self, simd: S, white: f64) -> Survey {
-        let (columns, rows) = (self.columns(), self.rows());
+        let (columns, rows) = (self.column_count(), self.row_count());
         // Sums are of differences from this value, to lose little precision when they are subtracted from each other.
         let mut pivot = [0.0];
-        self.load(0, 0, &mut pivot);
+        self.load_row_part(0, 0, &mut pivot);
         let [pivot] = pivot;
         // Padding of the last vector of a row is this pixel, which adds nothing to the sums.
-        let mut row = vec![pivot; whole(columns)];
+        let mut row = vec![pivot; whole_vectors(columns)];
         let (mut darkest, mut brightest) = (splat(simd, f64::INFINITY), splat(simd, f64::NEG_INFINITY));
         let (mut sum, mut squares) = (splat(simd, 0.0), splat(simd, 0.0));
         let mut white_pairs = 0;
         for y in 0..rows {
-            self.load(0, y, &mut row[..columns]);
+            self.load_row_part(0, y, &mut row[..columns]);
             for at in (0..row.len()).step_by(S::f64s::LEN) {
-                let values = load(simd, &row, at);
+                let values = load_vector(simd, &row, at);
                 let over = values - pivot;
                 darkest = darkest.min(values);
                 brightest = brightest.max(values);
@@ -291,22 +291,22 @@ impl<'a> Image<'a> {
     }
 
     /// Returns the average row, and the average column.
-    pub(crate) fn averages(&self) -> (Vec<f64>, Vec<f64>) {
+    pub(crate) fn average_profiles(&self) -> (Vec<f64>, Vec<f64>) {
         vectorised!(simd => self.average_rows(simd))
     }
 
     #[inline(always)]
     fn average_rows<S: Simd>(&self, simd: S) -> (Vec<f64>, Vec<f64>) {
-        let (columns, rows) = (self.columns(), self.rows());
-        let mut across = vec![0.0; whole(columns)];
+        let (columns, rows) = (self.column_count(), self.row_count());
+        let mut across = vec![0.0; whole_vectors(columns)];
         let (mut row, mut down) = (across.clone(), Vec::with_capacity(rows));
         for y in 0..rows {
-            self.load(0, y, &mut row[..columns]);
+            self.load_row_part(0, y, &mut row[..columns]);
             let mut light = splat(simd, 0.0);
             for at in (0..row.len()).step_by(S::f64s::LEN) {
-                let values = load(simd, &row, at);
+                let values = load_vector(simd, &row, at);
                 light += values;
-                (load(simd, &across, at) + values).store_slice(&mut across[at..at + S::f64s::LEN]);
+                (load_vector(simd, &across, at) + values).store_slice(&mut across[at..at + S::f64s::LEN]);
             }
             down.push(light.reduce_sum() / columns as f64);
         }
@@ -316,24 +316,24 @@ impl<'a> Image<'a> {
     }
 
     /// Returns whether a place lies between the centres of the selected region's outermost pixels.
-    pub(crate) fn contains(&self, x: f64, y: f64) -> bool {
+    pub(crate) fn contains_place(&self, x: f64, y: f64) -> bool {
         let Region { x: left, y: top, width, height } = self.region;
         (left as f64..=(left + width - 1) as f64).contains(&x) && (top as f64..=(top + height - 1) as f64).contains(&y)
     }
 
     /// Returns whether a rectangle with this centre and half of these sides lies within the outer edges of the selected
     /// region's pixels.
-    pub(crate) fn encloses(&self, [x, y]: [f64; 2], [half_x, half_y]: [f64; 2]) -> bool {
+    pub(crate) fn encloses_rectangle(&self, [x, y]: [f64; 2], [half_x, half_y]: [f64; 2]) -> bool {
         let (left, top) = (self.region.x as f64 - 0.5, self.region.y as f64 - 0.5);
         x - half_x >= left
             && y - half_y >= top
-            && x + half_x <= left + self.columns() as f64
-            && y + half_y <= top + self.rows() as f64
+            && x + half_x <= left + self.column_count() as f64
+            && y + half_y <= top + self.row_count() as f64
     }
 
     /// Returns the columns between two coordinates of the image, both inclusive, as a range within the region.
-    pub(crate) fn between(&self, from: f64, to: f64) -> Range<usize> {
-        let (offset, end) = (self.region.x as f64, self.columns() as f64);
+    pub(crate) fn columns_between(&self, from: f64, to: f64) -> Range<usize> {
+        let (offset, end) = (self.region.x as f64, self.column_count() as f64);
         // Casts of floats saturate, and NaN is 0.
         let from = (from - offset).ceil().clamp(0.0, end) as usize;
         let to = ((to - offset).floor() + 1.0).clamp(0.0, end) as usize;
@@ -368,9 +368,9 @@ mod tests {
     fn a_region_is_within_the_image() {
         let pixels = vec![0u16; 12];
         let image = Image::new(4, 3, &pixels).unwrap();
-        assert!(image.region(Region { x: 1, y: 1, width: 3, height: 2 }).is_ok());
+        assert!(image.with_region(Region { x: 1, y: 1, width: 3, height: 2 }).is_ok());
         for (x, width) in [(1, 4), (4, 1), (0, 0), (usize::MAX, 2)] {
-            assert!(image.region(Region { x, y: 0, width, height: 1 }).is_err(), "{width} from {x}");
+            assert!(image.with_region(Region { x, y: 0, width, height: 1 }).is_err(), "{width} from {x}");
         }
     }
 
@@ -378,7 +378,8 @@ mod tests {
     fn two_white_pixels_side_by_side_are_saturated_and_one_is_not() {
         let mut pixels = vec![7u8; 12];
         pixels[5] = 255;
-        let survey = |pixels: &Vec<u8>| Image::new(4, 3, pixels).unwrap().saturating_at(255.0).survey().map(|_| ());
+        let survey =
+            |pixels: &Vec<u8>| Image::new(4, 3, pixels).unwrap().saturating_at(255.0).survey_pixels().map(|_| ());
         assert_eq!(survey(&pixels), Ok(()));
         pixels[8] = 255;
         assert_eq!(survey(&pixels), Ok(()), "they are in different rows");
@@ -393,7 +394,7 @@ mod tests {
                 let mut pixels: Vec<f32> = (0..33).map(|n| n as f32).collect();
                 pixels[at] = bad;
                 assert_eq!(
-                    Image::new(11, 3, &pixels).unwrap().survey().unwrap_err(),
+                    Image::new(11, 3, &pixels).unwrap().survey_pixels().unwrap_err(),
                     Failure::NotNumbers,
                     "{bad} {at}"
                 );
@@ -404,7 +405,7 @@ mod tests {
     #[test]
     fn a_survey_has_the_squares_about_the_mean() {
         let pixels: Vec<u16> = (0..35).map(|n| 1000 + n * n % 17).collect();
-        let survey = Image::new(7, 5, &pixels).unwrap().survey().unwrap();
+        let survey = Image::new(7, 5, &pixels).unwrap().survey_pixels().unwrap();
         let mean = pixels.iter().map(|p| f64::from(*p)).sum::<f64>() / 35.0;
         let squares: f64 = pixels.iter().map(|p| (f64::from(*p) - mean).powi(2)).sum();
         assert!((survey.squares - squares).abs() < 1e-9);

@@ -43,19 +43,19 @@ impl Interferometer {
         if !(coherence > 0.0 && coherence < 1.0) {
             return None;
         }
-        let unit = self.unit();
+        let unit = self.coherence_unit();
         let value = unit * (-0.5 * coherence.ln()).sqrt();
         // dσ/dV = −unit² / 4 σ V.
         Some(Estimate { value, std: unit * unit / (4.0 * value * visibility.value) * visibility.std })
     }
 
     /// Returns the visibility of the fringes that a source with this σ (metres) makes.
-    pub fn visibility(&self, source_size: f64) -> f64 {
+    pub fn fringe_visibility(&self, source_size: f64) -> f64 {
         let lit = 2.0 * self.intensity_ratio.sqrt() / (1.0 + self.intensity_ratio);
-        lit * (-2.0 * (source_size / self.unit()).powi(2)).exp()
+        lit * (-2.0 * (source_size / self.coherence_unit()).powi(2)).exp()
     }
 
-    fn unit(&self) -> f64 {
+    fn coherence_unit(&self) -> f64 {
         self.wavelength * self.distance / (PI * self.separation)
     }
 }
@@ -79,7 +79,7 @@ mod tests {
                 sum += weight;
                 cosine += weight * (TAU * ours.separation * s / (ours.wavelength * ours.distance)).cos();
             }
-            assert!((ours.visibility(sigma) - cosine / sum).abs() < 1e-8, "{sigma}");
+            assert!((ours.fringe_visibility(sigma) - cosine / sum).abs() < 1e-8, "{sigma}");
         }
     }
 
@@ -88,7 +88,7 @@ mod tests {
         fn a_size_has_its_visibility_and_the_visibility_its_size(sigma in 0.05..2.0f64, ratio in 0.1..10.0f64) {
             let ours = Interferometer { intensity_ratio: ratio, ..Interferometer::new(400e-9, 0.03, 16.7) };
             let sigma = sigma * 70e-6;
-            let value = ours.visibility(sigma);
+            let value = ours.fringe_visibility(sigma);
             let size = |value| ours.source_size(Estimate { value, std: 1e-3 }).unwrap();
             prop_assert!((size(value).value / sigma - 1.0).abs() < 1e-9);
             let step = 1e-6 * value;

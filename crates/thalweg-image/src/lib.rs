@@ -74,6 +74,6 @@ pub use gaussian::{Gaussian, fit_gaussian};
 pub use gaussian_2d::{Gaussian2d, Gaussian2dMillimetres, fit_gaussian_2d};
 pub use image::{Calibration, Image, ImageError, Pixels, Region};
 pub use interferometer::Interferometer;
-pub use moments::{Beam, MomentOptions, Moments, moments};
+pub use moments::{Beam, MomentOptions, Moments, beam_moments};
 pub use pattern::Envelope;
 pub use profile::{Axis, Profile};

@@ -24,19 +24,19 @@ pub(crate) fn splat<S: Simd>(simd: S, value: f64) -> S::f64s {
 
 /// Returns 0, 1, 2, … in the lanes.
 #[inline(always)]
-pub(crate) fn ramp<S: Simd>(simd: S) -> S::f64s {
+pub(crate) fn lane_indices<S: Simd>(simd: S) -> S::f64s {
     const RAMP: [f64; 8] = [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0];
     S::f64s::from_slice(simd, &RAMP[..S::f64s::LEN])
 }
 
 /// Loads as many values from `at` on as there are lanes.
 #[inline(always)]
-pub(crate) fn load<S: Simd>(simd: S, values: &[f64], at: usize) -> S::f64s {
+pub(crate) fn load_vector<S: Simd>(simd: S, values: &[f64], at: usize) -> S::f64s {
     S::f64s::from_slice(simd, &values[at..at + S::f64s::LEN])
 }
 
 /// Returns `length` rounded up to a whole number of vectors, on any processor.
-pub(crate) fn whole(length: usize) -> usize {
+pub(crate) fn whole_vectors(length: usize) -> usize {
     length.next_multiple_of(8)
 }
 
@@ -85,7 +85,7 @@ pub(crate) fn sin_cos<S: Simd>(simd: S, x: S::f64s) -> [S::f64s; 2] {
     let r = n.mul_add(-6.077_100_506_303_966e-11, r);
     let r = n.mul_add(-2.022_266_248_795_950_6e-21, r);
     let z = r * r;
-    let s = series(
+    let s = evaluate_series(
         simd,
         z,
         [
@@ -98,7 +98,7 @@ pub(crate) fn sin_cos<S: Simd>(simd: S, x: S::f64s) -> [S::f64s; 2] {
         ],
     );
     let s = (r * z).mul_add(s, r);
-    let c = series(
+    let c = evaluate_series(
         simd,
         z,
         [
@@ -125,7 +125,7 @@ pub(crate) fn sin_cos<S: Simd>(simd: S, x: S::f64s) -> [S::f64s; 2] {
 
 /// Evaluates a polynomial, its highest term first.
 #[inline(always)]
-fn series<S: Simd>(simd: S, z: S::f64s, terms: [f64; 6]) -> S::f64s {
+fn evaluate_series<S: Simd>(simd: S, z: S::f64s, terms: [f64; 6]) -> S::f64s {
     let mut sum = splat(simd, terms[0]);
     for term in &terms[1..] {
         sum = sum.mul_add(z, *term);

@@ -31,7 +31,7 @@ pub(crate) struct Minimum<const N: usize> {
 
 impl<const N: usize> Minimum<N> {
     /// Returns the standard deviation of a quantity with these derivatives by the parameters.
-    pub(crate) fn std_of(&self, by: &[f64; N]) -> f64 {
+    pub(crate) fn std_deviation_of(&self, by: &[f64; N]) -> f64 {
         let variance: f64 = (0..N).map(|i| (0..N).map(|j| by[i] * self.covariance[i][j] * by[j]).sum::<f64>()).sum();
         variance.max(0.0).sqrt()
     }
@@ -53,7 +53,7 @@ pub(crate) const COARSE: Precision = Precision { sigmas: 1e-2, relative: 1e-8 };
 
 /// Searches for the minimum from `start` on. `total` is Σ (pixel − mean)²; parameters that are `fixed` keep their
 /// values.
-pub(crate) fn minimise<const N: usize>(
+pub(crate) fn minimise_squares<const N: usize>(
     start: [f64; N],
     fixed: [bool; N],
     total: f64,
@@ -70,8 +70,8 @@ pub(crate) fn minimise<const N: usize>(
     let degrees = (here.pixels - free) as f64;
     let mut damping = 1e-3;
     for iterations in 1..=MAX_ITERATIONS {
-        let Some(step) = solve(&here, &fixed, damping) else {
-            damping = raised(damping, iterations)?;
+        let Some(step) = solve_step(&here, &fixed, damping) else {
+            damping = raise_damping(damping, iterations)?;
             continue;
         };
         let mut change = 0.0;
@@ -83,7 +83,7 @@ pub(crate) fn minimise<const N: usize>(
         let small = change <= (precision.sigmas * here.squares / degrees).max(precision.relative * total);
         let next: [f64; N] = std::array::from_fn(|i| parameters[i] + step[i]);
         if !next.iter().all(|parameter| parameter.is_finite()) || !allowed(&next) {
-            damping = raised(damping, iterations)?;
+            damping = raise_damping(damping, iterations)?;
             continue;
         }
         let there = normal(&next);
@@ -94,17 +94,17 @@ pub(crate) fn minimise<const N: usize>(
         // A damped step is short anywhere.
         if small && (damping <= 1e-3 || !better) {
             let variance = here.squares / degrees;
-            let covariance = inverse(&here, &fixed)?.map(|row| row.map(|element| element * variance));
+            let covariance = invert_matrix(&here, &fixed)?.map(|row| row.map(|element| element * variance));
             let Normal { squares, pixels, .. } = here;
             return Ok(Minimum { parameters, covariance, squares, pixels, free, iterations });
         }
-        damping = if better { (damping / 10.0).max(1e-15) } else { raised(damping, iterations)? };
+        damping = if better { (damping / 10.0).max(1e-15) } else { raise_damping(damping, iterations)? };
     }
     Err(Failure::NotConverged { iterations: MAX_ITERATIONS })
 }
 
 /// Raises the damping: steps get shorter and closer to the steepest descent. Fails when they have become too short.
-fn raised(damping: f64, iterations: usize) -> Result<f64, Failure> {
+fn raise_damping(damping: f64, iterations: usize) -> Result<f64, Failure> {
     match damping < 1e15 {
         true => Ok(damping * 10.0),
         false => Err(Failure::NotConverged { iterations }),
@@ -112,13 +112,13 @@ fn raised(damping: f64, iterations: usize) -> Result<f64, Failure> {
 }
 
 /// Returns the factors that make the diagonal one; `None` if a parameter has no effect.
-fn scales<const N: usize>(normal: &Normal<N>, fixed: &[bool; N]) -> Option<[f64; N]> {
+fn diagonal_scales<const N: usize>(normal: &Normal<N>, fixed: &[bool; N]) -> Option<[f64; N]> {
     let scales: [f64; N] = std::array::from_fn(|i| if fixed[i] { 1.0 } else { 1.0 / normal.matrix[i][i].sqrt() });
     scales.iter().all(|scale| scale.is_finite()).then_some(scales)
 }
 
 /// Returns Cholesky's factor of the scaled matrix, with `damping` added to its diagonal.
-fn factor<const N: usize>(
+fn cholesky_factor<const N: usize>(
     normal: &Normal<N>,
     fixed: &[bool; N],
     scales: &[f64; N],
@@ -147,7 +147,7 @@ fn factor<const N: usize>(
 }
 
 /// Solves with a factor, in place.
-fn substitute<const N: usize>(factor: &[[f64; N]; N], vector: &mut [f64; N]) {
+fn solve_factored<const N: usize>(factor: &[[f64; N]; N], vector: &mut [f64; N]) {
     for i in 0..N {
         let known: f64 = (0..i).map(|k| factor[i][k] * vector[k]).sum();
         vector[i] = (vector[i] - known) / factor[i][i];
@@ -158,23 +158,23 @@ fn substitute<const N: usize>(factor: &[[f64; N]; N], vector: &mut [f64; N]) {
     }
 }
 
-fn solve<const N: usize>(normal: &Normal<N>, fixed: &[bool; N], damping: f64) -> Option<[f64; N]> {
-    let scales = scales(normal, fixed)?;
-    let factor = factor(normal, fixed, &scales, damping)?;
+fn solve_step<const N: usize>(normal: &Normal<N>, fixed: &[bool; N], damping: f64) -> Option<[f64; N]> {
+    let scales = diagonal_scales(normal, fixed)?;
+    let factor = cholesky_factor(normal, fixed, &scales, damping)?;
     let mut step = std::array::from_fn(|i| if fixed[i] { 0.0 } else { normal.gradient[i] * scales[i] });
-    substitute(&factor, &mut step);
+    solve_factored(&factor, &mut step);
     Some(std::array::from_fn(|i| step[i] * scales[i]))
 }
 
 /// Returns (JᵀJ)⁻¹.
-fn inverse<const N: usize>(normal: &Normal<N>, fixed: &[bool; N]) -> Result<[[f64; N]; N], Failure> {
-    let scales = scales(normal, fixed).ok_or(Failure::Undetermined)?;
-    let factor = factor(normal, fixed, &scales, 0.0).ok_or(Failure::Undetermined)?;
+fn invert_matrix<const N: usize>(normal: &Normal<N>, fixed: &[bool; N]) -> Result<[[f64; N]; N], Failure> {
+    let scales = diagonal_scales(normal, fixed).ok_or(Failure::Undetermined)?;
+    let factor = cholesky_factor(normal, fixed, &scales, 0.0).ok_or(Failure::Undetermined)?;
     let mut inverse = [[0.0; N]; N];
     for i in (0..N).filter(|i| !fixed[*i]) {
         let mut unit = [0.0; N];
         unit[i] = scales[i];
-        substitute(&factor, &mut unit);
+        solve_factored(&factor, &mut unit);
         inverse[i] = std::array::from_fn(|j| unit[j] * scales[j]);
     }
     Ok(inverse)
@@ -200,13 +200,13 @@ mod tests {
 
     #[test]
     fn the_bottom_of_a_bent_valley_is_found() {
-        let minimum = minimise([-1.2, 1.0], [false; 2], 1.0, FINE, |_| true, rosenbrock).unwrap();
+        let minimum = minimise_squares([-1.2, 1.0], [false; 2], 1.0, FINE, |_| true, rosenbrock).unwrap();
         assert!(minimum.parameters.iter().all(|parameter| (parameter - 1.0).abs() < 1e-10), "{minimum:?}");
     }
 
     #[test]
     fn what_is_fixed_stays_and_has_no_deviation() {
-        let minimum = minimise([0.5, 3.0], [true, false], 1.0, FINE, |_| true, rosenbrock).unwrap();
+        let minimum = minimise_squares([0.5, 3.0], [true, false], 1.0, FINE, |_| true, rosenbrock).unwrap();
         assert_eq!((minimum.parameters[0], minimum.free, minimum.covariance[0][0]), (0.5, 1, 0.0));
         assert!((minimum.parameters[1] - 0.25).abs() < 1e-10);
     }
@@ -220,19 +220,22 @@ mod tests {
             squares: 3.0 * (1.0 - x - y).powi(2),
             pixels: 3,
         };
-        assert_eq!(minimise([0.0; 2], [false; 2], 1.0, FINE, |_| true, same).unwrap_err(), Failure::Undetermined);
+        assert_eq!(
+            minimise_squares([0.0; 2], [false; 2], 1.0, FINE, |_| true, same).unwrap_err(),
+            Failure::Undetermined
+        );
     }
 
     #[test]
     fn a_search_that_may_go_nowhere_says_so() {
-        let ended = minimise([-1.2, 1.0], [false; 2], 1.0, FINE, |at| at == &[-1.2, 1.0], rosenbrock);
+        let ended = minimise_squares([-1.2, 1.0], [false; 2], 1.0, FINE, |at| at == &[-1.2, 1.0], rosenbrock);
         assert!(matches!(ended, Err(Failure::NotConverged { .. })), "{ended:?}");
     }
 
     #[test]
     fn as_many_pixels_as_parameters_are_too_few() {
         let few = |at: &[f64; 2]| Normal { pixels: 2, ..rosenbrock(at) };
-        let ended = minimise([0.0; 2], [false; 2], 1.0, FINE, |_| true, few);
+        let ended = minimise_squares([0.0; 2], [false; 2], 1.0, FINE, |_| true, few);
         assert_eq!(ended.unwrap_err(), Failure::TooFewPixels { pixels: 2, needed: 3 });
     }
 }

@@ -1,11 +1,11 @@
 //! Beam moments: centroid, diameters and azimuth after ISO 11146.
 
 use crate::ellipse::{Axes, Spread};
-use crate::math::{load, ramp, splat, vectorised, whole};
+use crate::math::{lane_indices, load_vector, splat, vectorised, whole_vectors};
 use crate::{Failure, Image};
 use fearless_simd::prelude::*;
 
-/// Options of [`moments`]. [`Default`] has the values of ISO 11146, and where that gives a range, the values of the
+/// Options of [`beam_moments`]. [`Default`] has the values of ISO 11146, and where that gives a range, the values of the
 /// Python package `laserbeamsize`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct MomentOptions {
@@ -81,51 +81,51 @@ pub struct Beam {
 /// # Errors
 /// No light, saturated, not numbers, too few pixels, at the edge (the beam's own ellipse is not within the selected
 /// region); undetermined if noise leaves no diameter.
-pub fn moments(image: &Image<'_>, options: &MomentOptions) -> Result<Moments, Failure> {
-    let (columns, rows) = (image.columns(), image.rows());
+pub fn beam_moments(image: &Image<'_>, options: &MomentOptions) -> Result<Moments, Failure> {
+    let (columns, rows) = (image.column_count(), image.row_count());
     if columns < 3 || rows < 3 {
         return Err(Failure::TooFewPixels { pixels: columns * rows, needed: 9 });
     }
-    image.survey()?;
-    let (background, noise) = background(image, options);
+    image.survey_pixels()?;
+    let (background, noise) = corner_background(image, options);
     let cleared = options.threshold * noise;
-    let mut taken = Sums::of(image, |_| (f64::NEG_INFINITY, f64::INFINITY), background, cleared);
-    let mut beam = taken.beam(1.0, 1.0)?;
+    let mut taken = Sums::over_columns(image, |_| (f64::NEG_INFINITY, f64::INFINITY), background, cleared);
+    let mut beam = taken.beam_ellipse(1.0, 1.0)?;
     let mut iterations = 0;
-    let mut region = Rectangle::around(beam, options.diameters);
+    let mut region = Rectangle::around_beam(beam, options.diameters);
     let mut settled = false;
     while !settled && iterations < options.iterations {
         iterations += 1;
-        region = Rectangle::around(beam, options.diameters);
-        taken = Sums::of(image, |y| region.columns(y), background, f64::NEG_INFINITY);
-        let next = taken.beam(1.0, 1.0)?;
+        region = Rectangle::around_beam(beam, options.diameters);
+        taken = Sums::over_columns(image, |y| region.columns_at(y), background, f64::NEG_INFINITY);
+        let next = taken.beam_ellipse(1.0, 1.0)?;
         let changes = [next.x - beam.x, next.y - beam.y, next.d_major - beam.d_major, next.d_minor - beam.d_minor];
         beam = next;
         settled = changes.iter().all(|change| change.abs() < options.tolerance);
     }
     // An ellipse extends two standard deviations of the light along x and y.
-    let spread = taken.spread();
-    if !image.encloses([beam.x, beam.y], [2.0 * spread.xx.sqrt(), 2.0 * spread.yy.sqrt()]) {
+    let spread = taken.second_moments();
+    if !image.encloses_rectangle([beam.x, beam.y], [2.0 * spread.xx.sqrt(), 2.0 * spread.yy.sqrt()]) {
         return Err(Failure::AtTheEdge);
     }
-    let millimetres = image.calibration().map(|size| taken.beam(size.x, size.y)).transpose()?;
-    let cut = !image.encloses([region.x, region.y], region.reach());
+    let millimetres = image.calibration().map(|size| taken.beam_ellipse(size.x, size.y)).transpose()?;
+    let cut = !image.encloses_rectangle([region.x, region.y], region.half_extents());
     Ok(Moments { background, noise, total: taken.light, beam, millimetres, cut, settled, iterations })
 }
 
 /// Returns the mean and the standard deviation of the pixels without light.
-fn background(image: &Image<'_>, options: &MomentOptions) -> (f64, f64) {
+fn corner_background(image: &Image<'_>, options: &MomentOptions) -> (f64, f64) {
     if options.corners <= 0.0 {
         return (0.0, 0.0);
     }
-    let (columns, rows) = (image.columns(), image.rows());
+    let (columns, rows) = (image.column_count(), image.row_count());
     let [wide, high] = [columns, rows].map(|length| ((length as f64 * options.corners) as usize).clamp(1, length / 2));
     let mut corners = vec![0.0; 4 * wide * high];
     let (mut places, rows_of_corners) = (corners.chunks_exact_mut(wide), (0..high).chain(rows - high..rows));
     for y in rows_of_corners {
         for x in [0, columns - wide] {
             if let Some(place) = places.next() {
-                image.load(x, y, place);
+                image.load_row_part(x, y, place);
             }
         }
     }
@@ -133,23 +133,23 @@ fn background(image: &Image<'_>, options: &MomentOptions) -> (f64, f64) {
     let mean = corners.iter().sum::<f64>() / pixels;
     let variance = corners.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / pixels;
     let limit = mean + options.threshold * variance.sqrt();
-    let [dark, over, squares] = vectorised!(simd => dark(simd, image, limit, mean));
+    let [dark, over, squares] = vectorised!(simd => dark_sums(simd, image, limit, mean));
     let (mean, over) = (mean + over / dark, over / dark);
     (mean, (squares / dark - over * over).max(0.0).sqrt())
 }
 
 /// Returns the number of pixels not above a limit, and the sums of their distances from `pivot` and of these squared.
 #[inline(always)]
-fn dark<S: Simd>(simd: S, image: &Image<'_>, limit: f64, pivot: f64) -> [f64; 3] {
-    let columns = image.columns();
+fn dark_sums<S: Simd>(simd: S, image: &Image<'_>, limit: f64, pivot: f64) -> [f64; 3] {
+    let columns = image.column_count();
     // Padding of the last vector of a row is above the limit.
-    let mut row = vec![f64::INFINITY; whole(columns)];
+    let mut row = vec![f64::INFINITY; whole_vectors(columns)];
     let (none, one) = (splat(simd, 0.0), splat(simd, 1.0));
     let (mut pixels, mut sum, mut squares) = (none, none, none);
-    for y in 0..image.rows() {
-        image.load(0, y, &mut row[..columns]);
+    for y in 0..image.row_count() {
+        image.load_row_part(0, y, &mut row[..columns]);
         for at in (0..row.len()).step_by(S::f64s::LEN) {
-            let values = load(simd, &row, at);
+            let values = load_vector(simd, &row, at);
             let is_dark = values.simd_le(limit);
             let over = is_dark.select(values - pivot, none);
             pixels += is_dark.select(one, none);
@@ -176,25 +176,25 @@ struct Sums {
 impl Sums {
     /// Sums over the columns that `columns` gives for each row (from, to, inclusive, as coordinates of the image).
     /// Light is a pixel's excess above the background, if that is not less than `least`.
-    fn of(image: &Image<'_>, columns: impl Fn(f64) -> (f64, f64), background: f64, least: f64) -> Self {
-        let seen = image.seen();
+    fn over_columns(image: &Image<'_>, columns: impl Fn(f64) -> (f64, f64), background: f64, least: f64) -> Self {
+        let seen = image.selected_region();
         let middle = [seen.x + seen.width / 2, seen.y + seen.height / 2].map(|at| at as f64);
         let mut sums = Self { middle, ..Self::default() };
-        let mut row = vec![0.0; whole(seen.width)];
+        let mut row = vec![0.0; whole_vectors(seen.width)];
         for line in 0..seen.height {
             let y = (seen.y + line) as f64;
             let (from, to) = columns(y);
-            let here = image.between(from, to);
+            let here = image.columns_between(from, to);
             if here.is_empty() {
                 continue;
             }
             // Padding of the last vector has no light.
-            let row = &mut row[..whole(here.len())];
+            let row = &mut row[..whole_vectors(here.len())];
             row[here.len()..].fill(background);
             let x = (seen.x + here.start) as f64 - middle[0];
             let [light, x, xx] = vectorised!(simd => {
-                image.load(here.start, line, &mut row[..here.len()]);
-                along(simd, row, x, background, least)
+                image.load_row_part(here.start, line, &mut row[..here.len()]);
+                row_sums(simd, row, x, background, least)
             });
             let y = y - middle[1];
             sums.light += light;
@@ -208,17 +208,17 @@ impl Sums {
     }
 
     /// Returns the second moments about the centroid.
-    fn spread(&self) -> Spread {
+    fn second_moments(&self) -> Spread {
         let (x, y) = (self.x / self.light, self.y / self.light);
         Spread { xx: self.xx / self.light - x * x, xy: self.xy / self.light - x * y, yy: self.yy / self.light - y * y }
     }
 
     /// Returns the beam, with pixels of this size.
-    fn beam(&self, x: f64, y: f64) -> Result<Beam, Failure> {
+    fn beam_ellipse(&self, x: f64, y: f64) -> Result<Beam, Failure> {
         if self.light.is_nan() || self.light <= 0.0 {
             return Err(Failure::NoLight);
         }
-        let (Axes { major, minor, angle }, _) = self.spread().scaled(x, y).axes();
+        let (Axes { major, minor, angle }, _) = self.second_moments().scaled_by(x, y).principal_axes();
         if minor.is_nan() || minor <= 0.0 {
             return Err(Failure::Undetermined);
         }
@@ -234,12 +234,12 @@ impl Sums {
 
 /// Returns Σ light, Σ light · x and Σ light · x² along a row that begins at `from`.
 #[inline(always)]
-fn along<S: Simd>(simd: S, row: &[f64], from: f64, background: f64, least: f64) -> [f64; 3] {
+fn row_sums<S: Simd>(simd: S, row: &[f64], from: f64, background: f64, least: f64) -> [f64; 3] {
     let none = splat(simd, 0.0);
-    let mut x = ramp(simd) + from;
+    let mut x = lane_indices(simd) + from;
     let (mut sum, mut first, mut second) = (none, none, none);
     for at in (0..row.len()).step_by(S::f64s::LEN) {
-        let light = load(simd, row, at) - background;
+        let light = load_vector(simd, row, at) - background;
         let light = light.simd_ge(least).select(light, none);
         let lever = light * x;
         sum += light;
@@ -264,7 +264,7 @@ struct Rectangle {
 }
 
 impl Rectangle {
-    fn around(beam: Beam, diameters: f64) -> Self {
+    fn around_beam(beam: Beam, diameters: f64) -> Self {
         let (sin, cos) = (-beam.angle).sin_cos();
         let half = diameters / 2.0;
         Self { x: beam.x, y: beam.y, along: half * beam.d_major, across: half * beam.d_minor, sin, cos }
@@ -272,16 +272,16 @@ impl Rectangle {
 
     /// Returns the first and the last x within the rectangle, for a row.
     #[inline(always)]
-    fn columns(&self, y: f64) -> (f64, f64) {
+    fn columns_at(&self, y: f64) -> (f64, f64) {
         let dy = y - self.y;
         // |dx cos + dy sin| ≤ along and |dy cos − dx sin| ≤ across.
-        let (a, b) = strip(self.cos, dy * self.sin, self.along);
-        let (c, d) = strip(-self.sin, dy * self.cos, self.across);
+        let (a, b) = strip_bounds(self.cos, dy * self.sin, self.along);
+        let (c, d) = strip_bounds(-self.sin, dy * self.cos, self.across);
         (self.x + a.max(c), self.x + b.min(d))
     }
 
     /// Returns its half extents along x and y.
-    fn reach(&self) -> [f64; 2] {
+    fn half_extents(&self) -> [f64; 2] {
         let (sin, cos) = (self.sin.abs(), self.cos.abs());
         [self.along * cos + self.across * sin, self.along * sin + self.across * cos]
     }
@@ -289,7 +289,7 @@ impl Rectangle {
 
 /// Returns the first and the last x with |slope · x + offset| ≤ half; the first is larger if there is none.
 #[inline(always)]
-fn strip(slope: f64, offset: f64, half: f64) -> (f64, f64) {
+fn strip_bounds(slope: f64, offset: f64, half: f64) -> (f64, f64) {
     if slope.abs() < 1e-12 {
         return if offset.abs() <= half { (f64::NEG_INFINITY, f64::INFINITY) } else { (1.0, -1.0) };
     }
@@ -326,7 +326,7 @@ mod tests {
         ) {
             let put = Beam { x, y, d_major, d_minor: d_major * round, angle };
             let pixels = beam(400, 300, put, background);
-            let got = moments(&Image::new(400, 300, &pixels).unwrap(), &MomentOptions::default()).unwrap();
+            let got = beam_moments(&Image::new(400, 300, &pixels).unwrap(), &MomentOptions::default()).unwrap();
             let Beam { x, y, d_major, d_minor, .. } = got.beam;
             for (got, put) in [(x, put.x), (y, put.y), (d_major, put.d_major), (d_minor, put.d_minor)] {
                 prop_assert!((got / put - 1.0).abs() < 2e-3, "{got} for {put}");
@@ -341,8 +341,8 @@ mod tests {
             angle in -FRAC_PI_2..FRAC_PI_2, along in 3.0..30.0f64, across in 1.0..20.0f64, y in -40.0..40.0f64,
         ) {
             let beam = Beam { x: 5.3, y: 1.7, d_major: 2.0 * along, d_minor: 2.0 * across, angle };
-            let region = Rectangle::around(beam, 1.0);
-            let (from, to) = region.columns(y.round());
+            let region = Rectangle::around_beam(beam, 1.0);
+            let (from, to) = region.columns_at(y.round());
             for x in -60..=60 {
                 let (dx, dy) = (f64::from(x) - region.x, y.round() - region.y);
                 let inside = (dx * region.cos + dy * region.sin).abs() <= along
@@ -355,8 +355,8 @@ mod tests {
     #[test]
     fn a_beam_in_millimetres_is_that_of_square_pixels() {
         let pixels = beam(400, 300, Beam { x: 200.0, y: 150.0, d_major: 60.0, d_minor: 40.0, angle: 0.0 }, 3.0);
-        let image = Image::new(400, 300, &pixels).unwrap().calibrated(Calibration { x: 0.01, y: 0.02 }).unwrap();
-        let got = moments(&image, &MomentOptions::default()).unwrap().millimetres.unwrap();
+        let image = Image::new(400, 300, &pixels).unwrap().with_calibration(Calibration { x: 0.01, y: 0.02 }).unwrap();
+        let got = beam_moments(&image, &MomentOptions::default()).unwrap().millimetres.unwrap();
         for (got, put) in [(got.x, 2.0), (got.y, 3.0), (got.d_major, 0.8), (got.d_minor, 0.6)] {
             assert!((got / put - 1.0).abs() < 2e-3, "{got} for {put}");
         }
@@ -367,9 +367,9 @@ mod tests {
     fn a_region_has_the_moments_of_the_image_it_is_cut_from() {
         let pixels = beam(400, 300, Beam { x: 210.0, y: 140.0, d_major: 40.0, d_minor: 30.0, angle: 0.5 }, 100.0);
         let image = Image::new(400, 300, &pixels).unwrap();
-        let whole = moments(&image, &MomentOptions::default()).unwrap().beam;
-        let part = image.region(Region { x: 120, y: 50, width: 200, height: 190 }).unwrap();
-        let part = moments(&part, &MomentOptions::default()).unwrap().beam;
+        let whole = beam_moments(&image, &MomentOptions::default()).unwrap().beam;
+        let part = image.with_region(Region { x: 120, y: 50, width: 200, height: 190 }).unwrap();
+        let part = beam_moments(&part, &MomentOptions::default()).unwrap().beam;
         assert!((whole.x - part.x).abs() < 0.05 && (whole.d_major - part.d_major).abs() < 0.05, "{whole:?} {part:?}");
     }
 
@@ -377,18 +377,21 @@ mod tests {
     fn each_failure_has_its_reason() {
         let of = |x, d_major| {
             let pixels = beam(120, 100, Beam { x, y: 50.0, d_major, d_minor: 0.8 * d_major, angle: 0.0 }, 100.0);
-            moments(&Image::new(120, 100, &pixels).unwrap(), &MomentOptions::default()).map(|got| got.cut)
+            beam_moments(&Image::new(120, 100, &pixels).unwrap(), &MomentOptions::default()).map(|got| got.cut)
         };
         assert_eq!(of(60.0, 20.0), Ok(false));
         assert_eq!(of(60.0, 60.0), Ok(true));
         assert_eq!(of(4.0, 30.0), Err(Failure::AtTheEdge));
         let options = MomentOptions::default();
         let pixels = vec![3u8; 400];
-        assert_eq!(moments(&Image::new(20, 20, &pixels).unwrap(), &options), Err(Failure::NoLight));
-        assert!(matches!(moments(&Image::new(200, 2, &pixels).unwrap(), &options), Err(Failure::TooFewPixels { .. })));
+        assert_eq!(beam_moments(&Image::new(20, 20, &pixels).unwrap(), &options), Err(Failure::NoLight));
+        assert!(matches!(
+            beam_moments(&Image::new(200, 2, &pixels).unwrap(), &options),
+            Err(Failure::TooFewPixels { .. })
+        ));
         let never = MomentOptions { iterations: 0, ..options };
         let pixels = beam(120, 100, Beam { x: 60.0, y: 50.0, d_major: 20.0, d_minor: 16.0, angle: 0.0 }, 100.0);
-        let ended = moments(&Image::new(120, 100, &pixels).unwrap(), &never);
+        let ended = beam_moments(&Image::new(120, 100, &pixels).unwrap(), &never);
         assert!(!ended.unwrap().settled, "nothing says that the region would stay");
     }
 }

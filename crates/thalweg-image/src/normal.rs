@@ -6,7 +6,7 @@
 //! Jᵀr and the sum of squares.
 
 use crate::Image;
-use crate::math::{load, ramp, splat, vectorised};
+use crate::math::{lane_indices, load_vector, splat, vectorised};
 use fearless_simd::prelude::*;
 
 /// Number of pixels of a row that are processed together.
@@ -18,22 +18,22 @@ pub(crate) type Columns<const M: usize> = [[f64; CHUNK_PIXELS]; M];
 /// Model of an image: a background, which is the first parameter, and light on it.
 pub(crate) trait Model<const N: usize, const M: usize> {
     /// Returns the derivatives and the value of pixels at these `x` of row `y` with these parameters.
-    fn columns<S: Simd>(&self, simd: S, parameters: &[f64; N], x: S::f64s, y: f64) -> [S::f64s; M];
+    fn derivative_columns<S: Simd>(&self, simd: S, parameters: &[f64; N], x: S::f64s, y: f64) -> [S::f64s; M];
 
     /// Returns whether the `CHUNK_PIXELS` pixels from `x` on have no light with these parameters.
-    fn dark(&self, _parameters: &[f64; N], _x: f64, _y: f64) -> bool {
+    fn is_dark_chunk(&self, _parameters: &[f64; N], _x: f64, _y: f64) -> bool {
         false
     }
 
     /// Returns whether the parameters are possible for this model.
-    fn allowed(&self, parameters: &[f64; N]) -> bool;
+    fn allows_parameters(&self, parameters: &[f64; N]) -> bool;
 
     /// Returns the normal equations over every `step`th row of the image.
-    fn normal(&self, image: &Image<'_>, step: usize, parameters: &[f64; N]) -> Normal<N>
+    fn normal_equations(&self, image: &Image<'_>, step: usize, parameters: &[f64; N]) -> Normal<N>
     where
         Self: Sized,
     {
-        Normal::of(image, step, self, parameters)
+        Normal::sum_over_image(image, step, self, parameters)
     }
 }
 
@@ -52,42 +52,42 @@ pub(crate) struct Normal<const N: usize> {
 
 impl<const N: usize> Normal<N> {
     /// Sums over every `step`th row of the image.
-    pub(crate) fn of<const M: usize>(
+    pub(crate) fn sum_over_image<const M: usize>(
         image: &Image<'_>,
         step: usize,
         model: &impl Model<N, M>,
         parameters: &[f64; N],
     ) -> Self {
         assert_eq!(N + 1, M, "a column for each parameter, and one for the residuals");
-        let gram = vectorised!(simd => products(simd, image, step, model, parameters));
-        let rows = image.rows().div_ceil(step);
+        let gram = vectorised!(simd => column_products(simd, image, step, model, parameters));
+        let rows = image.row_count().div_ceil(step);
         Self {
             matrix: std::array::from_fn(|i| std::array::from_fn(|j| gram[i.min(j)][i.max(j)])),
             gradient: std::array::from_fn(|i| gram[i][N]),
             squares: gram[N][N],
-            pixels: image.columns() * rows,
+            pixels: image.column_count() * rows,
         }
     }
 }
 
 #[inline(always)]
-fn products<S: Simd, const N: usize, const M: usize>(
+fn column_products<S: Simd, const N: usize, const M: usize>(
     simd: S,
     image: &Image<'_>,
     step: usize,
     model: &impl Model<N, M>,
     parameters: &[f64; N],
 ) -> [[f64; M]; M] {
-    let seen = image.seen();
+    let seen = image.selected_region();
     let mut columns: Box<Columns<M>> = Box::new([[0.0; CHUNK_PIXELS]; M]);
     let mut pixels = [0.0; CHUNK_PIXELS];
     let mut sums = [[0.0; M]; M];
     for y in (0..seen.height).step_by(step) {
         for x in (0..seen.width).step_by(CHUNK_PIXELS) {
             let here = CHUNK_PIXELS.min(seen.width - x);
-            image.load(x, y, &mut pixels[..here]);
+            image.load_row_part(x, y, &mut pixels[..here]);
             let (at_x, at_y) = ((seen.x + x) as f64, (seen.y + y) as f64);
-            if model.dark(parameters, at_x, at_y) {
+            if model.is_dark_chunk(parameters, at_x, at_y) {
                 let (mut residuals, mut squares) = (0.0, 0.0);
                 for pixel in &pixels[..here] {
                     let residual = pixel - parameters[0];
@@ -100,8 +100,9 @@ fn products<S: Simd, const N: usize, const M: usize>(
                 continue;
             }
             for lane in (0..CHUNK_PIXELS).step_by(S::f64s::LEN) {
-                let mut vectors = model.columns(simd, parameters, ramp(simd) + (at_x + lane as f64), at_y);
-                vectors[N] = load(simd, &pixels, lane) - vectors[N];
+                let mut vectors =
+                    model.derivative_columns(simd, parameters, lane_indices(simd) + (at_x + lane as f64), at_y);
+                vectors[N] = load_vector(simd, &pixels, lane) - vectors[N];
                 for k in 0..M {
                     vectors[k].store_slice(&mut columns[k][lane..lane + S::f64s::LEN]);
                 }
@@ -109,7 +110,7 @@ fn products<S: Simd, const N: usize, const M: usize>(
             if here < CHUNK_PIXELS {
                 columns.iter_mut().for_each(|column| column[here..].fill(0.0));
             }
-            add_products(simd, &columns, &mut sums);
+            add_chunk_products(simd, &columns, &mut sums);
         }
     }
     sums
@@ -118,13 +119,13 @@ fn products<S: Simd, const N: usize, const M: usize>(
 /// Adds the products of every column with every later one, two by four of them at a time: their eight sums stay in
 /// registers, and each loaded value is used several times.
 #[inline(always)]
-fn add_products<S: Simd, const M: usize>(simd: S, columns: &Columns<M>, sums: &mut [[f64; M]; M]) {
+fn add_chunk_products<S: Simd, const M: usize>(simd: S, columns: &Columns<M>, sums: &mut [[f64; M]; M]) {
     let last = M - 1;
     for i in (0..M).step_by(2) {
         for j in (i..M).step_by(4) {
             let left = [&columns[i], &columns[(i + 1).min(last)]];
             let right = std::array::from_fn(|k| &columns[(j + k).min(last)]);
-            let tile = tile(simd, left, right);
+            let tile = tile_products(simd, left, right);
             for (a, row) in tile.iter().enumerate() {
                 for (b, sum) in row.iter().enumerate() {
                     if i + a <= j + b && i + a <= last && j + b <= last {
@@ -137,12 +138,12 @@ fn add_products<S: Simd, const M: usize>(simd: S, columns: &Columns<M>, sums: &m
 }
 
 #[inline(always)]
-fn tile<S: Simd>(simd: S, left: [&[f64; CHUNK_PIXELS]; 2], right: [&[f64; CHUNK_PIXELS]; 4]) -> [[f64; 4]; 2] {
+fn tile_products<S: Simd>(simd: S, left: [&[f64; CHUNK_PIXELS]; 2], right: [&[f64; CHUNK_PIXELS]; 4]) -> [[f64; 4]; 2] {
     let mut sums = [[splat(simd, 0.0); 4]; 2];
     for at in (0..CHUNK_PIXELS).step_by(S::f64s::LEN) {
-        let (a, b) = (load(simd, left[0], at), load(simd, left[1], at));
+        let (a, b) = (load_vector(simd, left[0], at), load_vector(simd, left[1], at));
         for k in 0..4 {
-            let right = load(simd, right[k], at);
+            let right = load_vector(simd, right[k], at);
             sums[0][k] = a.mul_add(right, sums[0][k]);
             sums[1][k] = b.mul_add(right, sums[1][k]);
         }
@@ -164,12 +165,12 @@ mod tests {
     struct Plane;
 
     impl Model<3, 4> for Plane {
-        fn columns<S: Simd>(&self, simd: S, [b, a, c]: &[f64; 3], x: S::f64s, y: f64) -> [S::f64s; 4] {
+        fn derivative_columns<S: Simd>(&self, simd: S, [b, a, c]: &[f64; 3], x: S::f64s, y: f64) -> [S::f64s; 4] {
             let one = S::f64s::splat(simd, 1.0);
             [one, x, x * y, one * *b + x * *a + x * (c * y)]
         }
 
-        fn allowed(&self, _: &[f64; 3]) -> bool {
+        fn allows_parameters(&self, _: &[f64; 3]) -> bool {
             true
         }
     }
@@ -180,7 +181,7 @@ mod tests {
             let pixels: Vec<f64> = (0..width * 3).map(|n| (n * n % 31) as f64).collect();
             let image = Image::new(width, 3, &pixels).unwrap();
             let parameters = [3.0, 0.5, -0.25];
-            let normal = Normal::of(&image, 1, &Plane, &parameters);
+            let normal = Normal::sum_over_image(&image, 1, &Plane, &parameters);
             let (mut matrix, mut gradient, mut squares) = ([[0.0; 3]; 3], [0.0; 3], 0.0);
             for (n, pixel) in pixels.iter().enumerate() {
                 let (x, y) = ((n % width) as f64, (n / width) as f64);

@@ -17,7 +17,7 @@ pub enum Envelope {
 
 impl Envelope {
     /// Returns the width of an envelope that looks like a Gaussian with this σ: with the same width at half height.
-    pub(crate) fn width(self, sigma: f64) -> f64 {
+    pub(crate) fn width_for_sigma(self, sigma: f64) -> f64 {
         match self {
             Self::Gaussian => sigma,
             Self::Sinc2 => 2.658 * sigma,
@@ -25,7 +25,7 @@ impl Envelope {
     }
 
     /// Returns the envelope at distance `u` from its centre.
-    pub(crate) fn value(self, u: f64, width: f64) -> f64 {
+    pub(crate) fn value_at(self, u: f64, width: f64) -> f64 {
         let t = u / width;
         match self {
             Self::Gaussian => (-0.5 * t * t).exp(),
@@ -36,7 +36,7 @@ impl Envelope {
 
     /// Returns the envelope at distance `u` from its centre, and its derivatives by `u` and by the width.
     #[inline(always)]
-    pub(crate) fn at<S: Simd>(self, simd: S, u: S::f64s, width: f64) -> [S::f64s; 3] {
+    pub(crate) fn derivatives_at<S: Simd>(self, simd: S, u: S::f64s, width: f64) -> [S::f64s; 3] {
         match self {
             Self::Gaussian => {
                 let t = u * (1.0 / width);
@@ -65,7 +65,7 @@ impl Envelope {
 
 /// Returns the wave 1 + c · cos(k u) + s · sin(k u), and its derivatives by u, c, s and k.
 #[inline(always)]
-pub(crate) fn wave<S: Simd>(simd: S, u: S::f64s, [c, s, k]: [f64; 3]) -> [S::f64s; 5] {
+pub(crate) fn wave_derivatives<S: Simd>(simd: S, u: S::f64s, [c, s, k]: [f64; 3]) -> [S::f64s; 5] {
     let [sin, cos] = sin_cos(simd, u * k);
     let turned = cos * s - sin * c;
     [cos.mul_add(c, sin.mul_add(s, 1.0)), turned * k, cos, sin, turned * u]
@@ -75,7 +75,7 @@ pub(crate) fn wave<S: Simd>(simd: S, u: S::f64s, [c, s, k]: [f64; 3]) -> [S::f64
 /// envelope's centre and `w` from the place of the wave's phase: two places, so that moving one does not move the
 /// other.
 #[inline(always)]
-pub(crate) fn pattern<S: Simd>(
+pub(crate) fn pattern_derivatives<S: Simd>(
     simd: S,
     envelope: Envelope,
     u: S::f64s,
@@ -83,8 +83,8 @@ pub(crate) fn pattern<S: Simd>(
     width: f64,
     with: [f64; 3],
 ) -> [S::f64s; 6] {
-    let [e, by_u, by_width] = envelope.at(simd, u, width);
-    let [p, _, by_c, by_s, by_k] = wave(simd, w, with);
+    let [e, by_u, by_width] = envelope.derivatives_at(simd, u, width);
+    let [p, _, by_c, by_s, by_k] = wave_derivatives(simd, w, with);
     [e * p, -(by_u * p), by_width * p, e * by_c, e * by_s, e * by_k]
 }
 
@@ -95,13 +95,13 @@ mod tests {
     use proptest::prelude::*;
 
     fn envelope_at(envelope: Envelope, u: f64, width: f64) -> [f64; 3] {
-        vectorised!(simd => envelope.at(simd, splat(simd, u), width).map(|vector| vector.as_slice()[0]))
+        vectorised!(simd => envelope.derivatives_at(simd, splat(simd, u), width).map(|vector| vector.as_slice()[0]))
     }
 
     fn pattern_at(envelope: Envelope, u: f64, w: f64, width: f64, with: [f64; 3]) -> [f64; 6] {
         vectorised!(simd => {
             let (u, w) = (splat(simd, u), splat(simd, w));
-            pattern(simd, envelope, u, w, width, with).map(|vector| vector.as_slice()[0])
+            pattern_derivatives(simd, envelope, u, w, width, with).map(|vector| vector.as_slice()[0])
         })
     }
 
@@ -115,7 +115,7 @@ mod tests {
             let at = |[center, width, c, s, k]: [f64; 5]| pattern_at(envelope, u - center, u, width, [c, s, k]);
             let put = [0.0, width, c, s, k];
             let derivatives = at(put);
-            prop_assert!((envelope_at(envelope, u, width)[0] - envelope.value(u, width)).abs() < 1e-15);
+            prop_assert!((envelope_at(envelope, u, width)[0] - envelope.value_at(u, width)).abs() < 1e-15);
             for k in 0..5 {
                 let step = 1e-6;
                 let [mut more, mut less] = [put; 2];

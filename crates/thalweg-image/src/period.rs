@@ -15,14 +15,16 @@ const MIN_PEAK_RATIO: f64 = 1e-4;
 ///
 /// # Errors
 /// No fringes: the spectrum has no second peak.
-pub(crate) fn wave_number(values: &[f64], background: f64) -> Result<f64, Failure> {
-    let spectrum = spectrum(&windowed(values, background).map(|value| Complex::new(value, 0.0)).collect::<Vec<_>>());
-    Ok(peaks(&spectrum[..spectrum.len() / 2])?[0])
+pub(crate) fn find_wave_number(values: &[f64], background: f64) -> Result<f64, Failure> {
+    let spectrum = magnitude_spectrum(
+        &windowed_values(values, background).map(|value| Complex::new(value, 0.0)).collect::<Vec<_>>(),
+    );
+    Ok(spectrum_peaks(&spectrum[..spectrum.len() / 2])?[0])
 }
 
 /// Returns the values less the background, falling to zero at both ends (von Hann's window), so that the cut-off at the
 /// ends leaves no trace in the spectrum.
-pub(crate) fn windowed(values: &[f64], background: f64) -> impl Iterator<Item = f64> {
+pub(crate) fn windowed_values(values: &[f64], background: f64) -> impl Iterator<Item = f64> {
     let turn = TAU / values.len() as f64;
     values.iter().enumerate().map(move |(n, value)| {
         let window = 0.5 - 0.5 * ((n as f64 + 0.5) * turn).cos();
@@ -32,7 +34,7 @@ pub(crate) fn windowed(values: &[f64], background: f64) -> impl Iterator<Item = 
 
 /// Returns the magnitudes at 0, 1, 2, … turns over a length that is at least twice that of the values (so that a peak
 /// is never between two of them).
-pub(crate) fn spectrum(values: &[Complex<f64>]) -> Vec<f64> {
+pub(crate) fn magnitude_spectrum(values: &[Complex<f64>]) -> Vec<f64> {
     let length = (2 * values.len()).next_power_of_two();
     let mut buffer = values.to_vec();
     buffer.resize(length, Complex::default());
@@ -45,7 +47,7 @@ pub(crate) fn spectrum(values: &[Complex<f64>]) -> Vec<f64> {
 ///
 /// # Errors
 /// No fringes: there are no such peaks.
-pub(crate) fn peaks(spectrum: &[f64]) -> Result<Vec<f64>, Failure> {
+pub(crate) fn spectrum_peaks(spectrum: &[f64]) -> Result<Vec<f64>, Failure> {
     let valley = spectrum.windows(2).position(|pair| pair[1] > pair[0]).ok_or(Failure::NoFringes)?;
     let mut sorted = spectrum.to_vec();
     sorted.sort_unstable_by(f64::total_cmp);
@@ -59,7 +61,7 @@ pub(crate) fn peaks(spectrum: &[f64]) -> Result<Vec<f64>, Failure> {
         return Err(Failure::NoFringes);
     }
     let wave_numbers = tops.into_iter().map(|top| {
-        let place = top as f64 + between(spectrum[top - 1], spectrum[top], spectrum[top + 1]);
+        let place = top as f64 + parabola_peak(spectrum[top - 1], spectrum[top], spectrum[top + 1]);
         TAU * place / (2 * spectrum.len()) as f64
     });
     Ok(wave_numbers.collect())
@@ -67,7 +69,7 @@ pub(crate) fn peaks(spectrum: &[f64]) -> Result<Vec<f64>, Failure> {
 
 /// Returns the place, from the middle one of three equidistant values, at which the parabola through them is highest:
 /// within ±½.
-pub(crate) fn between(left: f64, middle: f64, right: f64) -> f64 {
+pub(crate) fn parabola_peak(left: f64, middle: f64, right: f64) -> f64 {
     let bent = left - 2.0 * middle + right;
     if bent < 0.0 { (0.5 * (left - right) / bent).clamp(-0.5, 0.5) } else { 0.0 }
 }
@@ -106,14 +108,14 @@ mod tests {
     #[test]
     fn the_period_is_found_whatever_the_visibility() {
         for (period, visibility) in [(8.0, 0.9), (20.5, 0.05), (33.3, 0.3), (50.0, 1.0)] {
-            let k = wave_number(&fringes(640, 90.0, period, visibility), 10.0).unwrap();
+            let k = find_wave_number(&fringes(640, 90.0, period, visibility), 10.0).unwrap();
             assert!((TAU / k / period - 1.0).abs() < 0.05, "{} for {period}", TAU / k);
         }
     }
 
     #[test]
     fn a_spot_has_no_period() {
-        assert_eq!(wave_number(&fringes(640, 60.0, 9.0, 0.0), 10.0), Err(Failure::NoFringes));
+        assert_eq!(find_wave_number(&fringes(640, 60.0, 9.0, 0.0), 10.0), Err(Failure::NoFringes));
     }
 
     #[test]

@@ -27,7 +27,7 @@ impl Profile {
 
     /// Sets the step from value to value, in millimetres.
     #[must_use]
-    pub fn calibrated(self, millimetres: f64) -> Self {
+    pub fn with_calibration(self, millimetres: f64) -> Self {
         Self { calibration: Some(millimetres), ..self }
     }
 
@@ -36,12 +36,12 @@ impl Profile {
     ///
     /// # Errors
     /// Saturated, not numbers.
-    pub fn along(image: &Image<'_>, axis: Axis) -> Result<Self, Failure> {
+    pub fn along_axis(image: &Image<'_>, axis: Axis) -> Result<Self, Failure> {
         // Other problems of pixels are found in the profile.
         if image.may_saturate() {
-            image.survey()?;
+            image.survey_pixels()?;
         }
-        let [x, y] = Self::both(image);
+        let [x, y] = Self::along_both_axes(image);
         let profile = match axis {
             Axis::X => x,
             Axis::Y => y,
@@ -53,9 +53,9 @@ impl Profile {
     }
 
     /// Returns the profiles along x and along y.
-    pub(crate) fn both(image: &Image<'_>) -> [Self; 2] {
-        let (across, down) = image.averages();
-        let (seen, size) = (image.seen(), image.calibration());
+    pub(crate) fn along_both_axes(image: &Image<'_>) -> [Self; 2] {
+        let (across, down) = image.average_profiles();
+        let (seen, size) = (image.selected_region(), image.calibration());
         [
             Self { values: across, from: seen.x, calibration: size.map(|size| size.x) },
             Self { values: down, from: seen.y, calibration: size.map(|size| size.y) },
@@ -68,7 +68,7 @@ impl Profile {
     }
 
     /// Returns the coordinate of the first value, in pixels.
-    pub fn from(&self) -> usize {
+    pub fn first_coordinate(&self) -> usize {
         self.from
     }
 
@@ -78,12 +78,12 @@ impl Profile {
     }
 
     /// Returns the profile as an image of one row, at 0, 1, 2, …
-    pub(crate) fn image(&self) -> Image<'_> {
+    pub(crate) fn as_image(&self) -> Image<'_> {
         Image::new(self.values.len(), 1, &self.values).expect("one row")
     }
 
     /// Returns the same profile with other values.
-    pub(crate) fn with(&self, values: Vec<f64>) -> Self {
+    pub(crate) fn with_values(&self, values: Vec<f64>) -> Self {
         Self { values, ..*self }
     }
 }
@@ -97,17 +97,17 @@ mod tests {
     fn a_profile_is_the_average_of_rows_or_of_columns() {
         let pixels: Vec<u8> = vec![1, 2, 3, 5, 6, 7];
         let image = Image::new(3, 2, &pixels).unwrap();
-        assert_eq!(Profile::along(&image, Axis::X).unwrap().values(), [3.0, 4.0, 5.0]);
-        assert_eq!(Profile::along(&image, Axis::Y).unwrap().values(), [2.0, 6.0]);
+        assert_eq!(Profile::along_axis(&image, Axis::X).unwrap().values(), [3.0, 4.0, 5.0]);
+        assert_eq!(Profile::along_axis(&image, Axis::Y).unwrap().values(), [2.0, 6.0]);
     }
 
     #[test]
     fn a_profile_of_a_region_knows_where_it_is() {
         let pixels: Vec<u16> = (0..20).collect();
-        let image = Image::new(5, 4, &pixels).unwrap().calibrated(Calibration { x: 0.5, y: 2.0 }).unwrap();
-        let image = image.region(Region { x: 2, y: 1, width: 3, height: 2 }).unwrap();
-        let [x, y] = [Axis::X, Axis::Y].map(|axis| Profile::along(&image, axis).unwrap());
-        assert_eq!((x.values(), x.from(), x.calibration()), (&[9.5, 10.5, 11.5][..], 2, Some(0.5)));
-        assert_eq!((y.values(), y.from(), y.calibration()), (&[8.0, 13.0][..], 1, Some(2.0)));
+        let image = Image::new(5, 4, &pixels).unwrap().with_calibration(Calibration { x: 0.5, y: 2.0 }).unwrap();
+        let image = image.with_region(Region { x: 2, y: 1, width: 3, height: 2 }).unwrap();
+        let [x, y] = [Axis::X, Axis::Y].map(|axis| Profile::along_axis(&image, axis).unwrap());
+        assert_eq!((x.values(), x.first_coordinate(), x.calibration()), (&[9.5, 10.5, 11.5][..], 2, Some(0.5)));
+        assert_eq!((y.values(), y.first_coordinate(), y.calibration()), (&[8.0, 13.0][..], 1, Some(2.0)));
     }
 }

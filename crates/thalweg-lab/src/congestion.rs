@@ -11,7 +11,7 @@ mod kernel;
 mod load;
 
 pub use kernel::{Kernel, Standing};
-pub use load::{LoadError, Loaded, UnloadError, load, unload};
+pub use load::{LoadError, Loaded, UnloadError, load_control, unload_control};
 
 /// Returns the bytes that `build.rs` compiled from `bpf/NAME.c`, aligned as the reader of ELF files expects it.
 macro_rules! object {
@@ -36,7 +36,7 @@ pub struct Control {
 }
 
 /// Returns the control of this name, or `None`.
-pub fn control(name: &str) -> Option<&'static Control> {
+pub fn find_control(name: &str) -> Option<&'static Control> {
     CONTROLS.iter().find(|control| control.name == name)
 }
 

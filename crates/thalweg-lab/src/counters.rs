@@ -24,7 +24,7 @@ pub(crate) struct Counts {
 
 impl Counts {
     /// Returns the increase since `before`.
-    pub(crate) fn since(self, before: Self) -> Self {
+    pub(crate) fn increase_since(self, before: Self) -> Self {
         Self {
             retransmissions: self.retransmissions.saturating_sub(before.retransmissions),
             timeouts: self.timeouts.saturating_sub(before.timeouts),
@@ -46,21 +46,25 @@ pub(crate) struct Counters {
 impl Counters {
     /// Opens the files of a namespace. An open file belongs to the namespace it was opened in.
     pub(crate) fn open(space: &Namespace) -> Result<Self, LabError> {
-        space.enter(|| Ok(Self { snmp: open_counter_file("snmp")?, netstat: open_counter_file("netstat")? }))?
+        space.run_inside(|| Ok(Self { snmp: open_counter_file("snmp")?, netstat: open_counter_file("netstat")? }))?
     }
 
     /// Reads the counters.
     pub(crate) fn read(&mut self) -> Result<Counts, LabError> {
         let (snmp, netstat) = (read_from_start(&mut self.snmp)?, read_from_start(&mut self.netstat)?);
         Ok(Counts {
-            retransmissions: value(&snmp, "Tcp:", "RetransSegs"),
-            timeouts: value(&netstat, "TcpExt:", "TCPTimeouts"),
-            tail_loss_probes: value(&netstat, "TcpExt:", "TCPLossProbes"),
-            fast: value(&netstat, "TcpExt:", "TCPFastRetrans"),
+            retransmissions: counter_value(&snmp, "Tcp:", "RetransSegs"),
+            timeouts: counter_value(&netstat, "TcpExt:", "TCPTimeouts"),
+            tail_loss_probes: counter_value(&netstat, "TcpExt:", "TCPLossProbes"),
+            fast: counter_value(&netstat, "TcpExt:", "TCPFastRetrans"),
             // tcp_xmit_retransmit_queue in net/ipv4/tcp_output.c; the first segment is counted as a timeout only.
-            after_timeout: value(&netstat, "TcpExt:", "TCPSlowStartRetrans"),
+            after_timeout: counter_value(&netstat, "TcpExt:", "TCPSlowStartRetrans"),
             // Kernels before 5.10 count reports only, each of which may be of several segments.
-            needless: value(&netstat, "TcpExt:", "TCPDSACKRecvSegs").max(value(&netstat, "TcpExt:", "TCPDSACKRecv")),
+            needless: counter_value(&netstat, "TcpExt:", "TCPDSACKRecvSegs").max(counter_value(
+                &netstat,
+                "TcpExt:",
+                "TCPDSACKRecv",
+            )),
         })
     }
 }
@@ -68,17 +72,19 @@ impl Counters {
 /// Opens a file of counters of the calling thread's namespace.
 fn open_counter_file(name: &str) -> Result<File, LabError> {
     let path = format!("/proc/thread-self/net/{name}");
-    File::open(&path).map_err(LabError::file(path))
+    File::open(&path).map_err(LabError::file_error(path))
 }
 
 fn read_from_start(file: &mut File) -> Result<String, LabError> {
     let mut text = String::new();
-    file.rewind().and_then(|()| file.read_to_string(&mut text)).map_err(LabError::os("reading TCP's counters"))?;
+    file.rewind()
+        .and_then(|()| file.read_to_string(&mut text))
+        .map_err(LabError::system_error("reading TCP's counters"))?;
     Ok(text)
 }
 
 /// Returns a counter by its name: a line of names is followed by a line of values, both with the same first word.
-fn value(text: &str, group: &str, name: &str) -> u64 {
+fn counter_value(text: &str, group: &str, name: &str) -> u64 {
     let mut lines = text.lines().filter_map(|line| line.strip_prefix(group));
     let (Some(names), Some(values)) = (lines.next(), lines.next()) else { return 0 };
     let mut pairs = names.split_whitespace().zip(values.split_whitespace());
@@ -87,14 +93,14 @@ fn value(text: &str, group: &str, name: &str) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::value;
+    use super::counter_value;
 
     #[test]
     fn counters_are_found_by_name() {
         let text = "Ip: Forwarding\nIp: 2\nTcp: ActiveOpens RetransSegs MaxConn\nTcp: 5 17 -1\n";
-        assert_eq!(value(text, "Tcp:", "RetransSegs"), 17);
-        assert_eq!(value(text, "Tcp:", "MaxConn"), 0);
-        assert_eq!(value(text, "Tcp:", "InSegs"), 0);
-        assert_eq!(value("", "Tcp:", "InSegs"), 0);
+        assert_eq!(counter_value(text, "Tcp:", "RetransSegs"), 17);
+        assert_eq!(counter_value(text, "Tcp:", "MaxConn"), 0);
+        assert_eq!(counter_value(text, "Tcp:", "InSegs"), 0);
+        assert_eq!(counter_value("", "Tcp:", "InSegs"), 0);
     }
 }

@@ -93,13 +93,13 @@ fn were(names: &[String]) -> String {
 
 impl LabError {
     /// Returns a conversion for `map_err` that adds the action that failed.
-    pub(crate) fn os<E: Into<io::Error>>(doing: impl Into<String>) -> impl FnOnce(E) -> Self {
+    pub(crate) fn system_error<E: Into<io::Error>>(doing: impl Into<String>) -> impl FnOnce(E) -> Self {
         let doing = doing.into();
         move |error| Self::Os { doing, error: error.into() }
     }
 
     /// Returns a conversion for `map_err` that adds the file.
-    pub(crate) fn file(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
+    pub(crate) fn file_error(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
         let path = path.into();
         move |error| Self::File { path, error }
     }

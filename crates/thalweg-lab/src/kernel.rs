@@ -28,7 +28,7 @@ mod recipe;
 #[cfg(test)]
 mod tests;
 
-pub use boot::{BootError, Machine, Outcome, boot, shell};
+pub use boot::{BootError, Machine, Outcome, boot_machine, run_shell};
 pub use build::{KernelError, PACKAGES, Progress};
 
 use std::path::{Path, PathBuf};
@@ -42,8 +42,8 @@ pub struct Kernel {
 impl Kernel {
     /// Returns the kernel that was built before from the same source, configuration and modules. If the source is no
     /// longer on this machine, one that was built from any source with the same configuration and modules.
-    pub fn cached() -> Option<Self> {
-        build::cached().map(|path| Self { path })
+    pub fn find_cached() -> Option<Self> {
+        build::cached_kernel_path().map(|path| Self { path })
     }
 
     /// Returns the cached kernel, or builds one: about three minutes on two cores, 1 GB of temporary space in the cache
@@ -53,8 +53,8 @@ impl Kernel {
     ///
     /// # Errors
     /// Fails if the source, a program or space is missing, or a step fails: its log is kept, and the error names it.
-    pub fn build(mut progress: impl FnMut(Progress)) -> Result<Self, KernelError> {
-        build::build(&mut progress).map(|path| Self { path })
+    pub fn build_or_cached(mut progress: impl FnMut(Progress)) -> Result<Self, KernelError> {
+        build::build_cached_kernel(&mut progress).map(|path| Self { path })
     }
 
     /// Installs the packages that building needs ([`PACKAGES`]) with `apt-get`, as root.
@@ -66,7 +66,7 @@ impl Kernel {
     }
 
     /// Returns a User-Mode Linux kernel that was built elsewhere.
-    pub fn at(path: impl Into<PathBuf>) -> Self {
+    pub fn at_path(path: impl Into<PathBuf>) -> Self {
         Self { path: path.into() }
     }
 

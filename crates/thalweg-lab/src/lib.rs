@@ -58,7 +58,7 @@ pub mod sweep;
 mod topology;
 
 pub use error::LabError;
-pub use machine::guest;
+pub use machine::run_guest;
 pub use progress::RunProgress;
 pub use report::Report;
 pub use scenario::Scenario;
@@ -86,7 +86,7 @@ pub enum Laboratory {
 impl Laboratory {
     /// Returns the largest number of senders. On a Linux kernel each is a process with memory of its own, in a network
     /// namespace of its own.
-    pub fn most_senders(self) -> u32 {
+    pub fn max_senders(self) -> u32 {
         match self {
             Self::Virtual | Self::Host => 512,
             Self::Ns3 | Self::Model => MOST_SENDERS,
@@ -94,29 +94,29 @@ impl Laboratory {
     }
 
     /// Returns the largest number of receivers.
-    pub fn most_receivers(self) -> u32 {
+    pub fn max_receivers(self) -> u32 {
         match self {
             Self::Virtual | Self::Host | Self::Ns3 => 64,
             Self::Model => MOST_RECEIVERS,
         }
     }
 
-    fn takes(self, scenario: &Scenario) -> Result<(), InvalidValue> {
-        let (senders, most) = (scenario.network.senders, self.most_senders());
+    fn check_scenario(self, scenario: &Scenario) -> Result<(), InvalidValue> {
+        let (senders, most) = (scenario.network.senders, self.max_senders());
         if senders > most {
             let problem = format!(
                 "{senders}; 1 to {most} are possible in a laboratory on Linux, 1 to {MOST_SENDERS} in the others"
             );
-            return scenario::wrong("network.senders", problem);
+            return scenario::invalid_value("network.senders", problem);
         }
-        let (receivers, most) = (scenario.network.receivers, self.most_receivers());
+        let (receivers, most) = (scenario.network.receivers, self.max_receivers());
         if receivers > most {
             let problem = format!("{receivers}; 1 to {most} are possible in this laboratory");
-            return scenario::wrong("network.receivers", problem);
+            return scenario::invalid_value("network.receivers", problem);
         }
         match self {
-            Self::Ns3 => ns3::takes(scenario),
-            Self::Model => model::takes(scenario),
+            Self::Ns3 => ns3::check_scenario(scenario),
+            Self::Model => model::check_scenario(scenario),
             Self::Virtual | Self::Host => Ok(()),
         }
     }
@@ -142,19 +142,19 @@ impl std::str::FromStr for Laboratory {
 /// # Errors
 /// Fails if the laboratory is not available or cannot run this scenario, or a part of it fails or does not end; with
 /// [`LabError::Interrupted`] if it was stopped.
-pub fn run(
+pub fn run_scenario(
     scenario: &Scenario,
     laboratory: Laboratory,
     directory: &Path,
     stop: &AtomicBool,
     progress: impl FnMut(Progress),
 ) -> Result<Report, LabError> {
-    laboratory.takes(scenario)?;
+    laboratory.check_scenario(scenario)?;
     match laboratory {
-        Laboratory::Virtual => machine::run(scenario, &Kernel::build(progress)?, directory, stop),
-        Laboratory::Host => host::run(scenario, directory, stop),
-        Laboratory::Ns3 => ns3::run(scenario, stop),
-        Laboratory::Model => model::run(scenario, stop),
+        Laboratory::Virtual => machine::run_in_machine(scenario, &Kernel::build_or_cached(progress)?, directory, stop),
+        Laboratory::Host => host::run_in_namespaces(scenario, directory, stop),
+        Laboratory::Ns3 => ns3::run_in_ns3(scenario, stop),
+        Laboratory::Model => model::run_model(scenario, stop),
     }
 }
 
@@ -173,32 +173,36 @@ mod tests {
             ("[traffic]\ninterval = \"1ms\"\nburst = 8\n", "traffic.burst"),
         ] {
             let scenario = Scenario::parse(&format!("{front}{behind}")).unwrap();
-            assert!(Laboratory::Virtual.takes(&scenario).is_ok() && Laboratory::Host.takes(&scenario).is_ok());
-            let error = Laboratory::Ns3.takes(&scenario).unwrap_err();
+            assert!(
+                Laboratory::Virtual.check_scenario(&scenario).is_ok()
+                    && Laboratory::Host.check_scenario(&scenario).is_ok()
+            );
+            let error = Laboratory::Ns3.check_scenario(&scenario).unwrap_err();
             assert_eq!(error.key, key);
             assert!(error.problem.contains("ns3") && error.problem.contains("--on virtual"), "{error}");
         }
         let slow = format!("{front}[[network.sender]]\nnumber = 1\nrate = \"100 Mbit/s\"\n");
-        assert!(Laboratory::Ns3.takes(&Scenario::parse(&slow).unwrap()).is_ok());
+        assert!(Laboratory::Ns3.check_scenario(&Scenario::parse(&slow).unwrap()).is_ok());
     }
 
     #[test]
     fn a_thousand_senders_are_for_ns3_and_the_others_say_so() {
         let scenario = Scenario::parse("[network]\nsenders = 1000\n").unwrap();
-        assert!(Laboratory::Ns3.takes(&scenario).is_ok());
+        assert!(Laboratory::Ns3.check_scenario(&scenario).is_ok());
         for laboratory in [Laboratory::Virtual, Laboratory::Host] {
             // Refused before anything is built or created.
-            let error = run(&scenario, laboratory, Path::new("/nowhere"), &AtomicBool::new(false), |_| {}).unwrap_err();
+            let error = run_scenario(&scenario, laboratory, Path::new("/nowhere"), &AtomicBool::new(false), |_| {})
+                .unwrap_err();
             assert!(error.is_usage());
             assert_eq!(
                 error.to_string(),
                 "network.senders: 1000; 1 to 512 are possible in a laboratory on Linux, 1 to 1000 in the others"
             );
         }
-        assert!(Laboratory::Host.takes(&Scenario::parse("[network]\nsenders = 512\n").unwrap()).is_ok());
+        assert!(Laboratory::Host.check_scenario(&Scenario::parse("[network]\nsenders = 512\n").unwrap()).is_ok());
         let builders = Scenario::parse("[network]\nsenders = 3\nreceivers = 65\n").unwrap();
         for laboratory in [Laboratory::Virtual, Laboratory::Host, Laboratory::Ns3] {
-            let error = laboratory.takes(&builders).unwrap_err().to_string();
+            let error = laboratory.check_scenario(&builders).unwrap_err().to_string();
             assert_eq!(error, "network.receivers: 65; 1 to 64 are possible in this laboratory");
         }
         let error = Scenario::parse("[network]\nsenders = 1001\n").unwrap_err().to_string();

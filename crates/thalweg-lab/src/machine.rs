@@ -1,7 +1,7 @@
 //! A scenario in the virtual machine: this program boots a kernel, and is the program that runs in it.
 
 use crate::LabError;
-use crate::kernel::{BootError, Kernel, Machine, boot};
+use crate::kernel::{BootError, Kernel, Machine, boot_machine};
 use crate::network::Timing;
 use crate::report::Report;
 use crate::rig::Rig;
@@ -25,7 +25,7 @@ enum Answer {
 }
 
 /// Boots the machine and returns its answer. Runs outside of it.
-pub(crate) fn run(
+pub(crate) fn run_in_machine(
     scenario: &Scenario,
     kernel: &Kernel,
     directory: &Path,
@@ -33,14 +33,14 @@ pub(crate) fn run(
 ) -> Result<Report, LabError> {
     let begun = Instant::now();
     let text = toml::to_string(scenario)
-        .map_err(|error| LabError::os("writing the scenario")(std::io::Error::other(error)))?;
+        .map_err(|error| LabError::system_error("writing the scenario")(std::io::Error::other(error)))?;
     let path = directory.join(SCENARIO);
-    std::fs::write(&path, text).map_err(LabError::file(path))?;
-    let program = std::env::current_exe().map_err(LabError::os("looking for this program"))?;
+    std::fs::write(&path, text).map_err(LabError::file_error(path))?;
+    let program = std::env::current_exe().map_err(LabError::system_error("looking for this program"))?;
     let limit = scenario.measure.wall_limit;
-    let outcome = boot(&Machine {
+    let outcome = boot_machine(&Machine {
         kernel,
-        memory: memory(scenario),
+        memory: required_memory(scenario),
         program: &program,
         args: &["lab".into(), "guest".into(), ".".into()],
         directory,
@@ -67,36 +67,37 @@ pub(crate) fn run(
 ///
 /// # Errors
 /// Fails if the answer cannot be written. The failure of a scenario is an answer.
-pub fn guest(directory: &Path) -> Result<(), LabError> {
-    let answer = match inside(directory) {
+pub fn run_guest(directory: &Path) -> Result<(), LabError> {
+    let answer = match run_inside_machine(directory) {
         Ok(report) => Answer::Report(Box::new(report)),
         Err(error) => Answer::Error(error.to_string()),
     };
     let path = directory.join(ANSWER);
-    let text = serde_json::to_string(&answer).map_err(|error| LabError::os("writing the answer")(error))?;
-    std::fs::write(&path, text).map_err(LabError::file(path))
+    let text = serde_json::to_string(&answer).map_err(|error| LabError::system_error("writing the answer")(error))?;
+    std::fs::write(&path, text).map_err(LabError::file_error(path))
 }
 
-fn inside(directory: &Path) -> Result<Report, LabError> {
-    let scenario = Scenario::load(&directory.join(SCENARIO))?;
+fn run_inside_machine(directory: &Path) -> Result<Report, LabError> {
+    let scenario = Scenario::load_file(&directory.join(SCENARIO))?;
     // Bytes and packets that all of TCP, and the one processor, may hold: the machine has memory for them.
     // Every congestion control may be a namespace's default, as dctcp's receiver needs.
     let controls = "/proc/sys/net/ipv4/tcp_available_congestion_control";
-    let controls = std::fs::read_to_string(controls).map_err(LabError::file(controls))?;
+    let controls = std::fs::read_to_string(controls).map_err(LabError::file_error(controls))?;
     for (name, value) in [
         ("net/ipv4/tcp_mem", "8000000 8000000 8000000"),
         ("net/core/netdev_max_backlog", "1000000"),
         ("net/ipv4/tcp_allowed_congestion_control", controls.trim()),
     ] {
         let path = Path::new("/proc/sys").join(name);
-        std::fs::write(&path, value).map_err(LabError::file(path))?;
+        std::fs::write(&path, value).map_err(LabError::file_error(path))?;
     }
     // Twice the run and a minute of the machine's time: more than the longest series of timeouts that still makes
     // progress. Calibrating a link takes some thousand round trips.
-    let search = if scenario.measure.calibrate { 5000 * scenario.round_trip() } else { Duration::ZERO };
-    let limit = 2 * (scenario.warm_up() + scenario.measured()) + Duration::from_secs(60) + search;
+    let search = if scenario.measure.calibrate { 5000 * scenario.round_trip_time() } else { Duration::ZERO };
+    let limit = 2 * (scenario.warm_up_time() + scenario.measured_time()) + Duration::from_secs(60) + search;
     let timing = Timing { slack: TIMER_SLACK };
-    Rig { laboratory: "virtual", directory, prefix: "", timing, limit, stop: &AtomicBool::new(false) }.run(&scenario)
+    Rig { laboratory: "virtual", directory, prefix: "", timing, limit, stop: &AtomicBool::new(false) }
+        .run_to_end(&scenario)
 }
 
 /// Lateness of timers under time travel: the clock counts in steps of 256 ns, and a timer cannot be nearer than 500 ns
@@ -105,14 +106,14 @@ const TIMER_SLACK: Duration = Duration::from_nanos(1_000);
 
 /// Returns the memory that the machine needs: for kernel and programs, for the nodes, and for the data under way that
 /// TCP and the network hold (payload in pages, and about as much again around packets).
-fn memory(scenario: &Scenario) -> ByteSize {
+fn required_memory(scenario: &Scenario) -> ByteSize {
     let network = &scenario.network;
     let hosts = u64::from(network.senders + network.receivers + 1);
-    let way = scenario.bandwidth_delay() + scenario.buffers();
+    let way = scenario.bandwidth_delay_bytes() + scenario.buffer_bytes_on_path();
     ByteSize(
         (384 << 20)
             + hosts * (12 << 20)
-            + Memory::of(scenario).total(scenario)
+            + Memory::for_scenario(scenario).total_bytes(scenario)
             + 3 * way * u64::from(network.receivers),
     )
 }

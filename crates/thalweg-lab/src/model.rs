@@ -18,14 +18,14 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use thalweg_core::build::{Builder, BuilderConfig, Check, Hold, Path, Window};
-use thalweg_wire::{Announcement, EventId, FragmentHeader, HEADER_LEN, RecordBytes, RunNumber, SourceId, record_len};
+use thalweg_wire::{Announcement, EventId, FragmentHeader, HEADER_LEN, RecordBytes, RunNumber, SourceId, record_bytes};
 use wire::{Calendar, Port, Time};
 
 /// Bytes of a message between nodes.
 const MESSAGE_BYTES: u64 = 64;
 
 /// Fails if the scenario needs a feature that the model lacks.
-pub(crate) fn takes(scenario: &Scenario) -> Result<(), InvalidValue> {
+pub(crate) fn check_scenario(scenario: &Scenario) -> Result<(), InvalidValue> {
     let Scenario { network, traffic, measure } = scenario;
     let stalls = network.unlike_receivers.iter().any(|receiver| receiver.stall.is_some() || receiver.dies.is_some());
     let lacks = [
@@ -45,11 +45,11 @@ pub(crate) fn takes(scenario: &Scenario) -> Result<(), InvalidValue> {
 }
 
 /// Runs the scenario.
-pub(crate) fn run(scenario: &Scenario, stop: &AtomicBool) -> Result<Report, LabError> {
+pub(crate) fn run_model(scenario: &Scenario, stop: &AtomicBool) -> Result<Report, LabError> {
     let begun = Instant::now();
     let mut world = World::new(scenario);
-    world.run(stop)?;
-    Ok(world.report(begun.elapsed()))
+    world.run_until_end(stop)?;
+    Ok(world.build_report(begun.elapsed()))
 }
 
 /// Event of the simulation.
@@ -120,8 +120,8 @@ impl Host {
         let senders = scenario.network.senders;
         let mut builder = Builder::new(builder_config(scenario, number, open_events));
         for source in 0..senders {
-            let slots = Slots::of(scenario, source, open_events).count as u32;
-            builder.connected(source as usize, slots, false);
+            let slots = Slots::for_sender(scenario, source, open_events).count as u32;
+            builder.source_connected(source as usize, slots, false);
         }
         let pending_fetches = vec![VecDeque::new(); senders as usize];
         Self { builder, pending_fetches, next_poll: None, payload: 0, holds: 0, most_held: 0 }
@@ -136,7 +136,7 @@ fn builder_config(scenario: &Scenario, number: u32, open_events: u64) -> Builder
     let path = Path {
         // As in `LinkConfig`: the rate on the line without headers.
         rate: rate.bytes_per_second() * f64::from(segment) / f64::from(network.mtu + 38),
-        round_trip: scenario.round_trip().max(Duration::from_micros(50)),
+        round_trip: scenario.round_trip_time().max(Duration::from_micros(50)),
         buffer,
         segment,
         // As in a node, with small slots or without.
@@ -166,7 +166,7 @@ struct World<'a> {
     calendar: Calendar<SimEvent>,
     sources: Vec<Source>,
     hosts: Vec<Host>,
-    /// All ports, in the order of [`Scenario::links`].
+    /// All ports, in the order of [`Scenario::all_links`].
     ports: Vec<Port>,
     /// Index of the first receiver's port.
     downlinks: usize,
@@ -194,15 +194,15 @@ impl<'a> World<'a> {
     fn new(scenario: &'a Scenario) -> Self {
         let network = &scenario.network;
         let (senders, receivers) = (network.senders as usize, network.receivers as usize);
-        let memory = Memory::of(scenario);
+        let memory = Memory::for_scenario(scenario);
         let hosts = (0..network.receivers).map(|number| Host::new(scenario, number, memory.open));
         let interval = scenario.traffic.interval.map(|interval| interval.as_nanos() as Time);
         let sources = (0..senders).map(|number| {
-            let slots = Slots::of(scenario, number as u32, memory.open);
-            let sizes = scenario.sizes_of(number as u32);
+            let slots = Slots::for_sender(scenario, number as u32, memory.open);
+            let sizes = scenario.payload_range_of(number as u32);
             Source::new(number as u16, receivers, sizes, slots.bytes, slots.count, memory.open as u32, interval)
         });
-        let links = scenario.links();
+        let links = scenario.all_links();
         let ports = links
             .iter()
             .map(|link| Port::new(link.name.clone(), link.rate.bytes_per_second(), link.buffer.unwrap_or(u64::MAX)));
@@ -223,41 +223,41 @@ impl<'a> World<'a> {
         }
     }
 
-    fn run(&mut self, stop: &AtomicBool) -> Result<(), LabError> {
-        let warm = self.scenario.warm_up().as_nanos() as Time;
-        let end = warm + self.scenario.measured().as_nanos() as Time;
-        self.calendar.at(warm, SimEvent::Warm);
-        self.calendar.at(end, SimEvent::End);
+    fn run_until_end(&mut self, stop: &AtomicBool) -> Result<(), LabError> {
+        let warm = self.scenario.warm_up_time().as_nanos() as Time;
+        let end = warm + self.scenario.measured_time().as_nanos() as Time;
+        self.calendar.schedule_event(warm, SimEvent::Warm);
+        self.calendar.schedule_event(end, SimEvent::End);
         for source in 0..self.sources.len() {
-            self.produce(source);
+            self.fill_source_slots(source);
         }
         let mut turns = 0_u64;
-        while let Some((now, event)) = self.calendar.next() {
+        while let Some((now, event)) = self.calendar.pop_next_event() {
             self.now = now;
             turns += 1;
             if turns.is_multiple_of(65_536) && stop.load(Ordering::Relaxed) {
                 return Err(LabError::Interrupted);
             }
             match event {
-                SimEvent::Message { source, builder, message } => self.told(source, builder, message),
-                SimEvent::Free { source } => self.send(source),
-                SimEvent::AtPort(frame) => self.at_port(frame),
-                SimEvent::Arrives(frame) => self.arrives(frame),
+                SimEvent::Message { source, builder, message } => self.handle_message(source, builder, message),
+                SimEvent::Free { source } => self.send_next_frame(source),
+                SimEvent::AtPort(frame) => self.enqueue_at_port(frame),
+                SimEvent::Arrives(frame) => self.deliver_frame(frame),
                 SimEvent::Pace { builder } => {
                     if self.hosts[builder].next_poll == Some(now) {
                         self.hosts[builder].next_poll = None;
-                        self.ask(builder);
+                        self.request_fetches(builder);
                     }
                 }
-                SimEvent::Next { source } => self.produce(source),
+                SimEvent::Next { source } => self.fill_source_slots(source),
                 SimEvent::Warm => {
-                    self.warm = self.marks();
-                    self.hosts.iter_mut().for_each(|host| host.builder.forget_completions());
+                    self.warm = self.counter_marks();
+                    self.hosts.iter_mut().for_each(|host| host.builder.clear_completion_times());
                     self.ports.iter_mut().for_each(|port| port.longest = 0);
                     self.sources.iter_mut().for_each(|source| source.most_waiting = 0);
                 }
                 SimEvent::End => {
-                    self.end = self.marks();
+                    self.end = self.counter_marks();
                     break;
                 }
             }
@@ -265,44 +265,44 @@ impl<'a> World<'a> {
         Ok(())
     }
 
-    fn time(&self) -> Duration {
+    fn elapsed_time(&self) -> Duration {
         Duration::from_nanos(self.now)
     }
 
-    fn produce(&mut self, source: usize) {
-        self.sources[source].produce(self.now);
-        if let Some(next) = self.sources[source].next_time().filter(|next| *next > self.now) {
-            self.calendar.at(next, SimEvent::Next { source });
+    fn fill_source_slots(&mut self, source: usize) {
+        self.sources[source].fill_slots(self.now);
+        if let Some(next) = self.sources[source].next_event_time().filter(|next| *next > self.now) {
+            self.calendar.schedule_event(next, SimEvent::Next { source });
         }
-        self.wake(source);
+        self.start_sending(source);
     }
 
     /// Starts a source sending, if its link is free.
-    fn wake(&mut self, source: usize) {
+    fn start_sending(&mut self, source: usize) {
         if !self.sources[source].sending {
             self.sources[source].sending = true;
-            self.send(source);
+            self.send_next_frame(source);
         }
     }
 
-    fn told(&mut self, source: usize, builder: usize, message: Message) {
+    fn handle_message(&mut self, source: usize, builder: usize, message: Message) {
         match message {
             Message::Fetch(bytes) => {
                 let target = &mut self.sources[source];
                 target.queue.push_back((builder, Out::Data { left: bytes, head: MESSAGE_BYTES }));
                 target.waiting += bytes;
                 target.most_waiting = target.most_waiting.max(target.waiting);
-                self.wake(source);
+                self.start_sending(source);
             }
             Message::Release(below) => {
-                self.sources[source].release(builder, below);
-                self.produce(source);
+                self.sources[source].release_slots(builder, below);
+                self.fill_source_slots(source);
             }
         }
     }
 
     /// Puts the next frame of a source onto its link.
-    fn send(&mut self, source: usize) {
+    fn send_next_frame(&mut self, source: usize) {
         let Some((builder, out)) = self.sources[source].queue.front_mut() else {
             self.sources[source].sending = false;
             return;
@@ -324,28 +324,28 @@ impl<'a> World<'a> {
             self.sources[source].waiting -= bytes;
         }
         let wire = bytes + self.overhead;
-        if let Some(gone) = self.ports[source].enqueue(self.now, wire, wire) {
-            self.calendar.at(gone, SimEvent::Free { source });
-            self.pass_on(gone, Frame { source, builder, passed: 1, content, bytes });
+        if let Some(gone) = self.ports[source].enqueue_frame(self.now, wire, wire) {
+            self.calendar.schedule_event(gone, SimEvent::Free { source });
+            self.forward_frame(gone, Frame { source, builder, passed: 1, content, bytes });
         }
     }
 
     /// Sends a frame from a port to the next one. The cable after the last switch has all of the delay.
-    fn pass_on(&mut self, now: Time, frame: Frame) {
-        let delay = if frame.passed + 1 == self.way(&frame).len() { self.delay } else { 0 };
-        self.calendar.at(now + delay, SimEvent::AtPort(frame));
+    fn forward_frame(&mut self, now: Time, frame: Frame) {
+        let delay = if frame.passed + 1 == self.ports_on_path(&frame).len() { self.delay } else { 0 };
+        self.calendar.schedule_event(now + delay, SimEvent::AtPort(frame));
     }
 
     /// Returns the ports on a frame's way, the sender's own link first.
-    fn way(&self, frame: &Frame) -> Vec<usize> {
+    fn ports_on_path(&self, frame: &Frame) -> Vec<usize> {
         let Frame { source, builder, .. } = *frame;
         let senders = self.sources.len();
         let last = self.downlinks + builder;
         let scenario = self.scenario;
-        if let Some(rack) = scenario.rack_of(source as u32) {
+        if let Some(rack) = scenario.rack_of_sender(source as u32) {
             return vec![source, senders + rack as usize, last];
         }
-        match (scenario.leaf_of(source as u32), scenario.leaf_of(builder as u32)) {
+        match (scenario.leaf_of_host(source as u32), scenario.leaf_of_host(builder as u32)) {
             (Some(from), Some(to)) if from != to => {
                 vec![source, senders + 2 * from as usize, senders + 2 * to as usize + 1, last]
             }
@@ -353,37 +353,37 @@ impl<'a> World<'a> {
         }
     }
 
-    fn at_port(&mut self, mut frame: Frame) {
+    fn enqueue_at_port(&mut self, mut frame: Frame) {
         let wire = frame.bytes + self.overhead;
-        let way = self.way(&frame);
-        match self.ports[way[frame.passed]].enqueue(self.now, wire - 24, wire) {
-            Some(gone) if frame.passed + 1 == way.len() => self.calendar.at(gone, SimEvent::Arrives(frame)),
+        let way = self.ports_on_path(&frame);
+        match self.ports[way[frame.passed]].enqueue_frame(self.now, wire - 24, wire) {
+            Some(gone) if frame.passed + 1 == way.len() => self.calendar.schedule_event(gone, SimEvent::Arrives(frame)),
             Some(gone) => {
                 frame.passed += 1;
-                self.pass_on(gone, frame);
+                self.forward_frame(gone, frame);
             }
             // The loss is detected, and the frame sent again.
             None => {
                 frame.passed = 1;
-                self.calendar.at(self.now + 2 * self.delay + 1000, SimEvent::AtPort(frame));
+                self.calendar.schedule_event(self.now + 2 * self.delay + 1000, SimEvent::AtPort(frame));
             }
         }
     }
 
-    fn arrives(&mut self, frame: Frame) {
-        let now = self.time();
+    fn deliver_frame(&mut self, frame: Frame) {
+        let now = self.elapsed_time();
         let Frame { source, builder, content, .. } = frame;
         let host = &mut self.hosts[builder];
         let mut done = false;
         match content {
             Content::Offer(offer) => {
                 self.messages += 1;
-                if let Err(violation) = host.builder.offered(source, offer, now) {
+                if let Err(violation) = host.builder.handle_offer(source, offer, now) {
                     unreachable!("a source of the model broke the rules: {violation}");
                 }
             }
             Content::Data(bytes) => {
-                host.builder.received(source, bytes, now);
+                host.builder.count_received(source, bytes, now);
                 let mut left = bytes;
                 while left > 0
                     && let Some((ticket, wanted, last)) = host.pending_fetches[source].front_mut()
@@ -400,7 +400,7 @@ impl<'a> World<'a> {
                         let sent = &self.sources[source];
                         let first = sent.out[builder].iter().find(|slot| slot.offer.ticket == ticket);
                         let Some(first) = first.map(|slot| slot.offer.first) else { continue };
-                        let lengths = sent.lengths(builder, ticket);
+                        let lengths = sent.fragment_lengths(builder, ticket);
                         let records = Records::new(sent.id, first, self.scenario.network.receivers, lengths);
                         host.holds -= records.bytes as u64;
                         host.payload += lengths.iter().map(|length| u64::from(*length)).sum::<u64>();
@@ -411,21 +411,21 @@ impl<'a> World<'a> {
                 }
             }
         }
-        if done && let Some(below) = self.hosts[builder].builder.release(source) {
-            self.say(source, builder, Message::Release(below));
+        if done && let Some(below) = self.hosts[builder].builder.next_release(source) {
+            self.send_message(source, builder, Message::Release(below));
         }
-        self.ask(builder);
+        self.request_fetches(builder);
     }
 
     /// Sends a builder's message to a source.
-    fn say(&mut self, source: usize, builder: usize, message: Message) {
+    fn send_message(&mut self, source: usize, builder: usize, message: Message) {
         self.messages += 1;
-        self.calendar.at(self.now + self.delay, SimEvent::Message { source, builder, message });
+        self.calendar.schedule_event(self.now + self.delay, SimEvent::Message { source, builder, message });
     }
 
     /// Sends the fetches that a builder wants now, and schedules the next time that it can have some.
-    fn ask(&mut self, builder: usize) {
-        let now = self.time();
+    fn request_fetches(&mut self, builder: usize) {
+        let now = self.elapsed_time();
         while self.hosts[builder].builder.next_closed().is_some() {}
         while let Some(fetch) = self.hosts[builder].builder.next_fetch(now) {
             let host = &mut self.hosts[builder];
@@ -438,34 +438,34 @@ impl<'a> World<'a> {
             }
             // The header before the data that answers it counts as a message, too.
             self.messages += 1;
-            self.say(fetch.source, builder, Message::Fetch(bytes));
+            self.send_message(fetch.source, builder, Message::Fetch(bytes));
         }
         let Self { hosts, calendar, .. } = self;
         let host = &mut hosts[builder];
-        if let Some(at) = host.builder.next_ask() {
+        if let Some(at) = host.builder.next_request_time() {
             let at = (at.as_nanos() as Time).max(self.now + 1);
             if host.next_poll.is_none_or(|known| at < known) {
                 host.next_poll = Some(at);
-                calendar.at(at, SimEvent::Pace { builder });
+                calendar.schedule_event(at, SimEvent::Pace { builder });
             }
         }
     }
 
-    fn marks(&self) -> Marks {
+    fn counter_marks(&self) -> Marks {
         Marks {
             at: self.now,
-            payload: self.hosts.iter().map(|host| host.payload + host.builder.in_parts()).collect(),
-            events: self.hosts.iter().map(|host| host.builder.counts()).collect(),
+            payload: self.hosts.iter().map(|host| host.payload + host.builder.partial_slot_bytes()).collect(),
+            events: self.hosts.iter().map(|host| host.builder.event_counts()).collect(),
             drops: self.ports.iter().map(|port| port.drops).collect(),
             messages: self.messages,
         }
     }
 
-    fn report(&self, wall: Duration) -> Report {
+    fn build_report(&self, wall: Duration) -> Report {
         let seconds = (self.end.at - self.warm.at) as f64 * 1e-9;
-        let receivers: Vec<Receiver> = (0..self.hosts.len()).map(|at| self.receiver(at, seconds)).collect();
+        let receivers: Vec<Receiver> = (0..self.hosts.len()).map(|at| self.receiver_result(at, seconds)).collect();
         let goodput: f64 = receivers.iter().map(|receiver| receiver.goodput_bits_per_second).sum();
-        let ceiling = self.scenario.ceiling();
+        let ceiling = self.scenario.ceiling_bits_per_second();
         let drops: u64 = self.end.drops.iter().sum::<u64>() - self.warm.drops.iter().sum::<u64>();
         let whole: u64 = self.end.drops.iter().sum();
         Report {
@@ -488,8 +488,8 @@ impl<'a> World<'a> {
             measured_seconds: seconds,
             virtual_seconds: self.now as f64 * 1e-9,
             wall_seconds: wall.as_secs_f64(),
-            bookkeeping: Some(self.bookkeeping(seconds)),
-            ports: self.between(),
+            bookkeeping: Some(self.coordination_cost(seconds)),
+            ports: self.inner_port_results(),
             notes: vec![
                 "simulated: Thalweg's own event builder, in a network of queues; processors take no time".to_owned(),
                 "frames dropped by a full buffer are sent again a round trip later; there are no acknowledgements"
@@ -506,8 +506,8 @@ impl<'a> World<'a> {
 }
 
 impl World<'_> {
-    fn receiver(&self, at: usize, seconds: f64) -> Receiver {
-        let (times, port) = (self.hosts[at].builder.completion(), &self.ports[self.downlinks + at]);
+    fn receiver_result(&self, at: usize, seconds: f64) -> Receiver {
+        let (times, port) = (self.hosts[at].builder.completion_times(), &self.ports[self.downlinks + at]);
         let [p50_us, p99_us, max_us] = [0.5, 0.99, 1.0].map(|quantile| times.value_at_quantile(quantile) as f64 / 1e3);
         let ((built_before, incomplete_before), (built, incomplete)) = (self.warm.events[at], self.end.events[at]);
         Receiver {
@@ -521,10 +521,10 @@ impl World<'_> {
     }
 
     /// Returns the cost of coordinating the senders.
-    fn bookkeeping(&self, seconds: f64) -> Bookkeeping {
+    fn coordination_cost(&self, seconds: f64) -> Bookkeeping {
         let messages = (self.end.messages - self.warm.messages) as f64;
         let payload: u64 = self.end.payload.iter().sum::<u64>() - self.warm.payload.iter().sum::<u64>();
-        let event = self.scenario.event_payload();
+        let event = self.scenario.event_payload_bytes();
         Bookkeeping {
             messages_per_second: messages / seconds,
             messages_per_event: messages * event / (payload as f64).max(1.0),
@@ -536,7 +536,7 @@ impl World<'_> {
     }
 
     /// Returns the results of the ports between switches.
-    fn between(&self) -> Vec<report::Port> {
+    fn inner_port_results(&self) -> Vec<report::Port> {
         let ports = (self.sources.len()..self.downlinks).map(|at| report::Port {
             name: self.ports[at].name.clone(),
             drops: self.end.drops[at] - self.warm.drops[at],
@@ -565,7 +565,7 @@ impl Records {
                 ..FragmentHeader::default()
             };
             let begins = at;
-            at += record_len(length as usize);
+            at += record_bytes(length as usize);
             (begins, header.encode())
         });
         let headers = headers.collect();
@@ -574,12 +574,12 @@ impl Records {
 }
 
 impl RecordBytes for Records {
-    fn bytes(&self) -> usize {
+    fn byte_count(&self) -> usize {
         self.bytes
     }
 
     /// Copies a header, since only headers are read.
-    fn copy_to(&self, at: usize, out: &mut [u8]) {
+    fn copy_bytes_to(&self, at: usize, out: &mut [u8]) {
         let header =
             self.headers.iter().find(|(begins, _)| *begins == at).map_or([0; HEADER_LEN], |(_, header)| *header);
         let length = out.len();
@@ -593,8 +593,8 @@ mod tests {
 
     fn report(text: &str) -> Report {
         let scenario = Scenario::parse(text).unwrap();
-        takes(&scenario).unwrap();
-        run(&scenario, &AtomicBool::new(false)).unwrap()
+        check_scenario(&scenario).unwrap();
+        run_model(&scenario, &AtomicBool::new(false)).unwrap()
     }
 
     /// Checks that nothing is dropped, no event is incomplete, and this share of the ceiling is reached.
@@ -675,7 +675,7 @@ mod tests {
             ("[network]\nsenders = 2\n[traffic]\ncontrol = \"cubic\"\n", "traffic.control"),
             ("[network]\nsenders = 2\n[traffic]\ncross = 1\n", "traffic.cross"),
         ] {
-            assert_eq!(takes(&Scenario::parse(text).unwrap()).unwrap_err().key, key);
+            assert_eq!(check_scenario(&Scenario::parse(text).unwrap()).unwrap_err().key, key);
         }
     }
 }

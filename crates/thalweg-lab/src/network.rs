@@ -11,7 +11,7 @@
 //! ```
 //!
 //! Senders that share an uplink are behind a switch of their own (`rack-N`), whose port to the common switch is a
-//! [`tbf`](bucket) of the uplink's rate and buffer. In a tree, hosts are behind leaf switches (`leaf-N`), and these
+//! [`tbf`](token_bucket) of the uplink's rate and buffer. In a tree, hosts are behind leaf switches (`leaf-N`), and these
 //! behind a core (`core`); each end of a trunk is such a port. Traffic back over a trunk shares it with the other
 //! hosts' traffic in that direction; traffic back over a rack's uplink has no queue.
 //!
@@ -40,7 +40,7 @@
 
 mod namespace;
 
-pub(crate) use namespace::{NAMESPACES, Namespace, take_down};
+pub(crate) use namespace::{NAMESPACES, Namespace, delete_namespaces};
 
 use crate::LabError;
 use crate::report::LinkKind;
@@ -49,7 +49,7 @@ use std::fmt::Write;
 use std::net::Ipv4Addr;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use thalweg_text::{BitRate, size};
+use thalweg_text::{BitRate, format_size};
 
 /// Handle of the `tbf` before a link: `2:`.
 pub(crate) const TBF_HANDLE: u16 = 2;
@@ -61,7 +61,7 @@ pub(crate) struct Network {
     pub(crate) senders: Vec<Host>,
     pub(crate) receivers: Vec<Host>,
     pub(crate) cross: Option<Host>,
-    /// Queue before each link, in the order of [`Scenario::links`].
+    /// Queue before each link, in the order of [`Scenario::all_links`].
     pub(crate) ports: Vec<Port>,
 }
 
@@ -109,16 +109,16 @@ impl Network {
             (None, Some(tree)) => ("core", ("leaf", tree.leaves)),
             (None, None) => ("switch", ("", 0)),
         };
-        let first = Switch { space: Namespace::named(format!("{prefix}{first}")), up: None };
-        let lower = (0..count).map(|number| Switch::below_first(prefix, format!("{kind}-{number}")));
+        let first = Switch { space: Namespace::with_name(format!("{prefix}{first}")), up: None };
+        let lower = (0..count).map(|number| Switch::below_first_switch(prefix, format!("{kind}-{number}")));
         let senders = (0..network.senders).map(|number| {
-            let switch = scenario.rack_of(number).or(scenario.leaf_of(number));
+            let switch = scenario.rack_of_sender(number).or(scenario.leaf_of_host(number));
             Host::new(prefix, format!("sender-{number}"), 1, number, switch)
         });
         let receivers = (0..network.receivers)
-            .map(|number| Host::new(prefix, format!("receiver-{number}"), 2, number, scenario.leaf_of(number)));
+            .map(|number| Host::new(prefix, format!("receiver-{number}"), 2, number, scenario.leaf_of_host(number)));
         // Next to the first receiver, so that it meets other traffic only at that receiver's port.
-        let cross = (traffic.cross > 0).then(|| Host::new(prefix, "cross".to_owned(), 3, 0, scenario.leaf_of(0)));
+        let cross = (traffic.cross > 0).then(|| Host::new(prefix, "cross".to_owned(), 3, 0, scenario.leaf_of_host(0)));
         let mut made = Self {
             switches: [first].into_iter().chain(lower).collect(),
             senders: senders.collect(),
@@ -126,90 +126,96 @@ impl Network {
             cross,
             ports: Vec::new(),
         };
-        made.ports = made.ports(scenario);
-        made.make(scenario, timing)?;
+        made.ports = made.link_ports(scenario);
+        made.create_all(scenario, timing)?;
         Ok(made)
     }
 
-    fn hosts(&self) -> impl Iterator<Item = &Host> {
+    fn all_hosts(&self) -> impl Iterator<Item = &Host> {
         self.senders.iter().chain(&self.receivers).chain(&self.cross)
     }
 
     /// Returns the place at which each link of the scenario begins.
-    fn ports(&self, scenario: &Scenario) -> Vec<Port> {
+    fn link_ports(&self, scenario: &Scenario) -> Vec<Port> {
         let cards = self.senders.iter().map(|host| (host.space.clone(), "eth".to_owned()));
         let core = self.switches.first();
         let between = self.switches.iter().zip(core.into_iter().cycle()).flat_map(|(switch, core)| {
-            let ends = switch.up.iter().flat_map(|(here, there)| [switch.port(here), core.port(there)]);
+            let ends =
+                switch.up.iter().flat_map(|(here, there)| [switch.port_location(here), core.port_location(there)]);
             // There is no queue down to a rack.
             ends.take(if scenario.network.tree.is_some() { 2 } else { 1 }).collect::<Vec<_>>()
         });
-        let down = self.receivers.iter().map(|host| self.switches[host.at].port(&host.port));
+        let down = self.receivers.iter().map(|host| self.switches[host.at].port_location(&host.port));
         let places = cards.chain(between).chain(down);
-        scenario.links().into_iter().zip(places).map(|(link, (space, device))| Port { link, space, device }).collect()
+        scenario
+            .all_links()
+            .into_iter()
+            .zip(places)
+            .map(|(link, (space, device))| Port { link, space, device })
+            .collect()
     }
 
-    fn make(&self, scenario: &Scenario, timing: Timing) -> Result<(), LabError> {
+    fn create_all(&self, scenario: &Scenario, timing: Timing) -> Result<(), LabError> {
         let mut spaces = String::new();
-        for space in self.spaces() {
+        for space in self.namespaces() {
             let _ = writeln!(spaces, "netns add {}", space.name());
         }
-        batch("ip", &spaces)?;
+        run_batch("ip", &spaces)?;
         let mtu = scenario.network.mtu;
         let mut links = String::new();
         let mut settings_of: Vec<String> = vec![String::new(); self.switches.len()];
-        for Host { address, port, at, space, .. } in self.hosts() {
-            let far = end_settings(mtu, &self.switches[*at].space);
-            let _ = writeln!(links, "link add eth {} type veth peer name {port} {far}", end_settings(mtu, space));
+        for Host { address, port, at, space, .. } in self.all_hosts() {
+            let far = cable_end_settings(mtu, &self.switches[*at].space);
+            let _ = writeln!(links, "link add eth {} type veth peer name {port} {far}", cable_end_settings(mtu, space));
             let _ = writeln!(settings_of[*at], "link set {port} arp off up\nroute add {address}/32 dev {port}");
         }
         for (at, switch) in self.switches.iter().enumerate() {
             let Some((here, there)) = &switch.up else { continue };
-            let [near, far] = [&switch.space, &self.switches[0].space].map(|space| end_settings(mtu, space));
+            let [near, far] = [&switch.space, &self.switches[0].space].map(|space| cable_end_settings(mtu, space));
             let _ = writeln!(links, "link add {here} {near} type veth peer name {there} {far}");
             let _ = writeln!(settings_of[at], "link set {here} arp off up\nroute add default dev {here}");
             let _ = writeln!(settings_of[0], "link set {there} arp off up");
-            for host in self.hosts().filter(|host| host.at == at) {
+            for host in self.all_hosts().filter(|host| host.at == at) {
                 let _ = writeln!(settings_of[0], "route add {}/32 dev {there}", host.address);
             }
         }
-        batch("ip", &links)?;
+        run_batch("ip", &links)?;
         for (switch, commands) in self.switches.iter().zip(&settings_of) {
-            switch.space.enter(|| {
-                settings(&[("ip_forward", "1")])?;
-                batch("ip", commands)
+            switch.space.run_inside(|| {
+                write_ipv4_settings(&[("ip_forward", "1")])?;
+                run_batch("ip", commands)
             })??;
         }
         for host in &self.senders {
-            self.host(host, scenario)?;
+            self.configure_host(host, scenario)?;
         }
         if let Some(host) = &self.cross {
-            self.host(host, scenario)?;
-            let card = bucket(scenario, scenario.network.rate, timing, CARD_QUEUE);
-            host.space.enter(|| batch("tc", &format!("qdisc add dev eth root {card}\n")))??;
+            self.configure_host(host, scenario)?;
+            let card = token_bucket(scenario, scenario.network.rate, timing, CARD_QUEUE);
+            host.space.run_inside(|| run_batch("tc", &format!("qdisc add dev eth root {card}\n")))??;
         }
         for host in &self.receivers {
-            self.host(host, scenario)?;
+            self.configure_host(host, scenario)?;
             if !scenario.network.delay.is_zero() {
-                let back = netem(scenario, 0.0);
-                host.space.enter(|| batch("tc", &format!("qdisc add dev eth root {back}\n")))??;
+                let back = delay_queue(scenario, 0.0);
+                host.space.run_inside(|| run_batch("tc", &format!("qdisc add dev eth root {back}\n")))??;
             }
         }
         for port in &self.ports {
-            port.space.enter(|| batch("tc", &port.queue(scenario, timing)))??;
+            port.space.run_inside(|| run_batch("tc", &port.queue_commands(scenario, timing)))??;
         }
         Ok(())
     }
 
-    fn spaces(&self) -> impl Iterator<Item = &Namespace> {
-        self.switches.iter().map(|switch| &switch.space).chain(self.hosts().map(|host| &host.space))
+    fn namespaces(&self) -> impl Iterator<Item = &Namespace> {
+        self.switches.iter().map(|switch| &switch.space).chain(self.all_hosts().map(|host| &host.space))
     }
 
-    fn host(&self, host: &Host, scenario: &Scenario) -> Result<(), LabError> {
-        host.space.enter(|| {
-            tcp_settings(scenario)?;
+    fn configure_host(&self, host: &Host, scenario: &Scenario) -> Result<(), LabError> {
+        host.space.run_inside(|| {
+            apply_tcp_settings(scenario)?;
             let address = host.address;
-            batch(
+            run_batch(
                 "ip",
                 &format!("address add {address}/32 dev eth\nlink set eth arp off up\nroute add default dev eth\n"),
             )
@@ -218,7 +224,7 @@ impl Network {
 }
 
 /// Returns the settings of a cable's end, which `ip` expects before its type: MTU, address and namespace.
-fn end_settings(mtu: u32, space: &Namespace) -> String {
+fn cable_end_settings(mtu: u32, space: &Namespace) -> String {
     format!("mtu {mtu} address {CARD} netns {}", space.name())
 }
 
@@ -231,7 +237,7 @@ impl Host {
             port: name.replace("ender-", "").replace("eceiver-", ""),
             // The lower switches follow the first.
             at: lower_switch.map_or(0, |number| number as usize + 1),
-            space: Namespace::named(format!("{prefix}{name}")),
+            space: Namespace::with_name(format!("{prefix}{name}")),
             name,
         }
     }
@@ -239,18 +245,18 @@ impl Host {
 
 impl Switch {
     /// Returns a switch with a cable to the first one.
-    fn below_first(prefix: &str, name: String) -> Self {
-        Self { space: Namespace::named(format!("{prefix}{name}")), up: Some((UP, name)) }
+    fn below_first_switch(prefix: &str, name: String) -> Self {
+        Self { space: Namespace::with_name(format!("{prefix}{name}")), up: Some((UP, name)) }
     }
 
-    fn port(&self, device: &str) -> (Namespace, String) {
+    fn port_location(&self, device: &str) -> (Namespace, String) {
         (self.space.clone(), device.to_owned())
     }
 }
 
 impl Drop for Network {
     fn drop(&mut self) {
-        take_down(self.spaces());
+        delete_namespaces(self.namespaces());
     }
 }
 
@@ -263,24 +269,24 @@ const CARD_QUEUE: u64 = 1 << 30;
 
 impl Port {
     /// Returns the commands of tc that create the queue.
-    fn queue(&self, scenario: &Scenario, timing: Timing) -> String {
+    fn queue_commands(&self, scenario: &Scenario, timing: Timing) -> String {
         let Scenario { network, traffic, .. } = scenario;
         let Link { kind, rate, buffer, .. } = &self.link;
         let name = &self.device;
-        let bucket = bucket(scenario, *rate, timing, buffer.unwrap_or(CARD_QUEUE));
+        let bucket = token_bucket(scenario, *rate, timing, buffer.unwrap_or(CARD_QUEUE));
         // All of the way's delay and losses are before the last port.
         let last = *kind == LinkKind::Down && !(network.delay.is_zero() && network.loss == 0.0);
         let mut lines = match last {
             false => format!("qdisc add dev {name} root handle {TBF_HANDLE}: {bucket}\n"),
             true => format!(
                 "qdisc add dev {name} root handle 1: {}\nqdisc add dev {name} parent 1:1 handle {TBF_HANDLE}: {bucket}\n",
-                netem(scenario, network.loss)
+                delay_queue(scenario, network.loss)
             ),
         };
         if traffic.control.congestion == "dctcp"
             && let Some(buffer) = *buffer
         {
-            let (mark, frame) = (marking(scenario, *rate, buffer), u64::from(scenario.frame()));
+            let (mark, frame) = (ecn_threshold_bytes(scenario, *rate, buffer), u64::from(scenario.frame_bytes()));
             // A burst of as many packets as the least threshold holds makes tc choose the fastest of averages, one half
             // of the present queue and one half of the past (tc_red_eval_ewma in iproute2).
             let _ = writeln!(
@@ -296,11 +302,11 @@ impl Port {
 }
 
 /// Returns the number of queued bytes from which on a packet is marked, for dctcp.
-pub(crate) fn marking(scenario: &Scenario, rate: BitRate, buffer: u64) -> u64 {
+pub(crate) fn ecn_threshold_bytes(scenario: &Scenario, rate: BitRate, buffer: u64) -> u64 {
     let gigabits = rate.0 as f64 * 1e-9;
     let frames = if gigabits <= 1.0 { 20.0 } else { 20.0 + 5.0 * (gigabits - 1.0) };
-    let paper = (frames * f64::from(scenario.frame())) as u64;
-    paper.max(scenario.bandwidth_delay() / 7).min(buffer / 2)
+    let paper = (frames * f64::from(scenario.frame_bytes())) as u64;
+    paper.max(scenario.bandwidth_delay_bytes() / 7).min(buffer / 2)
 }
 
 /// Returns notes on the ports for the reader of a report, in sentences.
@@ -308,8 +314,9 @@ pub(crate) fn port_notes(scenario: &Scenario) -> Vec<String> {
     let Scenario { network, traffic, .. } = scenario;
     let mut notes = Vec::new();
     if traffic.control.congestion == "dctcp" {
-        let mark = marking(scenario, network.rate, network.buffer.0);
-        notes.push(format!("the port marks packets (ECN) that find more than {} queued before them", size(mark)));
+        let mark = ecn_threshold_bytes(scenario, network.rate, network.buffer.0);
+        notes
+            .push(format!("the port marks packets (ECN) that find more than {} queued before them", format_size(mark)));
     }
     if traffic.cross > 0 {
         let flows = traffic.cross;
@@ -326,14 +333,14 @@ pub(crate) fn port_notes(scenario: &Scenario) -> Vec<String> {
     notes
 }
 
-fn bucket(scenario: &Scenario, rate: BitRate, timing: Timing, limit: u64) -> String {
-    let rate = scenario.counted(rate);
+fn token_bucket(scenario: &Scenario, rate: BitRate, timing: Timing, limit: u64) -> String {
+    let rate = scenario.queue_rate_for(rate);
     let slack = (rate.bytes_per_second() * timing.slack.as_secs_f64()) as u64;
-    let burst = slack + u64::from(scenario.frame());
+    let burst = slack + u64::from(scenario.frame_bytes());
     format!("tbf rate {}bit burst {burst} limit {}", rate.0, limit.max(burst))
 }
 
-fn netem(scenario: &Scenario, loss: f64) -> String {
+fn delay_queue(scenario: &Scenario, loss: f64) -> String {
     let micros = scenario.network.delay.as_secs_f64() * 1e6;
     let loss = if loss > 0.0 { format!(" loss {}%", loss * 100.0) } else { String::new() };
     // The limit is in packets and must never be reached: packets under way are not in a queue.
@@ -341,8 +348,8 @@ fn netem(scenario: &Scenario, loss: f64) -> String {
 }
 
 /// Sets TCP's parameters on a host.
-fn tcp_settings(scenario: &Scenario) -> Result<(), LabError> {
-    let buffers = tcp_buffer(scenario);
+fn apply_tcp_settings(scenario: &Scenario) -> Result<(), LabError> {
+    let buffers = tcp_buffer_bytes(scenario);
     let (receive, send) = (format!("4096 131072 {buffers}"), format!("4096 16384 {buffers}"));
     let control = scenario.traffic.control;
     let mut values = vec![("tcp_rmem", receive.as_str()), ("tcp_wmem", send.as_str()), ("tcp_no_metrics_save", "1")];
@@ -356,26 +363,26 @@ fn tcp_settings(scenario: &Scenario) -> Result<(), LabError> {
     if scenario.traffic.classic_recovery {
         values.extend([("tcp_recovery", "0"), ("tcp_early_retrans", "0")]);
     }
-    settings(&values)
+    write_ipv4_settings(&values)
 }
 
 /// Returns the size limit of a socket's buffer, in bytes: the data under way and in the switch, four times. Half of it
 /// is bookkeeping (`tcp_adv_win_scale`), and slow start overshoots by two.
-pub(crate) fn tcp_buffer(scenario: &Scenario) -> u64 {
-    (4 * (scenario.bandwidth_delay() + scenario.buffers())).clamp(6 << 20, i32::MAX as u64)
+pub(crate) fn tcp_buffer_bytes(scenario: &Scenario) -> u64 {
+    (4 * (scenario.bandwidth_delay_bytes() + scenario.buffer_bytes_on_path())).clamp(6 << 20, i32::MAX as u64)
 }
 
 /// Writes to `/proc/sys/net/ipv4` of the calling thread's namespace.
-fn settings(values: &[(&str, &str)]) -> Result<(), LabError> {
+fn write_ipv4_settings(values: &[(&str, &str)]) -> Result<(), LabError> {
     for (name, value) in values {
         let path = Path::new("/proc/sys/net/ipv4").join(name);
-        std::fs::write(&path, value).map_err(LabError::file(path))?;
+        std::fs::write(&path, value).map_err(LabError::file_error(path))?;
     }
     Ok(())
 }
 
 /// Runs `ip` or `tc` with one command per line.
-pub(crate) fn batch(program: &str, commands: &str) -> Result<(), LabError> {
+pub(crate) fn run_batch(program: &str, commands: &str) -> Result<(), LabError> {
     use std::io::Write as _;
     let described = format!("{program} -batch");
     let spawned = Command::new(program)
@@ -392,7 +399,7 @@ pub(crate) fn batch(program: &str, commands: &str) -> Result<(), LabError> {
         // A program that ends early reports why on standard error.
         let _ = stdin.write_all(commands.as_bytes());
     }
-    let output = child.wait_with_output().map_err(LabError::os(described.clone()))?;
+    let output = child.wait_with_output().map_err(LabError::system_error(described.clone()))?;
     if output.status.success() {
         return Ok(());
     }

@@ -1,8 +1,8 @@
 //! An emulated PC (QEMU) for tests that a container or User-Mode Linux cannot run: PCI devices behind an IOMMU, VFIO,
 //! NICs with DPDK's own drivers, huge pages, kernel modules.
 //!
-//! [`prepare`] sets it up once, with packages of this system's own archive; nothing is installed, and nothing else is
-//! downloaded. A [`Machine`] lists the devices; [`Machine::run`] boots it, runs one command in it as root and returns
+//! [`prepare_machine`] sets it up once, with packages of this system's own archive; nothing is installed, and nothing else is
+//! downloaded. A [`Machine`] lists the devices; [`Machine::run_command`] boots it, runs one command in it as root and returns
 //! the command's exit code.
 //!
 //! # Environment of the command
@@ -43,4 +43,4 @@ pub use machine::{
     EDU, Iommu, MOST_NICS, MOST_NVMES, Machine, Nic, NicModel, RNG, UnknownNic, nic_address, nvme_address,
 };
 pub use setup::{PACKAGES, PrepareError, Progress};
-pub use shelf::{Prepared, prepare};
+pub use shelf::{Prepared, prepare_machine};

@@ -19,13 +19,13 @@ const NAME: &str = "progress.json";
 
 impl RunProgress {
     /// Returns the progress last written to this directory; `None` before data flows, and in ns-3, which writes none.
-    pub fn read(directory: &Path) -> Option<Self> {
+    pub fn read_latest(directory: &Path) -> Option<Self> {
         // A text that is just being written is not JSON: the next call reads it.
         serde_json::from_str(&std::fs::read_to_string(directory.join(NAME)).ok()?).ok()
     }
 
     /// Writes the progress for its readers. An error is ignored, as it must not end the measurement.
-    pub(crate) fn tell(&self, directory: &Path) {
+    pub(crate) fn write_to(&self, directory: &Path) {
         if let Ok(text) = serde_json::to_string(self) {
             let _ = std::fs::write(directory.join(NAME), text);
         }

@@ -36,7 +36,7 @@ impl Queue {
     /// Opens the queue with this handle (`HANDLE:`) on the device of this index, in the namespace of the calling
     /// thread.
     pub(crate) fn open(device: i32, handle: u16) -> Result<Self, LabError> {
-        let socket = open_rtnetlink().map_err(LabError::os("opening rtnetlink"))?;
+        let socket = open_rtnetlink().map_err(LabError::system_error("opening rtnetlink"))?;
         let mut request = TcMessage::with_index(device);
         request.header.handle = TcHandle { major: handle, minor: 0 };
         let mut header = NetlinkHeader::default();
@@ -52,18 +52,21 @@ impl Queue {
     }
 
     /// Returns the state of the queue now.
-    pub(crate) fn look(&mut self) -> Result<QueueState, LabError> {
+    pub(crate) fn query_state(&mut self) -> Result<QueueState, LabError> {
         let doing = "querying a queue's length";
-        send(&self.socket, &self.request, SendFlags::empty()).map_err(LabError::os(doing))?;
-        let (read, _) = recv(&self.socket, &mut self.answer[..], RecvFlags::empty()).map_err(LabError::os(doing))?;
+        send(&self.socket, &self.request, SendFlags::empty()).map_err(LabError::system_error(doing))?;
+        let (read, _) =
+            recv(&self.socket, &mut self.answer[..], RecvFlags::empty()).map_err(LabError::system_error(doing))?;
         let answer = NetlinkMessage::<RouteNetlinkMessage>::deserialize(&self.answer[..read])
-            .map_err(|error| LabError::os(doing)(io::Error::other(error.to_string())))?;
+            .map_err(|error| LabError::system_error(doing)(io::Error::other(error.to_string())))?;
         match answer.payload {
-            NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewQueueDiscipline(queue)) => Ok(look(&queue.attributes)),
-            NetlinkPayload::Error(error) => Err(LabError::os(doing)(error.to_io())),
+            NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewQueueDiscipline(queue)) => {
+                Ok(parse_queue_state(&queue.attributes))
+            }
+            NetlinkPayload::Error(error) => Err(LabError::system_error(doing)(error.to_io())),
             other => {
                 let problem = format!("an answer of another kind, {}", other.message_type());
-                Err(LabError::os(doing)(io::Error::other(problem)))
+                Err(LabError::system_error(doing)(io::Error::other(problem)))
             }
         }
     }
@@ -78,7 +81,7 @@ fn open_rtnetlink() -> Result<OwnedFd, Errno> {
     Ok(socket)
 }
 
-fn look(attributes: &[TcAttribute]) -> QueueState {
+fn parse_queue_state(attributes: &[TcAttribute]) -> QueueState {
     let mut state = QueueState::default();
     let stats = attributes.iter().filter_map(|attribute| match attribute {
         TcAttribute::Stats2(stats) => Some(stats),

@@ -16,7 +16,7 @@ pub struct Report {
     pub notes: Vec<String>,
     /// Payload bits that all receivers built in a second of the measured time.
     pub goodput_bits_per_second: f64,
-    /// Highest possible goodput, [`Scenario::ceiling`].
+    /// Highest possible goodput, [`Scenario::ceiling_bits_per_second`].
     pub ceiling_bits_per_second: f64,
     /// Goodput divided by the ceiling.
     pub share_of_ceiling: f64,
@@ -101,7 +101,7 @@ pub struct Troubles {
     pub drops: u64,
 }
 
-/// Lengths of a queue, in bytes as [`Scenario::frame`] counts them.
+/// Lengths of a queue, in bytes as [`Scenario::frame_bytes`] counts them.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Queue {
     /// Greatest sampled length in the measured time.

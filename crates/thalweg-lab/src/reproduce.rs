@@ -10,12 +10,12 @@ mod tests;
 
 use crate::Laboratory;
 use crate::report::Report;
-use crate::sweep::text::grid;
+use crate::sweep::text::grid_text;
 use crate::sweep::{Results, Sweep, SweepError, heat};
 use std::fmt::Write;
 use thalweg_bench::render::PlotError;
 use thalweg_bench::reproduce::{Experiment, ExperimentReport, Finding, Measured, Table, reports};
-use thalweg_text::html::escaped;
+use thalweg_text::html::escape_html;
 
 impl ExperimentReport for Results {
     type Measure = file::Part;
@@ -51,7 +51,7 @@ impl ExperimentReport for Results {
             }
             let names: Vec<String> = rows.iter().map(|row| row.name.clone()).collect();
             let cells = rows.iter().map(|row| row.cells.clone()).collect();
-            out.push_str(&grid(&table.headings[0], &names, &table.headings[1..], cells));
+            out.push_str(&grid_text(&table.headings[0], &names, &table.headings[1..], cells));
         }
         out
     }
@@ -59,9 +59,9 @@ impl ExperimentReport for Results {
     fn measured_html(measured: &[Measured<Self>]) -> Result<String, PlotError> {
         let mut body = String::new();
         for (one, results) in measured.iter().zip(reports(measured)) {
-            let (title, line) = (escaped(&results.sweep.title), escaped(&one.line));
+            let (title, line) = (escape_html(&results.sweep.title), escape_html(&one.line));
             let _ = writeln!(body, "<h2>Measured: {title}</h2>\n<pre>{line}</pre>");
-            body.push_str(&results.html_body().replace("<h2>", "<h3>").replace("</h2>", "</h3>"));
+            body.push_str(&results.results_page_body().replace("<h2>", "<h3>").replace("</h2>", "</h3>"));
         }
         Ok(body)
     }
@@ -71,14 +71,14 @@ impl ExperimentReport for Results {
 /// selects their samples.
 ///
 /// # Errors
-/// Fails as [`Sweep::load`].
+/// Fails as [`Sweep::load_by_name`].
 pub fn sweeps(
     experiment: &Experiment<Results>,
     on: Laboratory,
     quick: bool,
 ) -> Result<Vec<(Sweep, Laboratory)>, SweepError> {
     let sweeps = experiment.measures.iter();
-    sweeps.map(|part| Ok((Sweep::load(&part.name, quick)?, part.on.unwrap_or(on)))).collect()
+    sweeps.map(|part| Ok((Sweep::load_by_name(&part.name, quick)?, part.on.unwrap_or(on)))).collect()
 }
 
 /// Returns the results of a sweep as a measurement of an experiment, with the command that repeats the sweep alone.
@@ -91,18 +91,18 @@ pub fn measured(results: Results) -> Measured<Results> {
 const NOTHING: &str = "this run has no cells to compare";
 
 /// Returns the values of an axis that this run has.
-fn values<'a>(results: &'a Results, key: &str) -> &'a [String] {
-    results.sweep.axis(key).map_or(&[], |axis| &results.sweep.axes[axis].values)
+fn axis_values<'a>(results: &'a Results, key: &str) -> &'a [String] {
+    results.sweep.axis_index(key).map_or(&[], |axis| &results.sweep.axes[axis].values)
 }
 
 /// Returns the report of the cell in which these keys have these values.
-fn find<'a>(results: &'a Results, at: &[(&str, &str)]) -> Option<&'a Report> {
+fn find_report<'a>(results: &'a Results, at: &[(&str, &str)]) -> Option<&'a Report> {
     let mut wanted = Vec::new();
     for (key, value) in at {
-        let axis = results.sweep.axis(key)?;
+        let axis = results.sweep.axis_index(key)?;
         wanted.push((axis, results.sweep.axes[axis].values.iter().position(|own| own == value)?));
     }
     let mut cells = results.sweep.cells.iter();
     let cell = cells.find(|cell| wanted.iter().all(|(axis, value)| cell.at[*axis] == *value))?;
-    results.report(&cell.at)
+    results.report_of_cell(&cell.at)
 }

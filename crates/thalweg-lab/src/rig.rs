@@ -10,12 +10,12 @@ use crate::LabError;
 use crate::network::{Host, Network, Timing, port_notes};
 use crate::report::{Completion, Events, LinkKind, Port, Queue, Receiver, Report, Sender, Timeline, Troubles};
 use crate::scenario::{Scenario, Stall};
-use crate::topology::topology;
+use crate::topology::topology_text;
 use nodes::{BuilderReport, Nodes};
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
-use thalweg_text::size;
+use thalweg_text::format_size;
 use watch::{Watch, Watched, WatchedPort};
 
 /// Environment in which a scenario runs.
@@ -37,25 +37,28 @@ pub(crate) struct Rig<'a> {
 
 impl Rig<'_> {
     /// Runs the scenario to its end.
-    pub(crate) fn run(&self, scenario: &Scenario) -> Result<Report, LabError> {
+    pub(crate) fn run_to_end(&self, scenario: &Scenario) -> Result<Report, LabError> {
         let begun = Instant::now();
         let network = Network::new(scenario, self.prefix, self.timing)?;
-        let topology = topology(scenario, &network.senders, &network.receivers)
-            .map_err(|error| LabError::os("writing the topology")(std::io::Error::other(error)))?;
+        let topology = topology_text(scenario, &network.senders, &network.receivers)
+            .map_err(|error| LabError::system_error("writing the topology")(std::io::Error::other(error)))?;
         let path = self.directory.join("topology.toml");
-        std::fs::write(&path, topology).map_err(LabError::file(path.clone()))?;
+        std::fs::write(&path, topology).map_err(LabError::file_error(path.clone()))?;
 
-        let watch = Watch::begin(scenario, &network, self.directory)?;
-        let cross = cross::begin(scenario, &network)?;
-        let built = Nodes::run(self, scenario, &network, &path, &watch, begun + self.limit)?;
+        let watch = Watch::start_watching(scenario, &network, self.directory)?;
+        let cross = cross::start_flows(scenario, &network)?;
+        let built = Nodes::run_all(self, scenario, &network, &path, &watch, begun + self.limit)?;
         let elapsed = begun.elapsed();
-        let mut watched = watch.end()?;
-        let cross = cross.end(&watched);
-        let timeline = self.timeline(scenario, &network, &mut watched)?;
-        Ok(Report { timeline: Some(timeline), ..self.report(scenario, &network, &built, watched, cross, elapsed) })
+        let mut watched = watch.finish_watching()?;
+        let cross = cross.finish_flows(&watched);
+        let timeline = self.build_timeline(scenario, &network, &mut watched)?;
+        Ok(Report {
+            timeline: Some(timeline),
+            ..self.build_report(scenario, &network, &built, watched, cross, elapsed)
+        })
     }
 
-    fn report(
+    fn build_report(
         &self,
         scenario: &Scenario,
         network: &Network,
@@ -68,7 +71,7 @@ impl Rig<'_> {
         let (downlinks, between): (Vec<_>, Vec<_>) = ports.iter().partition(|port| port.link.kind == LinkKind::Down);
         let receivers = network.receivers.iter().zip(built).zip(downlinks);
         let receivers: Vec<Receiver> =
-            receivers.map(|((host, built), port)| receiver(host, built.as_ref(), port)).collect();
+            receivers.map(|((host, built), port)| receiver_results(host, built.as_ref(), port)).collect();
         let between = between.into_iter();
         let between =
             between.map(|port| Port { name: port.link.name.clone(), drops: port.drops, queue: port.queue.clone() });
@@ -85,12 +88,12 @@ impl Rig<'_> {
             })
             .collect();
         let goodput: f64 = receivers.iter().map(|receiver| receiver.goodput_bits_per_second).sum();
-        let ceiling = scenario.ceiling();
-        let fullest = ports.iter().map(|port| &port.queue).max_by(|a, b| fill_of(a).total_cmp(&fill_of(b)));
+        let ceiling = scenario.ceiling_bits_per_second();
+        let fullest = ports.iter().map(|port| &port.queue).max_by(|a, b| fill_fraction(a).total_cmp(&fill_fraction(b)));
         Report {
             laboratory: self.laboratory.to_owned(),
             scenario: scenario.clone(),
-            notes: self.notes(scenario),
+            notes: self.report_notes(scenario),
             goodput_bits_per_second: goodput,
             ceiling_bits_per_second: ceiling,
             share_of_ceiling: goodput / ceiling,
@@ -118,11 +121,16 @@ impl Rig<'_> {
         }
     }
 
-    fn timeline(&self, scenario: &Scenario, network: &Network, watched: &mut Watched) -> Result<Timeline, LabError> {
+    fn build_timeline(
+        &self,
+        scenario: &Scenario,
+        network: &Network,
+        watched: &mut Watched,
+    ) -> Result<Timeline, LabError> {
         let (steps, (from, _)) = (watched.steps, watched.measured);
-        let traced = network.receivers.iter().take(timeline::traced(scenario));
+        let traced = network.receivers.iter().take(timeline::traced_builder_count(scenario));
         let credit: Result<Vec<_>, LabError> = traced
-            .map(|host| steps.credit(&host.name, &nodes::trace(self.directory, &host.name), from))
+            .map(|host| steps.credit_over_time(&host.name, &nodes::trace_path(self.directory, &host.name), from))
             .filter_map(Result::transpose)
             .collect();
         Ok(Timeline {
@@ -130,20 +138,20 @@ impl Rig<'_> {
             step_seconds: steps.step.as_secs_f64(),
             links: std::mem::take(&mut watched.links),
             credit: credit?,
-            again: timeline::again(watched.senders.iter().map(|sender| sender.measured)),
+            again: timeline::sum_retransmissions(watched.senders.iter().map(|sender| sender.measured)),
         })
     }
 
-    fn notes(&self, scenario: &Scenario) -> Vec<String> {
+    fn report_notes(&self, scenario: &Scenario) -> Vec<String> {
         let traffic = &scenario.traffic;
         let mut notes = vec![
             format!(
                 "warm-up: the first {} do not count; retransmissions, timeouts and drops of the whole run are in whole_run",
-                humantime::format_duration(scenario.warm_up())
+                humantime::format_duration(scenario.warm_up_time())
             ),
             format!(
                 "tcp_rmem and tcp_wmem up to {}, tcp_no_metrics_save=1",
-                size(crate::network::tcp_buffer(scenario))
+                format_size(crate::network::tcp_buffer_bytes(scenario))
             ),
         ];
         if traffic.control.credit {
@@ -176,20 +184,20 @@ impl Rig<'_> {
 }
 
 /// Returns the results of a receiver. A builder that was killed has none.
-fn receiver(host: &Host, built: Option<&BuilderReport>, port: &WatchedPort) -> Receiver {
+fn receiver_results(host: &Host, built: Option<&BuilderReport>, port: &WatchedPort) -> Receiver {
     Receiver {
         name: host.name.clone(),
-        goodput_bits_per_second: built.map_or(0.0, BuilderReport::goodput),
+        goodput_bits_per_second: built.map_or(0.0, BuilderReport::goodput_bits_per_second),
         events: built.map_or_else(Events::default, |built| Events {
             complete: built.steady.events.saturating_sub(built.events.incomplete),
             incomplete: built.events.incomplete,
         }),
-        completion: built.and_then(BuilderReport::completion),
+        completion: built.and_then(BuilderReport::steady_completion),
         drops: port.drops,
         queue: port.queue.clone(),
     }
 }
 
-fn fill_of(queue: &Queue) -> f64 {
+fn fill_fraction(queue: &Queue) -> f64 {
     queue.max_bytes as f64 / queue.limit_bytes as f64
 }

@@ -1,7 +1,7 @@
 //! The scenario: a network of senders behind switches, their traffic, and the measurement.
 //!
 //! A scenario is a TOML file, or the few options of `thalweg lab incast`. Both become a [`Scenario`] that was
-//! [checked](Scenario::check), which every laboratory (virtual time, this host, ns-3) takes.
+//! [checked](Scenario::check_values), which every laboratory (virtual time, this host, ns-3) takes.
 
 mod control;
 mod fabric;
@@ -146,7 +146,7 @@ impl Carrier {
     }
 
     /// Returns the number of bytes of a slot in a full packet of `mtu` bytes.
-    fn payload(self, mtu: u32) -> u32 {
+    fn payload_bytes_per_packet(self, mtu: u32) -> u32 {
         match self {
             Self::Tcp => mtu - TCP_IP,
             // IPv4 (20), UDP (8), the header of a frame (64); pieces are whole cache lines.
@@ -188,10 +188,10 @@ impl Assignment {
 pub struct Measure {
     /// Duration of the measurement, in seconds of the network's time.
     pub seconds: f64,
-    /// Time before the measurement, which does not count; absent: see [`Scenario::warm_up`].
+    /// Time before the measurement, which does not count; absent: see [`Scenario::warm_up_time`].
     #[serde(skip_serializing_if = "Option::is_none", with = "time::option")]
     pub warm_up: Option<Duration>,
-    /// Time between two samples of a queue; absent: see [`Scenario::sample`].
+    /// Time between two samples of a queue; absent: see [`Scenario::sample_interval`].
     #[serde(skip_serializing_if = "Option::is_none", with = "time::option")]
     pub sample: Option<Duration>,
     /// True to calibrate instead of measuring: each builder determines its link's capacity, as under `thalweg
@@ -222,7 +222,7 @@ impl Scenario {
     ///
     /// # Errors
     /// Fails if it cannot be read; otherwise as [`parse`](Self::parse).
-    pub fn load(path: &Path) -> Result<Self, ScenarioError> {
+    pub fn load_file(path: &Path) -> Result<Self, ScenarioError> {
         let text =
             std::fs::read_to_string(path).map_err(|error| ScenarioError::Read { path: path.to_owned(), error })?;
         Self::parse(&text).map_err(|wrong| ScenarioError::Invalid { path: path.to_owned(), wrong })
@@ -231,13 +231,15 @@ impl Scenario {
     /// Reads and checks the text of a file.
     ///
     /// # Errors
-    /// Fails if it is not a scenario, or as [`check`](Self::check); the error names the line.
+    /// Fails if it is not a scenario, or as [`check_values`](Self::check_values); the error names the line.
     pub fn parse(text: &str) -> Result<Self, InvalidLine> {
         let scenario: Self = toml::from_str(text).map_err(|error| {
             let start = error.span().map_or(0, |span| span.start);
-            InvalidLine::at(text, start, error.message().to_owned())
+            InvalidLine::at_byte(text, start, error.message().to_owned())
         })?;
-        scenario.check().map_err(|wrong| InvalidLine::at(text, place(text, &wrong.key), wrong.to_string()))?;
+        scenario
+            .check_values()
+            .map_err(|wrong| InvalidLine::at_byte(text, byte_of_key(text, &wrong.key), wrong.to_string()))?;
         Ok(scenario)
     }
 
@@ -245,7 +247,7 @@ impl Scenario {
     ///
     /// # Errors
     /// Returns the first value that is not possible, and the reason.
-    pub fn check(&self) -> Result<(), InvalidValue> {
+    pub fn check_values(&self) -> Result<(), InvalidValue> {
         self.check_network()?;
         check_traffic(&self.traffic)?;
         self.check_measure()?;
@@ -256,19 +258,25 @@ impl Scenario {
     fn check_network(&self) -> Result<(), InvalidValue> {
         let network = &self.network;
         if !(1..=MOST_SENDERS).contains(&network.senders) {
-            return wrong("network.senders", format!("{}; 1 to {MOST_SENDERS} are possible", network.senders));
+            return invalid_value("network.senders", format!("{}; 1 to {MOST_SENDERS} are possible", network.senders));
         }
         if !(1..=MOST_RECEIVERS).contains(&network.receivers) {
-            return wrong("network.receivers", format!("{}; 1 to {MOST_RECEIVERS} are possible", network.receivers));
+            return invalid_value(
+                "network.receivers",
+                format!("{}; 1 to {MOST_RECEIVERS} are possible", network.receivers),
+            );
         }
         if network.delay > Duration::from_secs(1) {
-            return wrong("network.delay", "at most 1s is possible".into());
+            return invalid_value("network.delay", "at most 1s is possible".into());
         }
         if !(0.0..=0.5).contains(&network.loss) {
-            return wrong("network.loss", format!("{}; it is a fraction of all packets, 0 to 0.5", network.loss));
+            return invalid_value(
+                "network.loss",
+                format!("{}; it is a fraction of all packets, 0 to 0.5", network.loss),
+            );
         }
         if !(576..=9216).contains(&network.mtu) {
-            return wrong("network.mtu", format!("{}; 576 to 9216 bytes are possible", network.mtu));
+            return invalid_value("network.mtu", format!("{}; 576 to 9216 bytes are possible", network.mtu));
         }
         self.check_buffer("network.buffer", Some(network.buffer))
     }
@@ -276,31 +284,34 @@ impl Scenario {
     fn check_measure(&self) -> Result<(), InvalidValue> {
         let Self { network, traffic, measure } = self;
         if !(measure.seconds >= 0.001 && measure.seconds <= 3600.0) {
-            return wrong("measure.seconds", format!("{}; 0.001 to 3600 are possible", measure.seconds));
+            return invalid_value("measure.seconds", format!("{}; 0.001 to 3600 are possible", measure.seconds));
         }
         if measure.warm_up.is_some_and(|time| time > Duration::from_secs(3600)) {
-            return wrong("measure.warm_up", "at most 1h is possible".into());
+            return invalid_value("measure.warm_up", "at most 1h is possible".into());
         }
         if measure.sample.is_some_and(|time| time < Duration::from_micros(1)) {
-            return wrong("measure.sample", "at least 1us is possible".into());
+            return invalid_value("measure.sample", "at least 1us is possible".into());
         }
         if measure.calibrate && !(traffic.control.credit && network.receivers == 1 && traffic.interval.is_none()) {
             let problem = "it takes control = \"credit\", one receiver, and sources that always have more".into();
-            return wrong("measure.calibrate", problem);
+            return invalid_value("measure.calibrate", problem);
         }
         let mut receivers = network.unlike_receivers.iter();
         if measure.calibrate && receivers.any(|receiver| receiver.stall.is_some() || receiver.dies.is_some()) {
-            return wrong("measure.calibrate", "nothing is measured then in which a builder could stall or die".into());
+            return invalid_value(
+                "measure.calibrate",
+                "nothing is measured then in which a builder could stall or die".into(),
+            );
         }
         if measure.wall_limit.is_zero() {
-            return wrong("measure.wall_limit", "nothing can be done in no time".into());
+            return invalid_value("measure.wall_limit", "nothing can be done in no time".into());
         }
         Ok(())
     }
 
     /// Returns the payload bytes of the smallest and the largest fragment, for senders that do not
-    /// [differ](Self::sizes_of).
-    pub fn sizes(&self) -> (u64, u64) {
+    /// [differ](Self::payload_range_of).
+    pub fn payload_range(&self) -> (u64, u64) {
         match (self.traffic.size, self.traffic.sizes) {
             (_, Some([from, to])) => (from.0, to.0),
             (Some(ByteSize(size)), None) => (size, size),
@@ -309,59 +320,61 @@ impl Scenario {
     }
 
     /// Returns the number of bytes of a full packet as a queue of Linux counts them.
-    pub fn frame(&self) -> u32 {
+    pub fn frame_bytes(&self) -> u32 {
         self.network.mtu + ETHERNET_HEADER_BYTES
     }
 
-    /// Returns the rate to set for a queue that counts no more than [`frame`](Self::frame) bytes, so that full frames
+    /// Returns the rate to set for a queue that counts no more than [`frame_bytes`](Self::frame_bytes) bytes, so that full frames
     /// leave as they do on a real wire of the rate `link`.
-    pub fn counted(&self, link: BitRate) -> BitRate {
-        let (frame, wire) = (u64::from(self.frame()), u64::from(self.frame() + WIRE_OVERHEAD_BYTES));
+    pub fn queue_rate_for(&self, link: BitRate) -> BitRate {
+        let (frame, wire) = (u64::from(self.frame_bytes()), u64::from(self.frame_bytes() + WIRE_OVERHEAD_BYTES));
         BitRate((u128::from(link.0) * u128::from(frame) / u128::from(wire)) as u64)
     }
 
     /// Returns the time to a receiver and back, without any queue.
-    pub fn round_trip(&self) -> Duration {
+    pub fn round_trip_time(&self) -> Duration {
         2 * self.network.delay
     }
 
     /// Returns the number of bytes on the way in one round trip at the fastest receiver's rate.
-    pub fn bandwidth_delay(&self) -> u64 {
-        (self.fastest_port().bytes_per_second() * self.round_trip().as_secs_f64()) as u64
+    pub fn bandwidth_delay_bytes(&self) -> u64 {
+        (self.fastest_port().bytes_per_second() * self.round_trip_time().as_secs_f64()) as u64
     }
 
     /// Returns the time that a full packet takes through the fastest receiver's link.
     pub fn packet_time(&self) -> Duration {
-        Duration::from_secs_f64(f64::from(self.frame() + WIRE_OVERHEAD_BYTES) / self.fastest_port().bytes_per_second())
+        Duration::from_secs_f64(
+            f64::from(self.frame_bytes() + WIRE_OVERHEAD_BYTES) / self.fastest_port().bytes_per_second(),
+        )
     }
 
     /// Returns the time between bursts of events: `interval` times `burst`; `None` if sources always have more.
-    pub fn period(&self) -> Option<Duration> {
+    pub fn burst_period(&self) -> Option<Duration> {
         self.traffic.interval.map(|interval| interval * self.traffic.burst.unwrap_or(1))
     }
 
     /// Returns the time before the measurement: by default 20 round trips and at least 50 ms, so that slow start and
     /// its effects are over.
-    pub fn warm_up(&self) -> Duration {
-        self.measure.warm_up.unwrap_or_else(|| (20 * self.round_trip()).max(Duration::from_millis(50)))
+    pub fn warm_up_time(&self) -> Duration {
+        self.measure.warm_up.unwrap_or_else(|| (20 * self.round_trip_time()).max(Duration::from_millis(50)))
     }
 
     /// Returns the duration of the measurement.
-    pub fn measured(&self) -> Duration {
+    pub fn measured_time(&self) -> Duration {
         Duration::from_secs_f64(self.measure.seconds)
     }
 
     /// Returns the time between two samples of a queue: by default a little more than the time of four packets (so that
     /// the two do not beat), and no more than 25 000 samples in all.
-    pub fn sample(&self) -> Duration {
-        let all = self.warm_up() + self.measured();
+    pub fn sample_interval(&self) -> Duration {
+        let all = self.warm_up_time() + self.measured_time();
         self.measure
             .sample
             .unwrap_or_else(|| self.packet_time().mul_f64(4.3).max(all / 25_000).max(Duration::from_micros(1)))
     }
 
     /// Returns the payload bits that can reach all receivers in a second: the events per second that every
-    /// [link](Self::links) can carry, with the part of their bytes that passes it, times an event's payload.
+    /// [link](Self::all_links) can carry, with the part of their bytes that passes it, times an event's payload.
     ///
     /// ```text
     /// events = min over all links (rate / bytes of an event on the wire that pass the link)
@@ -372,15 +385,15 @@ impl Scenario {
     /// An event needs a fragment of every sender, so no sender gets further than the slowest; builders take events in
     /// turn, so each gets an equal part of them. With an `interval`, there is no more than one event in each. Other
     /// flows on the port are not subtracted, nor is what is lost because a builder stalls or dies.
-    pub fn ceiling(&self) -> f64 {
-        let carried = self.links().into_iter().filter(|link| link.event_bytes > 0.0);
+    pub fn ceiling_bits_per_second(&self) -> f64 {
+        let carried = self.all_links().into_iter().filter(|link| link.event_bytes > 0.0);
         let events = carried.map(|link| link.rate.bytes_per_second() / link.event_bytes).fold(f64::INFINITY, f64::min);
         let offered = self.traffic.interval.map_or(f64::INFINITY, |interval| 1.0 / interval.as_secs_f64());
-        events.min(offered) * self.event_payload() * 8.0
+        events.min(offered) * self.event_payload_bytes() * 8.0
     }
 }
 
-/// Largest number of senders of any laboratory; some [take fewer](crate::Laboratory::most_senders).
+/// Largest number of senders of any laboratory; some [take fewer](crate::Laboratory::max_senders).
 pub(crate) const MOST_SENDERS: u32 = 1000;
 /// Largest number of receivers of any laboratory; some take fewer.
 pub(crate) const MOST_RECEIVERS: u32 = 1000;
@@ -444,7 +457,7 @@ fn quoted(text: &str) -> String {
 }
 
 impl InvalidLine {
-    fn at(text: &str, byte: usize, problem: String) -> Self {
+    fn at_byte(text: &str, byte: usize, problem: String) -> Self {
         let before = text.as_bytes().get(..byte).unwrap_or(text.as_bytes());
         let line = before.iter().filter(|byte| **byte == b'\n').count();
         let text = text.lines().nth(line).unwrap_or_default().trim().to_owned();
@@ -453,33 +466,33 @@ impl InvalidLine {
 }
 
 /// Returns the error for a key's value.
-pub(crate) fn wrong(key: &str, problem: String) -> Result<(), InvalidValue> {
+pub(crate) fn invalid_value(key: &str, problem: String) -> Result<(), InvalidValue> {
     Err(InvalidValue { key: key.to_owned(), problem })
 }
 
 fn check_traffic(traffic: &Traffic) -> Result<(), InvalidValue> {
     check_sizes("traffic", traffic.size, traffic.sizes)?;
     if traffic.interval.is_some_and(|interval| interval < Duration::from_micros(1)) {
-        return wrong(
+        return invalid_value(
             "traffic.interval",
             "at least 1us is possible; without an interval sources always have more".into(),
         );
     }
     match (traffic.burst, traffic.interval) {
         (Some(_), None) => {
-            return wrong("traffic.burst", "it takes an `interval`, whose events then come together".into());
+            return invalid_value("traffic.burst", "it takes an `interval`, whose events then come together".into());
         }
         (Some(burst), _) if !(1..=MOST_BURST).contains(&burst) => {
-            return wrong("traffic.burst", format!("{burst}; 1 to {MOST_BURST} are possible"));
+            return invalid_value("traffic.burst", format!("{burst}; 1 to {MOST_BURST} are possible"));
         }
         _ => {}
     }
     if traffic.link == Carrier::Udp && traffic.control != Control::default() {
         let problem = "UDP has no congestion control: it goes with control = \"credit\" only";
-        return wrong("traffic.link", problem.into());
+        return invalid_value("traffic.link", problem.into());
     }
     if traffic.cross > 64 {
-        return wrong("traffic.cross", format!("{}; at most 64 are possible", traffic.cross));
+        return invalid_value("traffic.cross", format!("{}; at most 64 are possible", traffic.cross));
     }
     Ok(())
 }
@@ -487,20 +500,22 @@ fn check_traffic(traffic: &Traffic) -> Result<(), InvalidValue> {
 /// Checks the payload sizes in a table.
 fn check_sizes(table: &str, size: Option<ByteSize>, sizes: Option<[ByteSize; 2]>) -> Result<(), InvalidValue> {
     match (size, sizes) {
-        (Some(_), Some(_)) => wrong(&format!("{table}.sizes"), "there is a `size` too: write one of them".into()),
+        (Some(_), Some(_)) => {
+            invalid_value(&format!("{table}.sizes"), "there is a `size` too: write one of them".into())
+        }
         (Some(ByteSize(size)), None) if !(1..=MAX_PAYLOAD_BYTES).contains(&size) => {
-            wrong(&format!("{table}.size"), format!("{size} bytes; 1 byte to 256 MiB are possible"))
+            invalid_value(&format!("{table}.size"), format!("{size} bytes; 1 byte to 256 MiB are possible"))
         }
         (None, Some([from, to])) if from.0 == 0 || from > to || to.0 > MAX_PAYLOAD_BYTES => {
             let problem = format!("{from} to {to}; the smallest, at least 1 byte, then the largest, at most 256 MiB");
-            wrong(&format!("{table}.sizes"), problem)
+            invalid_value(&format!("{table}.sizes"), problem)
         }
         _ => Ok(()),
     }
 }
 
 /// Returns the byte at which a key begins in the text, or else the innermost of the tables around it.
-fn place(text: &str, key: &str) -> usize {
+fn byte_of_key(text: &str, key: &str) -> usize {
     let Ok(table) = DeTable::parse(text) else { return 0 };
     let mut found = 0;
     let mut value: Option<&DeValue<'_>> = None;

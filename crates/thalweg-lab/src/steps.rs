@@ -44,17 +44,17 @@ pub enum StepError {
 
 impl StepError {
     /// Returns the error of a step, with the line of the log that reports it.
-    pub(crate) fn failed(step: &'static str, status: ExitStatus, log: &Path) -> Self {
-        Self::Failed { step, status, last: last_words(log), log: log.to_owned() }
+    pub(crate) fn failed_step(step: &'static str, status: ExitStatus, log: &Path) -> Self {
+        Self::Failed { step, status, last: last_log_lines(log), log: log.to_owned() }
     }
 
     /// Returns a conversion for `map_err` that adds the program.
-    pub(crate) fn start(program: &'static str) -> impl FnOnce(io::Error) -> Self {
+    pub(crate) fn start_error(program: &'static str) -> impl FnOnce(io::Error) -> Self {
         move |error| Self::Start { program, error }
     }
 
     /// Returns a conversion for `map_err` that adds the file.
-    pub(crate) fn file(path: &Path) -> impl FnOnce(io::Error) -> Self {
+    pub(crate) fn file_error(path: &Path) -> impl FnOnce(io::Error) -> Self {
         let path = path.to_owned();
         |error| Self::File { path, error }
     }
@@ -62,28 +62,29 @@ impl StepError {
 
 /// Creates a directory of the cache if it is missing, and locks it until the file is closed. `wait` is called if
 /// another process has the lock.
-pub(crate) fn lock(directory: &Path, wait: impl FnOnce()) -> Result<File, StepError> {
-    fs::create_dir_all(directory).map_err(StepError::file(directory))?;
+pub(crate) fn lock_directory(directory: &Path, wait: impl FnOnce()) -> Result<File, StepError> {
+    fs::create_dir_all(directory).map_err(StepError::file_error(directory))?;
     let path = directory.join("lock");
-    let lock = File::options().read(true).append(true).create(true).open(&path).map_err(StepError::file(&path))?;
+    let lock =
+        File::options().read(true).append(true).create(true).open(&path).map_err(StepError::file_error(&path))?;
     if let Err(TryLockError::WouldBlock) = lock.try_lock() {
         wait();
     }
-    lock.lock().map_err(StepError::file(&path))?;
+    lock.lock().map_err(StepError::file_error(&path))?;
     Ok(lock)
 }
 
 /// Removes a directory with all that is in it, if it exists.
-pub(crate) fn remove(directory: &Path) -> Result<(), StepError> {
+pub(crate) fn remove_directory(directory: &Path) -> Result<(), StepError> {
     match fs::remove_dir_all(directory) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(StepError::file(directory)(error)),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(StepError::file_error(directory)(error)),
         _ => Ok(()),
     }
 }
 
 /// Returns the free space of a directory's file system, in bytes.
 pub(crate) fn free_bytes(directory: &Path) -> Result<u64, StepError> {
-    let found = rustix::fs::statvfs(directory).map_err(|error| StepError::file(directory)(error.into()))?;
+    let found = rustix::fs::statvfs(directory).map_err(|error| StepError::file_error(directory)(error.into()))?;
     Ok(found.f_bavail * found.f_frsize)
 }
 
@@ -94,7 +95,7 @@ pub(crate) fn clear_environment(command: &mut Command) -> &mut Command {
 }
 
 /// Returns the first line of a log with a compiler's error, or else the last line that reports an error, or the last.
-fn last_words(log: &Path) -> String {
+fn last_log_lines(log: &Path) -> String {
     let text = String::from_utf8_lossy(&fs::read(log).unwrap_or_default()).into_owned();
     // `make` repeats an error on each of its levels: the compiler's own message is more useful.
     let first = text.lines().find(|line| line.contains("error:"));
@@ -107,7 +108,7 @@ fn last_words(log: &Path) -> String {
 }
 
 /// FNV-1a of 64 bits, over the texts and the byte `end` after each (<https://www.rfc-editor.org/rfc/rfc9923>).
-pub(crate) fn fnv1a<'a>(texts: impl Iterator<Item = &'a str>, end: u8) -> u64 {
+pub(crate) fn fnv1a_hash<'a>(texts: impl Iterator<Item = &'a str>, end: u8) -> u64 {
     let bytes = texts.flat_map(|text| text.bytes().chain([end]));
     bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }

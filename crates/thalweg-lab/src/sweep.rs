@@ -20,7 +20,7 @@ pub(crate) mod summary;
 pub(crate) mod tests;
 pub(crate) mod text;
 
-pub use run::{Outcome, Progress, Results, estimate, run};
+pub use run::{Outcome, Progress, Results, estimate_sweep_time, run_sweep};
 pub use summary::{Contest, Loss};
 
 use crate::scenario::{InvalidLine, Scenario, ScenarioError};
@@ -86,7 +86,7 @@ const EMBEDDED: [(&str, &str); 19] = [
 ];
 
 /// Returns the names of the sweeps that come with Thalweg.
-pub fn names() -> impl Iterator<Item = &'static str> {
+pub fn embedded_names() -> impl Iterator<Item = &'static str> {
     EMBEDDED.iter().map(|(name, _)| *name)
 }
 
@@ -121,26 +121,26 @@ impl Sweep {
     ///
     /// # Errors
     /// Fails if there is neither such a sweep nor such a file, or it has a value that is not possible.
-    pub fn load(name: &str, quick: bool) -> Result<Self, SweepError> {
+    pub fn load_by_name(name: &str, quick: bool) -> Result<Self, SweepError> {
         if let Some((_, text)) = EMBEDDED.iter().find(|(own, _)| *own == name) {
-            return Self::parse(name, text, quick);
+            return Self::parse_text(name, text, quick);
         }
         let path = Path::new(name);
         let text = std::fs::read_to_string(path).map_err(|error| match path.components().count() {
             1 if path.extension().is_none() => {
-                let names = names().collect::<Vec<_>>().join(", ");
+                let names = embedded_names().collect::<Vec<_>>().join(", ");
                 let error = std::io::Error::new(error.kind(), format!("{error}; nor is it one of {names}"));
                 ScenarioError::Read { path: path.to_owned(), error }
             }
             _ => ScenarioError::Read { path: path.to_owned(), error },
         })?;
         let name = path.file_stem().map_or_else(|| name.to_owned(), |stem| stem.to_string_lossy().into_owned());
-        Self::parse(&name, &text, quick)
+        Self::parse_text(&name, &text, quick)
     }
 
     /// Parses and checks the text of a file, and every cell of it.
-    pub(crate) fn parse(name: &str, text: &str, quick: bool) -> Result<Self, SweepError> {
-        file::parse(name, text, quick).map_err(|wrong| SweepError::Invalid { name: name.to_owned(), wrong })
+    pub(crate) fn parse_text(name: &str, text: &str, quick: bool) -> Result<Self, SweepError> {
+        file::parse_sweep(name, text, quick).map_err(|wrong| SweepError::Invalid { name: name.to_owned(), wrong })
     }
 
     /// Keeps only cells whose key has one of the values: `delay=1ms` or `network.senders=1,2`. Axes are reduced as
@@ -148,15 +148,15 @@ impl Sweep {
     ///
     /// # Errors
     /// Fails if the sweep has no such key, or lacks one of the values; the sweep is unchanged in this case.
-    pub fn only(&mut self, selection: &str) -> Result<(), SweepError> {
+    pub fn select_cells(&mut self, selection: &str) -> Result<(), SweepError> {
         let (key, values) = selection.split_once('=').ok_or_else(|| self.selection_error(selection))?;
         let mut axes = self.axes.iter();
-        let number = axes.position(|axis| axis.key == key.trim() || axis.name() == key.trim());
+        let number = axes.position(|axis| axis.key == key.trim() || axis.short_name() == key.trim());
         let number = number.ok_or_else(|| self.selection_error(selection))?;
         let axis = &self.axes[number];
         let mut kept = Vec::new();
         for value in values.split(',') {
-            let at = axis.values.iter().position(|own| same(own, value));
+            let at = axis.values.iter().position(|own| is_same_value(own, value));
             kept.push(at.ok_or_else(|| self.selection_error(selection))?);
         }
         kept.sort_unstable();
@@ -179,32 +179,33 @@ impl Sweep {
     }
 
     /// Returns the index of the axis with this key.
-    pub fn axis(&self, key: &str) -> Option<usize> {
+    pub fn axis_index(&self, key: &str) -> Option<usize> {
         self.axes.iter().position(|axis| axis.key == key)
     }
 
     /// Returns a description of a cell: `senders 3, delay 1ms`.
-    pub fn describe(&self, cell: &Cell) -> String {
-        self.words(cell, |_| true)
+    pub fn describe_cell(&self, cell: &Cell) -> String {
+        self.describe_cell_axes(cell, |_| true)
     }
 
     /// Returns the description of a cell with some of its axes.
-    pub(crate) fn words(&self, cell: &Cell, of: impl Fn(usize) -> bool) -> String {
+    pub(crate) fn describe_cell_axes(&self, cell: &Cell, of: impl Fn(usize) -> bool) -> String {
         let axes = self.axes.iter().zip(&cell.at).enumerate().filter(|(number, _)| of(*number));
-        let words: Vec<String> = axes.map(|(_, (axis, at))| format!("{} {}", axis.name(), axis.values[*at])).collect();
+        let words: Vec<String> =
+            axes.map(|(_, (axis, at))| format!("{} {}", axis.short_name(), axis.values[*at])).collect();
         words.join(", ")
     }
 }
 
 impl Axis {
     /// Returns the last part of the key.
-    pub fn name(&self) -> &str {
+    pub fn short_name(&self) -> &str {
         self.key.rsplit('.').next().unwrap_or(&self.key)
     }
 }
 
 /// True if two texts mean one value, apart from spaces and capitals.
-fn same(one: &str, other: &str) -> bool {
+fn is_same_value(one: &str, other: &str) -> bool {
     let [one, other] = [one, other].map(|text| text.split_whitespace().collect::<String>().to_ascii_lowercase());
     one == other
 }

@@ -14,24 +14,29 @@ const MIN_BLOCK_BYTES: u64 = 1 << 20;
 const BLOCK_OVERHEAD_BYTES: u64 = 256 << 10;
 
 /// Returns the text of a topology file.
-pub(crate) fn topology(scenario: &Scenario, senders: &[Host], receivers: &[Host]) -> Result<String, toml::ser::Error> {
-    let memory = Memory::of(scenario);
+pub(crate) fn topology_text(
+    scenario: &Scenario,
+    senders: &[Host],
+    receivers: &[Host],
+) -> Result<String, toml::ser::Error> {
+    let memory = Memory::for_scenario(scenario);
     let calibrate = scenario.measure.calibrate;
     toml::to_string(&Topology {
         run: Run {
             record: false,
             assignment: scenario.traffic.assignment,
-            warm_up: time_text(scenario.warm_up()),
+            warm_up: time_text(scenario.warm_up_time()),
             // A calibration ends by itself.
-            steady: (!calibrate).then(|| time_text(scenario.measured())),
+            steady: (!calibrate).then(|| time_text(scenario.measured_time())),
             // Builders begin one after the other, as the start is announced to them, and each measures for the full
             // time.
-            duration: (!calibrate).then(|| time_text(scenario.warm_up() + scenario.measured() + skew(scenario))),
+            duration: (!calibrate)
+                .then(|| time_text(scenario.warm_up_time() + scenario.measured_time() + max_start_skew(scenario))),
             calibrate,
             timeout: "5m".into(),
         },
-        builder: (0..).zip(receivers).map(|(number, host)| builder(scenario, memory, number, host)).collect(),
-        source: (0..).zip(senders).map(|(number, host)| source(scenario, memory, number, host)).collect(),
+        builder: (0..).zip(receivers).map(|(number, host)| builder_section(scenario, memory, number, host)).collect(),
+        source: (0..).zip(senders).map(|(number, host)| source_section(scenario, memory, number, host)).collect(),
     })
 }
 
@@ -39,7 +44,7 @@ fn time_text(time: Duration) -> String {
     humantime::format_duration(time).to_string()
 }
 
-fn builder(scenario: &Scenario, memory: Memory, number: u32, host: &Host) -> Builder {
+fn builder_section(scenario: &Scenario, memory: Memory, number: u32, host: &Host) -> Builder {
     let Scenario { traffic, measure, .. } = scenario;
     let credit = traffic.control.credit && !measure.calibrate;
     Builder {
@@ -49,7 +54,7 @@ fn builder(scenario: &Scenario, memory: Memory, number: u32, host: &Host) -> Bui
         blocks: memory.blocks,
         // Without credits everything is fetched as soon as it is offered: the window is disabled by its size.
         window: (!credit && !measure.calibrate).then_some(64 << 30),
-        link: credit.then(|| link(scenario, number)),
+        link: credit.then(|| link_settings(scenario, number)),
         open_events: memory.open,
         // Longer than TCP takes to detect lost packets many times over: no event is given up.
         deadline: "1h".into(),
@@ -57,17 +62,17 @@ fn builder(scenario: &Scenario, memory: Memory, number: u32, host: &Host) -> Bui
     }
 }
 
-fn link(scenario: &Scenario, builder: u32) -> Link {
+fn link_settings(scenario: &Scenario, builder: u32) -> Link {
     let (rate, buffer) = scenario.port_for_credit(builder);
     // Hosts take time even if the network has no delay.
-    let round_trip = time_text(scenario.round_trip().max(Duration::from_micros(50)));
+    let round_trip = time_text(scenario.round_trip_time().max(Duration::from_micros(50)));
     Link { rate: rate.to_string(), round_trip, buffer, mtu: scenario.network.mtu }
 }
 
-fn source(scenario: &Scenario, memory: Memory, number: u32, host: &Host) -> Source {
+fn source_section(scenario: &Scenario, memory: Memory, number: u32, host: &Host) -> Source {
     let traffic = &scenario.traffic;
-    let (from, to) = scenario.sizes_of(number);
-    let own = Slots::of(scenario, number, memory.open);
+    let (from, to) = scenario.payload_range_of(number);
+    let own = Slots::for_sender(scenario, number, memory.open);
     Source {
         name: host.name.clone(),
         id: format!("1.{number}"),
@@ -89,10 +94,10 @@ fn source(scenario: &Scenario, memory: Memory, number: u32, host: &Host) -> Sour
 
 /// Returns the longest time from the start of the first builder to that of the last: it is announced to them by way of
 /// sources that send as much as they can.
-fn skew(scenario: &Scenario) -> Duration {
+fn max_start_skew(scenario: &Scenario) -> Duration {
     match scenario.network.receivers {
         1 => Duration::ZERO,
-        _ => 10 * scenario.round_trip() + Duration::from_millis(10),
+        _ => 10 * scenario.round_trip_time() + Duration::from_millis(10),
     }
 }
 
@@ -107,17 +112,17 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    pub(crate) fn of(scenario: &Scenario) -> Self {
-        let way = scenario.bandwidth_delay() + scenario.buffers();
-        let together = together(scenario);
+    pub(crate) fn for_scenario(scenario: &Scenario) -> Self {
+        let way = scenario.bandwidth_delay_bytes() + scenario.buffer_bytes_on_path();
+        let together = events_per_slot(scenario);
         let open = match scenario.traffic.barrier {
             true => 1,
             // A fragment is under way for two round trips (offer, fetch, data, release) and the wait in the switches.
             // A few more, since neither fragments nor sources are all alike.
-            false => ((4 * way).div_ceil((scenario.event_payload() as u64).max(1)) + 4 * together).min(1 << 24),
+            false => ((4 * way).div_ceil((scenario.event_payload_bytes() as u64).max(1)) + 4 * together).min(1 << 24),
         };
         let senders = 0..scenario.network.senders;
-        let slots: Vec<u64> = senders.map(|sender| Slots::of(scenario, sender, open).bytes).collect();
+        let slots: Vec<u64> = senders.map(|sender| Slots::for_sender(scenario, sender, open).bytes).collect();
         let block =
             (slots.iter().max().unwrap_or(&0) + BLOCK_OVERHEAD_BYTES).max(MIN_BLOCK_BYTES).next_multiple_of(4096);
         // Fragments longer than half a block have a block each; of others, as many as fit share one.
@@ -133,16 +138,16 @@ impl Memory {
     /// working on at a time, for senders that are alike.
     pub(crate) fn open_slots(self, scenario: &Scenario) -> (u64, u64) {
         // Without bursts of events, a slot is offered as soon as no other is under way.
-        let full = together(scenario);
+        let full = events_per_slot(scenario);
         let together = if scenario.traffic.interval.is_some() { 1 } else { full };
-        let own = Slots::of(scenario, 0, self.open).count / u64::from(scenario.network.receivers);
+        let own = Slots::for_sender(scenario, 0, self.open).count / u64::from(scenario.network.receivers);
         (together, self.open.div_ceil(full).min(own))
     }
 
     /// Returns the number of bytes of all nodes together.
-    pub(crate) fn total(self, scenario: &Scenario) -> u64 {
+    pub(crate) fn total_bytes(self, scenario: &Scenario) -> u64 {
         let network = &scenario.network;
-        let slots = (0..network.senders).map(|sender| Slots::of(scenario, sender, self.open));
+        let slots = (0..network.senders).map(|sender| Slots::for_sender(scenario, sender, self.open));
         let sources: u64 = slots.map(|slots| slots.bytes * slots.count).sum();
         sources + self.block * self.blocks * u64::from(network.receivers)
     }
@@ -156,24 +161,24 @@ pub(crate) struct Slots {
 }
 
 impl Slots {
-    pub(crate) fn of(scenario: &Scenario, sender: u32, open: u64) -> Self {
-        let together = together(scenario);
+    pub(crate) fn for_sender(scenario: &Scenario, sender: u32, open: u64) -> Self {
+        let together = events_per_slot(scenario);
         let count = (open.div_ceil(together) + 2) * u64::from(scenario.network.receivers);
-        Self { bytes: record(scenario, sender) * together, count: count.min(65_536) }
+        Self { bytes: max_record_bytes(scenario, sender) * together, count: count.min(65_536) }
     }
 }
 
 /// Returns the number of events whose fragments share a full slot. It is the same at all senders, from the mean length
 /// of their records: if one with short records had many in a slot, all others would have to hold as many events.
-fn together(scenario: &Scenario) -> u64 {
+fn events_per_slot(scenario: &Scenario) -> u64 {
     let senders = scenario.network.senders;
-    let records: u64 = (0..senders).map(|sender| record(scenario, sender)).sum();
+    let records: u64 = (0..senders).map(|sender| max_record_bytes(scenario, sender)).sum();
     if scenario.traffic.barrier { 1 } else { (MAX_SHARED_SLOT_BYTES * u64::from(senders) / records).max(1) }
 }
 
 /// Returns the length of this sender's longest record, in bytes.
-fn record(scenario: &Scenario, sender: u32) -> u64 {
-    64 + scenario.sizes_of(sender).1.div_ceil(64) * 64
+fn max_record_bytes(scenario: &Scenario, sender: u32) -> u64 {
+    64 + scenario.payload_range_of(sender).1.div_ceil(64) * 64
 }
 
 /// Number of slots that a builder fetches in turns.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use thalweg_arena::{Arena, KeptPiece, Piece};
 use thalweg_frames::{Arrival, Counters, FrameIo, FramesError};
-use thalweg_wire::{GOLDEN_GAMMA, mix};
+use thalweg_wire::{GOLDEN_GAMMA, mix_bits};
 
 /// A port that drops, duplicates or delays a tenth of its datagrams each, drawn from a seed.
 #[derive(Debug)]
@@ -24,86 +24,86 @@ impl<I: FrameIo> Foul<I> {
     }
 
     /// Draws a number below ten.
-    fn draw(&mut self) -> u64 {
+    fn draw_below_ten(&mut self) -> u64 {
         self.drawn = self.drawn.wrapping_add(GOLDEN_GAMMA);
-        mix(self.drawn) % 10
+        mix_bits(self.drawn) % 10
     }
 
-    fn catch_up(&mut self) {
+    fn send_delayed(&mut self) {
         if let Some((to, head, piece)) = self.late.take() {
-            self.io.send(to, &head, piece.as_ref().map(KeptPiece::piece));
+            self.io.queue_datagram(to, &head, piece.as_ref().map(KeptPiece::borrowed_piece));
         }
     }
 }
 
 impl<I: FrameIo> FrameIo for Foul<I> {
-    fn register(&mut self, memory: &Arc<Arena>) -> Result<(), FramesError> {
-        self.io.register(memory)
+    fn register_memory(&mut self, memory: &Arc<Arena>) -> Result<(), FramesError> {
+        self.io.register_memory(memory)
     }
 
-    fn local(&self) -> SocketAddr {
-        self.io.local()
+    fn local_address(&self) -> SocketAddr {
+        self.io.local_address()
     }
 
-    fn longest(&mut self, to: SocketAddr) -> Result<usize, FramesError> {
-        self.io.longest(to)
+    fn max_datagram_bytes(&mut self, to: SocketAddr) -> Result<usize, FramesError> {
+        self.io.max_datagram_bytes(to)
     }
 
-    fn hold(&mut self, bytes: u64) -> u64 {
-        self.io.hold(bytes)
+    fn reserve_receive_bytes(&mut self, bytes: u64) -> u64 {
+        self.io.reserve_receive_bytes(bytes)
     }
 
-    fn has_room(&mut self) -> bool {
-        self.io.has_room()
+    fn has_send_room(&mut self) -> bool {
+        self.io.has_send_room()
     }
 
-    fn send(&mut self, to: SocketAddr, head: &[u8], piece: Option<Piece<'_>>) {
-        match self.draw() {
+    fn queue_datagram(&mut self, to: SocketAddr, head: &[u8], piece: Option<Piece<'_>>) {
+        match self.draw_below_ten() {
             0 => {}
             1 => {
-                self.io.send(to, head, piece);
-                self.io.send(to, head, piece);
+                self.io.queue_datagram(to, head, piece);
+                self.io.queue_datagram(to, head, piece);
             }
-            2 if self.late.is_none() => self.late = Some((to, head.to_vec(), piece.map(Piece::keep))),
+            2 if self.late.is_none() => self.late = Some((to, head.to_vec(), piece.map(Piece::keep_arena))),
             _ => {
-                self.io.send(to, head, piece);
-                self.catch_up();
+                self.io.queue_datagram(to, head, piece);
+                self.send_delayed();
             }
         }
     }
 
-    fn copies(&self) -> (u64, u64) {
-        self.io.copies()
+    fn copies_per_byte(&self) -> (u64, u64) {
+        self.io.copies_per_byte()
     }
 
-    fn flush(&mut self) -> Result<bool, FramesError> {
-        let all = self.io.flush();
-        self.catch_up();
+    fn flush_burst(&mut self) -> Result<bool, FramesError> {
+        let all = self.io.flush_burst();
+        self.send_delayed();
         all
     }
 
-    fn receive(&mut self, each: &mut dyn FnMut(SocketAddr, Arrival<'_>)) -> Result<bool, FramesError> {
-        self.io.receive(each)
+    fn receive_datagrams(&mut self, each: &mut dyn FnMut(SocketAddr, Arrival<'_>)) -> Result<bool, FramesError> {
+        self.io.receive_datagrams(each)
     }
 
-    fn fd(&self) -> Option<BorrowedFd<'_>> {
-        self.io.fd()
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.io.descriptor()
     }
 
     fn prepare_wait(&mut self) -> bool {
         self.io.prepare_wait()
     }
 
-    fn sees(&self) -> bool {
-        self.io.sees()
+    fn is_cheap_to_poll(&self) -> bool {
+        self.io.is_cheap_to_poll()
     }
 
-    fn counters(&self) -> Counters {
-        self.io.counters()
+    fn port_counters(&self) -> Counters {
+        self.io.port_counters()
     }
 
-    fn time(&self, now: Duration) -> Duration {
-        self.io.time(now)
+    fn current_time(&self, now: Duration) -> Duration {
+        self.io.current_time(now)
     }
 
     fn next_arrival(&self) -> Option<Duration> {

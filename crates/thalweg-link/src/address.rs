@@ -32,14 +32,14 @@ impl Address {
         }
         match kind.locator {
             Locator::HostPort => {
-                let (host, port) = place.rsplit_once(':').ok_or_else(|| no_address(&address.to_string()))?;
+                let (host, port) = place.rsplit_once(':').ok_or_else(|| not_an_address(&address.to_string()))?;
                 port.parse::<u16>().map_err(|_| format!("'{address}': '{port}' is not a port, 0 to 65535"))?;
                 // A URL's two slashes are refused as well.
                 if host.is_empty() || host.contains('/') {
-                    return Err(no_address(&address.to_string()));
+                    return Err(not_an_address(&address.to_string()));
                 }
             }
-            Locator::Path if place.is_empty() => return Err(no_address(&address.to_string())),
+            Locator::Path if place.is_empty() => return Err(not_an_address(&address.to_string())),
             Locator::Path if place.len() > Self::LONGEST_PATH => {
                 return Err(format!("'{address}': a socket path has at most {} bytes", Self::LONGEST_PATH));
             }
@@ -53,7 +53,7 @@ impl Address {
     ///
     /// # Errors
     /// The directory's path is too long for a socket in it.
-    pub fn here(kind: LinkKind, directory: &Path, name: &str) -> Result<Self, String> {
+    pub fn on_this_host(kind: LinkKind, directory: &Path, name: &str) -> Result<Self, String> {
         match kind.locator {
             Locator::HostPort => Self::new(kind, "127.0.0.1:0"),
             Locator::Path => Self::new(kind, &directory.join(name).display().to_string()),
@@ -61,7 +61,7 @@ impl Address {
     }
 
     /// Returns the kind of link.
-    pub fn kind(&self) -> LinkKind {
+    pub fn link_kind(&self) -> LinkKind {
         self.kind
     }
 
@@ -80,7 +80,7 @@ impl Address {
     ///
     /// # Errors
     /// The name has no such address.
-    pub fn resolve(&self) -> io::Result<Vec<SocketAddr>> {
+    pub fn resolve_addresses(&self) -> io::Result<Vec<SocketAddr>> {
         let mut found: Vec<SocketAddr> = self.place.to_socket_addrs()?.collect();
         if self.kind.interface {
             found.retain(SocketAddr::is_ipv4);
@@ -93,7 +93,7 @@ impl Address {
     }
 
     /// Returns the path of a socket, or `None` if the address is on an IP network.
-    pub fn path(&self) -> Option<&Path> {
+    pub fn socket_path(&self) -> Option<&Path> {
         (self.kind.locator == Locator::Path).then_some(Path::new(&self.place))
     }
 }
@@ -102,13 +102,13 @@ impl FromStr for Address {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let (name, place) = text.split_once(':').ok_or_else(|| no_address(text))?;
-        Self::new(name.parse().map_err(|_| no_address(text))?, place)
+        let (name, place) = text.split_once(':').ok_or_else(|| not_an_address(text))?;
+        Self::new(name.parse().map_err(|_| not_an_address(text))?, place)
     }
 }
 
-fn no_address(text: &str) -> String {
-    let forms: Vec<&str> = LinkKind::all().iter().map(|kind| kind.transport().abilities().form).collect();
+fn not_an_address(text: &str) -> String {
+    let forms: Vec<&str> = LinkKind::all_kinds().iter().map(|kind| kind.transport().abilities().form).collect();
     format!("'{}' is not an address: write {}", text.replace('\0', "\\0"), forms.join(" or "))
 }
 

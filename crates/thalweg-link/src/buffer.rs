@@ -20,7 +20,7 @@ impl Buffer {
     /// Makes the buffer large enough for `bytes` (the kernel doubles that, for its own bookkeeping) and returns true if
     /// that is permitted: with CAP_NET_ADMIN, or within `net.core.rmem_max` and `net.core.wmem_max`. Otherwise the
     /// buffer is left to grow automatically, since a buffer whose size was once set does not grow.
-    pub(crate) fn hold(self, socket: &Socket, bytes: u64) -> bool {
+    pub(crate) fn reserve_bytes(self, socket: &Socket, bytes: u64) -> bool {
         use rustix::net::sockopt::{set_socket_recv_buffer_size_force, set_socket_send_buffer_size_force};
         let bytes = usize::try_from(bytes).unwrap_or(usize::MAX).min(MAX_BUFFER_BYTES);
         let forced = match self {
@@ -30,7 +30,7 @@ impl Buffer {
         if forced.is_ok() {
             return true;
         }
-        if self.most().is_none_or(|most| bytes > most) {
+        if self.max_unprivileged_bytes().is_none_or(|most| bytes > most) {
             return false;
         }
         match self {
@@ -40,7 +40,7 @@ impl Buffer {
     }
 
     /// Returns the size that every process may set, in bytes.
-    fn most(self) -> Option<usize> {
+    fn max_unprivileged_bytes(self) -> Option<usize> {
         let path = match self {
             Self::Receive => "/proc/sys/net/core/rmem_max",
             Self::Send => "/proc/sys/net/core/wmem_max",

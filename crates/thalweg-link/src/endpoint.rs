@@ -14,8 +14,8 @@ use thalweg_wire::Message;
 /// One port of one host: its sockets, rings or queues, its timers, and the links to all peers that are reached through
 /// it. Non-blocking.
 ///
-/// Each turn of a node is [`poll`](Self::poll), then [`receive`](Self::receive) from each peer that is ready, then
-/// verbs on links, then [`flush`](Self::flush). Between two turns the node waits on its [`Poller`], after
+/// Each turn of a node is [`poll_peers`](Self::poll_peers), then [`receive_messages`](Self::receive_messages) from each peer that is ready, then
+/// verbs on links, then [`flush_messages`](Self::flush_messages). Between two turns the node waits on its [`Poller`], after
 /// [`prepare_wait`](Self::prepare_wait) and for at most [`next_timeout`](Self::next_timeout), or it does not wait at
 /// all.
 ///
@@ -25,37 +25,37 @@ pub trait Endpoint: Debug + Send {
     /// A message or answer received from a peer.
     type Received;
 
-    /// Registers memory with the medium, where the medium needs it: [`Arena::registered`] records this. To be called
+    /// Registers memory with the medium, where the medium needs it: [`Arena::record_registration`] records this. To be called
     /// before anything in the memory is offered, or fetched into it.
     ///
     /// # Errors
     /// The medium does not accept the memory.
-    fn register(&mut self, memory: &Arc<Arena>) -> Result<(), LinkError> {
+    fn register_memory(&mut self, memory: &Arc<Arena>) -> Result<(), LinkError> {
         let _ = memory;
         Ok(())
     }
 
     /// Drives I/O for all peers, and appends every peer with data to receive to `ready`, including those with partial
     /// slots. `woken` are the numbers under its [`Watch`] that the poller reported.
-    fn poll(&mut self, now: Duration, woken: &[u32], ready: &mut Vec<usize>);
+    fn poll_peers(&mut self, now: Duration, woken: &[u32], ready: &mut Vec<usize>);
 
     /// Receives what has arrived from a peer, up to a fair share. Returns true if more is waiting: the next
-    /// [`poll`](Self::poll) reports it again. Whatever arrived before an error is received as well.
+    /// [`poll_peers`](Self::poll_peers) reports it again. Whatever arrived before an error is received as well.
     ///
     /// # Errors
     /// The link has ended; the error is the reason.
-    fn receive(&mut self, peer: usize, received: &mut Vec<Self::Received>) -> Result<bool, LinkError>;
+    fn receive_messages(&mut self, peer: usize, received: &mut Vec<Self::Received>) -> Result<bool, LinkError>;
 
     /// Sends what can be sent now. Appends links that have ended to `broken`.
-    fn flush(&mut self, now: Duration, broken: &mut Vec<(usize, LinkError)>);
+    fn flush_messages(&mut self, now: Duration, broken: &mut Vec<(usize, LinkError)>);
 
     /// Arms the descriptors before a wait: from now on they report arrivals. Returns false if something has arrived
-    /// already: the caller must not wait, and the next [`poll`](Self::poll) reports it.
+    /// already: the caller must not wait, and the next [`poll_peers`](Self::poll_peers) reports it.
     fn prepare_wait(&mut self) -> bool;
 
-    /// True if [`poll`](Self::poll) sees every arrival while the node does not wait, without a system call while there
+    /// True if [`poll_peers`](Self::poll_peers) sees every arrival while the node does not wait, without a system call while there
     /// are none.
-    fn sees(&self) -> bool;
+    fn is_cheap_to_poll(&self) -> bool;
 
     /// Returns the time at which to poll again even if nothing arrives. An endpoint without a descriptor asks for
     /// polling this way.
@@ -63,17 +63,17 @@ pub trait Endpoint: Debug + Send {
 
     /// Ends the link to a peer. Pending messages are sent as far as that is possible at once, but not the bytes of
     /// slots: the slots may have been reused by then.
-    fn close(&mut self, peer: usize);
+    fn close_link(&mut self, peer: usize);
 
     /// Returns the counters of a port of frames for the datagrams that arrived at it; zeros for other links.
-    fn arrivals(&self) -> Arrivals {
+    fn arrival_counts(&self) -> Arrivals {
         Arrivals::default()
     }
 
     /// Prepares to leave, when nothing more will be sent. From now on the last messages are repeated until they have
-    /// arrived, where the medium loses some: continue with [`poll`](Self::poll) and [`flush`](Self::flush) until they
+    /// arrived, where the medium loses some: continue with [`poll_peers`](Self::poll_peers) and [`flush_messages`](Self::flush_messages) until they
     /// [have](Self::has_left), or for as long as they are worth the wait.
-    fn leave(&mut self) {}
+    fn prepare_to_leave(&mut self) {}
 
     /// True if the last messages have arrived, as far as this end is responsible for that.
     fn has_left(&self) -> bool {
@@ -98,7 +98,7 @@ pub struct Arrivals {
 impl Arrivals {
     /// Returns the sums of the counts of two ports.
     #[must_use]
-    pub fn and(self, other: Self) -> Self {
+    pub fn combined_with(self, other: Self) -> Self {
         Self {
             received: self.received + other.received,
             dropped: self.dropped + other.dropped,
@@ -121,7 +121,7 @@ pub trait SourceEndpoint: Endpoint<Received = Message> {
     ///
     /// # Errors
     /// The address, or the congestion control, cannot be used here; or no peer listens there.
-    fn connect(
+    fn connect_to_builder(
         &mut self,
         peer: usize,
         to: &Address,
@@ -130,31 +130,31 @@ pub trait SourceEndpoint: Endpoint<Received = Message> {
     ) -> Result<(), LinkError>;
 
     /// Returns the link to a peer, or `None` if there is none.
-    fn link(&self, peer: usize) -> Option<&(dyn SourceLink + 'static)>;
+    fn source_link(&self, peer: usize) -> Option<&(dyn SourceLink + 'static)>;
 
     /// Returns the link to a peer, or `None` if there is none.
-    fn link_mut(&mut self, peer: usize) -> Option<&mut (dyn SourceLink + 'static)>;
+    fn source_link_mut(&mut self, peer: usize) -> Option<&mut (dyn SourceLink + 'static)>;
 }
 
 /// A builder's endpoint, to which sources connect.
 pub trait BuilderEndpoint: Endpoint<Received = crate::Received> {
     /// Returns the place at which others reach the endpoint, with the port that the system chose, if it was left to the
     /// system.
-    fn place(&self) -> String;
+    fn listening_place(&self) -> String;
 
     /// Prepares the links of sources that connect from now on for credits: up to `bytes` of one source may be in flight
     /// to this end at a time. If two things are unavailable, only the first is reported.
     ///
     /// # Errors
     /// A description of what is unavailable, and of the consequence.
-    fn expect(&mut self, bytes: u64) -> Result<(), &'static str> {
+    fn prepare_credit(&mut self, bytes: u64) -> Result<(), &'static str> {
         let _ = bytes;
         Ok(())
     }
 
     /// Prepares for `bytes` in flight to this end at a time, over all sources, and returns the number of bytes that may
     /// be in flight: more would be lost.
-    fn holds(&mut self, bytes: u64) -> u64 {
+    fn limit_in_flight_bytes(&mut self, bytes: u64) -> u64 {
         bytes
     }
 
@@ -163,19 +163,19 @@ pub trait BuilderEndpoint: Endpoint<Received = crate::Received> {
     ///
     /// # Errors
     /// A peer is waiting and cannot be accepted: most likely, no descriptor is left.
-    fn accept(&mut self, peer: usize) -> Result<Option<Peer>, LinkError>;
+    fn accept_peer(&mut self, peer: usize) -> Result<Option<Peer>, LinkError>;
 
     /// Turns the reporting of peers that wait to be accepted on or off; it is on from the beginning.
     ///
     /// # Errors
     /// The poller accepts no more descriptors.
-    fn listen(&mut self, listens: bool) -> Result<(), LinkError>;
+    fn set_listening(&mut self, listens: bool) -> Result<(), LinkError>;
 
     /// Returns the link to a peer, or `None` if there is none.
-    fn link(&self, peer: usize) -> Option<&(dyn BuilderLink + 'static)>;
+    fn builder_link(&self, peer: usize) -> Option<&(dyn BuilderLink + 'static)>;
 
     /// Returns the link to a peer, or `None` if there is none.
-    fn link_mut(&mut self, peer: usize) -> Option<&mut (dyn BuilderLink + 'static)>;
+    fn builder_link_mut(&mut self, peer: usize) -> Option<&mut (dyn BuilderLink + 'static)>;
 }
 
 /// All endpoints of a node, under one poller and with one numbering of their peers.
@@ -201,24 +201,24 @@ impl<E: Endpoint + ?Sized> Endpoints<E> {
     /// # Errors
     /// The system has no descriptor left.
     pub fn new() -> Result<Self, LinkError> {
-        Ok(Self::under(Arc::new(Poller::new()?), 0))
+        Ok(Self::with_poller(Arc::new(Poller::new()?), 0))
     }
 
     /// Creates a set without endpoints under the poller of another set, for a node with ends of both kinds. The tokens
     /// of the two sets are distinct.
-    pub fn beside<O: ?Sized>(others: &Endpoints<O>) -> Self {
-        Self::under(Arc::clone(&others.poller), others.first + Self::MAX_ENDPOINTS)
+    pub fn sharing_poller<O: ?Sized>(others: &Endpoints<O>) -> Self {
+        Self::with_poller(Arc::clone(&others.poller), others.first + Self::MAX_ENDPOINTS)
     }
 
     /// Sets the adapter for kinds of links that [drive one themselves](crate::Abilities::adapter).
     #[must_use]
-    pub fn by(self, adapter: Option<Adapter>) -> Self {
+    pub fn with_adapter(self, adapter: Option<Adapter>) -> Self {
         Self { adapter, ..self }
     }
 
     const MAX_ENDPOINTS: usize = 1 << 16;
 
-    fn under(poller: Arc<Poller>, first: usize) -> Self {
+    fn with_poller(poller: Arc<Poller>, first: usize) -> Self {
         Self {
             poller,
             first,
@@ -235,35 +235,35 @@ impl<E: Endpoint + ?Sized> Endpoints<E> {
         &self.poller
     }
 
-    /// Calls [`Endpoint::register`] on each endpoint.
+    /// Calls [`Endpoint::register_memory`] on each endpoint.
     ///
     /// # Errors
     /// The medium of one endpoint does not accept the memory.
-    pub fn register(&mut self, memory: &Arc<Arena>) -> Result<(), LinkError> {
-        self.endpoints.iter_mut().try_for_each(|endpoint| endpoint.register(memory))
+    pub fn register_memory(&mut self, memory: &Arc<Arena>) -> Result<(), LinkError> {
+        self.endpoints.iter_mut().try_for_each(|endpoint| endpoint.register_memory(memory))
     }
 
-    /// Calls [`Endpoint::poll`] on each endpoint. `tokens` are those that the poller reported; tokens of others are
+    /// Calls [`Endpoint::poll_peers`] on each endpoint. `tokens` are those that the poller reported; tokens of others are
     /// skipped.
-    pub fn poll(&mut self, now: Duration, tokens: &[u64], ready: &mut Vec<usize>) {
+    pub fn poll_peers(&mut self, now: Duration, tokens: &[u64], ready: &mut Vec<usize>) {
         for (index, endpoint) in self.endpoints.iter_mut().enumerate() {
             self.woken.clear();
-            self.woken.extend(tokens.iter().filter_map(|token| Watch::number_at(self.first + index, *token)));
-            endpoint.poll(now, &self.woken, ready);
+            self.woken.extend(tokens.iter().filter_map(|token| Watch::number_from_token(self.first + index, *token)));
+            endpoint.poll_peers(now, &self.woken, ready);
         }
     }
 
-    /// Calls [`Endpoint::receive`] on the peer's endpoint. Nothing is received from a peer that was closed.
+    /// Calls [`Endpoint::receive_messages`] on the peer's endpoint. Nothing is received from a peer that was closed.
     ///
     /// # Errors
     /// The link has ended; the error is the reason.
-    pub fn receive(&mut self, peer: usize, received: &mut Vec<E::Received>) -> Result<bool, LinkError> {
-        self.of_mut(peer).map_or(Ok(false), |endpoint| endpoint.receive(peer, received))
+    pub fn receive_messages(&mut self, peer: usize, received: &mut Vec<E::Received>) -> Result<bool, LinkError> {
+        self.endpoint_for_mut(peer).map_or(Ok(false), |endpoint| endpoint.receive_messages(peer, received))
     }
 
-    /// Calls [`Endpoint::flush`] on each endpoint.
-    pub fn flush(&mut self, now: Duration, broken: &mut Vec<(usize, LinkError)>) {
-        self.endpoints.iter_mut().for_each(|endpoint| endpoint.flush(now, broken));
+    /// Calls [`Endpoint::flush_messages`] on each endpoint.
+    pub fn flush_messages(&mut self, now: Duration, broken: &mut Vec<(usize, LinkError)>) {
+        self.endpoints.iter_mut().for_each(|endpoint| endpoint.flush_messages(now, broken));
     }
 
     /// Calls [`Endpoint::prepare_wait`] on each endpoint. Returns true if all are ready to wait.
@@ -275,9 +275,9 @@ impl<E: Endpoint + ?Sized> Endpoints<E> {
         waits
     }
 
-    /// True if each endpoint [sees](Endpoint::sees) every arrival.
-    pub fn sees(&self) -> bool {
-        self.endpoints.iter().all(|endpoint| endpoint.sees())
+    /// True if each endpoint [sees](Endpoint::is_cheap_to_poll) every arrival.
+    pub fn is_cheap_to_poll(&self) -> bool {
+        self.endpoints.iter().all(|endpoint| endpoint.is_cheap_to_poll())
     }
 
     /// Returns the first time at which an endpoint is to be polled.
@@ -285,21 +285,21 @@ impl<E: Endpoint + ?Sized> Endpoints<E> {
         self.endpoints.iter().filter_map(|endpoint| endpoint.next_timeout()).min()
     }
 
-    /// Calls [`Endpoint::close`] on the peer's endpoint.
-    pub fn close(&mut self, peer: usize) {
-        if let Some(endpoint) = self.of_mut(peer) {
-            endpoint.close(peer);
+    /// Calls [`Endpoint::close_link`] on the peer's endpoint.
+    pub fn close_link(&mut self, peer: usize) {
+        if let Some(endpoint) = self.endpoint_for_mut(peer) {
+            endpoint.close_link(peer);
         }
     }
 
-    /// Returns the sum of [`Endpoint::arrivals`] over all endpoints.
-    pub fn arrivals(&self) -> Arrivals {
-        self.endpoints.iter().fold(Arrivals::default(), |sum, endpoint| sum.and(endpoint.arrivals()))
+    /// Returns the sum of [`Endpoint::arrival_counts`] over all endpoints.
+    pub fn arrival_counts(&self) -> Arrivals {
+        self.endpoints.iter().fold(Arrivals::default(), |sum, endpoint| sum.combined_with(endpoint.arrival_counts()))
     }
 
-    /// Calls [`Endpoint::leave`] on each endpoint.
-    pub fn leave(&mut self) {
-        self.endpoints.iter_mut().for_each(|endpoint| endpoint.leave());
+    /// Calls [`Endpoint::prepare_to_leave`] on each endpoint.
+    pub fn prepare_to_leave(&mut self) {
+        self.endpoints.iter_mut().for_each(|endpoint| endpoint.prepare_to_leave());
     }
 
     /// True if [`Endpoint::has_left`] is true for all endpoints.
@@ -307,21 +307,21 @@ impl<E: Endpoint + ?Sized> Endpoints<E> {
         self.endpoints.iter().all(|endpoint| endpoint.has_left())
     }
 
-    fn watch(&self) -> Watch {
+    fn next_watch(&self) -> Watch {
         Watch::new(&self.poller, self.first + self.endpoints.len())
     }
 
-    fn of(&self, peer: usize) -> Option<&E> {
+    fn endpoint_for(&self, peer: usize) -> Option<&E> {
         let at = self.at.get(peer).copied().flatten()?;
         self.endpoints.get(at).map(|endpoint| &**endpoint)
     }
 
-    fn of_mut(&mut self, peer: usize) -> Option<&mut E> {
+    fn endpoint_for_mut(&mut self, peer: usize) -> Option<&mut E> {
         let at = self.at.get(peer).copied().flatten()?;
         self.endpoints.get_mut(at).map(|endpoint| &mut **endpoint)
     }
 
-    fn put(&mut self, peer: usize, at: usize) {
+    fn assign_endpoint(&mut self, peer: usize, at: usize) {
         if self.at.len() <= peer {
             self.at.resize(peer + 1, None);
         }
@@ -335,44 +335,49 @@ impl Endpoints<dyn SourceEndpoint> {
     ///
     /// # Errors
     /// A kind of link cannot be used here, or a name has no address.
-    pub fn towards(mut self, addresses: &[Address]) -> Result<Self, LinkError> {
+    pub fn with_builders(mut self, addresses: &[Address]) -> Result<Self, LinkError> {
         let mut kinds: Vec<LinkKind> = Vec::new();
         for (peer, address) in addresses.iter().enumerate() {
-            let known = kinds.iter().position(|kind| *kind == address.kind());
+            let known = kinds.iter().position(|kind| *kind == address.link_kind());
             let at = known.unwrap_or(kinds.len());
             if known.is_none() {
-                self.endpoints.push(address.kind().transport().source(address, self.adapter.as_ref(), self.watch())?);
-                kinds.push(address.kind());
+                self.endpoints.push(address.link_kind().transport().open_source_endpoint(
+                    address,
+                    self.adapter.as_ref(),
+                    self.next_watch(),
+                )?);
+                kinds.push(address.link_kind());
             }
-            self.names.push(Names::look_up(address)?);
-            self.put(peer, at);
+            self.names.push(Names::resolve_name(address)?);
+            self.assign_endpoint(peer, at);
         }
         Ok(self)
     }
 
-    /// Calls [`SourceEndpoint::connect`], with the next of the addresses that the peer's name stands for.
+    /// Calls [`SourceEndpoint::connect_to_builder`], with the next of the addresses that the peer's name stands for.
     ///
     /// # Errors
     /// The address, or the congestion control, cannot be used here; or no peer listens there.
-    pub fn connect(
+    pub fn connect_to_builder(
         &mut self,
         peer: usize,
         to: &Address,
         congestion: Option<&str>,
         greeting: &SourceGreeting,
     ) -> Result<(), LinkError> {
-        let to = self.names.get_mut(peer).map_or_else(|| to.clone(), Names::next);
-        self.of_mut(peer).map_or(Ok(()), |endpoint| endpoint.connect(peer, &to, congestion, greeting))
+        let to = self.names.get_mut(peer).map_or_else(|| to.clone(), Names::next_address);
+        self.endpoint_for_mut(peer)
+            .map_or(Ok(()), |endpoint| endpoint.connect_to_builder(peer, &to, congestion, greeting))
     }
 
     /// Returns the link to a peer, or `None` if there is none.
-    pub fn link(&self, peer: usize) -> Option<&(dyn SourceLink + 'static)> {
-        self.of(peer)?.link(peer)
+    pub fn source_link(&self, peer: usize) -> Option<&(dyn SourceLink + 'static)> {
+        self.endpoint_for(peer)?.source_link(peer)
     }
 
     /// Returns the link to a peer, or `None` if there is none.
-    pub fn link_mut(&mut self, peer: usize) -> Option<&mut (dyn SourceLink + 'static)> {
-        self.of_mut(peer)?.link_mut(peer)
+    pub fn source_link_mut(&mut self, peer: usize) -> Option<&mut (dyn SourceLink + 'static)> {
+        self.endpoint_for_mut(peer)?.source_link_mut(peer)
     }
 }
 
@@ -382,59 +387,64 @@ impl Endpoints<dyn BuilderEndpoint> {
     ///
     /// # Errors
     /// The address cannot be listened on: [`LinkError::Listening`] contains advice.
-    pub fn add(&mut self, address: &Address, eager: Eager) -> Result<Address, LinkError> {
-        let endpoint = address.kind().transport().builder(address, self.adapter.as_ref(), eager, self.watch())?;
-        let found = Address::new(address.kind(), &endpoint.place()).unwrap_or_else(|_| address.clone());
+    pub fn add_listener(&mut self, address: &Address, eager: Eager) -> Result<Address, LinkError> {
+        let endpoint = address.link_kind().transport().open_builder_endpoint(
+            address,
+            self.adapter.as_ref(),
+            eager,
+            self.next_watch(),
+        )?;
+        let found = Address::new(address.link_kind(), &endpoint.listening_place()).unwrap_or_else(|_| address.clone());
         self.endpoints.push(endpoint);
         Ok(found)
     }
 
-    /// Calls [`BuilderEndpoint::expect`] on each endpoint; only the first unavailable thing is reported.
+    /// Calls [`BuilderEndpoint::prepare_credit`] on each endpoint; only the first unavailable thing is reported.
     ///
     /// # Errors
     /// A description of what is unavailable, and of the consequence.
-    pub fn expect(&mut self, bytes: u64) -> Result<(), &'static str> {
+    pub fn prepare_credit(&mut self, bytes: u64) -> Result<(), &'static str> {
         let mut outcome = Ok(());
         for endpoint in &mut self.endpoints {
-            outcome = outcome.and(endpoint.expect(bytes));
+            outcome = outcome.and(endpoint.prepare_credit(bytes));
         }
         outcome
     }
 
-    /// Calls [`BuilderEndpoint::holds`] on each endpoint, and returns the smallest result.
-    pub fn holds(&mut self, bytes: u64) -> u64 {
-        self.endpoints.iter_mut().map(|endpoint| endpoint.holds(bytes)).min().unwrap_or(bytes)
+    /// Calls [`BuilderEndpoint::limit_in_flight_bytes`] on each endpoint, and returns the smallest result.
+    pub fn limit_in_flight_bytes(&mut self, bytes: u64) -> u64 {
+        self.endpoints.iter_mut().map(|endpoint| endpoint.limit_in_flight_bytes(bytes)).min().unwrap_or(bytes)
     }
 
-    /// Calls [`BuilderEndpoint::accept`] on the endpoint at index `at`.
+    /// Calls [`BuilderEndpoint::accept_peer`] on the endpoint at index `at`.
     ///
     /// # Errors
     /// A peer is waiting and cannot be accepted.
-    pub fn accept(&mut self, at: usize, peer: usize) -> Result<Option<Peer>, LinkError> {
+    pub fn accept_peer(&mut self, at: usize, peer: usize) -> Result<Option<Peer>, LinkError> {
         let Some(endpoint) = self.endpoints.get_mut(at) else { return Ok(None) };
-        let accepted = endpoint.accept(peer)?;
+        let accepted = endpoint.accept_peer(peer)?;
         if accepted.is_some() {
-            self.put(peer, at);
+            self.assign_endpoint(peer, at);
         }
         Ok(accepted)
     }
 
-    /// Calls [`BuilderEndpoint::listen`] on the endpoint at index `at`.
+    /// Calls [`BuilderEndpoint::set_listening`] on the endpoint at index `at`.
     ///
     /// # Errors
     /// The poller accepts no more descriptors.
-    pub fn listen(&mut self, at: usize, listens: bool) -> Result<(), LinkError> {
-        self.endpoints.get_mut(at).map_or(Ok(()), |endpoint| endpoint.listen(listens))
+    pub fn set_listening(&mut self, at: usize, listens: bool) -> Result<(), LinkError> {
+        self.endpoints.get_mut(at).map_or(Ok(()), |endpoint| endpoint.set_listening(listens))
     }
 
     /// Returns the link to a peer, or `None` if there is none.
-    pub fn link(&self, peer: usize) -> Option<&(dyn BuilderLink + 'static)> {
-        self.of(peer)?.link(peer)
+    pub fn builder_link(&self, peer: usize) -> Option<&(dyn BuilderLink + 'static)> {
+        self.endpoint_for(peer)?.builder_link(peer)
     }
 
     /// Returns the link to a peer, or `None` if there is none.
-    pub fn link_mut(&mut self, peer: usize) -> Option<&mut (dyn BuilderLink + 'static)> {
-        self.of_mut(peer)?.link_mut(peer)
+    pub fn builder_link_mut(&mut self, peer: usize) -> Option<&mut (dyn BuilderLink + 'static)> {
+        self.endpoint_for_mut(peer)?.builder_link_mut(peer)
     }
 }
 
@@ -450,8 +460,8 @@ mod tests {
         let at = |name: &str| format!("shm:{}", directory.path().join(name).display());
         std::fs::write(directory.path().join("file"), "").unwrap();
         let mut doors = Endpoints::<dyn BuilderEndpoint>::new().unwrap();
-        let here = doors.add(&at("here").parse().unwrap(), NOTHING).unwrap();
-        let port = doors.add(&"tcp:127.0.0.1:0".parse().unwrap(), NOTHING).unwrap();
+        let here = doors.add_listener(&at("here").parse().unwrap(), NOTHING).unwrap();
+        let port = doors.add_listener(&"tcp:127.0.0.1:0".parse().unwrap(), NOTHING).unwrap();
         for (address, advice) in [
             (at("no/such/directory/x"), "make the directory"),
             (at("file/x"), "make the directory"),
@@ -462,7 +472,7 @@ mod tests {
             ("tcp:192.0.2.1:7400".to_owned(), "no address of this host"),
             ("tcp:no-host.invalid:7400".to_owned(), "correct the name"),
         ] {
-            let error = doors.add(&address.parse().unwrap(), NOTHING).unwrap_err().to_string();
+            let error = doors.add_listener(&address.parse().unwrap(), NOTHING).unwrap_err().to_string();
             assert!(error.starts_with(&format!("listening on {address}: ")) && error.contains(advice), "{error}");
         }
     }

@@ -55,12 +55,12 @@ pub enum LinkError {
 
 impl LinkError {
     /// Returns a function for `map_err` on a system call that does what the configuration asks for.
-    pub(crate) fn unusable(doing: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
+    pub(crate) fn from_unusable(doing: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         move |error| Self::Unusable { doing: doing.into(), error }
     }
 
     /// Returns a function for `map_err` on a system call.
-    pub(crate) fn io<E: Into<io::Error>>(doing: impl Into<String>) -> impl FnOnce(E) -> Self {
+    pub(crate) fn from_system_call<E: Into<io::Error>>(doing: impl Into<String>) -> impl FnOnce(E) -> Self {
         move |error| Self::Io { doing: doing.into(), error: error.into() }
     }
 
@@ -80,7 +80,7 @@ pub(crate) const MAX_UNREAD_BYTES: usize = 16 << 20;
 
 /// Returns an error if more than `most` bytes wait for the peer. A peer that sends and never reads would exhaust our
 /// memory.
-pub(crate) fn check_unheard(bytes: usize, most: usize) -> Result<(), LinkError> {
+pub(crate) fn check_unread_bytes(bytes: usize, most: usize) -> Result<(), LinkError> {
     if bytes <= most {
         return Ok(());
     }
@@ -88,7 +88,7 @@ pub(crate) fn check_unheard(bytes: usize, most: usize) -> Result<(), LinkError> 
 }
 
 /// Encodes the last message of a connection, with as much of `text` as a peer accepts.
-pub(crate) fn refusal(reason: Refusal, text: &str) -> Vec<u8> {
+pub(crate) fn encode_refusal(reason: Refusal, text: &str) -> Vec<u8> {
     const MAX_TEXT_CHARACTERS: usize = Message::MAX_REFUSAL_TEXT as usize / 4;
     let text: String = text.chars().take(MAX_TEXT_CHARACTERS).collect();
     #[expect(clippy::cast_possible_truncation, reason = "a character has at most 4 bytes")]

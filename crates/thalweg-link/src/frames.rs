@@ -123,10 +123,10 @@ pub(crate) trait Half: Debug + Send + Sized {
     const SENDS_PIECES: bool;
 
     /// Returns the channel for words.
-    fn channel(&mut self) -> &mut Channel;
+    fn word_channel(&mut self) -> &mut Channel;
 
     /// True if the other end has received all words.
-    fn is_quiet(&self) -> bool;
+    fn is_fully_acknowledged(&self) -> bool;
 
     /// Processes a received frame, and appends messages to `received`.
     fn on_frame(
@@ -138,26 +138,26 @@ pub(crate) trait Half: Debug + Send + Sized {
     ) -> Result<(), LinkError>;
 
     /// Handles timeouts.
-    fn time(&mut self, now: Duration) -> Result<(), LinkError>;
+    fn handle_timeouts(&mut self, now: Duration) -> Result<(), LinkError>;
 
     /// Limits datagrams to `longest` bytes: longer ones do not reach the other end.
-    fn too_long(&mut self, longest: usize);
+    fn limit_datagrams(&mut self, longest: usize);
 
-    /// Returns the time at which [`time`](Self::time) has something to do.
-    fn deadline(&self) -> Duration;
+    /// Returns the time at which [`handle_timeouts`](Self::handle_timeouts) has something to do.
+    fn next_deadline(&self) -> Duration;
 
     /// Puts one frame into the port's burst, which has room for it. Returns false if there is nothing to send.
-    fn put_frame(&mut self, now: Duration, io: &mut dyn FrameIo, room: &mut Vec<u8>) -> Result<bool, LinkError>;
+    fn send_next_frame(&mut self, now: Duration, io: &mut dyn FrameIo, room: &mut Vec<u8>) -> Result<bool, LinkError>;
 
     /// Stops everything except the delivery of the last words.
-    fn close(&mut self);
+    fn stop_transfers(&mut self);
 
     /// Redirects frames to `address`, from which the other end answers.
-    fn moves_to(&mut self, address: SocketAddr);
+    fn redirect_to(&mut self, address: SocketAddr);
 
     /// Creates an end for a connection that a source begins, at a builder's port that copies received bytes `copies`
     /// times. `None` at a source's port.
-    fn begun(connection: u64, from: SocketAddr, copies: u64, now: Duration) -> Option<Self>;
+    fn for_new_connection(connection: u64, from: SocketAddr, copies: u64, now: Duration) -> Option<Self>;
 }
 
 /// A message whose text has not arrived completely.
@@ -177,7 +177,7 @@ impl Texts {
             None => (Message::decode(word)?, Vec::new()),
         };
         // The length of `Data` counts bytes of a piece, not text: here its receiver rejects the message.
-        let length = if matches!(message, Message::Data { .. }) { 0 } else { message.body_len() };
+        let length = if matches!(message, Message::Data { .. }) { 0 } else { message.body_bytes() };
         if text.len() < length {
             self.begun = Some((message, text));
             return Ok(None);
@@ -188,12 +188,12 @@ impl Texts {
 }
 
 /// Encodes a message with its text as words.
-fn words_of(message: &Message, text: &[u8]) -> impl Iterator<Item = Word> {
-    std::iter::once(message.encode()).chain(words(text))
+fn message_words(message: &Message, text: &[u8]) -> impl Iterator<Item = Word> {
+    std::iter::once(message.encode()).chain(split_into_words(text))
 }
 
 /// Splits bytes into words, the last of them padded with zeros.
-fn words(bytes: &[u8]) -> impl Iterator<Item = Word> {
+fn split_into_words(bytes: &[u8]) -> impl Iterator<Item = Word> {
     bytes.chunks(MESSAGE_LEN).map(|part| {
         let mut word = [0; MESSAGE_LEN];
         word[..part.len()].copy_from_slice(part);
@@ -202,7 +202,7 @@ fn words(bytes: &[u8]) -> impl Iterator<Item = Word> {
 }
 
 /// Puts the next words into the burst, in a datagram of at most `longest` and at least `padded` bytes.
-fn put_words(
+fn send_words(
     channel: &mut Channel,
     served: u32,
     to: SocketAddr,
@@ -215,16 +215,16 @@ fn put_words(
     room.resize(HEAD_LEN, 0);
     let most = (longest.saturating_sub(HEAD_LEN) / MESSAGE_LEN).max(1);
     let first = channel.next_words(most, now, room);
-    let head = channel.head(channel.words(first), room.len() - HEAD_LEN, served, now);
+    let head = channel.build_head(channel.words_content(first), room.len() - HEAD_LEN, served, now);
     let (front, words) = room.split_at_mut(HEAD_LEN);
     front.copy_from_slice(&head.encode(words));
     room.resize(room.len().max(padded), 0);
-    io.send(to, room, None);
+    io.queue_datagram(to, room, None);
 }
 
 /// Puts a frame without words and without a piece into the burst, in a datagram of at least `padded` bytes.
 #[expect(clippy::too_many_arguments, reason = "as put_words")]
-fn put_bare(
+fn send_bare_frame(
     channel: &mut Channel,
     content: Content,
     served: u32,
@@ -235,17 +235,17 @@ fn put_bare(
     room: &mut Vec<u8>,
 ) {
     room.clear();
-    room.extend_from_slice(&channel.head(content, 0, served, now).encode(&[]));
+    room.extend_from_slice(&channel.build_head(content, 0, served, now).encode(&[]));
     room.resize(padded.max(HEAD_LEN), 0);
-    io.send(to, room, None);
+    io.queue_datagram(to, room, None);
 }
 
 impl<I: FrameIo, H: Half> Frames<I, H> {
     fn new(io: I, listener: Option<Listener>, watch: Watch) -> Result<Self, LinkError> {
-        if let Some(fd) = io.fd() {
-            watch.add(fd, 0, Interest::READ)?;
+        if let Some(fd) = io.descriptor() {
+            watch.add_descriptor(fd, 0, Interest::READ)?;
         }
-        let now = io.time(Duration::ZERO);
+        let now = io.current_time(Duration::ZERO);
         Ok(Self {
             io,
             watch,
@@ -272,34 +272,34 @@ impl<I: FrameIo, H: Half> Frames<I, H> {
 
     /// True if the port cannot wake the node, and is polled instead.
     fn is_polled(&self) -> bool {
-        self.io.fd().is_none() && self.io.sees()
+        self.io.descriptor().is_none() && self.io.is_cheap_to_poll()
     }
 
-    fn put(&mut self, peer: usize, connection: u64) {
+    fn assign_connection(&mut self, peer: usize, connection: u64) {
         if self.peers.len() <= peer {
             self.peers.resize(peer + 1, None);
         }
         self.peers[peer] = Some(connection);
     }
 
-    fn of(&self, peer: usize) -> Option<&Connection<H>> {
+    fn connection_for(&self, peer: usize) -> Option<&Connection<H>> {
         self.connections.get(&(*self.peers.get(peer)?)?)
     }
 
-    fn of_mut(&mut self, peer: usize) -> Option<&mut Connection<H>> {
+    fn connection_for_mut(&mut self, peer: usize) -> Option<&mut Connection<H>> {
         self.connections.get_mut(&(*self.peers.get(peer)?)?)
     }
 
     /// Returns a number that no one can guess.
-    fn draw(&mut self) -> u64 {
+    fn draw_connection_number(&mut self) -> u64 {
         self.drawn += 1;
-        self.io.draw().unwrap_or_else(|| self.random.hash_one(self.drawn))
+        self.io.draw_number().unwrap_or_else(|| self.random.hash_one(self.drawn))
     }
 
     /// Receives as many bursts as are fair. Returns true if more may be waiting.
-    fn hear(&mut self, now: Duration) -> Result<bool, FramesError> {
+    fn receive_bursts(&mut self, now: Duration) -> Result<bool, FramesError> {
         let Self { io, connections, listener, past, gone, random, damaged, foreign, other_version, .. } = self;
-        let copies = io.copies().1;
+        let copies = io.copies_per_byte().1;
         let mut too_long = Vec::new();
         let mut receiver = FrameReceiver {
             connections,
@@ -315,7 +315,7 @@ impl<I: FrameIo, H: Half> Frames<I, H> {
         };
         let mut more = true;
         for _ in 0..MAX_BURSTS_PER_TURN {
-            more = io.receive(&mut |from, arrival| match arrival {
+            more = io.receive_datagrams(&mut |from, arrival| match arrival {
                 Arrival::Datagram(datagram) => receiver.on_datagram(from, datagram),
                 Arrival::Unreachable => gone.push(from),
                 Arrival::TooLong => too_long.push(from),
@@ -327,38 +327,38 @@ impl<I: FrameIo, H: Half> Frames<I, H> {
         let answers = receiver.answers;
         // Messages that a peer sent before it went may still be waiting.
         if !more {
-            self.end_gone();
+            self.end_gone_connections();
         }
         // One answer for each frame, and no longer than the frame.
         for (to, head) in &answers {
-            self.io.send(*to, &head.encode(&[]), None);
+            self.io.queue_datagram(*to, &head.encode(&[]), None);
         }
         if !answers.is_empty() {
-            self.io.flush()?;
+            self.io.flush_burst()?;
         }
-        self.limit_lengths(&too_long);
+        self.limit_datagram_lengths(&too_long);
         Ok(more)
     }
 
     /// Ends the connections to addresses at which there is no peer any more.
-    fn end_gone(&mut self) {
+    fn end_gone_connections(&mut self) {
         for address in self.gone.drain(..) {
             let there = self.connections.values_mut().filter(|known| known.address == address && !known.over);
-            there.for_each(|known| known.ends(Err(LinkError::Closed)));
+            there.for_each(|known| known.end_on_error(Err(LinkError::Closed)));
         }
     }
 
     /// Limits the datagrams to addresses that longer ones do not reach.
-    fn limit_lengths(&mut self, addresses: &[SocketAddr]) {
+    fn limit_datagram_lengths(&mut self, addresses: &[SocketAddr]) {
         for to in addresses {
-            let Ok(longest) = self.io.longest(*to) else { continue };
+            let Ok(longest) = self.io.max_datagram_bytes(*to) else { continue };
             let there = self.connections.values_mut().filter(|known| known.address == *to);
-            there.for_each(|known| known.half.too_long(longest));
+            there.for_each(|known| known.half.limit_datagrams(longest));
         }
     }
 
     /// Sends as much as possible, in turn. Returns false if there was no room for all of it.
-    fn send(&mut self, now: Duration) -> Result<bool, FramesError> {
+    fn send_in_turn(&mut self, now: Duration) -> Result<bool, FramesError> {
         let Self { io, connections, turn, order, room, .. } = self;
         loop {
             let mut any = false;
@@ -367,57 +367,60 @@ impl<I: FrameIo, H: Half> Frames<I, H> {
             for &number in &*order {
                 let Some(connection) = connections.get_mut(&number) else { continue };
                 for _ in 0..FAIR_SHARE {
-                    if !io.has_room() {
-                        io.flush()?;
-                        if !io.has_room() {
+                    if !io.has_send_room() {
+                        io.flush_burst()?;
+                        if !io.has_send_room() {
                             *turn = number;
                             return Ok(false);
                         }
                     }
-                    match connection.put_frame(now, io, room) {
+                    match connection.send_next_frame(now, io, room) {
                         Ok(true) => any = true,
                         Ok(false) => break,
                         Err(error) => {
-                            connection.ends(Err(error));
+                            connection.end_on_error(Err(error));
                             break;
                         }
                     }
                 }
             }
             if !any {
-                return io.flush();
+                return io.flush_burst();
             }
         }
     }
 
     /// Warns of datagrams that this host has dropped: they would look like losses of the network otherwise.
-    fn warn_of_drops(&mut self, now: Duration) {
+    fn warn_of_dropped_datagrams(&mut self, now: Duration) {
         let (before, at) = self.warned;
         if now < at {
             return;
         }
-        let all = self.arrivals();
+        let all = self.arrival_counts();
         let [dropped, damaged] = [all.dropped - before.dropped, all.damaged - before.damaged];
         if dropped > 0 {
             tracing::warn!(
                 "{dropped} datagrams to {} were dropped by this host, which had no room for them: raise net.core.rmem_max",
-                self.io.local()
+                self.io.local_address()
             );
         }
         if damaged > 0 {
-            tracing::warn!("{damaged} datagrams to {} were damaged on their way: check the cables", self.io.local());
+            tracing::warn!(
+                "{damaged} datagrams to {} were damaged on their way: check the cables",
+                self.io.local_address()
+            );
         }
         self.warned = (all, now + WARNING_INTERVAL);
     }
 
     /// Removes connections that were closed here and have delivered everything, or have timed out.
-    fn forget(&mut self, now: Duration) {
+    fn remove_closed_connections(&mut self, now: Duration) {
         let Self { io, connections, past, .. } = self;
         connections.retain(|number, connection| {
             let Some(until) = connection.closing else { return true };
-            let stays = !connection.over && !connection.half.channel().is_quiet() && now < until;
+            let stays = !connection.over && !connection.half.word_channel().is_fully_acknowledged() && now < until;
             if !stays {
-                io.send(connection.address, &channel::over(*number).encode(&[]), None);
+                io.queue_datagram(connection.address, &channel::connection_over_head(*number).encode(&[]), None);
                 past.push_back(*number);
             }
             stays
@@ -446,21 +449,21 @@ impl<H: Half> FrameReceiver<'_, H> {
     fn on_datagram(&mut self, from: SocketAddr, datagram: &[u8]) {
         let (head, content) = match Head::decode(datagram) {
             Ok(frame) => frame,
-            Err(error) => return self.on_invalid(from, error),
+            Err(error) => return self.on_invalid_datagram(from, error),
         };
         match self.connections.get_mut(&head.connection) {
             Some(known) => {
-                if !known.over && known.comes_from(from) {
-                    let outcome = known.hear(&head, content, self.now);
-                    known.ends(outcome);
+                if !known.over && known.accepts_sender(from) {
+                    let outcome = known.on_frame(&head, content, self.now);
+                    known.end_on_error(outcome);
                 }
             }
-            None => self.on_unknown(from, &head, content),
+            None => self.on_unknown_connection(from, &head, content),
         }
     }
 
     /// Counts a datagram that is not a frame, or a damaged one.
-    fn on_invalid(&mut self, from: SocketAddr, error: FrameError) {
+    fn on_invalid_datagram(&mut self, from: SocketAddr, error: FrameError) {
         let counter = if error.is_damage() { &mut *self.damaged } else { &mut *self.foreign };
         *counter += 1;
         if let FrameError::Version(_) = error
@@ -471,29 +474,30 @@ impl<H: Half> FrameReceiver<'_, H> {
     }
 
     /// Processes a frame of a connection that is not known: begins it if the frame is its hello with the right token.
-    fn on_unknown(&mut self, from: SocketAddr, head: &Head, content: &[u8]) {
+    fn on_unknown_connection(&mut self, from: SocketAddr, head: &Head, content: &[u8]) {
         let (Some(listener), Content::Words { token, .. }, true) =
-            (self.listener.as_deref_mut(), head.content, is_hello(head, content))
+            (self.listener.as_deref_mut(), head.content, is_hello_frame(head, content))
         else {
             if head.content != Content::Over && head.received > 0 {
                 // The sender has received words of this end. Otherwise the frame may have overtaken the hello of a new
                 // connection.
-                self.answers.push((from, channel::over(head.connection)));
+                self.answers.push((from, channel::connection_over_head(head.connection)));
             }
             return;
         };
         let expected = self.random.hash_one((from, head.connection));
         if token != expected {
             // A sender with a false address does not receive this, and so occupies no place here.
-            self.answers.push((from, channel::bare(head.connection, Content::Challenge { token: expected })));
+            self.answers
+                .push((from, channel::head_without_channel(head.connection, Content::Challenge { token: expected })));
         } else if listener.waiting.len() < MAX_WAITING_CONNECTIONS
             && !self.past.contains(&head.connection)
-            && let Some(half) = H::begun(head.connection, from, self.copies, self.now)
+            && let Some(half) = H::for_new_connection(head.connection, from, self.copies, self.now)
         {
             let mut new = Connection::new(half, from, None);
             new.is_answered = true;
-            let outcome = new.hear(head, content, self.now);
-            new.ends(outcome);
+            let outcome = new.on_frame(head, content, self.now);
+            new.end_on_error(outcome);
             self.connections.insert(head.connection, new);
             listener.waiting.push_back(head.connection);
         }
@@ -501,7 +505,7 @@ impl<H: Half> FrameReceiver<'_, H> {
 }
 
 /// True if a frame begins with a hello, as the first of a connection does.
-fn is_hello(head: &Head, content: &[u8]) -> bool {
+fn is_hello_frame(head: &Head, content: &[u8]) -> bool {
     let first = content.first_chunk::<MESSAGE_LEN>();
     matches!(head.content, Content::Words { first: 0, .. })
         && head.received == 0
@@ -526,20 +530,20 @@ impl<H: Half> Connection<H> {
 
     /// True if a frame may come from the other end. A builder with several addresses may answer from another than the
     /// one called: no other host knows the number of the connection.
-    fn comes_from(&mut self, from: SocketAddr) -> bool {
+    fn accepts_sender(&mut self, from: SocketAddr) -> bool {
         if self.address != from && self.is_answered {
             return false;
         }
         self.is_answered = true;
         if self.address != from {
             self.address = from;
-            self.half.moves_to(from);
+            self.half.redirect_to(from);
         }
         true
     }
 
     /// Ends the connection if `outcome` is an error.
-    fn ends(&mut self, outcome: Result<(), LinkError>) {
+    fn end_on_error(&mut self, outcome: Result<(), LinkError>) {
         if let Err(error) = outcome {
             self.over = true;
             self.gone |= !error.is_violation();
@@ -547,23 +551,23 @@ impl<H: Half> Connection<H> {
         }
     }
 
-    fn hear(&mut self, head: &Head, content: &[u8], now: Duration) -> Result<(), LinkError> {
+    fn on_frame(&mut self, head: &Head, content: &[u8], now: Duration) -> Result<(), LinkError> {
         if head.content == Content::Over {
             // Ignored until a word was received: a hello may come twice, and late.
-            return if self.half.channel().has_heard() { Err(LinkError::Closed) } else { Ok(()) };
+            return if self.half.word_channel().has_received_word() { Err(LinkError::Closed) } else { Ok(()) };
         }
         if self.closing.is_some() {
             // The last words are still to be delivered; requests of the other end are ignored. The slots that it asks
             // for may have been given to others.
-            self.half.channel().on_frame(head, content, now, &mut Vec::new());
+            self.half.word_channel().on_frame(head, content, now, &mut Vec::new());
             return Ok(());
         }
         self.stirred |= matches!(head.content, Content::Piece { .. });
         self.half.on_frame(head, content, now, &mut self.received)
     }
 
-    fn put_frame(&mut self, now: Duration, io: &mut dyn FrameIo, room: &mut Vec<u8>) -> Result<bool, LinkError> {
-        if self.over { Ok(false) } else { self.half.put_frame(now, io, room) }
+    fn send_next_frame(&mut self, now: Duration, io: &mut dyn FrameIo, room: &mut Vec<u8>) -> Result<bool, LinkError> {
+        if self.over { Ok(false) } else { self.half.send_next_frame(now, io, room) }
     }
 
     fn has_news(&self) -> bool {
@@ -574,50 +578,50 @@ impl<H: Half> Connection<H> {
 impl<I: FrameIo, H: Half> Endpoint for Frames<I, H> {
     type Received = H::Received;
 
-    fn register(&mut self, memory: &Arc<Arena>) -> Result<(), LinkError> {
-        if H::SENDS_PIECES { self.io.register(memory).map_err(failed) } else { Ok(()) }
+    fn register_memory(&mut self, memory: &Arc<Arena>) -> Result<(), LinkError> {
+        if H::SENDS_PIECES { self.io.register_memory(memory).map_err(link_error) } else { Ok(()) }
     }
 
-    fn poll(&mut self, now: Duration, woken: &[u32], ready: &mut Vec<usize>) {
-        let now = self.io.time(now);
+    fn poll_peers(&mut self, now: Duration, woken: &[u32], ready: &mut Vec<usize>) {
+        let now = self.io.current_time(now);
         self.now = now;
         let comes = self.io.next_arrival().is_some_and(|at| at <= now);
-        if !woken.is_empty() || self.more || comes || self.io.sees() {
-            match self.hear(now) {
+        if !woken.is_empty() || self.more || comes || self.io.is_cheap_to_poll() {
+            match self.receive_bursts(now) {
                 Ok(more) => self.more = more,
                 Err(FramesError { doing, error }) => {
                     for connection in self.connections.values_mut() {
                         let error = io::Error::from_raw_os_error(error.raw_os_error().unwrap_or(0));
-                        connection.ends(Err(LinkError::Io { doing: doing.clone(), error }));
+                        connection.end_on_error(Err(LinkError::Io { doing: doing.clone(), error }));
                     }
                 }
             }
         }
         for connection in self.connections.values_mut() {
-            if !connection.over && connection.half.deadline() <= now {
-                let outcome = connection.half.time(now);
-                connection.ends(outcome);
+            if !connection.over && connection.half.next_deadline() <= now {
+                let outcome = connection.half.handle_timeouts(now);
+                connection.end_on_error(outcome);
             }
             ready.extend(connection.peer.filter(|_| connection.has_news()));
         }
-        self.forget(now);
-        self.warn_of_drops(now);
+        self.remove_closed_connections(now);
+        self.warn_of_dropped_datagrams(now);
     }
 
-    fn receive(&mut self, peer: usize, received: &mut Vec<H::Received>) -> Result<bool, LinkError> {
-        let Some(connection) = self.of_mut(peer) else { return Ok(false) };
+    fn receive_messages(&mut self, peer: usize, received: &mut Vec<H::Received>) -> Result<bool, LinkError> {
+        let Some(connection) = self.connection_for_mut(peer) else { return Ok(false) };
         connection.stirred = false;
         received.append(&mut connection.received);
         connection.error.take().map_or(Ok(false), Err)
     }
 
-    fn flush(&mut self, now: Duration, broken: &mut Vec<(usize, LinkError)>) {
-        let now = self.io.time(now);
+    fn flush_messages(&mut self, now: Duration, broken: &mut Vec<(usize, LinkError)>) {
+        let now = self.io.current_time(now);
         self.now = now;
-        let sent = self.send(now);
+        let sent = self.send_in_turn(now);
         for connection in self.connections.values_mut() {
             if let (Some(peer), Ok(_)) = (connection.peer, &sent)
-                && let Err(error) = connection.half.channel().check()
+                && let Err(error) = connection.half.word_channel().check_backlog()
             {
                 broken.push((peer, error));
             }
@@ -626,8 +630,8 @@ impl<I: FrameIo, H: Half> Endpoint for Frames<I, H> {
             Ok(all) => {
                 let interest = Interest { read: true, write: !all };
                 if interest != self.interest
-                    && let Some(fd) = self.io.fd()
-                    && self.watch.change(fd, 0, interest).is_ok()
+                    && let Some(fd) = self.io.descriptor()
+                    && self.watch.change_interest(fd, 0, interest).is_ok()
                 {
                     self.interest = interest;
                 }
@@ -643,42 +647,42 @@ impl<I: FrameIo, H: Half> Endpoint for Frames<I, H> {
 
     fn prepare_wait(&mut self) -> bool {
         let news = self.connections.values().any(|connection| connection.peer.is_some() && connection.has_news());
-        let comes = self.io.next_arrival().is_some_and(|at| at <= self.io.time(self.now));
+        let comes = self.io.next_arrival().is_some_and(|at| at <= self.io.current_time(self.now));
         (self.is_polled() || self.io.prepare_wait()) && !self.more && !news && !comes
     }
 
-    fn sees(&self) -> bool {
-        self.io.sees()
+    fn is_cheap_to_poll(&self) -> bool {
+        self.io.is_cheap_to_poll()
     }
 
     fn next_timeout(&self) -> Option<Duration> {
         let waiting = self.listener.as_ref().is_some_and(|listener| listener.listens && !listener.waiting.is_empty());
         let now = (waiting || self.more).then_some(Duration::ZERO);
         let deadlines = self.connections.values().filter(|connection| !connection.over).map(|connection| {
-            let deadline = connection.half.deadline();
+            let deadline = connection.half.next_deadline();
             connection.closing.map_or(deadline, |until| until.min(deadline))
         });
         let look = self.is_polled().then(|| self.now + POLL_INTERVAL);
         deadlines.chain(now).chain(look).chain(self.io.next_arrival()).min()
     }
 
-    fn arrivals(&self) -> Arrivals {
-        let Counters { received, dropped, foreign, .. } = self.io.counters();
+    fn arrival_counts(&self) -> Arrivals {
+        let Counters { received, dropped, foreign, .. } = self.io.port_counters();
         Arrivals { received, dropped, damaged: self.damaged, foreign: foreign + self.foreign }
     }
 
-    fn leave(&mut self) {
+    fn prepare_to_leave(&mut self) {
         self.left = true;
         self.listener = None;
-        self.connections.values_mut().for_each(|connection| connection.half.close());
+        self.connections.values_mut().for_each(|connection| connection.half.stop_transfers());
     }
 
     fn has_left(&self) -> bool {
         let mut open = self.connections.values().filter(|connection| !connection.over);
-        open.all(|connection| connection.half.is_quiet())
+        open.all(|connection| connection.half.is_fully_acknowledged())
     }
 
-    fn close(&mut self, peer: usize) {
+    fn close_link(&mut self, peer: usize) {
         let Some(number) = self.peers.get_mut(peer).and_then(Option::take) else { return };
         let now = self.now;
         if let Some(connection) = self.connections.get_mut(&number) {
@@ -687,38 +691,38 @@ impl<I: FrameIo, H: Half> Endpoint for Frames<I, H> {
             connection.closing = Some(now + LINGER_TIME);
             // A peer that broke a rule is still there, and is sent the reason.
             connection.over &= connection.gone;
-            connection.half.close();
+            connection.half.stop_transfers();
         }
         // An attempt only: the peer may be gone already.
-        let _ = self.send(now);
-        self.forget(now);
-        let _ = self.io.flush();
+        let _ = self.send_in_turn(now);
+        self.remove_closed_connections(now);
+        let _ = self.io.flush_burst();
     }
 }
 
 impl<I: FrameIo, H: Half> Frames<I, H> {
     /// Repeats the last words for a moment, if they were not received: after that no one repeats them.
-    fn linger(&mut self) {
-        self.leave();
+    fn repeat_last_words(&mut self) {
+        self.prepare_to_leave();
         let (begun, then) = (Instant::now(), self.now);
         loop {
             let now = then + begun.elapsed();
-            let received = self.hear(now);
+            let received = self.receive_bursts(now);
             for connection in self.connections.values_mut().filter(|connection| !connection.over) {
-                let outcome = connection.half.time(now);
-                connection.ends(outcome);
+                let outcome = connection.half.handle_timeouts(now);
+                connection.end_on_error(outcome);
             }
-            let sent = self.send(now);
+            let sent = self.send_in_turn(now);
             if received.is_err() || sent.is_err() || self.has_left() || begun.elapsed() >= LAST_WORDS {
                 return;
             }
-            match self.io.fd() {
+            match self.io.descriptor() {
                 Some(fd) => {
                     let moment = rustix::time::Timespec { tv_sec: 0, tv_nsec: 5_000_000 };
                     let _ = poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], Some(&moment));
                 }
                 // A port that is polled.
-                None if self.io.sees() => std::thread::sleep(POLL_INTERVAL),
+                None if self.io.is_cheap_to_poll() => std::thread::sleep(POLL_INTERVAL),
                 // A port with a time of its own, which does not advance here.
                 None => return,
             }
@@ -729,12 +733,12 @@ impl<I: FrameIo, H: Half> Frames<I, H> {
 impl<I: FrameIo, H: Half> Drop for Frames<I, H> {
     fn drop(&mut self) {
         if !self.left {
-            self.linger();
+            self.repeat_last_words();
         }
         for (number, connection) in &self.connections {
-            self.io.send(connection.address, &channel::over(*number).encode(&[]), None);
+            self.io.queue_datagram(connection.address, &channel::connection_over_head(*number).encode(&[]), None);
         }
-        let _ = self.io.flush();
+        let _ = self.io.flush_burst();
     }
 }
 
@@ -742,101 +746,109 @@ impl<I: FrameIo, H: Half> Drop for Frames<I, H> {
 ///
 /// # Errors
 /// The poller accepts no more descriptors.
-pub fn source_over(io: impl FrameIo + 'static, watch: Watch) -> Result<Box<dyn SourceEndpoint>, LinkError> {
-    Ok(Box::new(Frames::source(io, watch)?))
+pub fn source_endpoint_over(io: impl FrameIo + 'static, watch: Watch) -> Result<Box<dyn SourceEndpoint>, LinkError> {
+    Ok(Box::new(Frames::source_endpoint(io, watch)?))
 }
 
 /// Creates a builder's endpoint over any port for datagrams. Its place is the local address of the port.
 ///
 /// # Errors
 /// The poller accepts no more descriptors.
-pub fn builder_over(io: impl FrameIo + 'static, watch: Watch) -> Result<Box<dyn BuilderEndpoint>, LinkError> {
-    let place = io.local().to_string();
-    Ok(Box::new(Frames::builder(io, place, watch)?))
+pub fn builder_endpoint_over(io: impl FrameIo + 'static, watch: Watch) -> Result<Box<dyn BuilderEndpoint>, LinkError> {
+    let place = io.local_address().to_string();
+    Ok(Box::new(Frames::builder_endpoint(io, place, watch)?))
 }
 
-fn failed(FramesError { doing, error }: FramesError) -> LinkError {
+fn link_error(FramesError { doing, error }: FramesError) -> LinkError {
     LinkError::Io { doing, error }
 }
 
 impl<I: FrameIo> Frames<I, FrameSource> {
     /// Creates a source's endpoint.
-    pub(crate) fn source(io: I, watch: Watch) -> Result<Self, LinkError> {
+    pub(crate) fn source_endpoint(io: I, watch: Watch) -> Result<Self, LinkError> {
         Self::new(io, None, watch)
     }
 }
 
 impl<I: FrameIo> Frames<I, FrameBuilder> {
     /// Creates a builder's endpoint. `place` is the place at which others reach it.
-    pub(crate) fn builder(io: I, place: String, watch: Watch) -> Result<Self, LinkError> {
+    pub(crate) fn builder_endpoint(io: I, place: String, watch: Watch) -> Result<Self, LinkError> {
         Self::new(io, Some(Listener { place, waiting: VecDeque::new(), listens: true }), watch)
     }
 }
 
 impl<I: FrameIo> SourceEndpoint for Frames<I, FrameSource> {
-    fn connect(
+    fn connect_to_builder(
         &mut self,
         peer: usize,
         to: &Address,
         _congestion: Option<&str>,
         greeting: &SourceGreeting,
     ) -> Result<(), LinkError> {
-        let address =
-            self.io.resolve(to.place()).map_err(LinkError::unusable(format!("resolving '{}'", to.place())))?;
-        let longest = self.io.longest(address).map_err(failed)?;
-        let number = self.draw();
-        let half = FrameSource::new(number, address, (longest, self.io.copies().0), greeting, self.io.time(self.now));
+        let address = self
+            .io
+            .resolve_address(to.place())
+            .map_err(LinkError::from_unusable(format!("resolving '{}'", to.place())))?;
+        let longest = self.io.max_datagram_bytes(address).map_err(link_error)?;
+        let number = self.draw_connection_number();
+        let half = FrameSource::new(
+            number,
+            address,
+            (longest, self.io.copies_per_byte().0),
+            greeting,
+            self.io.current_time(self.now),
+        );
         self.connections.insert(number, Connection::new(half, address, Some(peer)));
-        self.put(peer, number);
-        self.send(self.io.time(self.now)).map_err(failed)?;
+        self.assign_connection(peer, number);
+        self.send_in_turn(self.io.current_time(self.now)).map_err(link_error)?;
         Ok(())
     }
 
-    fn link(&self, peer: usize) -> Option<&(dyn SourceLink + 'static)> {
-        Some(&self.of(peer)?.half)
+    fn source_link(&self, peer: usize) -> Option<&(dyn SourceLink + 'static)> {
+        Some(&self.connection_for(peer)?.half)
     }
 
-    fn link_mut(&mut self, peer: usize) -> Option<&mut (dyn SourceLink + 'static)> {
-        Some(&mut self.of_mut(peer)?.half)
+    fn source_link_mut(&mut self, peer: usize) -> Option<&mut (dyn SourceLink + 'static)> {
+        Some(&mut self.connection_for_mut(peer)?.half)
     }
 }
 
 impl<I: FrameIo> BuilderEndpoint for Frames<I, FrameBuilder> {
-    fn place(&self) -> String {
+    fn listening_place(&self) -> String {
         self.listener.as_ref().map(|listener| listener.place.clone()).unwrap_or_default()
     }
 
-    fn holds(&mut self, bytes: u64) -> u64 {
-        self.io.hold(bytes)
+    fn limit_in_flight_bytes(&mut self, bytes: u64) -> u64 {
+        self.io.reserve_receive_bytes(bytes)
     }
 
-    fn accept(&mut self, peer: usize) -> Result<Option<Peer>, LinkError> {
+    fn accept_peer(&mut self, peer: usize) -> Result<Option<Peer>, LinkError> {
         let Some(listener) = &mut self.listener else { return Ok(None) };
         let Some(number) = listener.waiting.pop_front() else { return Ok(None) };
         let Some(connection) = self.connections.get_mut(&number) else { return Ok(None) };
         connection.peer = Some(peer);
         let address = connection.address;
-        if let Ok(longest) = self.io.longest(address) {
-            connection.half.too_long(longest);
+        if let Ok(longest) = self.io.max_datagram_bytes(address) {
+            connection.half.limit_datagrams(longest);
         }
-        self.put(peer, number);
+        self.assign_connection(peer, number);
         // Messages that it sent before are to be received.
         self.more = true;
         Ok(Some(Peer::new(address.to_string(), Origin::Host(Some(address.ip())))))
     }
 
-    fn listen(&mut self, listens: bool) -> Result<(), LinkError> {
+    fn set_listening(&mut self, listens: bool) -> Result<(), LinkError> {
         if let Some(listener) = &mut self.listener {
             listener.listens = listens;
         }
         Ok(())
     }
 
-    fn link(&self, peer: usize) -> Option<&(dyn BuilderLink + 'static)> {
-        Some(&self.of(peer)?.half)
+    fn builder_link(&self, peer: usize) -> Option<&(dyn BuilderLink + 'static)> {
+        Some(&self.connection_for(peer)?.half)
     }
 
-    fn link_mut(&mut self, peer: usize) -> Option<&mut (dyn BuilderLink + 'static)> {
-        Some(&mut self.of_mut(peer)?.half)
+    fn builder_link_mut(&mut self, peer: usize) -> Option<&mut (dyn BuilderLink + 'static)> {
+        Some(&mut self.connection_for_mut(peer)?.half)
     }
 }

@@ -20,14 +20,19 @@ pub trait Transport: Debug + Send + Sync {
     ///
     /// # Errors
     /// This kind of link cannot be used here.
-    fn source(&self, to: &Address, by: Option<&Adapter>, watch: Watch) -> Result<Box<dyn SourceEndpoint>, LinkError>;
+    fn open_source_endpoint(
+        &self,
+        to: &Address,
+        by: Option<&Adapter>,
+        watch: Watch,
+    ) -> Result<Box<dyn SourceEndpoint>, LinkError>;
 
     /// Creates an endpoint to which sources connect, at `at`; with an adapter of its own, where [it needs
     /// one](Abilities::adapter). Its descriptors are registered under `watch`.
     ///
     /// # Errors
     /// The address cannot be listened on, and [`LinkError::Listening`] contains advice.
-    fn builder(
+    fn open_builder_endpoint(
         &self,
         at: &Address,
         by: Option<&Adapter>,
@@ -48,7 +53,7 @@ pub struct Abilities {
     /// Type of the part that follows the name in an address.
     pub locator: Locator,
     /// True if the builder reads fragments in the source's own memory, without a copy: see
-    /// [`BuilderLink::maps`](crate::BuilderLink::maps).
+    /// [`BuilderLink::maps_source_memory`](crate::BuilderLink::maps_source_memory).
     pub maps: bool,
     /// True if a slot is fetched in pieces, so that credit can be finer than a slot.
     pub pieces: bool,
@@ -73,7 +78,7 @@ pub struct Abilities {
 
 impl Abilities {
     /// Returns the number of bytes of a slot in a full IP packet of `mtu` bytes.
-    pub fn payload(&self, mtu: u32) -> u32 {
+    pub fn payload_bytes_per_packet(&self, mtu: u32) -> u32 {
         let payload = mtu.saturating_sub(self.headers);
         if self.frames { payload / RECORD_ALIGN as u32 * RECORD_ALIGN as u32 } else { payload }
     }
@@ -116,21 +121,21 @@ impl LinkKind {
 
     /// Registers a kind of link in this process: from now on its addresses can be parsed. A kind of this name that was
     /// registered before stays.
-    pub fn register(transport: &'static dyn Transport) -> Self {
+    pub fn register_transport(transport: &'static dyn Transport) -> Self {
         let kind = Self(transport);
-        if !Self::all().contains(&kind) {
+        if !Self::all_kinds().contains(&kind) {
             REGISTERED.write().unwrap_or_else(PoisonError::into_inner).push(kind);
         }
         kind
     }
 
     /// Creates a kind that only its caller knows: its addresses cannot be parsed.
-    pub(crate) const fn of(transport: &'static dyn Transport) -> Self {
+    pub(crate) const fn from_transport(transport: &'static dyn Transport) -> Self {
         Self(transport)
     }
 
     /// Returns all kinds that are built in or registered.
-    pub fn all() -> Vec<Self> {
+    pub fn all_kinds() -> Vec<Self> {
         let registered = REGISTERED.read().unwrap_or_else(PoisonError::into_inner);
         BUILT_IN.iter().chain(registered.iter()).copied().collect()
     }
@@ -185,7 +190,7 @@ impl FromStr for LinkKind {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let all = Self::all();
+        let all = Self::all_kinds();
         all.iter().copied().find(|kind| kind.name == text).ok_or_else(|| {
             let names: Vec<String> = all.iter().map(|kind| format!("'{}'", kind.name)).collect();
             format!("'{text}' is not a link: use {}", names.join(" or "))

@@ -2,8 +2,8 @@
 //!
 //! A link has two ends, a [`SourceLink`] and a [`BuilderLink`], which consist of the verbs only. Links belong to
 //! [endpoints](Endpoint). An endpoint is a port of its host, and drives the I/O of all peers that are reached through
-//! it. A node [polls](Endpoint::poll) its endpoints, [receives](Endpoint::receive) messages, calls verbs, and
-//! [flushes](Endpoint::flush). The link provides reliability where the medium does not; the node decides what a lost
+//! it. A node [polls](Endpoint::poll_peers) its endpoints, [receives](Endpoint::receive_messages) messages, calls verbs, and
+//! [flushes](Endpoint::flush_messages). The link provides reliability where the medium does not; the node decides what a lost
 //! connection means.
 //!
 //! # The links
@@ -27,9 +27,9 @@
 //! - Over a stream and over a ring, fetches are answered in the order they were made in; over frames, fetches that had
 //!   to be repeated may arrive later.
 //! - A place that went into a fetch is returned with the bytes that arrived. Otherwise it is [dropped](Span), and so
-//!   returns automatically: when the fetch is [called off](BuilderLink::cancel), or with the link.
+//!   returns automatically: when the fetch is [called off](BuilderLink::cancel_fetch), or with the link.
 //! - A slot's bytes are read until its ticket is released and no longer, and an offer that was fetched cannot be
-//!   [withdrawn](SourceLink::withdraw).
+//!   [withdrawn](SourceLink::withdraw_offer).
 //! - A source that reconnects over a new link repeats the offers that were not released. The builder may fetch them
 //!   before it has received the repeated offers.
 //!
@@ -101,7 +101,7 @@ pub use peer::{Origin, Peer};
 
 pub mod parts {
     //! Building blocks of kinds of links, here and in other crates.
-    pub use crate::frames::{builder_over, source_over};
+    pub use crate::frames::{builder_endpoint_over, source_endpoint_over};
     pub use crate::offered::{FetchRequest, Novelty, Offered};
     pub use crate::sockets::{Connect, Listener, SocketLink, Sockets};
     pub use crate::udp::DATAGRAMS;
@@ -118,69 +118,69 @@ use thalweg_wire::{Announcement, Hello, Losses, Message, RecordBytes, Refusal};
 pub trait SourceLink: Debug + Send {
     /// Announces fragments that can be fetched, or that were dropped. Their bytes stay unchanged until released.
     /// Tickets are counted without gaps, from the first that is offered over this link; a ticket that was offered
-    /// before may be offered again when it has been dropped. Sent with the next [`flush`](Endpoint::flush).
-    fn offer(&mut self, offer: &Announcement);
+    /// before may be offered again when it has been dropped. Sent with the next [`flush_messages`](Endpoint::flush_messages).
+    fn announce_offer(&mut self, offer: &Announcement);
 
     /// Takes an offer back. Returns false if the builder has fetched it already: then it must be served.
-    fn withdraw(&mut self, ticket: u64) -> bool;
+    fn withdraw_offer(&mut self, ticket: u64) -> bool;
 
-    /// Sends any other message, with the next [`flush`](Endpoint::flush).
-    fn send(&mut self, message: &Message);
+    /// Sends any other message, with the next [`flush_messages`](Endpoint::flush_messages).
+    fn send_message(&mut self, message: &Message);
 
     /// Returns the number of payload bytes copied on the way out so far, by this process or by the kernel on its
     /// behalf.
-    fn copied(&self) -> u64;
+    fn copied_bytes(&self) -> u64;
 }
 
 /// The builder's end of a link to one source.
 pub trait BuilderLink: Debug + Send {
     /// True if the link can show the bytes of an offer in the source's memory, so that a fetch needs no place of its
     /// own.
-    fn maps(&self) -> bool;
+    fn maps_source_memory(&self) -> bool;
 
     /// Fetches all bytes of `offer`, as [`begin_fetch`](Self::begin_fetch) does.
     ///
     /// # Errors
     /// The same as for [`begin_fetch`](Self::begin_fetch).
-    fn fetch(&mut self, offer: &Announcement, into: Option<Span>) -> Result<Option<Bytes>, LinkError> {
+    fn fetch_offer(&mut self, offer: &Announcement, into: Option<Span>) -> Result<Option<Bytes>, LinkError> {
         self.begin_fetch(offer, into, offer.bytes)
     }
 
-    /// Fetches the first `upto` bytes of `offer`, with the next [`flush`](Endpoint::flush). `into` has room for all of
-    /// them; only a link that [maps](Self::maps) needs no place. When all bytes have been requested and have come, they
+    /// Fetches the first `upto` bytes of `offer`, with the next [`flush_messages`](Endpoint::flush_messages). `into` has room for all of
+    /// them; only a link that [maps](Self::maps_source_memory) needs no place. When all bytes have been requested and have come, they
     /// are returned with [`Received::Arrived`]; if they are here already, by this call.
     ///
     /// # Errors
     /// The source cannot have made this offer. The link is over.
     fn begin_fetch(&mut self, offer: &Announcement, into: Option<Span>, upto: u32) -> Result<Option<Bytes>, LinkError>;
 
-    /// Extends a fetch in progress to the first `upto` bytes of its ticket, with the next [`flush`](Endpoint::flush). A
-    /// link that [maps](Self::maps) has them already.
+    /// Extends a fetch in progress to the first `upto` bytes of its ticket, with the next [`flush_messages`](Endpoint::flush_messages). A
+    /// link that [maps](Self::maps_source_memory) has them already.
     fn extend_fetch(&mut self, ticket: u64, upto: u32);
 
     /// Returns the number of requested bytes that have come since the link was made, including those of offers that are
-    /// incomplete. Bytes of eager offers, which come without a request, and bytes that a link [maps](Self::maps) do not
+    /// incomplete. Bytes of eager offers, which come without a request, and bytes that a link [maps](Self::maps_source_memory) do not
     /// count.
-    fn received(&self) -> u64;
+    fn received_bytes(&self) -> u64;
 
     /// Returns the known losses on the way here.
-    fn losses(&self) -> Losses;
+    fn known_losses(&self) -> Losses;
 
     /// Calls a fetch off, because the source has withdrawn the offer, and drops its place.
-    fn cancel(&mut self, ticket: u64);
+    fn cancel_fetch(&mut self, ticket: u64);
 
     /// Permits the source to reuse the slots of all tickets below `below`. Sent with the next
-    /// [`flush`](Endpoint::flush).
-    fn release(&mut self, below: u64);
+    /// [`flush_messages`](Endpoint::flush_messages).
+    fn release_tickets(&mut self, below: u64);
 
-    /// Sends any other message, with the next [`flush`](Endpoint::flush).
-    fn send(&mut self, message: &Message);
+    /// Sends any other message, with the next [`flush_messages`](Endpoint::flush_messages).
+    fn send_message(&mut self, message: &Message);
 
-    /// Sends the reason why the connection ends, if the peer still reads: [`close`](Endpoint::close) follows.
-    fn refuse(&mut self, reason: Refusal, text: &str);
+    /// Sends the reason why the connection ends, if the peer still reads: [`close_link`](Endpoint::close_link) follows.
+    fn refuse_source(&mut self, reason: Refusal, text: &str);
 
     /// Returns the number of payload bytes copied so far, by the kernel into this process or by this process.
-    fn copied(&self) -> u64;
+    fn copied_bytes(&self) -> u64;
 }
 
 /// A message or answer that a builder receives from a source.
@@ -209,7 +209,7 @@ pub enum Bytes {
 }
 
 impl RecordBytes for Bytes {
-    fn bytes(&self) -> usize {
+    fn byte_count(&self) -> usize {
         match self {
             Self::Place(span) => span.len(),
             Self::View(view) => view.len(),
@@ -217,10 +217,10 @@ impl RecordBytes for Bytes {
     }
 
     #[inline]
-    fn copy_to(&self, at: usize, out: &mut [u8]) {
+    fn copy_bytes_to(&self, at: usize, out: &mut [u8]) {
         match self {
-            Self::Place(span) => span[..].copy_to(at, out),
-            Self::View(view) => view.copy_to(at, out),
+            Self::Place(span) => span[..].copy_bytes_to(at, out),
+            Self::View(view) => view.copy_bytes_to(at, out),
         }
     }
 }

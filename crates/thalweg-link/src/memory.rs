@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use thalweg_arena::Piece;
 use thalweg_frames::{Arrival, Counters, FrameIo, FramesError};
-use thalweg_wire::{Content, GOLDEN_GAMMA, HEAD_LEN, Head, mix};
+use thalweg_wire::{Content, GOLDEN_GAMMA, HEAD_LEN, Head, mix_bits};
 
 /// Length of the longest datagram, in bytes: fits an Ethernet frame with room for the headers that tunnels add.
 const MAX_DATAGRAM_BYTES: usize = 1408;
@@ -97,29 +97,29 @@ impl Network {
     }
 
     /// Returns a kind of link over this network. Each call leaks a little memory, as kinds of links do.
-    pub fn kind(&self) -> LinkKind {
-        LinkKind::of(Box::leak(Box::new(self.clone())))
+    pub fn link_kind(&self) -> LinkKind {
+        LinkKind::from_transport(Box::leak(Box::new(self.clone())))
     }
 
     /// Returns the time of the network.
-    pub fn now(&self) -> Duration {
-        self.lock().now
+    pub fn current_time(&self) -> Duration {
+        self.lock_network().now
     }
 
     /// Applies these impairments to datagrams sent from now on.
-    pub fn impair(&self, impairments: Impairments) {
-        self.lock().impairments = impairments;
+    pub fn set_impairments(&self, impairments: Impairments) {
+        self.lock_network().impairments = impairments;
     }
 
     /// Limits datagrams to `bytes` from now on: longer ones are lost, without a report to the ports.
     pub fn set_mtu(&self, bytes: usize) {
-        self.lock().mtu = bytes;
+        self.lock_network().mtu = bytes;
     }
 
     /// Returns the number of datagrams transported so far: those that were lost do not count, those that were doubled
     /// count twice.
-    pub fn datagrams(&self) -> u64 {
-        self.lock().datagrams
+    pub fn transported_datagrams(&self) -> u64 {
+        self.lock_network().datagrams
     }
 
     /// Returns the address of the port that was opened last.
@@ -127,26 +127,26 @@ impl Network {
     /// # Panics
     /// No port was opened.
     pub fn last_port(&self) -> SocketAddr {
-        let ports = self.lock().ports;
+        let ports = self.lock_network().ports;
         assert!(ports > 0, "no port was opened");
         port_address(ports)
     }
 
     /// Separates two ports, in both directions, until that time.
-    pub fn part(&self, one: SocketAddr, other: SocketAddr, until: Duration) {
-        let mut inner = self.lock();
+    pub fn separate_ports(&self, one: SocketAddr, other: SocketAddr, until: Duration) {
+        let mut inner = self.lock_network();
         let known = inner.parted.entry((one.min(other), one.max(other))).or_default();
         *known = until.max(*known);
     }
 
     /// Advances the clock to that time.
     pub fn advance_to(&self, at: Duration) {
-        let mut inner = self.lock();
+        let mut inner = self.lock_network();
         inner.now = inner.now.max(at);
     }
 
-    fn port(&self) -> MemoryPort {
-        let mut inner = self.lock();
+    fn open_port(&self) -> MemoryPort {
+        let mut inner = self.lock_network();
         inner.ports += 1;
         let address = port_address(inner.ports);
         inner.coming.insert(address, BTreeMap::new());
@@ -154,7 +154,7 @@ impl Network {
         MemoryPort { network: self.clone(), address, counters: Counters::default() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
+    fn lock_network(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -183,30 +183,35 @@ impl Transport for Network {
         }
     }
 
-    fn source(&self, _to: &Address, _by: Option<&Adapter>, watch: Watch) -> Result<Box<dyn SourceEndpoint>, LinkError> {
-        Ok(Box::new(Frames::source(self.port(), watch)?))
+    fn open_source_endpoint(
+        &self,
+        _to: &Address,
+        _by: Option<&Adapter>,
+        watch: Watch,
+    ) -> Result<Box<dyn SourceEndpoint>, LinkError> {
+        Ok(Box::new(Frames::source_endpoint(self.open_port(), watch)?))
     }
 
-    fn builder(
+    fn open_builder_endpoint(
         &self,
         at: &Address,
         _by: Option<&Adapter>,
         _eager: Eager,
         watch: Watch,
     ) -> Result<Box<dyn BuilderEndpoint>, LinkError> {
-        let port = self.port();
-        self.lock().builders.insert(at.place().to_owned(), port.address);
-        Ok(Box::new(Frames::builder(port, at.place().to_owned(), watch)?))
+        let port = self.open_port();
+        self.lock_network().builders.insert(at.place().to_owned(), port.address);
+        Ok(Box::new(Frames::builder_endpoint(port, at.place().to_owned(), watch)?))
     }
 }
 
 impl Inner {
     fn next_random(&mut self) -> u64 {
         self.random = self.random.wrapping_add(GOLDEN_GAMMA);
-        mix(self.random)
+        mix_bits(self.random)
     }
 
-    fn send(&mut self, from: SocketAddr, to: SocketAddr, datagram: &[u8]) {
+    fn send_datagram(&mut self, from: SocketAddr, to: SocketAddr, datagram: &[u8]) {
         debug_assert!(datagram.len() <= MAX_DATAGRAM_BYTES, "a datagram of {} bytes", datagram.len());
         if self.parted.get(&(from.min(to), from.max(to))).is_some_and(|until| self.now < *until) {
             return;
@@ -223,7 +228,7 @@ impl Inner {
             let at = (self.now + delay + Duration::from_nanos(late), self.datagrams);
             let mut datagram = datagram.to_vec();
             if damaged_ppm > 0 && self.next_random() % 1_000_000 < u64::from(damaged_ppm) {
-                self.damage(&mut datagram);
+                self.flip_random_bit(&mut datagram);
             }
             // A host without a receiver reports that (ICMP).
             let (to, coming) = match self.coming.contains_key(&to) {
@@ -236,7 +241,7 @@ impl Inner {
 }
 
 impl Inner {
-    fn damage(&mut self, datagram: &mut [u8]) {
+    fn flip_random_bit(&mut self, datagram: &mut [u8]) {
         let is_piece = Head::decode(datagram).is_ok_and(|(head, _)| matches!(head.content, Content::Piece { .. }));
         let bytes = if is_piece { HEAD_LEN } else { datagram.len() };
         #[expect(clippy::cast_possible_truncation, reason = "less than the length of a datagram")]
@@ -256,48 +261,48 @@ struct MemoryPort {
 }
 
 impl FrameIo for MemoryPort {
-    fn local(&self) -> SocketAddr {
+    fn local_address(&self) -> SocketAddr {
         self.address
     }
 
-    fn resolve(&self, place: &str) -> io::Result<SocketAddr> {
-        let found = self.network.lock().builders.get(place).copied();
+    fn resolve_address(&self, place: &str) -> io::Result<SocketAddr> {
+        let found = self.network.lock_network().builders.get(place).copied();
         found.ok_or_else(|| io::Error::new(ErrorKind::NotFound, "no builder listens there"))
     }
 
-    fn longest(&mut self, _to: SocketAddr) -> Result<usize, FramesError> {
+    fn max_datagram_bytes(&mut self, _to: SocketAddr) -> Result<usize, FramesError> {
         Ok(MAX_DATAGRAM_BYTES)
     }
 
-    fn hold(&mut self, bytes: u64) -> u64 {
+    fn reserve_receive_bytes(&mut self, bytes: u64) -> u64 {
         bytes
     }
 
-    fn has_room(&mut self) -> bool {
+    fn has_send_room(&mut self) -> bool {
         true
     }
 
-    fn send(&mut self, to: SocketAddr, head: &[u8], piece: Option<Piece<'_>>) {
+    fn queue_datagram(&mut self, to: SocketAddr, head: &[u8], piece: Option<Piece<'_>>) {
         let mut datagram = head.to_vec();
         if let Some(piece) = piece {
             datagram.resize(head.len() + piece.len(), 0);
-            piece.copy_to(0, &mut datagram[head.len()..]);
+            piece.copy_bytes_to(0, &mut datagram[head.len()..]);
         }
         self.counters.sent += 1;
-        self.network.lock().send(self.address, to, &datagram);
+        self.network.lock_network().send_datagram(self.address, to, &datagram);
     }
 
-    fn copies(&self) -> (u64, u64) {
+    fn copies_per_byte(&self) -> (u64, u64) {
         (1, 0)
     }
 
-    fn flush(&mut self) -> Result<bool, FramesError> {
+    fn flush_burst(&mut self) -> Result<bool, FramesError> {
         Ok(true)
     }
 
-    fn receive(&mut self, each: &mut dyn FnMut(SocketAddr, Arrival<'_>)) -> Result<bool, FramesError> {
+    fn receive_datagrams(&mut self, each: &mut dyn FnMut(SocketAddr, Arrival<'_>)) -> Result<bool, FramesError> {
         for _ in 0..FAIR_SHARE {
-            let mut inner = self.network.lock();
+            let mut inner = self.network.lock_network();
             let now = inner.now;
             let Some(coming) = inner.coming.get_mut(&self.address) else { return Ok(false) };
             let Some(first) = coming.first_entry().filter(|first| first.key().0 <= now) else { return Ok(false) };
@@ -309,30 +314,30 @@ impl FrameIo for MemoryPort {
         Ok(true)
     }
 
-    fn fd(&self) -> Option<BorrowedFd<'_>> {
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         None
     }
 
-    fn counters(&self) -> Counters {
+    fn port_counters(&self) -> Counters {
         self.counters
     }
 
     /// Returns the time of the network, independent of the caller's clock.
-    fn time(&self, _now: Duration) -> Duration {
-        self.network.now()
+    fn current_time(&self, _now: Duration) -> Duration {
+        self.network.current_time()
     }
 
-    fn draw(&mut self) -> Option<u64> {
-        Some(self.network.lock().next_random())
+    fn draw_number(&mut self) -> Option<u64> {
+        Some(self.network.lock_network().next_random())
     }
 
     fn next_arrival(&self) -> Option<Duration> {
-        self.network.lock().coming.get(&self.address)?.first_key_value().map(|((at, _), _)| *at)
+        self.network.lock_network().coming.get(&self.address)?.first_key_value().map(|((at, _), _)| *at)
     }
 }
 
 impl Drop for MemoryPort {
     fn drop(&mut self) {
-        self.network.lock().coming.remove(&self.address);
+        self.network.lock_network().coming.remove(&self.address);
     }
 }

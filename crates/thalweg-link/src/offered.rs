@@ -1,6 +1,6 @@
 //! The offers that a source has made over one connection, and the builder's fetches of them.
 
-use crate::error::{MAX_UNREAD_BYTES, check_unheard};
+use crate::error::{MAX_UNREAD_BYTES, check_unread_bytes};
 use crate::{LinkError, Outstanding};
 use thalweg_wire::{Announcement, Disposition, MESSAGE_LEN};
 
@@ -40,7 +40,7 @@ pub enum Novelty {
 
 /// Returns the maximum number of fetches that may wait for an answer. An honest builder never has more open than there
 /// are slots with data, or pieces of them; one that has many times more only tries to exhaust our memory.
-pub(crate) fn most_fetches(slots: u32, slot_bytes: u32) -> usize {
+pub(crate) fn max_pending_fetches(slots: u32, slot_bytes: u32) -> usize {
     (slots as usize).saturating_mul(4 + slot_bytes as usize / 4096).saturating_add(64)
 }
 
@@ -48,18 +48,18 @@ impl Offered {
     /// Creates an empty book for a source with `slots` slots of `slot_bytes` bytes each; `slot_bytes` is 0 if they are
     /// not fetched in pieces.
     pub fn new(slots: u32, slot_bytes: u32) -> Self {
-        Self { book: None, early: Vec::new(), most: most_fetches(slots, slot_bytes) }
+        Self { book: None, early: Vec::new(), most: max_pending_fetches(slots, slot_bytes) }
     }
 
     /// Enters an offer, and returns its relation to the earlier ones.
     ///
     /// # Panics
     /// The ticket leaves a gap after the previous one.
-    pub fn offer(&mut self, offer: &Announcement) -> Novelty {
-        let book = self.book.get_or_insert_with(|| Outstanding::starting_at(offer.ticket));
+    pub fn record_offer(&mut self, offer: &Announcement) -> Novelty {
+        let book = self.book.get_or_insert_with(|| Outstanding::starting_at_ticket(offer.ticket));
         if offer.ticket >= book.next_ticket() {
             // Eager offers are sent without a fetch.
-            book.push(*offer, offer.disposition == Disposition::Eager);
+            book.push_offer(*offer, offer.disposition == Disposition::Eager);
             return Novelty::New;
         }
         match book.get_mut(offer.ticket) {
@@ -77,19 +77,19 @@ impl Offered {
     }
 
     /// True if the bytes of an offer may still be on their way: it was fetched, and is not released.
-    pub fn is_read(&self) -> bool {
+    pub fn has_fetched_offers(&self) -> bool {
         self.book.as_ref().is_some_and(|book| book.iter().any(|(_, asked)| *asked))
     }
 
     /// Removes the offers below `below`.
-    pub fn release(&mut self, below: u64) {
+    pub fn release_tickets(&mut self, below: u64) {
         if let Some(book) = &mut self.book {
-            book.release(below).for_each(drop);
+            book.release_tickets(below).for_each(drop);
         }
     }
 
     /// True if this ticket was offered: a fetch of it need not wait then.
-    pub fn has_heard_of(&self, ticket: u64) -> bool {
+    pub fn was_offered(&self, ticket: u64) -> bool {
         self.book.as_ref().is_some_and(|book| ticket < book.next_ticket())
     }
 
@@ -99,12 +99,12 @@ impl Offered {
     ///
     /// # Errors
     /// The bytes of the fetch do not exist, or there are more fetches than an honest builder makes.
-    pub fn ask(&mut self, asked: FetchRequest) -> Result<Option<(Announcement, bool)>, LinkError> {
+    pub fn record_fetch(&mut self, asked: FetchRequest) -> Result<Option<(Announcement, bool)>, LinkError> {
         let FetchRequest { ticket, offset, length } = asked;
         let next = self.book.as_ref().map_or(0, Outstanding::next_ticket);
         if ticket >= next {
             if self.early.len() >= self.most {
-                return Err(self.too_many());
+                return Err(self.too_many_fetches_error());
             }
             self.early.push(asked);
             return Ok(None);
@@ -125,8 +125,8 @@ impl Offered {
         Ok(Some((*offer, first)))
     }
 
-    /// Returns the fetches that came too early, to be [entered](Self::ask) again now that more has been offered.
-    pub fn early(&mut self) -> Vec<FetchRequest> {
+    /// Returns the fetches that came too early, to be [entered](Self::record_fetch) again now that more has been offered.
+    pub fn take_early_fetches(&mut self) -> Vec<FetchRequest> {
         std::mem::take(&mut self.early)
     }
 
@@ -134,20 +134,20 @@ impl Offered {
     ///
     /// # Errors
     /// There are more.
-    pub fn check_queue(&self, waiting: usize) -> Result<(), LinkError> {
-        if waiting > self.most { Err(self.too_many()) } else { Ok(()) }
+    pub fn check_pending_fetches(&self, waiting: usize) -> Result<(), LinkError> {
+        if waiting > self.most { Err(self.too_many_fetches_error()) } else { Ok(()) }
     }
 
     /// Checks that the messages that wait for the builder, in bytes, are not more than an honest builder leaves unread.
     ///
     /// # Errors
     /// There are more.
-    pub fn check_unheard(&self, bytes: usize) -> Result<(), LinkError> {
+    pub fn check_unread_bytes(&self, bytes: usize) -> Result<(), LinkError> {
         // After a reconnection everything is offered again, at once.
-        check_unheard(bytes, MAX_UNREAD_BYTES.max(self.most.saturating_mul(MESSAGE_LEN)))
+        check_unread_bytes(bytes, MAX_UNREAD_BYTES.max(self.most.saturating_mul(MESSAGE_LEN)))
     }
 
-    fn too_many(&self) -> LinkError {
+    fn too_many_fetches_error(&self) -> LinkError {
         LinkError::Protocol(format!("the builder has more than {} fetches open", self.most))
     }
 }

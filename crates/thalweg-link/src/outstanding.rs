@@ -18,7 +18,7 @@ impl<T> Default for Outstanding<T> {
 
 impl<T> Outstanding<T> {
     /// Creates an empty book whose first offer will have ticket `first`.
-    pub fn starting_at(first: u64) -> Self {
+    pub fn starting_at_ticket(first: u64) -> Self {
         Self { first, offers: VecDeque::new() }
     }
 
@@ -36,7 +36,7 @@ impl<T> Outstanding<T> {
     ///
     /// # Panics
     /// The ticket of the offer is not [`next_ticket`](Self::next_ticket).
-    pub fn push(&mut self, offer: Announcement, kept: T) {
+    pub fn push_offer(&mut self, offer: Announcement, kept: T) {
         assert_eq!(offer.ticket, self.next_ticket(), "tickets are counted without gaps");
         self.offers.push_back((offer, kept));
     }
@@ -55,7 +55,7 @@ impl<T> Outstanding<T> {
 
     /// Removes the offers below `below`, and returns them with what was kept for each. A repeated release returns
     /// nothing. A builder cannot release what was never offered.
-    pub fn release(&mut self, below: u64) -> impl Iterator<Item = (Announcement, T)> {
+    pub fn release_tickets(&mut self, below: u64) -> impl Iterator<Item = (Announcement, T)> {
         let count = below.saturating_sub(self.first).min(self.offers.len() as u64);
         self.first += count;
         self.offers.drain(..usize::try_from(count).unwrap_or(0))
@@ -99,14 +99,14 @@ mod tests {
                 bytes: 64,
                 disposition: Disposition::Held,
             };
-            book.push(offer, ticket * 10);
+            book.push_offer(offer, ticket * 10);
         }
-        assert_eq!(book.release(3).map(|(_, kept)| kept).collect::<Vec<_>>(), [0, 10, 20]);
-        assert_eq!(book.release(3).count(), 0);
-        assert_eq!(book.release(1).count(), 0);
+        assert_eq!(book.release_tickets(3).map(|(_, kept)| kept).collect::<Vec<_>>(), [0, 10, 20]);
+        assert_eq!(book.release_tickets(3).count(), 0);
+        assert_eq!(book.release_tickets(1).count(), 0);
         assert!(book.get(2).is_none());
         assert_eq!(book.get(3).unwrap().1, 30);
-        assert_eq!(book.release(u64::MAX).count(), 2);
+        assert_eq!(book.release_tickets(u64::MAX).count(), 2);
         assert_eq!(book.next_ticket(), 5);
     }
 }

@@ -6,17 +6,17 @@ use std::io::{self, ErrorKind};
 use std::net::IpAddr;
 
 /// Interprets the result of `accept`: `None` if no peer is waiting, or if the peer was gone before the call.
-pub(crate) fn accepted<S>(result: io::Result<S>) -> Result<Option<S>, LinkError> {
+pub(crate) fn interpret_accept<S>(result: io::Result<S>) -> Result<Option<S>, LinkError> {
     use ErrorKind::{ConnectionAborted, Interrupted, WouldBlock};
     match result {
         Ok(accepted) => Ok(Some(accepted)),
         Err(error) if matches!(error.kind(), WouldBlock | Interrupted | ConnectionAborted) => Ok(None),
-        Err(error) => Err(LinkError::io("accepting a connection")(error)),
+        Err(error) => Err(LinkError::from_system_call("accepting a connection")(error)),
     }
 }
 
 /// Returns what a user can do if an address cannot be listened on for this reason.
-pub(crate) fn advice(reason: ErrorKind) -> &'static str {
+pub(crate) fn listening_advice(reason: ErrorKind) -> &'static str {
     match reason {
         ErrorKind::AddrInUse => "end what listens there, or choose another address for `listen`",
         ErrorKind::AddrNotAvailable => "it is no address of this host: choose one that `ip address` shows for `listen`",

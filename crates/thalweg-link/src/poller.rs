@@ -20,7 +20,7 @@ impl Interest {
     /// Waits for something to receive.
     pub const READ: Self = Self { read: true, write: false };
 
-    fn flags(self) -> epoll::EventFlags {
+    fn event_flags(self) -> epoll::EventFlags {
         let mut flags = epoll::EventFlags::empty();
         flags.set(epoll::EventFlags::IN, self.read);
         flags.set(epoll::EventFlags::OUT, self.write);
@@ -40,7 +40,7 @@ impl Poller {
     /// # Errors
     /// The system has no descriptor left.
     pub fn new() -> Result<Self, LinkError> {
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(LinkError::io("epoll_create"))?;
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(LinkError::from_system_call("epoll_create"))?;
         Ok(Self { epoll })
     }
 
@@ -48,22 +48,22 @@ impl Poller {
     ///
     /// # Errors
     /// The kernel accepts no more descriptors.
-    pub fn add(&self, fd: BorrowedFd<'_>, token: u64, interest: Interest) -> Result<(), LinkError> {
-        epoll::add(&self.epoll, fd, epoll::EventData::new_u64(token), interest.flags())
-            .map_err(LinkError::io("epoll_ctl"))
+    pub fn add_descriptor(&self, fd: BorrowedFd<'_>, token: u64, interest: Interest) -> Result<(), LinkError> {
+        epoll::add(&self.epoll, fd, epoll::EventData::new_u64(token), interest.event_flags())
+            .map_err(LinkError::from_system_call("epoll_ctl"))
     }
 
     /// Changes the events that are waited for on a descriptor.
     ///
     /// # Errors
     /// The descriptor is not one that is waited on.
-    pub fn change(&self, fd: BorrowedFd<'_>, token: u64, interest: Interest) -> Result<(), LinkError> {
-        epoll::modify(&self.epoll, fd, epoll::EventData::new_u64(token), interest.flags())
-            .map_err(LinkError::io("epoll_ctl"))
+    pub fn change_interest(&self, fd: BorrowedFd<'_>, token: u64, interest: Interest) -> Result<(), LinkError> {
+        epoll::modify(&self.epoll, fd, epoll::EventData::new_u64(token), interest.event_flags())
+            .map_err(LinkError::from_system_call("epoll_ctl"))
     }
 
     /// Stops waiting on a descriptor. A descriptor that is about to be closed need not be removed.
-    pub fn remove(&self, fd: BorrowedFd<'_>) {
+    pub fn remove_descriptor(&self, fd: BorrowedFd<'_>) {
         let _ = epoll::delete(&self.epoll, fd);
     }
 
@@ -71,7 +71,7 @@ impl Poller {
     ///
     /// # Errors
     /// The kernel does not wait: the descriptor is not an epoll.
-    pub fn wait(&self, timeout: Option<Duration>, mut ready: impl FnMut(u64)) -> Result<(), LinkError> {
+    pub fn wait_for_events(&self, timeout: Option<Duration>, mut ready: impl FnMut(u64)) -> Result<(), LinkError> {
         // epoll_pwait2 has nanosecond resolution: a deadline of 0.3 ms neither spins nor oversleeps by a millisecond.
         let timeout = timeout.map(|timeout| rustix::time::Timespec {
             tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
@@ -112,7 +112,7 @@ impl Watch {
 
     /// Returns the number that a token stands for, or `None` if the token is not of that endpoint.
     #[expect(clippy::cast_possible_truncation, reason = "its lower half is meant")]
-    pub(crate) fn number_at(endpoint: usize, token: u64) -> Option<u32> {
+    pub(crate) fn number_from_token(endpoint: usize, token: u64) -> Option<u32> {
         (token >> 32 == endpoint as u64).then_some(token as u32)
     }
 
@@ -120,24 +120,24 @@ impl Watch {
     ///
     /// # Errors
     /// The kernel accepts no more descriptors.
-    pub fn add(&self, fd: BorrowedFd<'_>, number: u32, interest: Interest) -> Result<(), LinkError> {
-        self.poller.add(fd, self.token(number), interest)
+    pub fn add_descriptor(&self, fd: BorrowedFd<'_>, number: u32, interest: Interest) -> Result<(), LinkError> {
+        self.poller.add_descriptor(fd, self.token_for_number(number), interest)
     }
 
     /// Changes the events that are waited for on a descriptor.
     ///
     /// # Errors
     /// The descriptor is not one that is waited on.
-    pub fn change(&self, fd: BorrowedFd<'_>, number: u32, interest: Interest) -> Result<(), LinkError> {
-        self.poller.change(fd, self.token(number), interest)
+    pub fn change_interest(&self, fd: BorrowedFd<'_>, number: u32, interest: Interest) -> Result<(), LinkError> {
+        self.poller.change_interest(fd, self.token_for_number(number), interest)
     }
 
     /// Stops waiting on a descriptor.
-    pub fn remove(&self, fd: BorrowedFd<'_>) {
-        self.poller.remove(fd);
+    pub fn remove_descriptor(&self, fd: BorrowedFd<'_>) {
+        self.poller.remove_descriptor(fd);
     }
 
-    fn token(&self, number: u32) -> u64 {
+    fn token_for_number(&self, number: u32) -> u64 {
         u64::from(self.endpoint) << 32 | u64::from(number)
     }
 }

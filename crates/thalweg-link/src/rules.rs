@@ -36,7 +36,7 @@ pub(crate) fn check_offer(offer: &Announcement, withdraws: bool) -> Result<(), L
 }
 
 /// Checks that data come in the order of the fetches, each fetch answered as a whole.
-pub(crate) fn check_order(sent: FetchRequest, asked: FetchRequest) -> Result<(), LinkError> {
+pub(crate) fn check_fetch_order(sent: FetchRequest, asked: FetchRequest) -> Result<(), LinkError> {
     if sent == asked {
         return Ok(());
     }

@@ -7,10 +7,10 @@
 //! A source that may withdraw offers (policy `drop-oldest`) must be asked before its bytes are read: a fetch is then a
 //! message and the grant is returned as `Data`, as on any other link. From other sources an offer is enough.
 
-use crate::error::{MAX_UNREAD_BYTES, check_unheard, refusal};
+use crate::error::{MAX_UNREAD_BYTES, check_unread_bytes, encode_refusal};
 use crate::kind::{Abilities, Locator, Transport};
 use crate::offered::{FetchRequest, Novelty, Offered};
-use crate::rules::{check_hello, check_offer, check_order};
+use crate::rules::{check_fetch_order, check_hello, check_offer};
 use crate::sockets::{Connect, Listener, SocketLink, Sockets};
 use crate::{
     Adapter, Address, BuilderEndpoint, BuilderLink, Bytes, Eager, Interest, LinkError, Origin, Peer, Received,
@@ -27,7 +27,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use thalweg_arena::{
     Arena, HandoverError, MAX_CELLS, PAGE_BYTES, PushError, Ring, RingReceiver, RingSender, Span, WAKE_BYTE, recv_fds,
-    send_fds, wake_over,
+    send_fds, wake_over_socket,
 };
 use thalweg_wire::{Announcement, Capabilities, Disposition, Hello, Losses, MESSAGE_LEN, Message, Refusal, Sender};
 
@@ -64,7 +64,7 @@ impl Wires {
         Self { sender, receiver, backlog: VecDeque::new(), unpublished: false, waits: false, quiet: MAX_QUIET_POLLS }
     }
 
-    fn send(&mut self, message: &Message) {
+    fn queue_message(&mut self, message: &Message) {
         if self.backlog.is_empty() && self.sender.push(&message.encode()).is_ok() {
             self.unpublished = true;
             return;
@@ -74,7 +74,7 @@ impl Wires {
     }
 
     /// Sends the messages for which there is room. Returns the number of bytes of messages that wait.
-    fn flush(&mut self, socket: &UnixStream) -> Result<usize, LinkError> {
+    fn flush_messages(&mut self, socket: &UnixStream) -> Result<usize, LinkError> {
         loop {
             while let Some(message) = self.backlog.front() {
                 match self.sender.push(&message.encode()) {
@@ -83,11 +83,11 @@ impl Wires {
                         self.backlog.pop_front();
                     }
                     Err(PushError::Full) => break,
-                    Err(PushError::Ring(error)) => return Err(theirs(error)),
+                    Err(PushError::Ring(error)) => return Err(peer_violation(error)),
                 }
             }
             if std::mem::take(&mut self.unpublished) && self.sender.publish() {
-                wake(socket)?;
+                wake_peer(socket)?;
             }
             // If another thread waits already, it has to be woken for room from now on.
             if self.backlog.is_empty() || !self.waits || self.sender.prepare_wait() {
@@ -106,7 +106,7 @@ impl Wires {
     }
 
     /// Ends a wait. Returns true if this end has waited.
-    fn wakes_up(&mut self) -> bool {
+    fn end_wait(&mut self) -> bool {
         if !std::mem::take(&mut self.waits) {
             return false;
         }
@@ -116,56 +116,56 @@ impl Wires {
     }
 
     /// Passes received messages to `take`, up to a fair share. Returns true if there are more.
-    fn receive(
+    fn receive_messages(
         &mut self,
         socket: &UnixStream,
         mut take: impl FnMut(Message) -> Result<(), LinkError>,
     ) -> Result<bool, LinkError> {
         let mut left = FAIR_SHARE;
         while left > 0
-            && let Some(cell) = self.receiver.pop().map_err(theirs)?
+            && let Some(cell) = self.receiver.pop().map_err(peer_violation)?
         {
             take(Message::decode(&cell)?)?;
             left -= 1;
         }
         if left < FAIR_SHARE && self.receiver.sender_waits() {
-            wake(socket)?;
+            wake_peer(socket)?;
         }
         Ok(left == 0)
     }
 
     /// Counts a poll at which nothing has come. Returns true if the presence of the peer is to be checked: now and then
     /// while the node does not wait.
-    fn is_quiet(&mut self) -> bool {
+    fn is_peer_check_due(&mut self) -> bool {
         self.quiet += 1;
         self.quiet > MAX_QUIET_POLLS && std::mem::take(&mut self.quiet) > 0
     }
 }
 
 /// Returns a function for `map_err` on a failure of this end, for which the peer is not to blame.
-fn own<E: std::error::Error + Send + Sync + 'static>(doing: &'static str) -> impl FnOnce(E) -> LinkError {
-    move |error| LinkError::io(doing)(std::io::Error::other(error))
+fn own_failure<E: std::error::Error + Send + Sync + 'static>(doing: &'static str) -> impl FnOnce(E) -> LinkError {
+    move |error| LinkError::from_system_call(doing)(std::io::Error::other(error))
 }
 
 /// Returns a function for `map_err` if what the peer handed over, or has since made of it, violates the agreement.
-fn theirs<E: std::error::Error>(error: E) -> LinkError {
+fn peer_violation<E: std::error::Error>(error: E) -> LinkError {
     LinkError::Protocol(error.to_string())
 }
 
-fn wake(peer: &UnixStream) -> Result<(), LinkError> {
-    wake_over(peer).map_err(own("waking the peer"))
+fn wake_peer(peer: &UnixStream) -> Result<(), LinkError> {
+    wake_over_socket(peer).map_err(own_failure("waking the peer"))
 }
 
 /// Reads the socket: an error if the peer is gone. The bytes on it are wake-ups and, at most, the reason why the peer
 /// leaves.
-fn read_wakes(mut socket: &UnixStream) -> Result<(), LinkError> {
+fn read_wake_bytes(mut socket: &UnixStream) -> Result<(), LinkError> {
     let mut bytes = [0; MAX_WAKES_PER_READ + MESSAGE_LEN + Message::MAX_REFUSAL_TEXT as usize];
     let read = match socket.read(&mut bytes) {
         Ok(0) => return Err(LinkError::Closed),
         Ok(read) => &bytes[..read],
         Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => return Ok(()),
         Err(error) if error.kind() == ErrorKind::ConnectionReset => return Err(LinkError::Closed),
-        Err(error) => return Err(LinkError::io("reading the hand-over socket")(error)),
+        Err(error) => return Err(LinkError::from_system_call("reading the hand-over socket")(error)),
     };
     let wakes = read.iter().take_while(|byte| **byte == WAKE_BYTE).count();
     match read[wakes..].split_first_chunk::<MESSAGE_LEN>() {
@@ -183,42 +183,42 @@ fn read_wakes(mut socket: &UnixStream) -> Result<(), LinkError> {
 /// Passes received messages to `take`. The socket is read after each wait, before the ring is checked, and now and then
 /// while nothing comes. If the peer is gone, `left` is set to the reason, and messages that the peer sent before are
 /// received as well.
-fn receive_all(
+fn receive_all_messages(
     socket: &UnixStream,
     wires: &mut Wires,
     left: &mut Option<LinkError>,
     mut take: impl FnMut(Message) -> Result<(), LinkError>,
 ) -> Result<bool, LinkError> {
-    if wires.wakes_up() && left.is_none() {
-        *left = read_wakes(socket).err();
+    if wires.end_wait() && left.is_none() {
+        *left = read_wake_bytes(socket).err();
     }
     let mut any = false;
-    let more = wires.receive(socket, |message| {
+    let more = wires.receive_messages(socket, |message| {
         any = true;
         take(message)
     })?;
-    if any || left.is_some() || !wires.is_quiet() {
+    if any || left.is_some() || !wires.is_peer_check_due() {
         return Ok(more);
     }
-    *left = read_wakes(socket).err();
-    if left.is_some() { wires.receive(socket, take) } else { Ok(more) }
+    *left = read_wake_bytes(socket).err();
+    if left.is_some() { wires.receive_messages(socket, take) } else { Ok(more) }
 }
 
 /// Returns the error that ended the link, once all messages have been received.
-fn gone_unless(more: bool, left: &mut Option<LinkError>) -> Result<bool, LinkError> {
+fn error_once_drained(more: bool, left: &mut Option<LinkError>) -> Result<bool, LinkError> {
     match left.take_if(|_| !more) {
         Some(error) => Err(error),
         None => Ok(more),
     }
 }
 
-fn handing_over(error: HandoverError) -> LinkError {
+fn handover_error(error: HandoverError) -> LinkError {
     match error {
         HandoverError::Io(error) if matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) => {
             LinkError::Closed
         }
-        HandoverError::Io(error) => LinkError::io("handing over an arena")(error),
-        error => theirs(error),
+        HandoverError::Io(error) => LinkError::from_system_call("handing over an arena")(error),
+        error => peer_violation(error),
     }
 }
 
@@ -247,11 +247,16 @@ impl Transport for Shm {
         }
     }
 
-    fn source(&self, _to: &Address, _by: Option<&Adapter>, watch: Watch) -> Result<Box<dyn SourceEndpoint>, LinkError> {
+    fn open_source_endpoint(
+        &self,
+        _to: &Address,
+        _by: Option<&Adapter>,
+        watch: Watch,
+    ) -> Result<Box<dyn SourceEndpoint>, LinkError> {
         Ok(Box::new(Sockets::<ShmSource>::new(watch)))
     }
 
-    fn builder(
+    fn open_builder_endpoint(
         &self,
         at: &Address,
         _by: Option<&Adapter>,
@@ -259,16 +264,16 @@ impl Transport for Shm {
         watch: Watch,
     ) -> Result<Box<dyn BuilderEndpoint>, LinkError> {
         let path = Path::new(at.place());
-        let listener = listen(path).map_err(|error| {
-            let advice = advice(path, error.kind());
+        let listener = open_listener(path).map_err(|error| {
+            let advice = listening_advice(path, error.kind());
             LinkError::Listening { address: at.clone(), error, advice }
         })?;
-        Ok(Box::new(Sockets::behind(ShmListener { listener, path: path.to_owned() }, watch)?))
+        Ok(Box::new(Sockets::with_listener(ShmListener { listener, path: path.to_owned() }, watch)?))
     }
 }
 
 /// Opens a listener, in place of a socket that a dead process left.
-fn listen(path: &Path) -> std::io::Result<UnixListener> {
+fn open_listener(path: &Path) -> std::io::Result<UnixListener> {
     // Connecting to any other kind of file is refused in the same way: those are left alone.
     if is_socket(path) && UnixStream::connect(path).is_err_and(|e| e.kind() == ErrorKind::ConnectionRefused) {
         std::fs::remove_file(path)?;
@@ -284,7 +289,7 @@ fn is_socket(path: &Path) -> bool {
 }
 
 /// Returns what a user can do if a path cannot be listened on for this reason.
-fn advice(path: &Path, reason: ErrorKind) -> &'static str {
+fn listening_advice(path: &Path, reason: ErrorKind) -> &'static str {
     match reason {
         ErrorKind::AddrInUse if !is_socket(path) => {
             "a file of that name is there, which is no socket: choose another path for `listen`"
@@ -304,20 +309,20 @@ struct ShmListener {
 impl Listener for ShmListener {
     type Link = ShmBuilder;
 
-    fn fd(&self) -> BorrowedFd<'_> {
+    fn descriptor(&self) -> BorrowedFd<'_> {
         self.listener.as_fd()
     }
 
-    fn place(&self) -> String {
+    fn listening_place(&self) -> String {
         self.path.display().to_string()
     }
 
-    fn accept(&mut self) -> Result<Option<(ShmBuilder, Peer)>, LinkError> {
-        let Some((socket, _)) = peer::accepted(self.listener.accept())? else { return Ok(None) };
+    fn accept_link(&mut self) -> Result<Option<(ShmBuilder, Peer)>, LinkError> {
+        let Some((socket, _)) = peer::interpret_accept(self.listener.accept())? else { return Ok(None) };
         let peer = rustix::net::sockopt::socket_peercred(&socket).ok();
         let name = peer.map_or_else(|| "process unknown".to_owned(), |peer| format!("process {}", peer.pid));
         let peer = Peer::new(name, Origin::User(peer.map(|peer| peer.uid.as_raw())));
-        Ok(Some((accepted(socket)?, peer)))
+        Ok(Some((begin_greeting(socket)?, peer)))
     }
 }
 
@@ -329,25 +334,25 @@ impl Drop for ShmListener {
 
 /// Connects to a builder on this host and hands the arena over. Never blocks: a builder that is too busy to accept is
 /// an error (`WouldBlock`), to be tried again later.
-fn connect(path: &Path, greeting: &SourceGreeting) -> Result<ShmSource, LinkError> {
+fn connect_to_builder(path: &Path, greeting: &SourceGreeting) -> Result<ShmSource, LinkError> {
     let connecting = format!("connecting to shm:{}", path.display());
-    let socket = open_socket(path).map_err(LinkError::io(&*connecting))?;
+    let socket = open_connection(path).map_err(LinkError::from_system_call(&*connecting))?;
     // Room for every ticket that can be open, and for the few messages besides. More wait in the backlog.
     let cells = greeting.hello.slots.saturating_mul(4).saturating_add(64).min(MAX_CELLS).next_power_of_two();
-    let to_builder = Ring::create("to-builder", cells).map_err(own("setting up a link"))?;
-    let to_source = Ring::create("to-source", cells).map_err(own("setting up a link"))?;
+    let to_builder = Ring::create("to-builder", cells).map_err(own_failure("setting up a link"))?;
+    let to_source = Ring::create("to-source", cells).map_err(own_failure("setting up a link"))?;
 
     let mut bytes = Message::Hello(greeting.hello).encode().to_vec();
     bytes.extend_from_slice(greeting.description.as_bytes());
     let fds = [greeting.arena.fd(), to_builder.fd(), to_source.fd()];
-    let sent = send_fds(&socket, &bytes, &fds).map_err(handing_over)?;
+    let sent = send_fds(&socket, &bytes, &fds).map_err(handover_error)?;
     // A fresh socket has room for all of it: at most 16 KiB.
-    (&socket).write_all(&bytes[sent..]).map_err(LinkError::io(connecting))?;
+    (&socket).write_all(&bytes[sent..]).map_err(LinkError::from_system_call(connecting))?;
     let wires = Wires::new(to_builder.into_sender(), to_source.into_receiver());
     Ok(ShmSource { socket, wires, offered: Offered::new(greeting.hello.slots, 0), left: None })
 }
 
-fn open_socket(path: &Path) -> std::io::Result<UnixStream> {
+fn open_connection(path: &Path) -> std::io::Result<UnixStream> {
     let socket = Socket::new(Domain::UNIX, Type::STREAM.nonblocking().cloexec(), None)?;
     socket.connect(&SockAddr::unix(path)?)?;
     Ok(OwnedFd::from(socket).into())
@@ -364,29 +369,33 @@ struct ShmSource {
 
 impl ShmSource {
     /// Grants a fetch, once: the builder fetches a ticket once.
-    fn grant(&mut self, asked: FetchRequest) -> Result<(), LinkError> {
-        if let Some((_, true)) = self.offered.ask(asked)? {
+    fn grant_fetch(&mut self, asked: FetchRequest) -> Result<(), LinkError> {
+        if let Some((_, true)) = self.offered.record_fetch(asked)? {
             let FetchRequest { ticket, offset, length } = asked;
-            self.wires.send(&Message::Data { ticket, offset, length });
+            self.wires.queue_message(&Message::Data { ticket, offset, length });
         }
         Ok(())
     }
 }
 
 impl Connect for ShmSource {
-    fn connect(to: &Address, _congestion: Option<&str>, greeting: &SourceGreeting) -> Result<Self, LinkError> {
-        connect(Path::new(to.place()), greeting)
+    fn connect_to_builder(
+        to: &Address,
+        _congestion: Option<&str>,
+        greeting: &SourceGreeting,
+    ) -> Result<Self, LinkError> {
+        connect_to_builder(Path::new(to.place()), greeting)
     }
 }
 
 impl SocketLink for ShmSource {
     type Received = Message;
 
-    fn fd(&self) -> BorrowedFd<'_> {
+    fn descriptor(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 
-    fn interest(&self) -> Interest {
+    fn wait_interest(&self) -> Interest {
         Interest::READ
     }
 
@@ -394,30 +403,30 @@ impl SocketLink for ShmSource {
         self.left.is_none() && self.wires.prepare_wait()
     }
 
-    fn sees(&self) -> bool {
+    fn is_cheap_to_poll(&self) -> bool {
         true
     }
 
-    fn flush(&mut self) -> Result<(), LinkError> {
-        for asked in self.offered.early() {
-            self.grant(asked)?;
+    fn flush_messages(&mut self) -> Result<(), LinkError> {
+        for asked in self.offered.take_early_fetches() {
+            self.grant_fetch(asked)?;
         }
-        self.offered.check_unheard(self.wires.flush(&self.socket)?)
+        self.offered.check_unread_bytes(self.wires.flush_messages(&self.socket)?)
     }
 
-    fn receive(&mut self, received: &mut Vec<Message>) -> Result<bool, LinkError> {
+    fn receive_messages(&mut self, received: &mut Vec<Message>) -> Result<bool, LinkError> {
         let Self { socket, wires, offered, left, .. } = self;
         // In order: first the fetches that came before their offers were repeated, then those that come now.
-        let mut fetches = offered.early();
-        let more = receive_all(socket, wires, left, |message| {
+        let mut fetches = offered.take_early_fetches();
+        let more = receive_all_messages(socket, wires, left, |message| {
             match message {
                 Message::Fetch { ticket, offset, length } => fetches.push(FetchRequest { ticket, offset, length }),
                 Message::Release { below } => {
-                    offered.release(below);
+                    offered.release_tickets(below);
                     received.push(message);
                 }
                 Message::Ignored { .. } => {}
-                message if message.sender() != Sender::Builder => {
+                message if message.sending_end() != Sender::Builder => {
                     return Err(LinkError::Protocol(format!("unexpected from a builder over a ring: {message:?}")));
                 }
                 _ => received.push(message),
@@ -425,39 +434,39 @@ impl SocketLink for ShmSource {
             Ok(())
         })?;
         for asked in fetches {
-            self.grant(asked)?;
+            self.grant_fetch(asked)?;
         }
-        self.flush()?;
-        gone_unless(more, &mut self.left)
+        self.flush_messages()?;
+        error_once_drained(more, &mut self.left)
     }
 }
 
 impl SourceLink for ShmSource {
-    fn offer(&mut self, offer: &Announcement) {
+    fn announce_offer(&mut self, offer: &Announcement) {
         // Reading in place is the fastest way, so nothing is ever sent ahead.
         let disposition = if offer.disposition == Disposition::Eager { Disposition::Held } else { offer.disposition };
         let offer = Announcement { disposition, ..*offer };
-        if self.offered.offer(&offer) != Novelty::Released {
-            self.wires.send(&Message::Offer(offer));
+        if self.offered.record_offer(&offer) != Novelty::Released {
+            self.wires.queue_message(&Message::Offer(offer));
         }
     }
 
-    fn withdraw(&mut self, ticket: u64) -> bool {
+    fn withdraw_offer(&mut self, ticket: u64) -> bool {
         self.offered.may_withdraw(ticket)
     }
 
-    fn send(&mut self, message: &Message) {
-        self.wires.send(message);
+    fn send_message(&mut self, message: &Message) {
+        self.wires.queue_message(message);
     }
 
-    fn copied(&self) -> u64 {
+    fn copied_bytes(&self) -> u64 {
         0
     }
 }
 
 /// Takes over a connection that a source made over the Unix socket.
-fn accepted(socket: UnixStream) -> Result<ShmBuilder, LinkError> {
-    socket.set_nonblocking(true).map_err(LinkError::io("setting up a connection"))?;
+fn begin_greeting(socket: UnixStream) -> Result<ShmBuilder, LinkError> {
+    socket.set_nonblocking(true).map_err(LinkError::from_system_call("setting up a connection"))?;
     let state = State::Greeting { bytes: Vec::new(), fds: Vec::new() };
     Ok(ShmBuilder { socket, state, left: None })
 }
@@ -505,16 +514,16 @@ struct Pending {
 
 impl Fetches {
     /// Returns the bytes of an offer: copied into their place, or without a place as a view of the arena.
-    fn bytes(&mut self, pending: Pending) -> Result<Bytes, LinkError> {
+    fn bytes_of_offer(&mut self, pending: Pending) -> Result<Bytes, LinkError> {
         let Announcement { arena_offset, bytes, .. } = pending.offer;
-        let Some(view) = self.arena.view(arena_offset, bytes as usize) else {
-            let size = self.arena.size();
+        let Some(view) = self.arena.view_range(arena_offset, bytes as usize) else {
+            let size = self.arena.size_bytes();
             return Err(LinkError::Protocol(format!("offered bytes {arena_offset}+{bytes} of an arena of {size}")));
         };
         Ok(match pending.place {
             None => Bytes::View(view),
             Some(mut place) => {
-                view.copy_to(0, &mut place);
+                view.copy_bytes_to(0, &mut place);
                 self.copied += place.len() as u64;
                 Bytes::Place(place)
             }
@@ -522,25 +531,25 @@ impl Fetches {
     }
 
     /// Processes a grant.
-    fn granted(&mut self, ticket: u64, offset: u32, length: u32) -> Result<Received, LinkError> {
+    fn on_grant(&mut self, ticket: u64, offset: u32, length: u32) -> Result<Received, LinkError> {
         let next = self.pending.iter().position(|pending| !pending.dropped);
         let Some(pending) = next.and_then(|at| self.pending.remove(at)) else {
             return Err(LinkError::Protocol(format!("ticket {ticket} was granted without being asked for")));
         };
         let asked = FetchRequest { ticket: pending.offer.ticket, offset: 0, length: pending.offer.bytes };
-        check_order(FetchRequest { ticket, offset, length }, asked)?;
-        Ok(Received::Arrived { ticket, bytes: self.bytes(pending)? })
+        check_fetch_order(FetchRequest { ticket, offset, length }, asked)?;
+        Ok(Received::Arrived { ticket, bytes: self.bytes_of_offer(pending)? })
     }
 
     /// Records that the source has dropped an offer.
-    fn dropped(&mut self, ticket: u64) {
+    fn on_offer_dropped(&mut self, ticket: u64) {
         let fetches = self.pending.iter_mut().filter(|pending| pending.offer.ticket == ticket);
         fetches.for_each(|pending| pending.dropped = true);
     }
 }
 
 impl ShmBuilder {
-    fn greet(&mut self, received: &mut Vec<Received>) -> Result<(), LinkError> {
+    fn receive_greeting(&mut self, received: &mut Vec<Received>) -> Result<(), LinkError> {
         let State::Greeting { bytes, fds } = &mut self.state else { return Ok(()) };
         let mut buffer = [0; MESSAGE_LEN + Message::MAX_DESCRIPTION as usize];
         match recv_fds(&self.socket, &mut buffer, HANDED_OVER) {
@@ -550,7 +559,7 @@ impl ShmBuilder {
                 fds.extend(more);
             }
             Err(error) if error.is_would_block() => return Ok(()),
-            Err(error) => return Err(handing_over(error)),
+            Err(error) => return Err(handover_error(error)),
         }
         if fds.len() > HANDED_OVER {
             return Err(LinkError::Protocol(format!("more than {HANDED_OVER} descriptors were handed over")));
@@ -568,26 +577,26 @@ impl ShmBuilder {
         let text = String::from_utf8(text.to_vec())
             .map_err(|_| LinkError::Protocol("the source's description is not UTF-8".into()))?;
         check_hello(&hello)?;
-        let open = open(std::mem::take(fds), hello)?;
+        let open = open_rings(std::mem::take(fds), hello)?;
         self.state = State::Open(Box::new(open));
         received.push(Received::Hello(hello, text));
         Ok(())
     }
 }
 
-fn open(fds: Vec<OwnedFd>, hello: Hello) -> Result<Open, LinkError> {
+fn open_rings(fds: Vec<OwnedFd>, hello: Hello) -> Result<Open, LinkError> {
     let [arena, to_builder, to_source] = <[OwnedFd; HANDED_OVER]>::try_from(fds)
         .map_err(|fds| LinkError::Protocol(format!("{} descriptors were handed over, not {HANDED_OVER}", fds.len())))?;
-    let arena = Arena::import(arena).map_err(theirs)?;
+    let arena = Arena::import(arena).map_err(peer_violation)?;
     // A larger one would let the source make this process touch, and the kernel allocate, memory that holds no slot.
     let slot = u64::from(hello.slot_bytes).next_multiple_of(PAGE_BYTES as u64) + 2 * PAGE_BYTES as u64;
     let most = (u64::from(hello.slots) * slot).next_multiple_of(ARENA_ROUNDING);
-    if arena.size() as u64 > most {
-        let text = format!("an arena of {} bytes was handed over; its slots need at most {most}", arena.size());
+    if arena.size_bytes() as u64 > most {
+        let text = format!("an arena of {} bytes was handed over; its slots need at most {most}", arena.size_bytes());
         return Err(LinkError::Protocol(text));
     }
-    let receiver = Ring::import(to_builder).map_err(theirs)?.into_receiver();
-    let sender = Ring::import(to_source).map_err(theirs)?.into_sender();
+    let receiver = Ring::import(to_builder).map_err(peer_violation)?.into_receiver();
+    let sender = Ring::import(to_source).map_err(peer_violation)?.into_sender();
     let fetches = Fetches { arena, pending: VecDeque::new(), copied: 0 };
     Ok(Open {
         wires: Wires::new(sender, receiver),
@@ -599,11 +608,11 @@ fn open(fds: Vec<OwnedFd>, hello: Hello) -> Result<Open, LinkError> {
 impl SocketLink for ShmBuilder {
     type Received = Received;
 
-    fn fd(&self) -> BorrowedFd<'_> {
+    fn descriptor(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 
-    fn interest(&self) -> Interest {
+    fn wait_interest(&self) -> Interest {
         Interest::READ
     }
 
@@ -614,47 +623,47 @@ impl SocketLink for ShmBuilder {
         }
     }
 
-    fn sees(&self) -> bool {
+    fn is_cheap_to_poll(&self) -> bool {
         true
     }
 
-    fn flush(&mut self) -> Result<(), LinkError> {
+    fn flush_messages(&mut self) -> Result<(), LinkError> {
         match &mut self.state {
             State::Greeting { .. } => Ok(()),
-            State::Open(open) => check_unheard(open.wires.flush(&self.socket)?, MAX_UNREAD_BYTES),
+            State::Open(open) => check_unread_bytes(open.wires.flush_messages(&self.socket)?, MAX_UNREAD_BYTES),
         }
     }
 
-    fn receive(&mut self, received: &mut Vec<Received>) -> Result<bool, LinkError> {
-        self.greet(received)?;
+    fn receive_messages(&mut self, received: &mut Vec<Received>) -> Result<bool, LinkError> {
+        self.receive_greeting(received)?;
         let State::Open(open) = &mut self.state else { return Ok(false) };
         let Open { wires, fetches, withdraws } = &mut **open;
-        let more = receive_all(&self.socket, wires, &mut self.left, |message| {
+        let more = receive_all_messages(&self.socket, wires, &mut self.left, |message| {
             received.push(match message {
-                Message::Data { ticket, offset, length } => fetches.granted(ticket, offset, length)?,
+                Message::Data { ticket, offset, length } => fetches.on_grant(ticket, offset, length)?,
                 Message::Offer(offer) => {
                     check_offer(&offer, *withdraws)?;
                     if offer.disposition.is_dropped() {
-                        fetches.dropped(offer.ticket);
+                        fetches.on_offer_dropped(offer.ticket);
                     }
                     Received::Message(message)
                 }
                 // Memory loses nothing.
                 Message::Ignored { .. } | Message::Losses(_) => return Ok(()),
-                message if message.sender() == Sender::Source && !matches!(message, Message::Hello(_)) => {
+                message if message.sending_end() == Sender::Source && !matches!(message, Message::Hello(_)) => {
                     Received::Message(message)
                 }
                 _ => return Err(LinkError::Protocol(format!("unexpected from a source over a ring: {message:?}"))),
             });
             Ok(())
         })?;
-        self.flush()?;
-        gone_unless(more, &mut self.left)
+        self.flush_messages()?;
+        error_once_drained(more, &mut self.left)
     }
 }
 
 impl BuilderLink for ShmBuilder {
-    fn maps(&self) -> bool {
+    fn maps_source_memory(&self) -> bool {
         true
     }
 
@@ -669,46 +678,46 @@ impl BuilderLink for ShmBuilder {
         };
         let pending = Pending { offer: *offer, place: into, dropped: false };
         if !open.withdraws {
-            return open.fetches.bytes(pending).map(Some);
+            return open.fetches.bytes_of_offer(pending).map(Some);
         }
-        open.wires.send(&Message::Fetch { ticket: offer.ticket, offset: 0, length: offer.bytes });
+        open.wires.queue_message(&Message::Fetch { ticket: offer.ticket, offset: 0, length: offer.bytes });
         open.fetches.pending.push_back(pending);
         Ok(None)
     }
 
     fn extend_fetch(&mut self, _ticket: u64, _upto: u32) {}
 
-    fn received(&self) -> u64 {
+    fn received_bytes(&self) -> u64 {
         0
     }
 
-    fn losses(&self) -> Losses {
+    fn known_losses(&self) -> Losses {
         Losses::default()
     }
 
-    fn cancel(&mut self, ticket: u64) {
+    fn cancel_fetch(&mut self, ticket: u64) {
         if let State::Open(open) = &mut self.state {
             open.fetches.pending.retain(|pending| pending.offer.ticket != ticket);
         }
     }
 
-    fn release(&mut self, below: u64) {
-        self.send(&Message::Release { below });
+    fn release_tickets(&mut self, below: u64) {
+        self.send_message(&Message::Release { below });
     }
 
-    fn send(&mut self, message: &Message) {
+    fn send_message(&mut self, message: &Message) {
         if let State::Open(open) = &mut self.state {
-            open.wires.send(message);
+            open.wires.queue_message(message);
         }
     }
 
-    fn refuse(&mut self, reason: Refusal, text: &str) {
+    fn refuse_source(&mut self, reason: Refusal, text: &str) {
         // An attempt only: the peer may be gone, or may not read.
-        let _ = self.flush();
-        let _ = self.socket.write_all(&refusal(reason, text));
+        let _ = self.flush_messages();
+        let _ = self.socket.write_all(&encode_refusal(reason, text));
     }
 
-    fn copied(&self) -> u64 {
+    fn copied_bytes(&self) -> u64 {
         match &self.state {
             State::Greeting { .. } => 0,
             State::Open(open) => open.fetches.copied,

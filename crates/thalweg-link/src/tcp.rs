@@ -11,8 +11,8 @@ mod stash;
 
 use crate::buffer::Buffer;
 use crate::kind::{Abilities, Locator, Transport};
-use crate::names::listen;
-use crate::peer::accepted;
+use crate::names::listen_at_first;
+use crate::peer::interpret_accept;
 use crate::sockets::{Listener, Sockets};
 use crate::{Adapter, Address, BuilderEndpoint, Eager, LinkError, Origin, Peer, SourceEndpoint, SourceGreeting, Watch};
 use builder::TcpBuilder;
@@ -61,25 +61,30 @@ impl Transport for Tcp {
         }
     }
 
-    fn source(&self, _to: &Address, _by: Option<&Adapter>, watch: Watch) -> Result<Box<dyn SourceEndpoint>, LinkError> {
+    fn open_source_endpoint(
+        &self,
+        _to: &Address,
+        _by: Option<&Adapter>,
+        watch: Watch,
+    ) -> Result<Box<dyn SourceEndpoint>, LinkError> {
         Ok(Box::new(Sockets::<TcpSource>::new(watch)))
     }
 
-    fn builder(
+    fn open_builder_endpoint(
         &self,
         at: &Address,
         _by: Option<&Adapter>,
         eager: Eager,
         watch: Watch,
     ) -> Result<Box<dyn BuilderEndpoint>, LinkError> {
-        let socket = listen(at, |address| {
+        let socket = listen_at_first(at, |address| {
             let socket = Socket::new(Domain::for_address(address), Type::STREAM.nonblocking().cloexec(), None)?;
             socket.set_reuse_address(true)?;
             socket.bind(&SockAddr::from(address))?;
             socket.listen(LISTEN_BACKLOG)?;
             Ok(socket)
         })?;
-        Ok(Box::new(Sockets::behind(TcpListener { socket, eager }, watch)?))
+        Ok(Box::new(Sockets::with_listener(TcpListener { socket, eager }, watch)?))
     }
 }
 
@@ -92,11 +97,11 @@ struct TcpListener {
 impl Listener for TcpListener {
     type Link = TcpBuilder;
 
-    fn fd(&self) -> BorrowedFd<'_> {
+    fn descriptor(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 
-    fn place(&self) -> String {
+    fn listening_place(&self) -> String {
         let local = self.socket.local_addr().ok().and_then(|address| address.as_socket());
         local.map(|address| address.to_string()).unwrap_or_default()
     }
@@ -107,8 +112,8 @@ impl Listener for TcpListener {
     ///   kernel a packet each.
     /// - The congestion control `thalweg` (`docs/congestion.md`) for the messages of this end. Fetches are few bytes in
     ///   many packets, of which other controls send only ten at first, and then wait a round trip.
-    fn expect(&mut self, bytes: u64) -> Result<(), &'static str> {
-        let room = Buffer::Receive.hold(&self.socket, bytes) & Buffer::Send.hold(&self.socket, bytes);
+    fn prepare_credit(&mut self, bytes: u64) -> Result<(), &'static str> {
+        let room = Buffer::Receive.reserve_bytes(&self.socket, bytes) & Buffer::Send.reserve_bytes(&self.socket, bytes);
         let follows = rustix::net::sockopt::set_tcp_congestion(&self.socket, FOLLOWS_CREDIT).is_ok();
         match (room, follows) {
             (false, _) => Err(
@@ -121,33 +126,33 @@ impl Listener for TcpListener {
         }
     }
 
-    fn accept(&mut self) -> Result<Option<(TcpBuilder, Peer)>, LinkError> {
-        let Some((socket, address)) = accepted(self.socket.accept())? else { return Ok(None) };
+    fn accept_link(&mut self) -> Result<Option<(TcpBuilder, Peer)>, LinkError> {
+        let Some((socket, address)) = interpret_accept(self.socket.accept())? else { return Ok(None) };
         let address = address.as_socket();
         let name = address.map_or_else(|| "unknown".to_owned(), |address| address.to_string());
         let peer = Peer::new(name, Origin::Host(address.map(|address| address.ip())));
-        settle(&socket)
+        set_socket_options(&socket)
             .and_then(|()| socket.set_nonblocking(true))
-            .map_err(LinkError::io("setting up a connection"))?;
+            .map_err(LinkError::from_system_call("setting up a connection"))?;
         Ok(Some((TcpBuilder::new(socket, self.eager), peer)))
     }
 }
 
 /// Begins to connect. The greeting is sent as soon as the connection is established.
-fn connect(host: &str, congestion: Option<&str>, greeting: &SourceGreeting) -> Result<TcpSource, LinkError> {
+fn connect_to_builder(host: &str, congestion: Option<&str>, greeting: &SourceGreeting) -> Result<TcpSource, LinkError> {
     let mut failed = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
     // The first address that is not refused at once: some have no route, and on this host some have no listener.
-    for address in host.to_socket_addrs().map_err(LinkError::unusable(format!("resolving '{host}'")))? {
-        match connect_to(address, host, congestion, greeting)? {
+    for address in host.to_socket_addrs().map_err(LinkError::from_unusable(format!("resolving '{host}'")))? {
+        match connect_to_address(address, host, congestion, greeting)? {
             Ok(socket) => return Ok(TcpSource::new(socket, host, greeting)),
             Err(error) => failed = error,
         }
     }
-    Err(LinkError::io(format!("connecting to tcp:{host}"))(failed))
+    Err(LinkError::from_system_call(format!("connecting to tcp:{host}"))(failed))
 }
 
 /// Begins to connect to one address. The inner error is the kernel's refusal of that address.
-fn connect_to(
+fn connect_to_address(
     address: SocketAddr,
     host: &str,
     congestion: Option<&str>,
@@ -155,11 +160,11 @@ fn connect_to(
 ) -> Result<io::Result<Socket>, LinkError> {
     let connecting = format!("connecting to tcp:{host}");
     let socket = Socket::new(Domain::for_address(address), Type::STREAM.nonblocking().cloexec(), None)
-        .map_err(LinkError::io(&*connecting))?;
-    settle(&socket).map_err(LinkError::io(connecting))?;
+        .map_err(LinkError::from_system_call(&*connecting))?;
+    set_socket_options(&socket).map_err(LinkError::from_system_call(connecting))?;
     match congestion {
         Some("system") => {}
-        Some(name) => socket.set_tcp_congestion(name.as_bytes()).map_err(LinkError::unusable(format!(
+        Some(name) => socket.set_tcp_congestion(name.as_bytes()).map_err(LinkError::from_unusable(format!(
             "selecting congestion control '{name}' (there are: {})",
             congestion_controls()
         )))?,
@@ -172,7 +177,7 @@ fn connect_to(
         }
     }
     let slots = u64::from(greeting.hello.slots) * u64::from(greeting.hello.slot_bytes);
-    if congestion == Some(FOLLOWS_CREDIT) && !Buffer::Send.hold(&socket, slots) {
+    if congestion == Some(FOLLOWS_CREDIT) && !Buffer::Send.reserve_bytes(&socket, slots) {
         tracing::warn!("send buffers grow only as they are used: net.core.wmem_max is less than all slots together");
     }
     match socket.connect(&SockAddr::from(address)) {
@@ -191,14 +196,14 @@ fn congestion_controls() -> String {
 /// acknowledgement, Linux keeps a small packet back to make it longer ("autocorking", tcp_should_autocork() in
 /// net/ipv4/tcp.c): fetches would wait for the answers to other fetches. Setting this option sends what waits, even if
 /// it was set before (tcp(7)).
-fn send_now(socket: &Socket) -> Result<(), LinkError> {
+fn send_without_delay(socket: &Socket) -> Result<(), LinkError> {
     match socket.set_tcp_nodelay(true) {
-        Err(error) if is_gone(Errno::from_io_error(&error).unwrap_or(Errno::INVAL)) => Ok(()),
-        set => set.map_err(LinkError::io("sending to a source")),
+        Err(error) if is_peer_gone(Errno::from_io_error(&error).unwrap_or(Errno::INVAL)) => Ok(()),
+        set => set.map_err(LinkError::from_system_call("sending to a source")),
     }
 }
 
-fn settle(socket: &Socket) -> std::io::Result<()> {
+fn set_socket_options(socket: &Socket) -> std::io::Result<()> {
     socket.set_tcp_nodelay(true)?;
     socket.set_tcp_user_timeout(Some(USER_TIMEOUT))?;
     socket.set_keepalive(true)?;
@@ -208,6 +213,6 @@ fn settle(socket: &Socket) -> std::io::Result<()> {
 }
 
 /// True if an error of a socket means that the other end is gone.
-fn is_gone(error: Errno) -> bool {
+fn is_peer_gone(error: Errno) -> bool {
     matches!(error, Errno::PIPE | Errno::CONNRESET | Errno::TIMEDOUT)
 }

@@ -1,11 +1,11 @@
 //! The three verbs over UDP: frames through a socket. Credits keep frames from being lost on their way, and bytes that
 //! the socket cannot hold are not asked for.
 
-use crate::frames::{builder_over, source_over};
+use crate::frames::{builder_endpoint_over, source_endpoint_over};
 use crate::kind::{Abilities, Locator, Transport};
-use crate::names::listen;
+use crate::names::listen_at_first;
 #[cfg(feature = "af-xdp")]
-use crate::names::resolve;
+use crate::names::resolve_listening_addresses;
 use crate::{Adapter, Address, BuilderEndpoint, Eager, LinkError, SourceEndpoint, Watch};
 use thalweg_frames::UdpPort;
 #[cfg(feature = "af-xdp")]
@@ -40,20 +40,25 @@ impl Transport for Udp {
         &DATAGRAMS
     }
 
-    fn source(&self, _to: &Address, _by: Option<&Adapter>, watch: Watch) -> Result<Box<dyn SourceEndpoint>, LinkError> {
-        let port = UdpPort::anywhere().map_err(LinkError::io("opening a UDP socket"))?;
-        source_over(port, watch)
+    fn open_source_endpoint(
+        &self,
+        _to: &Address,
+        _by: Option<&Adapter>,
+        watch: Watch,
+    ) -> Result<Box<dyn SourceEndpoint>, LinkError> {
+        let port = UdpPort::bind_anywhere().map_err(LinkError::from_system_call("opening a UDP socket"))?;
+        source_endpoint_over(port, watch)
     }
 
-    fn builder(
+    fn open_builder_endpoint(
         &self,
         at: &Address,
         _by: Option<&Adapter>,
         _eager: Eager,
         watch: Watch,
     ) -> Result<Box<dyn BuilderEndpoint>, LinkError> {
-        let port = listen(at, UdpPort::bind)?;
-        builder_over(port, watch)
+        let port = listen_at_first(at, UdpPort::bind)?;
+        builder_endpoint_over(port, watch)
     }
 }
 
@@ -69,23 +74,28 @@ impl Transport for AfXdp {
         &Abilities { name: "af-xdp", title: "AF_XDP", form: "af-xdp:HOST:PORT", interface: true, ..DATAGRAMS }
     }
 
-    fn source(&self, to: &Address, _by: Option<&Adapter>, watch: Watch) -> Result<Box<dyn SourceEndpoint>, LinkError> {
-        let found = to.resolve().map_err(LinkError::unusable(format!("resolving '{}'", to.place())))?;
-        let port = AfXdpPort::towards(found[0])
+    fn open_source_endpoint(
+        &self,
+        to: &Address,
+        _by: Option<&Adapter>,
+        watch: Watch,
+    ) -> Result<Box<dyn SourceEndpoint>, LinkError> {
+        let found = to.resolve_addresses().map_err(LinkError::from_unusable(format!("resolving '{}'", to.place())))?;
+        let port = AfXdpPort::open_towards(found[0])
             .map_err(|FramesError { doing, error }| LinkError::Unusable { doing, error })?;
-        source_over(port, watch)
+        source_endpoint_over(port, watch)
     }
 
-    fn builder(
+    fn open_builder_endpoint(
         &self,
         at: &Address,
         _by: Option<&Adapter>,
         _eager: Eager,
         watch: Watch,
     ) -> Result<Box<dyn BuilderEndpoint>, LinkError> {
-        let port = resolve(at)?;
-        let port =
-            AfXdpPort::at(port[0]).map_err(|FramesError { doing, error }| LinkError::Unusable { doing, error })?;
-        builder_over(port, watch)
+        let port = resolve_listening_addresses(at)?;
+        let port = AfXdpPort::open_at_address(port[0])
+            .map_err(|FramesError { doing, error }| LinkError::Unusable { doing, error })?;
+        builder_endpoint_over(port, watch)
     }
 }

@@ -14,7 +14,7 @@ use thalweg_arena::{Arena, PAGE_BYTES, Span};
 use thalweg_device::{Acquired, Acquisition, Buffer, Description, DeviceError, Filled, Frame};
 use thalweg_node::{Feed, Handle, Policy, SourceNode, SourceSettings, Wait};
 use thalweg_pci::{DeviceMemory, Function, Interrupt, PciError};
-use thalweg_wire::{PayloadType, Status, TaiNanos, record_len};
+use thalweg_wire::{PayloadType, Status, TaiNanos, record_bytes};
 
 /// Bytes in a fragment, and number of fragments requested at a time.
 const SIZE: usize = 4096;
@@ -69,7 +69,7 @@ impl Entropy {
         let function = Function::open(address.parse()?, 4)?;
         let wrong = |problem: &str| PciError::Device { device: address.into(), problem: problem.into() };
         let (mut common, mut doorbell) = (None, None);
-        for capability in function.capabilities(CAPABILITY)? {
+        for capability in function.find_capabilities(CAPABILITY)? {
             let number =
                 |at: usize| capability[at..].first_chunk().map_or(0, |four| u32::from_le_bytes(*four) as usize);
             match capability[3] {
@@ -83,45 +83,45 @@ impl Entropy {
         let shared = shared.map_err(|error| wrong(&error.to_string()))?;
         // SAFETY: this ends whatever the device did for a previous user (3.1.1), and no memory has been passed to it
         // yet.
-        unsafe { registers.write8(common + STATUS, 0) };
-        while registers.read8(common + STATUS) != 0 {
+        unsafe { registers.write_u8(common + STATUS, 0) };
+        while registers.read_u8(common + STATUS) != 0 {
             std::thread::yield_now();
         }
         // SAFETY: as above.
         unsafe {
-            registers.write32(common + OFFERED_SELECT, 1);
-            let offered = registers.read32(common + OFFERED);
+            registers.write_u32(common + OFFERED_SELECT, 1);
+            let offered = registers.read_u32(common + OFFERED);
             let needed = if function.has_iommu() { VERSION_1 | BY_IOMMU } else { VERSION_1 };
             if offered & needed != needed {
                 return Err(wrong("it has not the features of version 1, or passes the IOMMU by"));
             }
-            registers.write32(common + FEATURE_SELECT, 1);
-            registers.write32(common + FEATURE, offered & (VERSION_1 | BY_IOMMU));
-            registers.write8(common + STATUS, CHOSEN);
+            registers.write_u32(common + FEATURE_SELECT, 1);
+            registers.write_u32(common + FEATURE, offered & (VERSION_1 | BY_IOMMU));
+            registers.write_u8(common + STATUS, CHOSEN);
         }
-        if registers.read8(common + STATUS) != CHOSEN {
+        if registers.read_u8(common + STATUS) != CHOSEN {
             return Err(wrong("it does not take the features of version 1"));
         }
-        let interrupt = function.interrupts(1)?.remove(0);
-        function.begin()?;
-        let queue = function.show(shared.arena())?;
-        let place = |at| queue.address(at, PAGE_BYTES - at).ok_or_else(|| wrong("a page is not in one piece"));
+        let interrupt = function.enable_interrupts(1)?.remove(0);
+        function.enable_memory_access()?;
+        let queue = function.share_arena(shared.arena())?;
+        let place = |at| queue.bus_address(at, PAGE_BYTES - at).ok_or_else(|| wrong("a page is not in one piece"));
         let parts = [place(0)?, place(AVAILABLE)?, place(USED)?];
-        let doorbell = doorbell.0 + usize::from(registers.read16(common + QUEUE_NOTIFY)) * doorbell.1;
+        let doorbell = doorbell.0 + usize::from(registers.read_u16(common + QUEUE_NOTIFY)) * doorbell.1;
         // SAFETY: the page is shared with the device alone, for as long as it is driven, and names no buffers yet.
         unsafe {
-            registers.write16(common + QUEUE_SIZE, DEPTH);
-            registers.write16(common + QUEUE_VECTOR, 0);
+            registers.write_u16(common + QUEUE_SIZE, DEPTH);
+            registers.write_u16(common + QUEUE_VECTOR, 0);
             for (part, at) in parts.into_iter().zip((QUEUE_PARTS..).step_by(8)) {
-                registers.write32(common + at, part as u32);
-                registers.write32(common + at + 4, (part >> 32) as u32);
+                registers.write_u32(common + at, part as u32);
+                registers.write_u32(common + at + 4, (part >> 32) as u32);
             }
-            registers.write16(common + QUEUE_ENABLE, 1);
-            registers.write8(common + STATUS, BEGUN);
+            registers.write_u16(common + QUEUE_ENABLE, 1);
+            registers.write_u8(common + STATUS, BEGUN);
         }
         let description = Description {
             kind: "entropy".into(),
-            payload_type: PayloadType::RAW.name().into(),
+            payload_type: PayloadType::RAW.type_name().into(),
             record_bytes: Some(SIZE as u64),
             ..Description::default()
         };
@@ -139,7 +139,8 @@ impl Entropy {
 
     /// Returns a number that the device may write at any time; it is never borrowed.
     fn used<T>(&self, at: usize) -> T {
-        let number = self.shared.arena().mapping().cast::<u8>().wrapping_add(self.shared.offset() + USED + at);
+        let number =
+            self.shared.arena().mapped_range().cast::<u8>().wrapping_add(self.shared.arena_offset() + USED + at);
         assert!(USED + at + size_of::<T>() <= PAGE_BYTES && at.is_multiple_of(align_of::<T>()));
         // SAFETY: the location is within the page, and aligned; `T` is a number.
         unsafe { number.cast::<T>().read_volatile() }
@@ -151,25 +152,25 @@ impl Acquisition for Entropy {
         &self.description
     }
 
-    fn max_payload(&self) -> usize {
+    fn max_payload_bytes(&self) -> usize {
         SIZE
     }
 
-    fn depth(&self) -> u32 {
+    fn max_posted_buffers(&self) -> u32 {
         DEPTH.into()
     }
 
-    fn register(&mut self, arena: &Arc<Arena>) -> Result<(), DeviceError> {
-        let slots = self.function.show(arena);
+    fn register_memory(&mut self, arena: &Arc<Arena>) -> Result<(), DeviceError> {
+        let slots = self.function.share_arena(arena);
         self.slots = Some(
             slots.map_err(|error| DeviceError::Hardware { device: "entropy".into(), problem: error.to_string() })?,
         );
         Ok(())
     }
 
-    fn post(&mut self, buffer: Buffer) {
+    fn post_buffer(&mut self, buffer: Buffer) {
         let Some(index) = self.under_way.iter().position(Option::is_none) else { return };
-        let address = self.slots.as_ref().and_then(|slots| slots.address(buffer.offset(), SIZE));
+        let address = self.slots.as_ref().and_then(|slots| slots.bus_address(buffer.arena_offset(), SIZE));
         let address = address.expect("a payload of a page begins one");
         self.under_way[index] = Some(buffer);
         // Address and length of the buffer (2.6.5), and its entry among those to be filled (2.6.6).
@@ -183,11 +184,11 @@ impl Acquisition for Entropy {
         *self.shared(AVAILABLE + 2) = self.handed.to_le_bytes();
         fence(Ordering::SeqCst);
         // SAFETY: buffers that are passed to the device belong to it alone until they come back.
-        unsafe { self.function.registers().write16(self.doorbell, 0) };
+        unsafe { self.function.registers().write_u16(self.doorbell, 0) };
     }
 
-    fn poll(&mut self, _now: Duration) -> Result<Acquired, DeviceError> {
-        self.interrupt.take();
+    fn poll_acquired(&mut self, _now: Duration) -> Result<Acquired, DeviceError> {
+        self.interrupt.take_pending();
         fence(Ordering::Acquire);
         if self.used::<u16>(2) == self.back {
             return Ok(Acquired::NotYet);
@@ -207,11 +208,11 @@ impl Acquisition for Entropy {
         Ok(Acquired::Frame(Frame { buffer, number: self.number - 1, len, filled, crc: None, copied: 0 }))
     }
 
-    fn fd(&self) -> Option<BorrowedFd<'_>> {
+    fn readiness_fd(&self) -> Option<BorrowedFd<'_>> {
         Some(self.interrupt.fd())
     }
 
-    fn start(&mut self, _at: TaiNanos) -> Result<(), DeviceError> {
+    fn start_acquisition(&mut self, _at: TaiNanos) -> Result<(), DeviceError> {
         Ok(())
     }
 }
@@ -230,7 +231,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         burst: 1,
         policy: Policy::Block,
         slots: 64,
-        slot_bytes: record_len(SIZE),
+        slot_bytes: record_bytes(SIZE),
         timeout: Duration::from_secs(30),
         wait: Wait::Sleep,
         cpu: None,

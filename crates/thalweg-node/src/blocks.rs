@@ -83,7 +83,7 @@ struct BlockClosings {
 impl Blocks {
     pub(crate) fn new(pool: BlockPool, builders: u32, sources: usize) -> Self {
         Self {
-            closings_in_blocks: vec![BlockClosings::default(); pool.count() as usize],
+            closings_in_blocks: vec![BlockClosings::default(); pool.block_count() as usize],
             unwritten: vec![0; sources],
             pool,
             filling: VecDeque::new(),
@@ -98,13 +98,13 @@ impl Blocks {
         }
     }
 
-    pub(crate) fn pool_mut(&mut self) -> &mut BlockPool {
+    pub(crate) fn block_pool_mut(&mut self) -> &mut BlockPool {
         &mut self.pool
     }
 
     /// Records into the run of a recorder, and returns it.
-    pub(crate) fn record_to(&mut self, recorder: Recorder) -> &Recorder {
-        self.run = recorder.run();
+    pub(crate) fn start_recording(&mut self, recorder: Recorder) -> &Recorder {
+        self.run = recorder.run_number();
         self.recorder.insert(recorder)
     }
 
@@ -113,25 +113,25 @@ impl Blocks {
     }
 
     /// Returns the bytes in the free blocks.
-    pub(crate) fn free_bytes(&self) -> u64 {
-        (self.pool.free() as u64).saturating_mul(self.pool.block_bytes() as u64)
+    pub(crate) fn free_block_bytes(&self) -> u64 {
+        (self.pool.free_count() as u64).saturating_mul(self.pool.block_bytes() as u64)
     }
 
     /// Reserves a place for `len` bytes with `fragments` records. Returns `None` if no block is free.
     pub(crate) fn reserve(&mut self, len: usize, fragments: u32, now: Duration) -> Option<Span> {
-        if let Some(span) = self.filling.back_mut().and_then(|block| block.reserve(len, fragments)) {
+        if let Some(span) = self.filling.back_mut().and_then(|block| block.reserve_span(len, fragments)) {
             self.since.get_or_insert(now);
             return Some(span);
         }
-        self.open()?;
+        self.open_block()?;
         self.since = Some(now);
-        self.filling.back_mut().and_then(|block| block.reserve(len, fragments))
+        self.filling.back_mut().and_then(|block| block.reserve_span(len, fragments))
     }
 
     /// Begins a new block. Returns `None` if none is free.
-    fn open(&mut self) -> Option<()> {
-        let block = self.pool.take()?;
-        self.closings_in_blocks[block.index() as usize] = BlockClosings::default();
+    fn open_block(&mut self) -> Option<()> {
+        let block = self.pool.take_block()?;
+        self.closings_in_blocks[block.block_index() as usize] = BlockClosings::default();
         self.filling.push_back(BlockWriter::new(block));
         self.since = None;
         Some(())
@@ -139,14 +139,14 @@ impl Blocks {
 
     /// Returns a filled place, whose records can then be entered. A place that is never filled returns by being
     /// dropped.
-    pub(crate) fn filled_place(&mut self, span: &Span) -> Option<FilledPlace<'_>> {
-        let block = self.filling.iter_mut().rev().find(|block| block.owns(span))?;
-        let base = block.position(span);
+    pub(crate) fn filled_place_for(&mut self, span: &Span) -> Option<FilledPlace<'_>> {
+        let block = self.filling.iter_mut().rev().find(|block| block.owns_span(span))?;
+        let base = block.span_offset(span);
         Some(FilledPlace { block, base })
     }
 
     /// Queues the closings of events, if they are recorded.
-    pub(crate) fn close(&mut self, Closed { first, count, missing }: Closed) {
+    pub(crate) fn queue_closings(&mut self, Closed { first, count, missing }: Closed) {
         if self.recorder.is_some() {
             let status = if missing.is_empty() { EventStatus::Complete } else { EventStatus::Incomplete };
             self.waiting_closings.push_back(Closing { first, count, status, missing, headed: 0 });
@@ -168,12 +168,12 @@ impl Blocks {
                         source: sources[missing.source].0,
                         ..FragmentHeader::default()
                     };
-                    if !block.add_record(&header) {
+                    if !block.add_header_record(&header) {
                         break;
                     }
                     closing.headed += 1;
                 }
-                let closings = &mut self.closings_in_blocks[block.index() as usize];
+                let closings = &mut self.closings_in_blocks[block.index_in_pool() as usize];
                 while closing.headed == closing.missing.len()
                     && closing.count > 0
                     && block.close_event(closing.first, stride, closing.status)
@@ -188,7 +188,7 @@ impl Blocks {
                     continue;
                 }
             }
-            if self.open().is_none() {
+            if self.open_block().is_none() {
                 return;
             }
         }
@@ -200,7 +200,7 @@ impl Blocks {
             let last = self.filling.len() == 1;
             let old = self.since.is_some_and(|since| mono >= since + flush);
             let Some(block) = self.filling.front() else { return };
-            if block.is_busy() || last && !(all || old) {
+            if block.has_spans_in_use() || last && !(all || old) {
                 return;
             }
             if last {
@@ -208,24 +208,24 @@ impl Blocks {
             }
             let Some(mut block) = self.filling.pop_front() else { return };
             match &mut self.recorder {
-                Some(recorder) if self.failure.is_none() && !block.is_empty() => recorder.submit(block, now),
+                Some(recorder) if self.failure.is_none() && !block.is_empty() => recorder.submit_block(block, now),
                 Some(_) => {
-                    self.count_unwritten(block.index());
-                    self.pool.give_back(block.into_block());
+                    self.count_unwritten_block(block.index_in_pool());
+                    self.pool.return_block(block.into_block());
                 }
                 None => {
-                    block.reset();
-                    self.pool.give_back(block.into_block());
+                    block.discard_contents();
+                    self.pool.return_block(block.into_block());
                 }
             }
         }
     }
 
     /// Takes back blocks that the recorder has written. Returns true if there were any.
-    pub(crate) fn reap(&mut self) -> bool {
+    pub(crate) fn reap_written_blocks(&mut self) -> bool {
         let mut any = false;
-        while let Some(finished) = self.recorder.as_mut().and_then(Recorder::reap) {
-            self.take_back(finished);
+        while let Some(finished) = self.recorder.as_mut().and_then(Recorder::reap_block) {
+            self.take_back_block(finished);
             any = true;
         }
         any
@@ -234,112 +234,112 @@ impl Blocks {
     /// Takes back blocks that the disk has written, and starts a sync of written data at most every `flush`. A disk that
     /// has not answered for long has failed, and is given nothing more.
     pub(crate) fn check_disk(&mut self, now: Duration, flush: Duration) {
-        let has_answered = self.reap();
-        self.keep(now, flush);
-        if self.answers.look(self.in_flight(), has_answered, now) {
-            let (blocks, time) = (self.in_flight(), humantime::format_duration(DISK_TIME));
+        let has_answered = self.reap_written_blocks();
+        self.sync_written_data(now, flush);
+        if self.answers.update_owed_answer(self.blocks_in_flight(), has_answered, now) {
+            let (blocks, time) = (self.blocks_in_flight(), humantime::format_duration(DISK_TIME));
             self.failure.get_or_insert_with(|| format!("the disk has not taken {blocks} blocks within {time}"));
         }
     }
 
     /// Returns the first error of the disk.
-    pub(crate) fn failure(&self) -> Option<&str> {
+    pub(crate) fn disk_failure(&self) -> Option<&str> {
         self.failure.as_deref()
     }
 
     /// Returns the first error of a disk that has owed an answer for too long, and forgets it.
-    pub(crate) fn take_silence(&mut self, now: Duration) -> Option<String> {
+    pub(crate) fn take_error_of_silent_disk(&mut self, now: Duration) -> Option<String> {
         let answers = &self.answers;
         self.failure.take_if(|_| answers.since.is_some_and(|since| now > since + DISK_TIME))
     }
 
     /// Returns when the disk must be checked even if nothing happens: it has owed an answer for too long.
-    pub(crate) fn next_disk_check(&self, now: Duration) -> Option<Duration> {
-        self.answers.next_look(now)
+    pub(crate) fn next_disk_check_time(&self, now: Duration) -> Option<Duration> {
+        self.answers.next_check_time(now)
     }
 
     /// Starts a sync of written data, at most every `every`, or as soon as there is much of it.
-    fn keep(&mut self, now: Duration, every: Duration) {
+    fn sync_written_data(&mut self, now: Duration, every: Duration) {
         let Some(recorder) = &mut self.recorder else { return };
-        let unsynced = recorder.unsynced();
+        let unsynced = recorder.unsynced_bytes();
         if unsynced == 0 {
             self.unsynced_since = None;
             return;
         }
         if now >= *self.unsynced_since.get_or_insert(now) + every || unsynced >= MAX_UNSYNCED_BYTES {
-            recorder.sync();
+            recorder.begin_sync();
             self.unsynced_since = None;
         }
     }
 
     /// Returns when written data are to be synced.
-    pub(crate) fn next_sync(&self, every: Duration) -> Option<Duration> {
+    pub(crate) fn next_sync_time(&self, every: Duration) -> Option<Duration> {
         self.unsynced_since.map(|since| since + every)
     }
 
     /// Returns the number of blocks that the recorder has.
-    pub(crate) fn in_flight(&self) -> usize {
-        self.recorder.as_ref().map_or(0, Recorder::in_flight)
+    pub(crate) fn blocks_in_flight(&self) -> usize {
+        self.recorder.as_ref().map_or(0, Recorder::blocks_in_flight)
     }
 
     /// Returns whether the recorder has blocks, for which others may have to wait.
     pub(crate) fn disk_has_blocks(&self) -> bool {
-        self.in_flight() > 0
+        self.blocks_in_flight() > 0
     }
 
     /// Ends recording: no more blocks come, and the recorder closes its files.
     pub(crate) fn end(&mut self) {
-        self.recorder.iter_mut().for_each(Recorder::end);
+        self.recorder.iter_mut().for_each(Recorder::end_submission);
     }
 
     /// Returns whether the recorder has closed its files, after [`end`](Self::end).
     pub(crate) fn is_ended(&self) -> bool {
-        self.recorder.as_ref().is_none_or(Recorder::is_ended)
+        self.recorder.as_ref().is_none_or(Recorder::has_ended)
     }
 
     /// Returns the recorder with the blocks it has, and forgets it.
-    pub(crate) fn leave(&mut self) -> Option<Recorder> {
+    pub(crate) fn take_recorder(&mut self) -> Option<Recorder> {
         self.recorder.take()
     }
 
-    fn take_back(&mut self, finished: Finished) {
+    fn take_back_block(&mut self, finished: Finished) {
         if let Err(error) = &finished.result {
             self.failure.get_or_insert_with(|| error.to_string());
-            self.count_unwritten(finished.block.index());
+            self.count_unwritten_block(finished.block.index_in_pool());
         }
-        self.pool.give_back(finished.block.into_block());
+        self.pool.return_block(finished.block.into_block());
     }
 
     /// Counts a fragment of this source that was built and cannot be written down.
-    pub(crate) fn count_lost(&mut self, source: usize) {
+    pub(crate) fn count_lost_fragment(&mut self, source: usize) {
         self.unwritten[source] += 1;
     }
 
-    fn count_unwritten(&mut self, block: u32) {
+    fn count_unwritten_block(&mut self, block: u32) {
         let BlockClosings { events, missing } = std::mem::take(&mut self.closings_in_blocks[block as usize]);
         self.unwritten.iter_mut().for_each(|count| *count += events);
         missing.into_iter().for_each(|source| self.unwritten[source] -= 1);
     }
 
     /// Returns when a block must be sent on though it is not full.
-    pub(crate) fn next_flush(&self, flush: Duration) -> Option<Duration> {
+    pub(crate) fn next_flush_time(&self, flush: Duration) -> Option<Duration> {
         // Blocks leave in order: after one that waits for its bytes, the passing of time has no effect.
-        let waits = self.filling.len() == 1 && self.filling.front().is_some_and(|block| !block.is_busy());
+        let waits = self.filling.len() == 1 && self.filling.front().is_some_and(|block| !block.has_spans_in_use());
         self.since.filter(|_| waits).map(|since| since + flush)
     }
 
     /// Returns whether closings wait for a block.
-    pub(crate) fn has_closings(&self) -> bool {
+    pub(crate) fn has_waiting_closings(&self) -> bool {
         !self.waiting_closings.is_empty()
     }
 
     /// Returns whether anything has not been sent on.
-    pub(crate) fn has_unsent(&self) -> bool {
+    pub(crate) fn has_unsent_blocks(&self) -> bool {
         !self.filling.is_empty()
     }
 
     /// Returns the outcome of all blocks, once the recorder [has ended](Self::is_ended).
-    pub(crate) fn finish(&mut self) -> BlocksOutcome {
+    pub(crate) fn take_outcome(&mut self) -> BlocksOutcome {
         BlocksOutcome {
             recorder: self.recorder.take(),
             unwritten: std::mem::take(&mut self.unwritten),
@@ -350,15 +350,15 @@ impl Blocks {
 
 impl FilledPlace<'_> {
     /// Enters the record at this offset in the place.
-    pub(crate) fn enter(&mut self, event: EventId, source: SourceId, offset: u32) {
-        self.block.enter(event, source, self.base + offset);
+    pub(crate) fn enter_record(&mut self, event: EventId, source: SourceId, offset: u32) {
+        self.block.enter_record(event, source, self.base + offset);
     }
 }
 
 impl DiskAnswers {
     /// Updates the state: the disk has `in_flight` blocks, and some have come back since the last call if `answered`.
     /// Returns true if the disk has owed an answer for too long.
-    fn look(&mut self, in_flight: usize, answered: bool, now: Duration) -> bool {
+    fn update_owed_answer(&mut self, in_flight: usize, answered: bool, now: Duration) -> bool {
         self.since = match self.since {
             _ if in_flight == 0 => None,
             Some(since) if !answered => Some(since),
@@ -368,7 +368,7 @@ impl DiskAnswers {
     }
 
     /// Returns when the disk will have owed an answer for too long.
-    fn next_look(&self, now: Duration) -> Option<Duration> {
+    fn next_check_time(&self, now: Duration) -> Option<Duration> {
         self.since.map(|since| (since + DISK_TIME).max(now + Duration::from_millis(1)))
     }
 }
@@ -382,12 +382,12 @@ mod tests {
         let mut disk = DiskAnswers::default();
         let second = Duration::from_secs(1);
         for at in 0..1000 {
-            assert!(!disk.look(16, true, at * second), "it answers");
+            assert!(!disk.update_owed_answer(16, true, at * second), "it answers");
         }
         let last = 999 * second;
-        assert!(!disk.look(16, false, last + DISK_TIME));
-        assert!(disk.look(16, false, last + DISK_TIME + second));
-        assert!(!disk.look(0, true, last + 2 * DISK_TIME), "it owes nothing");
-        assert!(!disk.look(1, false, last + 3 * DISK_TIME), "what it was given now it owes from now on");
+        assert!(!disk.update_owed_answer(16, false, last + DISK_TIME));
+        assert!(disk.update_owed_answer(16, false, last + DISK_TIME + second));
+        assert!(!disk.update_owed_answer(0, true, last + 2 * DISK_TIME), "it owes nothing");
+        assert!(!disk.update_owed_answer(1, false, last + 3 * DISK_TIME), "what it was given now it owes from now on");
     }
 }

@@ -19,8 +19,8 @@ mod stall;
 mod trace;
 mod trigger;
 
-use crate::drive::{Node, drive};
-use crate::thread::as_node;
+use crate::drive::{Node, drive_node};
+use crate::thread::run_as_node;
 use crate::wait::Idle;
 use crate::{BuilderReport, Clock, Handle, NodeError, Snapshot};
 use assembly::{Assembly, Moment};
@@ -71,12 +71,12 @@ impl Node for BuilderNode {
     type Report = BuilderReport;
 
     fn begin(&self, handle: &Handle) -> Result<(), NodeError> {
-        Ok(self.peers.watch(handle)?)
+        Ok(self.peers.watch_handle(handle)?)
     }
 
     fn turn(&mut self, woken: &[u64], handle: &Handle) -> Result<Option<BuilderReport>, NodeError> {
         if self.ending.is_some() {
-            return self.end(handle);
+            return self.continue_ending(handle);
         }
         if woken.contains(&HANDLE_TOKEN) {
             self.obey_commands(handle);
@@ -84,15 +84,15 @@ impl Node for BuilderNode {
         if !self.run.is_over() {
             self.take_turn(woken, handle)?;
         }
-        if !self.run.is_over() || !self.peers.leave(woken, self.clock.now()) {
+        if !self.run.is_over() || !self.peers.deliver_last_messages(woken, self.clock.now()) {
             return Ok(None);
         }
         self.reporting.close_trace()?;
         if let Some(error) = self.run.take_error() {
             return Err(error);
         }
-        self.begin_to_end(handle)?;
-        self.end(handle)
+        self.begin_ending(handle)?;
+        self.continue_ending(handle)
     }
 
     fn idle(&mut self) -> Idle {
@@ -101,8 +101,8 @@ impl Node for BuilderNode {
             return idle;
         }
         let hurries = self.assembly.disk_has_blocks() || !self.has_begun();
-        let timeout = self.timeout(now);
-        self.peers.idle(hurries, timeout, now)
+        let timeout = self.time_to_next_turn(now);
+        self.peers.next_idle(hurries, timeout, now)
     }
 
     fn poller(&self) -> &Arc<Poller> {
@@ -112,8 +112,8 @@ impl Node for BuilderNode {
 
 impl BuilderNode {
     /// Returns the addresses it listens on, with the ports the system chose.
-    pub fn addresses(&self) -> Vec<Address> {
-        self.peers.addresses().to_vec()
+    pub fn listening_addresses(&self) -> Vec<Address> {
+        self.peers.listening_addresses().to_vec()
     }
 
     /// Writes the state of its credit to `file`, once every `every` while it runs. Each line is a JSON object: `at`,
@@ -132,7 +132,7 @@ impl BuilderNode {
     /// # Errors
     /// No run began, or something essential failed.
     pub fn run(mut self, handle: &Handle) -> Result<BuilderReport, NodeError> {
-        as_node(self.setup.config.cpu, || drive(&mut self, handle))
+        run_as_node(self.setup.config.cpu, || drive_node(&mut self, handle))
     }
 
     fn take_turn(&mut self, woken: &[u64], handle: &Handle) -> Result<(), NodeError> {
@@ -141,13 +141,13 @@ impl BuilderNode {
         self.peers.reuse(ready);
         self.accept_connections()?;
         self.pass_time()?;
-        self.build();
+        self.build_events();
         self.assign_events();
         self.decide_origin();
         self.search_for_shifts();
-        self.flush();
+        self.flush_messages();
         self.reporting.write_trace(&self.builder, self.clock.now())?;
-        handle.show(|| self.snapshot());
+        handle.publish_snapshot(|| self.take_snapshot());
         Ok(())
     }
 
@@ -159,8 +159,8 @@ impl BuilderNode {
         self.close_silent_connections(now);
         let running_since = self.running_since();
         self.reporting.advance_time(&mut self.builder, &self.setup, running_since, now);
-        for source in self.builder.time(now) {
-            let why = match self.peers.connection(source) {
+        for source in self.builder.advance_time(now) {
+            let why = match self.peers.connection_number(source) {
                 Some(_) => "its final counters count tickets that it did not offer",
                 None => "it did not come back",
             };
@@ -173,7 +173,7 @@ impl BuilderNode {
     }
 
     /// Fetches as much as there is room for, writes closed events down, and sends full blocks on.
-    fn build(&mut self) {
+    fn build_events(&mut self) {
         if !self.has_begun() {
             return;
         }
@@ -181,39 +181,39 @@ impl BuilderNode {
         while let Some((index, error)) = self.assembly.build(&mut self.builder, &mut self.peers, &self.setup, moment) {
             self.close_connection(index, &error);
         }
-        self.control.held_up(self.assembly.holds_sources_up());
+        self.control.set_held_up(self.assembly.holds_sources_up());
     }
 
     /// Releases slots, dismisses sources that are not needed any more, and sends all messages.
-    fn flush(&mut self) {
+    fn flush_messages(&mut self) {
         self.assembly.hold_slots(&mut self.builder);
         self.peers.release_slots(&mut self.builder, self.assembly.may_release_later());
-        for index in self.peers.connections() {
-            let Sender::Source(source) = self.peers.sender(index) else { continue };
+        for index in self.peers.connection_numbers() {
+            let Sender::Source(source) = self.peers.message_sender(index) else { continue };
             let is_done = self.has_begun()
                 && self.builder.has_ended(source)
                 && self.builder.is_settled(source)
                 && self.assigning.is_done_elsewhere(source, &self.builder);
             if is_done && !self.peers.is_dismissed(source) {
-                self.peers.dismiss(source);
+                self.peers.dismiss_source(source);
             }
         }
-        for (index, error) in self.peers.flush(self.clock.now()) {
+        for (index, error) in self.peers.flush_messages(self.clock.now()) {
             self.close_connection(index, &error);
         }
     }
 
     /// Returns whether the run has begun for the sources, too.
     fn has_begun(&self) -> bool {
-        self.control.state().has_begun()
+        self.control.run_state().has_begun()
     }
 
     /// Returns the beginning of the run, while it goes on.
     fn running_since(&self) -> Option<Duration> {
-        (self.control.state() == State::Running).then(|| self.run.began_at())
+        (self.control.run_state() == State::Running).then(|| self.run.began_at())
     }
 
-    fn timeout(&self, now: Duration) -> Option<Duration> {
+    fn time_to_next_turn(&self, now: Duration) -> Option<Duration> {
         if let Some(timeout) = self.peers.leaving_timeout(now) {
             return Some(timeout);
         }
@@ -222,27 +222,27 @@ impl BuilderNode {
         let silence = now + self.setup.answer_time() / 4;
         let next = [
             self.builder.next_deadline(now),
-            self.builder.next_ask(),
-            self.assembly.next_time(now),
-            self.reporting.next_time(&self.setup, self.running_since()),
-            self.peers.next_time(now),
-            self.control.next_time(),
-            self.origin.next_time(),
+            self.builder.next_request_time(),
+            self.assembly.next_due_time(now),
+            self.reporting.next_due_time(&self.setup, self.running_since()),
+            self.peers.next_due_time(now),
+            self.control.next_check_time(),
+            self.origin.next_due_time(),
             Some(silence).filter(|_| has_begun),
             self.run.next_early_end().filter(|_| has_begun),
-            self.assigning.next_time().filter(|_| has_begun),
+            self.assigning.next_due_time().filter(|_| has_begun),
         ];
         next.into_iter().flatten().min().map(|at| at.saturating_sub(now))
     }
 
     /// Takes a snapshot of this node.
-    fn snapshot(&mut self) -> Snapshot {
+    fn take_snapshot(&mut self) -> Snapshot {
         let sources = self.reporting.source_rows(&self.builder, &self.peers, self.clock.now());
         let (bytes, fragments) = self.builder.progress_counts();
-        let (events, incomplete) = self.builder.counts();
-        let (stalls, stalled_nanos) = self.assembly.stalls();
+        let (events, incomplete) = self.builder.event_counts();
+        let (stalls, stalled_nanos) = self.assembly.stall_totals();
         Snapshot {
-            state: self.control.state(),
+            state: self.control.run_state(),
             waits: reporting::waits_text(&self.control, &self.setup.ids),
             bytes,
             fragments,

@@ -13,8 +13,8 @@ use thalweg_text::{BitRate, ByteSize};
 
 /// Returns the measured link of a builder that listens at these addresses, and the file that holds it; `None` if it was
 /// never measured or the file cannot be read.
-pub(crate) fn known(listen: &[Address]) -> Option<(LinkConfig, PathBuf)> {
-    let path = file(listen)?;
+pub(crate) fn read_calibration(listen: &[Address]) -> Option<(LinkConfig, PathBuf)> {
+    let path = calibration_file(listen)?;
     let text = std::fs::read_to_string(&path).ok()?;
     match toml::from_str(&text) {
         Ok(link) => Some((link, path)),
@@ -26,12 +26,12 @@ pub(crate) fn known(listen: &[Address]) -> Option<(LinkConfig, PathBuf)> {
 }
 
 /// Keeps the measured link, and returns the path of the file.
-pub(crate) fn keep(listen: &[Address], link: &LinkConfig) -> Result<PathBuf, NodeError> {
-    write(listen, link).map_err(|error| NodeError::Config(format!("what was found cannot be kept: {error}")))
+pub(crate) fn keep_calibration(listen: &[Address], link: &LinkConfig) -> Result<PathBuf, NodeError> {
+    write_link(listen, link).map_err(|error| NodeError::Config(format!("what was found cannot be kept: {error}")))
 }
 
-fn write(listen: &[Address], link: &LinkConfig) -> Result<PathBuf, String> {
-    let path = file(listen).ok_or("no address of an IP network is listened on, or HOME is not set")?;
+fn write_link(listen: &[Address], link: &LinkConfig) -> Result<PathBuf, String> {
+    let path = calibration_file(listen).ok_or("no address of an IP network is listened on, or HOME is not set")?;
     let text = toml::to_string(link).map_err(|error| error.to_string())?;
     let directory = path.parent().map(PathBuf::from).unwrap_or_default();
     std::fs::create_dir_all(&directory)
@@ -41,16 +41,16 @@ fn write(listen: &[Address], link: &LinkConfig) -> Result<PathBuf, String> {
 }
 
 /// Converts a measurement to the form of a topology's `link` table.
-pub(crate) fn link(found: &Found, mtu: u32, kind: LinkKind) -> LinkConfig {
+pub(crate) fn link_from_measurement(found: &Found, mtu: u32, kind: LinkKind) -> LinkConfig {
     let unit = LinkConfig { rate: BitRate(8_000_000), round_trip: Duration::ZERO, buffer: ByteSize(0), mtu };
     // Bytes on the line for each payload byte.
-    let line = 1e6 / unit.payload_rate(kind);
+    let line = 1e6 / unit.payload_bytes_per_second(kind);
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a rate of bits per second")]
     let rate = BitRate((found.rate * line * 8.0 / 1e5).round() as u64 * 100_000);
     LinkConfig { rate, round_trip: found.round_trip, buffer: ByteSize(found.buffer), mtu }
 }
 
-fn file(listen: &[Address]) -> Option<PathBuf> {
+fn calibration_file(listen: &[Address]) -> Option<PathBuf> {
     let (host, _) = listen.iter().find_map(|address| address.host_port()?.rsplit_once(':'))?;
     let state = std::env::var_os("XDG_STATE_HOME")
         .map(PathBuf::from)

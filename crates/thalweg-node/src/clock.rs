@@ -18,7 +18,7 @@ pub trait Clock: Debug + Send + Sync {
     fn tai_utc_offset(&self) -> i32;
 
     /// Returns the processor time of this process so far, user and system, all threads.
-    fn cpu(&self) -> Duration;
+    fn processor_time(&self) -> Duration;
 }
 
 /// Clocks of the kernel.
@@ -35,10 +35,10 @@ impl Clock for SystemClock {
     }
 
     fn tai_utc_offset(&self) -> i32 {
-        TaiClock.offset()
+        TaiClock.tai_minus_utc_seconds()
     }
 
-    fn cpu(&self) -> Duration {
+    fn processor_time(&self) -> Duration {
         duration(clock_gettime(ClockId::ProcessCPUTime))
     }
 }

@@ -54,23 +54,27 @@ impl Leaving {
         now: Duration,
     ) -> bool {
         let until = *self.until.get_or_insert_with(|| {
-            endpoints.leave();
+            endpoints.prepare_to_leave();
             now + LAST_WORDS
         });
-        endpoints.poll(now, woken, &mut Vec::new());
-        endpoints.flush(now, &mut Vec::new());
+        endpoints.poll_peers(now, woken, &mut Vec::new());
+        endpoints.flush_messages(now, &mut Vec::new());
         endpoints.has_left() || now >= until
     }
 
     /// Returns the time without work unless something arrives; `None` before the end has begun.
-    pub(crate) fn timeout<E: Endpoint + ?Sized>(&self, endpoints: &Endpoints<E>, now: Duration) -> Option<Duration> {
+    pub(crate) fn time_to_next_turn<E: Endpoint + ?Sized>(
+        &self,
+        endpoints: &Endpoints<E>,
+        now: Duration,
+    ) -> Option<Duration> {
         let until = self.until?;
         Some(endpoints.next_timeout().map_or(until, |at| at.min(until)).saturating_sub(now))
     }
 }
 
 /// Takes turns until the node is done, and returns its report.
-pub(crate) fn drive<N: Node>(node: &mut N, handle: &Handle) -> Result<N::Report, NodeError> {
+pub(crate) fn drive_node<N: Node>(node: &mut N, handle: &Handle) -> Result<N::Report, NodeError> {
     node.begin(handle)?;
     let mut woken = Vec::new();
     loop {
@@ -78,6 +82,6 @@ pub(crate) fn drive<N: Node>(node: &mut N, handle: &Handle) -> Result<N::Report,
             return Ok(report);
         }
         let idle = node.idle();
-        idle.take(node.poller(), &mut woken)?;
+        idle.wait_for_work(node.poller(), &mut woken)?;
     }
 }

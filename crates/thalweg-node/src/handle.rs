@@ -41,35 +41,35 @@ impl Handle {
     }
 
     /// Sends a command to the node, which carries commands out in order.
-    pub fn send(&self, command: Command) {
-        lock(&self.0.commands).push_back(command);
-        self.wake();
+    pub fn send_command(&self, command: Command) {
+        lock_ignoring_poison(&self.0.commands).push_back(command);
+        self.wake_node();
     }
 
     /// Requests a clean end; if called again, an immediate one. Returns the number of requests so far.
-    pub fn press(&self) -> u32 {
+    pub fn request_end(&self) -> u32 {
         let presses = self.0.presses.fetch_add(1, Ordering::Relaxed).saturating_add(1);
-        self.send(if presses == 1 { Command::Stop } else { Command::Abort });
+        self.send_command(if presses == 1 { Command::Stop } else { Command::Abort });
         presses
     }
 
     /// Returns whether an end was requested.
-    pub fn was_pressed(&self) -> bool {
+    pub fn was_end_requested(&self) -> bool {
         self.0.presses.load(Ordering::Relaxed) > 0
     }
 
     /// Returns the node's latest snapshot, and requests a newer one. With ten calls a second, the snapshot returned is
     /// a tenth of a second old.
-    pub fn snapshot(&self) -> Arc<Snapshot> {
+    pub fn latest_snapshot(&self) -> Arc<Snapshot> {
         self.0.wanted.store(true, Ordering::Relaxed);
-        self.wake();
-        Arc::clone(&lock(&self.0.snapshot))
+        self.wake_node();
+        Arc::clone(&lock_ignoring_poison(&self.0.snapshot))
     }
 
     /// Wakes the node for a turn, without a command.
-    pub(crate) fn wake(&self) {
+    pub(crate) fn wake_node(&self) {
         // The counter of an eventfd is full only after 2^64 rings.
-        let _ = self.0.bell.ring();
+        let _ = self.0.bell.wake_waiter();
     }
 
     /// Removes and returns the next command.
@@ -78,19 +78,19 @@ impl Handle {
             Ok(mut commands) => commands.pop_front(),
             Err(TryLockError::Poisoned(commands)) => commands.into_inner().pop_front(),
             Err(TryLockError::WouldBlock) => {
-                self.wake();
+                self.wake_node();
                 None
             }
         }
     }
 
     /// Clears the doorbell after it has woken the node.
-    pub(crate) fn clear(&self) {
-        let _ = self.0.bell.clear();
+    pub(crate) fn clear_doorbell(&self) {
+        let _ = self.0.bell.clear_wakeups();
     }
 
     /// Publishes the result of `snapshot`, if a newer one is wanted.
-    pub(crate) fn show(&self, snapshot: impl FnOnce() -> Snapshot) {
+    pub(crate) fn publish_snapshot(&self, snapshot: impl FnOnce() -> Snapshot) {
         if !self.0.wanted.swap(false, Ordering::Relaxed) {
             return;
         }
@@ -108,7 +108,7 @@ impl AsFd for Handle {
 }
 
 /// Locks a mutex, poisoned or not: no state that is kept under these locks can be left half changed.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+fn lock_ignoring_poison<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -4,7 +4,7 @@ use crate::clock::now;
 use crate::drive::Node;
 use crate::slots::PushedFragment;
 use crate::source::Standing;
-use crate::thread::as_node;
+use crate::thread::run_as_node;
 use crate::{Command, Handle, NodeError, SourceNode, SourceReport, SourceSettings};
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -49,9 +49,10 @@ impl PushSource {
         let thread = std::thread::Builder::new().spawn({
             let (shared, handle) = (Arc::clone(&shared), handle.clone());
             move || {
-                let served = catch_unwind(AssertUnwindSafe(|| as_node(cpu, || shared.serve(&poller, &handle))));
+                let served =
+                    catch_unwind(AssertUnwindSafe(|| run_as_node(cpu, || shared.serve_builders(&poller, &handle))));
                 // However the thread ended, callers must not wait for it for ever.
-                *shared.state() =
+                *shared.lock_state() =
                     State::Over(served.unwrap_or(Err(NodeError::Panicked)).map(Box::new).map_err(Arc::new));
                 shared.changed.notify_all();
             }
@@ -66,8 +67,8 @@ impl PushSource {
     /// The run will never begin: no builder was found in time, or one refused this source.
     pub fn wait_for_start(&self, timeout: Duration) -> Result<bool, NodeError> {
         self.shared
-            .wait(timeout, |state| match state {
-                State::Serving(node) => Ok((node.standing() != Standing::Before).then_some(())),
+            .wait_for_state(timeout, |state| match state {
+                State::Serving(node) => Ok((node.push_standing() != Standing::Before).then_some(())),
                 State::Over(Ok(_)) => Ok(Some(())),
                 State::Over(Err(error)) => Err(NodeError::Ended(Arc::clone(error))),
             })
@@ -87,7 +88,7 @@ impl PushSource {
         fragment: &PushedFragment<'_>,
         timeout: Duration,
     ) -> Result<Option<EventId>, NodeError> {
-        self.while_open(timeout, |node| node.push(event, fragment))
+        self.push_while_open(timeout, |node| node.push_fragment(event, fragment))
     }
 
     /// Reports that the device lost the next `count` fragments, which the ledger counts as `lost_in_device`. Waits, at
@@ -95,22 +96,22 @@ impl PushSource {
     ///
     /// # Errors
     /// The run is over, or failed; or `count` is 2³² or more.
-    pub fn lose(&self, count: u64, timeout: Duration) -> Result<bool, NodeError> {
-        let lost = self.while_open(timeout, |node| node.push_lost(count).map(Some));
+    pub fn report_lost(&self, count: u64, timeout: Duration) -> Result<bool, NodeError> {
+        let lost = self.push_while_open(timeout, |node| node.push_lost(count).map(Some));
         lost.map(|lost| lost.is_some())
     }
 
     /// Calls `act` while the run takes fragments. Waits until it does, for at most `timeout`.
-    fn while_open<T>(
+    fn push_while_open<T>(
         &self,
         timeout: Duration,
         mut act: impl FnMut(&mut SourceNode) -> Result<Option<T>, NodeError>,
     ) -> Result<Option<T>, NodeError> {
-        self.shared.wait(timeout, |state| match state {
-            State::Serving(node) => match node.standing() {
+        self.shared.wait_for_state(timeout, |state| match state {
+            State::Serving(node) => match node.push_standing() {
                 Standing::Open => {
                     let done = act(node);
-                    self.wake_for(node);
+                    self.wake_if_needed(node);
                     done
                 }
                 Standing::Over => Err(NodeError::Over),
@@ -123,8 +124,8 @@ impl PushSource {
 
     /// Returns whether the run takes fragments now: it has begun, and neither it nor this source's part of it is over.
     pub fn is_running(&self) -> bool {
-        match &*self.shared.state() {
-            State::Serving(node) => matches!(node.standing(), Standing::Open | Standing::Paused),
+        match &*self.shared.lock_state() {
+            State::Serving(node) => matches!(node.push_standing(), Standing::Open | Standing::Paused),
             State::Over(_) => false,
         }
     }
@@ -136,15 +137,15 @@ impl PushSource {
     /// # Errors
     /// The reason why this source's part failed: a builder was lost for good.
     pub fn close(&self, timeout: Duration) -> Result<Option<SourceReport>, NodeError> {
-        if let State::Serving(node) = &mut *self.shared.state() {
-            if node.standing() == Standing::Before {
-                self.handle.send(Command::Abort);
+        if let State::Serving(node) = &mut *self.shared.lock_state() {
+            if node.push_standing() == Standing::Before {
+                self.handle.send_command(Command::Abort);
             } else {
                 node.push_end();
-                self.wake_for(node);
+                self.wake_if_needed(node);
             }
         }
-        self.shared.wait(timeout, |state| match state {
+        self.shared.wait_for_state(timeout, |state| match state {
             State::Serving(_) => Ok(None),
             State::Over(Ok(report)) => Ok(Some((**report).clone())),
             State::Over(Err(error)) => Err(NodeError::Ended(Arc::clone(error))),
@@ -153,7 +154,7 @@ impl PushSource {
 
     /// Leaves at once. Fragments not delivered are lost, and the run reports that.
     pub fn abandon(&self) {
-        self.handle.send(Command::Abort);
+        self.handle.send_command(Command::Abort);
     }
 
     /// Ends this source's part of the run, once everything pushed is delivered and accounted for.
@@ -168,19 +169,19 @@ impl PushSource {
         }
     }
 
-    fn wake_for(&self, node: &SourceNode) {
+    fn wake_if_needed(&self, node: &SourceNode) {
         if node.needs_turn() {
-            self.handle.wake();
+            self.handle.wake_node();
         }
     }
 }
 
 impl Shared {
     /// Serves the builders until the run is over.
-    fn serve(&self, poller: &Poller, handle: &Handle) -> Result<SourceReport, NodeError> {
+    fn serve_builders(&self, poller: &Poller, handle: &Handle) -> Result<SourceReport, NodeError> {
         let mut tokens = Vec::new();
         loop {
-            let idle = match &mut *self.state() {
+            let idle = match &mut *self.lock_state() {
                 State::Serving(node) => {
                     if let Some(report) = node.turn(&tokens, handle)? {
                         return Ok(report);
@@ -191,22 +192,22 @@ impl Shared {
                 State::Over(_) => return Err(NodeError::Stopped),
             };
             self.changed.notify_all();
-            idle.take(poller, &mut tokens)?;
+            idle.wait_for_work(poller, &mut tokens)?;
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn lock_state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Calls `look` on the state until it returns something, for at most `timeout`.
-    fn wait<T>(
+    fn wait_for_state<T>(
         &self,
         timeout: Duration,
         mut look: impl FnMut(&mut State) -> Result<Option<T>, NodeError>,
     ) -> Result<Option<T>, NodeError> {
         let until = now().saturating_add(timeout);
-        let mut state = self.state();
+        let mut state = self.lock_state();
         loop {
             if let Some(found) = look(&mut state)? {
                 return Ok(Some(found));

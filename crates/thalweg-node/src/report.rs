@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use thalweg_core::build::{Ledger, Triggered};
 use thalweg_core::filter::Undecided;
 use thalweg_link::Arrivals;
-use thalweg_store::reasons_together;
+use thalweg_store::combine_reasons;
 
 /// Report of a source.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -225,7 +225,7 @@ impl TriggerReport {
     /// Creates the report of a run of `seconds` from its counts.
     pub fn new(counts: Triggered, seconds: f64, levels: Levels) -> Self {
         let [rate1, rate2, rate_filter] =
-            [counts.level1, counts.level2, counts.filter].map(|events| divide(events as f64, seconds));
+            [counts.level1, counts.level2, counts.filter].map(|events| divide_or_zero(events as f64, seconds));
         let Triggered { level1, level2, filter, unasked_bytes } = counts;
         Self {
             level1,
@@ -240,7 +240,7 @@ impl TriggerReport {
     }
 
     /// Returns the sum over all builders; `None` if none has trigger levels.
-    fn sum(builders: &[BuilderReport]) -> Option<Self> {
+    fn sum_reports(builders: &[BuilderReport]) -> Option<Self> {
         builders.iter().filter_map(|builder| builder.trigger).reduce(|one, other| Self {
             level1: one.level1 + other.level1,
             level2_accepted: one.level2_accepted + other.level2_accepted,
@@ -252,7 +252,7 @@ impl TriggerReport {
             },
             unasked_bytes: one.unasked_bytes + other.unasked_bytes,
             simulated: one.simulated || other.simulated,
-            undecided: one.undecided.and(other.undecided),
+            undecided: one.undecided.merged_with(other.undecided),
             levels: one.levels,
         })
     }
@@ -373,7 +373,7 @@ impl RunReport {
         let total = |get: fn(&BuilderReport) -> f64| builders.iter().map(get).sum::<f64>();
         let mut ledger = Ledger::default();
         for builder in builders {
-            ledger.merge(&builder.ledger);
+            ledger.merge_ledger(&builder.ledger);
         }
         let seconds = most(|b| b.seconds);
         let bytes = sum(|b| b.bytes);
@@ -388,22 +388,25 @@ impl RunReport {
             builder: if let [one] = builders { Some(one.builder).filter(|_| one.builders > 1) } else { None },
             builders: builders.first().map_or(1, |b| b.builders.max(1)),
             state: if complete { "COMPLETE" } else { "INCOMPLETE" }.into(),
-            reasons: reasons_together(builders.iter().map(|b| (b.builder, &b.reasons[..]))),
+            reasons: combine_reasons(builders.iter().map(|b| (b.builder, &b.reasons[..]))),
             directory: directories.first().cloned(),
             directories,
             seconds,
             bytes,
             fragments,
             events: Events { built: sum(|b| b.events), incomplete: sum(|b| b.incomplete) },
-            fragments_per_second: divide(fragments_f, seconds),
-            goodput_bits_per_second: divide(8.0 * bytes_f, seconds),
-            copies_per_byte: Ends { source: divide(source_copied, bytes_f), builder: divide(builder_copied, bytes_f) },
+            fragments_per_second: divide_or_zero(fragments_f, seconds),
+            goodput_bits_per_second: divide_or_zero(8.0 * bytes_f, seconds),
+            copies_per_byte: Ends {
+                source: divide_or_zero(source_copied, bytes_f),
+                builder: divide_or_zero(builder_copied, bytes_f),
+            },
             cpu_seconds_per_gigabyte: Ends {
                 // Every builder receives the same value from the same processes.
-                source: divide(most(|b| b.source_cpu_seconds), bytes_f / 1e9),
-                builder: divide(total(|b| b.cpu_seconds), bytes_f / 1e9),
+                source: divide_or_zero(most(|b| b.source_cpu_seconds), bytes_f / 1e9),
+                builder: divide_or_zero(total(|b| b.cpu_seconds), bytes_f / 1e9),
             },
-            datagrams: builders.iter().fold(Arrivals::default(), |sum, builder| sum.and(builder.datagrams)),
+            datagrams: builders.iter().fold(Arrivals::default(), |sum, builder| sum.combined_with(builder.datagrams)),
             back_pressure: BackPressure { stalls: sum(|b| b.stalls), seconds: total(|b| b.stalled_seconds) },
             recorder: builders.iter().find_map(|b| b.recorder.clone()),
             pages: builders.first().map(|b| b.pages.clone()),
@@ -421,7 +424,7 @@ impl RunReport {
             calibrated: builders.iter().filter_map(|b| b.calibrated.clone()).collect(),
             credit: builders.iter().filter_map(|b| b.credit).collect(),
             calibration: builders.iter().filter_map(|b| b.calibration.clone()).collect(),
-            trigger: TriggerReport::sum(builders),
+            trigger: TriggerReport::sum_reports(builders),
             left_out: builders.iter().flat_map(|b| b.left_out.clone()).collect(),
             ledger,
             devices: BTreeMap::new(),
@@ -430,6 +433,6 @@ impl RunReport {
 }
 
 /// Returns `value` for each of `by`; 0 if there is none.
-fn divide(value: f64, by: f64) -> f64 {
+fn divide_or_zero(value: f64, by: f64) -> f64 {
     if by > 0.0 { value / by } else { 0.0 }
 }

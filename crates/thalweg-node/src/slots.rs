@@ -4,7 +4,7 @@ use std::sync::Arc;
 use thalweg_arena::{Arena, Slot, SlotPool};
 use thalweg_device::{Device, DeviceError, Filled, Frame};
 use thalweg_wire::{
-    EventId, FragmentHeader, HEADER_LEN, PayloadType, RunNumber, SourceId, Status, TaiNanos, crc32c, record_len,
+    EventId, FragmentHeader, HEADER_LEN, PayloadType, RunNumber, SourceId, Status, TaiNanos, crc32c, record_bytes,
 };
 
 /// Content of a record in a slot from an earlier use: a device whose data repeat, as those of a DMA ring do, need not
@@ -27,33 +27,33 @@ pub(crate) struct Slots {
 impl Slots {
     /// Takes over a pool whose slots are all free.
     pub(crate) fn new(pool: SlotPool) -> Self {
-        Self { traces: (0..pool.count()).map(|_| Vec::new()).collect(), pool }
+        Self { traces: (0..pool.slot_count()).map(|_| Vec::new()).collect(), pool }
     }
 
     /// Returns the arena in which the slots lie.
-    pub(crate) fn arena(&self) -> &Arc<Arena> {
+    pub(crate) fn slot_arena(&self) -> &Arc<Arena> {
         self.pool.arena()
     }
 
     /// Takes a free slot, if possible one that already begins with the content of this key.
-    pub(crate) fn take(&mut self, key: Option<u64>) -> Option<Slot> {
+    pub(crate) fn take_free(&mut self, key: Option<u64>) -> Option<Slot> {
         let Self { pool, traces } = self;
-        pool.take_preferred(|slot| {
+        pool.take_preferred_slot(|slot| {
             let first = traces.get(slot as usize).and_then(|traces| traces.first());
             key.is_some() && first.map(|trace| trace.key) == key
         })
     }
 
     /// Takes a free slot for a device that writes into it by itself.
-    pub(crate) fn take_for_device(&mut self) -> Option<Slot> {
-        let slot = self.pool.take()?;
-        self.traces[slot.index() as usize].clear();
+    pub(crate) fn take_for_acquisition(&mut self) -> Option<Slot> {
+        let slot = self.pool.take_slot()?;
+        self.traces[slot.slot_index() as usize].clear();
         Some(slot)
     }
 
     /// Frees a slot.
-    pub(crate) fn give_back(&mut self, slot: Slot) {
-        self.pool.give_back(slot);
+    pub(crate) fn give_back_slot(&mut self, slot: Slot) {
+        self.pool.return_slot(slot);
     }
 }
 
@@ -94,7 +94,7 @@ pub(crate) struct Stamp {
 
 impl Stamp {
     /// Returns the header of a fragment of `len` bytes.
-    fn header(self, len: usize, payload_crc: u32, filled: Filled) -> FragmentHeader {
+    fn fragment_header(self, len: usize, payload_crc: u32, filled: Filled) -> FragmentHeader {
         #[expect(clippy::cast_possible_truncation, reason = "a payload fits a slot, which has at most 1 GiB")]
         let length = len as u32;
         let Self { run, source, event, sequence, received } = self;
@@ -128,7 +128,7 @@ impl Filling {
 
     /// Creates a slot from a device's frame, with one fragment. Fails, with the room there was in bytes, if the frame
     /// is longer.
-    pub(crate) fn acquired(frame: Frame, stamp: Stamp) -> Result<Self, usize> {
+    pub(crate) fn from_frame(frame: Frame, stamp: Stamp) -> Result<Self, usize> {
         let Frame { buffer, len, filled, crc, .. } = frame;
         let mut filling = Self::new(buffer.into_slot(), stamp.event);
         let room = filling.slot.len() - HEADER_LEN;
@@ -136,44 +136,44 @@ impl Filling {
             return Err(room);
         }
         let crc = crc.unwrap_or_else(|| crc32c(filling.payload_mut(len)));
-        filling.seal(len, stamp.header(len, crc, filled));
+        filling.seal_record(len, stamp.fragment_header(len, crc, filled));
         Ok(filling)
     }
 
     /// Returns whether a fragment with `payload` bytes fits after those already there, with at most `max_records` in
     /// all.
-    pub(crate) fn has_room(&self, payload: usize, max_records: u32) -> bool {
-        self.count < max_records && self.used + record_len(payload) <= self.slot.len()
+    pub(crate) fn has_room_for(&self, payload: usize, max_records: u32) -> bool {
+        self.count < max_records && self.used + record_bytes(payload) <= self.slot.len()
     }
 
     /// Returns the header of the last fragment, whose payload has `len` bytes.
     pub(crate) fn last_header(&self, len: usize) -> Option<FragmentHeader> {
-        let at = self.used.checked_sub(record_len(len))?;
+        let at = self.used.checked_sub(record_bytes(len))?;
         FragmentHeader::decode(&self.slot[at..]).ok()
     }
 
     /// Returns the bytes of records so far.
-    pub(crate) fn used(&self) -> usize {
+    pub(crate) fn used_bytes(&self) -> usize {
         self.used
     }
 
     /// Takes the next fragment from the device. Returns false if the device has none for this event because its
     /// recording has a gap.
-    pub(crate) fn take(
+    pub(crate) fn take_from_device(
         &mut self,
         device: &mut dyn Device,
         slots: &mut Slots,
         stamp: Stamp,
         len: usize,
     ) -> Result<bool, DeviceError> {
-        let traces = &mut slots.traces[self.slot.index() as usize];
+        let traces = &mut slots.traces[self.slot.slot_index() as usize];
         let position = self.count as usize;
         let key = device.content_key(stamp.event);
         let (filled, crc) = match traces.get(position) {
-            Some(trace) if Some(trace.key) == key && trace.len == len => (device.skip(stamp.event), trace.crc),
+            Some(trace) if Some(trace.key) == key && trace.len == len => (device.skip_fragment(stamp.event), trace.crc),
             _ => {
                 let payload = self.payload_mut(len);
-                let filled = device.fill(stamp.event, payload)?;
+                let filled = device.fill_payload(stamp.event, payload)?;
                 let crc = crc32c(payload);
                 // The content after this record may have been overwritten.
                 traces.truncate(position);
@@ -186,20 +186,20 @@ impl Filling {
         if len == 0 && filled.status.contains(Status::MISSING) {
             return Ok(false);
         }
-        self.seal(len, stamp.header(len, crc, filled));
+        self.seal_record(len, stamp.fragment_header(len, crc, filled));
         Ok(true)
     }
 
     /// Puts a pushed fragment after those already there.
     pub(crate) fn put(&mut self, slots: &mut Slots, stamp: Stamp, fragment: &PushedFragment<'_>) {
         // Pushed content has no key: all earlier knowledge of this slot's content is void.
-        slots.traces[self.slot.index() as usize].clear();
+        slots.traces[self.slot.slot_index() as usize].clear();
         let payload = self.payload_mut(fragment.payload.len());
         payload.copy_from_slice(fragment.payload);
         let crc = crc32c(payload);
         let PushedFragment { payload_type, status, timestamp, window, .. } = *fragment;
         let filled = Filled { payload_type, status, window, timestamp };
-        self.seal(fragment.payload.len(), stamp.header(fragment.payload.len(), crc, filled));
+        self.seal_record(fragment.payload.len(), stamp.fragment_header(fragment.payload.len(), crc, filled));
     }
 
     /// Returns the bytes of the next fragment's payload.
@@ -208,9 +208,9 @@ impl Filling {
     }
 
     /// Ends the next fragment, whose payload is in its place, with its header.
-    fn seal(&mut self, len: usize, header: FragmentHeader) {
+    fn seal_record(&mut self, len: usize, header: FragmentHeader) {
         self.slot[self.used..][..HEADER_LEN].copy_from_slice(&header.encode());
-        self.used += record_len(len);
+        self.used += record_bytes(len);
         self.count += 1;
     }
 }

@@ -13,9 +13,9 @@ mod pace;
 mod production;
 mod times;
 
-use crate::drive::{Node, drive};
+use crate::drive::{Node, drive_node};
 use crate::slots::Slots;
-use crate::thread::as_node;
+use crate::thread::run_as_node;
 use crate::wait::Idle;
 use crate::{Clock, Environment, EventRate, Handle, NodeError, Policy, Snapshot, SourceReport, Wait};
 use acquisition::Acquiring;
@@ -32,7 +32,7 @@ use thalweg_arena::{ArenaError, SlotPool};
 use thalweg_core::control::Command;
 use thalweg_device::{Acquisition, Description, Device, OpenDevice};
 use thalweg_link::{Adapter, Address, Endpoints, Interest, Poller, Watch};
-use thalweg_wire::{Capabilities, Hello, Message, NotTaken, SourceId, record_len};
+use thalweg_wire::{Capabilities, Hello, Message, NotTaken, SourceId, record_bytes};
 use times::TimesReport;
 
 /// Settings from which a source node is created.
@@ -49,7 +49,7 @@ pub struct SourceSettings {
     pub builders: Vec<Address>,
     /// Network adapter that the source drives itself, for links that do that.
     pub adapter: Option<Adapter>,
-    /// Congestion control of TCP links: see [`SourceEndpoint::connect`].
+    /// Congestion control of TCP links: see [`SourceEndpoint::connect_to_builder`].
     pub congestion: Option<String>,
     /// Number of events per second; as fast as they are taken when absent.
     pub rate: Option<EventRate>,
@@ -97,7 +97,7 @@ impl From<OpenDevice> for Feed {
 
 impl Feed {
     /// Returns the device's description; `None` for a program that pushes.
-    pub fn description(&self) -> Option<&Description> {
+    pub fn device_description(&self) -> Option<&Description> {
         match self {
             Self::Device(device) => Some(device.description()),
             Self::Acquisition(device) => Some(device.description()),
@@ -108,8 +108,8 @@ impl Feed {
     /// Returns the length in bytes of the longest payload that can come.
     pub fn max_payload(&self) -> usize {
         match self {
-            Self::Device(device) => device.max_payload(),
-            Self::Acquisition(device) => device.max_payload(),
+            Self::Device(device) => device.max_payload_bytes(),
+            Self::Acquisition(device) => device.max_payload_bytes(),
             Self::Pushed { max_payload, .. } => *max_payload,
         }
     }
@@ -161,12 +161,12 @@ impl Node for SourceNode {
     type Report = SourceReport;
 
     fn begin(&self, handle: &Handle) -> Result<(), NodeError> {
-        Ok(self.poller().add(handle.as_fd(), HANDLE_TOKEN, Interest::READ)?)
+        Ok(self.poller().add_descriptor(handle.as_fd(), HANDLE_TOKEN, Interest::READ)?)
     }
 
     fn turn(&mut self, woken: &[u64], handle: &Handle) -> Result<Option<SourceReport>, NodeError> {
         if self.builders.is_leaving() {
-            return self.leave(woken);
+            return self.deliver_last_messages(woken);
         }
         if woken.contains(&DEVICE_TOKEN) {
             self.builders.note_arrival();
@@ -178,20 +178,20 @@ impl Node for SourceNode {
         ready.drain(..).try_for_each(|index| self.serve_builder(index))?;
         self.builders.reuse(ready);
         self.relay_news();
-        self.reconnect()?;
-        self.produce()?;
-        self.acquire()?;
-        self.flush()?;
-        handle.show(|| self.snapshot());
-        if self.builders.all_are_done() { self.leave(woken) } else { Ok(None) }
+        self.connect_absent_builders()?;
+        self.produce_fragments()?;
+        self.serve_acquisition()?;
+        self.flush_messages()?;
+        handle.publish_snapshot(|| self.take_snapshot());
+        if self.builders.all_are_done() { self.deliver_last_messages(woken) } else { Ok(None) }
     }
 
     /// Returns how to wait for the next turn. There is nothing to wait for if only memory has to be checked again.
     fn idle(&mut self) -> Idle {
         let now = self.clock.now();
-        let timeout = self.timeout(now);
+        let timeout = self.time_to_next_turn(now);
         self.sleeps_until = timeout.map(|timeout| now + timeout);
-        self.builders.idle(timeout, now)
+        self.builders.next_idle(timeout, now)
     }
 
     fn poller(&self) -> &Arc<Poller> {
@@ -205,41 +205,42 @@ impl SourceNode {
     /// # Errors
     /// They do not suit, or the system refuses memory or a descriptor.
     pub fn new(settings: SourceSettings) -> Result<Self, NodeError> {
-        Self::within(settings, Environment::system())
+        Self::with_environment(settings, Environment::system())
     }
 
     /// Does the same as [`new`](Self::new), in a given environment.
     ///
     /// # Errors
     /// Those of [`new`](Self::new).
-    pub fn within(mut settings: SourceSettings, environment: Environment) -> Result<Self, NodeError> {
+    pub fn with_environment(mut settings: SourceSettings, environment: Environment) -> Result<Self, NodeError> {
         let Environment { clock, session, .. } = environment;
-        let cpu_before = clock.cpu();
+        let cpu_before = clock.processor_time();
         let longest = settings.feed.max_payload();
-        if record_len(longest) > settings.slot_bytes {
+        if record_bytes(longest) > settings.slot_bytes {
             return Err(NodeError::Config(format!(
                 "source '{}': a slot of {} bytes cannot hold a fragment of {longest} bytes and its header; set slot to at least {}",
                 settings.name,
                 settings.slot_bytes,
-                record_len(longest)
+                record_bytes(longest)
             )));
         }
         let slots = Slots::new(make_slots(&settings)?);
-        let description = describe(&settings)?;
-        let mut endpoints = Endpoints::new()?.by(settings.adapter.clone()).towards(&settings.builders)?;
-        endpoints.register(slots.arena())?;
+        let description = describe_as_json(&settings)?;
+        let mut endpoints =
+            Endpoints::new()?.with_adapter(settings.adapter.clone()).with_builders(&settings.builders)?;
+        endpoints.register_memory(slots.slot_arena())?;
         if let Feed::Acquisition(device) = &mut settings.feed {
-            device.register(slots.arena())?;
+            device.register_memory(slots.slot_arena())?;
         }
         let created_at = clock.now();
-        let hello = hello(&settings, session, longest, &description);
+        let hello = leading_hello(&settings, session, longest, &description);
         tracing::info!(
             source = settings.name,
             slots = settings.slots,
             slot_bytes = settings.slot_bytes,
             "arena of {} made of {}",
-            slots.arena().size(),
-            slots.arena()
+            slots.slot_arena().size_bytes(),
+            slots.slot_arena()
         );
         Ok(Self {
             builders: Builders::new(&settings, endpoints, (hello, &description), &slots, created_at),
@@ -269,24 +270,24 @@ impl SourceNode {
     /// # Errors
     /// No builder was found in time, one refused this source for good, or its device failed.
     pub fn run(mut self, handle: &Handle) -> Result<SourceReport, NodeError> {
-        as_node(self.setup.cpu, || drive(&mut self, handle))
+        run_as_node(self.setup.cpu, || drive_node(&mut self, handle))
     }
 
     /// Delivers the last messages, and then returns the report.
-    fn leave(&mut self, woken: &[u64]) -> Result<Option<SourceReport>, NodeError> {
-        if !self.builders.leave(woken, self.clock.now()) {
+    fn deliver_last_messages(&mut self, woken: &[u64]) -> Result<Option<SourceReport>, NodeError> {
+        if !self.builders.deliver_last_messages(woken, self.clock.now()) {
             return Ok(None);
         }
-        self.builders.take_failure().map_or_else(|| Ok(Some(self.report())), Err)
+        self.builders.take_failure().map_or_else(|| Ok(Some(self.final_report())), Err)
     }
 
     /// Carries out commands from outside. A stop makes the source end its own part of the run.
     fn obey_commands(&mut self, handle: &Handle) -> Result<(), NodeError> {
-        handle.clear();
+        handle.clear_doorbell();
         while let Some(command) = handle.next_command() {
-            match (command, self.course.phase()) {
+            match (command, self.course.current_phase()) {
                 (Command::Stop, Phase::Ending) => {}
-                (Command::Stop, Phase::Running | Phase::Paused) => self.end(),
+                (Command::Stop, Phase::Running | Phase::Paused) => self.end_part(),
                 (Command::Stop | Command::Abort, _) => return Err(NodeError::Stopped),
                 (Command::Start | Command::Pause | Command::Resume, _) => {
                     tracing::warn!("a source cannot {command}: it does what its builders say");
@@ -296,23 +297,23 @@ impl SourceNode {
         Ok(())
     }
 
-    fn timeout(&self, now: Duration) -> Option<Duration> {
+    fn time_to_next_turn(&self, now: Duration) -> Option<Duration> {
         if let Some(timeout) = self.builders.leaving_timeout(now) {
             return Some(timeout);
         }
-        let due = match (&self.feed, self.course.phase(), self.course.is_blocked()) {
+        let due = match (&self.feed, self.course.current_phase(), self.course.is_blocked()) {
             (Feed::Device(_), Phase::Running, false) => Some(self.pace.next_due(now)),
-            (Feed::Acquisition(device), Phase::Running, _) => device.next_time(),
+            (Feed::Acquisition(device), Phase::Running, _) => device.next_poll_time(),
             (Feed::Acquisition(_), ..) => self.acquiring.idle_until(),
             _ => None,
         };
-        self.builders.next_time().into_iter().chain(due).min().map(|at| at.saturating_sub(now))
+        self.builders.next_due_time().into_iter().chain(due).min().map(|at| at.saturating_sub(now))
     }
 
-    fn snapshot(&self) -> Snapshot {
-        let counts = self.course.counts();
+    fn take_snapshot(&self) -> Snapshot {
+        let counts = self.course.taken_counts();
         Snapshot {
-            state: self.course.state(),
+            state: self.course.visible_state(),
             bytes: counts.bytes,
             fragments: counts.fragments,
             events: counts.fragments,
@@ -325,7 +326,7 @@ impl SourceNode {
     fn device_counters(&self) -> BTreeMap<String, u64> {
         let Feed::Acquisition(device) = &self.feed else { return BTreeMap::new() };
         device
-            .counters()
+            .report_counters()
             .into_iter()
             .filter(|(_, count)| *count > 0)
             .map(|(name, count)| (name.into(), count))
@@ -333,16 +334,17 @@ impl SourceNode {
     }
 
     /// Returns the counts of what the device had so far and the source did not take.
-    fn not_taken(&self) -> NotTaken {
+    fn not_taken_counts(&self) -> NotTaken {
         let of_no_event = match &self.feed {
-            Feed::Acquisition(device) => device.of_no_event(),
+            Feed::Acquisition(device) => device.stray_frame_count(),
             _ => 0,
         };
         NotTaken { of_no_event, ..self.pace.not_taken() }
     }
 
-    fn report(&self) -> SourceReport {
-        let (total, counts, not_taken) = (self.builders.total_accounts(), self.course.counts(), self.not_taken());
+    fn final_report(&self) -> SourceReport {
+        let (total, counts, not_taken) =
+            (self.builders.total_accounts(), self.course.taken_counts(), self.not_taken_counts());
         SourceReport {
             name: self.setup.name.clone(),
             source: self.setup.id.to_string(),
@@ -358,9 +360,9 @@ impl SourceNode {
             dead_seconds: Duration::from_nanos(not_taken.dead_nanos).as_secs_f64(),
             blocked: counts.stalls,
             copied_bytes: total.copied_bytes,
-            cpu_seconds: (self.clock.cpu() - self.cpu_before).as_secs_f64(),
-            datagrams: self.builders.arrivals(),
-            pages: self.slots.arena().to_string(),
+            cpu_seconds: (self.clock.processor_time() - self.cpu_before).as_secs_f64(),
+            datagrams: self.builders.datagram_arrivals(),
+            pages: self.slots.slot_arena().to_string(),
             wait: self.setup.wait,
         }
     }
@@ -368,7 +370,7 @@ impl SourceNode {
 
 /// Returns the hello for the first builder.
 #[expect(clippy::cast_possible_truncation, reason = "slots are at most 1 GiB, builders few")]
-fn hello(settings: &SourceSettings, session: u64, longest: usize, description: &str) -> Hello {
+fn leading_hello(settings: &SourceSettings, session: u64, longest: usize, description: &str) -> Hello {
     let by_time = if settings.feed.is_numbered_by_time() { Capabilities::BY_TIME } else { Capabilities::empty() };
     Hello {
         session,
@@ -378,7 +380,10 @@ fn hello(settings: &SourceSettings, session: u64, longest: usize, description: &
         slots: settings.slots,
         slot_bytes: settings.slot_bytes as u32,
         max_payload: longest as u32,
-        capabilities: settings.policy.capabilities() | Capabilities::ASSIGNED | Capabilities::TRIGGER_TIMES | by_time,
+        capabilities: settings.policy.announced_capabilities()
+            | Capabilities::ASSIGNED
+            | Capabilities::TRIGGER_TIMES
+            | by_time,
         description: description.len() as u32,
     }
 }
@@ -387,7 +392,7 @@ fn hello(settings: &SourceSettings, session: u64, longest: usize, description: &
 fn make_slots(settings: &SourceSettings) -> Result<SlotPool, ArenaError> {
     let SourceSettings { name, slots, slot_bytes, feed, .. } = settings;
     if matches!(feed, Feed::Acquisition(device) if device.takes_dma_bufs()) {
-        match SlotPool::for_drivers(name, *slots, *slot_bytes) {
+        match SlotPool::with_dma_bufs(name, *slots, *slot_bytes) {
             Err(error @ ArenaError::DmaBuf { .. }) => {
                 tracing::warn!(source = name, "slots are no DMA buffers: {error}")
             }
@@ -397,7 +402,7 @@ fn make_slots(settings: &SourceSettings) -> Result<SlotPool, ArenaError> {
     SlotPool::new(name, *slots, *slot_bytes)
 }
 
-fn describe(settings: &SourceSettings) -> Result<String, NodeError> {
+fn describe_as_json(settings: &SourceSettings) -> Result<String, NodeError> {
     let device = match &settings.feed {
         Feed::Device(device) => serde_json::to_value(device.description())
             .map_err(|error| NodeError::Config(format!("source '{}': its description: {error}", settings.name)))?,

@@ -10,44 +10,44 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 ///
 /// # Errors
 /// Those of `work`; or the process may not run on the processor.
-pub(crate) fn as_node<T>(cpu: Option<u32>, work: impl FnOnce() -> Result<T, NodeError>) -> Result<T, NodeError> {
+pub(crate) fn run_as_node<T>(cpu: Option<u32>, work: impl FnOnce() -> Result<T, NodeError>) -> Result<T, NodeError> {
     // A kernel that does not support this is late, no more.
     let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
     if let Some(cpu) = cpu {
-        bind(cpu).map_err(NodeError::Config)?;
+        bind_to_processor(cpu).map_err(NodeError::Config)?;
     }
     let result = work();
-    if let Some(moved) = cpu.and_then(moved) {
+    if let Some(moved) = cpu.and_then(lost_processor) {
         tracing::warn!("{moved}");
     }
     result
 }
 
 /// Binds this thread to a processor, one of those that `taskset` or a cpuset allows it.
-fn bind(cpu: u32) -> Result<(), String> {
+fn bind_to_processor(cpu: u32) -> Result<(), String> {
     let allowed = sched_getaffinity(None).map_err(|error| format!("cpu = {cpu}: {error}"))?;
     let mut set = CpuSet::new();
-    if is_in(&allowed, cpu) {
+    if is_in_set(&allowed, cpu) {
         set.set(cpu as usize);
         if sched_setaffinity(None, &set).is_ok() {
             return Ok(());
         }
     }
-    Err(format!("cpu = {cpu}: this process may run on {} only", listed(&allowed)))
+    Err(format!("cpu = {cpu}: this process may run on {} only", list_processors(&allowed)))
 }
 
 /// Returns a message if this thread is no longer bound to the processor.
-fn moved(cpu: u32) -> Option<String> {
+fn lost_processor(cpu: u32) -> Option<String> {
     let now = sched_getaffinity(None).ok()?;
-    let is_bound = is_in(&now, cpu) && now.count() == 1;
-    (!is_bound).then(|| format!("cpu = {cpu}: it went while the node ran, which was then on {}", listed(&now)))
+    let is_bound = is_in_set(&now, cpu) && now.count() == 1;
+    (!is_bound).then(|| format!("cpu = {cpu}: it went while the node ran, which was then on {}", list_processors(&now)))
 }
 
-fn is_in(set: &CpuSet, cpu: u32) -> bool {
+fn is_in_set(set: &CpuSet, cpu: u32) -> bool {
     (cpu as usize) < CpuSet::MAX_CPU && set.is_set(cpu as usize)
 }
 
-fn listed(set: &CpuSet) -> String {
+fn list_processors(set: &CpuSet) -> String {
     let cpus: Vec<_> = (0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).map(|cpu| cpu.to_string()).collect();
     let word = if cpus.len() == 1 { "processor" } else { "processors" };
     format!("{word} {}", cpus.join(", "))
@@ -60,20 +60,21 @@ mod tests {
     #[test]
     fn a_thread_is_bound_to_what_it_may_run_on_and_to_nothing_else() {
         let all = sched_getaffinity(None).unwrap();
-        let mut own = (0..CpuSet::MAX_CPU as u32).filter(|cpu| is_in(&all, *cpu));
+        let mut own = (0..CpuSet::MAX_CPU as u32).filter(|cpu| is_in_set(&all, *cpu));
         let (first, other) = (own.next().unwrap(), own.next());
-        as_node(Some(first), || {
-            assert_eq!(moved(first), None);
+        run_as_node(Some(first), || {
+            assert_eq!(lost_processor(first), None);
             // It stays bound for the next run.
-            bind(first).unwrap();
+            bind_to_processor(first).unwrap();
             for cpu in [other.unwrap_or(first + 1), u32::MAX] {
                 let expected = format!("cpu = {cpu}: this process may run on processor {first} only");
-                assert_eq!(bind(cpu), Err(expected));
+                assert_eq!(bind_to_processor(cpu), Err(expected));
             }
             sched_setaffinity(None, &all).unwrap();
-            let expected = format!("cpu = {first}: it went while the node ran, which was then on {}", listed(&all));
-            assert_eq!(moved(first).is_none(), other.is_none());
-            assert!(moved(first).is_none_or(|moved| moved == expected));
+            let expected =
+                format!("cpu = {first}: it went while the node ran, which was then on {}", list_processors(&all));
+            assert_eq!(lost_processor(first).is_none(), other.is_none());
+            assert!(lost_processor(first).is_none_or(|moved| moved == expected));
             Ok(())
         })
         .unwrap();

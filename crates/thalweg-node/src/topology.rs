@@ -12,7 +12,7 @@ use thalweg_core::filter::{Condition, ProgramConfig, Simulated};
 use thalweg_device::{Beat, DeviceConfig, ModelAdcConfig, duration};
 use thalweg_link::{Adapter, Address, LinkKind};
 use thalweg_text::{BitRate, ByteSize};
-use thalweg_wire::{Capabilities, MAX_RECORDS, SourceId, record_len};
+use thalweg_wire::{Capabilities, MAX_RECORDS, SourceId, record_bytes};
 use thiserror::Error;
 
 /// A whole system: one run configuration, its builders, its sources.
@@ -199,48 +199,48 @@ impl BuilderNodeConfig {
 
     /// Returns the link as `thalweg calibrate` measured it, with the file that holds the result; `None` if it was not
     /// measured, or if `window` or `link` is given and takes precedence.
-    pub fn calibrated(&self) -> Option<(LinkConfig, PathBuf)> {
-        if self.window.is_some() || self.link.is_some() { None } else { calibration::known(&self.listen) }
+    pub fn known_calibration(&self) -> Option<(LinkConfig, PathBuf)> {
+        if self.window.is_some() || self.link.is_some() { None } else { calibration::read_calibration(&self.listen) }
     }
 
     /// Returns the window for this number of sources, and the bytes that each may send eagerly.
-    pub fn credit(&self, sources: usize) -> (Window, u64) {
+    pub fn window_and_eager_bytes(&self, sources: usize) -> (Window, u64) {
         // Data sent eagerly cannot be left unfetched, so nothing is eager with level 2.
         let eager_credit = if self.level2.is_some() { 0 } else { self.eager_credit.0 };
-        let Some(link) = self.link.or_else(|| Some(self.calibrated()?.0)) else {
+        let Some(link) = self.link.or_else(|| Some(self.known_calibration()?.0)) else {
             return (Window::Constant(self.window.map_or(WINDOW, |window| window.0)), eager_credit);
         };
         // An eighth of the buffer for eager data; none if that would not hold a small slot from each source.
         let share = link.buffer.0 / 8 / sources.max(1) as u64;
         let eager = if share < LEAST_EAGER { 0 } else { share.min(eager_credit) };
         let path = CreditPath {
-            rate: link.payload_rate(self.carrier()),
+            rate: link.payload_bytes_per_second(self.carried_link_kind()),
             round_trip: link.round_trip,
             buffer: link.buffer.0,
-            segment: link.segment(self.carrier()),
+            segment: link.packet_payload_bytes(self.carried_link_kind()),
             unasked: eager * sources as u64,
         };
         (Window::Credit(path), eager)
     }
 
     /// Returns the window of a search for what the link carries.
-    pub(crate) fn search(&self) -> Window {
+    pub(crate) fn calibration_window(&self) -> Window {
         let mtu = self.link.map_or_else(defaults::mtu, |link| link.mtu);
         Window::Search {
-            segment: self.carrier().payload(mtu),
+            segment: self.carried_link_kind().payload_bytes_per_packet(mtu),
             most: self.window.map_or(MAX_CALIBRATION_WINDOW_BYTES, |window| window.0),
         }
     }
 
     /// Returns the kind of link that the builder's port carries.
-    pub(crate) fn carrier(&self) -> LinkKind {
-        let kinds = self.listen.iter().map(Address::kind);
+    pub(crate) fn carried_link_kind(&self) -> LinkKind {
+        let kinds = self.listen.iter().map(Address::link_kind);
         kinds.into_iter().find(|kind| !kind.maps).unwrap_or_default()
     }
 
     /// Returns the number of blocks needed to have a place for everything that may be requested, beside the blocks
     /// being filled and written.
-    pub fn blocks_for(&self, window: &Window) -> u32 {
+    pub fn block_count_for(&self, window: &Window) -> u32 {
         let bytes = match *window {
             Window::Constant(_) => 0.0,
             Window::Search { most, .. } => most as f64,
@@ -257,9 +257,9 @@ impl BuilderNodeConfig {
     }
 
     /// Returns the conditions of its trigger levels, each with the level's name.
-    pub fn conditions(&self) -> impl Iterator<Item = (&'static str, Condition)> {
+    pub fn level_conditions(&self) -> impl Iterator<Item = (&'static str, Condition)> {
         let levels = [("level2", &self.level2), ("filter", &self.filter)];
-        levels.into_iter().filter_map(|(name, level)| match level.as_ref()?.decision(1) {
+        levels.into_iter().filter_map(|(name, level)| match level.as_ref()?.level_decision(1) {
             Ok(Decision::Condition(condition)) => Some((name, condition)),
             _ => None,
         })
@@ -292,13 +292,14 @@ impl LinkConfig {
     const FRAMING_BYTES: u32 = 38;
 
     /// Returns the payload bytes in a packet (TCP's MSS).
-    pub fn segment(&self, kind: LinkKind) -> u32 {
-        kind.payload(self.mtu)
+    pub fn packet_payload_bytes(&self, kind: LinkKind) -> u32 {
+        kind.payload_bytes_per_packet(self.mtu)
     }
 
     /// Returns the payload bytes that the port carries in a second.
-    pub fn payload_rate(&self, kind: LinkKind) -> f64 {
-        self.rate.bytes_per_second() * f64::from(self.segment(kind)) / f64::from(self.mtu + Self::FRAMING_BYTES)
+    pub fn payload_bytes_per_second(&self, kind: LinkKind) -> f64 {
+        self.rate.bytes_per_second() * f64::from(self.packet_payload_bytes(kind))
+            / f64::from(self.mtu + Self::FRAMING_BYTES)
     }
 }
 
@@ -368,7 +369,7 @@ impl LevelConfig {
     const DEFAULT_DEADLINE: Duration = Duration::from_millis(100);
 
     /// Returns the decider of the level, or the key that is wrong and a description of the problem.
-    pub(crate) fn decision(&self, usual_seed: u64) -> Result<Decision, (&'static str, String)> {
+    pub(crate) fn level_decision(&self, usual_seed: u64) -> Result<Decision, (&'static str, String)> {
         let Self { accept, seed, program, deadline, otherwise, directory, .. } = self;
         let accepts = otherwise.unwrap_or_default() == Otherwise::Accept;
         if seed.is_some() && !matches!(accept, Some(Accept::Fraction(_))) {
@@ -485,8 +486,8 @@ impl SourceNodeConfig {
     }
 
     /// Returns the name of the source whose images this one fits, and to which it belongs.
-    pub fn fits(&self) -> Option<&str> {
-        Some(self.device.as_ref()?.observed()?.source)
+    pub fn fitted_source(&self) -> Option<&str> {
+        Some(self.device.as_ref()?.observed_source()?.source)
     }
 
     /// Returns the bytes in each slot, for a device whose longest payload has `max_payload` bytes.
@@ -494,7 +495,7 @@ impl SourceNodeConfig {
         match self.slot {
             Some(ByteSize(bytes)) => usize::try_from(bytes).unwrap_or(usize::MAX),
             // A device that works by itself puts one fragment into each slot.
-            None if self.device.as_ref().is_some_and(|device| device.is_acquisition()) => record_len(max_payload),
+            None if self.device.as_ref().is_some_and(|device| device.is_acquisition()) => record_bytes(max_payload),
             None => default_slot_bytes(max_payload),
         }
     }
@@ -512,12 +513,12 @@ pub struct EventRateError(String);
 
 impl EventRate {
     /// Returns the rate in events per second.
-    pub fn hertz(self) -> f64 {
+    pub fn events_per_second(self) -> f64 {
         self.0
     }
 
     /// Returns the time from one event to the next.
-    pub fn interval(self) -> Duration {
+    pub fn event_interval(self) -> Duration {
         Duration::from_secs_f64(1.0 / self.0)
     }
 }
@@ -553,7 +554,7 @@ impl std::str::FromStr for EventRate {
 /// Returns the default number of bytes in each slot, for a longest payload of `max_payload` bytes: one fragment or
 /// several.
 pub fn default_slot_bytes(max_payload: usize) -> usize {
-    let record = record_len(max_payload);
+    let record = record_bytes(max_payload);
     record * (DEFAULT_SLOT / record).max(1)
 }
 
@@ -593,7 +594,7 @@ pub enum Policy {
 
 impl Policy {
     /// Returns the capabilities that a source with this policy announces in its hello.
-    pub fn capabilities(self) -> Capabilities {
+    pub fn announced_capabilities(self) -> Capabilities {
         match self {
             Self::Block | Self::DropNewest => Capabilities::empty(),
             Self::DropOldest => Capabilities::WITHDRAWS,
@@ -677,7 +678,7 @@ pub enum TopologyError {
 }
 
 impl TopologyError {
-    fn read(path: &Path, error: std::io::Error) -> Self {
+    fn read_error(path: &Path, error: std::io::Error) -> Self {
         let error = match error.kind() {
             std::io::ErrorKind::InvalidData => {
                 std::io::Error::new(error.kind(), "it is not text in UTF-8, as TOML has to be: save it so")
@@ -690,7 +691,7 @@ impl TopologyError {
         Self::Read { path: path.to_owned(), error }
     }
 
-    fn parse(path: &Path, text: &str, error: toml::de::Error) -> Self {
+    fn parse_error(path: &Path, text: &str, error: toml::de::Error) -> Self {
         let at = error.span().and_then(|span| text.get(span)).unwrap_or("");
         let advice = match (error.message(), at.trim_matches(['[', ']'])) {
             ("duplicate key", "source") => "there may be several sources: write [[source]]\n",
@@ -704,7 +705,7 @@ impl TopologyError {
 impl Topology {
     /// Returns the same nodes set up to measure what the builders' links carry: every source is always full, nothing is
     /// recorded.
-    pub fn calibrating(mut self) -> Self {
+    pub fn into_calibration(mut self) -> Self {
         self.run = RunConfig { calibrate: true, record: false, duration: None, events: None, number: None, ..self.run };
         for builder in &mut self.builders {
             (builder.level2, builder.filter) = (None, None);
@@ -722,7 +723,7 @@ impl Topology {
             source.policy = Policy::Block;
             source.rate = None;
             source.burst = 1;
-            source.slot = Some(ByteSize(record_len(64 << 10) as u64));
+            source.slot = Some(ByteSize(record_bytes(64 << 10) as u64));
             // All of the window may be requested from each in turn.
             source.slots = u32::try_from(widest.unwrap_or(MAX_CALIBRATION_WINDOW_BYTES) / sources / (64 << 10))
                 .unwrap_or(u32::MAX)
@@ -739,16 +740,17 @@ impl Topology {
     /// # Errors
     /// The file cannot be read, is not a topology, or has a field with an impossible value.
     pub fn load(path: &Path, node: Option<&str>) -> Result<Self, TopologyError> {
-        let text = std::fs::read_to_string(path).map_err(|error| TopologyError::read(path, error))?;
-        let mut topology: Self = toml::from_str(&text).map_err(|error| TopologyError::parse(path, &text, error))?;
+        let text = std::fs::read_to_string(path).map_err(|error| TopologyError::read_error(path, error))?;
+        let mut topology: Self =
+            toml::from_str(&text).map_err(|error| TopologyError::parse_error(path, &text, error))?;
         topology.resolve_paths(path.parent().unwrap_or(Path::new(".")));
         for source in &mut topology.sources {
             let id = source.source_id();
             if let Some(device) = &mut source.device {
-                device.set_source(id);
+                device.set_default_source(id);
             }
         }
-        let checked = topology.check().and_then(|()| topology.check_unknown_devices(node));
+        let checked = topology.check_values().and_then(|()| topology.check_unknown_devices(node));
         checked.map_err(|(field, problem)| TopologyError::Value { path: path.to_owned(), field, problem })?;
         Ok(topology)
     }
@@ -756,8 +758,10 @@ impl Topology {
     /// Checks that no source has a device whose kind is not known here: the one of this name, or all.
     fn check_unknown_devices(&self, node: Option<&str>) -> Result<(), (String, String)> {
         for source in self.sources.iter().filter(|source| node.is_none_or(|node| node == source.name)) {
-            if let Some(device) = source.device.as_ref().filter(|device| !device.is_known()) {
-                device.check().map_err(|error| (format!("source '{}': device", source.name), error.to_string()))?;
+            if let Some(device) = source.device.as_ref().filter(|device| !device.is_registered()) {
+                device
+                    .check_options()
+                    .map_err(|error| (format!("source '{}': device", source.name), error.to_string()))?;
             }
         }
         Ok(())
@@ -777,23 +781,24 @@ impl Topology {
     }
 
     /// Returns the number of files that a builder has open when all sources are connected.
-    pub fn builder_files(&self) -> u64 {
+    pub fn builder_open_files(&self) -> u64 {
         OWN_FILES + self.sources.iter().map(|source| source.link.files).sum::<u64>()
     }
 
     /// Returns the number of files that a source has open when all builders are connected, without those of its device.
-    pub fn source_files(&self, source: &SourceNodeConfig) -> u64 {
-        let reached = self.builders.iter().filter(|builder| self.address(builder, source.link).is_some()).count();
+    pub fn source_open_files(&self, source: &SourceNodeConfig) -> u64 {
+        let reached =
+            self.builders.iter().filter(|builder| self.builder_address(builder, source.link).is_some()).count();
         OWN_FILES + source.link.files * reached as u64
     }
 
     /// Returns the address at which sources with this kind of link reach a builder.
-    pub fn address<'a>(&self, builder: &'a BuilderNodeConfig, link: LinkKind) -> Option<&'a Address> {
-        builder.listen.iter().find(|address| address.kind() == link)
+    pub fn builder_address<'a>(&self, builder: &'a BuilderNodeConfig, link: LinkKind) -> Option<&'a Address> {
+        builder.listen.iter().find(|address| address.link_kind() == link)
     }
 
     /// Returns the names of all nodes, builders first.
-    pub fn names(&self) -> Vec<&str> {
+    pub fn node_names(&self) -> Vec<&str> {
         let builders = self.builders.iter().map(|builder| builder.name.as_str());
         builders.chain(self.sources.iter().map(|source| source.name.as_str())).collect()
     }

@@ -74,11 +74,11 @@ impl Idle {
     ///
     /// # Errors
     /// The poller fails to wait.
-    pub fn take(self, poller: &Poller, tokens: &mut Vec<u64>) -> Result<(), LinkError> {
+    pub fn wait_for_work(self, poller: &Poller, tokens: &mut Vec<u64>) -> Result<(), LinkError> {
         tokens.clear();
         match self {
             Self::Spin => Ok(()),
-            Self::Ask(time) => poller.wait(time, |token| tokens.push(token)),
+            Self::Ask(time) => poller.wait_for_events(time, |token| tokens.push(token)),
         }
     }
 }
@@ -104,7 +104,7 @@ impl Waiter {
 
     /// Returns how to wait for the next turn, at `now` and for at most `timeout`. `came`: something arrived in the last
     /// turn. `hurries`: there is something urgent that only the kernel knows of.
-    pub(crate) fn idle<E: Endpoint + ?Sized>(
+    pub(crate) fn next_idle<E: Endpoint + ?Sized>(
         &mut self,
         endpoints: &mut Endpoints<E>,
         came: bool,
@@ -114,7 +114,11 @@ impl Waiter {
     ) -> Idle {
         // A thread that does not sleep need not be woken.
         if self.stays_awake(came, now) || timeout == Some(Duration::ZERO) {
-            return if self.asks(hurries || !endpoints.sees()) { Idle::Ask(Some(Duration::ZERO)) } else { Idle::Spin };
+            return if self.asks_kernel(hurries || !endpoints.is_cheap_to_poll()) {
+                Idle::Ask(Some(Duration::ZERO))
+            } else {
+                Idle::Spin
+            };
         }
         self.turns = 0;
         Idle::Ask(if endpoints.prepare_wait() { timeout } else { Some(Duration::ZERO) })
@@ -132,7 +136,7 @@ impl Waiter {
     }
 
     /// Returns whether to ask the kernel in this turn, for a thread that stays awake.
-    fn asks(&mut self, hurries: bool) -> bool {
+    fn asks_kernel(&mut self, hurries: bool) -> bool {
         self.turns += 1;
         let asks = hurries || self.turns >= TURNS_PER_POLL;
         self.turns = if asks { 0 } else { self.turns };
@@ -173,7 +177,7 @@ mod tests {
     #[test]
     fn the_kernel_is_asked_at_once_where_something_hurries_and_else_now_and_then() {
         let mut waiter = Waiter::new(Wait::Poll);
-        assert!(waiter.asks(true) && waiter.asks(true));
-        assert_eq!((0..10 * TURNS_PER_POLL).filter(|_| waiter.asks(false)).count(), 10);
+        assert!(waiter.asks_kernel(true) && waiter.asks_kernel(true));
+        assert_eq!((0..10 * TURNS_PER_POLL).filter(|_| waiter.asks_kernel(false)).count(), 10);
     }
 }

@@ -31,7 +31,7 @@ pub fn share_container(fd: BorrowedFd<'_>, has_iommu: bool) -> io::Result<()> {
 impl Container {
     /// Puts a group into the process's container, which is opened for the first group. If the group cannot be in one
     /// container with the others, it gets a container of its own.
-    pub(crate) fn take_in(group: BorrowedFd<'_>, has_iommu: bool) -> io::Result<Arc<Self>> {
+    pub(crate) fn join_container(group: BorrowedFd<'_>, has_iommu: bool) -> io::Result<Arc<Self>> {
         let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(container) = shared.as_ref().filter(|container| container.has_iommu == has_iommu) {
             match vfio::set_container(group, container.fd.as_fd()) {
@@ -39,7 +39,7 @@ impl Container {
                     tracing::debug!("a device joins the process's container");
                     // A container whose last group has left has no IOMMU any more (`vfio_group_detach_container`,
                     // drivers/vfio/container.c). If it still has one, the call fails with EINVAL.
-                    match vfio::set_iommu(container.fd.as_fd(), container.kind()) {
+                    match vfio::set_iommu(container.fd.as_fd(), container.iommu_type()) {
                         Err(error) if error.raw_os_error() != Some(libc::EINVAL) => return Err(error),
                         _ => return Ok(Arc::clone(container)),
                     }
@@ -50,12 +50,12 @@ impl Container {
         let fd = OwnedFd::from(File::options().read(true).write(true).open("/dev/vfio/vfio")?);
         vfio::set_container(group, fd.as_fd())?;
         let container = Arc::new(Self { fd, has_iommu });
-        vfio::set_iommu(container.fd.as_fd(), container.kind())?;
+        vfio::set_iommu(container.fd.as_fd(), container.iommu_type())?;
         shared.get_or_insert_with(|| Arc::clone(&container));
         Ok(container)
     }
 
-    fn kind(&self) -> libc::c_ulong {
+    fn iommu_type(&self) -> libc::c_ulong {
         if self.has_iommu { vfio::TYPE1V2 } else { vfio::NO_IOMMU }
     }
 }
@@ -88,11 +88,13 @@ impl DeviceMemory {
         let mapping = if container.has_iommu {
             // SAFETY: the mapping stays as long as the arena does, which this value keeps. Devices write where a driver
             // of this crate has them write.
-            let ours = match unsafe { vfio::map(container.fd.as_fd(), arena.mapping()) } {
+            let ours = match unsafe { vfio::map_memory(container.fd.as_fd(), arena.mapped_range()) } {
                 Ok(()) => true,
                 // DPDK has mapped it, at the same addresses, for a NIC in the same container. Any other overlap is an
                 // error: the pages behind it are unknown.
-                Err(error) if error.raw_os_error() == Some(libc::EEXIST) && arena.registrations().contains(&"DPDK") => {
+                Err(error)
+                    if error.raw_os_error() == Some(libc::EEXIST) && arena.registration_names().contains(&"DPDK") =>
+                {
                     false
                 }
                 Err(error) => {
@@ -104,20 +106,20 @@ impl DeviceMemory {
         } else {
             Mapping::Physical(Box::new(Held::new(arena)?))
         };
-        Ok(Self { mapping, arena: Arc::clone(arena), _registration: arena.registered("VFIO") })
+        Ok(Self { mapping, arena: Arc::clone(arena), _registration: arena.record_registration("VFIO") })
     }
 
     /// Returns true for this arena, through this mapping.
-    pub(crate) fn is_of(&self, arena: &Arc<Arena>) -> bool {
+    pub(crate) fn is_for_arena(&self, arena: &Arc<Arena>) -> bool {
         Arc::ptr_eq(&self.arena, arena)
     }
 
     /// Returns the bus address of a range of the arena; `None` if it is not contiguous there, or exceeds the arena.
-    pub fn address(&self, offset: usize, length: usize) -> Option<u64> {
-        offset.checked_add(length).filter(|end| *end <= self.arena.size())?;
+    pub fn bus_address(&self, offset: usize, length: usize) -> Option<u64> {
+        offset.checked_add(length).filter(|end| *end <= self.arena.size_bytes())?;
         match &self.mapping {
-            Mapping::Mapped { .. } => Some((self.arena.mapping().cast::<u8>().addr() + offset) as u64),
-            Mapping::Physical(held) => held.address(offset, length),
+            Mapping::Mapped { .. } => Some((self.arena.mapped_range().cast::<u8>().addr() + offset) as u64),
+            Mapping::Physical(held) => held.physical_address(offset, length),
         }
     }
 }
@@ -125,7 +127,7 @@ impl DeviceMemory {
 impl Drop for DeviceMemory {
     fn drop(&mut self) {
         if let Mapping::Mapped { container, ours: true, .. } = &self.mapping
-            && let Err(error) = vfio::unmap(container.fd.as_fd(), self.arena.mapping())
+            && let Err(error) = vfio::unmap_memory(container.fd.as_fd(), self.arena.mapped_range())
         {
             tracing::warn!("an arena stays mapped for a device: {error}");
         }

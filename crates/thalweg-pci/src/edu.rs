@@ -7,7 +7,7 @@
 
 use crate::EduConfig;
 use crate::container::DeviceMemory;
-use crate::{Function, Location, PciError, device_error, hardware_error, ready};
+use crate::{Function, Location, PciError, device_error, hardware_error, ready_location};
 use std::collections::VecDeque;
 use std::ptr;
 use std::sync::Arc;
@@ -76,11 +76,11 @@ impl Edu {
     /// # Errors
     /// Fails if the device is not there, or an option makes no sense.
     pub fn new(config: &EduConfig) -> Result<Self, DeviceError> {
-        config.check()?;
-        let location = ready(&config.address)?;
+        config.check_options()?;
+        let location = ready_location(&config.address)?;
         let description = Description {
             kind: "edu".into(),
-            payload_type: PayloadType::RAW.name().into(),
+            payload_type: PayloadType::RAW.type_name().into(),
             simulated: true,
             record_bytes: Some(config.size.0),
             ..Description::default()
@@ -99,29 +99,29 @@ impl Edu {
         })
     }
 
-    fn size(&self) -> usize {
+    fn payload_bytes(&self) -> usize {
         usize::try_from(self.config.size.0).unwrap_or(usize::MAX)
     }
 
-    fn try_open(&self, arena: &Arc<Arena>) -> Result<Open, PciError> {
+    fn open_device(&self, arena: &Arc<Arena>) -> Result<Open, PciError> {
         let function = Function::open(self.location, 0)?;
-        let identity = function.registers().read32(IDENTITY);
+        let identity = function.registers().read_u32(IDENTITY);
         if identity & 0xffff != 0x00ed {
             let problem = format!("it is no edu device: its identity is {identity:#010x}");
-            return Err(PciError::device(self.location, problem));
+            return Err(PciError::from_problem(self.location, problem));
         }
         // An earlier user may have left a copy under way. It must end before the device reaches any memory.
-        idle(&function).map_err(|problem| PciError::device(self.location, problem))?;
-        function.begin()?;
-        let bytes =
-            Arena::create("edu", PAGE_BYTES).map_err(|error| PciError::device(self.location, error.to_string()))?;
-        let (slots, pattern) = (function.show(arena)?, function.show(bytes.arena())?);
+        wait_until_idle(&function).map_err(|problem| PciError::from_problem(self.location, problem))?;
+        function.enable_memory_access()?;
+        let bytes = Arena::create("edu", PAGE_BYTES)
+            .map_err(|error| PciError::from_problem(self.location, error.to_string()))?;
+        let (slots, pattern) = (function.share_arena(arena)?, function.share_arena(bytes.arena())?);
         Ok(Open { function, slots, pattern, bytes })
     }
 
     /// Has the device write to memory that it was not shown, and fails if it does.
-    fn stray(&mut self) -> Result<(), DeviceError> {
-        let (size, device) = (self.size(), &self.config.address);
+    fn test_stray_write(&mut self) -> Result<(), DeviceError> {
+        let (size, device) = (self.payload_bytes(), &self.config.address);
         let Some(open) = &mut self.open else { return Ok(()) };
         if !open.function.has_iommu() {
             return Err(hardware_error(
@@ -132,13 +132,13 @@ impl Edu {
         let other =
             Arena::create("not shown", PAGE_BYTES).map_err(|error| hardware_error(device, error.to_string()))?;
         // A frame other than 0, whose first byte is the value that is there already.
-        open.fetch(1, size);
-        open.wait().map_err(|problem| hardware_error(device, problem))?;
+        open.start_pattern_fetch(1, size);
+        open.wait_for_copy().map_err(|problem| hardware_error(device, problem))?;
         let address = other.as_ptr().addr() as u64;
         // SAFETY: the memory belongs to this function alone, and is read as memory that the device may have written:
         // the test looks for an IOMMU that lets the device through.
-        unsafe { open.copy(BUFFER, address, size, BEGIN | READ_BUFFER) };
-        open.wait().map_err(|problem| hardware_error(device, problem))?;
+        unsafe { open.start_copy(BUFFER, address, size, BEGIN | READ_BUFFER) };
+        open.wait_for_copy().map_err(|problem| hardware_error(device, problem))?;
         let changed = (0..other.len()).any(|at| {
             // SAFETY: within the memory, which belongs to this function.
             unsafe { ptr::from_ref(&other[at]).read_volatile() != 0 }
@@ -154,11 +154,11 @@ impl Edu {
 
 /// Returns true while the device copies.
 fn is_busy(function: &Function) -> bool {
-    function.registers().read64(COMMAND) & BEGIN != 0
+    function.registers().read_u64(COMMAND) & BEGIN != 0
 }
 
 /// Waits until the device does not copy.
-fn idle(function: &Function) -> Result<(), &'static str> {
+fn wait_until_idle(function: &Function) -> Result<(), &'static str> {
     let begun = Instant::now();
     while is_busy(function) {
         if begun.elapsed() > PATIENCE {
@@ -170,8 +170,8 @@ fn idle(function: &Function) -> Result<(), &'static str> {
 }
 
 impl Open {
-    fn wait(&self) -> Result<(), &'static str> {
-        idle(&self.function)?;
+    fn wait_for_copy(&self) -> Result<(), &'static str> {
+        wait_until_idle(&self.function)?;
         // The bytes that the device has written are read after this.
         fence(Ordering::Acquire);
         Ok(())
@@ -181,24 +181,24 @@ impl Open {
     ///
     /// # Safety
     /// The memory that the device writes to must not be used by other code until the copy is done.
-    unsafe fn copy(&self, from: u64, to: u64, length: usize, command: u64) {
+    unsafe fn start_copy(&self, from: u64, to: u64, length: usize, command: u64) {
         let registers = self.function.registers();
         // The bytes that the device is to read have been written.
         fence(Ordering::Release);
         for (register, value) in [(FROM, from), (TO, to), (COUNT, length as u64), (COMMAND, command)] {
             // SAFETY: the device does nothing before the last write; for the copy the caller is responsible.
-            unsafe { registers.write64(register, value) };
+            unsafe { registers.write_u64(register, value) };
         }
     }
 
     /// Starts fetching the pattern of a frame.
-    fn fetch(&mut self, number: u64, length: usize) {
+    fn start_pattern_fetch(&mut self, number: u64, length: usize) {
         for (byte, at) in self.bytes[..length].iter_mut().zip(0_u64..) {
             *byte = (7 * at).wrapping_add(number) as u8;
         }
-        let from = self.pattern.address(0, length).expect("a page is in one piece");
+        let from = self.pattern.bus_address(0, length).expect("a page is in one piece");
         // SAFETY: the device only reads memory.
-        unsafe { self.copy(from, BUFFER, length, BEGIN) };
+        unsafe { self.start_copy(from, BUFFER, length, BEGIN) };
     }
 }
 
@@ -207,33 +207,33 @@ impl Acquisition for Edu {
         &self.description
     }
 
-    fn max_payload(&self) -> usize {
-        self.size()
+    fn max_payload_bytes(&self) -> usize {
+        self.payload_bytes()
     }
 
-    fn depth(&self) -> u32 {
+    fn max_posted_buffers(&self) -> u32 {
         Self::DEPTH
     }
 
-    fn register(&mut self, arena: &Arc<Arena>) -> Result<(), DeviceError> {
-        self.open = Some(self.try_open(arena).map_err(|error| device_error(&self.location.to_string(), &error))?);
+    fn register_memory(&mut self, arena: &Arc<Arena>) -> Result<(), DeviceError> {
+        self.open = Some(self.open_device(arena).map_err(|error| device_error(&self.location.to_string(), &error))?);
         Ok(())
     }
 
-    fn post(&mut self, buffer: Buffer) {
+    fn post_buffer(&mut self, buffer: Buffer) {
         self.posted.push_back(buffer);
     }
 
-    fn start(&mut self, _at: TaiNanos) -> Result<(), DeviceError> {
+    fn start_acquisition(&mut self, _at: TaiNanos) -> Result<(), DeviceError> {
         if self.config.stray {
-            self.stray()?;
+            self.test_stray_write()?;
         }
         self.started = true;
         Ok(())
     }
 
-    fn poll(&mut self, now: Duration) -> Result<Acquired, DeviceError> {
-        let size = self.size();
+    fn poll_acquired(&mut self, now: Duration) -> Result<Acquired, DeviceError> {
+        let size = self.payload_bytes();
         let Some(open) = self.open.as_mut().filter(|_| self.started) else { return Ok(Acquired::NotYet) };
         self.look = Some(now + PACE);
         if is_busy(&open.function) {
@@ -249,19 +249,19 @@ impl Acquisition for Edu {
                     self.look = None;
                     return Ok(Acquired::NotYet);
                 };
-                open.fetch(self.next, size);
+                open.start_pattern_fetch(self.next, size);
                 self.step = Step::Fetching(buffer);
                 Ok(Acquired::NotYet)
             }
             Step::Fetching(buffer) => {
-                let shown = open.slots.is_of(buffer.arena()) && buffer.room() >= size;
-                let Some(to) = open.slots.address(buffer.offset(), size).filter(|_| shown) else {
+                let shown = open.slots.is_for_arena(buffer.arena()) && buffer.payload_capacity() >= size;
+                let Some(to) = open.slots.bus_address(buffer.arena_offset(), size).filter(|_| shown) else {
                     let problem = "a slot is in several pieces of memory, too short, or none that it was shown";
                     return Err(hardware_error(&self.config.address, problem));
                 };
                 // SAFETY: the buffer is in the memory that the device was shown, is long enough, and belongs to this
                 // device alone until it is given back, which happens when the device is no longer busy.
-                unsafe { open.copy(BUFFER, to, size, BEGIN | READ_BUFFER) };
+                unsafe { open.start_copy(BUFFER, to, size, BEGIN | READ_BUFFER) };
                 tracing::debug!("{}: frame {} is written to {to:#x}, {size} bytes", self.location, self.next);
                 self.step = Step::Writing(buffer);
                 Ok(Acquired::NotYet)
@@ -277,7 +277,7 @@ impl Acquisition for Edu {
         }
     }
 
-    fn next_time(&self) -> Option<Duration> {
+    fn next_poll_time(&self) -> Option<Duration> {
         self.look
     }
 }

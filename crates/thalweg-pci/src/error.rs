@@ -51,12 +51,15 @@ pub enum PciError {
 
 impl PciError {
     /// Returns the error for a device that is of another kind, or has failed.
-    pub(crate) fn device(location: Location, problem: impl Into<String>) -> Self {
+    pub(crate) fn from_problem(location: Location, problem: impl Into<String>) -> Self {
         Self::Device { device: location.to_string(), problem: problem.into() }
     }
 
     /// Returns a function for `map_err` on a system call.
-    pub(crate) fn os<E: Into<io::Error>>(location: Location, doing: &'static str) -> impl FnOnce(E) -> Self {
+    pub(crate) fn from_system_call<E: Into<io::Error>>(
+        location: Location,
+        doing: &'static str,
+    ) -> impl FnOnce(E) -> Self {
         move |error| Self::Os { device: location.to_string(), doing, error: error.into() }
     }
 }

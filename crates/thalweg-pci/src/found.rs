@@ -21,16 +21,16 @@ pub struct Found {
 }
 
 /// Returns all functions but bridges, sorted by address.
-pub fn found() -> Vec<Found> {
+pub fn find_functions() -> Vec<Found> {
     let entries = fs::read_dir("/sys/bus/pci/devices").into_iter().flatten().flatten();
     let locations = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<Location>().ok());
-    let mut all: Vec<Found> = locations.filter_map(look).collect();
+    let mut all: Vec<Found> = locations.filter_map(inspect_function).collect();
     all.sort_by_key(|found| found.location.to_string());
     all
 }
 
-fn look(location: Location) -> Option<Found> {
-    let class = location.class()?;
+fn inspect_function(location: Location) -> Option<Found> {
+    let class = location.class_code()?;
     let id = format!("{}:{}", read_number(location, "vendor"), read_number(location, "device"));
     let kind = match (class >> 8, id.as_str()) {
         (0x0108, _) => Some("nvme"),
@@ -50,13 +50,13 @@ fn look(location: Location) -> Option<Found> {
 
 /// Returns the hexadecimal digits in a file of a function; none if the file cannot be read.
 fn read_number(location: Location, name: &str) -> String {
-    let text = fs::read_to_string(location.file(name)).unwrap_or_default();
+    let text = fs::read_to_string(location.sysfs_path(name)).unwrap_or_default();
     text.trim().trim_start_matches("0x").to_owned()
 }
 
 /// Returns the name of the file that a link of a function leads to.
 fn link_name(location: Location, name: &str) -> Option<String> {
-    let path = fs::read_link(location.file(name)).ok()?;
+    let path = fs::read_link(location.sysfs_path(name)).ok()?;
     Some(path.file_name()?.to_string_lossy().into_owned())
 }
 

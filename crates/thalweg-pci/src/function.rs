@@ -30,11 +30,11 @@ impl FromStr for Location {
     type Err = PciError;
 
     fn from_str(text: &str) -> Result<Self, PciError> {
-        parse(text).ok_or_else(|| PciError::Location(text.into()))
+        parse_location(text).ok_or_else(|| PciError::Location(text.into()))
     }
 }
 
-fn parse(text: &str) -> Option<Location> {
+fn parse_location(text: &str) -> Option<Location> {
     let (domain, rest) = text.split_once(':')?;
     let (bus, rest) = rest.split_once(':')?;
     let (device, function) = rest.split_once('.')?;
@@ -62,12 +62,12 @@ impl fmt::Display for Location {
 
 impl Location {
     /// Returns the class, subclass and interface that the function states (PCI Code and ID Assignment Specification).
-    pub(crate) fn class(self) -> Option<u32> {
-        let text = fs::read_to_string(self.file("class")).ok()?;
+    pub(crate) fn class_code(self) -> Option<u32> {
+        let text = fs::read_to_string(self.sysfs_path("class")).ok()?;
         u32::from_str_radix(text.trim().strip_prefix("0x")?, 16).ok()
     }
 
-    pub(crate) fn file(self, name: &str) -> PathBuf {
+    pub(crate) fn sysfs_path(self, name: &str) -> PathBuf {
         format!("/sys/bus/pci/devices/{self}/{name}").into()
     }
 
@@ -75,11 +75,11 @@ impl Location {
     ///
     /// # Errors
     /// Fails if it is not; the error names the remedy.
-    pub fn is_ready(self) -> Result<(), PciError> {
-        if !self.file("").exists() {
+    pub fn check_ready(self) -> Result<(), PciError> {
+        if !self.sysfs_path("").exists() {
             return Err(PciError::NotFound(self.to_string()));
         }
-        let driver = fs::read_link(self.file("driver")).ok();
+        let driver = fs::read_link(self.sysfs_path("driver")).ok();
         let driver = driver.as_ref().and_then(|path| path.file_name()).map(|name| name.to_string_lossy().into_owned());
         match driver {
             Some(name) if name == "vfio-pci" => Ok(()),
@@ -92,12 +92,12 @@ impl Location {
 
     /// Returns the function's group of devices that cannot be isolated from each other, and true if an IOMMU isolates
     /// the group.
-    fn group(self) -> io::Result<(String, bool)> {
-        let group = fs::read_link(self.file("iommu_group"))?;
+    fn iommu_group(self) -> io::Result<(String, bool)> {
+        let group = fs::read_link(self.sysfs_path("iommu_group"))?;
         let number = group.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
         // Without an IOMMU the kernel makes groups itself, with this name (vfio_noiommu_group_alloc,
         // drivers/vfio/group.c).
-        let name = fs::read_to_string(self.file("iommu_group/name")).unwrap_or_default();
+        let name = fs::read_to_string(self.sysfs_path("iommu_group/name")).unwrap_or_default();
         Ok((number, name.trim() != "vfio-noiommu"))
     }
 }
@@ -106,8 +106,8 @@ impl Location {
 /// bound to `vfio-pci`.
 pub fn has_iommu(device: &str) -> Option<bool> {
     let location: Location = device.parse().ok()?;
-    location.is_ready().ok()?;
-    location.group().ok().map(|(_, has_iommu)| has_iommu)
+    location.check_ready().ok()?;
+    location.iommu_group().ok().map(|(_, has_iommu)| has_iommu)
 }
 
 /// A function that this process drives. When this is dropped, the function no longer writes to memory.
@@ -130,30 +130,36 @@ const MASTER: u16 = 1 << 2;
 
 impl Function {
     /// Opens a function, with the registers of its base address `bar`. It reaches no memory before
-    /// [`begin`](Self::begin) is called.
+    /// [`enable_memory_access`](Self::enable_memory_access) is called.
     ///
     /// # Errors
     /// Fails if the function is not there or not bound to `vfio-pci`, or if the kernel does not give it to this
     /// process.
     pub fn open(location: Location, bar: u32) -> Result<Self, PciError> {
-        location.is_ready()?;
-        let (number, has_iommu) = location.group().map_err(PciError::os(location, "looking for its IOMMU group"))?;
+        location.check_ready()?;
+        let (number, has_iommu) =
+            location.iommu_group().map_err(PciError::from_system_call(location, "looking for its IOMMU group"))?;
         let path = format!("/dev/vfio/{}{number}", if has_iommu { "" } else { "noiommu-" });
         let group = File::options().read(true).write(true).open(&path);
-        let group = Arc::new(OwnedFd::from(group.map_err(PciError::os(location, "opening its group in /dev/vfio"))?));
-        let container = Container::take_in(group.as_fd(), has_iommu)
-            .map_err(PciError::os(location, "putting it into a VFIO container"))?;
+        let group = Arc::new(OwnedFd::from(
+            group.map_err(PciError::from_system_call(location, "opening its group in /dev/vfio"))?,
+        ));
+        let container = Container::join_container(group.as_fd(), has_iommu)
+            .map_err(PciError::from_system_call(location, "putting it into a VFIO container"))?;
         let name = CString::new(location.to_string()).unwrap_or_default();
-        let device = vfio::device(group.as_fd(), &name).map_err(PciError::os(location, "opening it"))?;
+        let device =
+            vfio::open_device(group.as_fd(), &name).map_err(PciError::from_system_call(location, "opening it"))?;
         let [registers, configuration] =
-            [vfio::region(device.as_fd(), bar), vfio::region(device.as_fd(), vfio::CONFIGURATION)];
-        let registers = registers.map_err(PciError::os(location, "asking for its registers"))?;
-        let configuration = configuration.map_err(PciError::os(location, "asking for its registers"))?.offset;
-        let registers = Registers::map(&device, &registers).map_err(PciError::os(location, "mapping its registers"))?;
+            [vfio::region_info(device.as_fd(), bar), vfio::region_info(device.as_fd(), vfio::CONFIGURATION)];
+        let registers = registers.map_err(PciError::from_system_call(location, "asking for its registers"))?;
+        let configuration =
+            configuration.map_err(PciError::from_system_call(location, "asking for its registers"))?.offset;
+        let registers = Registers::map_region(&device, &registers)
+            .map_err(PciError::from_system_call(location, "mapping its registers"))?;
         let function = Self { location, registers, device: device.into(), configuration, container, group };
         function
-            .command(|before| (before | MEMORY) & !MASTER)
-            .map_err(PciError::os(location, "reaching its registers"))?;
+            .change_command(|before| (before | MEMORY) & !MASTER)
+            .map_err(PciError::from_system_call(location, "reaching its registers"))?;
         Ok(function)
     }
 
@@ -162,8 +168,9 @@ impl Function {
     ///
     /// # Errors
     /// Fails if the kernel does not write to the function's configuration.
-    pub fn begin(&self) -> Result<(), PciError> {
-        self.command(|before| before | MASTER).map_err(PciError::os(self.location, "letting it write to memory"))
+    pub fn enable_memory_access(&self) -> Result<(), PciError> {
+        self.change_command(|before| before | MASTER)
+            .map_err(PciError::from_system_call(self.location, "letting it write to memory"))
     }
 
     /// Returns the registers of the function.
@@ -176,7 +183,7 @@ impl Function {
     ///
     /// # Errors
     /// Fails if the kernel does not read the function's configuration.
-    pub fn capabilities(&self, number: u8) -> Result<Vec<[u8; 20]>, PciError> {
+    pub fn find_capabilities(&self, number: u8) -> Result<Vec<[u8; 20]>, PciError> {
         let (mut found, mut at) = (Vec::new(), [0]);
         self.read_configuration(CAPABILITIES, &mut at)?;
         // No more than there is room for: a circular list has no end.
@@ -199,7 +206,7 @@ impl Function {
 
     fn read_configuration(&self, offset: u8, bytes: &mut [u8]) -> Result<(), PciError> {
         let read = self.device.read_exact_at(bytes, self.configuration + u64::from(offset));
-        read.map_err(PciError::os(self.location, "reading its configuration"))
+        read.map_err(PciError::from_system_call(self.location, "reading its configuration"))
     }
 
     /// Switches on the first `count` interrupts: messages (MSI-X, else MSI). To be called once, before the device is
@@ -208,21 +215,22 @@ impl Function {
     /// # Errors
     /// Fails if the function has fewer, or only a line (INTx), which is shared with other devices: such a function must
     /// be polled.
-    pub fn interrupts(&self, count: u32) -> Result<Vec<Interrupt>, PciError> {
+    pub fn enable_interrupts(&self, count: u32) -> Result<Vec<Interrupt>, PciError> {
         let device = self.device.as_fd();
-        let Some(index) = vfio::MESSAGES.into_iter().find(|index| vfio::interrupts(device, *index) >= count) else {
-            let most = vfio::MESSAGES.map(|index| vfio::interrupts(device, index)).into_iter().max().unwrap_or(0);
+        let Some(index) = vfio::MESSAGES.into_iter().find(|index| vfio::interrupt_count(device, *index) >= count)
+        else {
+            let most = vfio::MESSAGES.map(|index| vfio::interrupt_count(device, index)).into_iter().max().unwrap_or(0);
             let problem = format!("{count} interrupts by message were asked for, and it has {most}");
-            return Err(PciError::device(self.location, problem));
+            return Err(PciError::from_problem(self.location, problem));
         };
         let doing = "switching on interrupts";
         let mut interrupts = Vec::new();
         for _ in 0..count {
             let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
-            interrupts.push(Interrupt { fd: fd.map_err(PciError::os(self.location, doing))? });
+            interrupts.push(Interrupt { fd: fd.map_err(PciError::from_system_call(self.location, doing))? });
         }
         let fds: Vec<_> = interrupts.iter().map(Interrupt::fd).collect();
-        vfio::tell_interrupts(device, index, &fds).map_err(PciError::os(self.location, doing))?;
+        vfio::connect_interrupts(device, index, &fds).map_err(PciError::from_system_call(self.location, doing))?;
         Ok(interrupts)
     }
 
@@ -235,11 +243,11 @@ impl Function {
     ///
     /// # Errors
     /// Fails if the IOMMU does not take the arena, or if without an IOMMU its pages cannot be held.
-    pub fn show(&self, arena: &Arc<Arena>) -> Result<DeviceMemory, PciError> {
+    pub fn share_arena(&self, arena: &Arc<Arena>) -> Result<DeviceMemory, PciError> {
         DeviceMemory::new(&self.container, &self.group, arena, &self.location.to_string())
     }
 
-    fn command(&self, change: impl FnOnce(u16) -> u16) -> io::Result<()> {
+    fn change_command(&self, change: impl FnOnce(u16) -> u16) -> io::Result<()> {
         let mut bytes = [0; 2];
         self.device.read_exact_at(&mut bytes, self.configuration + COMMAND)?;
         let command = change(u16::from_le_bytes(bytes));
@@ -250,11 +258,11 @@ impl Function {
 impl Drop for Function {
     fn drop(&mut self) {
         // Operations that are under way no longer reach memory, which may have another owner next.
-        if let Err(error) = self.command(|before| before & !MASTER) {
+        if let Err(error) = self.change_command(|before| before & !MASTER) {
             tracing::warn!("{} may still write to memory: {error}", self.location);
         }
         // Some devices cannot be reset.
-        let _ = vfio::reset(self.device.as_fd());
+        let _ = vfio::reset_device(self.device.as_fd());
     }
 }
 
@@ -265,14 +273,14 @@ pub struct Interrupt {
 }
 
 impl Interrupt {
-    /// Returns the descriptor, which is readable from the interrupt until it is [taken](Self::take).
+    /// Returns the descriptor, which is readable from the interrupt until it is [taken](Self::take_pending).
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
 
     /// Returns true if the interrupt has come since it was last taken. Call it before looking for what the device has
     /// done: a later interrupt makes the descriptor readable again.
-    pub fn take(&self) -> bool {
+    pub fn take_pending(&self) -> bool {
         rustix::io::read(&self.fd, &mut [0; 8]).is_ok()
     }
 }
@@ -289,7 +297,7 @@ unsafe impl Send for Registers {}
 unsafe impl Sync for Registers {}
 
 impl Registers {
-    fn map(device: &OwnedFd, region: &vfio::Region) -> io::Result<Self> {
+    fn map_region(device: &OwnedFd, region: &vfio::Region) -> io::Result<Self> {
         let size = usize::try_from(region.size).unwrap_or(usize::MAX);
         if region.flags & vfio::Region::MAPPABLE == 0 || size == 0 {
             return Err(io::Error::new(io::ErrorKind::Unsupported, "they are none that can be mapped"));
@@ -302,11 +310,11 @@ impl Registers {
     }
 
     /// Returns the size of the registers in bytes.
-    pub fn size(&self) -> usize {
+    pub fn size_bytes(&self) -> usize {
         self.size
     }
 
-    fn at<T>(&self, offset: usize) -> *mut T {
+    fn register_pointer<T>(&self, offset: usize) -> *mut T {
         let end = offset.checked_add(size_of::<T>());
         let fits = end.is_some_and(|end| end <= self.size) && offset.is_multiple_of(size_of::<T>());
         assert!(fits, "a register at {offset:#x} of {:#x} bytes", self.size);
@@ -317,72 +325,72 @@ impl Registers {
     ///
     /// # Panics
     /// Panics if the register is out of bounds, or not aligned.
-    pub fn read8(&self, offset: usize) -> u8 {
+    pub fn read_u8(&self, offset: usize) -> u8 {
         // SAFETY: within the mapping.
-        unsafe { self.at::<u8>(offset).read_volatile() }
+        unsafe { self.register_pointer::<u8>(offset).read_volatile() }
     }
 
     /// Reads a register of 16 bits.
     ///
     /// # Panics
     /// Panics if the register is out of bounds, or not aligned.
-    pub fn read16(&self, offset: usize) -> u16 {
+    pub fn read_u16(&self, offset: usize) -> u16 {
         // SAFETY: within the mapping, and aligned.
-        unsafe { self.at::<u16>(offset).read_volatile() }
+        unsafe { self.register_pointer::<u16>(offset).read_volatile() }
     }
 
     /// Reads a register of 32 bits.
     ///
     /// # Panics
     /// Panics if the register is out of bounds, or not aligned.
-    pub fn read32(&self, offset: usize) -> u32 {
+    pub fn read_u32(&self, offset: usize) -> u32 {
         // SAFETY: within the mapping, and aligned.
-        unsafe { self.at::<u32>(offset).read_volatile() }
+        unsafe { self.register_pointer::<u32>(offset).read_volatile() }
     }
 
     /// Reads a register of 64 bits.
     ///
     /// # Panics
     /// Panics if the register is out of bounds, or not aligned.
-    pub fn read64(&self, offset: usize) -> u64 {
+    pub fn read_u64(&self, offset: usize) -> u64 {
         // SAFETY: within the mapping, and aligned.
-        unsafe { self.at::<u64>(offset).read_volatile() }
+        unsafe { self.register_pointer::<u64>(offset).read_volatile() }
     }
 
     /// Writes a register of 8 bits.
     ///
     /// # Safety
-    /// The same as for [`write64`](Self::write64).
+    /// The same as for [`write_u64`](Self::write_u64).
     ///
     /// # Panics
     /// Panics if the register is out of bounds, or not aligned.
-    pub unsafe fn write8(&self, offset: usize, value: u8) {
+    pub unsafe fn write_u8(&self, offset: usize, value: u8) {
         // SAFETY: within the mapping. The caller is responsible for the device.
-        unsafe { self.at::<u8>(offset).write_volatile(value) }
+        unsafe { self.register_pointer::<u8>(offset).write_volatile(value) }
     }
 
     /// Writes a register of 16 bits.
     ///
     /// # Safety
-    /// The same as for [`write64`](Self::write64).
+    /// The same as for [`write_u64`](Self::write_u64).
     ///
     /// # Panics
     /// Panics if the register is out of bounds, or not aligned.
-    pub unsafe fn write16(&self, offset: usize, value: u16) {
+    pub unsafe fn write_u16(&self, offset: usize, value: u16) {
         // SAFETY: within the mapping, and aligned. The caller is responsible for the device.
-        unsafe { self.at::<u16>(offset).write_volatile(value) }
+        unsafe { self.register_pointer::<u16>(offset).write_volatile(value) }
     }
 
     /// Writes a register of 32 bits.
     ///
     /// # Safety
-    /// The same as for [`write64`](Self::write64).
+    /// The same as for [`write_u64`](Self::write_u64).
     ///
     /// # Panics
     /// Panics if the register is out of bounds, or not aligned.
-    pub unsafe fn write32(&self, offset: usize, value: u32) {
+    pub unsafe fn write_u32(&self, offset: usize, value: u32) {
         // SAFETY: within the mapping, and aligned. The caller is responsible for the device.
-        unsafe { self.at::<u32>(offset).write_volatile(value) }
+        unsafe { self.register_pointer::<u32>(offset).write_volatile(value) }
     }
 
     /// Writes a register of 64 bits.
@@ -392,9 +400,9 @@ impl Registers {
     ///
     /// # Panics
     /// Panics if the register is out of bounds, or not aligned.
-    pub unsafe fn write64(&self, offset: usize, value: u64) {
+    pub unsafe fn write_u64(&self, offset: usize, value: u64) {
         // SAFETY: within the mapping, and aligned. The caller is responsible for the device.
-        unsafe { self.at::<u64>(offset).write_volatile(value) }
+        unsafe { self.register_pointer::<u64>(offset).write_volatile(value) }
     }
 }
 

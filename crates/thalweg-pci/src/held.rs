@@ -28,7 +28,7 @@ impl Held {
     /// (`CAP_SYS_ADMIN`).
     pub fn new(arena: &Arc<Arena>) -> Result<Self, PciError> {
         let ring = IoUring::new(1).map_err(PciError::Hold)?;
-        let (start, size) = (arena.mapping().cast::<u8>().cast_mut(), arena.size());
+        let (start, size) = (arena.mapped_range().cast::<u8>().cast_mut(), arena.size_bytes());
         let vectors: Vec<libc::iovec> = (0..size)
             .step_by(MOST)
             .map(|at| libc::iovec { iov_base: start.wrapping_add(at).cast(), iov_len: MOST.min(size - at) })
@@ -41,17 +41,17 @@ impl Held {
             let problem = format!("pages have {} bytes here, and {PAGE_BYTES} are needed", list.page_bytes());
             return Err(PciError::Hold(std::io::Error::other(problem)));
         }
-        let addresses = list.frames().iter().map(|frame| frame * PAGE_BYTES as u64).collect();
+        let addresses = list.page_frames().iter().map(|frame| frame * PAGE_BYTES as u64).collect();
         Ok(Self { _ring: ring, addresses, arena: Arc::clone(arena) })
     }
 
     /// Returns the physical address of each page of 4 KiB.
-    pub fn addresses(&self) -> &[u64] {
+    pub fn page_addresses(&self) -> &[u64] {
         &self.addresses
     }
 
     /// Returns the physical address of a range; `None` if it is not contiguous in physical memory.
-    pub fn address(&self, offset: usize, length: usize) -> Option<u64> {
+    pub fn physical_address(&self, offset: usize, length: usize) -> Option<u64> {
         let (first, last) = (offset / PAGE_BYTES, (offset + length.max(1) - 1) / PAGE_BYTES);
         let pages = self.addresses.get(first..=last)?;
         let joined = pages.windows(2).all(|two| two[0] + PAGE_BYTES as u64 == two[1]);
@@ -77,12 +77,12 @@ mod tests {
             Err(error @ (PciError::Hold(_) | PciError::Pages(_))) => return skipped(error),
             held => held.unwrap(),
         };
-        let addresses = held.addresses();
+        let addresses = held.page_addresses();
         assert_eq!(addresses.len(), span.len() / PAGE_BYTES);
-        assert_eq!(held.address(PAGE_BYTES + 100, 50), Some(addresses[1] + 100));
-        assert_eq!(held.address(span.len() - 1, 1), addresses.last().map(|last| last + PAGE_BYTES as u64 - 1));
-        assert_eq!(held.address(span.len(), 1), None);
+        assert_eq!(held.physical_address(PAGE_BYTES + 100, 50), Some(addresses[1] + 100));
+        assert_eq!(held.physical_address(span.len() - 1, 1), addresses.last().map(|last| last + PAGE_BYTES as u64 - 1));
+        assert_eq!(held.physical_address(span.len(), 1), None);
         let neighbours = addresses[0] + PAGE_BYTES as u64 == addresses[1];
-        assert_eq!(held.address(PAGE_BYTES - 8, 16).is_some(), neighbours);
+        assert_eq!(held.physical_address(PAGE_BYTES - 8, 16).is_some(), neighbours);
     }
 }

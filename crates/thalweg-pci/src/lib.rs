@@ -1,6 +1,6 @@
 //! PCI devices that a program drives by itself (VFIO), and that write into its arenas.
 //!
-//! A [`Function`] is one function of a PCI device, which must already be bound to `vfio-pci`. [`Function::show`] gives
+//! A [`Function`] is one function of a PCI device, which must already be bound to `vfio-pci`. [`Function::share_arena`] gives
 //! the device access to an arena, and returns the addresses at which the device finds the arena's bytes:
 //!
 //! | | an address on the bus is | memory that no device of the process was shown |
@@ -38,7 +38,7 @@ mod vfio;
 pub use container::{DeviceMemory, share_container};
 pub use edu::Edu;
 pub use error::PciError;
-pub use found::{Found, found};
+pub use found::{Found, find_functions};
 pub use function::{Function, Interrupt, Location, Registers, has_iommu};
 pub use held::Held;
 pub use nvme::{DmaEngine, Nvme, Way};
@@ -47,15 +47,15 @@ pub use options::{EduConfig, NvmeConfig};
 use thalweg_device::DeviceError;
 
 /// Registers the kinds `edu` and `nvme` in this process.
-pub fn register() {
-    thalweg_device::register::<EduConfig>();
-    thalweg_device::register::<NvmeConfig>();
+pub fn register_kinds() {
+    thalweg_device::register_kind::<EduConfig>();
+    thalweg_device::register_kind::<NvmeConfig>();
 }
 
 /// Returns the device that a topology names, if it is there and bound to `vfio-pci`.
-fn ready(address: &str) -> Result<Location, DeviceError> {
+fn ready_location(address: &str) -> Result<Location, DeviceError> {
     let location: Location = address.parse().map_err(|error| device_error(address, &error))?;
-    location.is_ready().map_err(|error| device_error(&location.to_string(), &error))?;
+    location.check_ready().map_err(|error| device_error(&location.to_string(), &error))?;
     Ok(location)
 }
 

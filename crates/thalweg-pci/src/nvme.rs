@@ -6,7 +6,7 @@
 
 use crate::NvmeConfig;
 use crate::container::DeviceMemory;
-use crate::{Function, Interrupt, Location, PciError, device_error, hardware_error, ready};
+use crate::{Function, Interrupt, Location, PciError, device_error, hardware_error, ready_location};
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -123,15 +123,15 @@ impl Nvme {
     /// # Errors
     /// Fails if the disk is not there, or an option makes no sense.
     pub fn new(config: &NvmeConfig) -> Result<Self, DeviceError> {
-        config.check()?;
-        let location = ready(&config.address)?;
+        config.check_options()?;
+        let location = ready_location(&config.address)?;
         // This is checked before anything is written to one of its registers.
-        if location.class() != Some(CLASS) {
+        if location.class_code() != Some(CLASS) {
             return Err(hardware_error(&location.to_string(), "it is no NVMe disk"));
         }
         let description = Description {
             kind: "nvme".into(),
-            payload_type: PayloadType::RAW.name().into(),
+            payload_type: PayloadType::RAW.type_name().into(),
             replayed: true,
             record_bytes: Some(config.size.0),
             file: Some(config.address.clone()),
@@ -152,17 +152,17 @@ impl Nvme {
         })
     }
 
-    fn size(&self) -> usize {
+    fn payload_bytes(&self) -> usize {
         usize::try_from(self.config.size.0).unwrap_or(usize::MAX)
     }
 
-    fn wrong(&self, problem: impl Into<String>) -> DeviceError {
+    fn device_problem(&self, problem: impl Into<String>) -> DeviceError {
         hardware_error(&self.config.address, problem)
     }
 
     /// Starts reads into the slots that are there.
-    fn ask(&mut self) -> Result<(), DeviceError> {
-        let size = self.size();
+    fn start_reads(&mut self) -> Result<(), DeviceError> {
+        let size = self.payload_bytes();
         let Some(open) = &mut self.open else { return Ok(()) };
         // No read is further ahead of the oldest than was promised: see `reorders`.
         while self.next < open.frames
@@ -170,9 +170,9 @@ impl Nvme {
             && let Some(free) = self.reads.iter().position(Option::is_none)
             && let Some(buffer) = self.posted.pop_front()
         {
-            let shown = open.slots.is_of(buffer.arena()) && buffer.room() >= size;
-            if !shown || !open.transfer(READ, free, self.next, buffer.offset(), size) {
-                return Err(self.wrong("a slot is too short, or none that it was shown"));
+            let shown = open.slots.is_for_arena(buffer.arena()) && buffer.payload_capacity() >= size;
+            if !shown || !open.start_transfer(READ, free, self.next, buffer.arena_offset(), size) {
+                return Err(self.device_problem("a slot is too short, or none that it was shown"));
             }
             self.reads[free] = Some((self.next, buffer));
             self.next += 1;
@@ -187,24 +187,25 @@ impl Open {
     fn new(location: Location, arena: &Arc<Arena>, size: usize, calls: bool) -> Result<Self, PciError> {
         let function = Function::open(location, 0)?;
         let registers = function.registers();
-        let stride = 4 << (registers.read64(CAPABILITIES) >> 32 & 0xf);
-        if DOORBELLS + 4 * stride > registers.size() {
-            let problem = format!("it has {} bytes of registers, and its doorbells lie after them", registers.size());
-            return Err(PciError::device(location, problem));
+        let stride = 4 << (registers.read_u64(CAPABILITIES) >> 32 & 0xf);
+        if DOORBELLS + 4 * stride > registers.size_bytes() {
+            let problem =
+                format!("it has {} bytes of registers, and its doorbells lie after them", registers.size_bytes());
+            return Err(PciError::from_problem(location, problem));
         }
         // Operations of an earlier user end before the disk is shown memory.
         // SAFETY: a disabled controller does nothing.
-        unsafe { registers.write32(CONFIGURATION, 0) };
-        wait_for(&function, 0).map_err(|problem| PciError::device(location, problem))?;
-        let interrupt = calls.then(|| function.interrupts(1)).transpose().unwrap_or_else(|error| {
+        unsafe { registers.write_u32(CONFIGURATION, 0) };
+        wait_for_status(&function, 0).map_err(|problem| PciError::from_problem(location, problem))?;
+        let interrupt = calls.then(|| function.enable_interrupts(1)).transpose().unwrap_or_else(|error| {
             tracing::info!("{error}; it is looked at every {PACE:?}");
             None
         });
         let interrupt = interrupt.and_then(|interrupts| interrupts.into_iter().next());
-        function.begin()?;
+        function.enable_memory_access()?;
         let mut lists = Arena::create("nvme", LISTS + DEPTH * PAGE_BYTES)
-            .map_err(|error| PciError::device(location, error.to_string()))?;
-        let (slots, queues) = (function.show(arena)?, function.show(lists.arena())?);
+            .map_err(|error| PciError::from_problem(location, error.to_string()))?;
+        let (slots, queues) = (function.share_arena(arena)?, function.share_arena(lists.arena())?);
         let commands = lists.take_front(2 * PAGE_BYTES);
         let completions = lists.take_front(2 * PAGE_BYTES);
         let identity = lists.take_front(PAGE_BYTES);
@@ -225,42 +226,43 @@ impl Open {
             shift,
             frames,
         };
-        open.prepare(size).map_err(|problem| PciError::device(location, problem))?;
+        open.prepare_controller(size).map_err(|problem| PciError::from_problem(location, problem))?;
         Ok(open)
     }
 
-    fn prepare(&mut self, size: usize) -> Result<(), String> {
-        self.enable()?;
-        self.look(size)?;
+    fn prepare_controller(&mut self, size: usize) -> Result<(), String> {
+        self.enable_controller()?;
+        self.read_geometry(size)?;
         self.make_queues()
     }
 
-    fn enable(&self) -> Result<(), String> {
+    fn enable_controller(&self) -> Result<(), String> {
         let registers = self.function.registers();
         let last = ENTRIES - 1;
-        let places = [(ADMIN_COMMANDS, self.page(COMMANDS)), (ADMIN_COMPLETIONS, self.page(COMPLETIONS))];
+        let places =
+            [(ADMIN_COMMANDS, self.page_address(COMMANDS)), (ADMIN_COMPLETIONS, self.page_address(COMPLETIONS))];
         // SAFETY: the pages belong to memory that the disk was shown and that has no other use, and have room for the
         // entries.
-        unsafe { registers.write32(ADMIN_ATTRIBUTES, last << 16 | last) };
+        unsafe { registers.write_u32(ADMIN_ATTRIBUTES, last << 16 | last) };
         for (register, place) in places {
             // SAFETY: as above.
-            unsafe { registers.write64(register, place) };
+            unsafe { registers.write_u64(register, place) };
         }
         // SAFETY: as above.
-        unsafe { registers.write32(CONFIGURATION, ENABLED) };
-        wait_for(&self.function, READY)
+        unsafe { registers.write_u32(CONFIGURATION, ENABLED) };
+        wait_for_status(&self.function, READY)
     }
 
     /// Reads the length of blocks, their number, and the maximum length of a read, and checks them against `size`.
-    fn look(&mut self, size: usize) -> Result<(), String> {
-        let identity = self.page(IDENTITY);
-        self.administer(command(IDENTIFY, 0, [identity, 0], [1, 0, 0]))?;
+    fn read_geometry(&mut self, size: usize) -> Result<(), String> {
+        let identity = self.page_address(IDENTITY);
+        self.run_admin_command(build_command(IDENTIFY, 0, [identity, 0], [1, 0, 0]))?;
         // Identify Controller (5.15.2.2), MDTS: a power of two of pages; 0: any.
         let pages = self.identity[77];
         if pages > 0 && pages < 20 && size > PAGE_BYTES << pages {
             return Err(format!("size: it gives {} bytes at a time, at most", PAGE_BYTES << pages));
         }
-        self.administer(command(IDENTIFY, NAMESPACE, [identity, 0], [0, 0, 0]))?;
+        self.run_admin_command(build_command(IDENTIFY, NAMESPACE, [identity, 0], [0, 0, 0]))?;
         // Identify Namespace (5.15.2.1): NSZE, FLBAS, LBAF.
         let bytes = &self.identity[..];
         let blocks = u64::from_le_bytes(bytes[..8].try_into().unwrap_or_default());
@@ -289,23 +291,29 @@ impl Open {
 
     fn make_queues(&mut self) -> Result<(), String> {
         let size = (ENTRIES - 1) << 16 | OURS;
-        let (commands, completions) = (self.page(COMMANDS + PAGE_BYTES), self.page(COMPLETIONS + PAGE_BYTES));
+        let (commands, completions) =
+            (self.page_address(COMMANDS + PAGE_BYTES), self.page_address(COMPLETIONS + PAGE_BYTES));
         let calls = if self.interrupt.is_some() { CALLS } else { 0 };
-        self.administer(command(CREATE_COMPLETIONS, 0, [completions, 0], [size, IN_ONE_PIECE | calls, 0]))?;
-        self.administer(command(CREATE_COMMANDS, 0, [commands, 0], [size, OURS << 16 | IN_ONE_PIECE, 0]))
+        self.run_admin_command(build_command(
+            CREATE_COMPLETIONS,
+            0,
+            [completions, 0],
+            [size, IN_ONE_PIECE | calls, 0],
+        ))?;
+        self.run_admin_command(build_command(CREATE_COMMANDS, 0, [commands, 0], [size, OURS << 16 | IN_ONE_PIECE, 0]))
     }
 
     /// Returns the address of a page of the memory for queues.
-    fn page(&self, at: usize) -> u64 {
-        self.queues.address(at, PAGE_BYTES).expect("a page is in one piece")
+    fn page_address(&self, at: usize) -> u64 {
+        self.queues.bus_address(at, PAGE_BYTES).expect("a page is in one piece")
     }
 
     /// Gives the controller an admin command, and waits until it is done.
-    fn administer(&mut self, command: [u32; 16]) -> Result<(), String> {
-        self.submit(ADMIN, command);
+    fn run_admin_command(&mut self, command: [u32; 16]) -> Result<(), String> {
+        self.submit_command(ADMIN, command);
         let begun = Instant::now();
         loop {
-            match self.completion(ADMIN) {
+            match self.next_completion(ADMIN) {
                 Some(Completion { status: 0, .. }) => return Ok(()),
                 Some(Completion { status, .. }) => return Err(format!("it refuses a command: status {status:#x}")),
                 None if begun.elapsed() > PATIENCE => return Err("it does not answer".into()),
@@ -316,7 +324,7 @@ impl Open {
 
     /// Hands over a command. The memory that it reads and writes was shown to the disk, and must not be used by other
     /// code until the command is done.
-    fn submit(&mut self, queue: u32, command: [u32; 16]) {
+    fn submit_command(&mut self, queue: u32, command: [u32; 16]) {
         let pair = &mut self.pairs[queue as usize];
         let at = queue as usize * PAGE_BYTES + pair.tail as usize * COMMAND;
         for (to, word) in self.commands[at..at + COMMAND].as_chunks_mut::<4>().0.iter_mut().zip(command) {
@@ -326,14 +334,14 @@ impl Open {
         fence(Ordering::Release);
         let doorbell = DOORBELLS + 2 * queue as usize * self.stride;
         // SAFETY: the commands up to there are complete, and were made by this file.
-        unsafe { self.function.registers().write32(doorbell, pair.tail) };
+        unsafe { self.function.registers().write_u32(doorbell, pair.tail) };
     }
 
     /// Returns the next completion; `None` if no further command is done.
-    fn completion(&mut self, queue: u32) -> Option<Completion> {
+    fn next_completion(&mut self, queue: u32) -> Option<Completion> {
         let pair = &mut self.pairs[queue as usize];
         let at = COMPLETIONS + queue as usize * PAGE_BYTES + pair.head as usize * COMPLETION;
-        let last = self.completions.arena().mapping().cast::<u8>().wrapping_add(at + 12).cast::<u32>();
+        let last = self.completions.arena().mapped_range().cast::<u8>().wrapping_add(at + 12).cast::<u32>();
         // SAFETY: four bytes of that span, aligned, which the device may be writing now, and no other code writes.
         let last = u32::from_le(unsafe { last.read_volatile() });
         if (last >> 16 & 1 == 1) != pair.phase {
@@ -345,17 +353,17 @@ impl Open {
         pair.phase ^= pair.head == 0;
         let doorbell = DOORBELLS + (2 * queue as usize + 1) * self.stride;
         // SAFETY: the device may write to entries that have been read.
-        unsafe { self.function.registers().write32(doorbell, pair.head) };
+        unsafe { self.function.registers().write_u32(doorbell, pair.head) };
         #[expect(clippy::cast_possible_truncation, reason = "fields of 16 and of 15 bits")]
         Some(Completion { command: last as u16, status: (last >> 17) as u16 })
     }
 
     /// Starts reading a frame into the slots' memory, or writing it from there. Returns false if the frame's place is
     /// not in the memory that the disk was shown.
-    fn transfer(&mut self, operation: u32, slot: usize, frame: u64, begin: usize, size: usize) -> bool {
+    fn start_transfer(&mut self, operation: u32, slot: usize, frame: u64, begin: usize, size: usize) -> bool {
         let offsets = (0..size).step_by(PAGE_BYTES);
         let pages: Option<Vec<u64>> =
-            offsets.map(|offset| self.slots.address(begin + offset, PAGE_BYTES.min(size - offset))).collect();
+            offsets.map(|offset| self.slots.bus_address(begin + offset, PAGE_BYTES.min(size - offset))).collect();
         let Some(pages) = pages.filter(|_| begin.is_multiple_of(PAGE_BYTES)) else { return false };
         // Physical Region Pages (4.3): the first page; and the second, or a list of the others.
         let second = match &pages[1..] {
@@ -366,14 +374,14 @@ impl Open {
                 for (to, page) in self.lists[slot].as_chunks_mut::<8>().0.iter_mut().zip(many) {
                     *to = page.to_le_bytes();
                 }
-                self.page(LISTS + slot * PAGE_BYTES)
+                self.page_address(LISTS + slot * PAGE_BYTES)
             }
         };
         let blocks = size as u64 >> self.shift;
         let first = frame * blocks;
         #[expect(clippy::cast_possible_truncation, reason = "halves, and at most 513 pages of blocks")]
         let words = [first as u32, (first >> 32) as u32, blocks as u32 - 1];
-        let mut command = command(operation, NAMESPACE, [pages[0], second], words);
+        let mut command = build_command(operation, NAMESPACE, [pages[0], second], words);
         #[expect(clippy::cast_possible_truncation, reason = "one of a few")]
         let number = slot as u32;
         command[0] |= number << 16;
@@ -386,13 +394,13 @@ impl Open {
                 tracing::debug!("frame {frame} is written to {:#x}, {length} bytes", run[0]);
             }
         }
-        self.submit(OURS, command);
+        self.submit_command(OURS, command);
         true
     }
 }
 
 /// Returns a command (4.2): its opcode, its namespace, the addresses of its data, and three more words.
-fn command(operation: u32, namespace: u32, places: [u64; 2], words: [u32; 3]) -> [u32; 16] {
+fn build_command(operation: u32, namespace: u32, places: [u64; 2], words: [u32; 3]) -> [u32; 16] {
     let mut command = [0; 16];
     (command[0], command[1]) = (operation, namespace);
     for (pair, place) in command[6..10].as_chunks_mut::<2>().0.iter_mut().zip(places) {
@@ -405,10 +413,10 @@ fn command(operation: u32, namespace: u32, places: [u64; 2], words: [u32; 3]) ->
 }
 
 /// Waits until the controller is ready, or no longer ready.
-fn wait_for(function: &Function, ready: u32) -> Result<(), String> {
+fn wait_for_status(function: &Function, ready: u32) -> Result<(), String> {
     let begun = Instant::now();
     loop {
-        let status = function.registers().read32(STATUS);
+        let status = function.registers().read_u32(STATUS);
         // A reset repairs a controller that has failed.
         if ready == READY && status & FATAL != 0 {
             return Err(format!("its controller has failed: status {status:#x}"));
@@ -452,32 +460,33 @@ impl DmaEngine {
     /// # Errors
     /// Fails if the device is not there, is not bound to `vfio-pci`, is no NVMe disk, or is too small for that many
     /// places of `size` bytes.
-    pub fn open(address: &str, size: u64) -> Result<Self, DeviceError> {
+    pub fn open_disk(address: &str, size: u64) -> Result<Self, DeviceError> {
         let config = NvmeConfig { address: address.to_owned(), size: thalweg_text::ByteSize(size) };
         let disk = Nvme::new(&config)?;
-        let (size, location) = (disk.size(), disk.location);
+        let (size, location) = (disk.payload_bytes(), disk.location);
         let pages = size.next_multiple_of(PAGE_BYTES);
-        let memory = Arena::create("dma", Self::PLACES * pages).map_err(|error| disk.wrong(error.to_string()))?;
+        let memory =
+            Arena::create("dma", Self::PLACES * pages).map_err(|error| disk.device_problem(error.to_string()))?;
         let open = Open::new(location, memory.arena(), size, false).map_err(|error| device_error(address, &error))?;
         if open.frames < Self::PLACES as u64 {
-            return Err(disk.wrong(format!("size: it has no {} times {size} bytes", Self::PLACES)));
+            return Err(disk.device_problem(format!("size: it has no {} times {size} bytes", Self::PLACES)));
         }
         let mut engine = Self { open, location, under_way: [false; Self::PLACES], size };
         // Later writes write back what is read here.
         for place in 0..Self::PLACES {
-            engine.begin(place, Way::ToMemory)?;
+            engine.begin_transfer(place, Way::ToMemory)?;
         }
         let begun = Instant::now();
         while engine.under_way.contains(&true) {
-            engine.done()?;
+            engine.finished_place()?;
             if begun.elapsed() > PATIENCE {
-                return Err(engine.wrong("it does not come to the end of a transfer"));
+                return Err(engine.device_problem("it does not come to the end of a transfer"));
             }
         }
         Ok(engine)
     }
 
-    fn wrong(&self, problem: &str) -> DeviceError {
+    fn device_problem(&self, problem: &str) -> DeviceError {
         hardware_error(&self.location.to_string(), problem)
     }
 
@@ -485,13 +494,13 @@ impl DmaEngine {
     ///
     /// # Errors
     /// Fails if one is under way.
-    pub fn begin(&mut self, place: usize, way: Way) -> Result<(), DeviceError> {
+    pub fn begin_transfer(&mut self, place: usize, way: Way) -> Result<(), DeviceError> {
         let operation = if way == Way::ToMemory { READ } else { WRITE };
         let at = place * self.size.next_multiple_of(PAGE_BYTES);
         if self.under_way.get(place) != Some(&false)
-            || !self.open.transfer(operation, place, place as u64, at, self.size)
+            || !self.open.start_transfer(operation, place, place as u64, at, self.size)
         {
-            return Err(self.wrong("a transfer cannot begin where one is under way"));
+            return Err(self.device_problem("a transfer cannot begin where one is under way"));
         }
         self.under_way[place] = true;
         Ok(())
@@ -501,17 +510,17 @@ impl DmaEngine {
     ///
     /// # Errors
     /// Fails if the disk refused the transfer.
-    pub fn done(&mut self) -> Result<Option<usize>, DeviceError> {
-        let Some(Completion { command, status }) = self.open.completion(OURS) else { return Ok(None) };
+    pub fn finished_place(&mut self) -> Result<Option<usize>, DeviceError> {
+        let Some(Completion { command, status }) = self.open.next_completion(OURS) else { return Ok(None) };
         let place = usize::from(command);
         if self.under_way.get(place) != Some(&true) {
-            return Err(self.wrong("it answers a command that it was not given"));
+            return Err(self.device_problem("it answers a command that it was not given"));
         }
         self.under_way[place] = false;
         if status == 0 {
             Ok(Some(place))
         } else {
-            Err(self.wrong(&format!("it refuses a transfer: status {status:#x}")))
+            Err(self.device_problem(&format!("it refuses a transfer: status {status:#x}")))
         }
     }
 
@@ -527,7 +536,7 @@ impl Drop for DmaEngine {
         let begun = Instant::now();
         while self.under_way.contains(&true) && begun.elapsed() < PATIENCE {
             // A transfer that was refused has ended, too.
-            let _ = self.done();
+            let _ = self.finished_place();
         }
     }
 }
@@ -537,44 +546,44 @@ impl Acquisition for Nvme {
         &self.description
     }
 
-    fn max_payload(&self) -> usize {
-        self.size()
+    fn max_payload_bytes(&self) -> usize {
+        self.payload_bytes()
     }
 
-    fn depth(&self) -> u32 {
+    fn max_posted_buffers(&self) -> u32 {
         2 * DEPTH as u32
     }
 
-    fn reorders(&self) -> u32 {
+    fn reorder_depth(&self) -> u32 {
         DEPTH as u32
     }
 
-    fn register(&mut self, arena: &Arc<Arena>) -> Result<(), DeviceError> {
-        let opened = Open::new(self.location, arena, self.size(), true);
+    fn register_memory(&mut self, arena: &Arc<Arena>) -> Result<(), DeviceError> {
+        let opened = Open::new(self.location, arena, self.payload_bytes(), true);
         self.open = Some(opened.map_err(|error| device_error(&self.location.to_string(), &error))?);
         Ok(())
     }
 
-    fn post(&mut self, buffer: Buffer) {
+    fn post_buffer(&mut self, buffer: Buffer) {
         self.posted.push_back(buffer);
     }
 
-    fn start(&mut self, _at: TaiNanos) -> Result<(), DeviceError> {
+    fn start_acquisition(&mut self, _at: TaiNanos) -> Result<(), DeviceError> {
         self.started = true;
         Ok(())
     }
 
-    fn poll(&mut self, now: Duration) -> Result<Acquired, DeviceError> {
+    fn poll_acquired(&mut self, now: Duration) -> Result<Acquired, DeviceError> {
         if !self.started {
             return Ok(Acquired::NotYet);
         }
-        self.ask()?;
+        self.start_reads()?;
         let Some(open) = &mut self.open else { return Ok(Acquired::NotYet) };
-        let mut done = open.completion(OURS);
+        let mut done = open.next_completion(OURS);
         // After an interrupt the queue is read again: a later completion sends a new interrupt.
-        if done.is_none() && open.interrupt.as_ref().is_some_and(Interrupt::take) {
+        if done.is_none() && open.interrupt.as_ref().is_some_and(Interrupt::take_pending) {
             self.interrupts += 1;
-            done = open.completion(OURS);
+            done = open.next_completion(OURS);
         }
         let Some(Completion { command, status }) = done else {
             let calls = open.interrupt.is_some();
@@ -582,31 +591,31 @@ impl Acquisition for Nvme {
             self.silent = under_way.then_some(self.silent.unwrap_or(now));
             self.look = self.silent.map(|since| if calls { since + PATIENCE } else { now + PACE });
             if self.silent.is_some_and(|since| now >= since + PATIENCE) {
-                return Err(self.wrong("it does not answer any more"));
+                return Err(self.device_problem("it does not answer any more"));
             }
             let over = !under_way && self.next >= open.frames;
             return Ok(if over { Acquired::Over } else { Acquired::NotYet });
         };
         self.silent = None;
         let Some((number, buffer)) = self.reads.get_mut(usize::from(command)).and_then(Option::take) else {
-            return Err(self.wrong(format!("it answers a command that it was not given, number {command}")));
+            return Err(self.device_problem(format!("it answers a command that it was not given, number {command}")));
         };
         if status != 0 {
-            return Err(self.wrong(format!("it cannot read frame {number}: status {status:#x}")));
+            return Err(self.device_problem(format!("it cannot read frame {number}: status {status:#x}")));
         }
         let filled = Filled { payload_type: PayloadType::RAW, status: Status::REPLAYED, window: 0, timestamp: None };
-        Ok(Acquired::Frame(Frame { buffer, number, len: self.size(), filled, crc: None, copied: 0 }))
+        Ok(Acquired::Frame(Frame { buffer, number, len: self.payload_bytes(), filled, crc: None, copied: 0 }))
     }
 
-    fn fd(&self) -> Option<BorrowedFd<'_>> {
+    fn readiness_fd(&self) -> Option<BorrowedFd<'_>> {
         self.open.as_ref()?.interrupt.as_ref().map(Interrupt::fd)
     }
 
-    fn next_time(&self) -> Option<Duration> {
+    fn next_poll_time(&self) -> Option<Duration> {
         self.look
     }
 
-    fn counters(&self) -> Vec<(&'static str, u64)> {
+    fn report_counters(&self) -> Vec<(&'static str, u64)> {
         vec![("interrupts", self.interrupts)]
     }
 }

@@ -36,11 +36,11 @@ pub struct NvmeConfig {
 }
 
 impl DeviceOptions for EduConfig {
-    fn open(&self, _adapter: Option<&Adapter>) -> Result<OpenDevice, DeviceError> {
+    fn open_device(&self, _adapter: Option<&Adapter>) -> Result<OpenDevice, DeviceError> {
         Ok(OpenDevice::Acquisition(Box::new(Edu::new(self)?)))
     }
 
-    fn check(&self) -> Result<(), DeviceError> {
+    fn check_options(&self) -> Result<(), DeviceError> {
         let possible = (1..=longest_edu().0).contains(&self.size.0);
         let expected = "1 to 4032 bytes, what its buffer has room for";
         if possible { Ok(()) } else { Err(DeviceError::Setting { option: "size", value: self.size.0, expected }) }
@@ -50,19 +50,19 @@ impl DeviceOptions for EduConfig {
         true
     }
 
-    fn has_times(&self) -> bool {
+    fn has_timestamps(&self) -> bool {
         false
     }
 
-    fn longest(&self) -> Option<u64> {
+    fn longest_payload_bytes(&self) -> Option<u64> {
         Some(self.size.0)
     }
 
-    fn is_steady(&self) -> bool {
+    fn is_steady_stream(&self) -> bool {
         true
     }
 
-    fn place(&self) -> String {
+    fn address_place(&self) -> String {
         self.address.clone()
     }
 
@@ -75,17 +75,17 @@ impl DeviceKind for EduConfig {
     const NAME: &'static str = "edu";
     const ADDRESS: Option<&'static str> = Some("edu:ADDRESS");
 
-    fn at(place: &str) -> Option<Self> {
+    fn from_address_place(place: &str) -> Option<Self> {
         Some(Self { address: place.to_owned(), size: longest_edu(), stray: false })
     }
 }
 
 impl DeviceOptions for NvmeConfig {
-    fn open(&self, _adapter: Option<&Adapter>) -> Result<OpenDevice, DeviceError> {
+    fn open_device(&self, _adapter: Option<&Adapter>) -> Result<OpenDevice, DeviceError> {
         Ok(OpenDevice::Acquisition(Box::new(Nvme::new(self)?)))
     }
 
-    fn check(&self) -> Result<(), DeviceError> {
+    fn check_options(&self) -> Result<(), DeviceError> {
         let possible = (512..=2 << 20).contains(&self.size.0) && self.size.0.is_multiple_of(512);
         let expected = "a multiple of 512 bytes, at most 2 MiB";
         if possible { Ok(()) } else { Err(DeviceError::Setting { option: "size", value: self.size.0, expected }) }
@@ -95,15 +95,15 @@ impl DeviceOptions for NvmeConfig {
         true
     }
 
-    fn has_times(&self) -> bool {
+    fn has_timestamps(&self) -> bool {
         false
     }
 
-    fn longest(&self) -> Option<u64> {
+    fn longest_payload_bytes(&self) -> Option<u64> {
         Some(self.size.0)
     }
 
-    fn place(&self) -> String {
+    fn address_place(&self) -> String {
         self.address.clone()
     }
 
@@ -116,7 +116,7 @@ impl DeviceKind for NvmeConfig {
     const NAME: &'static str = "nvme";
     const ADDRESS: Option<&'static str> = Some("nvme:ADDRESS");
 
-    fn at(place: &str) -> Option<Self> {
+    fn from_address_place(place: &str) -> Option<Self> {
         Some(Self { address: place.to_owned(), size: ByteSize(64 << 10) })
     }
 }

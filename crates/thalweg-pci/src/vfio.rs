@@ -13,7 +13,7 @@ pub(crate) const CONFIGURATION: u32 = 7;
 pub(crate) const MESSAGES: [u32; 2] = [2, 1];
 
 /// `_IO(';', 100 + number)`
-const fn call(number: libc::c_ulong) -> libc::c_ulong {
+const fn ioctl_number(number: libc::c_ulong) -> libc::c_ulong {
     (b';' as libc::c_ulong) << 8 | (100 + number)
 }
 
@@ -58,36 +58,36 @@ const fn size_of_one<T>() -> u32 {
     size_of::<T>() as u32
 }
 
-fn done(answer: libc::c_int) -> io::Result<libc::c_int> {
+fn check_answer(answer: libc::c_int) -> io::Result<libc::c_int> {
     if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(answer) }
 }
 
 /// `VFIO_SET_IOMMU`
 pub(crate) fn set_iommu(container: BorrowedFd<'_>, kind: libc::c_ulong) -> io::Result<()> {
     // SAFETY: the argument is a number.
-    done(unsafe { libc::ioctl(container.as_raw_fd(), call(2), kind) }).map(drop)
+    check_answer(unsafe { libc::ioctl(container.as_raw_fd(), ioctl_number(2), kind) }).map(drop)
 }
 
 /// `VFIO_GROUP_SET_CONTAINER`
 pub(crate) fn set_container(group: BorrowedFd<'_>, container: BorrowedFd<'_>) -> io::Result<()> {
     let container = container.as_raw_fd();
     // SAFETY: the kernel reads one descriptor.
-    done(unsafe { libc::ioctl(group.as_raw_fd(), call(4), &raw const container) }).map(drop)
+    check_answer(unsafe { libc::ioctl(group.as_raw_fd(), ioctl_number(4), &raw const container) }).map(drop)
 }
 
 /// `VFIO_GROUP_GET_DEVICE_FD`
-pub(crate) fn device(group: BorrowedFd<'_>, name: &std::ffi::CStr) -> io::Result<OwnedFd> {
+pub(crate) fn open_device(group: BorrowedFd<'_>, name: &std::ffi::CStr) -> io::Result<OwnedFd> {
     // SAFETY: the kernel reads a string that ends with a zero.
-    let fd = done(unsafe { libc::ioctl(group.as_raw_fd(), call(6), name.as_ptr()) })?;
+    let fd = check_answer(unsafe { libc::ioctl(group.as_raw_fd(), ioctl_number(6), name.as_ptr()) })?;
     // SAFETY: the descriptor is new, and no other code has it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 /// `VFIO_DEVICE_GET_REGION_INFO`
-pub(crate) fn region(device: BorrowedFd<'_>, index: u32) -> io::Result<Region> {
+pub(crate) fn region_info(device: BorrowedFd<'_>, index: u32) -> io::Result<Region> {
     let mut region = Region { argsz: size_of_one::<Region>(), index, ..Region::default() };
     // SAFETY: the kernel reads and writes one structure of this type, of the length that it states.
-    done(unsafe { libc::ioctl(device.as_raw_fd(), call(8), &raw mut region) })?;
+    check_answer(unsafe { libc::ioctl(device.as_raw_fd(), ioctl_number(8), &raw mut region) })?;
     Ok(region)
 }
 
@@ -103,18 +103,18 @@ struct Interrupts {
 
 /// Returns the number of interrupts of this kind that can signal a descriptor (`VFIO_DEVICE_GET_IRQ_INFO`); 0 if the
 /// device has none of the kind.
-pub(crate) fn interrupts(device: BorrowedFd<'_>, index: u32) -> u32 {
+pub(crate) fn interrupt_count(device: BorrowedFd<'_>, index: u32) -> u32 {
     /// `VFIO_IRQ_INFO_EVENTFD`
     const SIGNALS_EVENTFD: u32 = 1;
     let mut interrupts = Interrupts { argsz: size_of_one::<Interrupts>(), index, ..Interrupts::default() };
     // SAFETY: the kernel reads and writes one structure of this type, of the length that it states.
-    let answer = done(unsafe { libc::ioctl(device.as_raw_fd(), call(9), &raw mut interrupts) });
+    let answer = check_answer(unsafe { libc::ioctl(device.as_raw_fd(), ioctl_number(9), &raw mut interrupts) });
     if answer.is_ok() && interrupts.flags & SIGNALS_EVENTFD != 0 { interrupts.count } else { 0 }
 }
 
 /// Connects the first interrupts of a kind to these descriptors of eventfd(2), and switches the others off
 /// (`VFIO_DEVICE_SET_IRQS`).
-pub(crate) fn tell_interrupts(device: BorrowedFd<'_>, index: u32, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+pub(crate) fn connect_interrupts(device: BorrowedFd<'_>, index: u32, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
     /// `VFIO_IRQ_SET_DATA_EVENTFD | VFIO_IRQ_SET_ACTION_TRIGGER`
     const TRIGGER_EVENTFD: u32 = 1 << 2 | 1 << 5;
     // `struct vfio_irq_set`: five numbers, followed by the descriptors.
@@ -123,35 +123,35 @@ pub(crate) fn tell_interrupts(device: BorrowedFd<'_>, index: u32, fds: &[Borrowe
     let mut set = vec![4 * (5 + count), TRIGGER_EVENTFD, index, 0, count];
     set.extend(fds.iter().map(|fd| fd.as_raw_fd().cast_unsigned()));
     // SAFETY: the kernel reads as many bytes as the first number states.
-    done(unsafe { libc::ioctl(device.as_raw_fd(), call(10), set.as_ptr()) }).map(drop)
+    check_answer(unsafe { libc::ioctl(device.as_raw_fd(), ioctl_number(10), set.as_ptr()) }).map(drop)
 }
 
 /// `VFIO_DEVICE_RESET`
-pub(crate) fn reset(device: BorrowedFd<'_>) -> io::Result<()> {
+pub(crate) fn reset_device(device: BorrowedFd<'_>) -> io::Result<()> {
     // SAFETY: nothing is passed.
-    done(unsafe { libc::ioctl(device.as_raw_fd(), call(11)) }).map(drop)
+    check_answer(unsafe { libc::ioctl(device.as_raw_fd(), ioctl_number(11)) }).map(drop)
 }
 
 /// Lets devices in the container read and write this memory, by the process's addresses (`VFIO_IOMMU_MAP_DMA`).
 ///
 /// # Safety
-/// The memory must stay mapped until [`unmap`], and bytes that devices write must not be used by other code until they
+/// The memory must stay mapped until [`unmap_memory`], and bytes that devices write must not be used by other code until they
 /// are done.
-pub(crate) unsafe fn map(container: BorrowedFd<'_>, memory: *const [u8]) -> io::Result<()> {
+pub(crate) unsafe fn map_memory(container: BorrowedFd<'_>, memory: *const [u8]) -> io::Result<()> {
     /// `VFIO_DMA_MAP_FLAG_READ | VFIO_DMA_MAP_FLAG_WRITE`
     const BOTH: u32 = 3;
     let address = memory.cast::<u8>().addr() as u64;
     let map =
         Map { argsz: size_of_one::<Map>(), flags: BOTH, process: address, bus: address, size: memory.len() as u64 };
     // SAFETY: the kernel reads one structure of this type; the caller is responsible for the memory.
-    done(unsafe { libc::ioctl(container.as_raw_fd(), call(13), &raw const map) }).map(drop)
+    check_answer(unsafe { libc::ioctl(container.as_raw_fd(), ioctl_number(13), &raw const map) }).map(drop)
 }
 
 /// `VFIO_IOMMU_UNMAP_DMA`
-pub(crate) fn unmap(container: BorrowedFd<'_>, memory: *const [u8]) -> io::Result<()> {
+pub(crate) fn unmap_memory(container: BorrowedFd<'_>, memory: *const [u8]) -> io::Result<()> {
     let bus = memory.cast::<u8>().addr() as u64;
     let mut unmap = Unmap { argsz: size_of_one::<Unmap>(), flags: 0, bus, size: memory.len() as u64 };
     // SAFETY: the kernel reads and writes one structure of this type. Devices lose access to memory by it, the process
     // does not.
-    done(unsafe { libc::ioctl(container.as_raw_fd(), call(14), &raw mut unmap) }).map(drop)
+    check_answer(unsafe { libc::ioctl(container.as_raw_fd(), ioctl_number(14), &raw mut unmap) }).map(drop)
 }

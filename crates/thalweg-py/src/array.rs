@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyTuple;
 use serde_json::Value;
-use thalweg_wire::{Chunk, Element, Meaning, NumberKind, PayloadType, image_and_chunks};
+use thalweg_wire::{Chunk, Element, Meaning, NumberKind, PayloadType, split_image_and_chunks};
 
 /// Maximum number of axes of a payload, as in `docs/wire.md`.
 pub(crate) const MAX_AXES: usize = 8;
@@ -22,7 +22,7 @@ pub(crate) struct Shape {
 impl Shape {
     /// Reads the lengths from a source's description in `run.json`: from `shape`, or from the older keys `channels` or
     /// `width` and `height`.
-    pub(crate) fn of(description: &Value) -> Self {
+    pub(crate) fn from_description(description: &Value) -> Self {
         let axes = description.get("shape").and_then(Value::as_array);
         if let Some(lengths) = axes.and_then(|axes| axes.iter().map(axis_length).collect::<Option<Vec<usize>>>()) {
             return Self::from(lengths);
@@ -38,11 +38,11 @@ impl Shape {
 
     /// Returns the number of bytes of an image, or `None` if no lengths are stated.
     fn image_bytes(&self, element: Element) -> Option<usize> {
-        let lengths = Some(self.lengths()).filter(|lengths| !lengths.is_empty())?;
-        lengths.iter().try_fold(element.size(), |bytes, length| bytes.checked_mul(*length))
+        let lengths = Some(self.axis_lengths()).filter(|lengths| !lengths.is_empty())?;
+        lengths.iter().try_fold(element.element_bytes(), |bytes, length| bytes.checked_mul(*length))
     }
 
-    fn lengths(&self) -> &[usize] {
+    fn axis_lengths(&self) -> &[usize] {
         &self.lengths[..self.axes]
     }
 }
@@ -68,7 +68,7 @@ impl From<Dimensions> for Shape {
 
 impl From<Shape> for Dimensions {
     fn from(shape: Shape) -> Self {
-        shape.lengths().to_vec()
+        shape.axis_lengths().to_vec()
     }
 }
 
@@ -76,7 +76,7 @@ impl From<Shape> for Dimensions {
 ///
 /// # Safety
 /// `payload` stays at its address, and unchanged, for as long as `owner` lives.
-pub(crate) unsafe fn typed<'py>(
+pub(crate) unsafe fn typed_array<'py>(
     payload: &[u8],
     payload_type: PayloadType,
     shape: Shape,
@@ -85,11 +85,11 @@ pub(crate) unsafe fn typed<'py>(
     let payload = image_with_chunks(payload, payload_type, shape).map_or(payload, |(image, _)| image);
     // SAFETY: the caller promises what `bytes` requires: the memory stays valid and unchanged for as long as `owner`
     // lives.
-    let bytes = unsafe { bytes(payload, owner) }?;
-    let Some((meaning, element)) = payload_type.parts() else { return Ok(bytes) };
-    let lengths = lengths(payload.len(), meaning, element, shape)?;
+    let bytes = unsafe { byte_array(payload, owner) }?;
+    let Some((meaning, element)) = payload_type.meaning_and_element() else { return Ok(bytes) };
+    let lengths = payload_axis_lengths(payload.len(), meaning, element, shape)?;
     // Views keep the bytes as their base; since the bytes cannot be written to, neither can the views.
-    let typed = bytes.call_method1("view", (descr(owner.py(), element)?,))?;
+    let typed = bytes.call_method1("view", (numpy_descr(owner.py(), element)?,))?;
     typed.call_method1("reshape", (PyTuple::new(owner.py(), lengths)?,))
 }
 
@@ -100,14 +100,14 @@ pub(crate) fn image_with_chunks(
     payload_type: PayloadType,
     shape: Shape,
 ) -> Option<(&[u8], Vec<Chunk<'_>>)> {
-    let (meaning, element) = payload_type.parts()?;
+    let (meaning, element) = payload_type.meaning_and_element()?;
     let image = shape.image_bytes(element).filter(|_| meaning == Meaning::Image)?;
-    (payload.len() > image).then(|| image_and_chunks(payload, image))?
+    (payload.len() > image).then(|| split_image_and_chunks(payload, image))?
 }
 
 /// Returns the lengths of the axes of a payload of `bytes` bytes.
-fn lengths(bytes: usize, meaning: Meaning, element: Element, shape: Shape) -> PyResult<Vec<usize>> {
-    let stated: &[usize] = match (meaning, shape.lengths()) {
+fn payload_axis_lengths(bytes: usize, meaning: Meaning, element: Element, shape: Shape) -> PyResult<Vec<usize>> {
+    let stated: &[usize] = match (meaning, shape.axis_lengths()) {
         (Meaning::Image, []) => {
             return Err(RunError::new_err("the run does not state width and height of this source's images"));
         }
@@ -117,19 +117,19 @@ fn lengths(bytes: usize, meaning: Meaning, element: Element, shape: Shape) -> Py
         (Meaning::Array, []) => &[usize::MAX],
         (_, stated) => stated,
     };
-    let row = stated[1..].iter().try_fold(element.size(), |row, length| row.checked_mul(*length));
+    let row = stated[1..].iter().try_fold(element.element_bytes(), |row, length| row.checked_mul(*length));
     let first = row.filter(|row| *row > 0 && bytes.is_multiple_of(*row)).map(|row| bytes / row);
     // Samples, and arrays whose axes have no meaning, may be shorter than stated. An image without rows is an
     // explicitly empty fragment.
     match (first, meaning) {
         (Some(first), Meaning::Image) if first == 0 || first == stated[0] => Ok([&[first], &stated[1..]].concat()),
         (Some(first), Meaning::Samples | Meaning::Array) if first <= stated[0] => Ok([&[first], &stated[1..]].concat()),
-        _ => Err(misfit(bytes, meaning, element, stated)),
+        _ => Err(misfit_error(bytes, meaning, element, stated)),
     }
 }
 
-fn misfit(bytes: usize, meaning: Meaning, element: Element, stated: &[usize]) -> PyErr {
-    let bits = element.number_size() * 8;
+fn misfit_error(bytes: usize, meaning: Meaning, element: Element, stated: &[usize]) -> PyErr {
+    let bits = element.number_bytes() * 8;
     let expected = match (meaning, stated) {
         (Meaning::Samples, &[_, channels]) => format!("{bits}-bit samples of {channels} channels ({element})"),
         (Meaning::Image, &[height, width]) => format!("an image of {width} x {height} pixels of {element}"),
@@ -147,8 +147,8 @@ fn misfit(bytes: usize, meaning: Meaning, element: Element, stated: &[usize]) ->
 /// Returns `payload` as a read-only array of bytes with `owner` as its base.
 ///
 /// # Safety
-/// As for [`typed`].
-pub(crate) unsafe fn bytes<'py>(payload: &[u8], owner: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+/// As for [`typed_array`].
+pub(crate) unsafe fn byte_array<'py>(payload: &[u8], owner: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     // SAFETY: the caller promises that the memory stays valid for as long as `owner`, which becomes the array's base.
     let array = unsafe { PyArray1::borrow_from_array(&ArrayView1::from(payload), owner.clone()) };
     // The mapping is read-only: a write would end the process. The base exports no buffer, so NumPy does not allow the
@@ -158,25 +158,28 @@ pub(crate) unsafe fn bytes<'py>(payload: &[u8], owner: &Bound<'py, PyAny>) -> Py
 
 /// Returns NumPy's type of an element. Complex integers, for which NumPy has no type, are pairs with the names `r` and
 /// `i`, as in h5py and Digital RF.
-pub(crate) fn descr<'py>(py: Python<'py>, element: Element) -> PyResult<Bound<'py, PyArrayDescr>> {
+pub(crate) fn numpy_descr<'py>(py: Python<'py>, element: Element) -> PyResult<Bound<'py, PyArrayDescr>> {
     static KNOWN: PyOnceLock<Vec<(Element, Py<PyArrayDescr>)>> = PyOnceLock::new();
     let known = KNOWN.get_or_try_init(py, || {
-        Element::ALL.into_iter().map(|element| Ok((element, new_descr(py, element)?.unbind()))).collect::<PyResult<_>>()
+        Element::ALL
+            .into_iter()
+            .map(|element| Ok((element, create_descr(py, element)?.unbind())))
+            .collect::<PyResult<_>>()
     })?;
     match known.iter().find(|(known, _)| *known == element) {
         Some((_, descr)) => Ok(descr.bind(py).clone()),
-        None => new_descr(py, element),
+        None => create_descr(py, element),
     }
 }
 
-fn new_descr(py: Python<'_>, element: Element) -> PyResult<Bound<'_, PyArrayDescr>> {
+fn create_descr(py: Python<'_>, element: Element) -> PyResult<Bound<'_, PyArrayDescr>> {
     let kind = match (element.number_kind(), element.is_complex()) {
         (NumberKind::Unsigned, _) => 'u',
         (NumberKind::Signed, _) => 'i',
         (NumberKind::Float, false) => 'f',
-        (NumberKind::Float, true) => return PyArrayDescr::new(py, format!("<c{}", element.size())),
+        (NumberKind::Float, true) => return PyArrayDescr::new(py, format!("<c{}", element.element_bytes())),
     };
-    let number = format!("<{kind}{}", element.number_size());
+    let number = format!("<{kind}{}", element.number_bytes());
     match element.is_complex() {
         false => PyArrayDescr::new(py, number),
         true => PyArrayDescr::new(py, vec![("r", number.clone()), ("i", number)]),

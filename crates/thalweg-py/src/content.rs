@@ -24,7 +24,7 @@ pub(crate) enum Content {
 
 impl Content {
     /// Returns the form that the arguments of `Source` declare.
-    pub(crate) fn declared(
+    pub(crate) fn from_arguments(
         dtype: Option<&Bound<'_, PyAny>>,
         shape: Option<&Bound<'_, PyAny>>,
         max_bytes: Option<usize>,
@@ -35,10 +35,10 @@ impl Content {
                 if payload_type.is_some() {
                     return Err(PyTypeError::new_err("payload_type: dtype and shape say it; it goes with max_bytes"));
                 }
-                Self::of_array(dtype, shape)?
+                Self::from_array_arguments(dtype, shape)?
             }
             (None, None, Some(most)) => {
-                Self::Bytes { payload_type: payload_type.map_or(Ok(PayloadType::RAW), named)?, most }
+                Self::Bytes { payload_type: payload_type.map_or(Ok(PayloadType::RAW), bytes_type_by_name)?, most }
             }
             _ => {
                 return Err(PyTypeError::new_err(
@@ -54,7 +54,7 @@ impl Content {
         }
     }
 
-    fn of_array(asked: &Bound<'_, PyAny>, shape: &Bound<'_, PyAny>) -> PyResult<Self> {
+    fn from_array_arguments(asked: &Bound<'_, PyAny>, shape: &Bound<'_, PyAny>) -> PyResult<Self> {
         let element = match complex_by_name(asked) {
             Some(element) => Some(element),
             None => element_of(&PyArrayDescr::new(asked.py(), asked.clone())?)?,
@@ -70,8 +70,9 @@ impl Content {
         match (element, &shape[..]) {
             (Some(Element::U8), &[most]) => Ok(Self::Bytes { payload_type: PayloadType::RAW, most }),
             (Some(element), [_, ..]) if shape.len() <= MAX_AXES => {
-                let meaning =
-                    PayloadType::of_array(element, shape.len()).parts().map_or(Meaning::Array, |parts| parts.0);
+                let meaning = PayloadType::for_array(element, shape.len())
+                    .meaning_and_element()
+                    .map_or(Meaning::Array, |parts| parts.0);
                 if meaning == Meaning::Samples && shape.len() == 1 {
                     shape.push(1);
                 }
@@ -90,17 +91,17 @@ impl Content {
         match self {
             Self::Bytes { most, .. } => Some(*most),
             Self::Arrays { element, shape, .. } => {
-                shape.iter().try_fold(element.size(), |bytes, length| bytes.checked_mul(*length))
+                shape.iter().try_fold(element.element_bytes(), |bytes, length| bytes.checked_mul(*length))
             }
         }
     }
 
     /// Returns the payload's type, or an error if the payload does not have the declared form.
-    pub(crate) fn check(&self, payload: &Payload<'_>) -> PyResult<PayloadType> {
-        let bytes = payload.bytes().len();
+    pub(crate) fn check_payload(&self, payload: &Payload<'_>) -> PyResult<PayloadType> {
+        let bytes = payload.payload_bytes().len();
         // Every source may send empty fragments.
         if bytes == 0 {
-            return Ok(self.payload_type());
+            return Ok(self.declared_type());
         }
         match (self, &payload.shape[..]) {
             (Self::Bytes { most, .. }, [_]) if payload.element == Element::U8 => {
@@ -130,10 +131,10 @@ impl Content {
                 )));
             }
         }
-        Ok(self.payload_type())
+        Ok(self.declared_type())
     }
 
-    fn payload_type(&self) -> PayloadType {
+    fn declared_type(&self) -> PayloadType {
         match self {
             Self::Bytes { payload_type, .. } => *payload_type,
             Self::Arrays { meaning, element, .. } => PayloadType::new(*meaning, *element),
@@ -141,8 +142,9 @@ impl Content {
     }
 
     /// Returns the description by which readers interpret the payloads.
-    pub(crate) fn description(&self) -> Value {
-        let mut described = json!({ "payload_type": self.payload_type().name(), "record_bytes": self.max_bytes() });
+    pub(crate) fn describe_payloads(&self) -> Value {
+        let mut described =
+            json!({ "payload_type": self.declared_type().type_name(), "record_bytes": self.max_bytes() });
         if let Self::Arrays { meaning, shape, .. } = self {
             described["shape"] = json!(shape);
             match (meaning, &shape[..]) {
@@ -161,7 +163,7 @@ impl Content {
 
 impl fmt::Display for Content {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = self.payload_type().name();
+        let name = self.declared_type().type_name();
         match self {
             Self::Bytes { most, .. } => write!(f, "{name}, up to {most} bytes"),
             Self::Arrays { meaning, shape, .. } => match (meaning, &shape[..]) {
@@ -186,7 +188,7 @@ pub(crate) struct Payload<'py> {
 
 impl<'py> Payload<'py> {
     /// Accesses the memory of bytes, an array, or any other object with the buffer protocol. No bytes are copied.
-    pub(crate) fn of(data: &Bound<'py, PyAny>) -> PyResult<Self> {
+    pub(crate) fn from_object(data: &Bound<'py, PyAny>) -> PyResult<Self> {
         let py = data.py();
         if let Ok(bytes) = data.cast::<PyBytes>() {
             let bytes = bytes.as_bytes();
@@ -228,7 +230,7 @@ impl<'py> Payload<'py> {
     }
 
     /// Returns the bytes of the object.
-    pub(crate) fn bytes(&self) -> &[u8] {
+    pub(crate) fn payload_bytes(&self) -> &[u8] {
         if self.length == 0 {
             return &[];
         }
@@ -245,7 +247,7 @@ impl<'py> Payload<'py> {
 fn element_of(descr: &Bound<'_, PyArrayDescr>) -> PyResult<Option<Element>> {
     let py = descr.py();
     for element in Element::ALL {
-        if descr.is_equiv_to(&array::descr(py, element)?) {
+        if descr.is_equiv_to(&array::numpy_descr(py, element)?) {
             return Ok(Some(element));
         }
     }
@@ -253,7 +255,7 @@ fn element_of(descr: &Bound<'_, PyArrayDescr>) -> PyResult<Option<Element>> {
     let Ok(fields) = descr.getattr("descr")?.extract::<Vec<(String, String)>>() else { return Ok(None) };
     let [(_, real), (_, imaginary)] = &fields[..] else { return Ok(None) };
     for element in Element::ALL.into_iter().filter(|element| element.is_complex()) {
-        let ours = array::descr(py, element)?.getattr("descr")?.extract::<Vec<(String, String)>>()?;
+        let ours = array::numpy_descr(py, element)?.getattr("descr")?.extract::<Vec<(String, String)>>()?;
         if ours.iter().map(|(_, number)| number).eq([real, imaginary]) {
             return Ok(Some(element));
         }
@@ -270,7 +272,7 @@ fn complex_by_name(asked: &Bound<'_, PyAny>) -> Option<Element> {
 /// Returns an element's name for messages: NumPy's, or ours if NumPy has none.
 fn numpy_name(py: Python<'_>, element: Element) -> String {
     let whole = element.is_complex() && element.number_kind() != NumberKind::Float;
-    match array::descr(py, element) {
+    match array::numpy_descr(py, element) {
         Ok(descr) if !whole => descr.to_string(),
         _ => element.to_string(),
     }
@@ -280,9 +282,9 @@ const POSSIBLE: &str = "possible are arrays of 1 to 8 axes of int8 to int64, uin
                         complex64, complex128, or of complex whole numbers, dtype='ci16' or [('r', '<i2'), ('i', '<i2')], \
                         little-endian; and bytes";
 
-fn named(name: &str) -> PyResult<PayloadType> {
+fn bytes_type_by_name(name: &str) -> PyResult<PayloadType> {
     // Other types have dimensions, which only dtype and shape declare.
-    [PayloadType::RAW, PayloadType::VDIF].into_iter().find(|known| known.name() == name).ok_or_else(|| {
+    [PayloadType::RAW, PayloadType::VDIF].into_iter().find(|known| known.type_name() == name).ok_or_else(|| {
         PyValueError::new_err(format!(
             "payload_type='{name}': bytes are 'raw' or 'vdif'; for samples and images say dtype= and shape= instead"
         ))

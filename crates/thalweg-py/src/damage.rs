@@ -1,6 +1,6 @@
 //! Reading of damaged runs: continues after the damage with a warning, or stops.
 
-use crate::{DamageWarning, run_error};
+use crate::{DamageWarning, to_run_error};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use std::ffi::CString;
@@ -16,7 +16,7 @@ pub(crate) enum Errors {
 
 impl Errors {
     /// Parses the argument `errors`.
-    pub(crate) fn named(name: &str) -> PyResult<Self> {
+    pub(crate) fn parse_argument(name: &str) -> PyResult<Self> {
         match name {
             "warn" => Ok(Self::Warn),
             "raise" => Ok(Self::Raise),
@@ -26,7 +26,7 @@ impl Errors {
         }
     }
 
-    pub(crate) fn name(self) -> &'static str {
+    pub(crate) fn argument_name(self) -> &'static str {
         match self {
             Self::Warn => "warn",
             Self::Raise => "raise",
@@ -49,9 +49,9 @@ struct Stretch {
 
 impl Unreadable {
     /// Records the error of an event or a block. Returns it as an exception if reading cannot continue after it.
-    pub(crate) fn note(&mut self, event: Option<EventId>, error: StoreError, errors: Errors) -> PyResult<()> {
-        if errors == Errors::Raise || !error.is_damage() {
-            return Err(run_error(error));
+    pub(crate) fn note_error(&mut self, event: Option<EventId>, error: StoreError, errors: Errors) -> PyResult<()> {
+        if errors == Errors::Raise || !error.is_data_damage() {
+            return Err(to_run_error(error));
         }
         match &mut self.0 {
             None => self.0 = Some(Stretch { events: event.map(|event| (event, event)), count: 1, error }),
@@ -64,7 +64,7 @@ impl Unreadable {
     }
 
     /// Emits a warning if errors were recorded since the last one.
-    pub(crate) fn warn(&mut self, py: Python<'_>, run: &str) -> PyResult<()> {
+    pub(crate) fn warn_if_noted(&mut self, py: Python<'_>, run: &str) -> PyResult<()> {
         let Some(Stretch { events, count, error }) = self.0.take() else { return Ok(()) };
         let what = match (events, count) {
             (Some((first, last)), 2..) => format!("{count} events, {} to {}, cannot be read", first.0, last.0),
@@ -74,12 +74,12 @@ impl Unreadable {
         };
         let error = error.to_string();
         let more = if error.contains("thalweg verify") { "" } else { "; `thalweg verify` says what is lost" };
-        warn(py, &format!("{run}: {what}: {error}{more}"))
+        emit_warning(py, &format!("{run}: {what}: {error}{more}"))
     }
 }
 
 /// Emits a `DamageWarning`.
-pub(crate) fn warn(py: Python<'_>, text: &str) -> PyResult<()> {
+pub(crate) fn emit_warning(py: Python<'_>, text: &str) -> PyResult<()> {
     // Text quoted from a file must not contain control characters for a terminal.
     let text = CString::new(text.replace(char::is_control, "\u{fffd}"))?;
     PyErr::warn(py, &py.get_type::<DamageWarning>(), &text, 1)

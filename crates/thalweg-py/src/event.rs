@@ -1,7 +1,7 @@
 //! The class `thalweg.Event`.
 
 use crate::array::Dimensions;
-use crate::fragment::{Fragment, Record, from_record, record};
+use crate::fragment::{Fragment, Record, copy_record, fragment_from_record};
 use crate::sources::{Known, Row, Sources};
 use crate::time;
 use pyo3::exceptions::PyKeyError;
@@ -38,24 +38,24 @@ impl Event {
         Self { event, sources: Arc::clone(sources) }
     }
 
-    fn fragment(&self, fragment: &thalweg_store::Fragment) -> Fragment {
-        let shape = self.sources.get(fragment.header.source).map(|source| source.shape);
+    fn wrap_fragment(&self, fragment: &thalweg_store::Fragment) -> Fragment {
+        let shape = self.sources.source_by_id(fragment.header.source).map(|source| source.shape);
         Fragment::new(fragment.clone(), shape.unwrap_or_default())
     }
 
     /// Returns the fragments that are present, in ascending order of sources.
-    fn present(&self) -> impl Iterator<Item = &thalweg_store::Fragment> {
-        self.event.fragments.iter().filter(|fragment| !is_missing(fragment))
+    fn present_fragments(&self) -> impl Iterator<Item = &thalweg_store::Fragment> {
+        self.event.fragments.iter().filter(|fragment| !is_missing_fragment(fragment))
     }
 
-    fn find(&self, key: &Bound<'_, PyAny>) -> PyResult<Fragment> {
-        let source = self.sources.find(key)?;
-        match self.event.fragment(source.id) {
-            Some(fragment) if is_missing(fragment) => {
-                let (id, why) = (self.id(), reason(fragment));
+    fn find_fragment(&self, key: &Bound<'_, PyAny>) -> PyResult<Fragment> {
+        let source = self.sources.find_source(key)?;
+        match self.event.fragment_of_source(source.id) {
+            Some(fragment) if is_missing_fragment(fragment) => {
+                let (id, why) = (self.id(), missing_reason(fragment));
                 Err(PyKeyError::new_err(format!("event {id} has nothing of source {source}: {why}")))
             }
-            Some(fragment) => Ok(self.fragment(fragment)),
+            Some(fragment) => Ok(self.wrap_fragment(fragment)),
             None => Err(PyKeyError::new_err(format!(
                 "source {source} was not asked for when event {} was read: see 'sources' of run.events()",
                 self.id()
@@ -64,14 +64,14 @@ impl Event {
     }
 }
 
-fn is_missing(fragment: &thalweg_store::Fragment) -> bool {
+fn is_missing_fragment(fragment: &thalweg_store::Fragment) -> bool {
     fragment.header.status.contains(Status::MISSING)
 }
 
 /// Returns the reason why a fragment is missing, from the status of its record (docs/wire.md, status bits).
-fn reason(fragment: &thalweg_store::Fragment) -> String {
+fn missing_reason(fragment: &thalweg_store::Fragment) -> String {
     let known = fragment.header.status - Status::MISSING - Status::NO_PAYLOAD_CRC;
-    match known.names().join(", ") {
+    match known.flag_names().join(", ") {
         none if none.is_empty() => "missing".to_owned(),
         why => why,
     }
@@ -112,8 +112,8 @@ impl Event {
     #[getter]
     fn missing<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let missing = PyDict::new(py);
-        for fragment in self.event.fragments.iter().filter(|fragment| is_missing(fragment)) {
-            missing.set_item(fragment.header.source.to_string(), reason(fragment))?;
+        for fragment in self.event.fragments.iter().filter(|fragment| is_missing_fragment(fragment)) {
+            missing.set_item(fragment.header.source.to_string(), missing_reason(fragment))?;
         }
         Ok(missing)
     }
@@ -122,19 +122,19 @@ impl Event {
     /// came.
     #[getter]
     fn timestamp(&self) -> Option<u64> {
-        self.present().map(|fragment| fragment.header.timestamp.0).min()
+        self.present_fragments().map(|fragment| fragment.header.timestamp.0).min()
     }
 
     /// `timestamp` as numpy.datetime64[ns] on the clock of TAI: see Fragment.time_tai.
     #[getter]
     fn time_tai<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
-        self.timestamp().map(|nanos| time::tai(py, nanos)).transpose()
+        self.timestamp().map(|nanos| time::to_datetime_tai(py, nanos)).transpose()
     }
 
     /// `timestamp` as numpy.datetime64[ns] in UTC: see Fragment.time_utc.
     #[getter]
     fn time_utc<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
-        self.timestamp().map(|nanos| time::utc(py, nanos)).transpose()
+        self.timestamp().map(|nanos| time::to_datetime_utc(py, nanos)).transpose()
     }
 
     /// The numbers that fits found, a dict from "source.feature" to number, such as "beam.sigma_major_mm"; empty without
@@ -142,8 +142,8 @@ impl Event {
     #[getter]
     fn features<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let features = PyDict::new(py);
-        for fragment in self.present() {
-            let Some(source) = self.sources.get(fragment.header.source) else { continue };
+        for fragment in self.present_fragments() {
+            let Some(source) = self.sources.source_by_id(fragment.header.source) else { continue };
             let numbers = fragment.payload().chunks_exact(size_of::<f64>());
             for (feature, number) in source.row.features.iter().zip(numbers) {
                 let number = number.first_chunk().copied().map_or(f64::NAN, f64::from_le_bytes);
@@ -164,7 +164,7 @@ impl Event {
 
     /// Number of fragments; missing ones do not count.
     fn __len__(&self) -> usize {
-        self.present().count()
+        self.present_fragments().count()
     }
 
     /// Goes through the ids of the sources whose fragments are there.
@@ -174,13 +174,13 @@ impl Event {
 
     /// Whether this source's fragment is there.
     fn __contains__(&self, source: &Bound<'_, PyAny>) -> bool {
-        self.find(source).is_ok()
+        self.find_fragment(source).is_ok()
     }
 
     /// The fragment of a source, by its id or name. Raises KeyError where it is missing, with the reason, and where the
     /// run has no such source.
     fn __getitem__(&self, source: &Bound<'_, PyAny>) -> PyResult<Fragment> {
-        self.find(source)
+        self.find_fragment(source)
     }
 
     /// The fragment of a source, by its id or name, or `default` where it is not there.
@@ -191,7 +191,7 @@ impl Event {
         source: &Bound<'py, PyAny>,
         default: Option<Bound<'py, PyAny>>,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
-        match self.find(source) {
+        match self.find_fragment(source) {
             Ok(fragment) => Ok(Some(Bound::new(py, fragment)?.into_any())),
             Err(error) if error.is_instance_of::<PyKeyError>(py) => Ok(default),
             Err(error) => Err(error),
@@ -200,12 +200,12 @@ impl Event {
 
     /// The ids of the sources whose fragments are there, in ascending order.
     fn keys(&self) -> Vec<String> {
-        self.present().map(|fragment| fragment.header.source.to_string()).collect()
+        self.present_fragments().map(|fragment| fragment.header.source.to_string()).collect()
     }
 
     /// The fragments that are there, in ascending order of sources.
     fn values(&self) -> Vec<Fragment> {
-        self.present().map(|fragment| self.fragment(fragment)).collect()
+        self.present_fragments().map(|fragment| self.wrap_fragment(fragment)).collect()
     }
 
     /// Pairs of a source's id and its fragment, for those that are there.
@@ -218,17 +218,22 @@ impl Event {
         let restore = py.import("thalweg._thalweg")?.getattr("_event")?;
         let mut fragments = Vec::new();
         for fragment in &self.event.fragments {
-            let source = self.sources.get(fragment.header.source);
+            let source = self.sources.source_by_id(fragment.header.source);
             let known = source.map(|source| (source.name.clone(), source.shape, source.row.clone()));
             let (name, shape, row) = known.unwrap_or_default();
-            fragments.push((record(py, fragment)?, name, shape.into(), row));
+            fragments.push((copy_record(py, fragment)?, name, shape.into(), row));
         }
         Ok((restore, (self.run(), self.id(), self.complete(), fragments)))
     }
 
     fn __repr__(&self) -> String {
-        let missing: Vec<SourceId> =
-            self.event.fragments.iter().filter(|fragment| is_missing(fragment)).map(|it| it.header.source).collect();
+        let missing: Vec<SourceId> = self
+            .event
+            .fragments
+            .iter()
+            .filter(|fragment| is_missing_fragment(fragment))
+            .map(|it| it.header.source)
+            .collect();
         let missing = match &missing[..] {
             [] => String::new(),
             some => format!("; missing {}", some.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")),
@@ -254,7 +259,7 @@ pub(crate) fn _event(
     let mut known = Vec::new();
     let mut event = thalweg_store::Event { id: EventId(id), status, fragments: Vec::new() };
     for (record, name, dimensions, row) in fragments {
-        let fragment = from_record(record)?;
+        let fragment = fragment_from_record(record)?;
         known.push(Known { id: fragment.header.source, name, shape: dimensions.into(), row });
         event.fragments.push(fragment);
     }

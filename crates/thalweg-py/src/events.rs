@@ -3,8 +3,8 @@
 use crate::damage::{Errors, Unreadable};
 use crate::event::Event;
 use crate::run::Run;
-use crate::run_error;
 use crate::sources::Sources;
+use crate::to_run_error;
 use numpy::PyArray1;
 use pyo3::exceptions::{PyIndexError, PyMemoryError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
@@ -45,12 +45,12 @@ struct Places {
 
 impl Places {
     /// Returns the position at `index`, which must be in `0..count`.
-    fn at(self, index: isize) -> u64 {
+    fn position_at(self, index: isize) -> u64 {
         (self.first + index * self.step).unsigned_abs() as u64
     }
 
     /// Returns the positions that a slice selects, given its own first, step and count.
-    fn slice(self, first: isize, step: isize, count: isize) -> Self {
+    fn select_slice(self, first: isize, step: isize, count: isize) -> Self {
         // With one element the step is not used, and may be too large to multiply.
         match count {
             ..=0 => Self { first: 0, step: 1, count: 0 },
@@ -62,28 +62,28 @@ impl Places {
 
 impl Events {
     /// Returns all events of a run.
-    pub(crate) fn all(run: &Bound<'_, Run>) -> PyResult<Self> {
-        let (store, sources) = (run.get().store()?, run.get().sources_arc());
+    pub(crate) fn all_events(run: &Bound<'_, Run>) -> PyResult<Self> {
+        let (store, sources) = (run.get().open_store()?, run.get().shared_sources());
         let count = isize::try_from(store.len()).unwrap_or(isize::MAX);
         let places = Places { first: 0, step: 1, count };
         Ok(Self { run: run.clone().unbind(), store, sources, places, chosen: None, errors: Errors::Warn })
     }
 
     /// Returns the events of a run that are selected by their numbers.
-    pub(crate) fn numbered(
+    pub(crate) fn select_by_number(
         run: &Bound<'_, Run>,
         which: Option<&Bound<'_, PyAny>>,
         sources: Option<&Bound<'_, PyAny>>,
         errors: Errors,
     ) -> PyResult<Self> {
-        let mut all = Self { errors, ..Self::all(run)? };
+        let mut all = Self { errors, ..Self::all_events(run)? };
         if let Some(which) = which {
-            let (first, end) = match range(which)? {
-                Some(EventRange { first, last: u64::MAX }) => (all.place_of(first), all.places.count),
-                Some(EventRange { first, last }) => (all.place_of(first), all.place_of(last + 1)),
+            let (first, end) = match parse_event_range(which)? {
+                Some(EventRange { first, last: u64::MAX }) => (all.position_of_event(first), all.places.count),
+                Some(EventRange { first, last }) => (all.position_of_event(first), all.position_of_event(last + 1)),
                 None => (0, 0),
             };
-            all.places = all.places.slice(first, 1, end - first);
+            all.places = all.places.select_slice(first, 1, end - first);
         }
         if let Some(sources) = sources {
             // A single name is a list of one: taken as a sequence, it would be its letters.
@@ -91,24 +91,24 @@ impl Events {
                 Ok(_) => vec![sources.clone()],
                 Err(_) => sources.try_iter()?.collect::<PyResult<_>>()?,
             };
-            let chosen = names.iter().map(|name| all.sources.find(name).map(|source| source.id));
+            let chosen = names.iter().map(|name| all.sources.find_source(name).map(|source| source.id));
             all.chosen = Some(chosen.collect::<PyResult<_>>()?);
         }
         Ok(all)
     }
 
     /// Returns the position of an event of this number among all events of the run.
-    fn place_of(&self, id: u64) -> isize {
+    fn position_of_event(&self, id: u64) -> isize {
         isize::try_from(self.store.events_before(EventId(id))).unwrap_or(isize::MAX)
     }
 
-    fn id_at(&self, index: isize) -> PyResult<EventId> {
-        let found = self.store.nth_event(self.places.at(index));
-        found.ok_or_else(|| run_error(format_args!("{} says of more events than it has", self.path())))
+    fn event_id_at(&self, index: isize) -> PyResult<EventId> {
+        let found = self.store.nth_event(self.places.position_at(index));
+        found.ok_or_else(|| to_run_error(format_args!("{} says of more events than it has", self.run_path())))
     }
 
-    fn read(&self, id: EventId) -> Result<Event, thalweg_store::StoreError> {
-        let status = self.store.status(id).unwrap_or(thalweg_store::EventStatus::Incomplete);
+    fn read_event(&self, id: EventId) -> Result<Event, thalweg_store::StoreError> {
+        let status = self.store.event_status(id).unwrap_or(thalweg_store::EventStatus::Incomplete);
         let mut event = self.store.read_event(id, status)?;
         if let Some(chosen) = &self.chosen {
             event.fragments.retain(|fragment| chosen.contains(&fragment.header.source));
@@ -116,19 +116,19 @@ impl Events {
         Ok(Event::new(event, &self.sources))
     }
 
-    fn path(&self) -> String {
-        self.store.path().display().to_string()
+    fn run_path(&self) -> String {
+        self.store.run_path().display().to_string()
     }
 
     /// Returns an event by its position, or a selection by a slice.
-    pub(crate) fn item<'py>(&self, index: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    pub(crate) fn item_or_slice<'py>(&self, index: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         let (py, count) = (index.py(), self.places.count);
         if let Ok(slice) = index.cast::<PySlice>() {
             let slice = slice.indices(count)?;
-            let places = self.places.slice(slice.start, slice.step, slice.slicelength.cast_signed());
-            return Ok(Bound::new(py, self.part(py, places))?.into_any());
+            let places = self.places.select_slice(slice.start, slice.step, slice.slicelength.cast_signed());
+            return Ok(Bound::new(py, self.with_places(py, places))?.into_any());
         }
-        let Some(place) = whole(index) else {
+        let Some(place) = whole_number(index) else {
             let kind = index.get_type().name().map(|name| name.to_string()).unwrap_or_default();
             return Err(PyTypeError::new_err(format!(
                 "events are indexed by their place, a whole number or a slice, not by {kind}; run.event(7) is the one \
@@ -140,21 +140,21 @@ impl Events {
             PyIndexError::new_err(format!(
                 "place {place} among {count} events of {}: run[0] is the first, run[-1] the last; by its number, \
                  run.event(7) finds one",
-                self.path()
+                self.run_path()
             ))
         })?;
-        let id = self.id_at(from_start)?;
-        let event = py.detach(|| self.read(id)).map_err(run_error)?;
+        let id = self.event_id_at(from_start)?;
+        let event = py.detach(|| self.read_event(id)).map_err(to_run_error)?;
         Ok(Bound::new(py, event)?.into_any())
     }
 
-    fn part(&self, py: Python<'_>, places: Places) -> Self {
+    fn with_places(&self, py: Python<'_>, places: Places) -> Self {
         let Self { run, store, sources, chosen, errors, .. } = self;
         let (store, sources) = (Arc::clone(store), Arc::clone(sources));
         Self { run: run.clone_ref(py), store, sources, places, chosen: chosen.clone(), errors: *errors }
     }
 
-    pub(crate) fn iterate(slf: Bound<'_, Self>) -> EventIterator {
+    pub(crate) fn iterate_events(slf: Bound<'_, Self>) -> EventIterator {
         EventIterator { events: slf.unbind(), next: 0, unreadable: Unreadable::default() }
     }
 }
@@ -174,7 +174,7 @@ impl Events {
         // A damaged run may claim more events than there is memory for.
         let mut ids = Vec::new();
         ids.try_reserve_exact(self.__len__()).map_err(|error| PyMemoryError::new_err(error.to_string()))?;
-        py.detach(|| (0..self.places.count).try_for_each(|at| self.id_at(at).map(|id| ids.push(id.0))))?;
+        py.detach(|| (0..self.places.count).try_for_each(|at| self.event_id_at(at).map(|id| ids.push(id.0))))?;
         Ok(PyArray1::from_vec(py, ids))
     }
 
@@ -184,17 +184,17 @@ impl Events {
 
     /// The event at a place, counted from 0, or from the end where it is negative; a slice gives Events.
     fn __getitem__<'py>(&self, index: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
-        self.item(index)
+        self.item_or_slice(index)
     }
 
     /// Raises TypeError: to find an event every one would be read. `7 in events.ids()` asks for a number.
     fn __contains__(&self, item: &Bound<'_, PyAny>) -> PyResult<bool> {
-        contains(item)
+        refuse_containment(item)
     }
 
     /// Goes through them in order.
     fn __iter__(slf: Bound<'_, Self>) -> EventIterator {
-        Self::iterate(slf)
+        Self::iterate_events(slf)
     }
 
     /// A pandas.DataFrame with a row for each fragment that is there: event, source, name, time_tai (datetime64[ns]),
@@ -239,21 +239,21 @@ impl Events {
         let Places { first, step, count } = self.places;
         let sources = self.chosen.as_ref().map(|_| self.sources());
         let restore = py.import("thalweg._thalweg")?.getattr("_events")?;
-        Ok((restore, (self.run.clone_ref(py), first, step, count, sources, self.errors.name().to_owned())))
+        Ok((restore, (self.run.clone_ref(py), first, step, count, sources, self.errors.argument_name().to_owned())))
     }
 
     fn __repr__(&self) -> String {
         let Places { count, .. } = self.places;
         let ids = match count {
             0 => String::new(),
-            1 => self.id_at(0).map(|id| format!(", {}", id.0)).unwrap_or_default(),
-            _ => match (self.id_at(0), self.id_at(count - 1)) {
+            1 => self.event_id_at(0).map(|id| format!(", {}", id.0)).unwrap_or_default(),
+            _ => match (self.event_id_at(0), self.event_id_at(count - 1)) {
                 (Ok(first), Ok(last)) => format!(", {} to {}", first.0, last.0),
                 _ => String::new(),
             },
         };
         let of = if count == 1 { "event" } else { "events" };
-        format!("<thalweg.Events of {}: {count} {of}{ids}; sources {}>", self.path(), self.sources().join(", "))
+        format!("<thalweg.Events of {}: {count} {of}{ids}; sources {}>", self.run_path(), self.sources().join(", "))
     }
 }
 
@@ -270,13 +270,16 @@ pub(crate) fn _events(
     sources: Option<&Bound<'_, PyAny>>,
     errors: &str,
 ) -> PyResult<Events> {
-    let events = Events::numbered(run, None, sources, Errors::named(errors)?)?;
+    let events = Events::select_by_number(run, None, sources, Errors::parse_argument(errors)?)?;
     let last = count.checked_sub(1).and_then(|steps| steps.checked_mul(step)).and_then(|span| span.checked_add(first));
     let existing = 0..events.places.count;
     if count > 0 && !(existing.contains(&first) && last.is_some_and(|last| existing.contains(&last))) {
-        return Err(PyValueError::new_err(format!("{} has fewer events than when these were chosen", events.path())));
+        return Err(PyValueError::new_err(format!(
+            "{} has fewer events than when these were chosen",
+            events.run_path()
+        )));
     }
-    Ok(Events { places: Places { first: 0, step: 1, count: isize::MAX }.slice(first, step, count), ..events })
+    Ok(Events { places: Places { first: 0, step: 1, count: isize::MAX }.select_slice(first, step, count), ..events })
 }
 
 /// Iterator over Events.
@@ -296,29 +299,29 @@ impl EventIterator {
     fn __next__(&mut self, py: Python<'_>) -> PyResult<Option<Event>> {
         let events = self.events.get();
         while self.next < events.places.count {
-            let id = events.id_at(self.next)?;
-            match py.detach(|| events.read(id)) {
+            let id = events.event_id_at(self.next)?;
+            match py.detach(|| events.read_event(id)) {
                 Ok(event) => {
                     // If the warning is turned into an exception, this event is returned the next time.
-                    self.unreadable.warn(py, &events.path())?;
+                    self.unreadable.warn_if_noted(py, &events.run_path())?;
                     self.next += 1;
                     return Ok(Some(event));
                 }
                 Err(error) => {
                     // The next call continues after a damaged event, and tries again where a server did not answer.
-                    self.next += isize::from(error.is_damage());
-                    self.unreadable.note(Some(id), error, events.errors)?;
+                    self.next += isize::from(error.is_data_damage());
+                    self.unreadable.note_error(Some(id), error, events.errors)?;
                     py.check_signals()?;
                 }
             }
         }
-        self.unreadable.warn(py, &events.path())?;
+        self.unreadable.warn_if_noted(py, &events.run_path())?;
         Ok(None)
     }
 }
 
 /// Returns the range that a number, a range or a text denotes, or `None` for an empty range.
-fn range(which: &Bound<'_, PyAny>) -> PyResult<Option<EventRange>> {
+fn parse_event_range(which: &Bound<'_, PyAny>) -> PyResult<Option<EventRange>> {
     if let Ok(range) = which.cast::<PyRange>() {
         let (first, end): (i128, i128) = (range.getattr("start")?.extract()?, range.getattr("stop")?.extract()?);
         let (Ok(first), Ok(end), 1) = (u64::try_from(first), u64::try_from(end), range.step()?) else {
@@ -326,8 +329,8 @@ fn range(which: &Bound<'_, PyAny>) -> PyResult<Option<EventRange>> {
         };
         return Ok((first < end).then(|| EventRange { first, last: end - 1 }));
     }
-    if whole(which).is_some() {
-        let number = event_number(which)?;
+    if whole_number(which).is_some() {
+        let number = parse_event_number(which)?;
         return Ok(Some(EventRange { first: number.0, last: number.0 }));
     }
     let text: String = which.extract().map_err(|_| {
@@ -339,19 +342,19 @@ fn range(which: &Bound<'_, PyAny>) -> PyResult<Option<EventRange>> {
 }
 
 /// Raises the error for `item in run`.
-pub(crate) fn contains(item: &Bound<'_, PyAny>) -> PyResult<bool> {
+pub(crate) fn refuse_containment(item: &Bound<'_, PyAny>) -> PyResult<bool> {
     let item = item.repr()?;
     Err(PyTypeError::new_err(format!("whether {item} is in there, its numbers tell: 7 in run.ids()")))
 }
 
 /// Returns the whole number in an object of any type that has one.
-fn whole(number: &Bound<'_, PyAny>) -> Option<i128> {
+fn whole_number(number: &Bound<'_, PyAny>) -> Option<i128> {
     number.call_method0("__index__").ok()?.extract().ok()
 }
 
 /// Returns an event's number.
-pub(crate) fn event_number(number: &Bound<'_, PyAny>) -> PyResult<EventId> {
-    let Some(number) = whole(number) else {
+pub(crate) fn parse_event_number(number: &Bound<'_, PyAny>) -> PyResult<EventId> {
+    let Some(number) = whole_number(number) else {
         let kind = number.get_type().name().map(|name| name.to_string()).unwrap_or_default();
         return Err(PyTypeError::new_err(format!("an event's number is a whole number, not {kind}")));
     };

@@ -1,6 +1,6 @@
 //! Iteration over a run while it is written.
 
-use crate::damage::{Errors, Unreadable, warn};
+use crate::damage::{Errors, Unreadable, emit_warning};
 use crate::event::Event;
 use crate::sources::Sources;
 use pyo3::prelude::*;
@@ -37,24 +37,24 @@ impl Follow {
             // The lock is taken with the interpreter released: another thread may hold it while it waits for events.
             let (next, mut unreadable) = py.detach(|| {
                 let mut follow = self.follow.lock().unwrap_or_else(PoisonError::into_inner);
-                (follow.0.next(SIGNAL_CHECK_INTERVAL), std::mem::take(&mut follow.1))
+                (follow.0.next_event(SIGNAL_CHECK_INTERVAL), std::mem::take(&mut follow.1))
             });
             match next {
                 Ok(next) => {
-                    unreadable.warn(py, &self.path)?;
+                    unreadable.warn_if_noted(py, &self.path)?;
                     match next {
                         Followed::Event(event) => return Ok(Some(Event::new(event, &self.sources))),
                         Followed::Quiet => py.check_signals()?,
                         Followed::End(end) => {
                             if end == End::WriterGone {
-                                warn(py, &format!("{}: the run's writer died: it was not ended", self.path))?;
+                                emit_warning(py, &format!("{}: the run's writer died: it was not ended", self.path))?;
                             }
                             return Ok(None);
                         }
                     }
                 }
                 Err(error) => {
-                    unreadable.note(None, error, self.errors)?;
+                    unreadable.note_error(None, error, self.errors)?;
                     py.detach(|| self.follow.lock().unwrap_or_else(PoisonError::into_inner).1 = unreadable);
                 }
             }

@@ -63,14 +63,14 @@ impl Fragment {
     /// beyond the year 2262, which datetime64[ns] does not reach.
     #[getter]
     fn time_tai<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        time::tai(py, self.timestamp())
+        time::to_datetime_tai(py, self.timestamp())
     }
 
     /// When it was taken, as numpy.datetime64[ns] in UTC, by the table of leap seconds. NaT before 1972, when TAI and
     /// UTC were no whole number of seconds apart, and beyond 2262.
     #[getter]
     fn time_utc<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        time::utc(py, self.timestamp())
+        time::to_datetime_utc(py, self.timestamp())
     }
 
     /// Counts the source's fragments, modulo 2**32.
@@ -88,7 +88,7 @@ impl Fragment {
     /// Names of the status bits that are set, such as "simulated", "replayed" or "truncated".
     #[getter]
     fn status(&self) -> Vec<&'static str> {
-        self.fragment.header.status.names()
+        self.fragment.header.status.flag_names()
     }
 
     /// The status bits as a number, as docs/wire.md lists them.
@@ -101,7 +101,7 @@ impl Fragment {
     /// "unknown" where this version does not know it.
     #[getter]
     fn payload_type(&self) -> &'static str {
-        self.fragment.header.payload_type.name()
+        self.fragment.header.payload_type.type_name()
     }
 
     /// CRC32C of the payload as the source computed it, or None where it did not.
@@ -123,7 +123,7 @@ impl Fragment {
         // SAFETY: the payload lies in a mapping that the fragment shares, in a block that is never written again, or in
         // memory that was filled before it was shared; the object is frozen, so it keeps this fragment for as long as
         // it lives.
-        unsafe { array::bytes(slf.get().fragment.payload(), slf.as_any()) }
+        unsafe { array::byte_array(slf.get().fragment.payload(), slf.as_any()) }
     }
 
     /// The payload as what it is, read-only, not copied: samples as (samples, channels), an image as (height, width)
@@ -134,7 +134,7 @@ impl Fragment {
     fn array<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         let Self { fragment, shape } = slf.get();
         // SAFETY: as in `payload`.
-        unsafe { array::typed(fragment.payload(), fragment.header.payload_type, *shape, slf.as_any()) }
+        unsafe { array::typed_array(fragment.payload(), fragment.header.payload_type, *shape, slf.as_any()) }
     }
 
     /// Data that a camera in chunk mode (GenICam) adds to its image, by the chunk's number: bytes, as the camera sends
@@ -172,19 +172,19 @@ impl Fragment {
 
     /// Whether the payload is what its CRC was computed from; true where the source computed none.
     fn verify(&self, py: Python<'_>) -> bool {
-        py.detach(|| self.fragment.is_intact())
+        py.detach(|| self.fragment.is_payload_intact())
     }
 
     /// By value: whoever loads it needs neither the run nor a way to it.
     fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, (Record<'py>, Dimensions))> {
         let restore = py.import("thalweg._thalweg")?.getattr("_fragment")?;
-        Ok((restore, (record(py, &self.fragment)?, self.shape.into())))
+        Ok((restore, (copy_record(py, &self.fragment)?, self.shape.into())))
     }
 
     fn __repr__(&self) -> String {
         let header = &self.fragment.header;
-        let (event, source, kind) = (header.event.0, header.source, header.payload_type.name());
-        let status = match header.status.names().join(" ") {
+        let (event, source, kind) = (header.event.0, header.source, header.payload_type.type_name());
+        let status = match header.status.flag_names().join(" ") {
             none if none.is_empty() => none,
             status => format!(", {status}"),
         };
@@ -196,7 +196,7 @@ impl Fragment {
 pub(crate) type Record<'py> = Bound<'py, PyBytes>;
 
 /// Copies a fragment for pickling.
-pub(crate) fn record<'py>(py: Python<'py>, fragment: &thalweg_store::Fragment) -> PyResult<Record<'py>> {
+pub(crate) fn copy_record<'py>(py: Python<'py>, fragment: &thalweg_store::Fragment) -> PyResult<Record<'py>> {
     let (header, payload) = (fragment.header.encode(), fragment.payload());
     PyBytes::new_with(py, header.len() + payload.len(), |into| {
         let (head, body) = into.split_at_mut(header.len());
@@ -206,13 +206,13 @@ pub(crate) fn record<'py>(py: Python<'py>, fragment: &thalweg_store::Fragment) -
     })
 }
 
-/// Returns the fragment that [`record`] copied.
-pub(crate) fn from_record(record: Vec<u8>) -> PyResult<thalweg_store::Fragment> {
+/// Returns the fragment that [`copy_record`] copied.
+pub(crate) fn fragment_from_record(record: Vec<u8>) -> PyResult<thalweg_store::Fragment> {
     thalweg_store::Fragment::from_record(record).ok_or_else(|| RunError::new_err("this is no pickled fragment"))
 }
 
 /// The fragment that [`Fragment::__reduce__`] took apart.
 #[pyfunction]
 pub(crate) fn _fragment(record: Vec<u8>, dimensions: Dimensions) -> PyResult<Fragment> {
-    Ok(Fragment::new(from_record(record)?, dimensions.into()))
+    Ok(Fragment::new(fragment_from_record(record)?, dimensions.into()))
 }

@@ -21,7 +21,7 @@ impl _FrameCounter {
     /// Returns the number of what has come now, where `next` is the first number that is still waited for; None where it
     /// is before that.
     fn came(&mut self, count: u64, next: u64) -> Option<u64> {
-        match self.counter.came(count, next, self.began.elapsed()) {
+        match self.counter.accept_count(count, next, self.began.elapsed()) {
             FrameNumber::At(number) if number >= next => Some(number),
             _ => None,
         }
@@ -29,12 +29,12 @@ impl _FrameCounter {
 
     /// Assigns this number to this count, whatever came before.
     fn begin(&mut self, count: u64, number: u64, certain: bool) {
-        self.counter.begin(count, number, certain, self.began.elapsed());
+        self.counter.begin_at_count(count, number, certain, self.began.elapsed());
     }
 
     /// The counter has begun anew with this count. Returns the number, `next` or a later one.
     fn begin_anew(&mut self, count: u64, next: u64) -> u64 {
-        self.counter.begin_anew(count, next, self.began.elapsed())
+        self.counter.restart_at_count(count, next, self.began.elapsed())
     }
 
     /// Whether a number is more than a guess.

@@ -27,7 +27,7 @@ pub(crate) enum Array<'py> {
 }
 
 impl Array<'_> {
-    fn pixels(&self) -> PyResult<Pixels<'_>> {
+    fn pixel_values(&self) -> PyResult<Pixels<'_>> {
         Ok(match self {
             Self::U8(array) => array.as_slice()?.into(),
             Self::U16(array) => array.as_slice()?.into(),
@@ -36,7 +36,7 @@ impl Array<'_> {
         })
     }
 
-    fn shape(&self) -> &[usize] {
+    fn axis_lengths(&self) -> &[usize] {
         match self {
             Self::U8(array) => array.shape(),
             Self::U16(array) => array.shape(),
@@ -60,16 +60,16 @@ pub(crate) struct About {
 }
 
 impl About {
-    fn image<'a>(&self, array: &'a Array<'_>) -> PyResult<Image<'a>> {
-        let &[height, width] = array.shape() else {
-            return Err(PyTypeError::new_err(format!("an image has two axes, not {}", array.shape().len())));
+    fn to_image<'a>(&self, array: &'a Array<'_>) -> PyResult<Image<'a>> {
+        let &[height, width] = array.axis_lengths() else {
+            return Err(PyTypeError::new_err(format!("an image has two axes, not {}", array.axis_lengths().len())));
         };
-        let mut image = Image::new(width, height, array.pixels()?).map_err(image_error)?;
+        let mut image = Image::new(width, height, array.pixel_values()?).map_err(image_error)?;
         if let Some((x, y)) = self.pixel_mm {
-            image = image.calibrated(Calibration { x, y }).map_err(image_error)?;
+            image = image.with_calibration(Calibration { x, y }).map_err(image_error)?;
         }
         if let Some((x, y, width, height)) = self.region {
-            image = image.region(Region { x, y, width, height }).map_err(image_error)?;
+            image = image.with_region(Region { x, y, width, height }).map_err(image_error)?;
         }
         match self.white {
             Some(white) if !(white.is_finite() && white > 0.0) => {
@@ -80,21 +80,21 @@ impl About {
     }
 
     /// Returns a profile as it is, or the profile of an image along an axis.
-    fn profile(&self, array: &Array<'_>, axis: &str) -> PyResult<Result<Profile, Failure>> {
+    fn to_profile(&self, array: &Array<'_>, axis: &str) -> PyResult<Result<Profile, Failure>> {
         let axis = match axis {
             "x" => Axis::X,
             "y" => Axis::Y,
             other => return Err(PyValueError::new_err(format!("axis is \"x\" or \"y\", not {other:?}"))),
         };
-        if array.shape().len() != 1 {
-            return Ok(Profile::along(&self.image(array)?, axis));
+        if array.axis_lengths().len() != 1 {
+            return Ok(Profile::along_axis(&self.to_image(array)?, axis));
         }
         let Array::F64(values) = array else {
             return Err(PyTypeError::new_err("a profile has numbers of float64"));
         };
         let profile = Profile::new(values.as_slice()?.to_vec());
         Ok(Ok(match self.pixel_mm {
-            Some((x, y)) => profile.calibrated(if axis == Axis::X { x } else { y }),
+            Some((x, y)) => profile.with_calibration(if axis == Axis::X { x } else { y }),
             None => profile,
         }))
     }
@@ -104,7 +104,7 @@ fn image_error(error: thalweg_image::ImageError) -> PyErr {
     PyValueError::new_err(error.to_string())
 }
 
-fn envelope(name: &str) -> PyResult<Envelope> {
+fn parse_envelope(name: &str) -> PyResult<Envelope> {
     match name {
         "gaussian" => Ok(Envelope::Gaussian),
         "sinc2" => Ok(Envelope::Sinc2),
@@ -113,7 +113,7 @@ fn envelope(name: &str) -> PyResult<Envelope> {
 }
 
 /// Converts a failure to Python's exception.
-fn failed(py: Python<'_>, failure: Failure) -> PyErr {
+fn fit_error(py: Python<'_>, failure: Failure) -> PyErr {
     let error = FitError::new_err(failure.to_string());
     match error.value(py).setattr("reason", failure.name()) {
         Ok(()) => error,
@@ -165,9 +165,9 @@ pub(crate) fn _image_moments<'py>(
     if !(0.0..=0.25).contains(&corners) || diameters.is_nan() || diameters <= 0.0 {
         return Err(PyValueError::new_err("corners is from 0 to 0.25, and diameters above 0"));
     }
-    let image = about.image(&array)?;
+    let image = about.to_image(&array)?;
     let options = MomentOptions { corners, threshold, diameters, tolerance, iterations };
-    let got = py.detach(|| thalweg_image::moments(&image, &options)).map_err(|failure| failed(py, failure))?;
+    let got = py.detach(|| thalweg_image::beam_moments(&image, &options)).map_err(|failure| fit_error(py, failure))?;
     fields!(
         py,
         background = got.background,
@@ -189,8 +189,8 @@ pub(crate) fn _image_gaussian<'py>(
     about: About,
     axis: &str,
 ) -> PyResult<Bound<'py, PyDict>> {
-    let profile = about.profile(&array, axis)?.map_err(|failure| failed(py, failure))?;
-    let fit = py.detach(|| thalweg_image::fit_gaussian(&profile)).map_err(|failure| failed(py, failure))?;
+    let profile = about.to_profile(&array, axis)?.map_err(|failure| fit_error(py, failure))?;
+    let fit = py.detach(|| thalweg_image::fit_gaussian(&profile)).map_err(|failure| fit_error(py, failure))?;
     fields!(
         py,
         background = pair(fit.background),
@@ -209,8 +209,8 @@ pub(crate) fn _image_gaussian_2d<'py>(
     array: Array<'py>,
     about: About,
 ) -> PyResult<Bound<'py, PyDict>> {
-    let image = about.image(&array)?;
-    let fit = py.detach(|| thalweg_image::fit_gaussian_2d(&image)).map_err(|failure| failed(py, failure))?;
+    let image = about.to_image(&array)?;
+    let fit = py.detach(|| thalweg_image::fit_gaussian_2d(&image)).map_err(|failure| fit_error(py, failure))?;
     let millimetres = fit.millimetres.map(|mm| [mm.x, mm.y, mm.sigma_major, mm.sigma_minor, mm.angle].map(pair));
     fields!(
         py,
@@ -235,9 +235,9 @@ pub(crate) fn _image_fringes<'py>(
     axis: &str,
     envelope: &str,
 ) -> PyResult<Bound<'py, PyDict>> {
-    let envelope = self::envelope(envelope)?;
-    let profile = about.profile(&array, axis)?.map_err(|failure| failed(py, failure))?;
-    let fit = py.detach(|| thalweg_image::fit_fringes(&profile, envelope)).map_err(|failure| failed(py, failure))?;
+    let envelope = self::parse_envelope(envelope)?;
+    let profile = about.to_profile(&array, axis)?.map_err(|failure| fit_error(py, failure))?;
+    let fit = py.detach(|| thalweg_image::fit_fringes(&profile, envelope)).map_err(|failure| fit_error(py, failure))?;
     fields!(
         py,
         background = pair(fit.background),
@@ -266,9 +266,10 @@ pub(crate) fn _image_fringes_2d<'py>(
         "four" => Slits::Four,
         other => return Err(PyValueError::new_err(format!("slits is \"x\", \"y\" or \"four\", not {other:?}"))),
     };
-    let options = Fringes2dOptions { envelope: self::envelope(envelope)?, slits, turned };
-    let image = about.image(&array)?;
-    let fit = py.detach(|| thalweg_image::fit_fringes_2d(&image, &options)).map_err(|failure| failed(py, failure))?;
+    let options = Fringes2dOptions { envelope: self::parse_envelope(envelope)?, slits, turned };
+    let image = about.to_image(&array)?;
+    let fit =
+        py.detach(|| thalweg_image::fit_fringes_2d(&image, &options)).map_err(|failure| fit_error(py, failure))?;
     let millimetres = fit.millimetres.map(|mm| {
         let lengths = [Some(mm.x), Some(mm.y), Some(mm.width_x), Some(mm.width_y), mm.period_x, mm.period_y];
         lengths.map(|length| length.map(pair))

@@ -79,6 +79,6 @@ mod _thalweg {
 }
 
 /// Converts an error of the reader or of a source to Python's exception.
-pub(crate) fn run_error(error: impl std::fmt::Display) -> PyErr {
+pub(crate) fn to_run_error(error: impl std::fmt::Display) -> PyErr {
     RunError::new_err(error.to_string())
 }

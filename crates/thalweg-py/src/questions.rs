@@ -2,8 +2,8 @@
 
 use crate::array::Shape;
 use crate::event::Event;
-use crate::run_error;
 use crate::sources::{Known, Row, Sources};
+use crate::to_run_error;
 use pyo3::prelude::*;
 use serde_json::Value;
 use std::sync::Arc;
@@ -24,9 +24,9 @@ pub(crate) struct _Questions {
 impl _Questions {
     #[new]
     fn new(py: Python<'_>) -> PyResult<Self> {
-        let questions = py.detach(Questions::from_stdin).map_err(run_error)?;
+        let questions = py.detach(Questions::from_stdin).map_err(to_run_error)?;
         let described = questions.as_ref().and_then(|it| it.introduction()["sources"].as_array()).into_iter().flatten();
-        let known: Vec<Known> = described.filter_map(known).collect();
+        let known: Vec<Known> = described.filter_map(parse_known_source).collect();
         let ids = known.iter().map(|source| source.id).collect();
         Ok(Self { questions, known: ids, sources: Arc::new(Sources::new(0, known)) })
     }
@@ -37,18 +37,18 @@ impl _Questions {
 
     fn __next__(&mut self, py: Python<'_>) -> PyResult<Option<Event>> {
         let Some(questions) = &mut self.questions else { return Ok(None) };
-        let question = py.detach(|| questions.next_question()).map_err(run_error)?;
-        Ok(question.map(|question| self.event(question)))
+        let question = py.detach(|| questions.next_question()).map_err(to_run_error)?;
+        Ok(question.map(|question| self.build_event(question)))
     }
 
     fn answer(&mut self, event: u64, accept: Option<bool>) -> PyResult<()> {
         let Some(questions) = &mut self.questions else { return Ok(()) };
-        questions.answer(EventId(event), accept).map_err(run_error)
+        questions.answer(EventId(event), accept).map_err(to_run_error)
     }
 }
 
 impl _Questions {
-    fn event(&self, Question { event, records }: Question) -> Event {
+    fn build_event(&self, Question { event, records }: Question) -> Event {
         let mut fragments: Vec<_> = records.into_iter().filter_map(thalweg_store::Fragment::from_record).collect();
         let received = fragments.len();
         for source in self.known.iter().copied() {
@@ -64,12 +64,12 @@ impl _Questions {
 }
 
 /// Parses a source of the introduction.
-fn known(source: &Value) -> Option<Known> {
+fn parse_known_source(source: &Value) -> Option<Known> {
     let description = &source["description"];
     Some(Known {
         id: source["id"].as_str()?.parse().ok()?,
         name: source["name"].as_str()?.to_owned(),
-        shape: Shape::of(description),
-        row: Row::of(description),
+        shape: Shape::from_description(description),
+        row: Row::from_description(description),
     })
 }

@@ -1,11 +1,11 @@
 //! The function `thalweg.open` and the class `thalweg.Run`.
 
-use crate::damage::{Errors, warn};
+use crate::damage::{Errors, emit_warning};
 use crate::event::Event;
-use crate::events::{EventIterator, Events, contains, event_number};
+use crate::events::{EventIterator, Events, parse_event_number, refuse_containment};
 use crate::follow::Follow;
 use crate::sources::Sources;
-use crate::{RunError, run_error, time};
+use crate::{RunError, time, to_run_error};
 use numpy::PyArray1;
 use pyo3::exceptions::{PyKeyError, PyValueError};
 use pyo3::prelude::*;
@@ -13,7 +13,7 @@ use pyo3::types::PyDict;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use thalweg_remote::{Options, RemoteError, is_url, open_run};
+use thalweg_remote::{Options, RemoteError, is_run_url, open_remote_run};
 use thalweg_store::{RunState, StoreError, WriterLife};
 
 /// Opens a run, also one that is still being written or whose writer died: its directory, or its URL on a server
@@ -39,7 +39,7 @@ pub(crate) fn open(
     ca_file: Option<PathBuf>,
     timeout: f64,
 ) -> PyResult<Run> {
-    let url = path.to_str().filter(|path| is_url(path));
+    let url = path.to_str().filter(|path| is_run_url(path));
     if url.is_none() && (token.is_some() || ca_file.is_some()) {
         return Err(PyValueError::new_err("'token' and 'ca_file' are for a run on a server: http://… or https://…"));
     }
@@ -49,17 +49,17 @@ pub(crate) fn open(
         Some(url) => {
             let token = token.or_else(|| std::env::var("THALWEG_TOKEN").ok());
             let options = Options { token, ca_file: ca_file.clone(), timeout: waited };
-            open_run(url, &options).map_err(|error| no_served_run(url, error))
+            open_remote_run(url, &options).map_err(|error| no_served_run_error(url, error))
         }
         // A run that was not closed is read from end to end.
-        None => thalweg_store::Run::open(&path).map_err(|error| no_run(&path, error)),
+        None => thalweg_store::Run::open(&path).map_err(|error| no_run_error(&path, error)),
     })?;
-    if let Some(text) = damage(&run) {
-        warn(py, &text)?;
+    if let Some(text) = describe_damage(&run) {
+        emit_warning(py, &text)?;
     }
-    let sources = Arc::new(Sources::of(run.info()));
-    let path = run.path().display().to_string();
-    let place = match is_url(&path) {
+    let sources = Arc::new(Sources::from_run_info(run.run_info()));
+    let path = run.run_path().display().to_string();
+    let place = match is_run_url(&path) {
         true => path.clone(),
         false => std::path::absolute(&path)?.display().to_string(),
     };
@@ -67,22 +67,24 @@ pub(crate) fn open(
 }
 
 /// Returns the error for a URL that names no run.
-fn no_served_run(url: &str, error: RemoteError) -> PyErr {
+fn no_served_run_error(url: &str, error: RemoteError) -> PyErr {
     match error {
         RemoteError::Store(error @ StoreError::NotARun(_)) => {
             let server: Vec<&str> = url.splitn(4, '/').take(3).collect();
             let server = server.join("/");
-            run_error(format_args!("{error}; {server}/ lists the runs of this server, which are at {server}/runs/42"))
+            to_run_error(format_args!(
+                "{error}; {server}/ lists the runs of this server, which are at {server}/runs/42"
+            ))
         }
-        other => run_error(other),
+        other => to_run_error(other),
     }
 }
 
 /// Returns the error for a path that is no run, with what may have been meant.
-fn no_run(path: &Path, error: StoreError) -> PyErr {
-    let (StoreError::NotARun(_), text) = (&error, path.to_string_lossy()) else { return run_error(error) };
+fn no_run_error(path: &Path, error: StoreError) -> PyErr {
+    let (StoreError::NotARun(_), text) = (&error, path.to_string_lossy()) else { return to_run_error(error) };
     let host = text.split_once('/').map(|(host, _)| host).filter(|host| host.contains(':') && !text.contains("://"));
-    let instead = match (host, thalweg_store::list(path)) {
+    let instead = match (host, thalweg_store::list_runs(path)) {
         _ if path.is_file() => "this is a file; open the directory that it lies in".to_owned(),
         (Some("http:" | "https:"), _) => {
             "give a URL as a string, not as a Path, which loses one of its slashes".to_owned()
@@ -101,13 +103,13 @@ fn no_run(path: &Path, error: StoreError) -> PyErr {
 }
 
 /// Returns a description of the damage that opening a run detects.
-fn damage(run: &thalweg_store::Run) -> Option<String> {
-    let path = run.path().display();
-    let less = (!run.is_whole()).then(|| {
-        let (events, of) = (run.len(), run.info().totals.events);
+fn describe_damage(run: &thalweg_store::Run) -> Option<String> {
+    let path = run.run_path().display();
+    let less = (!run.has_declared_data()).then(|| {
+        let (events, of) = (run.len(), run.run_info().totals.events);
         format!("{path} has {events} of the {of} events that its run.json tells of")
     });
-    let damaged = run.problems().first().map(|problem| format!("{path} is damaged: {problem}"));
+    let damaged = run.found_problems().first().map(|problem| format!("{path} is damaged: {problem}"));
     let text = [less, damaged].into_iter().flatten().collect::<Vec<_>>().join("; ");
     (!text.is_empty()).then(|| format!("{text}: `thalweg verify` says more"))
 }
@@ -158,7 +160,7 @@ impl Run {
     /// Contents of run.json when the run was opened: a dict, as docs/run-format.md describes it.
     #[getter]
     fn info<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        let text = serde_json::to_string(self.store()?.info()).map_err(run_error)?;
+        let text = serde_json::to_string(self.open_store()?.run_info()).map_err(to_run_error)?;
         py.import("json")?.call_method1("loads", (text,))
     }
 
@@ -172,7 +174,7 @@ impl Run {
     /// run was not ended ("OPEN", see `writing`).
     #[getter]
     fn state(&self) -> PyResult<&'static str> {
-        Ok(match self.store()?.info().state {
+        Ok(match self.open_store()?.run_info().state {
             RunState::Open => "OPEN",
             RunState::Complete => "COMPLETE",
             RunState::Incomplete => "INCOMPLETE",
@@ -182,14 +184,14 @@ impl Run {
     /// Why the run is INCOMPLETE, in sentences.
     #[getter]
     fn reasons(&self) -> PyResult<Vec<String>> {
-        Ok(self.store()?.info().reasons.clone())
+        Ok(self.open_store()?.run_info().reasons.clone())
     }
 
     /// Whether the run was being written when it was opened: False where it was ended or its writer died, None where
     /// that is unknown.
     #[getter]
     fn writing(&self) -> PyResult<Option<bool>> {
-        Ok(match self.store()?.writer() {
+        Ok(match self.open_store()?.writer_life() {
             Some(WriterLife::Writing) => Some(true),
             Some(WriterLife::Gone) | None => Some(false),
             Some(WriterLife::Unknown) => None,
@@ -215,45 +217,45 @@ impl Run {
     /// When it began, as numpy.datetime64[ns] on the clock of TAI; info["began"] is the same in nanoseconds.
     #[getter]
     fn began_tai<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        time::tai(py, self.store()?.info().began)
+        time::to_datetime_tai(py, self.open_store()?.run_info().began)
     }
 
     /// When it began, as numpy.datetime64[ns] in UTC.
     #[getter]
     fn began_utc<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        time::utc(py, self.store()?.info().began)
+        time::to_datetime_utc(py, self.open_store()?.run_info().began)
     }
 
     /// When it ended, as numpy.datetime64[ns] on the clock of TAI, or None where it was not ended.
     #[getter]
     fn ended_tai<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
-        self.store()?.info().ended.map(|ended| time::tai(py, ended)).transpose()
+        self.open_store()?.run_info().ended.map(|ended| time::to_datetime_tai(py, ended)).transpose()
     }
 
     /// When it ended, as numpy.datetime64[ns] in UTC, or None where it was not ended.
     #[getter]
     fn ended_utc<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
-        self.store()?.info().ended.map(|ended| time::utc(py, ended)).transpose()
+        self.open_store()?.run_info().ended.map(|ended| time::to_datetime_utc(py, ended)).transpose()
     }
 
     /// Bytes in its blocks.
     #[getter]
     fn nbytes(&self) -> PyResult<u64> {
-        Ok(self.store()?.bytes())
+        Ok(self.open_store()?.data_bytes())
     }
 
     /// The numbers of its events, an array of uint64, in ascending order: `run[i]` is event `run.ids()[i]`.
     fn ids<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyArray1<u64>>> {
-        Events::all(slf)?.ids(slf.py())
+        Events::all_events(slf)?.ids(slf.py())
     }
 
     /// The event of this number, which is not always its place: see `ids`. Raises KeyError where it is not in this run,
     /// or was never closed, and RunError where it cannot be read.
     fn event(&self, py: Python<'_>, number: &Bound<'_, PyAny>) -> PyResult<Event> {
-        let (number, store) = (event_number(number)?, self.store()?);
-        match py.detach(|| store.event(number)).map_err(run_error)? {
+        let (number, store) = (parse_event_number(number)?, self.open_store()?);
+        match py.detach(|| store.find_event(number)).map_err(to_run_error)? {
             Some(found) => Ok(Event::new(found, &self.sources)),
-            None => Err(PyKeyError::new_err(self.no_event(&store, number.0))),
+            None => Err(PyKeyError::new_err(self.no_event_reason(&store, number.0))),
         }
     }
 
@@ -269,7 +271,7 @@ impl Run {
         sources: Option<&Bound<'_, PyAny>>,
         errors: &str,
     ) -> PyResult<Events> {
-        Events::numbered(slf, which, sources, Errors::named(errors)?)
+        Events::select_by_number(slf, which, sources, Errors::parse_argument(errors)?)
     }
 
     /// All events in the order in which they were closed, waiting for more until the writer has closed the run or died,
@@ -277,8 +279,8 @@ impl Run {
     /// twice a second. `errors` is as for `events`.
     #[pyo3(signature = (*, errors = "warn"))]
     fn follow(&self, py: Python<'_>, errors: &str) -> PyResult<Follow> {
-        let (errors, store) = (Errors::named(errors)?, self.store()?);
-        let follow = py.detach(|| store.follow()).map_err(run_error)?;
+        let (errors, store) = (Errors::parse_argument(errors)?, self.open_store()?);
+        let follow = py.detach(|| store.follow_events()).map_err(to_run_error)?;
         Ok(Follow::new(follow, self.path.clone(), &self.sources, errors))
     }
 
@@ -286,7 +288,7 @@ impl Run {
     /// to_dataframe(mean=numpy.mean). See Events.to_dataframe; run.events(...) and run[...] have part of the run.
     #[pyo3(signature = (**columns))]
     fn to_dataframe<'py>(slf: &Bound<'py, Self>, columns: Option<&Bound<'py, PyDict>>) -> PyResult<Bound<'py, PyAny>> {
-        Events::to_dataframe(&Bound::new(slf.py(), Events::all(slf)?)?, columns)
+        Events::to_dataframe(&Bound::new(slf.py(), Events::all_events(slf)?)?, columns)
     }
 
     /// A pandas.DataFrame of what was fitted while the run was taken (device = { kind = "fit", … }): a row for each event
@@ -300,7 +302,7 @@ impl Run {
     /// of the run.
     #[pyo3(signature = (*, missing = "raise"))]
     fn to_xarray<'py>(slf: &Bound<'py, Self>, missing: &str) -> PyResult<Bound<'py, PyAny>> {
-        Events::to_xarray(&Bound::new(slf.py(), Events::all(slf)?)?, missing)
+        Events::to_xarray(&Bound::new(slf.py(), Events::all_events(slf)?)?, missing)
     }
 
     /// Lets go of the run's files, as the end of a `with` block does. What was read of it stays; reading more raises
@@ -311,7 +313,7 @@ impl Run {
 
     /// The run itself; the end of the block closes it.
     fn __enter__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, Self>> {
-        slf.get().store().map(|_| slf.clone())
+        slf.get().open_store().map(|_| slf.clone())
     }
 
     /// Closes the run.
@@ -321,23 +323,23 @@ impl Run {
 
     /// Number of events.
     fn __len__(&self) -> PyResult<usize> {
-        Ok(usize::try_from(self.store()?.len()).unwrap_or(usize::MAX))
+        Ok(usize::try_from(self.open_store()?.len()).unwrap_or(usize::MAX))
     }
 
     /// The event at a place, counted from 0, or from the end where it is negative; a slice gives Events. Raises
     /// IndexError where there are fewer events.
     fn __getitem__<'py>(slf: &Bound<'py, Self>, index: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
-        Events::all(slf)?.item(index)
+        Events::all_events(slf)?.item_or_slice(index)
     }
 
     /// Raises TypeError: to find an event every one would be read. `7 in run.ids()` asks for a number.
     fn __contains__(&self, item: &Bound<'_, PyAny>) -> PyResult<bool> {
-        contains(item)
+        refuse_containment(item)
     }
 
     /// Goes through its events in the order of their numbers.
     fn __iter__(slf: &Bound<'_, Self>) -> PyResult<EventIterator> {
-        Ok(Events::iterate(Bound::new(slf.py(), Events::all(slf)?)?))
+        Ok(Events::iterate_events(Bound::new(slf.py(), Events::all_events(slf)?)?))
     }
 
     /// By path or URL: whoever loads it opens the run again.
@@ -347,8 +349,8 @@ impl Run {
     }
 
     fn __repr__(&self) -> String {
-        let Ok(store) = self.store() else { return format!("<thalweg.Run {}: closed>", self.path) };
-        let state = match (self.state().unwrap_or_default(), store.writer()) {
+        let Ok(store) = self.open_store() else { return format!("<thalweg.Run {}: closed>", self.path) };
+        let state = match (self.state().unwrap_or_default(), store.writer_life()) {
             (state, Some(WriterLife::Writing)) => format!("{state}, being written"),
             (state, Some(WriterLife::Gone)) => format!("{state}, its writer died"),
             (state, _) => state.to_owned(),
@@ -358,7 +360,7 @@ impl Run {
 
     /// The run as a notebook shows it: state, reasons and ledger; its repr if it was closed.
     fn _repr_html_<'py>(slf: &Bound<'py, Self>) -> PyResult<Option<Bound<'py, PyAny>>> {
-        match slf.get().store() {
+        match slf.get().open_store() {
             Ok(_) => slf.py().import("thalweg._html")?.call_method1("run", (slf,)).map(Some),
             Err(_) => Ok(None),
         }
@@ -375,24 +377,24 @@ pub(crate) fn _run(py: Python<'_>, path: PathBuf, ca_file: Option<PathBuf>, time
 }
 
 impl Run {
-    pub(crate) fn store(&self) -> PyResult<Arc<thalweg_store::Run>> {
+    pub(crate) fn open_store(&self) -> PyResult<Arc<thalweg_store::Run>> {
         let store = self.store.lock().unwrap_or_else(PoisonError::into_inner);
         store.clone().ok_or_else(|| {
             PyValueError::new_err(format!("{} is closed: open it again, or read inside the 'with' block", self.path))
         })
     }
 
-    pub(crate) fn sources_arc(&self) -> Arc<Sources> {
+    pub(crate) fn shared_sources(&self) -> Arc<Sources> {
         Arc::clone(&self.sources)
     }
 
     /// Returns the reason why there is no event of this number.
-    fn no_event(&self, store: &thalweg_store::Run, number: u64) -> String {
+    fn no_event_reason(&self, store: &thalweg_store::Run, number: u64) -> String {
         let has = match (store.nth_event(0), store.len().checked_sub(1).and_then(|last| store.nth_event(last))) {
             (Some(first), Some(last)) => format!("it has {} events, {} to {}", store.len(), first.0, last.0),
             _ => "it has no events".to_owned(),
         };
-        let more = match (store.writer(), store.is_whole()) {
+        let more = match (store.writer_life(), store.has_declared_data()) {
             (Some(WriterLife::Gone), _) => "; its writer died",
             (Some(_), _) => " so far; follow() waits for more, and opening it again shows them",
             (None, false) => "; some are lost, and `thalweg verify` says which",

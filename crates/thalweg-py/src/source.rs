@@ -1,7 +1,7 @@
 //! The class `thalweg.Source`: a source that a Python program feeds.
 
 use crate::content::{Content, Payload};
-use crate::{RunError, RunOver, run_error};
+use crate::{RunError, RunOver, to_run_error};
 use pyo3::exceptions::{PyOverflowError, PyRuntimeError, PyTimeoutError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -99,25 +99,28 @@ impl Source {
         timeout: f64,
         adapter: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Self> {
-        thalweg_dpdk::register();
-        let builders = addresses(builders)?;
+        thalweg_dpdk::register_link();
+        let builders = parse_addresses(builders)?;
         let id: SourceId = id.parse().map_err(PyValueError::new_err)?;
-        let max_bytes = max_bytes.map(|most| within("max_bytes", most, 0..=usize::MAX)).transpose()?;
-        let content = Content::declared(dtype, shape, max_bytes, payload_type)?;
-        let timeout = seconds("timeout", timeout)?;
-        let slots = within("slots", slots, 1..=65_536)?;
-        let slot = slot.map(|bytes| within("slot", bytes, 1..=MAX_SLOT_BYTES)).transpose()?;
+        let max_bytes = max_bytes.map(|most| number_in_range("max_bytes", most, 0..=usize::MAX)).transpose()?;
+        let content = Content::from_arguments(dtype, shape, max_bytes, payload_type)?;
+        let timeout = parse_seconds("timeout", timeout)?;
+        let slots = number_in_range("slots", slots, 1..=65_536)?;
+        let slot = slot.map(|bytes| number_in_range("slot", bytes, 1..=MAX_SLOT_BYTES)).transpose()?;
         let slot_bytes = slot.unwrap_or_else(|| default_slot_bytes(content.max_bytes()));
         let settings = SourceSettings {
             name: name.unwrap_or_else(|| id.to_string()),
             id,
-            feed: Feed::Pushed { max_payload: content.max_bytes(), description: describe(&content, description)? },
+            feed: Feed::Pushed {
+                max_payload: content.max_bytes(),
+                description: source_description(&content, description)?,
+            },
             builders: builders.clone(),
-            adapter: adapter.map(adapter_of).transpose()?,
+            adapter: adapter.map(parse_adapter).transpose()?,
             congestion: None,
             rate: None,
             burst: 1,
-            policy: policy_of(policy)?,
+            policy: parse_policy(policy)?,
             slots,
             slot_bytes,
             timeout,
@@ -126,7 +129,7 @@ impl Source {
         };
         let source = py.detach(|| PushSource::start(settings)).map_err(|error| match error {
             NodeError::Config(_) => PyValueError::new_err(error.to_string()),
-            error => run_error(error),
+            error => to_run_error(error),
         })?;
         let (finished, process) = (AtomicBool::new(false), std::process::id());
         Ok(Self { source: Some(source), content, id, builders, timeout, finished, process })
@@ -138,8 +141,8 @@ impl Source {
         if this.finished.load(Ordering::Relaxed) {
             return Err(RunError::new_err("this source was finished: make another one"));
         }
-        while !slf.py().detach(|| this.source()?.wait_for_start(SIGNAL_CHECK_INTERVAL).map_err(run_error))? {
-            this.heed_signals(slf.py())?;
+        while !slf.py().detach(|| this.push_source()?.wait_for_start(SIGNAL_CHECK_INTERVAL).map_err(to_run_error))? {
+            this.check_signals(slf.py())?;
         }
         Ok(slf.clone())
     }
@@ -152,7 +155,7 @@ impl Source {
         _error: &Bound<'_, PyAny>,
         _traceback: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
-        match self.close(py) {
+        match self.close_source(py) {
             // An error in the body comes first: this one may only be its consequence.
             Err(error) if !kind.is_none() && error.is_instance_of::<RunError>(py) => Ok(()),
             ended => ended.map(|_| ()),
@@ -187,17 +190,18 @@ impl Source {
         status: Option<&Bound<'_, PyAny>>,
         timeout: Option<f64>,
     ) -> PyResult<u64> {
-        let source = self.source()?;
-        let payload = Payload::of(data)?;
-        let event = event.map(|number| within("event", number, 0..=u64::MAX - 1)).transpose()?;
+        let source = self.push_source()?;
+        let payload = Payload::from_object(data)?;
+        let event = event.map(|number| number_in_range("event", number, 0..=u64::MAX - 1)).transpose()?;
         let fragment = PushedFragment {
-            payload_type: self.content.check(&payload)?,
-            payload: payload.bytes(),
-            status: status.map_or(Ok(Status::empty()), status_of)?,
-            timestamp: timestamp.map(nanoseconds).transpose()?,
-            window: within("window", window, 0..=u32::MAX)?,
+            payload_type: self.content.check_payload(&payload)?,
+            payload: payload.payload_bytes(),
+            status: status.map_or(Ok(Status::empty()), parse_status)?,
+            timestamp: timestamp.map(parse_timestamp).transpose()?,
+            window: number_in_range("window", window, 0..=u32::MAX)?,
         };
-        self.wait(py, timeout, "pushed", |left| source.push(event.map(EventId), &fragment, left)).map(|event| event.0)
+        self.repeat_with_signals(py, timeout, "pushed", |left| source.push(event.map(EventId), &fragment, left))
+            .map(|event| event.0)
     }
 
     /// Says that the next `count` fragments were lost before this program could have them, as the counter of a device or
@@ -206,16 +210,18 @@ impl Source {
     /// Waits and raises as `push` does.
     #[pyo3(signature = (count = 1, *, timeout = None))]
     fn lost(&self, py: Python<'_>, count: i128, timeout: Option<f64>) -> PyResult<()> {
-        let source = self.source()?;
-        let count = within("count", count, 0..=u64::from(u32::MAX))?;
-        self.wait(py, timeout, "reported", |left| source.lose(count, left).map(|is_noted| is_noted.then_some(())))
+        let source = self.push_source()?;
+        let count = number_in_range("count", count, 0..=u64::from(u32::MAX))?;
+        self.repeat_with_signals(py, timeout, "reported", |left| {
+            source.report_lost(count, left).map(|is_noted| is_noted.then_some(()))
+        })
     }
 
     /// Ends this source's part of the run, waits until what was pushed is delivered, and reports: a dict with accepted,
     /// bytes, dropped_newest, dropped_oldest, blocked, copied_bytes, seconds and more. May be called again. Ctrl-C
     /// gives up: what was not delivered is lost, and the run says so.
     fn finish<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        let report = self.close(py)?;
+        let report = self.close_source(py)?;
         py.import("json")?.call_method1("loads", (report,))
     }
 
@@ -223,7 +229,7 @@ impl Source {
     /// at any time: a `push` that comes too late raises RunOver.
     #[getter]
     fn running(&self, py: Python<'_>) -> PyResult<bool> {
-        let source = self.source()?;
+        let source = self.push_source()?;
         Ok(py.detach(|| source.is_running()))
     }
 
@@ -234,7 +240,7 @@ impl Source {
 }
 
 impl Source {
-    fn source(&self) -> PyResult<&PushSource> {
+    fn push_source(&self) -> PyResult<&PushSource> {
         self.source.as_ref().filter(|_| self.process == std::process::id()).ok_or_else(|| {
             PyRuntimeError::new_err(
                 "a thalweg.Source stays in the process that made it: make another one in this process",
@@ -244,16 +250,16 @@ impl Source {
 
     /// Repeats an operation that has to wait, in steps of at most [`SIGNAL_CHECK_INTERVAL`]. `done` says in messages
     /// what was not done in time.
-    fn wait<T: Send>(
+    fn repeat_with_signals<T: Send>(
         &self,
         py: Python<'_>,
         timeout: Option<f64>,
         done: &str,
         mut act: impl FnMut(Duration) -> Result<Option<T>, NodeError> + Send,
     ) -> PyResult<T> {
-        let source = self.source()?;
+        let source = self.push_source()?;
         let until = match timeout {
-            Some(timeout) => Instant::now().checked_add(seconds("timeout", timeout)?),
+            Some(timeout) => Instant::now().checked_add(parse_seconds("timeout", timeout)?),
             None => None,
         };
         loop {
@@ -267,7 +273,7 @@ impl Source {
                     return Err(RunError::new_err(format!("nothing more can be {done}: this source was finished")));
                 }
                 Err(error @ NodeError::Over) => return Err(RunOver::new_err(error.to_string())),
-                Err(error) => return Err(run_error(error)),
+                Err(error) => return Err(to_run_error(error)),
             }
             if until.is_some_and(|until| Instant::now() >= until) {
                 let why = if source.is_running() { "no slot became free" } else { "the run did not begin" };
@@ -277,21 +283,21 @@ impl Source {
     }
 
     /// Ends this source's part of the run. Returns the report as JSON.
-    fn close(&self, py: Python<'_>) -> PyResult<String> {
-        let source = self.source()?;
+    fn close_source(&self, py: Python<'_>) -> PyResult<String> {
+        let source = self.push_source()?;
         self.finished.store(true, Ordering::Relaxed);
         loop {
-            match py.detach(|| source.close(SIGNAL_CHECK_INTERVAL)).map_err(run_error)? {
-                Some(report) => return serde_json::to_string(&report).map_err(run_error),
-                None => self.heed_signals(py)?,
+            match py.detach(|| source.close(SIGNAL_CHECK_INTERVAL)).map_err(to_run_error)? {
+                Some(report) => return serde_json::to_string(&report).map_err(to_run_error),
+                None => self.check_signals(py)?,
             }
         }
     }
 
     /// Raises pending signals. After an interrupted wait for the builders, dropping this object must not wait again.
-    fn heed_signals(&self, py: Python<'_>) -> PyResult<()> {
+    fn check_signals(&self, py: Python<'_>) -> PyResult<()> {
         py.check_signals().inspect_err(|_| {
-            if let Ok(source) = self.source() {
+            if let Ok(source) = self.push_source() {
                 source.abandon();
             }
         })
@@ -322,7 +328,7 @@ fn finish_or_abandon(source: PushSource, timeout: Duration) {
     }
 }
 
-fn addresses(builders: &Bound<'_, PyAny>) -> PyResult<Vec<Address>> {
+fn parse_addresses(builders: &Bound<'_, PyAny>) -> PyResult<Vec<Address>> {
     let texts: Vec<String> = match builders.extract::<String>() {
         Ok(one) => vec![one],
         Err(_) => {
@@ -336,10 +342,10 @@ fn addresses(builders: &Bound<'_, PyAny>) -> PyResult<Vec<Address>> {
 }
 
 /// Parses an adapter in the form that a topology has.
-fn adapter_of(given: &Bound<'_, PyDict>) -> PyResult<Adapter> {
+fn parse_adapter(given: &Bound<'_, PyDict>) -> PyResult<Adapter> {
     let text: String = given.py().import("json")?.call_method1("dumps", (given,))?.extract()?;
     let adapter: Result<Adapter, String> = serde_json::from_str(&text).map_err(|error| error.to_string());
-    let checked = adapter.and_then(|adapter| match adapter.check() {
+    let checked = adapter.and_then(|adapter| match adapter.check_settings() {
         Ok(()) => Ok(adapter),
         Err((key, problem)) => Err(format!("{key}: {problem}")),
     });
@@ -347,7 +353,7 @@ fn adapter_of(given: &Bound<'_, PyDict>) -> PyResult<Adapter> {
 }
 
 /// Returns the description of this source for `run.json`.
-fn describe(content: &Content, description: Option<&Bound<'_, PyDict>>) -> PyResult<Value> {
+fn source_description(content: &Content, description: Option<&Bound<'_, PyDict>>) -> PyResult<Value> {
     let mut described = match description {
         Some(given) => {
             let text: String = given.py().import("json")?.call_method1("dumps", (given,))?.extract()?;
@@ -356,7 +362,7 @@ fn describe(content: &Content, description: Option<&Bound<'_, PyDict>>) -> PyRes
         None => json!({}),
     };
     // Readers interpret payloads by these entries, so they are those that are checked.
-    if let (Value::Object(all), Value::Object(known)) = (&mut described, content.description()) {
+    if let (Value::Object(all), Value::Object(known)) = (&mut described, content.describe_payloads()) {
         all.insert("kind".into(), "pushed".into());
         all.extend(known);
     }
@@ -364,7 +370,7 @@ fn describe(content: &Content, description: Option<&Bound<'_, PyDict>>) -> PyRes
 }
 
 /// Converts a time stamp from the types that `push` accepts.
-fn nanoseconds(timestamp: &Bound<'_, PyAny>) -> PyResult<TaiNanos> {
+fn parse_timestamp(timestamp: &Bound<'_, PyAny>) -> PyResult<TaiNanos> {
     let nanoseconds: Option<u64> = if timestamp.hasattr("astype")? {
         let converted = timestamp.call_method1("astype", ("datetime64[ns]",))?.call_method1("astype", ("int64",))?;
         converted.extract::<i64>()?.try_into().ok()
@@ -382,7 +388,7 @@ fn nanoseconds(timestamp: &Bound<'_, PyAny>) -> PyResult<TaiNanos> {
     })
 }
 
-fn policy_of(name: &str) -> PyResult<Policy> {
+fn parse_policy(name: &str) -> PyResult<Policy> {
     match name {
         "block" => Ok(Policy::Block),
         "drop-newest" => Ok(Policy::DropNewest),
@@ -392,7 +398,7 @@ fn policy_of(name: &str) -> PyResult<Policy> {
 }
 
 /// Returns the status bits that a source may set, by their names.
-fn status_of(status: &Bound<'_, PyAny>) -> PyResult<Status> {
+fn parse_status(status: &Bound<'_, PyAny>) -> PyResult<Status> {
     const OURS: [Status; 8] = [
         Status::TRUNCATED,
         Status::CORRUPT,
@@ -407,23 +413,29 @@ fn status_of(status: &Bound<'_, PyAny>) -> PyResult<Status> {
         Ok(one) => vec![one],
         Err(_) => status.extract().map_err(|_| PyTypeError::new_err("status: a name, or a list of names"))?,
     };
-    names.iter().try_fold(Status::empty(), |all, name| match OURS.iter().find(|bit| bit.names() == [name.as_str()]) {
-        Some(bit) => Ok(all | *bit),
-        None => {
-            let known: Vec<&str> = OURS.iter().flat_map(|bit| bit.names()).collect();
-            Err(PyValueError::new_err(format!("status '{name}': a source can say {}", known.join(", "))))
+    names.iter().try_fold(Status::empty(), |all, name| {
+        match OURS.iter().find(|bit| bit.flag_names() == [name.as_str()]) {
+            Some(bit) => Ok(all | *bit),
+            None => {
+                let known: Vec<&str> = OURS.iter().flat_map(|bit| bit.flag_names()).collect();
+                Err(PyValueError::new_err(format!("status '{name}': a source can say {}", known.join(", "))))
+            }
         }
     })
 }
 
 /// Returns a whole number within a range.
-fn within<T: TryFrom<i128> + PartialOrd + Display>(name: &str, value: i128, can_be: RangeInclusive<T>) -> PyResult<T> {
+fn number_in_range<T: TryFrom<i128> + PartialOrd + Display>(
+    name: &str,
+    value: i128,
+    can_be: RangeInclusive<T>,
+) -> PyResult<T> {
     T::try_from(value).ok().filter(|value| can_be.contains(value)).ok_or_else(|| {
         PyValueError::new_err(format!("{name}={value}: {} to {} are possible", can_be.start(), can_be.end()))
     })
 }
 
-fn seconds(name: &str, value: f64) -> PyResult<Duration> {
+fn parse_seconds(name: &str, value: f64) -> PyResult<Duration> {
     Duration::try_from_secs_f64(value)
         .map_err(|_| PyValueError::new_err(format!("{name}={value}: a number of seconds, 0 or more")))
 }

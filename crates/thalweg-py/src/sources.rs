@@ -34,7 +34,7 @@ pub(crate) struct Row {
 
 impl Row {
     /// Reads the names from a source's description.
-    pub(crate) fn of(description: &Value) -> Self {
+    pub(crate) fn from_description(description: &Value) -> Self {
         if description["kind"] != "fit" {
             return Self::default();
         }
@@ -47,12 +47,12 @@ impl Row {
 }
 
 impl Sources {
-    pub(crate) fn of(info: &RunInfo) -> Self {
+    pub(crate) fn from_run_info(info: &RunInfo) -> Self {
         let known = info.sources.iter().map(|source| Known {
             id: source.id,
             name: source.name.clone(),
-            shape: Shape::of(&source.description),
-            row: Row::of(&source.description),
+            shape: Shape::from_description(&source.description),
+            row: Row::from_description(&source.description),
         });
         Self::new(info.run, known.collect())
     }
@@ -67,27 +67,27 @@ impl Sources {
     }
 
     /// Returns the source of this id.
-    pub(crate) fn get(&self, id: SourceId) -> Option<&Known> {
+    pub(crate) fn source_by_id(&self, id: SourceId) -> Option<&Known> {
         let at = self.known.binary_search_by_key(&id, |source| source.id).ok()?;
         self.known.get(at)
     }
 
     /// Returns the source of this id or name. An id takes precedence over another source's name that looks like it.
-    pub(crate) fn find(&self, key: &Bound<'_, PyAny>) -> PyResult<&Known> {
+    pub(crate) fn find_source(&self, key: &Bound<'_, PyAny>) -> PyResult<&Known> {
         let key: String = key.extract().map_err(|_| {
             let kind = key.get_type().name().map(|name| name.to_string()).unwrap_or_default();
             PyTypeError::new_err(format!("a source is named by its id or name, a string such as '1.0', not by {kind}"))
         })?;
-        let by_id = key.parse().ok().and_then(|id| self.get(id));
+        let by_id = key.parse().ok().and_then(|id| self.source_by_id(id));
         by_id.or_else(|| self.known.iter().find(|source| source.name == key)).ok_or_else(|| {
             // A program that decides while a run goes on does not know its number.
             let run = if self.run == 0 { "the run".to_owned() } else { format!("run {}", self.run) };
-            PyKeyError::new_err(format!("{run} has no source {key:?}; it has {}", self.listed()))
+            PyKeyError::new_err(format!("{run} has no source {key:?}; it has {}", self.list_for_message()))
         })
     }
 
     /// Lists the first few sources, for a message.
-    fn listed(&self) -> String {
+    fn list_for_message(&self) -> String {
         const MAX_LISTED_SOURCES: usize = 8;
         let mut listed: Vec<String> = self.known.iter().take(MAX_LISTED_SOURCES).map(ToString::to_string).collect();
         match self.known.len() {

@@ -10,20 +10,20 @@ const NOT_A_TIME: i64 = i64::MIN;
 
 /// Converts TAI nanoseconds since 1970 to `datetime64[ns]` in TAI, whose clock is now 37 s ahead of UTC. NaT beyond
 /// 2262, which the type does not reach.
-pub(crate) fn tai(py: Python<'_>, nanos: u64) -> PyResult<Bound<'_, PyAny>> {
-    datetime64(py, i64::try_from(nanos).unwrap_or(NOT_A_TIME))
+pub(crate) fn to_datetime_tai(py: Python<'_>, nanos: u64) -> PyResult<Bound<'_, PyAny>> {
+    numpy_datetime64(py, i64::try_from(nanos).unwrap_or(NOT_A_TIME))
 }
 
 /// Converts TAI nanoseconds to `datetime64[ns]` in UTC. NaT also before 1972, when the two did not differ by a whole
 /// number of seconds.
-pub(crate) fn utc(py: Python<'_>, nanos: u64) -> PyResult<Bound<'_, PyAny>> {
-    let nanos = utc_nanos(nanos).and_then(|nanos| i64::try_from(nanos).ok());
-    datetime64(py, nanos.unwrap_or(NOT_A_TIME))
+pub(crate) fn to_datetime_utc(py: Python<'_>, nanos: u64) -> PyResult<Bound<'_, PyAny>> {
+    let nanos = utc_nanos_of_tai(nanos).and_then(|nanos| i64::try_from(nanos).ok());
+    numpy_datetime64(py, nanos.unwrap_or(NOT_A_TIME))
 }
 
 /// Converts to UTC nanoseconds since 1970, counted without leap seconds. A leap second has the number of the second
 /// after it.
-fn utc_nanos(tai: u64) -> Option<u64> {
+fn utc_nanos_of_tai(tai: u64) -> Option<u64> {
     let seconds = tai / NANOS_PER_SECOND;
     // Too large by one at most, if a leap second lies between the two.
     let about = u64::from(tai_minus_utc(seconds)?);
@@ -31,6 +31,6 @@ fn utc_nanos(tai: u64) -> Option<u64> {
     tai.checked_sub(offset * NANOS_PER_SECOND)
 }
 
-fn datetime64(py: Python<'_>, nanos: i64) -> PyResult<Bound<'_, PyAny>> {
+fn numpy_datetime64(py: Python<'_>, nanos: i64) -> PyResult<Bound<'_, PyAny>> {
     py.import("numpy")?.call_method1("datetime64", (nanos, "ns"))
 }

@@ -36,11 +36,11 @@ pub(crate) struct Address {
 
 impl Address {
     pub(crate) fn parse(url: &str) -> Result<Self, RemoteError> {
-        Self::parse_url(url).map_err(|why| RemoteError::Url { url: url.to_owned(), why })
+        Self::parse_parts(url).map_err(|why| RemoteError::Url { url: url.to_owned(), why })
     }
 
     /// Parses a URL, or returns the reason why it is invalid.
-    fn parse_url(url: &str) -> Result<Self, &'static str> {
+    fn parse_parts(url: &str) -> Result<Self, &'static str> {
         const WRONG_SCHEME: &str = "it must begin with http:// or https://";
         if !url.contains("://") {
             return Err(WRONG_SCHEME);
@@ -60,7 +60,7 @@ impl Address {
         }
         // The library ignores a port that it cannot parse, and would use the scheme's own.
         let after_host = authority.as_str().strip_prefix(authority.host()).unwrap_or_default();
-        if !after_host.is_empty() && !after_host.strip_prefix(':').is_some_and(is_port) {
+        if !after_host.is_empty() && !after_host.strip_prefix(':').is_some_and(is_valid_port) {
             return Err("the port after the host's colon must be a number from 1 to 65535");
         }
         if uri.query().is_some() || url.contains('#') {
@@ -73,34 +73,34 @@ impl Address {
     }
 
     /// Returns the URL as that of a file: without a slash at its end. The URL of a whole server keeps it.
-    pub(crate) fn as_file(&self) -> &str {
+    pub(crate) fn url_as_file(&self) -> &str {
         let path = self.base.splitn(4, '/').nth(3).unwrap_or_default();
         if path.is_empty() { &self.base } else { self.base.trim_end_matches('/') }
     }
 
     /// Returns the last name in the URL, decoded, or `None` if it names a whole server.
-    pub(crate) fn name(&self) -> Option<String> {
+    pub(crate) fn last_name(&self) -> Option<String> {
         let path = self.base.splitn(4, '/').nth(3)?.trim_end_matches('/');
         let name = path.rsplit('/').next().filter(|name| !name.is_empty())?;
         Some(percent_decode_str(name).decode_utf8().ok()?.into_owned())
     }
 
     /// Returns the address of a path beneath this one.
-    pub(crate) fn beneath(&self, path: &str) -> Self {
-        Self { base: format!("{}/", self.url(path.into()).trim_end_matches('/')), ..self.clone() }
+    pub(crate) fn beneath_path(&self, path: &str) -> Self {
+        Self { base: format!("{}/", self.url_of_resource(path.into()).trim_end_matches('/')), ..self.clone() }
     }
 
     /// Returns the address of another name in the same directory.
-    pub(crate) fn beside(&self, name: &str) -> Self {
+    pub(crate) fn beside_name(&self, name: &str) -> Self {
         let base = self.base.trim_end_matches('/');
         let parent = base.rsplit_once('/').map_or(base, |(parent, _)| parent);
-        Self { base: format!("{parent}/"), ..self.clone() }.beneath(name)
+        Self { base: format!("{parent}/"), ..self.clone() }.beneath_path(name)
     }
 
     /// Returns the URL of a resource beneath this address.
-    pub(crate) fn url(&self, Resource { path, query }: Resource<'_>) -> String {
+    pub(crate) fn url_of_resource(&self, Resource { path, query }: Resource<'_>) -> String {
         let mut url = if path.is_empty() {
-            self.as_file().to_owned()
+            self.url_as_file().to_owned()
         } else {
             format!("{}{}", self.base, utf8_percent_encode(path.trim_start_matches('/'), PATH))
         };
@@ -116,12 +116,12 @@ impl Address {
     }
 
     /// Returns whether others can read the traffic: it uses neither TLS nor the loopback interface.
-    pub(crate) fn is_overheard(&self) -> bool {
+    pub(crate) fn can_be_intercepted(&self) -> bool {
         !self.secure && !self.loopback
     }
 }
 
-fn is_port(text: &str) -> bool {
+fn is_valid_port(text: &str) -> bool {
     text.starts_with(|first: char| first.is_ascii_digit()) && text.parse::<u16>().is_ok_and(|port| port > 0)
 }
 
@@ -137,20 +137,23 @@ mod tests {
     #[test]
     fn names_are_encoded_and_what_the_user_wrote_stays() {
         let server = Address::parse("http://[::1]:8080/2026%20a/x").unwrap();
-        assert_eq!(server.url("".into()), "http://[::1]:8080/2026%20a/x");
-        assert_eq!(server.url("/".into()), "http://[::1]:8080/2026%20a/x/");
-        assert_eq!(server.url("é #1?/50%.seg".into()), "http://[::1]:8080/2026%20a/x/%C3%A9%20%231%3F/50%25.seg");
+        assert_eq!(server.url_of_resource("".into()), "http://[::1]:8080/2026%20a/x");
+        assert_eq!(server.url_of_resource("/".into()), "http://[::1]:8080/2026%20a/x/");
+        assert_eq!(
+            server.url_of_resource("é #1?/50%.seg".into()),
+            "http://[::1]:8080/2026%20a/x/%C3%A9%20%231%3F/50%25.seg"
+        );
         let query = &[("source", "adc 0&1"), ("upload", "")];
-        let url = server.url(Resource { path: "events/1..3", query });
+        let url = server.url_of_resource(Resource { path: "events/1..3", query });
         assert_eq!(url, "http://[::1]:8080/2026%20a/x/events/1..3?source=adc%200%261&upload");
-        assert_eq!(server.name().as_deref(), Some("x"));
-        assert_eq!(server.beneath("b/").url("c".into()), "http://[::1]:8080/2026%20a/x/b/c");
+        assert_eq!(server.last_name().as_deref(), Some("x"));
+        assert_eq!(server.beneath_path("b/").url_of_resource("c".into()), "http://[::1]:8080/2026%20a/x/b/c");
         for url in ["http://h", "http://h/", "HTTP://h"] {
             let server = Address::parse(url).unwrap();
-            assert_eq!((server.url("".into()).as_str(), server.name()), ("http://h/", None));
-            assert_eq!(server.url("a".into()), "http://h/a");
+            assert_eq!((server.url_of_resource("".into()).as_str(), server.last_name()), ("http://h/", None));
+            assert_eq!(server.url_of_resource("a".into()), "http://h/a");
         }
-        assert_eq!(Address::parse("http://h/a%20b/").unwrap().name().as_deref(), Some("a b"));
+        assert_eq!(Address::parse("http://h/a%20b/").unwrap().last_name().as_deref(), Some("a b"));
     }
 
     #[test]
@@ -179,7 +182,7 @@ mod tests {
 
     #[test]
     fn it_is_known_who_can_read_along() {
-        let overheard = |url| Address::parse(url).unwrap().is_overheard();
+        let overheard = |url| Address::parse(url).unwrap().can_be_intercepted();
         assert!(overheard("http://storage/") && overheard("http://10.0.0.1/"));
         assert!(!overheard("https://storage/") && !overheard("http://127.0.0.1:80/") && !overheard("http://[::1]/"));
     }

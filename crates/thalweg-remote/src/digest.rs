@@ -11,13 +11,13 @@ pub struct Digest {
 
 impl Digest {
     /// Computes the digest of some bytes.
-    pub fn of(bytes: &[u8]) -> Self {
+    pub fn from_bytes(bytes: &[u8]) -> Self {
         Self { crc32c: thalweg_wire::crc32c(bytes), length: bytes.len() as u64 }
     }
 
     /// Returns the digest of these bytes followed by those of `next`.
     #[must_use]
-    pub fn then(self, next: Self) -> Self {
+    pub fn followed_by(self, next: Self) -> Self {
         let crc32c = thalweg_wire::crc32c_combine(self.crc32c, next.crc32c, next.length);
         Self { crc32c, length: self.length + next.length }
     }
@@ -34,10 +34,10 @@ mod tests {
             let mut at = 0;
             let mut whole = Digest::default();
             for part in parts {
-                whole = whole.then(Digest::of(&bytes[at..at + part]));
+                whole = whole.followed_by(Digest::from_bytes(&bytes[at..at + part]));
                 at += part;
             }
-            assert_eq!(whole, Digest::of(&bytes), "{parts:?}");
+            assert_eq!(whole, Digest::from_bytes(&bytes), "{parts:?}");
         }
     }
 }

@@ -151,7 +151,7 @@ pub enum RemoteError {
 
 impl RemoteError {
     /// Returns whether the request itself is wrong, so that repeating it is of no use.
-    pub fn is_usage(&self) -> bool {
+    pub fn is_usage_error(&self) -> bool {
         matches!(
             self,
             Self::Url { .. } | Self::NoCertificate(_) | Self::NotARun(_) | Self::BeingWritten(_) | Self::NoName(_)
@@ -159,7 +159,7 @@ impl RemoteError {
     }
 
     /// Returns whether the server lacks or refuses this entry, while it may send others.
-    pub(crate) fn is_refusal(&self) -> bool {
+    pub(crate) fn is_server_refusal(&self) -> bool {
         matches!(self, Self::Status { status: 403 | 404 | 410, .. } | Self::NotWhole { .. })
     }
 
@@ -174,7 +174,7 @@ impl RemoteError {
         match self {
             Self::Status { status, .. } => matches!(status, 408 | 423 | 429 | 500 | 502..=504),
             Self::Transport { error, .. } => match &**error {
-                ureq::Error::Io(error) => !is_distrust(error),
+                ureq::Error::Io(error) => !is_tls_error(error),
                 error => {
                     matches!(error, ureq::Error::Timeout(_) | ureq::Error::ConnectionFailed | ureq::Error::Protocol(_))
                 }
@@ -184,7 +184,7 @@ impl RemoteError {
         }
     }
 
-    pub(crate) fn io(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
+    pub(crate) fn io_error(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         move |error| Self::Io { doing, path: path.to_owned(), error }
     }
 }
@@ -213,7 +213,7 @@ fn others_text(more: &usize) -> String {
 
 fn explain_transport(error: &ureq::Error) -> String {
     match error {
-        ureq::Error::Io(error) if is_distrust(error) => match &*error.to_string() {
+        ureq::Error::Io(error) if is_tls_error(error) => match &*error.to_string() {
             text if text.contains("CaUsedAsEndEntity") => {
                 format!(
                     "{text}: it is one that vouches for others (CA:TRUE); make the server's with CA:FALSE (docs/how-to.md)"
@@ -235,7 +235,7 @@ fn explain_transport(error: &ureq::Error) -> String {
 }
 
 /// Returns whether TLS failed: the certificate is not trusted, or the peer does not use TLS.
-fn is_distrust(error: &io::Error) -> bool {
+fn is_tls_error(error: &io::Error) -> bool {
     error.get_ref().is_some_and(|inner| inner.is::<rustls::Error>())
 }
 

@@ -1,7 +1,7 @@
 //! Client of a data server: fetches, sends, reads and mounts its files and runs.
 //!
-//! [`Server`] sends the requests: [`list`](Server::list), [`head`](Server::head), [`read`](Server::read),
-//! [`reader`](Server::reader). [`pull`] and [`push`], which move files and runs, [`open_run`], which reads a run event
+//! [`Server`] sends the requests: [`list_directory`](Server::list_directory), [`fetch_head`](Server::fetch_head), [`read_range`](Server::read_range),
+//! [`open_reader`](Server::open_reader). [`pull`] and [`push`], which move files and runs, [`open_remote_run`], which reads a run event
 //! by event, and [`mount`], which shows everything as files to any program, are built on it. `docs/data-server.md`
 //! describes the requests and the answers. A server is not trusted: every answer is checked before it is used.
 //!
@@ -44,14 +44,14 @@ mod server;
 pub use address::Resource;
 pub use digest::Digest;
 pub use error::RemoteError;
-pub use follow::pull_following;
+pub use follow::pull_while_recorded;
 pub use listing::{Entry, Kind, Listing};
 #[cfg(feature = "mount")]
-pub use mount::{MountError, Mounted, Stop, Used, mount};
+pub use mount::{MountError, Mounted, Stop, Used, mount_server};
 pub use moved::Moved;
 pub use progress::Progress;
-pub use pull::pull;
-pub use push::{push, push_following};
+pub use pull::pull_entry;
+pub use push::{push_path, push_while_recorded};
 pub use reader::Reader;
-pub use run::{is_url, open_run};
+pub use run::{is_run_url, open_remote_run};
 pub use server::{Head, Options, Server};

@@ -70,7 +70,7 @@ pub enum Kind {
 /// Deserializes a name that leads nowhere else, since the server's names become names of local files.
 fn name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
     let name = Cow::<str>::deserialize(deserializer)?;
-    if is_plain(&name) {
+    if is_plain_name(&name) {
         return Ok(name.into_owned());
     }
     Err(D::Error::custom(format_args!("{name:?} is no name of a file: it would lead somewhere else, or be hidden")))
@@ -93,7 +93,7 @@ fn entries<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Entry>, D::
 }
 
 /// Returns whether `name` is the name of a single file that is not hidden.
-pub(crate) fn is_plain(name: &str) -> bool {
+pub(crate) fn is_plain_name(name: &str) -> bool {
     !name.is_empty() && name.len() <= 255 && !name.starts_with('.') && !name.contains(['/', '\0'])
 }
 

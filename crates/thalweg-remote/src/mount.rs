@@ -36,7 +36,7 @@ pub struct Mounted {
     ended: Receiver<End>,
 }
 
-/// Handle that ends [`Mounted::wait`], from any thread.
+/// Handle that ends [`Mounted::wait_until_unmounted`], from any thread.
 #[derive(Debug, Clone)]
 pub struct Stop(Sender<End>);
 
@@ -98,9 +98,9 @@ pub enum MountError {
 
 impl MountError {
     /// Returns whether the caller's request is wrong.
-    pub fn is_usage(&self) -> bool {
+    pub fn is_usage_error(&self) -> bool {
         match self {
-            Self::Server(error) => error.is_usage() || error.is_not_found(),
+            Self::Server(error) => error.is_usage_error() || error.is_not_found(),
             Self::Directory { .. } | Self::LeftBehind(_) => true,
             _ => false,
         }
@@ -113,23 +113,23 @@ impl MountError {
 /// # Errors
 /// Fails if the server does not list it, `directory` is not a directory or is still mounted by a program that died, or
 /// this user has no FUSE. Nothing is mounted then.
-pub fn mount(server: &Server, directory: &Path, streams: usize, everybody: bool) -> Result<Mounted, MountError> {
+pub fn mount_server(server: &Server, directory: &Path, streams: usize, everybody: bool) -> Result<Mounted, MountError> {
     // Before all else: an unreachable server is reported here, not to the first program that reads.
-    server.list("")?;
+    server.list_directory("")?;
     match directory.metadata() {
         Ok(metadata) if metadata.is_dir() => {}
-        Ok(_) => return Err(unusable(directory)(Errno::NOTDIR.into())),
+        Ok(_) => return Err(unusable_directory(directory)(Errno::NOTDIR.into())),
         Err(error) if Errno::from_io_error(&error) == Some(Errno::NOTCONN) => {
             return Err(MountError::LeftBehind(directory.display().to_string()));
         }
-        Err(error) => return Err(unusable(directory)(error)),
+        Err(error) => return Err(unusable_directory(directory)(error)),
     }
     File::options().read(true).write(true).open("/dev/fuse").map_err(MountError::NoFuse)?;
 
     let mut config = Config::default();
     config.mount_options = vec![
         // A comma would begin another option.
-        MountOption::FSName(server.url("").replace(',', "%2C")),
+        MountOption::FSName(server.url_of_resource("").replace(',', "%2C")),
         MountOption::Subtype("thalweg".to_owned()),
         MountOption::DefaultPermissions,
         MountOption::RO,
@@ -141,17 +141,17 @@ pub fn mount(server: &Server, directory: &Path, streams: usize, everybody: bool)
     config.acl = if everybody { SessionACL::All } else { SessionACL::Owner };
     config.n_threads = Some(THREAD_COUNT);
 
-    let directory = directory.canonicalize().map_err(unusable(directory))?;
+    let directory = directory.canonicalize().map_err(unusable_directory(directory))?;
     let counters = Arc::new(Counters::default());
     let (end, ended) = channel();
     let files = Files::new(server, streams, Arc::clone(&counters), OnEnd(Mutex::new(end.clone())));
     let files = files.map_err(MountError::Threads)?;
-    let session = Session::new(files, &directory, &config).map_err(|error| refused(&directory, &error))?;
+    let session = Session::new(files, &directory, &config).map_err(|error| mount_refusal(&directory, &error))?;
     let session = Some(session.spawn().map_err(MountError::Threads)?);
     Ok(Mounted { session, directory, counters, end, ended })
 }
 
-fn refused(path: &Path, error: &io::Error) -> MountError {
+fn mount_refusal(path: &Path, error: &io::Error) -> MountError {
     if error.kind() == io::ErrorKind::NotFound {
         return MountError::NoHelper;
     }
@@ -159,24 +159,24 @@ fn refused(path: &Path, error: &io::Error) -> MountError {
     MountError::Refused { path: path.to_owned(), message }
 }
 
-fn unusable(directory: &Path) -> impl FnOnce(io::Error) -> MountError {
+fn unusable_directory(directory: &Path) -> impl FnOnce(io::Error) -> MountError {
     move |error| MountError::Directory { path: directory.to_owned(), error }
 }
 
 impl Mounted {
-    /// Returns a handle that ends [`wait`](Self::wait).
-    pub fn stop(&self) -> Stop {
+    /// Returns a handle that ends [`wait_until_unmounted`](Self::wait_until_unmounted).
+    pub fn stop_handle(&self) -> Stop {
         Stop(self.end.clone())
     }
 
     /// Waits until the directory is unmounted, or unmounts it on a [`Stop`], even if it is in use: its users get errors
     /// from then on.
-    pub fn wait(mut self) -> Used {
+    pub fn wait_until_unmounted(mut self) -> Used {
         if self.ended.recv() == Ok(End::Unmounted) {
             // The session must not be dropped: that would unmount whatever is mounted there by now.
             std::mem::forget(self.session.take());
         }
-        self.counters.used()
+        self.counters.usage_so_far()
     }
 }
 
@@ -198,7 +198,7 @@ impl Drop for Mounted {
 
 impl Stop {
     /// Ends the wait. Further calls have no effect.
-    pub fn stop(&self) {
+    pub fn request_stop(&self) {
         // If no thread waits any more, it has ended already.
         let _ = self.0.send(End::Requested);
     }
@@ -224,7 +224,7 @@ enum End {
 struct OnEnd(Mutex<Sender<End>>);
 
 impl OnEnd {
-    fn unmounted(&self) {
+    fn report_unmounted(&self) {
         // The receiver may be gone.
         let _ = self.0.lock().send(End::Unmounted);
     }
@@ -240,7 +240,7 @@ struct Counters {
 }
 
 impl Counters {
-    fn used(&self) -> Used {
+    fn usage_so_far(&self) -> Used {
         Used {
             opened: self.opened.load(Relaxed),
             reads: self.reads.load(Relaxed),

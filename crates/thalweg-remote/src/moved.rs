@@ -29,7 +29,7 @@ pub struct Moved {
 impl Moved {
     /// Adds the result of another transfer to the same destination.
     #[must_use]
-    pub fn and(mut self, other: Self) -> Self {
+    pub fn combined_with(mut self, other: Self) -> Self {
         self.runs.extend(other.runs);
         self.unended.extend(other.unended);
         self.abandoned.extend(other.abandoned);
@@ -54,32 +54,32 @@ pub(crate) struct Tally {
 
 impl Tally {
     /// Counts a file that was fetched or sent.
-    pub(crate) fn file(&self) {
+    pub(crate) fn count_file(&self) {
         self.files.fetch_add(1, Relaxed);
     }
 
-    pub(crate) fn same_file(&self) {
+    pub(crate) fn count_same_file(&self) {
         self.same_files.fetch_add(1, Relaxed);
     }
 
-    pub(crate) fn bytes(&self, bytes: u64) {
+    pub(crate) fn count_bytes(&self, bytes: u64) {
         self.bytes.fetch_add(bytes, Relaxed);
     }
 
-    pub(crate) fn resumed(&self, bytes: u64) {
+    pub(crate) fn count_resumed_bytes(&self, bytes: u64) {
         self.resumed_bytes.fetch_add(bytes, Relaxed);
     }
 
-    pub(crate) fn unended(&self, run: &Path) {
+    pub(crate) fn note_unended_run(&self, run: &Path) {
         self.unended.lock().push(run.to_owned());
     }
 
-    pub(crate) fn abandoned(&self, run: &Path) {
+    pub(crate) fn note_abandoned_run(&self, run: &Path) {
         self.abandoned.lock().push(run.to_owned());
     }
 
     /// Returns the result so far.
-    pub(crate) fn moved(&self, to: String, runs: Vec<PathBuf>) -> Moved {
+    pub(crate) fn result_so_far(&self, to: String, runs: Vec<PathBuf>) -> Moved {
         Moved {
             to,
             runs,

@@ -1,9 +1,9 @@
 //! Sends files and runs: resumed, verified by the server, visible only when complete.
 
 use crate::moved::{Moved, Tally};
-use crate::part::digest_of;
-use crate::pull::{RUN_JSON, RUNS, RunJson, none_missing};
-use crate::server::{PreparedRequest, field, refused};
+use crate::part::digest_of_range;
+use crate::pull::{RUN_JSON, RUNS, RunJson, check_nothing_missing};
+use crate::server::{PreparedRequest, header_field, refusal_error};
 use crate::{Head, Progress, RemoteError, Resource, Server};
 use parking_lot::Mutex;
 use rustix::fs::FlockOperation;
@@ -27,32 +27,32 @@ use ureq::http::{StatusCode, header};
 /// Fails if `path` is not a file or a run, or is a run that is being recorded or is incomplete; or if the server cannot
 /// be reached for [`Options::timeout`](crate::Options::timeout), refuses, or has another file of that name. Bytes that
 /// arrived are kept: another call resumes from there.
-pub fn push(server: &Server, path: &Path, streams: usize, progress: &Progress) -> Result<Moved, RemoteError> {
-    let name = name_of(path)?;
-    not_among_runs(server)?;
+pub fn push_path(server: &Server, path: &Path, streams: usize, progress: &Progress) -> Result<Moved, RemoteError> {
+    let name = plain_file_name(path)?;
+    check_not_runs_listing(server)?;
     let push = Push::new(streams, progress);
     if path.is_file() {
-        push.files(&[Job::new(server, path.to_owned(), name.clone())?])?;
-        return Ok(push.tally.moved(server.url(&name), Vec::new()));
+        push.send_files(&[Job::new(server, path.to_owned(), name.clone())?])?;
+        return Ok(push.tally.result_so_far(server.url_of_resource(&name), Vec::new()));
     }
-    let info = read_info(path)?;
-    if info.state == RunState::Open && is_locked(path)? {
+    let info = read_run_info(path)?;
+    if info.state == RunState::Open && is_being_written(path)? {
         return Err(RemoteError::BeingWritten(path.to_owned()));
     }
-    let server = server.beneath(&name);
-    let jobs = jobs(&server, path)?;
-    none_missing(path.display().to_string(), path, &info)?;
-    no_other_run(&server, path, jobs.first())?;
-    push.files(&jobs)?;
-    push.book(&server, path)?;
-    Ok(push.tally.moved(server.url(""), vec![path.to_owned()]))
+    let server = server.beneath_path(&name);
+    let jobs = segment_jobs(&server, path)?;
+    check_nothing_missing(path.display().to_string(), path, &info)?;
+    check_no_other_run(&server, path, jobs.first())?;
+    push.send_files(&jobs)?;
+    push.send_run_json(&server, path)?;
+    Ok(push.tally.result_so_far(server.url_of_resource(""), vec![path.to_owned()]))
 }
 
 /// Refuses a URL that ends in `runs`: a server lists the runs of a directory there, and there is no such directory.
-fn not_among_runs(server: &Server) -> Result<(), RemoteError> {
-    match server.name() {
+fn check_not_runs_listing(server: &Server) -> Result<(), RemoteError> {
+    match server.last_name() {
         Some(name) if name == RUNS => Err(RemoteError::Url {
-            url: server.url(""),
+            url: server.url_of_resource(""),
             why: "`runs` only shows the runs of the directory above: leave it away",
         }),
         _ => Ok(()),
@@ -65,37 +65,45 @@ fn not_among_runs(server: &Server) -> Result<(), RemoteError> {
 /// when it is closed, and `run.json` at the end.
 ///
 /// # Errors
-/// As [`push`], except that the run may be one that is being recorded.
-pub fn push_following(server: &Server, path: &Path, streams: usize, progress: &Progress) -> Result<Moved, RemoteError> {
-    not_among_runs(server)?;
-    let name = name_of(path)?;
+/// As [`push_path`], except that the run may be one that is being recorded.
+pub fn push_while_recorded(
+    server: &Server,
+    path: &Path,
+    streams: usize,
+    progress: &Progress,
+) -> Result<Moved, RemoteError> {
+    check_not_runs_listing(server)?;
+    let name = plain_file_name(path)?;
     let push = Push::new(streams, progress);
-    read_info(path)?;
-    let server = server.beneath(&name);
+    read_run_info(path)?;
+    let server = server.beneath_path(&name);
     // Segments that are closed already are sent with all streams.
     let mut closed = Vec::new();
-    for job in jobs(&server, path)? {
-        if thalweg_store::segment_digest(&job.file).map_err(RemoteError::io("reading", &job.path))?.is_some() {
+    for job in segment_jobs(&server, path)? {
+        if thalweg_store::closed_segment_crc32c(&job.file)
+            .map_err(RemoteError::io_error("reading", &job.path))?
+            .is_some()
+        {
             closed.push(job);
         }
     }
-    no_other_run(&server, path, closed.first())?;
-    push.files(&closed)?;
+    check_no_other_run(&server, path, closed.first())?;
+    push.send_files(&closed)?;
 
     let mut segments: Vec<Segment> = Vec::new();
     let mut pause = MIN_POLL_INTERVAL;
     loop {
         // The state is read before the segments: if the run had ended by then, these are all.
-        let ended = read_info(path)?.state != RunState::Open || !is_locked(path)?;
+        let ended = read_run_info(path)?.state != RunState::Open || !is_being_written(path)?;
         let mut news = false;
-        for job in jobs(&server, path)? {
+        for job in segment_jobs(&server, path)? {
             let is_sent = closed.iter().any(|other| other.name == job.name);
             if !is_sent && !segments.iter().any(|segment| segment.job.name == job.name) {
                 segments.push(Segment::new(job));
             }
         }
         for segment in segments.iter_mut().filter(|segment| !segment.is_there) {
-            news |= segment.send(&push, ended)?;
+            news |= segment.send_new_data(&push, ended)?;
         }
         if ended {
             break;
@@ -105,9 +113,9 @@ pub fn push_following(server: &Server, path: &Path, streams: usize, progress: &P
         }
         pause = if news { MIN_POLL_INTERVAL } else { (pause * 2).min(MAX_POLL_INTERVAL) };
     }
-    none_missing(path.display().to_string(), path, &read_info(path)?)?;
-    push.book(&server, path)?;
-    Ok(push.tally.moved(server.url(""), vec![path.to_owned()]))
+    check_nothing_missing(path.display().to_string(), path, &read_run_info(path)?)?;
+    push.send_run_json(&server, path)?;
+    Ok(push.tally.result_so_far(server.url_of_resource(""), vec![path.to_owned()]))
 }
 
 /// A sending operation in progress.
@@ -130,27 +138,27 @@ struct Job {
 
 impl Job {
     fn new(server: &Server, path: PathBuf, name: String) -> Result<Self, RemoteError> {
-        let file = File::open(&path).map_err(RemoteError::io("opening", &path))?;
-        let length = file.metadata().map_err(RemoteError::io("reading", &path))?.len();
+        let file = File::open(&path).map_err(RemoteError::io_error("opening", &path))?;
+        let length = file.metadata().map_err(RemoteError::io_error("reading", &path))?.len();
         Ok(Self { server: server.clone(), path, name, file, length })
     }
 
     /// Returns the checksum of the whole file. For a segment, this is the recorded one: if the disk has lost bits
     /// since, the server detects it.
-    fn crc32c(&self) -> Result<u32, RemoteError> {
+    fn whole_file_crc32c(&self) -> Result<u32, RemoteError> {
         let is_segment = self.path.extension().is_some_and(|extension| extension == "seg");
-        let recorded = if is_segment { thalweg_store::segment_digest(&self.file) } else { Ok(None) };
+        let recorded = if is_segment { thalweg_store::closed_segment_crc32c(&self.file) } else { Ok(None) };
         let crc32c = match recorded {
-            Ok(None) => digest_of(&self.file, 0..self.length).map(|digest| digest.crc32c),
+            Ok(None) => digest_of_range(&self.file, 0..self.length).map(|digest| digest.crc32c),
             Ok(Some(crc32c)) => Ok(crc32c),
             Err(error) => Err(error),
         };
-        crc32c.map_err(RemoteError::io("reading", &self.path))
+        crc32c.map_err(RemoteError::io_error("reading", &self.path))
     }
 
     /// Returns the properties of the server's file of this name, or `None` if there is none.
-    fn there(&self) -> Result<Option<Head>, RemoteError> {
-        match self.server.head(&self.name) {
+    fn server_head(&self) -> Result<Option<Head>, RemoteError> {
+        match self.server.fetch_head(&self.name) {
             Ok(head) => Ok(Some(head)),
             Err(error) if error.is_not_found() => Ok(None),
             Err(error) => Err(error),
@@ -159,15 +167,15 @@ impl Job {
 
     /// Returns whether the server has this file, of this length and checksum. A file of the same length whose checksum
     /// the server does not know counts as another one.
-    fn is_there(&self, length: u64, crc32c: u32) -> Result<bool, RemoteError> {
-        let there = self.there()?;
+    fn is_on_server(&self, length: u64, crc32c: u32) -> Result<bool, RemoteError> {
+        let there = self.server_head()?;
         Ok(there.is_some_and(|head| (head.length, head.crc32c) == (length, Some(crc32c))))
     }
 
     /// Fails if the server's file is not this one.
-    fn is_this(&self) -> Result<(), RemoteError> {
-        let same = self.is_there(self.length, self.crc32c()?)?;
-        if same { Ok(()) } else { Err(RemoteError::Exists(self.server.url(&self.name))) }
+    fn check_is_same(&self) -> Result<(), RemoteError> {
+        let same = self.is_on_server(self.length, self.whole_file_crc32c()?)?;
+        if same { Ok(()) } else { Err(RemoteError::Exists(self.server.url_of_resource(&self.name))) }
     }
 }
 
@@ -177,8 +185,8 @@ impl<'a> Push<'a> {
     }
 
     /// Sends files, with all streams.
-    fn files(&self, jobs: &[Job]) -> Result<(), RemoteError> {
-        self.progress.expect(jobs.iter().map(|job| job.length).sum());
+    fn send_files(&self, jobs: &[Job]) -> Result<(), RemoteError> {
+        self.progress.expect_bytes(jobs.iter().map(|job| job.length).sum());
         let next = AtomicUsize::new(0);
         let failed = AtomicBool::new(false);
         let first = Mutex::new(None);
@@ -186,7 +194,7 @@ impl<'a> Push<'a> {
             for _ in 0..self.streams.min(jobs.len()) {
                 scope.spawn(|| {
                     while let Some(job) = jobs.get(next.fetch_add(1, Relaxed)).filter(|_| !failed.load(Relaxed)) {
-                        if let Err(error) = self.file(job, &failed) {
+                        if let Err(error) = self.send_file(job, &failed) {
                             failed.store(true, Relaxed);
                             first.lock().get_or_insert(error);
                         }
@@ -198,43 +206,43 @@ impl<'a> Push<'a> {
     }
 
     /// Sends a file, unless the server has it.
-    fn file(&self, job: &Job, stop: &AtomicBool) -> Result<(), RemoteError> {
-        if job.there()?.is_some() {
-            job.is_this()?;
-            self.tally.same_file();
-            self.progress.add(job.length);
+    fn send_file(&self, job: &Job, stop: &AtomicBool) -> Result<(), RemoteError> {
+        if job.server_head()?.is_some() {
+            job.check_is_same()?;
+            self.tally.count_same_file();
+            self.progress.add_moved(job.length);
             return Ok(());
         }
         let mut upload = Upload::new(job, self.progress, stop);
-        upload.whole(job.length, job.crc32c()?, None)?;
-        self.sent(&upload);
+        upload.send_whole(job.length, job.whole_file_crc32c()?, None)?;
+        self.count_upload(&upload);
         Ok(())
     }
 
     /// Sends `run.json`. One of the same run that was still open is replaced.
-    fn book(&self, server: &Server, directory: &Path) -> Result<(), RemoteError> {
+    fn send_run_json(&self, server: &Server, directory: &Path) -> Result<(), RemoteError> {
         let job = Job::new(server, directory.join(RUN_JSON), RUN_JSON.to_owned())?;
-        self.progress.expect(job.length);
-        let replaced = match RemoteRun::look(server, directory)? {
+        self.progress.expect_bytes(job.length);
+        let replaced = match RemoteRun::compare_run_json(server, directory)? {
             RemoteRun::Nothing => None,
             RemoteRun::Open(head) => head.etag,
             RemoteRun::Same => {
-                self.tally.same_file();
-                self.progress.add(job.length);
+                self.tally.count_same_file();
+                self.progress.add_moved(job.length);
                 return Ok(());
             }
         };
         let stop = AtomicBool::new(false);
         let mut upload = Upload::new(&job, self.progress, &stop);
-        upload.whole(job.length, job.crc32c()?, replaced.as_deref())?;
-        self.sent(&upload);
+        upload.send_whole(job.length, job.whole_file_crc32c()?, replaced.as_deref())?;
+        self.count_upload(&upload);
         Ok(())
     }
 
-    fn sent(&self, upload: &Upload) {
-        self.tally.file();
-        self.tally.resumed(upload.resumed);
-        self.tally.bytes(upload.at - upload.resumed);
+    fn count_upload(&self, upload: &Upload) {
+        self.tally.count_file();
+        self.tally.count_resumed_bytes(upload.resumed);
+        self.tally.count_bytes(upload.at - upload.resumed);
     }
 }
 
@@ -251,28 +259,28 @@ enum RemoteRun {
 
 impl RemoteRun {
     /// Compares the server's file with the one in `directory`. Fails if it belongs to another run.
-    fn look(server: &Server, directory: &Path) -> Result<Self, RemoteError> {
-        let (head, there) = match RunJson::fetch(server) {
+    fn compare_run_json(server: &Server, directory: &Path) -> Result<Self, RemoteError> {
+        let (head, there) = match RunJson::fetch_text(server) {
             Err(error) if error.is_not_found() => return Ok(Self::Nothing),
             fetched => fetched?,
         };
         let path = directory.join(RUN_JSON);
-        if there == std::fs::read(&path).map_err(RemoteError::io("reading", &path))? {
+        if there == std::fs::read(&path).map_err(RemoteError::io_error("reading", &path))? {
             return Ok(Self::Same);
         }
-        let here = read_info(directory)?;
+        let here = read_run_info(directory)?;
         let earlier = serde_json::from_slice::<RunInfo>(&there)
-            .is_ok_and(|there| there.state == RunState::Open && there.identity() == here.identity());
-        if earlier { Ok(Self::Open(head)) } else { Err(RemoteError::Exists(server.url(RUN_JSON))) }
+            .is_ok_and(|there| there.state == RunState::Open && there.run_identity() == here.run_identity());
+        if earlier { Ok(Self::Open(head)) } else { Err(RemoteError::Exists(server.url_of_resource(RUN_JSON))) }
     }
 }
 
 /// Fails if the server has another run in this place, judging by its `run.json` or its first segment: no file of this
 /// run would belong there.
-fn no_other_run(server: &Server, directory: &Path, first: Option<&Job>) -> Result<(), RemoteError> {
-    let run_json = RemoteRun::look(server, directory)?;
+fn check_no_other_run(server: &Server, directory: &Path, first: Option<&Job>) -> Result<(), RemoteError> {
+    let run_json = RemoteRun::compare_run_json(server, directory)?;
     match first {
-        Some(job) if matches!(run_json, RemoteRun::Nothing) && job.there()?.is_some() => job.is_this(),
+        Some(job) if matches!(run_json, RemoteRun::Nothing) && job.server_head()?.is_some() => job.check_is_same(),
         _ => Ok(()),
     }
 }
@@ -305,30 +313,30 @@ impl<'a> Upload<'a> {
 
     /// Sends the first `length` bytes of the file, which are all of it. Replaces the server's file of the ETag
     /// `replaced`.
-    fn whole(&mut self, length: u64, crc32c: u32, replaced: Option<&str>) -> Result<(), RemoteError> {
-        self.resume(length)?;
+    fn send_whole(&mut self, length: u64, crc32c: u32, replaced: Option<&str>) -> Result<(), RemoteError> {
+        self.resume_upload(length)?;
         self.resumed = self.at;
         let mut began_anew = false;
-        let mut timeout = self.job.server.timeout();
+        let mut timeout = self.job.server.new_retries();
         // The largest number of bytes that the server ever had, and whether it fell back below that.
         let (mut most, mut fell_back) = (self.at, false);
         loop {
             let from = self.at;
-            let result = self.put(from..length, Some(length), Some(crc32c), replaced);
+            let result = self.send_range(from..length, Some(length), Some(crc32c), replaced);
             let error = match result {
                 Ok(Answer::Published) => {
-                    self.now_at(length);
+                    self.set_position(length);
                     return Ok(());
                 }
                 Ok(Answer::There(there)) if there < length && there > most => {
-                    self.now_at(there);
+                    self.set_position(there);
                     (most, fell_back) = (there, false);
-                    timeout.renew();
+                    timeout.reset_after_progress();
                     continue;
                 }
                 // A server that was killed may have lost some, but not again and again.
                 Ok(Answer::There(there)) if there < length && there != from && !fell_back => {
-                    self.now_at(there);
+                    self.set_position(there);
                     fell_back = true;
                     continue;
                 }
@@ -336,16 +344,16 @@ impl<'a> Upload<'a> {
                 Ok(Answer::There(_)) if from > 0 && !began_anew => {
                     began_anew = true;
                     self.resumed = 0;
-                    self.now_at(0);
+                    self.set_position(0);
                     most = 0;
                     continue;
                 }
-                Ok(Answer::There(_)) => self.nonsense("it neither continues the upload nor ends it"),
+                Ok(Answer::There(_)) => self.invalid_answer("it neither continues the upload nor ends it"),
                 // The file was published, and the answer that reported it was lost.
                 Err(RemoteError::Exists(_) | RemoteError::Status { status: 412, .. })
-                    if self.job.is_there(length, crc32c)? =>
+                    if self.job.is_on_server(length, crc32c)? =>
                 {
-                    self.now_at(length);
+                    self.set_position(length);
                     return Ok(());
                 }
                 Err(error) => error,
@@ -357,45 +365,45 @@ impl<'a> Upload<'a> {
                 self.resumed = 0;
                 most = 0;
             } else {
-                timeout.wait(error)?;
+                timeout.wait_or_fail(error)?;
             }
-            self.resume(length)?;
+            self.resume_upload(length)?;
             if self.at > most {
                 most = self.at;
-                timeout.renew();
+                timeout.reset_after_progress();
             }
         }
     }
 
     /// Asks for the number of bytes that the server has. More bytes than there are to send are discarded, and so are
     /// those that leave nothing to send: only a request with some bytes can publish the file.
-    fn resume(&mut self, length: u64) -> Result<(), RemoteError> {
-        let prepared = self.question();
+    fn resume_upload(&mut self, length: u64) -> Result<(), RemoteError> {
+        let prepared = self.upload_request();
         let server = &self.job.server;
-        let there = server.patiently(|| {
+        let there = server.retry_transient(|| {
             let response = server.send_head(&prepared)?;
             match response.status() {
-                StatusCode::NO_CONTENT | StatusCode::OK => offset(&response).ok_or(RemoteError::Answer {
+                StatusCode::NO_CONTENT | StatusCode::OK => upload_offset(&response).ok_or(RemoteError::Answer {
                     url: prepared.url.clone(),
                     what: "no Upload-Offset where one was asked for",
                 }),
-                _ => Err(refused(&prepared.url, response)),
+                _ => Err(refusal_error(&prepared.url, response)),
             }
         })?;
         let leaves_nothing = there > 0 && there >= length;
         if leaves_nothing {
-            match server.patiently(|| server.delete(&prepared)) {
+            match server.retry_transient(|| server.send_delete(&prepared)) {
                 // The upload was published meanwhile.
                 Err(error) if error.is_not_found() => {}
                 done => done?,
             }
         }
-        self.now_at(if leaves_nothing { 0 } else { there });
+        self.set_position(if leaves_nothing { 0 } else { there });
         Ok(())
     }
 
     /// Sends a range of the file, with the total length if it is known.
-    fn put(
+    fn send_range(
         &mut self,
         range: Range<u64>,
         total: Option<u64>,
@@ -403,55 +411,56 @@ impl<'a> Upload<'a> {
         replaced: Option<&str>,
     ) -> Result<Answer, RemoteError> {
         let Range { start, end } = range;
-        let mut prepared = PreparedRequest::new(self.job.server.url(&self.job.name));
+        let mut prepared = PreparedRequest::new(self.job.server.url_of_resource(&self.job.name));
         if (start, Some(end)) != (0, total) {
             let total = total.map_or_else(|| "*".to_owned(), |total| total.to_string());
-            prepared = prepared.with(header::CONTENT_RANGE, format!("bytes {start}-{}/{total}", end.saturating_sub(1)));
+            prepared =
+                prepared.with_field(header::CONTENT_RANGE, format!("bytes {start}-{}/{total}", end.saturating_sub(1)));
         }
         if let Some(crc32c) = crc32c {
             let name = header::HeaderName::from_static("repr-digest");
-            prepared = prepared.with(name, thalweg_wire::repr_digest(crc32c));
+            prepared = prepared.with_field(name, thalweg_wire::format_repr_digest(crc32c));
         }
         if let Some(etag) = replaced {
-            prepared = prepared.with(header::IF_MATCH, etag);
+            prepared = prepared.with_field(header::IF_MATCH, etag);
         }
         if end - start > MIN_EXPECT_BYTES {
             // A server that refuses the upload answers before all bytes are sent (RFC 9110, section 10.1.1).
-            prepared = prepared.with(header::EXPECT, "100-continue");
+            prepared = prepared.with_field(header::EXPECT, "100-continue");
         }
         let mut body = Body { upload: self, range: start..end, error: None };
-        let result = self.job.server.put(&prepared, end - start, &mut body);
+        let result = self.job.server.send_put(&prepared, end - start, &mut body);
         let Body { range, error, .. } = body;
         // Bytes that are not on the server's disk do not count.
-        self.progress.take_back(range.start - start);
+        self.progress.remove_moved(range.start - start);
         if let Some(error) = error {
-            return Err(RemoteError::io("reading", &self.job.path)(error));
+            return Err(RemoteError::io_error("reading", &self.job.path)(error));
         }
         let response = result?;
-        match (response.status(), offset(&response)) {
+        match (response.status(), upload_offset(&response)) {
             (StatusCode::OK | StatusCode::CREATED | StatusCode::NO_CONTENT, _) => Ok(Answer::Published),
             (StatusCode::ACCEPTED | StatusCode::CONFLICT, Some(offset)) => Ok(Answer::There(offset)),
             (StatusCode::CONFLICT, None) => Err(RemoteError::Exists(prepared.url)),
             (StatusCode::BAD_REQUEST, _) if start == 0 && crc32c.is_some() => Err(RemoteError::Refused {
                 path: self.job.path.clone(),
-                error: Box::new(refused(&prepared.url, response)),
+                error: Box::new(refusal_error(&prepared.url, response)),
             }),
-            _ => Err(refused(&prepared.url, response)),
+            _ => Err(refusal_error(&prepared.url, response)),
         }
     }
 
-    fn question(&self) -> PreparedRequest {
+    fn upload_request(&self) -> PreparedRequest {
         let path = &self.job.name;
-        PreparedRequest::new(self.job.server.url(Resource { path, query: &[("upload", "")] }))
+        PreparedRequest::new(self.job.server.url_of_resource(Resource { path, query: &[("upload", "")] }))
     }
 
-    fn nonsense(&self, what: &'static str) -> RemoteError {
-        RemoteError::Answer { url: self.job.server.url(&self.job.name), what }
+    fn invalid_answer(&self, what: &'static str) -> RemoteError {
+        RemoteError::Answer { url: self.job.server.url_of_resource(&self.job.name), what }
     }
 
-    fn now_at(&mut self, at: u64) {
-        self.progress.take_back(self.at);
-        self.progress.add(at);
+    fn set_position(&mut self, at: u64) {
+        self.progress.remove_moved(self.at);
+        self.progress.add_moved(at);
         self.at = at;
     }
 }
@@ -482,7 +491,7 @@ impl Read for Body<'_, '_> {
         match read {
             Ok(read) => {
                 self.range.start += read as u64;
-                self.upload.progress.add(read as u64);
+                self.upload.progress.add_moved(read as u64);
                 Ok(read)
             }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => Err(error),
@@ -509,38 +518,38 @@ struct Segment {
 
 impl Segment {
     fn new(job: Job) -> Self {
-        Self { job, extent: Extent::nothing(), sent: None, is_there: false, waits: false }
+        Self { job, extent: Extent::empty(), sent: None, is_there: false, waits: false }
     }
 
     /// Sends the new part of the segment, or all the rest if the segment is closed or the run has `ended`. Returns
     /// whether there was anything to send.
-    fn send(&mut self, push: &Push, ended: bool) -> Result<bool, RemoteError> {
-        self.extent.advance(&self.job.file).map_err(RemoteError::io("reading", &self.job.path))?;
+    fn send_new_data(&mut self, push: &Push, ended: bool) -> Result<bool, RemoteError> {
+        self.extent.advance_to_last_block(&self.job.file).map_err(RemoteError::io_error("reading", &self.job.path))?;
         let Extent { bytes, crc32c, closed } = self.extent;
         let stop = AtomicBool::new(false);
         let mut upload = Upload::new(&self.job, push.progress, &stop);
         let sent = match self.sent {
             Some(sent) => sent,
             None => {
-                if self.job.there()?.is_some() {
+                if self.job.server_head()?.is_some() {
                     // Sent by an earlier attempt.
-                    self.is_there = self.job.is_there(bytes, crc32c)?;
-                    push.tally.same_file();
+                    self.is_there = self.job.is_on_server(bytes, crc32c)?;
+                    push.tally.count_same_file();
                     if !self.is_there {
-                        return Err(RemoteError::Exists(self.job.server.url(&self.job.name)));
+                        return Err(RemoteError::Exists(self.job.server.url_of_resource(&self.job.name)));
                     }
                     return Ok(true);
                 }
-                upload.resume(u64::MAX)?;
-                push.tally.resumed(upload.at);
+                upload.resume_upload(u64::MAX)?;
+                push.tally.count_resumed_bytes(upload.at);
                 *self.sent.insert(upload.at)
             }
         };
         upload.at = sent;
         if closed || ended {
-            upload.whole(bytes, crc32c, None)?;
-            push.tally.bytes(bytes - sent.min(bytes));
-            push.tally.file();
+            upload.send_whole(bytes, crc32c, None)?;
+            push.tally.count_bytes(bytes - sent.min(bytes));
+            push.tally.count_file();
             self.is_there = true;
             return Ok(true);
         }
@@ -549,27 +558,27 @@ impl Segment {
         if end <= sent || self.waits {
             return Ok(false);
         }
-        let mut timeout = self.job.server.timeout();
+        let mut timeout = self.job.server.new_retries();
         loop {
-            match upload.put(sent..end, None, None, None) {
+            match upload.send_range(sent..end, None, None, None) {
                 Ok(Answer::There(there)) => {
-                    upload.now_at(there);
-                    push.tally.bytes(there.saturating_sub(sent));
+                    upload.set_position(there);
+                    push.tally.count_bytes(there.saturating_sub(sent));
                     self.sent = Some(there);
                     return Ok(there > sent);
                 }
                 Ok(Answer::Published) => {
-                    return Err(upload.nonsense("an unfinished file is reported as complete"));
+                    return Err(upload.invalid_answer("an unfinished file is reported as complete"));
                 }
                 Err(RemoteError::Status { status: 400, .. }) => {
-                    let url = self.job.server.url(&self.job.name);
+                    let url = self.job.server.url_of_resource(&self.job.name);
                     tracing::warn!("{url}: the server takes no file of unknown length; it is sent when it is closed");
                     self.waits = true;
                     return Ok(false);
                 }
-                Err(error) => timeout.wait(error)?,
+                Err(error) => timeout.wait_or_fail(error)?,
             }
-            upload.resume(u64::MAX)?;
+            upload.resume_upload(u64::MAX)?;
             if upload.at != sent {
                 self.sent = Some(upload.at);
                 return Ok(true);
@@ -579,45 +588,45 @@ impl Segment {
 }
 
 /// Returns the segments of a run, in the order of their numbers.
-fn jobs(server: &Server, directory: &Path) -> Result<Vec<Job>, RemoteError> {
+fn segment_jobs(server: &Server, directory: &Path) -> Result<Vec<Job>, RemoteError> {
     let mut paths = Vec::new();
-    for entry in std::fs::read_dir(directory).map_err(RemoteError::io("reading", directory))? {
-        let path = entry.map_err(RemoteError::io("reading", directory))?.path();
+    for entry in std::fs::read_dir(directory).map_err(RemoteError::io_error("reading", directory))? {
+        let path = entry.map_err(RemoteError::io_error("reading", directory))?.path();
         if path.extension().is_some_and(|extension| extension == "seg") && path.is_file() {
             paths.push(path);
         }
     }
     paths.sort();
-    paths.into_iter().map(|path| name_of(&path).and_then(|name| Job::new(server, path, name))).collect()
+    paths.into_iter().map(|path| plain_file_name(&path).and_then(|name| Job::new(server, path, name))).collect()
 }
 
-fn read_info(directory: &Path) -> Result<RunInfo, RemoteError> {
-    match RunInfo::read(directory) {
+fn read_run_info(directory: &Path) -> Result<RunInfo, RemoteError> {
+    match RunInfo::read_run_json(directory) {
         Err(thalweg_store::StoreError::NotARun(path)) => Err(RemoteError::NotARun(path.display().to_string())),
         info => Ok(info?),
     }
 }
 
 /// Returns whether the run's writer holds its lock.
-fn is_locked(directory: &Path) -> Result<bool, RemoteError> {
-    let file = File::open(directory).map_err(RemoteError::io("opening", directory))?;
+fn is_being_written(directory: &Path) -> Result<bool, RemoteError> {
+    let file = File::open(directory).map_err(RemoteError::io_error("opening", directory))?;
     match rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared) {
         Ok(()) => Ok(false),
         Err(Errno::WOULDBLOCK) => Ok(true),
-        Err(error) => Err(RemoteError::io("locking", directory)(error.into())),
+        Err(error) => Err(RemoteError::io_error("locking", directory)(error.into())),
     }
 }
 
 /// Returns the name of a file or directory, also if it is given as `.`.
-fn name_of(path: &Path) -> Result<String, RemoteError> {
-    let whole = path.canonicalize().map_err(RemoteError::io("reading", path))?;
-    let name = whole.file_name().and_then(|name| name.to_str()).filter(|name| crate::listing::is_plain(name));
+fn plain_file_name(path: &Path) -> Result<String, RemoteError> {
+    let whole = path.canonicalize().map_err(RemoteError::io_error("reading", path))?;
+    let name = whole.file_name().and_then(|name| name.to_str()).filter(|name| crate::listing::is_plain_name(name));
     name.map(str::to_owned).ok_or_else(|| RemoteError::NoName(path.to_owned()))
 }
 
 /// Returns the number of bytes that the server has (`Upload-Offset`).
-fn offset(response: &ureq::http::Response<ureq::Body>) -> Option<u64> {
-    field(response, "upload-offset")?.parse().ok()
+fn upload_offset(response: &ureq::http::Response<ureq::Body>) -> Option<u64> {
+    header_field(response, "upload-offset")?.parse().ok()
 }
 
 /// Shortest pause between two looks at a run that is being recorded, while data arrive.

@@ -12,33 +12,33 @@ use thalweg_store::{Part, Run, RunFiles, RunInfo, RunState, StoreError, WriterLi
 /// Opens the run that a URL names, `http://host:port/runs/42`, as [`Run::open`] opens that of a directory.
 ///
 /// # Errors
-/// As [`Server::new`] and [`Run::open_at`].
-pub fn open_run(url: &str, options: &Options) -> Result<Run, RemoteError> {
+/// As [`Server::new`] and [`Run::open_remote`].
+pub fn open_remote_run(url: &str, options: &Options) -> Result<Run, RemoteError> {
     let server = Server::new(url, options)?;
-    match Run::open_at(RemoteFiles::new(server.clone())) {
+    match Run::open_remote(RemoteFiles::new(server.clone())) {
         Err(error @ StoreError::NotARun(_)) => {
-            let parts = parts(&server)?;
+            let parts = builder_parts(&server)?;
             if parts.is_empty() {
                 return Err(error.into());
             }
-            let parts = parts.into_iter().map(|part| Part::open_at(RemoteFiles::new(part)).map(Arc::new));
-            Ok(Run::of(server.url("").into(), parts.collect::<Result<_, _>>()?)?)
+            let parts = parts.into_iter().map(|part| Part::open_remote(RemoteFiles::new(part)).map(Arc::new));
+            Ok(Run::from_parts(server.url_of_resource("").into(), parts.collect::<Result<_, _>>()?)?)
         }
         run => Ok(run?),
     }
 }
 
 /// Returns the parts that the builders of a run wrote; empty if the URL does not name a run of several builders.
-pub(crate) fn parts(server: &Server) -> Result<Vec<Server>, RemoteError> {
-    match server.list("") {
-        Ok(listing) => Ok(listing.parts.iter().map(|name| server.beside(name)).collect()),
+pub(crate) fn builder_parts(server: &Server) -> Result<Vec<Server>, RemoteError> {
+    match server.list_directory("") {
+        Ok(listing) => Ok(listing.parts.iter().map(|name| server.beside_name(name)).collect()),
         Err(error) if error.is_not_found() => Ok(Vec::new()),
         Err(error) => Err(error),
     }
 }
 
 /// Returns whether the name of a run is a URL on a server.
-pub fn is_url(text: &str) -> bool {
+pub fn is_run_url(text: &str) -> bool {
     let mut schemes = ["http://", "https://"].into_iter();
     schemes.any(|scheme| text.get(..scheme.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(scheme)))
 }
@@ -54,7 +54,7 @@ struct RemoteFiles {
 /// Properties of a run seen so far, by which another run in its place is detected.
 #[derive(Debug, Default)]
 struct KnownState {
-    /// [Identity](RunInfo::identity) of the run.
+    /// [Identity](RunInfo::run_identity) of the run.
     run: Option<(u32, u32, u64)>,
     has_ended: bool,
     segments: HashMap<String, Segment>,
@@ -70,31 +70,31 @@ struct Segment {
 
 impl RemoteFiles {
     fn new(server: Server) -> Arc<Self> {
-        let url = server.url("").into();
+        let url = server.url_of_resource("").into();
         Arc::new(Self { server, url, known: Mutex::default() })
     }
 
     /// Records the state in `run.json`; fails if it belongs to another run.
-    fn is(&self, info: &RunInfo) -> Result<(), RemoteError> {
+    fn check_identity(&self, info: &RunInfo) -> Result<(), RemoteError> {
         let mut known = self.known.lock();
-        if *known.run.get_or_insert(info.identity()) != info.identity() {
-            return Err(RemoteError::Changed(self.server.url("")));
+        if *known.run.get_or_insert(info.run_identity()) != info.run_identity() {
+            return Err(RemoteError::Changed(self.server.url_of_resource("")));
         }
         known.has_ended |= info.state != RunState::Open;
         Ok(())
     }
 
-    fn read(&self, file: &str, offset: u64, into: &mut [u8]) -> Result<usize, RemoteError> {
+    fn read_segment(&self, file: &str, offset: u64, into: &mut [u8]) -> Result<usize, RemoteError> {
         let (before, grows) = {
             let known = self.known.lock();
             (known.segments.get(file).cloned(), !known.has_ended)
         };
         let same = before.as_ref().filter(|segment| !segment.grows).map(|segment| &segment.head);
         // Blocks never change: parts of a growing segment, too, fit together whenever they are read.
-        let mut reader = self.server.reader(file, offset..offset.saturating_add(into.len() as u64), same)?;
-        let head = reader.head().clone();
+        let mut reader = self.server.open_reader(file, offset..offset.saturating_add(into.len() as u64), same)?;
+        let head = reader.file_head().clone();
         if before.as_ref().is_some_and(|before| head.length < before.head.length) {
-            return Err(RemoteError::Changed(self.server.url(file)));
+            return Err(RemoteError::Changed(self.server.url_of_resource(file)));
         }
         if same.is_none() {
             self.known.lock().segments.insert(file.to_owned(), Segment { head, grows });
@@ -104,48 +104,50 @@ impl RemoteFiles {
             match reader.read(&mut into[filled..]) {
                 Ok(0) => break,
                 Ok(read) => filled += read,
-                Err(error) => return Err(reader.error(error)),
+                Err(error) => return Err(reader.original_error(error)),
             }
         }
         Ok(filled)
     }
 
     /// Returns the error without the URL, for a caller that adds the place itself.
-    fn error(&self, file: &str, error: RemoteError) -> io::Error {
+    fn error_without_url(&self, file: &str, error: RemoteError) -> io::Error {
         let text = error.to_string();
-        let what = text.strip_prefix(&self.server.url(file)).map(|what| what.trim_start_matches([':', ' ']).to_owned());
+        let what = text
+            .strip_prefix(&self.server.url_of_resource(file))
+            .map(|what| what.trim_start_matches([':', ' ']).to_owned());
         io::Error::new(io::Error::from(error).kind(), what.unwrap_or(text))
     }
 }
 
 impl RunFiles for RemoteFiles {
-    fn path(&self) -> &Path {
+    fn display_path(&self) -> &Path {
         &self.url
     }
 
-    fn info(&self) -> io::Result<Vec<u8>> {
-        let (_, text) = RunJson::fetch(&self.server).map_err(|error| self.error(RUN_JSON, error))?;
+    fn read_run_json(&self) -> io::Result<Vec<u8>> {
+        let (_, text) = RunJson::fetch_text(&self.server).map_err(|error| self.error_without_url(RUN_JSON, error))?;
         // A `run.json` that cannot be parsed is reported by the caller.
         if let Ok(info) = serde_json::from_slice(&text) {
-            self.is(&info).map_err(|error| self.error("", error))?;
+            self.check_identity(&info).map_err(|error| self.error_without_url("", error))?;
         }
         Ok(text)
     }
 
-    fn files(&self) -> io::Result<Vec<(String, u64)>> {
-        let listing = self.server.list("").map_err(|error| self.error("/", error))?;
+    fn list_files(&self) -> io::Result<Vec<(String, u64)>> {
+        let listing = self.server.list_directory("").map_err(|error| self.error_without_url("/", error))?;
         if let Some(info) = &listing.info {
-            self.is(info).map_err(|error| self.error("", error))?;
+            self.check_identity(info).map_err(|error| self.error_without_url("", error))?;
         }
         Ok(listing.entries.into_iter().map(|entry| (entry.name, entry.bytes)).collect())
     }
 
-    fn writer(&self) -> WriterLife {
-        self.server.list("").ok().and_then(|listing| listing.writer).unwrap_or(WriterLife::Unknown)
+    fn writer_life(&self) -> WriterLife {
+        self.server.list_directory("").ok().and_then(|listing| listing.writer).unwrap_or(WriterLife::Unknown)
     }
 
-    fn read_at(&self, file: &str, offset: u64, into: &mut [u8]) -> io::Result<usize> {
-        self.read(file, offset, into).map_err(|error| self.error(file, error))
+    fn read_file_at(&self, file: &str, offset: u64, into: &mut [u8]) -> io::Result<usize> {
+        self.read_segment(file, offset, into).map_err(|error| self.error_without_url(file, error))
     }
 }
 
@@ -188,7 +190,7 @@ mod tests {
 
     /// Returns for each read in turn whether it succeeded, and the error of the last one, if any.
     fn reads(served: &RemoteFiles, count: usize) -> (Vec<bool>, String) {
-        let results: Vec<_> = (0..count).map(|_| served.read_at("00000.seg", 0, &mut [0])).collect();
+        let results: Vec<_> = (0..count).map(|_| served.read_file_at("00000.seg", 0, &mut [0])).collect();
         let error = results.last().and_then(|last| last.as_ref().err()).map(ToString::to_string);
         (results.iter().map(Result::is_ok).collect(), error.unwrap_or_default())
     }
@@ -197,7 +199,7 @@ mod tests {
     fn a_run_that_has_ended_does_not_change() {
         for other in [part(2, 9), part(1, 10)] {
             let served = served(vec![part(1, 9), part(1, 9), other]);
-            served.is(&info(RunState::Complete, 1)).unwrap();
+            served.check_identity(&info(RunState::Complete, 1)).unwrap();
             let changed = "has changed on the server meanwhile".to_owned();
             assert_eq!(reads(&served, 3), (vec![true, true, false], changed));
         }
@@ -206,18 +208,18 @@ mod tests {
     #[test]
     fn a_run_that_is_recorded_only_grows_until_it_has_ended() {
         let served = served(vec![part(1, 9), part(2, 10), part(3, 9), part(3, 10), part(4, 11)]);
-        served.is(&info(RunState::Open, 1)).unwrap();
+        served.check_identity(&info(RunState::Open, 1)).unwrap();
         assert_eq!(reads(&served, 3).0, [true, true, false]);
-        served.is(&info(RunState::Complete, 1)).unwrap();
+        served.check_identity(&info(RunState::Complete, 1)).unwrap();
         assert_eq!(reads(&served, 2).0, [true, false]);
     }
 
     #[test]
     fn another_run_in_its_place_is_told_from_it() {
         let served = served(Vec::new());
-        served.is(&info(RunState::Open, 1)).unwrap();
-        served.is(&info(RunState::Complete, 1)).unwrap();
-        assert!(matches!(served.is(&info(RunState::Complete, 2)), Err(RemoteError::Changed(_))));
+        served.check_identity(&info(RunState::Open, 1)).unwrap();
+        served.check_identity(&info(RunState::Complete, 1)).unwrap();
+        assert!(matches!(served.check_identity(&info(RunState::Complete, 2)), Err(RemoteError::Changed(_))));
     }
 
     #[test]
@@ -225,13 +227,13 @@ mod tests {
         let unused = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let options = Options { timeout: std::time::Duration::ZERO, ..Options::default() };
         let url = format!("http://{unused}/1");
-        let error = open_run(&url, &options).unwrap_err().to_string();
+        let error = open_remote_run(&url, &options).unwrap_err().to_string();
         assert_eq!(error.matches(&url).count(), 1, "{error}");
     }
 
     #[test]
     fn a_url_is_one_in_any_case() {
-        assert!(is_url("http://h/1") && is_url("HTTPS://h/1"));
-        assert!(!is_url("runs/1") && !is_url("http:/") && !is_url("é".repeat(8).as_str()));
+        assert!(is_run_url("http://h/1") && is_run_url("HTTPS://h/1"));
+        assert!(!is_run_url("runs/1") && !is_run_url("http:/") && !is_run_url("é".repeat(8).as_str()));
     }
 }

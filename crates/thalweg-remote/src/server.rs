@@ -1,7 +1,7 @@
 //! Requests to a data server, repeated where that is useful.
 
 use crate::address::Address;
-use crate::part::seconds;
+use crate::part::unix_seconds;
 use crate::{Listing, Reader, RemoteError, Resource};
 use std::io::Read;
 use std::ops::{Bound, RangeBounds};
@@ -70,21 +70,21 @@ impl Server {
         if authorization.as_ref().is_some_and(|value| header::HeaderValue::from_str(value).is_err()) {
             return Err(RemoteError::Url { url: url.to_owned(), why: "the token must be one line of printable text" });
         }
-        if authorization.is_some() && address.is_overheard() {
+        if authorization.is_some() && address.can_be_intercepted() {
             tracing::warn!(
                 "{url}: the token and the data go over the network for everybody to read; https:// hides them"
             );
         }
         let agent = Agent::config_builder()
             .user_agent(concat!("thalweg/", env!("CARGO_PKG_VERSION")))
-            .tls_config(tls(options)?)
+            .tls_config(tls_config(options)?)
             // A token is sent only to the server it was given for, and only the named URL is read.
             .max_redirects(0)
             .http_status_as_error(false)
-            .timeout_resolve(Some(no_longer(CONNECT_TIMEOUT, options.timeout)))
-            .timeout_connect(Some(no_longer(CONNECT_TIMEOUT, options.timeout)))
-            .timeout_per_read(Some(no_longer(QUIET_TIMEOUT, options.timeout)))
-            .timeout_per_write(Some(no_longer(QUIET_TIMEOUT, options.timeout)))
+            .timeout_resolve(Some(limit_timeout(CONNECT_TIMEOUT, options.timeout)))
+            .timeout_connect(Some(limit_timeout(CONNECT_TIMEOUT, options.timeout)))
+            .timeout_per_read(Some(limit_timeout(QUIET_TIMEOUT, options.timeout)))
+            .timeout_per_write(Some(limit_timeout(QUIET_TIMEOUT, options.timeout)))
             .input_buffer_size(IO_BUFFER_BYTES)
             .output_buffer_size(IO_BUFFER_BYTES)
             .max_idle_connections(MAX_IDLE_CONNECTIONS)
@@ -96,13 +96,13 @@ impl Server {
 
     /// Returns the same server, beneath a path of this one.
     #[must_use]
-    pub fn beneath(&self, path: &str) -> Self {
-        Self { address: self.address.beneath(path), shared: Arc::clone(&self.shared) }
+    pub fn beneath_path(&self, path: &str) -> Self {
+        Self { address: self.address.beneath_path(path), shared: Arc::clone(&self.shared) }
     }
 
     /// Returns the same server, at another name beside its URL.
-    pub(crate) fn beside(&self, name: &str) -> Self {
-        Self { address: self.address.beside(name), shared: Arc::clone(&self.shared) }
+    pub(crate) fn beside_name(&self, name: &str) -> Self {
+        Self { address: self.address.beside_name(name), shared: Arc::clone(&self.shared) }
     }
 
     #[cfg(feature = "mount")]
@@ -115,13 +115,13 @@ impl Server {
     }
 
     /// Returns the last name in the URL, or `None` if it names a whole server.
-    pub fn name(&self) -> Option<String> {
-        self.address.name()
+    pub fn last_name(&self) -> Option<String> {
+        self.address.last_name()
     }
 
     /// Returns the URL of a resource on the server.
-    pub fn url<'a>(&self, resource: impl Into<Resource<'a>>) -> String {
-        self.address.url(resource.into())
+    pub fn url_of_resource<'a>(&self, resource: impl Into<Resource<'a>>) -> String {
+        self.address.url_of_resource(resource.into())
     }
 
     /// Lists a directory or a run.
@@ -129,15 +129,16 @@ impl Server {
     /// # Errors
     /// Fails if there is no such directory, the server cannot be reached for [`Options::timeout`], or it refuses or
     /// sends an answer of another kind.
-    pub fn list(&self, path: &str) -> Result<Listing, RemoteError> {
+    pub fn list_directory(&self, path: &str) -> Result<Listing, RemoteError> {
         let directory = format!("{}/", path.trim_end_matches('/'));
-        let prepared = PreparedRequest::new(self.url(&directory)).with(header::ACCEPT, "application/json");
-        self.patiently(|| {
-            let response = self.get(&prepared)?;
+        let prepared =
+            PreparedRequest::new(self.url_of_resource(&directory)).with_field(header::ACCEPT, "application/json");
+        self.retry_transient(|| {
+            let response = self.send_get(&prepared)?;
             if response.status() != StatusCode::OK {
-                return Err(refused(&prepared.url, response));
+                return Err(refusal_error(&prepared.url, response));
             }
-            let text = whole(&prepared.url, response, MAX_LISTING_BYTES)?;
+            let text = read_whole_body(&prepared.url, response, MAX_LISTING_BYTES)?;
             serde_json::from_slice(&text).map_err(|error| RemoteError::Json { url: prepared.url.clone(), error })
         })
     }
@@ -145,13 +146,13 @@ impl Server {
     /// Returns the properties of a file.
     ///
     /// # Errors
-    /// [`RemoteError::Directory`] if the resource is a directory; otherwise as [`list`](Self::list).
-    pub fn head<'a>(&self, resource: impl Into<Resource<'a>>) -> Result<Head, RemoteError> {
-        let prepared = PreparedRequest::new(self.url(resource));
-        self.patiently(|| {
+    /// [`RemoteError::Directory`] if the resource is a directory; otherwise as [`list_directory`](Self::list_directory).
+    pub fn fetch_head<'a>(&self, resource: impl Into<Resource<'a>>) -> Result<Head, RemoteError> {
+        let prepared = PreparedRequest::new(self.url_of_resource(resource));
+        self.retry_transient(|| {
             let response = self.send_head(&prepared)?;
             match response.status() {
-                StatusCode::OK if !prepared.url.ends_with('/') => Head::of(&response)
+                StatusCode::OK if !prepared.url.ends_with('/') => Head::from_response(&response)
                     .ok_or(RemoteError::Answer { url: prepared.url.clone(), what: "a file of unknown length" }),
                 StatusCode::OK => Err(RemoteError::Directory(prepared.url.clone())),
                 StatusCode::MOVED_PERMANENTLY | StatusCode::PERMANENT_REDIRECT
@@ -159,7 +160,7 @@ impl Server {
                 {
                     Err(RemoteError::Directory(prepared.url.clone()))
                 }
-                _ => Err(refused(&prepared.url, response)),
+                _ => Err(refusal_error(&prepared.url, response)),
             }
         })
     }
@@ -169,25 +170,25 @@ impl Server {
     /// without it, only content that does not change (blocks of a run) can be put together from several reads.
     ///
     /// # Errors
-    /// [`RemoteError::Changed`] as above; otherwise as [`head`](Self::head).
-    pub fn read<'a>(
+    /// [`RemoteError::Changed`] as above; otherwise as [`fetch_head`](Self::fetch_head).
+    pub fn read_range<'a>(
         &self,
         resource: impl Into<Resource<'a>>,
         range: impl RangeBounds<u64>,
         same: Option<&Head>,
     ) -> Result<Vec<u8>, RemoteError> {
-        let mut reader = self.reader(resource, range, same)?;
+        let mut reader = self.open_reader(resource, range, same)?;
         // The announced length must not decide how much memory is allocated.
-        let mut bytes = Vec::with_capacity(usize::try_from(reader.remaining()).unwrap_or(0).min(8 << 20));
-        reader.read_to_end(&mut bytes).map_err(|error| reader.error(error))?;
+        let mut bytes = Vec::with_capacity(usize::try_from(reader.remaining_bytes()).unwrap_or(0).min(8 << 20));
+        reader.read_to_end(&mut bytes).map_err(|error| reader.original_error(error))?;
         Ok(bytes)
     }
 
     /// Returns the same range as a stream, which resumes by itself after a broken connection.
     ///
     /// # Errors
-    /// As [`read`](Self::read), as far as the beginning of the answer shows. Later errors are errors of the stream.
-    pub fn reader<'a>(
+    /// As [`read_range`](Self::read_range), as far as the beginning of the answer shows. Later errors are errors of the stream.
+    pub fn open_reader<'a>(
         &self,
         resource: impl Into<Resource<'a>>,
         range: impl RangeBounds<u64>,
@@ -203,51 +204,51 @@ impl Server {
             Bound::Excluded(end) => *end,
             Bound::Unbounded => u64::MAX,
         };
-        Reader::open(self.clone(), self.url(resource), start..end.max(start), same)
+        Reader::open_stream(self.clone(), self.url_of_resource(resource), start..end.max(start), same)
     }
 
     /// Sends a GET request once. Returns the answer whatever its status.
-    pub(crate) fn get(&self, prepared: &PreparedRequest) -> Result<Response<Body>, RemoteError> {
-        let request = prepared.fields(self, self.shared.agent.get(&prepared.url));
-        request.call().map_err(|error| transport(&prepared.url, error))
+    pub(crate) fn send_get(&self, prepared: &PreparedRequest) -> Result<Response<Body>, RemoteError> {
+        let request = prepared.apply_fields(self, self.shared.agent.get(&prepared.url));
+        request.call().map_err(|error| transport_error(&prepared.url, error))
     }
 
     pub(crate) fn send_head(&self, prepared: &PreparedRequest) -> Result<Response<Body>, RemoteError> {
-        let request = prepared.fields(self, self.shared.agent.head(&prepared.url));
-        request.call().map_err(|error| transport(&prepared.url, error))
+        let request = prepared.apply_fields(self, self.shared.agent.head(&prepared.url));
+        request.call().map_err(|error| transport_error(&prepared.url, error))
     }
 
     /// Sends `length` bytes of `body` once. The answer arrives when they are on the server's disk, which may take long.
-    pub(crate) fn put(
+    pub(crate) fn send_put(
         &self,
         prepared: &PreparedRequest,
         length: u64,
         body: &mut dyn Read,
     ) -> Result<Response<Body>, RemoteError> {
-        let request = prepared.fields(self, self.shared.agent.put(&prepared.url));
+        let request = prepared.apply_fields(self, self.shared.agent.put(&prepared.url));
         let request = request.header(header::CONTENT_LENGTH, length);
         let request = request.config().timeout_per_read(Some(DISK_TIMEOUT)).build();
-        request.send(SendBody::from_reader(body)).map_err(|error| transport(&prepared.url, error))
+        request.send(SendBody::from_reader(body)).map_err(|error| transport_error(&prepared.url, error))
     }
 
-    pub(crate) fn delete(&self, prepared: &PreparedRequest) -> Result<(), RemoteError> {
-        let request = prepared.fields(self, self.shared.agent.delete(&prepared.url));
-        let response = request.call().map_err(|error| transport(&prepared.url, error))?;
-        if response.status().is_success() { Ok(()) } else { Err(refused(&prepared.url, response)) }
+    pub(crate) fn send_delete(&self, prepared: &PreparedRequest) -> Result<(), RemoteError> {
+        let request = prepared.apply_fields(self, self.shared.agent.delete(&prepared.url));
+        let response = request.call().map_err(|error| transport_error(&prepared.url, error))?;
+        if response.status().is_success() { Ok(()) } else { Err(refusal_error(&prepared.url, response)) }
     }
 
     /// Repeats `act`, at growing intervals, while it fails for a reason that may go away.
-    pub(crate) fn patiently<T>(&self, mut act: impl FnMut() -> Result<T, RemoteError>) -> Result<T, RemoteError> {
-        let mut timeout = self.timeout();
+    pub(crate) fn retry_transient<T>(&self, mut act: impl FnMut() -> Result<T, RemoteError>) -> Result<T, RemoteError> {
+        let mut timeout = self.new_retries();
         loop {
             match act() {
-                Err(error) => timeout.wait(error)?,
+                Err(error) => timeout.wait_or_fail(error)?,
                 done => return done,
             }
         }
     }
 
-    pub(crate) fn timeout(&self) -> Retries {
+    pub(crate) fn new_retries(&self) -> Retries {
         Retries { limit: self.shared.timeout, since: None, pause: MIN_RETRY_PAUSE }
     }
 }
@@ -260,28 +261,29 @@ impl Default for Options {
 
 impl Head {
     /// Returns the properties in an answer whose length is that of the whole file.
-    pub(crate) fn of(response: &Response<Body>) -> Option<Self> {
-        let length = field(response, header::CONTENT_LENGTH)?.parse().ok()?;
-        Some(Self::with_length(response, length))
+    pub(crate) fn from_response(response: &Response<Body>) -> Option<Self> {
+        let length = header_field(response, header::CONTENT_LENGTH)?.parse().ok()?;
+        Some(Self::from_response_with_length(response, length))
     }
 
     /// Returns whether both cannot describe the same content: a property that both have differs.
-    pub(crate) fn contradicts(&self, other: &Self) -> bool {
+    pub(crate) fn contradicts_head(&self, other: &Self) -> bool {
         fn differ<T: PartialEq>(one: Option<T>, other: Option<T>) -> bool {
             one.is_some() && other.is_some() && one != other
         }
         self.length != other.length
             || differ(self.etag.as_ref(), other.etag.as_ref())
-            || differ(self.modified.map(seconds), other.modified.map(seconds))
+            || differ(self.modified.map(unix_seconds), other.modified.map(unix_seconds))
             || differ(self.crc32c, other.crc32c)
     }
 
-    pub(crate) fn with_length(response: &Response<Body>, length: u64) -> Self {
+    pub(crate) fn from_response_with_length(response: &Response<Body>, length: u64) -> Self {
         Self {
             length,
-            etag: field(response, header::ETAG).filter(|etag| etag.starts_with('"')).map(str::to_owned),
-            modified: field(response, header::LAST_MODIFIED).and_then(|date| httpdate::parse_http_date(date).ok()),
-            crc32c: field(response, "repr-digest").and_then(|digest| parse_repr_digest(digest).ok()?),
+            etag: header_field(response, header::ETAG).filter(|etag| etag.starts_with('"')).map(str::to_owned),
+            modified: header_field(response, header::LAST_MODIFIED)
+                .and_then(|date| httpdate::parse_http_date(date).ok()),
+            crc32c: header_field(response, "repr-digest").and_then(|digest| parse_repr_digest(digest).ok()?),
         }
     }
 }
@@ -299,12 +301,12 @@ impl PreparedRequest {
     }
 
     #[must_use]
-    pub(crate) fn with(mut self, name: header::HeaderName, value: impl Into<String>) -> Self {
+    pub(crate) fn with_field(mut self, name: header::HeaderName, value: impl Into<String>) -> Self {
         self.fields.push((name, value.into()));
         self
     }
 
-    fn fields<B>(&self, server: &Server, request: ureq::RequestBuilder<B>) -> ureq::RequestBuilder<B> {
+    fn apply_fields<B>(&self, server: &Server, request: ureq::RequestBuilder<B>) -> ureq::RequestBuilder<B> {
         let authorization = server.shared.authorization.iter().map(|value| (&header::AUTHORIZATION, value));
         let fields = self.fields.iter().map(|(name, value)| (name, value));
         authorization.chain(fields).fold(request, |request, (name, value)| request.header(name, value))
@@ -321,7 +323,7 @@ pub(crate) struct Retries {
 
 impl Retries {
     /// Waits before the next attempt; returns the error if there is to be none.
-    pub(crate) fn wait(&mut self, error: RemoteError) -> Result<(), RemoteError> {
+    pub(crate) fn wait_or_fail(&mut self, error: RemoteError) -> Result<(), RemoteError> {
         if !error.is_transient() {
             return Err(error);
         }
@@ -342,19 +344,19 @@ impl Retries {
     }
 
     /// Restarts the time limit after progress.
-    pub(crate) fn renew(&mut self) {
+    pub(crate) fn reset_after_progress(&mut self) {
         self.since = None;
         self.pause = MIN_RETRY_PAUSE;
     }
 }
 
 /// Returns a field of an answer, if it is text.
-pub(crate) fn field(response: &Response<Body>, name: impl header::AsHeaderName) -> Option<&str> {
+pub(crate) fn header_field(response: &Response<Body>, name: impl header::AsHeaderName) -> Option<&str> {
     response.headers().get(name)?.to_str().ok().map(str::trim)
 }
 
 /// Returns the error for an unsuccessful answer.
-pub(crate) fn refused(url: &str, response: Response<Body>) -> RemoteError {
+pub(crate) fn refusal_error(url: &str, response: Response<Body>) -> RemoteError {
     let status = response.status().as_u16();
     let mut text = Vec::new();
     // The explanation only helps people: if it cannot be read, the status is enough.
@@ -364,7 +366,7 @@ pub(crate) fn refused(url: &str, response: Response<Body>) -> RemoteError {
 }
 
 /// Returns the whole content of an answer, up to `most` bytes.
-fn whole(url: &str, response: Response<Body>, most: u64) -> Result<Vec<u8>, RemoteError> {
+fn read_whole_body(url: &str, response: Response<Body>, most: u64) -> Result<Vec<u8>, RemoteError> {
     let mut text = Vec::new();
     let read = response.into_body().into_reader().take(most + 1).read_to_end(&mut text);
     read.map_err(|error| RemoteError::BrokeOff { url: url.to_owned(), error })?;
@@ -377,21 +379,21 @@ fn whole(url: &str, response: Response<Body>, most: u64) -> Result<Vec<u8>, Remo
 /// Returns whether an answer redirects to the same path with a slash after it.
 fn leads_to_directory(url: &str, response: &Response<Body>) -> bool {
     let path = url.splitn(4, '/').nth(3).unwrap_or_default();
-    let target = field(response, header::LOCATION).unwrap_or_default();
+    let target = header_field(response, header::LOCATION).unwrap_or_default();
     // Servers may encode other characters of the same name.
     let decoded: Vec<u8> = percent_encoding::percent_decode_str(target).collect();
     decoded.ends_with(&percent_encoding::percent_decode_str(&format!("/{path}/")).collect::<Vec<u8>>())
 }
 
-pub(crate) fn transport(url: &str, error: ureq::Error) -> RemoteError {
+pub(crate) fn transport_error(url: &str, error: ureq::Error) -> RemoteError {
     RemoteError::Transport { url: url.to_owned(), error: Box::new(error) }
 }
 
-fn tls(options: &Options) -> Result<TlsConfig, RemoteError> {
+fn tls_config(options: &Options) -> Result<TlsConfig, RemoteError> {
     let roots = match &options.ca_file {
         None => RootCerts::PlatformVerifier,
         Some(path) => {
-            let pem = std::fs::read(path).map_err(RemoteError::io("reading", path))?;
+            let pem = std::fs::read(path).map_err(RemoteError::io_error("reading", path))?;
             let certificates: Vec<Certificate<'static>> = ureq::tls::parse_pem(&pem)
                 .filter_map(|item| match item {
                     Ok(PemItem::Certificate(certificate)) => Some(certificate),
@@ -414,7 +416,7 @@ fn tls(options: &Options) -> Result<TlsConfig, RemoteError> {
 
 /// Returns a time limit, reduced for a client with a shorter timeout. A timeout of zero means no repetitions, not
 /// haste.
-fn no_longer(limit: Duration, timeout: Duration) -> Duration {
+fn limit_timeout(limit: Duration, timeout: Duration) -> Duration {
     if timeout.is_zero() { limit } else { limit.min(timeout.max(MIN_QUIET_TIMEOUT)) }
 }
 
@@ -446,7 +448,7 @@ mod tests {
     fn a_server_may_say_nothing_no_longer_than_the_timeout() {
         for (timeout, connect, quiet) in [(0, 10, 30), (1, 2, 2), (5, 5, 5), (20, 10, 20), (600, 10, 30)] {
             let timeout = Duration::from_secs(timeout);
-            let limits = [CONNECT_TIMEOUT, QUIET_TIMEOUT].map(|limit| no_longer(limit, timeout).as_secs());
+            let limits = [CONNECT_TIMEOUT, QUIET_TIMEOUT].map(|limit| limit_timeout(limit, timeout).as_secs());
             assert_eq!(limits, [connect, quiet], "{timeout:?}");
         }
     }

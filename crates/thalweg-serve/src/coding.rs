@@ -16,7 +16,7 @@ pub(crate) enum Coding {
 
 impl Coding {
     /// Returns the preferred coding among those that the client names, unless it gives them a weight of 0.
-    pub(crate) fn wanted(fields: &HeaderMap) -> Option<Self> {
+    pub(crate) fn preferred_coding(fields: &HeaderMap) -> Option<Self> {
         let values = fields.get_all(ACCEPT_ENCODING).iter().filter_map(|value| value.to_str().ok());
         let mut wanted = None;
         for element in values.flat_map(|value| value.split(',')) {
@@ -35,7 +35,7 @@ impl Coding {
     }
 
     /// Returns the coding's name in header fields.
-    pub(crate) const fn name(self) -> &'static str {
+    pub(crate) const fn field_name(self) -> &'static str {
         match self {
             Self::Zstd => "zstd",
             Self::Gzip => "gzip",
@@ -43,7 +43,11 @@ impl Coding {
     }
 
     /// Encodes the bytes that `feed` writes, and returns the writer.
-    pub(crate) fn code<W: Write>(self, into: W, feed: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<W> {
+    pub(crate) fn encode_stream<W: Write>(
+        self,
+        into: W,
+        feed: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+    ) -> io::Result<W> {
         match self {
             Self::Zstd => {
                 let mut encoder = zstd::Encoder::new(into, ZSTD_LEVEL)?;
@@ -61,10 +65,14 @@ impl Coding {
 
 /// Compresses the bytes if the client asks for it and they become shorter, and returns the answer with the coding
 /// named.
-pub(crate) fn compressed(answer: Answer, bytes: Vec<u8>, fields: &HeaderMap) -> (Answer, Vec<u8>) {
-    let coding = Coding::wanted(fields).filter(|_| bytes.len() > MAX_PLAIN_BYTES);
-    match coding.and_then(|coding| Some((coding, coding.code(Vec::new(), |encoder| encoder.write_all(&bytes)).ok()?))) {
-        Some((coding, coded)) if coded.len() < bytes.len() => (answer.with(CONTENT_ENCODING, coding.name()), coded),
+pub(crate) fn compress_if_shorter(answer: Answer, bytes: Vec<u8>, fields: &HeaderMap) -> (Answer, Vec<u8>) {
+    let coding = Coding::preferred_coding(fields).filter(|_| bytes.len() > MAX_PLAIN_BYTES);
+    match coding
+        .and_then(|coding| Some((coding, coding.encode_stream(Vec::new(), |encoder| encoder.write_all(&bytes)).ok()?)))
+    {
+        Some((coding, coded)) if coded.len() < bytes.len() => {
+            (answer.with_field(CONTENT_ENCODING, coding.field_name()), coded)
+        }
         _ => (answer, bytes),
     }
 }
@@ -90,8 +98,8 @@ mod tests {
             ("br", None),
         ] {
             let fields = [(ACCEPT_ENCODING, field.parse().unwrap())].into_iter().collect();
-            assert_eq!(Coding::wanted(&fields), coding, "{field}");
+            assert_eq!(Coding::preferred_coding(&fields), coding, "{field}");
         }
-        assert_eq!(Coding::wanted(&HeaderMap::new()), None);
+        assert_eq!(Coding::preferred_coding(&HeaderMap::new()), None);
     }
 }

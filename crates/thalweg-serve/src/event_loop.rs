@@ -10,7 +10,7 @@ use crate::client::{Activity, Client, Clients};
 use crate::counters::Counters;
 use crate::head;
 use crate::limits::{HEAD_TIME, LINGER_TIME};
-use crate::outgoing::{Handoff, Outgoing, turn};
+use crate::outgoing::{Handoff, Outgoing, range_of_turn};
 use crate::site::Site;
 use http::StatusCode;
 use parking_lot::Mutex;
@@ -65,7 +65,7 @@ struct ServedClient {
     ends: bool,
     state: State,
     /// Deadline for the client's next step, unless it is being answered: the progress of answers is
-    /// [watched](Clients::watch).
+    /// [watched](Clients::watch_for_stalls).
     until: Instant,
     /// True if the client is in the queue for a turn.
     queued: bool,
@@ -112,7 +112,7 @@ impl EventLoop {
     }
 
     /// Returns the number of clients.
-    pub(crate) fn clients(&self) -> usize {
+    pub(crate) fn client_count(&self) -> usize {
         self.clients.load(Ordering::Relaxed)
     }
 
@@ -122,7 +122,7 @@ impl EventLoop {
     }
 
     /// Adds a client. Fails if the loop has ended.
-    pub(crate) fn take(&self, number: u64, client: Arc<Client>, begun: Handoff) -> io::Result<()> {
+    pub(crate) fn add_client(&self, number: u64, client: Arc<Client>, begun: Handoff) -> io::Result<()> {
         client.socket.set_nonblocking(true)?;
         // The loop wakes at once, since the socket is writable, and finds the client as soon as it gets this lock.
         let mut added = self.added.lock();
@@ -137,24 +137,24 @@ impl EventLoop {
     }
 
     /// Stops the loop. Clients that are still connected are removed.
-    pub(crate) fn stop(&self) {
+    pub(crate) fn request_stop(&self) {
         self.stopped.store(true, Ordering::Relaxed);
         let _ = rustix::io::write(&self.stop, &1u64.to_ne_bytes());
     }
 
     /// Serves until [`stop`](Self::stop), or until waiting for events fails. Clients that are left are removed, and the
     /// loop accepts no others.
-    pub(crate) fn run(&self, context: &LoopContext<'_>) -> io::Result<()> {
+    pub(crate) fn run_until_stopped(&self, context: &LoopContext<'_>) -> io::Result<()> {
         let mut served = HashMap::new();
-        let result = self.serve(&mut served, context);
+        let result = self.serve_events(&mut served, context);
         let mut added = self.added.lock();
         self.stopped.store(true, Ordering::Relaxed);
         let added = added.drain(..).map(|(number, ..)| number);
-        added.chain(served.into_keys()).for_each(|number| context.clients.leave(number));
+        added.chain(served.into_keys()).for_each(|number| context.clients.remove_client(number));
         result
     }
 
-    fn serve(&self, served: &mut HashMap<u64, ServedClient>, context: &LoopContext<'_>) -> io::Result<()> {
+    fn serve_events(&self, served: &mut HashMap<u64, ServedClient>, context: &LoopContext<'_>) -> io::Result<()> {
         let mut ready: VecDeque<u64> = VecDeque::new();
         let mut sender = Sender::new();
         let mut swept = Instant::now();
@@ -179,28 +179,28 @@ impl EventLoop {
                 let Some(client) = served.get_mut(&number) else { continue };
                 client.readable |= flags != epoll::EventFlags::OUT;
                 client.ends |= flags.intersects(ENDS);
-                client.queue(number, &mut ready);
+                client.queue_for_turn(number, &mut ready);
             }
             // Clients that already had a turn are queued after those that wait for one.
             ready.rotate_left(again);
             for _ in 0..ready.len() {
                 let Some(number) = ready.pop_front() else { break };
-                self.turn(number, served, &mut ready, &mut sender, context);
+                self.give_turn(number, served, &mut ready, &mut sender, context);
             }
             let now = Instant::now();
             if now.saturating_duration_since(swept) >= SWEEP_INTERVAL {
                 swept = now;
-                let late = served.iter_mut().filter(|(_, client)| client.until <= now && !client.is_answered());
+                let late = served.iter_mut().filter(|(_, client)| client.until <= now && !client.is_being_answered());
                 for (number, client) in late {
-                    client.is_late();
-                    client.queue(*number, &mut ready);
+                    client.prepare_late_turn();
+                    client.queue_for_turn(*number, &mut ready);
                 }
             }
         }
         Ok(())
     }
 
-    fn turn(
+    fn give_turn(
         &self,
         number: u64,
         served: &mut HashMap<u64, ServedClient>,
@@ -211,11 +211,11 @@ impl EventLoop {
         let Some(client) = served.get_mut(&number) else { return };
         client.queued = false;
         // A panic caused by one client must not cost the others their connections.
-        let turn = catch_unwind(AssertUnwindSafe(|| client.turn(context, sender)));
+        let turn = catch_unwind(AssertUnwindSafe(|| client.take_turn(context, sender)));
         let turn = turn.unwrap_or_else(|_| Err(io::Error::other("a panic")));
         match turn {
             Ok(Turn::Wait) => return,
-            Ok(Turn::Again) => return client.queue(number, ready),
+            Ok(Turn::Again) => return client.queue_for_turn(number, ready),
             Ok(Turn::HandOver | Turn::Gone) => {}
             Err(ref error) => {
                 // The client is informed where that is possible; no one else needs to know.
@@ -230,10 +230,10 @@ impl EventLoop {
         let _ = epoll::delete(&self.epoll, &client.socket);
         match turn {
             Ok(Turn::HandOver) => {
-                let answer = if let State::Answer(sending) = state { Some(sending.rest()) } else { None };
+                let answer = if let State::Answer(sending) = state { Some(sending.remaining_answer()) } else { None };
                 (context.hand_over)(number, client, Handoff { ahead, answer });
             }
-            _ => context.clients.leave(number),
+            _ => context.clients.remove_client(number),
         }
     }
 }
@@ -244,40 +244,42 @@ impl ServedClient {
         let state = State::AwaitRequest;
         let mut served = Self { client, ahead: begun.ahead, readable: true, ends: false, state, until, queued: false };
         if let Some(answer) = begun.answer {
-            context.clients.note(&served.client, Activity::Answer);
-            served.answer(answer);
+            context.clients.record_activity(&served.client, Activity::Answer);
+            served.begin_answer(answer);
         }
         served
     }
 
-    fn queue(&mut self, number: u64, ready: &mut VecDeque<u64>) {
+    fn queue_for_turn(&mut self, number: u64, ready: &mut VecDeque<u64>) {
         if !std::mem::replace(&mut self.queued, true) {
             ready.push_back(number);
         }
     }
 
     /// Does what can be done now, up to the limit of one turn.
-    fn turn(&mut self, context: &LoopContext<'_>, sender: &mut Sender) -> io::Result<Turn> {
+    fn take_turn(&mut self, context: &LoopContext<'_>, sender: &mut Sender) -> io::Result<Turn> {
         for _ in 0..STEPS_PER_TURN {
             let now = Instant::now();
             match &mut self.state {
-                State::AwaitRequest => match head::parse(&self.ahead) {
+                State::AwaitRequest => match head::parse_head(&self.ahead) {
                     Ok(Some((head, length))) => {
-                        context.clients.note(&self.client, Activity::Answer);
-                        let Some(answer) = context.site.answer_at_once(&head) else { return Ok(Turn::HandOver) };
+                        context.clients.record_activity(&self.client, Activity::Answer);
+                        let Some(answer) = context.site.answer_without_waiting(&head) else {
+                            return Ok(Turn::HandOver);
+                        };
                         self.ahead.drain(..length);
                         let answer = Outgoing::new(answer, Some(&head));
                         let hand_over = answer.coding.is_some();
-                        self.answer(answer);
+                        self.begin_answer(answer);
                         if hand_over {
                             return Ok(Turn::HandOver);
                         }
                     }
                     Ok(None) => {
                         let began = self.ahead.is_empty();
-                        match self.read()? {
+                        match self.read_request_bytes()? {
                             Received::Nothing => return Ok(Turn::Wait),
-                            Received::End => return Ok(self.goes()),
+                            Received::End => return Ok(self.turn_after_end()),
                             Received::Control => return Ok(Turn::HandOver),
                             // The rest of the head has to arrive soon.
                             Received::Bytes if began => self.until = now + HEAD_TIME.min(context.timeout),
@@ -285,18 +287,18 @@ impl ServedClient {
                         }
                     }
                     Err((status, sentence)) => {
-                        self.answer(Outgoing::new(Answer::say(status, sentence), None));
+                        self.begin_answer(Outgoing::new(Answer::with_sentence(status, sentence), None));
                     }
                 },
                 State::Answer(sending) => {
-                    if sending.is_done() {
+                    if sending.is_fully_sent() {
                         let keep = sending.answer.keep;
                         if !keep && self.client.tls.get().is_some() {
                             return Ok(Turn::HandOver);
                         }
                         context.counters.requests.fetch_add(1, Ordering::Relaxed);
-                        context.clients.note(&self.client, Activity::Rest);
-                        self.answered(keep, context.timeout, now);
+                        context.clients.record_activity(&self.client, Activity::Rest);
+                        self.finish_answer(keep, context.timeout, now);
                         // A client that asks again at once does not get its turn before all others.
                         return Ok(if self.ahead.is_empty() && !self.readable { Turn::Wait } else { Turn::Again });
                     }
@@ -305,14 +307,14 @@ impl ServedClient {
                         Sent::Enough => return Ok(Turn::Again),
                         Sent::Full => return Ok(Turn::Wait),
                         Sent::NeedsThread => {
-                            sending.uncork(&self.client)?;
+                            sending.uncork_socket(&self.client)?;
                             return Ok(Turn::HandOver);
                         }
                     }
                 }
                 State::Linger => {
                     self.ahead.clear();
-                    return Ok(match self.read() {
+                    return Ok(match self.read_request_bytes() {
                         _ if self.until <= now => Turn::Gone,
                         Ok(Received::Nothing) => Turn::Wait,
                         Ok(Received::Bytes) => Turn::Again,
@@ -324,37 +326,37 @@ impl ServedClient {
         Ok(Turn::Again)
     }
 
-    fn answer(&mut self, answer: Outgoing) {
+    fn begin_answer(&mut self, answer: Outgoing) {
         self.state = State::Answer(Sending { answer, sent: 0, corked: false, full: false });
     }
 
-    fn answered(&mut self, keep: bool, timeout: Duration, now: Instant) {
+    fn finish_answer(&mut self, keep: bool, timeout: Duration, now: Instant) {
         if keep {
             self.state = State::AwaitRequest;
             self.until = now + if self.ahead.is_empty() { timeout } else { HEAD_TIME.min(timeout) };
         } else {
             // If the client has gone, the next read finds out.
-            self.client.say_goodbye();
+            self.client.announce_end();
             self.state = State::Linger;
             self.until = now + LINGER_TIME.min(timeout);
         }
     }
 
-    fn is_answered(&self) -> bool {
+    fn is_being_answered(&self) -> bool {
         matches!(self.state, State::Answer(_))
     }
 
     /// Prepares the next turn of a client whose deadline has passed.
-    fn is_late(&mut self) {
+    fn prepare_late_turn(&mut self) {
         self.readable = true;
         match self.state {
             State::AwaitRequest if !self.ahead.is_empty() => {
-                let late = Answer::say(StatusCode::REQUEST_TIMEOUT, "the request's head took too long");
-                self.answer(Outgoing::new(late, None));
+                let late = Answer::with_sentence(StatusCode::REQUEST_TIMEOUT, "the request's head took too long");
+                self.begin_answer(Outgoing::new(late, None));
             }
             // The next read finds the socket closed.
             State::AwaitRequest => {
-                self.client.say_goodbye();
+                self.client.announce_end();
                 let _ = self.client.socket.shutdown(Shutdown::Both);
             }
             State::Answer(_) | State::Linger => _ = self.client.socket.shutdown(Shutdown::Both),
@@ -363,12 +365,12 @@ impl ServedClient {
 
     /// Handles a client that sends no more. A client that has to receive a TLS `close_notify` is handed to a thread
     /// that can wait until everything before it was accepted.
-    fn goes(&self) -> Turn {
+    fn turn_after_end(&self) -> Turn {
         if self.client.tls.get().is_some() { Turn::HandOver } else { Turn::Gone }
     }
 
     /// Reads the bytes that the client sent.
-    fn read(&mut self) -> io::Result<Received> {
+    fn read_request_bytes(&mut self) -> io::Result<Received> {
         let mut buffer = [MaybeUninit::uninit(); 4096];
         while self.readable {
             match recv(&self.client.socket, &mut buffer, RecvFlags::empty()) {
@@ -414,13 +416,13 @@ enum Sent {
 }
 
 impl Sending {
-    fn is_done(&self) -> bool {
+    fn is_fully_sent(&self) -> bool {
         self.answer.pieces.is_empty()
     }
 
     /// Sends some bytes of the answer and removes them from it.
     fn send_some(&mut self, client: &Client, context: &LoopContext<'_>, sender: &mut Sender) -> io::Result<Sent> {
-        if client.tls().is_some_and(|tls| tls.is_worn()) {
+        if client.lock_tls().is_some_and(|tls| tls.needs_new_keys()) {
             return Ok(Sent::NeedsThread);
         }
         let more = self.answer.pieces.len() > 1;
@@ -431,7 +433,7 @@ impl Sending {
                 match send(&client.socket, &bytes[self.sent..], flags) {
                     Ok(sent) => {
                         self.sent += sent;
-                        client.has_sent(sent as u64);
+                        client.count_sent_bytes(sent as u64);
                     }
                     Err(Errno::AGAIN) => return Ok(Sent::Full),
                     Err(Errno::INTR) => {}
@@ -440,8 +442,8 @@ impl Sending {
                 (self.sent == bytes.len(), false)
             }
             Piece::File(file, range) => {
-                let turn = turn(range);
-                if !Sender::sends_some(context.way) || !seems_cached(file.file(), &turn) {
+                let turn = range_of_turn(range);
+                if !Sender::supports_send_some(context.way) || !seems_cached(file.buffered_file(), &turn) {
                     return Ok(Sent::NeedsThread);
                 }
                 let small = turn.end - turn.start <= MAX_SINGLE_SEND_BYTES;
@@ -458,7 +460,7 @@ impl Sending {
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Sent::Full),
                     Err(error) => return Err(error),
                 }
-                client.has_sent(range.start - turn.start);
+                client.count_sent_bytes(range.start - turn.start);
                 context.counters.sent.fetch_add(range.start - turn.start, Ordering::Relaxed);
                 (range.is_empty(), range.start == turn.end && !range.is_empty())
             }
@@ -466,19 +468,19 @@ impl Sending {
         if done {
             self.answer.pieces.pop_front();
             self.sent = 0;
-            if self.is_done() {
-                self.uncork(client)?;
+            if self.is_fully_sent() {
+                self.uncork_socket(client)?;
             }
         }
         Ok(if enough { Sent::Enough } else { Sent::Some })
     }
 
-    fn uncork(&mut self, client: &Client) -> io::Result<()> {
+    fn uncork_socket(&mut self, client: &Client) -> io::Result<()> {
         if std::mem::take(&mut self.corked) { SockRef::from(&client.socket).set_tcp_cork(false) } else { Ok(()) }
     }
 
     /// Returns the part that is not sent yet.
-    fn rest(mut self) -> Outgoing {
+    fn remaining_answer(mut self) -> Outgoing {
         if let Some(Piece::Bytes(bytes)) = self.answer.pieces.front_mut() {
             bytes.drain(..self.sent);
         }
@@ -507,7 +509,7 @@ mod tests {
     #[test]
     fn a_loop_that_cannot_wait_for_events_keeps_no_client() {
         let directory = tempfile::tempdir().unwrap();
-        let site = Site::new(Tree::open(directory.path()).unwrap(), None, false, false);
+        let site = Site::new(Tree::open_directory(directory.path()).unwrap(), None, false, false);
         let (counters, clients) = (Counters::default(), Clients::default());
         let context = LoopContext {
             site: &site,
@@ -520,14 +522,14 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut peers = [1, 2].map(|_| TcpStream::connect(listener.local_addr().unwrap()).unwrap());
         let mut event_loop = EventLoop::new().unwrap();
-        let client = clients.enter(1, listener.accept().unwrap().0);
-        event_loop.take(1, client, Handoff::default()).unwrap();
+        let client = clients.add_client(1, listener.accept().unwrap().0);
+        event_loop.add_client(1, client, Handoff::default()).unwrap();
         // Not an epoll instance, so `epoll_wait` fails.
         event_loop.epoll = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
-        assert!(event_loop.run(&context).is_err());
-        assert!(event_loop.has_ended() && clients.make_room(1), "the client is still connected");
+        assert!(event_loop.run_until_stopped(&context).is_err());
+        assert!(event_loop.has_ended() && clients.make_room_for_client(1), "the client is still connected");
         assert_eq!(peers[0].read(&mut [0]).unwrap(), 0);
-        let client = clients.enter(2, listener.accept().unwrap().0);
-        assert!(event_loop.take(2, client, Handoff::default()).is_err());
+        let client = clients.add_client(2, listener.accept().unwrap().0);
+        assert!(event_loop.add_client(2, client, Handoff::default()).is_err());
     }
 }

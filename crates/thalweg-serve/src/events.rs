@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use thalweg_store::{EventStatus, Run, StoreError};
 use thalweg_transfer::Stored;
-use thalweg_wire::{EventId, HEADER_LEN, SourceId, record_len};
+use thalweg_wire::{EventId, HEADER_LEN, SourceId, record_bytes};
 
 /// A range of a run's events.
 #[derive(Debug)]
@@ -55,47 +55,48 @@ struct DescribedFragment {
 
 impl Selection {
     /// Selects events `first` to `last` of the sources with these names or ids.
-    pub(crate) fn new(run: &Run, first: u64, last: u64, sources: &[String]) -> Result<Self, EventsError> {
+    pub(crate) fn select_events(run: &Run, first: u64, last: u64, sources: &[String]) -> Result<Self, EventsError> {
         let sources = sources.iter().map(|name| source_named(run, name)).collect::<Result<_, _>>()?;
         Ok(Self { first, last, sources })
     }
 
     /// Returns the records as ranges of the files that hold them, and a number that identifies them: a checksum of
     /// their headers, which contain the payloads' checksums.
-    pub(crate) fn content(&self, run: &Run) -> Result<(Content, u64), EventsError> {
+    pub(crate) fn record_ranges(&self, run: &Run) -> Result<(Content, u64), EventsError> {
         let mut files: HashMap<PathBuf, Arc<Stored>> = HashMap::new();
         let mut content = Content::default();
         let mut state = Digest::new(CrcAlgorithm::Crc64Nvme);
-        self.each(run, |event| {
-            for fragment in event.fragments.iter().filter(|fragment| self.wants(fragment.header.source)) {
-                let (mapping, payload) = fragment.position();
-                let file = match files.get(mapping.path()) {
+        self.for_each_event(run, |event| {
+            for fragment in event.fragments.iter().filter(|fragment| self.selects_source(fragment.header.source)) {
+                let (mapping, payload) = fragment.file_position();
+                let file = match files.get(mapping.file_path()) {
                     Some(file) => file,
                     None => {
-                        let file = Arc::new(Stored::new(File::open(mapping.path())?));
-                        files.entry(mapping.path().to_owned()).or_insert(file)
+                        let file = Arc::new(Stored::new(File::open(mapping.file_path())?));
+                        files.entry(mapping.file_path().to_owned()).or_insert(file)
                     }
                 };
                 state.update(&fragment.header.encode());
                 let start = payload - HEADER_LEN as u64;
-                content.push_file(file, start..start + record_len(fragment.header.piece_length as usize) as u64);
+                content
+                    .push_file_range(file, start..start + record_bytes(fragment.header.piece_length as usize) as u64);
             }
             if content.pieces.len() > MAX_SCATTERED_RECORDS { Err(EventsError::TooMany) } else { Ok(()) }
         })?;
         Ok((content, state.finalize()))
     }
 
-    /// Returns the positions of all records in [`content`](Self::content).
-    pub(crate) fn described(&self, run: &Run) -> Result<Vec<Described>, EventsError> {
-        let names: HashMap<SourceId, &str> = run.info().sources.iter().map(|s| (s.id, s.name.as_str())).collect();
+    /// Returns the positions of all records in [`record_ranges`](Self::record_ranges).
+    pub(crate) fn describe_records(&self, run: &Run) -> Result<Vec<Described>, EventsError> {
+        let names: HashMap<SourceId, &str> = run.run_info().sources.iter().map(|s| (s.id, s.name.as_str())).collect();
         let mut described = Vec::new();
         let (mut offset, mut records) = (0, 0);
-        self.each(run, |event| {
-            let fragments = event.fragments.iter().filter(|fragment| self.wants(fragment.header.source));
+        self.for_each_event(run, |event| {
+            let fragments = event.fragments.iter().filter(|fragment| self.selects_source(fragment.header.source));
             let fragments = fragments.map(|fragment| {
                 let header = &fragment.header;
                 let place = offset;
-                offset += record_len(header.piece_length as usize) as u64;
+                offset += record_bytes(header.piece_length as usize) as u64;
                 DescribedFragment {
                     source: header.source.to_string(),
                     name: names.get(&header.source).copied().unwrap_or_default().to_owned(),
@@ -112,11 +113,11 @@ impl Selection {
         Ok(described)
     }
 
-    fn wants(&self, source: SourceId) -> bool {
+    fn selects_source(&self, source: SourceId) -> bool {
         self.sources.is_empty() || self.sources.contains(&source)
     }
 
-    fn each(
+    fn for_each_event(
         &self,
         run: &Run,
         mut take: impl FnMut(thalweg_store::Event) -> Result<(), EventsError>,
@@ -131,7 +132,7 @@ impl Selection {
 
 /// Returns the source with this name or id.
 fn source_named(run: &Run, name: &str) -> Result<SourceId, EventsError> {
-    let source = run.info().sources.iter().find(|source| source.name == name || source.id.to_string() == name);
+    let source = run.run_info().sources.iter().find(|source| source.name == name || source.id.to_string() == name);
     source.map(|source| source.id).ok_or_else(|| EventsError::Source(name.to_owned()))
 }
 

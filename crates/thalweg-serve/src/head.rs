@@ -40,7 +40,7 @@ pub(crate) enum Body {
 pub(crate) type Refusal = (StatusCode, &'static str);
 
 /// Parses a head from the beginning of `bytes`. Returns it and its length in bytes, or `None` if it is incomplete.
-pub(crate) fn parse(bytes: &[u8]) -> Result<Option<(Head, usize)>, Refusal> {
+pub(crate) fn parse_head(bytes: &[u8]) -> Result<Option<(Head, usize)>, Refusal> {
     let mut fields = [httparse::EMPTY_HEADER; MAX_FIELDS];
     let mut request = httparse::Request::new(&mut fields);
     let length = match request.parse(bytes) {
@@ -53,8 +53,8 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Option<(Head, usize)>, Refusal> {
         Err(httparse::Error::TooManyHeaders) => return Err((TOO_LARGE, "there are more than 64 header fields")),
         Err(httparse::Error::Version) => {
             return match with_known_version(bytes) {
-                Some(known) => parse(&known),
-                None if names_version(bytes) => Err((UNKNOWN_VERSION, "this server speaks HTTP/1.1")),
+                Some(known) => parse_head(&known),
+                None if contains_version(bytes) => Err((UNKNOWN_VERSION, "this server speaks HTTP/1.1")),
                 None => Err((BAD, "this is not an HTTP/1.1 request")),
             };
         }
@@ -66,7 +66,7 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Option<(Head, usize)>, Refusal> {
     let method = request.method.and_then(|name| Method::from_bytes(name.as_bytes()).ok());
     let method = method.ok_or((BAD, "the method is not a token"))?;
     let version = request.version.unwrap_or(0);
-    let (path, query) = target(request.path.unwrap_or_default(), &method)?;
+    let (path, query) = parse_target(request.path.unwrap_or_default(), &method)?;
     let mut map = HeaderMap::with_capacity(request.headers.len());
     for field in request.headers.iter() {
         let name =
@@ -79,12 +79,14 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Option<(Head, usize)>, Refusal> {
     }
     match map.get(HOST).map(HeaderValue::to_str) {
         None if version > 0 => return Err((BAD, "there is no Host field")),
-        Some(Ok(host)) if !host.is_empty() && !is_host(host) => return Err((BAD, "the Host field names no host")),
+        Some(Ok(host)) if !host.is_empty() && !is_host_and_port(host) => {
+            return Err((BAD, "the Host field names no host"));
+        }
         Some(Err(_)) => return Err((BAD, "the Host field names no host")),
         _ => {}
     }
-    let body = body(&map, version)?;
-    let keep = keeps(&map, version);
+    let body = body_length(&map, version)?;
+    let keep = keeps_connection(&map, version);
     Ok(Some((Head { method, path, query, fields: map, body, keep, version }, length)))
 }
 
@@ -102,19 +104,19 @@ fn with_known_version(bytes: &[u8]) -> Option<Vec<u8>> {
 }
 
 /// Returns whether a version stands in its place, after method and target.
-fn names_version(bytes: &[u8]) -> bool {
+fn contains_version(bytes: &[u8]) -> bool {
     let mut words = bytes.split(|byte| *byte == b' ');
     words.nth(2).is_some_and(|word| word.starts_with(b"HTTP/"))
 }
 
 /// Returns path and query of a request's target (RFC 9112, section 3.2): in origin form, in absolute form as through a
 /// proxy, or `*` for the server as a whole (`OPTIONS *`).
-fn target(target: &str, method: &Method) -> Result<(String, String), Refusal> {
+fn parse_target(target: &str, method: &Method) -> Result<(String, String), Refusal> {
     let refused = (BAD, "the request's target is not a path");
     let origin = match target.split_once("://") {
         Some((scheme, rest)) if scheme.eq_ignore_ascii_case("http") || scheme.eq_ignore_ascii_case("https") => {
             let (host, path) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));
-            if !is_host(host) {
+            if !is_host_and_port(host) {
                 return Err(refused);
             }
             if path.starts_with('/') { path.to_owned() } else { format!("/{path}") }
@@ -137,7 +139,7 @@ fn is_percent_encoded(text: &str) -> bool {
 
 /// Returns whether a text has the form `host` or `host:port` (RFC 3986, section 3.2.2). This server answers for any
 /// host.
-fn is_host(text: &str) -> bool {
+fn is_host_and_port(text: &str) -> bool {
     let authority: Result<http::uri::Authority, _> = text.parse();
     authority.is_ok_and(|authority| {
         let host = authority.host();
@@ -148,7 +150,7 @@ fn is_host(text: &str) -> bool {
 
 /// Returns the length of the body (RFC 9112, section 6.3). Ambiguous fields are refused: a proxy before this server
 /// might read them differently.
-fn body(fields: &HeaderMap, version: u8) -> Result<Body, Refusal> {
+fn body_length(fields: &HeaderMap, version: u8) -> Result<Body, Refusal> {
     let length = fields.get(CONTENT_LENGTH).map(|length| {
         let digits = length.to_str().ok().filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
         digits.and_then(|text| text.parse().ok()).ok_or((BAD, "Content-Length is not a number"))
@@ -160,7 +162,7 @@ fn body(fields: &HeaderMap, version: u8) -> Result<Body, Refusal> {
         (Some(_), Some(_)) => Err((BAD, "there are both Content-Length and Transfer-Encoding")),
         (Some(_), None) if version == 0 => Err((BAD, "HTTP/1.0 has no Transfer-Encoding")),
         (Some((last, before)), None) => {
-            if !is_chunked(last) || before.iter().any(|coding| is_chunked(coding)) {
+            if !is_chunked_coding(last) || before.iter().any(|coding| is_chunked_coding(coding)) {
                 Err((BAD, "the body has no known end: its last coding, and no other, has to be chunked"))
             } else if before.is_empty() {
                 Ok(Body::Chunks)
@@ -171,12 +173,12 @@ fn body(fields: &HeaderMap, version: u8) -> Result<Body, Refusal> {
     }
 }
 
-fn is_chunked(coding: &str) -> bool {
+fn is_chunked_coding(coding: &str) -> bool {
     coding.eq_ignore_ascii_case("chunked")
 }
 
 /// Returns whether the connection stays open after the request: in HTTP/1.0, only if the client asks for it.
-fn keeps(fields: &HeaderMap, version: u8) -> bool {
+fn keeps_connection(fields: &HeaderMap, version: u8) -> bool {
     !has_connection_option(fields, "close") && (version > 0 || has_connection_option(fields, "keep-alive"))
 }
 
@@ -207,18 +209,18 @@ mod tests {
     use proptest::prelude::*;
 
     fn head(text: &str) -> Head {
-        parse(text.as_bytes()).unwrap().unwrap().0
+        parse_head(text.as_bytes()).unwrap().unwrap().0
     }
 
     #[track_caller]
     fn refused(text: &str, status: u16) {
-        assert_eq!(parse(text.as_bytes()).unwrap_err().0.as_u16(), status, "{text:?}");
+        assert_eq!(parse_head(text.as_bytes()).unwrap_err().0.as_u16(), status, "{text:?}");
     }
 
     #[test]
     fn a_request_is_read() {
         let text = "GET /a%20b?format=json HTTP/1.1\r\nHost: x\r\nRange: bytes=0-1\r\n\r\nrest";
-        let (head, length) = parse(text.as_bytes()).unwrap().unwrap();
+        let (head, length) = parse_head(text.as_bytes()).unwrap().unwrap();
         assert_eq!((head.method, head.path.as_str(), head.query.as_str()), (Method::GET, "/a%20b", "format=json"));
         assert_eq!(&text[length..], "rest");
         assert!(head.keep);
@@ -229,7 +231,7 @@ mod tests {
     fn a_head_may_come_in_pieces() {
         for text in [b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"GET / HTTP/1.3\r\nHost: x\r\n\r\n"] {
             for length in 0..text.len() {
-                assert!(parse(&text[..length]).unwrap().is_none(), "{length}");
+                assert!(parse_head(&text[..length]).unwrap().is_none(), "{length}");
             }
         }
     }
@@ -302,10 +304,10 @@ mod tests {
     proptest! {
         #[test]
         fn no_bytes_make_it_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
-            let _ = parse(&bytes);
+            let _ = parse_head(&bytes);
             let mut text = b"GET / HTTP/1.1\r\nHost: ".to_vec();
             text.extend(bytes);
-            let _ = parse(&text);
+            let _ = parse_head(&text);
         }
     }
 }

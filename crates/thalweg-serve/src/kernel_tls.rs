@@ -28,7 +28,7 @@ pub(crate) struct KernelTls {
 }
 
 /// Checks that the kernel supports every cipher that a client may negotiate; returns the reason if it does not.
-pub(crate) fn probe() -> Result<(), String> {
+pub(crate) fn check_kernel_ciphers() -> Result<(), String> {
     let absent = "the kernel has no TLS (CONFIG_TLS; `modprobe tls` where it is a module)";
     let both = Compatibilities::probe().map_err(|error| error.to_string())?.ok_or(absent)?;
     let knows_all =
@@ -38,20 +38,20 @@ pub(crate) fn probe() -> Result<(), String> {
 
 impl KernelTls {
     /// Returns whether a socket can be given keys: it cannot if its client has already announced that it sends no more.
-    pub(crate) fn prepare(socket: &Socket) -> bool {
-        setup_ulp(socket.stream()).inspect_err(|error| tracing::debug!("{error}")).is_ok()
+    pub(crate) fn prepare_socket(socket: &Socket) -> bool {
+        setup_ulp(socket.tcp_stream()).inspect_err(|error| tracing::debug!("{error}")).is_ok()
     }
 
     /// Performs the handshake and gives the keys to the socket, which must be prepared.
-    pub(crate) fn accept(config: &Arc<ServerConfig>, socket: &mut Socket) -> io::Result<Self> {
-        let connection = shake_hands(config, socket)?;
+    pub(crate) fn accept_handshake(config: &Arc<ServerConfig>, socket: &mut Socket) -> io::Result<Self> {
+        let connection = perform_handshake(config, socket)?;
         let (secrets, connection) = connection.dangerous_into_kernel_connection().map_err(io::Error::other)?;
         let secrets = ExtractedSecrets::try_from(secrets).map_err(io::Error::other)?;
         let version = connection.protocol_version();
         let ((tx_number, tx), (rx_number, rx)) = (secrets.tx, secrets.rx);
         let tx = TlsCryptoInfoTx::new(version.into(), tx, tx_number).map_err(io::Error::other)?;
         let rx = TlsCryptoInfoRx::new(version.into(), rx, rx_number).map_err(io::Error::other)?;
-        setup_tls_params(socket.stream(), &tx, &rx).map_err(io::Error::other)?;
+        setup_tls_params(socket.tcp_stream(), &tx, &rx).map_err(io::Error::other)?;
         let limit = match connection.negotiated_cipher_suite() {
             SupportedCipherSuite::Tls13(suite) => suite.common.confidentiality_limit,
             SupportedCipherSuite::Tls12(suite) => suite.common.confidentiality_limit,
@@ -65,7 +65,7 @@ impl KernelTls {
     /// # Errors
     /// Fails on a record that the client must not send, and on new keys that a kernel before 6.14 cannot take: the
     /// client was informed, and the connection is over.
-    pub(crate) fn hear(&mut self, socket: impl AsFd) -> io::Result<bool> {
+    pub(crate) fn handle_control_record(&mut self, socket: impl AsFd) -> io::Result<bool> {
         self.context.handle_io_error(&socket, Errno::IO.into())?;
         if !self.context.buffer().unread().is_empty() {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "data in place of a message"));
@@ -74,14 +74,14 @@ impl KernelTls {
     }
 
     /// Counts the records of one call that sent bytes.
-    pub(crate) fn has_sent(&mut self, bytes: u64) {
+    pub(crate) fn count_sent_bytes(&mut self, bytes: u64) {
         // The last record of the previous call and the last one of this call may be short.
         self.sent = self.sent.saturating_add(bytes / MAX_PLAINTEXT_BYTES + 2);
     }
 
     /// Returns whether the key has encrypted half of the records that one key may (RFC 8446, section 5.5). The kernel
     /// does not count them.
-    pub(crate) fn is_worn(&self) -> bool {
+    pub(crate) fn needs_new_keys(&self) -> bool {
         self.sent >= self.limit / 2
     }
 
@@ -89,7 +89,7 @@ impl KernelTls {
     ///
     /// # Errors
     /// Fails with TLS 1.2 and with a kernel before 6.14: the connection is over.
-    pub(crate) fn renew(&mut self, socket: impl AsFd) -> io::Result<()> {
+    pub(crate) fn renew_keys(&mut self, socket: impl AsFd) -> io::Result<()> {
         if self.version != ProtocolVersion::TLSv1_3 {
             self.context.shutdown(&socket);
             return Err(io::Error::other("all was sent that may be with the keys of one TLS 1.2 connection"));
@@ -102,7 +102,7 @@ impl KernelTls {
     /// Sends `close_notify` (RFC 9112, section 9.8) after all other data. The kernel may still hold part of a record it
     /// has accepted, and that record is lost if the socket is closed before; therefore this blocks on the socket. A
     /// client that does not read it is gone.
-    pub(crate) fn say_goodbye(&mut self, socket: impl AsFd) {
+    pub(crate) fn send_close_notify(&mut self, socket: impl AsFd) {
         self.context.shutdown(&socket);
     }
 }
@@ -114,7 +114,7 @@ impl fmt::Debug for KernelTls {
 }
 
 /// Performs the handshake and reads no further than its end: bytes after it are for the kernel to decrypt.
-fn shake_hands(config: &Arc<ServerConfig>, socket: &mut Socket) -> io::Result<UnbufferedServerConnection> {
+fn perform_handshake(config: &Arc<ServerConfig>, socket: &mut Socket) -> io::Result<UnbufferedServerConnection> {
     let mut connection = UnbufferedServerConnection::new(Arc::clone(config)).map_err(io::Error::other)?;
     let (mut incoming, mut outgoing) = (Vec::new(), Vec::new());
     // True if the head of the incoming record is here.
@@ -127,12 +127,12 @@ fn shake_hands(config: &Arc<ServerConfig>, socket: &mut Socket) -> io::Result<Un
                 // The alert for the client comes next, in one piece, and before the received bytes are processed again.
                 if let Ok(ConnectionState::EncodeTlsData(record)) = connection.process_tls_records(&mut incoming).state
                 {
-                    encode(record, &mut outgoing)?;
+                    encode_record(record, &mut outgoing)?;
                     socket.write_all(&outgoing)?;
                 }
                 return Err(io::Error::other(error));
             }
-            Ok(ConnectionState::EncodeTlsData(record)) => encode(record, &mut outgoing)?,
+            Ok(ConnectionState::EncodeTlsData(record)) => encode_record(record, &mut outgoing)?,
             Ok(ConnectionState::TransmitTlsData(sent)) => {
                 socket.write_all(&outgoing)?;
                 outgoing.clear();
@@ -158,7 +158,7 @@ fn shake_hands(config: &Arc<ServerConfig>, socket: &mut Socket) -> io::Result<Un
 }
 
 /// Appends the encoded record to the bytes to send.
-fn encode(mut record: EncodeTlsData<'_, ServerConnectionData>, to: &mut Vec<u8>) -> io::Result<()> {
+fn encode_record(mut record: EncodeTlsData<'_, ServerConnectionData>, to: &mut Vec<u8>) -> io::Result<()> {
     let from = to.len();
     if let Err(EncodeError::InsufficientSize(InsufficientSizeError { required_size })) = record.encode(&mut []) {
         to.resize(from + required_size, 0);

@@ -7,10 +7,10 @@ use rustix::fs::{Dir, FileType, Mode, OFlags};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use thalweg_store::{Listed, RunInfo, RunState, WriterLife, writer_life};
-use thalweg_text::html::{escaped, page};
+use thalweg_store::{Listed, RunInfo, RunState, WriterLife, check_writer_life};
+use thalweg_text::html::{escape_html, render_page};
 use thalweg_text::tone::Tone;
-use thalweg_text::{count, many, volume};
+use thalweg_text::{format_count, format_quantity, format_volume};
 
 use crate::tree::Tree;
 
@@ -78,8 +78,8 @@ pub(crate) enum Format {
 impl Format {
     /// Returns the format that the query or the `Accept` field asks for: HTML if the client accepts it, as browsers do
     /// and programs rarely do.
-    pub(crate) fn wanted(fields: &HeaderMap, query: &str) -> Self {
-        match parameter(query, "format").next().as_deref() {
+    pub(crate) fn preferred_format(fields: &HeaderMap, query: &str) -> Self {
+        match query_parameter(query, "format").next().as_deref() {
             Some("html") => return Self::Html,
             Some("json") => return Self::Json,
             _ => {}
@@ -90,7 +90,7 @@ impl Format {
 }
 
 /// Returns the decoded values of a query parameter.
-pub(crate) fn parameter<'a>(query: &'a str, name: &'a str) -> impl Iterator<Item = String> + 'a {
+pub(crate) fn query_parameter<'a>(query: &'a str, name: &'a str) -> impl Iterator<Item = String> + 'a {
     query.split('&').filter_map(move |pair| {
         let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
         let value = percent_encoding::percent_decode_str(value).decode_utf8().ok()?;
@@ -100,9 +100,9 @@ pub(crate) fn parameter<'a>(query: &'a str, name: &'a str) -> impl Iterator<Item
 
 impl Listing {
     /// Lists a directory of the tree, without hidden names.
-    pub(crate) fn of_directory(tree: &Tree, path: &Path, shown: String) -> rustix::io::Result<Self> {
-        let directory = tree.open_at(path, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?;
-        let runs = runs(tree, path);
+    pub(crate) fn list_directory(tree: &Tree, path: &Path, shown: String) -> rustix::io::Result<Self> {
+        let directory = tree.open_within(path, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?;
+        let runs = runs_in_directory(tree, path);
         let mut entries = Vec::new();
         for entry in Dir::new(directory)? {
             let entry = entry?;
@@ -111,35 +111,36 @@ impl Listing {
                 continue;
             }
             if let Some(run) = runs.iter().find(|run| run.path.file_name().is_some_and(|run| run == name)) {
-                entries.push(of_run(run, name.to_owned()));
-            } else if let Some(entry) = of_entry(tree, &path.join(name), name) {
+                entries.push(run_entry(run, name.to_owned()));
+            } else if let Some(entry) = directory_entry(tree, &path.join(name), name) {
                 entries.push(entry);
             }
         }
         entries.sort_by(|a, b| a.name.cmp(&b.name));
-        let here = tree.path().join(path);
-        let info = is_run(tree, path).then(|| RunInfo::read(&here).ok()).flatten();
-        let writer = info.as_ref().filter(|info| info.state == RunState::Open).map(|_| writer_life(&here));
+        let here = tree.root_path().join(path);
+        let info = is_run_directory(tree, path).then(|| RunInfo::read_run_json(&here).ok()).flatten();
+        let writer = info.as_ref().filter(|info| info.state == RunState::Open).map(|_| check_writer_life(&here));
         Ok(Self { path: shown, entries, info, writer, parts: Vec::new() })
     }
 
     /// Lists the runs in a directory of the tree, by their numbers.
-    pub(crate) fn of_runs(tree: &Tree, path: &Path, shown: String) -> rustix::io::Result<Self> {
-        tree.open_at(path, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?;
-        let runs = runs(tree, path);
+    pub(crate) fn list_runs(tree: &Tree, path: &Path, shown: String) -> rustix::io::Result<Self> {
+        tree.open_within(path, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?;
+        let runs = runs_in_directory(tree, path);
         let entries = runs.iter().map(|run| {
             let several = run.path.file_name().is_some_and(|name| name.to_string_lossy().contains("-b"));
-            of_run(run, if several { format!("{}-b{}", run.run, run.builder) } else { run.run.to_string() })
+            run_entry(run, if several { format!("{}-b{}", run.run, run.builder) } else { run.run.to_string() })
         });
         Ok(Self { path: shown, entries: entries.collect(), info: None, writer: None, parts: Vec::new() })
     }
 
     /// Lists the parts of a run that several builders wrote into directories of the tree and that has no directory of
     /// its own. Returns `None` if there are none.
-    pub(crate) fn of_parts(tree: &Tree, path: &Path, shown: String) -> Option<Self> {
-        let parts = parts_of(tree, path);
-        let infos: Vec<RunInfo> = parts.iter().filter_map(|part| RunInfo::read(&tree.path().join(part)).ok()).collect();
-        let info = RunInfo::whole(&infos.iter().collect::<Vec<_>>())?;
+    pub(crate) fn list_parts(tree: &Tree, path: &Path, shown: String) -> Option<Self> {
+        let parts = builder_directories(tree, path);
+        let infos: Vec<RunInfo> =
+            parts.iter().filter_map(|part| RunInfo::read_run_json(&tree.root_path().join(part)).ok()).collect();
+        let info = RunInfo::combine_parts(&infos.iter().collect::<Vec<_>>())?;
         // The name as it was requested: `42` or `run-000042`.
         let asked = shown.trim_end_matches('/').rsplit('/').next().unwrap_or_default();
         let builders = parts.iter().filter_map(|part| Some(part.file_name()?.to_str()?.rsplit_once("-b")?.1));
@@ -148,14 +149,14 @@ impl Listing {
     }
 
     /// Returns the listing as JSON, in one line.
-    pub(crate) fn json(&self) -> Vec<u8> {
+    pub(crate) fn to_json(&self) -> Vec<u8> {
         let mut text = serde_json::to_vec(self).unwrap_or_default();
         text.push(b'\n');
         text
     }
 
     /// Returns the listing as an HTML page.
-    pub(crate) fn html(&self) -> Vec<u8> {
+    pub(crate) fn to_html(&self) -> Vec<u8> {
         // Only runs have a state and events: without runs, these columns are omitted.
         let runs = self.entries.iter().any(|entry| matches!(entry.kind, Kind::Run { .. }));
         let mut body = String::new();
@@ -166,23 +167,26 @@ impl Listing {
             let sources: Vec<&str> = info.sources.iter().map(|source| source.name.as_str()).collect();
             let events = match info.state {
                 RunState::Open => String::new(),
-                _ => format!(", {}", many(info.totals.events, "event")),
+                _ => format!(", {}", format_quantity(info.totals.events, "event")),
             };
-            let summary =
-                format!("{}{events} from {}", thalweg_store::state_word(info.state, self.writer), sources.join(", "));
-            body.push_str(&thalweg_text::html::paragraph("quiet", &summary));
+            let summary = format!(
+                "{}{events} from {}",
+                thalweg_store::run_state_text(info.state, self.writer),
+                sources.join(", ")
+            );
+            body.push_str(&thalweg_text::html::paragraph_html("quiet", &summary));
             for reason in &info.reasons {
-                body.push_str(&thalweg_text::html::paragraph("quiet", &format!("because: {reason}")));
+                body.push_str(&thalweg_text::html::paragraph_html("quiet", &format!("because: {reason}")));
             }
         }
         if !self.parts.is_empty() {
             body.push_str("<p>Each builder has a directory of its own:</p>\n<ul>\n");
             for part in &self.parts {
                 let link = utf8_percent_encode(part, IN_PATH);
-                body.push_str(&format!("<li><a href=\"../{link}/\">{}/</a></li>\n", escaped(part)));
+                body.push_str(&format!("<li><a href=\"../{link}/\">{}/</a></li>\n", escape_html(part)));
             }
             body.push_str("</ul>\n");
-            return page(&self.path, "", &body).into_bytes();
+            return render_page(&self.path, "", &body).into_bytes();
         }
         let of_runs = if runs { "<th>state</th><th class=\"figure\">events</th>" } else { "" };
         body.push_str(&format!(
@@ -196,15 +200,15 @@ impl Listing {
                 Kind::Run { word, events, bytes, .. } => ("/", *word, *events, Some(bytes)),
             };
             let link = utf8_percent_encode(&entry.name, IN_PATH);
-            let name = escaped(&entry.name);
+            let name = escape_html(&entry.name);
             let of_run = if runs {
-                let class = Tone::of(word).map_or("", Tone::class);
-                let events = events.map_or(String::new(), count);
+                let class = Tone::from_verdict(word).map_or("", Tone::css_class);
+                let events = events.map_or(String::new(), format_count);
                 format!("<td class=\"{class}\">{word}</td><td class=\"figure\">{events}</td>")
             } else {
                 String::new()
             };
-            let bytes = bytes.map_or(String::new(), |bytes| volume(*bytes));
+            let bytes = bytes.map_or(String::new(), |bytes| format_volume(*bytes));
             let modified = entry.modified.as_deref().unwrap_or_default().replace('T', " ").replace('Z', "");
             body.push_str(&format!(
                 "<tr><td><a href=\"{link}{slash}\">{name}{slash}</a></td>{of_run}\
@@ -216,30 +220,30 @@ impl Listing {
             body.push_str("<p class=\"quiet\">Nothing is here.</p>\n");
         }
         let style = ".files .figure{text-align:right}.files td,.files th{padding-right:1.5em}";
-        page(&self.path, style, &body).into_bytes()
+        render_page(&self.path, style, &body).into_bytes()
     }
 }
 
 /// Returns the runs in a directory of the tree, without those that a symbolic link leads to outside the tree.
-fn runs(tree: &Tree, path: &Path) -> Vec<Listed> {
-    let mut runs = thalweg_store::list(&tree.path().join(path)).unwrap_or_default();
-    runs.retain(|run| run.path.file_name().is_some_and(|name| is_run(tree, &path.join(name))));
+fn runs_in_directory(tree: &Tree, path: &Path) -> Vec<Listed> {
+    let mut runs = thalweg_store::list_runs(&tree.root_path().join(path)).unwrap_or_default();
+    runs.retain(|run| run.path.file_name().is_some_and(|name| is_run_directory(tree, &path.join(name))));
     runs
 }
 
 /// Returns the directories of all builders of a run that lie in the tree; empty if the run has a directory of its own.
-pub(crate) fn parts_of(tree: &Tree, path: &Path) -> Vec<PathBuf> {
-    let parts = thalweg_store::parts_of(&tree.path().join(path));
+pub(crate) fn builder_directories(tree: &Tree, path: &Path) -> Vec<PathBuf> {
+    let parts = thalweg_store::builder_directories(&tree.root_path().join(path));
     let here = parts.iter().filter_map(|part| Some(path.with_file_name(part.file_name()?)));
-    here.filter(|part| is_run(tree, part)).collect()
+    here.filter(|part| is_run_directory(tree, part)).collect()
 }
 
 /// Returns whether the `run.json` in this directory lies in the tree.
-fn is_run(tree: &Tree, path: &Path) -> bool {
-    tree.file(&path.join("run.json")).is_ok()
+fn is_run_directory(tree: &Tree, path: &Path) -> bool {
+    tree.open_file(&path.join("run.json")).is_ok()
 }
 
-fn of_run(run: &Listed, name: String) -> Entry {
+fn run_entry(run: &Listed, name: String) -> Entry {
     let directory = run.path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     let modified = std::fs::metadata(run.path.join("run.json")).ok().and_then(|data| data.modified().ok());
     let info = run.info.as_ref();
@@ -249,16 +253,16 @@ fn of_run(run: &Listed, name: String) -> Entry {
         builder: run.builder,
         state: info.map(|info| info.state),
         writer: run.writer,
-        word: run.state(),
+        word: run.state_text(),
         events: info.filter(|info| info.state != RunState::Open).map(|info| info.totals.events),
         bytes: run.bytes,
     };
-    Entry { name, kind, modified: modified.map(shown_time) }
+    Entry { name, kind, modified: modified.map(format_time) }
 }
 
 /// Returns the entry of a file or a directory, or `None` if it is something else or leads out of the tree.
-fn of_entry(tree: &Tree, path: &Path, name: &str) -> Option<Entry> {
-    let handle = tree.open_at(path, OFlags::PATH, Mode::empty()).ok()?;
+fn directory_entry(tree: &Tree, path: &Path, name: &str) -> Option<Entry> {
+    let handle = tree.open_within(path, OFlags::PATH, Mode::empty()).ok()?;
     let stat = rustix::fs::fstat(&handle).ok()?;
     let kind = match FileType::from_raw_mode(stat.st_mode) {
         FileType::RegularFile => Kind::File { bytes: u64::try_from(stat.st_size).unwrap_or(0) },
@@ -266,10 +270,10 @@ fn of_entry(tree: &Tree, path: &Path, name: &str) -> Option<Entry> {
         _ => return None,
     };
     let modified = UNIX_EPOCH + Duration::from_secs(u64::try_from(stat.st_mtime).unwrap_or(0));
-    Some(Entry { name: name.to_owned(), kind, modified: Some(shown_time(modified)) })
+    Some(Entry { name: name.to_owned(), kind, modified: Some(format_time(modified)) })
 }
 
-fn shown_time(time: SystemTime) -> String {
+fn format_time(time: SystemTime) -> String {
     humantime::format_rfc3339_seconds(time).to_string()
 }
 

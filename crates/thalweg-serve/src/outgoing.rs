@@ -47,14 +47,14 @@ impl Outgoing {
                 .as_bytes(),
         );
         for (name, value) in fields.iter() {
-            put_field(&mut text, name.as_str(), value.as_bytes());
+            append_field(&mut text, name.as_str(), value.as_bytes());
         }
-        put_field(&mut text, DATE.as_str(), httpdate::fmt_http_date(SystemTime::now()).as_bytes());
-        put_field(&mut text, SERVER.as_str(), concat!("thalweg/", env!("CARGO_PKG_VERSION")).as_bytes());
+        append_field(&mut text, DATE.as_str(), httpdate::fmt_http_date(SystemTime::now()).as_bytes());
+        append_field(&mut text, SERVER.as_str(), concat!("thalweg/", env!("CARGO_PKG_VERSION")).as_bytes());
         if !keep {
-            put_field(&mut text, CONNECTION.as_str(), b"close");
+            append_field(&mut text, CONNECTION.as_str(), b"close");
         } else if to.is_some_and(|head| head.version == 0) {
-            put_field(&mut text, CONNECTION.as_str(), b"keep-alive");
+            append_field(&mut text, CONNECTION.as_str(), b"keep-alive");
         }
         text.extend_from_slice(b"\r\n");
         if let Some(head) = to {
@@ -74,27 +74,27 @@ impl Outgoing {
 
     /// Returns whether an event loop can begin to send the answer this way: without waiting for the disk, as far as
     /// known.
-    pub(crate) fn is_quick(&self, way: Outward) -> bool {
+    pub(crate) fn can_send_at_once(&self, way: Outward) -> bool {
         let mut files = self.pieces.iter().filter_map(|piece| match piece {
             Piece::Bytes(_) => None,
             Piece::File(file, range) => Some((file, range)),
         });
         self.coding.is_none()
-            && files
-                .next()
-                .is_none_or(|(file, range)| Sender::sends_some(way) && seems_cached(file.file(), &turn(range)))
+            && files.next().is_none_or(|(file, range)| {
+                Sender::supports_send_some(way) && seems_cached(file.buffered_file(), &range_of_turn(range))
+            })
     }
 }
 
 /// Returns the part of a range that one client gets before others get their turn.
-pub(crate) fn turn(range: &Range<u64>) -> Range<u64> {
+pub(crate) fn range_of_turn(range: &Range<u64>) -> Range<u64> {
     range.start..range.end.min(range.start + MAX_SPLICE_BYTES)
 }
 
 /// Number of bytes that one `splice` moves through a pipe of the maximum size.
 const MAX_SPLICE_BYTES: u64 = 1 << 20;
 
-fn put_field(text: &mut Vec<u8>, name: &str, value: &[u8]) {
+fn append_field(text: &mut Vec<u8>, name: &str, value: &[u8]) {
     text.extend_from_slice(name.as_bytes());
     text.extend_from_slice(b": ");
     text.extend_from_slice(value);

@@ -21,13 +21,13 @@ pub(crate) const MAX_RANGES: usize = 64;
 ///
 /// As section 14.2 allows, a field is ignored if it is not understood, asks for more ranges than [`MAX_RANGES`], or
 /// for more bytes than there are (its ranges overlap).
-pub(crate) fn part(field: &str, length: u64) -> Part {
-    let Some(set) = ranges_specifier(field) else { return Part::Whole };
-    let Some(specs) = set.into_iter().map(spec).collect::<Option<Vec<Spec>>>() else { return Part::Whole };
+pub(crate) fn select_part(field: &str, length: u64) -> Part {
+    let Some(set) = split_range_set(field) else { return Part::Whole };
+    let Some(specs) = set.into_iter().map(parse_spec).collect::<Option<Vec<Spec>>>() else { return Part::Whole };
     if specs.is_empty() || specs.len() > MAX_RANGES || length == 0 {
         return Part::Whole;
     }
-    let ranges: Vec<Range<u64>> = specs.iter().filter_map(|spec| spec.of(length)).collect();
+    let ranges: Vec<Range<u64>> = specs.iter().filter_map(|spec| spec.resolve_range(length)).collect();
     let bytes = ranges.iter().try_fold(0_u64, |sum, range| sum.checked_add(range.end - range.start));
     match bytes {
         _ if ranges.is_empty() => Part::Unsatisfiable,
@@ -46,7 +46,7 @@ enum Spec {
 }
 
 impl Spec {
-    fn of(self, length: u64) -> Option<Range<u64>> {
+    fn resolve_range(self, length: u64) -> Option<Range<u64>> {
         let range = match self {
             Self::From(first, None) => first..length,
             Self::From(first, Some(last)) => first..last.saturating_add(1).min(length),
@@ -57,27 +57,27 @@ impl Spec {
 }
 
 /// Returns the elements of the list after `bytes=`. Empty ones do not count (section 5.6.1.2).
-fn ranges_specifier(field: &str) -> Option<Vec<&str>> {
+fn split_range_set(field: &str) -> Option<Vec<&str>> {
     let (unit, set) = field.trim_matches([' ', '\t']).split_once('=')?;
     let elements =
         set.split(',').map(|element| element.trim_matches([' ', '\t'])).filter(|element| !element.is_empty());
     unit.eq_ignore_ascii_case("bytes").then(|| elements.collect())
 }
 
-fn spec(text: &str) -> Option<Spec> {
+fn parse_spec(text: &str) -> Option<Spec> {
     let (first, last) = text.split_once('-')?;
     match (first.is_empty(), last.is_empty()) {
-        (true, _) => Some(Spec::Last(number(last)?)),
-        (false, true) => Some(Spec::From(number(first)?, None)),
+        (true, _) => Some(Spec::Last(parse_number(last)?)),
+        (false, true) => Some(Spec::From(parse_number(first)?, None)),
         (false, false) => {
-            let (first, last) = (number(first)?, number(last)?);
+            let (first, last) = (parse_number(first)?, parse_number(last)?);
             (first <= last).then_some(Spec::From(first, Some(last)))
         }
     }
 }
 
 /// Parses digits. A number that is too large for a `u64` is larger than any offset and becomes the maximum.
-fn number(digits: &str) -> Option<u64> {
+fn parse_number(digits: &str) -> Option<u64> {
     let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
     is_number.then(|| digits.parse().unwrap_or(u64::MAX))
 }
@@ -90,7 +90,7 @@ mod tests {
 
     #[track_caller]
     fn asks_for(field: &str, length: u64, ranges: &[Range<u64>]) {
-        assert_eq!(part(field, length), Part::Ranges(ranges.to_vec()), "{field}");
+        assert_eq!(select_part(field, length), Part::Ranges(ranges.to_vec()), "{field}");
     }
 
     /// The examples of RFC 9110, section 14.1.2, of 10000 bytes.
@@ -112,8 +112,8 @@ mod tests {
         asks_for("bytes=-20000", 10_000, &[0..10_000]);
         asks_for("bytes=0-99999999999999999999999999", 10_000, &[0..10_000]);
         asks_for("bytes=20000-,5-6", 10_000, &[5..7]);
-        assert_eq!(part("bytes=10000-", 10_000), Part::Unsatisfiable);
-        assert_eq!(part("bytes=-0", 10_000), Part::Unsatisfiable);
+        assert_eq!(select_part("bytes=10000-", 10_000), Part::Unsatisfiable);
+        assert_eq!(select_part("bytes=-0", 10_000), Part::Unsatisfiable);
     }
 
     #[test]
@@ -127,22 +127,22 @@ mod tests {
         for field in
             ["", "bytes", "bytes=", "bytes=a-b", "bytes=5-4", "bytes=--1", "bytes=1-2-3", "events=1-2", "bytes=+1-2"]
         {
-            assert_eq!(part(field, 10), Part::Whole, "{field}");
+            assert_eq!(select_part(field, 10), Part::Whole, "{field}");
         }
-        assert_eq!(part("bytes=0-", 0), Part::Whole);
+        assert_eq!(select_part("bytes=0-", 0), Part::Whole);
     }
 
     #[test]
     fn nobody_gets_more_than_there_is() {
-        assert_eq!(part("bytes=0-,0-", 10), Part::Whole);
+        assert_eq!(select_part("bytes=0-,0-", 10), Part::Whole);
         let many = format!("bytes={}", (0..65).map(|i| format!("{i}-{i}")).collect::<Vec<_>>().join(","));
-        assert_eq!(part(&many, 1000), Part::Whole);
+        assert_eq!(select_part(&many, 1000), Part::Whole);
     }
 
     proptest! {
         #[test]
         fn whatever_is_asked_for_lies_within(field in "(bytes=)?[0-9, \\-]{0,40}", length in 0_u64..200) {
-            if let Part::Ranges(ranges) = part(&field, length) {
+            if let Part::Ranges(ranges) = select_part(&field, length) {
                 prop_assert!(!ranges.is_empty());
                 prop_assert!(ranges.iter().all(|range| range.start < range.end && range.end <= length));
                 prop_assert!(ranges.iter().map(|range| range.end - range.start).sum::<u64>() <= length);

@@ -91,8 +91,8 @@ impl Server {
     /// # Errors
     /// Fails if the directory cannot be read, the address cannot be listened on, or the kernel provides no epoll
     /// instance.
-    pub fn bind(settings: Settings) -> Result<Self, ServeError> {
-        let tree = Tree::open(&settings.directory)
+    pub fn bind_listener(settings: Settings) -> Result<Self, ServeError> {
+        let tree = Tree::open_directory(&settings.directory)
             .map_err(|error| ServeError::Directory { path: settings.directory.clone(), error })?;
         if settings.directory.join(RUNS).exists() {
             let runs = settings.directory.join(RUNS);
@@ -103,7 +103,7 @@ impl Server {
             );
         }
         let address = settings.address;
-        let listener = listen(address).map_err(|error| ServeError::Listen { address, error })?;
+        let listener = listen_on(address).map_err(|error| ServeError::Listen { address, error })?;
         let site = Site::new(tree, settings.tokens.clone(), settings.write, settings.compress);
         let processors = match settings.cpus.len() {
             0 => std::thread::available_parallelism().map_or(1, usize::from),
@@ -115,12 +115,12 @@ impl Server {
     }
 
     /// Returns the address that the server listens on.
-    pub fn address(&self) -> SocketAddr {
+    pub fn local_address(&self) -> SocketAddr {
         self.listener.local_addr().unwrap_or(self.settings.address)
     }
 
     /// Returns the counters of the work done so far.
-    pub fn counters(&self) -> &Counters {
+    pub fn work_counters(&self) -> &Counters {
         &self.counters
     }
 
@@ -128,40 +128,40 @@ impl Server {
     ///
     /// # Errors
     /// Fails if a thread cannot be started or waiting for clients fails. No client is served any more then.
-    pub fn run(&self, stop: impl AsFd) -> Result<(), ServeError> {
+    pub fn run_until_stopped(&self, stop: impl AsFd) -> Result<(), ServeError> {
         std::thread::scope(|scope| {
             thread_named("watch")
-                .spawn_scoped(scope, || self.clients.watch(self.settings.timeout))
+                .spawn_scoped(scope, || self.clients.watch_for_stalls(self.settings.timeout))
                 .map_err(ServeError::Accept)?;
             let running = self.loops.iter().try_for_each(|one| {
-                thread_named("loop").spawn_scoped(scope, move || self.run_loop(one, scope)).map(drop)
+                thread_named("loop").spawn_scoped(scope, move || self.run_event_loop(one, scope)).map(drop)
             });
             let served = match running {
-                Ok(()) => self.take_clients(scope, stop.as_fd()),
+                Ok(()) => self.accept_clients(scope, stop.as_fd()),
                 Err(error) => Err(ServeError::Accept(error)),
             };
-            self.clients.send_away(GRACE_PERIOD);
-            self.loops.iter().for_each(EventLoop::stop);
+            self.clients.disconnect_all(GRACE_PERIOD);
+            self.loops.iter().for_each(EventLoop::request_stop);
             served
         })
     }
 
-    fn run_loop<'scope>(&'scope self, one: &EventLoop, scope: &'scope std::thread::Scope<'scope, '_>) {
+    fn run_event_loop<'scope>(&'scope self, one: &EventLoop, scope: &'scope std::thread::Scope<'scope, '_>) {
         let context = LoopContext {
             site: &self.site,
             counters: &self.counters,
             clients: &self.clients,
             timeout: self.settings.timeout,
             way: self.settings.ways.cached,
-            hand_over: &|number, client, begun| self.spawn(scope, number, client, begun),
+            hand_over: &|number, client, begun| self.spawn_client_thread(scope, number, client, begun),
         };
-        self.settle();
-        if let Err(error) = one.run(&context) {
+        self.pin_to_cpus();
+        if let Err(error) = one.run_until_stopped(&context) {
             tracing::error!("clients are not served any more: {error}");
         }
     }
 
-    fn take_clients<'scope>(
+    fn accept_clients<'scope>(
         &'scope self,
         scope: &'scope std::thread::Scope<'scope, '_>,
         stop: std::os::fd::BorrowedFd<'_>,
@@ -176,7 +176,7 @@ impl Server {
             if !both[0].revents().is_empty() {
                 return Ok(());
             }
-            if !self.clients.make_room(self.settings.connections) {
+            if !self.clients.make_room_for_client(self.settings.connections) {
                 continue;
             }
             let socket = match self.listener.accept() {
@@ -189,39 +189,41 @@ impl Server {
                 Err(error) => {
                     // Out of file descriptors or memory: a client has to leave first.
                     tracing::warn!("a client waits: {error}");
-                    self.clients.wait_for_one_to_leave();
+                    self.clients.wait_for_departure();
                     continue;
                 }
             };
             number += 1;
             self.counters.connections.fetch_add(1, Ordering::Relaxed);
-            let client = self.clients.enter(number, socket);
-            match self.prepare(&client) {
-                Err(error) => self.turn_away(number, &error),
-                Ok(()) if self.settings.tls.is_some() => self.spawn(scope, number, client, Handoff::default()),
-                Ok(()) => self.enter_loop(number, client, Handoff::default()),
+            let client = self.clients.add_client(number, socket);
+            match self.prepare_socket(&client) {
+                Err(error) => self.reject_client(number, &error),
+                Ok(()) if self.settings.tls.is_some() => {
+                    self.spawn_client_thread(scope, number, client, Handoff::default())
+                }
+                Ok(()) => self.add_to_loop(number, client, Handoff::default()),
             }
         }
     }
 
     /// Gives a client to the loop that has the fewest clients.
-    fn enter_loop(&self, number: u64, client: Arc<Client>, begun: Handoff) {
+    fn add_to_loop(&self, number: u64, client: Arc<Client>, begun: Handoff) {
         let running = self.loops.iter().filter(|one| !one.has_ended());
-        let taken = match running.min_by_key(|one| one.clients()) {
-            Some(emptiest) => emptiest.take(number, client, begun),
+        let taken = match running.min_by_key(|one| one.client_count()) {
+            Some(emptiest) => emptiest.add_client(number, client, begun),
             None => Err(io::Error::other("all event loops have ended")),
         };
         if let Err(error) = taken {
-            self.turn_away(number, &error);
+            self.reject_client(number, &error);
         }
     }
 
-    fn turn_away(&self, number: u64, why: &io::Error) {
+    fn reject_client(&self, number: u64, why: &io::Error) {
         tracing::warn!("a client is turned away: {why}");
-        self.clients.leave(number);
+        self.clients.remove_client(number);
     }
 
-    fn prepare(&self, client: &Client) -> io::Result<()> {
+    fn prepare_socket(&self, client: &Client) -> io::Result<()> {
         let timeout = Some(self.settings.timeout);
         client.socket.set_nodelay(true)?;
         client.socket.set_read_timeout(timeout)?;
@@ -229,7 +231,7 @@ impl Server {
     }
 
     /// Pins this thread to the configured CPUs.
-    fn settle(&self) {
+    fn pin_to_cpus(&self) {
         if self.settings.cpus.is_empty() {
             return;
         }
@@ -241,7 +243,7 @@ impl Server {
     }
 
     /// Starts a thread for one client.
-    fn spawn<'scope>(
+    fn spawn_client_thread<'scope>(
         &'scope self,
         scope: &'scope std::thread::Scope<'scope, '_>,
         number: u64,
@@ -251,11 +253,11 @@ impl Server {
         let spawned = thread_named("client").spawn_scoped(scope, move || {
             let removal = RemovalGuard { clients: &self.clients, number };
             // A panic caused by one client must not affect the others.
-            let served = catch_unwind(AssertUnwindSafe(|| self.serve(&client, begun)));
+            let served = catch_unwind(AssertUnwindSafe(|| self.serve_client(&client, begun)));
             match served.unwrap_or_else(|_| Err(io::Error::other("a panic"))) {
                 Ok(Some(begun)) => {
                     std::mem::forget(removal);
-                    self.enter_loop(number, client, begun);
+                    self.add_to_loop(number, client, begun);
                 }
                 Ok(None) => {}
                 // The client is informed where that is possible; no one else needs to know.
@@ -263,27 +265,28 @@ impl Server {
             }
         });
         if let Err(error) = spawned {
-            self.turn_away(number, &error);
+            self.reject_client(number, &error);
         }
     }
 
-    fn serve(&self, client: &Arc<Client>, begun: Handoff) -> io::Result<Option<Handoff>> {
-        self.settle();
+    fn serve_client(&self, client: &Arc<Client>, begun: Handoff) -> io::Result<Option<Handoff>> {
+        self.pin_to_cpus();
         let timeout = self.settings.timeout;
         client.socket.set_nonblocking(false)?;
         let wire = match &self.settings.tls {
             Some(tls) if client.tls.get().is_none() => {
                 let wire = Wire::with_tls(Arc::clone(client), tls, Instant::now() + HEAD_TIME.min(timeout))?;
-                if wire.clear().is_some() {
+                if wire.plain_descriptor().is_some() {
                     // From here on this connection is handled like one without TLS.
                     return Ok(Some(begun));
                 }
                 wire
             }
-            _ => Wire::new(Arc::clone(client)),
+            _ => Wire::new_plain(Arc::clone(client)),
         };
-        let note: &dyn Fn(Activity) = &|activity| self.clients.note(client, activity);
-        let served = Connection::new(wire, &self.site, self.settings.ways, &self.counters, timeout, note).serve(begun);
+        let note: &dyn Fn(Activity) = &|activity| self.clients.record_activity(client, activity);
+        let served =
+            Connection::new(wire, &self.site, self.settings.ways, &self.counters, timeout, note).serve_requests(begun);
         if served.is_err() {
             // Bytes that the client does not read are not kept for it either: the connection is reset.
             SockRef::from(&client.socket).set_linger(Some(Duration::ZERO))?;
@@ -300,7 +303,7 @@ struct RemovalGuard<'a> {
 
 impl Drop for RemovalGuard<'_> {
     fn drop(&mut self) {
-        self.clients.leave(self.number);
+        self.clients.remove_client(self.number);
     }
 }
 
@@ -308,7 +311,7 @@ fn thread_named(name: &str) -> std::thread::Builder {
     std::thread::Builder::new().name(name.into()).stack_size(STACK_BYTES)
 }
 
-fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+fn listen_on(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_reuse_address(true)?;
     socket.bind(&address.into())?;

@@ -1,12 +1,12 @@
 //! The answer to each request.
 
 use crate::answer::{Answer, Content};
-use crate::coding::{Coding, MAX_PLAIN_BYTES, compressed};
+use crate::coding::{Coding, MAX_PLAIN_BYTES, compress_if_shorter};
 use crate::condition::Validators;
 use crate::events::{EventsError, Selection};
 use crate::fields::{DIGEST, REPR_DIGEST};
 use crate::head::{Body, Head};
-use crate::listing::{Format, Kind, Listing, parameter, parts_of};
+use crate::listing::{Format, Kind, Listing, builder_directories, query_parameter};
 use crate::token::{Tokens, Verdict};
 use crate::tree::{Name, NameError, Tree};
 use http::header::{
@@ -25,7 +25,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 use thalweg_store::{Extent, Run, RunFiles, RunInfo, RunState, StoreError};
 use thalweg_transfer::Stored;
-use thalweg_wire::{EventRange, repr_digest};
+use thalweg_wire::{EventRange, format_repr_digest};
 
 /// The served directory, with permissions and caches.
 #[derive(Debug)]
@@ -86,38 +86,42 @@ impl Site {
 
     /// Answers a request that needs no body; a body that comes all the same is not read. A `HEAD` is answered like a
     /// `GET`, and its content is not sent.
-    pub(crate) fn answer(&self, head: &Head) -> Answer {
+    pub(crate) fn answer_request(&self, head: &Head) -> Answer {
         let about_upload = crate::upload::is_about_upload(head);
         let answer = match head.method {
-            Method::HEAD if about_upload => crate::upload::offset(self, head),
-            Method::DELETE if about_upload => crate::upload::discard(self, head),
-            Method::GET | Method::HEAD => self.get(head, true).unwrap_or_else(not_found),
-            Method::OPTIONS => Answer::new(StatusCode::NO_CONTENT).with(ALLOW, self.allowed(head)),
+            Method::HEAD if about_upload => crate::upload::answer_offset(self, head),
+            Method::DELETE if about_upload => crate::upload::answer_discard(self, head),
+            Method::GET | Method::HEAD => self.answer_get(head, true).unwrap_or_else(answer_not_found),
+            Method::OPTIONS => Answer::new(StatusCode::NO_CONTENT).with_field(ALLOW, self.allowed_methods(head)),
             Method::POST | Method::PUT | Method::DELETE | Method::PATCH | Method::TRACE | Method::CONNECT => {
-                self.not_allowed(head)
+                self.method_not_allowed(head)
             }
-            _ => Answer::say(StatusCode::NOT_IMPLEMENTED, format!("the method {} is unknown here", head.method)),
+            _ => Answer::with_sentence(
+                StatusCode::NOT_IMPLEMENTED,
+                format!("the method {} is unknown here", head.method),
+            ),
         };
-        if head.body == Body::Length(0) { answer } else { answer.closing() }
+        if head.body == Body::Length(0) { answer } else { answer.with_close() }
     }
 
     /// Answers with a file or a sentence. Returns `None` for requests that take longer: listings, events, uploads, and
     /// a segment whose extent is not known.
-    pub(crate) fn answer_at_once(&self, head: &Head) -> Option<Answer> {
+    pub(crate) fn answer_without_waiting(&self, head: &Head) -> Option<Answer> {
         let is_quick = matches!(head.method, Method::GET | Method::HEAD)
             && !crate::upload::is_about_upload(head)
-            && matches!(Name::parse(&head.path), Ok(Name::Entry(_, false)) | Err(_));
-        let answer = if is_quick { self.get(head, false)? } else { return None };
-        Some(if head.body == Body::Length(0) { answer } else { answer.closing() })
+            && matches!(Name::from_path(&head.path), Ok(Name::Entry(_, false)) | Err(_));
+        let answer = if is_quick { self.answer_get(head, false)? } else { return None };
+        Some(if head.body == Body::Length(0) { answer } else { answer.with_close() })
     }
 
     /// Returns a 405 answer that lists the methods that are possible.
-    pub(crate) fn not_allowed(&self, head: &Head) -> Answer {
-        let answer = Answer::say(StatusCode::METHOD_NOT_ALLOWED, format!("{} is not possible here", head.method));
-        answer.with(ALLOW, self.allowed(head))
+    pub(crate) fn method_not_allowed(&self, head: &Head) -> Answer {
+        let answer =
+            Answer::with_sentence(StatusCode::METHOD_NOT_ALLOWED, format!("{} is not possible here", head.method));
+        answer.with_field(ALLOW, self.allowed_methods(head))
     }
 
-    fn allowed(&self, head: &Head) -> &'static str {
+    fn allowed_methods(&self, head: &Head) -> &'static str {
         match (self.write, crate::upload::is_about_upload(head)) {
             (false, _) => "GET, HEAD, OPTIONS",
             (true, false) => "GET, HEAD, OPTIONS, PUT",
@@ -126,28 +130,32 @@ impl Site {
     }
 
     /// Returns the name in a request, if its sender may read or write it.
-    pub(crate) fn admit(&self, head: &Head, write: bool) -> Result<Name, Answer> {
-        let name = Name::parse(&head.path);
+    pub(crate) fn authorize_request(&self, head: &Head, write: bool) -> Result<Name, Answer> {
+        let name = Name::from_path(&head.path);
         let path = match &name {
             Ok(Name::Entry(path, _) | Name::Runs(path) | Name::Events(path, ..)) => path.as_path(),
             Err(_) => Path::new(""),
         };
         if let Some(tokens) = &self.tokens {
             let authorization = head.fields.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
-            match tokens.judge(authorization, path, write) {
+            match tokens.check_permission(authorization, path, write) {
                 Verdict::Allowed => {}
                 Verdict::Unknown => {
-                    let answer =
-                        Answer::say(StatusCode::UNAUTHORIZED, "a token is needed: Authorization: Bearer TOKEN");
-                    return Err(answer.with(WWW_AUTHENTICATE, "Bearer realm=\"thalweg\""));
+                    let answer = Answer::with_sentence(
+                        StatusCode::UNAUTHORIZED,
+                        "a token is needed: Authorization: Bearer TOKEN",
+                    );
+                    return Err(answer.with_field(WWW_AUTHENTICATE, "Bearer realm=\"thalweg\""));
                 }
-                Verdict::Forbidden => return Err(Answer::say(StatusCode::FORBIDDEN, "this token is not for that")),
+                Verdict::Forbidden => {
+                    return Err(Answer::with_sentence(StatusCode::FORBIDDEN, "this token is not for that"));
+                }
             }
         }
         name.map_err(|error| match error {
-            NameError::Bad => Answer::say(StatusCode::BAD_REQUEST, "this is not a path"),
-            NameError::None => not_found(),
-            NameError::Events => Answer::say(
+            NameError::Bad => Answer::with_sentence(StatusCode::BAD_REQUEST, "this is not a path"),
+            NameError::None => answer_not_found(),
+            NameError::Events => Answer::with_sentence(
                 StatusCode::NOT_FOUND,
                 "events are named 7, 10..20 (from 10 on and before 20), 10.. or ..20",
             ),
@@ -155,103 +163,114 @@ impl Site {
     }
 
     /// Returns `None` if the disk would have to be waited for and `wait` is false.
-    fn get(&self, head: &Head, wait: bool) -> Option<Answer> {
-        let answer = self.admit(head, false).and_then(|name| match name {
+    fn answer_get(&self, head: &Head, wait: bool) -> Option<Answer> {
+        let answer = self.authorize_request(head, false).and_then(|name| match name {
             Name::Runs(path) => {
                 if !head.path.ends_with('/') {
-                    return Ok(Some(with_slash(head)));
+                    return Ok(Some(redirect_to_directory(head)));
                 }
-                let mut listing = Listing::of_runs(&self.tree, &path, head.path.clone()).map_err(refused)?;
-                self.without_space_set_aside(&mut listing, &path);
-                Ok(Some(listed(&listing, head)))
+                let mut listing =
+                    Listing::list_runs(&self.tree, &path, head.path.clone()).map_err(answer_system_error)?;
+                self.correct_listed_sizes(&mut listing, &path);
+                Ok(Some(answer_listing(&listing, head)))
             }
-            Name::Events(path, range) => self.events(head, &path, range).map(Some),
-            Name::Entry(path, slash) => self.entry(head, &path, slash, wait),
+            Name::Events(path, range) => self.answer_events(head, &path, range).map(Some),
+            Name::Entry(path, slash) => self.answer_entry(head, &path, slash, wait),
         });
         answer.unwrap_or_else(Some)
     }
 
-    fn entry(&self, head: &Head, path: &Path, slash: bool, wait: bool) -> Result<Option<Answer>, Answer> {
-        let file = match self.tree.file(path) {
+    fn answer_entry(&self, head: &Head, path: &Path, slash: bool, wait: bool) -> Result<Option<Answer>, Answer> {
+        let file = match self.tree.open_file(path) {
             Err(Errno::NOENT) => {
-                let listing = Listing::of_parts(&self.tree, path, head.path.clone()).ok_or_else(not_found)?;
-                return Ok(Some(if slash { listed(&listing, head) } else { with_slash(head) }));
+                let listing = Listing::list_parts(&self.tree, path, head.path.clone()).ok_or_else(answer_not_found)?;
+                return Ok(Some(if slash { answer_listing(&listing, head) } else { redirect_to_directory(head) }));
             }
-            file => file.map_err(refused)?,
+            file => file.map_err(answer_system_error)?,
         };
-        let stat = rustix::fs::fstat(&file).map_err(refused)?;
+        let stat = rustix::fs::fstat(&file).map_err(answer_system_error)?;
         match FileType::from_raw_mode(stat.st_mode) {
-            FileType::Directory if !slash => Ok(Some(with_slash(head))),
+            FileType::Directory if !slash => Ok(Some(redirect_to_directory(head))),
             FileType::Directory => {
-                let mut listing = Listing::of_directory(&self.tree, path, head.path.clone()).map_err(refused)?;
-                self.without_space_set_aside(&mut listing, path);
-                Ok(Some(listed(&listing, head)))
+                let mut listing =
+                    Listing::list_directory(&self.tree, path, head.path.clone()).map_err(answer_system_error)?;
+                self.correct_listed_sizes(&mut listing, path);
+                Ok(Some(answer_listing(&listing, head)))
             }
-            FileType::RegularFile if !slash => self.file(head, path, file, &stat, wait),
-            _ => Err(not_found()),
+            FileType::RegularFile if !slash => self.answer_file(head, path, file, &stat, wait),
+            _ => Err(answer_not_found()),
         }
     }
 
-    fn file(&self, head: &Head, path: &Path, file: File, stat: &Stat, wait: bool) -> Result<Option<Answer>, Answer> {
+    fn answer_file(
+        &self,
+        head: &Head,
+        path: &Path,
+        file: File,
+        stat: &Stat,
+        wait: bool,
+    ) -> Result<Option<Answer>, Answer> {
         let size = u64::try_from(stat.st_size).unwrap_or(0);
-        let segment = match is_segment(path).then(|| self.known_extent(stat, size)) {
+        let segment = match is_segment_path(path).then(|| self.known_extent(stat, size)) {
             Some(None) if !wait => return Ok(None),
-            Some(None) => Some(self.extent(&file, stat, size).map_err(broken)?),
+            Some(None) => Some(self.segment_extent(&file, stat, size).map_err(answer_server_error)?),
             known => known.flatten(),
         };
         let (length, crc, validators) = match segment {
             // The blocks of an open segment never change, so neither do the checksum and the tag of this many bytes.
             Some(Extent { bytes, crc32c, closed: false, .. }) => {
-                let state = Validators::new(format!("{:x}-{bytes:x}-{crc32c:x}", stat.st_ino));
-                (bytes, Some(crc32c), state.modified(stat.st_mtime))
+                let state = Validators::from_state(format!("{:x}-{bytes:x}-{crc32c:x}", stat.st_ino));
+                (bytes, Some(crc32c), state.with_modification_time(stat.st_mtime))
             }
-            Some(extent) if extent.bytes == size => (size, Some(extent.crc32c), Validators::of_file(stat)),
+            Some(extent) if extent.bytes == size => (size, Some(extent.crc32c), Validators::from_file(stat)),
             // Closed, and damaged since: shown as it is.
-            Some(_) => (size, None, Validators::of_file(stat)),
-            None => (size, self.stored_crc(&file, stat), Validators::of_file(stat)),
+            Some(_) => (size, None, Validators::from_file(stat)),
+            None => (size, self.known_file_crc32c(&file, stat), Validators::from_file(stat)),
         };
         let mut content = Content::default();
-        content.push_file(&Arc::new(Stored::new(file)), 0..length);
+        content.push_file_range(&Arc::new(Stored::new(file)), 0..length);
         // The file may grow or be replaced: caches have to revalidate.
         let mut whole = Answer::new(StatusCode::OK)
-            .with(CONTENT_TYPE, content_type(path))
-            .with(CACHE_CONTROL, "no-cache")
-            .with(X_CONTENT_TYPE_OPTIONS, "nosniff")
+            .with_field(CONTENT_TYPE, content_type(path))
+            .with_field(CACHE_CONTROL, "no-cache")
+            .with_field(X_CONTENT_TYPE_OPTIONS, "nosniff")
             .with_content(content);
         if let Some(crc) = crc {
-            let digest = repr_digest(crc);
-            whole = whole.with(REPR_DIGEST, &digest).with(DIGEST, digest.replace(':', ""));
+            let digest = format_repr_digest(crc);
+            whole = whole.with_field(REPR_DIGEST, &digest).with_field(DIGEST, digest.replace(':', ""));
         }
-        Ok(Some(self.stored(head, validators, whole)))
+        Ok(Some(self.answer_stored_content(head, validators, whole)))
     }
 
     /// Returns bytes as they are stored, or compressed if the server compresses and the client asks for all of them
     /// that way.
-    fn stored(&self, head: &Head, validators: Validators, whole: Answer) -> Answer {
+    fn answer_stored_content(&self, head: &Head, validators: Validators, whole: Answer) -> Answer {
         if !self.compress {
-            return validators.answer(head, whole);
+            return validators.answer_conditionally(head, whole);
         }
         let can = head.version > 0 && whole.content.length > MAX_PLAIN_BYTES as u64 && !head.fields.contains_key(RANGE);
-        let coding = Coding::wanted(&head.fields).filter(|_| can);
-        let answer = validators.coded(coding).answer(head, whole.with(VARY, "accept-encoding"));
+        let coding = Coding::preferred_coding(&head.fields).filter(|_| can);
+        let answer =
+            validators.with_coding(coding).answer_conditionally(head, whole.with_field(VARY, "accept-encoding"));
         match coding {
-            Some(coding) if answer.status == StatusCode::OK => answer.coded(coding),
+            Some(coding) if answer.status == StatusCode::OK => answer.with_coding(coding),
             _ => answer,
         }
     }
 
     /// Corrects the sizes in a listing to the bytes that would be served: a segment that is being written is longer
     /// than its content, since space is set aside for it.
-    fn without_space_set_aside(&self, listing: &mut Listing, path: &Path) {
+    fn correct_listed_sizes(&self, listing: &mut Listing, path: &Path) {
         let is_open = listing.writer.is_some();
         for entry in &mut listing.entries {
             match &mut entry.kind {
                 Kind::File { bytes } if is_open => {
-                    *bytes = self.bytes_in(&path.join(&entry.name)).unwrap_or(*bytes);
+                    *bytes = self.valid_segment_bytes(&path.join(&entry.name)).unwrap_or(*bytes);
                 }
                 Kind::Run { directory, writer: Some(_), bytes, .. } => {
-                    let segments = (0..)
-                        .map_while(|number| self.bytes_in(&path.join(&*directory).join(format!("{number:05}.seg"))));
+                    let segments = (0..).map_while(|number| {
+                        self.valid_segment_bytes(&path.join(&*directory).join(format!("{number:05}.seg")))
+                    });
                     *bytes = segments.sum();
                 }
                 _ => {}
@@ -260,21 +279,21 @@ impl Site {
     }
 
     /// Returns the number of valid bytes in a segment, or `None` if there is no such segment.
-    fn bytes_in(&self, segment: &Path) -> Option<u64> {
-        let file = self.tree.file(segment).ok().filter(|_| is_segment(segment))?;
+    fn valid_segment_bytes(&self, segment: &Path) -> Option<u64> {
+        let file = self.tree.open_file(segment).ok().filter(|_| is_segment_path(segment))?;
         let stat = rustix::fs::fstat(&file).ok()?;
-        self.extent(&file, &stat, u64::try_from(stat.st_size).ok()?).ok().map(|extent| extent.bytes)
+        self.segment_extent(&file, &stat, u64::try_from(stat.st_size).ok()?).ok().map(|extent| extent.bytes)
     }
 
     /// Returns the checksum of a file that was uploaded.
-    fn stored_crc(&self, file: &File, stat: &Stat) -> Option<u32> {
+    fn known_file_crc32c(&self, file: &File, stat: &Stat) -> Option<u32> {
         let key = (stat.st_dev, stat.st_ino);
-        if let Some((_, crc)) = self.crcs.lock().get(&key).filter(|(of, _)| *of == changed(stat)) {
+        if let Some((_, crc)) = self.crcs.lock().get(&key).filter(|(of, _)| *of == time_of_change(stat)) {
             return *crc;
         }
-        let crc = crate::upload::stored_crc(file, stat);
-        if would_be_seen(stat) {
-            keep(&mut self.crcs.lock(), key, (changed(stat), crc));
+        let crc = crate::upload::read_stored_crc32c(file, stat);
+        if would_change_be_seen(stat) {
+            insert_fact(&mut self.crcs.lock(), key, (time_of_change(stat), crc));
         }
         crc
     }
@@ -283,17 +302,17 @@ impl Site {
     fn known_extent(&self, stat: &Stat, size: u64) -> Option<Extent> {
         let extents = self.extents.lock();
         let known = extents.get(&(stat.st_dev, stat.st_ino))?;
-        let is_unchanged = known.size == size && known.changed == changed(stat);
+        let is_unchanged = known.size == size && known.changed == time_of_change(stat);
         (is_unchanged && known.is_reliable).then_some(known.extent)
     }
 
     /// Determines the extent of a segment. The result is kept, and the next call continues from it.
-    fn extent(&self, file: &File, stat: &Stat, size: u64) -> std::io::Result<Extent> {
+    fn segment_extent(&self, file: &File, stat: &Stat, size: u64) -> std::io::Result<Extent> {
         if let Some(extent) = self.known_extent(stat, size) {
             return Ok(extent);
         }
         let key = (stat.st_dev, stat.st_ino);
-        let created = born(file);
+        let created = time_of_creation(file);
         let known = self.extents.lock().get(&key).copied();
         let mut extent = match known {
             // A segment grows, and is cut off after its last block when it is closed.
@@ -305,75 +324,80 @@ impl Site {
             {
                 known.extent
             }
-            _ => Extent::nothing(),
+            _ => Extent::empty(),
         };
-        extent.advance(file)?;
-        let is_reliable = extent.closed || would_be_seen(stat);
-        let known = KnownExtent { extent, size, changed: changed(stat), created, is_reliable };
-        keep(&mut self.extents.lock(), key, known);
+        extent.advance_to_last_block(file)?;
+        let is_reliable = extent.closed || would_change_be_seen(stat);
+        let known = KnownExtent { extent, size, changed: time_of_change(stat), created, is_reliable };
+        insert_fact(&mut self.extents.lock(), key, known);
         Ok(extent)
     }
 
-    fn events(&self, head: &Head, path: &Path, range: EventRange) -> Result<Answer, Answer> {
-        let run = self.run_or_parts(path)?;
-        let sources: Vec<String> = parameter(&head.query, "source").collect();
-        let selection = Selection::new(&run, range.first, range.last, &sources).map_err(no_events)?;
-        if let Some(format) = parameter(&head.query, "format").find(|format| format != "json") {
-            return Err(Answer::say(StatusCode::BAD_REQUEST, format!("there is no format {format:?} here, only json")));
+    fn answer_events(&self, head: &Head, path: &Path, range: EventRange) -> Result<Answer, Answer> {
+        let run = self.open_run_or_parts(path)?;
+        let sources: Vec<String> = query_parameter(&head.query, "source").collect();
+        let selection =
+            Selection::select_events(&run, range.first, range.last, &sources).map_err(answer_events_error)?;
+        if let Some(format) = query_parameter(&head.query, "format").find(|format| format != "json") {
+            return Err(Answer::with_sentence(
+                StatusCode::BAD_REQUEST,
+                format!("there is no format {format:?} here, only json"),
+            ));
         }
-        if parameter(&head.query, "format").next().is_some() {
+        if query_parameter(&head.query, "format").next().is_some() {
             #[derive(serde::Serialize)]
             struct Events {
                 events: Vec<crate::events::Described>,
             }
-            let events = selection.described(&run).map_err(no_events)?;
-            let text = serde_json::to_vec(&Events { events }).map_err(broken)?;
-            let whole =
-                Answer::new(StatusCode::OK).with(CONTENT_TYPE, "application/json").with(VARY, "accept-encoding");
-            let (whole, text) = compressed(whole, text, &head.fields);
-            return Ok(Validators::of_bytes(&text).answer(head, whole.with_bytes(text)));
+            let events = selection.describe_records(&run).map_err(answer_events_error)?;
+            let text = serde_json::to_vec(&Events { events }).map_err(answer_server_error)?;
+            let whole = Answer::new(StatusCode::OK)
+                .with_field(CONTENT_TYPE, "application/json")
+                .with_field(VARY, "accept-encoding");
+            let (whole, text) = compress_if_shorter(whole, text, &head.fields);
+            return Ok(Validators::from_bytes(&text).answer_conditionally(head, whole.with_bytes(text)));
         }
-        let (content, state) = selection.content(&run).map_err(no_events)?;
-        let whole = Answer::new(StatusCode::OK).with(CONTENT_TYPE, "application/vnd.thalweg.records");
-        let whole = whole.with(CACHE_CONTROL, "no-cache").with_content(content);
-        Ok(self.stored(head, Validators::new(format!("{state:016x}")), whole))
+        let (content, state) = selection.record_ranges(&run).map_err(answer_events_error)?;
+        let whole = Answer::new(StatusCode::OK).with_field(CONTENT_TYPE, "application/vnd.thalweg.records");
+        let whole = whole.with_field(CACHE_CONTROL, "no-cache").with_content(content);
+        Ok(self.answer_stored_content(head, Validators::from_state(format!("{state:016x}")), whole))
     }
 
     /// Opens a run of one or several builders.
-    fn run_or_parts(&self, path: &Path) -> Result<Arc<Run>, Answer> {
-        let parts = parts_of(&self.tree, path);
+    fn open_run_or_parts(&self, path: &Path) -> Result<Arc<Run>, Answer> {
+        let parts = builder_directories(&self.tree, path);
         if parts.is_empty() {
-            return self.run(path);
+            return self.open_run(path);
         }
-        let runs = parts.iter().map(|part| self.run(part)).collect::<Result<Vec<_>, _>>()?;
-        let parts = runs.iter().flat_map(|run| run.parts()).map(Arc::clone).collect();
-        Run::of(self.tree.path().join(path), parts).map(Arc::new).map_err(broken)
+        let runs = parts.iter().map(|part| self.open_run(part)).collect::<Result<Vec<_>, _>>()?;
+        let parts = runs.iter().flat_map(|run| run.builder_parts()).map(Arc::clone).collect();
+        Run::from_parts(self.tree.root_path().join(path), parts).map(Arc::new).map_err(answer_server_error)
     }
 
     /// Opens a run of one builder, or the part of one builder, and keeps it open for the next request.
-    fn run(&self, path: &Path) -> Result<Arc<Run>, Answer> {
+    fn open_run(&self, path: &Path) -> Result<Arc<Run>, Answer> {
         // Every requested path lies beneath the root, and so does the run, whatever links exist.
-        self.tree.file(&path.join("run.json")).map_err(refused)?;
-        let directory = self.tree.path().join(path);
+        self.tree.open_file(&path.join("run.json")).map_err(answer_system_error)?;
+        let directory = self.tree.root_path().join(path);
         let changed = std::fs::metadata(directory.join("run.json")).and_then(|data| data.modified());
-        let changed = changed.map_err(|_| not_found())?;
-        if let Some(run) = self.known_run(&directory, changed, 0) {
+        let changed = changed.map_err(|_| answer_not_found())?;
+        if let Some(run) = self.find_known_run(&directory, changed, 0) {
             return Ok(run);
         }
-        let info = RunInfo::read(&directory).map_err(no_run)?;
+        let info = RunInfo::read_run_json(&directory).map_err(answer_run_error)?;
         let (bytes, run) = if info.state == RunState::Open {
             // The extent of a segment is determined past the page cache, and only for bytes added since the last time:
             // the run is opened by the blocks' headers and tables.
-            let growing = Growing::new(self, path, directory.clone()).map_err(broken)?;
-            let bytes = growing.bytes();
-            if let Some(run) = self.known_run(&directory, changed, bytes) {
+            let growing = Growing::new(self, path, directory.clone()).map_err(answer_server_error)?;
+            let bytes = growing.total_bytes();
+            if let Some(run) = self.find_known_run(&directory, changed, bytes) {
                 return Ok(run);
             }
-            (bytes, Run::open_at(Arc::new(growing)))
+            (bytes, Run::open_remote(Arc::new(growing)))
         } else {
             (0, Run::open(&directory))
         };
-        let run = Arc::new(run.map_err(no_run)?);
+        let run = Arc::new(run.map_err(answer_run_error)?);
         let mut runs = self.runs.lock();
         runs.retain(|known| known.directory != directory);
         if runs.len() >= MAX_OPEN_RUNS {
@@ -383,7 +407,7 @@ impl Site {
         Ok(run)
     }
 
-    fn known_run(&self, directory: &Path, changed: SystemTime, bytes: u64) -> Option<Arc<Run>> {
+    fn find_known_run(&self, directory: &Path, changed: SystemTime, bytes: u64) -> Option<Arc<Run>> {
         let runs = self.runs.lock();
         let known = runs
             .iter()
@@ -403,10 +427,10 @@ struct Growing {
 impl Growing {
     fn new(site: &Site, path: &Path, directory: PathBuf) -> io::Result<Self> {
         let mut info = Vec::new();
-        site.tree.file(&path.join("run.json"))?.read_to_end(&mut info)?;
+        site.tree.open_file(&path.join("run.json"))?.read_to_end(&mut info)?;
         let mut segments = Vec::new();
         for name in (0..).map(|number: u32| format!("{number:05}.seg")) {
-            let file = match site.tree.file(&path.join(&name)) {
+            let file = match site.tree.open_file(&path.join(&name)) {
                 Err(Errno::NOENT) => break,
                 file => file?,
             };
@@ -414,36 +438,36 @@ impl Growing {
             if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
                 break;
             }
-            let bytes = site.extent(&file, &stat, u64::try_from(stat.st_size).unwrap_or(0))?.bytes;
+            let bytes = site.segment_extent(&file, &stat, u64::try_from(stat.st_size).unwrap_or(0))?.bytes;
             segments.push((name, file, bytes));
         }
         Ok(Self { directory, info, segments })
     }
 
-    fn bytes(&self) -> u64 {
+    fn total_bytes(&self) -> u64 {
         self.segments.iter().map(|(.., bytes)| bytes).sum()
     }
 }
 
 impl RunFiles for Growing {
-    fn path(&self) -> &Path {
+    fn display_path(&self) -> &Path {
         &self.directory
     }
 
-    fn info(&self) -> io::Result<Vec<u8>> {
+    fn read_run_json(&self) -> io::Result<Vec<u8>> {
         Ok(self.info.clone())
     }
 
-    fn files(&self) -> io::Result<Vec<(String, u64)>> {
+    fn list_files(&self) -> io::Result<Vec<(String, u64)>> {
         Ok(self.segments.iter().map(|(name, _, bytes)| (name.clone(), *bytes)).collect())
     }
 
-    fn read_at(&self, file: &str, offset: u64, into: &mut [u8]) -> io::Result<usize> {
+    fn read_file_at(&self, file: &str, offset: u64, into: &mut [u8]) -> io::Result<usize> {
         let (_, file, bytes) = self.segments.iter().find(|(name, ..)| name == file).ok_or(io::ErrorKind::NotFound)?;
         let end = offset.saturating_add(into.len() as u64).min(*bytes);
         let length = usize::try_from(end.saturating_sub(offset)).unwrap_or(0);
         let (mut buffer, mut read) = (vec![0; length.min(READ_CHUNK_BYTES)], 0);
-        thalweg_transfer::read(file, offset..end.max(offset), &mut buffer, |bytes| {
+        thalweg_transfer::read_in_parts(file, offset..end.max(offset), &mut buffer, |bytes| {
             into[read..read + bytes.len()].copy_from_slice(bytes);
             read += bytes.len();
             Ok(())
@@ -453,7 +477,7 @@ impl RunFiles for Growing {
 }
 
 /// Returns whether a path has the form `run-000042/00000.seg`, judging by the names alone.
-fn is_segment(path: &Path) -> bool {
+fn is_segment_path(path: &Path) -> bool {
     let name = path.file_name().and_then(|name| name.to_str()).and_then(|name| name.strip_suffix(".seg"));
     let parent = path
         .parent()
@@ -477,89 +501,93 @@ fn content_type(path: &Path) -> &'static str {
     }
 }
 
-fn changed(stat: &Stat) -> Changed {
+fn time_of_change(stat: &Stat) -> Changed {
     (stat.st_ctime, stat.st_ctime_nsec)
 }
 
 /// Returns whether a change of a file since its time of change would have changed that time: the file system's clock
 /// stands still for some milliseconds.
-fn would_be_seen(stat: &Stat) -> bool {
+fn would_change_be_seen(stat: &Stat) -> bool {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |now| now.as_secs());
     i64::try_from(now).is_ok_and(|now| stat.st_ctime + 2 <= now)
 }
 
 /// Returns the time of creation of a file, if the file system records it.
-fn born(file: &File) -> Option<(i64, u32)> {
+fn time_of_creation(file: &File) -> Option<(i64, u32)> {
     let known = rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::BTIME).ok()?;
     let is_there = StatxFlags::from_bits_retain(known.stx_mask).contains(StatxFlags::BTIME);
     is_there.then_some((known.stx_btime.tv_sec, known.stx_btime.tv_nsec))
 }
 
 /// Stores a fact about a file; clears the table first when it is full.
-fn keep<T>(known: &mut Known<T>, file: (u64, u64), what: T) {
+fn insert_fact<T>(known: &mut Known<T>, file: (u64, u64), what: T) {
     if known.len() >= MAX_KNOWN_FILES {
         known.clear();
     }
     known.insert(file, what);
 }
 
-fn listed(listing: &Listing, head: &Head) -> Answer {
-    let (kind, bytes) = match Format::wanted(&head.fields, &head.query) {
-        Format::Html => ("text/html; charset=utf-8", listing.html()),
-        Format::Json => ("application/json", listing.json()),
+fn answer_listing(listing: &Listing, head: &Head) -> Answer {
+    let (kind, bytes) = match Format::preferred_format(&head.fields, &head.query) {
+        Format::Html => ("text/html; charset=utf-8", listing.to_html()),
+        Format::Json => ("application/json", listing.to_json()),
     };
-    let whole = Answer::new(StatusCode::OK).with(CONTENT_TYPE, kind).with(CACHE_CONTROL, "no-cache");
-    let (whole, bytes) = compressed(whole, bytes, &head.fields);
+    let whole = Answer::new(StatusCode::OK).with_field(CONTENT_TYPE, kind).with_field(CACHE_CONTROL, "no-cache");
+    let (whole, bytes) = compress_if_shorter(whole, bytes, &head.fields);
     // Each coding of the content is a state of its own (RFC 9110, section 8.8.3.3).
-    let validators = Validators::of_bytes(&bytes);
-    validators.answer(head, whole.with(VARY, "accept, accept-encoding").with_bytes(bytes))
+    let validators = Validators::from_bytes(&bytes);
+    validators.answer_conditionally(head, whole.with_field(VARY, "accept, accept-encoding").with_bytes(bytes))
 }
 
-fn with_slash(head: &Head) -> Answer {
+fn redirect_to_directory(head: &Head) -> Answer {
     let query = if head.query.is_empty() { String::new() } else { format!("?{}", head.query) };
     // Characters that a client did not encode are returned to it encoded.
     let place = format!("{}/{query}", utf8_percent_encode(&head.path, CONTROLS));
-    Answer::say(StatusCode::MOVED_PERMANENTLY, format!("it is at {place}"))
-        .with(LOCATION, place)
-        .with(CACHE_CONTROL, "no-cache")
+    Answer::with_sentence(StatusCode::MOVED_PERMANENTLY, format!("it is at {place}"))
+        .with_field(LOCATION, place)
+        .with_field(CACHE_CONTROL, "no-cache")
 }
 
-pub(crate) fn not_found() -> Answer {
-    Answer::say(StatusCode::NOT_FOUND, "there is nothing here")
+pub(crate) fn answer_not_found() -> Answer {
+    Answer::with_sentence(StatusCode::NOT_FOUND, "there is nothing here")
 }
 
 /// Returns the answer to a client for a file system error.
-pub(crate) fn refused(error: Errno) -> Answer {
+pub(crate) fn answer_system_error(error: Errno) -> Answer {
     match error {
-        Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG | Errno::ISDIR | Errno::NXIO => not_found(),
-        Errno::XDEV | Errno::LOOP => Answer::say(StatusCode::FORBIDDEN, "this leads out of what is served"),
-        Errno::ACCESS | Errno::PERM | Errno::ROFS => Answer::say(StatusCode::FORBIDDEN, "the server may not do that"),
-        Errno::NOSPC | Errno::DQUOT | Errno::FBIG => Answer::say(StatusCode::INSUFFICIENT_STORAGE, "the disk is full"),
-        Errno::MFILE | Errno::NFILE | Errno::NOMEM => {
-            Answer::say(StatusCode::SERVICE_UNAVAILABLE, "the server has too much to do")
+        Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG | Errno::ISDIR | Errno::NXIO => answer_not_found(),
+        Errno::XDEV | Errno::LOOP => Answer::with_sentence(StatusCode::FORBIDDEN, "this leads out of what is served"),
+        Errno::ACCESS | Errno::PERM | Errno::ROFS => {
+            Answer::with_sentence(StatusCode::FORBIDDEN, "the server may not do that")
         }
-        error => broken(error),
+        Errno::NOSPC | Errno::DQUOT | Errno::FBIG => {
+            Answer::with_sentence(StatusCode::INSUFFICIENT_STORAGE, "the disk is full")
+        }
+        Errno::MFILE | Errno::NFILE | Errno::NOMEM => {
+            Answer::with_sentence(StatusCode::SERVICE_UNAVAILABLE, "the server has too much to do")
+        }
+        error => answer_server_error(error),
     }
 }
 
 /// Answers an unexpected error with 500: the cause is written to the log, not sent to the client.
-pub(crate) fn broken(error: impl std::fmt::Display) -> Answer {
+pub(crate) fn answer_server_error(error: impl std::fmt::Display) -> Answer {
     tracing::warn!("a request failed: {error}");
-    Answer::say(StatusCode::INTERNAL_SERVER_ERROR, "the server cannot read this; its log says why")
+    Answer::with_sentence(StatusCode::INTERNAL_SERVER_ERROR, "the server cannot read this; its log says why")
 }
 
-fn no_run(error: StoreError) -> Answer {
+fn answer_run_error(error: StoreError) -> Answer {
     match error {
-        StoreError::NotARun(_) => not_found(),
-        error => broken(error),
+        StoreError::NotARun(_) => answer_not_found(),
+        error => answer_server_error(error),
     }
 }
 
-fn no_events(error: EventsError) -> Answer {
+fn answer_events_error(error: EventsError) -> Answer {
     match error {
-        EventsError::Source(_) => Answer::say(StatusCode::NOT_FOUND, error.to_string()),
-        EventsError::TooMany => Answer::say(StatusCode::BAD_REQUEST, error.to_string()),
-        error => broken(error),
+        EventsError::Source(_) => Answer::with_sentence(StatusCode::NOT_FOUND, error.to_string()),
+        EventsError::TooMany => Answer::with_sentence(StatusCode::BAD_REQUEST, error.to_string()),
+        error => answer_server_error(error),
     }
 }
 

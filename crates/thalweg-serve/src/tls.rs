@@ -35,9 +35,9 @@ impl Tls {
     ///
     /// # Errors
     /// Fails if a file is not a PEM file of the expected kind, or if certificate and key do not belong together.
-    pub fn read(certificate: &Path, key: &Path) -> Result<Self, TlsError> {
-        let mut config = config(certificate, key)?;
-        let kernel = kernel_tls::probe();
+    pub fn read_certificate(certificate: &Path, key: &Path) -> Result<Self, TlsError> {
+        let mut config = server_config(certificate, key)?;
+        let kernel = kernel_tls::check_kernel_ciphers();
         config.enable_secret_extraction = kernel.is_ok();
         Ok(Self { config: Arc::new(config), kernel })
     }
@@ -46,15 +46,15 @@ impl Tls {
     ///
     /// # Errors
     /// Returns the reason why rustls encrypts instead. The server works either way.
-    pub fn by_kernel(&self) -> Result<(), &str> {
+    pub fn is_kernel_tls_available(&self) -> Result<(), &str> {
         self.kernel.as_ref().copied().map_err(String::as_str)
     }
 }
 
-fn config(certificate: &Path, key: &Path) -> Result<ServerConfig, TlsError> {
-    let chain = CertificateDer::pem_file_iter(certificate).map_err(pem_error(certificate))?;
-    let chain = chain.collect::<Result<Vec<_>, _>>().map_err(pem_error(certificate))?;
-    let key_file = PrivateKeyDer::from_pem_file(key).map_err(pem_error(key))?;
+fn server_config(certificate: &Path, key: &Path) -> Result<ServerConfig, TlsError> {
+    let chain = CertificateDer::pem_file_iter(certificate).map_err(pem_file_error(certificate))?;
+    let chain = chain.collect::<Result<Vec<_>, _>>().map_err(pem_file_error(certificate))?;
+    let key_file = PrivateKeyDer::from_pem_file(key).map_err(pem_file_error(key))?;
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let versions = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
     let mut config = versions.with_no_client_auth().with_single_cert(chain, key_file)?;
@@ -62,6 +62,6 @@ fn config(certificate: &Path, key: &Path) -> Result<ServerConfig, TlsError> {
     Ok(config)
 }
 
-fn pem_error(path: &Path) -> impl FnOnce(pem::Error) -> TlsError {
+fn pem_file_error(path: &Path) -> impl FnOnce(pem::Error) -> TlsError {
     move |error| TlsError::Pem { path: path.to_owned(), error }
 }

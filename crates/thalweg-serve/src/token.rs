@@ -77,7 +77,7 @@ impl Tokens {
         let mut grants = Vec::new();
         for (place, Entry { sha256, path, write }) in file.token.into_iter().enumerate() {
             let number = place + 1;
-            let sha256 = hash(&sha256).ok_or(TokenError::Hash { number })?;
+            let sha256 = parse_sha256(&sha256).ok_or(TokenError::Hash { number })?;
             let relative = path.strip_prefix('/').filter(|path| !path.split('/').any(|part| part == ".."));
             let Some(relative) = relative.map(PathBuf::from) else { return Err(TokenError::Path { number, path }) };
             grants.push(Grant { sha256, path: relative, write });
@@ -86,7 +86,7 @@ impl Tokens {
     }
 
     /// Returns whether the sender of this `Authorization` field may read, or write, the entry at `path`.
-    pub fn judge(&self, authorization: Option<&str>, path: &Path, write: bool) -> Verdict {
+    pub fn check_permission(&self, authorization: Option<&str>, path: &Path, write: bool) -> Verdict {
         let Some((scheme, token)) = authorization.and_then(|field| field.split_once(' ')) else {
             return Verdict::Unknown;
         };
@@ -104,7 +104,7 @@ impl Tokens {
     }
 }
 
-fn hash(hex: &str) -> Option<[u8; 32]> {
+fn parse_sha256(hex: &str) -> Option<[u8; 32]> {
     let digits = hex.as_bytes();
     let mut bytes = [0; 32];
     if digits.len() != 64 || !digits.iter().all(u8::is_ascii_hexdigit) {
@@ -148,7 +148,7 @@ mod tests {
             (Some("Bearer writer"), "", false, Verdict::Forbidden),
         ] {
             assert_eq!(
-                tokens.judge(authorization, Path::new(path), write),
+                tokens.check_permission(authorization, Path::new(path), write),
                 verdict,
                 "{authorization:?} {path} {write}"
             );

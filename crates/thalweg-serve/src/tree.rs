@@ -41,7 +41,7 @@ pub(crate) enum NameError {
 
 impl Name {
     /// Parses the path of a request.
-    pub(crate) fn parse(path: &str) -> Result<Self, NameError> {
+    pub(crate) fn from_path(path: &str) -> Result<Self, NameError> {
         let mut parts = Vec::new();
         let slash = path.ends_with('/');
         if path.len() > MAX_PATH_BYTES {
@@ -70,7 +70,7 @@ impl Name {
                 continue;
             }
             let Some(run) = parts.next() else { return Ok(Self::Runs(entry)) };
-            entry.push(run_directory(&run).ok_or(NameError::None)?);
+            entry.push(run_directory_of(&run).ok_or(NameError::None)?);
             if parts.peek().is_some_and(|part| part == "events") {
                 parts.next();
                 let range = parts.next().and_then(|range| range.parse().ok()).ok_or(NameError::Events)?;
@@ -82,39 +82,39 @@ impl Name {
 }
 
 /// Returns the directory name of a run: `run-000042` for `42`, `run-000042-b1` for `42-b1`.
-fn run_directory(name: &str) -> Option<String> {
+fn run_directory_of(name: &str) -> Option<String> {
     match name.split_once("-b") {
-        None => Some(run_directory_name(RunNumber(parse_digits(name)?), 0, 1)),
+        None => Some(run_directory_name(RunNumber(parse_unsigned(name)?), 0, 1)),
         Some((run, builder)) => {
-            Some(run_directory_name(RunNumber(parse_digits(run)?), parse_digits(builder)?, u32::MAX))
+            Some(run_directory_name(RunNumber(parse_unsigned(run)?), parse_unsigned(builder)?, u32::MAX))
         }
     }
 }
 
 /// Parses a number of digits alone, without a sign.
-pub(crate) fn parse_digits<N: FromStr>(text: &str) -> Option<N> {
+pub(crate) fn parse_unsigned<N: FromStr>(text: &str) -> Option<N> {
     if text.bytes().all(|byte| byte.is_ascii_digit()) { text.parse().ok() } else { None }
 }
 
 impl Tree {
-    pub(crate) fn open(path: &Path) -> std::io::Result<Self> {
+    pub(crate) fn open_directory(path: &Path) -> std::io::Result<Self> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = rustix::fs::open(path, flags, Mode::empty())?;
         Ok(Self { root, path: path.to_owned() })
     }
 
     /// Returns the path of the directory itself.
-    pub(crate) fn path(&self) -> &Path {
+    pub(crate) fn root_path(&self) -> &Path {
         &self.path
     }
 
     /// Opens the file at this path for reading. Follows symbolic links as long as they stay beneath the root.
-    pub(crate) fn file(&self, path: &Path) -> Result<File, Errno> {
+    pub(crate) fn open_file(&self, path: &Path) -> Result<File, Errno> {
         // Opening a FIFO without a writer would block.
-        self.open_at(path, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty()).map(File::from)
+        self.open_within(path, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty()).map(File::from)
     }
 
-    pub(crate) fn open_at(&self, path: &Path, flags: OFlags, mode: Mode) -> Result<OwnedFd, Errno> {
+    pub(crate) fn open_within(&self, path: &Path, flags: OFlags, mode: Mode) -> Result<OwnedFd, Errno> {
         open_beneath(self.root.as_fd(), path, flags, mode)
     }
 }
@@ -146,7 +146,7 @@ mod tests {
 
     #[track_caller]
     fn names(path: &str, name: Name) {
-        assert_eq!(Name::parse(path), Ok(name), "{path}");
+        assert_eq!(Name::from_path(path), Ok(name), "{path}");
     }
 
     fn entry(path: &str, slash: bool) -> Name {
@@ -172,7 +172,7 @@ mod tests {
     #[test]
     fn nothing_leads_out_or_is_hidden() {
         for path in ["", "a", "/..", "/a/../b", "/%2e%2e/etc", "/a%2fb", "/%00", "/%ff"] {
-            assert_eq!(Name::parse(path), Err(NameError::Bad), "{path}");
+            assert_eq!(Name::from_path(path), Err(NameError::Bad), "{path}");
         }
         for path in [
             "//",
@@ -186,17 +186,17 @@ mod tests {
             "/runs/..5",
             "/runs/+1",
         ] {
-            assert_eq!(Name::parse(path), Err(NameError::None), "{path}");
+            assert_eq!(Name::from_path(path), Err(NameError::None), "{path}");
         }
         for events in ["", "/", "/5..4", "/x", "/1-2", "/-1", "/99999999999999999999"] {
-            assert_eq!(Name::parse(&format!("/runs/42/events{events}")), Err(NameError::Events), "{events}");
+            assert_eq!(Name::from_path(&format!("/runs/42/events{events}")), Err(NameError::Events), "{events}");
         }
     }
 
     #[test]
     fn a_path_that_the_system_could_not_be_told_names_nothing() {
-        assert!(Name::parse(&"/a".repeat(2000)).is_ok());
-        assert_eq!(Name::parse(&"/a".repeat(2001)), Err(NameError::None));
+        assert!(Name::from_path(&"/a".repeat(2000)).is_ok());
+        assert_eq!(Name::from_path(&"/a".repeat(2001)), Err(NameError::None));
     }
 
     #[test]
@@ -209,16 +209,16 @@ mod tests {
         std::os::unix::fs::symlink("file", root.join("inside")).unwrap();
         std::os::unix::fs::symlink("../secret", root.join("outside")).unwrap();
         std::os::unix::fs::symlink(directory.path().join("secret"), root.join("absolute")).unwrap();
-        let tree = Tree::open(&root).unwrap();
-        assert_eq!(std::io::read_to_string(tree.file(Path::new("inside")).unwrap()).unwrap(), "f");
-        assert_eq!(tree.file(Path::new("outside")).unwrap_err(), Errno::XDEV);
-        assert_eq!(tree.file(Path::new("absolute")).unwrap_err(), Errno::XDEV);
+        let tree = Tree::open_directory(&root).unwrap();
+        assert_eq!(std::io::read_to_string(tree.open_file(Path::new("inside")).unwrap()).unwrap(), "f");
+        assert_eq!(tree.open_file(Path::new("outside")).unwrap_err(), Errno::XDEV);
+        assert_eq!(tree.open_file(Path::new("absolute")).unwrap_err(), Errno::XDEV);
     }
 
     proptest! {
         #[test]
         fn whatever_is_asked_for_lies_beneath(path in "(/(\\PC{0,6}|%2e|%2E|\\.|%2f|runs|[0-9]{1,4}|events)*){0,5}") {
-            if let Ok(Name::Entry(path, _) | Name::Runs(path) | Name::Events(path, ..)) = Name::parse(&path) {
+            if let Ok(Name::Entry(path, _) | Name::Runs(path) | Name::Events(path, ..)) = Name::from_path(&path) {
                 prop_assert!(path.components().all(|part| matches!(part, Component::Normal(_))), "{path:?}");
             }
         }

@@ -23,16 +23,16 @@ pub(crate) enum Wire {
 }
 
 impl Wire {
-    pub(crate) fn new(client: Arc<Client>) -> Self {
+    pub(crate) fn new_plain(client: Arc<Client>) -> Self {
         Self::Socket(Socket { client, until: None })
     }
 
     /// Performs a TLS handshake, which has to finish before `until`.
     pub(crate) fn with_tls(client: Arc<Client>, tls: &Tls, until: Instant) -> io::Result<Self> {
         let mut socket = Socket { client, until: Some(until) };
-        if tls.by_kernel().is_ok() && KernelTls::prepare(&socket) {
-            let accepted = KernelTls::accept(&tls.config, &mut socket);
-            let kernel = accepted.inspect_err(|_| socket.close(Instant::now() + LINGER_TIME))?;
+        if tls.is_kernel_tls_available().is_ok() && KernelTls::prepare_socket(&socket) {
+            let accepted = KernelTls::accept_handshake(&tls.config, &mut socket);
+            let kernel = accepted.inspect_err(|_| socket.close_until(Instant::now() + LINGER_TIME))?;
             let _ = socket.client.tls.set(Mutex::new(kernel));
             return Ok(Self::Socket(socket));
         }
@@ -42,17 +42,17 @@ impl Wire {
     }
 
     /// Returns whether the socket encrypts.
-    pub(crate) fn by_kernel(&self) -> bool {
-        self.socket().client.tls.get().is_some()
+    pub(crate) fn is_kernel_encrypted(&self) -> bool {
+        self.client_socket().client.tls.get().is_some()
     }
 
     /// Reads from a socket that encrypts, without waiting: data, and the records between that carry no data. Returns
     /// whether the client may send more.
-    pub(crate) fn take_in(&mut self, bytes: &mut Vec<u8>) -> io::Result<bool> {
-        let client = &self.socket().client;
+    pub(crate) fn read_available(&mut self, bytes: &mut Vec<u8>) -> io::Result<bool> {
+        let client = &self.client_socket().client;
         let mut buffer = [0; 4096];
         for _ in 0..MAX_EMPTY_RECORDS {
-            match (recv(&client.socket, &mut buffer, RecvFlags::DONTWAIT), client.tls()) {
+            match (recv(&client.socket, &mut buffer, RecvFlags::DONTWAIT), client.lock_tls()) {
                 (Ok((0, _)), _) => return Ok(false),
                 (Ok((read, _)), _) => {
                     bytes.extend_from_slice(&buffer[..read]);
@@ -61,7 +61,7 @@ impl Wire {
                 (Err(Errno::AGAIN), _) => break,
                 (Err(Errno::INTR), _) => {}
                 (Err(Errno::IO), Some(mut tls)) => {
-                    if !tls.hear(&client.socket)? {
+                    if !tls.handle_control_record(&client.socket)? {
                         return Ok(false);
                     }
                 }
@@ -71,7 +71,7 @@ impl Wire {
         Ok(true)
     }
 
-    fn socket(&self) -> &Socket {
+    fn client_socket(&self) -> &Socket {
         match self {
             Self::Socket(socket) => socket,
             Self::Rustls(stream) => &stream.sock,
@@ -80,7 +80,7 @@ impl Wire {
 
     /// Sets a deadline at which reads fail with `TimedOut`. Without one, a read fails when no bytes arrived for the
     /// socket's own timeout (`SO_RCVTIMEO`).
-    pub(crate) fn read_until(&mut self, until: Option<Instant>) {
+    pub(crate) fn set_read_deadline(&mut self, until: Option<Instant>) {
         match self {
             Self::Socket(socket) => socket.until = until,
             Self::Rustls(stream) => stream.sock.until = until,
@@ -88,27 +88,27 @@ impl Wire {
     }
 
     /// Returns the socket if bytes written to it are those that the client gets. The caller reports bytes written to it
-    /// with [`has_sent`](Self::has_sent).
-    pub(crate) fn clear(&self) -> Option<BorrowedFd<'_>> {
+    /// with [`count_sent_bytes`](Self::count_sent_bytes).
+    pub(crate) fn plain_descriptor(&self) -> Option<BorrowedFd<'_>> {
         match self {
-            Self::Socket(socket) => Some(socket.stream().as_fd()),
+            Self::Socket(socket) => Some(socket.tcp_stream().as_fd()),
             Self::Rustls(_) => None,
         }
     }
 
     /// Counts bytes that were sent, and agrees on new keys when the old ones have encrypted enough.
-    pub(crate) fn has_sent(&mut self, bytes: u64) -> io::Result<()> {
-        let Some(mut tls) = self.socket().client.tls() else { return Ok(()) };
-        tls.has_sent(bytes);
-        if tls.is_worn() { tls.renew(self.socket().stream()) } else { Ok(()) }
+    pub(crate) fn count_sent_bytes(&mut self, bytes: u64) -> io::Result<()> {
+        let Some(mut tls) = self.client_socket().client.lock_tls() else { return Ok(()) };
+        tls.count_sent_bytes(bytes);
+        if tls.needs_new_keys() { tls.renew_keys(self.client_socket().tcp_stream()) } else { Ok(()) }
     }
 
     /// Sends all bytes; `more` announces that further bytes follow at once.
-    pub(crate) fn send(&mut self, bytes: &[u8], more: bool) -> io::Result<()> {
+    pub(crate) fn send_all_bytes(&mut self, bytes: &[u8], more: bool) -> io::Result<()> {
         match self {
             Self::Socket(socket) => {
-                thalweg_transfer::send_all(socket.stream().as_fd(), bytes, more)?;
-                self.has_sent(bytes.len() as u64)
+                thalweg_transfer::send_all(socket.tcp_stream().as_fd(), bytes, more)?;
+                self.count_sent_bytes(bytes.len() as u64)
             }
             Self::Rustls(stream) => stream.write_all(bytes),
         }
@@ -116,15 +116,15 @@ impl Wire {
 
     /// Announces that nothing more will be sent, and discards what the client still sends until it closes, too, or the
     /// deadline passes: closing with unread bytes would destroy the answer that was just sent (RFC 9112, section 9.6).
-    pub(crate) fn close(&mut self, until: Instant) {
+    pub(crate) fn close_until(&mut self, until: Instant) {
         if let Self::Rustls(stream) = self {
             // RFC 9112, section 9.8. A client that does not read it is gone.
             stream.conn.send_close_notify();
             while stream.conn.wants_write() && stream.conn.write_tls(&mut stream.sock).is_ok() {}
         }
         match self {
-            Self::Socket(socket) => socket.close(until),
-            Self::Rustls(stream) => stream.sock.close(until),
+            Self::Socket(socket) => socket.close_until(until),
+            Self::Rustls(stream) => stream.sock.close_until(until),
         }
     }
 }

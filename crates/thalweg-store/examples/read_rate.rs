@@ -11,9 +11,9 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use thalweg_arena::BlockPool;
 use thalweg_store::{
-    BlockWriter, EventCounts, EventStatus, Followed, Recorder, RecorderConfig, Run, RunEnd, RunState, verify,
+    BlockWriter, EventCounts, EventStatus, Followed, Recorder, RecorderConfig, Run, RunEnd, RunState, verify_run,
 };
-use thalweg_wire::{EventId, FragmentHeader, HEADER_LEN, SourceId, TaiNanos, crc32c, record_len};
+use thalweg_wire::{EventId, FragmentHeader, HEADER_LEN, SourceId, TaiNanos, crc32c, record_bytes};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -24,30 +24,30 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let sources = u16::try_from(number(3, 4)?)?;
 
     let mut pool = BlockPool::new("read_rate", 4, 4 << 20)?;
-    let mut recorder = Recorder::create(RecorderConfig { directory, ..Default::default() }, &mut pool)?;
-    let mut block = BlockWriter::new(pool.take().ok_or("no block")?);
+    let mut recorder = Recorder::create_run(RecorderConfig { directory, ..Default::default() }, &mut pool)?;
+    let mut block = BlockWriter::new(pool.take_block().ok_or("no block")?);
     let mut event = 0;
     let mut fragment = FragmentHeader {
-        run: recorder.run(),
+        run: recorder.run_number(),
         total_length: u32::try_from(payload.len())?,
         piece_length: u32::try_from(payload.len())?,
         payload_crc: crc32c(&payload),
         ..Default::default()
     };
-    while recorder.info().totals.bytes < total {
-        let length = record_len(payload.len());
-        let Some(mut span) = block.reserve(length * usize::from(sources), sources.into()) else {
-            recorder.submit(block, TaiNanos(0));
-            while pool.free() == 0 {
-                if let Some(finished) = recorder.wait()? {
+    while recorder.run_info().totals.bytes < total {
+        let length = record_bytes(payload.len());
+        let Some(mut span) = block.reserve_span(length * usize::from(sources), sources.into()) else {
+            recorder.submit_block(block, TaiNanos(0));
+            while pool.free_count() == 0 {
+                if let Some(finished) = recorder.wait_for_block()? {
                     finished.result?;
-                    pool.give_back(finished.block.into_block());
+                    pool.return_block(finished.block.into_block());
                 }
             }
-            block = BlockWriter::new(pool.take().ok_or("no block")?);
+            block = BlockWriter::new(pool.take_block().ok_or("no block")?);
             continue;
         };
-        let offset = block.position(&span);
+        let offset = block.span_offset(&span);
         fragment.event = EventId(event);
         for (source, record) in (0..sources).zip(span.chunks_mut(length)) {
             fragment.source = SourceId::new(0, source);
@@ -56,12 +56,16 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         }
         drop(span);
         for source in 0..sources {
-            block.enter(EventId(event), SourceId::new(0, source), offset + u32::from(source) * u32::try_from(length)?);
+            block.enter_record(
+                EventId(event),
+                SourceId::new(0, source),
+                offset + u32::from(source) * u32::try_from(length)?,
+            );
         }
         assert!(block.close_event(EventId(event), 1, EventStatus::Complete));
         event += 1;
     }
-    recorder.submit(block, TaiNanos(0));
+    recorder.submit_block(block, TaiNanos(0));
     let events = EventCounts { built: event, incomplete: 0 };
     let end = RunEnd {
         ended: TaiNanos(0),
@@ -73,7 +77,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         left_out: Default::default(),
         ledger: Default::default(),
     };
-    let finished = recorder.finish(end)?;
+    let finished = recorder.finish_run(end)?;
 
     let begin = Instant::now();
     let run = Run::open(&finished.path)?;
@@ -82,7 +86,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let seconds = begin.elapsed().as_secs_f64();
         println!(
             "{what:9} {:8.0} MB/s, {:.2} million fragments/s",
-            run.bytes() as f64 / seconds / 1e6,
+            run.data_bytes() as f64 / seconds / 1e6,
             fragments as f64 / seconds / 1e6
         );
     };
@@ -95,14 +99,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         tell(what, begin, fragments);
     }
     let begin = Instant::now();
-    let mut follow = run.follow()?;
+    let mut follow = run.follow_events()?;
     let mut fragments = 0;
-    while let Followed::Event(event) = follow.next(Duration::ZERO)? {
+    while let Followed::Event(event) = follow.next_event(Duration::ZERO)? {
         fragments += event.fragments.len() as u64;
     }
     tell("follow", begin, fragments);
     let begin = Instant::now();
-    let report = verify(&run);
+    let report = verify_run(&run);
     tell("verify", begin, report.fragments);
     std::fs::remove_dir_all(finished.path)?;
     Ok(())

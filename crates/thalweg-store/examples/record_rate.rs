@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use thalweg_arena::BlockPool;
 use thalweg_store::{BlockWriter, EventCounts, EventStatus, Recorder, RecorderConfig, RunEnd, RunState};
-use thalweg_wire::{EventId, SourceId, TaiNanos, record_len};
+use thalweg_wire::{EventId, SourceId, TaiNanos, record_bytes};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -22,40 +22,40 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let total = (number(1, 8)? as u64) << 30;
     let block_bytes = number(2, 4)? << 20;
     let blocks = u32::try_from(number(3, 4)?)?;
-    let record = record_len(number(4, 1024)?);
+    let record = record_bytes(number(4, 1024)?);
 
     let mut pool = BlockPool::new("record_rate", blocks, block_bytes)?;
-    let mut recorder = Recorder::create(RecorderConfig { directory, ..Default::default() }, &mut pool)?;
-    println!("{}: {}", recorder.path().display(), recorder.method());
+    let mut recorder = Recorder::create_run(RecorderConfig { directory, ..Default::default() }, &mut pool)?;
+    println!("{}: {}", recorder.run_path().display(), recorder.recorder_method());
 
     let (begin, cpu) = (Instant::now(), cpu_time());
     let (mut written, mut event, mut waits) = (0u64, 0u64, Duration::ZERO);
     while written < total {
-        while let Some(finished) = recorder.reap() {
+        while let Some(finished) = recorder.reap_block() {
             finished.result?;
-            pool.give_back(finished.block.into_block());
+            pool.return_block(finished.block.into_block());
         }
-        let Some(block) = pool.take() else {
+        let Some(block) = pool.take_block() else {
             let wait = Instant::now();
-            if let Some(finished) = recorder.wait()? {
+            if let Some(finished) = recorder.wait_for_block()? {
                 finished.result?;
-                pool.give_back(finished.block.into_block());
+                pool.return_block(finished.block.into_block());
             }
             waits += wait.elapsed();
             continue;
         };
         let mut block = BlockWriter::new(block);
-        while let Some(span) = block.reserve(record, 1) {
-            let offset = block.position(&span);
+        while let Some(span) = block.reserve_span(record, 1) {
+            let offset = block.span_offset(&span);
             drop(span);
-            block.enter(EventId(event), SourceId(0), offset);
+            block.enter_record(EventId(event), SourceId(0), offset);
             assert!(block.close_event(EventId(event), 1, EventStatus::Complete));
             event += 1;
         }
         written += block_bytes as u64;
-        recorder.submit(block, TaiNanos(0));
+        recorder.submit_block(block, TaiNanos(0));
     }
-    while let Some(finished) = recorder.wait()? {
+    while let Some(finished) = recorder.wait_for_block()? {
         finished.result?;
     }
     let (elapsed, cpu) = (begin.elapsed(), cpu_time() - cpu);
@@ -72,7 +72,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         ledger,
     };
     let finish = Instant::now();
-    let run = recorder.finish(end)?;
+    let run = recorder.finish_run(end)?;
     let bytes = run.info.totals.bytes as f64;
     println!(
         "{:.3} GB in {:.3} s: {:.0} MB/s; {:.0} fragments/s; cpu {:.0} %, waiting {:.0} %; finish {:.0} ms",

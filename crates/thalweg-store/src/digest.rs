@@ -10,7 +10,7 @@ use thalweg_wire::{Crc32c, crc32c, crc32c_combine};
 ///
 /// The CRC of a file is combined from those in the headers of its blocks, so that a segment of a GiB costs a few
 /// hundred reads of 64 bytes. While a segment is being written, the body of each block is compared with its CRC once,
-/// since any part of the last blocks may be present; [`advance`](Self::advance) continues from where it stopped.
+/// since any part of the last blocks may be present; [`advance_to_last_block`](Self::advance_to_last_block) continues from where it stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Extent {
     /// Number of valid bytes.
@@ -23,7 +23,7 @@ pub struct Extent {
 
 impl Extent {
     /// Returns an empty extent, before anything of a segment was read.
-    pub const fn nothing() -> Self {
+    pub const fn empty() -> Self {
         Self { bytes: 0, crc32c: 0, closed: false }
     }
 
@@ -31,13 +31,13 @@ impl Extent {
     ///
     /// # Errors
     /// If the file cannot be read. Data that is not a block is not an error: the extent ends there.
-    pub fn advance(&mut self, file: &File) -> io::Result<()> {
+    pub fn advance_to_last_block(&mut self, file: &File) -> io::Result<()> {
         let length = file.metadata()?.len();
-        let trusted = is_closed(file, length)?;
+        let trusted = ends_with_footer(file, length)?;
         let mut buffer = Vec::new();
         while self.bytes + BLOCK_HEADER_LEN as u64 <= length {
             let mut head = [0; BLOCK_HEADER_LEN];
-            if !is_there(file, &mut head, self.bytes)? {
+            if !read_if_present(file, &mut head, self.bytes)? {
                 break;
             }
             let Ok(header) = BlockHeader::decode(&head) else { break };
@@ -50,7 +50,7 @@ impl Extent {
                 let mut body = Crc32c::new();
                 buffer.resize(READ_CHUNK_BYTES, 0);
                 let from = self.bytes + BLOCK_HEADER_LEN as u64;
-                let read = thalweg_transfer::read(file, from..end, &mut buffer, |bytes| {
+                let read = thalweg_transfer::read_in_parts(file, from..end, &mut buffer, |bytes| {
                     body.update(bytes);
                     Ok(())
                 });
@@ -58,7 +58,7 @@ impl Extent {
                     Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => break,
                     read => read?,
                 }
-                if body.value() != header.body_crc {
+                if body.checksum() != header.body_crc {
                     break;
                 }
             }
@@ -76,20 +76,20 @@ impl Extent {
 ///
 /// # Errors
 /// If the file cannot be read.
-pub fn segment_digest(file: &File) -> io::Result<Option<u32>> {
-    if !is_closed(file, file.metadata()?.len())? {
+pub fn closed_segment_crc32c(file: &File) -> io::Result<Option<u32>> {
+    if !ends_with_footer(file, file.metadata()?.len())? {
         return Ok(None);
     }
-    let mut extent = Extent::nothing();
-    extent.advance(file)?;
+    let mut extent = Extent::empty();
+    extent.advance_to_last_block(file)?;
     Ok(extent.closed.then_some(extent.crc32c))
 }
 
 /// Returns whether the file ends with a trailer that leads to a footer which ends at the end of the file.
-fn is_closed(file: &File, length: u64) -> io::Result<bool> {
+fn ends_with_footer(file: &File, length: u64) -> io::Result<bool> {
     let Some(at) = length.checked_sub(TRAILER_LEN as u64) else { return Ok(false) };
     let mut bytes = [0; TRAILER_LEN];
-    if !is_there(file, &mut bytes, at)? {
+    if !read_if_present(file, &mut bytes, at)? {
         return Ok(false);
     }
     let trailer: Result<Trailer, FormatError> = Trailer::decode(&bytes);
@@ -98,7 +98,7 @@ fn is_closed(file: &File, length: u64) -> io::Result<bool> {
 
 /// Reads these bytes; returns false if the file ends before them: space allocated for a segment is given back when it
 /// is closed.
-fn is_there(file: &File, bytes: &mut [u8], at: u64) -> io::Result<bool> {
+fn read_if_present(file: &File, bytes: &mut [u8], at: u64) -> io::Result<bool> {
     match file.read_exact_at(bytes, at) {
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(false),
         result => result.map(|()| true),

@@ -43,22 +43,22 @@ pub(crate) enum Job {
 // SAFETY: a block's bytes lie in its arena's mapping, and the block does not move them; as long as it is not used, they
 // are accessed through it alone.
 unsafe impl Memory for Job {
-    fn bytes(&mut self) -> &mut [u8] {
+    fn as_mut_bytes(&mut self) -> &mut [u8] {
         match self {
-            Self::Block { block, .. } => block.memory(),
+            Self::Block { block, .. } => block.memory_mut(),
             Self::Footer { memory, .. } => memory.bytes_mut(),
             _ => &mut [],
         }
     }
 
-    fn registered(&self) -> Option<u16> {
+    fn registered_index(&self) -> Option<u16> {
         match self {
-            Self::Block { block, registered: true, .. } => u16::try_from(block.index()).ok(),
+            Self::Block { block, registered: true, .. } => u16::try_from(block.index_in_pool()).ok(),
             _ => None,
         }
     }
 
-    fn opened(&mut self, made: OwnedFd) {
+    fn accept_opened_file(&mut self, made: OwnedFd) {
         if let Self::Create { file, .. } = self {
             *file = Some(made);
         }
@@ -82,60 +82,60 @@ pub(crate) enum Engine {
 
 impl Engine {
     /// Returns an engine on io_uring.
-    pub(crate) fn ring() -> io::Result<Self> {
+    pub(crate) fn with_io_uring() -> io::Result<Self> {
         // Further operations wait their turn.
         Ring::new(256).map(|ring| Self::Ring(Box::new(ring)))
     }
 
     /// Returns an engine on threads.
-    pub(crate) fn threads() -> io::Result<Self> {
+    pub(crate) fn with_threads() -> io::Result<Self> {
         Threads::new().map(Self::Threads)
     }
 
     /// Registers memory with the kernel that will be written from again and again, so that the kernel need not look up
     /// its pages for each write. Buffers are numbered by their positions in `buffers`.
-    pub(crate) fn register(&mut self, buffers: &mut [&mut [u8]]) -> io::Result<()> {
+    pub(crate) fn register_buffers(&mut self, buffers: &mut [&mut [u8]]) -> io::Result<()> {
         match self {
             Self::Ring(ring) => ring.register_memory(buffers),
             Self::Threads(_) | Self::Simulated(_) => Err(io::ErrorKind::Unsupported.into()),
         }
     }
 
-    /// Begins an operation. It comes back from [`finished`](Self::finished), also if it cannot be begun. If io_uring
+    /// Begins an operation. It comes back from [`take_finished`](Self::take_finished), also if it cannot be begun. If io_uring
     /// refuses it, the file descriptor does not become readable.
-    pub(crate) fn start(&mut self, operation: Operation<Job>) {
+    pub(crate) fn start_operation(&mut self, operation: Operation<Job>) {
         match self {
             Self::Ring(ring) => {
-                ring.push(operation);
-                ring.submit();
+                ring.push_operation(operation);
+                ring.submit_queued();
             }
-            Self::Threads(threads) => threads.start(operation),
-            Self::Simulated(disk) => disk.start(operation),
+            Self::Threads(threads) => threads.start_operation(operation),
+            Self::Simulated(disk) => disk.start_operation(operation),
         }
     }
 
     /// Returns a completed operation, in no particular order. Does not wait.
-    pub(crate) fn finished(&mut self) -> Option<Done> {
+    pub(crate) fn take_finished(&mut self) -> Option<Done> {
         match self {
             Self::Ring(ring) => {
-                let done = ring.finished().or_else(|| {
+                let done = ring.next_finished().or_else(|| {
                     // The kernel posts pending completions, and takes further operations, when it is entered.
-                    ring.submit();
-                    ring.finished()
+                    ring.submit_queued();
+                    ring.next_finished()
                 })?;
                 Some(Done { job: done.memory, result: done.result })
             }
-            Self::Threads(threads) => threads.finished(),
-            Self::Simulated(disk) => disk.finished(),
+            Self::Threads(threads) => threads.take_finished(),
+            Self::Simulated(disk) => disk.take_finished(),
         }
     }
 
     /// Waits until an operation is complete.
-    pub(crate) fn wait(&mut self) -> io::Result<()> {
+    pub(crate) fn wait_for_completion(&mut self) -> io::Result<()> {
         match self {
-            Self::Ring(ring) => ring.wait(None),
-            Self::Threads(threads) => threads.wait(),
-            Self::Simulated(disk) => disk.wait(),
+            Self::Ring(ring) => ring.wait_for_completion(None),
+            Self::Threads(threads) => threads.wait_for_completion(),
+            Self::Simulated(disk) => disk.wait_for_completion(),
         }
     }
 }
@@ -179,18 +179,18 @@ impl Threads {
         let mut threads = Self { shared, workers: Vec::new() };
         for _ in 0..WORKER_COUNT {
             let shared = Arc::clone(&threads.shared);
-            let worker = std::thread::Builder::new().name("recorder".into()).spawn(move || shared.work());
+            let worker = std::thread::Builder::new().name("recorder".into()).spawn(move || shared.run_worker());
             threads.workers.push(worker?);
         }
         Ok(threads)
     }
 
-    fn start(&mut self, operation: Operation<Job>) {
+    fn start_operation(&mut self, operation: Operation<Job>) {
         self.shared.state.lock().operations.push_back(operation);
         self.shared.work.notify_one();
     }
 
-    fn finished(&mut self) -> Option<Done> {
+    fn take_finished(&mut self) -> Option<Done> {
         let mut state = self.shared.state.lock();
         let done = state.done.pop_front();
         if state.done.is_empty() {
@@ -200,7 +200,7 @@ impl Threads {
         done
     }
 
-    fn wait(&mut self) -> io::Result<()> {
+    fn wait_for_completion(&mut self) -> io::Result<()> {
         let mut fds = [PollFd::new(&self.shared.doorbell, PollFlags::IN)];
         match rustix::event::poll(&mut fds, None) {
             Err(rustix::io::Errno::INTR) | Ok(_) => Ok(()),
@@ -220,7 +220,7 @@ impl Drop for Threads {
 }
 
 impl Shared {
-    fn work(&self) {
+    fn run_worker(&self) {
         let mut state = self.state.lock();
         loop {
             let Some(operation) = state.operations.pop_front() else {
@@ -231,7 +231,7 @@ impl Shared {
                 continue;
             };
             drop(state);
-            let (job, result) = operation.carry_out();
+            let (job, result) = operation.carry_out_blocking();
             state = self.state.lock();
             state.done.push_back(Done { job, result });
             let _ = rustix::io::write(&self.doorbell, &1u64.to_ne_bytes());
@@ -252,15 +252,15 @@ mod tests {
     fn write(file: &std::fs::File, block: Block, number: u64) -> Operation<Job> {
         let file = File::Open(Arc::new(file.try_clone().unwrap().into()));
         let mut block = BlockWriter::new(block);
-        block.memory().fill(number as u8);
-        Operation::write(file, Job::Block { number, block, registered: false }, 0..100, number * 100)
+        block.memory_mut().fill(number as u8);
+        Operation::write_range(file, Job::Block { number, block, registered: false }, 0..100, number * 100)
     }
     use thalweg_testing::skip::skipped;
 
     #[test]
     fn both_engines_write_what_they_were_given() {
-        let mut engines = vec![Engine::threads().unwrap()];
-        match Engine::ring() {
+        let mut engines = vec![Engine::with_threads().unwrap()];
+        match Engine::with_io_uring() {
             Ok(ring) => engines.push(ring),
             Err(error) => skipped(format_args!("io_uring: {error}")),
         }
@@ -269,32 +269,32 @@ mod tests {
             // More than the submission queue holds.
             let mut pool = BlockPool::new("test", 1000, 4096).unwrap();
             for number in 0..1000 {
-                engine.start(write(&file, pool.take().unwrap(), number));
+                engine.start_operation(write(&file, pool.take_block().unwrap(), number));
             }
             let mut numbers = std::collections::BTreeSet::new();
             while numbers.len() < 1000 {
-                match engine.finished() {
+                match engine.take_finished() {
                     Some(Done { job: Job::Block { number, .. }, result }) => {
                         assert_eq!(result, Ok(100));
                         assert!(numbers.insert(number));
                     }
                     other => {
                         assert!(other.is_none());
-                        engine.wait().unwrap();
+                        engine.wait_for_completion().unwrap();
                     }
                 }
             }
             let descriptor = File::Open(Arc::new(file.try_clone().unwrap().into()));
-            engine.start(Operation::sync(descriptor, Job::Sync { segment: 7 }));
-            engine.wait().unwrap();
+            engine.start_operation(Operation::sync_file(descriptor, Job::Sync { segment: 7 }));
+            engine.wait_for_completion().unwrap();
             let mut fds = [PollFd::new(&engine, PollFlags::IN)];
             assert_eq!(rustix::event::poll(&mut fds, None), Ok(1));
-            let synced = engine.finished();
+            let synced = engine.take_finished();
             assert!(
                 matches!(synced, Some(Done { job: Job::Sync { segment: 7 }, result: Ok(0) })),
                 "{engine:?}: {synced:?}"
             );
-            assert!(engine.finished().is_none());
+            assert!(engine.take_finished().is_none());
             let mut read = vec![0; 100_000];
             file.read_exact_at(&mut read, 0).unwrap();
             assert!(read.iter().enumerate().all(|(at, byte)| *byte == (at / 100) as u8));
@@ -305,10 +305,10 @@ mod tests {
     fn refusals_come_back_as_error_numbers() {
         let mut pool = BlockPool::new("test", 2, 4096).unwrap();
         let read_only = std::fs::File::open("/dev/null").unwrap();
-        for mut engine in [Engine::threads(), Engine::ring()].into_iter().flatten() {
-            engine.start(write(&read_only, pool.take().unwrap(), 1));
-            engine.wait().unwrap();
-            assert_eq!(engine.finished().unwrap().result, Err(Errno::BADF));
+        for mut engine in [Engine::with_threads(), Engine::with_io_uring()].into_iter().flatten() {
+            engine.start_operation(write(&read_only, pool.take_block().unwrap(), 1));
+            engine.wait_for_completion().unwrap();
+            assert_eq!(engine.take_finished().unwrap().result, Err(Errno::BADF));
         }
     }
 }

@@ -137,25 +137,25 @@ pub enum StoreError {
 
 impl StoreError {
     /// Returns whether the disk, or the user's quota, is full.
-    pub fn is_full(&self) -> bool {
+    pub fn is_disk_full(&self) -> bool {
         match self {
-            Self::Io { error, .. } => error.raw_os_error().is_some_and(is_full),
-            Self::Write(error) => error.is_full(),
+            Self::Io { error, .. } => error.raw_os_error().is_some_and(is_full_errno),
+            Self::Write(error) => error.is_disk_full(),
             _ => false,
         }
     }
 
     /// Returns whether the bytes read are invalid, so that reading them again does not help, and neighbouring data can
     /// still be read.
-    pub fn is_damage(&self) -> bool {
+    pub fn is_data_damage(&self) -> bool {
         matches!(self, Self::Format { .. } | Self::Record { .. } | Self::Event { .. } | Self::Missing { .. })
     }
 
-    pub(crate) fn io(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
+    pub(crate) fn io_error(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         move |error| Self::Io { doing, path: path.to_owned(), error }
     }
 
-    pub(crate) fn os(doing: &'static str, path: &Path) -> impl FnOnce(rustix::io::Errno) -> Self {
+    pub(crate) fn errno_error(doing: &'static str, path: &Path) -> impl FnOnce(rustix::io::Errno) -> Self {
         move |error| Self::Io { doing, path: path.to_owned(), error: error.into() }
     }
 }
@@ -176,12 +176,12 @@ pub struct WriteError {
 
 impl WriteError {
     /// Returns whether the disk, or the user's quota, is full.
-    pub fn is_full(&self) -> bool {
-        is_full(self.errno)
+    pub fn is_disk_full(&self) -> bool {
+        is_full_errno(self.errno)
     }
 }
 
-fn is_full(errno: i32) -> bool {
+fn is_full_errno(errno: i32) -> bool {
     [libc::ENOSPC, libc::EDQUOT].contains(&errno)
 }
 

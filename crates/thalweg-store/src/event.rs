@@ -22,7 +22,7 @@ pub struct Event {
 
 impl Event {
     /// Returns the fragment of one source.
-    pub fn fragment(&self, source: SourceId) -> Option<&Fragment> {
+    pub fn fragment_of_source(&self, source: SourceId) -> Option<&Fragment> {
         self.fragments.iter().find(|fragment| fragment.header.source == source)
     }
 }
@@ -41,16 +41,18 @@ impl Fragment {
     /// Returns the payload: `piece_length` bytes.
     #[inline]
     pub fn payload(&self) -> &[u8] {
-        self.mapping.bytes(self.payload..self.payload + u64::from(self.header.piece_length)).unwrap_or_default()
+        self.mapping
+            .bytes_in_range(self.payload..self.payload + u64::from(self.header.piece_length))
+            .unwrap_or_default()
     }
 
     /// Returns whether the payload matches its CRC; true if the source computed none.
-    pub fn is_intact(&self) -> bool {
+    pub fn is_payload_intact(&self) -> bool {
         self.header.payload_matches(self.payload())
     }
 
     /// Returns the file that contains the payload, and the offset of its first byte there.
-    pub fn position(&self) -> (&Arc<Mapping>, u64) {
+    pub fn file_position(&self) -> (&Arc<Mapping>, u64) {
         (&self.mapping, self.payload)
     }
 
@@ -60,19 +62,19 @@ impl Fragment {
         let header = FragmentHeader::decode(&record).ok()?;
         let payload = record.len().checked_sub(HEADER_LEN)?;
         let is_whole = payload as u64 == u64::from(header.piece_length);
-        let mapping = Mapping::fetched(Path::new("a copy").into(), 0, record);
+        let mapping = Mapping::from_fetched_bytes(Path::new("a copy").into(), 0, record);
         is_whole.then_some(Self { header, mapping, payload: HEADER_LEN as u64 })
     }
 
     /// Finds the record that `entry` names in a block.
-    pub(crate) fn find(block: &ReadBlock, entry: &FragmentEntry) -> Result<Self, StoreError> {
-        Self::find_named(block, entry).ok_or_else(|| StoreError::Record {
-            path: block.mapping.path().to_owned(),
+    pub(crate) fn find_in_block(block: &ReadBlock, entry: &FragmentEntry) -> Result<Self, StoreError> {
+        Self::find_named_record(block, entry).ok_or_else(|| StoreError::Record {
+            path: block.mapping.file_path().to_owned(),
             offset: block.offset + u64::from(entry.offset),
         })
     }
 
-    fn find_named(block: &ReadBlock, entry: &FragmentEntry) -> Option<Self> {
+    fn find_named_record(block: &ReadBlock, entry: &FragmentEntry) -> Option<Self> {
         let ReadBlock { mapping, offset: block, header: block_header } = block;
         let offset = entry.offset as usize;
         if offset < BLOCK_HEADER_LEN || !offset.is_multiple_of(RECORD_ALIGN) {
@@ -81,11 +83,11 @@ impl Fragment {
         let record = block + u64::from(entry.offset);
         let payload = record + HEADER_LEN as u64;
         let records_end = block + u64::from(block_header.records_end);
-        let bytes = mapping.bytes(record..payload).filter(|_| payload <= records_end)?;
+        let bytes = mapping.bytes_in_range(record..payload).filter(|_| payload <= records_end)?;
         let header = FragmentHeader::decode(bytes).ok()?;
         let payload_end = payload + u64::from(header.piece_length);
         let is_named = (header.event, header.source, header.run) == (entry.event, entry.source, block_header.run);
-        let is_inside = payload_end <= records_end && mapping.bytes(payload..payload_end).is_some();
+        let is_inside = payload_end <= records_end && mapping.bytes_in_range(payload..payload_end).is_some();
         (is_named && is_inside).then(|| Self { header, mapping: Arc::clone(mapping), payload })
     }
 }
@@ -208,7 +210,7 @@ impl Iterator for PartIds {
 ///
 /// An event is closed if a readable block, or the footer of its segment, contains its closing. An event whose closing
 /// is lost is lost to every reader of the run, whatever is left of its records; only salvage keeps these.
-pub(crate) fn is_whole(found: impl Iterator<Item = SourceId>, sources: &[SourceId]) -> bool {
+pub(crate) fn has_each_source_once(found: impl Iterator<Item = SourceId>, sources: &[SourceId]) -> bool {
     found.eq(sources.iter().copied())
 }
 
@@ -227,7 +229,7 @@ pub(crate) struct Located {
 
 impl Located {
     pub(crate) fn read_fragment(&self) -> Result<Fragment, StoreError> {
-        Fragment::find(&self.block, &self.entry)
+        Fragment::find_in_block(&self.block, &self.entry)
     }
 }
 
@@ -246,28 +248,28 @@ impl ReadBlock {
     }
 
     /// Returns the bytes of the whole block.
-    pub fn bytes(&self) -> &[u8] {
-        self.mapping.bytes(self.offset..self.offset + u64::from(self.header.length)).unwrap_or_default()
+    pub fn block_bytes(&self) -> &[u8] {
+        self.mapping.bytes_in_range(self.offset..self.offset + u64::from(self.header.length)).unwrap_or_default()
     }
 
-    pub(crate) fn closings(&self) -> impl Iterator<Item = Result<Closing, FormatError>> {
-        self.header.closing_entries(self.bytes())
+    pub(crate) fn closing_entries(&self) -> impl Iterator<Item = Result<Closing, FormatError>> {
+        self.header.closing_entries(self.block_bytes())
     }
 
-    pub(crate) fn error(&self, error: FormatError) -> StoreError {
-        StoreError::Format { path: self.mapping.path().to_owned(), offset: self.offset, error }
+    pub(crate) fn format_error(&self, error: FormatError) -> StoreError {
+        StoreError::Format { path: self.mapping.file_path().to_owned(), offset: self.offset, error }
     }
 }
 
 impl Assembler {
-    pub(crate) fn add(&mut self, block: &Arc<ReadBlock>) {
-        for entry in block.header.fragment_entries(block.bytes()) {
+    pub(crate) fn add_block(&mut self, block: &Arc<ReadBlock>) {
+        for entry in block.header.fragment_entries(block.block_bytes()) {
             self.open.entry(entry.event).or_default().push(Located { block: Arc::clone(block), entry });
         }
     }
 
     /// Returns the known fragments of an event, in ascending order of sources, and forgets the event.
-    pub(crate) fn close(&mut self, event: EventId) -> Vec<Located> {
+    pub(crate) fn take_fragments(&mut self, event: EventId) -> Vec<Located> {
         let mut fragments = self.open.remove(&event).unwrap_or_default();
         fragments.sort_by_key(|located| located.entry.source);
         fragments
@@ -275,17 +277,17 @@ impl Assembler {
 
     /// Returns the events of a closing that have fragments here, in ascending order. A damaged count may name four
     /// thousand million others.
-    pub(crate) fn of(&self, closing: &Closing) -> Vec<EventId> {
+    pub(crate) fn events_of_closing(&self, closing: &Closing) -> Vec<EventId> {
         let mut events: Vec<EventId> = match closing.count as usize > self.open.len() {
-            true => self.open.keys().copied().filter(|event| closing.contains(*event)).collect(),
-            false => closing.events().filter(|event| self.open.contains_key(event)).collect(),
+            true => self.open.keys().copied().filter(|event| closing.contains_event(*event)).collect(),
+            false => closing.event_numbers().filter(|event| self.open.contains_key(event)).collect(),
         };
         events.sort_unstable();
         events
     }
 
     /// Returns the events that are not closed, with their fragments.
-    pub(crate) fn open(&self) -> impl Iterator<Item = (EventId, &[Located])> {
+    pub(crate) fn unclosed_events(&self) -> impl Iterator<Item = (EventId, &[Located])> {
         self.open.iter().map(|(event, located)| (*event, &located[..]))
     }
 }

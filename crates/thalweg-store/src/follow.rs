@@ -2,7 +2,7 @@
 
 use crate::event::Event;
 use crate::files::{Files, RunFiles};
-use crate::list::parts_of;
+use crate::list::builder_directories;
 use crate::{RunInfo, StoreError};
 use rustix::event::{PollFd, PollFlags, Timespec, epoll};
 use rustix::fs::inotify;
@@ -66,33 +66,33 @@ impl Follow {
     /// If there is no run, its `run.json` cannot be read, or the kernel cannot watch the directory.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, StoreError> {
         let path = path.as_ref();
-        let parts: Vec<Files> = parts_of(path).iter().map(|part| Files::here(part)).collect();
+        let parts: Vec<Files> = builder_directories(path).iter().map(|part| Files::in_directory(part)).collect();
         if parts.is_empty() {
-            let files = Files::here(path);
-            return Self::of(files.path(), vec![files.clone()]);
+            let files = Files::in_directory(path);
+            return Self::from_files(files.run_path(), vec![files.clone()]);
         }
-        Self::of(path, parts)
+        Self::from_files(path, parts)
     }
 
     /// Follows a run whose files are elsewhere.
     ///
     /// # Errors
     /// As [`open`](Self::open).
-    pub fn open_at(files: Arc<dyn RunFiles>) -> Result<Self, StoreError> {
-        let path = files.path().to_owned();
-        Self::of(&path, vec![Files::Elsewhere(files)])
+    pub fn open_remote(files: Arc<dyn RunFiles>) -> Result<Self, StoreError> {
+        let path = files.display_path().to_owned();
+        Self::from_files(&path, vec![Files::Elsewhere(files)])
     }
 
-    pub(crate) fn of(path: &Path, parts: Vec<Files>) -> Result<Self, StoreError> {
-        let wakes = WakeSources::new().map_err(StoreError::os("watching", path))?;
-        let parts = parts.into_iter().map(|files| wakes.part(files)).collect::<Result<Vec<_>, _>>()?;
-        let Some(info) = together(path, &parts) else { return Err(StoreError::NotARun(path.to_owned())) };
+    pub(crate) fn from_files(path: &Path, parts: Vec<Files>) -> Result<Self, StoreError> {
+        let wakes = WakeSources::new().map_err(StoreError::errno_error("watching", path))?;
+        let parts = parts.into_iter().map(|files| wakes.open_part(files)).collect::<Result<Vec<_>, _>>()?;
+        let Some(info) = combined_info(path, &parts) else { return Err(StoreError::NotARun(path.to_owned())) };
         let ends = vec![None; parts.len()];
         Ok(Self { path: path.to_owned(), info, parts, ends, turn: 0, wakes, due: true })
     }
 
     /// Returns the contents of `run.json` when it was last read; for several builders, their combined contents.
-    pub fn info(&self) -> &RunInfo {
+    pub fn run_info(&self) -> &RunInfo {
         &self.info
     }
 
@@ -101,47 +101,47 @@ impl Follow {
     /// # Errors
     /// If an event cannot be read, or a block of a run that has ended is damaged or missing: the next call continues
     /// after it. If a file cannot be read: the next call tries again.
-    pub fn next(&mut self, timeout: Duration) -> Result<Followed, StoreError> {
+    pub fn next_event(&mut self, timeout: Duration) -> Result<Followed, StoreError> {
         let deadline = Instant::now().checked_add(timeout);
         loop {
             // Before looking, so that a change after the look wakes us.
-            self.due |= self.wakes.drain();
+            self.due |= self.wakes.clear_wakeups();
             if self.due {
-                self.find_parts()?;
+                self.add_new_parts()?;
             }
-            if let Some(event) = self.look()? {
+            if let Some(event) = self.next_available_event()? {
                 return Ok(Followed::Event(event));
             }
-            if let Some(end) = self.end() {
+            if let Some(end) = self.run_end() {
                 return Ok(Followed::End(end));
             }
             // Looking at a directory is cheap; a server is not asked again before it is due.
-            self.due = self.parts.iter().any(|part| matches!(part.files(), Files::Here(_)));
+            self.due = self.parts.iter().any(|part| matches!(part.run_files(), Files::Here(_)));
             if !self.sleep_until(deadline)? {
                 return Ok(Followed::Quiet);
             }
         }
     }
 
-    /// Skips the events that are closed already, without reading them: [`next`](Self::next) returns those that are
+    /// Skips the events that are closed already, without reading them: [`next_event`](Self::next_event) returns those that are
     /// closed from now on.
     ///
     /// # Errors
-    /// As [`next`](Self::next), for blocks. Another call continues.
+    /// As [`next_event`](Self::next_event), for blocks. Another call continues.
     pub fn skip_to_now(&mut self) -> Result<(), StoreError> {
         self.parts.iter_mut().try_for_each(FollowPart::skip_to_now)
     }
 
     /// Returns the next event of any of the parts.
-    fn look(&mut self) -> Result<Option<Event>, StoreError> {
+    fn next_available_event(&mut self) -> Result<Option<Event>, StoreError> {
         for _ in 0..self.parts.len() {
             let turn = self.turn;
-            if self.ends[turn].is_none() && (self.due || self.parts[turn].has_closed()) {
-                match self.parts[turn].look()? {
+            if self.ends[turn].is_none() && (self.due || self.parts[turn].has_closed_events()) {
+                match self.parts[turn].next_event()? {
                     Followed::Event(event) => return Ok(Some(event)),
                     Followed::End(end) => {
                         self.ends[turn] = Some(end);
-                        self.read_info();
+                        self.update_info();
                     }
                     Followed::Quiet => {}
                 }
@@ -152,31 +152,31 @@ impl Follow {
     }
 
     /// Returns how the run ended, once all of its parts have ended.
-    fn end(&self) -> Option<End> {
+    fn run_end(&self) -> Option<End> {
         let ends: Vec<End> = self.ends.iter().copied().collect::<Option<_>>()?;
         let is_gone = ends.contains(&End::WriterGone);
         Some(if is_gone { End::WriterGone } else { End::Finished })
     }
 
     /// Adds the directories of builders that did not exist before.
-    fn find_parts(&mut self) -> Result<(), StoreError> {
-        let builders = self.parts.first().map_or(1, |part| part.info().builders);
-        let is_named = self.parts.first().is_some_and(|part| part.files().path() == self.path);
+    fn add_new_parts(&mut self) -> Result<(), StoreError> {
+        let builders = self.parts.first().map_or(1, |part| part.run_info().builders);
+        let is_named = self.parts.first().is_some_and(|part| part.run_files().run_path() == self.path);
         if is_named || self.parts.len() as u64 >= u64::from(builders) {
             return Ok(());
         }
-        for path in parts_of(&self.path) {
-            if !self.parts.iter().any(|part| part.files().path() == path) {
-                self.parts.push(self.wakes.part(Files::here(&path))?);
+        for path in builder_directories(&self.path) {
+            if !self.parts.iter().any(|part| part.run_files().run_path() == path) {
+                self.parts.push(self.wakes.open_part(Files::in_directory(&path))?);
                 self.ends.push(None);
-                self.read_info();
+                self.update_info();
             }
         }
         Ok(())
     }
 
-    fn read_info(&mut self) {
-        self.info = together(&self.path, &self.parts).unwrap_or_else(|| self.info.clone());
+    fn update_info(&mut self) {
+        self.info = combined_info(&self.path, &self.parts).unwrap_or_else(|| self.info.clone());
     }
 
     /// Waits until something happens; returns false if the deadline comes first.
@@ -189,16 +189,16 @@ impl Follow {
                 Ok(0) => return Ok(false),
                 Ok(_) => return Ok(true),
                 Err(Errno::INTR) => {}
-                Err(error) => return Err(StoreError::os("watching", &self.path)(error)),
+                Err(error) => return Err(StoreError::errno_error("watching", &self.path)(error)),
             }
         }
     }
 }
 
-fn together(path: &Path, parts: &[FollowPart]) -> Option<RunInfo> {
+fn combined_info(path: &Path, parts: &[FollowPart]) -> Option<RunInfo> {
     match parts {
-        [part] if part.files().path() == path => Some(part.info().clone()),
-        parts => RunInfo::whole(&parts.iter().map(FollowPart::info).collect::<Vec<_>>()),
+        [part] if part.run_files().run_path() == path => Some(part.run_info().clone()),
+        parts => RunInfo::combine_parts(&parts.iter().map(FollowPart::run_info).collect::<Vec<_>>()),
     }
 }
 
@@ -232,17 +232,17 @@ impl WakeSources {
     }
 
     /// Watches the part that one builder writes.
-    fn part(&self, files: Files) -> Result<FollowPart, StoreError> {
+    fn open_part(&self, files: Files) -> Result<FollowPart, StoreError> {
         if let Files::Here(directory) = &files {
-            self.watch(directory).map_err(|error| match error {
+            self.watch_directory(directory).map_err(|error| match error {
                 Errno::NOENT | Errno::NOTDIR => StoreError::NotARun(directory.to_path_buf()),
-                error => StoreError::os("watching", directory)(error),
+                error => StoreError::errno_error("watching", directory)(error),
             })?;
         }
-        FollowPart::read(files)
+        FollowPart::open_files(files)
     }
 
-    fn watch(&self, directory: &Path) -> Result<(), Errno> {
+    fn watch_directory(&self, directory: &Path) -> Result<(), Errno> {
         let events = inotify::WatchFlags::MODIFY
             | inotify::WatchFlags::CREATE
             | inotify::WatchFlags::MOVED_TO
@@ -252,7 +252,7 @@ impl WakeSources {
     }
 
     /// Clears the wake-ups; returns whether there were any.
-    fn drain(&self) -> bool {
+    fn clear_wakeups(&self) -> bool {
         let mut buffer = [0; 4096];
         let mut anything = false;
         for fd in [&self.directories, &self.timer] {

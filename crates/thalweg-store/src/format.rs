@@ -164,7 +164,7 @@ impl BlockHeader {
     }
 
     /// Decodes the header at the front of `bytes`. Every table it describes lies inside the length it states;
-    /// [`check_body`](Self::check_body) checks that the body is present and matches its CRC.
+    /// [`check_body_crc`](Self::check_body_crc) checks that the body is present and matches its CRC.
     ///
     /// # Errors
     /// If there is no header of this version, or it is damaged or contradicts itself; [`FormatError::Blank`] if nothing
@@ -242,7 +242,7 @@ impl BlockHeader {
     ///
     /// # Errors
     /// If the block is cut off, or its body has another CRC.
-    pub fn check_body(&self, block: &[u8]) -> Result<(), FormatError> {
+    pub fn check_body_crc(&self, block: &[u8]) -> Result<(), FormatError> {
         let Some(body) = block.get(BLOCK_HEADER_LEN..self.length as usize) else {
             return Err(FormatError::CutOff { length: self.length, available: block.len() as u64 });
         };
@@ -364,24 +364,24 @@ impl Closing {
     }
 
     /// Returns the last event.
-    pub fn last(&self) -> EventId {
+    pub fn last_event(&self) -> EventId {
         EventId(self.first.0 + self.stride * (u64::from(self.count) - 1))
     }
 
     /// Returns whether `event` is one of the events.
-    pub fn contains(&self, event: EventId) -> bool {
-        let within = self.first <= event && event <= self.last();
+    pub fn contains_event(&self, event: EventId) -> bool {
+        let within = self.first <= event && event <= self.last_event();
         within && (event.0 - self.first.0).is_multiple_of(self.stride)
     }
 
     /// Returns the events, in ascending order.
-    pub fn events(self) -> impl Iterator<Item = EventId> {
+    pub fn event_numbers(self) -> impl Iterator<Item = EventId> {
         (0..u64::from(self.count)).map(move |step| EventId(self.first.0 + self.stride * step))
     }
 
     /// Merges `next` into this closing and returns true, if `next` continues its sequence of events.
     #[inline]
-    pub fn absorb(&mut self, next: &Self) -> bool {
+    pub fn merge_next(&mut self, next: &Self) -> bool {
         let expected = self.stride.checked_mul(u64::from(self.count)).and_then(|span| self.first.0.checked_add(span));
         let continues = self.status == next.status && self.stride == next.stride && expected == Some(next.first.0);
         match self.count.checked_add(next.count) {
@@ -454,15 +454,15 @@ pub struct Footer {
 
 impl Footer {
     /// Returns the number of bytes in the footer block; `None` if it would be longer than a block may be.
-    pub fn encoded_len(&self) -> Option<usize> {
+    pub fn encoded_bytes(&self) -> Option<usize> {
         let tables = self.blocks.len() * FOOTER_ENTRY_LEN + self.closings.len() * CLOSING_LEN;
         let length = (BLOCK_HEADER_LEN + tables + TRAILER_LEN).next_multiple_of(BLOCK_ALIGN);
         (length <= MAX_BLOCK_LEN).then_some(length)
     }
 
-    /// Writes the footer block into `into`, which has [`encoded_len`](Self::encoded_len) bytes.
+    /// Writes the footer block into `into`, which has [`encoded_bytes`](Self::encoded_bytes) bytes.
     #[expect(clippy::cast_possible_truncation, reason = "encoded_len keeps everything below MAX_BLOCK_LEN")]
-    pub fn encode(&self, into: &mut [u8]) {
+    pub fn encode_into(&self, into: &mut [u8]) {
         let length = into.len();
         into.fill(0);
         let tables = into[BLOCK_HEADER_LEN..].as_chunks_mut::<FOOTER_ENTRY_LEN>().0;
@@ -496,7 +496,7 @@ impl Footer {
         if header.kind != BlockKind::Footer {
             return Err(FormatError::Kind(1));
         }
-        header.check_body(block)?;
+        header.check_body_crc(block)?;
         let trailer = Trailer::decode(&block[..header.length as usize])?;
         if trailer != (Trailer { offset, length: header.length }) {
             return Err(FormatError::Trailer);
@@ -538,7 +538,7 @@ impl Trailer {
 
 /// Returns the offset of the index, and the total length in bytes, of a block with `used` bytes and tables of these
 /// sizes.
-pub(crate) fn layout(used: usize, fragments: usize, closings: usize) -> (usize, usize) {
+pub(crate) fn block_layout(used: usize, fragments: usize, closings: usize) -> (usize, usize) {
     let index = used.next_multiple_of(64);
     (index, (index + fragments * FRAGMENT_ENTRY_LEN + closings * CLOSING_LEN).next_multiple_of(BLOCK_ALIGN))
 }
@@ -613,8 +613,8 @@ mod tests {
             blocks: (0..200).map(|n| FooterEntry::new(n * 4096, n, [])).collect(),
             closings: vec![Closing { first: EventId(0), stride: 1, count: 9, status: EventStatus::Complete }],
         };
-        let mut bytes = vec![0xff; footer.encoded_len().unwrap()];
-        footer.encode(&mut bytes);
+        let mut bytes = vec![0xff; footer.encoded_bytes().unwrap()];
+        footer.encode_into(&mut bytes);
         assert_eq!(bytes.len(), 8192);
         assert_eq!(hex(&bytes[8176..]), "00000000000100000020000054574654");
         assert_eq!(Trailer::decode(&bytes), Ok(Trailer { offset: 1 << 40, length: 8192 }));
@@ -660,8 +660,8 @@ mod tests {
         #[test]
         fn any_closing_is_decoded_or_refused(bytes: [u8; CLOSING_LEN], event: u64) {
             if let Ok(closing) = Closing::decode(&bytes) {
-                prop_assert!(closing.contains(closing.first) && closing.contains(closing.last()));
-                let _ = closing.contains(EventId(event));
+                prop_assert!(closing.contains_event(closing.first) && closing.contains_event(closing.last_event()));
+                let _ = closing.contains_event(EventId(event));
                 prop_assert_eq!(Closing::decode(&closing.encode()), Ok(closing));
             }
         }
@@ -674,11 +674,11 @@ mod tests {
                 .collect();
             let mut joined: Vec<Closing> = Vec::new();
             for piece in &pieces {
-                if !joined.last_mut().is_some_and(|last| last.absorb(piece)) {
+                if !joined.last_mut().is_some_and(|last| last.merge_next(piece)) {
                     joined.push(*piece);
                 }
             }
-            let list = |closings: Vec<Closing>| closings.into_iter().flat_map(Closing::events).collect::<Vec<_>>();
+            let list = |closings: Vec<Closing>| closings.into_iter().flat_map(Closing::event_numbers).collect::<Vec<_>>();
             prop_assert_eq!(list(joined), list(pieces));
         }
     }

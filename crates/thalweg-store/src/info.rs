@@ -2,7 +2,7 @@
 
 use crate::StoreError;
 use crate::disk::Disk;
-use crate::files::open_file;
+use crate::files::open_regular_file;
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 use serde::de::DeserializeOwned;
@@ -180,7 +180,7 @@ pub enum WriterLife {
 
 impl WriterLife {
     /// Returns the status of the writers of a run of several builders; `None` if all of them have ended.
-    pub(crate) fn of_several(lives: impl Iterator<Item = Self>) -> Option<Self> {
+    pub(crate) fn combined_status(lives: impl Iterator<Item = Self>) -> Option<Self> {
         lives.min_by_key(|life| match life {
             Self::Writing => 0,
             Self::Unknown => 1,
@@ -213,12 +213,12 @@ impl RunInfo {
     pub const FORMAT_VERSION: u32 = 1;
 
     /// Returns what distinguishes the run from every other run: its number, its builder, and when it began.
-    pub fn identity(&self) -> (u32, u32, u64) {
+    pub fn run_identity(&self) -> (u32, u32, u64) {
         (self.run, self.builder, self.began)
     }
 
     /// Returns the step from one event of this builder to its next one; 1 if the numbers do not determine it.
-    pub(crate) fn stride(&self) -> u32 {
+    pub(crate) fn event_stride(&self) -> u32 {
         if is_modulo(&self.assignment) { self.builders } else { 1 }
     }
 
@@ -234,8 +234,8 @@ impl RunInfo {
     ///
     /// # Errors
     /// [`StoreError::NotARun`] if there is none; others if it cannot be read, or is not of this version of the format.
-    pub fn read(directory: &Path) -> Result<Self, StoreError> {
-        let text = match open_file(&directory.join(FILE_NAME)) {
+    pub fn read_run_json(directory: &Path) -> Result<Self, StoreError> {
+        let text = match open_regular_file(&directory.join(FILE_NAME)) {
             Ok(mut file) => {
                 let mut text = Vec::new();
                 file.read_to_end(&mut text).map(|_| text)
@@ -243,12 +243,12 @@ impl RunInfo {
             Err(StoreError::Io { error, .. }) => Err(error),
             Err(other) => return Err(other),
         };
-        Self::decode(directory, text)
+        Self::decode_run_json(directory, text)
     }
 
     /// Returns the contradictions in it, independent of the segments, in sentences (`docs/run-format.md`,
     /// "`run.json`").
-    pub fn contradictions(&self) -> Vec<String> {
+    pub fn find_contradictions(&self) -> Vec<String> {
         let mut found = Vec::new();
         match (self.builder, self.builders) {
             (_, 0) => found.push("'builders' is 0, and a run has one at least".to_owned()),
@@ -303,11 +303,11 @@ impl RunInfo {
     }
 
     /// Decodes `text`, read from the `run.json` of the run at `directory`.
-    pub(crate) fn decode(directory: &Path, text: io::Result<Vec<u8>>) -> Result<Self, StoreError> {
+    pub(crate) fn decode_run_json(directory: &Path, text: io::Result<Vec<u8>>) -> Result<Self, StoreError> {
         let path = directory.join(FILE_NAME);
         let text = text.map_err(|error| match error.kind() {
             io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => StoreError::NotARun(directory.to_owned()),
-            _ => StoreError::io("reading", &path)(error),
+            _ => StoreError::io_error("reading", &path)(error),
         })?;
         #[derive(Deserialize)]
         struct Version {
@@ -316,29 +316,29 @@ impl RunInfo {
             #[serde(default)]
             version: u32,
         }
-        let Version { format, version } = parse_json(&path, &text)?;
+        let Version { format, version } = parse_json_text(&path, &text)?;
         if (format.as_str(), version) != (Self::FORMAT, Self::FORMAT_VERSION) {
             return Err(StoreError::Version { path, format, version });
         }
-        parse_json(&path, &text)
+        parse_json_text(&path, &text)
     }
 
     /// Writes `run.json` for the first time.
-    pub(crate) fn write_first(&self, disk: &Disk, directory: &Path) -> Result<(), StoreError> {
-        RunFile::create(disk, directory, FIRST_NAME, 0)?.replace(self)
+    pub(crate) fn write_first_run_json(&self, disk: &Disk, directory: &Path) -> Result<(), StoreError> {
+        RunFile::create_next(disk, directory, FIRST_NAME, 0)?.replace_run_json(self)
     }
 }
 
-fn parse_json<T: DeserializeOwned>(path: &Path, text: &[u8]) -> Result<T, StoreError> {
+fn parse_json_text<T: DeserializeOwned>(path: &Path, text: &[u8]) -> Result<T, StoreError> {
     serde_json::from_slice(text).map_err(|error| StoreError::Json { path: path.to_owned(), error })
 }
 
 /// Returns whether a process still writes the run in `directory`: its writer holds a lock (`flock`) on the directory.
 /// If other machines share the directory, a missing lock on this machine proves nothing.
-pub fn writer_life(directory: &Path) -> WriterLife {
+pub fn check_writer_life(directory: &Path) -> WriterLife {
     let Ok(file) = File::open(directory) else { return WriterLife::Unknown };
     match rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared) {
-        Ok(()) if is_shared(&file) => WriterLife::Unknown,
+        Ok(()) if is_shared_file_system(&file) => WriterLife::Unknown,
         Ok(()) => WriterLife::Gone,
         Err(Errno::WOULDBLOCK) => WriterLife::Writing,
         Err(_) => WriterLife::Unknown,
@@ -346,7 +346,7 @@ pub fn writer_life(directory: &Path) -> WriterLife {
 }
 
 /// Returns whether the file system is one that other machines may write to, or a program such as `thalweg mount`.
-fn is_shared(file: &File) -> bool {
+fn is_shared_file_system(file: &File) -> bool {
     rustix::fs::fstatfs(file).is_ok_and(|about| SHARED_FILE_SYSTEMS.contains(&(about.f_type as u32)))
 }
 
@@ -366,7 +366,7 @@ pub(crate) struct RunFile {
 impl RunFile {
     /// Allocates space for the final `run.json` of a run with `sources` sources and a configuration whose text has
     /// `configuration` bytes.
-    pub(crate) fn set_aside(
+    pub(crate) fn reserve_space(
         disk: &Disk,
         directory: &Path,
         sources: &[SourceInfo],
@@ -375,44 +375,44 @@ impl RunFile {
         let described: usize = sources.iter().map(|source| source.description.to_string().len()).sum();
         // Indentation may double it. The end of the run adds a line of the ledger per source, and reasons.
         let reserve = 2 * (configuration + described) + sources.len() * (4 << 10) + (64 << 10);
-        Self::create(disk, directory, LAST_NAME, reserve as u64)
+        Self::create_next(disk, directory, LAST_NAME, reserve as u64)
     }
 
-    fn create(disk: &Disk, directory: &Path, name: &str, reserve: u64) -> Result<Self, StoreError> {
+    fn create_next(disk: &Disk, directory: &Path, name: &str, reserve: u64) -> Result<Self, StoreError> {
         let next = directory.join(name);
-        let file = disk.create(&next, false).map_err(StoreError::os("creating", &next))?;
+        let file = disk.create_file(&next, false).map_err(StoreError::errno_error("creating", &next))?;
         if reserve > 0 {
-            let filled = match disk.allocate(&file, reserve) {
-                Err(Errno::OPNOTSUPP) => disk.write(&file, &vec![b' '; usize::try_from(reserve).unwrap_or(0)]),
+            let filled = match disk.allocate_space(&file, reserve) {
+                Err(Errno::OPNOTSUPP) => disk.write_at_start(&file, &vec![b' '; usize::try_from(reserve).unwrap_or(0)]),
                 allocated => allocated,
             };
-            let filled = filled.and_then(|()| disk.sync(&file));
-            filled.map_err(StoreError::os("setting space aside in", &next))?;
+            let filled = filled.and_then(|()| disk.sync_file(&file));
+            filled.map_err(StoreError::errno_error("setting space aside in", &next))?;
         }
         Ok(Self { directory: directory.to_owned(), next, file, disk: disk.clone() })
     }
 
     /// Makes `info` the content of `run.json`, synced to disk. This also works on a full disk: if the text is longer
     /// than the allocated space, the reasons are cut.
-    pub(crate) fn replace(&mut self, info: &RunInfo) -> Result<(), StoreError> {
-        match self.write(info) {
+    pub(crate) fn replace_run_json(&mut self, info: &RunInfo) -> Result<(), StoreError> {
+        match self.write_and_rename(info) {
             Err(error) if error.raw_os_error() == Some(libc::ENOSPC) && info.reasons.len() > MAX_KEPT_REASONS => {
                 let mut reasons = info.reasons[..MAX_KEPT_REASONS].to_vec();
                 reasons.push(format!("{} more; the disk had no room for them", info.reasons.len() - MAX_KEPT_REASONS));
-                self.write(&RunInfo { reasons, ..info.clone() })
+                self.write_and_rename(&RunInfo { reasons, ..info.clone() })
             }
             result => result,
         }
-        .map_err(StoreError::io("writing", &self.next))
+        .map_err(StoreError::io_error("writing", &self.next))
     }
 
-    fn write(&mut self, info: &RunInfo) -> io::Result<()> {
+    fn write_and_rename(&mut self, info: &RunInfo) -> io::Result<()> {
         let mut text = serde_json::to_vec_pretty(info).map_err(io::Error::other)?;
         text.push(b'\n');
-        self.disk.write(&self.file, &text)?;
-        self.disk.truncate(&self.file, text.len() as u64)?;
-        self.disk.sync(&self.file)?;
-        self.disk.rename(&self.next, &self.directory.join(FILE_NAME))?;
+        self.disk.write_at_start(&self.file, &text)?;
+        self.disk.truncate_file(&self.file, text.len() as u64)?;
+        self.disk.sync_file(&self.file)?;
+        self.disk.rename_file(&self.next, &self.directory.join(FILE_NAME))?;
         Ok(self.disk.sync_directory(&self.directory)?)
     }
 }

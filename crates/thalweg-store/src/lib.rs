@@ -1,9 +1,9 @@
 //! Reads, writes and checks runs on disk: a builder's blocks go in, events come out, and a third party can check that
 //! both agree.
 //!
-//! Writing: fill a [`BlockWriter`], [`Recorder::submit`] it, take it back from [`Recorder::reap`]. Reading:
-//! [`Run::open`], then [`Run::events`], [`Run::event`] or, while the run is being written, [`Run::follow`];
-//! [`Run::open_at`] if its files are not in a directory of this machine. [`verify`] reads everything and reports every
+//! Writing: fill a [`BlockWriter`], [`Recorder::submit_block`] it, take it back from [`Recorder::reap_block`]. Reading:
+//! [`Run::open`], then [`Run::events`], [`Run::find_event`] or, while the run is being written, [`Run::follow_events`];
+//! [`Run::open_remote`] if its files are not in a directory of this machine. [`verify`] reads everything and reports every
 //! disagreement; [`salvage`] writes the intact parts of a damaged run into a new one. The byte format is described for
 //! other languages in `docs/run-format.md`, and for Rust in [`mod@format`].
 //!
@@ -58,7 +58,7 @@ mod verify;
 mod walk;
 
 pub use block::BlockWriter;
-pub use digest::{Extent, segment_digest};
+pub use digest::{Extent, closed_segment_crc32c};
 pub use disk::{Access, Disk, DiskFault, Exposure, SimulatedDisk};
 pub use error::{StoreError, WriteError};
 pub use event::{Event, EventIds, Events, Fragment, ReadBlock};
@@ -66,17 +66,17 @@ pub use files::RunFiles;
 pub use follow::{End, Follow, Followed};
 pub use format::EventStatus;
 pub use info::{
-    EventCounts, RecorderInfo, RunInfo, RunState, SourceInfo, Totals, WriterInfo, WriterLife, run_directory_name,
-    writer_life,
+    EventCounts, RecorderInfo, RunInfo, RunState, SourceInfo, Totals, WriterInfo, WriterLife, check_writer_life,
+    run_directory_name,
 };
-pub use list::{Listed, list, parts_of, state_word, whole_runs};
+pub use list::{Listed, builder_directories, combine_builder_directories, list_runs, run_state_text};
 pub use mapping::Mapping;
 pub use part::{Part, Recovery};
 pub use recorder::{
     EngineChoice, EngineKind, Finished, FinishedRun, Recorder, RecorderConfig, RecorderMethod, RunBegin, RunEnd,
 };
-pub use run::{Run, reasons_together};
-pub use salvage::{SalvageError, Salvaged, salvage};
+pub use run::{Run, combine_reasons};
+pub use salvage::{SalvageError, Salvaged, salvage_run};
 pub use shifts::RunTimes;
 pub use stored::StoredBlock;
-pub use verify::{Problem, ProblemKind, SourceCount, Verdict, VerifyReport, verify, verify_watched};
+pub use verify::{Problem, ProblemKind, SourceCount, Verdict, VerifyReport, verify_run, verify_run_watched};

@@ -1,7 +1,7 @@
 //! Lists the runs of a directory.
 
-use crate::info::{FILE_NAME, writer_life};
-use crate::segment::segment_number;
+use crate::info::{FILE_NAME, check_writer_life};
+use crate::segment::parse_segment_number;
 use crate::{RunInfo, RunState, StoreError, WriterLife, run_directory_name};
 use serde::Serialize;
 use std::fs::Metadata;
@@ -31,28 +31,28 @@ pub struct Listed {
 
 impl Listed {
     /// Returns the run's state in a word or two for display: `COMPLETE`, `OPEN, live`, `BROKEN`.
-    pub fn state(&self) -> &'static str {
+    pub fn state_text(&self) -> &'static str {
         match &self.info {
             None => "BROKEN",
             Some(_) if self.damage.is_some() => "DAMAGED",
-            Some(info) => state_word(info.state, self.writer),
+            Some(info) => run_state_text(info.state, self.writer),
         }
     }
 
     /// Returns whether both are directories of one run of several builders.
     fn is_of_same_run(&self, other: &Self) -> bool {
-        let builders = self.several_builders();
-        builders.is_some() && (self.run, builders) == (other.run, other.several_builders())
+        let builders = self.builder_count_if_several();
+        builders.is_some() && (self.run, builders) == (other.run, other.builder_count_if_several())
     }
 
     /// Returns the number of builders in the run; `None` if there is one, or the number cannot be read.
-    fn several_builders(&self) -> Option<u32> {
+    fn builder_count_if_several(&self) -> Option<u32> {
         self.info.as_ref().map(|info| info.builders).filter(|builders| *builders > 1)
     }
 }
 
 /// Returns the state of a run whose `run.json` can be read, in a word or two.
-pub fn state_word(state: RunState, writer: Option<WriterLife>) -> &'static str {
+pub fn run_state_text(state: RunState, writer: Option<WriterLife>) -> &'static str {
     match (state, writer) {
         (RunState::Open, Some(WriterLife::Writing)) => "OPEN, live",
         (RunState::Open, Some(WriterLife::Gone)) => "OPEN, died",
@@ -66,23 +66,23 @@ pub fn state_word(state: RunState, writer: Option<WriterLife>) -> &'static str {
 ///
 /// # Errors
 /// If the directory itself cannot be read. A run that cannot be read is listed, with the reason.
-pub fn list(directory: &Path) -> Result<Vec<Listed>, StoreError> {
-    let entries = std::fs::read_dir(directory).map_err(StoreError::io("reading", directory))?;
+pub fn list_runs(directory: &Path) -> Result<Vec<Listed>, StoreError> {
+    let entries = std::fs::read_dir(directory).map_err(StoreError::io_error("reading", directory))?;
     let mut runs = Vec::new();
     for entry in entries {
-        let entry = entry.map_err(StoreError::io("reading", directory))?;
+        let entry = entry.map_err(StoreError::io_error("reading", directory))?;
         let Some((run, builder)) = entry.file_name().to_str().and_then(parse_directory_name) else { continue };
         let path = entry.path();
-        let (info, error) = match RunInfo::read(&path) {
+        let (info, error) = match RunInfo::read_run_json(&path) {
             Ok(info) => (Some(info), None),
             // Created just now, or something else of that name.
             Err(StoreError::NotARun(_)) => continue,
             Err(error) => (None, Some(error.to_string())),
         };
         let open = info.as_ref().is_some_and(|info| info.state == RunState::Open);
-        let writer = open.then(|| writer_life(&path));
-        let (segments, bytes) = segments(&path);
-        let damage = info.as_ref().and_then(|info| damage(info, segments, bytes));
+        let writer = open.then(|| check_writer_life(&path));
+        let (segments, bytes) = count_segments(&path);
+        let damage = info.as_ref().and_then(|info| describe_damage(info, segments, bytes));
         runs.push(Listed { bytes, path, run: run.0, builder, writer, info, error, damage });
     }
     runs.sort_by_key(|listed| (listed.run, listed.builder));
@@ -91,7 +91,7 @@ pub fn list(directory: &Path) -> Result<Vec<Listed>, StoreError> {
 
 /// Returns the same runs, with one entry for all directories of a run of several builders. A directory among them whose
 /// `run.json` cannot be read keeps an entry of its own.
-pub fn whole_runs(listed: Vec<Listed>) -> Vec<Listed> {
+pub fn combine_builder_directories(listed: Vec<Listed>) -> Vec<Listed> {
     let mut runs: Vec<Vec<Listed>> = Vec::new();
     for one in listed {
         match runs.last_mut().filter(|run| run.last().is_some_and(|last| last.is_of_same_run(&one))) {
@@ -99,15 +99,15 @@ pub fn whole_runs(listed: Vec<Listed>) -> Vec<Listed> {
             None => runs.push(vec![one]),
         }
     }
-    runs.into_iter().filter_map(together).collect()
+    runs.into_iter().filter_map(combine_parts).collect()
 }
 
 /// Returns one entry for the parts of a run that several builders wrote.
-fn together(parts: Vec<Listed>) -> Option<Listed> {
+fn combine_parts(parts: Vec<Listed>) -> Option<Listed> {
     let infos: Vec<&RunInfo> = parts.iter().filter_map(|part| part.info.as_ref()).collect();
     let several = infos.first().is_some_and(|info| info.builders > 1);
-    let info = if several { RunInfo::whole(&infos) } else { infos.first().map(|info| (*info).clone()) };
-    let writer = WriterLife::of_several(parts.iter().filter_map(|part| part.writer));
+    let info = if several { RunInfo::combine_parts(&infos) } else { infos.first().map(|info| (*info).clone()) };
+    let writer = WriterLife::combined_status(parts.iter().filter_map(|part| part.writer));
     let bytes = parts.iter().map(|part| part.bytes).sum();
     let damage = parts.iter().find_map(|part| part.damage.clone());
     let first = parts.into_iter().next()?;
@@ -129,7 +129,7 @@ pub(crate) fn parse_directory_name(name: &str) -> Option<(RunNumber, u32)> {
 
 /// Returns the directories of all builders of the run `run-000042`, in ascending order of builders; none if this path
 /// itself exists.
-pub fn parts_of(run: &Path) -> Vec<PathBuf> {
+pub fn builder_directories(run: &Path) -> Vec<PathBuf> {
     let Some(name) = run.file_name().and_then(|name| name.to_str()) else { return Vec::new() };
     let names_whole_run = !name.contains("-b") && parse_directory_name(name).is_some();
     if !names_whole_run || run.symlink_metadata().is_ok() {
@@ -153,14 +153,14 @@ pub fn parts_of(run: &Path) -> Vec<PathBuf> {
 }
 
 /// Returns the number of segment files, and the number of bytes in them.
-fn segments(path: &Path) -> (u32, u64) {
+fn count_segments(path: &Path) -> (u32, u64) {
     let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
-    let segments = entries.filter(|entry| entry.file_name().to_str().and_then(segment_number).is_some());
+    let segments = entries.filter(|entry| entry.file_name().to_str().and_then(parse_segment_number).is_some());
     let files = segments.filter_map(|entry| std::fs::metadata(entry.path()).ok()).filter(Metadata::is_file);
     files.fold((0, 0), |(count, bytes), file| (count + 1, bytes + file.len()))
 }
 
-fn damage(info: &RunInfo, segments: u32, bytes: u64) -> Option<String> {
+fn describe_damage(info: &RunInfo, segments: u32, bytes: u64) -> Option<String> {
     let RunInfo { totals, state, .. } = info;
     let less = match state {
         RunState::Open => None,
@@ -172,7 +172,7 @@ fn damage(info: &RunInfo, segments: u32, bytes: u64) -> Option<String> {
         }
         _ => None,
     };
-    less.or_else(|| info.contradictions().into_iter().next().map(|found| format!("run.json: {found}")))
+    less.or_else(|| info.find_contradictions().into_iter().next().map(|found| format!("run.json: {found}")))
 }
 
 #[cfg(test)]

@@ -42,19 +42,19 @@ impl Mapping {
     }
 
     /// Wraps bytes of a file that is elsewhere, fetched from offset `start` on.
-    pub(crate) fn fetched(path: Arc<Path>, start: u64, bytes: Vec<u8>) -> Arc<Self> {
+    pub(crate) fn from_fetched_bytes(path: Arc<Path>, start: u64, bytes: Vec<u8>) -> Arc<Self> {
         let confirmed = AtomicU64::new(start.saturating_add(bytes.len() as u64));
         Arc::new(Self { memory: Memory::Fetched(bytes), start, path, confirmed })
     }
 
     /// Returns the path of the file.
-    pub fn path(&self) -> &Path {
+    pub fn file_path(&self) -> &Path {
         &self.path
     }
 
     /// Returns these bytes of the file; `None` if it does not have them.
     #[inline]
-    pub fn bytes(&self, range: Range<u64>) -> Option<&[u8]> {
+    pub fn bytes_in_range(&self, range: Range<u64>) -> Option<&[u8]> {
         if range.end > self.confirmed.load(Ordering::Acquire) {
             return None;
         }
@@ -67,9 +67,9 @@ impl Mapping {
     }
 
     /// Lets the disk begin to read these bytes, all at once instead of page by page as they are accessed.
-    pub(crate) fn prefetch(&self, range: Range<u64>) {
+    pub(crate) fn prefetch_range(&self, range: Range<u64>) {
         let Memory::Mapped(map) = &self.memory else { return };
-        let end = range.end.min(self.end());
+        let end = range.end.min(self.confirmed_end());
         if let (Ok(start), Ok(length)) =
             (usize::try_from(range.start), usize::try_from(end.saturating_sub(range.start)))
         {
@@ -79,12 +79,12 @@ impl Mapping {
     }
 
     /// Returns the offset in the file up to which there are bytes to read.
-    pub(crate) fn end(&self) -> u64 {
+    pub(crate) fn confirmed_end(&self) -> u64 {
         self.confirmed.load(Ordering::Acquire)
     }
 
     /// Returns the number of bytes of memory of its own: a mapping uses only the page cache.
-    pub(crate) fn own_bytes(&self) -> usize {
+    pub(crate) fn owned_bytes(&self) -> usize {
         match &self.memory {
             Memory::Mapped(_) => 0,
             Memory::Fetched(bytes) => bytes.len(),
@@ -92,7 +92,7 @@ impl Mapping {
     }
 
     /// Notes that the file has grown to `size` bytes; returns false if the mapping does not reach that far.
-    pub(crate) fn confirm(&self, size: u64) -> bool {
+    pub(crate) fn confirm_length(&self, size: u64) -> bool {
         let fits = matches!(&self.memory, Memory::Mapped(map) if size <= map.len() as u64);
         if fits {
             self.confirmed.fetch_max(size, Ordering::AcqRel);
@@ -103,6 +103,6 @@ impl Mapping {
 
 impl fmt::Debug for Mapping {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Mapping(bytes {} to {} of {})", self.start, self.end(), self.path.display())
+        write!(f, "Mapping(bytes {} to {} of {})", self.start, self.confirmed_end(), self.path.display())
     }
 }

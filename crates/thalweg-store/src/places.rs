@@ -28,26 +28,26 @@ impl EventPositions {
             if highest.is_none_or(|highest| closing.first > highest) {
                 groups.push(Group { first: closing.first, before, begin });
             }
-            highest = highest.max(Some(closing.last()));
+            highest = highest.max(Some(closing.last_event()));
             before = before.saturating_add(closing.count.into());
         }
         Self(groups)
     }
 
     /// Returns the number of events up to and including `id`.
-    pub(crate) fn through(&self, closings: &[Closing], id: EventId) -> u64 {
+    pub(crate) fn count_through(&self, closings: &[Closing], id: EventId) -> u64 {
         let Some(at) = self.0.partition_point(|group| group.first <= id).checked_sub(1) else { return 0 };
-        self.0[at].before.saturating_add(through(self.members(closings, at), id))
+        self.0[at].before.saturating_add(count_events_through(self.group_members(closings, at), id))
     }
 
     /// Returns the event at position `place`, counted from 0.
-    pub(crate) fn nth(&self, closings: &[Closing], place: u64) -> Option<EventId> {
+    pub(crate) fn nth_event(&self, closings: &[Closing], place: u64) -> Option<EventId> {
         let at = self.0.partition_point(|group| group.before <= place).checked_sub(1)?;
-        let members = self.members(closings, at);
+        let members = self.group_members(closings, at);
         let place = place - self.0[at].before;
         // Search for the lowest number up to which there are more than `place` events of the group.
-        let (mut low, mut high) = (self.0[at].first.0, members.iter().map(|closing| closing.last().0).max()?);
-        if through(members, EventId(high)) <= place {
+        let (mut low, mut high) = (self.0[at].first.0, members.iter().map(|closing| closing.last_event().0).max()?);
+        if count_events_through(members, EventId(high)) <= place {
             return None;
         }
         if let [closing] = members {
@@ -55,7 +55,7 @@ impl EventPositions {
         }
         while low < high {
             let middle = low + (high - low) / 2;
-            match through(members, EventId(middle)) > place {
+            match count_events_through(members, EventId(middle)) > place {
                 true => high = middle,
                 false => low = middle + 1,
             }
@@ -63,14 +63,14 @@ impl EventPositions {
         Some(EventId(low))
     }
 
-    fn members<'a>(&self, closings: &'a [Closing], at: usize) -> &'a [Closing] {
+    fn group_members<'a>(&self, closings: &'a [Closing], at: usize) -> &'a [Closing] {
         let end = self.0.get(at + 1).map_or(closings.len(), |next| next.begin);
         &closings[self.0[at].begin..end]
     }
 }
 
 /// Returns the number of events of these closings up to and including `id`.
-fn through(closings: &[Closing], id: EventId) -> u64 {
+fn count_events_through(closings: &[Closing], id: EventId) -> u64 {
     let begun = closings.iter().filter_map(|closing| Some((closing, id.0.checked_sub(closing.first.0)?)));
     begun.map(|(closing, ahead)| u64::from(closing.count).min((ahead / closing.stride).saturating_add(1))).sum()
 }
@@ -97,16 +97,16 @@ mod tests {
     proptest! {
         #[test]
         fn events_stand_where_counting_them_puts_them(closings in closings()) {
-            let mut events: Vec<EventId> = closings.iter().copied().flat_map(Closing::events).collect();
+            let mut events: Vec<EventId> = closings.iter().copied().flat_map(Closing::event_numbers).collect();
             events.sort_unstable();
             let places = EventPositions::new(&closings);
             for (place, event) in (0..).zip(&events) {
-                prop_assert_eq!(places.nth(&closings, place), Some(*event));
+                prop_assert_eq!(places.nth_event(&closings, place), Some(*event));
             }
-            prop_assert_eq!(places.nth(&closings, events.len() as u64), None);
+            prop_assert_eq!(places.nth_event(&closings, events.len() as u64), None);
             for id in (0..900).map(EventId) {
                 let counted = events.iter().filter(|event| **event <= id).count() as u64;
-                prop_assert_eq!(places.through(&closings, id), counted);
+                prop_assert_eq!(places.count_through(&closings, id), counted);
             }
         }
     }
@@ -115,8 +115,8 @@ mod tests {
     fn the_highest_numbers_there_are_have_their_places() {
         let last = Closing { first: EventId(u64::MAX - 2), stride: 2, count: 2, status: EventStatus::Complete };
         let places = EventPositions::new(&[last]);
-        assert_eq!(places.nth(&[last], 1), Some(EventId(u64::MAX)));
-        assert_eq!(places.nth(&[last], u64::MAX), None);
-        assert_eq!(places.through(&[last], EventId(u64::MAX)), 2);
+        assert_eq!(places.nth_event(&[last], 1), Some(EventId(u64::MAX)));
+        assert_eq!(places.nth_event(&[last], u64::MAX), None);
+        assert_eq!(places.count_through(&[last], EventId(u64::MAX)), 2);
     }
 }

@@ -13,7 +13,7 @@ use crate::engine::{Done, Engine, Job};
 use crate::error::{StoreError, WriteError};
 use crate::format::{BLOCK_ALIGN, EventStatus};
 use crate::info::{RunFile, RunInfo, RunState};
-use crate::segment::{Segment, segment_name};
+use crate::segment::{Segment, segment_file_name};
 use rustix::io::Errno;
 use std::collections::VecDeque;
 use std::ffi::CString;
@@ -47,10 +47,10 @@ pub struct FinishedRun {
 
 /// Writes one run.
 ///
-/// Its file descriptor ([`AsFd`]) is readable when [`reap`](Self::reap) has something to do, except if io_uring has
+/// Its file descriptor ([`AsFd`]) is readable when [`reap_block`](Self::reap_block) has something to do, except if io_uring has
 /// begun to refuse operations in the middle of a run: call `reap` now and then as well. With io_uring, waits of the
 /// submitting thread may be interrupted (`EINTR`) by a completion: wait again. A recorder that is dropped without being
-/// [finished](Self::finish) leaves an open run, as if its writer had died.
+/// [finished](Self::finish_run) leaves an open run, as if its writer had died.
 #[derive(Debug)]
 pub struct Recorder {
     engine: Engine,
@@ -119,85 +119,86 @@ struct Failure {
 const MAX_OPEN_SEGMENTS: usize = 8;
 
 impl Recorder {
-    /// Seals `block` and begins to write it; returns at once. The block comes back from [`reap`](Self::reap), written
+    /// Seals `block` and begins to write it; returns at once. The block comes back from [`reap_block`](Self::reap_block), written
     /// or not. An empty block comes back without being written.
     ///
     /// # Panics
     /// If reserved spans of the block are in use.
-    pub fn submit(&mut self, mut block: BlockWriter, now: TaiNanos) {
+    pub fn submit_block(&mut self, mut block: BlockWriter, now: TaiNanos) {
         if self.failure.is_some() || block.is_empty() {
-            self.hand_back(block, now);
+            self.queue_unwritten(block, now);
             return;
         }
         let number = self.submitted;
-        let length = block.seal(RunNumber(self.info.run), self.info.builder, number, now);
-        self.make_room(length);
-        self.push(length, now, WriteState::UnderWay);
+        let length = block.seal_block(RunNumber(self.info.run), self.info.builder, number, now);
+        self.prepare_segment(length);
+        self.push_in_flight(length, now, WriteState::UnderWay);
         self.start_write(self.in_flight.len() - 1, block);
         if let Some(segment) = self.segments.back_mut()
-            && let Some(operation) = segment.allocate_next(self.segment_space)
+            && let Some(operation) = segment.next_allocate_operation(self.segment_space)
         {
-            self.engine.start(operation);
+            self.engine.start_operation(operation);
         }
     }
 
     /// Processes the operations that the disk has completed, and returns the next finished block, in the order of
     /// submission. Does not wait. Call it until it returns `None` whenever the file descriptor is readable.
-    pub fn reap(&mut self) -> Option<Finished> {
-        if let Some(finished) = self.take_finished() {
+    pub fn reap_block(&mut self) -> Option<Finished> {
+        if let Some(finished) = self.take_finished_block() {
             return Some(finished);
         }
-        while let Some(done) = self.engine.finished() {
-            self.note(done);
+        while let Some(done) = self.engine.take_finished() {
+            self.note_completion(done);
         }
-        let finished = self.take_finished();
+        let finished = self.take_finished_block();
         self.close_segments();
         finished
     }
 
-    /// As [`reap`](Self::reap), but waits until a block is finished; returns `None` if no block is under way.
+    /// As [`reap_block`](Self::reap_block), but waits until a block is finished; returns `None` if no block is under way.
     ///
     /// # Errors
     /// If waiting for the kernel fails. A failed write is reported in [`Finished`] instead.
-    pub fn wait(&mut self) -> Result<Option<Finished>, StoreError> {
+    pub fn wait_for_block(&mut self) -> Result<Option<Finished>, StoreError> {
         loop {
-            if let Some(finished) = self.reap() {
+            if let Some(finished) = self.reap_block() {
                 return Ok(Some(finished));
             }
             if self.in_flight.is_empty() {
                 return Ok(None);
             }
-            self.engine.wait().map_err(StoreError::io("waiting for writes to", &self.path))?;
+            self.engine.wait_for_completion().map_err(StoreError::io_error("waiting for writes to", &self.path))?;
         }
     }
 
     /// Declares that no more blocks will be submitted: the last segment is closed once all blocks are written. Calls of
-    /// [`reap`](Self::reap) continue with that.
-    pub fn end(&mut self) {
+    /// [`reap_block`](Self::reap_block) continue with that.
+    pub fn end_submission(&mut self) {
         self.ending = true;
         self.close_segments();
     }
 
-    /// Returns whether [`end`](Self::end) was called and nothing is under way any more, so that
-    /// [`finish`](Self::finish) will not wait.
-    pub fn is_ended(&self) -> bool {
+    /// Returns whether [`end_submission`](Self::end_submission) was called and nothing is under way any more, so that
+    /// [`finish_run`](Self::finish_run) will not wait.
+    pub fn has_ended(&self) -> bool {
         self.ending && self.in_flight.is_empty() && self.segments.is_empty() && self.syncing == 0
     }
 
     /// Returns the number of bytes of the segment being filled that are written but would be lost in a power failure; 0
     /// while they are being synced.
-    pub fn unsynced(&self) -> u64 {
+    pub fn unsynced_bytes(&self) -> u64 {
         if self.syncing > 0 { 0 } else { self.unsynced }
     }
 
     /// Begins to sync to disk what is written; returns at once. The file descriptor becomes readable when the sync is
     /// done. Each segment is also synced when it is closed.
-    pub fn sync(&mut self) {
-        if self.unsynced() == 0 {
+    pub fn begin_sync(&mut self) {
+        if self.unsynced_bytes() == 0 {
             return;
         }
-        let Some(segment) = self.segments.back().filter(|segment| segment.is_ready()) else { return };
-        self.engine.start(Operation::sync(segment.file(), Job::Keep { segment: segment.number }));
+        let Some(segment) = self.segments.back().filter(|segment| segment.is_ready_for_blocks()) else { return };
+        self.engine
+            .start_operation(Operation::sync_file(segment.operation_file(), Job::Keep { segment: segment.number }));
         (self.unsynced, self.syncing) = (0, self.syncing + 1);
     }
 
@@ -207,9 +208,9 @@ impl Recorder {
     /// # Errors
     /// If waiting for the kernel fails, or the final `run.json` cannot be written: readers then see a run whose writer
     /// died. Blocks that could not be written are not an error here, but a reason in `run.json`.
-    pub fn finish(mut self, end: RunEnd) -> Result<FinishedRun, StoreError> {
+    pub fn finish_run(mut self, end: RunEnd) -> Result<FinishedRun, StoreError> {
         let mut blocks = Vec::new();
-        while let Some(finished) = self.wait()? {
+        while let Some(finished) = self.wait_for_block()? {
             blocks.push(finished);
         }
         self.ending = true;
@@ -218,9 +219,12 @@ impl Recorder {
             if self.segments.is_empty() && self.syncing == 0 {
                 break;
             }
-            match self.engine.finished() {
-                Some(done) => self.note(done),
-                None => self.engine.wait().map_err(StoreError::io("waiting for writes to", &self.path))?,
+            match self.engine.take_finished() {
+                Some(done) => self.note_completion(done),
+                None => self
+                    .engine
+                    .wait_for_completion()
+                    .map_err(StoreError::io_error("waiting for writes to", &self.path))?,
             }
         }
         let mut info = self.info.clone();
@@ -233,8 +237,8 @@ impl Recorder {
             }
         }
         // A footer that had no space on a disk that was full anyway is not another reason.
-        let full = self.failure().is_some_and(WriteError::is_full);
-        let complaints = self.complaints.iter().filter(|complaint| !(full && complaint.is_full()));
+        let full = self.first_write_error().is_some_and(WriteError::is_disk_full);
+        let complaints = self.complaints.iter().filter(|complaint| !(full && complaint.is_disk_full()));
         info.reasons.extend(complaints.map(ToString::to_string));
         if info.state != RunState::Complete || !info.reasons.is_empty() {
             info.state = RunState::Incomplete;
@@ -245,57 +249,57 @@ impl Recorder {
         info.left_out = end.left_out;
         info.ledger = end.ledger;
         info.totals.seconds = end.seconds;
-        self.next_info.replace(&info)?;
+        self.next_info.replace_run_json(&info)?;
         tracing::info!(run = info.run, state = ?info.state, blocks = info.totals.blocks, "run finished");
         Ok(FinishedRun { path: self.path.clone(), info, blocks })
     }
 
     /// Returns the run's number.
-    pub fn run(&self) -> RunNumber {
+    pub fn run_number(&self) -> RunNumber {
         RunNumber(self.info.run)
     }
 
     /// Returns the run's directory.
-    pub fn path(&self) -> &Path {
+    pub fn run_path(&self) -> &Path {
         &self.path
     }
 
     /// Returns the contents of `run.json` so far, with up-to-date totals.
-    pub fn info(&self) -> &RunInfo {
+    pub fn run_info(&self) -> &RunInfo {
         &self.info
     }
 
     /// Returns the method of writing in use.
-    pub fn method(&self) -> &RecorderMethod {
+    pub fn recorder_method(&self) -> &RecorderMethod {
         &self.method
     }
 
     /// Returns the number of blocks submitted and not handed back yet.
-    pub fn in_flight(&self) -> usize {
+    pub fn blocks_in_flight(&self) -> usize {
         self.in_flight.len()
     }
 
     /// Returns the error of the first write that failed; nothing is written after it.
-    pub fn failure(&self) -> Option<&WriteError> {
+    pub fn first_write_error(&self) -> Option<&WriteError> {
         self.failure.as_ref().map(|failure| &failure.error)
     }
 
     /// Makes sure that the last segment can take `length` more bytes: if a new segment is needed, its file begins to be
     /// created, and its blocks wait for that.
-    fn make_room(&mut self, length: u32) {
+    fn prepare_segment(&mut self, length: u32) {
         let Some(last) = self.segments.back() else { return };
         if last.end == 0 || last.end + u64::from(length) <= self.segment_bytes {
             return;
         }
         let segment = last.number + 1;
-        self.segments.push_back(Segment::announced(&self.disk, &self.path, segment, self.submitted));
+        self.segments.push_back(Segment::new_pending(&self.disk, &self.path, segment, self.submitted));
         // The previous segment is synced when it is closed.
         self.unsynced = 0;
-        self.make_files();
+        self.create_segment_files();
     }
 
     /// Begins to create the files of segments that have none yet, up to the maximum number of open segments.
-    fn make_files(&mut self) {
+    fn create_segment_files(&mut self) {
         for place in 0..self.segments.len().min(MAX_OPEN_SEGMENTS) {
             let segment = &mut self.segments[place];
             if std::mem::replace(&mut segment.is_begun, true) {
@@ -303,25 +307,30 @@ impl Recorder {
             }
             let segment = segment.number;
             let job = Job::Create { segment, file: None };
-            self.engine.start(Operation::create(self.directory(), job, name_of(segment), self.method.direct));
+            self.engine.start_operation(Operation::create_file(
+                self.directory_file(),
+                job,
+                segment_c_name(segment),
+                self.method.direct,
+            ));
         }
     }
 
     /// Handles the result of creating a segment's file.
-    fn note_made(&mut self, number: u32, made: Result<Option<OwnedFd>, Errno>) -> Result<(), StoreError> {
+    fn note_segment_created(&mut self, number: u32, made: Result<Option<OwnedFd>, Errno>) -> Result<(), StoreError> {
         let space = self.method.allocated_ahead.then_some(self.segment_space);
         let Some(segment) = self.segments.iter_mut().find(|segment| segment.number == number) else { return Ok(()) };
-        let outcome = segment.made(made, self.method.direct, space, &mut self.engine);
+        let outcome = segment.note_created(made, self.method.direct, space, &mut self.engine);
         if outcome.is_ok() {
             self.info.totals.segments = self.info.totals.segments.max(number + 1);
-            self.engine.start(Operation::sync(self.directory(), Job::Names));
+            self.engine.start_operation(Operation::sync_file(self.directory_file(), Job::Names));
             self.syncing += 1;
         }
         outcome
     }
 
     /// Begins the writes that have waited for a segment; if the segment could not be created, they fail.
-    fn begin_waiting(&mut self, number: u32) {
+    fn begin_waiting_writes(&mut self, number: u32) {
         for place in 0..self.in_flight.len() {
             let entry = &mut self.in_flight[place];
             if entry.segment != number || !matches!(entry.state, WriteState::Waiting(_)) {
@@ -333,11 +342,11 @@ impl Recorder {
         }
     }
 
-    fn directory(&self) -> File {
+    fn directory_file(&self) -> File {
         File::Open(Arc::clone(&self.directory))
     }
 
-    fn push(&mut self, length: u32, sealed: TaiNanos, state: WriteState) {
+    fn push_in_flight(&mut self, length: u32, sealed: TaiNanos, state: WriteState) {
         let Some(segment) = self.segments.back_mut() else { return };
         let (offset, number) = (segment.end, self.submitted);
         segment.end += u64::from(length);
@@ -348,7 +357,7 @@ impl Recorder {
     }
 
     /// Queues a block that is not written, after those that are.
-    fn hand_back(&mut self, block: BlockWriter, now: TaiNanos) {
+    fn queue_unwritten(&mut self, block: BlockWriter, now: TaiNanos) {
         let state = match &self.failure {
             Some(failure) => WriteState::Failed(block, Errno::from_raw_os_error(failure.error.errno)),
             None => WriteState::Written(block),
@@ -356,20 +365,20 @@ impl Recorder {
         let number = u64::MAX;
         let entry = InFlight { number, segment: u32::MAX, offset: 0, length: 0, done: 0, sealed: now, state };
         self.in_flight.push_back(entry);
-        self.wake();
+        self.make_descriptor_readable();
     }
 
     /// Makes the file descriptor readable.
-    fn wake(&mut self) {
-        self.engine.start(Operation::nothing(Job::Wake));
+    fn make_descriptor_readable(&mut self) {
+        self.engine.start_operation(Operation::no_operation(Job::Wake));
     }
 
     /// Begins to write the unwritten part of the block at `place` in the queue, or makes it wait for its segment.
     fn start_write(&mut self, place: usize, block: BlockWriter) {
         let entry = &mut self.in_flight[place];
         let Some(segment) = self.segments.iter().find(|segment| segment.number == entry.segment) else { return };
-        if !segment.is_ready() {
-            entry.state = match segment.failure() {
+        if !segment.is_ready_for_blocks() {
+            entry.state = match segment.creation_error() {
                 Some(error) => WriteState::Failed(block, error),
                 None => WriteState::Waiting(block),
             };
@@ -377,70 +386,70 @@ impl Recorder {
         }
         let job = Job::Block { number: entry.number, block, registered: self.method.registered };
         let (range, offset) = (entry.done as usize..entry.length as usize, entry.offset + u64::from(entry.done));
-        self.engine.start(Operation::write(segment.file(), job, range, offset));
+        self.engine.start_operation(Operation::write_range(segment.operation_file(), job, range, offset));
     }
 
     /// Processes a completed operation, also one that could not be begun.
-    fn note(&mut self, done: Done) {
+    fn note_completion(&mut self, done: Done) {
         let (limit, result) = (self.segment_space, done.result);
         let outcome = match done.job {
             Job::Wake => Ok(()),
             Job::Block { number, block, .. } => {
-                self.note_block(number, block, result);
+                self.note_block_written(number, block, result);
                 Ok(())
             }
             Job::Create { segment, file } => {
-                let outcome = self.note_made(segment, result.map(|_| file));
-                self.begin_waiting(segment);
+                let outcome = self.note_segment_created(segment, result.map(|_| file));
+                self.begin_waiting_writes(segment);
                 outcome
             }
             Job::Allocate { segment } => {
                 if let Some(segment) = self.segments.iter_mut().find(|other| other.number == segment) {
-                    segment.allocated(result, limit);
-                    if result.is_err_and(|error| error != Errno::NOSPC) && !segment.is_ready() {
+                    segment.note_allocated(result, limit);
+                    if result.is_err_and(|error| error != Errno::NOSPC) && !segment.is_ready_for_blocks() {
                         self.method.allocated_ahead = false;
                     }
-                    segment.prepared(&mut self.engine);
+                    segment.note_prepared(&mut self.engine);
                 }
-                self.begin_waiting(segment);
+                self.begin_waiting_writes(segment);
                 Ok(())
             }
             Job::Truncate { segment } => {
                 let found = self.segments.iter_mut().find(|other| other.number == segment);
-                let outcome = found.map_or(Ok(()), |segment| segment.truncated(result, &mut self.engine));
-                self.begin_waiting(segment);
+                let outcome = found.map_or(Ok(()), |segment| segment.note_truncated(result, &mut self.engine));
+                self.begin_waiting_writes(segment);
                 outcome
             }
             Job::Remove { segment } => {
                 self.syncing -= 1;
                 if result == Err(Errno::INVAL) {
                     // A kernel that cannot remove files through io_uring.
-                    let _ = self.disk.remove_file(&self.path.join(segment_name(segment)));
+                    let _ = self.disk.remove_file(&self.path.join(segment_file_name(segment)));
                 }
                 Ok(())
             }
             Job::Footer { segment, .. } => match self.segments.iter_mut().find(|other| other.number == segment) {
-                Some(segment) => segment.footer_written(result, &mut self.engine),
+                Some(segment) => segment.note_footer_written(result, &mut self.engine),
                 None => Ok(()),
             },
-            Job::Sync { segment } => self.segment_mut(segment).map_or(Ok(()), |segment| segment.synced(result)),
+            Job::Sync { segment } => self.segment_mut(segment).map_or(Ok(()), |segment| segment.note_synced(result)),
             Job::Keep { segment } => {
                 self.syncing -= 1;
-                let path = self.path.join(segment_name(segment));
-                result.map(drop).map_err(StoreError::os("bringing to the disk", &path))
+                let path = self.path.join(segment_file_name(segment));
+                result.map(drop).map_err(StoreError::errno_error("bringing to the disk", &path))
             }
             Job::Names => {
                 self.syncing -= 1;
-                result.map(drop).map_err(StoreError::os("bringing to the disk the names in", &self.path))
+                result.map(drop).map_err(StoreError::errno_error("bringing to the disk the names in", &self.path))
             }
         };
         if let Err(error) = outcome {
-            self.complain(error);
+            self.note_closing_error(error);
         }
     }
 
     /// Notes that a segment could not be closed; all its blocks can be read nevertheless.
-    fn complain(&mut self, error: StoreError) {
+    fn note_closing_error(&mut self, error: StoreError) {
         tracing::error!(%error, "closing a segment");
         self.complaints.push(error);
     }
@@ -449,7 +458,7 @@ impl Recorder {
         self.segments.iter_mut().find(|segment| segment.number == number)
     }
 
-    fn note_block(&mut self, number: u64, block: BlockWriter, result: Result<u32, Errno>) {
+    fn note_block_written(&mut self, number: u64, block: BlockWriter, result: Result<u32, Errno>) {
         let Some(place) = self.in_flight.iter().position(|entry| entry.number == number) else { return };
         let entry = &mut self.in_flight[place];
         let remaining = entry.length - entry.done;
@@ -471,7 +480,7 @@ impl Recorder {
     }
 
     /// Hands back the oldest block if it is finished.
-    fn take_finished(&mut self) -> Option<Finished> {
+    fn take_finished_block(&mut self) -> Option<Finished> {
         if matches!(self.in_flight.front()?.state, WriteState::UnderWay | WriteState::Waiting(_)) {
             return None;
         }
@@ -501,16 +510,16 @@ impl Recorder {
             // Also a block that was written: a reader stops at the gap before it.
             return Some(Finished { block, result: Err(failure.error.clone()) });
         }
-        segment.add(entry.offset, entry.number, entry.sealed, block.fragments(), block.closings());
+        segment.add_block(entry.offset, entry.number, entry.sealed, block.fragment_entries(), block.joined_closings());
         if at + 1 == self.segments.len() {
             self.unsynced += u64::from(entry.length);
         }
         let totals = &mut self.info.totals;
         totals.bytes += u64::from(entry.length);
         totals.blocks += 1;
-        totals.fragments += block.fragments().len() as u64 - block.missing();
-        totals.missing += block.missing();
-        for closing in block.closings() {
+        totals.fragments += block.fragment_entries().len() as u64 - block.missing_count();
+        totals.missing += block.missing_count();
+        for closing in block.joined_closings() {
             totals.events += u64::from(closing.count);
             if closing.status == EventStatus::Incomplete {
                 totals.incomplete_events += u64::from(closing.count);
@@ -529,15 +538,15 @@ impl Recorder {
                 continue;
             }
             if let Some(failure) = &self.failure {
-                if front.number > failure.segment || front.failure().is_some() {
+                if front.number > failure.segment || front.creation_error().is_some() {
                     // A reader can reach nothing in it.
                     let segment = front.number;
-                    if front.failure().is_none() {
+                    if front.creation_error().is_none() {
                         let job = Job::Remove { segment };
-                        self.engine.start(Operation::remove(
+                        self.engine.start_operation(Operation::remove_file(
                             File::Open(Arc::clone(&self.directory)),
                             job,
-                            name_of(segment),
+                            segment_c_name(segment),
                         ));
                         self.syncing += 1;
                     }
@@ -551,15 +560,15 @@ impl Recorder {
                 }
             }
             let (run, builder) = (RunNumber(self.info.run), self.info.builder);
-            front.begin_close(run, builder, &mut self.engine);
+            front.begin_closing(run, builder, &mut self.engine);
         }
-        self.make_files();
+        self.create_segment_files();
     }
 }
 
 /// Returns the name of a segment's file, for the kernel.
-fn name_of(segment: u32) -> CString {
-    CString::new(segment_name(segment)).unwrap_or_else(|_| unreachable!("digits and letters"))
+fn segment_c_name(segment: u32) -> CString {
+    CString::new(segment_file_name(segment)).unwrap_or_else(|_| unreachable!("digits and letters"))
 }
 
 impl AsFd for Recorder {

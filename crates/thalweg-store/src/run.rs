@@ -5,7 +5,7 @@ use crate::files::RunFiles;
 use crate::follow::Follow;
 use crate::format::EventStatus;
 use crate::info::FILE_NAME;
-use crate::list::parts_of;
+use crate::list::builder_directories;
 use crate::{Event, Part, Problem, ProblemKind, Recovery, RunInfo, RunState, StoreError, StoredBlock, WriterLife};
 use serde_json::Value;
 use std::collections::{HashMap, HashSet};
@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use thalweg_wire::EventId;
 
-/// A run, open for reading. It shows the state of the run when it was opened; [`follow`](Self::follow) shows later
+/// A run, open for reading. It shows the state of the run when it was opened; [`follow_events`](Self::follow_events) shows later
 /// events.
 ///
 /// A run written by several builders consists of one [`Part`] for each of them; this type presents them together: their
@@ -36,76 +36,77 @@ impl Run {
     /// If there is no run, or its `run.json` or a segment cannot be read. Damage in a segment is not an error.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, StoreError> {
         let path = path.as_ref();
-        let parts = parts_of(path);
+        let parts = builder_directories(path);
         if parts.is_empty() {
-            return Ok(Self::alone(Part::open(path)?));
+            return Ok(Self::from_single_part(Part::open(path)?));
         }
         let parts = parts.iter().map(|part| Part::open(part).map(Arc::new)).collect::<Result<_, _>>()?;
-        Self::of(path.to_owned(), parts)
+        Self::from_parts(path.to_owned(), parts)
     }
 
-    /// Opens a run of one builder, or one builder's part of a run, whose files are elsewhere: see [`Part::open_at`].
+    /// Opens a run of one builder, or one builder's part of a run, whose files are elsewhere: see [`Part::open_remote`].
     ///
     /// # Errors
     /// As [`open`](Self::open).
-    pub fn open_at(files: Arc<dyn RunFiles>) -> Result<Self, StoreError> {
-        Ok(Self::alone(Part::open_at(files)?))
+    pub fn open_remote(files: Arc<dyn RunFiles>) -> Result<Self, StoreError> {
+        Ok(Self::from_single_part(Part::open_remote(files)?))
     }
 
     /// Returns the run that consists of the given parts of several builders. `path` is the name of the run in messages.
     ///
     /// # Errors
     /// [`StoreError::NotARun`] if there are no parts, [`StoreError::Parts`] if they belong to different runs.
-    pub fn of(path: PathBuf, mut parts: Vec<Arc<Part>>) -> Result<Self, StoreError> {
-        parts.sort_by_key(|part| part.info().builder);
-        let infos: Vec<&RunInfo> = parts.iter().map(|part| part.info()).collect();
-        let Some(info) = RunInfo::whole(&infos) else { return Err(StoreError::NotARun(path)) };
-        if let Some(difference) = infos.windows(2).find_map(|pair| difference(pair[0], pair[1])) {
+    pub fn from_parts(path: PathBuf, mut parts: Vec<Arc<Part>>) -> Result<Self, StoreError> {
+        parts.sort_by_key(|part| part.run_info().builder);
+        let infos: Vec<&RunInfo> = parts.iter().map(|part| part.run_info()).collect();
+        let Some(info) = RunInfo::combine_parts(&infos) else { return Err(StoreError::NotARun(path)) };
+        if let Some(difference) = infos.windows(2).find_map(|pair| describe_difference(pair[0], pair[1])) {
             return Err(StoreError::Parts { path, difference });
         }
         let mut problems = Vec::new();
         for part in &parts {
-            problems.extend(part.problems().iter().map(|problem| problem.beneath(&part.name())));
+            problems.extend(part.found_problems().iter().map(|problem| problem.in_directory(&part.directory_name())));
         }
-        if let Some(found) = info.absent_builders(&infos) {
+        if let Some(found) = info.describe_absent_builders(&infos) {
             problems.push(Problem::new(FILE_NAME.to_owned(), None, ProblemKind::RunJson { found }));
         }
         Ok(Self { path, info, parts, problems })
     }
 
-    fn alone(part: Part) -> Self {
-        let (path, info, problems) = (part.path().to_owned(), part.info().clone(), part.problems().to_vec());
+    fn from_single_part(part: Part) -> Self {
+        let (path, info, problems) =
+            (part.run_path().to_owned(), part.run_info().clone(), part.found_problems().to_vec());
         Self { path, info, parts: vec![Arc::new(part)], problems }
     }
 
     /// Returns the run's directory, or the path that names the directories of all its builders; for a run that is
     /// elsewhere, its name in messages.
-    pub fn path(&self) -> &Path {
+    pub fn run_path(&self) -> &Path {
         &self.path
     }
 
     /// Returns the contents of its `run.json`; for several builders, their combined contents.
-    pub fn info(&self) -> &RunInfo {
+    pub fn run_info(&self) -> &RunInfo {
         &self.info
     }
 
     /// Returns the part that each builder wrote, in ascending order of builders.
-    pub fn parts(&self) -> &[Arc<Part>] {
+    pub fn builder_parts(&self) -> &[Arc<Part>] {
         &self.parts
     }
 
     /// Returns whether the run was being written when it was opened; `None` for a run that had ended.
-    pub fn writer(&self) -> Option<WriterLife> {
-        WriterLife::of_several(self.parts.iter().filter_map(|part| part.writer()))
+    pub fn writer_life(&self) -> Option<WriterLife> {
+        WriterLife::combined_status(self.parts.iter().filter_map(|part| part.writer_life()))
     }
 
     /// Returns where reading had to stop in a run that was not ended; `None` if the last segment ends with its footer.
-    pub fn recovery(&self) -> Option<&Recovery> {
-        self.parts.iter().find_map(|part| part.recovery())
+    pub fn recovery_point(&self) -> Option<&Recovery> {
+        self.parts.iter().find_map(|part| part.recovery_point())
     }
 
     /// Returns the problems found on opening the run: see [`Part::problems`], and builders' parts that are missing.
-    pub fn problems(&self) -> &[Problem] {
+    pub fn found_problems(&self) -> &[Problem] {
         &self.problems
     }
 
@@ -116,8 +117,8 @@ impl Run {
 
     /// Returns whether all events and blocks are present that `run.json` declares as written; true for a run that has not
     /// ended, whose `run.json` does not declare them.
-    pub fn is_whole(&self) -> bool {
-        self.parts.iter().all(|part| part.is_whole())
+    pub fn has_declared_data(&self) -> bool {
+        self.parts.iter().all(|part| part.has_declared_data())
     }
 
     /// Returns whether the run has no event.
@@ -126,18 +127,18 @@ impl Run {
     }
 
     /// Returns the number of bytes in its data blocks.
-    pub fn bytes(&self) -> u64 {
-        self.parts.iter().map(|part| part.bytes()).sum()
+    pub fn data_bytes(&self) -> u64 {
+        self.parts.iter().map(|part| part.data_bytes()).sum()
     }
 
     /// Returns the number of its segment files.
-    pub fn segments(&self) -> u32 {
-        self.parts.iter().map(|part| part.segments()).sum()
+    pub fn segment_count(&self) -> u32 {
+        self.parts.iter().map(|part| part.segment_count()).sum()
     }
 
     /// Returns its data blocks, by builder, in the order of the files.
-    pub fn blocks(&self) -> Vec<&StoredBlock> {
-        self.parts.iter().flat_map(|part| part.blocks()).collect()
+    pub fn data_blocks(&self) -> Vec<&StoredBlock> {
+        self.parts.iter().flat_map(|part| part.data_blocks()).collect()
     }
 
     /// Returns its events, in ascending order.
@@ -158,7 +159,7 @@ impl Run {
 
     /// Returns the highest event number; `None` if there is no event.
     pub fn last_event(&self) -> Option<EventId> {
-        self.parts.iter().flat_map(|part| part.closings()).map(|closing| closing.last()).max()
+        self.parts.iter().flat_map(|part| part.event_closings()).map(|closing| closing.last_event()).max()
     }
 
     /// Returns the number of the event at position `place`, counted from 0 in ascending order; `None` if there are
@@ -191,16 +192,16 @@ impl Run {
     ///
     /// # Errors
     /// As [`read_event`](Self::read_event).
-    pub fn event(&self, id: EventId) -> Result<Option<Event>, StoreError> {
-        match self.status(id) {
+    pub fn find_event(&self, id: EventId) -> Result<Option<Event>, StoreError> {
+        match self.event_status(id) {
             Some(status) => self.read_event(id, status).map(Some),
             None => Ok(None),
         }
     }
 
     /// Returns the status with which an event was closed; `None` if it was not closed.
-    pub fn status(&self, id: EventId) -> Option<EventStatus> {
-        self.parts.iter().find_map(|part| part.status(id))
+    pub fn event_status(&self, id: EventId) -> Option<EventStatus> {
+        self.parts.iter().find_map(|part| part.event_status(id))
     }
 
     /// Returns the fragments of an event that is known to be closed. When a block is first accessed, its CRC is
@@ -210,7 +211,7 @@ impl Run {
     /// If the event does not have exactly one record of each source in the readable blocks.
     pub fn read_event(&self, id: EventId, status: EventStatus) -> Result<Event, StoreError> {
         let (last, others) = self.parts.split_last().ok_or_else(|| StoreError::NotARun(self.path.clone()))?;
-        let part = others.iter().find(|part| part.status(id).is_some()).unwrap_or(last);
+        let part = others.iter().find(|part| part.event_status(id).is_some()).unwrap_or(last);
         part.read_event(id, status)
     }
 
@@ -218,14 +219,14 @@ impl Run {
     ///
     /// # Errors
     /// As [`Follow::open`].
-    pub fn follow(&self) -> Result<Follow, StoreError> {
-        Follow::of(&self.path, self.parts.iter().map(|part| part.files().clone()).collect())
+    pub fn follow_events(&self) -> Result<Follow, StoreError> {
+        Follow::from_files(&self.path, self.parts.iter().map(|part| part.run_files().clone()).collect())
     }
 }
 
 /// Returns a description of the difference that shows that the parts of two builders belong to different runs; `None`
 /// if there is none.
-fn difference(one: &RunInfo, other: &RunInfo) -> Option<String> {
+fn describe_difference(one: &RunInfo, other: &RunInfo) -> Option<String> {
     let [(a, here), (b, there)] = [one, other].map(|info| (info.builder, info));
     if here.run != there.run {
         return Some(format!("builder {a} wrote run {}, and builder {b} run {}", here.run, there.run));
@@ -244,19 +245,19 @@ fn difference(one: &RunInfo, other: &RunInfo) -> Option<String> {
 impl RunInfo {
     /// Returns the combined `run.json` of several builders, given in ascending order; `None` if there are none. Counts
     /// are added up, the state is the worst of them, and a reason names its builder.
-    pub fn whole(parts: &[&Self]) -> Option<Self> {
+    pub fn combine_parts(parts: &[&Self]) -> Option<Self> {
         let (first, others) = parts.split_first()?;
         let mut sum = (*first).clone();
         for part in others {
             sum.began = sum.began.min(part.began);
             sum.ended = sum.ended.zip(part.ended).map(|(one, other)| one.max(other));
-            add_events(&mut sum, part);
-            add(&mut sum.trigger, &part.trigger);
-            add_ledger(&mut sum.ledger, &part.ledger);
+            add_event_counts(&mut sum, part);
+            add_numbers(&mut sum.trigger, &part.trigger);
+            add_ledger_lines(&mut sum.ledger, &part.ledger);
         }
-        sum.state = parts.iter().map(|part| part.state).max_by_key(|state| rank(*state))?;
-        sum.reasons = reasons_together(parts.iter().map(|part| (part.builder, &part.reasons[..])));
-        if let Some(absent) = sum.absent_builders(parts) {
+        sum.state = parts.iter().map(|part| part.state).max_by_key(|state| state_rank(*state))?;
+        sum.reasons = combine_reasons(parts.iter().map(|part| (part.builder, &part.reasons[..])));
+        if let Some(absent) = sum.describe_absent_builders(parts) {
             sum.state = if sum.state == RunState::Complete { RunState::Incomplete } else { sum.state };
             sum.reasons.push(absent);
         }
@@ -264,7 +265,7 @@ impl RunInfo {
     }
 
     /// Returns a sentence about the builders whose parts are missing; `None` if all are present.
-    fn absent_builders(&self, parts: &[&Self]) -> Option<String> {
+    fn describe_absent_builders(&self, parts: &[&Self]) -> Option<String> {
         let count = u64::from(self.builders).saturating_sub(parts.len() as u64);
         let mut absent: Vec<String> = (0..self.builders)
             .filter(|builder| parts.iter().all(|part| part.builder != *builder))
@@ -282,7 +283,7 @@ impl RunInfo {
 /// Returns the reasons why a run is incomplete, from pairs of a builder's number and its reasons. With several
 /// builders, a reason begins with the builder that has it, or with `each builder`: a count in it is that of one
 /// builder.
-pub fn reasons_together<'a>(parts: impl Iterator<Item = (u32, &'a [String])> + Clone) -> Vec<String> {
+pub fn combine_reasons<'a>(parts: impl Iterator<Item = (u32, &'a [String])> + Clone) -> Vec<String> {
     let named: Vec<HashSet<&String>> = parts.clone().map(|(_, reasons)| reasons.iter().collect()).collect();
     let mut together: Vec<String> = Vec::new();
     for (place, (builder, reasons)) in parts.enumerate() {
@@ -299,7 +300,7 @@ pub fn reasons_together<'a>(parts: impl Iterator<Item = (u32, &'a [String])> + C
     together
 }
 
-fn add_events(sum: &mut RunInfo, part: &RunInfo) {
+fn add_event_counts(sum: &mut RunInfo, part: &RunInfo) {
     let (ours, theirs) = (&mut sum.totals, &part.totals);
     ours.seconds = ours.seconds.max(theirs.seconds);
     ours.segments = ours.segments.saturating_add(theirs.segments);
@@ -318,18 +319,18 @@ fn add_events(sum: &mut RunInfo, part: &RunInfo) {
 }
 
 /// Adds the lines of another builder's ledger to those of the same sources.
-fn add_ledger(ours: &mut Value, theirs: &Value) {
+fn add_ledger_lines(ours: &mut Value, theirs: &Value) {
     if ours.is_null() {
         *ours = theirs.clone();
         return;
     }
     let (Some(ours), Some(theirs)) = (ours.as_array_mut(), theirs.as_array()) else { return };
-    let mut places: HashMap<_, _> = ours.iter().map(ledger_source).zip(0..).collect();
+    let mut places: HashMap<_, _> = ours.iter().map(ledger_line_source).zip(0..).collect();
     for line in theirs {
-        match places.get(&ledger_source(line)) {
-            Some(place) => add(&mut ours[*place], line),
+        match places.get(&ledger_line_source(line)) {
+            Some(place) => add_numbers(&mut ours[*place], line),
             None => {
-                places.insert(ledger_source(line), ours.len());
+                places.insert(ledger_line_source(line), ours.len());
                 ours.push(line.clone());
             }
         }
@@ -337,18 +338,18 @@ fn add_ledger(ours: &mut Value, theirs: &Value) {
 }
 
 /// Returns the source that a line of a ledger names.
-fn ledger_source(line: &Value) -> Option<String> {
+fn ledger_line_source(line: &Value) -> Option<String> {
     line["source"].as_str().map(str::to_owned)
 }
 
 /// Adds numbers to those of the same names, at any depth; a boolean stays true only if both are true. A surplus does
 /// not compensate a deficit: a number of the opposite sign is added as if it had the same sign.
-fn add(ours: &mut Value, theirs: &Value) {
+fn add_numbers(ours: &mut Value, theirs: &Value) {
     match (&mut *ours, theirs) {
         (Value::Object(ours), Value::Object(theirs)) => {
             for (key, value) in theirs {
                 match ours.get_mut(key) {
-                    Some(known) => add(known, value),
+                    Some(known) => add_numbers(known, value),
                     None => drop(ours.insert(key.clone(), value.clone())),
                 }
             }
@@ -371,7 +372,7 @@ fn add(ours: &mut Value, theirs: &Value) {
 }
 
 /// Returns the rank of a state: a run of several builders is in the worst state of its parts.
-fn rank(state: RunState) -> u8 {
+fn state_rank(state: RunState) -> u8 {
     match state {
         RunState::Complete => 0,
         RunState::Incomplete => 1,

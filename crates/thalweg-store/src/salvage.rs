@@ -3,7 +3,7 @@
 use crate::event::{Assembler, Located};
 use crate::format::{Closing, MAX_BLOCK_LEN};
 use crate::info::is_possible_shape;
-use crate::part::{RangeIndex, others_event};
+use crate::part::{RangeIndex, find_foreign_event};
 use crate::verify::verify_part;
 use crate::{
     BlockWriter, EventCounts, EventStatus, Finished, Fragment, Part, Problem, Recorder, RecorderConfig, RunBegin,
@@ -17,10 +17,10 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use thalweg_arena::BlockPool;
-use thalweg_wire::{EventId, FragmentHeader, HEADER_LEN, RunNumber, SourceId, Status, TaiNanos, record_len};
+use thalweg_wire::{EventId, FragmentHeader, HEADER_LEN, RunNumber, SourceId, Status, TaiNanos, record_bytes};
 use thiserror::Error;
 
-/// Result of [`salvage`]: what was written, and what was left behind.
+/// Result of [`salvage_run`]: what was written, and what was left behind.
 #[derive(Debug, Clone, Serialize)]
 pub struct Salvaged {
     /// Directory of the new run.
@@ -75,39 +75,39 @@ pub enum SalvageError {
 ///
 /// Every whole record is kept. If an event lacks records of some sources, records with status `missing` stand for them;
 /// an event without any whole record is left behind. The new run is INCOMPLETE, lists in its reasons what was left
-/// behind, and is [verified](crate::verify()) before it gets its name.
+/// behind, and is [verified](crate::verify_run) before it gets its name.
 ///
 /// # Errors
 /// If `to` already exists, `from` is being written or cannot be read, the new run cannot be written, or the remains of
 /// the run contradict themselves. In these cases there is no new run.
-pub fn salvage(from: &Path, to: &Path) -> Result<Option<Salvaged>, SalvageError> {
+pub fn salvage_run(from: &Path, to: &Path) -> Result<Option<Salvaged>, SalvageError> {
     if to.symlink_metadata().is_ok() {
         return Err(SalvageError::Exists(to.to_owned()));
     }
-    let run = Part::open_in_pieces(from)?;
-    if run.writer() == Some(WriterLife::Writing) {
-        return Err(SalvageError::BeingWritten(run.path().to_owned()));
+    let run = Part::open_intact_pieces(from)?;
+    if run.writer_life() == Some(WriterLife::Writing) {
+        return Err(SalvageError::BeingWritten(run.run_path().to_owned()));
     }
     let report = verify_part(&run, &mut |_| {});
-    if report.consistent && run.info().state != RunState::Open {
+    if report.consistent && run.run_info().state != RunState::Open {
         return Ok(None);
     }
-    let hidden = HiddenDirectory::beside(to)?;
-    let mut new = NewRun::begin(&run, &hidden.0)?;
-    new.blocks()?;
-    new.leftovers()?;
-    let (path, mut salvaged) = new.end(report)?;
+    let hidden = HiddenDirectory::create_beside(to)?;
+    let mut new = NewRun::begin_copy(&run, &hidden.0)?;
+    new.copy_closed_events()?;
+    new.copy_unclosed_events()?;
+    let (path, mut salvaged) = new.finish_run(report)?;
     let made = verify_part(&Part::open(&path)?, &mut |_| {});
     if let Some(problem) = made.problems.first() {
-        return Err(SalvageError::Unsound { path: run.path().to_owned(), problem: problem.to_string() });
+        return Err(SalvageError::Unsound { path: run.run_path().to_owned(), problem: problem.to_string() });
     }
-    publish(&path, to)?;
+    publish_run(&path, to)?;
     salvaged.path = to.to_owned();
     Ok(Some(salvaged))
 }
 
 /// Gives the new run its name, if the name is free.
-fn publish(path: &Path, to: &Path) -> Result<(), SalvageError> {
+fn publish_run(path: &Path, to: &Path) -> Result<(), SalvageError> {
     let renamed = match rustix::fs::renameat_with(CWD, path, CWD, to, RenameFlags::NOREPLACE) {
         // A file system that does not support `NOREPLACE`. It would replace only an empty directory.
         Err(Errno::INVAL | Errno::NOSYS) => rustix::fs::rename(path, to),
@@ -115,7 +115,7 @@ fn publish(path: &Path, to: &Path) -> Result<(), SalvageError> {
     };
     renamed.map_err(|error| match error {
         Errno::EXIST | Errno::NOTEMPTY => SalvageError::Exists(to.to_owned()),
-        error => StoreError::os("naming", to)(error).into(),
+        error => StoreError::errno_error("naming", to)(error).into(),
     })
 }
 
@@ -123,12 +123,12 @@ fn publish(path: &Path, to: &Path) -> Result<(), SalvageError> {
 struct HiddenDirectory(PathBuf);
 
 impl HiddenDirectory {
-    fn beside(to: &Path) -> Result<Self, StoreError> {
+    fn create_beside(to: &Path) -> Result<Self, StoreError> {
         let parent = to.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        std::fs::create_dir_all(parent).map_err(StoreError::io("creating", parent))?;
+        std::fs::create_dir_all(parent).map_err(StoreError::io_error("creating", parent))?;
         let name = to.file_name().unwrap_or_default().to_string_lossy();
         let path = parent.join(format!(".{name}.salvage-{}", std::process::id()));
-        std::fs::create_dir(&path).map_err(StoreError::io("creating", &path))?;
+        std::fs::create_dir(&path).map_err(StoreError::io_error("creating", &path))?;
         Ok(Self(path))
     }
 }
@@ -157,10 +157,10 @@ struct NewRun<'a> {
 }
 
 impl<'a> NewRun<'a> {
-    fn begin(run: &'a Part, directory: &Path) -> Result<Self, StoreError> {
-        let info = mended(run);
+    fn begin_copy(run: &'a Part, directory: &Path) -> Result<Self, StoreError> {
+        let info = corrected_info(run);
         // The contents of any block fit a block that is longer by the space for the tables.
-        let longest = run.blocks().iter().filter_map(|block| block.read(run.info()).ok());
+        let longest = run.data_blocks().iter().filter_map(|block| block.read_checked(run.run_info()).ok());
         let longest = longest.map(|block| block.header().length as usize).max().unwrap_or(0);
         let block_bytes = (longest + EXTRA_TABLE_BYTES).clamp(MIN_BLOCK_BYTES, MAX_BLOCK_LEN);
         let mut pool = BlockPool::new("salvage", BLOCK_COUNT, block_bytes)?;
@@ -186,7 +186,7 @@ impl<'a> NewRun<'a> {
         };
         Ok(Self {
             run,
-            recorder: Recorder::create(config, &mut pool)?,
+            recorder: Recorder::create_run(config, &mut pool)?,
             pool,
             block: None,
             assembler: Assembler::default(),
@@ -200,19 +200,19 @@ impl<'a> NewRun<'a> {
     }
 
     /// Copies the events that are closed by readable blocks.
-    fn blocks(&mut self) -> Result<(), StoreError> {
-        for (place, block) in self.run.blocks().iter().enumerate() {
-            self.run.prefetch(place, true);
+    fn copy_closed_events(&mut self) -> Result<(), StoreError> {
+        for (place, block) in self.run.data_blocks().iter().enumerate() {
+            self.run.prefetch_block(place, true);
             // The report describes what is wrong with a block that cannot be read.
-            let Ok(block) = block.read(self.run.info()) else { continue };
+            let Ok(block) = block.read_checked(self.run.run_info()) else { continue };
             let block = Arc::new(block);
             self.written = self.written.max(block.header.written);
-            self.assembler.add(&block);
-            for closing in block.closings().flatten() {
-                for event in self.assembler.of(&closing) {
-                    self.event(event)?;
+            self.assembler.add_block(&block);
+            for closing in block.closing_entries().flatten() {
+                for event in self.assembler.events_of_closing(&closing) {
+                    self.copy_event(event)?;
                 }
-                if !self.closings.last_mut().is_some_and(|last| last.absorb(&closing)) {
+                if !self.closings.last_mut().is_some_and(|last| last.merge_next(&closing)) {
                     self.closings.push(closing);
                 }
             }
@@ -221,116 +221,117 @@ impl<'a> NewRun<'a> {
     }
 
     /// Copies the events whose closing is lost, or was never written.
-    fn leftovers(&mut self) -> Result<(), StoreError> {
-        let closed = RangeIndex::new(self.closings.iter().map(|closing| (closing.first, closing.last())));
-        let mut open: Vec<EventId> = self.assembler.open().map(|(event, _)| event).collect();
+    fn copy_unclosed_events(&mut self) -> Result<(), StoreError> {
+        let closed = RangeIndex::new(self.closings.iter().map(|closing| (closing.first, closing.last_event())));
+        let mut open: Vec<EventId> = self.assembler.unclosed_events().map(|(event, _)| event).collect();
         open.sort_unstable();
         for event in open {
             // Records after the closing of their event do not belong to it.
-            if !closed.around(event).any(|place| self.closings[place].contains(event)) {
-                self.event(event)?;
+            if !closed.ranges_reaching(event).any(|place| self.closings[place].contains_event(event)) {
+                self.copy_event(event)?;
             }
         }
         Ok(())
     }
 
     /// Copies the whole records of an event.
-    fn event(&mut self, event: EventId) -> Result<(), StoreError> {
-        let located = self.assembler.close(event);
-        let kept: Vec<Option<Fragment>> = self.run.sources().iter().map(|source| whole(&located, *source)).collect();
+    fn copy_event(&mut self, event: EventId) -> Result<(), StoreError> {
+        let located = self.assembler.take_fragments(event);
+        let kept: Vec<Option<Fragment>> =
+            self.run.source_ids().iter().map(|source| find_whole_fragment(&located, *source)).collect();
         if kept.iter().all(Option::is_none) {
             return Ok(());
         }
         let mut status = EventStatus::Complete;
-        for (source, fragment) in self.run.sources().iter().zip(&kept) {
-            let run = self.recorder.run();
+        for (source, fragment) in self.run.source_ids().iter().zip(&kept) {
+            let run = self.recorder.run_number();
             let absent = FragmentHeader { run, event, source: *source, status: Status::MISSING, ..Default::default() };
             let (header, payload) =
                 fragment.as_ref().map_or((absent, &[][..]), |found| (found.header, found.payload()));
-            self.record(&header, payload)?;
+            self.copy_record(&header, payload)?;
             if header.status.contains(Status::MISSING) {
                 status = EventStatus::Incomplete;
             } else {
                 *self.recorded.entry(*source).or_default() += 1;
             }
         }
-        let stride = self.recorder.info().stride().into();
-        while !self.block()?.close_event(event, stride, status) {
-            self.flush();
+        let stride = self.recorder.run_info().event_stride().into();
+        while !self.current_block()?.close_event(event, stride, status) {
+            self.submit_current_block();
         }
         self.events.built += 1;
         self.events.incomplete += u64::from(status == EventStatus::Incomplete);
         let is_torn = kept.iter().any(Option::is_none);
         self.torn_events += u64::from(is_torn);
-        self.unclosed_events += u64::from(!is_torn && self.run.status(event).is_none());
+        self.unclosed_events += u64::from(!is_torn && self.run.event_status(event).is_none());
         Ok(())
     }
 
-    fn record(&mut self, header: &FragmentHeader, payload: &[u8]) -> Result<(), StoreError> {
+    fn copy_record(&mut self, header: &FragmentHeader, payload: &[u8]) -> Result<(), StoreError> {
         if header.status.contains(Status::MISSING) {
-            while !self.block()?.add_record(header) {
-                self.flush();
+            while !self.current_block()?.add_header_record(header) {
+                self.submit_current_block();
             }
             return Ok(());
         }
         let mut span = loop {
-            let block = self.block()?;
-            match block.reserve(record_len(payload.len()), 1) {
+            let block = self.current_block()?;
+            match block.reserve_span(record_bytes(payload.len()), 1) {
                 Some(span) => break span,
                 None if block.is_empty() => return Err(StoreError::BlockSize(payload.len())),
-                None => self.flush(),
+                None => self.submit_current_block(),
             }
         };
         let (head, body) = span.split_at_mut(HEADER_LEN);
         head.copy_from_slice(&header.encode());
         body[..payload.len()].copy_from_slice(payload);
         body[payload.len()..].fill(0);
-        let block = self.block()?;
-        let offset = block.position(&span);
+        let block = self.current_block()?;
+        let offset = block.span_offset(&span);
         drop(span);
-        block.enter(header.event, header.source, offset);
+        block.enter_record(header.event, header.source, offset);
         Ok(())
     }
 
     /// Returns the block that is being filled.
-    fn block(&mut self) -> Result<&mut BlockWriter, StoreError> {
+    fn current_block(&mut self) -> Result<&mut BlockWriter, StoreError> {
         while self.block.is_none() {
-            match self.pool.take() {
+            match self.pool.take_block() {
                 Some(block) => self.block = Some(BlockWriter::new(block)),
-                None => self.take_back()?,
+                None => self.take_back_block()?,
             }
         }
         self.block.as_mut().ok_or(StoreError::BlockSize(0))
     }
 
-    fn flush(&mut self) {
+    fn submit_current_block(&mut self) {
         if let Some(block) = self.block.take() {
-            self.recorder.submit(block, self.written);
+            self.recorder.submit_block(block, self.written);
         }
     }
 
-    fn take_back(&mut self) -> Result<(), StoreError> {
-        if let Some(Finished { block, result }) = self.recorder.wait()? {
-            self.pool.give_back(block.into_block());
+    fn take_back_block(&mut self) -> Result<(), StoreError> {
+        if let Some(Finished { block, result }) = self.recorder.wait_for_block()? {
+            self.pool.return_block(block.into_block());
             result?;
         }
         Ok(())
     }
 
     /// Ends the new run; returns its path, and what was kept.
-    fn end(mut self, report: VerifyReport) -> Result<(PathBuf, Salvaged), StoreError> {
-        self.flush();
-        while self.recorder.in_flight() > 0 {
-            self.take_back()?;
+    fn finish_run(mut self, report: VerifyReport) -> Result<(PathBuf, Salvaged), StoreError> {
+        self.submit_current_block();
+        while self.recorder.blocks_in_flight() > 0 {
+            self.take_back_block()?;
         }
         let Self { run, recorder, recorded, events, torn_events, unclosed_events, written, .. } = self;
-        let info = run.info();
+        let info = run.run_info();
         let fragments = recorded.values().sum();
         let had_ended = info.state != RunState::Open;
         let known =
             report.events.saturating_add(report.lost_events).max(if had_ended { info.totals.events } else { 0 });
         let lines: Vec<Value> = recorder
-            .info()
+            .run_info()
             .sources
             .iter()
             .map(|source| {
@@ -340,7 +341,7 @@ impl<'a> NewRun<'a> {
         let stated = lines.iter().filter_map(|line| line["lost"].as_u64()).sum::<u64>();
         let before = info.ledger.as_array().into_iter().flatten().filter_map(|line| line["lost"].as_u64()).sum();
         let salvaged = Salvaged {
-            path: recorder.path().to_owned(),
+            path: recorder.run_path().to_owned(),
             events: events.built,
             torn_events,
             unclosed_events,
@@ -355,29 +356,29 @@ impl<'a> NewRun<'a> {
             ended: TaiNanos(info.ended.unwrap_or(written.0.max(info.began))),
             seconds: info.totals.seconds,
             state: RunState::Incomplete,
-            reasons: reasons(info, run.path(), &salvaged),
+            reasons: incomplete_reasons(info, run.run_path(), &salvaged),
             events: EventCounts { built: events.built.max(info.events.built), ..events },
             trigger: info.trigger.clone(),
             left_out: info.left_out.clone(),
             ledger: lines.into(),
         };
-        Ok((recorder.finish(end)?.path, salvaged))
+        Ok((recorder.finish_run(end)?.path, salvaged))
     }
 }
 
 /// Returns the only record of a source in an event, if it is whole.
-fn whole(located: &[Located], source: SourceId) -> Option<Fragment> {
+fn find_whole_fragment(located: &[Located], source: SourceId) -> Option<Fragment> {
     let mut of_source = located.iter().filter(|located| located.entry.source == source);
     let (only, None) = (of_source.next()?, of_source.next()) else { return None };
     let fragment = only.read_fragment().ok()?;
-    (fragment.header.is_whole() && fragment.is_intact()).then_some(fragment)
+    (fragment.header.is_whole_fragment() && fragment.is_payload_intact()).then_some(fragment)
 }
 
 /// Returns the contents of `run.json`, with impossible values corrected.
-fn mended(run: &Part) -> RunInfo {
-    let mut info = run.info().clone();
+fn corrected_info(run: &Part) -> RunInfo {
+    let mut info = run.run_info().clone();
     info.builders = info.builders.max(info.builder.saturating_add(1));
-    if info.builder == 0 && others_event(run.closings(), &info).is_some() {
+    if info.builder == 0 && find_foreign_event(run.event_closings(), &info).is_some() {
         info.builders = 1;
     }
     info.sources.sort_by_key(|source| source.id);
@@ -403,7 +404,7 @@ fn mended(run: &Part) -> RunInfo {
 /// in the new run are known.
 fn ledger_line(info: &RunInfo, source: &str, name: &str, recorded: u64) -> Value {
     let known = info.ledger.as_array().into_iter().flatten().find(|line| line["source"] == source);
-    if let Some(mut line) = known.filter(|line| is_balanced(line, recorded)).cloned() {
+    if let Some(mut line) = known.filter(|line| is_line_balanced(line, recorded)).cloned() {
         let lost = number_or_zero(&line, "recorded").saturating_sub_unsigned(recorded);
         line["lost"] = number_or_zero(&line, "lost").saturating_add(lost).into();
         line["recorded"] = recorded.into();
@@ -417,7 +418,7 @@ fn ledger_line(info: &RunInfo, source: &str, name: &str, recorded: u64) -> Value
 }
 
 /// Returns whether a line of a ledger adds up, and has at least the number of fragments that are `recorded`.
-fn is_balanced(line: &Value, recorded: u64) -> bool {
+fn is_line_balanced(line: &Value, recorded: u64) -> bool {
     let buckets = crate::verify::BUCKETS.iter().map(|bucket| number_or_zero(line, bucket));
     let explained = buckets.fold(number_or_zero(line, "unaccounted"), i64::saturating_add);
     let accepted = line["accepted"].as_i64().unwrap_or(explained);
@@ -429,7 +430,7 @@ fn number_or_zero(line: &Value, key: &str) -> i64 {
 }
 
 /// Returns the reasons why the new run is incomplete.
-fn reasons(info: &RunInfo, path: &Path, salvaged: &Salvaged) -> Vec<String> {
+fn incomplete_reasons(info: &RunInfo, path: &Path, salvaged: &Salvaged) -> Vec<String> {
     let mut reasons = info.reasons.clone();
     reasons.push(match info.state {
         RunState::Open => format!("salvaged from {}, whose writer did not end it", path.display()),

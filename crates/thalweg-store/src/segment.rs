@@ -13,14 +13,14 @@ use thalweg_sys::uring::{File, Operation};
 use thalweg_wire::{RunNumber, TaiNanos};
 
 /// Returns the file name of segment `number`: `00000.seg`.
-pub(crate) fn segment_name(number: u32) -> String {
+pub(crate) fn segment_file_name(number: u32) -> String {
     format!("{number:05}.seg")
 }
 
-/// Returns the number in a name that [`segment_name`] returns.
-pub(crate) fn segment_number(name: &str) -> Option<u32> {
+/// Returns the number in a name that [`segment_file_name`] returns.
+pub(crate) fn parse_segment_number(name: &str) -> Option<u32> {
     let number = name.strip_suffix(".seg")?.parse().ok()?;
-    (name == segment_name(number)).then_some(number)
+    (name == segment_file_name(number)).then_some(number)
 }
 
 /// A segment file, and the contents of its future footer.
@@ -88,31 +88,31 @@ enum CloseStage {
 impl Segment {
     /// Creates the file of a segment, allocates its first space, and waits for both. Also returns the error if space
     /// could not be allocated; a full disk does not count as one.
-    pub(crate) fn create(
+    pub(crate) fn create_ready(
         disk: &Disk,
         directory: &Path,
         number: u32,
         direct: bool,
         space: u64,
     ) -> Result<(Self, Option<Errno>), StoreError> {
-        let mut segment = Self::announced(disk, directory, number, 0);
-        segment.make(direct).map_err(StoreError::os("creating", &segment.path))?;
+        let mut segment = Self::new_pending(disk, directory, number, 0);
+        segment.create_file(direct).map_err(StoreError::errno_error("creating", &segment.path))?;
         let first = space.min(ALLOCATE_AHEAD);
-        let error = segment.file.as_ref().and_then(|file| disk.allocate(file, first).err());
-        segment.allocated(error.map_or(Ok(0), Err), space);
+        let error = segment.file.as_ref().and_then(|file| disk.allocate_space(file, first).err());
+        segment.note_allocated(error.map_or(Ok(0), Err), space);
         if error.is_some() {
-            segment.truncate_now().map_err(StoreError::os("creating", &segment.path))?;
+            segment.truncate_now().map_err(StoreError::errno_error("creating", &segment.path))?;
         }
         (segment.is_begun, segment.stage) = (true, Stage::Ready);
         Ok((segment, error.filter(|error| *error != Errno::NOSPC)))
     }
 
-    /// Returns a segment whose file is still to be created: [`made`](Self::made) continues from there.
-    pub(crate) fn announced(disk: &Disk, directory: &Path, number: u32, first_block: u64) -> Self {
+    /// Returns a segment whose file is still to be created: [`note_created`](Self::note_created) continues from there.
+    pub(crate) fn new_pending(disk: &Disk, directory: &Path, number: u32, first_block: u64) -> Self {
         Self {
             number,
             first_block,
-            path: directory.join(segment_name(number)).into(),
+            path: directory.join(segment_file_name(number)).into(),
             file: None,
             disk: disk.clone(),
             is_begun: false,
@@ -130,8 +130,8 @@ impl Segment {
     }
 
     /// Creates the file, and waits for it.
-    fn make(&mut self, direct: bool) -> Result<(), Errno> {
-        let made = self.disk.create(&self.path, direct).inspect_err(|error| {
+    fn create_file(&mut self, direct: bool) -> Result<(), Errno> {
+        let made = self.disk.create_file(&self.path, direct).inspect_err(|error| {
             // A file system that refuses O_DIRECT may have created the file before it refused.
             if direct && *error == Errno::INVAL {
                 let _ = self.disk.remove_file(&self.path);
@@ -143,7 +143,7 @@ impl Segment {
 
     /// Handles the result of creating the file. Then begins to allocate the first space, if `space` gives the total to
     /// allocate.
-    pub(crate) fn made(
+    pub(crate) fn note_created(
         &mut self,
         made: Result<Option<OwnedFd>, Errno>,
         direct: bool,
@@ -156,34 +156,34 @@ impl Segment {
                 Ok(())
             }
             // A kernel that cannot create files through io_uring.
-            Err(Errno::INVAL) => self.make(direct),
+            Err(Errno::INVAL) => self.create_file(direct),
             Err(error) => Err(error),
         };
         if let Err(error) = outcome {
             self.stage = Stage::Failed(error);
-            return Err(StoreError::os("creating", &self.path)(error));
+            return Err(StoreError::errno_error("creating", &self.path)(error));
         }
         self.stage = Stage::Ready;
         if let Some(space) = space {
             self.stage = Stage::Preparing;
             self.allocating = true;
-            let (job, length) = (Job::Allocate { segment: self.number }, self.next_allocation(space));
-            engine.start(Operation::allocate(self.file(), job, 0, length));
+            let (job, length) = (Job::Allocate { segment: self.number }, self.next_allocation_bytes(space));
+            engine.start_operation(Operation::allocate_space(self.operation_file(), job, 0, length));
         }
         Ok(())
     }
 
-    pub(crate) fn file(&self) -> File {
+    pub(crate) fn operation_file(&self) -> File {
         self.file.as_ref().map_or(File::None, |file| File::Open(Arc::clone(file)))
     }
 
     /// Returns whether blocks can be written now: false before the file is ready, and if it could not be created.
-    pub(crate) fn is_ready(&self) -> bool {
+    pub(crate) fn is_ready_for_blocks(&self) -> bool {
         self.stage == Stage::Ready
     }
 
     /// Returns the error if the file could not be created.
-    pub(crate) fn failure(&self) -> Option<Errno> {
+    pub(crate) fn creation_error(&self) -> Option<Errno> {
         match self.stage {
             Stage::Failed(error) => Some(error),
             _ => None,
@@ -191,46 +191,50 @@ impl Segment {
     }
 
     /// Returns the operation that allocates more space, if it is due.
-    pub(crate) fn allocate_next(&mut self, limit: u64) -> Option<Operation<Job>> {
+    pub(crate) fn next_allocate_operation(&mut self, limit: u64) -> Option<Operation<Job>> {
         let due = self.end + ALLOCATE_AHEAD / 2 > self.allocated;
-        if !due || !self.is_ready() || self.allocating || self.allocated_enough || self.allocated >= limit {
+        if !due || !self.is_ready_for_blocks() || self.allocating || self.allocated_enough || self.allocated >= limit {
             return None;
         }
         self.allocating = true;
-        let (job, length) = (Job::Allocate { segment: self.number }, self.next_allocation(limit));
-        Some(Operation::allocate(self.file(), job, self.allocated, length))
+        let (job, length) = (Job::Allocate { segment: self.number }, self.next_allocation_bytes(limit));
+        Some(Operation::allocate_space(self.operation_file(), job, self.allocated, length))
     }
 
-    fn next_allocation(&self, limit: u64) -> u64 {
+    fn next_allocation_bytes(&self, limit: u64) -> u64 {
         (limit - self.allocated).min(ALLOCATE_AHEAD)
     }
 
     /// Processes the result of allocating space.
-    pub(crate) fn allocated(&mut self, result: Result<u32, Errno>, limit: u64) {
+    pub(crate) fn note_allocated(&mut self, result: Result<u32, Errno>, limit: u64) {
         self.allocating = false;
         if result.is_err() {
             // From here on writes extend the file; if the disk is full, they fail.
             self.allocated_enough = true;
         } else {
-            self.allocated += self.next_allocation(limit);
+            self.allocated += self.next_allocation_bytes(limit);
         }
     }
 
     /// Handles the result of allocating the first space. If it failed, the space that ext4 allocated before the disk
     /// was full is given back; otherwise it would stay with the file, and leave none for other files.
-    pub(crate) fn prepared(&mut self, engine: &mut Engine) {
+    pub(crate) fn note_prepared(&mut self, engine: &mut Engine) {
         if self.stage != Stage::Preparing {
             return;
         }
         if self.allocated_enough {
-            engine.start(Operation::truncate(self.file(), Job::Truncate { segment: self.number }, self.end));
+            engine.start_operation(Operation::set_file_length(
+                self.operation_file(),
+                Job::Truncate { segment: self.number },
+                self.end,
+            ));
         } else {
             self.stage = Stage::Ready;
         }
     }
 
     /// Adds a written block to the future footer.
-    pub(crate) fn add(
+    pub(crate) fn add_block(
         &mut self,
         offset: u64,
         block: u64,
@@ -240,7 +244,7 @@ impl Segment {
     ) {
         self.blocks.push(FooterEntry::new(offset, block, fragments.iter().copied()));
         for closing in closings {
-            if !self.closings.last_mut().is_some_and(|last| last.absorb(closing)) {
+            if !self.closings.last_mut().is_some_and(|last| last.merge_next(closing)) {
                 self.closings.push(*closing);
             }
         }
@@ -258,7 +262,7 @@ impl Segment {
     }
 
     /// Begins to give back the space after the last block; the footer comes next. The segment is idle.
-    pub(crate) fn begin_close(&mut self, run: RunNumber, builder: u32, engine: &mut Engine) {
+    pub(crate) fn begin_closing(&mut self, run: RunNumber, builder: u32, engine: &mut Engine) {
         debug_assert!(self.is_idle());
         let footer = Footer {
             run,
@@ -270,11 +274,15 @@ impl Segment {
             closings: std::mem::take(&mut self.closings),
         };
         self.closing = CloseStage::Cut { footer };
-        engine.start(Operation::truncate(self.file(), Job::Truncate { segment: self.number }, self.end));
+        engine.start_operation(Operation::set_file_length(
+            self.operation_file(),
+            Job::Truncate { segment: self.number },
+            self.end,
+        ));
     }
 
     /// Handles the result of truncating the file after its last block.
-    pub(crate) fn truncated(&mut self, result: Result<u32, Errno>, engine: &mut Engine) -> Result<(), StoreError> {
+    pub(crate) fn note_truncated(&mut self, result: Result<u32, Errno>, engine: &mut Engine) -> Result<(), StoreError> {
         let result = match result {
             // A kernel that cannot truncate files through io_uring.
             Err(Errno::INVAL) => self.truncate_now(),
@@ -284,8 +292,8 @@ impl Segment {
             CloseStage::Cut { footer } => match result {
                 Ok(()) => return self.write_footer(&footer, engine),
                 Err(error) => {
-                    self.abandon();
-                    return Err(StoreError::os("closing", &self.path)(error));
+                    self.abandon_closing();
+                    return Err(StoreError::errno_error("closing", &self.path)(error));
                 }
             },
             CloseStage::CutAgain => self.begin_sync(engine),
@@ -299,23 +307,23 @@ impl Segment {
 
     /// Truncates the file after its last block, and waits for it.
     fn truncate_now(&self) -> Result<(), Errno> {
-        self.file.as_ref().map_or(Ok(()), |file| self.disk.truncate(file, self.end))
+        self.file.as_ref().map_or(Ok(()), |file| self.disk.truncate_file(file, self.end))
     }
 
     fn write_footer(&mut self, footer: &Footer, engine: &mut Engine) -> Result<(), StoreError> {
         // A footer longer than the longest block is left out: readers of its segment walk the headers.
-        let Some(length) = footer.encoded_len() else {
+        let Some(length) = footer.encoded_bytes() else {
             self.begin_sync(engine);
             return Ok(());
         };
-        let memory = BlockPool::new("footer", 1, length).map(|mut pool| pool.take());
+        let memory = BlockPool::new("footer", 1, length).map(|mut pool| pool.take_block());
         let Ok(Some(mut block)) = memory else {
             self.begin_sync(engine);
             return memory.map(drop).map_err(StoreError::from);
         };
-        footer.encode(&mut block.bytes_mut()[..length]);
+        footer.encode_into(&mut block.bytes_mut()[..length]);
         let job = Job::Footer { segment: self.number, memory: block };
-        engine.start(Operation::write(self.file(), job, 0..length, self.end));
+        engine.start_operation(Operation::write_range(self.operation_file(), job, 0..length, self.end));
         #[expect(clippy::cast_possible_truncation, reason = "encoded_len stays below MAX_BLOCK_LEN")]
         let length = length as u32;
         self.closing = CloseStage::Footer { length };
@@ -323,7 +331,11 @@ impl Segment {
     }
 
     /// Continues once the footer is written or has failed; on failure the file is to end after its last block.
-    pub(crate) fn footer_written(&mut self, result: Result<u32, Errno>, engine: &mut Engine) -> Result<(), StoreError> {
+    pub(crate) fn note_footer_written(
+        &mut self,
+        result: Result<u32, Errno>,
+        engine: &mut Engine,
+    ) -> Result<(), StoreError> {
         let CloseStage::Footer { length } = self.closing else { return Ok(()) };
         if result == Ok(length) {
             self.end += u64::from(length);
@@ -332,23 +344,27 @@ impl Segment {
         }
         // The blocks must be synced to disk all the same.
         self.closing = CloseStage::CutAgain;
-        engine.start(Operation::truncate(self.file(), Job::Truncate { segment: self.number }, self.end));
+        engine.start_operation(Operation::set_file_length(
+            self.operation_file(),
+            Job::Truncate { segment: self.number },
+            self.end,
+        ));
         let errno = result.err().unwrap_or(Errno::NOSPC);
-        Err(StoreError::os("writing the footer of", &self.path)(errno))
+        Err(StoreError::errno_error("writing the footer of", &self.path)(errno))
     }
 
     fn begin_sync(&mut self, engine: &mut Engine) {
         self.closing = CloseStage::Sync;
-        engine.start(Operation::sync(self.file(), Job::Sync { segment: self.number }));
+        engine.start_operation(Operation::sync_file(self.operation_file(), Job::Sync { segment: self.number }));
     }
 
-    pub(crate) fn synced(&mut self, result: Result<u32, Errno>) -> Result<(), StoreError> {
+    pub(crate) fn note_synced(&mut self, result: Result<u32, Errno>) -> Result<(), StoreError> {
         self.closing = CloseStage::Closed;
-        result.map(drop).map_err(StoreError::os("bringing to the disk", &self.path))
+        result.map(drop).map_err(StoreError::errno_error("bringing to the disk", &self.path))
     }
 
     /// Gives up closing the segment; readers can still walk its headers.
-    pub(crate) fn abandon(&mut self) {
+    pub(crate) fn abandon_closing(&mut self) {
         self.closing = CloseStage::Closed;
     }
 }

@@ -11,7 +11,7 @@ pub struct RunTimes(BTreeMap<(u64, SourceId), EventTimes>);
 
 impl RunTimes {
     /// Adds the time of a record.
-    pub(crate) fn note(&mut self, header: &FragmentHeader) {
+    pub(crate) fn note_record(&mut self, header: &FragmentHeader) {
         let event = header.event.0;
         let distance = match event.checked_ilog2() {
             Some(power @ 10..) => 1 << (power - 2),
@@ -21,30 +21,33 @@ impl RunTimes {
         if event - first < SHIFT_WINDOW
             && let Some(time) = trigger_time(header)
         {
-            self.0.entry((first, header.source)).or_insert_with(|| EventTimes::new(first)).note(header.event, time);
+            self.0
+                .entry((first, header.source))
+                .or_insert_with(|| EventTimes::new(first))
+                .record_time(header.event, time);
         }
     }
 
     /// Adds the times of another part.
-    pub fn merge(&mut self, other: Self) {
+    pub fn merge_times(&mut self, other: Self) {
         for (key, times) in other.0 {
-            self.0.entry(key).and_modify(|ours| ours.merge(&times)).or_insert(times);
+            self.0.entry(key).and_modify(|ours| ours.fill_missing_from(&times)).or_insert(times);
         }
     }
 
     /// Returns a sentence for each shift, with the first event for which it was found.
-    pub fn shifts(&self, sources: &[SourceCount]) -> Vec<String> {
+    pub fn find_shifts(&self, sources: &[SourceCount]) -> Vec<String> {
         let mut found = BTreeMap::new();
         let all: Vec<_> = self.0.iter().collect();
         for window in all.chunk_by(|one, other| one.0.0 == other.0.0) {
-            let Some(reference) = EventTimes::reference(window.iter().map(|(_, times)| *times)) else { continue };
-            let shifts: Vec<_> = window.iter().map(|(_, times)| times.behind(window[reference].1)).collect();
-            for shift in Shift::against_most(&shifts) {
+            let Some(reference) = EventTimes::best_reference(window.iter().map(|(_, times)| *times)) else { continue };
+            let shifts: Vec<_> = window.iter().map(|(_, times)| times.triggers_behind(window[reference].1)).collect();
+            for shift in Shift::against_majority(&shifts) {
                 let (event, source) = window[shift.source].0;
                 let other = window[shift.other].0.1;
                 found.entry((source, shift.behind)).or_insert_with(|| {
-                    let (source, other) = (display_name(*source, sources), display_name(other, sources));
-                    (*event, shift.describe(&source, &other, *event))
+                    let (source, other) = (source_display_name(*source, sources), source_display_name(other, sources));
+                    (*event, shift.describe_shift(&source, &other, *event))
                 });
             }
         }
@@ -55,7 +58,7 @@ impl RunTimes {
 }
 
 /// Returns the number of a source, and its name in brackets.
-fn display_name(id: SourceId, sources: &[SourceCount]) -> String {
+fn source_display_name(id: SourceId, sources: &[SourceCount]) -> String {
     let id = id.to_string();
     match sources.iter().find(|source| source.source == id) {
         Some(source) => format!("{id} ({})", source.name),

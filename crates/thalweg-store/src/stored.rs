@@ -39,21 +39,21 @@ enum Bytes {
 
 impl StoredBlock {
     /// Returns a block of a mapped file, as its footer lists it.
-    pub(crate) fn new(mapping: Arc<Mapping>, entry: &FooterEntry) -> Self {
-        Self::of(Bytes::Here(mapping), entry, false)
+    pub(crate) fn new_mapped(mapping: Arc<Mapping>, entry: &FooterEntry) -> Self {
+        Self::with_bytes(Bytes::Here(mapping), entry, false)
     }
 
-    /// As [`new`](Self::new), for a block that was read and checked already.
-    pub(crate) fn checked(mapping: Arc<Mapping>, entry: &FooterEntry) -> Self {
-        Self::of(Bytes::Here(mapping), entry, true)
+    /// As [`new_mapped`](Self::new_mapped), for a block that was read and checked already.
+    pub(crate) fn new_checked(mapping: Arc<Mapping>, entry: &FooterEntry) -> Self {
+        Self::with_bytes(Bytes::Here(mapping), entry, true)
     }
 
     /// Returns a block of a file that is elsewhere; the block ends at byte `end`.
-    pub(crate) fn elsewhere(file: &Arc<SegmentFile>, entry: &FooterEntry, end: u64) -> Self {
-        Self::of(Bytes::Elsewhere { file: Arc::clone(file), end, fetched: Mutex::default() }, entry, false)
+    pub(crate) fn new_remote(file: &Arc<SegmentFile>, entry: &FooterEntry, end: u64) -> Self {
+        Self::with_bytes(Bytes::Elsewhere { file: Arc::clone(file), end, fetched: Mutex::default() }, entry, false)
     }
 
-    fn of(bytes: Bytes, entry: &FooterEntry, is_read: bool) -> Self {
+    fn with_bytes(bytes: Bytes, entry: &FooterEntry, is_read: bool) -> Self {
         Self {
             number: entry.block,
             bytes,
@@ -71,30 +71,30 @@ impl StoredBlock {
     }
 
     /// Returns the path of the file that contains the block.
-    pub fn path(&self) -> &Path {
+    pub fn file_path(&self) -> &Path {
         match &self.bytes {
-            Bytes::Here(mapping) => mapping.path(),
-            Bytes::Elsewhere { file, .. } => file.path(),
+            Bytes::Here(mapping) => mapping.file_path(),
+            Bytes::Elsewhere { file, .. } => file.file_path(),
         }
     }
 
     /// Returns the offset of the block in the file, in bytes.
-    pub fn offset(&self) -> u64 {
+    pub fn file_offset(&self) -> u64 {
         self.offset
     }
 
     /// Returns the lowest and highest event of the block according to the segment's footer.
-    pub(crate) fn range(&self) -> (EventId, EventId) {
+    pub(crate) fn event_range(&self) -> (EventId, EventId) {
         (self.first, self.last)
     }
 
     /// Returns whether the caller should begin to fetch the block ahead of its use; if so, the caller calls
-    /// [`fetched_ahead`](Self::fetched_ahead) afterwards.
-    pub(crate) fn to_fetch_ahead(&self) -> bool {
+    /// [`end_fetch_ahead`](Self::end_fetch_ahead) afterwards.
+    pub(crate) fn begin_fetch_ahead(&self) -> bool {
         matches!(self.bytes, Bytes::Elsewhere { .. }) && !self.prefetched.swap(true, Ordering::Relaxed)
     }
 
-    pub(crate) fn fetched_ahead(&self) {
+    pub(crate) fn end_fetch_ahead(&self) {
         self.prefetched.store(false, Ordering::Relaxed);
     }
 
@@ -104,15 +104,15 @@ impl StoredBlock {
     /// # Errors
     /// [`StoreError::Format`] if the block is damaged, or is another block than expected; others if it cannot be
     /// fetched.
-    pub fn read(&self, info: &RunInfo) -> Result<ReadBlock, StoreError> {
-        let mapping = self.mapping()?;
-        match self.check(&mapping, info) {
+    pub fn read_checked(&self, info: &RunInfo) -> Result<ReadBlock, StoreError> {
+        let mapping = self.load_mapping()?;
+        match self.check_bytes(&mapping, info) {
             Ok(header) => Ok(ReadBlock { mapping, offset: self.offset, header }),
-            Err(error) => Err(StoreError::Format { path: self.path().to_owned(), offset: self.offset, error }),
+            Err(error) => Err(StoreError::Format { path: self.file_path().to_owned(), offset: self.offset, error }),
         }
     }
 
-    fn mapping(&self) -> Result<Arc<Mapping>, StoreError> {
+    fn load_mapping(&self) -> Result<Arc<Mapping>, StoreError> {
         let (file, end, fetched) = match &self.bytes {
             Bytes::Here(mapping) => return Ok(Arc::clone(mapping)),
             Bytes::Elsewhere { file, end, fetched } => (file, end, fetched),
@@ -123,40 +123,41 @@ impl StoredBlock {
         }
         let length = usize::try_from(end.saturating_sub(self.offset)).unwrap_or(usize::MAX).min(MAX_BLOCK_LEN);
         let mut bytes = vec![0; length];
-        let filled = file.read_up_to(&mut bytes, self.offset).map_err(StoreError::io("reading", file.path()))?;
+        let filled =
+            file.read_up_to(&mut bytes, self.offset).map_err(StoreError::io_error("reading", file.file_path()))?;
         bytes.truncate(filled);
-        let mapping = Mapping::fetched(Arc::clone(file.path()), self.offset, bytes);
+        let mapping = Mapping::from_fetched_bytes(Arc::clone(file.file_path()), self.offset, bytes);
         // No user of the bytes fetched earlier is left: the new bytes may differ.
         self.forget_check();
         *fetched = Arc::downgrade(&mapping);
         Ok(mapping)
     }
 
-    fn check(&self, mapping: &Mapping, info: &RunInfo) -> Result<BlockHeader, FormatError> {
-        let available = mapping.end().saturating_sub(self.offset);
+    fn check_bytes(&self, mapping: &Mapping, info: &RunInfo) -> Result<BlockHeader, FormatError> {
+        let available = mapping.confirmed_end().saturating_sub(self.offset);
         let header_end = self.offset + BLOCK_HEADER_LEN as u64;
-        let header = BlockHeader::decode(mapping.bytes(self.offset..header_end).unwrap_or_default())?;
-        Expected { run: info.run, builder: info.builder, block: self.number }.check(&header)?;
+        let header = BlockHeader::decode(mapping.bytes_in_range(self.offset..header_end).unwrap_or_default())?;
+        Expected { run: info.run, builder: info.builder, block: self.number }.check_header(&header)?;
         if header.kind != BlockKind::Data {
             return Err(FormatError::Kind(2));
         }
         let range = self.offset..self.offset + u64::from(header.length);
-        let bytes = mapping.bytes(range).ok_or(FormatError::CutOff { length: header.length, available })?;
+        let bytes = mapping.bytes_in_range(range).ok_or(FormatError::CutOff { length: header.length, available })?;
         if !self.checked.load(Ordering::Relaxed) {
-            header.check_body(bytes)?;
+            header.check_body_crc(bytes)?;
             self.checked.store(true, Ordering::Relaxed);
         }
         Ok(header)
     }
 
     /// Lets the disk begin to read the block, if it is local and was not read yet.
-    pub(crate) fn prefetch(&self, length: u64) {
+    pub(crate) fn prefetch_bytes(&self, length: u64) {
         if let (Bytes::Here(mapping), false) = (&self.bytes, self.prefetched.swap(true, Ordering::Relaxed)) {
-            mapping.prefetch(self.offset..self.offset.saturating_add(length));
+            mapping.prefetch_range(self.offset..self.offset.saturating_add(length));
         }
     }
 
-    /// Makes the next [`read`](Self::read) compare the body with its CRC again.
+    /// Makes the next [`read_checked`](Self::read_checked) compare the body with its CRC again.
     pub(crate) fn forget_check(&self) {
         self.checked.store(false, Ordering::Relaxed);
     }

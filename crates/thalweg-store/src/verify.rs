@@ -1,7 +1,7 @@
 //! Reads a whole run and reports every disagreement in it.
 
 use crate::event::ReadBlock;
-use crate::event::{Assembler, Fragment, Located, is_whole};
+use crate::event::{Assembler, Fragment, Located, has_each_source_once};
 use crate::format::{BLOCK_HEADER_LEN, BlockHeader, Closing, EventStatus, FormatError, FragmentEntry};
 use crate::info::FILE_NAME;
 use crate::part::{Part, Recovery};
@@ -12,10 +12,10 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
-use thalweg_wire::{EventId, EventRange, FragmentHeader, HEADER_LEN, RECORD_ALIGN, SourceId, Status, record_len};
+use thalweg_wire::{EventId, EventRange, FragmentHeader, HEADER_LEN, RECORD_ALIGN, SourceId, Status, record_bytes};
 use thiserror::Error;
 
-/// Result of [`verify`].
+/// Result of [`verify_run`].
 #[derive(Debug, Clone, Serialize)]
 pub struct VerifyReport {
     /// Number of the run.
@@ -88,7 +88,7 @@ pub enum Verdict {
 
 impl Verdict {
     /// Returns the rank of a verdict: a run of several builders has the highest of its parts.
-    fn rank(&self) -> u8 {
+    fn severity_rank(&self) -> u8 {
         match self {
             Self::Complete => 0,
             Self::Incomplete { .. } => 1,
@@ -272,12 +272,12 @@ fn missing_blocks_text(first: u64, blocks: u64) -> String {
 
 impl Problem {
     /// Returns whether the problem is that a whole file cannot be read.
-    fn is_of_a_file(&self) -> bool {
+    fn is_unreadable_file(&self) -> bool {
         matches!(self.kind, ProblemKind::File { .. })
     }
 
     /// Returns the same problem with its file named from outside the directory `name`.
-    pub(crate) fn beneath(&self, name: &str) -> Self {
+    pub(crate) fn in_directory(&self, name: &str) -> Self {
         Self { file: format!("{name}/{}", self.file), ..self.clone() }
     }
 
@@ -288,30 +288,31 @@ impl Problem {
 }
 
 /// Reads everything in a run: each block's CRC, each record's header and payload, each closed event, each total.
-pub fn verify(run: &Run) -> VerifyReport {
-    verify_watched(run, |_| {})
+pub fn verify_run(run: &Run) -> VerifyReport {
+    verify_run_watched(run, |_| {})
 }
 
-/// As [`verify`]; calls `watch` after each block, with the number of bytes read.
-pub fn verify_watched(run: &Run, mut watch: impl FnMut(u64)) -> VerifyReport {
+/// As [`verify_run`]; calls `watch` after each block, with the number of bytes read.
+pub fn verify_run_watched(run: &Run, mut watch: impl FnMut(u64)) -> VerifyReport {
     // A run has at least one part.
-    let mut sum = verify_part(&run.parts()[0], &mut watch);
-    if run.path() == run.parts()[0].path() {
+    let mut sum = verify_part(&run.builder_parts()[0], &mut watch);
+    if run.run_path() == run.builder_parts()[0].run_path() {
         return sum;
     }
-    sum.problems = sum.problems.iter().map(|problem| problem.beneath(&run.parts()[0].name())).collect();
-    for part in &run.parts()[1..] {
+    sum.problems =
+        sum.problems.iter().map(|problem| problem.in_directory(&run.builder_parts()[0].directory_name())).collect();
+    for part in &run.builder_parts()[1..] {
         let mut report = verify_part(part, &mut watch);
-        report.problems = report.problems.iter().map(|problem| problem.beneath(&part.name())).collect();
-        sum.add(report);
+        report.problems = report.problems.iter().map(|problem| problem.in_directory(&part.directory_name())).collect();
+        sum.add_part_report(report);
     }
     // Problems that no part knows of: that another part is missing.
-    let of_run = run.problems().iter().filter(|problem| problem.file == FILE_NAME);
+    let of_run = run.found_problems().iter().filter(|problem| problem.file == FILE_NAME);
     sum.problem_count += of_run.clone().count() as u64;
     sum.problems.extend(of_run.cloned());
     sum.consistent = sum.problem_count == 0;
     if let (Verdict::Complete | Verdict::Incomplete { .. }, RunInfo { state: RunState::Incomplete, reasons, .. }) =
-        (&sum.verdict, run.info())
+        (&sum.verdict, run.run_info())
     {
         sum.verdict = Verdict::Incomplete { reasons: reasons.clone() };
     }
@@ -319,24 +320,24 @@ pub fn verify_watched(run: &Run, mut watch: impl FnMut(u64)) -> VerifyReport {
     sum
 }
 
-/// As [`verify`], for the part that one builder wrote.
+/// As [`verify_run`], for the part that one builder wrote.
 pub(crate) fn verify_part(part: &Part, watch: &mut impl FnMut(u64)) -> VerifyReport {
     let mut verifier = Verifier::new(part);
-    for (place, block) in part.blocks().iter().enumerate() {
-        part.prefetch(place, true);
+    for (place, block) in part.data_blocks().iter().enumerate() {
+        part.prefetch_block(place, true);
         let before = verifier.report.bytes;
-        verifier.block(block);
+        verifier.verify_block(block);
         watch(verifier.report.bytes - before);
     }
-    verifier.finish()
+    verifier.finish_report()
 }
 
 impl VerifyReport {
     /// Adds the findings in another builder's part.
-    fn add(&mut self, part: Self) {
+    fn add_part_report(&mut self, part: Self) {
         self.problems.extend(part.problems);
         self.problems.truncate(usize::try_from(MAX_LISTED_PROBLEMS).unwrap_or(usize::MAX));
-        if part.verdict.rank() > self.verdict.rank() {
+        if part.verdict.severity_rank() > self.verdict.severity_rank() {
             self.verdict = part.verdict;
         }
         self.segments = self.segments.saturating_add(part.segments);
@@ -355,7 +356,7 @@ impl VerifyReport {
             *ours = ours.saturating_add(theirs);
         }
         self.lost_ranges.extend(part.lost_ranges);
-        self.times.merge(part.times);
+        self.times.merge_times(part.times);
         let lost = self.lost_fragments.into_iter().chain(part.lost_fragments);
         self.lost_fragments = lost.reduce(u64::saturating_add);
         self.recovery = self.recovery.take().or(part.recovery);
@@ -369,7 +370,7 @@ impl VerifyReport {
 
     /// Looks for shifts: a run that has one is not complete.
     fn judge_shifts(&mut self) {
-        self.shifts = self.times.shifts(&self.sources);
+        self.shifts = self.times.find_shifts(&self.sources);
         let reasons = match &mut self.verdict {
             _ if self.shifts.is_empty() => return,
             Verdict::Complete => &mut Vec::new(),
@@ -386,7 +387,7 @@ impl VerifyReport {
     }
 
     /// Returns the state in one sentence.
-    pub fn summary(&self) -> String {
+    pub fn summary_line(&self) -> String {
         self.to_string().lines().next().unwrap_or_default().to_owned()
     }
 }
@@ -451,15 +452,15 @@ struct Verifier<'a> {
 
 impl<'a> Verifier<'a> {
     fn new(run: &'a Part) -> Self {
-        let info = run.info();
+        let info = run.run_info();
         let counts: BTreeMap<_, _> =
             info.sources.iter().map(|source| (source.id, SourceCount::new(source.id, &source.name))).collect();
         let report = VerifyReport {
             run: info.run,
             builder: info.builder,
-            verdict: verdict(run),
+            verdict: verdict_of_part(run),
             consistent: false,
-            segments: run.segments(),
+            segments: run.segment_count(),
             blocks: 0,
             bytes: 0,
             fragments: 0,
@@ -474,12 +475,12 @@ impl<'a> Verifier<'a> {
             sources: Vec::new(),
             shifts: Vec::new(),
             times: RunTimes::default(),
-            recovery: run.recovery().cloned(),
-            problems: run.problems().to_vec(),
-            problem_count: run.problems().len() as u64,
+            recovery: run.recovery_point().cloned(),
+            problems: run.found_problems().to_vec(),
+            problem_count: run.found_problems().len() as u64,
         };
-        let expected = run.sources().to_vec();
-        let looks_for_shifts = run.info().configuration["run"]["find_shifts"] != false;
+        let expected = run.source_ids().to_vec();
+        let looks_for_shifts = run.run_info().configuration["run"]["find_shifts"] != false;
         Self {
             run,
             report,
@@ -492,9 +493,9 @@ impl<'a> Verifier<'a> {
         }
     }
 
-    fn block(&mut self, block: &StoredBlock) {
+    fn verify_block(&mut self, block: &StoredBlock) {
         block.forget_check();
-        let place = match block.read(self.run.info()) {
+        let place = match block.read_checked(self.run.run_info()) {
             Ok(read) => Arc::new(read),
             Err(error) => {
                 let found = match error {
@@ -502,75 +503,79 @@ impl<'a> Verifier<'a> {
                     other => other.to_string(),
                 };
                 self.report.lost_blocks += 1;
-                self.lost(block.range());
+                self.note_lost_events(block.event_range());
                 let kind = ProblemKind::Block { block: block.number(), found };
-                return self.problem(block.path(), Some(block.offset()), kind);
+                return self.report_problem(block.file_path(), Some(block.file_offset()), kind);
             }
         };
-        let (header, bytes) = (place.header, place.bytes());
+        let (header, bytes) = (place.header, place.block_bytes());
         self.report.blocks += 1;
         self.report.bytes += u64::from(header.length);
         let mut entries: Vec<_> = header.fragment_entries(bytes).collect();
         let extent = crate::format::FooterEntry::new(0, 0, entries.iter().copied());
-        if (extent.first, extent.last) != block.range() {
-            self.problem(block.path(), Some(block.offset()), ProblemKind::Footer { block: block.number() });
+        if (extent.first, extent.last) != block.event_range() {
+            self.report_problem(
+                block.file_path(),
+                Some(block.file_offset()),
+                ProblemKind::Footer { block: block.number() },
+            );
         }
-        self.assembler.add(&place);
+        self.assembler.add_block(&place);
         entries.sort_by_key(|entry| entry.offset);
-        self.records(block, &header, bytes, &entries);
-        self.closings(block, &place);
+        self.verify_records(block, &header, bytes, &entries);
+        self.verify_closings(block, &place);
     }
 
     /// Compares the records of a block, in the order of their offsets, with its index.
-    fn records(&mut self, block: &StoredBlock, header: &BlockHeader, bytes: &[u8], entries: &[FragmentEntry]) {
+    fn verify_records(&mut self, block: &StoredBlock, header: &BlockHeader, bytes: &[u8], entries: &[FragmentEntry]) {
         let mut free = BLOCK_HEADER_LEN;
         for entry in entries {
             let offset = entry.offset as usize;
-            let found = record_at(&bytes[..header.records_end as usize], offset).filter(|(record, _)| {
+            let found = parse_record_at(&bytes[..header.records_end as usize], offset).filter(|(record, _)| {
                 let is_named = (record.event, record.source, record.run) == (entry.event, entry.source, header.run);
-                is_named && record.is_whole()
+                is_named && record.is_whole_fragment()
             });
             let Some((record, payload)) = found else {
-                self.record_problem(block, entry, |event, source_id| ProblemKind::Record { event, source_id });
+                self.report_record_problem(block, entry, |event, source_id| ProblemKind::Record { event, source_id });
                 continue;
             };
             if !record.payload_matches(payload) {
-                self.record_problem(block, entry, |event, source_id| ProblemKind::Payload { event, source_id });
+                self.report_record_problem(block, entry, |event, source_id| ProblemKind::Payload { event, source_id });
             }
             if offset < free {
-                self.record_problem(block, entry, |event, source_id| ProblemKind::Overlap { event, source_id });
+                self.report_record_problem(block, entry, |event, source_id| ProblemKind::Overlap { event, source_id });
             }
-            free = offset + record_len(payload.len());
-            self.count(&record);
+            free = offset + record_bytes(payload.len());
+            self.count_record(&record);
         }
     }
 
     /// Reports a problem of one record; `kind` gets the numbers of its event and source.
-    fn record_problem(
+    fn report_record_problem(
         &mut self,
         block: &StoredBlock,
         entry: &FragmentEntry,
         kind: impl FnOnce(u64, String) -> ProblemKind,
     ) {
-        let offset = block.offset() + u64::from(entry.offset);
-        self.problem(block.path(), Some(offset), kind(entry.event.0, entry.source.to_string()));
+        let offset = block.file_offset() + u64::from(entry.offset);
+        self.report_problem(block.file_path(), Some(offset), kind(entry.event.0, entry.source.to_string()));
     }
 
-    fn closings(&mut self, block: &StoredBlock, place: &ReadBlock) {
-        for closing in place.closings() {
+    fn verify_closings(&mut self, block: &StoredBlock, place: &ReadBlock) {
+        for closing in place.closing_entries() {
             match closing {
                 Ok(closing) => {
-                    let present = self.assembler.of(&closing);
-                    present.iter().for_each(|event| self.close(block, *event, closing.status));
-                    self.close_absent(block, &closing, &present);
+                    let present = self.assembler.events_of_closing(&closing);
+                    present.iter().for_each(|event| self.close_event(block, *event, closing.status));
+                    self.close_absent_events(block, &closing, &present);
                 }
-                Err(error) => self.bad_closing(block, error),
+                Err(error) => self.report_bad_closing(block, error),
             }
         }
     }
 
     /// Closes the events of a closing that have no records: a damaged count may name four thousand million of them.
-    fn close_absent(&mut self, block: &StoredBlock, closing: &Closing, present: &[EventId]) {
+    fn close_absent_events(&mut self, block: &StoredBlock, closing: &Closing, present: &[EventId]) {
         let absent = u64::from(closing.count) - present.len() as u64;
         let expected = self.expected.len();
         // The records may have been in a lost block, which is reported already.
@@ -580,18 +585,18 @@ impl<'a> Verifier<'a> {
         let is_incomplete = closing.status == EventStatus::Incomplete;
         self.report.events += absent;
         self.report.incomplete_events += if is_incomplete { absent } else { 0 };
-        let at = Some(block.offset());
+        let at = Some(block.file_offset());
         let mut listed = 0;
-        for EventId(event) in closing.events().filter(|event| present.binary_search(event).is_err()) {
+        for EventId(event) in closing.event_numbers().filter(|event| present.binary_search(event).is_err()) {
             if self.report.problem_count >= MAX_LISTED_PROBLEMS || expected == 0 && !is_incomplete {
                 break;
             }
             if expected > 0 {
-                self.problem(block.path(), at, ProblemKind::Event { event, found: 0, expected });
+                self.report_problem(block.file_path(), at, ProblemKind::Event { event, found: 0, expected });
             }
             if is_incomplete {
                 let kind = ProblemKind::EventStatus { event, status: "incomplete".into(), missing: 0 };
-                self.problem(block.path(), at, kind);
+                self.report_problem(block.file_path(), at, kind);
             }
             listed += 1;
         }
@@ -599,12 +604,12 @@ impl<'a> Verifier<'a> {
         self.report.problem_count = self.report.problem_count.saturating_add((absent - listed).saturating_mul(each));
     }
 
-    fn bad_closing(&mut self, block: &StoredBlock, error: FormatError) {
+    fn report_bad_closing(&mut self, block: &StoredBlock, error: FormatError) {
         let kind = ProblemKind::Block { block: block.number(), found: error.to_string() };
-        self.problem(block.path(), Some(block.offset()), kind);
+        self.report_problem(block.file_path(), Some(block.file_offset()), kind);
     }
 
-    fn count(&mut self, record: &FragmentHeader) {
+    fn count_record(&mut self, record: &FragmentHeader) {
         let count = self.counts.entry(record.source).or_insert_with(|| SourceCount::new(record.source, ""));
         count.bytes += u64::from(record.piece_length);
         if record.status.contains(Status::MISSING) {
@@ -615,17 +620,17 @@ impl<'a> Verifier<'a> {
             count.recorded += 1;
             self.report.fragments += 1;
             if self.looks_for_shifts && self.expected.binary_search(&record.source).is_ok() {
-                self.report.times.note(record);
+                self.report.times.note_record(record);
             }
         }
     }
 
     /// Subtracts a counted record that belongs to an event that was never closed.
-    fn uncount(&mut self, located: &Located) {
+    fn uncount_record(&mut self, located: &Located) {
         let Some(count) = self.counts.get_mut(&located.entry.source) else { return };
         // A record that cannot be read was not counted.
         let Ok(Fragment { header, .. }) = located.read_fragment() else { return };
-        if !header.is_whole() {
+        if !header.is_whole_fragment() {
             return;
         }
         let is_missing = header.status.contains(Status::MISSING);
@@ -634,60 +639,64 @@ impl<'a> Verifier<'a> {
         count.bytes = count.bytes.saturating_sub(header.piece_length.into());
     }
 
-    fn close(&mut self, block: &StoredBlock, id: EventId, status: EventStatus) {
-        let fragments = self.assembler.close(id);
+    fn close_event(&mut self, block: &StoredBlock, id: EventId, status: EventStatus) {
+        let fragments = self.assembler.take_fragments(id);
         let missing = self.missing.remove(&id).unwrap_or(0);
-        if self.is_torn(&fragments) {
+        if self.may_lack_lost_records(&fragments) {
             return;
         }
         self.report.events += 1;
         let (event, found, expected) = (id.0, fragments.len(), self.expected.len());
-        if !self.one_of_each(&fragments) {
-            self.problem(block.path(), Some(block.offset()), ProblemKind::Event { event, found, expected });
+        if !self.has_one_of_each(&fragments) {
+            self.report_problem(
+                block.file_path(),
+                Some(block.file_offset()),
+                ProblemKind::Event { event, found, expected },
+            );
         }
         let is_incomplete = status == EventStatus::Incomplete;
         self.report.incomplete_events += u64::from(is_incomplete);
         if is_incomplete != (missing > 0) {
             let status = if is_incomplete { "incomplete" } else { "complete" }.to_owned();
             let kind = ProblemKind::EventStatus { event, status, missing };
-            self.problem(block.path(), Some(block.offset()), kind);
+            self.report_problem(block.file_path(), Some(block.file_offset()), kind);
         }
     }
 
-    fn one_of_each(&self, fragments: &[Located]) -> bool {
-        is_whole(fragments.iter().map(|located| located.entry.source), &self.expected)
+    fn has_one_of_each(&self, fragments: &[Located]) -> bool {
+        has_each_source_once(fragments.iter().map(|located| located.entry.source), &self.expected)
     }
 
     /// Returns whether an event lacks records that may have been in a lost block, which is reported already.
-    fn is_torn(&self, fragments: &[Located]) -> bool {
+    fn may_lack_lost_records(&self, fragments: &[Located]) -> bool {
         let once = fragments.windows(2).all(|pair| pair[0].entry.source < pair[1].entry.source);
         let known = fragments.iter().all(|located| self.expected.binary_search(&located.entry.source).is_ok());
         self.report.lost_blocks > 0 && fragments.len() < self.expected.len() && once && known
     }
 
-    fn finish(mut self) -> VerifyReport {
-        let mut open: Vec<EventId> = self.assembler.open().map(|(event, _)| event).collect();
+    fn finish_report(mut self) -> VerifyReport {
+        let mut open: Vec<EventId> = self.assembler.unclosed_events().map(|(event, _)| event).collect();
         open.sort_unstable();
         for id in open {
-            let Some(status) = self.run.status(id) else {
+            let Some(status) = self.run.event_status(id) else {
                 // Its closing may be lost as well.
-                let is_lost = self.report.lost_blocks > 0 && self.run.info().state != RunState::Open;
+                let is_lost = self.report.lost_blocks > 0 && self.run.run_info().state != RunState::Open;
                 self.report.unfinished_events += u64::from(!is_lost);
-                self.assembler.close(id).iter().for_each(|located| self.uncount(located));
+                self.assembler.take_fragments(id).iter().for_each(|located| self.uncount_record(located));
                 continue;
             };
-            let fragments = self.assembler.close(id);
+            let fragments = self.assembler.take_fragments(id);
             let Some(place) = fragments.first().map(|located| Arc::clone(&located.block)) else { continue };
-            if self.report.lost_blocks > 0 && self.one_of_each(&fragments) {
+            if self.report.lost_blocks > 0 && self.has_one_of_each(&fragments) {
                 // The footer has the closing of the block that closed it.
                 self.report.events += 1;
                 self.report.incomplete_events += u64::from(status == EventStatus::Incomplete);
-            } else if !self.is_torn(&fragments) {
+            } else if !self.may_lack_lost_records(&fragments) {
                 let kind = ProblemKind::AfterClosing { event: id.0, records: fragments.len() };
-                self.problem(place.mapping.path(), Some(place.offset), kind);
+                self.report_problem(place.mapping.file_path(), Some(place.offset), kind);
             }
         }
-        let RunInfo { state, totals, .. } = self.run.info();
+        let RunInfo { state, totals, .. } = self.run.run_info();
         if self.report.lost_blocks > 0 {
             let stated = if *state == RunState::Open { 0 } else { totals.events };
             self.report.lost_events = self.run.len().max(stated).saturating_sub(self.report.events);
@@ -696,7 +705,7 @@ impl<'a> Verifier<'a> {
                 (*state != RunState::Open).then(|| totals.fragments.saturating_sub(self.report.fragments));
         }
         if *state != RunState::Open {
-            self.totals();
+            self.verify_totals();
         }
         self.report.sources = self.counts.into_values().collect();
         self.report.consistent = self.report.problem_count == 0;
@@ -705,8 +714,8 @@ impl<'a> Verifier<'a> {
     }
 
     /// Compares the totals and the ledger of a finished run with what was counted.
-    fn totals(&mut self) {
-        let info = self.run.info();
+    fn verify_totals(&mut self) {
+        let info = self.run.run_info();
         let blocks = self.report.blocks.saturating_add(self.report.lost_blocks);
         let mut numbers = vec![
             ("totals.events".to_owned(), info.totals.events, self.report.events),
@@ -739,21 +748,21 @@ impl<'a> Verifier<'a> {
                 unbalanced.push(ProblemKind::Balance { source_id, accepted, explained });
             }
         }
-        let path = self.run.path().join(crate::info::FILE_NAME);
+        let path = self.run.run_path().join(crate::info::FILE_NAME);
         // Lost data is reported where it is lost.
-        let is_less = self.report.lost_blocks > 0 || self.run.problems().iter().any(Problem::is_of_a_file);
+        let is_less = self.report.lost_blocks > 0 || self.run.found_problems().iter().any(Problem::is_unreadable_file);
         for (what, stated, counted) in numbers {
             if counted > stated || counted < stated && !is_less {
-                self.problem(&path, None, ProblemKind::Total { what, stated, counted });
+                self.report_problem(&path, None, ProblemKind::Total { what, stated, counted });
             }
         }
         for kind in unbalanced {
-            self.problem(&path, None, kind);
+            self.report_problem(&path, None, kind);
         }
     }
 
     /// Notes which events had something in a lost block.
-    fn lost(&mut self, (first, last): (EventId, EventId)) {
+    fn note_lost_events(&mut self, (first, last): (EventId, EventId)) {
         let there_is_room = (self.lost.len() as u64) < MAX_LISTED_PROBLEMS;
         match self.lost.last_mut() {
             Some(before) if first.0 <= before.last.saturating_add(1) && first.0 >= before.first => {
@@ -766,7 +775,7 @@ impl<'a> Verifier<'a> {
         }
     }
 
-    fn problem(&mut self, path: &Path, offset: Option<u64>, kind: ProblemKind) {
+    fn report_problem(&mut self, path: &Path, offset: Option<u64>, kind: ProblemKind) {
         self.report.problem_count += 1;
         if self.report.problem_count <= MAX_LISTED_PROBLEMS {
             let file = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -775,17 +784,17 @@ impl<'a> Verifier<'a> {
     }
 }
 
-fn verdict(run: &Part) -> Verdict {
-    match (run.info().state, run.writer()) {
+fn verdict_of_part(run: &Part) -> Verdict {
+    match (run.run_info().state, run.writer_life()) {
         (RunState::Complete, _) => Verdict::Complete,
-        (RunState::Incomplete, _) => Verdict::Incomplete { reasons: run.info().reasons.clone() },
+        (RunState::Incomplete, _) => Verdict::Incomplete { reasons: run.run_info().reasons.clone() },
         (RunState::Open, Some(WriterLife::Gone)) => Verdict::Recovered,
         (RunState::Open, writer) => Verdict::Open { writer: writer.unwrap_or(WriterLife::Unknown) },
     }
 }
 
 /// Returns the record whose header begins at `offset` of a block's records.
-fn record_at(records: &[u8], offset: usize) -> Option<(FragmentHeader, &[u8])> {
+fn parse_record_at(records: &[u8], offset: usize) -> Option<(FragmentHeader, &[u8])> {
     if offset < BLOCK_HEADER_LEN || !offset.is_multiple_of(RECORD_ALIGN) {
         return None;
     }

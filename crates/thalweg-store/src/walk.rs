@@ -16,7 +16,7 @@ pub(crate) struct Expected {
 }
 
 impl Expected {
-    pub(crate) fn check(&self, header: &BlockHeader) -> Result<(), FormatError> {
+    pub(crate) fn check_header(&self, header: &BlockHeader) -> Result<(), FormatError> {
         let fields = [
             ("run", u64::from(header.run.0), u64::from(self.run)),
             ("builder", header.builder.into(), self.builder.into()),
@@ -66,36 +66,37 @@ pub(crate) enum Step {
 }
 
 impl Walk {
-    pub(crate) fn open(file: Arc<SegmentFile>, info: &RunInfo, depth: Depth) -> Result<Self, StoreError> {
+    pub(crate) fn open_segment(file: Arc<SegmentFile>, info: &RunInfo, depth: Depth) -> Result<Self, StoreError> {
         // A malicious `run.json` must not make us map the address space.
         let reserve = info.recorder.segment_size.min(MAX_RESERVE);
-        let mapping = file.here().map(|here| Mapping::new(here, Arc::clone(file.path()), 0, reserve)).transpose();
-        let mapping = mapping.map_err(StoreError::io("mapping", file.path()))?;
+        let mapping =
+            file.local_file().map(|here| Mapping::new(here, Arc::clone(file.file_path()), 0, reserve)).transpose();
+        let mapping = mapping.map_err(StoreError::io_error("mapping", file.file_path()))?;
         let depth = if mapping.is_some() { Depth::Whole } else { depth };
         Ok(Self { file, mapping, at: 0, reserve, buffer: Vec::new(), depth })
     }
 
     /// Returns the offset at which the next block begins.
-    pub(crate) fn at(&self) -> u64 {
+    pub(crate) fn next_offset(&self) -> u64 {
         self.at
     }
 
-    pub(crate) fn step(&mut self, expected: Expected) -> Result<Step, StoreError> {
-        self.try_step(expected).map_err(StoreError::io("reading", self.file.path()))
+    pub(crate) fn next_block(&mut self, expected: Expected) -> Result<Step, StoreError> {
+        self.try_next_block(expected).map_err(StoreError::io_error("reading", self.file.file_path()))
     }
 
     /// Searches for the next whole block of the run after a position without a block, and returns its number, which is
     /// `due` or later. The walk continues there. Returns `None` if there is none in the file.
-    pub(crate) fn skip(&mut self, due: Expected) -> Result<Option<u64>, StoreError> {
+    pub(crate) fn skip_to_next_block(&mut self, due: Expected) -> Result<Option<u64>, StoreError> {
         let begin = self.at;
-        let found = self.try_skip(due);
+        let found = self.try_skip_to_block(due);
         if !matches!(found, Ok(Some(_))) {
             self.at = begin;
         }
-        found.map_err(StoreError::io("reading", self.file.path()))
+        found.map_err(StoreError::io_error("reading", self.file.file_path()))
     }
 
-    fn try_skip(&mut self, due: Expected) -> io::Result<Option<u64>> {
+    fn try_skip_to_block(&mut self, due: Expected) -> io::Result<Option<u64>> {
         let mut window = vec![0; SEARCH_WINDOW_BYTES];
         let (mut at, mut start, mut filled) = (self.at, self.at, 0);
         loop {
@@ -109,10 +110,11 @@ impl Walk {
             let from = usize::try_from(at - start).unwrap_or(usize::MAX);
             let mut length = BLOCK_ALIGN as u64;
             let header = BlockHeader::decode(&window[from..filled]).ok().filter(|header| header.block >= due.block);
-            if let Some(header) = header.filter(|header| Expected { block: header.block, ..due }.check(header).is_ok())
+            if let Some(header) =
+                header.filter(|header| Expected { block: header.block, ..due }.check_header(header).is_ok())
             {
                 self.at = at;
-                if !matches!(self.try_step(Expected { block: header.block, ..due })?, Step::Stop(_)) {
+                if !matches!(self.try_next_block(Expected { block: header.block, ..due })?, Step::Stop(_)) {
                     self.at = at;
                     return Ok(Some(header.block));
                 }
@@ -123,20 +125,20 @@ impl Walk {
         }
     }
 
-    fn try_step(&mut self, expected: Expected) -> io::Result<Step> {
+    fn try_next_block(&mut self, expected: Expected) -> io::Result<Step> {
         let mut head = [0; BLOCK_HEADER_LEN];
         let filled = self.file.read_up_to(&mut head, self.at)?;
         let header = match BlockHeader::decode(&head[..filled]) {
             Ok(header) => header,
             Err(error) => return Ok(Step::Stop(error)),
         };
-        if let Err(error) = expected.check(&header) {
+        if let Err(error) = expected.check_header(&header) {
             return Ok(Step::Stop(error));
         }
         let length = header.length;
         // The length of a file that is elsewhere is only found by reading it.
-        if self.file.here().is_some() {
-            let available = self.file.length()?.saturating_sub(self.at);
+        if self.file.local_file().is_some() {
+            let available = self.file.length_bytes()?.saturating_sub(self.at);
             if u64::from(length) > available {
                 return Ok(Step::Stop(FormatError::CutOff { length, available }));
             }
@@ -157,7 +159,7 @@ impl Walk {
         if filled < length as usize || block[..BLOCK_HEADER_LEN] != head {
             return Ok(Step::Stop(FormatError::CutOff { length, available: filled as u64 }));
         }
-        if let (false, Err(error)) = (only_tables, header.check_body(block)) {
+        if let (false, Err(error)) = (only_tables, header.check_body_crc(block)) {
             return Ok(Step::Stop(error));
         }
         if header.kind == BlockKind::Footer {
@@ -170,14 +172,16 @@ impl Walk {
             });
         }
         let (offset, end) = (self.at, self.at + u64::from(length));
-        let mapping = match (&mut self.mapping, self.file.here()) {
+        let mapping = match (&mut self.mapping, self.file.local_file()) {
             (Some(mapping), Some(file)) => {
-                if !mapping.confirm(end) {
-                    *mapping = Mapping::new(file, Arc::clone(self.file.path()), end, end + self.reserve)?;
+                if !mapping.confirm_length(end) {
+                    *mapping = Mapping::new(file, Arc::clone(self.file.file_path()), end, end + self.reserve)?;
                 }
                 Arc::clone(mapping)
             }
-            _ => Mapping::fetched(Arc::clone(self.file.path()), offset, std::mem::take(&mut self.buffer)),
+            _ => {
+                Mapping::from_fetched_bytes(Arc::clone(self.file.file_path()), offset, std::mem::take(&mut self.buffer))
+            }
         };
         self.at = end;
         Ok(Step::Block(ReadBlock { mapping, offset, header }))

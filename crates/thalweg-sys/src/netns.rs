@@ -41,7 +41,7 @@ pub enum NetnsError {
 }
 
 impl NetnsError {
-    fn os<E: Into<io::Error>>(doing: &'static str) -> impl FnOnce(E) -> Self {
+    fn from_system_call<E: Into<io::Error>>(doing: &'static str) -> impl FnOnce(E) -> Self {
         move |error| Self::Os { doing, error: error.into() }
     }
 }
@@ -50,14 +50,14 @@ impl NetnsError {
 ///
 /// # Errors
 /// The process has no permission.
-pub fn separate() -> Result<(), NetnsError> {
-    unshare()?;
-    raise()
+pub fn enter_private_network() -> Result<(), NetnsError> {
+    unshare_network()?;
+    raise_loopback()
 }
 
 /// Hosts that reach each other: two by a cable, more through a switch.
 ///
-/// Each has an interface [`INTERFACE`](Self::INTERFACE) with an [`address`](Self::address), and a loopback. A cable is
+/// Each has an interface [`INTERFACE`](Self::INTERFACE) with an [`host_address`](Self::host_address), and a loopback. A cable is
 /// a pair of `veth` interfaces (veth(4)); the switch is a bridge in a namespace of its own, which lives as long as the
 /// hosts' cables do.
 #[derive(Debug)]
@@ -79,7 +79,7 @@ impl Network {
     /// # Errors
     /// The process has no permission, or `ip` is not installed.
     pub fn new(hosts: u16, mtu: u32) -> Result<Self, NetnsError> {
-        in_a_thread(|| Self::lay(hosts, mtu, true))
+        run_in_thread(|| Self::lay_cables(hosts, mtu, true))
     }
 
     /// Creates a network like [`new`](Self::new), in which the kernel has no addresses: for programs that drive the
@@ -88,23 +88,23 @@ impl Network {
     /// # Errors
     /// The same as for [`new`](Self::new).
     pub fn without_addresses(hosts: u16, mtu: u32) -> Result<Self, NetnsError> {
-        in_a_thread(|| Self::lay(hosts, mtu, false))
+        run_in_thread(|| Self::lay_cables(hosts, mtu, false))
     }
 
-    fn lay(count: u16, mtu: u32, addresses: bool) -> Result<Self, NetnsError> {
-        let hosts = (0..count).map(|_| own()).collect::<Result<Vec<_>, _>>()?;
+    fn lay_cables(count: u16, mtu: u32, addresses: bool) -> Result<Self, NetnsError> {
+        let hosts = (0..count).map(|_| create_namespace()).collect::<Result<Vec<_>, _>>()?;
         let (mut cables, mut switch) = (String::new(), None);
         if let [near, far] = &hosts[..] {
-            let (near, far) = (path(near), path(far));
+            let (near, far) = (namespace_path(near), namespace_path(far));
             let cable =
                 format!("link add {0} mtu {mtu} netns {near} type veth peer name {0} netns {far}", Self::INTERFACE);
             let _ = writeln!(cables, "{cable} mtu {mtu}");
         } else {
-            switch = Some(own()?);
+            switch = Some(create_namespace()?);
             cables.push_str("link add switch type bridge\n");
             for (host, namespace) in hosts.iter().enumerate() {
                 let port = format!("port{host}");
-                let far = path(namespace);
+                let far = namespace_path(namespace);
                 let interface = Self::INTERFACE;
                 let _ =
                     writeln!(cables, "link add {port} mtu {mtu} type veth peer name {interface} netns {far} mtu {mtu}");
@@ -112,21 +112,21 @@ impl Network {
             }
             let _ = writeln!(cables, "link set switch mtu {mtu} up");
         }
-        ip(&cables)?;
+        run_ip_batch(&cables)?;
         let network = Self { hosts, _switch: switch };
         for host in 0..count {
-            network.enter(host)?;
-            let (address, bits, interface) = (Self::address(host), Self::PREFIX_BITS, Self::INTERFACE);
+            network.enter_host(host)?;
+            let (address, bits, interface) = (Self::host_address(host), Self::PREFIX_BITS, Self::INTERFACE);
             if addresses {
-                ip(&format!("address add {address}/{bits} dev {interface}\n"))?;
+                run_ip_batch(&format!("address add {address}/{bits} dev {interface}\n"))?;
             }
-            ip(&format!("link set {interface} up\nlink set lo up\n"))?;
+            run_ip_batch(&format!("link set {interface} up\nlink set lo up\n"))?;
         }
         Ok(network)
     }
 
     /// Returns a host's address, from the range reserved for measurements (RFC 2544, section C.2.2).
-    pub fn address(host: u16) -> Ipv4Addr {
+    pub fn host_address(host: u16) -> Ipv4Addr {
         let [high, low] = (host + 1).to_be_bytes();
         Ipv4Addr::new(198, 18, high, low)
     }
@@ -138,10 +138,10 @@ impl Network {
     ///
     /// # Panics
     /// There is no such host.
-    pub fn enter(&self, host: u16) -> Result<(), NetnsError> {
+    pub fn enter_host(&self, host: u16) -> Result<(), NetnsError> {
         let host = &self.hosts[usize::from(host)];
         move_into_link_name_space(host.as_fd(), Some(LinkNameSpaceType::Network))
-            .map_err(NetnsError::os("entering a network namespace"))
+            .map_err(NetnsError::from_system_call("entering a network namespace"))
     }
 
     /// Calls `act` on a host, in a thread of its own: everything that this thread opens and starts is there.
@@ -151,34 +151,35 @@ impl Network {
     ///
     /// # Panics
     /// There is no such host, or `act` panics.
-    pub fn on<T: Send>(&self, host: u16, act: impl FnOnce() -> T + Send) -> Result<T, NetnsError> {
-        in_a_thread(|| self.enter(host).map(|()| act()))
+    pub fn run_on_host<T: Send>(&self, host: u16, act: impl FnOnce() -> T + Send) -> Result<T, NetnsError> {
+        run_in_thread(|| self.enter_host(host).map(|()| act()))
     }
 }
 
-fn in_a_thread<T: Send>(act: impl FnOnce() -> T + Send) -> T {
+fn run_in_thread<T: Send>(act: impl FnOnce() -> T + Send) -> T {
     thread::scope(|scope| scope.spawn(act).join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
 }
 
-fn unshare() -> Result<(), NetnsError> {
+fn unshare_network() -> Result<(), NetnsError> {
     // SAFETY: unshare(2) with CLONE_NEWNET alone leaves this thread's files, memory and file system as they are.
     unsafe { unshare_unsafe(UnshareFlags::NEWNET) }.map_err(|error| NetnsError::Refused(error.into()))
 }
 
 /// Creates an empty namespace for the calling thread, and returns its descriptor.
-fn own() -> Result<File, NetnsError> {
-    unshare()?;
-    File::open("/proc/thread-self/ns/net").map_err(NetnsError::os("opening a network namespace"))
+fn create_namespace() -> Result<File, NetnsError> {
+    unshare_network()?;
+    File::open("/proc/thread-self/ns/net").map_err(NetnsError::from_system_call("opening a network namespace"))
 }
 
 /// Returns the path by which another process finds a namespace that this process has open.
-fn path(namespace: &File) -> String {
+fn namespace_path(namespace: &File) -> String {
     format!("/proc/{}/fd/{}", std::process::id(), namespace.as_raw_fd())
 }
 
 /// Switches the loopback on: it is off in a new network.
-fn raise() -> Result<(), NetnsError> {
-    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).map_err(NetnsError::os("opening a socket"))?;
+fn raise_loopback() -> Result<(), NetnsError> {
+    let socket =
+        UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).map_err(NetnsError::from_system_call("opening a socket"))?;
     // SAFETY: `ifreq` is a struct of numbers and a union of numbers, for which zeroes are a valid value.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     for (to, from) in request.ifr_name.iter_mut().zip(b"lo") {
@@ -189,21 +190,21 @@ fn raise() -> Result<(), NetnsError> {
     request.ifr_ifru.ifru_flags = up;
     // SAFETY: SIOCSIFFLAGS reads an `ifreq` (netdevice(7)); the pointer is to a live one and is not kept.
     if unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS, &raw const request) } < 0 {
-        return Err(NetnsError::os("switching loopback on")(io::Error::last_os_error()));
+        return Err(NetnsError::from_system_call("switching loopback on")(io::Error::last_os_error()));
     }
     Ok(())
 }
 
 /// Executes these lines with `ip`, in the namespace of the calling thread.
-fn ip(lines: &str) -> Result<(), NetnsError> {
-    let output = run(lines).map_err(|error| NetnsError::Ip(error.to_string()))?;
+fn run_ip_batch(lines: &str) -> Result<(), NetnsError> {
+    let output = spawn_ip_batch(lines).map_err(|error| NetnsError::Ip(error.to_string()))?;
     if !output.status.success() {
         return Err(NetnsError::Ip(String::from_utf8_lossy(&output.stderr).trim().to_owned()));
     }
     Ok(())
 }
 
-fn run(lines: &str) -> io::Result<Output> {
+fn spawn_ip_batch(lines: &str) -> io::Result<Output> {
     let mut command = Command::new("ip");
     command.args(["-batch", "-"]).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
     let mut child = command.spawn()?;
@@ -233,12 +234,12 @@ mod tests {
 
     fn reach_each_other(hosts: u16) {
         let Some(network) = network(hosts) else { return };
-        let address = SocketAddr::from((Network::address(0), 7400));
-        let listener = network.on(0, || TcpListener::bind(address).unwrap()).unwrap();
+        let address = SocketAddr::from((Network::host_address(0), 7400));
+        let listener = network.run_on_host(0, || TcpListener::bind(address).unwrap()).unwrap();
         for host in 1..hosts {
-            let client = network.on(host, || TcpStream::connect(address).unwrap()).unwrap();
+            let client = network.run_on_host(host, || TcpStream::connect(address).unwrap()).unwrap();
             let (_, from) = listener.accept().unwrap();
-            assert_eq!([client.local_addr().unwrap().ip(), from.ip()], [Network::address(host); 2]);
+            assert_eq!([client.local_addr().unwrap().ip(), from.ip()], [Network::host_address(host); 2]);
         }
         assert!(TcpListener::bind(address).is_err(), "this thread has stayed where it was");
     }
@@ -257,8 +258,8 @@ mod tests {
     fn ports_in_use_outside_are_free_inside_and_loopback_works() {
         let outside = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let address = outside.local_addr().unwrap();
-        let inside = in_a_thread(move || {
-            separate()?;
+        let inside = run_in_thread(move || {
+            enter_private_network()?;
             let inside = TcpListener::bind(address).unwrap();
             TcpStream::connect(address).unwrap();
             inside.accept().unwrap();

@@ -16,8 +16,8 @@ pub struct Progress {
 }
 
 /// Returns the state of a connection; `None` for a socket that is not TCP, or is gone.
-pub fn progress(socket: impl AsFd) -> Option<Progress> {
-    let info = info(&socket)?;
+pub fn connection_progress(socket: impl AsFd) -> Option<Progress> {
+    let info = read_tcp_info(&socket)?;
     Some(Progress {
         moved: info.tcpi_bytes_acked + info.tcpi_bytes_received,
         owes: info.tcpi_unacked > 0 || info.tcpi_notsent_bytes > 0,
@@ -26,12 +26,12 @@ pub fn progress(socket: impl AsFd) -> Option<Progress> {
 }
 
 /// Returns the number of bytes that a connection has retransmitted; `None` for a socket that is not TCP, or is gone.
-pub fn sent_again(socket: impl AsFd) -> Option<u64> {
-    let info = info(socket)?;
+pub fn retransmitted_bytes(socket: impl AsFd) -> Option<u64> {
+    let info = read_tcp_info(socket)?;
     Some(u64::from(info.tcpi_total_retrans) * u64::from(info.tcpi_snd_mss))
 }
 
-fn info(socket: impl AsFd) -> Option<libc::tcp_info> {
+fn read_tcp_info(socket: impl AsFd) -> Option<libc::tcp_info> {
     let mut info = MaybeUninit::<libc::tcp_info>::zeroed();
     let mut length = size_of::<libc::tcp_info>() as libc::socklen_t;
     // SAFETY: `info` is valid for writes of `length` bytes, which is passed to the kernel; the descriptor is open.
@@ -59,27 +59,27 @@ mod tests {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let mut here = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (mut there, _) = listener.accept().unwrap();
-        let before = progress(&here).unwrap();
+        let before = connection_progress(&here).unwrap();
         assert_eq!((before.owes, before.holds), (false, 0));
         there.write_all(b"12345").unwrap();
         // The bytes have arrived when they can be read.
         here.peek(&mut [0; 5]).unwrap();
-        let after = progress(&here).unwrap();
+        let after = connection_progress(&here).unwrap();
         assert_eq!((after.moved - before.moved, after.holds), (5, 5));
         here.read_exact(&mut [0; 5]).unwrap();
-        assert_eq!(progress(&here).unwrap().holds, 0);
+        assert_eq!(connection_progress(&here).unwrap().holds, 0);
         // More than the two sockets take: the rest waits at this end.
         here.set_nonblocking(true).unwrap();
         while here.write(&[0; 65536]).is_ok() {}
-        assert!(progress(&here).unwrap().owes);
-        assert_eq!(progress(File::open("/dev/null").unwrap()), None);
+        assert!(connection_progress(&here).unwrap().owes);
+        assert_eq!(connection_progress(File::open("/dev/null").unwrap()), None);
     }
 
     #[test]
     fn a_connection_that_lost_nothing_says_so_and_a_file_says_nothing() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let socket = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        assert_eq!(sent_again(&socket), Some(0));
-        assert_eq!(sent_again(File::open("/dev/null").unwrap()), None);
+        assert_eq!(retransmitted_bytes(&socket), Some(0));
+        assert_eq!(retransmitted_bytes(File::open("/dev/null").unwrap()), None);
     }
 }

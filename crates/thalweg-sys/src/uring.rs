@@ -1,13 +1,13 @@
 //! io_uring whose operations own their memory until the kernel is done with it.
 //!
 //! An [`Operation`] is moved into a [`Ring`] together with the memory it reads from or writes to, and comes back
-//! exactly once, from [`Ring::finished`], with its memory and its result. An operation that the kernel did not take
+//! exactly once, from [`Ring::next_finished`], with its memory and its result. An operation that the kernel did not take
 //! comes back the same way. A caller never has to prove how long memory lives, since the caller does not have it.
 //!
 //! # Why this is sound
 //!
 //! - Memory stays at its address while its owner is moved ([`Memory`], the one promise that is `unsafe` to make), and
-//!   the owner is inside the ring from [`Ring::push`] until the kernel has reported the operation's end. [`Memory`] is
+//!   the owner is inside the ring from [`Ring::push_operation`] until the kernel has reported the operation's end. [`Memory`] is
 //!   `'static`, so a ring that is leaked leaks its memory with it.
 //! - The kernel sees an entry only during a system call of this thread (there is no `SQPOLL`), and takes entries in
 //!   order. After each call, the head of the submission queue therefore shows which operations the kernel has.
@@ -24,7 +24,7 @@
 mod memory;
 mod operation;
 
-pub use memory::{Memory, Slot, slots};
+pub use memory::{Memory, Slot, divide_into_slots};
 pub use operation::{Effect, File, Operation};
 
 use io_uring::types::{CancelBuilder, SubmitArgs, Timespec};
@@ -60,7 +60,7 @@ pub struct Ring<M: Memory> {
     injected: VecDeque<Errno>,
 }
 
-/// Key of an operation inside the ring, as returned by [`Ring::push`].
+/// Key of an operation inside the ring, as returned by [`Ring::push_operation`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Key(u32);
 
@@ -117,7 +117,7 @@ impl<M: Memory> Ring<M> {
     }
 
     /// Pins memory that operations will use repeatedly, so that the kernel need not look up its pages for each.
-    /// Operations use it if their memory names a registration ([`Memory::registered`]), by its index in `memory`. The
+    /// Operations use it if their memory names a registration ([`Memory::registered_index`]), by its index in `memory`. The
     /// memory has to outlive the ring: memory that is mapped in its place later is not the registered memory.
     ///
     /// # Errors
@@ -144,9 +144,9 @@ impl<M: Memory> Ring<M> {
         Ok(())
     }
 
-    /// Queues an operation and returns its key. Makes no system call: [`submit`](Self::submit) or [`wait`](Self::wait)
+    /// Queues an operation and returns its key. Makes no system call: [`submit_queued`](Self::submit_queued) or [`wait_for_completion`](Self::wait_for_completion)
     /// passes the operation to the kernel.
-    pub fn push(&mut self, operation: Operation<M>) -> Key {
+    pub fn push_operation(&mut self, operation: Operation<M>) -> Key {
         let key = self.free.pop().unwrap_or_else(|| {
             self.held.push(None);
             u32::try_from(self.held.len() - 1)
@@ -163,35 +163,35 @@ impl<M: Memory> Ring<M> {
     /// Passes the queued operations to the kernel, and has it post completions. Does not wait, and makes no system call
     /// if there is nothing to pass or to post. Operations that the kernel cannot take now go with the next call; those
     /// that it refuses come back.
-    pub fn submit(&mut self) {
+    pub fn submit_queued(&mut self) {
         let mut queue = self.ring.submission();
         queue.sync();
         let posts = queue.taskrun() || queue.cq_overflow();
         drop(queue);
         if posts || !self.queued.is_empty() {
             // Only waiting can fail.
-            let _ = self.enter(0, None);
+            let _ = self.enter_kernel(0, None);
         }
     }
 
     /// Passes the queued operations to the kernel, and waits in the same system call until an operation has finished or
-    /// a signal arrives. Returns at once if [`finished`](Self::finished) has a refused operation to return, or if there
+    /// a signal arrives. Returns at once if [`next_finished`](Self::next_finished) has a refused operation to return, or if there
     /// is nothing to wait for.
     ///
     /// # Errors
     /// `TimedOut` when `timeout` has elapsed, and the error returned by the kernel if waiting is impossible.
-    pub fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+    pub fn wait_for_completion(&mut self, timeout: Option<Duration>) -> io::Result<()> {
         if !self.refused.is_empty() || self.free.len() == self.held.len() {
             return Ok(());
         }
-        self.enter(1, timeout)
+        self.enter_kernel(1, timeout)
     }
 
     /// Returns a finished operation, in no particular order; `None` if there is none. Makes no system call.
-    pub fn finished(&mut self) -> Option<Done<M>> {
+    pub fn next_finished(&mut self) -> Option<Done<M>> {
         loop {
             let Some(entry) = self.ring.completion().next() else { break };
-            if let Some(done) = self.note(entry.user_data() as usize, entry.result(), entry.flags()) {
+            if let Some(done) = self.record_completion(entry.user_data() as usize, entry.result(), entry.flags()) {
                 return Some(done);
             }
         }
@@ -201,22 +201,22 @@ impl<M: Memory> Ring<M> {
 
     /// Returns the result of a send whose memory the network still holds, and the memory, which the kernel only reads.
     /// `None` for any other operation.
-    pub fn sent(&self, key: Key) -> Option<(Result<u32, Errno>, &M)> {
+    pub fn send_result(&self, key: Key) -> Option<(Result<u32, Errno>, &M)> {
         let held = self.held.get(key.0 as usize)?.as_ref()?;
         let Stage::Sent(result) = held.stage else { return None };
-        Some((outcome(result), &held.operation.memory))
+        Some((result_from_raw(result), &held.operation.memory))
     }
 
     /// Makes one system call, or as many as it takes to pass all queued operations through the submission queue.
-    fn enter(&mut self, want: usize, timeout: Option<Duration>) -> io::Result<()> {
+    fn enter_kernel(&mut self, want: usize, timeout: Option<Duration>) -> io::Result<()> {
         if self.refusal.is_some() {
             return self.enter_without_submitting(want, timeout);
         }
         loop {
-            let filled = self.fill();
+            let filled = self.fill_submission_queue();
             let last = filled == self.queued.len();
             let entered = self.system_call(if last { want } else { 0 }, timeout);
-            let taken = self.note_taken(filled);
+            let taken = self.record_taken(filled);
             match entered.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO)) {
                 Ok(_) if self.queued.is_empty() || taken == 0 => return Ok(()),
                 Ok(_) => {}
@@ -224,7 +224,7 @@ impl<M: Memory> Ring<M> {
                 Err(Errno::INTR | Errno::AGAIN | Errno::BUSY) => return Ok(()),
                 Err(Errno::TIME) => return Err(io::ErrorKind::TimedOut.into()),
                 Err(errno) => {
-                    self.refuse(errno);
+                    self.stop_submitting(errno);
                     // The operations that the kernel has can perhaps still be waited for.
                     let waits = want > 0 && self.refused.is_empty();
                     return if waits { self.enter_without_submitting(want, timeout) } else { Ok(()) };
@@ -234,13 +234,13 @@ impl<M: Memory> Ring<M> {
     }
 
     /// Moves queued operations into the submission queue, and returns the number of operations in it.
-    fn fill(&mut self) -> usize {
+    fn fill_submission_queue(&mut self) -> usize {
         let mut queue = self.ring.submission();
         let mut filled = queue.len();
         while let Some(key) = self.queued.get(filled)
             && let Some(held) = &mut self.held[*key as usize]
         {
-            let entry = held.operation.entry().user_data(u64::from(*key));
+            let entry = held.operation.submission_entry().user_data(u64::from(*key));
             // SAFETY: file and memory belong to the operation, which stays in `held` until the kernel is done with it,
             // or until the entry can never reach the kernel (see the crate's documentation).
             if unsafe { queue.push(&entry) }.is_err() {
@@ -263,7 +263,7 @@ impl<M: Memory> Ring<M> {
 
     /// Records the operations that the kernel has taken, and returns their number: it takes those in the submission
     /// queue in order.
-    fn note_taken(&mut self, filled: usize) -> usize {
+    fn record_taken(&mut self, filled: usize) -> usize {
         let mut queue = self.ring.submission();
         queue.sync();
         let taken = filled - queue.len();
@@ -278,12 +278,12 @@ impl<M: Memory> Ring<M> {
     }
 
     /// Stops all further submission; the operations that the kernel does not have come back.
-    fn refuse(&mut self, errno: Errno) {
+    fn stop_submitting(&mut self, errno: Errno) {
         self.refusal.get_or_insert(errno);
         self.refused.extend(self.queued.drain(..));
     }
 
-    /// Like [`enter`](Self::enter), but the entries in the submission queue stay there.
+    /// Like [`enter_kernel`](Self::enter_kernel), but the entries in the submission queue stay there.
     fn enter_without_submitting(&mut self, want: usize, timeout: Option<Duration>) -> io::Result<()> {
         if want > 0 {
             let timeout = timeout.map(|timeout| rustix::event::Timespec {
@@ -302,11 +302,11 @@ impl<M: Memory> Ring<M> {
     }
 
     /// Records a completion of an operation, and returns the operation if it is the last one.
-    fn note(&mut self, key: usize, result: i32, flags: u32) -> Option<Done<M>> {
+    fn record_completion(&mut self, key: usize, result: i32, flags: u32) -> Option<Done<M>> {
         let held = self.held.get_mut(key)?.as_mut()?;
         if cqueue::notif(flags) {
             let Stage::Sent(sent) = held.stage else { return None };
-            return self.hand_back(key, outcome(sent), result.cast_unsigned() & NOTIF_COPIED != 0);
+            return self.hand_back(key, result_from_raw(sent), result.cast_unsigned() & NOTIF_COPIED != 0);
         }
         self.under_way -= 1;
         if cqueue::more(flags) {
@@ -315,16 +315,16 @@ impl<M: Memory> Ring<M> {
             held.operation.file = File::None;
             return None;
         }
-        self.hand_back(key, outcome(result), false)
+        self.hand_back(key, result_from_raw(result), false)
     }
 
     fn hand_back(&mut self, key: usize, result: Result<u32, Errno>, copied: bool) -> Option<Done<M>> {
         let mut held = self.held.get_mut(key)?.take()?;
         self.free.push(u32::try_from(key).ok()?);
         let result = match result {
-            Ok(number) if held.operation.opens() => {
+            Ok(number) if held.operation.creates_file() => {
                 // SAFETY: the kernel has just opened the descriptor of that number for this operation.
-                held.operation.memory.opened(unsafe { OwnedFd::from_raw_fd(number.cast_signed()) });
+                held.operation.memory.accept_opened_file(unsafe { OwnedFd::from_raw_fd(number.cast_signed()) });
                 Ok(0)
             }
             other => other,
@@ -339,7 +339,7 @@ impl<M: Memory> Ring<M> {
 
     /// Cancels the operations that may never end otherwise. Those that cannot be cancelled (before Linux 6.0) are
     /// waited for like the rest.
-    fn cancel(&self) {
+    fn cancel_reads_and_sends(&self) {
         for (key, held) in self.held.iter().enumerate() {
             if held.as_ref().is_some_and(|held| held.stage == Stage::Taken && held.operation.can_be_cancelled()) {
                 let cancel = CancelBuilder::user_data(key as u64);
@@ -353,14 +353,14 @@ impl<M: Memory> Drop for Ring<M> {
     /// Waits for the operations in progress: closing a ring does not, and a disk would continue to read from or write
     /// to memory that has another owner by then. Reads and sends are cancelled, since their results are no longer
     /// wanted; writes are waited for. Memory that the network holds after a send is not waited for: it is only read,
-    /// and see [`Operation::send`].
+    /// and see [`Operation::send_zero_copy`].
     fn drop(&mut self) {
-        self.refuse(Errno::CANCELED);
-        self.cancel();
+        self.stop_submitting(Errno::CANCELED);
+        self.cancel_reads_and_sends();
         // Kept until no operation is in progress: dropping a caller's memory may panic.
         let mut over = Vec::new();
         loop {
-            while let Some(done) = self.finished() {
+            while let Some(done) = self.next_finished() {
                 over.push(done);
             }
             if self.under_way == 0 {
@@ -392,7 +392,7 @@ impl<M: Memory> fmt::Debug for Ring<M> {
     }
 }
 
-fn outcome(result: i32) -> Result<u32, Errno> {
+fn result_from_raw(result: i32) -> Result<u32, Errno> {
     u32::try_from(result).map_err(|_| Errno::from_raw_os_error(-result))
 }
 

@@ -1,7 +1,7 @@
 //! A GigE Vision camera in software, for tests: control by registers, features by a description, frames in packets, and
 //! the faults that cameras have, when a test asks for them.
 //!
-//! It sends a frame when [`EmulatedCamera::expose`] is called, so that the test decides which triggers the camera
+//! It sends a frame when [`EmulatedCamera::expose_frame`] is called, so that the test decides which triggers the camera
 //! receives. A frame's pixels begin with the number of its trigger.
 //!
 //! # Files
@@ -65,7 +65,7 @@ pub struct Settings {
 
 impl Settings {
     /// Returns the settings of a camera with images of 64 × 48 pixels.
-    pub fn at(address: Ipv4Addr) -> Self {
+    pub fn for_address(address: Ipv4Addr) -> Self {
         Self {
             address,
             width: 64,
@@ -114,12 +114,12 @@ impl EmulatedCamera {
     ///
     /// # Errors
     /// This machine does not have the address, or another camera uses it.
-    pub fn start(settings: Settings) -> io::Result<Self> {
+    pub fn switch_on(settings: Settings) -> io::Result<Self> {
         let socket = UdpSocket::bind((settings.address, GVCP_PORT))?;
         socket.set_read_timeout(Some(Duration::from_millis(20)))?;
         let stream = UdpSocket::bind((settings.address, 0))?;
         let state = State {
-            memory: memory(&settings),
+            memory: initial_memory(&settings),
             is_plugged: true,
             block: 0,
             kept: VecDeque::new(),
@@ -129,14 +129,14 @@ impl EmulatedCamera {
         let shared =
             Arc::new(Shared { settings, socket, stream, ends: AtomicBool::new(false), state: Mutex::new(state) });
         let own = Arc::clone(&shared);
-        let control = std::thread::spawn(move || own.control());
+        let control = std::thread::spawn(move || own.serve_control_channel());
         Ok(Self { shared, control: Some(control) })
     }
 
     /// Returns true if the camera has been started, and would send frames.
     pub fn is_acquiring(&self) -> bool {
-        let state = self.shared.state();
-        state.is_plugged && state.long(at::ACQUISITION_REGISTER) == 1 && state.long(STREAM_PORT) != 0
+        let state = self.shared.lock_state();
+        state.is_plugged && state.read_register(at::ACQUISITION_REGISTER) == 1 && state.read_register(STREAM_PORT) != 0
     }
 
     /// Waits until the camera has been started. Returns false if that takes longer than `timeout`.
@@ -154,17 +154,17 @@ impl EmulatedCamera {
     /// Exposes a frame for trigger `trigger` at `time`, nanoseconds of TAI, and sends its packets except those for
     /// which `is_lost` returns true: 0 is the leader, the last one the trailer. Does nothing if the camera is not
     /// acquiring.
-    pub fn expose(&self, trigger: u64, time: u64, is_lost: impl Fn(usize) -> bool) {
+    pub fn expose_frame(&self, trigger: u64, time: u64, is_lost: impl Fn(usize) -> bool) {
         if !self.is_acquiring() {
             return;
         }
-        let mut state = self.shared.state();
-        let is_wide = state.long(at::EXTENDED_ID_REGISTER) == 1;
+        let mut state = self.shared.lock_state();
+        let is_wide = state.read_register(at::EXTENDED_ID_REGISTER) == 1;
         // 16-bit numbers skip 0.
         state.block = if !is_wide && state.block == 0xffff { 1 } else { state.block + 1 };
         let (block, kind) = (state.block, self.shared.settings.payload_kind);
-        let packets = self.shared.packets(&state, trigger, time, kind);
-        let to = state.stream_to();
+        let packets = self.shared.frame_packets(&state, trigger, time, kind);
+        let to = state.stream_destination();
         for packet in packets.iter().enumerate().filter(|(at, _)| !is_lost(*at)).map(|(_, packet)| packet) {
             let _ = self.shared.stream.send_to(packet, to);
         }
@@ -175,53 +175,56 @@ impl EmulatedCamera {
     }
 
     /// Counts a frame without sending it.
-    pub fn skip(&self) {
-        let mut state = self.shared.state();
-        state.block =
-            if state.long(at::EXTENDED_ID_REGISTER) == 0 && state.block == 0xffff { 1 } else { state.block + 1 };
+    pub fn skip_frame(&self) {
+        let mut state = self.shared.lock_state();
+        state.block = if state.read_register(at::EXTENDED_ID_REGISTER) == 0 && state.block == 0xffff {
+            1
+        } else {
+            state.block + 1
+        };
     }
 
     /// Sets the number of the last frame: that of the next one is one higher.
-    pub fn count_from(&self, block: u64) {
-        self.shared.state().block = block;
+    pub fn set_last_block(&self, block: u64) {
+        self.shared.lock_state().block = block;
     }
 
     /// Cuts network and power: all settings are lost.
     pub fn unplug(&self) {
-        let mut state = self.shared.state();
+        let mut state = self.shared.lock_state();
         state.is_plugged = false;
-        state.memory = memory(&self.shared.settings);
+        state.memory = initial_memory(&self.shared.settings);
         state.block = 0;
         state.kept.clear();
     }
 
     /// Restores network and power.
-    pub fn plug(&self) {
-        self.shared.state().is_plugged = true;
+    pub fn plug_in(&self) {
+        self.shared.lock_state().is_plugged = true;
     }
 
     /// Sets the reported state of PTP.
     ///
     /// # Panics
     /// SFNC has no state of this name.
-    pub fn set_ptp(&self, name: &str) {
-        let value = ptp_state(name);
-        self.shared.state().set(at::PTP_STATUS, value);
+    pub fn set_ptp_state(&self, name: &str) {
+        let value = ptp_state_number(name);
+        self.shared.lock_state().write_register(at::PTP_STATUS, value);
     }
 
     /// Returns the port to which the stream is sent; 0: no stream.
     pub fn stream_port(&self) -> u16 {
-        self.shared.state().stream_to().port()
+        self.shared.lock_state().stream_destination().port()
     }
 
     /// Returns the number of packets that were sent again.
-    pub fn resent(&self) -> u64 {
-        self.shared.state().resent
+    pub fn resent_packet_count(&self) -> u64 {
+        self.shared.lock_state().resent
     }
 
     /// Returns the heartbeat in effect.
-    pub fn heartbeat(&self) -> Duration {
-        Duration::from_millis(self.shared.state().long(HEARTBEAT_REGISTER).into())
+    pub fn heartbeat_time(&self) -> Duration {
+        Duration::from_millis(self.shared.lock_state().read_register(HEARTBEAT_REGISTER).into())
     }
 }
 
@@ -235,24 +238,24 @@ impl Drop for EmulatedCamera {
 }
 
 /// Returns the description of a camera without faults: GenICam's XML.
-pub fn description() -> Vec<u8> {
-    at::xml().into_bytes()
+pub fn default_description() -> Vec<u8> {
+    at::description_xml().into_bytes()
 }
 
 /// Returns the pixels of the frame of a trigger.
-pub fn pixels(trigger: u64, bytes: usize) -> Vec<u8> {
+pub fn frame_pixels(trigger: u64, bytes: usize) -> Vec<u8> {
     let rest = (8..bytes as u64).map(|at| (at.wrapping_add(trigger) % 251) as u8);
     trigger.to_be_bytes().into_iter().chain(rest).collect()
 }
 
-fn ptp_state(name: &str) -> u32 {
+fn ptp_state_number(name: &str) -> u32 {
     let state = at::PTP_STATES.into_iter().zip(0..).find(|(state, _)| *state == name);
     state.expect("a state of PTP").1
 }
 
 /// Returns the memory of a camera that was just switched on.
-fn memory(settings: &Settings) -> Vec<u8> {
-    let xml = settings.description.clone().unwrap_or_else(description);
+fn initial_memory(settings: &Settings) -> Vec<u8> {
+    let xml = settings.description.clone().unwrap_or_else(default_description);
     let mut state = State {
         memory: vec![0; at::DESCRIPTION_ADDRESS as usize + xml.len().next_multiple_of(4)],
         is_plugged: true,
@@ -262,23 +265,23 @@ fn memory(settings: &Settings) -> Vec<u8> {
         last_command: Instant::now(),
     };
     let [a, b, c, d] = settings.address.octets();
-    state.write(0x08, &[0, 0, 2, 0, a, b, c, d]);
-    state.write(0x24, &[a, b, c, d]);
-    state.write(0x48, b"Thalweg");
-    state.write(0x68, b"Emulated");
-    state.write(0xd8, format!("E{c}-{d}").as_bytes());
+    state.write_memory(0x08, &[0, 0, 2, 0, a, b, c, d]);
+    state.write_memory(0x24, &[a, b, c, d]);
+    state.write_memory(0x48, b"Thalweg");
+    state.write_memory(0x68, b"Emulated");
+    state.write_memory(0xd8, format!("E{c}-{d}").as_bytes());
     let length = xml.len();
-    state.write(0x200, format!("Local:emulated.xml;{:x};{length:x}", at::DESCRIPTION_ADDRESS).as_bytes());
-    state.write(at::DESCRIPTION_ADDRESS, &xml);
-    state.set(CAPABILITY_REGISTER, if settings.resends { 1 << 2 } else { 0 });
-    state.set(HEARTBEAT_REGISTER, 3000.min(settings.longest_heartbeat));
-    state.set(TICKS_LOW, 1_000_000_000);
-    state.set(STREAM_PACKET, 1500);
-    state.set(at::WIDTH_REGISTER, settings.width);
-    state.set(at::HEIGHT_REGISTER, settings.height);
-    state.set(at::PIXEL_FORMAT, 0x0108_0001);
-    state.set(at::TRIGGER_MODE, 1);
-    state.set(at::PTP_STATUS, ptp_state(settings.ptp));
+    state.write_memory(0x200, format!("Local:emulated.xml;{:x};{length:x}", at::DESCRIPTION_ADDRESS).as_bytes());
+    state.write_memory(at::DESCRIPTION_ADDRESS, &xml);
+    state.write_register(CAPABILITY_REGISTER, if settings.resends { 1 << 2 } else { 0 });
+    state.write_register(HEARTBEAT_REGISTER, 3000.min(settings.longest_heartbeat));
+    state.write_register(TICKS_LOW, 1_000_000_000);
+    state.write_register(STREAM_PACKET, 1500);
+    state.write_register(at::WIDTH_REGISTER, settings.width);
+    state.write_register(at::HEIGHT_REGISTER, settings.height);
+    state.write_register(at::PIXEL_FORMAT, 0x0108_0001);
+    state.write_register(at::TRIGGER_MODE, 1);
+    state.write_register(at::PTP_STATUS, ptp_state_number(settings.ptp));
     state.set_payload_size();
     state.memory
 }
@@ -288,76 +291,76 @@ fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
 }
 
 impl State {
-    fn long(&self, address: u32) -> u32 {
+    fn read_register(&self, address: u32) -> u32 {
         let bytes = self.memory.get(address as usize..).and_then(|rest| rest.first_chunk());
         bytes.map_or(0, |bytes| u32::from_be_bytes(*bytes))
     }
 
-    fn write(&mut self, address: u32, bytes: &[u8]) {
+    fn write_memory(&mut self, address: u32, bytes: &[u8]) {
         let at = address as usize;
         if let Some(place) = self.memory.get_mut(at..at + bytes.len()) {
             place.copy_from_slice(bytes);
         }
     }
 
-    fn set(&mut self, address: u32, value: u32) {
-        self.write(address, &value.to_be_bytes());
+    fn write_register(&mut self, address: u32, value: u32) {
+        self.write_memory(address, &value.to_be_bytes());
     }
 
     fn image_bytes(&self) -> usize {
-        self.long(at::WIDTH_REGISTER) as usize * self.long(at::HEIGHT_REGISTER) as usize
+        self.read_register(at::WIDTH_REGISTER) as usize * self.read_register(at::HEIGHT_REGISTER) as usize
     }
 
     fn set_payload_size(&mut self) {
-        let chunks = if self.long(at::CHUNK_MODE_REGISTER) == 1 { 3 * 8 + 16 } else { 0 };
+        let chunks = if self.read_register(at::CHUNK_MODE_REGISTER) == 1 { 3 * 8 + 16 } else { 0 };
         let bytes = u32::try_from(self.image_bytes() + chunks).unwrap_or(u32::MAX);
-        self.set(at::PAYLOAD_SIZE, bytes);
+        self.write_register(at::PAYLOAD_SIZE, bytes);
     }
 
-    fn stream_to(&self) -> SocketAddr {
-        let port = u16::try_from(self.long(STREAM_PORT)).unwrap_or(0);
-        (Ipv4Addr::from(self.long(STREAM_ADDRESS)), port).into()
+    fn stream_destination(&self) -> SocketAddr {
+        let port = u16::try_from(self.read_register(STREAM_PORT)).unwrap_or(0);
+        (Ipv4Addr::from(self.read_register(STREAM_ADDRESS)), port).into()
     }
 }
 
 impl Shared {
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn lock_state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the value of the camera's clock at a time of TAI, in nanoseconds.
-    fn ticks(&self, time: u64) -> u64 {
+    fn clock_ticks(&self, time: u64) -> u64 {
         let (ahead, ppm) = self.settings.clock;
         // The drift restarts at each full hour of TAI, which keeps it small.
         let drift = (time % 3_600_000_000_000).cast_signed() / 1_000_000 * ppm;
         time.wrapping_add_signed(ahead + drift)
     }
 
-    fn control(&self) {
+    fn serve_control_channel(&self) {
         let mut room = [0; 2048];
         while !self.ends.load(Ordering::Relaxed) {
             let came = self.socket.recv_from(&mut room);
-            self.watch();
+            self.expire_control();
             let Ok((length, from)) = came else { continue };
-            if let Some(answer) = self.answer(&room[..length]) {
+            if let Some(answer) = self.answer_command(&room[..length]) {
                 let _ = self.socket.send_to(&answer, from);
             }
         }
     }
 
     /// Ends the control of an application that is silent for longer than the heartbeat.
-    fn watch(&self) {
-        let mut state = self.state();
-        let heartbeat = Duration::from_millis(state.long(HEARTBEAT_REGISTER).into());
-        if state.long(PRIVILEGE_REGISTER) != 0 && state.last_command.elapsed() > heartbeat {
-            state.set(PRIVILEGE_REGISTER, 0);
-            state.set(STREAM_PORT, 0);
+    fn expire_control(&self) {
+        let mut state = self.lock_state();
+        let heartbeat = Duration::from_millis(state.read_register(HEARTBEAT_REGISTER).into());
+        if state.read_register(PRIVILEGE_REGISTER) != 0 && state.last_command.elapsed() > heartbeat {
+            state.write_register(PRIVILEGE_REGISTER, 0);
+            state.write_register(STREAM_PORT, 0);
         }
     }
 
-    fn answer(&self, datagram: &[u8]) -> Option<Vec<u8>> {
+    fn answer_command(&self, datagram: &[u8]) -> Option<Vec<u8>> {
         let command = u16::from_be_bytes(*datagram.get(2..)?.first_chunk()?);
-        let mut state = self.state();
+        let mut state = self.lock_state();
         if !state.is_plugged {
             return None;
         }
@@ -365,12 +368,12 @@ impl Shared {
         let payload = match command {
             0x0002 => state.memory.get(..0xf8)?.to_vec(),
             0x0040 => {
-                self.send_again(&mut state, datagram);
+                self.resend_packets(&mut state, datagram);
                 return None;
             }
-            0x0080 => state.long(u32_at(datagram, 8)?).to_be_bytes().to_vec(),
+            0x0080 => state.read_register(u32_at(datagram, 8)?).to_be_bytes().to_vec(),
             0x0082 => {
-                self.set(&mut state, u32_at(datagram, 8)?, u32_at(datagram, 12)?);
+                self.execute_register_write(&mut state, u32_at(datagram, 8)?, u32_at(datagram, 12)?);
                 vec![0, 0, 0, 1]
             }
             0x0084 => {
@@ -382,7 +385,7 @@ impl Shared {
                 let address = u32_at(datagram, 8)?;
                 for (place, value) in datagram.get(12..)?.chunks_exact(4).enumerate() {
                     let value = u32::from_be_bytes(*value.first_chunk()?);
-                    self.set(&mut state, address + u32::try_from(place).ok()? * 4, value);
+                    self.execute_register_write(&mut state, address + u32::try_from(place).ok()? * 4, value);
                 }
                 vec![0, 0, 0, 1]
             }
@@ -394,23 +397,23 @@ impl Shared {
     }
 
     /// Writes a register.
-    fn set(&self, state: &mut State, address: u32, value: u32) {
+    fn execute_register_write(&self, state: &mut State, address: u32, value: u32) {
         match address {
-            HEARTBEAT_REGISTER => state.set(HEARTBEAT_REGISTER, value.min(self.settings.longest_heartbeat)),
+            HEARTBEAT_REGISTER => state.write_register(HEARTBEAT_REGISTER, value.min(self.settings.longest_heartbeat)),
             TIME_CONTROL if value & 2 != 0 => {
                 let now = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_nanos();
                 let tai = u64::try_from(now).unwrap_or(0) + 37_000_000_000;
-                state.write(LATCHED_TIME_REGISTER, &self.ticks(tai).to_be_bytes());
+                state.write_memory(LATCHED_TIME_REGISTER, &self.clock_ticks(tai).to_be_bytes());
             }
             STREAM_PACKET => {
-                state.set(STREAM_PACKET, value & 0xffff);
+                state.write_register(STREAM_PACKET, value & 0xffff);
                 if value & FIRE_TEST != 0 {
                     let bytes = (value as usize & 0xffff).saturating_sub(IP_UDP_HEADER_BYTES);
-                    let _ = self.stream.send_to(&vec![0; bytes], state.stream_to());
+                    let _ = self.stream.send_to(&vec![0; bytes], state.stream_destination());
                 }
             }
             at::ACQUISITION_REGISTER => {
-                state.set(at::ACQUISITION_REGISTER, value);
+                state.write_register(at::ACQUISITION_REGISTER, value);
                 if value == 1 {
                     state.block = 0;
                 }
@@ -418,13 +421,13 @@ impl Shared {
             // Read-only registers.
             at::PTP_STATUS | at::PAYLOAD_SIZE => {}
             _ => {
-                state.set(address, value);
+                state.write_register(address, value);
                 state.set_payload_size();
             }
         }
     }
 
-    fn send_again(&self, state: &mut State, datagram: &[u8]) {
+    fn resend_packets(&self, state: &mut State, datagram: &[u8]) {
         let (Some(channel), Some(first), Some(last)) =
             (u32_at(datagram, 8), u32_at(datagram, 12), u32_at(datagram, 16))
         else {
@@ -432,7 +435,7 @@ impl Shared {
         };
         let wide = datagram.get(20..).and_then(|rest| rest.first_chunk()).map(|bytes| u64::from_be_bytes(*bytes));
         let block = wide.unwrap_or_else(|| u64::from(channel & 0xffff));
-        let to = state.stream_to();
+        let to = state.stream_destination();
         let Some((_, packets)) = state.kept.iter().find(|(number, _)| *number == block) else { return };
         let packets: Vec<Vec<u8>> = packets.iter().take(last as usize + 1).skip(first as usize).cloned().collect();
         for mut packet in packets {
@@ -443,11 +446,11 @@ impl Shared {
     }
 
     /// Returns the packets of a frame: leader, payload, trailer.
-    fn packets(&self, state: &State, trigger: u64, time: u64, kind: Option<u16>) -> Vec<Vec<u8>> {
+    fn frame_packets(&self, state: &State, trigger: u64, time: u64, kind: Option<u16>) -> Vec<Vec<u8>> {
         let (is_wide, has_chunks) =
-            (state.long(at::EXTENDED_ID_REGISTER) == 1, state.long(at::CHUNK_MODE_REGISTER) == 1);
-        let ticks = self.ticks(time);
-        let mut bytes = pixels(trigger, state.image_bytes());
+            (state.read_register(at::EXTENDED_ID_REGISTER) == 1, state.read_register(at::CHUNK_MODE_REGISTER) == 1);
+        let ticks = self.clock_ticks(time);
+        let mut bytes = frame_pixels(trigger, state.image_bytes());
         if has_chunks {
             let image = bytes.len() as u32;
             bytes.extend(chunk_tag(CHUNK_IDS[0], image));
@@ -461,10 +464,12 @@ impl Shared {
         leader.extend_from_slice(&[0, 0]);
         leader.extend_from_slice(&kind.to_be_bytes());
         leader.extend_from_slice(&ticks.to_be_bytes());
-        for long in [0x0108_0001, state.long(at::WIDTH_REGISTER), state.long(at::HEIGHT_REGISTER), 0, 0, 0] {
+        for long in
+            [0x0108_0001, state.read_register(at::WIDTH_REGISTER), state.read_register(at::HEIGHT_REGISTER), 0, 0, 0]
+        {
             leader.extend_from_slice(&long.to_be_bytes());
         }
-        let piece = (state.long(STREAM_PACKET) as usize)
+        let piece = (state.read_register(STREAM_PACKET) as usize)
             .saturating_sub(IP_UDP_HEADER_BYTES + if is_wide { 20 } else { 8 })
             .max(1);
         let mut packets = vec![leader];
@@ -474,7 +479,7 @@ impl Shared {
         let mut trailer = packet_header(is_wide, state.block, packets.len() as u32, 2);
         trailer.extend_from_slice(&[0, 0]);
         trailer.extend_from_slice(&kind.to_be_bytes());
-        trailer.extend_from_slice(&state.long(at::HEIGHT_REGISTER).to_be_bytes());
+        trailer.extend_from_slice(&state.read_register(at::HEIGHT_REGISTER).to_be_bytes());
         packets.push(trailer);
         packets
     }

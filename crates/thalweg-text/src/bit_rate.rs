@@ -32,12 +32,12 @@ impl FromStr for BitRate {
     type Err = BitRateError;
 
     fn from_str(text: &str) -> Result<Self, BitRateError> {
-        parse(text).map(Self).ok_or_else(|| BitRateError(text.to_owned()))
+        parse_bit_rate(text).map(Self).ok_or_else(|| BitRateError(text.to_owned()))
     }
 }
 
 /// Parses a rate in bits per second.
-fn parse(text: &str) -> Option<u64> {
+fn parse_bit_rate(text: &str) -> Option<u64> {
     let lower = text.trim().to_ascii_lowercase();
     let lower = lower.strip_suffix("/s").unwrap_or(&lower);
     let (number, unit) = UNITS.iter().find_map(|(name, unit)| Some((lower.strip_suffix(name)?.trim_end(), *unit)))?;

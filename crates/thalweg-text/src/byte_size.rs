@@ -31,12 +31,12 @@ impl FromStr for ByteSize {
     type Err = ByteSizeError;
 
     fn from_str(text: &str) -> Result<Self, ByteSizeError> {
-        parse(text).map(Self).ok_or_else(|| ByteSizeError(text.to_owned()))
+        parse_byte_size(text).map(Self).ok_or_else(|| ByteSizeError(text.to_owned()))
     }
 }
 
 /// Parses a number of bytes.
-fn parse(text: &str) -> Option<u64> {
+fn parse_byte_size(text: &str) -> Option<u64> {
     let trimmed = text.trim();
     let (number, unit) = UNITS
         .iter()
@@ -59,7 +59,7 @@ fn parse(text: &str) -> Option<u64> {
 impl fmt::Display for ByteSize {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Without the commas the text can be parsed again.
-        f.write_str(&crate::size(self.0).replace(',', ""))
+        f.write_str(&crate::format_size(self.0).replace(',', ""))
     }
 }
 

@@ -6,8 +6,8 @@ use crate::tone::Tone;
 /// Returns a page with this content, which is HTML; `style` is added after the style sheet that all pages have.
 ///
 /// Classes with a style: `quiet` (paragraphs), `warnings` (lists), `figures`, `words`, `beside` and `facts` (tables).
-pub fn page(title: &str, style: &str, body: &str) -> String {
-    let title = escaped(title);
+pub fn render_page(title: &str, style: &str, body: &str) -> String {
+    let title = escape_html(title);
     let (contents, body) = with_contents(body);
     format!(
         "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
@@ -34,19 +34,23 @@ fn with_contents(body: &str) -> (String, String) {
 }
 
 /// Returns a paragraph of text.
-pub fn paragraph(class: &str, text: &str) -> String {
-    format!("<p class=\"{class}\">{}</p>\n", escaped(text))
+pub fn paragraph_html(class: &str, text: &str) -> String {
+    format!("<p class=\"{class}\">{}</p>\n", escape_html(text))
 }
 
 /// Returns a list; an empty string if there are no items.
-pub fn list(class: &str, items: impl IntoIterator<Item: AsRef<str>>) -> String {
-    let items: String = items.into_iter().map(|item| format!("<li>{}</li>\n", escaped(item.as_ref()))).collect();
+pub fn list_html(class: &str, items: impl IntoIterator<Item: AsRef<str>>) -> String {
+    let items: String = items.into_iter().map(|item| format!("<li>{}</li>\n", escape_html(item.as_ref()))).collect();
     if items.is_empty() { items } else { format!("<ul class=\"{class}\">\n{items}</ul>\n") }
 }
 
-/// Returns a table whose verdicts are coloured ([`Tone::of`]), which may be wider than the page. Without headings it
+/// Returns a table whose verdicts are coloured ([`Tone::from_verdict`]), which may be wider than the page. Without headings it
 /// has no head. The class `figures` aligns cells to the right, `beside` does so from the third column on.
-pub fn table<H: AsRef<str>>(class: &str, headings: &[H], rows: impl IntoIterator<Item: AsRef<[String]>>) -> String {
+pub fn table_html<H: AsRef<str>>(
+    class: &str,
+    headings: &[H],
+    rows: impl IntoIterator<Item: AsRef<[String]>>,
+) -> String {
     let head =
         if headings.is_empty() { String::new() } else { format!("<thead>{}</thead>\n", table_row("th", headings)) };
     let rows: String = rows.into_iter().map(|cells| table_row("td", cells.as_ref())).collect();
@@ -54,24 +58,24 @@ pub fn table<H: AsRef<str>>(class: &str, headings: &[H], rows: impl IntoIterator
 }
 
 fn table_row(tag: &str, cells: &[impl AsRef<str>]) -> String {
-    let cells = cells.iter().map(AsRef::as_ref).map(|cell| match Tone::of(cell) {
-        Some(tone) => format!("<{tag} class=\"{}\">{}</{tag}>", tone.class(), escaped(cell)),
-        None => format!("<{tag}>{}</{tag}>", escaped(cell)),
+    let cells = cells.iter().map(AsRef::as_ref).map(|cell| match Tone::from_verdict(cell) {
+        Some(tone) => format!("<{tag} class=\"{}\">{}</{tag}>", tone.css_class(), escape_html(cell)),
+        None => format!("<{tag}>{}</{tag}>", escape_html(cell)),
     });
     format!("<tr>{}</tr>\n", cells.collect::<String>())
 }
 
 /// Returns a picture, which is SVG or other HTML, under its caption; an empty caption is left out.
-pub fn figure(caption: &str, picture: &str) -> String {
+pub fn figure_html(caption: &str, picture: &str) -> String {
     let caption = match caption {
         "" => String::new(),
-        caption => format!("<figcaption>{}</figcaption>", escaped(caption)),
+        caption => format!("<figcaption>{}</figcaption>", escape_html(caption)),
     };
     format!("<figure>{caption}{picture}</figure>\n")
 }
 
 /// Returns text as HTML in which it is shown as it is; control characters other than line feeds are replaced.
-pub fn escaped(text: &str) -> String {
+pub fn escape_html(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for char in text.chars() {
         match char {
@@ -100,32 +104,32 @@ mod tests {
         let nasty = "<script>'\"&\u{1b}";
         let escaped = "&lt;script&gt;&#39;&quot;&amp;\u{fffd}";
         let parts = [
-            paragraph("quiet", nasty),
-            list("", [nasty]),
-            table("figures", &[nasty], [[nasty.to_owned()]]),
-            figure(nasty, "<svg/>"),
+            paragraph_html("quiet", nasty),
+            list_html("", [nasty]),
+            table_html("figures", &[nasty], [[nasty.to_owned()]]),
+            figure_html(nasty, "<svg/>"),
         ];
         assert!(parts.iter().all(|part| part.contains(escaped)), "{parts:?}");
-        let page = page(nasty, "", &parts.concat());
+        let page = render_page(nasty, "", &parts.concat());
         assert!(!page.contains("<script") && !page.contains('\u{1b}') && page.contains("<svg/>"));
     }
 
     #[test]
     fn a_page_of_many_sections_has_contents_and_verdicts_have_colours() {
         let sections: String = ["Queue", "A &lt;b&gt;", "Notes", "Host"].map(|it| format!("<h2>{it}</h2>\n")).concat();
-        let verdicts = table("words", &["verdict"], [["worse".to_owned()], ["so so".to_owned()]]);
-        let page = page("title", "", &(sections + &verdicts));
+        let verdicts = table_html("words", &["verdict"], [["worse".to_owned()], ["so so".to_owned()]]);
+        let page = render_page("title", "", &(sections + &verdicts));
         assert!(page.contains("<li><a href=\"#s1\">A &lt;b&gt;</a></li>"), "{page}");
         assert!(page.contains("<h2 id=\"s1\">A &lt;b&gt;</h2>"), "{page}");
         assert!(page.contains("<td class=\"bad\">worse</td>") && page.contains("<td>so so</td>"), "{page}");
-        assert!(!super::page("title", "", "<h2>Alone</h2>").contains("<nav>"));
+        assert!(!super::render_page("title", "", "<h2>Alone</h2>").contains("<nav>"));
     }
 
     #[test]
     fn empty_parts_take_no_place() {
-        assert_eq!(list("warnings", &[] as &[&str]), "");
-        assert_eq!(figure("", "<svg/>"), "<figure><svg/></figure>\n");
-        let bare = table::<&str>("facts", &[], [["host".to_owned()]]);
+        assert_eq!(list_html("warnings", &[] as &[&str]), "");
+        assert_eq!(figure_html("", "<svg/>"), "<figure><svg/></figure>\n");
+        let bare = table_html::<&str>("facts", &[], [["host".to_owned()]]);
         assert_eq!(
             bare,
             "<div class=\"wide\"><table class=\"facts\">\n<tbody>\n<tr><td>host</td></tr>\n</tbody>\n</table></div>\n"

@@ -1,7 +1,7 @@
 //! Numbers, sizes, rates, sentences and tables, in the form in which people read and write them.
 //!
-//! Measured values have decimal units ([`volume`], [`rate`]); sizes that were given in binary units keep them
-//! ([`size`], [`ByteSize`]).
+//! Measured values have decimal units ([`format_volume`], [`format_rate`]); sizes that were given in binary units keep them
+//! ([`format_size`], [`ByteSize`]).
 //!
 //! # Files
 //!
@@ -26,6 +26,7 @@ pub mod tone;
 pub use bit_rate::{BitRate, BitRateError};
 pub use byte_size::{ByteSize, ByteSizeError};
 pub use text::{
-    Align, NOTHING, TEXT_COLUMNS, Table, broken, count, many, number, plain, plain_lines, rate, seconds, size, tai,
-    times, utc, volume, wrapped,
+    Align, NOTHING, TEXT_COLUMNS, Table, break_into_lines, format_count, format_number, format_quantity, format_rate,
+    format_seconds, format_size, format_tai, format_times, format_utc, format_volume, replace_controls,
+    replace_controls_in_lines, wrap_words,
 };

@@ -39,7 +39,7 @@ pub struct DrawError(String);
 ///
 /// # Errors
 /// Fails if `draw` fails, or the background cannot be drawn.
-pub fn svg(height: u32, draw: impl FnOnce(&Area<'_>) -> Result<(), Refused>) -> Result<String, DrawError> {
+pub fn draw_svg(height: u32, draw: impl FnOnce(&Area<'_>) -> Result<(), Refused>) -> Result<String, DrawError> {
     let mut out = String::new();
     let drawn = {
         let area = SVGBackend::with_string(&mut out, (PICTURE_WIDTH, height)).into_drawing_area();
@@ -56,7 +56,7 @@ mod tests {
     #[test]
     fn the_style_sheet_has_the_colours_of_pictures() {
         let bar = |area: &Area<'_>| area.draw(&Rectangle::new([(0, 0), (9, 9)], COLOURS[0].filled()));
-        let picture = svg(10, bar).unwrap();
+        let picture = draw_svg(10, bar).unwrap();
         let style = include_str!("page.css");
         for colour in ["#FFFFFF", "#0072B2"] {
             let fill = format!("fill=\"{colour}\"");

@@ -13,7 +13,7 @@ pub const TEXT_COLUMNS: usize = 80;
 pub const NOTHING: &str = "-";
 
 /// Formats a number with three digits, never with an exponent: `0.0123`, `1.23`, `12.3`, `123`, `12,345`.
-pub fn number(value: f64) -> String {
+pub fn format_number(value: f64) -> String {
     let magnitude = value.abs();
     let digits = match magnitude {
         _ if !value.is_finite() => return NOTHING.to_owned(),
@@ -28,11 +28,11 @@ pub fn number(value: f64) -> String {
     };
     let text = format!("{magnitude:.digits$}");
     let (whole, rest) = text.split_at(text.find('.').unwrap_or(text.len()));
-    format!("{}{}{rest}", if value < 0.0 { "-" } else { "" }, count(whole))
+    format!("{}{}{rest}", if value < 0.0 { "-" } else { "" }, format_count(whole))
 }
 
 /// Formats a whole number, its digits in groups of three: `1,234,567`.
-pub fn count(number: impl Display) -> String {
+pub fn format_count(number: impl Display) -> String {
     let text = number.to_string();
     let (sign, digits) = match text.strip_prefix('-') {
         Some(digits) => ("-", digits),
@@ -49,25 +49,25 @@ pub fn count(number: impl Display) -> String {
 }
 
 /// Formats a number of times: `never`, `once`, `twice`, `5 times`.
-pub fn times(number: u64) -> String {
+pub fn format_times(number: u64) -> String {
     match number {
         0 => "never".to_owned(),
         1 => "once".to_owned(),
         2 => "twice".to_owned(),
-        more => format!("{} times", count(more)),
+        more => format!("{} times", format_count(more)),
     }
 }
 
 /// Formats a number with its noun: `1 block`, `1,069 blocks`.
-pub fn many(number: u64, what: &str) -> String {
+pub fn format_quantity(number: u64, what: &str) -> String {
     match number {
         1 => format!("1 {what}"),
-        _ => format!("{} {what}s", count(number)),
+        _ => format!("{} {what}s", format_count(number)),
     }
 }
 
 /// Formats a number of bytes with three digits, in powers of 1000: `287 MB`.
-pub fn volume(bytes: u64) -> String {
+pub fn format_volume(bytes: u64) -> String {
     const UNITS: [&str; 6] = ["kB", "MB", "GB", "TB", "PB", "EB"];
     if bytes < 1000 {
         return format!("{bytes} B");
@@ -89,7 +89,7 @@ pub fn volume(bytes: u64) -> String {
 }
 
 /// Formats a chosen number of bytes exactly: `1 B`, `1,500 B`, `340 kB`, `64 KiB`, `1 MiB`.
-pub fn size(bytes: u64) -> String {
+pub fn format_size(bytes: u64) -> String {
     const UNITS: [(u64, &str); 7] = [
         (1 << 40, "TiB"),
         (1 << 30, "GiB"),
@@ -102,19 +102,19 @@ pub fn size(bytes: u64) -> String {
     // Below ten thousand, bytes are as short.
     let mut units = UNITS.iter().filter(|(unit, _)| unit.is_power_of_two() || bytes >= 10_000);
     match units.find(|(unit, _)| bytes > 0 && bytes.is_multiple_of(*unit)) {
-        Some((unit, name)) => format!("{} {name}", count(bytes / unit)),
-        None => format!("{} B", count(bytes)),
+        Some((unit, name)) => format!("{} {name}", format_count(bytes / unit)),
+        None => format!("{} B", format_count(bytes)),
     }
 }
 
 /// Formats a rate in bytes per second, in powers of 1000: `287 MB/s`.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "three digits are shown")]
-pub fn rate(bytes_per_second: f64) -> String {
-    format!("{}/s", volume(bytes_per_second.max(0.0).round() as u64))
+pub fn format_rate(bytes_per_second: f64) -> String {
+    format!("{}/s", format_volume(bytes_per_second.max(0.0).round() as u64))
 }
 
 /// Formats a duration, given in seconds: `0.5 s`, `183 s`, `2h 13m 5s`.
-pub fn seconds(seconds: f64) -> String {
+pub fn format_seconds(seconds: f64) -> String {
     match seconds {
         short if short < 99.95 => format!("{short:.1} s"),
         short if short < 600.0 => format!("{short:.0} s"),
@@ -126,47 +126,48 @@ pub fn seconds(seconds: f64) -> String {
 }
 
 /// Formats a time of TAI, in nanoseconds, as UTC: `2026-11-21 20:19:18`. `tai_utc_offset` is in seconds.
-pub fn utc(tai_nanos: u64, tai_utc_offset: i32) -> String {
+pub fn format_utc(tai_nanos: u64, tai_utc_offset: i32) -> String {
     let nanos = i128::from(tai_nanos) - i128::from(tai_utc_offset) * 1_000_000_000;
     let time = UNIX_EPOCH + Duration::from_nanos(u64::try_from(nanos.max(0)).unwrap_or(u64::MAX));
     humantime::format_rfc3339_seconds(time).to_string().replace('T', " ").replace('Z', "")
 }
 
 /// Formats a time of TAI, in nanoseconds, to the nanosecond: `2026-11-21T20:19:55.285473552`.
-pub fn tai(tai_nanos: u64) -> String {
+pub fn format_tai(tai_nanos: u64) -> String {
     let time = UNIX_EPOCH + Duration::from_nanos(tai_nanos);
     humantime::format_rfc3339_nanos(time).to_string().replace('Z', "")
 }
 
 /// Returns text from a file or another host with all control characters replaced, since they could move a terminal's
 /// cursor.
-pub fn plain(text: &str) -> Cow<'_, str> {
+pub fn replace_controls(text: &str) -> Cow<'_, str> {
     match text.contains(char::is_control) {
         true => text.replace(char::is_control, "\u{fffd}").into(),
         false => text.into(),
     }
 }
 
-/// Returns text of several lines, with control characters replaced as by [`plain`].
-pub fn plain_lines(text: &str) -> String {
+/// Returns text of several lines, with control characters replaced as by [`replace_controls`].
+pub fn replace_controls_in_lines(text: &str) -> String {
     text.replace(|c: char| c.is_control() && c != '\n', "\u{fffd}")
 }
 
 /// Wraps words into lines of at most [`TEXT_COLUMNS`], the first after `head`, the others indented by its width.
 /// Control characters in the text are replaced, so that it cannot move the cursor.
-pub fn wrapped(head: &str, text: &str) -> String {
+pub fn wrap_words(head: &str, text: &str) -> String {
     let indent = " ".repeat(display_width(head));
-    let words: Vec<Cow<'_, str>> = text.split_whitespace().map(plain).collect();
-    let text = textwrap::fill(&words.join(" "), lines_of(TEXT_COLUMNS).initial_indent(head).subsequent_indent(&indent));
+    let words: Vec<Cow<'_, str>> = text.split_whitespace().map(replace_controls).collect();
+    let text =
+        textwrap::fill(&words.join(" "), wrap_options(TEXT_COLUMNS).initial_indent(head).subsequent_indent(&indent));
     text.trim_end().to_owned() + "\n"
 }
 
 /// Wraps a text into lines of at most `width` columns, broken at spaces. A longer word has a line of its own.
-pub fn broken(text: &str, width: usize) -> Vec<Cow<'_, str>> {
-    textwrap::wrap(text, lines_of(width))
+pub fn break_into_lines(text: &str, width: usize) -> Vec<Cow<'_, str>> {
+    textwrap::wrap(text, wrap_options(width))
 }
 
-fn lines_of(width: usize) -> Options<'static> {
+fn wrap_options(width: usize) -> Options<'static> {
     Options::new(width)
         .break_words(false)
         .word_separator(WordSeparator::AsciiSpace)
@@ -197,12 +198,12 @@ impl Table {
         let (heading, align): (Vec<_>, Vec<_>) =
             columns.into_iter().map(|(name, align)| (name.to_owned(), align)).unzip();
         let mut table = Self { widths: vec![0; align.len()], align, rows: Vec::new() };
-        table.row(heading);
+        table.add_row(heading);
         table
     }
 
     /// Adds a row, with a cell for each column.
-    pub fn row(&mut self, cells: Vec<String>) {
+    pub fn add_row(&mut self, cells: Vec<String>) {
         for (width, cell) in self.widths.iter_mut().zip(&cells) {
             *width = display_width(cell).max(*width);
         }
@@ -210,13 +211,13 @@ impl Table {
     }
 
     /// Returns all rows, each indented by `indent` spaces.
-    pub fn text(&self, indent: usize) -> String {
-        self.columns(indent, 0..self.align.len())
+    pub fn render_text(&self, indent: usize) -> String {
+        self.render_columns(indent, 0..self.align.len())
     }
 
-    /// Returns the table as [`Table::text`] does, in [`TEXT_COLUMNS`]: columns that do not fit follow below, again
+    /// Returns the table as [`Table::render_text`] does, in [`TEXT_COLUMNS`]: columns that do not fit follow below, again
     /// after the first column.
-    pub fn folded(&self, indent: usize) -> String {
+    pub fn render_folded(&self, indent: usize) -> String {
         let mut out = String::new();
         let mut from = 1;
         while from < self.align.len() {
@@ -226,13 +227,13 @@ impl Table {
                 end <= TEXT_COLUMNS
             });
             let to = from + fits.count().max(1);
-            out.push_str(&self.columns(indent, std::iter::once(0).chain(from..to)));
+            out.push_str(&self.render_columns(indent, std::iter::once(0).chain(from..to)));
             from = to;
         }
         out
     }
 
-    fn columns(&self, indent: usize, columns: impl Iterator<Item = usize> + Clone) -> String {
+    fn render_columns(&self, indent: usize, columns: impl Iterator<Item = usize> + Clone) -> String {
         let mut out = String::new();
         for row in &self.rows {
             let mut line = " ".repeat(indent);
@@ -259,68 +260,68 @@ mod tests {
     fn numbers_have_three_digits_and_no_exponent() {
         let values = [0.0, 1e-9, 0.012_345, 0.5, 0.9996, 1.234, 9.996, 12.34, 99.96, 123.4, 12_345.6, 1e12, -1.5];
         let texts = ["0", "0", "0.0123", "0.500", "1.00", "1.23", "10.0", "12.3", "100", "123"];
-        assert_eq!(values.map(number)[..10], texts);
-        assert_eq!(values.map(number)[10..], ["12,346", "1,000,000,000,000", "-1.50"]);
-        assert_eq!([f64::NAN, f64::INFINITY].map(number), ["-", "-"]);
+        assert_eq!(values.map(format_number)[..10], texts);
+        assert_eq!(values.map(format_number)[10..], ["12,346", "1,000,000,000,000", "-1.50"]);
+        assert_eq!([f64::NAN, f64::INFINITY].map(format_number), ["-", "-"]);
     }
 
     #[test]
     fn sizes_are_those_that_were_chosen() {
-        let sizes = [0, 1, 1500, 1024, 1536, 65536, 1 << 20, 3 << 30].map(size);
+        let sizes = [0, 1, 1500, 1024, 1536, 65536, 1 << 20, 3 << 30].map(format_size);
         assert_eq!(sizes, ["0 B", "1 B", "1,500 B", "1 KiB", "1,536 B", "64 KiB", "1 MiB", "3 GiB"]);
-        let sizes = [9_000, 340_000, 345_000, 3_400_000, 5_000_000_000].map(size);
+        let sizes = [9_000, 340_000, 345_000, 3_400_000, 5_000_000_000].map(format_size);
         assert_eq!(sizes, ["9,000 B", "340 kB", "345 kB", "3,400 kB", "5 GB"]);
-        assert_eq!([0.4, 286_670_848.2, f64::NAN].map(rate), ["0 B/s", "287 MB/s", "0 B/s"]);
+        assert_eq!([0.4, 286_670_848.2, f64::NAN].map(format_rate), ["0 B/s", "287 MB/s", "0 B/s"]);
     }
 
     #[test]
     fn a_note_cannot_speak_to_the_terminal_and_stays_in_its_columns() {
-        assert_eq!(wrapped("  ", "a \u{1b}[2J\nb"), "  a \u{fffd}[2J b\n");
-        let text = wrapped("  note: ", &"seven letters ".repeat(10));
+        assert_eq!(wrap_words("  ", "a \u{1b}[2J\nb"), "  a \u{fffd}[2J b\n");
+        let text = wrap_words("  note: ", &"seven letters ".repeat(10));
         assert!(text.lines().all(|line| line.chars().count() <= TEXT_COLUMNS), "{text}");
     }
 
     #[test]
     fn numbers_are_grouped_and_named() {
-        let counts: Vec<String> = [0, 999, 1000, -22_869, 1_234_567, i64::MIN].map(count).into();
+        let counts: Vec<String> = [0, 999, 1000, -22_869, 1_234_567, i64::MIN].map(format_count).into();
         assert_eq!(counts, ["0", "999", "1,000", "-22,869", "1,234,567", "-9,223,372,036,854,775,808"]);
-        assert_eq!([0, 1, 2, 3].map(|n| many(n, "block")), ["0 blocks", "1 block", "2 blocks", "3 blocks"]);
-        assert_eq!([0, 1, 2, 5].map(times), ["never", "once", "twice", "5 times"]);
+        assert_eq!([0, 1, 2, 3].map(|n| format_quantity(n, "block")), ["0 blocks", "1 block", "2 blocks", "3 blocks"]);
+        assert_eq!([0, 1, 2, 5].map(format_times), ["never", "once", "twice", "5 times"]);
     }
 
     #[test]
     fn sizes_keep_three_digits() {
         let volumes = [0, 999, 1000, 9_994, 9_995, 99_950, 286_670_848, 999_500_000, u64::MAX];
         let sizes = ["0 B", "999 B", "1.00 kB", "9.99 kB", "10.0 kB", "100 kB", "287 MB", "1.00 GB", "18.4 EB"];
-        assert_eq!(volumes.map(volume), sizes);
+        assert_eq!(volumes.map(format_volume), sizes);
     }
 
     #[test]
     fn lengths_of_time() {
-        let lengths = [0.0, 0.4589, 12.34, 599.0, 7985.2, f64::INFINITY].map(seconds);
+        let lengths = [0.0, 0.4589, 12.34, 599.0, 7985.2, f64::INFINITY].map(format_seconds);
         assert_eq!(lengths, ["0.0 s", "0.5 s", "12.3 s", "599 s", "2h 13m 5s", "inf s"]);
     }
 
     #[test]
     fn times_are_told_in_utc_or_tai_and_never_overflow() {
         let began = 1_795_292_395_285_473_552;
-        assert_eq!(utc(began, 37), "2026-11-21 20:19:18");
-        assert_eq!(tai(began), "2026-11-21T20:19:55.285473552");
-        assert_eq!(utc(0, 37), "1970-01-01 00:00:00");
-        assert_eq!(utc(u64::MAX, i32::MIN), "2554-07-21 23:34:33");
-        assert_eq!(tai(u64::MAX), "2554-07-21T23:34:33.709551615");
+        assert_eq!(format_utc(began, 37), "2026-11-21 20:19:18");
+        assert_eq!(format_tai(began), "2026-11-21T20:19:55.285473552");
+        assert_eq!(format_utc(0, 37), "1970-01-01 00:00:00");
+        assert_eq!(format_utc(u64::MAX, i32::MIN), "2554-07-21 23:34:33");
+        assert_eq!(format_tai(u64::MAX), "2554-07-21T23:34:33.709551615");
     }
 
     #[test]
     fn a_file_cannot_speak_to_the_terminal() {
-        assert_eq!(plain("adc \u{1b}[2J\n"), "adc \u{fffd}[2J\u{fffd}");
-        assert_eq!(plain("Δt"), "Δt");
-        assert_eq!(plain_lines("one\ntwo\u{9b}2J"), "one\ntwo\u{fffd}2J");
+        assert_eq!(replace_controls("adc \u{1b}[2J\n"), "adc \u{fffd}[2J\u{fffd}");
+        assert_eq!(replace_controls("Δt"), "Δt");
+        assert_eq!(replace_controls_in_lines("one\ntwo\u{9b}2J"), "one\ntwo\u{fffd}2J");
     }
 
     #[test]
     fn long_text_goes_on_under_its_beginning() {
-        let text = wrapped("  because: ", &"seven letters ".repeat(10));
+        let text = wrap_words("  because: ", &"seven letters ".repeat(10));
         assert!(text.lines().all(|line| line.len() <= TEXT_COLUMNS), "{text}");
         assert!(text.lines().skip(1).all(|line| line.starts_with("           s")), "{text}");
     }

@@ -18,21 +18,21 @@ pub enum Tone {
 }
 
 /// Returns a verdict in its colour, and any other word as it is.
-pub fn verdict(word: &str) -> String {
-    Tone::of(word).map_or_else(|| word.to_owned(), |tone| tone.paint(word))
+pub fn paint_verdict(word: &str) -> String {
+    Tone::from_verdict(word).map_or_else(|| word.to_owned(), |tone| tone.paint_word(word))
 }
 
-/// True if standard output is to have colours. Text is plain until [`colour`] is called.
+/// True if standard output is to have colours. Text is plain until [`enable_colours`] is called.
 static COLOURED: AtomicBool = AtomicBool::new(false);
 
 /// Sets whether the text printed on standard output is to have colours.
-pub fn colour(on: bool) {
+pub fn enable_colours(on: bool) {
     COLOURED.store(on, Ordering::Relaxed);
 }
 
 impl Tone {
     /// Returns the tone of a word that Thalweg uses as a verdict; `None` for any other word.
-    pub fn of(word: &str) -> Option<Self> {
+    pub fn from_verdict(word: &str) -> Option<Self> {
         match word {
             "COMPLETE" | "intact" | "ok" | "holds here" | "better" => Some(Self::Good),
             "INCOMPLETE" | "degraded" | "cannot be tested here" => Some(Self::Poor),
@@ -43,7 +43,7 @@ impl Tone {
     }
 
     /// Returns the class of this tone in a page's style sheet.
-    pub fn class(self) -> &'static str {
+    pub fn css_class(self) -> &'static str {
         match self {
             Self::Good => "good",
             Self::Open => "open",
@@ -53,8 +53,8 @@ impl Tone {
     }
 
     /// Returns a verdict's word, in its colour if standard output has colours. The escape sequences count as no width
-    /// in [`Table`](crate::Table) and [`wrapped`](crate::wrapped).
-    pub fn paint(self, word: &str) -> String {
+    /// in [`Table`](crate::Table) and [`wrap_words`](crate::wrap_words).
+    pub fn paint_word(self, word: &str) -> String {
         let colour = match self {
             _ if !COLOURED.load(Ordering::Relaxed) => return word.to_owned(),
             Self::Good => AnsiColor::Green,

@@ -42,20 +42,20 @@ pub struct Measured {
 
 impl Measured {
     /// Returns the cheapest method for bytes in the page cache, of those available to an event loop
-    /// ([`Sender::sends_some`]).
+    /// ([`Sender::supports_send_some`]).
     pub fn best_cached(&self) -> Option<Outward> {
-        best(self.cached.iter().filter(|trial| Sender::sends_some(trial.way)))
+        cheapest_method(self.cached.iter().filter(|trial| Sender::supports_send_some(trial.way)))
     }
 
     /// Returns the cheapest method for bytes that are not in the page cache.
     pub fn best_uncached(&self) -> Option<Outward> {
-        best(self.uncached.iter())
+        cheapest_method(self.uncached.iter())
     }
 }
 
 /// Returns the method with the least CPU time of those that are nearly as fast as the fastest: a network is rarely
 /// faster than any of them, and the builder on the same host needs the CPU.
-fn best<'a>(trials: impl Iterator<Item = &'a Trial>) -> Option<Outward> {
+fn cheapest_method<'a>(trials: impl Iterator<Item = &'a Trial>) -> Option<Outward> {
     let costs: Vec<(Outward, Cost)> =
         trials.filter_map(|trial| Some((trial.way, *trial.cost.as_ref().ok()?))).collect();
     let fastest = costs.iter().map(|(_, cost)| cost.rate).fold(0.0, f64::max);
@@ -68,34 +68,36 @@ fn best<'a>(trials: impl Iterator<Item = &'a Trial>) -> Option<Outward> {
 ///
 /// # Errors
 /// The loopback is not available, or the file cannot be read at all.
-pub fn measure(file: File, bytes: u64, timeout: Duration) -> io::Result<Measured> {
+pub fn measure_methods(file: File, bytes: u64, timeout: Duration) -> io::Result<Measured> {
     let bytes = bytes.min(file.metadata()?.len());
     let stored = Arc::new(Stored::new(file));
     let mut measured = Measured { cached: Vec::new(), uncached: Vec::new() };
     for way in Outward::ALL {
         if way.is_uncached() {
-            forget(&stored, bytes);
-            measured.uncached.push(Trial { way, cost: cost(way, &stored, bytes, timeout).map_err(|e| e.to_string()) });
+            drop_cached_pages(&stored, bytes);
+            measured
+                .uncached
+                .push(Trial { way, cost: measure_cost(way, &stored, bytes, timeout).map_err(|e| e.to_string()) });
         } else {
-            fadvise(stored.file(), 0, None, Advice::Normal)?;
-            let warm = cost(way, &stored, bytes, timeout);
-            let again = warm.and_then(|_| cost(way, &stored, bytes, timeout));
+            fadvise(stored.buffered_file(), 0, None, Advice::Normal)?;
+            let warm = measure_cost(way, &stored, bytes, timeout);
+            let again = warm.and_then(|_| measure_cost(way, &stored, bytes, timeout));
             measured.cached.push(Trial { way, cost: again.map_err(|error| error.to_string()) });
         }
     }
-    forget(&stored, bytes);
+    drop_cached_pages(&stored, bytes);
     Ok(measured)
 }
 
-fn forget(stored: &Stored, bytes: u64) {
-    let _ = fadvise(stored.file(), 0, std::num::NonZeroU64::new(bytes), Advice::DontNeed);
+fn drop_cached_pages(stored: &Stored, bytes: u64) {
+    let _ = fadvise(stored.buffered_file(), 0, std::num::NonZeroU64::new(bytes), Advice::DontNeed);
 }
 
-fn cost(way: Outward, stored: &Arc<Stored>, bytes: u64, timeout: Duration) -> io::Result<Cost> {
+fn measure_cost(way: Outward, stored: &Arc<Stored>, bytes: u64, timeout: Duration) -> io::Result<Cost> {
     let listener = TcpListener::bind(("127.0.0.1", 0))?;
     let sending = TcpStream::connect(listener.local_addr()?)?;
     let (mut receiving, _) = listener.accept()?;
-    if Sender::sends_some(way) {
+    if Sender::supports_send_some(way) {
         sending.set_nonblocking(true)?;
         set_tcp_cork(&sending, true)?;
     }
@@ -106,22 +108,22 @@ fn cost(way: Outward, stored: &Arc<Stored>, bytes: u64, timeout: Duration) -> io
             while io::Read::read(&mut receiving, &mut buffer).is_ok_and(|read| read > 0) {}
         });
         let mut sender = Sender::new();
-        let (began, cpu) = (Instant::now(), thread_cpu());
+        let (began, cpu) = (Instant::now(), thread_cpu_time());
         let mut at = 0;
         let mut result = Ok(());
         while at < bytes && began.elapsed() < timeout {
             let piece = at..bytes.min(at + PIECE_BYTES);
             at = piece.end;
-            result = if Sender::sends_some(way) {
-                send_as_a_loop(&mut sender, way, stored, piece, &sending)
+            result = if Sender::supports_send_some(way) {
+                send_as_event_loop(&mut sender, way, stored, piece, &sending)
             } else {
-                sender.send(way, stored, piece, sending.as_fd(), at < bytes)
+                sender.send_range(way, stored, piece, sending.as_fd(), at < bytes)
             };
             if result.is_err() {
                 break;
             }
         }
-        let (took, cpu) = (began.elapsed(), thread_cpu().saturating_sub(cpu));
+        let (took, cpu) = (began.elapsed(), thread_cpu_time().saturating_sub(cpu));
         drop(sending);
         let _ = sink.join();
         result?;
@@ -131,7 +133,7 @@ fn cost(way: Outward, stored: &Arc<Stored>, bytes: u64, timeout: Duration) -> io
 }
 
 /// Sends like an event loop: as much as the socket takes, then waits for it.
-fn send_as_a_loop(
+fn send_as_event_loop(
     sender: &mut Sender,
     way: Outward,
     stored: &Stored,
@@ -152,7 +154,7 @@ fn send_as_a_loop(
     Ok(())
 }
 
-fn thread_cpu() -> Duration {
+fn thread_cpu_time() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
 }

@@ -1,10 +1,10 @@
 //! Transfers from a socket to a file.
 
-use crate::memory::{Slot, buffer, ring_with_slots};
+use crate::memory::{Slot, map_aligned_buffer, ring_with_slots};
 use crate::method::Inward;
 use crate::outward::DONTCACHE;
 use crate::pipe::Pipe;
-use crate::stored::{DIRECT_ALIGNMENT_BYTES, reopen};
+use crate::stored::{DIRECT_ALIGNMENT_BYTES, reopen_file};
 use crc_fast::Digest;
 use memmap2::MmapMut;
 use rustix::fs::{Mode, OFlags};
@@ -74,7 +74,7 @@ impl Receiver {
     }
 
     /// Writes `length` bytes into the file, from offset `at` on, and adds them to `crc`.
-    pub fn receive(
+    pub fn receive_file(
         &mut self,
         way: Inward,
         from: &mut Incoming<'_>,
@@ -85,18 +85,18 @@ impl Receiver {
     ) -> Written {
         let mut written = 0;
         let end = match (way, from.socket) {
-            (Inward::Splice, Some(socket)) => self.splice(from, socket, to, at, length, crc, &mut written),
+            (Inward::Splice, Some(socket)) => self.receive_spliced(from, socket, to, at, length, crc, &mut written),
             (Inward::Recv | Inward::Splice, _) => {
-                self.recv(from, to, at, length, crc, &mut written, ReadWriteFlags::empty())
+                self.receive_buffered(from, to, at, length, crc, &mut written, ReadWriteFlags::empty())
             }
-            (Inward::DontCache, _) => self.recv(from, to, at, length, crc, &mut written, DONTCACHE),
-            (Inward::Uring, _) => self.uring(from, to, at, length, crc, &mut written),
+            (Inward::DontCache, _) => self.receive_buffered(from, to, at, length, crc, &mut written, DONTCACHE),
+            (Inward::Uring, _) => self.receive_by_uring(from, to, at, length, crc, &mut written),
         };
         Written { bytes: written, end }
     }
 
     #[expect(clippy::too_many_arguments, reason = "one transfer's particulars, private")]
-    fn recv(
+    fn receive_buffered(
         &mut self,
         from: &mut Incoming<'_>,
         to: &File,
@@ -106,19 +106,19 @@ impl Receiver {
         written: &mut u64,
         how: ReadWriteFlags,
     ) -> Result<(), Interrupted> {
-        let buffer = kept(&mut self.buffer).map_err(Interrupted::File)?;
+        let buffer = buffer_or_new(&mut self.buffer).map_err(Interrupted::File)?;
         while *written < length {
             let most = usize::try_from(length - *written).unwrap_or(usize::MAX).min(buffer.len());
-            let read = from.read(&mut buffer[..most]).map_err(Interrupted::Network)?;
+            let read = from.read_some(&mut buffer[..most]).map_err(Interrupted::Network)?;
             crc.update(&buffer[..read]);
-            write_all(to, &buffer[..read], at + *written, how).map_err(Interrupted::File)?;
+            write_all_at(to, &buffer[..read], at + *written, how).map_err(Interrupted::File)?;
             *written += read as u64;
         }
         Ok(())
     }
 
     #[expect(clippy::too_many_arguments, reason = "one transfer's particulars, private")]
-    fn splice(
+    fn receive_spliced(
         &mut self,
         from: &mut Incoming<'_>,
         socket: BorrowedFd<'_>,
@@ -130,24 +130,24 @@ impl Receiver {
     ) -> Result<(), Interrupted> {
         let first = from.take_first(length);
         crc.update(first);
-        write_all(to, first, at, ReadWriteFlags::empty()).map_err(Interrupted::File)?;
+        write_all_at(to, first, at, ReadWriteFlags::empty()).map_err(Interrupted::File)?;
         *written += first.len() as u64;
         // Spliced bytes were never in this process's memory: they are read once more for their checksum.
-        let buffer = kept(&mut self.buffer).map_err(Interrupted::File)?;
+        let buffer = buffer_or_new(&mut self.buffer).map_err(Interrupted::File)?;
         while *written < length {
             let pipe = match &self.pipe {
                 Some(pipe) => pipe,
                 None => self.pipe.insert(Pipe::new().map_err(Interrupted::File)?),
             };
             let most = usize::try_from(length - *written).unwrap_or(usize::MAX).min(buffer.len());
-            let filled = match pipe.fill(socket, None, most) {
+            let filled = match pipe.fill_from(socket, None, most) {
                 Ok(0) => return Err(Interrupted::Network(io::ErrorKind::UnexpectedEof.into())),
                 Ok(filled) => filled,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(error) => return Err(Interrupted::Network(timed_out(error))),
+                Err(error) => return Err(Interrupted::Network(would_block_as_timed_out(error))),
             };
             let mut offset = at + *written;
-            if let Err(error) = pipe.empty(to.as_fd(), Some(&mut offset), filled, false) {
+            if let Err(error) = pipe.empty_into(to.as_fd(), Some(&mut offset), filled, false) {
                 self.pipe = None;
                 return Err(Interrupted::File(error));
             }
@@ -158,7 +158,7 @@ impl Receiver {
         Ok(())
     }
 
-    fn uring(
+    fn receive_by_uring(
         &mut self,
         from: &mut Incoming<'_>,
         to: &File,
@@ -169,16 +169,17 @@ impl Receiver {
     ) -> Result<(), Interrupted> {
         // Up to the next page through the page cache, then past it.
         let head = at.next_multiple_of(DIRECT_ALIGNMENT_BYTES).saturating_sub(at).min(length);
-        self.recv(from, to, at, head, crc, written, ReadWriteFlags::empty())?;
+        self.receive_buffered(from, to, at, head, crc, written, ReadWriteFlags::empty())?;
         if *written == length {
             return Ok(());
         }
-        let direct = reopen(to, OFlags::WRONLY | OFlags::DIRECT).map_err(|error| Interrupted::File(error.into()))?;
+        let direct =
+            reopen_file(to, OFlags::WRONLY | OFlags::DIRECT).map_err(|error| Interrupted::File(error.into()))?;
         let ring = match &mut self.ring {
             Some(ring) => ring,
             ring => ring.insert(WriteRing::new().map_err(Interrupted::File)?),
         };
-        let (bytes, end) = ring.receive(from, to, &direct, at + head, length - head, crc);
+        let (bytes, end) = ring.receive_direct(from, to, &direct, at + head, length - head, crc);
         *written += bytes;
         if matches!(end, Err(Interrupted::File(_))) {
             self.ring = None;
@@ -196,7 +197,7 @@ impl<'a> Incoming<'a> {
     }
 
     /// Reads at least one byte, or returns an error.
-    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+    fn read_some(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let first = self.take_first(into.len() as u64);
         if !first.is_empty() {
             into[..first.len()].copy_from_slice(first);
@@ -207,7 +208,7 @@ impl<'a> Incoming<'a> {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
                 Ok(read) => return Ok(read),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(timed_out(error)),
+                Err(error) => return Err(would_block_as_timed_out(error)),
             }
         }
     }
@@ -241,7 +242,7 @@ impl WriteRing {
     }
 
     /// Writes from `at` on, which is a multiple of the alignment. Returns the number of bytes written without a gap.
-    fn receive(
+    fn receive_direct(
         &mut self,
         from: &mut Incoming<'_>,
         buffered: &File,
@@ -254,14 +255,14 @@ impl WriteRing {
         let mut end = Ok(());
         let mut slot = 0;
         while taken < length && end.is_ok() && self.failed.is_none() {
-            let mut bytes = match self.settle(|free| free[slot].is_some()) {
+            let mut bytes = match self.wait_for_writes(|free| free[slot].is_some()) {
                 Ok(()) => self.free[slot].take().expect("it was waited for"),
                 Err(error) => return (0, Err(Interrupted::File(error))),
             };
             let most = usize::try_from(length - taken).unwrap_or(usize::MAX).min(SLOT_BYTES);
             let mut filled = 0;
             while filled < most && end.is_ok() {
-                match from.read(&mut bytes[filled..most]) {
+                match from.read_some(&mut bytes[filled..most]) {
                     Ok(read) => filled += read,
                     Err(error) => end = Err(Interrupted::Network(error)),
                 }
@@ -269,23 +270,23 @@ impl WriteRing {
             crc.update(&bytes[..filled]);
             let whole_pages = filled - filled % DIRECT_ALIGNMENT_BYTES as usize;
             let rest = &bytes[whole_pages..filled];
-            let rest = write_all(buffered, rest, at + taken + whole_pages as u64, ReadWriteFlags::empty());
+            let rest = write_all_at(buffered, rest, at + taken + whole_pages as u64, ReadWriteFlags::empty());
             if whole_pages > 0 && rest.is_ok() {
                 self.busy[slot] = (at + taken, whole_pages);
                 let file = thalweg_sys::uring::File::Open(Arc::clone(direct));
-                self.ring.push(Operation::write(file, bytes, 0..whole_pages, at + taken));
-                self.ring.submit();
+                self.ring.push_operation(Operation::write_range(file, bytes, 0..whole_pages, at + taken));
+                self.ring.submit_queued();
             } else {
                 self.free[slot] = Some(bytes);
             }
             if let Err(error) = rest {
-                keep_lowest(&mut self.failed, at + taken, error);
+                keep_lowest_failure(&mut self.failed, at + taken, error);
                 break;
             }
             taken += filled as u64;
             slot = (slot + 1) % SLOT_COUNT;
         }
-        if let Err(error) = self.settle(|free| free.iter().all(Option::is_some)) {
+        if let Err(error) = self.wait_for_writes(|free| free.iter().all(Option::is_some)) {
             return (0, Err(Interrupted::File(error)));
         }
         match self.failed.take() {
@@ -295,13 +296,13 @@ impl WriteRing {
     }
 
     /// Waits, without limit, for writes to complete until `settled` holds.
-    fn settle(&mut self, settled: impl Fn(&[Option<Slot>; SLOT_COUNT]) -> bool) -> io::Result<()> {
+    fn wait_for_writes(&mut self, settled: impl Fn(&[Option<Slot>; SLOT_COUNT]) -> bool) -> io::Result<()> {
         while !settled(&self.free) {
-            let Some(done) = self.ring.finished() else {
-                self.ring.wait(None)?;
+            let Some(done) = self.ring.next_finished() else {
+                self.ring.wait_for_completion(None)?;
                 continue;
             };
-            let slot = done.memory.number() as usize;
+            let slot = done.memory.slot_number() as usize;
             self.free[slot] = Some(done.memory);
             let (offset, length) = self.busy[slot];
             let error = match done.result {
@@ -310,27 +311,27 @@ impl WriteRing {
                 Ok(_) => Errno::NOSPC,
                 Err(error) => error,
             };
-            keep_lowest(&mut self.failed, offset, error.into());
+            keep_lowest_failure(&mut self.failed, offset, error.into());
         }
         Ok(())
     }
 }
 
 /// Takes note of a write that failed, where none failed at a lower offset: bytes below the lowest are in the file.
-fn keep_lowest(failed: &mut Option<(u64, io::Error)>, offset: u64, error: io::Error) {
+fn keep_lowest_failure(failed: &mut Option<(u64, io::Error)>, offset: u64, error: io::Error) {
     if failed.as_ref().is_none_or(|(lowest, _)| offset < *lowest) {
         *failed = Some((offset, error));
     }
 }
 
-fn kept(memory: &mut Option<MmapMut>) -> io::Result<&mut MmapMut> {
+fn buffer_or_new(memory: &mut Option<MmapMut>) -> io::Result<&mut MmapMut> {
     match memory {
         Some(memory) => Ok(memory),
-        none => Ok(none.insert(buffer(COPY_BUFFER_BYTES)?)),
+        none => Ok(none.insert(map_aligned_buffer(COPY_BUFFER_BYTES)?)),
     }
 }
 
-fn write_all(to: &File, mut bytes: &[u8], mut at: u64, how: ReadWriteFlags) -> io::Result<()> {
+fn write_all_at(to: &File, mut bytes: &[u8], mut at: u64, how: ReadWriteFlags) -> io::Result<()> {
     while !bytes.is_empty() {
         match pwritev2(to, &[IoSlice::new(bytes)], at, how) {
             Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
@@ -346,7 +347,7 @@ fn write_all(to: &File, mut bytes: &[u8], mut at: u64, how: ReadWriteFlags) -> i
 }
 
 /// Maps the error of a blocking socket whose time-out has passed, which reports that it would block, to `TimedOut`.
-fn timed_out(error: io::Error) -> io::Error {
+fn would_block_as_timed_out(error: io::Error) -> io::Error {
     if error.kind() == io::ErrorKind::WouldBlock { io::ErrorKind::TimedOut.into() } else { error }
 }
 
@@ -365,7 +366,7 @@ mod tests {
     fn of_two_writes_that_fail_the_lower_offset_counts() {
         let mut failed = None;
         for offset in [8192, 4096, 12288] {
-            keep_lowest(&mut failed, offset, io::Error::other("full"));
+            keep_lowest_failure(&mut failed, offset, io::Error::other("full"));
         }
         assert_eq!(failed.unwrap().0, 4096);
     }

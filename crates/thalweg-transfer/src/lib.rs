@@ -51,12 +51,12 @@ mod ring;
 mod stored;
 
 pub use cached::{cached_bytes, seems_cached};
-pub use choose::{Cost, Measured, Trial, measure};
+pub use choose::{Cost, Measured, Trial, measure_methods};
 pub use inward::{Incoming, Interrupted, Receiver, Written};
 pub use method::{Inward, Outward, UnknownMethod};
 pub use outward::{Sender, send_all};
-pub use progress::while_it_moves;
-pub use stored::{Stored, read};
+pub use progress::retry_while_moving;
+pub use stored::{Stored, read_in_parts};
 
 #[cfg(test)]
 #[expect(clippy::single_range_in_vec_init, reason = "one range is a list of ranges, too")]

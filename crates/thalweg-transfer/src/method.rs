@@ -52,7 +52,7 @@ impl Outward {
         [Self::Read, Self::Sendfile, Self::Splice, Self::Ahead, Self::Direct, Self::DontCache, Self::Uring];
 
     /// Returns the method's name, as it is written in settings.
-    pub const fn name(self) -> &'static str {
+    pub const fn method_name(self) -> &'static str {
         match self {
             Self::Read => "read",
             Self::Sendfile => "sendfile",
@@ -75,7 +75,7 @@ impl Inward {
     pub const ALL: [Self; 4] = [Self::Recv, Self::Splice, Self::DontCache, Self::Uring];
 
     /// Returns the method's name, as it is written in settings.
-    pub const fn name(self) -> &'static str {
+    pub const fn method_name(self) -> &'static str {
         match self {
             Self::Recv => "recv",
             Self::Splice => "splice",
@@ -87,13 +87,13 @@ impl Inward {
 
 impl fmt::Display for Outward {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
+        f.pad(self.method_name())
     }
 }
 
 impl fmt::Display for Inward {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
+        f.pad(self.method_name())
     }
 }
 
@@ -101,8 +101,8 @@ impl FromStr for Outward {
     type Err = UnknownMethod;
 
     fn from_str(name: &str) -> Result<Self, UnknownMethod> {
-        let way = Self::ALL.into_iter().find(|way| way.name() == name);
-        way.ok_or_else(|| UnknownMethod { name: name.to_owned(), known: Self::ALL.map(Self::name).join(", ") })
+        let way = Self::ALL.into_iter().find(|way| way.method_name() == name);
+        way.ok_or_else(|| UnknownMethod { name: name.to_owned(), known: Self::ALL.map(Self::method_name).join(", ") })
     }
 }
 
@@ -110,7 +110,7 @@ impl FromStr for Inward {
     type Err = UnknownMethod;
 
     fn from_str(name: &str) -> Result<Self, UnknownMethod> {
-        let way = Self::ALL.into_iter().find(|way| way.name() == name);
-        way.ok_or_else(|| UnknownMethod { name: name.to_owned(), known: Self::ALL.map(Self::name).join(", ") })
+        let way = Self::ALL.into_iter().find(|way| way.method_name() == name);
+        way.ok_or_else(|| UnknownMethod { name: name.to_owned(), known: Self::ALL.map(Self::method_name).join(", ") })
     }
 }

@@ -1,10 +1,10 @@
 //! Transfers from a file to a socket.
 
 use crate::cached::cached_bytes;
-use crate::memory::buffer;
+use crate::memory::map_aligned_buffer;
 use crate::method::Outward;
 use crate::pipe::Pipe;
-use crate::progress::while_it_moves;
+use crate::progress::retry_while_moving;
 use crate::ring::ReadRing;
 use crate::stored::{DIRECT_ALIGNMENT_BYTES, Stored};
 use memmap2::MmapMut;
@@ -37,7 +37,7 @@ impl Sender {
     /// # Errors
     /// `UnexpectedEof` if the file ends within the range, `TimedOut` if the socket's `SO_SNDTIMEO` has passed, and the
     /// errors of file and socket. After an error the number of bytes sent is unknown: the connection is to be closed.
-    pub fn send(
+    pub fn send_range(
         &mut self,
         way: Outward,
         from: &Arc<Stored>,
@@ -50,18 +50,18 @@ impl Sender {
             return Ok(());
         }
         let sent = match way {
-            Outward::Read => self.read(from, range, to, more, ReadWriteFlags::empty()),
-            Outward::DontCache => self.read(from, range, to, more, DONTCACHE),
-            Outward::Sendfile => sendfile(from, range, to),
-            Outward::Splice => self.splice(from, range, to, more),
-            Outward::Ahead => self.ahead(from, range, to),
-            Outward::Direct => self.direct(from, range, to, more),
+            Outward::Read => self.send_buffered(from, range, to, more, ReadWriteFlags::empty()),
+            Outward::DontCache => self.send_buffered(from, range, to, more, DONTCACHE),
+            Outward::Sendfile => sendfile_range(from, range, to),
+            Outward::Splice => self.send_spliced(from, range, to, more),
+            Outward::Ahead => self.send_read_ahead(from, range, to),
+            Outward::Direct => self.send_direct(from, range, to, more),
             Outward::Uring => {
                 let ring = match &mut self.ring {
                     Some(ring) => ring,
                     ring => ring.insert(ReadRing::new()?),
                 };
-                let sent = ring.send(from.direct()?, range, to, more);
+                let sent = ring.send_range(from.direct_file()?, range, to, more);
                 if sent.is_err() {
                     // Operations still under way end with the ring.
                     self.ring = None;
@@ -78,11 +78,11 @@ impl Sender {
 
     /// Returns whether this file can be sent with this method: not every file system has `O_DIRECT`.
     pub fn can_send(way: Outward, from: &Stored) -> bool {
-        !matches!(way, Outward::Direct | Outward::Uring) || from.direct().is_ok()
+        !matches!(way, Outward::Direct | Outward::Uring) || from.direct_file().is_ok()
     }
 
     /// Returns whether [`send_some`](Self::send_some) supports a method.
-    pub fn sends_some(way: Outward) -> bool {
+    pub fn supports_send_some(way: Outward) -> bool {
         matches!(way, Outward::Sendfile | Outward::Splice)
     }
 
@@ -109,9 +109,9 @@ impl Sender {
     }
 
     fn splice_some(&mut self, from: &Stored, range: &mut Range<u64>, most: u64, to: BorrowedFd<'_>) -> io::Result<()> {
-        let pipe = self.pipe()?;
+        let pipe = self.pipe_or_new()?;
         let wanted = usize::try_from(most.min(range.end - range.start)).unwrap_or(usize::MAX);
-        let filled = match pipe.fill(from.file().as_fd(), Some(&mut range.start.clone()), wanted) {
+        let filled = match pipe.fill_from(from.buffered_file().as_fd(), Some(&mut range.start.clone()), wanted) {
             Ok(0) if wanted > 0 => return Err(io::ErrorKind::UnexpectedEof.into()),
             Ok(filled) => filled,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(()),
@@ -126,7 +126,7 @@ impl Sender {
         Ok(())
     }
 
-    fn read(
+    fn send_buffered(
         &mut self,
         from: &Stored,
         mut range: Range<u64>,
@@ -136,12 +136,12 @@ impl Sender {
     ) -> io::Result<()> {
         let buffer = match &mut self.buffer {
             Some(buffer) => buffer,
-            none => none.insert(buffer(COPY_BUFFER_BYTES)?),
+            none => none.insert(map_aligned_buffer(COPY_BUFFER_BYTES)?),
         };
         while !range.is_empty() {
             let length = usize::try_from(range.end - range.start).unwrap_or(usize::MAX).min(buffer.len());
             let mut slice = [IoSliceMut::new(&mut buffer[..length])];
-            let read = match preadv2(from.file(), &mut slice, range.start, how) {
+            let read = match preadv2(from.buffered_file(), &mut slice, range.start, how) {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
                 Ok(read) => read,
                 Err(Errno::INTR) => continue,
@@ -153,62 +153,62 @@ impl Sender {
         Ok(())
     }
 
-    fn pipe(&mut self) -> io::Result<&Pipe> {
+    fn pipe_or_new(&mut self) -> io::Result<&Pipe> {
         if self.pipe.is_none() {
             self.pipe = Some(Pipe::new()?);
         }
         self.pipe.as_ref().ok_or_else(|| io::ErrorKind::Other.into())
     }
 
-    fn splice(&mut self, from: &Stored, range: Range<u64>, to: BorrowedFd<'_>, more: bool) -> io::Result<()> {
-        let pipe = self.pipe()?;
-        let through = through_pipe(pipe, from.file().as_fd(), range, 0, to, more);
-        self.leave_pipe(through)
+    fn send_spliced(&mut self, from: &Stored, range: Range<u64>, to: BorrowedFd<'_>, more: bool) -> io::Result<()> {
+        let pipe = self.pipe_or_new()?;
+        let through = send_through_pipe(pipe, from.buffered_file().as_fd(), range, 0, to, more);
+        self.drop_pipe_on_error(through)
     }
 
-    fn direct(&mut self, from: &Stored, range: Range<u64>, to: BorrowedFd<'_>, more: bool) -> io::Result<()> {
-        let file = from.direct()?;
+    fn send_direct(&mut self, from: &Stored, range: Range<u64>, to: BorrowedFd<'_>, more: bool) -> io::Result<()> {
+        let file = from.direct_file()?;
         let skip = range.start % DIRECT_ALIGNMENT_BYTES;
-        let pipe = self.pipe()?;
-        let through = through_pipe(pipe, file.as_fd(), range.start - skip..range.end, skip, to, more);
-        self.leave_pipe(through)
+        let pipe = self.pipe_or_new()?;
+        let through = send_through_pipe(pipe, file.as_fd(), range.start - skip..range.end, skip, to, more);
+        self.drop_pipe_on_error(through)
     }
 
     /// Drops the pipe after an interrupted transfer: bytes left in it would come out with the next one.
-    fn leave_pipe(&mut self, result: io::Result<()>) -> io::Result<()> {
+    fn drop_pipe_on_error(&mut self, result: io::Result<()>) -> io::Result<()> {
         if result.is_err() {
             self.pipe = None;
         }
         result
     }
 
-    fn ahead(&mut self, from: &Arc<Stored>, range: Range<u64>, to: BorrowedFd<'_>) -> io::Result<()> {
+    fn send_read_ahead(&mut self, from: &Arc<Stored>, range: Range<u64>, to: BorrowedFd<'_>) -> io::Result<()> {
         // The ranges to read ahead are given piece by piece; the kernel's own read-ahead would go on after the range.
-        fadvise(from.file(), 0, None, Advice::Random)?;
+        fadvise(from.buffered_file(), 0, None, Advice::Random)?;
         let mut announced = range.start;
         let mut at = range.start;
         while at < range.end {
             while announced < range.end && announced < at + READ_AHEAD_BYTES {
                 let piece = announced..range.end.min(announced + PIECE_BYTES);
                 // Pages that others have in the cache stay there.
-                if cached_bytes(from.file(), &piece).unwrap_or(0) == 0 {
-                    self.behind.note(from, piece.clone());
+                if cached_bytes(from.buffered_file(), &piece).unwrap_or(0) == 0 {
+                    self.behind.remember_piece(from, piece.clone());
                 }
-                fadvise(from.file(), piece.start, length_of(&piece), Advice::WillNeed)?;
+                fadvise(from.buffered_file(), piece.start, nonzero_length(&piece), Advice::WillNeed)?;
                 announced = piece.end;
             }
             let piece = at..range.end.min(at + PIECE_BYTES);
             at = piece.end;
-            sendfile(from, piece, to)?;
+            sendfile_range(from, piece, to)?;
             self.behind.forget_before(from, at.saturating_sub(MAX_UNSENT_BYTES));
         }
         Ok(())
     }
 }
 
-fn sendfile(from: &Stored, mut range: Range<u64>, to: BorrowedFd<'_>) -> io::Result<()> {
+fn sendfile_range(from: &Stored, mut range: Range<u64>, to: BorrowedFd<'_>) -> io::Result<()> {
     while !range.is_empty() {
-        while_it_moves(to, || sendfile_some(from, &mut range, u64::MAX, to))?;
+        retry_while_moving(to, || sendfile_some(from, &mut range, u64::MAX, to))?;
     }
     Ok(())
 }
@@ -216,7 +216,7 @@ fn sendfile(from: &Stored, mut range: Range<u64>, to: BorrowedFd<'_>) -> io::Res
 fn sendfile_some(from: &Stored, range: &mut Range<u64>, most: u64, to: BorrowedFd<'_>) -> io::Result<()> {
     // At most what the kernel takes in one call (MAX_RW_COUNT).
     let length = usize::try_from(most.min(range.end - range.start)).unwrap_or(usize::MAX).min(1 << 30);
-    match rustix::fs::sendfile(to, from.file(), Some(&mut range.start), length) {
+    match rustix::fs::sendfile(to, from.buffered_file(), Some(&mut range.start), length) {
         Ok(0) if length > 0 => Err(io::ErrorKind::UnexpectedEof.into()),
         Ok(_) | Err(Errno::INTR) => Ok(()),
         Err(error) => Err(error.into()),
@@ -225,7 +225,7 @@ fn sendfile_some(from: &Stored, range: &mut Range<u64>, most: u64, to: BorrowedF
 
 /// Sends a range of a file through a pipe, without its first `skip` bytes. With `O_DIRECT` the range begins at a page,
 /// and the bytes after the range in the last page are taken back out of the pipe.
-fn through_pipe(
+fn send_through_pipe(
     pipe: &Pipe,
     file: BorrowedFd<'_>,
     range: Range<u64>,
@@ -236,9 +236,9 @@ fn through_pipe(
     let (mut at, mut skip) = (range.start, usize::try_from(skip).unwrap_or(0));
     while at < range.end {
         let wanted = usize::try_from(range.end - at).unwrap_or(usize::MAX);
-        let whole_pages = wanted.min(pipe.capacity()).next_multiple_of(DIRECT_ALIGNMENT_BYTES as usize);
+        let whole_pages = wanted.min(pipe.capacity_bytes()).next_multiple_of(DIRECT_ALIGNMENT_BYTES as usize);
         let before = at;
-        let filled = match pipe.fill(file, Some(&mut at), whole_pages) {
+        let filled = match pipe.fill_from(file, Some(&mut at), whole_pages) {
             Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
             Ok(filled) => filled,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
@@ -247,10 +247,10 @@ fn through_pipe(
         at = before + filled as u64;
         let useful = filled.min(wanted);
         let skipped = skip.min(useful);
-        pipe.discard(skipped)?;
+        pipe.discard_bytes(skipped)?;
         skip -= skipped;
-        pipe.empty(to, None, useful - skipped, more || at < range.end)?;
-        pipe.discard(filled - useful)?;
+        pipe.empty_into(to, None, useful - skipped, more || at < range.end)?;
+        pipe.discard_bytes(filled - useful)?;
     }
     Ok(())
 }
@@ -262,7 +262,7 @@ fn through_pipe(
 pub fn send_all(to: BorrowedFd<'_>, mut bytes: &[u8], more: bool) -> io::Result<()> {
     let flags = SendFlags::NOSIGNAL | if more { SendFlags::MORE } else { SendFlags::empty() };
     while !bytes.is_empty() {
-        match while_it_moves(to, || Ok(send(to, bytes, flags)?)) {
+        match retry_while_moving(to, || Ok(send(to, bytes, flags)?)) {
             Ok(sent) => bytes = &bytes[sent..],
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(error),
@@ -279,7 +279,7 @@ struct Behind {
 }
 
 impl Behind {
-    fn note(&mut self, file: &Arc<Stored>, piece: Range<u64>) {
+    fn remember_piece(&mut self, file: &Arc<Stored>, piece: Range<u64>) {
         self.pieces.push((Arc::clone(file), piece));
     }
 
@@ -287,13 +287,13 @@ impl Behind {
         self.pieces.retain(|(of, piece)| {
             let through = Arc::ptr_eq(of, file) && piece.end <= until;
             // Only advice: pages that cannot be dropped are reclaimed by the kernel later.
-            !through || fadvise(of.file(), piece.start, length_of(piece), Advice::DontNeed).is_err()
+            !through || fadvise(of.buffered_file(), piece.start, nonzero_length(piece), Advice::DontNeed).is_err()
         });
     }
 
     fn forget_sent(&mut self) {
         for (of, piece) in self.pieces.drain(..) {
-            let _ = fadvise(of.file(), piece.start, length_of(&piece), Advice::DontNeed);
+            let _ = fadvise(of.buffered_file(), piece.start, nonzero_length(&piece), Advice::DontNeed);
         }
     }
 }
@@ -304,7 +304,7 @@ impl Drop for Behind {
     }
 }
 
-fn length_of(range: &Range<u64>) -> Option<NonZeroU64> {
+fn nonzero_length(range: &Range<u64>) -> Option<NonZeroU64> {
     NonZeroU64::new(range.end.saturating_sub(range.start))
 }
 

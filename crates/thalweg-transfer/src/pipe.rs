@@ -1,6 +1,6 @@
 //! A pipe that pages are spliced through.
 
-use crate::progress::while_it_moves;
+use crate::progress::retry_while_moving;
 use rustix::pipe::{PipeFlags, SpliceFlags, splice};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -23,18 +23,18 @@ impl Pipe {
     }
 
     /// Returns the most bytes the pipe can hold, in whole pages.
-    pub(crate) fn capacity(&self) -> usize {
+    pub(crate) fn capacity_bytes(&self) -> usize {
         self.capacity
     }
 
     /// Moves up to `length` bytes into the pipe, from `offset` of a file, or from a socket. Returns the number of
     /// bytes.
-    pub(crate) fn fill(&self, from: BorrowedFd<'_>, offset: Option<&mut u64>, length: usize) -> io::Result<usize> {
+    pub(crate) fn fill_from(&self, from: BorrowedFd<'_>, offset: Option<&mut u64>, length: usize) -> io::Result<usize> {
         Ok(splice(from, offset, &self.write, None, length.min(self.capacity), SpliceFlags::MOVE)?)
     }
 
     /// Moves all of the pipe's `length` bytes out.
-    pub(crate) fn empty(
+    pub(crate) fn empty_into(
         &self,
         to: BorrowedFd<'_>,
         mut offset: Option<&mut u64>,
@@ -43,7 +43,7 @@ impl Pipe {
     ) -> io::Result<()> {
         let flags = SpliceFlags::MOVE | if more { SpliceFlags::MORE } else { SpliceFlags::empty() };
         while length > 0 {
-            match while_it_moves(to, || Ok(splice(&self.read, None, to, offset.as_deref_mut(), length, flags)?)) {
+            match retry_while_moving(to, || Ok(splice(&self.read, None, to, offset.as_deref_mut(), length, flags)?)) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(moved) => length -= moved,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -59,7 +59,7 @@ impl Pipe {
     }
 
     /// Takes `length` bytes out of the pipe and discards them.
-    pub(crate) fn discard(&self, mut length: usize) -> io::Result<()> {
+    pub(crate) fn discard_bytes(&self, mut length: usize) -> io::Result<()> {
         let mut scratch = [0; 4096];
         while length > 0 {
             let most = length.min(scratch.len());

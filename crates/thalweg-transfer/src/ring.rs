@@ -2,7 +2,7 @@
 
 use crate::memory::{Slot, ring_with_slots};
 use crate::outward::send_all;
-use crate::progress::while_it_moves;
+use crate::progress::retry_while_moving;
 use crate::stored::DIRECT_ALIGNMENT_BYTES;
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, socket_timeout};
@@ -52,7 +52,7 @@ impl ReadRing {
 
     /// Sends a range of a file that was opened with `O_DIRECT`. After an error, the operations under way are unknown:
     /// the ring cannot be used any more.
-    pub(crate) fn send(
+    pub(crate) fn send_range(
         &mut self,
         file: &Arc<OwnedFd>,
         range: Range<u64>,
@@ -74,18 +74,23 @@ impl ReadRing {
                     && let Some(slot) = self.free[asked as usize % SLOT_COUNT].take()
                 {
                     let file = File::Open(Arc::clone(file));
-                    self.ring.push(Operation::read(file, slot, 0..SLOT_BYTES, start + asked * SLOT_BYTES as u64));
+                    self.ring.push_operation(Operation::read_range(
+                        file,
+                        slot,
+                        0..SLOT_BYTES,
+                        start + asked * SLOT_BYTES as u64,
+                    ));
                     asked += 1;
                 }
-                self.ring.submit();
-                if let Some(done) = self.ring.finished() {
-                    self.note(done)?;
+                self.ring.submit_queued();
+                if let Some(done) = self.ring.next_finished() {
+                    self.record_completion(done)?;
                 } else if let Some(filled) = self.filled[piece as usize % SLOT_COUNT].take() {
                     break filled;
                 } else if asked > piece {
-                    self.ring.wait(Some(DISK_TIMEOUT))?;
+                    self.ring.wait_for_completion(Some(DISK_TIMEOUT))?;
                 } else {
-                    self.wait_for(to)?;
+                    self.wait_for_completion(to)?;
                 }
             };
             let offset = start + piece * SLOT_BYTES as u64;
@@ -107,7 +112,7 @@ impl ReadRing {
         (to, socket): (BorrowedFd<'_>, &File),
         more: bool,
     ) -> io::Result<()> {
-        let number = slot.number() as usize;
+        let number = slot.slot_number() as usize;
         let zero_copy = match self.zero_copy {
             ZeroCopy::Copies | ZeroCopy::BeingTested => 0,
             ZeroCopy::Works => range.len(),
@@ -121,13 +126,13 @@ impl ReadRing {
         // A send that waits for more bytes gives no result of the test.
         let more_at_once = more && self.zero_copy == ZeroCopy::Works;
         let first = range.start..range.start + zero_copy;
-        let key = self.ring.push(Operation::send(socket.clone(), slot, first, more_at_once));
+        let key = self.ring.push_operation(Operation::send_zero_copy(socket.clone(), slot, first, more_at_once));
         self.sending[number] = true;
-        self.ring.submit();
+        self.ring.submit_queued();
         if self.zero_copy == ZeroCopy::Untested {
             self.zero_copy = ZeroCopy::BeingTested;
         }
-        let sent = match self.sent(key, number, to)? {
+        let sent = match self.wait_for_send(key, number, to)? {
             Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
             Ok(sent) => sent as usize,
             // A socket that encrypts.
@@ -135,33 +140,33 @@ impl ReadRing {
             Err(error) => return Err(error.into()),
         };
         let rest = range.start + sent..range.end;
-        match (self.ring.sent(key), &self.free[number]) {
+        match (self.ring.send_result(key), &self.free[number]) {
             (Some((_, slot)), _) | (None, Some(slot)) => send_all(to, &slot[rest], more),
             (None, None) => Err(io::ErrorKind::Other.into()),
         }
     }
 
     /// Waits for the result of a send. The network may hold the slot afterwards.
-    fn sent(&mut self, key: Key, number: usize, to: BorrowedFd<'_>) -> io::Result<Result<u32, Errno>> {
+    fn wait_for_send(&mut self, key: Key, number: usize, to: BorrowedFd<'_>) -> io::Result<Result<u32, Errno>> {
         loop {
-            match self.ring.finished() {
+            match self.ring.next_finished() {
                 Some(done) => {
                     let result = done.result;
-                    if self.note(done)? == Some(number) {
+                    if self.record_completion(done)? == Some(number) {
                         return Ok(result);
                     }
                 }
-                None => match self.ring.sent(key) {
+                None => match self.ring.send_result(key) {
                     Some((result, _)) => return Ok(result),
-                    None => self.wait_for(to)?,
+                    None => self.wait_for_completion(to)?,
                 },
             }
         }
     }
 
     /// Takes the result of a completed operation. Returns the number of the slot if the network held it.
-    fn note(&mut self, Done { memory: slot, result, copied }: Done<Slot>) -> io::Result<Option<usize>> {
-        let number = slot.number() as usize;
+    fn record_completion(&mut self, Done { memory: slot, result, copied }: Done<Slot>) -> io::Result<Option<usize>> {
+        let number = slot.slot_number() as usize;
         if !std::mem::take(&mut self.sending[number]) {
             self.filled[number] = Some((slot, result? as usize));
             return Ok(None);
@@ -175,10 +180,10 @@ impl ReadRing {
     }
 
     /// Waits for an operation to complete, as long as the peer of a socket takes something.
-    fn wait_for(&mut self, to: BorrowedFd<'_>) -> io::Result<()> {
+    fn wait_for_completion(&mut self, to: BorrowedFd<'_>) -> io::Result<()> {
         // io_uring ignores the socket's time-out.
         let timeout = socket_timeout(to, Timeout::Send)?;
-        while_it_moves(to, || match self.ring.wait(timeout) {
+        retry_while_moving(to, || match self.ring.wait_for_completion(timeout) {
             Err(error) if error.kind() == io::ErrorKind::TimedOut => Err(io::ErrorKind::WouldBlock.into()),
             waited => waited,
         })

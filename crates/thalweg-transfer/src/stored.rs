@@ -23,7 +23,7 @@ impl Stored {
     }
 
     /// Returns the file, through the page cache.
-    pub fn file(&self) -> &File {
+    pub fn buffered_file(&self) -> &File {
         &self.file
     }
 
@@ -32,8 +32,8 @@ impl Stored {
     /// # Errors
     /// The file system does not support `O_DIRECT`, or the file cannot be opened again. This is tried once: each call
     /// has the same result.
-    pub fn direct(&self) -> io::Result<&Arc<OwnedFd>> {
-        let direct = self.direct.get_or_init(|| reopen(&self.file, OFlags::RDONLY | OFlags::DIRECT));
+    pub fn direct_file(&self) -> io::Result<&Arc<OwnedFd>> {
+        let direct = self.direct.get_or_init(|| reopen_file(&self.file, OFlags::RDONLY | OFlags::DIRECT));
         direct.as_ref().map_err(|error| (*error).into())
     }
 }
@@ -43,7 +43,7 @@ impl Stored {
 ///
 /// # Errors
 /// `UnexpectedEof` if the file ends within the range, and the errors of the file and of `each`.
-pub fn read(
+pub fn read_in_parts(
     file: &File,
     mut range: Range<u64>,
     buffer: &mut [u8],
@@ -67,7 +67,7 @@ pub fn read(
 }
 
 /// Opens the same file once more, with other flags. Its name is not looked up again: a file renamed meanwhile is found.
-pub(crate) fn reopen(file: &File, flags: OFlags) -> Result<Arc<OwnedFd>, Errno> {
+pub(crate) fn reopen_file(file: &File, flags: OFlags) -> Result<Arc<OwnedFd>, Errno> {
     let same = format!("/proc/self/fd/{}", file.as_raw_fd());
     rustix::fs::open(same, flags | OFlags::CLOEXEC, Mode::empty()).map(Arc::new)
 }

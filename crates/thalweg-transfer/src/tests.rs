@@ -43,7 +43,7 @@ fn sent(way: Outward, from: &Arc<Stored>, ranges: &[Range<u64>]) -> (Vec<u8>, st
             received
         });
         let mut sender = Sender::new();
-        let mut each = ranges.iter().map(|range| sender.send(way, from, range.clone(), here.as_fd(), true));
+        let mut each = ranges.iter().map(|range| sender.send_range(way, from, range.clone(), here.as_fd(), true));
         let result = each.find(Result::is_err).unwrap_or(Ok(()));
         drop(here);
         (received.join().unwrap(), result)
@@ -66,7 +66,7 @@ fn what_a_socket_does_not_take_now_it_takes_later() {
     let from = stored(&bytes);
     let whole = 4097..bytes.len() as u64;
     let mut sender = Sender::new();
-    for way in Outward::ALL.into_iter().filter(|way| Sender::sends_some(*way)) {
+    for way in Outward::ALL.into_iter().filter(|way| Sender::supports_send_some(*way)) {
         let (here, mut there) = connection();
         here.set_nonblocking(true).unwrap();
         there.set_nonblocking(true).unwrap();
@@ -102,7 +102,7 @@ fn what_is_read_to_be_worked_on_comes_whole_and_does_not_stay() {
     let bytes = pattern((3 << 20) + 12345);
     let from = stored(&bytes);
     let length = bytes.len() as u64;
-    let forget = || rustix::fs::fadvise(from.file(), 0, None, rustix::fs::Advice::DontNeed).unwrap();
+    let forget = || rustix::fs::fadvise(from.buffered_file(), 0, None, rustix::fs::Advice::DontNeed).unwrap();
     for range in [0..length, 5..6, 4095..1 << 20, 77..77] {
         forget();
         let mut read = Vec::new();
@@ -110,21 +110,23 @@ fn what_is_read_to_be_worked_on_comes_whole_and_does_not_stay() {
             read.extend_from_slice(bytes);
             Ok(())
         };
-        crate::read(from.file(), range.clone(), &mut [0; 70_000], each).unwrap();
+        crate::read_in_parts(from.buffered_file(), range.clone(), &mut [0; 70_000], each).unwrap();
         assert!(read == bytes[range.start as usize..range.end as usize], "{range:?}");
     }
-    let error = crate::read(from.file(), length - 1..length + 1, &mut [0; 10], |_| Ok(())).unwrap_err();
+    let error =
+        crate::read_in_parts(from.buffered_file(), length - 1..length + 1, &mut [0; 10], |_| Ok(())).unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::UnexpectedEof);
     forget();
     let first =
-        crate::read(from.file(), 0..length, &mut [0; 10], |_| Err(std::io::Error::other("enough"))).unwrap_err();
+        crate::read_in_parts(from.buffered_file(), 0..length, &mut [0; 10], |_| Err(std::io::Error::other("enough")))
+            .unwrap_err();
     assert_eq!(first.to_string(), "enough");
     let (_, result) = sent(Outward::DontCache, &from, &[0..1]);
-    match (result, cached_bytes(from.file(), &(0..length))) {
+    match (result, cached_bytes(from.buffered_file(), &(0..length))) {
         (Err(error), _) if unsupported("dontcache", &error) => {}
         (Ok(()), Ok(before)) => {
-            crate::read(from.file(), 0..length, &mut [0; 70_000], |_| Ok(())).unwrap();
-            let after = cached_bytes(from.file(), &(0..length)).unwrap();
+            crate::read_in_parts(from.buffered_file(), 0..length, &mut [0; 70_000], |_| Ok(())).unwrap();
+            let after = cached_bytes(from.buffered_file(), &(0..length)).unwrap();
             assert!(after <= before + (1 << 20), "{before} {after}");
         }
         other => panic!("{other:?}"),
@@ -201,17 +203,17 @@ fn what_was_not_in_the_page_cache_is_not_there_afterwards() {
     let bytes = pattern(24 << 20);
     let from = stored(&bytes);
     let range = 0..bytes.len() as u64;
-    if let Err(error) = cached_bytes(from.file(), &range) {
+    if let Err(error) = cached_bytes(from.buffered_file(), &range) {
         return skipped(format_args!("cachestat: {error}"));
     }
     for way in Outward::ALL.into_iter().filter(|way| way.is_uncached()) {
-        rustix::fs::fadvise(from.file(), 0, None, rustix::fs::Advice::DontNeed).unwrap();
+        rustix::fs::fadvise(from.buffered_file(), 0, None, rustix::fs::Advice::DontNeed).unwrap();
         let (received, result) = sent(way, &from, std::slice::from_ref(&range));
         if result.as_ref().is_err_and(|error| unsupported(way, error)) {
             continue;
         }
         assert!(received == bytes, "{way}");
-        let left = cached_bytes(from.file(), &range).unwrap();
+        let left = cached_bytes(from.buffered_file(), &range).unwrap();
         assert!(left <= 8 << 20, "{way} leaves {left} bytes");
     }
 }
@@ -221,12 +223,12 @@ fn what_others_have_in_the_page_cache_stays_there() {
     let bytes = pattern(4 << 20);
     let from = stored(&bytes);
     let range = 0..bytes.len() as u64;
-    let Ok(before) = cached_bytes(from.file(), &range) else {
+    let Ok(before) = cached_bytes(from.buffered_file(), &range) else {
         return skipped("this kernel has no cachestat");
     };
     assert_eq!(before, bytes.len() as u64, "just written");
     sent(Outward::Ahead, &from, std::slice::from_ref(&range)).1.unwrap();
-    assert_eq!(cached_bytes(from.file(), &range).unwrap(), before);
+    assert_eq!(cached_bytes(from.buffered_file(), &range).unwrap(), before);
 }
 
 /// Receives `length` bytes at `at`, of which `first` were read with something else already.
@@ -238,7 +240,7 @@ fn received(way: Inward, bytes: &[u8], first: usize, at: u64, length: u64) -> (F
         scope.spawn(move || here.write_all(&bytes[first..]));
         let mut rest = &there;
         let mut incoming = Incoming { first: &bytes[..first], rest: &mut rest, socket: Some(there.as_fd()) };
-        Receiver::new().receive(way, &mut incoming, &file, at, length, &mut crc)
+        Receiver::new().receive_file(way, &mut incoming, &file, at, length, &mut crc)
     });
     (file, written, crc.finalize())
 }

@@ -34,7 +34,7 @@ impl Crc32c {
 
     /// Returns the checksum of all bytes added so far.
     #[expect(clippy::cast_possible_truncation, reason = "a 32-bit CRC in the library's 64-bit result")]
-    pub fn value(&self) -> u32 {
+    pub fn checksum(&self) -> u32 {
         self.0.finalize() as u32
     }
 }
@@ -66,7 +66,7 @@ mod tests {
         for piece in bytes.chunks(37) {
             crc.update(piece);
         }
-        assert_eq!(crc.value(), crc32c(&bytes));
+        assert_eq!(crc.checksum(), crc32c(&bytes));
         for at in [0, 1, 500, 1000] {
             let (front, back) = bytes.split_at(at);
             assert_eq!(crc32c_combine(crc32c(front), crc32c(back), back.len() as u64), crc32c(&bytes), "{at}");

@@ -9,7 +9,7 @@ use thiserror::Error;
 pub struct ReprDigestError;
 
 /// Returns the value of a `Repr-Digest` field with this CRC32C.
-pub fn repr_digest(crc32c: u32) -> String {
+pub fn format_repr_digest(crc32c: u32) -> String {
     let mut dictionary = DictSerializer::new();
     let _ = dictionary.bare_item(CRC32C, &crc32c.to_be_bytes()[..]);
     dictionary.finish().unwrap_or_default()
@@ -42,7 +42,7 @@ mod tests {
     #[test]
     fn a_field_is_read_as_it_is_written() {
         // The check value of the CRC catalogue.
-        let field = repr_digest(crate::crc32c(b"123456789"));
+        let field = format_repr_digest(crate::crc32c(b"123456789"));
         assert_eq!(field, "crc32c=:4waSgw==:");
         assert_eq!(parse_repr_digest(&field), Ok(Some(0xe306_9283)));
         for field in ["sha-256=:AAAA:, crc32c=:4waSgw==:;a=1", "a=\", crc32c=:AAAAAA==:\",crc32c=:4waSgw==:"] {

@@ -120,7 +120,7 @@ impl Status {
     pub const CLOCK_FREE_RUNNING: Self = Self::from_bits_retain(3 << 16);
 
     /// Returns the names of the bits that are set, as printed by `thalweg cat` and stored in `run.json`.
-    pub fn names(self) -> Vec<&'static str> {
+    pub fn flag_names(self) -> Vec<&'static str> {
         const NAMES: [(Status, &str); 14] = [
             (Status::TRUNCATED, "truncated"),
             (Status::CORRUPT, "corrupt"),
@@ -280,7 +280,7 @@ impl FragmentHeader {
     }
 
     /// Returns whether this piece is the whole fragment.
-    pub fn is_whole(&self) -> bool {
+    pub fn is_whole_fragment(&self) -> bool {
         self.piece_length == self.total_length
     }
 

@@ -56,14 +56,14 @@ impl IntervalMap {
     }
 
     /// Returns the ranges within `0..total` that are not in the set, in order.
-    pub fn gaps(&self, total: u64) -> impl Iterator<Item = Range<u64>> {
+    pub fn missing_ranges(&self, total: u64) -> impl Iterator<Item = Range<u64>> {
         let starts = std::iter::once(0).chain(self.ranges.iter().map(|r| r.end));
         let ends = self.ranges.iter().map(|r| r.start).chain(std::iter::once(total));
         starts.zip(ends).map(move |(start, end)| start..end.min(total)).filter(|gap| gap.start < gap.end)
     }
 
     /// Returns the number of elements of the set.
-    pub fn covered(&self) -> u64 {
+    pub fn covered_count(&self) -> u64 {
         self.ranges.iter().map(|r| r.end - r.start).sum()
     }
 
@@ -93,8 +93,8 @@ mod tests {
                 prop_assert!(map.contains(&(start..start + length)));
                 prop_assert!(map.ranges().windows(2).all(|w| w[0].end < w[1].start));
             }
-            prop_assert_eq!(map.covered(), model.len() as u64);
-            let missing: Vec<u64> = map.gaps(100).flatten().collect();
+            prop_assert_eq!(map.covered_count(), model.len() as u64);
+            let missing: Vec<u64> = map.missing_ranges(100).flatten().collect();
             let expected: Vec<u64> = (0..100).filter(|n| !model.contains(n)).collect();
             prop_assert_eq!(missing, expected);
         }

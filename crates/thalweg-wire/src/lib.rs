@@ -42,9 +42,9 @@ mod sequence;
 mod shifts;
 mod tai;
 
-pub use chunks::{Chunk, chunks, image_and_chunks};
+pub use chunks::{Chunk, parse_chunks, split_image_and_chunks};
 pub use crc::{Crc32c, crc32c, crc32c_combine};
-pub use digest::{ReprDigestError, parse_repr_digest, repr_digest};
+pub use digest::{ReprDigestError, format_repr_digest, parse_repr_digest};
 pub use frame::{Content, FRAME_MAGIC, FRAME_VERSION, FrameError, HEAD_LEN, Head};
 pub use header::{
     EventId, FragmentHeader, HEADER_LEN, HEADER_MAGIC, HEADER_VERSION, HeaderError, RunNumber, SourceId, Status,
@@ -56,9 +56,9 @@ pub use message::{
     MESSAGE_MAGIC, Message, MessageError, NotTaken, PROTOCOL_VERSION, Refusal, Room, Sender, TriggerTimes, Welcome,
 };
 pub use payload::{Element, ElementError, Meaning, NumberKind, PayloadType};
-pub use random::{GOLDEN_GAMMA, mix};
+pub use random::{GOLDEN_GAMMA, mix_bits};
 pub use range::{EventRange, EventRangeError};
-pub use record::{MAX_RECORDS, RECORD_ALIGN, RecordBytes, RecordError, Records, record_len};
+pub use record::{MAX_RECORDS, RECORD_ALIGN, RecordBytes, RecordError, Records, record_bytes};
 pub use sequence::{Arrival, SequenceTracker};
 pub use shifts::{EventTimes, MOST_SHIFT, SHIFT_WINDOW, Shift, trigger_time};
 pub use tai::{TAI_MINUS_UTC, tai_minus_utc};

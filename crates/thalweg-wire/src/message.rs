@@ -107,7 +107,7 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    fn numbered(number: u32) -> Result<Self, MessageError> {
+    fn from_number(number: u32) -> Result<Self, MessageError> {
         Ok(match number {
             1 => Self::UnknownSource,
             2 => Self::AlreadyConnected,
@@ -137,7 +137,7 @@ pub enum Disposition {
 }
 
 impl Disposition {
-    fn numbered(number: u32) -> Result<Self, MessageError> {
+    fn from_number(number: u32) -> Result<Self, MessageError> {
         Ok(match number {
             0 => Self::Held,
             1 => Self::Eager,
@@ -185,7 +185,7 @@ pub struct Assign {
 
 impl Assign {
     /// Returns the number one past the last event.
-    pub fn end(&self) -> EventId {
+    pub fn end_event(&self) -> EventId {
         EventId(self.first.0.saturating_add(self.count))
     }
 }
@@ -217,7 +217,7 @@ pub enum Contact {
 }
 
 impl Contact {
-    fn numbered(number: u32) -> Result<Self, MessageError> {
+    fn from_number(number: u32) -> Result<Self, MessageError> {
         Ok(match number {
             0 => Self::Away,
             1 => Self::Connected,
@@ -522,7 +522,7 @@ impl Message {
     pub const MAX_REFUSAL_TEXT: u32 = 1024;
 
     /// Returns the end of a link that sends this message.
-    pub fn sender(&self) -> Sender {
+    pub fn sending_end(&self) -> Sender {
         match self {
             Self::Hello(_)
             | Self::Offer(_)
@@ -557,7 +557,7 @@ impl Message {
     }
 
     /// Returns the number of bytes that follow this message on a stream.
-    pub fn body_len(&self) -> usize {
+    pub fn body_bytes(&self) -> usize {
         match *self {
             Self::Hello(Hello { description, .. }) => description as usize,
             Self::Refuse { text, .. } => text as usize,
@@ -569,11 +569,11 @@ impl Message {
     /// Returns the 64 bytes of this message, its CRC filled in.
     pub fn encode(&self) -> [u8; MESSAGE_LEN] {
         let mut w = Writer { bytes: [0; MESSAGE_LEN], at: 8 };
-        self.write(&mut w);
-        w.finish(self.kind())
+        self.write_fields(&mut w);
+        w.finish_message(self.kind_number())
     }
 
-    fn kind(&self) -> u8 {
+    fn kind_number(&self) -> u8 {
         match self {
             Self::Hello(_) => KIND_HELLO,
             Self::Welcome(_) => KIND_WELCOME,
@@ -608,33 +608,35 @@ impl Message {
         }
     }
 
-    fn write<'w>(&self, w: &'w mut Writer) -> &'w mut Writer {
+    fn write_fields<'w>(&self, w: &'w mut Writer) -> &'w mut Writer {
         match *self {
-            Self::Hello(hello) => hello.write(w),
-            Self::Welcome(welcome) => welcome.write(w),
-            Self::Refuse { reason, text } => w.u32(reason as u32).u32(text),
-            Self::Start { run, first, at } => w.u64(first.0).u64(at.0).u32(run.0),
-            Self::Offer(offer) => offer.write(w),
+            Self::Hello(hello) => hello.write_fields(w),
+            Self::Welcome(welcome) => welcome.write_fields(w),
+            Self::Refuse { reason, text } => w.write_u32(reason as u32).write_u32(text),
+            Self::Start { run, first, at } => w.write_u64(first.0).write_u64(at.0).write_u32(run.0),
+            Self::Offer(offer) => offer.write_fields(w),
             Self::Fetch { ticket, offset, length } | Self::Data { ticket, offset, length } => {
-                w.u64(ticket).u32(offset).u32(length)
+                w.write_u64(ticket).write_u32(offset).write_u32(length)
             }
-            Self::Release { below } => w.u64(below),
-            Self::Paused { next, asked_by } => w.u64(next.0).u32(asked_by),
-            Self::StopAt { end, end_here } => w.u64(end.0).u32(end_here.into()),
-            Self::End(accounts) => accounts.write(w),
-            Self::Losses(losses) => w.u64(losses.sent).u64(losses.again),
-            Self::EndsAt { end } => w.u64(end.0),
-            Self::NotTaken(totals) => w.u64(totals.dead_nanos).u64(totals.fragments).u64(totals.of_no_event),
-            Self::FirstFrame { time, period_nanos } => w.u64(time.0).u64(period_nanos),
-            Self::EventsBegin { time } => w.u64(time.0),
-            Self::ReportTimes { first } | Self::NumbersAgree { first } => w.u64(first.0),
-            Self::TriggerTimes(report) => report.write(w),
-            Self::Assign(assign) => w.u64(assign.first.0).u64(assign.count).u32(assign.builder),
-            Self::Room(room) => room.write(w),
-            Self::Heard(report) => report.write(w),
-            Self::LeaveOut { builder } => w.u32(builder),
-            Self::Left(left) => left.write(w),
-            Self::Passed { below, tickets } => w.u64(below.0).u64(tickets),
+            Self::Release { below } => w.write_u64(below),
+            Self::Paused { next, asked_by } => w.write_u64(next.0).write_u32(asked_by),
+            Self::StopAt { end, end_here } => w.write_u64(end.0).write_u32(end_here.into()),
+            Self::End(accounts) => accounts.write_fields(w),
+            Self::Losses(losses) => w.write_u64(losses.sent).write_u64(losses.again),
+            Self::EndsAt { end } => w.write_u64(end.0),
+            Self::NotTaken(totals) => {
+                w.write_u64(totals.dead_nanos).write_u64(totals.fragments).write_u64(totals.of_no_event)
+            }
+            Self::FirstFrame { time, period_nanos } => w.write_u64(time.0).write_u64(period_nanos),
+            Self::EventsBegin { time } => w.write_u64(time.0),
+            Self::ReportTimes { first } | Self::NumbersAgree { first } => w.write_u64(first.0),
+            Self::TriggerTimes(report) => report.write_fields(w),
+            Self::Assign(assign) => w.write_u64(assign.first.0).write_u64(assign.count).write_u32(assign.builder),
+            Self::Room(room) => room.write_fields(w),
+            Self::Heard(report) => report.write_fields(w),
+            Self::LeaveOut { builder } => w.write_u32(builder),
+            Self::Left(left) => left.write_fields(w),
+            Self::Passed { below, tickets } => w.write_u64(below.0).write_u64(tickets),
             Self::Pause | Self::Resume | Self::Running | Self::Bye | Self::Ignored { .. } => w,
         }
     }
@@ -645,46 +647,53 @@ impl Message {
     /// # Errors
     /// The bytes are not a message of this version, its CRC is wrong, or a field holds an impossible value.
     pub fn decode(bytes: &[u8; MESSAGE_LEN]) -> Result<Self, MessageError> {
-        let mut r = Reader::open(bytes)?;
+        let mut r = Reader::after_header(bytes)?;
         Ok(match bytes[5] {
-            KIND_HELLO => Self::Hello(Hello::read(&mut r)?),
-            KIND_WELCOME => Self::Welcome(Welcome::read(&mut r)?),
-            KIND_REFUSE => {
-                Self::Refuse { reason: Refusal::numbered(r.u32())?, text: r.at_most("text", Self::MAX_REFUSAL_TEXT)? }
+            KIND_HELLO => Self::Hello(Hello::read_fields(&mut r)?),
+            KIND_WELCOME => Self::Welcome(Welcome::read_fields(&mut r)?),
+            KIND_REFUSE => Self::Refuse {
+                reason: Refusal::from_number(r.read_u32())?,
+                text: r.read_u32_at_most("text", Self::MAX_REFUSAL_TEXT)?,
+            },
+            KIND_START => {
+                Self::Start { first: EventId(r.read_u64()), at: TaiNanos(r.read_u64()), run: RunNumber(r.read_u32()) }
             }
-            KIND_START => Self::Start { first: EventId(r.u64()), at: TaiNanos(r.u64()), run: RunNumber(r.u32()) },
-            KIND_OFFER => Self::Offer(Announcement::read(&mut r)?),
+            KIND_OFFER => Self::Offer(Announcement::read_fields(&mut r)?),
             KIND_FETCH => {
-                let (ticket, offset, length) = r.range()?;
+                let (ticket, offset, length) = r.read_ticket_range()?;
                 Self::Fetch { ticket, offset, length }
             }
             KIND_DATA => {
-                let (ticket, offset, length) = r.range()?;
+                let (ticket, offset, length) = r.read_ticket_range()?;
                 Self::Data { ticket, offset, length }
             }
-            KIND_RELEASE => Self::Release { below: r.u64() },
+            KIND_RELEASE => Self::Release { below: r.read_u64() },
             KIND_PAUSE => Self::Pause,
             KIND_RESUME => Self::Resume,
-            KIND_PAUSED => Self::Paused { next: EventId(r.u64()), asked_by: r.u32() },
-            KIND_STOP_AT => Self::StopAt { end: EventId(r.u64()), end_here: r.at_most("end_here", 1)? == 1 },
-            KIND_RUNNING => Self::Running,
-            KIND_ENDS_AT => Self::EndsAt { end: EventId(r.u64()) },
-            KIND_NOT_TAKEN => {
-                Self::NotTaken(NotTaken { dead_nanos: r.u64(), fragments: r.u64(), of_no_event: r.u64() })
+            KIND_PAUSED => Self::Paused { next: EventId(r.read_u64()), asked_by: r.read_u32() },
+            KIND_STOP_AT => {
+                Self::StopAt { end: EventId(r.read_u64()), end_here: r.read_u32_at_most("end_here", 1)? == 1 }
             }
-            KIND_FIRST_FRAME => Self::FirstFrame { time: TaiNanos(r.u64()), period_nanos: r.u64() },
-            KIND_EVENTS_BEGIN => Self::EventsBegin { time: TaiNanos(r.u64()) },
-            KIND_REPORT_TIMES => Self::ReportTimes { first: EventId(r.u64()) },
-            KIND_TRIGGER_TIMES => Self::TriggerTimes(TriggerTimes::read(&mut r)?),
-            KIND_NUMBERS_AGREE => Self::NumbersAgree { first: EventId(r.u64()) },
-            KIND_END => Self::End(Accounts::read(&mut r)),
-            KIND_LOSSES => Self::Losses(Losses { sent: r.u64(), again: r.u64() }),
-            KIND_ASSIGN => Self::Assign(Assign::read(&mut r)?),
-            KIND_ROOM => Self::Room(Room::read(&mut r)),
-            KIND_HEARD => Self::Heard(Heard::read(&mut r)?),
-            KIND_LEAVE_OUT => Self::LeaveOut { builder: r.u32() },
-            KIND_LEFT => Self::Left(Left::read(&mut r)),
-            KIND_PASSED => Self::Passed { below: EventId(r.u64()), tickets: r.u64() },
+            KIND_RUNNING => Self::Running,
+            KIND_ENDS_AT => Self::EndsAt { end: EventId(r.read_u64()) },
+            KIND_NOT_TAKEN => Self::NotTaken(NotTaken {
+                dead_nanos: r.read_u64(),
+                fragments: r.read_u64(),
+                of_no_event: r.read_u64(),
+            }),
+            KIND_FIRST_FRAME => Self::FirstFrame { time: TaiNanos(r.read_u64()), period_nanos: r.read_u64() },
+            KIND_EVENTS_BEGIN => Self::EventsBegin { time: TaiNanos(r.read_u64()) },
+            KIND_REPORT_TIMES => Self::ReportTimes { first: EventId(r.read_u64()) },
+            KIND_TRIGGER_TIMES => Self::TriggerTimes(TriggerTimes::read_fields(&mut r)?),
+            KIND_NUMBERS_AGREE => Self::NumbersAgree { first: EventId(r.read_u64()) },
+            KIND_END => Self::End(Accounts::read_fields(&mut r)),
+            KIND_LOSSES => Self::Losses(Losses { sent: r.read_u64(), again: r.read_u64() }),
+            KIND_ASSIGN => Self::Assign(Assign::read_fields(&mut r)?),
+            KIND_ROOM => Self::Room(Room::read_fields(&mut r)),
+            KIND_HEARD => Self::Heard(Heard::read_fields(&mut r)?),
+            KIND_LEAVE_OUT => Self::LeaveOut { builder: r.read_u32() },
+            KIND_LEFT => Self::Left(Left::read_fields(&mut r)),
+            KIND_PASSED => Self::Passed { below: EventId(r.read_u64()), tickets: r.read_u64() },
             KIND_BYE => Self::Bye,
             kind if Self::IGNORABLE.contains(&kind) => Self::Ignored { kind },
             kind => return Err(MessageError::Kind(kind)),
@@ -693,59 +702,70 @@ impl Message {
 }
 
 impl Hello {
-    fn write<'w>(&self, w: &'w mut Writer) -> &'w mut Writer {
-        w.u64(self.session).u32(self.source.0).u32(self.builder).u32(self.builders).u32(self.slots);
-        w.u32(self.slot_bytes).u32(self.max_payload).u32(self.capabilities.bits()).u32(self.description)
+    fn write_fields<'w>(&self, w: &'w mut Writer) -> &'w mut Writer {
+        w.write_u64(self.session)
+            .write_u32(self.source.0)
+            .write_u32(self.builder)
+            .write_u32(self.builders)
+            .write_u32(self.slots);
+        w.write_u32(self.slot_bytes)
+            .write_u32(self.max_payload)
+            .write_u32(self.capabilities.bits())
+            .write_u32(self.description)
     }
 
-    fn read(r: &mut Reader<'_>) -> Result<Self, MessageError> {
+    fn read_fields(r: &mut Reader<'_>) -> Result<Self, MessageError> {
         Ok(Self {
-            session: r.u64(),
-            source: SourceId(r.u32()),
-            builder: r.u32(),
-            builders: r.u32(),
-            slots: r.u32(),
-            slot_bytes: r.u32(),
-            max_payload: r.u32(),
-            capabilities: Capabilities::from_bits_retain(r.u32()),
-            description: r.at_most("description", Message::MAX_DESCRIPTION)?,
+            session: r.read_u64(),
+            source: SourceId(r.read_u32()),
+            builder: r.read_u32(),
+            builders: r.read_u32(),
+            slots: r.read_u32(),
+            slot_bytes: r.read_u32(),
+            max_payload: r.read_u32(),
+            capabilities: Capabilities::from_bits_retain(r.read_u32()),
+            description: r.read_u32_at_most("description", Message::MAX_DESCRIPTION)?,
         })
     }
 }
 
 impl Welcome {
-    fn write<'w>(&self, w: &'w mut Writer) -> &'w mut Writer {
-        w.u32(self.run.0).u32(self.eager_credit).u32(self.eager_limit).u32(self.most_records);
-        w.u32(self.running.into()).u64(self.released_below).u32(self.capabilities.bits())
+    fn write_fields<'w>(&self, w: &'w mut Writer) -> &'w mut Writer {
+        w.write_u32(self.run.0).write_u32(self.eager_credit).write_u32(self.eager_limit).write_u32(self.most_records);
+        w.write_u32(self.running.into()).write_u64(self.released_below).write_u32(self.capabilities.bits())
     }
 
-    fn read(r: &mut Reader<'_>) -> Result<Self, MessageError> {
+    fn read_fields(r: &mut Reader<'_>) -> Result<Self, MessageError> {
         Ok(Self {
-            run: RunNumber(r.u32()),
-            eager_credit: r.u32(),
-            eager_limit: r.u32(),
-            most_records: r.u32(),
-            running: r.at_most("running", 1)? == 1,
-            released_below: r.u64(),
-            capabilities: Capabilities::from_bits_retain(r.u32()),
+            run: RunNumber(r.read_u32()),
+            eager_credit: r.read_u32(),
+            eager_limit: r.read_u32(),
+            most_records: r.read_u32(),
+            running: r.read_u32_at_most("running", 1)? == 1,
+            released_below: r.read_u64(),
+            capabilities: Capabilities::from_bits_retain(r.read_u32()),
         })
     }
 }
 
 impl Announcement {
-    fn write<'w>(&self, w: &'w mut Writer) -> &'w mut Writer {
-        w.u64(self.ticket).u64(self.first.0).u64(self.arena_offset).u32(self.count).u32(self.bytes);
-        w.u32(self.disposition as u32)
+    fn write_fields<'w>(&self, w: &'w mut Writer) -> &'w mut Writer {
+        w.write_u64(self.ticket)
+            .write_u64(self.first.0)
+            .write_u64(self.arena_offset)
+            .write_u32(self.count)
+            .write_u32(self.bytes);
+        w.write_u32(self.disposition as u32)
     }
 
-    fn read(r: &mut Reader<'_>) -> Result<Self, MessageError> {
+    fn read_fields(r: &mut Reader<'_>) -> Result<Self, MessageError> {
         let announcement = Self {
-            ticket: r.u64(),
-            first: EventId(r.u64()),
-            arena_offset: r.u64(),
-            count: r.u32(),
-            bytes: r.u32(),
-            disposition: Disposition::numbered(r.u32())?,
+            ticket: r.read_u64(),
+            first: EventId(r.read_u64()),
+            arena_offset: r.read_u64(),
+            count: r.read_u32(),
+            bytes: r.read_u32(),
+            disposition: Disposition::from_number(r.read_u32())?,
         };
         if announcement.count == 0 {
             return Err(MessageError::Field("count"));
@@ -758,45 +778,48 @@ impl Announcement {
 }
 
 impl TriggerTimes {
-    fn write<'w>(&self, w: &'w mut Writer) -> &'w mut Writer {
-        w.u64(self.first.0);
+    fn write_fields<'w>(&self, w: &'w mut Writer) -> &'w mut Writer {
+        w.write_u64(self.first.0);
         for time in self.times {
-            w.u64(time.0);
+            w.write_u64(time.0);
         }
-        w.u32(self.uncertain.into())
+        w.write_u32(self.uncertain.into())
     }
 
-    fn read(r: &mut Reader<'_>) -> Result<Self, MessageError> {
+    fn read_fields(r: &mut Reader<'_>) -> Result<Self, MessageError> {
         Ok(Self {
-            first: EventId(r.u64()),
-            times: [(); Self::EVENTS_PER_MESSAGE as usize].map(|()| TaiNanos(r.u64())),
-            uncertain: r.at_most("uncertain", 1)? == 1,
+            first: EventId(r.read_u64()),
+            times: [(); Self::EVENTS_PER_MESSAGE as usize].map(|()| TaiNanos(r.read_u64())),
+            uncertain: r.read_u32_at_most("uncertain", 1)? == 1,
         })
     }
 }
 
 impl Accounts {
-    fn write<'w>(&self, w: &'w mut Writer) -> &'w mut Writer {
-        w.u64(self.accepted).u64(self.dropped_newest).u64(self.dropped_oldest).u64(self.tickets);
-        w.u64(self.cpu_nanos).u64(self.copied_bytes).u32(self.next_sequence)
+    fn write_fields<'w>(&self, w: &'w mut Writer) -> &'w mut Writer {
+        w.write_u64(self.accepted)
+            .write_u64(self.dropped_newest)
+            .write_u64(self.dropped_oldest)
+            .write_u64(self.tickets);
+        w.write_u64(self.cpu_nanos).write_u64(self.copied_bytes).write_u32(self.next_sequence)
     }
 
-    fn read(r: &mut Reader<'_>) -> Self {
+    fn read_fields(r: &mut Reader<'_>) -> Self {
         Self {
-            accepted: r.u64(),
-            dropped_newest: r.u64(),
-            dropped_oldest: r.u64(),
-            tickets: r.u64(),
-            cpu_nanos: r.u64(),
-            copied_bytes: r.u64(),
-            next_sequence: r.u32(),
+            accepted: r.read_u64(),
+            dropped_newest: r.read_u64(),
+            dropped_oldest: r.read_u64(),
+            tickets: r.read_u64(),
+            cpu_nanos: r.read_u64(),
+            copied_bytes: r.read_u64(),
+            next_sequence: r.read_u32(),
         }
     }
 }
 
 impl Assign {
-    fn read(r: &mut Reader<'_>) -> Result<Self, MessageError> {
-        let assign = Self { first: EventId(r.u64()), count: r.u64(), builder: r.u32() };
+    fn read_fields(r: &mut Reader<'_>) -> Result<Self, MessageError> {
+        let assign = Self { first: EventId(r.read_u64()), count: r.read_u64(), builder: r.read_u32() };
         match assign.first.0.checked_add(assign.count) {
             Some(_) if assign.count > 0 => Ok(assign),
             _ => Err(MessageError::Field("count")),
@@ -805,44 +828,47 @@ impl Assign {
 }
 
 impl Room {
-    fn write<'w>(&self, w: &'w mut Writer) -> &'w mut Writer {
-        w.u64(self.closed_below.0).u64(self.room).u64(self.closed).u32(self.builder)
+    fn write_fields<'w>(&self, w: &'w mut Writer) -> &'w mut Writer {
+        w.write_u64(self.closed_below.0).write_u64(self.room).write_u64(self.closed).write_u32(self.builder)
     }
 
-    fn read(r: &mut Reader<'_>) -> Self {
-        Self { closed_below: EventId(r.u64()), room: r.u64(), closed: r.u64(), builder: r.u32() }
+    fn read_fields(r: &mut Reader<'_>) -> Self {
+        Self { closed_below: EventId(r.read_u64()), room: r.read_u64(), closed: r.read_u64(), builder: r.read_u32() }
     }
 }
 
 impl Heard {
-    fn write<'w>(&self, w: &'w mut Writer) -> &'w mut Writer {
-        self.room.write(w).u32(self.contact as u32).u64(self.next.0).u64(self.assigned.0)
+    fn write_fields<'w>(&self, w: &'w mut Writer) -> &'w mut Writer {
+        self.room.write_fields(w).write_u32(self.contact as u32).write_u64(self.next.0).write_u64(self.assigned.0)
     }
 
-    fn read(r: &mut Reader<'_>) -> Result<Self, MessageError> {
+    fn read_fields(r: &mut Reader<'_>) -> Result<Self, MessageError> {
         Ok(Self {
-            room: Room::read(r),
-            contact: Contact::numbered(r.u32())?,
-            next: EventId(r.u64()),
-            assigned: EventId(r.u64()),
+            room: Room::read_fields(r),
+            contact: Contact::from_number(r.read_u32())?,
+            next: EventId(r.read_u64()),
+            assigned: EventId(r.read_u64()),
         })
     }
 }
 
 impl Left {
-    fn write<'w>(&self, w: &'w mut Writer) -> &'w mut Writer {
-        w.u32(self.builder).u64(self.accepted).u64(self.dropped_newest).u64(self.dropped_oldest);
-        w.u64(self.lost_in_device).u64(self.lost)
+    fn write_fields<'w>(&self, w: &'w mut Writer) -> &'w mut Writer {
+        w.write_u32(self.builder)
+            .write_u64(self.accepted)
+            .write_u64(self.dropped_newest)
+            .write_u64(self.dropped_oldest);
+        w.write_u64(self.lost_in_device).write_u64(self.lost)
     }
 
-    fn read(r: &mut Reader<'_>) -> Self {
+    fn read_fields(r: &mut Reader<'_>) -> Self {
         Self {
-            builder: r.u32(),
-            accepted: r.u64(),
-            dropped_newest: r.u64(),
-            dropped_oldest: r.u64(),
-            lost_in_device: r.u64(),
-            lost: r.u64(),
+            builder: r.read_u32(),
+            accepted: r.read_u64(),
+            dropped_newest: r.read_u64(),
+            dropped_oldest: r.read_u64(),
+            lost_in_device: r.read_u64(),
+            lost: r.read_u64(),
         }
     }
 }
@@ -853,19 +879,19 @@ struct Writer {
 }
 
 impl Writer {
-    fn u32(&mut self, value: u32) -> &mut Self {
+    fn write_u32(&mut self, value: u32) -> &mut Self {
         self.bytes[self.at..self.at + 4].copy_from_slice(&value.to_le_bytes());
         self.at += 4;
         self
     }
 
-    fn u64(&mut self, value: u64) -> &mut Self {
+    fn write_u64(&mut self, value: u64) -> &mut Self {
         self.bytes[self.at..self.at + 8].copy_from_slice(&value.to_le_bytes());
         self.at += 8;
         self
     }
 
-    fn finish(mut self, kind: u8) -> [u8; MESSAGE_LEN] {
+    fn finish_message(mut self, kind: u8) -> [u8; MESSAGE_LEN] {
         self.bytes[0..4].copy_from_slice(&MESSAGE_MAGIC.to_le_bytes());
         self.bytes[4] = PROTOCOL_VERSION;
         self.bytes[5] = kind;
@@ -882,40 +908,40 @@ struct Reader<'a> {
 
 impl<'a> Reader<'a> {
     /// Returns a reader at the first field after the header, if the magic, version and CRC are right.
-    fn open(bytes: &'a [u8; MESSAGE_LEN]) -> Result<Self, MessageError> {
-        let magic = Self { bytes, at: 0 }.u32();
+    fn after_header(bytes: &'a [u8; MESSAGE_LEN]) -> Result<Self, MessageError> {
+        let magic = Self { bytes, at: 0 }.read_u32();
         if magic != MESSAGE_MAGIC {
             return Err(MessageError::Magic(magic));
         }
         if bytes[4] != PROTOCOL_VERSION {
             return Err(MessageError::Version(bytes[4]));
         }
-        let (found, computed) = (Self { bytes, at: 60 }.u32(), crc32c(&bytes[..60]));
+        let (found, computed) = (Self { bytes, at: 60 }.read_u32(), crc32c(&bytes[..60]));
         if found != computed {
             return Err(MessageError::Crc { found, computed });
         }
         Ok(Self { bytes, at: 8 })
     }
 
-    fn u32(&mut self) -> u32 {
+    fn read_u32(&mut self) -> u32 {
         let b = &self.bytes[self.at..self.at + 4];
         self.at += 4;
         u32::from_le_bytes([b[0], b[1], b[2], b[3]])
     }
 
-    fn u64(&mut self) -> u64 {
-        let low = self.u32();
-        u64::from(low) | u64::from(self.u32()) << 32
+    fn read_u64(&mut self) -> u64 {
+        let low = self.read_u32();
+        u64::from(low) | u64::from(self.read_u32()) << 32
     }
 
-    fn at_most(&mut self, field: &'static str, limit: u32) -> Result<u32, MessageError> {
-        let value = self.u32();
+    fn read_u32_at_most(&mut self, field: &'static str, limit: u32) -> Result<u32, MessageError> {
+        let value = self.read_u32();
         if value > limit { Err(MessageError::Field(field)) } else { Ok(value) }
     }
 
     /// Reads a ticket and a range of its bytes, which must not be empty.
-    fn range(&mut self) -> Result<(u64, u32, u32), MessageError> {
-        let (ticket, offset, length) = (self.u64(), self.u32(), self.u32());
+    fn read_ticket_range(&mut self) -> Result<(u64, u32, u32), MessageError> {
+        let (ticket, offset, length) = (self.read_u64(), self.read_u32(), self.read_u32());
         match offset.checked_add(length) {
             Some(_) if length > 0 => Ok((ticket, offset, length)),
             _ => Err(MessageError::Field("length")),

@@ -38,7 +38,7 @@ impl PayloadType {
 
     /// Returns the type for an array whose meaning is not stated: two axes of unsigned bytes or 16-bit numbers are an
     /// image; one or two of signed 16-bit or complex numbers are samples; any other is an array.
-    pub fn of_array(element: Element, axes: usize) -> Self {
+    pub fn for_array(element: Element, axes: usize) -> Self {
         let meaning = match (element, axes) {
             (Element::U8 | Element::U16, 2) => Meaning::Image,
             (Element::I16, 1 | 2) => Meaning::Samples,
@@ -49,7 +49,7 @@ impl PayloadType {
     }
 
     /// Returns the meaning of the axes and the type of the elements; `None` if the payload is not an array.
-    pub fn parts(self) -> Option<(Meaning, Element)> {
+    pub fn meaning_and_element(self) -> Option<(Meaning, Element)> {
         match self {
             Self::SAMPLES_I16 => Some((Meaning::Samples, Element::I16)),
             Self::IMAGE_U8 => Some((Meaning::Image, Element::U8)),
@@ -63,8 +63,8 @@ impl PayloadType {
     }
 
     /// Returns the name used on the command line and in `run.json`.
-    pub fn name(self) -> &'static str {
-        match (self, self.parts()) {
+    pub fn type_name(self) -> &'static str {
+        match (self, self.meaning_and_element()) {
             (Self::RAW, _) => "raw",
             (Self::VDIF, _) => "vdif",
             (_, Some((meaning, element))) => element.names()[meaning as usize],
@@ -164,17 +164,17 @@ elements! {
 
 impl Element {
     /// Returns the name as in `type = "i16"`.
-    pub fn name(self) -> &'static str {
+    pub fn element_name(self) -> &'static str {
         self.names()[0]
     }
 
     /// Returns the number of bytes in one element.
-    pub fn size(self) -> usize {
-        self.number_size() * if self.is_complex() { 2 } else { 1 }
+    pub fn element_bytes(self) -> usize {
+        self.number_bytes() * if self.is_complex() { 2 } else { 1 }
     }
 
     /// Returns the number of bytes in one number of the element.
-    pub fn number_size(self) -> usize {
+    pub fn number_bytes(self) -> usize {
         1 << (self.0 & 3)
     }
 
@@ -193,24 +193,24 @@ impl Element {
     }
 
     /// Returns the number of bytes in an array of this shape; `None` if it does not fit in 64 bits.
-    pub fn bytes_of(self, shape: &[u64]) -> Option<u64> {
+    pub fn array_bytes(self, shape: &[u64]) -> Option<u64> {
         // An axis of length 0 makes the array empty, however long the others are.
         if shape.contains(&0) {
             return Some(0);
         }
-        shape.iter().try_fold(self.size() as u64, |bytes, length| bytes.checked_mul(*length))
+        shape.iter().try_fold(self.element_bytes() as u64, |bytes, length| bytes.checked_mul(*length))
     }
 }
 
 impl fmt::Display for Element {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
+        f.write_str(self.element_name())
     }
 }
 
 impl fmt::Debug for Element {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
+        f.write_str(self.element_name())
     }
 }
 
@@ -218,7 +218,10 @@ impl FromStr for Element {
     type Err = ElementError;
 
     fn from_str(text: &str) -> Result<Self, ElementError> {
-        Self::ALL.into_iter().find(|element| element.name() == text).ok_or_else(|| ElementError(text.to_owned()))
+        Self::ALL
+            .into_iter()
+            .find(|element| element.element_name() == text)
+            .ok_or_else(|| ElementError(text.to_owned()))
     }
 }
 
@@ -245,7 +248,7 @@ mod tests {
             (0x0308, "unknown"),
             (0x0400, "unknown"),
         ] {
-            assert_eq!(PayloadType(number).name(), name, "{number:#06x}");
+            assert_eq!(PayloadType(number).type_name(), name, "{number:#06x}");
         }
     }
 
@@ -259,11 +262,11 @@ mod tests {
             (Element::CI16, 4, Signed, true),
             (Element::CF64, 16, Float, true),
         ] {
-            assert_eq!((element.size(), element.number_kind(), element.is_complex()), (size, kind, complex));
+            assert_eq!((element.element_bytes(), element.number_kind(), element.is_complex()), (size, kind, complex));
         }
-        assert_eq!(Element::CF32.bytes_of(&[100, 4]), Some(3200));
-        assert_eq!(Element::U8.bytes_of(&[u64::MAX, 2]), None);
-        assert_eq!(Element::U16.bytes_of(&[u64::MAX, 2, 0]), Some(0));
+        assert_eq!(Element::CF32.array_bytes(&[100, 4]), Some(3200));
+        assert_eq!(Element::U8.array_bytes(&[u64::MAX, 2]), None);
+        assert_eq!(Element::U16.array_bytes(&[u64::MAX, 2, 0]), Some(0));
         assert!("i24".parse::<Element>().unwrap_err().to_string().contains("'i24' is not a type: write one of u8"));
     }
 
@@ -277,7 +280,7 @@ mod tests {
             (Element::F32, 2, "array-f32"),
             (Element::CI16, 3, "array-ci16"),
         ] {
-            assert_eq!(PayloadType::of_array(element, axes).name(), name);
+            assert_eq!(PayloadType::for_array(element, axes).type_name(), name);
         }
     }
 
@@ -285,11 +288,11 @@ mod tests {
         #[test]
         fn parts_undo_new_and_names_are_unlike(number: u16) {
             let kind = PayloadType(number);
-            if let Some((meaning, element)) = kind.parts() {
+            if let Some((meaning, element)) = kind.meaning_and_element() {
                 let written = PayloadType::new(meaning, element);
-                prop_assert_eq!(written.parts(), Some((meaning, element)));
-                prop_assert_eq!(written.name(), kind.name());
-                prop_assert_eq!(element.name().parse::<Element>(), Ok(element));
+                prop_assert_eq!(written.meaning_and_element(), Some((meaning, element)));
+                prop_assert_eq!(written.type_name(), kind.type_name());
+                prop_assert_eq!(element.element_name().parse::<Element>(), Ok(element));
             }
         }
     }

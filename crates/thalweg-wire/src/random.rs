@@ -6,7 +6,7 @@ pub const GOLDEN_GAMMA: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// Returns the number for a state of the generator. As a hash function, it turns any number into one that looks random.
 #[inline]
-pub fn mix(z: u64) -> u64 {
+pub fn mix_bits(z: u64) -> u64 {
     let z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
     z ^ z >> 31
@@ -22,7 +22,7 @@ mod tests {
         let mut state = 1_234_567u64;
         let numbers = [(); 5].map(|()| {
             state = state.wrapping_add(GOLDEN_GAMMA);
-            mix(state)
+            mix_bits(state)
         });
         let published = [
             6_457_827_717_110_365_317,

@@ -36,7 +36,7 @@ impl EventRange {
     }
 
     /// Returns whether the range is a single event, named by its number or as a range.
-    pub fn is_one(self) -> bool {
+    pub fn is_single_event(self) -> bool {
         self.first == self.last
     }
 }
@@ -45,7 +45,7 @@ impl FromStr for EventRange {
     type Err = EventRangeError;
 
     fn from_str(text: &str) -> Result<Self, EventRangeError> {
-        match parse(text) {
+        match parse_bounds(text) {
             Some((first, Some(last))) if last >= first => Ok(Self { first, last }),
             Some(_) => Err(EventRangeError::Empty(text.to_owned())),
             None => Err(EventRangeError::Text(text.to_owned())),
@@ -54,18 +54,18 @@ impl FromStr for EventRange {
 }
 
 /// Parses the numbers of the first and the last event; the latter is `None` if the range ends before event 0.
-fn parse(text: &str) -> Option<(u64, Option<u64>)> {
+fn parse_bounds(text: &str) -> Option<(u64, Option<u64>)> {
     let Some((first, end)) = text.split_once("..") else {
-        let event = parse_number(text)?;
+        let event = parse_event_number(text)?;
         return Some((event, Some(event)));
     };
-    let first = if first.is_empty() { 0 } else { parse_number(first)? };
-    let last = if end.is_empty() { Some(u64::MAX) } else { parse_number(end)?.checked_sub(1) };
+    let first = if first.is_empty() { 0 } else { parse_event_number(first)? };
+    let last = if end.is_empty() { Some(u64::MAX) } else { parse_event_number(end)?.checked_sub(1) };
     Some((first, last))
 }
 
 /// Parses a number that consists of digits only.
-fn parse_number(text: &str) -> Option<u64> {
+fn parse_event_number(text: &str) -> Option<u64> {
     text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok()).flatten()
 }
 

@@ -13,7 +13,7 @@ pub const MAX_RECORDS: u32 = 4096;
 
 /// Returns the number of bytes that a fragment with `payload` bytes takes: header, payload, and padding to
 /// [`RECORD_ALIGN`].
-pub const fn record_len(payload: usize) -> usize {
+pub const fn record_bytes(payload: usize) -> usize {
     (HEADER_LEN + payload).next_multiple_of(RECORD_ALIGN)
 }
 
@@ -44,40 +44,40 @@ pub enum RecordError {
 /// read. Bytes are therefore copied out before they are examined.
 pub trait RecordBytes {
     /// Returns the number of bytes.
-    fn bytes(&self) -> usize;
+    fn byte_count(&self) -> usize;
 
     /// Fills `out` with the bytes from `at` on.
     ///
     /// # Panics
     /// There are fewer than `out.len()` bytes from `at` on.
-    fn copy_to(&self, at: usize, out: &mut [u8]);
+    fn copy_bytes_to(&self, at: usize, out: &mut [u8]);
 
     /// Returns the CRC32C of a range of the bytes.
     ///
     /// # Panics
     /// The range does not lie within the bytes.
-    fn crc32c(&self, range: Range<usize>) -> u32 {
+    fn crc32c_of_range(&self, range: Range<usize>) -> u32 {
         let (mut crc, mut piece) = (Crc32c::new(), [0; 4096]);
         for at in range.clone().step_by(piece.len()) {
             let piece = &mut piece[..4096.min(range.end - at)];
-            self.copy_to(at, piece);
+            self.copy_bytes_to(at, piece);
             crc.update(piece);
         }
-        crc.value()
+        crc.checksum()
     }
 }
 
 impl RecordBytes for [u8] {
-    fn bytes(&self) -> usize {
+    fn byte_count(&self) -> usize {
         self.len()
     }
 
     #[inline]
-    fn copy_to(&self, at: usize, out: &mut [u8]) {
+    fn copy_bytes_to(&self, at: usize, out: &mut [u8]) {
         out.copy_from_slice(&self[at..at + out.len()]);
     }
 
-    fn crc32c(&self, range: Range<usize>) -> u32 {
+    fn crc32c_of_range(&self, range: Range<usize>) -> u32 {
         crc32c(&self[range])
     }
 }
@@ -107,14 +107,14 @@ impl<B: RecordBytes + ?Sized> Iterator for Records<'_, B> {
 
     #[inline]
     fn next(&mut self) -> Option<Self::Item> {
-        let (at, all) = (self.at, self.bytes.bytes());
+        let (at, all) = (self.at, self.bytes.byte_count());
         if at >= all {
             return None;
         }
         self.at = all;
         let mut header = [0; HEADER_LEN];
         let header = &mut header[..HEADER_LEN.min(all - at)];
-        self.bytes.copy_to(at, header);
+        self.bytes.copy_bytes_to(at, header);
         let header = match FragmentHeader::decode(header) {
             Ok(header) => header,
             Err(error) => return Some(Err(RecordError::Header { at, error })),
@@ -123,7 +123,7 @@ impl<B: RecordBytes + ?Sized> Iterator for Records<'_, B> {
         if length as usize > all - begin {
             return Some(Err(RecordError::Payload { at, length, available: all - begin }));
         }
-        self.at = at + record_len(length as usize);
+        self.at = at + record_bytes(length as usize);
         Some(Ok((at, header, begin..begin + length as usize)))
     }
 }
@@ -160,7 +160,7 @@ mod tests {
             let cut = cut.min(bytes.len());
             let ends = payloads.iter().scan(0, |at, payload| {
                 let begin = *at;
-                *at += record_len(payload.len());
+                *at += record_bytes(payload.len());
                 Some((begin, begin + HEADER_LEN + payload.len(), *at))
             });
             let mut records = Records::new(&bytes[..cut]);

@@ -25,7 +25,7 @@ pub struct SequenceTracker {
 impl SequenceTracker {
     /// Records the next number and returns its classification.
     #[inline]
-    pub fn observe(&mut self, sequence: u32) -> Arrival {
+    pub fn observe_sequence(&mut self, sequence: u32) -> Arrival {
         self.seen += 1;
         let expected = self.next.unwrap_or(sequence);
         let distance = sequence.wrapping_sub(expected);
@@ -40,17 +40,17 @@ impl SequenceTracker {
     }
 
     /// Returns the count of numbers observed.
-    pub fn seen(&self) -> u64 {
+    pub fn observed_count(&self) -> u64 {
         self.seen
     }
 
     /// Returns the count of numbers that were skipped and have not arrived later so far; never negative.
-    pub fn gaps(&self) -> u64 {
+    pub fn missing_count(&self) -> u64 {
         self.skipped.saturating_sub(self.behind)
     }
 
     /// Returns the count of numbers that arrived after a higher one.
-    pub fn behind(&self) -> u64 {
+    pub fn late_count(&self) -> u64 {
         self.behind
     }
 }
@@ -62,12 +62,12 @@ mod tests {
     #[test]
     fn gaps_and_late_comers_across_the_wrap() {
         let mut tracker = SequenceTracker::default();
-        assert_eq!(tracker.observe(u32::MAX - 1), Arrival::Ahead { skipped: 0 });
-        assert_eq!(tracker.observe(u32::MAX), Arrival::Ahead { skipped: 0 });
-        assert_eq!(tracker.observe(2), Arrival::Ahead { skipped: 2 });
-        assert_eq!(tracker.gaps(), 2);
-        assert_eq!(tracker.observe(0), Arrival::Behind);
-        assert_eq!(tracker.gaps(), 1);
-        assert_eq!((tracker.seen(), tracker.behind()), (4, 1));
+        assert_eq!(tracker.observe_sequence(u32::MAX - 1), Arrival::Ahead { skipped: 0 });
+        assert_eq!(tracker.observe_sequence(u32::MAX), Arrival::Ahead { skipped: 0 });
+        assert_eq!(tracker.observe_sequence(2), Arrival::Ahead { skipped: 2 });
+        assert_eq!(tracker.missing_count(), 2);
+        assert_eq!(tracker.observe_sequence(0), Arrival::Behind);
+        assert_eq!(tracker.missing_count(), 1);
+        assert_eq!((tracker.observed_count(), tracker.late_count()), (4, 1));
     }
 }

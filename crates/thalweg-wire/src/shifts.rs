@@ -48,21 +48,21 @@ impl EventTimes {
     }
 
     /// Returns the number of the first event.
-    pub fn first(&self) -> u64 {
+    pub fn first_event(&self) -> u64 {
         self.first
     }
 
     /// Returns the number one past the last event.
-    pub fn end(&self) -> u64 {
+    pub fn end_event(&self) -> u64 {
         self.first.saturating_add(SHIFT_WINDOW)
     }
 
     /// Returns whether nearly all of the last intervals that both sources have agree, with the events of this source
-    /// moved by `shift`. [`behind`](Self::behind), in contrast, is decided by most of the window's intervals.
-    pub fn ends_like(&self, reference: &Self, shift: i32) -> bool {
+    /// moved by `shift`. [`triggers_behind`](Self::triggers_behind), in contrast, is decided by most of the window's intervals.
+    pub fn last_intervals_agree(&self, reference: &Self, shift: i32) -> bool {
         let (reference, source) = (&reference.times[..], &self.times[..]);
-        let Some(spread) = spread(reference) else { return false };
-        let (found, count) = collected(differences(reference, source, shift));
+        let Some(spread) = interval_spread(reference) else { return false };
+        let (found, count) = collect_window(interval_differences(reference, source, shift));
         let last = &found[count.saturating_sub(LAST_INTERVAL_COUNT)..count];
         last.len() == LAST_INTERVAL_COUNT
             && last.iter().filter(|difference| difference.unsigned_abs() <= spread / AGREEMENT_FACTOR).count()
@@ -71,20 +71,21 @@ impl EventTimes {
 
     /// Returns whether the intervals between these events may repeat, so that a shift by such a pattern cannot be
     /// distinguished from none.
-    pub fn may_repeat(&self) -> bool {
+    pub fn may_repeat_pattern(&self) -> bool {
         let times = &self.times[..];
-        let Some(spread) = spread(times) else { return true };
-        (1..=LONGEST_PATTERN).any(|shift| disagreement(times, times, shift).is_none_or(|found| found <= spread / 2))
+        let Some(spread) = interval_spread(times) else { return true };
+        (1..=LONGEST_PATTERN)
+            .any(|shift| median_disagreement(times, times, shift).is_none_or(|found| found <= spread / 2))
     }
 
     /// Removes all times, and moves the window to begin at another event.
-    pub fn begin_at(&mut self, first: u64) {
+    pub fn restart_at_event(&mut self, first: u64) {
         self.first = first;
         self.times.fill(0);
     }
 
     /// Sets the time of an event's trigger, if the event is in the window.
-    pub fn note(&mut self, event: EventId, time: TaiNanos) {
+    pub fn record_time(&mut self, event: EventId, time: TaiNanos) {
         let place = usize::try_from(event.0.wrapping_sub(self.first));
         if let Some(known) = place.ok().and_then(|place| self.times.get_mut(place)) {
             *known = time.0;
@@ -92,7 +93,7 @@ impl EventTimes {
     }
 
     /// Copies the times of `other`, which begins at the same event, where this window has none.
-    pub fn merge(&mut self, other: &Self) {
+    pub fn fill_missing_from(&mut self, other: &Self) {
         for (ours, theirs) in self.times.iter_mut().zip(&*other.times).filter(|(ours, _)| **ours == 0) {
             *ours = *theirs;
         }
@@ -100,10 +101,10 @@ impl EventTimes {
 
     /// Returns the index of the best reference for comparisons: the first of those with the most intervals between
     /// consecutive events. `None` if none has enough of them.
-    pub fn reference<'a>(all: impl IntoIterator<Item = &'a Self>) -> Option<usize> {
+    pub fn best_reference<'a>(all: impl IntoIterator<Item = &'a Self>) -> Option<usize> {
         let mut best = None;
         for (at, times) in all.into_iter().enumerate() {
-            let count = intervals(&times.times[..]).count();
+            let count = consecutive_intervals(&times.times[..]).count();
             if count >= FEWEST_INTERVALS && best.is_none_or(|(_, most)| count > most) {
                 best = Some((at, count));
             }
@@ -114,19 +115,19 @@ impl EventTimes {
     /// Returns the number of triggers by which this source is behind `reference`: its event *n* is the trigger that
     /// `reference` calls *n* + shift. `None` where the times are inconclusive: too few of them, triggers that are
     /// spaced too evenly, or times that do not agree at any shift.
-    pub fn behind(&self, reference: &Self) -> Option<i32> {
+    pub fn triggers_behind(&self, reference: &Self) -> Option<i32> {
         let (reference, source) = (&reference.times[..], &self.times[..]);
-        let resolution = resolution(reference)?.max(resolution(source)?);
+        let resolution = clock_resolution(reference)?.max(clock_resolution(source)?);
         // Aligned, as nearly all are: another shift could not agree as well, since the intervals differ by more.
-        let spread = spread(reference)?;
-        let aligned = disagreement(reference, source, 0)?;
+        let spread = interval_spread(reference)?;
+        let aligned = median_disagreement(reference, source, 0)?;
         if spread >= aligned.max(resolution).saturating_mul(AGREEMENT_FACTOR) {
             return Some(0);
         }
         let mut best = (aligned, 0);
         let mut second = u64::MAX;
         for shift in (-MOST_SHIFT..=MOST_SHIFT).filter(|shift| *shift != 0) {
-            let Some(found) = disagreement(reference, source, shift) else { continue };
+            let Some(found) = median_disagreement(reference, source, shift) else { continue };
             if found < best.0 {
                 second = best.0;
                 best = (found, shift);
@@ -140,28 +141,28 @@ impl EventTimes {
 }
 
 /// Returns the time from one event to the next, for each pair of consecutive events that have times.
-fn intervals(times: &[u64]) -> impl Iterator<Item = i64> {
-    times.windows(2).filter(|pair| pair[0] != 0 && pair[1] != 0).map(interval)
+fn consecutive_intervals(times: &[u64]) -> impl Iterator<Item = i64> {
+    times.windows(2).filter(|pair| pair[0] != 0 && pair[1] != 0).map(interval_nanos)
 }
 
-fn interval(pair: &[u64]) -> i64 {
+fn interval_nanos(pair: &[u64]) -> i64 {
     pair[1].wrapping_sub(pair[0]).cast_signed()
 }
 
 /// Returns the variation of a source's intervals: the median distance from their median. `None` where there are too
 /// few.
-fn spread(times: &[u64]) -> Option<u64> {
-    let (mut found, count) = collected(intervals(times));
+fn interval_spread(times: &[u64]) -> Option<u64> {
+    let (mut found, count) = collect_window(consecutive_intervals(times));
     let found = &mut found[..count];
-    let middle = median(found)?;
-    found.iter_mut().for_each(|interval| *interval = magnitude(interval.wrapping_sub(middle)));
-    median(found).map(i64::unsigned_abs)
+    let middle = median_value(found)?;
+    found.iter_mut().for_each(|interval| *interval = saturating_magnitude(interval.wrapping_sub(middle)));
+    median_value(found).map(i64::unsigned_abs)
 }
 
 /// Returns the smallest difference between two unequal intervals, below which the clock does not distinguish times.
 /// `None` where there are too few intervals, or all are equal.
-fn resolution(times: &[u64]) -> Option<u64> {
-    let (mut found, count) = collected(intervals(times));
+fn clock_resolution(times: &[u64]) -> Option<u64> {
+    let (mut found, count) = collect_window(consecutive_intervals(times));
     let found = &mut found[..count];
     found.sort_unstable();
     found.windows(2).map(|pair| pair[1].abs_diff(pair[0])).filter(|difference| *difference > 0).min()
@@ -169,13 +170,13 @@ fn resolution(times: &[u64]) -> Option<u64> {
 
 /// Returns the median difference between the intervals of two sources, with those of `source` moved. `None` where there
 /// are too few in common.
-fn disagreement(reference: &[u64], source: &[u64], shift: i32) -> Option<u64> {
-    let (mut found, count) = collected(differences(reference, source, shift));
-    median(&mut found[..count]).map(i64::unsigned_abs)
+fn median_disagreement(reference: &[u64], source: &[u64], shift: i32) -> Option<u64> {
+    let (mut found, count) = collect_window(interval_differences(reference, source, shift));
+    median_value(&mut found[..count]).map(i64::unsigned_abs)
 }
 
 /// Returns the differences between the intervals that both sources have, with those of `source` moved.
-fn differences<'a>(reference: &'a [u64], source: &'a [u64], shift: i32) -> impl Iterator<Item = i64> + 'a {
+fn interval_differences<'a>(reference: &'a [u64], source: &'a [u64], shift: i32) -> impl Iterator<Item = i64> + 'a {
     let skipped = shift.unsigned_abs() as usize;
     let (reference, source) = match shift {
         0.. => (&reference[skipped..], source),
@@ -183,14 +184,14 @@ fn differences<'a>(reference: &'a [u64], source: &'a [u64], shift: i32) -> impl 
     };
     let pairs = reference.windows(2).zip(source.windows(2));
     let common = pairs.filter(|(ours, theirs)| ours.iter().chain(*theirs).all(|time| *time != 0));
-    common.map(|(ours, theirs)| magnitude(interval(ours).wrapping_sub(interval(theirs))))
+    common.map(|(ours, theirs)| saturating_magnitude(interval_nanos(ours).wrapping_sub(interval_nanos(theirs))))
 }
 
-fn magnitude(value: i64) -> i64 {
+fn saturating_magnitude(value: i64) -> i64 {
     value.saturating_abs()
 }
 
-fn collected(values: impl Iterator<Item = i64>) -> ([i64; WINDOW_EVENTS], usize) {
+fn collect_window(values: impl Iterator<Item = i64>) -> ([i64; WINDOW_EVENTS], usize) {
     let mut found = [0; WINDOW_EVENTS];
     let mut count = 0;
     for (place, value) in found.iter_mut().zip(values) {
@@ -200,7 +201,7 @@ fn collected(values: impl Iterator<Item = i64>) -> ([i64; WINDOW_EVENTS], usize)
     (found, count)
 }
 
-fn median(values: &mut [i64]) -> Option<i64> {
+fn median_value(values: &mut [i64]) -> Option<i64> {
     (values.len() >= FEWEST_INTERVALS).then(|| *values.select_nth_unstable(values.len() / 2).1)
 }
 
@@ -219,11 +220,11 @@ impl Shift {
     /// Returns the sources that are shifted relative to the majority, given the shift of each relative to the same
     /// reference (`None` where it is not known). Where several shifts are equally frequent, that of the first source is
     /// the usual one.
-    pub fn against_most(shifts: &[Option<i32>]) -> Vec<Self> {
+    pub fn against_majority(shifts: &[Option<i32>]) -> Vec<Self> {
         let mut usual: Option<(usize, i32)> = None;
         for (source, shift) in shifts.iter().enumerate() {
             if let Some(shift) = *shift
-                && usual.is_none_or(|(_, usual)| frequency(shifts, shift) > frequency(shifts, usual))
+                && usual.is_none_or(|(_, usual)| shift_frequency(shifts, shift) > shift_frequency(shifts, usual))
             {
                 usual = Some((source, shift));
             }
@@ -234,7 +235,7 @@ impl Shift {
     }
 
     /// Returns a sentence that describes the shift, with the sources' names and an event for which it was found.
-    pub fn describe(self, source: &str, other: &str, event: u64) -> String {
+    pub fn describe_shift(self, source: &str, other: &str, event: u64) -> String {
         let Self { behind, .. } = self;
         let count = behind.unsigned_abs();
         let triggers = if count == 1 { "trigger" } else { "triggers" };
@@ -252,7 +253,7 @@ impl Shift {
 }
 
 /// Returns the number of sources with this shift.
-fn frequency(shifts: &[Option<i32>], wanted: i32) -> usize {
+fn shift_frequency(shifts: &[Option<i32>], wanted: i32) -> usize {
     shifts.iter().filter(|shift| **shift == Some(wanted)).count()
 }
 
@@ -267,7 +268,7 @@ mod tests {
     /// Triggers whose intervals are `period` and up to `jitter` nanoseconds more.
     fn triggers(seed: u64, count: u64, period: u64, jitter: u64) -> Vec<u64> {
         let mut at = 1_700_000_000_000_000_000;
-        let intervals = (0..count).map(|trigger| period + crate::mix(seed.wrapping_add(trigger)) % (jitter + 1));
+        let intervals = (0..count).map(|trigger| period + crate::mix_bits(seed.wrapping_add(trigger)) % (jitter + 1));
         intervals
             .map(|interval| {
                 at += interval;
@@ -283,7 +284,7 @@ mod tests {
     }
 
     fn note(times: &mut EventTimes, event: u64, time: u64) {
-        times.note(EventId(event), TaiNanos(time));
+        times.record_time(EventId(event), TaiNanos(time));
     }
 
     #[test]
@@ -296,13 +297,13 @@ mod tests {
             note(&mut window[1], event, clock(at(event), 5_000, 50, 1000));
             note(&mut window[2], event, clock(at(event + 3), 777_777, -30, 1000));
         }
-        assert_eq!(EventTimes::reference(&window), Some(0));
-        let shifts = [0, 1, 2].map(|source| window[source].behind(&window[0]));
+        assert_eq!(EventTimes::best_reference(&window), Some(0));
+        let shifts = [0, 1, 2].map(|source| window[source].triggers_behind(&window[0]));
         assert_eq!(shifts, [Some(0), Some(0), Some(3)]);
-        let found = Shift::against_most(&shifts);
+        let found = Shift::against_majority(&shifts);
         assert_eq!(found, [Shift { source: 2, behind: 3, other: 0 }]);
         assert_eq!(
-            found[0].describe("3.0 (c)", "1.0 (a)", 0),
+            found[0].describe_shift("3.0 (c)", "1.0 (a)", 0),
             "source 3.0 (c) is 3 triggers behind source 1.0 (a): by their times, its event 0 is event 3 of the other"
         );
     }
@@ -310,12 +311,12 @@ mod tests {
     #[test]
     fn most_sources_decide_which_one_is_odd() {
         let shift = |source, behind, other| Shift { source, behind, other };
-        assert_eq!(Shift::against_most(&[Some(0), Some(-2), Some(-2)]), [shift(0, 2, 1)]);
-        assert_eq!(Shift::against_most(&[Some(0), Some(1)]), [shift(1, 1, 0)]);
-        assert_eq!(Shift::against_most(&[None, Some(1), None]), []);
-        assert_eq!(Shift::against_most(&[]), []);
+        assert_eq!(Shift::against_majority(&[Some(0), Some(-2), Some(-2)]), [shift(0, 2, 1)]);
+        assert_eq!(Shift::against_majority(&[Some(0), Some(1)]), [shift(1, 1, 0)]);
+        assert_eq!(Shift::against_majority(&[None, Some(1), None]), []);
+        assert_eq!(Shift::against_majority(&[]), []);
         assert_eq!(
-            shift(0, -1, 1).describe("a", "b", 7),
+            shift(0, -1, 1).describe_shift("a", "b", 7),
             "source a is 1 trigger ahead of source b: by their times, its event 8 is event 7 of the other"
         );
     }
@@ -341,7 +342,7 @@ mod tests {
                 let wild = if event % 50 == 49 { 12_345_678_901 } else { 0 };
                 note(&mut window[1], event, clock(triggers[trigger as usize], 777, 40, 100) + wild);
             }
-            assert_eq!(window[1].ends_like(&window[0], 0), ends_like, "{missed}");
+            assert_eq!(window[1].last_intervals_agree(&window[0], 0), ends_like, "{missed}");
         }
     }
 
@@ -350,15 +351,15 @@ mod tests {
         let may_repeat = |intervals: &dyn Fn(u64) -> u64| {
             let mut times = EventTimes::new(0);
             (0..SHIFT_WINDOW).for_each(|event| note(&mut times, event, 1 + (0..event).map(intervals).sum::<u64>()));
-            times.may_repeat()
+            times.may_repeat_pattern()
         };
-        let irregular = |event: u64| MILLISECOND + crate::mix(event) % MILLISECOND;
+        let irregular = |event: u64| MILLISECOND + crate::mix_bits(event) % MILLISECOND;
         assert!(!may_repeat(&irregular));
         assert!(may_repeat(&|_| MILLISECOND), "evenly spaced");
         for pattern in [2, 3, 17, 40] {
             assert!(may_repeat(&|event| irregular(event % pattern)), "{pattern}");
         }
-        assert!(EventTimes::new(0).may_repeat());
+        assert!(EventTimes::new(0).may_repeat_pattern());
     }
 
     #[test]
@@ -367,10 +368,10 @@ mod tests {
         for event in [0, 999, 1000 + SHIFT_WINDOW, u64::MAX] {
             note(&mut times, event, 1);
         }
-        assert_eq!((times.times.iter().sum::<u64>(), times.end()), (0, 1000 + SHIFT_WINDOW));
-        times.begin_at(u64::MAX);
+        assert_eq!((times.times.iter().sum::<u64>(), times.end_event()), (0, 1000 + SHIFT_WINDOW));
+        times.restart_at_event(u64::MAX);
         note(&mut times, u64::MAX, 1);
-        assert_eq!((times.times[0], times.end()), (1, u64::MAX));
+        assert_eq!((times.times[0], times.end_event()), (1, u64::MAX));
     }
 
     proptest! {
@@ -383,7 +384,7 @@ mod tests {
             lost in 0..40_u64, first in 0..u64::MAX - 1000,
         ) {
             let triggers = triggers(seed, 200, period, period * jitter / 100);
-            let random = |salt: u64, event: u64| crate::mix(seed ^ salt.wrapping_mul(0x9E37) ^ event << 8);
+            let random = |salt: u64, event: u64| crate::mix_bits(seed ^ salt.wrapping_mul(0x9E37) ^ event << 8);
             let mut window = [first; 2].map(EventTimes::new);
             for event in 0..SHIFT_WINDOW {
                 let noise = |salt| random(salt, event) % (period * noise / 100 + 1);
@@ -396,7 +397,7 @@ mod tests {
                     note(&mut window[1], first + event, clock(at, offset, ppm, 10_u64.pow(tick)) + noise(2));
                 }
             }
-            let found = window[1].behind(&window[0]);
+            let found = window[1].triggers_behind(&window[0]);
             prop_assert!(found.is_none() || found == i32::try_from(behind).ok(), "{found:?}, not {behind}");
         }
 
@@ -413,7 +414,7 @@ mod tests {
                 note(&mut window[0], event, at(event as i64 + 20));
                 note(&mut window[1], event, clock(at(event as i64 + 20 + i64::from(behind)), offset, ppm, 1000));
             }
-            prop_assert_eq!(window[1].behind(&window[0]), Some(behind));
+            prop_assert_eq!(window[1].triggers_behind(&window[0]), Some(behind));
         }
 
         /// Independent triggers of two unrelated sources.
@@ -426,7 +427,7 @@ mod tests {
                     note(&mut window[source as usize], event, clock(triggers[event as usize], 0, 0, 1000));
                 }
             }
-            prop_assert_eq!(window[1].behind(&window[0]), None);
+            prop_assert_eq!(window[1].triggers_behind(&window[0]), None);
         }
     }
 }

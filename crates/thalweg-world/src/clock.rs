@@ -19,7 +19,7 @@ pub(crate) struct HostClock {
 
 impl HostClock {
     /// Returns the clock of another host, with the same time.
-    pub(crate) fn of_another_host(&self) -> Self {
+    pub(crate) fn for_another_host(&self) -> Self {
         Self { now: Arc::clone(&self.now), off: Arc::default() }
     }
 
@@ -28,7 +28,7 @@ impl HostClock {
     }
 
     /// Sets the host's date to this offset from the true one, in nanoseconds.
-    pub(crate) fn set_off(&self, nanos: i64) {
+    pub(crate) fn shift_date(&self, nanos: i64) {
         self.off.store(nanos, Ordering::Relaxed);
     }
 }
@@ -47,7 +47,7 @@ impl Clock for HostClock {
         37
     }
 
-    fn cpu(&self) -> Duration {
+    fn processor_time(&self) -> Duration {
         Duration::ZERO
     }
 }

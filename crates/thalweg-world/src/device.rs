@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use thalweg_device::{Acquired, Acquisition, Buffer, Description, Device, DeviceError, Filled, Frame};
-use thalweg_wire::{EventId, PayloadType, Status, mix};
+use thalweg_wire::{EventId, PayloadType, Status, mix_bits};
 
 /// Fate of an event's fragment at its device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,16 +24,16 @@ pub struct Truth(Arc<Mutex<BTreeMap<u64, Had>>>);
 
 impl Truth {
     /// Returns all fragments so far.
-    pub fn had(&self) -> MutexGuard<'_, BTreeMap<u64, Had>> {
+    pub fn fragments(&self) -> MutexGuard<'_, BTreeMap<u64, Had>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Returns the payload of a source's fragment.
-pub(crate) fn payload(seed: u64, source: usize, event: u64, longest: usize) -> Vec<u8> {
-    let drawn = mix(seed ^ mix(event ^ (source as u64) << 48));
+pub(crate) fn fragment_payload(seed: u64, source: usize, event: u64, longest: usize) -> Vec<u8> {
+    let drawn = mix_bits(seed ^ mix_bits(event ^ (source as u64) << 48));
     let length = usize::try_from(drawn % (longest as u64 + 1)).unwrap_or(0);
-    let words = (0..length.div_ceil(8) as u64).map(|at| mix(drawn.wrapping_add(at)));
+    let words = (0..length.div_ceil(8) as u64).map(|at| mix_bits(drawn.wrapping_add(at)));
     words.flat_map(u64::to_le_bytes).take(length).collect()
 }
 
@@ -57,9 +57,9 @@ impl WorldDevice {
         Self { seed, source, longest, events, next: 0, truth, description }
     }
 
-    fn step(&mut self, event: EventId, had: Had) -> Filled {
+    fn record_and_advance(&mut self, event: EventId, had: Had) -> Filled {
         self.next = event.0 + 1;
-        self.truth.had().insert(event.0, had);
+        self.truth.fragments().insert(event.0, had);
         Filled { payload_type: PayloadType::RAW, status: Status::SIMULATED, window: 0, timestamp: None }
     }
 }
@@ -69,25 +69,25 @@ impl Device for WorldDevice {
         &self.description
     }
 
-    fn max_payload(&self) -> usize {
+    fn max_payload_bytes(&self) -> usize {
         self.longest
     }
 
-    fn next_len(&mut self) -> Option<usize> {
-        (self.next < self.events).then(|| payload(self.seed, self.source, self.next, self.longest).len())
+    fn next_payload_len(&mut self) -> Option<usize> {
+        (self.next < self.events).then(|| fragment_payload(self.seed, self.source, self.next, self.longest).len())
     }
 
     fn content_key(&self, _event: EventId) -> Option<u64> {
         None
     }
 
-    fn fill(&mut self, event: EventId, bytes: &mut [u8]) -> Result<Filled, DeviceError> {
-        bytes.copy_from_slice(&payload(self.seed, self.source, event.0, self.longest));
-        Ok(self.step(event, Had::Filled))
+    fn fill_payload(&mut self, event: EventId, bytes: &mut [u8]) -> Result<Filled, DeviceError> {
+        bytes.copy_from_slice(&fragment_payload(self.seed, self.source, event.0, self.longest));
+        Ok(self.record_and_advance(event, Had::Filled))
     }
 
-    fn skip(&mut self, event: EventId) -> Filled {
-        self.step(event, Had::Skipped)
+    fn skip_fragment(&mut self, event: EventId) -> Filled {
+        self.record_and_advance(event, Had::Skipped)
     }
 }
 
@@ -99,15 +99,15 @@ const BUFFER_COUNT: u32 = 4;
 pub(crate) struct Plug(Arc<AtomicU64>);
 
 impl Plug {
-    pub(crate) fn pull_until(&self, at: Duration) {
+    pub(crate) fn unplug_until(&self, at: Duration) {
         self.0.fetch_max(u64::try_from(at.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
-    pub(crate) fn is_in(&self, now: Duration) -> bool {
-        now >= self.out_until()
+    pub(crate) fn is_plugged_in(&self, now: Duration) -> bool {
+        now >= self.unplugged_until()
     }
 
-    fn out_until(&self) -> Duration {
+    fn unplugged_until(&self) -> Duration {
         Duration::from_nanos(self.0.load(Ordering::Relaxed))
     }
 }
@@ -131,10 +131,10 @@ impl WorldAcquisition {
     }
 
     /// Loses the events that are due by now.
-    fn lose(&mut self, due: u64) -> Acquired {
+    fn lose_fragments(&mut self, due: u64) -> Acquired {
         let first = self.device.next;
         (first..due).for_each(|event| {
-            self.device.step(EventId(event), Had::Lost);
+            self.device.record_and_advance(EventId(event), Had::Lost);
         });
         Acquired::Lost { first, count: due - first }
     }
@@ -145,23 +145,23 @@ impl Acquisition for WorldAcquisition {
         self.device.description()
     }
 
-    fn max_payload(&self) -> usize {
-        self.device.max_payload()
+    fn max_payload_bytes(&self) -> usize {
+        self.device.max_payload_bytes()
     }
 
-    fn depth(&self) -> u32 {
+    fn max_posted_buffers(&self) -> u32 {
         BUFFER_COUNT
     }
 
-    fn post(&mut self, buffer: Buffer) {
+    fn post_buffer(&mut self, buffer: Buffer) {
         self.buffers.push_back(buffer);
     }
 
-    fn poll(&mut self, now: Duration) -> Result<Acquired, DeviceError> {
+    fn poll_acquired(&mut self, now: Duration) -> Result<Acquired, DeviceError> {
         let began = *self.began.get_or_insert(now);
         let passed = (now - began).as_nanos() / self.interval.as_nanos().max(1);
         let due = u64::try_from(passed + 1).unwrap_or(u64::MAX).min(self.device.events);
-        self.away = !self.plug.is_in(now);
+        self.away = !self.plug.is_plugged_in(now);
         if self.device.next >= self.device.events {
             return Ok(Acquired::Over);
         }
@@ -171,12 +171,12 @@ impl Acquisition for WorldAcquisition {
         // Events without a buffer are lost; the last ones are filled.
         let kept = u64::try_from(self.buffers.len()).unwrap_or(u64::MAX);
         if due - self.device.next > kept {
-            return Ok(self.lose(due - kept));
+            return Ok(self.lose_fragments(due - kept));
         }
         let Some(mut buffer) = self.buffers.pop_front() else { return Ok(Acquired::NotYet) };
         let number = self.device.next;
-        let len = self.device.next_len().unwrap_or(0);
-        let filled = self.device.fill(EventId(number), &mut buffer.payload()[..len])?;
+        let len = self.device.next_payload_len().unwrap_or(0);
+        let filled = self.device.fill_payload(EventId(number), &mut buffer.payload_mut()[..len])?;
         Ok(Acquired::Frame(Frame { buffer, number, len, filled, crc: None, copied: 0 }))
     }
 
@@ -184,10 +184,10 @@ impl Acquisition for WorldAcquisition {
         self.away
     }
 
-    fn next_time(&self) -> Option<Duration> {
+    fn next_poll_time(&self) -> Option<Duration> {
         let began = self.began?;
         if self.away {
-            return Some(self.plug.out_until());
+            return Some(self.plug.unplugged_until());
         }
         let next = u32::try_from(self.device.next).unwrap_or(u32::MAX);
         Some(began + self.interval.saturating_mul(next))

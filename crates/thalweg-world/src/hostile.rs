@@ -63,16 +63,16 @@ impl Hostile {
         floods: bool,
     ) -> Result<Self, NodeError> {
         let mut pool = SlotPool::new("hostile", SLOT_COUNT, SLOT_BYTES as usize)?;
-        let mut slots: Vec<_> = std::iter::from_fn(|| pool.take()).collect();
+        let mut slots: Vec<_> = std::iter::from_fn(|| pool.take_slot()).collect();
         for slot in &mut slots {
             for (at, record) in slot.chunks_exact_mut(RECORD_BYTES).enumerate() {
                 record.copy_from_slice(&draw_record(&mut random, id, at as u64));
             }
         }
-        slots.into_iter().for_each(|slot| pool.give_back(slot));
-        let mut endpoints = Endpoints::new()?.towards(builders)?;
-        endpoints.register(pool.arena())?;
-        let session = random.next();
+        slots.into_iter().for_each(|slot| pool.return_slot(slot));
+        let mut endpoints = Endpoints::new()?.with_builders(builders)?;
+        endpoints.register_memory(pool.arena())?;
+        let session = random.next_u64();
         let count = u32::try_from(builders.len()).unwrap_or(u32::MAX);
         let counterparts = builders.iter().zip(0..).map(|(address, builder)| {
             let hello = Hello {
@@ -97,44 +97,44 @@ impl Hostile {
             }
         });
         let builders = counterparts.collect();
-        let breaks_one_in = random.logarithmic(1..1000);
+        let breaks_one_in = random.draw_logarithmic(1..1000);
         let next_turn = clock.now();
         let open_offers = if floods { u64::MAX } else { u64::from(SLOT_COUNT) };
         Ok(Self { id, endpoints, _pool: pool, builders, random, clock, breaks_one_in, open_offers, next_turn, until })
     }
 
-    fn hear(&mut self, at: usize) {
+    fn receive_messages(&mut self, at: usize) {
         let mut messages = Vec::new();
-        if self.endpoints.receive(at, &mut messages).is_err() {
-            self.leave(at);
+        if self.endpoints.receive_messages(at, &mut messages).is_err() {
+            self.disconnect_from(at);
         }
         let builder = &mut self.builders[at];
         for message in messages {
             match message {
                 Message::Start { .. } => builder.started = true,
                 Message::Release { below } => builder.released = builder.released.max(below),
-                Message::Bye => self.endpoints.close(at),
+                Message::Bye => self.endpoints.close_link(at),
                 _ => {}
             }
         }
     }
 
-    fn leave(&mut self, at: usize) {
-        self.endpoints.close(at);
-        self.builders[at].connect_at = self.clock.now() + self.random.millis(50..3000);
+    fn disconnect_from(&mut self, at: usize) {
+        self.endpoints.close_link(at);
+        self.builders[at].connect_at = self.clock.now() + self.random.draw_milliseconds(50..3000);
     }
 
-    fn speak(&mut self, at: usize) {
+    fn send_messages(&mut self, at: usize) {
         let Self { builders, random, endpoints, breaks_one_in, open_offers, id, .. } = self;
         let builder = &mut builders[at];
-        let Some(link) = endpoints.link_mut(at).filter(|_| builder.started) else { return };
-        for _ in 0..random.of(0..MOST_AT_ONCE) {
+        let Some(link) = endpoints.source_link_mut(at).filter(|_| builder.started) else { return };
+        for _ in 0..random.draw_from(0..MOST_AT_ONCE) {
             if random.once_in(*breaks_one_in) {
-                link.send(&draw_message(random, builder, *id));
+                link.send_message(&draw_message(random, builder, *id));
             } else if builder.next_ticket < builder.released.saturating_add(*open_offers) {
                 let stride = u64::from(builder.greeting.hello.builders);
                 let offer = honest_offer(builder, random);
-                link.offer(&offer);
+                link.announce_offer(&offer);
                 builder.next_ticket += 1;
                 builder.next_event += u64::from(offer.count) * stride;
             }
@@ -155,23 +155,23 @@ impl Node for Hostile {
             return Ok(Some(SourceReport::default()));
         }
         let mut ready = Vec::new();
-        self.endpoints.poll(now, woken, &mut ready);
-        ready.into_iter().for_each(|at| self.hear(at));
+        self.endpoints.poll_peers(now, woken, &mut ready);
+        ready.into_iter().for_each(|at| self.receive_messages(at));
         for at in 0..self.builders.len() {
-            if self.endpoints.link(at).is_none() && self.builders[at].connect_at <= now {
+            if self.endpoints.source_link(at).is_none() && self.builders[at].connect_at <= now {
                 let Counterpart { address, greeting, .. } = &self.builders[at];
-                if self.endpoints.connect(at, address, None, greeting).is_err() {
-                    self.leave(at);
+                if self.endpoints.connect_to_builder(at, address, None, greeting).is_err() {
+                    self.disconnect_from(at);
                 }
             }
         }
         if now >= self.next_turn {
-            (0..self.builders.len()).for_each(|at| self.speak(at));
-            self.next_turn = now + Duration::from_micros(self.random.logarithmic(100..300_000));
+            (0..self.builders.len()).for_each(|at| self.send_messages(at));
+            self.next_turn = now + Duration::from_micros(self.random.draw_logarithmic(100..300_000));
         }
         let mut broken = Vec::new();
-        self.endpoints.flush(now, &mut broken);
-        broken.into_iter().for_each(|(at, _)| self.leave(at));
+        self.endpoints.flush_messages(now, &mut broken);
+        broken.into_iter().for_each(|(at, _)| self.disconnect_from(at));
         Ok(None)
     }
 
@@ -205,14 +205,14 @@ fn draw_record(random: &mut Random, source: SourceId, event: u64) -> [u8; RECORD
     record[..HEADER_LEN].copy_from_slice(&header.encode());
     record[HEADER_LEN..].copy_from_slice(&payload);
     if random.once_in(8) {
-        record[usize::try_from(random.of(0..RECORD_BYTES as u64)).unwrap_or(0)] ^= 1 << random.of(0..8);
+        record[usize::try_from(random.draw_from(0..RECORD_BYTES as u64)).unwrap_or(0)] ^= 1 << random.draw_from(0..8);
     }
     record
 }
 
 /// Returns an offer that keeps the rules, of a slot with arbitrary content.
 fn honest_offer(builder: &Counterpart, random: &mut Random) -> Announcement {
-    let count = u32::try_from(random.of(1..u64::from(SLOT_BYTES) / RECORD_BYTES as u64)).unwrap_or(1);
+    let count = u32::try_from(random.draw_from(1..u64::from(SLOT_BYTES) / RECORD_BYTES as u64)).unwrap_or(1);
     let slot = builder.next_ticket % u64::from(SLOT_COUNT);
     let dropped = random.once_in(8);
     Announcement {
@@ -226,59 +226,59 @@ fn honest_offer(builder: &Counterpart, random: &mut Random) -> Announcement {
 }
 
 /// Returns a number near `to`, or near the end of the range.
-fn near(random: &mut Random, to: u64) -> u64 {
-    match random.of(0..5) {
-        0 => u64::MAX - random.of(0..3),
-        1 => random.logarithmic(1..u64::MAX),
-        _ => to.wrapping_add(random.of(0..9)).wrapping_sub(4),
+fn draw_near(random: &mut Random, to: u64) -> u64 {
+    match random.draw_from(0..5) {
+        0 => u64::MAX - random.draw_from(0..3),
+        1 => random.draw_logarithmic(1..u64::MAX),
+        _ => to.wrapping_add(random.draw_from(0..9)).wrapping_sub(4),
     }
 }
 
 fn draw_u32(random: &mut Random) -> u32 {
-    u32::try_from(random.logarithmic(1..1 << 32)).unwrap_or(u32::MAX)
+    u32::try_from(random.draw_logarithmic(1..1 << 32)).unwrap_or(u32::MAX)
 }
 
 /// Returns any message of a source or of a builder.
 fn draw_message(random: &mut Random, builder: &Counterpart, id: SourceId) -> Message {
     let (ticket, event) = (builder.next_ticket, builder.next_event);
-    let of_builder = u32::try_from(random.of(0..u64::from(builder.greeting.hello.builders) + 1)).unwrap_or(0);
-    match random.of(0..16) {
+    let of_builder = u32::try_from(random.draw_from(0..u64::from(builder.greeting.hello.builders) + 1)).unwrap_or(0);
+    match random.draw_from(0..16) {
         0..=4 => Message::Offer(Announcement {
-            ticket: near(random, ticket),
-            first: EventId(near(random, event)),
+            ticket: draw_near(random, ticket),
+            first: EventId(draw_near(random, event)),
             count: draw_u32(random),
             bytes: 64 * (draw_u32(random) >> 20).max(1),
             ..honest_offer(builder, random)
         }),
-        5 => Message::Paused { next: EventId(near(random, event)), asked_by: of_builder },
-        6 => Message::EndsAt { end: EventId(near(random, event)) },
+        5 => Message::Paused { next: EventId(draw_near(random, event)), asked_by: of_builder },
+        6 => Message::EndsAt { end: EventId(draw_near(random, event)) },
         7 => Message::Running,
         8 => Message::NotTaken(NotTaken {
-            dead_nanos: near(random, 0),
-            fragments: near(random, 0),
-            of_no_event: near(random, 0),
+            dead_nanos: draw_near(random, 0),
+            fragments: draw_near(random, 0),
+            of_no_event: draw_near(random, 0),
         }),
         9 => Message::End(Accounts {
-            accepted: near(random, event),
-            dropped_newest: near(random, 0),
-            tickets: near(random, ticket),
+            accepted: draw_near(random, event),
+            dropped_newest: draw_near(random, 0),
+            tickets: draw_near(random, ticket),
             ..Accounts::default()
         }),
-        10 => Message::Losses(Losses { sent: near(random, 0), again: near(random, 0) }),
+        10 => Message::Losses(Losses { sent: draw_near(random, 0), again: draw_near(random, 0) }),
         11 => Message::Heard(Heard {
             room: Room {
                 builder: of_builder,
-                closed_below: EventId(near(random, event)),
-                room: near(random, 8),
-                closed: near(random, event),
+                closed_below: EventId(draw_near(random, event)),
+                room: draw_near(random, 8),
+                closed: draw_near(random, event),
             },
-            contact: random.pick(&[Contact::Away, Contact::Connected, Contact::Done]),
-            next: EventId(near(random, event)),
-            assigned: EventId(near(random, event)),
+            contact: random.pick_one(&[Contact::Away, Contact::Connected, Contact::Done]),
+            next: EventId(draw_near(random, event)),
+            assigned: EventId(draw_near(random, event)),
         }),
-        12 => Message::Left(Left { builder: of_builder, accepted: near(random, event), ..Left::default() }),
-        13 => Message::Passed { below: EventId(near(random, event)), tickets: near(random, ticket) },
+        12 => Message::Left(Left { builder: of_builder, accepted: draw_near(random, event), ..Left::default() }),
+        13 => Message::Passed { below: EventId(draw_near(random, event)), tickets: draw_near(random, ticket) },
         14 => Message::Hello(Hello { source: id, description: 0, ..builder.greeting.hello }),
-        _ => Message::StopAt { end: EventId(near(random, event)), end_here: random.once_in(2) },
+        _ => Message::StopAt { end: EventId(draw_near(random, event)), end_here: random.once_in(2) },
     }
 }

@@ -4,7 +4,7 @@
 //! A source's own code receives them.
 
 use crate::clock::EPOCH_TAI_NANOS;
-use crate::device::{Had, Plug, Truth, payload};
+use crate::device::{Had, Plug, Truth, fragment_payload};
 use crate::plan::{DatagramKind, InstrumentPlan};
 use crate::random::Random;
 use std::collections::VecDeque;
@@ -13,7 +13,7 @@ use std::time::Duration;
 use thalweg_arena::SlotPool;
 use thalweg_device::{Acquired, Acquisition, Buffer, Description, DeviceError, FrameOrder, InTurn};
 use thalweg_drivers::instrument::{Assembler, Taken};
-use thalweg_wire::{Status, TaiNanos, mix};
+use thalweg_wire::{Status, TaiNanos, mix_bits};
 
 /// Number of buffers that the receiver has at a time.
 const BUFFER_COUNT: u32 = 64;
@@ -28,14 +28,14 @@ const RATE_DETECTION_TIME: Duration = Duration::from_millis(2200);
 
 /// Returns the end of an instrument's fragment: bytes that depend on its trigger, and the trigger itself.
 pub(crate) fn instrument_payload(seed: u64, source: usize, trigger: u64, longest: usize) -> Vec<u8> {
-    let mut bytes = payload(seed, source, trigger, longest);
+    let mut bytes = fragment_payload(seed, source, trigger, longest);
     bytes.resize(bytes.len().next_multiple_of(8), 0);
     bytes.extend(trigger.to_le_bytes());
     bytes
 }
 
 /// Returns the trigger that a fragment names.
-pub(crate) fn trigger_of(fragment: &[u8]) -> Option<u64> {
+pub(crate) fn trigger_of_fragment(fragment: &[u8]) -> Option<u64> {
     fragment.last_chunk().map(|bytes| u64::from_le_bytes(*bytes))
 }
 
@@ -119,38 +119,38 @@ impl Instrument {
     }
 
     /// Attaches the record of its fragments, a plug, and the time at which shared triggers began.
-    pub(crate) fn with(self, truth: Truth, plug: Plug, shared: Arc<OnceLock<Duration>>) -> Self {
-        let mut line = self.line();
+    pub(crate) fn with_surroundings(self, truth: Truth, plug: Plug, shared: Arc<OnceLock<Duration>>) -> Self {
+        let mut line = self.lock_line();
         (line.truth, line.plug, line.shared) = (truth, plug, shared);
         drop(line);
         self
     }
 
-    fn line(&self) -> MutexGuard<'_, Line> {
+    fn lock_line(&self) -> MutexGuard<'_, Line> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Switches the instrument off and on again, after which it counts anew.
     pub(crate) fn switch_off(&self, now: Duration, time: Duration) {
-        let mut line = self.line();
-        line.run_to(now);
+        let mut line = self.lock_line();
+        line.process_triggers_until(now);
         // A counter of a few bits that begins anew may have the value that it would have reached anyway.
         let is_seen = line.distinguishes_outages() && line.plan.kind != DatagramKind::Vita49;
-        if line.counted >= SEEN_TO_COUNT && line.is_known(now) && is_seen {
+        if line.counted >= SEEN_TO_COUNT && line.is_rate_known(now) && is_seen {
             (line.off_until, line.counts_anew) = (now + time, true);
         }
     }
 
     /// Changes the instrument's clock by `by` nanoseconds.
     pub(crate) fn set_clock(&self, now: Duration, by: i64) {
-        let mut line = self.line();
-        line.run_to(now);
+        let mut line = self.lock_line();
+        line.process_triggers_until(now);
         line.set += by;
     }
 }
 
 impl Line {
-    fn is_known(&self, now: Duration) -> bool {
+    fn is_rate_known(&self, now: Duration) -> bool {
         self.began.is_some_and(|began| now >= began + RATE_DETECTION_TIME)
     }
 
@@ -165,14 +165,14 @@ impl Line {
     fn next_trigger(&self) -> Option<Duration> {
         let next = u32::try_from(self.next).unwrap_or(u32::MAX);
         let late = match self.plan.irregular {
-            true => self.interval.mul_f64((mix(self.seed ^ self.next) >> 44) as f64 / f64::from(1 << 20)),
+            true => self.interval.mul_f64((mix_bits(self.seed ^ self.next) >> 44) as f64 / f64::from(1 << 20)),
             false => Duration::ZERO,
         };
         self.began.filter(|_| self.next < self.events).map(|began| began + self.interval.saturating_mul(next) + late)
     }
 
     /// Starts to listen: an instrument with triggers of its own begins now, and all that share triggers a little later.
-    fn begin(&mut self, now: Duration) {
+    fn start_listening(&mut self, now: Duration) {
         let Self { began, shared, plan, .. } = self;
         began.get_or_insert_with(|| match plan.irregular {
             true => *shared.get_or_init(|| now + SHARED_BEGIN),
@@ -181,35 +181,35 @@ impl Line {
     }
 
     /// Processes all triggers until now.
-    fn run_to(&mut self, now: Duration) {
+    fn process_triggers_until(&mut self, now: Duration) {
         while let Some(at) = self.next_trigger().filter(|at| *at <= now) {
             let trigger = self.next;
             self.next += 1;
             if at < self.off_until {
-                self.truth.had().insert(trigger, Had::Lost);
+                self.truth.fragments().insert(trigger, Had::Lost);
                 continue;
             }
             if std::mem::take(&mut self.counts_anew) {
                 (self.counted, self.base, self.spared, self.losing) = (0, 0, SPARED_DATAGRAMS, 0);
             }
-            let datagram = self.datagram(trigger, at);
+            let datagram = self.encode_datagram(trigger, at);
             self.counted += 1;
-            let is_sent = self.send(datagram, at);
-            self.truth.had().insert(trigger, if is_sent { Had::Filled } else { Had::Lost });
+            let is_sent = self.send_datagram(datagram, at);
+            self.truth.fragments().insert(trigger, if is_sent { Had::Filled } else { Had::Lost });
         }
         if self.next >= self.events
             && let Some((_, datagram)) = self.overtaken.take()
         {
-            self.arrive(datagram);
+            self.deliver_to_port(datagram);
         }
     }
 
-    fn datagram(&mut self, trigger: u64, at: Duration) -> Vec<u8> {
+    fn encode_datagram(&mut self, trigger: u64, at: Duration) -> Vec<u8> {
         let payload = instrument_payload(self.seed, self.source, trigger, self.longest);
         let counted = self.base.wrapping_add(self.counted.wrapping_mul(self.plan.step));
         let count = counted & (u64::MAX >> (64 - self.plan.bits));
         // The time of the instrument's own clock, which began at a whole second.
-        let (rate, since) = (self.rate(), self.time(at));
+        let (rate, since) = (self.triggers_per_second(), self.clock_time_nanos(at));
         let (second, in_second) = (trigger / rate, trigger % rate);
         match self.plan.kind {
             DatagramKind::Fixed => [&count.to_le_bytes()[..], &since.to_le_bytes(), &payload].concat(),
@@ -237,45 +237,47 @@ impl Line {
     }
 
     /// Returns the number of triggers in a second.
-    fn rate(&self) -> u64 {
+    fn triggers_per_second(&self) -> u64 {
         self.interval.as_secs_f64().recip().round().max(1.0) as u64
     }
 
     /// Returns the time that the instrument's clock shows, in nanoseconds.
-    fn time(&mut self, at: Duration) -> u64 {
+    fn clock_time_nanos(&mut self, at: Duration) -> u64 {
         let Some(clock) = self.plan.clock else { return 0 };
         let nanos = i64::try_from(at.as_nanos()).unwrap_or(i64::MAX);
-        let jitter = self.random.of(0..clock.jitter.max(1)).cast_signed();
-        let wild = if self.random.of(0..1000) < clock.wild { self.random.next() >> 3 } else { 0 };
+        let jitter = self.random.draw_from(0..clock.jitter.max(1)).cast_signed();
+        let wild = if self.random.draw_from(0..1000) < clock.wild { self.random.next_u64() >> 3 } else { 0 };
         let off = clock.off + nanos / 1_000_000 * clock.drift_ppm + jitter + self.set;
         (EPOCH_TAI_NANOS.wrapping_add_signed(nanos + off)).wrapping_add(wild)
     }
 
     /// Sends a datagram through the cable. Returns whether it can arrive.
-    fn send(&mut self, datagram: Vec<u8>, at: Duration) -> bool {
+    fn send_datagram(&mut self, datagram: Vec<u8>, at: Duration) -> bool {
         let chances = [self.plan.lost, self.plan.doubled, self.plan.overtaken, self.plan.forged];
         let [is_lost, is_doubled, is_overtaken, is_forged] =
-            chances.map(|of_thousand| self.random.of(0..1000) < of_thousand);
-        if !self.plug.is_in(at) && (self.is_known(at) && self.distinguishes_outages() || self.plan.is_by_time()) {
+            chances.map(|of_thousand| self.random.draw_from(0..1000) < of_thousand);
+        if !self.plug.is_plugged_in(at)
+            && (self.is_rate_known(at) && self.distinguishes_outages() || self.plan.is_by_time())
+        {
             return false;
         }
         if let Some(left) = self.spared.checked_sub(1) {
             self.spared = left;
-            self.arrive(datagram);
+            self.deliver_to_port(datagram);
             return true;
         }
         if is_forged {
             let mut forged = datagram.clone();
-            let count = self.random.next() >> (64 - self.plan.bits);
+            let count = self.random.next_u64() >> (64 - self.plan.bits);
             match self.plan.kind {
                 DatagramKind::Spead => forged[8..16].copy_from_slice(&(1 << 63 | 1 << 48 | count).to_be_bytes()),
                 DatagramKind::Vdif => forged[..4].copy_from_slice(&(count as u32 >> 2).to_le_bytes()),
                 _ => forged[..8].copy_from_slice(&count.to_le_bytes()),
             }
-            self.arrive(forged);
+            self.deliver_to_port(forged);
         }
         if is_lost && self.losing == 0 {
-            self.losing = self.random.logarithmic(1..self.plan.longest_loss + 2);
+            self.losing = self.random.draw_logarithmic(1..self.plan.longest_loss + 2);
         }
         if let Some(left) = self.losing.checked_sub(1) {
             self.losing = left;
@@ -284,24 +286,24 @@ impl Line {
             return false;
         }
         if is_doubled {
-            self.arrive(datagram.clone());
+            self.deliver_to_port(datagram.clone());
         }
         if is_overtaken && self.overtaken.is_none() {
-            self.overtaken = Some((self.random.of(1..4), datagram));
+            self.overtaken = Some((self.random.draw_from(1..4), datagram));
             return true;
         }
-        self.arrive(datagram);
+        self.deliver_to_port(datagram);
         if let Some((left, datagram)) = self.overtaken.take() {
             match left.checked_sub(1) {
                 Some(left) if left > 0 => self.overtaken = Some((left, datagram)),
-                _ => self.arrive(datagram),
+                _ => self.deliver_to_port(datagram),
             }
         }
         true
     }
 
     /// Puts a datagram into the source's port, which holds a limited number.
-    fn arrive(&mut self, datagram: Vec<u8>) {
+    fn deliver_to_port(&mut self, datagram: Vec<u8>) {
         match self.port.len() < self.plan.port {
             true => self.port.push_back((self.dropped, datagram)),
             false => self.dropped += 1,
@@ -323,8 +325,8 @@ pub(crate) struct Receiver {
 
 impl Receiver {
     pub(crate) fn new(instrument: Instrument) -> Self {
-        let line = instrument.line();
-        let (plan, longest, rate) = (&line.plan, longest_fragment(line.longest), line.rate());
+        let line = instrument.lock_line();
+        let (plan, longest, rate) = (&line.plan, longest_fragment(line.longest), line.triggers_per_second());
         let options = match plan.kind {
             DatagramKind::Fixed => {
                 let counter = format!("counter = {{ at = 0, bytes = {}, little_endian = true }}", plan.bits / 8);
@@ -347,33 +349,35 @@ impl Receiver {
     }
 
     /// Passes a datagram from the port to the assembler. Returns whether there was one, and a place for it.
-    fn receive(&mut self, now: Duration) -> bool {
+    fn receive_datagrams(&mut self, now: Duration) -> bool {
         let next = {
-            let mut line = self.instrument.line();
-            line.begin(now);
-            line.run_to(now);
+            let mut line = self.instrument.lock_line();
+            line.start_listening(now);
+            line.process_triggers_until(now);
             line.port.pop_front()
         };
         let Some((dropped, datagram)) = next else {
             self.empty = now;
             return false;
         };
-        self.assembler.dropped(dropped - std::mem::replace(&mut self.dropped, dropped));
-        if self.give(&datagram, now) == Taken::NoBuffer {
-            self.instrument.line().port.push_front((dropped, datagram));
+        self.assembler.record_port_drops(dropped - std::mem::replace(&mut self.dropped, dropped));
+        if self.pass_datagram(&datagram, now) == Taken::NoBuffer {
+            self.instrument.lock_line().port.push_front((dropped, datagram));
             return false;
         }
         true
     }
 
-    fn give(&mut self, datagram: &[u8], now: Duration) -> Taken {
-        let Some(front) = self.assembler.in_place() else { return self.assembler.datagram(datagram, now) };
+    fn pass_datagram(&mut self, datagram: &[u8], now: Duration) -> Taken {
+        let Some(front) = self.assembler.in_place_front_bytes() else {
+            return self.assembler.accept_datagram(datagram, now);
+        };
         let mut buffers = Vec::new();
         self.assembler.take_buffers(1, &mut buffers);
         let Some(mut buffer) = buffers.pop() else { return Taken::NoBuffer };
         let (front, body) = datagram.split_at(front);
-        buffer.payload()[..body.len()].copy_from_slice(body);
-        self.assembler.received(front, buffer, datagram.len(), now);
+        buffer.payload_mut()[..body.len()].copy_from_slice(body);
+        self.assembler.accept_in_place(front, buffer, datagram.len(), now);
         Taken::Done
     }
 }
@@ -383,41 +387,41 @@ impl Acquisition for Receiver {
         &self.description
     }
 
-    fn max_payload(&self) -> usize {
+    fn max_payload_bytes(&self) -> usize {
         self.longest
     }
 
-    fn depth(&self) -> u32 {
+    fn max_posted_buffers(&self) -> u32 {
         BUFFER_COUNT
     }
 
-    fn post(&mut self, buffer: Buffer) {
-        self.assembler.post(buffer);
+    fn post_buffer(&mut self, buffer: Buffer) {
+        self.assembler.post_buffer(buffer);
     }
 
     /// Discards earlier datagrams, which are not part of the run.
-    fn start(&mut self, _at: TaiNanos) -> Result<(), DeviceError> {
-        let mut line = self.instrument.line();
+    fn start_acquisition(&mut self, _at: TaiNanos) -> Result<(), DeviceError> {
+        let mut line = self.instrument.lock_line();
         line.port.clear();
         self.dropped = line.dropped;
         drop(line);
-        self.assembler.start();
+        self.assembler.start_delivery();
         Ok(())
     }
 
-    fn poll(&mut self, now: Duration) -> Result<Acquired, DeviceError> {
+    fn poll_acquired(&mut self, now: Duration) -> Result<Acquired, DeviceError> {
         loop {
-            if let Some(acquired) = self.assembler.next(self.empty) {
+            if let Some(acquired) = self.assembler.next_acquired(self.empty) {
                 return Ok(acquired);
             }
-            if self.receive(now) {
+            if self.receive_datagrams(now) {
                 continue;
             }
-            let line = self.instrument.line();
+            let line = self.instrument.lock_line();
             let is_over = line.next_trigger().is_none() && line.port.is_empty();
-            return Ok(match self.assembler.next(self.empty) {
+            return Ok(match self.assembler.next_acquired(self.empty) {
                 Some(acquired) => acquired,
-                None if is_over && self.assembler.next_time().is_none() => Acquired::Over,
+                None if is_over && self.assembler.next_deadline().is_none() => Acquired::Over,
                 None => Acquired::NotYet,
             });
         }
@@ -427,16 +431,16 @@ impl Acquisition for Receiver {
         self.assembler.has_room()
     }
 
-    fn next_time(&self) -> Option<Duration> {
-        let due = self.assembler.next_time().filter(|due| due.is_zero() || self.has_room());
-        due.into_iter().chain(self.instrument.line().next_trigger()).min()
+    fn next_poll_time(&self) -> Option<Duration> {
+        let due = self.assembler.next_deadline().filter(|due| due.is_zero() || self.has_room());
+        due.into_iter().chain(self.instrument.lock_line().next_trigger()).min()
     }
 
-    fn numbers_agree(&mut self, first: u64) {
+    fn confirm_numbers(&mut self, first: u64) {
         self.assembler.numbers_agree(first);
     }
 
-    fn of_no_event(&self) -> u64 {
+    fn stray_frame_count(&self) -> u64 {
         self.assembler.counts().stray
     }
 }
@@ -458,50 +462,53 @@ pub struct Trial {
 /// Panics if the host is out of memory.
 pub fn try_instrument(kind: DatagramKind, seed: u64, time: Duration, is_calm: bool) -> Trial {
     let mut random = Random::new(seed);
-    let plan = InstrumentPlan::draw(&mut random, Some(kind), None);
-    let (rate, longest) = (random.logarithmic(10..2000), 64);
+    let plan = InstrumentPlan::draw_instrument(&mut random, Some(kind), None);
+    let (rate, longest) = (random.draw_logarithmic(10..2000), 64);
     let plan = InstrumentPlan { longest_loss: plan.longest_loss.min(1 + 2 * rate), ..plan };
     let plan = match is_calm {
         true => InstrumentPlan { lost: 0, doubled: 0, overtaken: 0, forged: 0, port: 4096, ..plan },
         false => plan,
     };
     let instrument = Instrument::new(&plan, seed, 0, (longest, u64::MAX), rate as f64);
-    let plug = instrument.line().plug.clone();
+    let plug = instrument.lock_line().plug.clone();
     let mut receiver = Receiver::new(instrument.clone());
     let mut pool = SlotPool::new("slots", BUFFER_COUNT, 512).expect("memory");
-    while let Some(slot) = pool.take() {
-        receiver.post(Buffer::new(slot));
+    while let Some(slot) = pool.take_slot() {
+        receiver.post_buffer(Buffer::new(slot));
     }
-    receiver.start(TaiNanos(0)).expect("a device");
+    receiver.start_acquisition(TaiNanos(0)).expect("a device");
     let mut order = FrameOrder::new(0);
     let (mut now, mut trial) = (Duration::from_secs(1), Trial::default());
     let until = now + time;
     let mut last = (0, None, true);
     while now < until {
-        match receiver.poll(now).expect("a device") {
+        match receiver.poll_acquired(now).expect("a device") {
             Acquired::Frame(frame) => {
-                if let Some(late) = order.came(frame) {
-                    receiver.post(late.buffer);
+                if let Some(late) = order.insert_frame(frame) {
+                    receiver.post_buffer(late.buffer);
                 }
             }
-            Acquired::Lost { first, count } | Acquired::Missed { first, count } => order.lost(first, count),
+            Acquired::Lost { first, count } | Acquired::Missed { first, count } => order.record_lost(first, count),
             Acquired::NotYet | Acquired::Over => {
                 // The source is busy or stopped.
-                let stands =
-                    if !is_calm && random.once_in(500) { random.millis(1..2000) } else { random.millis(0..10) };
+                let stands = if !is_calm && random.once_in(500) {
+                    random.draw_milliseconds(1..2000)
+                } else {
+                    random.draw_milliseconds(0..10)
+                };
                 now += stands;
-                match random.of(0..3000) {
+                match random.draw_from(0..3000) {
                     _ if is_calm => {}
-                    0 => plug.pull_until(now + random.millis(1..3000)),
-                    1 => instrument.switch_off(now, random.millis(100..3000)),
+                    0 => plug.unplug_until(now + random.draw_milliseconds(1..3000)),
+                    1 => instrument.switch_off(now, random.draw_milliseconds(100..3000)),
                     _ => {}
                 }
             }
         }
-        while let Some(next) = order.next(false) {
+        while let Some(next) = order.next_in_turn(false) {
             let InTurn::Frame(mut frame) = next else { continue };
             trial.fragments += 1;
-            let trigger = trigger_of(&frame.buffer.payload()[..frame.len]);
+            let trigger = trigger_of_fragment(&frame.buffer.payload_mut()[..frame.len]);
             let is_certain = !frame.filled.status.contains(Status::UNCERTAIN);
             trial.uncertain += u64::from(!is_certain);
             if is_certain && trigger != Some(frame.number) {
@@ -511,7 +518,7 @@ pub fn try_instrument(kind: DatagramKind, seed: u64, time: Duration, is_calm: bo
                 ));
             }
             last = (frame.number, trigger, is_certain);
-            receiver.post(frame.buffer);
+            receiver.post_buffer(frame.buffer);
         }
     }
     trial

@@ -1,15 +1,15 @@
 //! Comparison of reports and disks with the truth.
 
-use crate::device::{Had, payload};
+use crate::device::{Had, fragment_payload};
 use crate::hostile::MOST_OPEN_OFFERS;
-use crate::instrument::{instrument_payload, trigger_of};
+use crate::instrument::{instrument_payload, trigger_of_fragment};
 use crate::plan::{Fault, NodeName, Plan};
 use crate::world::{Course, Death};
 use std::collections::BTreeMap;
 use std::time::Duration;
 use thalweg_core::filter::{Decide, Simulated};
 use thalweg_node::{BuilderReport, Policy};
-use thalweg_store::{EventStatus, Exposure, Run, StoreError, run_directory_name, salvage, verify};
+use thalweg_store::{EventStatus, Exposure, Run, StoreError, run_directory_name, salvage_run, verify_run};
 use thalweg_wire::{EventId, RunNumber, Status};
 
 /// Violations found in a simulation.
@@ -24,26 +24,26 @@ pub struct Verdict {
 }
 
 /// Compares the nodes' reports, and the content of their disks, with the fragments of the devices.
-pub fn judge(plan: &Plan, course: &Course) -> Verdict {
+pub fn judge_course(plan: &Plan, course: &Course) -> Verdict {
     let mut judge = Judge { plan, course, wrong: Vec::new(), triggers_before: None };
-    judge.late();
+    judge.check_nodes_ended();
     for (builder, ended) in course.builders.iter().enumerate() {
-        judge.syncs(builder, ended.as_ref().is_some_and(Result::is_ok));
+        judge.check_unsynced_data(builder, ended.as_ref().is_some_and(Result::is_ok));
         match ended {
-            Some(Ok(report)) => judge.report(builder, report),
-            Some(Err(error)) => judge.error(&format!("builder b{builder}"), error),
-            None => judge.dead(builder),
+            Some(Ok(report)) => judge.check_builder_report(builder, report),
+            Some(Err(error)) => judge.check_node_error(&format!("builder b{builder}"), error),
+            None => judge.check_dead_builder(builder),
         }
     }
-    judge.aborts();
-    judge.left_out();
-    judge.open_offers();
+    judge.check_aborts();
+    judge.check_left_out_builders();
+    judge.check_open_offers();
     for (source, ended) in course.sources.iter().enumerate() {
         if let Some(Err(error)) = ended {
-            judge.error(&format!("source s{source}"), error);
+            judge.check_node_error(&format!("source s{source}"), error);
         }
     }
-    let fragments = course.truths.iter().map(|truth| truth.had().len() as u64).sum();
+    let fragments = course.truths.iter().map(|truth| truth.fragments().len() as u64).sum();
     Verdict { wrong: judge.wrong, fragments, trace: course.trace }
 }
 
@@ -66,13 +66,13 @@ struct Judge<'a> {
 type Found = BTreeMap<u64, Vec<usize>>;
 
 impl Judge<'_> {
-    fn check(&mut self, holds: bool, what: impl FnOnce() -> String) {
+    fn record_violation(&mut self, holds: bool, what: impl FnOnce() -> String) {
         if !holds {
             self.wrong.push(what());
         }
     }
 
-    fn late(&mut self) {
+    fn check_nodes_ended(&mut self) {
         for name in &self.course.late {
             let took = self.course.took;
             self.wrong.push(format!("{name} had not ended after {took:?}"));
@@ -80,7 +80,7 @@ impl Judge<'_> {
     }
 
     /// Checks that after a command to abort at one builder, without other faults, the other builders end the run soon, too.
-    fn aborts(&mut self) {
+    fn check_aborts(&mut self) {
         // The leading builder informs the others, unless it went before the run began.
         let leads = matches!(self.course.builders.first(), Some(Some(Ok(_))));
         if self.plan.hostile.is_some() || !self.plan.has_only_commands() || !leads {
@@ -96,7 +96,7 @@ impl Judge<'_> {
             return;
         };
         for (other, report) in &reports {
-            self.check(report.seconds <= soonest.seconds + ABORT_TIMEOUT.as_secs_f64(), || {
+            self.record_violation(report.seconds <= soonest.seconds + ABORT_TIMEOUT.as_secs_f64(), || {
                 format!(
                     "b{first} ended the run at once after {} s, and b{other} after {} s",
                     soonest.seconds, report.seconds
@@ -107,7 +107,7 @@ impl Judge<'_> {
 
     /// Checks that a dead builder got no fragment taken from a device after its death: those that were meant for it are
     /// lost.
-    fn left_out(&mut self) {
+    fn check_left_out_builders(&mut self) {
         let Some(Some(Ok(leader))) = self.course.builders.first() else { return };
         let is_silent = leader.reasons.iter().any(|reason| reason.contains("did not report within"));
         let may_be_silent = self.plan.faults.iter().any(|(_, fault)| match fault {
@@ -115,7 +115,7 @@ impl Judge<'_> {
             Fault::Network(_) | Fault::Restarted(..) | Fault::Parted(..) => true,
             _ => false,
         });
-        self.check(!is_silent || may_be_silent, || {
+        self.record_violation(!is_silent || may_be_silent, || {
             format!("all sources answer, and that is not so to builder 0: {:?}", leader.reasons)
         });
         for left in leader.left_out.iter().filter(|_| !is_silent) {
@@ -127,90 +127,99 @@ impl Judge<'_> {
                 if !is_sure || plan.acquires || self.plan.hostile == Some(source) || self.plan.is_gone(source) {
                     continue;
                 }
-                let had = self.course.truths[source].had();
+                let had = self.course.truths[source].fragments();
                 for (first, count) in &left.events {
                     let taken_after = had.range((*first).max(next[source])..);
                     least += taken_after.take_while(|(event, _)| **event < first + count).count() as u64;
                 }
             }
-            self.check(left.lost >= least, || {
+            self.record_violation(left.lost >= least, || {
                 format!("b{} died before {least} fragments were taken for it, and lost is {left:?}", left.builder)
             });
         }
     }
 
     /// Checks that the builders keep no more offers of the hostile peer than their limit.
-    fn open_offers(&mut self) {
+    fn check_open_offers(&mut self) {
         let open = self.course.open_offers;
-        self.check(open <= MOST_OPEN_OFFERS, || format!("{open} offers of one source are kept"));
+        self.record_violation(open <= MOST_OPEN_OFFERS, || format!("{open} offers of one source are kept"));
     }
 
     /// Checks the data that a power failure would lose of a builder that was not stopped and had a working disk: those
     /// written in the last second or two, which is `flush` and the duration of a sync; and none at the end.
-    fn syncs(&mut self, builder: usize, has_ended: bool) {
+    fn check_unsynced_data(&mut self, builder: usize, has_ended: bool) {
         let Exposure { bytes, name, now } = self.course.exposed[builder];
         let unpowered = self.course.unpowered.iter().any(|(unpowered, _)| *unpowered == builder);
-        if !(has_ended || unpowered) || self.plan.holds_up(builder) {
+        if !(has_ended || unpowered) || self.plan.stops_builder(builder) {
             return;
         }
-        self.check(bytes <= UNSYNCED_BYTES + self.plan.step, || {
+        self.record_violation(bytes <= UNSYNCED_BYTES + self.plan.step, || {
             format!("builder b{builder}: what it had written was not synced for {bytes:?}")
         });
-        self.check(name <= UNSYNCED_NAME + self.plan.step, || {
+        self.record_violation(name <= UNSYNCED_NAME + self.plan.step, || {
             format!("builder b{builder}: a file's name was not synced for {name:?}")
         });
-        self.check(unpowered || !now, || format!("builder b{builder} has ended, and not all is synced"));
+        self.record_violation(unpowered || !now, || format!("builder b{builder} has ended, and not all is synced"));
     }
 
     /// Checks that a node that ended with an error had a reason to.
-    fn error(&mut self, who: &str, error: &str) {
+    fn check_node_error(&mut self, who: &str, error: &str) {
         let aborted = (0..self.plan.builders).any(|builder| self.plan.is_aborted(builder));
         let harmless = self.plan.is_orderly() && !aborted;
-        self.check(!harmless, || format!("{who} failed, and nothing was wrong: {error}"));
-        self.check(!error.contains("panicked"), || format!("{who}: {error}"));
+        self.record_violation(!harmless, || format!("{who} failed, and nothing was wrong: {error}"));
+        self.record_violation(!error.contains("panicked"), || format!("{who}: {error}"));
     }
 
-    fn report(&mut self, builder: usize, report: &BuilderReport) {
+    fn check_builder_report(&mut self, builder: usize, report: &BuilderReport) {
         let who = format!("builder b{builder}");
         let complete = report.state == "COMPLETE";
-        self.check(complete == report.reasons.is_empty(), || {
+        self.record_violation(complete == report.reasons.is_empty(), || {
             format!("{who}: {} for {:?}", report.state, report.reasons)
         });
         let harmless = self.plan.is_harmless();
-        self.check(complete || !harmless, || {
+        self.record_violation(complete || !harmless, || {
             format!("{who} is INCOMPLETE, and nothing was wrong: {:?}", report.reasons)
         });
-        let found = if self.plan.record { self.run(builder, report) } else { None };
+        let found = if self.plan.record { self.check_run_on_disk(builder, report) } else { None };
         for (source, entry) in report.ledger.sources.iter().enumerate() {
             let who = format!("{who}, source s{source}");
             let aborted = self.plan.is_aborted(builder);
-            self.check(entry.final_counters || aborted || !self.plan.is_orderly(), || {
+            self.record_violation(entry.final_counters || aborted || !self.plan.is_orderly(), || {
                 format!("{who}: it was not ended, and nothing was wrong: {entry:?}")
             });
             if self.plan.hostile == Some(source) {
                 continue;
             }
-            self.check(entry.unaccounted == 0, || format!("{who}: {} unaccounted for, {entry:?}", entry.unaccounted));
+            self.record_violation(entry.unaccounted == 0, || {
+                format!("{who}: {} unaccounted for, {entry:?}", entry.unaccounted)
+            });
             // A builder that its source left out, and that resumes, reads slots that are reused by now: over shared
             // memory, and in its socket's received data, which on one host are the source's pages.
             let left_out = self.plan.by_room && !harmless;
-            self.check(entry.corrupt == 0 || left_out, || format!("{who}: {} corrupt", entry.corrupt));
+            self.record_violation(entry.corrupt == 0 || left_out, || format!("{who}: {} corrupt", entry.corrupt));
             if let Some(found) = &found {
                 let on_disk = found.values().filter(|sources| sources.contains(&source)).count() as u64;
-                self.check(on_disk == entry.recorded, || {
+                self.record_violation(on_disk == entry.recorded, || {
                     format!("{who}: the ledger has {} recorded, and {on_disk} are on disk", entry.recorded)
                 });
             }
-            self.truth(&who, builder, source, report, found.as_ref());
+            self.compare_with_devices(&who, builder, source, report, found.as_ref());
         }
     }
 
     /// Compares the ledger with the fragments of the source's device.
-    fn truth(&mut self, who: &str, builder: usize, source: usize, report: &BuilderReport, found: Option<&Found>) {
+    fn compare_with_devices(
+        &mut self,
+        who: &str,
+        builder: usize,
+        source: usize,
+        report: &BuilderReport,
+        found: Option<&Found>,
+    ) {
         let entry = &report.ledger.sources[source];
         let alone = self.plan.builders == 1;
         let (builders, by_room) = (self.plan.builders as u64, self.plan.by_room);
-        let had = self.course.truths[source].had();
+        let had = self.course.truths[source].fragments();
         let own_events = |event: &u64| alone || !by_room && event % builders == builder as u64;
         let incomplete = [entry.lost, entry.late, entry.dropped_newest, entry.dropped_oldest, entry.lost_in_device];
         let complete = report.state == "COMPLETE";
@@ -268,7 +277,7 @@ impl Judge<'_> {
     }
 
     /// Checks the run on disk. Returns its fragments, or `None` if it cannot be opened.
-    fn run(&mut self, builder: usize, report: &BuilderReport) -> Option<Found> {
+    fn check_run_on_disk(&mut self, builder: usize, report: &BuilderReport) -> Option<Found> {
         let who = format!("builder b{builder}");
         let Some(directory) = &report.directory else {
             self.wrong.push(format!("{who} recorded nothing"));
@@ -281,28 +290,28 @@ impl Judge<'_> {
                 return None;
             }
         };
-        let state = format!("{:?}", run.info().state).to_uppercase();
-        self.check(state == report.state, || format!("{who} says {}, its run {state}", report.state));
-        Some(self.events(&who, builder, &run, true))
+        let state = format!("{:?}", run.run_info().state).to_uppercase();
+        self.record_violation(state == report.state, || format!("{who} says {}, its run {state}", report.state));
+        Some(self.check_events(&who, builder, &run, true))
     }
 
     /// Checks the events of a run against the fragments of the devices.
-    fn events(&mut self, who: &str, builder: usize, run: &Run, intact: bool) -> Found {
+    fn check_events(&mut self, who: &str, builder: usize, run: &Run, intact: bool) -> Found {
         if intact {
-            let verified = verify(run);
-            self.check(verified.consistent, || format!("{who}: verify finds {:?}", verified.problems));
+            let verified = verify_run(run);
+            self.record_violation(verified.consistent, || format!("{who}: verify finds {:?}", verified.problems));
         }
         let mut found = Found::new();
         for event in run.events() {
             let event = match event {
                 Ok(event) => event,
                 Err(error) => {
-                    self.check(!intact, || format!("{who}: an event cannot be read: {error}"));
+                    self.record_violation(!intact, || format!("{who}: an event cannot be read: {error}"));
                     continue;
                 }
             };
             let id = event.id.0;
-            self.event(who, builder, id);
+            self.check_event_assignment(who, builder, id);
             let mut sources = Vec::new();
             for fragment in event.fragments.iter().filter(|fragment| !fragment.header.status.contains(Status::MISSING))
             {
@@ -313,37 +322,39 @@ impl Judge<'_> {
                 }
                 if self.plan.sources[source].instrument.is_some() {
                     let is_certain = !fragment.header.status.contains(Status::UNCERTAIN);
-                    self.instruments_fragment(who, (source, id), fragment.payload(), is_certain);
+                    self.check_instrument_fragment(who, (source, id), fragment.payload(), is_certain);
                     sources.push(source);
                     continue;
                 }
-                let right = payload(self.plan.seed, source, id, self.plan.sources[source].longest);
-                self.check(fragment.payload() == right, || format!("{who}: event {id} of s{source} has other bytes"));
-                self.check(self.course.truths[source].had().get(&id) == Some(&Had::Filled), || {
+                let right = fragment_payload(self.plan.seed, source, id, self.plan.sources[source].longest);
+                self.record_violation(fragment.payload() == right, || {
+                    format!("{who}: event {id} of s{source} has other bytes")
+                });
+                self.record_violation(self.course.truths[source].fragments().get(&id) == Some(&Had::Filled), || {
                     format!("{who}: event {id} of s{source} was never taken from its device")
                 });
                 sources.push(source);
             }
             let complete = event.status == EventStatus::Complete;
-            self.check(!intact || !complete || event.fragments.len() == sources.len(), || {
+            self.record_violation(!intact || !complete || event.fragments.len() == sources.len(), || {
                 format!("{who}: event {id} is complete without some fragments")
             });
-            self.check(found.insert(id, sources).is_none(), || format!("{who}: event {id} is there twice"));
+            self.record_violation(found.insert(id, sources).is_none(), || format!("{who}: event {id} is there twice"));
         }
         found
     }
 
     /// Checks that an instrument's fragment is in the event of the trigger named in its payload, unless its number is
     /// uncertain.
-    fn instruments_fragment(&mut self, who: &str, (source, id): (usize, u64), found: &[u8], is_certain: bool) {
+    fn check_instrument_fragment(&mut self, who: &str, (source, id): (usize, u64), found: &[u8], is_certain: bool) {
         let who = format!("{who}: event {id} of s{source}");
-        let Some(trigger) = trigger_of(found) else {
+        let Some(trigger) = trigger_of_fragment(found) else {
             self.wrong.push(format!("{who} names no trigger"));
             return;
         };
         let right = instrument_payload(self.plan.seed, source, trigger, self.plan.sources[source].longest);
-        let was_sent = self.course.truths[source].had().get(&trigger) == Some(&Had::Filled);
-        self.check(found.ends_with(&right) && was_sent, || {
+        let was_sent = self.course.truths[source].fragments().get(&trigger) == Some(&Had::Filled);
+        self.record_violation(found.ends_with(&right) && was_sent, || {
             format!("{who} has other bytes, or ones that were never sent")
         });
         if !is_certain {
@@ -354,13 +365,13 @@ impl Judge<'_> {
             Some(_) => *self.triggers_before.get_or_insert(before),
             None => 0,
         };
-        self.check(before == expected, || {
+        self.record_violation(before == expected, || {
             format!("{who} is of trigger {trigger}, which is {} off, and its status is good", before - expected)
         });
     }
 
     /// Checks that the run of a killed builder can be read and salvaged, and is correct.
-    fn dead(&mut self, builder: usize) {
+    fn check_dead_builder(&mut self, builder: usize) {
         let count = u32::try_from(self.plan.builders).unwrap_or(u32::MAX);
         let name = run_directory_name(RunNumber(42), u32::try_from(builder).unwrap_or(u32::MAX), count);
         let lost_power = self.course.unpowered.iter().find(|(unpowered, _)| *unpowered == builder);
@@ -376,15 +387,15 @@ impl Judge<'_> {
             }
         };
         let who = format!("builder b{builder}, which died");
-        let before = self.events(&who, builder, &run, lost_power.is_none());
+        let before = self.check_events(&who, builder, &run, lost_power.is_none());
         let to = directory.with_extension("salvaged");
-        match salvage(&directory, &to) {
+        match salvage_run(&directory, &to) {
             Ok(None) => {}
             Ok(Some(salvaged)) => match Run::open(&salvaged.path) {
                 Ok(run) => {
-                    let after = self.events(&format!("{who}, salvaged"), builder, &run, true);
+                    let after = self.check_events(&format!("{who}, salvaged"), builder, &run, true);
                     let lost = before.keys().find(|event| !after.contains_key(event));
-                    self.check(lost.is_none(), || format!("{who}: event {lost:?} was not salvaged"));
+                    self.record_violation(lost.is_none(), || format!("{who}: event {lost:?} was not salvaged"));
                 }
                 Err(error) => self.wrong.push(format!("{who}: what was salvaged cannot be opened: {error}")),
             },
@@ -393,15 +404,17 @@ impl Judge<'_> {
     }
 
     /// Checks that an event on disk belongs there.
-    fn event(&mut self, who: &str, builder: usize, event: u64) {
+    fn check_event_assignment(&mut self, who: &str, builder: usize, event: u64) {
         let plan = self.plan;
         let its_own = plan.by_room || event % plan.builders as u64 == builder as u64;
-        self.check(its_own, || format!("{who}: event {event} is another's"));
-        self.check(plan.events.is_none_or(|end| event < end), || format!("{who}: event {event} is beyond the end"));
+        self.record_violation(its_own, || format!("{who}: event {event} is another's"));
+        self.record_violation(plan.events.is_none_or(|end| event < end), || {
+            format!("{who}: event {event} is beyond the end")
+        });
         for (level, seed) in plan.levels.iter().zip([1, 2]) {
             let Some(accept) = level else { continue };
-            let accepted = Simulated::new(*accept, seed).accept(EventId(event), &mut std::iter::empty());
-            self.check(accepted, || format!("{who}: event {event} was rejected, and is there"));
+            let accepted = Simulated::new(*accept, seed).accept_event(EventId(event), &mut std::iter::empty());
+            self.record_violation(accepted, || format!("{who}: event {event} was rejected, and is there"));
         }
     }
 }

@@ -32,9 +32,9 @@ mod shrink;
 mod world;
 
 pub use instrument::{Trial, try_instrument};
-pub use judge::{Verdict, judge};
+pub use judge::{Verdict, judge_course};
 pub use plan::{ClockPlan, DatagramKind, Fault, InstrumentPlan, Medium, NodeName, Plan, SourcePlan};
-pub use shrink::shrink;
+pub use shrink::shrink_faults;
 pub use world::{Course, Death, World};
 
 use std::path::Path;
@@ -42,7 +42,7 @@ use std::path::Path;
 /// Runs the plan in a new directory under `folder`. Returns the violations found, if any.
 pub fn try_plan(plan: &Plan, folder: &Path) -> Verdict {
     match tempfile::tempdir_in(folder) {
-        Ok(directory) => judge(plan, &World::new(plan, directory.path()).take_course()),
+        Ok(directory) => judge_course(plan, &World::new(plan, directory.path()).run_to_end()),
         Err(error) => Verdict { wrong: vec![format!("no directory: {error}")], ..Verdict::default() },
     }
 }

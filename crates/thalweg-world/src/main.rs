@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
-use thalweg_world::{Plan, Verdict, World, judge, shrink, try_plan, try_twice};
+use thalweg_world::{Plan, Verdict, World, judge_course, shrink_faults, try_plan, try_twice};
 
 /// Processor time per thread after which a world counts as endless: a node loops within one turn. Wall time would blame
 /// a world for a machine that is busy with other work.
@@ -47,8 +47,8 @@ struct Options {
 fn main() -> ExitCode {
     let options = Options::parse();
     let played = match options.seed {
-        Some(seed) => play_one(&options, seed),
-        None => play_many(&options),
+        Some(seed) => play_one_seed(&options, seed),
+        None => play_many_seeds(&options),
     };
     match played {
         Ok(true) => ExitCode::SUCCESS,
@@ -60,13 +60,13 @@ fn main() -> ExitCode {
     }
 }
 
-fn play_one(options: &Options, seed: u64) -> io::Result<bool> {
+fn play_one_seed(options: &Options, seed: u64) -> io::Result<bool> {
     tracing_subscriber::fmt().with_writer(io::stderr).without_time().init();
-    let plan = Plan::of(seed).without(&options.without);
+    let plan = Plan::from_seed(seed).without_faults(&options.without);
     let mut out = io::stdout().lock();
     writeln!(out, "{plan:#?}")?;
     let verdict = match &options.keep {
-        Some(directory) => judge(&plan, &World::new(&plan, directory).take_course()),
+        Some(directory) => judge_course(&plan, &World::new(&plan, directory).run_to_end()),
         None => try_plan(&plan, &options.directory),
     };
     for wrong in &verdict.wrong {
@@ -76,7 +76,7 @@ fn play_one(options: &Options, seed: u64) -> io::Result<bool> {
     Ok(verdict.wrong.is_empty())
 }
 
-fn play_many(options: &Options) -> io::Result<bool> {
+fn play_many_seeds(options: &Options) -> io::Result<bool> {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     let first = options.from.unwrap_or(now.as_secs() << 25);
     let threads = options.threads.or_else(|| std::thread::available_parallelism().ok().map(Into::into)).unwrap_or(1);
@@ -97,7 +97,7 @@ fn play_many(options: &Options) -> io::Result<bool> {
         while !workers.iter().all(std::thread::ScopedJoinHandle::is_finished) {
             let longest = MAX_THREAD_CPU_TIME * u32::try_from(threads).unwrap_or(u32::MAX);
             let stuck = (0..threads).find_map(|thread| {
-                players.seed_of(thread).filter(|(_, since)| processor_time().saturating_sub(*since) > longest)
+                players.lock_present_seed(thread).filter(|(_, since)| processor_time().saturating_sub(*since) > longest)
             });
             if let Some((seed, _)) = stuck {
                 let _ = writeln!(io::stdout(), "make world ARGS=\"--seed {seed}\"\n  it does not end");
@@ -144,20 +144,20 @@ impl Players<'_> {
                 return;
             }
             let seed = self.first.wrapping_add(at);
-            *self.seed_of(thread) = Some((seed, processor_time()));
-            let verdict = play(seed, self.options);
-            *self.seed_of(thread) = None;
+            *self.lock_present_seed(thread) = Some((seed, processor_time()));
+            let verdict = play_seed(seed, self.options);
+            *self.lock_present_seed(thread) = None;
             self.played.fetch_add(1, Ordering::Relaxed);
             self.fragments.fetch_add(verdict.fragments, Ordering::Relaxed);
             if !verdict.wrong.is_empty() {
                 let mut failed = self.failed.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
                 *failed += 1;
-                let _ = report(seed, &verdict, self.options);
+                let _ = report_failure(seed, &verdict, self.options);
             }
         }
     }
 
-    fn seed_of(&self, thread: usize) -> MutexGuard<'_, Option<(u64, Duration)>> {
+    fn lock_present_seed(&self, thread: usize) -> MutexGuard<'_, Option<(u64, Duration)>> {
         self.playing[thread].lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }
@@ -167,16 +167,16 @@ fn processor_time() -> Duration {
     rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime).try_into().unwrap_or_default()
 }
 
-fn play(seed: u64, options: &Options) -> Verdict {
-    let plan = Plan::of(seed);
+fn play_seed(seed: u64, options: &Options) -> Verdict {
+    let plan = Plan::from_seed(seed);
     let tries = if seed.is_multiple_of(SEEDS_PER_RERUN) { try_twice } else { try_plan };
     std::panic::catch_unwind(|| tries(&plan, &options.directory))
         .unwrap_or_else(|_| Verdict { wrong: vec!["a panic".into()], ..Verdict::default() })
 }
 
 /// Reports the violations for a seed, and the command that repeats them with as few faults as possible.
-fn report(seed: u64, verdict: &Verdict, options: &Options) -> io::Result<()> {
-    let left_out = shrink(&Plan::of(seed), |plan| {
+fn report_failure(seed: u64, verdict: &Verdict, options: &Options) -> io::Result<()> {
+    let left_out = shrink_faults(&Plan::from_seed(seed), |plan| {
         std::panic::catch_unwind(|| !try_plan(plan, &options.directory).wrong.is_empty()).unwrap_or(true)
     });
     let without = left_out.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");

@@ -107,7 +107,7 @@ impl DatagramKind {
         [Self::Fixed, Self::Spead, Self::Vdif, Self::VdifSequence, Self::Vita49, Self::Vita49Rate];
 
     /// Returns the number of bits of its counter, if the format fixes it.
-    fn bits(self) -> Option<u32> {
+    fn fixed_counter_bits(self) -> Option<u32> {
         match self {
             Self::Fixed => None,
             Self::Spead => Some(40),
@@ -234,18 +234,18 @@ fn is_bearable(network: &Impairments) -> bool {
 
 impl Plan {
     /// Generates the plan of a seed.
-    pub fn of(seed: u64) -> Self {
+    pub fn from_seed(seed: u64) -> Self {
         let mut random = Random::new(seed);
-        let builders = if random.once_in(2) { 1 } else { random.logarithmic(1..9) as usize };
+        let builders = if random.once_in(2) { 1 } else { random.draw_logarithmic(1..9) as usize };
         let most = if random.once_in(20) { 51 } else { 7 };
-        let count = random.logarithmic(1..most);
+        let count = random.draw_logarithmic(1..most);
         let medium = if random.once_in(3) { Medium::Memory } else { Medium::Frames };
-        let events = (!random.once_in(4)).then(|| random.logarithmic(1..3000));
-        let sources = (0..count).map(|_| SourcePlan::draw(&mut random, builders)).collect::<Vec<_>>();
-        let levels = [(); 2].map(|()| random.once_in(6).then(|| random.pick(&[0.0, 0.1, 0.5, 0.9, 1.0])));
-        let network = if random.once_in(3) { gentle(&mut random) } else { foul(&mut random) };
+        let events = (!random.once_in(4)).then(|| random.draw_logarithmic(1..3000));
+        let sources = (0..count).map(|_| SourcePlan::draw_source(&mut random, builders)).collect::<Vec<_>>();
+        let levels = [(); 2].map(|()| random.once_in(6).then(|| random.pick_one(&[0.0, 0.1, 0.5, 0.9, 1.0])));
+        let network = if random.once_in(3) { gentle_network(&mut random) } else { foul_network(&mut random) };
         let longest = sources.iter().map(|source| source.slots.1).max().unwrap_or(0);
-        let block = (longest + (256 << 10)).next_multiple_of(4096) + 4096 * random.of(0..16);
+        let block = (longest + (256 << 10)).next_multiple_of(4096) + 4096 * random.draw_from(0..16);
         let mut plan = Self {
             seed,
             builders,
@@ -253,32 +253,32 @@ impl Plan {
             by_room: builders > 1 && random.once_in(3),
             record: !random.once_in(8),
             events,
-            duration: random.once_in(4).then(|| random.millis(0..8000)),
+            duration: random.once_in(4).then(|| random.draw_milliseconds(0..8000)),
             levels,
-            window: random.once_in(2).then(|| random.logarithmic(4096..1 << 20)),
-            eager: random.pick(&[0, 4096, 65536]),
-            blocks: (u32::try_from(random.of(3..12)).unwrap_or(3), block),
-            segment: random.logarithmic(block..block * 64),
+            window: random.once_in(2).then(|| random.draw_logarithmic(4096..1 << 20)),
+            eager: random.pick_one(&[0, 4096, 65536]),
+            blocks: (u32::try_from(random.draw_from(3..12)).unwrap_or(3), block),
+            segment: random.draw_logarithmic(block..block * 64),
             network,
             hostile: None,
             floods: false,
-            step: random.pick(&[100, 500, 2000].map(Duration::from_micros)),
+            step: random.pick_one(&[100, 500, 2000].map(Duration::from_micros)),
             last_word: LAST_WORD,
             period: None,
             faults: Vec::new(),
             sources,
         };
-        let count = if random.once_in(4) { 0 } else { random.logarithmic(1..10) };
+        let count = if random.once_in(4) { 0 } else { random.draw_logarithmic(1..10) };
         for _ in 0..count {
-            let at = Duration::from_millis(random.logarithmic(20..8000));
+            let at = Duration::from_millis(random.draw_logarithmic(20..8000));
             let fault = plan.draw_fault(&mut random);
             plan.faults.push((at, fault));
         }
         if seed >= FIRST_SEEDS {
-            plan.add(&mut random);
+            plan.add_first_extras(&mut random);
         }
         if seed >= SECOND_SEEDS {
-            plan.add_ends(&mut random);
+            plan.add_rare_ends(&mut random);
         }
         if seed >= THIRD_SEEDS && random.once_in(3) {
             plan.add_instruments(&mut random);
@@ -291,32 +291,32 @@ impl Plan {
     }
 
     /// Draws the additions for seeds from [`FIRST_SEEDS`] on.
-    fn add(&mut self, random: &mut Random) {
+    fn add_first_extras(&mut self, random: &mut Random) {
         if random.once_in(4) {
             self.medium = Medium::Stream;
         }
         if self.medium == Medium::Frames && random.once_in(3) {
-            self.network.damaged_ppm = random.logarithmic(1..50_000) as u32;
+            self.network.damaged_ppm = random.draw_logarithmic(1..50_000) as u32;
         }
         if random.once_in(6) {
-            self.hostile = Some(random.of(0..self.sources.len() as u64) as usize);
+            self.hostile = Some(random.draw_from(0..self.sources.len() as u64) as usize);
         }
         for at in 0..self.sources.len() {
             let source = &mut self.sources[at];
             // A self-driven device has a rate of its own, and slots for one fragment each.
             source.acquires = source.rate.is_some() && random.once_in(4);
-            let when = Duration::from_millis(random.logarithmic(20..8000));
+            let when = Duration::from_millis(random.draw_logarithmic(20..8000));
             if source.acquires && random.once_in(2) {
-                self.faults.push((when, Fault::Unplugged(at, random.millis(0..4000))));
+                self.faults.push((when, Fault::Unplugged(at, random.draw_milliseconds(0..4000))));
             } else if random.once_in(20) {
-                self.faults.push((when, Fault::Restarted(at, random.millis(0..4000))));
+                self.faults.push((when, Fault::Restarted(at, random.draw_milliseconds(0..4000))));
             }
         }
     }
 
     /// Draws ends that are rare by chance: a run that is aborted while all is well, and a builder that dies while
     /// another one assigns events to it.
-    fn add_ends(&mut self, random: &mut Random) {
+    fn add_rare_ends(&mut self, random: &mut Random) {
         self.floods = self.hostile.is_some() && random.once_in(2);
         if self.builders == 1 {
             return;
@@ -325,41 +325,41 @@ impl Plan {
         if random.once_in(8) {
             (self.hostile, self.events, self.duration) = (None, None, None);
             self.last_word = 3 * LAST_WORD;
-            let builder = random.of(0..builders) as usize;
-            self.faults = vec![(random.millis(2000..7000), Fault::Command(builder, Command::Abort))];
+            let builder = random.draw_from(0..builders) as usize;
+            self.faults = vec![(random.draw_milliseconds(2000..7000), Fault::Command(builder, Command::Abort))];
         } else if self.by_room && random.once_in(2) {
-            let builder = random.of(1..builders) as usize;
-            self.faults.push((random.millis(1000..6000), Fault::Killed(NodeName::Builder(builder))));
+            let builder = random.draw_from(1..builders) as usize;
+            self.faults.push((random.draw_milliseconds(1000..6000), Fault::Killed(NodeName::Builder(builder))));
         }
     }
 
     /// Draws instruments in place of devices: some, or all, which are then numbered by time.
     fn add_instruments(&mut self, random: &mut Random) {
         if self.hostile.is_none() && random.once_in(3) {
-            self.period = Some(random.millis(2..100));
+            self.period = Some(random.draw_milliseconds(2..100));
         }
         for at in 0..self.sources.len() {
             if self.period.is_none() && random.once_in(2) {
                 continue;
             }
             let source = &mut self.sources[at];
-            let mut instrument = InstrumentPlan::draw(random, None, self.period);
-            let own = source.rate.unwrap_or_else(|| random.logarithmic(10..2000) as f64);
+            let mut instrument = InstrumentPlan::draw_instrument(random, None, self.period);
+            let own = source.rate.unwrap_or_else(|| random.draw_logarithmic(10..2000) as f64);
             // A whole number of datagrams per second, as their format requires.
             let own = if instrument.kind == DatagramKind::Fixed { own } else { own.ceil() };
             let rate = self.period.map_or(own, |period| period.as_secs_f64().recip());
             // A source whose instrument is silent for long delays the end of a run.
             instrument.longest_loss = instrument.longest_loss.min(1 + rate as u64);
-            source.listen_to(instrument, rate);
+            source.replace_by_instrument(instrument, rate);
             if !random.once_in(3) {
                 continue;
             }
-            let when = Duration::from_millis(random.logarithmic(20..8000));
+            let when = Duration::from_millis(random.draw_logarithmic(20..8000));
             self.faults.push((
                 when,
                 match self.period {
-                    Some(period) => Fault::ClockSet(at, far_off(random, period)),
-                    None => Fault::CountsAnew(at, random.millis(100..3000)),
+                    Some(period) => Fault::ClockSet(at, draw_clock_change(random, period)),
+                    None => Fault::CountsAnew(at, random.draw_milliseconds(100..3000)),
                 },
             ));
         }
@@ -367,34 +367,34 @@ impl Plan {
 
     fn draw_fault(&self, random: &mut Random) -> Fault {
         let (builders, sources) = (self.builders as u64, self.sources.len() as u64);
-        let builder = random.of(0..builders) as usize;
+        let builder = random.draw_from(0..builders) as usize;
         let node = match random.once_in(2) {
             true => NodeName::Builder(builder),
-            false => NodeName::Source(random.of(0..sources) as usize),
+            false => NodeName::Source(random.draw_from(0..sources) as usize),
         };
-        match random.of(0..24) {
+        match random.draw_from(0..24) {
             0..=7 => {
                 let commands = [Command::Start, Command::Pause, Command::Resume, Command::Pause, Command::Resume];
                 let last = if random.once_in(4) { Command::Abort } else { Command::Stop };
-                let command = if random.once_in(4) { last } else { random.pick(&commands) };
+                let command = if random.once_in(4) { last } else { random.pick_one(&commands) };
                 Fault::Command(if random.once_in(3) { builder } else { 0 }, command)
             }
-            8..=9 => Fault::Network(foul(random)),
-            10..=12 => Fault::Stopped(node, random.millis(0..6000)),
+            8..=9 => Fault::Network(foul_network(random)),
+            10..=12 => Fault::Stopped(node, random.draw_milliseconds(0..6000)),
             13 => Fault::Killed(node),
-            14 => Fault::Disk(builder, Some(DiskFault::Fails(random.pick(&[libc::EIO, libc::EROFS])))),
+            14 => Fault::Disk(builder, Some(DiskFault::Fails(random.pick_one(&[libc::EIO, libc::EROFS])))),
             15 => Fault::Disk(builder, Some(DiskFault::Full)),
             16 => Fault::Disk(builder, None),
-            17..=18 => Fault::DiskStuck(builder, random.millis(0..4000)),
-            19..=20 => Fault::Parted(random.of(0..sources) as usize, builder, random.millis(0..4000)),
+            17..=18 => Fault::DiskStuck(builder, random.draw_milliseconds(0..4000)),
+            19..=20 => Fault::Parted(random.draw_from(0..sources) as usize, builder, random.draw_milliseconds(0..4000)),
             21 => Fault::Unpowered(builder),
-            _ => Fault::Date(node, random.of(0..7_200_000) as i64 - 3_600_000),
+            _ => Fault::Date(node, random.draw_from(0..7_200_000) as i64 - 3_600_000),
         }
     }
 
     /// Returns the same plan without some of its faults.
     #[must_use]
-    pub fn without(&self, left_out: &[usize]) -> Self {
+    pub fn without_faults(&self, left_out: &[usize]) -> Self {
         let faults = self.faults.iter().enumerate().filter(|(at, _)| !left_out.contains(at));
         Self { faults: faults.map(|(_, fault)| fault.clone()).collect(), ..self.clone() }
     }
@@ -445,7 +445,7 @@ impl Plan {
     }
 
     /// Returns whether a builder, or its disk, is stopped for a time, or for good.
-    pub fn holds_up(&self, builder: usize) -> bool {
+    pub fn stops_builder(&self, builder: usize) -> bool {
         self.faults.iter().any(|(_, fault)| match fault {
             Fault::Stopped(NodeName::Builder(at), _) | Fault::Killed(NodeName::Builder(at)) => *at == builder,
             Fault::Disk(at, _) | Fault::DiskStuck(at, _) => *at == builder,
@@ -477,7 +477,7 @@ impl Plan {
     }
 
     /// Returns the topology as the text of a file. Its addresses are placeholders for those of the world.
-    pub(crate) fn topology(&self) -> String {
+    pub(crate) fn topology_text(&self) -> String {
         let mut text = format!("[run]\nrecord = {}\nnumber = 42\ntimeout = \"10s\"\n", self.record);
         if self.by_room {
             text += "assignment = \"by-room\"\n";
@@ -515,20 +515,20 @@ impl Plan {
 }
 
 impl SourcePlan {
-    fn draw(random: &mut Random, builders: usize) -> Self {
-        let longest = random.logarithmic(1..3000) as usize;
+    fn draw_source(random: &mut Random, builders: usize) -> Self {
+        let longest = random.draw_logarithmic(1..3000) as usize;
         let record = (longest + 64).next_multiple_of(64);
         // At the slowest rate, each builder gets an event of each source once a second.
         let slowest = builders as f64;
-        let rate = (!random.once_in(3)).then(|| (slowest * 1.1).max(random.logarithmic(1..2000) as f64));
+        let rate = (!random.once_in(3)).then(|| (slowest * 1.1).max(random.draw_logarithmic(1..2000) as f64));
         let policy =
-            random.pick(&[Policy::Block, Policy::Block, Policy::Block, Policy::DropNewest, Policy::DropOldest]);
+            random.pick_one(&[Policy::Block, Policy::Block, Policy::Block, Policy::DropNewest, Policy::DropOldest]);
         Self {
             rate,
-            events: if random.once_in(5) { random.of(0..1000) } else { u64::MAX },
+            events: if random.once_in(5) { random.draw_from(0..1000) } else { u64::MAX },
             slots: (
-                u32::try_from(random.of(4..12) as usize * builders.min(3)).unwrap_or(4),
-                record as u64 * random.of(1..9),
+                u32::try_from(random.draw_from(4..12) as usize * builders.min(3)).unwrap_or(4),
+                record as u64 * random.draw_from(1..9),
             ),
             longest,
             // A device that never waits would drop without end.
@@ -539,7 +539,7 @@ impl SourcePlan {
     }
 
     /// Replaces the source's device by this instrument.
-    fn listen_to(&mut self, instrument: InstrumentPlan, rate: f64) {
+    fn replace_by_instrument(&mut self, instrument: InstrumentPlan, rate: f64) {
         (self.instrument, self.rate, self.acquires) = (Some(instrument), Some(rate), true);
         self.slots.1 = self.slots.1.max((self.longest as u64 + 128).next_multiple_of(64));
     }
@@ -548,7 +548,7 @@ impl SourcePlan {
 impl Plan {
     /// Makes all instruments count and date the same triggers, which are spaced unevenly; some begin to count anew.
     fn share_triggers(&mut self, random: &mut Random) {
-        let rate = random.logarithmic(50..500) as f64;
+        let rate = random.draw_logarithmic(50..500) as f64;
         (self.events, self.duration, self.last_word) = (None, None, 2 * LAST_WORD);
         if random.once_in(2) {
             self.faults.clear();
@@ -557,29 +557,29 @@ impl Plan {
             if self.hostile == Some(at) {
                 continue;
             }
-            let bits = random.pick(&[16, 32, 64]);
-            let step = if bits == 16 { 1 } else { random.pick(&[1, 1, 2, 256]) };
-            let drawn = InstrumentPlan::draw(random, Some(DatagramKind::Fixed), None);
+            let bits = random.pick_one(&[16, 32, 64]);
+            let step = if bits == 16 { 1 } else { random.pick_one(&[1, 1, 2, 256]) };
+            let drawn = InstrumentPlan::draw_instrument(random, Some(DatagramKind::Fixed), None);
             let instrument = InstrumentPlan {
                 bits,
                 step,
-                first: random.next() >> (64 - bits),
+                first: random.next_u64() >> (64 - bits),
                 // Sources do not begin at the same moment.
                 first_is_stated: true,
                 longest_loss: drawn.longest_loss.min(1 + rate as u64),
                 forged: 0,
                 clock: Some(ClockPlan {
-                    off: random.of(0..1 << 40).cast_signed(),
-                    drift_ppm: random.of(0..200).cast_signed() - 100,
-                    jitter: random.logarithmic(1..20_000),
-                    wild: if random.once_in(2) { 0 } else { random.of(0..20) },
+                    off: random.draw_from(0..1 << 40).cast_signed(),
+                    drift_ppm: random.draw_from(0..200).cast_signed() - 100,
+                    jitter: random.draw_logarithmic(1..20_000),
+                    wild: if random.once_in(2) { 0 } else { random.draw_from(0..20) },
                 }),
                 irregular: true,
                 ..drawn
             };
-            self.sources[at].listen_to(instrument, rate);
-            let (when, time) = (random.millis(2500..8000), random.millis(100..3000));
-            match random.of(0..4) {
+            self.sources[at].replace_by_instrument(instrument, rate);
+            let (when, time) = (random.draw_milliseconds(2500..8000), random.draw_milliseconds(100..3000));
+            match random.draw_from(0..4) {
                 0 => self.faults.push((when, Fault::CountsAnew(at, time))),
                 1 => self.faults.push((when, Fault::Unplugged(at, time))),
                 _ => {}
@@ -595,24 +595,25 @@ impl InstrumentPlan {
     }
 
     /// Draws an instrument, of the given kind if there is one.
-    pub(crate) fn draw(random: &mut Random, kind: Option<DatagramKind>, period: Option<Duration>) -> Self {
-        let kind = if period.is_some() { DatagramKind::Fixed } else { kind.unwrap_or(random.pick(&DatagramKind::ALL)) };
+    pub(crate) fn draw_instrument(random: &mut Random, kind: Option<DatagramKind>, period: Option<Duration>) -> Self {
+        let kind =
+            if period.is_some() { DatagramKind::Fixed } else { kind.unwrap_or(random.pick_one(&DatagramKind::ALL)) };
         // Without numbering by time, counters would number the events; here they only distinguish losses from missing
         // triggers.
-        let bits = if period.is_some() { 64 } else { random.pick(&[8, 16, 32, 64]) };
-        let bits = kind.bits().unwrap_or(bits);
+        let bits = if period.is_some() { 64 } else { random.pick_one(&[8, 16, 32, 64]) };
+        let bits = kind.fixed_counter_bits().unwrap_or(bits);
         let step = match kind {
             DatagramKind::Fixed | DatagramKind::Spead => {
-                random.pick(if bits == 8 { &[1, 1, 2, 4] } else { &[1, 1, 2, 256] })
+                random.pick_one(if bits == 8 { &[1, 1, 2, 4] } else { &[1, 1, 2, 256] })
             }
             _ => 1,
         };
         let counts = (1 << bits.min(32)) / step;
         let quarter = period.map_or(0, |period| i64::try_from(period.as_nanos() / 16).unwrap_or(0));
         let clock = period.map(|_| ClockPlan {
-            off: random.of(0..quarter.cast_unsigned()).cast_signed(),
-            drift_ppm: random.of(0..200).cast_signed() - 100,
-            jitter: random.logarithmic(1..quarter.cast_unsigned().max(2)),
+            off: random.draw_from(0..quarter.cast_unsigned()).cast_signed(),
+            drift_ppm: random.draw_from(0..200).cast_signed() - 100,
+            jitter: random.draw_logarithmic(1..quarter.cast_unsigned().max(2)),
             wild: draw_rate(random, 20),
         });
         let can_be_stated = clock.is_none() && bits > 4 && !kind.is_absolute();
@@ -620,16 +621,16 @@ impl InstrumentPlan {
             kind,
             bits,
             step,
-            first: random.next() >> (64 - bits) >> random.pick(&[0, 1, bits - 1]),
+            first: random.next_u64() >> (64 - bits) >> random.pick_one(&[0, 1, bits - 1]),
             first_is_stated: can_be_stated && random.once_in(2),
             lost: draw_rate(random, 100),
-            longest_loss: random.logarithmic(1..(counts / 8).clamp(2, 2000)),
+            longest_loss: random.draw_logarithmic(1..(counts / 8).clamp(2, 2000)),
             doubled: draw_rate(random, 100),
             // With a counter of four bits, a datagram may be overtaken by four, of which some may be lost.
             overtaken: if bits == 4 { 0 } else { draw_rate(random, 100) },
             // With a narrow counter, any forged count is near the right one.
             forged: if bits < 32 || clock.is_some() { 0 } else { draw_rate(random, 50) },
-            port: random.logarithmic(8..512) as usize,
+            port: random.draw_logarithmic(8..512) as usize,
             clock,
             irregular: false,
         }
@@ -638,31 +639,31 @@ impl InstrumentPlan {
 
 /// Returns 0 in half of all cases, otherwise a number below `most`.
 fn draw_rate(random: &mut Random, most: u64) -> u64 {
-    if random.once_in(2) { 0 } else { random.of(0..most) }
+    if random.once_in(2) { 0 } else { random.draw_from(0..most) }
 }
 
 /// Returns a change of a clock that is detectable: by more than a second, or by a part of a period.
-fn far_off(random: &mut Random, period: Duration) -> i64 {
+fn draw_clock_change(random: &mut Random, period: Duration) -> i64 {
     let period = i64::try_from(period.as_nanos()).unwrap_or(1);
     let way = if random.once_in(2) { 1 } else { -1 };
-    let beats = random.logarithmic(1..10_000).cast_signed();
+    let beats = random.draw_logarithmic(1..10_000).cast_signed();
     let by = match random.once_in(2) {
         true => period * beats + period / 2,
-        false => 1_500_000_000 + random.of(0..3_600_000_000_000).cast_signed(),
+        false => 1_500_000_000 + random.draw_from(0..3_600_000_000_000).cast_signed(),
     };
     way * by
 }
 
-fn gentle(random: &mut Random) -> Impairments {
-    Impairments { delay: Duration::from_micros(random.of(1..2000)), ..Impairments::PERFECT }
+fn gentle_network(random: &mut Random) -> Impairments {
+    Impairments { delay: Duration::from_micros(random.draw_from(1..2000)), ..Impairments::PERFECT }
 }
 
-fn foul(random: &mut Random) -> Impairments {
+fn foul_network(random: &mut Random) -> Impairments {
     Impairments {
-        lost: random.of(0..200) as u32,
-        doubled: random.of(0..200) as u32,
-        delay: Duration::from_micros(random.of(5000..15_000)),
-        jitter: Duration::from_micros(random.of(0..40_000)),
+        lost: random.draw_from(0..200) as u32,
+        doubled: random.draw_from(0..200) as u32,
+        delay: Duration::from_micros(random.draw_from(5000..15_000)),
+        jitter: Duration::from_micros(random.draw_from(0..40_000)),
         damaged_ppm: 0,
     }
 }

@@ -20,7 +20,7 @@ use thalweg_node::{
     SourceReport, SourceSettings, Topology, Wait,
 };
 use thalweg_store::{Access, Disk, DiskFault, Exposure, SimulatedDisk};
-use thalweg_wire::{GOLDEN_GAMMA, SourceId, mix};
+use thalweg_wire::{GOLDEN_GAMMA, SourceId, mix_bits};
 
 /// Time after which a run is over once its end was requested: to answer, to continue, to be cut off (twice for a source that
 /// returns from a hang), to be given up, and the steps in which time advances meanwhile.
@@ -164,13 +164,13 @@ impl World {
         let network = Network::new(plan.network, plan.seed);
         network.advance_to(clock.now());
         let runs = directory.join("runs");
-        let mut topology: Topology = toml::from_str(&plan.topology()).expect("the topology of a plan");
+        let mut topology: Topology = toml::from_str(&plan.topology_text()).expect("the topology of a plan");
         topology.run.directory.clone_from(&runs);
         for (index, builder) in topology.builders.iter_mut().enumerate() {
             builder.listen = vec![
                 match plan.medium {
-                    Medium::Frames => Address::new(network.kind(), &format!("b{index}")),
-                    Medium::Memory => Address::here(LinkKind::SHM, directory, &format!("b{index}")),
+                    Medium::Frames => Address::new(network.link_kind(), &format!("b{index}")),
+                    Medium::Memory => Address::on_this_host(LinkKind::SHM, directory, &format!("b{index}")),
                     Medium::Stream => Address::new(LinkKind::TCP, "127.0.0.1:0"),
                 }
                 .expect("an address"),
@@ -182,8 +182,8 @@ impl World {
             per_mebibyte: Duration::from_millis(2),
         };
         let disks: Vec<SimulatedDisk> =
-            (0..plan.builders).map(|index| SimulatedDisk::new(access, mix(plan.seed ^ index as u64))).collect();
-        disks.iter().for_each(|disk| disk.advance_to(clock.now()));
+            (0..plan.builders).map(|index| SimulatedDisk::new(access, mix_bits(plan.seed ^ index as u64))).collect();
+        disks.iter().for_each(|disk| disk.advance_time_to(clock.now()));
         let truths: Vec<Truth> = plan.sources.iter().map(|_| Truth::default()).collect();
         let mut world = Self {
             random: Random::new(plan.seed.wrapping_add(GOLDEN_GAMMA)),
@@ -208,21 +208,19 @@ impl World {
             trace: plan.seed,
         };
         for (index, config) in topology.builders.iter().enumerate() {
-            let (clock, environment) = world.environment(Some(index));
-            let node = BuilderNode::within(&topology, &config.name, false, environment).expect("a builder");
-            world.addresses.extend(node.addresses());
+            let (clock, environment) = world.host_environment(Some(index));
+            let node = BuilderNode::with_environment(&topology, &config.name, false, environment).expect("a builder");
+            world.addresses.extend(node.listening_addresses());
             world.remember_port(NodeName::Builder(index));
             world.builders.push(Member::new(node, clock));
         }
         let shared = Arc::default();
         for (index, source) in plan.sources.iter().enumerate() {
-            world.instruments[index] = source.instrument.as_ref().zip(source.rate).map(|(instrument, rate)| {
-                Instrument::new(instrument, plan.seed, index, (source.longest, source.events), rate).with(
-                    world.truths[index].clone(),
-                    world.plugs[index].clone(),
-                    Arc::clone(&shared),
-                )
-            });
+            world.instruments[index] =
+                source.instrument.as_ref().zip(source.rate).map(|(instrument, rate)| {
+                    Instrument::new(instrument, plan.seed, index, (source.longest, source.events), rate)
+                        .with_surroundings(world.truths[index].clone(), world.plugs[index].clone(), Arc::clone(&shared))
+                });
             let member = world.start_source(index);
             world.sources.push(member);
         }
@@ -230,12 +228,12 @@ impl World {
     }
 
     fn start_source(&mut self, index: usize) -> Member<AnySource> {
-        let (clock, environment) = self.environment(None);
+        let (clock, environment) = self.host_environment(None);
         let node = match self.plan.hostile == Some(index) {
-            true => self.hostile(index, environment.clock),
+            true => self.hostile_source(index, environment.clock),
             false => {
                 let settings = self.source_settings(index);
-                AnySource::Node(Box::new(SourceNode::within(settings, environment).expect("a source")))
+                AnySource::Node(Box::new(SourceNode::with_environment(settings, environment).expect("a source")))
             }
         };
         self.remember_port(NodeName::Source(index));
@@ -249,20 +247,20 @@ impl World {
         }
     }
 
-    fn environment(&mut self, builder: Option<usize>) -> (HostClock, Environment) {
-        let clock = self.clock.of_another_host();
+    fn host_environment(&mut self, builder: Option<usize>) -> (HostClock, Environment) {
+        let clock = self.clock.for_another_host();
         let environment = Environment {
             clock: Arc::new(clock.clone()),
             disk: builder.map_or(Disk::System, |index| Disk::Simulated(self.disks[index].clone())),
-            session: self.random.next(),
+            session: self.random.next_u64(),
             ..Environment::system()
         };
         (clock, environment)
     }
 
-    fn hostile(&mut self, index: usize, clock: Arc<dyn Clock>) -> AnySource {
+    fn hostile_source(&mut self, index: usize, clock: Arc<dyn Clock>) -> AnySource {
         let until = clock.now() + self.plan.last_word + RUN_TIMEOUT;
-        let (id, random) = (source_id(index), Random::new(self.random.next()));
+        let (id, random) = (source_id(index), Random::new(self.random.next_u64()));
         let peer = Hostile::new(id, &self.addresses, random, clock, until, self.plan.floods);
         AnySource::Hostile(Box::new(peer.expect("memory and descriptors")))
     }
@@ -275,7 +273,7 @@ impl World {
             name: format!("s{index}"),
             id: source_id(index),
             feed: match (&self.instruments[index], source.rate.filter(|_| source.acquires)) {
-                (Some(instrument), _) => Feed::Acquisition(self.receiver(instrument.clone())),
+                (Some(instrument), _) => Feed::Acquisition(self.instrument_receiver(instrument.clone())),
                 (None, Some(rate)) => {
                     Feed::Acquisition(Box::new(WorldAcquisition::new(device, rate, self.plugs[index].clone())))
                 }
@@ -295,7 +293,7 @@ impl World {
         }
     }
 
-    fn receiver(&self, instrument: Instrument) -> Box<dyn Acquisition> {
+    fn instrument_receiver(&self, instrument: Instrument) -> Box<dyn Acquisition> {
         let receiver = Box::new(Receiver::new(instrument));
         match self.plan.period {
             Some(period) => Box::new(OnTime::new(receiver, Beat { period, phase: None, tolerance: period / 4 })),
@@ -304,7 +302,7 @@ impl World {
     }
 
     /// Runs the simulation to its end.
-    pub fn take_course(mut self) -> Course {
+    pub fn run_to_end(mut self) -> Course {
         let begun = self.clock.now();
         let mut faults = self.plan.faults.clone().into_iter().peekable();
         let mut last_word = Some(begun + self.plan.last_word);
@@ -312,23 +310,23 @@ impl World {
         while !self.is_over() {
             let now = self.clock.now();
             while let Some((_, fault)) = faults.next_if(|(at, _)| begun + *at <= now) {
-                self.happens(fault);
+                self.apply_fault(fault);
             }
             if last_word.take_if(|at| *at <= now).is_some() {
-                self.say_the_last_word();
+                self.stop_remaining_builders();
             }
-            self.turn(now);
+            self.turn_all_nodes(now);
             self.count_open_offers();
             let next = faults.peek().map(|(at, _)| begun + *at).into_iter().chain(last_word);
             let next = next.chain(self.next_time(now)).min().unwrap_or(now + BUILDER_DEADLINE);
             let next = next.max(now + self.plan.step);
             self.advance_to(next);
-            late = self.late(begun);
+            late = self.overdue_nodes(begun);
             if !late.is_empty() {
                 break;
             }
         }
-        let exposed = self.exposure();
+        let exposed = self.exposures();
         Course {
             took: self.clock.now() - begun,
             builders: self.builders.into_iter().map(|member| member.ended).collect(),
@@ -352,46 +350,46 @@ impl World {
     fn advance_to(&mut self, at: Duration) {
         self.clock.advance_to(at);
         self.network.advance_to(at);
-        self.disks.iter().for_each(|disk| disk.advance_to(at));
+        self.disks.iter().for_each(|disk| disk.advance_time_to(at));
     }
 
     /// Gives every node a turn, in a random order.
-    fn turn(&mut self, now: Duration) {
+    fn turn_all_nodes(&mut self, now: Duration) {
         let count = self.builders.len() + self.sources.len();
-        let first = usize::try_from(self.random.of(0..count as u64)).unwrap_or(0);
+        let first = usize::try_from(self.random.draw_from(0..count as u64)).unwrap_or(0);
         for index in (first..count).chain(0..first) {
             let result = match index.checked_sub(self.builders.len()) {
-                None => self.builders[index].turn(now),
-                Some(source) => self.sources[source].turn(now),
+                None => self.builders[index].take_turn(now),
+                Some(source) => self.sources[source].take_turn(now),
             };
-            self.trace = mix(self.trace ^ result.wrapping_add(index as u64).wrapping_mul(GOLDEN_GAMMA));
+            self.trace = mix_bits(self.trace ^ result.wrapping_add(index as u64).wrapping_mul(GOLDEN_GAMMA));
         }
     }
 
     fn count_open_offers(&mut self) {
         let Some(source) = self.plan.hostile else { return };
         for member in self.builders.iter().filter(|member| member.node.is_some()) {
-            let open = member.handle.snapshot().sources.get(source).map_or(0, |row| row.backlog);
+            let open = member.handle.latest_snapshot().sources.get(source).map_or(0, |row| row.backlog);
             self.open_offers = self.open_offers.max(open);
         }
     }
 
     fn next_time(&self, now: Duration) -> Option<Duration> {
-        let disks = self.disks.iter().filter_map(SimulatedDisk::next_time);
+        let disks = self.disks.iter().filter_map(SimulatedDisk::next_completion_time);
         let nodes = self.builders.iter().filter_map(|member| member.next_time(now));
         disks.chain(nodes).chain(self.sources.iter().filter_map(|member| member.next_time(now))).min()
     }
 
-    fn happens(&mut self, fault: Fault) {
+    fn apply_fault(&mut self, fault: Fault) {
         let now = self.clock.now();
         match fault {
             Fault::Command(builder, command) => {
                 if matches!(command, Command::Stop | Command::Abort) {
                     self.stop_requested.push(builder);
                 }
-                self.builders[builder].handle.send(command);
+                self.builders[builder].handle.send_command(command);
             }
-            Fault::Network(impairments) => self.network.impair(impairments),
+            Fault::Network(impairments) => self.network.set_impairments(impairments),
             Fault::Stopped(node, time) => {
                 self.held_up += time;
                 let until = now + time;
@@ -401,13 +399,13 @@ impl World {
                 }
             }
             Fault::Killed(NodeName::Builder(at)) => drop(self.kill_builder(at)),
-            Fault::Unpowered(at) => self.power_fails(at),
+            Fault::Unpowered(at) => self.fail_power(at),
             Fault::Parted(source, builder, time) => {
                 self.held_up += time;
                 if let (Some(source), Some(builder)) =
                     (self.ports.get(&NodeName::Source(source)), self.ports.get(&NodeName::Builder(builder)))
                 {
-                    self.network.part(*source, *builder, now + time);
+                    self.network.separate_ports(*source, *builder, now + time);
                 }
             }
             Fault::Restarted(source, time) => {
@@ -420,75 +418,75 @@ impl World {
             }
             Fault::Unplugged(source, time) => {
                 self.held_up += time;
-                self.plugs[source].pull_until(now + time);
+                self.plugs[source].unplug_until(now + time);
             }
             Fault::CountsAnew(source, time) => {
                 self.held_up += time;
                 self.instruments[source].iter().for_each(|instrument| instrument.switch_off(now, time));
             }
             // Clocks that differ before events begin would number the events accordingly.
-            Fault::ClockSet(source, _) if self.numbered_by(source) < CLOCKS_AGREED => {}
+            Fault::ClockSet(source, _) if self.events_numbered_of(source) < CLOCKS_AGREED => {}
             Fault::ClockSet(source, by) => {
                 self.instruments[source].iter().for_each(|instrument| instrument.set_clock(now, by));
             }
             Fault::Killed(NodeName::Source(at)) => self.sources[at].node = None,
-            Fault::Disk(builder, fault) => self.disks[builder].fault(fault),
+            Fault::Disk(builder, fault) => self.disks[builder].set_fault(fault),
             Fault::DiskStuck(builder, time) => {
                 self.held_up += time;
-                self.disks[builder].fault(Some(DiskFault::Stuck(now + time)));
+                self.disks[builder].set_fault(Some(DiskFault::Stuck(now + time)));
             }
             Fault::Date(node, millis) => {
                 let clock = match node {
                     NodeName::Builder(at) => &self.builders[at].clock,
                     NodeName::Source(at) => &self.sources[at].clock,
                 };
-                clock.set_off(millis * 1_000_000);
+                clock.shift_date(millis * 1_000_000);
             }
         }
     }
 
     /// Returns the number of a source's events that builder 0 knows of.
-    fn numbered_by(&self, source: usize) -> u64 {
-        self.builders[0].handle.snapshot().sources.get(source).map_or(0, |row| row.accepted)
+    fn events_numbered_of(&self, source: usize) -> u64 {
+        self.builders[0].handle.latest_snapshot().sources.get(source).map_or(0, |row| row.accepted)
     }
 
     fn kill_builder(&mut self, builder: usize) -> Option<BuilderNode> {
         let node = self.builders[builder].node.take()?;
         let truths = self.truths.iter();
-        let next_events = truths.map(|truth| truth.had().keys().next_back().map_or(0, |last| last + 1)).collect();
+        let next_events = truths.map(|truth| truth.fragments().keys().next_back().map_or(0, |last| last + 1)).collect();
         self.died.push(Death { builder, next_events });
         Some(node)
     }
 
-    fn power_fails(&mut self, builder: usize) {
+    fn fail_power(&mut self, builder: usize) {
         if self.kill_builder(builder).is_some() {
             let to = self.runs.with_file_name(format!("unpowered-b{builder}"));
             let disk = &self.disks[builder];
-            disk.after_power_failure(&self.runs, &to, self.random.next()).expect("a directory to write to");
-            self.exposed.push((builder, disk.exposure()));
+            disk.write_after_power_failure(&self.runs, &to, self.random.next_u64()).expect("a directory to write to");
+            self.exposed.push((builder, disk.longest_exposure()));
             self.unpowered.push((builder, to));
         }
     }
 
-    fn exposure(&self) -> Vec<Exposure> {
+    fn exposures(&self) -> Vec<Exposure> {
         let exposures = self.disks.iter().enumerate().map(|(builder, disk)| {
             let at_failure = self.exposed.iter().find(|(unpowered, _)| *unpowered == builder);
-            at_failure.map_or_else(|| disk.exposure(), |(_, exposure)| *exposure)
+            at_failure.map_or_else(|| disk.longest_exposure(), |(_, exposure)| *exposure)
         });
         exposures.collect()
     }
 
     /// Sends a command to stop to the builders that have none yet: a second one would end them at once.
-    fn say_the_last_word(&self) {
+    fn stop_remaining_builders(&self) {
         for (builder, member) in self.builders.iter().enumerate() {
             if !self.stop_requested.contains(&builder) {
-                member.handle.send(Command::Stop);
+                member.handle.send_command(Command::Stop);
             }
         }
     }
 
     /// Returns the nodes that should have ended by now.
-    fn late(&self, begun: Duration) -> Vec<NodeName> {
+    fn overdue_nodes(&self, begun: Duration) -> Vec<NodeName> {
         let bound = begun + self.plan.last_word + self.held_up + 2 * RUN_END_TIMEOUT;
         let now = self.clock.now();
         let builders = self.builders.iter().enumerate().filter(|(_, member)| member.node.is_some() && now > bound);
@@ -518,9 +516,9 @@ impl<N: Node> Member<N> {
     }
 
     /// Gives the node a turn, unless it is stopped or gone. Returns a number that represents its actions.
-    fn turn(&mut self, now: Duration) -> u64 {
+    fn take_turn(&mut self, now: Duration) -> u64 {
         let Some(node) = self.node.as_mut().filter(|_| now >= self.stopped_until) else { return 0 };
-        let result = match Idle::Ask(Some(Duration::ZERO)).take(node.poller(), &mut self.tokens) {
+        let result = match Idle::Ask(Some(Duration::ZERO)).wait_for_work(node.poller(), &mut self.tokens) {
             Ok(()) => node.turn(&self.tokens, &self.handle),
             Err(error) => Err(NodeError::Wait(error)),
         };

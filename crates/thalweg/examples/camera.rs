@@ -46,11 +46,11 @@ struct Shown {
 
 fn shown(file: PathBuf) -> Result<Shown, Box<dyn Error>> {
     let config: DeviceConfig = serde_json::from_value(serde_json::json!({ "kind": "npy", "file": file }))?;
-    let mut device = thalweg_device::open(&config)?;
+    let mut device = thalweg_device::open_device(&config)?;
     let mut images = Vec::new();
-    while let Some(length) = device.next_len() {
+    while let Some(length) = device.next_payload_len() {
         let mut image = vec![0; length];
-        device.fill(EventId(images.len() as u64), &mut image)?;
+        device.fill_payload(EventId(images.len() as u64), &mut image)?;
         images.push(image);
     }
     let Description { payload_type, shape, .. } = device.description();

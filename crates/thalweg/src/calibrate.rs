@@ -15,10 +15,10 @@ pub(crate) struct Options {
 
 /// Runs a calibration: every source sends as much as it is asked for, and each builder asks for more and more until
 /// something is lost.
-pub(crate) fn calibrate(options: &Options, json: bool, verbose: u8) -> Result<ExitCode, Failure> {
-    let topology = thalweg_node::Topology::load(&options.file, None)?.calibrating();
+pub(crate) fn run_calibrate(options: &Options, json: bool, verbose: u8) -> Result<ExitCode, Failure> {
+    let topology = thalweg_node::Topology::load(&options.file, None)?.into_calibration();
     match &options.node {
-        Some(name) => node::run_alone(&topology, name, node::Kind::Single, json),
-        None => demo::run_here(topology, None, json, verbose),
+        Some(name) => node::run_single_node(&topology, name, node::Kind::Single, json),
+        None => demo::run_on_this_machine(topology, None, json, verbose),
     }
 }

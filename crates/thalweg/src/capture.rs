@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use thalweg_dpdk::DpdkPort;
 use thalweg_frames::PacketRing;
-use thalweg_text::{ByteSize, count, many, rate, volume};
+use thalweg_text::{ByteSize, format_count, format_quantity, format_rate, format_volume};
 
 /// Maximum length of a packet in bytes: what every reader of captures takes (`MAXIMUM_SNAPLEN` of libpcap).
 const MOST: u32 = 262_144;
@@ -44,7 +44,7 @@ pub(crate) struct Options {
 
 impl Options {
     /// Fails if an option is given that has no effect on this interface.
-    fn refuse(&self, option: &str, is_given: bool) -> Result<(), Failure> {
+    fn refuse_ineffective_option(&self, option: &str, is_given: bool) -> Result<(), Failure> {
         match is_given {
             true => Err(Failure::Usage(format!("{}: {option} has no effect here", self.interface))),
             false => Ok(()),
@@ -52,7 +52,7 @@ impl Options {
     }
 }
 
-pub(crate) fn capture(options: Options, json: bool) -> Result<ExitCode, Failure> {
+pub(crate) fn run_capture(options: Options, json: bool) -> Result<ExitCode, Failure> {
     let stop = Arc::new(AtomicBool::new(false));
     signals::on_interrupt({
         let stop = Arc::clone(&stop);
@@ -70,10 +70,10 @@ pub(crate) fn capture(options: Options, json: bool) -> Result<ExitCode, Failure>
         count: options.count,
         lasting: options.lasting,
     };
-    let mut from = open(&options, wanted.snap)?;
-    let captured = crate::capture::pcap::capture(&mut *from, &wanted, &stop, || {
+    let mut from = open_packet_source(&options, wanted.snap)?;
+    let captured = crate::capture::pcap::capture_packets(&mut *from, &wanted, &stop, || {
         if !progress::is_quiet() {
-            outlet::stderr().put(format!("capturing on {}\n", options.interface));
+            outlet::stderr().put_text(format!("capturing on {}\n", options.interface));
         }
     });
     let captured = captured.map_err(|error| match error {
@@ -88,44 +88,44 @@ pub(crate) fn capture(options: Options, json: bool) -> Result<ExitCode, Failure>
             "seconds": seconds,
         }))?;
     } else {
-        output.text(&text(&options, &captured))?;
+        output.text(&capture_summary(&options, &captured))?;
     }
     output.flush()?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// Opens the interface, adapter or port that packets come from.
-fn open(options: &Options, snap: u32) -> Result<Box<dyn Packets>, Failure> {
+fn open_packet_source(options: &Options, snap: u32) -> Result<Box<dyn Packets>, Failure> {
     if let Some(device) = options.interface.strip_prefix("dpdk:") {
-        options.refuse("--buffer", options.buffer.is_some())?;
+        options.refuse_ineffective_option("--buffer", options.buffer.is_some())?;
         let wanted = thalweg_dpdk::Options {
             promiscuous: !options.no_promiscuous,
             descriptors: 4096,
             ..thalweg_dpdk::Options::default()
         };
-        return Ok(Box::new(Taken::by(DpdkPort::open(device, &wanted).map_err(Failure::usage)?)));
+        return Ok(Box::new(Taken::from_port(DpdkPort::open_device(device, &wanted).map_err(Failure::usage)?)));
     }
     if let Some(place) = options.interface.strip_prefix("af-xdp:") {
-        options.refuse("--buffer", options.buffer.is_some())?;
-        options.refuse("--no-promiscuous", options.no_promiscuous)?;
-        return steered(place);
+        options.refuse_ineffective_option("--buffer", options.buffer.is_some())?;
+        options.refuse_ineffective_option("--no-promiscuous", options.no_promiscuous)?;
+        return open_steered_port(place);
     }
     let bytes = options.buffer.map_or(BUFFER, |buffer| usize::try_from(buffer.0).unwrap_or(usize::MAX));
     if bytes > PacketRing::MAX_BYTES {
         let most = ByteSize(PacketRing::MAX_BYTES as u64);
         return Err(Failure::Usage(format!("--buffer: the kernel's rings have up to {most}")));
     }
-    let ring = PacketRing::open(&options.interface, snap, bytes, !options.no_promiscuous);
+    let ring = PacketRing::open_interface(&options.interface, snap, bytes, !options.no_promiscuous);
     Ok(Box::new(ring.map_err(Failure::usage)?))
 }
 
 #[cfg(feature = "af-xdp")]
-fn steered(place: &str) -> Result<Box<dyn Packets>, Failure> {
+fn open_steered_port(place: &str) -> Result<Box<dyn Packets>, Failure> {
     use std::net::ToSocketAddrs;
     let found = place.to_socket_addrs().map_err(|error| Failure::Usage(format!("af-xdp:{place}: {error}")))?.next();
     let at = found.ok_or_else(|| Failure::Usage(format!("af-xdp:{place}: no address has this name")))?;
-    let port = thalweg_frames::AfXdpPort::at(at).map_err(Failure::usage)?;
-    Ok(Box::new(Taken::by(port.into_raw())))
+    let port = thalweg_frames::AfXdpPort::open_at_address(at).map_err(Failure::usage)?;
+    Ok(Box::new(Taken::from_port(port.into_raw_port())))
 }
 
 #[cfg(not(feature = "af-xdp"))]
@@ -133,15 +133,15 @@ fn steered(_place: &str) -> Result<Box<dyn Packets>, Failure> {
     Err(Failure::Usage("this thalweg was built without AF_XDP".to_owned()))
 }
 
-fn text(options: &Options, captured: &Captured) -> String {
+fn capture_summary(options: &Options, captured: &Captured) -> String {
     let Captured { packets, bytes, dropped, file_bytes, seconds } = *captured;
-    let rate = rate(bytes as f64 / seconds.max(1e-9));
-    let dropped = dropped.map_or("an unknown number".to_owned(), count);
+    let rate = format_rate(bytes as f64 / seconds.max(1e-9));
+    let dropped = dropped.map_or("an unknown number".to_owned(), format_count);
     format!(
         "{}, {} in {seconds:.2} s ({rate})\n{dropped} dropped for want of room\n{}: {}\n",
-        many(packets, "packet"),
-        volume(bytes),
+        format_quantity(packets, "packet"),
+        format_volume(bytes),
         options.file.display(),
-        volume(file_bytes)
+        format_volume(file_bytes)
     )
 }

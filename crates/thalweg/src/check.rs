@@ -1,6 +1,6 @@
 //! `thalweg check`: checks a topology, and what its nodes need here, before a run.
 
-use crate::node::{self, check_name};
+use crate::node::{self, check_node_name};
 use crate::preflight::OpenSource;
 use crate::print;
 use crate::terminal::{Failure, Output};
@@ -9,7 +9,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use thalweg_device::{Contents, Description};
 use thalweg_node::{BuilderNodeConfig, Feed, SourceNodeConfig, Topology};
-use thalweg_text::{count, many, plain, seconds, size, tai, wrapped};
+use thalweg_text::{
+    format_count, format_quantity, format_seconds, format_size, format_tai, replace_controls, wrap_words,
+};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct CheckOptions {
@@ -23,27 +25,27 @@ pub(crate) struct CheckOptions {
     file_only: bool,
 }
 
-pub(crate) fn check(options: &CheckOptions, json: bool) -> Result<ExitCode, Failure> {
+pub(crate) fn run_check(options: &CheckOptions, json: bool) -> Result<ExitCode, Failure> {
     let (file, node) = (&options.file, options.node.as_deref());
     let topology = Topology::load(file, node)?;
-    node.map_or(Ok(()), |name| check_name(&topology, name))?;
+    node.map_or(Ok(()), |name| check_node_name(&topology, name))?;
     if !options.file_only {
-        crate::preflight::preflight(&topology, node).map_err(|error| Failure::file_usage(file, error))?;
+        crate::preflight::run_preflight(&topology, node).map_err(|error| Failure::file_usage(file, error))?;
     }
-    let mut text = format!("{}: {}\n", file.display(), print::verdict("ok"));
+    let mut text = format!("{}: {}\n", file.display(), print::paint_verdict("ok"));
     for builder in topology.builders.iter().filter(|builder| node.is_none_or(|node| node == builder.name)) {
         if !options.file_only {
             thalweg_node::try_programs(builder).map_err(|error| Failure::file_usage(file, error))?;
         }
         text.push_str(&builder_text(builder));
     }
-    node::allow_files();
+    node::raise_open_file_limit();
     let mut sources = Vec::new();
     for source in topology.sources.iter().filter(|source| node.is_none_or(|node| node == source.name)) {
         let mut opened = match options.file_only {
             true => None,
             // The device is opened with the source of its images.
-            false if source.fits().is_some() => continue,
+            false if source.fitted_source().is_some() => continue,
             // A program that writes into the pipe would lose its reader when this command ends.
             false if is_pipe(source) => None,
             false => crate::preflight::open_device(&topology, source)
@@ -67,12 +69,12 @@ pub(crate) fn check(options: &CheckOptions, json: bool) -> Result<ExitCode, Fail
 
 fn builder_text(builder: &BuilderNodeConfig) -> String {
     let listen: Vec<String> = builder.listen.iter().map(ToString::to_string).collect();
-    let blocks = format!("{} blocks of {}", count(builder.blocks), size(builder.block.0));
-    let head = format!("  builder {}: ", plain(&builder.name));
-    let mut out = wrapped(&head, &format!("{}; {blocks}", listen.join(", ")));
-    if let Some((link, file)) = builder.calibrated() {
+    let blocks = format!("{} blocks of {}", format_count(builder.blocks), format_size(builder.block.0));
+    let head = format!("  builder {}: ", replace_controls(&builder.name));
+    let mut out = wrap_words(&head, &format!("{}; {blocks}", listen.join(", ")));
+    if let Some((link, file)) = builder.known_calibration() {
         let link = format!("{}, buffer {}", link.rate, link.buffer);
-        out.push_str(&wrapped("    ", &format!("link as calibrated: {link} ({})", file.display())));
+        out.push_str(&wrap_words("    ", &format!("link as calibrated: {link} ({})", file.display())));
     }
     out
 }
@@ -93,25 +95,25 @@ impl Checked {
         let SourceNodeConfig { name, id, device, slots, .. } = source;
         let (what, notes, json) = match &opened {
             None => (
-                device.as_ref().map_or("pushed by another program", |device| device.kind()).to_owned(),
+                device.as_ref().map_or("pushed by another program", |device| device.kind_name()).to_owned(),
                 Vec::new(),
                 serde_json::json!({ "name": name, "id": id, "device": null }),
             ),
             Some(OpenSource { feed, slot_bytes: slot, .. }) => {
-                let description = feed.description().cloned().unwrap_or_default();
+                let description = feed.device_description().cloned().unwrap_or_default();
                 let truth = match (description.simulated, description.replayed) {
                     (true, _) => "simulated",
                     (_, true) => "replayed",
                     _ => "live",
                 };
-                let most = size(feed.max_payload() as u64);
+                let most = format_size(feed.max_payload() as u64);
                 let contents = match feed {
-                    Feed::Device(device) => device.contents(),
+                    Feed::Device(device) => device.recording_contents(),
                     _ => None,
                 };
                 let mut notes: Vec<String> = contents.iter().map(|held| contents_text(held, &description)).collect();
                 notes.extend(description.notes.iter().cloned());
-                let slots_text = format!("{slots} slots of {}", size(*slot as u64));
+                let slots_text = format!("{slots} slots of {}", format_size(*slot as u64));
                 (
                     format!("{}, {truth}; fragments of up to {most}, {slots_text}", description.kind),
                     notes,
@@ -130,31 +132,33 @@ impl Checked {
 /// Returns the contents of a recording in one line: the number and kind of records, their files, and their times.
 fn contents_text(contents: &Contents, description: &Description) -> String {
     let Contents { records, first, last, nanos, files, invalid, missing } = contents;
-    let what = many(*records, if description.payload_type.starts_with("image") { "image" } else { "record" });
+    let what =
+        format_quantity(*records, if description.payload_type.starts_with("image") { "image" } else { "record" });
     let shape = description.shape.as_ref().map(|axes| axes.iter().map(ToString::to_string).collect::<Vec<_>>());
     let shape = shape.map(|axes| format!(" of {} ({})", axes.join(" × "), description.payload_type));
-    let files = files.as_ref().map(|[first, last]| format!(", from {} to {}", plain(first), plain(last)));
+    let files =
+        files.as_ref().map(|[first, last]| format!(", from {} to {}", replace_controls(first), replace_controls(last)));
     let length = match *nanos {
         short if short < 1_000_000_000 => format!("{:.3} ms", short as f64 / 1e6),
-        long => seconds(long as f64 / 1e9),
+        long => format_seconds(long as f64 / 1e9),
     };
     let time = match (*nanos, first.0) {
         (0, _) => String::new(),
         (_, 0) => format!(", {length}"),
         (_, first) => {
-            let [first, last] = [first, last.0].map(tai);
+            let [first, last] = [first, last.0].map(format_tai);
             format!(", {length}, TAI {first} to {last}")
         }
     };
     let marked = [(invalid, "marked invalid"), (missing, "missing")];
     let marked = marked.iter().filter(|(records, _)| **records > 0);
-    let marked: String = marked.map(|(records, how)| format!("; {} {how}", count(records))).collect();
+    let marked: String = marked.map(|(records, how)| format!("; {} {how}", format_count(records))).collect();
     format!("{what}{}{}{time}{marked}", shape.unwrap_or_default(), files.unwrap_or_default())
 }
 
 fn contents_json(contents: &Contents) -> serde_json::Value {
     let Contents { records, first, last, nanos, files, invalid, missing } = contents;
-    let [first_tai, last_tai] = [first, last].map(|time| (first.0 > 0).then(|| tai(time.0)));
+    let [first_tai, last_tai] = [first, last].map(|time| (first.0 > 0).then(|| format_tai(time.0)));
     serde_json::json!({
         "records": records, "seconds": *nanos as f64 / 1e9, "first_tai": first_tai, "last_tai": last_tai,
         "files": files, "invalid": invalid, "missing": missing,
@@ -168,17 +172,19 @@ fn sources_text(sources: &[Checked]) -> String {
         let (first, last) = (&alike[0], &alike[alike.len() - 1]);
         let names = match alike.len() {
             1 => format!("source {} ({})", first.name, first.id),
-            many => format!("{} sources {} ({}) to {} ({})", count(many), first.name, first.id, last.name, last.id),
+            many => {
+                format!("{} sources {} ({}) to {} ({})", format_count(many), first.name, first.id, last.name, last.id)
+            }
         };
-        out.push_str(&wrapped("  ", &format!("{names}: {}", first.what)));
-        out.extend(first.notes.iter().map(|note| wrapped("    ", note)));
+        out.push_str(&wrap_words("  ", &format!("{names}: {}", first.what)));
+        out.extend(first.notes.iter().map(|note| wrap_words("    ", note)));
     }
     out
 }
 
 /// Returns true if the source's device is a named pipe.
 fn is_pipe(source: &SourceNodeConfig) -> bool {
-    let mut paths = source.device.iter().flat_map(|device| device.paths());
+    let mut paths = source.device.iter().flat_map(|device| device.input_paths());
     paths.any(|path| path.metadata().is_ok_and(|data| data.file_type().is_fifo()))
 }
 

@@ -1,7 +1,7 @@
 //! `thalweg demo` and `thalweg run`: whole systems on this machine.
 
 use crate::live::{self, Goal};
-use crate::supervise::{Watched, supervise};
+use crate::supervise::{Watched, supervise_topology};
 use crate::terminal::{Failure, Output, outlet, progress};
 use crate::{node, print};
 use parking_lot::Mutex;
@@ -16,8 +16,8 @@ use thalweg_node::{
     Topology, WINDOW, Wait,
 };
 use thalweg_sys::netns::Network;
-use thalweg_text::{ByteSize, many, size, volume, wrapped};
-use thalweg_wire::{SourceId, record_len};
+use thalweg_text::{ByteSize, format_quantity, format_size, format_volume, wrap_words};
+use thalweg_wire::{SourceId, record_bytes};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
@@ -40,7 +40,7 @@ pub(crate) struct Options {
     input: Vec<PathBuf>,
     /// Devices to record from instead: gige:NAME, v4l2:FILE, nvme:ADDRESS, edu:ADDRESS (thalweg devices lists them)
     #[arg(long, value_name = "ADDRESS", num_args = 1.., conflicts_with_all = ["input", "rate", "sources", "size"],
-        value_parser = DeviceConfig::at)]
+        value_parser = DeviceConfig::from_address)]
     device: Vec<DeviceConfig>,
     /// Events per second; without it, as fast as the builder takes them, or 1000 with --input
     #[arg(long, value_name = "HZ")]
@@ -64,101 +64,101 @@ pub(crate) struct Options {
     print_topology: bool,
 }
 
-pub(crate) fn demo(options: &Options, json: bool, verbose: u8) -> Result<ExitCode, Failure> {
-    let topology = topology(options)?;
+pub(crate) fn run_demo(options: &Options, json: bool, verbose: u8) -> Result<ExitCode, Failure> {
+    let topology = demo_topology(options)?;
     // Nodes on one host that each have an interface need one virtual host each.
     let network = match options.link.interface {
         true if options.print_topology => {
             let why = "its hosts are gone when it ends, and no file can name them; docs/topology.md has one for yours";
             return Err(Failure::Usage(format!("--print-topology: over {}, {why}", options.link)));
         }
-        true => Some(hosts(options.link, topology.sources.len())?),
+        true => Some(create_demo_hosts(options.link, topology.sources.len())?),
         false => None,
     };
     if options.print_topology {
         let mut output = Output::new();
-        output.text(&toml::to_string(&absolute(topology)?).map_err(Failure::broken)?)?;
+        output.text(&toml::to_string(&with_absolute_paths(topology)?).map_err(Failure::broken)?)?;
         output.flush()?;
         return Ok(ExitCode::SUCCESS);
     }
     if !json && !progress::is_quiet() {
-        introduce(options, &topology);
+        print_introduction(options, &topology);
     }
-    run_here(topology, network.as_ref(), json, verbose)
+    run_on_this_machine(topology, network.as_ref(), json, verbose)
 }
 
 /// Creates a host for the builder, and one for each source. If the nodes drive their interfaces, these have no
 /// addresses in the kernel.
-fn hosts(link: LinkKind, sources: usize) -> Result<Network, Failure> {
+fn create_demo_hosts(link: LinkKind, sources: usize) -> Result<Network, Failure> {
     let count = u16::try_from(1 + sources).map_err(Failure::usage)?;
     let made = if link.adapter { Network::without_addresses(count, MTU) } else { Network::new(count, MTU) };
     made.map_err(|error| Failure::Usage(format!("no network for the demo: {error}")))
 }
 
-pub(crate) fn run(file: &Path, json: bool, verbose: u8) -> Result<ExitCode, Failure> {
-    run_here(Topology::load(file, None)?, None, json, verbose)
+pub(crate) fn run_topology_file(file: &Path, json: bool, verbose: u8) -> Result<ExitCode, Failure> {
+    run_on_this_machine(Topology::load(file, None)?, None, json, verbose)
 }
 
-pub(crate) fn run_here(
+pub(crate) fn run_on_this_machine(
     topology: Topology,
     network: Option<&Network>,
     json: bool,
     verbose: u8,
 ) -> Result<ExitCode, Failure> {
-    node::allow_files();
+    node::raise_open_file_limit();
     // Together the nodes may need more than each of them alone. Nodes on other hosts check their host themselves.
     if network.is_none() {
-        crate::preflight::preflight(&topology, None)?;
+        crate::preflight::run_preflight(&topology, None)?;
     }
     let shown = Arc::<Mutex<Snapshot>>::default();
     let line = live::Line::new("thalweg", Goal::from(&topology.run), {
         let shown = Arc::clone(&shown);
         move || shown.lock().clone()
     });
-    let watched = supervise(topology, network, verbose, &|now| {
+    let watched = supervise_topology(topology, network, verbose, &|now| {
         *shown.lock() = now;
     });
-    line.clear();
+    line.clear_line();
     let Watched { report, failures } = watched?;
     for failure in &failures {
-        outlet::stderr().put(progress::error_text(failure));
+        outlet::stderr().put_text(progress::error_text(failure));
     }
-    Ok(print::run(&report, json))
+    Ok(print::print_run_report(&report, json))
 }
 
-fn introduce(options: &Options, topology: &Topology) {
+fn print_introduction(options: &Options, topology: &Topology) {
     let what = if !options.device.is_empty() {
-        options.device.iter().map(|device| device.kind()).collect::<Vec<_>>().join(", ")
+        options.device.iter().map(|device| device.kind_name()).collect::<Vec<_>>().join(", ")
     } else if options.input.is_empty() {
-        format!("model ADC, simulated, fragments of {}", size(options.size.0))
+        format!("model ADC, simulated, fragments of {}", format_size(options.size.0))
     } else {
         "real recordings, replayed".to_owned()
     };
     let to =
         if options.no_record { "not recorded".to_owned() } else { format!("recorded in {}", options.out.display()) };
     let time = topology.run.duration.map_or(String::new(), |time| humantime::format_duration(time).to_string());
-    let mut text = wrapped(
+    let mut text = wrap_words(
         "",
         &format!(
             "{} ({what}) -> 1 builder over {}, {time}, {to}",
-            many(topology.sources.len() as u64, "source"),
+            format_quantity(topology.sources.len() as u64, "source"),
             options.link
         ),
     );
     if options.duration.is_none() {
         let sooner = match topology.run.events {
-            Some(events) => format!(" or {} ({})", volume(LITTLE), many(events, "event")),
+            Some(events) => format!(" or {} ({})", format_volume(LITTLE), format_quantity(events, "event")),
             None => String::new(),
         };
-        text.push_str(&wrapped("", &format!("It ends by itself after {time}{sooner}. --duration says otherwise.")));
+        text.push_str(&wrap_words("", &format!("It ends by itself after {time}{sooner}. --duration says otherwise.")));
     }
-    outlet::stdout().put(text);
+    outlet::stdout().put_text(text);
 }
 
 /// Returns the adapter of a demo's source or builder, if its link drives an adapter: the interface of the node's host.
-fn adapter(link: LinkKind, source: Option<usize>) -> Option<Adapter> {
+fn demo_adapter(link: LinkKind, source: Option<usize>) -> Option<Adapter> {
     let host = source.and_then(|source| u16::try_from(1 + source).ok());
-    let address = host.map(|host| OwnAddress { ip: Network::address(host), prefix: Some(Network::PREFIX_BITS) });
+    let address = host.map(|host| OwnAddress { ip: Network::host_address(host), prefix: Some(Network::PREFIX_BITS) });
     let device = format!("net_af_packet0,iface={}", Network::INTERFACE);
     link.adapter.then_some(Adapter { device, address, gateway: None, mtu: None })
 }
@@ -170,7 +170,7 @@ const MTU: u32 = 9000;
 const LITTLE: u64 = 500_000_000;
 
 /// Returns the devices that the demo's sources read from.
-fn devices(options: &Options) -> Result<Vec<DeviceConfig>, Failure> {
+fn demo_devices(options: &Options) -> Result<Vec<DeviceConfig>, Failure> {
     if !options.device.is_empty() {
         if options.link.interface {
             let why = "its sources are on hosts made for the demo, which have no devices";
@@ -188,8 +188,8 @@ fn devices(options: &Options) -> Result<Vec<DeviceConfig>, Failure> {
         }
         // The period is as many waveforms as the slots hold: after the first round a slot has its contents already, as
         // with the ring of buffers a digitizer writes by DMA, and the model costs nothing.
-        let batch = (DEFAULT_SLOT / record_len(size)).max(1);
-        let period = u64::from(slots(size)) * batch as u64;
+        let batch = (DEFAULT_SLOT / record_bytes(size)).max(1);
+        let period = u64::from(slot_count_for(size)) * batch as u64;
         let models = (0..options.sources.unwrap_or(3)).map(|_| {
             DeviceConfig::from(ModelAdcConfig { size: options.size, size_from: None, seed: 1, source: None, period })
         });
@@ -207,37 +207,37 @@ fn devices(options: &Options) -> Result<Vec<DeviceConfig>, Failure> {
 }
 
 /// Returns the topology that a demo's options stand for.
-fn topology(options: &Options) -> Result<Topology, Failure> {
+fn demo_topology(options: &Options) -> Result<Topology, Failure> {
     let name = format!("thalweg-{}.sock", std::process::id());
     let listen = match options.link.interface {
-        true => Address::new(options.link, &format!("{}:7400", Network::address(0))),
-        false => Address::here(options.link, &std::env::temp_dir(), &name),
+        true => Address::new(options.link, &format!("{}:7400", Network::host_address(0))),
+        false => Address::on_this_host(options.link, &std::env::temp_dir(), &name),
     }
     .map_err(Failure::Usage)?;
-    let devices = devices(options)?;
+    let devices = demo_devices(options)?;
     let recorded = if options.input.is_empty() { None } else { EventRate::try_from(1000.0).ok() };
     let mut largest = 0;
     let mut event_bytes = 0;
     let mut sources = Vec::new();
     for (index, mut device) in devices.into_iter().enumerate() {
         let id = SourceId::new(1, u16::try_from(index).map_err(Failure::usage)?);
-        device.set_source(id);
-        let payload = match device.options::<ModelAdcConfig>() {
+        device.set_default_source(id);
+        let payload = match device.options_as::<ModelAdcConfig>() {
             Some(model) => usize::try_from(model.size.0).unwrap_or(usize::MAX),
-            None => Feed::from(device.open(None).map_err(Failure::usage)?).max_payload(),
+            None => Feed::from(device.open_device(None).map_err(Failure::usage)?).max_payload(),
         };
         let source = SourceNodeConfig {
-            name: format!("{}-{index}", device.kind()),
+            name: format!("{}-{index}", device.kind_name()),
             id: id.to_string(),
             device: Some(device),
             beat: None,
             link: options.link,
-            adapter: adapter(options.link, Some(index)),
+            adapter: demo_adapter(options.link, Some(index)),
             congestion: options.congestion.clone(),
             rate: options.rate.or(recorded),
             burst: 1,
             policy: Policy::Block,
-            slots: slots(payload),
+            slots: slot_count_for(payload),
             slot: None,
             wait: Wait::default(),
             cpu: None,
@@ -249,7 +249,7 @@ fn topology(options: &Options) -> Result<Topology, Failure> {
     let check = options.check.unwrap_or(if options.no_record { CheckConfig::Header } else { CheckConfig::Payload });
     let mut builder = BuilderNodeConfig::new("builder", vec![listen]);
     builder.check = check;
-    builder.adapter = adapter(options.link, None);
+    builder.adapter = demo_adapter(options.link, None);
     builder.block = ByteSize(builder.block.0.max((largest as u64 + (1 << 17)).next_multiple_of(1 << 20)));
     // The window has room for several fetches under way, however large they are.
     builder.window = Some(ByteSize(WINDOW.max(4 * largest as u64)));
@@ -264,21 +264,21 @@ fn topology(options: &Options) -> Result<Topology, Failure> {
         builders: vec![builder],
         sources,
     };
-    topology.check().map_err(|(field, problem)| Failure::Usage(format!("{field}: {problem}")))?;
+    topology.check_values().map_err(|(field, problem)| Failure::Usage(format!("{field}: {problem}")))?;
     Ok(topology)
 }
 
 /// Returns the topology with absolute paths, since those in a file are relative to it, wherever it is saved.
-fn absolute(mut topology: Topology) -> Result<Topology, Failure> {
+fn with_absolute_paths(mut topology: Topology) -> Result<Topology, Failure> {
     let here = std::env::current_dir().map_err(Failure::broken)?;
     topology.resolve_paths(&here);
-    topology.check().map_err(|(field, problem)| Failure::Usage(format!("{field}: {problem}")))?;
+    topology.check_values().map_err(|(field, problem)| Failure::Usage(format!("{field}: {problem}")))?;
     Ok(topology)
 }
 
 /// Returns the number of slots of a source: enough to keep the link busy, few enough to stay in the cache.
-fn slots(payload: usize) -> u32 {
-    match record_len(payload) {
+fn slot_count_for(payload: usize) -> u32 {
+    match record_bytes(payload) {
         large if large > 64 << 20 => 3,
         large if large > DEFAULT_SLOT => 4,
         _ => 6,

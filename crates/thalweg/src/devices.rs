@@ -41,15 +41,15 @@ struct Device {
     problem: Option<String>,
 }
 
-pub(crate) fn devices(options: &Options, json: bool) -> Result<ExitCode, Failure> {
-    let mut all: Vec<Device> = files().collect();
-    all.extend(cameras(options.wait));
-    all.extend(functions());
+pub(crate) fn list_devices(options: &Options, json: bool) -> Result<ExitCode, Failure> {
+    let mut all: Vec<Device> = device_files().collect();
+    all.extend(network_cameras(options.wait));
+    all.extend(pci_functions());
     if let Some(file) = &options.file {
         let topology = thalweg_node::Topology::load(file, None)?;
         for source in &topology.sources {
             if let Some(device) = &source.device {
-                name_source(&mut all, &source.name, device);
+                assign_source(&mut all, &source.name, device);
             }
         }
     }
@@ -57,14 +57,14 @@ pub(crate) fn devices(options: &Options, json: bool) -> Result<ExitCode, Failure
     if json {
         output.json(&serde_json::json!({ "devices": all }))?;
     } else {
-        output.text(&text(&all))?;
+        output.text(&devices_text(&all))?;
     }
     output.flush()?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn files() -> impl Iterator<Item = Device> {
-    thalweg_drivers::local::found().into_iter().map(|found| Device {
+fn device_files() -> impl Iterator<Item = Device> {
+    thalweg_drivers::local::find_devices().into_iter().map(|found| Device {
         address: format!("{}:{}", found.kind, found.file.display()),
         kind: Some(found.kind.to_owned()),
         name: found.name,
@@ -77,8 +77,8 @@ fn files() -> impl Iterator<Item = Device> {
 }
 
 /// Returns the cameras in the network that answer. If no request can be sent, there are none.
-fn cameras(wait: Duration) -> impl Iterator<Item = Device> {
-    let found = thalweg_gige::discover(wait).unwrap_or_else(|error| {
+fn network_cameras(wait: Duration) -> impl Iterator<Item = Device> {
+    let found = thalweg_gige::discover_cameras(wait).unwrap_or_else(|error| {
         tracing::warn!("cameras in the network: {error}");
         Vec::new()
     });
@@ -97,8 +97,8 @@ fn cameras(wait: Duration) -> impl Iterator<Item = Device> {
     })
 }
 
-fn functions() -> impl Iterator<Item = Device> {
-    thalweg_pci::found().into_iter().map(|found| {
+fn pci_functions() -> impl Iterator<Item = Device> {
+    thalweg_pci::find_functions().into_iter().map(|found| {
         let bound = found.driver.as_deref() == Some("vfio-pci");
         let problem = (found.kind.is_some() && !bound).then(|| "not bound to vfio-pci".to_owned());
         Device {
@@ -115,13 +115,13 @@ fn functions() -> impl Iterator<Item = Device> {
 }
 
 /// Records the source that takes data from a device; a device that was not found is added to the list.
-fn name_source(all: &mut Vec<Device>, source: &str, device: &DeviceConfig) {
-    if device.observed().is_some() {
+fn assign_source(all: &mut Vec<Device>, source: &str, device: &DeviceConfig) {
+    if device.observed_source().is_some() {
         // The device is a part of the source whose images it has.
         return;
     }
-    let place = device.place();
-    let kind = device.kind();
+    let place = device.address_place();
+    let kind = device.kind_name();
     let address = if place.is_empty() { kind.to_owned() } else { format!("{kind}:{place}") };
     let found = all.iter_mut().find(|found| {
         found.address == address || kind == "gige" && found.also.iter().any(|other| other.eq_ignore_ascii_case(&place))
@@ -130,7 +130,7 @@ fn name_source(all: &mut Vec<Device>, source: &str, device: &DeviceConfig) {
         found.source = Some(found.source.take().map_or(source.to_owned(), |others| format!("{others}, {source}")));
         return;
     }
-    let missing = match device.paths() {
+    let missing = match device.input_paths() {
         [] => device.is_found_by_search(),
         paths => paths.iter().any(|path| !path.exists()),
     };
@@ -146,7 +146,7 @@ fn name_source(all: &mut Vec<Device>, source: &str, device: &DeviceConfig) {
     });
 }
 
-fn text(all: &[Device]) -> String {
+fn devices_text(all: &[Device]) -> String {
     if all.is_empty() {
         return "no devices here: no camera answers, and there is none below /dev or on the PCI bus\n".to_owned();
     }

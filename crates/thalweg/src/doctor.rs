@@ -1,15 +1,15 @@
 //! `thalweg doctor`: capabilities of this machine, and conditions on it that would lose data.
 
-use crate::node::check_name;
-use crate::preflight::{Recordings, needs};
+use crate::node::check_node_name;
+use crate::preflight::{Recordings, topology_needs};
 use crate::print;
 use crate::terminal::{Failure, Output};
 use std::fmt::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
-use thalweg_doctor::{Finding, Level, Needs, examine, worst};
-use thalweg_text::{ByteSize, TEXT_COLUMNS, plain, wrapped};
+use thalweg_doctor::{Finding, Level, Needs, examine_machine, worst_level};
+use thalweg_text::{ByteSize, TEXT_COLUMNS, replace_controls, wrap_words};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
@@ -38,14 +38,14 @@ pub(crate) struct Options {
 
 /// Examines this machine. Exit code 0: nothing is wrong; 3: something could be better; 4: something would lose data, or
 /// cannot run.
-pub(crate) fn doctor(options: &Options, json: bool) -> Result<ExitCode, Failure> {
-    let needs = asked(options)?;
-    let findings = examine(&needs);
-    let level = worst(&findings);
+pub(crate) fn run_doctor(options: &Options, json: bool) -> Result<ExitCode, Failure> {
+    let needs = requested_needs(options)?;
+    let findings = examine_machine(&needs);
+    let level = worst_level(&findings);
     let mut out = Output::new();
     match json {
         true => out.json(&serde_json::json!({ "level": level, "findings": findings }))?,
-        false => out.text(&text(&findings, options.all))?,
+        false => out.text(&findings_text(&findings, options.all))?,
     }
     out.flush()?;
     Ok(ExitCode::from(match level {
@@ -56,14 +56,14 @@ pub(crate) fn doctor(options: &Options, json: bool) -> Result<ExitCode, Failure>
 }
 
 /// Returns the requirements that the options put on this machine.
-fn asked(options: &Options) -> Result<Needs, Failure> {
+fn requested_needs(options: &Options) -> Result<Needs, Failure> {
     let mut needs = match &options.topology {
         None => Needs::default(),
         Some(file) => {
             let topology = thalweg_node::Topology::load(file, options.node.as_deref())?;
             let node = options.node.as_deref();
-            node.map_or(Ok(()), |name| check_name(&topology, name))?;
-            needs(&topology, node, Recordings::Opened)
+            node.map_or(Ok(()), |name| check_node_name(&topology, name))?;
+            topology_needs(&topology, node, Recordings::Opened)
         }
     };
     if let Some(directory) = &options.directory {
@@ -92,12 +92,12 @@ fn rate(text: &str) -> Result<f64, String> {
     }
 }
 
-fn text(findings: &[Finding], all: bool) -> String {
+fn findings_text(findings: &[Finding], all: bool) -> String {
     let counts =
         [(Level::Missing, "missing"), (Level::Degraded, "degraded"), (Level::Ok, "ok")].map(|(level, word)| {
             match findings.iter().filter(|finding| finding.level == level).count() {
                 0 => format!("0 {word}"),
-                some => format!("{some} {}", print::verdict(word)),
+                some => format!("{some} {}", print::paint_verdict(word)),
             }
         });
     let mut out = counts.join(", ");
@@ -107,21 +107,25 @@ fn text(findings: &[Finding], all: bool) -> String {
         if section.replace(finding.section) != Some(finding.section) {
             let _ = write!(out, "\n{}\n", finding.section);
         }
-        let evidence = plain(&finding.evidence);
+        let evidence = replace_controls(&finding.evidence);
         let level = finding.level.to_string();
         let space = " ".repeat(10_usize.saturating_sub(level.len()));
-        out.push_str(&wrapped(
-            &format!("  {}{space}", print::verdict(&level)),
-            &format!("{}: {evidence}", plain(&finding.name)),
+        out.push_str(&wrap_words(
+            &format!("  {}{space}", print::paint_verdict(&level)),
+            &format!("{}: {evidence}", replace_controls(&finding.name)),
         ));
         if let Some(cost) = &finding.cost {
-            out.push_str(&wrapped("            cost: ", &plain(cost)));
+            out.push_str(&wrap_words("            cost: ", &replace_controls(cost)));
         }
         if let Some(remedy) = &finding.remedy {
             // A command is not broken into lines, so that it can be copied.
-            let line = format!("            mend: {}", plain(remedy));
+            let line = format!("            mend: {}", replace_controls(remedy));
             let short = line.chars().count() <= TEXT_COLUMNS;
-            let _ = writeln!(out, "{}", if short { line } else { format!("            mend:\n  {}", plain(remedy)) });
+            let _ = writeln!(
+                out,
+                "{}",
+                if short { line } else { format!("            mend:\n  {}", replace_controls(remedy)) }
+            );
         }
     }
     out
@@ -161,7 +165,7 @@ mod tests {
                 "shared memory: never; anonymous: madvise",
             ),
         ];
-        insta::assert_snapshot!(text(&findings, false), @r"
+        insta::assert_snapshot!(findings_text(&findings, false), @r"
         0 missing, 1 degraded, 1 ok (--all shows them all)
 
         memory
@@ -170,6 +174,6 @@ mod tests {
                     mend:
           echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled
         ");
-        assert!(text(&findings, true).contains("\nkernel\n  ok        version: Linux 6.18.44 (uname)\n"));
+        assert!(findings_text(&findings, true).contains("\nkernel\n  ok        version: Linux 6.18.44 (uname)\n"));
     }
 }

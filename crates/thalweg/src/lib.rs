@@ -129,37 +129,35 @@ pub fn main() -> ExitCode {
     }
     let Arguments { command, global } = Arguments::parse();
     let (json, verbose) = (global.json, global.verbose);
-    run_program(global, || execute(command, json, verbose))
+    run_program(global, || execute_command(command, json, verbose))
 }
 
 /// Registers the kinds of links and devices, before anything reads an address or a topology.
 pub fn register_kinds() {
-    thalweg_dpdk::register();
-    thalweg_drivers::instrument::register();
-    thalweg_gige::register();
-    thalweg_pci::register();
-    thalweg_drivers::local::register();
-    thalweg_drivers::features::register();
+    thalweg_dpdk::register_link();
+    thalweg_drivers::register_kinds();
+    thalweg_gige::register_kinds();
+    thalweg_pci::register_kinds();
 }
 
-fn execute(command: Command, json: bool, verbose: u8) -> Result<ExitCode, Failure> {
+fn execute_command(command: Command, json: bool, verbose: u8) -> Result<ExitCode, Failure> {
     match command {
-        Command::Demo(options) => demo::demo(&options, json, verbose),
-        Command::Run(options) => demo::run(&options.file, json, verbose),
-        Command::Node(options) => node::node(&options, json),
-        Command::Source(options) => source::source(options, json),
-        Command::Calibrate(options) => calibrate::calibrate(&options, json, verbose),
-        Command::Check(options) => check::check(&options, json),
-        Command::Devices(options) => devices::devices(&options, json),
-        Command::Doctor(options) => doctor::doctor(&options, json),
-        Command::Show(command) => show::show(command, json),
-        Command::Capture(options) => capture::capture(options, json),
-        Command::Serve(options) => serve::serve(&options, json),
-        Command::Pull(options) => pull::pull(&options, json),
-        Command::Mount(options) => mount::mount(&options, json),
-        Command::Push(options) => push::push(&options, json),
+        Command::Demo(options) => demo::run_demo(&options, json, verbose),
+        Command::Run(options) => demo::run_topology_file(&options.file, json, verbose),
+        Command::Node(options) => node::run_node_command(&options, json),
+        Command::Source(options) => source::run_source(options, json),
+        Command::Calibrate(options) => calibrate::run_calibrate(&options, json, verbose),
+        Command::Check(options) => check::run_check(&options, json),
+        Command::Devices(options) => devices::list_devices(&options, json),
+        Command::Doctor(options) => doctor::run_doctor(&options, json),
+        Command::Show(command) => show::run_show_command(command, json),
+        Command::Capture(options) => capture::run_capture(options, json),
+        Command::Serve(options) => serve::run_serve(&options, json),
+        Command::Pull(options) => pull::run_pull(&options, json),
+        Command::Mount(options) => mount::run_mount(&options, json),
+        Command::Push(options) => push::run_push(&options, json),
         Command::Bench(_) | Command::Cc(_) | Command::Reproduce(_) | Command::Lab(_) => instruments::run_sibling(),
-        Command::Generate(options) => generate::generate(Arguments::command(), &options),
+        Command::Generate(options) => generate::generate_package_files(Arguments::command(), &options),
     }
 }
 

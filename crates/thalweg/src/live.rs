@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 use thalweg_node::{RunConfig, Snapshot, State};
-use thalweg_text::{count, many, seconds, volume};
+use thalweg_text::{format_count, format_quantity, format_seconds, format_volume};
 
 /// Goal of a run as far as its topology states it, for the remaining part of the run.
 #[derive(Debug, Clone, Default)]
@@ -49,13 +49,13 @@ impl Line {
             }
             let mut seen = Seen { name, goal, began: None, last: None, rate: 0.0, full: None };
             while is_over.recv_timeout(Self::EVERY) == Err(RecvTimeoutError::Timeout) {
-                let parts = seen.parts(&look());
+                let parts = seen.line_parts(&look());
                 if may_draw() {
                     if bar.is_hidden() {
                         bar.set_draw_target(ProgressDrawTarget::stderr());
                     }
                     let columns = console_width();
-                    bar.set_message(fitted(parts, columns));
+                    bar.set_message(fit_to_columns(parts, columns));
                 } else {
                     bar.set_draw_target(ProgressDrawTarget::hidden());
                 }
@@ -70,7 +70,7 @@ impl Line {
     }
 
     /// Removes the line, to make place for the next output.
-    pub(crate) fn clear(self) {
+    pub(crate) fn clear_line(self) {
         drop(self.over);
         let _ = self.cleared.recv_timeout(outlet::LOG_TIME);
     }
@@ -100,9 +100,11 @@ type Part = (u8, String);
 
 impl Seen {
     /// Returns the parts of the line, in their order.
-    fn parts(&mut self, now: &Snapshot) -> Vec<Part> {
+    fn line_parts(&mut self, now: &Snapshot) -> Vec<Part> {
         let state = match now.state {
-            State::Idle | State::Configured => format!("{}, {} here", now.state, many(now.connected, "source")),
+            State::Idle | State::Configured => {
+                format!("{}, {} here", now.state, format_quantity(now.connected, "source"))
+            }
             state => state.to_string(),
         };
         let mut parts = vec![(0, format!("{}: {state}", self.name))];
@@ -123,24 +125,27 @@ impl Seen {
         if at.elapsed() >= RATE_OVER {
             self.last = Some((Instant::now(), now.bytes));
         }
-        let left = self.left(ran, now.events - before.min(now.events));
-        parts.push((0, seconds(ran.as_secs_f64())));
-        parts.extend(left.map(|left| (1, format!("{} left", seconds(left)))));
+        let left = self.remaining_seconds(ran, now.events - before.min(now.events));
+        parts.push((0, format_seconds(ran.as_secs_f64())));
+        parts.extend(left.map(|left| (1, format!("{} left", format_seconds(left)))));
         parts.push((0, format!("{:.2} Gbit/s", self.rate * 8e-9)));
-        parts.push((2, volume(now.bytes)));
-        parts.extend(self.disk(left).map(|disk| (3, disk)));
+        parts.push((2, format_volume(now.bytes)));
+        parts.extend(self.disk_text(left).map(|disk| (3, disk)));
         if now.incomplete > 0 {
-            parts.push((2, format!("{} incomplete", count(now.incomplete))));
+            parts.push((2, format!("{} incomplete", format_count(now.incomplete))));
         }
-        parts.push((5, many(now.events, "event")));
+        parts.push((5, format_quantity(now.events, "event")));
         if now.stalls > 0 {
-            parts.push((4, format!("disk behind {}", seconds(Duration::from_nanos(now.stalled_nanos).as_secs_f64()))));
+            parts.push((
+                4,
+                format!("disk behind {}", format_seconds(Duration::from_nanos(now.stalled_nanos).as_secs_f64())),
+            ));
         }
         parts
     }
 
     /// Returns the remaining time of the run, in seconds.
-    fn left(&self, ran: Duration, events: u64) -> Option<f64> {
+    fn remaining_seconds(&self, ran: Duration, events: u64) -> Option<f64> {
         let by_time = self.goal.duration.map(|duration| duration.saturating_sub(ran).as_secs_f64());
         #[expect(clippy::cast_precision_loss, reason = "a figure for people")]
         let by_events = self
@@ -152,7 +157,7 @@ impl Seen {
     }
 
     /// Returns the fill of the disk, or the time until it is full if that comes before the end of the run, or soon.
-    fn disk(&mut self, left: Option<f64>) -> Option<String> {
+    fn disk_text(&mut self, left: Option<f64>) -> Option<String> {
         let directory = self.goal.directory.as_ref()?;
         if let Ok(disk) = statvfs(directory) {
             #[expect(clippy::cast_precision_loss, reason = "figures for people")]
@@ -163,7 +168,7 @@ impl Seen {
         }
         let (used, free) = self.full?;
         Some(match free / self.rate {
-            soon if soon < left.unwrap_or(SOON.as_secs_f64()) => format!("disk full in {}", seconds(soon)),
+            soon if soon < left.unwrap_or(SOON.as_secs_f64()) => format!("disk full in {}", format_seconds(soon)),
             _ => format!("disk {:.0} % full", 100.0 * used),
         })
     }
@@ -176,18 +181,18 @@ const LEAST: Duration = Duration::from_millis(150);
 const RATE_OVER: Duration = Duration::from_secs(1);
 
 /// Returns as many of the parts as fit; the least important are dropped first.
-fn fitted(mut parts: Vec<Part>, columns: usize) -> String {
-    while joined(&parts).chars().count() > columns {
+fn fit_to_columns(mut parts: Vec<Part>, columns: usize) -> String {
+    while join_parts(&parts).chars().count() > columns {
         let least = parts.iter().enumerate().max_by_key(|(_, (importance, _))| *importance);
         match least {
             Some((at, (1.., _))) => parts.remove(at),
             _ => break,
         };
     }
-    joined(&parts)
+    join_parts(&parts)
 }
 
-fn joined(parts: &[Part]) -> String {
+fn join_parts(parts: &[Part]) -> String {
     parts.iter().map(|(_, text)| &text[..]).collect::<Vec<_>>().join("  ")
 }
 
@@ -212,37 +217,37 @@ mod tests {
             stalled_nanos: 2_000_000_000,
             ..Snapshot::default()
         };
-        let mut parts = seen(goal).parts(&now);
+        let mut parts = seen(goal).line_parts(&now);
         // The text depends on the time between two looks.
         parts[3].1 = "20.00 Gbit/s".into();
         parts.insert(5, (3, "disk 43 % full".into()));
-        let wide = fitted(parts.clone(), 200);
+        let wide = fit_to_columns(parts.clone(), 200);
         assert_eq!(
             wide,
             "builder: running  1h 2m 3s  1h 2m 57s left  20.00 Gbit/s  31.2 TB  disk 43 % full  12 incomplete  \
              123,456,789 events  disk behind 2.0 s"
         );
         assert_eq!(
-            fitted(parts.clone(), 80),
+            fit_to_columns(parts.clone(), 80),
             "builder: running  1h 2m 3s  1h 2m 57s left  20.00 Gbit/s  31.2 TB  12 incomplete"
         );
-        assert_eq!(fitted(parts, 20), "builder: running  1h 2m 3s  20.00 Gbit/s");
+        assert_eq!(fit_to_columns(parts, 20), "builder: running  1h 2m 3s  20.00 Gbit/s");
     }
 
     #[test]
     fn the_rest_is_what_ends_first() {
         let goal = Goal { duration: Some(Duration::from_secs(4_000)), events: Some(2_000), directory: None };
-        let left = |events| seen(goal.clone()).left(Duration::from_secs(1_000), events);
+        let left = |events| seen(goal.clone()).remaining_seconds(Duration::from_secs(1_000), events);
         assert_eq!(left(1_000), Some(1_000.0));
         assert_eq!(left(10), Some(3_000.0));
-        assert_eq!(seen(Goal::default()).left(Duration::ZERO, 5), None);
+        assert_eq!(seen(Goal::default()).remaining_seconds(Duration::ZERO, 5), None);
     }
 
     #[test]
     fn before_a_run_begins_it_says_what_it_waits_for() {
         let now =
             Snapshot { state: State::Configured, connected: 1, waits: "waits for adc-1".into(), ..Snapshot::default() };
-        let parts = seen(Goal::default()).parts(&now);
-        assert_eq!(fitted(parts, 80), "builder: configured, 1 source here  waits for adc-1");
+        let parts = seen(Goal::default()).line_parts(&now);
+        assert_eq!(fit_to_columns(parts, 80), "builder: configured, 1 source here  waits for adc-1");
     }
 }

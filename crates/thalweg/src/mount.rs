@@ -6,7 +6,7 @@ use serde::Serialize;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use thalweg_remote::MountError;
-use thalweg_text::{many, plain, volume};
+use thalweg_text::{format_quantity, format_volume, replace_controls};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -40,26 +40,30 @@ struct Ready<'a> {
     directory: &'a std::path::Path,
 }
 
-pub(crate) fn mount(options: &Options, json: bool) -> Result<ExitCode, Failure> {
+pub(crate) fn run_mount(options: &Options, json: bool) -> Result<ExitCode, Failure> {
     let Options { url, directory, allow_other, remote } = options;
-    let server = remote.server(url)?;
-    let mounted = thalweg_remote::mount(&server, directory, remote.streams(), *allow_other)?;
-    let stop = mounted.stop();
-    signals::on_interrupt(move || stop.stop())?;
+    let server = remote.connect_server(url)?;
+    let mounted = thalweg_remote::mount_server(&server, directory, remote.stream_count(), *allow_other)?;
+    let stop = mounted.stop_handle();
+    signals::on_interrupt(move || stop.request_stop())?;
     let mut out = Output::new();
     match json {
         true => out.json(&Ready { url, directory })?,
-        false => {
-            out.text(&format!("{} is at {}. Ctrl-C ends it.\n", plain(url), plain(&directory.display().to_string())))?
-        }
+        false => out.text(&format!(
+            "{} is at {}. Ctrl-C ends it.\n",
+            replace_controls(url),
+            replace_controls(&directory.display().to_string())
+        ))?,
     }
     out.flush()?;
-    let used = mounted.wait();
+    let used = mounted.wait_until_unmounted();
     if json {
         out.json(&used)?;
     } else {
-        let errors = if used.errors == 0 { String::new() } else { format!("; {}", many(used.errors, "error")) };
-        let (opened, read, fetched) = (many(used.opened, "file"), volume(used.read_bytes), volume(used.fetched_bytes));
+        let errors =
+            if used.errors == 0 { String::new() } else { format!("; {}", format_quantity(used.errors, "error")) };
+        let (opened, read, fetched) =
+            (format_quantity(used.opened, "file"), format_volume(used.read_bytes), format_volume(used.fetched_bytes));
         out.text(&format!("{opened} opened: {read} read, {fetched} fetched{errors}\n"))?;
     }
     out.flush()?;
@@ -69,7 +73,7 @@ pub(crate) fn mount(options: &Options, json: bool) -> Result<ExitCode, Failure> 
 impl From<MountError> for Failure {
     fn from(error: MountError) -> Self {
         // The text of a server may contain anything.
-        let text = plain(&error.to_string()).into_owned();
-        if error.is_usage() { Self::Usage(text) } else { Self::Broken(text) }
+        let text = replace_controls(&error.to_string()).into_owned();
+        if error.is_usage_error() { Self::Usage(text) } else { Self::Broken(text) }
     }
 }

@@ -67,41 +67,46 @@ pub(crate) enum NodeMessage {
     },
 }
 
-pub(crate) fn node(options: &Options, json: bool) -> Result<ExitCode, Failure> {
+pub(crate) fn run_node_command(options: &Options, json: bool) -> Result<ExitCode, Failure> {
     if options.supervised {
-        return Ok(supervised(options));
+        return Ok(run_supervised(options));
     }
     let topology = Topology::load(&options.file, Some(&options.name))?;
-    check_name(&topology, &options.name)?;
-    can_be_found(&topology)?;
+    check_node_name(&topology, &options.name)?;
+    check_addresses_known(&topology)?;
     match options.stay {
-        true => stay::stay(topology, &options.name, json),
+        true => stay::stay_for_runs(topology, &options.name, json),
         false => {
             let kind = match &options.trace {
                 Some(file) => Kind::Traced { file, every: options.trace_every },
                 None => Kind::Single,
             };
-            run_alone(&topology, &options.name, kind, json)
+            run_single_node(&topology, &options.name, kind, json)
         }
     }
 }
 
 /// Runs a node to its end, and reports the result.
-pub(crate) fn run_alone(topology: &Topology, name: &str, kind: Kind<'_>, json: bool) -> Result<ExitCode, Failure> {
+pub(crate) fn run_single_node(
+    topology: &Topology,
+    name: &str,
+    kind: Kind<'_>,
+    json: bool,
+) -> Result<ExitCode, Failure> {
     let handle = Handle::new().map_err(Failure::broken)?;
-    heed_signals(handle.clone())?;
+    stop_on_signals(handle.clone())?;
     let line = live::Line::new(name, Goal::from(&topology.run), {
         let handle = handle.clone();
-        move || (*handle.snapshot()).clone()
+        move || (*handle.latest_snapshot()).clone()
     });
-    let result = run(topology, name, &handle, kind, |addresses| say_listening(name, addresses));
-    line.clear();
+    let result = run_node(topology, name, &handle, kind, |addresses| print_listening(name, addresses));
+    line.clear_line();
     Ok(match result? {
         Done::Source(report) => {
-            print::source(&report, json);
+            print::print_source_report(&report, json);
             ExitCode::SUCCESS
         }
-        Done::Builder(report) => print::run(&thalweg_node::RunReport::new(&[*report]), json),
+        Done::Builder(report) => print::print_run_report(&thalweg_node::RunReport::new(&[*report]), json),
     })
 }
 
@@ -117,12 +122,12 @@ pub(crate) enum Kind<'a> {
     Waiting,
 }
 
-pub(crate) fn say_listening(name: &str, addresses: &[Address]) {
+pub(crate) fn print_listening(name: &str, addresses: &[Address]) {
     if progress::is_quiet() {
         return;
     }
     let text: Vec<String> = addresses.iter().map(ToString::to_string).collect();
-    outlet::stderr().put(format!("{name}: listening on {}\n", text.join(", ")));
+    outlet::stderr().put_text(format!("{name}: listening on {}\n", text.join(", ")));
 }
 
 pub(crate) enum Done {
@@ -131,25 +136,25 @@ pub(crate) enum Done {
 }
 
 /// Runs a node to the end of its run.
-pub(crate) fn run(
+pub(crate) fn run_node(
     topology: &Topology,
     name: &str,
     handle: &Handle,
     kind: Kind<'_>,
     listening: impl FnOnce(&[Address]),
 ) -> Result<Done, Failure> {
-    check_name(topology, name)?;
-    allow_files();
-    crate::preflight::preflight(topology, Some(name))?;
+    check_node_name(topology, name)?;
+    raise_open_file_limit();
+    crate::preflight::run_preflight(topology, Some(name))?;
     if topology.builders.iter().any(|builder| builder.name == name) {
         let mut node = match kind {
             Kind::Single | Kind::Traced { .. } => BuilderNode::new(topology, name)?,
-            Kind::Waiting => BuilderNode::waiting(topology, name)?,
+            Kind::Waiting => BuilderNode::new_waiting(topology, name)?,
         };
         if let Kind::Traced { file, every } = kind {
             node.trace(file, every)?;
         }
-        listening(&node.addresses());
+        listening(&node.listening_addresses());
         return Ok(Done::Builder(Box::new(node.run(handle)?)));
     }
     let config = topology.sources.iter().find(|source| source.name == name);
@@ -160,12 +165,12 @@ pub(crate) fn run(
         )));
     };
     let OpenSource { feed, slot_bytes, fits } = device;
-    for note in feed.description().iter().flat_map(|description| &description.notes) {
+    for note in feed.device_description().iter().flat_map(|description| &description.notes) {
         tracing::warn!("{name}: {note}");
     }
-    let node = SourceNode::new(settings(topology, config, feed, slot_bytes))?;
+    let node = SourceNode::new(source_settings(topology, config, feed, slot_bytes))?;
     let fits = fits.into_iter().map(|(index, OpenSource { feed, slot_bytes, .. })| {
-        SourceNode::new(settings(topology, &topology.sources[index], feed, slot_bytes))
+        SourceNode::new(source_settings(topology, &topology.sources[index], feed, slot_bytes))
     });
     let fits = fits.collect::<Result<Vec<SourceNode>, NodeError>>()?;
     thread::scope(|scope| {
@@ -178,7 +183,7 @@ pub(crate) fn run(
         if report.is_err() {
             // No more data comes: a node that still waits for a builder waits in vain.
             for (handle, _) in &running {
-                handle.press();
+                handle.request_end();
             }
         }
         let ended: Vec<_> = running.into_iter().map(|(_, fit)| fit.join()).collect();
@@ -190,11 +195,11 @@ pub(crate) fn run(
     })
 }
 
-fn settings(topology: &Topology, config: &SourceNodeConfig, feed: Feed, slot_bytes: usize) -> SourceSettings {
+fn source_settings(topology: &Topology, config: &SourceNodeConfig, feed: Feed, slot_bytes: usize) -> SourceSettings {
     SourceSettings {
         name: config.name.clone(),
         id: config.source_id(),
-        builders: topology.builders.iter().filter_map(|b| topology.address(b, config.link).cloned()).collect(),
+        builders: topology.builders.iter().filter_map(|b| topology.builder_address(b, config.link).cloned()).collect(),
         adapter: config.adapter.clone(),
         congestion: config.congestion.clone(),
         rate: config.rate,
@@ -211,11 +216,11 @@ fn settings(topology: &Topology, config: &SourceNodeConfig, feed: Feed, slot_byt
 
 /// Checks that the nodes that read this topology can find each other. A program that pushes receives its address on its
 /// own.
-fn can_be_found(topology: &Topology) -> Result<(), Failure> {
+fn check_addresses_known(topology: &Topology) -> Result<(), Failure> {
     for (source, builder) in
         topology.sources.iter().flat_map(|source| topology.builders.iter().map(move |b| (source, b)))
     {
-        let address = topology.address(builder, source.link).filter(|_| source.device.is_some());
+        let address = topology.builder_address(builder, source.link).filter(|_| source.device.is_some());
         let chosen = address.filter(|address| address.host_port().is_some_and(|place| place.ends_with(":0")));
         if let Some(address) = chosen {
             return Err(Failure::Usage(format!(
@@ -229,13 +234,13 @@ fn can_be_found(topology: &Topology) -> Result<(), Failure> {
 }
 
 /// Fails if there is no node of that name.
-pub(crate) fn check_name(topology: &Topology, name: &str) -> Result<(), Failure> {
-    let names = topology.names();
+pub(crate) fn check_node_name(topology: &Topology, name: &str) -> Result<(), Failure> {
+    let names = topology.node_names();
     if !names.contains(&name) {
         let names = names.join(", ");
         return Err(Failure::Usage(format!("there is no node '{name}' in the topology; it has {names}")));
     }
-    match topology.sources.iter().find(|source| source.name == name).and_then(SourceNodeConfig::fits) {
+    match topology.sources.iter().find(|source| source.name == name).and_then(SourceNodeConfig::fitted_source) {
         Some(of) => Err(Failure::Usage(format!(
             "source '{name}' fits the images of '{of}', and is a part of that one's node: name that"
         ))),
@@ -244,10 +249,10 @@ pub(crate) fn check_name(topology: &Topology, name: &str) -> Result<(), Failure>
 }
 
 /// Handles signals: the first interrupt ends the run cleanly, the second one at once.
-pub(crate) fn heed_signals(handle: Handle) -> Result<(), Failure> {
+pub(crate) fn stop_on_signals(handle: Handle) -> Result<(), Failure> {
     signals::on_interrupt(move || {
         // A third request means that the user does not want to wait for the disk either.
-        if handle.press() > 2 {
+        if handle.request_end() > 2 {
             std::process::exit(1);
         }
     })
@@ -255,15 +260,15 @@ pub(crate) fn heed_signals(handle: Handle) -> Result<(), Failure> {
 
 /// Lets this process, and those that it starts, have as many files open as the system allows them: the limit that most
 /// begin with is meant for programs that use `select`.
-pub(crate) fn allow_files() {
+pub(crate) fn raise_open_file_limit() {
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
     // If the limit cannot be raised, the preflight reports whether it matters.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
 }
 
 /// Runs a node that another process supervises: the topology and the commands come over standard input.
-fn supervised(options: &Options) -> ExitCode {
-    let (message, code) = match supervised_run(options) {
+fn run_supervised(options: &Options) -> ExitCode {
+    let (message, code) = match run_supervised_node(options) {
         Ok(Done::Source(report)) => (NodeMessage::Source(report), ExitCode::SUCCESS),
         Ok(Done::Builder(report)) => (NodeMessage::Builder(report), ExitCode::SUCCESS),
         Err(failure) => {
@@ -272,11 +277,11 @@ fn supervised(options: &Options) -> ExitCode {
             (NodeMessage::Failed { error: failure.to_string(), usage, follows }, ExitCode::from(failure.code()))
         }
     };
-    outlet::stdout().put(spell(&message));
+    outlet::stdout().put_text(message_line(&message));
     code
 }
 
-fn supervised_run(options: &Options) -> Result<Done, Failure> {
+fn run_supervised_node(options: &Options) -> Result<Done, Failure> {
     let name = &options.name;
     let mut line = String::new();
     std::io::stdin().lock().read_line(&mut line).map_err(Failure::broken)?;
@@ -289,9 +294,9 @@ fn supervised_run(options: &Options) -> Result<Done, Failure> {
         move || {
             // Each line requests an end: the first a clean one.
             for _ in std::io::stdin().lock().split(b'\n').map_while(Result::ok) {
-                handle.press();
+                handle.request_end();
             }
-            orphaned(&handle, is_builder, timeout);
+            end_orphaned_node(&handle, is_builder, timeout);
         }
     })?;
     let (_watch, done) = channel::<()>();
@@ -300,29 +305,29 @@ fn supervised_run(options: &Options) -> Result<Done, Failure> {
         start_thread(move || {
             while done.recv_timeout(PROGRESS) == Err(RecvTimeoutError::Timeout) {
                 // The supervisor adds the nodes up.
-                let snapshot = Snapshot { sources: Vec::new(), ..(*handle.snapshot()).clone() };
-                outlet::stdout().put_if_idle(spell(&NodeMessage::Progress(snapshot)));
+                let snapshot = Snapshot { sources: Vec::new(), ..(*handle.latest_snapshot()).clone() };
+                outlet::stdout().put_if_idle(message_line(&NodeMessage::Progress(snapshot)));
             }
         })?;
     }
-    run(&topology, name, &handle, Kind::Single, |addresses| {
-        outlet::stdout().put(spell(&NodeMessage::Listening(addresses.to_vec())));
+    run_node(&topology, name, &handle, Kind::Single, |addresses| {
+        outlet::stdout().put_text(message_line(&NodeMessage::Listening(addresses.to_vec())));
     })
 }
 
 /// Ends a node whose supervisor is gone. The end of standard input shows this, however the supervisor died. The
 /// builders end the run as they do on request, and with them the sources. A source that no builder releases ends by
 /// itself.
-fn orphaned(handle: &Handle, is_builder: bool, timeout: Duration) {
+fn end_orphaned_node(handle: &Handle, is_builder: bool, timeout: Duration) {
     if !is_builder {
         thread::sleep(2 * timeout);
     }
-    if !handle.was_pressed() {
-        handle.press();
+    if !handle.was_end_requested() {
+        handle.request_end();
     }
 }
 
 /// Returns the message as one line of JSON.
-fn spell(message: &NodeMessage) -> String {
+fn message_line(message: &NodeMessage) -> String {
     serde_json::to_string(message).unwrap_or_default() + "\n"
 }

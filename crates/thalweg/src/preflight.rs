@@ -1,7 +1,7 @@
 //! Preparation of a node: the requirements of a topology on this machine, and its devices, opened.
 //!
 //! A [node](thalweg_node) is given a checked topology and an open device. It knows no kind of device by name, and no
-//! probe of the machine. This crate does: [`preflight`] refuses a machine on which the run
+//! probe of the machine. This crate does: [`run_preflight`] refuses a machine on which the run
 //! could not take place, and [`open_device`] opens the device in a source's `device` table.
 //!
 //! # Files
@@ -22,6 +22,6 @@ mod needs;
 mod open;
 
 pub use error::PreflightError;
-pub use machine::preflight;
-pub use needs::{Recordings, needs};
+pub use machine::run_preflight;
+pub use needs::{Recordings, topology_needs};
 pub use open::{OpenSource, open_device};

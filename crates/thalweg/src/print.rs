@@ -8,11 +8,13 @@ use std::time::Duration;
 use thalweg_core::build::{Ledger, LedgerEntry};
 use thalweg_link::Arrivals;
 use thalweg_node::{Calibration, RunReport, Snapshot, SourceReport, State, TriggerReport, Undecided};
-pub(crate) use thalweg_text::tone::verdict;
-use thalweg_text::{Align, Table, count, many, plain, times, volume, wrapped};
+pub(crate) use thalweg_text::tone::paint_verdict;
+use thalweg_text::{
+    Align, Table, format_count, format_quantity, format_times, format_volume, replace_controls, wrap_words,
+};
 
 /// Returns the sum of several builders' snapshots.
-pub(crate) fn total(snapshots: &[Snapshot]) -> Snapshot {
+pub(crate) fn total_snapshot(snapshots: &[Snapshot]) -> Snapshot {
     snapshots.iter().fold(Snapshot::default(), |sum, one| Snapshot {
         // The builder that leads comes first.
         state: if sum.state == State::Idle { one.state } else { sum.state },
@@ -28,18 +30,18 @@ pub(crate) fn total(snapshots: &[Snapshot]) -> Snapshot {
 }
 
 /// Prints a run's report. The exit code shows whether the run is complete.
-pub(crate) fn run(report: &RunReport, json: bool) -> ExitCode {
-    say(report, json, run_text);
+pub(crate) fn print_run_report(report: &RunReport, json: bool) -> ExitCode {
+    print_report(report, json, run_text);
     if report.state == "COMPLETE" { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 /// Prints a source's report.
-pub(crate) fn source(report: &SourceReport, json: bool) {
-    say(report, json, source_text);
+pub(crate) fn print_source_report(report: &SourceReport, json: bool) {
+    print_report(report, json, source_text);
 }
 
-fn say<R: Serialize>(report: &R, json: bool, text: fn(&R) -> String) {
-    outlet::stdout().put(match serde_json::to_string(report) {
+fn print_report<R: Serialize>(report: &R, json: bool, text: fn(&R) -> String) {
+    outlet::stdout().put_text(match serde_json::to_string(report) {
         Ok(line) if json => line + "\n",
         _ => text(report),
     });
@@ -58,7 +60,7 @@ fn calibration_text(report: &RunReport) -> String {
             "{builder}: {}, {round_trip} from a fetch to its data, buffer {least}{}",
             link.rate, link.buffer
         );
-        let _ = writeln!(out, "  window: {} (kept in {file})", volume(*window_bytes));
+        let _ = writeln!(out, "  window: {} (kept in {file})", format_volume(*window_bytes));
         let _ = writeln!(
             out,
             "  in a topology: link = {{ rate = \"{}\", round_trip = \"{round_trip}\", buffer = {} }}",
@@ -74,15 +76,15 @@ fn run_text(report: &RunReport) -> String {
     }
     let run = if report.run == 0 { "run".to_owned() } else { format!("run {}", report.run) };
     let part = report.builder.map_or(String::new(), |builder| format!(", builder {builder} of {}", report.builders));
-    let mut out = format!("{run}{part}: {}\n", verdict(&report.state));
-    out.push_str(&because(&report.reasons));
-    out.push_str(&dead_time(&report.ledger));
+    let mut out = format!("{run}{part}: {}\n", paint_verdict(&report.state));
+    out.push_str(&reasons_text(&report.reasons));
+    out.push_str(&dead_time_text(&report.ledger));
     out.push_str(&events_text(report));
     let _ = writeln!(
         out,
         "  {:.2} Gbit/s, {} fragments/s",
         report.goodput_bits_per_second * 1e-9,
-        count(format_args!("{:.0}", report.fragments_per_second))
+        format_count(format_args!("{:.0}", report.fragments_per_second))
     );
     let _ = writeln!(
         out,
@@ -99,11 +101,11 @@ fn run_text(report: &RunReport) -> String {
     }
     out.push_str(&recording_text(report));
     out.push('\n');
-    out.push_str(&ledger(&report.ledger));
+    out.push_str(&ledger_text(&report.ledger));
     for (name, counters) in &report.devices {
-        let counters_text = counted(counters.iter().filter(|(_, number)| **number > 0));
+        let counters_text = device_counters_text(counters.iter().filter(|(_, number)| **number > 0));
         let counters_text = if counters_text.is_empty() { "nothing".into() } else { counters_text };
-        out.push_str(&wrapped("  ", &format!("the device of {} counted: {counters_text}", plain(name))));
+        out.push_str(&wrap_words("  ", &format!("the device of {} counted: {counters_text}", replace_controls(name))));
     }
     out
 }
@@ -112,16 +114,16 @@ fn run_text(report: &RunReport) -> String {
 fn events_text(report: &RunReport) -> String {
     let mut out = format!(
         "  {} ({} incomplete), {}{} in {:.2} s\n",
-        many(report.events.built, "event"),
-        count(report.events.incomplete),
-        many(report.fragments, "fragment"),
+        format_quantity(report.events.built, "event"),
+        format_count(report.events.incomplete),
+        format_quantity(report.fragments, "fragment"),
         // With trigger levels most of the fetched data is not in these events: see `trigger_text`.
-        if report.trigger.is_none() { format!(", {}", volume(report.bytes)) } else { String::new() },
+        if report.trigger.is_none() { format!(", {}", format_volume(report.bytes)) } else { String::new() },
         report.seconds
     );
     let recorded: u64 = report.ledger.sources.iter().map(|entry| entry.recorded).sum();
     if report.directory.is_some() && recorded < report.fragments {
-        let _ = writeln!(out, "  on disk are {} of these fragments: see below", count(recorded));
+        let _ = writeln!(out, "  on disk are {} of these fragments: see below", format_count(recorded));
     }
     out
 }
@@ -134,11 +136,11 @@ fn datagrams_text(datagrams: &Arrivals) -> String {
     }
     let reasons = format!(
         "{} dropped by this host for want of room, {} damaged on their way, {} of others",
-        count(dropped),
-        count(damaged),
-        count(foreign)
+        format_count(dropped),
+        format_count(damaged),
+        format_count(foreign)
     );
-    wrapped("  ", &format!("{} datagrams came; not taken: {reasons}", count(received)))
+    wrap_words("  ", &format!("{} datagrams came; not taken: {reasons}", format_count(received)))
 }
 
 /// Returns the text on the disk: its back-pressure, the window, the recorder and the run's directories.
@@ -146,15 +148,22 @@ fn recording_text(report: &RunReport) -> String {
     let mut out = match report.back_pressure.stalls {
         0 => "  back-pressure from the disk: none\n".to_owned(),
         stalls => {
-            format!("  back-pressure from the disk: {}, {:.2} s in all\n", times(stalls), report.back_pressure.seconds)
+            format!(
+                "  back-pressure from the disk: {}, {:.2} s in all\n",
+                format_times(stalls),
+                report.back_pressure.seconds
+            )
         }
     };
     for (file, credit) in report.calibrated.iter().zip(&report.credit) {
-        let window = volume(credit.window_bytes);
-        out.push_str(&wrapped("  ", &format!("window {window}, from the link as calibrated: {}", plain(file))));
+        let window = format_volume(credit.window_bytes);
+        out.push_str(&wrap_words(
+            "  ",
+            &format!("window {window}, from the link as calibrated: {}", replace_controls(file)),
+        ));
     }
     match &report.recorder {
-        Some(recorder) => out.push_str(&wrapped("  written by ", recorder)),
+        Some(recorder) => out.push_str(&wrap_words("  written by ", recorder)),
         None => out.push_str("  not recorded\n"),
     }
     for directory in &report.directories {
@@ -164,8 +173,8 @@ fn recording_text(report: &RunReport) -> String {
 }
 
 /// Returns the counters of a device, in words.
-fn counted<'a>(counters: impl Iterator<Item = (&'a String, &'a u64)>) -> String {
-    let counters_text = counters.map(|(name, number)| format!("{} {}", name.replace('_', " "), count(number)));
+fn device_counters_text<'a>(counters: impl Iterator<Item = (&'a String, &'a u64)>) -> String {
+    let counters_text = counters.map(|(name, number)| format!("{} {}", name.replace('_', " "), format_count(number)));
     counters_text.collect::<Vec<_>>().join(", ")
 }
 
@@ -174,18 +183,24 @@ fn counted<'a>(counters: impl Iterator<Item = (&'a String, &'a u64)>) -> String 
 fn trigger_text(trigger: &TriggerReport, fetched_bytes: u64, cpu_seconds: f64) -> String {
     let TriggerReport { level1, level2_accepted, filter_accepted, rates, unasked_bytes, simulated, undecided, levels } =
         trigger;
-    let mut out = format!("  trigger{}: {}", if *simulated { ", simulated" } else { "" }, many(*level1, "event"));
-    let mut rates_text = whole_rate(rates.level1);
+    let mut out =
+        format!("  trigger{}: {}", if *simulated { ", simulated" } else { "" }, format_quantity(*level1, "event"));
+    let mut rates_text = whole_rate_text(rates.level1);
     if levels.level2 {
-        let _ = write!(out, ", level 2 accepted {} ({})", count(level2_accepted), one_in(*level1, *level2_accepted));
-        let _ = write!(rates_text, ", {}", whole_rate(rates.level2_accepted));
+        let _ = write!(
+            out,
+            ", level 2 accepted {} ({})",
+            format_count(level2_accepted),
+            acceptance_ratio_text(*level1, *level2_accepted)
+        );
+        let _ = write!(rates_text, ", {}", whole_rate_text(rates.level2_accepted));
     }
     if levels.filter {
         let _ = write!(
             out,
             ", the event filter {} ({})",
-            count(filter_accepted),
-            one_in(*level2_accepted, *filter_accepted)
+            format_count(filter_accepted),
+            acceptance_ratio_text(*level2_accepted, *filter_accepted)
         );
         let _ = write!(rates_text, ", {:.1}", rates.filter_accepted);
     }
@@ -195,49 +210,55 @@ fn trigger_text(trigger: &TriggerReport, fetched_bytes: u64, cpu_seconds: f64) -
     let _ = writeln!(out, "  CPU per event: {:.3} ms", cpu_seconds * 1e3 / (*level1).max(1) as f64);
     if *undecided != Undecided::default() {
         let Undecided { unsure, late, gone, ends } = *undecided;
-        let ended = if ends > 0 { format!(", which ended {}", many(ends, "time")) } else { String::new() };
+        let ended = if ends > 0 { format!(", which ended {}", format_quantity(ends, "time")) } else { String::new() };
         let _ = writeln!(
             out,
             "  undecided: {}: {} could not be counters_text, {} too late, {} without the program{ended}",
-            many(undecided.events(), "event"),
-            count(unsure),
-            count(late),
-            count(gone)
+            format_quantity(undecided.event_count(), "event"),
+            format_count(unsure),
+            format_count(late),
+            format_count(gone)
         );
     }
-    let _ = writeln!(out, "  fetched: {}; never asked for: {}", volume(fetched_bytes), volume(*unasked_bytes));
+    let _ = writeln!(
+        out,
+        "  fetched: {}; never asked for: {}",
+        format_volume(fetched_bytes),
+        format_volume(*unasked_bytes)
+    );
     out
 }
 
 #[expect(clippy::cast_precision_loss, reason = "figures for people")]
-fn one_in(of: u64, accepted: u64) -> String {
+fn acceptance_ratio_text(of: u64, accepted: u64) -> String {
     match accepted {
         0 => "none".to_owned(),
         accepted => format!("1 in {:.1}", of as f64 / accepted as f64),
     }
 }
 
-fn whole_rate(rate: f64) -> String {
-    count(format_args!("{rate:.0}"))
+fn whole_rate_text(rate: f64) -> String {
+    format_count(format_args!("{rate:.0}"))
 }
 
 /// Maximum number of reasons that a person is shown one by one.
 const SHOWN: usize = 20;
 
 /// Returns the reasons why a run is incomplete, one line or more for each.
-pub(crate) fn because(reasons: &[String]) -> String {
-    let mut out: String = reasons.iter().take(SHOWN).map(|reason| wrapped("  because: ", &plain(reason))).collect();
+pub(crate) fn reasons_text(reasons: &[String]) -> String {
+    let mut out: String =
+        reasons.iter().take(SHOWN).map(|reason| wrap_words("  because: ", &replace_controls(reason))).collect();
     if let more @ 1.. = reasons.len().saturating_sub(SHOWN) {
-        let _ = writeln!(out, "  and {} more reasons; --json has them all", count(more));
+        let _ = writeln!(out, "  and {} more reasons; --json has them all", format_count(more));
     }
     out
 }
 
 /// Returns the number of fragments as text, with the number of missing ones.
-pub(crate) fn fragments(came: u64, missing: u64) -> String {
+pub(crate) fn fragments_text(came: u64, missing: u64) -> String {
     match missing {
-        0 => many(came, "fragment"),
-        missing => format!("{} ({} missing)", many(came, "fragment"), count(missing)),
+        0 => format_quantity(came, "fragment"),
+        missing => format!("{} ({} missing)", format_quantity(came, "fragment"), format_count(missing)),
     }
 }
 
@@ -266,7 +287,7 @@ const LEDGER_COLUMNS: [LedgerColumn; 17] = [
 
 /// Returns the final counters, in fragments: a row for each source, and with many sources one row for all those that
 /// have nothing to show but what they accepted and its outcome; a bucket that is empty everywhere has no column.
-pub(crate) fn ledger(ledger: &Ledger) -> String {
+pub(crate) fn ledger_text(ledger: &Ledger) -> String {
     let shown: Vec<LedgerColumn> = LEDGER_COLUMNS
         .into_iter()
         .filter(|(name, figure)| {
@@ -282,20 +303,20 @@ pub(crate) fn ledger(ledger: &Ledger) -> String {
     };
     let (single, similar) = single.split_at(single.len().min(SHOWN));
     for entry in single {
-        let name = plain(&format!("{} {}", entry.source, entry.name)).into_owned();
-        table.row(ledger_row(name, &shown, &[*entry]));
+        let name = replace_controls(&format!("{} {}", entry.source, entry.name)).into_owned();
+        table.add_row(ledger_row(name, &shown, &[*entry]));
     }
     if !similar.is_empty() {
-        table.row(ledger_row(format!("{} more such", count(similar.len())), &shown, similar));
+        table.add_row(ledger_row(format!("{} more such", format_count(similar.len())), &shown, similar));
     }
     if !summed.is_empty() {
-        let name = format!("{} with nothing lost", many(summed.len() as u64, "source"));
-        table.row(ledger_row(name, &shown, &summed));
+        let name = format!("{} with nothing lost", format_quantity(summed.len() as u64, "source"));
+        table.add_row(ledger_row(name, &shown, &summed));
     }
     if all.len() > SHOWN && !single.is_empty() {
-        table.row(ledger_row("all".to_owned(), &shown, &all));
+        table.add_row(ledger_row("all".to_owned(), &shown, &all));
     }
-    table.folded(2)
+    table.render_folded(2)
 }
 
 /// Returns the sums of some sources' counters.
@@ -305,33 +326,33 @@ fn ledger_row(name: String, columns: &[LedgerColumn], entries: &[&LedgerEntry]) 
     let mut row = vec![name];
     for (column, figure) in columns {
         let sum: i128 = entries.iter().map(|entry| figure(entry)).sum();
-        row.push(format!("{}{}", if *column == "accepted" { least } else { "" }, count(sum)));
+        row.push(format!("{}{}", if *column == "accepted" { least } else { "" }, format_count(sum)));
     }
     row
 }
 
 /// Returns the text on data that was not taken from devices that have a rate, if it is much.
-pub(crate) fn dead_time(ledger: &Ledger) -> String {
-    let much = ledger.sources.iter().filter(|entry| is_much(entry.not_taken, entry.accepted));
+pub(crate) fn dead_time_text(ledger: &Ledger) -> String {
+    let much = ledger.sources.iter().filter(|entry| is_considerable_loss(entry.not_taken, entry.accepted));
     let sources: Vec<String> = much
         .map(|entry| {
             let LedgerEntry { source, not_taken, dead_time_ms, .. } = entry;
             #[expect(clippy::cast_precision_loss, reason = "figures for people")]
             let seconds = *dead_time_ms as f64 / 1e3;
-            format!("{source} {} in {seconds:.1} s", count(*not_taken))
+            format!("{source} {} in {seconds:.1} s", format_count(*not_taken))
         })
         .collect();
     match &sources[..] {
         [] => String::new(),
         shown => {
             let sources = shown[..shown.len().min(SHOWN)].join(", ");
-            wrapped("  dead time: ", &format!("all slots were full, and fragments were not taken: {sources}"))
+            wrap_words("  dead time: ", &format!("all slots were full, and fragments were not taken: {sources}"))
         }
     }
 }
 
 /// Returns true if one in a hundred or more was not taken.
-fn is_much(not_taken: u64, accepted: u64) -> bool {
+fn is_considerable_loss(not_taken: u64, accepted: u64) -> bool {
     not_taken > 0 && not_taken >= accepted.saturating_add(not_taken) / 100
 }
 
@@ -350,19 +371,19 @@ fn source_text(report: &SourceReport) -> String {
     let mut text = format!(
         "source {source} ({name})\n  {}, {} in {seconds:.2} s\n  \
          dropped {} as they came and {} to make room; waited for a free slot: {}\n",
-        many(report.accepted, "fragment"),
-        volume(report.bytes),
-        count(dropped_newest),
-        count(dropped_oldest),
-        times(*blocked)
+        format_quantity(report.accepted, "fragment"),
+        format_volume(report.bytes),
+        format_count(dropped_newest),
+        format_count(dropped_oldest),
+        format_times(*blocked)
     );
-    if is_much(report.not_taken, report.accepted) {
-        let fragments = many(report.not_taken, "fragment");
+    if is_considerable_loss(report.not_taken, report.accepted) {
+        let fragments = format_quantity(report.not_taken, "fragment");
         let _ = writeln!(text, "  dead time {:.2} s: {fragments} not taken, all slots were full", report.dead_seconds);
     }
     if !report.device.is_empty() {
-        let counters_text = counted(report.device.iter());
-        let _ = writeln!(text, "  the device: lost {}; {counters_text}", count(report.lost_in_device));
+        let counters_text = device_counters_text(report.device.iter());
+        let _ = writeln!(text, "  the device: lost {}; {counters_text}", format_count(report.lost_in_device));
     }
     text
 }
@@ -385,7 +406,7 @@ mod tests {
     }
 
     fn books(sources: Vec<LedgerEntry>) -> Ledger {
-        Ledger { sources, ..Ledger::default() }.balanced()
+        Ledger { sources, ..Ledger::default() }.into_balanced()
     }
 
     #[test]
@@ -430,7 +451,7 @@ mod tests {
         let ledger = books(vec![entry("1.0", "adc-0", 1_000_000, 1_000_000), lossy]);
         let builder = BuilderReport {
             state: "INCOMPLETE".into(),
-            reasons: ledger.reasons(false),
+            reasons: ledger.incomplete_reasons(false),
             seconds: 10.0,
             bytes: 2_000_000_000,
             fragments: 1_999_000,
@@ -467,7 +488,7 @@ mod tests {
         (sources[7].recorded, sources[7].lost) = (480, 20);
         // The source was cut off: its last counters are all that is known.
         (sources[9].accepted, sources[9].recorded, sources[9].final_counters) = (391, 391, false);
-        insta::assert_snapshot!(ledger(&books(sources)), @"
+        insta::assert_snapshot!(ledger_text(&books(sources)), @"
         source                          accepted  recorded  lost  unaccounted
         1.7 adc-7                            500       480    20            0
         1.9 adc-9                          ≥ 391       391     0            0

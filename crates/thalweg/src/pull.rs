@@ -10,7 +10,7 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 use thalweg_remote::{Moved, Progress, RemoteError, Server};
 use thalweg_store::{Run, VerifyReport};
-use thalweg_text::{many, plain, volume};
+use thalweg_text::{format_quantity, format_volume, replace_controls};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -54,11 +54,11 @@ pub(crate) struct Remote {
 }
 
 impl Remote {
-    pub(crate) fn streams(&self) -> usize {
+    pub(crate) fn stream_count(&self) -> usize {
         self.streams.into()
     }
 
-    pub(crate) fn server(&self, url: &str) -> Result<Server, Failure> {
+    pub(crate) fn connect_server(&self, url: &str) -> Result<Server, Failure> {
         let token = match &self.token_file {
             None => std::env::var("THALWEG_TOKEN").ok(),
             Some(path) => Some(
@@ -82,53 +82,56 @@ struct MovedReport<'a> {
     verified: Option<Vec<VerifyReport>>,
 }
 
-pub(crate) fn pull(options: &Options, json: bool) -> Result<ExitCode, Failure> {
-    let server = options.remote.server(&options.url)?;
-    let streams = options.remote.streams();
-    let (moved, seconds) = watched("fetching", json, |progress| {
+pub(crate) fn run_pull(options: &Options, json: bool) -> Result<ExitCode, Failure> {
+    let server = options.remote.connect_server(&options.url)?;
+    let streams = options.remote.stream_count();
+    let (moved, seconds) = with_progress_bar("fetching", json, |progress| {
         if options.follow {
-            thalweg_remote::pull_following(&server, &options.into, streams, progress)
+            thalweg_remote::pull_while_recorded(&server, &options.into, streams, progress)
         } else {
-            thalweg_remote::pull(&server, &options.into, streams, progress)
+            thalweg_remote::pull_entry(&server, &options.into, streams, progress)
         }
     })?;
-    let verified = options.verify.then(|| verify(&moved)).transpose()?;
+    let verified = options.verify.then(|| verify_runs(&moved)).transpose()?;
     let intact = verified.iter().flatten().all(|report| report.consistent);
     let mut out = Output::new();
     if json {
         out.json(&MovedReport { moved: &moved, seconds, verified })?;
     } else {
-        out.text(&text(&moved, seconds, "fetched"))?;
+        out.text(&moved_text(&moved, seconds, "fetched"))?;
         for (run, report) in moved.runs.iter().zip(verified.iter().flatten()) {
             let found = if report.consistent {
                 "intact".to_owned()
             } else {
                 let path = run.display();
-                format!("DAMAGED, {}: `thalweg verify {path}` lists them", many(report.problem_count, "problem"))
+                format!(
+                    "DAMAGED, {}: `thalweg verify {path}` lists them",
+                    format_quantity(report.problem_count, "problem")
+                )
             };
-            out.text(&format!("  {}: {found}\n", plain(&run.display().to_string())))?;
+            out.text(&format!("  {}: {found}\n", replace_controls(&run.display().to_string())))?;
         }
     }
     out.flush()?;
     Ok(if intact { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }
 
-fn verify(moved: &Moved) -> Result<Vec<VerifyReport>, Failure> {
+fn verify_runs(moved: &Moved) -> Result<Vec<VerifyReport>, Failure> {
     let reports = moved.runs.iter().map(|path| Run::open(path).map(|run| show::verified(&run)));
     reports.map(|report| report.map_err(Failure::broken)).collect()
 }
 
 /// Prints what was sent.
-pub(crate) fn say(moved: &Moved, seconds: f64, done: &str, json: bool) -> Result<(), Failure> {
+pub(crate) fn print_moved(moved: &Moved, seconds: f64, done: &str, json: bool) -> Result<(), Failure> {
     let mut out = Output::new();
     match json {
         true => out.json(&MovedReport { moved, seconds, verified: None })?,
-        false => out.text(&text(moved, seconds, done))?,
+        false => out.text(&moved_text(moved, seconds, done))?,
     }
     out.flush()
 }
 
-fn text(moved: &Moved, seconds: f64, done: &str) -> String {
+fn moved_text(moved: &Moved, seconds: f64, done: &str) -> String {
     let Moved { to, unended, abandoned, files, same_files, bytes, resumed_bytes, .. } = moved;
     #[expect(
         clippy::cast_precision_loss,
@@ -137,30 +140,35 @@ fn text(moved: &Moved, seconds: f64, done: &str) -> String {
         reason = "for people"
     )]
     let rate = (*bytes as f64 / seconds.max(1e-3)) as u64;
-    let mut out = format!("{}: {} {done}, {}", plain(to), many(*files, "file"), volume(*bytes));
-    let _ = write!(out, " in {seconds:.1} s ({}/s)", volume(rate));
+    let mut out =
+        format!("{}: {} {done}, {}", replace_controls(to), format_quantity(*files, "file"), format_volume(*bytes));
+    let _ = write!(out, " in {seconds:.1} s ({}/s)", format_volume(rate));
     if *resumed_bytes > 0 {
-        let _ = write!(out, "; {} were there from an earlier try", volume(*resumed_bytes));
+        let _ = write!(out, "; {} were there from an earlier try", format_volume(*resumed_bytes));
     }
     if *same_files > 0 {
-        let _ = write!(out, "; {} there already", many(*same_files, "file"));
+        let _ = write!(out, "; {} there already", format_quantity(*same_files, "file"));
     }
     out.push('\n');
     for run in abandoned {
-        let _ = writeln!(out, "  {}: its recorder died; this is all there is", plain(&run.display().to_string()));
+        let _ = writeln!(
+            out,
+            "  {}: its recorder died; this is all there is",
+            replace_controls(&run.display().to_string())
+        );
     }
     for run in unended {
         let _ = writeln!(
             out,
             "  {}: had not ended; --follow fetches the rest until it has",
-            plain(&run.display().to_string())
+            replace_controls(&run.display().to_string())
         );
     }
     out
 }
 
 /// Does the work, with a progress bar on standard error if that is a terminal. Also returns the seconds that it took.
-pub(crate) fn watched(
+pub(crate) fn with_progress_bar(
     doing: &'static str,
     json: bool,
     work: impl FnOnce(&Progress) -> Result<Moved, RemoteError> + Send,
@@ -177,8 +185,8 @@ pub(crate) fn watched(
             work(progress)
         });
         while is_done.recv_timeout(REDRAW) == Err(RecvTimeoutError::Timeout) {
-            bar.set_length(progress.total());
-            bar.set_position(progress.done());
+            bar.set_length(progress.total_bytes());
+            bar.set_position(progress.moved_bytes());
         }
         worker.join()
     });
@@ -203,8 +211,8 @@ fn end_on_signals(json: bool) -> Result<(), Failure> {
 impl From<RemoteError> for Failure {
     fn from(error: RemoteError) -> Self {
         // The text of a server may contain anything.
-        let text = plain(&error.to_string()).into_owned();
-        if error.is_usage() || error.is_not_found() { Self::Usage(text) } else { Self::Broken(text) }
+        let text = replace_controls(&error.to_string()).into_owned();
+        if error.is_usage_error() || error.is_not_found() { Self::Usage(text) } else { Self::Broken(text) }
     }
 }
 

@@ -1,12 +1,12 @@
 //! `thalweg push`: runs and files, sent to a data server.
 
-use crate::pull::{Remote, say, watched};
+use crate::pull::{Remote, print_moved, with_progress_bar};
 use crate::terminal::Failure;
 use std::panic::resume_unwind;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use thalweg_remote::Moved;
-use thalweg_store::parts_of;
+use thalweg_store::builder_directories;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -31,27 +31,28 @@ pub(crate) struct Options {
     remote: Remote,
 }
 
-pub(crate) fn push(options: &Options, json: bool) -> Result<ExitCode, Failure> {
+pub(crate) fn run_push(options: &Options, json: bool) -> Result<ExitCode, Failure> {
     let Options { path, url, follow, remote } = options;
-    let parts = parts_of(path);
+    let parts = builder_directories(path);
     if parts.is_empty() && !path.exists() {
         return Err(Failure::Usage(format!("{} does not exist", path.display())));
     }
     let paths = if parts.is_empty() { std::slice::from_ref(path) } else { &parts };
-    let server = remote.server(url)?;
-    let (moved, seconds) = watched("sending", json, |progress| {
-        let push = if *follow { thalweg_remote::push_following } else { thalweg_remote::push };
+    let server = remote.connect_server(url)?;
+    let (moved, seconds) = with_progress_bar("sending", json, |progress| {
+        let push = if *follow { thalweg_remote::push_while_recorded } else { thalweg_remote::push_path };
         // During a recording all builders write at once, so all directories are sent at once.
         let moved = std::thread::scope(|scope| {
             let server = &server;
-            let threads = paths.iter().map(|path| scope.spawn(move || push(server, path, remote.streams(), progress)));
+            let threads =
+                paths.iter().map(|path| scope.spawn(move || push(server, path, remote.stream_count(), progress)));
             let threads: Vec<_> = threads.collect();
             let ended = threads.into_iter().map(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic)));
             ended.collect::<Result<Vec<_>, _>>()
         })?;
-        let to = if let [one] = &moved[..] { one.to.clone() } else { server.url("") };
-        Ok(moved.into_iter().fold(Moved { to, ..Moved::default() }, Moved::and))
+        let to = if let [one] = &moved[..] { one.to.clone() } else { server.url_of_resource("") };
+        Ok(moved.into_iter().fold(Moved { to, ..Moved::default() }, Moved::combined_with))
     })?;
-    say(&moved, seconds, "sent", json)?;
+    print_moved(&moved, seconds, "sent", json)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use thalweg_doctor::Steered;
 use thalweg_serve::{Counters, ServeError, Server, Settings, Tls, Tokens, Ways};
-use thalweg_text::{many, volume, wrapped};
+use thalweg_text::{format_quantity, format_volume, wrap_words};
 use thalweg_transfer::{Inward, Measured, Outward, Receiver};
 
 #[derive(Debug, clap::Args)]
@@ -96,7 +96,7 @@ enum Cpus {
 }
 
 impl Cpus {
-    fn numbers(&self) -> Vec<u32> {
+    fn cpu_numbers(&self) -> Vec<u32> {
         let these = if let Self::These(cpus) = self { &cpus[..] } else { &[] };
         these.iter().filter_map(|cpu| u32::try_from(*cpu).ok()).collect()
     }
@@ -164,29 +164,30 @@ struct Ready {
 }
 
 /// Serves a directory. Exit code 0: it was asked to stop.
-pub(crate) fn serve(options: &Options, json: bool) -> Result<ExitCode, Failure> {
-    let tokens = admitted(options)?;
+pub(crate) fn run_serve(options: &Options, json: bool) -> Result<ExitCode, Failure> {
+    let tokens = admitted_tokens(options)?;
     let tls = match (&options.certificate, &options.key) {
-        (Some(certificate), Some(key)) => Some(Tls::read(certificate, key).map_err(Failure::usage)?),
+        (Some(certificate), Some(key)) => Some(Tls::read_certificate(certificate, key).map_err(Failure::usage)?),
         _ => None,
     };
     let scheme = if tls.is_some() { "https" } else { "http" };
-    let encrypts = tls.as_ref().map(|tls| match tls.by_kernel() {
+    let encrypts = tls.as_ref().map(|tls| match tls.is_kernel_tls_available() {
         Ok(()) => ("kernel", "The kernel encrypts.".to_owned()),
         Err(why) => ("rustls", format!("Bytes are copied and encrypted in this program, whatever the way: {why}.")),
     });
     if !options.directory.is_dir() {
         return Err(Failure::Usage(format!("{} is not a directory", options.directory.display())));
     }
-    let (ways, mut why) = ways(options)?;
+    let (ways, mut why) = choose_transfer_ways(options)?;
     if let Some((_, sentence)) = &encrypts {
         why.push_str(&format!(" {sentence}"));
     }
     // The CPUs are set until the server has ended.
-    let network = options.network_cpus.as_ref().map(|cpus| Steered::network(options.listen.ip(), &cpus.numbers()));
-    let disk = options.disk_cpus.as_ref().map(|cpus| Steered::disk(&options.directory, &cpus.numbers()));
+    let network =
+        options.network_cpus.as_ref().map(|cpus| Steered::steer_network(options.listen.ip(), &cpus.cpu_numbers()));
+    let disk = options.disk_cpus.as_ref().map(|cpus| Steered::steer_disk(&options.directory, &cpus.cpu_numbers()));
     let _steered = [network.transpose().map_err(Failure::broken)?, disk.transpose().map_err(Failure::broken)?];
-    let cpus = cpus(options, &mut why)?;
+    let cpus = serving_cpus(options, &mut why)?;
     let settings = Settings {
         directory: options.directory.clone(),
         address: options.listen,
@@ -199,14 +200,14 @@ pub(crate) fn serve(options: &Options, json: bool) -> Result<ExitCode, Failure> 
         ways,
         cpus,
     };
-    allow_files(options.connections);
+    raise_open_file_limit(options.connections);
     let stop = stop_on_signals()?;
-    let server = Server::bind(settings).map_err(|error| match error {
+    let server = Server::bind_listener(settings).map_err(|error| match error {
         ServeError::Listen { .. } => Failure::Usage(format!("{error}; --listen takes another address")),
         error => Failure::broken(error),
     })?;
     let ready = Ready {
-        url: format!("{scheme}://{}/", server.address()),
+        url: format!("{scheme}://{}/", server.local_address()),
         directory: options.directory.clone(),
         write: options.write,
         cached: ways.cached,
@@ -219,17 +220,17 @@ pub(crate) fn serve(options: &Options, json: bool) -> Result<ExitCode, Failure> 
     if json {
         out.json(&ready)?;
     } else {
-        out.text(&told(&ready))?;
+        out.text(&ready_text(&ready))?;
     }
     out.flush()?;
-    server.run(&*stop).map_err(Failure::broken)?;
-    say_what_was_served(&mut out, server.counters(), json)?;
+    server.run_until_stopped(&*stop).map_err(Failure::broken)?;
+    print_served_totals(&mut out, server.work_counters(), json)?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// Returns the tokens of the users; `None` if everyone on this host is admitted.
-fn admitted(options: &Options) -> Result<Option<Tokens>, Failure> {
-    let tokens = options.tokens.as_deref().map(tokens).transpose()?;
+fn admitted_tokens(options: &Options) -> Result<Option<Tokens>, Failure> {
+    let tokens = options.tokens.as_deref().map(read_tokens).transpose()?;
     if !options.listen.ip().is_loopback() && tokens.is_none() && !options.open {
         return Err(Failure::Usage(format!(
             "{} can be reached from other hosts: say who may do what with --tokens FILE, or that everybody may read with --open",
@@ -240,21 +241,21 @@ fn admitted(options: &Options) -> Result<Option<Tokens>, Failure> {
 }
 
 /// Returns the processors that the server runs on; adds the reason to `why` if it chose them itself.
-fn cpus(options: &Options, why: &mut String) -> Result<Vec<usize>, Failure> {
+fn serving_cpus(options: &Options, why: &mut String) -> Result<Vec<usize>, Failure> {
     match &options.cpus {
         Cpus::These(cpus) => {
-            can_run_on(cpus)?;
+            check_cpus_allowed(cpus)?;
             Ok(cpus.clone())
         }
         Cpus::Auto => {
-            let placed = thalweg_doctor::placement(options.listen.ip(), &options.directory);
+            let placed = thalweg_doctor::choose_placement(options.listen.ip(), &options.directory);
             why.push_str(&format!(" CPUs: {}.", placed.why));
             Ok(placed.cpus.into_iter().filter_map(|cpu| usize::try_from(cpu).ok()).collect())
         }
     }
 }
 
-fn say_what_was_served(out: &mut Output, counters: &Counters, json: bool) -> Result<(), Failure> {
+fn print_served_totals(out: &mut Output, counters: &Counters, json: bool) -> Result<(), Failure> {
     let Counters { connections, requests, sent, received, .. } = counters;
     let [connections, requests, sent, received] =
         [connections, requests, sent, received].map(|counter| counter.load(Ordering::Relaxed));
@@ -263,23 +264,24 @@ fn say_what_was_served(out: &mut Output, counters: &Counters, json: bool) -> Res
             "connections": connections, "requests": requests, "sent_bytes": sent, "received_bytes": received,
         }))?;
     } else {
-        let (sent, received) = (volume(sent), volume(received));
-        let (requests, connections) = (many(requests, "request"), many(connections, "connection"));
+        let (sent, received) = (format_volume(sent), format_volume(received));
+        let (requests, connections) =
+            (format_quantity(requests, "request"), format_quantity(connections, "connection"));
         out.text(&format!("{requests} on {connections}: {sent} sent, {received} received\n"))?;
     }
     out.flush()?;
     Ok(())
 }
 
-fn told(ready: &Ready) -> String {
+fn ready_text(ready: &Ready) -> String {
     let Ready { url, directory, write, cached, uncached, inward, tls: _, why } = ready;
     let takes = if *write { format!("; uploads are written by {inward}") } else { String::new() };
     let ways = format!("What is in the page cache goes out by {cached}, the rest by {uncached}{takes}. {why}");
-    format!("{url} serves {}. Ctrl-C ends it.\n{}\n", directory.display(), wrapped("", &ways))
+    format!("{url} serves {}. Ctrl-C ends it.\n{}\n", directory.display(), wrap_words("", &ways))
 }
 
 /// Fails if this process may not run on one of these CPUs.
-fn can_run_on(cpus: &[usize]) -> Result<(), Failure> {
+fn check_cpus_allowed(cpus: &[usize]) -> Result<(), Failure> {
     let allowed = rustix::thread::sched_getaffinity(None).map_err(Failure::broken)?;
     match cpus.iter().find(|cpu| !allowed.is_set(**cpu)) {
         Some(cpu) => Err(Failure::Usage(format!("there is no CPU {cpu} here that this process may run on"))),
@@ -287,13 +289,13 @@ fn can_run_on(cpus: &[usize]) -> Result<(), Failure> {
     }
 }
 
-fn tokens(path: &Path) -> Result<Tokens, Failure> {
+fn read_tokens(path: &Path) -> Result<Tokens, Failure> {
     let text = std::fs::read_to_string(path).map_err(|error| Failure::file_usage(path, error))?;
     Tokens::parse(&text).map_err(|error| Failure::file_usage(path, error))
 }
 
 /// Raises the limit of open files to what the clients need, as far as the process may.
-fn allow_files(connections: usize) {
+fn raise_open_file_limit(connections: usize) {
     let needed = (connections as u64).saturating_mul(FILES_EACH).saturating_add(64);
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     let Some(current) = current.filter(|current| *current < needed) else { return };
@@ -315,11 +317,11 @@ fn stop_on_signals() -> Result<Arc<OwnedFd>, Failure> {
 }
 
 /// Returns the ways of moving bytes, and a sentence with the reason for these.
-fn ways(options: &Options) -> Result<(Ways, String), Failure> {
+fn choose_transfer_ways(options: &Options) -> Result<(Ways, String), Failure> {
     let inward = match options.inward {
         Choice::Auto if options.write => match Receiver::try_uring(&options.directory) {
             Ok(()) => Inward::Uring,
-            Err(error) if error.raw_os_error().is_some_and(is_read_only) => {
+            Err(error) if error.raw_os_error().is_some_and(is_write_refused) => {
                 return Err(Failure::Usage(format!(
                     "--write: nothing can be written into {}: {error}",
                     options.directory.display()
@@ -344,15 +346,15 @@ fn ways(options: &Options) -> Result<(Ways, String), Failure> {
     let Some(file) = largest_file(&options.directory) else {
         return Ok((usual, "Not measured: there is no file of 16 MiB or more here yet.".to_owned()));
     };
-    let known = Known::of(&options.directory);
-    let kept = known.as_ref().filter(|_| !options.measure).and_then(Known::read);
+    let known = Known::for_directory(&options.directory);
+    let kept = known.as_ref().filter(|_| !options.measure).and_then(Known::read_measurements);
     let (measured, when) = match kept {
         Some(measured) => (measured, "Measured at an earlier start (--measure repeats it)."),
         None => {
             let open = File::open(&file).map_err(Failure::broken)?;
-            let measured = thalweg_transfer::measure(open, MEASURED, TIMEOUT).map_err(Failure::broken)?;
+            let measured = thalweg_transfer::measure_methods(open, MEASURED, TIMEOUT).map_err(Failure::broken)?;
             if let Some(known) = &known {
-                known.write(&measured);
+                known.keep_measurements(&measured);
             }
             (measured, "Measured now, with a file of this directory over loopback.")
         }
@@ -394,7 +396,7 @@ struct Kept {
 }
 
 impl Known {
-    fn of(directory: &Path) -> Option<Self> {
+    fn for_directory(directory: &Path) -> Option<Self> {
         let stat = rustix::fs::stat(directory).ok()?;
         let state = std::env::var_os("XDG_STATE_HOME").map(PathBuf::from);
         let state = state.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".local/state")))?;
@@ -402,14 +404,14 @@ impl Known {
         Some(Self(state.join("thalweg/serve").join(format!("{:x}-{kernel}.json", stat.st_dev))))
     }
 
-    fn read(&self) -> Option<Measured> {
+    fn read_measurements(&self) -> Option<Measured> {
         let text = std::fs::read(&self.0).ok()?;
         let kept = serde_json::from_slice::<Kept>(&text).ok()?;
         (kept.method == METHOD).then_some(kept.measured)
     }
 
     /// Keeps the measurements. If that fails, they are repeated at the next start.
-    fn write(&self, measured: &Measured) {
+    fn keep_measurements(&self, measured: &Measured) {
         let kept = serde_json::to_vec_pretty(&Kept { method: METHOD, measured: measured.clone() });
         let made = self.0.parent().map(std::fs::create_dir_all);
         if let (Ok(text), Some(Ok(()))) = (kept, made)
@@ -420,7 +422,7 @@ impl Known {
     }
 }
 
-fn is_read_only(errno: i32) -> bool {
+fn is_write_refused(errno: i32) -> bool {
     let errno = rustix::io::Errno::from_raw_os_error(errno);
     [rustix::io::Errno::ROFS, rustix::io::Errno::ACCESS, rustix::io::Errno::PERM].contains(&errno)
 }

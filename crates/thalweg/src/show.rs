@@ -11,7 +11,7 @@ mod verify;
 use crate::terminal::{Failure, Output};
 use std::process::ExitCode;
 
-pub(crate) use verify::watched as verified;
+pub(crate) use verify::verify_with_progress as verified;
 
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
@@ -27,14 +27,14 @@ pub(crate) enum Command {
     Salvage(salvage::Options),
 }
 
-pub(crate) fn show(command: Command, json: bool) -> Result<ExitCode, Failure> {
+pub(crate) fn run_show_command(command: Command, json: bool) -> Result<ExitCode, Failure> {
     let mut out = Output::new();
     let code = match command {
-        Command::Ls(options) => ls::ls(&options, json, &mut out),
-        Command::Info(options) => info::info(&options, json, &mut out),
-        Command::Verify(options) => verify::verify(&options, json, &mut out),
-        Command::Cat(options) => cat::cat(&options, json, &mut out),
-        Command::Salvage(options) => salvage::salvage(&options, json, &mut out),
+        Command::Ls(options) => ls::run_ls(&options, json, &mut out),
+        Command::Info(options) => info::run_info(&options, json, &mut out),
+        Command::Verify(options) => verify::run_verify(&options, json, &mut out),
+        Command::Cat(options) => cat::run_cat(&options, json, &mut out),
+        Command::Salvage(options) => salvage::run_salvage(&options, json, &mut out),
     }?;
     out.flush()?;
     Ok(code)

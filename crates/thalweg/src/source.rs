@@ -1,7 +1,7 @@
 //! `thalweg source`: records that any program writes into a pipe, as a source of a run.
 
 use crate::live::{self, Goal};
-use crate::node::heed_signals;
+use crate::node::stop_on_signals;
 use crate::print;
 use crate::terminal::Failure;
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ use thalweg_drivers::local::{LengthPrefix, Mark, StreamConfig};
 use thalweg_link::Address;
 use thalweg_node::{Feed, Handle, Policy, SourceNode, SourceSettings, Wait};
 use thalweg_text::ByteSize;
-use thalweg_wire::{SourceId, record_len};
+use thalweg_wire::{SourceId, record_bytes};
 
 #[derive(Debug, clap::Args)]
 #[command(group = clap::ArgGroup::new("input").args(["stdin", "file"]).required(true))]
@@ -77,7 +77,7 @@ fn parse_mark(text: &str) -> Result<Mark, String> {
 }
 
 /// Feeds one run, to the end of the input or of the run.
-pub(crate) fn source(options: Options, json: bool) -> Result<ExitCode, Failure> {
+pub(crate) fn run_source(options: Options, json: bool) -> Result<ExitCode, Failure> {
     let name = options.name.unwrap_or_else(|| options.id.to_string());
     let little_endian = options.little_endian;
     let config = StreamConfig {
@@ -91,12 +91,12 @@ pub(crate) fn source(options: Options, json: bool) -> Result<ExitCode, Failure> 
         end: options.end,
         baud: options.baud,
     };
-    let stream = if options.stdin { Stream::standard_input(&config) } else { Stream::open(&config) };
+    let stream = if options.stdin { Stream::from_standard_input(&config) } else { Stream::open(&config) };
     let feed = Feed::Acquisition(Box::new(stream.map_err(Failure::usage)?));
     let settings = SourceSettings {
         name: name.clone(),
         id: options.id,
-        slot_bytes: record_len(feed.max_payload()),
+        slot_bytes: record_bytes(feed.max_payload()),
         feed,
         builders: options.builders,
         adapter: None,
@@ -110,13 +110,13 @@ pub(crate) fn source(options: Options, json: bool) -> Result<ExitCode, Failure> 
         cpu: None,
     };
     let handle = Handle::new().map_err(Failure::broken)?;
-    heed_signals(handle.clone())?;
+    stop_on_signals(handle.clone())?;
     let line = live::Line::new(&name, Goal::default(), {
         let handle = handle.clone();
-        move || (*handle.snapshot()).clone()
+        move || (*handle.latest_snapshot()).clone()
     });
     let report = SourceNode::new(settings).and_then(|node| node.run(&handle));
-    line.clear();
-    print::source(&report?, json);
+    line.clear_line();
+    print::print_source_report(&report?, json);
     Ok(ExitCode::SUCCESS)
 }

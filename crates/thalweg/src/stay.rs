@@ -41,9 +41,9 @@ impl Present {
     }
 
     /// Returns a handle for the next run; `None` if there is to be none.
-    fn next(&self) -> Result<Option<Handle>, Failure> {
+    fn next_handle(&self) -> Result<Option<Handle>, Failure> {
         let handle = Handle::new().map_err(Failure::broken)?;
-        Ok(self.with(|inner| {
+        Ok(self.with_inner(|inner| {
             inner.handle = handle.clone();
             inner.runs += 1;
             (!inner.leaves).then_some(handle)
@@ -51,48 +51,48 @@ impl Present {
     }
 
     /// Ends the present run, and prevents further ones. Returns the number of times that this was requested.
-    fn leave(&self) -> u32 {
-        self.with(|inner| {
+    fn leave_after_run(&self) -> u32 {
+        self.with_inner(|inner| {
             inner.leaves = true;
             let _ = inner.left.send(());
-            inner.handle.press()
+            inner.handle.request_end()
         })
     }
 
-    fn send(&self, command: Command) {
-        self.with(|inner| inner.handle.send(command));
+    fn send_command(&self, command: Command) {
+        self.with_inner(|inner| inner.handle.send_command(command));
     }
 
-    fn with<T>(&self, act: impl FnOnce(&mut Inner) -> T) -> T {
+    fn with_inner<T>(&self, act: impl FnOnce(&mut Inner) -> T) -> T {
         act(&mut self.0.lock())
     }
 }
 
 /// Takes part in one run after another until the command `quit`.
-pub(crate) fn stay(mut topology: Topology, name: &str, json: bool) -> Result<ExitCode, Failure> {
+pub(crate) fn stay_for_runs(mut topology: Topology, name: &str, json: bool) -> Result<ExitCode, Failure> {
     let (present, leaving) = Present::new()?;
     signals::on_interrupt({
         let present = present.clone();
         move || {
-            if present.leave() > 2 {
+            if present.leave_after_run() > 2 {
                 std::process::exit(1);
             }
         }
     })?;
     start_thread({
         let present = present.clone();
-        move || commands(std::io::stdin().lock(), |line| obey(&present, line))
+        move || read_commands(std::io::stdin().lock(), |line| execute_command(&present, line))
     })?;
-    tell_states(present.clone(), name.to_owned(), json)?;
+    print_state_changes(present.clone(), name.to_owned(), json)?;
     // A topology that a run was prepared with is right: later failures come from the machine, such as a device that is
     // unplugged.
     let mut was_prepared = false;
     let mut last_failure = String::new();
-    while let Some(handle) = present.next()? {
+    while let Some(handle) = present.next_handle()? {
         let mut listens = None;
-        let done = node::run(&topology, name, &handle, Kind::Waiting, |addresses| {
+        let done = node::run_node(&topology, name, &handle, Kind::Waiting, |addresses| {
             was_prepared = true;
-            node::say_listening(name, addresses);
+            node::print_listening(name, addresses);
             listens = Some(addresses.to_vec());
         });
         // The ports that the system chose are kept for the next run.
@@ -102,12 +102,12 @@ pub(crate) fn stay(mut topology: Topology, name: &str, json: bool) -> Result<Exi
         }
         match done {
             Ok(Done::Builder(report)) => {
-                print::run(&RunReport::new(&[*report]), json);
+                print::print_run_report(&RunReport::new(&[*report]), json);
                 topology.run.number = topology.run.number.map(|number| number.saturating_add(1));
                 last_failure.clear();
             }
             Ok(Done::Source(report)) => {
-                print::source(&report, json);
+                print::print_source_report(&report, json);
                 was_prepared = true;
                 last_failure.clear();
             }
@@ -130,7 +130,7 @@ pub(crate) fn stay(mut topology: Topology, name: &str, json: bool) -> Result<Exi
 
 /// Passes each line of `input` to `obey`, until the input ends. Bytes that are no text become unknown commands, and so
 /// does the beginning of a line that is too long; its remainder is skipped.
-fn commands(mut input: impl BufRead, obey: impl Fn(&str)) {
+fn read_commands(mut input: impl BufRead, obey: impl Fn(&str)) {
     let (mut line, mut skips) = (Vec::new(), false);
     loop {
         match (&mut input).take(LONGEST_LINE).read_until(b'\n', &mut line) {
@@ -153,41 +153,41 @@ fn commands(mut input: impl BufRead, obey: impl Fn(&str)) {
 }
 
 /// Executes one line of standard input.
-fn obey(present: &Present, line: &str) {
+fn execute_command(present: &Present, line: &str) {
     match line {
         "" => {}
-        "start" => present.send(Command::Start),
-        "pause" => present.send(Command::Pause),
-        "resume" => present.send(Command::Resume),
-        "stop" => present.send(Command::Stop),
-        "abort" => present.send(Command::Abort),
-        "quit" => _ = present.leave(),
+        "start" => present.send_command(Command::Start),
+        "pause" => present.send_command(Command::Pause),
+        "resume" => present.send_command(Command::Resume),
+        "stop" => present.send_command(Command::Stop),
+        "abort" => present.send_command(Command::Abort),
+        "quit" => _ = present.leave_after_run(),
         "status" => {
-            let snapshot = present.with(|inner| inner.handle.snapshot());
-            outlet::stdout().put(json_line(&*snapshot).unwrap_or_default());
+            let snapshot = present.with_inner(|inner| inner.handle.latest_snapshot());
+            outlet::stdout().put_text(json_line(&*snapshot).unwrap_or_default());
         }
-        other => outlet::stderr().put(format!(
+        other => outlet::stderr().put_text(format!(
             "there is no command '{}'; there are start, pause, resume, stop, abort, status and quit\n",
-            thalweg_text::plain(other)
+            thalweg_text::replace_controls(other)
         )),
     }
 }
 
 /// Prints the state of the run whenever it has changed since the last look. The beginning of another run is a change,
 /// too: a run may be over between two looks.
-fn tell_states(present: Present, name: String, json: bool) -> Result<(), Failure> {
+fn print_state_changes(present: Present, name: String, json: bool) -> Result<(), Failure> {
     start_thread(move || {
         let (mut printed, mut printed_run) = (State::Idle, 0);
         loop {
-            let (snapshot, run) = present.with(|inner| (inner.handle.snapshot(), inner.runs));
+            let (snapshot, run) = present.with_inner(|inner| (inner.handle.latest_snapshot(), inner.runs));
             let state = snapshot.state;
             if state != printed || run != printed_run && state != State::Idle {
                 (printed, printed_run) = (state, run);
                 if json {
                     let line = json_line(&serde_json::json!({ "node": name, "state": state }));
-                    outlet::stdout().put(line.unwrap_or_default());
+                    outlet::stdout().put_text(line.unwrap_or_default());
                 } else {
-                    outlet::stderr().put(format!("{name}: {state}\n"));
+                    outlet::stderr().put_text(format!("{name}: {state}\n"));
                 }
             }
             thread::sleep(LOOK);
@@ -205,7 +205,7 @@ mod tests {
         let received = RefCell::new(Vec::new());
         let long = format!("start{}abort", " ".repeat(4091));
         let input = [b"start\n\xff\xfe\n pause \r\n", long.as_bytes(), b"\nstop"].concat();
-        commands(&input[..], |line| received.borrow_mut().push(line.to_owned()));
+        read_commands(&input[..], |line| received.borrow_mut().push(line.to_owned()));
         let lines = received.into_inner();
         assert_eq!(lines, ["start", "\u{fffd}\u{fffd}", "pause", &long[..4096], "stop"]);
     }

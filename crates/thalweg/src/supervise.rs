@@ -48,7 +48,7 @@ struct Nodes(Vec<Node>);
 impl Drop for Nodes {
     fn drop(&mut self) {
         for node in &mut self.0 {
-            tell(node, 2);
+            request_stop(node, 2);
             drop(node.stdin.take());
         }
         let begun = Instant::now();
@@ -67,7 +67,7 @@ impl Drop for Nodes {
 
 /// Runs a topology to the end, each node on a host of its own if there is a network of them. `show` receives the
 /// progress.
-pub(crate) fn supervise(
+pub(crate) fn supervise_topology(
     mut topology: Topology,
     network: Option<&Network>,
     verbose: u8,
@@ -82,18 +82,18 @@ pub(crate) fn supervise(
     let builders = topology.builders.len();
     if builders > 1 && topology.run.record && topology.run.number.is_none() {
         // All builders share one run: the next number that none has used.
-        let listed = thalweg_store::list(&topology.run.directory).unwrap_or_default();
+        let listed = thalweg_store::list_runs(&topology.run.directory).unwrap_or_default();
         topology.run.number = Some(listed.iter().map(|run| run.run).max().unwrap_or(0) + 1);
     }
 
     // Builders start first: the system may choose their ports.
     for index in 0..builders {
         let name = topology.builders[index].name.clone();
-        nodes.0.push(start(&name, &topology, network, verbose, index, &sender)?);
+        nodes.0.push(start_node(&name, &topology, network, verbose, index, &sender)?);
     }
     let mut watch = Watch::new(builders);
     while watch.listening.iter().any(Option::is_none) {
-        watch.next(&mut nodes, &news, show)?;
+        watch.process_next_event(&mut nodes, &news, show)?;
         if let Some(failure) = watch.fatal.take() {
             return Err(failure);
         }
@@ -107,14 +107,14 @@ pub(crate) fn supervise(
     // A source receives nothing about the others: with hundreds of them, each would read about all.
     let mut own = Topology { sources: Vec::new(), ..topology.clone() };
     // A source without a device belongs to another program: the builders wait for it.
-    for source in topology.sources.iter().filter(|source| source.device.is_some() && source.fits().is_none()) {
+    for source in topology.sources.iter().filter(|source| source.device.is_some() && source.fitted_source().is_none()) {
         let index = nodes.0.len();
-        let fits = topology.sources.iter().filter(|other| other.fits() == Some(&source.name));
+        let fits = topology.sources.iter().filter(|other| other.fitted_source() == Some(&source.name));
         own.sources = std::iter::once(source).chain(fits).cloned().collect();
-        nodes.0.push(start(&source.name, &own, network, verbose, index, &sender)?);
+        nodes.0.push(start_node(&source.name, &own, network, verbose, index, &sender)?);
     }
     while !nodes.0.iter().all(|node| node.over) {
-        watch.next(&mut nodes, &news, show)?;
+        watch.process_next_event(&mut nodes, &news, show)?;
         // A node that could not even start leaves the others waiting for it.
         if watch.fatal.is_some() && !watch.begun && !(by_room && watch.killed) {
             break;
@@ -166,16 +166,21 @@ impl Watch {
         }
     }
 
-    fn next(&mut self, nodes: &mut Nodes, news: &Receiver<News>, show: &dyn Fn(Snapshot)) -> Result<(), Failure> {
+    fn process_next_event(
+        &mut self,
+        nodes: &mut Nodes,
+        news: &Receiver<News>,
+        show: &dyn Fn(Snapshot),
+    ) -> Result<(), Failure> {
         match news.recv_timeout(Duration::from_secs(1)) {
-            Ok(News::Message(index, message)) => self.hear(index, message, nodes, show),
-            Ok(News::Silent(index)) => self.silent(index, &mut nodes.0[index]),
+            Ok(News::Message(index, message)) => self.handle_message(index, message, nodes, show),
+            Ok(News::Silent(index)) => self.handle_node_end(index, &mut nodes.0[index]),
             Ok(News::Signal) => {
                 self.stop_requests += 1;
                 for (index, node) in nodes.0.iter_mut().enumerate() {
                     // For a clean end only the builders are informed; for an end at once, every node.
                     if index < self.builders.len() || self.stop_requests > 1 {
-                        tell(node, self.stop_requests);
+                        request_stop(node, self.stop_requests);
                     }
                 }
             }
@@ -185,7 +190,7 @@ impl Watch {
         Ok(())
     }
 
-    fn hear(&mut self, index: usize, message: NodeMessage, nodes: &mut Nodes, show: &dyn Fn(Snapshot)) {
+    fn handle_message(&mut self, index: usize, message: NodeMessage, nodes: &mut Nodes, show: &dyn Fn(Snapshot)) {
         match message {
             NodeMessage::Listening(addresses) => self.listening[index] = Some(addresses),
             NodeMessage::Progress(snapshot) => {
@@ -193,7 +198,7 @@ impl Watch {
                 if let Some(shown) = self.snapshots.get_mut(index) {
                     *shown = snapshot;
                 }
-                show(print::total(&self.snapshots));
+                show(print::total_snapshot(&self.snapshots));
             }
             NodeMessage::Builder(report) => {
                 self.begun = true;
@@ -216,7 +221,7 @@ impl Watch {
         }
     }
 
-    fn silent(&mut self, index: usize, node: &mut Node) {
+    fn handle_node_end(&mut self, index: usize, node: &mut Node) {
         node.over = true;
         let status = node.child.wait();
         let killed = status.is_ok_and(|status: ExitStatus| {
@@ -235,7 +240,7 @@ impl Watch {
 }
 
 /// Writes one line for each request of the user: the first for a clean end, the second for an end at once.
-fn tell(node: &mut Node, times: u32) {
+fn request_stop(node: &mut Node, times: u32) {
     if times > 2 {
         let _ = node.child.kill();
     } else if let Some(stdin) = &mut node.stdin {
@@ -244,7 +249,7 @@ fn tell(node: &mut Node, times: u32) {
     }
 }
 
-fn start(
+fn start_node(
     name: &str,
     topology: &Topology,
     network: Option<&Network>,
@@ -270,7 +275,7 @@ fn start(
     let mut child = match network {
         Some(network) => {
             let host = u16::try_from(index).map_err(Failure::broken)?;
-            network.on(host, || command.spawn()).map_err(Failure::usage)?
+            network.run_on_host(host, || command.spawn()).map_err(Failure::usage)?
         }
         None => command.spawn(),
     }
@@ -284,7 +289,7 @@ fn start(
     if let Some(stdout) = child.stdout.take() {
         let news = news.clone();
         start_thread(move || {
-            let _ = each_line(BufReader::new(stdout), |line| {
+            let _ = for_each_line(BufReader::new(stdout), |line| {
                 if let Ok(message) = serde_json::from_slice(line) {
                     let _ = news.send(News::Message(index, message));
                 }
@@ -296,7 +301,7 @@ fn start(
 }
 
 /// Reads lines to the end. Lines longer than any that a node writes are skipped.
-fn each_line(mut from: impl BufRead, mut take: impl FnMut(&[u8])) -> io::Result<()> {
+fn for_each_line(mut from: impl BufRead, mut take: impl FnMut(&[u8])) -> io::Result<()> {
     let mut line = Vec::new();
     let mut whole = true;
     while from.by_ref().take(LONGEST_LINE).read_until(b'\n', &mut line)? > 0 {
@@ -319,7 +324,7 @@ mod tests {
         let endless = io::repeat(b'x').take(3 * LONGEST_LINE + 5);
         let input = b"first\n".chain(endless).chain(&b"\nlast\nbroken off"[..]);
         let mut lines = Vec::new();
-        each_line(BufReader::new(input), |line| lines.push(String::from_utf8_lossy(line).into_owned())).unwrap();
+        for_each_line(BufReader::new(input), |line| lines.push(String::from_utf8_lossy(line).into_owned())).unwrap();
         assert_eq!(lines, ["first\n", "last\n"]);
     }
 }

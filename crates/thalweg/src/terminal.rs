@@ -49,16 +49,16 @@ pub fn run_program(options: GlobalOptions, command: impl FnOnce() -> Result<Exit
     let mut code = command().unwrap_or_else(|failure| {
         // If both go to one terminal, the message comes after earlier output.
         let _ = outlet::stdout().flush(outlet::LOG_TIME);
-        outlet::stderr().put(progress::error_text(&failure.to_string()));
+        outlet::stderr().put_text(progress::error_text(&failure.to_string()));
         if options.json {
             let error = json_line(&serde_json::json!({ "error": failure.to_string() }));
-            outlet::stdout().put(error.unwrap_or_default());
+            outlet::stdout().put_text(error.unwrap_or_default());
         }
         ExitCode::from(failure.code())
     });
     match outlet::stdout().flush(outlet::RESULT_TIME) {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
-            outlet::stderr().put(format!("thalweg: writing to standard output: {error}\n"));
+            outlet::stderr().put_text(format!("thalweg: writing to standard output: {error}\n"));
             // The earlier exit code tells more, unless it is success.
             if code == ExitCode::SUCCESS {
                 code = ExitCode::FAILURE;

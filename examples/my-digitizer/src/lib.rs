@@ -32,12 +32,12 @@ impl DeviceKind for MyDigitizer {
 }
 
 impl DeviceOptions for MyDigitizer {
-    fn open(&self, _adapter: Option<&Adapter>) -> Result<OpenDevice, DeviceError> {
-        self.check()?;
+    fn open_device(&self, _adapter: Option<&Adapter>) -> Result<OpenDevice, DeviceError> {
+        self.check_options()?;
         Ok(OpenDevice::Acquisition(Box::new(Digitizer::new(self))))
     }
 
-    fn check(&self) -> Result<(), DeviceError> {
+    fn check_options(&self) -> Result<(), DeviceError> {
         let wrong = |option, problem: &str| Err(DeviceError::Option { option, problem: problem.into() });
         match self {
             Self { channels: 1..=64, samples: 1..=100_000, rate } if (0.1..=1e5).contains(rate) => Ok(()),
@@ -51,7 +51,7 @@ impl DeviceOptions for MyDigitizer {
         true
     }
 
-    fn longest(&self) -> Option<u64> {
+    fn longest_payload_bytes(&self) -> Option<u64> {
         Some(u64::from(self.channels) * u64::from(self.samples) * 2)
     }
 }
@@ -79,7 +79,7 @@ impl Digitizer {
         let record_bytes = usize::from(options.channels) * options.samples as usize * 2;
         let description = Description {
             kind: MyDigitizer::NAME.into(),
-            payload_type: PayloadType::SAMPLES_I16.name().into(),
+            payload_type: PayloadType::SAMPLES_I16.type_name().into(),
             simulated: true,
             channels: Some(options.channels.into()),
             record_bytes: Some(record_bytes as u64),
@@ -101,24 +101,24 @@ impl Acquisition for Digitizer {
         &self.description
     }
 
-    fn max_payload(&self) -> usize {
+    fn max_payload_bytes(&self) -> usize {
         self.record_bytes
     }
 
-    fn depth(&self) -> u32 {
+    fn max_posted_buffers(&self) -> u32 {
         8
     }
 
-    fn post(&mut self, buffer: Buffer) {
+    fn post_buffer(&mut self, buffer: Buffer) {
         self.posted.push_back(buffer);
     }
 
-    fn start(&mut self, at: TaiNanos) -> Result<(), DeviceError> {
+    fn start_acquisition(&mut self, at: TaiNanos) -> Result<(), DeviceError> {
         self.origin = at;
         Ok(())
     }
 
-    fn poll(&mut self, now: Duration) -> Result<Acquired, DeviceError> {
+    fn poll_acquired(&mut self, now: Duration) -> Result<Acquired, DeviceError> {
         let began = *self.began.get_or_insert(now);
         let taken = ((now - began).as_nanos() / self.period.as_nanos().max(1)) as u64 + 1;
         // The digitizer's memory holds the newest records: older ones are lost, and it counts them.
@@ -133,7 +133,7 @@ impl Acquisition for Digitizer {
         }
         let Some(mut buffer) = self.posted.pop_front() else { return Ok(Acquired::NotYet) };
         let number = self.next;
-        read_out(number, &mut buffer.payload()[..self.record_bytes]);
+        read_out(number, &mut buffer.payload_mut()[..self.record_bytes]);
         let timestamp = TaiNanos(self.origin.0 + self.offset(number).as_nanos() as u64);
         let filled = Filled {
             payload_type: PayloadType::SAMPLES_I16,
@@ -152,7 +152,7 @@ impl Acquisition for Digitizer {
         }))
     }
 
-    fn next_time(&self) -> Option<Duration> {
+    fn next_poll_time(&self) -> Option<Duration> {
         self.began.map(|began| began + self.offset(self.next))
     }
 }

@@ -15,7 +15,7 @@
 
 use super::{CELL_BYTES, MAX_CELLS, RingSetupError};
 use crate::PAGE_BYTES;
-use crate::arena::errno;
+use crate::arena::errno_from_io;
 use memmap2::{Advice, MmapOptions, MmapRaw};
 use rustix::fs::{MemfdFlags, SealFlags};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -55,15 +55,15 @@ pub(super) struct Memory {
 
 impl Memory {
     pub(super) fn create(name: &str, cells: u32) -> Result<Self, RingSetupError> {
-        check_count(cells)?;
+        check_cell_count(cells)?;
         let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
-            .map_err(os("memfd_create"))?;
-        rustix::fs::ftruncate(&fd, bytes_of(cells) as u64).map_err(os("ftruncate"))?;
+            .map_err(system_error("memfd_create"))?;
+        rustix::fs::ftruncate(&fd, ring_bytes(cells) as u64).map_err(system_error("ftruncate"))?;
         rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
-            .map_err(os("sealing"))?;
-        let memory = Self::map(fd, cells)?;
-        memory.header().identity.0.magic.store(RING_MAGIC, Ordering::Relaxed);
-        memory.header().identity.0.cells.store(cells, Ordering::Relaxed);
+            .map_err(system_error("sealing"))?;
+        let memory = Self::map_memory(fd, cells)?;
+        memory.shared_header().identity.0.magic.store(RING_MAGIC, Ordering::Relaxed);
+        memory.shared_header().identity.0.cells.store(cells, Ordering::Relaxed);
         Ok(memory)
     }
 
@@ -72,18 +72,18 @@ impl Memory {
         if !seals.contains(SealFlags::SHRINK) {
             return Err(RingSetupError::NotSealed);
         }
-        let size = rustix::fs::fstat(&fd).map_err(os("fstat"))?.st_size;
+        let size = rustix::fs::fstat(&fd).map_err(system_error("fstat"))?.st_size;
         let bytes = u64::try_from(size).unwrap_or(0);
         // The count follows from the size, which is sealed and therefore reliable; the header must agree with it. The
         // memory of a ring is never of huge pages, since no valid size is a multiple of theirs; a page that the peer
         // removes is therefore replaced, full of zeros, when it is next accessed.
         let cells = bytes.saturating_sub(PAGE_BYTES as u64) / CELL_BYTES as u64;
         let cells = u32::try_from(cells).map_err(|_| RingSetupError::NotARing { bytes, cells: 0 })?;
-        if check_count(cells).is_err() || bytes_of(cells) as u64 != bytes {
+        if check_cell_count(cells).is_err() || ring_bytes(cells) as u64 != bytes {
             return Err(RingSetupError::NotARing { bytes, cells: 0 });
         }
-        let memory = Self::map(fd, cells)?;
-        let identity = &memory.header().identity.0;
+        let memory = Self::map_memory(fd, cells)?;
+        let identity = &memory.shared_header().identity.0;
         let claimed = identity.cells.load(Ordering::Relaxed);
         if identity.magic.load(Ordering::Relaxed) != RING_MAGIC || claimed != cells {
             return Err(RingSetupError::NotARing { bytes, cells: claimed });
@@ -95,10 +95,15 @@ impl Memory {
         Ok(memory)
     }
 
-    fn map(fd: OwnedFd, cells: u32) -> Result<Self, RingSetupError> {
-        let memory = MmapOptions::new().len(bytes_of(cells)).map_raw(&fd).map_err(|error| os("mmap")(errno(&error)))?;
+    fn map_memory(fd: OwnedFd, cells: u32) -> Result<Self, RingSetupError> {
+        let memory = MmapOptions::new()
+            .len(ring_bytes(cells))
+            .map_raw(&fd)
+            .map_err(|error| system_error("mmap")(errno_from_io(&error)))?;
         // Populating changes no content; it reports a lack of memory here instead of by SIGBUS later.
-        memory.advise(Advice::PopulateWrite).map_err(|error| os("allocating memory")(errno(&error)))?;
+        memory
+            .advise(Advice::PopulateWrite)
+            .map_err(|error| system_error("allocating memory")(errno_from_io(&error)))?;
         Ok(Self { fd, memory, cells })
     }
 
@@ -111,19 +116,19 @@ impl Memory {
     }
 
     pub(super) fn tail(&self) -> &AtomicU32 {
-        &self.header().tail.0
+        &self.shared_header().tail.0
     }
 
     pub(super) fn head(&self) -> &AtomicU32 {
-        &self.header().head.0
+        &self.shared_header().head.0
     }
 
     pub(super) fn receiver_waits(&self) -> &AtomicU32 {
-        &self.header().receiver_waits.0
+        &self.shared_header().receiver_waits.0
     }
 
     pub(super) fn sender_waits(&self) -> &AtomicU32 {
-        &self.header().sender_waits.0
+        &self.shared_header().sender_waits.0
     }
 
     /// Returns the cell for the free-running `index`.
@@ -139,7 +144,7 @@ impl Memory {
     }
 
     #[inline]
-    fn header(&self) -> &Header {
+    fn shared_header(&self) -> &Header {
         // SAFETY: the first page of the mapping, which cannot shrink (sealed) and lives as long as `self`;
         // page-aligned; made of atomics, for which every content is valid.
         unsafe { &*self.memory.as_ptr().cast() }
@@ -168,14 +173,14 @@ impl Cell {
     }
 }
 
-fn check_count(cells: u32) -> Result<(), RingSetupError> {
+fn check_cell_count(cells: u32) -> Result<(), RingSetupError> {
     if cells.is_power_of_two() && cells <= MAX_CELLS { Ok(()) } else { Err(RingSetupError::Cells(cells)) }
 }
 
-fn bytes_of(cells: u32) -> usize {
+fn ring_bytes(cells: u32) -> usize {
     PAGE_BYTES + cells as usize * CELL_BYTES
 }
 
-fn os(doing: &'static str) -> impl Fn(rustix::io::Errno) -> RingSetupError {
+fn system_error(doing: &'static str) -> impl Fn(rustix::io::Errno) -> RingSetupError {
     move |error| RingSetupError::Os { doing, error }
 }

@@ -69,7 +69,7 @@ fn send(mut sender: RingSender, count: u64, something: &Doorbell, room: &Doorbel
         while let Err(full) = sender.push(&cell(number)) {
             assert_eq!(full, PushError::Full);
             if sender.publish() {
-                something.ring().unwrap();
+                something.wake_waiter().unwrap();
             }
             if sender.prepare_wait() {
                 wait(room);
@@ -77,11 +77,11 @@ fn send(mut sender: RingSender, count: u64, something: &Doorbell, room: &Doorbel
         }
         // Batches of uneven length.
         if number % 7 < 3 && sender.publish() {
-            something.ring().unwrap();
+            something.wake_waiter().unwrap();
         }
     }
     if sender.publish() {
-        something.ring().unwrap();
+        something.wake_waiter().unwrap();
     }
 }
 
@@ -92,7 +92,7 @@ fn receive(mut receiver: RingReceiver, count: u64, something: &Doorbell, room: &
             assert_eq!(received, cell(next));
             next += 1;
             if receiver.sender_waits() {
-                room.ring().unwrap();
+                room.wake_waiter().unwrap();
             }
         }
         if next < count && receiver.prepare_wait() {
@@ -106,7 +106,7 @@ fn wait(bell: &Doorbell) {
     let deadline = rustix::time::Timespec { tv_sec: 10, tv_nsec: 0 };
     let ready = poll(&mut [PollFd::new(bell, PollFlags::IN)], Some(&deadline)).unwrap();
     assert_eq!(ready, 1, "nobody rang");
-    bell.clear().unwrap();
+    bell.clear_wakeups().unwrap();
 }
 
 fn cell(number: u64) -> [u8; CELL_BYTES] {

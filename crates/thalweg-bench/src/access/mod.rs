@@ -63,10 +63,10 @@ impl InstrumentOptions for Options {
         self.timing
     }
 
-    fn instrument(&self) -> Result<Box<dyn Instrument>, BenchError> {
+    fn create_instrument(&self) -> Result<Box<dyn Instrument>, BenchError> {
         let resource = match &self.resource {
-            Some(file) => Some(Resource::of(file)?),
-            None => pci::harmless(Path::new("/sys/bus/pci/devices")),
+            Some(file) => Some(Resource::from_file_path(file)?),
+            None => pci::find_harmless_resource(Path::new("/sys/bus/pci/devices")),
         };
         if let Some(resource) = &resource
             && self.offset >= resource.len
@@ -102,67 +102,70 @@ const MAPPED: &str = "mapped";
 const KERNEL: &str = "through the kernel";
 
 impl Instrument for Access {
-    fn keys(&self) -> Vec<Key> {
+    fn point_keys(&self) -> Vec<Key> {
         match &self.resource {
             Some(resource) => {
                 let link = if resource.port { PORT } else { PCI };
                 [MAPPED, KERNEL].map(|method| Key::new(link, method, 1)).to_vec()
             }
             None => [(MAPPED, "byte"), (KERNEL, "byte"), (MAPPED, "doorbell"), (KERNEL, "doorbell")]
-                .map(|(method, of)| Key::new(SHARED, method, 1).with("of", of))
+                .map(|(method, of)| Key::new(SHARED, method, 1).with_setting("of", of))
                 .to_vec(),
         }
     }
 
-    fn measure(&mut self, key: &Key, timing: &Timing, stop: &Stop) -> Result<Figures, BenchError> {
+    fn measure_point(&mut self, key: &Key, timing: &Timing, stop: &Stop) -> Result<Figures, BenchError> {
         let mapped = key.method == MAPPED;
         if let Some(resource) = &self.resource {
             if mapped {
-                let page = resource.map()?;
-                return self.time(timing, stop, page.reader(self.offset));
+                let page = resource.map_into_process()?;
+                return self.time_reads(timing, stop, page.dependent_reader(self.offset));
             }
-            let access = resource.through_the_kernel()?;
+            let access = resource.open_kernel_access()?;
             let offset = access.begins + self.offset;
-            return self.time(timing, stop, || byte_at(&access.file, offset).map_err(|error| access.refused(error)));
+            return self.time_reads(timing, stop, || {
+                read_byte_at(&access.file, offset).map_err(|error| access.read_error(error))
+            });
         }
         let doorbell = key.settings.get("of").is_some_and(|of| of == "doorbell");
         if doorbell && !mapped {
             // A semaphore with a higher count than it will be read: every read finds it rung.
             let bell = eventfd(u32::MAX - 1, EventfdFlags::SEMAPHORE | EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)
-                .map_err(BenchError::os("making an eventfd"))?;
+                .map_err(BenchError::os_error("making an eventfd"))?;
             let mut left = u32::MAX - 1;
-            return self.time(timing, stop, || {
+            return self.time_reads(timing, stop, || {
                 if left == 0 {
                     left = u32::MAX - 1;
                     rustix::io::write(&bell, &u64::from(left).to_ne_bytes())
-                        .map_err(BenchError::os("ringing an eventfd"))?;
+                        .map_err(BenchError::os_error("ringing an eventfd"))?;
                 }
                 left -= 1;
                 let mut count = [0; 8];
-                rustix::io::read(&bell, &mut count).map_err(BenchError::os("reading an eventfd"))?;
+                rustix::io::read(&bell, &mut count).map_err(BenchError::os_error("reading an eventfd"))?;
                 Ok(count[0])
             });
         }
         let memory = match self.memory.take() {
             Some(memory) => memory,
-            None => PeerMemory::new()?,
+            None => PeerMemory::start_process()?,
         };
-        let page = Mapped::new(memory.fd(), PAGE_BYTES as u64).map_err(BenchError::os("mapping a shared page"))?;
+        let page = Mapped::map_file(memory.memory_fd(), PAGE_BYTES as u64)
+            .map_err(BenchError::os_error("mapping a shared page"))?;
         let figures = match mapped {
-            true => self.time(timing, stop, page.reader(0)),
-            false => {
-                self.time(timing, stop, || byte_at(memory.fd(), 0).map_err(BenchError::os("reading a shared page")))
-            }
+            true => self.time_reads(timing, stop, page.dependent_reader(0)),
+            false => self.time_reads(timing, stop, || {
+                read_byte_at(memory.memory_fd(), 0).map_err(BenchError::os_error("reading a shared page"))
+            }),
         };
         self.memory = Some(memory);
         figures
     }
 
-    fn notes(&self, key: &Key) -> Vec<String> {
+    fn point_notes(&self, key: &Key) -> Vec<String> {
         let mut notes = Vec::new();
         match &self.resource {
             Some(resource) => {
-                notes.push(format!("read {} of {}", resource.what(), resource.file.display()));
+                notes.push(format!("read {} of {}", resource.kind_description(), resource.file.display()));
                 if let (Some(driver), false) = (&resource.driver, resource.prefetchable) {
                     notes.push(format!("the driver {driver} uses this device: reading it may have disturbed both"));
                 }
@@ -190,7 +193,7 @@ impl Instrument for Access {
 
 impl Access {
     /// Performs the requested number of reads twice: once for the mean, once for the percentiles.
-    fn time(
+    fn time_reads(
         &self,
         timing: &Timing,
         stop: &Stop,
@@ -201,24 +204,24 @@ impl Access {
             read_batch(&mut read, stop)?;
         }
         let batches = self.reads / READS_PER_BATCH;
-        let usage = Usage::now();
-        let began = self.clock.raw();
+        let usage = Usage::read_counters();
+        let began = self.clock.read_counter();
         for _ in 0..batches {
             read_batch(&mut read, stop)?;
         }
-        let all = self.clock.nanos(began, self.clock.raw());
-        let mut times = Latency::histogram();
-        let mut before = self.clock.raw();
+        let all = self.clock.elapsed_nanos(began, self.clock.read_counter());
+        let mut times = Latency::new_histogram();
+        let mut before = self.clock.read_counter();
         for _ in 0..batches {
             read_batch(&mut read, stop)?;
-            let now = self.clock.raw();
-            times.saturating_record(self.clock.nanos(before, now));
+            let now = self.clock.read_counter();
+            times.saturating_record(self.clock.elapsed_nanos(before, now));
             before = now;
         }
-        let used = usage.used();
+        let used = usage.used_since();
         let mean = all as f64 * 1e-3 / (batches * READS_PER_BATCH) as f64;
         Ok(Figures {
-            latency_us: Some(Latency { mean, ..Latency::of(&times, READS_PER_BATCH as f64) }),
+            latency_us: Some(Latency { mean, ..Latency::from_histogram(&times, READS_PER_BATCH as f64) }),
             messages_per_second: (mean > 0.0).then(|| 1e6 / mean),
             seconds: used.wall,
             steal_percent: used.steal_percent(),
@@ -231,10 +234,10 @@ fn read_batch(read: &mut impl FnMut() -> Result<u8, BenchError>, stop: &Stop) ->
     for _ in 0..READS_PER_BATCH {
         black_box(read()?);
     }
-    if stop.pressed() { Err(BenchError::Stopped) } else { Ok(()) }
+    if stop.is_requested() { Err(BenchError::Stopped) } else { Ok(()) }
 }
 
-fn byte_at(fd: impl AsFd, offset: u64) -> Result<u8, rustix::io::Errno> {
+fn read_byte_at(fd: impl AsFd, offset: u64) -> Result<u8, rustix::io::Errno> {
     let mut byte = [0];
     match rustix::io::pread(fd, &mut byte, offset)? {
         0 => Err(rustix::io::Errno::NXIO),
@@ -247,24 +250,24 @@ fn byte_at(fd: impl AsFd, offset: u64) -> Result<u8, rustix::io::Errno> {
 struct Mapped(MmapRaw);
 
 impl Mapped {
-    fn new(fd: impl AsFd, len: u64) -> io::Result<Self> {
+    fn map_file(fd: impl AsFd, len: u64) -> io::Result<Self> {
         let len = usize::try_from(len).map_err(|_| io::ErrorKind::FileTooLarge)?;
         MmapOptions::new().len(len).map_raw_read_only(&fd.as_fd()).map(Self)
     }
 
     /// Returns a function that reads the byte at `offset`, each read depending on the one before: its address is
     /// computed from the last result, as otherwise a processor would have many reads of cached memory in flight at once.
-    fn reader(&self, offset: u64) -> impl FnMut() -> Result<u8, BenchError> {
+    fn dependent_reader(&self, offset: u64) -> impl FnMut() -> Result<u8, BenchError> {
         let (zero, mut last) = (black_box(0), 0);
         move || {
-            last = self.read(offset + (u64::from(last) & zero));
+            last = self.read_byte(offset + (u64::from(last) & zero));
             Ok(last)
         }
     }
 
     /// Reads one byte. Panics if `offset` is beyond the end.
     #[inline]
-    fn read(&self, offset: u64) -> u8 {
+    fn read_byte(&self, offset: u64) -> u8 {
         let offset = usize::try_from(offset).ok().filter(|offset| *offset < self.0.len());
         // SAFETY: `offset` is inside the mapping.
         let byte = unsafe { self.0.as_ptr().add(offset.expect("checked against the length")) };
@@ -284,7 +287,7 @@ mod tests {
 
     /// Makes an instrument with a page that a thread of this process serves, in place of another process.
     fn sharing(options: &Options) -> Access {
-        let memory = PeerMemory::of(crate::net::tests::other().0).unwrap();
+        let memory = PeerMemory::from_serving_end(crate::net::tests::other().0).unwrap();
         Access { reads: options.reads, offset: 0, resource: None, memory: Some(memory), clock: Clock::new() }
     }
 
@@ -292,14 +295,14 @@ mod tests {
     fn a_shared_page_is_the_substitute_and_is_named_as_such() {
         let options = options("--reads 2000");
         let mut access = sharing(&options);
-        let keys = access.keys();
+        let keys = access.point_keys();
         assert_eq!(keys.len(), 4);
         for key in keys {
-            let figures = access.measure(&key, &options.timing, &Stop::default()).unwrap();
+            let figures = access.measure_point(&key, &options.timing, &Stop::default()).unwrap();
             let latency = figures.latency_us.unwrap();
             assert!(latency.count == 2 && latency.mean > 0.0, "{latency:?}");
             assert_eq!(key.link, "shared page");
-            let notes = access.notes(&key).join("; ");
+            let notes = access.point_notes(&key).join("; ");
             assert!(notes.contains("stands in") && notes.contains("0.58 µs"), "{notes}");
         }
     }
@@ -308,17 +311,17 @@ mod tests {
     fn a_mapped_byte_is_what_another_process_wrote() {
         let mut span = thalweg_arena::Arena::create("test", 1).unwrap();
         let fd = span.arena().fd().try_clone_to_owned().unwrap();
-        let page = Mapped::new(&fd, PAGE_BYTES as u64).unwrap();
+        let page = Mapped::map_file(&fd, PAGE_BYTES as u64).unwrap();
         span[4095] = 7;
-        assert_eq!((page.read(4095), byte_at(&fd, 4095)), (7, Ok(7)));
-        assert_eq!(byte_at(&fd, span.len() as u64), Err(rustix::io::Errno::NXIO));
+        assert_eq!((page.read_byte(4095), read_byte_at(&fd, 4095)), (7, Ok(7)));
+        assert_eq!(read_byte_at(&fd, span.len() as u64), Err(rustix::io::Errno::NXIO));
     }
 
     #[test]
     fn a_file_that_is_no_resource_is_refused() {
-        let refused = |words: &str| options(words).instrument().err().unwrap();
+        let refused = |words: &str| options(words).create_instrument().err().unwrap();
         let error = refused("--resource /etc/hostname");
-        assert!(error.is_usage() && error.to_string().contains("/sys/bus/pci/devices/"), "{error}");
+        assert!(error.is_usage_error() && error.to_string().contains("/sys/bus/pci/devices/"), "{error}");
         assert!(refused("--resource /nowhere/resource0").to_string().starts_with("/nowhere/resource0: "));
     }
 
@@ -327,9 +330,9 @@ mod tests {
         let options = options("--reads 1000000000000");
         let mut access = sharing(&options);
         let stop = Stop::default();
-        stop.press();
-        for key in access.keys() {
-            assert!(matches!(access.measure(&key, &options.timing, &stop), Err(BenchError::Stopped)));
+        stop.request_stop();
+        for key in access.point_keys() {
+            assert!(matches!(access.measure_point(&key, &options.timing, &stop), Err(BenchError::Stopped)));
         }
     }
 }

@@ -23,7 +23,7 @@ mod work;
 use crate::BenchError;
 use crate::clock::Clock;
 use crate::drive::{Instrument, Stop};
-use crate::memory::{PageKind, must_fit};
+use crate::memory::{PageKind, ensure_memory_available};
 use crate::options::Timing;
 use crate::plan::InstrumentOptions;
 use crate::point::{Figures, Key, Latency};
@@ -34,7 +34,7 @@ use std::time::Duration;
 use target::Target;
 use thalweg_text::ByteSize;
 use work::Work;
-pub(crate) use work::{no_ring, not_registered};
+pub(crate) use work::{registration_error, ring_setup_error};
 
 /// Options of `thalweg bench file`.
 #[derive(Debug, Clone, clap::Args)]
@@ -105,7 +105,7 @@ enum Cache {
 }
 
 impl Method {
-    fn name(self) -> &'static str {
+    fn display_name(self) -> &'static str {
         match self {
             Self::Buffered => "buffered",
             Self::Direct => "direct",
@@ -115,7 +115,7 @@ impl Method {
     }
 
     /// Returns whether the method bypasses the page cache.
-    fn is_direct(self) -> bool {
+    fn bypasses_page_cache(self) -> bool {
         matches!(self, Self::Direct | Self::IoUring)
     }
 }
@@ -132,30 +132,30 @@ struct Case {
 }
 
 impl Case {
-    fn key(self) -> Key {
+    fn point_key(self) -> Key {
         let access = match (self.pattern, self.direction) {
             (Pattern::Sequential, Direction::Read) => "sequential read",
             (Pattern::Sequential, Direction::Write) => "sequential write",
             (Pattern::Random, Direction::Read) => "random read",
             (Pattern::Random, Direction::Write) => "random write",
         };
-        let key = Key::new("file", self.method.name(), self.size).with("access", access);
+        let key = Key::new("file", self.method.display_name(), self.size).with_setting("access", access);
         match (self.method, self.direction, self.cache) {
-            (Method::IoUring, ..) => key.with("depth", self.depth),
-            (Method::Buffered, Direction::Read, Cache::Cold) => key.with("cache", "cold"),
-            (Method::Buffered, Direction::Read, Cache::Warm) => key.with("cache", "warm"),
+            (Method::IoUring, ..) => key.with_setting("depth", self.depth),
+            (Method::Buffered, Direction::Read, Cache::Cold) => key.with_setting("cache", "cold"),
+            (Method::Buffered, Direction::Read, Cache::Warm) => key.with_setting("cache", "warm"),
             _ => key,
         }
     }
 
     /// Returns whether these are reads that must come from the disk, through the page cache.
-    fn reads_cold(self) -> bool {
-        self.direction == Direction::Read && !self.method.is_direct() && self.cache == Cache::Cold
+    fn is_cold_read(self) -> bool {
+        self.direction == Direction::Read && !self.method.bypasses_page_cache() && self.cache == Cache::Cold
     }
 
     /// Returns whether these are writes that are not on the disk when the call returns.
-    fn writes_behind(self) -> bool {
-        self.direction == Direction::Write && !self.method.is_direct()
+    fn is_buffered_write(self) -> bool {
+        self.direction == Direction::Write && !self.method.bypasses_page_cache()
     }
 }
 
@@ -164,30 +164,30 @@ impl InstrumentOptions for Options {
         self.timing
     }
 
-    fn instrument(&self) -> Result<Box<dyn Instrument>, BenchError> {
+    fn create_instrument(&self) -> Result<Box<dyn Instrument>, BenchError> {
         if self.sizes.0.contains(&0) {
             return Err(BenchError::Usage("--sizes: a block has at least 1 byte".to_owned()));
         }
-        let existing = self.read_only.as_ref().map(|file| Target::existing(file)).transpose()?;
-        let bytes = existing.as_ref().map_or(self.file_size.0, Target::size);
-        if self.sizes.largest() > bytes {
+        let existing = self.read_only.as_ref().map(|file| Target::open_existing(file)).transpose()?;
+        let bytes = existing.as_ref().map_or(self.file_size.0, Target::size_bytes);
+        if self.sizes.largest_size() > bytes {
             return Err(BenchError::Usage(format!(
                 "a file of {} holds no block of {}; ask for a larger {} or smaller --sizes",
                 ByteSize(bytes),
-                ByteSize(self.sizes.largest()),
+                ByteSize(self.sizes.largest_size()),
                 if existing.is_some() { "file" } else { "--file-size" }
             )));
         }
         let target = match existing {
             Some(existing) => existing,
-            None => Target::create(&self.path, bytes)?,
+            None => Target::create_unnamed(&self.path, bytes)?,
         };
         Ok(Box::new(Disk { options: self.clone(), target, clock: Clock::new(), notes: BTreeMap::new() }))
     }
 }
 
 impl Options {
-    fn cases(&self) -> Vec<Case> {
+    fn requested_cases(&self) -> Vec<Case> {
         let mut cases = Vec::new();
         for &pattern in &self.pattern {
             let directions = if self.read_only.is_some() { &[Direction::Read] } else { &self.direction[..] };
@@ -220,63 +220,64 @@ struct Disk {
 }
 
 impl Instrument for Disk {
-    fn keys(&self) -> Vec<Key> {
-        self.options.cases().into_iter().map(Case::key).collect()
+    fn point_keys(&self) -> Vec<Key> {
+        self.options.requested_cases().into_iter().map(Case::point_key).collect()
     }
 
-    fn measure(&mut self, key: &Key, timing: &Timing, stop: &Stop) -> Result<Figures, BenchError> {
-        let case = self.options.cases().into_iter().find(|case| case.key() == *key).expect("a key of ours");
+    fn measure_point(&mut self, key: &Key, timing: &Timing, stop: &Stop) -> Result<Figures, BenchError> {
+        let case =
+            self.options.requested_cases().into_iter().find(|case| case.point_key() == *key).expect("a key of ours");
         let check = self.options.check_data;
-        self.target.fill(check, stop)?;
-        if case.method.is_direct() {
-            self.target.can_be_direct(case.size)?;
+        self.target.ensure_written(check, stop)?;
+        if case.method.bypasses_page_cache() {
+            self.target.check_direct_access(case.size)?;
         }
         if case.direction == Direction::Read && case.method == Method::Buffered && case.cache == Cache::Warm {
-            must_fit(self.target.size())?;
-            self.target.warm(stop)?;
+            ensure_memory_available(self.target.size_bytes())?;
+            self.target.load_into_page_cache(stop)?;
         }
-        self.target.advise(case.pattern == Pattern::Random)?;
-        self.target.set_direct(case.method.is_direct())?;
+        self.target.advise_access_pattern(case.pattern == Pattern::Random)?;
+        self.target.set_direct_access(case.method.bypasses_page_cache())?;
         let mut work = Work::new(case, &mut self.target, &self.clock, check)?;
-        work.run(timing.warmup, stop)?;
+        work.process_blocks(timing.warmup, stop)?;
         let tally = if check && case.direction == Direction::Write {
-            work.target().clear(stop)?;
-            let tally = work.run(timing.min_time.max(Duration::from_nanos(1)), stop)?;
-            work.read_back(tally.operations, stop)?;
+            work.target_mut().overwrite_with_zeros(stop)?;
+            let tally = work.process_blocks(timing.min_time.max(Duration::from_nanos(1)), stop)?;
+            work.verify_written_blocks(tally.operations, stop)?;
             tally
         } else {
-            work.run(timing.min_time.max(Duration::from_nanos(1)), stop)?
+            work.process_blocks(timing.min_time.max(Duration::from_nanos(1)), stop)?
         };
         if tally.operations == 0 {
             return Err(BenchError::Stopped);
         }
-        let notes = work.notes();
+        let notes = work.point_notes();
         self.notes.insert(key.clone(), notes);
         let (seconds, bytes) = (tally.nanos.max(1) as f64 * 1e-9, tally.operations * case.size);
         Ok(Figures {
-            latency_us: Some(Latency::of(&tally.times, 1.0)),
+            latency_us: Some(Latency::from_histogram(&tally.times, 1.0)),
             goodput_bits_per_second: Some(bytes as f64 * 8.0 / seconds),
             messages_per_second: Some(tally.operations as f64 / seconds),
-            copies_per_byte: Some(if case.method.is_direct() { 0.0 } else { 1.0 }),
+            copies_per_byte: Some(if case.method.bypasses_page_cache() { 0.0 } else { 1.0 }),
             system_calls_per_megabyte: Some(tally.calls as f64 * 1e6 / bytes as f64),
-            cpu: Some(tally.used.cpu(bytes)),
+            cpu: Some(tally.used.processor_figures(bytes)),
             seconds,
             steal_percent: tally.used.steal_percent(),
             ..Figures::default()
         })
     }
 
-    fn notes(&self, key: &Key) -> Vec<String> {
+    fn point_notes(&self, key: &Key) -> Vec<String> {
         self.notes.get(key).cloned().unwrap_or_default()
     }
 }
 
 /// Allocates memory for `count` blocks of `size` bytes, each beginning at a page boundary; returns it with the stride.
-fn buffers(size: u64, count: u32) -> Result<(crate::memory::Memory, usize), BenchError> {
+fn allocate_buffers(size: u64, count: u32) -> Result<(crate::memory::Memory, usize), BenchError> {
     let stride = size.next_multiple_of(4096);
     let all = stride.saturating_mul(u64::from(count));
-    must_fit(all)?;
-    let memory = crate::memory::Memory::touched(all, PageKind::Small)?;
+    ensure_memory_available(all)?;
+    let memory = crate::memory::Memory::map_touched(all, PageKind::Small)?;
     Ok((memory, usize::try_from(stride).expect("as much memory was mapped")))
 }
 

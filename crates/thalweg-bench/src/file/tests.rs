@@ -10,10 +10,10 @@ fn options(dir: &std::path::Path, words: &str) -> Options {
 
 fn measure(dir: &std::path::Path, words: &str) -> Vec<Point> {
     let options = options(dir, words);
-    let mut instrument = options.instrument().unwrap();
-    let keys = options.cases().into_iter().map(Case::key);
-    keys.map(|key| match instrument.measure(&key, &options.timing, &Stop::default()) {
-        Ok(figures) => Point::new(key.clone(), vec![figures], instrument.notes(&key), None),
+    let mut instrument = options.create_instrument().unwrap();
+    let keys = options.requested_cases().into_iter().map(Case::point_key);
+    keys.map(|key| match instrument.measure_point(&key, &options.timing, &Stop::default()) {
+        Ok(figures) => Point::new(key.clone(), vec![figures], instrument.point_notes(&key), None),
         Err(error) => Point::new(key, vec![], vec![], Some(error.to_string())),
     })
     .collect()
@@ -21,7 +21,7 @@ fn measure(dir: &std::path::Path, words: &str) -> Vec<Point> {
 
 /// Returns the error of options that cannot be measured.
 fn refused(dir: &std::path::Path, words: &str) -> BenchError {
-    options(dir, words).instrument().err().unwrap()
+    options(dir, words).create_instrument().err().unwrap()
 }
 
 /// Makes a directory on a disk: beside the tests themselves, since the one for temporary files may be in memory.
@@ -69,11 +69,11 @@ fn a_write_that_got_lost_is_found() {
     let dir = disk();
     let options = options(dir.path(), "--file-size 64KiB --sizes 4KiB --direction write --method buffered");
     let (stop, clock) = (Stop::default(), Clock::new());
-    let mut target = Target::create(dir.path(), 64 << 10).unwrap();
-    target.clear(&stop).unwrap();
-    let mut work = Work::new(options.cases()[0], &mut target, &clock, true).unwrap();
+    let mut target = Target::create_unnamed(dir.path(), 64 << 10).unwrap();
+    target.overwrite_with_zeros(&stop).unwrap();
+    let mut work = Work::new(options.requested_cases()[0], &mut target, &clock, true).unwrap();
     // Four blocks are claimed to be written, and none was.
-    let error = work.read_back(4, &stop).unwrap_err();
+    let error = work.verify_written_blocks(4, &stop).unwrap_err();
     assert!(matches!(error, BenchError::Corrupt { message: 0, .. }), "{error}");
 }
 
@@ -81,12 +81,12 @@ fn a_write_that_got_lost_is_found() {
 fn impossible_options_are_refused_before_anything_is_written() {
     let dir = disk();
     let error = refused(dir.path(), "--file-size 4KiB --sizes 64KiB");
-    assert!(error.is_usage());
+    assert!(error.is_usage_error());
     assert_eq!(
         error.to_string(),
         "a file of 4 KiB holds no block of 64 KiB; ask for a larger --file-size or smaller --sizes"
     );
-    assert!(refused(dir.path(), "--sizes 0").is_usage());
+    assert!(refused(dir.path(), "--sizes 0").is_usage_error());
     let error = refused(dir.path(), "--file-size 1048576GiB").to_string();
     assert!(is_unavailable(&error) && error.contains("ask for a smaller --file-size"), "{error}");
     let nowhere = dir.path().join("nowhere");
@@ -108,7 +108,7 @@ fn blocks_that_do_not_fit_the_disk_are_refused_by_direct_access_alone() {
 #[test]
 fn where_files_are_in_memory_only_there_is_nothing_direct_and_nothing_cold() {
     let shm = std::path::Path::new("/dev/shm");
-    let points = match Target::create(shm, 1 << 20) {
+    let points = match Target::create_unnamed(shm, 1 << 20) {
         Err(error) => return skipped(error),
         Ok(_) => measure(shm, "--file-size 1MiB --sizes 64KiB --cache cold,warm"),
     };
@@ -133,10 +133,10 @@ fn a_file_with_few_blocks_limits_the_number_in_flight() {
 fn it_ends_when_it_is_stopped() {
     let dir = disk();
     let options = options(dir.path(), "--file-size 64KiB --sizes 4KiB");
-    let mut instrument = options.instrument().unwrap();
+    let mut instrument = options.create_instrument().unwrap();
     let stop = Stop::default();
-    stop.press();
-    for key in instrument.keys() {
-        assert!(matches!(instrument.measure(&key, &options.timing, &stop), Err(BenchError::Stopped)));
+    stop.request_stop();
+    for key in instrument.point_keys() {
+        assert!(matches!(instrument.measure_point(&key, &options.timing, &stop), Err(BenchError::Stopped)));
     }
 }

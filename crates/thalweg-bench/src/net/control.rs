@@ -112,11 +112,11 @@ impl Control {
             ControlStream::Tcp(tcp) => tcp.set_nodelay(true).and_then(|()| tcp.set_read_timeout(timeout)),
             ControlStream::Unix(unix) => unix.set_read_timeout(timeout),
         }
-        .map_err(BenchError::os("setting up the control connection"))?;
+        .map_err(BenchError::os_error("setting up the control connection"))?;
         Ok(Self { stream, peer, between: None })
     }
 
-    pub(super) fn set_timeout(&self, timeout: Option<Duration>) {
+    pub(super) fn set_read_timeout(&self, timeout: Option<Duration>) {
         let _ = match &self.stream {
             ControlStream::Tcp(tcp) => tcp.set_read_timeout(timeout),
             ControlStream::Unix(unix) => unix.set_read_timeout(timeout),
@@ -124,23 +124,23 @@ impl Control {
     }
 
     /// Makes the error for a violation of the protocol by the other end.
-    pub(super) fn error(&self, why: impl ToString) -> BenchError {
+    pub(super) fn peer_error(&self, why: impl ToString) -> BenchError {
         BenchError::Peer { peer: self.peer.clone(), why: why.to_string() }
     }
 
-    pub(super) fn say(&mut self, line: &impl Serialize) -> Result<(), BenchError> {
-        let mut text = serde_json::to_vec(line).map_err(|error| self.error(error))?;
+    pub(super) fn send_line(&mut self, line: &impl Serialize) -> Result<(), BenchError> {
+        let mut text = serde_json::to_vec(line).map_err(|error| self.peer_error(error))?;
         text.push(b'\n');
         let written = match &mut self.stream {
             ControlStream::Tcp(tcp) => tcp.write_all(&text),
             ControlStream::Unix(unix) => unix.write_all(&text),
         };
-        written.map_err(|error| self.error(error))
+        written.map_err(|error| self.peer_error(error))
     }
 
     /// Receives the next line; `None` if the connection has ended between lines. The ends send in turn, so there is no
     /// data after it.
-    pub(super) fn hear<T: DeserializeOwned>(&mut self) -> Result<Option<T>, BenchError> {
+    pub(super) fn receive_line<T: DeserializeOwned>(&mut self) -> Result<Option<T>, BenchError> {
         let mut line = Vec::new();
         let mut some = [0; 4096];
         while line.last() != Some(&b'\n') {
@@ -150,35 +150,35 @@ impl Control {
             };
             match read {
                 Ok(0) if line.is_empty() => return Ok(None),
-                Ok(0) => return Err(self.error("it is gone, in the middle of a word")),
+                Ok(0) => return Err(self.peer_error("it is gone, in the middle of a word")),
                 Ok(count) => line.extend_from_slice(&some[..count]),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    return Err(self.error("it sends nothing"));
+                    return Err(self.peer_error("it sends nothing"));
                 }
-                Err(error) => return Err(self.error(error)),
+                Err(error) => return Err(self.peer_error(error)),
             }
             if line.len() > MAX_LINE_BYTES {
-                return Err(self.error("it says more than is to be said; is this a Thalweg bench?"));
+                return Err(self.peer_error("it says more than is to be said; is this a Thalweg bench?"));
             }
         }
         serde_json::from_slice(&line).map(Some).map_err(|error| {
-            self.error(format_args!(
+            self.peer_error(format_args!(
                 "it does not speak as a Thalweg bench of version {BENCH_PROTOCOL_VERSION} does ({error})"
             ))
         })
     }
 
-    pub(super) fn answer(&mut self) -> Result<Answer, BenchError> {
-        match self.hear()? {
-            Some(Answer::Failed { why }) => Err(self.error(why)),
+    pub(super) fn receive_answer(&mut self) -> Result<Answer, BenchError> {
+        match self.receive_line()? {
+            Some(Answer::Failed { why }) => Err(self.peer_error(why)),
             Some(answer) => Ok(answer),
-            None => Err(self.error("it is gone")),
+            None => Err(self.peer_error("it is gone")),
         }
     }
 
     /// Returns the Unix socket, for passing memory.
-    pub(super) fn unix(&self) -> Result<&UnixStream, BenchError> {
+    pub(super) fn unix_stream(&self) -> Result<&UnixStream, BenchError> {
         match &self.stream {
             ControlStream::Unix(unix) => Ok(unix),
             ControlStream::Tcp(_) => {
@@ -188,7 +188,7 @@ impl Control {
     }
 
     /// Returns the address of the data connection, at this end or at the other.
-    pub(super) fn address(&self, local: bool) -> Result<IpAddr, BenchError> {
+    pub(super) fn data_address(&self, local: bool) -> Result<IpAddr, BenchError> {
         match &self.stream {
             ControlStream::Unix(_) => {
                 let [here, there] = self.between.unwrap_or([IpAddr::from([127, 0, 0, 1]); 2]);
@@ -196,14 +196,14 @@ impl Control {
             }
             ControlStream::Tcp(tcp) => {
                 let address = if local { tcp.local_addr() } else { tcp.peer_addr() };
-                address.map(|address| address.ip()).map_err(|error| self.error(error))
+                address.map(|address| address.ip()).map_err(|error| self.peer_error(error))
             }
         }
     }
 }
 
 impl Control {
-    pub(super) fn readable(&self, timeout: Duration) -> Result<bool, BenchError> {
+    pub(super) fn wait_until_readable(&self, timeout: Duration) -> Result<bool, BenchError> {
         use rustix::event::{PollFd, PollFlags, poll};
         let fd = match &self.stream {
             ControlStream::Tcp(tcp) => PollFd::new(tcp, PollFlags::IN),
@@ -213,13 +213,13 @@ impl Control {
         match poll(&mut [fd], Some(&timeout)) {
             Ok(count) => Ok(count > 0),
             Err(rustix::io::Errno::INTR) => Ok(false),
-            Err(error) => Err(self.error(io::Error::from(error))),
+            Err(error) => Err(self.peer_error(io::Error::from(error))),
         }
     }
 }
 
 /// Returns whether a receive would not block. A socket at its end, or in error, counts as readable.
-pub(super) fn waiting(socket: impl std::os::fd::AsFd) -> Result<bool, BenchError> {
+pub(super) fn has_pending_data(socket: impl std::os::fd::AsFd) -> Result<bool, BenchError> {
     use rustix::net::RecvFlags;
     match rustix::net::recv(socket, &mut [0][..], RecvFlags::PEEK | RecvFlags::DONTWAIT) {
         Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Ok(false),
@@ -228,7 +228,7 @@ pub(super) fn waiting(socket: impl std::os::fd::AsFd) -> Result<bool, BenchError
 }
 
 /// Makes the error for a measured connection that ended too early.
-pub(super) fn gone(why: &str) -> BenchError {
+pub(super) fn connection_error(why: &str) -> BenchError {
     BenchError::Peer { peer: "on the measured connection".to_owned(), why: why.to_owned() }
 }
 
@@ -243,7 +243,7 @@ impl Watchdog {
     /// Counts a poll without a result. After the first 10 µs or so, this processor is yielded: the other end may be
     /// waiting for it.
     #[inline]
-    pub(super) fn look(&mut self, doing: &str) -> Result<(), BenchError> {
+    pub(super) fn count_empty_poll(&mut self, doing: &str) -> Result<(), BenchError> {
         std::hint::spin_loop();
         self.polls = self.polls.wrapping_add(1);
         if self.polls.is_multiple_of(1 << 10) {
@@ -256,7 +256,7 @@ impl Watchdog {
     }
 }
 
-pub(super) fn boot() -> String {
+pub(super) fn read_boot_id() -> String {
     let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     id.trim().to_owned()
 }

@@ -1,8 +1,8 @@
 //! Messages over UDP. A message that is longer than a datagram is sent as several.
 
-use super::control::{Job, Watchdog, Work, gone};
-use super::exchange::{Messages, stamped};
-use super::stream::failed;
+use super::control::{Job, Watchdog, Work, connection_error};
+use super::exchange::{Messages, message_number};
+use super::stream::socket_error;
 use super::{Exchange, Method, PEER_TIMEOUT, Phase, Tally, Wait};
 use crate::BenchError;
 use rustix::io::Errno;
@@ -34,7 +34,7 @@ impl Datagrams {
     pub(super) fn new(socket: UdpSocket, job: &Job) -> Result<Self, BenchError> {
         let set = socket.set_read_timeout(Some(PEER_TIMEOUT));
         set.and_then(|()| socket.set_write_timeout(Some(PEER_TIMEOUT)))
-            .map_err(BenchError::os("setting up a UDP socket"))?;
+            .map_err(BenchError::os_error("setting up a UDP socket"))?;
         Ok(Self {
             socket,
             method: job.method,
@@ -48,8 +48,8 @@ impl Datagrams {
         })
     }
 
-    fn send_one(&mut self, phase: Phase, at: usize, length: usize) -> Result<(), Errno> {
-        let piece = &self.messages.get(phase)[at..at + length];
+    fn send_datagram(&mut self, phase: Phase, at: usize, length: usize) -> Result<(), Errno> {
+        let piece = &self.messages.message_bytes(phase)[at..at + length];
         self.tally.calls += 1;
         if self.method == Method::Sendmsg {
             let (first, second) = piece.split_at(piece.len() / 2);
@@ -61,7 +61,7 @@ impl Datagrams {
         Ok(())
     }
 
-    fn receive_one(&mut self) -> Result<usize, Errno> {
+    fn receive_datagram(&mut self) -> Result<usize, Errno> {
         let into = &mut self.received[..];
         self.tally.calls += 1;
         let flags = if self.poll { RecvFlags::DONTWAIT } else { RecvFlags::empty() };
@@ -81,19 +81,19 @@ impl Datagrams {
 
 impl Exchange for Datagrams {
     #[inline]
-    fn send(&mut self, phase: Phase) -> Result<(), BenchError> {
+    fn send_message(&mut self, phase: Phase) -> Result<(), BenchError> {
         let mut at = 0;
         while at < self.size {
             let length = (self.size - at).min(MAX_UDP_PAYLOAD_BYTES);
-            match self.send_one(phase, at, length) {
+            match self.send_datagram(phase, at, length) {
                 Ok(()) => {
                     at += length;
                     self.tally.sent += 1;
                 }
                 Err(Errno::INTR) => {}
                 // The other host's kernel rejected an earlier datagram: the socket is gone.
-                Err(Errno::CONNREFUSED) => return Err(gone("no process receives its datagrams any more")),
-                Err(error) => return Err(failed("sending over UDP", error)),
+                Err(Errno::CONNREFUSED) => return Err(connection_error("no process receives its datagrams any more")),
+                Err(error) => return Err(socket_error("sending over UDP", error)),
             }
         }
         self.tally.copied += self.size as u64;
@@ -101,20 +101,20 @@ impl Exchange for Datagrams {
     }
 
     #[inline]
-    fn receive(&mut self) -> Result<Phase, BenchError> {
+    fn receive_message(&mut self) -> Result<Phase, BenchError> {
         let mut at = 0;
         let mut phase = Phase::Ordinary;
         let mut watchdog = Watchdog::default();
         loop {
-            let count = match self.receive_one() {
+            let count = match self.receive_datagram() {
                 Ok(count) => count,
                 Err(Errno::INTR) => continue,
-                Err(Errno::CONNREFUSED) => return Err(gone("no process receives its datagrams any more")),
+                Err(Errno::CONNREFUSED) => return Err(connection_error("no process receives its datagrams any more")),
                 Err(Errno::AGAIN) if self.poll => {
-                    watchdog.look("waiting for a message over UDP")?;
+                    watchdog.count_empty_poll("waiting for a message over UDP")?;
                     continue;
                 }
-                Err(error) => return Err(failed("receiving over UDP", error)),
+                Err(error) => return Err(socket_error("receiving over UDP", error)),
             };
             if self.whole && count != (self.size - at).min(MAX_UDP_PAYLOAD_BYTES) {
                 // A piece was lost: this one begins the next message, or belongs to none.
@@ -124,10 +124,10 @@ impl Exchange for Datagrams {
                 at = 0;
             }
             if at == 0 {
-                phase = Phase::of(self.received[0]);
+                phase = Phase::from_byte(self.received[0]);
             }
             if self.check && (self.whole || self.size <= MAX_UDP_PAYLOAD_BYTES) {
-                self.messages.check(&self.received[..count], at, self.tally.received)?;
+                self.messages.check_received(&self.received[..count], at, self.tally.received)?;
             }
             self.tally.received += 1;
             self.tally.received_bytes += count as u64;
@@ -139,20 +139,20 @@ impl Exchange for Datagrams {
         }
     }
 
-    fn waiting(&mut self) -> Result<bool, BenchError> {
+    fn has_pending_message(&mut self) -> Result<bool, BenchError> {
         self.tally.calls += 1;
-        super::control::waiting(&self.socket)
+        super::control::has_pending_data(&self.socket)
     }
 
-    fn stamp(&mut self, number: u64) {
-        self.messages.stamp(number);
+    fn set_next_number(&mut self, number: u64) {
+        self.messages.write_number(number);
     }
 
-    fn stamped(&self) -> Option<u64> {
-        stamped(&self.received)
+    fn last_number_received(&self) -> Option<u64> {
+        message_number(&self.received)
     }
 
-    fn tally(&self) -> Tally {
+    fn counters(&self) -> Tally {
         self.tally
     }
 }

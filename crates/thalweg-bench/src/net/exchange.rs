@@ -19,7 +19,7 @@ impl Phase {
 
     /// Decodes a byte of the peer's: any other value is ordinary.
     #[inline]
-    pub(crate) fn of(byte: u8) -> Self {
+    pub(crate) fn from_byte(byte: u8) -> Self {
         match byte {
             1 => Self::Mark,
             2 => Self::End,
@@ -59,35 +59,35 @@ impl Sub for Tally {
 
 /// One end of a conversation.
 pub(crate) trait Exchange {
-    /// Sends one message; it may be held back until the next receive or [flush](Self::flush).
-    fn send(&mut self, phase: Phase) -> Result<(), BenchError>;
+    /// Sends one message; it may be held back until the next receive or [flush](Self::flush_pending).
+    fn send_message(&mut self, phase: Phase) -> Result<(), BenchError>;
 
     /// Sends the messages that were held back.
-    fn flush(&mut self) -> Result<(), BenchError> {
+    fn flush_pending(&mut self) -> Result<(), BenchError> {
         Ok(())
     }
 
     /// Waits for the next message.
-    fn receive(&mut self) -> Result<Phase, BenchError>;
+    fn receive_message(&mut self) -> Result<Phase, BenchError>;
 
-    /// Returns whether [`receive`](Self::receive) would return a message now.
-    fn waiting(&mut self) -> Result<bool, BenchError>;
+    /// Returns whether [`receive_message`](Self::receive_message) would return a message now.
+    fn has_pending_message(&mut self) -> Result<bool, BenchError>;
 
     /// Sets the number of the next message, if the link may lose messages.
-    fn stamp(&mut self, _number: u64) {}
+    fn set_next_number(&mut self, _number: u64) {}
 
     /// Returns the number of the last message received, if it has one.
-    fn stamped(&self) -> Option<u64> {
+    fn last_number_received(&self) -> Option<u64> {
         None
     }
 
     /// Blocks until the other end has received the last messages.
-    fn finish(&mut self) -> Result<(), BenchError> {
+    fn wait_for_delivery(&mut self) -> Result<(), BenchError> {
         Ok(())
     }
 
     /// Returns the counters.
-    fn tally(&self) -> Tally;
+    fn counters(&self) -> Tally;
 }
 
 /// Bytes of the messages, one for each phase, to send and to compare with. After the first byte comes a pattern with a
@@ -103,32 +103,32 @@ impl Messages {
         let mut bytes = Vec::with_capacity(3 * size);
         for phase in Phase::ALL {
             bytes.push(phase as u8);
-            bytes.extend((1..size).map(pattern));
+            bytes.extend((1..size).map(pattern_byte));
         }
         Self { size, bytes }
     }
 
     /// Returns the message of a phase.
     #[inline]
-    pub(crate) fn get(&self, phase: Phase) -> &[u8] {
-        &self.bytes[self.offset(phase)..][..self.size]
+    pub(crate) fn message_bytes(&self, phase: Phase) -> &[u8] {
+        &self.bytes[self.message_offset(phase)..][..self.size]
     }
 
-    /// Returns the offset of a phase's message in [`all`](Self::all).
+    /// Returns the offset of a phase's message in [`all_bytes`](Self::all_bytes).
     #[inline]
-    pub(crate) fn offset(&self, phase: Phase) -> usize {
+    pub(crate) fn message_offset(&self, phase: Phase) -> usize {
         phase as usize * self.size
     }
 
     /// Writes a number into the ordinary message, if it is long enough.
-    pub(crate) fn stamp(&mut self, number: u64) {
+    pub(crate) fn write_number(&mut self, number: u64) {
         if let Some(place) = self.bytes[..self.size].get_mut(STAMP) {
             place.copy_from_slice(&number.to_le_bytes());
         }
     }
 
     /// Compares bytes that begin at offset `at` of message `number` with those sent. Phase and stamp are not compared.
-    pub(crate) fn check(&self, received: &[u8], at: usize, number: u64) -> Result<(), BenchError> {
+    pub(crate) fn check_received(&self, received: &[u8], at: usize, number: u64) -> Result<(), BenchError> {
         let begin = STAMP.end.saturating_sub(at).min(received.len());
         let expected = self.bytes[..self.size].get(at + begin..).unwrap_or_default();
         let received = &received[begin..];
@@ -141,7 +141,7 @@ impl Messages {
     }
 
     /// Returns all messages, back to back.
-    pub(crate) fn all(&self) -> &[u8] {
+    pub(crate) fn all_bytes(&self) -> &[u8] {
         &self.bytes
     }
 }
@@ -153,11 +153,11 @@ const STAMP: std::ops::Range<usize> = 1..9;
 pub(crate) const MIN_STAMPED_BYTES: u64 = STAMP.end as u64;
 
 /// Returns the number of a received message; `None` if it is too short.
-pub(crate) fn stamped(received: &[u8]) -> Option<u64> {
+pub(crate) fn message_number(received: &[u8]) -> Option<u64> {
     received.get(STAMP)?.try_into().ok().map(u64::from_le_bytes)
 }
 
-fn pattern(at: usize) -> u8 {
+fn pattern_byte(at: usize) -> u8 {
     (at % 251) as u8
 }
 
@@ -169,18 +169,24 @@ mod tests {
     fn each_phase_has_its_message_and_the_rest_is_the_same() {
         let messages = Messages::new(1000);
         for phase in Phase::ALL {
-            let bytes = messages.get(phase);
-            assert_eq!((bytes.len(), Phase::of(bytes[0])), (1000, phase));
-            messages.check(bytes, 0, 0).unwrap();
-            messages.check(&bytes[300..], 300, 0).unwrap();
-            assert_eq!(&messages.all()[messages.offset(phase)..][..1000], bytes);
+            let bytes = messages.message_bytes(phase);
+            assert_eq!((bytes.len(), Phase::from_byte(bytes[0])), (1000, phase));
+            messages.check_received(bytes, 0, 0).unwrap();
+            messages.check_received(&bytes[300..], 300, 0).unwrap();
+            assert_eq!(&messages.all_bytes()[messages.message_offset(phase)..][..1000], bytes);
         }
-        let mut bytes = messages.get(Phase::Ordinary).to_vec();
+        let mut bytes = messages.message_bytes(Phase::Ordinary).to_vec();
         bytes[999] ^= 1;
-        assert!(matches!(messages.check(&bytes[500..], 500, 7), Err(BenchError::Corrupt { message: 7, at: 999 })));
+        assert!(matches!(
+            messages.check_received(&bytes[500..], 500, 7),
+            Err(BenchError::Corrupt { message: 7, at: 999 })
+        ));
         bytes[999] ^= 1;
         bytes.push(0);
-        assert!(matches!(messages.check(&bytes, 0, 7), Err(BenchError::Corrupt { message: 7, at: 1000 })), "too long");
-        assert!(matches!(messages.check(&bytes, 2000, 7), Err(BenchError::Corrupt { .. })), "behind the end");
+        assert!(
+            matches!(messages.check_received(&bytes, 0, 7), Err(BenchError::Corrupt { message: 7, at: 1000 })),
+            "too long"
+        );
+        assert!(matches!(messages.check_received(&bytes, 2000, 7), Err(BenchError::Corrupt { .. })), "behind the end");
     }
 }

@@ -2,9 +2,9 @@
 
 use super::control::{Done, Job, Work};
 use super::exchange::Tally;
-use super::session::{Other, bind};
+use super::session::{Other, bind_to_processor};
 use super::steered::Steered;
-use super::{Ends, Exchange, Link, Method, Path, Phase, Place, Route, points};
+use super::{Ends, Exchange, Link, Method, Path, Phase, Place, Route, requested_points};
 use crate::cpu::{Cpu, Used};
 use crate::drive::{Instrument, Stop};
 use crate::options::Timing;
@@ -40,11 +40,11 @@ impl InstrumentOptions for Options {
         self.timing
     }
 
-    fn instrument(&self) -> Result<Box<dyn Instrument>, BenchError> {
+    fn create_instrument(&self) -> Result<Box<dyn Instrument>, BenchError> {
         Ok(Box::new(PingPong { net: Net::new(&self.path, &self.ends, &self.sizes)? }))
     }
 
-    fn peer(&self) -> Option<&str> {
+    fn peer_host(&self) -> Option<&str> {
         self.ends.peer.as_deref()
     }
 }
@@ -75,29 +75,30 @@ enum OwnNetwork {
 
 impl OwnNetwork {
     /// Makes the network for a place; `None` if the ends use the network in which this program was started.
-    fn at(place: Place, mtu: u32) -> Result<Option<Self>, BenchError> {
+    fn for_place(place: Place, mtu: u32) -> Result<Option<Self>, BenchError> {
         match place {
             Place::Here => Ok(None),
-            Place::Steered(cpu) => Ok(Some(Self::Steered(Steered::to(cpu)?))),
-            Place::Cable => Ok(Some(Self::Cable(Network::new(2, mtu).map_err(BenchError::network)?))),
+            Place::Steered(cpu) => Ok(Some(Self::Steered(Steered::on_processor(cpu)?))),
+            Place::Cable => Ok(Some(Self::Cable(Network::new(2, mtu).map_err(BenchError::network_error)?))),
         }
     }
 
     /// Moves the calling thread to the asking end.
-    fn enter(&self) -> Result<(), BenchError> {
+    fn enter_asking_end(&self) -> Result<(), BenchError> {
         match self {
-            Self::Steered(steered) => steered.enter(),
-            Self::Cable(network) => network.enter(0).map_err(BenchError::network),
+            Self::Steered(steered) => steered.enter_namespace(),
+            Self::Cable(network) => network.enter_host(0).map_err(BenchError::network_error),
         }
     }
 
     /// Starts a process at the serving end.
-    fn reach(&self) -> Result<Other, BenchError> {
+    fn start_serving_end(&self) -> Result<Other, BenchError> {
         match self {
-            Self::Steered(_) => Other::reach(None),
+            Self::Steered(_) => Other::connect_or_start(None),
             Self::Cable(network) => {
-                let other = network.on(1, || Other::reach(None)).map_err(BenchError::network)??;
-                Ok(other.between([0, 1].map(|host| Network::address(host).into())))
+                let other =
+                    network.run_on_host(1, || Other::connect_or_start(None)).map_err(BenchError::network_error)??;
+                Ok(other.with_addresses([0, 1].map(|host| Network::host_address(host).into())))
             }
         }
     }
@@ -105,17 +106,18 @@ impl OwnNetwork {
 
 impl Net {
     pub(super) fn new(path: &Path, ends: &Ends, sizes: &Sizes) -> Result<Self, BenchError> {
-        let points = points(path, ends, sizes)?;
+        let points = requested_points(path, ends, sizes)?;
         if let (Some(_), Some((_, first))) = (&ends.peer, points.first())
-            && points.iter().all(|(_, route)| route.link.is_shared())
+            && points.iter().all(|(_, route)| route.link.is_shared_memory())
         {
             let what = "is for two processes of one host: leave out --peer";
-            return Err(BenchError::Usage(format!("--link {} {what}", first.link.name())));
+            return Err(BenchError::Usage(format!("--link {} {what}", first.link.display_name())));
         }
         // Over the network, impossible links are left out, unless only they were requested.
-        let points = points.into_iter().filter(|(_, route)| ends.peer.is_none() || !route.link.is_shared()).collect();
+        let points =
+            points.into_iter().filter(|(_, route)| ends.peer.is_none() || !route.link.is_shared_memory()).collect();
         // An unreachable peer is reported once, before anything is measured.
-        let other = ends.peer.as_deref().map(|peer| Other::reach(Some(peer))).transpose()?;
+        let other = ends.peer.as_deref().map(|peer| Other::connect_or_start(Some(peer))).transpose()?;
         Ok(Self {
             points,
             headers: 0,
@@ -129,25 +131,25 @@ impl Net {
     }
 
     /// Sets that sizes are those of frames, with `headers` bytes of headers each.
-    pub(super) fn in_frames(self, headers: u64) -> Self {
+    pub(super) fn with_frame_headers(self, headers: u64) -> Self {
         Self { headers, ..self }
     }
 
     /// Returns the MTU of a cable of our own: what the frames need, or at least Ethernet's default.
-    fn mtu(&self) -> u32 {
+    fn cable_mtu_bytes(&self) -> u32 {
         let longest = self.points.iter().map(|(key, _)| key.size).max().filter(|_| self.headers > 0);
         longest.map_or(1500, |longest| {
             u32::try_from(longest).unwrap_or(u32::MAX).saturating_sub(ETHERNET_HEADER_BYTES).max(1500)
         })
     }
 
-    pub(super) fn keys(&self) -> Vec<Key> {
+    pub(super) fn point_keys(&self) -> Vec<Key> {
         self.points.iter().map(|(key, _)| key.clone()).collect()
     }
 
     /// Measures once: `measure` gets an exchange with the other end, on a thread that is bound as the point requires.
     /// After an error a new connection to the other end is made, since its state is unknown.
-    pub(super) fn measure<T: Send>(
+    pub(super) fn measure_exchange<T: Send>(
         &mut self,
         key: &Key,
         work: Work,
@@ -172,29 +174,29 @@ impl Net {
         let place = route.place;
         let kept = self.other.take().filter(|(at, _)| *at == place).map(|(_, other)| other);
         if kept.is_none() {
-            self.own = OwnNetwork::at(place, self.mtu())?;
+            self.own = OwnNetwork::for_place(place, self.cable_mtu_bytes())?;
         }
         let (own, peer, clock) = (self.own.as_ref(), self.peer.as_deref(), &self.clock);
         let (measured, other) = std::thread::scope(|scope| {
             let thread = scope.spawn(|| {
-                own.map_or(Ok(()), OwnNetwork::enter)?;
+                own.map_or(Ok(()), OwnNetwork::enter_asking_end)?;
                 let mut other = match (kept, own) {
                     (Some(kept), _) => kept,
-                    (None, Some(own)) => own.reach()?,
-                    (None, None) => Other::reach(peer)?,
+                    (None, Some(own)) => own.start_serving_end()?,
+                    (None, None) => Other::connect_or_start(peer)?,
                 };
                 let measured = (|| {
-                    bind(asking)?;
-                    let mut exchange = other.begin(&job)?;
+                    bind_to_processor(asking)?;
+                    let mut exchange = other.begin_exchange(&job)?;
                     let measured = measure(&mut other, &mut *exchange, &job, clock);
                     // The other end may report the cause: it sees an error of its own first.
-                    measured.map_err(|error| other.reason(error))
+                    measured.map_err(|error| other.reported_error_or(error))
                 })();
                 Ok::<_, BenchError>((measured, other))
             });
             thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         })?;
-        self.host = other.host();
+        self.host = other.other_host();
         if measured.is_ok() {
             self.other = Some((place, other));
         }
@@ -213,57 +215,60 @@ pub(super) struct PingPong {
 }
 
 impl Instrument for PingPong {
-    fn keys(&self) -> Vec<Key> {
-        self.net.keys()
+    fn point_keys(&self) -> Vec<Key> {
+        self.net.point_keys()
     }
 
-    fn measure(&mut self, key: &Key, timing: &Timing, stop: &Stop) -> Result<Figures, BenchError> {
-        self.net.measure(key, Work::Answer, |other, exchange, job, clock| {
-            let mut histogram = histogram();
-            converse(exchange, clock, timing.warmup, stop, &mut None)?;
-            let before = mark(exchange)?;
+    fn measure_point(&mut self, key: &Key, timing: &Timing, stop: &Stop) -> Result<Figures, BenchError> {
+        self.net.measure_exchange(key, Work::Answer, |other, exchange, job, clock| {
+            let mut histogram = round_trip_histogram();
+            exchange_messages(exchange, clock, timing.warmup, stop, &mut None)?;
+            let before = mark_measurement_start(exchange)?;
             let mut lost = 0;
-            converse(exchange, clock, timing.min_time, stop, &mut Some((&mut histogram, &mut lost)))?;
-            exchange.send(Phase::End)?;
-            exchange.receive()?;
-            exchange.finish()?;
-            let ours = (exchange.tally() - before.1, before.0.used());
-            let done = other.done()?;
+            exchange_messages(exchange, clock, timing.min_time, stop, &mut Some((&mut histogram, &mut lost)))?;
+            exchange.send_message(Phase::End)?;
+            exchange.receive_message()?;
+            exchange.wait_for_delivery()?;
+            let ours = (exchange.counters() - before.1, before.0.used_since());
+            let done = other.receive_counters()?;
             if histogram.is_empty() {
                 return Err(BenchError::Stopped);
             }
             // The end message was carried too.
             let bytes = 2 * (histogram.len() + 1) * key.size;
-            let mut figures = figures(job, ours, done, other.same_host(), bytes);
-            figures.latency_us = Some(Latency::of(&histogram, 2.0));
+            let mut figures = combine_counters(job, ours, done, other.is_same_host(), bytes);
+            figures.latency_us = Some(Latency::from_histogram(&histogram, 2.0));
             // As in the papers: the message size over the one-route time.
             let seconds = histogram.mean() * 0.5e-9;
             figures.goodput_bits_per_second = Some(key.size as f64 * 8.0 / seconds);
             figures.messages_per_second = Some(1.0 / seconds);
-            figures.loss = job.link.loses().then_some(Loss { sent: histogram.len() + lost, received: histogram.len() });
+            figures.loss = job
+                .link
+                .may_lose_messages()
+                .then_some(Loss { sent: histogram.len() + lost, received: histogram.len() });
             Ok(figures)
         })
     }
 
-    fn peer(&self) -> Option<Host> {
+    fn peer_host(&self) -> Option<Host> {
         self.net.host.clone()
     }
 }
 
 /// Returns a histogram of nanoseconds, up to a minute, with three digits.
-pub(super) fn histogram() -> Histogram<u64> {
+pub(super) fn round_trip_histogram() -> Histogram<u64> {
     Histogram::new_with_bounds(1, 60_000_000_000, 3).expect("bounds and digits are in range")
 }
 
 /// Announces that the measurement begins, and waits for the other end's answer.
-pub(super) fn mark(exchange: &mut dyn Exchange) -> Result<(Usage, Tally), BenchError> {
-    exchange.send(Phase::Mark)?;
-    exchange.receive()?;
-    Ok((Usage::now(), exchange.tally()))
+pub(super) fn mark_measurement_start(exchange: &mut dyn Exchange) -> Result<(Usage, Tally), BenchError> {
+    exchange.send_message(Phase::Mark)?;
+    exchange.receive_message()?;
+    Ok((Usage::read_counters(), exchange.counters()))
 }
 
 /// Exchanges messages for the time `duration`, and records each round trip in nanoseconds.
-fn converse(
+fn exchange_messages(
     exchange: &mut dyn Exchange,
     clock: &Clock,
     duration: Duration,
@@ -271,25 +276,25 @@ fn converse(
     into: &mut Option<(&mut Histogram<u64>, &mut u64)>,
 ) -> Result<(), BenchError> {
     let duration = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
-    let begun = clock.raw();
+    let begun = clock.read_counter();
     loop {
-        let sent = clock.raw();
-        exchange.send(Phase::Ordinary)?;
-        exchange.receive()?;
-        let back = clock.raw();
+        let sent = clock.read_counter();
+        exchange.send_message(Phase::Ordinary)?;
+        exchange.receive_message()?;
+        let back = clock.read_counter();
         if let Some((histogram, _)) = into {
-            histogram.saturating_record(clock.nanos(sent, back));
+            histogram.saturating_record(clock.elapsed_nanos(sent, back));
         }
-        if clock.nanos(begun, back) >= duration || stop.pressed() {
+        if clock.elapsed_nanos(begun, back) >= duration || stop.is_requested() {
             return Ok(());
         }
     }
 }
 
 /// Combines the counters of both ends.
-pub(super) fn figures(job: &Job, ours: (Tally, Used), done: Done, same_host: bool, bytes: u64) -> Figures {
+pub(super) fn combine_counters(job: &Job, ours: (Tally, Used), done: Done, same_host: bool, bytes: u64) -> Figures {
     let (tally, asking) = ours;
-    let used = asking.with(done.used, same_host);
+    let used = asking.combined_with(done.used, same_host);
     let [sender_percent, receiver_percent] =
         [asking, done.used].map(|end| (end.wall > 0.0).then(|| end.percent_of_wall(end.process)));
     let [copies_per_byte, calls_per_byte] = [tally.copied + done.tally.copied, tally.calls + done.tally.calls]
@@ -298,7 +303,7 @@ pub(super) fn figures(job: &Job, ours: (Tally, Used), done: Done, same_host: boo
         copies_per_byte,
         // Thalweg's links do not count their system calls.
         system_calls_per_megabyte: calls_per_byte.map(|calls| calls * 1e6).filter(|_| job.method != Method::Verbs),
-        cpu: Some(Cpu { sender_percent, receiver_percent, ..used.cpu(bytes) }),
+        cpu: Some(Cpu { sender_percent, receiver_percent, ..used.processor_figures(bytes) }),
         seconds: used.wall,
         steal_percent: used.steal_percent(),
         ..Figures::default()

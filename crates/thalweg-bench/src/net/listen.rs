@@ -1,7 +1,7 @@
 //! Serving end, `thalweg bench listen`, on this host or another.
 
 use super::control::{Control, ControlStream};
-use super::session::serve as serve_one;
+use super::session::serve_jobs as serve_one;
 use super::{MAX_MESSAGE_BYTES, PEER_TIMEOUT};
 use crate::BenchError;
 use std::io::{self, Write};
@@ -12,7 +12,7 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
-use thalweg_text::size;
+use thalweg_text::format_size;
 
 /// Default port of `thalweg bench listen`.
 pub const DEFAULT_PORT: u16 = 5255;
@@ -40,26 +40,27 @@ pub struct Options {
 /// # Errors
 /// If the address cannot be listened on, or no connection can be accepted any more. For a single asking end on standard
 /// input, also if serving it failed.
-pub fn serve(options: &Options, mut report: impl FnMut(&str) + Send) -> Result<(), BenchError> {
+pub fn serve_asking_ends(options: &Options, mut report: impl FnMut(&str) + Send) -> Result<(), BenchError> {
     if options.local {
-        let socket = io::stdin().as_fd().try_clone_to_owned().map_err(BenchError::os("taking over standard input"))?;
+        let socket =
+            io::stdin().as_fd().try_clone_to_owned().map_err(BenchError::os_error("taking over standard input"))?;
         let control = Control::new(ControlStream::Unix(UnixStream::from(socket)), "the asking process".into(), None)?;
         return serve_one(control, None, || {});
     }
-    let address = resolve(&options.address)?;
-    let listener = TcpListener::bind(address).map_err(BenchError::os(format!("listening on {address}")))?;
+    let address = resolve_address(&options.address)?;
+    let listener = TcpListener::bind(address).map_err(BenchError::os_error(format!("listening on {address}")))?;
     let address = listener.local_addr().unwrap_or(address);
-    report(&format!("listening on {address}, messages of up to {}", size(MAX_MESSAGE_BYTES)));
+    report(&format!("listening on {address}, messages of up to {}", format_size(MAX_MESSAGE_BYTES)));
     let (report, busy) = (&Mutex::new(report), &AtomicBool::new(false));
     std::thread::scope(|scope| {
         loop {
             let (stream, peer) = match listener.accept() {
                 Ok(accepted) => accepted,
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => continue,
-                Err(error) => return Err(BenchError::os("accepting a connection")(error)),
+                Err(error) => return Err(BenchError::os_error("accepting a connection")(error)),
             };
             if busy.swap(true, Ordering::Acquire) {
-                refuse(stream);
+                refuse_as_busy(stream);
                 continue;
             }
             if options.one_off {
@@ -73,24 +74,25 @@ pub fn serve(options: &Options, mut report: impl FnMut(&str) + Send) -> Result<(
 
 fn serve_connection(stream: TcpStream, peer: SocketAddr, busy: &AtomicBool, report: &Mutex<impl FnMut(&str)>) {
     let control = Control::new(ControlStream::Tcp(stream), peer.to_string(), Some(IDLE_TIMEOUT));
-    let served = control
-        .and_then(|control| serve_one(control, Some(IDLE_TIMEOUT), || report_to(report, &format!("{peer} measures"))));
+    let served = control.and_then(|control| {
+        serve_one(control, Some(IDLE_TIMEOUT), || report_line(report, &format!("{peer} measures")))
+    });
     busy.store(false, Ordering::Release);
-    report_to(report, &served.map_or_else(|error| error.to_string(), |()| format!("{peer} has gone")));
+    report_line(report, &served.map_or_else(|error| error.to_string(), |()| format!("{peer} has gone")));
 }
 
-fn report_to(report: &Mutex<impl FnMut(&str)>, text: &str) {
+fn report_line(report: &Mutex<impl FnMut(&str)>, text: &str) {
     report.lock().unwrap_or_else(PoisonError::into_inner)(text);
 }
 
-fn refuse(mut stream: TcpStream) {
+fn refuse_as_busy(mut stream: TcpStream) {
     let why = "another end measures now: two at a time would measure each other";
     let _ = stream.set_write_timeout(Some(Duration::from_millis(100)));
     let _ = writeln!(stream, "{}", serde_json::json!({ "failed": { "why": why } }));
 }
 
 /// Resolves `host`, `host:port`, `[::1]`, `[::1]:port`.
-fn resolve(text: &str) -> Result<SocketAddr, BenchError> {
+fn resolve_address(text: &str) -> Result<SocketAddr, BenchError> {
     let bare = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
     let named = match bare {
         None if text.parse::<std::net::IpAddr>().is_ok() => (text, DEFAULT_PORT).to_socket_addrs(),
@@ -103,8 +105,8 @@ fn resolve(text: &str) -> Result<SocketAddr, BenchError> {
 }
 
 /// Connects to a serving end on another host.
-pub(super) fn connect(peer: &str) -> Result<Control, BenchError> {
-    let address = resolve(peer)?;
+pub(super) fn connect_to_peer(peer: &str) -> Result<Control, BenchError> {
+    let address = resolve_address(peer)?;
     let stream = TcpStream::connect_timeout(&address, PEER_TIMEOUT).map_err(|error| BenchError::Peer {
         peer: address.to_string(),
         why: format!("{error}; run `thalweg bench listen` there"),
@@ -124,16 +126,16 @@ impl Drop for Child {
 }
 
 /// Starts a second process of this program that serves.
-pub(super) fn start() -> Result<(Control, Child), BenchError> {
+pub(super) fn start_serving_process() -> Result<(Control, Child), BenchError> {
     let doing = "starting a second process";
-    let (ours, theirs) = UnixStream::pair().map_err(BenchError::os(doing))?;
-    let program = std::env::current_exe().map_err(BenchError::os(doing))?;
+    let (ours, theirs) = UnixStream::pair().map_err(BenchError::os_error(doing))?;
+    let program = std::env::current_exe().map_err(BenchError::os_error(doing))?;
     let child = Command::new(program)
         .args(["bench", "listen", "--local"])
         .stdin(Stdio::from(OwnedFd::from(theirs)))
         .stdout(Stdio::null())
         .spawn()
-        .map_err(BenchError::os(doing))?;
+        .map_err(BenchError::os_error(doing))?;
     let child = Child(child);
     let control = Control::new(ControlStream::Unix(ours), format!("process {}", child.0.id()), Some(PEER_TIMEOUT))?;
     Ok((control, child))
@@ -145,12 +147,12 @@ mod tests {
 
     #[test]
     fn peers_are_written_with_and_without_a_port() {
-        let at = |text| resolve(text).unwrap().to_string();
+        let at = |text| resolve_address(text).unwrap().to_string();
         assert_eq!(at("127.0.0.1"), "127.0.0.1:5255");
         assert_eq!(at("127.0.0.1:1"), "127.0.0.1:1");
         assert_eq!(at("[::1]"), "[::1]:5255");
         assert_eq!(at("[::1]:9"), "[::1]:9");
         assert_eq!(at("::1"), "[::1]:5255");
-        assert!(resolve("").is_err() && resolve("no such host.invalid").is_err());
+        assert!(resolve_address("").is_err() && resolve_address("no such host.invalid").is_err());
     }
 }

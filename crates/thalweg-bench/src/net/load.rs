@@ -8,7 +8,7 @@
 use super::control::{Watchdog, Work};
 use super::datagram::MAX_UDP_PAYLOAD_BYTES;
 use super::exchange::MIN_STAMPED_BYTES;
-use super::latency::{Net, figures, histogram, mark};
+use super::latency::{Net, combine_counters, mark_measurement_start, round_trip_histogram};
 use super::{Ends, Exchange, Path, Phase};
 use crate::drive::{Instrument, Stop};
 use crate::options::Timing;
@@ -18,7 +18,7 @@ use crate::{BenchError, Clock, Host, Sizes};
 use hdrhistogram::Histogram;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
-use thalweg_wire::{GOLDEN_GAMMA, mix};
+use thalweg_wire::{GOLDEN_GAMMA, mix_bits};
 
 /// Options of `thalweg bench under-load`.
 #[derive(Debug, Clone, clap::Args)]
@@ -65,18 +65,19 @@ impl InstrumentOptions for Options {
         self.timing
     }
 
-    fn instrument(&self) -> Result<Box<dyn Instrument>, BenchError> {
+    fn create_instrument(&self) -> Result<Box<dyn Instrument>, BenchError> {
         let percent: Vec<Load> = self.load.iter().map(|percent| Load::Percent(*percent)).collect();
         let absolute: Vec<Load> = self.rate.iter().map(|rate| Load::Rate(*rate)).collect();
         let loads = if absolute.is_empty() { percent } else { absolute };
-        if loads.iter().any(|load| !load.makes_sense()) {
+        if loads.iter().any(|load| !load.is_valid_load()) {
             return Err(BenchError::Usage(
                 "a load is a number above 0, and at most 10⁹ messages per second".to_owned(),
             ));
         }
         let net = Net::new(&self.path, &self.ends, &self.sizes)?;
         let possible_sizes = MIN_STAMPED_BYTES..=MAX_UDP_PAYLOAD_BYTES as u64;
-        if let Some(key) = net.keys().iter().find(|key| key.link == "udp" && !possible_sizes.contains(&key.size)) {
+        if let Some(key) = net.point_keys().iter().find(|key| key.link == "udp" && !possible_sizes.contains(&key.size))
+        {
             return Err(BenchError::Usage(format!(
                 "under load over udp each message needs its number and a datagram: {MIN_STAMPED_BYTES} to {MAX_UDP_PAYLOAD_BYTES} bytes, not {}",
                 key.size
@@ -85,7 +86,7 @@ impl InstrumentOptions for Options {
         Ok(Box::new(UnderLoad { net, loads, arrivals: self.arrivals, alone: BTreeMap::new() }))
     }
 
-    fn peer(&self) -> Option<&str> {
+    fn peer_host(&self) -> Option<&str> {
         self.ends.peer.as_deref()
     }
 }
@@ -97,12 +98,12 @@ enum Load {
 }
 
 impl Load {
-    fn makes_sense(self) -> bool {
+    fn is_valid_load(self) -> bool {
         let (Self::Percent(number) | Self::Rate(number)) = self;
         number > 0.0 && number <= 1e9
     }
 
-    fn name(self) -> (&'static str, String) {
+    fn setting_name_and_value(self) -> (&'static str, String) {
         match self {
             Self::Percent(percent) => ("load", format!("{percent} %")),
             Self::Rate(rate) => ("rate", format!("{rate} Hz")),
@@ -119,75 +120,88 @@ struct UnderLoad {
 }
 
 impl Instrument for UnderLoad {
-    fn keys(&self) -> Vec<Key> {
-        self.net.keys().iter().flat_map(|key| self.loads.iter().map(move |load| self.key(key, *load))).collect()
+    fn point_keys(&self) -> Vec<Key> {
+        self.net
+            .point_keys()
+            .iter()
+            .flat_map(|key| self.loads.iter().map(move |load| self.key_under_load(key, *load)))
+            .collect()
     }
 
-    fn measure(&mut self, key: &Key, timing: &Timing, stop: &Stop) -> Result<Figures, BenchError> {
-        let load = self.loads.iter().find(|load| key.settings.get(load.name().0) == Some(&load.name().1));
+    fn measure_point(&mut self, key: &Key, timing: &Timing, stop: &Stop) -> Result<Figures, BenchError> {
+        let load = self
+            .loads
+            .iter()
+            .find(|load| key.settings.get(load.setting_name_and_value().0) == Some(&load.setting_name_and_value().1));
         let load = *load.ok_or_else(|| BenchError::Usage("no such load".to_owned()))?;
         let mut route = key.clone();
         route.settings.remove("load");
         let alone = self.alone.get(&route).copied();
         let arrivals = self.arrivals;
-        let (figures, alone) = self.net.measure(key, Work::Answer, |other, exchange, job, clock| {
-            let found = converse(exchange, clock, timing.warmup.max(Duration::from_millis(50)), stop)?;
+        let (figures, alone) = self.net.measure_exchange(key, Work::Answer, |other, exchange, job, clock| {
+            let found = measure_rate_alone(exchange, clock, timing.warmup.max(Duration::from_millis(50)), stop)?;
             let alone = alone.unwrap_or(found);
             let rate = match load {
                 Load::Percent(percent) => alone * percent / 100.0,
                 Load::Rate(rate) => rate,
             };
-            let before = mark(exchange)?;
+            let before = mark_measurement_start(exchange)?;
             let schedule = Schedule::new(rate, arrivals);
             let room = (MAX_BYTES_IN_FLIGHT / job.size).clamp(1, 16);
-            let observed = offer(exchange, clock, schedule, room, timing.min_time, job.link.loses(), stop)?;
-            exchange.send(Phase::End)?;
-            exchange.receive()?;
-            exchange.finish()?;
-            let ours = (exchange.tally() - before.1, before.0.used());
-            let done = other.done()?;
+            let observed =
+                offer_messages(exchange, clock, schedule, room, timing.min_time, job.link.may_lose_messages(), stop)?;
+            exchange.send_message(Phase::End)?;
+            exchange.receive_message()?;
+            exchange.wait_for_delivery()?;
+            let ours = (exchange.counters() - before.1, before.0.used_since());
+            let done = other.receive_counters()?;
             let arrived = observed.histogram.len();
             if arrived == 0 {
                 return Err(BenchError::Stopped);
             }
-            let mut figures = figures(job, ours, done, other.same_host(), 2 * (arrived + 1) * key.size);
-            figures.latency_us = Some(Latency::of(&observed.histogram, 2.0));
+            let mut figures = combine_counters(job, ours, done, other.is_same_host(), 2 * (arrived + 1) * key.size);
+            figures.latency_us = Some(Latency::from_histogram(&observed.histogram, 2.0));
             figures.offered_per_second = Some(rate);
             figures.messages_per_second = Some(arrived as f64 / observed.seconds);
             figures.goodput_bits_per_second = Some(arrived as f64 * key.size as f64 * 8.0 / observed.seconds);
-            figures.loss = job.link.loses().then_some(Loss { sent: observed.sent, received: arrived });
+            figures.loss = job.link.may_lose_messages().then_some(Loss { sent: observed.sent, received: arrived });
             Ok((figures, alone))
         })?;
         self.alone.insert(route, alone);
         Ok(figures)
     }
 
-    fn notes(&self, _key: &Key) -> Vec<String> {
+    fn point_notes(&self, _key: &Key) -> Vec<String> {
         vec!["the asking end never sleeps: its processor time is that of waiting".to_owned()]
     }
 
-    fn peer(&self) -> Option<Host> {
+    fn peer_host(&self) -> Option<Host> {
         self.net.host.clone()
     }
 }
 
 impl UnderLoad {
-    fn key(&self, point: &Key, load: Load) -> Key {
-        let (name, value) = load.name();
-        let key = point.clone().with(name, value);
-        if self.arrivals == Arrivals::Poisson { key.with("arrivals", "poisson") } else { key }
+    fn key_under_load(&self, point: &Key, load: Load) -> Key {
+        let (name, value) = load.setting_name_and_value();
+        let key = point.clone().with_setting(name, value);
+        if self.arrivals == Arrivals::Poisson { key.with_setting("arrivals", "poisson") } else { key }
     }
 }
 
 /// Exchanges one message at a time; returns the messages per second.
-fn converse(exchange: &mut dyn Exchange, clock: &Clock, duration: Duration, stop: &Stop) -> Result<f64, BenchError> {
-    let (begun, mut count) = (clock.raw(), 0u64);
+fn measure_rate_alone(
+    exchange: &mut dyn Exchange,
+    clock: &Clock,
+    duration: Duration,
+    stop: &Stop,
+) -> Result<f64, BenchError> {
+    let (begun, mut count) = (clock.read_counter(), 0u64);
     loop {
-        exchange.send(Phase::Ordinary)?;
-        exchange.receive()?;
+        exchange.send_message(Phase::Ordinary)?;
+        exchange.receive_message()?;
         count += 1;
-        let seconds = clock.nanos(begun, clock.raw()) as f64 * 1e-9;
-        if seconds >= duration.as_secs_f64() || stop.pressed() {
+        let seconds = clock.elapsed_nanos(begun, clock.read_counter()) as f64 * 1e-9;
+        if seconds >= duration.as_secs_f64() || stop.is_requested() {
             return Ok(count as f64 / seconds);
         }
     }
@@ -201,7 +215,7 @@ struct Observed {
 }
 
 /// Sends messages when they are due and receives answers, until the time is over; then only receives.
-fn offer(
+fn offer_messages(
     exchange: &mut dyn Exchange,
     clock: &Clock,
     mut schedule: Schedule,
@@ -210,19 +224,19 @@ fn offer(
     may_lose: bool,
     stop: &Stop,
 ) -> Result<Observed, BenchError> {
-    let mut observed = Observed { histogram: histogram(), sent: 0, seconds: 0.0 };
+    let mut observed = Observed { histogram: round_trip_histogram(), sent: 0, seconds: 0.0 };
     // Number and time of the messages that were sent and not answered, in order.
     let mut in_flight = VecDeque::with_capacity(room);
     let duration = duration.as_nanos() as f64;
     let mut watchdog = Watchdog::default();
-    let begun = clock.raw();
-    let mut due = schedule.next();
+    let begun = clock.read_counter();
+    let mut due = schedule.next_due_nanos();
     loop {
-        let now = clock.nanos(begun, clock.raw()) as f64;
-        if !in_flight.is_empty() && exchange.waiting()? {
-            exchange.receive()?;
-            let now = clock.nanos(begun, clock.raw()) as f64;
-            let number = exchange.stamped();
+        let now = clock.elapsed_nanos(begun, clock.read_counter()) as f64;
+        if !in_flight.is_empty() && exchange.has_pending_message()? {
+            exchange.receive_message()?;
+            let now = clock.elapsed_nanos(begun, clock.read_counter()) as f64;
+            let number = exchange.last_number_received();
             // Messages sent before the answered one, and not answered, are lost.
             while let Some((sent, at)) = in_flight.pop_front() {
                 if number.is_none_or(|number| number == sent) {
@@ -238,18 +252,18 @@ fn offer(
             watchdog = Watchdog::default();
             continue;
         }
-        let over = now >= duration || stop.pressed();
+        let over = now >= duration || stop.is_requested();
         if over && (in_flight.is_empty() || now >= duration + ANSWER_TIMEOUT.as_nanos() as f64) {
             observed.seconds = observed.seconds.max(duration.min(now) * 1e-9);
             return Ok(observed);
         }
         if !over && now >= due && in_flight.len() < room {
-            exchange.stamp(observed.sent);
-            exchange.send(Phase::Ordinary)?;
-            exchange.flush()?;
+            exchange.set_next_number(observed.sent);
+            exchange.send_message(Phase::Ordinary)?;
+            exchange.flush_pending()?;
             in_flight.push_back((observed.sent, due));
             observed.sent += 1;
-            due = schedule.next();
+            due = schedule.next_due_nanos();
             continue;
         }
         // A link that may lose messages does not hold up later ones for ever.
@@ -257,7 +271,7 @@ fn offer(
         {
             in_flight.pop_front();
         }
-        watchdog.look("waiting for answers under load")?;
+        watchdog.count_empty_poll("waiting for answers under load")?;
     }
 }
 
@@ -274,14 +288,14 @@ impl Schedule {
         Self { at: 0.0, mean: 1e9 / rate, random: (arrivals == Arrivals::Poisson).then_some(0) }
     }
 
-    fn next(&mut self) -> f64 {
+    fn next_due_nanos(&mut self) -> f64 {
         let due = self.at;
         let gap = match &mut self.random {
             None => 1.0,
             Some(state) => {
                 // Exponential gaps by inversion.
                 *state = state.wrapping_add(GOLDEN_GAMMA);
-                let uniform = ((mix(*state) >> 11) as f64 + 0.5) / (1u64 << 53) as f64;
+                let uniform = ((mix_bits(*state) >> 11) as f64 + 0.5) / (1u64 << 53) as f64;
                 -uniform.ln()
             }
         };
@@ -298,7 +312,7 @@ mod tests {
     fn due_times_have_the_requested_rate() {
         for arrivals in [Arrivals::Constant, Arrivals::Poisson] {
             let mut schedule = Schedule::new(1e6, arrivals);
-            let times: Vec<f64> = (0..100_000).map(|_| schedule.next()).collect();
+            let times: Vec<f64> = (0..100_000).map(|_| schedule.next_due_nanos()).collect();
             assert!(times.is_sorted() && times[0] == 0.0);
             let mean = times[99_999] / 99_999.0;
             assert!((mean - 1000.0).abs() < 15.0, "{arrivals:?}: {mean}");

@@ -26,7 +26,7 @@ mod uring;
 mod verbs;
 
 pub(crate) use exchange::{Exchange, Phase, Tally};
-pub(crate) use session::{bind, set_congestion};
+pub(crate) use session::{bind_to_processor, set_congestion_control};
 
 use crate::options::{Cpus, NetworkPath};
 use crate::point::Key;
@@ -136,7 +136,7 @@ pub struct Path {
 }
 
 impl Link {
-    fn name(self) -> &'static str {
+    fn display_name(self) -> &'static str {
         match self {
             Self::Tcp => "tcp",
             Self::Udp => "udp",
@@ -147,7 +147,7 @@ impl Link {
     }
 
     /// Returns the methods that the link supports, the usual one first.
-    fn methods(self) -> &'static [Method] {
+    fn supported_methods(self) -> &'static [Method] {
         use Method::{Copy, Frames, Handover, IoUring, Sendfile, Sendmsg, Verbs, Write, Zerocopy};
         match self {
             Self::Tcp => &[Write, Sendmsg, Zerocopy, Sendfile, IoUring, Verbs],
@@ -158,18 +158,18 @@ impl Link {
     }
 
     /// Returns whether the link may lose messages.
-    fn loses(self) -> bool {
+    fn may_lose_messages(self) -> bool {
         matches!(self, Self::Udp | Self::AfXdp | Self::Dpdk)
     }
 
     /// Returns whether the link is memory that both ends share.
-    fn is_shared(self) -> bool {
+    fn is_shared_memory(self) -> bool {
         matches!(self, Self::Dpdk | Self::Shm)
     }
 }
 
 impl Method {
-    fn name(self) -> &'static str {
+    fn display_name(self) -> &'static str {
         match self {
             Self::Write => "write",
             Self::Sendmsg => "sendmsg",
@@ -207,7 +207,7 @@ enum Place {
 }
 
 /// Returns all points that [`Path`], [`Ends`] and sizes ask for, each with its route.
-fn points(path: &Path, ends: &Ends, sizes: &Sizes) -> Result<Vec<(Key, Route)>, BenchError> {
+fn requested_points(path: &Path, ends: &Ends, sizes: &Sizes) -> Result<Vec<(Key, Route)>, BenchError> {
     if let Some(size) = sizes.0.iter().find(|size| !(1..=MAX_MESSAGE_BYTES).contains(*size)) {
         return Err(BenchError::Usage(format!("a message of {size} bytes: from 1 byte to 1 GiB can be sent")));
     }
@@ -225,16 +225,20 @@ fn points(path: &Path, ends: &Ends, sizes: &Sizes) -> Result<Vec<(Key, Route)>, 
     };
     let mut points = Vec::new();
     for link in &path.link {
-        let known = link.methods();
+        let known = link.supported_methods();
         let methods: Vec<Method> = match &path.method[..] {
             [] => vec![known[0]],
             some => some.iter().copied().filter(|method| known.contains(method)).collect(),
         };
         if let Some(never) =
-            path.method.iter().find(|method| !path.link.iter().any(|link| link.methods().contains(method)))
+            path.method.iter().find(|method| !path.link.iter().any(|link| link.supported_methods().contains(method)))
         {
-            let links: Vec<&str> = path.link.iter().map(|link| link.name()).collect();
-            return Err(BenchError::Usage(format!("--method {} is none of --link {}", never.name(), links.join(","))));
+            let links: Vec<&str> = path.link.iter().map(|link| link.display_name()).collect();
+            return Err(BenchError::Usage(format!(
+                "--method {} is none of --link {}",
+                never.display_name(),
+                links.join(",")
+            )));
         }
         let wait = match link {
             Link::Dpdk => Wait::Poll,
@@ -242,15 +246,15 @@ fn points(path: &Path, ends: &Ends, sizes: &Sizes) -> Result<Vec<(Key, Route)>, 
             _ => path.wait.unwrap_or(Wait::Sleep),
         };
         // Only sockets have buffers; a link without sockets is measured once.
-        let buffers = if link.is_shared() { &[None][..] } else { &buffers[..] };
-        let places = places(*link, ends)?;
+        let buffers = if link.is_shared_memory() { &[None][..] } else { &buffers[..] };
+        let places = link_places(*link, ends)?;
         for method in methods {
             for socket_buffer in buffers {
                 for cpu in &cpus {
                     for place in &places {
                         let (socket_buffer, cpu, place) = (*socket_buffer, *cpu, *place);
                         let route = Route { link: *link, method, wait, socket_buffer, cpu, place };
-                        points.extend(sizes.0.iter().map(|size| (route.key(*size, path), route.clone())));
+                        points.extend(sizes.0.iter().map(|size| (route.point_key(*size, path), route.clone())));
                     }
                 }
             }
@@ -260,8 +264,8 @@ fn points(path: &Path, ends: &Ends, sizes: &Sizes) -> Result<Vec<(Key, Route)>, 
 }
 
 /// Returns the places of a link's ends. Over the network they stay where they are; shared memory needs no network.
-fn places(link: Link, ends: &Ends) -> Result<Vec<Place>, BenchError> {
-    if link.is_shared() || ends.peer.is_some() {
+fn link_places(link: Link, ends: &Ends) -> Result<Vec<Place>, BenchError> {
+    if link.is_shared_memory() || ends.peer.is_some() {
         return Ok(vec![Place::Here]);
     }
     let alone = match link {
@@ -270,7 +274,9 @@ fn places(link: Link, ends: &Ends) -> Result<Vec<Place>, BenchError> {
     };
     if !ends.interrupts.is_empty() {
         return match alone {
-            Place::Cable => Err(BenchError::Usage(format!("--interrupts: loopback has no --link {}", link.name()))),
+            Place::Cable => {
+                Err(BenchError::Usage(format!("--interrupts: loopback has no --link {}", link.display_name())))
+            }
             _ => Ok(ends.interrupts.iter().copied().map(Place::Steered).collect()),
         };
     }
@@ -278,7 +284,7 @@ fn places(link: Link, ends: &Ends) -> Result<Vec<Place>, BenchError> {
         [] => Ok(vec![alone]),
         // Impossible links are left out, unless only they were requested.
         some if alone == Place::Cable && !some.contains(&NetworkPath::Veth) => {
-            Err(BenchError::Usage(format!("--link {} cannot be had over loopback: --on veth", link.name())))
+            Err(BenchError::Usage(format!("--link {} cannot be had over loopback: --on veth", link.display_name())))
         }
         some => {
             let places = some.iter().map(|on| if *on == NetworkPath::Veth { Place::Cable } else { Place::Here });
@@ -288,27 +294,27 @@ fn places(link: Link, ends: &Ends) -> Result<Vec<Place>, BenchError> {
 }
 
 impl Route {
-    fn key(&self, size: u64, path: &Path) -> Key {
-        let mut key = Key::new(self.link.name(), self.method.name(), size);
+    fn point_key(&self, size: u64, path: &Path) -> Key {
+        let mut key = Key::new(self.link.display_name(), self.method.display_name(), size);
         if self.wait == Wait::Poll {
-            key = key.with("wait", "poll");
+            key = key.with_setting("wait", "poll");
         }
         if let Some(bytes) = self.socket_buffer {
-            key = key.with("socket_buffer", bytes);
+            key = key.with_setting("socket_buffer", bytes);
         }
         if let (Some(name), Link::Tcp) = (&path.congestion, self.link) {
-            key = key.with("congestion", name);
+            key = key.with_setting("congestion", name);
         }
         if let Some(cpu) = self.cpu {
-            key = key.with("cpu", cpu);
+            key = key.with_setting("cpu", cpu);
         }
         match self.place {
             Place::Here => {}
-            Place::Steered(cpu) => key = key.with("interrupts", cpu),
-            Place::Cable => key = key.with("on", NetworkPath::Veth.name()),
+            Place::Steered(cpu) => key = key.with_setting("interrupts", cpu),
+            Place::Cable => key = key.with_setting("on", NetworkPath::Veth.display_name()),
         }
         if path.check_data {
-            key = key.with("check_data", "yes");
+            key = key.with_setting("check_data", "yes");
         }
         key
     }
@@ -324,18 +330,18 @@ pub(crate) struct PeerMemory {
 
 impl PeerMemory {
     /// Starts a process and maps its memory.
-    pub(crate) fn new() -> Result<Self, BenchError> {
-        Self::of(Other::reach(None)?)
+    pub(crate) fn start_process() -> Result<Self, BenchError> {
+        Self::from_serving_end(Other::connect_or_start(None)?)
     }
 
     /// Maps the memory of a serving end on this host.
-    pub(crate) fn of(mut other: Other) -> Result<Self, BenchError> {
-        Ok(Self { shared: other.begin_shared()?, _other: other })
+    pub(crate) fn from_serving_end(mut other: Other) -> Result<Self, BenchError> {
+        Ok(Self { shared: other.begin_shared_memory()?, _other: other })
     }
 
     /// Returns the file of the memory.
-    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
-        self.shared.their_arena()
+    pub(crate) fn memory_fd(&self) -> BorrowedFd<'_> {
+        self.shared.other_arena_fd()
     }
 }
 

@@ -1,9 +1,9 @@
 //! Packets: datagrams in frames of a given length, one way, as fast as a port takes them or at a given rate, and the
 //! part that arrives.
 
-use super::bandwidth::line_rate;
+use super::bandwidth::interface_line_rate;
 use super::control::Work;
-use super::latency::{Net, figures};
+use super::latency::{Net, combine_counters};
 use super::{Ends, Exchange, Link, Method, Path, Phase, Wait};
 use crate::drive::{Instrument, Stop};
 use crate::options::Timing;
@@ -44,16 +44,16 @@ impl InstrumentOptions for Options {
         self.timing
     }
 
-    fn instrument(&self) -> Result<Box<dyn Instrument>, BenchError> {
+    fn create_instrument(&self) -> Result<Box<dyn Instrument>, BenchError> {
         if let Some(size) = self.sizes.0.iter().find(|size| !(FRAME_HEADER_BYTES + 1..=65_535).contains(*size)) {
             return Err(BenchError::Usage(format!(
                 "a frame of {size} bytes: it has {FRAME_HEADER_BYTES} of headers, and 65535 at most"
             )));
         }
-        if let Some(link) = self.link.iter().find(|link| !link.methods().contains(&Method::Frames)) {
+        if let Some(link) = self.link.iter().find(|link| !link.supported_methods().contains(&Method::Frames)) {
             return Err(BenchError::Usage(format!(
                 "--link {} has no packets of ours: use udp, af-xdp or dpdk",
-                link.name()
+                link.display_name()
             )));
         }
         let path = Path {
@@ -64,11 +64,11 @@ impl InstrumentOptions for Options {
             congestion: None,
             check_data: self.check_data,
         };
-        let net = Net::new(&path, &self.ends, &self.sizes)?.in_frames(FRAME_HEADER_BYTES);
-        Ok(Box::new(Packets { net, rate: self.rate, line_rate: line_rate(&self.ends) }))
+        let net = Net::new(&path, &self.ends, &self.sizes)?.with_frame_headers(FRAME_HEADER_BYTES);
+        Ok(Box::new(Packets { net, rate: self.rate, line_rate: interface_line_rate(&self.ends) }))
     }
 
-    fn peer(&self) -> Option<&str> {
+    fn peer_host(&self) -> Option<&str> {
         self.ends.peer.as_deref()
     }
 }
@@ -80,24 +80,24 @@ struct Packets {
 }
 
 impl Instrument for Packets {
-    fn keys(&self) -> Vec<Key> {
-        let keys = self.net.keys().into_iter();
+    fn point_keys(&self) -> Vec<Key> {
+        let keys = self.net.point_keys().into_iter();
         match self.rate {
-            Some(rate) => keys.map(|key| key.with("rate", rate)).collect(),
+            Some(rate) => keys.map(|key| key.with_setting("rate", rate)).collect(),
             None => keys.collect(),
         }
     }
 
-    fn measure(&mut self, key: &Key, timing: &Timing, stop: &Stop) -> Result<Figures, BenchError> {
+    fn measure_point(&mut self, key: &Key, timing: &Timing, stop: &Stop) -> Result<Figures, BenchError> {
         let (rate, line_rate) = (self.rate, self.line_rate);
-        self.net.measure(key, Work::Receive, |other, exchange, job, clock| {
-            offer(exchange, clock, timing.warmup, rate, stop)?;
-            other.mark(exchange, job)?;
-            let before = (Usage::now(), exchange.tally());
-            offer(exchange, clock, timing.min_time, rate, stop)?;
-            let ours = (exchange.tally() - before.1, before.0.used());
+        self.net.measure_exchange(key, Work::Receive, |other, exchange, job, clock| {
+            send_frames_for(exchange, clock, timing.warmup, rate, stop)?;
+            other.request_mark(exchange, job)?;
+            let before = (Usage::read_counters(), exchange.counters());
+            send_frames_for(exchange, clock, timing.min_time, rate, stop)?;
+            let ours = (exchange.counters() - before.1, before.0.used_since());
             let sent = ours.0.sent;
-            let done = other.end(exchange, job)?;
+            let done = other.end_stream(exchange, job)?;
             if sent == 0 || done.seconds <= 0.0 {
                 return Err(BenchError::Stopped);
             }
@@ -105,7 +105,7 @@ impl Instrument for Packets {
             let received = done.tally.received.min(sent);
             let bytes = received * job.size as u64;
             let goodput = bytes as f64 * 8.0 / ours.1.wall;
-            let mut figures = figures(job, ours, done, other.same_host(), bytes);
+            let mut figures = combine_counters(job, ours, done, other.is_same_host(), bytes);
             figures.goodput_bits_per_second = Some(goodput);
             figures.offered_per_second = Some(rate.map_or(sent as f64 / ours.1.wall, |rate| rate as f64));
             figures.messages_per_second = Some(received as f64 / ours.1.wall);
@@ -116,13 +116,13 @@ impl Instrument for Packets {
         })
     }
 
-    fn peer(&self) -> Option<Host> {
+    fn peer_host(&self) -> Option<Host> {
         self.net.host.clone()
     }
 }
 
 /// Sends for the time `duration`, evenly if there is a rate: a late frame does not delay those after it.
-fn offer(
+fn send_frames_for(
     exchange: &mut dyn Exchange,
     clock: &Clock,
     duration: Duration,
@@ -130,20 +130,20 @@ fn offer(
     stop: &Stop,
 ) -> Result<(), BenchError> {
     let duration = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
-    let (begun, mut sent) = (clock.raw(), 0u64);
+    let (begun, mut sent) = (clock.read_counter(), 0u64);
     loop {
-        let passed = clock.nanos(begun, clock.raw());
-        if passed >= duration || stop.pressed() {
-            return exchange.flush();
+        let passed = clock.elapsed_nanos(begun, clock.read_counter());
+        if passed >= duration || stop.is_requested() {
+            return exchange.flush_pending();
         }
         let due = rate.map_or(sent + 64, |rate| (u128::from(rate) * u128::from(passed) / 1_000_000_000) as u64);
         let burst = due.saturating_sub(sent);
         for _ in 0..burst {
-            exchange.send(Phase::Ordinary)?;
+            exchange.send_message(Phase::Ordinary)?;
         }
         sent += burst;
         if rate.is_some() {
-            exchange.flush()?;
+            exchange.flush_pending()?;
         }
     }
 }

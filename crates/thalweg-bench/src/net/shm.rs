@@ -7,7 +7,7 @@
 //! used again when the other end has reported that it is done: by its answer in a conversation, by a cell of its own in
 //! a stream.
 
-use super::control::{Control, Job, Watchdog, Work, gone};
+use super::control::{Control, Job, Watchdog, Work, connection_error};
 use super::exchange::Messages;
 use super::{Exchange, Method, PEER_TIMEOUT, Phase, Tally, Wait};
 use crate::BenchError;
@@ -15,7 +15,9 @@ use std::io::Read;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use thalweg_arena::{Arena, CELL_BYTES, Ring, RingReceiver, RingSender, Span, View, recv_fds, send_fds, wake_over};
+use thalweg_arena::{
+    Arena, CELL_BYTES, Ring, RingReceiver, RingSender, Span, View, recv_fds, send_fds, wake_over_socket,
+};
 
 /// Bytes of a message that fit into a cell after its head.
 const CELL_PAYLOAD_BYTES: usize = CELL_BYTES - CELL_HEADER_BYTES;
@@ -57,31 +59,31 @@ pub(super) struct Shared {
 }
 
 /// Sets up the asking end.
-pub(super) fn ask(control: &Control, job: &Job) -> Result<Shared, BenchError> {
-    let (arena, stride, places) = arena(job)?;
-    let there = Ring::create("bench-there", RING_CELL_COUNT).map_err(|error| control.error(error))?;
-    let back = Ring::create("bench-back", RING_CELL_COUNT).map_err(|error| control.error(error))?;
-    let (peer, theirs) = UnixStream::pair().map_err(|error| control.error(error))?;
+pub(super) fn set_up_asking_end(control: &Control, job: &Job) -> Result<Shared, BenchError> {
+    let (arena, stride, places) = create_message_arena(job)?;
+    let there = Ring::create("bench-there", RING_CELL_COUNT).map_err(|error| control.peer_error(error))?;
+    let back = Ring::create("bench-back", RING_CELL_COUNT).map_err(|error| control.peer_error(error))?;
+    let (peer, theirs) = UnixStream::pair().map_err(|error| control.peer_error(error))?;
     let fds = [there.fd(), back.fd(), theirs.as_fd(), arena.arena().fd()];
-    send_fds(control.unix()?, b"m", &fds).map_err(|error| control.error(error))?;
-    let [their_arena] = receive::<1>(control)?;
+    send_fds(control.unix_stream()?, b"m", &fds).map_err(|error| control.peer_error(error))?;
+    let [their_arena] = receive_descriptors::<1>(control)?;
     let shared =
         Shared::new(job, there.into_sender(), back.into_receiver(), peer, (arena, stride, places), their_arena);
-    shared.map_err(|error| control.error(error))
+    shared.map_err(|error| control.peer_error(error))
 }
 
 /// Sets up the serving end.
-pub(super) fn serve(control: &Control, job: &Job) -> Result<Box<dyn Exchange>, BenchError> {
-    let [there, back, peer, their_arena] = receive::<4>(control)?;
-    let (arena, stride, places) = arena(job)?;
-    send_fds(control.unix()?, b"m", &[arena.arena().fd()]).map_err(|error| control.error(error))?;
-    let to = Ring::import(back).map_err(|error| control.error(error))?.into_sender();
-    let from = Ring::import(there).map_err(|error| control.error(error))?.into_receiver();
+pub(super) fn set_up_serving_end(control: &Control, job: &Job) -> Result<Box<dyn Exchange>, BenchError> {
+    let [there, back, peer, their_arena] = receive_descriptors::<4>(control)?;
+    let (arena, stride, places) = create_message_arena(job)?;
+    send_fds(control.unix_stream()?, b"m", &[arena.arena().fd()]).map_err(|error| control.peer_error(error))?;
+    let to = Ring::import(back).map_err(|error| control.peer_error(error))?.into_sender();
+    let from = Ring::import(there).map_err(|error| control.peer_error(error))?.into_receiver();
     let shared = Shared::new(job, to, from, peer.into(), (arena, stride, places), their_arena);
-    Ok(Box::new(shared.map_err(|error| control.error(error))?))
+    Ok(Box::new(shared.map_err(|error| control.peer_error(error))?))
 }
 
-fn arena(job: &Job) -> Result<(Span, usize, usize), BenchError> {
+fn create_message_arena(job: &Job) -> Result<(Span, usize, usize), BenchError> {
     // Messages begin on cache lines; three more, which differ in their phase, lie after the places, for handover.
     let stride = job.size.next_multiple_of(64);
     let places = (MESSAGE_MEMORY_BYTES / stride).clamp(2, RING_CELL_COUNT as usize / 2);
@@ -90,16 +92,16 @@ fn arena(job: &Job) -> Result<(Span, usize, usize), BenchError> {
     let messages = Messages::new(job.size);
     for at in 0..places + Phase::ALL.len() {
         let phase = Phase::ALL[at.saturating_sub(places)];
-        span[at * stride..][..job.size].copy_from_slice(messages.get(phase));
+        span[at * stride..][..job.size].copy_from_slice(messages.message_bytes(phase));
     }
     Ok((span, stride, places))
 }
 
-fn receive<const N: usize>(control: &Control) -> Result<[OwnedFd; N], BenchError> {
-    let (count, fds) = recv_fds(control.unix()?, &mut [0], N).map_err(|error| control.error(error))?;
+fn receive_descriptors<const N: usize>(control: &Control) -> Result<[OwnedFd; N], BenchError> {
+    let (count, fds) = recv_fds(control.unix_stream()?, &mut [0], N).map_err(|error| control.peer_error(error))?;
     match <[OwnedFd; N]>::try_from(fds) {
         Ok(fds) if count == 1 => Ok(fds),
-        _ => Err(control.error("it did not hand over its memory")),
+        _ => Err(control.peer_error("it did not hand over its memory")),
     }
 }
 
@@ -113,8 +115,8 @@ impl Shared {
         their_arena: OwnedFd,
     ) -> Result<Self, thalweg_arena::ArenaError> {
         let their_arena = Arena::import(their_arena)?;
-        let size = their_arena.size();
-        let view = their_arena.view(0, size).ok_or(thalweg_arena::ArenaError::Size(size))?;
+        let size = their_arena.size_bytes();
+        let view = their_arena.view_range(0, size).ok_or(thalweg_arena::ArenaError::Size(size))?;
         Ok(Self {
             to,
             from,
@@ -139,18 +141,18 @@ impl Shared {
     }
 
     /// Returns the memory that the other end writes.
-    pub(super) fn their_arena(&self) -> BorrowedFd<'_> {
+    pub(super) fn other_arena_fd(&self) -> BorrowedFd<'_> {
         self.their_arena.fd()
     }
 
-    fn inside(&self) -> bool {
+    fn fits_into_cell(&self) -> bool {
         self.method == Method::Copy && self.size <= CELL_PAYLOAD_BYTES
     }
 
     /// Returns the offset of a place that the other end is done with.
-    fn place(&mut self) -> Result<usize, BenchError> {
+    fn next_free_offset(&mut self) -> Result<usize, BenchError> {
         while self.stream && self.in_flight == self.places {
-            self.pop()?;
+            self.pop_cell()?;
             self.in_flight -= 1;
         }
         self.next = (self.next + 1) % self.places;
@@ -158,17 +160,17 @@ impl Shared {
         Ok(self.next * self.stride)
     }
 
-    fn push(&mut self, cell: &[u8; CELL_BYTES]) -> Result<(), BenchError> {
+    fn push_cell(&mut self, cell: &[u8; CELL_BYTES]) -> Result<(), BenchError> {
         // Never full: no more cells are in flight than there are places, or one where messages are answered.
-        self.to.push(cell).map_err(|error| gone(&error.to_string()))?;
+        self.to.push(cell).map_err(|error| connection_error(&error.to_string()))?;
         if self.to.publish() {
             self.tally.calls += 1;
-            wake_over(&self.peer).map_err(|error| gone(&error.to_string()))?;
+            wake_over_socket(&self.peer).map_err(|error| connection_error(&error.to_string()))?;
         }
         Ok(())
     }
 
-    fn pop(&mut self) -> Result<[u8; CELL_BYTES], BenchError> {
+    fn pop_cell(&mut self) -> Result<[u8; CELL_BYTES], BenchError> {
         if let Some(cell) = self.ahead.take() {
             return Ok(cell);
         }
@@ -176,19 +178,21 @@ impl Shared {
         loop {
             match self.from.pop() {
                 Ok(Some(cell)) => return Ok(cell),
-                Ok(None) if self.wait == Wait::Poll => watchdog.look("waiting for a message in shared memory")?,
+                Ok(None) if self.wait == Wait::Poll => {
+                    watchdog.count_empty_poll("waiting for a message in shared memory")?
+                }
                 Ok(None) => {
                     if self.from.prepare_wait() {
-                        self.sleep()?;
+                        self.sleep_until_woken()?;
                         self.from.cancel_wait();
                     }
                 }
-                Err(error) => return Err(gone(&error.to_string())),
+                Err(error) => return Err(connection_error(&error.to_string())),
             }
         }
     }
 
-    fn sleep(&mut self) -> Result<(), BenchError> {
+    fn sleep_until_woken(&mut self) -> Result<(), BenchError> {
         use rustix::event::{PollFd, PollFlags, poll};
         let timeout = rustix::time::Timespec { tv_sec: PEER_TIMEOUT.as_secs().cast_signed(), tv_nsec: 0 };
         self.tally.calls += 2;
@@ -198,31 +202,31 @@ impl Shared {
                 timeout: PEER_TIMEOUT,
             }),
             Ok(_) => match self.peer.read(&mut [0; 64]) {
-                Ok(0) => Err(gone("the other end closed the connection")),
+                Ok(0) => Err(connection_error("the other end closed the connection")),
                 Ok(_) => Ok(()),
-                Err(error) => Err(gone(&error.to_string())),
+                Err(error) => Err(connection_error(&error.to_string())),
             },
             Err(rustix::io::Errno::INTR) => Ok(()),
-            Err(error) => Err(BenchError::os("waiting to be woken")(error)),
+            Err(error) => Err(BenchError::os_error("waiting to be woken")(error)),
         }
     }
 }
 
 impl Exchange for Shared {
     #[inline]
-    fn send(&mut self, phase: Phase) -> Result<(), BenchError> {
+    fn send_message(&mut self, phase: Phase) -> Result<(), BenchError> {
         let mut cell = [0; CELL_BYTES];
         cell[0] = phase as u8;
-        if self.inside() {
+        if self.fits_into_cell() {
             if self.stream {
-                self.place()?;
+                self.next_free_offset()?;
             }
-            cell[CELL_HEADER_BYTES..CELL_HEADER_BYTES + self.size].copy_from_slice(self.messages.get(phase));
+            cell[CELL_HEADER_BYTES..CELL_HEADER_BYTES + self.size].copy_from_slice(self.messages.message_bytes(phase));
             self.tally.copied += self.size as u64;
         } else {
-            let mut place = self.place()?;
+            let mut place = self.next_free_offset()?;
             if self.method == Method::Copy {
-                self.arena[place..place + self.size].copy_from_slice(self.messages.get(phase));
+                self.arena[place..place + self.size].copy_from_slice(self.messages.message_bytes(phase));
                 self.tally.copied += self.size as u64;
             } else if phase != Phase::Ordinary {
                 place = (self.places + phase as usize) * self.stride;
@@ -230,52 +234,52 @@ impl Exchange for Shared {
             cell[8..16].copy_from_slice(&(place as u64).to_le_bytes());
         }
         self.tally.sent += 1;
-        self.push(&cell)
+        self.push_cell(&cell)
     }
 
     #[inline]
-    fn receive(&mut self) -> Result<Phase, BenchError> {
-        let cell = self.pop()?;
-        let phase = Phase::of(cell[0]);
-        if self.inside() {
+    fn receive_message(&mut self) -> Result<Phase, BenchError> {
+        let cell = self.pop_cell()?;
+        let phase = Phase::from_byte(cell[0]);
+        if self.fits_into_cell() {
             self.received.copy_from_slice(&cell[CELL_HEADER_BYTES..CELL_HEADER_BYTES + self.size]);
             self.tally.copied += self.size as u64;
             if self.check {
-                self.messages.check(&self.received, 0, self.tally.received)?;
+                self.messages.check_received(&self.received, 0, self.tally.received)?;
             }
         } else {
             let mut place = [0; 8];
             place.copy_from_slice(&cell[8..16]);
             let place = usize::try_from(u64::from_le_bytes(place)).unwrap_or(usize::MAX);
             if place.checked_add(self.size).is_none_or(|end| end > self.view.len()) {
-                return Err(gone("a message lies outside of shared memory"));
+                return Err(connection_error("a message lies outside of shared memory"));
             }
             if self.method == Method::Copy || self.check {
-                self.view.copy_to(place, &mut self.received);
+                self.view.copy_bytes_to(place, &mut self.received);
             }
             if self.method == Method::Copy {
                 self.tally.copied += self.size as u64;
             }
             if self.check {
-                self.messages.check(&self.received, 0, self.tally.received)?;
+                self.messages.check_received(&self.received, 0, self.tally.received)?;
             }
         }
         if self.stream {
-            self.push(&[0; CELL_BYTES])?;
+            self.push_cell(&[0; CELL_BYTES])?;
         }
         self.tally.received += 1;
         self.tally.received_bytes += self.size as u64;
         Ok(phase)
     }
 
-    fn waiting(&mut self) -> Result<bool, BenchError> {
+    fn has_pending_message(&mut self) -> Result<bool, BenchError> {
         if self.ahead.is_none() {
-            self.ahead = self.from.pop().map_err(|error| gone(&error.to_string()))?;
+            self.ahead = self.from.pop().map_err(|error| connection_error(&error.to_string()))?;
         }
         Ok(self.ahead.is_some())
     }
 
-    fn tally(&self) -> Tally {
+    fn counters(&self) -> Tally {
         self.tally
     }
 }

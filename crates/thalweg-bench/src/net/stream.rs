@@ -1,6 +1,6 @@
 //! Messages over a TCP connection, one system call after the other.
 
-use super::control::{Job, Watchdog, gone};
+use super::control::{Job, Watchdog, connection_error};
 use super::exchange::Messages;
 use super::{Exchange, Method, PEER_TIMEOUT, Phase, Tally, Wait};
 use crate::BenchError;
@@ -32,18 +32,18 @@ impl Stream {
     pub(super) fn new(socket: TcpStream, job: &Job) -> Result<Self, BenchError> {
         let set = socket.set_nodelay(true).and_then(|()| socket.set_read_timeout(Some(PEER_TIMEOUT)));
         set.and_then(|()| socket.set_write_timeout(Some(PEER_TIMEOUT)))
-            .map_err(BenchError::os("setting up a TCP socket"))?;
+            .map_err(BenchError::os_error("setting up a TCP socket"))?;
         let messages = Messages::new(job.size);
         let mut file = None;
         if job.method == Method::Sendfile {
             let memfd = rustix::fs::memfd_create("thalweg-bench", MemfdFlags::CLOEXEC)
-                .map_err(BenchError::os("memfd_create"))?;
+                .map_err(BenchError::os_error("memfd_create"))?;
             let mut memfd = std::fs::File::from(memfd);
-            memfd.write_all(messages.all()).map_err(BenchError::os("filling a memfd"))?;
+            memfd.write_all(messages.all_bytes()).map_err(BenchError::os_error("filling a memfd"))?;
             file = Some(OwnedFd::from(memfd));
         }
         if job.method == Method::Zerocopy {
-            zerocopy_on(&socket)?;
+            enable_zerocopy(&socket)?;
         }
         Ok(Self {
             socket,
@@ -60,7 +60,7 @@ impl Stream {
     }
 
     fn send_some(&mut self, phase: Phase, at: usize) -> Result<usize, Errno> {
-        let rest = &self.messages.get(phase)[at..];
+        let rest = &self.messages.message_bytes(phase)[at..];
         self.tally.calls += 1;
         match self.method {
             Method::Sendmsg => {
@@ -70,10 +70,10 @@ impl Stream {
             }
             Method::Sendfile => {
                 let Some(file) = &self.file else { return Err(Errno::BADF) };
-                let mut offset = (self.messages.offset(phase) + at) as u64;
+                let mut offset = (self.messages.message_offset(phase) + at) as u64;
                 rustix::fs::sendfile(&self.socket, file, Some(&mut offset), rest.len())
             }
-            Method::Zerocopy => self.zerocopy.send(&self.socket, rest, &mut self.tally.calls),
+            Method::Zerocopy => self.zerocopy.send_uncopied(&self.socket, rest, &mut self.tally.calls),
             _ => rustix::io::write(&self.socket, rest),
         }
     }
@@ -98,13 +98,13 @@ impl Stream {
 
 impl Exchange for Stream {
     #[inline]
-    fn send(&mut self, phase: Phase) -> Result<(), BenchError> {
+    fn send_message(&mut self, phase: Phase) -> Result<(), BenchError> {
         let mut at = 0;
         while at < self.size {
             match self.send_some(phase, at) {
                 Ok(count) => at += count,
                 Err(Errno::INTR) => {}
-                Err(error) => return Err(failed("sending over TCP", error)),
+                Err(error) => return Err(socket_error("sending over TCP", error)),
             }
         }
         self.tally.sent += 1;
@@ -115,33 +115,33 @@ impl Exchange for Stream {
     }
 
     #[inline]
-    fn receive(&mut self) -> Result<Phase, BenchError> {
+    fn receive_message(&mut self) -> Result<Phase, BenchError> {
         let mut at = 0;
         let mut watchdog = Watchdog::default();
         while at < self.size {
             match self.receive_some(at) {
-                Ok(0) => return Err(gone("the TCP connection ended in the middle of the measurement")),
+                Ok(0) => return Err(connection_error("the TCP connection ended in the middle of the measurement")),
                 Ok(count) => at += count,
                 Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) if self.poll => watchdog.look("waiting for a message over TCP")?,
-                Err(error) => return Err(failed("receiving over TCP", error)),
+                Err(Errno::AGAIN) if self.poll => watchdog.count_empty_poll("waiting for a message over TCP")?,
+                Err(error) => return Err(socket_error("receiving over TCP", error)),
             }
         }
         if self.check {
-            self.messages.check(&self.received, 0, self.tally.received)?;
+            self.messages.check_received(&self.received, 0, self.tally.received)?;
         }
         self.tally.received += 1;
         self.tally.received_bytes += self.size as u64;
         self.tally.copied += self.size as u64;
-        Ok(Phase::of(self.received[0]))
+        Ok(Phase::from_byte(self.received[0]))
     }
 
-    fn waiting(&mut self) -> Result<bool, BenchError> {
+    fn has_pending_message(&mut self) -> Result<bool, BenchError> {
         self.tally.calls += 1;
-        super::control::waiting(&self.socket)
+        super::control::has_pending_data(&self.socket)
     }
 
-    fn tally(&self) -> Tally {
+    fn counters(&self) -> Tally {
         let mut tally = self.tally;
         if self.method == Method::Zerocopy {
             tally.copied += self.zerocopy.copied_bytes();
@@ -161,7 +161,7 @@ impl Drop for Stream {
     }
 }
 
-pub(super) fn failed(doing: &str, error: Errno) -> BenchError {
+pub(super) fn socket_error(doing: &str, error: Errno) -> BenchError {
     match error {
         Errno::AGAIN => BenchError::Silent { doing: doing.to_owned(), timeout: PEER_TIMEOUT },
         error => BenchError::Os { doing: doing.to_owned(), error: error.into() },
@@ -179,7 +179,7 @@ struct Zerocopy {
     bytes: u64,
 }
 
-fn zerocopy_on(socket: &TcpStream) -> Result<(), BenchError> {
+fn enable_zerocopy(socket: &TcpStream) -> Result<(), BenchError> {
     let on: libc::c_int = 1;
     // SAFETY: the option's value is an int, which lives through the call; its length is that of an int.
     let set = unsafe {
@@ -193,16 +193,16 @@ fn zerocopy_on(socket: &TcpStream) -> Result<(), BenchError> {
     };
     match set {
         0 => Ok(()),
-        _ => Err(BenchError::os("asking for SO_ZEROCOPY")(std::io::Error::last_os_error())),
+        _ => Err(BenchError::os_error("asking for SO_ZEROCOPY")(std::io::Error::last_os_error())),
     }
 }
 
 impl Zerocopy {
     /// Sends without copying, and reads the reports on earlier sends from time to time: the kernel keeps only a limited
     /// number of them (`net.core.optmem_max`) and then returns ENOBUFS.
-    fn send(&mut self, socket: &TcpStream, bytes: &[u8], calls: &mut u64) -> Result<usize, Errno> {
+    fn send_uncopied(&mut self, socket: &TcpStream, bytes: &[u8], calls: &mut u64) -> Result<usize, Errno> {
         if self.in_flight >= 32 {
-            self.reap(socket, calls)?;
+            self.read_reports(socket, calls)?;
         }
         loop {
             let flags = libc::MSG_ZEROCOPY | libc::MSG_NOSIGNAL;
@@ -218,7 +218,7 @@ impl Zerocopy {
                 Some(libc::ENOBUFS) if self.in_flight > 0 => {
                     *calls += 1;
                     wait_for_report(socket)?;
-                    self.reap(socket, calls)?;
+                    self.read_reports(socket, calls)?;
                 }
                 error => return Err(Errno::from_raw_os_error(error.unwrap_or(libc::EIO))),
             }
@@ -226,7 +226,7 @@ impl Zerocopy {
     }
 
     /// Reads all pending reports.
-    fn reap(&mut self, socket: &TcpStream, calls: &mut u64) -> Result<(), Errno> {
+    fn read_reports(&mut self, socket: &TcpStream, calls: &mut u64) -> Result<(), Errno> {
         loop {
             let mut control = [MaybeUninit::<u64>::uninit(); 16];
             // SAFETY: all-zero bytes are a valid msghdr: null pointers with lengths of zero.

@@ -3,7 +3,7 @@
 use super::bandwidth::Stream;
 use super::control::{Control, ControlStream};
 use super::latency::{Net, PingPong};
-use super::session::{Other, serve};
+use super::session::{Other, serve_jobs};
 use super::{Ends, Path, Place};
 use crate::drive::{Instrument, Stop};
 use crate::options::Timing;
@@ -18,8 +18,8 @@ const SHORT: Timing = Timing { min_time: Duration::from_millis(3), warmup: Durat
 /// Starts a serving end on a thread of this process.
 pub(crate) fn other() -> (Other, JoinHandle<Result<(), BenchError>>) {
     let (ours, theirs) = UnixStream::pair().unwrap();
-    let serving = std::thread::spawn(move || serve(control(theirs), None, || {}));
-    (Other::greeted(control(ours), None).unwrap(), serving)
+    let serving = std::thread::spawn(move || serve_jobs(control(theirs), None, || {}));
+    (Other::from_greeting(control(ours), None).unwrap(), serving)
 }
 
 fn control(stream: UnixStream) -> Control {
@@ -29,7 +29,7 @@ fn control(stream: UnixStream) -> Control {
 /// Parses options as on the command line.
 fn path(options: &str) -> (Path, Ends, Sizes) {
     let words: Vec<String> = format!("latency {options}").split(' ').map(str::to_owned).collect();
-    match Plan::parse(&words).unwrap() {
+    match Plan::parse_words(&words).unwrap() {
         Plan::Latency(options) => (options.path, options.ends, options.sizes),
         _ => unreachable!("the first word says latency"),
     }
@@ -50,10 +50,10 @@ fn every_method_carries_messages_both_ways_unchanged() {
     for wait in ["sleep", "poll"] {
         let (net, serving) = net(&format!("{ALL} --wait {wait} --sizes 1,48,100,9000,65KiB"));
         let mut instrument = PingPong { net };
-        let keys = instrument.keys();
+        let keys = instrument.point_keys();
         assert_eq!(keys.len(), (6 + 3 + 3) * 5);
         for key in keys {
-            let measured = instrument.measure(&key, &SHORT, &Stop::default());
+            let measured = instrument.measure_point(&key, &SHORT, &Stop::default());
             if key.link == "udp" && key.method == "io_uring" && key.size > 65_507 {
                 assert!(measured.unwrap_err().to_string().contains("a datagram holds 65507"));
                 // After an error the other end is reached anew: here, another thread.
@@ -84,8 +84,8 @@ fn every_method_carries_a_stream() {
     for wait in ["sleep", "poll"] {
         let (net, serving) = net(&format!("{ALL} --wait {wait} --sizes 1,48,9000,200000"));
         let mut instrument = Stream { net, line_rate: Some(1e9) };
-        for key in instrument.keys().into_iter().filter(|key| key.link != "udp" || key.method != "io_uring") {
-            let figures = instrument.measure(&key, &SHORT, &Stop::default());
+        for key in instrument.point_keys().into_iter().filter(|key| key.link != "udp" || key.method != "io_uring") {
+            let figures = instrument.measure_point(&key, &SHORT, &Stop::default());
             let figures = figures.unwrap_or_else(|error| panic!("{key:?}: {error}"));
             let goodput = figures.goodput_bits_per_second.unwrap();
             assert!(goodput > 0.0, "{key:?}");
@@ -105,9 +105,9 @@ fn system_calls_are_counted_where_they_are_made() {
     let (net, _) = net("--link tcp,shm --method write,io_uring,handover --sizes 1000");
     let mut instrument = PingPong { net };
     let calls: Vec<f64> = instrument
-        .keys()
+        .point_keys()
         .iter()
-        .map(|key| instrument.measure(key, &SHORT, &Stop::default()).unwrap().system_calls_per_megabyte.unwrap())
+        .map(|key| instrument.measure_point(key, &SHORT, &Stop::default()).unwrap().system_calls_per_megabyte.unwrap())
         .collect();
     // For 1000 bytes: a write and a read; one io_uring_enter, and another one if no data was there yet; none. A
     // megabyte is a thousand of them.
@@ -120,11 +120,11 @@ fn a_measurement_that_is_stopped_ends_at_once() {
     let (net, _) = net("--link tcp --sizes 1");
     let mut instrument = PingPong { net };
     let stop = Stop::default();
-    stop.press();
+    stop.request_stop();
     let timing = Timing { min_time: Duration::from_secs(3600), warmup: Duration::from_secs(3600), repeat: 1 };
-    let key = instrument.keys().remove(0);
+    let key = instrument.point_keys().remove(0);
     // The time of one message is recorded; the test must not wait an hour for it.
-    assert!(instrument.measure(&key, &timing, &stop).unwrap().latency_us.unwrap().count <= 1);
+    assert!(instrument.measure_point(&key, &timing, &stop).unwrap().latency_us.unwrap().count <= 1);
 }
 
 /// Returns the error of options that cannot be measured.
@@ -137,8 +137,8 @@ fn refused(options: &str) -> String {
 fn measurement_error(options: &str) -> String {
     let (net, _) = net(&format!("--link tcp --sizes 1 {options}"));
     let mut instrument = PingPong { net };
-    let key = instrument.keys().remove(0);
-    instrument.measure(&key, &SHORT, &Stop::default()).unwrap_err().to_string()
+    let key = instrument.point_keys().remove(0);
+    instrument.measure_point(&key, &SHORT, &Stop::default()).unwrap_err().to_string()
 }
 
 #[test]
@@ -161,7 +161,7 @@ fn an_unavailable_point_has_a_reason() {
 /// Returns the answer of a serving end to bytes that no asking end of ours would send.
 fn answer_to(sent: &[u8]) -> (String, Result<(), BenchError>) {
     let (ours, theirs) = UnixStream::pair().unwrap();
-    let serving = std::thread::spawn(move || serve(control(theirs), None, || {}));
+    let serving = std::thread::spawn(move || serve_jobs(control(theirs), None, || {}));
     let mut reader = BufReader::new(&ours);
     let mut line = String::new();
     reader.read_line(&mut line).unwrap();
@@ -201,7 +201,7 @@ fn greeting_error(received: &[u8]) -> String {
     let (ours, mut theirs) = UnixStream::pair().unwrap();
     theirs.write_all(received).unwrap();
     drop(theirs);
-    Other::greeted(control(ours), None).map(drop).unwrap_err().to_string()
+    Other::from_greeting(control(ours), None).map(drop).unwrap_err().to_string()
 }
 
 #[test]
@@ -222,15 +222,15 @@ fn a_serving_end_that_dies_in_the_middle_is_noticed() {
     for link in ["tcp", "shm"] {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let doomed = theirs.try_clone().unwrap();
-        std::thread::spawn(move || serve(control(theirs), None, || {}));
-        let other = Other::greeted(control(ours), None).unwrap();
+        std::thread::spawn(move || serve_jobs(control(theirs), None, || {}));
+        let other = Other::from_greeting(control(ours), None).unwrap();
         let (path, ends, sizes) = path(&format!("--link {link} --sizes 1"));
         let mut instrument = PingPong { net: Net::new(&path, &ends, &sizes).unwrap() };
         instrument.net.other = Some((Place::Here, other));
         // The control connection ends before a job is requested.
         doomed.shutdown(std::net::Shutdown::Both).unwrap();
-        let key = instrument.keys().remove(0);
-        let error = instrument.measure(&key, &SHORT, &Stop::default()).unwrap_err().to_string();
+        let key = instrument.point_keys().remove(0);
+        let error = instrument.measure_point(&key, &SHORT, &Stop::default()).unwrap_err().to_string();
         assert!(error.starts_with("the other end (a test)"), "{error}");
     }
 }

@@ -1,9 +1,9 @@
 //! Messages through io_uring: a send and the receive that waits for its answer go to the kernel in one system call, and
 //! several sends of a stream too.
 
-use super::control::{Job, Work, gone};
-use super::exchange::{Messages, stamped};
-use super::stream::failed;
+use super::control::{Job, Work, connection_error};
+use super::exchange::{Messages, message_number};
+use super::stream::socket_error;
 use super::{Exchange, PEER_TIMEOUT, Phase, Tally};
 use crate::BenchError;
 use io_uring::types::{Fd, SubmitArgs, Timespec};
@@ -39,7 +39,9 @@ pub(super) struct Uring {
 impl Uring {
     pub(super) fn new(socket: OwnedFd, job: &Job, bytes: bool) -> Result<Self, BenchError> {
         if bytes {
-            socket2::SockRef::from(&socket).set_tcp_nodelay(true).map_err(BenchError::os("setting TCP_NODELAY"))?;
+            socket2::SockRef::from(&socket)
+                .set_tcp_nodelay(true)
+                .map_err(BenchError::os_error("setting TCP_NODELAY"))?;
         }
         let ring = IoUring::builder()
             .setup_single_issuer()
@@ -63,16 +65,16 @@ impl Uring {
         })
     }
 
-    fn push(&mut self, entry: &squeue::Entry) -> Result<(), BenchError> {
+    fn push_entry(&mut self, entry: &squeue::Entry) -> Result<(), BenchError> {
         // SAFETY: entries point into `messages` and `received`, which are `Vec`s of fixed length and not freed before
         // their operations are over (see `drop`); `messages` is never written, and `received` is looked at only when
         // its one operation has completed.
         let pushed = unsafe { self.ring.submission().push(entry) };
-        pushed.map_err(|_| gone("the submission queue of io_uring is full"))
+        pushed.map_err(|_| connection_error("the submission queue of io_uring is full"))
     }
 
     /// Submits, and waits for `wait_for` completions.
-    fn submit(&mut self, wait_for: usize) -> Result<(), BenchError> {
+    fn submit_and_wait(&mut self, wait_for: usize) -> Result<(), BenchError> {
         let timeout = Timespec::new().sec(PEER_TIMEOUT.as_secs());
         let arguments = SubmitArgs::new().timespec(&timeout);
         self.in_flight += std::mem::take(&mut self.queued);
@@ -82,9 +84,9 @@ impl Uring {
                 Ok(_) => break,
                 Err(error) if error.raw_os_error() == Some(Errno::INTR.raw_os_error()) => {}
                 Err(error) if error.raw_os_error() == Some(Errno::TIME.raw_os_error()) => {
-                    return Err(failed("waiting for io_uring", Errno::AGAIN));
+                    return Err(socket_error("waiting for io_uring", Errno::AGAIN));
                 }
-                Err(error) => return Err(BenchError::os("io_uring_enter")(error)),
+                Err(error) => return Err(BenchError::os_error("io_uring_enter")(error)),
             }
         }
         let mut wrong = None;
@@ -102,15 +104,15 @@ impl Uring {
         }
         match wrong {
             None => Ok(()),
-            Some(error) if error < 0 => Err(failed("sending through io_uring", Errno::from_raw_os_error(-error))),
-            Some(_) => Err(gone("the connection ended in the middle of a message")),
+            Some(error) if error < 0 => Err(socket_error("sending through io_uring", Errno::from_raw_os_error(-error))),
+            Some(_) => Err(connection_error("the connection ended in the middle of a message")),
         }
     }
 }
 
 impl Exchange for Uring {
-    fn send(&mut self, phase: Phase) -> Result<(), BenchError> {
-        let message = self.messages.get(phase);
+    fn send_message(&mut self, phase: Phase) -> Result<(), BenchError> {
+        let message = self.messages.message_bytes(phase);
         // MSG_WAITALL: the kernel continues until all is sent (io_uring_enter(2), IORING_OP_SEND).
         let entry = opcode::Send::new(Fd(self.socket.as_raw_fd()), message.as_ptr(), message.len() as u32)
             .flags(libc::MSG_WAITALL | libc::MSG_NOSIGNAL)
@@ -119,64 +121,64 @@ impl Exchange for Uring {
         // Linked: the next one begins when this is done, or messages would be interleaved.
         let last = !self.stream || self.queued + 1 == SENDS_PER_SUBMIT || phase != Phase::Ordinary;
         let entry = if last { entry } else { entry.flags(squeue::Flags::IO_LINK) };
-        self.push(&entry)?;
+        self.push_entry(&entry)?;
         self.queued += 1;
         self.tally.sent += 1;
         self.tally.copied += self.size as u64;
-        if self.stream && last { self.flush() } else { Ok(()) }
+        if self.stream && last { self.flush_pending() } else { Ok(()) }
     }
 
-    fn flush(&mut self) -> Result<(), BenchError> {
+    fn flush_pending(&mut self) -> Result<(), BenchError> {
         while self.queued + self.in_flight > 0 {
-            self.submit(self.queued + self.in_flight)?;
+            self.submit_and_wait(self.queued + self.in_flight)?;
         }
         Ok(())
     }
 
-    fn receive(&mut self) -> Result<Phase, BenchError> {
+    fn receive_message(&mut self) -> Result<Phase, BenchError> {
         let flags = if self.bytes { libc::MSG_WAITALL } else { 0 };
         let into = (self.received.as_mut_ptr(), self.received.len() as u32);
         let entry = opcode::Recv::new(Fd(self.socket.as_raw_fd()), into.0, into.1).flags(flags).build();
-        self.push(&entry.user_data(RECEIVE_USER_DATA))?;
+        self.push_entry(&entry.user_data(RECEIVE_USER_DATA))?;
         self.receiving = true;
         let count = loop {
-            self.submit(self.queued + self.in_flight + 1)?;
+            self.submit_and_wait(self.queued + self.in_flight + 1)?;
             if let Some(count) = self.answered.take() {
                 break count;
             }
         };
         if count < 0 {
-            return Err(failed("receiving through io_uring", Errno::from_raw_os_error(-count)));
+            return Err(socket_error("receiving through io_uring", Errno::from_raw_os_error(-count)));
         }
         if count as usize != self.size {
-            return Err(gone("the connection ended in the middle of the measurement"));
+            return Err(connection_error("the connection ended in the middle of the measurement"));
         }
         if self.check {
-            self.messages.check(&self.received, 0, self.tally.received)?;
+            self.messages.check_received(&self.received, 0, self.tally.received)?;
         }
         self.tally.received += 1;
         self.tally.received_bytes += self.size as u64;
         self.tally.copied += self.size as u64;
-        Ok(Phase::of(self.received[0]))
+        Ok(Phase::from_byte(self.received[0]))
     }
 
-    fn waiting(&mut self) -> Result<bool, BenchError> {
+    fn has_pending_message(&mut self) -> Result<bool, BenchError> {
         self.tally.calls += 1;
-        super::control::waiting(&self.socket)
+        super::control::has_pending_data(&self.socket)
     }
 
-    fn stamp(&mut self, number: u64) {
+    fn set_next_number(&mut self, number: u64) {
         // The kernel may be reading the last message: a stamp is for conversations, which wait for their sends.
         if !self.bytes && self.queued + self.in_flight == 0 {
-            self.messages.stamp(number);
+            self.messages.write_number(number);
         }
     }
 
-    fn stamped(&self) -> Option<u64> {
-        (!self.bytes).then(|| stamped(&self.received)).flatten()
+    fn last_number_received(&self) -> Option<u64> {
+        (!self.bytes).then(|| message_number(&self.received)).flatten()
     }
 
-    fn tally(&self) -> Tally {
+    fn counters(&self) -> Tally {
         self.tally
     }
 }
@@ -188,7 +190,7 @@ impl Drop for Uring {
         let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
         while self.in_flight + usize::from(self.receiving) > 0 {
             let before = self.in_flight + usize::from(self.receiving);
-            if self.submit(1).is_err() && before == self.in_flight + usize::from(self.receiving) {
+            if self.submit_and_wait(1).is_err() && before == self.in_flight + usize::from(self.receiving) {
                 std::mem::forget(std::mem::replace(&mut self.messages, Messages::new(1)));
                 std::mem::forget(std::mem::take(&mut self.received));
                 return;

@@ -3,7 +3,7 @@
 //!
 //! A conversation needs two links, one each way: each end is a source and a builder.
 
-use super::control::{Job, Watchdog, Work, gone};
+use super::control::{Job, Watchdog, Work, connection_error};
 use super::exchange::Messages;
 use super::{Exchange, Link, PEER_TIMEOUT, Phase, Tally, Wait};
 use crate::BenchError;
@@ -17,7 +17,7 @@ use thalweg_link::{
 };
 use thalweg_wire::{
     Announcement, Capabilities, Disposition, EventId, HEADER_LEN, Hello, Message, RecordBytes, RunNumber, SourceId,
-    Welcome, record_len,
+    Welcome, record_bytes,
 };
 
 /// Default eager limits of builders.
@@ -43,39 +43,47 @@ pub(super) struct ListeningEnd {
 
 impl ListeningEnd {
     /// Starts to listen: at `here` for tcp, in `directory` under `name` for shm.
-    pub(super) fn open(link: Link, here: std::net::IpAddr, directory: &Path, name: &str) -> Result<Self, BenchError> {
+    pub(super) fn open_listener(
+        link: Link,
+        here: std::net::IpAddr,
+        directory: &Path,
+        name: &str,
+    ) -> Result<Self, BenchError> {
         let address = match link {
             Link::Shm => Address::new(LinkKind::SHM, &directory.join(name).display().to_string()),
             _ => Address::new(LinkKind::TCP, &std::net::SocketAddr::new(here, 0).to_string()),
         }
         .map_err(BenchError::Usage)?;
-        let mut builders = Endpoints::<dyn BuilderEndpoint>::new().map_err(failed)?;
-        let address = builders.add(&address, EAGER).map_err(failed)?;
+        let mut builders = Endpoints::<dyn BuilderEndpoint>::new().map_err(link_error)?;
+        let address = builders.add_listener(&address, EAGER).map_err(link_error)?;
         Ok(Self { builders, address })
     }
 
     /// Returns the address that the other end is to connect to.
-    pub(super) fn address(&self) -> String {
+    pub(super) fn listen_address(&self) -> String {
         self.address.to_string()
     }
 
     /// Connects to the address of the other end and waits for the other end to connect to this one.
-    pub(super) fn meet(mut self, theirs: &str, job: &Job) -> Result<Verbs, BenchError> {
-        let address: Address = theirs.parse().map_err(|_| gone("the other end announces no valid address"))?;
-        let record = record_len(job.size);
+    pub(super) fn connect_and_accept(mut self, theirs: &str, job: &Job) -> Result<Verbs, BenchError> {
+        let address: Address =
+            theirs.parse().map_err(|_| connection_error("the other end announces no valid address"))?;
+        let record = record_bytes(job.size);
         if record > MAX_RECORD_BYTES {
-            return Err(gone("a record of more than 1 GiB cannot be sent"));
+            return Err(connection_error("a record of more than 1 GiB cannot be sent"));
         }
         let messages = Messages::new(job.size);
-        let (slots, greeting) = slots(record, messages.get(Phase::Ordinary))?;
-        let mut sources = Endpoints::beside(&self.builders).towards(std::slice::from_ref(&address)).map_err(failed)?;
-        sources.register(&greeting.arena).map_err(failed)?;
-        sources.connect(PEER_INDEX, &address, job.congestion.as_deref(), &greeting).map_err(failed)?;
-        let maps = address.kind().maps;
+        let (slots, greeting) = create_slots(record, messages.message_bytes(Phase::Ordinary))?;
+        let mut sources = Endpoints::sharing_poller(&self.builders)
+            .with_builders(std::slice::from_ref(&address))
+            .map_err(link_error)?;
+        sources.register_memory(&greeting.arena).map_err(link_error)?;
+        sources.connect_to_builder(PEER_INDEX, &address, job.congestion.as_deref(), &greeting).map_err(link_error)?;
+        let maps = address.link_kind().maps;
         let mut places = Vec::new();
         if !maps {
-            let mut span = Arena::create_local("bench-places", record * 2).map_err(unavailable)?;
-            self.builders.register(span.arena()).map_err(failed)?;
+            let mut span = Arena::create_local("bench-places", record * 2).map_err(arena_error)?;
+            self.builders.register_memory(span.arena()).map_err(link_error)?;
             places.extend((0..2).map(|_| span.take_front(record)));
         }
         let mut verbs = Verbs {
@@ -106,19 +114,19 @@ impl ListeningEnd {
             welcome: false,
             tally: Tally::default(),
         };
-        while verbs.builders.accept(0, PEER_INDEX).map_err(failed)?.is_none() {
-            verbs.sleep("waiting for the other end to connect")?;
+        while verbs.builders.accept_peer(0, PEER_INDEX).map_err(link_error)?.is_none() {
+            verbs.wait_and_drive("waiting for the other end to connect")?;
         }
-        verbs.until("the other end's welcome", |verbs| verbs.welcome)?;
+        verbs.drive_until("the other end's welcome", |verbs| verbs.welcome)?;
         Ok(verbs)
     }
 }
 
 /// Makes slots for records, in which the payload lies from the beginning, as a device leaves it; and the greeting of a
 /// source that has these slots.
-fn slots(record: usize, payload: &[u8]) -> Result<(Vec<Span>, SourceGreeting), BenchError> {
+fn create_slots(record: usize, payload: &[u8]) -> Result<(Vec<Span>, SourceGreeting), BenchError> {
     let count = (SLOT_MEMORY_BYTES / record).clamp(2, 32);
-    let mut rest = Arena::create("bench-slots", record * count).map_err(unavailable)?;
+    let mut rest = Arena::create("bench-slots", record * count).map_err(arena_error)?;
     let arena = std::sync::Arc::clone(rest.arena());
     let mut slots: Vec<Span> = (0..count).map(|_| rest.take_front(record)).collect();
     for slot in &mut slots {
@@ -175,24 +183,24 @@ pub(super) struct Verbs {
 
 impl Verbs {
     /// Drives both links, or only those that were `woken`. If one has ended, the other's messages are still received.
-    fn turn(&mut self, woken: bool) -> Result<(), BenchError> {
+    fn drive_links(&mut self, woken: bool) -> Result<(), BenchError> {
         self.turns += 1;
         if woken || self.turns.is_multiple_of(TURNS_PER_CLOCK_READ) {
             self.now = self.begun.elapsed();
         }
-        let source = self.source_turn(woken);
-        let builder = self.builder_turn(woken);
+        let source = self.drive_source(woken);
+        let builder = self.drive_builder(woken);
         self.tokens.clear();
         source.and(builder)
     }
 
-    fn source_turn(&mut self, woken: bool) -> Result<(), BenchError> {
+    fn drive_source(&mut self, woken: bool) -> Result<(), BenchError> {
         self.ready.clear();
-        self.sources.poll(self.now, &self.tokens, &mut self.ready);
+        self.sources.poll_peers(self.now, &self.tokens, &mut self.ready);
         if woken && self.ready.is_empty() {
             return self.flush_source();
         }
-        let received = self.sources.receive(PEER_INDEX, &mut self.source_messages);
+        let received = self.sources.receive_messages(PEER_INDEX, &mut self.source_messages);
         for message in self.source_messages.drain(..) {
             match message {
                 Message::Release { below } => {
@@ -205,53 +213,53 @@ impl Verbs {
                 _ => {}
             }
         }
-        received.map_err(failed)?;
+        received.map_err(link_error)?;
         self.flush_source()
     }
 
-    fn builder_turn(&mut self, woken: bool) -> Result<(), BenchError> {
+    fn drive_builder(&mut self, woken: bool) -> Result<(), BenchError> {
         self.ready.clear();
-        self.builders.poll(self.now, &self.tokens, &mut self.ready);
+        self.builders.poll_peers(self.now, &self.tokens, &mut self.ready);
         if woken && self.ready.is_empty() {
             return Ok(());
         }
         loop {
-            let received = self.builders.receive(PEER_INDEX, &mut self.builder_messages);
+            let received = self.builders.receive_messages(PEER_INDEX, &mut self.builder_messages);
             let mut messages = std::mem::take(&mut self.builder_messages);
             for message in messages.drain(..) {
-                self.on_message(message)?;
+                self.handle_message(message)?;
             }
             self.builder_messages = messages;
-            self.fetch()?;
+            self.fetch_offered()?;
             self.flush_builder()?;
-            if !received.map_err(failed)? {
+            if !received.map_err(link_error)? {
                 return Ok(());
             }
         }
     }
 
-    fn source(&mut self) -> Result<&mut (dyn SourceLink + 'static), BenchError> {
-        self.sources.link_mut(PEER_INDEX).ok_or_else(|| gone("the other end is gone"))
+    fn source_link(&mut self) -> Result<&mut (dyn SourceLink + 'static), BenchError> {
+        self.sources.source_link_mut(PEER_INDEX).ok_or_else(|| connection_error("the other end is gone"))
     }
 
-    fn builder(&mut self) -> Result<&mut (dyn BuilderLink + 'static), BenchError> {
-        self.builders.link_mut(PEER_INDEX).ok_or_else(|| gone("the other end is gone"))
+    fn builder_link(&mut self) -> Result<&mut (dyn BuilderLink + 'static), BenchError> {
+        self.builders.builder_link_mut(PEER_INDEX).ok_or_else(|| connection_error("the other end is gone"))
     }
 
     fn flush_source(&mut self) -> Result<(), BenchError> {
-        self.sources.flush(self.now, &mut self.broken);
-        self.broken.pop().map_or(Ok(()), |(_, error)| Err(failed(error)))
+        self.sources.flush_messages(self.now, &mut self.broken);
+        self.broken.pop().map_or(Ok(()), |(_, error)| Err(link_error(error)))
     }
 
     fn flush_builder(&mut self) -> Result<(), BenchError> {
-        self.builders.flush(self.now, &mut self.broken);
-        self.broken.pop().map_or(Ok(()), |(_, error)| Err(failed(error)))
+        self.builders.flush_messages(self.now, &mut self.broken);
+        self.broken.pop().map_or(Ok(()), |(_, error)| Err(link_error(error)))
     }
 
-    fn on_message(&mut self, message: Received) -> Result<(), BenchError> {
+    fn handle_message(&mut self, message: Received) -> Result<(), BenchError> {
         match message {
             Received::Hello(..) => {
-                self.builder()?.send(&Message::Welcome(Welcome {
+                self.builder_link()?.send_message(&Message::Welcome(Welcome {
                     run: RunNumber(1),
                     eager_credit: EAGER.credit,
                     eager_limit: EAGER.limit,
@@ -265,14 +273,16 @@ impl Verbs {
             Received::Message(Message::Offer(offer)) if offer.bytes as usize == self.record => {
                 self.waiting.push_back(offer)
             }
-            Received::Message(Message::Offer(_)) => return Err(gone("a record of another length was offered")),
+            Received::Message(Message::Offer(_)) => {
+                return Err(connection_error("a record of another length was offered"));
+            }
             Received::Message(_) => {}
             Received::Arrived { bytes, .. } => self.arrived.push_back(bytes),
         }
         Ok(())
     }
 
-    fn fetch(&mut self) -> Result<(), BenchError> {
+    fn fetch_offered(&mut self) -> Result<(), BenchError> {
         let mut requested = false;
         while let Some(offer) = self.waiting.front().copied() {
             let place = if self.maps {
@@ -282,7 +292,7 @@ impl Verbs {
                 Some(place)
             };
             self.waiting.pop_front();
-            match self.builder()?.fetch(&offer, place).map_err(failed)? {
+            match self.builder_link()?.fetch_offer(&offer, place).map_err(link_error)? {
                 Some(bytes) => self.arrived.push_back(bytes),
                 None => requested = true,
             }
@@ -291,12 +301,12 @@ impl Verbs {
     }
 
     /// Drives the links until `done` holds.
-    fn until(&mut self, doing: &str, done: impl Fn(&Self) -> bool) -> Result<(), BenchError> {
+    fn drive_until(&mut self, doing: &str, done: impl Fn(&Self) -> bool) -> Result<(), BenchError> {
         let mut watchdog = Watchdog::default();
         while !done(self) {
             let turn = match self.wait {
-                Wait::Poll => watchdog.look(doing).and_then(|()| self.turn(false)),
-                Wait::Sleep => self.sleep(doing),
+                Wait::Poll => watchdog.count_empty_poll(doing).and_then(|()| self.drive_links(false)),
+                Wait::Sleep => self.wait_and_drive(doing),
             };
             if !done(self) {
                 turn?;
@@ -306,71 +316,71 @@ impl Verbs {
     }
 
     /// Waits until a link has work, and drives it.
-    fn sleep(&mut self, doing: &str) -> Result<(), BenchError> {
+    fn wait_and_drive(&mut self, doing: &str) -> Result<(), BenchError> {
         let waits = self.sources.prepare_wait() & self.builders.prepare_wait();
         let timeout = if waits { PEER_TIMEOUT } else { Duration::ZERO };
         let begun = Instant::now();
         self.tokens.clear();
         let Self { builders, tokens, .. } = self;
-        builders.poller().wait(Some(timeout), |token| tokens.push(token)).map_err(failed)?;
+        builders.poller().wait_for_events(Some(timeout), |token| tokens.push(token)).map_err(link_error)?;
         if waits && self.tokens.is_empty() && begun.elapsed() >= PEER_TIMEOUT {
             return Err(BenchError::Silent { doing: doing.to_owned(), timeout: PEER_TIMEOUT });
         }
-        self.turn(true)
+        self.drive_links(true)
     }
 }
 
 impl Exchange for Verbs {
-    fn send(&mut self, phase: Phase) -> Result<(), BenchError> {
+    fn send_message(&mut self, phase: Phase) -> Result<(), BenchError> {
         if self.free.is_empty() {
-            self.flush()?;
-            self.until("waiting for a slot", |verbs| !verbs.free.is_empty())?;
+            self.flush_pending()?;
+            self.drive_until("waiting for a slot", |verbs| !verbs.free.is_empty())?;
         }
-        let Some(mut slot) = self.free.pop() else { return Err(gone("no slot")) };
+        let Some(mut slot) = self.free.pop() else { return Err(connection_error("no slot")) };
         slot[HEADER_LEN] = phase as u8;
         let unreleased = (self.offered.len() + 1) * self.record;
         let eager = self.record <= EAGER.limit as usize && unreleased <= EAGER.credit as usize;
         let offer = Announcement {
             ticket: self.next,
             first: EventId(self.next),
-            arena_offset: slot.offset() as u64,
+            arena_offset: slot.arena_offset() as u64,
             count: 1,
             bytes: self.record as u32,
             disposition: if eager { Disposition::Eager } else { Disposition::Held },
         };
-        self.source()?.offer(&offer);
+        self.source_link()?.announce_offer(&offer);
         self.offered.push_back(slot);
         self.next += 1;
         self.tally.sent += 1;
         if !self.stream || phase != Phase::Ordinary || self.next.is_multiple_of(8) {
-            return self.flush();
+            return self.flush_pending();
         }
         Ok(())
     }
 
-    fn flush(&mut self) -> Result<(), BenchError> {
+    fn flush_pending(&mut self) -> Result<(), BenchError> {
         self.flush_source()?;
         // Answered messages can be released: after the answer, which the other end waits for.
         if self.release > 0 {
             let below = std::mem::take(&mut self.release);
-            self.builder()?.release(below);
+            self.builder_link()?.release_tickets(below);
             self.flush_builder()?;
         }
         Ok(())
     }
 
-    fn receive(&mut self) -> Result<Phase, BenchError> {
+    fn receive_message(&mut self) -> Result<Phase, BenchError> {
         if self.arrived.is_empty() {
-            self.until("waiting for a message over Thalweg's link", |verbs| !verbs.arrived.is_empty())?;
+            self.drive_until("waiting for a message over Thalweg's link", |verbs| !verbs.arrived.is_empty())?;
         }
-        let Some(bytes) = self.arrived.pop_front() else { return Err(gone("no message")) };
+        let Some(bytes) = self.arrived.pop_front() else { return Err(connection_error("no message")) };
         let mut first = [0];
-        bytes.copy_to(HEADER_LEN, &mut first);
-        let phase = Phase::of(first[0]);
+        bytes.copy_bytes_to(HEADER_LEN, &mut first);
+        let phase = Phase::from_byte(first[0]);
         if self.check {
             let mut payload = vec![0; self.size];
-            bytes.copy_to(HEADER_LEN, &mut payload);
-            self.messages.check(&payload, 0, self.tally.received)?;
+            bytes.copy_bytes_to(HEADER_LEN, &mut payload);
+            self.messages.check_received(&payload, 0, self.tally.received)?;
         }
         if let Bytes::Place(place) = bytes {
             self.places.push(place);
@@ -381,43 +391,43 @@ impl Exchange for Verbs {
         if !self.stream {
             self.release = below;
         } else if self.arrived.is_empty() || phase == Phase::End {
-            self.builder()?.release(below);
+            self.builder_link()?.release_tickets(below);
             self.flush_builder()?;
-            self.fetch()?;
+            self.fetch_offered()?;
         }
         Ok(phase)
     }
 
-    fn finish(&mut self) -> Result<(), BenchError> {
+    fn wait_for_delivery(&mut self) -> Result<(), BenchError> {
         let below = self.tally.received;
         // The other end may be gone already, with all that it needed.
-        let _ = self.builder().map(|builder| builder.release(below));
-        let _ = self.flush();
+        let _ = self.builder_link().map(|builder| builder.release_tickets(below));
+        let _ = self.flush_pending();
         let _ = self.flush_builder();
-        let _ = self.until("waiting for the last release", |verbs| verbs.offered.is_empty());
+        let _ = self.drive_until("waiting for the last release", |verbs| verbs.offered.is_empty());
         Ok(())
     }
 
-    fn waiting(&mut self) -> Result<bool, BenchError> {
+    fn has_pending_message(&mut self) -> Result<bool, BenchError> {
         if self.arrived.is_empty() {
-            self.turn(false)?;
+            self.drive_links(false)?;
         }
         Ok(!self.arrived.is_empty())
     }
 
-    fn tally(&self) -> Tally {
+    fn counters(&self) -> Tally {
         // The links count records, with headers and padding; this is the payload's part of them.
-        let sent = self.sources.link(PEER_INDEX).map_or(0, |link| link.copied());
-        let records = u128::from(sent + self.builders.link(PEER_INDEX).map_or(0, |link| link.copied()));
+        let sent = self.sources.source_link(PEER_INDEX).map_or(0, |link| link.copied_bytes());
+        let records = u128::from(sent + self.builders.builder_link(PEER_INDEX).map_or(0, |link| link.copied_bytes()));
         let copied = records * self.size as u128 / self.record as u128;
         Tally { copied: u64::try_from(copied).unwrap_or(u64::MAX), ..self.tally }
     }
 }
 
-fn failed(error: LinkError) -> BenchError {
-    gone(&error.to_string())
+fn link_error(error: LinkError) -> BenchError {
+    connection_error(&error.to_string())
 }
 
-fn unavailable(error: thalweg_arena::ArenaError) -> BenchError {
+fn arena_error(error: thalweg_arena::ArenaError) -> BenchError {
     BenchError::Unavailable { what: "shared memory".into(), why: error.to_string() }
 }

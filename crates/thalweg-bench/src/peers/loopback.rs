@@ -7,20 +7,21 @@ use crate::BenchError;
 use std::net::{Ipv4Addr, TcpListener};
 
 /// Returns two different unused ports of loopback.
-pub(crate) fn free_ports() -> Result<[u16; 2], BenchError> {
-    let ((_first, one), (_second, other)) = (listener()?, listener()?);
+pub(crate) fn find_free_ports() -> Result<[u16; 2], BenchError> {
+    let ((_first, one), (_second, other)) = (bind_any_port()?, bind_any_port()?);
     Ok([one, other])
 }
 
 /// Returns a listener on an unused port, and the port.
-fn listener() -> Result<(TcpListener, u16), BenchError> {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(BenchError::os("looking for a free port"))?;
-    let port = listener.local_addr().map_err(BenchError::os("getsockname"))?.port();
+fn bind_any_port() -> Result<(TcpListener, u16), BenchError> {
+    let listener =
+        TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(BenchError::os_error("looking for a free port"))?;
+    let port = listener.local_addr().map_err(BenchError::os_error("getsockname"))?.port();
     Ok((listener, port))
 }
 
 /// Returns the congestion control of connections that do not choose one.
-pub(super) fn congestion_control() -> String {
+pub(super) fn default_congestion_control() -> String {
     let control = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_congestion_control");
     control.map_or_else(|_| "unknown".to_owned(), |control| control.trim().to_owned())
 }
@@ -31,7 +32,7 @@ mod tests {
 
     #[test]
     fn two_ports_differ() {
-        let [one, other] = free_ports().unwrap();
+        let [one, other] = find_free_ports().unwrap();
         assert_ne!(one, other);
     }
 }

@@ -17,7 +17,7 @@ use crate::building::Scratch;
 use crate::cpu::Used;
 use crate::drive::{PROGRAM_TIMEOUT, Stop};
 use crate::options::time;
-use crate::point::{Key, Point, median};
+use crate::point::{Key, Point, median_value};
 use crate::{BenchError, Host, Plan, Usage};
 use install::Shelf;
 use program::Program;
@@ -149,10 +149,10 @@ pub struct Missing {
 /// Receiver of the progress of a comparison, called on a thread of its own.
 pub trait Observer: Send {
     /// Reports that `done` of `of` pairings are complete, and `turn` turns of the pairing named.
-    fn progress(&mut self, done: usize, of: usize, pairing: &str, turn: u32);
+    fn on_progress(&mut self, done: usize, of: usize, pairing: &str, turn: u32);
 
     /// Reports a completed pairing.
-    fn pairing(&mut self, pairing: &Pairing);
+    fn on_pairing_completed(&mut self, pairing: &Pairing);
 }
 
 /// Measures all pairings whose peers are present. A pairing that fails keeps its error and the others are measured; a
@@ -160,13 +160,17 @@ pub trait Observer: Send {
 ///
 /// # Errors
 /// If `options.only` has an unknown name, or no directory can be made for the peers' programs.
-pub fn compare(options: &Options, observer: &mut dyn Observer, stop: &Stop) -> Result<PeersReport, BenchError> {
-    let rows = chosen(&options.only)?;
-    let (repeat, min_time) = options.turns();
+pub fn compare_with_peers(
+    options: &Options,
+    observer: &mut dyn Observer,
+    stop: &Stop,
+) -> Result<PeersReport, BenchError> {
+    let rows = choose_rows(&options.only)?;
+    let (repeat, min_time) = options.turn_settings();
     let mut report = PeersReport {
         format: PeersReport::FORMAT.to_owned(),
         began: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
-        host: Host::probe(None),
+        host: Host::probe_this_machine(None),
         repeat,
         min_time: min_time.as_secs_f64(),
         network: String::new(),
@@ -175,32 +179,32 @@ pub fn compare(options: &Options, observer: &mut dyn Observer, stop: &Stop) -> R
         warnings: Vec::new(),
     };
 
-    let shelf = Shelf::open()?;
-    let rows = present(rows, options.install, &shelf, &mut report, stop);
-    let before = Usage::now();
+    let shelf = Shelf::open_cache()?;
+    let rows = prepare_rows(rows, options.install, &shelf, &mut report, stop);
+    let before = Usage::read_counters();
     // A thread, because it stays in a network of its own for the rest of its life.
     std::thread::scope(|scope| {
         let worker = std::thread::Builder::new()
             .name("peers".to_owned())
-            .spawn_scoped(scope, || measure(options, &rows, &shelf, &mut report, observer, stop));
-        worker.map_err(BenchError::os("starting a thread"))?.join().map_err(|_| BenchError::Program {
+            .spawn_scoped(scope, || measure_pairings(options, &rows, &shelf, &mut report, observer, stop));
+        worker.map_err(BenchError::os_error("starting a thread"))?.join().map_err(|_| BenchError::Program {
             program: "thalweg bench peers".to_owned(),
             why: "its thread panicked".to_owned(),
         })
     })?;
-    warn(&mut report, rows.len(), &before.used(), stop);
+    add_warnings(&mut report, rows.len(), &before.used_since(), stop);
     Ok(report)
 }
 
 impl Options {
     /// Returns the number and the duration of the turns of each side.
-    fn turns(&self) -> (u32, Duration) {
+    fn turn_settings(&self) -> (u32, Duration) {
         if self.quick { (2, Duration::from_secs(1)) } else { (self.repeat, self.min_time) }
     }
 }
 
 /// Returns the rows whose peers are present, with the peers' versions, and reports the missing peers.
-fn present(
+fn prepare_rows(
     rows: Vec<&'static Row>,
     install: bool,
     shelf: &Shelf,
@@ -209,11 +213,11 @@ fn present(
 ) -> Vec<(&'static Row, String)> {
     let peers: Vec<_> = PEERS.into_iter().filter(|peer| rows.iter().any(|row| row.peer.name == peer.name)).collect();
     if install {
-        report.warnings.extend(shelf.install(&peers, stop));
+        report.warnings.extend(shelf.install_missing(&peers, stop));
     }
     let mut versions = BTreeMap::new();
-    for peer in peers.into_iter().take_while(|_| !stop.pressed()) {
-        match shelf.ready(peer, stop) {
+    for peer in peers.into_iter().take_while(|_| !stop.is_requested()) {
+        match shelf.prepare_peer(peer, stop) {
             Ok(version) => drop(versions.insert(peer.name, version)),
             Err(missing) => report.missing.push(missing),
         }
@@ -222,7 +226,7 @@ fn present(
 }
 
 /// Measures the pairings, in a network of this thread's own if that is possible.
-fn measure(
+fn measure_pairings(
     options: &Options,
     rows: &[(&'static Row, String)],
     shelf: &Shelf,
@@ -230,27 +234,27 @@ fn measure(
     observer: &mut dyn Observer,
     stop: &Stop,
 ) {
-    let separate = thalweg_sys::netns::separate();
-    let congestion = loopback::congestion_control();
+    let separate = thalweg_sys::netns::enter_private_network();
+    let congestion = loopback::default_congestion_control();
     report.network = match &separate {
         Ok(()) => format!("a loopback of its own, TCP congestion control {congestion} unless chosen"),
         Err(error) => format!("the host's loopback, TCP congestion control {congestion} unless chosen; {error}"),
     };
-    let (repeat, min_time) = options.turns();
+    let (repeat, min_time) = options.turn_settings();
     let turns = Turns { shelf, separate: separate.is_ok(), congestion, repeat, min_time, path: &options.path, stop };
     for (done, (row, version)) in rows.iter().enumerate() {
-        let pairing = turns.take(row, version, |turn| observer.progress(done, rows.len(), row.name, turn));
-        if stop.pressed() && pairing.figures.is_empty() {
+        let pairing = turns.take_pairing(row, version, |turn| observer.on_progress(done, rows.len(), row.name, turn));
+        if stop.is_requested() && pairing.figures.is_empty() {
             break;
         }
-        observer.pairing(&pairing);
+        observer.on_pairing_completed(&pairing);
         report.pairings.push(pairing);
     }
 }
 
 /// Adds the warnings about a comparison, which was to have `rows` pairings.
-fn warn(report: &mut PeersReport, rows: usize, used: &Used, stop: &Stop) {
-    if stop.pressed() {
+fn add_warnings(report: &mut PeersReport, rows: usize, used: &Used, stop: &Stop) {
+    if stop.is_requested() {
         report.warnings.push(format!("stopped after {} of {} pairings", report.pairings.len(), rows));
     }
     if report.repeat == 1 {
@@ -270,7 +274,7 @@ fn warn(report: &mut PeersReport, rows: usize, used: &Used, stop: &Stop) {
 const MAX_STEAL_PERCENT: f64 = 1.0;
 
 /// Returns the rows of these peers or with these names; all rows if there are no names.
-fn chosen(only: &[String]) -> Result<Vec<&'static Row>, BenchError> {
+fn choose_rows(only: &[String]) -> Result<Vec<&'static Row>, BenchError> {
     if let Some(unknown) = only.iter().find(|name| !ROWS.iter().any(|row| row.has_name(name))) {
         let mut names: Vec<&str> = PEERS.iter().map(|peer| peer.name).collect();
         names.extend(ROWS.iter().map(|row| row.name));
@@ -302,7 +306,7 @@ struct Turn {
 
 impl Turns<'_> {
     /// Takes all turns of one pairing.
-    fn take(&self, row: &Row, version: &str, progress: impl FnMut(u32)) -> Pairing {
+    fn take_pairing(&self, row: &Row, version: &str, progress: impl FnMut(u32)) -> Pairing {
         let mut pairing = Pairing {
             name: row.name.to_owned(),
             work: row.work.to_owned(),
@@ -315,24 +319,24 @@ impl Turns<'_> {
             error: None,
         };
         let mut turns = Vec::new();
-        match self.turns(row, &mut pairing, &mut turns, progress) {
+        match self.take_turns(row, &mut pairing, &mut turns, progress) {
             Ok(()) | Err(BenchError::Stopped) => {}
             Err(error) => pairing.error = Some(error.to_string()),
         }
         let (theirs, ours): (Vec<Turn>, Vec<Turn>) = turns.into_iter().unzip();
-        let (name, unit, one) = row.figure.name();
+        let (name, unit, one) = row.figure.name_unit_and_factor();
         let [our_values, their_values] =
             [&ours, &theirs].map(|turns| turns.iter().map(|turn| turn.value / one).collect());
-        pairing.figures.extend(compared(name, unit, row.figure.higher_is_better(), our_values, their_values));
+        pairing.figures.extend(compare_turns(name, unit, row.figure.higher_is_better(), our_values, their_values));
         let costs = [&ours, &theirs].map(|turns| turns.iter().map(|turn| turn.cpu).collect::<Option<Vec<f64>>>());
         if let [Some(ours), Some(theirs)] = costs {
-            pairing.figures.extend(compared("processor time", "s/GB", false, ours, theirs));
+            pairing.figures.extend(compare_turns("processor time", "s/GB", false, ours, theirs));
         }
         pairing
     }
 
     /// Takes the peer's turn and then Thalweg's, the next time in the opposite order, and so on.
-    fn turns(
+    fn take_turns(
         &self,
         row: &Row,
         pairing: &mut Pairing,
@@ -348,31 +352,31 @@ impl Turns<'_> {
                 ),
             });
         }
-        let scratch = Scratch::below(self.path, "peers")?;
+        let scratch = Scratch::create_below(self.path, "peers")?;
         for turn in 0..if row.once { 1 } else { self.repeat } {
-            if self.stop.pressed() {
+            if self.stop.is_requested() {
                 return Err(BenchError::Stopped);
             }
             progress(turn);
-            let ports = loopback::free_ports()?;
-            let values = self.placeholders(row, ports, &scratch.0);
-            let processors = processors().filter(|_| row.bound);
+            let ports = loopback::find_free_ports()?;
+            let values = self.placeholder_values(row, ports, &scratch.0);
+            let processors = first_two_processors().filter(|_| row.bound);
             let bound = processors.map(|[asking, serving]| format!(" --cpu {asking}/{serving}")).unwrap_or_default();
-            let words = values.fill(&format!("{}{bound} --repeat 1 --min-time {{time}}", row.ours));
+            let words = values.fill_command_line(&format!("{}{bound} --repeat 1 --min-time {{time}}", row.ours));
             pairing.ours = words.join(" ");
             turns.push(if turn % 2 == 0 {
-                let theirs = self.theirs(row, ports[0], processors, &values, &mut pairing.commands)?;
-                (theirs, measured_by_us(row.figure, &words, self.stop)?)
+                let theirs = self.take_peer_turn(row, ports[0], processors, &values, &mut pairing.commands)?;
+                (theirs, take_own_turn(row.figure, &words, self.stop)?)
             } else {
-                let ours = measured_by_us(row.figure, &words, self.stop)?;
-                (self.theirs(row, ports[0], processors, &values, &mut pairing.commands)?, ours)
+                let ours = take_own_turn(row.figure, &words, self.stop)?;
+                (self.take_peer_turn(row, ports[0], processors, &values, &mut pairing.commands)?, ours)
             });
         }
         Ok(())
     }
 
     /// Takes one turn of the peer's.
-    fn theirs(
+    fn take_peer_turn(
         &self,
         row: &Row,
         port: u16,
@@ -385,20 +389,22 @@ impl Turns<'_> {
             Server::None => None,
             Server::Once(line, transport) | Server::Lasting(line, transport) => {
                 let processor = processors.map(|[_, serving]| serving);
-                let mut server = self.start(row, &values.fill(line), processor, commands)?;
-                server.listening(port, transport, self.stop)?;
+                let mut server = self.start_peer_program(row, &values.fill_command_line(line), processor, commands)?;
+                server.wait_until_listening(port, transport, self.stop)?;
                 Some(server)
             }
         };
         // Peers that take a count instead of a time are slower where their ends have to share a processor.
         let timeout = Duration::from_secs(180) + 10 * self.min_time;
         let processor = processors.map(|[asking, _]| asking);
-        let client = self.start(row, &values.fill(row.client), processor, commands)?.wait(timeout, self.stop)?;
+        let client = self
+            .start_peer_program(row, &values.fill_command_line(row.client), processor, commands)?
+            .wait_for_end(timeout, self.stop)?;
         let measured = (row.parse)(&client.out).filter(|_| client.status.success());
-        let measured = measured.ok_or_else(|| client.failed(row.peer.name))?;
+        let measured = measured.ok_or_else(|| client.failure_error(row.peer.name))?;
         let server_cpu = match (server, row.server) {
-            (Some(mut server), Server::Once(..)) => server.wait(PROGRAM_TIMEOUT, self.stop)?.cpu,
-            (Some(mut server), _) => server.end()?.cpu,
+            (Some(mut server), Server::Once(..)) => server.wait_for_end(PROGRAM_TIMEOUT, self.stop)?.cpu,
+            (Some(mut server), _) => server.end_or_kill()?.cpu,
             (None, _) => 0.0,
         };
         let cpu = measured.cpu.unwrap_or(client.cpu + server_cpu);
@@ -406,7 +412,7 @@ impl Turns<'_> {
     }
 
     /// Starts a program of the peer's, bound to a processor if one is given, and adds its command line to `commands`.
-    fn start(
+    fn start_peer_program(
         &self,
         row: &Row,
         words: &[String],
@@ -416,7 +422,7 @@ impl Turns<'_> {
         let bound = processor.map(|processor| ["taskset".to_owned(), "-c".to_owned(), processor.to_string()]);
         let all = row.environment.iter().copied().chain(bound.iter().flatten().chain(words).map(String::as_str));
         commands.push(all.collect::<Vec<_>>().join(" "));
-        let program = self.shelf.find(&words[0]).unwrap_or_else(|| PathBuf::from(&words[0]));
+        let program = self.shelf.find_program(&words[0]).unwrap_or_else(|| PathBuf::from(&words[0]));
         let mut command = Command::new(bound.as_ref().map_or(program.as_path(), |_| Path::new("taskset")));
         if let Some([_, flag, processor]) = &bound {
             command.args([flag, processor]).arg(&program);
@@ -425,7 +431,7 @@ impl Turns<'_> {
         Program::start(&words[0], &mut command)
     }
 
-    fn placeholders(&self, row: &Row, [port, port2]: [u16; 2], directory: &Path) -> Placeholders {
+    fn placeholder_values(&self, row: &Row, [port, port2]: [u16; 2], directory: &Path) -> Placeholders {
         // Peers that count whole seconds take the next one.
         let seconds = self.min_time.as_secs_f64().ceil().max(1.0);
         let free = rustix::fs::statvfs(directory).map_or(0, |disk| disk.f_bavail.saturating_mul(disk.f_frsize));
@@ -447,22 +453,22 @@ struct Placeholders([(&'static str, String); 8]);
 
 impl Placeholders {
     /// Returns the words of a command line with the placeholders replaced, word by word: values may have spaces.
-    fn fill(&self, line: &str) -> Vec<String> {
+    fn fill_command_line(&self, line: &str) -> Vec<String> {
         let words = line.split_whitespace().map(str::to_owned);
         words.map(|word| self.0.iter().fold(word, |word, (name, value)| word.replace(name, value))).collect()
     }
 }
 
 /// Returns the first two processors that this program may run on; `None` if it has only one.
-pub(crate) fn processors() -> Option<[usize; 2]> {
+pub(crate) fn first_two_processors() -> Option<[usize; 2]> {
     let allowed = rustix::thread::sched_getaffinity(None).ok()?;
     let mut allowed = (0..rustix::thread::CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu));
     Some([allowed.next()?, allowed.next()?])
 }
 
 /// Takes one turn of Thalweg's.
-fn measured_by_us(figure: Figure, words: &[String], stop: &Stop) -> Result<Turn, BenchError> {
-    let report = crate::run(&Plan::parse(words)?, words.to_vec(), &mut Quiet, stop)?;
+fn take_own_turn(figure: Figure, words: &[String], stop: &Stop) -> Result<Turn, BenchError> {
+    let report = crate::measure_plan(&Plan::parse_words(words)?, words.to_vec(), &mut Quiet, stop)?;
     let Some(Point { figures, error, .. }) = report.points.first() else { return Err(BenchError::Stopped) };
     let value = match figure {
         Figure::Goodput => figures.goodput_bits_per_second,
@@ -481,18 +487,18 @@ fn measured_by_us(figure: Figure, words: &[String], stop: &Stop) -> Result<Turn,
 }
 
 /// Compares a figure of both sides, turn by turn; `None` if there was no turn.
-fn compared(name: &str, unit: &str, higher_is_better: bool, ours: Vec<f64>, theirs: Vec<f64>) -> Option<Compared> {
+fn compare_turns(name: &str, unit: &str, higher_is_better: bool, ours: Vec<f64>, theirs: Vec<f64>) -> Option<Compared> {
     let ratios: Vec<f64> = ours.iter().zip(&theirs).map(|(ours, theirs)| ours / theirs).collect();
     Some(Compared {
         name: name.to_owned(),
         unit: unit.to_owned(),
         higher_is_better,
-        ours_median: median(ours.clone())?,
-        theirs_median: median(theirs.clone())?,
+        ours_median: median_value(ours.clone())?,
+        theirs_median: median_value(theirs.clone())?,
         ratio: Ratio {
             least: ratios.iter().copied().fold(f64::INFINITY, f64::min),
             greatest: ratios.iter().copied().fold(f64::NEG_INFINITY, f64::max),
-            median: median(ratios)?,
+            median: median_value(ratios)?,
         },
         ours,
         theirs,
@@ -503,8 +509,8 @@ fn compared(name: &str, unit: &str, higher_is_better: bool, ours: Vec<f64>, thei
 struct Quiet;
 
 impl crate::Observer for Quiet {
-    fn progress(&mut self, _done: usize, _of: usize, _now: &Key, _repeat: u32) {}
-    fn point(&mut self, _point: &Point) {}
+    fn on_progress(&mut self, _done: usize, _of: usize, _now: &Key, _repeat: u32) {}
+    fn on_point_completed(&mut self, _point: &Point) {}
 }
 
 #[cfg(test)]
@@ -521,7 +527,7 @@ mod tests {
     #[test]
     fn every_command_line_of_ours_is_valid() {
         let stop = Stop::default();
-        let shelf = Shelf::open().unwrap();
+        let shelf = Shelf::open_cache().unwrap();
         let turns = Turns {
             shelf: &shelf,
             separate: true,
@@ -535,19 +541,19 @@ mod tests {
         let directory = directory.path().join("a directory");
         std::fs::create_dir(&directory).unwrap();
         for row in ROWS {
-            let values = turns.placeholders(row, [1, 2], &directory);
-            let words = values.fill(row.ours);
-            let plan = Plan::parse(&words).unwrap_or_else(|error| panic!("{}: {error}", row.name));
-            let keys = plan.instrument().map(|instrument| instrument.keys().len());
+            let values = turns.placeholder_values(row, [1, 2], &directory);
+            let words = values.fill_command_line(row.ours);
+            let plan = Plan::parse_words(&words).unwrap_or_else(|error| panic!("{}: {error}", row.name));
+            let keys = plan.create_instrument().map(|instrument| instrument.point_keys().len());
             assert_eq!(keys.unwrap_or_else(|error| panic!("{}: {error}", row.name)), 1, "{}", row.name);
             for line in [row.client, row.ours] {
-                let words = values.fill(line);
+                let words = values.fill_command_line(line);
                 assert!(!words.iter().any(|word| word.contains(['{', '}'])), "{}: {words:?}", row.name);
             }
         }
-        let [row] = chosen(&["ucx-tcp-tag".to_owned()]).unwrap()[..] else { panic!() };
+        let [row] = choose_rows(&["ucx-tcp-tag".to_owned()]).unwrap()[..] else { panic!() };
         assert_eq!(
-            turns.placeholders(row, [1, 2], Path::new("")).fill(row.client).join(" "),
+            turns.placeholder_values(row, [1, 2], Path::new("")).fill_command_line(row.client).join(" "),
             "ucx_perftest 127.0.0.1 -p 1 -t tag_lat -s 1 -n 100000 -f"
         );
     }
@@ -556,12 +562,12 @@ mod tests {
     fn peers_and_pairings_are_chosen_by_name() {
         let names = |only: &[&str]| -> Vec<&str> {
             let only: Vec<String> = only.iter().map(ToString::to_string).collect();
-            chosen(&only).unwrap().iter().map(|row| row.name).collect()
+            choose_rows(&only).unwrap().iter().map(|row| row.name).collect()
         };
         assert_eq!(names(&[]).len(), ROWS.len());
         assert_eq!(names(&["sockperf", "qperf-tcp-latency"]), ["qperf-tcp-latency", "sockperf-tcp", "sockperf-udp"]);
-        let unknown = chosen(&["netperf".to_owned()]).unwrap_err();
-        assert!(unknown.is_usage() && unknown.to_string().contains("iperf3-128k"), "{unknown}");
+        let unknown = choose_rows(&["netperf".to_owned()]).unwrap_err();
+        assert!(unknown.is_usage_error() && unknown.to_string().contains("iperf3-128k"), "{unknown}");
     }
 
     #[test]
@@ -584,10 +590,11 @@ mod tests {
 
     #[test]
     fn the_ratio_is_the_median_turn_by_turn_not_that_of_the_medians() {
-        let compared = compared("goodput", "Gbit/s", true, vec![10.0, 30.0, 20.0], vec![10.0, 20.0, 40.0]).unwrap();
+        let compared =
+            compare_turns("goodput", "Gbit/s", true, vec![10.0, 30.0, 20.0], vec![10.0, 20.0, 40.0]).unwrap();
         assert_eq!((compared.ours_median, compared.theirs_median), (20.0, 20.0));
         assert_eq!(compared.ratio, Ratio { median: 1.0, least: 0.5, greatest: 1.5 });
-        assert_eq!(super::compared("goodput", "Gbit/s", true, vec![], vec![]), None);
+        assert_eq!(super::compare_turns("goodput", "Gbit/s", true, vec![], vec![]), None);
     }
 
     #[test]
@@ -613,7 +620,7 @@ mod tests {
         server: Server::None,
         client: "echo Sustainable rate: 8 Gbps",
         per_second: 0,
-        parse: parse::spead2,
+        parse: parse::parse_spead2,
         ours: "file --path {directory} --file-size 1MiB --method buffered --cache warm --direction read --sizes 64KiB",
         figure: Figure::Goodput,
         note: "",
@@ -628,9 +635,9 @@ mod tests {
 
     #[test]
     fn both_take_turns_and_nothing_is_left_behind() {
-        let (directory, shelf, stop) = (tempfile::tempdir().unwrap(), Shelf::open().unwrap(), Stop::default());
+        let (directory, shelf, stop) = (tempfile::tempdir().unwrap(), Shelf::open_cache().unwrap(), Stop::default());
         let mut seen = Vec::new();
-        let pairing = turns_below(directory.path(), &shelf, &stop).take(&ECHO, "1.0", |turn| seen.push(turn));
+        let pairing = turns_below(directory.path(), &shelf, &stop).take_pairing(&ECHO, "1.0", |turn| seen.push(turn));
         assert_eq!((pairing.error.as_deref(), seen), (None, vec![0, 1, 2]));
         assert_eq!(pairing.commands, ["HOW=quickly echo Sustainable rate: 8 Gbps"]);
         assert!(pairing.ours.ends_with("--sizes 64KiB --repeat 1 --min-time 0.001s"), "{}", pairing.ours);
@@ -645,38 +652,38 @@ mod tests {
 
     #[test]
     fn output_of_a_failed_peer_is_shown_and_earlier_turns_count() {
-        let (directory, shelf, stop) = (tempfile::tempdir().unwrap(), Shelf::open().unwrap(), Stop::default());
+        let (directory, shelf, stop) = (tempfile::tempdir().unwrap(), Shelf::open_cache().unwrap(), Stop::default());
         let turns = turns_below(directory.path(), &shelf, &stop);
-        let silent = turns.take(&Row { client: "echo no heap arrived", ..ECHO }, "1.0", |_| {});
+        let silent = turns.take_pairing(&Row { client: "echo no heap arrived", ..ECHO }, "1.0", |_| {});
         assert_eq!(silent.error.as_deref(), Some("echo: no heap arrived (exit status: 0)"));
         assert!(silent.figures.is_empty());
-        let wrong = turns.take(&Row { ours: "file --sizes nonsense", ..ECHO }, "1.0", |_| {});
+        let wrong = turns.take_pairing(&Row { ours: "file --sizes nonsense", ..ECHO }, "1.0", |_| {});
         assert!(wrong.error.unwrap().contains("nonsense"));
         let listening = PEERS.into_iter().find(|peer| !peer.loopback_only).unwrap();
-        let refused = turns.take(&Row { peer: listening, ..ECHO }, "1.0", |_| {});
+        let refused = turns.take_pairing(&Row { peer: listening, ..ECHO }, "1.0", |_| {});
         assert!(refused.error.unwrap().contains("it listens on every address"));
     }
 
     #[test]
     fn a_comparison_that_is_stopped_keeps_what_was_done() {
-        let (directory, shelf, stop) = (tempfile::tempdir().unwrap(), Shelf::open().unwrap(), Stop::default());
+        let (directory, shelf, stop) = (tempfile::tempdir().unwrap(), Shelf::open_cache().unwrap(), Stop::default());
         let press_in_the_second = |turn| {
             if turn == 1 {
-                stop.press();
+                stop.request_stop();
             }
         };
-        let pairing = turns_below(directory.path(), &shelf, &stop).take(&ECHO, "1.0", press_in_the_second);
+        let pairing = turns_below(directory.path(), &shelf, &stop).take_pairing(&ECHO, "1.0", press_in_the_second);
         assert_eq!((pairing.error, pairing.figures[0].theirs.len()), (None, 1));
 
         struct Nobody;
         impl Observer for Nobody {
-            fn progress(&mut self, _done: usize, _of: usize, pairing: &str, _turn: u32) {
+            fn on_progress(&mut self, _done: usize, _of: usize, pairing: &str, _turn: u32) {
                 panic!("{pairing} is taken after the end");
             }
-            fn pairing(&mut self, _pairing: &Pairing) {}
+            fn on_pairing_completed(&mut self, _pairing: &Pairing) {}
         }
         let options = Line::try_parse_from(["peers", "--quick"]).unwrap().options;
-        let report = compare(&options, &mut Nobody, &stop).unwrap();
+        let report = compare_with_peers(&options, &mut Nobody, &stop).unwrap();
         assert_eq!((report.pairings.len(), report.missing.len()), (0, 0));
         assert!(report.warnings[0].starts_with("stopped after 0 of"), "{:?}", report.warnings);
     }

@@ -17,31 +17,33 @@ pub(crate) struct Measured {
 pub(super) type Parser = fn(&str) -> Option<Measured>;
 
 /// Returns a figure above 0, without bytes.
-fn only(value: f64) -> Option<Measured> {
+fn positive_figure(value: f64) -> Option<Measured> {
     (value.is_finite() && value > 0.0).then_some(Measured { value, bytes: None, cpu: None })
 }
 
 /// Returns a rate above 0, with a number of bytes.
-fn with_bytes(value: f64, bytes: f64) -> Option<Measured> {
-    only(value).filter(|_| bytes.is_finite() && bytes > 0.0).map(|only| Measured { bytes: Some(bytes), ..only })
+fn figure_with_bytes(value: f64, bytes: f64) -> Option<Measured> {
+    positive_figure(value)
+        .filter(|_| bytes.is_finite() && bytes > 0.0)
+        .map(|only| Measured { bytes: Some(bytes), ..only })
 }
 
 /// Parses JSON, which a program may print after other text.
-fn json(text: &str) -> Option<Value> {
+fn parse_json(text: &str) -> Option<Value> {
     serde_json::from_str(&text[text.find('{')?..]).ok()
 }
 
 /// `iperf3 -c … --json`: bit/s and bytes as the receiver counted them, all streams together. The program exits with 0
 /// even if it failed: then there is an `error`, and no `sum_received`.
-pub(super) fn iperf3(text: &str) -> Option<Measured> {
-    let received = json(text)?;
+pub(super) fn parse_iperf3(text: &str) -> Option<Measured> {
+    let received = parse_json(text)?;
     let received = &received["end"]["sum_received"];
-    with_bytes(received["bits_per_second"].as_f64()?, received["bytes"].as_f64()?)
+    figure_with_bytes(received["bits_per_second"].as_f64()?, received["bytes"].as_f64()?)
 }
 
 /// `nuttcp -fparse`: `megabytes=… rate_Mbps=…`, where a megabyte has 2²⁰ bytes and a megabit 10⁶ bits.
-pub(super) fn nuttcp(text: &str) -> Option<Measured> {
-    with_bytes(nuttcp_value(text, "rate_Mbps")? * 1e6, nuttcp_value(text, "megabytes")? * f64::from(1 << 20))
+pub(super) fn parse_nuttcp(text: &str) -> Option<Measured> {
+    figure_with_bytes(nuttcp_value(text, "rate_Mbps")? * 1e6, nuttcp_value(text, "megabytes")? * f64::from(1 << 20))
 }
 
 fn nuttcp_value(text: &str, key: &str) -> Option<f64> {
@@ -49,16 +51,16 @@ fn nuttcp_value(text: &str, key: &str) -> Option<f64> {
 }
 
 /// `qperf -uu tcp_lat`, `udp_lat`: `latency = … ns`, the mean of half a round trip.
-pub(super) fn qperf_latency(text: &str) -> Option<Measured> {
-    only(qperf(text, "latency", "ns")? / 1e3)
+pub(super) fn parse_qperf_latency(text: &str) -> Option<Measured> {
+    positive_figure(qperf_value(text, "latency", "ns")? / 1e3)
 }
 
 /// `qperf -uu -ub tcp_bw`: `bw = … bits/sec`, at the receiver.
-pub(super) fn qperf_bandwidth(text: &str) -> Option<Measured> {
-    only(qperf(text, "bw", "bits/sec")?)
+pub(super) fn parse_qperf_bandwidth(text: &str) -> Option<Measured> {
+    positive_figure(qperf_value(text, "bw", "bits/sec")?)
 }
 
-fn qperf(text: &str, name: &str, unit: &str) -> Option<f64> {
+fn qperf_value(text: &str, name: &str, unit: &str) -> Option<f64> {
     text.lines().find_map(|line| {
         let (left, right) = line.split_once('=')?;
         let number = right.trim().strip_suffix(unit)?;
@@ -67,37 +69,37 @@ fn qperf(text: &str, name: &str, unit: &str) -> Option<f64> {
 }
 
 /// `sockperf ping-pong`: `---> percentile 50.000 = …` microseconds, half a round trip.
-pub(super) fn sockperf(text: &str) -> Option<Measured> {
+pub(super) fn parse_sockperf(text: &str) -> Option<Measured> {
     let after = text.lines().find_map(|line| line.split_once("percentile 50.000 ="))?.1;
-    only(after.trim().parse().ok()?)
+    positive_figure(after.trim().parse().ok()?)
 }
 
 /// `ucx_perftest -f -t …_lat`: the last line's second column is the median of half a round trip in microseconds.
-pub(super) fn ucx_latency(text: &str) -> Option<Measured> {
-    only(column(text, 8, 1)?)
+pub(super) fn parse_ucx_latency(text: &str) -> Option<Measured> {
+    positive_figure(last_line_column(text, 8, 1)?)
 }
 
 /// `ucx_perftest -f -t …_bw`: the last line's sixth column is the bandwidth over the whole test in 2²⁰ bytes per
 /// second.
-pub(super) fn ucx_bandwidth(text: &str) -> Option<Measured> {
-    only(column(text, 8, 5)? * 8.0 * f64::from(1 << 20))
+pub(super) fn parse_ucx_bandwidth(text: &str) -> Option<Measured> {
+    positive_figure(last_line_column(text, 8, 5)? * 8.0 * f64::from(1 << 20))
 }
 
 /// `fi_pingpong`: `usec/xfer`, the last line's seventh column: half a round trip in microseconds, the mean.
-pub(super) fn fi_pingpong(text: &str) -> Option<Measured> {
-    only(column(text, 8, 6)?)
+pub(super) fn parse_fi_pingpong(text: &str) -> Option<Measured> {
+    positive_figure(last_line_column(text, 8, 6)?)
 }
 
 /// Returns one number of the last line, which must have `of` columns.
-fn column(text: &str, of: usize, at: usize) -> Option<f64> {
+fn last_line_column(text: &str, of: usize, at: usize) -> Option<f64> {
     let columns: Vec<&str> = text.trim_end().lines().last()?.split_whitespace().collect();
     if columns.len() == of { columns[at].parse().ok() } else { None }
 }
 
 /// `fio --output-format=json`: bytes per second and bytes of the one direction of its one job, and the job's processor
 /// time (percents of `job_runtime`, milliseconds): the program's own would include the laying out of the file.
-pub(crate) fn fio(text: &str) -> Option<Measured> {
-    let output = json(text)?;
+pub(crate) fn parse_fio(text: &str) -> Option<Measured> {
+    let output = parse_json(text)?;
     let job = &output["jobs"][0];
     if job["error"].as_i64() != Some(0) {
         return None;
@@ -106,33 +108,33 @@ pub(crate) fn fio(text: &str) -> Option<Measured> {
     let cpu = Some(percent / 100.0 * job["job_runtime"].as_f64()? / 1e3);
     ["read", "write"].iter().find_map(|direction| {
         let went = &job[direction];
-        let measured = with_bytes(went["bw_bytes"].as_f64()? * 8.0, went["io_bytes"].as_f64()?)?;
+        let measured = figure_with_bytes(went["bw_bytes"].as_f64()? * 8.0, went["io_bytes"].as_f64()?)?;
         Some(Measured { cpu, ..measured })
     })
 }
 
 /// Our `zmq_push_pull`: messages per second.
-pub(super) fn zmq_messages(text: &str) -> Option<Measured> {
-    let got = json(text)?;
-    with_bytes(got["messages"].as_f64()? / got["seconds"].as_f64()?, got["bytes"].as_f64()?)
+pub(super) fn parse_zmq_messages(text: &str) -> Option<Measured> {
+    let got = parse_json(text)?;
+    figure_with_bytes(got["messages"].as_f64()? / got["seconds"].as_f64()?, got["bytes"].as_f64()?)
 }
 
 /// Our `zmq_push_pull`: bit/s.
-pub(super) fn zmq_goodput(text: &str) -> Option<Measured> {
-    let got = json(text)?;
+pub(super) fn parse_zmq_goodput(text: &str) -> Option<Measured> {
+    let got = parse_json(text)?;
     let bytes = got["bytes"].as_f64()?;
-    with_bytes(bytes * 8.0 / got["seconds"].as_f64()?, bytes)
+    figure_with_bytes(bytes * 8.0 / got["seconds"].as_f64()?, bytes)
 }
 
 /// `spead2_bench.py master`: `Sustainable rate: … Gbps`, the highest at which no heap was lost.
-pub(super) fn spead2(text: &str) -> Option<Measured> {
+pub(super) fn parse_spead2(text: &str) -> Option<Measured> {
     let rate = text.lines().rev().find_map(|line| line.trim().strip_prefix("Sustainable rate:"))?;
-    only(rate.trim().strip_suffix("Gbps")?.trim().parse::<f64>().ok()? * 1e9)
+    positive_figure(rate.trim().strip_suffix("Gbps")?.trim().parse::<f64>().ok()? * 1e9)
 }
 
 /// Returns the first version number in a program's output: digits with a point between them, and the characters
 /// attached to them.
-pub(super) fn version(text: &str) -> Option<String> {
+pub(super) fn find_version(text: &str) -> Option<String> {
     text.split(|char: char| char.is_whitespace() || matches!(char, ',' | '(' | ')' | ':')).find_map(|word| {
         let version = &word[word.find(|char: char| char.is_ascii_digit())?..];
         let (major, rest) = version.split_once('.')?;
@@ -148,39 +150,44 @@ mod tests {
     use proptest::prelude::*;
 
     const PARSERS: [Parser; 12] = [
-        iperf3,
-        nuttcp,
-        qperf_latency,
-        qperf_bandwidth,
-        sockperf,
-        ucx_latency,
-        ucx_bandwidth,
-        fi_pingpong,
-        fio,
-        zmq_messages,
-        zmq_goodput,
-        spead2,
+        parse_iperf3,
+        parse_nuttcp,
+        parse_qperf_latency,
+        parse_qperf_bandwidth,
+        parse_sockperf,
+        parse_ucx_latency,
+        parse_ucx_bandwidth,
+        parse_fi_pingpong,
+        parse_fio,
+        parse_zmq_messages,
+        parse_zmq_goodput,
+        parse_spead2,
     ];
 
     /// Output of the programs on this machine, shortened where it is much longer.
     const OUTPUTS: [(Parser, &str, f64, Option<f64>); 12] = [
-        (iperf3, include_str!("outputs/iperf3.json"), 64_887_479_055.369_4, Some(8_112_046_080.0)),
+        (parse_iperf3, include_str!("outputs/iperf3.json"), 64_887_479_055.369_4, Some(8_112_046_080.0)),
         (
-            nuttcp,
+            parse_nuttcp,
             "megabytes=3726.0000 real_seconds=1.00 rate_Mbps=31257.2037 tx_cpu=44 rx_cpu=40 retrans=0 rtt_ms=0.10\n",
             31_257_203_700.0,
             Some(3_906_994_176.0),
         ),
-        (qperf_latency, "udp_lat:\n    latency  =  5375.56 ns\n", 5.37556, None),
-        (qperf_bandwidth, include_str!("outputs/qperf_tcp_bw.txt"), 24_835_522_560.0, None),
-        (sockperf, include_str!("outputs/sockperf.txt"), 5.102, None),
-        (ucx_latency, include_str!("outputs/ucx_tag_lat.txt"), 0.105, None),
-        (ucx_bandwidth, include_str!("outputs/ucx_tag_bw.txt"), 403.42 * 8.0 * 1_048_576.0, None),
-        (fi_pingpong, include_str!("outputs/fi_pingpong.txt"), 27.08, None),
-        (fio, include_str!("outputs/fio.json"), 26_078_531_096.0, Some(3_295_674_368.0)),
-        (zmq_messages, ZMQ, 100_000.0, Some(204_800_000.0)),
-        (zmq_goodput, ZMQ, 819_200_000.0, Some(204_800_000.0)),
-        (spead2, "Rate: 10.597 Gbps (10.576 actual): GOOD\nSustainable rate: 10.576 Gbps\n", 10_576_000_000.0, None),
+        (parse_qperf_latency, "udp_lat:\n    latency  =  5375.56 ns\n", 5.37556, None),
+        (parse_qperf_bandwidth, include_str!("outputs/qperf_tcp_bw.txt"), 24_835_522_560.0, None),
+        (parse_sockperf, include_str!("outputs/sockperf.txt"), 5.102, None),
+        (parse_ucx_latency, include_str!("outputs/ucx_tag_lat.txt"), 0.105, None),
+        (parse_ucx_bandwidth, include_str!("outputs/ucx_tag_bw.txt"), 403.42 * 8.0 * 1_048_576.0, None),
+        (parse_fi_pingpong, include_str!("outputs/fi_pingpong.txt"), 27.08, None),
+        (parse_fio, include_str!("outputs/fio.json"), 26_078_531_096.0, Some(3_295_674_368.0)),
+        (parse_zmq_messages, ZMQ, 100_000.0, Some(204_800_000.0)),
+        (parse_zmq_goodput, ZMQ, 819_200_000.0, Some(204_800_000.0)),
+        (
+            parse_spead2,
+            "Rate: 10.597 Gbps (10.576 actual): GOOD\nSustainable rate: 10.576 Gbps\n",
+            10_576_000_000.0,
+            None,
+        ),
     ];
 
     const ZMQ: &str = r#"{"messages": 200000, "bytes": 204800000, "seconds": 2.000000, "cpu_receiver": 1.5,
@@ -197,7 +204,7 @@ mod tests {
 
     #[test]
     fn fio_prints_the_processor_time_of_its_job() {
-        let cpu = fio(include_str!("outputs/fio.json")).unwrap().cpu.unwrap();
+        let cpu = parse_fio(include_str!("outputs/fio.json")).unwrap().cpu.unwrap();
         assert!((cpu - 0.18).abs() < 1e-4, "{cpu}");
     }
 
@@ -232,9 +239,9 @@ mod tests {
             ("4.5.1", "4.5.1"),
         ];
         for (text, expected) in outputs {
-            assert_eq!(version(text).as_deref(), Some(expected));
+            assert_eq!(find_version(text).as_deref(), Some(expected));
         }
-        assert_eq!(version("no digits. none"), None);
+        assert_eq!(find_version("no digits. none"), None);
     }
 
     proptest! {
@@ -243,7 +250,7 @@ mod tests {
             for parser in PARSERS {
                 parser(&output);
             }
-            version(&output);
+            find_version(&output);
             // Real output, cut off anywhere, with any text after it.
             let (parser, good, ..) = OUTPUTS[at];
             let cut: String = good.chars().take(cut).collect();

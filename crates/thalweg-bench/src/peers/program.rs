@@ -49,9 +49,9 @@ const MAX_OUTPUT_BYTES: u64 = 16 << 20;
 impl Program {
     /// Starts a program in a process group of its own: an interrupt from the terminal goes to this process only.
     pub(crate) fn start(name: &str, command: &mut Command) -> Result<Self, BenchError> {
-        let (out, err) = (memory()?, memory()?);
-        command.stdout(out.try_clone().map_err(BenchError::os("dup"))?);
-        command.stderr(err.try_clone().map_err(BenchError::os("dup"))?).process_group(0);
+        let (out, err) = (memory_file()?, memory_file()?);
+        command.stdout(out.try_clone().map_err(BenchError::os_error("dup"))?);
+        command.stderr(err.try_clone().map_err(BenchError::os_error("dup"))?).process_group(0);
         let child = command
             .spawn()
             .map_err(|error| BenchError::Program { program: name.to_owned(), why: error.to_string() })?;
@@ -62,42 +62,42 @@ impl Program {
             Ok(alive) => Ok(Self { name: name.to_owned(), pid, alive, out, err, reaped: false }),
             Err(error) => {
                 let _ = kill_process_group(pid, Signal::KILL);
-                reap(pid);
-                Err(BenchError::os("pidfd_open")(error))
+                wait_for_child(pid);
+                Err(BenchError::os_error("pidfd_open")(error))
             }
         }
     }
 
     /// Returns the id of the process.
-    pub(crate) fn id(&self) -> Pid {
+    pub(crate) fn process_id(&self) -> Pid {
         self.pid
     }
 
     /// Waits for the program to end. It is ended early if `stop` is pressed, or if it takes longer than `timeout`.
-    pub(crate) fn wait(&mut self, timeout: Duration, stop: &Stop) -> Result<Ended, BenchError> {
+    pub(crate) fn wait_for_end(&mut self, timeout: Duration, stop: &Stop) -> Result<Ended, BenchError> {
         let begun = Instant::now();
         while !self.ended_within(STOP_CHECK_INTERVAL)? {
-            if stop.pressed() {
-                self.end()?;
+            if stop.is_requested() {
+                self.end_or_kill()?;
                 return Err(BenchError::Stopped);
             }
             if begun.elapsed() > timeout {
-                let output = self.end()?.last_words();
+                let output = self.end_or_kill()?.last_output_lines();
                 return Err(BenchError::Program {
                     program: self.name.clone(),
                     why: format!("still running after {:.0} s; its last output: {output}", timeout.as_secs_f64()),
                 });
             }
         }
-        self.hear()
+        self.collect_output()
     }
 
     /// Asks the program to end, and kills it if it does not.
-    pub(crate) fn end(&mut self) -> Result<Ended, BenchError> {
+    pub(crate) fn end_or_kill(&mut self) -> Result<Ended, BenchError> {
         for (signal, grace) in [(Signal::INT, GRACE_PERIOD), (Signal::KILL, PROGRAM_TIMEOUT)] {
             let _ = kill_process_group(self.pid, signal);
             if self.ended_within(grace)? {
-                return self.hear();
+                return self.collect_output();
             }
         }
         Err(BenchError::Silent { doing: format!("waiting for {} to die", self.name), timeout: PROGRAM_TIMEOUT })
@@ -105,13 +105,18 @@ impl Program {
 
     /// Waits until the program listens on `port`, by the tables of its network: a connection would use up a server that
     /// serves once.
-    pub(crate) fn listening(&mut self, port: u16, transport: Transport, stop: &Stop) -> Result<(), BenchError> {
-        let tables = transport.tables().map(|table| format!("/proc/{}/net/{table}", self.pid.as_raw_nonzero()));
-        self.until(
+    pub(crate) fn wait_until_listening(
+        &mut self,
+        port: u16,
+        transport: Transport,
+        stop: &Stop,
+    ) -> Result<(), BenchError> {
+        let tables = transport.socket_tables().map(|table| format!("/proc/{}/net/{table}", self.pid.as_raw_nonzero()));
+        self.wait_until(
             || {
                 // A kernel without IPv6 has no table for it.
                 let mut tables = tables.iter().filter_map(|table| fs::read_to_string(table).ok());
-                tables.any(|table| has(&table, port, transport))
+                tables.any(|table| has_listener(&table, port, transport))
             },
             &format!("listen on port {port}"),
             stop,
@@ -119,13 +124,13 @@ impl Program {
     }
 
     /// Waits until `condition` holds; `to` names what the program is to do.
-    pub(crate) fn until(&mut self, condition: impl Fn() -> bool, to: &str, stop: &Stop) -> Result<(), BenchError> {
+    pub(crate) fn wait_until(&mut self, condition: impl Fn() -> bool, to: &str, stop: &Stop) -> Result<(), BenchError> {
         let begun = Instant::now();
         while !condition() {
             if self.ended_within(LISTEN_CHECK_INTERVAL)? {
-                return Err(self.hear()?.failed(&self.name));
+                return Err(self.collect_output()?.failure_error(&self.name));
             }
-            if stop.pressed() {
+            if stop.is_requested() {
                 return Err(BenchError::Stopped);
             }
             if begun.elapsed() > PROGRAM_TIMEOUT {
@@ -141,14 +146,14 @@ impl Program {
         match poll(&mut [PollFd::new(&self.alive, PollFlags::IN)], Some(&timeout)) {
             Ok(ready) => Ok(ready > 0),
             Err(rustix::io::Errno::INTR) => Ok(false),
-            Err(error) => Err(BenchError::os("poll")(error)),
+            Err(error) => Err(BenchError::os_error("poll")(error)),
         }
     }
 
-    fn hear(&mut self) -> Result<Ended, BenchError> {
+    fn collect_output(&mut self) -> Result<Ended, BenchError> {
         // Processes that it started and left behind end with it, while the group's id cannot be reused.
         let _ = kill_process_group(self.pid, Signal::KILL);
-        let (status, cpu) = reap(self.pid);
+        let (status, cpu) = wait_for_child(self.pid);
         self.reaped = true;
         Ok(Ended { status, out: read_from_start(&mut self.out)?, err: read_from_start(&mut self.err)?, cpu })
     }
@@ -158,7 +163,7 @@ fn read_from_start(file: &mut File) -> Result<String, BenchError> {
     let mut bytes = Vec::new();
     file.seek(SeekFrom::Start(0))
         .and_then(|_| file.take(MAX_OUTPUT_BYTES).read_to_end(&mut bytes))
-        .map_err(BenchError::os("reading the output of a program"))?;
+        .map_err(BenchError::os_error("reading the output of a program"))?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
@@ -166,14 +171,14 @@ impl Drop for Program {
     fn drop(&mut self) {
         if !self.reaped {
             let _ = kill_process_group(self.pid, Signal::KILL);
-            reap(self.pid);
+            wait_for_child(self.pid);
         }
     }
 }
 
 impl Ended {
     /// Returns the end of the output, for people: of standard error, or else of standard output.
-    pub(crate) fn last_words(&self) -> String {
+    pub(crate) fn last_output_lines(&self) -> String {
         let output = if self.err.trim().is_empty() { &self.out } else { &self.err };
         let lines = output.lines().map(str::trim).filter(|line| !line.is_empty());
         let mut lines: Vec<&str> = lines.rev().take(3).collect();
@@ -187,8 +192,8 @@ impl Ended {
     }
 
     /// Makes the error for a program that failed.
-    pub(crate) fn failed(&self, name: &str) -> BenchError {
-        BenchError::Program { program: name.to_owned(), why: format!("{} ({})", self.last_words(), self.status) }
+    pub(crate) fn failure_error(&self, name: &str) -> BenchError {
+        BenchError::Program { program: name.to_owned(), why: format!("{} ({})", self.last_output_lines(), self.status) }
     }
 }
 
@@ -202,7 +207,7 @@ pub(crate) enum Transport {
 }
 
 impl Transport {
-    fn tables(self) -> [&'static str; 2] {
+    fn socket_tables(self) -> [&'static str; 2] {
         match self {
             Self::Tcp => ["tcp", "tcp6"],
             Self::Udp => ["udp", "udp6"],
@@ -212,7 +217,7 @@ impl Transport {
 
 /// Returns whether a table of sockets has one that listens on `port`. A line begins with `sl local_address rem_address
 /// st` (proc_net_tcp in the kernel's documentation); state 0A is a listening socket, 07 an unconnected one.
-fn has(table: &str, port: u16, transport: Transport) -> bool {
+fn has_listener(table: &str, port: u16, transport: Transport) -> bool {
     let waits = match transport {
         Transport::Tcp => "0A",
         Transport::Udp => "07",
@@ -226,12 +231,12 @@ fn has(table: &str, port: u16, transport: Transport) -> bool {
 }
 
 /// Makes a file in memory, without a name.
-fn memory() -> Result<File, BenchError> {
-    memfd_create("output", MemfdFlags::CLOEXEC).map(File::from).map_err(BenchError::os("memfd_create"))
+fn memory_file() -> Result<File, BenchError> {
+    memfd_create("output", MemfdFlags::CLOEXEC).map(File::from).map_err(BenchError::os_error("memfd_create"))
 }
 
 /// Waits for a child to end; returns its exit status and the processor seconds of it and its children.
-fn reap(pid: Pid) -> (ExitStatus, f64) {
+fn wait_for_child(pid: Pid) -> (ExitStatus, f64) {
     use std::os::unix::process::ExitStatusExt;
     let mut status = 0;
     // SAFETY: `rusage` is a struct of integers, for which zeroes are a value.
@@ -260,21 +265,21 @@ mod tests {
     #[test]
     fn output_exit_status_and_processor_time_are_known() {
         let ended = shell("echo one; echo two >&2; i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done; exit 3")
-            .wait(PROGRAM_TIMEOUT, &Stop::default())
+            .wait_for_end(PROGRAM_TIMEOUT, &Stop::default())
             .unwrap();
         assert_eq!((ended.out.as_str(), ended.err.as_str(), ended.status.code()), ("one\n", "two\n", Some(3)));
         assert!(ended.cpu > 0.0);
-        assert_eq!(ended.failed("sh").to_string(), "sh: two (exit status: 3)");
+        assert_eq!(ended.failure_error("sh").to_string(), "sh: two (exit status: 3)");
     }
 
     #[test]
     fn a_program_that_does_not_end_is_ended_with_its_children() {
         let stop = Stop::default();
-        stop.press();
+        stop.request_stop();
         let mut program = shell("sleep 1000 & echo $!; wait");
-        assert!(matches!(program.wait(PROGRAM_TIMEOUT, &stop), Err(BenchError::Stopped)));
+        assert!(matches!(program.wait_for_end(PROGRAM_TIMEOUT, &stop), Err(BenchError::Stopped)));
         let mut program = shell("exec sleep 1000");
-        let error = program.wait(Duration::ZERO, &Stop::default()).unwrap_err().to_string();
+        let error = program.wait_for_end(Duration::ZERO, &Stop::default()).unwrap_err().to_string();
         assert!(error.starts_with("sh: still running after 0 s"), "{error}");
     }
 
@@ -286,7 +291,9 @@ mod tests {
 
     #[test]
     fn a_server_that_dies_instead_of_listening_is_not_waited_for() {
-        let error = shell("echo no such port >&2; exit 1").listening(1, Transport::Tcp, &Stop::default()).unwrap_err();
+        let error = shell("echo no such port >&2; exit 1")
+            .wait_until_listening(1, Transport::Tcp, &Stop::default())
+            .unwrap_err();
         assert_eq!(error.to_string(), "sh: no such port (exit status: 1)");
     }
 
@@ -295,15 +302,15 @@ mod tests {
         let table = "  sl  local_address rem_address   st tx_queue rx_queue\n   \
                      0: 0100007F:1589 00000000:0000 0A 00000000:00000000\n   \
                      1: 0100007F:158A 0100007F:1589 01 00000000:00000000\n";
-        assert!(has(table, 0x1589, Transport::Tcp));
-        assert!(!has(table, 0x158a, Transport::Tcp));
-        assert!(!has(table, 0x1589, Transport::Udp));
+        assert!(has_listener(table, 0x1589, Transport::Tcp));
+        assert!(!has_listener(table, 0x158a, Transport::Tcp));
+        assert!(!has_listener(table, 0x1589, Transport::Udp));
     }
 
     proptest! {
         #[test]
         fn no_table_makes_the_parser_panic(table in ".{0,200}", port: u16) {
-            has(&table, port, Transport::Tcp);
+            has_listener(&table, port, Transport::Tcp);
         }
     }
 }

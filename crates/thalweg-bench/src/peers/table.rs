@@ -101,7 +101,7 @@ pub(super) enum Figure {
 
 impl Figure {
     /// Returns its name, its unit, and the factor from the parsers' unit to this one.
-    pub(super) fn name(self) -> (&'static str, &'static str, f64) {
+    pub(super) fn name_unit_and_factor(self) -> (&'static str, &'static str, f64) {
         match self {
             Self::Goodput => ("goodput", "Gbit/s", 1e9),
             Self::Messages => ("messages", "1/s", 1.0),
@@ -117,13 +117,14 @@ impl Figure {
 
 pub(super) const PEERS: [&Peer; 9] = [&IPERF3, &NUTTCP, &QPERF, &SOCKPERF, &UCX, &LIBFABRIC, &LIBZMQ, &FIO, &SPEAD2];
 
-const IPERF3: Peer = debian("iperf3", "iperf3", &["iperf3"], "iperf3 --version", true);
-const NUTTCP: Peer = debian("nuttcp", "nuttcp", &["nuttcp"], "nuttcp -V", false);
-const QPERF: Peer = debian("qperf", "qperf", &["qperf"], "qperf --version", false);
-const SOCKPERF: Peer = debian("sockperf", "sockperf", &["sockperf"], "sockperf --version", true);
-const UCX: Peer = debian("ucx", "ucx-utils", &["ucx_perftest", "ucx_info"], "ucx_info -v", false);
-const LIBFABRIC: Peer = debian("libfabric", "libfabric-bin", &["fi_pingpong", "fi_info"], "fi_info --version", false);
-const FIO: Peer = debian("fio", "fio", &["fio"], "fio --version", true);
+const IPERF3: Peer = debian_peer("iperf3", "iperf3", &["iperf3"], "iperf3 --version", true);
+const NUTTCP: Peer = debian_peer("nuttcp", "nuttcp", &["nuttcp"], "nuttcp -V", false);
+const QPERF: Peer = debian_peer("qperf", "qperf", &["qperf"], "qperf --version", false);
+const SOCKPERF: Peer = debian_peer("sockperf", "sockperf", &["sockperf"], "sockperf --version", true);
+const UCX: Peer = debian_peer("ucx", "ucx-utils", &["ucx_perftest", "ucx_info"], "ucx_info -v", false);
+const LIBFABRIC: Peer =
+    debian_peer("libfabric", "libfabric-bin", &["fi_pingpong", "fi_info"], "fi_info --version", false);
+const FIO: Peer = debian_peer("fio", "fio", &["fio"], "fio --version", true);
 const LIBZMQ: Peer = Peer {
     name: "libzmq",
     origin: Origin::Source {
@@ -143,7 +144,7 @@ const SPEAD2: Peer = Peer {
     loopback_only: false,
 };
 
-const fn debian(
+const fn debian_peer(
     name: &'static str,
     package: &'static str,
     programs: &'static [&'static str],
@@ -221,7 +222,7 @@ pub(super) const ROWS: &[Row] = &[
         work: "one TCP stream, writes of 128 KiB",
         server: Server::Once("nuttcp -1 --nofork -P {port} -p {port2}", TCP),
         client: "nuttcp -t -T{seconds} -l128k -fparse -P {port} -p {port2} 127.0.0.1",
-        parse: parse::nuttcp,
+        parse: parse::parse_nuttcp,
         ours: "bandwidth --link tcp --method write --sizes 128KiB -C {congestion}",
         note: "nuttcp takes the system's congestion control, and so does ours; its rate is the receiver's",
         bound: true,
@@ -247,7 +248,7 @@ pub(super) const ROWS: &[Row] = &[
         name: "qperf-tcp-128k",
         work: "one TCP stream, writes of 128 KiB",
         client: "qperf 127.0.0.1 -lp {port} -ip {port2} -t {seconds} -m 128K -uu -ub -e 6 tcp_bw",
-        parse: parse::qperf_bandwidth,
+        parse: parse::parse_qperf_bandwidth,
         ours: "bandwidth --link tcp --method write --sizes 128KiB -C {congestion}",
         figure: Figure::Goodput,
         note: "qperf's rate is the receiver's; it takes the system's congestion control, and so does ours",
@@ -308,7 +309,7 @@ pub(super) const ROWS: &[Row] = &[
         environment: &["UCX_TLS=sm"],
         client: "ucx_perftest 127.0.0.1 -p {port} -t tag_bw -s 131072 -n {count} -f",
         per_second: 30_000,
-        parse: parse::ucx_bandwidth,
+        parse: parse::parse_ucx_bandwidth,
         ours: "bandwidth --link shm --method copy --sizes 128KiB",
         figure: Figure::Goodput,
         note: "UCX chooses how: where the kernel lets it read another process's memory (cma), one copy; ours copies in \
@@ -322,7 +323,7 @@ pub(super) const ROWS: &[Row] = &[
         environment: &["UCX_TLS=tcp"],
         client: "ucx_perftest 127.0.0.1 -p {port} -t tag_bw -s 131072 -n {count} -f",
         per_second: 10_000,
-        parse: parse::ucx_bandwidth,
+        parse: parse::parse_ucx_bandwidth,
         ours: "bandwidth --link tcp --method write --sizes 128KiB -C {congestion}",
         figure: Figure::Goodput,
         note: "over the whole test, at the sender; both ends of UCX poll, ours sleep",
@@ -379,7 +380,7 @@ pub(super) const ROWS: &[Row] = &[
         name: "libzmq-1m",
         work: "3 sources to 1 over TCP, messages of 1 MiB",
         client: "zmq_push_pull 3 1048576 {seconds} 1 tcp://127.0.0.1:*",
-        parse: parse::zmq_goodput,
+        parse: parse::parse_zmq_goodput,
         ours: "build --sources 3 --link tcp --sizes 1MiB -C {congestion}",
         figure: Figure::Goodput,
         ..LIBZMQ_ROW
@@ -447,7 +448,7 @@ pub(super) const ROWS: &[Row] = &[
         work: "1 source to 1, 1 MiB at a time without loss",
         server: Server::Lasting("spead2_bench.py agent {port}", TCP),
         client: "spead2_bench.py master --heap-size 1048576 --packet 9000 127.0.0.1:{port}",
-        parse: parse::spead2,
+        parse: parse::parse_spead2,
         ours: "build --sources 1 --link udp --sizes 1MiB",
         note: "spead2 sends UDP packets of 9000 bytes and searches for the highest rate at which no heap is lost, to 2 %; \
                ours asks for what is lost again, and checks and builds events. It takes about a minute, and is taken once",
@@ -465,7 +466,7 @@ const PLAIN: Row = Row {
     server: Server::None,
     client: "",
     per_second: 0,
-    parse: parse::iperf3,
+    parse: parse::parse_iperf3,
     ours: "",
     figure: Figure::Goodput,
     note: "",
@@ -492,7 +493,7 @@ const IPERF3_ROW: Row = Row {
 const QPERF_ROW: Row = Row {
     peer: &QPERF,
     server: Server::Lasting("qperf -lp {port}", TCP),
-    parse: parse::qperf_latency,
+    parse: parse::parse_qperf_latency,
     figure: Figure::MeanLatency,
     note: "qperf says only the mean: half of the time for a message there and one as long back; both ends sleep",
     ..PLAIN
@@ -500,7 +501,7 @@ const QPERF_ROW: Row = Row {
 
 const SOCKPERF_ROW: Row = Row {
     peer: &SOCKPERF,
-    parse: parse::sockperf,
+    parse: parse::parse_sockperf,
     figure: Figure::MedianLatency,
     note: "half a round trip by the client's clock; 14 bytes is sockperf's shortest message. Its first 400 ms and last 50 ms \
            do not count; both ends sleep in recvfrom",
@@ -510,7 +511,7 @@ const SOCKPERF_ROW: Row = Row {
 const UCX_ROW: Row = Row {
     peer: &UCX,
     server: Server::Once("ucx_perftest -p {port}", TCP),
-    parse: parse::ucx_latency,
+    parse: parse::parse_ucx_latency,
     figure: Figure::MedianLatency,
     note: "half a round trip by the client's clock; its median is that of the last 2048 of them. Both ends poll, \
            so each needs a processor to itself",
@@ -520,7 +521,7 @@ const UCX_ROW: Row = Row {
 const LIBFABRIC_ROW: Row = Row {
     peer: &LIBFABRIC,
     per_second: 20_000,
-    parse: parse::fi_pingpong,
+    parse: parse::parse_fi_pingpong,
     figure: Figure::MeanLatency,
     note: "fi_pingpong says only the mean of half a round trip, by the client's clock and to 0.01 µs. Both ends poll, so \
            each needs a processor to itself",
@@ -529,7 +530,7 @@ const LIBFABRIC_ROW: Row = Row {
 
 const LIBZMQ_ROW: Row = Row {
     peer: &LIBZMQ,
-    parse: parse::zmq_messages,
+    parse: parse::parse_zmq_messages,
     figure: Figure::Messages,
     note: "PUSH and PULL, each sender a process, counted at the receiver from the first message to the last; messages from \
            8 KiB on are handed to libzmq without a copy. An event builder also checks each fragment's header, puts events \
@@ -539,7 +540,7 @@ const LIBZMQ_ROW: Row = Row {
 
 const FIO_ROW: Row = Row {
     peer: &FIO,
-    parse: parse::fio,
+    parse: parse::parse_fio,
     figure: Figure::Goodput,
     note: "both with O_DIRECT on a file of 1 GiB in the same directory, over and over: past the kernel's page cache, not past \
            the caches of a disk or of a hypervisor",

@@ -1,7 +1,7 @@
 //! Columns shown for each instrument: the one place on which terminal, Markdown and HTML agree.
 
 use crate::{Figures, Key, Point};
-use thalweg_text::{number, size};
+use thalweg_text::{format_number, format_size};
 
 /// Column of an instrument's table.
 #[derive(Debug, Clone, Copy)]
@@ -26,28 +26,28 @@ enum Cell {
 
 impl Column {
     /// Returns the text of this column for a point, if it has any.
-    pub fn cell(&self, point: &Point) -> Option<String> {
+    pub fn cell_text(&self, point: &Point) -> Option<String> {
         match self.cell {
-            Cell::Size => Some(size(point.key.size)),
+            Cell::Size => Some(format_size(point.key.size)),
             Cell::Setting(names) => names.iter().find_map(|name| point.key.settings.get(*name).cloned()),
-            Cell::Figure(get) => get(&point.figures).map(number),
-            Cell::Spread => (point.repeats.len() > 1).then(|| number(point.spread_percent)),
+            Cell::Figure(get) => get(&point.figures).map(format_number),
+            Cell::Spread => (point.repeats.len() > 1).then(|| format_number(point.spread_percent)),
         }
     }
 
     /// Returns the heading in one line.
-    pub fn heading(&self) -> String {
+    pub fn heading_line(&self) -> String {
         format!("{} {}", self.name, self.unit).trim().to_owned()
     }
 
     /// Returns whether the column identifies points, rather than showing what was measured.
-    pub fn is_key(&self) -> bool {
+    pub fn identifies_points(&self) -> bool {
         matches!(self.cell, Cell::Size | Cell::Setting(_))
     }
 }
 
 /// Returns the columns of an instrument, in order. In a terminal they fit 80 characters, two spaces between them.
-pub fn columns(instrument: &str) -> Vec<Column> {
+pub fn instrument_columns(instrument: &str) -> Vec<Column> {
     match instrument {
         "latency" => vec![SIZE, P50, P90, P99, P999, MAX, CPU_PROCESS, CPU_SYSTEM, SPREAD],
         "under-load" => vec![SIZE, OFFERED, ARRIVED, P50, P99, P999, MAX, LOSS, SPREAD],
@@ -64,8 +64,8 @@ pub fn columns(instrument: &str) -> Vec<Column> {
 }
 
 /// Returns the title of a group of points: link, method, and the settings that have no column of their own.
-pub fn group(instrument: &str, key: &Key) -> String {
-    let columns = columns(instrument);
+pub fn group_title(instrument: &str, key: &Key) -> String {
+    let columns = instrument_columns(instrument);
     let mut out = format!("{} {}", key.link, key.method);
     for (name, value) in &key.settings {
         if !columns.iter().any(|column| matches!(column.cell, Cell::Setting(own) if own.contains(&name.as_str()))) {
@@ -75,38 +75,39 @@ pub fn group(instrument: &str, key: &Key) -> String {
     out
 }
 
-const fn column(name: &'static str, unit: &'static str, width: usize, cell: Cell) -> Column {
+const fn new_column(name: &'static str, unit: &'static str, width: usize, cell: Cell) -> Column {
     Column { name, unit, width, cell }
 }
 
-const SIZE: Column = column("", "size", 8, Cell::Size);
-const OFFERED: Column = column("", "offered", 8, Cell::Setting(&["load", "rate"]));
-const ARRIVED: Column = column("arrived", "1/s", 9, Cell::Figure(|f| f.messages_per_second));
-const P50: Column = column("p50", "µs", 7, Cell::Figure(|f| Some(f.latency_us?.p50)));
-const P90: Column = column("p90", "µs", 7, Cell::Figure(|f| Some(f.latency_us?.p90)));
-const P99: Column = column("p99", "µs", 7, Cell::Figure(|f| Some(f.latency_us?.p99)));
-const P999: Column = column("p99.9", "µs", 7, Cell::Figure(|f| Some(f.latency_us?.p999)));
-const MAX: Column = column("max", "µs", 7, Cell::Figure(|f| Some(f.latency_us?.max)));
-const MEAN: Column = column("mean", "µs", 7, Cell::Figure(|f| Some(f.latency_us?.mean)));
-const GBITS: Column = column("", "Gbit/s", 6, Cell::Figure(|f| Some(f.goodput_bits_per_second? * 1e-9)));
-const GBYTES: Column = column("", "GB/s", 6, Cell::Figure(|f| Some(f.goodput_bits_per_second? / 8e9)));
-const MBYTES: Column = column("", "MB/s", 7, Cell::Figure(|f| Some(f.goodput_bits_per_second? / 8e6)));
-const EVENTS: Column = column("events", "1/s", 9, Cell::Figure(|f| f.messages_per_second));
-const BLOCKS: Column = column("blocks", "1/s", 9, Cell::Figure(|f| f.messages_per_second));
-const LINE: Column = column("line", "%", 4, Cell::Figure(|f| f.percent_of_line_rate));
-const COPIES: Column = column("copies", "/byte", 6, Cell::Figure(|f| f.copies_per_byte));
-const CALLS: Column = column("calls", "/MB", 9, Cell::Figure(|f| f.system_calls_per_megabyte));
-const CPU_PROCESS: Column = column("CPU %", "process", 7, Cell::Figure(|f| Some(f.cpu?.process_percent)));
-const CPU_SYSTEM: Column = column("CPU %", "system", 6, Cell::Figure(|f| Some(f.cpu?.system_percent)));
-const CPU_COST: Column = column("CPU", "s/GB", 5, Cell::Figure(|f| f.cpu?.seconds_per_gigabyte));
-const CPU_SENDER: Column = column("CPU %", "sender", 6, Cell::Figure(|f| f.cpu?.sender_percent));
-const CPU_RECEIVER: Column = column("CPU %", "recvr", 6, Cell::Figure(|f| f.cpu?.receiver_percent));
-const SERVER: Column = column("", "server", 17, Cell::Setting(&["server"]));
-const P50_MS: Column = column("p50", "ms", 6, Cell::Figure(|f| Some(f.latency_us?.p50 / 1e3)));
-const P99_MS: Column = column("p99", "ms", 6, Cell::Figure(|f| Some(f.latency_us?.p99 / 1e3)));
-const PAGE_CACHE: Column = column("cached", "MiB", 6, Cell::Figure(|f| Some(f.page_cache_bytes? / f64::from(1 << 20))));
-const LOSS: Column = column("loss", "%", 5, Cell::Figure(|f| Some(f.loss?.percent())));
-const SPREAD: Column = column("spread", "%", 6, Cell::Spread);
+const SIZE: Column = new_column("", "size", 8, Cell::Size);
+const OFFERED: Column = new_column("", "offered", 8, Cell::Setting(&["load", "rate"]));
+const ARRIVED: Column = new_column("arrived", "1/s", 9, Cell::Figure(|f| f.messages_per_second));
+const P50: Column = new_column("p50", "µs", 7, Cell::Figure(|f| Some(f.latency_us?.p50)));
+const P90: Column = new_column("p90", "µs", 7, Cell::Figure(|f| Some(f.latency_us?.p90)));
+const P99: Column = new_column("p99", "µs", 7, Cell::Figure(|f| Some(f.latency_us?.p99)));
+const P999: Column = new_column("p99.9", "µs", 7, Cell::Figure(|f| Some(f.latency_us?.p999)));
+const MAX: Column = new_column("max", "µs", 7, Cell::Figure(|f| Some(f.latency_us?.max)));
+const MEAN: Column = new_column("mean", "µs", 7, Cell::Figure(|f| Some(f.latency_us?.mean)));
+const GBITS: Column = new_column("", "Gbit/s", 6, Cell::Figure(|f| Some(f.goodput_bits_per_second? * 1e-9)));
+const GBYTES: Column = new_column("", "GB/s", 6, Cell::Figure(|f| Some(f.goodput_bits_per_second? / 8e9)));
+const MBYTES: Column = new_column("", "MB/s", 7, Cell::Figure(|f| Some(f.goodput_bits_per_second? / 8e6)));
+const EVENTS: Column = new_column("events", "1/s", 9, Cell::Figure(|f| f.messages_per_second));
+const BLOCKS: Column = new_column("blocks", "1/s", 9, Cell::Figure(|f| f.messages_per_second));
+const LINE: Column = new_column("line", "%", 4, Cell::Figure(|f| f.percent_of_line_rate));
+const COPIES: Column = new_column("copies", "/byte", 6, Cell::Figure(|f| f.copies_per_byte));
+const CALLS: Column = new_column("calls", "/MB", 9, Cell::Figure(|f| f.system_calls_per_megabyte));
+const CPU_PROCESS: Column = new_column("CPU %", "process", 7, Cell::Figure(|f| Some(f.cpu?.process_percent)));
+const CPU_SYSTEM: Column = new_column("CPU %", "system", 6, Cell::Figure(|f| Some(f.cpu?.system_percent)));
+const CPU_COST: Column = new_column("CPU", "s/GB", 5, Cell::Figure(|f| f.cpu?.seconds_per_gigabyte));
+const CPU_SENDER: Column = new_column("CPU %", "sender", 6, Cell::Figure(|f| f.cpu?.sender_percent));
+const CPU_RECEIVER: Column = new_column("CPU %", "recvr", 6, Cell::Figure(|f| f.cpu?.receiver_percent));
+const SERVER: Column = new_column("", "server", 17, Cell::Setting(&["server"]));
+const P50_MS: Column = new_column("p50", "ms", 6, Cell::Figure(|f| Some(f.latency_us?.p50 / 1e3)));
+const P99_MS: Column = new_column("p99", "ms", 6, Cell::Figure(|f| Some(f.latency_us?.p99 / 1e3)));
+const PAGE_CACHE: Column =
+    new_column("cached", "MiB", 6, Cell::Figure(|f| Some(f.page_cache_bytes? / f64::from(1 << 20))));
+const LOSS: Column = new_column("loss", "%", 5, Cell::Figure(|f| Some(f.loss?.lost_percent())));
+const SPREAD: Column = new_column("spread", "%", 6, Cell::Spread);
 
 #[cfg(test)]
 mod tests {
@@ -129,15 +130,15 @@ mod tests {
             "access",
             "?",
         ] {
-            let widths: usize = columns(instrument).iter().map(|column| column.width + 2).sum();
+            let widths: usize = instrument_columns(instrument).iter().map(|column| column.width + 2).sum();
             assert!(widths - 2 <= TEXT_COLUMNS, "{instrument}: {widths}");
         }
     }
 
     #[test]
     fn a_setting_with_a_column_is_not_repeated() {
-        let key = Key::new("tcp", "write", 1).with("rate", "1000").with("socket_buffer", "64 KiB");
-        assert_eq!(group("under-load", &key), "tcp write, socket buffer 64 KiB");
-        assert_eq!(group("latency", &key), "tcp write, rate 1000, socket buffer 64 KiB");
+        let key = Key::new("tcp", "write", 1).with_setting("rate", "1000").with_setting("socket_buffer", "64 KiB");
+        assert_eq!(group_title("under-load", &key), "tcp write, socket buffer 64 KiB");
+        assert_eq!(group_title("latency", &key), "tcp write, rate 1000, socket buffer 64 KiB");
     }
 }

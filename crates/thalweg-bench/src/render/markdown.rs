@@ -1,20 +1,20 @@
 //! Report in Markdown.
 
-use super::sections::{SummaryTable, facts, sections, together};
+use super::sections::{SummaryTable, group_sections, host_facts, summary_table};
 use crate::{Host, Report};
 use std::fmt::Write;
 use thalweg_text::NOTHING;
 
 /// Formats a whole report: the machine, the warnings, and a table for each group of points.
-pub fn markdown(report: &Report) -> String {
-    let mut out = format!("# thalweg bench {}\n\n", escaped(&report.instrument));
-    let _ = writeln!(out, "{}\n", code(&report.command_line.join(" ")));
-    let _ = writeln!(out, "Begun {}.\n", escaped(&report.began));
-    out.push_str(&warnings(&report.warnings));
-    out.push_str(&tables(report));
-    out.push_str(&host("Host", &report.host));
+pub fn report_markdown(report: &Report) -> String {
+    let mut out = format!("# thalweg bench {}\n\n", escape_text(&report.instrument));
+    let _ = writeln!(out, "{}\n", format_code(&report.command_line.join(" ")));
+    let _ = writeln!(out, "Begun {}.\n", escape_text(&report.began));
+    out.push_str(&warning_list(&report.warnings));
+    out.push_str(&group_tables(report));
+    out.push_str(&host_table("Host", &report.host));
     if let Some(peer) = &report.peer {
-        out.push_str(&host("Other end", peer));
+        out.push_str(&host_table("Other end", peer));
     }
     out.truncate(out.trim_end().len());
     out.push('\n');
@@ -22,44 +22,48 @@ pub fn markdown(report: &Report) -> String {
 }
 
 /// Formats a table for each group of points.
-pub(crate) fn tables(report: &Report) -> String {
+pub(crate) fn group_tables(report: &Report) -> String {
     let mut out = String::new();
-    for section in sections(report) {
-        let _ = writeln!(out, "## {}\n", escaped(&section.title));
-        if section.measured().next().is_some() {
-            let headings = section.columns.iter().map(super::columns::Column::heading);
-            let rows = section.measured().map(|point| {
-                section.columns.iter().map(|column| column.cell(point).unwrap_or_else(|| NOTHING.to_owned())).collect()
+    for section in group_sections(report) {
+        let _ = writeln!(out, "## {}\n", escape_text(&section.title));
+        if section.measured_points().next().is_some() {
+            let headings = section.columns.iter().map(super::columns::Column::heading_line);
+            let rows = section.measured_points().map(|point| {
+                section
+                    .columns
+                    .iter()
+                    .map(|column| column.cell_text(point).unwrap_or_else(|| NOTHING.to_owned()))
+                    .collect()
             });
-            out.push_str(&table(&headings.collect::<Vec<_>>(), "--:", rows));
+            out.push_str(&format_table(&headings.collect::<Vec<_>>(), "--:", rows));
         }
-        out.push_str(&list(&section.remarks()));
+        out.push_str(&format_list(&section.point_remarks()));
     }
-    if let Some(SummaryTable { title, headings, rows }) = together(report) {
+    if let Some(SummaryTable { title, headings, rows }) = summary_table(report) {
         let _ = writeln!(out, "## {title}\n");
         let headings: Vec<String> = headings.into_iter().map(str::to_owned).collect();
-        out.push_str(&table(&headings, "--:", rows.into_iter()));
+        out.push_str(&format_table(&headings, "--:", rows.into_iter()));
     }
     out
 }
 
 /// Formats the warnings.
-pub(crate) fn warnings(warnings: &[String]) -> String {
-    list(&warnings.iter().map(|warning| format!("Warning: {warning}")).collect::<Vec<_>>())
+pub(crate) fn warning_list(warnings: &[String]) -> String {
+    format_list(&warnings.iter().map(|warning| format!("Warning: {warning}")).collect::<Vec<_>>())
 }
 
 /// Formats the description of a machine, under a heading.
-pub(crate) fn host(heading: &str, host: &Host) -> String {
-    let rows = facts(host).into_iter().map(|(name, value)| vec![name.to_owned(), value]);
-    format!("## {heading}\n\n{}", table(&[String::new(), String::new()], "---", rows))
+pub(crate) fn host_table(heading: &str, host: &Host) -> String {
+    let rows = host_facts(host).into_iter().map(|(name, value)| vec![name.to_owned(), value]);
+    format!("## {heading}\n\n{}", format_table(&[String::new(), String::new()], "---", rows))
 }
 
 /// Formats a table and an empty line; `align` is the mark under each heading.
-pub(crate) fn table(headings: &[String], align: &str, rows: impl Iterator<Item = Vec<String>>) -> String {
-    let mut out = table_row(headings.iter().map(|heading| escaped(heading)));
+pub(crate) fn format_table(headings: &[String], align: &str, rows: impl Iterator<Item = Vec<String>>) -> String {
+    let mut out = table_row(headings.iter().map(|heading| escape_text(heading)));
     out.push_str(&table_row(headings.iter().map(|_| align.to_owned())));
     for row in rows {
-        out.push_str(&table_row(row.iter().map(|cell| escaped(cell))));
+        out.push_str(&table_row(row.iter().map(|cell| escape_text(cell))));
     }
     out.push('\n');
     out
@@ -70,15 +74,15 @@ fn table_row(cells: impl Iterator<Item = String>) -> String {
 }
 
 /// Formats a list and an empty line; an empty text for no items.
-pub(crate) fn list(items: &[String]) -> String {
+pub(crate) fn format_list(items: &[String]) -> String {
     match items {
         [] => String::new(),
-        items => items.iter().map(|item| format!("- {}\n", escaped(item))).collect::<String>() + "\n",
+        items => items.iter().map(|item| format!("- {}\n", escape_text(item))).collect::<String>() + "\n",
     }
 }
 
 /// Escapes a text so that none of it is Markdown.
-pub(crate) fn escaped(text: &str) -> String {
+pub(crate) fn escape_text(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for char in text.chars() {
         match char {
@@ -91,7 +95,7 @@ pub(crate) fn escaped(text: &str) -> String {
 }
 
 /// Formats a text as code: between more back quotes than it has in a row.
-pub(crate) fn code(text: &str) -> String {
+pub(crate) fn format_code(text: &str) -> String {
     let longest = text.split(|char| char != '`').map(str::len).max().unwrap_or(0);
     let fence = "`".repeat(longest + 1);
     let text: String = text.chars().map(|char| if char.is_control() { ' ' } else { char }).collect();

@@ -10,8 +10,8 @@ mod table;
 #[cfg(test)]
 mod tests;
 
-pub use html::html;
-pub use markdown::markdown;
-pub use peers::{pairing, peers_end, peers_html, peers_markdown, peers_svg};
-pub use plot::{PlotError, svg};
+pub use html::report_html;
+pub use markdown::report_markdown;
+pub use peers::{format_pairing, format_peers_end, peers_html, peers_markdown, peers_svg};
+pub use plot::{PlotError, report_svg};
 pub use table::Table;

@@ -1,86 +1,89 @@
 //! Comparison of Thalweg with other programs, formatted for people.
 
-use super::html::{host, warnings};
+use super::html::{host_table, warning_list};
 use super::markdown;
-use super::plot::{PlotError, style};
-use super::sections::facts;
+use super::plot::{PlotError, text_style};
+use super::sections::host_facts;
 use crate::peers::{Compared, Pairing, PeersReport};
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, VPos};
 use std::fmt::Write;
 use thalweg_text::html;
 use thalweg_text::plot::{self, Area, COLOURS, INK, Refused};
-use thalweg_text::{number, wrapped};
+use thalweg_text::{format_number, wrap_words};
 
 /// Formats a pairing's rows for a terminal, with a heading above the first.
-pub fn pairing(pairing: &Pairing, first: bool) -> String {
+pub fn format_pairing(pairing: &Pairing, first: bool) -> String {
     let mut out = String::new();
     if first {
         let row = ["", "Thalweg", "peer", "", "ratio", "from to"];
-        out.push_str(&line(row));
+        out.push_str(&format_line(row));
     }
     let peer = format!("{} {}", pairing.peer, pairing.version);
-    out.push_str(&wrapped("", &format!("{}: {} ({})", pairing.name, pairing.work, peer.trim())));
+    out.push_str(&wrap_words("", &format!("{}: {} ({})", pairing.name, pairing.work, peer.trim())));
     for figure in &pairing.figures {
-        let [name, ours, theirs, unit, ratio, range] = cells(figure);
-        out.push_str(&line([&name, &ours, &theirs, &unit, &ratio, &range]));
+        let [name, ours, theirs, unit, ratio, range] = figure_cells(figure);
+        out.push_str(&format_line([&name, &ours, &theirs, &unit, &ratio, &range]));
     }
     if let Some(error) = &pairing.error {
-        out.push_str(&wrapped("  failed: ", error));
+        out.push_str(&wrap_words("  failed: ", error));
     }
     if !pairing.note.is_empty() {
-        out.push_str(&wrapped("  ", &pairing.note));
+        out.push_str(&wrap_words("  ", &pairing.note));
     }
     out
 }
 
 /// Formats the end of the terminal output: missing peers, and warnings.
-pub fn peers_end(report: &PeersReport) -> String {
+pub fn format_peers_end(report: &PeersReport) -> String {
     let mut out = String::from("\n");
-    out.push_str(&wrapped("", &format!("measured over {}", report.network)));
-    out.push_str(&wrapped("ratio: ", "Thalweg's figure by the peer's, the median over the turns; from, to: the range"));
+    out.push_str(&wrap_words("", &format!("measured over {}", report.network)));
+    out.push_str(&wrap_words(
+        "ratio: ",
+        "Thalweg's figure by the peer's, the median over the turns; from, to: the range",
+    ));
     for missing in &report.missing {
-        out.push_str(&wrapped("not here: ", &format!("{}: {}; {}", missing.peer, missing.why, missing.install)));
+        out.push_str(&wrap_words("not here: ", &format!("{}: {}; {}", missing.peer, missing.why, missing.install)));
     }
-    report.warnings.iter().for_each(|warning| out.push_str(&wrapped("warning: ", warning)));
+    report.warnings.iter().for_each(|warning| out.push_str(&wrap_words("warning: ", warning)));
     out
 }
 
 /// Formats the whole comparison in Markdown.
 pub fn peers_markdown(report: &PeersReport) -> String {
-    let mut out = format!("# {TITLE}\n\nBegun {}, over {}.\n\n", report.began, markdown::escaped(&report.network));
-    out.push_str(&markdown::warnings(&report.warnings));
-    out.push_str(&markdown::table(&headings(), "---", rows(report)));
-    out.push_str(&markdown::list(&remarks(report)));
+    let mut out = format!("# {TITLE}\n\nBegun {}, over {}.\n\n", report.began, markdown::escape_text(&report.network));
+    out.push_str(&markdown::warning_list(&report.warnings));
+    out.push_str(&markdown::format_table(&table_headings(), "---", table_rows(report)));
+    out.push_str(&markdown::format_list(&pairing_remarks(report)));
     out.push_str("## Commands\n\n");
     for pairing in &report.pairings {
-        let _ = writeln!(out, "- {}: {}", markdown::escaped(&pairing.name), markdown::code(&pairing.ours));
+        let _ = writeln!(out, "- {}: {}", markdown::escape_text(&pairing.name), markdown::format_code(&pairing.ours));
         for command in &pairing.commands {
-            let _ = writeln!(out, "  - {}", markdown::code(command));
+            let _ = writeln!(out, "  - {}", markdown::format_code(command));
         }
     }
     out.push('\n');
-    out + markdown::host("Host", &report.host).trim_end() + "\n"
+    out + markdown::host_table("Host", &report.host).trim_end() + "\n"
 }
 
 /// Formats the whole comparison as a self-contained page.
 pub fn peers_html(report: &PeersReport) -> String {
-    let mut body = html::paragraph("quiet", &format!("Begun {}, over {}.", report.began, report.network));
-    body.push_str(&warnings(&report.warnings));
-    body.push_str(&html::table("words", &headings(), rows(report)));
-    body.push_str(&html::list("", remarks(report)));
+    let mut body = html::paragraph_html("quiet", &format!("Begun {}, over {}.", report.began, report.network));
+    body.push_str(&warning_list(&report.warnings));
+    body.push_str(&html::table_html("words", &table_headings(), table_rows(report)));
+    body.push_str(&html::list_html("", pairing_remarks(report)));
     body.push_str("<h2>Commands</h2>\n");
     for pairing in &report.pairings {
-        let commands = [&pairing.ours].into_iter().chain(&pairing.commands).map(|command| html::escaped(command));
+        let commands = [&pairing.ours].into_iter().chain(&pairing.commands).map(|command| html::escape_html(command));
         let _ = writeln!(
             body,
             "<h3>{}</h3>\n<pre>{}</pre>",
-            html::escaped(&pairing.name),
+            html::escape_html(&pairing.name),
             commands.collect::<Vec<_>>().join("\n")
         );
     }
-    body.push_str(&host("Host", &report.host));
-    html::page(TITLE, "", &body)
+    body.push_str(&host_table("Host", &report.host));
+    html::render_page(TITLE, "", &body)
 }
 
 /// Draws the principal figure of each pairing as an SVG file: two bars, Thalweg's above the peer's, with whiskers from
@@ -95,14 +98,14 @@ pub fn peers_svg(report: &PeersReport) -> Result<String, PlotError> {
         return Err(PlotError::Empty);
     }
     let height = HEAD_HEIGHT + PAIR_HEIGHT * i32::try_from(pairs.len()).unwrap_or(i32::MAX / PAIR_HEIGHT) + FOOT_HEIGHT;
-    let drawn = plot::svg(height.unsigned_abs(), |area| {
-        area.draw(&Text::new(TITLE, (16, 12), style(20, HPos::Left, VPos::Top)))?;
+    let drawn = plot::draw_svg(height.unsigned_abs(), |area| {
+        area.draw(&Text::new(TITLE, (16, 12), text_style(20, HPos::Left, VPos::Top)))?;
         for (at, (pairing, figure)) in (0..).zip(&pairs) {
-            pair(area, HEAD_HEIGHT + PAIR_HEIGHT * at, pairing, figure)?;
+            draw_pair(area, HEAD_HEIGHT + PAIR_HEIGHT * at, pairing, figure)?;
         }
-        for (line, text) in (0..).zip(machine(report)) {
+        for (line, text) in (0..).zip(machine_lines(report)) {
             let at = (16, height - FOOT_HEIGHT + 10 + 18 * line);
-            area.draw(&Text::new(text, at, style(13, HPos::Left, VPos::Top)))?;
+            area.draw(&Text::new(text, at, text_style(13, HPos::Left, VPos::Top)))?;
         }
         Ok(())
     });
@@ -116,18 +119,18 @@ const FOOT_HEIGHT: i32 = 54;
 const BARS: (i32, i32) = (150, plot::PICTURE_WIDTH as i32 - 130);
 
 /// Draws two bars below the work they did.
-fn pair(area: &Area<'_>, top: i32, pairing: &Pairing, figure: &Compared) -> Result<(), Refused> {
+fn draw_pair(area: &Area<'_>, top: i32, pairing: &Pairing, figure: &Compared) -> Result<(), Refused> {
     let Compared { name, unit, higher_is_better, ours, theirs, ours_median, theirs_median, .. } = figure;
     let better = if *higher_is_better { "more is better" } else { "less is better" };
     let text = format!("{}: {name}, {better}", pairing.work);
-    area.draw(&Text::new(text, (16, top), style(14, HPos::Left, VPos::Top)))?;
+    area.draw(&Text::new(text, (16, top), text_style(14, HPos::Left, VPos::Top)))?;
     let most = ours.iter().chain(theirs).fold(f64::MIN_POSITIVE, |most, value| most.max(*value));
     let rows = [("Thalweg", ours_median, ours, COLOURS[0]), (&pairing.peer, theirs_median, theirs, COLOURS[6])];
     for (row, (side, median, turns, colour)) in (0..).zip(rows) {
         let y = top + 20 + 20 * row;
-        area.draw(&Text::new(side, (BARS.0 - 8, y + 7), style(14, HPos::Right, VPos::Center)))?;
+        area.draw(&Text::new(side, (BARS.0 - 8, y + 7), text_style(14, HPos::Right, VPos::Center)))?;
         let ends = turns.iter().fold((*median, *median), |(least, most), turn| (least.min(*turn), most.max(*turn)));
-        let [least, middle, greatest] = [ends.0, *median, ends.1].map(|value| bar_end(value, most));
+        let [least, middle, greatest] = [ends.0, *median, ends.1].map(|value| bar_end_x(value, most));
         area.draw(&Rectangle::new([(BARS.0, y), (middle, y + 14)], colour.filled()))?;
         for path in [
             [(least, y + 7), (greatest, y + 7)],
@@ -136,21 +139,21 @@ fn pair(area: &Area<'_>, top: i32, pairing: &Pairing, figure: &Compared) -> Resu
         ] {
             area.draw(&PathElement::new(path, INK))?;
         }
-        let value = format!("{} {unit}", number(*median));
-        area.draw(&Text::new(value, (greatest.max(middle) + 8, y + 7), style(14, HPos::Left, VPos::Center)))?;
+        let value = format!("{} {unit}", format_number(*median));
+        area.draw(&Text::new(value, (greatest.max(middle) + 8, y + 7), text_style(14, HPos::Left, VPos::Center)))?;
     }
     Ok(())
 }
 
 /// Returns the horizontal position at which the bar of a value ends, if the bar of `most` is the longest.
 #[expect(clippy::cast_possible_truncation, reason = "pixels")]
-fn bar_end(value: f64, most: f64) -> i32 {
+fn bar_end_x(value: f64, most: f64) -> i32 {
     BARS.0 + (f64::from(BARS.1 - BARS.0) * value / most) as i32
 }
 
 /// Returns the lines that name date, network and machine.
-fn machine(report: &PeersReport) -> [String; 2] {
-    let facts = facts(&report.host);
+fn machine_lines(report: &PeersReport) -> [String; 2] {
+    let facts = host_facts(&report.host);
     let machine = ["processors", "kernel", "hypervisor"]
         .into_iter()
         .filter_map(|wanted| facts.iter().find(|(name, value)| *name == wanted && !value.is_empty()))
@@ -168,7 +171,7 @@ fn machine(report: &PeersReport) -> [String; 2] {
 
 const TITLE: &str = "Thalweg beside other programs";
 
-fn line(row: [&str; 6]) -> String {
+fn format_line(row: [&str; 6]) -> String {
     let [name, ours, theirs, unit, ratio, range] = row;
     let mut out = format!("  {name:<26}  {ours:>8}  {theirs:>8} {unit:<6}  {ratio:>6}  {range:>12}");
     out.truncate(out.trim_end().len());
@@ -176,24 +179,31 @@ fn line(row: [&str; 6]) -> String {
     out
 }
 
-fn cells(figure: &Compared) -> [String; 6] {
+fn figure_cells(figure: &Compared) -> [String; 6] {
     let Compared { name, unit, ours_median, theirs_median, ratio, .. } = figure;
-    let range = format!("{} {}", number(ratio.least), number(ratio.greatest));
-    [name.clone(), number(*ours_median), number(*theirs_median), unit.clone(), number(ratio.median), range]
+    let range = format!("{} {}", format_number(ratio.least), format_number(ratio.greatest));
+    [
+        name.clone(),
+        format_number(*ours_median),
+        format_number(*theirs_median),
+        unit.clone(),
+        format_number(ratio.median),
+        range,
+    ]
 }
 
-fn headings() -> Vec<String> {
+fn table_headings() -> Vec<String> {
     ["work", "peer", "figure", "Thalweg", "peer", "unit", "ratio", "from to"].map(str::to_owned).to_vec()
 }
 
-fn rows(report: &PeersReport) -> impl Iterator<Item = Vec<String>> {
+fn table_rows(report: &PeersReport) -> impl Iterator<Item = Vec<String>> {
     report.pairings.iter().flat_map(|pairing| {
         let first = [pairing.work.clone(), format!("{} {}", pairing.peer, pairing.version).trim().to_owned()];
-        pairing.figures.iter().map(move |figure| first.iter().cloned().chain(cells(figure)).collect())
+        pairing.figures.iter().map(move |figure| first.iter().cloned().chain(figure_cells(figure)).collect())
     })
 }
 
-fn remarks(report: &PeersReport) -> Vec<String> {
+fn pairing_remarks(report: &PeersReport) -> Vec<String> {
     let notes = report.pairings.iter().filter(|one| !one.note.is_empty());
     let notes = notes.map(|one| format!("{}: {}", one.name, one.note));
     let failed = report.pairings.iter().filter_map(|one| Some(format!("{} failed: {}", one.name, one.error.as_ref()?)));

@@ -1,8 +1,8 @@
 //! Sections of a report for display: its host, and its points in groups.
 
-use super::columns::{Column, columns, group};
+use super::columns::{Column, group_title, instrument_columns};
 use crate::{Host, Point, Report};
-use thalweg_text::{NOTHING, number, size};
+use thalweg_text::{NOTHING, format_number, format_size};
 
 /// Points that have link, method and settings in common.
 pub(super) struct Section<'a> {
@@ -13,19 +13,20 @@ pub(super) struct Section<'a> {
 }
 
 /// Returns all points in groups, in the order in which the groups first appear.
-pub(super) fn sections(report: &Report) -> Vec<Section<'_>> {
+pub(super) fn group_sections(report: &Report) -> Vec<Section<'_>> {
     let mut sections: Vec<Section> = Vec::new();
     for point in &report.points {
-        let title = group(&report.instrument, &point.key);
+        let title = group_title(&report.instrument, &point.key);
         match sections.iter_mut().find(|section| section.title == title) {
             Some(section) => section.points.push(point),
             None => sections.push(Section { title, columns: Vec::new(), points: vec![point] }),
         }
     }
     for section in &mut sections {
-        let columns = columns(&report.instrument).into_iter();
-        let shown =
-            columns.filter(|column| column.is_key() || section.measured().any(|point| column.cell(point).is_some()));
+        let columns = instrument_columns(&report.instrument).into_iter();
+        let shown = columns.filter(|column| {
+            column.identifies_points() || section.measured_points().any(|point| column.cell_text(point).is_some())
+        });
         section.columns = shown.collect();
     }
     sections
@@ -33,18 +34,19 @@ pub(super) fn sections(report: &Report) -> Vec<Section<'_>> {
 
 impl<'a> Section<'a> {
     /// Returns the points that have figures.
-    pub(super) fn measured(&self) -> impl Iterator<Item = &'a Point> {
+    pub(super) fn measured_points(&self) -> impl Iterator<Item = &'a Point> {
         self.points.iter().copied().filter(|point| !point.repeats.is_empty())
     }
 
     /// Returns the remarks on the points: failures, and each note once, with the size if it is of one point only.
-    pub(super) fn remarks(&self) -> Vec<String> {
-        let failed = self.points.iter().filter_map(|point| Some(with_size(point, point.error.as_ref()?)));
+    pub(super) fn point_remarks(&self) -> Vec<String> {
+        let failed = self.points.iter().filter_map(|point| Some(prefix_with_size(point, point.error.as_ref()?)));
         let mut remarks: Vec<String> = failed.collect();
         for point in &self.points {
             for note in &point.notes {
                 let shared = self.points.iter().filter(|other| other.notes.contains(note)).count() > 1;
-                let remark = if shared || self.points.len() == 1 { note.clone() } else { with_size(point, note) };
+                let remark =
+                    if shared || self.points.len() == 1 { note.clone() } else { prefix_with_size(point, note) };
                 if !remarks.contains(&remark) {
                     remarks.push(remark);
                 }
@@ -54,8 +56,8 @@ impl<'a> Section<'a> {
     }
 }
 
-fn with_size(point: &Point, text: &str) -> String {
-    format!("{}: {text}", size(point.key.size))
+fn prefix_with_size(point: &Point, text: &str) -> String {
+    format!("{}: {text}", format_size(point.key.size))
 }
 
 /// Table over all points of an instrument.
@@ -67,26 +69,26 @@ pub(super) struct SummaryTable {
 
 /// Returns the table of `pin`, page lists in percent of pinning, beside the ExpEther paper's, or that of `serve`, each
 /// server beside nginx or fio.
-pub(super) fn together(report: &Report) -> Option<SummaryTable> {
+pub(super) fn summary_table(report: &Report) -> Option<SummaryTable> {
     let together = match report.instrument.as_str() {
-        "pin" => pinned(report),
-        "serve" => served(report),
+        "pin" => pin_summary(report),
+        "serve" => serve_summary(report),
         _ => return None,
     };
     Some(together).filter(|together| !together.rows.is_empty())
 }
 
-fn pinned(report: &Report) -> SummaryTable {
-    let rows = crate::pin::ratios(&report.points).into_iter().map(|ratio| {
+fn pin_summary(report: &Report) -> SummaryTable {
+    let rows = crate::pin::page_list_ratios(&report.points).into_iter().map(|ratio| {
         let before = if ratio.touched { "touched" } else { "untouched" };
         vec![
-            size(ratio.size),
+            format_size(ratio.size),
             ratio.pages,
             before.to_owned(),
-            number(ratio.page_list_us),
-            number(ratio.mlock_us),
-            number(ratio.percent),
-            ratio.paper_percent.map_or_else(|| NOTHING.to_owned(), number),
+            format_number(ratio.page_list_us),
+            format_number(ratio.mlock_us),
+            format_number(ratio.percent),
+            ratio.paper_percent.map_or_else(|| NOTHING.to_owned(), format_number),
         ]
     });
     SummaryTable {
@@ -96,11 +98,11 @@ fn pinned(report: &Report) -> SummaryTable {
     }
 }
 
-fn served(report: &Report) -> SummaryTable {
-    let rows = crate::serve::beside(&report.points).into_iter().map(|one| {
-        let [goodput, cpu, p99] =
-            [one.goodput, one.cpu, one.p99].map(|ratio: Option<f64>| ratio.map_or_else(|| NOTHING.to_owned(), number));
-        vec![one.work, size(one.size), one.server, one.of, goodput, cpu, p99]
+fn serve_summary(report: &Report) -> SummaryTable {
+    let rows = crate::serve::compare_with_references(&report.points).into_iter().map(|one| {
+        let [goodput, cpu, p99] = [one.goodput, one.cpu, one.p99]
+            .map(|ratio: Option<f64>| ratio.map_or_else(|| NOTHING.to_owned(), format_number));
+        vec![one.work, format_size(one.size), one.server, one.of, goodput, cpu, p99]
     });
     SummaryTable {
         title: "Beside nginx and fio: multiples of their figures, medians over the turns",
@@ -110,7 +112,7 @@ fn served(report: &Report) -> SummaryTable {
 }
 
 /// Describes a machine, in words.
-pub(crate) fn facts(host: &Host) -> Vec<(&'static str, String)> {
+pub(crate) fn host_facts(host: &Host) -> Vec<(&'static str, String)> {
     let mut facts = vec![
         ("host", host.name.clone()),
         ("kernel", host.kernel.clone()),
@@ -128,7 +130,7 @@ pub(crate) fn facts(host: &Host) -> Vec<(&'static str, String)> {
     if let Some(interface) = &host.interface {
         let driver = interface.driver.as_deref().unwrap_or("no driver");
         let rate = match interface.bits_per_second {
-            Some(rate) => format!("{} Gbit/s", number(rate * 1e-9)),
+            Some(rate) => format!("{} Gbit/s", format_number(rate * 1e-9)),
             None => "no line rate".to_owned(),
         };
         facts.push(("interface", format!("{}, {driver}, MTU {}, {rate}", interface.name, interface.mtu)));

@@ -49,7 +49,7 @@ fn tcp(size: u64) -> Key {
 }
 
 fn shm(size: u64) -> Key {
-    Key::new("shm", "copy", size).with("wait", "poll")
+    Key::new("shm", "copy", size).with_setting("wait", "poll")
 }
 
 fn goodput(key: Key, gbps: f64) -> Point {
@@ -87,7 +87,7 @@ fn stream() -> Report {
 
 #[test]
 fn latencies_in_a_terminal() {
-    insta::assert_snapshot!(Table::whole(&conversation()), @r"
+    insta::assert_snapshot!(Table::format_report(&conversation()), @r"
                   p50      p90      p99    p99.9      max    CPU %   CPU %  spread
         size       µs       µs       µs       µs       µs  process  system       %
     tcp write
@@ -105,7 +105,7 @@ fn latencies_in_a_terminal() {
 
 #[test]
 fn goodput_in_a_terminal() {
-    insta::assert_snapshot!(Table::whole(&stream()), @r"
+    insta::assert_snapshot!(Table::format_report(&stream()), @r"
                       line  copies      calls    CPU %   CPU %    CPU   loss  spread
         size  Gbit/s     %   /byte        /MB  process  system   s/GB      %       %
     tcp write
@@ -123,7 +123,7 @@ fn goodput_in_a_terminal() {
 
 #[test]
 fn latencies_in_markdown() {
-    insta::assert_snapshot!(markdown(&conversation()), @r"
+    insta::assert_snapshot!(report_markdown(&conversation()), @r"
     # thalweg bench latency
 
     `thalweg bench latency --sizes 1,64KiB`
@@ -164,7 +164,7 @@ fn latencies_in_markdown() {
 
 #[test]
 fn goodput_in_markdown_leaves_out_absent_figures() {
-    let text = markdown(&stream());
+    let text = report_markdown(&stream());
     let tcp = text.lines().find(|line| line.starts_with("| size")).unwrap();
     assert!(tcp.contains("Gbit/s") && !tcp.contains("loss") && !tcp.contains("line"), "{tcp}");
     assert!(text.contains("loss %"), "{text}");
@@ -173,7 +173,7 @@ fn goodput_in_markdown_leaves_out_absent_figures() {
 #[test]
 fn every_line_of_every_table_fits_a_terminal() {
     for report in [conversation(), stream()] {
-        let text = Table::whole(&report);
+        let text = Table::format_report(&report);
         assert!(text.lines().all(|line| line.chars().count() <= thalweg_text::TEXT_COLUMNS), "{text}");
     }
 }
@@ -200,7 +200,7 @@ fn hostile() -> Report {
 #[test]
 fn a_page_needs_nothing_from_anywhere() {
     for report in [conversation(), stream(), hostile()] {
-        let page = html(&report).unwrap();
+        let page = report_html(&report).unwrap();
         let outside = page.replace("http://www.w3.org/2000/svg", "");
         let tags: Vec<&str> = outside.split('<').skip(1).filter_map(|tag| tag.split('>').next()).collect();
         // The contents lead to places in the page itself.
@@ -217,31 +217,34 @@ fn a_page_needs_nothing_from_anywhere() {
 #[test]
 fn names_from_outside_stay_names() {
     let report = hostile();
-    let page = html(&report).unwrap();
+    let page = report_html(&report).unwrap();
     assert!(!page.contains("<script") && !page.contains('\u{1b}') && page.contains("&lt;script"));
-    let text = markdown(&report);
+    let text = report_markdown(&report);
     // A code span contains no HTML.
     let outside: String = text.lines().filter(|line| !line.starts_with('`')).collect();
     assert!(!text.contains('\u{1b}') && !outside.replace("\\<", "").contains('<'), "{text}");
-    let terminal = Table::whole(&report);
+    let terminal = Table::format_report(&report);
     assert!(!terminal.contains('\u{1b}'), "{terminal:?}");
-    let picture = svg(&report).unwrap();
+    let picture = report_svg(&report).unwrap();
     assert!(!picture.contains("<script") && !picture.contains('\u{1b}'), "{picture}");
 }
 
 #[test]
 fn pictures_are_drawn_of_anything_that_has_a_figure() {
-    assert_eq!(svg(&report("latency", vec![])), Err(PlotError::Empty));
+    assert_eq!(report_svg(&report("latency", vec![])), Err(PlotError::Empty));
     for sizes in [vec![0], vec![1], vec![0, 1], vec![1, u64::MAX], vec![1500, 1501], vec![1 << 62, 1 << 63]] {
         for value in [1e-9, 1.0, 1e300, f64::MAX] {
             let points = sizes.iter().map(|size| latency(tcp(*size), value)).collect();
-            let drawn = svg(&report("latency", points)).unwrap();
+            let drawn = report_svg(&report("latency", points)).unwrap();
             assert!(drawn.starts_with("<svg") && !drawn.contains("NaN"), "{sizes:?} {value}");
             let points = sizes.iter().map(|size| goodput(tcp(*size), value)).collect();
-            assert!(svg(&report("bandwidth", points)).unwrap().starts_with("<svg"));
+            assert!(report_svg(&report("bandwidth", points)).unwrap().starts_with("<svg"));
         }
     }
-    assert!(svg(&report("latency", vec![latency(tcp(1), 0.0)])).is_ok(), "nothing to draw on a logarithmic axis");
-    let many = (0..200).map(|n| goodput(tcp(64).with("n", n), f64::from(n))).collect();
-    assert!(svg(&report("bandwidth", many)).is_ok());
+    assert!(
+        report_svg(&report("latency", vec![latency(tcp(1), 0.0)])).is_ok(),
+        "nothing to draw on a logarithmic axis"
+    );
+    let many = (0..200).map(|n| goodput(tcp(64).with_setting("n", n), f64::from(n))).collect();
+    assert!(report_svg(&report("bandwidth", many)).is_ok());
 }

@@ -3,7 +3,7 @@
 use crate::point::{Figures, Key, Point, Report};
 use serde::Deserialize;
 use std::collections::BTreeMap;
-use thalweg_text::{ByteSize, number, size};
+use thalweg_text::{ByteSize, format_number, format_size};
 
 type Measured = super::Measured<Report>;
 
@@ -87,14 +87,14 @@ pub(super) struct Value {
 }
 
 impl Value {
-    pub(super) fn number(&self) -> String {
-        number(self.value)
+    pub(super) fn formatted_number(&self) -> String {
+        format_number(self.value)
     }
 }
 
 impl std::fmt::Display for Value {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} {} ({})", number(self.value), self.unit, self.of)
+        write!(f, "{} {} ({})", format_number(self.value), self.unit, self.of)
     }
 }
 
@@ -118,7 +118,7 @@ impl std::fmt::Display for NoValue {
 
 impl NoValue {
     /// Returns the reason in words; `lacks` is why there may be no such point.
-    pub(super) fn text(&self, lacks: Option<&str>) -> String {
+    pub(super) fn reason_text(&self, lacks: Option<&str>) -> String {
         match (self, lacks) {
             (Self::NoPoint(_), Some(lacks)) => lacks.to_owned(),
             _ => self.to_string(),
@@ -129,44 +129,46 @@ impl NoValue {
 impl Check {
     /// Returns whether the finding holds, with the figures that show it, or why that cannot be known; `lacks` is why
     /// there may be no such points.
-    pub(super) fn outcome(&self, measured: &[Measured], lacks: Option<&str>) -> Result<(bool, String), String> {
-        self.judged(measured).map_err(|why| why.text(lacks))
+    pub(super) fn test_outcome(&self, measured: &[Measured], lacks: Option<&str>) -> Result<(bool, String), String> {
+        self.judge_figures(measured).map_err(|why| why.reason_text(lacks))
     }
 
-    fn judged(&self, measured: &[Measured]) -> Result<(bool, String), NoValue> {
+    fn judge_figures(&self, measured: &[Measured]) -> Result<(bool, String), NoValue> {
         match self {
             Self::Less { a, b, by } => {
-                let (ratio, text) = ratio(a, b, measured)?;
-                Ok((ratio <= *by, format!("{text}; asked for: at most {} times", number(*by))))
+                let (ratio, text) = compute_ratio(a, b, measured)?;
+                Ok((ratio <= *by, format!("{text}; asked for: at most {} times", format_number(*by))))
             }
             Self::RatioBetween { a, b, from, to } => {
-                let (ratio, text) = ratio(a, b, measured)?;
-                let text = format!("{text}; asked for: {} to {} times", number(*from), number(*to));
+                let (ratio, text) = compute_ratio(a, b, measured)?;
+                let text = format!("{text}; asked for: {} to {} times", format_number(*from), format_number(*to));
                 Ok(((*from..=*to).contains(&ratio), text))
             }
             Self::Proportional { of, from, within } => {
-                let series = of.series(measured, from.0)?;
+                let series = of.times_by_size(measured, from.0)?;
                 let per_byte = series.iter().map(|(size, time)| time / *size as f64);
                 let least = per_byte.clone().fold(f64::INFINITY, f64::min);
                 let most = per_byte.fold(0.0, f64::max);
-                let times: Vec<String> =
-                    series.iter().map(|(bytes, time)| format!("{} µs for {}", number(*time), size(*bytes))).collect();
+                let times: Vec<String> = series
+                    .iter()
+                    .map(|(bytes, time)| format!("{} µs for {}", format_number(*time), format_size(*bytes)))
+                    .collect();
                 let ratio = most / least;
                 let figures = format!(
                     "{}; the time per byte differs by a factor of {}; asked for: at most {}",
                     times.join(", "),
-                    number(ratio),
-                    number(*within)
+                    format_number(ratio),
+                    format_number(*within)
                 );
                 Ok((ratio <= *within, figures))
             }
             Self::AtLeast { a, value } => {
-                let a = a.value(measured)?;
-                Ok((a.value >= *value, format!("{a}; asked for: at least {}", number(*value))))
+                let a = a.measured_value(measured)?;
+                Ok((a.value >= *value, format!("{a}; asked for: at least {}", format_number(*value))))
             }
             Self::AtMost { a, value } => {
-                let a = a.value(measured)?;
-                Ok((a.value <= *value, format!("{a}; asked for: at most {}", number(*value))))
+                let a = a.measured_value(measured)?;
+                Ok((a.value <= *value, format!("{a}; asked for: at most {}", format_number(*value))))
             }
             Self::Cannot(why) => Err(NoValue::Because(why.clone())),
         }
@@ -174,36 +176,36 @@ impl Check {
 }
 
 /// Returns `a` divided by `b`, and a sentence that states it.
-fn ratio(a: &Quantity, b: &Quantity, measured: &[Measured]) -> Result<(f64, String), NoValue> {
-    let (a, b) = (a.value(measured)?, b.value(measured)?);
+fn compute_ratio(a: &Quantity, b: &Quantity, measured: &[Measured]) -> Result<(f64, String), NoValue> {
+    let (a, b) = (a.measured_value(measured)?, b.measured_value(measured)?);
     if b.value <= 0.0 {
         return Err(NoValue::Because(format!("{b}: nothing can be divided by it")));
     }
     let ratio = a.value / b.value;
-    Ok((ratio, format!("{a} is {} times {b}", number(ratio))))
+    Ok((ratio, format!("{a} is {} times {b}", format_number(ratio))))
 }
 
 impl Quantity {
     /// Returns a copy with the open properties set from `at`.
-    pub(super) fn at(&self, at: &Selector) -> Self {
+    pub(super) fn with_defaults(&self, at: &Selector) -> Self {
         match self {
             Self::Percent { percent, of } => Self::Percent {
-                percent: Box::new(percent.at(at)),
-                of: of.iter().map(|selector| selector.at(at)).collect(),
+                percent: Box::new(percent.with_defaults(at)),
+                of: of.iter().map(|selector| selector.with_defaults(at)).collect(),
             },
-            Self::Figure(selector) => Self::Figure(Box::new(selector.at(at))),
+            Self::Figure(selector) => Self::Figure(Box::new(selector.with_defaults(at))),
         }
     }
 
     /// Returns the number, or why there is none.
-    pub(super) fn value(&self, measured: &[Measured]) -> Result<Value, NoValue> {
+    pub(super) fn measured_value(&self, measured: &[Measured]) -> Result<Value, NoValue> {
         let (percent, of) = match self {
-            Self::Figure(selector) => return selector.value(measured),
-            Self::Percent { percent, of } => (percent.value(measured)?, of),
+            Self::Figure(selector) => return selector.measured_value(measured),
+            Self::Percent { percent, of } => (percent.measured_value(measured)?, of),
         };
         let mut why = NoValue::Because("the check names no quantity of which it is a part".to_owned());
         for selector in of {
-            match selector.value(measured) {
+            match selector.measured_value(measured) {
                 Ok(whole) if whole.value > 0.0 => {
                     let value = 100.0 * percent.value / whole.value;
                     return Ok(Value { value, unit: "%", of: format!("{percent} of {whole}") });
@@ -217,7 +219,7 @@ impl Quantity {
 }
 
 impl Selector {
-    fn at(&self, at: &Self) -> Self {
+    fn with_defaults(&self, at: &Self) -> Self {
         let mut settings = at.settings.clone();
         settings.extend(self.settings.clone());
         Self {
@@ -230,7 +232,7 @@ impl Selector {
         }
     }
 
-    fn matches(&self, key: &Key) -> bool {
+    fn matches_key(&self, key: &Key) -> bool {
         self.link.as_ref().is_none_or(|link| *link == key.link)
             && self.method.as_ref().is_none_or(|method| *method == key.method)
             && self.size.is_none_or(|size| size.0 == key.size)
@@ -238,22 +240,22 @@ impl Selector {
     }
 
     /// Returns the name in words.
-    fn name(&self) -> String {
+    fn description(&self) -> String {
         let mut parts: Vec<String> = [&self.link, &self.method].into_iter().flatten().cloned().collect();
         parts.extend(self.settings.iter().map(|(name, value)| format!("{} {value}", name.replace('_', " "))));
-        parts.extend(self.size.map(|bytes| size(bytes.0)));
+        parts.extend(self.size.map(|bytes| format_size(bytes.0)));
         parts.join(", ")
     }
 
-    fn measured<'a>(&self, measured: &'a [Measured]) -> Result<&'a Measured, NoValue> {
+    fn find_measured<'a>(&self, measured: &'a [Measured]) -> Result<&'a Measured, NoValue> {
         let id = self.measure.as_deref().unwrap_or_default();
         let one = measured.iter().find(|one| one.id == id);
-        one.ok_or_else(|| NoValue::Because(format!("{}: '{id}' was not measured", self.name())))
+        one.ok_or_else(|| NoValue::Because(format!("{}: '{id}' was not measured", self.description())))
     }
 
-    fn value(&self, measured: &[Measured]) -> Result<Value, NoValue> {
-        let name = self.name();
-        let one = self.measured(measured)?;
+    fn measured_value(&self, measured: &[Measured]) -> Result<Value, NoValue> {
+        let name = self.description();
+        let one = self.find_measured(measured)?;
         let report = one.report.as_ref().ok_or_else(|| {
             NoValue::Because(format!("{name}: {}", one.error.as_deref().unwrap_or("nothing was measured")))
         })?;
@@ -262,7 +264,7 @@ impl Selector {
             let rate = rate.ok_or_else(|| NoValue::Because("the interface has no line rate".to_owned()))?;
             return Ok(Value { value: rate / 8e6, unit: "MB/s", of: "line rate".to_owned() });
         }
-        let point = report.points.iter().find(|point| self.matches(&point.key));
+        let point = report.points.iter().find(|point| self.matches_key(&point.key));
         let point = point.ok_or_else(|| NoValue::NoPoint(name.clone()))?;
         if point.repeats.is_empty() {
             let why = point.error.as_deref().unwrap_or("nothing was measured");
@@ -270,20 +272,20 @@ impl Selector {
         }
         let figure = self.figure.unwrap_or(Figure::MedianLatency);
         let (value, unit) =
-            figure.of(point).ok_or_else(|| NoValue::Because(format!("{name}: this was not measured")))?;
+            figure.value_and_unit(point).ok_or_else(|| NoValue::Because(format!("{name}: this was not measured")))?;
         Ok(Value { value, unit, of: name })
     }
 
     /// Returns the times by size, from a size up.
-    fn series(&self, measured: &[Measured], from: u64) -> Result<Vec<(u64, f64)>, NoValue> {
-        let one = self.measured(measured)?;
+    fn times_by_size(&self, measured: &[Measured], from: u64) -> Result<Vec<(u64, f64)>, NoValue> {
+        let one = self.find_measured(measured)?;
         let figure = self.figure.unwrap_or(Figure::MedianLatency);
         let points = one.report.iter().flat_map(|report| &report.points);
-        let points: Vec<&Point> = points.filter(|point| self.matches(&point.key)).collect();
+        let points: Vec<&Point> = points.filter(|point| self.matches_key(&point.key)).collect();
         let series: Vec<(u64, f64)> = points
             .iter()
             .filter(|point| point.key.size >= from.max(1) && !point.repeats.is_empty())
-            .filter_map(|point| Some((point.key.size, figure.of(point)?.0)))
+            .filter_map(|point| Some((point.key.size, figure.value_and_unit(point)?.0)))
             .filter(|(_, time)| *time > 0.0)
             .collect();
         if series.len() > 1 {
@@ -291,12 +293,12 @@ impl Selector {
         }
         let error = one.error.as_ref().or_else(|| points.iter().find_map(|point| point.error.as_ref()));
         let why = error.map_or("fewer than two sizes were measured", |error| error);
-        Err(NoValue::Because(format!("{}: {why}", self.name())))
+        Err(NoValue::Because(format!("{}: {why}", self.description())))
     }
 }
 
 impl Figure {
-    fn of(self, point: &Point) -> Option<(f64, &'static str)> {
+    fn value_and_unit(self, point: &Point) -> Option<(f64, &'static str)> {
         let Figures { latency_us, goodput_bits_per_second, offered_per_second, messages_per_second, .. } =
             &point.figures;
         let Figures { cpu, loss, .. } = &point.figures;
@@ -314,7 +316,7 @@ impl Figure {
                 let share = (*messages_per_second).filter(|arrived| *arrived > 0.0)? / (*offered_per_second)?;
                 Some(((*goodput_bits_per_second)? / share / 1e6, "Mbit/s"))
             }
-            Self::Loss => loss.map(|loss| (loss.percent(), "%")),
+            Self::Loss => loss.map(|loss| (loss.lost_percent(), "%")),
             Self::SenderCpu => Some((cpu.as_ref()?.sender_percent?, "%")),
             Self::ReceiverCpu => Some((cpu.as_ref()?.receiver_percent?, "%")),
             Self::SenderCost => {
@@ -378,7 +380,12 @@ pub(super) mod tests {
         let point = |size: u64, us: f64| {
             let latency = Latency { p50: us, mean: us * 1.25, ..Latency::default() };
             let figures = Figures { latency_us: Some(latency), ..Figures::default() };
-            Point::new(Key::new("memory", "page list", size).with("pages", "4 KiB"), vec![figures], vec![], None)
+            Point::new(
+                Key::new("memory", "page list", size).with_setting("pages", "4 KiB"),
+                vec![figures],
+                vec![],
+                None,
+            )
         };
         let failed = Point::new(Key::new("memory", "mlock", 1024), vec![], vec![], Some("it may not".to_owned()));
         let report = Report {
@@ -404,7 +411,7 @@ pub(super) mod tests {
             check: Check,
         }
         let holder: Holder = toml::from_str(&format!("check = {check}")).unwrap();
-        let Finding { verdict, measured, .. } = Finding::new("", "", holder.check.outcome(&measured(), None));
+        let Finding { verdict, measured, .. } = Finding::new("", "", holder.check.test_outcome(&measured(), None));
         (verdict, measured)
     }
 

@@ -7,8 +7,8 @@ use crate::render::{PlotError, html};
 use crate::{BenchError, Plan};
 use serde::Deserialize;
 use std::fmt::Write;
-use thalweg_text::html::{escaped, list};
-use thalweg_text::{NOTHING, TEXT_COLUMNS, broken};
+use thalweg_text::html::{escape_html, list_html};
+use thalweg_text::{NOTHING, TEXT_COLUMNS, break_into_lines};
 
 impl ExperimentReport for Report {
     type Measure = Measure;
@@ -27,7 +27,7 @@ impl ExperimentReport for Report {
     fn conclusions(experiment: &Experiment<Self>, measured: &[Measured<Self>]) -> (Vec<Table>, Vec<Finding>, String) {
         let tables = experiment.tables.iter().map(|spec| spec.table(measured));
         let findings = experiment.findings.iter().map(|FindingSpec { paper, here, check, lacks }| {
-            Finding::new(paper, here, check.outcome(measured, lacks.as_deref()))
+            Finding::new(paper, here, check.test_outcome(measured, lacks.as_deref()))
         });
         (tables.collect(), findings.collect(), String::new())
     }
@@ -47,23 +47,23 @@ impl ExperimentReport for Report {
     fn measured_html(measured: &[Measured<Self>]) -> Result<String, PlotError> {
         let mut body = String::new();
         for one in measured {
-            let (title, line) = (escaped(&one.id), escaped(&one.line));
+            let (title, line) = (escape_html(&one.id), escape_html(&one.line));
             let _ = writeln!(body, "<h2>Measured: {title}</h2>\n<pre>thalweg bench {line}</pre>");
             if let Some(report) = &one.report {
-                body.push_str(&html::warnings(&report.warnings));
-                body.push_str(&html::pictures(report)?);
-                body.push_str(&html::tables(report).replace("<h2>", "<h3>").replace("</h2>", "</h3>"));
+                body.push_str(&html::warning_list(&report.warnings));
+                body.push_str(&html::picture_figures(report)?);
+                body.push_str(&html::group_tables(report).replace("<h2>", "<h3>").replace("</h2>", "</h3>"));
             }
-            body.push_str(&list("", &one.error));
+            body.push_str(&list_html("", &one.error));
         }
-        body.extend(reports(measured).next().map(|report| html::host("Host", &report.host)));
+        body.extend(reports(measured).next().map(|report| html::host_table("Host", &report.host)));
         Ok(body)
     }
 
     fn files(reproduction: &Reproduction<Self>) -> Result<Vec<(String, String)>, PlotError> {
-        let mut files = reproduction.pictures()?;
-        files.push(("report.md".to_owned(), reproduction.markdown()));
-        files.push(("report.html".to_owned(), reproduction.html()?));
+        let mut files = reproduction.draw_pictures()?;
+        files.push(("report.md".to_owned(), reproduction.format_markdown()));
+        files.push(("report.html".to_owned(), reproduction.format_html()?));
         Ok(files)
     }
 }
@@ -129,11 +129,11 @@ impl TableSpec {
         for row in &self.here {
             let mut cells = Vec::new();
             for column in &self.columns {
-                match column.show.at(&row.at).value(measured) {
-                    Ok(value) => cells.push(value.number()),
+                match column.show.with_defaults(&row.at).measured_value(measured) {
+                    Ok(value) => cells.push(value.formatted_number()),
                     Err(why) => {
                         cells.push(NOTHING.to_owned());
-                        let why = why.text(row.lacks.as_deref());
+                        let why = why.reason_text(row.lacks.as_deref());
                         if !remarks.contains(&why) {
                             remarks.push(why);
                         }
@@ -170,9 +170,9 @@ impl Measure {
     /// Returns the plan of these words.
     ///
     /// # Errors
-    /// As [`Plan::parse`].
+    /// As [`Plan::parse_words`].
     pub fn plan(&self, quick: bool) -> Result<Plan, BenchError> {
-        Plan::parse(&self.words(quick))
+        Plan::parse_words(&self.words(quick))
     }
 }
 
@@ -181,8 +181,8 @@ const CELL_WIDTH: usize = 13;
 
 /// Formats a row of a table, in as many lines as its longest cell needs.
 fn text_row(name: &str, cells: &[String], name_width: usize) -> String {
-    let mut names = broken(name, name_width).into_iter();
-    let mut cells: Vec<_> = cells.iter().map(|cell| broken(cell, CELL_WIDTH).into_iter()).collect();
+    let mut names = break_into_lines(name, name_width).into_iter();
+    let mut cells: Vec<_> = cells.iter().map(|cell| break_into_lines(cell, CELL_WIDTH).into_iter()).collect();
     let mut out = String::new();
     loop {
         let name = names.next();
@@ -205,7 +205,7 @@ mod tests {
 
     #[test]
     fn every_experiment_is_valid_and_complete() {
-        for experiment in Experiment::<Report>::all() {
+        for experiment in Experiment::<Report>::all_experiments() {
             for measure in &experiment.measures {
                 for quick in [false, true] {
                     measure.plan(quick).unwrap_or_else(|error| panic!("{} {}: {error}", experiment.name, measure.id));
@@ -216,7 +216,7 @@ mod tests {
                 let columns = table.columns.len();
                 assert!(table.paper.iter().all(|row| row.cells.len() == columns), "{}", table.title);
                 for (column, row) in table.columns.iter().flat_map(|c| table.here.iter().map(move |r| (c, r))) {
-                    column.show.at(&row.at).assert_complete(&ids);
+                    column.show.with_defaults(&row.at).assert_complete(&ids);
                 }
             }
             assert!(!experiment.findings.is_empty());

@@ -16,8 +16,8 @@ use crate::render::PlotError;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::fmt::{Debug, Write};
-use thalweg_text::html::{list, page, paragraph};
-use thalweg_text::wrapped;
+use thalweg_text::html::{list_html, paragraph_html, render_page};
+use thalweg_text::wrap_words;
 
 /// Report of one measurement, which decides what an experiment's file holds, and how what was measured is shown.
 pub trait ExperimentReport: Serialize + Debug + Sized + 'static {
@@ -57,7 +57,7 @@ pub trait ExperimentReport: Serialize + Debug + Sized + 'static {
     /// # Errors
     /// If a picture cannot be drawn.
     fn files(reproduction: &Reproduction<Self>) -> Result<Vec<(String, String)>, PlotError> {
-        Ok(vec![("report.html".to_owned(), reproduction.html()?)])
+        Ok(vec![("report.html".to_owned(), reproduction.format_html()?)])
     }
 }
 
@@ -124,22 +124,22 @@ pub struct Reproduction<R: ExperimentReport> {
 
 impl<R: ExperimentReport> Experiment<R> {
     /// Returns all experiments with reports of this type.
-    pub fn all() -> impl Iterator<Item = Self> {
-        R::EXPERIMENTS.iter().map(|(name, text)| Self::parse(name, text))
+    pub fn all_experiments() -> impl Iterator<Item = Self> {
+        R::EXPERIMENTS.iter().map(|(name, text)| Self::parse_experiment(name, text))
     }
 
     /// Returns the experiment of this name, or `None`.
-    pub fn named(name: &str) -> Option<Self> {
-        Self::all().find(|one| one.name == name)
+    pub fn find_by_name(name: &str) -> Option<Self> {
+        Self::all_experiments().find(|one| one.name == name)
     }
 
-    fn parse(name: &str, text: &str) -> Self {
+    fn parse_experiment(name: &str, text: &str) -> Self {
         let experiment = toml::from_str(text).unwrap_or_else(|error| panic!("experiments/{name}.toml: {error}"));
         Self { name: name.to_owned(), ..experiment }
     }
 
     /// Compares what was measured, in the order of [`Experiment::measures`], with the paper.
-    pub fn reproduction(self, quick: bool, measured: Vec<Measured<R>>) -> Reproduction<R> {
+    pub fn build_reproduction(self, quick: bool, measured: Vec<Measured<R>>) -> Reproduction<R> {
         let (tables, findings, pictures) = R::conclusions(&self, &measured);
         let mut laboratories: Vec<&str> = reports(&measured).filter_map(R::laboratory).collect();
         laboratories.dedup();
@@ -156,14 +156,14 @@ pub fn reports<R>(measured: &[Measured<R>]) -> impl Iterator<Item = &R> {
 
 impl<R: ExperimentReport> Reproduction<R> {
     /// Formats the tables and the findings for a terminal.
-    pub fn text(&self) -> String {
-        let mut out = wrapped("", &self.experiment.title) + &wrapped("", &self.experiment.source);
+    pub fn format_text(&self) -> String {
+        let mut out = wrap_words("", &self.experiment.title) + &wrap_words("", &self.experiment.source);
         let laboratory = self.laboratory.iter().map(|names| format!("laboratory: {names}"));
         let quick = self.quick.then(|| R::QUICK.to_owned());
-        out.extend(laboratory.chain(quick).map(|line| wrapped("", &line)));
+        out.extend(laboratory.chain(quick).map(|line| wrap_words("", &line)));
         for table in &self.tables {
-            let _ = write!(out, "\n{}{}", wrapped("", &table.title), R::rows_text(table));
-            out.extend(table.remarks.iter().map(|remark| wrapped("  * ", remark)));
+            let _ = write!(out, "\n{}{}", wrap_words("", &table.title), R::rows_text(table));
+            out.extend(table.remarks.iter().map(|remark| wrap_words("  * ", remark)));
         }
         out + "\n" + &paper::findings_text(&self.findings)
     }
@@ -172,13 +172,13 @@ impl<R: ExperimentReport> Reproduction<R> {
     ///
     /// # Errors
     /// If a picture cannot be drawn.
-    pub fn html(&self) -> Result<String, PlotError> {
+    pub fn format_html(&self) -> Result<String, PlotError> {
         let Experiment { title, source, method, here, .. } = &self.experiment;
-        let mut body = paragraph("quiet", source);
-        body.extend(self.laboratory.iter().map(|names| paragraph("quiet", &format!("laboratory: {names}"))));
-        body.push_str(&list("warnings", self.quick.then_some(R::QUICK)));
-        body.push_str(&paper::html(method, here, &self.findings, &self.tables));
+        let mut body = paragraph_html("quiet", source);
+        body.extend(self.laboratory.iter().map(|names| paragraph_html("quiet", &format!("laboratory: {names}"))));
+        body.push_str(&list_html("warnings", self.quick.then_some(R::QUICK)));
+        body.push_str(&paper::findings_and_tables_html(method, here, &self.findings, &self.tables));
         body.push_str(&self.pictures);
-        Ok(page(title, R::STYLE, &(body + &R::measured_html(&self.measured)?)))
+        Ok(render_page(title, R::STYLE, &(body + &R::measured_html(&self.measured)?)))
     }
 }

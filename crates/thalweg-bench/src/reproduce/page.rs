@@ -3,41 +3,46 @@
 use super::{Experiment, ExperimentReport, Reproduction, paper, reports};
 use crate::Report;
 use crate::render::markdown;
-use crate::render::plot::{PlotError, plots};
+use crate::render::plot::{PlotError, report_plots};
 use std::fmt::Write;
 
 impl Reproduction<Report> {
     /// Formats the whole report in Markdown. Its pictures are files beside it: [`Reproduction::pictures`].
-    pub fn markdown(&self) -> String {
+    pub fn format_markdown(&self) -> String {
         let Experiment { title, source, method, here, .. } = &self.experiment;
-        let mut out = format!("# {}\n\n{}\n\n", markdown::escaped(title), markdown::escaped(source));
+        let mut out = format!("# {}\n\n{}\n\n", markdown::escape_text(title), markdown::escape_text(source));
         if self.quick {
             let _ = writeln!(out, "{}\n", Report::QUICK);
         }
         for (heading, text) in [("How the paper measured", method), ("How it is measured here", here)] {
-            let _ = writeln!(out, "## {heading}\n\n{}\n", markdown::escaped(text.trim()));
+            let _ = writeln!(out, "## {heading}\n\n{}\n", markdown::escape_text(text.trim()));
         }
         out.push_str("## Findings\n\n");
         let (headings, findings) = paper::findings_table(&self.findings);
-        out.push_str(&markdown::table(&headings.map(str::to_owned), "---", findings));
+        out.push_str(&markdown::format_table(&headings.map(str::to_owned), "---", findings));
         for table in &self.tables {
-            let _ = writeln!(out, "## {}\n", markdown::escaped(&table.title));
-            let (headings, rows) = table.beside();
-            out.push_str(&markdown::table(&headings, "---", rows.into_iter()));
-            out.push_str(&markdown::list(&table.remarks));
+            let _ = writeln!(out, "## {}\n", markdown::escape_text(&table.title));
+            let (headings, rows) = table.rows_beside();
+            out.push_str(&markdown::format_table(&headings, "---", rows.into_iter()));
+            out.push_str(&markdown::format_list(&table.remarks));
         }
         for one in &self.measured {
-            let _ = writeln!(out, "## Measured: {}\n\n{}\n", markdown::escaped(&one.id), markdown::code(&one.line));
+            let _ = writeln!(
+                out,
+                "## Measured: {}\n\n{}\n",
+                markdown::escape_text(&one.id),
+                markdown::format_code(&one.line)
+            );
             if let Some(report) = &one.report {
-                out.push_str(&markdown::warnings(&report.warnings));
-                for (at, plot) in plots(report).iter().enumerate() {
-                    let _ = writeln!(out, "![{}]({})\n", markdown::escaped(&plot.title), picture_name(&one.id, at));
+                out.push_str(&markdown::warning_list(&report.warnings));
+                for (at, plot) in report_plots(report).iter().enumerate() {
+                    let _ = writeln!(out, "![{}]({})\n", markdown::escape_text(&plot.title), picture_name(&one.id, at));
                 }
-                out.push_str(&markdown::tables(report).replace("## ", "### "));
+                out.push_str(&markdown::group_tables(report).replace("## ", "### "));
             }
-            out.push_str(&markdown::list(&one.error.iter().cloned().collect::<Vec<_>>()));
+            out.push_str(&markdown::format_list(&one.error.iter().cloned().collect::<Vec<_>>()));
         }
-        out.extend(reports(&self.measured).next().map(|report| markdown::host("Host", &report.host)));
+        out.extend(reports(&self.measured).next().map(|report| markdown::host_table("Host", &report.host)));
         out.truncate(out.trim_end().len());
         out.push('\n');
         out
@@ -47,10 +52,13 @@ impl Reproduction<Report> {
     ///
     /// # Errors
     /// If one cannot be drawn.
-    pub fn pictures(&self) -> Result<Vec<(String, String)>, PlotError> {
+    pub fn draw_pictures(&self) -> Result<Vec<(String, String)>, PlotError> {
         let reports = self.measured.iter().filter_map(|one| Some((&one.id, one.report.as_ref()?)));
         let all = reports.flat_map(|(id, report)| {
-            plots(report).into_iter().enumerate().map(move |(at, plot)| Ok((picture_name(id, at), plot.svg()?)))
+            report_plots(report)
+                .into_iter()
+                .enumerate()
+                .map(move |(at, plot)| Ok((picture_name(id, at), plot.draw_svg()?)))
         });
         all.collect()
     }
@@ -91,8 +99,9 @@ mod tests {
 
     #[test]
     fn figures_of_the_paper_and_of_this_machine_are_shown_together() {
-        let reproduction = Experiment::<Report>::parse("made-up", EXPERIMENT).reproduction(true, measured());
-        insta::assert_snapshot!(reproduction.text(), @"
+        let reproduction =
+            Experiment::<Report>::parse_experiment("made-up", EXPERIMENT).build_reproduction(true, measured());
+        insta::assert_snapshot!(reproduction.format_text(), @"
         A paper that no one wrote, with a title that takes more than the eighty columns
         of a terminal
         N. Obody: <Nothing>
@@ -114,10 +123,10 @@ mod tests {
             At least half a microsecond.
             holds here: 1.00 µs (page list, 1 KiB); asked for: at least 0.500
         ");
-        let page = reproduction.html().unwrap();
+        let page = reproduction.format_html().unwrap();
         assert!(page.contains("&lt;Nothing&gt;") && page.contains("<svg") && page.contains("holds here"));
-        let markdown = reproduction.markdown();
-        for (name, picture) in reproduction.pictures().unwrap() {
+        let markdown = reproduction.format_markdown();
+        for (name, picture) in reproduction.draw_pictures().unwrap() {
             assert!(markdown.contains(&format!("({name})")) && picture.starts_with("<svg"), "{name}");
         }
     }

@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 use thalweg_text::html;
-use thalweg_text::tone::verdict;
-use thalweg_text::{NOTHING, wrapped};
+use thalweg_text::tone::paint_verdict;
+use thalweg_text::{NOTHING, wrap_words};
 
 /// A finding of a paper, and the result here.
 #[derive(Debug, Clone, Serialize)]
@@ -59,28 +59,28 @@ pub struct Row {
 
 /// Returns the HTML of a report: the methods there and here (paragraphs with an empty line between them), findings and
 /// tables.
-pub(super) fn html(method: &str, here: &str, findings: &[Finding], tables: &[Table]) -> String {
+pub(super) fn findings_and_tables_html(method: &str, here: &str, findings: &[Finding], tables: &[Table]) -> String {
     let (headings, rows) = findings_table(findings);
     format!(
         "<h2>How the paper measured</h2>\n{}<h2>How it is measured here</h2>\n{}<h2>Findings</h2>\n{}{}",
-        paragraphs(method),
-        paragraphs(here),
-        html::table("words", &headings, rows),
-        tables.iter().map(Table::html).collect::<String>()
+        paragraphs_html(method),
+        paragraphs_html(here),
+        html::table_html("words", &headings, rows),
+        tables.iter().map(Table::table_html).collect::<String>()
     )
 }
 
-fn paragraphs(text: &str) -> String {
-    text.trim().split("\n\n").map(|text| html::paragraph("", text)).collect()
+fn paragraphs_html(text: &str) -> String {
+    text.trim().split("\n\n").map(|text| html::paragraph_html("", text)).collect()
 }
 
 /// Returns the findings as text for a terminal, under a heading.
 pub(super) fn findings_text(findings: &[Finding]) -> String {
     let mut out = String::from("Findings\n");
     for finding in findings {
-        out.push_str(&wrapped("  - ", &finding.paper));
-        out.push_str(&wrapped("    ", &finding.here));
-        out.push_str(&wrapped(&format!("    {}: ", verdict(&finding.verdict.to_string())), &finding.measured));
+        out.push_str(&wrap_words("  - ", &finding.paper));
+        out.push_str(&wrap_words("    ", &finding.here));
+        out.push_str(&wrap_words(&format!("    {}: ", paint_verdict(&finding.verdict.to_string())), &finding.measured));
     }
     out
 }
@@ -125,7 +125,7 @@ impl Row {
 
 impl Table {
     /// Returns headings and rows, the paper's rows first; if the paper has rows, a first column names each row's side.
-    pub(super) fn beside(&self) -> (Vec<String>, Vec<Vec<String>>) {
+    pub(super) fn rows_beside(&self) -> (Vec<String>, Vec<Vec<String>>) {
         let rows = self.paper.iter().map(|row| ("paper", row)).chain(self.here.iter().map(|row| ("here", row)));
         let rows = rows.map(|(side, row)| self.with_side(side, [&row.name].into_iter().chain(&row.cells)));
         (self.with_side("", &self.headings), rows.collect())
@@ -137,11 +137,11 @@ impl Table {
         side.into_iter().chain(cells.into_iter().cloned()).collect()
     }
 
-    fn html(&self) -> String {
-        let (headings, rows) = self.beside();
+    fn table_html(&self) -> String {
+        let (headings, rows) = self.rows_beside();
         let class = if self.paper.is_empty() { "figures" } else { "beside" };
-        let (title, table) = (html::escaped(&self.title), html::table(class, &headings, rows));
-        format!("<h2>{title}</h2>\n{table}{}", html::list("", &self.remarks))
+        let (title, table) = (html::escape_html(&self.title), html::table_html(class, &headings, rows));
+        format!("<h2>{title}</h2>\n{table}{}", html::list_html("", &self.remarks))
     }
 }
 
@@ -162,10 +162,10 @@ mod tests {
 
     #[test]
     fn rows_name_their_side_if_the_paper_has_some() {
-        let (headings, rows) = table(&["2.00"]).beside();
+        let (headings, rows) = table(&["2.00"]).rows_beside();
         assert_eq!(headings, ["", "memory", "µs"]);
         assert_eq!(rows, [["paper", "1 KiB", "2.00"], ["here", "1 KiB", "1.00"]]);
-        let (headings, rows) = table(&[]).beside();
+        let (headings, rows) = table(&[]).rows_beside();
         assert_eq!((headings.len(), rows), (2, vec![vec!["1 KiB".to_owned(), "1.00".to_owned()]]));
     }
 
@@ -188,7 +188,7 @@ mod tests {
             The same.
             cannot be tested here: there is no colour
         ");
-        let page = html("One.\n\nTwo.", "Here.", &findings, &[table(&["2.00"]), table(&[])]);
+        let page = findings_and_tables_html("One.\n\nTwo.", "Here.", &findings, &[table(&["2.00"]), table(&[])]);
         assert_eq!(page.matches("<p class=\"\">").count(), 3);
         assert!(page.contains("<td>It is &lt;blue&gt;.</td>") && page.contains("<li>&lt;made up&gt;</li>"));
         assert!(page.contains("class=\"beside\"") && page.contains("class=\"figures\""));

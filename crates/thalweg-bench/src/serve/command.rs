@@ -33,12 +33,12 @@ pub(super) enum Contender {
 }
 
 impl Contender {
-    pub(super) fn name(self) -> String {
+    pub(super) fn display_name(self) -> String {
         match self {
             Self::Nginx { sendfile: true } => "nginx".to_owned(),
             Self::Nginx { sendfile: false } => "nginx sendfile off".to_owned(),
-            Self::ServeBy(method) => method.name().to_owned(),
-            Self::ReceiveBy(method) => method.name().to_owned(),
+            Self::ServeBy(method) => method.method_name().to_owned(),
+            Self::ReceiveBy(method) => method.method_name().to_owned(),
             Self::Mounted { random: false } => "mounted, in order".to_owned(),
             Self::Mounted { random: true } => "mounted, random".to_owned(),
             Self::Fio => "fio direct".to_owned(),
@@ -52,7 +52,7 @@ pub(super) struct Server(Program);
 
 impl Server {
     /// Starts a server, on the processors and in the network of this thread, and waits until it listens.
-    pub(super) fn start(
+    pub(super) fn start_server(
         contender: Contender,
         thalweg: &Path,
         directory: &Path,
@@ -60,32 +60,32 @@ impl Server {
         stop: &Stop,
     ) -> Result<Self, BenchError> {
         let (name, mut command) = match contender {
-            Contender::Nginx { sendfile } => ("nginx", nginx(sendfile, directory, address)?),
+            Contender::Nginx { sendfile } => ("nginx", nginx_command(sendfile, directory, address)?),
             Contender::ServeBy(method) => {
-                ("thalweg serve", serve(thalweg, directory, address, &["--path", method.name()]))
+                ("thalweg serve", serve_command(thalweg, directory, address, &["--path", method.method_name()]))
             }
             Contender::ReceiveBy(method) => {
-                let how = ["--path", Outward::Sendfile.name(), "--inward", method.name(), "--write"];
-                ("thalweg serve", serve(thalweg, directory, address, &how))
+                let how = ["--path", Outward::Sendfile.method_name(), "--inward", method.method_name(), "--write"];
+                ("thalweg serve", serve_command(thalweg, directory, address, &how))
             }
             Contender::Mounted { .. } => {
-                ("thalweg serve", serve(thalweg, directory, address, &["--path", Outward::Ahead.name()]))
+                ("thalweg serve", serve_command(thalweg, directory, address, &["--path", Outward::Ahead.method_name()]))
             }
             Contender::Fio => return Err(BenchError::Usage("fio is no server".to_owned())),
         };
         let mut program = Program::start(name, &mut command)?;
-        program.listening(address.port(), Transport::Tcp, stop)?;
+        program.wait_until_listening(address.port(), Transport::Tcp, stop)?;
         Ok(Self(program))
     }
 
     /// Returns the processor time of the server's processes so far, all their threads.
-    pub(super) fn cpu(&self) -> Result<Duration, BenchError> {
+    pub(super) fn processor_time(&self) -> Result<Duration, BenchError> {
         let mut sum = Duration::ZERO;
-        let children = format!("/proc/{0}/task/{0}/children", self.0.id().as_raw_nonzero());
+        let children = format!("/proc/{0}/task/{0}/children", self.0.process_id().as_raw_nonzero());
         let children = fs::read_to_string(children).unwrap_or_default();
         let children = children.split_whitespace().filter_map(|id| Pid::from_raw(id.parse().ok()?));
-        for process in [self.0.id()].into_iter().chain(children) {
-            sum += cpu_of(process).map_err(BenchError::os("reading a server's processor time"))?;
+        for process in [self.0.process_id()].into_iter().chain(children) {
+            sum += process_cpu_time(process).map_err(BenchError::os_error("reading a server's processor time"))?;
         }
         Ok(sum)
     }
@@ -97,12 +97,12 @@ pub(super) struct Mount(Program);
 
 impl Mount {
     /// Mounts with `thalweg mount`, at an existing directory; waits until the files are there.
-    pub(super) fn new(thalweg: &Path, server: SocketAddr, at: &Path, stop: &Stop) -> Result<Self, BenchError> {
+    pub(super) fn mount_at(thalweg: &Path, server: SocketAddr, at: &Path, stop: &Stop) -> Result<Self, BenchError> {
         let mut command = Command::new(thalweg);
         command.arg("mount").arg(format!("http://{server}/")).arg(at);
         let mut program = Program::start("thalweg mount", &mut command)?;
         let before = rustix::fs::stat(at).map(|stat| stat.st_dev);
-        program.until(|| rustix::fs::stat(at).map(|stat| stat.st_dev) != before, "mount", stop)?;
+        program.wait_until(|| rustix::fs::stat(at).map(|stat| stat.st_dev) != before, "mount", stop)?;
         Ok(Self(program))
     }
 }
@@ -110,12 +110,12 @@ impl Mount {
 impl Drop for Mount {
     fn drop(&mut self) {
         // Ended by a request, not killed: a killed program would leave a mount behind without a process that serves it.
-        let _ = self.0.end();
+        let _ = self.0.end_or_kill();
     }
 }
 
 /// Reads a file in blocks of a size, by `thalweg bench file` in a process of its own.
-pub(super) fn read(
+pub(super) fn read_mounted_file(
     thalweg: &Path,
     file: &Path,
     size: u64,
@@ -127,7 +127,7 @@ pub(super) fn read(
     command.args(["bench", "file", "--method", "buffered", "--cache", "cold", "--repeat", "1", "--json"]);
     command.args(["--pattern", if random { "random" } else { "sequential" }, "--warmup", "0", "--read-only"]).arg(file);
     command.args(["--sizes".to_owned(), size.to_string(), "--min-time".to_owned(), time.as_secs_f64().to_string()]);
-    let ended = Program::start("thalweg bench file", &mut command)?.wait(FILE_PASS_TIMEOUT, stop)?;
+    let ended = Program::start("thalweg bench file", &mut command)?.wait_for_end(FILE_PASS_TIMEOUT, stop)?;
     let report = ended.out.lines().last().and_then(|line| serde_json::from_str::<Report>(line).ok());
     let point = report.and_then(|report| report.points.into_iter().next());
     match point {
@@ -135,11 +135,11 @@ pub(super) fn read(
             Err(BenchError::Program { program: "thalweg bench file".to_owned(), why })
         }
         Some(point) => Ok(point.figures),
-        None => Err(ended.failed("thalweg bench file")),
+        None => Err(ended.failure_error("thalweg bench file")),
     }
 }
 
-fn serve(thalweg: &Path, directory: &Path, address: SocketAddr, how: &[&str]) -> Command {
+fn serve_command(thalweg: &Path, directory: &Path, address: SocketAddr, how: &[&str]) -> Command {
     let mut command = Command::new(thalweg);
     command
         .args(["serve", "--listen", &address.to_string(), "--open", "--connections", "4096"])
@@ -150,7 +150,7 @@ fn serve(thalweg: &Path, directory: &Path, address: SocketAddr, how: &[&str]) ->
 
 /// Returns nginx as Debian configures it, except for the settings of its directories. One worker process for each
 /// processor that this thread may use.
-fn nginx(sendfile: bool, directory: &Path, address: SocketAddr) -> Result<Command, BenchError> {
+fn nginx_command(sendfile: bool, directory: &Path, address: SocketAddr) -> Result<Command, BenchError> {
     let text = directory.to_string_lossy();
     if text.contains(['"', '\\', '$', '\n']) {
         return Err(BenchError::Usage(format!(
@@ -169,8 +169,9 @@ fn nginx(sendfile: bool, directory: &Path, address: SocketAddr) -> Result<Comman
          server {{ listen {address}; root \"{text}\"; }} }}\n"
     );
     let path = directory.join(".nginx.conf");
-    fs::write(&path, config).map_err(BenchError::file(&path))?;
-    let mut command = Command::new(found("nginx", &["/usr/sbin/nginx", "/usr/local/sbin/nginx"], "nginx-light")?);
+    fs::write(&path, config).map_err(BenchError::file_error(&path))?;
+    let mut command =
+        Command::new(find_program("nginx", &["/usr/sbin/nginx", "/usr/local/sbin/nginx"], "nginx-light")?);
     command.arg("-c").arg(path).args(["-e", "stderr", "-p"]).arg(directory);
     Ok(command)
 }
@@ -185,22 +186,23 @@ pub(super) struct Pass {
 
 /// Makes one pass over a file past the page cache, 32 pieces of 1 MiB in flight; a written file is new, on the disk at
 /// the end, and deleted afterwards.
-pub(super) fn fio(file: &Path, bytes: u64, write: bool, stop: &Stop) -> Result<Pass, BenchError> {
-    let mut command = Command::new(found("fio", &[], "fio")?);
+pub(super) fn run_fio_pass(file: &Path, bytes: u64, write: bool, stop: &Stop) -> Result<Pass, BenchError> {
+    let mut command = Command::new(find_program("fio", &[], "fio")?);
     command.args(["--name=peer", "--direct=1", "--ioengine=libaio", "--iodepth=32", "--thread"]);
     // fio splits file names at colons.
     let name = file.to_string_lossy().replace(':', "\\:");
     command.args([format!("--filename={name}"), format!("--size={bytes}"), format!("--bs={}", bytes.min(1 << 20))]);
     command.arg("--output-format=json");
     command.args(if write { &["--rw=write", "--end_fsync=1", "--unlink=1"][..] } else { &["--rw=read", "--readonly"] });
-    let ended = Program::start("fio", &mut command)?.wait(FILE_PASS_TIMEOUT, stop)?;
-    let measured = parse::fio(&ended.out).filter(|_| ended.status.success()).ok_or_else(|| ended.failed("fio"))?;
-    let (Some(bytes), Some(cpu)) = (measured.bytes, measured.cpu) else { return Err(ended.failed("fio")) };
+    let ended = Program::start("fio", &mut command)?.wait_for_end(FILE_PASS_TIMEOUT, stop)?;
+    let measured =
+        parse::parse_fio(&ended.out).filter(|_| ended.status.success()).ok_or_else(|| ended.failure_error("fio"))?;
+    let (Some(bytes), Some(cpu)) = (measured.bytes, measured.cpu) else { return Err(ended.failure_error("fio")) };
     Ok(Pass { bytes, seconds: bytes * 8.0 / measured.value, cpu })
 }
 
 /// Returns the path of a program, also from directories for system programs that a user's search path may lack.
-fn found(name: &str, elsewhere: &[&str], package: &str) -> Result<std::path::PathBuf, BenchError> {
+fn find_program(name: &str, elsewhere: &[&str], package: &str) -> Result<std::path::PathBuf, BenchError> {
     let elsewhere = elsewhere.iter().map(std::path::PathBuf::from).find(|file| file.is_file());
     crate::find_program(name).or(elsewhere).ok_or_else(|| BenchError::Unavailable {
         what: name.to_owned(),
@@ -208,7 +210,7 @@ fn found(name: &str, elsewhere: &[&str], package: &str) -> Result<std::path::Pat
     })
 }
 
-fn cpu_of(process: Pid) -> io::Result<Duration> {
+fn process_cpu_time(process: Pid) -> io::Result<Duration> {
     let mut clock: libc::clockid_t = 0;
     // SAFETY: the pointer is to a live clock id, which the call writes.
     let error = unsafe { libc::clock_getcpuclockid(process.as_raw_nonzero().get(), &raw mut clock) };
@@ -234,21 +236,21 @@ mod tests {
     #[test]
     fn processor_time_of_a_process_is_read_while_it_runs() {
         let this = rustix::process::getpid();
-        let before = cpu_of(this).unwrap();
+        let before = process_cpu_time(this).unwrap();
         let sum = (0..5_000_000u64).fold(0u64, |sum, one| std::hint::black_box(sum ^ one.wrapping_mul(31)));
         std::hint::black_box(sum);
-        assert!(cpu_of(this).unwrap() > before);
+        assert!(process_cpu_time(this).unwrap() > before);
     }
 
     #[test]
     fn a_missing_program_is_named_with_its_package() {
-        let error = found("no such program", &[], "absent-light").unwrap_err().to_string();
+        let error = find_program("no such program", &[], "absent-light").unwrap_err().to_string();
         assert_eq!(error, "no such program cannot be had here: it is not installed; apt-get install absent-light");
     }
 
     #[test]
     fn a_directory_that_a_configuration_cannot_name_is_refused() {
         let address = SocketAddr::from(([127, 0, 0, 1], 1));
-        assert!(nginx(true, Path::new("/a\"; load_module x;"), address).unwrap_err().is_usage());
+        assert!(nginx_command(true, Path::new("/a\"; load_module x;"), address).unwrap_err().is_usage_error());
     }
 }

@@ -23,16 +23,16 @@ mod network;
 use crate::building::Scratch;
 use crate::cpu::Used;
 use crate::drive::{Instrument, Stop};
-use crate::file::target::{Target, mount};
-use crate::memory::must_fit;
-use crate::net::bind;
+use crate::file::target::{Target, describe_mount};
+use crate::memory::ensure_memory_available;
+use crate::net::bind_to_processor;
 use crate::options::{Cpus, NetworkPath, Timing};
-use crate::peers::processors;
+use crate::peers::first_two_processors;
 use crate::plan::InstrumentOptions;
-use crate::point::{Figures, Key, Latency, Point, median};
+use crate::point::{Figures, Key, Latency, Point, median_value};
 use crate::{BenchError, Clock, Sizes, Usage};
 use client::{Connection, DATA, RangeClients};
-use command::{Contender, Mount, Server, fio, read};
+use command::{Contender, Mount, Server, read_mounted_file, run_fio_pass};
 use network::{End, Network};
 use std::fs::File;
 use std::net::SocketAddr;
@@ -95,7 +95,7 @@ enum Work {
 }
 
 impl Work {
-    fn name(self) -> &'static str {
+    fn display_name(self) -> &'static str {
         match self {
             Self::Cached => "cached",
             Self::Ranges => "ranges",
@@ -122,7 +122,7 @@ impl Work {
 
     /// Returns the references for the others: the usual server and, if the disk takes part, the speed of the disk and
     /// the cost of the plainest method.
-    fn yardsticks(self) -> Vec<Contender> {
+    fn reference_contenders(self) -> Vec<Contender> {
         match self {
             Self::Cached | Self::Ranges => vec![Contender::Nginx { sendfile: true }],
             Self::Uncached => vec![Contender::Fio, Contender::ServeBy(Outward::Read)],
@@ -148,13 +148,13 @@ impl InstrumentOptions for Options {
         self.timing
     }
 
-    fn instrument(&self) -> Result<Box<dyn Instrument>, BenchError> {
+    fn create_instrument(&self) -> Result<Box<dyn Instrument>, BenchError> {
         let bytes = self.file_size.0;
         if bytes == 0 {
             return Err(BenchError::Usage("--file-size: a file has at least 1 byte".to_owned()));
         }
         if let Some(range) =
-            self.work.iter().flat_map(|work| self.sizes(*work)).find(|size| !(1..=bytes).contains(*size))
+            self.work.iter().flat_map(|work| self.work_sizes(*work)).find(|size| !(1..=bytes).contains(*size))
         {
             return Err(BenchError::Usage(format!(
                 "a file of {} has no piece of {}; ask for a larger --file-size or smaller pieces (--ranges, --blocks)",
@@ -164,20 +164,20 @@ impl InstrumentOptions for Options {
         }
         let program = match &self.program {
             Some(program) => program.clone(),
-            None => crate::readout_program().map_err(BenchError::os("finding the program thalweg"))?,
+            None => crate::readout_program().map_err(BenchError::os_error("finding the program thalweg"))?,
         };
-        let path = std::path::absolute(&self.path).map_err(BenchError::file(&self.path))?;
+        let path = std::path::absolute(&self.path).map_err(BenchError::file_error(&self.path))?;
         if !path.is_dir() {
             return Err(BenchError::Usage(format!("--path {}: no such directory", self.path.display())));
         }
-        let scratch = Scratch::below(&path, "serve")?;
-        let target = Target::named(&scratch.0.join(DATA), bytes)?;
-        let cpus = self.cpu.unwrap_or_else(|| match processors() {
+        let scratch = Scratch::create_below(&path, "serve")?;
+        let target = Target::create_named(&scratch.0.join(DATA), bytes)?;
+        let cpus = self.cpu.unwrap_or_else(|| match first_two_processors() {
             Some([client, server]) => Cpus { asking: u32::try_from(client).ok(), serving: u32::try_from(server).ok() },
             None => Cpus::default(),
         });
         let networks = self.on.iter().map(|_| None).collect();
-        let disk = format!("{} is {}", self.path.display(), mount(&path));
+        let disk = format!("{} is {}", self.path.display(), describe_mount(&path));
         Ok(Box::new(Serving {
             options: self.clone(),
             program,
@@ -193,7 +193,7 @@ impl InstrumentOptions for Options {
 
 impl Options {
     /// Returns the sizes of a kind of work.
-    fn sizes(&self, work: Work) -> &[u64] {
+    fn work_sizes(&self, work: Work) -> &[u64] {
         match work {
             Work::Ranges => &self.ranges.0,
             Work::Mounted => &self.blocks.0,
@@ -201,11 +201,11 @@ impl Options {
         }
     }
 
-    fn cases(&self) -> Vec<Case> {
+    fn requested_cases(&self) -> Vec<Case> {
         let mut cases = Vec::new();
         for &on in &self.on {
             for &work in &self.work {
-                for &size in self.sizes(work) {
+                for &size in self.work_sizes(work) {
                     cases.extend(work.contenders().into_iter().map(|contender| Case { on, work, contender, size }));
                 }
             }
@@ -213,11 +213,12 @@ impl Options {
         cases
     }
 
-    fn key(&self, case: &Case) -> Key {
-        let key = Key::new(case.on.name(), case.work.name(), case.size).with("server", case.contender.name());
+    fn point_key(&self, case: &Case) -> Key {
+        let key = Key::new(case.on.display_name(), case.work.display_name(), case.size)
+            .with_setting("server", case.contender.display_name());
         match (case.work, case.contender) {
-            (Work::Ranges, _) => key.with("clients", self.clients),
-            (Work::Upload, Contender::ReceiveBy(_)) => key.with("congestion", &self.congestion),
+            (Work::Ranges, _) => key.with_setting("clients", self.clients),
+            (Work::Upload, Contender::ReceiveBy(_)) => key.with_setting("congestion", &self.congestion),
             _ => key,
         }
     }
@@ -238,24 +239,24 @@ struct Serving {
 }
 
 impl Instrument for Serving {
-    fn keys(&self) -> Vec<Key> {
-        self.options.cases().iter().map(|case| self.options.key(case)).collect()
+    fn point_keys(&self) -> Vec<Key> {
+        self.options.requested_cases().iter().map(|case| self.options.point_key(case)).collect()
     }
 
-    fn in_turns(&self, one: &Key, next: &Key) -> bool {
+    fn takes_turns_with(&self, one: &Key, next: &Key) -> bool {
         (&one.link, &one.method, one.size) == (&next.link, &next.method, next.size)
     }
 
-    fn measure(&mut self, key: &Key, timing: &Timing, stop: &Stop) -> Result<Figures, BenchError> {
-        let cases = self.options.cases();
-        let case = cases.into_iter().find(|case| self.options.key(case) == *key).expect("a key of ours");
-        self.target.fill(true, stop)?;
+    fn measure_point(&mut self, key: &Key, timing: &Timing, stop: &Stop) -> Result<Figures, BenchError> {
+        let cases = self.options.requested_cases();
+        let case = cases.into_iter().find(|case| self.options.point_key(case) == *key).expect("a key of ours");
+        self.target.ensure_written(true, stop)?;
         match case.work {
-            Work::Uncached => self.target.can_be_direct(4096)?,
+            Work::Uncached => self.target.check_direct_access(4096)?,
             Work::Mounted => {}
             Work::Cached | Work::Ranges | Work::Upload => {
-                must_fit(self.target.size())?;
-                self.target.warm(stop)?;
+                ensure_memory_available(self.target.size_bytes())?;
+                self.target.load_into_page_cache(stop)?;
             }
         }
         let at = self.options.on.iter().position(|on| *on == case.on).expect("a network of ours");
@@ -279,15 +280,16 @@ impl Instrument for Serving {
         let network = &*network;
         thread::scope(|scope| {
             let client = thread::Builder::new().name("client".to_owned());
-            let client =
-                client.spawn_scoped(scope, || turn.take(network)).map_err(BenchError::os("starting a thread"))?;
+            let client = client
+                .spawn_scoped(scope, || turn.take_turn(network))
+                .map_err(BenchError::os_error("starting a thread"))?;
             client.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         })
     }
 
-    fn notes(&self, key: &Key) -> Vec<String> {
+    fn point_notes(&self, key: &Key) -> Vec<String> {
         let mut notes = Vec::new();
-        if key.method != Work::Cached.name() && key.method != Work::Ranges.name() {
+        if key.method != Work::Cached.display_name() && key.method != Work::Ranges.display_name() {
             notes.push(self.disk.clone());
         }
         notes
@@ -319,11 +321,11 @@ struct Done {
 }
 
 impl Turn<'_> {
-    fn take(&self, network: &Network) -> Result<Figures, BenchError> {
+    fn take_turn(&self, network: &Network) -> Result<Figures, BenchError> {
         if let Contender::Mounted { random } = self.case.contender {
-            return self.mounted(network, random);
+            return self.measure_mounted(network, random);
         }
-        let done = self.work(network)?;
+        let done = self.measure_server(network)?;
         let seconds = done.used.wall;
         if done.bytes == 0 || seconds <= 0.0 {
             return Err(BenchError::Stopped);
@@ -333,30 +335,30 @@ impl Turn<'_> {
             goodput_bits_per_second: Some(done.bytes as f64 * 8.0 / seconds),
             messages_per_second: Some(done.requests as f64 / seconds),
             page_cache_bytes: done.page_cache.map(|bytes| bytes as f64),
-            cpu: Some(done.used.cpu(done.bytes)),
+            cpu: Some(done.used.processor_figures(done.bytes)),
             seconds,
             steal_percent: done.used.steal_percent(),
             ..Figures::default()
         })
     }
 
-    fn work(&self, network: &Network) -> Result<Done, BenchError> {
+    fn measure_server(&self, network: &Network) -> Result<Done, BenchError> {
         // Child processes belong where this thread is.
-        bind(self.cpus.serving)?;
-        network.enter(End::Server)?;
+        bind_to_processor(self.cpus.serving)?;
+        network.enter_end(End::Server)?;
         if self.case.contender == Contender::Fio {
-            return self.fio();
+            return self.measure_fio();
         }
-        let address = network.address()?;
-        let server = Server::start(self.case.contender, self.program, &self.scratch.0, address, self.stop)?;
-        network.enter(End::Client)?;
-        bind(self.cpus.asking)?;
+        let address = network.server_address()?;
+        let server = Server::start_server(self.case.contender, self.program, &self.scratch.0, address, self.stop)?;
+        network.enter_end(End::Client)?;
+        bind_to_processor(self.cpus.asking)?;
         let mut done = Done::default();
         match self.case.work {
             Work::Cached => self.fetch_cached(&server, address, &mut done)?,
             Work::Ranges => self.fetch_ranges(&server, address, &mut done)?,
             Work::Uncached => self.fetch_uncached(&server, address, &mut done)?,
-            Work::Upload => self.upload(&server, address, &mut done)?,
+            Work::Upload => self.upload_repeatedly(&server, address, &mut done)?,
             // Measured by another program: see `mounted`.
             Work::Mounted => {}
         }
@@ -366,16 +368,16 @@ impl Turn<'_> {
     /// Fetches the whole file, which is in the page cache, again and again.
     fn fetch_cached(&self, server: &Server, address: SocketAddr, done: &mut Done) -> Result<(), BenchError> {
         let (size, min_time) = (self.case.size, self.timing.min_time);
-        let mut connection = Connection::open(address)?;
-        let warm = self.clock.raw();
-        connection.fetch(size, self.stop, || {})?;
-        while self.since(warm) < self.timing.warmup {
-            connection.fetch(size, self.stop, || {})?;
+        let mut connection = Connection::connect_to_server(address)?;
+        let warm = self.clock.read_counter();
+        connection.fetch_file(size, self.stop, || {})?;
+        while self.elapsed_since(warm) < self.timing.warmup {
+            connection.fetch_file(size, self.stop, || {})?;
         }
-        self.counted(server, done, |done| {
-            let begun = self.clock.raw();
-            while done.requests == 0 || self.since(begun) < min_time {
-                connection.fetch(size, self.stop, || {})?;
+        self.count_resources(server, done, |done| {
+            let begun = self.clock.read_counter();
+            while done.requests == 0 || self.elapsed_since(begun) < min_time {
+                connection.fetch_file(size, self.stop, || {})?;
                 (done.requests, done.bytes) = (done.requests + 1, done.bytes + size);
             }
             Ok(())
@@ -386,12 +388,12 @@ impl Turn<'_> {
     /// Fetches ranges of the file with many clients.
     fn fetch_ranges(&self, server: &Server, address: SocketAddr, done: &mut Done) -> Result<(), BenchError> {
         let (size, min_time) = (self.case.size, self.timing.min_time);
-        let mut clients = RangeClients::gather(address, self.clients, self.target.size(), size, self.clock)?;
-        clients.run(self.timing.warmup, self.clock, self.stop)?;
-        self.counted(server, done, |done| {
-            let results = clients.run(min_time, self.clock, self.stop)?;
+        let mut clients = RangeClients::connect_all(address, self.clients, self.target.size_bytes(), size, self.clock)?;
+        clients.fetch_ranges_for(self.timing.warmup, self.clock, self.stop)?;
+        self.count_resources(server, done, |done| {
+            let results = clients.fetch_ranges_for(min_time, self.clock, self.stop)?;
             (done.requests, done.bytes) = (results.ranges, results.ranges * size);
-            done.latency = Some(Latency::of(&results.times, 1.0));
+            done.latency = Some(Latency::from_histogram(&results.times, 1.0));
             Ok(())
         })?;
         Ok(())
@@ -400,98 +402,98 @@ impl Turn<'_> {
     /// Fetches the whole file, which is not in the page cache.
     fn fetch_uncached(&self, server: &Server, address: SocketAddr, done: &mut Done) -> Result<(), BenchError> {
         let (size, min_time) = (self.case.size, self.timing.min_time);
-        let mut connection = Connection::open(address)?;
+        let mut connection = Connection::connect_to_server(address)?;
         let mut most = 0;
         while done.requests == 0 || done.used.wall < min_time.as_secs_f64() {
-            self.target.drop_cache()?;
-            self.counted(server, done, |done| {
-                connection.fetch(size, self.stop, || most = most.max(cached(self.target.file())))?;
+            self.target.drop_page_cache()?;
+            self.count_resources(server, done, |done| {
+                connection.fetch_file(size, self.stop, || most = most.max(page_cache_bytes(self.target.file())))?;
                 (done.requests, done.bytes) = (done.requests + 1, done.bytes + size);
                 Ok(())
             })?;
         }
-        done.page_cache = Some(most.max(cached(self.target.file())));
+        done.page_cache = Some(most.max(page_cache_bytes(self.target.file())));
         Ok(())
     }
 
     /// Uploads the file again and again.
-    fn upload(&self, server: &Server, address: SocketAddr, done: &mut Done) -> Result<(), BenchError> {
+    fn upload_repeatedly(&self, server: &Server, address: SocketAddr, done: &mut Done) -> Result<(), BenchError> {
         let (size, min_time) = (self.case.size, self.timing.min_time);
-        let mut connection = Connection::open(address)?;
-        connection.control(self.congestion)?;
+        let mut connection = Connection::connect_to_server(address)?;
+        connection.set_congestion_control(self.congestion)?;
         let mut most = 0;
         while done.requests == 0 || done.used.wall < min_time.as_secs_f64() {
-            if self.stop.pressed() {
+            if self.stop.is_requested() {
                 return Err(BenchError::Stopped);
             }
             let name = format!("upload-{}", done.requests);
-            self.counted(server, done, |done| {
-                connection.put(&name, self.target.file(), size)?;
+            self.count_resources(server, done, |done| {
+                connection.upload_file(&name, self.target.file(), size)?;
                 (done.requests, done.bytes) = (done.requests + 1, done.bytes + size);
                 Ok(())
             })?;
             let path = self.scratch.0.join(&name);
-            let published = File::open(&path).map_err(BenchError::file(&path))?;
-            let length = published.metadata().map_err(BenchError::file(&path))?.len();
+            let published = File::open(&path).map_err(BenchError::file_error(&path))?;
+            let length = published.metadata().map_err(BenchError::file_error(&path))?.len();
             if length != size {
                 let error = std::io::Error::other(format!("{length} bytes are there, not {size}"));
                 return Err(BenchError::File { path, error });
             }
-            most = most.max(cached(&published));
-            std::fs::remove_file(&path).map_err(BenchError::file(&path))?;
+            most = most.max(page_cache_bytes(&published));
+            std::fs::remove_file(&path).map_err(BenchError::file_error(&path))?;
         }
         done.page_cache = Some(most);
         Ok(())
     }
 
     /// Adds the resources that `act` uses, with the server's processor time in place of this process's.
-    fn counted(
+    fn count_resources(
         &self,
         server: &Server,
         done: &mut Done,
         act: impl FnOnce(&mut Done) -> Result<(), BenchError>,
     ) -> Result<(), BenchError> {
-        let (before, cpu) = (Usage::now(), server.cpu()?);
+        let (before, cpu) = (Usage::read_counters(), server.processor_time()?);
         act(done)?;
-        let mut used = before.used();
-        used.process = server.cpu()?.saturating_sub(cpu).as_secs_f64();
+        let mut used = before.used_since();
+        used.process = server.processor_time()?.saturating_sub(cpu).as_secs_f64();
         done.used = done.used + used;
         Ok(())
     }
 
     /// Measures a file that is not in the page cache, neither under its own name nor under the mounted one. The
     /// processor time is the reader's.
-    fn mounted(&self, network: &Network, random: bool) -> Result<Figures, BenchError> {
-        bind(self.cpus.serving)?;
-        network.enter(End::Server)?;
-        let address = network.address()?;
-        let _server = Server::start(self.case.contender, self.program, &self.scratch.0, address, self.stop)?;
-        network.enter(End::Client)?;
-        bind(self.cpus.asking)?;
+    fn measure_mounted(&self, network: &Network, random: bool) -> Result<Figures, BenchError> {
+        bind_to_processor(self.cpus.serving)?;
+        network.enter_end(End::Server)?;
+        let address = network.server_address()?;
+        let _server = Server::start_server(self.case.contender, self.program, &self.scratch.0, address, self.stop)?;
+        network.enter_end(End::Client)?;
+        bind_to_processor(self.cpus.asking)?;
         let at = self.scratch.0.join(".mounted");
-        std::fs::create_dir_all(&at).map_err(BenchError::file(&at))?;
-        let _mount = Mount::new(self.program, address, &at, self.stop)?;
-        self.target.drop_cache()?;
-        read(self.program, &at.join(DATA), self.case.size, random, self.timing.min_time, self.stop)
+        std::fs::create_dir_all(&at).map_err(BenchError::file_error(&at))?;
+        let _mount = Mount::mount_at(self.program, address, &at, self.stop)?;
+        self.target.drop_page_cache()?;
+        read_mounted_file(self.program, &at.join(DATA), self.case.size, random, self.timing.min_time, self.stop)
     }
 
-    fn fio(&self) -> Result<Done, BenchError> {
+    fn measure_fio(&self) -> Result<Done, BenchError> {
         let write = self.case.work == Work::Upload;
         let file = self.scratch.0.join(if write { "upload-fio" } else { DATA });
-        let before = Usage::now();
-        let pass = fio(&file, self.case.size, write, self.stop)?;
-        let used = Used { wall: pass.seconds, process: pass.cpu, ..before.used() };
+        let before = Usage::read_counters();
+        let pass = run_fio_pass(&file, self.case.size, write, self.stop)?;
+        let used = Used { wall: pass.seconds, process: pass.cpu, ..before.used_since() };
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a count of bytes")]
         Ok(Done { bytes: pass.bytes as u64, used, requests: 1, ..Done::default() })
     }
 
-    fn since(&self, raw: u64) -> Duration {
-        Duration::from_nanos(self.clock.nanos(raw, self.clock.raw()))
+    fn elapsed_since(&self, raw: u64) -> Duration {
+        Duration::from_nanos(self.clock.elapsed_nanos(raw, self.clock.read_counter()))
     }
 }
 
 /// Returns the bytes of a file that the page cache has; 0 if the kernel does not report it (before Linux 6.5).
-fn cached(file: &File) -> u64 {
+fn page_cache_bytes(file: &File) -> u64 {
     cached_bytes(file, &(0..u64::MAX)).unwrap_or(0)
 }
 
@@ -508,25 +510,26 @@ pub(crate) struct RelativeFigures {
 }
 
 /// Returns all servers that can be compared with a reference.
-pub(crate) fn beside(points: &[Point]) -> Vec<RelativeFigures> {
+pub(crate) fn compare_with_references(points: &[Point]) -> Vec<RelativeFigures> {
     let mut all = Vec::new();
     for work in Work::ALL {
-        let yardsticks: Vec<String> = work.yardsticks().into_iter().map(Contender::name).collect();
-        let measured = points.iter().filter(|point| point.key.method == work.name() && !point.repeats.is_empty());
+        let yardsticks: Vec<String> = work.reference_contenders().into_iter().map(Contender::display_name).collect();
+        let measured =
+            points.iter().filter(|point| point.key.method == work.display_name() && !point.repeats.is_empty());
         let (references, others): (Vec<&Point>, Vec<&Point>) =
             measured.partition(|point| yardsticks.contains(&server_name(point)));
         for reference in references {
             let comparable = others
                 .iter()
                 .filter(|point| (&point.key.link, point.key.size) == (&reference.key.link, reference.key.size));
-            all.extend(comparable.map(|point| RelativeFigures::new(point, reference)));
+            all.extend(comparable.map(|point| RelativeFigures::from_points(point, reference)));
         }
     }
     all
 }
 
 impl RelativeFigures {
-    fn new(point: &Point, reference: &Point) -> Self {
+    fn from_points(point: &Point, reference: &Point) -> Self {
         Self {
             work: format!("{} {}", point.key.link, point.key.method),
             size: point.key.size,
@@ -547,7 +550,7 @@ fn server_name(point: &Point) -> String {
 fn median_ratio(point: &Point, reference: &Point, get: fn(&Figures) -> Option<f64>) -> Option<f64> {
     let both = point.repeats.iter().zip(&reference.repeats);
     let ratios = both.filter_map(|(one, other)| Some(get(one)? / get(other)?));
-    median(ratios.filter(|ratio| ratio.is_finite()).collect())
+    median_value(ratios.filter(|ratio| ratio.is_finite()).collect())
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use crate::BenchError;
 use crate::options::NetworkPath;
-use crate::peers::loopback::free_ports;
+use crate::peers::loopback::find_free_ports;
 use std::net::{Ipv4Addr, SocketAddr};
 
 /// Network that is ready for use.
@@ -24,25 +24,25 @@ impl Network {
         match on {
             NetworkPath::Loopback => Ok(Self::Loopback),
             NetworkPath::Veth => {
-                Ok(Self::Veth(thalweg_sys::netns::Network::new(2, 1500).map_err(BenchError::network)?))
+                Ok(Self::Veth(thalweg_sys::netns::Network::new(2, 1500).map_err(BenchError::network_error)?))
             }
         }
     }
 
     /// Moves the calling thread, and what it starts from now on, to one of the ends: for threads made for this.
-    pub(super) fn enter(&self, end: End) -> Result<(), BenchError> {
+    pub(super) fn enter_end(&self, end: End) -> Result<(), BenchError> {
         match self {
             Self::Loopback => Ok(()),
-            Self::Veth(network) => network.enter(end as u16).map_err(BenchError::network),
+            Self::Veth(network) => network.enter_host(end as u16).map_err(BenchError::network_error),
         }
     }
 
     /// Returns an address on which a server can listen.
-    pub(super) fn address(&self) -> Result<SocketAddr, BenchError> {
+    pub(super) fn server_address(&self) -> Result<SocketAddr, BenchError> {
         match self {
-            Self::Loopback => Ok(SocketAddr::new(Ipv4Addr::LOCALHOST.into(), free_ports()?[0])),
+            Self::Loopback => Ok(SocketAddr::new(Ipv4Addr::LOCALHOST.into(), find_free_ports()?[0])),
             Self::Veth(_) => {
-                let server = thalweg_sys::netns::Network::address(End::Server as u16);
+                let server = thalweg_sys::netns::Network::host_address(End::Server as u16);
                 Ok(SocketAddr::new(server.into(), 8042))
             }
         }

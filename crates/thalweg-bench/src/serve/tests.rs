@@ -10,7 +10,7 @@ fn disk() -> tempfile::TempDir {
 fn options(directory: &std::path::Path, words: &str) -> Options {
     let mut line: Vec<String> = ["serve", "--path", directory.to_str().unwrap()].map(str::to_owned).into();
     line.extend(words.split_whitespace().map(str::to_owned));
-    match Plan::parse(&line).unwrap() {
+    match Plan::parse_words(&line).unwrap() {
         Plan::Serve(options) => options,
         other => panic!("{other:?}"),
     }
@@ -28,7 +28,7 @@ fn every_method_takes_turns_with_its_reference() {
         std::path::Path::new("."),
         "--file-size 64KiB --ranges 4KiB,64KiB --work cached,ranges,uncached,upload --on loopback,veth",
     );
-    let keys: Vec<Key> = options.cases().iter().map(|case| options.key(case)).collect();
+    let keys: Vec<Key> = options.requested_cases().iter().map(|case| options.point_key(case)).collect();
     let servers = |link: &str, method: &str, size: u64| -> Vec<&str> {
         let these = keys.iter().filter(|key| (&*key.link, &*key.method, key.size) == (link, method, size));
         these.map(|key| key.settings["server"].as_str()).collect()
@@ -49,9 +49,9 @@ fn every_method_takes_turns_with_its_reference() {
 fn pieces_larger_than_the_file_are_refused() {
     let disk = disk();
     for words in ["--file-size 64KiB", "--file-size 0", "--file-size 1MiB --work mounted"] {
-        assert!(options(disk.path(), words).instrument().err().unwrap().is_usage(), "{words}");
+        assert!(options(disk.path(), words).create_instrument().err().unwrap().is_usage_error(), "{words}");
     }
-    assert!(options(disk.path(), "--file-size 64KiB --work cached").instrument().is_ok());
+    assert!(options(disk.path(), "--file-size 64KiB --work cached").create_instrument().is_ok());
 }
 
 #[test]
@@ -61,7 +61,7 @@ fn figures_are_compared_with_those_of_the_same_turn() {
         cpu: Some(crate::Cpu { seconds_per_gigabyte: Some(cost), ..crate::Cpu::default() }),
         ..Figures::default()
     };
-    let key = |server: &str| Key::new("loopback", "cached", 1).with("server", server);
+    let key = |server: &str| Key::new("loopback", "cached", 1).with_setting("server", server);
     let nginx = vec![figures(10.0, 0.2), figures(20.0, 0.2), figures(5.0, 0.2)];
     // The machine was fast and slow in turns: each turn was half again as fast.
     let ours = vec![figures(15.0, 0.1), figures(30.0, 0.1), figures(7.5, 0.1)];
@@ -70,7 +70,7 @@ fn figures_are_compared_with_those_of_the_same_turn() {
         Point::new(key("splice"), ours, vec![], None),
         Point::new(key("read"), vec![], vec![], Some("it failed".to_owned())),
     ];
-    let [beside] = &beside(&points)[..] else { panic!("{:?}", beside(&points)) };
+    let [beside] = &compare_with_references(&points)[..] else { panic!("{:?}", compare_with_references(&points)) };
     assert_eq!((beside.server.as_str(), beside.of.as_str()), ("splice", "nginx"));
     assert_eq!((beside.goodput, beside.cpu, beside.p99), (Some(1.5), Some(0.5), None));
 }
@@ -81,10 +81,10 @@ fn every_server_answers_and_every_upload_arrives() {
     let disk = disk();
     let mut options = options(disk.path(), "--file-size 256KiB --ranges 4KiB --clients 8 -t 10ms -O 1ms --repeat 1");
     options.program = Some(program);
-    let mut instrument = options.instrument().unwrap();
+    let mut instrument = options.create_instrument().unwrap();
     let mut measured = 0;
-    for key in instrument.keys() {
-        match instrument.measure(&key, &options.timing, &Stop::default()) {
+    for key in instrument.point_keys() {
+        match instrument.measure_point(&key, &options.timing, &Stop::default()) {
             Ok(figures) => {
                 measured += 1;
                 assert!(figures.goodput_bits_per_second > Some(0.0), "{key:?}");

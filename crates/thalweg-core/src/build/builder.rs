@@ -44,7 +44,7 @@ pub struct Builder {
     expired: u64,
     /// Number of events that the event filter has rejected.
     filtered: u64,
-    /// Index of the first event whose data are still needed, within this builder's share; set by [`hold`](Self::hold).
+    /// Index of the first event whose data are still needed, within this builder's share; set by [`hold_back_from`](Self::hold_back_from).
     held: u64,
     /// Time since when sources that are far ahead wait, with no event open, for silent sources.
     ahead: Option<Duration>,
@@ -63,13 +63,13 @@ impl Builder {
         let events = OpenEvents::new(first, config.open_events, sources.len(), &config.level2);
         let credit = Credit::new(&config, sources.len());
         Self {
-            due: sources.iter().map(|entry| entry.due(u64::from(events.most()))).collect(),
+            due: sources.iter().map(|entry| entry.wake_conditions(u64::from(events.max_open_events()))).collect(),
             events,
             sources,
             next_base: NO_EVENT,
             next_end: NO_EVENT,
             credit,
-            turn: Turn::first(&config),
+            turn: Turn::first_turn(&config),
             short: false,
             clock: Clock::default(),
             expired: first,
@@ -95,8 +95,8 @@ impl Builder {
     /// Notes that a source has connected, for the first time or again, with this number of slots. A source is `near` if
     /// its bytes cross no network; it takes no part of the window. Returns the ticket below which the source may
     /// release every slot.
-    pub fn connected(&mut self, source: usize, slots: u32, near: bool) -> u64 {
-        self.credit.connected(source, near);
+    pub fn source_connected(&mut self, source: usize, slots: u32, near: bool) -> u64 {
+        self.credit.source_connected(source, near);
         let entry = &mut self.sources[source];
         if !self.abandoned {
             entry.presence = Presence::Here;
@@ -104,42 +104,42 @@ impl Builder {
         // Twice the slots: as many again may be under way that the source has dropped, or believes released. No source
         // has a million slots; a larger number must not make this builder keep as many offers.
         entry.most = 2 * u64::from(slots.min(MAX_SLOTS)) + 2;
-        let released = entry.released();
+        let released = entry.released_until();
         entry.last_release = released;
-        self.renew(source);
+        self.renew_due(source);
         released
     }
 
     /// Notes that the connection to a source is down. Its unanswered fetches are repeated when it reconnects; if it
     /// does not reconnect within the deadline, it is given up.
-    pub fn gone(&mut self, source: usize, now: Duration) {
-        self.advance(now);
+    pub fn source_disconnected(&mut self, source: usize, now: Duration) {
+        self.advance_clock(now);
         let entry = &mut self.sources[source];
         if entry.presence != Presence::Here {
             return;
         }
-        entry.presence = Presence::Gone(self.clock.active());
+        entry.presence = Presence::Gone(self.clock.active_time());
         entry.begun = None;
         let (arrived, fetching): (Vec<Ticket>, Vec<Ticket>) = entry.taken.drain(..).partition(|ticket| ticket.arrived);
         entry.taken.extend(arrived);
         for ticket in fetching.into_iter().filter(|ticket| ticket.count > 0) {
-            source::insert(&mut entry.ready, Ticket { asked: 0, ..ticket });
+            source::insert_ticket(&mut entry.ready, Ticket { asked: 0, ..ticket });
         }
-        self.credit.gone(source);
-        self.renew(source);
+        self.credit.forget_requests(source);
+        self.renew_due(source);
     }
 
     /// Gives a source up for the rest of the run, unless it connects again: no event waits for it any longer, and its
     /// undelivered offers are lost.
-    pub fn give_up(&mut self, source: usize, now: Duration) {
-        self.lose(source, now);
+    pub fn give_up_source(&mut self, source: usize, now: Duration) {
+        self.lose_offers(source, now);
         self.admit_offers(source);
         self.admit_all_offers();
     }
 
     /// Marks what a source has offered and not delivered as lost.
-    fn lose(&mut self, source: usize, now: Duration) {
-        self.gone(source, now);
+    fn lose_offers(&mut self, source: usize, now: Duration) {
+        self.source_disconnected(source, now);
         let Self { events, sources, .. } = self;
         let entry = &mut sources[source];
         entry.presence = Presence::Dead;
@@ -148,10 +148,10 @@ impl Builder {
         let undecided = std::mem::take(&mut entry.undecided);
         let parked = std::mem::take(&mut entry.parked);
         for ticket in ready.into_iter().chain(undecided).chain(parked) {
-            entry.mark_missing(events, ticket.events(), KnownMissing::Lost, source);
+            entry.mark_missing(events, ticket.event_indices(), KnownMissing::Lost, source);
         }
         for (index, pieces) in std::mem::take(&mut entry.pieces) {
-            if !pieces.decided() {
+            if !pieces.is_decided() {
                 entry.mark_missing(events, index..index + 1, KnownMissing::Lost, source);
             }
         }
@@ -167,19 +167,19 @@ impl Builder {
     ///
     /// # Errors
     /// An offer that breaks the rules of the protocol. It is not taken, and its source cannot be relied on any longer.
-    pub fn offered(&mut self, source: usize, offer: Announcement, now: Duration) -> Result<bool, Violation> {
-        self.advance(now);
+    pub fn handle_offer(&mut self, source: usize, offer: Announcement, now: Duration) -> Result<bool, Violation> {
+        self.advance_clock(now);
         let entry = &mut self.sources[source];
         if entry.presence == Presence::Dead {
             return Ok(false);
         }
-        if offer.ticket < entry.released() {
+        if offer.ticket < entry.released_until() {
             // Its release was lost with a connection, or on a lossy link: repeat it.
             entry.last_release = u64::MAX;
             return Ok(false);
         }
         if offer.ticket < entry.next {
-            return self.offered_again(source, offer);
+            return self.handle_repeated_offer(source, offer);
         }
         if let Some(Accounts { tickets: counted, .. }) = entry.accounts {
             return Err(Violation::FinalCounters { counted, offered: offer.ticket.saturating_add(1) });
@@ -187,10 +187,10 @@ impl Builder {
         if offer.ticket > entry.next {
             return Err(Violation::Gap { ticket: offer.ticket, next: entry.next });
         }
-        if !offer.disposition.is_dropped() && entry.open() >= entry.most {
+        if !offer.disposition.is_dropped() && entry.open_offers() >= entry.most {
             return Err(Violation::TooMany(entry.most));
         }
-        self.take_offer(source, offer)?;
+        self.accept_offer(source, offer)?;
         self.admit_offers(source);
         self.admit_all_offers();
         Ok(false)
@@ -198,22 +198,22 @@ impl Builder {
 
     /// Notes that a source has no fragments of events below `below` except those offered with tickets below `tickets`.
     /// The builder then need not wait for the source's next offer, which may be far away where events are assigned.
-    pub fn passed(&mut self, source: usize, below: EventId, tickets: u64, now: Duration) {
-        self.advance(now);
+    pub fn source_passed(&mut self, source: usize, below: EventId, tickets: u64, now: Duration) {
+        self.advance_clock(now);
         let until = share_index(below, &self.config).min(NO_EVENT - 1);
         let entry = &mut self.sources[source];
         if entry.presence == Presence::Dead || until <= entry.passed.0 {
             return;
         }
         entry.passed = (until, tickets);
-        entry.spoke = self.clock.active();
-        entry.pass();
+        entry.spoke = self.clock.active_time();
+        entry.apply_passed();
         self.admit_offers(source);
         self.admit_all_offers();
     }
 
-    fn take_offer(&mut self, source: usize, offer: Announcement) -> Result<(), Violation> {
-        let (first, end) = self.events_of(&offer)?;
+    fn accept_offer(&mut self, source: usize, offer: Announcement) -> Result<(), Violation> {
+        let (first, end) = self.event_indices_of(&offer)?;
         let Self { events, sources, .. } = self;
         let entry = &mut sources[source];
         // A fragment longer than one slot comes in several offers of the same event.
@@ -229,22 +229,22 @@ impl Builder {
             return Err(Violation::Piece(offer.first.0));
         }
         entry.last_count = offer.count;
-        let stop = events.stop();
+        let stop = events.stop_index();
         if continues && first < stop {
-            entry.continues(first);
+            entry.begin_pieces(first);
         }
         let mentioned = first.max(entry.offered_until);
         entry.offered += end - mentioned;
         entry.ledger.beyond_end += end - mentioned.max(stop).min(end);
         entry.offered_until = end;
-        entry.spoke = self.clock.active();
+        entry.spoke = self.clock.active_time();
         entry.next += 1;
-        entry.pass();
+        entry.apply_passed();
         #[expect(clippy::cast_possible_truncation, reason = "no more than were offered")]
         let count = (end.min(stop) - first.min(stop)) as u32;
         let ticket = Ticket { offer, first, count, asked: 0, undecided: 0, arrived: false };
         if offer.disposition.is_dropped() {
-            Self::dropped(events, entry, &ticket, source);
+            Self::mark_dropped(events, entry, &ticket, source);
         } else if count > 0 {
             entry.parked.push_back(ticket);
         }
@@ -252,10 +252,10 @@ impl Builder {
     }
 
     /// Returns the index of the first event of an offer, and the index after its last event.
-    fn events_of(&self, offer: &Announcement) -> Result<(u64, u64), Violation> {
+    fn event_indices_of(&self, offer: &Announcement) -> Result<(u64, u64), Violation> {
         let BuilderConfig { builder, builders, .. } = self.config;
         let Announcement { first: EventId(event), count, bytes, .. } = *offer;
-        let (most, stride) = (self.events.most().min(MAX_RECORDS), u64::from(builders));
+        let (most, stride) = (self.events.max_open_events().min(MAX_RECORDS), u64::from(builders));
         if event % stride != u64::from(builder) {
             return Err(Violation::Share { event, builder, builders });
         }
@@ -273,10 +273,10 @@ impl Builder {
     }
 
     /// Takes a repeated offer of an open ticket: after a reconnection, or because the source had to drop the ticket.
-    fn offered_again(&mut self, source: usize, offer: Announcement) -> Result<bool, Violation> {
+    fn handle_repeated_offer(&mut self, source: usize, offer: Announcement) -> Result<bool, Violation> {
         let Self { events, sources, .. } = self;
         let entry = &mut sources[source];
-        let Some(ticket) = entry.ticket_mut(offer.ticket) else { return Ok(false) };
+        let Some(ticket) = entry.open_ticket_mut(offer.ticket) else { return Ok(false) };
         let dropped = offer.disposition.is_dropped();
         let same_events = (ticket.offer.first, ticket.offer.count) == (offer.first, offer.count);
         if !same_events || ticket.offer.bytes != offer.bytes && !dropped {
@@ -290,83 +290,85 @@ impl Builder {
         if ticket.arrived {
             return Ok(false);
         }
-        let Some((mut ticket, fetching)) = entry.withdraw(offer.ticket) else { return Ok(false) };
+        let Some((mut ticket, fetching)) = entry.withdraw_ticket(offer.ticket) else { return Ok(false) };
         if fetching {
-            self.credit.called_off(source, ticket.counted());
+            self.credit.cancel_request(source, ticket.counted_bytes());
         }
         ticket.offer = offer;
-        Self::dropped(events, entry, &ticket, source);
-        entry.settle_pieces(events, ticket.events(), self.expired, source);
+        Self::mark_dropped(events, entry, &ticket, source);
+        entry.settle_pieces(events, ticket.event_indices(), self.expired, source);
         self.admit_offers(source);
         self.admit_all_offers();
         Ok(fetching)
     }
 
-    fn dropped(events: &mut OpenEvents, entry: &mut Source, ticket: &Ticket, source: usize) {
+    fn mark_dropped(events: &mut OpenEvents, entry: &mut Source, ticket: &Ticket, source: usize) {
         let cause = match ticket.offer.disposition {
             Disposition::DroppedNewest => KnownMissing::DroppedNewest,
             Disposition::LostInDevice => KnownMissing::LostInDevice,
             _ => KnownMissing::DroppedOldest,
         };
-        entry.mark_missing(events, ticket.events(), cause, source);
+        entry.mark_missing(events, ticket.event_indices(), cause, source);
     }
 
-    fn advance(&mut self, now: Duration) {
-        self.clock.advance(now);
-        self.events.advance(self.clock.now);
+    fn advance_clock(&mut self, now: Duration) {
+        self.clock.advance_to(now);
+        self.events.advance_clock(self.clock.now);
     }
 
     /// Admits the offers of a source whose events may now be open.
     fn admit_offers(&mut self, source: usize) {
-        let now = self.clock.active();
+        let now = self.clock.active_time();
         loop {
-            self.skip_silence();
+            self.skip_silent_events();
             let Self { events, sources, .. } = self;
             let entry = &mut sources[source];
-            let known = entry.known();
-            let fits = entry.parked.front().filter(|ticket| ticket.end() <= events.limit()).copied();
+            let known = entry.known_until();
+            let fits = entry.parked.front().filter(|ticket| ticket.end_index() <= events.open_limit_index()).copied();
             if let Some(ticket) = fits {
-                events.open_until(ticket.end(), now);
-            } else if let Some(lost) = entry.first_lost().filter(|lost| lost.start < known.min(events.limit())) {
-                events.open_until(lost.end.min(known).min(events.limit()), now);
+                events.open_events_until(ticket.end_index(), now);
+            } else if let Some(lost) =
+                entry.first_lost_range().filter(|lost| lost.start < known.min(events.open_limit_index()))
+            {
+                events.open_events_until(lost.end.min(known).min(events.open_limit_index()), now);
             }
-            entry.answer_silence(events, known.min(events.end()), source);
+            entry.answer_silent_events(events, known.min(events.end_index()), source);
             let Some(mut ticket) = fits else { break };
             entry.parked.pop_front();
-            entry.admitted = entry.admitted.max(ticket.end());
+            entry.admitted = entry.admitted.max(ticket.end_index());
             let mut wanted = false;
-            for index in ticket.events() {
+            for index in ticket.event_indices() {
                 if entry.is_decided(index) {
-                    events.missing(index, source, Reason::Dropped(Status::DROPPED));
+                    events.mark_missing(index, source, Reason::Dropped(Status::DROPPED));
                 }
-                let pending = events.is_pending(index, source);
+                let pending = events.is_fetch_pending(index, source);
                 ticket.undecided += u32::from(pending);
-                wanted = !pending && events.answer(index, source) == Answer::None;
+                wanted = !pending && events.answer_of(index, source) == Answer::None;
                 if wanted {
                     break;
                 }
             }
             if wanted {
-                source::insert(&mut entry.ready, ticket);
+                source::insert_ticket(&mut entry.ready, ticket);
             } else if ticket.undecided > 0 {
-                ticket.events().for_each(|index| entry.reject_ahead(events, index, source));
-                source::insert(&mut entry.undecided, ticket);
+                ticket.event_indices().for_each(|index| entry.reject_ahead(events, index, source));
+                source::insert_ticket(&mut entry.undecided, ticket);
             } else {
-                entry.let_go(events, &ticket, source);
-                entry.settle_pieces(events, ticket.events(), self.expired, source);
+                entry.release_unfetched(events, &ticket, source);
+                entry.settle_pieces(events, ticket.event_indices(), self.expired, source);
             }
         }
         let Self { events, sources, expired, .. } = self;
         sources[source].settle_last_piece(events, *expired, source);
-        self.renew(source);
+        self.renew_due(source);
     }
 
     /// If no event is open, skips the events of which no source will deliver anything, however many they are.
-    fn skip_silence(&mut self) {
+    fn skip_silent_events(&mut self) {
         if self.events.is_empty() {
             let next = self.sources.iter().map(Source::next_mention).min().unwrap_or(NO_EVENT);
             if next != NO_EVENT {
-                self.events.skip_to(next.max(self.events.base()));
+                self.events.skip_to_index(next.max(self.events.first_open_index()));
             }
         }
     }
@@ -374,19 +376,19 @@ impl Builder {
     /// Admits the offers of all sources for which a change of the open events makes a difference.
     fn admit_all_offers(&mut self) {
         while !self.events.is_backed_up() {
-            if self.events.base() >= self.next_base || self.events.end() > self.next_end {
+            if self.events.first_open_index() >= self.next_base || self.events.end_index() > self.next_end {
                 self.next_base = NO_EVENT;
                 self.next_end = NO_EVENT;
                 for source in 0..self.sources.len() {
                     let due = self.due[source];
-                    if self.events.base() >= due.base || self.events.end() > due.end {
+                    if self.events.first_open_index() >= due.base || self.events.end_index() > due.end {
                         self.admit_offers(source);
                     } else {
                         self.next_base = self.next_base.min(due.base);
                         self.next_end = self.next_end.min(due.end);
                     }
                 }
-            } else if !self.pass_over() {
+            } else if !self.skip_unmentioned() {
                 break;
             }
         }
@@ -394,19 +396,19 @@ impl Builder {
 
     /// If no event is open, and the next event that any source mentions lies beyond those that may be opened, skips the
     /// events between. Returns true if events were skipped.
-    fn pass_over(&mut self) -> bool {
+    fn skip_unmentioned(&mut self) -> bool {
         let is_ahead = self.events.is_empty() && self.next_base != NO_EVENT && self.first_mention().is_some();
         if !is_ahead {
             self.ahead = None;
             return false;
         }
         let next = self.sources.iter().map(Source::next_mention).min().unwrap_or(NO_EVENT);
-        if next <= self.events.base() {
-            self.ahead.get_or_insert(self.clock.active());
+        if next <= self.events.first_open_index() {
+            self.ahead.get_or_insert(self.clock.active_time());
             return false;
         }
         self.ahead = None;
-        self.events.skip_to(next);
+        self.events.skip_to_index(next);
         true
     }
 
@@ -416,8 +418,8 @@ impl Builder {
     }
 
     /// Recomputes the conditions that a source's offers wait for.
-    fn renew(&mut self, source: usize) {
-        let due = self.sources[source].due(u64::from(self.events.most()));
+    fn renew_due(&mut self, source: usize) {
+        let due = self.sources[source].wake_conditions(u64::from(self.events.max_open_events()));
         self.next_base = self.next_base.min(due.base);
         self.next_end = self.next_end.min(due.end);
         self.due[source] = due;
@@ -429,7 +431,7 @@ impl Builder {
     /// # Errors
     /// Final counters that report another number of tickets than the source offered. The source has not ended then, and
     /// cannot be relied on any longer.
-    pub fn ended(&mut self, source: usize, accounts: Accounts) -> Result<(), Violation> {
+    pub fn source_ended(&mut self, source: usize, accounts: Accounts) -> Result<(), Violation> {
         let entry = &mut self.sources[source];
         if entry.presence == Presence::Dead {
             return Ok(());
@@ -446,7 +448,7 @@ impl Builder {
     }
 
     /// Takes a source's counters of what it has not taken from its device so far.
-    pub fn not_taken(&mut self, source: usize, counts: NotTaken) {
+    pub fn count_not_taken(&mut self, source: usize, counts: NotTaken) {
         let ledger = &mut self.sources[source].ledger;
         ledger.not_taken = ledger.not_taken.max(counts.fragments);
         ledger.dead_time_ms = ledger.dead_time_ms.max(counts.dead_nanos / 1_000_000);
@@ -467,49 +469,49 @@ impl Builder {
     /// been silent for a deadline. A source that is merely slower than others still counts: its offers come in order,
     /// so as long as they continue it has not missed the event. Sources that have been disconnected for a deadline are
     /// given up. Returns the sources given up by this call.
-    pub fn time(&mut self, now: Duration) -> Vec<usize> {
-        self.advance(now);
+    pub fn advance_time(&mut self, now: Duration) -> Vec<usize> {
+        self.advance_clock(now);
         let given_up: Vec<usize> = (0..self.sources.len())
-            .filter(|source| self.due[*source].given_up.is_some_and(|since| self.is_overdue(since)))
+            .filter(|source| self.due[*source].given_up.is_some_and(|since| self.is_past_deadline(since)))
             .collect();
         for source in &given_up {
-            self.give_up(*source, now);
+            self.give_up_source(*source, now);
         }
-        if self.ahead.is_some_and(|since| self.is_overdue(since)) && self.events.is_empty() {
+        if self.ahead.is_some_and(|since| self.is_past_deadline(since)) && self.events.is_empty() {
             self.ahead = None;
             let next = self.first_mention().unwrap_or(0);
-            self.events.skip_to(next.max(self.events.base()));
+            self.events.skip_to_index(next.max(self.events.first_open_index()));
         }
-        self.expire();
+        self.expire_waits();
         self.admit_all_offers();
         given_up
     }
 
     /// Returns whether a deadline has passed since this time.
-    fn is_overdue(&self, since: Duration) -> bool {
-        since.saturating_add(self.config.deadline) <= self.clock.active()
+    fn is_past_deadline(&self, since: Duration) -> bool {
+        since.saturating_add(self.config.deadline) <= self.clock.active_time()
     }
 
     /// Ends the wait of events for sources that have not mentioned them in time.
-    fn expire(&mut self) {
+    fn expire_waits(&mut self) {
         let before = self.expired;
-        let mut index = self.expired.max(self.events.base());
-        while self.events.opened(index).is_some_and(|opened| self.is_overdue(opened)) {
+        let mut index = self.expired.max(self.events.first_open_index());
+        while self.events.opening_time(index).is_some_and(|opened| self.is_past_deadline(opened)) {
             let mut waits = false;
             for (source, entry) in self.sources.iter().enumerate() {
                 if index < entry.offered_until {
                     continue;
                 }
-                if self.is_overdue(entry.spoke) {
-                    self.events.missing(index, source, Reason::Silent(Status::TIMED_OUT));
+                if self.is_past_deadline(entry.spoke) {
+                    self.events.mark_missing(index, source, Reason::Silent(Status::TIMED_OUT));
                 } else {
-                    waits |= self.events.waits_for(index, source);
+                    waits |= self.events.waits_for_source(index, source);
                 }
             }
             if waits {
                 break;
             }
-            index = self.events.base().max(index + 1);
+            index = self.events.first_open_index().max(index + 1);
         }
         self.expired = index;
         if index == before {
@@ -524,41 +526,41 @@ impl Builder {
 
     /// Returns since when event `index` waits for a silent source; the time at which it was opened if it waits for
     /// none.
-    fn overdue(&self, index: u64) -> Option<Duration> {
-        let opened = self.events.opened(index)?;
+    fn waiting_since(&self, index: u64) -> Option<Duration> {
+        let opened = self.events.opening_time(index)?;
         let silent = self
             .sources
             .iter()
             .enumerate()
-            .filter(|(source, entry)| index >= entry.offered_until && self.events.waits_for(index, *source));
+            .filter(|(source, entry)| index >= entry.offered_until && self.events.waits_for_source(index, *source));
         Some(silent.map(|(_, entry)| entry.spoke.max(opened)).min().unwrap_or(opened))
     }
 
-    /// Returns the latest time at which [`time`](Self::time) should next be called; `None` if nothing waits for a time.
+    /// Returns the latest time at which [`advance_time`](Self::advance_time) should next be called; `None` if nothing waits for a time.
     pub fn next_deadline(&self, now: Duration) -> Option<Duration> {
-        let stalled = self.clock.stalled()?;
+        let stalled = self.clock.total_stalled()?;
         let deadline = self.config.deadline;
-        let oldest = self.overdue(self.expired.max(self.events.base()));
+        let oldest = self.waiting_since(self.expired.max(self.events.first_open_index()));
         let begun = self.due.iter().filter_map(|due| due.given_up).chain(oldest).chain(self.ahead).min()?;
         Some(begun.saturating_add(deadline).saturating_add(stalled).max(now))
     }
 
     /// Returns the measured capacity of the path; `None` if it is not searched for or not known yet.
-    pub fn found(&self) -> Option<Found> {
-        self.credit.found()
+    pub fn found_capacity(&self) -> Option<Found> {
+        self.credit.found_capacity()
     }
 
     /// Returns when [`next_fetch`](Self::next_fetch), having returned `None`, should be called again even if nothing
     /// happens: the time at which pacing allows more.
-    pub fn next_ask(&self) -> Option<Duration> {
-        self.credit.next()
+    pub fn next_request_time(&self) -> Option<Duration> {
+        self.credit.next_request_time()
     }
 
     /// Sets whether something downstream of the builder (no free block) keeps it from fetching. No deadline passes
     /// meanwhile.
-    pub fn stalled(&mut self, stalled: bool, now: Duration) {
-        self.advance(now);
-        self.clock.stall(stalled, now);
+    pub fn set_stalled(&mut self, stalled: bool, now: Duration) {
+        self.advance_clock(now);
+        self.clock.set_stalled(stalled, now);
     }
 
     /// Returns the next closed events, in the order of closing. To be called until it returns `None`: while too many
@@ -570,13 +572,13 @@ impl Builder {
             next = self.events.next_closed();
         }
         let (first, count, missing) = next?;
-        Some(Closed { first: self.event(first), count, missing })
+        Some(Closed { first: self.event_of_index(first), count, missing })
     }
 
-    /// Holds back the [release](Self::release) of data of event `from` and later ones, though these events were
+    /// Holds back the [release](Self::next_release) of data of event `from` and later ones, though these events were
     /// [taken](Self::next_closed), and of data of closed events that were not taken, and later ones. Valid until the
     /// next call.
-    pub fn hold(&mut self, from: Option<EventId>) {
+    pub fn hold_back_from(&mut self, from: Option<EventId>) {
         let taken = from.map_or(u64::MAX, |event| event.0 / u64::from(self.config.builders));
         self.held = taken.min(self.events.oldest_closed());
     }
@@ -584,82 +586,82 @@ impl Builder {
     /// Returns the ticket of a source below which all tickets are to be released; `None` if that was returned before.
     /// Where slots are held until their events are closed, to be called after these events were taken with
     /// [`next_closed`](Self::next_closed).
-    pub fn release(&mut self, source: usize) -> Option<u64> {
-        let base = self.events.base().min(self.held);
+    pub fn next_release(&mut self, source: usize) -> Option<u64> {
+        let base = self.events.first_open_index().min(self.held);
         let entry = &mut self.sources[source];
         let held = entry.taken.len();
-        while entry.taken.front().is_some_and(|ticket| ticket.arrived && ticket.end() <= base) {
+        while entry.taken.front().is_some_and(|ticket| ticket.arrived && ticket.end_index() <= base) {
             entry.taken.pop_front();
         }
-        let (held_on, release) = (entry.taken.len(), entry.take_release());
+        let (held_on, release) = (entry.taken.len(), entry.next_release());
         if held_on < held {
-            self.renew(source);
+            self.renew_due(source);
         }
         release
     }
 
-    /// Returns whether the [`release`](Self::release) of a source can be sent together with a later fetch: some of its
+    /// Returns whether the [`next_release`](Self::next_release) of a source can be sent together with a later fetch: some of its
     /// offers are still to be fetched, and no more than a quarter of its slots would wait.
     pub fn may_release_later(&self, source: usize) -> bool {
         let entry = &self.sources[source];
         let slots = entry.most / 2 - 1;
         !entry.ready.is_empty()
-            && entry.released().checked_sub(entry.last_release).is_some_and(|waiting| 4 * waiting <= slots)
+            && entry.released_until().checked_sub(entry.last_release).is_some_and(|waiting| 4 * waiting <= slots)
     }
 
     /// Returns whether every source has ended or was given up, and every event is closed and was taken.
     pub fn is_finished(&self) -> bool {
         self.events.is_empty()
-            && !self.events.has_closed()
+            && !self.events.has_closed_events()
             && self.due.iter().all(|due| due.base == NO_EVENT)
             && self.sources.iter().all(Source::is_settled)
     }
 
     /// Returns the number of events closed so far and not rejected, and the number of incomplete ones among them.
-    pub fn counts(&self) -> (u64, u64) {
-        (self.events.built(), self.events.incomplete())
+    pub fn event_counts(&self) -> (u64, u64) {
+        (self.events.built_count(), self.events.incomplete_count())
     }
 
     /// Returns the distribution of the times for which closed events had been open, in nanoseconds.
-    pub fn completion(&self) -> &Histogram<u64> {
-        self.events.completion()
+    pub fn completion_times(&self) -> &Histogram<u64> {
+        self.events.completion_times()
     }
 
     /// Clears the distribution of completion times.
-    pub fn forget_completions(&mut self) {
-        self.events.forget_completions();
+    pub fn clear_completion_times(&mut self) {
+        self.events.clear_completion_times();
     }
 
     /// Returns the oldest open event, or the next to be opened. A fetch for it must not wait for later events.
     pub fn oldest_event(&self) -> EventId {
-        self.event(self.events.base())
+        self.event_of_index(self.events.first_open_index())
     }
 
     /// Returns the number of open events; never more than [`BuilderConfig::open_events`].
-    pub fn open_events(&self) -> u64 {
-        self.events.end() - self.events.base()
+    pub fn open_event_count(&self) -> u64 {
+        self.events.end_index() - self.events.first_open_index()
     }
 
     /// Returns the number of bytes requested and not yet received, over all sources that are not near.
-    pub fn in_flight(&self) -> u64 {
-        self.credit.outstanding()
+    pub fn bytes_in_flight(&self) -> u64 {
+        self.credit.outstanding_bytes()
     }
 
     /// Returns the number of bytes requested from one source and not yet received.
-    pub fn in_flight_of(&self, source: usize) -> u64 {
-        self.credit.outstanding_of(source)
+    pub fn bytes_in_flight_of(&self, source: usize) -> u64 {
+        self.credit.outstanding_bytes_of(source)
     }
 
     /// Returns the state of the credit window; `None` if the window is constant.
-    pub fn credit(&self) -> Option<CreditState> {
-        self.credit.state()
+    pub fn credit_state(&self) -> Option<CreditState> {
+        self.credit.credit_state()
     }
 
     /// Returns the number of bytes received of slots that have not arrived as a whole, over all sources that are not
     /// near. Where sources are fetched from in turn, many slots complete at the same time, and only parts arrive in
     /// between.
-    pub fn in_parts(&self) -> u64 {
-        self.credit.in_parts()
+    pub fn partial_slot_bytes(&self) -> u64 {
+        self.credit.partial_slot_bytes()
     }
 
     /// Returns the payload bytes and fragments built so far, over all sources, including those of events that were
@@ -678,7 +680,7 @@ impl Builder {
 
     /// Returns the final counters as they stand. `recorded`: whether the built events are on disk. `unwritten`: per
     /// source, the number of fragments of closed events that could not be written to disk.
-    pub fn ledger(&self, recorded: bool, unwritten: &[u64], unknown_sources: u64) -> Ledger {
+    pub fn final_ledger(&self, recorded: bool, unwritten: &[u64], unknown_sources: u64) -> Ledger {
         let sources = self.sources.iter().enumerate().map(|(index, entry)| {
             let mut ledger = entry.ledger.clone();
             let kept = entry.built - entry.unbuilt;
@@ -686,7 +688,7 @@ impl Builder {
             // unwritten.
             let unwritten = unwritten.get(index).copied().unwrap_or(0).min(kept);
             ledger.accepted = entry.accounts.map_or(entry.offered, |accounts| accounts.accepted);
-            ledger.skipped = self.events.skipped(index);
+            ledger.skipped = self.events.skipped_count_of(index);
             if recorded {
                 ledger.recorded = kept - unwritten;
                 ledger.lost = ledger.lost.saturating_add(unwritten);
@@ -695,10 +697,10 @@ impl Builder {
             }
             ledger
         });
-        Ledger { unaccounted: 0, sources: sources.collect(), unknown_sources }.balanced()
+        Ledger { unaccounted: 0, sources: sources.collect(), unknown_sources }.into_balanced()
     }
 
-    fn event(&self, index: u64) -> EventId {
+    fn event_of_index(&self, index: u64) -> EventId {
         EventId(index.saturating_mul(u64::from(self.config.builders)).saturating_add(u64::from(self.config.builder)))
     }
 }
@@ -713,20 +715,20 @@ struct Clock {
 }
 
 impl Clock {
-    fn advance(&mut self, now: Duration) {
+    fn advance_to(&mut self, now: Duration) {
         self.now = self.now.max(now);
     }
 
     /// Returns the current time as events see it.
-    fn active(&self) -> Duration {
-        self.at(self.now)
+    fn active_time(&self) -> Duration {
+        self.active_time_at(self.now)
     }
 
-    fn at(&self, now: Duration) -> Duration {
+    fn active_time_at(&self, now: Duration) -> Duration {
         self.since.map_or(now, |since| now.min(since)).saturating_sub(self.stalled)
     }
 
-    fn stall(&mut self, stalled: bool, now: Duration) {
+    fn set_stalled(&mut self, stalled: bool, now: Duration) {
         match (stalled, self.since) {
             (true, None) => self.since = Some(now),
             (false, Some(since)) => {
@@ -738,7 +740,7 @@ impl Clock {
     }
 
     /// Returns the total time for which the clock has stood still; `None` while it stands still.
-    fn stalled(&self) -> Option<Duration> {
+    fn total_stalled(&self) -> Option<Duration> {
         self.since.is_none().then_some(self.stalled)
     }
 }

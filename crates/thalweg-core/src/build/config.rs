@@ -78,7 +78,7 @@ impl Path {
 
     /// Returns W, in bytes: the bandwidth-delay product and a part of the path's buffer, less what sources may send
     /// without a fetch.
-    pub fn widest(&self) -> u64 {
+    pub fn widest_window_bytes(&self) -> u64 {
         let window =
             self.rate * self.round_trip.as_secs_f64() + Self::BUFFER_SHARE * self.buffer as f64 - self.unasked as f64;
         // Less than two segments would be a stop-and-wait protocol.

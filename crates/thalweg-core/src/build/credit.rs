@@ -73,14 +73,14 @@ enum Mode {
 }
 
 impl Mode {
-    fn port(&self) -> Option<&Port> {
+    fn as_port(&self) -> Option<&Port> {
         match self {
             Self::Port(port) => Some(port),
             _ => None,
         }
     }
 
-    fn port_mut(&mut self) -> Option<&mut Port> {
+    fn as_port_mut(&mut self) -> Option<&mut Port> {
         match self {
             Self::Port(port) => Some(port),
             _ => None,
@@ -195,47 +195,47 @@ impl Credit {
         }
     }
 
-    pub(crate) fn outstanding(&self) -> u64 {
+    pub(crate) fn outstanding_bytes(&self) -> u64 {
         self.outstanding
     }
 
     /// Returns the number of bytes requested from one source and not received.
-    pub(crate) fn outstanding_of(&self, source: usize) -> u64 {
-        self.flows[source].outstanding()
+    pub(crate) fn outstanding_bytes_of(&self, source: usize) -> u64 {
+        self.flows[source].outstanding_bytes()
     }
 
-    pub(crate) fn state(&self) -> Option<CreditState> {
-        self.mode.port().map(Port::state)
+    pub(crate) fn credit_state(&self) -> Option<CreditState> {
+        self.mode.as_port().map(Port::credit_state)
     }
 
-    pub(crate) fn found(&self) -> Option<Found> {
+    pub(crate) fn found_capacity(&self) -> Option<Found> {
         match &self.mode {
-            Mode::Search(search) => search.found(),
+            Mode::Search(search) => search.found_capacity(),
             _ => None,
         }
     }
 
     /// Resets a source that has connected; `near` if its bytes cross no network.
-    pub(crate) fn connected(&mut self, source: usize, near: bool) {
-        self.gone(source);
+    pub(crate) fn source_connected(&mut self, source: usize, near: bool) {
+        self.forget_requests(source);
         self.flows[source].near = near;
     }
 
     /// Forgets all requests to a source: none of them will be answered.
-    pub(crate) fn gone(&mut self, source: usize) {
+    pub(crate) fn forget_requests(&mut self, source: usize) {
         let flow = &mut self.flows[source];
-        self.outstanding -= flow.outstanding();
+        self.outstanding -= flow.outstanding_bytes();
         self.slow -= usize::from(flow.slow.is_some());
         *flow = Flow { near: flow.near, ..Flow::default() };
     }
 
     /// Returns the bytes requested from a source before the next one's turn: a piece, or a slot where slots are
     /// requested as a whole.
-    pub(crate) fn turn(&self) -> u64 {
+    pub(crate) fn turn_bytes(&self) -> u64 {
         match &self.mode {
             Mode::Constant(_) => 1,
-            Mode::Port(port) => port.piece(),
-            Mode::Search(search) => search.piece(),
+            Mode::Port(port) => port.piece_bytes(),
+            Mode::Search(search) => search.piece_bytes(),
         }
     }
 
@@ -243,45 +243,45 @@ impl Credit {
     /// may be busy with the others' requests: bytes requested from it beyond its share would wait there, and be lacking
     /// elsewhere.
     pub(crate) fn has_its_share(&self, source: usize) -> bool {
-        let Some(port) = self.mode.port().filter(|port| !port.alone) else { return false };
-        let share = (port.window() / self.flows.len().max(1) as u64).max(port.piece());
-        self.flows[source].outstanding() >= share
+        let Some(port) = self.mode.as_port().filter(|port| !port.alone) else { return false };
+        let share = (port.window_bytes() / self.flows.len().max(1) as u64).max(port.piece_bytes());
+        self.flows[source].outstanding_bytes() >= share
     }
 
     /// Returns whether so much of the window is left that a source may have more than its share. With other builders,
     /// false on the ramp: all of it would be requested from the first source to connect, by all of them.
-    pub(crate) fn has_spare(&self) -> bool {
-        let port = self.mode.port();
-        port.is_none_or(|port| port.alone || !port.on_the_ramp() && 2 * self.outstanding <= port.window())
+    pub(crate) fn has_spare_window(&self) -> bool {
+        let port = self.mode.as_port();
+        port.is_none_or(|port| port.alone || !port.is_on_ramp() && 2 * self.outstanding <= port.window_bytes())
     }
 
     /// Returns whether any source does not keep up.
-    pub(crate) fn has_slow(&self) -> bool {
+    pub(crate) fn has_slow_source(&self) -> bool {
         self.slow > 0
     }
 
     /// Returns whether a source does not keep up.
-    pub(crate) fn is_slow(&self, source: usize) -> bool {
+    pub(crate) fn is_slow_source(&self, source: usize) -> bool {
         self.flows[source].slow.is_some()
     }
 
     /// Returns whether a source has as many requests as it can use: it is slow, or new. A connection's windows grow
     /// with what it has carried; data that do not fit them would come late, together with data requested from others by
     /// then.
-    pub(crate) fn holds_back(&self, source: usize) -> bool {
+    pub(crate) fn holds_back_source(&self, source: usize) -> bool {
         let flow = &self.flows[source];
-        let Some(port) = self.mode.port() else { return false };
+        let Some(port) = self.mode.as_port() else { return false };
         let new = INITIAL_WINDOW_BYTES.saturating_add(flow.received);
-        let (piece, most) = flow.slow.map_or((port.piece(), new), |slow| (slow.piece, slow.most.min(new)));
-        flow.outstanding() > 0 && flow.outstanding() + piece > most
+        let (piece, most) = flow.slow.map_or((port.piece_bytes(), new), |slow| (slow.piece, slow.most.min(new)));
+        flow.outstanding_bytes() > 0 && flow.outstanding_bytes() + piece > most
     }
 
     /// Returns how many of the next `bytes` bytes may be requested from a source now; 0 if it has to wait.
-    pub(crate) fn room(&mut self, source: usize, bytes: u64, now: Duration) -> u64 {
+    pub(crate) fn requestable_bytes(&mut self, source: usize, bytes: u64, now: Duration) -> u64 {
         if self.flows[source].near {
             return bytes;
         }
-        if self.holds_back(source) {
+        if self.holds_back_source(source) {
             return 0;
         }
         let left = self.held.saturating_sub(self.outstanding) / PIECE_ALIGNMENT_BYTES * PIECE_ALIGNMENT_BYTES;
@@ -289,10 +289,10 @@ impl Credit {
         if left < bytes.min(self.held / MIN_PIECE_DIVISOR) && self.outstanding > 0 {
             return 0;
         }
-        self.room_of_mode(source, bytes, now).min(left.max(PIECE_ALIGNMENT_BYTES))
+        self.requestable_by_mode(source, bytes, now).min(left.max(PIECE_ALIGNMENT_BYTES))
     }
 
-    fn room_of_mode(&mut self, source: usize, bytes: u64, now: Duration) -> u64 {
+    fn requestable_by_mode(&mut self, source: usize, bytes: u64, now: Duration) -> u64 {
         let slow = self.flows[source].slow;
         match &mut self.mode {
             Mode::Constant(window) => {
@@ -301,49 +301,49 @@ impl Credit {
             }
             Mode::Port(port) => {
                 if self.outstanding == 0 && now > port.last_arrival.saturating_add(IDLE_RESTART_TIME) {
-                    port.ramp = port.start();
+                    port.ramp = port.ramp_start();
                 }
-                let piece = slow.map_or_else(|| port.piece(), |slow| slow.piece);
+                let piece = slow.map_or_else(|| port.piece_bytes(), |slow| slow.piece);
                 // A remainder that is not worth a piece of its own is requested with the last piece.
                 let piece = if bytes <= piece + piece / 2 { bytes } else { piece };
                 if port.is_exceeded_by(self.outstanding, piece) {
-                    let behind_gaps = Flow::behind_gaps(&self.flows, port, now);
+                    let behind_gaps = Flow::bytes_behind_gaps(&self.flows, port, now);
                     if port.is_exceeded_by(self.outstanding.saturating_sub(behind_gaps), piece) {
                         port.full = true;
                         return 0;
                     }
                 }
-                if port.may_ask(now) { piece } else { 0 }
+                if port.may_request(now) { piece } else { 0 }
             }
             Mode::Search(search) => {
-                let piece = bytes.min(search.piece());
-                let fits = self.outstanding == 0 || self.outstanding + piece <= search.window();
+                let piece = bytes.min(search.piece_bytes());
+                let fits = self.outstanding == 0 || self.outstanding + piece <= search.window_bytes();
                 if fits { piece } else { 0 }
             }
         }
     }
 
     /// Counts a request to a source.
-    pub(crate) fn asked(&mut self, source: usize, bytes: u64, now: Duration) {
+    pub(crate) fn count_request(&mut self, source: usize, bytes: u64, now: Duration) {
         let flow = &mut self.flows[source];
         if flow.near {
             return;
         }
         // Also when more is requested before the first data have come: the first data still give the round trip.
-        flow.alone |= flow.outstanding() == 0;
+        flow.alone |= flow.outstanding_bytes() == 0;
         flow.asked += bytes;
         flow.sent = flow.sent.saturating_add(bytes);
         self.outstanding += bytes;
-        flow.fetches.push_back(Request { to: flow.asked, at: now, outstanding: flow.outstanding() });
-        if let Some(port) = self.mode.port_mut() {
+        flow.fetches.push_back(Request { to: flow.asked, at: now, outstanding: flow.outstanding_bytes() });
+        if let Some(port) = self.mode.as_port_mut() {
             port.tokens -= bytes as f64;
         }
     }
 
     /// Counts requested bytes of a source that have arrived.
-    pub(crate) fn received(&mut self, source: usize, bytes: u64, now: Duration) {
+    pub(crate) fn count_received(&mut self, source: usize, bytes: u64, now: Duration) {
         let flow = &mut self.flows[source];
-        let bytes = bytes.min(flow.outstanding());
+        let bytes = bytes.min(flow.outstanding_bytes());
         if bytes == 0 {
             return;
         }
@@ -370,55 +370,55 @@ impl Credit {
                 }
                 if let Some(fetch) = complete {
                     self.slow -= usize::from(flow.slow.is_some());
-                    flow.adapt(source, port, fetch, now);
+                    flow.adapt_limit(source, port, fetch, now);
                     self.slow += usize::from(flow.slow.is_some());
                 }
-                port.came(bytes, now);
+                port.count_arrival(bytes, now);
                 port.end_round(now);
             }
             Mode::Search(search) => {
-                round_trip.into_iter().for_each(|took| search.round_trip(took));
-                search.received(bytes, now);
+                round_trip.into_iter().for_each(|took| search.record_round_trip(took));
+                search.count_received(bytes, now);
             }
         }
     }
 
     /// Counts a slot, of which this number of bytes was requested, as completely received.
-    pub(crate) fn completed(&mut self, source: usize, bytes: u64) {
+    pub(crate) fn count_completed(&mut self, source: usize, bytes: u64) {
         let flow = &mut self.flows[source];
         flow.whole = flow.whole.saturating_add(bytes).min(flow.received);
     }
 
     /// Returns the bytes received of slots that have not arrived completely.
-    pub(crate) fn in_parts(&self) -> u64 {
+    pub(crate) fn partial_slot_bytes(&self) -> u64 {
         self.flows.iter().map(|flow| flow.received - flow.whole).sum()
     }
 
     /// Counts bytes that a source sends without a fetch.
-    pub(crate) fn unasked(&mut self, source: usize, bytes: u64) {
+    pub(crate) fn count_unrequested(&mut self, source: usize, bytes: u64) {
         let flow = &mut self.flows[source];
         flow.sent = flow.sent.saturating_add(if flow.near { 0 } else { bytes });
     }
 
     /// Takes back requested bytes that a source will not send after all.
-    pub(crate) fn called_off(&mut self, source: usize, bytes: u64) {
+    pub(crate) fn cancel_request(&mut self, source: usize, bytes: u64) {
         let flow = &mut self.flows[source];
-        let bytes = bytes.min(flow.outstanding());
+        let bytes = bytes.min(flow.outstanding_bytes());
         flow.asked -= bytes;
         while flow.fetches.back().is_some_and(|last| last.to > flow.asked.max(flow.received)) {
             flow.fetches.pop_back();
         }
         self.outstanding -= bytes;
-        if let Some(port) = self.mode.port_mut() {
+        if let Some(port) = self.mode.as_port_mut() {
             port.tokens += bytes as f64;
         }
     }
 
     /// Takes a source's report of bytes sent, and of bytes repeated because they were lost, since its last report.
     /// Numbers are limited to what is possible: each byte that the source was to send since then was lost once at most.
-    pub(crate) fn losses(&mut self, source: usize, sent: u64, lost: u64) {
+    pub(crate) fn report_losses(&mut self, source: usize, sent: u64, lost: u64) {
         let flow = &mut self.flows[source];
-        let under_way = flow.outstanding();
+        let under_way = flow.outstanding_bytes();
         let limit = std::mem::replace(&mut flow.sent, under_way);
         let (sent, lost) = (sent.min(limit.saturating_mul(2)), lost.min(limit));
         match &mut self.mode {
@@ -430,36 +430,36 @@ impl Credit {
                     port.lost = Some(port.last_arrival);
                 }
             }
-            Mode::Search(search) => search.lost(lost),
+            Mode::Search(search) => search.count_lost(lost),
         }
     }
 
     /// Returns when more may be requested; `None` if pacing is not what delays requests.
-    pub(crate) fn next(&self) -> Option<Duration> {
-        self.mode.port()?.next
+    pub(crate) fn next_request_time(&self) -> Option<Duration> {
+        self.mode.as_port()?.next
     }
 
     /// Clears the time at which pacing allows more, before requests are tried again.
-    pub(crate) fn look_again(&mut self) {
-        if let Some(port) = self.mode.port_mut() {
+    pub(crate) fn clear_pacing_time(&mut self) {
+        if let Some(port) = self.mode.as_port_mut() {
             port.next = None;
         }
     }
 }
 
 impl Flow {
-    fn outstanding(&self) -> u64 {
+    fn outstanding_bytes(&self) -> u64 {
         self.asked - self.received
     }
 
     /// Returns the number of bytes that should have arrived by now, if losses occur: they wait at this host, after a
     /// gap left by a lost byte. The sources' own reports of the loss come after the same gap, too late. Sets
     /// `port.next` to the time at which more bytes will be late.
-    fn behind_gaps(flows: &[Self], port: &mut Port, now: Duration) -> u64 {
-        if !port.is_lossy() {
+    fn bytes_behind_gaps(flows: &[Self], port: &mut Port, now: Duration) -> u64 {
+        if !port.has_recent_losses() {
             return 0;
         }
-        let due = port.due();
+        let due = port.max_piece_time();
         let mut late = 0;
         for flow in flows {
             let on_time = flow.fetches.partition_point(|fetch| fetch.at.saturating_add(due) <= now);
@@ -474,16 +474,16 @@ impl Flow {
     /// slow, and more credit with it is credit that others lack (SIRD, NSDI 2025, calls this the sender's congestion).
     /// It matters only while the window is full. With other builders, a fetch that took long may have waited for its
     /// turn among theirs: it then proves nothing, and turns alone keep credit from gathering at one source.
-    fn adapt(&mut self, source: usize, port: &mut Port, fetch: Request, now: Duration) {
+    fn adapt_limit(&mut self, source: usize, port: &mut Port, fetch: Request, now: Duration) {
         let took = now.saturating_sub(fetch.at);
         // Repairing a loss takes one or two more round trips, and delays the data after it.
-        let repair = if port.is_lossy() { 2 * port.round_trip() } else { Duration::ZERO };
-        let due = port.due().saturating_add(repair);
+        let repair = if port.has_recent_losses() { 2 * port.round_trip_time() } else { Duration::ZERO };
+        let due = port.max_piece_time().saturating_add(repair);
         let others = port.prompt.is_some_and(|(prompt, at)| prompt != source && now < at.saturating_add(2 * due));
         if took <= due {
             port.prompt = Some((source, now));
-            self.slow = self.slow.and_then(|slow| slow.kept_up(fetch, port));
-        } else if port.alone && others && port.full && !port.on_the_ramp() {
+            self.slow = self.slow.and_then(|slow| slow.after_timely_fetch(fetch, port));
+        } else if port.alone && others && port.full && !port.is_on_ramp() {
             let before = self.slow.map_or(0.0, |slow| slow.rate * (1.0 - 1.0 / 16.0));
             self.slow = Some(Slow::new(before.max(fetch.outstanding as f64 / took.as_secs_f64()), due, port));
             port.full = false;
@@ -499,15 +499,16 @@ impl Slow {
     fn new(rate: f64, due: Duration, port: &Port) -> Self {
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a part of the window")]
         let through = (rate * due.as_secs_f64()) as u64;
-        let piece = (through / 16).clamp((port.piece() / 4).max(SHORTEST_PIECE * port.segment()), port.piece());
+        let piece = (through / 16)
+            .clamp((port.piece_bytes() / 4).max(SHORTEST_PIECE * port.segment_bytes()), port.piece_bytes());
         Self { rate, most: through.saturating_add(2 * piece), piece }
     }
 
     /// Returns the limits after a fetch that came in time. If more could have been requested, the source is not slow
     /// (`None`); otherwise a slightly higher limit shows whether it can do more.
-    fn kept_up(self, fetch: Request, port: &Port) -> Option<Self> {
-        let most = self.most + self.most / 8 + port.segment();
-        (fetch.outstanding + self.piece > self.most && most < port.window()).then_some(Self { most, ..self })
+    fn after_timely_fetch(self, fetch: Request, port: &Port) -> Option<Self> {
+        let most = self.most + self.most / 8 + port.segment_bytes();
+        (fetch.outstanding + self.piece > self.most && most < port.window_bytes()).then_some(Self { most, ..self })
     }
 }
 
@@ -529,110 +530,111 @@ impl Port {
             prompt: None,
             next: None,
         };
-        port.tokens = port.burst();
-        port.ramp = port.start();
+        port.tokens = port.burst_bytes();
+        port.ramp = port.ramp_start();
         port
     }
 
     /// Returns the start of the ramp: the bytes that the buffer takes at once. With other builders, a part of that: all
     /// begin at the same time, and not all sources are connected yet.
-    fn start(&self) -> f64 {
+    fn ramp_start(&self) -> f64 {
         let part = if self.alone { 1.0 } else { RAMP_START_WITH_OTHERS };
-        (part * Path::BUFFER_SHARE * self.path.buffer as f64).max(10.0 * self.segment() as f64)
+        (part * Path::BUFFER_SHARE * self.path.buffer as f64).max(10.0 * self.segment_bytes() as f64)
     }
 
-    fn on_the_ramp(&self) -> bool {
-        self.ramp < self.widest()
+    fn is_on_ramp(&self) -> bool {
+        self.ramp < self.widest_window()
     }
 
     /// Counts bytes that have arrived.
-    fn came(&mut self, bytes: u64, now: Duration) {
-        self.ramp = (self.ramp + bytes as f64).min(self.widest().max(self.start()));
+    fn count_arrival(&mut self, bytes: u64, now: Duration) {
+        self.ramp = (self.ramp + bytes as f64).min(self.widest_window().max(self.ramp_start()));
         self.last_arrival = now;
         self.round.received += bytes;
     }
 
-    fn state(&self) -> CreditState {
-        CreditState { window: self.window(), piece: self.piece(), round_trip: self.round_trip() }
+    fn credit_state(&self) -> CreditState {
+        CreditState { window: self.window_bytes(), piece: self.piece_bytes(), round_trip: self.round_trip_time() }
     }
 
-    fn segment(&self) -> u64 {
+    fn segment_bytes(&self) -> u64 {
         u64::from(self.path.segment.max(1))
     }
 
     /// Returns τ: the measured value, or the configured one.
-    fn round_trip(&self) -> Duration {
+    fn round_trip_time(&self) -> Duration {
         self.round_trip.unwrap_or(self.path.round_trip)
     }
 
     /// Returns the longest time that the port can make a piece take.
-    fn due(&self) -> Duration {
-        let queue = Path::BUFFER_SHARE * self.path.buffer as f64 + 2.0 * self.piece() as f64;
-        self.round_trip().saturating_add(self.time_of(queue))
+    fn max_piece_time(&self) -> Duration {
+        let queue = Path::BUFFER_SHARE * self.path.buffer as f64 + 2.0 * self.piece_bytes() as f64;
+        self.round_trip_time().saturating_add(self.transfer_time_of(queue))
     }
 
     /// Returns whether losses were reported lately.
-    fn is_lossy(&self) -> bool {
-        self.lost.is_some_and(|at| self.last_arrival <= at.saturating_add(LOSSY_ROUND_TRIPS * self.round_trip()))
+    fn has_recent_losses(&self) -> bool {
+        self.lost.is_some_and(|at| self.last_arrival <= at.saturating_add(LOSSY_ROUND_TRIPS * self.round_trip_time()))
     }
 
-    fn time_of(&self, bytes: f64) -> Duration {
+    fn transfer_time_of(&self, bytes: f64) -> Duration {
         Duration::try_from_secs_f64(bytes / self.path.rate).unwrap_or(Duration::MAX)
     }
 
     /// Returns W while nothing is lost, in bytes.
-    fn widest(&self) -> f64 {
-        let widest = Path { round_trip: self.round_trip(), ..self.path }.widest() as f64;
+    fn widest_window(&self) -> f64 {
+        let widest = Path { round_trip: self.round_trip_time(), ..self.path }.widest_window_bytes() as f64;
         let less =
             if self.alone { 0.0 } else { (Path::BUFFER_SHARE - BUFFER_SHARE_WITH_OTHERS) * self.path.buffer as f64 };
-        (widest - less).max(2.0 * self.piece() as f64)
+        (widest - less).max(2.0 * self.piece_bytes() as f64)
     }
 
     /// Returns the narrowest useful window: less than two segments would be a stop-and-wait protocol.
-    fn narrowest_useful(&self) -> f64 {
-        2.0 * self.segment() as f64
+    fn narrowest_window(&self) -> f64 {
+        2.0 * self.segment_bytes() as f64
     }
 
-    fn window(&self) -> u64 {
+    fn window_bytes(&self) -> u64 {
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "bytes in flight fit")]
-        let window = (self.widest() - self.taken).min(self.ramp) as u64;
+        let window = (self.widest_window() - self.taken).min(self.ramp) as u64;
         window
     }
 
     /// Returns whether a piece does not fit into the window. With nothing outstanding, one always does.
     fn is_exceeded_by(&self, outstanding: u64, piece: u64) -> bool {
-        outstanding > 0 && outstanding + piece > self.window()
+        outstanding > 0 && outstanding + piece > self.window_bytes()
     }
 
-    fn piece(&self) -> u64 {
-        let (shortest, longest) = (SHORTEST_PIECE * self.segment(), LONGEST_PIECE.max(SHORTEST_PIECE * self.segment()));
+    fn piece_bytes(&self) -> u64 {
+        let (shortest, longest) =
+            (SHORTEST_PIECE * self.segment_bytes(), LONGEST_PIECE.max(SHORTEST_PIECE * self.segment_bytes()));
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a part of a buffer")]
         let piece = (Path::BUFFER_SHARE * self.path.buffer as f64
             / if self.alone { PIECES_IN_BUFFER } else { PIECES_WITH_OTHERS }) as u64;
         let piece = piece.clamp(shortest, longest);
         // Whole segments, including the message before the data.
-        (piece - piece % self.segment()).saturating_sub(MESSAGE_LEN as u64).max(shortest)
+        (piece - piece % self.segment_bytes()).saturating_sub(MESSAGE_LEN as u64).max(shortest)
     }
 
-    fn burst(&self) -> f64 {
-        (Path::BUFFER_SHARE / 4.0 * self.path.buffer as f64).max(self.segment() as f64)
+    fn burst_bytes(&self) -> f64 {
+        (Path::BUFFER_SHARE / 4.0 * self.path.buffer as f64).max(self.segment_bytes() as f64)
     }
 
     /// Returns whether more may be requested at `now`.
     ///
     /// A token bucket: over any time *t* no more than `burst`, a piece, and (1 + haste)·C·*t* is requested. The window
     /// alone would request a whole C·τ at once at the beginning, and all of it would come back at once.
-    fn may_ask(&mut self, now: Duration) -> bool {
+    fn may_request(&mut self, now: Duration) -> bool {
         // On the ramp, evenly over the round trip: a gap would come back in every round. It grows by 1.76 in each, kτ
         // of kτ = exp(-kτ) being 0.567.
-        let ramp = match self.on_the_ramp() {
-            true => self.ramp / self.round_trip().as_secs_f64().max(1e-9),
+        let ramp = match self.is_on_ramp() {
+            true => self.ramp / self.round_trip_time().as_secs_f64().max(1e-9),
             false => f64::INFINITY,
         };
-        let product = self.path.rate * self.round_trip().as_secs_f64();
+        let product = self.path.rate * self.round_trip_time().as_secs_f64();
         let haste = PACING_HEADROOM.min(Path::BUFFER_SHARE / 2.0 * self.path.buffer as f64 / product.max(1.0));
         let pace = ((1.0 + haste) * self.path.rate).min(ramp.max(1.0));
-        self.tokens = (self.tokens + pace * now.saturating_sub(self.at).as_secs_f64()).min(self.burst());
+        self.tokens = (self.tokens + pace * now.saturating_sub(self.at).as_secs_f64()).min(self.burst_bytes());
         self.at = self.at.max(now);
         // The bucket may go into debt: waking up a little late then loses nothing.
         let lacks = -self.tokens;
@@ -649,20 +651,21 @@ impl Port {
     /// Ends a round, once per round trip: computes the rate, and adapts the window to losses.
     fn end_round(&mut self, now: Duration) {
         let took = now.saturating_sub(self.round.began);
-        if took < self.round_trip().max(SHORTEST_ROUND) {
+        if took < self.round_trip_time().max(SHORTEST_ROUND) {
             return;
         }
         let Round { received, sent, lost, .. } = self.round;
         self.rate = (received as f64 / took.as_secs_f64()).max(self.rate * (1.0 - 1.0 / 64.0));
         self.taken = match lost {
-            0 => self.taken - self.segment() as f64,
+            0 => self.taken - self.segment_bytes() as f64,
             // Relative to all bytes that went through the port: the losses of one source reduce only its part of the
             // window.
-            _ => self.taken + lost as f64 / sent.max(lost.saturating_add(received)) as f64 * self.window() as f64,
+            _ => self.taken + lost as f64 / sent.max(lost.saturating_add(received)) as f64 * self.window_bytes() as f64,
         };
         // If the window is below the path's capacity without a queue, this builder has no queue to reduce.
-        let carries = self.rate.min(self.path.rate) * self.round_trip().as_secs_f64() + 2.0 * self.piece() as f64;
-        let most = self.widest() - carries.max(self.narrowest_useful());
+        let carries =
+            self.rate.min(self.path.rate) * self.round_trip_time().as_secs_f64() + 2.0 * self.piece_bytes() as f64;
+        let most = self.widest_window() - carries.max(self.narrowest_window());
         self.taken = self.taken.min(most).max(0.0);
         self.full = false;
         self.round = Round { began: now, ..Round::default() };

@@ -54,7 +54,7 @@ pub(crate) enum Reason {
 }
 
 impl Reason {
-    fn status(self) -> Status {
+    fn missing_status(self) -> Status {
         match self {
             Self::Skipped => Status::empty(),
             Self::Dropped(reason) | Self::Silent(reason) | Self::Spoilt(reason) => reason,
@@ -118,7 +118,7 @@ struct Event {
 }
 
 impl Event {
-    fn is_over(&self) -> bool {
+    fn is_finished(&self) -> bool {
         self.waiting == 0 && self.verdict != Verdict::Pending
     }
 }
@@ -168,43 +168,43 @@ impl OpenEvents {
     }
 
     /// Sets the current time.
-    pub(crate) fn advance(&mut self, now: Duration) {
+    pub(crate) fn advance_clock(&mut self, now: Duration) {
         self.now = now;
     }
 
-    pub(crate) fn completion(&self) -> &Histogram<u64> {
+    pub(crate) fn completion_times(&self) -> &Histogram<u64> {
         &self.completion
     }
 
-    pub(crate) fn forget_completions(&mut self) {
+    pub(crate) fn clear_completion_times(&mut self) {
         self.completion.reset();
     }
 
     /// Returns the oldest event that is still open, or the next to be opened.
-    pub(crate) fn base(&self) -> u64 {
+    pub(crate) fn first_open_index(&self) -> u64 {
         self.base
     }
 
     /// Returns the index after the youngest event that was opened.
-    pub(crate) fn end(&self) -> u64 {
+    pub(crate) fn end_index(&self) -> u64 {
         self.base + self.events.len() as u64
     }
 
     /// Returns the maximum number of open events.
-    pub(crate) fn most(&self) -> u32 {
+    pub(crate) fn max_open_events(&self) -> u32 {
         self.most
     }
 
     /// Returns the index after the youngest event that may be opened.
-    pub(crate) fn limit(&self) -> u64 {
+    pub(crate) fn open_limit_index(&self) -> u64 {
         if self.is_backed_up() {
-            return self.end();
+            return self.end_index();
         }
-        self.base.saturating_add(u64::from(self.most)).min(self.stop).max(self.end())
+        self.base.saturating_add(u64::from(self.most)).min(self.stop).max(self.end_index())
     }
 
     /// Returns the index of the first event beyond the end of the run.
-    pub(crate) fn stop(&self) -> u64 {
+    pub(crate) fn stop_index(&self) -> u64 {
         self.stop
     }
 
@@ -216,13 +216,13 @@ impl OpenEvents {
     /// Ends the run before event `stop`. Open events from there on are removed; `vanishes` is called with the source of
     /// each fragment that has arrived for one of them. Fragments of events that were closed or rejected are accounted
     /// for already.
-    pub(crate) fn end_at(&mut self, stop: u64, mut vanishes: impl FnMut(usize)) {
+    pub(crate) fn end_before(&mut self, stop: u64, mut vanishes: impl FnMut(usize)) {
         self.stop = self.stop.min(stop);
-        while self.end() > stop
+        while self.end_index() > stop
             && let Some(event) = self.events.pop_back()
         {
             let bits = self.bits.split_off(self.bits.len() - 2 * self.words);
-            if event.is_over() || event.verdict == Verdict::Rejected {
+            if event.is_finished() || event.verdict == Verdict::Rejected {
                 continue;
             }
             let present =
@@ -242,42 +242,42 @@ impl OpenEvents {
     }
 
     /// Returns whether closed events wait to be taken.
-    pub(crate) fn has_closed(&self) -> bool {
+    pub(crate) fn has_closed_events(&self) -> bool {
         !self.closed.is_empty()
     }
 
     /// Returns the number of events that were closed and not rejected.
-    pub(crate) fn built(&self) -> u64 {
+    pub(crate) fn built_count(&self) -> u64 {
         self.built
     }
 
     /// Returns the number of events that level 2 has rejected and that are closed.
-    pub(crate) fn rejected(&self) -> u64 {
+    pub(crate) fn rejected_count(&self) -> u64 {
         self.rejected
     }
 
     /// Returns the number of events without a fragment of `source` that others had, and that the source went past.
-    pub(crate) fn skipped(&self, source: usize) -> u64 {
+    pub(crate) fn skipped_count_of(&self, source: usize) -> u64 {
         self.skipped[source]
     }
 
     /// Uncounts a closed event, complete or not, that is rejected after all.
-    pub(crate) fn unbuild(&mut self, complete: bool) {
+    pub(crate) fn uncount_built(&mut self, complete: bool) {
         self.built -= 1;
         self.incomplete -= u64::from(!complete);
     }
 
-    pub(crate) fn incomplete(&self) -> u64 {
+    pub(crate) fn incomplete_count(&self) -> u64 {
         self.incomplete
     }
 
-    /// Opens all events below `end`, which is at most [`limit`](Self::limit). Their ages never decrease with their
+    /// Opens all events below `end`, which is at most [`open_limit_index`](Self::open_limit_index). Their ages never decrease with their
     /// index, since they are opened in order.
-    pub(crate) fn open_until(&mut self, end: u64, now: Duration) {
-        debug_assert!(end <= self.limit().max(self.end()));
+    pub(crate) fn open_events_until(&mut self, end: u64, now: Duration) {
+        debug_assert!(end <= self.open_limit_index().max(self.end_index()));
         #[expect(clippy::cast_possible_truncation, reason = "a topology has far fewer than 2^32 sources")]
         let waiting = self.sources as u32;
-        while self.end() < end {
+        while self.end_index() < end {
             let begun = self.now;
             let verdict = if self.level2.is_empty() { Verdict::Accepted } else { Verdict::Pending };
             let missing = Vec::new();
@@ -287,53 +287,53 @@ impl OpenEvents {
     }
 
     /// Skips events that no source mentions. No event is open.
-    pub(crate) fn skip_to(&mut self, base: u64) {
+    pub(crate) fn skip_to_index(&mut self, base: u64) {
         debug_assert!(self.events.is_empty() && base >= self.base);
         self.base = base;
     }
 
     /// Returns the time at which event `index` was opened; `None` if it is not open.
-    pub(crate) fn opened(&self, index: u64) -> Option<Duration> {
-        self.slot(index).map(|at| self.events[at].opened)
+    pub(crate) fn opening_time(&self, index: u64) -> Option<Duration> {
+        self.window_position(index).map(|at| self.events[at].opened)
     }
 
     #[inline]
-    pub(crate) fn answer(&self, index: u64, source: usize) -> Answer {
-        let Some(at) = self.slot(index) else {
+    pub(crate) fn answer_of(&self, index: u64, source: usize) -> Answer {
+        let Some(at) = self.window_position(index) else {
             return if index < self.base { Answer::Forgotten } else { Answer::None };
         };
         let (word, bit) = (at * 2 * self.words + source / 64, 1u64 << (source % 64));
         match (self.bits[word] & bit != 0, self.bits[word + self.words] & bit != 0) {
             (false, _) if self.level2.is_empty() => Answer::None,
-            (false, _) => self.unanswered(at),
+            (false, _) => self.answer_when_open(at),
             (true, true) => Answer::Present,
             (true, false) => Answer::Missing,
         }
     }
 
     #[cold]
-    fn unanswered(&self, at: usize) -> Answer {
+    fn answer_when_open(&self, at: usize) -> Answer {
         if self.events[at].verdict == Verdict::Rejected { Answer::Rejected } else { Answer::None }
     }
 
     /// Returns whether event `index` waits for an answer from `source`.
-    pub(crate) fn waits_for(&self, index: u64, source: usize) -> bool {
-        matches!(self.answer(index, source), Answer::None | Answer::Rejected)
+    pub(crate) fn waits_for_source(&self, index: u64, source: usize) -> bool {
+        matches!(self.answer_of(index, source), Answer::None | Answer::Rejected)
     }
 
     /// Returns whether the fragment of `source` is to be fetched only after level 2 has accepted the event, on which
     /// level 2 has not decided.
-    pub(crate) fn is_pending(&self, index: u64, source: usize) -> bool {
-        !self.level2.is_empty() && !self.is_asked_first(source) && self.is_undecided(index)
+    pub(crate) fn is_fetch_pending(&self, index: u64, source: usize) -> bool {
+        !self.level2.is_empty() && !self.is_level2_source(source) && self.is_undecided(index)
     }
 
-    fn is_asked_first(&self, source: usize) -> bool {
+    fn is_level2_source(&self, source: usize) -> bool {
         self.level2[source / 64] & 1u64 << (source % 64) != 0
     }
 
     /// Returns whether level 2 has yet to decide on an event that is open.
     pub(crate) fn is_undecided(&self, index: u64) -> bool {
-        self.slot(index).is_some_and(|at| self.events[at].verdict == Verdict::Pending)
+        self.window_position(index).is_some_and(|at| self.events[at].verdict == Verdict::Pending)
     }
 
     /// Returns the next event for which all sources of level 2 have answered.
@@ -342,60 +342,60 @@ impl OpenEvents {
     }
 
     /// Applies level 2's decision on an event that is [undecided](Self::is_undecided).
-    pub(crate) fn decide(&mut self, index: u64, accept: bool) {
-        let Some(at) = self.slot(index) else { return };
+    pub(crate) fn decide_event(&mut self, index: u64, accept: bool) {
+        let Some(at) = self.window_position(index) else { return };
         self.events[at].verdict = if accept { Verdict::Accepted } else { Verdict::Rejected };
         if self.events[at].waiting == 0 {
-            self.close(at);
+            self.close_event(at);
         }
     }
 
     /// Notes that the fragment of `source` has arrived. The event is open and had no answer from this source.
     #[inline]
-    pub(crate) fn present(&mut self, index: u64, source: usize) {
-        let Some(at) = self.slot(index) else { return };
+    pub(crate) fn mark_present(&mut self, index: u64, source: usize) {
+        let Some(at) = self.window_position(index) else { return };
         let word = at * 2 * self.words + self.words + source / 64;
         self.bits[word] |= 1u64 << (source % 64);
         self.events[at].delivered = true;
-        self.settle(at, source);
+        self.record_answer(at, source);
     }
 
     /// Notes that the fragment of `source` will not come, if the event is open and has no answer from this source.
-    pub(crate) fn missing(&mut self, index: u64, source: usize, reason: Reason) {
-        if !self.waits_for(index, source) {
+    pub(crate) fn mark_missing(&mut self, index: u64, source: usize, reason: Reason) {
+        if !self.waits_for_source(index, source) {
             return;
         }
-        let Some(at) = self.slot(index) else { return };
+        let Some(at) = self.window_position(index) else { return };
         let event = &mut self.events[at];
         event.missing.push((source, reason));
         event.delivered |= matches!(reason, Reason::Spoilt(_));
-        self.settle(at, source);
+        self.record_answer(at, source);
     }
 
     #[inline]
-    fn settle(&mut self, at: usize, source: usize) {
+    fn record_answer(&mut self, at: usize, source: usize) {
         let (word, bit) = (at * 2 * self.words + source / 64, 1u64 << (source % 64));
         debug_assert_eq!(self.bits[word] & bit, 0, "a source answers once");
         self.bits[word] |= bit;
         let event = &mut self.events[at];
         event.waiting -= 1;
         if event.verdict == Verdict::Pending {
-            self.look_for_decision(at, source);
+            self.queue_if_decidable(at, source);
         } else if event.waiting == 0 {
-            self.close(at);
+            self.close_event(at);
         }
     }
 
     /// Queues an undecided event for a decision if this source's answer was the last one needed.
     #[cold]
-    fn look_for_decision(&mut self, at: usize, source: usize) {
+    fn queue_if_decidable(&mut self, at: usize, source: usize) {
         let mut answered = self.bits.range(at * 2 * self.words..).zip(&self.level2);
-        if self.is_asked_first(source) && answered.all(|(bits, mask)| bits & mask == *mask) {
+        if self.is_level2_source(source) && answered.all(|(bits, mask)| bits & mask == *mask) {
             self.decidable.push_back(self.base + at as u64);
         }
     }
 
-    fn close(&mut self, at: usize) {
+    fn close_event(&mut self, at: usize) {
         let index = self.base + at as u64;
         let event = &mut self.events[at];
         let missing = std::mem::take(&mut event.missing);
@@ -405,9 +405,9 @@ impl OpenEvents {
         } else if event.delivered {
             let open = self.now.saturating_sub(event.begun).as_nanos();
             self.completion.saturating_record(u64::try_from(open).unwrap_or(u64::MAX));
-            self.hand_over(index, missing);
+            self.queue_closed(index, missing);
         }
-        while self.events.front().is_some_and(Event::is_over) {
+        while self.events.front().is_some_and(Event::is_finished) {
             self.events.pop_front();
             for _ in 0..2 * self.words {
                 self.bits.pop_front();
@@ -417,7 +417,7 @@ impl OpenEvents {
     }
 
     /// Queues a closed event, to be taken by the caller.
-    fn hand_over(&mut self, index: u64, mut missing: Vec<(usize, Reason)>) {
+    fn queue_closed(&mut self, index: u64, mut missing: Vec<(usize, Reason)>) {
         self.closed_until = self.closed_until.max(index + 1);
         self.built += 1;
         self.incomplete += u64::from(!missing.is_empty());
@@ -435,7 +435,8 @@ impl OpenEvents {
             self.skipped[*source] += 1;
         }
         let missing = missing.into_iter();
-        let missing = missing.map(|(source, reason)| Missing { source, status: reason.status() | Status::MISSING });
+        let missing =
+            missing.map(|(source, reason)| Missing { source, status: reason.missing_status() | Status::MISSING });
         self.closed.push_back((index, 1, missing.collect()));
     }
 
@@ -450,7 +451,7 @@ impl OpenEvents {
     }
 
     #[inline]
-    fn slot(&self, index: u64) -> Option<usize> {
+    fn window_position(&self, index: u64) -> Option<usize> {
         let at = usize::try_from(index.checked_sub(self.base)?).ok()?;
         (at < self.events.len()).then_some(at)
     }

@@ -71,7 +71,7 @@ pub struct LedgerEntry {
 }
 
 impl LedgerEntry {
-    fn balance(&mut self) {
+    fn compute_unaccounted(&mut self) {
         let explained = [
             self.recorded,
             self.discarded,
@@ -89,7 +89,7 @@ impl LedgerEntry {
         self.unaccounted = i64::try_from(difference).unwrap_or(if difference > 0 { i64::MAX } else { i64::MIN });
     }
 
-    fn merge(&mut self, other: &Self) {
+    fn merge_entry(&mut self, other: &Self) {
         let counts = [
             (&mut self.accepted, other.accepted),
             (&mut self.recorded, other.recorded),
@@ -136,22 +136,22 @@ pub struct Ledger {
 
 impl Ledger {
     /// Computes `unaccounted` of each source, and the sum.
-    pub fn balanced(mut self) -> Self {
+    pub fn into_balanced(mut self) -> Self {
         for entry in &mut self.sources {
-            entry.balance();
+            entry.compute_unaccounted();
         }
-        self.sum_up();
+        self.sum_unaccounted();
         self
     }
 
-    fn sum_up(&mut self) {
+    fn sum_unaccounted(&mut self) {
         let unaccounted = self.sources.iter().map(|entry| entry.unaccounted.unsigned_abs());
         self.unaccounted = unaccounted.fold(0, u64::saturating_add);
     }
 
     /// Returns the sentences that explain why this ledger does not make a COMPLETE run; none if it does. `at_once`: the
     /// run was ended at once, so that no source had time for its final counters.
-    pub fn reasons(&self, at_once: bool) -> Vec<String> {
+    pub fn incomplete_reasons(&self, at_once: bool) -> Vec<String> {
         let mut reasons = Vec::new();
         for entry in &self.sources {
             let source = format!("source {} ({})", entry.source, entry.name);
@@ -185,15 +185,15 @@ impl Ledger {
     }
 
     /// Adds the final counters of another builder of the same run.
-    pub fn merge(&mut self, other: &Self) {
+    pub fn merge_ledger(&mut self, other: &Self) {
         self.unknown_sources = self.unknown_sources.saturating_add(other.unknown_sources);
         for theirs in &other.sources {
             match self.sources.iter_mut().find(|ours| ours.source == theirs.source) {
-                Some(ours) => ours.merge(theirs),
+                Some(ours) => ours.merge_entry(theirs),
                 None => self.sources.push(theirs.clone()),
             }
         }
-        self.sum_up();
+        self.sum_unaccounted();
     }
 }
 
@@ -213,12 +213,12 @@ mod tests {
             final_counters: true,
             ..LedgerEntry::default()
         };
-        let ledger = Ledger { sources: vec![entry], ..Ledger::default() }.balanced();
+        let ledger = Ledger { sources: vec![entry], ..Ledger::default() }.into_balanced();
         let source = "source 1.0 (camera)";
         let reasons = [
             format!("{source}: 3 fragments damaged in the device"),
             format!("{source}: 1 fragment damaged on the way"),
         ];
-        assert_eq!(ledger.reasons(false), reasons);
+        assert_eq!(ledger.incomplete_reasons(false), reasons);
     }
 }

@@ -87,7 +87,7 @@ impl Search {
         }
     }
 
-    pub(crate) fn window(&self) -> u64 {
+    pub(crate) fn window_bytes(&self) -> u64 {
         #[expect(
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,
@@ -98,23 +98,23 @@ impl Search {
     }
 
     /// Returns the number of bytes requested at a time.
-    pub(crate) fn piece(&self) -> u64 {
-        (self.window() / 8).clamp(1, LONGEST_PIECE)
+    pub(crate) fn piece_bytes(&self) -> u64 {
+        (self.window_bytes() / 8).clamp(1, LONGEST_PIECE)
     }
 
-    pub(crate) fn found(&self) -> Option<Found> {
+    pub(crate) fn found_capacity(&self) -> Option<Found> {
         self.found
     }
 
-    pub(crate) fn round_trip(&mut self, took: Duration) {
+    pub(crate) fn record_round_trip(&mut self, took: Duration) {
         self.round_trip = Some(self.round_trip.map_or(took, |shortest| shortest.min(took)));
     }
 
-    pub(crate) fn lost(&mut self, bytes: u64) {
+    pub(crate) fn count_lost(&mut self, bytes: u64) {
         self.lost = self.lost.saturating_add(bytes);
     }
 
-    pub(crate) fn received(&mut self, bytes: u64, now: Duration) {
+    pub(crate) fn count_received(&mut self, bytes: u64, now: Duration) {
         let Some(round_trip) = self.round_trip.filter(|_| self.found.is_none()) else { return };
         let began = *self.began.get_or_insert(now);
         self.received += bytes;
@@ -125,29 +125,29 @@ impl Search {
         let rate = self.received as f64 / took.as_secs_f64();
         let lost = std::mem::take(&mut self.lost);
         (self.began, self.received) = (Some(now), 0);
-        self.round(rate, lost, round_trip);
+        self.finish_round(rate, lost, round_trip);
     }
 
-    fn round(&mut self, rate: f64, lost: u64, round_trip: Duration) {
+    fn finish_round(&mut self, rate: f64, lost: u64, round_trip: Duration) {
         self.level = if rate > 1.02 * self.best { 0 } else { self.level + 1 };
         self.best = self.best.max(rate);
-        let product = self.carried() * round_trip.as_secs_f64();
+        let product = self.carried_rate() * round_trip.as_secs_f64();
         match self.climb {
             // Data held back by a gap arrive all at once and look like a faster port: the window was too wide.
-            Climb::Rest(_) if lost > 0 => self.fall_back(0.9 * self.window),
+            Climb::Rest(_) if lost > 0 => self.fall_back_to(0.9 * self.window),
             Climb::Rest(0) => self.climb = Climb::Slow,
             Climb::Rest(rounds) => self.climb = Climb::Rest(rounds - 1),
-            Climb::Fast if lost > 0 => self.fall_back(product),
-            Climb::Fast if self.level >= LEVEL_ROUNDS => self.fall_back(product),
+            Climb::Fast if lost > 0 => self.fall_back_to(product),
+            Climb::Fast if self.level >= LEVEL_ROUNDS => self.fall_back_to(product),
             Climb::Fast => self.window *= 1.25,
             Climb::Slow if lost > 0 => {
                 let edge = (self.window - product).max(0.0);
                 self.edges.extend(self.coarse.map(|_| edge));
                 if self.edges.len() == EDGE_COUNT {
-                    self.finish(round_trip, true);
+                    self.finish_search(round_trip, true);
                 } else {
                     let coarse = *self.coarse.get_or_insert(edge);
-                    self.fall_back(product + FALL_BACK_FRACTION * coarse);
+                    self.fall_back_to(product + FALL_BACK_FRACTION * coarse);
                 }
             }
             Climb::Slow => {
@@ -158,30 +158,30 @@ impl Search {
         }
         if self.window > self.most {
             self.edges.push(self.most - product);
-            self.finish(round_trip, false);
+            self.finish_search(round_trip, false);
         }
     }
 
     /// Lowers the window to one at which nothing is lost, and pauses.
-    fn fall_back(&mut self, window: f64) {
+    fn fall_back_to(&mut self, window: f64) {
         self.window = window.max(8.0 * self.segment);
         self.climb = Climb::Rest(REST_ROUNDS);
         self.level = 0;
     }
 
     /// Returns the rate at which a busy port delivers: the upper quartile of those seen.
-    fn carried(&self) -> f64 {
+    fn carried_rate(&self) -> f64 {
         let mut rates = self.rates.clone();
         rates.sort_by(f64::total_cmp);
         // The lower ones are from windows that were a little too small.
         rates.get(rates.len() * 3 / 4).copied().unwrap_or(self.best)
     }
 
-    fn finish(&mut self, round_trip: Duration, lost: bool) {
+    fn finish_search(&mut self, round_trip: Duration, lost: bool) {
         let smallest = self.edges.iter().copied().fold(f64::INFINITY, f64::min);
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "bytes of a buffer")]
         let buffer = smallest.max(0.0) as u64;
-        self.found = Some(Found { rate: self.carried(), round_trip, buffer, lost });
+        self.found = Some(Found { rate: self.carried_rate(), round_trip, buffer, lost });
     }
 }
 
@@ -193,21 +193,21 @@ mod tests {
     /// flight come back after the round trip and the queue; bytes that do not fit the buffer are lost.
     fn climb(rate: f64, round_trip: f64, buffer: f64) -> Found {
         let mut search = Search::new(1448, 1 << 30);
-        search.round_trip(Duration::from_secs_f64(round_trip));
+        search.record_round_trip(Duration::from_secs_f64(round_trip));
         let mut now = 0.0;
         for _ in 0..100_000 {
-            let window = search.window() as f64;
+            let window = search.window_bytes() as f64;
             let product = rate * round_trip;
             let queue = (window - product).max(0.0);
             let cycle = round_trip.max(window / rate);
             if queue > buffer {
                 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a test")]
-                search.lost((queue - buffer) as u64);
+                search.count_lost((queue - buffer) as u64);
             }
             now += cycle;
             #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a test")]
-            search.received(window as u64, Duration::from_secs_f64(now));
-            if let Some(found) = search.found() {
+            search.count_received(window as u64, Duration::from_secs_f64(now));
+            if let Some(found) = search.found_capacity() {
                 return found;
             }
         }

@@ -36,16 +36,16 @@ pub(crate) struct Ticket {
 
 impl Ticket {
     /// Returns the index after its last event.
-    pub(crate) fn end(&self) -> u64 {
+    pub(crate) fn end_index(&self) -> u64 {
         self.first + u64::from(self.count)
     }
 
-    pub(crate) fn events(&self) -> Range<u64> {
-        self.first..self.end()
+    pub(crate) fn event_indices(&self) -> Range<u64> {
+        self.first..self.end_index()
     }
 
     /// Returns the requested bytes that count against the window: those of an eager offer come without a fetch.
-    pub(crate) fn counted(&self) -> u64 {
+    pub(crate) fn counted_bytes(&self) -> u64 {
         if self.offer.disposition == Disposition::Eager { 0 } else { u64::from(self.asked) }
     }
 }
@@ -60,7 +60,7 @@ pub(crate) enum KnownMissing {
 }
 
 impl KnownMissing {
-    fn reason(self) -> Reason {
+    fn missing_reason(self) -> Reason {
         match self {
             Self::DroppedNewest | Self::DroppedOldest => Reason::Dropped(Status::DROPPED),
             Self::LostInDevice => Reason::Dropped(Status::LOST_IN_DEVICE),
@@ -88,7 +88,7 @@ pub(crate) struct Pieces {
 }
 
 impl Pieces {
-    pub(crate) fn decided(&self) -> bool {
+    pub(crate) fn is_decided(&self) -> bool {
         self.decided
     }
 }
@@ -216,14 +216,14 @@ impl Source {
     }
 
     /// Returns the ticket number below which all tickets are completed.
-    pub(crate) fn released(&self) -> u64 {
+    pub(crate) fn released_until(&self) -> u64 {
         let fronts = [self.parked.front(), self.undecided.front(), self.ready.front(), self.taken.front()];
         fronts.into_iter().flatten().map(|ticket| ticket.offer.ticket).min().unwrap_or(self.next)
     }
 
     /// Returns the ticket number below which all tickets are completed; `None` if that was returned before.
-    pub(crate) fn take_release(&mut self) -> Option<u64> {
-        let released = self.released();
+    pub(crate) fn next_release(&mut self) -> Option<u64> {
+        let released = self.released_until();
         if !self.rejected.is_empty() {
             let queues = [&self.parked, &self.undecided, &self.ready, &self.taken];
             let oldest = queues.into_iter().filter_map(|queue| queue.front()).map(|ticket| ticket.first).min();
@@ -236,13 +236,13 @@ impl Source {
 
     /// Returns the ticket to be fetched from next: the one that was requested in part, or else the oldest that may be
     /// fetched.
-    pub(crate) fn front(&self) -> Option<&Ticket> {
-        let begun = self.begun.and_then(|number| position(&self.taken, number));
+    pub(crate) fn front_ticket(&self) -> Option<&Ticket> {
+        let begun = self.begun.and_then(|number| ticket_position(&self.taken, number));
         begun.map_or(self.ready.front(), |at| self.taken.get(at))
     }
 
-    pub(crate) fn front_mut(&mut self) -> Option<&mut Ticket> {
-        let begun = self.begun.and_then(|number| position(&self.taken, number));
+    pub(crate) fn front_ticket_mut(&mut self) -> Option<&mut Ticket> {
+        let begun = self.begun.and_then(|number| ticket_position(&self.taken, number));
         match begun {
             Some(at) => self.taken.get_mut(at),
             None => self.ready.front_mut(),
@@ -250,7 +250,7 @@ impl Source {
     }
 
     /// Applies the source's statement of missing events, once all that it offered before has been received.
-    pub(crate) fn pass(&mut self) {
+    pub(crate) fn apply_passed(&mut self) {
         let (until, tickets) = self.passed;
         if self.next >= tickets {
             self.offered_until = self.offered_until.max(until);
@@ -258,13 +258,13 @@ impl Source {
     }
 
     /// Returns the number of open offers.
-    pub(crate) fn open(&self) -> u64 {
+    pub(crate) fn open_offers(&self) -> u64 {
         (self.parked.len() + self.undecided.len() + self.ready.len() + self.taken.len()) as u64
     }
 
     /// Returns whether its final counters have been received and nothing of it is under way, or it was given up.
     pub(crate) fn is_settled(&self) -> bool {
-        self.presence == Presence::Dead || self.accounts.is_some() && self.released() == self.next
+        self.presence == Presence::Dead || self.accounts.is_some() && self.released_until() == self.next
     }
 
     /// Returns whether the source will not mention any other event.
@@ -273,7 +273,7 @@ impl Source {
     }
 
     /// Returns the event index below which no fragments will come from the source other than those of admitted offers.
-    pub(crate) fn known(&self) -> u64 {
+    pub(crate) fn known_until(&self) -> u64 {
         match self.parked.front() {
             Some(ticket) => ticket.first,
             None if self.is_absent() => NO_EVENT,
@@ -284,7 +284,7 @@ impl Source {
     /// Returns the index of the first event that must be opened for the source and that has not been admitted. Dropped
     /// fragments open no event.
     pub(crate) fn first_mention(&self) -> Option<u64> {
-        let lost = self.first_lost().map(|events| events.start);
+        let lost = self.first_lost_range().map(|events| events.start);
         let parked = self.parked.front().map(|ticket| ticket.first);
         lost.into_iter().chain(parked).min()
     }
@@ -295,14 +295,14 @@ impl Source {
         self.first_mention().unwrap_or(silent)
     }
 
-    pub(crate) fn due(&self, open_events: u64) -> Due {
+    pub(crate) fn wake_conditions(&self, open_events: u64) -> Due {
         let here = self.presence == Presence::Here;
-        let known = self.known();
-        let parked = self.parked.front().map(|ticket| ticket.end().saturating_sub(open_events));
-        let lost = self.first_lost().filter(|events| events.start < known);
+        let known = self.known_until();
+        let parked = self.parked.front().map(|ticket| ticket.end_index().saturating_sub(open_events));
+        let lost = self.first_lost_range().filter(|events| events.start < known);
         let lost = lost.map(|events| (events.start + 1).saturating_sub(open_events));
         Due {
-            next: self.front().filter(|_| here).map_or(NO_EVENT, |ticket| ticket.first),
+            next: self.front_ticket().filter(|_| here).map_or(NO_EVENT, |ticket| ticket.first),
             base: parked.into_iter().chain(lost).min().unwrap_or(NO_EVENT),
             end: if known > self.admitted { self.admitted } else { NO_EVENT },
             given_up: match self.presence {
@@ -313,7 +313,7 @@ impl Source {
     }
 
     /// Returns the first range of events that have not been admitted and whose fragments were lost.
-    pub(crate) fn first_lost(&self) -> Option<Range<u64>> {
+    pub(crate) fn first_lost_range(&self) -> Option<Range<u64>> {
         if self.lost_until <= self.admitted {
             return None;
         }
@@ -323,8 +323,8 @@ impl Source {
     }
 
     /// Answers the open events below `until` for which no offer of the source has been admitted: nothing will come.
-    pub(crate) fn answer_silence(&mut self, events: &mut OpenEvents, until: u64, source: usize) {
-        let from = self.admitted.max(events.base());
+    pub(crate) fn answer_silent_events(&mut self, events: &mut OpenEvents, until: u64, source: usize) {
+        let from = self.admitted.max(events.first_open_index());
         self.admitted = self.admitted.max(until);
         if from < until {
             let mut at = self.known_missing.partition_point(|gap| gap.events.end <= from);
@@ -333,11 +333,11 @@ impl Source {
                     at += 1;
                 }
                 let reason = match self.known_missing.get(at).filter(|gap| gap.events.start <= index) {
-                    Some(gap) => gap.cause.reason(),
+                    Some(gap) => gap.cause.missing_reason(),
                     None if index < self.offered_until => Reason::Skipped,
                     None => Reason::Silent(Status::empty()),
                 };
-                events.missing(index, source, reason);
+                events.mark_missing(index, source, reason);
             }
         }
         let settled = self.admitted.min(events.closed_until());
@@ -358,19 +358,19 @@ impl Source {
         if range.is_empty() {
             return;
         }
-        let count = self.decide(range.clone());
-        let bucket = self.bucket(cause);
+        let count = self.mark_decided(range.clone());
+        let bucket = self.ledger_bucket(cause);
         *bucket = bucket.saturating_add(count);
-        for index in range.start.max(events.base())..range.end.min(self.admitted).min(events.end()) {
-            events.missing(index, source, cause.reason());
+        for index in range.start.max(events.first_open_index())..range.end.min(self.admitted).min(events.end_index()) {
+            events.mark_missing(index, source, cause.missing_reason());
         }
         if cause == KnownMissing::Lost {
-            self.lost_until = self.lost_until.max(range.end.min(events.stop()));
+            self.lost_until = self.lost_until.max(range.end.min(events.stop_index()));
         }
-        self.note(Gap { events: range, count, cause });
+        self.insert_gap(Gap { events: range, count, cause });
     }
 
-    fn bucket(&mut self, cause: KnownMissing) -> &mut u64 {
+    fn ledger_bucket(&mut self, cause: KnownMissing) -> &mut u64 {
         match cause {
             KnownMissing::DroppedNewest => &mut self.ledger.dropped_newest,
             KnownMissing::DroppedOldest => &mut self.ledger.dropped_oldest,
@@ -380,7 +380,7 @@ impl Source {
     }
 
     /// Stores a range of fragments that will not come.
-    fn note(&mut self, gap: Gap) {
+    fn insert_gap(&mut self, gap: Gap) {
         let full = self.known_missing.len() >= Self::MAX_KNOWN_MISSING;
         let at = self.known_missing.partition_point(|other| other.events.start < gap.events.start);
         if let Some(before) = at.checked_sub(1).and_then(|before| self.known_missing.get_mut(before)) {
@@ -397,16 +397,16 @@ impl Source {
 
     /// Ends the run before event `stop`: fragments mentioned from there on count as beyond the end, whatever became of
     /// them.
-    pub(crate) fn end_at(&mut self, stop: u64) {
+    pub(crate) fn end_before(&mut self, stop: u64) {
         let mut beyond = 0;
         let mut queues = [&mut self.parked, &mut self.undecided, &mut self.ready, &mut self.taken].map(std::mem::take);
-        for ticket in queues.iter_mut().flatten().filter(|ticket| ticket.end() > stop) {
-            let events = ticket.first.max(stop)..ticket.end();
+        for ticket in queues.iter_mut().flatten().filter(|ticket| ticket.end_index() > stop) {
+            let events = ticket.first.max(stop)..ticket.end_index();
             #[expect(clippy::cast_possible_truncation, reason = "no more than there were")]
             let count = stop.saturating_sub(ticket.first) as u32;
             ticket.count = count;
             if !ticket.arrived {
-                beyond += self.decide(events);
+                beyond += self.mark_decided(events);
             }
         }
         // Tickets that are being fetched are fetched to their end. Other tickets without events are released at once.
@@ -420,7 +420,7 @@ impl Source {
         let pieces = self.pieces.split_off(&stop);
         beyond += pieces.values().filter(|pieces| !pieces.decided).count() as u64;
         self.ledger.beyond_end = self.ledger.beyond_end.saturating_add(beyond);
-        self.mark_beyond(stop);
+        self.mark_beyond_end(stop);
         // Tickets that wait for a decision are admitted anew.
         while let Some(ticket) = self.undecided.pop_back() {
             self.parked.push_front(Ticket { undecided: 0, ..ticket });
@@ -428,13 +428,13 @@ impl Source {
     }
 
     /// Moves fragments that will not come, of events from `stop` on, to the bucket of those beyond the end.
-    fn mark_beyond(&mut self, stop: u64) {
+    fn mark_beyond_end(&mut self, stop: u64) {
         let mut gaps = std::mem::take(&mut self.known_missing);
         for gap in gaps.iter_mut().filter(|gap| gap.events.end > stop) {
             let count = gap.count.min(gap.events.end - gap.events.start.max(stop));
             gap.events.end = stop.max(gap.events.start);
             gap.count -= count;
-            let bucket = self.bucket(gap.cause);
+            let bucket = self.ledger_bucket(gap.cause);
             *bucket = bucket.saturating_sub(count);
             self.ledger.beyond_end = self.ledger.beyond_end.saturating_add(count);
         }
@@ -444,7 +444,7 @@ impl Source {
     }
 
     /// Marks these fragments as being in a bucket; returns the number of those that were not in one before.
-    pub(crate) fn decide(&mut self, range: Range<u64>) -> u64 {
+    pub(crate) fn mark_decided(&mut self, range: Range<u64>) -> u64 {
         let mut undecided = range.end - range.start;
         if !self.rejected.is_empty() {
             undecided -= self.rejected.range(range.clone()).count() as u64;
@@ -469,13 +469,13 @@ impl Source {
     }
 
     /// Notes that a further ticket was offered for a fragment.
-    pub(crate) fn continues(&mut self, index: u64) {
+    pub(crate) fn begin_pieces(&mut self, index: u64) {
         let decided = !self.is_on_the_way(index) || self.rejected.contains(&index);
         self.pieces.entry(index).or_insert_with(|| Pieces { arrived: IntervalMap::new(), total: None, decided });
     }
 
     /// Takes one of several pieces of a fragment that is not in a bucket.
-    pub(crate) fn piece(&mut self, index: u64, header: &FragmentHeader) -> Piece {
+    pub(crate) fn accept_piece(&mut self, index: u64, header: &FragmentHeader) -> Piece {
         let pieces = self.pieces.entry(index).or_insert_with(|| Pieces {
             arrived: IntervalMap::new(),
             total: None,
@@ -493,7 +493,7 @@ impl Source {
             return Piece::Repeated;
         }
         pieces.arrived.insert(range);
-        if pieces.arrived.covered() < u64::from(total) {
+        if pieces.arrived.covered_count() < u64::from(total) {
             return Piece::New;
         }
         pieces.decided = true;
@@ -519,7 +519,7 @@ impl Source {
                     false => (&mut self.ledger.corrupt, Status::CORRUPT),
                 };
                 *bucket += 1;
-                events.missing(index, source, Reason::Spoilt(status));
+                events.mark_missing(index, source, Reason::Spoilt(status));
             }
             if !more_may_come {
                 self.pieces.remove(&index);
@@ -544,19 +544,20 @@ impl Source {
         let queues = [&self.parked, &self.undecided, &self.ready, &self.taken];
         queues.into_iter().any(|queue| {
             let end = queue.partition_point(|ticket| ticket.first <= index);
-            let covering = queue.range(..end).rev().take_while(|ticket| ticket.first == index || ticket.end() > index);
-            let mut covering = covering.filter(|ticket| ticket.events().contains(&index));
+            let covering =
+                queue.range(..end).rev().take_while(|ticket| ticket.first == index || ticket.end_index() > index);
+            let mut covering = covering.filter(|ticket| ticket.event_indices().contains(&index));
             covering.any(|ticket| !ticket.arrived)
         })
     }
 
     /// Counts the fragments of a ticket that no event waits for any longer, and that is not worth a fetch.
-    pub(crate) fn let_go(&mut self, events: &mut OpenEvents, ticket: &Ticket, source: usize) {
+    pub(crate) fn release_unfetched(&mut self, events: &mut OpenEvents, ticket: &Ticket, source: usize) {
         let before = self.ledger.rejected;
-        for index in ticket.events() {
-            self.unwanted(events, index, source);
+        for index in ticket.event_indices() {
+            self.count_unwanted(events, index, source);
         }
-        if self.ledger.rejected > before || self.rejected.range(ticket.events()).next().is_some() {
+        if self.ledger.rejected > before || self.rejected.range(ticket.event_indices()).next().is_some() {
             self.unasked += u64::from(ticket.offer.bytes);
         }
     }
@@ -564,19 +565,19 @@ impl Source {
     /// Counts a fragment as rejected though others in its slot may not be. Its event does not wait for the slot: the
     /// slot's fate depends on later events, which may be waiting for this one.
     pub(crate) fn reject_ahead(&mut self, events: &mut OpenEvents, index: u64, source: usize) {
-        if events.answer(index, source) == Answer::Rejected {
-            self.unwanted(events, index, source);
+        if events.answer_of(index, source) == Answer::Rejected {
+            self.count_unwanted(events, index, source);
             self.rejected.insert(index);
         }
     }
 
     /// Counts a fragment that its event does not wait for: it came too late, or its event was rejected.
     #[cold]
-    pub(crate) fn unwanted(&mut self, events: &mut OpenEvents, index: u64, source: usize) {
-        let count = self.decide(index..index + 1);
-        if events.answer(index, source) == Answer::Rejected {
+    pub(crate) fn count_unwanted(&mut self, events: &mut OpenEvents, index: u64, source: usize) {
+        let count = self.mark_decided(index..index + 1);
+        if events.answer_of(index, source) == Answer::Rejected {
             self.ledger.rejected += count;
-            events.missing(index, source, Reason::Spoilt(Status::empty()));
+            events.mark_missing(index, source, Reason::Spoilt(Status::empty()));
         } else {
             self.ledger.late += count;
         }
@@ -588,8 +589,8 @@ impl Source {
     }
 
     /// Counts a fragment that has arrived.
-    pub(crate) fn build(&mut self, index: u64, header: &FragmentHeader) {
-        self.decide(index..index + 1);
+    pub(crate) fn count_built(&mut self, index: u64, header: &FragmentHeader) {
+        self.mark_decided(index..index + 1);
         self.last_built = Some(index);
         self.built += 1;
         self.ledger.bytes = self.ledger.bytes.saturating_add(u64::from(header.total_length));
@@ -599,60 +600,60 @@ impl Source {
     }
 
     /// Counts a built fragment as rejected.
-    pub(crate) fn unbuild(&mut self) {
+    pub(crate) fn count_rejected(&mut self) {
         self.unbuilt += 1;
         self.ledger.rejected += 1;
     }
 
     /// Counts a built fragment as beyond the end of the run.
-    pub(crate) fn unbuild_beyond(&mut self) {
+    pub(crate) fn count_beyond_end(&mut self) {
         self.unbuilt += 1;
         self.ledger.beyond_end += 1;
     }
 
     /// Counts a built fragment as lost: its event will not be closed.
-    pub(crate) fn unbuild_lost(&mut self) {
+    pub(crate) fn count_lost(&mut self) {
         self.unbuilt += 1;
         self.ledger.lost += 1;
     }
 
     /// Counts a record that cannot be used.
-    pub(crate) fn damaged(&mut self, events: &mut OpenEvents, index: u64, source: usize) {
-        if events.answer(index, source) == Answer::Present {
+    pub(crate) fn count_damaged(&mut self, events: &mut OpenEvents, index: u64, source: usize) {
+        if events.answer_of(index, source) == Answer::Present {
             self.ledger.duplicates += 1;
             return;
         }
-        self.ledger.corrupt += self.decide(index..index + 1);
-        events.missing(index, source, Reason::Spoilt(Status::CORRUPT));
+        self.ledger.corrupt += self.mark_decided(index..index + 1);
+        events.mark_missing(index, source, Reason::Spoilt(Status::CORRUPT));
     }
 
     /// Returns the open ticket with this number.
-    pub(crate) fn ticket_mut(&mut self, number: u64) -> Option<&mut Ticket> {
+    pub(crate) fn open_ticket_mut(&mut self, number: u64) -> Option<&mut Ticket> {
         let queues = [&mut self.taken, &mut self.ready, &mut self.undecided, &mut self.parked];
-        queues.into_iter().find_map(|queue| position(queue, number).map(|at| &mut queue[at]))
+        queues.into_iter().find_map(|queue| ticket_position(queue, number).map(|at| &mut queue[at]))
     }
 
     /// Removes a ticket that has not arrived. Returns it, and true if it was being fetched.
-    pub(crate) fn withdraw(&mut self, number: u64) -> Option<(Ticket, bool)> {
-        if let Some(at) = position(&self.taken, number) {
+    pub(crate) fn withdraw_ticket(&mut self, number: u64) -> Option<(Ticket, bool)> {
+        if let Some(at) = ticket_position(&self.taken, number) {
             self.begun = self.begun.filter(|begun| *begun != number);
             return self.taken.remove(at).map(|ticket| (ticket, true));
         }
         let queues = [&mut self.ready, &mut self.undecided, &mut self.parked];
         queues
             .into_iter()
-            .find_map(|queue| position(queue, number).and_then(|at| queue.remove(at)))
+            .find_map(|queue| ticket_position(queue, number).and_then(|at| queue.remove(at)))
             .map(|ticket| (ticket, false))
     }
 }
 
 /// Returns the position in a queue of the ticket with this number.
-pub(crate) fn position(queue: &VecDeque<Ticket>, number: u64) -> Option<usize> {
+pub(crate) fn ticket_position(queue: &VecDeque<Ticket>, number: u64) -> Option<usize> {
     queue.binary_search_by_key(&number, |ticket| ticket.offer.ticket).ok()
 }
 
 /// Inserts a ticket at the position of its number.
-pub(crate) fn insert(queue: &mut VecDeque<Ticket>, ticket: Ticket) {
+pub(crate) fn insert_ticket(queue: &mut VecDeque<Ticket>, ticket: Ticket) {
     let at = queue.partition_point(|other| other.offer.ticket < ticket.offer.ticket);
     queue.insert(at, ticket);
 }
@@ -677,7 +678,7 @@ mod tests {
         assert_eq!(source.known_missing.back().map(|gap| gap.events.end), Some(49_999));
         assert_eq!(source.first_mention(), None, "no event is opened for what was dropped");
         // A run that ends among ranges that are kept apart counts them exactly.
-        source.end_at(10_015);
+        source.end_before(10_015);
         let books = &source.ledger;
         assert_eq!((books.dropped_newest, books.dropped_oldest, books.beyond_end), (10_000, 5, 4 + 9 * 3998));
     }

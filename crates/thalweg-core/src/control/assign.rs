@@ -134,40 +134,40 @@ struct Belief {
 
 impl Belief {
     /// Adds the vote of a source that responds again.
-    fn add(&mut self, number: Option<u64>) {
+    fn add_vote(&mut self, number: Option<u64>) {
         self.above += usize::from(number > self.value);
         self.below += usize::from(number < self.value);
     }
 
     /// Changes a source's vote.
-    fn change(&mut self, from: Option<u64>, to: Option<u64>) {
+    fn change_vote(&mut self, from: Option<u64>, to: Option<u64>) {
         self.above -= usize::from(from > self.value);
         self.below -= usize::from(from < self.value);
-        self.add(to);
+        self.add_vote(to);
     }
 
     /// Returns whether the value must be computed again, with this number of responding sources.
-    fn is_due(&self, voters: usize) -> bool {
+    fn must_recompute(&self, voters: usize) -> bool {
         self.above > voters / 2 || 2 * self.below >= voters.max(1)
     }
 }
 
 impl Builder {
-    fn outstanding(&self) -> u64 {
+    fn outstanding_events(&self) -> u64 {
         self.open.iter().map(|range| range.count).sum()
     }
 
     /// Removes events below this number from its open ones.
-    fn close(&mut self, below: u64) {
+    fn close_below(&mut self, below: u64) {
         while let Some(range) = self.open.front_mut() {
             if range.first.0 >= below {
                 break;
             }
-            if range.end().0 <= below {
+            if range.end_event().0 <= below {
                 self.open.pop_front();
                 continue;
             }
-            range.count = range.end().0 - below;
+            range.count = range.end_event().0 - below;
             range.first = EventId(below);
         }
     }
@@ -204,7 +204,7 @@ struct Report {
 
 impl Report {
     /// Returns the report's `closed_below`, `room` and `closed`.
-    fn numbers(&self) -> [Option<u64>; 3] {
+    fn reported_numbers(&self) -> [Option<u64>; 3] {
         [self.room.map(|room| room.closed_below.0), self.room.map(|room| room.room), self.room.map(|room| room.closed)]
     }
 }
@@ -249,7 +249,7 @@ impl Assigner {
 
     /// Notes that a source has connected, with this number of slots of this number of records each. `knows_none`: the
     /// source has just begun, and was sent no assignment yet; otherwise it reports how far it knows the assignments.
-    pub fn greeted(&mut self, source: usize, slots: u32, records: u32, knows_none: bool) {
+    pub fn source_connected(&mut self, source: usize, slots: u32, records: u32, knows_none: bool) {
         let until = self.ranges.front().map_or(self.until, |range| range.first.0);
         let source = &mut self.sources[source];
         source.present = true;
@@ -261,13 +261,13 @@ impl Assigner {
     }
 
     /// Notes that the connection of a source is down.
-    pub fn left(&mut self, source: usize) {
+    pub fn source_disconnected(&mut self, source: usize) {
         self.sources[source].present = false;
         self.has_changed = true;
     }
 
     /// Notes that a source accepts nothing more: it has ended, or was given up.
-    pub fn ended(&mut self, source: usize) {
+    pub fn source_ended(&mut self, source: usize) {
         self.sources[source].live = false;
         self.has_changed = true;
     }
@@ -276,7 +276,7 @@ impl Assigner {
     ///
     /// # Errors
     /// The builder does not exist.
-    pub fn heard(&mut self, index: usize, relayed: &Heard) -> Result<(), NoSuchBuilder> {
+    pub fn handle_report(&mut self, index: usize, relayed: &Heard) -> Result<(), NoSuchBuilder> {
         let builders = self.builders.len();
         let Heard { room, contact, next, assigned } = *relayed;
         let (now, until) = (self.pace.elapsed(), self.until);
@@ -290,20 +290,20 @@ impl Assigner {
         source.sent_until.get_or_insert(assigned.0.min(until));
         report.contact = contact;
         // A report of closed events that were never assigned is ignored.
-        let before = report.numbers();
+        let before = report.reported_numbers();
         if contact != Contact::Away && room.closed_below.0 <= until {
             (report.room, report.at) = (Some(room), now);
         }
-        let numbers = report.numbers();
+        let numbers = report.reported_numbers();
         self.is_passed |= next.0 > until;
         if !source.has_vote {
             self.give_vote(index);
         } else if numbers != before {
             let beliefs = &mut self.builders[builder].beliefs;
             for (belief, (from, to)) in beliefs.iter_mut().zip(before.into_iter().zip(numbers)) {
-                belief.change(from, to);
+                belief.change_vote(from, to);
             }
-            if beliefs.iter().any(|belief| belief.is_due(self.voters.len())) {
+            if beliefs.iter().any(|belief| belief.must_recompute(self.voters.len())) {
                 self.due.push(builder);
             }
         }
@@ -316,64 +316,65 @@ impl Assigner {
         self.voters.push(source);
         for (builder, report) in self.sources[source].reports.iter().enumerate() {
             let beliefs = &mut self.builders[builder].beliefs;
-            beliefs.iter_mut().zip(report.numbers()).for_each(|(belief, number)| belief.add(number));
-            if beliefs.iter().any(|belief| belief.is_due(self.voters.len())) {
+            beliefs.iter_mut().zip(report.reported_numbers()).for_each(|(belief, number)| belief.add_vote(number));
+            if beliefs.iter().any(|belief| belief.must_recompute(self.voters.len())) {
                 self.due.push(builder);
             }
         }
     }
 
     /// Ends the run before this event.
-    pub fn end_at(&mut self, end: EventId) {
+    pub fn end_before(&mut self, end: EventId) {
         self.end = self.end.min(end.0);
         self.has_changed = true;
     }
 
     /// Returns the first event that is not assigned.
-    pub fn until(&self) -> EventId {
+    pub fn assigned_until(&self) -> EventId {
         EventId(self.until)
     }
 
     /// Returns the first event that a source has not accepted, as it reports, limited to the assigned events.
-    pub fn position(&self, source: usize) -> EventId {
+    pub fn source_position(&self, source: usize) -> EventId {
         EventId(self.sources[source].next.min(self.until))
     }
 
     /// Returns the builders that were left out, in the order in which that happened.
-    pub fn left_out(&self) -> &[LeftOut] {
+    pub fn left_out_builders(&self) -> &[LeftOut] {
         &self.left_out
     }
 
     /// Returns whether the other builders are done with a source, or left out; also true for a source that does not
     /// respond.
-    pub fn is_done(&self, source: usize) -> bool {
+    pub fn is_source_done(&self, source: usize) -> bool {
         let source = &self.sources[source];
         let mut others = source.reports.iter().zip(&self.builders).skip(1);
-        !self.answers(source) || others.all(|(report, builder)| report.contact == Contact::Done || builder.is_left_out)
+        !self.is_responding(source)
+            || others.all(|(report, builder)| report.contact == Contact::Done || builder.is_left_out)
     }
 
     /// Advances the time, and assigns all events that can be assigned. A builder is evaluated when the reports of most
     /// sources on it have changed, and all are ten times a second: so a report costs a few steps, and not one for each
     /// source.
-    pub fn time(&mut self, now: Duration) {
-        self.pace.step(now);
+    pub fn advance_time(&mut self, now: Duration) {
+        self.pace.advance_to(now);
         if std::mem::take(&mut self.has_changed) || self.pace.elapsed() - self.last_check >= SILENCE_CHECK_INTERVAL {
             self.last_check = self.pace.elapsed();
-            self.look_at_all();
+            self.check_all_builders();
         } else if self.due.is_empty() && !self.is_passed {
             return;
         }
         while let Some(builder) = self.due.pop() {
-            self.believe(builder);
+            self.update_belief(builder);
         }
         self.is_passed = false;
-        self.assign();
+        self.assign_events();
     }
 
-    fn look_at_all(&mut self) {
+    fn check_all_builders(&mut self) {
         let mut is_changed = false;
         for source in 0..self.sources.len() {
-            let answers = self.answers(&self.sources[source]);
+            let answers = self.is_responding(&self.sources[source]);
             is_changed |= std::mem::replace(&mut self.sources[source].has_vote, answers) != answers;
         }
         if is_changed {
@@ -382,14 +383,14 @@ impl Assigner {
             self.due = (0..self.builders.len()).collect();
         }
         while let Some(builder) = self.due.pop() {
-            self.believe(builder);
+            self.update_belief(builder);
         }
-        (0..self.builders.len()).for_each(|builder| self.look_at(builder));
+        (0..self.builders.len()).for_each(|builder| self.check_builder(builder));
     }
 
-    /// Returns when [`time`](Self::time) is to be called again even if nothing happens.
-    pub fn next_time(&self) -> Duration {
-        self.pace.clock() + SILENCE_CHECK_INTERVAL
+    /// Returns when [`advance_time`](Self::advance_time) is to be called again even if nothing happens.
+    pub fn next_check_time(&self) -> Duration {
+        self.pace.last_reading() + SILENCE_CHECK_INTERVAL
     }
 
     /// Returns the next message on the assignment to a source; `None` if it is up to date, or disconnected.
@@ -400,20 +401,20 @@ impl Assigner {
             source.sent_left_out += 1;
             return Some(Share::LeaveOut(left_out.builder));
         }
-        let at = self.ranges.partition_point(|range| range.end().0 <= sent_until);
+        let at = self.ranges.partition_point(|range| range.end_event().0 <= sent_until);
         let range = *self.ranges.get(at)?;
-        source.sent_until = Some(range.end().0);
+        source.sent_until = Some(range.end_event().0);
         Some(Share::Assign(range))
     }
 
     /// Returns whether a source is connected and sent a message not long ago: only such sources have a vote.
-    fn answers(&self, source: &Source) -> bool {
+    fn is_responding(&self, source: &Source) -> bool {
         let now = self.pace.elapsed();
         source.present && source.last_message.is_some_and(|last| now - last < QUIET_TIMEOUT)
     }
 
     /// Returns the highest number that more than half of the responding sources report at least of a builder.
-    fn most(&mut self, builder: usize, number: impl Fn(&Report) -> Option<u64>) -> Belief {
+    fn majority_belief(&mut self, builder: usize, number: impl Fn(&Report) -> Option<u64>) -> Belief {
         let Self { voters, votes, sources, .. } = self;
         votes.clear();
         votes.extend(voters.iter().map(|source| number(&sources[*source].reports[builder])));
@@ -432,50 +433,51 @@ impl Assigner {
     }
 
     /// Returns whether `holds` is true of the reports on a builder that more than half of the responding sources relay.
-    fn is_agreed(&self, builder: usize, holds: impl Fn(&Report) -> bool) -> bool {
+    fn is_agreed_on(&self, builder: usize, holds: impl Fn(&Report) -> bool) -> bool {
         let agreeing = self.voters.iter().filter(|source| holds(&self.sources[**source].reports[builder])).count();
         2 * agreeing > self.voters.len()
     }
 
     /// Updates the believed report of a builder from the votes.
-    fn believe(&mut self, builder: usize) {
-        let beliefs = std::array::from_fn(|number| self.most(builder, |report| report.numbers()[number]));
+    fn update_belief(&mut self, builder: usize) {
+        let beliefs =
+            std::array::from_fn(|number| self.majority_belief(builder, |report| report.reported_numbers()[number]));
         let entry = &mut self.builders[builder];
         entry.beliefs = beliefs;
         let [Some(closed_below), Some(room), Some(closed)] = beliefs.map(|belief: Belief| belief.value) else { return };
         if !entry.is_left_out {
-            entry.close(closed_below);
+            entry.close_below(closed_below);
             let builder = u32::try_from(builder).unwrap_or(u32::MAX);
             entry.report = Some(Room { builder, closed_below: EventId(closed_below), room, closed });
         }
     }
 
     /// Leaves a builder out if most sources no longer receive anything from it.
-    fn look_at(&mut self, builder: usize) {
+    fn check_builder(&mut self, builder: usize) {
         // The builder that assigns is present; one that never reported has not begun, and the sources wait for it.
         let entry = &self.builders[builder];
         if builder == 0 || entry.is_left_out || entry.report.is_none() {
             return;
         }
-        let done = self.is_agreed(builder, |report| report.contact == Contact::Done);
-        let Some(quiet) = self.quiet(builder).filter(|_| !done) else { return };
+        let done = self.is_agreed_on(builder, |report| report.contact == Contact::Done);
+        let Some(quiet) = self.builder_silence(builder).filter(|_| !done) else { return };
         self.builders[builder].quiet = quiet >= QUIET_TIMEOUT;
         if quiet >= self.silence
-            || quiet >= QUIET_TIMEOUT && self.is_agreed(builder, |report| report.contact == Contact::Away)
+            || quiet >= QUIET_TIMEOUT && self.is_agreed_on(builder, |report| report.contact == Contact::Away)
         {
-            self.leave_out(builder);
+            self.leave_builder_out(builder);
         }
     }
 
     /// Returns for how long most sources have received nothing from a builder; `None` if no source responds.
-    fn quiet(&mut self, builder: usize) -> Option<Duration> {
-        let last = self.most(builder, |report| {
+    fn builder_silence(&mut self, builder: usize) -> Option<Duration> {
+        let last = self.majority_belief(builder, |report| {
             Some(report.room.map_or(0, |_| u64::try_from(report.at.as_nanos()).unwrap_or(u64::MAX)))
         });
         Some(self.pace.elapsed().saturating_sub(Duration::from_nanos(last.value?)))
     }
 
-    fn leave_out(&mut self, builder: usize) {
+    fn leave_builder_out(&mut self, builder: usize) {
         let entry = &mut self.builders[builder];
         entry.is_left_out = true;
         self.left_out.push(LeftOut {
@@ -487,40 +489,40 @@ impl Assigner {
         });
     }
 
-    fn assign(&mut self) {
-        self.assign_what_nobody_has();
-        let (share, part) = self.parts();
+    fn assign_events(&mut self) {
+        self.assign_passed_events();
+        let (share, part) = self.share_and_part();
         let mut idle = 0;
         while self.until < self.end && idle < self.builders.len() {
             let builder = self.turn;
             self.turn = (self.turn + 1) % self.builders.len();
-            let count = self.fitting(builder, share, part).min(self.end - self.until);
+            let count = self.fitting_events(builder, share, part).min(self.end - self.until);
             if count == 0 {
                 idle += 1;
                 continue;
             }
             idle = 0;
-            let range = self.give(builder, count);
+            let range = self.assign_range(builder, count);
             self.builders[builder].open.push_back(range);
         }
     }
 
     /// Assigns the events that all sources have passed already: they skipped them, or had to drop their fragments
     /// for want of a builder. These take no room.
-    fn assign_what_nobody_has(&mut self) {
+    fn assign_passed_events(&mut self) {
         let live = self.sources.iter().filter(|source| source.live);
         let passed = live.map(|source| source.next).min().unwrap_or(self.until).min(self.end);
         if passed > self.until {
-            self.give(0, passed - self.until);
+            self.assign_range(0, passed - self.until);
         }
     }
 
     /// Returns how many of the next events go to a builder whose turn it is. `share`: the events it may have in the
     /// sources' slots; `part`: the number of events handed out at a time.
-    fn fitting(&self, builder: usize, share: u64, part: u64) -> u64 {
+    fn fitting_events(&self, builder: usize, share: u64, part: u64) -> u64 {
         let entry = &self.builders[builder];
         let Some(report) = entry.report.filter(|_| !entry.is_left_out && !entry.quiet) else { return 0 };
-        let (room, outstanding) = (report.room.min(share), entry.outstanding());
+        let (room, outstanding) = (report.room.min(share), entry.outstanding_events());
         let free = room.saturating_sub(outstanding);
         // Not in small ranges, each of which would take a slot for itself.
         if free >= part || outstanding == 0 { free.min(part) } else { 0 }
@@ -529,7 +531,7 @@ impl Assigner {
     /// Returns the number of events of one builder that the sources' slots may hold, so that the other builders' events
     /// have slots too whatever it does; and the number of events handed out at a time: as many as fill whole slots,
     /// where that is possible.
-    fn parts(&self) -> (u64, u64) {
+    fn share_and_part(&self) -> (u64, u64) {
         let builders = self.builders.len() as u64;
         let capacities =
             self.sources.iter().map(|source| (source.slots / builders).max(1).saturating_mul(source.records));
@@ -539,7 +541,7 @@ impl Assigner {
         (share, if part > records { part - part % records } else { part })
     }
 
-    fn give(&mut self, builder: usize, count: u64) -> Assign {
+    fn assign_range(&mut self, builder: usize, count: u64) -> Assign {
         let range = Assign { first: EventId(self.until), count, builder: u32::try_from(builder).unwrap_or(u32::MAX) };
         self.until += count;
         self.builders[builder].assigned = self.builders[builder].assigned.saturating_add(count);
@@ -568,7 +570,7 @@ mod tests {
         });
         let mut now = Duration::ZERO;
         for source in 0..MANY as usize {
-            assigner.greeted(source, 1600, 64, true);
+            assigner.source_connected(source, 1600, 64, true);
         }
         let mut messages = 0;
         // Three heartbeats, in which each message comes separately.
@@ -578,16 +580,16 @@ mod tests {
                     let room = Room { builder, closed_below: EventId(0), room: 64 + beat, closed: 0 };
                     let contact = Contact::Connected;
                     let (next, assigned) = (EventId(0), EventId(0));
-                    assigner.heard(source, &Heard { room, contact, next, assigned }).unwrap();
+                    assigner.handle_report(source, &Heard { room, contact, next, assigned }).unwrap();
                     messages += 1;
                     now += HEARTBEAT_INTERVAL / (MANY * MANY);
-                    assigner.time(now);
+                    assigner.advance_time(now);
                 }
             }
         }
         assert_eq!(messages, 480_000);
         assert!(assigner.counted < 12 * messages, "{} votes", assigner.counted);
-        assert!(assigner.until().0 > u64::from(MANY), "every builder has events");
+        assert!(assigner.assigned_until().0 > u64::from(MANY), "every builder has events");
     }
 
     proptest! {
@@ -600,27 +602,27 @@ mod tests {
             let config =
                 AssignConfig { sources: SOURCES, builders: 3, first: EventId(0), end: None, silence: QUIET_TIMEOUT };
             let mut assigner = Assigner::new(&config);
-            (0..SOURCES).for_each(|source| assigner.greeted(source, 64, 1, true));
-            assigner.time(Duration::ZERO);
+            (0..SOURCES).for_each(|source| assigner.source_connected(source, 64, 1, true));
+            assigner.advance_time(Duration::ZERO);
             let mut now = Duration::ZERO;
             for (source, builder, room, closed, later_ms, has_ended) in words {
                 if assigner.sources[source].present {
                     let room = Room { builder, closed_below: EventId(0), room, closed };
                     let position = EventId(0);
                     let contact = Contact::Connected;
-                    assigner.heard(source, &Heard { room, contact, next: position, assigned: position }).unwrap();
+                    assigner.handle_report(source, &Heard { room, contact, next: position, assigned: position }).unwrap();
                 }
                 if has_ended && later_ms == 0 {
-                    assigner.left(source);
+                    assigner.source_disconnected(source);
                 }
                 now += Duration::from_millis(later_ms);
-                assigner.time(now);
+                assigner.advance_time(now);
                 for builder in 0..3 {
                     let voters: Vec<usize> = (0..SOURCES).filter(|source| assigner.sources[*source].has_vote).collect();
                     let beliefs = assigner.builders[builder].beliefs.map(|belief| belief.value);
                     for (number, belief) in beliefs.into_iter().enumerate() {
                         let mut votes: Vec<_> =
-                            voters.iter().map(|source| assigner.sources[*source].reports[builder].numbers()[number]).collect();
+                            voters.iter().map(|source| assigner.sources[*source].reports[builder].reported_numbers()[number]).collect();
                         votes.sort_unstable();
                         votes.reverse();
                         prop_assert_eq!(belief, votes.get(votes.len() / 2).copied().flatten());

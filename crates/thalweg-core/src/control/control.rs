@@ -24,7 +24,7 @@ pub trait Facts {
     /// Returns whether a source has ended and all its fragments are delivered, or it was given up.
     fn is_settled(&self, source: usize) -> bool;
     /// Returns whether bytes requested from a source have not arrived.
-    fn owes(&self, source: usize) -> bool;
+    fn owes_bytes(&self, source: usize) -> bool;
     /// Returns whether every source is settled, and every event closed and taken.
     fn is_finished(&self) -> bool;
 }
@@ -113,7 +113,7 @@ pub(crate) struct Source {
 
 impl Source {
     /// Returns whether it may yet accept events.
-    pub(crate) fn is_live(&self) -> bool {
+    pub(crate) fn may_accept_events(&self) -> bool {
         !self.out && !self.ended
     }
 }
@@ -139,7 +139,7 @@ impl RunControl {
     }
 
     /// Returns the state, as shown to users.
-    pub fn state(&self) -> State {
+    pub fn run_state(&self) -> State {
         match self.phase {
             Phase::Idle => State::Idle,
             Phase::Configured { .. } => State::Configured,
@@ -160,12 +160,12 @@ impl RunControl {
     }
 
     /// Returns the reason why the run ends; `None` while it does not.
-    pub fn cause(&self) -> Option<&Cause> {
+    pub fn end_cause(&self) -> Option<&Cause> {
         self.cause.as_ref()
     }
 
     /// Returns the event before which the run ends, as far as that is known.
-    pub fn end(&self) -> Option<EventId> {
+    pub fn known_end(&self) -> Option<EventId> {
         self.end
     }
 
@@ -175,23 +175,25 @@ impl RunControl {
     }
 
     /// Returns the sources that the present state waits for.
-    pub fn waits_for(&self) -> impl Iterator<Item = usize> + Clone {
+    pub fn awaited_sources(&self) -> impl Iterator<Item = usize> + Clone {
         let waited_for = self.sources.iter().enumerate().filter(|(_, source)| match self.phase {
             Phase::Configured { .. } => !source.present,
-            Phase::Pausing { .. } | Phase::Asking { .. } => source.present && source.is_live() && source.next.is_none(),
-            Phase::Ending { .. } => source.is_live(),
+            Phase::Pausing { .. } | Phase::Asking { .. } => {
+                source.present && source.may_accept_events() && source.next.is_none()
+            }
+            Phase::Ending { .. } => source.may_accept_events(),
             _ => false,
         });
         waited_for.map(|(index, _)| index)
     }
 
     /// Returns whether a source may yet accept events.
-    pub fn is_live(&self, source: usize) -> bool {
-        self.sources[source].is_live()
+    pub fn may_accept_events(&self, source: usize) -> bool {
+        self.sources[source].may_accept_events()
     }
 
     /// Notes that memory, addresses and the directory are ready.
-    pub fn configured(&mut self) {
+    pub fn handle_configured(&mut self) {
         self.phase = Phase::Configured { waited: Duration::ZERO };
     }
 
@@ -199,20 +201,20 @@ impl RunControl {
     ///
     /// # Errors
     /// The command has no meaning in the present state.
-    pub fn command(&mut self, command: Command) -> Result<(), Refused> {
-        let refused = Refused { command, state: self.state() };
+    pub fn execute_command(&mut self, command: Command) -> Result<(), Refused> {
+        let refused = Refused { command, state: self.run_state() };
         match (command, self.phase) {
-            (Command::Start, Phase::Armed) => self.begin(),
+            (Command::Start, Phase::Armed) => self.begin_run(),
             (Command::Pause, Phase::Running) if self.config.leads => {
                 self.phase = Phase::Pausing { waited: Duration::ZERO };
-                self.tell_live(|_| Tell::Pause);
+                self.send_to_live(|_| Tell::Pause);
             }
             (Command::Resume, Phase::Pausing { .. } | Phase::Paused) if self.config.leads => {
                 self.phase = Phase::Running;
                 self.sources.iter_mut().for_each(|source| source.next = None);
-                self.tell_live(|_| Tell::Resume);
+                self.send_to_live(|_| Tell::Resume);
             }
-            (Command::Stop | Command::Abort, Phase::Configured { .. } | Phase::Armed) => self.leave(Cause::Command),
+            (Command::Stop | Command::Abort, Phase::Configured { .. } | Phase::Armed) => self.leave_run(Cause::Command),
             // The run is being opened: commands received meanwhile are executed afterwards.
             (Command::Pause | Command::Resume | Command::Stop | Command::Abort, Phase::Starting)
                 if self.when_begun.len() < MAX_WHEN_BEGUN =>
@@ -221,23 +223,23 @@ impl RunControl {
             }
             (Command::Stop, Phase::Running | Phase::Pausing { .. } | Phase::Paused) => {
                 self.stop_requested = true;
-                self.stop(Cause::Command);
+                self.stop_run(Cause::Command);
             }
             (Command::Stop, Phase::Asking { .. } | Phase::Ending { .. } | Phase::Closing) => {
                 // A first command while the run is ending for another reason is not a repeated one.
                 match std::mem::replace(&mut self.stop_requested, true) {
-                    true => self.abort(),
-                    false => self.stop(Cause::Command),
+                    true => self.abort_run(),
+                    false => self.stop_run(Cause::Command),
                 }
             }
-            (Command::Abort, _) if self.state().has_begun() => self.abort(),
+            (Command::Abort, _) if self.run_state().has_begun() => self.abort_run(),
             _ => return Err(refused),
         }
         Ok(())
     }
 
     /// Notes that a source has connected and identified itself; its slots hold at most `room` events.
-    pub fn greeted(&mut self, source: usize, room: u64) {
+    pub fn source_connected(&mut self, source: usize, room: u64) {
         let source = &mut self.sources[source];
         source.present = true;
         source.out = false;
@@ -252,11 +254,11 @@ impl RunControl {
     }
 
     /// Returns the messages that bring a source up to date with the run. Repeating them does no harm.
-    pub fn told(&self, source: usize) -> Vec<Tell> {
-        if !self.state().has_begun() {
+    pub fn messages_for(&self, source: usize) -> Vec<Tell> {
+        if !self.run_state().has_begun() {
             return Vec::new();
         }
-        let end = self.end.filter(|_| self.config.leads).map(|end| self.stop_at(source, end));
+        let end = self.end.filter(|_| self.config.leads).map(|end| self.stop_request_for(source, end));
         let held = match self.holds_sources() {
             true => Some(Tell::Pause),
             false => self.config.leads.then_some(Tell::Resume),
@@ -265,19 +267,19 @@ impl RunControl {
     }
 
     /// Notes that the connection of a source is down; it may come back.
-    pub fn left(&mut self, source: usize) {
+    pub fn source_disconnected(&mut self, source: usize) {
         self.sources[source].present = false;
     }
 
     /// Notes that a source was given up for the rest of the run.
-    pub fn given_up(&mut self, source: usize) {
+    pub fn source_given_up(&mut self, source: usize) {
         self.sources[source].out = true;
     }
 
     /// Takes a source's report of the first event it has not accepted, requested by builder `asked_by`. If that is the
     /// leading builder, which is number 0, the source accepts nothing more. If it is another one, that builder wants
     /// the run to end, and the source goes on.
-    pub fn paused(&mut self, source: usize, next: EventId, asked_by: u32) {
+    pub fn source_paused(&mut self, source: usize, next: EventId, asked_by: u32) {
         let source = &mut self.sources[source];
         match self.config.leads && asked_by > 0 {
             true => source.end_requested = true,
@@ -288,59 +290,59 @@ impl RunControl {
     /// Takes a source's relay that the leading builder has begun the run or has resumed it. The source accepts events
     /// again, and time counts for sources that do not: a source that is gone must not keep this builder from believing
     /// the others.
-    pub fn runs_elsewhere(&mut self, source: usize) {
+    pub fn handle_relayed_run(&mut self, source: usize) {
         let source = &mut self.sources[source];
         source.runs_elsewhere = true;
         source.resumed |= source.next.take().is_some();
     }
 
     /// Takes a source's relay that the leading builder ends the run before this event; the source goes on up to there.
-    pub fn ends_elsewhere(&mut self, source: usize, end: EventId) {
-        self.runs_elsewhere(source);
+    pub fn handle_relayed_end(&mut self, source: usize, end: EventId) {
+        self.handle_relayed_run(source);
         self.sources[source].end_elsewhere = Some(end);
     }
 
     /// Notes that a source has sent its final counters.
-    pub fn ended(&mut self, source: usize) {
+    pub fn source_ended(&mut self, source: usize) {
         self.sources[source].ended = true;
     }
 
     /// Sets whether the builder itself holds its sources up, because what is downstream of it takes no more data.
-    pub fn held_up(&mut self, held_up: bool) {
-        self.pace.hold_up(held_up);
+    pub fn set_held_up(&mut self, held_up: bool) {
+        self.pace.set_held_up(held_up);
     }
 
     /// Notes that the run is open: [`Order::Begin`] was carried out. Returns the commands received meanwhile that now
     /// have no meaning.
-    pub fn begun(&mut self, now: Duration) -> Vec<Refused> {
+    pub fn run_opened(&mut self, now: Duration) -> Vec<Refused> {
         if self.phase != Phase::Starting {
             return Vec::new();
         }
-        self.pace.step(now);
+        self.pace.advance_to(now);
         self.phase = Phase::Running;
         self.began = self.pace.elapsed();
         self.orders.extend(self.end.map(Order::EndAt));
         for source in 0..self.sources.len() {
-            let messages = self.told(source);
+            let messages = self.messages_for(source);
             self.orders.extend(messages.into_iter().map(|message| Order::Tell(source, message)));
         }
         let kept = std::mem::take(&mut self.when_begun);
-        kept.into_iter().filter_map(|command| self.command(command).err()).collect()
+        kept.into_iter().filter_map(|command| self.execute_command(command).err()).collect()
     }
 
     /// Notes that the run could not be opened.
-    pub fn failed(&mut self) {
+    pub fn run_failed(&mut self) {
         self.phase = Phase::Error;
     }
 
     /// Notes that everything is on disk: [`Order::Close`] was carried out.
-    pub fn closed(&mut self) {
+    pub fn run_closed(&mut self) {
         self.phase = Phase::Idle;
     }
 
     /// Ends the run for this cause, unless it is ending already. A run that waits for its last sources, however slow
     /// they are, ends within its timeout from now on.
-    pub fn stop(&mut self, cause: Cause) {
+    pub fn stop_run(&mut self, cause: Cause) {
         if !matches!(self.phase, Phase::Running | Phase::Pausing { .. } | Phase::Paused) && !self.is_patient() {
             return;
         }
@@ -352,48 +354,48 @@ impl RunControl {
         self.phase = Phase::Asking { waited: Duration::ZERO };
         // A builder that does not lead sends the request to all sources: that is how the leading builder is informed.
         let leads = self.config.leads;
-        self.tell_live(|source| (!leads || source.next.is_none()).then_some(Tell::Pause));
+        self.send_to_live(|source| (!leads || source.next.is_none()).then_some(Tell::Pause));
     }
 
-    /// Advances the time; to be called whenever something has happened, and at [`next_time`](Self::next_time).
-    pub fn time(&mut self, now: Duration, facts: &impl Facts) {
-        let (passed, free) = self.pace.step(now);
+    /// Advances the time; to be called whenever something has happened, and at [`next_check_time`](Self::next_check_time).
+    pub fn advance_time(&mut self, now: Duration, facts: &impl Facts) {
+        let (passed, free) = self.pace.advance_to(now);
         match &mut self.phase {
             Phase::Configured { waited } => {
                 *waited += passed;
                 let waited = *waited;
-                self.gather(waited);
+                self.gather_sources(waited);
             }
             Phase::Armed => self.wait_armed(),
             Phase::Pausing { waited } => {
                 *waited += passed;
-                if *waited >= self.config.time_to_answer() || self.waits_for().next().is_none() {
+                if *waited >= self.config.time_to_answer() || self.awaited_sources().next().is_none() {
                     self.phase = Phase::Paused;
                 }
-                self.watch(facts);
+                self.check_end_conditions(facts);
             }
-            Phase::Running | Phase::Paused => self.watch(facts),
+            Phase::Running | Phase::Paused => self.check_end_conditions(facts),
             Phase::Asking { waited } => {
                 *waited += passed;
                 let waited = *waited;
-                self.ask(waited, facts);
+                self.await_positions(waited, facts);
             }
             Phase::Ending { .. } => self.wait_for_end(free, facts),
             Phase::Idle | Phase::Starting | Phase::Closing | Phase::Error => {}
         }
-        if self.state().has_begun() && self.phase != Phase::Closing && facts.is_finished() {
+        if self.run_state().has_begun() && self.phase != Phase::Closing && facts.is_finished() {
             self.cause.get_or_insert(Cause::Sources);
             self.phase = Phase::Closing;
             self.orders.push_back(Order::Close);
         }
     }
 
-    /// Returns when [`time`](Self::time) is to be called again even if nothing happens; `None` if never.
-    pub fn next_time(&self) -> Option<Duration> {
-        let now = self.pace.clock();
+    /// Returns when [`advance_time`](Self::advance_time) is to be called again even if nothing happens; `None` if never.
+    pub fn next_check_time(&self) -> Option<Duration> {
+        let now = self.pace.last_reading();
         match self.phase {
             Phase::Running | Phase::Paused => {
-                let left = self.config.duration.map(|duration| duration.saturating_sub(self.lasted()));
+                let left = self.config.duration.map(|duration| duration.saturating_sub(self.run_duration()));
                 Some(now + left.unwrap_or(Duration::MAX).min(Pace::LONGEST_STEP / 2))
             }
             Phase::Configured { .. } | Phase::Pausing { .. } | Phase::Asking { .. } | Phase::Ending { .. } => {
@@ -409,22 +411,22 @@ impl RunControl {
     }
 
     /// Returns the time for which the run has lasted.
-    pub(crate) fn lasted(&self) -> Duration {
+    pub(crate) fn run_duration(&self) -> Duration {
         self.pace.elapsed() - self.began
     }
 
-    fn begin(&mut self) {
+    fn begin_run(&mut self) {
         self.phase = Phase::Starting;
         self.orders.push_back(Order::Begin);
     }
 
-    fn leave(&mut self, cause: Cause) {
+    fn leave_run(&mut self, cause: Cause) {
         self.phase = Phase::Idle;
         self.cause = Some(cause.clone());
         self.orders.push_back(Order::Leave(cause));
     }
 
-    fn abort(&mut self) {
+    fn abort_run(&mut self) {
         self.cause = Some(Cause::Abort);
         if self.phase != Phase::Closing {
             self.phase = Phase::Closing;
@@ -435,34 +437,34 @@ impl RunControl {
                 } else {
                     Tell::Pause
                 };
-                self.tell_live(|_| message);
+                self.send_to_live(|_| message);
             }
             self.orders.extend([Order::Abandon, Order::Close]);
         }
     }
 
-    fn gather(&mut self, waited: Duration) {
-        let absent: Vec<usize> = self.waits_for().collect();
+    fn gather_sources(&mut self, waited: Duration) {
+        let absent: Vec<usize> = self.awaited_sources().collect();
         if absent.is_empty() {
             match self.config.starts_alone {
-                true => self.begin(),
+                true => self.begin_run(),
                 false => self.phase = Phase::Armed,
             }
         } else if self.config.starts_alone && waited >= self.config.timeout {
-            self.leave(Cause::Absent(absent, self.config.timeout));
+            self.leave_run(Cause::Absent(absent, self.config.timeout));
         }
     }
 
     fn wait_armed(&mut self) {
         if self.sources.iter().any(|source| !source.present) {
-            self.configured();
+            self.handle_configured();
         } else if self.is_started_elsewhere() {
-            self.begin();
+            self.begin_run();
         }
     }
 
     /// Checks for conditions that end a run that is under way.
-    fn watch(&mut self, facts: &impl Facts) {
+    fn check_end_conditions(&mut self, facts: &impl Facts) {
         // While the leading builder holds sources, some may have events to come that belong to other builders, or come
         // too late here.
         let holds = self.config.leads && self.holds_sources();
@@ -471,11 +473,12 @@ impl RunControl {
             self.cause = Some(Cause::Events);
             self.phase = Phase::Ending { last: true, lap: Duration::ZERO };
         } else if let Some(cause) = self.reason_to_end() {
-            self.stop(cause);
+            self.stop_run(cause);
         } else if let Some(end) = self.agreed_end() {
-            self.end_elsewhere(end);
+            self.end_as_relayed(end);
         } else if !self.config.leads {
-            self.phase = if self.most(|source| source.next.is_some()) { Phase::Paused } else { Phase::Running };
+            self.phase =
+                if self.most_received(|source| source.next.is_some()) { Phase::Paused } else { Phase::Running };
         }
     }
 
@@ -484,15 +487,16 @@ impl RunControl {
         if !self.config.leads {
             return None;
         }
-        if self.config.duration.is_some_and(|duration| self.lasted() >= duration) {
+        if self.config.duration.is_some_and(|duration| self.run_duration() >= duration) {
             return Some(Cause::Duration);
         }
-        self.most(|source| source.end_requested).then_some(Cause::OtherBuilder)
+        self.most_received(|source| source.end_requested).then_some(Cause::OtherBuilder)
     }
 
     /// Sends a message to every source that is connected and may yet accept events.
-    fn tell_live<T: Into<Option<Tell>>>(&mut self, message: impl Fn(&Source) -> T) {
-        for (index, source) in self.sources.iter().enumerate().filter(|(_, source)| source.present && source.is_live())
+    fn send_to_live<T: Into<Option<Tell>>>(&mut self, message: impl Fn(&Source) -> T) {
+        for (index, source) in
+            self.sources.iter().enumerate().filter(|(_, source)| source.present && source.may_accept_events())
         {
             self.orders.extend(message(source).into().map(|message| Order::Tell(index, message)));
         }

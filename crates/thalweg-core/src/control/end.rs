@@ -27,13 +27,13 @@ impl Config {
 
 impl RunControl {
     /// Waits for sources to report their positions, and then decides where the run ends.
-    pub(crate) fn ask(&mut self, waited: Duration, facts: &impl Facts) {
+    pub(crate) fn await_positions(&mut self, waited: Duration, facts: &impl Facts) {
         if let Some(end) = self.agreed_end() {
-            self.end_elsewhere(end);
+            self.end_as_relayed(end);
         } else if self.config.leads {
             // A source that is disconnected gets the message when it reconnects.
-            if waited >= self.config.time_to_answer() || self.waits_for().next().is_none() {
-                self.end_at(self.furthest(facts), false);
+            if waited >= self.config.time_to_answer() || self.awaited_sources().next().is_none() {
+                self.end_before(self.furthest_position(facts), false);
                 self.begin_lap(facts);
             }
         } else if waited >= self.config.timeout / 2 {
@@ -44,19 +44,23 @@ impl RunControl {
     }
 
     /// Returns the first event that no source has accepted.
-    fn furthest(&self, facts: &impl Facts) -> EventId {
+    fn furthest_position(&self, facts: &impl Facts) -> EventId {
         let sources = self.sources.iter().enumerate().filter(|(_, source)| !source.out);
-        sources.map(|(index, _)| self.position(index, facts)).max().unwrap_or_default().max(facts.closed_until())
+        sources
+            .map(|(index, _)| self.believed_position(index, facts))
+            .max()
+            .unwrap_or_default()
+            .max(facts.closed_until())
     }
 
     /// Returns whether the run may end at a source's position: false for a source that is disconnected, or that has not
     /// answered and so may be hung.
-    fn counts(source: &Source) -> bool {
-        source.present && source.is_live() && source.next.is_some()
+    fn counts_for_end(source: &Source) -> bool {
+        source.present && source.may_accept_events() && source.next.is_some()
     }
 
     /// Returns the first event that a source has not accepted, as far as it can be believed.
-    fn position(&self, index: usize, facts: &impl Facts) -> EventId {
+    fn believed_position(&self, index: usize, facts: &impl Facts) -> EventId {
         let (source, offered) = (&self.sources[index], facts.offered_until(index));
         let by_room = EventId(offered.0.saturating_add(source.room));
         let limit = facts.assigned_until().map_or(by_room, |until| until.max(offered));
@@ -64,7 +68,7 @@ impl RunControl {
     }
 
     /// Ends the run before this event, or at its earlier end if one is known.
-    pub(crate) fn end_at(&mut self, end: EventId, last: bool) {
+    pub(crate) fn end_before(&mut self, end: EventId, last: bool) {
         let end = self.end.map_or(end, |known| known.min(end));
         self.end = Some(end);
         self.phase = Phase::Ending { last, lap: Duration::ZERO };
@@ -73,7 +77,7 @@ impl RunControl {
             // A source that has ended relays the message all the same.
             for index in 0..self.sources.len() {
                 if self.sources[index].present && !self.sources[index].out {
-                    self.orders.push_back(Order::Tell(index, self.stop_at(index, end)));
+                    self.orders.push_back(Order::Tell(index, self.stop_request_for(index, end)));
                 }
             }
         }
@@ -81,14 +85,14 @@ impl RunControl {
 
     /// Ends the run before the event set by the leading builder; if that is the first event, the run was to end at
     /// once.
-    pub(crate) fn end_elsewhere(&mut self, end: EventId) {
+    pub(crate) fn end_as_relayed(&mut self, end: EventId) {
         self.cause = Some(if end <= self.config.first { Cause::AbortElsewhere } else { Cause::OtherBuilder });
-        self.end_at(end, true);
+        self.end_before(end, true);
     }
 
     /// Returns the request to send to a source: never an end that the source is past already. With several builders all
     /// get the same end, since they relay it.
-    pub(crate) fn stop_at(&self, source: usize, end: EventId) -> Tell {
+    pub(crate) fn stop_request_for(&self, source: usize, end: EventId) -> Tell {
         let source = &self.sources[source];
         let end = match source.next {
             Some(next) if self.config.builders == 1 => next.max(end),
@@ -100,11 +104,11 @@ impl RunControl {
     /// Waits for the final counters of all sources and for the fragments they hold.
     pub(crate) fn wait_for_end(&mut self, free: Duration, facts: &impl Facts) {
         if let Some(end) = self.agreed_end() {
-            self.end_elsewhere(end);
+            self.end_as_relayed(end);
         } else if self.is_patient()
             && let Some(cause) = self.reason_to_end()
         {
-            return self.stop(cause);
+            return self.stop_run(cause);
         }
         // If half of the sources that were paused have gone on, the others are hung, or lie.
         let (held, resumed) = self.sources.iter().fold((0, 0), |(held, resumed), source| {
@@ -117,7 +121,7 @@ impl RunControl {
             if std::mem::replace(&mut source.reached, offered) < offered && patient {
                 source.waited = Duration::ZERO;
             }
-            let delays = !source.out && !facts.is_settled(index) && (!source.ended || facts.owes(index));
+            let delays = !source.out && !facts.is_settled(index) && (!source.ended || facts.owes_bytes(index));
             // The leading builder has paused the run; this builder has all the source's events already.
             let is_held = !self.config.leads && patient && source.present && source.next.is_some() && resumed < held;
             if !delays || is_held && !source.ended {
@@ -161,7 +165,7 @@ impl RunControl {
         let end = self.end.unwrap_or(FOREVER);
         let half = self.config.timeout / 2;
         let behind: Vec<usize> = (0..self.sources.len())
-            .filter(|index| Self::counts(&self.sources[*index]) && facts.offered_until(*index) < end)
+            .filter(|index| Self::counts_for_end(&self.sources[*index]) && facts.offered_until(*index) < end)
             .collect();
         self.phase = Phase::Ending { last: false, lap: Duration::ZERO };
         let mut too_slow = behind.clone();
@@ -177,7 +181,7 @@ impl RunControl {
             for index in too_slow {
                 self.sources[index].ends_here = facts.offered_until(index) < end;
             }
-            self.end_at(end, true);
+            self.end_before(end, true);
         }
         self.begin_lap(facts);
     }
@@ -203,7 +207,7 @@ impl RunControl {
 
     /// Returns whether a source was given an earlier end than this builder knows: others will relay it too, and until
     /// then fragments that the source does not have are not missing.
-    pub fn is_told_sooner(&self, source: usize) -> bool {
+    pub fn has_earlier_end(&self, source: usize) -> bool {
         let known = self.end.unwrap_or(FOREVER);
         !self.config.leads && self.sources[source].end_elsewhere.is_some_and(|end| end < known)
     }
@@ -215,8 +219,8 @@ impl RunControl {
     }
 
     /// Returns whether `received` holds for most sources: another builder has sent them that message.
-    pub(crate) fn most(&self, received: impl Fn(&Source) -> bool) -> bool {
-        let voters = self.sources.iter().filter(|source| source.present && source.is_live());
+    pub(crate) fn most_received(&self, received: impl Fn(&Source) -> bool) -> bool {
+        let voters = self.sources.iter().filter(|source| source.present && source.may_accept_events());
         let (count, all) = voters.fold((0, 0), |(count, all), source| (count + usize::from(received(source)), all + 1));
         self.config.builders > 1 && 2 * count > all
     }

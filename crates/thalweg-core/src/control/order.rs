@@ -49,7 +49,7 @@ pub struct Refused {
 /// An order to the node. Orders are carried out in sequence.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Order {
-    /// Opens the run; the node then calls [`begun`](crate::control::RunControl::begun) or [`failed`](crate::control::RunControl::failed).
+    /// Opens the run; the node then calls [`run_opened`](crate::control::RunControl::run_opened) or [`run_failed`](crate::control::RunControl::run_failed).
     Begin,
     /// Sends this message to this source.
     Tell(usize, Tell),
@@ -60,7 +60,7 @@ pub enum Order {
     /// Stops building: events that are not closed are lost.
     Abandon,
     /// Closes the run, of which everything is built: writes it to disk; the node then calls
-    /// [`closed`](crate::control::RunControl::closed).
+    /// [`run_closed`](crate::control::RunControl::run_closed).
     Close,
     /// Refuses all sources with this reason: no run began, and none will.
     Leave(Cause),

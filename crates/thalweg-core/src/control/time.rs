@@ -17,7 +17,7 @@ impl Pace {
     pub(crate) const LONGEST_STEP: Duration = Duration::from_millis(500);
 
     /// Returns the last reading of the clock.
-    pub(crate) fn clock(&self) -> Duration {
+    pub(crate) fn last_reading(&self) -> Duration {
         self.clock.unwrap_or_default()
     }
 
@@ -28,7 +28,7 @@ impl Pace {
 
     /// Advances the clock to `now`. Returns the time that passed, cut to one step, and the part of it during which the
     /// builder itself did not hold its sources up.
-    pub(crate) fn step(&mut self, now: Duration) -> (Duration, Duration) {
+    pub(crate) fn advance_to(&mut self, now: Duration) -> (Duration, Duration) {
         let before = self.clock.replace(now).unwrap_or(now);
         let passed = now.saturating_sub(before).min(Self::LONGEST_STEP);
         self.elapsed += passed;
@@ -37,7 +37,7 @@ impl Pace {
     }
 
     /// Sets whether the builder holds its sources up: no block is free.
-    pub(crate) fn hold_up(&mut self, held_up: bool) {
+    pub(crate) fn set_held_up(&mut self, held_up: bool) {
         self.held_up = held_up;
     }
 }

@@ -13,7 +13,7 @@ const MAX_CONDITION_BYTES: usize = 2000;
 ///
 /// `beam` is a source whose fragments are rows of numbers, `x` one of its features. If the condition cannot be
 /// evaluated, since a source has no fragment for an event or a number is NaN, the event is counted as
-/// [undecided](Decide::undecided), and accepted or not as configured for that case.
+/// [undecided](Decide::undecided_events), and accepted or not as configured for that case.
 pub struct Condition {
     text: String,
     program: Program,
@@ -47,13 +47,13 @@ impl Condition {
     }
 
     /// Returns the name of a source in a condition: letters, digits and `_`, so `beam-0` becomes `beam_0`.
-    pub fn variable(source: &str) -> String {
+    pub fn variable_name(source: &str) -> String {
         let name = source.replace(|letter: char| !letter.is_ascii_alphanumeric(), "_");
         if name.starts_with(|first: char| first.is_ascii_digit()) { format!("_{name}") } else { name }
     }
 
     /// Returns the variables in the text, sorted.
-    pub fn variables(&self) -> Vec<String> {
+    pub fn variable_names(&self) -> Vec<String> {
         let mut variables: Vec<String> =
             self.program.references().variables().into_iter().map(ToOwned::to_owned).collect();
         variables.sort_unstable();
@@ -61,7 +61,7 @@ impl Condition {
     }
 
     /// Assigns a source to a variable, with the features in the source's rows.
-    pub fn bind(&mut self, variable: String, source: SourceId, features: Vec<String>) {
+    pub fn bind_source(&mut self, variable: String, source: SourceId, features: Vec<String>) {
         self.bound.push(Bound { variable, source, features });
     }
 
@@ -69,7 +69,7 @@ impl Condition {
     ///
     /// # Errors
     /// The missing feature, or the other kind of result.
-    pub fn check(&self) -> Result<(), String> {
+    pub fn check_features(&self) -> Result<(), String> {
         for Bound { variable, features, .. } in &self.bound {
             if let Some(unknown) = self.features_of(variable).find(|name| !features.iter().any(|known| known == name)) {
                 return Err(format!("'{variable}' has no feature '{unknown}'; it has {}", features.join(", ")));
@@ -100,7 +100,7 @@ impl Condition {
         })
     }
 
-    fn is_true(&self, fragments: &mut dyn Iterator<Item = Fragment<'_>>) -> Option<bool> {
+    fn evaluate_fragments(&self, fragments: &mut dyn Iterator<Item = Fragment<'_>>) -> Option<bool> {
         let mut context = Context::default();
         for fragment in fragments {
             let bound = self.bound.iter().find(|bound| bound.source == fragment.header.source);
@@ -136,14 +136,14 @@ impl fmt::Debug for Condition {
 }
 
 impl Decide for Condition {
-    fn accept(&mut self, _event: EventId, fragments: &mut dyn Iterator<Item = Fragment<'_>>) -> bool {
-        self.is_true(fragments).unwrap_or_else(|| {
+    fn accept_event(&mut self, _event: EventId, fragments: &mut dyn Iterator<Item = Fragment<'_>>) -> bool {
+        self.evaluate_fragments(fragments).unwrap_or_else(|| {
             self.undecided += 1;
             self.otherwise
         })
     }
 
-    fn undecided(&self) -> u64 {
+    fn undecided_events(&self) -> u64 {
         self.undecided
     }
 
@@ -161,26 +161,26 @@ mod tests {
 
     fn condition(text: &str, otherwise: bool) -> Condition {
         let mut condition = Condition::parse(text, otherwise).unwrap();
-        condition.bind("beam".into(), BEAM, ["x", "r2"].map(String::from).into());
+        condition.bind_source("beam".into(), BEAM, ["x", "r2"].map(String::from).into());
         condition
     }
 
     struct Payload(Vec<u8>);
 
     impl RecordBytes for Payload {
-        fn bytes(&self) -> usize {
+        fn byte_count(&self) -> usize {
             self.0.len()
         }
 
-        fn copy_to(&self, at: usize, out: &mut [u8]) {
-            self.0[..].copy_to(at, out);
+        fn copy_bytes_to(&self, at: usize, out: &mut [u8]) {
+            self.0[..].copy_bytes_to(at, out);
         }
     }
 
     fn accepts(condition: &mut Condition, source: SourceId, row: &[f64]) -> bool {
         let payload = Payload(row.iter().flat_map(|number| number.to_le_bytes()).collect());
-        let header = FragmentHeader { source, piece_length: payload.bytes() as u32, ..FragmentHeader::default() };
-        condition.accept(EventId(0), &mut std::iter::once(Fragment::new(header, &payload, 0)))
+        let header = FragmentHeader { source, piece_length: payload.byte_count() as u32, ..FragmentHeader::default() };
+        condition.accept_event(EventId(0), &mut std::iter::once(Fragment::new(header, &payload, 0)))
     }
 
     #[test]
@@ -190,7 +190,7 @@ mod tests {
         {
             assert_eq!(accepts(&mut condition, BEAM, &row), accepted, "{row:?}");
         }
-        assert_eq!(condition.undecided(), 0);
+        assert_eq!(condition.undecided_events(), 0);
     }
 
     #[test]
@@ -198,16 +198,16 @@ mod tests {
         for otherwise in [true, false] {
             let mut unlike = condition("beam.x != 20.0", otherwise);
             assert_eq!(accepts(&mut unlike, BEAM, &[f64::NAN, 1.0]), otherwise);
-            assert_eq!(unlike.undecided(), 1);
+            assert_eq!(unlike.undecided_events(), 1);
             let mut condition = condition("beam.x < 20.0", otherwise);
             let cases: [(SourceId, &[f64]); 4] =
                 [(BEAM, &[f64::NAN, 1.0]), (BEAM, &[]), (BEAM, &[1.0, 2.0, 3.0]), (SourceId(8), &[1.0, 1.0])];
             for (source, row) in cases {
                 assert_eq!(accepts(&mut condition, source, row), otherwise, "{row:?}");
             }
-            assert_eq!(condition.undecided(), 4);
+            assert_eq!(condition.undecided_events(), 4);
             assert!(accepts(&mut condition, BEAM, &[1.0, 1.0]));
-            assert_eq!(condition.undecided(), 4);
+            assert_eq!(condition.undecided_events(), 4);
         }
         // If the rest decides alone, the missing feature is not evaluated.
         assert!(!accepts(&mut condition("beam.r2 > 0.9 && beam.x < 20.0", true), BEAM, &[f64::NAN, 0.5]));
@@ -223,10 +223,10 @@ mod tests {
             ("beam.x < 0.0 && beam . y < 1.0", "'beam' has no feature 'y'; it has x, r2"),
             ("beam.x * 2 > 1", "with a point"),
         ] {
-            let error = condition(text, true).check().unwrap_err();
+            let error = condition(text, true).check_features().unwrap_err();
             assert!(error.contains(why), "{text}: {error}");
         }
-        assert_eq!(condition("beam.x < 1.0 && !(other.z > 2.0)", true).variables(), ["beam", "other"]);
-        assert_eq!(["beam-0", "0.beam", "strahl µ"].map(Condition::variable), ["beam_0", "_0_beam", "strahl__"]);
+        assert_eq!(condition("beam.x < 1.0 && !(other.z > 2.0)", true).variable_names(), ["beam", "other"]);
+        assert_eq!(["beam-0", "0.beam", "strahl µ"].map(Condition::variable_name), ["beam_0", "_0_beam", "strahl__"]);
     }
 }

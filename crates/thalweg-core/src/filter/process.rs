@@ -15,7 +15,7 @@ pub trait Programs: Debug + Send + Sync {
     ///
     /// # Errors
     /// The reason why the program cannot be started.
-    fn start(&self, config: &ProgramConfig, input: OwnedFd) -> Result<Box<dyn Process>, String>;
+    fn start_program(&self, config: &ProgramConfig, input: OwnedFd) -> Result<Box<dyn Process>, String>;
 }
 
 /// A program that was started. Dropping this does not end the program.
@@ -24,13 +24,13 @@ pub trait Process: Debug + Send {
     ///
     /// # Errors
     /// The process does not exist.
-    fn status(&mut self) -> io::Result<Option<ExitStatus>>;
+    fn exit_status(&mut self) -> io::Result<Option<ExitStatus>>;
 
     /// Kills the process, and the processes it has started itself.
-    fn kill(&mut self);
+    fn kill_group(&mut self);
 
     /// Waits until the process has ended.
-    fn wait(&mut self);
+    fn wait_until_ended(&mut self);
 }
 
 /// Starts programs as processes of this host.
@@ -54,7 +54,7 @@ impl Default for SystemPrograms {
 }
 
 impl Programs for SystemPrograms {
-    fn start(&self, config: &ProgramConfig, input: OwnedFd) -> Result<Box<dyn Process>, String> {
+    fn start_program(&self, config: &ProgramConfig, input: OwnedFd) -> Result<Box<dyn Process>, String> {
         if !config.directory.is_dir() {
             return Err(format!("directory {}: there is none", config.directory.display()));
         }
@@ -72,7 +72,7 @@ impl Programs for SystemPrograms {
                 .spawn()
         });
         let child = child.map_err(|error| error.to_string())?;
-        if let (Some(processors), Some(id)) = (&self.processors, pid(&child)) {
+        if let (Some(processors), Some(id)) = (&self.processors, process_id(&child)) {
             let _ = rustix::thread::sched_setaffinity(Some(id), processors);
         }
         Ok(Box::new(child))
@@ -80,23 +80,23 @@ impl Programs for SystemPrograms {
 }
 
 impl Process for Child {
-    fn status(&mut self) -> io::Result<Option<ExitStatus>> {
+    fn exit_status(&mut self) -> io::Result<Option<ExitStatus>> {
         self.try_wait()
     }
 
-    fn kill(&mut self) {
+    fn kill_group(&mut self) {
         // The process and its children are a group.
-        if let Some(group) = pid(self) {
+        if let Some(group) = process_id(self) {
             let _ = rustix::process::kill_process_group(group, Signal::KILL);
         }
         let _ = Self::kill(self);
     }
 
-    fn wait(&mut self) {
+    fn wait_until_ended(&mut self) {
         let _ = Self::wait(self);
     }
 }
 
-fn pid(child: &Child) -> Option<Pid> {
+fn process_id(child: &Child) -> Option<Pid> {
     i32::try_from(child.id()).ok().and_then(Pid::from_raw)
 }

@@ -81,13 +81,13 @@ pub struct Undecided {
 
 impl Undecided {
     /// Returns the number of events, for all reasons together.
-    pub fn events(&self) -> u64 {
+    pub fn event_count(&self) -> u64 {
         self.unsure + self.late + self.gone
     }
 
     /// Returns the sum of these counters and others.
     #[must_use]
-    pub fn and(self, other: Self) -> Self {
+    pub fn merged_with(self, other: Self) -> Self {
         Self {
             unsure: self.unsure + other.unsure,
             late: self.late + other.late,
@@ -101,7 +101,7 @@ impl Undecided {
 #[derive(Debug)]
 pub struct Program {
     config: ProgramConfig,
-    /// Readable when a call of [look](Self::look) is needed. Contains another socket after each start.
+    /// Readable when a call of [look](Self::poll_answers) is needed. Contains another socket after each start.
     epoll: OwnedFd,
     programs: Arc<dyn Programs>,
     running: Option<Running>,
@@ -166,28 +166,31 @@ impl Program {
             pace: Duration::ZERO,
             undecided: Undecided::default(),
         };
-        program.spawn(now)?;
+        program.spawn_process(now)?;
         let until = Instant::now() + START_TIMEOUT;
         while !program.is_ready() {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                return Err(format!("'{}' did not report within {START_TIMEOUT:?} that it is ready", program.name()));
+                return Err(format!(
+                    "'{}' did not report within {START_TIMEOUT:?} that it is ready",
+                    program.program_name()
+                ));
             }
-            program.wait(left);
-            if let Err(reason) = program.hear(now) {
-                return Err(program.farewell(&reason));
+            program.wait_for_message(left);
+            if let Err(reason) = program.read_messages(now) {
+                return Err(program.end_process(&reason));
             }
         }
         Ok(program)
     }
 
-    fn name(&self) -> &str {
+    fn program_name(&self) -> &str {
         self.config.command.first().map_or("", String::as_str)
     }
 
-    fn spawn(&mut self, now: Duration) -> Result<(), String> {
+    fn spawn_process(&mut self, now: Duration) -> Result<(), String> {
         self.started = now;
-        let running = self.start_process().map_err(|error| format!("'{}': {error}", self.name()))?;
+        let running = self.start_process().map_err(|error| format!("'{}': {error}", self.program_name()))?;
         self.running = Some(running);
         Ok(())
     }
@@ -195,12 +198,12 @@ impl Program {
     fn start_process(&self) -> Result<Running, Box<dyn std::error::Error>> {
         let (socket, input) = UnixStream::pair()?;
         socket.set_nonblocking(true)?;
-        let process = self.programs.start(&self.config, input.into())?;
+        let process = self.programs.start_program(&self.config, input.into())?;
         epoll::add(&self.epoll, &socket, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?;
         Ok(Running { process, socket, ready: false, answer: Vec::new() })
     }
 
-    fn wait(&self, timeout: Duration) {
+    fn wait_for_message(&self, timeout: Duration) {
         let timeout = rustix::time::Timespec {
             tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: timeout.subsec_nanos().into(),
@@ -218,33 +221,33 @@ impl Program {
     ///
     /// # Errors
     /// No memory for questions is available.
-    pub fn begin(&mut self, introduction: &serde_json::Value, bytes: usize) -> Result<(), String> {
+    pub fn begin_run(&mut self, introduction: &serde_json::Value, bytes: usize) -> Result<(), String> {
         let bytes = bytes.max(1);
         let count = u32::try_from((MAX_OPEN_BYTES / bytes).clamp(2, MAX_OPEN_QUESTIONS)).unwrap_or(2);
-        let memory = PlacePool::to_share("questions", count, bytes).map_err(|error| error.to_string())?;
+        let memory = PlacePool::new_shareable("questions", count, bytes).map_err(|error| error.to_string())?;
         self.run = Some(Run { memory, bytes, introduction: introduction.to_string().into_bytes() });
-        if let Err(error) = self.introduce() {
-            self.lose(&error.to_string());
+        if let Err(error) = self.send_introduction() {
+            self.give_up_program(&error.to_string());
         }
         Ok(())
     }
 
     /// Sends the introduction to the program, once the program is ready and a run has begun.
-    fn introduce(&self) -> io::Result<()> {
+    fn send_introduction(&self) -> io::Result<()> {
         let (Some(run), Some(running)) = (&self.run, self.running.as_ref().filter(|it| it.ready)) else {
             return Ok(());
         };
         let mut file = File::from(rustix::fs::memfd_create("introduction", MemfdFlags::CLOEXEC)?);
         file.write_all(&run.introduction)?;
-        let text = message([0, 0, run.introduction.len() as u64]);
+        let text = encode_question([0, 0, run.introduction.len() as u64]);
         let sent = send_fds(&running.socket, &text, &[run.memory.arena().fd(), file.as_fd()]);
         sent.map(|_| ()).map_err(io::Error::other)
     }
 
-    /// Returns whether [`ask`](Self::ask) can be called: the open questions leave room for one more, or the question
+    /// Returns whether [`send_question`](Self::send_question) can be called: the open questions leave room for one more, or the question
     /// would not be sent at all.
     pub fn has_room(&self) -> bool {
-        !self.is_listening() || self.run.as_ref().is_some_and(|run| run.memory.free() > 0)
+        !self.is_listening() || self.run.as_ref().is_some_and(|run| run.memory.free_count() > 0)
     }
 
     /// Returns whether the program is ready, owes no late answer, and would answer another question in time at its
@@ -257,7 +260,7 @@ impl Program {
 
     /// Sends the program a question about an event. Its answer [comes](Self::next_answer) later. If the question cannot
     /// be sent, the returned value is the answer.
-    pub fn ask(
+    pub fn send_question(
         &mut self,
         event: EventId,
         fragments: &mut dyn Iterator<Item = Fragment<'_>>,
@@ -268,7 +271,7 @@ impl Program {
             *reason += 1;
             return Some(self.config.otherwise);
         }
-        match self.put(event, fragments) {
+        match self.write_question(event, fragments) {
             Ok(place) => {
                 // A program that owes no answer cannot be silent.
                 if self.open_questions.is_empty() {
@@ -279,35 +282,39 @@ impl Program {
                 None
             }
             Err(error) => {
-                tracing::warn!(program = self.name(), event = event.0, "the question cannot be sent: {error}");
+                tracing::warn!(program = self.program_name(), event = event.0, "the question cannot be sent: {error}");
                 self.undecided.gone += 1;
                 Some(self.config.otherwise)
             }
         }
     }
 
-    fn put(&mut self, event: EventId, fragments: &mut dyn Iterator<Item = Fragment<'_>>) -> io::Result<Span> {
-        let (Some(run), Some(running)) = (&mut self.run, &mut self.running) else { return Err(no_room()) };
-        let mut place = run.memory.take(run.bytes).ok_or_else(no_room)?;
+    fn write_question(
+        &mut self,
+        event: EventId,
+        fragments: &mut dyn Iterator<Item = Fragment<'_>>,
+    ) -> io::Result<Span> {
+        let (Some(run), Some(running)) = (&mut self.run, &mut self.running) else { return Err(no_room_error()) };
+        let mut place = run.memory.take_place(run.bytes).ok_or_else(no_room_error)?;
         let mut end = 0;
         for fragment in fragments {
             let begin = end + HEADER_LEN;
             end = begin + fragment.len();
-            let record = place.get_mut(begin - HEADER_LEN..end).ok_or_else(no_room)?;
+            let record = place.get_mut(begin - HEADER_LEN..end).ok_or_else(no_room_error)?;
             record[..HEADER_LEN].copy_from_slice(&fragment.header.encode());
             fragment.copy_to(0, &mut record[HEADER_LEN..]);
             end = end.next_multiple_of(RECORD_ALIGN);
         }
         // A socket that takes anything takes all of so few bytes.
         let end = end.min(place.len());
-        running.socket.write_all(&message([event.0, place.offset() as u64, end as u64]))?;
+        running.socket.write_all(&encode_question([event.0, place.arena_offset() as u64, end as u64]))?;
         Ok(place)
     }
 
     /// Reads the answers of the program, applies deadlines, and starts a program again that has ended.
-    pub fn look(&mut self, now: Duration) {
-        if let Err(reason) = self.hear(now) {
-            self.lose(&reason);
+    pub fn poll_answers(&mut self, now: Duration) {
+        if let Err(reason) = self.read_messages(now) {
+            self.give_up_program(&reason);
         }
         for question in &mut self.open_questions {
             if question.is_late || question.deadline > now {
@@ -317,20 +324,20 @@ impl Program {
             self.answers.push_back((question.event, self.config.otherwise));
             self.undecided.late += 1;
         }
-        if self.gives_up().is_some_and(|at| now >= at) {
-            self.lose("it hangs");
+        if self.give_up_time().is_some_and(|at| now >= at) {
+            self.give_up_program("it hangs");
         }
-        self.leaving.retain_mut(|process| matches!(process.status(), Ok(None)));
+        self.leaving.retain_mut(|process| matches!(process.exit_status(), Ok(None)));
         if self.running.is_none()
             && now >= self.started + MIN_RESTART_INTERVAL
-            && let Err(error) = self.spawn(now)
+            && let Err(error) = self.spawn_process(now)
         {
             tracing::warn!("cannot be started again: {error}");
         }
     }
 
     /// Returns the time at which the program is given up: it has answered nothing for too long, or is not ready yet.
-    fn gives_up(&self) -> Option<Duration> {
+    fn give_up_time(&self) -> Option<Duration> {
         let running = self.running.as_ref()?;
         if !running.ready {
             return Some(self.started + START_TIMEOUT);
@@ -339,7 +346,7 @@ impl Program {
     }
 
     /// Reads the program's messages.
-    fn hear(&mut self, now: Duration) -> Result<(), String> {
+    fn read_messages(&mut self, now: Duration) -> Result<(), String> {
         loop {
             let Some(running) = &mut self.running else { return Ok(()) };
             let mut bytes = [0; ANSWER_BYTES * 64];
@@ -363,12 +370,12 @@ impl Program {
             }
             for answer in answers.chunks_exact(ANSWER_BYTES) {
                 self.last_answer = now;
-                self.take(answer)?;
+                self.handle_answer(answer)?;
             }
         }
     }
 
-    fn take(&mut self, answer: &[u8]) -> Result<(), String> {
+    fn handle_answer(&mut self, answer: &[u8]) -> Result<(), String> {
         let event = EventId(answer.first_chunk().copied().map(u64::from_le_bytes).unwrap_or_default());
         let verdict = answer[8..].first_chunk().copied().map(u32::from_le_bytes).unwrap_or_default();
         let Some(running) = &mut self.running else { return Ok(()) };
@@ -377,7 +384,7 @@ impl Program {
                 return Err("it speaks another language, or another version of this one".into());
             }
             running.ready = true;
-            return self.introduce().map_err(|error| error.to_string());
+            return self.send_introduction().map_err(|error| error.to_string());
         }
         let Some(at) = self.open_questions.iter().position(|question| question.event == event) else {
             return Err(format!("it answers for event {}, about which it has no question", event.0));
@@ -395,15 +402,15 @@ impl Program {
     }
 
     /// Gives the program up, and answers its open questions in its place.
-    fn lose(&mut self, reason: &str) {
+    fn give_up_program(&mut self, reason: &str) {
         // The program may have closed its end, and take a moment more to exit.
-        let status = self.running.as_mut().and_then(|running| running.process.status().ok().flatten());
+        let status = self.running.as_mut().and_then(|running| running.process.exit_status().ok().flatten());
         let status = status.map_or_else(String::new, |status| format!(" ({status})"));
-        tracing::warn!("'{}': {reason}{status}; it is started again", self.name());
+        tracing::warn!("'{}': {reason}{status}; it is started again", self.program_name());
         self.undecided.ends += 1;
         if let Some(Running { mut process, .. }) = self.running.take() {
             // The exit is not waited for here.
-            process.kill();
+            process.kill_group();
             self.leaving.push(process);
         }
         for question in self.open_questions.drain(..).filter(|question| !question.is_late) {
@@ -414,22 +421,22 @@ impl Program {
 
     /// Gives the program time to end by itself, which it does when the socket is closed; then kills it. Returns a
     /// description of its end.
-    fn farewell(&mut self, reason: &str) -> String {
-        let name = self.name().to_owned();
+    fn end_process(&mut self, reason: &str) -> String {
+        let name = self.program_name().to_owned();
         let Some(Running { mut process, socket, .. }) = self.running.take() else {
             return format!("'{name}': {reason}");
         };
         drop(socket);
         let until = Instant::now() + EXIT_TIMEOUT;
         while Instant::now() < until {
-            match process.status() {
+            match process.exit_status() {
                 Ok(Some(status)) => return format!("'{name}': {reason} ({status})"),
                 Ok(None) => std::thread::sleep(Duration::from_millis(2)),
                 Err(_) => break,
             }
         }
-        process.kill();
-        process.wait();
+        process.kill_group();
+        process.wait_until_ended();
         format!("'{name}': {reason}")
     }
 
@@ -438,15 +445,15 @@ impl Program {
         self.answers.pop_front()
     }
 
-    /// Returns when to call [look](Self::look) even if the program sends nothing; `None` if never.
-    pub fn next_look(&self) -> Option<Duration> {
+    /// Returns when to call [look](Self::poll_answers) even if the program sends nothing; `None` if never.
+    pub fn next_poll_time(&self) -> Option<Duration> {
         let deadline = self.open_questions.iter().find(|question| !question.is_late).map(|question| question.deadline);
         let start = self.running.is_none().then_some(self.started + MIN_RESTART_INTERVAL);
-        [deadline, self.gives_up(), start].into_iter().flatten().min()
+        [deadline, self.give_up_time(), start].into_iter().flatten().min()
     }
 
     /// Returns the counters of events that the program did not decide on.
-    pub fn undecided(&self) -> Undecided {
+    pub fn undecided_counts(&self) -> Undecided {
         self.undecided
     }
 }
@@ -459,16 +466,16 @@ impl AsFd for Program {
 
 impl Drop for Program {
     fn drop(&mut self) {
-        self.farewell("");
+        self.end_process("");
     }
 }
 
-fn no_room() -> io::Error {
+fn no_room_error() -> io::Error {
     io::Error::other("there is no room for it")
 }
 
 /// Encodes a message of the builder: three numbers.
-fn message(numbers: [u64; 3]) -> [u8; QUESTION_BYTES] {
+fn encode_question(numbers: [u64; 3]) -> [u8; QUESTION_BYTES] {
     let mut bytes = [0; QUESTION_BYTES];
     bytes.chunks_exact_mut(8).zip(numbers).for_each(|(eight, number)| eight.copy_from_slice(&number.to_le_bytes()));
     bytes

@@ -57,7 +57,7 @@ impl Questions {
     }
 
     fn new(mut socket: UnixStream) -> io::Result<Option<Self>> {
-        socket.write_all(&answer(PROTOCOL_VERSION, ANSWER_READY)).map_err(|error| {
+        socket.write_all(&encode_answer(PROTOCOL_VERSION, ANSWER_READY)).map_err(|error| {
             invalid_data(format!(
                 "standard input is no builder's: a topology names this program, and a node starts it ({error})"
             ))
@@ -93,7 +93,7 @@ impl Questions {
         let read = loop {
             match self.socket.read(&mut question) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if is_over(&error) => return Ok(None),
+                Err(error) if is_run_over(&error) => return Ok(None),
                 read => break read?,
             }
         };
@@ -103,13 +103,13 @@ impl Questions {
         self.socket.read_exact(&mut question[read..])?;
         let [event, offset, bytes] =
             [0, 8, 16].map(|at| question[at..].first_chunk().copied().map(u64::from_le_bytes).unwrap_or_default());
-        let view = usize::try_from(bytes).ok().and_then(|bytes| self.memory.view(offset, bytes));
+        let view = usize::try_from(bytes).ok().and_then(|bytes| self.memory.view_range(offset, bytes));
         let view = QuestionBytes(view.ok_or_else(|| invalid_data("a question lies outside the builder's memory"))?);
         let mut records = Vec::new();
         for record in Records::new(&view) {
             let (at, _, payload) = record.map_err(|error| invalid_data(error.to_string()))?;
             let mut record = vec![0; payload.end - at];
-            view.copy_to(at, &mut record);
+            view.copy_bytes_to(at, &mut record);
             records.push(record);
         }
         Ok(Some(Question { event: EventId(event), records }))
@@ -122,8 +122,8 @@ impl Questions {
     /// The write to the socket fails.
     pub fn answer(&mut self, event: EventId, accept: Option<bool>) -> io::Result<()> {
         let verdict = accept.map_or(VERDICT_UNSURE, |accept| if accept { VERDICT_YES } else { VERDICT_NO });
-        match self.socket.write_all(&answer(event.0, verdict)) {
-            Err(error) if is_over(&error) => Ok(()),
+        match self.socket.write_all(&encode_answer(event.0, verdict)) {
+            Err(error) if is_run_over(&error) => Ok(()),
             written => written,
         }
     }
@@ -134,7 +134,7 @@ fn invalid_data(problem: impl Into<String>) -> io::Error {
 }
 
 /// Returns whether the builder has closed its end, with or without answers left unread.
-fn is_over(error: &io::Error) -> bool {
+fn is_run_over(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe)
 }
 
@@ -152,16 +152,16 @@ impl Question {
 struct QuestionBytes(View);
 
 impl RecordBytes for QuestionBytes {
-    fn bytes(&self) -> usize {
+    fn byte_count(&self) -> usize {
         self.0.len()
     }
 
-    fn copy_to(&self, at: usize, out: &mut [u8]) {
-        self.0.copy_to(at, out);
+    fn copy_bytes_to(&self, at: usize, out: &mut [u8]) {
+        self.0.copy_bytes_to(at, out);
     }
 }
 
-fn answer(number: u64, verdict: u32) -> [u8; ANSWER_BYTES] {
+fn encode_answer(number: u64, verdict: u32) -> [u8; ANSWER_BYTES] {
     let mut bytes = [0; ANSWER_BYTES];
     bytes[..8].copy_from_slice(&number.to_le_bytes());
     bytes[8..12].copy_from_slice(&verdict.to_le_bytes());

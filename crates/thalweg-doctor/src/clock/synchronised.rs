@@ -20,18 +20,18 @@ struct ClockState {
     estimate: Duration,
 }
 
-pub(super) fn probe() -> Finding {
-    let processes = read::names("/proc").into_iter().filter(|name| name.bytes().all(|byte| byte.is_ascii_digit()));
-    let names = processes.filter_map(|pid| read::text(Path::new("/proc").join(pid).join("comm")));
+pub(super) fn probe_synchronisation() -> Finding {
+    let processes = read::read_names("/proc").into_iter().filter(|name| name.bytes().all(|byte| byte.is_ascii_digit()));
+    let names = processes.filter_map(|pid| read::read_text(Path::new("/proc").join(pid).join("comm")));
     let mut running: Vec<String> = names.filter(|name| DAEMONS.contains(&name.as_str())).collect();
     running.sort();
     running.dedup();
-    judge(&running, ask())
+    judge_synchronisation(&running, read_clock_state())
 }
 
 /// Reads the state of the clock; `None` if the kernel does not report it.
 #[expect(unsafe_code, reason = "no crate wraps adjtimex for reading its errors")]
-fn ask() -> Option<ClockState> {
+fn read_clock_state() -> Option<ClockState> {
     let mut timex = std::mem::MaybeUninit::<libc::timex>::zeroed();
     // SAFETY: `timex` is valid for writes of its size; all bits zero are a valid value of it, and with no modes nothing
     // is set.
@@ -47,7 +47,7 @@ fn ask() -> Option<ClockState> {
     Some(ClockState { is_synchronised, most, estimate })
 }
 
-fn judge(running: &[String], kept: Option<ClockState>) -> Finding {
+fn judge_synchronisation(running: &[String], kept: Option<ClockState>) -> Finding {
     let by = match running {
         [] => "no program that synchronises it runs (/proc/*/comm)".to_owned(),
         running => format!("{} runs (/proc/*/comm)", running.join(", ")),
@@ -63,8 +63,8 @@ fn judge(running: &[String], kept: Option<ClockState>) -> Finding {
     let cost = "dates drift, and do not agree between hosts; within one host the order of events is safe";
     match (is_good, running.is_empty()) {
         (true, _) => finding,
-        (false, true) => finding.degraded(cost).mended_by("systemctl enable --now chrony"),
-        (false, false) => finding.degraded(cost).mended_by("chronyc tracking"),
+        (false, true) => finding.with_degraded_level(cost).with_remedy("systemctl enable --now chrony"),
+        (false, false) => finding.with_degraded_level(cost).with_remedy("chronyc tracking"),
     }
 }
 
@@ -79,14 +79,17 @@ mod tests {
             Some(ClockState { is_synchronised, most: Duration::from_micros(most), estimate: Duration::from_micros(30) })
         };
         let chrony = ["chronyd".to_owned()];
-        let good = judge(&chrony, kept(true, 1200));
+        let good = judge_synchronisation(&chrony, kept(true, 1200));
         assert_eq!(good.level, Level::Ok);
         assert_eq!(good.evidence, "within 1.2ms of UTC, 30µs by estimate (adjtimex); chronyd runs (/proc/*/comm)");
         // Synchronised once, and drifted since.
-        assert_eq!(judge(&[], kept(true, 400_000)).level, Level::Degraded);
-        assert_eq!(judge(&chrony, kept(false, 16_000_000)).level, Level::Degraded);
-        assert_eq!((judge(&chrony, None).level, judge(&[], None).level), (Level::Ok, Level::Degraded));
+        assert_eq!(judge_synchronisation(&[], kept(true, 400_000)).level, Level::Degraded);
+        assert_eq!(judge_synchronisation(&chrony, kept(false, 16_000_000)).level, Level::Degraded);
+        assert_eq!(
+            (judge_synchronisation(&chrony, None).level, judge_synchronisation(&[], None).level),
+            (Level::Ok, Level::Degraded)
+        );
         // The state of this machine, whatever it is.
-        assert!(ask().is_some());
+        assert!(read_clock_state().is_some());
     }
 }

@@ -3,13 +3,15 @@
 use crate::{Finding, read};
 use std::collections::BTreeSet;
 
-pub(super) fn probe() -> Finding {
-    let cpus = read::text("/sys/devices/system/cpu/online").map(|text| read::list(&text)).unwrap_or_default();
+pub(super) fn probe_governor() -> Finding {
+    let cpus = read::read_text("/sys/devices/system/cpu/online")
+        .map(|text| read::parse_number_list(&text))
+        .unwrap_or_default();
     let paths = cpus.iter().map(|cpu| format!("/sys/devices/system/cpu/cpu{cpu}/cpufreq/scaling_governor"));
-    judge(&paths.filter_map(read::text).collect())
+    judge_governors(&paths.filter_map(read::read_text).collect())
 }
 
-fn judge(governors: &BTreeSet<String>) -> Finding {
+fn judge_governors(governors: &BTreeSet<String>) -> Finding {
     if governors.is_empty() {
         return Finding::new("governor", "none here: the firmware or the hypervisor decides on frequencies");
     }
@@ -18,8 +20,8 @@ fn judge(governors: &BTreeSet<String>) -> Finding {
     match governors.iter().all(|governor| governor == "performance") {
         true => finding,
         false => finding
-            .degraded("a thread that wakes up begins slowly: the first fragments after a pause take longer")
-            .mended_by("echo performance | tee /sys/devices/system/cpu/cpu*/cpufreq/scaling_governor"),
+            .with_degraded_level("a thread that wakes up begins slowly: the first fragments after a pause take longer")
+            .with_remedy("echo performance | tee /sys/devices/system/cpu/cpu*/cpufreq/scaling_governor"),
     }
 }
 
@@ -30,7 +32,7 @@ mod tests {
 
     #[test]
     fn only_performance_is_always_fast() {
-        let level = |names: &[&str]| judge(&names.iter().map(|name| (*name).to_owned()).collect()).level;
+        let level = |names: &[&str]| judge_governors(&names.iter().map(|name| (*name).to_owned()).collect()).level;
         assert_eq!(level(&[]), Level::Ok);
         assert_eq!(level(&["performance"]), Level::Ok);
         assert_eq!(level(&["performance", "powersave"]), Level::Degraded);

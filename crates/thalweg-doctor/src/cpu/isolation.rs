@@ -1,17 +1,18 @@
 //! Processors that are isolated from the scheduler and its timer.
 
-use crate::placement::join;
+use crate::placement::join_numbers;
 use crate::{Finding, Needs, read};
 
-pub(super) fn probe(needs: &Needs) -> Finding {
-    let [isolated, tickless] = ["isolated", "nohz_full"]
-        .map(|name| read::list(&read::text(format!("/sys/devices/system/cpu/{name}")).unwrap_or_default()));
-    judge(&super::bound(needs), &isolated, &tickless)
+pub(super) fn probe_isolation(needs: &Needs) -> Finding {
+    let [isolated, tickless] = ["isolated", "nohz_full"].map(|name| {
+        read::parse_number_list(&read::read_text(format!("/sys/devices/system/cpu/{name}")).unwrap_or_default())
+    });
+    judge_isolation(&super::bound_processors(needs), &isolated, &tickless)
 }
 
-fn judge(bound: &[u32], isolated: &[u32], tickless: &[u32]) -> Finding {
+fn judge_isolation(bound: &[u32], isolated: &[u32], tickless: &[u32]) -> Finding {
     let [isolated_text, tickless_text] =
-        [isolated, tickless].map(|list| if list.is_empty() { "none".to_owned() } else { join(list) });
+        [isolated, tickless].map(|list| if list.is_empty() { "none".to_owned() } else { join_numbers(list) });
     let finding = Finding::new(
         "isolated processors",
         format!("isolated: {isolated_text}; without timer ticks: {tickless_text} (/sys/devices/system/cpu)"),
@@ -19,9 +20,9 @@ fn judge(bound: &[u32], isolated: &[u32], tickless: &[u32]) -> Finding {
     let open: Vec<u32> = bound.iter().copied().filter(|cpu| !isolated.contains(cpu)).collect();
     match open.is_empty() || isolated.is_empty() {
         true => finding,
-        false => finding.degraded(format!(
+        false => finding.with_degraded_level(format!(
             "nodes are bound to {}, which others may use too, while isolated processors stand idle",
-            join(&open)
+            join_numbers(&open)
         )),
     }
 }
@@ -33,9 +34,9 @@ mod tests {
 
     #[test]
     fn isolated_processors_are_there_to_be_used() {
-        assert_eq!(judge(&[], &[2, 3], &[]).level, Level::Ok);
-        assert_eq!(judge(&[0], &[], &[]).level, Level::Ok, "no processor has to be isolated");
-        assert_eq!(judge(&[2, 3], &[2, 3], &[2, 3]).level, Level::Ok);
-        assert_eq!(judge(&[1], &[2, 3], &[]).level, Level::Degraded);
+        assert_eq!(judge_isolation(&[], &[2, 3], &[]).level, Level::Ok);
+        assert_eq!(judge_isolation(&[0], &[], &[]).level, Level::Ok, "no processor has to be isolated");
+        assert_eq!(judge_isolation(&[2, 3], &[2, 3], &[2, 3]).level, Level::Ok);
+        assert_eq!(judge_isolation(&[1], &[2, 3], &[]).level, Level::Degraded);
     }
 }

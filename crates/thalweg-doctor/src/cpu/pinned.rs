@@ -4,30 +4,31 @@ use crate::{Finding, Needs, read};
 use rustix::thread::{CpuSet, sched_getaffinity};
 use std::collections::BTreeMap;
 
-pub(crate) fn probe(needs: &Needs) -> Finding {
+pub(crate) fn probe_bound_processors(needs: &Needs) -> Finding {
     const NAME: &str = "bound processors";
     let bound: Vec<_> = needs.nodes.iter().filter_map(|node| Some((node.cpu?, node.name.as_str()))).collect();
     if bound.is_empty() {
         return Finding::new(NAME, "no node is bound to one");
     }
-    let finding = Finding::new(NAME, bindings(&bound));
+    let finding = Finding::new(NAME, format_bindings(&bound));
     let cannot: Vec<_> = bound.iter().filter(|(cpu, _)| !can_be_bound(*cpu)).copied().collect();
     if !cannot.is_empty() {
-        let online = read::or_unknown(read::text("/sys/devices/system/cpu/online"));
-        return finding.missing(format!(
+        let online = read::text_or_unknown(read::read_text("/sys/devices/system/cpu/online"));
+        return finding.with_missing_level(format!(
             "this process may not run there: {}; processors online: {online}; set `cpu` to one of them, or leave it out",
-            bindings(&cannot)
+            format_bindings(&cannot)
         ));
     }
-    let shared = shared(&bound);
+    let shared = shared_processors(&bound);
     match shared.is_empty() {
         true => finding,
-        false => finding
-            .degraded(format!("several hot threads take turns on processor {shared}: give each a `cpu` of its own")),
+        false => finding.with_degraded_level(format!(
+            "several hot threads take turns on processor {shared}: give each a `cpu` of its own"
+        )),
     }
 }
 
-fn bindings(bound: &[(u32, &str)]) -> String {
+fn format_bindings(bound: &[(u32, &str)]) -> String {
     bound.iter().map(|(cpu, name)| format!("{name} to {cpu}")).collect::<Vec<_>>().join(", ")
 }
 
@@ -37,7 +38,7 @@ fn can_be_bound(cpu: u32) -> bool {
 }
 
 /// Returns the processors that more than one node is bound to, as a list.
-fn shared(bound: &[(u32, &str)]) -> String {
+fn shared_processors(bound: &[(u32, &str)]) -> String {
     let mut count = BTreeMap::<u32, usize>::new();
     for (cpu, _) in bound {
         *count.entry(*cpu).or_default() += 1;
@@ -53,12 +54,12 @@ mod tests {
 
     fn bound_to(cpus: &[u32]) -> Finding {
         let node = |cpu: &u32| NodeNeeds { name: format!("node-{cpu}"), cpu: Some(*cpu), ..NodeNeeds::default() };
-        probe(&Needs { nodes: cpus.iter().map(node).collect(), ..Needs::default() })
+        probe_bound_processors(&Needs { nodes: cpus.iter().map(node).collect(), ..Needs::default() })
     }
 
     #[test]
     fn a_processor_that_is_not_there_is_missing_and_one_for_two_is_slow() {
-        let here = read::list(&read::text("/sys/devices/system/cpu/online").unwrap())
+        let here = read::parse_number_list(&read::read_text("/sys/devices/system/cpu/online").unwrap())
             .into_iter()
             .find(|cpu| can_be_bound(*cpu))
             .unwrap();
@@ -69,6 +70,6 @@ mod tests {
             assert_eq!(missing.level, Level::Missing);
             assert!(missing.cost.unwrap().contains(&format!("node-{nowhere} to {nowhere};")));
         }
-        assert_eq!(probe(&Needs::default()).level, Level::Ok);
+        assert_eq!(probe_bound_processors(&Needs::default()).level, Level::Ok);
     }
 }

@@ -8,12 +8,12 @@ const OBSERVATION_TIME: Duration = Duration::from_millis(200);
 /// Share of stolen time from which on it is reported.
 const MAX_STOLEN_SHARE: f64 = 0.01;
 
-pub(super) fn probe() -> Finding {
-    let before = read::text("/proc/stat");
+pub(super) fn probe_stolen_time() -> Finding {
+    let before = read::read_text("/proc/stat");
     std::thread::sleep(OBSERVATION_TIME);
-    let after = read::text("/proc/stat");
-    match (before.as_deref().and_then(times), after.as_deref().and_then(times)) {
-        (Some(before), Some(after)) => judge(before, after),
+    let after = read::read_text("/proc/stat");
+    match (before.as_deref().and_then(parse_stolen_time), after.as_deref().and_then(parse_stolen_time)) {
+        (Some(before), Some(after)) => judge_stolen_time(before, after),
         _ => Finding::new("steal", "unknown: /proc/stat cannot be read"),
     }
 }
@@ -21,13 +21,13 @@ pub(super) fn probe() -> Finding {
 /// Stolen time and total time, in the kernel's ticks, summed over processors.
 type Times = (u64, u64);
 
-fn judge(before: Times, after: Times) -> Finding {
+fn judge_stolen_time(before: Times, after: Times) -> Finding {
     let now = stolen_share((after.0.saturating_sub(before.0), after.1.saturating_sub(before.1)));
     let ever = stolen_share(after);
     let evidence = format!("{:.1} % of the last 0.2 s, {:.1} % since boot (/proc/stat)", now * 100.0, ever * 100.0);
     let finding = Finding::new("steal", evidence);
     match now > MAX_STOLEN_SHARE || ever > MAX_STOLEN_SHARE {
-        true => finding.degraded(
+        true => finding.with_degraded_level(
             "hot threads stand still for milliseconds at a time: give the virtual machine processors of its own",
         ),
         false => finding,
@@ -41,7 +41,7 @@ fn stolen_share((stolen, all): Times) -> f64 {
 
 /// Parses the first line of `/proc/stat`: user nice system idle iowait irq softirq steal guest guest_nice
 /// (proc_stat(5)). Guest time is already part of user time.
-fn times(text: &str) -> Option<Times> {
+fn parse_stolen_time(text: &str) -> Option<Times> {
     let numbers: Vec<u64> =
         text.strip_prefix("cpu ")?.lines().next()?.split_whitespace().map_while(|n| n.parse().ok()).collect();
     let first = numbers.get(..8)?;
@@ -57,16 +57,20 @@ mod tests {
     #[test]
     fn stolen_time_is_read_and_weighed() {
         let text = "cpu  1029662 171668 314156 701134 21851 0 37934 1508 0 0\ncpu0 510215 85014 156021 361232\n";
-        assert_eq!(times(text), Some((1508, 2_277_913)));
-        assert_eq!(judge((1508, 2_277_913), (1508, 2_277_953)).level, Level::Ok);
-        assert_eq!(judge((1508, 2_277_913), (1518, 2_277_953)).level, Level::Degraded);
-        assert_eq!(judge((9, 9), (0, 0)).level, Level::Ok, "counters that go back are no reason to fall over");
+        assert_eq!(parse_stolen_time(text), Some((1508, 2_277_913)));
+        assert_eq!(judge_stolen_time((1508, 2_277_913), (1508, 2_277_953)).level, Level::Ok);
+        assert_eq!(judge_stolen_time((1508, 2_277_913), (1518, 2_277_953)).level, Level::Degraded);
+        assert_eq!(
+            judge_stolen_time((9, 9), (0, 0)).level,
+            Level::Ok,
+            "counters that go back are no reason to fall over"
+        );
     }
 
     proptest! {
         #[test]
         fn any_text_is_read_without_harm(text in "(cpu )?[0-9 \\n]*|\\PC*") {
-            times(&text);
+            parse_stolen_time(&text);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Completion of reads and writes: on the processor that requested them, or on the one that the disk interrupts.
 
-use super::place::nearest;
-use crate::placement::{join, lines, union};
+use super::place::nearest_existing;
+use crate::placement::{interrupt_lines, interrupted_processors, join_numbers};
 use crate::{Finding, Needs, read};
 use std::path::{Path, PathBuf};
 
@@ -18,13 +18,13 @@ pub(crate) struct Completions {
     rq_affinity: Option<u64>,
 }
 
-pub(super) fn probe(needs: &Needs) -> Option<Finding> {
-    of(&nearest(&needs.directory)).map(|completions| completions.judge())
+pub(super) fn probe_completions(needs: &Needs) -> Option<Finding> {
+    completions_of_disk(&nearest_existing(&needs.directory)).map(|completions| completions.judge_affinity())
 }
 
 /// Returns the completions of the disk below a directory; `None` if there is not exactly one, as under btrfs or in
 /// memory.
-pub(crate) fn of(directory: &Path) -> Option<Completions> {
+pub(crate) fn completions_of_disk(directory: &Path) -> Option<Completions> {
     let device = rustix::fs::stat(directory).ok()?.st_dev;
     let number = format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
     let path = Path::new("/sys/dev/block").join(number).canonicalize().ok()?;
@@ -34,8 +34,8 @@ pub(crate) fn of(directory: &Path) -> Option<Completions> {
     let queue = path.join("queue");
     Some(Completions {
         disk: path.file_name()?.to_string_lossy().into_owned(),
-        cpus: interrupts.as_deref().map(|list| union(&lines(list))).unwrap_or_default(),
-        rq_affinity: read::number(queue.join("rq_affinity")),
+        cpus: interrupts.as_deref().map(|list| interrupted_processors(&interrupt_lines(list))).unwrap_or_default(),
+        rq_affinity: read::read_number(queue.join("rq_affinity")),
         interrupts,
         queue,
     })
@@ -43,10 +43,10 @@ pub(crate) fn of(directory: &Path) -> Option<Completions> {
 
 impl Completions {
     /// Describes the completions in words.
-    pub(crate) fn told(&self) -> String {
+    pub(crate) fn describe(&self) -> String {
         let interrupts = match &self.cpus[..] {
             [] => "no interrupts of its own are listed".to_owned(),
-            cpus => format!("interrupts processor {}", join(cpus)),
+            cpus => format!("interrupts processor {}", join_numbers(cpus)),
         };
         let ends = match self.rq_affinity {
             Some(0) => "a read ends where the interrupt is",
@@ -57,12 +57,14 @@ impl Completions {
         format!("{} {interrupts}, {ends} (rq_affinity)", self.disk)
     }
 
-    fn judge(&self) -> Finding {
-        let finding = Finding::new("disk completions", self.told());
+    fn judge_affinity(&self) -> Finding {
+        let finding = Finding::new("disk completions", self.describe());
         match self.rq_affinity {
             Some(0) => finding
-                .degraded("a thread is woken on another processor than the one that has its data in the cache")
-                .mended_by(format!("echo 2 > /sys/block/{}/queue/rq_affinity", self.disk)),
+                .with_degraded_level(
+                    "a thread is woken on another processor than the one that has its data in the cache",
+                )
+                .with_remedy(format!("echo 2 > /sys/block/{}/queue/rq_affinity", self.disk)),
             _ => finding,
         }
     }
@@ -78,19 +80,19 @@ mod tests {
         let (interrupts, queue) = (None, PathBuf::new());
         let vda = Completions { disk: "vda".into(), interrupts, queue, cpus: vec![1], rq_affinity: None };
         let disk = |rq_affinity| Completions { rq_affinity, ..vda.clone() };
-        let finding = disk(Some(1)).judge();
+        let finding = disk(Some(1)).judge_affinity();
         assert_eq!(finding.level, Level::Ok);
         assert_eq!(
             finding.evidence,
             "vda interrupts processor 1, a read ends near the processor that asked (rq_affinity)"
         );
-        let elsewhere = disk(Some(0)).judge();
+        let elsewhere = disk(Some(0)).judge_affinity();
         assert_eq!(elsewhere.level, Level::Degraded);
         assert_eq!(elsewhere.remedy.as_deref(), Some("echo 2 > /sys/block/vda/queue/rq_affinity"));
     }
 
     #[test]
     fn memory_has_no_disk() {
-        assert!(of(Path::new("/proc")).is_none());
+        assert!(completions_of_disk(Path::new("/proc")).is_none());
     }
 }

@@ -4,13 +4,13 @@ use super::place;
 use crate::{Finding, Needs, read};
 use rustix::fs::{Access, StatVfsMountFlags, access, statvfs};
 
-pub(crate) fn probe(needs: &Needs) -> Finding {
-    let nearest = place::nearest(&needs.directory);
+pub(crate) fn probe_directory(needs: &Needs) -> Finding {
+    let nearest = place::nearest_existing(&needs.directory);
     let what = match nearest == needs.directory {
         true => format!("{}", nearest.display()),
         false => format!("{} (to be made in {})", needs.directory.display(), nearest.display()),
     };
-    let kind = read::or_unknown(place::file_system(&nearest));
+    let kind = read::text_or_unknown(place::file_system_type(&nearest));
     let problem = if !nearest.is_dir() {
         Some("Not a directory".to_owned())
     } else if let Err(error) = access(&nearest, Access::WRITE_OK | Access::EXEC_OK) {
@@ -25,7 +25,7 @@ pub(crate) fn probe(needs: &Needs) -> Finding {
     };
     let finding = Finding::new("record directory", format!("{what}: {kind}, cannot be written to: {problem}"));
     match needs.record {
-        true => finding.missing("no run could be recorded: choose another `directory`"),
+        true => finding.with_missing_level("no run could be recorded: choose another `directory`"),
         // No recording there was requested.
         false => finding,
     }
@@ -39,7 +39,8 @@ mod tests {
     #[test]
     fn a_directory_is_looked_at_without_making_it() {
         let base = tempfile::tempdir().unwrap();
-        let at = |path: std::path::PathBuf| probe(&Needs { directory: path, record: true, ..Needs::default() });
+        let at =
+            |path: std::path::PathBuf| probe_directory(&Needs { directory: path, record: true, ..Needs::default() });
         let deep = base.path().join("a/b/runs");
         assert_eq!(at(deep).level, Level::Ok);
         assert!(!base.path().join("a").exists());

@@ -4,22 +4,22 @@ use crate::read;
 use std::path::{Path, PathBuf};
 
 /// Returns the directory itself if it exists, or else the nearest existing one above it.
-pub(super) fn nearest(directory: &Path) -> PathBuf {
+pub(super) fn nearest_existing(directory: &Path) -> PathBuf {
     let existing = directory.ancestors().find(|path| path.exists()).unwrap_or(Path::new("."));
     // The empty path above a relative one stands for the current directory.
     if existing.as_os_str().is_empty() { PathBuf::from(".") } else { existing.to_owned() }
 }
 
 /// Returns the type of the file system that a path lies on: `ext4`.
-pub(super) fn file_system(path: &Path) -> Option<String> {
+pub(super) fn file_system_type(path: &Path) -> Option<String> {
     let path = path.canonicalize().ok()?;
-    kind_at(&read::text("/proc/self/mountinfo")?, &path).map(str::to_owned)
+    type_in_mount_table(&read::read_text("/proc/self/mountinfo")?, &path).map(str::to_owned)
 }
 
 /// Returns the file system type for a path. Columns of `/proc/self/mountinfo`: id parent major:minor root mount-point
 /// options … - type source … (proc_pid_mountinfo(5)). The longest mount point counts, and of equal ones the last, which
 /// covers the others.
-fn kind_at<'a>(table: &'a str, path: &Path) -> Option<&'a str> {
+fn type_in_mount_table<'a>(table: &'a str, path: &Path) -> Option<&'a str> {
     let mounts = table.lines().filter_map(|line| {
         let (before, after) = line.split_once(" - ")?;
         let at = before.split(' ').nth(4)?.replace("\\040", " ");
@@ -40,24 +40,24 @@ mod tests {
 
     #[test]
     fn the_innermost_mount_counts() {
-        assert_eq!(kind_at(TABLE, Path::new("/dev/shm/runs")), Some("tmpfs"));
-        assert_eq!(kind_at(TABLE, Path::new("/dev/shmoo")), Some("ext4"));
-        assert_eq!(kind_at(TABLE, Path::new("/mnt/big disk/runs")), Some("btrfs"));
-        assert_eq!(kind_at("", Path::new("/")), None);
+        assert_eq!(type_in_mount_table(TABLE, Path::new("/dev/shm/runs")), Some("tmpfs"));
+        assert_eq!(type_in_mount_table(TABLE, Path::new("/dev/shmoo")), Some("ext4"));
+        assert_eq!(type_in_mount_table(TABLE, Path::new("/mnt/big disk/runs")), Some("btrfs"));
+        assert_eq!(type_in_mount_table("", Path::new("/")), None);
     }
 
     #[test]
     fn what_is_not_there_yet_lies_where_it_will_be_made() {
-        assert_eq!(nearest(Path::new("/no/such/place")), Path::new("/"));
-        assert_eq!(nearest(Path::new("no/such/place")), Path::new("."));
-        assert_eq!(nearest(Path::new("")), Path::new("."));
-        assert_eq!(nearest(Path::new("/tmp")), Path::new("/tmp"));
+        assert_eq!(nearest_existing(Path::new("/no/such/place")), Path::new("/"));
+        assert_eq!(nearest_existing(Path::new("no/such/place")), Path::new("."));
+        assert_eq!(nearest_existing(Path::new("")), Path::new("."));
+        assert_eq!(nearest_existing(Path::new("/tmp")), Path::new("/tmp"));
     }
 
     proptest! {
         #[test]
         fn any_table_is_read_without_harm(text in "\\PC*|([0-9:/ -]*\\n)*") {
-            kind_at(&text, Path::new("/a/b"));
+            type_in_mount_table(&text, Path::new("/a/b"));
         }
     }
 }

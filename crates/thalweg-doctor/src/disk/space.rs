@@ -5,58 +5,61 @@ use crate::{Data, Finding, Needs};
 use rustix::fs::statvfs;
 use std::time::Duration;
 
-pub(crate) fn probe(needs: &Needs) -> Finding {
-    let place = place::nearest(&needs.directory);
+pub(crate) fn probe_free_space(needs: &Needs) -> Finding {
+    let place = place::nearest_existing(&needs.directory);
     match statvfs(&place) {
         Ok(at) => {
             let held = needs.nodes.iter().fold(0, |sum: u64, node| sum.saturating_add(node.blocks));
             let free = at.f_bavail.saturating_mul(at.f_frsize);
-            judge(&needs.data, needs.record.then_some(held), free, &place.display().to_string())
+            judge_free_space(&needs.data, needs.record.then_some(held), free, &place.display().to_string())
         }
         Err(error) => Finding::new("disk space", format!("unknown: {}: {error}", place.display())),
     }
 }
 
 /// Judges the free space. `held`: the bytes that the builders hold in memory, if they record.
-fn judge(data: &Data, held: Option<u64>, free: u64, place: &str) -> Finding {
+fn judge_free_space(data: &Data, held: Option<u64>, free: u64, place: &str) -> Finding {
     const NAME: &str = "disk space";
-    let evidence = format!("{} free at {place} (statvfs)", thalweg_text::volume(free));
+    let evidence = format!("{} free at {place} (statvfs)", thalweg_text::format_volume(free));
     let Some(held) = held else { return Finding::new(NAME, evidence) };
-    match (data.volume(), data.bytes_per_second) {
+    match (data.total_bytes(), data.bytes_per_second) {
         (Some(volume), _) => {
             let how = if data.at_most { "at most " } else { "" };
             let finding =
-                Finding::new(NAME, format!("the run writes {how}{}; {evidence}", thalweg_text::volume(volume)));
-            let lasts = lasts(data.bytes_per_second, free).map(|time| format!(" after {}", seconds(time)));
+                Finding::new(NAME, format!("the run writes {how}{}; {evidence}", thalweg_text::format_volume(volume)));
+            let lasts =
+                time_until_full(data.bytes_per_second, free).map(|time| format!(" after {}", format_duration(time)));
             let full = format!("the disk is full{}", lasts.unwrap_or_default());
             match volume > free {
                 false => finding,
-                true if data.at_most => finding.degraded(format!("if fragments are as large as they can be, {full}")),
-                true => {
-                    finding.missing(format!("{full}, and what comes then is lost: make room, or make the run shorter"))
+                true if data.at_most => {
+                    finding.with_degraded_level(format!("if fragments are as large as they can be, {full}"))
                 }
+                true => finding.with_missing_level(format!(
+                    "{full}, and what comes then is lost: make room, or make the run shorter"
+                )),
             }
         }
-        (None, _) if free < held => Finding::new(NAME, evidence).missing(format!(
+        (None, _) if free < held => Finding::new(NAME, evidence).with_missing_level(format!(
             "the builders alone hold {} in memory, which has no room on this disk: make room, or record somewhere else",
-            thalweg_text::volume(held)
+            thalweg_text::format_volume(held)
         )),
         (None, Some(rate)) => {
-            let time = lasts(Some(rate), free).map_or_else(|| "for ever".to_owned(), seconds);
-            Finding::new(NAME, format!("{evidence}: full after {time} at {}", thalweg_text::rate(rate)))
+            let time = time_until_full(Some(rate), free).map_or_else(|| "for ever".to_owned(), format_duration);
+            Finding::new(NAME, format!("{evidence}: full after {time} at {}", thalweg_text::format_rate(rate)))
         }
         (None, None) => Finding::new(NAME, evidence),
     }
 }
 
 /// Returns the time that the free space lasts.
-fn lasts(bytes_per_second: Option<f64>, free: u64) -> Option<Duration> {
+fn time_until_full(bytes_per_second: Option<f64>, free: u64) -> Option<Duration> {
     #[expect(clippy::cast_precision_loss, reason = "a figure for people")]
     let seconds = free as f64 / bytes_per_second.filter(|rate| *rate > 0.0)?;
     Duration::try_from_secs_f64(seconds).ok()
 }
 
-fn seconds(time: Duration) -> String {
+fn format_duration(time: Duration) -> String {
     match time.as_secs() {
         0..=599 => format!("{:.1} s", time.as_secs_f64()),
         some @ 600..=35_999 => format!("{} min", some / 60),
@@ -75,7 +78,7 @@ mod tests {
 
     #[test]
     fn a_run_that_cannot_fit_is_refused_and_one_that_might_is_not() {
-        let level = |data: &Data| judge(data, Some(1), 1_000_000_000, "/").level;
+        let level = |data: &Data| judge_free_space(data, Some(1), 1_000_000_000, "/").level;
         assert_eq!(level(&data(Some(1e6), Some(999), None)), Level::Ok);
         assert_eq!(level(&data(Some(1e6), Some(1001), None)), Level::Missing);
         assert_eq!(
@@ -86,23 +89,23 @@ mod tests {
         assert_eq!(level(&data(None, None, Some(2_000_000_000))), Level::Missing);
         assert_eq!(level(&data(None, Some(1 << 40), None)), Level::Ok, "the amount is unknown");
         assert_eq!(
-            judge(&data(None, None, None), Some(1 << 25), 1 << 24, "/").level,
+            judge_free_space(&data(None, None, None), Some(1 << 25), 1 << 24, "/").level,
             Level::Missing,
             "not even a start"
         );
         let most = Data { at_most: true, ..data(None, None, Some(2_000_000_000)) };
         assert_eq!(level(&most), Level::Degraded);
-        assert_eq!(judge(&most, None, 0, "/").level, Level::Ok, "nothing is recorded");
+        assert_eq!(judge_free_space(&most, None, 0, "/").level, Level::Ok, "nothing is recorded");
     }
 
     #[test]
     fn it_says_when_the_disk_is_full() {
-        let evidence = judge(&data(Some(1e9), Some(3600), None), Some(1), 90_000_000_000, "/runs");
+        let evidence = judge_free_space(&data(Some(1e9), Some(3600), None), Some(1), 90_000_000_000, "/runs");
         assert_eq!(
             evidence.cost.unwrap(),
             "the disk is full after 90.0 s, and what comes then is lost: make room, or make the run shorter"
         );
-        let evidence = judge(&data(Some(1e9), None, None), Some(1), 90_000_000_000_000, "/runs");
+        let evidence = judge_free_space(&data(Some(1e9), None, None), Some(1), 90_000_000_000_000, "/runs");
         assert!(evidence.evidence.ends_with("full after 25 h at 1.00 GB/s"), "{}", evidence.evidence);
     }
 
@@ -110,7 +113,7 @@ mod tests {
     fn figures_that_make_no_sense_do_no_harm() {
         for rate in [0.0, -1.0, f64::NAN, f64::INFINITY, f64::MIN_POSITIVE] {
             for seconds in [None, Some(0), Some(u64::MAX)] {
-                judge(&data(Some(rate), seconds, None), Some(1), u64::MAX, "/");
+                judge_free_space(&data(Some(rate), seconds, None), Some(1), u64::MAX, "/");
             }
         }
     }

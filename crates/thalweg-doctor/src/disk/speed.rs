@@ -13,7 +13,7 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::{Duration, Instant};
 use thalweg_arena::Arena;
-use thalweg_wire::mix;
+use thalweg_wire::mix_bits;
 
 /// Size of the default block in bytes.
 const BLOCK_BYTES: usize = 4 << 20;
@@ -24,12 +24,12 @@ const MAX_WRITE_BYTES: u64 = 8 << 30;
 const FREE_SPACE_DIVISOR: u64 = 10;
 const DONTCACHE: ReadWriteFlags = ReadWriteFlags::from_bits_retain(0x80);
 
-pub(super) fn probe(needs: &Needs) -> [Finding; 3] {
-    let place = place::nearest(&needs.directory);
-    let kind = read::or_unknown(place::file_system(&place));
+pub(super) fn probe_write_speed(needs: &Needs) -> [Finding; 3] {
+    let place = place::nearest_existing(&needs.directory);
+    let kind = read::text_or_unknown(place::file_system_type(&place));
     let method = format!("tried on a file without a name at {}, on {kind}", place.display());
-    let direct = nameless(&place, OFlags::DIRECT);
-    let cached = nameless(&place, OFlags::empty());
+    let direct = open_nameless_file(&place, OFlags::DIRECT);
+    let cached = open_nameless_file(&place, OFlags::empty());
     let page = [0u8; 4096];
     let uncached = cached
         .as_ref()
@@ -41,29 +41,29 @@ pub(super) fn probe(needs: &Needs) -> [Finding; 3] {
         (_, Err(error)) => (Err(*error), ""),
     };
     let speed = match file {
-        Ok(file) => match measure(file, &place) {
-            Ok(measured) => judge(needs.data.bytes_per_second, measured, how),
+        Ok(file) => match measure_write_speed(file, &place) {
+            Ok(measured) => judge_write_speed(needs.data.bytes_per_second, measured, how),
             Err(error) => Finding::new("disk speed", format!("not measured: {error}")),
         },
         // NFS, for example, has no files without a name.
         Err(error) => Finding::new("disk speed", format!("not measured: {error} for a file without a name; {method}")),
     };
     let direct = direct.as_ref().map(drop).map_err(|error| *error);
-    [writes::direct(direct, &method), writes::uncached(uncached, &method), speed]
+    [writes::direct_write_finding(direct, &method), writes::uncached_write_finding(uncached, &method), speed]
 }
 
-fn nameless(place: &Path, more: OFlags) -> Result<OwnedFd, Errno> {
+fn open_nameless_file(place: &Path, more: OFlags) -> Result<OwnedFd, Errno> {
     open(place, OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC | more, Mode::RUSR | Mode::WUSR)
 }
 
 /// Bytes written, and the seconds that it took.
 type Measured = (u64, f64);
 
-fn measure(file: &OwnedFd, place: &Path) -> Result<Measured, String> {
+fn measure_write_speed(file: &OwnedFd, place: &Path) -> Result<Measured, String> {
     let mut block = Arena::create_local("doctor", BLOCK_BYTES).map_err(|error| error.to_string())?;
     // Disks may leave out zeros, and repeated data.
     for (word, number) in block.chunks_exact_mut(8).zip(1..) {
-        word.copy_from_slice(&mix(number).to_ne_bytes());
+        word.copy_from_slice(&mix_bits(number).to_ne_bytes());
     }
     let free = statvfs(place).map(|at| at.f_bavail.saturating_mul(at.f_frsize)).unwrap_or(0);
     let most = MAX_WRITE_BYTES.min(free / FREE_SPACE_DIVISOR);
@@ -90,22 +90,21 @@ fn measure(file: &OwnedFd, place: &Path) -> Result<Measured, String> {
     Ok((written, begun.elapsed().as_secs_f64()))
 }
 
-fn judge(wanted: Option<f64>, (bytes, seconds): Measured, how: &str) -> Finding {
+fn judge_write_speed(wanted: Option<f64>, (bytes, seconds): Measured, how: &str) -> Finding {
     #[expect(clippy::cast_precision_loss, reason = "a figure for people")]
     let rate = bytes as f64 / seconds.max(1e-9);
     let evidence = format!(
         "{}, one write of {} at a time, {how}: {} in {seconds:.2} s",
-        thalweg_text::rate(rate),
-        thalweg_text::size(BLOCK_BYTES as u64),
-        thalweg_text::volume(bytes)
+        thalweg_text::format_rate(rate),
+        thalweg_text::format_size(BLOCK_BYTES as u64),
+        thalweg_text::format_volume(bytes)
     );
     let Some(wanted) = wanted else { return Finding::new("disk speed", evidence) };
-    let finding = Finding::new("disk speed", format!("{evidence}; {} are stated", thalweg_text::rate(wanted)));
+    let finding = Finding::new("disk speed", format!("{evidence}; {} are stated", thalweg_text::format_rate(wanted)));
     match wanted / rate {
-        share if share > 1.0 => {
-            finding.missing("the disk takes less than the sources make: slots fill, and sources wait, or drop")
-        }
-        share if share > 0.8 => finding.degraded("little is left for a moment in which the disk is slow"),
+        share if share > 1.0 => finding
+            .with_missing_level("the disk takes less than the sources make: slots fill, and sources wait, or drop"),
+        share if share > 0.8 => finding.with_degraded_level("little is left for a moment in which the disk is slow"),
         _ => finding,
     }
 }
@@ -118,24 +117,24 @@ mod tests {
 
     #[test]
     fn a_disk_that_is_slower_than_the_sources_is_missing() {
-        let at = |wanted| judge(wanted, (1_000_000_000, 1.0), "O_DIRECT").level;
+        let at = |wanted| judge_write_speed(wanted, (1_000_000_000, 1.0), "O_DIRECT").level;
         assert_eq!(at(None), Level::Ok);
         assert_eq!(at(Some(5e8)), Level::Ok);
         assert_eq!(at(Some(9e8)), Level::Degraded);
         assert_eq!(at(Some(2e9)), Level::Missing);
-        assert_eq!(judge(Some(1.0), (0, 0.0), "").level, Level::Missing);
+        assert_eq!(judge_write_speed(Some(1.0), (0, 0.0), "").level, Level::Missing);
     }
 
     #[test]
     fn nothing_is_left_of_a_measurement() {
         // In memory, and only as much as a tenth of the free space: this is no benchmark.
         let base = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
-        let file = match nameless(base.path(), OFlags::empty()) {
+        let file = match open_nameless_file(base.path(), OFlags::empty()) {
             Ok(file) => file,
             Err(error) => return skipped(format_args!("files without a name: {error}")),
         };
         assert_eq!(pwrite(&file, b"x", 0), Ok(1));
         drop(file);
-        assert_eq!(read::names(base.path()), Vec::<String>::new());
+        assert_eq!(read::read_names(base.path()), Vec::<String>::new());
     }
 }

@@ -16,13 +16,16 @@ const DIRECT: [&str; 6] = ["ext4", "xfs", "btrfs", "f2fs", "nfs", "nfs4"];
 const MAX_DIRECTORY_ENTRIES: usize = 256;
 
 /// Tries the ways by reading: there may be no file that may be written to, and none is made for the purpose.
-pub(super) fn probe(needs: &Needs) -> [Finding; 2] {
-    let place = place::nearest(&needs.directory);
-    let kind = read::or_unknown(place::file_system(&place));
-    match some_file(&place, 2) {
+pub(super) fn probe_write_methods(needs: &Needs) -> [Finding; 2] {
+    let place = place::nearest_existing(&needs.directory);
+    let kind = read::text_or_unknown(place::file_system_type(&place));
+    match find_readable_file(&place, 2) {
         Some(file) => {
             let method = format!("tried by reading {}, on {kind}", file.display());
-            [direct(opens_directly(&file), &method), uncached(reads_uncached(&file), &method)]
+            [
+                direct_write_finding(try_direct_open(&file), &method),
+                uncached_write_finding(try_uncached_read(&file), &method),
+            ]
         }
         None => {
             let reason = format!("no file at {} to try it on; {kind}", place.display());
@@ -37,23 +40,23 @@ pub(super) fn probe(needs: &Needs) -> [Finding; 2] {
 }
 
 /// Returns the finding for O_DIRECT.
-pub(super) fn direct(result: Result<(), Errno>, method: &str) -> Finding {
+pub(super) fn direct_write_finding(result: Result<(), Errno>, method: &str) -> Finding {
     match result {
         Ok(()) => Finding::new("direct writes", format!("O_DIRECT works; {method}")),
         Err(error) => Finding::new("direct writes", format!("O_DIRECT does not work: {error}; {method}"))
-            .degraded("blocks are copied into the page cache, and the kernel writes them when it sees fit"),
+            .with_degraded_level("blocks are copied into the page cache, and the kernel writes them when it sees fit"),
     }
 }
 
 /// Returns the finding for RWF_DONTCACHE, which is only a second choice if O_DIRECT is not available.
-pub(super) fn uncached(result: Result<(), Errno>, method: &str) -> Finding {
+pub(super) fn uncached_write_finding(result: Result<(), Errno>, method: &str) -> Finding {
     match result {
         Ok(()) => Finding::new("uncached writes", format!("RWF_DONTCACHE works; {method}")),
         Err(error) => Finding::new("uncached writes", format!("RWF_DONTCACHE does not work: {error}; {method}")),
     }
 }
 
-fn opens_directly(file: &Path) -> Result<(), Errno> {
+fn try_direct_open(file: &Path) -> Result<(), Errno> {
     open(file, OFlags::RDONLY | OFlags::DIRECT | OFlags::CLOEXEC | OFlags::NOATIME, Mode::empty())
         .or_else(|error| match error {
             // Another user's file: only its owner may suppress the update of its access time.
@@ -63,18 +66,18 @@ fn opens_directly(file: &Path) -> Result<(), Errno> {
         .map(drop)
 }
 
-fn reads_uncached(file: &Path) -> Result<(), Errno> {
+fn try_uncached_read(file: &Path) -> Result<(), Errno> {
     let file = open(file, OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOATIME, Mode::empty())?;
-    read_one(&file)
+    read_byte_uncached(&file)
 }
 
-fn read_one(file: impl AsFd) -> Result<(), Errno> {
+fn read_byte_uncached(file: impl AsFd) -> Result<(), Errno> {
     let mut byte = [0];
     preadv2(file, &mut [IoSliceMut::new(&mut byte)], 0, DONTCACHE).map(drop)
 }
 
 /// Returns a regular file in a directory or below it, down to `depth` levels, on the same file system.
-fn some_file(directory: &Path, depth: u32) -> Option<PathBuf> {
+fn find_readable_file(directory: &Path, depth: u32) -> Option<PathBuf> {
     use std::os::unix::fs::MetadataExt;
     let device = std::fs::metadata(directory).ok()?.dev();
     let entries: Vec<_> = std::fs::read_dir(directory).ok()?.flatten().take(MAX_DIRECTORY_ENTRIES).collect();
@@ -89,7 +92,7 @@ fn some_file(directory: &Path, depth: u32) -> Option<PathBuf> {
             directories.push(path);
         }
     }
-    directories.iter().find_map(|directory| some_file(directory, depth - 1))
+    directories.iter().find_map(|directory| find_readable_file(directory, depth - 1))
 }
 
 #[cfg(test)]
@@ -100,13 +103,13 @@ mod tests {
     fn it_is_tried_on_a_file_that_is_there_and_none_is_made() {
         let base = tempfile::tempdir().unwrap();
         let needs = Needs { directory: base.path().join("runs"), ..Needs::default() };
-        let [direct, uncached] = probe(&needs);
+        let [direct, uncached] = probe_write_methods(&needs);
         assert!(direct.evidence.contains("no file at") && uncached.evidence.contains("no file at"));
         std::fs::create_dir(base.path().join("run-000001")).unwrap();
         std::fs::write(base.path().join("run-000001/segment"), "x").unwrap();
-        for finding in probe(&needs) {
+        for finding in probe_write_methods(&needs) {
             assert!(finding.evidence.contains("run-000001/segment"), "{}", finding.evidence);
         }
-        assert_eq!(read::names(base.path()), ["run-000001"]);
+        assert_eq!(read::read_names(base.path()), ["run-000001"]);
     }
 }

@@ -20,24 +20,26 @@ const OPERATIONS: [(&str, u8); 9] = [
 ];
 const RECORDER_OPERATION_COUNT: usize = 4;
 
-pub(super) fn probe(ring: &io::Result<IoUring>) -> Finding {
-    let setting = read::text(DISABLED);
+pub(super) fn probe_io_uring(ring: &io::Result<IoUring>) -> Finding {
+    let setting = read::read_text(DISABLED);
     let reason = format!("{DISABLED} is {}", setting.as_deref().unwrap_or("not there"));
     match ring {
         Ok(_) => Finding::new("io_uring", format!("a ring can be made; {reason}")),
         Err(error) => {
             let finding = Finding::new("io_uring", format!("no ring can be made: {error}; {reason}"))
-                .degraded("blocks are written by threads that wait for the disk, not by the kernel's own queue");
+                .with_degraded_level(
+                    "blocks are written by threads that wait for the disk, not by the kernel's own queue",
+                );
             // Otherwise the reason is a container's seccomp profile, or the kernel's configuration.
             match setting.as_deref() {
-                Some("1" | "2") => finding.mended_by("sysctl -w kernel.io_uring_disabled=0"),
+                Some("1" | "2") => finding.with_remedy("sysctl -w kernel.io_uring_disabled=0"),
                 _ => finding,
             }
         }
     }
 }
 
-pub(super) fn operations(ring: &io::Result<IoUring>) -> Finding {
+pub(super) fn probe_operations(ring: &io::Result<IoUring>) -> Finding {
     const NAME: &str = "io_uring operations";
     let mut probe = Probe::new();
     let Ok(ring) = ring else { return Finding::new(NAME, "none: there is no ring") };
@@ -59,5 +61,5 @@ pub(super) fn operations(ring: &io::Result<IoUring>) -> Finding {
     if OPERATIONS[..RECORDER_OPERATION_COUNT].iter().all(|(_, code)| probe.is_supported(*code)) {
         return finding;
     }
-    finding.degraded("the recorder needs write, write_fixed, fallocate and fsync")
+    finding.with_degraded_level("the recorder needs write, write_fixed, fallocate and fsync")
 }

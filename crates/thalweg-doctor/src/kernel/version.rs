@@ -6,22 +6,22 @@ use crate::Finding;
 /// of a run.
 const NEEDED: (u32, u32) = (5, 14);
 
-pub(super) fn probe() -> Finding {
-    let release = release();
+pub(super) fn probe_version() -> Finding {
+    let release = kernel_release();
     let finding = Finding::new("version", format!("Linux {release} (uname)"));
-    if at_least(&release, NEEDED) {
+    if is_release_at_least(&release, NEEDED) {
         return finding;
     }
-    finding.missing("arenas cannot be made: MADV_POPULATE_WRITE came with Linux 5.14")
+    finding.with_missing_level("arenas cannot be made: MADV_POPULATE_WRITE came with Linux 5.14")
 }
 
 /// Returns the release of the running kernel: `6.18.44-custom`.
-pub(crate) fn release() -> String {
+pub(crate) fn kernel_release() -> String {
     rustix::system::uname().release().to_string_lossy().into_owned()
 }
 
 /// Returns true if a release is that version or a later one, or cannot be parsed.
-pub(crate) fn at_least(release: &str, (major, minor): (u32, u32)) -> bool {
+pub(crate) fn is_release_at_least(release: &str, (major, minor): (u32, u32)) -> bool {
     let mut parts = release.split(|c: char| !c.is_ascii_digit()).map(str::parse::<u32>);
     match (parts.next(), parts.next()) {
         (Some(Ok(a)), Some(Ok(b))) => (a, b) >= (major, minor),
@@ -35,10 +35,10 @@ mod tests {
 
     #[test]
     fn releases_are_compared_by_number() {
-        assert!(at_least("6.18.44-fc-v669", (6, 9)));
-        assert!(at_least("5.14.0-427.el9", (5, 14)));
-        assert!(!at_least("4.18.0-553.el8", (5, 14)));
-        assert!(!at_least("5.9", (5, 14)));
-        assert!(at_least("next", (5, 14)));
+        assert!(is_release_at_least("6.18.44-fc-v669", (6, 9)));
+        assert!(is_release_at_least("5.14.0-427.el9", (5, 14)));
+        assert!(!is_release_at_least("4.18.0-553.el8", (5, 14)));
+        assert!(!is_release_at_least("5.9", (5, 14)));
+        assert!(is_release_at_least("next", (5, 14)));
     }
 }

@@ -3,12 +3,12 @@
 use crate::{Finding, Needs};
 use rustix::process::{Resource, getrlimit};
 
-pub(crate) fn probe(needs: &Needs) -> Finding {
+pub(crate) fn probe_file_limit(needs: &Needs) -> Finding {
     // The limit is per process, and each node is one. Nodes raise theirs to the hard limit.
-    judge(needs.nodes.iter().map(|node| node.files).max().unwrap_or(0), getrlimit(Resource::Nofile).maximum)
+    judge_file_limit(needs.nodes.iter().map(|node| node.files).max().unwrap_or(0), getrlimit(Resource::Nofile).maximum)
 }
 
-fn judge(wanted: u64, limit: Option<u64>) -> Finding {
+fn judge_file_limit(wanted: u64, limit: Option<u64>) -> Finding {
     let limit_text = limit.map_or_else(|| "none".to_owned(), |limit| limit.to_string());
     let evidence = match wanted {
         0 => format!("RLIMIT_NOFILE: {limit_text}"),
@@ -19,8 +19,8 @@ fn judge(wanted: u64, limit: Option<u64>) -> Finding {
         return finding;
     }
     finding
-        .missing("sources would be turned away when a builder cannot open another file")
-        .mended_by(format!("ulimit -n {wanted}"))
+        .with_missing_level("sources would be turned away when a builder cannot open another file")
+        .with_remedy(format!("ulimit -n {wanted}"))
 }
 
 #[cfg(test)]
@@ -30,9 +30,9 @@ mod tests {
 
     #[test]
     fn more_sources_than_files_are_refused() {
-        assert_eq!(judge(100, Some(1024)).level, Level::Ok);
-        assert_eq!(judge(100, None).level, Level::Ok);
-        let refused = judge(5000, Some(1024));
+        assert_eq!(judge_file_limit(100, Some(1024)).level, Level::Ok);
+        assert_eq!(judge_file_limit(100, None).level, Level::Ok);
+        let refused = judge_file_limit(5000, Some(1024));
         assert_eq!((refused.level, refused.remedy.as_deref()), (Level::Missing, Some("ulimit -n 5000")));
     }
 }

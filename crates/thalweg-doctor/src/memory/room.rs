@@ -2,15 +2,15 @@
 
 use crate::{Finding, Needs, read};
 
-pub(crate) fn probe(needs: &Needs) -> Finding {
-    let info = read::text("/proc/meminfo").unwrap_or_default();
-    let (available, reserved) = (read::kibibytes(&info, "MemAvailable"), reserved(&info));
-    judge(needs, available, reserved, limit())
+pub(crate) fn probe_available_memory(needs: &Needs) -> Finding {
+    let info = read::read_text("/proc/meminfo").unwrap_or_default();
+    let (available, reserved) = (read::kibibyte_value(&info, "MemAvailable"), unused_reserved_bytes(&info));
+    judge_available_memory(needs, available, reserved, control_group_remaining())
 }
 
 /// Judges the memory. `available`: what the kernel can give without swapping, `reserved`: what it keeps in huge pages,
 /// `limit`: what the control group allows on top of its present use; all in bytes.
-fn judge(needs: &Needs, available: Option<u64>, reserved: u64, limit: Option<u64>) -> Finding {
+fn judge_available_memory(needs: &Needs, available: Option<u64>, reserved: u64, limit: Option<u64>) -> Finding {
     let (slots, blocks) = needs.nodes.iter().fold((0u64, 0u64), |(slots, blocks), node| {
         (slots.saturating_add(node.slots), blocks.saturating_add(node.blocks))
     });
@@ -20,43 +20,48 @@ fn judge(needs: &Needs, available: Option<u64>, reserved: u64, limit: Option<u64
         return Finding::new("memory", "unknown: /proc/meminfo has no MemAvailable");
     };
     let there = available.min(limit.unwrap_or(u64::MAX));
-    let mut evidence = format!("{} available (/proc/meminfo)", thalweg_text::volume(available));
+    let mut evidence = format!("{} available (/proc/meminfo)", thalweg_text::format_volume(available));
     if let Some(limit) = limit.filter(|limit| *limit < available) {
-        evidence = format!("{evidence}, {} left in this control group", thalweg_text::volume(limit));
+        evidence = format!("{evidence}, {} left in this control group", thalweg_text::format_volume(limit));
     }
     if slots == 0 && blocks == 0 {
         return Finding::new("memory", evidence);
     }
-    let evidence =
-        format!("{} for slots, {} for blocks; {evidence}", thalweg_text::volume(slots), thalweg_text::volume(blocks));
+    let evidence = format!(
+        "{} for slots, {} for blocks; {evidence}",
+        thalweg_text::format_volume(slots),
+        thalweg_text::format_volume(blocks)
+    );
     let finding = Finding::new("memory", evidence);
     if ordinary <= there {
         return finding;
     }
-    finding.missing("the node would be ended by the kernel when memory runs out; ask for fewer `slots` or `blocks`")
+    finding.with_missing_level(
+        "the node would be ended by the kernel when memory runs out; ask for fewer `slots` or `blocks`",
+    )
 }
 
 /// Returns the number of bytes in reserved huge pages of 2 MiB that are unused.
-fn reserved(info: &str) -> u64 {
+fn unused_reserved_bytes(info: &str) -> u64 {
     let [free, promised] = ["HugePages_Free", "HugePages_Rsvd"]
-        .map(|key| read::value(info, key).and_then(|value| value.parse::<u64>().ok()).unwrap_or(0));
-    free.saturating_sub(promised).saturating_mul(read::kibibytes(info, "Hugepagesize").unwrap_or(0))
+        .map(|key| read::value_after_key(info, key).and_then(|value| value.parse::<u64>().ok()).unwrap_or(0));
+    free.saturating_sub(promised).saturating_mul(read::kibibyte_value(info, "Hugepagesize").unwrap_or(0))
 }
 
 /// Returns the number of bytes that the control group of this process has left, if it has a limit: version 2, then
 /// version 1 (Documentation/admin-guide/cgroup-v2.rst, cgroup-v1/memory.rst).
-fn limit() -> Option<u64> {
-    let groups = read::text("/proc/self/cgroup")?;
-    let (root, path, most, used) = match path_of(&groups, "memory") {
+fn control_group_remaining() -> Option<u64> {
+    let groups = read::read_text("/proc/self/cgroup")?;
+    let (root, path, most, used) = match control_group_path(&groups, "memory") {
         Some(path) => ("/sys/fs/cgroup/memory", path, "memory.limit_in_bytes", "memory.usage_in_bytes"),
-        None => ("/sys/fs/cgroup", path_of(&groups, "")?, "memory.max", "memory.current"),
+        None => ("/sys/fs/cgroup", control_group_path(&groups, "")?, "memory.max", "memory.current"),
     };
     // Any group above may have a limit.
     let mut least: Option<u64> = None;
     for group in std::path::Path::new(path).ancestors() {
         let directory = format!("{root}{}", group.display());
         if let (Some(most), Some(used)) =
-            (read::number(format!("{directory}/{most}")), read::number(format!("{directory}/{used}")))
+            (read::read_number(format!("{directory}/{most}")), read::read_number(format!("{directory}/{used}")))
         {
             let left = most.saturating_sub(used);
             least = Some(least.map_or(left, |least| least.min(left)));
@@ -66,7 +71,7 @@ fn limit() -> Option<u64> {
 }
 
 /// Returns the path in a line `4:memory:/path` of `/proc/self/cgroup`; version 2 has no controller's name.
-fn path_of<'a>(groups: &'a str, controller: &str) -> Option<&'a str> {
+fn control_group_path<'a>(groups: &'a str, controller: &str) -> Option<&'a str> {
     groups.lines().find_map(|line| {
         let mut parts = line.splitn(3, ':').skip(1);
         parts.next()?.split(',').any(|name| name == controller).then(|| parts.next()).flatten()
@@ -87,34 +92,39 @@ mod tests {
 
     #[test]
     fn nodes_that_together_need_too_much_are_refused() {
-        let level = |available, reserved, limit| judge(&two_nodes(), Some(available), reserved, limit).level;
+        let level =
+            |available, reserved, limit| judge_available_memory(&two_nodes(), Some(available), reserved, limit).level;
         assert_eq!(level(6 * GIB, 0, None), Level::Ok);
         assert_eq!(level(4 * GIB, 0, None), Level::Missing);
         assert_eq!(level(4 * GIB, 2 * GIB, None), Level::Ok, "blocks lie in reserved huge pages");
         assert_eq!(level(6 * GIB, 0, Some(GIB)), Level::Missing, "the control group allows less");
-        assert_eq!(judge(&two_nodes(), None, 0, None).level, Level::Ok, "what cannot be read is not held against it");
+        assert_eq!(
+            judge_available_memory(&two_nodes(), None, 0, None).level,
+            Level::Ok,
+            "what cannot be read is not held against it"
+        );
     }
 
     #[test]
     fn nothing_that_is_needed_can_overflow() {
         let mut needs = two_nodes();
         needs.nodes[0].slots = u64::MAX;
-        assert_eq!(judge(&needs, Some(GIB), 0, None).level, Level::Missing);
+        assert_eq!(judge_available_memory(&needs, Some(GIB), 0, None).level, Level::Missing);
     }
 
     #[test]
     fn the_control_group_is_found_in_both_versions() {
         let one = "9:name=systemd:/\n4:memory:/lab/daq\n3:cpuset:/\n0::/\n";
-        assert_eq!(path_of(one, "memory"), Some("/lab/daq"));
-        assert_eq!(path_of("0::/user.slice/a:b", ""), Some("/user.slice/a:b"));
-        assert_eq!(path_of("nonsense", "memory"), None);
-        assert_eq!(path_of("1:memory", "memory"), None);
+        assert_eq!(control_group_path(one, "memory"), Some("/lab/daq"));
+        assert_eq!(control_group_path("0::/user.slice/a:b", ""), Some("/user.slice/a:b"));
+        assert_eq!(control_group_path("nonsense", "memory"), None);
+        assert_eq!(control_group_path("1:memory", "memory"), None);
     }
 
     #[test]
     fn reserved_pages_that_are_spoken_for_do_not_count() {
         let info = "HugePages_Total:      10\nHugePages_Free:        8\nHugePages_Rsvd:        3\nHugepagesize:       2048 kB\n";
-        assert_eq!(reserved(info), 10 << 20);
-        assert_eq!(reserved("Hugepagesize: 99999999999999999999 kB"), 0);
+        assert_eq!(unused_reserved_bytes(info), 10 << 20);
+        assert_eq!(unused_reserved_bytes("Hugepagesize: 99999999999999999999 kB"), 0);
     }
 }

@@ -5,27 +5,33 @@ use crate::{Finding, read};
 const ALL: &str = "/sys/kernel/mm/transparent_hugepage/shmem_enabled";
 const TWO_MIB: &str = "/sys/kernel/mm/transparent_hugepage/hugepages-2048kB/shmem_enabled";
 
-pub(super) fn probe() -> Finding {
-    let (all, own) = (read::text(ALL), read::text(TWO_MIB));
-    judge(all.as_deref(), own.as_deref(), read::text("/sys/kernel/mm/transparent_hugepage/enabled").as_deref())
+pub(super) fn probe_transparent_pages() -> Finding {
+    let (all, own) = (read::read_text(ALL), read::read_text(TWO_MIB));
+    judge_transparent_pages(
+        all.as_deref(),
+        own.as_deref(),
+        read::read_text("/sys/kernel/mm/transparent_hugepage/enabled").as_deref(),
+    )
 }
 
-fn judge(all: Option<&str>, own: Option<&str>, anonymous: Option<&str>) -> Finding {
-    let all = all.and_then(read::chosen);
+fn judge_transparent_pages(all: Option<&str>, own: Option<&str>, anonymous: Option<&str>) -> Finding {
+    let all = all.and_then(read::bracketed_choice);
     // Since Linux 6.11 each size has its own setting, which may follow the one for all.
-    let own = own.and_then(read::chosen);
+    let own = own.and_then(read::bracketed_choice);
     let effective = own.filter(|own| *own != "inherit").or(all);
     let evidence = format!(
         "shared memory: {} ({ALL}); anonymous: {}",
         effective.unwrap_or("unknown"),
-        anonymous.and_then(read::chosen).unwrap_or("unknown")
+        anonymous.and_then(read::bracketed_choice).unwrap_or("unknown")
     );
     let finding = Finding::new("transparent huge pages", evidence);
     match effective {
         Some("never" | "deny") => finding
-            .degraded("slots are made of 4 KiB pages: 512 times the page-table entries and page-list entries")
+            .with_degraded_level(
+                "slots are made of 4 KiB pages: 512 times the page-table entries and page-list entries",
+            )
             // Arenas ask for huge pages (madvise), so `advise` is enough, and no other program is affected.
-            .mended_by(format!(
+            .with_remedy(format!(
                 "echo advise > {}",
                 if own.is_some_and(|own| own != "inherit") { TWO_MIB } else { ALL }
             )),
@@ -43,11 +49,11 @@ mod tests {
 
     #[test]
     fn advise_is_enough_and_the_setting_for_the_size_counts_first() {
-        assert_eq!(judge(Some(ADVISE), None, None).level, Level::Ok);
-        let bad = judge(Some(NEVER), Some("always [inherit] within_size advise never"), None);
+        assert_eq!(judge_transparent_pages(Some(ADVISE), None, None).level, Level::Ok);
+        let bad = judge_transparent_pages(Some(NEVER), Some("always [inherit] within_size advise never"), None);
         assert_eq!((bad.level, bad.remedy), (Level::Degraded, Some(format!("echo advise > {ALL}"))));
-        let own = judge(Some(ADVISE), Some("always inherit within_size advise [never]"), None);
+        let own = judge_transparent_pages(Some(ADVISE), Some("always inherit within_size advise [never]"), None);
         assert_eq!((own.level, own.remedy), (Level::Degraded, Some(format!("echo advise > {TWO_MIB}"))));
-        assert_eq!(judge(None, None, Some("always [madvise] never")).level, Level::Ok);
+        assert_eq!(judge_transparent_pages(None, None, Some("always [madvise] never")).level, Level::Ok);
     }
 }

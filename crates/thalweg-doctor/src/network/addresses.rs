@@ -10,108 +10,114 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use thalweg_link::Address;
 
-pub(super) fn probe(needs: &Needs) -> Vec<Finding> {
+pub(super) fn probe_addresses(needs: &Needs) -> Vec<Finding> {
     let listen: BTreeSet<String> = needs.nodes.iter().flat_map(|node| &node.listen).map(Address::to_string).collect();
     let connect: BTreeSet<String> = needs.nodes.iter().flat_map(|node| &node.connect).map(Address::to_string).collect();
     // An address that is listened on here will be found here.
     let elsewhere = connect.difference(&listen);
-    listen.iter().map(|address| listened(address)).chain(elsewhere.map(|address| connected(address))).collect()
+    listen
+        .iter()
+        .map(|address| probe_listening(address))
+        .chain(elsewhere.map(|address| probe_connecting(address)))
+        .collect()
 }
 
 /// Checks an address that a builder listens on.
-fn listened(text: &str) -> Finding {
+fn probe_listening(text: &str) -> Finding {
     let title = format!("listening on {text}");
     let address: Address = match text.parse() {
         Ok(address) => address,
-        Err(problem) => return Finding::new(title, problem).missing("it is no address"),
+        Err(problem) => return Finding::new(title, problem).with_missing_level("it is no address"),
     };
-    match (address.host_port(), address.path()) {
-        (Some(_), _) if address.kind().adapter => {
+    match (address.host_port(), address.socket_path()) {
+        (Some(_), _) if address.link_kind().adapter => {
             Finding::new(title, "at an adapter of the node's own; whether that can be driven shows when it runs")
         }
-        (Some(host), _) => match resolve(host) {
-            Ok(address) => port(title, address),
-            Err(error) => unresolved(title, &error),
+        (Some(host), _) => match resolve_host(host) {
+            Ok(address) => probe_port(title, address),
+            Err(error) => unresolved_finding(title, &error),
         },
-        (_, Some(path)) => socket_path(title, path, &read::text("/proc/net/unix").unwrap_or_default()),
+        (_, Some(path)) => probe_socket_path(title, path, &read::read_text("/proc/net/unix").unwrap_or_default()),
         (None, None) => Finding::new(title, "whether it is free shows when it runs"),
     }
 }
 
 /// Checks an address that a source connects to, on this host or another.
-fn connected(text: &str) -> Finding {
+fn probe_connecting(text: &str) -> Finding {
     let title = format!("connecting to {text}");
     let address: Address = match text.parse() {
         Ok(address) => address,
-        Err(problem) => return Finding::new(title, problem).missing("it is no address"),
+        Err(problem) => return Finding::new(title, problem).with_missing_level("it is no address"),
     };
-    match (address.host_port().map(resolve), address.path()) {
+    match (address.host_port().map(resolve_host), address.socket_path()) {
         (Some(Ok(address)), _) => {
             Finding::new(title, format!("resolves to {address}; whether a builder is there shows when it runs"))
         }
-        (Some(Err(error)), _) => unresolved(title, &error),
+        (Some(Err(error)), _) => unresolved_finding(title, &error),
         (None, Some(path)) => Finding::new(title, format!("on this host, at {}", path.display())),
         (None, None) => Finding::new(title, "whether a builder is there shows when it runs"),
     }
 }
 
-fn resolve(host: &str) -> std::io::Result<SocketAddr> {
-    host.to_socket_addrs().and_then(|mut all| all.next().ok_or_else(none))
+fn resolve_host(host: &str) -> std::io::Result<SocketAddr> {
+    host.to_socket_addrs().and_then(|mut all| all.next().ok_or_else(no_address_error))
 }
 
-fn port(title: String, address: SocketAddr) -> Finding {
-    let Err(error) = bind(address) else {
+fn probe_port(title: String, address: SocketAddr) -> Finding {
+    let Err(error) = try_bind(address) else {
         return Finding::new(title, format!("free: a socket could be bound to {address}"));
     };
     let finding = Finding::new(title, format!("a socket cannot be bound to {address}: {error}"));
     match error.kind() {
         ErrorKind::AddrInUse => finding
-            .missing("somebody listens there: end that, or choose another port")
-            .mended_by(format!("ss -lntp 'sport = :{}'", address.port())),
+            .with_missing_level("somebody listens there: end that, or choose another port")
+            .with_remedy(format!("ss -lntp 'sport = :{}'", address.port())),
         ErrorKind::AddrNotAvailable => finding
-            .missing("it is no address of this machine: examine each host with --node")
-            .mended_by("ip -brief address"),
-        _ => finding.missing("a builder could not listen there"),
+            .with_missing_level("it is no address of this machine: examine each host with --node")
+            .with_remedy("ip -brief address"),
+        _ => finding.with_missing_level("a builder could not listen there"),
     }
 }
 
-fn none() -> Error {
+fn no_address_error() -> Error {
     Error::new(ErrorKind::NotFound, "the name has no address")
 }
 
-fn unresolved(title: String, error: &Error) -> Finding {
+fn unresolved_finding(title: String, error: &Error) -> Finding {
     Finding::new(title, format!("cannot be resolved: {error}"))
-        .missing("no source would find the builder: correct the name, or give the address in numbers")
+        .with_missing_level("no source would find the builder: correct the name, or give the address in numbers")
 }
 
 /// Binds as a builder does, without listening: no one can connect, and nothing is left.
-fn bind(address: SocketAddr) -> std::io::Result<()> {
+fn try_bind(address: SocketAddr) -> std::io::Result<()> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM.cloexec(), None)?;
     socket.set_reuse_address(true)?;
     socket.bind(&SockAddr::from(address))
 }
 
-fn socket_path(title: String, path: &Path, sockets: &str) -> Finding {
+fn probe_socket_path(title: String, path: &Path, sockets: &str) -> Finding {
     let length = path.as_os_str().len();
     if length > Address::LONGEST_PATH {
-        return Finding::new(title, format!("{length} bytes long"))
-            .missing(format!("a socket's path has at most {} bytes: choose a shorter one", Address::LONGEST_PATH));
+        return Finding::new(title, format!("{length} bytes long")).with_missing_level(format!(
+            "a socket's path has at most {} bytes: choose a shorter one",
+            Address::LONGEST_PATH
+        ));
     }
     if is_listened_on(sockets, path) {
         return Finding::new(title, "somebody listens there (/proc/net/unix)")
-            .missing("a builder could not listen there: end that, or choose another path")
-            .mended_by(format!("ss -lxp src {}", path.display()));
+            .with_missing_level("a builder could not listen there: end that, or choose another path")
+            .with_remedy(format!("ss -lxp src {}", path.display()));
     }
     // A socket that no one listens on is replaced.
     if std::fs::symlink_metadata(path).is_ok_and(|file| !file.file_type().is_socket()) {
         return Finding::new(title, "a file of that name is there, which is no socket")
-            .missing("a builder could not listen there: choose another path");
+            .with_missing_level("a builder could not listen there: choose another path");
     }
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     match access(directory, Access::WRITE_OK | Access::EXEC_OK) {
         Ok(()) => Finding::new(title, format!("free: {} can be written to", directory.display())),
         Err(error) => Finding::new(title, format!("{} cannot be written to: {error}", directory.display()))
-            .missing("a builder could not listen there: make the directory, or choose another path"),
+            .with_missing_level("a builder could not listen there: make the directory, or choose another path"),
     }
 }
 
@@ -139,21 +145,21 @@ mod tests {
     fn a_port_is_free_until_somebody_listens() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = format!("tcp:{}", listener.local_addr().unwrap());
-        let taken = listened(&address);
+        let taken = probe_listening(&address);
         assert_eq!(taken.level, Level::Missing);
         assert!(taken.remedy.unwrap().starts_with("ss -lntp 'sport = :"));
         drop(listener);
-        assert_eq!(listened(&address).level, Level::Ok);
-        assert_eq!(listened("tcp:127.0.0.1:0").level, Level::Ok);
+        assert_eq!(probe_listening(&address).level, Level::Ok);
+        assert_eq!(probe_listening("tcp:127.0.0.1:0").level, Level::Ok);
     }
 
     #[test]
     fn addresses_of_others_are_distinguished_from_our_own() {
         // An address of TEST-NET-1 (RFC 5737), which no machine has.
-        let foreign = listened("tcp:192.0.2.1:4000");
+        let foreign = probe_listening("tcp:192.0.2.1:4000");
         assert_eq!(foreign.level, Level::Missing);
         assert!(foreign.cost.unwrap().contains("no address of this machine"));
-        assert_eq!(connected("tcp:192.0.2.1:4000").level, Level::Ok);
+        assert_eq!(probe_connecting("tcp:192.0.2.1:4000").level, Level::Ok);
     }
 
     #[test]
@@ -161,18 +167,18 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("thalweg.sock");
         let text = format!("shm:{}", path.display());
-        assert_eq!(listened(&text).level, Level::Ok);
+        assert_eq!(probe_listening(&text).level, Level::Ok);
         assert!(!path.exists());
         let listener = UnixListener::bind(&path).unwrap();
         listener.set_nonblocking(true).unwrap();
-        assert_eq!(listened(&text).level, Level::Missing);
+        assert_eq!(probe_listening(&text).level, Level::Missing);
         assert_eq!(listener.accept().unwrap_err().kind(), ErrorKind::WouldBlock, "no connection was made");
-        assert_eq!(listened("shm:/no/such/directory/x").level, Level::Missing);
+        assert_eq!(probe_listening("shm:/no/such/directory/x").level, Level::Missing);
         let file = directory.path().join("file");
         std::fs::write(&file, "").unwrap();
-        assert_eq!(listened(&format!("shm:{}", file.display())).level, Level::Missing);
+        assert_eq!(probe_listening(&format!("shm:{}", file.display())).level, Level::Missing);
         let long = Path::new("/tmp").join("x".repeat(120));
-        assert_eq!(socket_path(String::new(), &long, "").level, Level::Missing);
+        assert_eq!(probe_socket_path(String::new(), &long, "").level, Level::Missing);
     }
 
     #[test]
@@ -184,7 +190,7 @@ mod tests {
             ..crate::NodeNeeds::default()
         };
         let nodes = vec![node(&[&address], &[]), node(&[], &[&address]), node(&[], &[&address])];
-        assert_eq!(probe(&Needs { nodes, ..Needs::default() }).len(), 1);
+        assert_eq!(probe_addresses(&Needs { nodes, ..Needs::default() }).len(), 1);
     }
 
     proptest! {

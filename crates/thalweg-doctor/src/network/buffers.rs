@@ -10,23 +10,29 @@ const DEFAULT_WINDOW: u64 = 4 << 20;
 /// Assumed round trip through a laboratory's switches with full queues, in seconds: longer than most are.
 const ROUND_TRIP: f64 = 1e-3;
 
-pub(super) fn probe(needs: &Needs, interfaces: &[Interface]) -> Finding {
-    let [receive, send] = [RECEIVE, SEND].map(|path| read::text(path).and_then(|text| triple(&text)));
-    let [receive_max, send_max] =
-        ["rmem_max", "wmem_max"].map(|name| read::or_unknown(read::text(format!("/proc/sys/net/core/{name}"))));
+pub(super) fn probe_socket_buffers(needs: &Needs, interfaces: &[Interface]) -> Finding {
+    let [receive, send] = [RECEIVE, SEND].map(|path| read::read_text(path).and_then(|text| parse_triple(&text)));
+    let [receive_max, send_max] = ["rmem_max", "wmem_max"]
+        .map(|name| read::text_or_unknown(read::read_text(format!("/proc/sys/net/core/{name}"))));
     let tcp = needs
         .nodes
         .iter()
-        .filter(|node| node.listen.iter().chain(&node.connect).any(|address| address.kind().congestion));
+        .filter(|node| node.listen.iter().chain(&node.connect).any(|address| address.link_kind().congestion));
     let window = tcp.map(|node| node.window).max().unwrap_or(DEFAULT_WINDOW);
     let fastest = interfaces.iter().filter(|one| one.up).filter_map(|one| one.speed).max_by(f64::total_cmp);
-    judge(receive, send, window, fastest, &format!("rmem_max {receive_max}, wmem_max {send_max}"))
+    judge_socket_buffers(receive, send, window, fastest, &format!("rmem_max {receive_max}, wmem_max {send_max}"))
 }
 
 /// Without a known `link`, Thalweg leaves the sizes of its sockets to the kernel, which lets them grow to the third
 /// value of each triple. `window` is what a builder requests from one source at a time, in bytes, `fastest` an
 /// interface's speed in bits per second.
-fn judge(receive: Option<[u64; 3]>, send: Option<[u64; 3]>, window: u64, fastest: Option<f64>, other: &str) -> Finding {
+fn judge_socket_buffers(
+    receive: Option<[u64; 3]>,
+    send: Option<[u64; 3]>,
+    window: u64,
+    fastest: Option<f64>,
+    other: &str,
+) -> Finding {
     const NAME: &str = "socket buffers";
     let (Some(receive), Some(send)) = (receive, send) else {
         return Finding::new(NAME, format!("unknown: {RECEIVE} and {SEND} cannot be read; {other}"));
@@ -39,13 +45,15 @@ fn judge(receive: Option<[u64; 3]>, send: Option<[u64; 3]>, window: u64, fastest
     let product = fastest.map(|speed| (speed / 8.0 * ROUND_TRIP) as u64);
     let in_flight = fastest.zip(product).map_or_else(
         || "no interface reports its speed".to_owned(),
-        |(speed, product)| format!("{} for 1 ms at {}", thalweg_text::volume(product), link::told(speed)),
+        |(speed, product)| {
+            format!("{} for 1 ms at {}", thalweg_text::format_volume(product), link::format_speed(speed))
+        },
     );
     let evidence = format!(
         "tcp_rmem up to {}, tcp_wmem up to {}; a builder's window is {}; {in_flight}; {other} (for sockets that ask)",
-        thalweg_text::volume(receive[2]),
-        thalweg_text::volume(send[2]),
-        thalweg_text::volume(window)
+        thalweg_text::format_volume(receive[2]),
+        thalweg_text::format_volume(send[2]),
+        thalweg_text::format_volume(window)
     );
     let finding = Finding::new(NAME, evidence);
     // No more than the window is ever on its way, whatever the line could hold.
@@ -55,21 +63,21 @@ fn judge(receive: Option<[u64; 3]>, send: Option<[u64; 3]>, window: u64, fastest
     match (receive[2] < enough, send[2] < enough) {
         (false, false) => finding,
         (true, _) => finding
-            .degraded("a builder takes less than it asked for before the source has to wait")
-            .mended_by(raise("tcp_rmem", receive, wanted)),
+            .with_degraded_level("a builder takes less than it asked for before the source has to wait")
+            .with_remedy(raise_command("tcp_rmem", receive, wanted)),
         (_, true) => finding
-            .degraded("a source keeps less on its way than the builder asked for")
-            .mended_by(raise("tcp_wmem", send, wanted)),
+            .with_degraded_level("a source keeps less on its way than the builder asked for")
+            .with_remedy(raise_command("tcp_wmem", send, wanted)),
     }
 }
 
 /// Returns the command that raises the largest of three limits to `wanted` bytes or more.
-fn raise(name: &str, [least, initial, _]: [u64; 3], wanted: u64) -> String {
+fn raise_command(name: &str, [least, initial, _]: [u64; 3], wanted: u64) -> String {
     let most = wanted.checked_next_power_of_two().unwrap_or(wanted);
     format!("sysctl -w net.ipv4.{name}=\"{least} {initial} {most}\"")
 }
 
-fn triple(text: &str) -> Option<[u64; 3]> {
+fn parse_triple(text: &str) -> Option<[u64; 3]> {
     let numbers: Vec<u64> = text.split_whitespace().map_while(|number| number.parse().ok()).collect();
     numbers.try_into().ok()
 }
@@ -82,16 +90,20 @@ mod tests {
     #[test]
     fn buffers_hold_the_smaller_of_window_and_line() {
         let small = Some([4096, 16384, 1 << 20]);
-        let large = triple("4096\t131072\t33554432");
-        assert_eq!(judge(large, large, DEFAULT_WINDOW, None, "").level, Level::Ok);
-        assert_eq!(judge(large, small, DEFAULT_WINDOW, Some(1e9), "").level, Level::Ok, "125 kB fill 1 Gbit/s");
-        let slow = judge(large, small, DEFAULT_WINDOW, Some(1e11), "");
+        let large = parse_triple("4096\t131072\t33554432");
+        assert_eq!(judge_socket_buffers(large, large, DEFAULT_WINDOW, None, "").level, Level::Ok);
+        assert_eq!(
+            judge_socket_buffers(large, small, DEFAULT_WINDOW, Some(1e9), "").level,
+            Level::Ok,
+            "125 kB fill 1 Gbit/s"
+        );
+        let slow = judge_socket_buffers(large, small, DEFAULT_WINDOW, Some(1e11), "");
         assert_eq!(
             (slow.level, slow.remedy.as_deref()),
             (Level::Degraded, Some("sysctl -w net.ipv4.tcp_wmem=\"4096 16384 4194304\""))
         );
-        assert_eq!(judge(None, large, DEFAULT_WINDOW, None, "").level, Level::Ok);
-        assert_eq!(triple("1 2"), None);
-        assert_eq!(triple("1 2 x"), None);
+        assert_eq!(judge_socket_buffers(None, large, DEFAULT_WINDOW, None, "").level, Level::Ok);
+        assert_eq!(parse_triple("1 2"), None);
+        assert_eq!(parse_triple("1 2 x"), None);
     }
 }

@@ -9,25 +9,29 @@ const DIRECTORY: &str = "/proc/sys/net/ipv4";
 const DEFAULT: &str = "cubic";
 
 /// Returns one finding for each congestion control that is requested.
-pub(super) fn probe(needs: &Needs) -> Vec<Finding> {
-    let tcp = needs.nodes.iter().filter(|node| node.connect.iter().any(|address| address.kind().congestion));
+pub(super) fn probe_congestion_controls(needs: &Needs) -> Vec<Finding> {
+    let tcp = needs.nodes.iter().filter(|node| node.connect.iter().any(|address| address.link_kind().congestion));
     let mut named: BTreeSet<&str> = tcp.filter_map(|node| node.congestion.as_deref()).collect();
     named.remove("system");
     let [available, allowed, system] =
         ["tcp_available_congestion_control", "tcp_allowed_congestion_control", "tcp_congestion_control"]
-            .map(|name| read::or_unknown(read::text(format!("{DIRECTORY}/{name}"))));
+            .map(|name| read::text_or_unknown(read::read_text(format!("{DIRECTORY}/{name}"))));
     let settings = format!("available: {available}; allowed to all: {allowed}; default: {system}");
     let default = (!named.contains(DEFAULT)).then_some((DEFAULT, false));
     let wanted = default.into_iter().chain(named.iter().map(|name| (*name, true)));
-    wanted.map(|(name, required)| judge(name, required, attempt(name), &available, &allowed, &settings)).collect()
+    wanted
+        .map(|(name, required)| {
+            judge_congestion_control(name, required, try_congestion_control(name), &available, &allowed, &settings)
+        })
+        .collect()
 }
 
 /// Tries a congestion control on a socket that is never connected.
-fn attempt(name: &str) -> std::io::Result<()> {
+fn try_congestion_control(name: &str) -> std::io::Result<()> {
     Socket::new(Domain::IPV4, Type::STREAM.cloexec(), None)?.set_tcp_congestion(name.as_bytes())
 }
 
-fn judge(
+fn judge_congestion_control(
     name: &str,
     required: bool,
     tried: std::io::Result<()>,
@@ -39,13 +43,13 @@ fn judge(
     let Err(error) = tried else { return Finding::new(title, format!("can be selected; {settings}")) };
     let finding = Finding::new(title, format!("cannot be selected: {error}; {settings}"));
     let finding = match required {
-        true => finding.missing("a source asks for it by name and would end: choose one that is there"),
-        false => finding.degraded("links use the system's default instead, which may pace, as bbr does"),
+        true => finding.with_missing_level("a source asks for it by name and would end: choose one that is there"),
+        false => finding.with_degraded_level("links use the system's default instead, which may pace, as bbr does"),
     };
     match available.split(' ').any(|there| there == name) {
         // Without CAP_NET_ADMIN only allowed congestion controls can be selected.
-        true => finding.mended_by(format!("sysctl -w net.ipv4.tcp_allowed_congestion_control=\"{allowed} {name}\"")),
-        false => finding.mended_by(format!("modprobe tcp_{name}")),
+        true => finding.with_remedy(format!("sysctl -w net.ipv4.tcp_allowed_congestion_control=\"{allowed} {name}\"")),
+        false => finding.with_remedy(format!("modprobe tcp_{name}")),
     }
 }
 
@@ -58,10 +62,10 @@ mod tests {
     #[test]
     fn what_is_named_must_be_there_and_the_default_may_be_replaced() {
         let refused = || Err(ErrorKind::PermissionDenied.into());
-        let cubic = judge("cubic", false, refused(), "reno bbr cubic", "reno bbr", "");
+        let cubic = judge_congestion_control("cubic", false, refused(), "reno bbr cubic", "reno bbr", "");
         let allow = "sysctl -w net.ipv4.tcp_allowed_congestion_control=\"reno bbr cubic\"";
         assert_eq!((cubic.level, cubic.remedy.as_deref()), (Level::Degraded, Some(allow)));
-        let vegas = judge("vegas", true, refused(), "reno bbr cubic", "reno bbr", "");
+        let vegas = judge_congestion_control("vegas", true, refused(), "reno bbr cubic", "reno bbr", "");
         assert_eq!((vegas.level, vegas.remedy.as_deref()), (Level::Missing, Some("modprobe tcp_vegas")));
     }
 
@@ -73,7 +77,7 @@ mod tests {
             ..NodeNeeds::default()
         };
         let nodes = vec![node("no-such-control"), node("system"), node("no-such-control")];
-        let found = probe(&Needs { nodes, ..Needs::default() });
+        let found = probe_congestion_controls(&Needs { nodes, ..Needs::default() });
         let names: Vec<_> = found.iter().map(|one| (one.name.as_str(), one.level)).collect();
         assert_eq!(names[1..], [("congestion control no-such-control", Level::Missing)]);
         assert_eq!(names[0].0, "congestion control cubic");

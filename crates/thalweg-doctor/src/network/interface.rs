@@ -19,14 +19,14 @@ pub(crate) struct Interface {
 
 impl Interface {
     /// Returns all interfaces except virtual ones that are down, which are of no use.
-    pub(crate) fn all() -> Vec<Self> {
-        let all = read::names(DIRECTORY).into_iter().filter_map(Self::read);
-        all.filter(|interface| interface.up || interface.physical()).collect()
+    pub(crate) fn list_all() -> Vec<Self> {
+        let all = read::read_names(DIRECTORY).into_iter().filter_map(Self::read_from_sysfs);
+        all.filter(|interface| interface.up || interface.has_device()).collect()
     }
 
-    fn read(name: String) -> Option<Self> {
+    fn read_from_sysfs(name: String) -> Option<Self> {
         let [index, flags, state, speed, mtu] = ["ifindex", "flags", "operstate", "speed", "mtu"]
-            .map(|file| read::text(Path::new(DIRECTORY).join(&name).join(file)));
+            .map(|file| read::read_text(Path::new(DIRECTORY).join(&name).join(file)));
         // Not everything in that directory is an interface (`bonding_masters`).
         let index = index?.parse().ok()?;
         let flags = u32::from_str_radix(flags?.trim_start_matches("0x"), 16).unwrap_or(0);
@@ -34,21 +34,21 @@ impl Interface {
             index,
             // IFF_UP; whether something is at the other end is in the operational state, which loopback does not know.
             up: flags & 1 != 0 && state.as_deref() != Some("down"),
-            speed: speed.and_then(|text| megabits(&text)),
+            speed: speed.and_then(|text| parse_megabits(&text)),
             mtu: mtu.and_then(|text| text.parse().ok()).unwrap_or(0),
             name,
         })
     }
 
     /// Returns true if the interface belongs to a device.
-    pub(crate) fn physical(&self) -> bool {
-        self.directory().join("device").exists()
+    pub(crate) fn has_device(&self) -> bool {
+        self.sysfs_directory().join("device").exists()
     }
 
     /// Returns the path of a file of the device on the bus: of the device itself, or, for virtio, of the PCI device
     /// that contains it.
     pub(crate) fn device_file(&self, name: &str) -> Option<PathBuf> {
-        let device = self.directory().join("device").canonicalize().ok()?;
+        let device = self.sysfs_directory().join("device").canonicalize().ok()?;
         let own = device.join(name);
         if own.exists() {
             return Some(own);
@@ -60,18 +60,18 @@ impl Interface {
     }
 
     /// Returns the driver's name.
-    pub(crate) fn driver(&self) -> Option<String> {
-        let target = std::fs::read_link(self.directory().join("device/driver")).ok()?;
+    pub(crate) fn driver_name(&self) -> Option<String> {
+        let target = std::fs::read_link(self.sysfs_directory().join("device/driver")).ok()?;
         Some(target.file_name()?.to_string_lossy().into_owned())
     }
 
-    fn directory(&self) -> PathBuf {
+    fn sysfs_directory(&self) -> PathBuf {
         Path::new(DIRECTORY).join(&self.name)
     }
 }
 
 /// Parses `speed`, which is in Mbit/s, or -1 if the driver does not know; returns bits per second.
-fn megabits(text: &str) -> Option<f64> {
+fn parse_megabits(text: &str) -> Option<f64> {
     text.parse::<u32>()
         .ok()
         .filter(|megabits| *megabits > 0 && *megabits < u32::MAX)
@@ -85,19 +85,19 @@ mod tests {
 
     #[test]
     fn a_speed_that_is_not_known_is_none() {
-        assert_eq!(megabits("10000"), Some(1e10));
+        assert_eq!(parse_megabits("10000"), Some(1e10));
         for text in ["-1", "0", "4294967295", "", "fast"] {
-            assert_eq!(megabits(text), None, "{text}");
+            assert_eq!(parse_megabits(text), None, "{text}");
         }
     }
 
     #[test]
     fn loopback_is_always_there() {
-        let all = Interface::all();
+        let all = Interface::list_all();
         let Some(lo) = all.iter().find(|interface| interface.name == "lo") else {
             return skipped("loopback is down here");
         };
-        assert!(lo.up && !lo.physical() && lo.index > 0 && lo.mtu > 0);
-        assert_eq!((lo.speed, lo.driver(), lo.device_file("numa_node")), (None, None, None));
+        assert!(lo.up && !lo.has_device() && lo.index > 0 && lo.mtu > 0);
+        assert_eq!((lo.speed, lo.driver_name(), lo.device_file("numa_node")), (None, None, None));
     }
 }

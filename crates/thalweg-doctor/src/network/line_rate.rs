@@ -7,8 +7,8 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs, UdpSocket};
 use thalweg_link::Address;
 
 /// Returns one finding for each interface that carries traffic of a stated rate.
-pub(super) fn probe(needs: &Needs, interfaces: &[Interface]) -> Vec<Finding> {
-    let routes = read::text("/proc/net/route").unwrap_or_default();
+pub(super) fn probe_line_rates(needs: &Needs, interfaces: &[Interface]) -> Vec<Finding> {
+    let routes = read::read_text("/proc/net/route").unwrap_or_default();
     let (mut leaving, mut coming) = (BTreeMap::<&str, f64>::new(), BTreeMap::<&str, f64>::new());
     for node in &needs.nodes {
         let Some(rate) = node.bytes_per_second else { continue };
@@ -16,7 +16,7 @@ pub(super) fn probe(needs: &Needs, interfaces: &[Interface]) -> Vec<Finding> {
         #[expect(clippy::cast_precision_loss, reason = "addresses are few")]
         let share = rate / node.listen.len().max(node.connect.len()).max(1) as f64;
         for address in node.listen.iter().chain(&node.connect) {
-            if let Some(name) = line(address, &routes)
+            if let Some(name) = interface_towards(address, &routes)
                 && let Some(interface) = interfaces.iter().find(|interface| interface.name == name)
             {
                 *sum.entry(interface.name.as_str()).or_default() += share;
@@ -26,27 +26,31 @@ pub(super) fn probe(needs: &Needs, interfaces: &[Interface]) -> Vec<Finding> {
     let mut findings = Vec::new();
     for Interface { name, speed, .. } in interfaces {
         let rates = leaving.get(name.as_str()).into_iter().chain(coming.get(name.as_str()));
-        findings.extend(rates.copied().max_by(f64::total_cmp).map(|most| judge(name, *speed, most)));
+        findings.extend(rates.copied().max_by(f64::total_cmp).map(|most| judge_line_rate(name, *speed, most)));
     }
     findings
 }
 
-fn judge(name: &str, speed: Option<f64>, bytes_per_second: f64) -> Finding {
+fn judge_line_rate(name: &str, speed: Option<f64>, bytes_per_second: f64) -> Finding {
     let title = format!("{name} rate");
-    let evidence = format!("{} stated in one direction", thalweg_text::rate(bytes_per_second));
+    let evidence = format!("{} stated in one direction", thalweg_text::format_rate(bytes_per_second));
     let Some(speed) = speed else { return Finding::new(title, format!("{evidence}; the line's speed is unknown")) };
-    let finding = Finding::new(title, format!("{evidence}; the line carries {}", link::told(speed)));
+    let finding = Finding::new(title, format!("{evidence}; the line carries {}", link::format_speed(speed)));
     match bytes_per_second * 8.0 / speed {
         // Ethernet, IP and TCP headers take 2 % to 6 % of a line.
-        share if share > 1.0 => finding.missing("the line carries less than the sources make: they wait, or drop"),
-        share if share > 0.94 => finding.degraded("nothing is left for headers, for repeats, and for what piled up"),
+        share if share > 1.0 => {
+            finding.with_missing_level("the line carries less than the sources make: they wait, or drop")
+        }
+        share if share > 0.94 => {
+            finding.with_degraded_level("nothing is left for headers, for repeats, and for what piled up")
+        }
         _ => finding,
     }
 }
 
 /// Returns the interface that leads to an address, or that has it; `None` for this machine itself, or if it is not
 /// known.
-fn line(address: &Address, routes: &str) -> Option<String> {
+fn interface_towards(address: &Address, routes: &str) -> Option<String> {
     let target = address.host_port()?.to_socket_addrs().ok()?.next()?;
     let IpAddr::V4(target_ip) = target.ip() else { return None };
     if target_ip.is_loopback() || target_ip.is_unspecified() {
@@ -55,13 +59,13 @@ fn line(address: &Address, routes: &str) -> Option<String> {
     // Connecting a datagram socket sends nothing: it only looks up the route.
     let socket = UdpSocket::bind(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0))).ok()?;
     socket.connect(target).ok()?;
-    route(routes, target_ip).map(str::to_owned)
+    find_route(routes, target_ip).map(str::to_owned)
 }
 
 /// Returns the interface of the route to an address. Columns of `/proc/net/route`: Iface Destination Gateway Flags
 /// RefCnt Use Metric Mask …, addresses in hexadecimal, in the machine's byte order. The longest mask that matches
 /// counts.
-fn route(routes: &str, target: Ipv4Addr) -> Option<&str> {
+fn find_route(routes: &str, target: Ipv4Addr) -> Option<&str> {
     let target = u32::from_ne_bytes(target.octets());
     let fits = routes.lines().filter_map(|line| {
         let fields: Vec<&str> = line.split_whitespace().collect();
@@ -89,29 +93,29 @@ mod tests {
         if cfg!(target_endian = "big") {
             return skipped("the text was captured on a little-endian machine");
         }
-        assert_eq!(route(ROUTES, Ipv4Addr::new(192, 0, 2, 9)), Some("daq0"));
-        assert_eq!(route(ROUTES, Ipv4Addr::new(10, 0, 0, 1)), Some("eth0"));
-        assert_eq!(route("", Ipv4Addr::LOCALHOST), None);
+        assert_eq!(find_route(ROUTES, Ipv4Addr::new(192, 0, 2, 9)), Some("daq0"));
+        assert_eq!(find_route(ROUTES, Ipv4Addr::new(10, 0, 0, 1)), Some("eth0"));
+        assert_eq!(find_route("", Ipv4Addr::LOCALHOST), None);
     }
 
     #[test]
     fn a_line_carries_no_more_than_its_speed() {
-        assert_eq!(judge("eth0", Some(1e10), 1.0e9).level, Level::Ok);
-        assert_eq!(judge("eth0", Some(1e10), 1.2e9).level, Level::Degraded);
-        assert_eq!(judge("eth0", Some(1e10), 1.3e9).level, Level::Missing);
-        assert_eq!(judge("eth0", None, 1e12).level, Level::Ok);
+        assert_eq!(judge_line_rate("eth0", Some(1e10), 1.0e9).level, Level::Ok);
+        assert_eq!(judge_line_rate("eth0", Some(1e10), 1.2e9).level, Level::Degraded);
+        assert_eq!(judge_line_rate("eth0", Some(1e10), 1.3e9).level, Level::Missing);
+        assert_eq!(judge_line_rate("eth0", None, 1e12).level, Level::Ok);
     }
 
     #[test]
     fn loopback_is_no_line() {
-        assert_eq!(line(&"tcp:127.0.0.1:9".parse().unwrap(), ROUTES), None);
-        assert_eq!(line(&"shm:/tmp/x".parse().unwrap(), ROUTES), None);
+        assert_eq!(interface_towards(&"tcp:127.0.0.1:9".parse().unwrap(), ROUTES), None);
+        assert_eq!(interface_towards(&"shm:/tmp/x".parse().unwrap(), ROUTES), None);
     }
 
     proptest! {
         #[test]
         fn any_table_is_read_without_harm(text in "[0-9a-fA-F\\t \\n]*|\\PC*", ip: u32) {
-            route(&text, Ipv4Addr::from(ip));
+            find_route(&text, Ipv4Addr::from(ip));
         }
     }
 }

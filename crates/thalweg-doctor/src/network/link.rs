@@ -7,23 +7,23 @@ use crate::Finding;
 const FAST_LINK_BPS: f64 = 1e10;
 const JUMBO_MTU: u64 = 9000;
 
-pub(super) fn probe(interface: &Interface) -> Finding {
+pub(super) fn probe_link_state(interface: &Interface) -> Finding {
     let Interface { name, up, speed, mtu, .. } = interface;
-    let speed_text = speed.map_or_else(|| "speed unknown".to_owned(), told);
+    let speed_text = speed.map_or_else(|| "speed unknown".to_owned(), format_speed);
     let state = if *up { "up" } else { "down" };
     let finding =
         Finding::new(format!("{name} link"), format!("{state}, {speed_text}, MTU {mtu} (/sys/class/net/{name})"));
-    match *up && interface.physical() && speed.is_some_and(|speed| speed >= FAST_LINK_BPS) && *mtu < JUMBO_MTU {
+    match *up && interface.has_device() && speed.is_some_and(|speed| speed >= FAST_LINK_BPS) && *mtu < JUMBO_MTU {
         true => finding
-            .degraded(
+            .with_degraded_level(
                 "six times as many packets as with jumbo frames, each at a cost; both ends and the switch must agree",
             )
-            .mended_by(format!("ip link set {name} mtu {JUMBO_MTU}")),
+            .with_remedy(format!("ip link set {name} mtu {JUMBO_MTU}")),
         false => finding,
     }
 }
 
 /// Returns a speed in bits per second as text.
-pub(super) fn told(speed: f64) -> String {
+pub(super) fn format_speed(speed: f64) -> String {
     if speed >= 1e9 { format!("{} Gbit/s", speed / 1e9) } else { format!("{} Mbit/s", speed / 1e6) }
 }

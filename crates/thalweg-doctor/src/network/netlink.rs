@@ -31,19 +31,19 @@ pub(crate) struct Family {
 
 impl Family {
     /// Opens a family by its name. The error tells why it is not available.
-    pub(crate) fn open(name: &str) -> Result<Self, String> {
-        let socket = open_socket().map_err(|error| format!("netlink: {error}"))?;
+    pub(crate) fn open_by_name(name: &str) -> Result<Self, String> {
+        let socket = open_netlink_socket().map_err(|error| format!("netlink: {error}"))?;
         let mut family = Self { socket, id: GENL_ID_CTRL, sequence: 0 };
-        let wanted = attribute(CTRL_ATTR_FAMILY_NAME, &[name.as_bytes(), &[0]].concat());
-        let answer = family.ask(CTRL_CMD_GETFAMILY, &wanted)?;
-        family.id = find(&answer, CTRL_ATTR_FAMILY_ID)
+        let wanted = encode_attribute(CTRL_ATTR_FAMILY_NAME, &[name.as_bytes(), &[0]].concat());
+        let answer = family.send_request(CTRL_CMD_GETFAMILY, &wanted)?;
+        family.id = find_attribute(&answer, CTRL_ATTR_FAMILY_ID)
             .and_then(|value| Some(u16::from_ne_bytes(value.try_into().ok()?)))
             .ok_or("netlink: an answer without an id")?;
         Ok(family)
     }
 
     /// Sends one request. Returns the attributes of the answer.
-    pub(crate) fn ask(&mut self, command: u8, attributes: &[u8]) -> Result<Vec<u8>, String> {
+    pub(crate) fn send_request(&mut self, command: u8, attributes: &[u8]) -> Result<Vec<u8>, String> {
         self.sequence += 1;
         let mut header = NetlinkHeader::default();
         header.flags = NLM_F_REQUEST;
@@ -71,7 +71,7 @@ impl Family {
     }
 }
 
-fn open_socket() -> rustix::io::Result<OwnedFd> {
+fn open_netlink_socket() -> rustix::io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC;
     let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, Some(netlink::GENERIC))?;
     sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(Duration::from_secs(1)))?;
@@ -80,11 +80,11 @@ fn open_socket() -> rustix::io::Result<OwnedFd> {
 
 /// Returns the header of ethtool's requests, which names an interface (`ETHTOOL_A_HEADER_DEV_INDEX`).
 pub(crate) fn ethtool_header(index: u32) -> Vec<u8> {
-    attribute(1 | NLA_F_NESTED, &attribute(1, &index.to_ne_bytes()))
+    encode_attribute(1 | NLA_F_NESTED, &encode_attribute(1, &index.to_ne_bytes()))
 }
 
 /// Returns one attribute, encoded.
-pub(crate) fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
+pub(crate) fn encode_attribute(kind: u16, value: &[u8]) -> Vec<u8> {
     let attribute = DefaultNla::new(kind, value.to_vec());
     let mut bytes = vec![0; attribute.buffer_len()];
     attribute.emit(&mut bytes);
@@ -92,17 +92,17 @@ pub(crate) fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
 }
 
 /// Returns the value of the first attribute of that type.
-pub(crate) fn find(attributes: &[u8], kind: u16) -> Option<&[u8]> {
-    all(attributes).find(|(found, _)| *found == kind).map(|(_, value)| value)
+pub(crate) fn find_attribute(attributes: &[u8], kind: u16) -> Option<&[u8]> {
+    iter_attributes(attributes).find(|(found, _)| *found == kind).map(|(_, value)| value)
 }
 
 /// Returns the value of an attribute that is a 32-bit number.
-pub(crate) fn find_u32(attributes: &[u8], kind: u16) -> Option<u32> {
-    Some(u32::from_ne_bytes(find(attributes, kind)?.try_into().ok()?))
+pub(crate) fn find_u32_attribute(attributes: &[u8], kind: u16) -> Option<u32> {
+    Some(u32::from_ne_bytes(find_attribute(attributes, kind)?.try_into().ok()?))
 }
 
 /// Iterates over all attributes, as far as they can be parsed: type and value.
-pub(crate) fn all(attributes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+pub(crate) fn iter_attributes(attributes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     NlasIterator::new(attributes).map_while(Result::ok).map(|attribute| {
         let value = NLA_HEADER_SIZE..usize::from(attribute.length());
         (attribute.kind(), &attribute.into_inner()[value])
@@ -150,35 +150,38 @@ mod tests {
 
     #[test]
     fn what_is_asked_can_be_read_back() {
-        let attributes =
-            [attribute(1, b"abc"), attribute(2 | NLA_F_NESTED, &attribute(7, &9u32.to_ne_bytes()))].concat();
-        assert_eq!(find(&attributes, 1), Some(&b"abc"[..]));
-        assert_eq!(find_u32(find(&attributes, 2).unwrap(), 7), Some(9));
-        assert_eq!(find(&attributes, 3), None);
+        let attributes = [
+            encode_attribute(1, b"abc"),
+            encode_attribute(2 | NLA_F_NESTED, &encode_attribute(7, &9u32.to_ne_bytes())),
+        ]
+        .concat();
+        assert_eq!(find_attribute(&attributes, 1), Some(&b"abc"[..]));
+        assert_eq!(find_u32_attribute(find_attribute(&attributes, 2).unwrap(), 7), Some(9));
+        assert_eq!(find_attribute(&attributes, 3), None);
     }
 
     #[test]
     fn loopback_answers() {
-        let mut ethtool = match Family::open("ethtool") {
+        let mut ethtool = match Family::open_by_name("ethtool") {
             Ok(family) => family,
             Err(error) => return skipped(format_args!("ethtool over netlink: {error}")),
         };
         // Features (ETHTOOL_MSG_FEATURES_GET), of which loopback has some.
-        let answer = ethtool.ask(11, &ethtool_header(1)).unwrap();
-        assert!(all(&answer).count() > 2);
-        assert_eq!(Family::open("no such family").unwrap_err(), "No such file or directory (os error 2)");
-        assert_eq!(ethtool.ask(11, &ethtool_header(u32::MAX)).unwrap_err(), "No such device (os error 19)");
-        assert!(ethtool.ask(11, &ethtool_header(1)).is_ok(), "it goes on after an error");
+        let answer = ethtool.send_request(11, &ethtool_header(1)).unwrap();
+        assert!(iter_attributes(&answer).count() > 2);
+        assert_eq!(Family::open_by_name("no such family").unwrap_err(), "No such file or directory (os error 2)");
+        assert_eq!(ethtool.send_request(11, &ethtool_header(u32::MAX)).unwrap_err(), "No such device (os error 19)");
+        assert!(ethtool.send_request(11, &ethtool_header(1)).is_ok(), "it goes on after an error");
     }
 
     proptest! {
         #[test]
         fn any_bytes_are_read_without_harm(bytes: Vec<u8>, kind: u16) {
-            for (_, value) in all(&bytes) {
+            for (_, value) in iter_attributes(&bytes) {
                 prop_assert!(value.len() < bytes.len());
-                all(value).for_each(drop);
+                iter_attributes(value).for_each(drop);
             }
-            find_u32(&bytes, kind);
+            find_u32_attribute(&bytes, kind);
             let _ = NetlinkMessage::<Generic>::deserialize(&bytes);
         }
     }

@@ -1,7 +1,7 @@
 //! Work that the interface does for the processor: segmenting and merging packets, checksums.
 
 use super::Interface;
-use super::netlink::{Family, all, ethtool_header, find};
+use super::netlink::{Family, ethtool_header, find_attribute, iter_attributes};
 use crate::Finding;
 use std::collections::BTreeSet;
 
@@ -21,22 +21,27 @@ const WANTED: [(&str, &[&str], &str); 6] = [
 ];
 const LRO: &str = "rx-lro";
 
-pub(super) fn probe(ethtool: &mut Result<Family, String>, interface: &Interface) -> Finding {
+pub(super) fn probe_offloads(ethtool: &mut Result<Family, String>, interface: &Interface) -> Finding {
     let name = &interface.name;
     let title = format!("{name} offloads");
     let answer = match ethtool {
-        Ok(family) => family.ask(FEATURES_GET, &ethtool_header(interface.index)),
+        Ok(family) => family.send_request(FEATURES_GET, &ethtool_header(interface.index)),
         Err(error) => Err(error.clone()),
     };
     match answer {
-        Ok(answer) => judge(name, interface.physical(), &set(&answer, FEATURES_ACTIVE), &set(&answer, FEATURES_HW)),
+        Ok(answer) => judge_offloads(
+            name,
+            interface.has_device(),
+            &bitset_names(&answer, FEATURES_ACTIVE),
+            &bitset_names(&answer, FEATURES_HW),
+        ),
         Err(error) => Finding::new(title, format!("unknown: {error}")),
     }
 }
 
 /// Judges the offloads. Those of a virtual interface depend on its lower interface, or, as with veth, are a matter of
 /// taste.
-fn judge(name: &str, physical: bool, active: &BTreeSet<&str>, changeable: &BTreeSet<&str>) -> Finding {
+fn judge_offloads(name: &str, physical: bool, active: &BTreeSet<&str>, changeable: &BTreeSet<&str>) -> Finding {
     let lro: (&str, &[&str]) = ("lro", &[LRO]);
     let shown = WANTED.iter().map(|(short, names, _)| (*short, *names)).chain([lro]);
     let states: Vec<_> = shown
@@ -45,13 +50,13 @@ fn judge(name: &str, physical: bool, active: &BTreeSet<&str>, changeable: &BTree
     let finding = Finding::new(format!("{name} offloads"), format!("{} (ethtool over netlink)", states.join(", ")));
     let off: Vec<_> = WANTED.iter().filter(|(_, names, _)| !contains_any(active, names)).collect();
     let Some((_, _, cost)) = off.first().filter(|_| physical) else { return finding };
-    let finding = finding.degraded(*cost);
+    let finding = finding.with_degraded_level(*cost);
     let can: Vec<_> = off.iter().filter(|(_, names, _)| contains_any(changeable, names)).collect();
     match can.is_empty() {
         true => finding,
         false => {
             let switches: Vec<_> = can.iter().map(|(short, _, _)| format!("{short} on")).collect();
-            finding.mended_by(format!("ethtool -K {name} {}", switches.join(" ")))
+            finding.with_remedy(format!("ethtool -K {name} {}", switches.join(" ")))
         }
     }
 }
@@ -62,16 +67,16 @@ fn contains_any(features: &BTreeSet<&str>, names: &[&str]) -> bool {
 
 /// Returns the names in a bitset. It has names because the compact form was not requested
 /// (Documentation/networking/ethtool-netlink.rst, "Bit sets").
-fn set(answer: &[u8], which: u16) -> BTreeSet<&str> {
+fn bitset_names(answer: &[u8], which: u16) -> BTreeSet<&str> {
     const BITSET_NOMASK: u16 = 1;
     const BITSET_BITS: u16 = 3;
     const BITSET_BIT_NAME: u16 = 2;
     const BITSET_BIT_VALUE: u16 = 3;
-    let Some(set) = find(answer, which) else { return BTreeSet::new() };
-    let without_mask = find(set, BITSET_NOMASK).is_some();
-    all(find(set, BITSET_BITS).unwrap_or_default())
-        .filter(|(_, bit)| without_mask || find(bit, BITSET_BIT_VALUE).is_some())
-        .filter_map(|(_, bit)| std::str::from_utf8(find(bit, BITSET_BIT_NAME)?).ok())
+    let Some(set) = find_attribute(answer, which) else { return BTreeSet::new() };
+    let without_mask = find_attribute(set, BITSET_NOMASK).is_some();
+    iter_attributes(find_attribute(set, BITSET_BITS).unwrap_or_default())
+        .filter(|(_, bit)| without_mask || find_attribute(bit, BITSET_BIT_VALUE).is_some())
+        .filter_map(|(_, bit)| std::str::from_utf8(find_attribute(bit, BITSET_BIT_NAME)?).ok())
         .map(|name| name.trim_end_matches('\0'))
         .collect()
 }
@@ -80,7 +85,7 @@ fn set(answer: &[u8], which: u16) -> BTreeSet<&str> {
 mod tests {
     use super::*;
     use crate::Level;
-    use crate::network::netlink::attribute;
+    use crate::network::netlink::encode_attribute;
     use proptest::prelude::*;
 
     const GOOD: [&str; 6] = [
@@ -95,30 +100,30 @@ mod tests {
     #[test]
     fn what_is_off_is_named_with_its_switch() {
         let all = BTreeSet::from(GOOD);
-        assert_eq!(judge("eth0", true, &all, &all).level, Level::Ok);
+        assert_eq!(judge_offloads("eth0", true, &all, &all).level, Level::Ok);
         let mut less = all.clone();
         less.remove("tx-tcp-segmentation");
-        let off = judge("eth0", true, &less, &all);
+        let off = judge_offloads("eth0", true, &less, &all);
         assert_eq!((off.level, off.remedy.as_deref()), (Level::Degraded, Some("ethtool -K eth0 tso on")));
         assert!(off.evidence.contains("tso off, gro on, lro off"));
-        assert_eq!(judge("eth0", true, &less, &BTreeSet::new()).remedy, None, "the driver cannot");
-        assert_eq!(judge("veth0", false, &less, &all).level, Level::Ok);
+        assert_eq!(judge_offloads("eth0", true, &less, &BTreeSet::new()).remedy, None, "the driver cannot");
+        assert_eq!(judge_offloads("veth0", false, &less, &all).level, Level::Ok);
     }
 
     #[test]
     fn names_are_read_from_a_bit_set() {
-        let bit = |name: &str| attribute(1, &attribute(2, &[name.as_bytes(), &[0]].concat()));
-        let bits = attribute(3, &[bit("rx-gro"), bit("rx-lro")].concat());
-        let answer = attribute(FEATURES_ACTIVE, &[attribute(1, &[]), bits].concat());
-        assert_eq!(set(&answer, FEATURES_ACTIVE), BTreeSet::from(["rx-gro", "rx-lro"]));
-        assert_eq!(set(&answer, FEATURES_HW), BTreeSet::new());
+        let bit = |name: &str| encode_attribute(1, &encode_attribute(2, &[name.as_bytes(), &[0]].concat()));
+        let bits = encode_attribute(3, &[bit("rx-gro"), bit("rx-lro")].concat());
+        let answer = encode_attribute(FEATURES_ACTIVE, &[encode_attribute(1, &[]), bits].concat());
+        assert_eq!(bitset_names(&answer, FEATURES_ACTIVE), BTreeSet::from(["rx-gro", "rx-lro"]));
+        assert_eq!(bitset_names(&answer, FEATURES_HW), BTreeSet::new());
     }
 
     proptest! {
         #[test]
         fn any_answer_is_read_without_harm(bytes: Vec<u8>) {
-            set(&bytes, FEATURES_ACTIVE);
-            set(&attribute(FEATURES_ACTIVE, &attribute(3, &bytes)), FEATURES_ACTIVE);
+            bitset_names(&bytes, FEATURES_ACTIVE);
+            bitset_names(&encode_attribute(FEATURES_ACTIVE, &encode_attribute(3, &bytes)), FEATURES_ACTIVE);
         }
     }
 }

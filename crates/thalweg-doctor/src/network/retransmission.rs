@@ -4,13 +4,13 @@ use crate::{Finding, read};
 
 const SETTING: &str = "/proc/sys/net/ipv4/tcp_rto_min_us";
 
-pub(super) fn probe() -> Finding {
-    match read::number(SETTING) {
+pub(super) fn probe_retransmission() -> Finding {
+    match read::read_number(SETTING) {
         // In a laboratory a round trip takes less than a millisecond; after a loss at the end of a burst TCP then idles
         // for a thousand of them. No fault: the window is there so that such losses do not happen.
         Some(micros) if micros > 20_000 => {
             Finding::new("retransmission", format!("at the earliest after {} ms ({SETTING})", micros / 1000))
-                .mended_by("sysctl -w net.ipv4.tcp_rto_min_us=5000")
+                .with_remedy("sysctl -w net.ipv4.tcp_rto_min_us=5000")
         }
         Some(micros) => Finding::new("retransmission", format!("at the earliest after {micros} us ({SETTING})")),
         None => Finding::new(

@@ -1,7 +1,7 @@
 //! AF_XDP: whether this process may use it, and what the driver supports.
 
 use super::Interface;
-use super::netlink::{Family, attribute, find};
+use super::netlink::{Family, encode_attribute, find_attribute};
 use crate::Finding;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 
@@ -14,7 +14,7 @@ const XDP_REDIRECT: u64 = 2;
 const ZERO_COPY: u64 = 8;
 
 /// Checks whether a socket can be made.
-pub(super) fn socket() -> Finding {
+pub(super) fn probe_xdp_socket() -> Finding {
     let evidence = match socket_with(AddressFamily::XDP, SocketType::RAW, SocketFlags::CLOEXEC, None) {
         Ok(_) => "a socket can be made".to_owned(),
         Err(error) => format!("none can be made: {error} (it takes CAP_NET_RAW and CONFIG_XDP_SOCKETS)"),
@@ -23,15 +23,19 @@ pub(super) fn socket() -> Finding {
 }
 
 /// Reports what the driver of an interface supports.
-pub(super) fn driver(netdev: &mut Result<Family, String>, interface: &Interface) -> Finding {
+pub(super) fn probe_xdp_driver(netdev: &mut Result<Family, String>, interface: &Interface) -> Finding {
     let answer = match netdev {
-        Ok(family) => family.ask(DEV_GET, &attribute(DEV_IFINDEX, &interface.index.to_ne_bytes())),
+        Ok(family) => family.send_request(DEV_GET, &encode_attribute(DEV_IFINDEX, &interface.index.to_ne_bytes())),
         Err(error) => Err(error.clone()),
     };
     let evidence = match &answer {
         Ok(answer) => {
-            match find(answer, DEV_XDP_FEATURES).and_then(|value| Some(u64::from_ne_bytes(value.try_into().ok()?))) {
-                Some(features) => format!("{} (netdev over netlink: xdp-features {features:#x})", mode(features)),
+            match find_attribute(answer, DEV_XDP_FEATURES)
+                .and_then(|value| Some(u64::from_ne_bytes(value.try_into().ok()?)))
+            {
+                Some(features) => {
+                    format!("{} (netdev over netlink: xdp-features {features:#x})", describe_xdp_mode(features))
+                }
                 None => "unknown: the answer names no features".to_owned(),
             }
         }
@@ -40,7 +44,7 @@ pub(super) fn driver(netdev: &mut Result<Family, String>, interface: &Interface)
     Finding::new(format!("{} AF_XDP", interface.name), evidence)
 }
 
-fn mode(features: u64) -> &'static str {
+fn describe_xdp_mode(features: u64) -> &'static str {
     match features {
         some if some & ZERO_COPY != 0 => "zero-copy: the device writes into the program's memory",
         some if some & (XDP_BASIC | XDP_REDIRECT) == XDP_BASIC | XDP_REDIRECT => "native: one copy, before the stack",
@@ -54,8 +58,8 @@ mod tests {
 
     #[test]
     fn the_best_mode_is_named() {
-        assert!(mode(0).starts_with("generic"));
-        assert!(mode(0x23).starts_with("native"));
-        assert!(mode(0x7f).starts_with("zero-copy"));
+        assert!(describe_xdp_mode(0).starts_with("generic"));
+        assert!(describe_xdp_mode(0x23).starts_with("native"));
+        assert!(describe_xdp_mode(0x7f).starts_with("zero-copy"));
     }
 }

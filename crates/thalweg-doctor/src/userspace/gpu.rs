@@ -3,13 +3,13 @@
 use super::libraries;
 use crate::{Finding, read};
 
-pub(super) fn probe() -> Finding {
-    let cards: Vec<_> = read::names("/sys/class/drm")
+pub(super) fn probe_gpus() -> Finding {
+    let cards: Vec<_> = read::read_names("/sys/class/drm")
         .into_iter()
         .filter(|name| name.starts_with("card") && !name.contains('-'))
         .collect();
-    let driver = read::text("/proc/driver/nvidia/version");
-    let cuda = libraries::find("libcuda.so");
+    let driver = read::read_text("/proc/driver/nvidia/version");
+    let cuda = libraries::find_library("libcuda.so");
     let devices = match (cards.is_empty(), &driver) {
         (true, None) => "none here (/sys/class/drm, /proc/driver/nvidia)".to_owned(),
         (_, driver) => {

@@ -3,7 +3,9 @@
 use proptest::prelude::*;
 use std::path::PathBuf;
 use std::time::Duration;
-use thalweg_doctor::{Data, Finding, Level, Needs, NodeNeeds, Section, examine, preflight, worst};
+use thalweg_doctor::{
+    Data, Finding, Level, Needs, NodeNeeds, Section, examine_machine, examine_preflight, worst_level,
+};
 
 fn level(findings: &[Finding], section: Section, name: &str) -> Level {
     let found = findings.iter().find(|finding| (finding.section, finding.name.as_str()) == (section, name));
@@ -12,10 +14,12 @@ fn level(findings: &[Finding], section: Section, name: &str) -> Level {
 
 #[test]
 fn who_asks_for_nothing_misses_nothing() {
-    let findings = examine(&Needs::default());
-    assert!(worst(&findings) < Level::Missing, "{findings:#?}");
+    let findings = examine_machine(&Needs::default());
+    assert!(worst_level(&findings) < Level::Missing, "{findings:#?}");
     assert!(findings.len() > 40);
-    assert!(preflight(&Needs::default()).iter().all(|finding| finding.level == Level::Ok || finding.cost.is_some()));
+    assert!(
+        examine_preflight(&Needs::default()).iter().all(|finding| finding.level == Level::Ok || finding.cost.is_some())
+    );
 }
 
 #[test]
@@ -40,7 +44,7 @@ fn each_thing_that_nobody_has_is_missing_by_its_name() {
         nodes: vec![node.clone(), node],
         ..Needs::default()
     };
-    let findings = examine(&needs);
+    let findings = examine_machine(&needs);
     for (section, name) in [
         (Section::Memory, "memory"),
         (Section::Cpu, "bound processors"),
@@ -53,7 +57,7 @@ fn each_thing_that_nobody_has_is_missing_by_its_name() {
         assert_eq!(level(&findings, section, name), Level::Missing, "{name}");
     }
     assert!(findings.iter().filter(|finding| finding.level != Level::Ok).all(|finding| finding.cost.is_some()));
-    assert_eq!(level(&preflight(&needs), Section::Memory, "memory"), Level::Missing);
+    assert_eq!(level(&examine_preflight(&needs), Section::Memory, "memory"), Level::Missing);
 }
 
 proptest! {
@@ -70,6 +74,6 @@ proptest! {
         let data = Data { bytes_per_second: rate, duration: seconds.map(Duration::from_secs), bytes, at_most: false };
         let needs =
             Needs { directory: PathBuf::from(directory), record: true, data, nodes: vec![node], ..Needs::default() };
-        prop_assert_eq!(preflight(&needs).len(), 7);
+        prop_assert_eq!(examine_preflight(&needs).len(), 7);
     }
 }

@@ -12,9 +12,9 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tempfile::TempDir;
 use thalweg_arena::{Arena, Piece};
-use thalweg_dpdk::{DpdkPort, Options, available};
+use thalweg_dpdk::{DpdkPort, Options, available_version};
 use thalweg_frames::{Counters, EthernetPort, FramesError, RawIo, Subnet};
-use thalweg_link::parts::{DATAGRAMS, builder_over, source_over};
+use thalweg_link::parts::{DATAGRAMS, builder_endpoint_over, source_endpoint_over};
 use thalweg_link::{
     Abilities, Adapter, Address, BuilderEndpoint, Eager, LinkError, LinkKind, SourceEndpoint, Transport, Watch,
 };
@@ -42,7 +42,7 @@ fn pair() -> [DpdkPort; 2] {
     let mut open = |role: &str| {
         let device = format!("net_memif{number},role={role},socket={}", socket.display());
         *number += 1;
-        DpdkPort::open(&device, &options).unwrap_or_else(|error| panic!("{error}"))
+        DpdkPort::open_device(&device, &options).unwrap_or_else(|error| panic!("{error}"))
     };
     let ports = [open("server"), open("client")];
     assert!(ports.iter().all(|port| port.wait_for_link(Duration::from_secs(60))));
@@ -62,7 +62,7 @@ impl Lent {
         let port = idle().get_mut(&pair).and_then(|ends| ends[end].take());
         let mut lent = Self { port, pair, end };
         // Frames that were sent to the port's last user.
-        while lent.port_mut().receive(&mut |_| ()).unwrap() {}
+        while lent.port_mut().receive_frames(&mut |_| ()).unwrap() {}
         lent
     }
 
@@ -93,41 +93,41 @@ impl Drop for Lent {
 }
 
 impl RawIo for Lent {
-    fn register(&mut self, memory: &Arc<Arena>) -> Result<(), FramesError> {
-        self.port_mut().register(memory)
+    fn register_memory(&mut self, memory: &Arc<Arena>) -> Result<(), FramesError> {
+        self.port_mut().register_memory(memory)
     }
-    fn mac(&self) -> [u8; 6] {
-        self.port().mac()
+    fn mac_address(&self) -> [u8; 6] {
+        self.port().mac_address()
     }
-    fn longest(&self) -> usize {
-        self.port().longest()
+    fn max_frame_bytes(&self) -> usize {
+        self.port().max_frame_bytes()
     }
-    fn has_room(&mut self) -> bool {
-        self.port_mut().has_room()
+    fn has_send_room(&mut self) -> bool {
+        self.port_mut().has_send_room()
     }
-    fn send(&mut self, head: &[u8], piece: Option<Piece>) -> bool {
-        self.port_mut().send(head, piece)
+    fn queue_frame(&mut self, head: &[u8], piece: Option<Piece>) -> bool {
+        self.port_mut().queue_frame(head, piece)
     }
-    fn flush(&mut self) -> Result<bool, FramesError> {
-        self.port_mut().flush()
+    fn flush_burst(&mut self) -> Result<bool, FramesError> {
+        self.port_mut().flush_burst()
     }
-    fn receive(&mut self, each: &mut dyn FnMut(&[u8])) -> Result<bool, FramesError> {
-        self.port_mut().receive(each)
+    fn receive_frames(&mut self, each: &mut dyn FnMut(&[u8])) -> Result<bool, FramesError> {
+        self.port_mut().receive_frames(each)
     }
-    fn room(&self) -> usize {
-        self.port().room()
+    fn receive_room_frames(&self) -> usize {
+        self.port().receive_room_frames()
     }
-    fn fd(&self) -> Option<BorrowedFd<'_>> {
-        self.port().fd()
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.port().descriptor()
     }
     fn prepare_wait(&mut self) -> bool {
         self.port_mut().prepare_wait()
     }
-    fn copies(&self) -> (u64, u64) {
-        self.port().copies()
+    fn copies_per_byte(&self) -> (u64, u64) {
+        self.port().copies_per_byte()
     }
-    fn counters(&self) -> Counters {
-        self.port().counters()
+    fn port_counters(&self) -> Counters {
+        self.port().port_counters()
     }
 }
 
@@ -147,13 +147,18 @@ impl Transport for Pairs {
         }
     }
 
-    fn source(&self, to: &Address, _by: Option<&Adapter>, watch: Watch) -> Result<Box<dyn SourceEndpoint>, LinkError> {
+    fn open_source_endpoint(
+        &self,
+        to: &Address,
+        _by: Option<&Adapter>,
+        watch: Watch,
+    ) -> Result<Box<dyn SourceEndpoint>, LinkError> {
         let SocketAddr::V4(to) = to.place().parse().unwrap() else { panic!("{to}") };
         let port = Lent::new(to.ip().octets()[2], SOURCE).over();
-        if self.foul { source_over(Foul::new(port, SEED), watch) } else { source_over(port, watch) }
+        if self.foul { source_endpoint_over(Foul::new(port, SEED), watch) } else { source_endpoint_over(port, watch) }
     }
 
-    fn builder(
+    fn open_builder_endpoint(
         &self,
         _at: &Address,
         _by: Option<&Adapter>,
@@ -171,9 +176,13 @@ impl Transport for Pairs {
         let port = all.get_mut(&number).and_then(|ends| ends[BUILDER].take());
         drop(all);
         let mut lent = Lent { port, pair: number, end: BUILDER };
-        while lent.port_mut().receive(&mut |_| ()).unwrap() {}
+        while lent.port_mut().receive_frames(&mut |_| ()).unwrap() {}
         let port = lent.over();
-        if self.foul { builder_over(Foul::new(port, !SEED), watch) } else { builder_over(port, watch) }
+        if self.foul {
+            builder_endpoint_over(Foul::new(port, !SEED), watch)
+        } else {
+            builder_endpoint_over(port, watch)
+        }
     }
 }
 
@@ -184,15 +193,15 @@ impl Medium for Memif {
         false
     }
 
-    fn gathers(&self) -> bool {
+    fn gathers_pieces(&self) -> bool {
         true
     }
 
-    fn kind(&self) -> LinkKind {
-        LinkKind::register(self.0)
+    fn link_kind(&self) -> LinkKind {
+        LinkKind::register_transport(self.0)
     }
 
-    fn directory(&self) -> &Path {
+    fn listen_directory(&self) -> &Path {
         Path::new("/")
     }
 }
@@ -201,7 +210,7 @@ macro_rules! with_dpdk {
     ($pairs:expr => $($story:ident)*) => {
         $(#[test]
         fn $story() {
-            match available() {
+            match available_version() {
                 Ok(_) => thalweg_link_conformance::$story(Memif($pairs)),
                 Err(reason) => skipped(reason),
             }

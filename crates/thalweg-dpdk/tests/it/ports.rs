@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tempfile::tempdir;
 use thalweg_arena::{Arena, Piece, Span};
-use thalweg_dpdk::{DpdkPort, Options, available};
+use thalweg_dpdk::{DpdkPort, Options, available_version};
 use thalweg_frames::RawIo;
 use thalweg_testing::skip::skipped;
 
@@ -29,12 +29,12 @@ fn options() -> Options {
 }
 
 fn open(device: &str) -> DpdkPort {
-    DpdkPort::open(device, &options()).unwrap_or_else(|error| panic!("{error}"))
+    DpdkPort::open_device(device, &options()).unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// Runs a test in a process of its own, with the command `before` as a prefix.
 fn alone(test: &str, before: &[&str], body: impl FnOnce()) {
-    if let Err(reason) = available() {
+    if let Err(reason) = available_version() {
         skipped(reason);
     } else if std::env::var_os(ROLE).is_some_and(|role| role == test) {
         body();
@@ -118,20 +118,20 @@ impl Bytes {
     }
 
     fn piece(&self, number: usize) -> Piece<'_> {
-        self.imported.piece(Self::place(number) as u64, self.length(number) - HEAD).unwrap()
+        self.imported.piece_of_range(Self::place(number) as u64, self.length(number) - HEAD).unwrap()
     }
 
     /// Sends frames as fast as they are taken, and calls `between` after each part of them.
     fn send(&self, port: &mut DpdkPort, numbers: std::ops::Range<usize>, mut between: impl FnMut(&mut DpdkPort)) {
         let begun = Instant::now();
         for number in numbers {
-            while !port.send(&head(number), Some(self.piece(number))) {
-                port.flush().unwrap();
+            while !port.queue_frame(&head(number), Some(self.piece(number))) {
+                port.flush_burst().unwrap();
                 between(port);
                 assert!(begun.elapsed() < PATIENCE, "frame {number} is not taken");
             }
         }
-        while !port.flush().unwrap() {
+        while !port.flush_burst().unwrap() {
             between(port);
             assert!(begun.elapsed() < PATIENCE, "the last frames do not go");
         }
@@ -153,7 +153,7 @@ impl Bytes {
 
     /// Receives waiting frames, and appends their numbers.
     fn receive(&self, port: &mut DpdkPort, numbers: &mut Vec<usize>) {
-        while port.receive(&mut |bytes| numbers.extend(self.check(bytes))).unwrap() {}
+        while port.receive_frames(&mut |bytes| numbers.extend(self.check(bytes))).unwrap() {}
     }
 
     /// Receives until there are `count` frames.
@@ -187,8 +187,8 @@ fn all(count: usize) -> Vec<usize> {
 
 /// Sends from one port to the other, receiving in between, until all frames have come.
 fn across(bytes: &Bytes, from: &mut DpdkPort, to: &mut DpdkPort, count: usize) {
-    from.register(bytes.arena()).unwrap();
-    let (mut numbers, before) = (Vec::new(), from.counters());
+    from.register_memory(bytes.arena()).unwrap();
+    let (mut numbers, before) = (Vec::new(), from.port_counters());
     // No more than the shortest queue on the way has room for.
     for start in (0..count).step_by(256) {
         let end = (start + 256).min(count);
@@ -196,9 +196,9 @@ fn across(bytes: &Bytes, from: &mut DpdkPort, to: &mut DpdkPort, count: usize) {
         bytes.receive_all(to, &mut numbers, end);
     }
     assert_eq!(numbers, all(count));
-    let after = from.counters();
+    let after = from.port_counters();
     assert_eq!(after.sent - before.sent, count as u64);
-    if from.gathers() {
+    if from.gathers_pieces() {
         assert_eq!(after.copied - before.copied, bytes.short(count));
     }
 }
@@ -208,19 +208,19 @@ fn a_ring_gives_back_what_the_arena_held() {
     alone("a_ring_gives_back_what_the_arena_held", &[], || {
         let bytes = Bytes::new();
         let mut port = open("net_ring0");
-        port.register(bytes.arena()).unwrap();
-        port.register(&bytes.imported).unwrap();
-        assert_eq!(bytes.arena().registrations(), ["DPDK"], "it is one memory, through whichever mapping");
-        assert_eq!(port.longest(), 9014);
+        port.register_memory(bytes.arena()).unwrap();
+        port.register_memory(&bytes.imported).unwrap();
+        assert_eq!(bytes.arena().registration_names(), ["DPDK"], "it is one memory, through whichever mapping");
+        assert_eq!(port.max_frame_bytes(), 9014);
         let mut numbers = Vec::new();
         bytes.send(&mut port, 0..3000, |port| bytes.receive(port, &mut numbers));
         bytes.receive_all(&mut port, &mut numbers, 3000);
         assert_eq!(numbers, all(3000));
-        let counters = port.counters();
+        let counters = port.port_counters();
         assert_eq!((counters.sent, counters.received, counters.copied), (3000, 3000, 0));
-        assert_eq!(port.joined(), 3000, "the ring hands over head and piece as they were given");
+        assert_eq!(port.joined_frames(), 3000, "the ring hands over head and piece as they were given");
         drop(port);
-        assert!(bytes.arena().registrations().is_empty());
+        assert!(bytes.arena().registration_names().is_empty());
     });
 }
 
@@ -230,15 +230,15 @@ fn frames_without_a_piece_and_long_heads_go_too() {
         let mut port = open("net_ring0");
         let long: Vec<u8> = (0..9014).map(|at| at as u8).collect();
         for length in [14, 60, 256, 257, 1514, 9014] {
-            assert!(port.send(&long[..length], None));
-            assert!(port.flush().unwrap());
+            assert!(port.queue_frame(&long[..length], None));
+            assert!(port.flush_burst().unwrap());
             let mut came = Vec::new();
-            port.receive(&mut |bytes| came.push(bytes.to_vec())).unwrap();
+            port.receive_frames(&mut |bytes| came.push(bytes.to_vec())).unwrap();
             assert_eq!(came, [&long[..length]]);
         }
-        assert_eq!(port.joined(), 0);
+        assert_eq!(port.joined_frames(), 0);
         std::panic::set_hook(Box::new(|_| {}));
-        let too_long = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| port.send(&[0; 9015], None)));
+        let too_long = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| port.queue_frame(&[0; 9015], None)));
         assert!(too_long.is_err());
     });
 }
@@ -248,22 +248,22 @@ fn a_full_port_takes_no_more_until_it_is_flushed() {
     alone("a_full_port_takes_no_more_until_it_is_flushed", &[], || {
         let bytes = Bytes::new();
         let mut port = open("net_ring0");
-        port.register(bytes.arena()).unwrap();
+        port.register_memory(bytes.arena()).unwrap();
         let mut taken = 0;
-        while port.send(&head(taken), Some(bytes.piece(taken))) {
+        while port.queue_frame(&head(taken), Some(bytes.piece(taken))) {
             taken += 1;
         }
-        while port.flush().unwrap() {
-            while port.send(&head(taken), Some(bytes.piece(taken))) {
+        while port.flush_burst().unwrap() {
+            while port.queue_frame(&head(taken), Some(bytes.piece(taken))) {
                 taken += 1;
             }
         }
-        let sent = port.counters().sent;
+        let sent = port.port_counters().sent;
         assert!(sent < taken as u64, "{taken} taken, {sent} sent: the ring is full");
         // Frames that were not sent go when there is room, in order.
         let mut numbers = Vec::new();
         bytes.receive(&mut port, &mut numbers);
-        assert!(port.flush().unwrap());
+        assert!(port.flush_burst().unwrap());
         bytes.receive_all(&mut port, &mut numbers, taken);
         assert_eq!(numbers, all(taken));
     });
@@ -278,13 +278,13 @@ fn two_ports_of_one_process_speak_over_shared_memory() {
         let mut server = open(&format!("net_memif0,role=server,socket={}", socket.display()));
         let mut client = open(&format!("net_memif1,role=client,socket={}", socket.display()));
         assert!(server.wait_for_link(PATIENCE) && client.wait_for_link(PATIENCE));
-        assert_ne!(server.mac(), client.mac());
+        assert_ne!(server.mac_address(), client.mac_address());
         across(&bytes, &mut server, &mut client, 2000);
         across(&bytes, &mut client, &mut server, 2000);
-        assert_eq!(bytes.arena().registrations(), ["DPDK", "DPDK"]);
-        assert_eq!((server.joined(), client.joined()), (0, 0));
+        assert_eq!(bytes.arena().registration_names(), ["DPDK", "DPDK"]);
+        assert_eq!((server.joined_frames(), client.joined_frames()), (0, 0));
         drop((server, client));
-        assert!(bytes.arena().registrations().is_empty());
+        assert!(bytes.arena().registration_names().is_empty());
         assert!(!socket.exists());
     });
 }
@@ -298,12 +298,12 @@ fn two_processes_speak_over_shared_memory() {
         let mut port = open(&format!("net_memif0,role=server,socket={}", socket.display()));
         let peer = process("the_other_process", &[]).env(SOCKET, &socket).spawn().unwrap();
         assert!(port.wait_for_link(PATIENCE));
-        port.register(bytes.arena()).unwrap();
+        port.register_memory(bytes.arena()).unwrap();
         let mut numbers = Vec::new();
         bytes.send(&mut port, 0..5000, |port| bytes.receive(port, &mut numbers));
         bytes.receive_all(&mut port, &mut numbers, 5000);
         assert_eq!(numbers, all(5000));
-        assert_eq!(port.counters().copied, bytes.short(5000));
+        assert_eq!(port.port_counters().copied, bytes.short(5000));
         drop(port);
         finished("the other process", &peer.wait_with_output().unwrap());
     });
@@ -316,21 +316,23 @@ fn the_other_process() {
     let bytes = Bytes::new();
     let mut port = open(&format!("net_memif0,role=client,socket={}", Path::new(&socket).display()));
     assert!(port.wait_for_link(PATIENCE));
-    port.register(&bytes.imported).unwrap();
+    port.register_memory(&bytes.imported).unwrap();
     let (mut numbers, mut returned, begun) = (Vec::new(), 0, Instant::now());
     while returned < 5000 {
         bytes.receive(&mut port, &mut numbers);
-        while returned < numbers.len() && port.send(&head(numbers[returned]), Some(bytes.piece(numbers[returned]))) {
+        while returned < numbers.len()
+            && port.queue_frame(&head(numbers[returned]), Some(bytes.piece(numbers[returned])))
+        {
             returned += 1;
         }
-        port.flush().unwrap();
+        port.flush_burst().unwrap();
         assert!(begun.elapsed() < PATIENCE, "{returned} of 5000 frames came");
     }
-    while !port.flush().unwrap() {
+    while !port.flush_burst().unwrap() {
         assert!(begun.elapsed() < PATIENCE);
     }
     assert_eq!(numbers, all(5000));
-    assert_eq!(port.counters().copied, bytes.short(5000));
+    assert_eq!(port.port_counters().copied, bytes.short(5000));
     // The last frames are in memory of this process until the other one has received them.
     await_farewell(&port);
 }
@@ -339,7 +341,7 @@ fn the_other_process() {
 /// checking whether they are in use.
 fn await_farewell(port: &DpdkPort) {
     let begun = Instant::now();
-    while port.link() {
+    while port.has_link() {
         std::thread::sleep(Duration::from_millis(1));
         assert!(begun.elapsed() < PATIENCE);
     }
@@ -353,29 +355,29 @@ fn a_peer_that_is_killed_takes_nothing_with_it() {
         let directory = tempdir().unwrap();
         let socket = directory.path().join("memif");
         let mut port = open(&format!("net_memif0,role=server,socket={}", socket.display()));
-        port.register(bytes.arena()).unwrap();
+        port.register_memory(bytes.arena()).unwrap();
         for _ in 0..2 {
             let mut peer: Child = process("the_other_process", &[]).env(SOCKET, &socket).spawn().unwrap();
             assert!(port.wait_for_link(PATIENCE));
             // It has begun to send back.
             let (mut numbers, mut next, begun) = (Vec::new(), 0, Instant::now());
             while numbers.len() < 100 {
-                while next < 2000 && port.send(&head(next), Some(bytes.piece(next))) {
+                while next < 2000 && port.queue_frame(&head(next), Some(bytes.piece(next))) {
                     next += 1;
                 }
-                port.flush().unwrap();
+                port.flush_burst().unwrap();
                 bytes.receive(&mut port, &mut numbers);
                 assert!(begun.elapsed() < PATIENCE);
             }
             peer.kill().unwrap();
             peer.wait().unwrap();
             await_farewell(&port);
-            while port.send(&head(0), Some(bytes.piece(0))) {}
-            assert!(!port.flush().unwrap(), "nobody is there to take it");
+            while port.queue_frame(&head(0), Some(bytes.piece(0))) {}
+            assert!(!port.flush_burst().unwrap(), "nobody is there to take it");
             // The next peer receives frames that waited, and then numbers that it does not expect: it is killed, too.
         }
         drop(port);
-        assert!(bytes.arena().registrations().is_empty());
+        assert!(bytes.arena().registration_names().is_empty());
     });
 }
 
@@ -385,18 +387,18 @@ fn a_port_is_closed_while_frames_are_under_way() {
         let bytes = Bytes::new();
         for _ in 0..3 {
             let mut port = open("net_ring0");
-            port.register(bytes.arena()).unwrap();
+            port.register_memory(bytes.arena()).unwrap();
             // Some in the ring, some not yet sent, and a burst that was never finished with `done`.
-            (0..40).for_each(|number| assert!(port.send(&head(number), Some(bytes.piece(number)))));
-            port.flush().unwrap();
+            (0..40).for_each(|number| assert!(port.queue_frame(&head(number), Some(bytes.piece(number)))));
+            port.flush_burst().unwrap();
             let panicked =
-                std::panic::AssertUnwindSafe(|| port.receive(&mut |_| std::panic::resume_unwind(Box::new(()))));
+                std::panic::AssertUnwindSafe(|| port.receive_frames(&mut |_| std::panic::resume_unwind(Box::new(()))));
             assert!(std::panic::catch_unwind(panicked).is_err());
-            (0..40).for_each(|number| assert!(port.send(&head(number), Some(bytes.piece(number)))));
-            port.flush().unwrap();
-            (0..40).for_each(|number| assert!(port.send(&head(number), Some(bytes.piece(number)))));
+            (0..40).for_each(|number| assert!(port.queue_frame(&head(number), Some(bytes.piece(number)))));
+            port.flush_burst().unwrap();
+            (0..40).for_each(|number| assert!(port.queue_frame(&head(number), Some(bytes.piece(number)))));
             drop(port);
-            assert!(bytes.arena().registrations().is_empty());
+            assert!(bytes.arena().registration_names().is_empty());
         }
     });
 }
@@ -406,7 +408,7 @@ fn a_port_moves_from_thread_to_thread() {
     alone("a_port_moves_from_thread_to_thread", &[], || {
         let bytes = Arc::new(Bytes::new());
         let mut port = open("net_ring0");
-        port.register(bytes.arena()).unwrap();
+        port.register_memory(bytes.arena()).unwrap();
         // More threads than DPDK can register at a time (128), one after the other.
         for _ in 0..150 {
             let bytes = Arc::clone(&bytes);
@@ -436,10 +438,10 @@ fn an_interface_of_the_kernels_carries_frames() {
         across(&bytes, &mut there, &mut here, 1000);
         drop(here);
         ip("link set here mtu 1500");
-        let error = DpdkPort::open("net_af_packet0,iface=here", &options()).unwrap_err().to_string();
+        let error = DpdkPort::open_device("net_af_packet0,iface=here", &options()).unwrap_err().to_string();
         assert_eq!(error, "here has an MTU of 1500, not 9000: ip link set here mtu 9000");
-        let here = DpdkPort::open("net_af_packet0,iface=here", &Options { mtu: None, ..options() }).unwrap();
-        assert_eq!(here.longest(), 1514);
+        let here = DpdkPort::open_device("net_af_packet0,iface=here", &Options { mtu: None, ..options() }).unwrap();
+        assert_eq!(here.max_frame_bytes(), 1514);
     });
 }
 
@@ -447,13 +449,13 @@ fn an_interface_of_the_kernels_carries_frames() {
 fn an_interface_that_it_makes_carries_frames() {
     alone_in_a_namespace("an_interface_that_it_makes_carries_frames", || {
         let ordinary = Options { mtu: Some(1500), ..options() };
-        let too_long = DpdkPort::open("net_tap0,iface=made", &options()).unwrap_err().to_string();
+        let too_long = DpdkPort::open_device("net_tap0,iface=made", &options()).unwrap_err().to_string();
         assert!(too_long.contains("configuring it: Invalid argument"), "its driver knows no long frames: {too_long}");
         let bytes = Bytes { lengths: &LENGTHS[..5], ..Bytes::new() };
-        let mut tap = DpdkPort::open("net_tap0,iface=made", &ordinary).unwrap();
+        let mut tap = DpdkPort::open_device("net_tap0,iface=made", &ordinary).unwrap();
         ip("link set made up");
         // The kernel's end of the same interface.
-        let mut kernel = DpdkPort::open("net_af_packet0,iface=made", &ordinary).unwrap();
+        let mut kernel = DpdkPort::open_device("net_af_packet0,iface=made", &ordinary).unwrap();
         across(&bytes, &mut tap, &mut kernel, 500);
         across(&bytes, &mut kernel, &mut tap, 500);
         drop((tap, kernel));
@@ -466,16 +468,16 @@ fn what_is_sent_to_nowhere_is_copied_and_counted() {
     alone("what_is_sent_to_nowhere_is_copied_and_counted", &[], || {
         let bytes = Bytes::new();
         let mut port = open("net_null0");
-        port.register(bytes.arena()).unwrap();
+        port.register_memory(bytes.arena()).unwrap();
         bytes.send(&mut port, 0..1000, |_| {});
-        let counters = port.counters();
+        let counters = port.port_counters();
         assert_eq!(counters.sent, 1000);
         let pieces: usize = (0..1000).map(|number| bytes.length(number) - HEAD).sum();
         // The driver does not report that it takes a frame in pieces.
-        assert!(!port.gathers());
+        assert!(!port.gathers_pieces());
         assert_eq!(counters.copied, pieces as u64);
         let mut lengths = BTreeSet::new();
-        assert!(port.receive(&mut |bytes| _ = lengths.insert(bytes.len())).unwrap(), "more is always there");
+        assert!(port.receive_frames(&mut |bytes| _ = lengths.insert(bytes.len())).unwrap(), "more is always there");
         assert_eq!(lengths, [64].into());
     });
 }
@@ -489,7 +491,7 @@ fn a_file_keeps_what_is_sent() {
         fs::write(&none, pcap(&[])).unwrap();
         let (file, none) = (file.display(), none.display());
         let mut writer = open(&format!("net_pcap0,rx_pcap={none},tx_pcap={file}"));
-        writer.register(bytes.arena()).unwrap();
+        writer.register_memory(bytes.arena()).unwrap();
         bytes.send(&mut writer, 0..1000, |_| {});
         drop(writer);
         let mut reader = open(&format!("net_pcap0,rx_pcap={file},tx_pcap={none}"));
@@ -518,9 +520,9 @@ fn frames_of_any_length_and_content_are_handed_over_as_they_are() {
             let (file, none) = (file.display(), none.display());
             let mut port = open(&format!("net_pcap0,rx_pcap={file},tx_pcap={none}"));
             let mut came = Vec::new();
-            while port.receive(&mut |bytes| came.push(bytes.to_vec())).unwrap() {}
+            while port.receive_frames(&mut |bytes| came.push(bytes.to_vec())).unwrap() {}
             assert!(came == frames, "round {round}: {} of {} frames", came.len(), frames.len());
-            assert!(port.joined() > 0, "round {round}");
+            assert!(port.joined_frames() > 0, "round {round}");
         }
     });
 }
@@ -551,7 +553,7 @@ fn what_cannot_be_opened_is_told_and_leaves_the_process_as_it_was() {
             kept
         };
         let before = state();
-        let error = |device: &str| DpdkPort::open(device, &options()).unwrap_err().to_string();
+        let error = |device: &str| DpdkPort::open_device(device, &options()).unwrap_err().to_string();
         let missing = error("net_nothing0");
         assert!(missing.starts_with("opening net_nothing0: finding its driver: "), "{missing}");
         let absent = error("0000:00:1f.7");
@@ -595,8 +597,8 @@ fn a_process_that_is_killed_leaves_no_file() {
 fn a_port_in_huge_pages() {
     let Some(sign) = std::env::var_os(SOCKET) else { return };
     let bytes = Bytes::new();
-    let mut port = DpdkPort::open("net_ring0", &Options { huge_pages: true, ..options() }).unwrap();
-    port.register(bytes.arena()).unwrap();
+    let mut port = DpdkPort::open_device("net_ring0", &Options { huge_pages: true, ..options() }).unwrap();
+    port.register_memory(bytes.arena()).unwrap();
     fs::write(sign, "").unwrap();
     let begun = Instant::now();
     while begun.elapsed() < PATIENCE {

@@ -45,18 +45,18 @@ struct Numbers {
 
 impl Numbers {
     /// Returns the pixels of a payload, which is little-endian.
-    fn pixels<'a>(&'a mut self, pixel: Element, bytes: &'a [u8]) -> Pixels<'a> {
+    fn decode_pixels<'a>(&'a mut self, pixel: Element, bytes: &'a [u8]) -> Pixels<'a> {
         match pixel {
             Element::U16 => {
-                decode(bytes, &mut self.u16, u16::from_le_bytes);
+                decode_numbers(bytes, &mut self.u16, u16::from_le_bytes);
                 (&self.u16[..]).into()
             }
             Element::F32 => {
-                decode(bytes, &mut self.f32, f32::from_le_bytes);
+                decode_numbers(bytes, &mut self.f32, f32::from_le_bytes);
                 (&self.f32[..]).into()
             }
             Element::F64 => {
-                decode(bytes, &mut self.f64, f64::from_le_bytes);
+                decode_numbers(bytes, &mut self.f64, f64::from_le_bytes);
                 (&self.f64[..]).into()
             }
             _ => bytes.into(),
@@ -65,7 +65,7 @@ impl Numbers {
 }
 
 /// Replaces the numbers in `out` by those of `bytes`, each made from `N` bytes.
-fn decode<const N: usize, T>(bytes: &[u8], out: &mut Vec<T>, from_bytes: impl Fn([u8; N]) -> T) {
+fn decode_numbers<const N: usize, T>(bytes: &[u8], out: &mut Vec<T>, from_bytes: impl Fn([u8; N]) -> T) {
     out.clear();
     out.extend(bytes.as_chunks().0.iter().map(|chunk| from_bytes(*chunk)));
 }
@@ -79,7 +79,7 @@ impl Fit {
     pub fn new(config: &FitConfig, device: &Description, reorders: u32, copies: Copies) -> Result<Self, DeviceError> {
         let pixel = [Element::U8, Element::U16, Element::F32, Element::F64].into_iter().find(|element| {
             let types = [Meaning::Image, Meaning::Array].map(|meaning| PayloadType::new(meaning, *element));
-            types.iter().any(|payload_type| payload_type.name() == device.payload_type)
+            types.iter().any(|payload_type| payload_type.type_name() == device.payload_type)
         });
         let (Some([height, width]), Some(pixel)) = (device.shape.as_deref(), pixel) else {
             let shape = device.shape.as_ref().map(|shape| format!(" of shape {shape:?}")).unwrap_or_default();
@@ -89,11 +89,11 @@ impl Fit {
             return Err(fit_error(config, problem));
         };
         let (width, height) = (usize::try_from(*width).unwrap_or(0), usize::try_from(*height).unwrap_or(0));
-        let row = Row::of(config, Err("damaged"));
+        let row = Row::from_image(config, Err("damaged"));
         let fit = Self {
             description: Description {
                 kind: "fit".into(),
-                payload_type: PayloadType::of_array(Element::F64, 1).name().to_owned(),
+                payload_type: PayloadType::for_array(Element::F64, 1).type_name().to_owned(),
                 simulated: device.simulated,
                 replayed: device.replayed,
                 shape: Some(vec![row.names.len() as u64]),
@@ -104,7 +104,7 @@ impl Fit {
             },
             config: config.clone(),
             copies,
-            size: width.saturating_mul(height).saturating_mul(pixel.size()),
+            size: width.saturating_mul(height).saturating_mul(pixel.element_bytes()),
             width,
             height,
             pixel,
@@ -117,29 +117,29 @@ impl Fit {
             numbers: Numbers::default(),
         };
         let black = vec![0u8; width * height];
-        fit.image((&black[..]).into()).map_err(|problem| fit_error(config, problem))?;
+        fit.prepare_image((&black[..]).into()).map_err(|problem| fit_error(config, problem))?;
         Ok(fit)
     }
 
-    fn image<'a>(&self, pixels: Pixels<'a>) -> Result<Image<'a>, String> {
+    fn prepare_image<'a>(&self, pixels: Pixels<'a>) -> Result<Image<'a>, String> {
         let mut image = Image::new(self.width, self.height, pixels).map_err(|error| error.to_string())?;
         if let Some(mm) = self.config.pixel_mm {
-            image = image.calibrated(Calibration { x: mm, y: mm }).map_err(|error| error.to_string())?;
+            image = image.with_calibration(Calibration { x: mm, y: mm }).map_err(|error| error.to_string())?;
         }
         if let Some([x, y, width, height]) = self.config.region {
-            image = image.region(Region { x, y, width, height }).map_err(|error| format!("region: {error}"))?;
+            image = image.with_region(Region { x, y, width, height }).map_err(|error| format!("region: {error}"))?;
         }
         Ok(self.config.white.map_or(image, |white| image.saturating_at(white)))
     }
 
-    fn row(&mut self, copied: &Copied) -> Row {
+    fn fit_row(&mut self, copied: &Copied) -> Row {
         let damaged = copied.filled.status.intersects(Status::CORRUPT | Status::TRUNCATED | Status::MISSING);
         if damaged || copied.bytes.len() != self.size {
-            return Row::of(&self.config, Err("damaged"));
+            return Row::from_image(&self.config, Err("damaged"));
         }
         let mut numbers = std::mem::take(&mut self.numbers);
-        let image = self.image(numbers.pixels(self.pixel, &copied.bytes));
-        let row = Row::of(&self.config, image.as_ref().map_err(|_| "damaged"));
+        let image = self.prepare_image(numbers.decode_pixels(self.pixel, &copied.bytes));
+        let row = Row::from_image(&self.config, image.as_ref().map_err(|_| "damaged"));
         self.numbers = numbers;
         row
     }
@@ -154,25 +154,25 @@ impl Acquisition for Fit {
         &self.description
     }
 
-    fn max_payload(&self) -> usize {
+    fn max_payload_bytes(&self) -> usize {
         8 * self.description.shape.as_ref().map_or(0, |shape| shape[0] as usize)
     }
 
-    fn depth(&self) -> u32 {
+    fn max_posted_buffers(&self) -> u32 {
         SLOT_COUNT
     }
 
-    fn reorders(&self) -> u32 {
+    fn reorder_depth(&self) -> u32 {
         self.reorders
     }
 
-    fn post(&mut self, buffer: Buffer) {
+    fn post_buffer(&mut self, buffer: Buffer) {
         self.waiting.push_back(buffer);
     }
 
-    fn poll(&mut self, _now: Duration) -> Result<Acquired, DeviceError> {
+    fn poll_acquired(&mut self, _now: Duration) -> Result<Acquired, DeviceError> {
         // Losses of the camera are reported whether a buffer is free or not.
-        let copied = match self.held.take().map_or_else(|| self.copies.take(), Next::Copied) {
+        let copied = match self.held.take().map_or_else(|| self.copies.take_next(), Next::Copied) {
             Next::Copied(copied) => copied,
             Next::Missed { first, count } => {
                 self.next = self.next.max(first.saturating_add(count));
@@ -195,30 +195,30 @@ impl Acquisition for Fit {
             return Ok(Acquired::NotYet);
         };
         self.next = self.next.max(copied.number.saturating_add(1));
-        let row = self.row(&copied);
+        let row = self.fit_row(&copied);
         let failed = row.values[0] != 0.0;
         self.failed += u64::from(failed);
         self.fitted += u64::from(!failed);
-        let (len, filled, number) = (self.max_payload(), copied.filled, copied.number);
-        self.copies.give_back(copied);
-        row.encode(&mut buffer.payload()[..len]);
+        let (len, filled, number) = (self.max_payload_bytes(), copied.filled, copied.number);
+        self.copies.give_back_copy(copied);
+        row.encode_into(&mut buffer.payload_mut()[..len]);
         let filled = Filled {
-            payload_type: PayloadType::of_array(Element::F64, 1),
+            payload_type: PayloadType::for_array(Element::F64, 1),
             status: filled.status & (Status::SIMULATED | Status::REPLAYED),
             ..filled
         };
         Ok(Acquired::Frame(Frame { buffer, number, len, filled, crc: None, copied: 0 }))
     }
 
-    fn fd(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.copies.fd())
+    fn readiness_fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.copies.readiness_fd())
     }
 
     fn has_room(&self) -> bool {
         !self.waiting.is_empty() || self.held.is_none()
     }
 
-    fn counters(&self) -> Vec<(&'static str, u64)> {
+    fn report_counters(&self) -> Vec<(&'static str, u64)> {
         vec![("fitted", self.fitted), ("not_fitted", self.failed)]
     }
 }

@@ -132,21 +132,25 @@ pub struct InterferometerConfig {
 }
 
 impl DeviceOptions for FitConfig {
-    fn open(&self, _adapter: Option<&Adapter>) -> Result<OpenDevice, DeviceError> {
+    fn open_device(&self, _adapter: Option<&Adapter>) -> Result<OpenDevice, DeviceError> {
         let problem = format!("a fit is a part of '{}', and is opened with it", self.of);
         Err(DeviceError::Option { option: "of", problem })
     }
 
-    fn check(&self) -> Result<(), DeviceError> {
-        require(self.pixel_mm.is_none_or(is_positive), "pixel_mm", "it is the distance of two pixels, above 0")?;
-        require(self.white.is_none_or(is_positive), "white", "it is the most that a pixel can show, above 0")?;
-        require((1..=1024).contains(&self.waiting), "waiting", "1 to 1024 images can wait")?;
+    fn check_options(&self) -> Result<(), DeviceError> {
+        require_option(self.pixel_mm.is_none_or(is_positive), "pixel_mm", "it is the distance of two pixels, above 0")?;
+        require_option(self.white.is_none_or(is_positive), "white", "it is the most that a pixel can show, above 0")?;
+        require_option((1..=1024).contains(&self.waiting), "waiting", "1 to 1024 images can wait")?;
         let fringes = self.fit.is_of_fringes();
-        require(!self.turned || self.fit.is_of_fringes_2d(), "turned", "it goes with fringes in two dimensions")?;
-        require(fringes || self.envelope.is_default(), "envelope", "it goes with fringes")?;
-        require(fringes || self.interferometer.is_none(), "interferometer", "it goes with fringes")?;
+        require_option(
+            !self.turned || self.fit.is_of_fringes_2d(),
+            "turned",
+            "it goes with fringes in two dimensions",
+        )?;
+        require_option(fringes || self.envelope.is_default(), "envelope", "it goes with fringes")?;
+        require_option(fringes || self.interferometer.is_none(), "interferometer", "it goes with fringes")?;
         let sizes = self.interferometer.map(|i| [i.wavelength, i.separation, i.distance]);
-        require(
+        require_option(
             sizes.is_none_or(|sizes| sizes.into_iter().all(is_positive)),
             "interferometer",
             "wavelength, separation and distance are in metres, above 0",
@@ -157,11 +161,11 @@ impl DeviceOptions for FitConfig {
         true
     }
 
-    fn observed(&self) -> Option<Observed<'_>> {
+    fn observed_source(&self) -> Option<Observed<'_>> {
         Some(Observed { source: &self.of, waiting: self.waiting as usize })
     }
 
-    fn observe(
+    fn open_observer(
         &self,
         observed: &Description,
         reorders: u32,
@@ -170,8 +174,8 @@ impl DeviceOptions for FitConfig {
         Ok(Box::new(Fit::new(self, observed, reorders, copies)?))
     }
 
-    fn features(&self) -> Option<Vec<String>> {
-        Some(Row::of(self, Err("damaged")).names)
+    fn feature_names(&self) -> Option<Vec<String>> {
+        Some(Row::from_image(self, Err("damaged")).names)
     }
 }
 
@@ -180,7 +184,7 @@ fn is_positive(number: f64) -> bool {
 }
 
 /// Returns an error of an option unless the condition holds.
-fn require(holds: bool, option: &'static str, problem: &str) -> Result<(), DeviceError> {
+fn require_option(holds: bool, option: &'static str, problem: &str) -> Result<(), DeviceError> {
     match holds {
         true => Ok(()),
         false => Err(DeviceError::Option { option, problem: problem.to_owned() }),

@@ -11,7 +11,7 @@ use std::ops::Range;
 use std::time::Duration;
 use thalweg_device::{
     Acquired, Buffer, CounterRules, DeviceError, Filled, Frame, FrameCounter, FrameNumber, MAX_PAYLOAD, Reassembly,
-    Trust, gaps_text,
+    Trust, describe_gaps,
 };
 use thalweg_wire::{IntervalMap, PayloadType, Status, TaiNanos};
 
@@ -69,14 +69,14 @@ impl Entry {
     }
 
     /// Returns true if a part neither overlaps others nor is separate from too many.
-    fn admits(&self, part: &Range<u64>) -> bool {
+    fn admits_part(&self, part: &Range<u64>) -> bool {
         let ranges = self.received.ranges();
         let follows = ranges.last().is_some_and(|last| last.end == part.start);
         follows || !self.received.overlaps(part) && ranges.len() < MAX_PART_RANGES
     }
 
     /// Records a part that arrived.
-    fn add(&mut self, part: Range<u64>, now: Duration) {
+    fn record_part(&mut self, part: Range<u64>, now: Duration) {
         self.received.insert(part);
         self.packets += 1;
         self.last = now;
@@ -98,7 +98,7 @@ impl Assembler {
     /// # Errors
     /// Fails if an option of the device makes no sense.
     pub fn new(config: &UdpConfig) -> Result<Self, DeviceError> {
-        let mut format = format::of(config)?;
+        let mut format = format::format_for_config(config)?;
         let expected = "from 1 byte to 1 GiB";
         let size = usize::try_from(config.size.0).ok().filter(|size| (1..=MAX_PAYLOAD).contains(size));
         let size = size.ok_or(DeviceError::Setting { option: "size", value: config.size.0, expected })?;
@@ -110,7 +110,7 @@ impl Assembler {
             first: config.first,
             step,
             is_absolute: format.is_absolute(),
-            ..CounterRules::new(format.bits(), Trust::DATAGRAMS)
+            ..CounterRules::new(format.counter_bits(), Trust::DATAGRAMS)
         };
         Ok(Self {
             counter: FrameCounter::new(rules),
@@ -119,7 +119,7 @@ impl Assembler {
             patience: config.patience,
             partial: config.partial.unwrap_or(Partial::Lost),
             date: TaiNanos(0),
-            needs_date: format.clock().is_some_and(|clock| clock.is_free_running()),
+            needs_date: format.instrument_clock().is_some_and(|clock| clock.is_free_running()),
             format,
             free: Vec::new(),
             buffers: 0,
@@ -133,7 +133,7 @@ impl Assembler {
     }
 
     /// Returns the length of the longest fragment, in bytes.
-    pub fn longest(&self) -> usize {
+    pub fn longest_fragment_bytes(&self) -> usize {
         self.size
     }
 
@@ -143,8 +143,8 @@ impl Assembler {
     }
 
     /// Returns the axes of fragments that are arrays.
-    pub fn shape(&self) -> Option<&[u64]> {
-        self.format.shape()
+    pub fn fragment_shape(&self) -> Option<&[u64]> {
+        self.format.fragment_shape()
     }
 
     /// Returns true if the caller must [set the date](Self::set_date) before it gives datagrams.
@@ -159,12 +159,12 @@ impl Assembler {
 
     /// Returns the number of bytes before a datagram's payload, if each datagram is a fragment and its payload can be
     /// received in place.
-    pub fn in_place(&self) -> Option<usize> {
-        self.format.whole().then(|| self.format.front())
+    pub fn in_place_front_bytes(&self) -> Option<usize> {
+        self.format.is_one_datagram_each().then(|| self.format.front_bytes())
     }
 
     /// Takes a buffer for a fragment.
-    pub fn post(&mut self, buffer: Buffer) {
+    pub fn post_buffer(&mut self, buffer: Buffer) {
         self.free.push(buffer);
         // All buffers are posted here before the start.
         self.buffers += usize::from(!self.started);
@@ -172,18 +172,18 @@ impl Assembler {
     }
 
     /// Starts handing fragments on.
-    pub fn start(&mut self) {
+    pub fn start_delivery(&mut self) {
         self.started = true;
     }
 
     /// Returns true if the next datagram can be received. This is always so where datagrams are copied, since the next
     /// one may belong to a fragment that has a buffer.
     pub fn has_room(&self) -> bool {
-        !self.free.is_empty() || self.in_place().is_none()
+        !self.free.is_empty() || self.in_place_front_bytes().is_none()
     }
 
     /// Appends at most `most` buffers that datagrams can be received into. Each is returned by
-    /// [`received`](Self::received) or [`unused`](Self::unused).
+    /// [`accept_in_place`](Self::accept_in_place) or [`return_unused_buffer`](Self::return_unused_buffer).
     pub fn take_buffers(&mut self, most: usize, buffers: &mut Vec<Buffer>) {
         let left = self.free.len().saturating_sub(most);
         buffers.extend(self.free.drain(left..).rev());
@@ -191,44 +191,44 @@ impl Assembler {
     }
 
     /// Takes back a buffer into which nothing was received.
-    pub fn unused(&mut self, buffer: Buffer) {
+    pub fn return_unused_buffer(&mut self, buffer: Buffer) {
         self.free.push(buffer);
     }
 
-    /// Returns true if the caller should report what the port [`dropped`](Self::dropped), although asking the port has
+    /// Returns true if the caller should report what the port [`record_port_drops`](Self::record_port_drops), although asking the port has
     /// a cost.
-    pub fn needs_drops(&self) -> bool {
-        self.counter.is_narrow()
+    pub fn needs_port_drops(&self) -> bool {
+        self.counter.is_narrow_counter()
     }
 
     /// Records datagrams that the port dropped, before or among those that were given last.
-    pub fn dropped(&mut self, datagrams: u64) {
-        self.counter.dropped(datagrams / self.format.packets(), self.entries.next_number());
+    pub fn record_port_drops(&mut self, datagrams: u64) {
+        self.counter.record_dropped(datagrams / self.format.datagrams_per_fragment(), self.entries.next_number());
     }
 
     /// Counts a datagram from another sender, which is not examined.
-    pub fn stranger(&mut self) {
+    pub fn count_stranger(&mut self) {
         self.counts.stranger += 1;
     }
 
     /// Takes a datagram that was received in place: its first bytes in `front`, the rest in a buffer. `length` is the
     /// datagram's full length in bytes, of which some may be missing.
-    pub fn received(&mut self, front: &[u8], mut buffer: Buffer, length: usize, now: Duration) {
-        let room = self.size.min(buffer.payload().len());
+    pub fn accept_in_place(&mut self, front: &[u8], mut buffer: Buffer, length: usize, now: Duration) {
+        let room = self.size.min(buffer.payload_mut().len());
         let part = match length.checked_sub(front.len()) {
             _ if self.over => None,
-            None => self.refuse(Refusal::Truncated),
-            Some(body) if body > room => self.refuse(Refusal::Oversize),
+            None => self.count_refusal(Refusal::Truncated),
+            Some(body) if body > room => self.count_refusal(Refusal::Oversize),
             Some(body) => {
-                let message = self.format.read(front, &buffer.payload()[..body]);
-                self.admit(message, now)
+                let message = self.format.read_message(front, &buffer.payload_mut()[..body]);
+                self.admit_message(message, now)
             }
         };
         match part {
             Some((number, part)) if !self.entries.contains(number) => {
-                self.take(&buffer.payload()[..part.total]);
+                self.count_accepted(&buffer.payload_mut()[..part.total]);
                 let entry = self.entries.get_or_begin(number, || Entry::new(buffer, &part, now));
-                entry.add(0..part.total as u64, now);
+                entry.record_part(0..part.total as u64, now);
             }
             other => {
                 self.counts.duplicate += u64::from(other.is_some());
@@ -238,18 +238,18 @@ impl Assembler {
     }
 
     /// Takes a datagram that was received elsewhere, and copies its payload.
-    pub fn datagram(&mut self, bytes: &[u8], now: Duration) -> Taken {
+    pub fn accept_datagram(&mut self, bytes: &[u8], now: Duration) -> Taken {
         if self.over {
             return Taken::Done;
         }
-        let Some((front, body)) = bytes.split_at_checked(self.format.front()) else {
+        let Some((front, body)) = bytes.split_at_checked(self.format.front_bytes()) else {
             self.counts.truncated += 1;
             return Taken::Done;
         };
-        let message = self.format.read(front, body);
+        let message = self.format.read_message(front, body);
         let waits = match &message {
             Ok(Message::Part(part)) if self.free.is_empty() => {
-                let number = self.counter.expects(part.number, self.entries.next_number());
+                let number = self.counter.expected_number(part.number, self.entries.next_number());
                 number.is_some_and(|number| !self.entries.contains(number))
             }
             // Others that arrived before the end still wait.
@@ -260,7 +260,7 @@ impl Assembler {
             self.starved = true;
             return Taken::NoBuffer;
         }
-        let Some((number, part)) = self.admit(message, now) else { return Taken::Done };
+        let Some((number, part)) = self.admit_message(message, now) else { return Taken::Done };
         let entry = match self.entries.get_mut(number) {
             Some(entry) => entry,
             // Its number was not expected, but is accepted: others like it have arrived.
@@ -276,7 +276,7 @@ impl Assembler {
         let range = part.at as u64..end as u64;
         if entry.total == part.total && !range.is_empty() && entry.received.contains(&range) {
             self.counts.duplicate += 1;
-        } else if entry.total != part.total || !entry.admits(&range) {
+        } else if entry.total != part.total || !entry.admits_part(&range) {
             self.counts.malformed += 1;
         } else {
             // An item of a SPEAD heap may be in any of the heap's packets.
@@ -286,42 +286,42 @@ impl Assembler {
                 entry.filled = part.filled;
             }
             entry.filled.timestamp = entry.filled.timestamp.or(timestamp);
-            entry.buffer.payload()[part.at..end].copy_from_slice(&body[part.payload]);
+            entry.buffer.payload_mut()[part.at..end].copy_from_slice(&body[part.payload]);
             entry.copied += end - part.at;
-            entry.add(range, now);
-            self.take(body);
+            entry.record_part(range, now);
+            self.count_accepted(body);
         }
         Taken::Done
     }
 
     /// Counts a datagram that has been put in its place.
-    fn take(&mut self, body: &[u8]) {
+    fn count_accepted(&mut self, body: &[u8]) {
         self.counts.taken += 1;
         self.held += 1;
-        self.format.accepted(body);
+        self.format.learn_from_accepted(body);
     }
 
     /// Returns the number and the part of the fragment that a datagram holds, if the fragment is still waited for;
     /// otherwise counts the datagram and returns `None`.
-    fn admit(&mut self, message: Result<Message, Refusal>, now: Duration) -> Option<(u64, Part)> {
+    fn admit_message(&mut self, message: Result<Message, Refusal>, now: Duration) -> Option<(u64, Part)> {
         let part = match message {
             Ok(Message::Part(part)) => part,
             Ok(Message::End) => {
                 self.over = true;
                 return None;
             }
-            Err(refusal) => return self.refuse(refusal),
+            Err(refusal) => return self.count_refusal(refusal),
         };
         if part.total > self.size {
-            return self.refuse(Refusal::Oversize);
+            return self.count_refusal(Refusal::Oversize);
         }
         if part.at.checked_add(part.payload.len()).is_none_or(|end| end > part.total)
             || part.payload.is_empty() && part.total > 0
         {
-            return self.refuse(Refusal::Malformed);
+            return self.count_refusal(Refusal::Malformed);
         }
-        let (restarts, next) = (self.counter.restarts(), self.entries.next_number());
-        let number = match self.counter.came_dated(part.number, next, now, part.taken) {
+        let (restarts, next) = (self.counter.restart_count(), self.entries.next_number());
+        let number = match self.counter.accept_dated_count(part.number, next, now, part.taken) {
             FrameNumber::At(number) if number >= next => number,
             FrameNumber::At(number) if self.entries.was_lost(number) => {
                 self.counts.late += 1;
@@ -340,19 +340,19 @@ impl Assembler {
                 return None;
             }
         };
-        if self.counter.restarts() > restarts {
+        if self.counter.restart_count() > restarts {
             self.counts.restarts += 1;
             tracing::warn!(number, "the instrument counts anew: what was lost meanwhile is not known");
-            self.format.clock().into_iter().for_each(Clock::restarted);
+            self.format.instrument_clock().into_iter().for_each(Clock::forget_setting);
         }
         let mut part = part;
-        if let (Some(time), Some(clock)) = (part.time, self.format.clock()) {
-            part.filled.timestamp = clock.date(time, self.date);
+        if let (Some(time), Some(clock)) = (part.time, self.format.instrument_clock()) {
+            part.filled.timestamp = clock.date_of_ticks(time, self.date);
         }
         Some((number, part))
     }
 
-    fn refuse(&mut self, refusal: Refusal) -> Option<(u64, Part)> {
+    fn count_refusal(&mut self, refusal: Refusal) -> Option<(u64, Part)> {
         let counts = &mut self.counts;
         match refusal {
             Refusal::Malformed => counts.malformed += 1,
@@ -369,21 +369,26 @@ impl Assembler {
         None
     }
 
-    /// Reports that the numbers from `first` on are right: see [`FrameCounter::numbers_agree`].
+    /// Reports that the numbers from `first` on are right: see [`FrameCounter::confirm_numbers`].
     pub fn numbers_agree(&mut self, first: u64) {
-        self.counter.numbers_agree(first);
+        self.counter.confirm_numbers(first);
     }
 
     /// Returns the next fragment or loss in order, if it is known. `now` is the time at which the port was last found
     /// empty: datagrams that wait there may be the missing ones.
-    pub fn next(&mut self, now: Duration) -> Option<Acquired> {
+    pub fn next_acquired(&mut self, now: Duration) -> Option<Acquired> {
         let Some((number, first)) = self.entries.oldest() else {
             return self.over.then_some(Acquired::Over);
         };
         let here = number == self.entries.next_number();
         let is_whole = here && first.is_whole();
         let later = self.held - if here { first.packets } else { 0 };
-        if !(is_whole || self.over || later > self.reorders || self.is_stuck() || now >= self.due()) {
+        if !(is_whole
+            || self.over
+            || later > self.reorders
+            || self.is_out_of_buffers()
+            || now >= self.oldest_deadline())
+        {
             return None;
         }
         if !here {
@@ -397,42 +402,42 @@ impl Assembler {
             self.starved = false;
             return Some(self.entries.lose_until(number + 1));
         }
-        Some(Acquired::Frame(self.hand_on(number, entry)))
+        Some(Acquired::Frame(self.finish_fragment(number, entry)))
     }
 
     /// Returns the next fragment, with zeros for its missing bytes.
-    fn hand_on(&mut self, number: u64, entry: Entry) -> Frame {
+    fn finish_fragment(&mut self, number: u64, entry: Entry) -> Frame {
         let Entry { buffer, total: len, received, mut filled, copied, .. } = entry;
-        let gaps: Vec<_> = received.gaps(len as u64).collect();
+        let gaps: Vec<_> = received.missing_ranges(len as u64).collect();
         if !gaps.is_empty() {
-            tracing::warn!(number, "incomplete: {} did not come, and are zeros", gaps_text(&gaps, len));
+            tracing::warn!(number, "incomplete: {} did not come, and are zeros", describe_gaps(&gaps, len));
         }
         if !self.counter.is_certain(number) {
             filled.status |= Status::UNCERTAIN;
         }
         let mut frame = self.entries.hand_on(Frame { buffer, number, len, filled, crc: None, copied }, &gaps);
-        self.format.to_little_endian(&mut frame.buffer.payload()[..len]);
+        self.format.to_little_endian(&mut frame.buffer.payload_mut()[..len]);
         frame
     }
 
     /// Returns true if fragments that wait for an earlier one hold all buffers. No one gives another buffer then.
     /// Without a buffer nothing more can be received in place; where datagrams are received elsewhere, nothing more
     /// that belongs to none of these fragments.
-    fn is_stuck(&self) -> bool {
-        let cannot_be_received = self.free.is_empty() && self.in_place().is_some();
+    fn is_out_of_buffers(&self) -> bool {
+        let cannot_be_received = self.free.is_empty() && self.in_place_front_bytes().is_some();
         (self.starved || cannot_be_received) && self.entries.frames().len() >= self.buffers
     }
 
     /// Returns the time at which the next fragment is given up.
-    fn due(&self) -> Duration {
+    fn oldest_deadline(&self) -> Duration {
         self.entries.oldest().map_or(Duration::MAX, |(_, first)| first.last + self.patience)
     }
 
-    /// Returns the time at which to ask for the [`next`](Self::next) fragment although nothing has arrived.
-    pub fn next_time(&self) -> Option<Duration> {
+    /// Returns the time at which to ask for the [`next_acquired`](Self::next_acquired) fragment although nothing has arrived.
+    pub fn next_deadline(&self) -> Option<Duration> {
         let (number, first) = self.entries.oldest()?;
-        let at_once = number == self.entries.next_number() && first.is_whole() || self.is_stuck();
-        Some(if at_once { Duration::ZERO } else { self.due() })
+        let at_once = number == self.entries.next_number() && first.is_whole() || self.is_out_of_buffers();
+        Some(if at_once { Duration::ZERO } else { self.oldest_deadline() })
     }
 
     /// Returns the counters.
@@ -474,7 +479,7 @@ pub struct Counts {
 
 impl Counts {
     /// Returns the counters with their names.
-    pub fn list(&self) -> [(&'static str, u64); 13] {
+    pub fn named_counts(&self) -> [(&'static str, u64); 13] {
         [
             ("datagrams", self.taken),
             ("duplicate", self.duplicate),
@@ -512,10 +517,10 @@ mod tests {
         );
         let mut assembler = Assembler::new(&toml::from_str(&text).unwrap()).unwrap();
         let mut pool = SlotPool::new("slots", slots, 128).unwrap();
-        while let Some(slot) = pool.take() {
-            assembler.post(Buffer::new(slot));
+        while let Some(slot) = pool.take_slot() {
+            assembler.post_buffer(Buffer::new(slot));
         }
-        assembler.start();
+        assembler.start_delivery();
         (assembler, pool)
     }
 
@@ -525,17 +530,17 @@ mod tests {
 
     /// Gives the assembler a datagram, in place or elsewhere.
     fn give(assembler: &mut Assembler, bytes: &[u8]) -> Taken {
-        let Some(front) = assembler.in_place() else { return assembler.datagram(bytes, NOW) };
+        let Some(front) = assembler.in_place_front_bytes() else { return assembler.accept_datagram(bytes, NOW) };
         let mut buffers = Vec::new();
         assembler.take_buffers(1, &mut buffers);
         let Some(mut buffer) = buffers.pop() else { return Taken::NoBuffer };
         let front = &bytes[..front.min(bytes.len())];
         let rest = &bytes[front.len()..];
-        let room = rest.len().min(assembler.longest());
-        buffer.payload()[..room].copy_from_slice(&rest[..room]);
-        let mut whole = vec![0; assembler.in_place().unwrap_or(0)];
+        let room = rest.len().min(assembler.longest_fragment_bytes());
+        buffer.payload_mut()[..room].copy_from_slice(&rest[..room]);
+        let mut whole = vec![0; assembler.in_place_front_bytes().unwrap_or(0)];
         whole[..front.len()].copy_from_slice(front);
-        assembler.received(&whole, buffer, bytes.len(), NOW);
+        assembler.accept_in_place(&whole, buffer, bytes.len(), NOW);
         Taken::Done
     }
 
@@ -543,11 +548,11 @@ mod tests {
     /// again.
     fn out(assembler: &mut Assembler, now: Duration) -> Vec<Result<(u64, Vec<u8>), u64>> {
         let mut all = Vec::new();
-        while let Some(acquired) = assembler.next(now) {
+        while let Some(acquired) = assembler.next_acquired(now) {
             match acquired {
                 Acquired::Frame(mut frame) => {
-                    all.push(Ok((frame.number, frame.buffer.payload()[..frame.len].to_vec())));
-                    assembler.post(frame.buffer);
+                    all.push(Ok((frame.number, frame.buffer.payload_mut()[..frame.len].to_vec())));
+                    assembler.post_buffer(frame.buffer);
                 }
                 Acquired::Lost { count, .. } | Acquired::Missed { count, .. } => all.push(Err(count)),
                 Acquired::NotYet | Acquired::Over => break,
@@ -596,24 +601,24 @@ mod tests {
                     counter = { at = 0, bytes = 8 }\npackets = 4\npartial = \"damaged\"\ntype = \"u16_be\"";
         let mut assembler = Assembler::new(&toml::from_str(text).unwrap()).unwrap();
         let mut pool = SlotPool::new("slots", 4, 128).unwrap();
-        while let Some(slot) = pool.take() {
+        while let Some(slot) = pool.take_slot() {
             let mut buffer = Buffer::new(slot);
             // Bytes that were in a slot before must not be in any fragment.
-            buffer.payload().fill(0xee);
-            assembler.post(buffer);
+            buffer.payload_mut().fill(0xee);
+            assembler.post_buffer(buffer);
         }
-        assembler.start();
+        assembler.start_delivery();
         // All datagrams of the third fragment are lost.
         (0..20).filter(|number| ![5, 6, 8, 9, 10, 11].contains(number)).for_each(|number| {
             assert_eq!(give(&mut assembler, &datagram(number, 4)), Taken::Done);
         });
         let mut came = Vec::new();
-        while let Some(acquired) = assembler.next(NOW) {
+        while let Some(acquired) = assembler.next_acquired(NOW) {
             came.push(match acquired {
                 Acquired::Frame(mut frame) => {
-                    let payload = frame.buffer.payload()[..frame.len].to_vec();
+                    let payload = frame.buffer.payload_mut()[..frame.len].to_vec();
                     let is_damaged = frame.filled.status.contains(Status::CORRUPT);
-                    assembler.post(frame.buffer);
+                    assembler.post_buffer(frame.buffer);
                     Ok((frame.number, is_damaged, payload))
                 }
                 Acquired::Lost { first, count } => Err((first, count)),
@@ -639,7 +644,7 @@ mod tests {
             assert_eq!(out(&mut assembler, NOW), []);
             assert_eq!(give(&mut assembler, &datagram(number, 1)), Taken::Done);
         }
-        assert!(!assembler.has_room() && assembler.next_time() == Some(Duration::ZERO));
+        assert!(!assembler.has_room() && assembler.next_deadline() == Some(Duration::ZERO));
         assert_eq!(out(&mut assembler, NOW).len(), 5);
     }
 
@@ -650,9 +655,9 @@ mod tests {
             assert_eq!(give(&mut assembler, &datagram(number, 4)), Taken::Done);
         }
         assert_eq!(out(&mut assembler, NOW), [], "the first of the first fragment may still come");
-        assert!(assembler.has_room() && assembler.next_time() > Some(NOW));
+        assert!(assembler.has_room() && assembler.next_deadline() > Some(NOW));
         assert_eq!(give(&mut assembler, &datagram(16, 4)), Taken::NoBuffer);
-        assert_eq!(assembler.next_time(), Some(Duration::ZERO));
+        assert_eq!(assembler.next_deadline(), Some(Duration::ZERO));
         let came = out(&mut assembler, NOW);
         assert_eq!((came.len(), &came[0]), (4, &Err(1)));
     }
@@ -669,12 +674,12 @@ mod tests {
         let text = "listen = \"udp:0.0.0.0:1\"\nformat = \"spead\"\nsize = 8\nfirst = 0";
         let mut assembler = Assembler::new(&toml::from_str(text).unwrap()).unwrap();
         let mut pool = SlotPool::new("slots", 1, 128).unwrap();
-        assembler.post(Buffer::new(pool.take().unwrap()));
-        assembler.start();
+        assembler.post_buffer(Buffer::new(pool.take_slot().unwrap()));
+        assembler.start_delivery();
         let mut waiting: Vec<_> = [Some(0), Some(1), Some(2), None].map(spead).into();
         let mut came = 0;
         for _ in 0..4 {
-            waiting.retain(|bytes| assembler.datagram(bytes, NOW) == Taken::NoBuffer);
+            waiting.retain(|bytes| assembler.accept_datagram(bytes, NOW) == Taken::NoBuffer);
             came += out(&mut assembler, NOW).iter().filter(|one| one.is_ok()).count();
         }
         assert_eq!((waiting.len(), came, assembler.counts().taken), (0, 3, 3));
@@ -690,7 +695,7 @@ mod tests {
                 [0, 1, 1, 3, 3].map(|number| datagram(number, packets)).into_iter().chain(strange).collect();
             given.iter().for_each(|bytes| assert_eq!(give(&mut assembler, bytes), Taken::Done));
             let counts = assembler.counts();
-            let sum: u64 = counts.list().iter().map(|(_, count)| count).sum();
+            let sum: u64 = counts.named_counts().iter().map(|(_, count)| count).sum();
             assert_eq!(
                 (sum, counts.taken, counts.duplicate, counts.stray),
                 (given.len() as u64, 3, 2, 1),
@@ -794,24 +799,24 @@ mod tests {
         let text = format!("listen = \"udp:0.0.0.0:1\"\nsize = 48\nformat = \"{format}\"");
         let mut assembler = Assembler::new(&toml::from_str(&text).unwrap()).unwrap();
         let mut pool = SlotPool::new("slots", 4, 128).unwrap();
-        while let Some(slot) = pool.take() {
-            assembler.post(Buffer::new(slot));
+        while let Some(slot) = pool.take_slot() {
+            assembler.post_buffer(Buffer::new(slot));
         }
-        assembler.start();
+        assembler.start_delivery();
         let mut order = thalweg_device::FrameOrder::new(0);
         for (at, bytes) in datagrams.iter().enumerate() {
             let now = NOW + Duration::from_millis(waits) * at as u32;
             give(&mut assembler, bytes);
-            while let Some(acquired) = assembler.next(now) {
+            while let Some(acquired) = assembler.next_acquired(now) {
                 match acquired {
-                    Acquired::Frame(frame) => prop_assert!(order.came(frame).is_none(), "it came twice"),
-                    Acquired::Lost { first, count } | Acquired::Missed { first, count } => order.lost(first, count),
+                    Acquired::Frame(frame) => prop_assert!(order.insert_frame(frame).is_none(), "it came twice"),
+                    Acquired::Lost { first, count } | Acquired::Missed { first, count } => order.record_lost(first, count),
                     Acquired::NotYet | Acquired::Over => break,
                 }
-                while let Some(turn) = order.next(false) {
+                while let Some(turn) = order.next_in_turn(false) {
                     if let InTurn::Frame(frame) = turn {
                         prop_assert!(frame.len <= 48);
-                        assembler.post(frame.buffer);
+                        assembler.post_buffer(frame.buffer);
                     }
                 }
             }

@@ -40,12 +40,12 @@ impl Clock {
     }
 
     /// Forgets the setting of the clock, since the instrument may have restarted its count.
-    pub(crate) fn restarted(&mut self) {
+    pub(crate) fn forget_setting(&mut self) {
         *self = Self::new(self.hertz, self.epoch);
     }
 
     /// Returns the ticks extended to 64 bits: the value with these low bits that is nearest to the last one.
-    fn extend(&mut self, ticks: u64, bits: u32) -> u64 {
+    fn extend_ticks(&mut self, ticks: u64, bits: u32) -> u64 {
         let missing = 64 - bits;
         if missing == 0 {
             return ticks;
@@ -56,17 +56,17 @@ impl Clock {
     }
 
     /// Returns the date of a datagram's time; `None` if it is not a valid time. `now` is by this machine's clock.
-    pub(crate) fn date(&mut self, time: Ticks, now: TaiNanos) -> Option<TaiNanos> {
+    pub(crate) fn date_of_ticks(&mut self, time: Ticks, now: TaiNanos) -> Option<TaiNanos> {
         let Ticks { ticks, bits, nanos } = time;
         if nanos >= NANOS_PER_SECOND {
             return None;
         }
         let Some(epoch) = self.epoch else {
-            let ticks = self.extend(ticks, bits);
+            let ticks = self.extend_ticks(ticks, bits);
             if self.clock.offset.is_none() {
-                self.clock.set(ticks, TaiNanos(now.0.saturating_sub(nanos)));
+                self.clock.set_offset(ticks, TaiNanos(now.0.saturating_sub(nanos)));
             }
-            return self.clock.at(ticks)?.0.checked_add(nanos).map(TaiNanos);
+            return self.clock.time_of_ticks(ticks)?.0.checked_add(nanos).map(TaiNanos);
         };
         let second = epoch.tai_second(ticks / self.hertz)?;
         let part =

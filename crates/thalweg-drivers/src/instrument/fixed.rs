@@ -1,7 +1,7 @@
 //! A payload after a header that the topology declares: the header's length, and the places of its counters.
 
 use crate::instrument::clock::{Clock, Ticks};
-use crate::instrument::format::{Format, Message, Part, Refusal, filled, layout_of};
+use crate::instrument::format::{Format, Message, Part, Refusal, header_values, layout_from_options};
 use crate::instrument::{TimeField, UdpConfig};
 use thalweg_device::{Counter, DeviceError, Layout};
 use thalweg_wire::Status;
@@ -57,12 +57,12 @@ impl Fixed {
             let problem = "it is of fragments, and the counter counts datagrams: say where their `index` is";
             return Err(option_error("step", problem));
         }
-        let layout = layout_of(config)?;
+        let layout = layout_from_options(config)?;
         if let Some(time) = config.time {
             if time.item.is_some() {
                 return Err(option_error("time", "item belongs to format spead; here it takes at and bytes"));
             }
-            let fields = [Some(time.ticks()), time.nanoseconds].into_iter().flatten();
+            let fields = [Some(time.ticks_counter()), time.nanoseconds].into_iter().flatten();
             if !fields.into_iter().all(|field| field.is_within(header.into())) {
                 return Err(option_error("time", format!("1 to 8 bytes of the header's {header} are possible")));
             }
@@ -81,48 +81,48 @@ fn option_error(option: &'static str, problem: impl Into<String>) -> DeviceError
 }
 
 impl Format for Fixed {
-    fn front(&self) -> usize {
+    fn front_bytes(&self) -> usize {
         self.header
     }
 
-    fn bits(&self) -> u32 {
+    fn counter_bits(&self) -> u32 {
         let split = if self.index.is_none() { self.packets.ilog2() } else { 0 };
         // A counter of 8 bytes does not wrap around.
         if self.counter.bytes == 8 { 64 } else { (8 * self.counter.bytes).saturating_sub(split).max(1) }
     }
 
-    fn packets(&self) -> u64 {
+    fn datagrams_per_fragment(&self) -> u64 {
         self.packets
     }
 
-    fn whole(&self) -> bool {
+    fn is_one_datagram_each(&self) -> bool {
         self.packets == 1
     }
 
-    fn layout(&self) -> Option<&Layout> {
+    fn fragment_layout(&self) -> Option<&Layout> {
         self.layout.as_ref()
     }
 
-    fn clock(&mut self) -> Option<&mut Clock> {
+    fn instrument_clock(&mut self) -> Option<&mut Clock> {
         self.time.as_mut().map(|(_, clock)| clock)
     }
 
-    fn read(&self, front: &[u8], body: &[u8]) -> Result<Message, Refusal> {
-        let counter = self.counter.read(front).ok_or(Refusal::Truncated)?;
+    fn read_message(&self, front: &[u8], body: &[u8]) -> Result<Message, Refusal> {
+        let counter = self.counter.read_count(front).ok_or(Refusal::Truncated)?;
         let (number, index) = match self.index {
-            Some(index) => (counter, index.read(front).ok_or(Refusal::Truncated)?),
+            Some(index) => (counter, index.read_count(front).ok_or(Refusal::Truncated)?),
             None => (counter / self.packets, counter % self.packets),
         };
-        let mut filled = filled(self.payload_type(), None);
+        let mut filled = header_values(self.payload_type(), None);
         let time = self.time.as_ref().and_then(|(field, clock)| {
             filled.status.set(Status::CLOCK_FREE_RUNNING, clock.is_free_running());
-            let nanos = field.nanoseconds.map_or(Some(0), |field| field.read(front))?;
-            Some(Ticks { ticks: field.ticks().read(front)?, bits: 8 * field.bytes, nanos })
+            let nanos = field.nanoseconds.map_or(Some(0), |field| field.read_count(front))?;
+            Some(Ticks { ticks: field.ticks_counter().read_count(front)?, bits: 8 * field.bytes, nanos })
         });
         if self.packets == 1 && self.index.is_none() {
             return match (&self.layout, body.len()) {
                 (Some(layout), length) if length < layout.bytes => Err(Refusal::Truncated),
-                _ => Ok(Part::whole(number, body, filled, time)),
+                _ => Ok(Part::whole_fragment(number, body, filled, time)),
             };
         }
         if index >= self.packets {
@@ -154,8 +154,8 @@ mod tests {
     }
 
     fn date(device: &mut Fixed, front: &[u8], now: TaiNanos) -> Option<TaiNanos> {
-        let Ok(Message::Part(part)) = device.read(front, b"a") else { panic!() };
-        device.clock()?.date(part.time?, now)
+        let Ok(Message::Part(part)) = device.read_message(front, b"a") else { panic!() };
+        device.instrument_clock()?.date_of_ticks(part.time?, now)
     }
 
     #[test]
@@ -163,7 +163,7 @@ mod tests {
         let big = device("header = 6\ncounter = { at = 1, bytes = 4 }").unwrap();
         let little = device("header = 6\ncounter = { at = 1, bytes = 4, little_endian = true }").unwrap();
         for (device, number) in [(&big, 0x0102_0304), (&little, 0x0403_0201)] {
-            let Ok(Message::Part(part)) = device.read(&[9, 1, 2, 3, 4, 9], b"ab") else { panic!() };
+            let Ok(Message::Part(part)) = device.read_message(&[9, 1, 2, 3, 4, 9], b"ab") else { panic!() };
             assert_eq!((part.number, part.total), (number, 2));
         }
     }
@@ -171,7 +171,7 @@ mod tests {
     #[test]
     fn several_datagrams_make_a_fragment_and_the_last_has_what_is_left() {
         let device = device("header = 1\ncounter = { at = 0, bytes = 1 }\npackets = 4").unwrap();
-        let part = |counter: u8, body: &[u8]| match device.read(&[counter], body)? {
+        let part = |counter: u8, body: &[u8]| match device.read_message(&[counter], body)? {
             Message::Part(part) => Ok((part.number, part.at, part.payload.len())),
             Message::End => panic!(),
         };
@@ -179,25 +179,25 @@ mod tests {
         assert_eq!(part(11, b"a"), Ok((2, 9, 1)));
         assert_eq!(part(11, b"abc"), Err(Refusal::Malformed));
         assert_eq!(part(10, b"ab"), Err(Refusal::Truncated));
-        assert_eq!(device.bits(), 6);
+        assert_eq!(device.counter_bits(), 6);
     }
 
     #[test]
     fn an_index_of_its_own_says_which_of_several_it_is() {
         let text = "header = 3\ncounter = { at = 0, bytes = 2 }\nindex = { at = 2, bytes = 1 }\npackets = 3";
         let device = device(text).unwrap();
-        let Ok(Message::Part(part)) = device.read(&[1, 2, 2], b"ab") else { panic!() };
+        let Ok(Message::Part(part)) = device.read_message(&[1, 2, 2], b"ab") else { panic!() };
         assert_eq!((part.number, part.at, part.total), (0x102, 8, 10));
-        assert_eq!(device.read(&[1, 2, 3], b"ab"), Err(Refusal::Malformed));
+        assert_eq!(device.read_message(&[1, 2, 3], b"ab"), Err(Refusal::Malformed));
     }
 
     #[test]
     fn what_fragments_are_made_of_is_stated_and_all_have_as_much() {
         let device = device("header = 4\ncounter = { at = 0, bytes = 4 }\ntype = \"u16_be\"\nshape = [1, 5]").unwrap();
-        assert_eq!((device.payload_type(), device.shape()), (PayloadType::IMAGE_U16, Some(&[1, 5][..])));
-        let Ok(Message::Part(part)) = device.read(&[0; 4], &[0; 10]) else { panic!() };
+        assert_eq!((device.payload_type(), device.fragment_shape()), (PayloadType::IMAGE_U16, Some(&[1, 5][..])));
+        let Ok(Message::Part(part)) = device.read_message(&[0; 4], &[0; 10]) else { panic!() };
         assert_eq!(part.filled.payload_type, PayloadType::IMAGE_U16);
-        assert_eq!(device.read(&[0; 4], &[0; 8]), Err(Refusal::Truncated));
+        assert_eq!(device.read_message(&[0; 4], &[0; 8]), Err(Refusal::Truncated));
         let mut payload = [0, 1, 0, 2, 0, 3, 0, 4, 0, 5];
         device.to_little_endian(&mut payload);
         assert_eq!(payload, [1, 0, 2, 0, 3, 0, 4, 0, 5, 0]);
@@ -225,8 +225,8 @@ mod tests {
     fn a_clock_that_counts_since_anything_is_set_by_the_first_datagram_and_begins_anew() {
         let text = "header = 2\ncounter = { at = 0, bytes = 1 }\ntime = { at = 1, bytes = 1, hertz = 1000 }";
         let mut device = device(text).unwrap();
-        assert!(device.clock().is_some_and(|clock| clock.is_free_running()));
-        let Ok(Message::Part(part)) = device.read(&[0; 2], b"a") else { panic!() };
+        assert!(device.instrument_clock().is_some_and(|clock| clock.is_free_running()));
+        let Ok(Message::Part(part)) = device.read_message(&[0; 2], b"a") else { panic!() };
         assert_eq!(part.filled.status, Status::CLOCK_FREE_RUNNING);
         let ms = |ms: u64| TaiNanos(1_000_000_000_000 + ms * 1_000_000);
         let mut date_of = |ticks: u8, now| date(&mut device, &[0, ticks], now).unwrap();
@@ -235,7 +235,7 @@ mod tests {
         for (ticks, since) in [(255, 5), (4, 10), (254, 4), (120, 126), (240, 246), (10, 272)] {
             assert_eq!(date_of(ticks, ms(9999)), ms(since));
         }
-        device.clock().unwrap().restarted();
+        device.instrument_clock().unwrap().forget_setting();
         assert_eq!(date(&mut device, &[0, 3], ms(500)), Some(ms(500)));
     }
 

@@ -10,13 +10,13 @@ use thalweg_wire::{PayloadType, Status, TaiNanos};
 
 /// Reader of datagrams of one format.
 pub(crate) trait Format: Debug + Send {
-    /// Returns the number of bytes before the part that [`read`](Self::read) takes as the body.
-    fn front(&self) -> usize {
+    /// Returns the number of bytes before the part that [`read_message`](Self::read_message) takes as the body.
+    fn front_bytes(&self) -> usize {
         0
     }
 
     /// Returns the number of bits in the instrument's counter of fragments.
-    fn bits(&self) -> u32 {
+    fn counter_bits(&self) -> u32 {
         64
     }
 
@@ -26,45 +26,45 @@ pub(crate) trait Format: Debug + Send {
     }
 
     /// Returns the number of datagrams in a fragment, where all fragments have the same number.
-    fn packets(&self) -> u64 {
+    fn datagrams_per_fragment(&self) -> u64 {
         1
     }
 
     /// Returns true if each datagram is one fragment, whose payload is the body.
-    fn whole(&self) -> bool;
+    fn is_one_datagram_each(&self) -> bool;
 
     /// Returns the layout of fragments, if the options state it: all fragments have the same number of bytes then.
-    fn layout(&self) -> Option<&Layout> {
+    fn fragment_layout(&self) -> Option<&Layout> {
         None
     }
 
     /// Returns the payload type of the fragments.
     fn payload_type(&self) -> PayloadType {
-        self.layout().map_or(PayloadType::RAW, |layout| layout.payload_type)
+        self.fragment_layout().map_or(PayloadType::RAW, |layout| layout.payload_type)
     }
 
     /// Reads the header of a datagram.
-    fn read(&self, front: &[u8], body: &[u8]) -> Result<Message, Refusal>;
+    fn read_message(&self, front: &[u8], body: &[u8]) -> Result<Message, Refusal>;
 
     /// Returns the axes of fragments that are arrays.
-    fn shape(&self) -> Option<&[u64]> {
-        self.layout()?.shape.as_deref()
+    fn fragment_shape(&self) -> Option<&[u64]> {
+        self.fragment_layout()?.shape.as_deref()
     }
 
     /// Converts the payload of a whole fragment from the instrument's byte order to little-endian.
     fn to_little_endian(&self, payload: &mut [u8]) {
-        self.layout().into_iter().for_each(|layout| layout.to_little_endian(payload));
+        self.fragment_layout().into_iter().for_each(|layout| layout.to_little_endian(payload));
     }
 
-    /// Returns the clock by which [`time`](Part::time) is a date, where [`read`](Self::read) does not date fragments
+    /// Returns the clock by which [`time`](Part::time) is a date, where [`read_message`](Self::read_message) does not date fragments
     /// itself.
-    fn clock(&mut self) -> Option<&mut Clock> {
+    fn instrument_clock(&mut self) -> Option<&mut Clock> {
         None
     }
 
     /// Records that a datagram that was read has been taken: properties learned from the first hold for all from now
     /// on.
-    fn accepted(&mut self, body: &[u8]) {
+    fn learn_from_accepted(&mut self, body: &[u8]) {
         let _ = body;
     }
 }
@@ -99,7 +99,7 @@ pub(crate) struct Part {
 
 impl Part {
     /// Returns a part that is a whole fragment.
-    pub(crate) fn whole(number: u64, body: &[u8], filled: Filled, time: Option<Ticks>) -> Message {
+    pub(crate) fn whole_fragment(number: u64, body: &[u8], filled: Filled, time: Option<Ticks>) -> Message {
         Message::Part(Self { number, at: 0, total: body.len(), payload: 0..body.len(), filled, time, taken: None })
     }
 }
@@ -120,12 +120,12 @@ pub(crate) enum Refusal {
 }
 
 /// Returns header values with at most a time and no other facts.
-pub(crate) fn filled(payload_type: PayloadType, timestamp: Option<TaiNanos>) -> Filled {
+pub(crate) fn header_values(payload_type: PayloadType, timestamp: Option<TaiNanos>) -> Filled {
     Filled { payload_type, status: Status::empty(), window: 0, timestamp }
 }
 
 /// Returns the layout of a device's fragments, if its options state it.
-pub(crate) fn layout_of(config: &UdpConfig) -> Result<Option<Layout>, DeviceError> {
+pub(crate) fn layout_from_options(config: &UdpConfig) -> Result<Option<Layout>, DeviceError> {
     match (config.stored, config.shape.as_deref()) {
         (None, None) => Ok(None),
         (stored, shape) => Layout::new(Some(config.size), stored, shape).map(Some),
@@ -133,7 +133,7 @@ pub(crate) fn layout_of(config: &UdpConfig) -> Result<Option<Layout>, DeviceErro
 }
 
 /// Returns the format of a device; fails if its options do not go together.
-pub(crate) fn of(config: &UdpConfig) -> Result<Box<dyn Format>, DeviceError> {
+pub(crate) fn format_for_config(config: &UdpConfig) -> Result<Box<dyn Format>, DeviceError> {
     use DatagramFormat::{Fixed, Spead, Vdif, Vita49};
     let options: [(&'static str, bool, &[DatagramFormat]); 14] = [
         // The packets' own count wraps around every 16, and their times are counted from the first one that arrives.

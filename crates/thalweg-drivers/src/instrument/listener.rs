@@ -80,7 +80,7 @@ enum Sender {
 }
 
 impl Sender {
-    fn is(&self, from: SocketAddr) -> bool {
+    fn matches_address(&self, from: SocketAddr) -> bool {
         match self {
             Self::Host(host) => *host == from.ip(),
             Self::Port(port) => *port == from,
@@ -89,12 +89,12 @@ impl Sender {
 }
 
 /// Checks the options that do not depend on a format.
-pub(crate) fn check(config: &UdpConfig) -> Result<(), DeviceError> {
-    sender(config)?;
-    address(&config.listen).map(drop)
+pub(crate) fn check_options(config: &UdpConfig) -> Result<(), DeviceError> {
+    parse_sender(config)?;
+    parse_listen_address(&config.listen).map(drop)
 }
 
-fn sender(config: &UdpConfig) -> Result<Option<Sender>, DeviceError> {
+fn parse_sender(config: &UdpConfig) -> Result<Option<Sender>, DeviceError> {
     let Some(text) = &config.from else { return Ok(None) };
     let host = text.parse().map(Sender::Host);
     let sender = host.or_else(|_| text.parse().map(Sender::Port)).map_err(|_| DeviceError::Option {
@@ -112,7 +112,7 @@ enum PortKind {
     Dpdk,
 }
 
-fn address(listen: &str) -> Result<(PortKind, &str), DeviceError> {
+fn parse_listen_address(listen: &str) -> Result<(PortKind, &str), DeviceError> {
     let (kind, place) = listen.split_once(':').unwrap_or((listen, ""));
     let kind = match kind {
         "udp" => Some(PortKind::Udp),
@@ -129,7 +129,7 @@ fn address(listen: &str) -> Result<(PortKind, &str), DeviceError> {
 }
 
 /// Opens a port at the first of a name's addresses that this host has.
-fn bind<T>(found: &[SocketAddr], port: impl Fn(SocketAddr) -> io::Result<T>) -> io::Result<T> {
+fn bind_first_available<T>(found: &[SocketAddr], port: impl Fn(SocketAddr) -> io::Result<T>) -> io::Result<T> {
     let mut failed = None;
     for at in found {
         match port(*at) {
@@ -148,22 +148,22 @@ impl Listener {
     /// Fails if an option makes no sense, or if the port cannot be opened.
     pub fn open(config: &UdpConfig, adapter: Option<&Adapter>) -> Result<Self, DeviceError> {
         let assembler = Assembler::new(config)?;
-        let (kind, place) = address(&config.listen)?;
-        let mut port = Port::open(config, adapter, kind, place, assembler.in_place().is_some())?;
+        let (kind, place) = parse_listen_address(&config.listen)?;
+        let mut port = Port::open_port(config, adapter, kind, place, assembler.in_place_front_bytes().is_some())?;
         let holds = match &mut port {
-            Port::Direct(socket) => socket.hold(config.buffer.0),
-            Port::Frames(port) => port.hold(config.buffer.0),
+            Port::Direct(socket) => socket.reserve_receive_bytes(config.buffer.0),
+            Port::Frames(port) => port.reserve_receive_bytes(config.buffer.0),
         };
         if holds < config.buffer.0 {
             let (listen, wanted) = (&config.listen, config.buffer);
-            let why = too_small(kind, wanted.0);
+            let why = buffer_size_remedy(kind, wanted.0);
             tracing::warn!("{listen}: {holds} bytes are kept until they are received, not {wanted}: {why}");
         }
         let mut description = Description {
             kind: format!("udp-{}", config.format.name()),
-            payload_type: assembler.payload_type().name().to_owned(),
+            payload_type: assembler.payload_type().type_name().to_owned(),
             record_bytes: Some(config.size.0),
-            shape: assembler.shape().map(<[u64]>::to_vec),
+            shape: assembler.fragment_shape().map(<[u64]>::to_vec),
             thread: config.thread,
             ..Description::default()
         };
@@ -171,9 +171,9 @@ impl Listener {
         Ok(Self {
             description,
             port,
-            from: sender(config)?,
+            from: parse_sender(config)?,
             is_stream_chosen: config.thread.is_some() || config.stream.is_some(),
-            fronts: vec![0; assembler.in_place().unwrap_or(0) * BURST_DATAGRAMS],
+            fronts: vec![0; assembler.in_place_front_bytes().unwrap_or(0) * BURST_DATAGRAMS],
             assembler,
             waiting: VecDeque::new(),
             last_read: Duration::ZERO,
@@ -186,15 +186,15 @@ impl Listener {
     }
 
     /// Returns the address that the instrument is to send to.
-    pub fn local(&self) -> SocketAddr {
+    pub fn local_address(&self) -> SocketAddr {
         match &self.port {
-            Port::Direct(socket) => socket.local(),
-            Port::Frames(port) => port.local(),
+            Port::Direct(socket) => socket.local_address(),
+            Port::Frames(port) => port.local_address(),
         }
     }
 
     /// Receives the datagrams that have arrived, as far as there are buffers.
-    fn receive(&mut self, now: Duration) -> Result<ReceiveOutcome, DeviceError> {
+    fn receive_datagrams(&mut self, now: Duration) -> Result<ReceiveOutcome, DeviceError> {
         if self.assembler.needs_date() {
             self.assembler.set_date(TaiClock.now());
         }
@@ -202,8 +202,8 @@ impl Listener {
             Port::Direct(_) => self.receive_in_place(now),
             Port::Frames(_) => {
                 let outcome = self.receive_and_copy(now);
-                if self.assembler.needs_drops() {
-                    self.note_drops();
+                if self.assembler.needs_port_drops() {
+                    self.report_port_drops();
                 }
                 outcome
             }
@@ -211,9 +211,9 @@ impl Listener {
     }
 
     /// Reports to the assembler the number of datagrams that the port has dropped.
-    fn note_drops(&mut self) {
+    fn report_port_drops(&mut self) {
         let dropped = self.port_counters().dropped;
-        self.assembler.dropped(dropped.saturating_sub(std::mem::replace(&mut self.dropped, dropped)));
+        self.assembler.record_port_drops(dropped.saturating_sub(std::mem::replace(&mut self.dropped, dropped)));
     }
 
     fn receive_in_place(&mut self, now: Duration) -> Result<ReceiveOutcome, DeviceError> {
@@ -224,30 +224,32 @@ impl Listener {
         if buffers.is_empty() {
             return Ok(ReceiveOutcome::NoBuffer);
         }
-        let (front, longest) = (assembler.in_place().unwrap_or(0), assembler.longest());
+        let (front, longest) = (assembler.in_place_front_bytes().unwrap_or(0), assembler.longest_fragment_bytes());
         let mut rest = &mut fronts[..];
         let mut places: Vec<_> = buffers
             .iter_mut()
             .map(|buffer| {
                 let (first, others) = std::mem::take(&mut rest).split_at_mut(front);
                 rest = others;
-                Place::new(first, &mut buffer.payload()[..longest])
+                Place::new(first, &mut buffer.payload_mut()[..longest])
             })
             .collect();
-        let received = socket.receive(&mut places).map_err(network)?;
-        let dropped = socket.counters().dropped;
-        assembler.dropped(dropped.saturating_sub(std::mem::replace(before, dropped)));
+        let received = socket.receive_datagrams(&mut places).map_err(network_error)?;
+        let dropped = socket.port_counters().dropped;
+        assembler.record_port_drops(dropped.saturating_sub(std::mem::replace(before, dropped)));
         let came: Vec<_> = places.iter().take(received).map(|place| (place.length, place.from)).collect();
         drop(places);
         for (at, buffer) in buffers.drain(..).enumerate() {
             match came.get(at) {
-                None => assembler.unused(buffer),
-                Some((_, sender)) if from.is_some_and(|from| sender.is_none_or(|sender| !from.is(sender))) => {
-                    assembler.stranger();
-                    assembler.unused(buffer);
+                None => assembler.return_unused_buffer(buffer),
+                Some((_, sender))
+                    if from.is_some_and(|from| sender.is_none_or(|sender| !from.matches_address(sender))) =>
+                {
+                    assembler.count_stranger();
+                    assembler.return_unused_buffer(buffer);
                 }
                 Some((length, _)) => {
-                    assembler.received(&fronts[at * front..(at + 1) * front], buffer, *length, now);
+                    assembler.accept_in_place(&fronts[at * front..(at + 1) * front], buffer, *length, now);
                 }
             }
         }
@@ -260,7 +262,7 @@ impl Listener {
         };
         if !waiting.is_empty() {
             let before = waiting.len();
-            waiting.retain(|bytes| assembler.datagram(bytes, now) == Taken::NoBuffer);
+            waiting.retain(|bytes| assembler.accept_datagram(bytes, now) == Taken::NoBuffer);
             return Ok(if waiting.len() < before { ReceiveOutcome::Received } else { ReceiveOutcome::NoBuffer });
         }
         let mut came = false;
@@ -269,31 +271,31 @@ impl Listener {
             if came || !is_first && port.prepare_wait() {
                 break;
             }
-            port.receive(&mut |sender, arrival| {
+            port.receive_datagrams(&mut |sender, arrival| {
                 let Arrival::Datagram(bytes) = arrival else { return };
                 came = true;
-                if from.is_some_and(|from| !from.is(sender)) {
-                    assembler.stranger();
-                } else if assembler.datagram(bytes, now) == Taken::NoBuffer {
+                if from.is_some_and(|from| !from.matches_address(sender)) {
+                    assembler.count_stranger();
+                } else if assembler.accept_datagram(bytes, now) == Taken::NoBuffer {
                     waiting.push_back(bytes.into());
                 }
             })
-            .map_err(network)?;
+            .map_err(network_error)?;
         }
         Ok(if came { ReceiveOutcome::Received } else { ReceiveOutcome::Empty })
     }
 
     fn port_counters(&self) -> Counters {
         match &self.port {
-            Port::Direct(socket) => socket.counters(),
-            Port::Frames(port) => port.counters(),
+            Port::Direct(socket) => socket.port_counters(),
+            Port::Frames(port) => port.port_counters(),
         }
     }
 }
 
 impl Port {
     /// Opens a port. `in_place`: datagrams can be received in place.
-    fn open(
+    fn open_port(
         config: &UdpConfig,
         adapter: Option<&Adapter>,
         kind: PortKind,
@@ -303,42 +305,44 @@ impl Port {
         let found: Vec<SocketAddr> = place.to_socket_addrs().map_err(|error| port_error(config, error))?.collect();
         let at = *found.first().ok_or_else(|| port_error(config, io::ErrorKind::NotFound.into()))?;
         match kind {
-            PortKind::Udp if in_place => bind(&found, DirectSocket::bind).map(Self::Direct),
-            PortKind::Udp => bind(&found, UdpPort::bind).map(|port| Self::Frames(Box::new(port))),
+            PortKind::Udp if in_place => bind_first_available(&found, DirectSocket::bind).map(Self::Direct),
+            PortKind::Udp => bind_first_available(&found, UdpPort::bind).map(|port| Self::Frames(Box::new(port))),
             PortKind::Dpdk => {
                 let (Some(adapter), SocketAddr::V4(at)) = (adapter, at) else {
                     let listen = &config.listen;
                     let problem = format!("{listen} comes by an adapter, in IPv4: name one as the source's `adapter`");
                     return Err(DeviceError::Option { option: "listen", problem });
                 };
-                let port = thalweg_dpdk::datagrams(adapter, at).map_err(io::Error::other);
+                let port = thalweg_dpdk::open_datagram_port(adapter, at).map_err(io::Error::other);
                 port.map(|port| Self::Frames(Box::new(port)))
             }
             #[cfg(feature = "af-xdp")]
-            PortKind::AfXdp => Ok(Self::Frames(Box::new(thalweg_frames::AfXdpPort::at(at).map_err(network)?))),
+            PortKind::AfXdp => {
+                Ok(Self::Frames(Box::new(thalweg_frames::AfXdpPort::open_at_address(at).map_err(network_error)?)))
+            }
             #[cfg(not(feature = "af-xdp"))]
             PortKind::AfXdp => Err(io::Error::new(io::ErrorKind::Unsupported, "this thalweg was built without AF_XDP")),
         }
         .map_err(|error| port_error(config, error))
     }
 
-    fn fd(&self) -> Option<BorrowedFd<'_>> {
+    fn poll_descriptor(&self) -> Option<BorrowedFd<'_>> {
         match self {
             Self::Direct(socket) => Some(socket.as_fd()),
-            Self::Frames(port) => port.fd(),
+            Self::Frames(port) => port.descriptor(),
         }
     }
 
     /// Discards one burst of waiting datagrams, and returns their number.
-    fn discard(&mut self) -> Result<usize, FramesError> {
+    fn discard_waiting(&mut self) -> Result<usize, FramesError> {
         match self {
             Self::Direct(socket) => {
                 let mut places: Vec<_> = (0..BURST_DATAGRAMS).map(|_| Place::new(&mut [], &mut [])).collect();
-                socket.receive(&mut places)
+                socket.receive_datagrams(&mut places)
             }
             Self::Frames(port) => {
                 let mut count = 0;
-                port.receive(&mut |_, _| count += 1)?;
+                port.receive_datagrams(&mut |_, _| count += 1)?;
                 Ok(count)
             }
         }
@@ -346,7 +350,7 @@ impl Port {
 }
 
 /// Returns the reason why the port keeps fewer bytes than requested, and the remedy.
-fn too_small(kind: PortKind, wanted: u64) -> String {
+fn buffer_size_remedy(kind: PortKind, wanted: u64) -> String {
     match kind {
         // Each byte takes two: the kernel also counts its own bookkeeping (socket(7), `SO_RCVBUF`).
         PortKind::Udp => format!("set net.core.rmem_max to {wanted} at least"),
@@ -359,7 +363,7 @@ fn port_error(config: &UdpConfig, error: io::Error) -> DeviceError {
     DeviceError::Network { doing: format!("listening on {}", config.listen), error }
 }
 
-fn network(FramesError { doing, error }: FramesError) -> DeviceError {
+fn network_error(FramesError { doing, error }: FramesError) -> DeviceError {
     DeviceError::Network { doing, error }
 }
 
@@ -368,23 +372,23 @@ impl Acquisition for Listener {
         &self.description
     }
 
-    fn max_payload(&self) -> usize {
-        self.assembler.longest()
+    fn max_payload_bytes(&self) -> usize {
+        self.assembler.longest_fragment_bytes()
     }
 
-    fn depth(&self) -> u32 {
+    fn max_posted_buffers(&self) -> u32 {
         MAX_BUFFER_COUNT
     }
 
-    fn post(&mut self, buffer: Buffer) {
-        self.assembler.post(buffer);
+    fn post_buffer(&mut self, buffer: Buffer) {
+        self.assembler.post_buffer(buffer);
     }
 
     /// Starts the run. Datagrams that arrived before are not part of it.
-    fn start(&mut self, _at: TaiNanos) -> Result<(), DeviceError> {
+    fn start_acquisition(&mut self, _at: TaiNanos) -> Result<(), DeviceError> {
         let mut stale = 0;
         while stale < MAX_STALE_DATAGRAMS {
-            match self.port.discard().map_err(network)? {
+            match self.port.discard_waiting().map_err(network_error)? {
                 0 => break,
                 some => stale += some,
             }
@@ -394,43 +398,43 @@ impl Acquisition for Listener {
         }
         self.counters_at_start = self.port_counters();
         self.dropped = self.counters_at_start.dropped;
-        self.assembler.start();
-        tracing::info!("{}: what comes from now on counts", self.local());
+        self.assembler.start_delivery();
+        tracing::info!("{}: what comes from now on counts", self.local_address());
         Ok(())
     }
 
-    fn poll(&mut self, now: Duration) -> Result<Acquired, DeviceError> {
+    fn poll_acquired(&mut self, now: Duration) -> Result<Acquired, DeviceError> {
         self.last_read = now;
         for _ in 0..BURSTS_PER_POLL {
-            if let Some(acquired) = self.assembler.next(self.empty_at) {
+            if let Some(acquired) = self.assembler.next_acquired(self.empty_at) {
                 return Ok(acquired);
             }
-            let found = self.receive(now)?;
+            let found = self.receive_datagrams(now)?;
             self.may_have_more = found == ReceiveOutcome::Received;
             if found == ReceiveOutcome::Empty {
                 self.empty_at = now;
             }
             if !self.may_have_more {
                 // A datagram that found no buffer may leave no choice but to give up the next fragment.
-                return Ok(self.assembler.next(self.empty_at).unwrap_or(Acquired::NotYet));
+                return Ok(self.assembler.next_acquired(self.empty_at).unwrap_or(Acquired::NotYet));
             }
         }
         Ok(Acquired::NotYet)
     }
 
-    fn idle(&mut self, now: Duration) -> Result<Option<Duration>, DeviceError> {
-        if self.port.fd().is_some() {
+    fn poll_idle(&mut self, now: Duration) -> Result<Option<Duration>, DeviceError> {
+        if self.port.poll_descriptor().is_some() {
             return Ok(None);
         }
         if now < self.last_read + IDLE_DELAY {
             return Ok(Some(self.last_read + IDLE_DELAY));
         }
-        self.port.discard().map_err(network)?;
+        self.port.discard_waiting().map_err(network_error)?;
         Ok(Some(now + IDLE_POLL_INTERVAL))
     }
 
-    fn fd(&self) -> Option<BorrowedFd<'_>> {
-        self.port.fd()
+    fn readiness_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.port.poll_descriptor()
     }
 
     /// Returns false while datagrams wait for a buffer, so that the caller is not woken for them.
@@ -438,38 +442,38 @@ impl Acquisition for Listener {
         self.assembler.has_room() && self.waiting.is_empty()
     }
 
-    fn next_time(&self) -> Option<Duration> {
+    fn next_poll_time(&self) -> Option<Duration> {
         if self.may_have_more {
             return Some(Duration::ZERO);
         }
         // Datagrams that wait at the port may be the missing ones: no fragment is given up while the port is not read,
         // unless it cannot be read.
-        let due = self.assembler.next_time().filter(|due| due.is_zero() || self.has_room());
+        let due = self.assembler.next_deadline().filter(|due| due.is_zero() || self.has_room());
         // A port that is polled does not report arrivals.
-        let poll = self.port.fd().is_none().then(|| self.last_read + PORT_POLL_INTERVAL);
+        let poll = self.port.poll_descriptor().is_none().then(|| self.last_read + PORT_POLL_INTERVAL);
         due.into_iter().chain(poll).min()
     }
 
-    fn numbers_agree(&mut self, first: u64) {
+    fn confirm_numbers(&mut self, first: u64) {
         self.assembler.numbers_agree(first);
     }
 
     /// Returns the number of datagrams that belong to no event. Datagrams that anyone may have sent count only if
     /// `from` is set, so that all of them are the instrument's; those of another thread or stream count only if none
     /// was chosen.
-    fn of_no_event(&self) -> u64 {
+    fn stray_frame_count(&self) -> u64 {
         let counts = self.assembler.counts();
         let broken = counts.malformed + counts.truncated + counts.oversize;
         let others = if self.is_stream_chosen { 0 } else { counts.other_stream };
         counts.stray + counts.unnumbered + others + if self.from.is_some() { broken } else { 0 }
     }
 
-    fn counters(&self) -> Vec<(&'static str, u64)> {
+    fn report_counters(&self) -> Vec<(&'static str, u64)> {
         let port = self.port_counters();
         let edge = [
             ("dropped_by_kernel", port.dropped.saturating_sub(self.counters_at_start.dropped)),
             ("foreign", port.foreign.saturating_sub(self.counters_at_start.foreign)),
         ];
-        self.assembler.counts().list().into_iter().chain(edge).collect()
+        self.assembler.counts().named_counts().into_iter().chain(edge).collect()
     }
 }

@@ -146,7 +146,7 @@ fn is_zero(value: &u32) -> bool {
 
 impl TimeField {
     /// Returns the place of the ticks.
-    pub fn ticks(&self) -> Counter {
+    pub fn ticks_counter(&self) -> Counter {
         Counter { at: self.at, bytes: self.bytes, little_endian: self.little_endian }
     }
 }
@@ -191,20 +191,20 @@ fn buffer() -> ByteSize {
 }
 
 impl DeviceOptions for UdpConfig {
-    fn open(&self, adapter: Option<&Adapter>) -> Result<OpenDevice, DeviceError> {
+    fn open_device(&self, adapter: Option<&Adapter>) -> Result<OpenDevice, DeviceError> {
         Ok(OpenDevice::Acquisition(Box::new(Listener::open(self, adapter)?)))
     }
 
-    fn check(&self) -> Result<(), DeviceError> {
+    fn check_options(&self) -> Result<(), DeviceError> {
         Assembler::new(self).map(drop)?;
-        listener::check(self)
+        listener::check_options(self)
     }
 
     fn is_acquisition(&self) -> bool {
         true
     }
 
-    fn has_times(&self) -> bool {
+    fn has_timestamps(&self) -> bool {
         match self.format {
             DatagramFormat::Fixed => self.time.is_some(),
             DatagramFormat::Spead => false,
@@ -212,15 +212,15 @@ impl DeviceOptions for UdpConfig {
         }
     }
 
-    fn longest(&self) -> Option<u64> {
+    fn longest_payload_bytes(&self) -> Option<u64> {
         Some(self.size.0)
     }
 
-    fn place(&self) -> String {
+    fn address_place(&self) -> String {
         self.listen.clone()
     }
 
-    fn driven_port(&self) -> Option<&str> {
+    fn driven_port_address(&self) -> Option<&str> {
         self.listen.strip_prefix("dpdk:").filter(|place| place.contains(':'))
     }
 }

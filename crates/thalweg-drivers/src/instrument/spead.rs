@@ -6,7 +6,7 @@
 //! number and the value, the last 40 or 48 bits, follow that bit.
 
 use crate::instrument::clock::{Clock, Ticks};
-use crate::instrument::format::{Format, Message, Part, Refusal, filled, layout_of};
+use crate::instrument::format::{Format, Message, Part, Refusal, header_values, layout_from_options};
 use crate::instrument::{TimeField, UdpConfig};
 use thalweg_device::{DeviceError, Layout};
 use thalweg_wire::Status;
@@ -39,30 +39,30 @@ impl Spead {
                 Err(DeviceError::Option { option: "time", problem: problem.into() })
             }
         });
-        let layout = layout_of(config)?;
+        let layout = layout_from_options(config)?;
         Ok(Self { time: time.transpose()?, layout })
     }
 }
 
 impl Format for Spead {
-    fn layout(&self) -> Option<&Layout> {
+    fn fragment_layout(&self) -> Option<&Layout> {
         self.layout.as_ref()
     }
 
-    fn clock(&mut self) -> Option<&mut Clock> {
+    fn instrument_clock(&mut self) -> Option<&mut Clock> {
         self.time.as_mut().map(|(_, clock)| clock)
     }
 
     /// Returns the number of bits that the heap counters of both flavours have.
-    fn bits(&self) -> u32 {
+    fn counter_bits(&self) -> u32 {
         40
     }
 
-    fn whole(&self) -> bool {
+    fn is_one_datagram_each(&self) -> bool {
         false
     }
 
-    fn read(&self, _front: &[u8], body: &[u8]) -> Result<Message, Refusal> {
+    fn read_message(&self, _front: &[u8], body: &[u8]) -> Result<Message, Refusal> {
         let (header, rest) = body.split_first_chunk::<8>().ok_or(Refusal::Truncated)?;
         let [0x53, 4, number_bytes, value_bytes, _, _, items @ ..] = *header else { return Err(Refusal::Malformed) };
         if !matches!((number_bytes, value_bytes), (3, 5) | (2, 6)) {
@@ -105,7 +105,7 @@ impl Format for Spead {
         if self.layout.as_ref().is_some_and(|layout| layout.bytes != total) {
             return Err(Refusal::Malformed);
         }
-        let mut filled = filled(self.payload_type(), None);
+        let mut filled = header_values(self.payload_type(), None);
         filled
             .status
             .set(Status::CLOCK_FREE_RUNNING, self.time.as_ref().is_some_and(|(_, clock)| clock.is_free_running()));
@@ -138,7 +138,7 @@ mod tests {
         for value_bytes in [5, 6] {
             let items = [(HEAP_CNT, 7), (HEAP_LEN, 100), (PAYLOAD_OFFSET, 40), (PAYLOAD_LEN, 3), (0x1600, 12)];
             let packet = packet(value_bytes, &items, b"abc");
-            let Message::Part(part) = device("").read(&[], &packet).unwrap() else { panic!() };
+            let Message::Part(part) = device("").read_message(&[], &packet).unwrap() else { panic!() };
             assert_eq!((part.number, part.total, part.at, &packet[part.payload]), (7, 100, 40, &b"abc"[..]));
         }
     }
@@ -146,44 +146,52 @@ mod tests {
     #[test]
     fn the_end_is_recognised_and_what_is_short_or_other_is_refused() {
         assert_eq!(
-            device("").read(&[], &packet(6, &[(HEAP_CNT, 7), (STREAM_CONTROL, STREAM_STOP)], &[])),
+            device("").read_message(&[], &packet(6, &[(HEAP_CNT, 7), (STREAM_CONTROL, STREAM_STOP)], &[])),
             Ok(Message::End)
         );
         let items = [(HEAP_CNT, 7), (HEAP_LEN, 100), (PAYLOAD_OFFSET, 40), (PAYLOAD_LEN, 3)];
         let whole = packet(6, &items, b"abc");
         for length in 0..whole.len() {
-            assert_eq!(device("").read(&[], &whole[..length]), Err(Refusal::Truncated), "{length}");
+            assert_eq!(device("").read_message(&[], &whole[..length]), Err(Refusal::Truncated), "{length}");
         }
         for left_out in 0..4 {
             let mut items = items.to_vec();
             items.remove(left_out);
-            assert_eq!(device("").read(&[], &packet(6, &items, b"abc")), Err(Refusal::Malformed));
+            assert_eq!(device("").read_message(&[], &packet(6, &items, b"abc")), Err(Refusal::Malformed));
         }
         for (other, value_bytes) in [("64-32", 4), ("a sum of 8 modulo 256", 6 + 128), ("nothing like it", 255)] {
-            assert_eq!(device("").read(&[], &packet(value_bytes, &items, b"abc")), Err(Refusal::Malformed), "{other}");
+            assert_eq!(
+                device("").read_message(&[], &packet(value_bytes, &items, b"abc")),
+                Err(Refusal::Malformed),
+                "{other}"
+            );
         }
         let mut overflows = whole.clone();
         overflows[2..4].copy_from_slice(&[250, 6]);
-        assert_eq!(device("").read(&[], &overflows), Err(Refusal::Malformed));
+        assert_eq!(device("").read_message(&[], &overflows), Err(Refusal::Malformed));
     }
 
     #[test]
     fn an_item_is_the_heaps_time_and_a_heap_is_an_array() {
         let more = "time = { item = 0x1600, hertz = 1000, epoch = \"tai\" }\ntype = \"u16_be\"\nshape = [5, 10]";
         let mut spead = device(more);
-        assert_eq!((spead.payload_type(), spead.shape()), (PayloadType::IMAGE_U16, Some(&[5, 10][..])));
+        assert_eq!((spead.payload_type(), spead.fragment_shape()), (PayloadType::IMAGE_U16, Some(&[5, 10][..])));
         let heap = [(HEAP_CNT, 7), (HEAP_LEN, 100), (PAYLOAD_OFFSET, 40), (PAYLOAD_LEN, 3), (0x1600, 12_345)];
-        let Message::Part(part) = spead.read(&[], &packet(6, &heap, b"abc")).unwrap() else { panic!() };
+        let Message::Part(part) = spead.read_message(&[], &packet(6, &heap, b"abc")).unwrap() else { panic!() };
         assert_eq!(part.time, Some(Ticks { ticks: 12_345, bits: 48, nanos: 0 }));
-        let date = spead.clock().unwrap().date(part.time.unwrap(), TaiNanos(0));
+        let date = spead.instrument_clock().unwrap().date_of_ticks(part.time.unwrap(), TaiNanos(0));
         assert_eq!((date, part.filled.status), (Some(TaiNanos(12_345_000_000)), Status::empty()));
-        let Message::Part(part) = spead.read(&[], &packet(6, &heap[..4], b"abc")).unwrap() else { panic!() };
+        let Message::Part(part) = spead.read_message(&[], &packet(6, &heap[..4], b"abc")).unwrap() else { panic!() };
         assert_eq!(part.time, None, "another packet of the heap has it");
         let mut other = heap;
         other[1].1 = 102;
-        assert_eq!(spead.read(&[], &packet(6, &other, b"abc")), Err(Refusal::Malformed), "not as long as stated");
+        assert_eq!(
+            spead.read_message(&[], &packet(6, &other, b"abc")),
+            Err(Refusal::Malformed),
+            "not as long as stated"
+        );
         let Message::Part(part) =
-            device("time = { item = 0x1600, hertz = 1000 }").read(&[], &packet(6, &heap, b"abc")).unwrap()
+            device("time = { item = 0x1600, hertz = 1000 }").read_message(&[], &packet(6, &heap, b"abc")).unwrap()
         else {
             panic!()
         };

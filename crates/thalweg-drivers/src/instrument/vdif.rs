@@ -4,7 +4,7 @@
 
 use crate::instrument::UdpConfig;
 use crate::instrument::format::{Format, Message, Part, Refusal};
-use thalweg_device::{DeviceError, Filled, VdifFrame, vdif_rate};
+use thalweg_device::{DeviceError, Filled, VdifFrame, checked_vdif_rate};
 use thalweg_wire::{PayloadType, Status, TaiNanos};
 
 /// Frames of one thread.
@@ -18,7 +18,7 @@ pub(crate) struct Vdif {
 impl Vdif {
     pub(crate) fn new(config: &UdpConfig) -> Result<Self, DeviceError> {
         let hertz = config.rate.map(|rate| rate.hertz());
-        let rate = hertz.and_then(vdif_rate);
+        let rate = hertz.and_then(checked_vdif_rate);
         if let (Some(hertz), None) = (hertz, rate) {
             let problem = format!("{hertz}: it must be the whole number of frames that a second of one thread has");
             return Err(DeviceError::Option { option: "rate", problem });
@@ -28,7 +28,7 @@ impl Vdif {
 }
 
 impl Format for Vdif {
-    fn front(&self) -> usize {
+    fn front_bytes(&self) -> usize {
         if self.sequence { size_of::<u64>() } else { 0 }
     }
 
@@ -36,7 +36,7 @@ impl Format for Vdif {
         self.rate.is_some() || !self.sequence
     }
 
-    fn whole(&self) -> bool {
+    fn is_one_datagram_each(&self) -> bool {
         true
     }
 
@@ -44,15 +44,15 @@ impl Format for Vdif {
         PayloadType::VDIF
     }
 
-    fn read(&self, front: &[u8], body: &[u8]) -> Result<Message, Refusal> {
-        let frame = VdifFrame::read(body).ok_or(Refusal::Malformed)?;
+    fn read_message(&self, front: &[u8], body: &[u8]) -> Result<Message, Refusal> {
+        let frame = VdifFrame::from_bytes(body).ok_or(Refusal::Malformed)?;
         if frame.length != body.len() {
             return Err(if frame.length > body.len() { Refusal::Truncated } else { Refusal::Malformed });
         }
         if self.thread.is_some_and(|thread| thread != frame.thread) {
             return Err(Refusal::Other);
         }
-        let rate = self.rate(&frame);
+        let rate = self.numbering_rate(&frame);
         if rate.is_some_and(|rate| frame.number >= rate) {
             return Err(Refusal::Malformed);
         }
@@ -70,14 +70,14 @@ impl Format for Vdif {
             window: rate.map_or(0, |rate| 1_000_000_000 / rate),
             timestamp: Some(TaiNanos(frame.second * 1_000_000_000 + nanos)),
         };
-        Ok(Part::whole(number, body, filled, None))
+        Ok(Part::whole_fragment(number, body, filled, None))
     }
 
-    fn accepted(&mut self, body: &[u8]) {
+    fn learn_from_accepted(&mut self, body: &[u8]) {
         if (self.thread.is_none() || self.rate.is_none() && !self.sequence)
-            && let Some(frame) = VdifFrame::read(body)
+            && let Some(frame) = VdifFrame::from_bytes(body)
         {
-            (self.thread, self.rate) = (Some(frame.thread), self.rate(&frame));
+            (self.thread, self.rate) = (Some(frame.thread), self.numbering_rate(&frame));
         }
     }
 }
@@ -85,7 +85,7 @@ impl Format for Vdif {
 impl Vdif {
     /// Returns the rate from which numbers follow: a rate that a header states is used only if there is no sequence
     /// number.
-    fn rate(&self, frame: &VdifFrame) -> Option<u32> {
+    fn numbering_rate(&self, frame: &VdifFrame) -> Option<u32> {
         self.rate.or(frame.rate.filter(|_| !self.sequence))
     }
 }
@@ -109,27 +109,29 @@ mod tests {
     #[test]
     fn the_thread_is_that_of_the_first_frame_that_is_taken() {
         let mut device = device("rate = 10");
-        assert_eq!(device.read(&[], &frame(4, 10, 0)), Err(Refusal::Malformed));
-        assert!(device.read(&[], &frame(5, 1, 0)).is_ok(), "it was not taken");
-        assert!(device.read(&[], &frame(3, 1, 0)).is_ok());
-        device.accepted(&frame(3, 1, 0));
-        assert_eq!(device.read(&[], &frame(5, 2, 0)), Err(Refusal::Other));
+        assert_eq!(device.read_message(&[], &frame(4, 10, 0)), Err(Refusal::Malformed));
+        assert!(device.read_message(&[], &frame(5, 1, 0)).is_ok(), "it was not taken");
+        assert!(device.read_message(&[], &frame(3, 1, 0)).is_ok());
+        device.learn_from_accepted(&frame(3, 1, 0));
+        assert_eq!(device.read_message(&[], &frame(5, 2, 0)), Err(Refusal::Other));
     }
 
     #[test]
     fn a_rate_in_a_header_numbers_frames_only_where_there_is_no_sequence_number() {
-        let rate = VdifFrame::read(&frame(0, 1, 80)).unwrap().rate.unwrap();
+        let rate = VdifFrame::from_bytes(&frame(0, 1, 80)).unwrap().rate.unwrap();
         let mut plain = device("");
-        assert_eq!(plain.read(&[], &frame(0, 1, 0)), Err(Refusal::Unnumbered));
-        let Ok(Message::Part(part)) = plain.read(&[], &frame(0, 1, 80)) else { panic!() };
+        assert_eq!(plain.read_message(&[], &frame(0, 1, 0)), Err(Refusal::Unnumbered));
+        let Ok(Message::Part(part)) = plain.read_message(&[], &frame(0, 1, 80)) else { panic!() };
         assert_eq!(part.number % u64::from(rate), 1);
-        plain.accepted(&frame(0, 1, 80));
-        assert!(plain.read(&[], &frame(0, 2, 0)).is_ok(), "it is known now");
+        plain.learn_from_accepted(&frame(0, 1, 80));
+        assert!(plain.read_message(&[], &frame(0, 2, 0)).is_ok(), "it is known now");
         let mut counted = device("sequence = true");
         for khz in [0, 80, 8] {
-            let Ok(Message::Part(part)) = counted.read(&77u64.to_le_bytes(), &frame(0, 3, khz)) else { panic!() };
+            let Ok(Message::Part(part)) = counted.read_message(&77u64.to_le_bytes(), &frame(0, 3, khz)) else {
+                panic!()
+            };
             assert_eq!(part.number, 77);
-            counted.accepted(&frame(0, 3, khz));
+            counted.learn_from_accepted(&frame(0, 3, khz));
         }
     }
 }

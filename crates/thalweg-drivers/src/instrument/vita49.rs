@@ -5,7 +5,7 @@
 //! overtaken by more than four is taken for a later one. Where the packets arrive at a known rate and have time stamps,
 //! the time stamps resolve both.
 
-use crate::instrument::format::{Format, Message, Part, Refusal, filled};
+use crate::instrument::format::{Format, Message, Part, Refusal, header_values};
 use crate::instrument::{Epoch, UdpConfig};
 use thalweg_wire::{PayloadType, Status, TaiNanos};
 
@@ -40,8 +40,8 @@ struct Anchor {
 
 impl Anchor {
     /// Returns the number of another packet, and the difference of its count from its time.
-    fn number(&self, time: i128, rate: i128, count: u8) -> (u64, i8) {
-        let (since, off) = number(time - self.time, rate, count.wrapping_sub(self.count));
+    fn number_by_time(&self, time: i128, rate: i128, count: u8) -> (u64, i8) {
+        let (since, off) = nearest_number(time - self.time, rate, count.wrapping_sub(self.count));
         (self.number.wrapping_add(since), off)
     }
 }
@@ -61,7 +61,7 @@ impl Vita49 {
 }
 
 impl Format for Vita49 {
-    fn bits(&self) -> u32 {
+    fn counter_bits(&self) -> u32 {
         if self.rate.is_some() { 64 } else { 4 }
     }
 
@@ -69,21 +69,22 @@ impl Format for Vita49 {
         self.rate.is_some()
     }
 
-    fn whole(&self) -> bool {
+    fn is_one_datagram_each(&self) -> bool {
         true
     }
 
-    fn read(&self, _front: &[u8], body: &[u8]) -> Result<Message, Refusal> {
-        let Packet { stream, count, time, timestamp } = Packet::read(body)?;
+    fn read_message(&self, _front: &[u8], body: &[u8]) -> Result<Message, Refusal> {
+        let Packet { stream, count, time, timestamp } = Packet::parse_header(body)?;
         if self.stream.is_some_and(|known| known != stream) {
             return Err(Refusal::Other);
         }
-        let mut filled = filled(PayloadType::RAW, timestamp);
+        let mut filled = header_values(PayloadType::RAW, timestamp);
         let number = match (self.rate, time) {
             (None, _) => count.into(),
             (Some(_), None) => return Err(Refusal::Unnumbered),
             (Some(rate), Some(time)) => {
-                let (number, off) = self.anchor.unwrap_or(Anchor { time, count, number: 0 }).number(time, rate, count);
+                let (number, off) =
+                    self.anchor.unwrap_or(Anchor { time, count, number: 0 }).number_by_time(time, rate, count);
                 if off != 0 || self.is_doubted {
                     // The packet's time is off, or the instrument has restarted its count.
                     filled.status |= Status::UNCERTAIN;
@@ -95,14 +96,15 @@ impl Format for Vita49 {
         Ok(Message::Part(Part { number, at: 0, total: body.len(), payload: 0..body.len(), filled, time: None, taken }))
     }
 
-    fn accepted(&mut self, body: &[u8]) {
+    fn learn_from_accepted(&mut self, body: &[u8]) {
         if self.rate.is_none() && self.stream.is_some() {
             return;
         }
-        let Ok(Packet { stream, count, time, .. }) = Packet::read(body) else { return };
+        let Ok(Packet { stream, count, time, .. }) = Packet::parse_header(body) else { return };
         self.stream = Some(stream);
         let (Some(rate), Some(time)) = (self.rate, time) else { return };
-        let (number, off) = self.anchor.get_or_insert(Anchor { time, count, number: 0 }).number(time, rate, count);
+        let (number, off) =
+            self.anchor.get_or_insert(Anchor { time, count, number: 0 }).number_by_time(time, rate, count);
         let row = if off == self.off.0 { self.off.1.saturating_add(1) } else { 1 };
         self.off = (off, row);
         if off == 0 {
@@ -129,7 +131,7 @@ struct Packet {
 }
 
 impl Packet {
-    fn read(body: &[u8]) -> Result<Self, Refusal> {
+    fn parse_header(body: &[u8]) -> Result<Self, Refusal> {
         let (words, _) = body.as_chunks::<4>();
         let mut words = words.iter().map(|word| u32::from_be_bytes(*word));
         let head = next_word(&mut words)?;
@@ -177,7 +179,7 @@ fn next_word(words: &mut impl Iterator<Item = u32>) -> Result<u32, Refusal> {
 
 /// Returns the number of the packet that came `pico` picoseconds after number 0: the number with these four low bits
 /// that is nearest by time; and the difference of the count from the time.
-fn number(pico: i128, rate: i128, count: u8) -> (u64, i8) {
+fn nearest_number(pico: i128, rate: i128, count: u8) -> (u64, i8) {
     const UNIT: i128 = PICOS_PER_SECOND as i128 * 1_000_000;
     // Times have 32 bits of seconds. A product that no rate could reach is not a number either.
     let by_time = pico.checked_mul(rate).map_or(0, |product| (product + UNIT / 2).div_euclid(UNIT));
@@ -209,16 +211,16 @@ mod tests {
     #[test]
     fn the_fields_are_where_the_standard_has_them() {
         let bytes = packet(5, 1_700_000_000, 250_000_000_000);
-        let Message::Part(part) = device("").read(&[], &bytes).unwrap() else { panic!() };
+        let Message::Part(part) = device("").read_message(&[], &bytes).unwrap() else { panic!() };
         assert_eq!((part.number, part.total, part.payload), (5, 24, 0..24));
         assert_eq!(part.filled.timestamp, Some(TaiNanos(1_700_000_037_250_000_000)));
         // No stream, but a class; no time; a trailer.
         let bytes = words(&[0x0c01_0005, 1, 2, 0xdead_beef, 0]);
-        let Message::Part(part) = device("").read(&[], &bytes).unwrap() else { panic!() };
+        let Message::Part(part) = device("").read_message(&[], &bytes).unwrap() else { panic!() };
         assert_eq!((part.number, part.filled.timestamp), (1, None));
         // GPS time, no fraction: 2023-11-14 22:13:20 UTC.
         let bytes = words(&[0x1080_0003, 7, 1_384_035_218]);
-        let Message::Part(part) = device("").read(&[], &bytes).unwrap() else { panic!() };
+        let Message::Part(part) = device("").read_message(&[], &bytes).unwrap() else { panic!() };
         assert_eq!(part.filled.timestamp, Some(TaiNanos(1_700_000_037_000_000_000)));
     }
 
@@ -226,25 +228,26 @@ mod tests {
     fn what_is_no_signal_data_or_of_another_stream_or_cut_is_refused() {
         let whole = packet(0, 1, 0);
         for length in 0..whole.len() {
-            assert_eq!(device("").read(&[], &whole[..length]), Err(Refusal::Truncated), "{length}");
+            assert_eq!(device("").read_message(&[], &whole[..length]), Err(Refusal::Truncated), "{length}");
         }
-        assert_eq!(device("").read(&[], &[&whole[..], &[0; 4]].concat()), Err(Refusal::Malformed));
-        assert_eq!(device("stream = 8").read(&[], &whole), Err(Refusal::Other));
-        assert_eq!(device("").read(&[], &words(&[0x4000_0002, 7])), Err(Refusal::Other), "context");
-        assert_eq!(device("").read(&[], &packet(0, 1, PICOS_PER_SECOND)), Err(Refusal::Malformed));
+        assert_eq!(device("").read_message(&[], &[&whole[..], &[0; 4]].concat()), Err(Refusal::Malformed));
+        assert_eq!(device("stream = 8").read_message(&[], &whole), Err(Refusal::Other));
+        assert_eq!(device("").read_message(&[], &words(&[0x4000_0002, 7])), Err(Refusal::Other), "context");
+        assert_eq!(device("").read_message(&[], &packet(0, 1, PICOS_PER_SECOND)), Err(Refusal::Malformed));
     }
 
     #[test]
     fn the_stream_and_the_beginning_are_those_of_the_first_packet_that_is_taken() {
         let mut device = device("rate = 1000");
         let other = words(&[0x1060_0006, 8, 1_700_000_100, 0, 0, 0]);
-        assert!(device.read(&[], &other).is_ok(), "it was not taken");
-        device.accepted(&packet(3, 1_700_000_100, 0));
-        let Ok(Message::Part(part)) = device.read(&[], &packet(4, 1_700_000_100, PICOS_PER_SECOND / 1000)) else {
+        assert!(device.read_message(&[], &other).is_ok(), "it was not taken");
+        device.learn_from_accepted(&packet(3, 1_700_000_100, 0));
+        let Ok(Message::Part(part)) = device.read_message(&[], &packet(4, 1_700_000_100, PICOS_PER_SECOND / 1000))
+        else {
             panic!()
         };
         assert_eq!(part.number, 1);
-        assert_eq!(device.read(&[], &other), Err(Refusal::Other));
+        assert_eq!(device.read_message(&[], &other), Err(Refusal::Other));
     }
 
     #[test]
@@ -252,8 +255,8 @@ mod tests {
         let mut device = device("rate = 1000");
         let mut read = |count, second, pico| {
             let packet = packet(count, second, pico);
-            let Message::Part(part) = device.read(&[], &packet).unwrap() else { panic!() };
-            device.accepted(&packet);
+            let Message::Part(part) = device.read_message(&[], &packet).unwrap() else { panic!() };
+            device.learn_from_accepted(&packet);
             part.number.cast_signed()
         };
         assert_eq!(read(3, 1_700_000_100, 0), 0);
@@ -267,8 +270,8 @@ mod tests {
         let mut device = device("rate = 1000");
         let mut read = |count: u32, number: u64| {
             let packet = packet(count % 16, 1_700_000_100, number * PICOS_PER_SECOND / 1000);
-            let Message::Part(part) = device.read(&[], &packet).unwrap() else { panic!() };
-            device.accepted(&packet);
+            let Message::Part(part) = device.read_message(&[], &packet).unwrap() else { panic!() };
+            device.learn_from_accepted(&packet);
             (part.number, part.filled.status.contains(Status::UNCERTAIN))
         };
         (0..40).for_each(|number| assert_eq!(read(number as u32, number), (number, false)));
@@ -286,8 +289,8 @@ mod tests {
                 packet((number % 16) as u32, 1_700_000_100, number * PICOS_PER_SECOND / 1001 % PICOS_PER_SECOND);
             let second = 1_700_000_100 + (number / 1001) as u32;
             let packet = [&packet[..8], &second.to_be_bytes(), &packet[12..]].concat();
-            let Message::Part(part) = device.read(&[], &packet).unwrap() else { panic!() };
-            device.accepted(&packet);
+            let Message::Part(part) = device.read_message(&[], &packet).unwrap() else { panic!() };
+            device.learn_from_accepted(&packet);
             assert_eq!((part.number, part.filled.status), (number, Status::empty()));
         }
     }

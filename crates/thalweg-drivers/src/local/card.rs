@@ -70,8 +70,8 @@ struct Posted {
 // SAFETY: a payload's bytes are a part of an arena's mapping, which stays at its address for as long as there is a slot
 // of it; the slot is the only one over these bytes, and they are reached through this value only.
 unsafe impl Memory for Posted {
-    fn bytes(&mut self) -> &mut [u8] {
-        self.buffer.payload()
+    fn as_mut_bytes(&mut self) -> &mut [u8] {
+        self.buffer.payload_mut()
     }
 }
 
@@ -81,17 +81,17 @@ impl Card {
     /// # Errors
     /// Fails if the file cannot be opened, or an option makes no sense.
     pub fn open(config: &DmaConfig) -> Result<Self, DeviceError> {
-        config.layout()?;
-        Self::new(config, opened(config).map_err(|error| file_error("opening", &config.file, error))?)
+        config.fragment_layout()?;
+        Self::new(config, open_file(config).map_err(|error| file_error("opening", &config.file, error))?)
     }
 
     fn new(config: &DmaConfig, file: OwnedFd) -> Result<Self, DeviceError> {
-        let layout = config.layout()?;
-        let ring =
-            Ring::new(config.reads()).map_err(|error| file_error("making an io_uring for", &config.file, error))?;
+        let layout = config.fragment_layout()?;
+        let ring = Ring::new(config.concurrent_reads())
+            .map_err(|error| file_error("making an io_uring for", &config.file, error))?;
         let description = Description {
             kind: "dma".into(),
-            payload_type: layout.payload_type.name().to_owned(),
+            payload_type: layout.payload_type.type_name().to_owned(),
             record_bytes: Some(config.size.0),
             file: Some(config.file.display().to_string()),
             ..Description::default()
@@ -105,7 +105,7 @@ impl Card {
             size: usize::try_from(config.size.0).unwrap_or(usize::MAX),
             file: Some(Arc::new(file)),
             ring,
-            transfers: Transfers::new(config.reads(), longest, bits),
+            transfers: Transfers::new(config.concurrent_reads(), longest, bits),
             posted: VecDeque::new(),
             started: false,
             over: false,
@@ -115,39 +115,40 @@ impl Card {
     }
 
     /// Hands the card as many buffers as it may have.
-    fn read(&mut self, now: Duration) {
+    fn start_reads(&mut self, now: Duration) {
         while let Some(file) = &self.file
             && !self.over
             && now >= self.again
-            && self.transfers.may_begin()
+            && self.transfers.may_begin_read()
             && let Some(buffer) = self.posted.pop_front()
         {
             let offset = self.config.address.unwrap_or(POSITION);
-            let (file, posted) = (File::Open(Arc::clone(file)), Posted { buffer, read: self.transfers.begin(now) });
-            self.ring.push(Operation::read(file, posted, 0..self.size, offset));
+            let (file, posted) =
+                (File::Open(Arc::clone(file)), Posted { buffer, read: self.transfers.begin_read(now) });
+            self.ring.push_operation(Operation::read_range(file, posted, 0..self.size, offset));
         }
-        self.ring.submit();
+        self.ring.submit_queued();
     }
 
     /// Handles a completed transfer. Returns its frame, or `None` if it has brought none.
-    fn ended(
+    fn finish_transfer(
         &mut self,
         Done { memory, result, .. }: Done<Posted>,
         now: Duration,
     ) -> Result<Option<Frame>, DeviceError> {
         let Posted { mut buffer, read } = memory;
-        self.transfers.ended(read);
+        self.transfers.end_read(read);
         match result {
             Ok(0) => self.over = true,
             Ok(bytes) => {
                 let len = bytes as usize;
                 self.counts.bytes += u64::from(bytes);
-                let payload = &mut buffer.payload()[..len];
-                let count = self.config.counter.map(|counter| counter.read(payload));
+                let payload = &mut buffer.payload_mut()[..len];
+                let count = self.config.counter.map(|counter| counter.read_count(payload));
                 if count != Some(None) {
-                    let restarts = self.transfers.restarts();
-                    let (number, is_certain) = self.transfers.came(count.flatten(), now);
-                    if (restarts, self.transfers.restarts()) == (0, 1) {
+                    let restarts = self.transfers.restart_count();
+                    let (number, is_certain) = self.transfers.number_frame(count.flatten(), now);
+                    if (restarts, self.transfers.restart_count()) == (0, 1) {
                         let card = self.config.file.display();
                         tracing::warn!(
                             "{card}: its counter stood still or began anew: the number of lost fragments is unknown"
@@ -170,7 +171,9 @@ impl Card {
                 self.again = now + EMPTY_PAUSE;
             }
             // A file whose reads have never worked is most likely no such card.
-            Err(error) if self.transfers.next() == 0 => return Err(file_error("reading", &self.config.file, error)),
+            Err(error) if self.transfers.next_number() == 0 => {
+                return Err(file_error("reading", &self.config.file, error));
+            }
             Err(error) => {
                 tracing::warn!("{}: a transfer failed ({error}); the card is opened again", self.config.file.display());
                 self.counts.failed += 1;
@@ -183,20 +186,20 @@ impl Card {
     }
 
     /// Opens the card again, after all reads that were requested from it before have ended.
-    fn look_again(&mut self, now: Duration) {
+    fn reopen_card(&mut self, now: Duration) {
         if !self.transfers.is_idle() || now < self.again {
             return;
         }
         self.again = now + REOPEN_INTERVAL;
-        let Ok(file) = opened(&self.config) else { return };
+        let Ok(file) = open_file(&self.config) else { return };
         tracing::info!("{} is there again", self.config.file.display());
         self.again = now;
-        self.transfers.anew();
+        self.transfers.restart_after_absence();
         self.file = Some(Arc::new(file));
     }
 }
 
-fn opened(config: &DmaConfig) -> io::Result<OwnedFd> {
+fn open_file(config: &DmaConfig) -> io::Result<OwnedFd> {
     let fd = open(&config.file, OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty())?;
     if FileType::from_raw_mode(fstat(&fd)?.st_mode) != FileType::CharacterDevice {
         return Err(invalid_input("it is no character device: `raw` plays a file, and `stream` reads pipes"));
@@ -211,41 +214,41 @@ impl Acquisition for Card {
         &self.description
     }
 
-    fn max_payload(&self) -> usize {
+    fn max_payload_bytes(&self) -> usize {
         self.size
     }
 
-    fn depth(&self) -> u32 {
-        self.config.reads()
+    fn max_posted_buffers(&self) -> u32 {
+        self.config.concurrent_reads()
     }
 
-    fn reorders(&self) -> u32 {
-        self.transfers.reorders()
+    fn reorder_depth(&self) -> u32 {
+        self.transfers.reorder_depth()
     }
 
-    fn post(&mut self, buffer: Buffer) {
+    fn post_buffer(&mut self, buffer: Buffer) {
         self.posted.push_back(buffer);
     }
 
-    fn start(&mut self, _at: TaiNanos) -> Result<(), DeviceError> {
+    fn start_acquisition(&mut self, _at: TaiNanos) -> Result<(), DeviceError> {
         self.started = true;
         Ok(())
     }
 
-    fn poll(&mut self, now: Duration) -> Result<Acquired, DeviceError> {
+    fn poll_acquired(&mut self, now: Duration) -> Result<Acquired, DeviceError> {
         if !self.started {
             return Ok(Acquired::NotYet);
         }
         loop {
-            if let Some((first, count)) = self.transfers.lost() {
+            if let Some((first, count)) = self.transfers.next_lost_run() {
                 return Ok(Acquired::Lost { first, count });
             }
             if self.file.is_none() {
-                self.look_again(now);
+                self.reopen_card(now);
             }
-            self.read(now);
-            match self.ring.finished() {
-                Some(done) => match self.ended(done, now)? {
+            self.start_reads(now);
+            match self.ring.next_finished() {
+                Some(done) => match self.finish_transfer(done, now)? {
                     Some(frame) => return Ok(Acquired::Frame(frame)),
                     None if self.file.is_none() => {}
                     // Others have their turn first.
@@ -253,14 +256,14 @@ impl Acquisition for Card {
                 },
                 None if self.over && self.transfers.is_idle() => return Ok(Acquired::Over),
                 None => {
-                    self.transfers.none_is_over(now);
+                    self.transfers.record_none_ended(now);
                     return Ok(Acquired::NotYet);
                 }
             }
         }
     }
 
-    fn fd(&self) -> Option<BorrowedFd<'_>> {
+    fn readiness_fd(&self) -> Option<BorrowedFd<'_>> {
         Some(self.ring.as_fd())
     }
 
@@ -268,17 +271,19 @@ impl Acquisition for Card {
         self.file.is_none()
     }
 
-    fn next_time(&self) -> Option<Duration> {
+    fn next_poll_time(&self) -> Option<Duration> {
         match self.file {
             // Reads that are under way wake the caller through the ring.
             None => self.transfers.is_idle().then_some(self.again),
-            Some(_) => (self.started && self.transfers.may_begin() && !self.posted.is_empty()).then_some(self.again),
+            Some(_) => {
+                (self.started && self.transfers.may_begin_read() && !self.posted.is_empty()).then_some(self.again)
+            }
         }
     }
 
-    fn counters(&self) -> Vec<(&'static str, u64)> {
+    fn report_counters(&self) -> Vec<(&'static str, u64)> {
         let Counts { bytes, without_counter, empty, failed } = self.counts;
-        let of_counter = [("without_counter", without_counter), ("restarts", self.transfers.restarts())];
+        let of_counter = [("without_counter", without_counter), ("restarts", self.transfers.restart_count())];
         let of_counter = of_counter.into_iter().filter(|_| self.config.counter.is_some());
         [("bytes", bytes), ("empty", empty), ("failed", failed)].into_iter().chain(of_counter).collect()
     }
@@ -310,10 +315,10 @@ mod tests {
             }
         };
         let mut pool = SlotPool::new("slots", 8, 256).unwrap();
-        while let Some(slot) = pool.take() {
-            card.post(Buffer::new(slot));
+        while let Some(slot) = pool.take_slot() {
+            card.post_buffer(Buffer::new(slot));
         }
-        card.start(TaiNanos(0)).unwrap();
+        card.start_acquisition(TaiNanos(0)).unwrap();
         Some((card, here, pool))
     }
 
@@ -323,14 +328,14 @@ mod tests {
     /// Returns the next frame or loss; `None` at the end.
     fn next(card: &mut Card) -> Option<Next> {
         loop {
-            match card.poll(Duration::ZERO).unwrap() {
+            match card.poll_acquired(Duration::ZERO).unwrap() {
                 Acquired::Frame(Frame { mut buffer, number, len, .. }) => {
-                    let bytes = buffer.payload()[..len].to_vec();
-                    card.post(buffer);
+                    let bytes = buffer.payload_mut()[..len].to_vec();
+                    card.post_buffer(buffer);
                     return Some(Ok((number, bytes)));
                 }
                 Acquired::Lost { first, count } => return Some(Err(first..first + count)),
-                Acquired::NotYet => card.ring.wait(None).unwrap(),
+                Acquired::NotYet => card.ring.wait_for_completion(None).unwrap(),
                 Acquired::Over => return None,
                 other @ Acquired::Missed { .. } => panic!("{other:?}"),
             }
@@ -363,7 +368,7 @@ mod tests {
         }
         let bytes = 2 * 5 + 10 * (1 + 2 + 3 + 4) + 1;
         assert_eq!(
-            card.counters(),
+            card.report_counters(),
             [("bytes", bytes), ("empty", 0), ("failed", 0), ("without_counter", 1), ("restarts", 0)]
         );
     }
@@ -376,7 +381,7 @@ mod tests {
         }
         drop(here);
         for at in 0..20_u16 {
-            assert!(card.transfers.is_idle() || !card.transfers.may_begin());
+            assert!(card.transfers.is_idle() || !card.transfers.may_begin_read());
             assert_eq!(next(&mut card), Some(Ok((at.into(), at.to_le_bytes().to_vec()))));
         }
         assert_eq!(next(&mut card), None);
@@ -385,24 +390,25 @@ mod tests {
     #[test]
     fn a_driver_that_does_not_wait_is_asked_a_thousand_times_a_second() {
         let Some((mut card, here, _pool)) = card(&config(COUNTER)) else { return };
-        let memory = Posted { buffer: card.posted.pop_front().unwrap(), read: card.transfers.begin(EMPTY_PAUSE) };
+        let memory = Posted { buffer: card.posted.pop_front().unwrap(), read: card.transfers.begin_read(EMPTY_PAUSE) };
         let nothing = Done { memory, result: Err(Errno::AGAIN), copied: false };
-        assert!(card.ended(nothing, EMPTY_PAUSE).unwrap().is_none());
-        assert!(card.counters().contains(&("empty", 1)));
+        assert!(card.finish_transfer(nothing, EMPTY_PAUSE).unwrap().is_none());
+        assert!(card.report_counters().contains(&("empty", 1)));
         rustix::io::write(&here, &7_u16.to_be_bytes()).unwrap();
-        assert!(matches!(card.poll(EMPTY_PAUSE).unwrap(), Acquired::NotYet));
-        assert_eq!((card.transfers.is_idle(), card.next_time()), (true, Some(EMPTY_PAUSE * 2)));
-        while let Acquired::NotYet = card.poll(EMPTY_PAUSE * 2).unwrap() {
-            card.ring.wait(None).unwrap();
+        assert!(matches!(card.poll_acquired(EMPTY_PAUSE).unwrap(), Acquired::NotYet));
+        assert_eq!((card.transfers.is_idle(), card.next_poll_time()), (true, Some(EMPTY_PAUSE * 2)));
+        while let Acquired::NotYet = card.poll_acquired(EMPTY_PAUSE * 2).unwrap() {
+            card.ring.wait_for_completion(None).unwrap();
         }
-        assert_eq!(card.counters()[0], ("bytes", 2));
+        assert_eq!(card.report_counters()[0], ("bytes", 2));
     }
 
     #[test]
     fn what_cannot_be_is_refused() {
-        let refused = |more: &str| config(more).layout().unwrap_err().to_string();
+        let refused = |more: &str| config(more).fragment_layout().unwrap_err().to_string();
         assert!(refused("reads = 2").contains("say where the card has its `counter`"));
-        let nothing = DmaConfig { size: thalweg_text::ByteSize(0), ..config("") }.layout().unwrap_err().to_string();
+        let nothing =
+            DmaConfig { size: thalweg_text::ByteSize(0), ..config("") }.fragment_layout().unwrap_err().to_string();
         assert!(nothing.contains("size"), "{nothing}");
         assert!(refused("reads = 0").contains("1 to 16"));
         assert!(refused("counter = { at = 60, bytes = 5 }").contains("of the fragment"));

@@ -1,6 +1,6 @@
 //! The kernel's interface to boards that sample (include/uapi/linux/comedi.h), as far as reading by command needs it.
 
-use crate::local::ioctl::{Request, ask, ask_with, text};
+use crate::local::ioctl::{Request, field_text, send_request, send_value};
 use rustix::io::Errno;
 use std::os::fd::BorrowedFd;
 
@@ -50,7 +50,7 @@ struct Part {
 }
 
 impl Part {
-    fn reads(&self) -> bool {
+    fn reads_by_command(&self) -> bool {
         self.flags & READS != 0
     }
 }
@@ -161,35 +161,36 @@ pub(crate) struct Board {
 
 impl Board {
     /// Reads the description of a board; `None` if it does not read by command.
-    pub(crate) fn of(fd: BorrowedFd<'_>, part: Option<u32>) -> Result<Option<Self>, Errno> {
+    pub(crate) fn read_description(fd: BorrowedFd<'_>, part: Option<u32>) -> Result<Option<Self>, Errno> {
         let mut device =
             Device { version: 0, subdevices: 0, driver: [0; 20], board: [0; 20], read: 0, write: 0, unused: [0; 30] };
-        ask(fd, &mut device)?;
+        send_request(fd, &mut device)?;
         let mut parts = Parts([Part::default(); 256]);
         if device.subdevices as usize > parts.0.len() {
             return Ok(None);
         }
-        ask(fd, &mut parts)?;
+        send_request(fd, &mut parts)?;
         let Parts(parts) = parts;
         // The driver's choice, where it has one.
-        let preferred = usize::try_from(device.read).ok().filter(|at| parts.get(*at).is_some_and(Part::reads));
+        let preferred =
+            usize::try_from(device.read).ok().filter(|at| parts.get(*at).is_some_and(Part::reads_by_command));
         let at = match part {
             Some(part) => Some(part as usize),
-            None => preferred.or_else(|| parts.iter().position(Part::reads)),
+            None => preferred.or_else(|| parts.iter().position(Part::reads_by_command)),
         };
-        let Some(at) = at.filter(|at| parts.get(*at).is_some_and(Part::reads)) else { return Ok(None) };
+        let Some(at) = at.filter(|at| parts.get(*at).is_some_and(Part::reads_by_command)) else { return Ok(None) };
         let Part { channels, flags, most_channels, maximum, ranges: kind, .. } = parts[at];
         let mut ranges = vec![Range::default(); kind as usize & 0xffff];
         if flags & OWN_RANGES != 0 || ranges.is_empty() {
             ranges.clear();
         } else {
             // The kernel writes as many ranges as the low 16 bits of the kind state, which is the length of `ranges`.
-            ask(fd, &mut Ranges { kind, at: ranges.as_mut_ptr() })?;
+            send_request(fd, &mut Ranges { kind, at: ranges.as_mut_ptr() })?;
         }
         let ranges = ranges.iter().map(|range| [range.least, range.most].map(|micros| f64::from(micros) / 1e6));
         Ok(Some(Self {
-            name: text(&device.board),
-            driver: text(&device.driver),
+            name: field_text(&device.board),
+            driver: field_text(&device.driver),
             part: u32::try_from(at).unwrap_or(0),
             channels,
             most_channels,
@@ -201,18 +202,20 @@ impl Board {
 
     /// Returns the timing with which the board can sample these channels (`CR_PACK`) one after the other, repeatedly,
     /// with about `nanos` nanoseconds from one round to the next.
-    pub(crate) fn pace(&self, fd: BorrowedFd<'_>, channels: &[u32], nanos: u32) -> Result<Pace, Errno> {
+    pub(crate) fn find_pace(&self, fd: BorrowedFd<'_>, channels: &[u32], nanos: u32) -> Result<Pace, Errno> {
         let count = u32::try_from(channels.len()).unwrap_or(u32::MAX).max(1);
-        let mut command = self
-            .command::<false>(channels, Pace { scan_begin: [TIMER | FOLLOW, nanos], convert: [NOW | TIMER, 0], nanos });
+        let mut command = self.build_command::<false>(
+            channels,
+            Pace { scan_begin: [TIMER | FOLLOW, nanos], convert: [NOW | TIMER, 0], nanos },
+        );
         for _ in 0..MAX_ADAPTATIONS {
             // The driver returns the step at which it rejected the command, and puts the values that it prefers there
             // (comedi_cmdtest(3)).
-            let accepted = ask(fd, &mut command)? == 0;
+            let accepted = send_request(fd, &mut command)? == 0;
             let Command { scan_begin, convert, .. } = &mut command;
             // A timer for the rounds, and all channels at once, if the board can do so.
-            prefer(&mut scan_begin[0], TIMER, FOLLOW);
-            prefer(&mut convert[0], NOW, TIMER);
+            prefer_trigger(&mut scan_begin[0], TIMER, FOLLOW);
+            prefer_trigger(&mut convert[0], NOW, TIMER);
             let follows = scan_begin[0] == FOLLOW;
             if follows && convert[1] == 0 {
                 *convert = [TIMER, nanos / count];
@@ -225,29 +228,29 @@ impl Board {
     }
 
     /// Selects the board's part as the one that this file reads from now on.
-    pub(crate) fn select(&self, fd: BorrowedFd<'_>) -> Result<(), Errno> {
-        ask_with(fd, (b'd', 16), self.part)
+    pub(crate) fn select_part(&self, fd: BorrowedFd<'_>) -> Result<(), Errno> {
+        send_value(fd, (b'd', 16), self.part)
     }
 
     /// Begins to sample.
-    pub(crate) fn begin(&self, fd: BorrowedFd<'_>, channels: &[u32], pace: Pace) -> Result<(), Errno> {
-        ask(fd, &mut self.command::<true>(channels, pace)).map(|_| ())
+    pub(crate) fn begin_sampling(&self, fd: BorrowedFd<'_>, channels: &[u32], pace: Pace) -> Result<(), Errno> {
+        send_request(fd, &mut self.build_command::<true>(channels, pace)).map(|_| ())
     }
 
     /// Requests `size` bytes of buffer in the kernel, and returns the bytes that there are.
-    pub(crate) fn memory(&self, fd: BorrowedFd<'_>, size: u32) -> Result<u32, Errno> {
+    pub(crate) fn request_memory(&self, fd: BorrowedFd<'_>, size: u32) -> Result<u32, Errno> {
         // A privileged process may have more than the administrator has set.
-        let _ = ask(fd, &mut Memory { part: self.part, most: size, ..Memory::default() });
+        let _ = send_request(fd, &mut Memory { part: self.part, most: size, ..Memory::default() });
         let mut memory = Memory { part: self.part, size, ..Memory::default() };
-        if ask(fd, &mut memory).is_err() {
+        if send_request(fd, &mut memory).is_err() {
             memory = Memory { part: self.part, ..Memory::default() };
-            ask(fd, &mut memory)?;
+            send_request(fd, &mut memory)?;
         }
         Ok(memory.size)
     }
 
     /// Returns a command. The kernel reads `channels` during the request: they must live until then.
-    fn command<const BEGIN: bool>(&self, channels: &[u32], pace: Pace) -> Command<BEGIN> {
+    fn build_command<const BEGIN: bool>(&self, channels: &[u32], pace: Pace) -> Command<BEGIN> {
         let count = u32::try_from(channels.len()).unwrap_or(u32::MAX);
         Command {
             part: self.part,
@@ -266,6 +269,6 @@ impl Board {
 }
 
 /// Reduces the possible triggers to one of two: the first if the board has it, otherwise the second.
-fn prefer(triggers: &mut u32, first: u32, second: u32) {
+fn prefer_trigger(triggers: &mut u32, first: u32, second: u32) {
     *triggers = if *triggers & first != 0 { first } else { *triggers & second };
 }

@@ -1,7 +1,7 @@
 //! Search for devices under /dev that this crate takes data from.
 
 use crate::local::comedi;
-use crate::local::ioctl::{ask, text};
+use crate::local::ioctl::{field_text, send_request};
 use crate::local::v4l2::{CAN_CAPTURE, Capability};
 use rustix::fs::{Mode, OFlags, open};
 use std::fs;
@@ -26,16 +26,16 @@ pub struct Found {
 
 /// Returns the cameras that capture, boards that sample, cards that are read by DMA, and serial ports with hardware,
 /// each kind sorted by name.
-pub fn found() -> Vec<Found> {
+pub fn find_devices() -> Vec<Found> {
     let mut all = Vec::new();
-    all.extend(names("/sys/class/video4linux").iter().filter_map(|name| video(name)));
-    all.extend(names("/sys/class/comedi").iter().filter_map(|name| board(name)));
-    all.extend(names("/dev").iter().filter_map(|name| card(name)));
-    all.extend(names("/sys/class/tty").iter().filter_map(|name| serial(name)));
+    all.extend(entry_names("/sys/class/video4linux").iter().filter_map(|name| find_video(name)));
+    all.extend(entry_names("/sys/class/comedi").iter().filter_map(|name| find_board(name)));
+    all.extend(entry_names("/dev").iter().filter_map(|name| find_card(name)));
+    all.extend(entry_names("/sys/class/tty").iter().filter_map(|name| find_serial(name)));
     all
 }
 
-fn names(class: &str) -> Vec<String> {
+fn entry_names(class: &str) -> Vec<String> {
     let entries = fs::read_dir(class).into_iter().flatten().flatten();
     let mut names: Vec<String> = entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
     names.sort_by_key(|name| (name.len(), name.clone()));
@@ -43,28 +43,28 @@ fn names(class: &str) -> Vec<String> {
 }
 
 /// Returns a video node, if it captures.
-fn video(name: &str) -> Option<Found> {
+fn find_video(name: &str) -> Option<Found> {
     let file = Path::new("/dev").join(name);
     let model = fs::read_to_string(format!("/sys/class/video4linux/{name}/name")).unwrap_or_default();
     let mut found = Found {
         kind: "v4l2",
         file: file.clone(),
         name: model.trim().into(),
-        driver: driver(&format!("/sys/class/video4linux/{name}/device")),
+        driver: driver_name(&format!("/sys/class/video4linux/{name}/device")),
         problem: None,
     };
     let mut capability = Capability::default();
     let opened = open(&file, OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty());
-    match opened.and_then(|fd| ask(fd.as_fd(), &mut capability)) {
+    match opened.and_then(|fd| send_request(fd.as_fd(), &mut capability)) {
         Ok(_) if capability.device & CAN_CAPTURE == 0 => return None,
-        Ok(_) => found.driver = text(&capability.driver),
+        Ok(_) => found.driver = field_text(&capability.driver),
         Err(error) => found.problem = Some(error.to_string()),
     }
     Some(found)
 }
 
 /// Returns a comedi board, if it samples by itself. The board's parts have files of their own.
-fn board(name: &str) -> Option<Found> {
+fn find_board(name: &str) -> Option<Found> {
     if name.contains("subd") {
         return None;
     }
@@ -72,7 +72,7 @@ fn board(name: &str) -> Option<Found> {
     let mut found =
         Found { kind: "comedi", file: file.clone(), name: String::new(), driver: String::new(), problem: None };
     let opened = open(&file, OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty());
-    match opened.and_then(|fd| comedi::Board::of(fd.as_fd(), None)) {
+    match opened.and_then(|fd| comedi::Board::read_description(fd.as_fd(), None)) {
         Ok(Some(board)) => (found.name, found.driver) = (board.name, board.driver),
         // No device that this program takes data from, or a number to which no board belongs.
         Ok(None) | Err(rustix::io::Errno::NODEV) => return None,
@@ -82,7 +82,7 @@ fn board(name: &str) -> Option<Found> {
 }
 
 /// Returns a card, recognized by the name that XDMA's driver gives the files of those engines that write to memory.
-fn card(name: &str) -> Option<Found> {
+fn find_card(name: &str) -> Option<Found> {
     let file = Path::new("/dev").join(name);
     let is_device = fs::metadata(&file).is_ok_and(|metadata| metadata.file_type().is_char_device());
     let driver = name.split_once("_c2h_").filter(|_| is_device).map(|(card, _)| card)?;
@@ -92,7 +92,7 @@ fn card(name: &str) -> Option<Found> {
 }
 
 /// Returns a serial port, if a device is connected to it: of the eight names for ports of the mainboard most have none.
-fn serial(name: &str) -> Option<Found> {
+fn find_serial(name: &str) -> Option<Found> {
     let device = format!("/sys/class/tty/{name}/device");
     if !Path::new(&device).exists() {
         return None;
@@ -108,12 +108,12 @@ fn serial(name: &str) -> Option<Found> {
         kind: "stream",
         file: Path::new("/dev").join(name),
         name: product.unwrap_or_default().trim().into(),
-        driver: driver(&device),
+        driver: driver_name(&device),
         problem: None,
     })
 }
 
-fn driver(device: &str) -> String {
+fn driver_name(device: &str) -> String {
     let link = fs::read_link(format!("{device}/driver")).ok();
     link.and_then(|path| Some(path.file_name()?.to_string_lossy().into_owned())).unwrap_or_default()
 }

@@ -1,6 +1,6 @@
 //! Records on a line that loses bytes: a mark before or after each record helps to find the next one. Without IO.
 
-use crate::local::records::{Rule, number};
+use crate::local::records::{Rule, decode_number};
 
 /// Rule by which records on such a line are separated.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,35 +41,35 @@ impl Framer {
     }
 
     /// Prepares for a line that may be in the middle of a record, which is skipped.
-    pub(crate) fn join(&mut self) {
+    pub(crate) fn join_midway(&mut self) {
         self.overlong = matches!(self.framing, Framing::Ends(..));
     }
 
     /// Appends bytes that have arrived.
-    pub(crate) fn push(&mut self, bytes: &[u8]) {
+    pub(crate) fn push_bytes(&mut self, bytes: &[u8]) {
         self.bytes.drain(..self.done);
         self.done = 0;
         self.bytes.extend_from_slice(bytes);
     }
 
     /// Returns the number of bytes that are not handed on.
-    pub(crate) fn pending(&self) -> usize {
+    pub(crate) fn pending_bytes(&self) -> usize {
         self.bytes.len() - self.done
     }
 
     /// Discards the pending bytes, and returns their number.
-    pub(crate) fn clear(&mut self) -> usize {
-        let pending = self.pending();
+    pub(crate) fn clear_pending(&mut self) -> usize {
+        let pending = self.pending_bytes();
         (self.done, self.searched) = (self.bytes.len(), 0);
         pending
     }
 
     /// Returns the next record or skipped bytes. `quiet`: nothing has arrived for so long that a record has no more
     /// bytes than those present.
-    pub(crate) fn next(&mut self, quiet: bool) -> Next<'_> {
+    pub(crate) fn next_record(&mut self, quiet: bool) -> Next<'_> {
         let rest = &self.bytes[self.done..];
         let found = match &self.framing {
-            Framing::Begins(mark, rule) => begun(rest, mark, *rule, quiet),
+            Framing::Begins(mark, rule) => find_marked_record(rest, mark, *rule, quiet),
             Framing::Ends(mark, longest) => {
                 let end = rest[self.searched..].windows(mark.len()).position(|bytes| bytes == mark);
                 match end.map(|end| end + self.searched) {
@@ -122,11 +122,11 @@ enum Found {
 }
 
 /// Looks for a record with a mark before it.
-fn begun(rest: &[u8], mark: &[u8], rule: Rule, quiet: bool) -> Found {
+fn find_marked_record(rest: &[u8], mark: &[u8], rule: Rule, quiet: bool) -> Found {
     if rest.is_empty() {
         return Found::More;
     }
-    if !may_begin(rest, mark) {
+    if !may_begin_mark(rest, mark) {
         return skip_to_mark(rest, mark);
     }
     let bounds = match rule {
@@ -134,7 +134,7 @@ fn begun(rest: &[u8], mark: &[u8], rule: Rule, quiet: bool) -> Found {
         Rule::Prefixed { prefix, longest } => {
             let before = mark.len() + usize::from(prefix.bytes);
             let head = rest.get(mark.len()..before);
-            match head.map(|head| usize::try_from(number(head, prefix.little_endian))) {
+            match head.map(|head| usize::try_from(decode_number(head, prefix.little_endian))) {
                 None => None,
                 Some(Ok(len)) if len <= longest => Some((before, len)),
                 Some(_) => return skip_to_mark(rest, mark),
@@ -143,23 +143,23 @@ fn begun(rest: &[u8], mark: &[u8], rule: Rule, quiet: bool) -> Found {
     };
     match bounds.and_then(|(before, len)| Some((before, len, rest.get(before + len..)?))) {
         None if !quiet => Found::More,
-        Some((before, len, next)) if next.starts_with(mark) || quiet && may_begin(next, mark) => {
+        Some((before, len, next)) if next.starts_with(mark) || quiet && may_begin_mark(next, mark) => {
             Found::Record { before, len, after: 0 }
         }
-        Some((.., next)) if may_begin(next, mark) => Found::More,
+        Some((.., next)) if may_begin_mark(next, mark) => Found::More,
         // A part of the record was lost, or this is no beginning.
         _ => skip_to_mark(rest, mark),
     }
 }
 
 /// Returns true if the bytes begin with the mark, or with as much of it as there are bytes.
-fn may_begin(bytes: &[u8], mark: &[u8]) -> bool {
+fn may_begin_mark(bytes: &[u8], mark: &[u8]) -> bool {
     bytes.starts_with(mark) || mark.starts_with(bytes)
 }
 
 /// Skips at least one byte, up to the first place at which a record may begin.
 fn skip_to_mark(rest: &[u8], mark: &[u8]) -> Found {
-    Found::Skip((1..rest.len()).find(|at| may_begin(&rest[*at..], mark)).unwrap_or(rest.len()))
+    Found::Skip((1..rest.len()).find(|at| may_begin_mark(&rest[*at..], mark)).unwrap_or(rest.len()))
 }
 
 #[cfg(test)]
@@ -173,16 +173,16 @@ mod tests {
         let mut framer = Framer::new(framing.clone());
         let (mut found, mut skipped) = (Vec::new(), 0);
         for (at, piece) in pieces.iter().enumerate() {
-            framer.push(piece);
+            framer.push_bytes(piece);
             loop {
-                match framer.next(at + 1 == pieces.len()) {
+                match framer.next_record(at + 1 == pieces.len()) {
                     Next::Record(record) => found.push(record.to_vec()),
                     Next::Skipped(bytes) => skipped += bytes,
                     Next::More => break,
                 }
             }
         }
-        (found, skipped + framer.pending())
+        (found, skipped + framer.pending_bytes())
     }
 
     fn fixed() -> Framing {
@@ -222,10 +222,10 @@ mod tests {
         assert_eq!(found, [&b"one"[..], b"", b"three"]);
         assert_eq!(skipped, 15 + 3);
         let mut joined = Framer::new(framing);
-        joined.join();
-        joined.push(b"lf\r\nall\r\n");
-        assert_eq!(joined.next(false), Next::Skipped(4));
-        assert_eq!(joined.next(false), Next::Record(b"all"));
+        joined.join_midway();
+        joined.push_bytes(b"lf\r\nall\r\n");
+        assert_eq!(joined.next_record(false), Next::Skipped(4));
+        assert_eq!(joined.next_record(false), Next::Record(b"all"));
     }
 
     proptest! {
@@ -241,7 +241,7 @@ mod tests {
                 false => (Framing::Begins(b"\xa5\x5a".to_vec(), Rule::Fixed(10)), 12),
             };
             // Payloads without a mark in them.
-            let letter = |at: usize| b'a' + (thalweg_wire::mix(seed ^ at as u64) % 26) as u8;
+            let letter = |at: usize| b'a' + (thalweg_wire::mix_bits(seed ^ at as u64) % 26) as u8;
             let payload = |record: usize| (0..10).map(|at| letter(record * 10 + at)).collect::<Vec<u8>>();
             let line = |record: usize| match lines {
                 true => [&payload(record)[..], b"!\n"].concat(),

@@ -68,7 +68,7 @@ impl Images {
     }
 
     /// Notes that the driver begins to capture into `buffers` buffers; its count restarts.
-    pub(crate) fn begin(&mut self, now: Duration, buffers: usize) {
+    pub(crate) fn begin_capture(&mut self, now: Duration, buffers: usize) {
         self.begun = Some(now);
         (self.empty, self.buffers, self.came, self.was_full, self.unfilled) = (now, buffers, 0, false, 0);
     }
@@ -79,9 +79,9 @@ impl Images {
     }
 
     /// Notes that the driver no longer captures.
-    pub(crate) fn end(&mut self) {
+    pub(crate) fn end_capture(&mut self) {
         if let Some((first, newest)) = self.stream.take() {
-            self.rate_seen = self.rate_seen.and_then(|seen| Some(seen.max(self.kept_to_rate(first, newest)?)));
+            self.rate_seen = self.rate_seen.and_then(|seen| Some(seen.max(self.images_at_rate(first, newest)?)));
             self.away = Some(newest);
         }
         let has_none = self.away.is_none() && self.begun.is_some() && self.buffers > 0;
@@ -89,36 +89,36 @@ impl Images {
     }
 
     /// Sets the rate from now on, in images per second.
-    pub(crate) fn set_rate(&mut self, rate: Option<f64>) {
+    pub(crate) fn set_frame_rate(&mut self, rate: Option<f64>) {
         if rate != self.rate {
             (self.rate, self.rate_seen) = (rate, None);
         }
     }
 
     /// Notes that the driver has no image by now, and `buffers` buffers.
-    pub(crate) fn none_is_done(&mut self, now: Duration, buffers: usize) {
+    pub(crate) fn record_empty(&mut self, now: Duration, buffers: usize) {
         self.was_full |= self.came >= self.buffers;
         (self.empty, self.buffers, self.came) = (now, buffers, 0);
     }
 
     /// Notes that a buffer came back without an image. Its count is not valid.
-    pub(crate) fn unfilled(&mut self) {
+    pub(crate) fn record_unfilled(&mut self) {
         (self.came, self.unfilled) = (self.came + 1, self.unfilled + 1);
     }
 
     /// Takes an image with this count, taken at time `dated` by the driver. Returns its number, and true if the number
     /// is certain.
-    pub(crate) fn came(&mut self, sequence: u32, dated: Option<Duration>, now: Duration) -> (u64, bool) {
+    pub(crate) fn number_image(&mut self, sequence: u32, dated: Option<Duration>, now: Duration) -> (u64, bool) {
         let taken = Taken { number: 0, dated: dated.filter(|dated| *dated <= now), came: (self.empty.min(now), now) };
         let (number, is_certain) = match self.stream {
-            Some((_, newest)) => self.goes_on(sequence.into(), newest, taken, now),
-            None => self.begins(sequence.into(), taken),
+            Some((_, newest)) => self.continue_count(sequence.into(), newest, taken, now),
+            None => self.first_number(sequence.into(), taken),
         };
         if !is_certain && self.counter.is_certain(number) {
             tracing::warn!(number, "it is not known how many images the camera has lost: numbers are uncertain");
         }
         if !is_certain || self.stream.is_none() {
-            self.counter.begin(sequence.into(), number, is_certain, now);
+            self.counter.begin_at_count(sequence.into(), number, is_certain, now);
         }
         let taken = Taken { number, ..taken };
         self.stream = Some((self.stream.map_or(taken, |(first, _)| first), taken));
@@ -127,35 +127,35 @@ impl Images {
         (number, self.counter.is_certain(number))
     }
 
-    /// Reports that the numbers from `first` on are right: see [`FrameCounter::numbers_agree`].
-    pub(crate) fn numbers_agree(&mut self, first: u64) {
-        self.counter.numbers_agree(first);
+    /// Reports that the numbers from `first` on are right: see [`FrameCounter::confirm_numbers`].
+    pub(crate) fn confirm_numbers(&mut self, first: u64) {
+        self.counter.confirm_numbers(first);
     }
 
-    fn goes_on(&mut self, count: u64, newest: Taken, taken: Taken, now: Duration) -> (u64, bool) {
-        let number = match self.counter.came(count, self.next, now) {
+    fn continue_count(&mut self, count: u64, newest: Taken, taken: Taken, now: Duration) -> (u64, bool) {
+        let number = match self.counter.accept_count(count, self.next, now) {
             FrameNumber::At(number) if number >= self.next => number,
             // The driver does not count, or restarts its count.
-            _ => self.counter.begin_anew(count, self.next, now),
+            _ => self.counter.restart_at_count(count, self.next, now),
         };
         // A driver that counts only the images that it hands on skips no number when it has no buffer.
         let was_full = self.was_full || self.came >= self.buffers;
         let may_lack = was_full
             && number == self.next
-            && self.rate.is_none_or(|rate| passed(newest, taken).1.as_secs_f64() * rate > 1.75);
+            && self.rate.is_none_or(|rate| elapsed_bounds(newest, taken).1.as_secs_f64() * rate > 1.75);
         (number, self.unfilled <= number - self.next && !may_lack)
     }
 
     /// Returns the number of the first image since the driver began to capture, and true if it is certain.
-    fn begins(&self, count: u64, taken: Taken) -> (u64, bool) {
+    fn first_number(&self, count: u64, taken: Taken) -> (u64, bool) {
         let (Some(away), Some(_)) = (self.away, self.rate) else {
             // Images that the driver skips at its beginning are lost, too.
             let is_certain = self.away.is_none() && !self.was_away_before_first && self.unfilled <= count;
             return (self.next.saturating_add(count), is_certain);
         };
         let absence = Absence { since: Duration::ZERO, next: away.number + 1 };
-        let (least, most) = passed(away, taken);
-        let [from, due] = [least, most].map(|passed| absence.due(self.rate, passed));
+        let (least, most) = elapsed_bounds(away, taken);
+        let [from, due] = [least, most].map(|passed| absence.expected_number(self.rate, passed));
         let is_on_time = [least, most].iter().all(|passed| absence.is_certain(self.rate, *passed));
         // The rate must have been seen to hold for half as long.
         let is_seen = self.rate_seen.is_some_and(|seen| due - away.number <= 2 * seen);
@@ -164,19 +164,19 @@ impl Images {
 
     /// Returns the first number and the count of the images that the camera would have sent by now while it was away:
     /// they are lost.
-    pub(crate) fn lose(&mut self, now: Duration) -> Option<(u64, u64)> {
+    pub(crate) fn lost_while_away(&mut self, now: Duration) -> Option<(u64, u64)> {
         let away = self.away?;
         let until = self.begun.map_or(now, |begun| begun.max(now.saturating_sub(LATE)));
         let absence = Absence { since: away.dated.unwrap_or(away.came.1), next: away.number + 1 };
-        let (first, due) = (self.next, absence.due(self.rate, until));
+        let (first, due) = (self.next, absence.expected_number(self.rate, until));
         self.next = due.max(first);
         (due > first).then(|| (first, due - first))
     }
 
     /// Returns the number of images that came at the stated rate; `None` if they came faster or slower.
-    fn kept_to_rate(&self, first: Taken, newest: Taken) -> Option<u64> {
+    fn images_at_rate(&self, first: Taken, newest: Taken) -> Option<u64> {
         let (rate, images) = (self.rate?, newest.number - first.number);
-        let (least, most) = passed(first, newest);
+        let (least, most) = elapsed_bounds(first, newest);
         let slack = 0.25 + images as f64 * MAX_DRIFT;
         let may_be = least.as_secs_f64() * rate - slack..=most.as_secs_f64() * rate + slack;
         may_be.contains(&(images as f64)).then_some(images)
@@ -184,7 +184,7 @@ impl Images {
 }
 
 /// Returns the time from one image to a later one, at least and at most.
-fn passed(from: Taken, to: Taken) -> (Duration, Duration) {
+fn elapsed_bounds(from: Taken, to: Taken) -> (Duration, Duration) {
     match (from.dated, to.dated) {
         (Some(from), Some(to)) => (to.saturating_sub(from), to.saturating_sub(from)),
         _ => (to.came.0.saturating_sub(from.came.1), to.came.1.saturating_sub(from.came.0)),
@@ -194,7 +194,7 @@ fn passed(from: Taken, to: Taken) -> (Duration, Duration) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::local::trials::{Book, Draw, play, play_calm};
+    use crate::local::trials::{Book, Draw, play_calm_trials, play_trials};
     use std::collections::VecDeque;
 
     const BUFFERS: usize = 8;
@@ -242,22 +242,22 @@ mod tests {
     /// A camera that is unplugged and comes back, and a source that stands still or whose run is paused.
     fn trial(seed: u64, is_calm: bool) -> Book {
         let mut draw = Draw::new(seed);
-        let interval = Duration::from_secs_f64(1.0 / draw.of(5..200) as f64);
+        let interval = Duration::from_secs_f64(1.0 / draw.number_in(5..200) as f64);
         let true_rate = interval.as_secs_f64().recip();
         // The rate that the driver states is the true one, none, or another.
-        let rate = match draw.of(0..6) {
+        let rate = match draw.number_in(0..6) {
             0 => None,
-            1 => Some(true_rate * (1.0 + draw.of(2..1000) as f64 / 1000.0)),
-            _ => Some(true_rate * (1.0 + draw.of(0..80) as f64 * 1e-6)),
+            1 => Some(true_rate * (1.0 + draw.number_in(2..1000) as f64 / 1000.0)),
+            _ => Some(true_rate * (1.0 + draw.number_in(0..80) as f64 * 1e-6)),
         };
-        let counting = match draw.of(0..6) {
+        let counting = match draw.number_in(0..6) {
             _ if is_calm => Counting::All,
             0 => Counting::Never,
             1 => Counting::HandedOn,
             _ => Counting::All,
         };
         // The driver's count wraps around if the run began long ago.
-        let start = if counting == Counting::All && draw.once_in(4) { (1 << 32) - draw.of(1..300) } else { 0 };
+        let start = if counting == Counting::All && draw.once_in(4) { (1 << 32) - draw.number_in(1..300) } else { 0 };
         let mut camera = Model {
             counting,
             is_dated: !draw.once_in(4),
@@ -267,8 +267,8 @@ mod tests {
         };
         let (mut images, mut book) = (Images::new(rate), Book::new(0));
         let mut now = Duration::from_secs(1);
-        let begun = now + interval.mul_f64(draw.of(0..1000) as f64 / 1000.0);
-        images.begin(now, BUFFERS);
+        let begun = now + interval.mul_f64(draw.number_in(0..1000) as f64 / 1000.0);
+        images.begin_capture(now, BUFFERS);
         // Number of buffers that the source has taken and not given back yet.
         let (mut next, mut held, mut back, mut loses) = (start, 0, None::<Duration>, 0);
         for _ in 0..if is_calm { 600 } else { 1500 } {
@@ -276,19 +276,19 @@ mod tests {
             if back.is_some_and(|back| now >= back) {
                 back = None;
                 (camera.count, camera.buffers, held) = (0, BUFFERS, 0);
-                loses = if draw.once_in(4) { draw.of(1..4) } else { 0 };
-                images.begin(now, BUFFERS);
+                loses = if draw.once_in(4) { draw.number_in(1..4) } else { 0 };
+                images.begin_capture(now, BUFFERS);
             }
             while let Some((trigger, count, dated)) = camera.done.pop_front() {
                 held += 1;
                 match trigger {
-                    None => images.unfilled(),
+                    None => images.record_unfilled(),
                     Some(trigger) => {
-                        if let Some((first, count)) = images.lose(now) {
-                            book.lost(first, count);
+                        if let Some((first, count)) = images.lost_while_away(now) {
+                            book.record_lost(first, count);
                         }
-                        let (number, is_certain) = images.came(count, dated, now);
-                        book.fragment(number, trigger, is_certain);
+                        let (number, is_certain) = images.number_image(count, dated, now);
+                        book.record_fragment(number, trigger, is_certain);
                     }
                 }
                 // Buffers are mostly given back one by one.
@@ -298,16 +298,16 @@ mod tests {
             }
             camera.buffers += std::mem::take(&mut held);
             if back.is_none() {
-                images.none_is_done(now, camera.buffers);
+                images.record_empty(now, camera.buffers);
             }
-            if let Some((first, count)) = images.lose(now) {
-                book.lost(first, count);
+            if let Some((first, count)) = images.lost_while_away(now) {
+                book.record_lost(first, count);
             }
             // Before the source looks again, one of these events happens.
-            let mut later = now + draw.micros(0..interval.as_micros() as u64 / 2);
-            match draw.of(0..1200) {
+            let mut later = now + draw.micros_in(0..interval.as_micros() as u64 / 2);
+            match draw.number_in(0..1200) {
                 _ if is_calm => {}
-                0 | 1 => later = now + draw.micros(1000..5_000_000),
+                0 | 1 => later = now + draw.micros_in(1000..5_000_000),
                 2 if back.is_none() => {
                     // The camera is unplugged: buffers under way come back empty. The source looks for it now and then.
                     while camera.buffers > 0 {
@@ -315,18 +315,18 @@ mod tests {
                         camera.done.push_back((None, 0, None));
                     }
                     // Images that are done by then can be taken some time later.
-                    now += if draw.once_in(4) { draw.micros(0..2_000_000) } else { Duration::ZERO };
+                    now += if draw.once_in(4) { draw.micros_in(0..2_000_000) } else { Duration::ZERO };
                     while let Some((trigger, count, dated)) = camera.done.pop_front() {
                         match trigger {
-                            None => images.unfilled(),
+                            None => images.record_unfilled(),
                             Some(trigger) => {
-                                let (number, is_certain) = images.came(count, dated, now);
-                                book.fragment(number, trigger, is_certain);
+                                let (number, is_certain) = images.number_image(count, dated, now);
+                                book.record_fragment(number, trigger, is_certain);
                             }
                         }
                     }
-                    images.end();
-                    back = Some(now + draw.micros(200_000..6_000_000));
+                    images.end_capture();
+                    back = Some(now + draw.micros_in(200_000..6_000_000));
                     later = now;
                 }
                 _ => {}
@@ -356,8 +356,8 @@ mod tests {
         let now = Duration::from_secs(1);
         let streams = |sequences: &[u32]| {
             let mut images = Images::new(None);
-            images.begin(now, BUFFERS);
-            let numbers: Vec<_> = sequences.iter().map(|sequence| images.came(*sequence, None, now)).collect();
+            images.begin_capture(now, BUFFERS);
+            let numbers: Vec<_> = sequences.iter().map(|sequence| images.number_image(*sequence, None, now)).collect();
             (images, numbers)
         };
         let certain = |numbers: &[u64]| numbers.iter().map(|number| (*number, true)).collect::<Vec<_>>();
@@ -369,10 +369,10 @@ mod tests {
         let (mut images, numbers) = streams(&[2, 2, 0, 1]);
         let guessed = |number| (number, false);
         assert_eq!(numbers[1..], [3, 4, 5].map(guessed), "a driver that does not count: what it has lost is not known");
-        images.end();
-        images.begin(now, BUFFERS);
+        images.end_capture();
+        images.begin_capture(now, BUFFERS);
         assert_eq!(
-            [0, 1].map(|sequence| images.came(sequence, None, now)),
+            [0, 1].map(|sequence| images.number_image(sequence, None, now)),
             [6, 7].map(guessed),
             "it is plugged in again"
         );
@@ -385,17 +385,17 @@ mod tests {
         let at = |millis| Duration::from_secs(1) + Duration::from_millis(millis);
         let after = |millis: u64, sequence: u32, is_dated: bool| {
             let mut images = Images::new(Some(50.0));
-            images.begin(at(0), BUFFERS);
+            images.begin_capture(at(0), BUFFERS);
             for sequence in 0..=100 {
                 let now = at(20 * u64::from(sequence));
-                images.none_is_done(now, BUFFERS);
-                images.came(sequence, Some(now), now);
+                images.record_empty(now, BUFFERS);
+                images.number_image(sequence, Some(now), now);
             }
-            images.end();
+            images.end_capture();
             // The camera stands still for a while before it takes that image.
-            images.begin(at(2000 + millis), BUFFERS);
+            images.begin_capture(at(2000 + millis), BUFFERS);
             let dated = Some(at(2000 + millis)).filter(|_| is_dated);
-            images.came(sequence, dated, at(2000 + millis + 200))
+            images.number_image(sequence, dated, at(2000 + millis + 200))
         };
         assert_eq!(after(1000, 0, true), (150, true));
         assert_eq!(after(1000, 2, true), (150, true), "what its driver skipped is in that time");
@@ -407,12 +407,12 @@ mod tests {
     /// `THALWEG_TRIALS` states the number of new ones.
     #[test]
     fn no_image_whose_status_is_good_is_another_triggers() {
-        let (images, uncertain) = play("v4l2", 60, |seed| trial(seed, false));
+        let (images, uncertain) = play_trials("v4l2", 60, |seed| trial(seed, false));
         assert!(uncertain > 0 && images > uncertain);
     }
 
     #[test]
     fn no_number_is_uncertain_where_nothing_goes_wrong() {
-        play_calm("v4l2", 4, |seed| trial(seed, true));
+        play_calm_trials("v4l2", 4, |seed| trial(seed, true));
     }
 }

@@ -13,7 +13,7 @@ pub(crate) trait Request: Sized {
 }
 
 /// Sends a request to the device, and returns the call's result, which is mostly 0.
-pub(crate) fn ask<R: Request>(fd: BorrowedFd<'_>, request: &mut R) -> Result<u32, Errno> {
+pub(crate) fn send_request<R: Request>(fd: BorrowedFd<'_>, request: &mut R) -> Result<u32, Errno> {
     let (letter, number, direction) = R::COMMAND;
     // `_IOC` (include/uapi/asm-generic/ioctl.h).
     let command = direction << 30 | (R::LENGTH as u32) << 16 | u32::from(letter) << 8 | u32::from(number);
@@ -33,12 +33,12 @@ pub(crate) fn ask<R: Request>(fd: BorrowedFd<'_>, request: &mut R) -> Result<u32
 }
 
 /// Returns the text in a field of fixed length, which ends with zero bytes.
-pub(crate) fn text(field: &[u8]) -> String {
+pub(crate) fn field_text(field: &[u8]) -> String {
     String::from_utf8_lossy(field).trim_end_matches('\0').to_owned()
 }
 
 /// Sends the device a command whose argument is a number and not an address.
-pub(crate) fn ask_with(fd: BorrowedFd<'_>, (letter, number): (u8, u8), value: u32) -> Result<(), Errno> {
+pub(crate) fn send_value(fd: BorrowedFd<'_>, (letter, number): (u8, u8), value: u32) -> Result<(), Errno> {
     let command = u32::from(letter) << 8 | u32::from(number);
     // SAFETY: the command (`_IO`) has no structure: no memory is read or written.
     let result = unsafe { libc::ioctl(fd.as_raw_fd(), libc::Ioctl::from(command), libc::c_ulong::from(value)) };

@@ -52,7 +52,7 @@ pub struct Mark(Vec<u8>);
 
 impl Mark {
     /// Returns the bytes of the mark.
-    pub fn bytes(&self) -> &[u8] {
+    pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
 }
@@ -78,11 +78,11 @@ impl From<Mark> for String {
 
 impl StreamConfig {
     /// Returns the number of bytes in the longest record, or `None` if the options do not state it.
-    pub(crate) fn longest_record(&self) -> Option<u64> {
+    pub(crate) fn longest_record_bytes(&self) -> Option<u64> {
         if self.length.is_some() || self.end.is_some() {
             return self.size.map(|size| size.0);
         }
-        self.record.map(|record| record.0).or_else(|| self.stored?.element.bytes_of(self.shape.as_deref()?))
+        self.record.map(|record| record.0).or_else(|| self.stored?.element.array_bytes(self.shape.as_deref()?))
     }
 
     /// Checks the options, without opening anything. Returns the layout of the records, or `None` where their length
@@ -90,7 +90,7 @@ impl StreamConfig {
     ///
     /// # Errors
     /// Options that do not go together, or that make no record.
-    pub(crate) fn layout(&self) -> Result<Option<Layout>, DeviceError> {
+    pub(crate) fn record_layout(&self) -> Result<Option<Layout>, DeviceError> {
         if self.baud == Some(0) {
             return Err(option_error("baud", "0 bits a second would hang the line up"));
         }
@@ -99,7 +99,7 @@ impl StreamConfig {
                 let problem = "records that end with a mark are bytes: leave out mark, length, record and type";
                 return Err(option_error("end", problem));
             }
-            return self.check_size("records that end with a mark need to have it: the bytes of the longest");
+            return self.check_record_size("records that end with a mark need to have it: the bytes of the longest");
         }
         let Some(length) = self.length else {
             if self.size.is_some() {
@@ -114,10 +114,10 @@ impl StreamConfig {
         if !(1..=8).contains(&length.bytes) {
             return Err(option_error("length", "the number before each record has 1 to 8 bytes"));
         }
-        self.check_size("records with their `length` before them need to have it: the bytes of the longest")
+        self.check_record_size("records with their `length` before them need to have it: the bytes of the longest")
     }
 
-    fn check_size(&self, problem: &str) -> Result<Option<Layout>, DeviceError> {
+    fn check_record_size(&self, problem: &str) -> Result<Option<Layout>, DeviceError> {
         let expected = "from 1 byte to 1 GiB, the bytes of the longest record";
         match self.size {
             Some(size) if (1..=MAX_PAYLOAD as u64).contains(&size.0) => Ok(None),
@@ -211,7 +211,7 @@ pub struct DmaConfig {
 
 impl DmaConfig {
     /// Returns the number of reads under way at a time.
-    pub fn reads(&self) -> u32 {
+    pub fn concurrent_reads(&self) -> u32 {
         self.reads.unwrap_or(if self.counter.is_some() { 4 } else { 1 })
     }
 
@@ -219,16 +219,16 @@ impl DmaConfig {
     ///
     /// # Errors
     /// The option with an impossible value.
-    pub(crate) fn layout(&self) -> Result<Layout, DeviceError> {
+    pub(crate) fn fragment_layout(&self) -> Result<Layout, DeviceError> {
         if !(1..=MAX_PAYLOAD as u64).contains(&self.size.0) {
             let expected = "from 1 byte to 1 GiB, the bytes of the longest fragment";
             return Err(DeviceError::Setting { option: "size", value: self.size.0, expected });
         }
-        if !(1..=16).contains(&self.reads()) {
+        if !(1..=16).contains(&self.concurrent_reads()) {
             return Err(option_error("reads", "1 to 16 at a time are possible"));
         }
         match self.counter {
-            None if self.reads() > 1 => {
+            None if self.concurrent_reads() > 1 => {
                 let problem = "several at a time end in any order: say where the card has its `counter`";
                 return Err(option_error("reads", problem));
             }
@@ -242,24 +242,24 @@ impl DmaConfig {
 }
 
 impl DeviceOptions for StreamConfig {
-    fn open(&self, _adapter: Option<&Adapter>) -> Result<OpenDevice, DeviceError> {
+    fn open_device(&self, _adapter: Option<&Adapter>) -> Result<OpenDevice, DeviceError> {
         Ok(OpenDevice::Acquisition(Box::new(Stream::open(self)?)))
     }
 
-    fn check(&self) -> Result<(), DeviceError> {
-        self.layout().map(drop)
+    fn check_options(&self) -> Result<(), DeviceError> {
+        self.record_layout().map(drop)
     }
 
     fn is_acquisition(&self) -> bool {
         true
     }
 
-    fn has_times(&self) -> bool {
+    fn has_timestamps(&self) -> bool {
         false
     }
 
-    fn longest(&self) -> Option<u64> {
-        self.longest_record()
+    fn longest_payload_bytes(&self) -> Option<u64> {
+        self.longest_record_bytes()
     }
 
     thalweg_device::device_paths!(file);
@@ -270,7 +270,7 @@ impl DeviceKind for StreamConfig {
 }
 
 impl DeviceOptions for V4l2Config {
-    fn open(&self, _adapter: Option<&Adapter>) -> Result<OpenDevice, DeviceError> {
+    fn open_device(&self, _adapter: Option<&Adapter>) -> Result<OpenDevice, DeviceError> {
         Ok(OpenDevice::Acquisition(Box::new(Video::open(self)?)))
     }
 
@@ -290,18 +290,18 @@ impl DeviceKind for V4l2Config {
     const NAME: &'static str = "v4l2";
     const ADDRESS: Option<&'static str> = Some("v4l2:FILE");
 
-    fn at(place: &str) -> Option<Self> {
+    fn from_address_place(place: &str) -> Option<Self> {
         let (file, controls) = (place.into(), BTreeMap::new());
         Some(Self { file, width: None, height: None, format: None, rate: None, controls })
     }
 }
 
 impl DeviceOptions for ComediConfig {
-    fn open(&self, _adapter: Option<&Adapter>) -> Result<OpenDevice, DeviceError> {
+    fn open_device(&self, _adapter: Option<&Adapter>) -> Result<OpenDevice, DeviceError> {
         Ok(OpenDevice::Acquisition(Box::new(Sampler::open(self)?)))
     }
 
-    fn check(&self) -> Result<(), DeviceError> {
+    fn check_options(&self) -> Result<(), DeviceError> {
         if self.channels.is_empty() {
             return Err(option_error("channels", "name at least one"));
         }
@@ -327,23 +327,23 @@ impl DeviceKind for ComediConfig {
 }
 
 impl DeviceOptions for DmaConfig {
-    fn open(&self, _adapter: Option<&Adapter>) -> Result<OpenDevice, DeviceError> {
+    fn open_device(&self, _adapter: Option<&Adapter>) -> Result<OpenDevice, DeviceError> {
         Ok(OpenDevice::Acquisition(Box::new(Card::open(self)?)))
     }
 
-    fn check(&self) -> Result<(), DeviceError> {
-        self.layout().map(drop)
+    fn check_options(&self) -> Result<(), DeviceError> {
+        self.fragment_layout().map(drop)
     }
 
     fn is_acquisition(&self) -> bool {
         true
     }
 
-    fn has_times(&self) -> bool {
+    fn has_timestamps(&self) -> bool {
         false
     }
 
-    fn longest(&self) -> Option<u64> {
+    fn longest_payload_bytes(&self) -> Option<u64> {
         Some(self.size.0)
     }
 

@@ -58,7 +58,7 @@ impl Port {
         };
         let mut port = Self { fd, kind, before: None };
         match kind {
-            Kind::Serial => port.set_up(baud)?,
+            Kind::Serial => port.set_up_terminal(baud)?,
             _ if baud.is_some() => {
                 return Err(invalid_input("baud is for serial ports, and this is none"));
             }
@@ -70,7 +70,7 @@ impl Port {
 
     /// Takes standard input, which was opened for this process. Other processes share its flags, which stay as they
     /// are.
-    pub(crate) fn standard_input() -> io::Result<Self> {
+    pub(crate) fn from_standard_input() -> io::Result<Self> {
         let fd = io::stdin().as_fd().try_clone_to_owned()?;
         let kind = match FileType::from_raw_mode(fstat(&fd)?.st_mode) {
             FileType::RegularFile => Kind::File,
@@ -80,7 +80,7 @@ impl Port {
         Ok(Self { fd, kind, before: None })
     }
 
-    fn set_up(&mut self, baud: Option<u32>) -> io::Result<()> {
+    fn set_up_terminal(&mut self, baud: Option<u32>) -> io::Result<()> {
         let before = tcgetattr(&self.fd)?;
         let mut raw = before.clone();
         raw.make_raw();
@@ -103,12 +103,12 @@ impl Port {
     }
 
     /// Returns true if there is something to wait for: a regular file has all its data.
-    pub(crate) fn tells(&self) -> bool {
+    pub(crate) fn signals_readiness(&self) -> bool {
         self.kind != Kind::File
     }
 
     /// Discards the bytes in a serial port's buffer, which are from before. Bytes in a pipe were written to be read.
-    pub(crate) fn forget(&self) -> io::Result<()> {
+    pub(crate) fn discard_pending(&self) -> io::Result<()> {
         match self.kind {
             Kind::Serial => Ok(tcflush(&self.fd, QueueSelector::IFlush)?),
             _ => Ok(()),
@@ -116,11 +116,11 @@ impl Port {
     }
 
     /// Reads the bytes that are there, in one call.
-    pub(crate) fn read(&mut self, places: &mut [IoSliceMut<'_>]) -> io::Result<Read> {
+    pub(crate) fn read_available(&mut self, places: &mut [IoSliceMut<'_>]) -> io::Result<Read> {
         // A file that was opened elsewhere may block in a read.
         let ready = match self.kind {
             Kind::File => PollFlags::IN,
-            _ => self.poll()?,
+            _ => self.poll_readiness()?,
         };
         if ready.is_empty() {
             return Ok(Read::NotYet);
@@ -142,7 +142,7 @@ impl Port {
         })
     }
 
-    fn poll(&self) -> io::Result<PollFlags> {
+    fn poll_readiness(&self) -> io::Result<PollFlags> {
         let mut fds = [PollFd::new(&self.fd, PollFlags::IN)];
         match poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) {
             Ok(_) => Ok(fds[0].revents()),
@@ -152,8 +152,8 @@ impl Port {
     }
 
     /// Returns the number of errors that a serial port's driver has counted; `None` if it counts none.
-    pub(crate) fn overruns(&self) -> Option<u64> {
-        (self.kind == Kind::Serial).then(|| overruns(self.fd.as_fd())).flatten()
+    pub(crate) fn overrun_count(&self) -> Option<u64> {
+        (self.kind == Kind::Serial).then(|| read_overruns(self.fd.as_fd())).flatten()
     }
 }
 
@@ -189,12 +189,12 @@ pub(crate) struct Watch(OwnedFd);
 impl Watch {
     pub(crate) fn new(file: impl AsFd) -> io::Result<Self> {
         let watch = Self(epoll::create(CreateFlags::CLOEXEC)?);
-        watch.add(file)?;
+        watch.add_file(file)?;
         Ok(watch)
     }
 
     /// Adds a file to wait for. A file that is closed is no longer waited for.
-    pub(crate) fn add(&self, file: impl AsFd) -> io::Result<()> {
+    pub(crate) fn add_file(&self, file: impl AsFd) -> io::Result<()> {
         // A file that always or never has data cannot be waited for (`do_epoll_ctl`).
         epoll::add(&self.0, file, EventData::new_u64(0), EventFlags::IN).map_err(|error| match error {
             Errno::PERM => invalid_input("it is no pipe, serial port, camera or board"),
@@ -222,7 +222,7 @@ struct Counts {
     reserved: [libc::c_int; 9],
 }
 
-fn overruns(port: BorrowedFd<'_>) -> Option<u64> {
+fn read_overruns(port: BorrowedFd<'_>) -> Option<u64> {
     use std::os::fd::AsRawFd;
     let mut counts = Counts::default();
     // SAFETY: the command fills a structure of this kind, which lives until the call is over.

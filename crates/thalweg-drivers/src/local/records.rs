@@ -31,25 +31,25 @@ impl Records {
     }
 
     /// Returns the length of the current record in bytes, or `None` until it is known.
-    pub(crate) fn len(&self) -> Option<usize> {
+    pub(crate) fn record_len(&self) -> Option<usize> {
         match self.rule {
             Rule::Fixed(bytes) => Some(bytes),
             Rule::Prefixed { prefix, .. } => {
                 let bytes = usize::from(prefix.bytes);
                 // `head_came` has checked that it is no longer than allowed.
                 let head = self.head.get(..bytes).filter(|_| self.head_has == bytes)?;
-                Some(usize::try_from(number(head, prefix.little_endian)).unwrap_or(usize::MAX))
+                Some(usize::try_from(decode_number(head, prefix.little_endian)).unwrap_or(usize::MAX))
             }
         }
     }
 
     /// Returns the number of bytes of the current record that have arrived.
-    pub(crate) fn has(&self) -> usize {
+    pub(crate) fn received_bytes(&self) -> usize {
         self.has
     }
 
     /// Returns the place of the missing bytes of the length before the record.
-    pub(crate) fn missing_head(&mut self) -> &mut [u8] {
+    pub(crate) fn missing_head_mut(&mut self) -> &mut [u8] {
         match self.rule {
             Rule::Fixed(_) => &mut [],
             Rule::Prefixed { prefix, .. } => &mut self.head[self.head_has..usize::from(prefix.bytes)],
@@ -57,7 +57,7 @@ impl Records {
     }
 
     /// Returns the number of bytes of the length before the next record.
-    pub(crate) fn next_head(&self) -> usize {
+    pub(crate) fn next_head_bytes(&self) -> usize {
         match self.rule {
             Rule::Fixed(_) => 0,
             Rule::Prefixed { prefix, .. } => usize::from(prefix.bytes),
@@ -68,24 +68,24 @@ impl Records {
     ///
     /// # Errors
     /// Fails if the record would be longer than allowed; the text states what to do.
-    pub(crate) fn head_came(&mut self, bytes: usize) -> Result<(), String> {
+    pub(crate) fn receive_head(&mut self, bytes: usize) -> Result<(), String> {
         self.head_has += bytes;
         let Rule::Prefixed { longest, .. } = self.rule else { return Ok(()) };
-        self.len().filter(|len| *len > longest).map_or(Ok(()), |len| Err(too_long(len, longest)))
+        self.record_len().filter(|len| *len > longest).map_or(Ok(()), |len| Err(too_long_problem(len, longest)))
     }
 
     /// Records that `bytes` more bytes of the record have arrived. Returns its length if it is whole now; then the next
     /// record is the current one.
-    pub(crate) fn came(&mut self, bytes: usize) -> Option<usize> {
+    pub(crate) fn receive_bytes(&mut self, bytes: usize) -> Option<usize> {
         self.has += bytes;
-        let len = self.len().filter(|len| self.has == *len)?;
+        let len = self.record_len().filter(|len| self.has == *len)?;
         self.at += (self.head_has + len) as u64;
         (self.head_has, self.has) = (0, 0);
         Some(len)
     }
 
     /// Drops the incomplete record, and returns the number of its bytes.
-    pub(crate) fn cut_off(&mut self) -> usize {
+    pub(crate) fn drop_incomplete(&mut self) -> usize {
         let bytes = self.head_has + self.has;
         self.at += bytes as u64;
         (self.head_has, self.has) = (0, 0);
@@ -93,7 +93,7 @@ impl Records {
     }
 }
 
-fn too_long(len: usize, longest: usize) -> String {
+fn too_long_problem(len: usize, longest: usize) -> String {
     format!(
         "a record of {len} bytes is announced, and size says {longest}: make size as large, or look whether the length in \
          front of records has as many bytes, in that order"
@@ -101,7 +101,7 @@ fn too_long(len: usize, longest: usize) -> String {
 }
 
 /// Returns a number of up to eight bytes.
-pub(crate) fn number(bytes: &[u8], little_endian: bool) -> u64 {
+pub(crate) fn decode_number(bytes: &[u8], little_endian: bool) -> u64 {
     (0..bytes.len()).fold(0, |number, i| {
         let byte = bytes[if little_endian { bytes.len() - 1 - i } else { i }];
         number << 8 | u64::from(byte)
@@ -118,24 +118,25 @@ mod tests {
         let (mut records, mut rest, mut out, mut payload) = (Records::new(rule), stream, Vec::new(), Vec::new());
         let mut pieces = pieces.iter().copied().cycle();
         loop {
-            if records.len() == Some(0) {
-                assert_eq!(records.came(0), Some(0));
+            if records.record_len() == Some(0) {
+                assert_eq!(records.receive_bytes(0), Some(0));
                 out.push(Vec::new());
                 continue;
             }
-            let missing = records.len().map_or(records.missing_head().len(), |len| len - records.has());
+            let missing =
+                records.record_len().map_or(records.missing_head_mut().len(), |len| len - records.received_bytes());
             let bytes = missing.min(rest.len()).min(pieces.next().unwrap());
             if rest.is_empty() {
-                return Ok((out, records.cut_off()));
+                return Ok((out, records.drop_incomplete()));
             }
             let (piece, later) = rest.split_at(bytes);
             rest = later;
-            if records.len().is_none() {
-                records.missing_head()[..bytes].copy_from_slice(piece);
-                records.head_came(bytes)?;
+            if records.record_len().is_none() {
+                records.missing_head_mut()[..bytes].copy_from_slice(piece);
+                records.receive_head(bytes)?;
             } else {
                 payload.extend_from_slice(piece);
-                if let Some(len) = records.came(bytes) {
+                if let Some(len) = records.receive_bytes(bytes) {
                     assert_eq!(payload.len(), len);
                     out.push(std::mem::take(&mut payload));
                 }

@@ -67,7 +67,8 @@ struct Counts {
 impl Open {
     fn new(config: &ComediConfig) -> io::Result<Self> {
         let fd = open(&config.file, OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty())?;
-        let board = Board::of(fd.as_fd(), config.subdevice).map_err(|_| invalid_input("it is no board of comedi's"))?;
+        let board = Board::read_description(fd.as_fd(), config.subdevice)
+            .map_err(|_| invalid_input("it is no board of comedi's"))?;
         let board = board.ok_or_else(|| match config.subdevice {
             Some(part) => invalid_input(format!("its subdevice {part} samples nothing by itself")),
             None => invalid_input("it samples nothing by itself"),
@@ -82,12 +83,12 @@ impl Open {
         if !board.ranges.is_empty() && usize::from(config.range) >= board.ranges.len() {
             return Err(invalid_input(format!("range = {}; it has 0 to {}", config.range, board.ranges.len() - 1)));
         }
-        board.select(fd.as_fd())?;
+        board.select_part(fd.as_fd())?;
         // `CR_PACK`, against the board's ground.
         let channels: Vec<u32> =
             config.channels.iter().map(|channel| u32::from(config.range) << 16 | u32::from(*channel)).collect();
         let hertz = config.rate.hertz();
-        let pace = board.pace(fd.as_fd(), &channels, (1e9 / hertz).round() as u32).map_err(|error| {
+        let pace = board.find_pace(fd.as_fd(), &channels, (1e9 / hertz).round() as u32).map_err(|error| {
             invalid_input(format!("it cannot sample these channels at a rate that it sets itself ({error})"))
         })?;
         let has = 1e9 / f64::from(pace.nanos);
@@ -95,7 +96,8 @@ impl Open {
             return Err(invalid_input(format!("rate = {hertz}; the nearest that it has is {has:.3}")));
         }
         let bytes = if board.wide { 4.0 } else { 2.0 } * channels.len() as f64 * has * RING_SECONDS;
-        let ring = board.memory(fd.as_fd(), (bytes as u32).clamp(RING_BYTES.0, RING_BYTES.1).next_multiple_of(4096));
+        let ring =
+            board.request_memory(fd.as_fd(), (bytes as u32).clamp(RING_BYTES.0, RING_BYTES.1).next_multiple_of(4096));
         if ring.is_ok_and(|ring| f64::from(ring) < bytes / 10.0) {
             tracing::warn!(
                 "{}: its driver keeps less than a tenth of a second of samples: raise comedi_default_buf_maxsize_kb",
@@ -112,19 +114,19 @@ impl Sampler {
     /// # Errors
     /// Fails if the file does not exist, is no such board, or lacks a configured channel, range or rate.
     pub fn open(config: &ComediConfig) -> Result<Self, DeviceError> {
-        config.check()?;
+        config.check_options()?;
         let open = Open::new(config).map_err(|error| file_error("opening", &config.file, error))?;
         let watch = Watch::new(&open.fd).map_err(|error| file_error("waiting for", &config.file, error))?;
         let Open { board, pace, .. } = &open;
         let element = if board.wide { Element::U32 } else { Element::U16 };
         let payload_type = PayloadType::new(Meaning::Samples, element);
         let channels = config.channels.len();
-        let size = element.size() * channels * config.samples as usize;
+        let size = element.element_bytes() * channels * config.samples as usize;
         let rate = 1e9 / f64::from(pace.nanos);
         let volts = board.ranges.get(usize::from(config.range));
         let description = Description {
             kind: "comedi".into(),
-            payload_type: payload_type.name().to_owned(),
+            payload_type: payload_type.type_name().to_owned(),
             shape: Some(vec![config.samples.into(), channels as u64]),
             channels: u32::try_from(channels).ok(),
             sample_rate: Some(rate),
@@ -159,46 +161,48 @@ impl Sampler {
     }
 
     /// Starts the board. What it would have sampled by now is lost.
-    fn begin(&mut self) -> Result<Acquired, DeviceError> {
+    fn start_board(&mut self) -> Result<Acquired, DeviceError> {
         let Some(Open { fd, board, channels, pace }) = &self.open else { return Ok(Acquired::NotYet) };
-        match board.begin(fd.as_fd(), channels, *pace) {
+        match board.begin_sampling(fd.as_fd(), channels, *pace) {
             Ok(()) => {}
             // The board was unplugged, which the next read reports.
             Err(Errno::NODEV) => return Ok(Acquired::NotYet),
             Err(error) => return Err(file_error("starting", &self.config.file, error)),
         }
         self.has = 0;
-        let (lost, skipped) = self.windows.begin(monotonic(), self.clock.now());
+        let (lost, skipped) = self.windows.begin_sampling(monotonic_now(), self.clock.now());
         self.skips = self.size / self.config.samples as usize * skipped as usize;
         Ok(lost.map_or(Acquired::NotYet, |(first, count)| Acquired::Lost { first, count }))
     }
 
-    fn gone(&mut self, now: Duration) {
+    fn handle_unplugged(&mut self, now: Duration) {
         tracing::warn!("{} was unplugged; it is waited for", self.config.file.display());
         self.open = None;
         self.counts.unplugged += 1;
         self.again = now + REOPEN_INTERVAL;
     }
 
-    fn look_again(&mut self, now: Duration) -> Result<Acquired, DeviceError> {
+    fn reopen_board(&mut self, now: Duration) -> Result<Acquired, DeviceError> {
         if now < self.again {
             return Ok(Acquired::NotYet);
         }
         self.again = now + REOPEN_INTERVAL;
         let Ok(open) = Open::new(&self.config) else { return Ok(Acquired::NotYet) };
         let element = if open.board.wide { Element::U32 } else { Element::U16 };
-        if (element, open.pace.nanos) != (self.payload_type.parts().map_or(Element::U8, |it| it.1), self.nanos) {
+        if (element, open.pace.nanos)
+            != (self.payload_type.meaning_and_element().map_or(Element::U8, |it| it.1), self.nanos)
+        {
             return Ok(Acquired::NotYet);
         }
-        self.watch.add(&open.fd).map_err(|error| file_error("waiting for", &self.config.file, error))?;
+        self.watch.add_file(&open.fd).map_err(|error| file_error("waiting for", &self.config.file, error))?;
         tracing::info!("{} is there again", self.config.file.display());
         self.open = Some(open);
-        self.begin()
+        self.start_board()
     }
 }
 
 /// Returns the time by the clock that is never set.
-fn monotonic() -> Duration {
+fn monotonic_now() -> Duration {
     let now = clock_gettime(ClockId::Monotonic);
     Duration::new(u64::try_from(now.tv_sec).unwrap_or(0), u32::try_from(now.tv_nsec).unwrap_or(0))
 }
@@ -208,48 +212,48 @@ impl Acquisition for Sampler {
         &self.description
     }
 
-    fn max_payload(&self) -> usize {
+    fn max_payload_bytes(&self) -> usize {
         self.size
     }
 
-    fn depth(&self) -> u32 {
+    fn max_posted_buffers(&self) -> u32 {
         DEPTH
     }
 
-    fn post(&mut self, buffer: Buffer) {
+    fn post_buffer(&mut self, buffer: Buffer) {
         self.posted.push_back(buffer);
     }
 
-    fn start(&mut self, _at: TaiNanos) -> Result<(), DeviceError> {
-        let now = monotonic();
-        self.begin()?;
-        self.windows.start(now);
+    fn start_acquisition(&mut self, _at: TaiNanos) -> Result<(), DeviceError> {
+        let now = monotonic_now();
+        self.start_board()?;
+        self.windows.start_events(now);
         Ok(())
     }
 
-    fn poll(&mut self, now: Duration) -> Result<Acquired, DeviceError> {
-        let Some(open) = &self.open else { return self.look_again(now) };
+    fn poll_acquired(&mut self, now: Duration) -> Result<Acquired, DeviceError> {
+        let Some(open) = &self.open else { return self.reopen_board(now) };
         while let Some(front) = self.posted.front_mut() {
             // Samples to be skipped go to the place where the fragment follows.
             let place = if self.skips > 0 { 0..self.skips.min(self.size) } else { self.has..self.size };
-            match read(&open.fd, &mut front.payload()[place]) {
+            match read(&open.fd, &mut front.payload_mut()[place]) {
                 // No more data comes: another program ended the command, or the ring had no room.
                 Ok(0) | Err(Errno::PIPE) => {
                     tracing::warn!("{} was not read for too long: samples are lost", self.config.file.display());
                     self.counts.overruns += 1;
-                    return self.begin();
+                    return self.start_board();
                 }
                 Ok(bytes) if self.skips > 0 => self.skips -= bytes,
                 Ok(bytes) => self.has += bytes,
                 Err(Errno::AGAIN) => {
                     let round = (self.size / self.config.samples as usize).max(1);
                     let rounds = (self.has / round) as i64 - self.skips.div_ceil(round) as i64;
-                    self.windows.none_is_left(monotonic(), rounds);
+                    self.windows.record_all_read(monotonic_now(), rounds);
                     return Ok(Acquired::NotYet);
                 }
                 Err(Errno::INTR) => return Ok(Acquired::NotYet),
                 Err(Errno::NODEV) => {
-                    self.gone(now);
+                    self.handle_unplugged(now);
                     return Ok(Acquired::NotYet);
                 }
                 Err(error) => return Err(file_error("reading", &self.config.file, error)),
@@ -258,8 +262,8 @@ impl Acquisition for Sampler {
                 && let Some(buffer) = self.posted.pop_front()
             {
                 self.has = 0;
-                let (number, time, is_certain) = self.windows.whole();
-                let window = u32::try_from(self.windows.length()).unwrap_or(0);
+                let (number, time, is_certain) = self.windows.finish_fragment();
+                let window = u32::try_from(self.windows.window_nanos()).unwrap_or(0);
                 let (payload_type, mut status) = (self.payload_type, Status::empty());
                 status.set(Status::UNCERTAIN, !is_certain);
                 let filled = Filled { payload_type, status, window, timestamp: Some(time) };
@@ -269,7 +273,7 @@ impl Acquisition for Sampler {
         Ok(Acquired::NotYet)
     }
 
-    fn fd(&self) -> Option<BorrowedFd<'_>> {
+    fn readiness_fd(&self) -> Option<BorrowedFd<'_>> {
         Some(self.watch.as_fd())
     }
 
@@ -281,11 +285,11 @@ impl Acquisition for Sampler {
         self.open.is_none()
     }
 
-    fn next_time(&self) -> Option<Duration> {
+    fn next_poll_time(&self) -> Option<Duration> {
         self.open.is_none().then_some(self.again)
     }
 
-    fn counters(&self) -> Vec<(&'static str, u64)> {
+    fn report_counters(&self) -> Vec<(&'static str, u64)> {
         let Counts { overruns, unplugged } = self.counts;
         vec![("overruns", overruns), ("unplugged", unplugged)]
     }

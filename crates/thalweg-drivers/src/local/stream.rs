@@ -83,39 +83,39 @@ impl Stream {
     ///
     /// # Errors
     /// Fails if an option makes no sense.
-    pub fn standard_input(config: &StreamConfig) -> Result<Self, DeviceError> {
+    pub fn from_standard_input(config: &StreamConfig) -> Result<Self, DeviceError> {
         if config.baud.is_some() {
             let problem = "is for a serial port that is opened by its name".to_owned();
             return Err(DeviceError::Option { option: "baud", problem });
         }
-        Self::new(config, Port::standard_input().map_err(|error| file_error("opening", &config.file, error))?)
+        Self::new(config, Port::from_standard_input().map_err(|error| file_error("opening", &config.file, error))?)
     }
 
     fn new(config: &StreamConfig, port: Port) -> Result<Self, DeviceError> {
-        let layout = config.layout()?;
-        let longest = usize::try_from(config.longest_record().unwrap_or(0)).unwrap_or(usize::MAX);
+        let layout = config.record_layout()?;
+        let longest = usize::try_from(config.longest_record_bytes().unwrap_or(0)).unwrap_or(usize::MAX);
         let rule = match config.length {
             Some(prefix) => Rule::Prefixed { prefix, longest },
             None => Rule::Fixed(longest),
         };
         let framing = match (&config.mark, &config.end) {
-            (Some(mark), _) => Some(Framing::Begins(mark.bytes().to_vec(), rule)),
-            (None, Some(end)) => Some(Framing::Ends(end.bytes().to_vec(), longest)),
+            (Some(mark), _) => Some(Framing::Begins(mark.as_bytes().to_vec(), rule)),
+            (None, Some(end)) => Some(Framing::Ends(end.as_bytes().to_vec(), longest)),
             (None, None) => None,
         };
         let mut framer = framing.map(Framer::new);
         if let Some(framer) = framer.as_mut().filter(|_| port.is_serial()) {
-            framer.join();
+            framer.join_midway();
         }
-        let watch = port.tells().then(|| Watch::new(&port)).transpose();
+        let watch = port.signals_readiness().then(|| Watch::new(&port)).transpose();
         let payload_type = layout.as_ref().map_or(PayloadType::RAW, |layout| layout.payload_type);
         let description = Description {
             kind: "stream".into(),
-            payload_type: payload_type.name().to_owned(),
+            payload_type: payload_type.type_name().to_owned(),
             shape: layout.as_ref().and_then(|layout| layout.shape.clone()),
             record_bytes: Some(longest as u64),
             file: Some(config.file.display().to_string()),
-            notes: layout.as_ref().and_then(|layout| layout.note(&config.file)).into_iter().collect(),
+            notes: layout.as_ref().and_then(|layout| layout.byte_order_note(&config.file)).into_iter().collect(),
             ..Description::default()
         };
         Ok(Self {
@@ -144,32 +144,32 @@ impl Stream {
     }
 
     /// Reads the bytes that are there, as far as there are buffers. Returns true if any were there.
-    fn read(&mut self, now: Duration) -> Result<bool, DeviceError> {
+    fn read_available(&mut self, now: Duration) -> Result<bool, DeviceError> {
         if self.framer.is_some() {
-            return self.read_line(now);
+            return self.read_marked(now);
         }
-        if self.records.len() == Some(0) {
+        if self.records.record_len() == Some(0) {
             // The record's length came with a record that took the last buffer.
-            self.records.came(0);
-            self.is_whole(0);
+            self.records.receive_bytes(0);
+            self.finish_record(0);
             return Ok(true);
         }
-        let Some(port) = &mut self.port else { return self.look_again(now).map(|()| false) };
+        let Some(port) = &mut self.port else { return self.reopen_port(now).map(|()| false) };
         let mut next = [0; 8];
-        let has = self.records.has();
-        let read = match self.records.len() {
+        let has = self.records.received_bytes();
+        let read = match self.records.record_len() {
             // The length before the record comes first.
-            None => port.read(&mut [IoSliceMut::new(self.records.missing_head())]),
+            None => port.read_available(&mut [IoSliceMut::new(self.records.missing_head_mut())]),
             Some(len) => {
-                let after = self.records.next_head();
+                let after = self.records.next_head_bytes();
                 let mut places: Vec<_> = match after {
                     0 => self
                         .posted
                         .iter_mut()
                         .take(MAX_BURST_RECORDS)
-                        .map(|buffer| &mut buffer.payload()[..len])
+                        .map(|buffer| &mut buffer.payload_mut()[..len])
                         .collect(),
-                    _ => self.posted.front_mut().map(|buffer| &mut buffer.payload()[..len]).into_iter().collect(),
+                    _ => self.posted.front_mut().map(|buffer| &mut buffer.payload_mut()[..len]).into_iter().collect(),
                 };
                 if let Some(front) = places.first_mut() {
                     *front = &mut std::mem::take(front)[has..];
@@ -178,57 +178,57 @@ impl Stream {
                 if after > 0 {
                     places.push(IoSliceMut::new(&mut next[..after]));
                 }
-                port.read(&mut places)
+                port.read_available(&mut places)
             }
         };
         match read.map_err(|error| file_error("reading", &self.file, error))? {
             Read::Bytes(bytes) => {
                 self.count_overruns();
                 // Records that precede an impossible length are taken first.
-                self.failure = self.came(bytes, &next).err();
+                self.failure = self.receive_bytes(bytes, &next).err();
                 return Ok(true);
             }
             Read::NotYet => self.count_overruns(),
             Read::End => {
-                self.cut_off();
+                self.drop_incomplete();
                 self.over = true;
             }
             Read::Gone => {
-                self.gone();
+                self.handle_unplugged();
                 self.again = now + REOPEN_INTERVAL;
             }
         }
         Ok(false)
     }
 
-    /// Reads like [`read`](Self::read), for records with marks.
-    fn read_line(&mut self, now: Duration) -> Result<bool, DeviceError> {
-        if self.take_records(false) {
+    /// Reads like [`read_available`](Self::read_available), for records with marks.
+    fn read_marked(&mut self, now: Duration) -> Result<bool, DeviceError> {
+        if self.take_record(false) {
             return Ok(true);
         }
-        let Some(port) = &mut self.port else { return self.look_again(now).map(|()| false) };
+        let Some(port) = &mut self.port else { return self.reopen_port(now).map(|()| false) };
         self.piece.resize(LINE_READ_BYTES, 0);
-        let read = port.read(&mut [IoSliceMut::new(&mut self.piece)]);
+        let read = port.read_available(&mut [IoSliceMut::new(&mut self.piece)]);
         match read.map_err(|error| file_error("reading", &self.file, error))? {
             Read::Bytes(came) => {
                 self.count_overruns();
                 let piece = std::mem::take(&mut self.piece);
-                self.came_on_line(&piece[..came], now);
+                self.push_line_bytes(&piece[..came], now);
                 self.piece = piece;
                 return Ok(true);
             }
             Read::NotYet => {
                 self.count_overruns();
-                return Ok(self.is_quiet(now));
+                return Ok(self.take_when_quiet(now));
             }
             Read::End => {
-                while self.take_records(true) {}
-                self.cut_off();
+                while self.take_record(true) {}
+                self.drop_incomplete();
                 self.over = true;
             }
             Read::Gone => {
-                while self.take_records(true) {}
-                self.gone();
+                while self.take_record(true) {}
+                self.handle_unplugged();
                 self.again = now + REOPEN_INTERVAL;
             }
         }
@@ -236,26 +236,26 @@ impl Stream {
     }
 
     /// Takes bytes that arrived on a line.
-    fn came_on_line(&mut self, bytes: &[u8], now: Duration) {
+    fn push_line_bytes(&mut self, bytes: &[u8], now: Duration) {
         self.counts.bytes += bytes.len() as u64;
         self.latest = now;
         if let Some(framer) = &mut self.framer {
-            framer.push(bytes);
+            framer.push_bytes(bytes);
         }
     }
 
     /// Notes that the line has no more bytes. Returns true if this has been so for a while, and something was taken for
     /// that reason.
-    fn is_quiet(&mut self, now: Duration) -> bool {
-        now >= self.latest + QUIET_TIME && self.take_records(true)
+    fn take_when_quiet(&mut self, now: Duration) -> bool {
+        now >= self.latest + QUIET_TIME && self.take_record(true)
     }
 
     /// Takes one record, or skips bytes that belong to none. Returns true if there was either.
-    fn take_records(&mut self, quiet: bool) -> bool {
+    fn take_record(&mut self, quiet: bool) -> bool {
         let (Some(framer), Some(buffer)) = (&mut self.framer, self.posted.front_mut()) else { return false };
-        let len = match framer.next(quiet) {
+        let len = match framer.next_record(quiet) {
             Next::Record(record) => {
-                buffer.payload()[..record.len()].copy_from_slice(record);
+                buffer.payload_mut()[..record.len()].copy_from_slice(record);
                 record.len()
             }
             Next::Skipped(bytes) => {
@@ -267,14 +267,14 @@ impl Stream {
         };
         if std::mem::take(&mut self.skips) && self.number > 0 {
             tracing::warn!("{}: bytes were lost before record {}", self.file.display(), self.number + 1);
-            self.lose();
+            self.record_loss();
         }
-        self.is_whole(len);
+        self.finish_record(len);
         true
     }
 
     /// Notes that one record is lost, and perhaps more.
-    fn lose(&mut self) {
+    fn record_loss(&mut self) {
         self.filled.push_back(Acquired::Lost { first: self.number, count: 1 });
         self.number += 1;
         self.uncertain = true;
@@ -282,40 +282,40 @@ impl Stream {
 
     /// Notes that `bytes` bytes arrived in the places that were read into; those after a record are the beginning of
     /// the next one's length.
-    fn came(&mut self, mut bytes: usize, next: &[u8; 8]) -> Result<(), DeviceError> {
+    fn receive_bytes(&mut self, mut bytes: usize, next: &[u8; 8]) -> Result<(), DeviceError> {
         self.counts.bytes += bytes as u64;
-        if self.records.len().is_none() {
-            self.head_came(bytes)?;
+        if self.records.record_len().is_none() {
+            self.receive_head(bytes)?;
             bytes = 0;
         }
-        while let Some(len) = self.records.len().filter(|len| bytes > 0 || *len == 0) {
-            let took = bytes.min(len - self.records.has());
+        while let Some(len) = self.records.record_len().filter(|len| bytes > 0 || *len == 0) {
+            let took = bytes.min(len - self.records.received_bytes());
             if self.posted.is_empty() {
                 break;
             }
             bytes -= took;
-            if self.records.came(took).is_some() {
-                self.is_whole(len);
+            if self.records.receive_bytes(took).is_some() {
+                self.finish_record(len);
             }
-            if bytes > 0 && self.records.len().is_none() {
-                self.records.missing_head()[..bytes].copy_from_slice(&next[..bytes]);
-                self.head_came(std::mem::take(&mut bytes))?;
+            if bytes > 0 && self.records.record_len().is_none() {
+                self.records.missing_head_mut()[..bytes].copy_from_slice(&next[..bytes]);
+                self.receive_head(std::mem::take(&mut bytes))?;
             }
         }
         Ok(())
     }
 
-    fn head_came(&mut self, bytes: usize) -> Result<(), DeviceError> {
+    fn receive_head(&mut self, bytes: usize) -> Result<(), DeviceError> {
         let (at, file) = (self.records.at, &self.file);
-        self.records.head_came(bytes).map_err(|problem| DeviceError::Stream { file: file.clone(), at, problem })
+        self.records.receive_head(bytes).map_err(|problem| DeviceError::Stream { file: file.clone(), at, problem })
     }
 
-    fn is_whole(&mut self, len: usize) {
+    fn finish_record(&mut self, len: usize) {
         let Some(mut buffer) = self.posted.pop_front() else { return };
         let mut payload_type = PayloadType::RAW;
         if let Some(layout) = &self.layout {
             payload_type = layout.payload_type;
-            layout.to_little_endian(&mut buffer.payload()[..len]);
+            layout.to_little_endian(&mut buffer.payload_mut()[..len]);
         }
         let status = if self.uncertain { Status::UNCERTAIN } else { Status::empty() };
         let filled = Filled { payload_type, status, window: 0, timestamp: None };
@@ -330,9 +330,9 @@ impl Stream {
         self.number += 1;
     }
 
-    fn gone(&mut self) {
+    fn handle_unplugged(&mut self) {
         tracing::warn!("{} was unplugged; it is waited for", self.file.display());
-        self.cut_off();
+        self.drop_incomplete();
         self.counts.unplugged += 1;
         self.port = None;
         self.uncertain = true;
@@ -341,13 +341,13 @@ impl Stream {
     /// Reads how much the driver has lost, before anything is taken that arrived later. A port that is gone no longer
     /// reports it.
     fn count_overruns(&mut self) {
-        if let Some(counted) = self.port.as_ref().and_then(Port::overruns) {
-            self.overruns(counted);
+        if let Some(counted) = self.port.as_ref().and_then(Port::overrun_count) {
+            self.add_overruns(counted);
         }
     }
 
     /// Notes the driver's present count of losses.
-    fn overruns(&mut self, counted: u64) {
+    fn add_overruns(&mut self, counted: u64) {
         let lost = counted.saturating_sub(self.before);
         *self.counts.overruns.get_or_insert(0) += lost;
         self.before = counted;
@@ -355,8 +355,8 @@ impl Stream {
     }
 
     /// Drops the incomplete record, of which no more comes.
-    fn cut_off(&mut self) {
-        let bytes = self.framer.as_mut().map_or(0, Framer::clear) + self.records.cut_off();
+    fn drop_incomplete(&mut self) {
+        let bytes = self.framer.as_mut().map_or(0, Framer::clear_pending) + self.records.drop_incomplete();
         if bytes > 0 {
             tracing::warn!("{}: {bytes} bytes at its end are no whole record", self.file.display());
             self.counts.cut_off += bytes as u64;
@@ -366,26 +366,26 @@ impl Stream {
     }
 
     /// Checks whether a port that was unplugged is there again.
-    fn look_again(&mut self, now: Duration) -> Result<(), DeviceError> {
+    fn reopen_port(&mut self, now: Duration) -> Result<(), DeviceError> {
         if now < self.again {
             return Ok(());
         }
         self.again = now + REOPEN_INTERVAL;
         let Ok(port) = Port::open(&self.file, self.baud) else { return Ok(()) };
         if let Some(watch) = &self.watch {
-            watch.add(&port).map_err(|error| file_error("waiting for", &self.file, error))?;
+            watch.add_file(&port).map_err(|error| file_error("waiting for", &self.file, error))?;
         }
         tracing::info!("{} is there again", self.file.display());
-        self.before = port.overruns().unwrap_or(0);
-        self.join();
+        self.before = port.overrun_count().unwrap_or(0);
+        self.join_midway();
         self.port = Some(port);
         Ok(())
     }
 
     /// Notes that the bytes to come may begin in the middle of a record.
-    fn join(&mut self) {
+    fn join_midway(&mut self) {
         if let Some(framer) = &mut self.framer {
-            framer.join();
+            framer.join_midway();
         }
     }
 }
@@ -395,34 +395,34 @@ impl Acquisition for Stream {
         &self.description
     }
 
-    fn max_payload(&self) -> usize {
+    fn max_payload_bytes(&self) -> usize {
         self.longest
     }
 
-    fn depth(&self) -> u32 {
+    fn max_posted_buffers(&self) -> u32 {
         MAX_BURST_RECORDS as u32
     }
 
-    fn post(&mut self, buffer: Buffer) {
+    fn post_buffer(&mut self, buffer: Buffer) {
         self.posted.push_back(buffer);
     }
 
-    fn start(&mut self, _at: TaiNanos) -> Result<(), DeviceError> {
+    fn start_acquisition(&mut self, _at: TaiNanos) -> Result<(), DeviceError> {
         let Some(port) = &self.port else { return Ok(()) };
-        let before = port.overruns().unwrap_or(0);
-        match port.forget() {
+        let before = port.overrun_count().unwrap_or(0);
+        match port.discard_pending() {
             Ok(()) => self.before = before,
             Err(error) if matches!(Errno::from_io_error(&error), Some(Errno::IO | Errno::NODEV | Errno::NXIO)) => {
-                self.gone();
+                self.handle_unplugged();
             }
             Err(error) => return Err(file_error("emptying", &self.file, error)),
         }
         Ok(())
     }
 
-    fn poll(&mut self, now: Duration) -> Result<Acquired, DeviceError> {
+    fn poll_acquired(&mut self, now: Duration) -> Result<Acquired, DeviceError> {
         while self.filled.is_empty() && !self.over && !self.posted.is_empty() && self.failure.is_none() {
-            if !self.read(now)? {
+            if !self.read_available(now)? {
                 break;
             }
         }
@@ -434,7 +434,7 @@ impl Acquisition for Stream {
         })
     }
 
-    fn fd(&self) -> Option<BorrowedFd<'_>> {
+    fn readiness_fd(&self) -> Option<BorrowedFd<'_>> {
         self.watch.as_ref().map(Watch::as_fd)
     }
 
@@ -446,22 +446,22 @@ impl Acquisition for Stream {
         self.port.is_none() && !self.over
     }
 
-    fn next_time(&self) -> Option<Duration> {
+    fn next_poll_time(&self) -> Option<Duration> {
         if !self.filled.is_empty() || self.over {
             return Some(Duration::ZERO);
         }
-        if self.has_room() && self.framer.as_ref().is_some_and(|framer| framer.pending() > 0) {
+        if self.has_room() && self.framer.as_ref().is_some_and(|framer| framer.pending_bytes() > 0) {
             return Some(self.latest + QUIET_TIME);
         }
         match &self.port {
             None => self.has_room().then_some(self.again),
-            Some(port) if !port.tells() && self.has_room() => Some(Duration::ZERO),
+            Some(port) if !port.signals_readiness() && self.has_room() => Some(Duration::ZERO),
             Some(_) => None,
         }
     }
 
-    fn counters(&self) -> Vec<(&'static str, u64)> {
-        let since = self.port.as_ref().and_then(Port::overruns).map(|now| now.saturating_sub(self.before));
+    fn report_counters(&self) -> Vec<(&'static str, u64)> {
+        let since = self.port.as_ref().and_then(Port::overrun_count).map(|now| now.saturating_sub(self.before));
         let Counts { bytes, cut_off, skipped, unplugged, overruns } = self.counts;
         let always =
             [("bytes", bytes), ("cut_off_bytes", cut_off), ("skipped_bytes", skipped), ("unplugged", unplugged)];
@@ -473,7 +473,7 @@ impl Acquisition for Stream {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::local::trials::{Book, Draw, play, play_calm};
+    use crate::local::trials::{Book, Draw, play_calm_trials, play_trials};
     use rustix::fs::{CWD, FileType, Mode, mknodat};
     use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
     use rustix::termios::{LocalModes, tcgetattr};
@@ -497,10 +497,10 @@ mod tests {
     fn stream(config: &StreamConfig, slots: u32) -> (Stream, SlotPool) {
         let mut pool = SlotPool::new("slots", slots, 256).unwrap();
         let mut stream = Stream::open(config).unwrap();
-        while let Some(slot) = pool.take() {
-            stream.post(Buffer::new(slot));
+        while let Some(slot) = pool.take_slot() {
+            stream.post_buffer(Buffer::new(slot));
         }
-        stream.start(TaiNanos(0)).unwrap();
+        stream.start_acquisition(TaiNanos(0)).unwrap();
         (stream, pool)
     }
 
@@ -508,10 +508,10 @@ mod tests {
     fn all(stream: &mut Stream, now: u64) -> Vec<Result<(u64, Vec<u8>), u64>> {
         let mut all = Vec::new();
         loop {
-            match stream.poll(Duration::from_secs(now)).unwrap() {
+            match stream.poll_acquired(Duration::from_secs(now)).unwrap() {
                 Acquired::Frame(Frame { mut buffer, number, len, .. }) => {
-                    all.push(Ok((number, buffer.payload()[..len].to_vec())));
-                    stream.post(buffer);
+                    all.push(Ok((number, buffer.payload_mut()[..len].to_vec())));
+                    stream.post_buffer(buffer);
                 }
                 Acquired::Lost { first, count: 1 } => all.push(Err(first)),
                 Acquired::Lost { .. } | Acquired::Missed { .. } => unreachable!("one record is cut off at a time"),
@@ -534,7 +534,7 @@ mod tests {
         drop(writer);
         assert_eq!(all(&mut stream, 0), [Err(3)], "a byte of the fourth was there");
         assert!(stream.over);
-        assert_eq!(stream.counters()[..2], [("bytes", 13), ("cut_off_bytes", 1)]);
+        assert_eq!(stream.report_counters()[..2], [("bytes", 13), ("cut_off_bytes", 1)]);
     }
 
     #[test]
@@ -550,7 +550,7 @@ mod tests {
         writer.write_all(&[7; 100]).unwrap();
         assert_eq!(all(&mut stream, 0), [Ok((3, vec![7; 100]))]);
         writer.write_all(b"\x01\0").unwrap();
-        let error = stream.poll(Duration::ZERO).unwrap_err().to_string();
+        let error = stream.poll_acquired(Duration::ZERO).unwrap_err().to_string();
         assert!(error.contains("at byte 112: a record of 256 bytes is announced, and size says 100"), "{error}");
     }
 
@@ -563,9 +563,9 @@ mod tests {
         writer.write_all(b"\x03").unwrap();
         assert_eq!(all(&mut stream, 0), []);
         writer.write_all(b"abc\xff").unwrap();
-        let Acquired::Frame(frame) = stream.poll(Duration::ZERO).unwrap() else { panic!("no frame") };
+        let Acquired::Frame(frame) = stream.poll_acquired(Duration::ZERO).unwrap() else { panic!("no frame") };
         assert_eq!((frame.number, frame.len), (0, 3));
-        assert!(stream.poll(Duration::ZERO).is_err());
+        assert!(stream.poll_acquired(Duration::ZERO).is_err());
     }
 
     /// A line that loses bytes: records are found again, one is lost for each gap, and later ones are uncertain.
@@ -582,10 +582,10 @@ mod tests {
         let found = all(&mut stream, 1);
         let came = [Ok((0, b"two.".to_vec())), Ok((1, b"thr.".to_vec()))];
         assert_eq!(found, came, "the last one waits for what is behind it");
-        assert_eq!(stream.next_time(), Some(Duration::from_secs(1) + QUIET_TIME));
+        assert_eq!(stream.next_poll_time(), Some(Duration::from_secs(1) + QUIET_TIME));
         assert_eq!(all(&mut stream, 2), [Err(2), Ok((3, b"fiv.".to_vec()))]);
         assert!(stream.uncertain);
-        assert!(stream.counters().contains(&("skipped_bytes", 8)), "{:?}", stream.counters());
+        assert!(stream.report_counters().contains(&("skipped_bytes", 8)), "{:?}", stream.report_counters());
     }
 
     /// Returns a terminal's other end, and its name.
@@ -625,7 +625,7 @@ mod tests {
         drop(instrument);
         assert_eq!(all(&mut stream, 2), []);
         assert_eq!(stream.counts.unplugged, 1);
-        assert!(stream.port.is_none() && stream.next_time() > Some(Duration::from_secs(2)));
+        assert!(stream.port.is_none() && stream.next_poll_time() > Some(Duration::from_secs(2)));
     }
 
     /// Framing of the records: all of one length, with a length before each, or lines.
@@ -641,7 +641,7 @@ mod tests {
     /// Returns a record that names its trigger at its beginning and at its end, in letters.
     fn record(kind: Kind, trigger: u64, draw: &mut Draw) -> Vec<u8> {
         let name: Vec<u8> = (0..8).map(|at| b'a' + (trigger / 26_u64.pow(at) % 26) as u8).collect();
-        let length = if kind == Kind::Fixed { SHORTEST } else { draw.of(SHORTEST..60) } as usize;
+        let length = if kind == Kind::Fixed { SHORTEST } else { draw.number_in(SHORTEST..60) } as usize;
         let payload = [&name[..], &vec![b'.'; length - 16], &name].concat();
         match kind {
             Kind::Fixed => [b"\xa5\x5a", &payload[..]].concat(),
@@ -662,66 +662,69 @@ mod tests {
     /// that stands still.
     fn trial(seed: u64, file: &Path, is_calm: bool) -> Book {
         let mut draw = Draw::new(seed);
-        let kind = [Kind::Fixed, Kind::Prefixed, Kind::Lines][draw.of(0..3) as usize];
+        let kind = [Kind::Fixed, Kind::Prefixed, Kind::Lines][draw.number_in(0..3) as usize];
         let framing = match kind {
             Kind::Fixed => format!("record = {SHORTEST}\nmark = \"a55a\""),
             Kind::Prefixed => "size = 60\nlength = { bytes = 1 }\nmark = \"a55a\"".into(),
             Kind::Lines => "size = 60\nend = \"0d0a\"".into(),
         };
         let (mut stream, _pool) = stream(&toml::from_str(&format!("file = {file:?}\n{framing}")).unwrap(), 4);
-        stream.join();
+        stream.join_midway();
         // The line begins in the middle of a record.
         let (mut book, mut next, mut origin) = (Book::new(0), 1, None);
         let mut line: Vec<u8> = record(kind, 0, &mut draw);
-        line.drain(..draw.of(1..SHORTEST) as usize);
-        let period = draw.micros(1000..300_000);
+        line.drain(..draw.number_in(1..SHORTEST) as usize);
+        let period = draw.micros_in(1000..300_000);
         let (mut now, mut sent, mut lost, mut spared, mut back) = (Duration::ZERO, Duration::ZERO, 0, 0, None);
-        let room = draw.of(1000..4000) as usize;
+        let room = draw.number_in(1000..4000) as usize;
         for _ in 0..250 {
             // The source looks: it takes all that is there at once.
             if back.is_some_and(|back| now >= back) {
                 back = None;
                 stream.before = lost;
-                stream.join();
+                stream.join_midway();
             }
             if back.is_none() {
                 let mut has_more = true;
                 while has_more {
-                    has_more = stream.take_records(false);
+                    has_more = stream.take_record(false);
                     if !has_more && !line.is_empty() {
-                        stream.overruns(lost);
-                        stream.came_on_line(&std::mem::take(&mut line), now);
+                        stream.add_overruns(lost);
+                        stream.push_line_bytes(&std::mem::take(&mut line), now);
                         has_more = true;
                     } else if !has_more {
-                        stream.overruns(lost);
-                        has_more = stream.is_quiet(now);
+                        stream.add_overruns(lost);
+                        has_more = stream.take_when_quiet(now);
                     }
                     take_all(&mut stream, &mut book, &mut origin);
                 }
             }
-            now +=
-                if draw.once_in(3) { period.mul_f64(draw.of(0..3000) as f64 / 1000.0) } else { draw.micros(0..20_000) };
-            match draw.of(0..1000) {
+            now += if draw.once_in(3) {
+                period.mul_f64(draw.number_in(0..3000) as f64 / 1000.0)
+            } else {
+                draw.micros_in(0..20_000)
+            };
+            match draw.number_in(0..1000) {
                 _ if is_calm => {}
-                0 | 1 => now += draw.micros(1000..3_000_000),
+                0 | 1 => now += draw.micros_in(1000..3_000_000),
                 2 if back.is_none() => {
                     line.clear();
-                    while stream.take_records(true) {
+                    while stream.take_record(true) {
                         take_all(&mut stream, &mut book, &mut origin);
                     }
-                    stream.gone();
+                    stream.handle_unplugged();
                     take_all(&mut stream, &mut book, &mut origin);
-                    back = Some(now + draw.micros(1000..3_000_000));
+                    back = Some(now + draw.micros_in(1000..3_000_000));
                 }
                 _ => {}
             }
             // A record takes a part of the time to the next one, and its bytes arrive one by one.
             while sent < now {
                 let mut bytes = record(kind, next, &mut draw);
-                let at = draw.of(0..bytes.len() as u64) as usize;
+                let at = draw.number_in(0..bytes.len() as u64) as usize;
                 if !is_calm && spared == 0 && draw.once_in(500) {
                     // A few bytes are lost. At the end of lines only the driver can notice.
-                    let end = bytes.len().min(at + draw.of(1..SHORTEST) as usize);
+                    let end = bytes.len().min(at + draw.number_in(1..SHORTEST) as usize);
                     bytes.drain(at..end);
                     spared = 3;
                     lost += u64::from(kind == Kind::Lines || draw.once_in(2));
@@ -740,12 +743,12 @@ mod tests {
             }
             // A part of the bytes arrives later.
             if back.is_none() && !line.is_empty() && draw.once_in(2) {
-                let rest = line.split_off(draw.of(0..line.len() as u64) as usize);
-                stream.take_records(false);
-                stream.overruns(lost);
-                stream.came_on_line(&std::mem::replace(&mut line, rest), now);
+                let rest = line.split_off(draw.number_in(0..line.len() as u64) as usize);
+                stream.take_record(false);
+                stream.add_overruns(lost);
+                stream.push_line_bytes(&std::mem::replace(&mut line, rest), now);
                 take_all(&mut stream, &mut book, &mut origin);
-                now += draw.micros(0..300_000);
+                now += draw.micros_in(0..300_000);
             }
         }
         book
@@ -755,13 +758,13 @@ mod tests {
         while let Some(acquired) = stream.filled.pop_front() {
             match acquired {
                 Acquired::Frame(Frame { mut buffer, number, len, filled, .. }) => {
-                    let trigger = trigger_of(&buffer.payload()[..len]);
+                    let trigger = trigger_of(&buffer.payload_mut()[..len]);
                     let origin = *origin.get_or_insert(trigger.unwrap_or(0));
                     let trigger = trigger.map_or(u64::MAX, |trigger| trigger.wrapping_sub(origin));
-                    book.fragment(number, trigger, !filled.status.contains(Status::UNCERTAIN));
-                    stream.post(buffer);
+                    book.record_fragment(number, trigger, !filled.status.contains(Status::UNCERTAIN));
+                    stream.post_buffer(buffer);
                 }
-                Acquired::Lost { first, count } => book.lost(first, count),
+                Acquired::Lost { first, count } => book.record_lost(first, count),
                 other => panic!("{other:?}"),
             }
         }
@@ -771,14 +774,14 @@ mod tests {
     #[test]
     fn no_record_whose_status_is_good_is_another_triggers() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        let (records, uncertain) = play("stream", 40, |seed| trial(seed, file.path(), false));
+        let (records, uncertain) = play_trials("stream", 40, |seed| trial(seed, file.path(), false));
         assert!(uncertain > 0 && records > uncertain);
     }
 
     #[test]
     fn no_number_is_uncertain_where_nothing_goes_wrong() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        play_calm("stream", 10, |seed| trial(seed, file.path(), true));
+        play_calm_trials("stream", 10, |seed| trial(seed, file.path(), true));
     }
 
     #[test]
@@ -791,7 +794,7 @@ mod tests {
         let error = Stream::open(&StreamConfig { baud: Some(9600), ..config(&file, 4) }).unwrap_err().to_string();
         assert!(error.contains("baud is for serial ports"), "{error}");
         let (mut stream, _pool) = stream(&config(&file, 4), 1);
-        assert!(stream.fd().is_none(), "a file has nothing to wait for");
+        assert!(stream.readiness_fd().is_none(), "a file has nothing to wait for");
         assert_eq!(all(&mut stream, 0).len(), 2);
         assert!(stream.over);
     }

@@ -102,18 +102,18 @@ impl Transfers {
     }
 
     /// Returns the number of later frames that may come before an earlier one.
-    pub(crate) fn reorders(&self) -> u32 {
+    pub(crate) fn reorder_depth(&self) -> u32 {
         MAX_OVERTAKING_ROUNDS * self.most
     }
 
     /// Returns true if another read may begin. The first read is alone: it shows the position of the counter.
-    pub(crate) fn may_begin(&self) -> bool {
+    pub(crate) fn may_begin_read(&self) -> bool {
         let most = if self.begun { self.most } else { 1 };
-        self.under_way.len() < most as usize && self.reads - self.oldest() < u64::from(self.reorders())
+        self.under_way.len() < most as usize && self.reads - self.oldest_read() < u64::from(self.reorder_depth())
     }
 
     /// Begins a read, and returns its number.
-    pub(crate) fn begin(&mut self, now: Duration) -> u64 {
+    pub(crate) fn begin_read(&mut self, now: Duration) -> u64 {
         if !self.begun {
             self.empty = (now, None);
         }
@@ -123,7 +123,7 @@ impl Transfers {
     }
 
     /// Notes that a read has ended.
-    pub(crate) fn ended(&mut self, read: u64) {
+    pub(crate) fn end_read(&mut self, read: u64) {
         self.under_way.retain(|(other, _)| *other != read);
     }
 
@@ -134,10 +134,10 @@ impl Transfers {
 
     /// Notes that no other read has ended by now. If one has waited for longer than a transfer takes, the card has no
     /// data.
-    pub(crate) fn none_is_over(&mut self, now: Duration) {
+    pub(crate) fn record_none_ended(&mut self, now: Duration) {
         // A card without pending reads cannot show that it has no data.
         if !self.is_idle() {
-            self.look(now);
+            self.record_look(now);
         }
         if self.under_way.first().is_some_and(|(_, began)| now >= *began + self.longest) {
             self.empty = (now, self.newest);
@@ -145,17 +145,17 @@ impl Transfers {
     }
 
     /// Returns the number of frames that have had a number, or could have had one.
-    pub(crate) fn next(&self) -> u64 {
+    pub(crate) fn next_number(&self) -> u64 {
         self.next
     }
 
     /// Returns the number of times that the counter restarted.
-    pub(crate) fn restarts(&self) -> u64 {
-        self.counter.as_ref().map_or(0, FrameCounter::restarts)
+    pub(crate) fn restart_count(&self) -> u64 {
+        self.counter.as_ref().map_or(0, FrameCounter::restart_count)
     }
 
     /// Notes that the card was away: without a counter it is not known what was lost.
-    pub(crate) fn anew(&mut self) {
+    pub(crate) fn restart_after_absence(&mut self) {
         (self.begun, self.was_away) = (false, self.next > 0);
         if self.counter.is_none() {
             self.doubt_from(self.next);
@@ -163,10 +163,10 @@ impl Transfers {
     }
 
     /// Takes a frame with this count. Returns its number, and true if the number is certain.
-    pub(crate) fn came(&mut self, count: Option<u64>, now: Duration) -> (u64, bool) {
+    pub(crate) fn number_frame(&mut self, count: Option<u64>, now: Duration) -> (u64, bool) {
         self.begun = true;
-        self.look(now);
-        let number = self.number(count, now);
+        self.record_look(now);
+        let number = self.assign_number(count, now);
         let is_certain = self.counter.as_ref().is_none_or(|counter| counter.is_certain(number))
             && self.uncertain_from.is_none_or(|from| number < from);
         (number, is_certain)
@@ -174,7 +174,7 @@ impl Transfers {
 
     /// Notes that the source looks. After it has looked often for as long as it stood still before, and no shorter than
     /// a restart takes, it has taken all frames that had gathered.
-    fn look(&mut self, now: Duration) {
+    fn record_look(&mut self, now: Duration) {
         let passed = now.saturating_sub(self.looked);
         if passed > MAX_LOOK_INTERVAL {
             self.caught_up = self.caught_up.max(now + passed.max(MIN_RESTART_SILENCE));
@@ -184,7 +184,7 @@ impl Transfers {
         self.looked = now;
     }
 
-    fn number(&mut self, count: Option<u64>, now: Duration) -> u64 {
+    fn assign_number(&mut self, count: Option<u64>, now: Duration) -> u64 {
         let next = self.next;
         let (Some(counter), Some(count)) = (&mut self.counter, count) else {
             self.next += 1;
@@ -192,15 +192,15 @@ impl Transfers {
         };
         let first_missing = self.missing.iter().map(|missing| missing.numbers.start).min().unwrap_or(next);
         let before = counter.clone();
-        let number = match counter.came(count, first_missing, now) {
+        let number = match counter.accept_count(count, first_missing, now) {
             FrameNumber::At(number) if number >= next => number,
             FrameNumber::At(number) if self.missing.iter().any(|missing| missing.numbers.contains(&number)) => {
-                self.comes_late(number, now);
+                self.accept_late_frame(number, now);
                 return number;
             }
-            _ => counter.begin_anew(count, next, now),
+            _ => counter.restart_at_count(count, next, now),
         };
-        if counter.restarts() > before.restarts() {
+        if counter.restart_count() > before.restart_count() {
             // The missing numbers were known by the position of the counter.
             self.doubt_from(first_missing);
         }
@@ -213,7 +213,7 @@ impl Transfers {
             // With a counter of a few bits, it may also be a late frame.
             let is_far = u128::from(number - next) >= round / 2;
             let is_certain = self.uncertain_from.is_none();
-            if is_far || is_certain && self.known.is_some_and(|known| !agrees(before, known, counted, now)) {
+            if is_far || is_certain && self.known.is_some_and(|known| !counter_agrees(before, known, counted, now)) {
                 self.doubt_from(next);
             }
             self.missing.push(Missing { numbers: next..number, before: self.reads, seen: now });
@@ -228,7 +228,7 @@ impl Transfers {
     }
 
     /// Takes a frame whose number was missing.
-    fn comes_late(&mut self, number: u64, now: Duration) {
+    fn accept_late_frame(&mut self, number: u64, now: Duration) {
         let Some(at) = self.missing.iter().position(|missing| missing.numbers.contains(&number)) else { return };
         let Missing { numbers, before, seen } = self.missing.remove(at);
         // A missing frame would have come long ago. Frames of a card that restarts its count get here, too.
@@ -258,31 +258,36 @@ impl Transfers {
     }
 
     /// Returns the first run of numbers that no read can bring any more, and its length.
-    pub(crate) fn lost(&mut self) -> Option<(u64, u64)> {
-        let oldest = self.oldest();
+    pub(crate) fn next_lost_run(&mut self) -> Option<(u64, u64)> {
+        let oldest = self.oldest_read();
         let at = self.missing.iter().position(|missing| missing.before <= oldest)?;
         let Range { start, end } = self.missing.remove(at).numbers;
         Some((start, end - start))
     }
 
     /// Returns the number of the oldest read under way, or of the next read if there is none.
-    fn oldest(&self) -> u64 {
+    fn oldest_read(&self) -> u64 {
         self.under_way.first().map_or(self.reads, |(read, _)| *read)
     }
 }
 
 /// Returns true if a counter that was at `then` at time `since`, and has been silent since, derives the same number
 /// from a count, and is certain of it.
-fn agrees(mut counter: FrameCounter, (since, then): (Duration, Counted), counted: Counted, now: Duration) -> bool {
-    counter.begin(then.count, then.number, true, since);
-    counter.came(counted.count, then.number + 1, now) == FrameNumber::At(counted.number)
+fn counter_agrees(
+    mut counter: FrameCounter,
+    (since, then): (Duration, Counted),
+    counted: Counted,
+    now: Duration,
+) -> bool {
+    counter.begin_at_count(then.count, then.number, true, since);
+    counter.accept_count(counted.count, then.number + 1, now) == FrameNumber::At(counted.number)
         && counter.is_certain(counted.number)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::local::trials::{Book, Draw, play, play_calm};
+    use crate::local::trials::{Book, Draw, play_calm_trials, play_trials};
     use proptest::prelude::*;
     use std::collections::VecDeque;
     use thalweg_device::Counter;
@@ -340,29 +345,29 @@ mod tests {
         fn serve(&mut self, now: Duration, draw: &mut Draw) {
             while !self.waiting.is_empty() && !self.kept.is_empty() {
                 let (read, frame) = (self.waiting.pop_front().unwrap(), self.kept.pop_front().unwrap());
-                self.over.push((now + draw.micros(10..150), read, frame));
+                self.over.push((now + draw.micros_in(10..150), read, frame));
             }
         }
     }
 
     fn mix_of(trigger: u64, at: u64) -> u8 {
-        thalweg_wire::mix(trigger ^ at << 48) as u8
+        thalweg_wire::mix_bits(trigger ^ at << 48) as u8
     }
 
     /// A card that loses frames, is reset, goes away and comes back, and a source that stands still; if `is_calm`, none
     /// of these.
     fn trial(seed: u64, is_calm: bool) -> Book {
         let mut draw = Draw::new(seed);
-        let bytes = [1, 2, 3, 4, 5, 6, 7, 8][draw.of(0..8) as usize];
-        let counter = Counter { at: draw.of(0..16) as u32, bytes, little_endian: draw.once_in(2) };
+        let bytes = [1, 2, 3, 4, 5, 6, 7, 8][draw.number_in(0..8) as usize];
+        let counter = Counter { at: draw.number_in(0..16) as u32, bytes, little_endian: draw.once_in(2) };
         let counter = Some(counter).filter(|_| !draw.once_in(8));
         let bits = 8 * bytes;
         // Without a counter lost frames cannot be noticed: the card then keeps frames until they are read.
-        let room = if counter.is_some() && !is_calm { draw.of(1..20) as usize } else { usize::MAX };
-        let most = if counter.is_some() { draw.of(1..17) as u32 } else { 1 };
-        let interval = Duration::from_secs_f64(1.0 / [12, 50, 200, 1000, 5000][draw.of(0..5) as usize] as f64);
+        let room = if counter.is_some() && !is_calm { draw.number_in(1..20) as usize } else { usize::MAX };
+        let most = if counter.is_some() { draw.number_in(1..17) as u32 } else { 1 };
+        let interval = Duration::from_secs_f64(1.0 / [12, 50, 200, 1000, 5000][draw.number_in(0..5) as usize] as f64);
         // The card counts since it was switched on: at this moment, or long ago.
-        let base = [0, 1, draw.of(0..1000), draw.of(0..u64::MAX)][draw.of(0..4) as usize];
+        let base = [0, 1, draw.number_in(0..1000), draw.number_in(0..u64::MAX)][draw.number_in(0..4) as usize];
         let mut card = Model {
             counter,
             bits,
@@ -376,7 +381,7 @@ mod tests {
             lost: false,
         };
         let mut transfers = Transfers::new(most, LONGEST, counter.map(|counter| 8 * counter.bytes));
-        let mut book = Book::new(transfers.reorders());
+        let mut book = Book::new(transfers.reorder_depth());
         let began = Duration::from_secs(1);
         let known = began + Duration::from_millis(2200);
         let (mut now, mut next, mut origin, mut is_gone) = (began, 0, None, None);
@@ -385,20 +390,20 @@ mod tests {
             // The source looks.
             loop {
                 if is_gone.is_some_and(|until| now >= until) && transfers.is_idle() {
-                    transfers.anew();
+                    transfers.restart_after_absence();
                     is_gone = None;
                 }
-                while is_gone.is_none() && now >= full_until && transfers.may_begin() {
-                    card.waiting.push_back(transfers.begin(now));
+                while is_gone.is_none() && now >= full_until && transfers.may_begin_read() {
+                    card.waiting.push_back(transfers.begin_read(now));
                 }
                 card.serve(now, &mut draw);
                 let Some(at) = card.over.iter().position(|(over, ..)| *over <= now) else { break };
                 let (_, read, frame) = card.over.swap_remove(at);
-                transfers.ended(read);
-                let count = counter.map(|counter| counter.read(&frame).unwrap());
+                transfers.end_read(read);
+                let count = counter.map(|counter| counter.read_count(&frame).unwrap());
                 let trigger = u64::from_le_bytes(*frame.last_chunk().unwrap());
                 let origin = *origin.get_or_insert(trigger);
-                let (number, is_certain) = transfers.came(count, now);
+                let (number, is_certain) = transfers.number_frame(count, now);
                 // A card that is reset unseen, and is by chance at the next count, cannot be distinguished from one
                 // that paused.
                 let counts_anew = last.is_some_and(|(_, last)| last < card.first && card.first <= trigger);
@@ -407,44 +412,44 @@ mod tests {
                     return book;
                 }
                 last = Some((count.map(|count| count + 1), trigger));
-                book.fragment(number, trigger - origin, is_certain);
-                while let Some((first, count)) = transfers.lost() {
-                    book.lost(first, count);
+                book.record_fragment(number, trigger - origin, is_certain);
+                while let Some((first, count)) = transfers.next_lost_run() {
+                    book.record_lost(first, count);
                 }
             }
-            transfers.none_is_over(now);
+            transfers.record_none_ended(now);
             // Before the source looks again, one of these events happens.
-            let mut later = now + draw.micros(0..interval.as_micros() as u64 / 2);
+            let mut later = now + draw.micros_in(0..interval.as_micros() as u64 / 2);
             // A counter of a few bits may restart at just the value that it would have had.
             let (is_wide, counted) = (card.bits > 12, next - card.first.min(next));
-            match draw.of(0..2000) {
+            match draw.number_in(0..2000) {
                 _ if is_calm => {}
-                0 => later = now + draw.micros(1000..3_000_000),
+                0 => later = now + draw.micros_in(1000..3_000_000),
                 1 if counter.is_some() && is_wide && counted >= 64 && now > known && is_gone.is_none() => {
                     // The card is reset while reads wait.
-                    let off = draw.micros(100_000..3_000_000);
-                    (card.off_until, card.base, card.first) = (now + off, draw.of(0..2), u64::MAX);
+                    let off = draw.micros_in(100_000..3_000_000);
+                    (card.off_until, card.base, card.first) = (now + off, draw.number_in(0..2), u64::MAX);
                     was_gone = false;
                     if draw.once_in(2) {
                         card.kept.clear();
                     }
                 }
-                2 if now > began + Duration::from_millis(10) && transfers.next() > 0 && is_gone.is_none() => {
+                2 if now > began + Duration::from_millis(10) && transfers.next_number() > 0 && is_gone.is_none() => {
                     // Transfers fail. The card is there again with its counter as it was, or at the beginning.
                     let reads: Vec<u64> =
                         card.waiting.drain(..).chain(card.over.drain(..).map(|over| over.1)).collect();
-                    reads.into_iter().for_each(|read| transfers.ended(read));
+                    reads.into_iter().for_each(|read| transfers.end_read(read));
                     card.kept.clear();
-                    let back = now + draw.micros(200_000..4_000_000);
+                    let back = now + draw.micros_in(200_000..4_000_000);
                     is_gone = Some(back);
                     if draw.once_in(2) {
-                        let off = draw.micros(100_000..back.saturating_sub(now).as_micros() as u64 + 1);
-                        (card.off_until, card.base, card.first) = (now + off, draw.of(0..2), u64::MAX);
+                        let off = draw.micros_in(100_000..back.saturating_sub(now).as_micros() as u64 + 1);
+                        (card.off_until, card.base, card.first) = (now + off, draw.number_in(0..2), u64::MAX);
                         was_gone = true;
                     }
                 }
                 // The source has no buffers.
-                3 if counter.is_some() => full_until = now + draw.micros(1000..2_000_000),
+                3 if counter.is_some() => full_until = now + draw.micros_in(1000..2_000_000),
                 4..60 if counter.is_some() => card.lost = true,
                 _ => {}
             }
@@ -471,13 +476,13 @@ mod tests {
     /// `THALWEG_TRIALS` states the number of new ones.
     #[test]
     fn no_fragment_whose_status_is_good_is_another_triggers() {
-        let (fragments, uncertain) = play("dma", 40, |seed| trial(seed, false));
+        let (fragments, uncertain) = play_trials("dma", 40, |seed| trial(seed, false));
         assert!(uncertain > 0 && fragments > uncertain);
     }
 
     #[test]
     fn no_number_is_uncertain_where_nothing_goes_wrong() {
-        play_calm("dma", 4, |seed| trial(seed, true));
+        play_calm_trials("dma", 4, |seed| trial(seed, true));
     }
 
     proptest! {
@@ -493,26 +498,26 @@ mod tests {
             let truth: Vec<u64> = gaps.iter().scan(0, |next, gap| { *next += gap; Some(*next - gaps[0]) }).collect();
             let mut transfers = of(bits);
             // Reads that have a frame and are under way; the first read is alone.
-            let mut under_way = vec![transfers.begin(Duration::ZERO)];
+            let mut under_way = vec![transfers.begin_read(Duration::ZERO)];
             let (mut came, mut lost) = (Vec::new(), Vec::new());
             for end in ends {
                 if under_way.is_empty() {
                     break;
                 }
                 let read = under_way.remove(end % under_way.len());
-                transfers.ended(read);
+                transfers.end_read(read);
                 let number = truth[read as usize];
                 let count = start.wrapping_add(number) & mask;
-                prop_assert_eq!(transfers.came(Some(count), Duration::ZERO), (number, true));
+                prop_assert_eq!(transfers.number_frame(Some(count), Duration::ZERO), (number, true));
                 came.push(number);
-                while transfers.may_begin() && transfers.reads < truth.len() as u64 {
-                    under_way.push(transfers.begin(Duration::ZERO));
+                while transfers.may_begin_read() && transfers.reads < truth.len() as u64 {
+                    under_way.push(transfers.begin_read(Duration::ZERO));
                 }
-                while let Some((first, count)) = transfers.lost() {
+                while let Some((first, count)) = transfers.next_lost_run() {
                     lost.extend(first..first + count);
                 }
             }
-            prop_assert_eq!(transfers.restarts(), 0);
+            prop_assert_eq!(transfers.restart_count(), 0);
             let all: std::collections::BTreeSet<u64> = came.iter().chain(&lost).copied().collect();
             prop_assert_eq!(all.len(), came.len() + lost.len(), "none is both, or twice");
             if under_way.is_empty() {
@@ -523,14 +528,14 @@ mod tests {
         #[test]
         fn whatever_a_card_counts_no_number_comes_twice(counts in prop::collection::vec(any::<u16>(), 1..20)) {
             let mut transfers = of(16);
-            let mut book = Book::new(transfers.reorders());
+            let mut book = Book::new(transfers.reorder_depth());
             for count in counts {
-                let read = transfers.begin(Duration::ZERO);
-                transfers.ended(read);
-                let (number, _) = transfers.came(Some(count.into()), Duration::ZERO);
-                book.fragment(number, number, true);
-                while let Some((first, count)) = transfers.lost() {
-                    book.lost(first, count);
+                let read = transfers.begin_read(Duration::ZERO);
+                transfers.end_read(read);
+                let (number, _) = transfers.number_frame(Some(count.into()), Duration::ZERO);
+                book.record_fragment(number, number, true);
+                while let Some((first, count)) = transfers.next_lost_run() {
+                    book.record_lost(first, count);
                 }
             }
             prop_assert!(book.wrong.is_empty(), "{:?}", book.wrong);
@@ -540,24 +545,24 @@ mod tests {
     #[test]
     fn a_count_that_begins_anew_or_stands_still_goes_on() {
         let mut transfers = of(32);
-        let count = |transfers: &mut Transfers, count| transfers.came(Some(count), Duration::ZERO);
-        let reads = [(); 2].map(|()| transfers.begin(Duration::ZERO));
+        let count = |transfers: &mut Transfers, count| transfers.number_frame(Some(count), Duration::ZERO);
+        let reads = [(); 2].map(|()| transfers.begin_read(Duration::ZERO));
         assert_eq!([100, 101, 103].map(|at| count(&mut transfers, at)), [0, 1, 3].map(|number| (number, true)));
-        assert_eq!(transfers.lost(), None, "a read that is under way may bring it");
-        reads.into_iter().for_each(|read| transfers.ended(read));
-        assert_eq!([transfers.lost(), transfers.lost()], [Some((2, 1)), None]);
+        assert_eq!(transfers.next_lost_run(), None, "a read that is under way may bring it");
+        reads.into_iter().for_each(|read| transfers.end_read(read));
+        assert_eq!([transfers.next_lost_run(), transfers.next_lost_run()], [Some((2, 1)), None]);
         let anew = [102, 103, 103, 1 << 30, 104].map(|at| count(&mut transfers, at));
         assert_eq!(anew, [4, 5, 6, 7, 8].map(|number| (number, false)));
-        assert_eq!(transfers.restarts(), 4);
+        assert_eq!(transfers.restart_count(), 4);
     }
 
     #[test]
     fn what_was_missing_and_comes_long_after_it_may_be_a_card_s_that_counts_anew() {
         for (later, is_certain) in [(MIN_RESTART_SILENCE / 2, true), (MIN_RESTART_SILENCE, false)] {
             let mut transfers = of(64);
-            transfers.begin(Duration::ZERO);
-            assert_eq!([0, 1, 3].map(|count| transfers.came(Some(count), Duration::ZERO).0), [0, 1, 3]);
-            assert_eq!(transfers.came(Some(2), later), (2, is_certain));
+            transfers.begin_read(Duration::ZERO);
+            assert_eq!([0, 1, 3].map(|count| transfers.number_frame(Some(count), Duration::ZERO).0), [0, 1, 3]);
+            assert_eq!(transfers.number_frame(Some(2), later), (2, is_certain));
         }
     }
 }

@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::time::{Duration, SystemTime};
-use thalweg_wire::{GOLDEN_GAMMA, mix};
+use thalweg_wire::{GOLDEN_GAMMA, mix_bits};
 
 /// Returns the seeds of a test's trials: as many as `THALWEG_TRIALS` states, new ones or those from `THALWEG_SEED` on;
 /// without `THALWEG_TRIALS` the usual number of seeds, the same each time.
-fn seeds(usual: u64) -> Range<u64> {
+fn trial_seeds(usual: u64) -> Range<u64> {
     match std::env::var("THALWEG_TRIALS") {
         Ok(count) => {
             let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
@@ -24,23 +24,23 @@ pub(crate) struct Draw(u64);
 
 impl Draw {
     pub(crate) fn new(seed: u64) -> Self {
-        Self(mix(seed))
+        Self(mix_bits(seed))
     }
 
     /// Returns a number in the range.
-    pub(crate) fn of(&mut self, range: Range<u64>) -> u64 {
+    pub(crate) fn number_in(&mut self, range: Range<u64>) -> u64 {
         self.0 = self.0.wrapping_add(GOLDEN_GAMMA);
-        range.start + mix(self.0) % (range.end - range.start)
+        range.start + mix_bits(self.0) % (range.end - range.start)
     }
 
     /// Returns true with a probability of one in `times`.
     pub(crate) fn once_in(&mut self, times: u64) -> bool {
-        self.of(0..times) == 0
+        self.number_in(0..times) == 0
     }
 
     /// Returns a time within the range, in microseconds.
-    pub(crate) fn micros(&mut self, range: Range<u64>) -> Duration {
-        Duration::from_micros(self.of(range))
+    pub(crate) fn micros_in(&mut self, range: Range<u64>) -> Duration {
+        Duration::from_micros(self.number_in(range))
     }
 }
 
@@ -61,12 +61,12 @@ impl Book {
         Self { reorders: reorders as usize, ..Self::default() }
     }
 
-    pub(crate) fn fragments(&self) -> u64 {
+    pub(crate) fn fragment_count(&self) -> u64 {
         self.came.len() as u64
     }
 
     /// Records a fragment with this number, of this trigger.
-    pub(crate) fn fragment(&mut self, number: u64, trigger: u64, is_certain: bool) {
+    pub(crate) fn record_fragment(&mut self, number: u64, trigger: u64, is_certain: bool) {
         if self.lost.range(..=number).next_back().is_some_and(|(_, end)| number < *end) {
             self.wrong.push(format!("{number}, of trigger {trigger}, was lost before it came"));
         }
@@ -84,7 +84,7 @@ impl Book {
     }
 
     /// Records the loss of `count` fragments, from this number on.
-    pub(crate) fn lost(&mut self, first: u64, count: u64) {
+    pub(crate) fn record_lost(&mut self, first: u64, count: u64) {
         let end = first + count;
         let before = self.lost.range(..end).next_back().is_some_and(|(_, end)| first < *end);
         if before || self.came.range(first..end).next().is_some() {
@@ -95,11 +95,11 @@ impl Book {
 }
 
 /// Plays trials without faults, and fails if a number is uncertain, or if there is no fragment.
-pub(crate) fn play_calm(name: &str, usual: u64, trial: impl Fn(u64) -> Book) {
-    let (fragments, _) = play(&format!("{name}, calm"), usual, |seed| {
+pub(crate) fn play_calm_trials(name: &str, usual: u64, trial: impl Fn(u64) -> Book) {
+    let (fragments, _) = play_trials(&format!("{name}, calm"), usual, |seed| {
         let mut book = trial(seed);
         if book.uncertain > 0 {
-            book.wrong.push(format!("{} of {} fragments are uncertain", book.uncertain, book.fragments()));
+            book.wrong.push(format!("{} of {} fragments are uncertain", book.uncertain, book.fragment_count()));
         }
         book
     });
@@ -108,12 +108,12 @@ pub(crate) fn play_calm(name: &str, usual: u64, trial: impl Fn(u64) -> Book) {
 
 /// Plays trials, as many as usual or as `THALWEG_TRIALS` says, and fails if one is wrong. Returns the number of
 /// fragments, and the number of those that are uncertain.
-pub(crate) fn play(name: &str, usual: u64, trial: impl Fn(u64) -> Book) -> (u64, u64) {
-    let seeds = seeds(usual);
+pub(crate) fn play_trials(name: &str, usual: u64, trial: impl Fn(u64) -> Book) -> (u64, u64) {
+    let seeds = trial_seeds(usual);
     let (trials, mut wrong, mut failed, mut fragments, mut uncertain) = (seeds.end - seeds.start, Vec::new(), 0, 0, 0);
     for seed in seeds {
         let book = trial(seed);
-        (fragments, uncertain) = (fragments + book.fragments(), uncertain + book.uncertain);
+        (fragments, uncertain) = (fragments + book.fragment_count(), uncertain + book.uncertain);
         failed += u64::from(!book.wrong.is_empty());
         wrong.extend(book.wrong.into_iter().take(1).map(|wrong| format!("seed {seed}: {wrong}")));
     }

@@ -70,13 +70,13 @@ impl<const SET: bool> Default for Format<SET> {
 
 impl Format<false> {
     /// Returns true if images have the same format.
-    pub(crate) fn is_like(&self, other: &Self) -> bool {
+    pub(crate) fn has_format_of(&self, other: &Self) -> bool {
         let [own, others] = [self, other].map(|it| (it.width, it.height, it.pixels, it.line, it.size));
         own == others
     }
 
     /// Returns the same format as a request that sets it.
-    pub(crate) fn to_set(self) -> Format<true> {
+    pub(crate) fn to_request(self) -> Format<true> {
         let Self { kind, gap, width, height, pixels, field, line, size, rest } = self;
         Format { kind, gap, width, height, pixels, field, line, size, rest }
     }
@@ -84,7 +84,7 @@ impl Format<false> {
 
 impl Format<true> {
     /// Returns the format that the driver has set.
-    pub(crate) fn as_given(self) -> Format<false> {
+    pub(crate) fn to_reported(self) -> Format<false> {
         let Self { kind, gap, width, height, pixels, field, line, size, rest } = self;
         Format { kind, gap, width, height, pixels, field, line, size, rest }
     }
@@ -97,7 +97,7 @@ pub(crate) struct FourCc(pub(crate) [u8; 4]);
 
 impl FourCc {
     /// Parses one to four letters, and fills up with blanks; `None` for anything else.
-    pub(crate) fn parse(letters: &str) -> Option<Self> {
+    pub(crate) fn parse_letters(letters: &str) -> Option<Self> {
         let mut code = [b' '; 4];
         code.get_mut(..letters.len())?.copy_from_slice(letters.as_bytes());
         (letters.is_ascii() && !letters.is_empty()).then_some(Self(code))
@@ -170,14 +170,14 @@ pub(crate) struct Place<const HOW: u8> {
 
 impl Place<QUERY> {
     /// Returns the offset to map the buffer from: the kernel has written a 32-bit offset there.
-    pub(crate) fn offset(&self) -> u64 {
+    pub(crate) fn mapping_offset(&self) -> u64 {
         self.place & 0xffff_ffff
     }
 }
 
 impl<const HOW: u8> Place<HOW> {
     /// Describes a buffer of the driver's own, or none in particular.
-    pub(crate) fn of(index: u32, memory: Memory) -> Self {
+    pub(crate) fn for_buffer(index: u32, memory: Memory) -> Self {
         Self { index, kind: CAPTURE, memory: memory as u32, ..Self::default() }
     }
 }
@@ -188,16 +188,16 @@ impl Place<ENQUEUE> {
     /// # Safety
     /// There are `length` bytes at `address`, which no other code reads, writes or frees until the buffer was taken
     /// back or the device's file is closed.
-    pub(crate) unsafe fn pages(index: u32, address: *mut u8, length: u32) -> Self {
-        Self { place: address.addr() as u64, length, ..Self::of(index, Memory::Pages) }
+    pub(crate) unsafe fn for_pages(index: u32, address: *mut u8, length: u32) -> Self {
+        Self { place: address.addr() as u64, length, ..Self::for_buffer(index, Memory::Pages) }
     }
 
     /// Describes a DMA buffer for the driver to write into.
     ///
     /// # Safety
     /// No other code reads or writes its contents until the buffer was taken back or the device's file is closed.
-    pub(crate) unsafe fn dma_buf(index: u32, fd: BorrowedFd<'_>, length: u32) -> Self {
-        Self { place: u64::from(fd.as_raw_fd().cast_unsigned()), length, ..Self::of(index, Memory::DmaBufs) }
+    pub(crate) unsafe fn for_dma_buf(index: u32, fd: BorrowedFd<'_>, length: u32) -> Self {
+        Self { place: u64::from(fd.as_raw_fd().cast_unsigned()), length, ..Self::for_buffer(index, Memory::DmaBufs) }
     }
 }
 
@@ -227,7 +227,7 @@ pub(crate) struct Control {
 
 impl Control {
     /// Returns the name in the form that v4l2-ctl uses: `brightness`, `auto_exposure`.
-    pub(crate) fn name(&self) -> String {
+    pub(crate) fn option_name(&self) -> String {
         let letters = self.name.iter().take_while(|letter| **letter != 0);
         let letters =
             letters.map(|letter| if letter.is_ascii_alphanumeric() { letter.to_ascii_lowercase() } else { b' ' });

@@ -6,7 +6,7 @@
 
 use crate::local::V4l2Config;
 use crate::local::images::Images;
-use crate::local::ioctl::ask;
+use crate::local::ioctl::send_request;
 use crate::local::port::{Watch, file_error, invalid_input};
 use crate::local::v4l2::{
     Buffers, CAN_CAPTURE, CAN_PACE, CAN_STREAM, CAPTURE, CLOCK, Capability, Control, DAMAGED, DEQUEUE, ENQUEUE, Format,
@@ -83,16 +83,16 @@ impl Camera {
         let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let fd = open(&config.file, flags, Mode::empty())?;
         let mut capability = Capability::default();
-        ask(fd.as_fd(), &mut capability).map_err(|_| invalid_input("it is no video device"))?;
+        send_request(fd.as_fd(), &mut capability).map_err(|_| invalid_input("it is no video device"))?;
         if capability.device & CAN_CAPTURE == 0 || capability.device & CAN_STREAM == 0 {
             return Err(invalid_input("it captures no images"));
         }
         let mut format = Format::<false>::default();
-        ask(fd.as_fd(), &mut format)?;
+        send_request(fd.as_fd(), &mut format)?;
         format.width = config.width.unwrap_or(format.width);
         format.height = config.height.unwrap_or(format.height);
         if let Some(letters) = &config.format {
-            format.pixels = FourCc::parse(letters).ok_or_else(|| {
+            format.pixels = FourCc::parse_letters(letters).ok_or_else(|| {
                 invalid_input(format!(
                     "format = {letters:?}: one to four letters, such as \"GREY\" (v4l2-ctl --list-formats)"
                 ))
@@ -100,12 +100,12 @@ impl Camera {
         }
         // The lengths follow from the pixels, and not from the previous format.
         (format.line, format.size) = (0, 0);
-        let mut set = format.to_set();
-        ask(fd.as_fd(), &mut set).map_err(|error| match error {
+        let mut set = format.to_request();
+        send_request(fd.as_fd(), &mut set).map_err(|error| match error {
             Errno::BUSY => io::Error::new(io::ErrorKind::ResourceBusy, "another program has it"),
             error => error.into(),
         })?;
-        let given = set.as_given();
+        let given = set.to_reported();
         if (given.width, given.height, given.pixels) != (format.width, format.height, format.pixels) {
             return Err(invalid_input(format!(
                 "it has no images of {} × {} {}; the nearest are {} × {} {}: set width, height and format to what it has \
@@ -116,11 +116,11 @@ impl Camera {
         let mut camera = Self { fd, format: given, memory: best, own: Vec::new() };
         camera.set_controls(config)?;
         if let Some(rate) = config.rate {
-            camera.set_pace(rate.hertz(), &config.file.display())?;
+            camera.set_frame_rate(rate.hertz(), &config.file.display())?;
         }
         // A request for 0 buffers shows whether the driver offers this kind.
-        while camera.request(0).is_err()
-            && let Some(next) = below(camera.memory)
+        while camera.request_buffers(0).is_err()
+            && let Some(next) = next_memory(camera.memory)
         {
             camera.memory = next;
         }
@@ -131,13 +131,13 @@ impl Camera {
         let mut left: Vec<(&String, &i64)> = config.controls.iter().collect();
         let mut known = Vec::new();
         let mut control = Control { id: NEXT_CONTROL, ..Control::default() };
-        while !left.is_empty() && ask(self.fd.as_fd(), &mut control).is_ok() {
-            let name = control.name();
+        while !left.is_empty() && send_request(self.fd.as_fd(), &mut control).is_ok() {
+            let name = control.option_name();
             if let Some(at) = left.iter().position(|(wanted, _)| **wanted == name && control.kind != GROUP) {
                 let (_, value) = left.swap_remove(at);
                 let mut setting = Setting { id: control.id, value: i32::try_from(*value).unwrap_or(0) };
                 // The kernel adapts a value that is out of range, without an error (v4l2_s_ctrl).
-                let set = ask(self.fd.as_fd(), &mut setting);
+                let set = send_request(self.fd.as_fd(), &mut setting);
                 if set.is_err() || i64::from(setting.value) != *value {
                     let (least, most) = (control.least, control.most);
                     let error = set.map_or_else(|error| format!("{error}; "), |_| String::new());
@@ -159,22 +159,22 @@ impl Camera {
     }
 
     /// Returns the number of images per second, or `None` if the driver does not state it.
-    fn pace(&self) -> Option<f64> {
+    fn frame_rate(&self) -> Option<f64> {
         let mut pace = Pace::<false>::default();
-        ask(self.fd.as_fd(), &mut pace).ok()?;
+        send_request(self.fd.as_fd(), &mut pace).ok()?;
         let [seconds, images] = pace.period;
         (pace.can & CAN_PACE != 0 && seconds > 0 && images > 0).then(|| f64::from(images) / f64::from(seconds))
     }
 
-    fn set_pace(&self, hertz: f64, file: &dyn std::fmt::Display) -> io::Result<()> {
+    fn set_frame_rate(&self, hertz: f64, file: &dyn std::fmt::Display) -> io::Result<()> {
         let mut pace = Pace::<false>::default();
-        ask(self.fd.as_fd(), &mut pace)?;
+        send_request(self.fd.as_fd(), &mut pace)?;
         if pace.can & CAN_PACE == 0 {
             return Err(invalid_input("its rate cannot be set: leave `rate` out"));
         }
         let mut set = Pace::<true>::default();
         set.period = [1_000_000, (hertz * 1e6).round() as u32];
-        ask(self.fd.as_fd(), &mut set)?;
+        send_request(self.fd.as_fd(), &mut set)?;
         let has = f64::from(set.period[1]) / f64::from(set.period[0].max(1));
         if (has - hertz).abs() > hertz * 0.01 {
             tracing::warn!("{file}: it takes {has:.2} images a second, not {hertz:.2}");
@@ -183,59 +183,59 @@ impl Camera {
     }
 
     /// Requests `count` buffers, and returns the number that there are.
-    fn request(&self, count: u32) -> Result<u32, Errno> {
+    fn request_buffers(&self, count: u32) -> Result<u32, Errno> {
         let mut buffers = Buffers { count, kind: CAPTURE, memory: self.memory as u32, ..Buffers::default() };
-        ask(self.fd.as_fd(), &mut buffers).map(|_| buffers.count)
+        send_request(self.fd.as_fd(), &mut buffers).map(|_| buffers.count)
     }
 
     /// Makes buffers, and returns their number.
-    fn prepare(&mut self) -> io::Result<u32> {
-        let count = self.request(DEPTH)?;
+    fn prepare_buffers(&mut self) -> io::Result<u32> {
+        let count = self.request_buffers(DEPTH)?;
         if self.memory != Memory::Own {
             return Ok(count);
         }
         for index in 0..count {
-            let mut place = Place::<QUERY>::of(index, Memory::Own);
-            ask(self.fd.as_fd(), &mut place)?;
-            let map = MmapOptions::new().offset(place.offset()).len(place.length as usize).map_raw(&self.fd)?;
+            let mut place = Place::<QUERY>::for_buffer(index, Memory::Own);
+            send_request(self.fd.as_fd(), &mut place)?;
+            let map = MmapOptions::new().offset(place.mapping_offset()).len(place.length as usize).map_raw(&self.fd)?;
             self.own.push(map);
-            self.give_back(index)?;
+            self.requeue_buffer(index)?;
         }
         Ok(count)
     }
 
     /// Gives the driver one of its own buffers to write into.
-    fn give_back(&self, index: u32) -> Result<(), Errno> {
-        ask(self.fd.as_fd(), &mut Place::<ENQUEUE>::of(index, Memory::Own)).map(|_| ())
+    fn requeue_buffer(&self, index: u32) -> Result<(), Errno> {
+        send_request(self.fd.as_fd(), &mut Place::<ENQUEUE>::for_buffer(index, Memory::Own)).map(|_| ())
     }
 
     /// Gives the driver a slot to write into.
     ///
     /// # Safety
     /// The buffer must not be used in any way until the driver gives it back, or this camera was dropped.
-    unsafe fn give(&self, index: u32, buffer: &mut Buffer) -> Result<(), Errno> {
+    unsafe fn queue_slot(&self, index: u32, buffer: &mut Buffer) -> Result<(), Errno> {
         let mut place = if self.memory == Memory::DmaBufs {
-            let dma_buf = buffer.dma_buf().ok_or(Errno::NOTSUP)?;
+            let dma_buf = buffer.dma_buf_mut().ok_or(Errno::NOTSUP)?;
             dma_buf.end_reading()?;
-            let length = u32::try_from(dma_buf.length()).unwrap_or(u32::MAX);
+            let length = u32::try_from(dma_buf.length_bytes()).unwrap_or(u32::MAX);
             // SAFETY: it contains the payload's bytes; the caller promises the rest.
-            unsafe { Place::dma_buf(index, dma_buf.as_fd(), length) }
+            unsafe { Place::for_dma_buf(index, dma_buf.as_fd(), length) }
         } else {
-            let payload = buffer.payload();
+            let payload = buffer.payload_mut();
             let length = u32::try_from(payload.len()).unwrap_or(u32::MAX);
             // SAFETY: these are the payload's bytes; the caller promises the rest.
-            unsafe { Place::pages(index, payload.as_mut_ptr(), length) }
+            unsafe { Place::for_pages(index, payload.as_mut_ptr(), length) }
         };
-        ask(self.fd.as_fd(), &mut place).map(|_| ())
+        send_request(self.fd.as_fd(), &mut place).map(|_| ())
     }
 
     /// Gives the driver as many slots as it takes; a slot that the driver refuses stays in `waiting`.
-    fn give_all(&self, queued: &mut [Option<Buffer>], waiting: &mut VecDeque<Buffer>) -> Result<(), Errno> {
+    fn queue_slots(&self, queued: &mut [Option<Buffer>], waiting: &mut VecDeque<Buffer>) -> Result<(), Errno> {
         for (place, index) in queued.iter_mut().zip(0..).filter(|(place, _)| place.is_none()) {
             let Some(mut buffer) = waiting.pop_front() else { break };
             // SAFETY: the buffer is put into `queued`, where it stays until the driver gives it back, or the camera was
             // dropped: `Video` releases queued buffers only after that.
-            match unsafe { self.give(index, &mut buffer) } {
+            match unsafe { self.queue_slot(index, &mut buffer) } {
                 Ok(()) => *place = Some(buffer),
                 Err(error) => {
                     waiting.push_front(buffer);
@@ -246,9 +246,9 @@ impl Camera {
         Ok(())
     }
 
-    fn take(&self) -> Result<Place<DEQUEUE>, Errno> {
-        let mut place = Place::of(0, self.memory);
-        ask(self.fd.as_fd(), &mut place).map(|_| place)
+    fn dequeue_buffer(&self) -> Result<Place<DEQUEUE>, Errno> {
+        let mut place = Place::for_buffer(0, self.memory);
+        send_request(self.fd.as_fd(), &mut place).map(|_| place)
     }
 }
 
@@ -256,13 +256,13 @@ impl Drop for Camera {
     fn drop(&mut self) {
         // The driver writes into no buffer after this (vb2_core_streamoff). If the device is gone and does not answer,
         // closing the file, which follows, ends the writing (vb2_fop_release).
-        let _ = ask(self.fd.as_fd(), &mut Stream::<false>(CAPTURE));
-        let _ = self.request(0);
+        let _ = send_request(self.fd.as_fd(), &mut Stream::<false>(CAPTURE));
+        let _ = self.request_buffers(0);
     }
 }
 
 /// Returns the kind of memory to try after a driver has refused this one.
-fn below(memory: Memory) -> Option<Memory> {
+fn next_memory(memory: Memory) -> Option<Memory> {
     match memory {
         Memory::DmaBufs => Some(Memory::Pages),
         Memory::Pages => Some(Memory::Own),
@@ -271,11 +271,11 @@ fn below(memory: Memory) -> Option<Memory> {
 }
 
 /// Returns true if the error means that the camera is gone, or about to go.
-fn is_gone(error: Errno) -> bool {
+fn is_gone_error(error: Errno) -> bool {
     matches!(error, Errno::NODEV | Errno::NXIO | Errno::NOENT | Errno::IO)
 }
 
-fn how(memory: Memory) -> &'static str {
+fn memory_description(memory: Memory) -> &'static str {
     match memory {
         Memory::DmaBufs => "images are written into slots by its driver, as DMA buffers (V4L2_MEMORY_DMABUF)",
         Memory::Pages => "images are written into slots by its driver, as pages (V4L2_MEMORY_USERPTR)",
@@ -289,10 +289,10 @@ impl Video {
     /// # Errors
     /// Fails if the file does not exist, is no camera, or lacks a configured format or control.
     pub fn open(config: &V4l2Config) -> Result<Self, DeviceError> {
-        let dma_bufs = DmaBuf::probe();
+        let dma_bufs = DmaBuf::probe_support();
         let best = if dma_bufs.is_ok() { Memory::DmaBufs } else { Memory::Pages };
         let mut camera = Camera::open(config, best).map_err(|error| file_error("opening", &config.file, error))?;
-        let count = camera.prepare().map_err(|error| file_error("making buffers of", &config.file, error))?;
+        let count = camera.prepare_buffers().map_err(|error| file_error("making buffers of", &config.file, error))?;
         let watch = Watch::new(&camera.fd).map_err(|error| file_error("waiting for", &config.file, error))?;
         let format = camera.format;
         let Format { width, height, pixels, line, size, .. } = format;
@@ -305,8 +305,8 @@ impl Video {
         let image = payload_type != PayloadType::RAW;
         let description = Description {
             kind: "v4l2".into(),
-            payload_type: payload_type.name().to_owned(),
-            fragment_rate: camera.pace(),
+            payload_type: payload_type.type_name().to_owned(),
+            fragment_rate: camera.frame_rate(),
             width: image.then_some(width),
             height: image.then_some(height),
             shape: image.then(|| vec![height.into(), width.into()]),
@@ -317,7 +317,7 @@ impl Video {
             })),
             ..Description::default()
         };
-        tracing::info!("{}: {width} × {height} {pixels}, {}", config.file.display(), how(camera.memory));
+        tracing::info!("{}: {width} × {height} {pixels}, {}", config.file.display(), memory_description(camera.memory));
         if let (Memory::Own, Err(error)) = (camera.memory, dma_bufs) {
             tracing::info!("its driver may write into slots where /dev/udmabuf can be opened: {error}");
         }
@@ -347,113 +347,117 @@ impl Video {
     }
 
     /// Gives the driver as many buffers as it takes.
-    fn queue(&mut self, now: Duration) -> Result<(), DeviceError> {
+    fn queue_buffers(&mut self, now: Duration) -> Result<(), DeviceError> {
         let Some(camera) = self.camera.as_ref().filter(|camera| camera.memory != Memory::Own) else { return Ok(()) };
-        match camera.give_all(&mut self.queued, &mut self.waiting) {
+        match camera.queue_slots(&mut self.queued, &mut self.waiting) {
             Ok(()) => Ok(()),
-            Err(error) if is_gone(error) => {
-                self.gone();
+            Err(error) if is_gone_error(error) => {
+                self.handle_unplugged();
                 Ok(())
             }
-            Err(error) => self.lower(error, now),
+            Err(error) => self.lower_memory(error, now),
         }
     }
 
     /// Restarts the camera with the next kind of memory, after the driver has refused slots: they are not contiguous,
     /// or are no DMA buffers.
-    fn lower(&mut self, error: Errno, now: Duration) -> Result<(), DeviceError> {
-        let Some(next) = below(self.best) else { return Err(self.file_error("giving a slot to", error)) };
-        while let Ok(Some(frame)) = self.take(now) {
+    fn lower_memory(&mut self, error: Errno, now: Duration) -> Result<(), DeviceError> {
+        let Some(next) = next_memory(self.best) else { return Err(self.file_error("giving a slot to", error)) };
+        while let Ok(Some(frame)) = self.take_image(now) {
             self.done.push_back(frame);
         }
         self.counts.begun_anew += u64::from(self.counts.images > 0);
-        self.let_go();
+        self.release_camera();
         let camera = match Camera::open(&self.config, next) {
             Ok(camera) => camera,
-            Err(error) if Errno::from_io_error(&error).is_some_and(is_gone) => {
-                self.gone();
+            Err(error) if Errno::from_io_error(&error).is_some_and(is_gone_error) => {
+                self.handle_unplugged();
                 return Ok(());
             }
             Err(error) => return Err(self.file_error("opening", error)),
         };
-        tracing::warn!("{}: slots are refused ({error}); {}", self.config.file.display(), how(camera.memory));
+        tracing::warn!(
+            "{}: slots are refused ({error}); {}",
+            self.config.file.display(),
+            memory_description(camera.memory)
+        );
         self.best = camera.memory;
-        self.take_up(camera).map_err(|error| self.file_error("making buffers of", error))?;
-        self.begin(now)
+        self.adopt_camera(camera).map_err(|error| self.file_error("making buffers of", error))?;
+        self.begin_capture(now)
     }
 
     /// Queues buffers, and starts the capture.
-    fn begin(&mut self, now: Duration) -> Result<(), DeviceError> {
-        self.queue(now)?;
+    fn begin_capture(&mut self, now: Duration) -> Result<(), DeviceError> {
+        self.queue_buffers(now)?;
         // If slots were refused, the capture has begun already.
         let may_begin = self.started && !self.images.has_begun();
         let Some(camera) = self.camera.as_ref().filter(|_| may_begin) else { return Ok(()) };
-        match ask(camera.fd.as_fd(), &mut Stream::<true>(CAPTURE)) {
+        match send_request(camera.fd.as_fd(), &mut Stream::<true>(CAPTURE)) {
             Ok(_) => {
-                self.images.begin(now, self.buffers());
+                self.images.begin_capture(now, self.driver_buffers());
                 Ok(())
             }
-            Err(error) if is_gone(error) => {
-                self.gone();
+            Err(error) if is_gone_error(error) => {
+                self.handle_unplugged();
                 Ok(())
             }
             Err(error) => Err(self.file_error("starting", error)),
         }
     }
 
-    fn let_go(&mut self) {
+    fn release_camera(&mut self) {
         self.camera = None;
         self.waiting.extend(self.queued.iter_mut().filter_map(Option::take));
-        self.images.end();
+        self.images.end_capture();
     }
 
     /// Returns the first number and the count of the images that the camera would have sent by now while it was away:
     /// they are lost.
-    fn lose(&mut self, now: Duration) -> Option<(u64, u64)> {
-        let lost = self.images.lose(now);
+    fn count_lost(&mut self, now: Duration) -> Option<(u64, u64)> {
+        let lost = self.images.lost_while_away(now);
         self.counts.lost_while_away += lost.map_or(0, |(_, count)| count);
         lost
     }
 
     /// Returns the number of buffers that the driver has.
-    fn buffers(&self) -> usize {
+    fn driver_buffers(&self) -> usize {
         let own = self.camera.as_ref().map_or(0, |camera| camera.own.len());
         own + self.queued.iter().flatten().count()
     }
 
-    fn take_up(&mut self, mut camera: Camera) -> io::Result<()> {
-        let count = camera.prepare()?;
-        self.watch.add(&camera.fd)?;
+    fn adopt_camera(&mut self, mut camera: Camera) -> io::Result<()> {
+        let count = camera.prepare_buffers()?;
+        self.watch.add_file(&camera.fd)?;
         self.queued = (0..count).map(|_| None).collect();
         self.camera = Some(camera);
         Ok(())
     }
 
     /// Notes that the camera is gone, and frees its buffers.
-    fn gone(&mut self) {
+    fn handle_unplugged(&mut self) {
         tracing::warn!("{} was unplugged; it is waited for", self.config.file.display());
-        self.let_go();
+        self.release_camera();
         self.counts.unplugged += 1;
     }
 
-    fn look_again(&mut self, now: Duration) {
+    fn reopen_camera(&mut self, now: Duration) {
         if now < self.again {
             return;
         }
         self.again = now + REOPEN_INTERVAL;
         let Ok(camera) = Camera::open(&self.config, self.best) else { return };
         let file = self.config.file.display();
-        if !camera.format.is_like(&self.format) {
+        if !camera.format.has_format_of(&self.format) {
             if !std::mem::replace(&mut self.warned_of_another, true) {
                 let Format { width, height, pixels, .. } = camera.format;
                 tracing::warn!("{file} is there again, with images of {width} × {height} {pixels}: it is not taken");
             }
             return;
         }
-        self.images.set_rate(camera.pace());
+        self.images.set_frame_rate(camera.frame_rate());
         // The plug may have a loose contact: the search goes on.
-        if self.take_up(camera).and_then(|()| self.begin(now).map_err(io::Error::other)).is_err() {
-            return self.let_go();
+        if self.adopt_camera(camera).and_then(|()| self.begin_capture(now).map_err(io::Error::other)).is_err() {
+            return self.release_camera();
         }
         if self.camera.is_some() {
             tracing::info!("{} is there again", self.config.file.display());
@@ -462,18 +466,18 @@ impl Video {
     }
 
     /// Returns the next finished image; `None` if there is none, or the camera is gone.
-    fn take(&mut self, now: Duration) -> Result<Option<Frame>, DeviceError> {
+    fn take_image(&mut self, now: Duration) -> Result<Option<Frame>, DeviceError> {
         while self.has_room() {
             let Some(camera) = &self.camera else { break };
-            let place = match camera.take() {
+            let place = match camera.dequeue_buffer() {
                 Ok(place) => place,
                 Err(Errno::AGAIN) => {
-                    self.images.none_is_done(now, self.buffers());
+                    self.images.record_empty(now, self.driver_buffers());
                     break;
                 }
                 Err(Errno::PIPE) => break,
-                Err(error) if is_gone(error) => {
-                    self.gone();
+                Err(error) if is_gone_error(error) => {
+                    self.handle_unplugged();
                     break;
                 }
                 Err(error) => return Err(self.file_error("taking an image from", error)),
@@ -492,7 +496,7 @@ impl Video {
                 None => {
                     let mut buffer = self.queued.get_mut(place.index as usize).and_then(Option::take);
                     let dma_buf =
-                        buffer.as_mut().filter(|_| camera.memory == Memory::DmaBufs).and_then(Buffer::dma_buf);
+                        buffer.as_mut().filter(|_| camera.memory == Memory::DmaBufs).and_then(Buffer::dma_buf_mut);
                     if let Some(Err(error)) = dma_buf.map(DmaBuf::begin_reading) {
                         return Err(self.file_error("reading a DMA buffer of", error));
                     }
@@ -502,14 +506,16 @@ impl Video {
                     let len = len.min(own.len());
                     let mut buffer = self.waiting.pop_front();
                     if let Some(buffer) = &mut buffer {
-                        let payload = &mut buffer.payload()[..len];
+                        let payload = &mut buffer.payload_mut()[..len];
                         // SAFETY: the driver's buffer is mapped for at least `len` bytes, and no one writes into it
                         // until it is given back.
                         unsafe { std::ptr::copy_nonoverlapping(own.as_ptr(), payload.as_mut_ptr(), len) };
                     }
                     // That the camera is gone is noticed when the next image is taken.
-                    match camera.give_back(place.index) {
-                        Err(error) if !is_gone(error) => return Err(self.file_error("giving a buffer back to", error)),
+                    match camera.requeue_buffer(place.index) {
+                        Err(error) if !is_gone_error(error) => {
+                            return Err(self.file_error("giving a buffer back to", error));
+                        }
                         _ => (buffer, len),
                     }
                 }
@@ -517,20 +523,20 @@ impl Video {
             let Some(buffer) = buffer else { break };
             if empty {
                 self.counts.damaged += 1;
-                self.images.unfilled();
+                self.images.record_unfilled();
                 self.waiting.push_front(buffer);
                 continue;
             }
-            self.lose(now);
-            let (number, is_certain) = self.images.came(place.sequence, dated, now);
-            let mut filled = self.filled(&place);
+            self.count_lost(now);
+            let (number, is_certain) = self.images.number_image(place.sequence, dated, now);
+            let mut filled = self.header_values(&place);
             filled.status.set(Status::UNCERTAIN, !is_certain);
             return Ok(Some(Frame { buffer, number, len, filled, crc: None, copied }));
         }
         Ok(None)
     }
 
-    fn filled(&mut self, place: &Place<DEQUEUE>) -> Filled {
+    fn header_values(&mut self, place: &Place<DEQUEUE>) -> Filled {
         let damaged = place.flags & DAMAGED != 0 || place.used as usize > self.size;
         self.counts.damaged += u64::from(damaged);
         self.counts.images += 1;
@@ -552,11 +558,11 @@ impl Acquisition for Video {
         &self.description
     }
 
-    fn max_payload(&self) -> usize {
+    fn max_payload_bytes(&self) -> usize {
         self.size
     }
 
-    fn depth(&self) -> u32 {
+    fn max_posted_buffers(&self) -> u32 {
         DEPTH
     }
 
@@ -564,33 +570,36 @@ impl Acquisition for Video {
         self.best == Memory::DmaBufs
     }
 
-    fn post(&mut self, buffer: Buffer) {
+    fn post_buffer(&mut self, buffer: Buffer) {
         self.waiting.push_back(buffer);
     }
 
-    fn start(&mut self, _at: TaiNanos) -> Result<(), DeviceError> {
+    fn start_acquisition(&mut self, _at: TaiNanos) -> Result<(), DeviceError> {
         self.started = true;
         let now = clock_gettime(ClockId::Monotonic);
-        self.begin(Duration::new(u64::try_from(now.tv_sec).unwrap_or(0), u32::try_from(now.tv_nsec).unwrap_or(0)))
+        self.begin_capture(Duration::new(
+            u64::try_from(now.tv_sec).unwrap_or(0),
+            u32::try_from(now.tv_nsec).unwrap_or(0),
+        ))
     }
 
-    fn poll(&mut self, now: Duration) -> Result<Acquired, DeviceError> {
+    fn poll_acquired(&mut self, now: Duration) -> Result<Acquired, DeviceError> {
         if self.camera.is_none() {
-            self.look_again(now);
+            self.reopen_camera(now);
         }
         let done = self.done.pop_front();
-        let next = if done.is_some() { done } else { self.take(now)? };
-        self.queue(now)?;
+        let next = if done.is_some() { done } else { self.take_image(now)? };
+        self.queue_buffers(now)?;
         Ok(match next {
             Some(frame) => Acquired::Frame(frame),
-            None => match self.lose(now) {
+            None => match self.count_lost(now) {
                 Some((first, count)) => Acquired::Lost { first, count },
                 None => Acquired::NotYet,
             },
         })
     }
 
-    fn fd(&self) -> Option<BorrowedFd<'_>> {
+    fn readiness_fd(&self) -> Option<BorrowedFd<'_>> {
         Some(self.watch.as_fd())
     }
 
@@ -607,18 +616,18 @@ impl Acquisition for Video {
         self.camera.is_none()
     }
 
-    fn next_time(&self) -> Option<Duration> {
+    fn next_poll_time(&self) -> Option<Duration> {
         if !self.done.is_empty() {
             return Some(Duration::ZERO);
         }
         (self.started && self.camera.is_none()).then_some(self.again)
     }
 
-    fn numbers_agree(&mut self, first: u64) {
-        self.images.numbers_agree(first);
+    fn confirm_numbers(&mut self, first: u64) {
+        self.images.confirm_numbers(first);
     }
 
-    fn counters(&self) -> Vec<(&'static str, u64)> {
+    fn report_counters(&self) -> Vec<(&'static str, u64)> {
         let Counts { images, damaged, lost_while_away, unplugged, begun_anew } = self.counts;
         vec![
             ("images", images),
@@ -638,9 +647,13 @@ mod tests {
     fn names_and_letters_are_as_v4l2_ctl_has_them() {
         let mut control = Control::default();
         control.name[..20].copy_from_slice(b"White Balance, Auto\0");
-        assert_eq!(control.name(), "white_balance_auto");
-        assert_eq!(FourCc::parse("Y16").unwrap().to_string(), "Y16");
-        assert!(FourCc::parse("").is_none() && FourCc::parse("GREYS").is_none() && FourCc::parse("ü").is_none());
+        assert_eq!(control.option_name(), "white_balance_auto");
+        assert_eq!(FourCc::parse_letters("Y16").unwrap().to_string(), "Y16");
+        assert!(
+            FourCc::parse_letters("").is_none()
+                && FourCc::parse_letters("GREYS").is_none()
+                && FourCc::parse_letters("ü").is_none()
+        );
     }
 
     #[test]

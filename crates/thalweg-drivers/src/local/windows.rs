@@ -33,18 +33,18 @@ impl Windows {
     }
 
     /// Returns the time that a fragment covers, in nanoseconds.
-    pub(crate) fn length(&self) -> u64 {
+    pub(crate) fn window_nanos(&self) -> u64 {
         self.length
     }
 
     /// Begins fragment 0 at `now` although the board has not started, unless the board has started already.
-    pub(crate) fn start(&mut self, now: Duration) {
+    pub(crate) fn start_events(&mut self, now: Duration) {
         self.seen.get_or_insert((now, 0));
     }
 
     /// Notes that the board starts at `now`, which is `date`. Returns the first lost fragment and the number of lost
     /// ones, if any, and the number of rounds before the next fragment begins.
-    pub(crate) fn begin(&mut self, now: Duration, date: TaiNanos) -> (Option<(u64, u64)>, u64) {
+    pub(crate) fn begin_sampling(&mut self, now: Duration, date: TaiNanos) -> (Option<(u64, u64)>, u64) {
         let first = self.next;
         let mut skipped = 0;
         if let Some((at, samples)) = self.seen {
@@ -72,7 +72,7 @@ impl Windows {
 
     /// Notes that all samples which the board has handed on by now have been read: `rounds` rounds of the next
     /// fragment, or, if negative, as many fewer than precede it.
-    pub(crate) fn none_is_left(&mut self, now: Duration, rounds: i64) {
+    pub(crate) fn record_all_read(&mut self, now: Duration, rounds: i64) {
         let has = rounds.saturating_mul(self.round.cast_signed());
         let samples = self.next.saturating_mul(self.length).saturating_add_signed(has);
         if let Some((_, before)) = self.seen.filter(|(_, before)| samples > *before) {
@@ -84,7 +84,7 @@ impl Windows {
 
     /// Returns the number of the fragment that is whole now, the time of its first sample, and true if the number is
     /// certain.
-    pub(crate) fn whole(&mut self) -> (u64, TaiNanos, bool) {
+    pub(crate) fn finish_fragment(&mut self) -> (u64, TaiNanos, bool) {
         let number = self.next;
         self.next += 1;
         let (begun, first) = self.begun.unwrap_or((TaiNanos(0), number));
@@ -96,7 +96,7 @@ impl Windows {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::local::trials::{Book, Draw, play, play_calm};
+    use crate::local::trials::{Book, Draw, play_calm_trials, play_trials};
 
     fn at(nanos: u64) -> Duration {
         Duration::from_nanos(nanos)
@@ -105,30 +105,30 @@ mod tests {
     #[test]
     fn a_board_that_stood_still_has_lost_what_it_would_have_sampled() {
         let mut windows = Windows::new(100, 1);
-        assert_eq!(windows.begin(at(1000), TaiNanos(5000)), (None, 0));
-        windows.start(at(990));
-        assert_eq!([(); 2].map(|()| windows.whole()), [(0, TaiNanos(5000), true), (1, TaiNanos(5100), true)]);
-        windows.none_is_left(at(1200), 10);
+        assert_eq!(windows.begin_sampling(at(1000), TaiNanos(5000)), (None, 0));
+        windows.start_events(at(990));
+        assert_eq!([(); 2].map(|()| windows.finish_fragment()), [(0, TaiNanos(5000), true), (1, TaiNanos(5100), true)]);
+        windows.record_all_read(at(1200), 10);
         assert_eq!(windows.grain, Some(210), "all of it came at once");
-        windows.none_is_left(at(1230), 30);
+        windows.record_all_read(at(1230), 30);
         // The board stops in the middle of fragment 2, and restarts in the middle of fragment 5: the next one is 6.
-        assert_eq!(windows.begin(at(1550), TaiNanos(5550)), (Some((2, 4)), 50));
-        assert_eq!([(); 2].map(|()| windows.whole()), [(6, TaiNanos(5600), true), (7, TaiNanos(5700), true)]);
+        assert_eq!(windows.begin_sampling(at(1550), TaiNanos(5550)), (Some((2, 4)), 50));
+        assert_eq!([(); 2].map(|()| windows.finish_fragment()), [(6, TaiNanos(5600), true), (7, TaiNanos(5700), true)]);
         // A board whose clock is a tenth faster than this machine's has lost no less for that reason.
-        windows.none_is_left(at(1740), 50);
-        assert_eq!(windows.begin(at(1940), TaiNanos(5940)), (Some((8, 3)), 50));
+        windows.record_all_read(at(1740), 50);
+        assert_eq!(windows.begin_sampling(at(1940), TaiNanos(5940)), (Some((8, 3)), 50));
         // It may be anywhere between two by now.
-        assert_eq!(windows.whole(), (11, TaiNanos(5990), true));
-        windows.begin(at(2100), TaiNanos(6100));
-        assert!(!windows.whole().2, "a fifth of a fragment three times");
+        assert_eq!(windows.finish_fragment(), (11, TaiNanos(5990), true));
+        windows.begin_sampling(at(2100), TaiNanos(6100));
+        assert!(!windows.finish_fragment().2, "a fifth of a fragment three times");
     }
 
     #[test]
     fn a_board_that_is_not_there_at_the_start_has_lost_what_it_would_have_sampled() {
         let mut windows = Windows::new(100, 1);
-        windows.start(at(1000));
-        assert_eq!(windows.begin(at(1420), TaiNanos(5420)), (Some((0, 5)), 80));
-        assert_eq!(windows.whole(), (5, TaiNanos(5500), true));
+        windows.start_events(at(1000));
+        assert_eq!(windows.begin_sampling(at(1420), TaiNanos(5420)), (Some((0, 5)), 80));
+        assert_eq!(windows.finish_fragment(), (5, TaiNanos(5500), true));
     }
 
     /// A board and its driver, which ends its work when the ring overflows.
@@ -166,11 +166,11 @@ mod tests {
 
     /// Starts the board. Returns the number of samples that are skipped, and the number of those of the next fragment.
     fn begin(board: &mut Model, windows: &mut Windows, book: &mut Book, now: f64) -> (u64, u64) {
-        let (lost, skipped) = windows.begin(Duration::from_nanos(now as u64), TaiNanos(now as u64));
+        let (lost, skipped) = windows.begin_sampling(Duration::from_nanos(now as u64), TaiNanos(now as u64));
         // The board starts a little before the driver's answer arrives.
         (board.begun, board.read, board.ended) = (now - 1000.0, 0, None);
         if let Some((first, count)) = lost {
-            book.lost(first, count);
+            book.record_lost(first, count);
         }
         (skipped, 0)
     }
@@ -178,11 +178,12 @@ mod tests {
     /// A board that is not read for a while, or is unplugged and comes back.
     fn trial(seed: u64, is_calm: bool) -> Book {
         let mut draw = Draw::new(seed);
-        let nanos = draw.of(1000..1_000_000);
-        let per_fragment = draw.of(10..2000);
-        let drift = draw.of(0..100) as f64 * 1e-6 - 5e-5;
+        let nanos = draw.number_in(1000..1_000_000);
+        let per_fragment = draw.number_in(10..2000);
+        let drift = draw.number_in(0..100) as f64 * 1e-6 - 5e-5;
         // Blocks are a part of a fragment, or as long as several.
-        let block = if draw.once_in(4) { draw.of(1..2 * per_fragment) } else { draw.of(1..per_fragment / 5 + 2) };
+        let block =
+            if draw.once_in(4) { draw.number_in(1..2 * per_fragment) } else { draw.number_in(1..per_fragment / 5 + 2) };
         let mut now = 1e9;
         let mut board = Model {
             nanos: nanos as f64 * (1.0 + drift),
@@ -201,8 +202,8 @@ mod tests {
         // The board may be away when the run begins.
         let mut back = None;
         if !is_calm && draw.once_in(6) {
-            back = Some(now + length * draw.of(1..500) as f64 / 10.0);
-            windows.start(time(now));
+            back = Some(now + length * draw.number_in(1..500) as f64 / 10.0);
+            windows.start_events(time(now));
         } else {
             begin(&mut board, &mut windows, &mut book, now);
         }
@@ -223,22 +224,22 @@ mod tests {
                     has += 1;
                     if has == per_fragment {
                         has = 0;
-                        let (number, _, is_certain) = windows.whole();
-                        book.fragment(number, board.trigger(board.read - per_fragment), is_certain);
+                        let (number, _, is_certain) = windows.finish_fragment();
+                        book.record_fragment(number, board.trigger(board.read - per_fragment), is_certain);
                     }
                 }
                 if board.ended.is_some() {
-                    now += draw.of(0..3) as f64 * length;
+                    now += draw.number_in(0..3) as f64 * length;
                     (skips, has) = begin(&mut board, &mut windows, &mut book, now);
                 } else {
-                    windows.none_is_left(time(now), has as i64 - skips as i64);
+                    windows.record_all_read(time(now), has as i64 - skips as i64);
                 }
             }
-            now += length * draw.of(0..1000) as f64 / 1000.0;
-            match draw.of(0..200) {
+            now += length * draw.number_in(0..1000) as f64 / 1000.0;
+            match draw.number_in(0..200) {
                 _ if is_calm => {}
-                0 => now += length * draw.of(10..1000) as f64 / 10.0,
-                1 if back.is_none() => back = Some(now + length * draw.of(1..1000) as f64 / 10.0),
+                0 => now += length * draw.number_in(10..1000) as f64 / 10.0,
+                1 if back.is_none() => back = Some(now + length * draw.number_in(1..1000) as f64 / 10.0),
                 _ => {}
             }
         }
@@ -248,12 +249,12 @@ mod tests {
     /// `THALWEG_TRIALS` states the number of new ones.
     #[test]
     fn no_fragment_whose_status_is_good_is_another_triggers() {
-        let (fragments, uncertain) = play("comedi", 30, |seed| trial(seed, false));
+        let (fragments, uncertain) = play_trials("comedi", 30, |seed| trial(seed, false));
         assert!(uncertain > 0 && fragments > uncertain);
     }
 
     #[test]
     fn no_number_is_uncertain_where_nothing_goes_wrong() {
-        play_calm("comedi", 4, |seed| trial(seed, true));
+        play_calm_trials("comedi", 4, |seed| trial(seed, true));
     }
 }

@@ -49,38 +49,38 @@ pub(super) struct Writer<T> {
 }
 
 impl<T: Entry> Writer<T> {
-    pub(super) fn map(fd: BorrowedFd<'_>, at: u64, places: &Places, size: u32) -> io::Result<Self> {
-        Ok(Self { ring: Ring::map(fd, at, places, size)?, written: 0, read: 0 })
+    pub(super) fn map_ring(fd: BorrowedFd<'_>, at: u64, places: &Places, size: u32) -> io::Result<Self> {
+        Ok(Self { ring: Ring::map_memory(fd, at, places, size)?, written: 0, read: 0 })
     }
 
     /// Returns the number of entries that can be written. The kernel's counter is read anew only if fewer than `wanted`
     /// were left.
-    pub(super) fn room(&mut self, wanted: u32) -> u32 {
+    pub(super) fn free_entries(&mut self, wanted: u32) -> u32 {
         if self.ring.size - self.written.wrapping_sub(self.read) < wanted {
-            self.look();
+            self.refresh_read_count();
         }
         self.ring.size - self.written.wrapping_sub(self.read)
     }
 
     /// Returns the number of entries that the kernel has not read yet.
-    pub(super) fn unread(&mut self) -> u32 {
-        self.look();
+    pub(super) fn unread_entries(&mut self) -> u32 {
+        self.refresh_read_count();
         self.written.wrapping_sub(self.read)
     }
 
-    fn look(&mut self) {
-        let read = self.ring.consumer().load(Ordering::Acquire);
+    fn refresh_read_count(&mut self) {
+        let read = self.ring.consumer_counter().load(Ordering::Acquire);
         // The kernel reads only written entries, in order: any other value is nonsense.
         if self.written.wrapping_sub(read) <= self.written.wrapping_sub(self.read) {
             self.read = read;
         }
     }
 
-    /// Writes an entry, for which there must be [`room`](Self::room). The kernel sees it after
-    /// [`publish`](Self::publish).
-    pub(super) fn write(&mut self, entry: T) {
+    /// Writes an entry, for which there must be [`free_entries`](Self::free_entries). The kernel sees it after
+    /// [`publish_entries`](Self::publish_entries).
+    pub(super) fn write_entry(&mut self, entry: T) {
         assert!(self.written.wrapping_sub(self.read) < self.ring.size, "a ring is written to beyond its end");
-        let place = self.ring.entry(self.written);
+        let place = self.ring.entry_place(self.written);
         // SAFETY: the place is an entry of the ring, and belongs to this side: it is not between the kernel's counter,
         // which only grows, and ours.
         unsafe { place.write(entry) };
@@ -88,13 +88,13 @@ impl<T: Entry> Writer<T> {
     }
 
     /// Publishes all written entries to the kernel.
-    pub(super) fn publish(&self) {
-        self.ring.producer().store(self.written, Ordering::Release);
+    pub(super) fn publish_entries(&self) {
+        self.ring.producer_counter().store(self.written, Ordering::Release);
     }
 
     /// True if the kernel sleeps and has to be woken by a system call (`XDP_USE_NEED_WAKEUP`).
     pub(super) fn needs_wakeup(&self) -> bool {
-        self.ring.flags().load(Ordering::Relaxed) & libc::XDP_RING_NEED_WAKEUP != 0
+        self.ring.kernel_flags().load(Ordering::Relaxed) & libc::XDP_RING_NEED_WAKEUP != 0
     }
 }
 
@@ -109,36 +109,36 @@ pub(super) struct Reader<T> {
 }
 
 impl<T: Entry> Reader<T> {
-    pub(super) fn map(fd: BorrowedFd<'_>, at: u64, places: &Places, size: u32) -> io::Result<Self> {
-        Ok(Self { ring: Ring::map(fd, at, places, size)?, read: 0, written: 0 })
+    pub(super) fn map_ring(fd: BorrowedFd<'_>, at: u64, places: &Places, size: u32) -> io::Result<Self> {
+        Ok(Self { ring: Ring::map_memory(fd, at, places, size)?, read: 0, written: 0 })
     }
 
     /// True if there is nothing to read. Reads the kernel's counter anew.
     pub(super) fn is_empty(&mut self) -> bool {
-        self.look();
+        self.refresh_written_count();
         self.read == self.written
     }
 
     /// Returns the next entry that was there at the last call of [`is_empty`](Self::is_empty). Its place belongs to the
-    /// kernel again after [`release`](Self::release).
-    pub(super) fn next(&mut self) -> Option<T> {
+    /// kernel again after [`release_entries`](Self::release_entries).
+    pub(super) fn next_entry(&mut self) -> Option<T> {
         if self.read == self.written {
             return None;
         }
         // SAFETY: the place is an entry of the ring between the two counters, so the kernel has written it and leaves
         // it alone; any bytes are a valid entry.
-        let entry = unsafe { self.ring.entry(self.read).read() };
+        let entry = unsafe { self.ring.entry_place(self.read).read() };
         self.read = self.read.wrapping_add(1);
         Some(entry)
     }
 
     /// Returns the places of all entries that were read to the kernel.
-    pub(super) fn release(&self) {
-        self.ring.consumer().store(self.read, Ordering::Release);
+    pub(super) fn release_entries(&self) {
+        self.ring.consumer_counter().store(self.read, Ordering::Release);
     }
 
-    fn look(&mut self) {
-        let written = self.ring.producer().load(Ordering::Acquire);
+    fn refresh_written_count(&mut self) {
+        let written = self.ring.producer_counter().load(Ordering::Acquire);
         if written.wrapping_sub(self.read) <= self.ring.size {
             self.written = written;
         }
@@ -161,14 +161,14 @@ struct Ring<T> {
 unsafe impl<T: Entry> Send for Ring<T> {}
 
 impl<T: Entry> Ring<T> {
-    fn map(fd: BorrowedFd<'_>, at: u64, places: &Places, size: u32) -> io::Result<Self> {
+    fn map_memory(fd: BorrowedFd<'_>, at: u64, places: &Places, size: u32) -> io::Result<Self> {
         let word = align_of::<AtomicU32>();
         let producer = checked_offset(places.producer, word)?;
         let consumer = checked_offset(places.consumer, word)?;
         let flags = checked_offset(places.flags, word)?;
         let entries = checked_offset(places.desc, align_of::<T>())?;
         if !size.is_power_of_two() {
-            return Err(invalid_ring());
+            return Err(invalid_ring_error());
         }
         let bytes =
             (entries + size as usize * size_of::<T>()).max(producer.max(consumer).max(flags) + size_of::<u32>());
@@ -183,7 +183,7 @@ impl<T: Entry> Ring<T> {
                 at,
             )
         }?;
-        let mapping = NonNull::new(mapping).ok_or_else(invalid_ring)?;
+        let mapping = NonNull::new(mapping).ok_or_else(invalid_ring_error)?;
         // SAFETY: the mapping is long enough for the last of these places and its content, see above.
         let [producer, consumer, flags, entries] =
             [producer, consumer, flags, entries].map(|offset| unsafe { mapping.byte_add(offset) });
@@ -199,22 +199,22 @@ impl<T: Entry> Ring<T> {
     }
 
     /// Returns the place of the entry with this number, modulo the size.
-    fn entry(&self, number: u32) -> NonNull<T> {
+    fn entry_place(&self, number: u32) -> NonNull<T> {
         // SAFETY: less than `size` entries from the first, and that many are in the mapping.
         unsafe { self.entries.add((number & (self.size - 1)) as usize) }
     }
 
-    fn producer(&self) -> &AtomicU32 {
+    fn producer_counter(&self) -> &AtomicU32 {
         // SAFETY: an aligned word of the mapping, which lives as long as `self`; both sides use it atomically.
         unsafe { self.producer.as_ref() }
     }
 
-    fn consumer(&self) -> &AtomicU32 {
+    fn consumer_counter(&self) -> &AtomicU32 {
         // SAFETY: as above.
         unsafe { self.consumer.as_ref() }
     }
 
-    fn flags(&self) -> &AtomicU32 {
+    fn kernel_flags(&self) -> &AtomicU32 {
         // SAFETY: as above.
         unsafe { self.flags.as_ref() }
     }
@@ -222,10 +222,13 @@ impl<T: Entry> Ring<T> {
 
 /// Checks an offset that the kernel has reported.
 fn checked_offset(offset: u64, align: usize) -> io::Result<usize> {
-    usize::try_from(offset).ok().filter(|offset| *offset < 1 << 20 && offset % align == 0).ok_or_else(invalid_ring)
+    usize::try_from(offset)
+        .ok()
+        .filter(|offset| *offset < 1 << 20 && offset % align == 0)
+        .ok_or_else(invalid_ring_error)
 }
 
-fn invalid_ring() -> io::Error {
+fn invalid_ring_error() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, "the kernel reports rings with impossible offsets or sizes")
 }
 
@@ -249,8 +252,8 @@ mod tests {
     fn both(size: u32) -> (OwnedFd, Writer<u64>, Reader<u64>) {
         let fd = memfd_create("ring", MemfdFlags::CLOEXEC).unwrap();
         ftruncate(&fd, 1 << 16).unwrap();
-        let writer = Writer::map(fd.as_fd(), 0, &PLACES, size).unwrap();
-        let reader = Reader::map(fd.as_fd(), 0, &PLACES, size).unwrap();
+        let writer = Writer::map_ring(fd.as_fd(), 0, &PLACES, size).unwrap();
+        let reader = Reader::map_ring(fd.as_fd(), 0, &PLACES, size).unwrap();
         (fd, writer, reader)
     }
 
@@ -259,18 +262,18 @@ mod tests {
         let (_fd, mut writer, mut reader) = both(8);
         let mut next = 0;
         for number in 0..1000_u64 {
-            if writer.room(1) == 0 {
-                writer.publish();
+            if writer.free_entries(1) == 0 {
+                writer.publish_entries();
                 assert!(!reader.is_empty());
-                while let Some(entry) = reader.next() {
+                while let Some(entry) = reader.next_entry() {
                     assert_eq!(entry, next);
                     next += 1;
                 }
-                reader.release();
-                assert_eq!(writer.unread(), 0);
+                reader.release_entries();
+                assert_eq!(writer.unread_entries(), 0);
             }
-            assert!(writer.room(1) > 0);
-            writer.write(number);
+            assert!(writer.free_entries(1) > 0);
+            writer.write_entry(number);
         }
         assert_eq!(next, 992);
     }
@@ -278,24 +281,24 @@ mod tests {
     #[test]
     fn impossible_counters_are_ignored() {
         let (_fd, mut writer, mut reader) = both(8);
-        writer.write(7);
-        writer.publish();
+        writer.write_entry(7);
+        writer.publish_entries();
         // The kernel claims to have read more than was written, and to have written more than there is room for.
-        writer.ring.consumer().store(5, Ordering::Release);
-        assert_eq!((writer.unread(), writer.room(8)), (1, 7));
-        reader.ring.producer().store(9, Ordering::Release);
+        writer.ring.consumer_counter().store(5, Ordering::Release);
+        assert_eq!((writer.unread_entries(), writer.free_entries(8)), (1, 7));
+        reader.ring.producer_counter().store(9, Ordering::Release);
         assert!(reader.is_empty());
-        reader.ring.producer().store(1, Ordering::Release);
+        reader.ring.producer_counter().store(1, Ordering::Release);
         assert!(!reader.is_empty());
-        assert_eq!((reader.next(), reader.next()), (Some(7), None));
+        assert_eq!((reader.next_entry(), reader.next_entry()), (Some(7), None));
     }
 
     #[test]
     fn places_outside_the_mapping_are_refused() {
         let (fd, ..) = both(8);
         for places in [Places { producer: 2, ..PLACES }, Places { desc: u64::MAX, ..PLACES }] {
-            assert!(Writer::<u64>::map(fd.as_fd(), 0, &places, 8).is_err());
+            assert!(Writer::<u64>::map_ring(fd.as_fd(), 0, &places, 8).is_err());
         }
-        assert!(Writer::<u64>::map(fd.as_fd(), 0, &PLACES, 7).is_err());
+        assert!(Writer::<u64>::map_ring(fd.as_fd(), 0, &PLACES, 7).is_err());
     }
 }

@@ -11,7 +11,7 @@
 
 use super::ring::{Places, Reader, Writer};
 use super::umem::{CHUNK_BYTES, Umem};
-use super::{Options, permission};
+use super::{Options, with_permission_advice};
 use crate::FramesError;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use std::ffi::{c_int, c_void};
@@ -55,7 +55,7 @@ pub(super) struct Binding {
 }
 
 impl Binding {
-    fn flags(self) -> u16 {
+    fn bind_flags(self) -> u16 {
         let copy = if self.zero_copy { libc::XDP_ZEROCOPY } else { libc::XDP_COPY };
         copy | libc::XDP_USE_NEED_WAKEUP | if self.several { libc::XDP_USE_SG } else { 0 }
     }
@@ -91,13 +91,13 @@ pub(super) struct Queue {
 
 impl Queue {
     /// Returns the number of chunks that one socket has.
-    pub(super) fn chunks(options: &Options) -> u32 {
-        SEND_CHUNK_COUNT + options.receiving()
+    pub(super) fn chunks_per_queue(options: &Options) -> u32 {
+        SEND_CHUNK_COUNT + options.receive_chunk_count()
     }
 
     /// Opens a socket for a queue, with its chunks from `first` on. The first socket registers the memory; the others
     /// share it.
-    pub(super) fn open(
+    pub(super) fn open_socket(
         umem: &mut Umem,
         first: u32,
         (interface, queue): (u32, u32),
@@ -107,12 +107,12 @@ impl Queue {
     ) -> Result<Self, FramesError> {
         let queue_name = format!("AF_XDP on queue {queue} of interface {interface}");
         let fd = socket_with(AddressFamily::XDP, SocketType::RAW, SocketFlags::CLOEXEC, None)
-            .map_err(permission(format!("{queue_name}: making a socket")))?;
-        let receiving = options.receiving();
+            .map_err(with_permission_advice(format!("{queue_name}: making a socket")))?;
+        let receiving = options.receive_chunk_count();
         let places = configure_rings(&fd, shared.is_none().then_some(&*umem), receiving)
-            .map_err(permission(format!("{queue_name}: registering memory")))?;
-        let (sending, sent, received, fill) =
-            map_rings(&fd, &places, receiving).map_err(FramesError::io(format!("{queue_name}: mapping a ring")))?;
+            .map_err(with_permission_advice(format!("{queue_name}: registering memory")))?;
+        let (sending, sent, received, fill) = map_rings(&fd, &places, receiving)
+            .map_err(FramesError::from_system_call(format!("{queue_name}: mapping a ring")))?;
         let mut opened = Self {
             sending,
             sent,
@@ -135,11 +135,11 @@ impl Queue {
         };
         // The first received frames need chunks.
         for chunk in opened.receive.clone() {
-            assert!(opened.fill.room(1) > 0, "a new ring has a place for each chunk");
-            opened.fill.write(u64::from(chunk) * CHUNK_BYTES as u64);
+            assert!(opened.fill.free_entries(1) > 0, "a new ring has a place for each chunk");
+            opened.fill.write_entry(u64::from(chunk) * CHUNK_BYTES as u64);
         }
-        opened.fill.publish();
-        bind(&opened.fd, (interface, queue), binding, shared).map_err(|error| FramesError {
+        opened.fill.publish_entries();
+        bind_to_queue(&opened.fd, (interface, queue), binding, shared).map_err(|error| FramesError {
             doing: match error.raw_os_error() {
                 Some(libc::ENETDOWN) => format!("{queue_name}: binding (is the interface up?)"),
                 Some(libc::EBUSY) => format!("{queue_name}: binding (another program has this queue)"),
@@ -147,24 +147,24 @@ impl Queue {
             },
             error,
         })?;
-        opened.tune(options).map_err(FramesError::io(format!("{queue_name}: setting options")))?;
+        opened.set_options(options).map_err(FramesError::from_system_call(format!("{queue_name}: setting options")))?;
         Ok(opened)
     }
 
-    fn tune(&mut self, options: &Options) -> io::Result<()> {
+    fn set_options(&mut self, options: &Options) -> io::Result<()> {
         // Frames on their way count as the socket's memory while the kernel copies.
-        if set(&self.fd, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &SEND_BUFFER).is_err() {
-            set(&self.fd, libc::SOL_SOCKET, libc::SO_SNDBUF, &SEND_BUFFER)?;
+        if set_option(&self.fd, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &SEND_BUFFER).is_err() {
+            set_option(&self.fd, libc::SOL_SOCKET, libc::SO_SNDBUF, &SEND_BUFFER)?;
         }
         // One system call sends everything. An older kernel sends 32 at a time, and is called more often.
-        if let Err(error) = set(&self.fd, libc::SOL_XDP, XDP_MAX_TX_SKB_BUDGET, &SEND_CHUNK_COUNT) {
+        if let Err(error) = set_option(&self.fd, libc::SOL_XDP, XDP_MAX_TX_SKB_BUDGET, &SEND_CHUNK_COUNT) {
             tracing::debug!("AF_XDP: 32 frames at a time, since Linux is older than 6.17: {error}");
         }
         if let Some(time) = options.busy_poll {
             let micros = c_int::try_from(time.as_micros()).unwrap_or(c_int::MAX);
-            set(&self.fd, libc::SOL_SOCKET, libc::SO_PREFER_BUSY_POLL, &1)?;
-            set(&self.fd, libc::SOL_SOCKET, libc::SO_BUSY_POLL, &micros)?;
-            set(&self.fd, libc::SOL_SOCKET, libc::SO_BUSY_POLL_BUDGET, &BUSY_BUDGET)?;
+            set_option(&self.fd, libc::SOL_SOCKET, libc::SO_PREFER_BUSY_POLL, &1)?;
+            set_option(&self.fd, libc::SOL_SOCKET, libc::SO_BUSY_POLL, &micros)?;
+            set_option(&self.fd, libc::SOL_SOCKET, libc::SO_BUSY_POLL_BUDGET, &BUSY_BUDGET)?;
             self.busy = true;
         }
         Ok(())
@@ -172,10 +172,10 @@ impl Queue {
 
     /// Adds a frame to the ring for sending. Returns the number of bytes of the piece that were copied here, or `None`
     /// if there is no room.
-    pub(super) fn send(&mut self, umem: &mut Umem, heads: [&[u8]; 2], piece: Option<Piece<'_>>) -> Option<usize> {
+    pub(super) fn send_frame(&mut self, umem: &mut Umem, heads: [&[u8]; 2], piece: Option<Piece<'_>>) -> Option<usize> {
         let len = piece.map_or(0, Piece::len);
         let head: usize = heads.iter().map(|head| head.len()).sum();
-        let placed = self.place(umem, head, piece);
+        let placed = self.offset_in_arenas(umem, head, piece);
         // Number of descriptors that point into an arena: one for each chunk that the piece touches.
         let pages = placed.map_or(0, |at| (at % CHUNK_BYTES + len).div_ceil(CHUNK_BYTES));
         let copied = if placed.is_some() { 0 } else { len };
@@ -187,13 +187,13 @@ impl Queue {
         for at in (0..bytes).step_by(CHUNK_BYTES) {
             let here = CHUNK_BYTES.min(bytes - at);
             let last = at + here == bytes && placed.is_none();
-            self.put(umem, here, last, |chunk| copy(heads, piece, at, chunk));
+            self.fill_chunk(umem, here, last, |chunk| copy_frame_part(heads, piece, at, chunk));
         }
         if let Some(start) = placed {
             let (mut at, end) = (start, start + len);
             while at < end {
                 let next = end.min((at / CHUNK_BYTES + 1) * CHUNK_BYTES);
-                self.describe(at, next - at, next == end);
+                self.describe_bytes(at, next - at, next == end);
                 at = next;
             }
         }
@@ -206,18 +206,18 @@ impl Queue {
     /// A kernel that copies frames copies a second part into a page of its own, which it has to allocate first
     /// (xsk_build_skb in net/xdp/xsk.c): that costs more than to copy here what fits after the head. On a virtual card
     /// of Linux 6.18 it was 2.0 instead of 1.5 µs for a frame of 1500 bytes.
-    fn place(&self, umem: &mut Umem, head: usize, piece: Option<Piece<'_>>) -> Option<usize> {
+    fn offset_in_arenas(&self, umem: &mut Umem, head: usize, piece: Option<Piece<'_>>) -> Option<usize> {
         let piece = piece.filter(|piece| self.binding.several && !piece.is_empty())?;
         if !self.binding.zero_copy && head + piece.len() <= CHUNK_BYTES {
             return None;
         }
-        let at = umem.find(piece)?;
+        let at = umem.piece_offset(piece)?;
         let descriptors = head.div_ceil(CHUNK_BYTES) + (at % CHUNK_BYTES + piece.len()).div_ceil(CHUNK_BYTES);
         (descriptors <= MAX_FRAME_DESCRIPTORS).then_some(at)
     }
 
     /// Fills a chunk and describes it to the kernel. There must be [room](Self::has_room).
-    fn put(&mut self, umem: &mut Umem, len: usize, last: bool, fill: impl FnOnce(&mut [u8])) {
+    fn fill_chunk(&mut self, umem: &mut Umem, len: usize, last: bool, fill: impl FnOnce(&mut [u8])) {
         let chunk = self.free.pop().expect("room was looked for");
         // Beginnings of pages all fall into the same few lines of the first cache. If there is room, frames begin at
         // different places.
@@ -225,15 +225,15 @@ impl Queue {
             .min((CHUNK_BYTES - len) / CACHE_LINE_BYTES * CACHE_LINE_BYTES);
         // SAFETY: the chunk was free: the kernel has no descriptor of it, and it is described below, after the end of
         // the slice's lifetime.
-        let bytes = unsafe { umem.chunk(chunk) };
+        let bytes = unsafe { umem.chunk_bytes(chunk) };
         fill(&mut bytes[start..start + len]);
         self.out[(chunk - self.send_from) as usize] = true;
-        self.describe(chunk as usize * CHUNK_BYTES + start, len, last);
+        self.describe_bytes(chunk as usize * CHUNK_BYTES + start, len, last);
     }
 
-    fn describe(&mut self, at: usize, len: usize, last: bool) {
+    fn describe_bytes(&mut self, at: usize, len: usize, last: bool) {
         let options = if last { 0 } else { libc::XDP_PKT_CONTD };
-        self.sending.write(libc::xdp_desc { addr: at as u64, len: len as u32, options });
+        self.sending.write_entry(libc::xdp_desc { addr: at as u64, len: len as u32, options });
         self.under_way += 1;
     }
 
@@ -241,23 +241,23 @@ impl Queue {
         if self.has_reaped_room(chunks, descriptors) {
             return true;
         }
-        self.reap();
+        self.reclaim_sent_chunks();
         self.has_reaped_room(chunks, descriptors)
     }
 
-    /// True if there is room without the chunks that have been sent since the last [`reap`](Self::reap).
+    /// True if there is room without the chunks that have been sent since the last [`reclaim_sent_chunks`](Self::reclaim_sent_chunks).
     fn has_reaped_room(&mut self, chunks: usize, descriptors: usize) -> bool {
         self.free.len() >= chunks
             && (SEND_CHUNK_COUNT - self.under_way) as usize >= descriptors
-            && self.sending.room(descriptors as u32) as usize >= descriptors
+            && self.sending.free_entries(descriptors as u32) as usize >= descriptors
     }
 
     /// Takes back the chunks that have been sent.
-    fn reap(&mut self) {
+    fn reclaim_sent_chunks(&mut self) {
         if self.sent.is_empty() {
             return;
         }
-        while let Some(at) = self.sent.next() {
+        while let Some(at) = self.sent.next_entry() {
             self.under_way = self.under_way.saturating_sub(1);
             // Places in an arena are not chunks, and need not be taken back.
             let chunk = u32::try_from(at / CHUNK_BYTES as u64).unwrap_or(u32::MAX);
@@ -268,13 +268,13 @@ impl Queue {
                 self.nonsense += 1;
             }
         }
-        self.sent.release();
+        self.sent.release_entries();
     }
 
     /// Sends the frames in the ring. Returns false if not all were sent.
-    pub(super) fn flush(&mut self) -> io::Result<bool> {
-        self.sending.publish();
-        let mut before = self.sending.unread();
+    pub(super) fn flush_ring(&mut self) -> io::Result<bool> {
+        self.sending.publish_entries();
+        let mut before = self.sending.unread_entries();
         if before == 0 {
             return Ok(true);
         }
@@ -283,9 +283,9 @@ impl Queue {
                 // The driver is active and polls the ring itself.
                 return Ok(true);
             }
-            let called = self.call_to_send();
-            self.reap();
-            let left = self.sending.unread();
+            let called = self.wake_sender();
+            self.reclaim_sent_chunks();
+            let left = self.sending.unread_entries();
             match called {
                 Ok(()) if left == 0 || self.binding.zero_copy => return Ok(true),
                 Ok(()) => {}
@@ -302,7 +302,7 @@ impl Queue {
     }
 
     /// Makes the kernel send the frames in the ring.
-    fn call_to_send(&self) -> Result<(), c_int> {
+    fn wake_sender(&self) -> Result<(), c_int> {
         // SAFETY: no memory is handed over.
         let sent =
             unsafe { libc::sendto(self.fd.as_raw_fd(), std::ptr::null(), 0, libc::MSG_DONTWAIT, std::ptr::null(), 0) };
@@ -310,7 +310,7 @@ impl Queue {
     }
 
     /// Makes the driver look for frames, if it needs to be woken or is to be polled.
-    fn call_to_receive(&self) {
+    fn wake_receiver(&self) {
         // The result does not matter: received frames show in the ring.
         // SAFETY: no memory is handed over.
         let _ = unsafe {
@@ -326,27 +326,27 @@ impl Queue {
     }
 
     /// Passes received frames to `each`. Returns true if more may be waiting.
-    pub(super) fn receive(&mut self, umem: &mut Umem, longest: usize, each: &mut dyn FnMut(&[u8])) -> bool {
+    pub(super) fn receive_frames(&mut self, umem: &mut Umem, longest: usize, each: &mut dyn FnMut(&[u8])) -> bool {
         if self.received.is_empty() {
             if !self.busy {
                 return false;
             }
-            self.call_to_receive();
+            self.wake_receiver();
             if self.received.is_empty() {
                 return false;
             }
         }
         let mut taken = 0;
         while taken < MAX_BURST_FRAMES {
-            let Some(descriptor) = self.received.next() else { break };
+            let Some(descriptor) = self.received.next_entry() else { break };
             taken += 1;
-            let Some((chunk, range)) = self.check(&descriptor) else {
+            let Some((chunk, range)) = self.check_descriptor(&descriptor) else {
                 self.nonsense += 1;
                 continue;
             };
             // SAFETY: the kernel gave the chunk back with this descriptor, and gets it again below, after the end of
             // the slice's lifetime.
-            let bytes = &unsafe { umem.chunk(chunk) }[range];
+            let bytes = &unsafe { umem.chunk_bytes(chunk) }[range];
             let goes_on = descriptor.options & libc::XDP_PKT_CONTD != 0;
             if !goes_on && !self.in_part {
                 each(bytes);
@@ -365,19 +365,19 @@ impl Queue {
                 }
             }
             self.lent[(chunk - self.receive.start) as usize] = true;
-            assert!(self.fill.room(1) > 0, "there is a place for each chunk");
-            self.fill.write(u64::from(chunk) * CHUNK_BYTES as u64);
+            assert!(self.fill.free_entries(1) > 0, "there is a place for each chunk");
+            self.fill.write_entry(u64::from(chunk) * CHUNK_BYTES as u64);
         }
-        self.received.release();
-        self.fill.publish();
+        self.received.release_entries();
+        self.fill.publish_entries();
         if self.fill.needs_wakeup() && self.binding.zero_copy {
-            self.call_to_receive();
+            self.wake_receiver();
         }
         taken == MAX_BURST_FRAMES
     }
 
     /// Returns the chunk of a descriptor, and the range of the frame in it; `None` if the descriptor is impossible.
-    fn check(&mut self, descriptor: &libc::xdp_desc) -> Option<(u32, Range<usize>)> {
+    fn check_descriptor(&mut self, descriptor: &libc::xdp_desc) -> Option<(u32, Range<usize>)> {
         let chunk = u32::try_from(descriptor.addr / CHUNK_BYTES as u64).ok()?;
         let start = (descriptor.addr % CHUNK_BYTES as u64) as usize;
         let end = start.checked_add(descriptor.len as usize).filter(|end| *end <= CHUNK_BYTES)?;
@@ -391,8 +391,8 @@ impl Queue {
     }
 
     /// True if there are frames that the kernel has not taken for sending.
-    pub(super) fn is_behind(&mut self) -> bool {
-        self.sending.unread() > 0 && !self.binding.zero_copy
+    pub(super) fn has_unsent_frames(&mut self) -> bool {
+        self.sending.unread_entries() > 0 && !self.binding.zero_copy
     }
 
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
@@ -401,14 +401,14 @@ impl Queue {
 
     /// Returns the number of received frames that were dropped: for other errors, and because they were not received in
     /// time.
-    pub(super) fn dropped(&self) -> io::Result<u64> {
-        let statistics: libc::xdp_statistics = get(&self.fd, libc::XDP_STATISTICS)?;
+    pub(super) fn dropped_frames(&self) -> io::Result<u64> {
+        let statistics: libc::xdp_statistics = get_option(&self.fd, libc::XDP_STATISTICS)?;
         Ok(statistics.rx_dropped + statistics.rx_ring_full)
     }
 
     /// True if the adapter reads and writes the chunks itself.
     pub(super) fn is_zero_copy(&self) -> io::Result<bool> {
-        let options: libc::xdp_options = get(&self.fd, libc::XDP_OPTIONS)?;
+        let options: libc::xdp_options = get_option(&self.fd, libc::XDP_OPTIONS)?;
         Ok(options.flags & libc::XDP_OPTIONS_ZEROCOPY != 0)
     }
 }
@@ -416,14 +416,14 @@ impl Queue {
 /// Requests the rings of a socket, and returns the places of their parts. The first socket registers the memory.
 fn configure_rings(fd: &OwnedFd, umem: Option<&Umem>, receiving: u32) -> io::Result<Places4> {
     if let Some(umem) = umem {
-        set(fd, libc::SOL_XDP, libc::XDP_UMEM_REG, &umem.registration())?;
+        set_option(fd, libc::SOL_XDP, libc::XDP_UMEM_REG, &umem.kernel_description())?;
     }
     // Each descriptor on its way has a place in the completion ring.
-    set(fd, libc::SOL_XDP, libc::XDP_UMEM_FILL_RING, &(2 * receiving))?;
-    set(fd, libc::SOL_XDP, libc::XDP_UMEM_COMPLETION_RING, &SEND_CHUNK_COUNT)?;
-    set(fd, libc::SOL_XDP, libc::XDP_RX_RING, &receiving)?;
-    set(fd, libc::SOL_XDP, libc::XDP_TX_RING, &SEND_CHUNK_COUNT)?;
-    get(fd, libc::XDP_MMAP_OFFSETS)
+    set_option(fd, libc::SOL_XDP, libc::XDP_UMEM_FILL_RING, &(2 * receiving))?;
+    set_option(fd, libc::SOL_XDP, libc::XDP_UMEM_COMPLETION_RING, &SEND_CHUNK_COUNT)?;
+    set_option(fd, libc::SOL_XDP, libc::XDP_RX_RING, &receiving)?;
+    set_option(fd, libc::SOL_XDP, libc::XDP_TX_RING, &SEND_CHUNK_COUNT)?;
+    get_option(fd, libc::XDP_MMAP_OFFSETS)
 }
 
 /// The rings of a socket: to send, sent, received, and to fill.
@@ -431,15 +431,15 @@ type Rings = (Writer<libc::xdp_desc>, Reader<u64>, Reader<libc::xdp_desc>, Write
 
 fn map_rings(fd: &OwnedFd, places: &Places4, receiving: u32) -> io::Result<Rings> {
     Ok((
-        Writer::map(fd.as_fd(), libc::XDP_PGOFF_TX_RING as u64, &places.sending, SEND_CHUNK_COUNT)?,
-        Reader::map(fd.as_fd(), libc::XDP_UMEM_PGOFF_COMPLETION_RING, &places.sent, SEND_CHUNK_COUNT)?,
-        Reader::map(fd.as_fd(), libc::XDP_PGOFF_RX_RING as u64, &places.received, receiving)?,
-        Writer::map(fd.as_fd(), libc::XDP_UMEM_PGOFF_FILL_RING, &places.fill, 2 * receiving)?,
+        Writer::map_ring(fd.as_fd(), libc::XDP_PGOFF_TX_RING as u64, &places.sending, SEND_CHUNK_COUNT)?,
+        Reader::map_ring(fd.as_fd(), libc::XDP_UMEM_PGOFF_COMPLETION_RING, &places.sent, SEND_CHUNK_COUNT)?,
+        Reader::map_ring(fd.as_fd(), libc::XDP_PGOFF_RX_RING as u64, &places.received, receiving)?,
+        Writer::map_ring(fd.as_fd(), libc::XDP_UMEM_PGOFF_FILL_RING, &places.fill, 2 * receiving)?,
     ))
 }
 
 /// Copies as much of a frame as there is room for, from byte `at` on.
-fn copy(heads: [&[u8]; 2], piece: Option<Piece<'_>>, mut at: usize, mut out: &mut [u8]) {
+fn copy_frame_part(heads: [&[u8]; 2], piece: Option<Piece<'_>>, mut at: usize, mut out: &mut [u8]) {
     for head in heads {
         match head.get(at..) {
             Some(rest) => {
@@ -451,16 +451,21 @@ fn copy(heads: [&[u8]; 2], piece: Option<Piece<'_>>, mut at: usize, mut out: &mu
         }
     }
     if let Some(piece) = piece.filter(|_| !out.is_empty()) {
-        piece.copy_to(at, out);
+        piece.copy_bytes_to(at, out);
     }
 }
 
 /// Binds a socket to a queue. If a socket of the queue was closed just before, waits until the kernel has released the
 /// queue.
-fn bind(fd: &OwnedFd, (interface, queue): (u32, u32), binding: Binding, shared: Option<&Queue>) -> io::Result<()> {
+fn bind_to_queue(
+    fd: &OwnedFd,
+    (interface, queue): (u32, u32),
+    binding: Binding,
+    shared: Option<&Queue>,
+) -> io::Result<()> {
     let address = libc::sockaddr_xdp {
         sxdp_family: libc::AF_XDP as u16,
-        sxdp_flags: if shared.is_some() { libc::XDP_SHARED_UMEM } else { binding.flags() },
+        sxdp_flags: if shared.is_some() { libc::XDP_SHARED_UMEM } else { binding.bind_flags() },
         sxdp_ifindex: interface,
         sxdp_queue_id: queue,
         // A descriptor is never negative.
@@ -510,14 +515,14 @@ unsafe impl OptionValue for libc::xdp_options {}
 // SAFETY: as above: four times four integers.
 unsafe impl OptionValue for Places4 {}
 
-fn set<T: OptionValue>(fd: &OwnedFd, level: c_int, option: c_int, value: &T) -> io::Result<()> {
+fn set_option<T: OptionValue>(fd: &OwnedFd, level: c_int, option: c_int, value: &T) -> io::Result<()> {
     let len = size_of::<T>() as libc::socklen_t;
     // SAFETY: a whole value of the length that is passed.
     let done = unsafe { libc::setsockopt(fd.as_raw_fd(), level, option, std::ptr::from_ref(value).cast(), len) };
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-fn get<T: OptionValue>(fd: &OwnedFd, option: c_int) -> io::Result<T> {
+fn get_option<T: OptionValue>(fd: &OwnedFd, option: c_int) -> io::Result<T> {
     let mut value = std::mem::MaybeUninit::<T>::zeroed();
     let mut len = size_of::<T>() as libc::socklen_t;
     // SAFETY: room for a value of the length that is passed.
@@ -539,7 +544,7 @@ mod tests {
         let heads = [&b"headers"[..], &b"head"[..]];
         for (at, len) in (0..=11).flat_map(|at| (0..=11 - at).map(move |len| (at, len))) {
             let mut out = vec![0; len];
-            copy(heads, None, at, &mut out);
+            copy_frame_part(heads, None, at, &mut out);
             assert_eq!(out, b"headershead"[at..at + len], "{at}+{len}");
         }
     }

@@ -5,7 +5,7 @@
 //!
 //! The program is GPL-2.0-only, as its source is; this library is not. It reaches the kernel as data.
 
-use super::permission;
+use super::with_permission_advice;
 use crate::FramesError;
 use libbpf_rs::{MapCore, MapFlags, MapHandle, ObjectBuilder, PrintLevel};
 use std::io;
@@ -31,21 +31,23 @@ pub(super) struct Steer {
 
 impl Steer {
     /// Attaches the program: to the driver if that can run programs, otherwise after it.
-    pub(super) fn attach(
+    pub(super) fn attach_program(
         interface: u32,
         name: &str,
         at: SocketAddrV4,
         queues: u32,
         generic: bool,
     ) -> Result<Self, FramesError> {
-        let loaded = permission(format!("loading the program that steers datagrams for {at} (Linux 5.18 or newer)"));
-        let (program, sockets) = load(at, queues).map_err(loaded)?;
+        let loaded =
+            with_permission_advice(format!("loading the program that steers datagrams for {at} (Linux 5.18 or newer)"));
+        let (program, sockets) = load_program(at, queues).map_err(loaded)?;
         let mut refused = None;
         for native in [true, false] {
             if native && generic {
                 continue;
             }
-            match link(program.as_fd(), interface, if native { XDP_FLAGS_DRV_MODE } else { XDP_FLAGS_SKB_MODE }) {
+            match attach_link(program.as_fd(), interface, if native { XDP_FLAGS_DRV_MODE } else { XDP_FLAGS_SKB_MODE })
+            {
                 Ok(link) => {
                     if let Some(error) = refused {
                         tracing::info!("{name}: the driver does not run programs itself ({error}): slower, behind it");
@@ -62,16 +64,16 @@ impl Steer {
             }
         }
         let error = refused.unwrap_or_else(|| io::ErrorKind::Unsupported.into());
-        Err(permission(format!("attaching the program that steers datagrams to {name}"))(error))
+        Err(with_permission_advice(format!("attaching the program that steers datagrams to {name}"))(error))
     }
 
     /// Steers the datagrams of a queue to this socket from now on.
-    pub(super) fn to(&self, queue: u32, socket: BorrowedFd<'_>) -> Result<(), FramesError> {
+    pub(super) fn steer_queue(&self, queue: u32, socket: BorrowedFd<'_>) -> Result<(), FramesError> {
         // A descriptor is never negative.
         let socket = socket.as_raw_fd().to_ne_bytes();
         self.sockets
             .update(&queue.to_ne_bytes(), &socket, MapFlags::ANY)
-            .map_err(|error| permission(format!("steering queue {queue}"))(os(&error)))
+            .map_err(|error| with_permission_advice(format!("steering queue {queue}"))(system_error(&error)))
     }
 
     /// True if the driver runs the program.
@@ -81,9 +83,9 @@ impl Steer {
 }
 
 /// Loads the program, for a port and `queues` queues. It stays loaded until its descriptors are closed.
-fn load(at: SocketAddrV4, queues: u32) -> io::Result<(OwnedFd, MapHandle)> {
+fn load_program(at: SocketAddrV4, queues: u32) -> io::Result<(OwnedFd, MapHandle)> {
     libbpf_rs::set_print(Some((PrintLevel::Debug, |_, text| tracing::debug!("{}", text.trim_end()))));
-    load_object(at, queues).map_err(|error| os(&error))
+    load_object(at, queues).map_err(|error| system_error(&error))
 }
 
 fn load_object(at: SocketAddrV4, queues: u32) -> libbpf_rs::Result<(OwnedFd, MapHandle)> {
@@ -104,7 +106,7 @@ fn load_object(at: SocketAddrV4, queues: u32) -> libbpf_rs::Result<(OwnedFd, Map
 }
 
 /// Attaches a program to an interface.
-fn link(program: BorrowedFd<'_>, interface: u32, flags: u32) -> io::Result<OwnedFd> {
+fn attach_link(program: BorrowedFd<'_>, interface: u32, flags: u32) -> io::Result<OwnedFd> {
     // SAFETY: integers and null pointers, for which all zeros is a valid value.
     let mut options: libbpf_sys::bpf_link_create_opts = unsafe { std::mem::zeroed() };
     options.sz = size_of::<libbpf_sys::bpf_link_create_opts>() as libbpf_sys::size_t;
@@ -121,7 +123,7 @@ fn link(program: BorrowedFd<'_>, interface: u32, flags: u32) -> io::Result<Owned
 }
 
 /// Returns the kernel's error, as far as libbpf passes it on.
-fn os(error: &libbpf_rs::Error) -> io::Error {
+fn system_error(error: &libbpf_rs::Error) -> io::Error {
     use libbpf_rs::ErrorKind;
     match error.kind() {
         ErrorKind::PermissionDenied => io::Error::from_raw_os_error(libc::EPERM),

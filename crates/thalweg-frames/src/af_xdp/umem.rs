@@ -59,7 +59,8 @@ impl Umem {
         let doing = "reserving memory for frames";
         // Arenas are whole huge pages; so each begins at the start of one.
         let private = (chunks as usize * CHUNK_BYTES).next_multiple_of(HUGE_PAGE_BYTES);
-        let bytes = private + arenas.iter().map(|arena| arena.size().next_multiple_of(HUGE_PAGE_BYTES)).sum::<usize>();
+        let bytes =
+            private + arenas.iter().map(|arena| arena.size_bytes().next_multiple_of(HUGE_PAGE_BYTES)).sum::<usize>();
         // SAFETY: a new mapping somewhere, which touches no other.
         let reserved = unsafe {
             mmap_anonymous(
@@ -69,7 +70,7 @@ impl Umem {
                 MapFlags::PRIVATE | MapFlags::NORESERVE,
             )
         }
-        .map_err(FramesError::io(doing))?;
+        .map_err(FramesError::from_system_call(doing))?;
         let reserved =
             NonNull::new(reserved).ok_or_else(|| FramesError { doing: doing.into(), error: Errno::NOMEM.into() })?;
         let padding = reserved.as_ptr().align_offset(HUGE_PAGE_BYTES);
@@ -86,7 +87,7 @@ impl Umem {
         };
         // SAFETY: the private part of the range, of which there are no slices yet.
         unsafe { mprotect(start.as_ptr().cast(), private, MprotectFlags::READ | MprotectFlags::WRITE) }
-            .map_err(FramesError::io(doing))?;
+            .map_err(FramesError::from_system_call(doing))?;
         let mut at = private;
         for arena in arenas {
             // SAFETY: inside the range: it is as long as its private part and all arenas.
@@ -94,15 +95,15 @@ impl Umem {
             // SAFETY: a part of the range that is used for nothing else, as long as the arena. Nothing is written
             // there, see above.
             let mapped = unsafe { arena.map_again(place.as_ptr()) };
-            mapped.map_err(FramesError::io("mapping an arena among the memory for frames"))?;
-            umem.pieces.push(Mapped { arena: Arc::clone(arena), at, _noted: arena.registered("AF_XDP") });
-            at += arena.size().next_multiple_of(HUGE_PAGE_BYTES);
+            mapped.map_err(FramesError::from_system_call("mapping an arena among the memory for frames"))?;
+            umem.pieces.push(Mapped { arena: Arc::clone(arena), at, _noted: arena.record_registration("AF_XDP") });
+            at += arena.size_bytes().next_multiple_of(HUGE_PAGE_BYTES);
         }
         Ok(umem)
     }
 
     /// Returns the description of the range for the kernel.
-    pub(super) fn registration(&self) -> libc::xdp_umem_reg {
+    pub(super) fn kernel_description(&self) -> libc::xdp_umem_reg {
         libc::xdp_umem_reg {
             addr: self.start.as_ptr() as u64,
             len: self.bytes as u64,
@@ -117,7 +118,7 @@ impl Umem {
     ///
     /// # Safety
     /// The kernel has no descriptor of the chunk, and there is no other slice of it.
-    pub(super) unsafe fn chunk(&mut self, number: u32) -> &mut [u8] {
+    pub(super) unsafe fn chunk_bytes(&mut self, number: u32) -> &mut [u8] {
         assert!(number < self.chunks, "chunk {number} of {}", self.chunks);
         // SAFETY: inside the private part, see above.
         let start = unsafe { self.start.add(number as usize * CHUNK_BYTES) };
@@ -127,19 +128,19 @@ impl Umem {
     }
 
     /// Returns the offset of a piece in the range, or `None` if its arena is not in it.
-    pub(super) fn find(&mut self, piece: Piece<'_>) -> Option<usize> {
+    pub(super) fn piece_offset(&mut self, piece: Piece<'_>) -> Option<usize> {
         let arena = piece.arena();
         let known = self.known.iter().find(|(known, _)| std::ptr::eq(known.as_ptr(), Arc::as_ptr(arena)));
         let at = match known {
             Some((_, at)) => *at,
-            None => self.learn(arena),
+            None => self.learn_arena_offset(arena),
         };
-        Some(at? + piece.offset())
+        Some(at? + piece.arena_offset())
     }
 
     /// Looks up an arena that is not known yet: it may be the memory of one in the range, mapped once more. Two system
     /// calls find out.
-    fn learn(&mut self, arena: &Arc<Arena>) -> Option<usize> {
+    fn learn_arena_offset(&mut self, arena: &Arc<Arena>) -> Option<usize> {
         let at = self.pieces.iter().find(|mapped| mapped.arena.is_same_memory(arena)).map(|mapped| mapped.at);
         self.known.retain(|(known, _)| known.strong_count() > 0);
         if self.known.len() < MAX_KNOWN_ARENAS {

@@ -33,23 +33,23 @@ fn ten_thousand_datagrams_arrive_from_and_at_an_ordinary_socket() {
         for options in [Options::default(), Options { generic: true, ..Options::default() }] {
             let mut port = network.near(&options);
             let socket = network.at_far(|| UdpSocket::bind((FAR, PORT)).unwrap());
-            assert_eq!(port.mode().native, !options.generic);
+            assert_eq!(port.operation_mode().native, !options.generic);
             let (to, lengths) = (socket.local_addr().unwrap(), lengths(1472));
             let sent: Vec<_> = (0..).zip(&lengths).map(|(number, len)| datagram(number, *len)).collect();
 
             let mut out = OneByOne::new(&sent);
             out.go(|burst| send(&mut port, to, burst), || receive_socket(&socket));
-            let counters = port.counters();
+            let counters = port.port_counters();
             assert_eq!((counters.foreign, counters.copied), (0, 0));
             assert!(counters.sent >= 10_000, "{counters:?}");
 
-            let here = port.local();
+            let here = port.local_address();
             let mut back = OneByOne::new(&sent);
             back.go(
                 |burst| burst.iter().for_each(|bytes| send_socket(&socket, here, bytes)),
                 || receive(&mut port, to),
             );
-            assert!(port.counters().received >= 10_000, "{:?}", port.counters());
+            assert!(port.port_counters().received >= 10_000, "{:?}", port.port_counters());
         }
     });
 }
@@ -58,12 +58,12 @@ fn ten_thousand_datagrams_arrive_from_and_at_an_ordinary_socket() {
 fn ten_thousand_datagrams_arrive_at_another_such_port() {
     in_a_network("", |network| {
         let mut near = network.near(&Options::default());
-        let mut far = network.at_far(|| AfXdpPort::at((FAR, PORT).into()).unwrap());
-        let (here, there) = (near.local(), far.local());
+        let mut far = network.at_far(|| AfXdpPort::open_at_address((FAR, PORT).into()).unwrap());
+        let (here, there) = (near.local_address(), far.local_address());
         let sent: Vec<_> = (0..).zip(lengths(1472)).map(|(number, len)| datagram(number, len)).collect();
         OneByOne::new(&sent).go(|burst| send(&mut near, there, burst), || receive(&mut far, here));
         OneByOne::new(&sent).go(|burst| send(&mut far, here, burst), || receive(&mut near, there));
-        let (near, far) = (near.counters(), far.counters());
+        let (near, far) = (near.port_counters(), far.port_counters());
         assert_eq!((near.foreign, far.foreign, near.copied, far.copied), (0, 0, 0, 0));
     });
 }
@@ -72,12 +72,12 @@ fn ten_thousand_datagrams_arrive_at_another_such_port() {
 fn jumbo_frames_arrive_and_pieces_are_sent_from_where_they_lie() {
     in_a_network("mtu 9000", |network| {
         let mut near = network.near(&Options::default());
-        let mut far = network.at_far(|| AfXdpPort::at((FAR, PORT).into()).unwrap());
-        if !near.mode().several_parts {
+        let mut far = network.at_far(|| AfXdpPort::open_at_address((FAR, PORT).into()).unwrap());
+        if !near.operation_mode().several_parts {
             return skipped("frames in several parts take Linux 6.6");
         }
-        let (here, there) = (near.local(), far.local());
-        assert_eq!(near.longest(there).unwrap(), 8972);
+        let (here, there) = (near.local_address(), far.local_address());
+        assert_eq!(near.max_datagram_bytes(there).unwrap(), 8972);
         let whole: Vec<_> = (0..).zip(lengths(8972)).take(2000).map(|(number, len)| datagram(number, len)).collect();
         OneByOne::new(&whole).go(|burst| send(&mut near, there, burst), || receive(&mut far, here));
 
@@ -85,26 +85,26 @@ fn jumbo_frames_arrive_and_pieces_are_sent_from_where_they_lie() {
         (0..own.len()).for_each(|at| own[at] = (at * 7 + at / 251) as u8);
         for registered in [false, true] {
             if registered {
-                near.register(own.arena()).unwrap();
-                near.register(&theirs).unwrap();
+                near.register_memory(own.arena()).unwrap();
+                near.register_memory(&theirs).unwrap();
             }
-            let before = near.counters().copied;
+            let before = near.port_counters().copied;
             // Bytes that are copied here, in addition to the kernel's own copy of each.
             let (mut bytes, mut here) = (0, 0);
             for (number, len) in (0_usize..200).map(|number| (number, 1 + number * 8900 / 200)) {
                 let at = number * 9973 % (own.len() - len);
                 let expected = [&(number as u64).to_ne_bytes(), &own[at..at + len]].concat();
-                let piece = theirs.piece(at as u64, len).unwrap();
+                let piece = theirs.piece_of_range(at as u64, len).unwrap();
                 let sent = len as u64 * exchange(&mut near, &mut far, &number.to_ne_bytes(), piece, &expected);
                 bytes += sent;
                 here += if registered && 42 + 8 + len > 4096 { 0 } else { sent };
             }
             assert!(here > 0 && (registered == (here < bytes)));
-            assert_eq!(near.counters().copied - before, bytes + here);
+            assert_eq!(near.port_counters().copied - before, bytes + here);
         }
-        assert_eq!(own.arena().registrations(), ["AF_XDP"]);
+        assert_eq!(own.arena().registration_names(), ["AF_XDP"]);
         drop(near);
-        assert!(own.arena().registrations().is_empty());
+        assert!(own.arena().registration_names().is_empty());
     });
 }
 
@@ -129,7 +129,7 @@ fn what_is_not_for_the_port_goes_on_to_the_kernel() {
         send_socket(&socket, (NEAR, PORT + 1).into(), b"for another port");
         assert_eq!(other.recv(&mut [0; 100]).unwrap(), 16);
         assert_eq!(receive_any(&mut port), []);
-        assert_eq!(port.counters().received, 0);
+        assert_eq!(port.port_counters().received, 0);
     });
 }
 
@@ -138,7 +138,7 @@ fn hostile_frames_are_counted_and_do_no_harm() {
     in_a_network("", |network| {
         let mut port = network.near(&Options::default());
         let socket = network.at_far(|| UdpSocket::bind((FAR, PORT)).unwrap());
-        let (here, there) = (port.local(), socket.local_addr().unwrap());
+        let (here, there) = (port.local_address(), socket.local_addr().unwrap());
         let raw = network.at_far(|| RawSocket::open("far"));
         // A good frame, as a pattern.
         let mac = |name: &str, enter: bool| {
@@ -171,7 +171,7 @@ fn hostile_frames_are_counted_and_do_no_harm() {
         }
         raw.send(&good);
         until(|| receive_any(&mut port).contains(&(there, b"hello".to_vec())).then_some(()));
-        assert!(port.counters().foreign >= 5, "{:?}", port.counters());
+        assert!(port.port_counters().foreign >= 5, "{:?}", port.port_counters());
         OneByOne::new(&[datagram(1, 1000)]).go(|burst| send(&mut port, there, burst), || receive_socket(&socket));
     });
 }
@@ -188,7 +188,7 @@ fn nobody_else_gets_the_interface_and_a_killed_process_leaves_nothing() {
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         assert!(lines.any(|line| line.is_ok_and(|line| line.contains(READY))), "it did not open its port");
         assert!(has_program("near"));
-        let refused = AfXdpPort::open("near", PORT + 1, &Options::default()).unwrap_err();
+        let refused = AfXdpPort::open_on_interface("near", PORT + 1, &Options::default()).unwrap_err();
         assert!(refused.to_string().contains("has an XDP program already (ip link show dev near)"), "{refused}");
         // SIGKILL.
         child.kill().unwrap();
@@ -205,7 +205,7 @@ const READY: &str = "the port is open";
 #[test]
 fn a_process_to_be_killed() {
     if let Ok(interface) = std::env::var(ASKED) {
-        let _port = AfXdpPort::open(&interface, PORT, &Options::default()).unwrap();
+        let _port = AfXdpPort::open_on_interface(&interface, PORT, &Options::default()).unwrap();
         println!("{READY}");
         thread::sleep(SOON);
     }
@@ -220,7 +220,7 @@ fn several_queues_are_one_port() {
         }
         let mut port = network.near(&Options::default());
         let socket = network.at_far(|| UdpSocket::bind((FAR, PORT)).unwrap());
-        let (here, there) = (port.local(), socket.local_addr().unwrap());
+        let (here, there) = (port.local_address(), socket.local_addr().unwrap());
         let sent: Vec<_> = (0..2000).map(|number| datagram(number, 100)).collect();
         OneByOne::new(&sent).go(|burst| send(&mut port, there, burst), || receive_socket(&socket));
         OneByOne::new(&sent).go(
@@ -238,9 +238,9 @@ fn several_queues_are_one_port() {
 #[test]
 fn who_waits_is_woken_and_a_port_is_found_by_where_it_leads() {
     in_a_network("", |network| {
-        let mut port = until(|| AfXdpPort::towards((FAR, PORT).into()).ok());
+        let mut port = until(|| AfXdpPort::open_towards((FAR, PORT).into()).ok());
         let socket = network.at_far(|| UdpSocket::bind((FAR, PORT)).unwrap());
-        let (here, there) = (port.local(), socket.local_addr().unwrap());
+        let (here, there) = (port.local_address(), socket.local_addr().unwrap());
         assert_eq!(here.ip(), NEAR);
         assert_ne!(here.port(), 0);
         assert!(port.prepare_wait());
@@ -255,9 +255,9 @@ fn who_waits_is_woken_and_a_port_is_found_by_where_it_leads() {
         assert_eq!(receive_any(&mut port), [(there, b"wake up".to_vec())]);
         // A waiter from before the port had more memory is woken, too.
         let waits = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
-        epoll::add(&waits, port.fd().unwrap(), epoll::EventData::new_u64(0), epoll::EventFlags::IN).unwrap();
+        epoll::add(&waits, port.descriptor().unwrap(), epoll::EventData::new_u64(0), epoll::EventFlags::IN).unwrap();
         let (own, _) = arena(1 << 20);
-        port.register(own.arena()).unwrap();
+        port.register_memory(own.arena()).unwrap();
         assert!(port.prepare_wait());
         send_socket(&socket, here, b"again");
         let mut told = Vec::with_capacity(1);
@@ -265,12 +265,12 @@ fn who_waits_is_woken_and_a_port_is_found_by_where_it_leads() {
             .unwrap();
         assert_eq!(told.len(), 1);
         assert_eq!(receive_any(&mut port), [(there, b"again".to_vec())]);
-        assert!(AfXdpPort::at((Ipv4Addr::new(192, 0, 2, 1), 1).into()).is_err());
+        assert!(AfXdpPort::open_at_address((Ipv4Addr::new(192, 0, 2, 1), 1).into()).is_err());
         let busy = Options { busy_poll: Some(Duration::from_micros(20)), ..Options::default() };
         drop(port);
         let mut port = network.near(&busy);
-        assert!(!port.sees());
-        send_socket(&socket, port.local(), b"busy");
+        assert!(!port.is_cheap_to_poll());
+        send_socket(&socket, port.local_address(), b"busy");
         assert_eq!(until(|| Some(receive_any(&mut port)).filter(|got| !got.is_empty())).len(), 1);
     });
 }
@@ -285,13 +285,13 @@ fn that_nobody_is_there_and_that_the_way_is_narrow_is_told() {
             send(&mut port, there, &[b"anybody?"]);
             let mut told =
                 |from, arrival: Arrival<'_>| refused |= from == there && matches!(arrival, Arrival::Unreachable);
-            port.receive(&mut told).unwrap();
+            port.receive_datagrams(&mut told).unwrap();
             refused.then_some(())
         });
-        assert_eq!(port.longest(there).unwrap(), 1472);
+        assert_eq!(port.max_datagram_bytes(there).unwrap(), 1472);
         ip("route replace 198.18.0.2/32 dev near mtu 1000".split(' ')).unwrap();
-        assert_eq!(port.longest(there).unwrap(), 972);
-        assert!(port.longest((Ipv4Addr::new(192, 0, 2, 1), 1).into()).is_err(), "no route");
+        assert_eq!(port.max_datagram_bytes(there).unwrap(), 972);
+        assert!(port.max_datagram_bytes((Ipv4Addr::new(192, 0, 2, 1), 1).into()).is_err(), "no route");
     });
 }
 
@@ -307,7 +307,7 @@ fn who_may_not_is_told_what_it_takes() {
         rustix::thread::set_capabilities(None, none).unwrap();
         let refused = open("near", PORT, &Options::default()).unwrap_err().to_string();
         assert!(refused.contains("CAP_BPF") && refused.contains("setcap cap_net_raw"), "{refused}");
-        let unknown = AfXdpPort::open("no-such", PORT, &Options::default()).unwrap_err().to_string();
+        let unknown = AfXdpPort::open_on_interface("no-such", PORT, &Options::default()).unwrap_err().to_string();
         assert!(unknown.starts_with("looking at interface no-such: "), "{unknown}");
     });
 }
@@ -338,7 +338,7 @@ impl Network {
 /// Opens a port. A program that another test starts inherits that test's open files for a moment: so a port that was
 /// closed just before may still be in use.
 fn open(interface: &str, port: u16, options: &Options) -> Result<AfXdpPort, FramesError> {
-    until(|| match AfXdpPort::open(interface, port, options) {
+    until(|| match AfXdpPort::open_on_interface(interface, port, options) {
         Err(FramesError { error, .. }) if error.kind() == io::ErrorKind::AddrInUse => None,
         Err(FramesError { error, .. }) if error.kind() == io::ErrorKind::ResourceBusy => None,
         opened => Some(opened),
@@ -476,20 +476,20 @@ impl<'a> OneByOne<'a> {
 fn send(port: &mut AfXdpPort, to: SocketAddr, burst: &[&[u8]]) {
     for bytes in burst {
         until(|| {
-            let room = port.has_room();
+            let room = port.has_send_room();
             if !room {
-                port.flush().unwrap();
+                port.flush_burst().unwrap();
             }
             room.then_some(())
         });
-        port.send(to, bytes, None);
+        port.queue_datagram(to, bytes, None);
     }
-    until(|| port.flush().unwrap().then_some(()));
+    until(|| port.flush_burst().unwrap().then_some(()));
 }
 
 fn receive(port: &mut AfXdpPort, from: SocketAddr) -> Vec<Vec<u8>> {
     let got = receive_any(port);
-    port.flush().unwrap();
+    port.flush_burst().unwrap();
     got.into_iter()
         .map(|(who, bytes)| {
             assert_eq!(who, from);
@@ -500,7 +500,7 @@ fn receive(port: &mut AfXdpPort, from: SocketAddr) -> Vec<Vec<u8>> {
 
 fn receive_any(port: &mut AfXdpPort) -> Vec<(SocketAddr, Vec<u8>)> {
     let mut got = Vec::new();
-    port.receive(&mut |from, arrival| match arrival {
+    port.receive_datagrams(&mut |from, arrival| match arrival {
         Arrival::Datagram(bytes) => got.push((from, bytes.to_vec())),
         other => panic!("{other:?}"),
     })
@@ -510,17 +510,17 @@ fn receive_any(port: &mut AfXdpPort) -> Vec<(SocketAddr, Vec<u8>)> {
 
 /// Sends a datagram with a piece until it has arrived as `expected`. Returns the number of times it was sent.
 fn exchange(near: &mut AfXdpPort, far: &mut AfXdpPort, head: &[u8], piece: Piece<'_>, expected: &[u8]) -> u64 {
-    let there = far.local();
+    let there = far.local_address();
     for sent in 1..20 {
-        near.send(there, head, Some(piece));
-        until(|| near.flush().unwrap().then_some(()));
+        near.queue_datagram(there, head, Some(piece));
+        until(|| near.flush_burst().unwrap().then_some(()));
         let began = Instant::now();
         while began.elapsed() < Duration::from_secs(1) {
             if let [(_, bytes), ..] = receive_any(far).as_slice() {
                 assert!(bytes == expected, "{} bytes instead of {}", bytes.len(), expected.len());
                 return sent;
             }
-            near.flush().unwrap();
+            near.flush_burst().unwrap();
         }
     }
     panic!("{} bytes do not arrive", expected.len());
@@ -544,7 +544,7 @@ fn receive_socket(socket: &UdpSocket) -> Vec<Vec<u8>> {
 
 fn wait(port: &AfXdpPort, at_most: Duration) {
     use rustix::event::{PollFd, PollFlags, poll};
-    let fd = port.fd().unwrap();
+    let fd = port.descriptor().unwrap();
     let limit = Timespec::try_from(at_most).unwrap();
     poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&limit)).unwrap();
 }

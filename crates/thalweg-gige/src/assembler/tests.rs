@@ -7,7 +7,7 @@ use proptest::test_runner::TestCaseError;
 use std::convert::Infallible;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use thalweg_arena::SlotPool;
-use thalweg_wire::{GOLDEN_GAMMA, mix};
+use thalweg_wire::{GOLDEN_GAMMA, mix_bits};
 
 const SIZE: usize = 1000;
 const PIECE: usize = 100;
@@ -27,7 +27,7 @@ struct Model {
 impl Model {
     fn stream(self) -> Stream {
         Stream {
-            packet: PIECE + gvsp::IP_UDP_HEADER_BYTES + Header::len(self.wide),
+            packet: PIECE + gvsp::IP_UDP_HEADER_BYTES + Header::header_bytes(self.wide),
             frame: Some(SIZE),
             resends: self.resends,
             rate: None,
@@ -94,12 +94,12 @@ impl Rig {
     fn new(model: Model, slots: u32) -> Self {
         let mut assembler = Assembler::new(SIZE, ms(200));
         let mut pool = SlotPool::new("slots", slots, 4096).unwrap();
-        while let Some(slot) = pool.take() {
+        while let Some(slot) = pool.take_slot() {
             let mut buffer = Buffer::new(slot);
-            buffer.payload().fill(0xee);
-            assembler.post(buffer);
+            buffer.payload_mut().fill(0xee);
+            assembler.post_buffer(buffer);
         }
-        assembler.begin(model.stream());
+        assembler.begin_stream(model.stream());
         Self { assembler, intake: Intake::default(), _pool: pool, out: Vec::new(), asked: Vec::new() }
     }
 
@@ -118,21 +118,21 @@ impl Rig {
                 }
                 Ok::<_, Infallible>(burst.len().min(places.len()))
             };
-            let _ = self.intake.receive(&mut self.assembler, Some(CAMERA), (now, TaiNanos(5)), fill);
+            let _ = self.intake.receive_packets(&mut self.assembler, Some(CAMERA), (now, TaiNanos(5)), fill);
             self.look(now);
         }
     }
 
     fn look(&mut self, now: Duration) {
-        self.assembler.look(now, now);
+        self.assembler.request_missing_packets(now, now);
         self.asked.extend(std::iter::from_fn(|| self.assembler.next_request()));
         while let Some(acquired) = self.assembler.next_acquired() {
             match acquired {
                 Acquired::Frame(mut frame) => {
-                    let bytes = frame.buffer.payload()[..frame.len].to_vec();
+                    let bytes = frame.buffer.payload_mut()[..frame.len].to_vec();
                     self.out.push(Ok((frame.number, bytes, frame.filled.status)));
-                    frame.buffer.payload().fill(0xee);
-                    self.assembler.post(frame.buffer);
+                    frame.buffer.payload_mut().fill(0xee);
+                    self.assembler.post_buffer(frame.buffer);
                 }
                 Acquired::Lost { count, .. } | Acquired::Missed { count, .. } => self.out.push(Err(count)),
                 Acquired::NotYet | Acquired::Over => {}
@@ -144,7 +144,7 @@ impl Rig {
     fn wait(&mut self, mut now: Duration) -> Duration {
         let end = now + Duration::from_secs(2);
         self.look(now);
-        while let Some(next) = self.assembler.next_time(now) {
+        while let Some(next) = self.assembler.next_deadline(now) {
             assert!(next > now || next.is_zero(), "the next look is due at once: {next:?} {now:?}");
             now = next.max(now);
             assert!(now < end, "it waits for ever");
@@ -202,7 +202,7 @@ fn what_is_missing_is_asked_for_and_taken() {
                 assert_eq!(rig.assembler.counts().resent, 1);
             }
             assert!((0..3).all(|number| rig.whole(number, number + 1)), "{model:?} {lost}");
-            assert_eq!(rig.assembler.next_time(ms(5)), None);
+            assert_eq!(rig.assembler.next_deadline(ms(5)), None);
         }
     }
 }
@@ -296,8 +296,8 @@ fn the_first_frames_of_a_stream_are_missed_and_one_that_begins_anywhere_is_doubt
 #[test]
 fn a_camera_that_restarts_before_its_first_frame_comes_is_doubted() {
     let mut rig = Rig::new(NARROW, 4);
-    rig.assembler.away(ms(1));
-    rig.assembler.begin(NARROW.stream());
+    rig.assembler.note_absence(ms(1));
+    rig.assembler.begin_stream(NARROW.stream());
     rig.look(ms(2000));
     rig.give(&NARROW.block(1), 64, ms(2001));
     assert_eq!(rig.out, [Ok((0, Model::content(1), Status::UNCERTAIN))]);
@@ -310,7 +310,7 @@ fn a_camera_that_restarts_goes_on_with_the_next_number_and_what_its_rate_says_is
     let mut cut = NARROW.block(2);
     cut.truncate(6);
     rig.give(&cut, 64, ms(1100));
-    rig.assembler.begin(Stream { rate: Some(10.0), ..NARROW.stream() });
+    rig.assembler.begin_stream(Stream { rate: Some(10.0), ..NARROW.stream() });
     rig.look(ms(1200));
     assert_eq!(rig.assembler.counts().incomplete, 1);
     rig.give(&NARROW.block(1), 64, ms(2100));
@@ -323,14 +323,14 @@ fn a_camera_that_restarts_goes_on_with_the_next_number_and_what_its_rate_says_is
 fn what_a_camera_does_not_send_while_it_is_away_is_lost_as_time_goes_by() {
     let mut rig = Rig::new(NARROW, 4);
     let stream = || Stream { rate: Some(10.0), ..NARROW.stream() };
-    rig.assembler.begin(stream());
+    rig.assembler.begin_stream(stream());
     rig.give(&NARROW.block(1), 64, ms(1000));
     for now in [1500, 1800] {
-        rig.assembler.away(ms(now));
+        rig.assembler.note_absence(ms(now));
         rig.look(ms(now));
     }
     assert_eq!(rig.out[1..], [Err(4), Err(3)]);
-    rig.assembler.begin(stream());
+    rig.assembler.begin_stream(stream());
     rig.give(&NARROW.block(1), 64, ms(2100));
     assert!(rig.out[3] == Err(3) && rig.whole(11, 1), "the rest is lost when it is back");
     assert_eq!(rig.assembler.counts().lost_while_away, 10);
@@ -360,7 +360,7 @@ fn a_number_far_from_all_others_is_believed_when_others_follow() {
 fn blocks_of_16_bits_that_come_round_in_a_silence_go_by_the_camera_s_rate() {
     // 70,000 frames later, of which the counter shows 4465.
     let mut rig = Rig::new(NARROW, 4);
-    rig.assembler.begin(Stream { rate: Some(50.0), ..NARROW.stream() });
+    rig.assembler.begin_stream(Stream { rate: Some(50.0), ..NARROW.stream() });
     rig.give(&NARROW.block(1), 64, ms(1000));
     let packets = NARROW.block(4466);
     rig.give(&packets, 64, ms(1_401_000));
@@ -392,7 +392,7 @@ fn strangers_and_nonsense_are_counted() {
         (places[0].length, places[0].from) = (108, Some(SocketAddr::from((Ipv4Addr::new(10, 0, 0, 6), 5000))));
         Ok::<_, Infallible>(1)
     };
-    rig.intake.receive(&mut rig.assembler, Some(CAMERA), (ms(1), TaiNanos(0)), stranger).unwrap();
+    rig.intake.receive_packets(&mut rig.assembler, Some(CAMERA), (ms(1), TaiNanos(0)), stranger).unwrap();
     rig.give(&block[6..], 64, ms(1));
     assert!(rig.whole(0, 1));
     let counts = rig.assembler.counts();
@@ -418,7 +418,7 @@ fn frames_that_are_too_long_or_of_another_kind_are_refused() {
 #[test]
 fn packets_may_be_shorter_than_was_asked_for() {
     let mut rig = Rig::new(NARROW, 4);
-    rig.assembler.begin(Stream { packet: 160, ..NARROW.stream() });
+    rig.assembler.begin_stream(Stream { packet: 160, ..NARROW.stream() });
     let packets: Vec<_> = (1..=3).flat_map(|block| NARROW.block(block)).collect();
     rig.give(&packets, 64, ms(1));
     assert!((0..3).all(|number| rig.whole(number, number + 1)), "{:?}", rig.assembler.counts());
@@ -433,7 +433,7 @@ fn without_a_buffer_frames_are_lost_and_later_ones_are_not() {
     rig.wait(ms(1));
     assert_eq!(rig.out, [Err(1)]);
     assert!(rig.assembler.counts().unbuffered > 0);
-    rig.assembler.post(held);
+    rig.assembler.post_buffer(held);
     rig.give(&NARROW.block(2), 64, ms(300));
     assert!(rig.whole(1, 2));
 }
@@ -466,7 +466,7 @@ proptest! {
         // The next block marks the end of the last one.
         rig.give(&model.block(11), at_a_time, ms(1));
         let (mut now, mut answered) = (ms(1), 0);
-        while let Some(next) = rig.assembler.next_time(now) {
+        while let Some(next) = rig.assembler.next_deadline(now) {
             now = next.max(now);
             prop_assert!(now < Duration::from_secs(3));
             rig.look(now);
@@ -526,13 +526,13 @@ fn trial(seed: u64) -> Result<(u64, u64), TestCaseError> {
     let mut drawn = seed;
     let mut of = |range: Range<u64>| {
         drawn = drawn.wrapping_add(GOLDEN_GAMMA);
-        range.start + mix(drawn) % (range.end - range.start)
+        range.start + mix_bits(drawn) % (range.end - range.start)
     };
     let model = Model { wide: of(0..2) == 0, resends: false };
     let rate = of(10..100) as f64;
     let stream = || Stream { rate: Some(rate).filter(|_| seed.is_multiple_of(2)), ..model.stream() };
     let mut rig = Rig::new(model, 16);
-    rig.assembler.begin(stream());
+    rig.assembler.begin_stream(stream());
     rig.look(Duration::from_secs(1));
     // `before`: triggers that the stream has not counted; `silent_until`, `off_until`: end of the silence of the
     // network, and of the camera itself.
@@ -547,9 +547,9 @@ fn trial(seed: u64) -> Result<(u64, u64), TestCaseError> {
             _ => {}
         }
         if trigger < off_until {
-            rig.assembler.away(now);
+            rig.assembler.note_absence(now);
             if trigger + 1 == off_until {
-                rig.assembler.begin(stream());
+                rig.assembler.begin_stream(stream());
                 rig.look(now);
                 (before, silent_until) = (off_until, off_until + of(0..8));
             }

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use thalweg_device::Acquisition;
-use thalweg_gige::{Camera, discover, find};
+use thalweg_gige::{Camera, discover_cameras, find_camera};
 use thalweg_wire::{PayloadType, Status};
 
 const PROGRAM: &str = "arv-fake-gv-camera-0.8";
@@ -38,7 +38,7 @@ impl Drop for Fake {
 
 /// Runs a test in a network of its own, in which port 3956 is free; skips it if there can be none.
 fn alone(test: impl FnOnce() + Send + 'static) {
-    let run = || match thalweg_sys::netns::separate() {
+    let run = || match thalweg_sys::netns::enter_private_network() {
         Ok(()) => test(),
         Err(why) => thalweg_testing::skip::skipped(format!("no network of its own: {why}")),
     };
@@ -61,7 +61,7 @@ fn cameras_are_found_by_all_their_names() {
         let Some(_fake) = Fake::start("GV07", "0") else { return };
         let begun = Instant::now();
         let found = loop {
-            match &discover(Duration::from_millis(400)).unwrap()[..] {
+            match &discover_cameras(Duration::from_millis(400)).unwrap()[..] {
                 [found] => break found.clone(),
                 other => assert!(other.is_empty() && begun.elapsed() < TEST_TIMEOUT, "{other:?}"),
             }
@@ -72,9 +72,9 @@ fn cameras_are_found_by_all_their_names() {
             ("GV07", Ipv4Addr::LOCALHOST, "lo")
         );
         for name in ["GV07", "127.0.0.1"] {
-            assert_eq!(find(name, None, Duration::from_secs(5)).unwrap().unwrap().serial, "GV07");
+            assert_eq!(find_camera(name, None, Duration::from_secs(5)).unwrap().unwrap().serial, "GV07");
         }
-        assert!(find("GV08", None, Duration::from_millis(300)).unwrap().is_none());
+        assert!(find_camera("GV08", None, Duration::from_millis(300)).unwrap().is_none());
     });
 }
 
@@ -97,7 +97,7 @@ fn every_byte_of_its_frames_is_where_it_belongs() {
                 (frame.filled.payload_type, frame.filled.status),
                 (PayloadType::IMAGE_U8, Status::CLOCK_FREE_RUNNING)
             );
-            let shown = ramp(&frame.buffer.payload()[..640 * 480], 640).expect("a ramp");
+            let shown = ramp(&frame.buffer.payload_mut()[..640 * 480], 640).expect("a ramp");
             let first = *first.get_or_insert(shown);
             // The offset is the camera's own count of frames, which has 32 bits; that of blocks has 16.
             assert_eq!(shown, (first + count) % 255, "frame {count}");
@@ -125,7 +125,7 @@ fn frames_with_gaps_say_so_and_the_gaps_are_zeros() {
             lost += before;
             assert_eq!(frame.number, next + before);
             next = frame.number + 1;
-            let pixels = &frame.buffer.payload()[..frame.len];
+            let pixels = &frame.buffer.payload_mut()[..frame.len];
             if frame.filled.status.contains(Status::CORRUPT) {
                 // Gaps are zeros, without remains of earlier frames.
                 let piece = 1500 - 36;
@@ -162,7 +162,7 @@ fn a_camera_that_is_killed_and_started_again_goes_on() {
         let (mut gap, mut count) = (0, 0);
         rig.take(|frame, lost| {
             gap += lost;
-            assert!(ramp(&frame.buffer.payload()[..frame.len], 512).is_some());
+            assert!(ramp(&frame.buffer.payload_mut()[..frame.len], 512).is_some());
             count += u32::from(gap > 0);
             count == 20
         });

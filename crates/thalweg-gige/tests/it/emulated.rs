@@ -5,8 +5,8 @@ use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use thalweg_device::TaiClock;
-use thalweg_testing::emulated_camera::{CHUNK_IDS, EmulatedCamera, Settings, pixels};
-use thalweg_wire::{Status, image_and_chunks};
+use thalweg_testing::emulated_camera::{CHUNK_IDS, EmulatedCamera, Settings, frame_pixels};
+use thalweg_wire::{Status, split_image_and_chunks};
 
 const IMAGE_BYTES: usize = 64 * 48;
 
@@ -17,9 +17,9 @@ fn address() -> Ipv4Addr {
 }
 
 fn switched_on(settings: impl FnOnce(&mut Settings)) -> EmulatedCamera {
-    let mut own = Settings::at(address());
+    let mut own = Settings::for_address(address());
     settings(&mut own);
-    EmulatedCamera::start(own).unwrap()
+    EmulatedCamera::switch_on(own).unwrap()
 }
 
 /// Starts a camera and its receiver, with these lines in the topology.
@@ -41,12 +41,12 @@ impl Rig {
         self.poll_until(|| camera.is_acquiring());
         let mut found = Vec::new();
         for trigger in triggers {
-            camera.expose(trigger, TaiClock.now().0, |packet| lost(trigger, packet));
+            camera.expose_frame(trigger, TaiClock.now().0, |packet| lost(trigger, packet));
             if lost(trigger, 0) && lost(trigger, 1) {
                 continue;
             }
             self.take(|frame, before| {
-                let payload = frame.buffer.payload()[..frame.len].to_vec();
+                let payload = frame.buffer.payload_mut()[..frame.len].to_vec();
                 found.push((before, frame.filled.status, payload));
                 true
             });
@@ -61,9 +61,10 @@ fn numbers_of_16_and_of_64_bits_go_on_over_their_ends() {
         let features = format!("features = {{ GevGVSPExtendedIDMode = \"{mode}\", Width = 128 }}");
         let (camera, mut rig) = taken(|settings| settings.resends = false, &features);
         rig.poll_until(|| camera.is_acquiring());
-        camera.count_from(from);
+        camera.set_last_block(from);
         let came = rig.see(&camera, 0..20, |trigger, _| trigger == 9);
-        let whole: Vec<_> = (0..20).filter(|trigger| *trigger != 9).map(|trigger| pixels(trigger, 128 * 48)).collect();
+        let whole: Vec<_> =
+            (0..20).filter(|trigger| *trigger != 9).map(|trigger| frame_pixels(trigger, 128 * 48)).collect();
         assert!(came.iter().map(|(.., payload)| payload).eq(&whole), "{mode}");
         let lost: Vec<u64> = came.iter().map(|(lost, ..)| *lost).collect();
         assert_eq!((lost[9], lost.iter().sum::<u64>()), (1, 1), "{mode}");
@@ -77,11 +78,11 @@ fn a_camera_that_does_not_begin_with_its_first_frame_has_lost_those_before() {
     for (from, lost) in [(2, 2), (5, 5), (8, 0), (1000, 0)] {
         let (camera, mut rig) = taken(|settings| settings.resends = false, "patience = \"50ms\"");
         rig.poll_until(|| camera.is_acquiring());
-        camera.count_from(from);
+        camera.set_last_block(from);
         let came = rig.see(&camera, 0..5, |_, _| false);
         assert_eq!((came.len(), came[0].0), (5, lost), "from {from}");
         assert!(
-            came.iter().zip(0..).all(|((.., payload), trigger)| *payload == pixels(trigger, IMAGE_BYTES)),
+            came.iter().zip(0..).all(|((.., payload), trigger)| *payload == frame_pixels(trigger, IMAGE_BYTES)),
             "from {from}"
         );
     }
@@ -96,11 +97,11 @@ fn packets_that_are_lost_are_sent_again_and_frames_are_whole() {
     assert!(
         came.iter()
             .zip(0..)
-            .all(|((lost, _, payload), trigger)| *lost == 0 && *payload == pixels(trigger, IMAGE_BYTES))
+            .all(|((lost, _, payload), trigger)| *lost == 0 && *payload == frame_pixels(trigger, IMAGE_BYTES))
     );
     let payload = (0..40).flat_map(|trigger| (1..=6).map(move |packet| (trigger, packet)));
     let lost = payload.filter(|(trigger, packet)| is_lost(*trigger, *packet)).count() as u64;
-    assert!(camera.resent() >= lost, "{} of {lost}", camera.resent());
+    assert!(camera.resent_packet_count() >= lost, "{} of {lost}", camera.resent_packet_count());
     assert_eq!((rig.count("incomplete"), rig.count("stray")), (0, 0));
 }
 
@@ -109,8 +110,8 @@ fn what_a_camera_says_of_an_image_is_behind_it() {
     let (camera, mut rig) = taken(|_| {}, "features = { ChunkModeActive = true }");
     for (trigger, (.., payload)) in rig.see(&camera, 0..5, |_, _| false).iter().enumerate() {
         let trigger = trigger as u64;
-        let (image, chunks) = image_and_chunks(payload, IMAGE_BYTES).unwrap();
-        assert_eq!(image, pixels(trigger, IMAGE_BYTES));
+        let (image, chunks) = split_image_and_chunks(payload, IMAGE_BYTES).unwrap();
+        assert_eq!(image, frame_pixels(trigger, IMAGE_BYTES));
         assert_eq!((chunks[0].0, chunks[1]), (CHUNK_IDS[1], (CHUNK_IDS[2], &trigger.to_be_bytes()[..])));
     }
 }
@@ -133,7 +134,7 @@ fn the_state_of_ptp_is_the_cameras_own_word() {
         ("Faulty", Status::CLOCK_HOLDOVER),
         ("Master", Status::CLOCK_LOCKED),
     ] {
-        camera.set_ptp(state);
+        camera.set_ptp_state(state);
         let begun = Instant::now();
         let mut seen = status(&mut rig);
         while seen != expected && begun.elapsed() < Duration::from_secs(20) {
@@ -147,7 +148,7 @@ fn the_state_of_ptp_is_the_cameras_own_word() {
 fn a_camera_that_takes_a_shorter_heartbeat_is_asked_as_often() {
     let (camera, mut rig) =
         taken(|settings| settings.longest_heartbeat = 1000, "heartbeat = \"10s\"\nfeatures = { Width = 32 }");
-    assert_eq!(camera.heartbeat(), Duration::from_millis(1000));
+    assert_eq!(camera.heartbeat_time(), Duration::from_millis(1000));
     let begun = Instant::now();
     while begun.elapsed() < Duration::from_millis(2500) {
         assert_eq!(rig.see(&camera, [1], |_, _| false).len(), 1);
@@ -161,10 +162,12 @@ fn a_camera_that_lost_its_power_goes_on_and_what_follows_is_uncertain() {
     rig.see(&camera, 0..10, |_, _| false);
     camera.unplug();
     rig.poll_until_count("away", 1);
-    camera.plug();
+    camera.plug_in();
     let came = rig.see(&camera, 100..110, |_, _| false);
     assert!(
-        came.iter().map(|(.., payload)| payload.clone()).eq((100..110).map(|trigger| pixels(trigger, IMAGE_BYTES)))
+        came.iter()
+            .map(|(.., payload)| payload.clone())
+            .eq((100..110).map(|trigger| frame_pixels(trigger, IMAGE_BYTES)))
     );
     assert!(came.iter().all(|(_, status, _)| status.contains(Status::UNCERTAIN)));
 }
@@ -173,7 +176,7 @@ fn a_camera_that_lost_its_power_goes_on_and_what_follows_is_uncertain() {
 fn frames_of_several_parts_are_refused_and_counted() {
     let (camera, mut rig) = taken(|settings| settings.payload_kind = Some(0x000a), "patience = \"50ms\"");
     rig.poll_until(|| camera.is_acquiring());
-    (0..5).for_each(|trigger| camera.expose(trigger, TaiClock.now().0, |_| false));
+    (0..5).for_each(|trigger| camera.expose_frame(trigger, TaiClock.now().0, |_| false));
     rig.poll_until_count("lost", 5);
     assert_eq!((rig.count("unknown"), rig.count("frames")), (5, 0));
 }
@@ -194,7 +197,7 @@ fn strangers_keep_no_frame_from_being_given_up() {
         scope.spawn(|| {
             // Trailers and last packets do not come. Some frames are lost altogether among the others.
             for trigger in (1..).take_while(|_| !is_over.load(Ordering::Relaxed)) {
-                camera.expose(trigger, TaiClock.now().0, |packet| packet > 2);
+                camera.expose_frame(trigger, TaiClock.now().0, |packet| packet > 2);
                 std::thread::sleep(Duration::from_millis(20));
             }
         });
@@ -207,7 +210,7 @@ fn strangers_keep_no_frame_from_being_given_up() {
 /// process.
 #[test]
 fn descriptions_from_hell_are_refused() {
-    let usual = String::from_utf8(thalweg_testing::emulated_camera::description()).unwrap();
+    let usual = String::from_utf8(thalweg_testing::emulated_camera::default_description()).unwrap();
     let cycle = usual.replace(
         "<Integer Name=\"Width\"><pValue>WidthRegister</pValue></Integer>",
         "<Integer Name=\"Width\"><pValue>Width2</pValue></Integer>\n\

@@ -30,11 +30,11 @@ impl Rig {
                 Err(error) => assert!(begun.elapsed() < TEST_TIMEOUT, "{error}"),
             }
         };
-        let mut pool = SlotPool::new("slots", 32, camera.max_payload() + 128).unwrap();
-        while let Some(slot) = pool.take() {
-            camera.post(Buffer::new(slot));
+        let mut pool = SlotPool::new("slots", 32, camera.max_payload_bytes() + 128).unwrap();
+        while let Some(slot) = pool.take_slot() {
+            camera.post_buffer(Buffer::new(slot));
         }
-        camera.start(thalweg_wire::TaiNanos(0)).unwrap();
+        camera.start_acquisition(thalweg_wire::TaiNanos(0)).unwrap();
         Self { camera, _pool: pool, begun }
     }
 
@@ -42,12 +42,12 @@ impl Rig {
     pub(crate) fn take(&mut self, mut each: impl FnMut(&mut Frame, u64) -> bool) {
         let (begun, mut lost) = (Instant::now(), 0);
         loop {
-            assert!(begun.elapsed() < TEST_TIMEOUT, "{:?}", self.camera.counters());
-            match self.camera.poll(self.begun.elapsed()).unwrap() {
+            assert!(begun.elapsed() < TEST_TIMEOUT, "{:?}", self.camera.report_counters());
+            match self.camera.poll_acquired(self.begun.elapsed()).unwrap() {
                 Acquired::Frame(mut frame) => {
                     let enough = each(&mut frame, lost);
                     lost = 0;
-                    self.camera.post(frame.buffer);
+                    self.camera.post_buffer(frame.buffer);
                     if enough {
                         return;
                     }
@@ -59,15 +59,15 @@ impl Rig {
     }
 
     fn wait(&self) {
-        let until = self.camera.next_time().unwrap_or(Duration::MAX).saturating_sub(self.begun.elapsed());
+        let until = self.camera.next_poll_time().unwrap_or(Duration::MAX).saturating_sub(self.begun.elapsed());
         let time = Timespec::try_from(until.min(Duration::from_millis(500))).unwrap();
-        let fd: BorrowedFd<'_> = self.camera.fd().unwrap();
+        let fd: BorrowedFd<'_> = self.camera.readiness_fd().unwrap();
         let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
         let _ = poll(&mut fds, Some(&time));
     }
 
     pub(crate) fn count(&self, name: &str) -> u64 {
-        self.camera.counters().into_iter().find(|(own, _)| *own == name).unwrap().1
+        self.camera.report_counters().into_iter().find(|(own, _)| *own == name).unwrap().1
     }
 
     /// Polls until `holds` returns true; no frame may come meanwhile.
@@ -87,8 +87,8 @@ impl Rig {
     }
 
     fn poll_once(&mut self, begun: Instant) {
-        assert!(begun.elapsed() < TEST_TIMEOUT, "{:?}", self.camera.counters());
-        match self.camera.poll(self.begun.elapsed()).unwrap() {
+        assert!(begun.elapsed() < TEST_TIMEOUT, "{:?}", self.camera.report_counters());
+        match self.camera.poll_acquired(self.begun.elapsed()).unwrap() {
             Acquired::Frame(frame) => panic!("frame {} came", frame.number),
             Acquired::Lost { .. } | Acquired::Missed { .. } => {}
             Acquired::NotYet | Acquired::Over => self.wait(),

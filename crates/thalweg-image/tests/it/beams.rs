@@ -4,7 +4,7 @@
 //! `THALWEG_BEAMS` names a folder that contains them. Two excerpts are in `thalweg-device`.
 
 use std::path::{Path, PathBuf};
-use thalweg_image::{Beam, Failure, Image, MomentOptions, moments};
+use thalweg_image::{Beam, Failure, Image, MomentOptions, beam_moments};
 
 /// Returns the pixels in a row, and the pixels, of a binary PGM file with 8 bits.
 fn pgm(path: &Path) -> (usize, Vec<u8>) {
@@ -20,7 +20,7 @@ fn pgm(path: &Path) -> (usize, Vec<u8>) {
 fn taken(path: &Path) -> Result<Beam, Failure> {
     let (width, pixels) = pgm(path);
     let image = Image::new(width, pixels.len() / width, &pixels).unwrap();
-    moments(&image, &MomentOptions::default()).map(|got| got.beam)
+    beam_moments(&image, &MomentOptions::default()).map(|got| got.beam)
 }
 
 /// Asserts diameters within 1 %, and angles within 0.01 rad where the beam is not round.

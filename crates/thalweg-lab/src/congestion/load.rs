@@ -1,6 +1,6 @@
 //! Loading and unloading of a control.
 
-use crate::congestion::kernel::{ONLY_KEY, registered};
+use crate::congestion::kernel::{ONLY_KEY, registered_programs};
 use crate::congestion::{Control, Kernel, Standing};
 use libbpf_rs::{ErrorKind, MapCore, MapType, ObjectBuilder, PrintLevel};
 use rustix::time::{ClockId, clock_getres};
@@ -79,9 +79,9 @@ pub enum UnloadError {
 /// # Errors
 /// Fails if the kernel has a module of that name that is not loaded, does not describe its types, or refuses the
 /// program, most likely for lack of privilege. Nothing is loaded in these cases.
-pub fn load(control: &'static Control) -> Result<Loaded, LoadError> {
+pub fn load_control(control: &'static Control) -> Result<Loaded, LoadError> {
     let name = control.name;
-    match Kernel::look()?.standing(name) {
+    match Kernel::read_state()?.control_standing(name) {
         Standing::Thalweg => return Ok(Loaded::Already),
         Standing::Kernel | Standing::Module | Standing::Unknown => return Ok(Loaded::ByKernel),
         Standing::ModuleNotLoaded => return Err(LoadError::Module(name)),
@@ -90,26 +90,27 @@ pub fn load(control: &'static Control) -> Result<Loaded, LoadError> {
     if !Path::new(BTF).exists() {
         return Err(LoadError::NoBtf(name));
     }
-    register(control.object).map_err(|error| match error.kind() {
+    register_object(control.object).map_err(|error| match error.kind() {
         ErrorKind::PermissionDenied => LoadError::NotPermitted(name),
         _ => LoadError::Refused { name, reason: format!("{error:#}") },
     })?;
     Ok(Loaded::Now)
 }
 
-/// Unloads a control that was loaded by [`load`]. Connections that use it keep it until they end.
+/// Unloads a control that was loaded by [`load_control`]. Connections that use it keep it until they end.
 ///
 /// # Errors
-/// Fails if it is not loaded, or not by [`load`], or the kernel refuses. Nothing is changed in these cases.
-pub fn unload(control: &'static Control) -> Result<(), UnloadError> {
+/// Fails if it is not loaded, or not by [`load_control`], or the kernel refuses. Nothing is changed in these cases.
+pub fn unload_control(control: &'static Control) -> Result<(), UnloadError> {
     let name = control.name;
-    match Kernel::look()?.standing(name) {
+    match Kernel::read_state()?.control_standing(name) {
         Standing::Thalweg => {}
         Standing::Unknown => return Err(UnloadError::NotPermitted(name)),
         Standing::Kernel | Standing::Module => return Err(UnloadError::NotOurs(name)),
         Standing::ModuleNotLoaded | Standing::Absent => return Err(UnloadError::NotLoaded(name)),
     }
-    let (_, map) = registered().into_iter().find(|(ours, _)| ours == name).ok_or(UnloadError::NotLoaded(name))?;
+    let (_, map) =
+        registered_programs().into_iter().find(|(ours, _)| ours == name).ok_or(UnloadError::NotLoaded(name))?;
     map.delete(&ONLY_KEY).map_err(|error| match error.kind() {
         ErrorKind::PermissionDenied => UnloadError::NotPermitted(name),
         _ => UnloadError::Refused { name, reason: format!("{error:#}") },
@@ -119,7 +120,7 @@ pub fn unload(control: &'static Control) -> Result<(), UnloadError> {
 /// File in which a kernel describes its types.
 const BTF: &str = "/sys/kernel/btf/vmlinux";
 
-fn register(object: &[u8]) -> libbpf_rs::Result<()> {
+fn register_object(object: &[u8]) -> libbpf_rs::Result<()> {
     libbpf_rs::set_print(Some((PrintLevel::Debug, |_, text| tracing::debug!("{}", text.trim_end()))));
     let mut object = ObjectBuilder::default().open_memory(object)?;
     for mut map in object.maps_mut() {

@@ -1,7 +1,7 @@
 //! One machine: a kernel booted as a process, one program run in it, and its result.
 
 use super::Kernel;
-use super::build::shelf;
+use super::build::kernel_directory;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Access, StatVfsMountFlags, access, statvfs};
 use rustix::io::Errno;
@@ -112,10 +112,10 @@ pub enum BootError {
 /// # Errors
 /// Fails if the machine cannot be started, takes longer than its limit, or ends before its program does; with
 /// [`BootError::Stopped`] if it was stopped.
-pub fn boot(machine: &Machine) -> Result<Outcome, BootError> {
+pub fn boot_machine(machine: &Machine) -> Result<Outcome, BootError> {
     let began = Instant::now();
     let files = BootFiles::new(machine.program, machine.args, machine.directory, "</dev/null")?;
-    let mut command = command(machine.kernel, machine.memory, &files, machine.directory)?;
+    let mut command = boot_command(machine.kernel, machine.memory, &files, machine.directory)?;
     let (console, output) = io::pipe()?;
     command.arg("time-travel=inf-cpu").stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output);
     // In a process group of its own, so that all of it can be killed at once.
@@ -123,18 +123,18 @@ pub fn boot(machine: &Machine) -> Result<Outcome, BootError> {
     // The command holds the pipe's write ends for as long as it exists: the console would never end.
     drop(command);
     let mut guest = Guest::new(child, console)?;
-    let _cpu = one_cpu(guest.pid);
+    let _cpu = pin_to_free_cpu(guest.pid);
 
-    let ended = guest.watch(began + machine.wall_limit, machine.stop);
-    let status = guest.bury()?;
+    let ended = guest.watch_until_end(began + machine.wall_limit, machine.stop);
+    let status = guest.kill_and_reap()?;
     match ended? {
         Ended::ByItself => {
-            let result = files.result();
+            let result = files.read_result();
             let (code, virtual_time) =
-                result.ok_or_else(|| BootError::Died { status, console: guest.console.tail() })?;
-            Ok(Outcome { code, console: guest.console.text(usize::MAX), virtual_time, wall_time: began.elapsed() })
+                result.ok_or_else(|| BootError::Died { status, console: guest.console.error_excerpt() })?;
+            Ok(Outcome { code, console: guest.console.last_text(usize::MAX), virtual_time, wall_time: began.elapsed() })
         }
-        Ended::Late => Err(BootError::WallLimit { limit: machine.wall_limit, console: guest.console.tail() }),
+        Ended::Late => Err(BootError::WallLimit { limit: machine.wall_limit, console: guest.console.error_excerpt() }),
         Ended::Stopped => Err(BootError::Stopped),
     }
 }
@@ -144,25 +144,25 @@ pub fn boot(machine: &Machine) -> Result<Outcome, BootError> {
 ///
 /// # Errors
 /// Fails if the machine cannot be started, or ends before the shell does.
-pub fn shell(kernel: &Kernel, memory: ByteSize, directory: &Path) -> Result<(), BootError> {
+pub fn run_shell(kernel: &Kernel, memory: ByteSize, directory: &Path) -> Result<(), BootError> {
     let shell = env::var_os("SHELL").unwrap_or_else(|| "/bin/sh".into());
     // `setsid --ctty` makes the console the terminal of the shell's session, so that keys that interrupt work.
     let args = ["--ctty".into(), "--wait".into(), shell, "-i".into()];
     let files = BootFiles::new(Path::new("setsid"), &args, directory, "</dev/tty0 >/dev/tty0 2>&1")?;
-    let mut command = command(kernel, memory, &files, directory)?;
-    let before = stty(&["-g"]);
+    let mut command = boot_command(kernel, memory, &files, directory)?;
+    let before = run_stty(&["-g"]);
     let status = command.status()?;
     // The kernel leaves the terminal in raw mode.
     if let Some(settings) = before {
-        stty(&[&settings]);
+        run_stty(&[&settings]);
     }
-    match files.result() {
+    match files.read_result() {
         Some(_) => Ok(()),
         None => Err(BootError::Died { status, console: String::new() }),
     }
 }
 
-fn stty(args: &[&str]) -> Option<String> {
+fn run_stty(args: &[&str]) -> Option<String> {
     let output = Command::new("stty").args(args).stdin(Stdio::inherit()).output().ok()?;
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
@@ -181,17 +181,17 @@ impl BootFiles {
                 return Err(BootError::NoTool(tool));
             }
         }
-        let directory = directory.canonicalize().map_err(file(directory))?;
+        let directory = directory.canonicalize().map_err(file_error(directory))?;
         let files = tempfile::Builder::new().prefix("thalweg-lab-").tempdir()?;
         let init = files.path().join("init");
-        let script = script(program, args, &directory, &files.path().join("result"), streams);
-        fs::write(&init, script).map_err(file(&init))?;
-        fs::set_permissions(&init, fs::Permissions::from_mode(0o700)).map_err(file(&init))?;
+        let script = init_script(program, args, &directory, &files.path().join("result"), streams);
+        fs::write(&init, script).map_err(file_error(&init))?;
+        fs::set_permissions(&init, fs::Permissions::from_mode(0o700)).map_err(file_error(&init))?;
         Ok(Self { directory: files })
     }
 
     /// Returns exit code and virtual time, or `None` if the program has not ended.
-    fn result(&self) -> Option<(i32, Duration)> {
+    fn read_result(&self) -> Option<(i32, Duration)> {
         parse_result(&fs::read_to_string(self.directory.path().join("result")).ok()?)
     }
 }
@@ -204,10 +204,16 @@ pub(super) fn parse_result(text: &str) -> Option<(i32, Duration)> {
 
 /// Returns the machine's first program, which makes the directories that a Linux program expects, runs the program,
 /// notes its exit code, and switches the machine off.
-pub(super) fn script(program: &Path, args: &[OsString], directory: &Path, result: &Path, streams: &str) -> Vec<u8> {
+pub(super) fn init_script(
+    program: &Path,
+    args: &[OsString],
+    directory: &Path,
+    result: &Path,
+    streams: &str,
+) -> Vec<u8> {
     let words = [program.as_os_str()].into_iter().chain(args.iter().map(OsString::as_os_str));
-    let program = words.map(quote).collect::<Vec<_>>().join(&b' ');
-    let (directory, result) = (quote(directory.as_os_str()), quote(result.as_os_str()));
+    let program = words.map(quote_for_shell).collect::<Vec<_>>().join(&b' ');
+    let (directory, result) = (quote_for_shell(directory.as_os_str()), quote_for_shell(result.as_os_str()));
     let parts: [&[u8]; 11] = [
         b"#!/bin/sh
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root TERM=linux
@@ -252,22 +258,22 @@ echo o >/proc/sysrq-trigger
 }
 
 /// Quotes a word for the shell.
-fn quote(word: &OsStr) -> Vec<u8> {
+fn quote_for_shell(word: &OsStr) -> Vec<u8> {
     let quoted = word.as_bytes().split(|&byte| byte == b'\'').collect::<Vec<_>>().join(&b"'\\''"[..]);
     [b"'", quoted.as_slice(), b"'"].concat()
 }
 
 /// Returns the command that boots the kernel, without its console and its clock.
-fn command(kernel: &Kernel, memory: ByteSize, files: &BootFiles, directory: &Path) -> Result<Command, BootError> {
+fn boot_command(kernel: &Kernel, memory: ByteSize, files: &BootFiles, directory: &Path) -> Result<Command, BootError> {
     let path = kernel.path();
     let mut magic = [0; 4];
     let read = File::open(path).and_then(|mut kernel| kernel.read_exact(&mut magic));
     match read {
-        Err(error) if error.kind() != io::ErrorKind::UnexpectedEof => return Err(file(path)(error)),
+        Err(error) if error.kind() != io::ErrorKind::UnexpectedEof => return Err(file_error(path)(error)),
         _ if magic != *b"\x7fELF" => return Err(BootError::NotAKernel(path.to_owned())),
         _ => {}
     }
-    let mut command = Command::new(path.canonicalize().map_err(file(path))?);
+    let mut command = Command::new(path.canonicalize().map_err(file_error(path))?);
     let mut init = OsString::from("init=\"");
     init.push(files.directory.path().join("init"));
     init.push("\"");
@@ -276,17 +282,17 @@ fn command(kernel: &Kernel, memory: ByteSize, files: &BootFiles, directory: &Pat
     // The kernel keeps its own files in ~/.uml, and its memory in a file of TMPDIR. Its first program does not get
     // these variables.
     command.arg(init).env_clear().env("HOME", files.directory.path());
-    command.env("TMPDIR", memory_place(memory, directory)?);
+    command.env("TMPDIR", memory_directory(memory, directory)?);
     Ok(command)
 }
 
 /// Returns the directory for the machine's memory: the first that has room for it.
-fn memory_place(memory: ByteSize, directory: &Path) -> Result<PathBuf, BootError> {
+fn memory_directory(memory: ByteSize, directory: &Path) -> Result<PathBuf, BootError> {
     let own = env::var_os("TMPDIR").map(PathBuf::from);
     let rest = ["/dev/shm", "/tmp"].map(PathBuf::from).into_iter().chain([directory.to_owned()]);
     let mut places = Vec::new();
     for place in own.into_iter().chain(rest) {
-        match unfit(&place, memory) {
+        match unsuitable_reason(&place, memory) {
             None => return Ok(place),
             Some(why) => places.push(format!("{}: {why}", place.display())),
         }
@@ -294,7 +300,7 @@ fn memory_place(memory: ByteSize, directory: &Path) -> Result<PathBuf, BootError
     Err(BootError::Memory { memory, places })
 }
 
-fn unfit(place: &Path, memory: ByteSize) -> Option<String> {
+fn unsuitable_reason(place: &Path, memory: ByteSize) -> Option<String> {
     if let Err(error) = access(place, Access::WRITE_OK | Access::EXEC_OK) {
         return Some(io::Error::from(error).to_string());
     }
@@ -311,11 +317,11 @@ fn unfit(place: &Path, memory: ByteSize) -> Option<String> {
 /// Keeps the kernel and its programs on one processor: they take turns, never run side by side, and a turn costs half
 /// when the other processor need not be woken for it (measured: 23 s of CPU without, 11 s with). Machines booted at the
 /// same time get different processors, as long as there are any: the file returned is the claim.
-fn one_cpu(pid: Pid) -> Option<File> {
+fn pin_to_free_cpu(pid: Pid) -> Option<File> {
     let allowed = sched_getaffinity(None).ok()?;
     let cpus: Vec<usize> = (0..CpuSet::MAX_CPU).rev().filter(|&cpu| allowed.is_set(cpu)).collect();
     // If the cache cannot be written, the kernel was not built there, and the system chooses.
-    let shelf = shelf();
+    let shelf = kernel_directory();
     fs::create_dir_all(&shelf).ok()?;
     let (cpu, claim) = cpus.into_iter().find_map(|cpu| {
         let claim = File::create(shelf.join(format!("cpu-{cpu}"))).ok()?;
@@ -347,7 +353,7 @@ impl Guest {
     }
 
     /// Reads the console until the kernel's process ends, the deadline has passed or `stop` is true.
-    fn watch(&mut self, deadline: Instant, stop: &AtomicBool) -> io::Result<Ended> {
+    fn watch_until_end(&mut self, deadline: Instant, stop: &AtomicBool) -> io::Result<Ended> {
         let process = pidfd_open(self.pid, PidfdFlags::empty())?;
         let mut is_open = true;
         loop {
@@ -369,13 +375,13 @@ impl Guest {
                 return Ok(Ended::ByItself);
             }
             if !waits[1].revents().is_empty() {
-                is_open = self.console.read(&mut self.pipe)? > 0;
+                is_open = self.console.read_pipe(&mut self.pipe)? > 0;
             }
         }
     }
 
     /// Kills the rest of the process group, reads the rest of the console, and returns the kernel's exit status.
-    fn bury(&mut self) -> io::Result<ExitStatus> {
+    fn kill_and_reap(&mut self) -> io::Result<ExitStatus> {
         // All at once: a program inside that outlived its kernel would make its system calls to the host. Until it is
         // waited for, the kernel's process keeps the group's number from being reused.
         match kill_process_group(self.pid, Signal::KILL) {
@@ -383,7 +389,7 @@ impl Guest {
             Err(error) => return Err(error.into()),
         }
         // The loop ends when the last process of the group has ended.
-        while self.console.read(&mut self.pipe)? > 0 {}
+        while self.console.read_pipe(&mut self.pipe)? > 0 {}
         waitid(WaitId::Pid(self.pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT)?;
         self.child.wait()
     }
@@ -399,7 +405,7 @@ impl Console {
     const TAIL_BYTES: usize = 4096;
 
     /// Reads from the pipe and returns the number of bytes; 0 at the end.
-    fn read(&mut self, pipe: &mut PipeReader) -> io::Result<usize> {
+    fn read_pipe(&mut self, pipe: &mut PipeReader) -> io::Result<usize> {
         let mut bytes = [0; 16 << 10];
         let count = loop {
             match pipe.read(&mut bytes) {
@@ -412,18 +418,18 @@ impl Console {
         Ok(count)
     }
 
-    fn tail(&self) -> String {
-        self.text(Self::TAIL_BYTES)
+    fn error_excerpt(&self) -> String {
+        self.last_text(Self::TAIL_BYTES)
     }
 
     /// Returns the last `last` bytes as text, with ordinary line ends.
-    fn text(&self, last: usize) -> String {
+    fn last_text(&self, last: usize) -> String {
         let bytes: Vec<u8> = self.0.iter().skip(self.0.len().saturating_sub(last)).copied().collect();
         String::from_utf8_lossy(&bytes).replace('\r', "")
     }
 }
 
-fn file(path: &Path) -> impl FnOnce(io::Error) -> BootError {
+fn file_error(path: &Path) -> impl FnOnce(io::Error) -> BootError {
     let path = path.to_owned();
     |error| BootError::File { path, error }
 }

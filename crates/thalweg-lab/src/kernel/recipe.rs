@@ -96,35 +96,35 @@ pub enum RecipeError {
 }
 
 /// Returns a hash of everything that is built into the kernel besides Linux itself.
-pub(super) fn hash() -> u64 {
+pub(super) fn recipe_hash() -> u64 {
     let changes = CHANGES.iter().flat_map(|change| [change.file, change.from, change.to]);
     let modules = MODULES.iter().flat_map(|&(name, text)| [name, text]);
-    steps::fnv1a([CONFIG, MODULES_FLAGS].into_iter().chain(changes).chain(modules), 0)
+    steps::fnv1a_hash([CONFIG, MODULES_FLAGS].into_iter().chain(changes).chain(modules), 0)
 }
 
 /// Changes the unpacked source, and adds our modules to it.
-pub(super) fn apply(source: &Path) -> Result<(), RecipeError> {
+pub(super) fn apply_changes(source: &Path) -> Result<(), RecipeError> {
     for change in CHANGES {
         let path = source.join(change.file);
-        let text = fs::read_to_string(&path).map_err(file(&path))?;
+        let text = fs::read_to_string(&path).map_err(file_error(&path))?;
         if !text.contains(change.from) {
             return Err(RecipeError::Unknown { file: change.file, text: change.from });
         }
-        fs::write(&path, text.replace(change.from, change.to)).map_err(file(&path))?;
+        fs::write(&path, text.replace(change.from, change.to)).map_err(file_error(&path))?;
     }
     let ours = source.join("net/ipv4/thalweg");
     let bpf = ours.join("bpf");
-    fs::create_dir_all(&bpf).map_err(file(&bpf))?;
+    fs::create_dir_all(&bpf).map_err(file_error(&bpf))?;
     for (name, text) in MODULES {
         let path = ours.join(name);
-        fs::write(&path, text).map_err(file(&path))?;
+        fs::write(&path, text).map_err(file_error(&path))?;
     }
     let path = ours.join("Makefile");
-    fs::write(&path, makefile(MODULES.iter().map(|&(name, _)| name))).map_err(file(&path))
+    fs::write(&path, modules_makefile(MODULES.iter().map(|&(name, _)| name))).map_err(file_error(&path))
 }
 
 /// Returns the lines of the [configuration](CONFIG) that the kernel's own rules removed from the resulting `.config`.
-pub(super) fn lost<'a>(wanted: &'a str, config: &str) -> Vec<&'a str> {
+pub(super) fn rejected_config_lines<'a>(wanted: &'a str, config: &str) -> Vec<&'a str> {
     let wanted = wanted.lines().filter(|line| line.starts_with("CONFIG_"));
     wanted
         .filter(|line| match line.strip_suffix("=n") {
@@ -135,12 +135,12 @@ pub(super) fn lost<'a>(wanted: &'a str, config: &str) -> Vec<&'a str> {
 }
 
 /// Returns the Makefile of our modules: every C file is an object of its own, except those that others include.
-pub(super) fn makefile<'a>(names: impl Iterator<Item = &'a str>) -> String {
+pub(super) fn modules_makefile<'a>(names: impl Iterator<Item = &'a str>) -> String {
     let objects = names.filter_map(|name| name.strip_suffix(".c")).filter(|name| !name.starts_with("bpf/"));
     objects.fold(MODULES_FLAGS.to_owned(), |text, name| text + "obj-y += " + name + ".o\n")
 }
 
-fn file(path: &Path) -> impl FnOnce(io::Error) -> RecipeError {
+fn file_error(path: &Path) -> impl FnOnce(io::Error) -> RecipeError {
     let path = path.to_owned();
     |error| RecipeError::File { path, error }
 }

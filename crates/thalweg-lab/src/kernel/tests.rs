@@ -1,8 +1,8 @@
-use super::boot::{self, BootError, Machine, boot};
+use super::boot::{self, BootError, Machine, boot_machine};
 use super::build::{Build, Source};
 use super::recipe;
 use super::*;
-use crate::steps::{StepError, fnv1a};
+use crate::steps::{StepError, fnv1a_hash};
 use std::ffi::OsString;
 use std::fs;
 use std::os::unix::ffi::OsStringExt;
@@ -34,7 +34,7 @@ fn shell_args(script: &str) -> [OsString; 2] {
 }
 
 fn built() -> Option<Kernel> {
-    let kernel = Kernel::cached();
+    let kernel = Kernel::find_cached();
     if kernel.is_none() {
         skipped("no kernel is built (`thalweg lab build`)");
     }
@@ -45,7 +45,7 @@ fn built() -> Option<Kernel> {
 fn copied(kernel: &Kernel, directory: &Path) -> Kernel {
     let copy = directory.join("linux");
     fs::copy(kernel.path(), &copy).unwrap();
-    Kernel::at(copy.canonicalize().unwrap())
+    Kernel::at_path(copy.canonicalize().unwrap())
 }
 
 /// Returns the number of the host's processes of machines with this kernel: itself, and each program inside.
@@ -58,22 +58,22 @@ fn processes(kernel: &Kernel) -> usize {
 fn the_hash_is_fnv1a_and_tells_where_texts_end() {
     // "foobar", from the reference's test vectors, without the zero byte that ends each text here.
     let foobar = 0x8594_4171_f739_67e8_u64;
-    assert_eq!(fnv1a(["foobar"].into_iter(), 0), foobar.wrapping_mul(0x0100_0000_01b3));
-    assert_ne!(fnv1a(["ab", "c"].into_iter(), 0), fnv1a(["a", "bc"].into_iter(), 0));
+    assert_eq!(fnv1a_hash(["foobar"].into_iter(), 0), foobar.wrapping_mul(0x0100_0000_01b3));
+    assert_ne!(fnv1a_hash(["ab", "c"].into_iter(), 0), fnv1a_hash(["a", "bc"].into_iter(), 0));
 }
 
 #[test]
 fn a_configuration_line_that_did_not_survive_is_named() {
     let wanted = "# why\nCONFIG_INET=y\nCONFIG_BLOCK=n\nCONFIG_HZ=1000\n";
     let good = "CONFIG_INET=y\n# CONFIG_BLOCK is not set\nCONFIG_BLOCKER=y\nCONFIG_HZ=1000\n";
-    assert!(recipe::lost(wanted, good).is_empty());
+    assert!(recipe::rejected_config_lines(wanted, good).is_empty());
     let bad = "# CONFIG_INET is not set\nCONFIG_BLOCK=y\nCONFIG_HZ=100\n";
-    assert_eq!(recipe::lost(wanted, bad), ["CONFIG_INET=y", "CONFIG_BLOCK=n", "CONFIG_HZ=1000"]);
+    assert_eq!(recipe::rejected_config_lines(wanted, bad), ["CONFIG_INET=y", "CONFIG_BLOCK=n", "CONFIG_HZ=1000"]);
 }
 
 #[test]
 fn each_module_is_an_object_and_what_it_includes_is_not() {
-    let text = recipe::makefile(["bpf/cc.h", "bpf/thalweg.c", "record.c", "record.h"].into_iter());
+    let text = recipe::modules_makefile(["bpf/cc.h", "bpf/thalweg.c", "record.c", "record.h"].into_iter());
     let objects: Vec<_> = text.lines().filter(|line| line.starts_with("obj-y")).collect();
     assert_eq!(objects, ["obj-y += record.o"]);
 }
@@ -83,7 +83,7 @@ fn a_linux_that_is_not_as_expected_is_refused() {
     let source = tempfile::tempdir().unwrap();
     fs::create_dir_all(source.path().join("arch/um")).unwrap();
     fs::write(source.path().join("arch/um/Kconfig"), "config HZ\n\tint \"choose\"\n").unwrap();
-    let error = recipe::apply(source.path()).unwrap_err().to_string();
+    let error = recipe::apply_changes(source.path()).unwrap_err().to_string();
     assert!(error.contains("arch/um/Kconfig") && error.contains("not supported"), "{error}");
 }
 
@@ -91,13 +91,13 @@ fn best_after_adding(directory: &Path, name: &str) -> String {
     let path = directory.join(name);
     fs::create_dir_all(path.parent().unwrap()).unwrap();
     fs::write(path, "xz").unwrap();
-    Source::best_in(directory).unwrap().version
+    Source::find_best_in(directory).unwrap().version
 }
 
 #[test]
 fn of_several_sources_the_one_that_was_tried_is_taken() {
     let usr_src = tempfile::tempdir().unwrap();
-    assert_eq!(Source::best_in(usr_src.path()), None);
+    assert_eq!(Source::find_best_in(usr_src.path()), None);
     fs::write(usr_src.path().join("linux-config-6.1.tar.xz"), "").unwrap();
     assert_eq!(best_after_adding(usr_src.path(), "linux-source-6.8.0/linux-source-6.8.0.tar.bz2"), "6.8.0");
     assert_eq!(best_after_adding(usr_src.path(), "linux-source-6.16.tar.xz"), "6.16");
@@ -111,12 +111,12 @@ fn a_step_that_fails_says_why_and_where_the_rest_is() {
     let source = Source { path: room.path().join("linux-source-6.1.tar.xz"), version: "6.1".into(), length: 0 };
     let build = Build { source: &source, room: room.path(), log: room.path().join("build.log") };
     let mut seen = Vec::new();
-    let mut make = build.command("sh");
+    let mut make = build.build_command("sh");
     make.args([
         "-c",
         "echo '  CC a.o'; echo 'a.c:1:2: error: no such thing' >&2; echo 'make: *** [a.o] Error 1'; exit 2",
     ]);
-    let error = build.step("compiling", "sh", &mut make, |line| seen.push(line.to_vec())).unwrap_err();
+    let error = build.run_step("compiling", "sh", &mut make, |line| seen.push(line.to_vec())).unwrap_err();
     let StepError::Failed { step: "compiling", last, log, .. } = error else { panic!("{error}") };
     assert_eq!(last, "a.c:1:2: error: no such thing");
     assert_eq!(seen.concat(), fs::read(log).unwrap());
@@ -127,7 +127,7 @@ fn a_step_that_fails_says_why_and_where_the_rest_is() {
 fn the_script_keeps_every_byte_of_a_name() {
     let odd = OsString::from_vec(b"it's $HOME\n\xff".to_vec());
     let args = ["-c".into(), "printf %s \"$1\" >&2; exit 7".into(), "sh".into(), odd.clone()];
-    let script = boot::script(Path::new("sh"), &args, Path::new("/a b"), Path::new("/r"), "</dev/null");
+    let script = boot::init_script(Path::new("sh"), &args, Path::new("/a b"), Path::new("/r"), "</dev/null");
     let line = script.windows(4).position(|bytes| bytes == b"'sh'").unwrap();
     let end = line + script[line..].windows(10).position(|bytes| bytes == b"</dev/null").unwrap();
     let output = Command::new("sh").arg("-c").arg(OsString::from_vec(script[line..end].to_vec())).output().unwrap();
@@ -146,12 +146,12 @@ fn a_result_is_an_exit_code_and_a_time() {
 fn what_is_no_kernel_is_not_started() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("linux");
-    let kernel = Kernel::at(&path);
-    assert!(matches!(boot(&machine(&kernel, &[], directory.path())).unwrap_err(), BootError::File { .. }));
+    let kernel = Kernel::at_path(&path);
+    assert!(matches!(boot_machine(&machine(&kernel, &[], directory.path())).unwrap_err(), BootError::File { .. }));
     for text in ["", "#!/bin/sh\ntouch oops\n"] {
         fs::write(&path, text).unwrap();
         assert!(
-            matches!(boot(&machine(&kernel, &[], directory.path())).unwrap_err(), BootError::NotAKernel(_)),
+            matches!(boot_machine(&machine(&kernel, &[], directory.path())).unwrap_err(), BootError::NotAKernel(_)),
             "{text}"
         );
     }
@@ -160,7 +160,7 @@ fn what_is_no_kernel_is_not_started() {
 #[test]
 fn a_program_that_is_no_kernel_leaves_no_result() {
     let directory = tempfile::tempdir().unwrap();
-    let error = boot(&machine(&Kernel::at("/bin/echo"), &[], directory.path())).unwrap_err();
+    let error = boot_machine(&machine(&Kernel::at_path("/bin/echo"), &[], directory.path())).unwrap_err();
     let BootError::Died { status, console } = error else { panic!("{error}") };
     assert!(status.success() && console.contains("rootfstype=hostfs"), "{console}");
 }
@@ -168,8 +168,9 @@ fn a_program_that_is_no_kernel_leaves_no_result() {
 #[test]
 fn memory_that_no_place_has_room_for_is_refused() {
     let directory = tempfile::tempdir().unwrap();
-    let kernel = Kernel::at("/bin/echo");
-    let error = boot(&Machine { memory: ByteSize(1 << 60), ..machine(&kernel, &[], directory.path()) }).unwrap_err();
+    let kernel = Kernel::at_path("/bin/echo");
+    let error =
+        boot_machine(&Machine { memory: ByteSize(1 << 60), ..machine(&kernel, &[], directory.path()) }).unwrap_err();
     assert!(error.to_string().contains("/dev/shm: "), "{error}");
 }
 
@@ -178,7 +179,7 @@ fn a_program_runs_under_virtual_time_and_its_end_is_known() {
     let Some(kernel) = built() else { return };
     let directory = tempfile::tempdir().unwrap();
     let args = shell_args("sleep 1000; ip link show lo; echo text >file; echo done; exit 42");
-    let outcome = boot(&machine(&kernel, &args, directory.path())).unwrap();
+    let outcome = boot_machine(&machine(&kernel, &args, directory.path())).unwrap();
     assert_eq!(outcome.code, 42, "{}", outcome.console);
     assert!(outcome.console.contains("<LOOPBACK,UP,LOWER_UP>"), "{}", outcome.console);
     assert!(outcome.console.contains("\ndone\n"), "{}", outcome.console);
@@ -203,7 +204,7 @@ fn the_kernel_has_what_the_laboratory_is_made_of() {
         tc -n a qdisc replace dev e0 root fq
         pwd >here",
     );
-    let outcome = boot(&machine(&kernel, &args, directory.path())).unwrap();
+    let outcome = boot_machine(&machine(&kernel, &args, directory.path())).unwrap();
     assert_eq!(outcome.code, 0, "{}", outcome.console);
     for name in "reno bbr bic cubic dctcp westwood highspeed hybla htcp vegas veno scalable lp".split(' ') {
         assert!(outcome.console.split_whitespace().any(|word| word == name), "{name}: {}", outcome.console);
@@ -219,7 +220,7 @@ fn two_runs_of_the_same_program_are_the_same() {
     let directory = tempfile::tempdir().unwrap();
     let args = shell_args("ip netns add a; cat /proc/sys/kernel/random/uuid; cat /proc/uptime");
     let machine = machine(&kernel, &args, directory.path());
-    let (first, second) = (boot(&machine).unwrap(), boot(&machine).unwrap());
+    let (first, second) = (boot_machine(&machine).unwrap(), boot_machine(&machine).unwrap());
     assert_eq!(first.virtual_time, second.virtual_time);
 }
 
@@ -230,7 +231,7 @@ fn a_program_that_never_waits_is_ended_by_the_wall_limit_and_nothing_is_left() {
     let kernel = copied(&kernel, directory.path());
     let args = shell_args("echo begun; sh -c 'while :; do :; done' & while :; do :; done");
     let limit = Duration::from_secs(10);
-    let error = boot(&Machine { wall_limit: limit, ..machine(&kernel, &args, directory.path()) }).unwrap_err();
+    let error = boot_machine(&Machine { wall_limit: limit, ..machine(&kernel, &args, directory.path()) }).unwrap_err();
     let BootError::WallLimit { console, .. } = &error else { panic!("{error}") };
     assert!(console.contains("begun"), "{console}");
     assert_eq!(processes(&kernel), 0);
@@ -245,7 +246,7 @@ fn a_machine_can_be_stopped() {
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
         let machine = Machine { stop: &stop, ..machine(&kernel, &args, directory.path()) };
-        let booted = scope.spawn(move || boot(&machine));
+        let booted = scope.spawn(move || boot_machine(&machine));
         let timeout = Instant::now() + Duration::from_secs(300);
         while !directory.path().join("begun").exists() && Instant::now() < timeout {
             thread::yield_now();
@@ -262,7 +263,7 @@ fn a_kernel_that_panics_shows_its_last_words() {
     let Some(kernel) = built() else { return };
     let directory = tempfile::tempdir().unwrap();
     let args = shell_args("echo c >/proc/sysrq-trigger; sleep 1");
-    let error = boot(&machine(&kernel, &args, directory.path())).unwrap_err();
+    let error = boot_machine(&machine(&kernel, &args, directory.path())).unwrap_err();
     assert!(matches!(error, BootError::Died { .. }), "{error}");
     assert!(error.to_string().contains("Kernel panic"), "{error}");
 }

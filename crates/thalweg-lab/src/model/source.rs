@@ -3,8 +3,8 @@
 
 use super::wire::Time;
 use std::collections::VecDeque;
-use thalweg_device::payload_len;
-use thalweg_wire::{Announcement, Disposition, EventId, SourceId, record_len};
+use thalweg_device::model_payload_len;
+use thalweg_wire::{Announcement, Disposition, EventId, SourceId, record_bytes};
 
 /// A message or data for a builder.
 #[derive(Debug)]
@@ -82,7 +82,7 @@ impl Source {
     }
 
     /// Fills slots as long as there are free ones, and offers those that are full.
-    pub(super) fn produce(&mut self, now: Time) {
+    pub(super) fn fill_slots(&mut self, now: Time) {
         let builders = self.filling.len() as u64;
         loop {
             if self.interval.is_some_and(|interval| self.next_event * interval > now) {
@@ -92,13 +92,13 @@ impl Source {
             let builder = (event % builders) as usize;
             let length = *self.pending.get_or_insert_with(|| match self.sizes {
                 (from, to) if from == to => to as u32,
-                (from, to) => payload_len(1, self.id, event, from, to) as u32,
+                (from, to) => model_payload_len(1, self.id, event, from, to) as u32,
             });
-            let record = record_len(length as usize) as u64;
+            let record = record_bytes(length as usize) as u64;
             if self.filling[builder].as_ref().is_some_and(|slot| {
                 u64::from(slot.offer.bytes) + record > self.slot_bytes || slot.offer.count >= self.most
             }) {
-                self.offer(builder);
+                self.offer_filled_slot(builder);
             }
             if self.filling[builder].is_none() {
                 if self.free == 0 {
@@ -123,7 +123,7 @@ impl Source {
                 let full = u64::from(slot.offer.bytes) + record > self.slot_bytes || slot.offer.count >= self.most;
                 self.held += record;
                 if full {
-                    self.offer(builder);
+                    self.offer_filled_slot(builder);
                 }
             }
             self.pending = None;
@@ -133,17 +133,17 @@ impl Source {
         // If little is under way, a slot that is not full need not wait for more fragments.
         for builder in 0..self.filling.len() {
             if self.out[builder].len() < 2 {
-                self.offer(builder);
+                self.offer_filled_slot(builder);
             }
         }
     }
 
     /// Returns the time of the next event, if events come at intervals.
-    pub(super) fn next_time(&self) -> Option<Time> {
+    pub(super) fn next_event_time(&self) -> Option<Time> {
         self.interval.map(|interval| self.next_event * interval)
     }
 
-    fn offer(&mut self, builder: usize) {
+    fn offer_filled_slot(&mut self, builder: usize) {
         if let Some(slot) = self.filling[builder].take() {
             self.queue.push_back((builder, Out::Offer(slot.offer)));
             self.out[builder].push_back(slot);
@@ -151,7 +151,7 @@ impl Source {
     }
 
     /// Releases the slots of all tickets below this one.
-    pub(super) fn release(&mut self, builder: usize, below: u64) {
+    pub(super) fn release_slots(&mut self, builder: usize, below: u64) {
         while self.out[builder].front().is_some_and(|slot| slot.offer.ticket < below) {
             if let Some(slot) = self.out[builder].pop_front() {
                 self.free += 1;
@@ -161,7 +161,7 @@ impl Source {
     }
 
     /// Returns the lengths of the fragments in a slot that is offered.
-    pub(super) fn lengths(&self, builder: usize, ticket: u64) -> &[u32] {
+    pub(super) fn fragment_lengths(&self, builder: usize, ticket: u64) -> &[u32] {
         let slot = self.out[builder].iter().find(|slot| slot.offer.ticket == ticket);
         slot.map_or(&[], |slot| &slot.lengths)
     }

@@ -24,12 +24,12 @@ impl<T> Calendar<T> {
         Self { entries: BinaryHeap::new(), added: 0 }
     }
 
-    pub(super) fn at(&mut self, time: Time, what: T) {
+    pub(super) fn schedule_event(&mut self, time: Time, what: T) {
         self.added += 1;
         self.entries.push(Entry { at: Reverse((time, self.added)), what });
     }
 
-    pub(super) fn next(&mut self) -> Option<(Time, T)> {
+    pub(super) fn pop_next_event(&mut self) -> Option<(Time, T)> {
         self.entries.pop().map(|Entry { at: Reverse((time, _)), what }| (time, what))
     }
 }
@@ -86,7 +86,7 @@ impl Port {
 
     /// Adds a frame of `bytes`, which takes `wire` bytes on the wire, and returns the time at which it will have been
     /// sent; `None` if the buffer is full. The frame that is being sent takes no room.
-    pub(super) fn enqueue(&mut self, now: Time, bytes: u64, wire: u64) -> Option<Time> {
+    pub(super) fn enqueue_frame(&mut self, now: Time, bytes: u64, wire: u64) -> Option<Time> {
         while self.waiting.front().is_some_and(|(gone, _)| *gone <= now) {
             self.waiting.pop_front();
             // The next one is being sent from then on.

@@ -16,7 +16,7 @@ pub(crate) struct Namespace(String);
 
 impl Namespace {
     /// Returns the namespace of this name, which need not exist yet.
-    pub(crate) fn named(name: String) -> Self {
+    pub(crate) fn with_name(name: String) -> Self {
         Self(name)
     }
 
@@ -25,10 +25,10 @@ impl Namespace {
     }
 
     /// Runs a function inside, in a thread of its own: what that thread opens and starts belongs to the namespace.
-    pub(crate) fn enter<T: Send>(&self, act: impl FnOnce() -> T + Send) -> Result<T, LabError> {
+    pub(crate) fn run_inside<T: Send>(&self, act: impl FnOnce() -> T + Send) -> Result<T, LabError> {
         thread::scope(|scope| {
             let inside = scope.spawn(|| -> Result<T, LabError> {
-                self.join()?;
+                self.enter_for_good()?;
                 Ok(act())
             });
             inside.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
@@ -36,20 +36,20 @@ impl Namespace {
     }
 
     /// Moves the calling thread into the namespace, for good.
-    pub(crate) fn join(&self) -> Result<(), LabError> {
+    pub(crate) fn enter_for_good(&self) -> Result<(), LabError> {
         let path = Path::new(NAMESPACES).join(&self.0);
-        let file = File::open(&path).map_err(LabError::file(path))?;
+        let file = File::open(&path).map_err(LabError::file_error(path))?;
         move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))
-            .map_err(LabError::os(format!("entering the network namespace {}", self.0)))
+            .map_err(LabError::system_error(format!("entering the network namespace {}", self.0)))
     }
 }
 
 /// Deletes those of these namespaces that exist.
-pub(crate) fn take_down<'a>(spaces: impl Iterator<Item = &'a Namespace>) {
+pub(crate) fn delete_namespaces<'a>(spaces: impl Iterator<Item = &'a Namespace>) {
     let there = spaces.filter(|space| Path::new(NAMESPACES).join(&space.0).exists());
     let commands: String = there.map(|space| format!("netns delete {}\n", space.0)).collect();
     if !commands.is_empty() {
         // A namespace that cannot be deleted stays visible in `ip netns`.
-        let _ = super::batch("ip", &commands);
+        let _ = super::run_batch("ip", &commands);
     }
 }

@@ -13,7 +13,7 @@ const MAX_SEGMENT_DIFFERENCE: u64 = 20;
 const MAX_TIMEOUT_DIFFERENCE: u64 = 3;
 
 /// Returns sentences on where two reports disagree and, if the reason is known, why. The first states whether they do.
-pub fn compare(one: &Report, other: &Report) -> Vec<String> {
+pub fn compare_reports(one: &Report, other: &Report) -> Vec<String> {
     let (left, right) = (&one.laboratory, &other.laboratory);
     if one.scenario != other.scenario {
         return vec![format!("{left} and {right} had different scenarios: there is nothing to compare")];
@@ -30,11 +30,11 @@ pub fn compare(one: &Report, other: &Report) -> Vec<String> {
         ("packets dropped at the port", one.drops, other.drops, MAX_SEGMENT_DIFFERENCE),
     ] {
         if a.abs_diff(b) > few && a.max(b) as f64 > MAX_RATIO * a.min(b) as f64 {
-            sentences.push(format!("{what}: {} in {left}, {} in {right}", number(a), number(b)));
+            sentences.push(format!("{what}: {} in {left}, {} in {right}", count_text(a), count_text(b)));
         }
     }
     match (one.completion, other.completion) {
-        (Some(a), Some(b)) => times(&mut sentences, (left, a), (right, b)),
+        (Some(a), Some(b)) => compare_completions(&mut sentences, (left, a), (right, b)),
         (None, None) => {}
         (a, _) => {
             let (with, without) = if a.is_some() { (left, right) } else { (right, left) };
@@ -44,8 +44,8 @@ pub fn compare(one: &Report, other: &Report) -> Vec<String> {
     if sentences.is_empty() {
         let agreed = format!(
             "{left} and {right} agree: {left_percent:.1} % and {right_percent:.1} % of the ceiling, {} and {} timeouts",
-            number(one.timeouts),
-            number(other.timeouts)
+            count_text(one.timeouts),
+            count_text(other.timeouts)
         );
         return vec![agreed];
     }
@@ -65,22 +65,26 @@ pub fn compare(one: &Report, other: &Report) -> Vec<String> {
     sentences
 }
 
-fn times(sentences: &mut Vec<String>, (left, a): (&str, Completion), (right, b): (&str, Completion)) {
+fn compare_completions(sentences: &mut Vec<String>, (left, a): (&str, Completion), (right, b): (&str, Completion)) {
     for (what, a, b) in [
         ("half of the events", a.p50_us, b.p50_us),
         ("99 of 100 events", a.p99_us, b.p99_us),
         ("the slowest event", a.max_us, b.max_us),
     ] {
         if a.max(b) > MAX_RATIO * a.min(b) {
-            sentences.push(format!("{what}: within {} in {left}, {} in {right}", millis(a), millis(b)));
+            sentences.push(format!(
+                "{what}: within {} in {left}, {} in {right}",
+                milliseconds_text(a),
+                milliseconds_text(b)
+            ));
         }
     }
 }
 
-fn number(count: u64) -> String {
+fn count_text(count: u64) -> String {
     if count == 0 { "none".into() } else { count.to_string() }
 }
 
-fn millis(micros: f64) -> String {
+fn milliseconds_text(micros: f64) -> String {
     format!("{:.2} ms", micros / 1000.0)
 }

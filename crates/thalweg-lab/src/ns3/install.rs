@@ -34,13 +34,13 @@ pub(super) struct Ns3 {
 
 impl Ns3 {
     /// Returns the newest installation that is found, or the one that `THALWEG_NS3` names.
-    pub(super) fn find(stop: &AtomicBool) -> Result<Self, LabError> {
+    pub(super) fn find_installation(stop: &AtomicBool) -> Result<Self, LabError> {
         let found = match env::var_os("THALWEG_NS3") {
-            Some(prefix) => Self::below(Path::new(&prefix)),
+            Some(prefix) => Self::installed_below(Path::new(&prefix)),
             None => {
                 let mut places = vec![PathBuf::from("/usr"), PathBuf::from("/usr/local")];
-                places.extend(python_packages(stop));
-                places.iter().filter_map(|prefix| Self::below(prefix)).max_by_key(|ns3| ns3.minor)
+                places.extend(python_package_paths(stop));
+                places.iter().filter_map(|prefix| Self::installed_below(prefix)).max_by_key(|ns3| ns3.minor)
             }
         };
         found.ok_or_else(|| LabError::Unavailable {
@@ -50,7 +50,7 @@ impl Ns3 {
     }
 
     /// Returns the installation whose headers and libraries are below this directory, or `None`.
-    fn below(prefix: &Path) -> Option<Self> {
+    fn installed_below(prefix: &Path) -> Option<Self> {
         let include = prefix.join("include");
         if !include.join("ns3/core-module.h").is_file() {
             return None;
@@ -61,7 +61,7 @@ impl Ns3 {
             let mut files = fs::read_dir(&libraries).ok()?.flatten();
             let (around, version) = files.find_map(|file| {
                 let name = file.file_name().into_string().ok()?;
-                let around = library(&name)?;
+                let around = parse_library_name(&name)?;
                 let version = around.0.strip_prefix("ns3.").map(str::to_owned);
                 let version = version.or_else(|| linked_version(&file.path()))?;
                 Some((around, version))
@@ -72,16 +72,16 @@ impl Ns3 {
     }
 
     /// True if it is older than 3.`minor`.
-    pub(super) fn older_than(&self, minor: u32) -> bool {
+    pub(super) fn is_older_than(&self, minor: u32) -> bool {
         self.minor < minor
     }
 
     /// Returns the path of the program, which is compiled if it was not before.
-    pub(super) fn program(&self, stop: &AtomicBool) -> Result<PathBuf, LabError> {
+    pub(super) fn compiled_program(&self, stop: &AtomicBool) -> Result<PathBuf, LabError> {
         let directory = thalweg_bench::cache_directory("ns3");
-        fs::create_dir_all(&directory).map_err(LabError::file(&directory))?;
+        fs::create_dir_all(&directory).map_err(LabError::file_error(&directory))?;
         let mut hash = DefaultHasher::new();
-        (SOURCE, &self.version, &self.include, self.arguments()).hash(&mut hash);
+        (SOURCE, &self.version, &self.include, self.compiler_arguments()).hash(&mut hash);
         let name = format!("incast-{:016x}", hash.finish());
         let program = directory.join(&name);
         if program.is_file() {
@@ -89,12 +89,12 @@ impl Ns3 {
         }
         // Others may do the same at this moment, in this process too: each has its own files, and the last one's
         // program stays.
-        let own = tempfile::tempdir_in(&directory).map_err(LabError::file(&directory))?;
+        let own = tempfile::tempdir_in(&directory).map_err(LabError::file_error(&directory))?;
         let (source, built) = (own.path().join("incast.cc"), own.path().join("incast"));
-        fs::write(&source, SOURCE).map_err(LabError::file(&source))?;
+        fs::write(&source, SOURCE).map_err(LabError::file_error(&source))?;
         let mut compiler = Command::new("c++");
-        compiler.arg(&source).arg("-o").arg(&built).args(self.arguments());
-        let ended = process::finish("c++", &mut compiler, COMPILE_TIMEOUT, stop);
+        compiler.arg(&source).arg("-o").arg(&built).args(self.compiler_arguments());
+        let ended = process::run_to_end("c++", &mut compiler, COMPILE_TIMEOUT, stop);
         let ended = ended.map_err(|error| match error {
             LabError::Os { error, .. } if error.kind() == std::io::ErrorKind::NotFound => {
                 LabError::Unavailable { what: "a C++ compiler (c++)".into(), why: format!("{error}; {INSTALL_HELP}") }
@@ -102,11 +102,11 @@ impl Ns3 {
             other => other,
         })?;
         if ended.status.success() {
-            fs::rename(&built, &program).map_err(LabError::file(&program))?;
+            fs::rename(&built, &program).map_err(LabError::file_error(&program))?;
             return Ok(program);
         }
         let log = directory.join(format!("{name}.log"));
-        fs::write(&log, &ended.err).map_err(LabError::file(&log))?;
+        fs::write(&log, &ended.err).map_err(LabError::file_error(&log))?;
         let first = ended.err.lines().find(|line| line.contains("error:") || line.contains("undefined reference"));
         let first = first.map_or_else(|| ended.status.to_string(), str::to_owned);
         let version = &self.version;
@@ -117,9 +117,9 @@ impl Ns3 {
     }
 
     /// Returns the compiler's arguments, without the files.
-    fn arguments(&self) -> Vec<String> {
+    fn compiler_arguments(&self) -> Vec<String> {
         // The headers of each version compile with its own standard only.
-        let standard = if self.older_than(CXX_20) { "c++17" } else { "c++20" };
+        let standard = if self.is_older_than(CXX_20) { "c++17" } else { "c++20" };
         let libraries = self.libraries.display();
         let mut all = vec![
             format!("-std={standard}"),
@@ -140,7 +140,7 @@ const CXX_20: u32 = 41;
 
 /// Returns the text before and after `-core` in the name of its library: `libns3-core.so` (Debian),
 /// `libns3.44-core.so` (PyPI), `libns3.44-core-optimized.so` (built from source).
-fn library(file: &str) -> Option<(String, String)> {
+fn parse_library_name(file: &str) -> Option<(String, String)> {
     let (before, after) = file.strip_prefix("lib")?.strip_suffix(".so")?.split_once("-core")?;
     let ours =
         before == "ns3" || before.strip_prefix("ns3.").is_some_and(|version| version.starts_with(char::is_numeric));
@@ -154,12 +154,12 @@ fn linked_version(library: &Path) -> Option<String> {
 }
 
 /// Returns the directories of Python's package `ns3`: the wheel has headers and libraries below it.
-fn python_packages(stop: &AtomicBool) -> Vec<PathBuf> {
+fn python_package_paths(stop: &AtomicBool) -> Vec<PathBuf> {
     const QUERY: &str = "import importlib.util as u; s = u.find_spec('ns3'); print(*(s.submodule_search_locations if s else []), sep='\\n')";
     let mut python = Command::new("python3");
     // Not here: a directory `ns3` in the working directory would count as a package.
     python.args(["-c", QUERY]).current_dir("/");
-    let output = process::finish("python3", &mut python, PACKAGE_QUERY_TIMEOUT, stop);
+    let output = process::run_to_end("python3", &mut python, PACKAGE_QUERY_TIMEOUT, stop);
     let out = output.map(|output| output.out).unwrap_or_default();
     out.lines().map(PathBuf::from).filter(|path| path.is_absolute()).collect()
 }
@@ -170,7 +170,7 @@ mod tests {
 
     #[test]
     fn a_library_is_known_by_any_of_its_names() {
-        let found = |file| library(file).map(|(before, after)| format!("{before}|{after}"));
+        let found = |file| parse_library_name(file).map(|(before, after)| format!("{before}|{after}"));
         assert_eq!(found("libns3-core.so").as_deref(), Some("ns3|"));
         assert_eq!(found("libns3.44-core.so").as_deref(), Some("ns3.44|"));
         assert_eq!(found("libns3.44-core-optimized.so").as_deref(), Some("ns3.44|-optimized"));
@@ -184,7 +184,7 @@ mod tests {
     fn an_installation_is_recognised_by_its_files() {
         let directory = tempfile::tempdir().unwrap();
         let prefix = directory.path();
-        assert_eq!(Ns3::below(prefix), None);
+        assert_eq!(Ns3::installed_below(prefix), None);
         let file = |name: &str| {
             let path = prefix.join(name);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -192,11 +192,11 @@ mod tests {
         };
         file("include/ns3/core-module.h");
         file("lib64/unrelated.so");
-        assert_eq!(Ns3::below(prefix), None);
+        assert_eq!(Ns3::installed_below(prefix), None);
         file("lib64/libns3.40.1-core-default.so");
-        let ns3 = Ns3::below(prefix).unwrap();
+        let ns3 = Ns3::installed_below(prefix).unwrap();
         assert_eq!((ns3.version.as_str(), ns3.minor), ("3.40.1", 40));
-        assert!(ns3.arguments().contains(&"-lns3.40.1-point-to-point-default".to_owned()));
-        assert!(ns3.arguments().contains(&"-std=c++17".to_owned()));
+        assert!(ns3.compiler_arguments().contains(&"-lns3.40.1-point-to-point-default".to_owned()));
+        assert!(ns3.compiler_arguments().contains(&"-std=c++17".to_owned()));
     }
 }

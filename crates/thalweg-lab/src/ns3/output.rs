@@ -60,7 +60,7 @@ impl std::iter::Sum for Count {
 
 impl Output {
     /// Parses the program's output for a scenario.
-    pub(super) fn read(text: &str, scenario: &Scenario) -> Result<Self, LabError> {
+    pub(super) fn parse_output(text: &str, scenario: &Scenario) -> Result<Self, LabError> {
         let last = text.lines().next_back().unwrap_or_default();
         let output: Self = serde_json::from_str(last)
             .map_err(|error| output_error(format!("a result that cannot be read ({error})")))?;
@@ -76,8 +76,8 @@ impl Output {
     }
 
     /// Returns the report, without its notes and its wall-clock time. `step` is that of the queues' histories.
-    pub(super) fn report(self, scenario: &Scenario, step: Duration) -> Report {
-        let seconds = scenario.measured().as_secs_f64();
+    pub(super) fn into_report(self, scenario: &Scenario, step: Duration) -> Report {
+        let seconds = scenario.measured_time().as_secs_f64();
         let retransmissions: Count = self.senders.iter().map(|sender| sender.retransmissions).sum();
         let timeouts: Count = self.senders.iter().map(|sender| sender.timeouts).sum();
         let drops: Count = self.receivers.iter().map(|receiver| receiver.drops).sum();
@@ -94,13 +94,13 @@ impl Output {
             name: format!("receiver-{number}"),
             goodput_bits_per_second: bits_per_second(receiver.payload_bytes, seconds),
             events: Events { complete: receiver.completions_ns.len() as u64, incomplete: 0 },
-            completion: completion(receiver.completions_ns),
+            completion: completion_percentiles(receiver.completions_ns),
             drops: receiver.drops.measured,
-            queue: receiver.queue.report(scenario, step),
+            queue: receiver.queue.into_queue_report(scenario, step),
         });
         let receivers: Vec<Receiver> = receivers.collect();
         let goodput: f64 = receivers.iter().map(|receiver| receiver.goodput_bits_per_second).sum();
-        let ceiling = scenario.ceiling();
+        let ceiling = scenario.ceiling_bits_per_second();
         let fullest = receivers.iter().map(|receiver| &receiver.queue).max_by_key(|queue| queue.max_bytes);
         Report {
             laboratory: "ns3".into(),
@@ -147,8 +147,8 @@ fn bits_per_second(bytes: u64, seconds: f64) -> f64 {
 }
 
 impl QueueOutput {
-    fn report(self, scenario: &Scenario, step: Duration) -> Queue {
-        let (step, warm_up) = (step.as_secs_f64(), scenario.warm_up().as_secs_f64());
+    fn into_queue_report(self, scenario: &Scenario, step: Duration) -> Queue {
+        let (step, warm_up) = (step.as_secs_f64(), scenario.warm_up_time().as_secs_f64());
         Queue {
             max_bytes: self.max_bytes,
             mean_bytes: self.mean_bytes.max(0.0) as u64,
@@ -160,7 +160,7 @@ impl QueueOutput {
 }
 
 /// Returns percentiles by nearest rank.
-fn completion(mut nanos: Vec<u64>) -> Option<Completion> {
+fn completion_percentiles(mut nanos: Vec<u64>) -> Option<Completion> {
     nanos.sort_unstable();
     if nanos.is_empty() {
         return None;

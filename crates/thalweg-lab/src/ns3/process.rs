@@ -23,7 +23,7 @@ pub(super) struct Ended {
 
 impl Ended {
     /// Returns the first line of a failed program's error output (ns-3 continues with a page of help), and its status.
-    pub(super) fn complaint(&self) -> String {
+    pub(super) fn error_summary(&self) -> String {
         let first = self.err.lines().map(str::trim).find(|line| !line.is_empty());
         first.map_or_else(|| self.status.to_string(), |line| format!("{line} ({})", self.status))
     }
@@ -41,15 +41,20 @@ impl Drop for Running {
 
 /// Runs a program to its end, unless `stop` becomes true, which is noticed within a tenth of a second. Its output goes
 /// to files: a pipe that is not read while waiting would fill.
-pub(super) fn finish(name: &str, command: &mut Command, limit: Duration, stop: &AtomicBool) -> Result<Ended, LabError> {
+pub(super) fn run_to_end(
+    name: &str,
+    command: &mut Command,
+    limit: Duration,
+    stop: &AtomicBool,
+) -> Result<Ended, LabError> {
     let doing = format!("running {name}");
     let (mut out, mut err) = (temporary_file()?, temporary_file()?);
     command.stdin(Stdio::null());
-    command.stdout(out.try_clone().map_err(LabError::os(&doing))?);
-    command.stderr(err.try_clone().map_err(LabError::os(&doing))?);
+    command.stdout(out.try_clone().map_err(LabError::system_error(&doing))?);
+    command.stderr(err.try_clone().map_err(LabError::system_error(&doing))?);
     let begun = Instant::now();
-    let mut child = Running(command.spawn().map_err(LabError::os(&doing))?);
-    let handle = pidfd_open(Pid::from_child(&child.0), PidfdFlags::empty()).map_err(LabError::os(&doing))?;
+    let mut child = Running(command.spawn().map_err(LabError::system_error(&doing))?);
+    let handle = pidfd_open(Pid::from_child(&child.0), PidfdFlags::empty()).map_err(LabError::system_error(&doing))?;
     loop {
         if stop.load(Ordering::Relaxed) {
             return Err(LabError::Interrupted);
@@ -62,20 +67,20 @@ pub(super) fn finish(name: &str, command: &mut Command, limit: Duration, stop: &
         match poll(&mut [PollFd::new(&handle, PollFlags::IN)], Some(&timeout)) {
             Ok(0) | Err(Errno::INTR) => {}
             Ok(_) => break,
-            Err(error) => return Err(LabError::os(&doing)(error)),
+            Err(error) => return Err(LabError::system_error(&doing)(error)),
         }
     }
-    let status = child.0.wait().map_err(LabError::os(&doing))?;
+    let status = child.0.wait().map_err(LabError::system_error(&doing))?;
     Ok(Ended { status, out: read_from_start(&mut out, &doing)?, err: read_from_start(&mut err, &doing)? })
 }
 
 fn temporary_file() -> Result<File, LabError> {
-    tempfile::tempfile().map_err(LabError::os("making a temporary file"))
+    tempfile::tempfile().map_err(LabError::system_error("making a temporary file"))
 }
 
 fn read_from_start(file: &mut File, doing: &str) -> Result<String, LabError> {
     let mut bytes = Vec::new();
-    file.rewind().and_then(|()| file.read_to_end(&mut bytes)).map_err(LabError::os(doing))?;
+    file.rewind().and_then(|()| file.read_to_end(&mut bytes)).map_err(LabError::system_error(doing))?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
@@ -84,7 +89,7 @@ mod tests {
     use super::*;
 
     fn sh(script: &str, limit: Duration) -> Result<Ended, LabError> {
-        finish("a script", Command::new("sh").args(["-c", script]), limit, &AtomicBool::new(false))
+        run_to_end("a script", Command::new("sh").args(["-c", script]), limit, &AtomicBool::new(false))
     }
 
     #[test]
@@ -92,7 +97,7 @@ mod tests {
         let ended = sh("head -c 200000 /dev/zero | tr '\\0' x; echo why >&2; echo and more >&2; exit 3", Duration::MAX);
         let ended = ended.unwrap();
         assert_eq!(ended.out.len(), 200_000);
-        assert_eq!(ended.complaint(), "why (exit status: 3)");
+        assert_eq!(ended.error_summary(), "why (exit status: 3)");
     }
 
     #[test]
@@ -103,7 +108,7 @@ mod tests {
 
     #[test]
     fn what_is_stopped_ends() {
-        let stopped = finish("a script", &mut Command::new("cat"), Duration::MAX, &AtomicBool::new(true));
+        let stopped = run_to_end("a script", &mut Command::new("cat"), Duration::MAX, &AtomicBool::new(true));
         assert!(matches!(stopped, Err(LabError::Interrupted)));
     }
 }

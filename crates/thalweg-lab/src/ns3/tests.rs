@@ -8,7 +8,7 @@ fn scenario(text: &str) -> Scenario {
 
 fn argument(scenario: &Scenario, name: &str) -> String {
     let front = format!("--{name}=");
-    arguments(scenario).iter().find_map(|argument| argument.strip_prefix(&front).map(str::to_owned)).unwrap()
+    program_arguments(scenario).iter().find_map(|argument| argument.strip_prefix(&front).map(str::to_owned)).unwrap()
 }
 
 #[test]
@@ -39,7 +39,7 @@ fn a_scenario_becomes_arguments() {
         warm_up = "1s"
         "#,
     );
-    let arguments = arguments(&scenario);
+    let arguments = program_arguments(&scenario);
     assert_eq!(
         arguments.join(" "),
         "--senders=10 --builders=2 --rate=2493361363 --slow=9:99734454,3:997344545 --delay=250000 --loss=0.001 \
@@ -51,7 +51,7 @@ fn a_scenario_becomes_arguments() {
 #[test]
 fn every_control_of_the_laboratory_has_its_model() {
     let models: std::collections::HashSet<&str> =
-        crate::scenario::CONGESTION_CONTROLS.into_iter().map(control).collect();
+        crate::scenario::CONGESTION_CONTROLS.into_iter().map(ns3_control_name).collect();
     assert_eq!(models.len(), crate::scenario::CONGESTION_CONTROLS.len());
     let dctcp = scenario("[network]\nsenders = 3\n[traffic]\ncontrol = \"dctcp\"\n");
     assert_eq!(argument(&dctcp, "mark"), "30280");
@@ -72,7 +72,7 @@ fn small_fragments_share_a_slot_and_a_barrier_opens_one() {
 }
 
 fn read_error(text: &str) -> String {
-    Output::read(text, &scenario("[network]\nsenders = 2\n")).unwrap_err().to_string()
+    Output::parse_output(text, &scenario("[network]\nsenders = 2\n")).unwrap_err().to_string()
 }
 
 #[test]
@@ -90,7 +90,7 @@ const PRINTED: &str = r#"{"virtual_seconds":1.051,"senders":[{"retransmissions":
 
 fn printed() -> Report {
     let scenario = scenario("[network]\nsenders = 2\n");
-    Output::read(PRINTED, &scenario).unwrap().report(&scenario, Duration::from_millis(25))
+    Output::parse_output(PRINTED, &scenario).unwrap().into_report(&scenario, Duration::from_millis(25))
 }
 
 #[test]
@@ -111,17 +111,17 @@ fn the_report_adds_up() {
 fn laboratories_that_agree_say_so_and_others_say_where() {
     let here = printed();
     let mut there = Report { laboratory: "virtual".into(), ..here.clone() };
-    let mut sentences = vec![compare(&there, &here).join("\n")];
+    let mut sentences = vec![compare_reports(&there, &here).join("\n")];
 
     let mut late = Report { share_of_ceiling: 0.5, timeouts: 40, retransmissions: 2000, ..here.clone() };
     late.completion = Some(Completion { p50_us: 2000.0, p99_us: 4000.0, max_us: 210_000.0 });
-    sentences.push(compare(&there, &late).join("\n"));
+    sentences.push(compare_reports(&there, &late).join("\n"));
 
     there = Report { completion: None, laboratory: "host".into(), ..here.clone() };
-    sentences.push(compare(&there, &here).join("\n"));
+    sentences.push(compare_reports(&there, &here).join("\n"));
 
     there.scenario.network.senders = 3;
-    sentences.push(compare(&there, &here).join("\n"));
+    sentences.push(compare_reports(&there, &here).join("\n"));
     insta::assert_snapshot!(sentences.join("\n\n"));
 }
 
@@ -132,7 +132,7 @@ fn credit_loses_nothing_where_a_barrier_overruns_the_port() {
         let text = format!(
             "[network]\nsenders = 16\nbuffer = \"100 kB\"\n[traffic]\nbarrier = true\ncontrol = \"{control}\"\n[measure]\nseconds = 0.1\n"
         );
-        super::run(&scenario(&text), &AtomicBool::new(false))
+        super::run_in_ns3(&scenario(&text), &AtomicBool::new(false))
     };
     let overrun = match run("reno") {
         Err(error @ LabError::Unavailable { .. }) => return skipped(error),
@@ -143,6 +143,6 @@ fn credit_loses_nothing_where_a_barrier_overruns_the_port() {
     assert_eq!((kept.whole_run.drops, kept.whole_run.timeouts, kept.whole_run.retransmissions), (0, 0, 0));
     assert!(kept.share_of_ceiling > 0.8 && kept.share_of_ceiling < 1.01, "{}", kept.share_of_ceiling);
     assert!(kept.queue.max_bytes < 100_000);
-    let sentences = compare(&overrun, &kept);
+    let sentences = compare_reports(&overrun, &kept);
     assert!(sentences[0].contains("different scenarios"));
 }

@@ -3,7 +3,7 @@
 use crate::pc::machine::{MOST_NICS, MOST_NVMES, Machine};
 use crate::pc::qemu::{self, Files, QEMU};
 use crate::pc::setup::PACKAGES;
-use crate::pc::shelf::{Prepared, shelf};
+use crate::pc::shelf::{Prepared, cache_directory};
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -88,7 +88,7 @@ impl Machine {
     /// # Errors
     /// Fails if the machine is not possible, cannot be started, takes longer than its limit, or ends before its command
     /// does; with [`RunError::Stopped`] soon after `stop` has become true.
-    pub fn run(
+    pub fn run_command(
         &self,
         prepared: &Prepared,
         command: &[OsString],
@@ -96,28 +96,28 @@ impl Machine {
         stop: &AtomicBool,
     ) -> Result<Outcome, RunError> {
         let began = Instant::now();
-        self.check()?;
-        fs::create_dir_all(out).map_err(file(out))?;
-        let out = out.canonicalize().map_err(file(out))?;
-        let room = Room::new()?;
-        room.say_what_to_do(command, self.huge_pages)?;
+        self.check_limits()?;
+        fs::create_dir_all(out).map_err(file_error(out))?;
+        let out = out.canonicalize().map_err(file_error(out))?;
+        let room = Room::create_room()?;
+        room.write_job_files(command, self.huge_pages)?;
         let (output, output_writer) = io::pipe()?;
         let (errors, errors_writer) = io::pipe()?;
         let files = Files {
-            kernel: prepared.vmlinux(),
-            initramfs: prepared.initramfs(),
-            packages: prepared.packages(),
-            room: room.path(),
+            kernel: prepared.vmlinux_path(),
+            initramfs: prepared.initramfs_path(),
+            packages: prepared.packages_path(),
+            room: room.directory_path(),
             out: &out,
-            streams: [by_name(&output_writer), by_name(&errors_writer)],
+            streams: [descriptor_path(&output_writer), descriptor_path(&errors_writer)],
         };
-        let log_path = room.path().join("qemu");
-        let log = File::create(&log_path).map_err(file(&log_path))?;
+        let log_path = room.directory_path().join("qemu");
+        let log = File::create(&log_path).map_err(file_error(&log_path))?;
 
         // When the thread that started it ends, in whatever way, the kernel kills QEMU (PR_SET_PDEATHSIG, prctl(2)). In
         // a process group of its own it does not receive a terminal's interrupt: that is for this process.
         let mut qemu = Command::new("setpriv");
-        qemu.args(["--pdeathsig", "KILL", "--", QEMU]).args(qemu::arguments(self, &files)?).process_group(0);
+        qemu.args(["--pdeathsig", "KILL", "--", QEMU]).args(qemu::qemu_arguments(self, &files)?).process_group(0);
         qemu.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
         let mut guest = Guest(qemu.spawn().map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => RunError::NoTool("setpriv"),
@@ -125,27 +125,31 @@ impl Machine {
         })?);
 
         let ended = thread::scope(|scope| {
-            scope.spawn(|| pass_on(output, io::stdout()));
-            scope.spawn(|| pass_on(errors, io::stderr()));
-            let ended = guest.watch(began + self.timeout, stop);
-            guest.end();
+            scope.spawn(|| copy_stream(output, io::stdout()));
+            scope.spawn(|| copy_stream(errors, io::stderr()));
+            let ended = guest.wait_until(began + self.timeout, stop);
+            guest.kill_and_wait();
             // No writer of the pipes remains, so the threads that read them end.
             drop((output_writer, errors_writer));
             ended
         });
         match ended? {
-            Ended::Late => Err(RunError::Timeout { limit: self.timeout, console: tail(&files.console()) }),
+            Ended::Late => Err(RunError::Timeout { limit: self.timeout, console: last_lines(&files.console_path()) }),
             Ended::Stopped => Err(RunError::Stopped),
-            Ended::ByItself(status) => match room.code() {
+            Ended::ByItself(status) => match room.exit_code() {
                 Some(code) => Ok(Outcome { code, time: began.elapsed() }),
                 // 127 is setpriv's exit code when it finds no QEMU, by the shell's convention.
                 None if status.code() == Some(127) => Err(RunError::NoTool(QEMU)),
-                None => Err(RunError::Died { status, output: tail(&log_path), console: tail(&files.console()) }),
+                None => Err(RunError::Died {
+                    status,
+                    output: last_lines(&log_path),
+                    console: last_lines(&files.console_path()),
+                }),
             },
         }
     }
 
-    fn check(&self) -> Result<(), RunError> {
+    fn check_limits(&self) -> Result<(), RunError> {
         let devices = [(self.nics.len(), MOST_NICS, "NICs"), (self.nvmes.len(), MOST_NVMES, "NVMe disks")];
         let problem = if self.processors == 0 {
             "a machine has at least one processor".to_owned()
@@ -176,31 +180,31 @@ impl Room {
     const PREFIX: &'static str = "run-";
 
     /// Creates the directory. Removes also those of earlier runs that were killed.
-    fn new() -> Result<Self, RunError> {
-        let shelf = shelf();
+    fn create_room() -> Result<Self, RunError> {
+        let shelf = cache_directory();
         // The lock keeps other processes from removing a directory between its creation and its claim.
         let lock_path = shelf.join("runs.lock");
-        let lock = File::create(&lock_path).map_err(file(&lock_path))?;
-        lock.lock().map_err(file(&lock_path))?;
-        for entry in fs::read_dir(&shelf).map_err(file(&shelf))?.flatten() {
+        let lock = File::create(&lock_path).map_err(file_error(&lock_path))?;
+        lock.lock().map_err(file_error(&lock_path))?;
+        for entry in fs::read_dir(&shelf).map_err(file_error(&shelf))?.flatten() {
             let left = entry.file_name().as_bytes().starts_with(Self::PREFIX.as_bytes())
                 && File::open(entry.path()).is_ok_and(|directory| directory.try_lock().is_ok());
             if left {
-                fs::remove_dir_all(entry.path()).map_err(file(&entry.path()))?;
+                fs::remove_dir_all(entry.path()).map_err(file_error(&entry.path()))?;
             }
         }
-        let directory = tempfile::Builder::new().prefix(Self::PREFIX).tempdir_in(&shelf).map_err(file(&shelf))?;
-        let claim = File::open(directory.path()).map_err(file(directory.path()))?;
-        claim.lock().map_err(file(directory.path()))?;
+        let directory = tempfile::Builder::new().prefix(Self::PREFIX).tempdir_in(&shelf).map_err(file_error(&shelf))?;
+        let claim = File::open(directory.path()).map_err(file_error(directory.path()))?;
+        claim.lock().map_err(file_error(directory.path()))?;
         Ok(Self { directory, _claim: claim })
     }
 
-    fn path(&self) -> &Path {
+    fn directory_path(&self) -> &Path {
         self.directory.path()
     }
 
     /// Writes the command, its environment and the number of huge pages to the files that `guest/guest` reads.
-    fn say_what_to_do(&self, command: &[OsString], huge_pages: u32) -> Result<(), RunError> {
+    fn write_job_files(&self, command: &[OsString], huge_pages: u32) -> Result<(), RunError> {
         let directory = env::current_dir()?;
         if ["/dev", "/proc", "/run", "/sys"].iter().any(|own| directory.starts_with(own)) {
             return Err(RunError::Directory(directory));
@@ -212,25 +216,25 @@ impl Room {
         let mut home = OsString::from("HOME=");
         home.push(env::var_os("HOME").unwrap_or_else(|| "/root".into()));
         for (name, content) in [
-            ("command", words(command)),
-            ("environment", words(&[path, home, "TERM=dumb".into()])),
+            ("command", nul_terminated_words(command)),
+            ("environment", nul_terminated_words(&[path, home, "TERM=dumb".into()])),
             ("directory", directory.as_os_str().as_bytes().to_vec()),
             ("huge", huge_pages.to_string().into_bytes()),
         ] {
-            let path = self.path().join(name);
-            fs::write(&path, content).map_err(file(&path))?;
+            let path = self.directory_path().join(name);
+            fs::write(&path, content).map_err(file_error(&path))?;
         }
         Ok(())
     }
 
     /// Returns the command's exit code, or `None` if it has not ended.
-    fn code(&self) -> Option<u8> {
-        fs::read_to_string(self.path().join("code")).ok()?.trim().parse().ok()
+    fn exit_code(&self) -> Option<u8> {
+        fs::read_to_string(self.directory_path().join("code")).ok()?.trim().parse().ok()
     }
 }
 
 /// Joins words, each followed by a NUL, which none of them contains.
-fn words(words: &[impl AsRef<OsStr>]) -> Vec<u8> {
+fn nul_terminated_words(words: &[impl AsRef<OsStr>]) -> Vec<u8> {
     words.iter().flat_map(|word| [word.as_ref().as_bytes(), b"\0"].concat()).collect()
 }
 
@@ -245,7 +249,7 @@ enum Ended {
 
 impl Guest {
     /// Waits until QEMU ends, the deadline has passed or `stop` is true.
-    fn watch(&mut self, deadline: Instant, stop: &AtomicBool) -> io::Result<Ended> {
+    fn wait_until(&mut self, deadline: Instant, stop: &AtomicBool) -> io::Result<Ended> {
         loop {
             if let Some(status) = self.0.try_wait()? {
                 return Ok(Ended::ByItself(status));
@@ -261,7 +265,7 @@ impl Guest {
     }
 
     /// Kills QEMU and waits for its end. Both calls fail only if it has ended before.
-    fn end(&mut self) {
+    fn kill_and_wait(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -269,18 +273,18 @@ impl Guest {
 
 impl Drop for Guest {
     fn drop(&mut self) {
-        self.end();
+        self.kill_and_wait();
     }
 }
 
 /// Returns a path by which another process of this user can open a pipe's end, as long as this process has it open.
-fn by_name(end: &impl AsRawFd) -> PathBuf {
+fn descriptor_path(end: &impl AsRawFd) -> PathBuf {
     format!("/proc/{}/fd/{}", process::id(), end.as_raw_fd()).into()
 }
 
 /// Copies until the writers of `from` have closed it. If `to` cannot be written any more, the rest is read and
 /// discarded, so that the guest is not blocked.
-fn pass_on(mut from: io::PipeReader, mut to: impl Write) {
+fn copy_stream(mut from: io::PipeReader, mut to: impl Write) {
     let mut bytes = vec![0; 64 << 10];
     let mut is_read = true;
     loop {
@@ -294,14 +298,14 @@ fn pass_on(mut from: io::PipeReader, mut to: impl Write) {
 }
 
 /// Returns the last 15 lines of a file; bytes that are not UTF-8 are replaced.
-fn tail(path: &Path) -> String {
+fn last_lines(path: &Path) -> String {
     let bytes = fs::read(path).unwrap_or_default();
     let text = String::from_utf8_lossy(&bytes).replace('\r', "");
     let lines: Vec<&str> = text.lines().collect();
     lines[lines.len().saturating_sub(15)..].iter().map(|line| format!("{line}\n")).collect()
 }
 
-fn file(path: &Path) -> impl FnOnce(io::Error) -> RunError {
+fn file_error(path: &Path) -> impl FnOnce(io::Error) -> RunError {
     let path = path.to_owned();
     |error| RunError::File { path, error }
 }

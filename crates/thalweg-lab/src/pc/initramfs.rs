@@ -10,40 +10,40 @@ const MODULES: &[&str] = &["virtio_pci", "9pnet_virtio", "9p", "overlay", "virti
 const INIT: &str = include_str!("../../pc/init");
 
 /// Returns all texts that the archive is made of, apart from the packages.
-pub(crate) fn recipe() -> impl Iterator<Item = &'static str> {
+pub(crate) fn recipe_texts() -> impl Iterator<Item = &'static str> {
     MODULES.iter().copied().chain([INIT])
 }
 
 /// Returns the archive, made from unpacked packages.
-pub(crate) fn make(setup: &Setup, packages: &Path, version: &str) -> Result<Vec<u8>, StepError> {
+pub(crate) fn build_archive(setup: &Setup, packages: &Path, version: &str) -> Result<Vec<u8>, StepError> {
     let busybox = packages.join("usr/bin/busybox");
     let mut archive = Archive::default();
-    archive.directory("bin");
-    archive.program("bin/busybox", &fs::read(&busybox).map_err(StepError::file(&busybox))?);
-    archive.program("init", INIT.as_bytes());
-    archive.directory("modules");
+    archive.add_directory("bin");
+    archive.add_program("bin/busybox", &fs::read(&busybox).map_err(StepError::file_error(&busybox))?);
+    archive.add_program("init", INIT.as_bytes());
+    archive.add_directory("modules");
 
     let tree = packages.join("usr/lib/modules").join(version);
     let list = tree.join("modules.dep");
-    let dependencies = fs::read_to_string(&list).map_err(StepError::file(&list))?;
+    let dependencies = fs::read_to_string(&list).map_err(StepError::file_error(&list))?;
     let mut order = String::new();
-    for path in in_order(&dependencies) {
+    for path in modules_in_load_order(&dependencies) {
         let name = path.rsplit('/').next().unwrap_or(path);
         let path = tree.join(path);
         let (name, content) = match name.strip_suffix(".xz") {
-            Some(name) => (name, setup.decompress(&path)?),
-            None => (name, fs::read(&path).map_err(StepError::file(&path))?),
+            Some(name) => (name, setup.decompress_xz(&path)?),
+            None => (name, fs::read(&path).map_err(StepError::file_error(&path))?),
         };
-        archive.program(&format!("modules/{name}"), &content);
+        archive.add_program(&format!("modules/{name}"), &content);
         order += &format!("{name}\n");
     }
-    archive.program("modules/order", order.as_bytes());
-    Ok(archive.end())
+    archive.add_program("modules/order", order.as_bytes());
+    Ok(archive.into_bytes())
 }
 
 /// Returns the modules' files, each after those that it depends on. A line of modules.dep is a module and its
 /// dependencies, of which the last is to be loaded first (depmod(8)).
-fn in_order(dependencies: &str) -> Vec<&str> {
+fn modules_in_load_order(dependencies: &str) -> Vec<&str> {
     let mut order: Vec<&str> = Vec::new();
     for wanted in MODULES {
         let mut lines = dependencies.lines().filter_map(|line| line.split_once(':'));
@@ -69,15 +69,15 @@ struct Archive {
 }
 
 impl Archive {
-    fn directory(&mut self, name: &str) {
-        self.entry(name, 0o040_755, &[]);
+    fn add_directory(&mut self, name: &str) {
+        self.add_entry(name, 0o040_755, &[]);
     }
 
-    fn program(&mut self, name: &str, content: &[u8]) {
-        self.entry(name, 0o100_755, content);
+    fn add_program(&mut self, name: &str, content: &[u8]) {
+        self.add_entry(name, 0o100_755, content);
     }
 
-    fn entry(&mut self, name: &str, mode: u32, content: &[u8]) {
+    fn add_entry(&mut self, name: &str, mode: u32, content: &[u8]) {
         self.files += 1;
         let (inode, size, name_size) = (self.files, content.len(), name.len() + 1);
         // Inode, mode, owner, group, links, time, size, four numbers of devices, length of the name, checksum.
@@ -86,17 +86,17 @@ impl Archive {
             self.bytes.extend(format!("{field:08x}").bytes());
         }
         self.bytes.extend(name.bytes().chain([0]));
-        self.pad();
+        self.pad_to_word();
         self.bytes.extend(content);
-        self.pad();
+        self.pad_to_word();
     }
 
-    fn pad(&mut self) {
+    fn pad_to_word(&mut self) {
         self.bytes.resize(self.bytes.len().next_multiple_of(4), 0);
     }
 
-    fn end(mut self) -> Vec<u8> {
-        self.entry("TRAILER!!!", 0, &[]);
+    fn into_bytes(mut self) -> Vec<u8> {
+        self.add_entry("TRAILER!!!", 0, &[]);
         self.bytes
     }
 }
@@ -110,7 +110,7 @@ mod tests {
         let dependencies = "kernel/fs/9p/9p.ko: kernel/net/9p/9pnet.ko kernel/fs/fscache.ko kernel/fs/netfs.ko\n\
                             kernel/net/9p/9pnet_virtio.ko.xz: kernel/net/9p/9pnet.ko kernel/virtio.ko\n\
                             kernel/net/9p/9pnet.ko:\n";
-        let order = in_order(dependencies).into_iter().map(|path| path.rsplit('/').next().unwrap());
+        let order = modules_in_load_order(dependencies).into_iter().map(|path| path.rsplit('/').next().unwrap());
         let expected = ["virtio.ko", "9pnet.ko", "9pnet_virtio.ko.xz", "netfs.ko", "fscache.ko", "9p.ko"];
         assert_eq!(order.collect::<Vec<_>>(), expected);
     }
@@ -118,8 +118,8 @@ mod tests {
     #[test]
     fn an_archive_is_in_the_format_of_cpio() {
         let mut archive = Archive::default();
-        archive.program("init", b"hello");
-        let bytes = archive.end();
+        archive.add_program("init", b"hello");
+        let bytes = archive.into_bytes();
         // A head of 110 bytes and "init\0" fill 116; the content fills 8.
         assert_eq!(&bytes[..14], b"07070100000001");
         assert_eq!((&bytes[110..116], &bytes[116..124]), (&b"init\0\0"[..], &b"hello\0\0\0"[..]));

@@ -114,15 +114,15 @@ pub(crate) const NVME_SLOT: usize = 0x18;
 
 /// Returns the PCI address of a NIC, counted from 0: the first is at `0000:00:11.0`, the next at `0000:00:12.0`.
 pub fn nic_address(index: usize) -> String {
-    address(NIC_SLOT + index)
+    slot_address(NIC_SLOT + index)
 }
 
 /// Returns the PCI address of an NVMe disk, counted from 0: the first is at `0000:00:18.0`, the next at `0000:00:19.0`.
 pub fn nvme_address(index: usize) -> String {
-    address(NVME_SLOT + index)
+    slot_address(NVME_SLOT + index)
 }
 
-fn address(slot: usize) -> String {
+fn slot_address(slot: usize) -> String {
     format!("0000:00:{slot:02x}.0")
 }
 
@@ -132,7 +132,7 @@ mod tests {
 
     #[test]
     fn every_device_has_a_slot_of_its_own() {
-        assert_eq!([address(RNG_SLOT), address(EDU_SLOT)], [RNG, EDU]);
+        assert_eq!([slot_address(RNG_SLOT), slot_address(EDU_SLOT)], [RNG, EDU]);
         assert_eq!([nic_address(0), nic_address(MOST_NICS - 1)], ["0000:00:11.0", "0000:00:17.0"]);
         assert_eq!([nvme_address(0), nvme_address(MOST_NVMES - 1)], ["0000:00:18.0", "0000:00:1e.0"]);
     }

@@ -54,7 +54,7 @@ const SOURCES: &[Source] = &[
 ];
 
 /// Returns all texts that the modules are made of, apart from the packages.
-pub(crate) fn recipe() -> impl Iterator<Item = &'static str> {
+pub(crate) fn recipe_texts() -> impl Iterator<Item = &'static str> {
     SOURCES.iter().flat_map(|source| {
         let own = source.own.into_iter().flat_map(|(name, text)| [name, text]);
         [source.name, source.kbuild].into_iter().chain(source.from.iter().copied()).chain(own)
@@ -62,48 +62,48 @@ pub(crate) fn recipe() -> impl Iterator<Item = &'static str> {
 }
 
 /// Returns the names of the packages that compiling for a kernel of this version needs.
-pub(crate) fn packages(setup: &Setup, version: &str) -> Result<Vec<String>, PrepareError> {
+pub(crate) fn required_packages(setup: &Setup, version: &str) -> Result<Vec<String>, PrepareError> {
     let headers = format!("linux-headers-{version}");
-    let mut all = setup.dependencies(&headers)?;
+    let mut all = setup.package_dependencies(&headers)?;
     all.extend([headers, source_package(version)]);
     Ok(all)
 }
 
 /// Compiles the modules into a directory. `unpacked` has the packages.
-pub(crate) fn build(setup: &Setup, unpacked: &Path, version: &str, into: &Path) -> Result<(), StepError> {
+pub(crate) fn compile_modules(setup: &Setup, unpacked: &Path, version: &str, into: &Path) -> Result<(), StepError> {
     let headers = unpacked.join("usr/src").join(format!("linux-headers-{version}"));
     // The headers refer to their common part by the path at which it would be installed.
     let makefile = headers.join("Makefile");
-    let text = fs::read_to_string(&makefile).map_err(StepError::file(&makefile))?;
+    let text = fs::read_to_string(&makefile).map_err(StepError::file_error(&makefile))?;
     let unpacked_src = unpacked.join("usr/src");
     let text = text.replace("include /usr/src", &format!("include {}", unpacked_src.display()));
-    fs::write(&makefile, text).map_err(StepError::file(&makefile))?;
+    fs::write(&makefile, text).map_err(StepError::file_error(&makefile))?;
 
     let name = source_package(version);
     let mut tar = Command::new("tar");
     tar.arg("-xJf").arg(unpacked_src.join(format!("{name}.tar.xz"))).arg("-C").arg(unpacked);
     tar.args(SOURCES.iter().flat_map(|source| source.from).map(|path| format!("{name}/{path}")));
-    setup.step("unpacking the kernel's source", "tar", &mut tar)?;
+    setup.run_step("unpacking the kernel's source", "tar", &mut tar)?;
 
     let cores = thread::available_parallelism().map_or(1, usize::from);
     for source in SOURCES {
         let room = unpacked.join("modules").join(source.name);
-        fs::create_dir_all(&room).map_err(StepError::file(&room))?;
+        fs::create_dir_all(&room).map_err(StepError::file_error(&room))?;
         for from in source.from {
             copy_sources(&unpacked.join(&name).join(from), &room)?;
         }
         for (name, text) in source.own.into_iter().chain([("Kbuild", source.kbuild)]) {
             let path = room.join(name);
-            fs::write(&path, text).map_err(StepError::file(&path))?;
+            fs::write(&path, text).map_err(StepError::file_error(&path))?;
         }
         let mut make = Command::new("make");
         make.arg(format!("-j{cores}")).arg("-C").arg(&headers);
         make.arg(format!("M={}", room.display())).arg("modules");
-        setup.step("compiling kernel modules", "make", &mut make)?;
-        for module in files(&room)?.iter().filter(|path| path.extension().is_some_and(|end| end == "ko")) {
+        setup.run_step("compiling kernel modules", "make", &mut make)?;
+        for module in directory_files(&room)?.iter().filter(|path| path.extension().is_some_and(|end| end == "ko")) {
             let mut strip = Command::new("strip");
             strip.arg("-g").arg(module).arg("-o").arg(into.join(module.file_name().unwrap_or_default()));
-            setup.step("stripping a kernel module", "strip", &mut strip)?;
+            setup.run_step("stripping a kernel module", "strip", &mut strip)?;
         }
     }
     Ok(())
@@ -117,16 +117,16 @@ fn source_package(version: &str) -> String {
 
 /// Copies one file, or the C files of a directory.
 fn copy_sources(from: &Path, into: &Path) -> Result<(), StepError> {
-    let all = if from.is_dir() { files(from)? } else { vec![from.to_owned()] };
+    let all = if from.is_dir() { directory_files(from)? } else { vec![from.to_owned()] };
     for path in all.iter().filter(|path| path.extension().is_some_and(|end| end == "c" || end == "h")) {
-        fs::copy(path, into.join(path.file_name().unwrap_or_default())).map_err(StepError::file(path))?;
+        fs::copy(path, into.join(path.file_name().unwrap_or_default())).map_err(StepError::file_error(path))?;
     }
     Ok(())
 }
 
-fn files(directory: &Path) -> Result<Vec<PathBuf>, StepError> {
-    let list = fs::read_dir(directory).map_err(StepError::file(directory))?;
-    list.map(|entry| entry.map(|entry| entry.path()).map_err(StepError::file(directory))).collect()
+fn directory_files(directory: &Path) -> Result<Vec<PathBuf>, StepError> {
+    let list = fs::read_dir(directory).map_err(StepError::file_error(directory))?;
+    list.map(|entry| entry.map(|entry| entry.path()).map_err(StepError::file_error(directory))).collect()
 }
 
 #[cfg(test)]

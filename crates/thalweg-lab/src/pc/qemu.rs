@@ -24,7 +24,7 @@ pub(crate) struct Files<'a> {
 }
 
 impl Files<'_> {
-    pub(crate) fn console(&self) -> PathBuf {
+    pub(crate) fn console_path(&self) -> PathBuf {
         self.room.join("console")
     }
 }
@@ -38,64 +38,71 @@ const KERNEL: &str = "console=ttyS0 quiet panic=-1 mitigations=off tsc=reliable 
                       rcupdate.rcu_expedited=1 random.trust_cpu=on maxcpus=1";
 
 /// Returns QEMU's arguments. Creates the files of the machine's disks.
-pub(crate) fn arguments(machine: &Machine, files: &Files) -> io::Result<Vec<OsString>> {
+pub(crate) fn qemu_arguments(machine: &Machine, files: &Files) -> io::Result<Vec<OsString>> {
     let mut all = Arguments(Vec::new());
-    all.add("-nodefaults -no-user-config -display none -no-reboot -accel tcg,thread=multi -cpu max");
-    all.add(&format!("-smp {} -m {}M", machine.processors, machine.memory.0.div_ceil(1 << 20)));
-    all.word("-kernel").word(&files.kernel).word("-initrd").word(&files.initramfs);
+    all.add_words("-nodefaults -no-user-config -display none -no-reboot -accel tcg,thread=multi -cpu max");
+    all.add_words(&format!("-smp {} -m {}M", machine.processors, machine.memory.0.div_ceil(1 << 20)));
+    all.add_word("-kernel").add_word(&files.kernel).add_word("-initrd").add_word(&files.initramfs);
     // The IOMMU must be named before the devices it serves.
     match machine.iommu {
         Iommu::On => {
-            all.word("-append").word(format!("{KERNEL} intel_iommu=on"));
-            all.add("-M q35,kernel-irqchip=split -device intel-iommu,intremap=on,caching-mode=on,aw-bits=48");
+            all.add_word("-append").add_word(format!("{KERNEL} intel_iommu=on"));
+            all.add_words("-M q35,kernel-irqchip=split -device intel-iommu,intremap=on,caching-mode=on,aw-bits=48");
         }
         Iommu::Off => {
-            all.word("-append").word(KERNEL);
-            all.add("-M q35");
+            all.add_word("-append").add_word(KERNEL);
+            all.add_words("-M q35");
         }
     }
 
-    all.path("-chardev", "file,id=console", &files.console(), "").add("-serial chardev:console");
+    all.add_path_option("-chardev", "file,id=console", &files.console_path(), "").add_words("-serial chardev:console");
     // Files of their own, as some of QEMU's devices write remarks to QEMU's standard output (vmxnet3).
-    all.add("-device virtio-serial");
+    all.add_words("-device virtio-serial");
     for (name, stream) in ["out", "err"].into_iter().zip(&files.streams) {
-        all.path("-chardev", &format!("file,id={name}"), stream, ",append=on");
-        all.add(&format!("-device virtserialport,chardev={name},name={name}"));
+        all.add_path_option("-chardev", &format!("file,id={name}"), stream, ",append=on");
+        all.add_words(&format!("-device virtserialport,chardev={name},name={name}"));
     }
 
-    all.path("-virtfs", "local,mount_tag=host", Path::new("/"), ",security_model=none,readonly=on,multidevs=remap");
-    all.path("-virtfs", "local,mount_tag=packages", &files.packages, ",security_model=none,readonly=on");
-    all.path("-virtfs", "local,mount_tag=room", files.room, ",security_model=none");
-    all.path("-virtfs", "local,mount_tag=out", files.out, ",security_model=none");
+    all.add_path_option(
+        "-virtfs",
+        "local,mount_tag=host",
+        Path::new("/"),
+        ",security_model=none,readonly=on,multidevs=remap",
+    );
+    all.add_path_option("-virtfs", "local,mount_tag=packages", &files.packages, ",security_model=none,readonly=on");
+    all.add_path_option("-virtfs", "local,mount_tag=room", files.room, ",security_model=none");
+    all.add_path_option("-virtfs", "local,mount_tag=out", files.out, ",security_model=none");
 
     if machine.edu {
         // A mask of all addresses: the IOMMU, not the device, is to refuse what is out of reach.
-        all.add(&format!("-device edu,addr={EDU_SLOT:#x},dma_mask=0xffffffffffffffff"));
+        all.add_words(&format!("-device edu,addr={EDU_SLOT:#x},dma_mask=0xffffffffffffffff"));
     }
     if machine.rng {
         let by_iommu = if machine.iommu == Iommu::On { "on" } else { "off" };
-        all.add("-object rng-builtin,id=rng0");
-        all.add(&format!(
+        all.add_words("-object rng-builtin,id=rng0");
+        all.add_words(&format!(
             "-device virtio-rng-pci,rng=rng0,addr={RNG_SLOT:#x},disable-legacy=on,iommu_platform={by_iommu}"
         ));
     }
     for (index, nic) in machine.nics.iter().enumerate() {
         let (wire, slot, last) = (nic.wire, NIC_SLOT + index, index + 1);
-        let model = model(nic.model, machine.iommu);
-        all.add(&format!("-netdev hubport,id=net{index},hubid={wire}"));
+        let model = nic_device_model(nic.model, machine.iommu);
+        all.add_words(&format!("-netdev hubport,id=net{index},hubid={wire}"));
         // Without a boot ROM, as nothing boots from the network.
-        all.add(&format!("-device {model},addr={slot:#x},netdev=net{index},mac=52:54:00:00:00:{last:02x},romfile="));
+        all.add_words(&format!(
+            "-device {model},addr={slot:#x},netdev=net{index},mac=52:54:00:00:00:{last:02x},romfile="
+        ));
     }
     for (index, size) in machine.nvmes.iter().enumerate() {
         let disk = files.room.join(format!("nvme{index}"));
         File::create(&disk)?.set_len(size.0)?;
-        all.path("-drive", &format!("if=none,format=raw,id=disk{index}"), &disk, "");
-        all.add(&format!("-device nvme,drive=disk{index},serial=thalweg{index},addr={:#x}", NVME_SLOT + index));
+        all.add_path_option("-drive", &format!("if=none,format=raw,id=disk{index}"), &disk, "");
+        all.add_words(&format!("-device nvme,drive=disk{index},serial=thalweg{index},addr={:#x}", NVME_SLOT + index));
     }
     Ok(all.0)
 }
 
-fn model(model: NicModel, iommu: Iommu) -> &'static str {
+fn nic_device_model(model: NicModel, iommu: Iommu) -> &'static str {
     match (model, iommu) {
         // virtio bypasses the IOMMU by default (VIRTIO_F_ACCESS_PLATFORM, virtio 1.1, 6.1).
         (NicModel::Virtio, Iommu::On) => "virtio-net-pci,disable-legacy=on,iommu_platform=on",
@@ -110,22 +117,22 @@ struct Arguments(Vec<OsString>);
 
 impl Arguments {
     /// Adds arguments that are separated by white space and have none in them.
-    fn add(&mut self, words: &str) -> &mut Self {
+    fn add_words(&mut self, words: &str) -> &mut Self {
         self.0.extend(words.split_whitespace().map(OsString::from));
         self
     }
 
-    fn word(&mut self, word: impl AsRef<OsStr>) -> &mut Self {
+    fn add_word(&mut self, word: impl AsRef<OsStr>) -> &mut Self {
         self.0.push(word.as_ref().to_owned());
         self
     }
 
     /// Adds an option one of whose values is a path. A comma in a value is doubled.
-    fn path(&mut self, option: &str, before: &str, path: &Path, after: &str) -> &mut Self {
+    fn add_path_option(&mut self, option: &str, before: &str, path: &Path, after: &str) -> &mut Self {
         let path = path.as_os_str().as_bytes().split(|&byte| byte == b',').collect::<Vec<_>>().join(&b",,"[..]);
         let key = if option == "-drive" { ",file=" } else { ",path=" };
         let value = [before.as_bytes(), key.as_bytes(), &path, after.as_bytes()].concat();
-        self.word(option).word(OsString::from_vec(value))
+        self.add_word(option).add_word(OsString::from_vec(value))
     }
 }
 
@@ -136,7 +143,7 @@ mod tests {
     #[test]
     fn a_comma_in_a_path_is_part_of_it() {
         let mut all = Arguments(Vec::new());
-        all.path("-virtfs", "local", Path::new("/a,b"), ",readonly=on");
+        all.add_path_option("-virtfs", "local", Path::new("/a,b"), ",readonly=on");
         assert_eq!(all.0, ["-virtfs", "local,path=/a,,b,readonly=on"]);
     }
 }

@@ -115,12 +115,12 @@ const PROGRAMS: &[(&str, &str)] = &[
 ];
 
 /// Returns all texts that a setup is made of, apart from the contents of the packages.
-pub(crate) fn recipe() -> impl Iterator<Item = &'static str> {
-    wanted().chain(PROGRAMS.iter().flat_map(|&(name, text)| [name, text]))
+pub(crate) fn recipe_texts() -> impl Iterator<Item = &'static str> {
+    wanted_packages().chain(PROGRAMS.iter().flat_map(|&(name, text)| [name, text]))
 }
 
 /// Returns the names of [`WANTED`]'s packages.
-fn wanted() -> impl Iterator<Item = &'static str> {
+fn wanted_packages() -> impl Iterator<Item = &'static str> {
     WANTED.iter().map(|&(package, _)| package)
 }
 
@@ -132,7 +132,7 @@ pub(crate) fn check_tools() -> Result<(), PrepareError> {
     if absent.is_empty() { Ok(()) } else { Err(PrepareError::NoTools(absent)) }
 }
 
-/// Result of [`set_up`].
+/// Result of [`set_up_machine`].
 #[derive(Debug)]
 pub(crate) struct Ready {
     pub(crate) version: String,
@@ -140,7 +140,7 @@ pub(crate) struct Ready {
 }
 
 /// Sets everything up in an empty directory. The caller holds the lock.
-pub(crate) fn set_up(
+pub(crate) fn set_up_machine(
     room: &Path,
     log: &Path,
     lock: &File,
@@ -150,43 +150,44 @@ pub(crate) fn set_up(
     if free < REQUIRED_SPACE_BYTES {
         return Err(PrepareError::Space { path: room.to_owned(), free });
     }
-    File::create(log).map_err(StepError::file(log))?;
+    File::create(log).map_err(StepError::file_error(log))?;
     let setup = Setup { log, lock };
 
     progress(Progress::Downloading);
-    let kernel = setup.dependencies(KERNEL)?.swap_remove(0);
+    let kernel = setup.package_dependencies(KERNEL)?.swap_remove(0);
     let version = kernel.strip_prefix("linux-image-").filter(|version| version.starts_with(KERNEL_SERIES));
     let version = version.ok_or_else(|| PrepareError::Kernel(kernel.clone()))?.to_owned();
     let archives = Archives::new(room.join("archives"))?;
-    setup.download_with_all_they_need(&archives, wanted())?;
-    setup.download(&archives.path, ALWAYS_UNPACKED.iter().copied().chain([kernel.as_str()]))?;
+    setup.download_with_dependencies(&archives, wanted_packages())?;
+    setup.download_packages(&archives.path, ALWAYS_UNPACKED.iter().copied().chain([kernel.as_str()]))?;
     let for_modules = Archives::new(room.join("archives-for-modules"))?;
-    let packages = modules::packages(&setup, &version)?;
-    setup.download(&for_modules.path, packages.iter().map(String::as_str))?;
+    let packages = modules::required_packages(&setup, &version)?;
+    setup.download_packages(&for_modules.path, packages.iter().map(String::as_str))?;
 
     progress(Progress::Unpacking);
     let ready = room.join("ready");
     let laid_out = ready.join(LAID_OUT);
-    setup.unpack(archives, &laid_out)?;
+    setup.unpack_packages(archives, &laid_out)?;
     check_programs(&laid_out)?;
     let unpacked = room.join("for-modules");
-    setup.unpack(for_modules, &unpacked)?;
+    setup.unpack_packages(for_modules, &unpacked)?;
     setup.extract_kernel(&laid_out.join("boot").join(format!("vmlinuz-{version}")), &ready.join(VMLINUX))?;
     let boot = laid_out.join("boot");
-    fs::remove_dir_all(&boot).map_err(StepError::file(&boot))?;
-    setup.list_dependencies(&laid_out, &version)?;
+    fs::remove_dir_all(&boot).map_err(StepError::file_error(&boot))?;
+    setup.write_module_dependencies(&laid_out, &version)?;
     let initramfs = ready.join(INITRAMFS);
-    fs::write(&initramfs, initramfs::make(&setup, &laid_out, &version)?).map_err(StepError::file(&initramfs))?;
+    fs::write(&initramfs, initramfs::build_archive(&setup, &laid_out, &version)?)
+        .map_err(StepError::file_error(&initramfs))?;
 
     progress(Progress::Compiling);
     let own = laid_out.join("usr/lib/thalweg-machine");
-    fs::create_dir_all(&own).map_err(StepError::file(&own))?;
+    fs::create_dir_all(&own).map_err(StepError::file_error(&own))?;
     for (name, text) in PROGRAMS {
         let path = own.join(name);
-        fs::write(&path, text).map_err(StepError::file(&path))?;
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).map_err(StepError::file(&path))?;
+        fs::write(&path, text).map_err(StepError::file_error(&path))?;
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).map_err(StepError::file_error(&path))?;
     }
-    modules::build(&setup, &unpacked, &version, &own)?;
+    modules::compile_modules(&setup, &unpacked, &version, &own)?;
     Ok(Ready { version, directory: ready })
 }
 
@@ -198,7 +199,7 @@ struct Archives {
 impl Archives {
     fn new(path: PathBuf) -> Result<Self, StepError> {
         let partial = path.join("partial");
-        fs::create_dir_all(&partial).map_err(StepError::file(&partial))?;
+        fs::create_dir_all(&partial).map_err(StepError::file_error(&partial))?;
         Ok(Self { path })
     }
 }
@@ -214,10 +215,10 @@ pub(crate) struct Setup<'a> {
 
 impl Setup<'_> {
     /// Returns the names of a package's dependencies, at least one.
-    pub(crate) fn dependencies(&self, package: &str) -> Result<Vec<String>, PrepareError> {
+    pub(crate) fn package_dependencies(&self, package: &str) -> Result<Vec<String>, PrepareError> {
         let mut command = Command::new("apt-cache");
         command.args(["depends", package]);
-        let output = self.hears_nothing(&mut command)?.output().map_err(StepError::start("apt-cache"))?;
+        let output = self.isolate_command(&mut command)?.output().map_err(StepError::start_error("apt-cache"))?;
         let output = String::from_utf8_lossy(&output.stdout);
         let names = output.lines().filter_map(|line| line.trim().strip_prefix("Depends: ")).map(str::to_owned);
         match names.collect::<Vec<_>>() {
@@ -227,7 +228,7 @@ impl Setup<'_> {
     }
 
     /// Downloads packages, and those of their dependencies that this host lacks.
-    fn download_with_all_they_need(
+    fn download_with_dependencies(
         &self,
         archives: &Archives,
         packages: impl Iterator<Item = &'static str>,
@@ -235,78 +236,79 @@ impl Setup<'_> {
         let mut apt = Command::new("apt-get");
         apt.args(APT).arg("-o").arg(format!("Dir::Cache::archives={}", archives.path.display()));
         apt.args(["install", "-y", "--download-only", "--no-install-recommends"]).args(packages);
-        self.step("downloading packages", "apt-get", &mut apt)
+        self.run_step("downloading packages", "apt-get", &mut apt)
     }
 
     /// Downloads packages without their dependencies, whether this host has them or not.
-    fn download<'a>(&self, into: &Path, packages: impl Iterator<Item = &'a str>) -> Result<(), StepError> {
+    fn download_packages<'a>(&self, into: &Path, packages: impl Iterator<Item = &'a str>) -> Result<(), StepError> {
         let mut apt = Command::new("apt-get");
         apt.args(APT).arg("download").args(packages).current_dir(into);
-        self.step("downloading packages", "apt-get", &mut apt)
+        self.run_step("downloading packages", "apt-get", &mut apt)
     }
 
     /// Unpacks packages into a directory, and removes their archives. `/bin` and the like are links into `/usr`
     /// (Debian's merged /usr), also for packages that still use the old paths: laid over the host's root, directories
     /// of these names would hide its links.
-    fn unpack(&self, archives: Archives, into: &Path) -> Result<(), StepError> {
+    fn unpack_packages(&self, archives: Archives, into: &Path) -> Result<(), StepError> {
         for name in ["bin", "sbin", "lib", "lib64"] {
             let merged = into.join("usr").join(name);
-            fs::create_dir_all(&merged).map_err(StepError::file(&merged))?;
+            fs::create_dir_all(&merged).map_err(StepError::file_error(&merged))?;
             let link = into.join(name);
-            symlink(format!("usr/{name}"), &link).map_err(StepError::file(&link))?;
+            symlink(format!("usr/{name}"), &link).map_err(StepError::file_error(&link))?;
         }
-        for entry in fs::read_dir(&archives.path).map_err(StepError::file(&archives.path))? {
-            let package = entry.map_err(StepError::file(&archives.path))?.path();
+        for entry in fs::read_dir(&archives.path).map_err(StepError::file_error(&archives.path))? {
+            let package = entry.map_err(StepError::file_error(&archives.path))?.path();
             if package.extension().is_none_or(|end| end != "deb") {
                 continue;
             }
             // `dpkg-deb --extract` would replace the links by directories.
             let mut archive = Command::new("dpkg-deb");
             archive.arg("--fsys-tarfile").arg(&package).stdout(Stdio::piped());
-            let mut archive = self.hears_nothing(&mut archive)?.spawn().map_err(StepError::start("dpkg-deb"))?;
+            let mut archive =
+                self.isolate_command(&mut archive)?.spawn().map_err(StepError::start_error("dpkg-deb"))?;
             let mut tar = Command::new("tar");
             tar.args(["-x", "--keep-directory-symlink", "--no-same-owner", "-C"]).arg(into);
             if let Some(content) = archive.stdout.take() {
                 tar.stdin(content);
             }
-            let unpacked = self.step_as_is("unpacking a package", "tar", &mut tar);
-            let status = archive.wait().map_err(StepError::start("dpkg-deb"))?;
+            let unpacked = self.run_step_as_is("unpacking a package", "tar", &mut tar);
+            let status = archive.wait().map_err(StepError::start_error("dpkg-deb"))?;
             unpacked?;
             if !status.success() {
                 let (step, last) = ("unpacking a package", package.display().to_string());
                 return Err(StepError::Failed { step, status, last, log: self.log.to_owned() });
             }
         }
-        fs::remove_dir_all(&archives.path).map_err(StepError::file(&archives.path))
+        fs::remove_dir_all(&archives.path).map_err(StepError::file_error(&archives.path))
     }
 
     /// Extracts the kernel as an ELF file, which QEMU enters directly (PVH): unpacking itself would take an emulated
     /// machine four seconds. The archive's place in an image: "The Linux/x86 Boot Protocol",
     /// Documentation/arch/x86/boot.rst.
     fn extract_kernel(&self, image: &Path, into: &Path) -> Result<(), PrepareError> {
-        let bytes = fs::read(image).map_err(StepError::file(image))?;
-        let compressed = payload(&bytes).ok_or_else(|| PrepareError::Image(image.to_owned()))?;
+        let bytes = fs::read(image).map_err(StepError::file_error(image))?;
+        let compressed = kernel_payload(&bytes).ok_or_else(|| PrepareError::Image(image.to_owned()))?;
         let path = into.with_extension("xz");
-        fs::write(&path, compressed).map_err(StepError::file(&path))?;
-        let kernel = self.decompress(&path)?;
-        fs::remove_file(&path).map_err(StepError::file(&path))?;
-        Ok(fs::write(into, kernel).map_err(StepError::file(into))?)
+        fs::write(&path, compressed).map_err(StepError::file_error(&path))?;
+        let kernel = self.decompress_xz(&path)?;
+        fs::remove_file(&path).map_err(StepError::file_error(&path))?;
+        Ok(fs::write(into, kernel).map_err(StepError::file_error(into))?)
     }
 
     /// Writes the kernel's `modules.dep`, which no package contains.
-    fn list_dependencies(&self, laid_out: &Path, version: &str) -> Result<(), StepError> {
+    fn write_module_dependencies(&self, laid_out: &Path, version: &str) -> Result<(), StepError> {
         // One program has several names; the package's links to it are of no use outside a root.
         let mut depmod = Command::new(laid_out.join("usr/bin/kmod"));
         depmod.arg0("depmod").arg("-b").arg(laid_out).arg(version);
-        self.step("listing kernel modules", "kmod", &mut depmod)
+        self.run_step("listing kernel modules", "kmod", &mut depmod)
     }
 
     /// Returns the content of a file that xz has compressed.
-    pub(crate) fn decompress(&self, path: &Path) -> Result<Vec<u8>, StepError> {
+    pub(crate) fn decompress_xz(&self, path: &Path) -> Result<Vec<u8>, StepError> {
         let mut xz = Command::new("xz");
         // The bytes after the stream, in a kernel's image its length, are ignored.
         xz.args(["--decompress", "--single-stream", "--stdout"]).arg(path);
-        let output = self.hears_nothing(&mut xz)?.output().map_err(StepError::start("xz"))?;
+        let output = self.isolate_command(&mut xz)?.output().map_err(StepError::start_error("xz"))?;
         match output.status.success() {
             true => Ok(output.stdout),
             false => {
@@ -318,34 +320,39 @@ impl Setup<'_> {
     }
 
     /// Runs a command without input, and appends its output to the log.
-    pub(crate) fn step(
+    pub(crate) fn run_step(
         &self,
         step: &'static str,
         program: &'static str,
         command: &mut Command,
     ) -> Result<(), StepError> {
-        self.step_as_is(step, program, self.hears_nothing(command)?)
+        self.run_step_as_is(step, program, self.isolate_command(command)?)
     }
 
     /// Runs a command with its own input and environment, and appends its output to the log.
-    fn step_as_is(&self, step: &'static str, program: &'static str, command: &mut Command) -> Result<(), StepError> {
-        let log = File::options().append(true).open(self.log).map_err(StepError::file(self.log))?;
-        command.stdout(log.try_clone().map_err(StepError::file(self.log))?).stderr(log);
-        let status = command.status().map_err(StepError::start(program))?;
+    fn run_step_as_is(
+        &self,
+        step: &'static str,
+        program: &'static str,
+        command: &mut Command,
+    ) -> Result<(), StepError> {
+        let log = File::options().append(true).open(self.log).map_err(StepError::file_error(self.log))?;
+        command.stdout(log.try_clone().map_err(StepError::file_error(self.log))?).stderr(log);
+        let status = command.status().map_err(StepError::start_error(program))?;
         match status.success() {
             true => Ok(()),
-            false => Err(StepError::failed(step, status, self.log)),
+            false => Err(StepError::failed_step(step, status, self.log)),
         }
     }
 
     /// Gives a command an empty input, and an environment without variables that influence builds.
-    fn hears_nothing<'c>(&self, command: &'c mut Command) -> Result<&'c mut Command, StepError> {
-        Ok(clear_environment(command).stdin(self.lock.try_clone().map_err(StepError::file(self.log))?))
+    fn isolate_command<'c>(&self, command: &'c mut Command) -> Result<&'c mut Command, StepError> {
+        Ok(clear_environment(command).stdin(self.lock.try_clone().map_err(StepError::file_error(self.log))?))
     }
 }
 
 /// Returns the archive in a kernel's image, found by its header's `setup_sects`, `payload_offset` and `payload_length`.
-fn payload(image: &[u8]) -> Option<&[u8]> {
+fn kernel_payload(image: &[u8]) -> Option<&[u8]> {
     let head = (usize::from(*image.get(0x1f1)?) + 1) * 512;
     let offset = u32::from_le_bytes(image.get(0x248..0x24c)?.try_into().ok()?) as usize;
     let length = u32::from_le_bytes(image.get(0x24c..0x250)?.try_into().ok()?) as usize;
@@ -380,10 +387,10 @@ mod tests {
         image[0x248] = 16;
         image[0x24c] = 8;
         image[1040..1048].copy_from_slice(b"\xfd7zXZ\0ab");
-        assert_eq!(payload(&image), Some(&b"\xfd7zXZ\0ab"[..]));
+        assert_eq!(kernel_payload(&image), Some(&b"\xfd7zXZ\0ab"[..]));
         image[1040] = 0;
-        assert_eq!(payload(&image), None);
-        assert_eq!(payload(&image[..600]), None);
+        assert_eq!(kernel_payload(&image), None);
+        assert_eq!(kernel_payload(&image[..600]), None);
     }
 
     #[test]

@@ -3,27 +3,27 @@
 
 use crate::report::{CreditOverTime, LinkKind, LinkOverTime, SentAgain, Timeline};
 use std::fmt::Write;
-use thalweg_text::html::{escaped, figure, paragraph, table};
-use thalweg_text::volume;
+use thalweg_text::format_volume;
+use thalweg_text::html::{escape_html, figure_html, paragraph_html, table_html};
 
 /// Style sheet of timelines, in addition to that of all pages.
 pub(super) const STYLE: &str = include_str!("timeline.css");
 
 /// Returns the section of a report's page.
-pub(super) fn section(timeline: &Timeline) -> String {
+pub(super) fn timeline_section(timeline: &Timeline) -> String {
     let mut out = String::from("<h2>Who waits for whom</h2>\n");
-    for sentence in [idle_uplink(timeline), idle_downlink(timeline)].into_iter().flatten() {
-        out.push_str(&paragraph("finding", &sentence));
+    for sentence in [idle_uplink_sentence(timeline), idle_downlink_sentence(timeline)].into_iter().flatten() {
+        out.push_str(&paragraph_html("finding", &sentence));
     }
     if !timeline.links.is_empty() {
-        out.push_str(&figure("", &links(timeline)));
-        out.push_str(&paragraph(
+        out.push_str(&figure_html("", &draw_links(timeline)));
+        out.push_str(&paragraph_html(
             "quiet",
             "Each row is a link; the bluer, the busier it was; where it is pale it was idle. The orange line beneath it is the queue before it, darkest at the longest queue of its kind. Look for pale stretches: an uplink that is pale while others are blue had nothing to send, or no request.",
         ));
     }
     if !timeline.credit.is_empty() {
-        let builders: String = timeline.credit.iter().map(|credit| builder(timeline, credit)).collect();
+        let builders: String = timeline.credit.iter().map(|credit| draw_builder_credit(timeline, credit)).collect();
         let _ = write!(out, "<h3>Where each builder’s credit was</h3>\n<div class=\"builders\">\n{builders}</div>\n");
     }
     let SentAgain { fast, tail_loss_probes, after_timeout, needless } = timeline.again;
@@ -37,7 +37,7 @@ pub(super) fn section(timeline: &Timeline) -> String {
     let _ = write!(
         out,
         "<h3>Sent again by TCP</h3>\n{}",
-        table("beside again", &["why", "", "segments"][..], rows.map(|[why, count]| [why, String::new(), count]))
+        table_html("beside again", &["why", "", "segments"][..], rows.map(|[why, count]| [why, String::new(), count]))
     );
     out
 }
@@ -54,7 +54,7 @@ const SHADE_COUNT: usize = 12;
 const MOST_ROWS: usize = 64;
 
 /// Draws all links.
-fn links(timeline: &Timeline) -> String {
+fn draw_links(timeline: &Timeline) -> String {
     let most = timeline.links.len();
     let (row, lane) = if most > 40 { (11, 6) } else { (17, 10) };
     let strip = Strip { left: NAME_WIDTH, width: TIMELINE_WIDTH - NAME_WIDTH - FIGURE_WIDTH };
@@ -75,14 +75,14 @@ fn links(timeline: &Timeline) -> String {
         let _ = writeln!(body, "<text class=\"head\" x=\"0\" y=\"{}\">{title}</text>", y - 7);
         let longest = of_kind.iter().flat_map(|link| &link.waiting).max().copied().unwrap_or(0).max(1);
         for link in of_kind {
-            let name = escaped(&link.name);
-            let mean = percent(mean(&link.busy));
+            let name = escape_html(&link.name);
+            let mean = percent_text(mean_value(&link.busy));
             let text = y + lane - 1;
             let _ = writeln!(body, "<text x=\"{}\" y=\"{text}\" text-anchor=\"end\">{name}</text>", NAME_WIDTH - 8);
             let busy = link.busy.iter().map(|busy| f64::from(*busy));
-            body.push_str(&strip.row("b", y, lane, busy));
+            body.push_str(&strip.draw_row("b", y, lane, busy));
             let waiting = link.waiting.iter().map(|bytes| *bytes as f64 / longest as f64);
-            body.push_str(&strip.row("w", y + lane + 1, 3, waiting));
+            body.push_str(&strip.draw_row("w", y + lane + 1, 3, waiting));
             let _ = writeln!(
                 body,
                 "<text x=\"{}\" y=\"{text}\" text-anchor=\"end\" class=\"quiet\">{mean}</text>",
@@ -91,13 +91,13 @@ fn links(timeline: &Timeline) -> String {
             y += row;
         }
     }
-    body.push_str(&strip.axis(timeline, y));
+    body.push_str(&strip.draw_time_axis(timeline, y));
     y += 30;
     for (at, colour, less, more) in [(0, "b", "idle", "busy"), (1, "w", "no queue before it", "the longest queue")] {
         let x = NAME_WIDTH + at * 330;
         let _ = write!(body, "<text class=\"quiet\" x=\"{x}\" y=\"{}\">{less}</text>", y + 9);
         let scale = Strip { left: x + 8 * less.len() - less.len() * 7 / 4, width: 78 };
-        body.push_str(&scale.row(colour, y, 10, (0..=SHADE_COUNT).map(|shade| shade as f64 / SHADE_COUNT as f64)));
+        body.push_str(&scale.draw_row(colour, y, 10, (0..=SHADE_COUNT).map(|shade| shade as f64 / SHADE_COUNT as f64)));
         let _ = writeln!(body, "<text class=\"quiet\" x=\"{}\" y=\"{}\">{more}</text>", scale.left + 86, y + 9);
     }
     let height = y + 16;
@@ -108,7 +108,7 @@ fn links(timeline: &Timeline) -> String {
 }
 
 /// Draws a builder's credit, and explains it in a sentence.
-fn builder(timeline: &Timeline, credit: &CreditOverTime) -> String {
+fn draw_builder_credit(timeline: &Timeline, credit: &CreditOverTime) -> String {
     // One scale for all builders, so that they can be compared.
     let most = timeline.credit.iter().flat_map(|credit| credit.at.iter().flatten()).max().copied().unwrap_or(0).max(1);
     let together = credit.at.len().div_ceil(MOST_ROWS).max(1);
@@ -116,7 +116,7 @@ fn builder(timeline: &Timeline, credit: &CreditOverTime) -> String {
     let lane = (176 / rows.max(1)).clamp(3, 11);
     let strip = Strip { left: 62, width: CREDIT_PICTURE_WIDTH - 62 - 8 };
     let mut body = String::new();
-    let _ = writeln!(body, "<text class=\"head\" x=\"0\" y=\"13\">{}</text>", escaped(&credit.receiver));
+    let _ = writeln!(body, "<text class=\"head\" x=\"0\" y=\"13\">{}</text>", escape_html(&credit.receiver));
     let mut y = 20;
     for (number, some) in credit.at.chunks(together).enumerate() {
         // A name is shown if there is room for it.
@@ -133,16 +133,16 @@ fn builder(timeline: &Timeline, credit: &CreditOverTime) -> String {
             let largest = some.iter().filter_map(|at| at.get(step)).max().copied().unwrap_or(0);
             largest as f64 / most as f64
         });
-        body.push_str(&strip.row("c", y, lane, shares));
+        body.push_str(&strip.draw_row("c", y, lane, shares));
         y += lane + 1;
     }
-    body.push_str(&strip.axis(timeline, y));
+    body.push_str(&strip.draw_time_axis(timeline, y));
     let height = y + 20;
     let svg = format!(
         "<svg class=\"timeline\" role=\"img\" aria-label=\"where the credit of {} was\" viewBox=\"0 0 {CREDIT_PICTURE_WIDTH} {height}\" width=\"{CREDIT_PICTURE_WIDTH}\" height=\"{height}\">\n{body}</svg>",
-        escaped(&credit.receiver)
+        escape_html(&credit.receiver)
     );
-    format!("<div>{svg}{}</div>\n", paragraph("quiet", &credit_sentence(credit, most)))
+    format!("<div>{svg}{}</div>\n", paragraph_html("quiet", &credit_sentence(credit, most)))
 }
 
 /// Returns the explanation of a builder's picture.
@@ -156,28 +156,30 @@ fn credit_sentence(credit: &CreditOverTime, most: u64) -> String {
     let (at, sum) = largest.map_or((0, 0), |(at, sum)| (at, *sum));
     let held = match credit.window.iter().sum::<u64>() {
         0 => "It has no window".to_owned(),
-        window => format!("{} of its window was out", percent(all as f64 / window as f64)),
+        window => format!("{} of its window was out", percent_text(all as f64 / window as f64)),
     };
     format!(
         "{held}, {} of that at sender-{at} (an even share is {}). Darkest: {} requested from one sender and not received; a dark row is a sender that delays this builder.",
-        percent(sum as f64 / all as f64),
-        percent(1.0 / sums.len() as f64),
-        volume(most)
+        percent_text(sum as f64 / all as f64),
+        percent_text(1.0 / sums.len() as f64),
+        format_volume(most)
     )
 }
 
 /// Returns a sentence on the uplink that was idle most, and why.
-fn idle_uplink(timeline: &Timeline) -> Option<String> {
-    let link = most_idle(timeline, LinkKind::Up)?;
-    let busy = format!("The most idle uplink, {}, was busy {} of the time", link.name, percent(mean(&link.busy)));
+fn idle_uplink_sentence(timeline: &Timeline) -> Option<String> {
+    let link = most_idle_link(timeline, LinkKind::Up)?;
+    let busy =
+        format!("The most idle uplink, {}, was busy {} of the time", link.name, percent_text(mean_value(&link.busy)));
     let number: usize = link.name.strip_prefix("sender-")?.parse().ok()?;
-    if timeline.credit.is_empty() || mean(&link.busy) > SATURATED_FRACTION {
+    if timeline.credit.is_empty() || mean_value(&link.busy) > SATURATED_FRACTION {
         return Some(format!("{busy}."));
     }
     let [mut unasked, mut full, mut other] = [0.0; 3];
     for (step, busy) in link.busy.iter().enumerate() {
         let idle = 1.0 - f64::from(*busy);
-        let mut asking = timeline.credit.iter().filter(|credit| value(&credit.at, number, step) > 0).peekable();
+        let mut asking =
+            timeline.credit.iter().filter(|credit| credit_at_step(&credit.at, number, step) > 0).peekable();
         let time = if asking.peek().is_none() {
             &mut unasked
         } else if asking.all(|credit| has_queue(timeline, credit, step)) {
@@ -193,33 +195,34 @@ fn idle_uplink(timeline: &Timeline) -> Option<String> {
     } else {
         format!(
             "For {} of its idle time nobody asked it; for {} it had been asked and had sent, and all of that waited in front of its receivers; else requests or data were on their way.",
-            percent(unasked / all),
-            percent(full / all)
+            percent_text(unasked / all),
+            percent_text(full / all)
         )
     };
     Some(format!("{busy}. {why}"))
 }
 
 /// Returns a sentence on the downlink that was idle most, and where its credit was.
-fn idle_downlink(timeline: &Timeline) -> Option<String> {
-    let link = most_idle(timeline, LinkKind::Down)?;
-    let busy = format!("The most idle downlink, {}, was busy {} of the time", link.name, percent(mean(&link.busy)));
+fn idle_downlink_sentence(timeline: &Timeline) -> Option<String> {
+    let link = most_idle_link(timeline, LinkKind::Down)?;
+    let busy =
+        format!("The most idle downlink, {}, was busy {} of the time", link.name, percent_text(mean_value(&link.busy)));
     let credit = timeline.credit.iter().find(|credit| credit.receiver == link.name);
-    let Some(credit) = credit.filter(|_| mean(&link.busy) <= SATURATED_FRACTION) else {
+    let Some(credit) = credit.filter(|_| mean_value(&link.busy) <= SATURATED_FRACTION) else {
         return Some(format!("{busy}."));
     };
     let mut at = vec![0.0; credit.at.len()];
     let (mut with_busy, mut unasked, mut all_idle) = (0.0, 0.0, 0.0);
     for (step, busy) in link.busy.iter().enumerate() {
         let idle = 1.0 - f64::from(*busy);
-        let asked: u64 = (0..at.len()).map(|sender| value(&credit.at, sender, step)).sum();
+        let asked: u64 = (0..at.len()).map(|sender| credit_at_step(&credit.at, sender, step)).sum();
         all_idle += idle;
         if asked == 0 {
             unasked += idle;
             continue;
         }
         for (sender, sum) in at.iter_mut().enumerate() {
-            let part = idle * value(&credit.at, sender, step) as f64 / asked as f64;
+            let part = idle * credit_at_step(&credit.at, sender, step) as f64 / asked as f64;
             *sum += part;
             let name = format!("sender-{sender}");
             let uplink = timeline.links.iter().find(|link| link.kind == LinkKind::Up && link.name == name);
@@ -231,17 +234,18 @@ fn idle_downlink(timeline: &Timeline) -> Option<String> {
     if unasked > 0.5 * all_idle {
         return Some(format!(
             "{busy}. For {} of its idle time its builder had no open requests.",
-            percent(unasked / all_idle)
+            percent_text(unasked / all_idle)
         ));
     }
     let asked = (all_idle - unasked).max(1e-12);
     let mut order: Vec<usize> = (0..at.len()).collect();
     order.sort_by(|a, b| at[*b].total_cmp(&at[*a]));
     let most = order.iter().take(3).filter(|sender| at[**sender] > 0.005 * asked);
-    let most: Vec<String> = most.map(|sender| format!("sender-{sender} ({})", percent(at[*sender] / asked))).collect();
+    let most: Vec<String> =
+        most.map(|sender| format!("sender-{sender} ({})", percent_text(at[*sender] / asked))).collect();
     Some(format!(
         "{busy}. While it was idle, {} of its credit sat at senders that were busy sending (to others, or what it had asked for before); most of it at {}.",
-        percent(with_busy / asked),
+        percent_text(with_busy / asked),
         most.join(", ")
     ))
 }
@@ -251,34 +255,34 @@ const SATURATED_FRACTION: f64 = 0.985;
 /// Fraction of a step from which on a sender counts as busy in it.
 const BUSY_FRACTION: f64 = 0.9;
 
-fn most_idle(timeline: &Timeline, kind: LinkKind) -> Option<&LinkOverTime> {
+fn most_idle_link(timeline: &Timeline, kind: LinkKind) -> Option<&LinkOverTime> {
     let of_kind = timeline.links.iter().filter(|link| link.kind == kind && !link.busy.is_empty());
-    of_kind.min_by(|a, b| mean(&a.busy).total_cmp(&mean(&b.busy)))
+    of_kind.min_by(|a, b| mean_value(&a.busy).total_cmp(&mean_value(&b.busy)))
 }
 
 /// Returns the port that a builder's credit is for.
-fn down<'a>(timeline: &'a Timeline, credit: &CreditOverTime) -> Option<&'a LinkOverTime> {
+fn downlink_of_builder<'a>(timeline: &'a Timeline, credit: &CreditOverTime) -> Option<&'a LinkOverTime> {
     timeline.links.iter().find(|link| link.kind == LinkKind::Down && link.name == credit.receiver)
 }
 
 /// True if data waited before a builder's port in this step.
 fn has_queue(timeline: &Timeline, credit: &CreditOverTime, step: usize) -> bool {
-    down(timeline, credit).and_then(|port| port.waiting.get(step)) > Some(&0)
+    downlink_of_builder(timeline, credit).and_then(|port| port.waiting.get(step)) > Some(&0)
 }
 
-fn value(at: &[Vec<u64>], sender: usize, step: usize) -> u64 {
+fn credit_at_step(at: &[Vec<u64>], sender: usize, step: usize) -> u64 {
     at.get(sender).and_then(|at| at.get(step)).copied().unwrap_or(0)
 }
 
-fn mean(values: &[f32]) -> f64 {
+fn mean_value(values: &[f32]) -> f64 {
     values.iter().map(|value| f64::from(*value)).sum::<f64>() / values.len().max(1) as f64
 }
 
-fn percent(share: f64) -> String {
+fn percent_text(share: f64) -> String {
     format!("{:.0} %", if share.is_finite() { share * 100.0 } else { 0.0 })
 }
 
-fn shade_of(share: f64) -> usize {
+fn shade_of_share(share: f64) -> usize {
     ((share.clamp(0.0, 1.0) * SHADE_COUNT as f64).round() as usize).min(SHADE_COUNT)
 }
 
@@ -291,8 +295,8 @@ struct Strip {
 
 impl Strip {
     /// Draws a row of shares from 0 to 1, in shades of a colour: one path for each shade.
-    fn row(self, colour: &str, y: usize, height: usize, shares: impl Iterator<Item = f64>) -> String {
-        let shades: Vec<usize> = shares.map(shade_of).collect();
+    fn draw_row(self, colour: &str, y: usize, height: usize, shares: impl Iterator<Item = f64>) -> String {
+        let shades: Vec<usize> = shares.map(shade_of_share).collect();
         let mut paths = vec![String::new(); SHADE_COUNT];
         let wide = self.width as f64 / shades.len().max(1) as f64;
         let mut from = 0;
@@ -316,7 +320,7 @@ impl Strip {
     }
 
     /// Draws the time axis below the last row.
-    fn axis(self, timeline: &Timeline, y: usize) -> String {
+    fn draw_time_axis(self, timeline: &Timeline, y: usize) -> String {
         let steps = timeline.links.first().map_or(0, |link| link.busy.len());
         let steps = timeline.credit.first().map_or(steps, |credit| credit.window.len());
         let all = (steps as f64 * timeline.step_seconds * 1e3).max(1e-9);
@@ -379,11 +383,11 @@ mod tests {
     fn a_sentence_says_which_link_was_idle_and_why() {
         let timeline = lopsided();
         assert_eq!(
-            idle_uplink(&timeline).unwrap(),
+            idle_uplink_sentence(&timeline).unwrap(),
             "The most idle uplink, sender-1, was busy 0 % of the time. For 75 % of its idle time nobody asked it; for 25 % it had been asked and had sent, and all of that waited in front of its receivers; else requests or data were on their way."
         );
         assert_eq!(
-            idle_downlink(&timeline).unwrap(),
+            idle_downlink_sentence(&timeline).unwrap(),
             "The most idle downlink, receiver-1, was busy 25 % of the time. While it was idle, 100 % of its credit sat at senders that were busy sending (to others, or what it had asked for before); most of it at sender-0 (100 %)."
         );
         assert!(
@@ -395,16 +399,16 @@ mod tests {
     #[test]
     fn a_laboratory_that_sees_no_credit_still_shows_links() {
         let timeline = Timeline { credit: Vec::new(), ..lopsided() };
-        let section = section(&timeline);
+        let section = timeline_section(&timeline);
         assert!(section.contains("receiver-1, was busy 25 % of the time.</p>"), "{section}");
         assert!(!section.contains("credit was"));
         // An empty timeline is a section, too.
-        assert!(super::section(&Timeline::default()).contains("Sent again"));
+        assert!(super::timeline_section(&Timeline::default()).contains("Sent again"));
     }
 
     #[test]
     fn a_row_has_a_path_for_each_shade_and_none_for_nothing() {
-        let row = Strip { left: 0, width: 100 }.row("b", 5, 10, [0.0, 1.0, 1.0, 0.5].into_iter());
+        let row = Strip { left: 0, width: 100 }.draw_row("b", 5, 10, [0.0, 1.0, 1.0, 0.5].into_iter());
         let paths: Vec<&str> = row.trim().split_inclusive("/>").collect();
         assert_eq!(
             paths,

@@ -1,6 +1,6 @@
 //! Entries of an experiment's file: sweeps, and the specifications of tables and findings.
 
-use super::{NOTHING, find, values};
+use super::{NOTHING, axis_values, find_report};
 use crate::Laboratory;
 use crate::report::Report;
 use crate::sweep::check::{Check, Figure};
@@ -50,42 +50,42 @@ pub struct FindingSpec {
     within: f64,
 }
 
-fn results_of<'a>(measured: &[&'a Results], sweep: &str) -> Option<&'a Results> {
+fn results_of_sweep<'a>(measured: &[&'a Results], sweep: &str) -> Option<&'a Results> {
     measured.iter().copied().find(|results| results.sweep.name == sweep)
 }
 
 impl TableSpec {
     /// Returns the table with the rows that were measured, or `None` if its sweep was not run.
     pub(super) fn table(&self, measured: &[&Results]) -> Option<Table> {
-        let results = results_of(measured, &self.sweep)?;
+        let results = results_of_sweep(measured, &self.sweep)?;
         // Without a key for columns there is one column.
         let columns = self.columns.as_deref();
         let columns: Vec<Option<(&str, &str)>> = match columns {
-            Some(key) => values(results, key).iter().map(|value| Some((key, value.as_str()))).collect(),
+            Some(key) => axis_values(results, key).iter().map(|value| Some((key, value.as_str()))).collect(),
             None => vec![None],
         };
         let mut headings = vec![self.rows.rsplit('.').next().unwrap_or(&self.rows).to_owned()];
         for column in &columns {
             headings.extend(self.show.iter().map(|figure| match column {
-                Some((_, value)) => format!("{value}: {}", figure.words()),
-                None => figure.words(),
+                Some((_, value)) => format!("{value}: {}", figure.spaced_name()),
+                None => figure.spaced_name(),
             }));
         }
         Some(Table {
             title: self.title.clone(),
             headings,
             paper: Vec::new(),
-            here: values(results, &self.rows).iter().map(|name| self.row(results, &columns, name)).collect(),
+            here: axis_values(results, &self.rows).iter().map(|name| self.build_row(results, &columns, name)).collect(),
             remarks: self.note.iter().cloned().collect(),
         })
     }
 
-    fn row(&self, results: &Results, columns: &[Option<(&str, &str)>], name: &str) -> Row {
+    fn build_row(&self, results: &Results, columns: &[Option<(&str, &str)>], name: &str) -> Row {
         let mut cells = Vec::new();
         for column in columns {
             let at: Vec<_> = [(self.rows.as_str(), name)].into_iter().chain(*column).collect();
-            let report = find(results, &at);
-            cells.extend(self.show.iter().map(|figure| Some(figure.shown(figure.value(report?)?))));
+            let report = find_report(results, &at);
+            cells.extend(self.show.iter().map(|figure| Some(figure.format_value(figure.value_in_report(report?)?))));
         }
         Row::new(name, cells)
     }
@@ -94,23 +94,25 @@ impl TableSpec {
 impl FindingSpec {
     /// Tests the finding.
     pub(super) fn finding(&self, measured: &[&Results]) -> Finding {
-        let outcome = results_of(measured, &self.sweep).and_then(|results| self.outcome(results));
+        let outcome = results_of_sweep(measured, &self.sweep).and_then(|results| self.evaluate_finding(results));
         Finding::new(&self.paper, &self.here, outcome.ok_or(NOTHING))
     }
 
-    fn outcome(&self, results: &Results) -> Option<(bool, String)> {
+    fn evaluate_finding(&self, results: &Results) -> Option<(bool, String)> {
         let cells = results.sweep.cells.iter();
-        let cells =
-            cells.filter(|cell| self.at.iter().all(|(key, value)| value_of(&results.sweep, cell, key) == Some(value)));
-        let cells: Vec<(&Cell, &Report)> = cells.filter_map(|cell| Some((cell, results.report(&cell.at)?))).collect();
+        let cells = cells.filter(|cell| {
+            self.at.iter().all(|(key, value)| axis_value_of_cell(&results.sweep, cell, key) == Some(value))
+        });
+        let cells: Vec<(&Cell, &Report)> =
+            cells.filter_map(|cell| Some((cell, results.report_of_cell(&cell.at)?))).collect();
         match &self.check {
-            Some(check) => checked(check, results, &cells),
-            None => self.compared(results, &cells),
+            Some(check) => evaluate_check(check, results, &cells),
+            None => self.compare_with_others(results, &cells),
         }
     }
 
     /// Returns whether the finding holds, with the cell in which another is ahead most, or nearest to that.
-    fn compared(&self, results: &Results, cells: &[(&Cell, &Report)]) -> Option<(bool, String)> {
+    fn compare_with_others(&self, results: &Results, cells: &[(&Cell, &Report)]) -> Option<(bool, String)> {
         let mut nearest: Option<(f64, String)> = None;
         for (cell, own) in cells {
             let axes = results.sweep.axes.iter().zip(&cell.at);
@@ -120,12 +122,12 @@ impl FindingSpec {
                 for other in others {
                     let at: Vec<_> =
                         keys.iter().map(|(own, value)| (*own, if own == key { other } else { *value })).collect();
-                    let Some(theirs) = find(results, &at) else { continue };
+                    let Some(theirs) = find_report(results, &at) else { continue };
                     let ahead = theirs.share_of_ceiling / own.share_of_ceiling;
                     if nearest.as_ref().is_none_or(|(most, _)| ahead > *most) {
                         let [own, theirs] =
                             [*own, theirs].map(|report| format!("{:.1} %", 100.0 * report.share_of_ceiling));
-                        let text = format!("{}: {own}, and {theirs} with {other}", results.sweep.describe(cell));
+                        let text = format!("{}: {own}, and {theirs} with {other}", results.sweep.describe_cell(cell));
                         nearest = Some((ahead, text));
                     }
                 }
@@ -138,16 +140,19 @@ impl FindingSpec {
 }
 
 /// Returns whether the check passes in all cells, with the worst value and the cells that fail.
-fn checked(check: &Check, results: &Results, cells: &[(&Cell, &Report)]) -> Option<(bool, String)> {
+fn evaluate_check(check: &Check, results: &Results, cells: &[(&Cell, &Report)]) -> Option<(bool, String)> {
     let mut all = Vec::new();
     for (cell, report) in cells {
-        all.push((*cell, check.of(report), check.figure().value(report)?));
+        all.push((*cell, check.check_report(report), check.figure().value_in_report(report)?));
     }
-    let worst = all.iter().max_by(|a, b| check.badness(a.2).total_cmp(&check.badness(b.2)))?;
-    let broken: Vec<String> =
-        all.iter().filter(|(_, checked, _)| !checked.holds).map(|(cell, ..)| results.sweep.describe(cell)).collect();
-    let (cell, figure) = (results.sweep.describe(worst.0), check.figure());
-    let worst = format!("{cell} ({} {})", figure.words(), figure.shown(worst.2));
+    let worst = all.iter().max_by(|a, b| check.failure_margin(a.2).total_cmp(&check.failure_margin(b.2)))?;
+    let broken: Vec<String> = all
+        .iter()
+        .filter(|(_, checked, _)| !checked.holds)
+        .map(|(cell, ..)| results.sweep.describe_cell(cell))
+        .collect();
+    let (cell, figure) = (results.sweep.describe_cell(worst.0), check.figure());
+    let worst = format!("{cell} ({} {})", figure.spaced_name(), figure.format_value(worst.2));
     Some(match broken.len() {
         0 => (true, format!("in all of {} cells; the closest is {worst}", all.len())),
         many => {
@@ -157,8 +162,8 @@ fn checked(check: &Check, results: &Results, cells: &[(&Cell, &Report)]) -> Opti
     })
 }
 
-fn value_of<'a>(sweep: &'a Sweep, cell: &Cell, key: &str) -> Option<&'a String> {
-    let axis = sweep.axis(key)?;
+fn axis_value_of_cell<'a>(sweep: &'a Sweep, cell: &Cell, key: &str) -> Option<&'a String> {
+    let axis = sweep.axis_index(key)?;
     Some(&sweep.axes[axis].values[cell.at[axis]])
 }
 
@@ -170,7 +175,7 @@ fn figures<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Figure>, D::Error> 
     let names = Vec::<String>::deserialize(from)?;
     let figures = names
         .into_iter()
-        .map(|name| Figure::named(&name).ok_or_else(|| de::Error::custom(format!("no figure '{name}'"))));
+        .map(|name| Figure::find_by_name(&name).ok_or_else(|| de::Error::custom(format!("no figure '{name}'"))));
     figures.collect()
 }
 

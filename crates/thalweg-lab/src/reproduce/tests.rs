@@ -5,7 +5,7 @@ use crate::sweep::tests::{report, results};
 use thalweg_bench::reproduce::{Reproduction, Verdict};
 
 fn fabric() -> Experiment<Results> {
-    Experiment::named("fabric").unwrap()
+    Experiment::find_by_name("fabric").unwrap()
 }
 
 /// A laboratory whose results are a function of the scenario.
@@ -18,18 +18,18 @@ fn reproduction(quick: bool, share: impl Fn(&Scenario) -> f64) -> Reproduction<R
             Ok(Box::new(one))
         })
     });
-    fabric().reproduction(quick, measured.map(super::measured).collect())
+    fabric().build_reproduction(quick, measured.map(super::measured).collect())
 }
 
 fn assert_in_sweep(sweeps: &[(Sweep, Laboratory)], name: &str, key: &str, value: Option<&String>) {
     let (sweep, _) = sweeps.iter().find(|(sweep, _)| sweep.name == name).unwrap();
-    let axis = &sweep.axes[sweep.axis(key).unwrap_or_else(|| panic!("{name} has no {key}"))];
+    let axis = &sweep.axes[sweep.axis_index(key).unwrap_or_else(|| panic!("{name} has no {key}"))];
     assert!(value.is_none_or(|value| axis.values.contains(value)), "{name}: {key} = {value:?}");
 }
 
 #[test]
 fn every_key_and_value_that_a_file_names_is_in_its_sweep() {
-    for experiment in Experiment::<Results>::all() {
+    for experiment in Experiment::<Results>::all_experiments() {
         let sweeps = sweeps(&experiment, Laboratory::Virtual, false).unwrap();
         for table in &experiment.tables {
             let keys = [Some(&table.rows), table.columns.as_ref()];
@@ -69,7 +69,7 @@ fn figures_become_tables_and_sentences() {
     holds here: in all of 2 cells; the closest is senders 50 (share of ceiling 98.0 %)
     cannot be tested here: this run has no cells to compare
     ");
-    insta::assert_snapshot!(reproduction.text().split("\nFindings").next().unwrap(), @r"
+    insta::assert_snapshot!(reproduction.format_text().split("\nFindings").next().unwrap(), @r"
     Event building over a whole fabric: every source sends to every builder
     Event builders of CMS (Bauer and others, IEEE TNS) and LHCb (Pisani and others,
     EPJ Web of Conferences 245, 2020), and what switches do with uniform traffic
@@ -102,7 +102,7 @@ fn figures_become_tables_and_sentences() {
       * Messages are offers, fetches, what is in front of data, and releases. Bytes:
         the most that one builder, and one source, had to hold.
     ");
-    assert!(reproduction.html().unwrap().contains("Fragments of 64 KiB: credits, and TCP alone</h2>"));
+    assert!(reproduction.format_html().unwrap().contains("Fragments of 64 KiB: credits, and TCP alone</h2>"));
 }
 
 #[test]
@@ -113,9 +113,9 @@ fn where_nothing_was_measured_nothing_is_claimed() {
         sweep,
         laboratory: "virtual".into(),
     });
-    let reproduction = fabric().reproduction(true, measured.map(super::measured).collect());
+    let reproduction = fabric().build_reproduction(true, measured.map(super::measured).collect());
     assert!(reproduction.findings.iter().all(|finding| finding.verdict == Verdict::CannotBeTested));
-    assert!(reproduction.text().contains(NOTHING));
+    assert!(reproduction.format_text().contains(NOTHING));
 }
 
 fn parse_check(name: &str, text: &str) -> Check {
@@ -125,11 +125,14 @@ fn parse_check(name: &str, text: &str) -> Check {
 #[test]
 fn parts_are_shown_in_percent_and_what_is_worst_depends_on_the_comparison() {
     let share = parse_check("share_of_ceiling", ">= 0.97");
-    assert_eq!((share.figure().shown(0.98765), share.figure().words()), ("98.8 %".into(), "share of ceiling".into()));
-    assert!(share.badness(0.9) > share.badness(0.99));
+    assert_eq!(
+        (share.figure().format_value(0.98765), share.figure().spaced_name()),
+        ("98.8 %".into(), "share of ceiling".into())
+    );
+    assert!(share.failure_margin(0.9) > share.failure_margin(0.99));
     let messages = parse_check("messages_of_bytes", "<= 0.01");
-    assert_eq!(messages.figure().shown(0.0039), "0.39 %");
-    assert!(messages.badness(0.02) > messages.badness(0.001));
-    assert_eq!(parse_check("builder_bytes", "<= 1").figure().shown(4.1e6), "4.10 MB");
-    assert!(parse_check("drops", "== 0").badness(3.0) > 0.0);
+    assert_eq!(messages.figure().format_value(0.0039), "0.39 %");
+    assert!(messages.failure_margin(0.02) > messages.failure_margin(0.001));
+    assert_eq!(parse_check("builder_bytes", "<= 1").figure().format_value(4.1e6), "4.10 MB");
+    assert!(parse_check("drops", "== 0").failure_margin(3.0) > 0.0);
 }

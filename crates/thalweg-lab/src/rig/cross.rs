@@ -22,28 +22,30 @@ pub(super) struct Cross {
 }
 
 /// Starts the flows.
-pub(super) fn begin(scenario: &Scenario, network: &Network) -> Result<Cross, LabError> {
+pub(super) fn start_flows(scenario: &Scenario, network: &Network) -> Result<Cross, LabError> {
     let mut cross = Cross { streams: Vec::new(), threads: Vec::new(), received: Arc::default() };
     let (Some(from), Some(to)) = (&network.cross, network.receivers.first()) else { return Ok(cross) };
     let doing = "beginning the other flows";
-    let listener =
-        to.space.enter(|| TcpListener::bind((to.address, CROSS_TRAFFIC_PORT)))?.map_err(LabError::os(doing))?;
+    let listener = to
+        .space
+        .run_inside(|| TcpListener::bind((to.address, CROSS_TRAFFIC_PORT)))?
+        .map_err(LabError::system_error(doing))?;
     for _ in 0..scenario.traffic.cross {
-        let stream = from.space.enter(|| connect_flow(to.address))?.map_err(LabError::os(doing))?;
-        let (accepted, _) = listener.accept().map_err(LabError::os(doing))?;
-        let copy = stream.try_clone().map_err(LabError::os(doing))?;
+        let stream = from.space.run_inside(|| connect_flow(to.address))?.map_err(LabError::system_error(doing))?;
+        let (accepted, _) = listener.accept().map_err(LabError::system_error(doing))?;
+        let copy = stream.try_clone().map_err(LabError::system_error(doing))?;
         let received = cross.received.clone();
         cross.streams.push(stream);
-        cross.threads.push(thread::spawn(move || send(copy)));
-        cross.threads.push(thread::spawn(move || receive(accepted, &received)));
+        cross.threads.push(thread::spawn(move || send_until_closed(copy)));
+        cross.threads.push(thread::spawn(move || receive_until_closed(accepted, &received)));
     }
     Ok(cross)
 }
 
 impl Cross {
     /// Stops the flows and returns their results; `None` if there were none.
-    pub(super) fn end(mut self, watched: &Watched) -> Option<report::Cross> {
-        self.stop();
+    pub(super) fn finish_flows(mut self, watched: &Watched) -> Option<report::Cross> {
+        self.stop_flows();
         let counted = watched.cross?;
         let (from, to) = watched.measured;
         let received = self.received.lock().unwrap_or_else(PoisonError::into_inner);
@@ -58,7 +60,7 @@ impl Cross {
 }
 
 impl Cross {
-    fn stop(&mut self) {
+    fn stop_flows(&mut self) {
         for stream in &self.streams {
             // A stream that is closed already needs no shutdown.
             let _ = stream.shutdown(Shutdown::Both);
@@ -71,7 +73,7 @@ impl Cross {
 
 impl Drop for Cross {
     fn drop(&mut self) {
-        self.stop();
+        self.stop_flows();
     }
 }
 
@@ -83,12 +85,12 @@ fn connect_flow(receiver: Ipv4Addr) -> io::Result<TcpStream> {
     Ok(stream)
 }
 
-fn send(mut stream: TcpStream) {
+fn send_until_closed(mut stream: TcpStream) {
     // The loop ends when the stream is shut down.
     while stream.write_all(&[0; BUFFER_BYTES]).is_ok() {}
 }
 
-fn receive(mut stream: TcpStream, received: &Mutex<Vec<(Instant, u64)>>) {
+fn receive_until_closed(mut stream: TcpStream, received: &Mutex<Vec<(Instant, u64)>>) {
     let mut piece = vec![0; BUFFER_BYTES];
     loop {
         match stream.read(&mut piece) {

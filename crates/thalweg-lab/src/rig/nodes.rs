@@ -47,12 +47,12 @@ pub(super) struct Steady {
 }
 
 impl BuilderReport {
-    pub(super) fn goodput(&self) -> f64 {
+    pub(super) fn goodput_bits_per_second(&self) -> f64 {
         let Steady { seconds, payload_bytes, .. } = self.steady;
         if seconds > 0.0 { payload_bytes as f64 * 8.0 / seconds } else { 0.0 }
     }
 
-    pub(super) fn completion(&self) -> Option<Completion> {
+    pub(super) fn steady_completion(&self) -> Option<Completion> {
         (self.steady.events > 0).then_some(self.steady.completion)
     }
 }
@@ -102,7 +102,7 @@ impl Drop for Nodes {
 
 impl Nodes {
     /// Runs all nodes to their end, and returns the results of the builders; `None` for those that were killed.
-    pub(super) fn run(
+    pub(super) fn run_all(
         rig: &Rig<'_>,
         scenario: &Scenario,
         network: &Network,
@@ -110,27 +110,27 @@ impl Nodes {
         watch: &Watch,
         deadline: Instant,
     ) -> Result<Vec<Option<BuilderReport>>, LabError> {
-        let mut nodes = Self { nodes: Vec::new(), signals: fate(scenario), dead: Vec::new() };
-        let traced = timeline::traced(scenario);
-        let every = humantime::format_duration(timeline::Steps::of(scenario).step).to_string();
+        let mut nodes = Self { nodes: Vec::new(), signals: planned_signals(scenario), dead: Vec::new() };
+        let traced = timeline::traced_builder_count(scenario);
+        let every = humantime::format_duration(timeline::Steps::for_scenario(scenario).step).to_string();
         // Builders first, as sources look for them.
         for (at, host) in network.receivers.iter().chain(&network.senders).enumerate() {
             let trace = (at < traced).then_some(every.as_str());
-            nodes.nodes.push(start(host, topology, rig.directory, trace)?);
+            nodes.nodes.push(start_node(host, topology, rig.directory, trace)?);
         }
-        let ran = nodes.wait_for_all(deadline, rig, watch);
+        let ran = nodes.wait_for_all_nodes(deadline, rig, watch);
         match ran {
             Err(then) if !nodes.dead.is_empty() && !matches!(then, LabError::Interrupted) => {
                 Err(LabError::Death { dead: std::mem::take(&mut nodes.dead), then: Box::new(then) })
             }
-            ran => ran.and_then(|()| nodes.nodes[..network.receivers.len()].iter().map(Node::built).collect()),
+            ran => ran.and_then(|()| nodes.nodes[..network.receivers.len()].iter().map(Node::builder_report).collect()),
         }
     }
 
-    fn wait_for_all(&mut self, deadline: Instant, rig: &Rig<'_>, watch: &Watch) -> Result<(), LabError> {
+    fn wait_for_all_nodes(&mut self, deadline: Instant, rig: &Rig<'_>, watch: &Watch) -> Result<(), LabError> {
         while self.nodes.iter().any(|node| node.status.is_none()) {
-            let begins = watch.begins();
-            self.strike(begins)?;
+            let begins = watch.measurement_start();
+            self.send_due_signals(begins)?;
             let timeout = match (begins, self.signals.last()) {
                 (_, None) => STOP_CHECK_INTERVAL,
                 (None, Some(_)) => SHORT_TIMEOUT,
@@ -138,13 +138,13 @@ impl Nodes {
                     (begins + next.at).saturating_duration_since(Instant::now()).min(STOP_CHECK_INTERVAL)
                 }
             };
-            self.wait(deadline, rig, timeout)?;
+            self.wait_for_node_end(deadline, rig, timeout)?;
         }
         Ok(())
     }
 
     /// Sends the signals that are due.
-    fn strike(&mut self, begins: Option<Instant>) -> Result<(), LabError> {
+    fn send_due_signals(&mut self, begins: Option<Instant>) -> Result<(), LabError> {
         let Some(begins) = begins else { return Ok(()) };
         while let Some(TimedSignal { node, signal, .. }) =
             self.signals.pop_if(|next| begins + next.at <= Instant::now())
@@ -153,7 +153,7 @@ impl Nodes {
             match pidfd_send_signal(&node.handle, signal) {
                 // The node has ended before.
                 Err(Errno::SRCH) => continue,
-                sent => sent.map_err(LabError::os(format!("sending a signal to {}", node.name)))?,
+                sent => sent.map_err(LabError::system_error(format!("sending a signal to {}", node.name)))?,
             }
             if signal == Signal::KILL {
                 node.killed = true;
@@ -164,7 +164,7 @@ impl Nodes {
     }
 
     /// Waits until a node ends, at most for `timeout`.
-    fn wait(&mut self, deadline: Instant, rig: &Rig<'_>, timeout: Duration) -> Result<(), LabError> {
+    fn wait_for_node_end(&mut self, deadline: Instant, rig: &Rig<'_>, timeout: Duration) -> Result<(), LabError> {
         if rig.stop.load(Ordering::Relaxed) {
             return Err(LabError::Interrupted);
         }
@@ -180,18 +180,19 @@ impl Nodes {
                     return Err(LabError::Limit { what: names.join(", "), limit: rig.limit });
                 }
                 Err(Errno::INTR) => return Ok(()),
-                polled => polled.map_err(LabError::os("waiting for nodes"))?,
+                polled => polled.map_err(LabError::system_error("waiting for nodes"))?,
             };
             let ended = running.iter().zip(&handles).filter(|(_, handle)| !handle.revents().is_empty());
             ended.map(|(at, _)| *at).collect()
         };
         for at in ended {
             let node = &mut self.nodes[at];
-            node.status = node.child.try_wait().map_err(LabError::os(format!("waiting for {}", node.name)))?;
+            node.status =
+                node.child.try_wait().map_err(LabError::system_error(format!("waiting for {}", node.name)))?;
             let failed = !node.killed && node.status.is_some_and(|status| !status.success());
             // If a builder was killed, the run that the others bring to its end is INCOMPLETE.
-            if failed && (self.dead.is_empty() || node.built().is_err()) {
-                return Err(node.failed());
+            if failed && (self.dead.is_empty() || node.builder_report().is_err()) {
+                return Err(node.failure_error());
             }
         }
         Ok(())
@@ -199,7 +200,7 @@ impl Nodes {
 }
 
 /// Returns the signals that the scenario specifies for its builders, the last one first.
-fn fate(scenario: &Scenario) -> Vec<TimedSignal> {
+fn planned_signals(scenario: &Scenario) -> Vec<TimedSignal> {
     let mut signals = Vec::new();
     for receiver in &scenario.network.unlike_receivers {
         let node = receiver.number as usize;
@@ -214,11 +215,11 @@ fn fate(scenario: &Scenario) -> Vec<TimedSignal> {
 }
 
 impl Node {
-    fn built(&self) -> Result<Option<BuilderReport>, LabError> {
+    fn builder_report(&self) -> Result<Option<BuilderReport>, LabError> {
         if self.killed {
             return Ok(None);
         }
-        let text = std::fs::read_to_string(&self.output).map_err(LabError::file(&self.output))?;
+        let text = std::fs::read_to_string(&self.output).map_err(LabError::file_error(&self.output))?;
         let last = text.lines().next_back().unwrap_or_default();
         serde_json::from_str(last).map(Some).map_err(|error| LabError::Node {
             name: self.name.clone(),
@@ -226,7 +227,7 @@ impl Node {
         })
     }
 
-    fn failed(&self) -> LabError {
+    fn failure_error(&self) -> LabError {
         let text = std::fs::read(&self.errors).unwrap_or_default();
         let text = String::from_utf8_lossy(&text);
         let last: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
@@ -238,32 +239,32 @@ impl Node {
 }
 
 /// Returns the file to which a builder writes the trace of its credit.
-pub(super) fn trace(directory: &Path, name: &str) -> PathBuf {
+pub(super) fn trace_path(directory: &Path, name: &str) -> PathBuf {
     directory.join(format!("{name}.trace"))
 }
 
-fn start(host: &Host, topology: &Path, directory: &Path, trace_every: Option<&str>) -> Result<Node, LabError> {
+fn start_node(host: &Host, topology: &Path, directory: &Path, trace_every: Option<&str>) -> Result<Node, LabError> {
     let doing = format!("starting node {}", host.name);
-    let program = thalweg_bench::readout_program().map_err(LabError::os(&doing))?;
+    let program = thalweg_bench::readout_program().map_err(LabError::system_error(&doing))?;
     let (output, errors) = (directory.join(format!("{}.out", host.name)), directory.join(format!("{}.err", host.name)));
     let mut command = Command::new(program);
     command.args(["node", &host.name]).arg(topology).arg("--json").env("XDG_STATE_HOME", directory);
     if let Some(every) = trace_every {
-        command.arg("--trace").arg(trace(directory, &host.name)).args(["--trace-every", every]);
+        command.arg("--trace").arg(trace_path(directory, &host.name)).args(["--trace-every", every]);
     }
     // An interrupt from the terminal is for this process, which ends the nodes.
     command.process_group(0).stdin(Stdio::null()).stdout(create_file(&output)?).stderr(create_file(&errors)?);
-    let mut child = host.space.enter(|| command.spawn())?.map_err(LabError::os(&doing))?;
+    let mut child = host.space.run_inside(|| command.spawn())?.map_err(LabError::system_error(&doing))?;
     match pidfd_open(Pid::from_child(&child), PidfdFlags::empty()) {
         Ok(handle) => Ok(Node { name: host.name.clone(), child, handle, status: None, killed: false, output, errors }),
         Err(error) => {
             let _ = child.kill();
             let _ = child.wait();
-            Err(LabError::os(&doing)(error))
+            Err(LabError::system_error(&doing)(error))
         }
     }
 }
 
 fn create_file(path: &Path) -> Result<File, LabError> {
-    File::create(path).map_err(LabError::file(path))
+    File::create(path).map_err(LabError::file_error(path))
 }

@@ -29,15 +29,15 @@ pub(super) struct Steps {
 }
 
 /// Selects the links that are drawn: if there are too many, some of each kind.
-pub(super) fn drawn(ports: &[Port]) -> Vec<bool> {
-    let cards = ports.iter().filter(|port| is_card(port)).count();
+pub(super) fn select_drawn_links(ports: &[Port]) -> Vec<bool> {
+    let cards = ports.iter().filter(|port| is_sender_card(port)).count();
     let others = ports.len() - cards;
     let of_others = others.min(MOST_LINKS - cards.min(MOST_LINKS / 2));
     let of_cards = cards.min(MOST_LINKS - of_others);
     let (mut card, mut other) = (0, 0);
     let drawn = ports.iter().map(|port| {
         let (number, of, among) =
-            if is_card(port) { (&mut card, of_cards, cards) } else { (&mut other, of_others, others) };
+            if is_sender_card(port) { (&mut card, of_cards, cards) } else { (&mut other, of_others, others) };
         *number += 1;
         // Evenly spread: a port is drawn where the count of those drawn increases.
         *number * of / among > (*number - 1) * of / among
@@ -45,31 +45,31 @@ pub(super) fn drawn(ports: &[Port]) -> Vec<bool> {
     drawn.collect()
 }
 
-fn is_card(port: &Port) -> bool {
+fn is_sender_card(port: &Port) -> bool {
     port.link.kind == LinkKind::Up
 }
 
 impl Steps {
-    pub(super) fn of(scenario: &Scenario) -> Self {
-        let measured = scenario.measured();
+    pub(super) fn for_scenario(scenario: &Scenario) -> Self {
+        let measured = scenario.measured_time();
         // At least two samples of a queue in each step.
-        let possible = measured.as_secs_f64() / (2.0 * scenario.sample().as_secs_f64());
+        let possible = measured.as_secs_f64() / (2.0 * scenario.sample_interval().as_secs_f64());
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is clamped")]
         let count = possible.clamp(1.0, f64::from(MOST_STEPS)) as u32;
         Self { count, step: measured / count }
     }
 
     /// Returns the number of samples of switch ports for each sample of senders' cards.
-    pub(super) fn looks(self, sample: Duration) -> u64 {
+    pub(super) fn ports_samples_per_card_sample(self, sample: Duration) -> u64 {
         ((self.step.as_nanos() / u128::from(SAMPLES_PER_STEP) / sample.as_nanos().max(1)) as u64).max(1)
     }
 
-    fn ends(self) -> impl Iterator<Item = Duration> {
+    fn step_ends(self) -> impl Iterator<Item = Duration> {
         (1..=self.count).map(move |number| number * self.step)
     }
 
     /// Returns the use of a link over time; `counted` is the part of its rate that its queue counts.
-    pub(super) fn link(
+    pub(super) fn link_over_time(
         self,
         link: &Link,
         counted: BitRate,
@@ -77,7 +77,7 @@ impl Steps {
         from: Instant,
     ) -> LinkOverTime {
         let full = counted.bytes_per_second() * self.step.as_secs_f64();
-        let mut before = sent(seen, from);
+        let mut before = sent_bytes_until(seen, from);
         let mut over_time = LinkOverTime {
             name: link.name.clone(),
             kind: link.kind,
@@ -85,9 +85,9 @@ impl Steps {
             busy: Vec::new(),
             waiting: Vec::new(),
         };
-        for end in self.ends() {
+        for end in self.step_ends() {
             let (begin, end) = (from + end - self.step, from + end);
-            let now = sent(seen, end);
+            let now = sent_bytes_until(seen, end);
             // A token bucket may send a frame or two more than its rate allows, after a pause.
             over_time.busy.push(((now - before) / full).clamp(0.0, 1.0) as f32);
             before = now;
@@ -101,15 +101,20 @@ impl Steps {
     }
 
     /// Returns a builder's credit over time, from its trace; `None` if it wrote no trace.
-    pub(super) fn credit(self, receiver: &str, file: &Path, from: Instant) -> Result<Option<CreditOverTime>, LabError> {
+    pub(super) fn credit_over_time(
+        self,
+        receiver: &str,
+        file: &Path,
+        from: Instant,
+    ) -> Result<Option<CreditOverTime>, LabError> {
         let Ok(text) = std::fs::read_to_string(file) else { return Ok(None) };
         // A builder that was killed may have left half a line.
         let looks: Vec<TraceLine> = text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
         let Some(senders) = looks.first().map(|look| look.asked.len()) else { return Ok(None) };
-        let from = monotonic(from);
+        let from = monotonic_time(from);
         let mut credit =
             CreditOverTime { receiver: receiver.to_owned(), window: Vec::new(), at: vec![Vec::new(); senders] };
-        for end in self.ends() {
+        for end in self.step_ends() {
             let end = u64::try_from((from + end).as_nanos()).unwrap_or(u64::MAX);
             let look = looks.partition_point(|look| look.at <= end).checked_sub(1).map(|at| &looks[at]);
             credit.window.push(look.and_then(|look| look.window).unwrap_or(0));
@@ -122,13 +127,13 @@ impl Steps {
 }
 
 /// Returns the number of builders that write a trace of their credit.
-pub(super) fn traced(scenario: &Scenario) -> usize {
+pub(super) fn traced_builder_count(scenario: &Scenario) -> usize {
     let network = &scenario.network;
     (MOST_ROWS / network.senders).clamp(1, MOST_BUILDERS).min(network.receivers) as usize
 }
 
 /// Returns the numbers of segments that senders retransmitted, by reason.
-pub(super) fn again(counts: impl Iterator<Item = Counts>) -> SentAgain {
+pub(super) fn sum_retransmissions(counts: impl Iterator<Item = Counts>) -> SentAgain {
     counts.fold(SentAgain::default(), |sum, one| SentAgain {
         fast: sum.fast + one.fast,
         tail_loss_probes: sum.tail_loss_probes + one.tail_loss_probes,
@@ -147,7 +152,7 @@ struct TraceLine {
 }
 
 /// Returns the number of bytes sent up to a time, interpolated between samples.
-fn sent(seen: &[(Instant, QueueState)], at: Instant) -> f64 {
+fn sent_bytes_until(seen: &[(Instant, QueueState)], at: Instant) -> f64 {
     let next = seen.partition_point(|(then, _)| *then <= at);
     match (next.checked_sub(1).and_then(|last| seen.get(last)), seen.get(next)) {
         (Some((from, before)), Some((to, after))) => {
@@ -161,7 +166,7 @@ fn sent(seen: &[(Instant, QueueState)], at: Instant) -> f64 {
 }
 
 /// Converts to the time of nodes: `Instant` is of the same clock, but does not give its value.
-fn monotonic(at: Instant) -> Duration {
+fn monotonic_time(at: Instant) -> Duration {
     let now = Duration::try_from(clock_gettime(ClockId::Monotonic)).unwrap_or_default();
     now.saturating_sub(at.elapsed())
 }
@@ -183,7 +188,7 @@ mod tests {
             |millis, backlog, sent| (from + Duration::from_millis(millis), QueueState { backlog, drops: 0, sent });
         // A megabyte a second: ten thousand bytes a step. The last step has no sample before its end.
         let seen = [look(0, 7, 500), look(5, 90, 5_500), look(10, 0, 5_500), look(20, 40, 5_500), look(40, 3, 25_500)];
-        let over_time = steps.link(&link(LinkKind::Up), BitRate(8_000_000), &seen, from);
+        let over_time = steps.link_over_time(&link(LinkKind::Up), BitRate(8_000_000), &seen, from);
         assert_eq!(over_time.busy, [0.5, 0.0, 1.0, 1.0]);
         assert_eq!(over_time.waiting, [90, 0, 40, 40]);
     }
@@ -191,9 +196,9 @@ mod tests {
     #[test]
     fn where_there_are_too_many_links_some_of_each_kind_are_drawn() {
         let drawn = |cards: usize, others: usize| {
-            let port = |kind| Port { link: link(kind), space: Namespace::named("a".into()), device: "eth".into() };
+            let port = |kind| Port { link: link(kind), space: Namespace::with_name("a".into()), device: "eth".into() };
             let kinds = [LinkKind::Up].repeat(cards).into_iter().chain([LinkKind::Down].repeat(others));
-            let drawn = drawn(&kinds.map(port).collect::<Vec<_>>());
+            let drawn = select_drawn_links(&kinds.map(port).collect::<Vec<_>>());
             let count = |part: &[bool]| part.iter().filter(|drawn| **drawn).count();
             (count(&drawn[..cards]), count(&drawn[cards..]))
         };
@@ -206,16 +211,16 @@ mod tests {
     #[test]
     fn credit_is_what_a_builder_last_wrote_down() {
         let from = Instant::now();
-        let at = |millis| (monotonic(from) + Duration::from_millis(millis)).as_nanos();
+        let at = |millis| (monotonic_time(from) + Duration::from_millis(millis)).as_nanos();
         let file = tempfile::NamedTempFile::new().unwrap();
         let line = |millis, asked| format!("{{\"at\":{},\"window\":900,\"asked\":{asked}}}\n", at(millis));
         // It was killed while it wrote the last line.
         let text = [line(1, "[1,2]"), line(9, "[3,4]"), line(25, "[5,6]"), "{\"at\":12".to_owned()].concat();
         std::fs::write(file.path(), text).unwrap();
         let steps = Steps { count: 4, step: Duration::from_millis(10) };
-        let credit = steps.credit("b", file.path(), from).unwrap().unwrap();
+        let credit = steps.credit_over_time("b", file.path(), from).unwrap().unwrap();
         assert_eq!(credit.at, [[3, 3, 5, 5], [4, 4, 6, 6]]);
         assert_eq!(credit.window, [900; 4]);
-        assert_eq!(steps.credit("b", Path::new("/nowhere"), from).unwrap(), None);
+        assert_eq!(steps.credit_over_time("b", Path::new("/nowhere"), from).unwrap(), None);
     }
 }

@@ -64,12 +64,12 @@ pub(super) struct Counted {
 
 impl Watch {
     /// Starts a watch, which writes the progress to `directory`.
-    pub(super) fn begin(scenario: &Scenario, network: &Network, directory: &Path) -> Result<Self, LabError> {
-        let drawn = timeline::drawn(&network.ports);
+    pub(super) fn start_watching(scenario: &Scenario, network: &Network, directory: &Path) -> Result<Self, LabError> {
+        let drawn = timeline::select_drawn_links(&network.ports);
         // A sender's card is sampled only to be drawn, and less often, as it drops nothing.
         let watched = network.ports.iter().zip(drawn).filter(|(port, drawn)| *drawn || port.link.buffer.is_some());
         let links = watched.map(|(port, drawn)| {
-            let queue = port.space.enter(|| Queue::open(device(&port.device)?, TBF_HANDLE))??;
+            let queue = port.space.run_inside(|| Queue::open(device_index(&port.device)?, TBF_HANDLE))??;
             Ok(WatchedLink { link: port.link.clone(), drawn, queue, seen: Vec::new() })
         });
         let counters = network.senders.iter().chain(&network.cross).map(|host| Counters::open(&host.space));
@@ -87,18 +87,18 @@ impl Watch {
             .name("watch".into())
             .spawn({
                 let over = over.clone();
-                move || sampler.watch(&over)
+                move || sampler.sample_until_over(&over)
             })
-            .map_err(LabError::os("starting a thread"))?;
+            .map_err(LabError::system_error("starting a thread"))?;
         Ok(Self { over, begins, thread: Some(thread) })
     }
 
     /// Returns the time at which the measured time begins, known as soon as data flows.
-    pub(super) fn begins(&self) -> Option<Instant> {
+    pub(super) fn measurement_start(&self) -> Option<Instant> {
         self.begins.get().copied()
     }
 
-    pub(super) fn end(mut self) -> Result<Watched, LabError> {
+    pub(super) fn finish_watching(mut self) -> Result<Watched, LabError> {
         let thread = self.thread.take();
         drop(self);
         let watched = thread.map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
@@ -107,13 +107,13 @@ impl Watch {
 }
 
 /// Returns a network device's index, in the namespace of the calling thread.
-fn device(name: &str) -> Result<i32, LabError> {
+fn device_index(name: &str) -> Result<i32, LabError> {
     // The kernel's own list: /sys would show the devices of the namespace it was mounted in.
     let socket = rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::DGRAM, None);
-    let socket = socket.map_err(LabError::os("opening a socket"))?;
+    let socket = socket.map_err(LabError::system_error("opening a socket"))?;
     let index = rustix::net::netdevice::name_to_index(&socket, name)
-        .map_err(LabError::os(format!("looking for the device {name}")))?;
-    i32::try_from(index).map_err(|error| LabError::os("looking for a device")(std::io::Error::other(error)))
+        .map_err(LabError::system_error(format!("looking for the device {name}")))?;
+    i32::try_from(index).map_err(|error| LabError::system_error("looking for a device")(std::io::Error::other(error)))
 }
 
 /// Time between two samples after the measured time.
@@ -141,81 +141,86 @@ struct WatchedLink {
 }
 
 impl Sampler {
-    fn watch(mut self, over: &AtomicBool) -> Result<Watched, LabError> {
-        let mut period = self.scenario.sample();
-        let mut tick = ticker(period).map_err(LabError::os("setting a timer"))?;
-        let begin = self.counts()?;
+    fn sample_until_over(mut self, over: &AtomicBool) -> Result<Watched, LabError> {
+        let mut period = self.scenario.sample_interval();
+        let mut tick = periodic_timer(period).map_err(LabError::system_error("setting a timer"))?;
+        let begin = self.read_all_counters()?;
         let mut started: Option<Instant> = None;
         let mut measured: [Option<Mark>; 2] = [None, None];
-        let cards = Steps::of(&self.scenario).looks(period);
+        let cards = Steps::for_scenario(&self.scenario).ports_samples_per_card_sample(period);
         let mut looks = 0;
         while !over.load(Ordering::Relaxed) {
-            rustix::io::read(&tick, &mut [0; 8]).map_err(LabError::os("waiting for a timer"))?;
+            rustix::io::read(&tick, &mut [0; 8]).map_err(LabError::system_error("waiting for a timer"))?;
             let now = Instant::now();
             for link in self.links.iter_mut().filter(|link| link.link.buffer.is_some() || looks % cards == 0) {
-                link.seen.push((now, link.queue.look()?));
+                link.seen.push((now, link.queue.query_state()?));
             }
             looks += 1;
             started = started.or_else(|| self.has_started().then_some(now));
             let Some(started) = started else { continue };
-            self.begins.get_or_init(|| started + self.scenario.warm_up());
-            self.tell(now - started);
-            let from = started + self.scenario.warm_up();
-            for (at, mark) in [from, from + self.scenario.measured()].into_iter().zip(&mut measured) {
+            self.begins.get_or_init(|| started + self.scenario.warm_up_time());
+            self.report_progress(now - started);
+            let from = started + self.scenario.warm_up_time();
+            for (at, mark) in [from, from + self.scenario.measured_time()].into_iter().zip(&mut measured) {
                 if now >= at && mark.is_none() {
-                    *mark = Some((now, counts(&mut self.counters)?));
+                    *mark = Some((now, read_counters(&mut self.counters)?));
                 }
             }
             if measured[1].is_some() && period < TAIL_SAMPLE_PERIOD {
                 // The end of a run can be long, and its queues are not studied.
                 period = TAIL_SAMPLE_PERIOD;
-                tick = ticker(period).map_err(LabError::os("setting a timer"))?;
+                tick = periodic_timer(period).map_err(LabError::system_error("setting a timer"))?;
             }
         }
-        let end = (Instant::now(), self.counts()?);
+        let end = (Instant::now(), self.read_all_counters()?);
         let [from, to] = measured;
         let to = to.unwrap_or_else(|| end.clone());
         // A run that did not reach the measured time has nothing to count.
         let from = from.unwrap_or_else(|| to.clone());
-        let mut counted = (0..begin.len())
-            .map(|at| Counted { measured: to.1[at].since(from.1[at]), whole: end.1[at].since(begin[at]) });
+        let mut counted = (0..begin.len()).map(|at| Counted {
+            measured: to.1[at].increase_since(from.1[at]),
+            whole: end.1[at].increase_since(begin[at]),
+        });
         let senders = counted.by_ref().take(self.scenario.network.senders as usize).collect();
         let cross = counted.next();
-        let sample = self.scenario.sample();
+        let sample = self.scenario.sample_interval();
         let ports = self.links.iter();
-        let ports = ports.filter_map(|link| link.seen(sample, (from.0, to.0), started.unwrap_or(from.0)));
-        let steps = Steps::of(&self.scenario);
+        let ports = ports.filter_map(|link| link.port_results(sample, (from.0, to.0), started.unwrap_or(from.0)));
+        let steps = Steps::for_scenario(&self.scenario);
         let drawn = self.links.iter().filter(|link| link.drawn);
-        let links = drawn.map(|link| steps.link(&link.link, self.scenario.counted(link.link.rate), &link.seen, from.0));
+        let links = drawn.map(|link| {
+            steps.link_over_time(&link.link, self.scenario.queue_rate_for(link.link.rate), &link.seen, from.0)
+        });
         Ok(Watched { ports: ports.collect(), senders, cross, measured: (from.0, to.0), steps, links: links.collect() })
     }
 
     /// Writes the progress, once for each percent: writing takes no time of the network, but of the host.
-    fn tell(&mut self, ran: Duration) {
-        let done = (ran.as_secs_f64() / (self.scenario.warm_up() + self.scenario.measured()).as_secs_f64()).min(1.0);
+    fn report_progress(&mut self, ran: Duration) {
+        let done =
+            (ran.as_secs_f64() / (self.scenario.warm_up_time() + self.scenario.measured_time()).as_secs_f64()).min(1.0);
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "from 0 to 100")]
         let percent = (100.0 * done) as u32;
         if percent > self.progress_percent {
             self.progress_percent = percent;
-            let bytes = self.arrived();
+            let bytes = self.received_bytes();
             #[expect(clippy::cast_precision_loss, reason = "a figure for people")]
             let bits_per_second = 8.0 * bytes as f64 / ran.as_secs_f64();
-            RunProgress { done, bytes, bits_per_second }.tell(&self.directory);
+            RunProgress { done, bytes, bits_per_second }.write_to(&self.directory);
         }
     }
 
-    fn counts(&mut self) -> Result<Vec<Counts>, LabError> {
-        counts(&mut self.counters)
+    fn read_all_counters(&mut self) -> Result<Vec<Counts>, LabError> {
+        read_counters(&mut self.counters)
     }
 
     /// True if data flows: more than all connections and greetings together take (less than 1000 bytes each).
     fn has_started(&self) -> bool {
         let Scenario { network, .. } = &self.scenario;
-        self.arrived() > 1000 * u64::from(network.senders) * u64::from(network.receivers)
+        self.received_bytes() > 1000 * u64::from(network.senders) * u64::from(network.receivers)
     }
 
     /// Returns the number of bytes that the receivers' ports have sent.
-    fn arrived(&self) -> u64 {
+    fn received_bytes(&self) -> u64 {
         let ports = self.links.iter().filter(|link| link.link.kind == LinkKind::Down);
         ports.filter_map(|port| Some(port.seen.last()?.1.sent)).sum()
     }
@@ -223,7 +228,7 @@ impl Sampler {
 
 impl WatchedLink {
     /// Returns the results of a switch port; `None` for a sender's card.
-    fn seen(&self, sample: Duration, (from, to): (Instant, Instant), started: Instant) -> Option<WatchedPort> {
+    fn port_results(&self, sample: Duration, (from, to): (Instant, Instant), started: Instant) -> Option<WatchedPort> {
         let measured = self.seen.iter().filter(|(at, _)| (from..=to).contains(at));
         let measured: Vec<&QueueState> = measured.map(|(_, state)| state).collect();
         let sum: u64 = measured.iter().map(|state| u64::from(state.backlog)).sum();
@@ -256,13 +261,13 @@ impl WatchedLink {
     }
 }
 
-fn counts(counters: &mut [Counters]) -> Result<Vec<Counts>, LabError> {
+fn read_counters(counters: &mut [Counters]) -> Result<Vec<Counts>, LabError> {
     counters.iter_mut().map(Counters::read).collect()
 }
 
 /// Creates a timer that can be read once every period, without the slack of 50 µs that sleeping has (timer_slack_ns in
 /// prctl(2)).
-fn ticker(period: Duration) -> rustix::io::Result<rustix::fd::OwnedFd> {
+fn periodic_timer(period: Duration) -> rustix::io::Result<rustix::fd::OwnedFd> {
     let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC)?;
     let period = Timespec::try_from(period).map_err(|_| rustix::io::Errno::INVAL)?;
     timerfd_settime(&timer, TimerfdTimerFlags::empty(), &Itimerspec { it_interval: period, it_value: period })?;

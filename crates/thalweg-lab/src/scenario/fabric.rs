@@ -1,7 +1,9 @@
 //! Networks of more than one switch and equal hosts: hosts that differ, uplinks that several senders share, trees of
 //! switches; and, from all that, every link with its rate and the part of an event that passes it.
 
-use super::{InvalidValue, Network, RECORD_HEADER_BYTES, Scenario, WIRE_OVERHEAD_BYTES, check_sizes, time, wrong};
+use super::{
+    InvalidValue, Network, RECORD_HEADER_BYTES, Scenario, WIRE_OVERHEAD_BYTES, check_sizes, invalid_value, time,
+};
 use crate::report::LinkKind;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -111,12 +113,12 @@ pub struct Link {
 
 impl Scenario {
     /// Returns the payload bytes of the smallest and the largest fragment of a sender.
-    pub fn sizes_of(&self, sender: u32) -> (u64, u64) {
+    pub fn payload_range_of(&self, sender: u32) -> (u64, u64) {
         let unlike = self.network.unlike.iter().find(|unlike| unlike.number == sender);
         match unlike.map(|unlike| (unlike.size, unlike.sizes)) {
             Some((_, Some([from, to]))) => (from.0, to.0),
             Some((Some(ByteSize(size)), None)) => (size, size),
-            Some((None, None)) | None => self.sizes(),
+            Some((None, None)) | None => self.payload_range(),
         }
     }
 
@@ -128,7 +130,7 @@ impl Scenario {
 
     /// Returns the rate of a receiver's port.
     pub fn receiver_rate(&self, number: u32) -> BitRate {
-        self.receiver(number).and_then(|receiver| receiver.rate).unwrap_or(self.network.rate)
+        self.unlike_receiver(number).and_then(|receiver| receiver.rate).unwrap_or(self.network.rate)
     }
 
     /// Returns the rate of the fastest receiver's port.
@@ -137,31 +139,31 @@ impl Scenario {
     }
 
     /// Returns the entry of a receiver that differs from the others.
-    pub fn receiver(&self, number: u32) -> Option<&UnlikeReceiver> {
+    pub fn unlike_receiver(&self, number: u32) -> Option<&UnlikeReceiver> {
         self.network.unlike_receivers.iter().find(|receiver| receiver.number == number)
     }
 
     /// Returns the number of the uplink that a sender shares with its neighbours, or `None` without shared uplinks.
-    pub fn rack_of(&self, sender: u32) -> Option<u32> {
+    pub fn rack_of_sender(&self, sender: u32) -> Option<u32> {
         self.network.shared.as_ref().map(|shared| sender / shared.senders)
     }
 
     /// Returns the leaf switch of the sender or receiver of this number, or `None` without leaf switches.
-    pub fn leaf_of(&self, number: u32) -> Option<u32> {
+    pub fn leaf_of_host(&self, number: u32) -> Option<u32> {
         self.network.tree.as_ref().map(|tree| number % tree.leaves)
     }
 
     /// Returns the payload bytes of a mean event.
-    pub fn event_payload(&self) -> f64 {
+    pub fn event_payload_bytes(&self) -> f64 {
         let means = (0..self.network.senders).map(|sender| {
-            let (from, to) = self.sizes_of(sender);
+            let (from, to) = self.payload_range_of(sender);
             (from + to) as f64 / 2.0
         });
         means.sum()
     }
 
     /// Returns the sum of the buffers of all ports on the way from a sender to a receiver, in bytes.
-    pub fn buffers(&self) -> u64 {
+    pub fn buffer_bytes_on_path(&self) -> u64 {
         let Network { buffer, shared, tree, .. } = &self.network;
         let shared = shared.as_ref().map_or(0, |shared| shared.buffer.unwrap_or(*buffer).0);
         let tree = tree.as_ref().map_or(0, |tree| 2 * tree.buffer.unwrap_or(*buffer).0);
@@ -171,9 +173,9 @@ impl Scenario {
     /// Returns every link on the way from senders to receivers: the senders' links, shared uplinks, trunks (of each
     /// leaf up, then down), the receivers' links. Traffic in the other direction (requests, acknowledgements) is not
     /// included in [`Link::event_bytes`].
-    pub fn links(&self) -> Vec<Link> {
+    pub fn all_links(&self) -> Vec<Link> {
         let Network { senders, receivers, rate, buffer, shared, tree, .. } = &self.network;
-        let wire: Vec<f64> = (0..*senders).map(|sender| self.wire_bytes(sender)).collect();
+        let wire: Vec<f64> = (0..*senders).map(|sender| self.wire_bytes_per_fragment(sender)).collect();
         let all: f64 = wire.iter().sum();
         // Builders take events in turn.
         let share = 1.0 / f64::from(*receivers);
@@ -238,8 +240,8 @@ impl Scenario {
     /// it, and there are four builders, then each may use half of its rate, and half of `SHARED_BUFFER_FACTOR` times
     /// its buffer.
     pub fn port_for_credit(&self, receiver: u32) -> (BitRate, u64) {
-        let links = self.links();
-        let all: f64 = (0..self.network.senders).map(|sender| self.wire_bytes(sender)).sum();
+        let links = self.all_links();
+        let all: f64 = (0..self.network.senders).map(|sender| self.wire_bytes_per_fragment(sender)).sum();
         // A single builder fills half of a buffer anyway.
         let filled = if self.network.receivers > 1 { SHARED_BUFFER_FACTOR } else { 1 };
         let between = links.iter().filter(|link| matches!(link.kind, LinkKind::Shared | LinkKind::Trunk));
@@ -258,14 +260,14 @@ impl Scenario {
     /// Returns the number of bytes on the wire that a sender's fragment takes, in the mean: a part of every packet is
     /// headers, a frame is 38 bytes longer on the wire, a record is the payload with its 64-byte header, padded to
     /// whole 64 bytes.
-    fn wire_bytes(&self, sender: u32) -> f64 {
-        let (from, to) = self.sizes_of(sender);
+    fn wire_bytes_per_fragment(&self, sender: u32) -> f64 {
+        let (from, to) = self.payload_range_of(sender);
         let [from, to] =
             [from, to].map(|payload| RECORD_HEADER_BYTES + payload.div_ceil(RECORD_HEADER_BYTES) * RECORD_HEADER_BYTES);
         // The mean of the padded lengths is close enough to the mean of the two padded ends.
         let recorded = (from + to) as f64 / 2.0;
-        recorded * f64::from(self.frame() + WIRE_OVERHEAD_BYTES)
-            / f64::from(self.traffic.link.payload(self.network.mtu))
+        recorded * f64::from(self.frame_bytes() + WIRE_OVERHEAD_BYTES)
+            / f64::from(self.traffic.link.payload_bytes_per_packet(self.network.mtu))
     }
 
     pub(super) fn check_fabric(&self) -> Result<(), InvalidValue> {
@@ -276,20 +278,20 @@ impl Scenario {
             if !(1..=self.network.senders).contains(&shared.senders) {
                 let problem =
                     format!("{}; there are {} senders to share an uplink", shared.senders, self.network.senders);
-                return wrong("network.shared.senders", problem);
+                return invalid_value("network.shared.senders", problem);
             }
             self.check_buffer("network.shared.buffer", shared.buffer)?;
         }
         if let Some(tree) = tree {
             if shared.is_some() {
-                return wrong("network.tree", "there is a `shared` too: write one of them".into());
+                return invalid_value("network.tree", "there is a `shared` too: write one of them".into());
             }
             if !(2..=64).contains(&tree.leaves) {
-                return wrong("network.tree.leaves", format!("{}; 2 to 64 are possible", tree.leaves));
+                return invalid_value("network.tree.leaves", format!("{}; 2 to 64 are possible", tree.leaves));
             }
             if !(0.01..=1000.0).contains(&tree.oversubscription) {
                 let problem = format!("{}; 0.01 to 1000 are possible", tree.oversubscription);
-                return wrong("network.tree.oversubscription", problem);
+                return invalid_value("network.tree.oversubscription", problem);
             }
             self.check_buffer("network.tree.buffer", tree.buffer)?;
         }
@@ -304,7 +306,7 @@ impl Scenario {
             let others = network.unlike[..at].iter().map(|other| other.number);
             check_number(&number, "senders", sender.number, network.senders, others)?;
             if sender.rate.is_none() && sender.size.is_none() && sender.sizes.is_none() {
-                return wrong(&number, "it differs in nothing: give it a `rate`, a `size` or `sizes`".into());
+                return invalid_value(&number, "it differs in nothing: give it a `rate`, a `size` or `sizes`".into());
             }
             check_sizes(&table, sender.size, sender.sizes)?;
         }
@@ -313,42 +315,46 @@ impl Scenario {
 
     fn check_receivers(&self) -> Result<(), InvalidValue> {
         let Self { network, measure, .. } = self;
-        let measured = self.measured();
+        let measured = self.measured_time();
         for (at, receiver) in network.unlike_receivers.iter().enumerate() {
             let [number, stall, dies] = ["number", "stall", "dies"].map(|key| format!("network.receiver.{at}.{key}"));
             let others = network.unlike_receivers[..at].iter().map(|other| other.number);
             check_number(&number, "receivers", receiver.number, network.receivers, others)?;
             if receiver.rate.is_none() && receiver.stall.is_none() && receiver.dies.is_none() {
-                return wrong(
+                return invalid_value(
                     &number,
                     "it differs in nothing: give it a `rate`, a `stall`, or say that it `dies`".into(),
                 );
             }
             if let Some(Stall { at, length }) = receiver.stall {
                 if length.is_zero() {
-                    return wrong(&stall, "a `length` above 0 is possible".into());
+                    return invalid_value(&stall, "a `length` above 0 is possible".into());
                 }
                 if at.checked_add(length).is_none_or(|end| end > measured) {
-                    return wrong(&stall, format!("it is over after the {} s that are measured", measure.seconds));
+                    return invalid_value(
+                        &stall,
+                        format!("it is over after the {} s that are measured", measure.seconds),
+                    );
                 }
             }
             if receiver.dies.is_some_and(|at| at > measured) {
-                return wrong(&dies, format!("only {} s are measured", measure.seconds));
+                return invalid_value(&dies, format!("only {} s are measured", measure.seconds));
             }
         }
         let dead = network.unlike_receivers.iter().filter(|receiver| receiver.dies.is_some());
         if dead.count() == network.receivers as usize {
-            return wrong("network.receiver", "all of them die: nobody is left to build".into());
+            return invalid_value("network.receiver", "all of them die: nobody is left to build".into());
         }
         Ok(())
     }
 
     pub(super) fn check_buffer(&self, key: &str, buffer: Option<ByteSize>) -> Result<(), InvalidValue> {
-        let least = u64::from(self.frame());
+        let least = u64::from(self.frame_bytes());
         match buffer {
-            Some(ByteSize(bytes)) if !(least..=1 << 32).contains(&bytes) => {
-                wrong(key, format!("{bytes} bytes; a port holds at least one frame, {least} bytes, and at most 4GiB"))
-            }
+            Some(ByteSize(bytes)) if !(least..=1 << 32).contains(&bytes) => invalid_value(
+                key,
+                format!("{bytes} bytes; a port holds at least one frame, {least} bytes, and at most 4GiB"),
+            ),
             _ => Ok(()),
         }
     }
@@ -367,10 +373,10 @@ fn check_number(
     mut others: impl Iterator<Item = u32>,
 ) -> Result<(), InvalidValue> {
     if number >= count {
-        return wrong(key, format!("{number}; {kind} are 0 to {}", count - 1));
+        return invalid_value(key, format!("{number}; {kind} are 0 to {}", count - 1));
     }
     if others.any(|other| other == number) {
-        return wrong(key, format!("{number} is there already"));
+        return invalid_value(key, format!("{number} is there already"));
     }
     Ok(())
 }

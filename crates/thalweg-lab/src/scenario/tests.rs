@@ -10,11 +10,11 @@ fn three_words_make_a_scenario() {
     assert_eq!(scenario.network.receivers, 1);
     assert_eq!(scenario.network.rate, BitRate(1_000_000_000));
     assert_eq!(scenario.traffic.control, Control::default());
-    assert_eq!(scenario.sizes(), (65536, 65536));
-    assert_eq!(scenario.warm_up(), Duration::from_millis(50));
+    assert_eq!(scenario.payload_range(), (65536, 65536));
+    assert_eq!(scenario.warm_up_time(), Duration::from_millis(50));
     assert_eq!(scenario.packet_time(), Duration::from_nanos(12_304));
     // 1448 of 1538 bytes, and 65536 of 65600.
-    assert_eq!(scenario.ceiling().round(), 940_563_925.0);
+    assert_eq!(scenario.ceiling_bits_per_second().round(), 940_563_925.0);
 }
 
 #[test]
@@ -61,9 +61,9 @@ fn what_was_read_can_be_written_and_read_again() {
     assert_eq!(scenario.network.delay, Duration::from_micros(250));
     assert_eq!(scenario.sender_rate(9), BitRate(100_000_000));
     assert_eq!(scenario.sender_rate(8), scenario.network.rate);
-    assert_eq!((scenario.sizes_of(8), scenario.sizes_of(9)), ((1 << 20, 2 << 20), (1, 128 << 10)));
+    assert_eq!((scenario.payload_range_of(8), scenario.payload_range_of(9)), ((1 << 20, 2 << 20), (1, 128 << 10)));
     assert_eq!(scenario.receiver_rate(1), BitRate(500_000_000));
-    assert_eq!(scenario.period(), Some(Duration::from_micros(800)));
+    assert_eq!(scenario.burst_period(), Some(Duration::from_micros(800)));
     assert_eq!(Scenario::parse(&toml::to_string(&scenario).unwrap()), Ok(scenario));
 }
 
@@ -106,16 +106,16 @@ fn an_error_names_the_line_and_says_what_is_allowed() {
 fn the_slowest_sender_and_the_interval_lower_the_ceiling() {
     let slow = "[network]\nsenders = 3\n[[network.sender]]\nnumber = 1\nrate = \"100 Mbit/s\"\n";
     let full = 1448.0 / 1538.0 * 65536.0 / 65600.0;
-    assert!((Scenario::parse(slow).unwrap().ceiling() / (300e6 * full) - 1.0).abs() < 1e-9);
+    assert!((Scenario::parse(slow).unwrap().ceiling_bits_per_second() / (300e6 * full) - 1.0).abs() < 1e-9);
     let paced = "[network]\nsenders = 3\n[traffic]\nsize = \"1 kB\"\ninterval = \"1ms\"\n";
-    assert!((Scenario::parse(paced).unwrap().ceiling() / 24e6 - 1.0).abs() < 1e-9);
+    assert!((Scenario::parse(paced).unwrap().ceiling_bits_per_second() / 24e6 - 1.0).abs() < 1e-9);
 }
 
 /// Returns the ceiling of eight senders and receivers, in links of 1 Gbit/s.
 fn ceiling_with(network: &str) -> f64 {
     let full = 1448.0 / 1538.0 * 65536.0 / 65600.0 * 1e9;
     let text = format!("[network]\nsenders = 8\nreceivers = 8\n{network}");
-    (Scenario::parse(&text).unwrap().ceiling() / full * 1e6).round() / 1e6
+    (Scenario::parse(&text).unwrap().ceiling_bits_per_second() / full * 1e6).round() / 1e6
 }
 
 #[test]
@@ -160,8 +160,12 @@ fn a_sender_of_large_fragments_limits_by_its_own_size() {
     let text = "[network]\nsenders = 4\nreceivers = 4\n[[network.sender]]\nnumber = 1\nsize = \"6400 KiB\"\n";
     let scenario = Scenario::parse(text).unwrap();
     // Its link is always full, and the other three add a hundredth each.
-    assert!((scenario.ceiling() / 0.9415e9 / 1.03 - 1.0).abs() < 1e-3, "{}", scenario.ceiling());
-    let links = scenario.links();
+    assert!(
+        (scenario.ceiling_bits_per_second() / 0.9415e9 / 1.03 - 1.0).abs() < 1e-3,
+        "{}",
+        scenario.ceiling_bits_per_second()
+    );
+    let links = scenario.all_links();
     assert!((links[1].event_bytes / links[0].event_bytes - 100.0).abs() < 0.1);
     assert!(
         (links[4].event_bytes * 4.0 / links[..4].iter().map(|link| link.event_bytes).sum::<f64>() - 1.0).abs() < 1e-9
@@ -171,14 +175,14 @@ fn a_sender_of_large_fragments_limits_by_its_own_size() {
 #[test]
 fn a_leaf_without_senders_still_has_a_trunk() {
     let scenario = Scenario::parse("[network]\nsenders = 2\nreceivers = 3\n[network.tree]\nleaves = 3\n").unwrap();
-    let links = scenario.links();
+    let links = scenario.all_links();
     let names: Vec<&str> = links.iter().map(|link| link.name.as_str()).collect();
     assert_eq!(
         names.join(", "),
         "sender-0, sender-1, leaf-0 up, leaf-0 down, leaf-1 up, leaf-1 down, leaf-2 up, leaf-2 down, receiver-0, receiver-1, receiver-2"
     );
     assert_eq!((links[6].rate, links[6].event_bytes), (scenario.network.rate, 0.0));
-    assert!(scenario.ceiling() > 0.0);
+    assert!(scenario.ceiling_bits_per_second() > 0.0);
 }
 
 #[test]

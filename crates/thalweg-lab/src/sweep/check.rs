@@ -2,7 +2,7 @@
 
 use crate::report::Report;
 use serde::Serialize;
-use thalweg_text::volume;
+use thalweg_text::format_volume;
 
 /// A number of a report, by name.
 #[derive(Debug, Clone, Copy)]
@@ -34,7 +34,10 @@ pub const FIGURES: [Figure; 17] = [
         of: |report| Some(report.queue.max_bytes as f64 / report.queue.limit_bytes as f64),
     },
     // The p99 completion over the least possible: a round trip, and the event's payload at the receiver's rate.
-    Figure { name: "p99_of_least", of: |report| Some(report.completion?.p99_us * 1e-6 / least(report)) },
+    Figure {
+        name: "p99_of_least",
+        of: |report| Some(report.completion?.p99_us * 1e-6 / least_completion_seconds(report)),
+    },
     // The goodput of the other flows, over the ceiling.
     Figure {
         name: "cross_share",
@@ -48,36 +51,37 @@ pub const FIGURES: [Figure; 17] = [
 
 impl Figure {
     /// Returns the figure of this name.
-    pub(crate) fn named(name: &str) -> Option<Self> {
+    pub(crate) fn find_by_name(name: &str) -> Option<Self> {
         FIGURES.into_iter().find(|figure| figure.name == name)
     }
 
     /// Returns the value in a report, or `None` if it has none.
-    pub(crate) fn value(&self, report: &Report) -> Option<f64> {
+    pub(crate) fn value_in_report(&self, report: &Report) -> Option<f64> {
         (self.of)(report).filter(|value| value.is_finite())
     }
 
     /// Returns the name in words.
-    pub(crate) fn words(&self) -> String {
+    pub(crate) fn spaced_name(&self) -> String {
         self.name.replace('_', " ")
     }
 
     /// Formats a value for a table or a sentence. Shares are shown in percent.
-    pub(crate) fn shown(&self, value: f64) -> String {
+    pub(crate) fn format_value(&self, value: f64) -> String {
         match self.name {
             "share_of_ceiling" | "queue_of_buffer" | "cross_share" => format!("{:.1} %", 100.0 * value),
             "messages_of_bytes" => format!("{:.2} %", 100.0 * value),
             #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it was counted")]
-            name if name.ends_with("_bytes") => volume(value as u64),
+            name if name.ends_with("_bytes") => format_volume(value as u64),
             _ if value.fract() == 0.0 => format!("{value:.0}"),
             _ => format!("{value:.1}"),
         }
     }
 }
 
-fn least(report: &Report) -> f64 {
+fn least_completion_seconds(report: &Report) -> f64 {
     let scenario = &report.scenario;
-    scenario.round_trip().as_secs_f64() + scenario.event_payload() / scenario.fastest_port().bytes_per_second()
+    scenario.round_trip_time().as_secs_f64()
+        + scenario.event_payload_bytes() / scenario.fastest_port().bytes_per_second()
 }
 
 /// A figure, a comparison, and a limit.
@@ -102,7 +106,7 @@ pub struct Checked {
 impl Check {
     /// Parses a check, such as `share_of_ceiling` and `>= 0.98`.
     pub(crate) fn parse(name: &str, text: &str) -> Option<Self> {
-        let figure = Figure::named(name)?;
+        let figure = Figure::find_by_name(name)?;
         let compare = [">=", "<=", "=="].into_iter().find(|compare| text.trim().starts_with(compare))?;
         let with: f64 = text.trim().strip_prefix(compare)?.trim().parse().ok()?;
         with.is_finite().then_some(Self { figure, compare, with })
@@ -114,7 +118,7 @@ impl Check {
     }
 
     /// Returns a measure that is larger the nearer a value is to failing, or the further beyond it.
-    pub(crate) fn badness(&self, value: f64) -> f64 {
+    pub(crate) fn failure_margin(&self, value: f64) -> f64 {
         match self.compare {
             ">=" => self.with - value,
             "<=" => value - self.with,
@@ -123,8 +127,8 @@ impl Check {
     }
 
     /// Checks a report.
-    pub fn of(&self, report: &Report) -> Checked {
-        let value = self.figure.value(report);
+    pub fn check_report(&self, report: &Report) -> Checked {
+        let value = self.figure.value_in_report(report);
         let holds = value.is_some_and(|value| match self.compare {
             ">=" => value >= self.with,
             "<=" => value <= self.with,

@@ -1,7 +1,7 @@
 //! The file of a sweep. Each error has a line: values from a list keep their place in the file.
 
 use super::check::{Check, FIGURES};
-use super::{Axis, Cell, Sweep, same};
+use super::{Axis, Cell, Sweep, is_same_value};
 use crate::scenario::{InvalidLine, InvalidValue, Scenario};
 use serde::Deserialize;
 use std::borrow::Cow;
@@ -17,15 +17,15 @@ type Value<'i> = Spanned<DeValue<'i>>;
 /// Range of bytes and description of a problem.
 type Error = (Range<usize>, String);
 
-pub(super) fn parse(name: &str, text: &str, quick: bool) -> Result<Sweep, InvalidLine> {
-    read(name, text, quick).map_err(|(span, problem)| {
+pub(super) fn parse_sweep(name: &str, text: &str, quick: bool) -> Result<Sweep, InvalidLine> {
+    read_sweep(name, text, quick).map_err(|(span, problem)| {
         let line = text.get(..span.start).unwrap_or(text).matches('\n').count();
         let text = text.lines().nth(line).unwrap_or_default().trim().to_owned();
         InvalidLine { line: line + 1, text, problem }
     })
 }
 
-fn read(name: &str, text: &str, quick: bool) -> Result<Sweep, Error> {
+fn read_sweep(name: &str, text: &str, quick: bool) -> Result<Sweep, Error> {
     let file = DeTable::parse(text).map_err(|error| (error.span().unwrap_or_default(), error.message().to_owned()))?;
     let mut base = file.into_inner();
     let title = match base.remove("title").map(|title| (title.span(), title.into_inner())) {
@@ -34,12 +34,12 @@ fn read(name: &str, text: &str, quick: bool) -> Result<Sweep, Error> {
         Some((span, _)) => return Err((span, "title: a text".into())),
     };
     let (mut axes, rounds) = match base.remove("sweep") {
-        Some(sweep) => axes(&sweep)?,
+        Some(sweep) => read_axes(&sweep)?,
         None => return Err((0..0, "there is no [sweep]: a scenario is run by `thalweg lab run`".into())),
     };
-    let checks = base.remove("check").map_or(Ok(Vec::new()), |table| checks(&table))?;
+    let checks = base.remove("check").map_or(Ok(Vec::new()), |table| read_checks(&table))?;
     match base.remove("quick") {
-        Some(table) if quick => sample(&table, &mut axes, &mut base)?,
+        Some(table) if quick => reduce_to_sample(&table, &mut axes, &mut base)?,
         None if quick => return Err((0..0, "there is no [quick], which says what the sample is".into())),
         _ => {}
     }
@@ -54,10 +54,10 @@ fn read(name: &str, text: &str, quick: bool) -> Result<Sweep, Error> {
         let mut table = base.clone();
         for (axis, at) in axes.iter().zip(&at) {
             for (key, value) in &axis.steps[*at].settings {
-                set(&mut table, key, value)?;
+                set_dotted_key(&mut table, key, value)?;
             }
         }
-        cells.push(Cell { scenario: scenario(table, rounds)?, at: at.clone() });
+        cells.push(Cell { scenario: read_scenario(table, rounds)?, at: at.clone() });
         // The last axis changes fastest, as the last digit of a number does.
         let Some(next) = (0..axes.len()).rev().find(|axis| at[*axis] + 1 < axes[*axis].steps.len()) else { break };
         at[next] += 1;
@@ -85,16 +85,16 @@ struct Step<'i> {
 impl Step<'_> {
     /// True if the key of index `setting` has this value here.
     fn has_value(&self, setting: usize, value: &Value<'_>) -> bool {
-        same(&label(&self.settings[setting].1), &label(value))
+        is_same_value(&value_label(&self.settings[setting].1), &value_label(value))
     }
 }
 
 /// Returns the axes in the order of the file, and `rounds`.
-fn axes<'i>(sweep: &Value<'i>) -> Result<(Vec<Steps<'i>>, u32), Error> {
-    let table = table("sweep", sweep)?;
+fn read_axes<'i>(sweep: &Value<'i>) -> Result<(Vec<Steps<'i>>, u32), Error> {
+    let table = expect_table("sweep", sweep)?;
     let mut rounds = 0;
     let mut axes = Vec::new();
-    for (key, value) in leaves(table) {
+    for (key, value) in flatten_table(table) {
         match key.as_str() {
             "rounds" => {
                 let number = value.get_ref().as_integer().and_then(|number| number.as_str().parse().ok());
@@ -107,10 +107,10 @@ fn axes<'i>(sweep: &Value<'i>) -> Result<(Vec<Steps<'i>>, u32), Error> {
                     (value.span(), "together: write [[sweep.together]] above keys that change together".to_owned())
                 })?;
                 for one in array {
-                    axes.push(steps(one.span(), &leaves(self::table("together", one)?))?);
+                    axes.push(read_axis_steps(one.span(), &flatten_table(self::expect_table("together", one)?))?);
                 }
             }
-            _ => axes.push(steps(value.span(), &[(key, value)])?),
+            _ => axes.push(read_axis_steps(value.span(), &[(key, value)])?),
         }
     }
     if axes.is_empty() {
@@ -121,7 +121,7 @@ fn axes<'i>(sweep: &Value<'i>) -> Result<(Vec<Steps<'i>>, u32), Error> {
 }
 
 /// Returns the axis of keys that change together: lists of the same length.
-fn steps<'i>(span: Range<usize>, keys: &[(String, &Value<'i>)]) -> Result<Steps<'i>, Error> {
+fn read_axis_steps<'i>(span: Range<usize>, keys: &[(String, &Value<'i>)]) -> Result<Steps<'i>, Error> {
     let mut axis = Steps { span, steps: Vec::new() };
     for (key, values) in keys {
         let list = values.get_ref().as_array().filter(|list| !list.is_empty()).ok_or_else(|| {
@@ -131,10 +131,10 @@ fn steps<'i>(span: Range<usize>, keys: &[(String, &Value<'i>)]) -> Result<Steps<
             (values.span(), problem)
         })?;
         if axis.steps.is_empty() {
-            axis.steps = list.iter().map(|value| Step { label: label(value), settings: Vec::new() }).collect();
+            axis.steps = list.iter().map(|value| Step { label: value_label(value), settings: Vec::new() }).collect();
             let mut labels = BTreeSet::new();
-            if let Some(twice) = list.iter().find(|value| !labels.insert(label(value))) {
-                return Err((twice.span(), format!("{key}: {} is there twice", label(twice))));
+            if let Some(twice) = list.iter().find(|value| !labels.insert(value_label(value))) {
+                return Err((twice.span(), format!("{key}: {} is there twice", value_label(twice))));
             }
         }
         if list.len() != axis.steps.len() {
@@ -153,27 +153,27 @@ fn steps<'i>(span: Range<usize>, keys: &[(String, &Value<'i>)]) -> Result<Steps<
 }
 
 /// Reduces the axes to the sample, and sets the other keys of `[quick]`.
-fn sample<'i>(quick: &Value<'i>, axes: &mut [Steps<'i>], base: &mut DeTable<'i>) -> Result<(), Error> {
-    for (key, value) in leaves(table("quick", quick)?) {
+fn reduce_to_sample<'i>(quick: &Value<'i>, axes: &mut [Steps<'i>], base: &mut DeTable<'i>) -> Result<(), Error> {
+    for (key, value) in flatten_table(expect_table("quick", quick)?) {
         let swept = axes.iter_mut().find(|axis| axis.steps[0].settings.iter().any(|(own, _)| *own == key));
         let Some(axis) = swept else {
-            set(base, &key, value)?;
+            set_dotted_key(base, &key, value)?;
             continue;
         };
         let list = value.get_ref().as_array().filter(|list| !list.is_empty());
         let list = list.ok_or_else(|| (value.span(), format!("{key}: a list of some of the values in [sweep]")))?;
         let at = axis.steps[0].settings.iter().position(|(own, _)| *own == key).unwrap_or(0);
         if let Some(other) = list.iter().find(|value| !axis.steps.iter().any(|step| step.has_value(at, value))) {
-            return Err((other.span(), format!("{key}: {} is not in [sweep]", label(other))));
+            return Err((other.span(), format!("{key}: {} is not in [sweep]", value_label(other))));
         }
         axis.steps.retain(|step| list.iter().any(|value| step.has_value(at, value)));
     }
     Ok(())
 }
 
-fn checks(table: &Value<'_>) -> Result<Vec<Check>, Error> {
+fn read_checks(table: &Value<'_>) -> Result<Vec<Check>, Error> {
     let mut all = Vec::new();
-    for (key, value) in leaves(self::table("check", table)?) {
+    for (key, value) in flatten_table(self::expect_table("check", table)?) {
         let check = value.get_ref().as_str().ok_or_else(|| format!("{key}: a text, such as \">= 0.98\""));
         let check = check.and_then(|text| {
             Check::parse(&key, text).ok_or_else(|| {
@@ -186,38 +186,40 @@ fn checks(table: &Value<'_>) -> Result<Vec<Check>, Error> {
     Ok(all)
 }
 
-fn scenario(table: DeTable<'_>, rounds: u32) -> Result<Scenario, Error> {
+fn read_scenario(table: DeTable<'_>, rounds: u32) -> Result<Scenario, Error> {
     let mut scenario = Scenario::deserialize(Deserializer::from(Spanned::new(0..0, table.clone())))
         .map_err(|error| (error.span().unwrap_or_default(), error.message().to_owned()))?;
-    scenario.check().map_err(|wrong| with_place(&table, &wrong))?;
-    let period = scenario.period().unwrap_or_default();
-    let least = rounds * scenario.round_trip().max(period);
+    scenario.check_values().map_err(|wrong| with_place(&table, &wrong))?;
+    let period = scenario.burst_period().unwrap_or_default();
+    let least = rounds * scenario.round_trip_time().max(period);
     let seconds = &mut scenario.measure.seconds;
     *seconds = seconds.max((least.as_secs_f64() * 1e3).ceil() / 1e3);
     if rounds > 0 && !period.is_zero() {
         // With a whole number of periods, the parts of the events at both ends that count and that do not are equal.
         *seconds = (*seconds / period.as_secs_f64() - 1e-6).ceil() * period.as_secs_f64();
     }
-    scenario.check().map_err(|wrong| with_place(&table, &wrong))?;
+    scenario.check_values().map_err(|wrong| with_place(&table, &wrong))?;
     Ok(scenario)
 }
 
 fn with_place(table: &DeTable<'_>, wrong: &InvalidValue) -> Error {
-    (place(table, &wrong.key), wrong.to_string())
+    (span_of_key(table, &wrong.key), wrong.to_string())
 }
 
-fn table<'a, 'i>(name: &str, value: &'a Value<'i>) -> Result<&'a DeTable<'i>, Error> {
+fn expect_table<'a, 'i>(name: &str, value: &'a Value<'i>) -> Result<&'a DeTable<'i>, Error> {
     value.get_ref().as_table().ok_or_else(|| (value.span(), format!("{name}: a table")))
 }
 
 /// Returns every value in a table that is not a table, with its dotted key (`"network.senders"` and `network.senders`
 /// are one), in the order of the file.
-fn leaves<'a, 'i>(table: &'a DeTable<'i>) -> Vec<(String, &'a Value<'i>)> {
+fn flatten_table<'a, 'i>(table: &'a DeTable<'i>) -> Vec<(String, &'a Value<'i>)> {
     let mut all = Vec::new();
     for (key, value) in table {
         match value.get_ref() {
             DeValue::Table(inner) => {
-                all.extend(leaves(inner).into_iter().map(|(rest, value)| (format!("{}.{rest}", key.get_ref()), value)));
+                all.extend(
+                    flatten_table(inner).into_iter().map(|(rest, value)| (format!("{}.{rest}", key.get_ref()), value)),
+                );
             }
             _ => all.push((key.get_ref().to_string(), value)),
         }
@@ -227,7 +229,7 @@ fn leaves<'a, 'i>(table: &'a DeTable<'i>) -> Vec<(String, &'a Value<'i>)> {
 }
 
 /// Sets the value of a dotted key.
-fn set<'i>(table: &mut DeTable<'i>, key: &str, value: &Value<'i>) -> Result<(), Error> {
+fn set_dotted_key<'i>(table: &mut DeTable<'i>, key: &str, value: &Value<'i>) -> Result<(), Error> {
     let (front, last) = key.rsplit_once('.').unwrap_or(("", key));
     let mut inner = table;
     for part in front.split('.').filter(|part| !part.is_empty()) {
@@ -251,7 +253,7 @@ fn spanned_key<'i>(name: &str, value: &Value<'_>) -> Spanned<Cow<'i, str>> {
 }
 
 /// Returns the place of a key's value, or else of the innermost of the tables around it.
-fn place(table: &DeTable<'_>, key: &str) -> Range<usize> {
+fn span_of_key(table: &DeTable<'_>, key: &str) -> Range<usize> {
     let mut found = 0..0;
     let mut inside = Some(table);
     let mut list = None;
@@ -270,13 +272,13 @@ fn place(table: &DeTable<'_>, key: &str) -> Range<usize> {
 }
 
 /// Returns a value as text.
-fn label(value: &Value<'_>) -> String {
+fn value_label(value: &Value<'_>) -> String {
     match value.get_ref() {
         DeValue::String(text) => text.to_string(),
         DeValue::Integer(number) => number.as_str().to_owned(),
         DeValue::Float(number) => number.as_str().to_owned(),
         DeValue::Boolean(is) => is.to_string(),
-        DeValue::Array(list) => list.iter().map(label).collect::<Vec<_>>().join(" to "),
+        DeValue::Array(list) => list.iter().map(value_label).collect::<Vec<_>>().join(" to "),
         DeValue::Datetime(_) | DeValue::Table(_) => "?".to_owned(),
     }
 }

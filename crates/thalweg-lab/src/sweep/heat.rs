@@ -1,7 +1,7 @@
 //! Heat maps: a rectangle for each cell, with its figure in it, as SVG.
 
 use std::fmt::Write;
-use thalweg_text::html::{self, escaped};
+use thalweg_text::html::{self, escape_html};
 
 /// Mapping of figures to colours.
 #[derive(Debug, Clone, Copy)]
@@ -41,7 +41,13 @@ const ROW_HEIGHT: usize = 24;
 const LETTER_WIDTH: usize = 8;
 
 /// Draws a heat map. `corner` names rows and columns.
-pub(crate) fn svg(corner: &str, rows: &[String], columns: &[String], tiles: &[Vec<Tile>], scale: Scale) -> String {
+pub(crate) fn draw_heat_map(
+    corner: &str,
+    rows: &[String],
+    columns: &[String],
+    tiles: &[Vec<Tile>],
+    scale: Scale,
+) -> String {
     let left = rows.iter().map(|name| text_width(name)).chain([text_width(corner)]).max().unwrap_or(0) + 12;
     let texts = tiles.iter().flatten().map(|tile| text_width(&tile.text));
     let wide = texts.chain(columns.iter().map(|name| text_width(name))).max().unwrap_or(0).max(44) + 12;
@@ -59,7 +65,7 @@ pub(crate) fn svg(corner: &str, rows: &[String], columns: &[String], tiles: &[Ve
     for (row, line) in tiles.iter().enumerate() {
         for (column, tile) in line.iter().enumerate() {
             let (x, y) = (left + wide * column, ROW_HEIGHT * (row + 1));
-            let [r, g, b] = tile.value.map_or([128.0; 3], |value| scale.colour(value));
+            let [r, g, b] = tile.value.map_or([128.0; 3], |value| scale.colour_of_value(value));
             // The choice of black or white depends on the perceived brightness (ITU-R BT.601).
             let ink = if 0.299 * r + 0.587 * g + 0.114 * b > 140.0 { "#111" } else { "#fefefe" };
             let frame = if tile.marked { " class=\"marked\"" } else { "" };
@@ -73,7 +79,7 @@ pub(crate) fn svg(corner: &str, rows: &[String], columns: &[String], tiles: &[Ve
                 ROW_HEIGHT - 2,
                 x + wide / 2,
                 y + 17,
-                escaped(&tile.text)
+                escape_html(&tile.text)
             );
         }
     }
@@ -86,27 +92,27 @@ fn text_width(text: &str) -> usize {
 }
 
 fn write_label(out: &mut String, x: usize, row: usize, anchor: &str, class: &str, text: &str) {
-    let (y, text) = (row * ROW_HEIGHT + 17, escaped(text));
+    let (y, text) = (row * ROW_HEIGHT + 17, escape_html(text));
     let _ = writeln!(out, "<text x=\"{x}\" y=\"{y}\" text-anchor=\"{anchor}\" class=\"{class}\">{text}</text>");
 }
 
 /// Returns a heat map in a page, with its caption.
-pub(crate) fn figure(caption: &str, svg: &str) -> String {
-    html::figure(caption, &format!("<div class=\"wide\">{svg}</div>"))
+pub(crate) fn heat_map_figure(caption: &str, svg: &str) -> String {
+    html::figure_html(caption, &format!("<div class=\"wide\">{svg}</div>"))
 }
 
 /// Style sheet of heat maps, in addition to that of all pages.
 pub(crate) const STYLE: &str = include_str!("heat.css");
 
 impl Scale {
-    fn colour(self, value: f64) -> [f64; 3] {
+    fn colour_of_value(self, value: f64) -> [f64; 3] {
         let (stops, at) = match self {
-            Self::Linear { from, to } => (&BRIGHT[..], fraction(value, from, to)),
+            Self::Linear { from, to } => (&BRIGHT[..], fraction_of_range(value, from, to)),
             Self::Log { from, to } => {
                 let [value, from, to] = [value, from, to].map(|value| value.max(1e-9).ln());
-                (&BRIGHT[..], fraction(value, from, to))
+                (&BRIGHT[..], fraction_of_range(value, from, to))
             }
-            Self::Around { most } => (&AROUND[..], fraction(value, -most, most)),
+            Self::Around { most } => (&AROUND[..], fraction_of_range(value, -most, most)),
         };
         let at = if at.is_finite() { at.clamp(0.0, 1.0) } else { 0.0 } * (stops.len() - 1) as f64;
         let below = (at as usize).min(stops.len() - 2);
@@ -116,6 +122,6 @@ impl Scale {
 }
 
 /// Returns the position of a value between two others: 0 at `from`, 1 at `to`.
-fn fraction(value: f64, from: f64, to: f64) -> f64 {
+fn fraction_of_range(value: f64, from: f64, to: f64) -> f64 {
     if from == to { 1.0 } else { (value - from) / (to - from) }
 }

@@ -65,7 +65,7 @@ const RESULTS: &str = "results.jsonl";
 /// # Errors
 ///
 /// Fails if the laboratory is not available at all, or results cannot be written.
-pub fn run(
+pub fn run_sweep(
     sweep: Sweep,
     laboratory: Laboratory,
     jobs: usize,
@@ -73,8 +73,8 @@ pub fn run(
     stop: &AtomicBool,
     progress: impl FnMut(Progress<'_>),
 ) -> Result<Results, LabError> {
-    run_by(
-        |scenario, directory, stop| crate::run(scenario, laboratory, directory, stop, |_| {}),
+    run_sweep_with(
+        |scenario, directory, stop| crate::run_scenario(scenario, laboratory, directory, stop, |_| {}),
         sweep,
         laboratory,
         jobs,
@@ -85,7 +85,7 @@ pub fn run(
 }
 
 /// Returns a cell's outcome as a line of the results file.
-fn line(laboratory: &str, cell: &Cell, wall_seconds: f64, outcome: &Outcome) -> std::io::Result<String> {
+fn result_line(laboratory: &str, cell: &Cell, wall_seconds: f64, outcome: &Outcome) -> std::io::Result<String> {
     let outcome = match outcome.clone() {
         Ok(report) => StoredOutcome::Report(report),
         Err(error) => StoredOutcome::Error(error),
@@ -94,7 +94,7 @@ fn line(laboratory: &str, cell: &Cell, wall_seconds: f64, outcome: &Outcome) -> 
     serde_json::to_string(&line).map_err(std::io::Error::from)
 }
 
-pub(super) fn run_by(
+pub(super) fn run_sweep_with(
     measure: impl Fn(&Scenario, &Path, &AtomicBool) -> Result<Report, LabError> + Sync,
     sweep: Sweep,
     laboratory: Laboratory,
@@ -104,14 +104,14 @@ pub(super) fn run_by(
     mut progress: impl FnMut(Progress<'_>),
 ) -> Result<Results, LabError> {
     let path = directory.join(RESULTS);
-    let (mut results, mut file) = resume(sweep, laboratory, &path)?;
+    let (mut results, mut file) = resume_results(sweep, laboratory, &path)?;
     let cells = results.sweep.cells.clone();
-    let todo = open_cells(&results, laboratory);
+    let todo = cells_without_report(&results, laboratory);
     let of = results.outcomes.len();
     let mut done = of - todo.len();
     let mut estimate = Estimate { laboratory, jobs, left: 0.0, expected: 0.0, took: 0.0 };
-    estimate.left = todo.iter().map(|at| rule_of_thumb(&cells[*at].scenario, laboratory)).sum();
-    progress(Progress { cell: None, done, of, left: estimate.remaining() });
+    estimate.left = todo.iter().map(|at| estimated_cpu_seconds(&cells[*at].scenario, laboratory)).sum();
+    progress(Progress { cell: None, done, of, left: estimate.remaining_time() });
 
     let workers = jobs.clamp(1, todo.len().max(1));
     let queue = CellQueue { cells: &cells, todo, next: AtomicUsize::new(0), halt: AtomicBool::new(false), directory };
@@ -120,7 +120,7 @@ pub(super) fn run_by(
         let (to, from) = mpsc::channel();
         for _ in 0..workers {
             let (queue, measure, to) = (&queue, &measure, to.clone());
-            scope.spawn(move || queue.run_cells(measure, &to));
+            scope.spawn(move || queue.run_remaining_cells(measure, &to));
         }
         drop(to);
         loop {
@@ -140,15 +140,15 @@ pub(super) fn run_by(
                     continue;
                 }
             };
-            let written = line(&results.laboratory, &cells[at], seconds, &outcome);
+            let written = result_line(&results.laboratory, &cells[at], seconds, &outcome);
             if let Err(error) = written.and_then(|line| file.write_all((line + "\n").as_bytes())) {
                 queue.halt.store(true, Ordering::Relaxed);
                 failed.get_or_insert(LabError::File { path: path.clone(), error });
                 continue;
             }
             done += 1;
-            estimate.add_cell(&cells[at].scenario, seconds);
-            progress(Progress { cell: Some((&cells[at], &outcome)), done, of, left: estimate.remaining() });
+            estimate.add_finished_cell(&cells[at].scenario, seconds);
+            progress(Progress { cell: Some((&cells[at], &outcome)), done, of, left: estimate.remaining_time() });
             results.outcomes[at] = Some(outcome);
         }
     });
@@ -156,23 +156,23 @@ pub(super) fn run_by(
 }
 
 /// Reads the results of earlier runs, and opens the file to append more.
-fn resume(sweep: Sweep, laboratory: Laboratory, path: &Path) -> Result<(Results, File), LabError> {
-    let name = name(laboratory).to_owned();
-    let (mut known, torn) = read(path)?;
-    let mut file = OpenOptions::new().append(true).create(true).open(path).map_err(LabError::file(path))?;
+fn resume_results(sweep: Sweep, laboratory: Laboratory, path: &Path) -> Result<(Results, File), LabError> {
+    let name = laboratory_name(laboratory).to_owned();
+    let (mut known, torn) = read_results_file(path)?;
+    let mut file = OpenOptions::new().append(true).create(true).open(path).map_err(LabError::file_error(path))?;
     if torn {
-        file.write_all(b"\n").map_err(LabError::file(path))?;
+        file.write_all(b"\n").map_err(LabError::file_error(path))?;
     }
-    let outcomes = sweep.cells.iter().map(|cell| known.remove(&key(&name, &cell.scenario))).collect();
+    let outcomes = sweep.cells.iter().map(|cell| known.remove(&result_key(&name, &cell.scenario))).collect();
     Ok((Results { sweep, laboratory: name, outcomes }, file))
 }
 
 /// Returns the cells that have no report yet, those that take the least time first.
-fn open_cells(results: &Results, laboratory: Laboratory) -> Vec<usize> {
+fn cells_without_report(results: &Results, laboratory: Laboratory) -> Vec<usize> {
     let all = results.outcomes.iter().enumerate();
     let mut todo: Vec<(usize, f64)> = all
         .filter(|(_, outcome)| !matches!(outcome, Some(Ok(_))))
-        .map(|(at, _)| (at, rule_of_thumb(&results.sweep.cells[at].scenario, laboratory)))
+        .map(|(at, _)| (at, estimated_cpu_seconds(&results.sweep.cells[at].scenario, laboratory)))
         .collect();
     todo.sort_by(|a, b| a.1.total_cmp(&b.1));
     todo.into_iter().map(|(at, _)| at).collect()
@@ -191,20 +191,20 @@ struct Estimate {
 
 impl Estimate {
     /// Adds a cell that is done.
-    fn add_cell(&mut self, scenario: &Scenario, seconds: f64) {
-        let cost = rule_of_thumb(scenario, self.laboratory);
+    fn add_finished_cell(&mut self, scenario: &Scenario, seconds: f64) {
+        let cost = estimated_cpu_seconds(scenario, self.laboratory);
         self.left -= cost;
         self.expected += cost;
         self.took += seconds;
     }
 
-    fn remaining(&self) -> Duration {
+    fn remaining_time(&self) -> Duration {
         let correction = if self.expected > 0.0 { self.took / self.expected } else { 1.0 };
-        per_job(self.left.max(0.0) * correction, self.jobs)
+        duration_per_job(self.left.max(0.0) * correction, self.jobs)
     }
 }
 
-fn per_job(seconds: f64, jobs: usize) -> Duration {
+fn duration_per_job(seconds: f64, jobs: usize) -> Duration {
     Duration::try_from_secs_f64(seconds / jobs.max(1) as f64).unwrap_or(Duration::MAX)
 }
 
@@ -224,7 +224,7 @@ struct CellQueue<'a> {
 
 impl CellQueue<'_> {
     /// Runs cells until none is left, and sends the result of each.
-    fn run_cells(
+    fn run_remaining_cells(
         &self,
         measure: impl Fn(&Scenario, &Path, &AtomicBool) -> Result<Report, LabError>,
         ended: &mpsc::Sender<EndedCell>,
@@ -233,7 +233,7 @@ impl CellQueue<'_> {
             && !self.halt.load(Ordering::Relaxed)
         {
             let begun = Instant::now();
-            let outcome = one(&measure, &self.cells[at].scenario, self.directory, &self.halt);
+            let outcome = run_cell(&measure, &self.cells[at].scenario, self.directory, &self.halt);
             // Set before the result is received, as other cells would begin until then.
             if outcome.is_err() {
                 self.halt.store(true, Ordering::Relaxed);
@@ -247,13 +247,14 @@ impl CellQueue<'_> {
 
 /// Runs one cell in a directory of its own, which is kept if the cell fails. Returns only errors that all cells would
 /// have.
-fn one(
+fn run_cell(
     measure: impl Fn(&Scenario, &Path, &AtomicBool) -> Result<Report, LabError>,
     scenario: &Scenario,
     directory: &Path,
     stop: &AtomicBool,
 ) -> Result<Outcome, LabError> {
-    let own = tempfile::Builder::new().prefix("cell-").tempdir_in(directory).map_err(LabError::file(directory))?;
+    let own =
+        tempfile::Builder::new().prefix("cell-").tempdir_in(directory).map_err(LabError::file_error(directory))?;
     match measure(scenario, own.path(), stop) {
         Ok(mut report) => {
             // A thousand pairs in every cell would be most of the results file.
@@ -271,12 +272,12 @@ fn one(
     }
 }
 
-/// Reads a results file. Returns its outcomes by [`key`], and true if its last line has no end. A line that cannot be
+/// Reads a results file. Returns its outcomes by [`result_key`], and true if its last line has no end. A line that cannot be
 /// read, as an interrupted write leaves one, is skipped: its cell is measured again.
-fn read(path: &Path) -> Result<(HashMap<String, Outcome>, bool), LabError> {
+fn read_results_file(path: &Path) -> Result<(HashMap<String, Outcome>, bool), LabError> {
     let text = match std::fs::read(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok((HashMap::new(), false)),
-        text => text.map_err(LabError::file(path))?,
+        text => text.map_err(LabError::file_error(path))?,
     };
     let lines = text.split(|byte| *byte == b'\n').filter_map(|line| serde_json::from_slice::<Line>(line).ok());
     let outcomes = lines.map(|line| {
@@ -284,14 +285,14 @@ fn read(path: &Path) -> Result<(HashMap<String, Outcome>, bool), LabError> {
             StoredOutcome::Report(report) => Ok(report),
             StoredOutcome::Error(error) => Err(error),
         };
-        (key(&line.laboratory, &line.scenario), outcome)
+        (result_key(&line.laboratory, &line.scenario), outcome)
     });
     let torn = text.last().is_some_and(|byte| *byte != b'\n');
     Ok((outcomes.collect(), torn))
 }
 
 /// Returns the name of a laboratory in reports.
-fn name(laboratory: Laboratory) -> &'static str {
+fn laboratory_name(laboratory: Laboratory) -> &'static str {
     match laboratory {
         Laboratory::Virtual => "virtual",
         Laboratory::Host => "host",
@@ -300,23 +301,23 @@ fn name(laboratory: Laboratory) -> &'static str {
     }
 }
 
-fn key(laboratory: &str, scenario: &Scenario) -> String {
+fn result_key(laboratory: &str, scenario: &Scenario) -> String {
     // A scenario that was read can always be written.
     format!("{laboratory} {}", serde_json::to_string(scenario).unwrap_or_default())
 }
 
 /// Estimates the time of a whole sweep by a rule of thumb.
-pub fn estimate(sweep: &Sweep, laboratory: Laboratory, jobs: usize) -> Duration {
-    let seconds: f64 = sweep.cells.iter().map(|cell| rule_of_thumb(&cell.scenario, laboratory)).sum();
-    per_job(seconds, jobs)
+pub fn estimate_sweep_time(sweep: &Sweep, laboratory: Laboratory, jobs: usize) -> Duration {
+    let seconds: f64 = sweep.cells.iter().map(|cell| estimated_cpu_seconds(&cell.scenario, laboratory)).sum();
+    duration_per_job(seconds, jobs)
 }
 
 /// Estimates the time of a cell here, in seconds of one processor, as measured with two of 2 to 3 GHz: most is spent on
 /// packets.
-fn rule_of_thumb(scenario: &Scenario, laboratory: Laboratory) -> f64 {
-    let seconds = (scenario.warm_up() + scenario.measured()).as_secs_f64();
+fn estimated_cpu_seconds(scenario: &Scenario, laboratory: Laboratory) -> f64 {
+    let seconds = (scenario.warm_up_time() + scenario.measured_time()).as_secs_f64();
     // The number counts packets of 1500 bytes.
-    let gigabits = scenario.ceiling() * 1e-9 * seconds * 1500.0 / f64::from(scenario.network.mtu);
+    let gigabits = scenario.ceiling_bits_per_second() * 1e-9 * seconds * 1500.0 / f64::from(scenario.network.mtu);
     let hosts = f64::from(scenario.network.senders + scenario.network.receivers);
     match laboratory {
         Laboratory::Virtual => 2.0 + 0.1 * hosts + 10.0 * gigabits,

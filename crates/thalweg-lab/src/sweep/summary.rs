@@ -58,69 +58,71 @@ pub struct Loss {
 
 impl Results {
     /// Returns the number of cells that have a result.
-    pub fn done(&self) -> usize {
+    pub fn finished_count(&self) -> usize {
         self.outcomes.iter().flatten().count()
     }
 
     /// Returns the outcome of a cell, or `None` if it was not reached.
-    pub(crate) fn outcome(&self, at: &[usize]) -> Option<&Outcome> {
+    pub(crate) fn outcome_of_cell(&self, at: &[usize]) -> Option<&Outcome> {
         let number = self.sweep.axes.iter().zip(at).fold(0, |number, (axis, at)| number * axis.values.len() + at);
         self.outcomes.get(number)?.as_ref()
     }
 
     /// Returns the report of a cell, or `None` if it has none.
-    pub(crate) fn report(&self, at: &[usize]) -> Option<&Report> {
-        self.outcome(at)?.as_ref().ok().map(Box::as_ref)
+    pub(crate) fn report_of_cell(&self, at: &[usize]) -> Option<&Report> {
+        self.outcome_of_cell(at)?.as_ref().ok().map(Box::as_ref)
     }
 
     /// Returns the results of all checks of a report.
-    pub fn checked(&self, report: &Report) -> Vec<Checked> {
-        self.sweep.checks.iter().map(|check| check.of(report)).collect()
+    pub fn check_results(&self, report: &Report) -> Vec<Checked> {
+        self.sweep.checks.iter().map(|check| check.check_report(report)).collect()
     }
 
     /// Returns the cells that have no report, or that fail a check: a description of each, and the reason.
-    pub fn failures(&self) -> Vec<(String, String)> {
+    pub fn failed_cells(&self) -> Vec<(String, String)> {
         let mut failures = Vec::new();
         for (cell, outcome) in self.sweep.cells.iter().zip(&self.outcomes) {
             let why = match outcome {
                 None => continue,
                 Some(Err(error)) => error.clone(),
                 Some(Ok(report)) => {
-                    let checks = self.checked(report);
+                    let checks = self.check_results(report);
                     let failed = checks.iter().filter(|checked| !checked.holds).map(Checked::to_string);
                     failed.collect::<Vec<_>>().join("; ")
                 }
             };
             if !why.is_empty() {
-                failures.push((self.sweep.describe(cell), why));
+                failures.push((self.sweep.describe_cell(cell), why));
             }
         }
         failures
     }
 
     /// True if every cell has a report that passes every check.
-    pub fn passed(&self) -> bool {
-        self.done() == self.outcomes.len() && self.failures().is_empty()
+    pub fn has_passed(&self) -> bool {
+        self.finished_count() == self.outcomes.len() && self.failed_cells().is_empty()
     }
 
     /// Returns the comparison of the congestion controls, or `None` if there are not several.
-    pub fn contest(&self) -> Option<Contest> {
-        let axis = self.sweep.axis(CONTROL)?;
+    pub fn compare_controls(&self) -> Option<Contest> {
+        let axis = self.sweep.axis_index(CONTROL)?;
         let controls = &self.sweep.axes[axis].values;
-        let mut standings: Vec<Standing> = controls.iter().map(|control| Standing::of(self, axis, control)).collect();
+        let mut standings: Vec<Standing> =
+            controls.iter().map(|control| Standing::for_control(self, axis, control)).collect();
         let mut contest = Contest { cells: 0, standings: Vec::new(), lost: Vec::new() };
         for cell in self.sweep.cells.iter().filter(|cell| cell.at[axis] == 0) {
-            let reports = self.reports(cell, axis);
-            let Some(&(best, most)) = reports.iter().max_by(|a, b| by_goodput(a.1, b.1)) else { continue };
+            let reports = self.reports_of_all_controls(cell, axis);
+            let Some(&(best, most)) = reports.iter().max_by(|a, b| compare_goodput(a.1, b.1)) else { continue };
             if reports.len() < 2 {
                 continue;
             }
             contest.cells += 1;
             for (control, report) in reports {
-                if equal(report, most) {
+                if has_equal_goodput(report, most) {
                     standings[control].best += 1;
                 } else if controls[control] == CREDIT {
-                    let (cell, best) = (self.sweep.words(cell, |other| other != axis), controls[best].clone());
+                    let (cell, best) =
+                        (self.sweep.describe_cell_axes(cell, |other| other != axis), controls[best].clone());
                     let (credit, share) = (report.share_of_ceiling, most.share_of_ceiling);
                     contest.lost.push(Loss { cell, credit, best, share });
                 }
@@ -132,29 +134,29 @@ impl Results {
     }
 
     /// Returns the reports of all controls for the other values of this cell.
-    pub(super) fn reports(&self, cell: &Cell, axis: usize) -> Vec<(usize, &Report)> {
+    pub(super) fn reports_of_all_controls(&self, cell: &Cell, axis: usize) -> Vec<(usize, &Report)> {
         let mut at = cell.at.clone();
         let reports = (0..self.sweep.axes[axis].values.len()).filter_map(|control| {
             at[axis] = control;
-            Some((control, self.report(&at)?))
+            Some((control, self.report_of_cell(&at)?))
         });
         reports.collect()
     }
 }
 
-pub(super) fn by_goodput(one: &Report, other: &Report) -> Ordering {
+pub(super) fn compare_goodput(one: &Report, other: &Report) -> Ordering {
     one.goodput_bits_per_second.total_cmp(&other.goodput_bits_per_second)
 }
 
 /// True if neither has clearly more goodput: they differ by less than 0.5 %, or, if less is offered than could
 /// be carried, by one event (or burst of them), which may have come before or after the end.
-pub(crate) fn equal(one: &Report, other: &Report) -> bool {
+pub(crate) fn has_equal_goodput(one: &Report, other: &Report) -> bool {
     let Report { scenario, ceiling_bits_per_second: ceiling, measured_seconds: seconds, .. } = one;
     let offered_less =
         Scenario { traffic: Traffic { interval: None, burst: None, ..scenario.traffic.clone() }, ..scenario.clone() }
-            .ceiling()
+            .ceiling_bits_per_second()
             > 1.001 * ceiling;
-    let event = match scenario.period() {
+    let event = match scenario.burst_period() {
         Some(period) if offered_less => ceiling * period.as_secs_f64() / seconds.max(1e-9),
         _ => 0.0,
     };
@@ -163,10 +165,10 @@ pub(crate) fn equal(one: &Report, other: &Report) -> bool {
 }
 
 impl Standing {
-    fn of(results: &Results, axis: usize, control: &str) -> Self {
+    fn for_control(results: &Results, axis: usize, control: &str) -> Self {
         let cells = results.sweep.cells.iter();
         let own = cells.filter(|cell| results.sweep.axes[axis].values[cell.at[axis]] == control);
-        let reports: Vec<&Report> = own.filter_map(|cell| results.report(&cell.at)).collect();
+        let reports: Vec<&Report> = own.filter_map(|cell| results.report_of_cell(&cell.at)).collect();
         let shares: Vec<f64> = reports.iter().map(|report| report.share_of_ceiling).collect();
         Self {
             control: control.to_owned(),
@@ -181,7 +183,7 @@ impl Standing {
 }
 
 impl Sweep {
-    fn at(&self, cell: &Cell) -> Map<String, Value> {
+    fn values_of_cell(&self, cell: &Cell) -> Map<String, Value> {
         self.axes.iter().zip(&cell.at).map(|(axis, at)| (axis.key.clone(), json!(axis.values[*at]))).collect()
     }
 }
@@ -208,10 +210,10 @@ impl Serialize for Results {
             title: &self.sweep.title,
             laboratory: &self.laboratory,
             quick: self.sweep.quick,
-            passed: self.passed(),
+            passed: self.has_passed(),
             axes: self.sweep.axes.iter().map(|axis| json!({ "key": axis.key, "values": axis.values })).collect(),
             cells: Cells(self),
-            contest: self.contest(),
+            contest: self.compare_controls(),
         }
         .serialize(serializer)
     }
@@ -236,8 +238,8 @@ impl Serialize for Cells<'_> {
             let Some(outcome) = outcome else { continue };
             let report = outcome.as_deref().ok();
             sequence.serialize_element(&One {
-                at: self.0.sweep.at(cell),
-                checks: report.map(|report| self.0.checked(report)).unwrap_or_default(),
+                at: self.0.sweep.values_of_cell(cell),
+                checks: report.map(|report| self.0.check_results(report)).unwrap_or_default(),
                 report,
                 error: outcome.as_ref().err().map(String::as_str),
             })?;

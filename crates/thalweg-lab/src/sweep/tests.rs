@@ -35,12 +35,12 @@ measure.seconds = 0.05
 "#;
 
 fn sweep() -> Sweep {
-    Sweep::parse("made-up", SWEEP, false).unwrap()
+    Sweep::parse_text("made-up", SWEEP, false).unwrap()
 }
 
 /// Returns the report of a cell with this share of the ceiling, as a laboratory would.
 pub(crate) fn report(scenario: &Scenario, share: f64) -> Report {
-    let ceiling = scenario.ceiling();
+    let ceiling = scenario.ceiling_bits_per_second();
     Report {
         bookkeeping: None,
         laboratory: "ns3".into(),
@@ -79,7 +79,7 @@ fn every_combination_is_a_cell() {
     let sweep = sweep();
     let keys: Vec<&str> = sweep.axes.iter().map(|axis| axis.key.as_str()).collect();
     assert_eq!(keys, ["traffic.control", "network.delay", "network.rate"]);
-    let cells: Vec<String> = sweep.cells.iter().map(|cell| sweep.describe(cell)).collect();
+    let cells: Vec<String> = sweep.cells.iter().map(|cell| sweep.describe_cell(cell)).collect();
     assert_eq!(cells.len(), 8);
     assert_eq!(cells[0], "control credit, delay 0.1ms, rate 1 Gbit/s");
     assert_eq!(cells[7], "control bic, delay 10 ms, rate 10 Gbit/s");
@@ -92,20 +92,20 @@ fn every_combination_is_a_cell() {
 #[test]
 fn a_part_of_it_is_taken_by_its_values() {
     let mut sweep = sweep();
-    sweep.only("delay=10ms").unwrap();
-    sweep.only("network.rate = 10gbit/s,1 Gbit/s").unwrap();
-    sweep.only("control=bic").unwrap();
+    sweep.select_cells("delay=10ms").unwrap();
+    sweep.select_cells("network.rate = 10gbit/s,1 Gbit/s").unwrap();
+    sweep.select_cells("control=bic").unwrap();
     assert_eq!(sweep.cells.len(), 2);
     let results = results(sweep.clone(), |scenario| Ok(Box::new(report(scenario, 1.0))));
     for cell in &sweep.cells {
-        assert_eq!(results.report(&cell.at).unwrap().scenario, cell.scenario);
+        assert_eq!(results.report_of_cell(&cell.at).unwrap().scenario, cell.scenario);
     }
-    insta::assert_snapshot!(sweep.only("delay=1ms").unwrap_err(), @"'delay=1ms' takes nothing out of made-up: write KEY=VALUE or KEY=VALUE,VALUE with traffic.control = bic; network.delay = 10 ms; network.rate = 1 Gbit/s, 10 Gbit/s");
+    insta::assert_snapshot!(sweep.select_cells("delay=1ms").unwrap_err(), @"'delay=1ms' takes nothing out of made-up: write KEY=VALUE or KEY=VALUE,VALUE with traffic.control = bic; network.delay = 10 ms; network.rate = 1 Gbit/s, 10 Gbit/s");
 }
 
 #[test]
 fn the_sample_is_what_the_file_says() {
-    let quick = Sweep::parse("made-up", SWEEP, true).unwrap();
+    let quick = Sweep::parse_text("made-up", SWEEP, true).unwrap();
     assert_eq!(quick.cells.len(), 4);
     assert!(quick.cells.iter().all(|cell| cell.scenario.network.delay == Duration::from_millis(10)));
     // Ten round trips it remains.
@@ -116,7 +116,7 @@ fn the_sample_is_what_the_file_says() {
 fn error_after(from: &str, to: &str) -> String {
     assert!(SWEEP.contains(from));
     let text = SWEEP.replacen(from, to, 1);
-    let both = [false, true].map(|quick| Sweep::parse("made-up", &text, quick));
+    let both = [false, true].map(|quick| Sweep::parse_text("made-up", &text, quick));
     both.into_iter().find_map(Result::err).unwrap().to_string()
 }
 
@@ -136,27 +136,27 @@ fn an_error_names_its_line() {
         error_after("[\"10ms\"]", "[\"1ms\"]"),
         error_after("[quick]", "[quack]"),
         error_after("[sweep]", "[sweep"),
-        Sweep::parse("plain", "[network]\nsenders = 1\n", false).unwrap_err().to_string(),
+        Sweep::parse_text("plain", "[network]\nsenders = 1\n", false).unwrap_err().to_string(),
     ];
     insta::assert_snapshot!(errors.join("\n"));
 }
 
 #[test]
 fn the_sweeps_that_come_with_thalweg_can_be_run() {
-    for name in names() {
+    for name in embedded_names() {
         for quick in [false, true] {
-            let sweep = Sweep::load(name, quick).unwrap_or_else(|error| panic!("{error}"));
+            let sweep = Sweep::load_by_name(name, quick).unwrap_or_else(|error| panic!("{error}"));
             assert!(sweep.cells.len() > 1 && sweep.title != name, "{name}");
             assert!(name.starts_with("tdaq") || name.ends_with("controls") || !sweep.checks.is_empty(), "{name}");
         }
     }
-    let error = Sweep::load("judge-1", false).unwrap_err().to_string();
+    let error = Sweep::load_by_name("judge-1", false).unwrap_err().to_string();
     assert!(error.contains("judge-1g"), "{error}");
     // Four fifths of what the port carries, whatever the number of senders.
-    for cell in &Sweep::load("judge-paced", false).unwrap().cells {
+    for cell in &Sweep::load_by_name("judge-paced", false).unwrap().cells {
         let mut full = cell.scenario.clone();
         full.traffic.interval = None;
-        let share = cell.scenario.ceiling() / full.ceiling();
+        let share = cell.scenario.ceiling_bits_per_second() / full.ceiling_bits_per_second();
         assert!((share - 0.8).abs() < 0.001, "{share}");
     }
 }
@@ -173,7 +173,7 @@ fn run_with(
         ran.lock().unwrap().push(scenario.clone());
         of(scenario)
     };
-    let results = run::run_by(measure, sweep(), Laboratory::Ns3, 2, directory, stop, |_| {});
+    let results = run::run_sweep_with(measure, sweep(), Laboratory::Ns3, 2, directory, stop, |_| {});
     (results, ran.into_inner().unwrap())
 }
 
@@ -195,9 +195,9 @@ fn an_interrupted_sweep_goes_on_where_it_was() {
         false => Ok(report(scenario, 1.0)),
     });
     let results = results.unwrap();
-    assert_eq!(results.done(), 4);
+    assert_eq!(results.finished_count(), 4);
     assert!((5..=6).contains(&ran.len()), "{} cells, by two workers", ran.len());
-    assert!(!results.passed() && results.failures().is_empty());
+    assert!(!results.has_passed() && results.failed_cells().is_empty());
 
     // A write that was interrupted leaves half a line.
     let path = directory.path().join("results.jsonl");
@@ -209,15 +209,15 @@ fn an_interrupted_sweep_goes_on_where_it_was() {
         false => Ok(report(scenario, 1.0)),
     });
     let results = results.unwrap();
-    assert_eq!((results.done(), ran.len()), (8, 5));
-    assert_eq!(results.failures().len(), 4);
-    assert!(results.failures()[0].1.contains("did not end within 1s"));
+    assert_eq!((results.finished_count(), ran.len()), (8, 5));
+    assert_eq!(results.failed_cells().len(), 4);
+    assert!(results.failed_cells()[0].1.contains("did not end within 1s"));
 
     // What failed is tried again, what is done is not.
     let (results, ran) = run_with(directory.path(), &stop, |scenario| Ok(report(scenario, 1.0)));
-    assert!(results.unwrap().passed() && ran.len() == 4 && ran.iter().all(is_fast));
+    assert!(results.unwrap().has_passed() && ran.len() == 4 && ran.iter().all(is_fast));
     let (results, ran) = run_with(directory.path(), &stop, |_| Err(limit_error()));
-    assert!(results.unwrap().passed() && ran.is_empty());
+    assert!(results.unwrap().has_passed() && ran.is_empty());
 }
 
 #[test]
@@ -238,7 +238,7 @@ fn the_rest_is_estimated_from_what_is_done() {
     let measure = |scenario: &Scenario, _: &Path, _: &AtomicBool| Ok(report(scenario, 1.0));
     let stop = AtomicBool::new(false);
     let note = |progress: Progress<'_>| seen.borrow_mut().push((progress.done, progress.of, progress.left));
-    run::run_by(measure, sweep(), Laboratory::Virtual, 1, directory.path(), &stop, note).unwrap();
+    run::run_sweep_with(measure, sweep(), Laboratory::Virtual, 1, directory.path(), &stop, note).unwrap();
     let seen = seen.into_inner();
     assert_eq!(seen.iter().map(|(done, ..)| *done).collect::<Vec<_>>(), (0..=8).collect::<Vec<_>>());
     // By the rule of thumb minutes; from the first cell on, which took no time, none.
@@ -252,7 +252,7 @@ fn checks_are_about_figures_of_the_report() {
     let mut one = report(&scenario, 0.97);
     let mut check = |name: &str, text: &str, change: fn(&mut Report)| {
         change(&mut one);
-        check::Check::parse(name, text).unwrap().of(&one)
+        check::Check::parse(name, text).unwrap().check_report(&one)
     };
     let short = check("share_of_ceiling", ">= 0.98", |_| {});
     assert!(!short.holds);
@@ -284,20 +284,20 @@ fn contested() -> Results {
 #[test]
 fn a_person_sees_the_best_control_and_every_cell_that_fails() {
     let results = contested();
-    let text = results.text();
+    let text = results.summary_text();
     assert!(text.lines().all(|line| line.chars().count() <= thalweg_text::TEXT_COLUMNS), "{text}");
     insta::assert_snapshot!(text);
-    let contest = results.contest().unwrap();
+    let contest = results.compare_controls().unwrap();
     assert_eq!((contest.cells, contest.lost.len()), (3, 1));
 }
 
 #[test]
 fn one_event_decides_nothing_where_events_come_at_intervals() {
     let text = "[network]\nsenders = 3\n[sweep]\nrounds = 20\n\"traffic.interval\" = [\"0.1ms\", \"50ms\"]";
-    let sweep = Sweep::parse("paced", text, false).unwrap();
+    let sweep = Sweep::parse_text("paced", text, false).unwrap();
     let differ = |cell: usize, by: f64| {
         let scenario = &sweep.cells[cell].scenario;
-        !summary::equal(&report(scenario, 1.0), &report(scenario, 1.0 - by))
+        !summary::has_equal_goodput(&report(scenario, 1.0), &report(scenario, 1.0 - by))
     };
     // Of twenty events one may be on either side of the end; where there are always more, the end is nothing special.
     assert_eq!([differ(1, 0.05), differ(1, 0.06)], [false, true]);
@@ -308,7 +308,7 @@ fn one_event_decides_nothing_where_events_come_at_intervals() {
 #[test]
 fn many_columns_go_on_below() {
     let columns: Vec<String> = (0..20).map(|number| format!("column {number}")).collect();
-    let text = text::grid("", &["a".into()], &columns, vec![vec!["1".into(); 20]]);
+    let text = text::grid_text("", &["a".into()], &columns, vec![vec!["1".into(); 20]]);
     assert!(text.lines().all(|line| line.chars().count() <= thalweg_text::TEXT_COLUMNS), "{text}");
     assert!(columns.iter().all(|column| text.contains(column.as_str())));
 }
@@ -316,7 +316,7 @@ fn many_columns_go_on_below() {
 #[test]
 fn the_page_needs_nothing_else_and_shows_every_cell() {
     let results = contested();
-    let page = results.html();
+    let page = results.results_page();
     // The best control of each cell, and four figures for each control.
     assert_eq!(page.matches("<svg").count(), 1 + 4 * 2);
     assert_eq!(page.matches("class=\"marked\"").count(), 4 * 5, "what fails its checks is framed");
@@ -345,13 +345,15 @@ fn a_small_sweep_in_ns3() {
     "#;
     let directory = tempfile::tempdir().unwrap();
     let stop = AtomicBool::new(false);
-    let run = || run(Sweep::parse("small", text, false).unwrap(), Laboratory::Ns3, 2, directory.path(), &stop, |_| {});
+    let run = || {
+        run_sweep(Sweep::parse_text("small", text, false).unwrap(), Laboratory::Ns3, 2, directory.path(), &stop, |_| {})
+    };
     let first = match run() {
         Err(error @ LabError::Unavailable { .. }) => return skipped(error),
         other => other.unwrap(),
     };
-    assert!(first.passed(), "{}", first.text());
-    assert_eq!(first.contest().unwrap().cells, 2);
+    assert!(first.has_passed(), "{}", first.summary_text());
+    assert_eq!(first.compare_controls().unwrap().cells, 2);
     stop.store(true, Ordering::Relaxed);
     let again = run().unwrap();
     assert!(again.outcomes == first.outcomes, "nothing is run again, and all is as it was");

@@ -3,7 +3,7 @@
 use super::{Axis, Contest, Results};
 use crate::Report;
 use std::fmt::Write;
-use thalweg_text::{Align, Table, wrapped};
+use thalweg_text::{Align, Table, wrap_words};
 
 /// Largest number of congestion controls that have a table each. More of them have one table of the best of each cell,
 /// and one of how often each was best.
@@ -67,9 +67,9 @@ pub(crate) struct Panel<'a> {
 impl Layout {
     /// Lays out the axes: the two with the most values are rows and columns, in the file's order; controls are neither,
     /// unless there is no other axis.
-    pub(crate) fn of(results: &Results) -> Self {
+    pub(crate) fn for_results(results: &Results) -> Self {
         let axes = &results.sweep.axes;
-        let mut control = results.sweep.axis("traffic.control");
+        let mut control = results.sweep.axis_index("traffic.control");
         let mut shown: Vec<usize> = (0..axes.len()).filter(|axis| Some(*axis) != control).collect();
         if shown.is_empty() {
             shown.extend(control.take());
@@ -82,14 +82,14 @@ impl Layout {
     }
 
     /// Returns a table for each combination of the values of `over`.
-    pub(crate) fn panels<'a>(&self, results: &'a Results, over: &[usize]) -> Vec<Panel<'a>> {
+    pub(crate) fn panels_for_axes<'a>(&self, results: &'a Results, over: &[usize]) -> Vec<Panel<'a>> {
         let axes = &results.sweep.axes;
         let first = results.sweep.cells.iter();
         let first = first.filter(|cell| (0..axes.len()).all(|axis| over.contains(&axis) || cell.at[axis] == 0));
-        first.map(|cell| self.panel(results, cell, over)).collect()
+        first.map(|cell| self.panel_of_cell(results, cell, over)).collect()
     }
 
-    fn panel<'a>(&self, results: &'a Results, cell: &super::Cell, over: &[usize]) -> Panel<'a> {
+    fn panel_of_cell<'a>(&self, results: &'a Results, cell: &super::Cell, over: &[usize]) -> Panel<'a> {
         let axes = &results.sweep.axes;
         let rows = &axes[self.rows];
         let columns = self.columns.map(|axis| &axes[axis]);
@@ -102,68 +102,69 @@ impl Layout {
                 }
             }
         }
-        Panel { rows, columns, cells, of: results.sweep.words(cell, |axis| over.contains(&axis)) }
+        Panel { rows, columns, cells, of: results.sweep.describe_cell_axes(cell, |axis| over.contains(&axis)) }
     }
 
     /// Returns the axes in which panels of single reports differ.
-    pub(crate) fn all_others(&self) -> Vec<usize> {
+    pub(crate) fn all_panel_axes(&self) -> Vec<usize> {
         self.others.iter().copied().chain(self.control).collect()
     }
 }
 
 impl Panel<'_> {
-    fn corner(&self) -> String {
+    fn corner_text(&self) -> String {
         match self.columns {
-            Some(columns) => format!("{} \\ {}", self.rows.name(), columns.name()),
-            None => self.rows.name().to_owned(),
+            Some(columns) => format!("{} \\ {}", self.rows.short_name(), columns.short_name()),
+            None => self.rows.short_name().to_owned(),
         }
     }
 
     /// Returns the table as text, with the result of a function in each cell.
-    pub(crate) fn text(&self, title: &str, of: impl Fn(&[usize]) -> String) -> String {
+    pub(crate) fn panel_text(&self, title: &str, of: impl Fn(&[usize]) -> String) -> String {
         let title = if self.of.is_empty() { title.to_owned() } else { format!("{title} ({})", self.of) };
         let headings = self.columns.map_or(vec![String::new()], |columns| columns.values.clone());
         let cells = self.cells.iter().map(|row| row.iter().map(|at| of(at)).collect()).collect();
-        wrapped("", &title) + &grid(&self.corner(), &self.rows.values, &headings, cells)
+        wrap_words("", &title) + &grid_text(&self.corner_text(), &self.rows.values, &headings, cells)
     }
 }
 
 impl Results {
     /// Returns the whole summary for a terminal.
-    pub fn text(&self) -> String {
-        let mut out = wrapped("", &self.sweep.title);
-        let (done, of) = (self.done(), self.outcomes.len());
+    pub fn summary_text(&self) -> String {
+        let mut out = wrap_words("", &self.sweep.title);
+        let (done, of) = (self.finished_count(), self.outcomes.len());
         let quick = if self.sweep.quick { ", a sample with short measurements" } else { "" };
         let missing = if done < of { format!(", of which {} are not done", of - done) } else { String::new() };
-        out.push_str(&wrapped("", &format!("laboratory: {}; {of} cells{quick}{missing}", self.laboratory)));
-        let layout = Layout::of(self);
-        let contest = self.contest();
+        out.push_str(&wrap_words("", &format!("laboratory: {}; {of} cells{quick}{missing}", self.laboratory)));
+        let layout = Layout::for_results(self);
+        let contest = self.compare_controls();
         let few = layout.control.is_none_or(|axis| self.sweep.axes[axis].values.len() <= FEW_CONTROLS);
         for shown in SHOWN.iter().filter(|_| few) {
-            for panel in layout.panels(self, &layout.all_others()) {
-                let _ = write!(out, "\n{}", panel.text(shown.title, |at| self.cell(at, shown)));
+            for panel in layout.panels_for_axes(self, &layout.all_panel_axes()) {
+                let _ = write!(out, "\n{}", panel.panel_text(shown.title, |at| self.figure_text(at, shown)));
             }
         }
         if let (Some(contest), Some(control)) = (&contest, layout.control) {
-            for panel in layout.panels(self, &layout.others) {
-                let text = panel.text("The best control, and its share of the ceiling in %", |at| {
-                    self.best(at, control).map_or("-".into(), |(name, share)| format!("{name} {:.1}", 100.0 * share))
+            for panel in layout.panels_for_axes(self, &layout.others) {
+                let text = panel.panel_text("The best control, and its share of the ceiling in %", |at| {
+                    self.best_control(at, control)
+                        .map_or("-".into(), |(name, share)| format!("{name} {:.1}", 100.0 * share))
                 });
                 let _ = write!(out, "\n{text}");
             }
-            out.push_str(&contest.text());
+            out.push_str(&contest.contest_text());
         }
         out.push_str(&self.checks_text());
         out
     }
 
     /// Returns a figure of a cell, with a mark if a check fails.
-    fn cell(&self, at: &[usize], shown: &Shown) -> String {
-        match self.outcome(at) {
+    fn figure_text(&self, at: &[usize], shown: &Shown) -> String {
+        match self.outcome_of_cell(at) {
             None => "-".into(),
             Some(Err(_)) => "error".into(),
             Some(Ok(report)) => {
-                let failed = self.checked(report).iter().any(|checked| !checked.holds);
+                let failed = self.check_results(report).iter().any(|checked| !checked.holds);
                 let text = (shown.value)(report).map_or("-".into(), shown.text);
                 if failed { text + "!" } else { text }
             }
@@ -171,32 +172,35 @@ impl Results {
     }
 
     /// Returns the best control for the other values of a cell, and its share of the ceiling.
-    pub(crate) fn best(&self, at: &[usize], control: usize) -> Option<(&str, f64)> {
+    pub(crate) fn best_control(&self, at: &[usize], control: usize) -> Option<(&str, f64)> {
         let cell = self.sweep.cells.iter().find(|cell| cell.at == at)?;
-        let best = self.reports(cell, control).into_iter().max_by(|a, b| super::summary::by_goodput(a.1, b.1))?;
+        let best = self
+            .reports_of_all_controls(cell, control)
+            .into_iter()
+            .max_by(|a, b| super::summary::compare_goodput(a.1, b.1))?;
         Some((&self.sweep.axes[control].values[best.0], best.1.share_of_ceiling))
     }
 
     fn checks_text(&self) -> String {
-        let failures = self.failures();
+        let failures = self.failed_cells();
         let checks: Vec<String> = self.sweep.checks.iter().map(ToString::to_string).collect();
         let mut out = String::new();
         if !checks.is_empty() {
-            let passed = self.done() - failures.len();
-            let text = format!("{}: {passed} of {} cells pass", checks.join(", "), self.done());
-            let _ = write!(out, "\n{}", wrapped("", &text));
+            let passed = self.finished_count() - failures.len();
+            let text = format!("{}: {passed} of {} cells pass", checks.join(", "), self.finished_count());
+            let _ = write!(out, "\n{}", wrap_words("", &text));
         } else if !failures.is_empty() {
             out.push('\n');
         }
         for (cell, why) in failures {
-            out.push_str(&wrapped("  ! ", &format!("{cell}: {why}")));
+            out.push_str(&wrap_words("  ! ", &format!("{cell}: {why}")));
         }
         out
     }
 }
 
 impl Contest {
-    fn text(&self) -> String {
+    fn contest_text(&self) -> String {
         let headings = ["best in", "mean %", "least %", "sent again", "timeouts", "slowest ms"].map(str::to_owned);
         let names: Vec<String> = self.standings.iter().map(|one| one.control.clone()).collect();
         let rows = self.standings.iter().map(|one| {
@@ -213,14 +217,14 @@ impl Contest {
             "Controls over {} cells; best: nobody has 0.5 % (or an event at intervals) more goodput",
             self.cells
         );
-        let mut out = format!("\n{}{}", wrapped("", &title), grid("", &names, &headings, rows.collect()));
+        let mut out = format!("\n{}{}", wrap_words("", &title), grid_text("", &names, &headings, rows.collect()));
         if self.standings.iter().any(|one| one.control == super::summary::CREDIT) {
             out.push('\n');
             out.push_str(&match self.lost.len() {
                 0 => "credit is the best or as good in every cell\n".to_owned(),
-                lost => wrapped("", &format!("credit is not the best in {lost} of {} cells:", self.cells)),
+                lost => wrap_words("", &format!("credit is not the best in {lost} of {} cells:", self.cells)),
             });
-            self.lost.iter().for_each(|loss| out.push_str(&wrapped("  ! ", &loss.to_string())));
+            self.lost.iter().for_each(|loss| out.push_str(&wrap_words("  ! ", &loss.to_string())));
         }
         out
     }
@@ -234,9 +238,9 @@ impl std::fmt::Display for super::Loss {
 }
 
 /// Returns rows and columns with their names as text; columns beyond a terminal's width continue below.
-pub(crate) fn grid(corner: &str, rows: &[String], columns: &[String], cells: Vec<Vec<String>>) -> String {
+pub(crate) fn grid_text(corner: &str, rows: &[String], columns: &[String], cells: Vec<Vec<String>>) -> String {
     let columns = columns.iter().map(|column| (column.as_str(), Align::Right));
     let mut table = Table::new([(corner, Align::Left)].into_iter().chain(columns));
-    rows.iter().zip(cells).for_each(|(name, row)| table.row([name.clone()].into_iter().chain(row).collect()));
-    table.folded(2)
+    rows.iter().zip(cells).for_each(|(name, row)| table.add_row([name.clone()].into_iter().chain(row).collect()));
+    table.render_folded(2)
 }

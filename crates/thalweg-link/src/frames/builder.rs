@@ -9,7 +9,7 @@ use super::channel::{Channel, Word};
 use super::path::BASE_BYTES;
 use super::{Half, Texts};
 use crate::copy::copy_counted;
-use crate::error::{protocol_error, refusal};
+use crate::error::{encode_refusal, protocol_error};
 use crate::offered::FetchRequest;
 use crate::rules::{check_hello, check_offer};
 use crate::{BuilderLink, Bytes, LinkError, Received};
@@ -63,9 +63,10 @@ impl Fetch {
     }
 
     /// Returns the missing parts of a range.
-    fn gaps(&self, of: FetchRequest) -> impl Iterator<Item = FetchRequest> {
+    fn missing_ranges(&self, of: FetchRequest) -> impl Iterator<Item = FetchRequest> {
         let (start, end) = (u64::from(of.offset), u64::from(of.offset) + u64::from(of.length));
-        let gaps = self.got.gaps(end).map(move |gap| gap.start.max(start)..gap.end).filter(|gap| !gap.is_empty());
+        let gaps =
+            self.got.missing_ranges(end).map(move |gap| gap.start.max(start)..gap.end).filter(|gap| !gap.is_empty());
         #[expect(clippy::cast_possible_truncation, reason = "an offer has a 32-bit length")]
         gaps.map(move |gap| FetchRequest {
             ticket: of.ticket,
@@ -120,7 +121,7 @@ impl FrameBuilder {
             (Message::Data { .. } | Message::Losses(_), _) => {
                 return protocol_error(format!("a message that datagrams have no use for: {message:?}"));
             }
-            (message, _) if message.sender() == Sender::Source => received.push(Received::Message(message)),
+            (message, _) if message.sending_end() == Sender::Source => received.push(Received::Message(message)),
             _ => return protocol_error(format!("the source sent a builder's message: {message:?}")),
         }
         Ok(())
@@ -155,27 +156,27 @@ impl FrameBuilder {
         {
             received.push(Received::Arrived { ticket, bytes: Bytes::Place(fetch.place) });
         }
-        self.expect(now);
+        self.restart_probe_timer(now);
         Ok(())
     }
 
     /// Renews the wait: bytes that were requested have come, or more were requested.
-    fn expect(&mut self, now: Duration) {
-        let wait = self.channel.wait();
+    fn restart_probe_timer(&mut self, now: Duration) {
+        let wait = self.channel.answer_timeout();
         self.probe = Some((now + wait, wait));
     }
 
     /// Processes the number of fetches that the source has answered.
-    fn on_served(&mut self, served: u32, now: Duration) {
+    fn on_fetches_answered(&mut self, served: u32, now: Duration) {
         let more = served.wrapping_sub(self.served) as usize;
         // An old frame that comes late, or nonsense.
         if more > self.asked.len() {
             return;
         }
         self.served = served;
-        let at = now + self.channel.patience();
+        let at = now + self.channel.reorder_tolerance();
         for asked in self.asked.drain(..more) {
-            if self.fetches.get(&asked.ticket).is_some_and(|fetch| fetch.gaps(asked).next().is_some()) {
+            if self.fetches.get(&asked.ticket).is_some_and(|fetch| fetch.missing_ranges(asked).next().is_some()) {
                 self.late.push_back((at, asked));
             }
         }
@@ -185,24 +186,24 @@ impl FrameBuilder {
     }
 
     /// Repeats the requests for missing bytes of fetches that were answered long enough ago.
-    fn ask_again(&mut self, now: Duration) {
+    fn repeat_lost_requests(&mut self, now: Duration) {
         while let Some((_, asked)) = self.late.front().copied().filter(|(at, _)| *at <= now) {
             self.late.pop_front();
             let Some(fetch) = self.fetches.get(&asked.ticket) else { continue };
-            for FetchRequest { ticket, offset, length } in fetch.gaps(asked) {
-                self.channel.push(Message::Fetch { ticket, offset, length }.encode());
+            for FetchRequest { ticket, offset, length } in fetch.missing_ranges(asked) {
+                self.channel.push_word(Message::Fetch { ticket, offset, length }.encode());
                 self.asked.push_back(FetchRequest { ticket, offset, length });
                 self.losses.sent += u64::from(length);
                 self.losses.again += u64::from(length);
             }
         }
         if self.probe.is_none() && !self.asked.is_empty() {
-            self.expect(now);
+            self.restart_probe_timer(now);
         }
     }
 
     /// Encodes the requested fetches: one message for each offer, regardless of the number of pieces requested since.
-    fn say_fetches(&mut self, now: Duration) {
+    fn queue_fetch_messages(&mut self, now: Duration) {
         if self.unsent.is_empty() {
             return;
         }
@@ -211,14 +212,14 @@ impl FrameBuilder {
             // Otherwise it was called off in the meantime.
             if let Some(fetch) = fetches.get_mut(&ticket).filter(|fetch| fetch.upto > fetch.sent_upto) {
                 let (offset, length) = (fetch.sent_upto, fetch.upto - fetch.sent_upto);
-                channel.push(Message::Fetch { ticket, offset, length }.encode());
+                channel.push_word(Message::Fetch { ticket, offset, length }.encode());
                 asked.push_back(FetchRequest { ticket, offset, length });
                 losses.sent += u64::from(length);
                 fetch.sent_upto = fetch.upto;
             }
         }
         if self.probe.is_none() {
-            self.expect(now);
+            self.restart_probe_timer(now);
         }
     }
 }
@@ -227,12 +228,12 @@ impl Half for FrameBuilder {
     type Received = Received;
     const SENDS_PIECES: bool = false;
 
-    fn channel(&mut self) -> &mut Channel {
+    fn word_channel(&mut self) -> &mut Channel {
         &mut self.channel
     }
 
-    fn is_quiet(&self) -> bool {
-        self.channel.is_quiet()
+    fn is_fully_acknowledged(&self) -> bool {
+        self.channel.is_fully_acknowledged()
     }
 
     fn on_frame(
@@ -256,47 +257,47 @@ impl Half for FrameBuilder {
             }
         }
         self.words = words;
-        self.on_served(head.served, now);
+        self.on_fetches_answered(head.served, now);
         Ok(())
     }
 
-    fn time(&mut self, now: Duration) -> Result<(), LinkError> {
-        self.channel.time(now)?;
-        self.ask_again(now);
+    fn handle_timeouts(&mut self, now: Duration) -> Result<(), LinkError> {
+        self.channel.handle_timeouts(now)?;
+        self.repeat_lost_requests(now);
         if let Some((at, wait)) = &mut self.probe
             && *at <= now
         {
-            self.channel.ask();
+            self.channel.request_answer();
             *wait = (*wait * 2).min(super::LONGEST_PROBE);
             *at = now + *wait;
         }
         Ok(())
     }
 
-    fn too_long(&mut self, longest: usize) {
+    fn limit_datagrams(&mut self, longest: usize) {
         self.longest = self.longest.min(longest);
     }
 
-    fn deadline(&self) -> Duration {
+    fn next_deadline(&self) -> Duration {
         let probe = self.probe.map(|(at, _)| at);
         let late = self.late.front().map(|(at, _)| *at);
-        probe.into_iter().chain(late).fold(self.channel.deadline(), Duration::min)
+        probe.into_iter().chain(late).fold(self.channel.next_deadline(), Duration::min)
     }
 
-    fn put_frame(&mut self, now: Duration, io: &mut dyn FrameIo, room: &mut Vec<u8>) -> Result<bool, LinkError> {
-        self.say_fetches(now);
-        if let Some(probed) = self.channel.next_probed() {
-            super::put_bare(&mut self.channel, probed, 0, self.to, 0, now, io, room);
+    fn send_next_frame(&mut self, now: Duration, io: &mut dyn FrameIo, room: &mut Vec<u8>) -> Result<bool, LinkError> {
+        self.queue_fetch_messages(now);
+        if let Some(probed) = self.channel.next_probe_answer() {
+            super::send_bare_frame(&mut self.channel, probed, 0, self.to, 0, now, io, room);
             return Ok(true);
         }
         if !self.channel.has_words() {
             return Ok(false);
         }
-        super::put_words(&mut self.channel, 0, self.to, (self.longest, 0), now, io, room);
+        super::send_words(&mut self.channel, 0, self.to, (self.longest, 0), now, io, room);
         Ok(true)
     }
 
-    fn close(&mut self) {
+    fn stop_transfers(&mut self) {
         self.fetches.clear();
         self.unsent.clear();
         self.asked.clear();
@@ -304,17 +305,17 @@ impl Half for FrameBuilder {
         self.probe = None;
     }
 
-    fn moves_to(&mut self, address: SocketAddr) {
+    fn redirect_to(&mut self, address: SocketAddr) {
         self.to = address;
     }
 
-    fn begun(connection: u64, from: SocketAddr, copies: u64, now: Duration) -> Option<Self> {
+    fn for_new_connection(connection: u64, from: SocketAddr, copies: u64, now: Duration) -> Option<Self> {
         Some(Self::new(connection, from, copies, now))
     }
 }
 
 impl BuilderLink for FrameBuilder {
-    fn maps(&self) -> bool {
+    fn maps_source_memory(&self) -> bool {
         false
     }
 
@@ -335,32 +336,32 @@ impl BuilderLink for FrameBuilder {
         }
     }
 
-    fn received(&self) -> u64 {
+    fn received_bytes(&self) -> u64 {
         self.received
     }
 
-    fn losses(&self) -> Losses {
+    fn known_losses(&self) -> Losses {
         self.losses
     }
 
-    fn cancel(&mut self, ticket: u64) {
+    fn cancel_fetch(&mut self, ticket: u64) {
         self.fetches.remove(&ticket);
     }
 
-    fn release(&mut self, below: u64) {
-        self.channel.push(Message::Release { below }.encode());
+    fn release_tickets(&mut self, below: u64) {
+        self.channel.push_word(Message::Release { below }.encode());
     }
 
-    fn send(&mut self, message: &Message) {
-        self.channel.push(message.encode());
+    fn send_message(&mut self, message: &Message) {
+        self.channel.push_word(message.encode());
     }
 
-    fn refuse(&mut self, reason: Refusal, text: &str) {
-        let bytes = refusal(reason, text);
-        super::words(&bytes).for_each(|word| self.channel.push(word));
+    fn refuse_source(&mut self, reason: Refusal, text: &str) {
+        let bytes = encode_refusal(reason, text);
+        super::split_into_words(&bytes).for_each(|word| self.channel.push_word(word));
     }
 
-    fn copied(&self) -> u64 {
+    fn copied_bytes(&self) -> u64 {
         self.copied
     }
 }

@@ -10,7 +10,7 @@
 //! The round trip is measured by stamps that are echoed (RFC 7323, section 4).
 
 use crate::LinkError;
-use crate::error::{MAX_UNREAD_BYTES, check_unheard};
+use crate::error::{MAX_UNREAD_BYTES, check_unread_bytes};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 use thalweg_wire::{Content, Head, MESSAGE_LEN};
@@ -112,28 +112,28 @@ impl Channel {
     }
 
     /// True if the other end has acknowledged a word.
-    pub(super) fn is_heard(&self) -> bool {
+    pub(super) fn is_acknowledged(&self) -> bool {
         self.first > 0
     }
 
     /// True if a word of the other end was received.
-    pub(super) fn has_heard(&self) -> bool {
+    pub(super) fn has_received_word(&self) -> bool {
         self.received > 0
     }
 
     /// True if the other end has acknowledged every word.
-    pub(super) fn is_quiet(&self) -> bool {
+    pub(super) fn is_fully_acknowledged(&self) -> bool {
         self.out.is_empty()
     }
 
     /// Queues one more word.
-    pub(super) fn push(&mut self, word: Word) {
+    pub(super) fn push_word(&mut self, word: Word) {
         self.out.push_back(Out { word, sent: None, is_acknowledged: false });
     }
 
     /// Returns an error if more words wait than an end that reads would leave.
-    pub(super) fn check(&self) -> Result<(), LinkError> {
-        check_unheard(self.out.len() * MESSAGE_LEN, MAX_UNREAD_BYTES)
+    pub(super) fn check_backlog(&self) -> Result<(), LinkError> {
+        check_unread_bytes(self.out.len() * MESSAGE_LEN, MAX_UNREAD_BYTES)
     }
 
     /// Processes a received frame. Appends the words that it makes deliverable to `words`.
@@ -143,7 +143,7 @@ impl Channel {
         if self.stamp.is_none_or(|(stamp, _)| head.stamp.wrapping_sub(stamp).cast_signed() >= 0) {
             self.stamp = Some((head.stamp, now));
         }
-        self.on_heard(head, now);
+        self.on_acknowledgements(head, now);
         match head.content {
             Content::Words { first, .. } => {
                 let cells = content.as_chunks::<MESSAGE_LEN>().0;
@@ -161,7 +161,7 @@ impl Channel {
     /// Stores the token of a challenge. The builder knows of no connection before it has its token back: everything
     /// sent so far is sent again with the token.
     fn on_challenge(&mut self, token: u64) {
-        if self.is_heard() || token == self.token {
+        if self.is_acknowledged() || token == self.token {
             return;
         }
         self.token = token;
@@ -189,7 +189,7 @@ impl Channel {
     }
 
     /// Processes the acknowledgements in a frame.
-    fn on_heard(&mut self, head: &Head, now: Duration) {
+    fn on_acknowledgements(&mut self, head: &Head, now: Duration) {
         let below = head.received.wrapping_sub(self.first) as usize;
         // An old frame that comes late, or nonsense: words that were not sent cannot be acknowledged.
         if below > self.sent {
@@ -215,25 +215,25 @@ impl Channel {
             return;
         }
         if let Some(echo) = head.echo {
-            let took = stamp(now).wrapping_sub(echo).cast_signed();
-            self.took(Duration::from_micros(u64::from(took.max(0).cast_unsigned())));
+            let took = timestamp_micros(now).wrapping_sub(echo).cast_signed();
+            self.record_round_trip(Duration::from_micros(u64::from(took.max(0).cast_unsigned())));
         }
         self.retry = None;
         if self.frames.1 > before {
-            self.find_lost(now);
+            self.mark_lost_words(now);
         }
-        self.start(now);
+        self.start_retry_timer(now);
     }
 
-    fn took(&mut self, took: Duration) {
+    fn record_round_trip(&mut self, took: Duration) {
         let known = self.round_trip.get_or_insert(RoundTrip { smoothed: took, variation: took / 2 });
         known.variation = (known.variation * 3 + known.smoothed.abs_diff(took)) / 4;
         known.smoothed = (known.smoothed * 7 + took) / 8;
     }
 
     /// Marks words that later ones have overtaken by too much, to be sent again.
-    fn find_lost(&mut self, now: Duration) {
-        let (latest, patience) = (self.frames.1, self.patience());
+    fn mark_lost_words(&mut self, now: Duration) {
+        let (latest, patience) = (self.frames.1, self.reorder_tolerance());
         for out in self.out.iter_mut().take(self.sent).filter(|out| !out.is_acknowledged) {
             if let Some((frame, at)) = out.sent
                 && (frame + FRAME_REORDER_THRESHOLD <= latest || frame < latest && at + patience <= now)
@@ -245,26 +245,26 @@ impl Channel {
     }
 
     /// Returns the time by which a frame may arrive later than another that was sent with it.
-    pub(super) fn patience(&self) -> Duration {
+    pub(super) fn reorder_tolerance(&self) -> Duration {
         self.round_trip.map_or(FIRST_WAIT, |known| known.smoothed + (known.smoothed / 8).max(MIN_REORDER_TIME))
     }
 
     /// Returns the time to wait for an answer.
-    pub(super) fn wait(&self) -> Duration {
+    pub(super) fn answer_timeout(&self) -> Duration {
         self.round_trip
             .map_or(FIRST_WAIT, |known| known.smoothed + (known.variation * 4).max(MIN_REORDER_TIME))
             .clamp(WAIT.0, WAIT.1)
     }
 
-    fn start(&mut self, now: Duration) {
+    fn start_retry_timer(&mut self, now: Duration) {
         if self.retry.is_none() && self.sent > 0 {
-            let wait = self.wait();
+            let wait = self.answer_timeout();
             self.retry = Some(Retry { at: now + wait, wait });
         }
     }
 
     /// Asks the other end for an answer, with the next frame.
-    pub(super) fn ask(&mut self) {
+    pub(super) fn request_answer(&mut self) {
         self.asks = true;
     }
 
@@ -272,7 +272,7 @@ impl Channel {
     ///
     /// # Errors
     /// Nothing was received for too long.
-    pub(super) fn time(&mut self, now: Duration) -> Result<(), LinkError> {
+    pub(super) fn handle_timeouts(&mut self, now: Duration) -> Result<(), LinkError> {
         if now >= self.received_at + PEER_TIMEOUT {
             return Err(LinkError::Closed);
         }
@@ -294,29 +294,29 @@ impl Channel {
         Ok(())
     }
 
-    /// Returns the time at which [`time`](Self::time) has something to do.
-    pub(super) fn deadline(&self) -> Duration {
+    /// Returns the time at which [`handle_timeouts`](Self::handle_timeouts) has something to do.
+    pub(super) fn next_deadline(&self) -> Duration {
         let deadline = (self.received_at + PEER_TIMEOUT).min(self.sent_at + KEEP_ALIVE_INTERVAL);
         self.retry.map_or(deadline, |retry| retry.at.min(deadline))
     }
 
     /// Returns the content of a frame of words, the first of which has number `first`.
-    pub(super) fn words(&self, first: u32) -> Content {
-        Content::Words { first, token: if self.is_heard() { 0 } else { self.token } }
+    pub(super) fn words_content(&self, first: u32) -> Content {
+        Content::Words { first, token: if self.is_acknowledged() { 0 } else { self.token } }
     }
 
     /// Returns the next answer to a probe.
-    pub(super) fn next_probed(&mut self) -> Option<Content> {
+    pub(super) fn next_probe_answer(&mut self) -> Option<Content> {
         self.probes.pop_front().map(|number| Content::Probed { number })
     }
 
     /// True if there is something to send.
     pub(super) fn has_words(&self) -> bool {
-        self.owes || self.asks_or_has_words()
+        self.owes || self.has_more_than_acknowledgement()
     }
 
     /// True if there is more to send than an acknowledgement, which any frame carries.
-    pub(super) fn asks_or_has_words(&self) -> bool {
+    pub(super) fn has_more_than_acknowledgement(&self) -> bool {
         self.asks || self.again || self.sent < self.out.len().min(MAX_WORDS_AHEAD as usize)
     }
 
@@ -338,17 +338,17 @@ impl Channel {
             count += 1;
         }
         self.sent = self.sent.max(start + count);
-        self.start(now);
+        self.start_retry_timer(now);
         self.first.wrapping_add(start as u32)
     }
 
     /// Returns the head of a frame that is sent now.
-    pub(super) fn head(&mut self, content: Content, length: usize, served: u32, now: Duration) -> Head {
+    pub(super) fn build_head(&mut self, content: Content, length: usize, served: u32, now: Duration) -> Head {
         self.sent_at = now;
         self.owes = false;
         let numbers = self.early.keys().map(|number| number.wrapping_sub(self.received).wrapping_sub(1));
         let also = numbers.filter(|at| *at < 64).fold(0, |also, at| also | 1 << at);
-        let echo = self.stamp.map(|(stamp, at)| stamp.wrapping_add(micros(now.saturating_sub(at))));
+        let echo = self.stamp.map(|(stamp, at)| stamp.wrapping_add(wrapping_micros(now.saturating_sub(at))));
         let answer = std::mem::take(&mut self.asks);
         #[expect(clippy::cast_possible_truncation, reason = "a datagram has less than 64 KiB")]
         let length = length as u16;
@@ -360,28 +360,28 @@ impl Channel {
             received: self.received,
             also,
             served,
-            stamp: stamp(now),
+            stamp: timestamp_micros(now),
             echo,
         }
     }
 }
 
 /// Returns the head that informs a peer that there is no connection of this number.
-pub(super) fn over(connection: u64) -> Head {
-    bare(connection, Content::Over)
+pub(super) fn connection_over_head(connection: u64) -> Head {
+    head_without_channel(connection, Content::Over)
 }
 
 /// Returns the head of a frame from an end that has no connection of this number.
-pub(super) fn bare(connection: u64, content: Content) -> Head {
+pub(super) fn head_without_channel(connection: u64, content: Content) -> Head {
     Head { content, length: 0, connection, answer: false, received: 0, also: 0, served: 0, stamp: 0, echo: None }
 }
 
-fn stamp(now: Duration) -> u32 {
-    micros(now)
+fn timestamp_micros(now: Duration) -> u32 {
+    wrapping_micros(now)
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "a clock that goes round")]
-fn micros(time: Duration) -> u32 {
+fn wrapping_micros(time: Duration) -> u32 {
     time.as_micros() as u32
 }
 
@@ -389,7 +389,7 @@ fn micros(time: Duration) -> u32 {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use thalweg_wire::{GOLDEN_GAMMA, HEAD_LEN, mix};
+    use thalweg_wire::{GOLDEN_GAMMA, HEAD_LEN, mix_bits};
 
     /// Frames on their way to one end, by the time they arrive.
     #[derive(Default)]
@@ -404,7 +404,7 @@ mod tests {
         fn carry(&mut self, head: Head, content: &[u8], now: Duration, lost: u64, jitter: u64) {
             let mut draw = || {
                 self.random = self.random.wrapping_add(GOLDEN_GAMMA);
-                mix(self.random)
+                mix_bits(self.random)
             };
             let copies = if draw() % 100 < lost { 0 } else { 1 + draw() % 20 / 19 };
             for _ in 0..copies {
@@ -419,7 +419,7 @@ mod tests {
         while channel.has_words() {
             let mut content = Vec::new();
             let first = channel.next_words(20, now, &mut content);
-            let head = channel.head(Content::Words { first, token: 0 }, content.len(), 0, now);
+            let head = channel.build_head(Content::Words { first, token: 0 }, content.len(), 0, now);
             assert!(content.len() <= u16::MAX as usize - HEAD_LEN);
             route.carry(head, &content, now, lost, jitter);
         }
@@ -456,7 +456,7 @@ mod tests {
             due.reverse();
             loop {
                 while let Some((_, end, count)) = due.pop_if(|(at, ..)| *at <= now) {
-                    (sent[end]..sent[end] + count).for_each(|number| ends[end].push(word(number)));
+                    (sent[end]..sent[end] + count).for_each(|number| ends[end].push_word(word(number)));
                     sent[end] += count;
                 }
                 for end in 0..2 {
@@ -469,14 +469,14 @@ mod tests {
                             received[1 - end] += 1;
                         }
                     }
-                    ends[end].time(now).unwrap();
+                    ends[end].handle_timeouts(now).unwrap();
                     send(&mut ends[end], &mut routes[end], now, lost, jitter);
                 }
-                if due.is_empty() && received == sent && ends.iter().all(Channel::is_quiet) {
+                if due.is_empty() && received == sent && ends.iter().all(Channel::is_fully_acknowledged) {
                     break;
                 }
                 let arrivals = routes.iter().filter_map(|route| route.frames.first_key_value()).map(|((at, _), _)| *at);
-                let next = arrivals.chain(due.last().map(|(at, ..)| *at)).chain(ends.iter().map(Channel::deadline)).min();
+                let next = arrivals.chain(due.last().map(|(at, ..)| *at)).chain(ends.iter().map(Channel::next_deadline)).min();
                 now = next.unwrap().max(now + Duration::from_nanos(1));
                 prop_assert!(now < Duration::from_secs(60), "received {:?} of {:?}", received, sent);
             }
@@ -492,11 +492,11 @@ mod tests {
         ) {
             let (mut channel, mut words) = (Channel::new(7, Duration::ZERO), Vec::new());
             for ((received, also, served, stamp), echo, first, cells, pushed) in heads {
-                (0..pushed).for_each(|_| channel.push([1; MESSAGE_LEN]));
+                (0..pushed).for_each(|_| channel.push_word([1; MESSAGE_LEN]));
                 let mut frames = 0;
                 while channel.has_words() {
                     channel.next_words(20, Duration::ZERO, &mut Vec::new());
-                    channel.head(Content::Words { first: 0, token: 0 }, 0, 0, Duration::ZERO);
+                    channel.build_head(Content::Words { first: 0, token: 0 }, 0, 0, Duration::ZERO);
                     frames += 1;
                     prop_assert!(frames <= 2 + channel.out.len(), "words are sent without end");
                 }
@@ -506,7 +506,7 @@ mod tests {
                     let head = Head { content, length: 0, connection: 7, answer: false, received, also, served, stamp, echo };
                     channel.on_frame(&head, &vec![2; cells * MESSAGE_LEN], Duration::from_millis(1), &mut words);
                     prop_assert!(channel.early.len() <= MAX_WORDS_AHEAD as usize);
-                    channel.time(Duration::from_millis(2)).unwrap();
+                    channel.handle_timeouts(Duration::from_millis(2)).unwrap();
                 }
             }
         }
@@ -517,15 +517,16 @@ mod tests {
         let (mut here, mut there) = (Channel::new(7, Duration::ZERO), Channel::new(7, Duration::ZERO));
         let mut frames = Vec::new();
         for number in 0..4 {
-            here.push(word(number));
+            here.push_word(word(number));
             let mut content = Vec::new();
             let first = here.next_words(20, Duration::ZERO, &mut content);
-            frames.push((here.head(Content::Words { first, token: 0 }, content.len(), 0, Duration::ZERO), content));
+            frames
+                .push((here.build_head(Content::Words { first, token: 0 }, content.len(), 0, Duration::ZERO), content));
         }
         let mut words = Vec::new();
         frames[1..].iter().for_each(|(head, content)| there.on_frame(head, content, Duration::ZERO, &mut words));
         assert!(words.is_empty());
-        let answer = there.head(Content::Words { first: 0, token: 0 }, 0, 0, Duration::ZERO);
+        let answer = there.build_head(Content::Words { first: 0, token: 0 }, 0, 0, Duration::ZERO);
         here.on_frame(&answer, &[], Duration::from_micros(100), &mut Vec::new());
         let mut content = Vec::new();
         assert_eq!((here.next_words(20, Duration::from_micros(100), &mut content), &content[..]), (0, &word(0)[..]));
@@ -534,7 +535,10 @@ mod tests {
     #[test]
     fn a_silent_peer_is_gone() {
         let mut channel = Channel::new(7, Duration::ZERO);
-        assert!(channel.time(Duration::from_millis(9_999)).is_ok() && channel.has_words(), "it asks for an answer");
-        assert!(matches!(channel.time(Duration::from_secs(10)), Err(LinkError::Closed)));
+        assert!(
+            channel.handle_timeouts(Duration::from_millis(9_999)).is_ok() && channel.has_words(),
+            "it asks for an answer"
+        );
+        assert!(matches!(channel.handle_timeouts(Duration::from_secs(10)), Err(LinkError::Closed)));
     }
 }

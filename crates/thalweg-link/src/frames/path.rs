@@ -69,19 +69,19 @@ impl Path {
     }
 
     /// Returns the maximum length of a datagram, in bytes.
-    pub(super) fn longest(&self) -> usize {
+    pub(super) fn max_datagram_bytes(&self) -> usize {
         self.longest
     }
 
     /// Begins a search, once the other end has answered. `wait` is the maximum time that an answer takes.
-    pub(super) fn start(&mut self, now: Duration, wait: Duration) {
+    pub(super) fn start_search(&mut self, now: Duration, wait: Duration) {
         self.raise_at = now + RAISE_INTERVAL;
-        self.search(now, wait);
+        self.probe_next_length(now, wait);
     }
 
     /// Limits datagrams to `limit` bytes, because the port or a router takes no longer ones. The length in use is
     /// probed with the next piece.
-    pub(super) fn limit_to(&mut self, limit: usize) {
+    pub(super) fn limit_datagrams_to(&mut self, limit: usize) {
         self.limit = self.limit.min(limit);
         self.longest = self.longest.min(self.limit);
         self.failed = self.failed.min(self.limit + 1);
@@ -89,30 +89,30 @@ impl Path {
         self.check_at = Duration::ZERO;
     }
 
-    /// True if longer datagrams are to be tried again, with [`raise`](Self::raise).
-    pub(super) fn may_raise(&self, now: Duration) -> bool {
+    /// True if longer datagrams are to be tried again, with [`search_longer`](Self::search_longer).
+    pub(super) fn is_raise_due(&self, now: Duration) -> bool {
         self.probe.is_none() && now >= self.raise_at
     }
 
     /// Searches again, up to the limit that the port allows now, if it is known.
-    pub(super) fn raise(&mut self, limit: Option<usize>, now: Duration, wait: Duration) {
+    pub(super) fn search_longer(&mut self, limit: Option<usize>, now: Duration, wait: Duration) {
         self.raise_at = now + RAISE_INTERVAL;
         self.limit = limit.unwrap_or(self.limit);
         self.longest = self.longest.min(self.limit);
         self.failed = self.limit + 1;
-        self.search(now, wait);
+        self.probe_next_length(now, wait);
     }
 
     /// Probes the length in use from time to time; called when a piece is sent.
-    pub(super) fn on_piece(&mut self, now: Duration, wait: Duration) {
+    pub(super) fn on_piece_sent(&mut self, now: Duration, wait: Duration) {
         if self.probe.is_none() && self.longest > BASE_BYTES && now >= self.check_at {
-            self.begin(self.longest, now, wait);
+            self.begin_probe(self.longest, now, wait);
         }
     }
 
     /// Processes the answer of the other end to a datagram of a probe. The answer may come `patience` later than
     /// another.
-    pub(super) fn on_probed(&mut self, number: u32, now: Duration, patience: Duration, wait: Duration) {
+    pub(super) fn on_probe_answer(&mut self, number: u32, now: Duration, patience: Duration, wait: Duration) {
         let Some(probe) = &mut self.probe else { return };
         let at = number.wrapping_sub(probe.first);
         if at >= 2 * probe.pairs {
@@ -122,7 +122,7 @@ impl Path {
             self.longest = probe.bytes;
             self.probe = None;
             self.check_at = now + CHECK_INTERVAL;
-            self.search(now, wait);
+            self.probe_next_length(now, wait);
         } else if at + 1 == 2 * probe.pairs && !probe.is_alive {
             probe.is_alive = true;
             probe.at = now + patience;
@@ -130,7 +130,7 @@ impl Path {
     }
 
     /// Handles timeouts.
-    pub(super) fn time(&mut self, now: Duration, wait: Duration) {
+    pub(super) fn handle_timeouts(&mut self, now: Duration, wait: Duration) {
         let Some(probe) = self.probe.as_mut().filter(|probe| probe.at <= now) else { return };
         probe.misses += u32::from(probe.is_alive);
         if probe.misses < MAX_PROBES {
@@ -146,16 +146,16 @@ impl Path {
         if self.failed <= self.longest {
             self.longest = self.limit.min(BASE_BYTES);
         }
-        self.search(now, wait);
+        self.probe_next_length(now, wait);
     }
 
-    /// Returns the time at which [`time`](Self::time) has something to do.
-    pub(super) fn deadline(&self) -> Option<Duration> {
+    /// Returns the time at which [`handle_timeouts`](Self::handle_timeouts) has something to do.
+    pub(super) fn next_deadline(&self) -> Option<Duration> {
         self.probe.as_ref().map(|probe| probe.at)
     }
 
     /// Returns the length in use if longer ones that the port allows were searched for in vain.
-    pub(super) fn narrow(&self) -> Option<usize> {
+    pub(super) fn narrow_path_bytes(&self) -> Option<usize> {
         (self.probe.is_none() && self.failed <= self.limit).then_some(self.longest)
     }
 
@@ -169,18 +169,18 @@ impl Path {
     }
 
     /// Probes the next length between the one in use and the one that has failed: bisection, after the limit itself.
-    fn search(&mut self, now: Duration, wait: Duration) {
+    fn probe_next_length(&mut self, now: Duration, wait: Duration) {
         let (middle, above) = (
             (self.longest + self.failed) / 2 / LENGTH_STEP_BYTES * LENGTH_STEP_BYTES,
             (self.longest / LENGTH_STEP_BYTES + 1) * LENGTH_STEP_BYTES,
         );
         let next = if self.failed > self.limit { self.limit } else { middle.max(above) };
         if next > self.longest && next < self.failed {
-            self.begin(next, now, wait);
+            self.begin_probe(next, now, wait);
         }
     }
 
-    fn begin(&mut self, bytes: usize, now: Duration, wait: Duration) {
+    fn begin_probe(&mut self, bytes: usize, now: Duration, wait: Duration) {
         let first = self.number;
         self.probe =
             Some(Probe { bytes, first, pairs: 1, unsent: 2, misses: 0, is_alive: false, at: now + wait, wait });
@@ -192,7 +192,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
     use std::collections::BTreeMap;
-    use thalweg_wire::{GOLDEN_GAMMA, mix};
+    use thalweg_wire::{GOLDEN_GAMMA, mix_bits};
 
     const WAIT: Duration = Duration::from_millis(5);
     const PATIENCE: Duration = Duration::from_millis(1);
@@ -213,22 +213,22 @@ mod tests {
         fn new(limit: usize, takes: Option<usize>, lost_percent: u64, seed: u64) -> Self {
             let (now, answers) = (Duration::ZERO, BTreeMap::new());
             let mut path = Path::new(limit);
-            path.start(now, WAIT);
+            path.start_search(now, WAIT);
             Self { path, now, takes, lost_percent, random: seed, answers, sent: 0 }
         }
 
         fn draw(&mut self) -> u64 {
             self.random = self.random.wrapping_add(GOLDEN_GAMMA);
-            mix(self.random)
+            mix_bits(self.random)
         }
 
         /// Runs for this time, with pieces being sent every millisecond.
         fn run(&mut self, how_long: Duration) {
             let end = self.now + how_long;
             while self.now < end {
-                self.path.on_piece(self.now, WAIT);
-                if self.path.may_raise(self.now) {
-                    self.path.raise(None, self.now, WAIT);
+                self.path.on_piece_sent(self.now, WAIT);
+                if self.path.is_raise_due(self.now) {
+                    self.path.search_longer(None, self.now, WAIT);
                 }
                 while let Some((number, bytes)) = self.path.next_probe() {
                     self.sent += 1;
@@ -241,9 +241,9 @@ mod tests {
                 self.now += Duration::from_millis(1);
                 while let Some(first) = self.answers.first_entry().filter(|first| first.key().0 <= self.now) {
                     let number = first.remove();
-                    self.path.on_probed(number, self.now, PATIENCE, WAIT);
+                    self.path.on_probe_answer(number, self.now, PATIENCE, WAIT);
                 }
-                self.path.time(self.now, WAIT);
+                self.path.handle_timeouts(self.now, WAIT);
             }
         }
     }
@@ -262,7 +262,7 @@ mod tests {
             for takes in [takes, then, takes] {
                 world.takes = Some(takes);
                 world.run(Duration::from_secs(12));
-                let (found, most) = (world.path.longest(), takes.min(limit));
+                let (found, most) = (world.path.max_datagram_bytes(), takes.min(limit));
                 prop_assert!(found <= most && found + LENGTH_STEP_BYTES > most, "{found} of {most}");
             }
         }
@@ -275,7 +275,7 @@ mod tests {
             let mut whole = 0;
             for _ in 0..300 {
                 world.run(Duration::from_millis(100));
-                whole += u32::from(world.path.longest() == 8972);
+                whole += u32::from(world.path.max_datagram_bytes() == 8972);
             }
             prop_assert!(whole > 150, "{whole} of 300");
         }
@@ -287,7 +287,7 @@ mod tests {
         world.run(Duration::from_secs(1));
         world.takes = None;
         world.run(Duration::from_secs(60));
-        assert_eq!(world.path.longest(), 8972);
+        assert_eq!(world.path.max_datagram_bytes(), 8972);
         assert!(world.sent < 500, "{} probes", world.sent);
     }
 
@@ -296,10 +296,10 @@ mod tests {
         let mut world = World::new(8972, Some(9000), 0, 0);
         world.run(Duration::from_secs(1));
         world.takes = Some(1400);
-        world.path.limit_to(8972);
+        world.path.limit_datagrams_to(8972);
         world.run(Duration::from_millis(300));
-        assert_eq!(world.path.longest(), 1344, "asked at once");
-        world.path.limit_to(1000);
-        assert_eq!(world.path.longest(), 1000);
+        assert_eq!(world.path.max_datagram_bytes(), 1344, "asked at once");
+        world.path.limit_datagrams_to(1000);
+        assert_eq!(world.path.max_datagram_bytes(), 1000);
     }
 }

@@ -2,7 +2,7 @@
 
 use super::channel::{Channel, Word};
 use super::path::{BASE_BYTES, Path};
-use super::{Half, Texts, words_of};
+use super::{Half, Texts, message_words};
 use crate::offered::{FetchRequest, Novelty, Offered};
 use crate::{LinkError, SourceGreeting, SourceLink};
 use std::collections::VecDeque;
@@ -58,7 +58,7 @@ impl FrameSource {
     ) -> Self {
         let mut channel = Channel::new(connection, now);
         let hello = Message::Hello(greeting.hello);
-        words_of(&hello, greeting.description.as_bytes()).for_each(|word| channel.push(word));
+        message_words(&hello, greeting.description.as_bytes()).for_each(|word| channel.push_word(word));
         Self {
             channel,
             arena: Arc::clone(&greeting.arena),
@@ -78,15 +78,15 @@ impl FrameSource {
     }
 
     /// Returns the number of bytes of a slot that go into a datagram: whole cache lines.
-    fn piece(&self) -> u32 {
-        let room = self.path.longest().saturating_sub(HEAD_LEN) / RECORD_ALIGN * RECORD_ALIGN;
+    fn max_piece_bytes(&self) -> u32 {
+        let room = self.path.max_datagram_bytes().saturating_sub(HEAD_LEN) / RECORD_ALIGN * RECORD_ALIGN;
         #[expect(clippy::cast_possible_truncation, reason = "a datagram has less than 64 KiB")]
         let piece = room.max(RECORD_ALIGN) as u32;
         piece
     }
 
     fn warn_of_narrow_path(&mut self) {
-        if let Some(bytes) = self.path.narrow().filter(|bytes| *bytes != self.warned_bytes) {
+        if let Some(bytes) = self.path.narrow_path_bytes().filter(|bytes| *bytes != self.warned_bytes) {
             self.warned_bytes = bytes;
             tracing::warn!(
                 "datagrams of more than {bytes} bytes do not get to {}, though the port sends longer ones: compare the MTU \
@@ -96,11 +96,11 @@ impl FrameSource {
         }
     }
 
-    fn ask(&mut self, asked: FetchRequest) -> Result<Answer, LinkError> {
-        if !self.offered.has_heard_of(asked.ticket) {
+    fn answer_for_fetch(&mut self, asked: FetchRequest) -> Result<Answer, LinkError> {
+        if !self.offered.was_offered(asked.ticket) {
             return Ok(Answer::Early(asked));
         }
-        let offer = self.offered.ask(asked)?;
+        let offer = self.offered.record_fetch(asked)?;
         Ok(offer.map_or(Answer::Moot, |(offer, _)| Answer::Ready {
             asked,
             arena_offset: offer.arena_offset + u64::from(asked.offset),
@@ -108,11 +108,11 @@ impl FrameSource {
     }
 
     /// Returns the fetch that is answered next, with the position of its next byte in the arena.
-    fn front(&mut self) -> Result<Option<(&mut FetchRequest, &mut u64)>, LinkError> {
+    fn next_answer(&mut self) -> Result<Option<(&mut FetchRequest, &mut u64)>, LinkError> {
         while let Some(front) = self.asked.front() {
             match front {
                 Answer::Ready { asked, .. } if asked.length > 0 => break,
-                Answer::Early(asked) => match self.ask(*asked)? {
+                Answer::Early(asked) => match self.answer_for_fetch(*asked)? {
                     Answer::Early(_) => return Ok(None),
                     answer => self.asked[0] = answer,
                 },
@@ -129,43 +129,43 @@ impl FrameSource {
     }
 
     /// Sends the next piece. Returns false if there is none.
-    fn put_piece(&mut self, now: Duration, io: &mut dyn FrameIo) -> Result<bool, LinkError> {
-        let most = self.piece();
-        let Some((asked, arena_offset)) = self.front()? else { return Ok(false) };
+    fn send_next_piece(&mut self, now: Duration, io: &mut dyn FrameIo) -> Result<bool, LinkError> {
+        let most = self.max_piece_bytes();
+        let Some((asked, arena_offset)) = self.next_answer()? else { return Ok(false) };
         let (content, from) = (Content::Piece { ticket: asked.ticket, offset: asked.offset }, *arena_offset);
         let length = asked.length.min(most);
         let is_last = asked.length == length;
         let served = self.served.wrapping_add(u32::from(is_last));
         let piece = self
             .arena
-            .piece(from, length as usize)
+            .piece_of_range(from, length as usize)
             .ok_or_else(|| LinkError::Protocol("the arena ends before what was offered of it".into()))?;
-        let head = self.channel.head(content, length as usize, served, now);
-        io.send(self.to, &head.encode(&[]), Some(piece));
-        self.path.on_piece(now, self.channel.wait());
+        let head = self.channel.build_head(content, length as usize, served, now);
+        io.queue_datagram(self.to, &head.encode(&[]), Some(piece));
+        self.path.on_piece_sent(now, self.channel.answer_timeout());
         self.sent_bytes += u64::from(length);
-        if let Some((asked, arena_offset)) = self.front()? {
+        if let Some((asked, arena_offset)) = self.next_answer()? {
             asked.offset += length;
             asked.length -= length;
             *arena_offset += u64::from(length);
         }
-        self.front()?;
+        self.next_answer()?;
         Ok(true)
     }
 
     fn on_message(&mut self, message: Message, received: &mut Vec<Message>) -> Result<(), LinkError> {
         match message {
             Message::Fetch { ticket, offset, length } => {
-                let answer = self.ask(FetchRequest { ticket, offset, length })?;
+                let answer = self.answer_for_fetch(FetchRequest { ticket, offset, length })?;
                 self.asked.push_back(answer);
-                self.offered.check_queue(self.asked.len())?;
+                self.offered.check_pending_fetches(self.asked.len())?;
             }
             Message::Release { below } => {
-                self.offered.release(below);
+                self.offered.release_tickets(below);
                 received.push(message);
             }
             Message::Ignored { .. } => {}
-            message if message.sender() == Sender::Source => {
+            message if message.sending_end() == Sender::Source => {
                 return Err(LinkError::Protocol(format!("the builder sent a source's message: {message:?}")));
             }
             _ => received.push(message),
@@ -178,12 +178,12 @@ impl Half for FrameSource {
     type Received = Message;
     const SENDS_PIECES: bool = true;
 
-    fn channel(&mut self) -> &mut Channel {
+    fn word_channel(&mut self) -> &mut Channel {
         &mut self.channel
     }
 
-    fn is_quiet(&self) -> bool {
-        self.channel.is_quiet()
+    fn is_fully_acknowledged(&self) -> bool {
+        self.channel.is_fully_acknowledged()
     }
 
     fn on_frame(
@@ -202,14 +202,14 @@ impl Half for FrameSource {
         }
         let mut words = std::mem::take(&mut self.words);
         self.channel.on_frame(head, content, now, &mut words);
-        let wait = self.channel.wait();
+        let wait = self.channel.answer_timeout();
         if let Content::Probed { number } = head.content {
-            self.path.on_probed(number, now, self.channel.patience(), wait);
+            self.path.on_probe_answer(number, now, self.channel.reorder_tolerance(), wait);
             self.warn_of_narrow_path();
         }
-        if !self.searches && self.channel.is_heard() {
+        if !self.searches && self.channel.is_acknowledged() {
             self.searches = true;
-            self.path.start(now, wait);
+            self.path.start_search(now, wait);
         }
         for word in words.drain(..) {
             if let Some((message, text)) = self.texts.on_word(&word)? {
@@ -223,79 +223,88 @@ impl Half for FrameSource {
         Ok(())
     }
 
-    fn time(&mut self, now: Duration) -> Result<(), LinkError> {
-        self.channel.time(now)?;
-        self.path.time(now, self.channel.wait());
+    fn handle_timeouts(&mut self, now: Duration) -> Result<(), LinkError> {
+        self.channel.handle_timeouts(now)?;
+        self.path.handle_timeouts(now, self.channel.answer_timeout());
         self.warn_of_narrow_path();
         Ok(())
     }
 
-    fn too_long(&mut self, longest: usize) {
-        self.path.limit_to(longest);
+    fn limit_datagrams(&mut self, longest: usize) {
+        self.path.limit_datagrams_to(longest);
     }
 
-    fn deadline(&self) -> Duration {
-        self.path.deadline().into_iter().fold(self.channel.deadline(), Duration::min)
+    fn next_deadline(&self) -> Duration {
+        self.path.next_deadline().into_iter().fold(self.channel.next_deadline(), Duration::min)
     }
 
     /// Puts one frame into the burst. Words go first: they are few, and the other end waits for them.
-    fn put_frame(&mut self, now: Duration, io: &mut dyn FrameIo, room: &mut Vec<u8>) -> Result<bool, LinkError> {
-        let has_pieces = self.front()?.is_some();
-        let (to, longest) = (self.to, self.path.longest().min(BASE_BYTES));
-        if self.channel.asks_or_has_words() || self.channel.has_words() && !has_pieces {
+    fn send_next_frame(&mut self, now: Duration, io: &mut dyn FrameIo, room: &mut Vec<u8>) -> Result<bool, LinkError> {
+        let has_pieces = self.next_answer()?.is_some();
+        let (to, longest) = (self.to, self.path.max_datagram_bytes().min(BASE_BYTES));
+        if self.channel.has_more_than_acknowledgement() || self.channel.has_words() && !has_pieces {
             // Padded until it is answered: no answer is longer than the frame that it answers.
-            let padded = if self.channel.is_heard() { 0 } else { longest };
-            super::put_words(&mut self.channel, self.served, to, (longest, padded), now, io, room);
+            let padded = if self.channel.is_acknowledged() { 0 } else { longest };
+            super::send_words(&mut self.channel, self.served, to, (longest, padded), now, io, room);
             return Ok(true);
         }
-        if self.searches && self.path.may_raise(now) {
-            self.path.raise(io.longest(to).ok(), now, self.channel.wait());
+        if self.searches && self.path.is_raise_due(now) {
+            self.path.search_longer(io.max_datagram_bytes(to).ok(), now, self.channel.answer_timeout());
         }
         if let Some((number, padded)) = self.path.next_probe() {
-            super::put_bare(&mut self.channel, Content::Probe { number }, self.served, to, padded, now, io, room);
+            super::send_bare_frame(
+                &mut self.channel,
+                Content::Probe { number },
+                self.served,
+                to,
+                padded,
+                now,
+                io,
+                room,
+            );
             return Ok(true);
         }
-        self.put_piece(now, io)
+        self.send_next_piece(now, io)
     }
 
-    fn close(&mut self) {
+    fn stop_transfers(&mut self) {
         self.asked.clear();
     }
 
-    fn moves_to(&mut self, address: SocketAddr) {
+    fn redirect_to(&mut self, address: SocketAddr) {
         self.to = address;
     }
 
-    fn begun(_connection: u64, _from: SocketAddr, _copies: u64, _now: Duration) -> Option<Self> {
+    fn for_new_connection(_connection: u64, _from: SocketAddr, _copies: u64, _now: Duration) -> Option<Self> {
         None
     }
 }
 
 impl SourceLink for FrameSource {
-    fn offer(&mut self, offer: &Announcement) {
+    fn announce_offer(&mut self, offer: &Announcement) {
         // Frames are never sent without a fetch.
         let disposition = if offer.disposition == Disposition::Eager { Disposition::Held } else { offer.disposition };
         let offer = Announcement { disposition, ..*offer };
-        let novelty = self.offered.offer(&offer);
+        let novelty = self.offered.record_offer(&offer);
         if novelty == Novelty::New {
             self.offered_bytes += u64::from(offer.bytes);
         }
         if novelty != Novelty::Released {
-            self.send(&Message::Offer(offer));
+            self.send_message(&Message::Offer(offer));
         }
     }
 
-    fn withdraw(&mut self, ticket: u64) -> bool {
+    fn withdraw_offer(&mut self, ticket: u64) -> bool {
         self.offered.may_withdraw(ticket)
     }
 
-    fn send(&mut self, message: &Message) {
-        self.channel.push(message.encode());
+    fn send_message(&mut self, message: &Message) {
+        self.channel.push_word(message.encode());
     }
 
     /// Returns the bytes copied, including those still to be sent: a source reports its copies when it has offered
     /// everything, and not yet sent everything.
-    fn copied(&self) -> u64 {
+    fn copied_bytes(&self) -> u64 {
         self.copies * self.sent_bytes.max(self.offered_bytes)
     }
 }

@@ -1,11 +1,11 @@
 //! The builder's end: payloads are received in their final place, messages after them into the stash.
 
 use super::stash::Stash;
-use super::{is_gone, send_now};
+use super::{is_peer_gone, send_without_delay};
 use crate::copy::copy_counted;
-use crate::error::{MAX_UNREAD_BYTES, check_unheard, protocol_error, refusal};
+use crate::error::{MAX_UNREAD_BYTES, check_unread_bytes, encode_refusal, protocol_error};
 use crate::offered::FetchRequest;
-use crate::rules::{check_hello, check_offer, check_order};
+use crate::rules::{check_fetch_order, check_hello, check_offer};
 use crate::sockets::SocketLink;
 use crate::{BuilderLink, Bytes, Eager, Interest, LinkError, Received};
 use rustix::io::Errno;
@@ -94,7 +94,7 @@ enum Destination {
 
 impl Destination {
     /// Returns the room for the next bytes, up to `end`.
-    fn rest(&mut self, end: usize) -> &mut [u8] {
+    fn remaining_room(&mut self, end: usize) -> &mut [u8] {
         match self {
             Self::Set(Pending { place, at, .. }) => &mut place[*at..end],
             Self::Landing(_, bytes, at) => &mut bytes[*at..end],
@@ -102,20 +102,20 @@ impl Destination {
     }
 
     /// Records that `bytes` have come.
-    fn came(&mut self, bytes: usize) {
+    fn record_received(&mut self, bytes: usize) {
         match self {
             Self::Set(Pending { at, .. }) | Self::Landing(_, _, at) => *at += bytes,
         }
     }
 
-    fn at(&self) -> usize {
+    fn filled_bytes(&self) -> usize {
         match self {
             Self::Set(Pending { at, .. }) | Self::Landing(_, _, at) => *at,
         }
     }
 
     /// Returns the ticket if there was no place for its bytes yet.
-    fn lands(&self) -> Option<u64> {
+    fn landing_ticket(&self) -> Option<u64> {
         match self {
             Self::Set(_) => None,
             Self::Landing(ticket, ..) => Some(*ticket),
@@ -123,7 +123,7 @@ impl Destination {
     }
 
     /// True if the bytes were requested by a fetch.
-    fn was_asked(&self) -> bool {
+    fn was_requested(&self) -> bool {
         matches!(self, Self::Set(Pending { eager: false, .. }))
     }
 }
@@ -160,26 +160,26 @@ impl TcpBuilder {
 
     /// Processes what is in the stash. Stops after an eager offer and returns true then: the caller now has the chance
     /// to fetch it, so that its bytes need not land elsewhere first.
-    fn parse(&mut self, received: &mut Vec<Received>) -> Result<bool, LinkError> {
+    fn parse_stash(&mut self, received: &mut Vec<Received>) -> Result<bool, LinkError> {
         while !self.stash.is_empty() {
             match &mut self.phase {
                 Phase::Message => {
-                    let Some(cell) = self.stash.message() else { break };
+                    let Some(cell) = self.stash.next_message_cell() else { break };
                     self.on_message(Message::decode(&cell)?, received)?;
                     if self.following.is_some() {
                         return Ok(true);
                     }
                 }
                 Phase::Hello { message, text } => {
-                    text.extend_from_slice(self.stash.take(message.body_len() - text.len()));
+                    text.extend_from_slice(self.stash.take_bytes(message.body_bytes() - text.len()));
                 }
                 Phase::Payload { place, end } => {
-                    let asked = place.was_asked();
-                    let rest = place.rest(*end);
-                    let bytes = self.stash.take(rest.len());
+                    let asked = place.was_requested();
+                    let rest = place.remaining_room(*end);
+                    let bytes = self.stash.take_bytes(rest.len());
                     self.copied += copy_counted(&mut rest[..bytes.len()], bytes);
                     self.received += if asked { bytes.len() as u64 } else { 0 };
-                    place.came(bytes.len());
+                    place.record_received(bytes.len());
                 }
             }
             self.finish_phase(received)?;
@@ -211,7 +211,7 @@ impl TcpBuilder {
             Message::Offer(offer) => {
                 check_offer(&offer, self.withdraws)?;
                 if offer.disposition == Disposition::Eager {
-                    self.expect(&offer)?;
+                    self.expect_eager_payload(&offer)?;
                 } else if offer.disposition.is_dropped() {
                     // Nothing of it may arrive any more: the fetch is about to be called off.
                     self.asked.retain(|asked| asked.ticket != offer.ticket);
@@ -220,14 +220,14 @@ impl TcpBuilder {
             }
             Message::Data { ticket, offset, length } => self.begin_payload(ticket, offset, length)?,
             Message::Losses(losses) => self.losses = losses,
-            message if message.sender() == Sender::Source => received.push(Received::Message(message)),
+            message if message.sending_end() == Sender::Source => received.push(Received::Message(message)),
             _ => return protocol_error(format!("the source sent a builder's message: {message:?}")),
         }
         Ok(())
     }
 
     /// Enters an eager offer: its bytes follow at once, if it is within the bounds.
-    fn expect(&mut self, offer: &Announcement) -> Result<(), LinkError> {
+    fn expect_eager_payload(&mut self, offer: &Announcement) -> Result<(), LinkError> {
         let total = self.unasked + u64::from(offer.bytes);
         if offer.bytes > self.eager.limit || total > self.eager.credit.into() {
             return Err(LinkError::Protocol(format!(
@@ -256,8 +256,8 @@ impl TcpBuilder {
             // If it was requested as well, that request is answered.
             Some(_) => self.asked.retain(|asked| asked.ticket != ticket),
             None => {
-                let Some(asked) = self.asked.pop_front() else { return unrequested(ticket) };
-                check_order(sent, asked)?;
+                let Some(asked) = self.asked.pop_front() else { return unrequested_bytes(ticket) };
+                check_fetch_order(sent, asked)?;
             }
         }
         let pending = self.pending.iter().position(|pending| pending.ticket == ticket);
@@ -267,7 +267,7 @@ impl TcpBuilder {
             }
             // The length is within the limit for eager offers.
             None if eager.is_some() => Destination::Landing(ticket, vec![0; length as usize], 0),
-            _ => return unrequested(ticket),
+            _ => return unrequested_bytes(ticket),
         };
         self.phase = Phase::Payload { place, end: offset as usize + length as usize };
         Ok(())
@@ -277,8 +277,8 @@ impl TcpBuilder {
     fn finish_phase(&mut self, received: &mut Vec<Received>) -> Result<(), LinkError> {
         let complete = match &mut self.phase {
             Phase::Message => false,
-            Phase::Hello { message, text } => text.len() == message.body_len(),
-            Phase::Payload { place, end } => place.at() == *end,
+            Phase::Hello { message, text } => text.len() == message.body_bytes(),
+            Phase::Payload { place, end } => place.filled_bytes() == *end,
         };
         if !complete {
             return Ok(());
@@ -307,7 +307,7 @@ impl TcpBuilder {
     }
 
     /// Encodes the requested fetches: one message for each offer, regardless of the number of pieces requested since.
-    fn send_fetches(&mut self) {
+    fn queue_fetch_messages(&mut self) {
         let Self { unsent, pending, phase, asked, out, .. } = self;
         let mut arriving = match phase {
             Phase::Payload { place: Destination::Set(pending), .. } => Some(pending),
@@ -326,33 +326,33 @@ impl TcpBuilder {
     }
 }
 
-fn unrequested<T>(ticket: u64) -> Result<T, LinkError> {
+fn unrequested_bytes<T>(ticket: u64) -> Result<T, LinkError> {
     protocol_error(format!("bytes of ticket {ticket} were sent without being asked for"))
 }
 
 impl SocketLink for TcpBuilder {
     type Received = Received;
 
-    fn fd(&self) -> BorrowedFd<'_> {
+    fn descriptor(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 
-    fn interest(&self) -> Interest {
+    fn wait_interest(&self) -> Interest {
         Interest { read: true, write: !self.out.is_empty() }
     }
 
-    fn flush(&mut self) -> Result<(), LinkError> {
-        self.send_fetches();
+    fn flush_messages(&mut self) -> Result<(), LinkError> {
+        self.queue_fetch_messages();
         while !self.gone && !self.out.is_empty() {
             match rustix::net::send(&self.socket, &self.out, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
                 Ok(n) => {
                     self.out.drain(..n);
-                    send_now(&self.socket)?;
+                    send_without_delay(&self.socket)?;
                 }
-                Err(Errno::AGAIN) => return check_unheard(self.out.len(), MAX_UNREAD_BYTES),
+                Err(Errno::AGAIN) => return check_unread_bytes(self.out.len(), MAX_UNREAD_BYTES),
                 Err(Errno::INTR) => {}
-                Err(error) if is_gone(error) => self.gone = true,
-                Err(error) => return Err(LinkError::io("sending to a source")(error)),
+                Err(error) if is_peer_gone(error) => self.gone = true,
+                Err(error) => return Err(LinkError::from_system_call("sending to a source")(error)),
             }
         }
         // Only left if the peer is gone.
@@ -360,9 +360,9 @@ impl SocketLink for TcpBuilder {
         Ok(())
     }
 
-    fn receive(&mut self, received: &mut Vec<Received>) -> Result<bool, LinkError> {
-        self.flush()?;
-        if self.parse(received)? {
+    fn receive_messages(&mut self, received: &mut Vec<Received>) -> Result<bool, LinkError> {
+        self.flush_messages()?;
+        if self.parse_stash(received)? {
             return Ok(true);
         }
         let mut share = FAIR_SHARE;
@@ -370,14 +370,14 @@ impl SocketLink for TcpBuilder {
             let (outcome, direct, wanted) = match &mut self.phase {
                 Phase::Payload { place, end } => {
                     debug_assert!(self.stash.is_empty(), "the stash would belong in front of what is received now");
-                    let place = place.rest(*end);
-                    let room = self.stash.room();
+                    let place = place.remaining_room(*end);
+                    let room = self.stash.free_space();
                     let (direct, wanted) = (place.len(), place.len() + room.len());
                     let mut parts = [IoSliceMut::new(place), IoSliceMut::new(room)];
                     (rustix::io::readv(&self.socket, &mut parts), direct, wanted)
                 }
                 _ => {
-                    let room = self.stash.room();
+                    let room = self.stash.free_space();
                     let wanted = room.len();
                     (rustix::io::read(&self.socket, room), 0, wanted)
                 }
@@ -388,18 +388,18 @@ impl SocketLink for TcpBuilder {
                 Err(Errno::AGAIN) if self.gone => return Err(LinkError::Closed),
                 Err(Errno::AGAIN) => return Ok(false),
                 Err(Errno::INTR) => continue,
-                Err(error) if is_gone(error) => return Err(LinkError::Closed),
-                Err(error) => return Err(LinkError::io("receiving from a source")(error)),
+                Err(error) if is_peer_gone(error) => return Err(LinkError::Closed),
+                Err(error) => return Err(LinkError::from_system_call("receiving from a source")(error)),
             };
             let placed = count.min(direct);
             if let Phase::Payload { place, .. } = &mut self.phase {
-                place.came(placed);
+                place.record_received(placed);
                 self.copied += placed as u64;
-                self.received += if place.was_asked() { placed as u64 } else { 0 };
+                self.received += if place.was_requested() { placed as u64 } else { 0 };
             }
-            self.stash.came(count - placed);
+            self.stash.record_received(count - placed);
             self.finish_phase(received)?;
-            if self.parse(received)? {
+            if self.parse_stash(received)? {
                 return Ok(true);
             }
             if count < wanted && !self.gone {
@@ -415,7 +415,7 @@ impl SocketLink for TcpBuilder {
 }
 
 impl BuilderLink for TcpBuilder {
-    fn maps(&self) -> bool {
+    fn maps_source_memory(&self) -> bool {
         false
     }
 
@@ -439,7 +439,7 @@ impl BuilderLink for TcpBuilder {
             return Ok(Some(Bytes::Place(pending.place)));
         }
         match &mut self.phase {
-            Phase::Payload { place, .. } if place.lands() == Some(ticket) => {
+            Phase::Payload { place, .. } if place.landing_ticket() == Some(ticket) => {
                 // Part of it is here: the rest goes straight to its place.
                 if let Destination::Landing(_, bytes, at) = place {
                     self.copied += copy_counted(&mut pending.place[..*at], &bytes[..*at]);
@@ -466,36 +466,36 @@ impl BuilderLink for TcpBuilder {
         pending.upto = pending.upto.max(upto);
     }
 
-    fn received(&self) -> u64 {
+    fn received_bytes(&self) -> u64 {
         self.received
     }
 
-    fn losses(&self) -> Losses {
+    fn known_losses(&self) -> Losses {
         self.losses
     }
 
-    fn cancel(&mut self, ticket: u64) {
+    fn cancel_fetch(&mut self, ticket: u64) {
         self.pending.retain(|pending| pending.ticket != ticket);
     }
 
-    fn release(&mut self, below: u64) {
+    fn release_tickets(&mut self, below: u64) {
         while let Some(first) = self.ahead.first_entry()
             && *first.key() < below
         {
             self.unasked -= u64::from(first.remove().length);
         }
-        self.send(&Message::Release { below });
+        self.send_message(&Message::Release { below });
     }
 
-    fn send(&mut self, message: &Message) {
+    fn send_message(&mut self, message: &Message) {
         self.out.extend_from_slice(&message.encode());
     }
 
-    fn refuse(&mut self, reason: Refusal, text: &str) {
-        self.out.extend_from_slice(&refusal(reason, text));
+    fn refuse_source(&mut self, reason: Refusal, text: &str) {
+        self.out.extend_from_slice(&encode_refusal(reason, text));
     }
 
-    fn copied(&self) -> u64 {
+    fn copied_bytes(&self) -> u64 {
         self.copied
     }
 }

@@ -1,6 +1,6 @@
 //! The source's end: messages and slots are sent in one queue, slots by `sendfile`.
 
-use super::{connect, is_gone};
+use super::{connect_to_builder, is_peer_gone};
 use crate::offered::{FetchRequest, Novelty, Offered};
 use crate::sockets::{Connect, SocketLink};
 use crate::{Address, Interest, LinkError, SourceGreeting, SourceLink};
@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 use thalweg_arena::Arena;
-use thalweg_sys::tcp::sent_again;
+use thalweg_sys::tcp::retransmitted_bytes;
 use thalweg_wire::{Announcement, Disposition, Losses, MESSAGE_LEN, Message, Sender};
 
 /// Room for messages from a builder, in bytes: more than the longest, a refusal with its text.
@@ -71,12 +71,12 @@ impl TcpSource {
             losses: Losses::default(),
             looked: 0,
         };
-        link.send(&Message::Hello(greeting.hello));
-        link.queue(greeting.description.as_bytes());
+        link.send_message(&Message::Hello(greeting.hello));
+        link.queue_bytes(greeting.description.as_bytes());
         link
     }
 
-    fn queue(&mut self, more: &[u8]) {
+    fn queue_bytes(&mut self, more: &[u8]) {
         self.unread_bytes += more.len();
         match self.out.back_mut() {
             Some(Out::Bytes { bytes, .. }) => bytes.extend_from_slice(more),
@@ -86,21 +86,21 @@ impl TcpSource {
 
     fn queue_slot(&mut self, offer: &Announcement, asked: FetchRequest) {
         let FetchRequest { ticket, offset, length } = asked;
-        self.send(&Message::Data { ticket, offset, length });
+        self.send_message(&Message::Data { ticket, offset, length });
         self.out.push_back(Out::Slot { offset: offer.arena_offset + u64::from(offset), left: length as usize });
     }
 
-    fn serve(&mut self, asked: FetchRequest) -> Result<(), LinkError> {
-        if let Some((offer, _)) = self.offered.ask(asked)? {
+    fn serve_fetch(&mut self, asked: FetchRequest) -> Result<(), LinkError> {
+        if let Some((offer, _)) = self.offered.record_fetch(asked)? {
             self.queue_slot(&offer, asked);
             // Each answer is a message and a slot.
-            self.offered.check_queue(self.out.len() / 2)?;
+            self.offered.check_pending_fetches(self.out.len() / 2)?;
         }
         Ok(())
     }
 
     /// Processes the messages in the inbox.
-    fn on_message(&mut self, received: &mut Vec<Message>) -> Result<(), LinkError> {
+    fn on_messages(&mut self, received: &mut Vec<Message>) -> Result<(), LinkError> {
         let mut at = 0;
         while let Some(cell) = self.inbox[at..].first_chunk::<MESSAGE_LEN>() {
             let message = Message::decode(cell)?;
@@ -111,13 +111,15 @@ impl TcpSource {
             }
             at += MESSAGE_LEN;
             match message {
-                Message::Fetch { ticket, offset, length } => self.serve(FetchRequest { ticket, offset, length })?,
+                Message::Fetch { ticket, offset, length } => {
+                    self.serve_fetch(FetchRequest { ticket, offset, length })?
+                }
                 Message::Release { below } => {
-                    self.offered.release(below);
+                    self.offered.release_tickets(below);
                     received.push(message);
                 }
                 Message::Ignored { .. } => {}
-                message if message.sender() == Sender::Source => {
+                message if message.sending_end() == Sender::Source => {
                     return Err(LinkError::Protocol(format!("the builder sent a source's message: {message:?}")));
                 }
                 _ => received.push(message),
@@ -128,7 +130,7 @@ impl TcpSource {
     }
 
     /// Sends what the socket accepts of the first entry of the queue. Returns true if all of it was sent.
-    fn send_front(&mut self) -> Result<bool, Errno> {
+    fn send_front_entry(&mut self) -> Result<bool, Errno> {
         let more = if self.out.len() > 1 { SendFlags::MORE } else { SendFlags::empty() };
         let flags = more | SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
         match self.out.front_mut() {
@@ -175,46 +177,50 @@ impl TcpSource {
     /// Looks for losses, and reports them if there are new ones.
     fn look_for_losses(&mut self) {
         self.looked = self.losses.sent;
-        let Some(again) = sent_again(&self.socket) else { return };
+        let Some(again) = retransmitted_bytes(&self.socket) else { return };
         if again != self.losses.again {
             self.losses.again = again;
-            self.send(&Message::Losses(self.losses));
+            self.send_message(&Message::Losses(self.losses));
         }
     }
 }
 
 impl Connect for TcpSource {
-    fn connect(to: &Address, congestion: Option<&str>, greeting: &SourceGreeting) -> Result<Self, LinkError> {
-        connect(to.place(), congestion, greeting)
+    fn connect_to_builder(
+        to: &Address,
+        congestion: Option<&str>,
+        greeting: &SourceGreeting,
+    ) -> Result<Self, LinkError> {
+        connect_to_builder(to.place(), congestion, greeting)
     }
 }
 
 impl SocketLink for TcpSource {
     type Received = Message;
 
-    fn fd(&self) -> BorrowedFd<'_> {
+    fn descriptor(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 
-    fn interest(&self) -> Interest {
+    fn wait_interest(&self) -> Interest {
         Interest { read: true, write: !self.out.is_empty() }
     }
 
-    fn flush(&mut self) -> Result<(), LinkError> {
+    fn flush_messages(&mut self) -> Result<(), LinkError> {
         if !self.connected {
-            if let Some(error) = self.socket.take_error().map_err(LinkError::io("connecting"))? {
-                return Err(LinkError::io(format!("connecting to tcp:{}", self.peer))(error));
+            if let Some(error) = self.socket.take_error().map_err(LinkError::from_system_call("connecting"))? {
+                return Err(LinkError::from_system_call(format!("connecting to tcp:{}", self.peer))(error));
             }
             if self.socket.peer_addr().is_err() {
                 return Ok(());
             }
             self.connected = true;
         }
-        for asked in self.offered.early() {
-            self.serve(asked)?;
+        for asked in self.offered.take_early_fetches() {
+            self.serve_fetch(asked)?;
         }
         while !self.gone && !self.out.is_empty() {
-            match self.send_front() {
+            match self.send_front_entry() {
                 Ok(true) => {
                     self.out.pop_front();
                     if self.losses.sent - self.looked >= LOOK_FOR_LOSSES {
@@ -222,10 +228,10 @@ impl SocketLink for TcpSource {
                     }
                 }
                 Ok(false) => {}
-                Err(Errno::AGAIN) => return self.offered.check_unheard(self.unread_bytes),
+                Err(Errno::AGAIN) => return self.offered.check_unread_bytes(self.unread_bytes),
                 Err(Errno::INTR) => {}
-                Err(error) if is_gone(error) => self.gone = true,
-                Err(error) => return Err(LinkError::io(format!("sending to tcp:{}", self.peer))(error)),
+                Err(error) if is_peer_gone(error) => self.gone = true,
+                Err(error) => return Err(LinkError::from_system_call(format!("sending to tcp:{}", self.peer))(error)),
             }
         }
         // Only left if the peer is gone.
@@ -233,8 +239,8 @@ impl SocketLink for TcpSource {
         Ok(())
     }
 
-    fn receive(&mut self, received: &mut Vec<Message>) -> Result<bool, LinkError> {
-        self.flush()?;
+    fn receive_messages(&mut self, received: &mut Vec<Message>) -> Result<bool, LinkError> {
+        self.flush_messages()?;
         if !self.connected {
             return Ok(false);
         }
@@ -246,11 +252,13 @@ impl SocketLink for TcpSource {
                 Err(Errno::AGAIN) if self.gone => return Err(LinkError::Closed),
                 Err(Errno::AGAIN) => return Ok(false),
                 Err(Errno::INTR) => continue,
-                Err(error) if is_gone(error) => return Err(LinkError::Closed),
-                Err(error) => return Err(LinkError::io(format!("receiving from tcp:{}", self.peer))(error)),
+                Err(error) if is_peer_gone(error) => return Err(LinkError::Closed),
+                Err(error) => {
+                    return Err(LinkError::from_system_call(format!("receiving from tcp:{}", self.peer))(error));
+                }
             }
             let full = self.inbox.len() == self.inbox.capacity();
-            self.on_message(received)?;
+            self.on_messages(received)?;
             if !full {
                 return Ok(false);
             }
@@ -259,37 +267,37 @@ impl SocketLink for TcpSource {
         Ok(true)
     }
 
-    fn close(&mut self) {
-        if self.offered.is_read() {
+    fn close_link(&mut self) {
+        if self.offered.has_fetched_offers() {
             // The kernel would send the remaining bytes from the slots as they are by then: so it sends nothing more,
             // and the connection is reset.
             let _ = self.socket.set_linger(Some(Duration::ZERO));
         } else {
-            let _ = self.flush();
+            let _ = self.flush_messages();
         }
     }
 }
 
 impl SourceLink for TcpSource {
-    fn offer(&mut self, offer: &Announcement) {
-        let novelty = self.offered.offer(offer);
+    fn announce_offer(&mut self, offer: &Announcement) {
+        let novelty = self.offered.record_offer(offer);
         if novelty != Novelty::Released {
-            self.send(&Message::Offer(*offer));
+            self.send_message(&Message::Offer(*offer));
         }
         if novelty == Novelty::New && offer.disposition == Disposition::Eager {
             self.queue_slot(offer, FetchRequest { ticket: offer.ticket, offset: 0, length: offer.bytes });
         }
     }
 
-    fn withdraw(&mut self, ticket: u64) -> bool {
+    fn withdraw_offer(&mut self, ticket: u64) -> bool {
         self.offered.may_withdraw(ticket)
     }
 
-    fn send(&mut self, message: &Message) {
-        self.queue(&message.encode());
+    fn send_message(&mut self, message: &Message) {
+        self.queue_bytes(&message.encode());
     }
 
-    fn copied(&self) -> u64 {
+    fn copied_bytes(&self) -> u64 {
         self.copied
     }
 }

@@ -21,7 +21,7 @@ impl Default for Stash {
 
 impl Stash {
     /// Returns the room in which more can be received. The remaining bytes, part of a message, move to the front.
-    pub(super) fn room(&mut self) -> &mut [u8] {
+    pub(super) fn free_space(&mut self) -> &mut [u8] {
         self.bytes.copy_within(self.from..self.to, 0);
         self.to -= self.from;
         self.from = 0;
@@ -29,18 +29,18 @@ impl Stash {
     }
 
     /// Records that `bytes` were received into the room.
-    pub(super) fn came(&mut self, bytes: usize) {
+    pub(super) fn record_received(&mut self, bytes: usize) {
         self.to += bytes;
     }
 
-    pub(super) fn message(&mut self) -> Option<[u8; MESSAGE_LEN]> {
+    pub(super) fn next_message_cell(&mut self) -> Option<[u8; MESSAGE_LEN]> {
         let cell = *self.bytes[self.from..self.to].first_chunk()?;
         self.from += MESSAGE_LEN;
         Some(cell)
     }
 
     /// Takes at most `most` bytes.
-    pub(super) fn take(&mut self, most: usize) -> &[u8] {
+    pub(super) fn take_bytes(&mut self, most: usize) -> &[u8] {
         let from = self.from;
         self.from = self.to.min(from + most);
         &self.bytes[from..self.from]

@@ -24,21 +24,24 @@ impl Medium for Memory {
         false
     }
 
-    fn kind(&self) -> LinkKind {
-        self.network.kind()
+    fn link_kind(&self) -> LinkKind {
+        self.network.link_kind()
     }
 
-    fn directory(&self) -> &Path {
+    fn listen_directory(&self) -> &Path {
         Path::new("/")
     }
 
-    fn wait(&mut self, source: Option<&mut SourceEnd>, builder: Option<&mut BuilderEnd>) {
+    fn wait_for_ends(&mut self, source: Option<&mut SourceEnd>, builder: Option<&mut BuilderEnd>) {
         let next = source.map(|end| end.next_timeout()).into_iter().chain(builder.map(|end| end.next_timeout()));
         let next = next.flatten().min().expect("neither end has anything to do");
-        self.stalls = if next <= self.network.now() { self.stalls + 1 } else { 0 };
+        self.stalls = if next <= self.network.current_time() { self.stalls + 1 } else { 0 };
         assert!(self.stalls < 10_000, "an end has something to do at {next:?} and does not do it");
         self.network.advance_to(next);
-        assert!(self.network.now() < Duration::from_secs(600), "ten minutes have passed, and nothing came of it");
+        assert!(
+            self.network.current_time() < Duration::from_secs(600),
+            "ten minutes have passed, and nothing came of it"
+        );
     }
 }
 
@@ -68,6 +71,6 @@ macro_rules! with_impairments {
 link_conformance!(tcp, Over::new(LinkKind::TCP));
 link_conformance!(udp, Over::new(LinkKind::UDP));
 link_conformance!(shm, Over::new(LinkKind::SHM));
-link_conformance!(unix_packets, Over::new(LinkKind::register(&packets::PACKETS)));
+link_conformance!(unix_packets, Over::new(LinkKind::register_transport(&packets::PACKETS)));
 link_conformance!(memory, Memory::new(Network::new(Impairments::PERFECT, 0)));
 link_conformance! { mod lossy_memory; with_impairments }

@@ -37,7 +37,7 @@ struct Builder {
 impl Builder {
     fn new() -> Self {
         let mut all = Endpoints::<dyn BuilderEndpoint>::new().unwrap();
-        let address = all.add(&"udp:127.0.0.1:0".parse().unwrap(), NOTHING).unwrap();
+        let address = all.add_listener(&"udp:127.0.0.1:0".parse().unwrap(), NOTHING).unwrap();
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         socket.connect(address.place()).unwrap();
         socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
@@ -52,15 +52,15 @@ impl Builder {
     /// Does the same within `patience`, even if nothing comes.
     fn turn(&mut self, patience: Duration) -> Result<(), LinkError> {
         let mut tokens = Vec::new();
-        self.all.poller().wait(Some(patience), |token| tokens.push(token)).unwrap();
-        self.all.poll(self.begun.elapsed(), &tokens, &mut Vec::new());
-        let outcome = self.all.receive(0, &mut self.said).map(drop);
-        self.all.flush(self.begun.elapsed(), &mut Vec::new());
+        self.all.poller().wait_for_events(Some(patience), |token| tokens.push(token)).unwrap();
+        self.all.poll_peers(self.begun.elapsed(), &tokens, &mut Vec::new());
+        let outcome = self.all.receive_messages(0, &mut self.said).map(drop);
+        self.all.flush_messages(self.begun.elapsed(), &mut Vec::new());
         outcome
     }
 
     fn accept(&mut self) -> bool {
-        self.all.accept(0, 0).unwrap().is_some()
+        self.all.accept_peer(0, 0).unwrap().is_some()
     }
 
     /// Greets, as a source that returns the token it is sent.
@@ -166,7 +166,7 @@ fn a_connection_is_one_host_and_port() {
 #[test]
 fn what_was_closed_does_not_begin_again_with_what_comes_late() {
     let mut builder = Builder::greeted();
-    builder.all.close(0);
+    builder.all.close_link(0);
     // Skips to the last frame that was sent to it.
     while builder.answer().content != Content::Over {}
     for _ in 0..3 {
@@ -180,21 +180,21 @@ fn what_was_closed_does_not_begin_again_with_what_comes_late() {
 
 #[test]
 fn bytes_that_nobody_asked_for_end_the_connection() {
-    let block = BlockPool::new("builder", 1, 1 << 20).unwrap().take().unwrap();
+    let block = BlockPool::new("builder", 1, 1 << 20).unwrap().take_block().unwrap();
     for (offset, length, asked) in [(3200, 64, 3200), (0, 3264, 3200), (u32::MAX, 64, 6400)] {
-        let mut block = BlockPool::new("builder", 1, 1 << 20).unwrap().take().unwrap();
+        let mut block = BlockPool::new("builder", 1, 1 << 20).unwrap().take_block().unwrap();
         let mut builder = Builder::greeted();
         builder.socket.send(&words(7, 2, &[Message::Offer(held(0))])).unwrap();
         builder.hear().unwrap();
-        let place = block.carve(6400);
-        builder.all.link_mut(0).unwrap().begin_fetch(&held(0), place, asked).unwrap();
+        let place = block.carve_span(6400);
+        builder.all.builder_link_mut(0).unwrap().begin_fetch(&held(0), place, asked).unwrap();
         builder.turn(Duration::ZERO).unwrap();
         let piece = frame(head(7, Content::Piece { ticket: 0, offset }), &vec![1; length]);
         builder.socket.send(&piece).unwrap();
         let error = builder.hear().unwrap_err();
         assert!(error.is_violation() && error.to_string().contains("were asked for"), "{error}");
-        builder.all.close(0);
-        assert!(!block.is_busy());
+        builder.all.close_link(0);
+        assert!(!block.has_spans_out());
     }
     // A piece of a ticket that was not fetched at all: it may have come twice.
     let mut builder = Builder::greeted();
@@ -208,8 +208,8 @@ fn who_broke_a_rule_is_told_why_it_ends() {
     let mut builder = Builder::greeted();
     builder.socket.send(&words(7, 2, &[Message::Pause])).unwrap();
     let error = builder.hear().unwrap_err();
-    builder.all.link_mut(0).unwrap().refuse(Refusal::Protocol, &error.to_string());
-    builder.all.close(0);
+    builder.all.builder_link_mut(0).unwrap().refuse_source(Refusal::Protocol, &error.to_string());
+    builder.all.close_link(0);
     let mut room = [0; 2000];
     let told = loop {
         let length = builder.socket.recv(&mut room).unwrap();
@@ -236,8 +236,8 @@ fn a_false_sender_takes_no_place_and_is_answered_with_less_than_came() {
         assert!(!builder.accept());
     }
     // Nothing more comes of this connection.
-    builder.all.poll(builder.begun.elapsed() + Duration::from_secs(5), &[], &mut Vec::new());
-    builder.all.flush(builder.begun.elapsed() + Duration::from_secs(5), &mut Vec::new());
+    builder.all.poll_peers(builder.begun.elapsed() + Duration::from_secs(5), &[], &mut Vec::new());
+    builder.all.flush_messages(builder.begun.elapsed() + Duration::from_secs(5), &mut Vec::new());
     builder.socket.set_nonblocking(true).unwrap();
     assert!(builder.socket.recv(&mut room).is_err());
 }
@@ -276,7 +276,7 @@ fn damaged_words_are_lost_words() {
 #[test]
 fn what_came_and_was_not_taken_is_counted_by_its_cause() {
     let mut builder = Builder::greeted();
-    let before = builder.all.arrivals();
+    let before = builder.all.arrival_counts();
     let mut damaged = words(7, 2, &[Message::Offer(held(0))]);
     damaged[80] ^= 1;
     let mut old = words(7, 2, &[Message::Offer(held(0))]);
@@ -285,7 +285,7 @@ fn what_came_and_was_not_taken_is_counted_by_its_cause() {
         builder.socket.send(&nonsense).unwrap();
         builder.hear().unwrap();
     }
-    let after = builder.all.arrivals();
+    let after = builder.all.arrival_counts();
     assert_eq!((after.damaged - before.damaged, after.foreign - before.foreign, after.dropped), (1, 2, 0));
     // More than the socket's buffer holds. The kernel reports drops with the next datagram that it takes.
     for _ in 0..1000 {
@@ -296,7 +296,7 @@ fn what_came_and_was_not_taken_is_counted_by_its_cause() {
     }
     builder.socket.send(b"hello").unwrap();
     builder.hear().unwrap();
-    assert!(builder.all.arrivals().dropped > 0, "{:?}", builder.all.arrivals());
+    assert!(builder.all.arrival_counts().dropped > 0, "{:?}", builder.all.arrival_counts());
 }
 
 #[test]
@@ -313,7 +313,7 @@ fn strangers_who_only_greet_are_no_more_than_so_many() {
         builder.greet(connection);
     }
     let mut let_in = 0;
-    while builder.all.accept(0, let_in).unwrap().is_some() {
+    while builder.all.accept_peer(0, let_in).unwrap().is_some() {
         let_in += 1;
     }
     assert!((250..=1024).contains(&let_in), "{let_in}");
@@ -338,8 +338,9 @@ impl Source {
         let memory = Arena::create("slots", 1 << 20).unwrap();
         let greeting =
             SourceGreeting { hello: HELLO, description: "{}".into(), arena: std::sync::Arc::clone(memory.arena()) };
-        let mut all = Endpoints::<dyn SourceEndpoint>::new().unwrap().towards(std::slice::from_ref(&address)).unwrap();
-        all.connect(0, &address, None, &greeting).unwrap();
+        let mut all =
+            Endpoints::<dyn SourceEndpoint>::new().unwrap().with_builders(std::slice::from_ref(&address)).unwrap();
+        all.connect_to_builder(0, &address, None, &greeting).unwrap();
         let mut room = vec![0; 1 << 16];
         let (length, from) = socket.recv_from(&mut room).unwrap();
         let (head, content) = Head::decode(&room[..length]).unwrap();
@@ -360,10 +361,10 @@ impl Source {
     /// Does the same, even if nothing comes.
     fn turn(&mut self, heard: &mut Vec<Message>, patience: Duration) -> Result<(), LinkError> {
         let mut tokens = Vec::new();
-        self.all.poller().wait(Some(patience), |token| tokens.push(token)).unwrap();
-        self.all.poll(self.begun.elapsed(), &tokens, &mut Vec::new());
-        let outcome = self.all.receive(0, heard).map(drop);
-        self.all.flush(self.begun.elapsed(), &mut Vec::new());
+        self.all.poller().wait_for_events(Some(patience), |token| tokens.push(token)).unwrap();
+        self.all.poll_peers(self.begun.elapsed(), &tokens, &mut Vec::new());
+        let outcome = self.all.receive_messages(0, heard).map(drop);
+        self.all.flush_messages(self.begun.elapsed(), &mut Vec::new());
         outcome
     }
 }
@@ -417,20 +418,20 @@ fn a_builder_may_answer_from_another_address_than_it_was_called_at() {
 fn a_builder_may_listen_at_any_address() {
     let mut builder = Builder::new();
     builder.all = Endpoints::<dyn BuilderEndpoint>::new().unwrap();
-    let address = builder.all.add(&"udp:0.0.0.0:0".parse().unwrap(), NOTHING).unwrap();
+    let address = builder.all.add_listener(&"udp:0.0.0.0:0".parse().unwrap(), NOTHING).unwrap();
     let memory = Arena::create("slots", 1 << 20).unwrap();
     let greeting =
         SourceGreeting { hello: HELLO, description: "{}".into(), arena: std::sync::Arc::clone(memory.arena()) };
-    let mut source = SourceEnd::connect(&address, &greeting).unwrap();
+    let mut source = SourceEnd::connect_to_builder(&address, &greeting).unwrap();
     let (mut heard, begun) = (Vec::new(), Instant::now());
     while heard.is_empty() {
         assert!(begun.elapsed() < Duration::from_secs(60), "no welcome comes");
         builder.turn(Duration::from_millis(1)).unwrap();
         if builder.accept() {
-            builder.all.link_mut(0).unwrap().send(&welcome());
+            builder.all.builder_link_mut(0).unwrap().send_message(&welcome());
         }
-        source.receive(&mut heard).unwrap();
-        source.flush().unwrap();
+        source.receive_messages(&mut heard).unwrap();
+        source.flush_messages().unwrap();
     }
     assert_eq!(heard, [welcome()]);
 }
@@ -446,7 +447,7 @@ fn a_source_names_what_a_builder_did_wrong() {
         let (mut source, mut heard) = (Source::new(), Vec::new());
         source.say(&words(source.connection, 0, &[welcome()]));
         source.hear(&mut heard).unwrap();
-        source.all.link_mut(0).unwrap().offer(&held(0));
+        source.all.source_link_mut(0).unwrap().announce_offer(&held(0));
         source.turn(&mut heard, Duration::ZERO).unwrap();
         source.say(&words(source.connection, 1, &[what]));
         let error = source.hear(&mut heard).unwrap_err();
@@ -466,12 +467,13 @@ fn nobody_at_the_address_is_found_out_at_once() {
     let memory = Arena::create("slots", 1 << 20).unwrap();
     let greeting =
         SourceGreeting { hello: HELLO, description: "{}".into(), arena: std::sync::Arc::clone(memory.arena()) };
-    let mut all = Endpoints::<dyn SourceEndpoint>::new().unwrap().towards(std::slice::from_ref(&address)).unwrap();
-    all.connect(0, &address, None, &greeting).unwrap();
+    let mut all =
+        Endpoints::<dyn SourceEndpoint>::new().unwrap().with_builders(std::slice::from_ref(&address)).unwrap();
+    all.connect_to_builder(0, &address, None, &greeting).unwrap();
     let mut tokens = Vec::new();
-    all.poller().wait(Some(Duration::from_secs(60)), |token| tokens.push(token)).unwrap();
-    all.poll(Duration::ZERO, &tokens, &mut Vec::new());
-    assert!(matches!(all.receive(0, &mut Vec::new()), Err(LinkError::Closed)));
+    all.poller().wait_for_events(Some(Duration::from_secs(60)), |token| tokens.push(token)).unwrap();
+    all.poll_peers(Duration::ZERO, &tokens, &mut Vec::new());
+    assert!(matches!(all.receive_messages(0, &mut Vec::new()), Err(LinkError::Closed)));
 }
 
 proptest! {
@@ -488,11 +490,11 @@ proptest! {
         let (mut builder, mut source, mut heard) = (Builder::greeted(), Source::new(), Vec::new());
         source.say(&words(source.connection, 0, &[welcome()]));
         source.hear(&mut heard).unwrap();
-        let mut block = BlockPool::new("builder", 1, 1 << 20).unwrap().take().unwrap();
-        let place = block.carve(6400);
-        builder.all.link_mut(0).unwrap().begin_fetch(&held(0), place, 6400).unwrap();
+        let mut block = BlockPool::new("builder", 1, 1 << 20).unwrap().take_block().unwrap();
+        let place = block.carve_span(6400);
+        builder.all.builder_link_mut(0).unwrap().begin_fetch(&held(0), place, 6400).unwrap();
         let _ = builder.turn(Duration::ZERO);
-        source.all.link_mut(0).unwrap().offer(&held(0));
+        source.all.source_link_mut(0).unwrap().announce_offer(&held(0));
         for (kind, number, ticket, received, (also, served), cells, answer) in frames {
             let content = match kind {
                 0 => Content::Words { first: number, token: 0 },
@@ -514,9 +516,9 @@ proptest! {
             let _ = source.turn(&mut heard, Duration::ZERO);
             prop_assert!(bytes.len() + HEAD_LEN < 2000);
         }
-        builder.all.close(0);
+        builder.all.close_link(0);
         builder.said.clear();
-        prop_assert!(!block.is_busy());
+        prop_assert!(!block.has_spans_out());
         // Otherwise they repeat their last words.
         builder.socket.send(&frame(head(7, Content::Over), &[])).unwrap();
         let _ = builder.turn(Duration::ZERO);

@@ -13,7 +13,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tempfile::TempDir;
 use thalweg_arena::{
-    Arena, Block, BlockPool, Ring, RingReceiver, RingSender, Span, WAKE_BYTE, recv_fds, send_fds, wake_over,
+    Arena, Block, BlockPool, Ring, RingReceiver, RingSender, Span, WAKE_BYTE, recv_fds, send_fds, wake_over_socket,
 };
 use thalweg_link::{Address, Bytes, Eager, Interest, LinkError, LinkKind, Poller, Received, SourceGreeting};
 use thalweg_link_conformance::{BuilderEnd, Listening, SourceEnd};
@@ -97,7 +97,7 @@ fn what_is_cut_off_half_way_is_a_closed_connection() {
     let (mut source, mut builder) = raw_source();
     source.say(&[hello(0), Message::Offer(held(0))]);
     let (block, place) = place();
-    builder.fetch(&held(0), Some(place)).unwrap();
+    builder.fetch_offer(&held(0), Some(place)).unwrap();
     source.say(&[Message::Data { ticket: 0, offset: 0, length: 4096 }]);
     source.write_all(&[7; 4000]).unwrap();
     drop(source);
@@ -132,7 +132,7 @@ fn one_byte_at_a_time_is_slow_but_right() {
     };
     assert_eq!(text, "{}");
     let place = place().1.take_front(128);
-    let Some(Bytes::Place(bytes)) = builder.fetch(&eager, Some(place)).unwrap() else { panic!("it is here") };
+    let Some(Bytes::Place(bytes)) = builder.fetch_offer(&eager, Some(place)).unwrap() else { panic!("it is here") };
     assert_eq!(bytes[..], [9; 128]);
 }
 
@@ -153,7 +153,7 @@ fn bytes_other_than_those_asked_for_are_not_taken() {
         let (mut source, mut builder) = raw_source();
         source.say(&[hello(0), Message::Offer(held(0))]);
         let (block, place) = place();
-        builder.fetch(&held(0), Some(place)).unwrap();
+        builder.fetch_offer(&held(0), Some(place)).unwrap();
         source.say(&[Message::Data { ticket: 0, offset, length }]);
         violates(
             &mut builder,
@@ -168,12 +168,12 @@ fn data_come_in_the_order_of_the_fetches() {
     let (mut source, mut builder) = raw_source();
     source.say(&[hello(0), Message::Offer(held(0)), Message::Offer(held(1))]);
     let ((zero, place_of_0), (one, place_of_1)) = (place(), place());
-    builder.fetch(&held(1), Some(place_of_1)).unwrap();
-    builder.fetch(&held(0), Some(place_of_0)).unwrap();
+    builder.fetch_offer(&held(1), Some(place_of_1)).unwrap();
+    builder.fetch_offer(&held(0), Some(place_of_0)).unwrap();
     source.say(&[Message::Data { ticket: 0, offset: 0, length: 4096 }]);
     violates(&mut builder, "asked for were 0+4096 of ticket 1: answer fetches in their order, each as a whole");
     returns(builder, &zero);
-    assert!(!one.is_busy());
+    assert!(!one.has_spans_out());
 }
 
 #[test]
@@ -210,7 +210,7 @@ fn what_a_source_said_it_is_it_must_be() {
 fn a_dropped_offer_brings_no_bytes() {
     let (mut source, mut builder) = raw_source();
     let (block, place) = place();
-    builder.fetch(&held(0), Some(place)).unwrap();
+    builder.fetch_offer(&held(0), Some(place)).unwrap();
     let gone = Announcement { bytes: 0, disposition: Disposition::DroppedOldest, ..held(0) };
     let hello = Message::Hello(Hello { capabilities: Capabilities::WITHDRAWS, ..greeting().hello });
     source.say(&[hello, Message::Offer(held(0)), Message::Offer(gone)]);
@@ -229,7 +229,7 @@ fn what_came_before_an_offence_counts_and_what_came_behind_it_does_not() {
         source.say(&[hello(0), Message::Offer(held(0))]);
         until(&mut builder, |said| said.len() == 2);
         let (block, place) = place();
-        builder.fetch(&held(0), Some(place)).unwrap();
+        builder.fetch_offer(&held(0), Some(place)).unwrap();
         source.write_all(&segment).unwrap();
         let (said, error) = fate(&mut builder);
         assert!(error.to_string().contains("the source sent a builder's message"), "{error}");
@@ -248,13 +248,13 @@ fn an_offence_over_a_ring_is_judged_in_its_turn_too() {
         for in_place in [true, false] {
             let (mut source, mut builder) = greeted_shm_source(true);
             let (block, place) = place();
-            builder.fetch(&held(0), Some(place).filter(|_| !in_place)).unwrap();
+            builder.fetch_offer(&held(0), Some(place).filter(|_| !in_place)).unwrap();
             // Both are there before the builder looks.
             for word in &words {
                 source.sender.push(&word.encode()).unwrap();
             }
             let _ = source.sender.publish();
-            wake_over(&source.socket).unwrap();
+            wake_over_socket(&source.socket).unwrap();
             let (said, error) = fate(&mut builder);
             assert!(error.to_string().contains("unexpected from a source over a ring"), "{error}");
             assert_eq!(said.len(), counts);
@@ -318,8 +318,8 @@ fn a_source_that_never_listens_is_given_up() {
     let (mut source, mut builder) = raw_source();
     source.say(&[hello(0)]);
     let error = (0..u64::MAX).find_map(|below| {
-        builder.release(below);
-        builder.flush().err()
+        builder.release_tickets(below);
+        builder.flush_messages().err()
     });
     let error = error.unwrap();
     assert!(error.is_violation() && error.to_string().contains("does not take what it is told"), "{error}");
@@ -348,7 +348,7 @@ fn a_source_names_what_a_builder_did_wrong() {
     ];
     for (bytes, complaint) in cases {
         let (mut source, mut builder) = raw_builder();
-        source.offer(&held(0));
+        source.announce_offer(&held(0));
         builder.write_all(&bytes).unwrap();
         let error = fate_of_source(&mut source);
         assert!(error.is_violation() && error.to_string().contains(complaint), "{error}, not {complaint}");
@@ -358,8 +358,8 @@ fn a_source_names_what_a_builder_did_wrong() {
 #[test]
 fn any_range_of_an_offer_is_served_in_the_order_of_the_fetches() {
     let (mut source, mut builder) = raw_builder();
-    source.offer(&held(0));
-    source.offer(&held(1));
+    source.announce_offer(&held(0));
+    source.announce_offer(&held(1));
     let ranges = [(1, 64, 128), (0, 4032, 64), (1, 0, 4096), (0, 1, 1), (0, 0, 4096)];
     for (ticket, offset, length) in ranges {
         builder.say(&[Message::Fetch { ticket, offset, length }]);
@@ -374,8 +374,8 @@ fn any_range_of_an_offer_is_served_in_the_order_of_the_fetches() {
         });
         let mut said = Vec::new();
         while !reader.is_finished() {
-            source.receive(&mut said).unwrap();
-            source.flush().unwrap();
+            source.receive_messages(&mut said).unwrap();
+            source.flush_messages().unwrap();
             std::thread::yield_now();
         }
         let bytes = reader.join().unwrap();
@@ -395,7 +395,7 @@ fn any_range_of_an_offer_is_served_in_the_order_of_the_fetches() {
 #[test]
 fn a_fetch_of_what_is_not_there_waits_only_so_long() {
     let (mut source, mut builder) = raw_builder();
-    source.offer(&held(0));
+    source.announce_offer(&held(0));
     // 8 slots of 1 MiB: 2144 fetches.
     (1..3000).for_each(|ticket| builder.say(&[Message::Fetch { ticket, offset: 0, length: 64 }]));
     let error = fate_of_source(&mut source);
@@ -405,7 +405,7 @@ fn a_fetch_of_what_is_not_there_waits_only_so_long() {
 #[test]
 fn a_fetch_flood_ends_at_what_an_honest_builder_may_have_open() {
     let (mut source, mut builder) = raw_builder();
-    source.offer(&held(0));
+    source.announce_offer(&held(0));
     let error = std::thread::scope(|scope| {
         scope.spawn(move || {
             let fetches = Message::Fetch { ticket: 0, offset: 0, length: 4096 }.encode().repeat(64);
@@ -422,8 +422,8 @@ fn a_fetch_flood_ends_at_what_an_honest_builder_may_have_open() {
 fn a_builder_that_never_listens_is_given_up() {
     let (mut source, _builder) = raw_builder();
     let error = (0..u64::MAX).find_map(|next| {
-        source.send(&Message::Paused { next: EventId(next), asked_by: 0 });
-        source.flush().err()
+        source.send_message(&Message::Paused { next: EventId(next), asked_by: 0 });
+        source.flush_messages().err()
     });
     let error = error.unwrap();
     assert!(error.is_violation() && error.to_string().contains("does not take what it is told"), "{error}");
@@ -432,12 +432,12 @@ fn a_builder_that_never_listens_is_given_up() {
 #[test]
 fn releasing_what_was_never_offered_releases_what_was() {
     let (mut source, mut builder) = raw_builder();
-    source.offer(&held(0));
+    source.announce_offer(&held(0));
     let release = Message::Release { below: u64::MAX };
     builder.say(&[release, Message::Fetch { ticket: 0, offset: 0, length: 4096 }]);
     drop(builder);
     let mut said = Vec::new();
-    while source.receive(&mut said).is_ok() {
+    while source.receive_messages(&mut said).is_ok() {
         source_waits(&mut source);
     }
     assert_eq!(said, [release]);
@@ -481,7 +481,7 @@ proptest! {
     fn nonsense_ends_in_an_error(to_builder in nonsense(), to_source in nonsense()) {
         let (mut source, mut builder) = raw_source();
         let (block, place) = place();
-        builder.fetch(&held(0), Some(place)).unwrap();
+        builder.fetch_offer(&held(0), Some(place)).unwrap();
         source.say(&[hello(0)]);
         source.write_all(&to_builder).unwrap();
         drop(source);
@@ -489,7 +489,7 @@ proptest! {
         returns(builder, &block);
 
         let (mut source, mut builder) = raw_builder();
-        source.offer(&held(0));
+        source.announce_offer(&held(0));
         builder.write_all(&to_source).unwrap();
         drop(builder);
         fate_of_source(&mut source);
@@ -503,16 +503,16 @@ proptest! {
 fn a_link_that_is_closed_sends_no_more_of_a_slot() {
     let arena = Arena::create("source", 16 << 20).unwrap();
     let (mut source, mut builder) = raw_builder_of(&SourceGreeting { arena: Arc::clone(arena.arena()), ..greeting() });
-    source.offer(&Announcement { bytes: 16 << 20, ..held(0) });
+    source.announce_offer(&Announcement { bytes: 16 << 20, ..held(0) });
     builder.say(&[Message::Fetch { ticket: 0, offset: 0, length: 16 << 20 }]);
     let mut begun = [0; 2 * MESSAGE_LEN];
-    source.receive(&mut Vec::new()).unwrap();
+    source.receive_messages(&mut Vec::new()).unwrap();
     source_waits(&mut source);
-    source.receive(&mut Vec::new()).unwrap();
-    source.flush().unwrap();
+    source.receive_messages(&mut Vec::new()).unwrap();
+    source.flush_messages().unwrap();
     builder.read_exact(&mut begun).unwrap();
 
-    source.close();
+    source.close_link();
     let (mut bytes, mut received) = (vec![0; 1 << 20], 0);
     let error = loop {
         match builder.read(&mut bytes) {
@@ -598,7 +598,7 @@ fn an_offer_lies_within_the_arena() {
         let offer = Announcement { arena_offset, bytes, ..held(0) };
         source.say(&[Message::Offer(offer)]);
         until(&mut builder, |said| said.iter().any(|said| matches!(said, Received::Message(Message::Offer(_)))));
-        let error = builder.fetch(&offer, None).unwrap_err();
+        let error = builder.fetch_offer(&offer, None).unwrap_err();
         assert!(error.is_violation(), "{error}");
         assert!(error.to_string().contains(&format!("offered bytes {arena_offset}+{bytes} of an arena of {ARENA}")));
     }
@@ -609,12 +609,12 @@ fn a_place_survives_an_offer_that_was_a_lie() {
     let lie = Announcement { arena_offset: u64::MAX - 4096, ..held(0) };
     let (_source, mut builder) = greeted_shm_source(false);
     let (block, to_place) = place();
-    builder.fetch(&lie, Some(to_place)).unwrap_err();
-    assert!(!block.is_busy());
+    builder.fetch_offer(&lie, Some(to_place)).unwrap_err();
+    assert!(!block.has_spans_out());
 
     let (mut source, mut builder) = greeted_shm_source(true);
     let (block, place) = place();
-    builder.fetch(&lie, Some(place)).unwrap();
+    builder.fetch_offer(&lie, Some(place)).unwrap();
     source.say(&[Message::Data { ticket: 0, offset: 0, length: 4096 }]);
     violates(&mut builder, "of an arena of");
     returns(builder, &block);
@@ -633,7 +633,7 @@ fn what_a_source_says_over_a_ring_is_judged_as_over_a_socket() {
     ];
     for (message, complaint) in cases {
         let (mut source, mut builder) = greeted_shm_source(true);
-        builder.fetch(&held(0), None).unwrap();
+        builder.fetch_offer(&held(0), None).unwrap();
         source.say(&[message]);
         violates(&mut builder, complaint);
     }
@@ -666,13 +666,13 @@ fn an_index_that_cannot_be_ends_the_link() {
     // The sender's index lies at byte 128 of a ring, the receiver's at 256.
     let (source, mut builder) = greeted_shm_source(false);
     rustix::io::pwrite(&source.to_builder, &1_000_000u32.to_le_bytes(), 128).unwrap();
-    wake_over(&source.socket).unwrap();
+    wake_over_socket(&source.socket).unwrap();
     violates(&mut builder, "index of a shared-memory ring is 1000000");
 
     let (source, mut builder) = greeted_shm_source(false);
     rustix::io::pwrite(&source.to_source, &77u32.to_le_bytes(), 256).unwrap();
-    (0..100).for_each(|below| builder.release(below));
-    let error = builder.flush().unwrap_err();
+    (0..100).for_each(|below| builder.release_tickets(below));
+    let error = builder.flush_messages().unwrap_err();
     assert!(error.is_violation() && error.to_string().contains("index of a shared-memory ring is 77"), "{error}");
 }
 
@@ -680,8 +680,8 @@ fn an_index_that_cannot_be_ends_the_link() {
 fn a_source_that_never_looks_into_its_ring_is_given_up() {
     let (_source, mut builder) = greeted_shm_source(false);
     let error = (0..u64::MAX).find_map(|below| {
-        builder.release(below);
-        builder.flush().err()
+        builder.release_tickets(below);
+        builder.flush_messages().err()
     });
     let error = error.unwrap();
     assert!(error.is_violation() && error.to_string().contains("does not take what it is told"), "{error}");
@@ -710,8 +710,8 @@ fn a_builder_that_breaks_the_rules_over_a_ring_is_named() {
     ];
     for (message, complaint) in cases {
         let (mut source, mut builder, _dir) = raw_shm_builder();
-        source.offer(&held(0));
-        source.flush().unwrap();
+        source.announce_offer(&held(0));
+        source.flush_messages().unwrap();
         builder.say(&[message]);
         let error = fate_of_source(&mut source);
         assert!(error.is_violation() && error.to_string().contains(complaint), "{error}, not {complaint}");
@@ -727,7 +727,7 @@ fn a_builder_that_breaks_the_rules_over_a_ring_is_named() {
 
     let (mut source, builder, _dir) = raw_shm_builder();
     rustix::io::pwrite(&builder.to_source, &5_000u32.to_le_bytes(), 128).unwrap();
-    wake_over(&builder.socket).unwrap();
+    wake_over_socket(&builder.socket).unwrap();
     assert!(fate_of_source(&mut source).to_string().contains("index of a shared-memory ring is 5000"));
 }
 
@@ -805,15 +805,15 @@ fn held(ticket: u64) -> Announcement {
 
 /// A block, and the place in it for the offer that `held` makes.
 fn place() -> (Block, Span) {
-    let mut block = BlockPool::new("places", 1, 4096).unwrap().take().unwrap();
-    let place = block.carve(4096).unwrap();
+    let mut block = BlockPool::new("places", 1, 4096).unwrap().take_block().unwrap();
+    let place = block.carve_span(4096).unwrap();
     (block, place)
 }
 
 /// The place has returned with the link.
 fn returns(builder: BuilderEnd, block: &Block) {
     drop(builder);
-    assert!(!block.is_busy(), "a place is missing");
+    assert!(!block.has_spans_out(), "a place is missing");
 }
 
 /// Generates 64 bytes with everything that makes a message, of any kind and content.
@@ -840,9 +840,9 @@ impl Say for TcpStream {
 
 /// A connection to a builder, from an untrusted peer.
 fn raw_source() -> (TcpStream, BuilderEnd) {
-    let door = Listening::open(&"tcp:127.0.0.1:0".parse().unwrap(), EAGER).unwrap();
-    let source = TcpStream::connect(door.address().place()).unwrap();
-    (source, door.accept())
+    let door = Listening::open_endpoint(&"tcp:127.0.0.1:0".parse().unwrap(), EAGER).unwrap();
+    let source = TcpStream::connect(door.listen_address().place()).unwrap();
+    (source, door.accept_peer())
 }
 
 /// A source that has connected to an untrusted peer, and has sent its hello.
@@ -853,9 +853,9 @@ fn raw_builder() -> (SourceEnd, TcpStream) {
 fn raw_builder_of(greeting: &SourceGreeting) -> (SourceEnd, TcpStream) {
     let door = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = format!("tcp:{}", door.local_addr().unwrap()).parse().unwrap();
-    let mut source = SourceEnd::connect(&address, greeting).unwrap();
+    let mut source = SourceEnd::connect_to_builder(&address, greeting).unwrap();
     let (mut builder, _) = door.accept().unwrap();
-    source.flush().unwrap();
+    source.flush_messages().unwrap();
     builder.read_exact(&mut [0; MESSAGE_LEN]).unwrap();
     (source, builder)
 }
@@ -884,9 +884,9 @@ impl Handover {
 fn raw_shm_source() -> (UnixStream, BuilderEnd, TempDir) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("builder");
-    let door = Listening::open(&shm(&path), EAGER).unwrap();
+    let door = Listening::open_endpoint(&shm(&path), EAGER).unwrap();
     let source = UnixStream::connect(path).unwrap();
-    let builder = door.accept();
+    let builder = door.accept_peer();
     (source, builder, dir)
 }
 
@@ -920,7 +920,7 @@ impl ShmSource {
     fn push(&mut self, cell: &[u8; MESSAGE_LEN]) {
         self.sender.push(cell).unwrap();
         if self.sender.publish() {
-            wake_over(&self.socket).unwrap();
+            wake_over_socket(&self.socket).unwrap();
         }
     }
 }
@@ -942,7 +942,7 @@ fn raw_shm_builder() -> (SourceEnd, ShmBuilder, TempDir) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("builder");
     let door = UnixListener::bind(&path).unwrap();
-    let source = SourceEnd::connect(&shm(&path), &greeting()).unwrap();
+    let source = SourceEnd::connect_to_builder(&shm(&path), &greeting()).unwrap();
     let (socket, _) = door.accept().unwrap();
     let (_, fds) = recv_fds(&socket, &mut [0; MESSAGE_LEN], 3).unwrap();
     let [_arena, _to_builder, to_source] = <[OwnedFd; 3]>::try_from(fds).unwrap();
@@ -955,7 +955,7 @@ impl ShmBuilder {
     fn push(&mut self, cell: &[u8; MESSAGE_LEN]) {
         self.sender.push(cell).unwrap();
         if self.sender.publish() {
-            wake_over(&self.socket).unwrap();
+            wake_over_socket(&self.socket).unwrap();
         }
     }
 }
@@ -980,15 +980,15 @@ fn source_waits(source: &mut SourceEnd) {
 
 fn wait(fd: BorrowedFd<'_>) {
     let poller = Poller::new().unwrap();
-    poller.add(fd, 0, Interest::READ).unwrap();
+    poller.add_descriptor(fd, 0, Interest::READ).unwrap();
     let mut woken = false;
-    poller.wait(Some(TIMEOUT), |_| woken = true).unwrap();
+    poller.wait_for_events(Some(TIMEOUT), |_| woken = true).unwrap();
     assert!(woken, "nothing came");
 }
 
 /// Lets a builder receive everything that has come.
 fn listen(builder: &mut BuilderEnd, said: &mut Vec<Received>) -> Result<(), LinkError> {
-    builder.receive(said)
+    builder.receive_messages(said)
 }
 
 /// Lets a builder receive until `enough`.
@@ -1019,7 +1019,7 @@ fn violates(builder: &mut BuilderEnd, complaint: &str) {
 fn fate_of_source(source: &mut SourceEnd) -> LinkError {
     let mut said = Vec::new();
     loop {
-        if let Err(error) = source.receive(&mut said) {
+        if let Err(error) = source.receive_messages(&mut said) {
             return error;
         }
         source_waits(source);
@@ -1034,7 +1034,7 @@ fn withdrawing(withdraws: bool) -> Capabilities {
 fn first_words(source: &mut SourceEnd) -> Vec<Message> {
     let mut said = Vec::new();
     while said.is_empty() {
-        source.receive(&mut said).unwrap();
+        source.receive_messages(&mut said).unwrap();
         if said.is_empty() {
             source_waits(source);
         }

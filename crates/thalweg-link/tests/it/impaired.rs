@@ -27,9 +27,9 @@ impl Pair {
         prepare: impl FnOnce(&Network, std::net::SocketAddr, std::net::SocketAddr),
     ) -> Self {
         let network = Network::new(impairments, 5);
-        let address = Address::new(network.kind(), "/builder").unwrap();
+        let address = Address::new(network.link_kind(), "/builder").unwrap();
         let mut builder = Endpoints::<dyn BuilderEndpoint>::new().unwrap();
-        builder.add(&address, NOTHING).unwrap();
+        builder.add_listener(&address, NOTHING).unwrap();
         let builder_port = network.last_port();
         let mut memory = Arena::create("slots", 2 * BYTES as usize).unwrap();
         for (at, byte) in memory.iter_mut().enumerate() {
@@ -48,24 +48,24 @@ impl Pair {
         };
         let greeting = SourceGreeting { hello, description: "{}".into(), arena: Arc::clone(memory.arena()) };
         let to = std::slice::from_ref(&address);
-        let mut source = Endpoints::<dyn SourceEndpoint>::new().unwrap().towards(to).unwrap();
+        let mut source = Endpoints::<dyn SourceEndpoint>::new().unwrap().with_builders(to).unwrap();
         prepare(&network, network.last_port(), builder_port);
-        source.connect(0, &address, None, &greeting).unwrap();
+        source.connect_to_builder(0, &address, None, &greeting).unwrap();
         Self { network, source, builder, said: Vec::new(), memory, is_accepted: false }
     }
 
     /// Runs until `done`, or until the time is over.
     fn run(&mut self, how_long: Duration, done: impl Fn(&[Received]) -> bool) {
-        let end = self.network.now() + how_long;
+        let end = self.network.current_time() + how_long;
         loop {
-            let now = self.network.now();
-            self.source.poll(now, &[], &mut Vec::new());
-            self.source.receive(0, &mut Vec::new()).unwrap();
-            self.source.flush(now, &mut Vec::new());
-            self.builder.poll(now, &[], &mut Vec::new());
-            self.is_accepted = self.is_accepted || self.builder.accept(0, 0).unwrap().is_some();
-            self.builder.receive(0, &mut self.said).unwrap();
-            self.builder.flush(now, &mut Vec::new());
+            let now = self.network.current_time();
+            self.source.poll_peers(now, &[], &mut Vec::new());
+            self.source.receive_messages(0, &mut Vec::new()).unwrap();
+            self.source.flush_messages(now, &mut Vec::new());
+            self.builder.poll_peers(now, &[], &mut Vec::new());
+            self.is_accepted = self.is_accepted || self.builder.accept_peer(0, 0).unwrap().is_some();
+            self.builder.receive_messages(0, &mut self.said).unwrap();
+            self.builder.flush_messages(now, &mut Vec::new());
             if done(&self.said) || now >= end {
                 return;
             }
@@ -84,15 +84,15 @@ impl Pair {
             bytes: BYTES,
             disposition: Disposition::Held,
         };
-        self.source.link_mut(0).unwrap().offer(&offer);
+        self.source.source_link_mut(0).unwrap().announce_offer(&offer);
         let offered = |said: &[Received]| {
             said.iter().any(|said| matches!(said, Received::Message(Message::Offer(offer)) if offer.ticket == ticket))
         };
         self.run(Duration::from_secs(60), offered);
-        let before = self.network.datagrams();
-        let mut block = BlockPool::new("places", 1, 2 * BYTES as usize).unwrap().take().unwrap();
-        let place = block.carve(BYTES as usize);
-        self.builder.link_mut(0).unwrap().begin_fetch(&offer, place, BYTES).unwrap();
+        let before = self.network.transported_datagrams();
+        let mut block = BlockPool::new("places", 1, 2 * BYTES as usize).unwrap().take_block().unwrap();
+        let place = block.carve_span(BYTES as usize);
+        self.builder.builder_link_mut(0).unwrap().begin_fetch(&offer, place, BYTES).unwrap();
         let arrived =
             |said: &[Received]| matches!(said.last(), Some(Received::Arrived { ticket: at, .. }) if *at == ticket);
         self.run(Duration::from_secs(60), arrived);
@@ -100,7 +100,7 @@ impl Pair {
             panic!("ticket {ticket} does not arrive: {:?}", self.said);
         };
         assert!(place[..] == self.memory[..BYTES as usize]);
-        self.network.datagrams() - before
+        self.network.transported_datagrams() - before
     }
 
     fn has_greeted(said: &[Received]) -> bool {
@@ -113,7 +113,7 @@ const AT_FULL_LENGTH: std::ops::Range<u64> = 780..860;
 
 #[test]
 fn a_builder_that_is_silent_for_two_seconds_does_not_make_datagrams_shorter() {
-    let silent = |network: &Network, source, builder| network.part(source, builder, Duration::from_secs(2));
+    let silent = |network: &Network, source, builder| network.separate_ports(source, builder, Duration::from_secs(2));
     let mut pair = Pair::new(Impairments::PERFECT, silent);
     pair.run(Duration::from_secs(3), |_| false);
     assert!(Pair::has_greeted(&pair.said));
@@ -153,15 +153,19 @@ fn words_get_through_a_path_that_takes_no_more_than_ipv6_asks_for() {
     let delay = Duration::from_micros(50);
     let mut pair = Pair::new(Impairments { delay, ..Impairments::PERFECT }, |network, _, _| network.set_mtu(1232));
     pair.run(Duration::from_secs(3), Pair::has_greeted);
-    let before = pair.network.now();
+    let before = pair.network.current_time();
     for _ in 0..1000 {
-        pair.source.link_mut(0).unwrap().send(&Message::Paused { next: EventId(0), asked_by: 0 });
+        pair.source.source_link_mut(0).unwrap().send_message(&Message::Paused { next: EventId(0), asked_by: 0 });
     }
     let all = |said: &[Received]| {
         said.iter().filter(|said| matches!(said, Received::Message(Message::Paused { .. }))).count() == 1000
     };
     pair.run(Duration::from_secs(60), all);
-    assert!(pair.network.now() - before < Duration::from_millis(5), "{:?}", pair.network.now() - before);
+    assert!(
+        pair.network.current_time() - before < Duration::from_millis(5),
+        "{:?}",
+        pair.network.current_time() - before
+    );
 }
 
 #[test]

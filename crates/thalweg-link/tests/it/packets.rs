@@ -43,11 +43,16 @@ impl Transport for Packets {
         }
     }
 
-    fn source(&self, _to: &Address, _by: Option<&Adapter>, watch: Watch) -> Result<Box<dyn SourceEndpoint>, LinkError> {
+    fn open_source_endpoint(
+        &self,
+        _to: &Address,
+        _by: Option<&Adapter>,
+        watch: Watch,
+    ) -> Result<Box<dyn SourceEndpoint>, LinkError> {
         Ok(Box::new(Sockets::<Source>::new(watch)))
     }
 
-    fn builder(
+    fn open_builder_endpoint(
         &self,
         at: &Address,
         _by: Option<&Adapter>,
@@ -62,7 +67,7 @@ impl Transport for Packets {
         };
         let advice = "choose another path for `listen`";
         let socket = open().map_err(|error| LinkError::Listening { address: at.clone(), error, advice })?;
-        Ok(Box::new(Sockets::behind(Listening { socket, path: at.place().into() }, watch)?))
+        Ok(Box::new(Sockets::with_listener(Listening { socket, path: at.place().into() }, watch)?))
     }
 }
 
@@ -84,15 +89,15 @@ struct Listening {
 impl Listener for Listening {
     type Link = Builder;
 
-    fn fd(&self) -> BorrowedFd<'_> {
+    fn descriptor(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 
-    fn place(&self) -> String {
+    fn listening_place(&self) -> String {
         self.path.display().to_string()
     }
 
-    fn accept(&mut self) -> Result<Option<(Builder, Peer)>, LinkError> {
+    fn accept_link(&mut self) -> Result<Option<(Builder, Peer)>, LinkError> {
         let socket = match self.socket.accept() {
             Ok((socket, _)) => socket,
             Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(None),
@@ -190,19 +195,23 @@ struct Source {
 
 impl Source {
     fn serve(&mut self, asked: FetchRequest) -> Result<(), LinkError> {
-        let Some((offer, _)) = self.offered.ask(asked)? else { return Ok(()) };
+        let Some((offer, _)) = self.offered.record_fetch(asked)? else { return Ok(()) };
         let FetchRequest { ticket, offset, length } = asked;
         for offset in (offset..offset + length).step_by(PIECE as usize) {
             let length = PIECE.min(asked.offset + asked.length - offset);
             let arena_offset = offer.arena_offset + u64::from(offset);
             self.wire.out.push_back(Out::Piece { ticket, offset, length, arena_offset });
         }
-        self.offered.check_queue(self.wire.out.len())
+        self.offered.check_pending_fetches(self.wire.out.len())
     }
 }
 
 impl Connect for Source {
-    fn connect(to: &Address, _congestion: Option<&str>, greeting: &SourceGreeting) -> Result<Self, LinkError> {
+    fn connect_to_builder(
+        to: &Address,
+        _congestion: Option<&str>,
+        greeting: &SourceGreeting,
+    ) -> Result<Self, LinkError> {
         let socket = socket().map_err(failed("making a socket"))?;
         socket.connect(&SockAddr::unix(to.place()).unwrap()).map_err(failed("connecting"))?;
         let hello = [&Message::Hello(greeting.hello).encode()[..], greeting.description.as_bytes()].concat();
@@ -218,16 +227,16 @@ impl Connect for Source {
 impl SocketLink for Source {
     type Received = Message;
 
-    fn fd(&self) -> BorrowedFd<'_> {
+    fn descriptor(&self) -> BorrowedFd<'_> {
         self.wire.socket.as_fd()
     }
 
-    fn interest(&self) -> Interest {
+    fn wait_interest(&self) -> Interest {
         self.wire.interest()
     }
 
-    fn flush(&mut self) -> Result<(), LinkError> {
-        for asked in self.offered.early() {
+    fn flush_messages(&mut self) -> Result<(), LinkError> {
+        for asked in self.offered.take_early_fetches() {
             self.serve(asked)?;
         }
         let Self { wire, arena, copied, .. } = self;
@@ -244,8 +253,8 @@ impl SocketLink for Source {
         })
     }
 
-    fn receive(&mut self, said: &mut Vec<Message>) -> Result<bool, LinkError> {
-        self.flush()?;
+    fn receive_messages(&mut self, said: &mut Vec<Message>) -> Result<bool, LinkError> {
+        self.flush_messages()?;
         let mut buffer = [0; MESSAGE_LEN + Message::MAX_REFUSAL_TEXT as usize];
         while let Some((message, body)) = self.wire.receive(&mut buffer)? {
             match message {
@@ -255,35 +264,35 @@ impl SocketLink for Source {
                 }
                 Message::Fetch { ticket, offset, length } => self.serve(FetchRequest { ticket, offset, length })?,
                 Message::Release { below } => {
-                    self.offered.release(below);
+                    self.offered.release_tickets(below);
                     said.push(message);
                 }
                 _ => said.push(message),
             }
         }
-        self.flush().map(|()| false)
+        self.flush_messages().map(|()| false)
     }
 }
 
 impl SourceLink for Source {
-    fn offer(&mut self, offer: &Announcement) {
+    fn announce_offer(&mut self, offer: &Announcement) {
         // Packets are never sent without a fetch.
         let disposition = if offer.disposition == Disposition::Eager { Disposition::Held } else { offer.disposition };
         let offer = Announcement { disposition, ..*offer };
-        if self.offered.offer(&offer) != Novelty::Released {
+        if self.offered.record_offer(&offer) != Novelty::Released {
             self.wire.send(&Message::Offer(offer));
         }
     }
 
-    fn withdraw(&mut self, ticket: u64) -> bool {
+    fn withdraw_offer(&mut self, ticket: u64) -> bool {
         self.offered.may_withdraw(ticket)
     }
 
-    fn send(&mut self, message: &Message) {
+    fn send_message(&mut self, message: &Message) {
         self.wire.send(message);
     }
 
-    fn copied(&self) -> u64 {
+    fn copied_bytes(&self) -> u64 {
         self.copied
     }
 }
@@ -330,23 +339,23 @@ impl Builder {
 impl SocketLink for Builder {
     type Received = Received;
 
-    fn fd(&self) -> BorrowedFd<'_> {
+    fn descriptor(&self) -> BorrowedFd<'_> {
         self.wire.socket.as_fd()
     }
 
-    fn interest(&self) -> Interest {
+    fn wait_interest(&self) -> Interest {
         self.wire.interest()
     }
 
-    fn flush(&mut self) -> Result<(), LinkError> {
+    fn flush_messages(&mut self) -> Result<(), LinkError> {
         self.wire.flush(|out| match out {
             Out::Bytes(bytes) => Ok(bytes.clone()),
             Out::Piece { .. } => unreachable!("a builder sends no pieces"),
         })
     }
 
-    fn receive(&mut self, said: &mut Vec<Received>) -> Result<bool, LinkError> {
-        self.flush()?;
+    fn receive_messages(&mut self, said: &mut Vec<Received>) -> Result<bool, LinkError> {
+        self.flush_messages()?;
         let mut buffer = [0; MESSAGE_LEN + PIECE as usize];
         while let Some((message, body)) = self.wire.receive(&mut buffer)? {
             match message {
@@ -362,7 +371,7 @@ impl SocketLink for Builder {
 }
 
 impl BuilderLink for Builder {
-    fn maps(&self) -> bool {
+    fn maps_source_memory(&self) -> bool {
         false
     }
 
@@ -381,32 +390,32 @@ impl BuilderLink for Builder {
         }
     }
 
-    fn received(&self) -> u64 {
+    fn received_bytes(&self) -> u64 {
         self.received
     }
 
-    fn losses(&self) -> Losses {
+    fn known_losses(&self) -> Losses {
         Losses::default()
     }
 
-    fn cancel(&mut self, ticket: u64) {
+    fn cancel_fetch(&mut self, ticket: u64) {
         self.fetches.remove(&ticket);
     }
 
-    fn release(&mut self, below: u64) {
+    fn release_tickets(&mut self, below: u64) {
         self.wire.send(&Message::Release { below });
     }
 
-    fn send(&mut self, message: &Message) {
+    fn send_message(&mut self, message: &Message) {
         self.wire.send(message);
     }
 
-    fn refuse(&mut self, reason: Refusal, text: &str) {
+    fn refuse_source(&mut self, reason: Refusal, text: &str) {
         let refuse = Message::Refuse { reason, text: text.len() as u32 };
         self.wire.out.push_back(Out::Bytes([&refuse.encode()[..], text.as_bytes()].concat()));
     }
 
-    fn copied(&self) -> u64 {
+    fn copied_bytes(&self) -> u64 {
         self.copied
     }
 }

@@ -2,7 +2,7 @@
 //! datagrams they are given: UDP sockets; and AF_XDP, which needs hosts of its own, also without losses.
 
 use thalweg_frames::UdpPort;
-use thalweg_link::parts::{DATAGRAMS, builder_over, source_over};
+use thalweg_link::parts::{DATAGRAMS, builder_endpoint_over, source_endpoint_over};
 use thalweg_link::{Abilities, Adapter, Address, BuilderEndpoint, Eager, LinkError, LinkKind};
 use thalweg_link::{SourceEndpoint, Transport, Watch};
 use thalweg_link_conformance::{Foul, Over, link_conformance};
@@ -20,16 +20,16 @@ impl Transport for FoulUdp {
         &Abilities { name: "foul-udp", title: "UDP, and foul", form: "foul-udp:HOST:PORT", ..DATAGRAMS }
     }
 
-    fn source(&self, _to: &Address, _by: Option<&Adapter>, watch: Watch) -> Source {
-        source_over(Foul::new(UdpPort::anywhere().unwrap(), SEED), watch)
+    fn open_source_endpoint(&self, _to: &Address, _by: Option<&Adapter>, watch: Watch) -> Source {
+        source_endpoint_over(Foul::new(UdpPort::bind_anywhere().unwrap(), SEED), watch)
     }
 
-    fn builder(&self, at: &Address, _by: Option<&Adapter>, _eager: Eager, watch: Watch) -> Builder {
-        builder_over(Foul::new(UdpPort::bind(at.place().parse().unwrap()).unwrap(), !SEED), watch)
+    fn open_builder_endpoint(&self, at: &Address, _by: Option<&Adapter>, _eager: Eager, watch: Watch) -> Builder {
+        builder_endpoint_over(Foul::new(UdpPort::bind(at.place().parse().unwrap()).unwrap(), !SEED), watch)
     }
 }
 
-link_conformance!(foul_udp, Over::new(LinkKind::register(&FoulUdp)));
+link_conformance!(foul_udp, Over::new(LinkKind::register_transport(&FoulUdp)));
 
 #[cfg(feature = "af-xdp")]
 mod past_the_kernel {
@@ -38,7 +38,7 @@ mod past_the_kernel {
     use std::sync::atomic::{AtomicU16, Ordering};
     use std::sync::{Arc, LazyLock, Mutex, PoisonError};
     use thalweg_frames::{AfXdpPort, FrameIo};
-    use thalweg_link_conformance::arena;
+    use thalweg_link_conformance::arena_of_sources;
     use thalweg_sys::netns::Network;
     use thalweg_testing::skip::skipped;
 
@@ -76,29 +76,37 @@ mod past_the_kernel {
             }
         }
 
-        fn source(&self, to: &Address, _by: Option<&Adapter>, watch: Watch) -> Source {
+        fn open_source_endpoint(&self, to: &Address, _by: Option<&Adapter>, watch: Watch) -> Source {
             let hosts = hosts(port(to));
             let host = 1 + hosts.1.fetch_add(1, Ordering::Relaxed) % SOURCES;
             let to = to.place().parse().unwrap();
             // Its sockets are opened anew for memory that is registered later, and would then be on the host of this
             // thread.
             let open = || {
-                let mut port = AfXdpPort::towards(to).unwrap();
-                port.register(arena().arena()).unwrap();
+                let mut port = AfXdpPort::open_towards(to).unwrap();
+                port.register_memory(arena_of_sources().arena()).unwrap();
                 port
             };
-            let port = hosts.0.on(host, open).unwrap();
-            if self.foul { source_over(Foul::new(port, SEED), watch) } else { source_over(port, watch) }
+            let port = hosts.0.run_on_host(host, open).unwrap();
+            if self.foul {
+                source_endpoint_over(Foul::new(port, SEED), watch)
+            } else {
+                source_endpoint_over(port, watch)
+            }
         }
 
-        fn builder(&self, at: &Address, _by: Option<&Adapter>, _eager: Eager, watch: Watch) -> Builder {
+        fn open_builder_endpoint(&self, at: &Address, _by: Option<&Adapter>, _eager: Eager, watch: Watch) -> Builder {
             let number = match port(at) {
                 0 => PORT.fetch_add(1, Ordering::Relaxed),
                 again => again,
             };
-            let at = (Network::address(0), number).into();
-            let port = hosts(number).0.on(0, || AfXdpPort::at(at)).unwrap().unwrap();
-            if self.foul { builder_over(Foul::new(port, !SEED), watch) } else { builder_over(port, watch) }
+            let at = (Network::host_address(0), number).into();
+            let port = hosts(number).0.run_on_host(0, || AfXdpPort::open_at_address(at)).unwrap().unwrap();
+            if self.foul {
+                builder_endpoint_over(Foul::new(port, !SEED), watch)
+            } else {
+                builder_endpoint_over(port, watch)
+            }
         }
     }
 
@@ -107,7 +115,7 @@ mod past_the_kernel {
             $(#[test]
             fn $story() {
                 match Network::new(2, 1500) {
-                    Ok(_) => thalweg_link_conformance::$story(Over::new(LinkKind::register($kind))),
+                    Ok(_) => thalweg_link_conformance::$story(Over::new(LinkKind::register_transport($kind))),
                     Err(reason) => skipped(reason),
                 }
             })*

@@ -72,25 +72,25 @@ impl Assembly {
     /// Creates what the trigger levels need, once the sources are known and before there is a run on disk.
     pub(super) fn prepare_trigger(&mut self, setup: &Setup, peers: &mut Peers) -> Result<(), NodeError> {
         let Some(trigger) = &mut self.trigger else { return Ok(()) };
-        trigger.decide_by(setup, peers)?;
-        trigger.set_aside(&setup.config, peers)?;
-        Ok(trigger.memory().map_or(Ok(()), |places| peers.register(places))?)
+        trigger.prepare_levels(setup, peers)?;
+        trigger.allocate_places(&setup.config, peers)?;
+        Ok(trigger.places_arena().map_or(Ok(()), |places| peers.register_memory(places))?)
     }
 
     /// Creates the run's directory and its recorder, which the poller then watches, and records into it.
     pub(super) fn start_recorder(&mut self, config: RecorderConfig, poller: &Poller) -> Result<&Recorder, NodeError> {
-        let recorder = Recorder::create(config, self.blocks.pool_mut())?;
-        poller.add(recorder.as_fd(), RECORDER_TOKEN, Interest::READ)?;
-        Ok(self.blocks.record_to(recorder))
+        let recorder = Recorder::create_run(config, self.blocks.block_pool_mut())?;
+        poller.add_descriptor(recorder.as_fd(), RECORDER_TOKEN, Interest::READ)?;
+        Ok(self.blocks.start_recording(recorder))
     }
 
     /// Adds the descriptors of the recorder and of the programs that decide to a poller.
-    pub(super) fn watch(&self, poller: &Poller) -> Result<(), LinkError> {
+    pub(super) fn watch_descriptors(&self, poller: &Poller) -> Result<(), LinkError> {
         if let Some(recorder) = self.blocks.recorder() {
-            poller.add(recorder.as_fd(), RECORDER_TOKEN, Interest::READ)?;
+            poller.add_descriptor(recorder.as_fd(), RECORDER_TOKEN, Interest::READ)?;
         }
-        let mut programs = self.trigger.iter().flat_map(Trigger::descriptors);
-        programs.try_for_each(|program| poller.add(program, PROGRAM_TOKEN, Interest::READ))
+        let mut programs = self.trigger.iter().flat_map(Trigger::program_descriptors);
+        programs.try_for_each(|program| poller.add_descriptor(program, PROGRAM_TOKEN, Interest::READ))
     }
 
     /// Fetches as much as there is room for, writes closed events down, and sends full blocks on. Returns early, and is
@@ -105,9 +105,9 @@ impl Assembly {
         let Moment { now, date } = moment;
         loop {
             if let Some(trigger) = &mut self.trigger {
-                trigger.decide(builder, now);
+                trigger.apply_decisions(builder, now);
             }
-            let has_room = self.write_down(builder, setup, moment);
+            let has_room = self.write_closed_events(builder, setup, moment);
             self.blocks.send_on(date, now, self.flush, false);
             let Some(fetch) = builder.next_fetch(now) else {
                 // No block is waited for any more: the source that was to be asked may be gone.
@@ -117,13 +117,13 @@ impl Assembly {
                 break;
             };
             let source = fetch.source;
-            match self.fetch(fetch, builder, peers, now) {
+            match self.carry_out_fetch(fetch, builder, peers, now) {
                 Fetched::Some => {}
                 Fetched::Nothing => break,
-                Fetched::Failed(error) => return Some((peers.connection(source)?, error)),
+                Fetched::Failed(error) => return Some((peers.connection_number(source)?, error)),
             }
         }
-        let is_full = self.trigger.as_ref().is_some_and(Trigger::is_full);
+        let is_full = self.trigger.as_ref().is_some_and(Trigger::is_filter_full);
         if self.stall.set_filter_full(is_full) {
             self.adjust_deadlines(builder, now);
         }
@@ -133,21 +133,21 @@ impl Assembly {
     /// Writes closed events down, as far as there are blocks for them. The rest stays with the event builder, which
     /// opens no more events while too many closed ones wait. Returns false if no block was free for events that a level
     /// accepted.
-    fn write_down(&mut self, builder: &mut Builder, setup: &Setup, moment: Moment) -> bool {
+    fn write_closed_events(&mut self, builder: &mut Builder, setup: &Setup, moment: Moment) -> bool {
         let Moment { now, date } = moment;
         loop {
             self.blocks.write_closings(&setup.ids, date, now);
-            if self.blocks.has_closings() {
+            if self.blocks.has_waiting_closings() {
                 return true;
             }
             let Some(trigger) = &mut self.trigger else {
                 let Some(closed) = builder.next_closed() else { return true };
-                self.blocks.close(closed);
+                self.blocks.queue_closings(closed);
                 continue;
             };
             let takes_more = trigger.pass_filter(builder, now);
             if trigger.has_accepted() {
-                if !trigger.copy(&mut self.blocks, &setup.ids, now) {
+                if !trigger.copy_accepted_event(&mut self.blocks, &setup.ids, now) {
                     self.begin_stall(builder, now);
                     return false;
                 }
@@ -155,24 +155,24 @@ impl Assembly {
                 continue;
             }
             let Some(closed) = takes_more.then(|| builder.next_closed()).flatten() else { return true };
-            trigger.filter(closed);
+            trigger.queue_for_filter(closed);
         }
     }
 
     /// Carries out a fetch, if there is a place for its slot.
-    fn fetch(&mut self, fetch: Fetch, builder: &mut Builder, peers: &mut Peers, now: Duration) -> Fetched {
+    fn carry_out_fetch(&mut self, fetch: Fetch, builder: &mut Builder, peers: &mut Peers, now: Duration) -> Fetched {
         let Fetch { source, offer, .. } = &fetch;
         let begins_to_owe = begins_to_owe(&fetch, builder);
         if fetch.range.start > 0 {
             peers.extend_fetch(&fetch, begins_to_owe, now);
             return Fetched::Some;
         }
-        if peers.connection(*source).is_none() {
-            builder.unfetch(*source, offer.ticket);
+        if peers.connection_number(*source).is_none() {
+            builder.cancel_fetch(*source, offer.ticket);
             return Fetched::Nothing;
         }
         let is_oldest = offer.first <= builder.oldest_event();
-        let Ok(place) = self.reserve_place(offer, peers.maps(*source), is_oldest, now) else {
+        let Ok(place) = self.reserve_place(offer, peers.source_link_maps(*source), is_oldest, now) else {
             return self.fetch_without_place(&fetch, builder, peers, now);
         };
         if self.trigger.is_none() {
@@ -197,7 +197,7 @@ impl Assembly {
     ) -> Result<Option<Span>, NoPlace> {
         let place = match &mut self.trigger {
             Some(_) if is_mapped => return Ok(None),
-            Some(trigger) => trigger.reserve(offer, is_oldest),
+            Some(trigger) => trigger.reserve_place(offer, is_oldest),
             None if is_mapped && !self.records => return Ok(None),
             None => self.blocks.reserve(offer.bytes as usize, offer.count, now),
         };
@@ -213,7 +213,7 @@ impl Assembly {
         peers: &mut Peers,
         now: Duration,
     ) -> Fetched {
-        if builder.unfetch(fetch.source, fetch.offer.ticket) {
+        if builder.cancel_fetch(fetch.source, fetch.offer.ticket) {
             return Fetched::Some;
         }
         // With trigger levels, the fetch waits for decisions, which may have to wait for a deadline.
@@ -237,15 +237,15 @@ impl Assembly {
         bytes: Bytes,
     ) -> Result<(), LinkError> {
         let (in_pieces, result) = match (&mut self.trigger, bytes) {
-            (Some(trigger), bytes) => trigger.arrived(builder, source, ticket, bytes),
+            (Some(trigger), bytes) => trigger.take_slot(builder, source, ticket, bytes),
             (None, bytes @ Bytes::View(_)) => (false, builder.arrived(source, ticket, &bytes).finish()),
             (None, Bytes::Place(span)) => {
-                let Some(mut place) = self.blocks.filled_place(&span) else { return Ok(()) };
+                let Some(mut place) = self.blocks.filled_place_for(&span) else { return Ok(()) };
                 let mut in_pieces = false;
                 let mut arrival = builder.arrived(source, ticket, &span[..]);
                 for (offset, header) in &mut arrival {
-                    if header.is_whole() {
-                        place.enter(header.event, header.source, offset);
+                    if header.is_whole_fragment() {
+                        place.enter_record(header.event, header.source, offset);
                     } else {
                         in_pieces = true;
                     }
@@ -265,7 +265,7 @@ impl Assembly {
     /// source's own memory until they are copied.
     pub(super) fn hold_slots(&self, builder: &mut Builder) {
         if let Some(trigger) = &self.trigger {
-            builder.hold(trigger.oldest_held());
+            builder.hold_back_from(trigger.oldest_held());
         }
     }
 
@@ -275,12 +275,12 @@ impl Assembly {
     }
 
     fn begin_stall(&mut self, builder: &mut Builder, now: Duration) {
-        self.stall.begin(self.blocks.disk_has_blocks(), now);
+        self.stall.begin_stall(self.blocks.disk_has_blocks(), now);
         self.adjust_deadlines(builder, now);
     }
 
     fn end_stall(&mut self, builder: &mut Builder, now: Duration) {
-        if self.stall.end(now) {
+        if self.stall.end_stall(now) {
             self.adjust_deadlines(builder, now);
         }
     }
@@ -293,10 +293,10 @@ impl Assembly {
 
     /// Stops deadlines while this builder is what keeps sources from going on.
     fn adjust_deadlines(&mut self, builder: &mut Builder, now: Duration) {
-        builder.stalled(self.stall.stops_deadlines(), now);
+        builder.set_stalled(self.stall.stops_deadlines(), now);
         // While blocks wait for sources, no source may make a run last longer than `run.timeout`.
         self.holds_sources_up =
-            self.stall.has_no_block() && self.blocks.disk_has_blocks() && self.blocks.failure().is_none();
+            self.stall.has_no_block() && self.blocks.disk_has_blocks() && self.blocks.disk_failure().is_none();
     }
 
     /// Returns whether this builder keeps its sources from going on, because the disk has the blocks.
@@ -307,7 +307,7 @@ impl Assembly {
     /// Receives answers of the programs that decide, and applies their deadlines.
     pub(super) fn check_programs(&mut self, now: Duration) {
         if let Some(trigger) = &mut self.trigger {
-            trigger.look(now);
+            trigger.check_programs(now);
         }
     }
 
@@ -317,15 +317,15 @@ impl Assembly {
     }
 
     /// Ends the run before the event `end`.
-    pub(super) fn end_at(&mut self, end: EventId) {
+    pub(super) fn end_before_event(&mut self, end: EventId) {
         if let Some(trigger) = &mut self.trigger {
-            trigger.end_at(end);
+            trigger.drop_beyond_end(end);
         }
     }
 
     /// Returns the first error of the disk.
     pub(super) fn disk_failure(&self) -> Option<&str> {
-        self.blocks.failure()
+        self.blocks.disk_failure()
     }
 
     /// Returns whether the disk has blocks.
@@ -334,31 +334,31 @@ impl Assembly {
     }
 
     /// Returns the bytes in the free blocks.
-    pub(super) fn free_bytes(&self) -> u64 {
-        self.blocks.free_bytes()
+    pub(super) fn free_block_bytes(&self) -> u64 {
+        self.blocks.free_block_bytes()
     }
 
     /// Returns when there is something to do even if nothing happens.
-    pub(super) fn next_time(&self, now: Duration) -> Option<Duration> {
-        let blocks = [self.blocks.next_flush(self.flush), self.blocks.next_sync(self.flush)];
-        blocks.into_iter().flatten().chain(self.next_check(now)).min()
+    pub(super) fn next_due_time(&self, now: Duration) -> Option<Duration> {
+        let blocks = [self.blocks.next_flush_time(self.flush), self.blocks.next_sync_time(self.flush)];
+        blocks.into_iter().flatten().chain(self.next_check_time(now)).min()
     }
 
     /// Returns when the disk or a program that decides will have owed an answer for too long.
-    pub(super) fn next_check(&self, now: Duration) -> Option<Duration> {
-        self.blocks.next_disk_check(now).into_iter().chain(self.next_program_check()).min()
+    pub(super) fn next_check_time(&self, now: Duration) -> Option<Duration> {
+        self.blocks.next_disk_check_time(now).into_iter().chain(self.next_program_check_time()).min()
     }
 
     /// Returns when to check the programs that decide even if they send nothing.
-    pub(super) fn next_program_check(&self) -> Option<Duration> {
-        self.trigger.as_ref().and_then(Trigger::next_look)
+    pub(super) fn next_program_check_time(&self) -> Option<Duration> {
+        self.trigger.as_ref().and_then(Trigger::next_program_check_time)
     }
 
     /// Sends on what is built, at the end of a run. Returns true once all of it is on disk, or known not to be.
     ///
     /// # Errors
     /// The disk does not answer.
-    pub(super) fn write_out(
+    pub(super) fn write_out_rest(
         &mut self,
         builder: &mut Builder,
         setup: &Setup,
@@ -367,14 +367,18 @@ impl Assembly {
         let Moment { now, date } = moment;
         self.check_disk(now);
         self.check_programs(now);
-        self.write_down(builder, setup, moment);
+        self.write_closed_events(builder, setup, moment);
         self.blocks.send_on(date, now, Duration::ZERO, true);
         let is_idle = self.trigger.as_ref().is_none_or(Trigger::is_idle);
-        if is_idle && !self.blocks.has_closings() && !self.blocks.has_unsent() && !self.blocks.disk_has_blocks() {
+        if is_idle
+            && !self.blocks.has_waiting_closings()
+            && !self.blocks.has_unsent_blocks()
+            && !self.blocks.disk_has_blocks()
+        {
             return Ok(true);
         }
-        match self.blocks.take_silence(now) {
-            Some(failure) => Err(self.leave_disk(failure)),
+        match self.blocks.take_error_of_silent_disk(now) {
+            Some(failure) => Err(self.give_up_disk(failure)),
             None => Ok(false),
         }
     }
@@ -385,30 +389,30 @@ impl Assembly {
     /// The disk has not closed them in time.
     pub(super) fn close_files(&mut self, since: Duration, now: Duration) -> Result<bool, NodeError> {
         self.blocks.end();
-        self.blocks.reap();
+        self.blocks.reap_written_blocks();
         let is_ended = self.blocks.is_ended();
         if !is_ended && now > since + DISK_TIME {
             let time = humantime::format_duration(DISK_TIME);
-            return Err(self.leave_disk(format!("the disk has not closed the run's files within {time}")));
+            return Err(self.give_up_disk(format!("the disk has not closed the run's files within {time}")));
         }
         Ok(is_ended)
     }
 
     /// Gives up a disk that does not answer, and returns the error. The memory of its blocks is the kernel's until the
     /// kernel lets go of it, and this process must not wait for that.
-    fn leave_disk(&mut self, failure: String) -> NodeError {
-        std::mem::forget(self.blocks.leave());
+    fn give_up_disk(&mut self, failure: String) -> NodeError {
+        std::mem::forget(self.blocks.take_recorder());
         NodeError::Disk(failure)
     }
 
     /// Returns the outcome of all blocks, once the run's files are closed.
-    pub(super) fn finish(&mut self) -> BlocksOutcome {
-        self.blocks.finish()
+    pub(super) fn take_outcome(&mut self) -> BlocksOutcome {
+        self.blocks.take_outcome()
     }
 
     /// Returns the number of stalls for which the disk was the reason, and their total duration in nanoseconds.
-    pub(super) fn stalls(&self) -> (u64, u64) {
-        self.stall.totals()
+    pub(super) fn stall_totals(&self) -> (u64, u64) {
+        self.stall.stall_totals()
     }
 
     /// Returns the description of the blocks' memory.
@@ -418,15 +422,15 @@ impl Assembly {
 
     /// Returns the payload bytes copied from where fragments waited for a decision.
     pub(super) fn copied_bytes(&self) -> u64 {
-        self.trigger.as_ref().map_or(0, Trigger::copied)
+        self.trigger.as_ref().map_or(0, Trigger::copied_bytes)
     }
 
     /// Returns the counts of the trigger levels for a run of `seconds`; `None` if there are none.
     pub(super) fn trigger_report(&self, setup: &Setup, builder: &Builder, seconds: f64) -> Option<TriggerReport> {
         let trigger = self.trigger.as_ref()?;
-        let (undecided, simulated) = (trigger.undecided(), trigger.is_simulated());
+        let (undecided, simulated) = (trigger.undecided_counts(), trigger.is_simulated());
         let levels = Levels { level2: setup.config.level2.is_some(), filter: setup.config.filter.is_some() };
-        Some(TriggerReport { undecided, simulated, ..TriggerReport::new(builder.triggered(), seconds, levels) })
+        Some(TriggerReport { undecided, simulated, ..TriggerReport::new(builder.trigger_counts(), seconds, levels) })
     }
 
     /// Returns a reason about events that the programs of trigger levels did not decide on; `None` if there are none.
@@ -445,5 +449,5 @@ impl Assembly {
 
 /// Returns whether this fetch is all that is requested of its source.
 fn begins_to_owe(fetch: &Fetch, builder: &Builder) -> bool {
-    builder.in_flight_of(fetch.source) <= u64::from(fetch.range.end - fetch.range.start)
+    builder.bytes_in_flight_of(fetch.source) <= u64::from(fetch.range.end - fetch.range.start)
 }

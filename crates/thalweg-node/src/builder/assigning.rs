@@ -8,7 +8,7 @@ use std::time::Duration;
 use thalweg_core::build::{Builder, Ledger};
 use thalweg_core::control::{AssignConfig, Assigner, HEARTBEAT_INTERVAL, Share};
 use thalweg_link::LinkError;
-use thalweg_wire::{Assign, EventId, Heard, Hello, Left, Message, Room, record_len};
+use thalweg_wire::{Assign, EventId, Heard, Hello, Left, Message, Room, record_bytes};
 
 /// Longest wait at a run's end for the sources' counts of builders that were left out.
 const LEFT_OUT_COUNTS_TIME: Duration = Duration::from_secs(2);
@@ -48,55 +48,55 @@ impl Assigning {
     }
 
     /// Returns whether events are assigned by room.
-    pub(super) fn is_on(&self) -> bool {
+    pub(super) fn is_by_room(&self) -> bool {
         self.is_on
     }
 
     /// Returns the position of a source: the first event that it has not offered or reported as passed.
-    pub(super) fn position(&self, source: usize, builder: &Builder) -> EventId {
+    pub(super) fn source_position(&self, source: usize, builder: &Builder) -> EventId {
         let offered = builder.offered_until(source);
         // A builder's share alone does not determine how far the source is.
-        self.assigner.as_ref().map_or(offered, |assigner| assigner.position(source).max(offered))
+        self.assigner.as_ref().map_or(offered, |assigner| assigner.source_position(source).max(offered))
     }
 
     /// Returns the first event that is not assigned, if this builder assigns events.
     pub(super) fn assigned_until(&self) -> Option<EventId> {
-        self.assigner.as_ref().map(Assigner::until)
+        self.assigner.as_ref().map(Assigner::assigned_until)
     }
 
     /// Records that a source is connected. `knows_none`: the run has not begun.
     pub(super) fn connect_source(&mut self, source: usize, hello: &Hello, max_records: u32, knows_none: bool) {
         let Some(assigner) = &mut self.assigner else { return };
-        let longest = record_len(hello.max_payload as usize);
+        let longest = record_bytes(hello.max_payload as usize);
         let records = u32::try_from(hello.slot_bytes as usize / longest).unwrap_or(u32::MAX);
-        assigner.greeted(source, hello.slots, records.clamp(1, max_records.max(1)), knows_none);
+        assigner.source_connected(source, hello.slots, records.clamp(1, max_records.max(1)), knows_none);
     }
 
     /// Records that a connection is down.
     pub(super) fn disconnect_source(&mut self, source: usize) {
-        self.assigner.iter_mut().for_each(|assigner| assigner.left(source));
+        self.assigner.iter_mut().for_each(|assigner| assigner.source_disconnected(source));
     }
 
     /// Records that a source accepts nothing more.
     pub(super) fn end_source(&mut self, source: usize) {
-        self.assigner.iter_mut().for_each(|assigner| assigner.ended(source));
+        self.assigner.iter_mut().for_each(|assigner| assigner.source_ended(source));
     }
 
     /// Ends the assignment before the event `end`.
-    pub(super) fn end_at(&mut self, end: EventId) {
-        self.assigner.iter_mut().for_each(|assigner| assigner.end_at(end));
+    pub(super) fn end_before_event(&mut self, end: EventId) {
+        self.assigner.iter_mut().for_each(|assigner| assigner.end_before(end));
     }
 
     /// Handles a message of a builder that a source relays.
     pub(super) fn handle_relayed_room(&mut self, source: usize, relayed: &Heard) -> Result<(), LinkError> {
-        let Some(assigner) = &mut self.assigner else { return Err(unexpected(&Message::Heard(*relayed))) };
-        assigner.heard(source, relayed).map_err(|error| LinkError::Protocol(error.to_string()))
+        let Some(assigner) = &mut self.assigner else { return Err(unexpected_message(&Message::Heard(*relayed))) };
+        assigner.handle_report(source, relayed).map_err(|error| LinkError::Protocol(error.to_string()))
     }
 
     /// Handles a source's counts of fragments for a builder that was left out.
-    pub(super) fn handle_counts(&mut self, source: usize, left: Left) -> Result<(), LinkError> {
-        let Some(assigner) = &self.assigner else { return Err(unexpected(&Message::Left(left))) };
-        if !assigner.left_out().iter().any(|out| out.builder == left.builder) {
+    pub(super) fn handle_left_out_counts(&mut self, source: usize, left: Left) -> Result<(), LinkError> {
+        let Some(assigner) = &self.assigner else { return Err(unexpected_message(&Message::Left(left))) };
+        if !assigner.left_out_builders().iter().any(|out| out.builder == left.builder) {
             return Err(LinkError::Protocol(format!("builder {} was not left out", left.builder)));
         }
         self.counts.insert((source, left.builder), left);
@@ -104,9 +104,9 @@ impl Assigning {
     }
 
     /// Checks a source's message that it has nothing more for events below `below`.
-    pub(super) fn check_passed(&self, below: EventId, tickets: u64) -> Result<(), LinkError> {
+    pub(super) fn check_passed_events(&self, below: EventId, tickets: u64) -> Result<(), LinkError> {
         if !self.is_on {
-            return Err(unexpected(&Message::Passed { below, tickets }));
+            return Err(unexpected_message(&Message::Passed { below, tickets }));
         }
         if let Some(until) = self.assigned_until().filter(|until| below > *until) {
             let (below, until) = (below.0, until.0);
@@ -118,9 +118,9 @@ impl Assigning {
     }
 
     /// Returns when the next announcement or assignment is due without an event, while a run is under way.
-    pub(super) fn next_time(&self) -> Option<Duration> {
+    pub(super) fn next_due_time(&self) -> Option<Duration> {
         let beat = self.announced.map(|(_, at)| at + HEARTBEAT_INTERVAL);
-        beat.into_iter().chain(self.assigner.as_ref().map(Assigner::next_time)).min()
+        beat.into_iter().chain(self.assigner.as_ref().map(Assigner::next_check_time)).min()
     }
 
     /// Returns the room of this builder, which is to be announced to all sources, if it has changed enough or is due.
@@ -133,8 +133,8 @@ impl Assigning {
         free_bytes: u64,
         now: Duration,
     ) -> Option<Room> {
-        let room = self.room(setup, builder, peers, free_bytes);
-        if !self.is_news(&room, builder, now) {
+        let room = self.current_room(setup, builder, peers, free_bytes);
+        if !self.is_worth_announcing(&room, builder, now) {
             return None;
         }
         self.announced = Some((room, now));
@@ -148,13 +148,13 @@ impl Assigning {
 
     /// Returns this builder's room: as many events as its free blocks hold. Blocks that the disk has not taken are not
     /// free.
-    fn room(&self, setup: &Setup, builder: &Builder, peers: &Peers, free_bytes: u64) -> Room {
-        let (events, _) = builder.counts();
+    fn current_room(&self, setup: &Setup, builder: &Builder, peers: &Peers, free_bytes: u64) -> Room {
+        let (events, _) = builder.event_counts();
         let (bytes, _) = builder.progress_counts();
         // Before any event is built, the sum of one slot of each source counts as the size of an event.
         let event_bytes = bytes
             .checked_div(events)
-            .unwrap_or_else(|| peers.greetings().map(|greeting| u64::from(greeting.slot_bytes)).sum())
+            .unwrap_or_else(|| peers.source_greetings().map(|greeting| u64::from(greeting.slot_bytes)).sum())
             .max(1);
         let fitting = (free_bytes / event_bytes).max(u64::from(free_bytes > 0));
         let closed_below = builder.oldest_event();
@@ -168,22 +168,22 @@ impl Assigning {
 
     /// Returns whether the room differs enough from the one announced last (an eighth of the open events was closed, or
     /// there is at least twice or at most half the room), or is due to be announced again.
-    fn is_news(&self, room: &Room, builder: &Builder, now: Duration) -> bool {
+    fn is_worth_announcing(&self, room: &Room, builder: &Builder, now: Duration) -> bool {
         let Some((announced, at)) = self.announced else { return true };
         let closed = room.closed_below.0.saturating_sub(announced.closed_below.0);
         let (more, less) = (room.room.max(announced.room), room.room.min(announced.room));
-        closed > 0 && closed >= builder.open_events() / 8
+        closed > 0 && closed >= builder.open_event_count() / 8
             || more > 0 && more / 2 >= less
             || now >= at + HEARTBEAT_INTERVAL
     }
 
     /// Advances the time: assigns events, and leaves builders out that are silent.
     pub(super) fn advance_time(&mut self, now: Duration) {
-        self.assigner.iter_mut().for_each(|assigner| assigner.time(now));
+        self.assigner.iter_mut().for_each(|assigner| assigner.advance_time(now));
     }
 
     /// Returns the next message about assignments that a source has not been sent.
-    pub(super) fn next_message(&mut self, source: usize) -> Option<Message> {
+    pub(super) fn next_assignment_message(&mut self, source: usize) -> Option<Message> {
         Some(match self.assigner.as_mut()?.next_share(source)? {
             Share::Assign(assign) => Message::Assign(assign),
             Share::LeaveOut(builder) => Message::LeaveOut { builder },
@@ -194,52 +194,53 @@ impl Assigning {
     pub(super) fn others_are_done(&self, builder: &Builder, peers: &Peers) -> bool {
         let Some(assigner) = &self.assigner else { return true };
         (0..builder.config().sources.len()).all(|source| {
-            let is_done = peers.connection(source).is_none() || assigner.is_done(source);
-            peers.is_dismissed(source) || is_done && self.knows_counts(source, builder)
+            let is_done = peers.connection_number(source).is_none() || assigner.is_source_done(source);
+            peers.is_dismissed(source) || is_done && self.knows_left_out_counts(source, builder)
         })
     }
 
     /// Returns whether the other builders are done with a source: until then this builder tells it who was left out,
     /// and it answers.
     pub(super) fn is_done_elsewhere(&self, source: usize, builder: &Builder) -> bool {
-        self.assigner.as_ref().is_none_or(|assigner| assigner.is_done(source)) && self.knows_counts(source, builder)
+        self.assigner.as_ref().is_none_or(|assigner| assigner.is_source_done(source))
+            && self.knows_left_out_counts(source, builder)
     }
 
     /// Returns whether a source's counts for the builders that were left out are known, or will not come any more.
-    fn knows_counts(&self, source: usize, builder: &Builder) -> bool {
+    fn knows_left_out_counts(&self, source: usize, builder: &Builder) -> bool {
         let Some(assigner) = &self.assigner else { return true };
         self.counts_given_up
             || builder.is_given_up(source)
-            || assigner.left_out().iter().all(|out| self.counts.contains_key(&(source, out.builder)))
+            || assigner.left_out_builders().iter().all(|out| self.counts.contains_key(&(source, out.builder)))
     }
 
     /// Stops waiting for the sources' counts for builders that were left out.
-    pub(super) fn give_up_counts(&mut self) {
+    pub(super) fn give_up_left_out_counts(&mut self) {
         self.counts_given_up = true;
     }
 
     /// Stops waiting for these counts, if the run has waited for nothing else for too long. Returns the reason why the
     /// run is incomplete, if so.
-    pub(super) fn await_counts(
+    pub(super) fn await_left_out_counts(
         &mut self,
         setup: &Setup,
         builder: &Builder,
         peers: &Peers,
         now: Duration,
     ) -> Option<String> {
-        if self.assigner.as_ref()?.left_out().is_empty() || !builder.is_finished() {
+        if self.assigner.as_ref()?.left_out_builders().is_empty() || !builder.is_finished() {
             return None;
         }
         let silent = setup
             .ids
             .iter()
             .enumerate()
-            .filter(|(source, _)| !peers.is_dismissed(*source) && !self.knows_counts(*source, builder));
+            .filter(|(source, _)| !peers.is_dismissed(*source) && !self.knows_left_out_counts(*source, builder));
         let silent: Vec<&str> = silent.map(|(_, (_, name))| name.as_str()).collect();
         if silent.is_empty() || now < *self.counts_awaited.get_or_insert(now) + LEFT_OUT_COUNTS_TIME {
             return None;
         }
-        self.give_up_counts();
+        self.give_up_left_out_counts();
         let (time, silent) = (humantime::format_duration(LEFT_OUT_COUNTS_TIME), silent.join(", "));
         Some(format!(
             "these sources did not report within {time} what they had for builders that were left out: {silent}"
@@ -251,7 +252,7 @@ impl Assigning {
     pub(super) fn account_for_left_out(&self, mut ledger: Ledger) -> (Ledger, Vec<LeftOutReport>) {
         let Some(assigner) = &self.assigner else { return (ledger, Vec::new()) };
         let mut reports = Vec::new();
-        for out in assigner.left_out() {
+        for out in assigner.left_out_builders() {
             let (mut delivered, mut lost) = (0u64, 0u64);
             for (source, entry) in ledger.sources.iter_mut().enumerate() {
                 let Some(counts) = self.counts.get(&(source, out.builder)) else { continue };
@@ -283,11 +284,11 @@ impl Assigning {
                 lost,
             });
         }
-        (ledger.balanced(), reports)
+        (ledger.into_balanced(), reports)
     }
 }
 
-fn unexpected(message: &Message) -> LinkError {
+fn unexpected_message(message: &Message) -> LinkError {
     LinkError::Protocol(format!("unexpected: {message:?}"))
 }
 

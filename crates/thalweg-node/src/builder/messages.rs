@@ -16,14 +16,14 @@ const MAX_CUTS: u32 = 3;
 impl BuilderNode {
     /// Accepts waiting connections, a few at each address.
     pub(super) fn accept_connections(&mut self) -> Result<(), NodeError> {
-        for address in 0..self.peers.addresses().len() {
+        for address in 0..self.peers.listening_addresses().len() {
             for _ in 0..MAX_ACCEPTED_IN_TURN {
-                match self.peers.accept(address) {
+                match self.peers.accept_waiting(address) {
                     Ok(Some(newcomer)) => {
                         while self.peers.is_crowded() {
                             self.turn_away_oldest_unidentified();
                         }
-                        let index = self.peers.let_in(newcomer, self.clock.now());
+                        let index = self.peers.keep_connection(newcomer, self.clock.now());
                         // A source sends its hello at once, so it may be here already.
                         self.serve_connection(index);
                     }
@@ -48,7 +48,7 @@ impl BuilderNode {
         let Some(index) = self.peers.oldest_unidentified() else { return false };
         // The hello may have arrived by now.
         self.serve_connection(index);
-        if matches!(self.peers.sender(index), Sender::Unidentified) {
+        if matches!(self.peers.message_sender(index), Sender::Unidentified) {
             let text = "too many connect at once; try again".into();
             self.close_connection(index, &LinkError::Refused { reason: Refusal::Busy, text });
         }
@@ -62,10 +62,10 @@ impl BuilderNode {
         let now = self.clock.now();
         if let Some(traffic) = self.peers.count_traffic(index, &messages, now) {
             if traffic.received > 0 {
-                self.builder.received(traffic.source, traffic.received, now);
+                self.builder.count_received(traffic.source, traffic.received, now);
             }
             if let Some((sent, again)) = traffic.losses {
-                self.builder.losses(traffic.source, sent, again);
+                self.builder.report_losses(traffic.source, sent, again);
             }
         }
         for message in messages {
@@ -80,7 +80,7 @@ impl BuilderNode {
     }
 
     fn handle_received(&mut self, index: usize, received: Received) -> Result<(), LinkError> {
-        match (self.peers.sender(index), received) {
+        match (self.peers.message_sender(index), received) {
             (Sender::Closed, _) => Ok(()),
             (Sender::Unidentified, Received::Hello(hello, description)) => {
                 self.greet_source(index, hello, &description)
@@ -102,18 +102,18 @@ impl BuilderNode {
     fn handle_message(&mut self, index: usize, source: usize, message: Message) -> Result<(), LinkError> {
         match message {
             Message::Offer(offer) => self.take_offer(index, source, offer)?,
-            Message::Paused { next, asked_by } => self.control.paused(source, next, asked_by),
-            Message::Running => self.control.runs_elsewhere(source),
-            Message::EndsAt { end } => self.control.ends_elsewhere(source, end),
-            Message::NotTaken(counts) => self.builder.not_taken(source, counts),
+            Message::Paused { next, asked_by } => self.control.source_paused(source, next, asked_by),
+            Message::Running => self.control.handle_relayed_run(source),
+            Message::EndsAt { end } => self.control.handle_relayed_end(source, end),
+            Message::NotTaken(counts) => self.builder.count_not_taken(source, counts),
             Message::FirstFrame { time, period_nanos } => self.take_first_frame(source, time, period_nanos)?,
             Message::TriggerTimes(report) if self.compares_times_with(source) => {
-                self.shifts.came(source, &report, self.clock.now());
+                self.shifts.take_report(source, &report, self.clock.now());
             }
             Message::TriggerTimes(report) => return Err(LinkError::Protocol(format!("unexpected: {report:?}"))),
             Message::End(accounts) => self.take_final_counters(source, accounts)?,
             Message::Heard(relayed) => self.assigning.handle_relayed_room(source, &relayed)?,
-            Message::Left(counts) => self.assigning.handle_counts(source, counts)?,
+            Message::Left(counts) => self.assigning.handle_left_out_counts(source, counts)?,
             Message::Passed { below, tickets } => self.take_passed(source, below, tickets)?,
             other => return Err(LinkError::Protocol(format!("unexpected: {other:?}"))),
         }
@@ -124,14 +124,14 @@ impl BuilderNode {
         if !self.has_begun() {
             return Err(LinkError::Protocol("an offer before the start of the run".into()));
         }
-        let slot_bytes = self.peers.greeting(source).slot_bytes;
+        let slot_bytes = self.peers.source_greeting(source).slot_bytes;
         if offer.bytes > slot_bytes {
             return Err(LinkError::Protocol(format!(
                 "offered {} bytes in one slot, whose slots have {slot_bytes}",
                 offer.bytes
             )));
         }
-        let is_cancelled = self.builder.offered(source, offer, self.clock.now());
+        let is_cancelled = self.builder.handle_offer(source, offer, self.clock.now());
         if is_cancelled.map_err(|violation| LinkError::Protocol(violation.to_string()))? {
             self.peers.cancel_fetch(index, offer.ticket);
         }
@@ -140,8 +140,8 @@ impl BuilderNode {
 
     /// Handles a source's report of when its first frame was taken.
     fn take_first_frame(&mut self, source: usize, time: TaiNanos, period_nanos: u64) -> Result<(), LinkError> {
-        let is_expected = self.setup.index == 0 && self.peers.greeting(source).is_by_time;
-        if !is_expected || !self.origin.came(source, time, period_nanos, self.clock.now()) {
+        let is_expected = self.setup.index == 0 && self.peers.source_greeting(source).is_by_time;
+        if !is_expected || !self.origin.note_first_frame(source, time, period_nanos, self.clock.now()) {
             let message = Message::FirstFrame { time, period_nanos };
             return Err(LinkError::Protocol(format!("unexpected: {message:?}")));
         }
@@ -151,20 +151,20 @@ impl BuilderNode {
 
     /// Sends the time of event 0 to a source that numbers its events by time, if it is known.
     pub(super) fn send_origin(&mut self, source: usize) {
-        if let Some(time) = self.origin.decided().filter(|_| self.peers.greeting(source).is_by_time) {
-            self.peers.send(source, &Message::EventsBegin { time });
+        if let Some(time) = self.origin.decided_time().filter(|_| self.peers.source_greeting(source).is_by_time) {
+            self.peers.send_to_source(source, &Message::EventsBegin { time });
         }
     }
 
     /// Returns whether a source is to report when its events' triggers were.
     pub(super) fn compares_times_with(&self, source: usize) -> bool {
-        self.setup.compares_times() && self.peers.greeting(source).reports_times
+        self.setup.compares_times() && self.peers.source_greeting(source).reports_times
     }
 
     /// Handles a source's message that it has nothing more for events below `below`.
     fn take_passed(&mut self, source: usize, below: EventId, tickets: u64) -> Result<(), LinkError> {
-        self.assigning.check_passed(below, tickets)?;
-        self.builder.passed(source, below, tickets, self.clock.now());
+        self.assigning.check_passed_events(below, tickets)?;
+        self.builder.source_passed(source, below, tickets, self.clock.now());
         Ok(())
     }
 
@@ -172,7 +172,7 @@ impl BuilderNode {
     /// events that it does not have are after the end of the run, and not incomplete. Before the run has begun they
     /// wait for its begin, which creates a new event builder.
     fn take_final_counters(&mut self, source: usize, accounts: Accounts) -> Result<(), LinkError> {
-        if !self.has_begun() || self.control.is_told_sooner(source) {
+        if !self.has_begun() || self.control.has_earlier_end(source) {
             self.run.keep_early_end(source, accounts, self.clock.now());
             return Ok(());
         }
@@ -185,18 +185,19 @@ impl BuilderNode {
             return;
         }
         for source in 0..self.setup.ids.len() {
-            let is_told_sooner = self.control.is_told_sooner(source);
+            let is_told_sooner = self.control.has_earlier_end(source);
             let Some(accounts) = self.run.take_early_end(source, is_told_sooner, now) else { continue };
-            if let (Err(error), Some(index)) = (self.end_source(source, accounts), self.peers.connection(source)) {
+            if let (Err(error), Some(index)) = (self.end_source(source, accounts), self.peers.connection_number(source))
+            {
                 self.close_connection(index, &error);
             }
         }
     }
 
     fn end_source(&mut self, source: usize, accounts: Accounts) -> Result<(), LinkError> {
-        let ended = self.builder.ended(source, accounts);
+        let ended = self.builder.source_ended(source, accounts);
         ended.map_err(|violation| LinkError::Protocol(violation.to_string()))?;
-        self.control.ended(source);
+        self.control.source_ended(source);
         self.assigning.end_source(source);
         Ok(())
     }
@@ -208,10 +209,10 @@ impl BuilderNode {
             let text = format!("source {} is not in this run's topology", hello.source);
             return Err(LinkError::Refused { reason: Refusal::UnknownSource, text });
         };
-        if let Some(text) = self.mismatch(hello) {
+        if let Some(text) = self.configuration_mismatch(hello) {
             return Err(LinkError::Refused { reason: Refusal::Mismatch, text });
         }
-        let (session, peer) = self.peers.session(source);
+        let (session, peer) = self.peers.session_and_peer(source);
         if let (Some(peer), Some(session)) = (peer, session)
             && session != hello.session
         {
@@ -219,7 +220,7 @@ impl BuilderNode {
             return Err(LinkError::Refused { reason: Refusal::AlreadyConnected, text });
         }
         if self.has_begun() && session != Some(hello.session) {
-            let (run, source) = (self.run.number().0, hello.source);
+            let (run, source) = (self.run.run_number().0, hello.source);
             let happened = if session.is_some() { "restarted" } else { "cut off" };
             let text =
                 format!("run {run} is under way; source {source} was {happened}, and can take part in the next one");
@@ -229,7 +230,7 @@ impl BuilderNode {
     }
 
     /// Returns how a source's configuration differs from this builder's, if it does.
-    fn mismatch(&self, hello: &Hello) -> Option<String> {
+    fn configuration_mismatch(&self, hello: &Hello) -> Option<String> {
         let (index, count) = (self.setup.index, self.setup.count);
         if (hello.builder, hello.builders) != (index, count) {
             let (builder, builders) = (hello.builder, hello.builders);
@@ -237,7 +238,7 @@ impl BuilderNode {
                 "this is builder {index} of {count}, not {builder} of {builders}: compare the topology files"
             ));
         }
-        if self.assigning.is_on() && !hello.capabilities.contains(Capabilities::ASSIGNED) {
+        if self.assigning.is_by_room() && !hello.capabilities.contains(Capabilities::ASSIGNED) {
             let text = "this run assigns events to builders by room, which this source does not know of: run it with \
                         `run.assignment = \"modulo\"`, or give the source a newer program";
             return Some(text.into());
@@ -259,11 +260,11 @@ impl BuilderNode {
             return Err(LinkError::Refused { reason: Refusal::Protocol, text });
         };
         let running = self.has_begun();
-        if let Some(old) = self.peers.connection(source) {
+        if let Some(old) = self.peers.connection_number(source) {
             // The source knows better than the builder that the old connection is dead.
             self.close_connection(old, &LinkError::Closed);
         }
-        let released_below = self.builder.connected(source, hello.slots, self.peers.connection_maps(index));
+        let released_below = self.builder.source_connected(source, hello.slots, self.peers.connection_link_maps(index));
         let greeting = Greeting {
             slots: hello.slots,
             slot_bytes: hello.slot_bytes,
@@ -272,23 +273,23 @@ impl BuilderNode {
             is_by_time: hello.capabilities.contains(Capabilities::BY_TIME),
             reports_times: hello.capabilities.contains(Capabilities::TRIGGER_TIMES),
         };
-        if self.peers.identify(index, source, hello.session, greeting) {
+        if self.peers.identify_source(index, source, hello.session, greeting) {
             // The source was restarted before the run: counters of the process before it are not its own.
             self.run.forget_early_end(source);
         }
         let max_records = self.setup.max_records();
         // Number of events that its slots can hold and that it has not offered.
         let events_per_slot = u64::from(max_records) * u64::from(self.setup.count);
-        self.control.greeted(source, u64::from(hello.slots).saturating_mul(events_per_slot));
+        self.control.source_connected(source, u64::from(hello.slots).saturating_mul(events_per_slot));
         self.assigning.connect_source(source, &hello, max_records, !running);
         let mut known = Capabilities::KNOWN;
-        known.set(Capabilities::ASSIGNED, self.assigning.is_on());
+        known.set(Capabilities::ASSIGNED, self.assigning.is_by_room());
         known.set(Capabilities::TRIGGER_TIMES, self.setup.compares_times());
-        if let Some(peer) = self.peers.peer(index) {
+        if let Some(peer) = self.peers.connected_peer(index) {
             tracing::info!(source = %hello.source, %peer, "connected");
         }
         let welcome = Welcome {
-            run: self.run.number(),
+            run: self.run.run_number(),
             eager_credit: self.setup.eager.credit,
             eager_limit: self.setup.eager.limit,
             most_records: max_records,
@@ -296,13 +297,13 @@ impl BuilderNode {
             released_below,
             capabilities: hello.capabilities & known,
         };
-        self.peers.send(source, &Message::Welcome(welcome));
+        self.peers.send_to_source(source, &Message::Welcome(welcome));
         // Earlier messages may have been lost with the old connection.
-        for tell in self.control.told(source) {
-            self.peers.send(source, &self.run.message(tell));
+        for tell in self.control.messages_for(source) {
+            self.peers.send_to_source(source, &self.run.control_message(tell));
         }
         if let Some(room) = self.assigning.announced_room() {
-            self.peers.send(source, &Message::Room(room));
+            self.peers.send_to_source(source, &Message::Room(room));
         }
         self.send_origin(source);
         Ok(())
@@ -311,14 +312,14 @@ impl BuilderNode {
     /// Closes connections without a hello, and those of sources that owe data and send none.
     pub(super) fn close_silent_connections(&mut self, now: Duration) {
         let answer_time = self.setup.answer_time();
-        for index in self.peers.connections() {
-            match self.peers.silence(index, &self.builder, answer_time, now) {
+        for index in self.peers.connection_numbers() {
+            match self.peers.check_silence(index, &self.builder, answer_time, now) {
                 None => {}
                 Some(Silence::NoHello) => {
                     self.close_connection(index, &LinkError::Protocol("it did not say who it is".into()));
                 }
                 Some(Silence::OwesData { source, cuts }) => {
-                    if let Some(peer) = self.peers.peer(index) {
+                    if let Some(peer) = self.peers.connected_peer(index) {
                         let name = &self.setup.ids[source].1;
                         tracing::warn!(source = name, %peer, "connection cut: the source owes data and does not get on");
                     }
@@ -339,14 +340,14 @@ impl BuilderNode {
     /// Excludes a source from this run: it is not welcome again.
     pub(super) fn expel_source(&mut self, source: usize, why: &str) {
         self.reporting.add_reason(format!("source {}: {why}", self.setup.source_label(source)));
-        self.peers.exclude(source);
+        self.peers.exclude_source(source);
         self.give_up_source(source, why);
     }
 
     /// Gives a source up, and closes its connection, since nothing else would cancel the fetches over it.
     pub(super) fn give_up_source(&mut self, source: usize, why: &str) {
-        self.lose_source(source);
-        match self.peers.connection(source) {
+        self.stop_waiting_for_source(source);
+        match self.peers.connection_number(source) {
             Some(index) => {
                 let text = format!("source {} was given up: {why}", self.setup.ids[source].0);
                 self.close_connection(index, &LinkError::Refused { reason: Refusal::Ended, text });
@@ -355,26 +356,26 @@ impl BuilderNode {
         }
     }
 
-    fn lose_source(&mut self, source: usize) {
-        self.builder.give_up(source, self.clock.now());
-        self.control.given_up(source);
+    fn stop_waiting_for_source(&mut self, source: usize) {
+        self.builder.give_up_source(source, self.clock.now());
+        self.control.source_given_up(source);
         self.assigning.end_source(source);
     }
 
     /// Closes a connection, for the reason `error`. A source that has broken the rules takes no further part.
     pub(super) fn close_connection(&mut self, index: usize, error: &LinkError) {
-        let Some(source) = self.peers.close(index, error, &self.setup.ids) else { return };
-        self.control.left(source);
+        let Some(source) = self.peers.close_connection(index, error, &self.setup.ids) else { return };
+        self.control.source_disconnected(source);
         self.assigning.disconnect_source(source);
         if self.peers.is_dismissed(source) || !self.has_begun() {
             return;
         }
         if error.is_violation() {
             self.reporting.add_reason(format!("source {}: {error}", self.setup.source_label(source)));
-            self.peers.exclude(source);
-            self.lose_source(source);
+            self.peers.exclude_source(source);
+            self.stop_waiting_for_source(source);
         } else {
-            self.builder.gone(source, self.clock.now());
+            self.builder.source_disconnected(source, self.clock.now());
         }
     }
 }

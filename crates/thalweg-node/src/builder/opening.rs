@@ -35,7 +35,7 @@ impl BuilderNode {
     /// # Errors
     /// The configuration cannot work, or the system refuses memory, an address or the directory.
     pub fn new(topology: &Topology, name: &str) -> Result<Self, NodeError> {
-        Self::within(topology, name, false, Environment::system())
+        Self::with_environment(topology, name, false, Environment::system())
     }
 
     /// Does the same as [`new`](Self::new), for a node that stays: its run begins on command, and sources are waited
@@ -43,39 +43,44 @@ impl BuilderNode {
     ///
     /// # Errors
     /// Those of [`new`](Self::new).
-    pub fn waiting(topology: &Topology, name: &str) -> Result<Self, NodeError> {
-        Self::within(topology, name, true, Environment::system())
+    pub fn new_waiting(topology: &Topology, name: &str) -> Result<Self, NodeError> {
+        Self::with_environment(topology, name, true, Environment::system())
     }
 
-    /// Does the same as [`new`](Self::new) or, with `stays`, as [`waiting`](Self::waiting), in a given environment.
+    /// Does the same as [`new`](Self::new) or, with `stays`, as [`new_waiting`](Self::new_waiting), in a given environment.
     ///
     /// # Errors
     /// Those of [`new`](Self::new).
-    pub fn within(topology: &Topology, name: &str, stays: bool, environment: Environment) -> Result<Self, NodeError> {
-        let (now, cpu_before) = (environment.clock.now(), environment.clock.cpu());
-        let (setup, window) = setup(topology, name, &environment)?;
-        topology.check_number()?;
-        let (mut endpoints, addresses, held) = listen(&setup.config, setup.eager, window)?;
+    pub fn with_environment(
+        topology: &Topology,
+        name: &str,
+        stays: bool,
+        environment: Environment,
+    ) -> Result<Self, NodeError> {
+        let (now, cpu_before) = (environment.clock.now(), environment.clock.processor_time());
+        let (setup, window) = builder_setup(topology, name, &environment)?;
+        topology.check_run_number()?;
+        let (mut endpoints, addresses, held) = open_endpoints(&setup.config, setup.eager, window)?;
         if setup.run.record {
             check_directory(&setup.run.directory)?;
         }
-        let pool = blocks(&setup.config, &window)?;
-        endpoints.register(pool.arena())?;
+        let pool = allocate_blocks(&setup.config, &window)?;
+        endpoints.register_memory(pool.arena())?;
         let control_config = control_config(topology, setup.index, stays);
         let by_room = setup.run.assignment == Assignment::ByRoom;
         let assigning = Assigning::new(by_room, assign_config(&setup, &control_config).as_ref());
         let mut control = RunControl::new(control_config);
-        control.configured();
+        control.handle_configured();
         let builder = Builder::new(BuilderConfig { held, ..builder_config(&setup, window) });
         let trigger = open_trigger(&setup, builder.config().builders, &environment, &endpoints)?;
-        if let Some(CreditState { window, piece, .. }) = builder.credit() {
+        if let Some(CreditState { window, piece, .. }) = builder.credit_state() {
             tracing::info!(builder = name, window, piece, eager = ?setup.eager, "asks by credit");
         }
         let sources = setup.ids.len();
         Ok(Self {
             peers: Peers::new(endpoints, addresses, sources, max_unidentified(topology), setup.config.wait),
             assembly: Assembly::new(&setup, pool, builder.config().builders, trigger),
-            run: RunState::new(control.state(), sources, now),
+            run: RunState::new(control.run_state(), sources, now),
             reporting: Reporting::new(sources, cpu_before),
             clock: environment.clock,
             setup,
@@ -83,19 +88,19 @@ impl BuilderNode {
             control,
             assigning,
             origin: Origin::default(),
-            shifts: ShiftSearch::off(),
+            shifts: ShiftSearch::switched_off(),
             ending: None,
         })
     }
 }
 
 /// Returns the setup of the builder with this name, and its window.
-fn setup(topology: &Topology, name: &str, environment: &Environment) -> Result<(Setup, Window), NodeError> {
+fn builder_setup(topology: &Topology, name: &str, environment: &Environment) -> Result<(Setup, Window), NodeError> {
     let position = topology.builders.iter().position(|builder| builder.name == name);
     let index = position.ok_or_else(|| NodeError::Config(format!("there is no builder '{name}'")))?;
     let config = topology.builders[index].clone();
-    let (window, eager) = asking(&config, topology);
-    let calibrated = if topology.run.calibrate { None } else { config.calibrated() };
+    let (window, eager) = window_and_eager(&config, topology);
+    let calibrated = if topology.run.calibrate { None } else { config.known_calibration() };
     #[expect(clippy::cast_possible_truncation, reason = "checked: builders are few")]
     let (index, count) = (index as u32, topology.builders.len() as u32);
     let setup = Setup {
@@ -140,7 +145,7 @@ fn assign_config(setup: &Setup, control: &ControlConfig) -> Option<AssignConfig>
 fn builder_config(setup: &Setup, window: Window) -> BuilderConfig {
     let Setup { config, ids, index, count, .. } = setup;
     // If nothing is copied, a slot is needed until its event is handed over.
-    let mut mapped = config.listen.iter().map(|address| address.kind().maps);
+    let mut mapped = config.listen.iter().map(|address| address.link_kind().maps);
     let in_place = match config.has_trigger() {
         true => mapped.any(|maps| maps),
         false => mapped.all(|maps| maps) && !setup.run.record,
@@ -187,16 +192,18 @@ fn open_trigger(
     }
     let trigger = Trigger::new(&setup.config, stride, setup.run.record, environment)?;
     let poller = endpoints.poller();
-    trigger.descriptors().try_for_each(|program| poller.add(program, PROGRAM_TOKEN, Interest::READ))?;
+    trigger
+        .program_descriptors()
+        .try_for_each(|program| poller.add_descriptor(program, PROGRAM_TOKEN, Interest::READ))?;
     Ok(Some(trigger))
 }
 
 /// Returns the window of a builder, and what its sources may send eagerly.
 #[expect(clippy::cast_possible_truncation, reason = "checked: eager credit is at most 64 MiB")]
-fn asking(config: &BuilderNodeConfig, topology: &Topology) -> (Window, Eager) {
+fn window_and_eager(config: &BuilderNodeConfig, topology: &Topology) -> (Window, Eager) {
     let (window, eager) = match topology.run.calibrate {
-        true => (config.search(), 0),
-        false => config.credit(topology.sources.len()),
+        true => (config.calibration_window(), 0),
+        false => config.window_and_eager_bytes(topology.sources.len()),
     };
     (window, Eager { credit: eager as u32, limit: config.eager_limit.0.min(eager) as u32 })
 }
@@ -206,22 +213,23 @@ type BuilderEndpoints = Endpoints<dyn BuilderEndpoint>;
 
 /// Listens at all its addresses. Returns the endpoints, the addresses at which others find it, and the bytes that links
 /// hold on their way here.
-fn listen(
+fn open_endpoints(
     config: &BuilderNodeConfig,
     eager: Eager,
     window: Window,
 ) -> Result<(BuilderEndpoints, Vec<Address>, u64), NodeError> {
-    let mut endpoints = BuilderEndpoints::new()?.by(config.adapter.clone());
-    let addresses = config.listen.iter().map(|address| endpoints.add(address, eager)).collect::<Result<_, _>>()?;
+    let mut endpoints = BuilderEndpoints::new()?.with_adapter(config.adapter.clone());
+    let addresses =
+        config.listen.iter().map(|address| endpoints.add_listener(address, eager)).collect::<Result<_, _>>()?;
     let wanted = match window {
         Window::Constant(bytes) | Window::Search { most: bytes, .. } => bytes,
-        Window::Credit(path) => path.widest(),
+        Window::Credit(path) => path.widest_window_bytes(),
     };
-    let held = endpoints.holds(wanted);
+    let held = endpoints.limit_in_flight_bytes(wanted);
     if held < wanted {
         let why = match &config.adapter {
             Some(adapter) => format!("{} has no more descriptors. Ask for a smaller `window`", adapter.device),
-            None if config.listen.iter().any(|address| address.kind().interface) => {
+            None if config.listen.iter().any(|address| address.link_kind().interface) => {
                 "its interface holds no more. Ask for a smaller `window`".to_owned()
             }
             None => {
@@ -232,16 +240,16 @@ fn listen(
         tracing::warn!(builder = config.name, "asks for at most {held} bytes at a time, not {wanted}: {why}");
     }
     if let Window::Credit(path) = window {
-        let expected = endpoints.expect(RECEIVE_BUFFER_WINDOWS * path.widest());
+        let expected = endpoints.prepare_credit(RECEIVE_BUFFER_WINDOWS * path.widest_window_bytes());
         let _ = expected.map_err(|what| tracing::info!(builder = config.name, "{what}"));
     }
     Ok((endpoints, addresses, if held < wanted { held } else { u64::MAX }))
 }
 
-fn blocks(config: &BuilderNodeConfig, window: &Window) -> Result<BlockPool, NodeError> {
-    let (blocks, block_bytes) = (config.blocks_for(window), usize::try_from(config.block.0).unwrap_or(usize::MAX));
+fn allocate_blocks(config: &BuilderNodeConfig, window: &Window) -> Result<BlockPool, NodeError> {
+    let (blocks, block_bytes) = (config.block_count_for(window), usize::try_from(config.block.0).unwrap_or(usize::MAX));
     // DPDK in another process of this host may be taking huge pages that it has counted.
-    let taking = HugePagesLock::acquire();
+    let taking = HugePagesLock::acquire_lock();
     let pool = BlockPool::new(&config.name, blocks, block_bytes)?;
     drop(taking);
     tracing::info!(builder = config.name, blocks, block_bytes, "blocks made of {}", pool.arena());
@@ -251,7 +259,7 @@ fn blocks(config: &BuilderNodeConfig, window: &Window) -> Result<BlockPool, Node
 /// Returns how many connections without a hello leave the run all the files that it may need.
 fn max_unidentified(topology: &Topology) -> usize {
     let Some(files) = getrlimit(Resource::Nofile).current else { return MAX_UNIDENTIFIED };
-    let left = files.saturating_sub(topology.builder_files()) / FILES_PER_UNIDENTIFIED;
+    let left = files.saturating_sub(topology.builder_open_files()) / FILES_PER_UNIDENTIFIED;
     MAX_UNIDENTIFIED.min(usize::try_from(left).unwrap_or(usize::MAX))
 }
 

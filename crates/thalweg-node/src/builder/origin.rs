@@ -33,7 +33,7 @@ pub(super) struct Origin {
 
 impl Origin {
     /// Records a source's first frame. Returns false if its period is not possible.
-    pub(super) fn came(&mut self, source: usize, time: TaiNanos, period: u64, now: Duration) -> bool {
+    pub(super) fn note_first_frame(&mut self, source: usize, time: TaiNanos, period: u64, now: Duration) -> bool {
         if !POSSIBLE_PERIODS.contains(&period) || self.since.is_some() && period != self.period {
             return false;
         }
@@ -45,7 +45,11 @@ impl Origin {
 
     /// Decides, once all `expected` sources have reported or have been waited for. Returns the time if it was decided
     /// just now.
-    pub(super) fn decide(&mut self, mut expected: impl Iterator<Item = usize>, now: Duration) -> Option<TaiNanos> {
+    pub(super) fn decide_if_due(
+        &mut self,
+        mut expected: impl Iterator<Item = usize>,
+        now: Duration,
+    ) -> Option<TaiNanos> {
         let since = self.since.filter(|_| self.decided.is_none())?;
         if now < since + FIRST_FRAMES_TIME && expected.any(|source| !self.firsts.contains_key(&source)) {
             return None;
@@ -77,12 +81,12 @@ impl Origin {
     }
 
     /// Returns the time of event 0, once it is known.
-    pub(super) fn decided(&self) -> Option<TaiNanos> {
+    pub(super) fn decided_time(&self) -> Option<TaiNanos> {
         self.decided
     }
 
     /// Returns when the time is decided though a source's first frame has not come.
-    pub(super) fn next_time(&self) -> Option<Duration> {
+    pub(super) fn next_due_time(&self) -> Option<Duration> {
         self.since.filter(|_| self.decided.is_none()).map(|since| since + FIRST_FRAMES_TIME)
     }
 }
@@ -103,20 +107,27 @@ mod tests {
     #[test]
     fn event_0_is_whole_periods_and_a_second_after_the_last_first_frame() {
         let mut origin = Origin::default();
-        assert_eq!(origin.decide([0, 1].into_iter(), SECOND), None);
-        assert!(origin.came(1, TaiNanos(7_000), PERIOD, SECOND));
-        assert_eq!((origin.decide([0, 1].into_iter(), SECOND), origin.next_time()), (None, Some(6 * SECOND)));
-        assert!(origin.came(0, TaiNanos(5_000), PERIOD, 2 * SECOND));
-        assert_eq!(origin.decide([0, 1].into_iter(), 2 * SECOND), Some(TaiNanos(7_000 + 1_020_000_000)));
-        assert_eq!((origin.decide([0, 1].into_iter(), 2 * SECOND), origin.next_time()), (None, None), "once");
+        assert_eq!(origin.decide_if_due([0, 1].into_iter(), SECOND), None);
+        assert!(origin.note_first_frame(1, TaiNanos(7_000), PERIOD, SECOND));
+        assert_eq!(
+            (origin.decide_if_due([0, 1].into_iter(), SECOND), origin.next_due_time()),
+            (None, Some(6 * SECOND))
+        );
+        assert!(origin.note_first_frame(0, TaiNanos(5_000), PERIOD, 2 * SECOND));
+        assert_eq!(origin.decide_if_due([0, 1].into_iter(), 2 * SECOND), Some(TaiNanos(7_000 + 1_020_000_000)));
+        assert_eq!(
+            (origin.decide_if_due([0, 1].into_iter(), 2 * SECOND), origin.next_due_time()),
+            (None, None),
+            "once"
+        );
     }
 
     #[test]
     fn a_source_without_a_frame_is_not_waited_for_for_ever() {
         let mut origin = Origin::default();
-        assert!(origin.came(0, TaiNanos(0), 2_000_000_000, SECOND));
-        assert_eq!(origin.decide([0, 1].into_iter(), 6 * SECOND - Duration::from_nanos(1)), None);
-        assert_eq!(origin.decide([0, 1].into_iter(), 6 * SECOND), Some(TaiNanos(2_000_000_000)));
+        assert!(origin.note_first_frame(0, TaiNanos(0), 2_000_000_000, SECOND));
+        assert_eq!(origin.decide_if_due([0, 1].into_iter(), 6 * SECOND - Duration::from_nanos(1)), None);
+        assert_eq!(origin.decide_if_due([0, 1].into_iter(), 6 * SECOND), Some(TaiNanos(2_000_000_000)));
     }
 
     #[test]
@@ -125,16 +136,19 @@ mod tests {
         for wrong in [2 * day, 0, u64::MAX] {
             let mut origin = Origin::default();
             for (source, time) in [(0, day), (1, wrong), (2, day + 500)] {
-                assert!(origin.came(source, TaiNanos(time), PERIOD, SECOND));
+                assert!(origin.note_first_frame(source, TaiNanos(time), PERIOD, SECOND));
             }
-            assert_eq!(origin.decide(0..3, SECOND), Some(TaiNanos(day + 500 + 1_020_000_000)));
+            assert_eq!(origin.decide_if_due(0..3, SECOND), Some(TaiNanos(day + 500 + 1_020_000_000)));
         }
     }
 
     #[test]
     fn a_period_that_is_none_or_another_one_is_refused() {
         let mut origin = Origin::default();
-        assert!([0, 999, u64::MAX].into_iter().all(|period| !origin.came(0, TaiNanos(1), period, SECOND)));
-        assert!(origin.came(0, TaiNanos(1), PERIOD, SECOND) && !origin.came(1, TaiNanos(1), 2 * PERIOD, SECOND));
+        assert!([0, 999, u64::MAX].into_iter().all(|period| !origin.note_first_frame(0, TaiNanos(1), period, SECOND)));
+        assert!(
+            origin.note_first_frame(0, TaiNanos(1), PERIOD, SECOND)
+                && !origin.note_first_frame(1, TaiNanos(1), 2 * PERIOD, SECOND)
+        );
     }
 }

@@ -62,7 +62,7 @@ pub(super) struct Newcomer {
 #[derive(Debug)]
 struct Connection {
     peer: Peer,
-    /// True if the link [maps](thalweg_link::BuilderLink::maps).
+    /// True if the link [maps](thalweg_link::BuilderLink::maps_source_memory).
     maps: bool,
     source: Option<usize>,
     since: Duration,
@@ -164,7 +164,7 @@ impl Peers {
     }
 
     /// Returns the addresses that are listened on.
-    pub(super) fn addresses(&self) -> &[Address] {
+    pub(super) fn listening_addresses(&self) -> &[Address] {
         &self.addresses
     }
 
@@ -174,20 +174,20 @@ impl Peers {
     }
 
     /// Adds `handle` to the poller.
-    pub(super) fn watch(&self, handle: &Handle) -> Result<(), LinkError> {
-        self.poller().add(handle.as_fd(), HANDLE_TOKEN, Interest::READ)
+    pub(super) fn watch_handle(&self, handle: &Handle) -> Result<(), LinkError> {
+        self.poller().add_descriptor(handle.as_fd(), HANDLE_TOKEN, Interest::READ)
     }
 
     /// Registers memory into which sources write.
-    pub(super) fn register(&mut self, memory: &Arc<Arena>) -> Result<(), LinkError> {
-        self.endpoints.register(memory)
+    pub(super) fn register_memory(&mut self, memory: &Arc<Arena>) -> Result<(), LinkError> {
+        self.endpoints.register_memory(memory)
     }
 
     /// Drives all connections, and returns those that have something to receive. The buffer comes back by
     /// [`reuse`](Self::reuse).
     pub(super) fn poll(&mut self, woken: &[u64], now: Duration) -> Vec<usize> {
         let mut ready = std::mem::take(&mut self.ready);
-        self.endpoints.poll(now, woken, &mut ready);
+        self.endpoints.poll_peers(now, woken, &mut ready);
         ready
     }
 
@@ -201,14 +201,14 @@ impl Peers {
     ///
     /// # Errors
     /// A connection waits and cannot be accepted: the process is probably out of descriptors.
-    pub(super) fn accept(&mut self, address: usize) -> Result<Option<Newcomer>, LinkError> {
+    pub(super) fn accept_waiting(&mut self, address: usize) -> Result<Option<Newcomer>, LinkError> {
         let index = self.vacant;
-        Ok(self.endpoints.accept(address, index)?.map(|peer| Newcomer { index, peer }))
+        Ok(self.endpoints.accept_peer(address, index)?.map(|peer| Newcomer { index, peer }))
     }
 
     /// Stops accepting connections at an address for a while. The connection there is still waiting.
     pub(super) fn delay_accepting(&mut self, address: usize, now: Duration) -> Result<(), LinkError> {
-        self.endpoints.listen(address, false)?;
+        self.endpoints.set_listening(address, false)?;
         self.accept_backoff.push((address, now + ACCEPT_BACKOFF));
         Ok(())
     }
@@ -217,15 +217,15 @@ impl Peers {
     pub(super) fn resume_accepting(&mut self, now: Duration) -> Result<(), LinkError> {
         while let Some(position) = self.accept_backoff.iter().position(|(_, until)| *until <= now) {
             let (address, _) = self.accept_backoff.swap_remove(position);
-            self.endpoints.listen(address, true)?;
+            self.endpoints.set_listening(address, true)?;
         }
         Ok(())
     }
 
     /// Keeps a connection that was accepted, and returns its number.
-    pub(super) fn let_in(&mut self, newcomer: Newcomer, now: Duration) -> usize {
+    pub(super) fn keep_connection(&mut self, newcomer: Newcomer, now: Duration) -> usize {
         let Newcomer { index, peer } = newcomer;
-        let maps = self.endpoints.link(index).is_some_and(|link| link.maps());
+        let maps = self.endpoints.builder_link(index).is_some_and(|link| link.maps_source_memory());
         if index == self.connections.len() {
             self.connections.push(None);
         }
@@ -238,10 +238,10 @@ impl Peers {
     /// of them, so that they can connect at the same time.
     pub(super) fn is_crowded(&self) -> bool {
         let absent = self.sources.iter().filter(|source| source.connection.is_none()).count();
-        self.unidentified().count() >= self.max_unidentified + absent
+        self.unidentified_connections().count() >= self.max_unidentified + absent
     }
 
-    fn unidentified(&self) -> impl Iterator<Item = (usize, &Connection)> {
+    fn unidentified_connections(&self) -> impl Iterator<Item = (usize, &Connection)> {
         let connections = self.connections.iter().enumerate();
         let connections = connections.filter_map(|(index, connection)| Some((index, connection.as_ref()?)));
         connections.filter(|(_, connection)| connection.source.is_none())
@@ -251,11 +251,11 @@ impl Peers {
     /// silent connections keeps no source out.
     pub(super) fn oldest_unidentified(&self) -> Option<usize> {
         let mut alike = HashMap::new();
-        for (_, connection) in self.unidentified() {
+        for (_, connection) in self.unidentified_connections() {
             *alike.entry(connection.peer.origin()).or_insert(0) += 1;
         }
         let oldest = self
-            .unidentified()
+            .unidentified_connections()
             .min_by_key(|(_, connection)| (Reverse(alike.get(&connection.peer.origin())), connection.since));
         oldest.map(|(index, _)| index)
     }
@@ -264,29 +264,29 @@ impl Peers {
     pub(super) fn receive(&mut self, index: usize) -> Option<(Vec<Received>, Result<bool, LinkError>)> {
         self.connections.get(index)?.as_ref()?;
         let mut messages = Vec::new();
-        let result = self.endpoints.receive(index, &mut messages);
+        let result = self.endpoints.receive_messages(index, &mut messages);
         self.has_received |= !messages.is_empty();
-        self.endpoints.link(index)?;
+        self.endpoints.builder_link(index)?;
         Some((messages, result))
     }
 
     /// Counts what has arrived over a connection, which includes `messages`. Returns `None` if it is no source's.
     pub(super) fn count_traffic(&mut self, index: usize, messages: &[Received], now: Duration) -> Option<Traffic> {
         let connection = self.connections[index].as_mut()?;
-        let (link, source) = (self.endpoints.link(index)?, connection.source?);
-        let received = link.received();
-        if connection.note_progress(received, link.copied(), messages, now) {
+        let (link, source) = (self.endpoints.builder_link(index)?, connection.source?);
+        let received = link.received_bytes();
+        if connection.note_progress(received, link.copied_bytes(), messages, now) {
             self.sources[source].cuts = 0;
         }
         let received = received - std::mem::replace(&mut connection.received, received);
-        let losses = link.losses();
+        let losses = link.known_losses();
         let before = std::mem::replace(&mut connection.losses, losses);
         let difference = (losses.sent.saturating_sub(before.sent), losses.again.saturating_sub(before.again));
         Some(Traffic { source, received, losses: (losses != before).then_some(difference) })
     }
 
     /// Returns the sender of what arrives over a connection.
-    pub(super) fn sender(&self, index: usize) -> Sender {
+    pub(super) fn message_sender(&self, index: usize) -> Sender {
         match self.connections.get(index) {
             Some(Some(Connection { source: Some(source), .. })) => Sender::Source(*source),
             Some(Some(_)) => Sender::Unidentified,
@@ -295,13 +295,13 @@ impl Peers {
     }
 
     /// Returns the number of the connections, of which some may be closed.
-    pub(super) fn connections(&self) -> Range<usize> {
+    pub(super) fn connection_numbers(&self) -> Range<usize> {
         0..self.connections.len()
     }
 
     /// Connects a source, which has sent its hello over this connection. Returns whether its process is another one
     /// than before.
-    pub(super) fn identify(&mut self, index: usize, source: usize, session: u64, greeting: Greeting) -> bool {
+    pub(super) fn identify_source(&mut self, index: usize, source: usize, session: u64, greeting: Greeting) -> bool {
         let state = &mut self.sources[source];
         state.connection = Some(index);
         state.greeting = greeting;
@@ -312,66 +312,66 @@ impl Peers {
     }
 
     /// Returns the session in which a source takes part, if it does; and the name of the peer, if it is connected.
-    pub(super) fn session(&self, source: usize) -> (Option<u64>, Option<&Peer>) {
-        (self.sources[source].session, self.connection_of(source).map(|connection| &connection.peer))
+    pub(super) fn session_and_peer(&self, source: usize) -> (Option<u64>, Option<&Peer>) {
+        (self.sources[source].session, self.source_connection(source).map(|connection| &connection.peer))
     }
 
     /// Excludes a source from this run: it is not welcome again.
-    pub(super) fn exclude(&mut self, source: usize) {
+    pub(super) fn exclude_source(&mut self, source: usize) {
         self.sources[source].session = None;
     }
 
     /// Returns the peer at the other end of a connection.
-    pub(super) fn peer(&self, index: usize) -> Option<&Peer> {
+    pub(super) fn connected_peer(&self, index: usize) -> Option<&Peer> {
         self.connections[index].as_ref().map(|connection| &connection.peer)
     }
 
     /// Returns the properties of a source.
-    pub(super) fn greeting(&self, source: usize) -> &Greeting {
+    pub(super) fn source_greeting(&self, source: usize) -> &Greeting {
         &self.sources[source].greeting
     }
 
     /// Returns the properties of all sources.
-    pub(super) fn greetings(&self) -> impl Iterator<Item = &Greeting> {
+    pub(super) fn source_greetings(&self) -> impl Iterator<Item = &Greeting> {
         self.sources.iter().map(|source| &source.greeting)
     }
 
     /// Returns the connection of a source, if it is connected.
-    pub(super) fn connection(&self, source: usize) -> Option<usize> {
+    pub(super) fn connection_number(&self, source: usize) -> Option<usize> {
         self.sources[source].connection
     }
 
-    fn connection_of(&self, source: usize) -> Option<&Connection> {
+    fn source_connection(&self, source: usize) -> Option<&Connection> {
         self.sources[source].connection.and_then(|index| self.connections[index].as_ref())
     }
 
-    /// Returns whether a source shares this host's memory: its link [maps](thalweg_link::BuilderLink::maps).
-    pub(super) fn maps(&self, source: usize) -> bool {
-        self.connection_of(source).is_some_and(|connection| connection.maps)
+    /// Returns whether a source shares this host's memory: its link [maps](thalweg_link::BuilderLink::maps_source_memory).
+    pub(super) fn source_link_maps(&self, source: usize) -> bool {
+        self.source_connection(source).is_some_and(|connection| connection.maps)
     }
 
-    /// Returns whether the link of a connection [maps](thalweg_link::BuilderLink::maps).
-    pub(super) fn connection_maps(&self, index: usize) -> bool {
+    /// Returns whether the link of a connection [maps](thalweg_link::BuilderLink::maps_source_memory).
+    pub(super) fn connection_link_maps(&self, index: usize) -> bool {
         self.connections[index].as_ref().is_some_and(|connection| connection.maps)
     }
 
     /// Sends a message to a source, if it is connected.
-    pub(super) fn send(&mut self, source: usize, message: &Message) {
-        if let Some(link) = self.sources[source].connection.and_then(|index| self.endpoints.link_mut(index)) {
-            link.send(message);
+    pub(super) fn send_to_source(&mut self, source: usize, message: &Message) {
+        if let Some(link) = self.sources[source].connection.and_then(|index| self.endpoints.builder_link_mut(index)) {
+            link.send_message(message);
         }
     }
 
     /// Sends a message to all sources that are connected.
     pub(super) fn send_to_all(&mut self, message: &Message) {
-        (0..self.sources.len()).for_each(|source| self.send(source, message));
+        (0..self.sources.len()).for_each(|source| self.send_to_source(source, message));
     }
 
     /// Refuses all peers, whose connections end with that.
     pub(super) fn refuse_all(&mut self, reason: Refusal, text: &str) {
         for index in 0..self.connections.len() {
-            if let Some(link) = self.endpoints.link_mut(index) {
-                link.refuse(reason, text);
+            if let Some(link) = self.endpoints.builder_link_mut(index) {
+                link.refuse_source(reason, text);
             }
         }
     }
@@ -388,7 +388,7 @@ impl Peers {
         begins_to_owe: bool,
         now: Duration,
     ) -> Result<Option<Bytes>, LinkError> {
-        let Some((connection, link)) = self.link_to(fetch.source) else { return Ok(None) };
+        let Some((connection, link)) = self.source_link_mut(fetch.source) else { return Ok(None) };
         if begins_to_owe || connection.fetches == 0 {
             connection.progress_at = now;
         }
@@ -400,15 +400,18 @@ impl Peers {
 
     /// Requests more of a slot that is being fetched.
     pub(super) fn extend_fetch(&mut self, fetch: &Fetch, begins_to_owe: bool, now: Duration) {
-        let Some((connection, link)) = self.link_to(fetch.source) else { return };
+        let Some((connection, link)) = self.source_link_mut(fetch.source) else { return };
         link.extend_fetch(fetch.offer.ticket, fetch.range.end);
         connection.was_asked = true;
         connection.progress_at = if begins_to_owe { now } else { connection.progress_at };
     }
 
-    fn link_to(&mut self, source: usize) -> Option<(&mut Connection, &mut (dyn thalweg_link::BuilderLink + 'static))> {
+    fn source_link_mut(
+        &mut self,
+        source: usize,
+    ) -> Option<(&mut Connection, &mut (dyn thalweg_link::BuilderLink + 'static))> {
         let index = self.sources[source].connection?;
-        Some((self.connections[index].as_mut()?, self.endpoints.link_mut(index)?))
+        Some((self.connections[index].as_mut()?, self.endpoints.builder_link_mut(index)?))
     }
 
     /// Counts a fetch over a connection as over.
@@ -421,26 +424,26 @@ impl Peers {
     /// Cancels a fetch over a connection.
     pub(super) fn cancel_fetch(&mut self, index: usize, ticket: u64) {
         self.end_fetch(index);
-        if let Some(link) = self.endpoints.link_mut(index) {
-            link.cancel(ticket);
+        if let Some(link) = self.endpoints.builder_link_mut(index) {
+            link.cancel_fetch(ticket);
         }
     }
 
     /// Returns whether a source was asked for data that have not arrived.
-    pub(super) fn owes(&self, source: usize, builder: &Builder) -> bool {
-        let connection = self.connection_of(source);
-        connection.is_some_and(|c| c.fetches > 0 && (c.maps || builder.in_flight_of(source) > 0))
+    pub(super) fn owes_data(&self, source: usize, builder: &Builder) -> bool {
+        let connection = self.source_connection(source);
+        connection.is_some_and(|c| c.fetches > 0 && (c.maps || builder.bytes_in_flight_of(source) > 0))
     }
 
     /// Returns how long a source has owed data without progress; zero if it owes none.
-    pub(super) fn owes_since(&self, source: usize, builder: &Builder, now: Duration) -> Duration {
-        let connection = self.connection_of(source).filter(|_| self.owes(source, builder));
+    pub(super) fn owing_duration(&self, source: usize, builder: &Builder, now: Duration) -> Duration {
+        let connection = self.source_connection(source).filter(|_| self.owes_data(source, builder));
         connection.map_or(Duration::ZERO, |connection| now.saturating_sub(connection.progress_at))
     }
 
     /// Returns why a connection is to be closed, if it has been silent for too long: a source may owe data for
     /// `answer_time` without sending any.
-    pub(super) fn silence(
+    pub(super) fn check_silence(
         &mut self,
         index: usize,
         builder: &Builder,
@@ -451,7 +454,7 @@ impl Peers {
         let Some(source) = connection.source else {
             return (now > connection.since + GREETING_TIME).then_some(Silence::NoHello);
         };
-        if !self.owes(source, builder) || now <= connection.progress_at + answer_time {
+        if !self.owes_data(source, builder) || now <= connection.progress_at + answer_time {
             return None;
         }
         let cuts = &mut self.sources[source].cuts;
@@ -464,24 +467,26 @@ impl Peers {
     pub(super) fn release_slots(&mut self, builder: &mut Builder, may_wait: bool) {
         for (index, connection) in self.connections.iter_mut().enumerate() {
             let Some(connection) = connection else { continue };
-            let (Some(source), Some(link)) = (connection.source, self.endpoints.link_mut(index)) else { continue };
+            let (Some(source), Some(link)) = (connection.source, self.endpoints.builder_link_mut(index)) else {
+                continue;
+            };
             let was_asked = std::mem::take(&mut connection.was_asked);
             // Over a socket each separate message costs a packet, a wake-up of the source, and as much again for the
             // offer that it answers with. With hundreds of sources each is fetched from rarely, so it receives both
             // together.
             let waits = may_wait && !was_asked && !connection.maps && self.sources[source].greeting.is_patient;
             if !(waits && builder.may_release_later(source))
-                && let Some(below) = builder.release(source)
+                && let Some(below) = builder.next_release(source)
             {
-                link.release(below);
+                link.release_tickets(below);
             }
         }
     }
 
     /// Sends a connected source its dismissal: it is not needed any more.
-    pub(super) fn dismiss(&mut self, source: usize) {
+    pub(super) fn dismiss_source(&mut self, source: usize) {
         self.sources[source].dismissed = true;
-        self.send(source, &Message::Bye);
+        self.send_to_source(source, &Message::Bye);
     }
 
     /// Returns whether a source was dismissed.
@@ -490,14 +495,19 @@ impl Peers {
     }
 
     /// Sends what can be sent now. Returns the connections that broke.
-    pub(super) fn flush(&mut self, now: Duration) -> Vec<(usize, LinkError)> {
+    pub(super) fn flush_messages(&mut self, now: Duration) -> Vec<(usize, LinkError)> {
         let mut broken = Vec::new();
-        self.endpoints.flush(now, &mut broken);
+        self.endpoints.flush_messages(now, &mut broken);
         broken
     }
 
     /// Closes a connection, and tells the peer why if it did something wrong. Returns the source that was connected.
-    pub(super) fn close(&mut self, index: usize, error: &LinkError, ids: &[(SourceId, String)]) -> Option<usize> {
+    pub(super) fn close_connection(
+        &mut self,
+        index: usize,
+        error: &LinkError,
+        ids: &[(SourceId, String)],
+    ) -> Option<usize> {
         let connection = self.connections[index].take()?;
         self.vacant = self.vacant.min(index);
         let (peer, source) = (&connection.peer, connection.source.map(|source| ids[source].1.as_str()));
@@ -515,13 +525,13 @@ impl Peers {
                 None
             }
         };
-        if let Some(link) = self.endpoints.link_mut(index) {
+        if let Some(link) = self.endpoints.builder_link_mut(index) {
             if let Some((reason, text)) = refusal {
-                link.refuse(reason, &text);
+                link.refuse_source(reason, &text);
             }
-            self.copied_before += link.copied();
+            self.copied_before += link.copied_bytes();
         }
-        self.endpoints.close(index);
+        self.endpoints.close_link(index);
         self.losses_before = sum_losses(self.losses_before, connection.losses);
         let source = connection.source?;
         self.sources[source].connection = None;
@@ -529,48 +539,48 @@ impl Peers {
     }
 
     /// Delivers the last messages to all peers. Returns true once there is nothing left to repeat.
-    pub(super) fn leave(&mut self, woken: &[u64], now: Duration) -> bool {
+    pub(super) fn deliver_last_messages(&mut self, woken: &[u64], now: Duration) -> bool {
         self.leaving.turn(&mut self.endpoints, woken, now)
     }
 
     /// Returns the time without work unless something arrives, while the last messages are delivered; `None` before.
     pub(super) fn leaving_timeout(&self, now: Duration) -> Option<Duration> {
-        self.leaving.timeout(&self.endpoints, now)
+        self.leaving.time_to_next_turn(&self.endpoints, now)
     }
 
     /// Returns when there is something to do even if nothing arrives.
-    pub(super) fn next_time(&self, now: Duration) -> Option<Duration> {
-        let greeting = self.unidentified().next().map(|_| now + GREETING_CHECK_INTERVAL);
+    pub(super) fn next_due_time(&self, now: Duration) -> Option<Duration> {
+        let greeting = self.unidentified_connections().next().map(|_| now + GREETING_CHECK_INTERVAL);
         let backoff = self.accept_backoff.iter().map(|(_, until)| *until);
         backoff.chain(greeting).chain(self.endpoints.next_timeout()).min()
     }
 
     /// Returns how to wait for the next turn, for at most `timeout`. `hurries`: there is something urgent that only the
     /// kernel knows of.
-    pub(super) fn idle(&mut self, hurries: bool, timeout: Option<Duration>, now: Duration) -> Idle {
+    pub(super) fn next_idle(&mut self, hurries: bool, timeout: Option<Duration>, now: Duration) -> Idle {
         let has_received = std::mem::take(&mut self.has_received);
-        self.waiter.idle(&mut self.endpoints, has_received, hurries, timeout, now)
+        self.waiter.next_idle(&mut self.endpoints, has_received, hurries, timeout, now)
     }
 
     /// Returns the losses reported over a source's connection; `None` if it is not connected.
-    pub(super) fn losses_of(&self, source: usize) -> Option<Losses> {
-        self.connection_of(source).map(|connection| connection.losses)
+    pub(super) fn source_losses(&self, source: usize) -> Option<Losses> {
+        self.source_connection(source).map(|connection| connection.losses)
     }
 
     /// Returns the losses that sources reported, over all connections that there were.
-    pub(super) fn losses(&self) -> Losses {
+    pub(super) fn total_losses(&self) -> Losses {
         self.connections.iter().flatten().fold(self.losses_before, |sum, c| sum_losses(sum, c.losses))
     }
 
     /// Returns the bytes that links copied, over all connections that there were.
     pub(super) fn copied_bytes(&self) -> u64 {
-        let links = (0..self.connections.len()).filter_map(|index| self.endpoints.link(index));
-        self.copied_before + links.map(|link| link.copied()).sum::<u64>()
+        let links = (0..self.connections.len()).filter_map(|index| self.endpoints.builder_link(index));
+        self.copied_before + links.map(|link| link.copied_bytes()).sum::<u64>()
     }
 
     /// Returns the counts of datagrams that arrived.
-    pub(super) fn arrivals(&self) -> Arrivals {
-        self.endpoints.arrivals()
+    pub(super) fn datagram_arrivals(&self) -> Arrivals {
+        self.endpoints.arrival_counts()
     }
 }
 

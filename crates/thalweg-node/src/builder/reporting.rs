@@ -59,7 +59,7 @@ impl Reporting {
 
     /// Writes a line of the trace, if one is due.
     pub(super) fn write_trace(&mut self, builder: &Builder, now: Duration) -> Result<(), NodeError> {
-        self.trace.as_mut().map_or(Ok(()), |trace| trace.look(builder, now))
+        self.trace.as_mut().map_or(Ok(()), |trace| trace.write_due_line(builder, now))
     }
 
     /// Closes the trace.
@@ -113,8 +113,8 @@ impl Reporting {
     ) {
         let Some(began_at) = running_since else { return };
         if self.warm.is_none() && now >= began_at + setup.run.warm_up {
-            self.warm = Some(Built::count(builder, now));
-            builder.forget_completions();
+            self.warm = Some(Built::count_built(builder, now));
+            builder.clear_completion_times();
         }
         // Only the leading builder ends the run. The others learn of it after the data that are under way.
         if setup.steady_end().is_some_and(|length| now >= began_at + length) {
@@ -124,18 +124,18 @@ impl Reporting {
 
     /// Ends the steady state, unless it has ended already.
     pub(super) fn end_steady(&mut self, builder: &Builder, now: Duration) {
-        let steady = self.steady(builder, now);
+        let steady = self.steady_figures(builder, now);
         self.steady = Some(steady);
     }
 
     /// Returns the figures of the steady state: from the end of the warm-up until now, if it has not ended.
-    pub(super) fn steady(&self, builder: &Builder, now: Duration) -> Steady {
+    pub(super) fn steady_figures(&self, builder: &Builder, now: Duration) -> Steady {
         if let Some(steady) = self.steady {
             return steady;
         }
         let Some(warm) = self.warm else { return Steady::default() };
-        let built = Built::count(builder, now);
-        let completion = builder.completion();
+        let built = Built::count_built(builder, now);
+        let completion = builder.completion_times();
         let micros = |nanos: u64| nanos as f64 / 1e3;
         Steady {
             seconds: (built.at - warm.at).as_secs_f64(),
@@ -151,11 +151,11 @@ impl Reporting {
     }
 
     /// Returns when the warm-up or the steady state ends, or a line of the trace is due.
-    pub(super) fn next_time(&self, setup: &Setup, running_since: Option<Duration>) -> Option<Duration> {
+    pub(super) fn next_due_time(&self, setup: &Setup, running_since: Option<Duration>) -> Option<Duration> {
         let warm_up = Some(setup.run.warm_up).filter(|_| self.warm.is_none());
         let steady = setup.steady_end().filter(|_| self.steady.is_none());
         let ends = running_since.and_then(|began_at| Some(began_at + warm_up.into_iter().chain(steady).min()?));
-        ends.into_iter().chain(self.trace.as_ref().map(Trace::next)).min()
+        ends.into_iter().chain(self.trace.as_ref().map(Trace::next_line_time)).min()
     }
 
     /// Returns a row of a snapshot for each source.
@@ -173,24 +173,24 @@ impl Reporting {
 }
 
 impl Built {
-    fn count(builder: &Builder, at: Duration) -> Self {
-        let bytes = builder.progress_counts().0 + builder.in_parts();
-        Self { at, events: builder.counts().0, bytes }
+    fn count_built(builder: &Builder, at: Duration) -> Self {
+        let bytes = builder.progress_counts().0 + builder.partial_slot_bytes();
+        Self { at, events: builder.event_counts().0, bytes }
     }
 }
 
 fn source_row(source: usize, builder: &Builder, peers: &Peers, now: Duration) -> SourceRow {
     let SourceProgress { ledger, accepted, built, backlog, ended, given_up } = builder.progress_of(source);
-    let owes = peers.owes_since(source, builder, now);
+    let owes = peers.owing_duration(source, builder, now);
     SourceRow {
-        connected: peers.connection(source).is_some(),
+        connected: peers.connection_number(source).is_some(),
         given_up,
         ended,
         bytes_per_second: 0.0,
         backlog,
-        credit: builder.in_flight_of(source),
+        credit: builder.bytes_in_flight_of(source),
         owes_nanos: u64::try_from(owes.as_nanos()).unwrap_or(u64::MAX),
-        sent_again: peers.losses_of(source).map_or(0, |losses| losses.again),
+        sent_again: peers.source_losses(source).map_or(0, |losses| losses.again),
         bytes: ledger.bytes,
         accepted,
         built,
@@ -207,7 +207,7 @@ fn source_row(source: usize, builder: &Builder, peers: &Peers, now: Duration) ->
 /// Returns a sentence that names the sources that the state waits for; empty if it waits for none.
 pub(super) fn waits_text(control: &RunControl, ids: &[(SourceId, String)]) -> String {
     const MAX_NAMES: usize = 3;
-    let waits = control.waits_for();
+    let waits = control.awaited_sources();
     let count = waits.clone().count();
     if count == 0 {
         return String::new();

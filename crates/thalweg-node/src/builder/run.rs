@@ -27,7 +27,7 @@ struct EventFacts<'a> {
 
 impl Facts for EventFacts<'_> {
     fn offered_until(&self, source: usize) -> EventId {
-        self.assigning.position(source, self.builder)
+        self.assigning.source_position(source, self.builder)
     }
 
     fn assigned_until(&self) -> Option<EventId> {
@@ -46,8 +46,8 @@ impl Facts for EventFacts<'_> {
         self.builder.is_settled(source)
     }
 
-    fn owes(&self, source: usize) -> bool {
-        self.peers.owes(source, self.builder)
+    fn owes_bytes(&self, source: usize) -> bool {
+        self.peers.owes_data(source, self.builder)
     }
 
     fn is_finished(&self) -> bool {
@@ -58,9 +58,9 @@ impl Facts for EventFacts<'_> {
 impl BuilderNode {
     /// Carries out commands from outside.
     pub(super) fn obey_commands(&mut self, handle: &Handle) {
-        handle.clear();
+        handle.clear_doorbell();
         while let Some(command) = handle.next_command() {
-            if let Err(refused) = self.control.command(command) {
+            if let Err(refused) = self.control.execute_command(command) {
                 log_refused(refused);
             }
         }
@@ -68,13 +68,13 @@ impl BuilderNode {
 
     /// Passes the current facts to run control, and carries out its orders.
     pub(super) fn keep_in_control(&mut self, now: Duration) -> Result<(), NodeError> {
-        if self.builder.found().is_some() {
-            self.control.stop(Cause::Found);
+        if self.builder.found_capacity().is_some() {
+            self.control.stop_run(Cause::Found);
         }
         if let Some(failure) = self.assembly.disk_failure() {
-            self.control.stop(Cause::Failure(failure.to_owned()));
+            self.control.stop_run(Cause::Failure(failure.to_owned()));
         }
-        if let Some(reason) = self.assigning.await_counts(&self.setup, &self.builder, &self.peers, now) {
+        if let Some(reason) = self.assigning.await_left_out_counts(&self.setup, &self.builder, &self.peers, now) {
             self.reporting.add_reason(reason);
         }
         let facts = EventFacts {
@@ -83,15 +83,15 @@ impl BuilderNode {
             assigning: &self.assigning,
             others_are_done: self.assigning.others_are_done(&self.builder, &self.peers),
         };
-        self.control.time(now, &facts);
+        self.control.advance_time(now, &facts);
         while let Some(order) = self.control.next_order() {
             self.obey_order(order)?;
         }
         // The time in which sources accept nothing is only a part of a state, and begins with a command, not with the
         // next look.
         self.assembly.hold_sources(self.control.holds_sources(), &mut self.builder, now);
-        self.control.held_up(self.assembly.holds_sources_up());
-        let state = self.control.state();
+        self.control.set_held_up(self.assembly.holds_sources_up());
+        let state = self.control.run_state();
         if self.run.note_state(state) {
             tracing::info!(builder = self.setup.config.name, "{state}");
             if matches!(state, State::Stopping | State::Closing) {
@@ -104,19 +104,19 @@ impl BuilderNode {
     fn obey_order(&mut self, order: Order) -> Result<(), NodeError> {
         match order {
             Order::Begin => self.begin_run(),
-            Order::Tell(source, tell) => self.peers.send(source, &self.run.message(tell)),
+            Order::Tell(source, tell) => self.peers.send_to_source(source, &self.run.control_message(tell)),
             Order::EndAt(end) => {
-                let end = self.builder.end_at(end, self.clock.now());
-                self.assembly.end_at(end);
-                self.assigning.end_at(end);
+                let end = self.builder.end_before(end, self.clock.now());
+                self.assembly.end_before_event(end);
+                self.assigning.end_before_event(end);
             }
             Order::Expel(source, why) => self.expel_source(source, &why),
             Order::Abandon => self.abandon_run(),
-            Order::Close => self.run.end(None),
+            Order::Close => self.run.end_building(None),
             Order::Leave(cause) => {
                 let (text, error) = self.reason_to_leave(&cause);
                 self.peers.refuse_all(Refusal::Ended, &text);
-                self.run.end(Some(error));
+                self.run.end_building(Some(error));
             }
         }
         Ok(())
@@ -125,9 +125,9 @@ impl BuilderNode {
     /// Stops building. Connections end, and with them what is under way: places return to their blocks.
     fn abandon_run(&mut self) {
         self.reporting.add_reason(ENDED_AT_ONCE.into());
-        self.builder.abandon(self.clock.now());
-        self.assigning.give_up_counts();
-        for index in self.peers.connections() {
+        self.builder.abandon_run(self.clock.now());
+        self.assigning.give_up_left_out_counts();
+        for index in self.peers.connection_numbers() {
             let text = "the run was ended at once".into();
             self.close_connection(index, &LinkError::Refused { reason: Refusal::Ended, text });
         }
@@ -150,22 +150,26 @@ impl BuilderNode {
     fn begin_run(&mut self) {
         let prepared = self.assembly.prepare_trigger(&self.setup, &mut self.peers);
         if let Err(error) = prepared.and_then(|()| self.open_run()) {
-            self.control.failed();
+            self.control.run_failed();
             self.peers.refuse_all(Refusal::Ended, &format!("the run could not be opened: {error}"));
-            self.run.end(Some(error));
+            self.run.end_building(Some(error));
             return;
         }
-        self.builder = Builder::new(BuilderConfig { run: self.run.number(), ..self.builder.config().clone() });
+        self.builder = Builder::new(BuilderConfig { run: self.run.run_number(), ..self.builder.config().clone() });
         let now = self.clock.now();
-        self.run.begin(now);
+        self.run.begin_run(now);
         let sources = self.setup.ids.len();
         self.shifts = ShiftSearch::new(if self.setup.compares_times() { sources } else { 0 }, FIRST_EVENT, now);
         for source in 0..sources {
-            if self.peers.connection(source).is_some() {
-                self.builder.connected(source, self.peers.greeting(source).slots, self.peers.maps(source));
+            if self.peers.connection_number(source).is_some() {
+                self.builder.source_connected(
+                    source,
+                    self.peers.source_greeting(source).slots,
+                    self.peers.source_link_maps(source),
+                );
             }
         }
-        self.control.begun(now).into_iter().for_each(log_refused);
+        self.control.run_opened(now).into_iter().for_each(log_refused);
     }
 
     /// Creates the run's directory, if it is recorded.
@@ -174,10 +178,10 @@ impl BuilderNode {
         let began = clock.date();
         let number = setup.run.number.map(RunNumber);
         if !setup.run.record {
-            self.run.open(number.unwrap_or(RunNumber(0)), began);
+            self.run.set_run(number.unwrap_or(RunNumber(0)), began);
             return Ok(());
         }
-        let sources = setup.ids.iter().zip(self.peers.greetings()).map(|((id, name), greeting)| SourceInfo {
+        let sources = setup.ids.iter().zip(self.peers.source_greetings()).map(|((id, name), greeting)| SourceInfo {
             id: *id,
             name: name.clone(),
             description: greeting.description.clone(),
@@ -202,25 +206,25 @@ impl BuilderNode {
             ..RecorderConfig::default()
         };
         let recorder = self.assembly.start_recorder(config, self.peers.poller())?;
-        self.run.open(recorder.run(), began);
-        self.reporting.set_recorder_method(recorder.method().to_string());
-        tracing::info!(run = recorder.run().0, path = %recorder.path().display(), "recording by {}", recorder.method());
+        self.run.set_run(recorder.run_number(), began);
+        self.reporting.set_recorder_method(recorder.recorder_method().to_string());
+        tracing::info!(run = recorder.run_number().0, path = %recorder.run_path().display(), "recording by {}", recorder.recorder_method());
         Ok(())
     }
 
     /// Announces this builder's room, if it has changed enough or is due; and assigns events, if this builder leads.
     pub(super) fn assign_events(&mut self) {
-        if !self.assigning.is_on() || !self.has_begun() {
+        if !self.assigning.is_by_room() || !self.has_begun() {
             return;
         }
-        let (now, free_bytes) = (self.clock.now(), self.assembly.free_bytes());
+        let (now, free_bytes) = (self.clock.now(), self.assembly.free_block_bytes());
         if let Some(room) = self.assigning.announce_room(&self.setup, &self.builder, &self.peers, free_bytes, now) {
             self.peers.send_to_all(&Message::Room(room));
         }
         self.assigning.advance_time(now);
         for source in 0..self.setup.ids.len() {
-            while let Some(message) = self.assigning.next_message(source) {
-                self.peers.send(source, &message);
+            while let Some(message) = self.assigning.next_assignment_message(source) {
+                self.peers.send_to_source(source, &message);
             }
         }
     }
@@ -229,26 +233,29 @@ impl BuilderNode {
     pub(super) fn decide_origin(&mut self) {
         let peers = &self.peers;
         let sources = 0..self.setup.ids.len();
-        let expected =
-            sources.clone().filter(|source| peers.greeting(*source).is_by_time && peers.connection(*source).is_some());
-        if self.origin.decide(expected, self.clock.now()).is_some() {
+        let expected = sources
+            .clone()
+            .filter(|source| peers.source_greeting(*source).is_by_time && peers.connection_number(*source).is_some());
+        if self.origin.decide_if_due(expected, self.clock.now()).is_some() {
             sources.for_each(|source| self.send_origin(source));
         }
     }
 
     /// Continues the search for sources whose event numbers are shifted against each other.
     pub(super) fn search_for_shifts(&mut self) {
-        if !self.shifts.is_on() {
+        if !self.shifts.is_searching() {
             return;
         }
         let Self { builder, shifts, peers, control, assigning, setup, .. } = self;
         let reports = |source: usize| {
-            peers.greeting(source).reports_times && peers.connection(source).is_some() && control.is_live(source)
+            peers.source_greeting(source).reports_times
+                && peers.connection_number(source).is_some()
+                && control.may_accept_events(source)
         };
         // A source that is far ahead of all others has nothing to be compared with: the middle one counts.
-        let outcomes = shifts.turn(self.clock.now(), reports, || {
+        let outcomes = shifts.take_turn(self.clock.now(), reports, || {
             let reporting = (0..setup.ids.len()).filter(|source| reports(*source));
-            let mut positions: Vec<_> = reporting.map(|source| assigning.position(source, builder)).collect();
+            let mut positions: Vec<_> = reporting.map(|source| assigning.source_position(source, builder)).collect();
             positions.sort_unstable();
             positions.get(positions.len().saturating_sub(1) / 2).copied().unwrap_or_default()
         });
@@ -266,7 +273,7 @@ impl BuilderNode {
                 }
                 Outcome::Found { shift, event, is_first } => {
                     let (source, other) = (self.setup.source_label(shift.source), self.setup.source_label(shift.other));
-                    let text = shift.describe(&source, &other, event);
+                    let text = shift.describe_shift(&source, &other, event);
                     tracing::warn!("{text}");
                     if is_first {
                         self.reporting.add_reason(text);
@@ -288,8 +295,8 @@ impl BuilderNode {
 
     /// Sends a message to a source, if it reports when its events' triggers were.
     fn send_to_reporting(&mut self, source: usize, message: &Message) {
-        if self.peers.greeting(source).reports_times {
-            self.peers.send(source, message);
+        if self.peers.source_greeting(source).reports_times {
+            self.peers.send_to_source(source, message);
         }
     }
 }

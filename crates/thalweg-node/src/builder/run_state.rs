@@ -42,17 +42,17 @@ impl RunState {
     }
 
     /// Sets the number and the date of the beginning.
-    pub(super) fn open(&mut self, number: RunNumber, date: TaiNanos) {
+    pub(super) fn set_run(&mut self, number: RunNumber, date: TaiNanos) {
         (self.number, self.began) = (number, date);
     }
 
     /// Begins the run, which is open.
-    pub(super) fn begin(&mut self, now: Duration) {
+    pub(super) fn begin_run(&mut self, now: Duration) {
         self.began_at = now;
     }
 
     /// Returns the number of the run; 0 before it is known.
-    pub(super) fn number(&self) -> RunNumber {
+    pub(super) fn run_number(&self) -> RunNumber {
         self.number
     }
 
@@ -67,7 +67,7 @@ impl RunState {
     }
 
     /// Returns the message that tells a source something about the run.
-    pub(super) fn message(&self, tell: Tell) -> Message {
+    pub(super) fn control_message(&self, tell: Tell) -> Message {
         match tell {
             Tell::Start => Message::Start { run: self.number, first: FIRST_EVENT, at: self.began },
             Tell::Pause => Message::Pause,
@@ -105,7 +105,7 @@ impl RunState {
     }
 
     /// Ends the building of events. `error`: reason why the run did not begin, if it did not.
-    pub(super) fn end(&mut self, error: Option<NodeError>) {
+    pub(super) fn end_building(&mut self, error: Option<NodeError>) {
         (self.is_over, self.error) = (true, error);
     }
 

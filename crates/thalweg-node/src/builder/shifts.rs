@@ -73,7 +73,7 @@ pub(super) enum Outcome {
 
 impl ShiftSearch {
     /// Creates a search that does nothing, for the time before a run and for a builder that does not lead.
-    pub(super) fn off() -> Self {
+    pub(super) fn switched_off() -> Self {
         Self::new(0, EventId(0), Duration::ZERO)
     }
 
@@ -93,20 +93,20 @@ impl ShiftSearch {
     }
 
     /// Returns whether reports are of use.
-    pub(super) fn is_on(&self) -> bool {
+    pub(super) fn is_searching(&self) -> bool {
         !matches!(self.stage, Stage::Off)
     }
 
     /// Takes a report of a source.
-    pub(super) fn came(&mut self, source: usize, report: &TriggerTimes, now: Duration) {
+    pub(super) fn take_report(&mut self, source: usize, report: &TriggerTimes, now: Duration) {
         let (Stage::Collecting(until), Some(reported)) = (&mut self.stage, self.window.get_mut(source)) else { return };
-        let (first, end) = (reported.times.first(), reported.times.end());
+        let (first, end) = (reported.times.first_event(), reported.times.end_event());
         let behind = report.first.0.saturating_add(TriggerTimes::EVENTS_PER_MESSAGE);
         if report.first.0 < first || report.first.0 >= end {
             return;
         }
         for (place, time) in (0..).zip(report.times) {
-            reported.times.note(EventId(report.first.0.wrapping_add(place)), time);
+            reported.times.record_time(EventId(report.first.0.wrapping_add(place)), time);
         }
         reported.uncertain |= report.uncertain;
         // A source that repeats a report does not extend the wait.
@@ -118,7 +118,7 @@ impl ShiftSearch {
 
     /// Does a small part of the work and returns its results. `reports`: returns whether more may come from a source;
     /// `position`: returns where sources are.
-    pub(super) fn turn(
+    pub(super) fn take_turn(
         &mut self,
         now: Duration,
         reports: impl Fn(usize) -> bool,
@@ -133,18 +133,18 @@ impl ShiftSearch {
                 let first = position.saturating_add(ahead);
                 self.position = position;
                 for reported in &mut self.window {
-                    reported.times.begin_at(first);
+                    reported.times.restart_at_event(first);
                     (reported.until, reported.uncertain) = (first, false);
                 }
                 self.stage = Stage::Collecting(now + REPORTS_TIME);
                 return vec![Outcome::Ask { first: EventId(first) }];
             }
             Stage::Collecting(until) => {
-                let end = self.window.first().map_or(0, |reported| reported.times.end());
+                let end = self.window.first().map_or(0, |reported| reported.times.end_event());
                 let mut all = self.window.iter().enumerate();
                 let is_late = now >= *until;
                 if is_late || all.all(|(source, reported)| reported.until >= end || !reports(source)) {
-                    self.stage = match EventTimes::reference(self.window.iter().map(|reported| &reported.times)) {
+                    self.stage = match EventTimes::best_reference(self.window.iter().map(|reported| &reported.times)) {
                         Some(reference) => Stage::Comparing { reference, shifts: Vec::new() },
                         // Triggers are rare, or have paused.
                         None if is_late && position().0 < end => Stage::Collecting(now + REPORTS_TIME),
@@ -154,13 +154,13 @@ impl ShiftSearch {
             }
             Stage::Comparing { reference, shifts } if shifts.len() < self.known.len() => {
                 let reference = &self.window[*reference].times;
-                shifts.push(self.window[shifts.len()].times.behind(reference));
+                shifts.push(self.window[shifts.len()].times.triggers_behind(reference));
             }
             Stage::Comparing { reference, shifts } => {
                 let (reference, shifts) = (*reference, std::mem::take(shifts));
                 self.stage = Stage::Waiting(now + WINDOW_INTERVAL);
-                let mut outcomes = self.conclude(&shifts);
-                outcomes.extend(self.agreements(reference, &shifts));
+                let mut outcomes = self.find_new_shifts(&shifts);
+                outcomes.extend(self.find_new_agreements(reference, &shifts));
                 return outcomes;
             }
             _ => {}
@@ -169,19 +169,19 @@ impl ShiftSearch {
     }
 
     /// Compares the reports received for the last window, at the end of the run.
-    pub(super) fn finish(&mut self) -> Vec<Outcome> {
+    pub(super) fn finish_search(&mut self) -> Vec<Outcome> {
         let stage = std::mem::replace(&mut self.stage, Stage::Off);
         if !matches!(stage, Stage::Collecting(_) | Stage::Comparing { .. }) {
             return Vec::new();
         }
         let times = || self.window.iter().map(|reported| &reported.times);
-        let Some(reference) = EventTimes::reference(times()) else { return Vec::new() };
-        let shifts: Vec<_> = times().map(|times| times.behind(&self.window[reference].times)).collect();
-        self.conclude(&shifts)
+        let Some(reference) = EventTimes::best_reference(times()) else { return Vec::new() };
+        let shifts: Vec<_> = times().map(|times| times.triggers_behind(&self.window[reference].times)).collect();
+        self.find_new_shifts(&shifts)
     }
 
-    fn conclude(&mut self, shifts: &[Option<i32>]) -> Vec<Outcome> {
-        let found = Shift::against_most(shifts);
+    fn find_new_shifts(&mut self, shifts: &[Option<i32>]) -> Vec<Outcome> {
+        let found = Shift::against_majority(shifts);
         let mut new = Vec::new();
         for (source, shift) in shifts.iter().enumerate() {
             let found = found.iter().find(|found| found.source == source);
@@ -192,7 +192,7 @@ impl ShiftSearch {
             }
             if let Some(shift) = found {
                 let is_first = !std::mem::replace(&mut self.reported[source], true);
-                new.push(Outcome::Found { shift: *shift, event: self.window[source].times.first(), is_first });
+                new.push(Outcome::Found { shift: *shift, event: self.window[source].times.first_event(), is_first });
             }
         }
         new
@@ -200,20 +200,23 @@ impl ShiftSearch {
 
     /// Returns the sources that take their numbers for a guess and have the same numbers as all that are sure of
     /// theirs.
-    fn agreements(&mut self, reference: usize, shifts: &[Option<i32>]) -> Vec<Outcome> {
+    fn find_new_agreements(&mut self, reference: usize, shifts: &[Option<i32>]) -> Vec<Outcome> {
         let mut sure = self.window.iter().zip(shifts).filter(|(reported, _)| !reported.uncertain);
         let mut sure = sure.by_ref().filter_map(|(_, shift)| *shift);
         let is_any_uncertain = self.window.iter().any(|reported| reported.uncertain);
         let (Some(right), true) = (sure.next(), is_any_uncertain) else { return Vec::new() };
         let reference = &self.window[reference].times;
-        if sure.any(|shift| shift != right) || reference.may_repeat() {
+        if sure.any(|shift| shift != right) || reference.may_repeat_pattern() {
             return Vec::new();
         }
         let mut agreements = Vec::new();
         for (source, reported) in self.window.iter().enumerate() {
-            if reported.uncertain && shifts[source] == Some(right) && reported.times.ends_like(reference, right) {
+            if reported.uncertain
+                && shifts[source] == Some(right)
+                && reported.times.last_intervals_agree(reference, right)
+            {
                 let is_first = !std::mem::replace(&mut self.agreed[source], true);
-                agreements.push(Outcome::Agrees { source, first: EventId(reported.times.first()), is_first });
+                agreements.push(Outcome::Agrees { source, first: EventId(reported.times.first_event()), is_first });
             }
         }
         agreements
@@ -223,29 +226,29 @@ impl ShiftSearch {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use thalweg_wire::{SHIFT_WINDOW, TaiNanos, mix};
+    use thalweg_wire::{SHIFT_WINDOW, TaiNanos, mix_bits};
 
     /// Time of a trigger; triggers are not spaced evenly.
     fn time(trigger: u64) -> TaiNanos {
-        TaiNanos((0..trigger).fold(1 << 60, |time, trigger| time + 1_000_000 + mix(trigger) % 1_000_000))
+        TaiNanos((0..trigger).fold(1 << 60, |time, trigger| time + 1_000_000 + mix_bits(trigger) % 1_000_000))
     }
 
     /// Reports a window's events for all sources, each behind by a number of triggers and sure of it or not. Returns
     /// the outcomes.
     fn window(search: &mut ShiftSearch, now: Duration, sources: &[(u64, bool)]) -> Vec<Outcome> {
-        let first = search.window[0].times.first();
+        let first = search.window[0].times.first_event();
         for (source, (behind, uncertain)) in sources.iter().enumerate() {
             for event in (first..first + SHIFT_WINDOW).step_by(5) {
                 let times = [0, 1, 2, 3, 4].map(|place| time(event + place + behind));
                 let report = TriggerTimes { first: EventId(event), times, uncertain: *uncertain };
-                search.came(source, &report, now);
+                search.take_report(source, &report, now);
             }
         }
-        (0..10).flat_map(|_| search.turn(now, |_| true, || EventId(first + SHIFT_WINDOW))).collect()
+        (0..10).flat_map(|_| search.take_turn(now, |_| true, || EventId(first + SHIFT_WINDOW))).collect()
     }
 
     fn ask(search: &mut ShiftSearch, now: Duration, position: u64) -> Vec<Outcome> {
-        search.turn(now, |_| true, || EventId(position))
+        search.take_turn(now, |_| true, || EventId(position))
     }
 
     #[test]
@@ -263,7 +266,7 @@ mod tests {
             assert_eq!(ask(&mut search, now, 100), [Outcome::Ask { first: EventId(100) }]);
             assert_eq!(window(&mut search, now, &[(0, false), (behind, false)]), expected, "look {looks}");
         }
-        assert_eq!(search.finish(), []);
+        assert_eq!(search.finish_search(), []);
     }
 
     #[test]
@@ -300,10 +303,10 @@ mod tests {
                     TaiNanos(time(event % 30).0 + event / 30 * 1_000_000_000)
                 });
                 let report = TriggerTimes { first: EventId(event), times, uncertain: source == 1 };
-                search.came(source, &report, Duration::ZERO);
+                search.take_report(source, &report, Duration::ZERO);
             }
         }
-        let outcomes = (0..10).flat_map(|_| search.turn(Duration::ZERO, |_| true, || EventId(0)));
+        let outcomes = (0..10).flat_map(|_| search.take_turn(Duration::ZERO, |_| true, || EventId(0)));
         assert_eq!(outcomes.collect::<Vec<_>>(), []);
     }
 
@@ -312,14 +315,15 @@ mod tests {
         let mut search = ShiftSearch::new(3, EventId(0), Duration::ZERO);
         let sources = [(0, false), (4, false)];
         assert_eq!(window(&mut search, Duration::ZERO, &sources), []);
-        let found =
-            |search: &mut ShiftSearch, now| (0..10).flat_map(|_| search.turn(now, |_| true, || EventId(0))).count();
+        let found = |search: &mut ShiftSearch, now| {
+            (0..10).flat_map(|_| search.take_turn(now, |_| true, || EventId(0))).count()
+        };
         assert_eq!(found(&mut search, REPORTS_TIME - Duration::from_millis(1)), 0);
         assert_eq!(found(&mut search, REPORTS_TIME), 1);
         // A source that is gone is not waited for.
         let mut search = ShiftSearch::new(3, EventId(0), Duration::ZERO);
         window(&mut search, Duration::ZERO, &sources);
-        let outcomes = (0..10).flat_map(|_| search.turn(Duration::ZERO, |source| source < 2, || EventId(0)));
+        let outcomes = (0..10).flat_map(|_| search.take_turn(Duration::ZERO, |source| source < 2, || EventId(0)));
         assert_eq!(outcomes.count(), 1);
     }
 
@@ -327,8 +331,8 @@ mod tests {
     fn a_source_that_reports_the_same_again_holds_nothing_up() {
         let mut search = ShiftSearch::new(2, EventId(0), Duration::ZERO);
         let report = TriggerTimes { first: EventId(0), times: [TaiNanos(1); 5], uncertain: false };
-        (0..100).for_each(|second| search.came(0, &report, Duration::from_secs(second)));
-        search.turn(REPORTS_TIME, |_| true, || EventId(1000));
+        (0..100).for_each(|second| search.take_report(0, &report, Duration::from_secs(second)));
+        search.take_turn(REPORTS_TIME, |_| true, || EventId(1000));
         assert!(matches!(search.stage, Stage::Waiting(_)));
     }
 
@@ -336,7 +340,7 @@ mod tests {
     fn rare_triggers_are_waited_for() {
         let mut search = ShiftSearch::new(2, EventId(0), Duration::ZERO);
         for looks in 1..100 {
-            search.turn(REPORTS_TIME * looks, |_| true, || EventId(looks.into()));
+            search.take_turn(REPORTS_TIME * looks, |_| true, || EventId(looks.into()));
             assert!(matches!(search.stage, Stage::Collecting(_)), "{looks}");
         }
         assert_eq!(window(&mut search, REPORTS_TIME * 100, &[(0, false), (2, false)]).len(), 1);
@@ -344,10 +348,10 @@ mod tests {
 
     #[test]
     fn a_source_alone_has_nothing_to_be_compared_with() {
-        for mut search in [ShiftSearch::new(1, EventId(0), Duration::ZERO), ShiftSearch::off()] {
-            assert!(!search.is_on());
-            assert!(search.turn(Duration::MAX, |_| true, || EventId(0)).is_empty());
-            assert!(search.finish().is_empty());
+        for mut search in [ShiftSearch::new(1, EventId(0), Duration::ZERO), ShiftSearch::switched_off()] {
+            assert!(!search.is_searching());
+            assert!(search.take_turn(Duration::MAX, |_| true, || EventId(0)).is_empty());
+            assert!(search.finish_search().is_empty());
         }
     }
 
@@ -355,9 +359,9 @@ mod tests {
     fn a_window_may_be_at_the_end_of_the_numbers() {
         let mut search = ShiftSearch::new(2, EventId(u64::MAX - 3), Duration::ZERO);
         let report = TriggerTimes { first: EventId(u64::MAX - 1), times: [TaiNanos(1); 5], uncertain: false };
-        search.came(0, &report, Duration::ZERO);
+        search.take_report(0, &report, Duration::ZERO);
         assert_eq!(search.window[0].until, u64::MAX);
-        assert_eq!(search.finish(), []);
+        assert_eq!(search.finish_search(), []);
     }
 
     #[test]
@@ -365,8 +369,8 @@ mod tests {
         let mut search = ShiftSearch::new(2, EventId(1000), Duration::ZERO);
         for first in [0, 999, 1000 + SHIFT_WINDOW, u64::MAX] {
             let report = TriggerTimes { first: EventId(first), times: [TaiNanos(1); 5], uncertain: true };
-            search.came(0, &report, Duration::ZERO);
-            search.came(7, &report, Duration::ZERO);
+            search.take_report(0, &report, Duration::ZERO);
+            search.take_report(7, &report, Duration::ZERO);
         }
         assert!(!search.window[0].uncertain && search.window[0].until == 1000);
     }

@@ -22,7 +22,7 @@ impl Stall {
     /// Records that no block is free. Whatever the reason, a source whose slots are full for lack of fetches must not
     /// count as silent. While places are only waiting to be filled, the pipeline is merely full; it is back-pressure if
     /// the disk has the blocks.
-    pub(super) fn begin(&mut self, disk_has_blocks: bool, now: Duration) {
+    pub(super) fn begin_stall(&mut self, disk_has_blocks: bool, now: Duration) {
         self.has_no_block = true;
         if disk_has_blocks && self.disk_behind_since.is_none() {
             self.disk_behind_since = Some(now);
@@ -31,7 +31,7 @@ impl Stall {
     }
 
     /// Ends a stall, once there is room. Returns true if there was one.
-    pub(super) fn end(&mut self, now: Duration) -> bool {
+    pub(super) fn end_stall(&mut self, now: Duration) -> bool {
         if let Some(since) = self.disk_behind_since.take() {
             self.nanos += u64::try_from((now - since).as_nanos()).unwrap_or(0);
         }
@@ -59,7 +59,7 @@ impl Stall {
     }
 
     /// Returns the number of times that the disk was behind, and their total duration in nanoseconds.
-    pub(super) fn totals(&self) -> (u64, u64) {
+    pub(super) fn stall_totals(&self) -> (u64, u64) {
         (self.count, self.nanos)
     }
 }

@@ -99,9 +99,9 @@ impl Trigger {
         for (level, (key, level_config)) in
             levels.iter_mut().zip([("level2", &config.level2), ("filter", &config.filter)])
         {
-            if let Some(Ok(Decision::Program(program))) = level_config.as_ref().map(|level| level.decision(0)) {
+            if let Some(Ok(Decision::Program(program))) = level_config.as_ref().map(|level| level.level_decision(0)) {
                 let started = Program::start(program, Arc::clone(&environment.programs), environment.clock.now());
-                let program = started.map_err(|problem| wrong(config, &format!("{key}.program"), &problem))?;
+                let program = started.map_err(|problem| key_error(config, &format!("{key}.program"), &problem))?;
                 *level = Some(Level::Program(Box::new(program)));
             }
         }
@@ -125,7 +125,7 @@ impl Trigger {
     }
 
     /// Creates the deciders, once the sources' descriptions are known.
-    pub(super) fn decide_by(&mut self, setup: &Setup, peers: &Peers) -> Result<(), NodeError> {
+    pub(super) fn prepare_levels(&mut self, setup: &Setup, peers: &Peers) -> Result<(), NodeError> {
         let Setup { config, ids, .. } = setup;
         if let Some(level2) = &config.level2 {
             self.asked_first = (0..ids.len()).filter(|source| level2.sources.contains(&ids[*source].1)).collect();
@@ -136,74 +136,78 @@ impl Trigger {
             if let Some(Level::Program(program)) = level {
                 let seen: Vec<usize> =
                     if name == "level2" { self.asked_first.clone() } else { (0..ids.len()).collect() };
-                let bytes = seen.iter().map(|source| peers.greeting(*source).slot_bytes as usize).sum();
+                let bytes = seen.iter().map(|source| peers.source_greeting(*source).slot_bytes as usize).sum();
                 let mut descriptions = Vec::new();
                 for source in seen {
-                    let ((id, name), description) = (&ids[source], &peers.greeting(source).description);
+                    let ((id, name), description) = (&ids[source], &peers.source_greeting(source).description);
                     let id = id.to_string();
                     descriptions.push(serde_json::json!({ "id": id, "name": name, "description": description }));
                 }
                 let introduction =
                     serde_json::json!({ "builder": config.name, "level": name, "sources": descriptions });
-                let begun = program.begin(&introduction, bytes);
-                begun.map_err(|problem| wrong(config, &format!("{name}.program"), &problem))?;
+                let begun = program.begin_run(&introduction, bytes);
+                begun.map_err(|problem| key_error(config, &format!("{name}.program"), &problem))?;
                 continue;
             }
-            let decision = level_config.decision(seed);
-            let decision = decision.map_err(|(key, problem)| wrong(config, &format!("{name}.{key}"), &problem))?;
-            let here = Self::here(decision, ids, peers);
-            *level = here.map_err(|problem| wrong(config, &format!("{name}.accept"), &problem))?.map(Level::Here);
+            let decision = level_config.level_decision(seed);
+            let decision = decision.map_err(|(key, problem)| key_error(config, &format!("{name}.{key}"), &problem))?;
+            let here = Self::in_process_decider(decision, ids, peers);
+            *level = here.map_err(|problem| key_error(config, &format!("{name}.accept"), &problem))?.map(Level::Here);
         }
         Ok(())
     }
 
     /// Returns the decider that runs in this process; `None` for a program.
-    fn here(decision: Decision, ids: &[(SourceId, String)], peers: &Peers) -> Result<Option<Box<dyn Decide>>, String> {
+    fn in_process_decider(
+        decision: Decision,
+        ids: &[(SourceId, String)],
+        peers: &Peers,
+    ) -> Result<Option<Box<dyn Decide>>, String> {
         let mut condition = match decision {
             Decision::Program(_) => return Ok(None),
             Decision::Simulated(simulated) => return Ok(Some(Box::new(simulated))),
             Decision::Condition(condition) => condition,
         };
-        for variable in condition.variables() {
-            let named = ids.iter().position(|(_, name)| Condition::variable(name) == variable);
+        for variable in condition.variable_names() {
+            let named = ids.iter().position(|(_, name)| Condition::variable_name(name) == variable);
             let Some(source) = named else { continue };
-            let features = &peers.greeting(source).description["metadata"]["features"];
+            let features = &peers.source_greeting(source).description["metadata"]["features"];
             let features = serde_json::from_value::<Vec<String>>(features.clone())
                 .map_err(|_| format!("source '{}' has no features: it is no fit", ids[source].1))?;
-            condition.bind(variable, ids[source].0, features);
+            condition.bind_source(variable, ids[source].0, features);
         }
-        condition.check()?;
+        condition.check_features()?;
         Ok(Some(Box::new(condition)))
     }
 
-    fn levels(&self) -> impl Iterator<Item = &Level> {
+    fn existing_levels(&self) -> impl Iterator<Item = &Level> {
         self.level2.iter().chain(&self.filter)
     }
 
-    fn programs(&self) -> impl Iterator<Item = &Program> {
-        self.levels().filter_map(|level| match level {
+    fn running_programs(&self) -> impl Iterator<Item = &Program> {
+        self.existing_levels().filter_map(|level| match level {
             Level::Program(program) => Some(&**program),
             Level::Here(_) => None,
         })
     }
 
     /// Returns the descriptors that become readable when a program has sent something.
-    pub(super) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.programs().map(AsFd::as_fd)
+    pub(super) fn program_descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.running_programs().map(AsFd::as_fd)
     }
 
     /// Returns when to check the programs even if they send nothing.
-    pub(super) fn next_look(&self) -> Option<Duration> {
-        self.programs().filter_map(Program::next_look).min()
+    pub(super) fn next_program_check_time(&self) -> Option<Duration> {
+        self.running_programs().filter_map(Program::next_poll_time).min()
     }
 
     /// Returns the counts of events that could not be decided on.
-    pub(super) fn undecided(&self) -> Undecided {
+    pub(super) fn undecided_counts(&self) -> Undecided {
         let mut report = Undecided::default();
-        for level in self.levels() {
+        for level in self.existing_levels() {
             match level {
-                Level::Here(level) => report.unsure += level.undecided(),
-                Level::Program(program) => report = report.and(program.undecided()),
+                Level::Here(level) => report.unsure += level.undecided_events(),
+                Level::Program(program) => report = report.merged_with(program.undecided_counts()),
             }
         }
         report
@@ -212,22 +216,22 @@ impl Trigger {
     /// Returns the counts of events that a program should have decided on and did not. Events that a condition leaves
     /// undecided are as intended.
     pub(super) fn undecided_by_programs(&self) -> Undecided {
-        self.programs().fold(Undecided::default(), |sum, program| sum.and(program.undecided()))
+        self.running_programs().fold(Undecided::default(), |sum, program| sum.merged_with(program.undecided_counts()))
     }
 
     /// Returns whether any decision is drawn at random.
     pub(super) fn is_simulated(&self) -> bool {
-        self.levels().any(|level| matches!(level, Level::Here(level) if level.is_simulated()))
+        self.existing_levels().any(|level| matches!(level, Level::Here(level) if level.is_simulated()))
     }
 
     /// Allocates places, once the lengths of the sources' slots are known: as much memory as the blocks have, and at
     /// least two places for each source.
-    pub(super) fn set_aside(&mut self, config: &BuilderNodeConfig, peers: &Peers) -> Result<(), NodeError> {
-        if config.listen.iter().all(|address| address.kind().maps) {
+    pub(super) fn allocate_places(&mut self, config: &BuilderNodeConfig, peers: &Peers) -> Result<(), NodeError> {
+        if config.listen.iter().all(|address| address.link_kind().maps) {
             return Ok(());
         }
-        let sources = peers.greetings().count();
-        let longest = peers.greetings().map(|greeting| greeting.slot_bytes).max().unwrap_or(0).max(1);
+        let sources = peers.source_greetings().count();
+        let longest = peers.source_greetings().map(|greeting| greeting.slot_bytes).max().unwrap_or(0).max(1);
         let bytes = config.block.0.saturating_mul(config.blocks.into());
         let least = u64::try_from(2 * sources).unwrap_or(u64::MAX);
         let count = u32::try_from((bytes / u64::from(longest)).clamp(least, MAX_PLACES.max(least))).unwrap_or(u32::MAX);
@@ -245,19 +249,19 @@ impl Trigger {
     }
 
     /// Returns the arena of the places, once they are allocated.
-    pub(super) fn memory(&self) -> Option<&Arc<Arena>> {
+    pub(super) fn places_arena(&self) -> Option<&Arc<Arena>> {
         self.places.as_ref().map(PlacePool::arena)
     }
 
     /// Takes a place for a slot. Returns `None` if none is free; the last ones are reserved for the `oldest` event.
-    pub(super) fn reserve(&mut self, offer: &Announcement, oldest: bool) -> Option<Span> {
-        let places = self.places.as_mut().filter(|places| oldest || places.free() > self.kept)?;
-        places.take(offer.bytes as usize)
+    pub(super) fn reserve_place(&mut self, offer: &Announcement, oldest: bool) -> Option<Span> {
+        let places = self.places.as_mut().filter(|places| oldest || places.free_count() > self.kept)?;
+        places.take_place(offer.bytes as usize)
     }
 
     /// Takes the bytes of a ticket. Returns true if some of its fragments were in pieces, which wait for nothing and
     /// are seen by no level; and whether the source was allowed to send these bytes.
-    pub(super) fn arrived(
+    pub(super) fn take_slot(
         &mut self,
         builder: &mut Builder,
         source: usize,
@@ -271,7 +275,7 @@ impl Trigger {
         let (mut records, mut in_pieces) = (0, false);
         let mut arrival = builder.arrived(source, ticket, &bytes);
         for (offset, header) in &mut arrival {
-            if !header.is_whole() {
+            if !header.is_whole_fragment() {
                 in_pieces = true;
                 continue;
             }
@@ -282,31 +286,31 @@ impl Trigger {
         let result = arrival.finish();
         self.slots[slot] = Some(Slot { bytes, records });
         if records == 0 {
-            self.clear(slot);
+            self.free_slot(slot);
         }
         (in_pieces, result)
     }
 
     /// Receives answers of programs, and applies their deadlines.
-    pub(super) fn look(&mut self, now: Duration) {
+    pub(super) fn check_programs(&mut self, now: Duration) {
         for level in self.level2.iter_mut().chain(&mut self.filter) {
             if let Level::Program(program) = level {
-                program.look(now);
+                program.poll_answers(now);
             }
         }
     }
 
     /// Returns whether the event filter has no room for more, so that nothing before it can go on.
-    pub(super) fn is_full(&self) -> bool {
+    pub(super) fn is_filter_full(&self) -> bool {
         self.waiting.back().is_some_and(|waiting| !waiting.asked)
     }
 
     /// Applies the decisions of level 2 that can be made now.
-    pub(super) fn decide(&mut self, builder: &mut Builder, now: Duration) {
+    pub(super) fn apply_decisions(&mut self, builder: &mut Builder, now: Duration) {
         while let Some((event, accept)) = self.next_decision(builder, now) {
-            builder.decide(event, accept);
+            builder.decide_event(event, accept);
             if !accept {
-                self.let_go(event);
+                self.drop_event(event);
             }
         }
     }
@@ -316,8 +320,8 @@ impl Trigger {
             let program = match self.level2.as_mut()? {
                 Level::Here(level) => {
                     let event = builder.next_decision()?;
-                    let fragments = &mut fragments(&self.events, &self.slots, event, &self.asked_first);
-                    return Some((event, level.accept(event, fragments)));
+                    let fragments = &mut event_fragments(&self.events, &self.slots, event, &self.asked_first);
+                    return Some((event, level.accept_event(event, fragments)));
                 }
                 Level::Program(program) => program,
             };
@@ -328,15 +332,15 @@ impl Trigger {
                 return None;
             }
             let event = builder.next_decision()?;
-            let fragments = &mut fragments(&self.events, &self.slots, event, &self.asked_first);
-            if let Some(accept) = program.ask(event, fragments, now) {
+            let fragments = &mut event_fragments(&self.events, &self.slots, event, &self.asked_first);
+            if let Some(accept) = program.send_question(event, fragments, now) {
                 return Some((event, accept));
             }
         }
     }
 
     /// Hands closed events to the event filter.
-    pub(super) fn filter(&mut self, closed: Closed) {
+    pub(super) fn queue_for_filter(&mut self, closed: Closed) {
         let Closed { first, count, missing } = closed;
         for step in 0..u64::from(count) {
             let first = EventId(first.0 + step * self.stride);
@@ -357,11 +361,11 @@ impl Trigger {
         let first = self.waiting.partition_point(|waiting| waiting.asked);
         for waiting in self.waiting.range_mut(first..) {
             let event = waiting.closed.first;
-            let fragments = &mut fragments(&self.events, &self.slots, event, &[]);
+            let fragments = &mut event_fragments(&self.events, &self.slots, event, &[]);
             waiting.accept = match &mut self.filter {
                 None => Some(true),
-                Some(Level::Here(level)) => Some(level.accept(event, fragments)),
-                Some(Level::Program(program)) if program.has_room() => program.ask(event, fragments, now),
+                Some(Level::Here(level)) => Some(level.accept_event(event, fragments)),
+                Some(Level::Program(program)) if program.has_room() => program.send_question(event, fragments, now),
                 Some(Level::Program(_)) => {
                     takes_more = false;
                     break;
@@ -373,12 +377,12 @@ impl Trigger {
             && let Some(Waiting { closed, .. }) = self.waiting.pop_front()
         {
             if !accept {
-                builder.reject(&closed.missing);
+                builder.reject_closed(&closed.missing);
             }
             if accept && self.record {
                 self.accepted.push_back(closed);
             } else {
-                self.let_go(closed.first);
+                self.drop_event(closed.first);
             }
         }
         takes_more
@@ -401,41 +405,46 @@ impl Trigger {
     }
 
     /// Returns the payload bytes copied so far.
-    pub(super) fn copied(&self) -> u64 {
+    pub(super) fn copied_bytes(&self) -> u64 {
         self.copied
     }
 
     /// Copies the oldest accepted event into the blocks that go to disk. Returns false if there were not enough free
     /// blocks; the next call copies the rest.
-    pub(super) fn copy(&mut self, blocks: &mut Blocks, ids: &[(SourceId, String)], now: Duration) -> bool {
+    pub(super) fn copy_accepted_event(
+        &mut self,
+        blocks: &mut Blocks,
+        ids: &[(SourceId, String)],
+        now: Duration,
+    ) -> bool {
         let Some(event) = self.accepted.front().map(|closed| closed.first) else { return true };
         while let Some(record) = self.events.get(&event).and_then(|records| records.last()).copied() {
             let Some(mut place) = blocks.reserve(record.len, 1, now) else { return false };
             let (id, name) = &ids[record.source];
             let mut good = true;
             if let Some(slot) = &self.slots[record.slot] {
-                slot.bytes.copy_to(record.offset, &mut place);
+                slot.bytes.copy_bytes_to(record.offset, &mut place);
                 self.copied += (record.len - HEADER_LEN) as u64;
                 // The bytes were checked on arrival in memory that another process can write. Only the copy counts.
                 good = matches!(slot.bytes, Bytes::Place(_)) || self.is_unchanged(&place, &record.header);
             }
             if good {
-                if let Some(mut place) = blocks.filled_place(&place) {
-                    place.enter(event, *id, 0);
+                if let Some(mut place) = blocks.filled_place_for(&place) {
+                    place.enter_record(event, *id, 0);
                 }
             } else {
                 tracing::warn!(source = name, event = event.0, "a fragment was changed after it had been offered");
-                blocks.count_lost(record.source);
+                blocks.count_lost_fragment(record.source);
                 let status = Status::MISSING | Status::CORRUPT;
                 let closed = self.accepted.front_mut();
                 closed.into_iter().for_each(|closed| closed.missing.push(Missing { source: record.source, status }));
             }
             self.events.get_mut(&event).and_then(Vec::pop);
-            self.done(record.slot);
+            self.end_record(record.slot);
         }
         self.events.remove(&event);
         if let Some(closed) = self.accepted.pop_front() {
-            blocks.close(closed);
+            blocks.queue_closings(closed);
         }
         true
     }
@@ -448,40 +457,40 @@ impl Trigger {
     }
 
     /// Ends the run before the event `end`: fragments of later events that wait for a decision make room.
-    pub(super) fn end_at(&mut self, end: EventId) {
+    pub(super) fn drop_beyond_end(&mut self, end: EventId) {
         let beyond: Vec<EventId> = self.events.keys().copied().filter(|event| *event >= end).collect();
-        beyond.into_iter().for_each(|event| self.let_go(event));
+        beyond.into_iter().for_each(|event| self.drop_event(event));
     }
 
     /// Drops the fragments of an event, which are no longer needed.
-    fn let_go(&mut self, event: EventId) {
+    fn drop_event(&mut self, event: EventId) {
         for record in self.events.remove(&event).unwrap_or_default() {
-            self.done(record.slot);
+            self.end_record(record.slot);
         }
     }
 
     /// Counts a record of a slot as done with, and frees the slot after its last one.
-    fn done(&mut self, slot: usize) {
+    fn end_record(&mut self, slot: usize) {
         let Some(held) = &mut self.slots[slot] else { return };
         held.records -= 1;
         if held.records == 0 {
-            self.clear(slot);
+            self.free_slot(slot);
         }
     }
 
-    fn clear(&mut self, slot: usize) {
+    fn free_slot(&mut self, slot: usize) {
         self.slots[slot] = None;
         self.free.push(slot);
     }
 }
 
-fn wrong(config: &BuilderNodeConfig, key: &str, problem: &str) -> NodeError {
+fn key_error(config: &BuilderNodeConfig, key: &str, problem: &str) -> NodeError {
     NodeError::Config(format!("builder '{}': {key}: {problem}", config.name))
 }
 
 /// Returns the fragments of an event that have arrived from these sources; from all, if none are named. Fragments that
 /// other sources packed into one slot with an earlier event may have arrived, too.
-fn fragments<'a>(
+fn event_fragments<'a>(
     events: &'a HashMap<EventId, Vec<Record>>,
     slots: &'a [Option<Slot>],
     event: EventId,
@@ -492,16 +501,16 @@ fn fragments<'a>(
             return None;
         }
         let bytes = &slots[record.slot].as_ref()?.bytes;
-        let header = header(bytes, record.offset)?;
+        let header = valid_header(bytes, record.offset)?;
         let is_unchanged = header.event == event && header.piece_length as usize == record.len - HEADER_LEN;
         is_unchanged.then(|| Fragment::new(header, bytes, record.offset + HEADER_LEN))
     })
 }
 
 /// Returns the header of a record; `None` if it is not valid.
-fn header(bytes: &Bytes, offset: usize) -> Option<FragmentHeader> {
+fn valid_header(bytes: &Bytes, offset: usize) -> Option<FragmentHeader> {
     let mut header = [0; HEADER_LEN];
-    bytes.copy_to(offset, &mut header);
+    bytes.copy_bytes_to(offset, &mut header);
     FragmentHeader::decode(&header).ok()
 }
 
@@ -517,18 +526,18 @@ mod tests {
         let config = BuilderNodeConfig::new("b", Vec::new());
         let mut trigger = Trigger::new(&config, 1, true, &Environment::system()).unwrap();
         let mut places = PlacePool::new("test", 2, 4096).unwrap();
-        let slot = |records| Some(Slot { bytes: Bytes::Place(places.take(64).unwrap()), records });
+        let slot = |records| Some(Slot { bytes: Bytes::Place(places.take_place(64).unwrap()), records });
         trigger.slots = [2, 1].map(slot).into();
         trigger.places = Some(places);
         let record = |slot| Record { source: 0, slot, offset: 0, len: 64, header: FragmentHeader::default() };
         trigger.events = [(4, 0), (5, 0), (6, 1)].map(|(event, slot)| (EventId(event), vec![record(slot)])).into();
-        let free = |trigger: &Trigger| trigger.places.as_ref().map(PlacePool::free);
+        let free = |trigger: &Trigger| trigger.places.as_ref().map(PlacePool::free_count);
 
-        trigger.end_at(EventId(7));
+        trigger.drop_beyond_end(EventId(7));
         assert_eq!(free(&trigger), Some(0));
-        trigger.end_at(EventId(5));
+        trigger.drop_beyond_end(EventId(5));
         assert_eq!((free(&trigger), &trigger.free[..]), (Some(1), &[1][..]), "event 4 shares its slot with event 5");
-        trigger.let_go(EventId(4));
+        trigger.drop_event(EventId(4));
         assert_eq!(free(&trigger), Some(2));
     }
 }

@@ -36,22 +36,22 @@ pub(super) struct Acquiring {
 impl Acquiring {
     /// Creates the state before the device is started.
     pub(super) fn new(feed: &Feed) -> Self {
-        let reorders = if let Feed::Acquisition(device) = feed { device.reorders() } else { 0 };
+        let reorders = if let Feed::Acquisition(device) = feed { device.reorder_depth() } else { 0 };
         Self { order: FrameOrder::new(reorders), ..Self::default() }
     }
 
     /// Gives free slots to the device, as many as it takes.
     fn post_buffers(&mut self, device: &mut dyn Acquisition, slots: &mut Slots) {
-        while !self.is_over && self.posted < device.depth() {
-            let Some(slot) = slots.take_for_device() else { break };
-            device.post(Buffer::new(slot));
+        while !self.is_over && self.posted < device.max_posted_buffers() {
+            let Some(slot) = slots.take_for_acquisition() else { break };
+            device.post_buffer(Buffer::new(slot));
             self.posted += 1;
         }
     }
 
     /// Starts the device at the beginning of a run, unless it has started.
-    fn start(&mut self, device: &mut dyn Acquisition, began: TaiNanos) -> Result<(), DeviceError> {
-        if std::mem::replace(&mut self.has_started, true) { Ok(()) } else { device.start(began) }
+    fn start_device(&mut self, device: &mut dyn Acquisition, began: TaiNanos) -> Result<(), DeviceError> {
+        if std::mem::replace(&mut self.has_started, true) { Ok(()) } else { device.start_acquisition(began) }
     }
 
     /// Takes what the device has filled. Returns true if there was something.
@@ -64,17 +64,17 @@ impl Acquiring {
     ) -> Result<bool, DeviceError> {
         let mut any = false;
         for _ in 0..MAX_FRAMES_IN_TURN {
-            match device.poll(clock.now())? {
+            match device.poll_acquired(clock.now())? {
                 Acquired::Frame(frame) => {
                     any = true;
                     self.posted = self.posted.saturating_sub(1);
-                    if let Some(Frame { buffer, number, .. }) = self.order.came(frame) {
+                    if let Some(Frame { buffer, number, .. }) = self.order.insert_frame(frame) {
                         tracing::warn!(source, number, "the device repeated a frame, or was too late with it");
-                        slots.give_back(buffer.into_slot());
+                        slots.give_back_slot(buffer.into_slot());
                     }
                 }
-                Acquired::Lost { first, count } => self.order.lost(first, count),
-                Acquired::Missed { first, count } => self.order.missed(first, count),
+                Acquired::Lost { first, count } => self.order.record_lost(first, count),
+                Acquired::Missed { first, count } => self.order.record_missed(first, count),
                 Acquired::NotYet => break,
                 Acquired::Over => {
                     self.is_over = true;
@@ -87,11 +87,11 @@ impl Acquiring {
 
     /// Returns the message to builder 0 with the time of the first frame, if builder 0 decides when event 0 is and has
     /// not been sent it.
-    fn first_frame(&mut self, device: &dyn Acquisition) -> Option<Message> {
+    fn first_frame_message(&mut self, device: &dyn Acquisition) -> Option<Message> {
         if self.first_is_reported {
             return None;
         }
-        let (time, period) = (device.first_time()?, device.event_period()?);
+        let (time, period) = (device.first_frame_time()?, device.event_period()?);
         self.first_is_reported = true;
         Some(Message::FirstFrame { time, period_nanos: u64::try_from(period.as_nanos()).unwrap_or(u64::MAX) })
     }
@@ -109,26 +109,26 @@ impl Acquiring {
     }
 
     /// Asks a device of which nothing is taken when it needs attention.
-    fn rest(&mut self, device: &mut dyn Acquisition, takes: bool, now: Duration) -> Result<(), DeviceError> {
+    fn rest_device(&mut self, device: &mut dyn Acquisition, takes: bool, now: Duration) -> Result<(), DeviceError> {
         if takes {
             self.idle_until = None;
         } else if self.idle_until.is_none_or(|at| at <= now) {
-            self.idle_until = device.idle(now)?;
+            self.idle_until = device.poll_idle(now)?;
         }
         Ok(())
     }
 
     /// Waits on the device's descriptor only while something is taken: otherwise it would report again and again what is
     /// left there.
-    fn watch(&mut self, device: &dyn Acquisition, takes: bool, poller: &Poller) -> Result<(), LinkError> {
+    fn watch_descriptor(&mut self, device: &dyn Acquisition, takes: bool, poller: &Poller) -> Result<(), LinkError> {
         let is_watched = takes && device.has_room();
-        if let Some(fd) = device.fd()
+        if let Some(fd) = device.readiness_fd()
             && is_watched != std::mem::replace(&mut self.is_watched, is_watched)
         {
             match is_watched {
-                true => poller.add(fd, DEVICE_TOKEN, Interest::READ)?,
+                true => poller.add_descriptor(fd, DEVICE_TOKEN, Interest::READ)?,
                 // Without an interest the poller would still report errors.
-                false => poller.remove(fd),
+                false => poller.remove_descriptor(fd),
             }
         }
         Ok(())
@@ -142,25 +142,25 @@ impl Acquiring {
 
 impl SourceNode {
     /// Gives free slots to the device, and takes what it has filled, in the order of events.
-    pub(super) fn acquire(&mut self) -> Result<(), NodeError> {
-        let phase = self.course.phase();
+    pub(super) fn serve_acquisition(&mut self) -> Result<(), NodeError> {
+        let phase = self.course.current_phase();
         if matches!(self.feed, Feed::Acquisition(_)) && matches!(phase, Phase::Waiting | Phase::Running) {
-            self.serve_device(phase)?;
+            self.take_device_frames(phase)?;
         }
-        let takes = self.course.phase() == Phase::Running && !self.acquiring.is_over;
+        let takes = self.course.current_phase() == Phase::Running && !self.acquiring.is_over;
         let Feed::Acquisition(device) = &mut self.feed else { return Ok(()) };
-        self.acquiring.rest(&mut **device, takes, self.clock.now())?;
-        Ok(self.acquiring.watch(&**device, takes, self.builders.poller())?)
+        self.acquiring.rest_device(&mut **device, takes, self.clock.now())?;
+        Ok(self.acquiring.watch_descriptor(&**device, takes, self.builders.poller())?)
     }
 
-    fn serve_device(&mut self, phase: Phase) -> Result<(), NodeError> {
+    fn take_device_frames(&mut self, phase: Phase) -> Result<(), NodeError> {
         let Self { acquiring, slots, setup, clock, .. } = self;
         let Feed::Acquisition(device) = &mut self.feed else { return Ok(()) };
         acquiring.post_buffers(&mut **device, slots);
         if phase == Phase::Waiting {
             return Ok(());
         }
-        acquiring.start(&mut **device, self.course.began())?;
+        acquiring.start_device(&mut **device, self.course.began_date())?;
         if acquiring.take_frames(&mut **device, slots, &**clock, &setup.name)? {
             self.builders.note_arrival();
         }
@@ -172,9 +172,9 @@ impl SourceNode {
     pub(super) fn report_first_frame(&mut self) {
         let Feed::Acquisition(device) = &self.feed else { return };
         if self.builders.is_welcome(0)
-            && let Some(message) = self.acquiring.first_frame(&**device)
+            && let Some(message) = self.acquiring.first_frame_message(&**device)
         {
-            self.builders.send(0, &message);
+            self.builders.send_to_builder(0, &message);
         }
     }
 
@@ -182,12 +182,12 @@ impl SourceNode {
     fn accept_frames(&mut self) -> Result<(), NodeError> {
         while !self.end_if_complete() {
             let next = self.course.next_event();
-            let Some(index) = self.assignments.builder_of(next) else {
+            let Some(index) = self.assignments.builder_for_event(next) else {
                 // The device goes on as long as it has slots, and counts what it loses then.
                 self.request_assignment(next);
                 break;
             };
-            match self.acquiring.order.next(self.acquiring.is_over) {
+            match self.acquiring.order.next_in_turn(self.acquiring.is_over) {
                 Some(InTurn::Frame(frame)) => self.accept_frame(index, frame)?,
                 Some(InTurn::Lost(count)) => self.lose_fragments(count)?,
                 Some(InTurn::Missed(count)) => self.skip_events(count),
@@ -195,7 +195,7 @@ impl SourceNode {
                     if let Some(end) = self.course.end_event().filter(|_| self.acquiring.gave_up) {
                         self.lose_fragments(end.saturating_sub(next))?;
                     }
-                    self.end();
+                    self.end_part();
                     break;
                 }
                 None => break,
@@ -208,7 +208,7 @@ impl SourceNode {
     /// count as lost in this one's device.
     pub(super) fn end_without_device(&mut self) {
         let Feed::Acquisition(device) = &self.feed else { return };
-        if self.course.phase() == Phase::Running && self.acquiring.has_started && device.is_away() {
+        if self.course.current_phase() == Phase::Running && self.acquiring.has_started && device.is_away() {
             (self.acquiring.is_over, self.acquiring.gave_up) = (true, true);
         }
     }
@@ -216,20 +216,20 @@ impl SourceNode {
     /// Accepts a frame as the next fragment, for this builder, and offers its slot.
     fn accept_frame(&mut self, index: usize, frame: Frame) -> Result<(), NodeError> {
         let (len, copied) = (frame.len, frame.copied as u64);
-        let filling = Filling::acquired(frame, self.stamp(self.clock.date())).map_err(|room| {
+        let filling = Filling::from_frame(frame, self.next_stamp(self.clock.date())).map_err(|room| {
             NodeError::Config(format!("the device says that it wrote {len} bytes into a buffer of {room}"))
         })?;
         let delivery = self.builders.delivery_mut(index);
         delivery.count_copied(copied);
         if delivery.is_over() {
             delivery.count_lost();
-            self.slots.give_back(filling.slot);
+            self.slots.give_back_slot(filling.slot);
             self.count_fragment(len);
             return Ok(());
         }
         delivery.count_accepted();
-        delivery.fill(filling);
-        self.note_time(index, len);
+        delivery.start_filling(filling);
+        self.note_event_time(index, len);
         self.count_fragment(len);
         self.builders.offer(index);
         Ok(())
@@ -262,7 +262,7 @@ impl SourceNode {
     fn skip_events(&mut self, count: u64) {
         let next = self.course.next_event();
         let end = next.saturating_add(count).min(self.course.end_event().unwrap_or(u64::MAX));
-        self.course.go_to(end.max(next));
+        self.course.go_to_event(end.max(next));
         self.end_passed_ranges();
     }
 
@@ -282,7 +282,7 @@ impl SourceNode {
 
     fn lose_by_number(&mut self, first: u64, end: u64) {
         let builders = self.builders.len() as u64;
-        for index in self.builders.indices() {
+        for index in self.builders.all_numbers() {
             let own = (first..end.min(first.saturating_add(builders))).find(|event| event % builders == index as u64);
             let Some(own) = own else { continue };
             let count = (end - 1 - own) / builders + 1;
@@ -317,29 +317,29 @@ mod tests {
             &self.description
         }
 
-        fn max_payload(&self) -> usize {
+        fn max_payload_bytes(&self) -> usize {
             64
         }
 
-        fn depth(&self) -> u32 {
+        fn max_posted_buffers(&self) -> u32 {
             1
         }
 
-        fn post(&mut self, _buffer: Buffer) {
+        fn post_buffer(&mut self, _buffer: Buffer) {
             self.full = false;
         }
 
-        fn poll(&mut self, _now: Duration) -> Result<Acquired, DeviceError> {
+        fn poll_acquired(&mut self, _now: Duration) -> Result<Acquired, DeviceError> {
             self.full = true;
             Ok(Acquired::NotYet)
         }
 
-        fn idle(&mut self, now: Duration) -> Result<Option<Duration>, DeviceError> {
+        fn poll_idle(&mut self, now: Duration) -> Result<Option<Duration>, DeviceError> {
             self.idle += 1;
             Ok(Some(now + Duration::from_secs(3600)))
         }
 
-        fn fd(&self) -> Option<BorrowedFd<'_>> {
+        fn readiness_fd(&self) -> Option<BorrowedFd<'_>> {
             Some(self.says.as_fd())
         }
 
@@ -398,9 +398,9 @@ mod tests {
         let mut wakes = |phase, over| {
             node.course.set_phase(phase);
             node.acquiring.is_over = over;
-            node.acquire().unwrap();
+            node.serve_acquisition().unwrap();
             let mut woken = false;
-            poller.wait(Some(Duration::ZERO), |token| woken |= token == DEVICE_TOKEN).unwrap();
+            poller.wait_for_events(Some(Duration::ZERO), |token| woken |= token == DEVICE_TOKEN).unwrap();
             woken
         };
         assert!(!wakes(Phase::Waiting, false) && !wakes(Phase::Waiting, false));

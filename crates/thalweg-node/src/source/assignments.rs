@@ -62,21 +62,21 @@ impl Assignments {
     }
 
     /// Begins the run with the event `first`.
-    pub(super) fn begin(&mut self, first: u64) {
+    pub(super) fn begin_run(&mut self, first: u64) {
         self.until = self.until.max(first);
     }
 
     /// Returns the builder of an event; `None` if it is not assigned yet.
-    pub(super) fn builder_of(&self, event: u64) -> Option<usize> {
+    pub(super) fn builder_for_event(&self, event: u64) -> Option<usize> {
         if self.by_room {
-            return self.range_of(event).and_then(|range| usize::try_from(range.builder).ok());
+            return self.range_containing(event).and_then(|range| usize::try_from(range.builder).ok());
         }
         usize::try_from(event % self.rooms.len() as u64).ok()
     }
 
     /// Returns the range that an event is in, if it is known.
-    fn range_of(&self, event: u64) -> Option<Assign> {
-        let at = self.ranges.partition_point(|range| range.end().0 <= event);
+    fn range_containing(&self, event: u64) -> Option<Assign> {
+        let at = self.ranges.partition_point(|range| range.end_event().0 <= event);
         self.ranges.get(at).copied().filter(|range| range.first.0 <= event)
     }
 
@@ -85,7 +85,7 @@ impl Assignments {
     /// # Errors
     /// Events before it are missing, or there are too many ranges; or builder 0 does not assign events, or not to such a
     /// builder. The error says so.
-    pub(super) fn accept(&mut self, assign: Assign) -> Result<(), String> {
+    pub(super) fn accept_assignment(&mut self, assign: Assign) -> Result<(), String> {
         if !self.by_room || assign.builder as usize >= self.rooms.len() {
             return Err(format!("events were assigned to builder {}, of which nothing is known", assign.builder));
         }
@@ -94,7 +94,7 @@ impl Assignments {
             return Err(format!("events from {first} on were assigned, and not those from {until} on"));
         }
         self.is_requested = false;
-        let end = assign.end().0;
+        let end = assign.end_event().0;
         if end > self.until {
             let (first, count) = (EventId(self.until), end - self.until);
             self.until = end;
@@ -107,8 +107,8 @@ impl Assignments {
     }
 
     /// Removes and returns the next range of which no event is left from `next` on.
-    pub(super) fn pop_passed(&mut self, next: u64) -> Option<Assign> {
-        let is_passed = self.ranges.front().is_some_and(|range| range.end().0 <= next);
+    pub(super) fn pop_passed_range(&mut self, next: u64) -> Option<Assign> {
+        let is_passed = self.ranges.front().is_some_and(|range| range.end_event().0 <= next);
         if is_passed { self.ranges.pop_front() } else { None }
     }
 
@@ -129,8 +129,8 @@ impl Assignments {
 
     /// Returns the part of these fragments that are for one builder, with that builder; `None` if it is not known yet.
     pub(super) fn split_dropped(&self, dropped: Dropped) -> Option<(usize, Dropped)> {
-        let range = self.range_of(dropped.first)?;
-        let count = dropped.count.min(range.end().0 - dropped.first);
+        let range = self.range_containing(dropped.first)?;
+        let count = dropped.count.min(range.end_event().0 - dropped.first);
         Some((range.builder as usize, Dropped { count, ..dropped }))
     }
 
@@ -153,7 +153,7 @@ impl Assignments {
 
     /// Notes that events below `wanted` are needed. Returns true if builder 0 is to learn that this source is past the
     /// assigned events: once until there is an answer.
-    pub(super) fn want(&mut self, wanted: u64) -> bool {
+    pub(super) fn want_events(&mut self, wanted: u64) -> bool {
         if !self.by_room {
             return false;
         }
@@ -162,7 +162,7 @@ impl Assignments {
     }
 
     /// Takes a builder's announcement of its room.
-    pub(super) fn note_room(&mut self, index: usize, room: Room) {
+    pub(super) fn note_announced_room(&mut self, index: usize, room: Room) {
         if !self.by_room {
             return;
         }
@@ -203,16 +203,16 @@ mod tests {
     fn what_is_assigned_is_known_once_and_without_gaps() {
         let mut known = Assignments::new(3);
         known.assign_by_room();
-        known.begin(0);
-        let mut accept = |assign| known.accept(assign).is_ok();
+        known.begin_run(0);
+        let mut accept = |assign| known.accept_assignment(assign).is_ok();
         assert!(accept(assign(0, 10, 1)) && accept(assign(0, 10, 1)) && accept(assign(5, 10, 2)));
         assert!(!accept(assign(16, 1, 0)), "event 15 is not assigned");
         assert!(!accept(assign(15, 1, 3)), "there is no such builder");
         assert!(accept(assign(15, u64::MAX - 15, 2)));
         assert_eq!(known.ranges, [assign(0, 10, 1), assign(10, u64::MAX - 10, 2)]);
-        assert_eq!(known.range_of(9), Some(assign(0, 10, 1)));
-        assert_eq!((known.pop_passed(9), known.pop_passed(10)), (None, Some(assign(0, 10, 1))));
-        assert_eq!(known.range_of(9), None);
-        assert_eq!(known.range_of(1 << 60).map(|range| range.builder), Some(2));
+        assert_eq!(known.range_containing(9), Some(assign(0, 10, 1)));
+        assert_eq!((known.pop_passed_range(9), known.pop_passed_range(10)), (None, Some(assign(0, 10, 1))));
+        assert_eq!(known.range_containing(9), None);
+        assert_eq!(known.range_containing(1 << 60).map(|range| range.builder), Some(2));
     }
 }

@@ -22,7 +22,7 @@ pub(super) struct Builders {
     builders: Vec<Builder>,
     /// Connections to the builders; peers have the numbers of the builders.
     endpoints: Endpoints<dyn SourceEndpoint>,
-    /// Congestion control of TCP links: see [`SourceEndpoint::connect`].
+    /// Congestion control of TCP links: see [`SourceEndpoint::connect_to_builder`].
     congestion: Option<String>,
     /// Time after which the search for a builder is given up.
     timeout: Duration,
@@ -83,7 +83,7 @@ impl Builders {
         let stride = settings.builders.len() as u64;
         let builders = settings.builders.iter().zip(0..).map(|(address, builder)| {
             let (hello, description, arena) =
-                (Hello { builder, ..hello }, description.to_owned(), Arc::clone(slots.arena()));
+                (Hello { builder, ..hello }, description.to_owned(), Arc::clone(slots.slot_arena()));
             let greeting = SourceGreeting { hello, description, arena };
             Builder::new(address.clone(), greeting, Delivery::new(stride, now), now)
         });
@@ -106,12 +106,12 @@ impl Builders {
     }
 
     /// Returns the numbers of all builders.
-    pub(super) fn indices(&self) -> Range<usize> {
+    pub(super) fn all_numbers(&self) -> Range<usize> {
         0..self.builders.len()
     }
 
     /// Returns the numbers of the builders that do not lead.
-    pub(super) fn others(&self) -> Range<usize> {
+    pub(super) fn following_numbers(&self) -> Range<usize> {
         1..self.builders.len()
     }
 
@@ -124,7 +124,7 @@ impl Builders {
     /// [`reuse`](Self::reuse).
     pub(super) fn poll(&mut self, woken: &[u64], now: Duration) -> Vec<usize> {
         let mut ready = std::mem::take(&mut self.ready);
-        self.endpoints.poll(now, woken, &mut ready);
+        self.endpoints.poll_peers(now, woken, &mut ready);
         ready
     }
 
@@ -135,12 +135,12 @@ impl Builders {
     }
 
     /// Receives the messages of a builder, unless it takes no further part.
-    pub(super) fn receive(&mut self, index: usize) -> Option<(Vec<Message>, Result<bool, LinkError>)> {
+    pub(super) fn receive_messages(&mut self, index: usize) -> Option<(Vec<Message>, Result<bool, LinkError>)> {
         if self.builders[index].delivery.is_over() {
             return None;
         }
         let mut messages = Vec::new();
-        let result = self.endpoints.receive(index, &mut messages);
+        let result = self.endpoints.receive_messages(index, &mut messages);
         self.has_received |= !messages.is_empty();
         Some((messages, result))
     }
@@ -151,12 +151,12 @@ impl Builders {
     }
 
     /// Returns the address of a builder.
-    pub(super) fn address(&self, index: usize) -> &Address {
+    pub(super) fn builder_address(&self, index: usize) -> &Address {
         &self.builders[index].address
     }
 
     /// Returns the number by which a builder is known to the others.
-    pub(super) fn number(&self, index: usize) -> u32 {
+    pub(super) fn builder_number(&self, index: usize) -> u32 {
         self.builders[index].greeting.hello.builder
     }
 
@@ -183,8 +183,8 @@ impl Builders {
         builder.max_records = welcome.most_records;
         builder.welcome = Some(welcome);
         builder.delivery.release(welcome.released_below, slots);
-        if let Some(link) = self.endpoints.link_mut(index) {
-            builder.delivery.offer_again(link);
+        if let Some(link) = self.endpoints.source_link_mut(index) {
+            builder.delivery.repeat_offers(link);
         }
     }
 
@@ -199,7 +199,7 @@ impl Builders {
     }
 
     /// Notes that a builder has started the run. Returns true if it had not before.
-    pub(super) fn start(&mut self, index: usize) -> bool {
+    pub(super) fn note_started(&mut self, index: usize) -> bool {
         !std::mem::replace(&mut self.builders[index].has_started, true)
     }
 
@@ -214,9 +214,9 @@ impl Builders {
     }
 
     /// Handles the dismissal by a builder, which needs nothing more.
-    pub(super) fn dismiss(&mut self, index: usize, slots: &mut Slots) {
+    pub(super) fn handle_dismissal(&mut self, index: usize, slots: &mut Slots) {
         self.builders[index].is_done = true;
-        self.endpoints.close(index);
+        self.endpoints.close_link(index);
         self.builders[index].delivery.release(u64::MAX, slots);
     }
 
@@ -226,7 +226,7 @@ impl Builders {
     }
 
     /// Returns the state of the connection to a builder. `is_ending`: this source's part of the run has ended.
-    pub(super) fn contact(&self, index: usize, is_ending: bool) -> Contact {
+    pub(super) fn contact_state(&self, index: usize, is_ending: bool) -> Contact {
         match &self.builders[index] {
             builder if builder.delivery.is_over() && !builder.is_left_out && !is_ending => Contact::Away,
             builder if builder.is_done => Contact::Done,
@@ -236,22 +236,22 @@ impl Builders {
     }
 
     /// Sends a message to a builder, if it is connected.
-    pub(super) fn send(&mut self, index: usize, message: &Message) {
-        if let Some(link) = self.endpoints.link_mut(index) {
-            link.send(message);
+    pub(super) fn send_to_builder(&mut self, index: usize, message: &Message) {
+        if let Some(link) = self.endpoints.source_link_mut(index) {
+            link.send_message(message);
         }
     }
 
     /// Sends a message to a builder that has welcomed this source.
     pub(super) fn send_if_welcome(&mut self, index: usize, message: &Message) {
         if self.is_welcome(index) {
-            self.send(index, message);
+            self.send_to_builder(index, message);
         }
     }
 
     /// Relays a message of the leading builder to the others.
-    pub(super) fn relay(&mut self, message: &Message) {
-        self.others().for_each(|index| self.send_if_welcome(index, message));
+    pub(super) fn relay_to_others(&mut self, message: &Message) {
+        self.following_numbers().for_each(|index| self.send_if_welcome(index, message));
     }
 
     /// Returns what is delivered to a builder.
@@ -265,9 +265,9 @@ impl Builders {
     }
 
     /// Returns what is delivered to a builder, and its connection if it has welcomed this source.
-    fn connected(&mut self, index: usize) -> (&mut Delivery, Option<Connected<'_>>) {
+    fn delivery_and_connection(&mut self, index: usize) -> (&mut Delivery, Option<Connected<'_>>) {
         let Builder { welcome, delivery, .. } = &mut self.builders[index];
-        let link = self.endpoints.link_mut(index);
+        let link = self.endpoints.source_link_mut(index);
         let connected = welcome.zip(link).map(|(welcome, link)| Connected { welcome, link });
         (delivery, connected)
     }
@@ -281,7 +281,7 @@ impl Builders {
     /// Offers a builder the content of the slot that is being filled for it.
     pub(super) fn offer(&mut self, index: usize) {
         if self.builders[index].delivery.is_filling() {
-            let (delivery, connected) = self.connected(index);
+            let (delivery, connected) = self.delivery_and_connection(index);
             delivery.offer(connected);
         }
     }
@@ -289,21 +289,21 @@ impl Builders {
     /// Offers a builder everything that was accepted for it, and announces what will not come.
     pub(super) fn offer_and_announce(&mut self, index: usize) {
         self.offer(index);
-        let (delivery, mut connected) = self.connected(index);
+        let (delivery, mut connected) = self.delivery_and_connection(index);
         delivery.announce_drops(connected.as_mut());
     }
 
     /// Offers all partly filled slots. A slot holds consecutive events, and the next one leaves some out.
     pub(super) fn offer_all(&mut self) {
-        self.indices().for_each(|index| self.offer(index));
+        self.all_numbers().for_each(|index| self.offer(index));
     }
 
     /// Offers partly filled slots where little is under way: those need not wait for more fragments.
     pub(super) fn offer_partial(&mut self) {
-        for index in self.indices() {
+        for index in self.all_numbers() {
             if self.builders[index].delivery.open_tickets() < 2 {
                 self.offer(index);
-                let (delivery, mut connected) = self.connected(index);
+                let (delivery, mut connected) = self.delivery_and_connection(index);
                 if delivery.open_tickets() == 0 {
                     delivery.announce_drops(connected.as_mut());
                 }
@@ -313,7 +313,7 @@ impl Builders {
 
     /// Records that `count` fragments for a builder are dropped or lost, from `event` on.
     pub(super) fn drop_fragments(&mut self, index: usize, event: EventId, count: u32, how: Disposition) {
-        let (delivery, mut connected) = self.connected(index);
+        let (delivery, mut connected) = self.delivery_and_connection(index);
         delivery.drop_fragments(event, count, how, connected.as_mut());
     }
 
@@ -331,22 +331,22 @@ impl Builders {
 
     /// Drops the oldest slot for a builder that it has not asked for, and returns it.
     pub(super) fn drop_oldest(&mut self, index: usize) -> Option<thalweg_arena::Slot> {
-        let (delivery, connected) = self.connected(index);
+        let (delivery, connected) = self.delivery_and_connection(index);
         delivery.drop_oldest(connected)
     }
 
     /// Closes the final counters of a builder, and sends them if it is connected.
-    pub(super) fn send_end(&mut self, index: usize, sequence: u32, cpu_nanos: u64) {
-        let copied = self.endpoints.link(index).map_or(0, |link| link.copied());
+    pub(super) fn send_final_counters(&mut self, index: usize, sequence: u32, cpu_nanos: u64) {
+        let copied = self.endpoints.source_link(index).map_or(0, |link| link.copied_bytes());
         let delivery = &mut self.builders[index].delivery;
         delivery.close_accounts(copied, sequence, cpu_nanos);
-        let accounts = delivery.accounts();
+        let accounts = delivery.final_counters();
         self.send_if_welcome(index, &Message::End(accounts));
     }
 
     /// Returns the sum of the counters of all builders.
     pub(super) fn total_accounts(&self) -> Accounts {
-        let accounts = self.builders.iter().map(|builder| builder.delivery.accounts());
+        let accounts = self.builders.iter().map(|builder| builder.delivery.final_counters());
         accounts.fold(Accounts::default(), |sum, a| Accounts {
             accepted: sum.accepted + a.accepted,
             dropped_newest: sum.dropped_newest + a.dropped_newest,
@@ -364,11 +364,11 @@ impl Builders {
 
     /// Handles the end of the connection to a builder, and returns the error if that is for good. Otherwise it is
     /// connected again later.
-    pub(super) fn disconnect(&mut self, index: usize, error: LinkError, now: Duration) -> Option<NodeError> {
+    pub(super) fn handle_disconnection(&mut self, index: usize, error: LinkError, now: Duration) -> Option<NodeError> {
         let builder = &mut self.builders[index];
         let peer = builder.address.to_string();
-        builder.delivery.disconnect(self.endpoints.link_mut(index), builder.address.kind().maps);
-        self.endpoints.close(index);
+        builder.delivery.handle_disconnection(self.endpoints.source_link_mut(index), builder.address.link_kind().maps);
+        self.endpoints.close_link(index);
         builder.welcome = None;
         builder.broken = None;
         let is_for_good = match &error {
@@ -400,12 +400,12 @@ impl Builders {
     }
 
     /// Gives a builder up for good: fragments that wait for it are lost, and its slots are free.
-    pub(super) fn give_up(&mut self, index: usize, slots: &mut Slots) {
+    pub(super) fn give_up_builder(&mut self, index: usize, slots: &mut Slots) {
         let builder = &mut self.builders[index];
-        self.endpoints.close(index);
+        self.endpoints.close_link(index);
         (builder.welcome, builder.away, builder.broken) = (None, None, None);
         builder.is_done = true;
-        builder.delivery.give_up(slots);
+        builder.delivery.give_up_builder(slots);
     }
 
     /// Notes that the leading builder has left a builder out.
@@ -425,10 +425,10 @@ impl Builders {
             let (peer, time) = (&builder.address, humantime::format_duration(self.timeout));
             return Ok(Attempt::Absent(NodeError::Absent(format!("no builder at {peer} for {time}: {error}"))));
         }
-        let is_connected = self.endpoints.link(index).is_some();
+        let is_connected = self.endpoints.source_link(index).is_some();
         if !is_connected {
             let congestion = self.congestion.as_deref();
-            match self.endpoints.connect(index, &builder.address, congestion, &builder.greeting) {
+            match self.endpoints.connect_to_builder(index, &builder.address, congestion, &builder.greeting) {
                 Ok(()) => {}
                 // An address that was right before is no mistake.
                 Err(error @ LinkError::Unusable { .. }) if !builder.was_found => return Err(NodeError::Wait(error)),
@@ -442,9 +442,9 @@ impl Builders {
 
     /// Sends what can be sent now. A broken link is left for the next turn, since only the thread that takes turns can
     /// wait for the time to connect again.
-    pub(super) fn flush(&mut self, now: Duration) {
+    pub(super) fn flush_messages(&mut self, now: Duration) {
         let mut broken = Vec::new();
-        self.endpoints.flush(now, &mut broken);
+        self.endpoints.flush_messages(now, &mut broken);
         for (index, error) in broken {
             self.builders[index].broken.get_or_insert(error);
         }
@@ -463,15 +463,15 @@ impl Builders {
     }
 
     /// Returns when there is something to do even if nothing arrives.
-    pub(super) fn next_time(&self) -> Option<Duration> {
+    pub(super) fn next_due_time(&self) -> Option<Duration> {
         let retry = self.builders.iter().filter_map(|builder| builder.away.map(|(_, at)| at));
         retry.chain(self.endpoints.next_timeout()).min()
     }
 
     /// Returns how to wait for the next turn, for at most `timeout`.
-    pub(super) fn idle(&mut self, timeout: Option<Duration>, now: Duration) -> Idle {
+    pub(super) fn next_idle(&mut self, timeout: Option<Duration>, now: Duration) -> Idle {
         let has_received = std::mem::take(&mut self.has_received);
-        self.waiter.idle(&mut self.endpoints, has_received, false, timeout, now)
+        self.waiter.next_idle(&mut self.endpoints, has_received, false, timeout, now)
     }
 
     /// Returns whether the delivery of the last messages has begun.
@@ -480,13 +480,13 @@ impl Builders {
     }
 
     /// Delivers the last messages. Returns true once there is nothing left to repeat.
-    pub(super) fn leave(&mut self, woken: &[u64], now: Duration) -> bool {
+    pub(super) fn deliver_last_messages(&mut self, woken: &[u64], now: Duration) -> bool {
         self.leaving.turn(&mut self.endpoints, woken, now)
     }
 
     /// Returns the time without work unless something arrives, while the last messages are delivered; `None` before.
     pub(super) fn leaving_timeout(&self, now: Duration) -> Option<Duration> {
-        self.leaving.timeout(&self.endpoints, now)
+        self.leaving.time_to_next_turn(&self.endpoints, now)
     }
 
     /// Returns the reason why a builder that had begun the run took no further part.
@@ -495,13 +495,13 @@ impl Builders {
     }
 
     /// Returns the counts of datagrams that arrived.
-    pub(super) fn arrivals(&self) -> Arrivals {
-        self.endpoints.arrivals()
+    pub(super) fn datagram_arrivals(&self) -> Arrivals {
+        self.endpoints.arrival_counts()
     }
 
     #[cfg(test)]
     pub(super) fn is_linked(&self, index: usize) -> bool {
-        self.endpoints.link(index).is_some()
+        self.endpoints.source_link(index).is_some()
     }
 
     #[cfg(test)]

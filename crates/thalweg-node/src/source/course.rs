@@ -73,12 +73,12 @@ impl Course {
     }
 
     /// Returns the phase.
-    pub(super) fn phase(&self) -> Phase {
+    pub(super) fn current_phase(&self) -> Phase {
         self.phase
     }
 
     /// Returns the phase as shown to users.
-    pub(super) fn state(&self) -> State {
+    pub(super) fn visible_state(&self) -> State {
         match self.phase {
             Phase::Waiting => State::Configured,
             Phase::Running => State::Running,
@@ -88,7 +88,7 @@ impl Course {
     }
 
     /// Returns whether fragments can be pushed: not before the run has begun, nor while it is about to stop.
-    pub(super) fn standing(&self) -> Standing {
+    pub(super) fn push_standing(&self) -> Standing {
         match self.phase {
             Phase::Waiting => Standing::Before,
             Phase::Running if !self.is_at_end() => Standing::Open,
@@ -109,12 +109,12 @@ impl Course {
     }
 
     /// Begins to take fragments, or the pause that was requested before.
-    pub(super) fn begin(&mut self) {
+    pub(super) fn begin_taking(&mut self) {
         self.phase = if self.begins_paused { Phase::Paused } else { Phase::Running };
     }
 
     /// Pauses. Returns true if fragments were taken until now.
-    pub(super) fn pause(&mut self) -> bool {
+    pub(super) fn begin_pause(&mut self) -> bool {
         self.begins_paused |= self.phase == Phase::Waiting;
         let was_running = self.phase == Phase::Running;
         if was_running {
@@ -124,7 +124,7 @@ impl Course {
     }
 
     /// Ends a pause. Returns true if there was one.
-    pub(super) fn resume(&mut self) -> bool {
+    pub(super) fn end_pause(&mut self) -> bool {
         self.is_blocked = false;
         self.begins_paused = false;
         let was_paused = self.phase == Phase::Paused;
@@ -135,23 +135,23 @@ impl Course {
     }
 
     /// Ends the run before `end`, or with `ends_here` at the present event. Returns true if another end was known.
-    pub(super) fn stop_at(&mut self, end: EventId, ends_here: bool) -> bool {
+    pub(super) fn set_end_event(&mut self, end: EventId, ends_here: bool) -> bool {
         self.ends_here = ends_here;
         self.end_at.replace(end.0) != Some(end.0)
     }
 
     /// Ends this source's part of the run.
-    pub(super) fn end(&mut self) {
+    pub(super) fn end_part(&mut self) {
         self.phase = Phase::Ending;
     }
 
     /// Returns the number of the run.
-    pub(super) fn run(&self) -> RunNumber {
+    pub(super) fn run_number(&self) -> RunNumber {
         self.run
     }
 
     /// Returns the date at which the run began.
-    pub(super) fn began(&self) -> TaiNanos {
+    pub(super) fn began_date(&self) -> TaiNanos {
         self.began
     }
 
@@ -166,7 +166,7 @@ impl Course {
     }
 
     /// Returns the sequence number of the next fragment.
-    pub(super) fn sequence(&self) -> u32 {
+    pub(super) fn next_sequence(&self) -> u32 {
         self.sequence
     }
 
@@ -194,7 +194,7 @@ impl Course {
     }
 
     /// Goes to this event. There are no fragments of those in between.
-    pub(super) fn go_to(&mut self, event: u64) {
+    pub(super) fn go_to_event(&mut self, event: u64) {
         self.next_event = event;
     }
 
@@ -209,13 +209,13 @@ impl Course {
     }
 
     /// Records that there is no place for the next fragment.
-    pub(super) fn block(&mut self) {
+    pub(super) fn mark_blocked(&mut self) {
         self.counts.stalls += u64::from(!self.is_blocked);
         self.is_blocked = true;
     }
 
     /// Records that there may be a place for the next fragment.
-    pub(super) fn unblock(&mut self) {
+    pub(super) fn clear_blocked(&mut self) {
         self.is_blocked = false;
     }
 
@@ -225,7 +225,7 @@ impl Course {
     }
 
     /// Returns the counts of what was taken from the device.
-    pub(super) fn counts(&self) -> Counts {
+    pub(super) fn taken_counts(&self) -> Counts {
         self.counts
     }
 

@@ -89,13 +89,13 @@ impl Delivery {
     }
 
     /// Begins to fill a slot.
-    pub(super) fn fill(&mut self, filling: Filling) {
+    pub(super) fn start_filling(&mut self, filling: Filling) {
         self.filling = Some(filling);
     }
 
     /// Returns whether a slot is being filled that has no room for a payload of `len` bytes.
     pub(super) fn is_full_for(&self, len: usize, max_records: u32) -> bool {
-        self.filling.as_ref().is_some_and(|filling| !filling.has_room(len, max_records))
+        self.filling.as_ref().is_some_and(|filling| !filling.has_room_for(len, max_records))
     }
 
     /// Returns whether a slot is being filled.
@@ -106,7 +106,7 @@ impl Delivery {
     /// Stops filling a slot in which nothing is. Returns true if there is something in it, which is to be offered.
     pub(super) fn stop_filling_empty(&mut self, slots: &mut Slots) -> bool {
         if let Some(empty) = self.filling.take_if(|filling| filling.count == 0) {
-            slots.give_back(empty.slot);
+            slots.give_back_slot(empty.slot);
         }
         self.filling.is_some()
     }
@@ -145,7 +145,7 @@ impl Delivery {
             self.announce_drops(connected.as_mut());
         }
         #[expect(clippy::cast_possible_truncation, reason = "a slot has at most 1 GiB")]
-        let bytes = filling.used() as u32;
+        let bytes = filling.used_bytes() as u32;
         let is_eager = connected.as_ref().is_some_and(|Connected { welcome, .. }| {
             let unasked = self.eager_bytes.checked_add(bytes);
             bytes <= welcome.eager_limit && unasked.is_some_and(|unasked| unasked <= welcome.eager_credit)
@@ -154,12 +154,12 @@ impl Delivery {
         let offer = Announcement {
             ticket: self.book.next_ticket(),
             first: filling.first,
-            arena_offset: filling.slot.offset() as u64,
+            arena_offset: filling.slot.arena_offset() as u64,
             count: filling.count,
             bytes,
             disposition: if is_eager { Disposition::Eager } else { Disposition::Held },
         };
-        self.announce(offer, Some(filling.slot), connected.as_mut());
+        self.send_announcement(offer, Some(filling.slot), connected.as_mut());
     }
 
     /// Announces the fragments that will not come.
@@ -168,14 +168,14 @@ impl Delivery {
         self.mentioned = first + u64::from(count) * self.stride;
         let ticket = self.book.next_ticket();
         let offer = Announcement { ticket, first: EventId(first), arena_offset: 0, count, bytes: 0, disposition };
-        self.announce(offer, None, connected);
+        self.send_announcement(offer, None, connected);
     }
 
-    fn announce(&mut self, offer: Announcement, slot: Option<Slot>, connected: Option<&mut Connected<'_>>) {
-        self.book.push(offer, slot);
+    fn send_announcement(&mut self, offer: Announcement, slot: Option<Slot>, connected: Option<&mut Connected<'_>>) {
+        self.book.push_offer(offer, slot);
         self.accounts.tickets = self.book.next_ticket();
         if let Some(Connected { link, .. }) = connected {
-            link.offer(&offer);
+            link.announce_offer(&offer);
         }
     }
 
@@ -218,8 +218,8 @@ impl Delivery {
         while let Some((offer, slot)) = self.book.get_mut(self.kept_from) {
             self.kept_from += 1;
             // Before the welcome nothing was offered over this connection, and everything will be.
-            let is_asked =
-                slot.is_none() || connected.as_mut().is_some_and(|connected| !connected.link.withdraw(offer.ticket));
+            let is_asked = slot.is_none()
+                || connected.as_mut().is_some_and(|connected| !connected.link.withdraw_offer(offer.ticket));
             if is_asked || self.granted.contains(&offer.ticket) {
                 continue;
             }
@@ -230,7 +230,7 @@ impl Delivery {
             offer.bytes = 0;
             self.accounts.dropped_oldest += u64::from(offer.count);
             if let Some(Connected { link, .. }) = connected {
-                link.offer(offer);
+                link.announce_offer(offer);
             }
             return slot.take();
         }
@@ -240,31 +240,31 @@ impl Delivery {
     /// Frees the slots of tickets below `below`, which the builder has released.
     pub(super) fn release(&mut self, below: u64, slots: &mut Slots) {
         self.granted = self.granted.split_off(&below);
-        for (offer, slot) in self.book.release(below) {
+        for (offer, slot) in self.book.release_tickets(below) {
             if offer.disposition == Disposition::Eager {
                 self.eager_bytes -= offer.bytes;
             }
-            slot.into_iter().for_each(|slot| slots.give_back(slot));
+            slot.into_iter().for_each(|slot| slots.give_back_slot(slot));
         }
     }
 
     /// Offers everything again that has not been released, under the same tickets, over a new connection.
-    pub(super) fn offer_again(&self, link: &mut (dyn SourceLink + 'static)) {
-        self.book.iter().for_each(|(offer, _)| link.offer(offer));
+    pub(super) fn repeat_offers(&self, link: &mut (dyn SourceLink + 'static)) {
+        self.book.iter().for_each(|(offer, _)| link.announce_offer(offer));
         if self.passed > 0 {
             let (below, tickets) = (EventId(self.passed), self.book.next_ticket());
-            link.send(&Message::Passed { below, tickets });
+            link.send_message(&Message::Passed { below, tickets });
         }
     }
 
     /// Handles the end of the connection. `maps`: the builder reads slots where they lie.
-    pub(super) fn disconnect(&mut self, link: Option<&mut (dyn SourceLink + 'static)>, maps: bool) {
+    pub(super) fn handle_disconnection(&mut self, link: Option<&mut (dyn SourceLink + 'static)>, maps: bool) {
         if let Some(link) = link {
             if maps {
                 let offered = self.book.iter().map(|(offer, _)| offer.ticket);
-                self.granted.extend(offered.filter(|ticket| !link.withdraw(*ticket)));
+                self.granted.extend(offered.filter(|ticket| !link.withdraw_offer(*ticket)));
             }
-            self.copied_bytes += link.copied();
+            self.copied_bytes += link.copied_bytes();
         }
         self.kept_from = 0;
         // Nothing has been sent eagerly over the next connection yet: what is offered again waits to be fetched.
@@ -275,22 +275,22 @@ impl Delivery {
     }
 
     /// Gives the builder up for good: fragments that wait for it are lost, and its slots are free.
-    pub(super) fn give_up(&mut self, slots: &mut Slots) {
+    pub(super) fn give_up_builder(&mut self, slots: &mut Slots) {
         self.is_over = true;
         if let Some(filling) = self.filling.take() {
             self.lost += u64::from(filling.count);
-            slots.give_back(filling.slot);
+            slots.give_back_slot(filling.slot);
         }
         self.drops = None;
-        for (offer, slot) in self.book.release(u64::MAX) {
+        for (offer, slot) in self.book.release_tickets(u64::MAX) {
             self.lost += if offer.disposition.is_dropped() { 0 } else { u64::from(offer.count) };
-            slot.into_iter().for_each(|slot| slots.give_back(slot));
+            slot.into_iter().for_each(|slot| slots.give_back_slot(slot));
         }
     }
 
     /// Returns the message that there is nothing for the events below `below`, which were assigned to this builder, if
     /// it does not know that.
-    pub(super) fn pass_range(&mut self, below: EventId) -> Option<Message> {
+    pub(super) fn passed_message(&mut self, below: EventId) -> Option<Message> {
         if self.mentioned >= below.0 {
             return None;
         }
@@ -301,7 +301,7 @@ impl Delivery {
     /// Returns the message that this source goes on, though its fragments are for others: it is then neither silent,
     /// nor has it missed what the builder waits for. `None` if it does not go on, or the message is not due. Events from
     /// `below` on are not passed.
-    pub(super) fn pass_others(&mut self, below: u64, now: Duration) -> Option<Message> {
+    pub(super) fn progress_message(&mut self, below: u64, now: Duration) -> Option<Message> {
         if now < self.passed_at + HEARTBEAT_INTERVAL / 2 {
             return None;
         }
@@ -309,7 +309,7 @@ impl Delivery {
         let filling = self.filling.as_ref().map(|filling| filling.first.0);
         let drops = self.drops.map(|(first, ..)| first);
         let below = filling.into_iter().chain(drops).fold(below, u64::min);
-        let message = self.pass_range(EventId(below));
+        let message = self.passed_message(EventId(below));
         if message.is_some() {
             self.passed_at = now;
         }
@@ -325,12 +325,12 @@ impl Delivery {
     }
 
     /// Returns the final counters.
-    pub(super) fn accounts(&self) -> Accounts {
+    pub(super) fn final_counters(&self) -> Accounts {
         self.accounts
     }
 
     /// Returns the counts of fragments for builder 0, if the builder with this number was left out.
-    pub(super) fn left_counts(&self, builder: u32) -> Left {
+    pub(super) fn left_out_counts(&self, builder: u32) -> Left {
         Left {
             builder,
             accepted: self.accounts.accepted,

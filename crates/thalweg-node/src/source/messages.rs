@@ -11,7 +11,7 @@ use thalweg_wire::{Assign, Capabilities, Contact, EventId, Message, Room, RunNum
 impl SourceNode {
     /// Receives and handles the messages of a builder.
     pub(super) fn serve_builder(&mut self, index: usize) -> Result<(), NodeError> {
-        let Some((messages, result)) = self.builders.receive(index) else { return Ok(()) };
+        let Some((messages, result)) = self.builders.receive_messages(index) else { return Ok(()) };
         for message in messages {
             self.handle_message(index, message)?;
         }
@@ -27,25 +27,25 @@ impl SourceNode {
             Message::Start { run, first, at } => self.start_run(index, run, first, at),
             Message::Release { below } => {
                 self.builders.delivery_mut(index).release(below, &mut self.slots);
-                self.course.unblock();
+                self.course.clear_blocked();
             }
-            Message::Pause => self.pause(index),
+            Message::Pause => self.answer_pause(index),
             Message::Resume if index == 0 => {
-                self.resume();
-                if self.course.phase() == Phase::Running {
-                    self.builders.relay(&Message::Running);
+                self.end_pause();
+                if self.course.current_phase() == Phase::Running {
+                    self.builders.relay_to_others(&Message::Running);
                 }
             }
             Message::StopAt { end, end_here } if index == 0 => {
-                self.resume();
-                self.builders.relay(&Message::EndsAt { end });
+                self.end_pause();
+                self.builders.relay_to_others(&Message::EndsAt { end });
                 // A run that was to end there from the beginning waits for the device as before.
-                if self.course.stop_at(end, end_here) {
+                if self.course.set_end_event(end, end_here) {
                     self.end_without_device();
                 }
             }
             Message::Bye => {
-                self.builders.dismiss(index, &mut self.slots);
+                self.builders.handle_dismissal(index, &mut self.slots);
                 self.relay_room(index);
             }
             Message::EventsBegin { time } if index == 0 => {
@@ -57,8 +57,8 @@ impl SourceNode {
             Message::NumbersAgree { first } if index == 0 => self.confirm_numbers(first),
             Message::Room(room) => {
                 // The builder's number is that of its position here, whatever the message contains.
-                let room = Room { builder: self.builders.number(index), ..room };
-                self.assignments.note_room(index, room);
+                let room = Room { builder: self.builders.builder_number(index), ..room };
+                self.assignments.note_announced_room(index, room);
             }
             Message::Assign(assign) if index == 0 => self.take_assignment(assign)?,
             Message::LeaveOut { builder } if index == 0 => self.leave_out_builder(builder)?,
@@ -74,7 +74,7 @@ impl SourceNode {
             self.builders.assign_by_room();
         }
         self.builders.handle_welcome(index, welcome, &mut self.slots);
-        if self.course.phase() == Phase::Ending && self.builders.has_started(index) {
+        if self.course.current_phase() == Phase::Ending && self.builders.has_started(index) {
             self.send_final_counters(index);
         }
         if index == 0 {
@@ -85,14 +85,14 @@ impl SourceNode {
             self.relay_standing(index);
             self.relay_room(index);
         }
-        self.course.unblock();
+        self.course.clear_blocked();
         Ok(())
     }
 
     /// Checks that a builder can do what this source needs, and what the other builders do.
     fn check_welcome(&self, index: usize, welcome: Welcome) -> Result<(), NodeError> {
-        let address = self.builders.address(index);
-        if !welcome.capabilities.contains(self.setup.policy.capabilities()) {
+        let address = self.builders.builder_address(index);
+        if !welcome.capabilities.contains(self.setup.policy.announced_capabilities()) {
             return Err(NodeError::Config(format!(
                 "the builder at {address} does not let a source withdraw what it offered: choose another `policy` than \
                  drop-oldest"
@@ -115,7 +115,7 @@ impl SourceNode {
     }
 
     fn start_run(&mut self, index: usize, run: RunNumber, first: EventId, at: TaiNanos) {
-        if !self.builders.start(index) {
+        if !self.builders.note_started(index) {
             // The message was received again after a reconnection.
             return;
         }
@@ -124,14 +124,14 @@ impl SourceNode {
             if self.builders.leader_capabilities().contains(Capabilities::TRIGGER_TIMES) {
                 self.times = Some(TimesReport::new(first));
             }
-            self.assignments.begin(first.0);
+            self.assignments.begin_run(first.0);
         }
         self.course.set_run(run);
         if index == 0 {
             // Builders that wait for the leading one learn that it has begun.
-            self.builders.relay(&Message::Running);
+            self.builders.relay_to_others(&Message::Running);
         }
-        if self.course.phase() == Phase::Ending {
+        if self.course.current_phase() == Phase::Ending {
             // The run has ended elsewhere before it began here.
             self.send_final_counters(index);
         }
@@ -141,59 +141,59 @@ impl SourceNode {
     /// Sends a builder the end of this source, with its final counters.
     fn send_final_counters(&mut self, index: usize) {
         if index == 0 {
-            self.builders.send(0, &Message::NotTaken(self.not_taken()));
+            self.builders.send_to_builder(0, &Message::NotTaken(self.not_taken_counts()));
         }
-        let accounts = self.builders.delivery(index).accounts();
-        self.builders.send(index, &Message::End(accounts));
+        let accounts = self.builders.delivery(index).final_counters();
+        self.builders.send_to_builder(index, &Message::End(accounts));
     }
 
     /// Begins once all builders that take part have started the run.
     fn begin_if_all_have_started(&mut self) {
-        if self.course.phase() == Phase::Waiting && self.builders.all_have_started() {
-            self.course.begin();
-            self.pace.begin(self.clock.now());
+        if self.course.current_phase() == Phase::Waiting && self.builders.all_have_started() {
+            self.course.begin_taking();
+            self.pace.begin_run(self.clock.now());
         }
     }
 
     /// Accepts fragments again.
-    fn resume(&mut self) {
-        if self.course.resume() {
-            self.pace.resume(self.clock.now());
+    fn end_pause(&mut self) {
+        if self.course.end_pause() {
+            self.pace.end_pause(self.clock.now());
         }
     }
 
     /// Answers a builder that asks for this source's position. If the leading builder asks, the source pauses and tells
     /// the other builders. If another builder asks, that one wants the run to end, and the leading builder is informed.
-    fn pause(&mut self, index: usize) {
-        if index == 0 && self.course.pause() {
-            self.pace.pause(self.clock.now());
+    fn answer_pause(&mut self, index: usize) {
+        if index == 0 && self.course.begin_pause() {
+            self.pace.begin_pause(self.clock.now());
         }
         // Accepted fragments are offered first: builders can rely on these only.
-        for builder in self.builders.indices() {
+        for builder in self.builders.all_numbers() {
             self.builders.offer_and_announce(builder);
         }
-        let asked_by = self.builders.number(index);
+        let asked_by = self.builders.builder_number(index);
         let paused = Message::Paused { next: EventId(self.course.next_event()), asked_by };
         if index > 0 {
-            self.builders.send(index, &paused);
-            self.builders.send(0, &paused);
+            self.builders.send_to_builder(index, &paused);
+            self.builders.send_to_builder(0, &paused);
         } else {
-            self.builders.send(0, &paused);
-            self.builders.relay(&paused);
+            self.builders.send_to_builder(0, &paused);
+            self.builders.relay_to_others(&paused);
         }
     }
 
     /// Relays to a builder that does not lead what the leading builder has sent so far.
     fn relay_standing(&mut self, index: usize) {
         if self.builders.has_started(0) {
-            let message = match self.course.phase() {
+            let message = match self.course.current_phase() {
                 Phase::Paused => Message::Paused { next: EventId(self.course.next_event()), asked_by: 0 },
                 _ => Message::Running,
             };
-            self.builders.send(index, &message);
+            self.builders.send_to_builder(index, &message);
         }
         if let Some(end) = self.course.end_event() {
-            self.builders.send(index, &Message::EndsAt { end: EventId(end) });
+            self.builders.send_to_builder(index, &Message::EndsAt { end: EventId(end) });
         }
     }
 
@@ -201,21 +201,21 @@ impl SourceNode {
     fn confirm_numbers(&mut self, first: EventId) {
         let number = first.0.checked_sub(self.course.first_event());
         if let (Feed::Acquisition(device), Some(number)) = (&mut self.feed, number) {
-            device.numbers_agree(number);
+            device.confirm_numbers(number);
         }
     }
 
     /// Handles an assignment by builder 0: fragments that were given up belong to the builders to which their events are
     /// now assigned.
     fn take_assignment(&mut self, assign: Assign) -> Result<(), NodeError> {
-        if let Err(problem) = self.assignments.accept(assign) {
+        if let Err(problem) = self.assignments.accept_assignment(assign) {
             return self.lose_connection(0, LinkError::Protocol(problem));
         }
         while let Some((index, dropped)) = self.assignments.pop_dropped() {
             self.builders.drop_range(index, dropped.first, dropped.count, 1, dropped.how);
         }
         self.end_passed_ranges();
-        self.course.unblock();
+        self.course.clear_blocked();
         Ok(())
     }
 
@@ -226,8 +226,8 @@ impl SourceNode {
             self.report_progress(index);
             if index == 0 {
                 // Together with its heartbeat, builder 0 learns of the builders that send none.
-                for other in self.builders.others() {
-                    if self.contact(other) != Contact::Connected {
+                for other in self.builders.following_numbers() {
+                    if self.contact_state(other) != Contact::Connected {
                         self.relay_room(other);
                     }
                 }
@@ -237,29 +237,29 @@ impl SourceNode {
 
     /// Tells a builder that this source goes on, though its fragments are for others.
     fn report_progress(&mut self, index: usize) {
-        if !self.builders.is_welcome(index) || self.course.phase() == Phase::Ending {
+        if !self.builders.is_welcome(index) || self.course.current_phase() == Phase::Ending {
             return;
         }
         let below = self.assignments.settled_until(self.course.next_event());
-        if let Some(message) = self.builders.delivery_mut(index).pass_others(below, self.clock.now()) {
-            self.builders.send(index, &message);
+        if let Some(message) = self.builders.delivery_mut(index).progress_message(below, self.clock.now()) {
+            self.builders.send_to_builder(index, &message);
         }
     }
 
     /// Sends builder 0 everything it needs after it has welcomed this source.
     fn relay_all_rooms(&mut self) {
-        self.builders.indices().for_each(|index| self.relay_room(index));
-        self.builders.others().for_each(|index| self.send_left_counts(index));
+        self.builders.all_numbers().for_each(|index| self.relay_room(index));
+        self.builders.following_numbers().for_each(|index| self.send_left_counts(index));
     }
 
-    fn contact(&self, index: usize) -> Contact {
-        self.builders.contact(index, self.course.phase() == Phase::Ending)
+    fn contact_state(&self, index: usize) -> Contact {
+        self.builders.contact_state(index, self.course.current_phase() == Phase::Ending)
     }
 
     /// Relays to builder 0 a builder's last announcement, the state of the connection to that builder, and this
     /// source's own position.
     pub(super) fn relay_room(&mut self, index: usize) {
-        let (number, contact) = (self.builders.number(index), self.contact(index));
+        let (number, contact) = (self.builders.builder_number(index), self.contact_state(index));
         if let Some(room) = self.assignments.relayed_room(index, number, contact, self.course.next_event()) {
             self.builders.send_if_welcome(0, &Message::Heard(room));
         }
@@ -268,11 +268,11 @@ impl SourceNode {
     /// Leaves a builder out, by order of builder 0: fragments that wait for it are lost, and its slots are free.
     fn leave_out_builder(&mut self, number: u32) -> Result<(), NodeError> {
         let index = number as usize;
-        if !self.assignments.is_by_room() || !self.builders.others().contains(&index) {
+        if !self.assignments.is_by_room() || !self.builders.following_numbers().contains(&index) {
             return self.lose_connection(0, LinkError::Protocol(format!("builder {number} cannot be left out")));
         }
         if !self.builders.delivery(index).is_over() {
-            tracing::warn!(builder = %self.builders.address(index), "left out: what waits for it is lost");
+            tracing::warn!(builder = %self.builders.builder_address(index), "left out: what waits for it is lost");
             self.give_up_builder(index);
         }
         self.builders.mark_left_out(index);
@@ -284,15 +284,15 @@ impl SourceNode {
     /// Sends builder 0 the counts of the fragments for a builder that was left out.
     pub(super) fn send_left_counts(&mut self, index: usize) {
         if self.builders.owes_counts(index) {
-            let counts = self.builders.delivery(index).left_counts(self.builders.number(index));
-            self.builders.send(0, &Message::Left(counts));
+            let counts = self.builders.delivery(index).left_out_counts(self.builders.builder_number(index));
+            self.builders.send_to_builder(0, &Message::Left(counts));
         }
     }
 
     /// Gives a builder up for good, which makes room for fragments of others.
     fn give_up_builder(&mut self, index: usize) {
-        self.builders.give_up(index, &mut self.slots);
-        self.course.unblock();
+        self.builders.give_up_builder(index, &mut self.slots);
+        self.course.clear_blocked();
     }
 
     /// Handles the end of the connection to a builder.
@@ -300,7 +300,7 @@ impl SourceNode {
         if self.builders.delivery(index).is_over() {
             return Ok(());
         }
-        if let Some(error) = self.builders.disconnect(index, error, self.clock.now()) {
+        if let Some(error) = self.builders.handle_disconnection(index, error, self.clock.now()) {
             return self.go_on_without(index, error);
         }
         self.relay_room(index);
@@ -312,8 +312,8 @@ impl SourceNode {
     fn go_on_without(&mut self, index: usize, error: NodeError) -> Result<(), NodeError> {
         self.builders.go_on_without(index, error)?;
         self.give_up_builder(index);
-        if index == 0 && self.course.phase() != Phase::Ending {
-            self.end();
+        if index == 0 && self.course.current_phase() != Phase::Ending {
+            self.end_part();
         }
         self.relay_room(index);
         self.begin_if_all_have_started();
@@ -321,9 +321,9 @@ impl SourceNode {
     }
 
     /// Connects to the builders that are away, where it is time.
-    pub(super) fn reconnect(&mut self) -> Result<(), NodeError> {
+    pub(super) fn connect_absent_builders(&mut self) -> Result<(), NodeError> {
         let now = self.clock.now();
-        for index in self.builders.indices() {
+        for index in self.builders.all_numbers() {
             match self.builders.try_connect(index, now)? {
                 Attempt::Waits => {}
                 Attempt::Failed(error) => self.lose_connection(index, error)?,
@@ -334,9 +334,9 @@ impl SourceNode {
     }
 
     /// Sends what can be sent now, and handles links that broke.
-    pub(super) fn flush(&mut self) -> Result<(), NodeError> {
-        self.builders.flush(self.clock.now());
-        for index in self.builders.indices() {
+    pub(super) fn flush_messages(&mut self) -> Result<(), NodeError> {
+        self.builders.flush_messages(self.clock.now());
+        for index in self.builders.all_numbers() {
             if let Some(error) = self.builders.take_broken(index) {
                 self.lose_connection(index, error)?;
             }

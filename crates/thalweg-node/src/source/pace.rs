@@ -25,17 +25,17 @@ impl Pace {
     }
 
     /// Begins the run: the first event is due now.
-    pub(super) fn begin(&mut self, now: Duration) {
+    pub(super) fn begin_run(&mut self, now: Duration) {
         self.due = self.rate.map(|_| now);
     }
 
     /// Goes on after a pause. Fragments that were due meanwhile do not come in a burst.
-    pub(super) fn resume(&mut self, now: Duration) {
+    pub(super) fn end_pause(&mut self, now: Duration) {
         self.due = self.due.map(|due| due.max(now));
     }
 
     /// Returns whether events are due at certain times.
-    pub(super) fn has_rate(&self) -> bool {
+    pub(super) fn has_due_times(&self) -> bool {
         self.due.is_some()
     }
 
@@ -51,11 +51,11 @@ impl Pace {
 
     /// Sets the time at which the event `next` is due, which is the next one now. Bursts begin at multiples of their
     /// length, at all sources alike.
-    pub(super) fn go_to(&mut self, next: u64) {
+    pub(super) fn go_to_event(&mut self, next: u64) {
         if let (Some(due), Some(rate)) = (&mut self.due, self.rate)
             && next.is_multiple_of(self.burst.into())
         {
-            *due += rate.interval() * self.burst;
+            *due += rate.event_interval() * self.burst;
         }
     }
 
@@ -65,7 +65,7 @@ impl Pace {
         let (Some(due), Some(rate)) = (&mut self.due, self.rate) else { return };
         let passed = now.saturating_sub(self.dead_since.replace(now).unwrap_or(now));
         self.dead.dead_nanos += u64::try_from(passed.as_nanos()).unwrap_or(u64::MAX);
-        let interval = rate.interval().as_nanos().max(1);
+        let interval = rate.event_interval().as_nanos().max(1);
         let missed = u64::try_from(now.saturating_sub(*due).as_nanos() / interval).unwrap_or(u64::MAX);
         self.dead.fragments += missed;
         *due += Duration::from_nanos(u64::try_from(interval * u128::from(missed)).unwrap_or(u64::MAX));
@@ -80,7 +80,7 @@ impl Pace {
     }
 
     /// Counts the dead time up to a pause, in which there is none.
-    pub(super) fn pause(&mut self, now: Duration) {
+    pub(super) fn begin_pause(&mut self, now: Duration) {
         self.count_dead_time(now);
         self.dead_since = None;
     }
@@ -102,10 +102,10 @@ mod tests {
     #[test]
     fn the_events_of_a_burst_are_due_at_once_and_the_next_burst_later_by_as_much() {
         let mut pace = pace(1000.0, 4);
-        pace.begin(Duration::ZERO);
+        pace.begin_run(Duration::ZERO);
         let due = (1..10).map(|next| {
             let due = pace.next_due(Duration::MAX).as_millis();
-            pace.go_to(next);
+            pace.go_to_event(next);
             due
         });
         assert_eq!(due.collect::<Vec<_>>(), [0, 0, 0, 0, 4, 4, 4, 4, 8]);
@@ -116,7 +116,7 @@ mod tests {
         let at = Duration::from_millis;
         let mut pace = pace(10.0, 1);
         // It was due 350 ms ago, and three more have been due since.
-        pace.begin(at(1000));
+        pace.begin_run(at(1000));
         pace.count_dead_time(at(1350));
         assert_eq!((pace.not_taken().fragments, pace.next_due(Duration::ZERO)), (3, at(1300)));
         pace.end_dead_time(at(1375));

@@ -21,8 +21,8 @@ enum Place {
 
 impl SourceNode {
     /// Takes fragments from the device, at most a slot full, so that the builders do not wait for long.
-    pub(super) fn produce(&mut self) -> Result<(), NodeError> {
-        if self.course.phase() != Phase::Running {
+    pub(super) fn produce_fragments(&mut self) -> Result<(), NodeError> {
+        if self.course.current_phase() != Phase::Running {
             return Ok(());
         }
         self.pace.end_dead_time(self.clock.now());
@@ -31,8 +31,8 @@ impl SourceNode {
         }
         let mut date = None;
         while let Feed::Device(device) = &mut self.feed {
-            let Some(len) = device.next_len() else {
-                self.end();
+            let Some(len) = device.next_payload_len() else {
+                self.end_part();
                 return Ok(());
             };
             if !self.pace.is_due(self.clock.now()) {
@@ -45,14 +45,14 @@ impl SourceNode {
                     // Without a rate the fragments of a slot are taken in one go, within microseconds, and share one
                     // date.
                     let date = match date {
-                        Some(date) if !self.pace.has_rate() => date,
+                        Some(date) if !self.pace.has_due_times() => date,
                         _ => *date.insert(self.clock.date()),
                     };
                     offered = self.take_from_device(index, len, date)?;
                 }
                 Place::Dropped => {
                     let Feed::Device(device) = &mut self.feed else { break };
-                    device.skip(EventId(self.course.next_event()));
+                    device.skip_fragment(EventId(self.course.next_event()));
                     self.count_fragment(len);
                 }
                 Place::Blocked => {
@@ -71,21 +71,21 @@ impl SourceNode {
     /// Takes the next fragment, of `len` bytes, from the device into the slot for a builder. Returns true if a slot was
     /// offered.
     fn take_from_device(&mut self, index: usize, len: usize, date: TaiNanos) -> Result<bool, NodeError> {
-        let stamp = self.stamp(date);
+        let stamp = self.next_stamp(date);
         let (Some(filling), Feed::Device(device)) = (self.builders.delivery_mut(index).filling_mut(), &mut self.feed)
         else {
             return Ok(false);
         };
-        if !filling.take(&mut **device, &mut self.slots, stamp, len)? {
+        if !filling.take_from_device(&mut **device, &mut self.slots, stamp, len)? {
             return Ok(self.pass_over(index));
         }
-        self.note_time(index, len);
+        self.note_event_time(index, len);
         Ok(self.count_taken(index, len))
     }
 
     /// Takes one fragment from the program that pushes, for event `event` or else the next. Returns `None` if there is
-    /// no place for it yet. May be called from another thread than the one that takes [turns](Self::turn).
-    pub(crate) fn push(
+    /// no place for it yet. May be called from another thread than the one that takes [turns](Self::take_turn).
+    pub(crate) fn push_fragment(
         &mut self,
         event: Option<EventId>,
         fragment: &PushedFragment<'_>,
@@ -100,22 +100,22 @@ impl SourceNode {
         }
         if event.0 > next {
             self.builders.offer_all();
-            self.course.go_to(event.0);
+            self.course.go_to_event(event.0);
         }
         match self.find_place(len, None) {
             Place::Slot(index) => {
-                let stamp = self.stamp(self.clock.date());
+                let stamp = self.next_stamp(self.clock.date());
                 if let Some(filling) = self.builders.delivery_mut(index).filling_mut() {
                     filling.put(&mut self.slots, stamp, fragment);
                 }
-                self.note_time(index, len);
+                self.note_event_time(index, len);
                 self.count_taken(index, len);
             }
             Place::Dropped => self.count_fragment(len),
             Place::Blocked => {
                 // No event is skipped before a later one is accepted.
-                self.course.go_to(next);
-                self.builders.flush(self.clock.now());
+                self.course.go_to_event(next);
+                self.builders.flush_messages(self.clock.now());
                 return Ok(None);
             }
         }
@@ -161,34 +161,34 @@ impl SourceNode {
     fn finish_push(&mut self) {
         self.end_if_complete();
         self.builders.offer_partial();
-        self.builders.flush(self.clock.now());
+        self.builders.flush_messages(self.clock.now());
     }
 
     /// Ends this source's part of the run, when the program that pushes has no more fragments.
     pub(crate) fn push_end(&mut self) {
-        if matches!(self.course.phase(), Phase::Running | Phase::Paused) {
-            self.end();
+        if matches!(self.course.current_phase(), Phase::Running | Phase::Paused) {
+            self.end_part();
         }
-        self.builders.flush(self.clock.now());
+        self.builders.flush_messages(self.clock.now());
     }
 
-    /// Returns whether there is work that only a [turn](Self::turn) can do.
+    /// Returns whether there is work that only a [turn](Self::take_turn) can do.
     pub(crate) fn needs_turn(&self) -> bool {
         self.builders.needs_turn(self.sleeps_until)
     }
 
     /// Returns whether fragments can be pushed: not before the run has begun, nor while it is about to stop.
-    pub(crate) fn standing(&self) -> Standing {
-        self.course.standing()
+    pub(crate) fn push_standing(&self) -> Standing {
+        self.course.push_standing()
     }
 
     /// Returns the values of the next fragment's header that do not depend on its payload.
-    pub(super) fn stamp(&self, received: TaiNanos) -> Stamp {
+    pub(super) fn next_stamp(&self, received: TaiNanos) -> Stamp {
         Stamp {
-            run: self.course.run(),
+            run: self.course.run_number(),
             source: self.setup.id,
             event: EventId(self.course.next_event()),
-            sequence: self.course.sequence(),
+            sequence: self.course.next_sequence(),
             received,
         }
     }
@@ -196,11 +196,11 @@ impl SourceNode {
     /// Finds a place for the next fragment, of `len` bytes. `key` identifies its content.
     fn find_place(&mut self, len: usize, key: Option<u64>) -> Place {
         let event = EventId(self.course.next_event());
-        let Some(index) = self.assignments.builder_of(event.0) else {
+        let Some(index) = self.assignments.builder_for_event(event.0) else {
             if self.drop_unassigned() {
                 return Place::Dropped;
             }
-            self.course.block();
+            self.course.mark_blocked();
             return Place::Blocked;
         };
         if self.builders.delivery(index).is_over() {
@@ -214,9 +214,9 @@ impl SourceNode {
             return Place::Slot(index);
         }
         match self.free_slot(index, key) {
-            Some(slot) => self.builders.delivery_mut(index).fill(Filling::new(slot, event)),
+            Some(slot) => self.builders.delivery_mut(index).start_filling(Filling::new(slot, event)),
             None if self.setup.policy == Policy::Block => {
-                self.course.block();
+                self.course.mark_blocked();
                 return Place::Blocked;
             }
             None => {
@@ -230,7 +230,7 @@ impl SourceNode {
     /// Returns a free slot, preferably one that already has the right content; with policy `drop-oldest` also one that
     /// is in use.
     fn free_slot(&mut self, index: usize, key: Option<u64>) -> Option<Slot> {
-        match self.slots.take(key) {
+        match self.slots.take_free(key) {
             None if self.setup.policy == Policy::DropOldest => self.builders.drop_oldest(index),
             slot => slot,
         }
@@ -249,7 +249,7 @@ impl SourceNode {
 
     /// Tells builder 0 that this source needs events below `wanted`, if those are not assigned.
     pub(super) fn request_assignment(&mut self, wanted: u64) {
-        if self.assignments.want(wanted) {
+        if self.assignments.want_events(wanted) {
             self.relay_room(0);
         }
     }
@@ -271,7 +271,7 @@ impl SourceNode {
     /// Goes to the next event, after a fragment with a payload of `len` bytes.
     pub(super) fn count_fragment(&mut self, len: usize) {
         self.course.count_fragment(len);
-        self.pace.go_to(self.course.next_event());
+        self.pace.go_to_event(self.course.next_event());
         self.end_passed_ranges();
     }
 
@@ -279,8 +279,8 @@ impl SourceNode {
     /// nothing is announced: the builder sees this source go on to the next event. A slot holds consecutive events, so
     /// this one ends here. Returns true if a slot was offered.
     fn pass_over(&mut self, index: usize) -> bool {
-        self.course.go_to(self.course.next_event() + 1);
-        self.pace.go_to(self.course.next_event());
+        self.course.go_to_event(self.course.next_event() + 1);
+        self.pace.go_to_event(self.course.next_event());
         let offers = self.builders.delivery_mut(index).stop_filling_empty(&mut self.slots);
         self.builders.offer(index);
         self.end_passed_ranges();
@@ -289,14 +289,14 @@ impl SourceNode {
 
     /// Offers the fragments of assigned ranges that are over, now that the next event is a later one.
     pub(super) fn end_passed_ranges(&mut self) {
-        while let Some(range) = self.assignments.pop_passed(self.course.next_event()) {
+        while let Some(range) = self.assignments.pop_passed_range(self.course.next_event()) {
             let index = range.builder as usize;
             if self.builders.delivery(index).is_over() {
                 continue;
             }
             self.builders.offer_and_announce(index);
             // This source may have nothing for these events, nor for this builder for a long time.
-            if let Some(message) = self.builders.delivery_mut(index).pass_range(range.end()) {
+            if let Some(message) = self.builders.delivery_mut(index).passed_message(range.end_event()) {
                 self.builders.send_if_welcome(index, &message);
             }
         }
@@ -304,7 +304,7 @@ impl SourceNode {
 
     /// Notes the time of the last fragment in the slot for a builder, which was just put there with `len` bytes of
     /// payload, if times are to be reported.
-    pub(super) fn note_time(&mut self, index: usize, len: usize) {
+    pub(super) fn note_event_time(&mut self, index: usize, len: usize) {
         let Some(first) = self.times.as_ref().map(|times| times.first_event()) else { return };
         if first > self.course.next_event() {
             return;
@@ -312,15 +312,15 @@ impl SourceNode {
         let Some(header) = self.builders.delivery(index).last_header(len) else { return };
         if header.event.0 >= first {
             self.report_times(header.event.0);
-            self.times.iter_mut().for_each(|times| times.note(&header));
+            self.times.iter_mut().for_each(|times| times.note_event_time(&header));
             self.report_times(header.event.0 + 1);
         }
     }
 
     /// Sends the known times of events below `next`.
     fn report_times(&mut self, next: u64) {
-        while let Some(message) = self.times.as_mut().and_then(|times| times.filled(next)) {
-            self.builders.send(0, &Message::TriggerTimes(message));
+        while let Some(message) = self.times.as_mut().and_then(|times| times.next_complete_message(next)) {
+            self.builders.send_to_builder(0, &Message::TriggerTimes(message));
         }
         self.times.take_if(|times| times.is_complete());
     }
@@ -329,31 +329,31 @@ impl SourceNode {
     pub(super) fn end_if_complete(&mut self) -> bool {
         let is_at_end = self.course.is_at_end();
         if is_at_end {
-            self.end();
+            self.end_part();
         }
         is_at_end
     }
 
     /// Ends this source's part of the run: everything is offered or announced, and the final counters are sent.
-    pub(super) fn end(&mut self) {
-        self.course.end();
+    pub(super) fn end_part(&mut self) {
+        self.course.end_part();
         self.report_times(u64::MAX);
-        self.builders.send(0, &Message::NotTaken(self.not_taken()));
+        self.builders.send_to_builder(0, &Message::NotTaken(self.not_taken_counts()));
         // Fragments that remain without a builder are attributed to builder 0.
         for dropped in self.assignments.take_unassigned() {
             self.builders.drop_range(0, dropped.first, dropped.count, 1, dropped.how);
         }
-        self.builders.others().for_each(|index| self.send_left_counts(index));
-        for index in self.builders.others() {
+        self.builders.following_numbers().for_each(|index| self.send_left_counts(index));
+        for index in self.builders.following_numbers() {
             if self.builders.delivery(index).is_over() {
                 self.relay_room(index);
             }
         }
         // All builders receive the same value: it is one process.
-        let cpu_nanos = u64::try_from((self.clock.cpu() - self.cpu_before).as_nanos()).unwrap_or(u64::MAX);
-        for index in self.builders.indices() {
+        let cpu_nanos = u64::try_from((self.clock.processor_time() - self.cpu_before).as_nanos()).unwrap_or(u64::MAX);
+        for index in self.builders.all_numbers() {
             self.builders.offer_and_announce(index);
-            self.builders.send_end(index, self.course.sequence(), cpu_nanos);
+            self.builders.send_final_counters(index, self.course.next_sequence(), cpu_nanos);
         }
     }
 }
@@ -424,7 +424,7 @@ mod tests {
             while !done(&self.node) {
                 self.node.turn(&tokens, &self.handle).unwrap();
                 if !done(&self.node) {
-                    self.node.idle().take(&self.poller, &mut tokens).unwrap();
+                    self.node.idle().wait_for_work(&self.poller, &mut tokens).unwrap();
                 }
             }
         }
@@ -432,7 +432,7 @@ mod tests {
         /// Pushes one more fragment and returns the dispositions of all tickets.
         fn push(&mut self) -> Vec<Disposition> {
             let fragment = PushedFragment { payload: &[7; 64], ..FRAGMENT };
-            assert!(self.node.push(None, &fragment).unwrap().is_some());
+            assert!(self.node.push_fragment(None, &fragment).unwrap().is_some());
             self.dispositions()
         }
 
@@ -448,7 +448,7 @@ mod tests {
                 eager_limit: SLOT,
                 most_records: 1,
                 running: true,
-                released_below: self.node.builders.delivery(0).accounts().tickets,
+                released_below: self.node.builders.delivery(0).final_counters().tickets,
                 capabilities: Capabilities::WITHDRAWS,
             };
             let start = Message::Start { run: RunNumber(1), first: EventId(0), at: TaiNanos(0) };
@@ -457,7 +457,7 @@ mod tests {
     }
 
     fn is_welcome(node: &SourceNode) -> bool {
-        node.builders.is_welcome(0) && node.course.phase() == Phase::Running
+        node.builders.is_welcome(0) && node.course.current_phase() == Phase::Running
     }
 
     fn is_away(node: &SourceNode) -> bool {
@@ -473,13 +473,13 @@ mod tests {
         builder.write_all(&source.welcome().map(|message| message.encode()).concat()).unwrap();
         source.until(is_welcome);
         builder.write_all(&Message::Pause.encode()).unwrap();
-        source.until(|node| node.course.phase() == Phase::Paused);
-        source.handle.send(Command::Stop);
-        source.until(|node| node.course.phase() == Phase::Ending);
+        source.until(|node| node.course.current_phase() == Phase::Paused);
+        source.handle.send_command(Command::Stop);
+        source.until(|node| node.course.current_phase() == Phase::Ending);
         builder.write_all(&Message::Resume.encode()).unwrap();
         builder.write_all(&Message::Bye.encode()).unwrap();
         source.until(|node| node.builders.is_done(0));
-        assert_eq!(source.node.course.phase(), Phase::Ending);
+        assert_eq!(source.node.course.current_phase(), Phase::Ending);
     }
 
     #[test]
@@ -495,24 +495,27 @@ mod tests {
         });
         let begin = source.welcome().map(|message| message.encode()).concat();
         peers.iter_mut().for_each(|peer| peer.write_all(&begin).unwrap());
-        source.until(|node| node.course.phase() == Phase::Running);
+        source.until(|node| node.course.current_phase() == Phase::Running);
         let refusal = Message::Refuse { reason: Refusal::Ended, text: 0 };
         peers[1].write_all(&refusal.encode()).unwrap();
         source.until(|node| node.builders.is_done(1));
-        assert_eq!(source.node.course.phase(), Phase::Running);
+        assert_eq!(source.node.course.current_phase(), Phase::Running);
         // Fragments of the other builder are lost, and occupy no slot.
         source.push();
         source.push();
         source.push();
         let builders = &source.node.builders;
-        assert_eq!((builders.delivery(1).left_counts(1).lost, builders.delivery(0).accounts().accepted), (1, 2));
-        source.handle.send(Command::Stop);
-        source.until(|node| node.course.phase() == Phase::Ending);
+        assert_eq!(
+            (builders.delivery(1).left_out_counts(1).lost, builders.delivery(0).final_counters().accepted),
+            (1, 2)
+        );
+        source.handle.send_command(Command::Stop);
+        source.until(|node| node.course.current_phase() == Phase::Ending);
         peers[0].write_all(&Message::Bye.encode()).unwrap();
         let mut tokens = Vec::new();
         let ended = loop {
             match source.node.turn(&tokens, &source.handle) {
-                Ok(None) => source.node.idle().take(&source.poller, &mut tokens).unwrap(),
+                Ok(None) => source.node.idle().wait_for_work(&source.poller, &mut tokens).unwrap(),
                 Ok(Some(report)) => break Ok(report),
                 Err(error) => break Err(error),
             }
@@ -528,11 +531,11 @@ mod tests {
         source.node.builders.set_max_records(1);
         for _ in 0..4 * MAX_TICKETS {
             let fragment = PushedFragment { payload: &[7; 64], ..FRAGMENT };
-            assert!(source.node.push(None, &fragment).unwrap().is_some());
+            assert!(source.node.push_fragment(None, &fragment).unwrap().is_some());
         }
         let delivery = source.node.builders.delivery(0);
         assert_eq!(delivery.open_tickets(), MAX_TICKETS);
-        let Accounts { accepted, dropped_newest, dropped_oldest, .. } = delivery.accounts();
+        let Accounts { accepted, dropped_newest, dropped_oldest, .. } = delivery.final_counters();
         assert_eq!((accepted, dropped_oldest), (4 * MAX_TICKETS as u64, MAX_TICKETS as u64 - 2));
         assert_eq!(dropped_newest, accepted - MAX_TICKETS as u64);
     }
@@ -560,20 +563,20 @@ mod tests {
     fn what_was_granted_in_shared_memory_is_not_withdrawn_from_there() {
         use Disposition::{DroppedOldest, Held};
         let folder = tempfile::tempdir().unwrap();
-        let address = Address::here(LinkKind::SHM, folder.path(), "b").unwrap();
-        let door = Listening::open(&address, Eager { credit: 0, limit: 0 }).unwrap();
-        let mut source = Driven::new(door.address().clone());
+        let address = Address::on_this_host(LinkKind::SHM, folder.path(), "b").unwrap();
+        let door = Listening::open_endpoint(&address, Eager { credit: 0, limit: 0 }).unwrap();
+        let mut source = Driven::new(door.listen_address().clone());
         source.until(|node| node.builders.is_linked(0));
-        let mut builder = door.accept();
-        builder.receive(&mut Vec::new()).unwrap();
-        source.welcome().iter().for_each(|message| builder.send(message));
-        builder.flush().unwrap();
+        let mut builder = door.accept_peer();
+        builder.receive_messages(&mut Vec::new()).unwrap();
+        source.welcome().iter().for_each(|message| builder.send_message(message));
+        builder.flush_messages().unwrap();
         source.until(is_welcome);
         source.push();
         source.push();
         let oldest = *source.node.builders.delivery(0).offers().next().unwrap();
         assert!(builder.begin_fetch(&oldest, None, oldest.bytes).unwrap().is_none(), "it has to be granted");
-        builder.flush().unwrap();
+        builder.flush_messages().unwrap();
         // The builder's last messages are received before its end.
         drop(builder);
         source.until(is_away);

@@ -28,7 +28,7 @@ impl TimesReport {
     }
 
     /// Adds the time of a fragment.
-    pub(super) fn note(&mut self, header: &FragmentHeader) {
+    pub(super) fn note_event_time(&mut self, header: &FragmentHeader) {
         let event = header.event.0;
         let place = event.checked_sub(self.message.first.0).and_then(|place| usize::try_from(place).ok());
         if event < self.end
@@ -40,7 +40,7 @@ impl TimesReport {
     }
 
     /// Returns a message that is complete, given that events below `next` are accepted or will not come.
-    pub(super) fn filled(&mut self, next: u64) -> Option<TriggerTimes> {
+    pub(super) fn next_complete_message(&mut self, next: u64) -> Option<TriggerTimes> {
         let behind = self.message.first.0.saturating_add(TriggerTimes::EVENTS_PER_MESSAGE);
         if self.is_complete() || next < behind.min(self.end) {
             return None;
@@ -53,7 +53,7 @@ impl TimesReport {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use thalweg_wire::mix;
+    use thalweg_wire::mix_bits;
 
     fn header(event: u64) -> FragmentHeader {
         let status = if event.is_multiple_of(50) { Status::UNCERTAIN } else { Status::empty() };
@@ -63,16 +63,16 @@ mod tests {
     #[test]
     fn each_event_is_reported_once_whatever_is_lost() {
         for seed in 0..200 {
-            let (first, begins) = (mix(seed) % 1000, mix(seed + 1000) % 1200);
-            let there = |event: u64| event >= begins && !mix(seed << 32 | event).is_multiple_of(1 + seed % 9);
+            let (first, begins) = (mix_bits(seed) % 1000, mix_bits(seed + 1000) % 1200);
+            let there = |event: u64| event >= begins && !mix_bits(seed << 32 | event).is_multiple_of(1 + seed % 9);
             let mut report = TimesReport::new(EventId(first));
             let mut seen = Vec::new();
             for event in (begins..first + 300).filter(|event| there(*event)) {
-                seen.extend(std::iter::from_fn(|| report.filled(event)));
-                report.note(&header(event));
-                seen.extend(std::iter::from_fn(|| report.filled(event + 1)));
+                seen.extend(std::iter::from_fn(|| report.next_complete_message(event)));
+                report.note_event_time(&header(event));
+                seen.extend(std::iter::from_fn(|| report.next_complete_message(event + 1)));
             }
-            seen.extend(std::iter::from_fn(|| report.filled(u64::MAX)));
+            seen.extend(std::iter::from_fn(|| report.next_complete_message(u64::MAX)));
             assert!(
                 report.is_complete() && seen.len() as u64 == SHIFT_WINDOW.div_ceil(TriggerTimes::EVENTS_PER_MESSAGE)
             );

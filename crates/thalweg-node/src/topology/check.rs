@@ -17,7 +17,7 @@ use thalweg_wire::{HEADER_LEN, SourceId};
 type Problem = (String, String);
 
 /// Returns the field and `problem`, unless the condition holds.
-fn must(holds: bool, field: impl Into<String>, problem: impl Into<String>) -> Result<(), Problem> {
+fn require(holds: bool, field: impl Into<String>, problem: impl Into<String>) -> Result<(), Problem> {
     if holds { Ok(()) } else { Err((field.into(), problem.into())) }
 }
 
@@ -26,14 +26,14 @@ impl Topology {
     ///
     /// # Errors
     /// Name of the field, and description of the problem.
-    pub fn check(&self) -> Result<(), (String, String)> {
+    pub fn check_values(&self) -> Result<(), (String, String)> {
         let (builders, sources) = (&self.builders, &self.sources);
-        must(!builders.is_empty(), "builder", "there is none: add a [[builder]] with `name` and `listen`")?;
-        must(!sources.is_empty(), "source", "there is none: add a [[source]] with `name`, `id` and `device`")?;
+        require(!builders.is_empty(), "builder", "there is none: add a [[builder]] with `name` and `listen`")?;
+        require(!sources.is_empty(), "source", "there is none: add a [[source]] with `name`, `id` and `device`")?;
         self.check_names()?;
         let run = &self.run;
-        must(run.events != Some(0), "run.events", "0 events make no run: leave it out to run until stopped")?;
-        must(!run.timeout.is_zero(), "run.timeout", "nodes that do not wait for each other never meet: write 10s")?;
+        require(run.events != Some(0), "run.events", "0 events make no run: leave it out to run until stopped")?;
+        require(!run.timeout.is_zero(), "run.timeout", "nodes that do not wait for each other never meet: write 10s")?;
         check_path(&run.directory).map_err(|problem| ("run.directory".to_owned(), problem))?;
         let mut listened_on = HashSet::new();
         for builder in builders {
@@ -53,7 +53,7 @@ impl Topology {
     ///
     /// # Errors
     /// The topology has no run number.
-    pub fn check_number(&self) -> Result<(), NodeError> {
+    pub fn check_run_number(&self) -> Result<(), NodeError> {
         if self.builders.len() > 1 && self.run.record && self.run.number.is_none() {
             return Err(NodeError::Config(
                 "run.number: several builders record one run, so it needs a number that all of them know".into(),
@@ -64,11 +64,11 @@ impl Topology {
 
     fn check_names(&self) -> Result<(), Problem> {
         let mut names = HashSet::new();
-        for name in self.names() {
-            must(!name.is_empty(), "name", "it is empty: every node needs a name")?;
-            must(names.insert(name), "name", format!("'{name}' is used twice: every node needs a name of its own"))?;
+        for name in self.node_names() {
+            require(!name.is_empty(), "name", "it is empty: every node needs a name")?;
+            require(names.insert(name), "name", format!("'{name}' is used twice: every node needs a name of its own"))?;
             let printable = !name.contains(char::is_control);
-            must(printable, "name", format!("{name:?}: a name has no control characters"))?;
+            require(printable, "name", format!("{name:?}: a name has no control characters"))?;
         }
         Ok(())
     }
@@ -77,16 +77,16 @@ impl Topology {
     fn check_own_addresses(&self) -> Result<(), Problem> {
         let mut known: HashSet<Ipv4Addr> = HashSet::new();
         let builders = self.builders.iter().flat_map(|builder| {
-            let listen = builder.listen.iter().filter(|address| address.kind().adapter).filter_map(listens_at);
+            let listen = builder.listen.iter().filter(|address| address.link_kind().adapter).filter_map(listening_ip);
             listen.map(move |ip| (format!("builder '{}': listen", builder.name), ip))
         });
         let sources = self.sources.iter().filter_map(|source| {
             let ip = source.adapter.as_ref()?.address?.ip;
             Some((format!("source '{}': adapter.address", source.name), ip))
         });
-        builders
-            .chain(sources)
-            .try_for_each(|(field, ip)| must(known.insert(ip), field, format!("{ip} is another node's address, too")))
+        builders.chain(sources).try_for_each(|(field, ip)| {
+            require(known.insert(ip), field, format!("{ip} is another node's address, too"))
+        })
     }
 
     fn check_builder<'a>(
@@ -94,7 +94,7 @@ impl Topology {
         builder: &'a BuilderNodeConfig,
         listened_on: &mut HashSet<&'a Address>,
     ) -> Result<(), Problem> {
-        must(
+        require(
             !builder.listen.is_empty(),
             "listen",
             "it needs at least one address, tcp:HOST:PORT, udp:HOST:PORT or shm:PATH",
@@ -102,25 +102,25 @@ impl Topology {
         for address in &builder.listen {
             let chosen_by_the_system = address.host_port().is_some_and(|host| host.ends_with(":0"));
             let is_new = listened_on.insert(address) || chosen_by_the_system;
-            must(is_new, "listen", format!("{address} is listened on twice: give each its own"))?;
+            require(is_new, "listen", format!("{address} is listened on twice: give each its own"))?;
         }
         check_listening(builder)?;
         let (block, blocks) = (builder.block.0, builder.blocks);
         let possible = (256 << 10..=1 << 30).contains(&block);
-        must(possible, "block", format!("{block} bytes; a block has 256 KiB to 1 GiB"))?;
-        must((2..=4096).contains(&blocks), "blocks", format!("{blocks}; 2 to 4096 are possible"))?;
+        require(possible, "block", format!("{block} bytes; a block has 256 KiB to 1 GiB"))?;
+        require((2..=4096).contains(&blocks), "blocks", format!("{blocks}; 2 to 4096 are possible"))?;
         let fits = block.saturating_mul(blocks.into()) <= 64 << 30;
-        must(fits, "blocks", "blocks times block size is more than 64 GiB")?;
-        must((1..=1 << 24).contains(&builder.open_events), "open_events", "1 to 16777216 are possible")?;
-        must(builder.window != Some(ByteSize(0)), "window", "a window of 0 bytes would never ask for anything")?;
+        require(fits, "blocks", "blocks times block size is more than 64 GiB")?;
+        require((1..=1 << 24).contains(&builder.open_events), "open_events", "1 to 16777216 are possible")?;
+        require(builder.window != Some(ByteSize(0)), "window", "a window of 0 bytes would never ask for anything")?;
         let one = builder.window.is_none() || builder.link.is_none();
-        must(one, "window", "it follows from `link`: state one of the two")?;
+        require(one, "window", "it follows from `link`: state one of the two")?;
         builder.link.map_or(Ok(()), check_link)?;
         let eager = builder.eager_credit.0 <= 64 << 20 && builder.eager_limit.0 <= builder.eager_credit.0;
-        must(eager, "eager_limit", "eager_limit <= eager_credit <= 64MiB must hold")?;
-        must(builder.segment.0 >= block, "segment", "a segment holds at least one block")?;
+        require(eager, "eager_limit", "eager_limit <= eager_credit <= 64MiB must hold")?;
+        require(builder.segment.0 >= block, "segment", "a segment holds at least one block")?;
         self.check_trigger(builder)?;
-        must(!builder.deadline.is_zero(), "deadline", "with a deadline of 0 every event is incomplete")
+        require(!builder.deadline.is_zero(), "deadline", "with a deadline of 0 every event is incomplete")
     }
 
     fn check_trigger(&self, builder: &BuilderNodeConfig) -> Result<(), Problem> {
@@ -131,39 +131,39 @@ impl Topology {
                 let among = if key == "accept" && problem.contains("source") { " among level2.sources" } else { "" };
                 (format!("level2.{key}"), format!("{problem}{among}"))
             })?;
-            must(!asked.is_empty(), "level2.sources", "it decides on what these send: name at least one")?;
+            require(!asked.is_empty(), "level2.sources", "it decides on what these send: name at least one")?;
             for (at, name) in asked.iter().enumerate() {
-                must(all.contains(name), "level2.sources", format!("there is no source '{name}'"))?;
-                must(!asked[..at].contains(name), "level2.sources", format!("'{name}' is named twice"))?;
+                require(all.contains(name), "level2.sources", format!("there is no source '{name}'"))?;
+                require(!asked[..at].contains(name), "level2.sources", format!("'{name}' is named twice"))?;
             }
         }
         let Some(filter) = &builder.filter else { return Ok(()) };
-        must(filter.sources.is_empty(), "filter.sources", "it sees the whole event: `sources` goes with level2")?;
+        require(filter.sources.is_empty(), "filter.sources", "it sees the whole event: `sources` goes with level2")?;
         check_level(filter, 2, &all, builder.deadline).map_err(|(key, problem)| (format!("filter.{key}"), problem))
     }
 
     fn check_source(&self, source: &SourceNodeConfig, ids: &mut HashSet<SourceId>) -> Result<(), Problem> {
         let id: SourceId = source.id.parse().map_err(|problem| ("id".to_owned(), problem))?;
-        must(ids.insert(id), "id", format!("{id} is used by another source"))?;
+        require(ids.insert(id), "id", format!("{id} is used by another source"))?;
         let slots = source.slots;
-        must((1..=65_536).contains(&slots), "slots", format!("{slots}; 1 to 65536 are possible"))?;
+        require((1..=65_536).contains(&slots), "slots", format!("{slots}; 1 to 65536 are possible"))?;
         if let Some(ByteSize(slot)) = source.slot {
             self.check_slot(slot, HEADER_LEN).map_err(|problem| ("slot".to_owned(), problem))?;
             let possible = (HEADER_LEN as u64..=1 << 30).contains(&slot);
-            must(possible, "slot", format!("{slot} bytes; a slot has 64 bytes to 1 GiB"))?;
+            require(possible, "slot", format!("{slot} bytes; a slot has 64 bytes to 1 GiB"))?;
         }
         check_adapter(source)?;
         self.check_device(source)?;
         if let Some(beat) = &source.beat {
             self.check_beat(source, beat)?;
         }
-        for path in source.device.iter().flat_map(|device| device.paths()) {
+        for path in source.device.iter().flat_map(|device| device.input_paths()) {
             check_path(path).map_err(|problem| ("device".to_owned(), problem))?;
         }
         if source.device.is_none() {
             // The program that pushes also chooses the address it connects to.
             return pushing_program_key(source).map_or(Ok(()), |name| {
-                must(
+                require(
                     false,
                     name,
                     "a source without a `device` is pushed by another program, which decides on this: leave it out here, \
@@ -172,45 +172,45 @@ impl Topology {
             });
         }
         check_rate(source)?;
-        let unreached = self.builders.iter().find(|builder| self.address(builder, source.link).is_none());
+        let unreached = self.builders.iter().find(|builder| self.builder_address(builder, source.link).is_none());
         unreached.map_or(Ok(()), |builder| {
             let problem = format!("builder '{}' listens on no {:?} address", builder.name, source.link);
-            must(false, "link", problem.to_lowercase())
+            require(false, "link", problem.to_lowercase())
         })
     }
 
     /// Checks the device of a source, as far as its kind is known. The options of other kinds are known to the program
     /// that opens the device.
     fn check_device(&self, source: &SourceNodeConfig) -> Result<(), Problem> {
-        let Some(device) = source.device.as_ref().filter(|device| device.is_known()) else { return Ok(()) };
-        device.check().map_err(|error| ("device".to_owned(), error.to_string()))?;
+        let Some(device) = source.device.as_ref().filter(|device| device.is_registered()) else { return Ok(()) };
+        device.check_options().map_err(|error| ("device".to_owned(), error.to_string()))?;
         if device.is_acquisition() {
-            must(source.rate.is_none(), "rate", "this device has a pace of its own: leave it out")?;
+            require(source.rate.is_none(), "rate", "this device has a pace of its own: leave it out")?;
             let drops = "this device has a pace of its own, and loses by itself what finds no slot: leave it out";
-            must(source.policy == Policy::Block, "policy", drops)?;
-            must(source.burst == 1, "burst", "this device has a pace of its own: leave it out")?;
+            require(source.policy == Policy::Block, "policy", drops)?;
+            require(source.burst == 1, "burst", "this device has a pace of its own: leave it out")?;
         }
-        device.observed().map_or(Ok(()), |observed| self.check_observer(source, observed.source))
+        device.observed_source().map_or(Ok(()), |observed| self.check_observer(source, observed.source))
     }
 
     /// Checks the beat by which a source numbers its frames, which all sources have in common.
     fn check_beat(&self, source: &SourceNodeConfig, beat: &Beat) -> Result<(), Problem> {
         let by_itself = match &source.device {
-            Some(device) => !device.is_known() || device.is_acquisition(),
+            Some(device) => !device.is_registered() || device.is_acquisition(),
             None => false,
         };
-        must(by_itself, "beat", "it numbers the frames of a device that works by itself, and this is none")?;
-        let has_times = source.device.as_ref().is_some_and(|device| device.has_times());
-        must(has_times, "beat", "it goes by time stamps, and this device gives its frames none")?;
-        beat.check().map_err(|(key, problem)| (format!("beat.{key}"), problem))?;
+        require(by_itself, "beat", "it numbers the frames of a device that works by itself, and this is none")?;
+        let has_times = source.device.as_ref().is_some_and(|device| device.has_timestamps());
+        require(has_times, "beat", "it goes by time stamps, and this device gives its frames none")?;
+        beat.check_values().map_err(|(key, problem)| (format!("beat.{key}"), problem))?;
         let others = self.sources.iter().filter(|other| other.name != source.name);
         for (name, other) in others.filter_map(|other| Some((&other.name, other.beat?))) {
             let period = humantime::format_duration(other.period);
             let problem = format!("source '{name}' has {period}: events have one beat");
-            must(other.period == beat.period, "beat.period", problem)?;
+            require(other.period == beat.period, "beat.period", problem)?;
             let has = if beat.phase.is_some() { "none" } else { "one" };
             let problem = format!("source '{name}' has {has}: all have one, or none");
-            must(other.phase.is_some() == beat.phase.is_some(), "beat.phase", problem)?;
+            require(other.phase.is_some() == beat.phase.is_some(), "beat.phase", problem)?;
         }
         Ok(())
     }
@@ -218,18 +218,18 @@ impl Topology {
     /// Checks that a device which takes copies of another source's payloads can have them.
     fn check_observer(&self, source: &SourceNodeConfig, observed: &str) -> Result<(), Problem> {
         let Some(of) = self.sources.iter().find(|other| other.name == observed) else {
-            return must(false, "device", format!("of: there is no source '{observed}'"));
+            return require(false, "device", format!("of: there is no source '{observed}'"));
         };
         let (field, problem) = match &of.device {
             None => ("device", "of: another program pushes that source's images; it is to fit them itself"),
-            Some(device) if device.observed().is_some() => ("device", "of: that source is a fit itself"),
+            Some(device) if device.observed_source().is_some() => ("device", "of: that source is a fit itself"),
             Some(_) if source.beat.is_some() => ("beat", "the images that it fits have one: leave it out"),
             Some(_) if source.adapter.is_some() || of.link.adapter || source.link.adapter => {
                 ("link", "a fit and its images do not share an adapter that a node drives by itself: use another")
             }
             Some(_) => return Ok(()),
         };
-        must(false, field, problem)
+        require(false, field, problem)
     }
 
     /// Checks that every builder's block has room for a slot of `slot` bytes; a slot of the source has at least
@@ -261,7 +261,7 @@ fn check_level(
     sources: &[&str],
     deadline: Duration,
 ) -> Result<(), (&'static str, String)> {
-    match level.decision(usual_seed)? {
+    match level.level_decision(usual_seed)? {
         Decision::Simulated(_) => {}
         Decision::Program(program) => {
             if program.deadline.is_zero() || program.deadline > deadline {
@@ -270,8 +270,8 @@ fn check_level(
             }
         }
         Decision::Condition(condition) => {
-            for variable in condition.variables() {
-                match sources.iter().filter(|source| Condition::variable(source) == variable).count() {
+            for variable in condition.variable_names() {
+                match sources.iter().filter(|source| Condition::variable_name(source) == variable).count() {
                     0 => return Err(("accept", format!("there is no source '{variable}'"))),
                     1 => {}
                     _ => return Err(("accept", format!("'{variable}' is the name of several sources"))),
@@ -285,15 +285,15 @@ fn check_level(
 /// Checks the rate, the policy and the burst of a source with a device.
 fn check_rate(source: &SourceNodeConfig) -> Result<(), Problem> {
     let (has_rate, burst) = (source.rate.is_some(), source.burst);
-    must(
+    require(
         has_rate || source.policy == Policy::Block,
         "policy",
         "a device without a `rate` waits until it is asked, so nothing is ever dropped: give it a rate, or use policy = \
          \"block\"",
     )?;
     let possible = (1..=MAX_BURST).contains(&burst);
-    must(possible, "burst", format!("{burst}; 1 to {MAX_BURST} are possible"))?;
-    must(
+    require(possible, "burst", format!("{burst}; 1 to {MAX_BURST} are possible"))?;
+    require(
         has_rate || burst == 1,
         "burst",
         "without a `rate` the device always has more: give it a rate, whose events then come together",
@@ -305,16 +305,16 @@ fn check_rate(source: &SourceNodeConfig) -> Result<(), Problem> {
 const MAX_BURST: u32 = 100_000;
 
 /// Returns the IPv4 address at which a builder listens, if it is written as numbers.
-fn listens_at(address: &Address) -> Option<Ipv4Addr> {
-    number_in(address.host_port()?)
+fn listening_ip(address: &Address) -> Option<Ipv4Addr> {
+    numeric_ip(address.host_port()?)
 }
 
-fn number_in(place: &str) -> Option<Ipv4Addr> {
+fn numeric_ip(place: &str) -> Option<Ipv4Addr> {
     place.rsplit_once(':')?.0.parse().ok()
 }
 
 /// Checks that there is an adapter exactly if the link needs one, and that it is usable.
-fn adapter_problem(adapter: Option<&Adapter>, link: Option<&'static str>, example: &str) -> Result<(), Problem> {
+fn check_adapter_need(adapter: Option<&Adapter>, link: Option<&'static str>, example: &str) -> Result<(), Problem> {
     match (adapter, link) {
         (None, Some(link)) => Err((
             "adapter".into(),
@@ -323,7 +323,9 @@ fn adapter_problem(adapter: Option<&Adapter>, link: Option<&'static str>, exampl
         (Some(_), None) => {
             Err(("adapter".into(), "no link of this node drives an adapter by itself: leave it out".into()))
         }
-        (Some(adapter), Some(_)) => adapter.check().map_err(|(key, problem)| (format!("adapter.{key}"), problem)),
+        (Some(adapter), Some(_)) => {
+            adapter.check_settings().map_err(|(key, problem)| (format!("adapter.{key}"), problem))
+        }
         (None, None) => Ok(()),
     }
 }
@@ -331,7 +333,7 @@ fn adapter_problem(adapter: Option<&Adapter>, link: Option<&'static str>, exampl
 fn check_adapter(source: &SourceNodeConfig) -> Result<(), Problem> {
     // A program that pushes names its own.
     let link = (source.link.adapter && source.device.is_some()).then_some(source.link.name);
-    let listens = source.device.as_ref().and_then(|device| device.driven_port());
+    let listens = source.device.as_ref().and_then(|device| device.driven_port_address());
     if let (Some(link), Some(_)) = (link, listens) {
         let problem =
             format!("its datagrams would come by the adapter that {link} leads by: another link, or another way");
@@ -339,13 +341,13 @@ fn check_adapter(source: &SourceNodeConfig) -> Result<(), Problem> {
     }
     let link = link.or(listens.map(|_| "dpdk"));
     let adapter = source.adapter.as_ref();
-    adapter_problem(adapter, link, "device = \"0000:00:11.0\", address = \"10.0.0.2/24\"")?;
+    check_adapter_need(adapter, link, "device = \"0000:00:11.0\", address = \"10.0.0.2/24\"")?;
     if adapter.is_some_and(|adapter| adapter.address.is_none()) {
         let problem = "the kernel knows none for it: give it one of the builder's network, such as \"10.0.0.2/24\"";
         return Err(("adapter.address".into(), problem.into()));
     }
     if let (Some(place), Some(own)) = (listens, adapter.and_then(|adapter| adapter.address))
-        && number_in(place) != Some(own.ip)
+        && numeric_ip(place) != Some(own.ip)
     {
         let problem = format!("dpdk:{place}: the adapter's address is {}: listen there", own.ip);
         return Err(("device".into(), problem));
@@ -354,23 +356,23 @@ fn check_adapter(source: &SourceNodeConfig) -> Result<(), Problem> {
 }
 
 fn check_listening(builder: &BuilderNodeConfig) -> Result<(), Problem> {
-    let mut driven = builder.listen.iter().filter(|address| address.kind().adapter);
+    let mut driven = builder.listen.iter().filter(|address| address.link_kind().adapter);
     let first = driven.next();
-    let link = first.map(|address| address.kind().name);
-    adapter_problem(builder.adapter.as_ref(), link, "device = \"0000:00:11.0\"")?;
+    let link = first.map(|address| address.link_kind().name);
+    check_adapter_need(builder.adapter.as_ref(), link, "device = \"0000:00:11.0\"")?;
     let Some(address) = first else { return Ok(()) };
-    must(driven.next().is_none(), "listen", "a node drives one adapter: give it one such address")?;
-    let Some(ip) = listens_at(address) else {
-        return must(false, "listen", format!("{address}: give the adapter's address in numbers, such as 10.0.0.1"));
+    require(driven.next().is_none(), "listen", "a node drives one adapter: give it one such address")?;
+    let Some(ip) = listening_ip(address) else {
+        return require(false, "listen", format!("{address}: give the adapter's address in numbers, such as 10.0.0.1"));
     };
     let own = OwnAddress { ip, prefix: None };
     match &builder.adapter {
         Some(Adapter { address: Some(stated), .. }) if stated.ip != ip => {
-            must(false, "adapter.address", format!("the builder listens at {ip}: write that, with its network"))
+            require(false, "adapter.address", format!("the builder listens at {ip}: write that, with its network"))
         }
         Some(adapter) => {
             let listening = Adapter { address: Some(own), gateway: None, ..adapter.clone() };
-            listening.check().map_err(|(_, problem)| ("listen".into(), problem))
+            listening.check_settings().map_err(|(_, problem)| ("listen".into(), problem))
         }
         None => Ok(()),
     }
@@ -378,10 +380,10 @@ fn check_listening(builder: &BuilderNodeConfig) -> Result<(), Problem> {
 
 fn check_link(link: LinkConfig) -> Result<(), Problem> {
     let LinkConfig { mtu, round_trip, buffer, .. } = link;
-    must((576..=65_535).contains(&mtu), "link.mtu", format!("{mtu}; 576 to 65535 are possible"))?;
+    require((576..=65_535).contains(&mtu), "link.mtu", format!("{mtu}; 576 to 65535 are possible"))?;
     let possible = !round_trip.is_zero() && round_trip <= Duration::from_secs(10);
-    must(possible, "link.round_trip", "above 0, up to 10s, is possible")?;
-    must(buffer.0 <= 64 << 30, "link.buffer", "at most 64 GiB is possible")
+    require(possible, "link.round_trip", "above 0, up to 10s, is possible")?;
+    require(buffer.0 <= 64 << 30, "link.buffer", "at most 64 GiB is possible")
 }
 
 /// Returns the first key of a source without a device that the program which pushes decides on.

@@ -66,7 +66,7 @@ impl Toy {
             }
             self.number += 1;
         }
-        let payload = &mut buffer.payload()[..BYTES];
+        let payload = &mut buffer.payload_mut()[..BYTES];
         payload.fill(content(self.number));
         let crc = self.habits.sums.then(|| crc32c(payload));
         let filled = Filled {
@@ -89,34 +89,34 @@ impl Acquisition for Toy {
         &self.description
     }
 
-    fn max_payload(&self) -> usize {
+    fn max_payload_bytes(&self) -> usize {
         BYTES
     }
 
-    fn depth(&self) -> u32 {
+    fn max_posted_buffers(&self) -> u32 {
         self.habits.group
     }
 
-    fn reorders(&self) -> u32 {
+    fn reorder_depth(&self) -> u32 {
         self.habits.group - 1
     }
 
-    fn register(&mut self, arena: &Arc<Arena>) -> Result<(), DeviceError> {
-        self.registration = Some(arena.registered("a toy"));
+    fn register_memory(&mut self, arena: &Arc<Arena>) -> Result<(), DeviceError> {
+        self.registration = Some(arena.record_registration("a toy"));
         Ok(())
     }
 
-    fn post(&mut self, buffer: Buffer) {
+    fn post_buffer(&mut self, buffer: Buffer) {
         assert!(self.registration.is_some(), "its buffers lie in memory that it does not know");
         self.posted.push(buffer);
     }
 
-    fn start(&mut self, _at: TaiNanos) -> Result<(), DeviceError> {
+    fn start_acquisition(&mut self, _at: TaiNanos) -> Result<(), DeviceError> {
         self.started = true;
         Ok(())
     }
 
-    fn poll(&mut self, _now: Duration) -> Result<Acquired, DeviceError> {
+    fn poll_acquired(&mut self, _now: Duration) -> Result<Acquired, DeviceError> {
         assert!(self.started, "it was not started");
         self.looks += 1;
         let Habits { group, late, .. } = self.habits;
@@ -127,7 +127,7 @@ impl Acquisition for Toy {
         Ok(self.done.pop().unwrap_or(Acquired::NotYet))
     }
 
-    fn next_time(&self) -> Option<Duration> {
+    fn next_poll_time(&self) -> Option<Duration> {
         // It has no descriptor, so it is polled all the time.
         Some(Duration::ZERO)
     }
@@ -152,7 +152,7 @@ fn record(folder: &Path, builders: usize, device: Box<dyn Acquisition>) -> (Vec<
         name: "toy".into(),
         id: SourceId::new(1, 0),
         feed: Feed::Acquisition(device),
-        builders: nodes.iter().map(|node| node.addresses().remove(0)).collect(),
+        builders: nodes.iter().map(|node| node.listening_addresses().remove(0)).collect(),
         adapter: None,
         congestion: None,
         rate: None,
@@ -245,7 +245,7 @@ fn a_device_that_is_asked_works_as_one_that_works_by_itself() {
         source: Some(SourceId::new(1, 0)),
         period: 0,
     };
-    let device = thalweg_device::open(&config.into()).unwrap();
+    let device = thalweg_device::open_device(&config.into()).unwrap();
     let (reports, _) = record(folder.path(), 1, Box::new(AsAcquisition::new(device)));
     assert_eq!((&*reports[0].state, reports[0].events), ("COMPLETE", EVENTS), "{reports:#?}");
     for (event, payload) in payloads(&reports) {

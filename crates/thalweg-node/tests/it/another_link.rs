@@ -6,11 +6,11 @@ mod packets;
 use std::time::Duration;
 use thalweg_link::LinkKind;
 use thalweg_node::{BuilderNode, Feed, Handle, SourceNode, SourceSettings, Topology};
-use thalweg_store::{Run, verify};
+use thalweg_store::{Run, verify_run};
 
 #[test]
 fn a_kind_of_link_that_was_registered_is_used_as_the_others_are() {
-    let kind = LinkKind::register(&packets::PACKETS);
+    let kind = LinkKind::register_transport(&packets::PACKETS);
     let folder = tempfile::tempdir().unwrap();
     let (runs, socket) = (folder.path().join("runs"), folder.path().join("b"));
     std::fs::create_dir(&runs).unwrap();
@@ -31,18 +31,18 @@ fn a_kind_of_link_that_was_registered_is_used_as_the_others_are() {
     let node = BuilderNode::new(&topology, "b").unwrap();
     let report = std::thread::scope(|scope| {
         for source in &topology.sources {
-            let device = thalweg_device::open(source.device.as_ref().unwrap()).unwrap();
+            let device = thalweg_device::open_device(source.device.as_ref().unwrap()).unwrap();
             let settings = SourceSettings {
                 name: source.name.clone(),
                 id: source.source_id(),
-                builders: node.addresses(),
+                builders: node.listening_addresses(),
                 adapter: None,
                 congestion: None,
                 rate: None,
                 burst: 1,
                 policy: source.policy,
                 slots: source.slots,
-                slot_bytes: source.slot_bytes(device.max_payload()),
+                slot_bytes: source.slot_bytes(device.max_payload_bytes()),
                 timeout: Duration::from_secs(60),
                 wait: source.wait,
                 cpu: None,
@@ -53,7 +53,7 @@ fn a_kind_of_link_that_was_registered_is_used_as_the_others_are() {
         node.run(&Handle::new().unwrap()).unwrap()
     });
     assert_eq!((&*report.state, report.events, report.fragments), ("COMPLETE", 300, 900), "{report:#?}");
-    let verified = verify(&Run::open(report.directory.as_ref().unwrap()).unwrap());
+    let verified = verify_run(&Run::open(report.directory.as_ref().unwrap()).unwrap());
     assert!(verified.consistent, "{:#?}", verified.problems);
     assert_eq!((verified.events, verified.fragments), (300, 900));
 }

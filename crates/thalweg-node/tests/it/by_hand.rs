@@ -14,7 +14,7 @@ use thalweg_core::control::Command;
 use thalweg_link::{Address, Interest, LinkKind, Poller, SourceGreeting};
 use thalweg_link_conformance::SourceEnd;
 use thalweg_node::{BuilderNode, BuilderReport, Clock, Environment, Handle, Idle, Node, NodeError, Topology};
-use thalweg_store::{Run, verify};
+use thalweg_store::{Run, verify_run};
 use thalweg_wire::{
     Accounts, Announcement, Assign, Capabilities, Contact, Disposition, EventId, FragmentHeader, HEADER_LEN, Heard,
     Hello, Left, MESSAGE_LEN, Message, Refusal, Room, RunNumber, SourceId, Status, TaiNanos, crc32c,
@@ -82,21 +82,21 @@ fn in_shared_memory_too_an_offence_loses_no_place() {
             until_told_where_to_end(&mut link);
             let mut heard = Vec::new();
             arena[..RECORD].copy_from_slice(&record(SOURCE, 0, 0, 64));
-            link.offer(&held(0));
-            link.flush().unwrap();
+            link.announce_offer(&held(0));
+            link.flush_messages().unwrap();
             if offence_first {
                 // The fetch has arrived. It is granted when the link receives, and shown to the builder together with
                 // earlier messages.
                 wait(&mut link);
-                link.offer(&Announcement { count: 2, ..held(0) });
-                let _ = link.receive(&mut heard);
+                link.announce_offer(&Announcement { count: 2, ..held(0) });
+                let _ = link.receive_messages(&mut heard);
             } else {
-                while link.withdraw(0) {
+                while link.withdraw_offer(0) {
                     wait(&mut link);
-                    link.receive(&mut heard).unwrap();
+                    link.receive_messages(&mut heard).unwrap();
                 }
-                link.send(&Message::Pause);
-                let _ = link.flush();
+                link.send_message(&Message::Pause);
+                let _ = link.flush_messages();
             }
             let report = builder.report();
             check(&report, u64::from(!offence_first));
@@ -129,10 +129,10 @@ fn change_after_the_check(change: impl Fn(&mut [u8])) {
     let (mut link, mut peer) = (in_shared_memory(&builder, &arena, false), builder.connected(other));
     until_told_where_to_end(&mut link);
     arena[..RECORD].copy_from_slice(&record(SOURCE, 0, 0, 64));
-    link.offer(&held(0));
+    link.announce_offer(&held(0));
     let books = Message::End(Accounts { accepted: 1, tickets: 1, ..Accounts::default() });
-    link.send(&books);
-    link.flush().unwrap();
+    link.send_message(&books);
+    link.flush_messages().unwrap();
     // The other source's slot is fetched after level 2 has seen this fragment, which is still intact.
     peer.until(|message| matches!(message, Message::Start { .. }));
     peer.say(&[Message::Offer(held(0)), books]);
@@ -178,7 +178,7 @@ impl Clock for MadeUpClock {
         37
     }
 
-    fn cpu(&self) -> Duration {
+    fn processor_time(&self) -> Duration {
         Duration::ZERO
     }
 }
@@ -189,15 +189,15 @@ fn a_source_that_sends_a_byte_now_and_then_is_turned_out_and_the_run_ends() {
     let clock = Arc::new(MadeUpClock::default());
     let topology = Builder::topology(folder.path(), "", TCP, "deadline = \"1s\"");
     let environment = Environment { clock: Arc::clone(&clock) as Arc<dyn Clock>, ..Environment::system() };
-    let mut node = BuilderNode::within(&topology, "b", false, environment).unwrap();
-    let (handle, address) = (Handle::new().unwrap(), node.addresses()[0].host_port().unwrap().to_owned());
+    let mut node = BuilderNode::with_environment(&topology, "b", false, environment).unwrap();
+    let (handle, address) = (Handle::new().unwrap(), node.listening_addresses()[0].host_port().unwrap().to_owned());
     node.begin(&handle).unwrap();
     let mut ended = None;
     let mut pass = |node: &mut BuilderNode, millis: u64| {
         clock.0.fetch_add(millis, Ordering::Relaxed);
         for _ in 0..20 {
             let mut woken = Vec::new();
-            Idle::Ask(Some(Duration::from_millis(1))).take(node.poller(), &mut woken).unwrap();
+            Idle::Ask(Some(Duration::from_millis(1))).wait_for_work(node.poller(), &mut woken).unwrap();
             ended = ended.take().or(node.turn(&woken, &handle).unwrap());
             if ended.is_some() {
                 return true;
@@ -219,7 +219,7 @@ fn a_source_that_sends_a_byte_now_and_then_is_turned_out_and_the_run_ends() {
             over = over || pass(&mut node, 100);
         }
     }
-    handle.send(Command::Stop);
+    handle.send_command(Command::Stop);
     for _ in 0..200 {
         over = over || pass(&mut node, 100);
     }
@@ -235,7 +235,7 @@ fn a_source_that_is_given_up_while_it_is_connected_leaves_nothing_open() {
     let mut source = builder.greeted();
     source.say(&[Message::Offer(held(0))]);
     source.until(|message| matches!(message, Message::Fetch { .. }));
-    builder.handle.press();
+    builder.handle.request_end();
     source.until(|message| matches!(message, Message::Pause));
     source.say(&[Message::Paused { next: EventId(1), asked_by: 0 }]);
     // The source owes data and its final counters, and sends neither.
@@ -384,8 +384,8 @@ fn a_source_whose_device_waits_hears_of_a_free_slot_together_with_the_next_fetch
         rival.0.write_all(&data(1, &record(other, 1, 0, 64))).unwrap();
         assert!(matches!(peer.on_message().0, Message::Release { below: 1 }));
         assert!(matches!(peer.on_message().0, Message::Fetch { ticket: 1, .. }));
-        builder.handle.press();
-        builder.handle.press();
+        builder.handle.request_end();
+        builder.handle.request_end();
         check(&builder.report(), 1);
     }
 }
@@ -414,7 +414,7 @@ impl Builder {
 
     fn start(folder: &Path, run: &str, listen: &str, builder: &str) -> Self {
         let node = BuilderNode::new(&Self::topology(folder, run, listen, builder), "b").unwrap();
-        let addresses = node.addresses();
+        let addresses = node.listening_addresses();
         let handle = Handle::new().unwrap();
         let (sender, report) = channel();
         thread::spawn({
@@ -469,7 +469,7 @@ impl Peer {
         let mut cell = [0; MESSAGE_LEN];
         self.0.read_exact(&mut cell).unwrap();
         let message = Message::decode(&cell).unwrap();
-        let mut body = vec![0; message.body_len()];
+        let mut body = vec![0; message.body_bytes()];
         self.0.read_exact(&mut body).unwrap();
         (message, String::from_utf8_lossy(&body).into_owned())
     }
@@ -537,16 +537,16 @@ fn shm(folder: &Path) -> String {
 
 /// Connects a source whose arena the builder maps.
 fn in_shared_memory(builder: &Builder, arena: &Span, withdraws: bool) -> SourceEnd {
-    let address = builder.addresses.iter().find(|address| address.kind() == LinkKind::SHM);
+    let address = builder.addresses.iter().find(|address| address.link_kind() == LinkKind::SHM);
     let (hello, arena) = (Hello { capabilities: withdrawing(withdraws), ..hello() }, Arc::clone(arena.arena()));
-    SourceEnd::connect(address.unwrap(), &SourceGreeting { hello, description: "{}".into(), arena }).unwrap()
+    SourceEnd::connect_to_builder(address.unwrap(), &SourceGreeting { hello, description: "{}".into(), arena }).unwrap()
 }
 
 fn until_told_where_to_end(link: &mut SourceEnd) {
     let mut heard = Vec::new();
     while !heard.iter().any(|message| matches!(message, Message::StopAt { .. })) {
         wait(link);
-        link.receive(&mut heard).unwrap();
+        link.receive_messages(&mut heard).unwrap();
     }
 }
 
@@ -555,9 +555,9 @@ fn wait(link: &mut SourceEnd) {
         return;
     }
     let poller = Poller::new().unwrap();
-    poller.add(link.poller().as_fd(), 0, Interest::READ).unwrap();
+    poller.add_descriptor(link.poller().as_fd(), 0, Interest::READ).unwrap();
     let mut woken = false;
-    poller.wait(Some(LONG), |_| woken = true).unwrap();
+    poller.wait_for_events(Some(LONG), |_| woken = true).unwrap();
     assert!(woken, "nothing came");
 }
 
@@ -567,7 +567,7 @@ fn check(report: &BuilderReport, recorded: u64) {
     assert_eq!(report.ledger.sources[0].recorded, recorded, "{:?}", report.ledger);
     assert_eq!(report.ledger.unaccounted, 0);
     let run = Run::open(report.directory.as_ref().unwrap()).unwrap();
-    let verified = verify(&run);
+    let verified = verify_run(&run);
     assert!(verified.consistent, "{:#?}", verified.problems);
 }
 

@@ -47,7 +47,7 @@ fn who_finishes_before_the_run_begins_leaves() {
     assert!(!first.wait_for_start(Duration::from_millis(1)).unwrap());
     assert_eq!(first.push(None, &fragment(b"x"), Duration::ZERO).unwrap(), None);
     assert!(matches!(first.finish(), Err(NodeError::Ended(error)) if matches!(*error, NodeError::Stopped)));
-    handle.send(Command::Abort);
+    handle.send_command(Command::Abort);
     assert!(matches!(running.join().unwrap(), Err(NodeError::Stopped)));
 }
 
@@ -76,7 +76,7 @@ fn a_builder_that_stops_at_once_is_told_to_everyone_who_waits() {
     let (address, handle, running) = builder(folder.path(), "");
     let sources = [source(&address, "1.0"), source(&address, "1.1")];
     assert!(sources[0].wait_for_start(LONG).unwrap());
-    handle.send(Command::Abort);
+    handle.send_command(Command::Abort);
     assert_eq!(running.join().unwrap().unwrap().state, "INCOMPLETE");
     let until_it_fails = || loop {
         if let Err(error) = sources[0].push(None, &fragment(&[1; 1000]), LONG) {
@@ -97,7 +97,7 @@ fn builder(folder: &Path, run: &str) -> (Address, Handle, Running) {
     let builder = "[[builder]]\nname = \"b\"\nlisten = [\"tcp:127.0.0.1:0\"]\ndeadline = \"60s\"\n";
     std::fs::write(&file, run + builder + &sources).unwrap();
     let node = BuilderNode::new(&Topology::load(&file, None).unwrap(), "b").unwrap();
-    let address = node.addresses().remove(0);
+    let address = node.listening_addresses().remove(0);
     let handle = Handle::new().unwrap();
     let running = thread::spawn({
         let handle = handle.clone();

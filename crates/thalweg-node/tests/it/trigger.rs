@@ -7,7 +7,7 @@ use thalweg_core::filter::{Decide, Simulated};
 use thalweg_device::{DeviceConfig, model_adc};
 use thalweg_link::{Address, LinkKind};
 use thalweg_node::{BuilderNode, BuilderReport, Feed, Handle, SourceNode, SourceSettings, Topology, Wait};
-use thalweg_store::{Run, verify};
+use thalweg_store::{Run, verify_run};
 use thalweg_wire::EventId;
 
 const EVENTS: u64 = 500;
@@ -16,7 +16,7 @@ const LEVELS: &str = "level2 = { sources = [\"s1\"], accept = 0.2, seed = 5 }\nf
 /// Runs a builder and four sources to the end of a run; `builder` and `source` are further lines of the topology.
 fn run(link: LinkKind, builder: &str, source: &str) -> (BuilderReport, tempfile::TempDir) {
     let folder = tempfile::tempdir().unwrap();
-    let (kind, address) = (link.name, Address::here(link, folder.path(), "s").unwrap());
+    let (kind, address) = (link.name, Address::on_this_host(link, folder.path(), "s").unwrap());
     let mut text =
         format!("[run]\nevents = {EVENTS}\n[[builder]]\nname = \"b\"\nlisten = [\"{address}\"]\n{builder}\n");
     for index in 0..4 {
@@ -29,12 +29,12 @@ fn run(link: LinkKind, builder: &str, source: &str) -> (BuilderReport, tempfile:
     std::fs::write(&file, text).unwrap();
     let topology = Topology::load(&file, None).unwrap();
     let node = BuilderNode::new(&topology, "b").unwrap();
-    let builders: Vec<Address> = node.addresses();
+    let builders: Vec<Address> = node.listening_addresses();
     let report = thread::scope(|scope| {
         let builder = scope.spawn(|| node.run(&Handle::new().unwrap()).unwrap());
         for source in &topology.sources {
             let device: DeviceConfig = source.device.clone().unwrap();
-            let device = thalweg_device::open(&device).unwrap();
+            let device = thalweg_device::open_device(&device).unwrap();
             let settings = SourceSettings {
                 name: source.name.clone(),
                 id: source.source_id(),
@@ -45,7 +45,7 @@ fn run(link: LinkKind, builder: &str, source: &str) -> (BuilderReport, tempfile:
                 burst: 1,
                 policy: source.policy,
                 slots: source.slots,
-                slot_bytes: source.slot_bytes(device.max_payload()),
+                slot_bytes: source.slot_bytes(device.max_payload_bytes()),
                 timeout: Duration::from_secs(60),
                 wait: Wait::default(),
                 cpu: None,
@@ -65,10 +65,10 @@ fn check(report: &BuilderReport, kept: &BTreeSet<u64>) {
         assert_eq!((entry.recorded, entry.rejected), (kept.len() as u64, EVENTS - kept.len() as u64), "{entry:?}");
     }
     let run = Run::open(report.directory.as_ref().unwrap()).unwrap();
-    let verified = verify(&run);
+    let verified = verify_run(&run);
     assert!(verified.consistent, "{:#?}", verified.problems);
-    assert_eq!(run.info().trigger["simulated"], true);
-    assert_eq!(run.info().events.built, kept.len() as u64);
+    assert_eq!(run.run_info().trigger["simulated"], true);
+    assert_eq!(run.run_info().events.built, kept.len() as u64);
     let mut found = BTreeSet::new();
     for event in run.events() {
         let event = event.unwrap();
@@ -84,7 +84,7 @@ fn check(report: &BuilderReport, kept: &BTreeSet<u64>) {
 }
 
 fn accepts(accept: f64, seed: u64) -> impl Fn(&u64) -> bool {
-    move |event| Simulated::new(accept, seed).accept(EventId(*event), &mut std::iter::empty())
+    move |event| Simulated::new(accept, seed).accept_event(EventId(*event), &mut std::iter::empty())
 }
 
 #[test]

@@ -57,13 +57,13 @@ impl ReadAhead {
 
     /// Plans the read of `range`, which is not empty, of a file of `length` bytes, with `streams` pieces in flight at
     /// once.
-    pub(super) fn plan(&mut self, range: &Range<u64>, length: u64, streams: u64, memory: &Memory) -> Plan {
-        if !self.goes_on_at(range.start) {
+    pub(super) fn plan_read(&mut self, range: &Range<u64>, length: u64, streams: u64, memory: &Memory) -> Plan {
+        if !self.continues_at(range.start) {
             if self.last.replace(range.end) != Some(range.start) {
                 return Plan::Alone;
             }
             // Two consecutive reads begin a new sequence; earlier pieces are not needed.
-            self.stop();
+            self.drop_pieces();
             (self.began, self.next) = (range.start, range.start);
         }
         while self.pieces.front().is_some_and(|piece| piece.range.end + REORDER_BYTES <= range.start) {
@@ -73,7 +73,7 @@ impl ReadAhead {
         let mut new = Vec::new();
         while self.next < length.min(range.end + wanted) {
             let end = length.min(self.next + (wanted / streams).clamp(MIN_PIECE_BYTES, MAX_PIECE_BYTES));
-            let Some(reservation) = memory.take(end - self.next) else { break };
+            let Some(reservation) = memory.reserve_bytes(end - self.next) else { break };
             let piece = Arc::new(Piece::new(self.next..end, reservation));
             self.pieces.push_back(Arc::clone(&piece));
             new.push(piece);
@@ -81,7 +81,7 @@ impl ReadAhead {
         }
         if self.next < range.end {
             // Other files have all the memory. Pieces in flight stay valid for reads that wait for them.
-            self.stop();
+            self.drop_pieces();
             self.last = Some(range.end);
             return Plan::Alone;
         }
@@ -91,13 +91,13 @@ impl ReadAhead {
     }
 
     /// Drops the pieces fetched ahead, and their memory.
-    pub(super) fn stop(&mut self) {
+    pub(super) fn drop_pieces(&mut self) {
         self.pieces.clear();
         (self.began, self.next) = (0, 0);
     }
 
     /// Returns whether a read that begins here continues the sequence.
-    fn goes_on_at(&self, start: u64) -> bool {
+    fn continues_at(&self, start: u64) -> bool {
         let first = self.pieces.front().map(|piece| piece.range.start);
         first.is_some_and(|first| (first..=self.next + REORDER_BYTES).contains(&start))
     }
@@ -109,7 +109,7 @@ impl Piece {
     }
 
     /// Fills the piece with the result of `fetch`, unless no reader is left.
-    pub(super) fn arrive(self: Arc<Self>, fetch: impl FnOnce(Range<u64>) -> Result<Vec<u8>, Errno>) {
+    pub(super) fn fill_with(self: Arc<Self>, fetch: impl FnOnce(Range<u64>) -> Result<Vec<u8>, Errno>) {
         if Arc::strong_count(&self) > 1 {
             let bytes = fetch(self.range.clone()).map(Arc::new);
             *self.bytes.lock() = Some(bytes);
@@ -118,16 +118,16 @@ impl Piece {
     }
 
     /// Returns the positions in the piece's bytes of those that belong to `range`.
-    pub(super) fn part(&self, range: &Range<u64>) -> Range<usize> {
-        self.position_of(range.start)..self.position_of(range.end)
+    pub(super) fn part_in_range(&self, range: &Range<u64>) -> Range<usize> {
+        self.position_of_offset(range.start)..self.position_of_offset(range.end)
     }
 
-    fn position_of(&self, offset: u64) -> usize {
+    fn position_of_offset(&self, offset: u64) -> usize {
         usize::try_from(offset.clamp(self.range.start, self.range.end) - self.range.start).unwrap_or(0)
     }
 
     /// Waits for the piece's bytes.
-    pub(super) fn wait(&self) -> Result<Arc<Vec<u8>>, Errno> {
+    pub(super) fn wait_for_bytes(&self) -> Result<Arc<Vec<u8>>, Errno> {
         let mut bytes = self.bytes.lock();
         self.arrived.wait_while(&mut bytes, |bytes| bytes.is_none());
         bytes.clone().unwrap_or(Err(Errno::EIO))
@@ -135,7 +135,7 @@ impl Piece {
 }
 
 impl Memory {
-    fn take(&self, bytes: u64) -> Option<Reservation> {
+    fn reserve_bytes(&self, bytes: u64) -> Option<Reservation> {
         let taken = self.0.fetch_update(Relaxed, Relaxed, |taken| {
             taken.checked_add(bytes).filter(|taken| *taken <= MAX_MEMORY_BYTES)
         });
@@ -144,7 +144,7 @@ impl Memory {
     }
 
     /// Returns whether memory is so short that files that are no longer read should drop their pieces.
-    pub(super) fn is_short(&self) -> bool {
+    pub(super) fn is_nearly_full(&self) -> bool {
         self.0.load(Relaxed) > MAX_MEMORY_BYTES - MAX_MEMORY_BYTES / 4
     }
 }
@@ -173,7 +173,7 @@ mod tests {
 
     /// Plans reads of this length at these offsets, and returns how many bytes each fetches ahead.
     fn fetched(ahead: &mut ReadAhead, memory: &Memory, length: u64, places: impl IntoIterator<Item = u64>) -> Vec<u64> {
-        let read = |start: u64| match ahead.plan(&(start..length.min(start + READ)), length, STREAMS, memory) {
+        let read = |start: u64| match ahead.plan_read(&(start..length.min(start + READ)), length, STREAMS, memory) {
             Plan::Alone => 0,
             Plan::InOrder(waited, new) => {
                 assert!(waited.first().unwrap().range.start <= start, "{waited:?}");
@@ -228,7 +228,7 @@ mod tests {
     #[test]
     fn without_memory_it_goes_on_without() {
         let (memory, length) = (Memory::default(), 64 << 20);
-        let rooms = memory.take(MAX_MEMORY_BYTES).unwrap();
+        let rooms = memory.reserve_bytes(MAX_MEMORY_BYTES).unwrap();
         let mut ahead = ReadAhead::new();
         let places = || (0..length).step_by(READ as usize);
         assert_eq!(fetched(&mut ahead, &memory, length, places()).iter().sum::<u64>(), 0);
@@ -241,15 +241,15 @@ mod tests {
     #[test]
     fn a_piece_that_nobody_wants_is_not_fetched_and_one_that_fails_says_so() {
         let memory = Memory::default();
-        let piece = |range: Range<u64>| Arc::new(Piece::new(range, memory.take(4).unwrap()));
-        piece(0..4).arrive(|_| panic!("no reader is left"));
+        let piece = |range: Range<u64>| Arc::new(Piece::new(range, memory.reserve_bytes(4).unwrap()));
+        piece(0..4).fill_with(|_| panic!("no reader is left"));
         for result in [Ok(vec![1; 4]), Err(Errno::EIO)] {
             let wanted = piece(4..8);
-            Arc::clone(&wanted).arrive(|range| {
+            Arc::clone(&wanted).fill_with(|range| {
                 assert_eq!(range, 4..8);
                 result.clone()
             });
-            assert_eq!(wanted.wait().map(|bytes| bytes.to_vec()), result);
+            assert_eq!(wanted.wait_for_bytes().map(|bytes| bytes.to_vec()), result);
         }
     }
 }

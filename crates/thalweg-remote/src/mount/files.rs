@@ -61,7 +61,7 @@ impl Files {
         let queue = Arc::new(Mutex::new(queue));
         for _ in 0..streams.max(1) {
             let (tree, queue) = (Arc::clone(&tree), Arc::clone(&queue));
-            std::thread::Builder::new().name("ahead".into()).spawn(move || fetch_ahead(&tree, &queue))?;
+            std::thread::Builder::new().name("ahead".into()).spawn(move || fetch_queued_pieces(&tree, &queue))?;
         }
         let owner = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
         Ok(Self {
@@ -77,25 +77,25 @@ impl Files {
         })
     }
 
-    fn find(&self, parent: INodeNo, name: &OsStr) -> Result<FileAttr, Errno> {
+    fn find_entry(&self, parent: INodeNo, name: &OsStr) -> Result<FileAttr, Errno> {
         // A server's names are UTF-8.
         let name = name.to_str().ok_or(Errno::ENOENT)?;
-        Ok(self.shown(&*self.tree.lookup(&self.tree.node(parent.0)?, name)?))
+        Ok(self.file_attributes(&*self.tree.lookup_name(&self.tree.node_by_number(parent.0)?, name)?))
     }
 
-    fn fresh(&self, number: INodeNo) -> Result<FileAttr, Errno> {
-        let node = self.tree.node(number.0)?;
+    fn current_attributes(&self, number: INodeNo) -> Result<FileAttr, Errno> {
+        let node = self.tree.node_by_number(number.0)?;
         if let NodeKind::File(_) = node.kind {
-            self.tree.refresh(&node)?;
+            self.tree.refresh_properties(&node)?;
         }
-        Ok(self.shown(&node))
+        Ok(self.file_attributes(&node))
     }
 
     /// Returns the attributes that `stat` shows.
-    fn shown(&self, node: &Node) -> FileAttr {
+    fn file_attributes(&self, node: &Node) -> FileAttr {
         let (kind, perm, (size, modified)) = match &node.kind {
             NodeKind::Directory { modified, .. } => (FileType::Directory, 0o555, (0, *modified)),
-            NodeKind::File(content) => (FileType::RegularFile, 0o444, content.lock().shown()),
+            NodeKind::File(content) => (FileType::RegularFile, 0o444, content.lock().length_and_time()),
         };
         let time: SystemTime = modified.unwrap_or(UNIX_EPOCH);
         let (uid, gid) = self.owner;
@@ -118,48 +118,49 @@ impl Files {
         }
     }
 
-    fn open_file(&self, number: INodeNo) -> Result<u64, Errno> {
-        let node = self.tree.node(number.0)?;
-        self.tree.open(&node)?;
+    fn open_file_handle(&self, number: INodeNo) -> Result<u64, Errno> {
+        let node = self.tree.node_by_number(number.0)?;
+        self.tree.check_on_open(&node)?;
         self.counters.opened.fetch_add(1, Relaxed);
-        Ok(self.keep(Handle::File(node, Mutex::new(Reading { ahead: ReadAhead::new(), last: Instant::now() }))))
+        Ok(self
+            .insert_handle(Handle::File(node, Mutex::new(Reading { ahead: ReadAhead::new(), last: Instant::now() }))))
     }
 
-    fn open_directory(&self, number: INodeNo) -> Result<u64, Errno> {
-        let listed = self.tree.listed(&*self.tree.node(number.0)?)?;
-        Ok(self.keep(Handle::Directory(listed)))
+    fn open_directory_handle(&self, number: INodeNo) -> Result<u64, Errno> {
+        let listed = self.tree.directory_content(&*self.tree.node_by_number(number.0)?)?;
+        Ok(self.insert_handle(Handle::Directory(listed)))
     }
 
-    fn keep(&self, handle: Handle) -> u64 {
+    fn insert_handle(&self, handle: Handle) -> u64 {
         let number = self.last_handle.fetch_add(1, Relaxed);
         self.handles.lock().insert(number, Arc::new(handle));
         number
     }
 
-    fn handle(&self, handle: FileHandle) -> Result<Arc<Handle>, Errno> {
+    fn find_handle(&self, handle: FileHandle) -> Result<Arc<Handle>, Errno> {
         self.handles.lock().get(&handle.0).cloned().ok_or(Errno::EBADF)
     }
 
     /// Reads the bytes of a file from `offset` on, in parts; fewer than asked for only at its end.
-    fn read_at(&self, handle: FileHandle, offset: u64, size: u32) -> Result<Vec<Part>, Errno> {
-        let handle = self.handle(handle)?;
+    fn read_parts(&self, handle: FileHandle, offset: u64, size: u32) -> Result<Vec<Part>, Errno> {
+        let handle = self.find_handle(handle)?;
         let Handle::File(node, reading) = &*handle else { return Err(Errno::EISDIR) };
-        let length = node.length();
+        let length = node.length_bytes();
         let range = offset..length.min(offset.saturating_add(size.into()));
         if range.is_empty() {
             return Ok(Vec::new());
         }
-        if self.memory.is_short() {
-            self.take_back();
+        if self.memory.is_nearly_full() {
+            self.reclaim_memory();
         }
         let plan = {
             let mut reading = reading.lock();
             reading.last = Instant::now();
-            reading.ahead.plan(&range, length, self.streams, &self.memory)
+            reading.ahead.plan_read(&range, length, self.streams, &self.memory)
         };
         let (pieces, new) = match plan {
             Plan::Alone => {
-                let bytes = self.tree.fetch(node, range)?;
+                let bytes = self.tree.fetch_range(node, range)?;
                 let whole = 0..bytes.len();
                 return Ok(vec![(Arc::new(bytes), whole)]);
             }
@@ -169,27 +170,33 @@ impl Files {
             // The receiving threads live as long as `self`.
             let _ = self.wanted.send((Arc::clone(node), piece));
         }
-        let parts = pieces.iter().map(|piece| Ok((piece.wait()?, piece.part(&range))));
-        parts.collect::<Result<_, _>>().inspect_err(|_| reading.lock().ahead.stop())
+        let parts = pieces.iter().map(|piece| Ok((piece.wait_for_bytes()?, piece.part_in_range(&range))));
+        parts.collect::<Result<_, _>>().inspect_err(|_| reading.lock().ahead.drop_pieces())
     }
 
     /// Makes files that are not being read at the moment drop the pieces fetched ahead.
-    fn take_back(&self) {
+    fn reclaim_memory(&self) {
         for handle in self.handles.lock().values() {
             if let Handle::File(_, reading) = &**handle
                 && let Some(mut reading) = reading.try_lock()
                 && reading.last.elapsed() > PROPERTY_TTL
             {
-                reading.ahead.stop();
+                reading.ahead.drop_pieces();
             }
         }
     }
 
     /// Fills `reply` with the content of a directory, from the `offset`th name on.
-    fn names(&self, number: INodeNo, handle: FileHandle, offset: u64, reply: &mut ReplyDirectory) -> Result<(), Errno> {
-        let handle = self.handle(handle)?;
+    fn list_names(
+        &self,
+        number: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        reply: &mut ReplyDirectory,
+    ) -> Result<(), Errno> {
+        let handle = self.find_handle(handle)?;
         let Handle::Directory(listed) = &*handle else { return Err(Errno::ENOTDIR) };
-        let parent = self.tree.node(number.0)?.parent_number();
+        let parent = self.tree.node_by_number(number.0)?.parent_inode();
         let dots = [(number, FileType::Directory, "."), (INodeNo(parent), FileType::Directory, "..")];
         let entries = listed.entries.iter().map(|entry| {
             let kind = if entry.kind == Kind::File { FileType::RegularFile } else { FileType::Directory };
@@ -205,7 +212,7 @@ impl Files {
     }
 
     /// Counts an error that is returned to a program.
-    fn failed(&self, errno: Errno) -> Errno {
+    fn count_error(&self, errno: Errno) -> Errno {
         if errno != Errno::ENOENT {
             self.counters.errors.fetch_add(1, Relaxed);
         }
@@ -222,33 +229,33 @@ impl Filesystem for Files {
     }
 
     fn destroy(&mut self) {
-        self.on_end.unmounted();
+        self.on_end.report_unmounted();
     }
 
     fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        match self.find(parent, name) {
+        match self.find_entry(parent, name) {
             Ok(shown) => reply.entry(&PROPERTY_TTL, &shown, Generation(0)),
-            Err(errno) => reply.error(self.failed(errno)),
+            Err(errno) => reply.error(self.count_error(errno)),
         }
     }
 
     fn forget(&self, _: &Request, number: INodeNo, lookups: u64) {
-        self.tree.forget(number.0, lookups);
+        self.tree.forget_lookups(number.0, lookups);
     }
 
     fn getattr(&self, _: &Request, number: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
-        match self.fresh(number) {
+        match self.current_attributes(number) {
             Ok(shown) => reply.attr(&PROPERTY_TTL, &shown),
-            Err(errno) => reply.error(self.failed(errno)),
+            Err(errno) => reply.error(self.count_error(errno)),
         }
     }
 
     fn open(&self, _: &Request, number: INodeNo, _: OpenFlags, reply: ReplyOpen) {
-        match self.open_file(number) {
+        match self.open_file_handle(number) {
             // A node is one content, so the kernel's pages of it are right. Reading goes through its cache, not
             // directly: only then a file can be mapped, is read ahead, and costs nothing when it is read again.
             Ok(handle) => reply.opened(FileHandle(handle), FopenFlags::FOPEN_KEEP_CACHE),
-            Err(errno) => reply.error(self.failed(errno)),
+            Err(errno) => reply.error(self.count_error(errno)),
         }
     }
 
@@ -264,7 +271,7 @@ impl Filesystem for Files {
         reply: ReplyData,
     ) {
         self.counters.reads.fetch_add(1, Relaxed);
-        match self.read_at(handle, offset, size) {
+        match self.read_parts(handle, offset, size) {
             Ok(parts) => {
                 let bytes = parts.iter().map(|(_, part)| part.len() as u64).sum();
                 self.counters.read_bytes.fetch_add(bytes, Relaxed);
@@ -276,7 +283,7 @@ impl Filesystem for Files {
                     }
                 }
             }
-            Err(errno) => reply.error(self.failed(errno)),
+            Err(errno) => reply.error(self.count_error(errno)),
         }
     }
 
@@ -295,16 +302,16 @@ impl Filesystem for Files {
     }
 
     fn opendir(&self, _: &Request, number: INodeNo, _: OpenFlags, reply: ReplyOpen) {
-        match self.open_directory(number) {
+        match self.open_directory_handle(number) {
             Ok(handle) => reply.opened(FileHandle(handle), FopenFlags::empty()),
-            Err(errno) => reply.error(self.failed(errno)),
+            Err(errno) => reply.error(self.count_error(errno)),
         }
     }
 
     fn readdir(&self, _: &Request, number: INodeNo, handle: FileHandle, offset: u64, mut reply: ReplyDirectory) {
-        match self.names(number, handle, offset, &mut reply) {
+        match self.list_names(number, handle, offset, &mut reply) {
             Ok(()) => reply.ok(),
-            Err(errno) => reply.error(self.failed(errno)),
+            Err(errno) => reply.error(self.count_error(errno)),
         }
     }
 
@@ -315,10 +322,10 @@ impl Filesystem for Files {
 }
 
 /// Fetches queued pieces until the file system is gone.
-fn fetch_ahead(tree: &Tree, queue: &Mutex<Receiver<Wanted>>) {
+fn fetch_queued_pieces(tree: &Tree, queue: &Mutex<Receiver<Wanted>>) {
     loop {
         let Ok((node, piece)) = queue.lock().recv() else { return };
-        piece.arrive(|range| tree.fetch(&node, range));
+        piece.fill_with(|range| tree.fetch_range(&node, range));
     }
 }
 

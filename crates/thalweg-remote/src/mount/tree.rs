@@ -76,34 +76,34 @@ impl Tree {
     }
 
     /// Returns the node of this number. The kernel uses only numbers that it was given.
-    pub(super) fn node(&self, number: u64) -> Result<Arc<Node>, Errno> {
-        self.table().known.get(&number).map(|(node, _)| Arc::clone(node)).ok_or(Errno::ESTALE)
+    pub(super) fn node_by_number(&self, number: u64) -> Result<Arc<Node>, Errno> {
+        self.lock_table().known.get(&number).map(|(node, _)| Arc::clone(node)).ok_or(Errno::ESTALE)
     }
 
-    /// Looks up `name` in a directory. The kernel knows the node until it [forgets](Self::forget) it as many times.
-    pub(super) fn lookup(&self, parent: &Arc<Node>, name: &str) -> Result<Arc<Node>, Errno> {
+    /// Looks up `name` in a directory. The kernel knows the node until it [forgets](Self::forget_lookups) it as many times.
+    pub(super) fn lookup_name(&self, parent: &Arc<Node>, name: &str) -> Result<Arc<Node>, Errno> {
         // Such names are never listed, so the server is not asked.
-        if !crate::listing::is_plain(name) {
+        if !crate::listing::is_plain_name(name) {
             return Err(Errno::ENOENT);
         }
-        let listed = self.listed(parent)?;
-        let entry = listed.entry(name).ok_or(Errno::ENOENT)?;
-        let path = join(&parent.path, name);
-        let before = self.table().named(&path);
+        let listed = self.directory_content(parent)?;
+        let entry = listed.find_entry(name).ok_or(Errno::ENOENT)?;
+        let path = join_path(&parent.path, name);
+        let before = self.lock_table().newest_node_at(&path);
         let seen = match entry.kind {
-            Kind::File => Some(self.seen(&listed, entry, &path, before.as_deref())?),
+            Kind::File => Some(self.current_content(&listed, entry, &path, before.as_deref())?),
             Kind::Directory | Kind::Run => None,
             Kind::Other => return Err(Errno::ENOENT),
         };
-        let mut table = self.table();
+        let mut table = self.lock_table();
         // Another thread may have been faster.
-        if let Some(node) = table.named(&path).filter(|node| node.agrees_with(seen.as_ref())) {
+        if let Some(node) = table.newest_node_at(&path).filter(|node| node.agrees_with_content(seen.as_ref())) {
             table.known.entry(node.number).and_modify(|(_, lookups)| *lookups += 1);
             return Ok(node);
         }
         let kind = match seen {
             Some(content) => NodeKind::File(content.into()),
-            None => NodeKind::Directory { modified: modified(entry), listed: Mutex::default() },
+            None => NodeKind::Directory { modified: modification_time(entry), listed: Mutex::default() },
         };
         table.last += 1;
         let (number, depth) = (table.last, parent.depth + 1);
@@ -113,8 +113,8 @@ impl Tree {
         Ok(node)
     }
 
-    pub(super) fn forget(&self, number: u64, lookups: u64) {
-        let mut table = self.table();
+    pub(super) fn forget_lookups(&self, number: u64, lookups: u64) {
+        let mut table = self.lock_table();
         let Some((node, left)) = table.known.get_mut(&number) else { return };
         *left = left.saturating_sub(lookups);
         if *left == 0 && number != ROOT_INODE {
@@ -127,7 +127,7 @@ impl Tree {
     }
 
     /// Returns the content of a directory.
-    pub(super) fn listed(&self, node: &Node) -> Result<Arc<DirectoryContent>, Errno> {
+    pub(super) fn directory_content(&self, node: &Node) -> Result<Arc<DirectoryContent>, Errno> {
         let NodeKind::Directory { listed, .. } = &node.kind else { return Err(Errno::ENOTDIR) };
         if node.depth > MAX_DIRECTORY_DEPTH {
             return Err(Errno::ELOOP);
@@ -139,62 +139,62 @@ impl Tree {
         {
             return Ok(Arc::clone(listed));
         }
-        let listing = self.link.ask(|server| server.list(&node.path));
+        let listing = self.link.send_request(|server| server.list_directory(&node.path));
         let listed = Arc::new(DirectoryContent::new(listing.map_err(Errno::from)?));
         *kept = Some((Instant::now(), Arc::clone(&listed)));
         Ok(listed)
     }
 
     /// Updates the properties of a file if they are older than [`PROPERTY_TTL`].
-    pub(super) fn refresh(&self, node: &Node) -> Result<(), Errno> {
+    pub(super) fn refresh_properties(&self, node: &Node) -> Result<(), Errno> {
         let Some(parent) = &node.parent else { return Ok(()) };
-        let listed = self.listed(parent)?;
-        let entry = listed.entry(node.name()).filter(|entry| entry.kind == Kind::File);
-        match entry.map(|entry| self.seen(&listed, entry, &node.path, Some(node))).transpose() {
-            Ok(Some(seen)) if node.agrees_with(Some(&seen)) => Ok(()),
-            Ok(_) | Err(Errno::ENOENT) => Err(self.is_stale(node)),
+        let listed = self.directory_content(parent)?;
+        let entry = listed.find_entry(node.last_name()).filter(|entry| entry.kind == Kind::File);
+        match entry.map(|entry| self.current_content(&listed, entry, &node.path, Some(node))).transpose() {
+            Ok(Some(seen)) if node.agrees_with_content(Some(&seen)) => Ok(()),
+            Ok(_) | Err(Errno::ENOENT) => Err(self.mark_stale(node)),
             Err(errno) => Err(errno),
         }
     }
 
     /// Checks that a file is still the content that the kernel knows. After `ESTALE`, the kernel looks it up again,
     /// once.
-    pub(super) fn open(&self, node: &Node) -> Result<(), Errno> {
+    pub(super) fn check_on_open(&self, node: &Node) -> Result<(), Errno> {
         let NodeKind::File(content) = &node.kind else { return Err(Errno::EISDIR) };
-        if !content.lock().is_growing() {
-            let head = match self.link.ask(|server| server.head(&node.path)) {
+        if !content.lock().is_growing_segment() {
+            let head = match self.link.send_request(|server| server.fetch_head(&node.path)) {
                 Ok(head) => head,
-                Err(Failure::Gone | Failure::Changed) => return Err(self.is_stale(node)),
+                Err(Failure::Gone | Failure::Changed) => return Err(self.mark_stale(node)),
                 Err(failure) => return Err(failure.into()),
             };
             let seen = Content { etag: head.etag, ..Content::new(head.length, head.modified) };
-            if !node.agrees_with(Some(&seen)) {
-                return Err(self.is_stale(node));
+            if !node.agrees_with_content(Some(&seen)) {
+                return Err(self.mark_stale(node));
             }
         }
         Ok(())
     }
 
     /// Reads a range of a file, all of which exists.
-    pub(super) fn fetch(&self, node: &Node, range: Range<u64>) -> Result<Vec<u8>, Errno> {
+    pub(super) fn fetch_range(&self, node: &Node, range: Range<u64>) -> Result<Vec<u8>, Errno> {
         let NodeKind::File(content) = &node.kind else { return Err(Errno::EISDIR) };
         let content = content.lock().clone();
         if content.stale {
             return Err(Errno::ESTALE);
         }
-        match self.link.ask(|server| content.fetch(server, &node.path, range.clone())) {
+        match self.link.send_request(|server| content.read_range(server, &node.path, range.clone())) {
             Ok(bytes) => {
                 self.counters.fetched_bytes.fetch_add(bytes.len() as u64, Relaxed);
                 Ok(bytes)
             }
-            Err(Failure::Gone | Failure::Changed) => Err(self.is_stale(node)),
+            Err(Failure::Gone | Failure::Changed) => Err(self.mark_stale(node)),
             Err(failure) => Err(failure.into()),
         }
     }
 
     /// Returns the content of a listed file. A growing file is asked for separately, since the listing's length is too
     /// large.
-    fn seen(
+    fn current_content(
         &self,
         listed: &DirectoryContent,
         entry: &Entry,
@@ -202,7 +202,7 @@ impl Tree {
         node: Option<&Node>,
     ) -> Result<Content, Errno> {
         if !listed.is_recorded || !entry.name.ends_with(".seg") {
-            return Ok(Content::new(entry.bytes, modified(entry)));
+            return Ok(Content::new(entry.bytes, modification_time(entry)));
         }
         if let Some(NodeKind::File(content)) = node.map(|node| &node.kind) {
             let content = content.lock();
@@ -210,14 +210,14 @@ impl Tree {
                 return Ok(content.clone());
             }
         }
-        let head = self.link.ask(|server| server.head(path)).map_err(Errno::from)?;
+        let head = self.link.send_request(|server| server.fetch_head(path)).map_err(Errno::from)?;
         // Servers send no date for a file that may change within the same second.
-        let modified = head.modified.or_else(|| modified(entry));
+        let modified = head.modified.or_else(|| modification_time(entry));
         Ok(Content { grows: Some(Instant::now()), ..Content::new(head.length, modified) })
     }
 
     /// Marks the node as outdated: the next lookup finds another one.
-    fn is_stale(&self, node: &Node) -> Errno {
+    fn mark_stale(&self, node: &Node) -> Errno {
         if let NodeKind::File(content) = &node.kind {
             content.lock().stale = true;
         }
@@ -227,32 +227,32 @@ impl Tree {
         Errno::ESTALE
     }
 
-    fn table(&self) -> MutexGuard<'_, Table> {
+    fn lock_table(&self) -> MutexGuard<'_, Table> {
         self.table.lock()
     }
 }
 
 impl Node {
-    fn name(&self) -> &str {
+    fn last_name(&self) -> &str {
         self.path.rsplit('/').next().unwrap_or_default()
     }
 
     /// Returns whether the node is the content seen in its place; a growing file takes over the new properties.
-    fn agrees_with(&self, seen: Option<&Content>) -> bool {
+    fn agrees_with_content(&self, seen: Option<&Content>) -> bool {
         match (&self.kind, seen) {
             (NodeKind::Directory { .. }, None) => true,
-            (NodeKind::File(content), Some(seen)) => content.lock().becomes(seen),
+            (NodeKind::File(content), Some(seen)) => content.lock().update_if_same(seen),
             _ => false,
         }
     }
 
     /// Returns the number of the directory that contains the node.
-    pub(super) fn parent_number(&self) -> u64 {
+    pub(super) fn parent_inode(&self) -> u64 {
         self.parent.as_ref().map_or(ROOT_INODE, |parent| parent.number)
     }
 
     /// Returns the length in bytes, as far as known.
-    pub(super) fn length(&self) -> u64 {
+    pub(super) fn length_bytes(&self) -> u64 {
         match &self.kind {
             NodeKind::Directory { .. } => 0,
             NodeKind::File(content) => content.lock().length,
@@ -269,7 +269,7 @@ impl DirectoryContent {
         Self { entries, is_recorded }
     }
 
-    fn entry(&self, name: &str) -> Option<&Entry> {
+    fn find_entry(&self, name: &str) -> Option<&Entry> {
         let place = self.entries.binary_search_by(|entry| entry.name.as_str().cmp(name)).ok()?;
         self.entries.get(place)
     }
@@ -281,24 +281,24 @@ impl Content {
     }
 
     /// Returns the length in bytes and the time of the last change.
-    pub(super) fn shown(&self) -> (u64, Option<SystemTime>) {
+    pub(super) fn length_and_time(&self) -> (u64, Option<SystemTime>) {
         (self.length, self.modified)
     }
 
-    fn is_growing(&self) -> bool {
+    fn is_growing_segment(&self) -> bool {
         self.grows.is_some()
     }
 
-    fn head(&self) -> Head {
+    fn known_head(&self) -> Head {
         Head { length: self.length, etag: self.etag.clone(), modified: self.modified, crc32c: None }
     }
 
     /// Takes over the properties `seen` if they describe the same content.
-    fn becomes(&mut self, seen: &Self) -> bool {
-        let same = if self.is_growing() {
+    fn update_if_same(&mut self, seen: &Self) -> bool {
+        let same = if self.is_growing_segment() {
             seen.length >= self.length
         } else {
-            !seen.is_growing() && !self.head().contradicts(&seen.head())
+            !seen.is_growing_segment() && !self.known_head().contradicts_head(&seen.known_head())
         };
         if self.stale || !same {
             return false;
@@ -310,22 +310,22 @@ impl Content {
         true
     }
 
-    fn fetch(&self, server: &Server, path: &str, range: Range<u64>) -> Result<Vec<u8>, RemoteError> {
+    fn read_range(&self, server: &Server, path: &str, range: Range<u64>) -> Result<Vec<u8>, RemoteError> {
         let begun = Instant::now();
-        let same = (!self.is_growing()).then(|| self.head());
-        let mut reader = server.reader(path, range.clone(), same.as_ref())?;
+        let same = (!self.is_growing_segment()).then(|| self.known_head());
+        let mut reader = server.open_reader(path, range.clone(), same.as_ref())?;
         let mut bytes = vec![0; usize::try_from(range.end - range.start).unwrap_or(0)];
         let mut filled = 0;
         while filled < bytes.len() {
             match reader.read(&mut bytes[filled..]) {
-                Ok(0) => return Err(RemoteError::Changed(server.url(path))),
+                Ok(0) => return Err(RemoteError::Changed(server.url_of_resource(path))),
                 Ok(read) => filled += read,
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(reader.error(error)),
+                Err(error) => return Err(reader.original_error(error)),
             }
             if begun.elapsed() > RANGE_TIMEOUT {
                 return Err(RemoteError::Answer {
-                    url: server.url(path),
+                    url: server.url_of_resource(path),
                     what: "a few bytes take longer than two minutes",
                 });
             }
@@ -345,7 +345,7 @@ struct Table {
 }
 
 impl Table {
-    fn named(&self, path: &str) -> Option<Arc<Node>> {
+    fn newest_node_at(&self, path: &str) -> Option<Arc<Node>> {
         self.known.get(self.by_path.get(path)?).map(|(node, _)| Arc::clone(node))
     }
 }
@@ -388,17 +388,17 @@ impl Link {
         Self { patient, hasty, is_down: AtomicBool::new(false), last_warning: Mutex::default() }
     }
 
-    fn ask<T>(&self, act: impl Fn(&Server) -> Result<T, RemoteError>) -> Result<T, Failure> {
+    fn send_request<T>(&self, act: impl Fn(&Server) -> Result<T, RemoteError>) -> Result<T, Failure> {
         let server = if self.is_down.load(Relaxed) { &self.hasty } else { &self.patient };
         let result = act(server);
         let is_down = result.as_ref().is_err_and(RemoteError::is_transient);
         if self.is_down.swap(is_down, Relaxed) && !is_down {
-            tracing::warn!("{} answers again", self.patient.url(""));
+            tracing::warn!("{} answers again", self.patient.url_of_resource(""));
         }
-        result.map_err(|error| self.failure(&error))
+        result.map_err(|error| self.classify_error(&error))
     }
 
-    fn failure(&self, error: &RemoteError) -> Failure {
+    fn classify_error(&self, error: &RemoteError) -> Failure {
         let failure = match error {
             error if error.is_not_found() => Failure::Gone,
             RemoteError::Changed(_) | RemoteError::Directory(_) => Failure::Changed,
@@ -417,11 +417,11 @@ impl Link {
     }
 }
 
-fn join(directory: &str, name: &str) -> String {
+fn join_path(directory: &str, name: &str) -> String {
     if directory.is_empty() { name.to_owned() } else { format!("{directory}/{name}") }
 }
 
-fn modified(entry: &Entry) -> Option<SystemTime> {
+fn modification_time(entry: &Entry) -> Option<SystemTime> {
     humantime::parse_rfc3339(&entry.modified).ok()
 }
 

@@ -8,7 +8,10 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tempfile::TempDir;
-use thalweg_remote::{Head, MountError, Mounted, Options, Progress, RemoteError, Server, mount, open_run, pull, push};
+use thalweg_remote::{
+    Head, MountError, Mounted, Options, Progress, RemoteError, Server, mount_server, open_remote_run, pull_entry,
+    push_path,
+};
 use thalweg_testing::skip::skipped;
 
 /// A server that answers each request by a function of method, path and `Range`, or `Content-Range`.
@@ -82,19 +85,19 @@ fn is_empty(directory: &Path) -> bool {
 fn what_is_right_is_fetched() {
     let here = tempfile::tempdir().unwrap();
     let liar = file("Repr-Digest: crc32c=:L1MZ4Q==:\r\n");
-    let head = liar.server.head("").unwrap();
+    let head = liar.server.fetch_head("").unwrap();
     assert_eq!((head.length, head.etag.as_deref()), (4, Some("\"1\"")));
-    assert_eq!(head.crc32c, Some(thalweg_remote::Digest::of(b"text").crc32c));
-    pull(&liar.server, here.path(), 4, &Progress::default()).unwrap();
+    assert_eq!(head.crc32c, Some(thalweg_remote::Digest::from_bytes(b"text").crc32c));
+    pull_entry(&liar.server, here.path(), 4, &Progress::default()).unwrap();
     assert_eq!(std::fs::read(here.path().join("a")).unwrap(), b"text");
-    assert_eq!(liar.server.read("", 0..4, None).unwrap(), b"text");
+    assert_eq!(liar.server.read_range("", 0..4, None).unwrap(), b"text");
 }
 
 #[test]
 fn a_file_that_does_not_agree_with_its_digest_gets_no_name() {
     let here = tempfile::tempdir().unwrap();
     let liar = file("Repr-Digest: crc32c=:AAAAAA==:\r\n");
-    let error = pull(&liar.server, here.path(), 4, &Progress::default()).unwrap_err();
+    let error = pull_entry(&liar.server, here.path(), 4, &Progress::default()).unwrap_err();
     assert!(matches!(error, RemoteError::Digest { expected: 0, .. }), "{error}");
     assert!(is_empty(here.path()));
 }
@@ -108,7 +111,7 @@ fn names_lead_nowhere_else() {
             let entry = format!("{{\"name\": {name:?}, \"kind\": \"file\", \"bytes\": 4}}");
             answer("200 OK", "", &format!("{{\"path\": \"/\", \"entries\": [{entry}]}}"))
         });
-        let error = pull(&liar.server, &here, 4, &Progress::default()).unwrap_err();
+        let error = pull_entry(&liar.server, &here, 4, &Progress::default()).unwrap_err();
         assert!(matches!(error, RemoteError::Json { .. }), "{name}: {error}");
         assert!(is_empty(above.path()));
     }
@@ -120,16 +123,18 @@ fn directories_in_one_another_without_end_are_left() {
     let liar = Liar::new("/", |_, _, _| {
         answer("200 OK", "", r#"{"path": "/", "entries": [{"name": "deeper", "kind": "directory"}]}"#)
     });
-    let error = pull(&liar.server, here.path(), 4, &Progress::default()).unwrap_err();
+    let error = pull_entry(&liar.server, here.path(), 4, &Progress::default()).unwrap_err();
     assert!(error.to_string().contains("without end"), "{error}");
 }
 
 #[test]
 fn nobody_is_led_to_another_server() {
     let liar = Liar::always(&answer("302 Found", "Location: http://127.0.0.1:1/a/\r\n", ""));
-    for result in
-        [liar.server.head("").map(drop), liar.server.list("").map(drop), liar.server.read("", .., None).map(drop)]
-    {
+    for result in [
+        liar.server.fetch_head("").map(drop),
+        liar.server.list_directory("").map(drop),
+        liar.server.read_range("", .., None).map(drop),
+    ] {
         assert!(matches!(result, Err(RemoteError::Status { status: 302, .. })), "{result:?}");
     }
     assert_eq!(liar.asked.lock().unwrap().len(), 3);
@@ -150,14 +155,14 @@ fn ranges_that_were_not_asked_for_are_no_answer() {
         ("416 Range Not Satisfiable", "Content-Range: bytes */4\r\n"),
     ] {
         let liar = Liar::always(&answer(status, fields, "text"));
-        let result = liar.server.read("", 2..4, None);
+        let result = liar.server.read_range("", 2..4, None);
         assert!(matches!(result, Err(RemoteError::Answer { .. })), "{status} {fields}: {result:?}");
     }
     let behind = Liar::always(&answer("416 Range Not Satisfiable", "Content-Range: bytes */4\r\n", ""));
-    assert_eq!(behind.server.read("", 4..9, None).unwrap(), b"");
+    assert_eq!(behind.server.read_range("", 4..9, None).unwrap(), b"");
     let changed = Liar::always(&answer("412 Precondition Failed", "", ""));
     let head = Head { length: 4, etag: Some("\"1\"".into()), modified: None, crc32c: None };
-    assert!(matches!(changed.server.read("", 2..4, Some(&head)), Err(RemoteError::Changed(_))));
+    assert!(matches!(changed.server.read_range("", 2..4, Some(&head)), Err(RemoteError::Changed(_))));
 }
 
 #[test]
@@ -171,12 +176,12 @@ fn noise_and_silence_are_errors() {
         "\u{0}\u{1}",
     ] {
         let liar = Liar::always(noise);
-        assert!(liar.server.head("").is_err() && liar.server.list("").is_err(), "{noise:?}");
-        assert!(liar.server.read("", 0..4, None).is_err(), "{noise:?}");
+        assert!(liar.server.fetch_head("").is_err() && liar.server.list_directory("").is_err(), "{noise:?}");
+        assert!(liar.server.read_range("", 0..4, None).is_err(), "{noise:?}");
     }
     // Repeated breaks without any progress end, too.
     let liar = Liar::always("HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\n");
-    assert!(matches!(liar.server.read("", .., None), Err(RemoteError::BrokeOff { .. })));
+    assert!(matches!(liar.server.read_range("", .., None), Err(RemoteError::BrokeOff { .. })));
 }
 
 #[test]
@@ -187,10 +192,10 @@ fn what_breaks_off_is_asked_for_from_there_on() {
         _ => answer("400 Bad Request", "", ""),
     });
     let options = Options { timeout: Duration::from_secs(5), ..Options::default() };
-    let server = Server::new(&liar.server.url(""), &options).unwrap();
-    assert_eq!(server.read("", .., None).unwrap(), b"text");
+    let server = Server::new(&liar.server.url_of_resource(""), &options).unwrap();
+    assert_eq!(server.read_range("", .., None).unwrap(), b"text");
     let head = Head { length: 4, etag: Some("\"1\"".into()), modified: None, crc32c: None };
-    assert_eq!(server.read("", .., Some(&head)).unwrap(), b"text");
+    assert_eq!(server.read_range("", .., Some(&head)).unwrap(), b"text");
 }
 
 const THEN: &str = "Last-Modified: Sun, 22 Nov 2026 08:00:00 GMT\r\n";
@@ -211,7 +216,7 @@ fn two_contents_are_not_put_together() {
             "HEAD" => format!("HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 4\r\n{at_first}\r\n"),
             _ => answer("206 Partial Content", &format!("{then}Content-Range: bytes {range}\r\n"), "text"),
         });
-        let error = pull(&liar.server, here.path(), 1, &Progress::default()).unwrap_err();
+        let error = pull_entry(&liar.server, here.path(), 1, &Progress::default()).unwrap_err();
         assert!(matches!(error, RemoteError::Changed(_)), "{at_first}{then}{range}: {error}");
         assert!(!here.path().join("a").exists());
     }
@@ -226,10 +231,10 @@ fn what_breaks_off_does_not_go_on_with_another_content() {
         _ => answer("206 Partial Content", &format!("{LATER}Content-Range: bytes 2-3/4\r\n"), "xt"),
     });
     let options = Options { timeout: Duration::from_secs(5), ..Options::default() };
-    let server = Server::new(&liar.server.url(""), &options).unwrap();
+    let server = Server::new(&liar.server.url_of_resource(""), &options).unwrap();
     let then = std::time::UNIX_EPOCH + Duration::from_secs(1_795_334_400);
     let head = Head { length: 4, etag: None, modified: Some(then), crc32c: None };
-    let result = server.read("", 0..4, Some(&head));
+    let result = server.read_range("", 0..4, Some(&head));
     assert!(matches!(result, Err(RemoteError::Changed(_))), "{result:?}");
     let condition = "if-unmodified-since: sun, 22 nov 2026 08:00:00 gmt";
     assert_eq!(*liar.conditions.lock().unwrap(), [condition, condition]);
@@ -238,11 +243,11 @@ fn what_breaks_off_does_not_go_on_with_another_content() {
 #[test]
 fn a_server_that_cannot_now_is_asked_again_and_one_that_will_not_is_not() {
     let liar = Liar::always(&answer("503 Service Unavailable", "", "later"));
-    let error = liar.server.list("").unwrap_err().to_string();
+    let error = liar.server.list_directory("").unwrap_err().to_string();
     assert!(error.contains("busy (503, it says: later)"), "{error}");
     assert!(liar.asked.lock().unwrap().len() > 1);
     let liar = Liar::always(&answer("403 Forbidden", "", ""));
-    assert!(liar.server.list("").is_err());
+    assert!(liar.server.list_directory("").is_err());
     assert_eq!(liar.asked.lock().unwrap().len(), 1);
 }
 
@@ -255,7 +260,7 @@ fn a_run_that_is_none_or_contradicts_itself_is_not_opened() {
             answer("200 OK", "", if path.ends_with("run.json") { content } else { &listing })
         });
         let options = Options { timeout: Duration::ZERO, ..Options::default() };
-        assert!(open_run(&liar.server.url(""), &options).is_err(), "{listed} {content}");
+        assert!(open_remote_run(&liar.server.url_of_resource(""), &options).is_err(), "{listed} {content}");
     }
 }
 
@@ -284,7 +289,7 @@ fn there(method: &str, content: &str) -> String {
 fn send(liar: &Liar) -> Result<(), RemoteError> {
     let here = tempfile::tempdir().unwrap();
     std::fs::write(here.path().join("a"), "text").unwrap();
-    push(&liar.server, &here.path().join("a"), 1, &Progress::default()).map(drop)
+    push_path(&liar.server, &here.path().join("a"), 1, &Progress::default()).map(drop)
 }
 
 #[test]
@@ -346,7 +351,7 @@ fn nothing_is_sent_to_where_another_run_is() {
             ("PUT", ..) => answer("201 Created", "", ""),
             _ => none(),
         });
-        let result = push(&liar.server, &run, 2, &Progress::default());
+        let result = push_path(&liar.server, &run, 2, &Progress::default());
         let sent = liar.asked.lock().unwrap().iter().filter(|asked| asked.starts_with("PUT")).count();
         match fits {
             true => assert_eq!((result.map(|moved| moved.files).ok(), sent), (Some(3), 3), "{told}"),
@@ -369,14 +374,14 @@ fn a_run_of_which_some_is_missing_is_told() {
             (_, "/runs/1/run.json") => there(method, &text),
             _ => answer("200 OK", "", &format!("{{\"path\": \"/runs/1/\", \"entries\": [], \"info\": {text}}}")),
         });
-        let result = pull(&liar.server, here.path(), 1, &Progress::default());
+        let result = pull_entry(&liar.server, here.path(), 1, &Progress::default());
         let missing = |result: &Result<_, _>| matches!(result, Err(RemoteError::NotWhole { .. }));
         assert_eq!((result.is_ok(), missing(&result)), (whole, !whole), "{result:?}");
         let run = here.path().join("run-000001");
         assert_eq!(std::fs::read_to_string(run.join("run.json")).unwrap(), info);
         if !whole {
             let liar = Liar::always(&none());
-            assert!(missing(&push(&liar.server, &run, 1, &Progress::default())));
+            assert!(missing(&push_path(&liar.server, &run, 1, &Progress::default())));
             assert!(liar.asked.lock().unwrap().is_empty());
         }
     }
@@ -394,7 +399,7 @@ fn a_run_whose_book_cannot_be_read_is_no_directory() {
             r#"{"path": "/runs/2/", "entries": [{"name": "run.json", "kind": "file", "bytes": 1}]}"#,
         ),
     });
-    let error = pull(&liar.server, here.path(), 1, &Progress::default()).unwrap_err();
+    let error = pull_entry(&liar.server, here.path(), 1, &Progress::default()).unwrap_err();
     assert!(matches!(error, RemoteError::Json { .. }), "{error}");
     assert!(error.to_string().contains("/runs/2/run.json"), "{error}");
     assert!(is_empty(here.path()));
@@ -414,7 +419,7 @@ impl Shown {
             return None;
         }
         let at = tempfile::tempdir().unwrap();
-        match mount(&liar.server, at.path(), 2, false) {
+        match mount_server(&liar.server, at.path(), 2, false) {
             Ok(mounted) => Some(Self { _mounted: mounted, at }),
             Err(error @ MountError::NoHelper) => {
                 skipped(format_args!("mount: {error}"));

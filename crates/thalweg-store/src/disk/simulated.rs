@@ -2,7 +2,7 @@
 //! was not synced may be lost in a power failure. The same seed gives the same course.
 //!
 //! Bytes are stored in files of the directory that the recorder is given, as usual (preferably on tmpfs). In addition,
-//! every change is recorded, and from that record [`SimulatedDisk::after_power_failure`] produces what a real disk
+//! every change is recorded, and from that record [`SimulatedDisk::write_after_power_failure`] produces what a real disk
 //! could have kept.
 
 use crate::engine::{Done, Job};
@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use thalweg_sys::uring::{Effect, File, Operation};
-use thalweg_wire::{GOLDEN_GAMMA, mix};
+use thalweg_wire::{GOLDEN_GAMMA, mix_bits};
 
 /// Number of bytes that a disk writes atomically, whatever happens.
 const SECTOR_BYTES: usize = 512;
@@ -88,7 +88,7 @@ pub struct Exposure {
 }
 
 impl Unsynced {
-    fn enter(&mut self, change: &Change, now: Duration) {
+    fn record_change(&mut self, change: &Change, now: Duration) {
         match change {
             Change::File(path) if path.extension().is_some_and(|extension| extension == "seg") => {
                 self.names.insert(path.clone(), now);
@@ -168,19 +168,19 @@ impl SimulatedDisk {
     }
 
     /// Advances the time to `at`.
-    pub fn advance_to(&self, at: Duration) {
+    pub fn advance_time_to(&self, at: Duration) {
         let mut inner = self.0.lock();
         inner.now = inner.now.max(at);
     }
 
     /// Returns the time at which the next operation completes.
-    pub fn next_time(&self) -> Option<Duration> {
+    pub fn next_completion_time(&self) -> Option<Duration> {
         self.0.lock().due.first_key_value().map(|(at, _)| *at)
     }
 
     /// Sets the fault of the disk from now on; `None` ends it, except for [`DiskFault::Stuck`], which ends at its own
     /// time.
-    pub fn fault(&self, fault: Option<DiskFault>) {
+    pub fn set_fault(&self, fault: Option<DiskFault>) {
         let mut inner = self.0.lock();
         if let Some(DiskFault::Stuck(until)) = fault {
             inner.stuck_until = inner.stuck_until.max(until);
@@ -194,12 +194,12 @@ impl SimulatedDisk {
     ///
     /// # Errors
     /// If the files cannot be written.
-    pub fn after_power_failure(&self, of: &Path, to: &Path, seed: u64) -> io::Result<()> {
-        DiskImage::draw(&self.0.lock().changes, seed).write(of, to)
+    pub fn write_after_power_failure(&self, of: &Path, to: &Path, seed: u64) -> io::Result<()> {
+        DiskImage::draw_surviving_data(&self.0.lock().changes, seed).write_files(of, to)
     }
 
     /// Returns how long, at most, data written to segments was not synced.
-    pub fn exposure(&self) -> Exposure {
+    pub fn longest_exposure(&self) -> Exposure {
         let inner = self.0.lock();
         let Unsynced { bytes, names, longest } = &inner.unsynced;
         Exposure {
@@ -209,21 +209,21 @@ impl SimulatedDisk {
         }
     }
 
-    pub(super) fn engine(&self) -> io::Result<SimulatedEngine> {
+    pub(super) fn create_engine(&self) -> io::Result<SimulatedEngine> {
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         Ok(SimulatedEngine { disk: self.clone(), under_way: Vec::new(), bell })
     }
 
     /// Makes a change, unless it fails.
-    pub(super) fn change<T>(&self, change: Change, make: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
+    pub(super) fn apply_change<T>(&self, change: Change, make: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
         let mut inner = self.0.lock();
-        inner.refusal(&change)?;
+        inner.check_fault(&change)?;
         let made = make()?;
-        inner.enter(change);
+        inner.record_change(change);
         Ok(made)
     }
 
-    pub(super) fn opened(&self, file: RawFd, path: &Path) {
+    pub(super) fn note_opened_file(&self, file: RawFd, path: &Path) {
         self.0.lock().open.insert(file, path.to_owned());
     }
 }
@@ -240,7 +240,7 @@ struct Random(u64);
 impl Random {
     fn next_number(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(GOLDEN_GAMMA);
-        mix(self.0)
+        mix_bits(self.0)
     }
 
     fn next_bool(&mut self) -> bool {
@@ -250,12 +250,12 @@ impl Random {
 
 impl Inner {
     /// Returns the path of a file in an open directory.
-    fn path_inside(&self, directory: RawFd, name: &CStr) -> Option<PathBuf> {
+    fn path_in_directory(&self, directory: RawFd, name: &CStr) -> Option<PathBuf> {
         Some(self.open.get(&directory)?.join(name.to_str().ok()?))
     }
 
     /// Returns the error with which the disk refuses the change, if it does.
-    fn refusal(&self, change: &Change) -> Result<(), Errno> {
+    fn check_fault(&self, change: &Change) -> Result<(), Errno> {
         match self.fault {
             Some(DiskFault::Fails(error)) => Err(Errno::from_raw_os_error(error)),
             Some(DiskFault::Full) if matches!(change, Change::Write { .. } | Change::Allocate { .. }) => {
@@ -266,7 +266,7 @@ impl Inner {
     }
 
     /// Removes an operation from the count of those that complete at `due`.
-    fn forget(&mut self, due: Duration) {
+    fn remove_pending(&mut self, due: Duration) {
         if let Some(count) = self.due.get_mut(&due) {
             *count -= 1;
             if *count == 0 {
@@ -275,7 +275,7 @@ impl Inner {
         }
     }
 
-    fn enter(&mut self, change: Change) {
+    fn record_change(&mut self, change: Change) {
         let file = match &change {
             Change::Write { file, .. }
             | Change::Allocate { file, .. }
@@ -288,13 +288,13 @@ impl Inner {
             Some(path) => Change::At(path, Box::new(change)),
             None => change,
         };
-        self.unsynced.enter(&change, self.now);
+        self.unsynced.record_change(&change, self.now);
         self.changes.push(change);
     }
 }
 
 /// Carries out operations after the delays of its disk. Its descriptor is never readable: a node on such a disk is
-/// woken by [`SimulatedDisk::next_time`].
+/// woken by [`SimulatedDisk::next_completion_time`].
 #[derive(Debug)]
 pub(crate) struct SimulatedEngine {
     disk: SimulatedDisk,
@@ -303,14 +303,14 @@ pub(crate) struct SimulatedEngine {
 }
 
 impl SimulatedEngine {
-    pub(crate) fn start(&mut self, mut operation: Operation<Job>) {
+    pub(crate) fn start_operation(&mut self, mut operation: Operation<Job>) {
         let mut inner = self.disk.0.lock();
         let Access { latency, jitter, per_mebibyte } = inner.access;
-        let bytes = match operation.effect() {
+        let bytes = match operation.file_effect() {
             Effect::Write { bytes, .. } => bytes.len(),
             _ => 0,
         };
-        let late = match operation.effect() {
+        let late = match operation.file_effect() {
             Effect::Nothing => Duration::ZERO,
             _ => latency + jitter.mul_f64(inner.random.next_number() as f64 / u64::MAX as f64),
         };
@@ -319,7 +319,7 @@ impl SimulatedEngine {
         self.under_way.push((due, operation));
     }
 
-    pub(crate) fn finished(&mut self) -> Option<Done> {
+    pub(crate) fn take_finished(&mut self) -> Option<Done> {
         let disk = self.disk.clone();
         let mut inner = disk.0.lock();
         let now = inner.now;
@@ -331,35 +331,35 @@ impl SimulatedEngine {
             return None;
         }
         let (due, mut operation) = self.under_way.remove(at);
-        inner.forget(due);
-        let file = match operation.file() {
+        inner.remove_pending(due);
+        let file = match operation.target_file() {
             File::Open(file) => file.as_raw_fd(),
             _ => -1,
         };
-        let change = match operation.effect() {
+        let change = match operation.file_effect() {
             Effect::Write { offset, bytes } => Some(Change::Write { file, offset, bytes: bytes.to_vec() }),
             Effect::Allocate { offset, length } => Some(Change::Allocate { file, offset, length }),
             Effect::Truncate { length } => Some(Change::Truncate { file, length }),
-            Effect::Create { name } => inner.path_inside(file, name).map(Change::File),
-            Effect::Remove { name } => inner.path_inside(file, name).map(Change::Remove),
+            Effect::Create { name } => inner.path_in_directory(file, name).map(Change::File),
+            Effect::Remove { name } => inner.path_in_directory(file, name).map(Change::Remove),
             Effect::Sync => Some(Change::Sync { file }),
             Effect::Nothing => None,
         };
-        if let Some(Err(error)) = change.as_ref().map(|change| inner.refusal(change)) {
+        if let Some(Err(error)) = change.as_ref().map(|change| inner.check_fault(change)) {
             return Some(Done { job: operation.into_memory(), result: Err(error) });
         }
-        let (job, result) = operation.carry_out();
+        let (job, result) = operation.carry_out_blocking();
         if let (Job::Create { file: Some(made), .. }, Some(Change::File(path))) = (&job, &change) {
             inner.open.insert(made.as_raw_fd(), path.clone());
         }
         if result.is_ok() {
-            change.into_iter().for_each(|change| inner.enter(change));
+            change.into_iter().for_each(|change| inner.record_change(change));
         }
         Some(Done { job, result })
     }
 
     /// Fails: the time of a simulated disk does not pass by itself, so it cannot be waited for.
-    pub(crate) fn wait(&self) -> io::Result<()> {
+    pub(crate) fn wait_for_completion(&self) -> io::Result<()> {
         Err(io::Error::other("the time of a simulated disk does not pass by itself"))
     }
 }
@@ -373,7 +373,7 @@ impl AsFd for SimulatedEngine {
 impl Drop for SimulatedEngine {
     fn drop(&mut self) {
         let mut inner = self.disk.0.lock();
-        self.under_way.iter().for_each(|(due, _)| inner.forget(*due));
+        self.under_way.iter().for_each(|(due, _)| inner.remove_pending(*due));
     }
 }
 
@@ -388,7 +388,7 @@ struct DiskImage {
 impl DiskImage {
     /// Determines for each change whether a later sync covers it; applies those changes, and a random part of the
     /// others.
-    fn draw(changes: &[Change], seed: u64) -> Self {
+    fn draw_surviving_data(changes: &[Change], seed: u64) -> Self {
         let mut random = Random(seed);
         let mut kept = Self::default();
         // Current names in memory: writes go to the file of this name, whatever name it has on the disk.
@@ -396,38 +396,38 @@ impl DiskImage {
         for (at, change) in changes.iter().enumerate() {
             let later = &changes[at + 1..];
             match change {
-                Change::Directory(path) if is_named(path, later) || random.next_bool() => {
+                Change::Directory(path) if is_name_synced(path, later) || random.next_bool() => {
                     kept.directories.insert(path.clone());
                 }
                 Change::File(path) => {
                     let file = kept.files.len();
                     kept.files.push(Vec::new());
                     now.insert(path.clone(), file);
-                    if is_named(path, later) || random.next_bool() {
+                    if is_name_synced(path, later) || random.next_bool() {
                         kept.names.insert(path.clone(), file);
                     }
                 }
                 Change::Rename(from, to) => {
                     let Some(file) = now.remove(from) else { continue };
                     now.insert(to.clone(), file);
-                    if is_named(to, later) || random.next_bool() {
+                    if is_name_synced(to, later) || random.next_bool() {
                         kept.names.retain(|path, _| path != from);
                         kept.names.insert(to.clone(), file);
                     }
                 }
                 Change::Remove(path) => {
                     now.remove(path);
-                    if is_named(path, later) || random.next_bool() {
+                    if is_name_synced(path, later) || random.next_bool() {
                         kept.names.remove(path);
                         kept.directories.remove(path);
                     }
                 }
                 Change::At(path, change) => {
                     let Some(bytes) = now.get(path).map(|file| &mut kept.files[*file]) else { continue };
-                    let safe = is_synced(path, later);
+                    let safe = are_bytes_synced(path, later);
                     match &**change {
                         Change::Write { offset, bytes: written, .. } => {
-                            write(bytes, *offset, written, || safe || random.next_bool());
+                            write_kept_sectors(bytes, *offset, written, || safe || random.next_bool());
                         }
                         Change::Allocate { offset, length, .. } if safe || random.next_bool() => {
                             let end = usize::try_from(offset + length).unwrap_or(usize::MAX);
@@ -445,7 +445,7 @@ impl DiskImage {
         kept
     }
 
-    fn write(&self, of: &Path, to: &Path) -> io::Result<()> {
+    fn write_files(&self, of: &Path, to: &Path) -> io::Result<()> {
         std::fs::create_dir_all(to)?;
         for directory in &self.directories {
             if let Ok(inside) = directory.strip_prefix(of) {
@@ -471,7 +471,7 @@ impl DiskImage {
 }
 
 /// Writes the sectors that are kept.
-fn write(file: &mut Vec<u8>, offset: u64, bytes: &[u8], mut keeps: impl FnMut() -> bool) {
+fn write_kept_sectors(file: &mut Vec<u8>, offset: u64, bytes: &[u8], mut keeps: impl FnMut() -> bool) {
     let offset = usize::try_from(offset).unwrap_or(usize::MAX);
     for (at, sector) in bytes.chunks(SECTOR_BYTES).enumerate().filter(|_| keeps()) {
         let begin = offset + at * SECTOR_BYTES;
@@ -481,12 +481,12 @@ fn write(file: &mut Vec<u8>, offset: u64, bytes: &[u8], mut keeps: impl FnMut() 
 }
 
 /// Returns whether the names in the directory of `path` were synced later.
-fn is_named(path: &Path, later: &[Change]) -> bool {
+fn is_name_synced(path: &Path, later: &[Change]) -> bool {
     later.iter().any(|change| matches!(change, Change::SyncDirectory(directory) if Some(&**directory) == path.parent()))
 }
 
 /// Returns whether the bytes of the file at `path` were synced later.
-fn is_synced(path: &Path, later: &[Change]) -> bool {
+fn are_bytes_synced(path: &Path, later: &[Change]) -> bool {
     later
         .iter()
         .any(|change| matches!(change, Change::At(at, change) if at == path && matches!(**change, Change::Sync { .. })))
@@ -506,14 +506,14 @@ mod tests {
         std::fs::create_dir(&here).unwrap();
         let simulated = SimulatedDisk::new(QUICK, seed);
         let disk = Disk::Simulated(simulated.clone());
-        let file = disk.create(&here.join("file"), false).unwrap();
-        disk.write(&file, &[1; 4096]).unwrap();
-        disk.sync(&file).unwrap();
+        let file = disk.create_file(&here.join("file"), false).unwrap();
+        disk.write_at_start(&file, &[1; 4096]).unwrap();
+        disk.sync_file(&file).unwrap();
         if synced {
             disk.sync_directory(&here).unwrap();
         }
-        disk.write(&file, &[2; 8192]).unwrap();
-        simulated.after_power_failure(&here, &there, seed).unwrap();
+        disk.write_at_start(&file, &[2; 8192]).unwrap();
+        simulated.write_after_power_failure(&here, &there, seed).unwrap();
         std::fs::read(there.join("file")).ok()
     }
 
@@ -538,12 +538,12 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let simulated = SimulatedDisk::new(QUICK, 1);
         let disk = Disk::Simulated(simulated.clone());
-        let file = disk.create(&folder.path().join("file"), false).unwrap();
-        simulated.fault(Some(DiskFault::Full));
-        assert_eq!((disk.write(&file, &[1]), disk.sync(&file)), (Err(Errno::NOSPC), Ok(())));
-        simulated.fault(Some(DiskFault::Fails(Errno::IO.raw_os_error())));
-        assert_eq!(disk.sync(&file), Err(Errno::IO));
-        simulated.fault(None);
-        assert_eq!(disk.write(&file, &[1]), Ok(()));
+        let file = disk.create_file(&folder.path().join("file"), false).unwrap();
+        simulated.set_fault(Some(DiskFault::Full));
+        assert_eq!((disk.write_at_start(&file, &[1]), disk.sync_file(&file)), (Err(Errno::NOSPC), Ok(())));
+        simulated.set_fault(Some(DiskFault::Fails(Errno::IO.raw_os_error())));
+        assert_eq!(disk.sync_file(&file), Err(Errno::IO));
+        simulated.set_fault(None);
+        assert_eq!(disk.write_at_start(&file, &[1]), Ok(()));
     }
 }

@@ -9,8 +9,8 @@ use crate::info::{
     EventCounts, FILE_NAME, FIRST_NAME, LAST_NAME, RecorderInfo, RunFile, RunInfo, RunState, Totals, WriterInfo,
     run_directory_name,
 };
-use crate::list::{parse_directory_name, parts_of};
-use crate::segment::{Segment, segment_name};
+use crate::list::{builder_directories, parse_directory_name};
+use crate::segment::{Segment, segment_file_name};
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 use std::collections::VecDeque;
@@ -29,7 +29,7 @@ impl Recorder {
     /// # Errors
     /// If a run of this number exists, blocks of this size cannot be recorded, some are not free, or the system
     /// refuses. In these cases no run directory remains.
-    pub fn create(config: RecorderConfig, pool: &mut BlockPool) -> Result<Self, StoreError> {
+    pub fn create_run(config: RecorderConfig, pool: &mut BlockPool) -> Result<Self, StoreError> {
         let RecorderConfig {
             directory,
             run,
@@ -47,20 +47,20 @@ impl Recorder {
         let mut notes = Vec::new();
         let (mut engine, kind) = start_engine(&disk, engine, &mut notes)?;
         let registration = match kind {
-            EngineKind::IoUring => register(&mut engine, pool, &mut notes)?,
+            EngineKind::IoUring => register_pool(&mut engine, pool, &mut notes)?,
             EngineKind::Threads => None,
         };
         let registered = registration.is_some();
 
         let (path, run) = make_directory(&disk, &directory, run, builder, builders)?;
         let unfinished = NewDirectory(&disk, &path);
-        let lock = File::open(&path).map_err(StoreError::io("opening", &path))?;
-        lock_alone(&lock, &path)?;
+        let lock = File::open(&path).map_err(StoreError::io_error("opening", &path))?;
+        lock_exclusively(&lock, &path)?;
         begin.sources.sort_by_key(|source| source.id);
-        let next_info = RunFile::set_aside(&disk, &path, &begin.sources, begin.configuration.to_string().len())?;
+        let next_info = RunFile::reserve_space(&disk, &path, &begin.sources, begin.configuration.to_string().len())?;
         let segment_bytes = segment_bytes.max(block_bytes as u64).next_multiple_of(BLOCK_ALIGN as u64);
-        let segment_space = segment_bytes + footer_room(segment_bytes, block_bytes as u64);
-        let (segment, direct, allocated_ahead) = first_segment(&disk, &path, direct, segment_space, &mut notes)?;
+        let segment_space = segment_bytes + footer_reserve_bytes(segment_bytes, block_bytes as u64);
+        let (segment, direct, allocated_ahead) = create_first_segment(&disk, &path, direct, segment_space, &mut notes)?;
         let method = RecorderMethod { engine: kind, direct, registered, allocated_ahead, notes };
 
         let info = RunInfo {
@@ -69,11 +69,11 @@ impl Recorder {
             builders: builders.max(1),
             assignment,
             recorder: recorder_info(&method, block_bytes as u64, segment_bytes),
-            ..open_run(begin)
+            ..open_run_info(begin)
         };
-        info.write_first(&disk, &path)?;
-        disk.knows(&lock, &path);
-        disk.sync_directory(&directory).map_err(StoreError::os("syncing", &directory))?;
+        info.write_first_run_json(&disk, &path)?;
+        disk.announce_directory(&lock, &path);
+        disk.sync_directory(&directory).map_err(StoreError::errno_error("syncing", &directory))?;
         std::mem::forget(unfinished);
         tracing::info!(run = run.0, path = %path.display(), recorder = %method, "recording");
         Ok(Self {
@@ -114,35 +114,38 @@ fn start_engine(
     choice: EngineChoice,
     notes: &mut Vec<String>,
 ) -> Result<(Engine, EngineKind), StoreError> {
-    let simulated = disk.engine();
+    let simulated = disk.simulated_engine();
     if simulated.is_some() {
         notes.push("the disk is simulated".into());
     } else if choice == EngineChoice::Best {
-        match Engine::ring() {
+        match Engine::with_io_uring() {
             Ok(ring) => return Ok((ring, EngineKind::IoUring)),
             Err(error) => notes.push(format!(
                 "io_uring is not available ({error}): a container's seccomp profile or kernel.io_uring_disabled forbids it"
             )),
         }
     }
-    let engine = simulated.unwrap_or_else(Engine::threads);
-    Ok((engine.map_err(StoreError::io("starting threads for", Path::new("the recorder")))?, EngineKind::Threads))
+    let engine = simulated.unwrap_or_else(Engine::with_threads);
+    Ok((engine.map_err(StoreError::io_error("starting threads for", Path::new("the recorder")))?, EngineKind::Threads))
 }
 
 /// Registers the pool's blocks under their own numbers, if the kernel allows it.
-fn register(
+fn register_pool(
     engine: &mut Engine,
     pool: &mut BlockPool,
     notes: &mut Vec<String>,
 ) -> Result<Option<Registration>, StoreError> {
-    let (free, count, total) = (pool.free(), pool.count(), pool.count() as usize * pool.block_bytes());
+    let (free, count, total) =
+        (pool.free_count(), pool.block_count(), pool.block_count() as usize * pool.block_bytes());
     if free != count as usize {
         return Err(StoreError::PoolInUse { free, count });
     }
     let mut blocks: Vec<&mut Block> = pool.free_blocks_mut().iter_mut().collect();
-    blocks.sort_by_key(|block| block.index());
+    blocks.sort_by_key(|block| block.block_index());
     let mut buffers: Vec<&mut [u8]> = blocks.into_iter().map(Block::bytes_mut).collect();
-    let Err(error) = engine.register(&mut buffers) else { return Ok(Some(pool.arena().registered("io_uring"))) };
+    let Err(error) = engine.register_buffers(&mut buffers) else {
+        return Ok(Some(pool.arena().record_registration("io_uring")));
+    };
     let limit = rustix::process::getrlimit(rustix::process::Resource::Memlock).current;
     let limit = limit.map_or("unlimited".into(), |bytes| format!("{} KiB", bytes >> 10));
     notes.push(format!(
@@ -161,20 +164,20 @@ fn make_directory(
     builder: u32,
     builders: u32,
 ) -> Result<(PathBuf, RunNumber), StoreError> {
-    std::fs::create_dir_all(parent).map_err(StoreError::io("creating", parent))?;
+    std::fs::create_dir_all(parent).map_err(StoreError::io_error("creating", parent))?;
     let mut number = match run {
         Some(run) => run,
-        None => next_number(parent)?,
+        None => next_run_number(parent)?,
     };
     loop {
         let path = parent.join(run_directory_name(number, builder, builders));
-        if let Some(other) = other_run(parent, number, builders).filter(|_| run.is_some()) {
+        if let Some(other) = find_other_run(parent, number, builders).filter(|_| run.is_some()) {
             return Err(StoreError::Exists(other));
         }
         match disk.create_directory(&path) {
             Ok(()) => return Ok((path, number)),
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-                return Err(StoreError::io("creating", &path)(error));
+                return Err(StoreError::io_error("creating", &path)(error));
             }
             Err(_) if run.is_some() => return Err(StoreError::Exists(path)),
             // Another process was faster: try the next number.
@@ -188,17 +191,19 @@ fn make_directory(
 
 /// Returns a directory of a run of this number that has another number of builders: its parts and ours would be taken
 /// for one run.
-fn other_run(parent: &Path, number: RunNumber, builders: u32) -> Option<PathBuf> {
+fn find_other_run(parent: &Path, number: RunNumber, builders: u32) -> Option<PathBuf> {
     let alone = parent.join(run_directory_name(number, 0, 1));
     if builders > 1 && alone.symlink_metadata().is_ok() {
         return Some(alone);
     }
-    parts_of(&alone).into_iter().find(|part| RunInfo::read(part).is_ok_and(|info| info.builders != builders))
+    builder_directories(&alone)
+        .into_iter()
+        .find(|part| RunInfo::read_run_json(part).is_ok_and(|info| info.builders != builders))
 }
 
 /// Takes the lock that shows readers that the run is being written. A reader that checks it holds it for an instant, so
 /// locking is retried for a while; a process that keeps it must not delay the run for ever.
-fn lock_alone(directory: &File, path: &Path) -> Result<(), StoreError> {
+fn lock_exclusively(directory: &File, path: &Path) -> Result<(), StoreError> {
     let deadline = Instant::now() + LOCK_TIMEOUT;
     loop {
         match rustix::fs::flock(directory, FlockOperation::NonBlockingLockExclusive) {
@@ -216,7 +221,7 @@ struct NewDirectory<'a>(&'a Disk, &'a Path);
 
 impl Drop for NewDirectory<'_> {
     fn drop(&mut self) {
-        for name in [segment_name(0).as_str(), LAST_NAME, FIRST_NAME, FILE_NAME] {
+        for name in [segment_file_name(0).as_str(), LAST_NAME, FIRST_NAME, FILE_NAME] {
             let _ = self.0.remove_file(&self.1.join(name));
         }
         let _ = self.0.remove_directory(self.1);
@@ -224,8 +229,8 @@ impl Drop for NewDirectory<'_> {
 }
 
 /// Returns one more than the highest number in use.
-fn next_number(parent: &Path) -> Result<RunNumber, StoreError> {
-    let entries = std::fs::read_dir(parent).map_err(StoreError::io("reading", parent))?;
+fn next_run_number(parent: &Path) -> Result<RunNumber, StoreError> {
+    let entries = std::fs::read_dir(parent).map_err(StoreError::io_error("reading", parent))?;
     let taken = entries.flatten().filter_map(|entry| parse_directory_name(entry.file_name().to_str()?));
     match taken.map(|(run, _)| run.0).max() {
         None => Ok(RunNumber(1)),
@@ -234,7 +239,7 @@ fn next_number(parent: &Path) -> Result<RunNumber, StoreError> {
 }
 
 /// Opens segment 0, and finds out what the file system allows: O_DIRECT, and allocating space ahead.
-fn first_segment(
+fn create_first_segment(
     disk: &Disk,
     path: &Path,
     direct: bool,
@@ -242,11 +247,11 @@ fn first_segment(
     notes: &mut Vec<String>,
 ) -> Result<(Segment, bool, bool), StoreError> {
     let mut uses_direct = direct;
-    let (segment, error) = match Segment::create(disk, path, 0, direct, space) {
+    let (segment, error) = match Segment::create_ready(disk, path, 0, direct, space) {
         Err(StoreError::Io { error, .. }) if direct && error.raw_os_error() == Some(libc::EINVAL) => {
             notes.push("the file system refuses O_DIRECT: blocks go through the page cache".into());
             uses_direct = false;
-            Segment::create(disk, path, 0, false, space)?
+            Segment::create_ready(disk, path, 0, false, space)?
         }
         other => other?,
     };
@@ -257,13 +262,13 @@ fn first_segment(
 }
 
 /// Returns twice the number of bytes that the footer of a segment full of full blocks takes.
-fn footer_room(segment_bytes: u64, block_bytes: u64) -> u64 {
+fn footer_reserve_bytes(segment_bytes: u64, block_bytes: u64) -> u64 {
     let blocks = segment_bytes / block_bytes + 64;
     (2 * blocks * FOOTER_ENTRY_LEN as u64).next_multiple_of(BLOCK_ALIGN as u64)
 }
 
 /// Returns the contents of `run.json` for a run that has just begun, without its number, its builder and its recorder.
-fn open_run(begin: RunBegin) -> RunInfo {
+fn open_run_info(begin: RunBegin) -> RunInfo {
     RunInfo {
         format: RunInfo::FORMAT.into(),
         version: RunInfo::FORMAT_VERSION,
@@ -324,13 +329,13 @@ mod tests {
         let open = || File::open(directory.path()).unwrap();
         let reader = open();
         rustix::fs::flock(&reader, FlockOperation::LockShared).unwrap();
-        let refused = lock_alone(&open(), directory.path()).unwrap_err();
+        let refused = lock_exclusively(&open(), directory.path()).unwrap_err();
         assert!(refused.to_string().contains("is locked by another process"), "{refused}");
         // Another process that checks the lock, and releases it in the meantime.
         std::thread::scope(|scope| {
             let recorder = scope.spawn(|| {
                 let lock = open();
-                lock_alone(&lock, directory.path()).map(|()| lock)
+                lock_exclusively(&lock, directory.path()).map(|()| lock)
             });
             drop(reader);
             recorder.join().unwrap().unwrap();

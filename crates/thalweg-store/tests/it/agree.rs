@@ -8,7 +8,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::Duration;
 use thalweg_store::format::Trailer;
-use thalweg_store::{EventStatus, Follow, Followed, RecorderConfig, Run, salvage, verify};
+use thalweg_store::{EventStatus, Follow, Followed, RecorderConfig, Run, salvage_run, verify_run};
 use thalweg_wire::{EventId, SourceId};
 
 const EVENTS: u64 = 24;
@@ -102,15 +102,17 @@ struct Block {
 fn layout(path: &Path) -> (Vec<Block>, BTreeMap<u64, Lies>) {
     let run = Run::open(path).unwrap();
     let (mut blocks, mut events) = (Vec::new(), BTreeMap::<u64, Lies>::new());
-    for block in run.blocks() {
-        let name = block.path().file_stem().unwrap().to_str().unwrap();
+    for block in run.data_blocks() {
+        let name = block.file_path().file_stem().unwrap().to_str().unwrap();
         let spot = (block.number(), name.parse().unwrap());
-        let read = block.read(run.info()).unwrap();
-        blocks.push(Block { spot, offset: block.offset(), length: read.header().length });
-        for entry in read.header().fragment_entries(read.bytes()) {
+        let read = block.read_checked(run.run_info()).unwrap();
+        blocks.push(Block { spot, offset: block.file_offset(), length: read.header().length });
+        for entry in read.header().fragment_entries(read.block_bytes()) {
             events.entry(entry.event.0).or_default().records.insert(spot);
         }
-        for event in read.header().closing_entries(read.bytes()).flat_map(|closing| closing.unwrap().events()) {
+        for event in
+            read.header().closing_entries(read.block_bytes()).flat_map(|closing| closing.unwrap().event_numbers())
+        {
             events.entry(event.0).or_default().closing = Some(spot);
         }
     }
@@ -203,7 +205,7 @@ fn followed(path: &Path) -> BTreeSet<u64> {
     let mut follow = Follow::open(path).unwrap();
     let mut events = BTreeSet::new();
     loop {
-        match follow.next(Duration::ZERO) {
+        match follow.next_event(Duration::ZERO) {
             Ok(Followed::Event(event)) => assert!(events.insert(event.id.0), "event {} came twice", event.id.0),
             Ok(Followed::End(_)) => return events,
             Ok(Followed::Quiet) => panic!("it has ended"),
@@ -236,12 +238,12 @@ proptest! {
         let run = Run::open(&path).unwrap();
         let read: BTreeSet<u64> = run.events().flatten().map(|event| event.id.0).collect();
         prop_assert_eq!(&read, &whole, "read in order");
-        let one_by_one = (0..EVENTS).filter(|event| matches!(run.event(EventId(*event)), Ok(Some(_)))).collect();
+        let one_by_one = (0..EVENTS).filter(|event| matches!(run.find_event(EventId(*event)), Ok(Some(_)))).collect();
         prop_assert_eq!(&whole, &one_by_one, "read one by one");
         prop_assert_eq!(&followed(&path), &whole, "followed");
-        let report = verify(&run);
+        let report = verify_run(&run);
         prop_assert_eq!((report.events, report.lost_events), (whole.len() as u64, EVENTS - whole.len() as u64), "{}", report);
-        let salvaged = salvage(&path, &directory.path().join("salvaged")).unwrap().unwrap();
+        let salvaged = salvage_run(&path, &directory.path().join("salvaged")).unwrap().unwrap();
         prop_assert_eq!(salvaged.unclosed_events, unclosed, "{:?}", salvaged);
         prop_assert_eq!(salvaged.events - salvaged.torn_events - unclosed, report.events, "{:?}", salvaged);
     }
@@ -257,7 +259,7 @@ proptest! {
         harm(&path, &blocks, &damages);
         let run = Run::open(&path).unwrap();
         let read: BTreeSet<u64> = run.events().flatten().map(|event| event.id.0).collect();
-        let report = verify(&run);
+        let report = verify_run(&run);
         prop_assert_eq!(read.len() as u64, report.events, "{}", report);
         prop_assert_eq!(&followed(&path), &read, "followed; {}", report);
     }

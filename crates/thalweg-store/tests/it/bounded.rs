@@ -10,7 +10,7 @@ use std::time::Duration;
 use thalweg_store::format::{BLOCK_HEADER_LEN, BlockHeader, Trailer};
 use thalweg_store::{
     EventStatus, Follow, Followed, ProblemKind, RecorderConfig, Run, RunState, SalvageError, StoreError, Verdict,
-    VerifyReport, salvage, verify,
+    VerifyReport, salvage_run, verify_run,
 };
 use thalweg_wire::{EventId, SourceId, Status, crc32c};
 
@@ -72,7 +72,7 @@ fn followed(path: &Path) -> (BTreeSet<u64>, usize) {
     let mut follow = Follow::open(path).unwrap();
     let (mut events, mut told) = (BTreeSet::new(), 0);
     loop {
-        match follow.next(Duration::ZERO) {
+        match follow.next_event(Duration::ZERO) {
             Ok(Followed::Event(event)) => assert!(events.insert(as_recorded(&event))),
             Ok(Followed::End(_)) => return (events, told),
             Ok(Followed::Quiet) => panic!("it has ended"),
@@ -86,7 +86,7 @@ fn followed(path: &Path) -> (BTreeSet<u64>, usize) {
 #[track_caller]
 fn one_problem(path: &Path) -> (VerifyReport, BTreeSet<u64>) {
     let run = Run::open(path).unwrap();
-    let report = verify(&run);
+    let report = verify_run(&run);
     assert_eq!(report.problem_count, 1, "{report}");
     let left = readable(&run);
     assert_eq!(left.len() as u64, report.events, "{report}");
@@ -101,7 +101,7 @@ fn one_problem(path: &Path) -> (VerifyReport, BTreeSet<u64>) {
 fn a_footer_costs_nothing_but_itself() {
     let directory = directory();
     let path = finished(directory.path());
-    let segments = Run::open(&path).unwrap().segments();
+    let segments = Run::open(&path).unwrap().segment_count();
     assert!(segments > 3);
     for number in [0, 1, segments - 1] {
         let (file, begins) = (segment(&path, number), footer(&path, number));
@@ -120,7 +120,7 @@ fn a_footer_costs_nothing_but_itself() {
             flip(&file, at);
         }
     }
-    assert!(verify(&Run::open(&path).unwrap()).consistent);
+    assert!(verify_run(&Run::open(&path).unwrap()).consistent);
 }
 
 #[test]
@@ -133,7 +133,7 @@ fn what_stands_behind_a_footer_is_named_and_costs_nothing() {
         for junk in [vec![0xa5; 100_000], vec![0; 8192], b"x".to_vec(), whole[..32 << 10].to_vec()] {
             std::fs::write(&file, [&whole[..], &junk].concat()).unwrap();
             let run = Run::open(&path).unwrap();
-            let report = verify(&run);
+            let report = verify_run(&run);
             assert_eq!((report.problem_count, readable(&run).len() as u64), (1, EVENTS), "{report}");
             assert!(report.problems[0].text.contains(&format!("{} bytes", junk.len())), "{report}");
         }
@@ -146,9 +146,10 @@ fn a_segment_that_is_gone_takes_its_blocks_and_no_others() {
     let directory = directory();
     let path = finished(directory.path());
     let whole = Run::open(&path).unwrap();
-    let last = whole.segments() - 1;
+    let last = whole.segment_count() - 1;
     for number in [0, 1, last] {
-        let blocks = whole.blocks().iter().filter(|block| block.path() == segment(&path, number)).count() as u64;
+        let blocks =
+            whole.data_blocks().iter().filter(|block| block.file_path() == segment(&path, number)).count() as u64;
         let kept = std::fs::read(segment(&path, number)).unwrap();
         std::fs::remove_file(segment(&path, number)).unwrap();
         let (report, left) = one_problem(&path);
@@ -156,7 +157,7 @@ fn a_segment_that_is_gone_takes_its_blocks_and_no_others() {
         assert!(matches!(problem.kind, ProblemKind::Missing { blocks: lost, .. } if lost == blocks), "{report}");
         assert_eq!((problem.file.as_str(), problem.offset), (format!("{number:05}.seg").as_str(), None));
         assert_eq!(report.lost_blocks, blocks);
-        assert!(!left.is_empty() && Run::open(&path).unwrap().problems().len() == 1);
+        assert!(!left.is_empty() && Run::open(&path).unwrap().found_problems().len() == 1);
         std::fs::write(segment(&path, number), kept).unwrap();
     }
 }
@@ -166,8 +167,14 @@ fn a_block_costs_itself_with_a_footer_and_without() {
     let directory = directory();
     let path = finished(directory.path());
     let begins = footer(&path, 1);
-    let second =
-        Run::open(&path).unwrap().blocks().iter().filter(|b| b.path() == segment(&path, 1)).nth(1).unwrap().offset();
+    let second = Run::open(&path)
+        .unwrap()
+        .data_blocks()
+        .iter()
+        .filter(|b| b.file_path() == segment(&path, 1))
+        .nth(1)
+        .unwrap()
+        .file_offset();
     for at in [second + 20, second + 5000] {
         flip(&segment(&path, 1), at);
         let (report, left) = one_problem(&path);
@@ -181,7 +188,7 @@ fn a_block_costs_itself_with_a_footer_and_without() {
         flip(&segment(&path, 1), at);
         flip(&segment(&path, 1), begins + 9);
         let run = Run::open(&path).unwrap();
-        let report = verify(&run);
+        let report = verify_run(&run);
         let [block, footer] = &report.problems[..] else { panic!("{report}") };
         assert!(matches!(block.kind, ProblemKind::Missing { blocks: 1, .. }), "{report}");
         assert_eq!((block.offset, footer.offset), (Some(0), Some(begins)));
@@ -197,8 +204,14 @@ fn a_segment_that_is_cut_costs_what_is_cut_off() {
     let directory = directory();
     let path = finished(directory.path());
     let file = std::fs::File::options().write(true).open(segment(&path, 1)).unwrap();
-    let second =
-        Run::open(&path).unwrap().blocks().iter().filter(|b| b.path() == segment(&path, 1)).nth(1).unwrap().offset();
+    let second = Run::open(&path)
+        .unwrap()
+        .data_blocks()
+        .iter()
+        .filter(|b| b.file_path() == segment(&path, 1))
+        .nth(1)
+        .unwrap()
+        .file_offset();
     file.set_len(second + 100).unwrap();
     let (report, left) = one_problem(&path);
     assert!(matches!(report.problems[0].kind, ProblemKind::Missing { .. }), "{report}");
@@ -218,14 +231,14 @@ fn a_run_whose_writer_died_loses_nothing_with_a_footer_and_ends_at_a_gap() {
     flip(&segment(&path, 0), begins + 9);
     let run = Run::open(&path).unwrap();
     assert_eq!(readable(&run).len() as u64, EVENTS);
-    assert!(verify(&run).consistent && run.recovery().is_none());
+    assert!(verify_run(&run).consistent && run.recovery_point().is_none());
     assert_eq!(followed(&path).0.len() as u64, EVENTS);
     // No data counts after a block that is not whole: blocks are written several at a time.
     let begins = footer(&path, 1);
     flip(&segment(&path, 1), 5000);
     flip(&segment(&path, 1), begins + 9);
     let run = Run::open(&path).unwrap();
-    let recovery = run.recovery().unwrap();
+    let recovery = run.recovery_point().unwrap();
     assert_eq!((recovery.segment.as_str(), recovery.offset, recovery.is_end), ("00001.seg", 0, false));
     assert_eq!((readable(&run), followed(&path).1), (followed(&path).0, 0));
 }
@@ -289,7 +302,7 @@ fn a_run_json_that_contradicts_itself_or_the_segments_is_named() {
         change(&mut info);
         std::fs::write(path.join("run.json"), info.to_string()).unwrap();
         let run = Run::open(&path).unwrap();
-        let report = verify(&run);
+        let report = verify_run(&run);
         assert!(report.to_string().contains(problem), "{problem}: {report}");
         assert!(!report.to_string().contains('\u{1b}'), "{report}");
     }
@@ -306,9 +319,9 @@ fn two_records_of_a_source_are_not_chosen_between() {
     builder.close(1, EventStatus::Complete);
     let path = builder.finish().path;
     let run = Run::open(&path).unwrap();
-    assert!(matches!(run.event(EventId(1)), Err(StoreError::Event { event: 1, found: 4, expected: 3, .. })));
+    assert!(matches!(run.find_event(EventId(1)), Err(StoreError::Event { event: 1, found: 4, expected: 3, .. })));
     assert_eq!(readable(&run), [0].into());
-    assert!(matches!(verify(&run).problems[0].kind, ProblemKind::Event { event: 1, .. }));
+    assert!(matches!(verify_run(&run).problems[0].kind, ProblemKind::Event { event: 1, .. }));
 }
 
 #[test]
@@ -318,11 +331,11 @@ fn a_payload_without_a_checksum_is_held_by_its_block_alone() {
     builder.event_without_checksums(0, 1000);
     let path = builder.finish().path;
     let run = Run::open(&path).unwrap();
-    assert!(verify(&run).consistent, "{}", verify(&run));
-    let event = run.event(EventId(0)).unwrap().unwrap();
+    assert!(verify_run(&run).consistent, "{}", verify_run(&run));
+    let event = run.find_event(EventId(0)).unwrap().unwrap();
     assert!(event.fragments.iter().all(|fragment| fragment.header.status.contains(Status::NO_PAYLOAD_CRC)));
     flip(&segment(&path, 0), 200);
-    assert!(Run::open(&path).unwrap().event(EventId(0)).is_err());
+    assert!(Run::open(&path).unwrap().find_event(EventId(0)).is_err());
 }
 
 /// Salvages a run, and checks that the original is unchanged and that the new run contains what could be read.
@@ -333,21 +346,21 @@ fn salvaged(path: &Path) -> (thalweg_store::Salvaged, Run) {
     };
     let before = files();
     let to = path.with_file_name("salvaged").join("run-000001");
-    let salvaged = salvage(path, &to).unwrap().unwrap();
+    let salvaged = salvage_run(path, &to).unwrap().unwrap();
     assert!(files() == before, "the damaged run was changed");
     assert_eq!(std::fs::read_dir(to.parent().unwrap()).unwrap().count(), 1, "nothing else is left there");
     let run = Run::open(&to).unwrap();
-    let report = verify(&run);
+    let report = verify_run(&run);
     assert!(report.consistent, "{report}");
     assert_eq!((report.events, run.len()), (salvaged.events, salvaged.events));
     assert!(matches!(report.verdict, Verdict::Incomplete { .. }));
-    assert!(run.info().reasons[0].contains("salvaged from"), "{:?}", run.info().reasons);
+    assert!(run.run_info().reasons[0].contains("salvaged from"), "{:?}", run.run_info().reasons);
     for event in run.events().map(Result::unwrap) {
         for fragment in event.fragments.iter().filter(|fragment| !fragment.header.status.contains(Status::MISSING)) {
             assert_eq!(fragment.payload(), payload(event.id.0, fragment.header.source, 1000));
         }
     }
-    assert!(matches!(salvage(path, &to), Err(SalvageError::Exists(_))));
+    assert!(matches!(salvage_run(path, &to), Err(SalvageError::Exists(_))));
     (salvaged, run)
 }
 
@@ -358,7 +371,7 @@ fn what_is_whole_of_a_damaged_run_becomes_a_run() {
         ("a block", |path| flip(&segment(path, 1), 5000)),
         ("a segment", |path| std::fs::remove_file(segment(path, 1)).unwrap()),
         ("the end", |path| {
-            let segments = Run::open(path).unwrap().segments();
+            let segments = Run::open(path).unwrap().segment_count();
             std::fs::remove_file(segment(path, segments - 1)).unwrap();
         }),
         ("a cut", |path| {
@@ -375,7 +388,7 @@ fn what_is_whole_of_a_damaged_run_becomes_a_run() {
         damage(&path);
         let damaged = Run::open(&path).unwrap();
         let whole = readable(&damaged);
-        let report = verify(&damaged);
+        let report = verify_run(&damaged);
         let (salvaged, run) = salvaged(&path);
         let complete = run.events().map(Result::unwrap).filter(|event| event.status == EventStatus::Complete);
         let complete: BTreeSet<u64> = complete.map(|event| event.id.0).collect();
@@ -388,7 +401,7 @@ fn what_is_whole_of_a_damaged_run_becomes_a_run() {
             (report.lost_blocks, report.problem_count),
             "{what}"
         );
-        assert!(run.info().reasons.iter().any(|reason| reason.contains(&report.problems[0].text)), "{what}");
+        assert!(run.run_info().reasons.iter().any(|reason| reason.contains(&report.problems[0].text)), "{what}");
     }
 }
 
@@ -401,8 +414,8 @@ fn what_a_writer_that_died_left_becomes_a_run() {
     let (salvaged, run) = salvaged(&path);
     assert!(salvaged.events > EVENTS * 3 / 4 && salvaged.events < EVENTS + 1, "{salvaged:?}");
     assert_eq!((salvaged.lost_blocks, salvaged.lost_fragments), (1, None));
-    assert!(run.event(EventId(EVENTS - 1)).unwrap().is_some_and(|event| event.status == EventStatus::Complete));
-    assert!(run.info().reasons[0].contains("whose writer did not end it"));
+    assert!(run.find_event(EventId(EVENTS - 1)).unwrap().is_some_and(|event| event.status == EventStatus::Complete));
+    assert!(run.run_info().reasons[0].contains("whose writer did not end it"));
 }
 
 #[test]
@@ -410,13 +423,13 @@ fn what_needs_no_salvage_gets_none() {
     let directory = directory();
     let builder = record(directory.path());
     let to = directory.path().join("new");
-    assert!(matches!(salvage(builder.recorder.path(), &to), Err(SalvageError::BeingWritten(_))));
+    assert!(matches!(salvage_run(builder.recorder.run_path(), &to), Err(SalvageError::BeingWritten(_))));
     let path = builder.finish().path;
-    assert!(salvage(&path, &to).unwrap().is_none());
+    assert!(salvage_run(&path, &to).unwrap().is_none());
     assert!(!to.exists());
-    assert_eq!(Run::open(&path).unwrap().info().state, RunState::Complete);
-    assert!(matches!(salvage(&path, &path), Err(SalvageError::Exists(_))));
-    assert!(matches!(salvage(directory.path(), &to), Err(SalvageError::Store(StoreError::NotARun(_)))));
+    assert_eq!(Run::open(&path).unwrap().run_info().state, RunState::Complete);
+    assert!(matches!(salvage_run(&path, &path), Err(SalvageError::Exists(_))));
+    assert!(matches!(salvage_run(directory.path(), &to), Err(SalvageError::Store(StoreError::NotARun(_)))));
 }
 
 #[test]
@@ -433,7 +446,7 @@ fn a_run_json_that_cannot_be_is_mended_where_it_can_be() {
     info["ledger"][2]["accepted"] = 7.into();
     std::fs::write(path.join("run.json"), info.to_string()).unwrap();
     let (salvaged, run) = salvaged(&path);
-    assert_eq!((salvaged.events, salvaged.torn_events, run.info().builders), (EVENTS, 0, 1));
+    assert_eq!((salvaged.events, salvaged.torn_events, run.run_info().builders), (EVENTS, 0, 1));
 }
 
 /// Would take hours if each event that a closing names were looked at.
@@ -444,7 +457,7 @@ fn a_closing_of_four_thousand_million_events_costs_as_much_as_there_are_records(
     let file = segment(&path, 0);
     let whole = std::fs::read(&file).unwrap();
     let blocks: Vec<usize> =
-        Run::open(&path).unwrap().blocks().iter().take(2).map(|block| block.offset() as usize).collect();
+        Run::open(&path).unwrap().data_blocks().iter().take(2).map(|block| block.file_offset() as usize).collect();
     let mut bytes = whole.clone();
     for at in blocks {
         let header = BlockHeader::decode(&bytes[at..]).unwrap();
@@ -456,11 +469,11 @@ fn a_closing_of_four_thousand_million_events_costs_as_much_as_there_are_records(
         bytes[at..at + BLOCK_HEADER_LEN].copy_from_slice(&BlockHeader { body_crc, ..header }.encode());
     }
     std::fs::write(&file, &bytes).unwrap();
-    let report = verify(&Run::open(&path).unwrap());
+    let report = verify_run(&Run::open(&path).unwrap());
     assert!(report.problem_count > 4_000_000_000, "{}", report.problem_count);
     // The same, with a lost block that may have contained the named events.
     flip(&file, 5000);
-    assert!(!verify(&Run::open(&path).unwrap()).consistent);
-    let salvaged = salvage(&path, &directory.path().join("salvaged"));
+    assert!(!verify_run(&Run::open(&path).unwrap()).consistent);
+    let salvaged = salvage_run(&path, &directory.path().join("salvaged"));
     assert!(matches!(salvaged, Err(SalvageError::Unsound { .. })), "{salvaged:?}");
 }

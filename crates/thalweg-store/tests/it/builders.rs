@@ -5,7 +5,8 @@ use proptest::prelude::*;
 use std::path::Path;
 use std::time::Duration;
 use thalweg_store::{
-    End, EventStatus, Follow, Followed, RecorderConfig, Run, RunState, StoreError, Verdict, list, verify, whole_runs,
+    End, EventStatus, Follow, Followed, RecorderConfig, Run, RunState, StoreError, Verdict,
+    combine_builder_directories, list_runs, verify_run,
 };
 use thalweg_wire::{EventId, RunNumber};
 
@@ -43,8 +44,8 @@ proptest! {
         let path = directory.path().join("runs/run-000042");
         let run = Run::open(&path).unwrap();
         let count = assigned.len() as u64;
-        prop_assert_eq!((run.path(), run.parts().len(), run.len()), (&*path, builders as usize, count));
-        prop_assert!(run.is_whole() && run.problems().is_empty());
+        prop_assert_eq!((run.run_path(), run.builder_parts().len(), run.len()), (&*path, builders as usize, count));
+        prop_assert!(run.has_declared_data() && run.found_problems().is_empty());
         for (number, event) in (0..).zip(run.events()) {
             let event = event.unwrap();
             prop_assert_eq!(event.id, EventId(number));
@@ -55,17 +56,17 @@ proptest! {
             }
             prop_assert_eq!(run.nth_event(number), Some(event.id));
             prop_assert_eq!(run.events_before(event.id), number);
-            prop_assert_eq!(run.event(event.id).unwrap().unwrap().fragments.len(), event.fragments.len());
+            prop_assert_eq!(run.find_event(event.id).unwrap().unwrap().fragments.len(), event.fragments.len());
         }
         prop_assert_eq!(run.event_ids_from(EventId(count / 2)).count() as u64, count - count / 2);
-        prop_assert_eq!((run.nth_event(count), run.status(EventId(count))), (None, None));
+        prop_assert_eq!((run.nth_event(count), run.event_status(EventId(count))), (None, None));
 
-        let report = verify(&run);
+        let report = verify_run(&run);
         prop_assert!(report.consistent, "{:?}", report.problems);
         let incomplete = count / 5;
         prop_assert_eq!((report.events, report.incomplete_events, report.missing), (count, incomplete, incomplete));
         let state = if incomplete > 0 { RunState::Incomplete } else { RunState::Complete };
-        let info = run.info();
+        let info = run.run_info();
         prop_assert_eq!((info.state, info.totals.events, info.events.built), (state, count, count));
         prop_assert_eq!(info.ledger[0]["recorded"].as_u64(), Some(count));
         let lacks = |builder: &u32| (0..).zip(&assigned).any(|(event, to)| to == builder && event % 5 == 4);
@@ -88,17 +89,17 @@ fn a_builder_whose_part_is_not_here_is_missed() {
     std::fs::remove_dir_all(runs.join("run-000042-b1")).unwrap();
     let run = Run::open(runs.join("run-000042")).unwrap();
     let missed = "what builder 1 of 3 wrote is not here";
-    assert_eq!((run.info().state, run.len()), (RunState::Incomplete, 3));
-    assert_eq!(run.info().reasons, [missed]);
-    assert_eq!(run.problems()[0].text, missed);
-    let report = verify(&run);
+    assert_eq!((run.run_info().state, run.len()), (RunState::Incomplete, 3));
+    assert_eq!(run.run_info().reasons, [missed]);
+    assert_eq!(run.found_problems()[0].text, missed);
+    let report = verify_run(&run);
     assert_eq!(report.verdict, Verdict::Incomplete { reasons: vec![missed.to_owned()] });
     assert_eq!((report.consistent, report.problem_count), (false, 1));
     // A part that is named itself is read alone.
-    assert!(verify(&Run::open(runs.join("run-000042-b0")).unwrap()).consistent);
-    let listed = whole_runs(list(&runs).unwrap());
+    assert!(verify_run(&Run::open(runs.join("run-000042-b0")).unwrap()).consistent);
+    let listed = combine_builder_directories(list_runs(&runs).unwrap());
     assert_eq!(listed.len(), 1);
-    assert_eq!((listed[0].path.as_path(), listed[0].state()), (&*runs.join("run-000042"), "INCOMPLETE"));
+    assert_eq!((listed[0].path.as_path(), listed[0].state_text()), (&*runs.join("run-000042"), "INCOMPLETE"));
 }
 
 #[test]
@@ -108,9 +109,9 @@ fn damage_is_named_with_the_part_that_it_is_in() {
     let runs = directory.path().join("runs");
     std::fs::remove_file(runs.join("run-000042-b1/00000.seg")).unwrap();
     let run = Run::open(runs.join("run-000042")).unwrap();
-    assert_eq!((run.len(), run.is_whole()), (2, false));
-    assert_eq!(run.problems()[0].file, "run-000042-b1/00000.seg");
-    let report = verify(&run);
+    assert_eq!((run.len(), run.has_declared_data()), (2, false));
+    assert_eq!(run.found_problems()[0].file, "run-000042-b1/00000.seg");
+    let report = verify_run(&run);
     assert!(report.problems.iter().all(|problem| problem.file.starts_with("run-000042-b1/")), "{report}");
     assert_eq!((report.events, report.lost_events), (2, 2));
 }
@@ -121,7 +122,7 @@ fn a_number_is_of_one_run_however_many_builders_it_has() {
     let taken = |builder, builders| {
         let mut pool = thalweg_arena::BlockPool::new("test", 2, 64 << 10).unwrap();
         let config = part_config(directory.path(), builder, builders, "by-room");
-        let made = thalweg_store::Recorder::create(config, &mut pool);
+        let made = thalweg_store::Recorder::create_run(config, &mut pool);
         matches!(made, Err(StoreError::Exists(_)))
     };
     record(directory.path(), 2, &[0, 1]);
@@ -157,7 +158,7 @@ fn a_follower_gets_what_each_builder_closes_until_all_have_ended() {
     let part = |builder| Builder::new(part_config(directory.path(), builder, 3, "modulo"), 4, 64 << 10);
     let mut parts = vec![part(0), part(1)];
     let mut follow = Follow::open(directory.path().join("runs/run-000042")).unwrap();
-    let mut next = |timeout| match follow.next(timeout).unwrap() {
+    let mut next = |timeout| match follow.next_event(timeout).unwrap() {
         Followed::Event(event) => Some(event.id.0),
         Followed::Quiet => None,
         Followed::End(end) => panic!("it ended: {end:?}"),
@@ -179,6 +180,6 @@ fn a_follower_gets_what_each_builder_closes_until_all_have_ended() {
     parts.pop().unwrap().finish();
     assert_eq!(next(TIMEOUT), Some(3));
     // A part that was left open keeps the run open, whatever the state of the others.
-    assert!(matches!(follow.next(TIMEOUT), Ok(Followed::End(End::WriterGone))));
-    assert_eq!(follow.info().state, RunState::Open);
+    assert!(matches!(follow.next_event(TIMEOUT), Ok(Followed::End(End::WriterGone))));
+    assert_eq!(follow.run_info().state, RunState::Open);
 }

@@ -8,7 +8,7 @@ use thalweg_store::{
     BlockWriter, EventCounts, EventStatus, FinishedRun, Recorder, RecorderConfig, RunBegin, RunEnd, RunState,
     SourceInfo,
 };
-use thalweg_wire::{EventId, FragmentHeader, HEADER_LEN, SourceId, Status, TaiNanos, crc32c, record_len};
+use thalweg_wire::{EventId, FragmentHeader, HEADER_LEN, SourceId, Status, TaiNanos, crc32c, record_bytes};
 
 /// Number of elements of subsystem 1 that send fragments.
 pub(crate) const SOURCES: u16 = 3;
@@ -68,7 +68,7 @@ pub(crate) struct Builder {
 impl Builder {
     pub(crate) fn new(config: RecorderConfig, blocks: u32, block_bytes: usize) -> Self {
         let mut pool = BlockPool::new("test", blocks, block_bytes).unwrap();
-        let recorder = Recorder::create(config, &mut pool).unwrap();
+        let recorder = Recorder::create_run(config, &mut pool).unwrap();
         let none = EventCounts::default();
         let (sent, recorded, lost) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         Self { recorder, pool, block: None, now: 1_000_000_000, sent, recorded, lost, events: none }
@@ -92,10 +92,10 @@ impl Builder {
     }
 
     pub(crate) fn missing(&mut self, event: u64, source: SourceId) {
-        let run = self.recorder.run();
+        let run = self.recorder.run_number();
         let header =
             FragmentHeader { run, event: EventId(event), source, status: Status::MISSING, ..Default::default() };
-        while !self.block().add_record(&header) {
+        while !self.block().add_header_record(&header) {
             self.flush();
         }
     }
@@ -116,7 +116,7 @@ impl Builder {
         let payload = payload(event, source, length);
         let without = status.contains(Status::NO_PAYLOAD_CRC);
         let header = FragmentHeader {
-            run: self.recorder.run(),
+            run: self.recorder.run_number(),
             event: EventId(event),
             source,
             timestamp: TaiNanos(self.now),
@@ -127,7 +127,7 @@ impl Builder {
             ..Default::default()
         };
         let mut span = loop {
-            if let Some(span) = self.block().reserve(record_len(length), 1) {
+            if let Some(span) = self.block().reserve_span(record_bytes(length), 1) {
                 break span;
             }
             self.flush();
@@ -135,9 +135,9 @@ impl Builder {
         span[..HEADER_LEN].copy_from_slice(&header.encode());
         span[HEADER_LEN..HEADER_LEN + length].copy_from_slice(&payload);
         let block = self.block();
-        let offset = block.position(&span);
+        let offset = block.span_offset(&span);
         drop(span);
-        block.enter(header.event, source, offset);
+        block.enter_record(header.event, source, offset);
         self.sent.entry(header.event).or_default().push(source);
     }
 
@@ -149,7 +149,7 @@ impl Builder {
 
     fn block(&mut self) -> &mut BlockWriter {
         while self.block.is_none() {
-            match self.pool.take() {
+            match self.pool.take_block() {
                 Some(block) => self.block = Some(BlockWriter::new(block)),
                 None => self.wait(),
             }
@@ -161,33 +161,33 @@ impl Builder {
     pub(crate) fn flush(&mut self) {
         if let Some(block) = self.block.take() {
             self.now += 1000;
-            self.recorder.submit(block, TaiNanos(self.now));
+            self.recorder.submit_block(block, TaiNanos(self.now));
         }
     }
 
     fn wait(&mut self) {
-        if let Some(finished) = self.recorder.wait().unwrap() {
+        if let Some(finished) = self.recorder.wait_for_block().unwrap() {
             let into = if finished.result.is_ok() { &mut self.recorded } else { &mut self.lost };
             // An event's fragments are on disk with the block that closes it.
-            let closed = finished.block.closings().iter().flat_map(|closing| {
+            let closed = finished.block.joined_closings().iter().flat_map(|closing| {
                 (0..u64::from(closing.count)).map(|step| EventId(closing.first.0 + step * closing.stride))
             });
             for source in closed.filter_map(|event| self.sent.remove(&event)).flatten() {
                 *into.entry(source).or_default() += 1;
             }
-            for closing in finished.block.closings() {
+            for closing in finished.block.joined_closings() {
                 self.events.built += u64::from(closing.count);
                 self.events.incomplete +=
                     if closing.status == EventStatus::Incomplete { closing.count.into() } else { 0 };
             }
-            self.pool.give_back(finished.block.into_block());
+            self.pool.return_block(finished.block.into_block());
         }
     }
 
     /// Submits the current block and waits until all blocks are written.
     pub(crate) fn settle(&mut self) {
         self.flush();
-        while self.recorder.in_flight() > 0 {
+        while self.recorder.blocks_in_flight() > 0 {
             self.wait();
         }
     }
@@ -216,12 +216,12 @@ impl Builder {
             left_out: serde_json::Value::Null,
             ledger: ledger.into(),
         };
-        self.recorder.finish(end).unwrap()
+        self.recorder.finish_run(end).unwrap()
     }
 
     /// Ends like a killed process: nothing is closed.
     pub(crate) fn die(mut self) -> PathBuf {
         self.settle();
-        self.recorder.path().to_owned()
+        self.recorder.run_path().to_owned()
     }
 }

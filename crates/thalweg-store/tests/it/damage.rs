@@ -9,8 +9,8 @@ use std::time::Duration;
 use thalweg_arena::BlockPool;
 use thalweg_store::format::{BlockHeader, Trailer};
 use thalweg_store::{
-    EventStatus, Follow, ProblemKind, Recorder, RecorderConfig, Run, RunInfo, RunState, Verdict, VerifyReport, list,
-    verify,
+    EventStatus, Follow, ProblemKind, Recorder, RecorderConfig, Run, RunInfo, RunState, Verdict, VerifyReport,
+    list_runs, verify_run,
 };
 use thalweg_testing::skip::skipped;
 use thalweg_wire::{EventId, SourceId};
@@ -33,9 +33,11 @@ fn died(directory: &Path) -> PathBuf {
 
 /// Returns the offsets of the blocks of a run, and the end of the data.
 fn boundaries(run: &Run) -> Vec<u64> {
-    let ends =
-        run.blocks().last().map(|block| block.offset() + u64::from(block.read(run.info()).unwrap().header().length));
-    run.blocks().iter().map(|block| block.offset()).chain(ends).collect()
+    let ends = run
+        .data_blocks()
+        .last()
+        .map(|block| block.file_offset() + u64::from(block.read_checked(run.run_info()).unwrap().header().length));
+    run.data_blocks().iter().map(|block| block.file_offset()).chain(ends).collect()
 }
 
 fn kinds(report: &VerifyReport) -> Vec<&ProblemKind> {
@@ -46,13 +48,13 @@ fn kinds(report: &VerifyReport) -> Vec<&ProblemKind> {
 fn a_run_whose_writer_died_is_recovered_to_its_last_block() {
     let directory = directory();
     let run = Run::open(died(directory.path())).unwrap();
-    let report = verify(&run);
+    let report = verify_run(&run);
     assert_eq!(report.verdict, Verdict::Recovered);
     assert!(report.consistent, "{report}");
     assert_eq!(report.events, 100);
-    let recovery = run.recovery().unwrap();
+    let recovery = run.recovery_point().unwrap();
     assert!(recovery.is_end);
-    assert_eq!(recovery.blocks, run.blocks().len() as u64);
+    assert_eq!(recovery.blocks, run.data_blocks().len() as u64);
     assert!(report.to_string().starts_with("OPEN, recovered to block"), "{report}");
     assert!(report.to_string().contains("the writer died"), "{report}");
 }
@@ -68,17 +70,17 @@ fn a_torn_tail_costs_the_torn_block_only() {
         for cut in [block[1] - 1, block[1] - 4096, block[0] + 4096, block[0] + 64, block[0] + 63, block[0] + 1] {
             segment.set_len(cut).unwrap();
             let run = Run::open(&path).unwrap();
-            assert_eq!(run.blocks().len(), whole, "cut at {cut} of {block:?}");
-            assert_eq!(run.recovery().unwrap().offset, block[0]);
-            assert!(!run.recovery().unwrap().is_end);
-            let report = verify(&run);
+            assert_eq!(run.data_blocks().len(), whole, "cut at {cut} of {block:?}");
+            assert_eq!(run.recovery_point().unwrap().offset, block[0]);
+            assert!(!run.recovery_point().unwrap().is_end);
+            let report = verify_run(&run);
             assert!(report.consistent, "{report}");
             assert!(run.events().all(|event| event.unwrap().fragments.len() == usize::from(SOURCES)));
             assert_eq!(run.events().count() as u64, report.events);
         }
         segment.set_len(block[0]).unwrap();
         let run = Run::open(&path).unwrap();
-        assert_eq!((run.blocks().len(), run.recovery().unwrap().is_end), (whole, true));
+        assert_eq!((run.data_blocks().len(), run.recovery_point().unwrap().is_end), (whole, true));
     }
     assert!(Run::open(&path).unwrap().is_empty());
 }
@@ -94,7 +96,7 @@ fn a_finished_run_without_its_footer_is_read_but_not_trusted() {
     for cut in [length - 1, length - 16, end + 64, end + 1, end] {
         segment.set_len(cut).unwrap();
         let run = Run::open(&path).unwrap();
-        let report = verify(&run);
+        let report = verify_run(&run);
         assert!(run.events().all(|event| event.is_ok()) && report.events == 100);
         assert!(matches!(kinds(&report)[..], [ProblemKind::Segment { .. }]), "{report}");
         assert_eq!(report.problems[0].offset, Some(end));
@@ -113,7 +115,7 @@ fn every_changed_bit_that_matters_is_found() {
         file.read_exact_at(&mut byte, at).unwrap();
         file.write_all_at(&[byte[0] ^ 0x10], at).unwrap();
         let run = Run::open(&path).unwrap();
-        let report = verify(&run);
+        let report = verify_run(&run);
         assert!(!report.consistent, "a flip at byte {at} of {length} went unseen");
         assert!(
             report.problems.iter().any(|problem| problem.file == FIRST && problem.offset.unwrap() <= at),
@@ -123,11 +125,11 @@ fn every_changed_bit_that_matters_is_found() {
         let (good, bad): (Vec<_>, Vec<_>) = run.events().partition(|event| event.is_ok());
         assert!(bad.len() < 40, "{} of {} events", bad.len(), good.len() + bad.len());
         for event in good {
-            assert!(event.unwrap().fragments.iter().all(|fragment| fragment.is_intact()));
+            assert!(event.unwrap().fragments.iter().all(|fragment| fragment.is_payload_intact()));
         }
         file.write_all_at(&byte, at).unwrap();
     }
-    assert!(verify(&Run::open(&path).unwrap()).consistent);
+    assert!(verify_run(&Run::open(&path).unwrap()).consistent);
 }
 
 #[test]
@@ -149,7 +151,7 @@ fn a_payload_that_was_wrong_before_it_was_sealed_is_found() {
     builder.fragment(1, SourceId::new(1, 2), 10);
     builder.fragment(3, SourceId::new(1, 2), 10);
     let run = Run::open(builder.finish().path).unwrap();
-    let report = verify(&run);
+    let report = verify_run(&run);
     let expected = [
         ProblemKind::Event { event: 1, found: 3, expected: 3 },
         ProblemKind::EventStatus { event: 2, status: "complete".into(), missing: 3 },
@@ -174,7 +176,7 @@ fn books_that_do_not_agree_with_the_files_are_found() {
     json["ledger"][0]["late"] = 1.into();
     json["events"]["built"] = 99.into();
     std::fs::write(path.join("run.json"), json.to_string()).unwrap();
-    let report = verify(&Run::open(&path).unwrap());
+    let report = verify_run(&Run::open(&path).unwrap());
     let expected = [
         ProblemKind::Total { what: "events.built".into(), stated: 99, counted: 100 },
         ProblemKind::Total { what: "recorded of source 1.1".into(), stated: 101, counted: 100 },
@@ -193,21 +195,21 @@ fn a_lost_segment_is_found() {
     (0..100).for_each(|event| builder.event(event, 1000));
     let path = builder.finish().path;
     let whole = Run::open(&path).unwrap();
-    assert!(whole.segments() > 3);
+    assert!(whole.segment_count() > 3);
     std::fs::remove_file(path.join("00002.seg")).unwrap();
     let run = Run::open(&path).unwrap();
-    assert!(run.blocks().len() < whole.blocks().len());
-    let report = verify(&run);
+    assert!(run.data_blocks().len() < whole.data_blocks().len());
+    let report = verify_run(&run);
     assert_eq!((report.problem_count, report.problems[0].file.as_str()), (1, "00002.seg"), "{report}");
-    assert_eq!(run.blocks().len() as u64 + run.parts()[0].lost_blocks(), whole.blocks().len() as u64);
-    for number in 3..whole.segments() {
+    assert_eq!(run.data_blocks().len() as u64 + run.builder_parts()[0].lost_blocks(), whole.data_blocks().len() as u64);
+    for number in 3..whole.segment_count() {
         std::fs::remove_file(path.join(format!("{number:05}.seg"))).unwrap();
     }
     let run = Run::open(&path).unwrap();
-    let report = verify(&run);
-    let lost = whole.blocks().len() as u64 - report.blocks;
+    let report = verify_run(&run);
+    let lost = whole.data_blocks().len() as u64 - report.blocks;
     assert!(matches!(kinds(&report)[..], [ProblemKind::Missing { blocks, .. }] if *blocks == lost), "{report}");
-    assert_eq!(run.problems().len(), 1);
+    assert_eq!(run.found_problems().len(), 1);
 }
 
 #[test]
@@ -217,8 +219,8 @@ fn a_full_disk_ends_the_run_with_its_reason() {
         (0..2000).for_each(|event| builder.event(event, 1000));
         builder.settle();
         assert_eq!(builder.closed(), 2000);
-        let error = builder.recorder.failure().expect("6 MB do not fit 4 MiB").clone();
-        assert!(error.is_full(), "{error}");
+        let error = builder.recorder.first_write_error().expect("6 MB do not fit 4 MiB").clone();
+        assert!(error.is_disk_full(), "{error}");
         let text = error.to_string();
         assert!(text.contains(".seg") && text.contains("at byte") && text.contains("No space left"), "{text}");
         // Every fragment is either recorded or came back as lost.
@@ -227,15 +229,15 @@ fn a_full_disk_ends_the_run_with_its_reason() {
         assert_eq!(finished.info.state, RunState::Incomplete);
         assert_eq!(finished.info.reasons, [text]);
         let run = Run::open(&finished.path).unwrap();
-        let report = verify(&run);
+        let report = verify_run(&run);
         assert!(report.consistent, "{report}");
         for source in &report.sources {
             assert!(source.recorded > 500, "{report}");
             assert_eq!(source.recorded + lost[&source.source.parse().unwrap()], 2000);
         }
-        let mut follow = run.follow().unwrap();
+        let mut follow = run.follow_events().unwrap();
         let mut events = 0;
-        while let thalweg_store::Followed::Event(_) = follow.next(Duration::ZERO).unwrap() {
+        while let thalweg_store::Followed::Event(_) = follow.next_event(Duration::ZERO).unwrap() {
             events += 1;
         }
         assert_eq!(events, report.events);
@@ -246,16 +248,16 @@ fn a_full_disk_ends_the_run_with_its_reason() {
 fn a_disk_without_room_for_a_run_gets_none() {
     on_small_disk(c"size=64k", |mount| {
         let mut pool = BlockPool::new("test", 1, 64 << 10).unwrap();
-        let error = Recorder::create(config(mount), &mut pool).unwrap_err();
-        assert!(error.is_full(), "{error}");
-        assert!(list(&mount.join("runs")).unwrap().is_empty());
+        let error = Recorder::create_run(config(mount), &mut pool).unwrap_err();
+        assert!(error.is_disk_full(), "{error}");
+        assert!(list_runs(&mount.join("runs")).unwrap().is_empty());
         assert_eq!(std::fs::read_dir(mount.join("runs")).unwrap().count(), 0, "nothing is left behind");
     });
     // Space that runs out at any point of creating a run.
     for pages in 16..40 {
         on_small_disk(&std::ffi::CString::new(format!("size={}k", 4 * pages)).unwrap(), |mount| {
             let mut pool = BlockPool::new("test", 1, 64 << 10).unwrap();
-            let begun = Recorder::create(config(mount), &mut pool).is_ok();
+            let begun = Recorder::create_run(config(mount), &mut pool).is_ok();
             let left = std::fs::read_dir(mount.join("runs")).unwrap().count();
             assert_eq!(left, usize::from(begun), "with {pages} pages");
         });
@@ -292,11 +294,13 @@ fn things_that_are_not_runs_are_told_apart() {
     assert!(error("{").contains("run.json"));
     assert!(error(r#"{"format": "thalweg-run", "version": 2}"#).contains("version 2"));
     assert!(error(r#"{"format": "thalweg-run", "version": 1}"#).contains("missing field"));
-    let listed = list(path.parent().unwrap()).unwrap();
+    let listed = list_runs(path.parent().unwrap()).unwrap();
     assert!(listed[0].error.is_some() && listed[0].info.is_none());
     assert!(Run::open(directory.path()).unwrap_err().to_string().contains("is not a run"));
     assert!(
-        Run::open("/nowhere").is_err() && list(Path::new("/nowhere")).is_err() && Follow::open("/nowhere").is_err()
+        Run::open("/nowhere").is_err()
+            && list_runs(Path::new("/nowhere")).is_err()
+            && Follow::open("/nowhere").is_err()
     );
 }
 
@@ -335,14 +339,14 @@ proptest! {
         }
         std::fs::write(&segment, &bytes).unwrap();
         let run = Run::open(path).unwrap();
-        let report = verify(&run);
+        let report = verify_run(&run);
         prop_assert_eq!(report.consistent, report.problems.is_empty());
-        let _ = run.event(EventId(50));
+        let _ = run.find_event(EventId(50));
         // A forged count may name four thousand million events.
         prop_assert!(run.events().take(1000).count() <= 1000);
-        let mut follow = run.follow().unwrap();
+        let mut follow = run.follow_events().unwrap();
         for _ in 0..1000 {
-            if let Ok(thalweg_store::Followed::End(_)) = follow.next(Duration::ZERO) {
+            if let Ok(thalweg_store::Followed::End(_)) = follow.next_event(Duration::ZERO) {
                 break;
             }
         }
@@ -359,7 +363,7 @@ proptest! {
         bytes[at] = value;
         for hostile in [bytes, text.into_bytes()] {
             std::fs::write(&file, hostile).unwrap();
-            let _ = RunInfo::read(path).map(|_| Run::open(path).map(|run| verify(&run)));
+            let _ = RunInfo::read_run_json(path).map(|_| Run::open(path).map(|run| verify_run(&run)));
         }
     }
 }
@@ -390,7 +394,7 @@ fn a_count_of_events_that_have_no_records_is_not_gone_through() {
     let path = directory.path();
     forge_a_count(path);
     let run = Run::open(path).unwrap();
-    let report = verify(&run);
+    let report = verify_run(&run);
     assert_eq!(report.events, run.len());
     assert_eq!(report.problem_count, run.len() - 100, "each event without a record");
 }
@@ -405,7 +409,7 @@ fn nor_is_it_in_a_run_without_sources() {
     json["sources"] = serde_json::json!([]);
     std::fs::write(&file, json.to_string()).unwrap();
     let run = Run::open(path).unwrap();
-    let report = verify(&run);
+    let report = verify_run(&run);
     assert_eq!((report.events, report.problem_count), (run.len(), 100), "{report}");
 }
 

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use thalweg_store::{
-    End, Event, Follow, Followed, Fragment, RecorderConfig, Run, RunFiles, RunState, StoreError, verify,
+    End, Event, Follow, Followed, Fragment, RecorderConfig, Run, RunFiles, RunState, StoreError, verify_run,
 };
 use thalweg_wire::EventId;
 
@@ -53,22 +53,22 @@ impl Memory {
 }
 
 impl RunFiles for Memory {
-    fn path(&self) -> &Path {
+    fn display_path(&self) -> &Path {
         &self.path
     }
 
-    fn info(&self) -> io::Result<Vec<u8>> {
+    fn read_run_json(&self) -> io::Result<Vec<u8>> {
         self.files.lock().unwrap().get("run.json").cloned().ok_or(io::ErrorKind::NotFound.into())
     }
 
-    fn files(&self) -> io::Result<Vec<(String, u64)>> {
+    fn list_files(&self) -> io::Result<Vec<(String, u64)>> {
         let files = self.files.lock().unwrap();
         let listed = self.listed.lock().unwrap();
         let length = |name: &str, bytes: &[u8]| listed.filter(|_| name == "00000.seg").unwrap_or(bytes.len() as u64);
         Ok(files.iter().map(|(name, bytes)| (name.clone(), length(name, bytes))).collect())
     }
 
-    fn read_at(&self, file: &str, offset: u64, into: &mut [u8]) -> io::Result<usize> {
+    fn read_file_at(&self, file: &str, offset: u64, into: &mut [u8]) -> io::Result<usize> {
         self.asked.lock().unwrap().push((file.to_owned(), offset, into.len()));
         let files = self.files.lock().unwrap();
         let bytes = files.get(file).ok_or(io::ErrorKind::NotFound)?;
@@ -98,12 +98,16 @@ fn records(event: &Event) -> Vec<Vec<u8>> {
 }
 
 fn same(here: &Run, elsewhere: &Run) {
-    assert_eq!(elsewhere.info(), here.info());
-    assert_eq!(elsewhere.parts()[0].closings(), here.parts()[0].closings());
-    assert_eq!((elsewhere.len(), elsewhere.segments(), elsewhere.bytes()), (here.len(), here.segments(), here.bytes()));
-    let end = |run: &Run| run.recovery().map(|at| (at.blocks, at.segment.clone(), at.offset, at.is_end));
+    assert_eq!(elsewhere.run_info(), here.run_info());
+    assert_eq!(elsewhere.builder_parts()[0].event_closings(), here.builder_parts()[0].event_closings());
+    assert_eq!(
+        (elsewhere.len(), elsewhere.segment_count(), elsewhere.data_bytes()),
+        (here.len(), here.segment_count(), here.data_bytes())
+    );
+    let end = |run: &Run| run.recovery_point().map(|at| (at.blocks, at.segment.clone(), at.offset, at.is_end));
     assert_eq!(end(elsewhere), end(here));
-    let place = |run: &Run| run.blocks().iter().map(|block| (block.number(), block.offset())).collect::<Vec<_>>();
+    let place =
+        |run: &Run| run.data_blocks().iter().map(|block| (block.number(), block.file_offset())).collect::<Vec<_>>();
     assert_eq!(place(elsewhere), place(here));
     let mut events = elsewhere.events();
     for event in here.events() {
@@ -111,7 +115,7 @@ fn same(here: &Run, elsewhere: &Run) {
         assert_eq!((fetched.id, fetched.status, records(&fetched)), (event.id, event.status, records(&event)));
     }
     assert!(events.next().is_none());
-    let (found, expected) = (verify(elsewhere), verify(here));
+    let (found, expected) = (verify_run(elsewhere), verify_run(here));
     assert_eq!(
         (found.consistent, found.fragments, found.problem_count),
         (expected.consistent, expected.fragments, expected.problem_count)
@@ -135,7 +139,7 @@ proptest! {
             None => builder.finish().path,
             Some(cut) => {
                 let path = builder.die();
-                let segments = Run::open(&path).unwrap().segments();
+                let segments = Run::open(&path).unwrap().segment_count();
                 let last = path.join(format!("{:05}.seg", segments.saturating_sub(1)));
                 let length = std::fs::metadata(&last).unwrap().len();
                 let file = std::fs::File::options().write(true).open(&last).unwrap();
@@ -143,7 +147,7 @@ proptest! {
                 path
             }
         };
-        same(&Run::open(&path).unwrap(), &Run::open_at(Memory::copy_of(&path)).unwrap());
+        same(&Run::open(&path).unwrap(), &Run::open_remote(Memory::copy_of(&path)).unwrap());
     }
 
     /// No response of a server crashes a reader.
@@ -159,7 +163,7 @@ proptest! {
             noise.iter().for_each(|(at, byte)| *at.get_mut(bytes) ^= byte);
             bytes.truncate(length.map_or(bytes.len(), |length| length.index(bytes.len())));
         });
-        if let Ok(run) = Run::open_at(memory) {
+        if let Ok(run) = Run::open_remote(memory) {
             // An event is as it was recorded, or an error.
             for event in run.events().take(100).flatten() {
                 for fragment in event.fragments {
@@ -167,7 +171,7 @@ proptest! {
                     prop_assert_eq!(fragment.payload(), payload(event.id.0, fragment.header.source, length));
                 }
             }
-            verify(&run);
+            verify_run(&run);
         }
     }
 }
@@ -177,22 +181,23 @@ fn a_run_is_opened_by_its_footers_and_each_block_is_fetched_once() {
     let directory = memory_directory();
     let path = record(directory.path(), &[1000; 500], 64 << 10, 512 << 10).finish().path;
     let memory = Memory::copy_of(&path);
-    let run = Run::open_at(Arc::clone(&memory) as _).unwrap();
+    let run = Run::open_remote(Arc::clone(&memory) as _).unwrap();
     let opened = memory.asked();
-    assert_eq!(opened.len(), run.segments() as usize, "{opened:?}");
+    assert_eq!(opened.len(), run.segment_count() as usize, "{opened:?}");
     assert_eq!(opened.iter().filter(|(_, _, length)| *length > 64 << 10).count(), 0);
 
     let pinned: Vec<Event> = run.events().map(Result::unwrap).collect();
     let mut fetched: Vec<_> = memory.asked().into_iter().map(|(file, offset, _)| (file, offset)).collect();
     fetched.sort();
-    let blocks = run.blocks().into_iter();
-    let expected: Vec<_> =
-        blocks.map(|block| (block.path().file_name().unwrap().to_str().unwrap().to_owned(), block.offset())).collect();
+    let blocks = run.data_blocks().into_iter();
+    let expected: Vec<_> = blocks
+        .map(|block| (block.file_path().file_name().unwrap().to_str().unwrap().to_owned(), block.file_offset()))
+        .collect();
     assert!(expected.len() > 20);
     assert_eq!(fetched, expected);
 
     // Data still in use is not fetched again, and it outlives the run.
-    assert_eq!(run.event(EventId(7)).unwrap().unwrap().fragments.len(), usize::from(SOURCES));
+    assert_eq!(run.find_event(EventId(7)).unwrap().unwrap().fragments.len(), usize::from(SOURCES));
     assert_eq!(memory.asked(), []);
     drop(run);
     let first = &pinned[0].fragments[0];
@@ -203,7 +208,7 @@ fn a_run_is_opened_by_its_footers_and_each_block_is_fetched_once() {
 fn a_fragment_can_be_taken_away_as_a_copy_of_its_record() {
     let directory = memory_directory();
     let run = Run::open(record(directory.path(), &[1000], 64 << 10, 1 << 20).finish().path).unwrap();
-    let fragment = &run.event(EventId(0)).unwrap().unwrap().fragments[1];
+    let fragment = &run.find_event(EventId(0)).unwrap().unwrap().fragments[1];
     let record = [&fragment.header.encode()[..], fragment.payload()].concat();
     let copy = Fragment::from_record(record.clone()).unwrap();
     assert_eq!((copy.header, copy.payload()), (fragment.header, fragment.payload()));
@@ -217,9 +222,9 @@ fn an_event_in_the_middle_takes_its_block_and_no_other() {
     let directory = memory_directory();
     let path = record(directory.path(), &[1000; 500], 64 << 10, 4 << 20).finish().path;
     let memory = Memory::copy_of(&path);
-    let run = Run::open_at(Arc::clone(&memory) as _).unwrap();
+    let run = Run::open_remote(Arc::clone(&memory) as _).unwrap();
     memory.asked();
-    run.event(EventId(250)).unwrap().unwrap();
+    run.find_event(EventId(250)).unwrap().unwrap();
     let asked = memory.asked();
     // An event may lie across two blocks.
     assert!(asked.len() <= 2 && asked.iter().all(|(_, _, length)| *length <= 64 << 10), "{asked:?}");
@@ -230,10 +235,10 @@ fn a_run_that_is_being_recorded_is_opened_by_headers_and_tables() {
     let directory = memory_directory();
     let path = record(directory.path(), &[3000; 100], 64 << 10, 16 << 20).die();
     let memory = Memory::copy_of(&path);
-    let run = Run::open_at(Arc::clone(&memory) as _).unwrap();
+    let run = Run::open_remote(Arc::clone(&memory) as _).unwrap();
     let bytes: usize = memory.asked().iter().map(|(_, _, length)| length).sum();
-    assert!(run.blocks().len() > 10 && run.recovery().is_some_and(|at| at.is_end));
-    assert!((bytes as u64) < 100_000 && run.bytes() > 800_000, "{bytes} of {} bytes", run.bytes());
+    assert!(run.data_blocks().len() > 10 && run.recovery_point().is_some_and(|at| at.is_end));
+    assert!((bytes as u64) < 100_000 && run.data_bytes() > 800_000, "{bytes} of {} bytes", run.data_bytes());
     same(&Run::open(&path).unwrap(), &run);
 }
 
@@ -242,16 +247,16 @@ fn what_arrives_damaged_is_told_and_asked_for_again() {
     let directory = memory_directory();
     let path = record(directory.path(), &[1000; 10], 64 << 10, 4 << 20).finish().path;
     let memory = Memory::copy_of(&path);
-    let run = Run::open_at(Arc::clone(&memory) as _).unwrap();
+    let run = Run::open_remote(Arc::clone(&memory) as _).unwrap();
     memory.change("00000.seg", |bytes| bytes[5000] ^= 1);
-    let error = run.event(EventId(0)).unwrap_err();
+    let error = run.find_event(EventId(0)).unwrap_err();
     assert!(matches!(error, StoreError::Format { offset: 0, .. }), "{error}");
     assert!(error.to_string().starts_with("http://daq-0/runs/1/00000.seg at byte 0: block body CRC32C"), "{error}");
     memory.change("00000.seg", |bytes| bytes[5000] ^= 1);
-    assert!(run.event(EventId(0)).unwrap().is_some());
+    assert!(run.find_event(EventId(0)).unwrap().is_some());
 
     memory.files.lock().unwrap().clear();
-    let error = Run::open_at(memory).unwrap_err();
+    let error = Run::open_remote(memory).unwrap_err();
     assert_eq!(error.to_string(), "http://daq-0/runs/1 is not a run: it has no run.json");
 }
 
@@ -260,14 +265,14 @@ fn threads_share_what_one_of_them_fetches() {
     let directory = memory_directory();
     let path = record(directory.path(), &[1000; 500], 64 << 10, 512 << 10).finish().path;
     let memory = Memory::copy_of(&path);
-    let run = Run::open_at(Arc::clone(&memory) as _).unwrap();
+    let run = Run::open_remote(Arc::clone(&memory) as _).unwrap();
     memory.asked();
     let seen = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..4).map(|_| scope.spawn(|| run.events().map(Result::unwrap).count())).collect();
         threads.into_iter().map(|thread| thread.join().unwrap()).collect::<Vec<_>>()
     });
     assert_eq!(seen, [500; 4]);
-    assert_eq!(memory.asked().len(), run.blocks().len());
+    assert_eq!(memory.asked().len(), run.data_blocks().len());
 }
 
 #[test]
@@ -275,9 +280,9 @@ fn a_run_elsewhere_is_followed_to_its_end() {
     let directory = memory_directory();
     let mut builder = record(directory.path(), &[700; 50], 64 << 10, 128 << 10);
     builder.settle();
-    let memory = Memory::copy_of(builder.recorder.path());
-    let mut follow = Follow::open_at(Arc::clone(&memory) as _).unwrap();
-    let mut next = |timeout| follow.next(timeout).unwrap();
+    let memory = Memory::copy_of(builder.recorder.run_path());
+    let mut follow = Follow::open_remote(Arc::clone(&memory) as _).unwrap();
+    let mut next = |timeout| follow.next_event(timeout).unwrap();
     for expected in 0..50 {
         assert!(matches!(next(Duration::ZERO), Followed::Event(event) if event.id == EventId(expected)));
     }
@@ -297,7 +302,7 @@ fn a_run_elsewhere_is_followed_to_its_end() {
         assert!(matches!(next(timeout), Followed::Event(event) if event.id == EventId(expected)));
     }
     assert!(matches!(next(timeout), Followed::End(End::Finished)));
-    assert_eq!(follow.info().state, RunState::Incomplete);
+    assert_eq!(follow.run_info().state, RunState::Incomplete);
 }
 
 /// Opening a run that is written faster than it is read comes to an end.
@@ -306,12 +311,12 @@ fn what_is_written_while_a_run_is_opened_is_not_waited_for() {
     let directory = memory_directory();
     let path = record(directory.path(), &[700; 200], 64 << 10, 1 << 20).die();
     let whole = Run::open(&path).unwrap();
-    assert!(whole.blocks().len() > 3);
+    assert!(whole.data_blocks().len() > 3);
     let memory = Memory::copy_of(&path);
     for blocks in 0..3 {
-        *memory.listed.lock().unwrap() = Some(whole.blocks()[blocks].offset());
-        let run = Run::open_at(memory.clone()).unwrap();
-        assert_eq!(run.blocks().len(), blocks);
-        assert!(run.recovery().unwrap().is_end);
+        *memory.listed.lock().unwrap() = Some(whole.data_blocks()[blocks].file_offset());
+        let run = Run::open_remote(memory.clone()).unwrap();
+        assert_eq!(run.data_blocks().len(), blocks);
+        assert!(run.recovery_point().unwrap().is_end);
     }
 }

@@ -14,7 +14,7 @@ fn a_follower_gets_every_event_of_a_run_and_its_end() {
         let directory = directory();
         let config = RecorderConfig { segment_bytes: 1 << 20, direct, ..config(directory.path()) };
         let mut builder = Builder::new(config, 4, 64 << 10);
-        let mut follow = Follow::open(builder.recorder.path()).unwrap();
+        let mut follow = Follow::open(builder.recorder.run_path()).unwrap();
         std::thread::scope(|scope| {
             scope.spawn(move || {
                 for event in 0..3000 {
@@ -27,7 +27,7 @@ fn a_follower_gets_every_event_of_a_run_and_its_end() {
                 builder.finish();
             });
             for expected in 0..3000 {
-                match follow.next(TIMEOUT).unwrap() {
+                match follow.next_event(TIMEOUT).unwrap() {
                     Followed::Event(event) => {
                         assert_eq!(event.id, EventId(expected));
                         assert_eq!(event.fragments.len(), usize::from(SOURCES));
@@ -38,9 +38,9 @@ fn a_follower_gets_every_event_of_a_run_and_its_end() {
                     other => panic!("{other:?} instead of event {expected}"),
                 }
             }
-            assert!(matches!(follow.next(TIMEOUT), Ok(Followed::End(End::Finished))));
-            assert!(matches!(follow.next(TIMEOUT), Ok(Followed::End(End::Finished))));
-            assert_eq!(follow.info().state, RunState::Complete);
+            assert!(matches!(follow.next_event(TIMEOUT), Ok(Followed::End(End::Finished))));
+            assert!(matches!(follow.next_event(TIMEOUT), Ok(Followed::End(End::Finished))));
+            assert_eq!(follow.run_info().state, RunState::Complete);
         });
     }
 }
@@ -49,27 +49,27 @@ fn a_follower_gets_every_event_of_a_run_and_its_end() {
 fn a_follower_sees_what_is_on_disk_and_no_more() {
     let directory = directory();
     let mut builder = Builder::new(config(directory.path()), 4, 64 << 10);
-    let mut follow = Follow::open(builder.recorder.path()).unwrap();
-    assert!(matches!(follow.next(Duration::ZERO), Ok(Followed::Quiet)));
+    let mut follow = Follow::open(builder.recorder.run_path()).unwrap();
+    assert!(matches!(follow.next_event(Duration::ZERO), Ok(Followed::Quiet)));
     builder.event(1, 100);
-    assert!(matches!(follow.next(Duration::ZERO), Ok(Followed::Quiet)));
+    assert!(matches!(follow.next_event(Duration::ZERO), Ok(Followed::Quiet)));
     builder.settle();
-    assert!(matches!(follow.next(Duration::ZERO), Ok(Followed::Event(event)) if event.id == EventId(1)));
-    assert!(matches!(follow.next(Duration::from_millis(1)), Ok(Followed::Quiet)));
+    assert!(matches!(follow.next_event(Duration::ZERO), Ok(Followed::Event(event)) if event.id == EventId(1)));
+    assert!(matches!(follow.next_event(Duration::from_millis(1)), Ok(Followed::Quiet)));
 
     builder.event(2, 100);
     builder.settle();
-    let mut late = Follow::open(builder.recorder.path()).unwrap();
+    let mut late = Follow::open(builder.recorder.run_path()).unwrap();
     late.skip_to_now().unwrap();
-    assert!(matches!(late.next(Duration::ZERO), Ok(Followed::Quiet)));
+    assert!(matches!(late.next_event(Duration::ZERO), Ok(Followed::Quiet)));
     builder.event(3, 100);
     builder.die();
-    assert!(matches!(late.next(TIMEOUT), Ok(Followed::Event(event)) if event.id == EventId(3)));
-    assert!(matches!(late.next(TIMEOUT), Ok(Followed::End(End::WriterGone))));
+    assert!(matches!(late.next_event(TIMEOUT), Ok(Followed::Event(event)) if event.id == EventId(3)));
+    assert!(matches!(late.next_event(TIMEOUT), Ok(Followed::End(End::WriterGone))));
     for id in [2, 3] {
-        assert!(matches!(follow.next(TIMEOUT), Ok(Followed::Event(event)) if event.id == EventId(id)));
+        assert!(matches!(follow.next_event(TIMEOUT), Ok(Followed::Event(event)) if event.id == EventId(id)));
     }
-    assert!(matches!(follow.next(TIMEOUT), Ok(Followed::End(End::WriterGone))));
+    assert!(matches!(follow.next_event(TIMEOUT), Ok(Followed::End(End::WriterGone))));
 }
 
 #[test]
@@ -78,8 +78,8 @@ fn what_is_skipped_may_lie_in_a_block_that_was_taken_in_already() {
     let mut builder = Builder::new(config(directory.path()), 4, 64 << 10);
     (1..4).for_each(|event| builder.event(event, 100));
     builder.settle();
-    let mut follow = Follow::open(builder.recorder.path()).unwrap();
-    assert!(matches!(follow.next(Duration::ZERO), Ok(Followed::Event(event)) if event.id == EventId(1)));
+    let mut follow = Follow::open(builder.recorder.run_path()).unwrap();
+    assert!(matches!(follow.next_event(Duration::ZERO), Ok(Followed::Event(event)) if event.id == EventId(1)));
     follow.skip_to_now().unwrap();
-    assert!(matches!(follow.next(Duration::ZERO), Ok(Followed::Quiet)));
+    assert!(matches!(follow.next_event(Duration::ZERO), Ok(Followed::Quiet)));
 }

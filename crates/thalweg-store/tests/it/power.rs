@@ -20,11 +20,11 @@ impl World {
 
     /// Completes the next operation; returns false if none is under way.
     fn step(&mut self) -> bool {
-        let Some(at) = self.disk.next_time() else { return false };
+        let Some(at) = self.disk.next_completion_time() else { return false };
         self.now = self.now.max(at);
-        self.disk.advance_to(self.now);
-        while let Some(finished) = self.builder.recorder.reap() {
-            self.builder.pool.give_back(finished.block.into_block());
+        self.disk.advance_time_to(self.now);
+        while let Some(finished) = self.builder.recorder.reap_block() {
+            self.builder.pool.return_block(finished.block.into_block());
         }
         true
     }
@@ -52,18 +52,18 @@ fn what_was_synced_in_a_run_is_there_after_a_power_failure_in_later_segments_too
             events.clone().for_each(|event| world.builder.event(event, 1000));
             world.builder.flush();
             world.pass();
-            assert!(world.builder.recorder.unsynced() > 0);
+            assert!(world.builder.recorder.unsynced_bytes() > 0);
             if events.end == 45 {
-                world.builder.recorder.sync();
-                assert_eq!(world.builder.recorder.unsynced(), 0, "it is under way");
+                world.builder.recorder.begin_sync();
+                assert_eq!(world.builder.recorder.unsynced_bytes(), 0, "it is under way");
                 world.pass();
                 synced = events.end;
             }
         }
         let left = folder.path().join("left");
-        world.disk.after_power_failure(&folder.path().join("runs"), &left, seed).unwrap();
+        world.disk.write_after_power_failure(&folder.path().join("runs"), &left, seed).unwrap();
         let run = Run::open(left.join("run-000001")).unwrap();
-        assert!(run.segments() > 1);
+        assert!(run.segment_count() > 1);
         let there: BTreeSet<u64> = run
             .events()
             .flatten()
@@ -97,7 +97,7 @@ fn a_disk_that_closes_files_more_slowly_than_they_fill_holds_few_of_them_open() 
         world.builder.event(event, 4000);
         world.builder.flush();
     }
-    assert_eq!(world.builder.recorder.in_flight(), 40);
+    assert_eq!(world.builder.recorder.blocks_in_flight(), 40);
     let segments = || {
         let names = std::fs::read_dir(folder.path().join("runs/run-000001")).unwrap().flatten();
         names.filter(|entry| entry.path().extension().is_some_and(|ending| ending == "seg")).count()
@@ -107,5 +107,5 @@ fn a_disk_that_closes_files_more_slowly_than_they_fill_holds_few_of_them_open() 
     }
     assert_eq!(segments(), 8, "blocks of others wait");
     world.pass();
-    assert_eq!((world.builder.recorder.in_flight(), segments()), (0, 20));
+    assert_eq!((world.builder.recorder.blocks_in_flight(), segments()), (0, 20));
 }

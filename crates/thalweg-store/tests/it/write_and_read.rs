@@ -7,7 +7,7 @@ use thalweg_arena::BlockPool;
 use thalweg_store::format::{BlockHeader, BlockKind};
 use thalweg_store::{
     BlockWriter, EngineChoice, EngineKind, Event, EventCounts, EventStatus, Recorder, RecorderConfig, Run, RunBegin,
-    RunEnd, RunState, StoreError, Verdict, WriterLife, list, verify,
+    RunEnd, RunState, StoreError, Verdict, WriterLife, list_runs, verify_run,
 };
 use thalweg_testing::skip::skipped;
 use thalweg_wire::{EventId, RunNumber, SourceId, Status, TaiNanos};
@@ -18,7 +18,7 @@ fn check(event: &Event, length: usize) {
     assert_eq!(sources, (0..SOURCES).map(|element| SourceId::new(1, element)).collect::<Vec<_>>());
     for fragment in &event.fragments {
         assert_eq!(fragment.header.event, event.id);
-        assert!(fragment.is_intact());
+        assert!(fragment.is_payload_intact());
         if fragment.header.status.contains(Status::MISSING) {
             assert_eq!((event.status, fragment.payload().len()), (EventStatus::Incomplete, 0));
         } else {
@@ -45,18 +45,18 @@ fn every_method_of_the_recorder_writes_the_same_run() {
     for (direct, engine) in [(true, EngineChoice::Best), (false, EngineChoice::Best), (true, EngineChoice::Threads)] {
         let path = record(RecorderConfig { direct, engine, ..config(directory.path()) });
         let run = Run::open(&path).unwrap();
-        assert_eq!(run.info().recorder.direct, direct, "{:?}", run.info().recorder.notes);
-        assert!(run.segments() > 5, "{} segments", run.segments());
-        assert!(run.recovery().is_none() && run.writer().is_none());
+        assert_eq!(run.run_info().recorder.direct, direct, "{:?}", run.run_info().recorder.notes);
+        assert!(run.segment_count() > 5, "{} segments", run.segment_count());
+        assert!(run.recovery_point().is_none() && run.writer_life().is_none());
         assert_eq!(run.len(), 2000);
         for (event, expected) in run.events().zip(0..) {
             let event = event.unwrap();
             assert_eq!(event.id, EventId(expected));
             check(&event, 1000);
         }
-        assert_eq!(run.event(EventId(1017)).unwrap().unwrap().status, EventStatus::Incomplete);
-        assert!(run.event(EventId(2000)).unwrap().is_none());
-        let report = verify(&run);
+        assert_eq!(run.find_event(EventId(1017)).unwrap().unwrap().status, EventStatus::Incomplete);
+        assert!(run.find_event(EventId(2000)).unwrap().is_none());
+        let report = verify_run(&run);
         assert!(report.consistent, "{report}");
         assert_eq!((report.events, report.incomplete_events, report.unfinished_events), (2000, 4, 0));
         assert_eq!(report.verdict, Verdict::Incomplete { reasons: vec!["a source was missing".into()] });
@@ -65,7 +65,7 @@ fn every_method_of_the_recorder_writes_the_same_run() {
             (2000, 1996, 4)
         );
     }
-    let names = list(&directory.path().join("runs")).unwrap();
+    let names = list_runs(&directory.path().join("runs")).unwrap();
     assert_eq!(names.iter().map(|listed| listed.run).collect::<Vec<_>>(), [1, 2, 3]);
     assert!(names.iter().all(|listed| listed.writer.is_none() && listed.bytes > 6_000_000));
 }
@@ -74,7 +74,7 @@ fn every_method_of_the_recorder_writes_the_same_run() {
 fn a_footer_has_the_time_of_the_last_block_before_it() {
     let directory = directory();
     let path = record(config(directory.path()));
-    for number in 0..Run::open(&path).unwrap().segments() {
+    for number in 0..Run::open(&path).unwrap().segment_count() {
         let bytes = std::fs::read(path.join(format!("{number:05}.seg"))).unwrap();
         let (mut headers, mut at) = (Vec::new(), 0);
         while at < bytes.len() {
@@ -91,7 +91,7 @@ fn fragments_outlive_the_run_they_were_read_from() {
     let directory = directory();
     let path = record(config(directory.path()));
     let run = Run::open(path.join("00000.seg")).unwrap();
-    let event = run.event(EventId(3)).unwrap().unwrap();
+    let event = run.find_event(EventId(3)).unwrap().unwrap();
     drop(run);
     std::fs::remove_dir_all(path).unwrap();
     check(&event, 1000);
@@ -117,7 +117,7 @@ fn events_come_in_order_however_they_were_closed() {
     for first in [0, 1, 150, 299, 300, u64::MAX] {
         assert!(run.event_ids_from(EventId(first)).map(|(id, _)| id.0).eq(first..300));
     }
-    assert!(verify(&run).consistent, "{}", verify(&run));
+    assert!(verify_run(&run).consistent, "{}", verify_run(&run));
 }
 
 #[test]
@@ -125,7 +125,7 @@ fn a_run_without_events_is_a_run() {
     let directory = directory();
     let run = Run::open(Builder::new(config(directory.path()), 2, 64 << 10).finish().path).unwrap();
     assert!(run.is_empty() && run.events().next().is_none());
-    let report = verify(&run);
+    let report = verify_run(&run);
     assert!(report.consistent, "{report}");
     assert_eq!((report.verdict, report.segments), (Verdict::Complete, 1));
 }
@@ -136,7 +136,7 @@ fn numbers_are_taken_once() {
     let mut pool = BlockPool::new("test", 1, 64 << 10).unwrap();
     let mut create = |run, builder, builders| {
         let run = RecorderConfig { run, builder, builders, ..config(directory.path()) };
-        Recorder::create(run, &mut pool).map(|recorder| recorder.path().file_name().unwrap().to_owned())
+        Recorder::create_run(run, &mut pool).map(|recorder| recorder.run_path().file_name().unwrap().to_owned())
     };
     assert_eq!(create(None, 0, 1).unwrap(), "run-000001");
     assert_eq!(create(Some(RunNumber(42)), 0, 1).unwrap(), "run-000042");
@@ -152,11 +152,11 @@ fn numbers_are_taken_once() {
 fn blocks_that_cannot_be_recorded_are_refused() {
     let directory = directory();
     let mut small = BlockPool::new("test", 1, 4096).unwrap();
-    let refused = Recorder::create(config(directory.path()), &mut small).unwrap_err();
+    let refused = Recorder::create_run(config(directory.path()), &mut small).unwrap_err();
     assert!(matches!(refused, StoreError::BlockSize(4096)));
     let mut pool = BlockPool::new("test", 2, 64 << 10).unwrap();
-    let _taken = pool.take();
-    let refused = Recorder::create(config(directory.path()), &mut pool).unwrap_err();
+    let _taken = pool.take_block();
+    let refused = Recorder::create_run(config(directory.path()), &mut pool).unwrap_err();
     assert!(matches!(refused, StoreError::PoolInUse { free: 1, count: 2 }));
     assert!(!directory.path().join("runs").exists(), "a refusal leaves nothing behind");
 }
@@ -165,13 +165,13 @@ fn blocks_that_cannot_be_recorded_are_refused() {
 fn an_empty_block_comes_back_unwritten() {
     let directory = directory();
     let mut pool = BlockPool::new("test", 1, 64 << 10).unwrap();
-    let mut recorder = Recorder::create(config(directory.path()), &mut pool).unwrap();
-    recorder.submit(BlockWriter::new(pool.take().unwrap()), TaiNanos(0));
+    let mut recorder = Recorder::create_run(config(directory.path()), &mut pool).unwrap();
+    recorder.submit_block(BlockWriter::new(pool.take_block().unwrap()), TaiNanos(0));
     let mut fds = [rustix::event::PollFd::new(&recorder, rustix::event::PollFlags::IN)];
     assert_eq!(rustix::event::poll(&mut fds, None), Ok(1), "the caller is woken for it");
-    let finished = recorder.reap().unwrap();
-    assert!(finished.result.is_ok() && recorder.reap().is_none());
-    assert_eq!(recorder.info().totals.blocks, 0);
+    let finished = recorder.reap_block().unwrap();
+    assert!(finished.result.is_ok() && recorder.reap_block().is_none());
+    assert_eq!(recorder.run_info().totals.blocks, 0);
 }
 
 #[test]
@@ -179,25 +179,25 @@ fn a_block_that_io_uring_refused_is_lost_with_a_reason_and_never_written_later()
     let directory = directory();
     let mut pool = BlockPool::new("test", 2, 64 << 10).unwrap();
     let nobody = RecorderConfig { begin: RunBegin::default(), ..config(directory.path()) };
-    let mut recorder = Recorder::create(nobody, &mut pool).unwrap();
-    if recorder.method().engine != EngineKind::IoUring {
-        return skipped(format_args!("no io_uring: {}", recorder.method()));
+    let mut recorder = Recorder::create_run(nobody, &mut pool).unwrap();
+    if recorder.recorder_method().engine != EngineKind::IoUring {
+        return skipped(format_args!("no io_uring: {}", recorder.recorder_method()));
     }
     let mut submit = |recorder: &mut Recorder, event: u64| {
-        let mut block = BlockWriter::new(pool.take().unwrap());
+        let mut block = BlockWriter::new(pool.take_block().unwrap());
         assert!(block.close_event(EventId(event), 1, EventStatus::Complete));
-        recorder.submit(block, TaiNanos(event));
+        recorder.submit_block(block, TaiNanos(event));
     };
     submit(&mut recorder, 0);
-    let first = recorder.wait().unwrap().unwrap();
+    let first = recorder.wait_for_block().unwrap().unwrap();
     assert!(first.result.is_ok());
 
     // Operations under way are cancelled when the last descriptor is closed.
     let _ring = recorder.as_fd().try_clone_to_owned().unwrap();
     let refusal = Refusal::of(&recorder);
     submit(&mut recorder, 1);
-    let refused = recorder.reap().expect("it comes back at once");
-    assert!(recorder.reap().is_none());
+    let refused = recorder.reap_block().expect("it comes back at once");
+    assert!(recorder.reap_block().is_none());
     let error = refused.result.unwrap_err().to_string();
     assert!(error.contains("00000.seg"), "{error}");
     // The block's memory is reused for something else.
@@ -210,8 +210,8 @@ fn a_block_that_io_uring_refused_is_lost_with_a_reason_and_never_written_later()
     // From here on the kernel would accept operations again.
     let mut third = BlockWriter::new(first.block.into_block());
     assert!(third.close_event(EventId(2), 1, EventStatus::Complete));
-    recorder.submit(third, TaiNanos(2));
-    assert!(recorder.wait().unwrap().unwrap().result.is_err(), "nothing is written behind a gap");
+    recorder.submit_block(third, TaiNanos(2));
+    assert!(recorder.wait_for_block().unwrap().unwrap().result.is_err(), "nothing is written behind a gap");
     let end = RunEnd {
         ended: TaiNanos(2_000_000_000),
         seconds: 2.0,
@@ -222,7 +222,7 @@ fn a_block_that_io_uring_refused_is_lost_with_a_reason_and_never_written_later()
         left_out: serde_json::Value::Null,
         ledger: serde_json::Value::Array(Vec::new()),
     };
-    let finished = recorder.finish(end).unwrap();
+    let finished = recorder.finish_run(end).unwrap();
     assert_eq!(finished.info.state, RunState::Incomplete);
     assert!(finished.info.reasons.contains(&error), "{:?}", finished.info.reasons);
     assert_eq!((finished.info.totals.blocks, finished.info.totals.events), (1, 1));
@@ -234,7 +234,7 @@ fn a_block_that_io_uring_refused_is_lost_with_a_reason_and_never_written_later()
     assert_eq!(lengths, [0; 8], "memory that was freed is in somebody else's file");
     let run = Run::open(&finished.path).unwrap();
     assert_eq!(run.events().map(|event| event.unwrap().id).collect::<Vec<_>>(), [EventId(0)]);
-    assert!(verify(&run).consistent, "{}", verify(&run));
+    assert!(verify_run(&run).consistent, "{}", verify_run(&run));
     drop(block);
 }
 
@@ -270,15 +270,15 @@ fn a_run_being_written_says_so() {
     let mut builder = Builder::new(config(directory.path()), 4, 64 << 10);
     (0..100).for_each(|event| builder.event(event, 1000));
     builder.settle();
-    let run = Run::open(builder.recorder.path()).unwrap();
-    assert_eq!((run.info().state, run.writer()), (RunState::Open, Some(WriterLife::Writing)));
-    let report = verify(&run);
+    let run = Run::open(builder.recorder.run_path()).unwrap();
+    assert_eq!((run.run_info().state, run.writer_life()), (RunState::Open, Some(WriterLife::Writing)));
+    let report = verify_run(&run);
     assert!(report.consistent && report.verdict == Verdict::Open { writer: WriterLife::Writing }, "{report}");
     assert_eq!(report.events, 100);
-    let listed = list(&directory.path().join("runs")).unwrap();
+    let listed = list_runs(&directory.path().join("runs")).unwrap();
     assert_eq!(listed[0].writer, Some(WriterLife::Writing));
     drop(builder);
-    assert_eq!(list(&directory.path().join("runs")).unwrap()[0].writer, Some(WriterLife::Gone));
+    assert_eq!(list_runs(&directory.path().join("runs")).unwrap()[0].writer, Some(WriterLife::Gone));
 }
 
 #[test]
@@ -291,9 +291,9 @@ fn refusing_io_direct_shows() {
     };
     let path = record(config(mounted.0));
     let run = Run::open(&path).unwrap();
-    assert!(!run.info().recorder.direct);
-    assert!(run.info().recorder.notes[0].contains("O_DIRECT"), "{:?}", run.info().recorder.notes);
-    assert!(verify(&run).consistent, "{}", verify(&run));
+    assert!(!run.run_info().recorder.direct);
+    assert!(run.run_info().recorder.notes[0].contains("O_DIRECT"), "{:?}", run.run_info().recorder.notes);
+    assert!(verify_run(&run).consistent, "{}", verify_run(&run));
 }
 
 #[test]
@@ -311,7 +311,7 @@ fn a_limit_on_locked_memory_shows() {
                 return Err(format!("RLIMIT_MEMLOCK is {limit:?}"));
             }
             let mut pool = BlockPool::new("test", 12, 4 << 20).unwrap();
-            Ok(Recorder::create(config(path), &mut pool).unwrap().method().clone())
+            Ok(Recorder::create_run(config(path), &mut pool).unwrap().recorder_method().clone())
         });
         thread.join().unwrap()
     });

@@ -10,32 +10,32 @@ use std::sync::Arc;
 /// Memory that an operation reads from or writes to.
 ///
 /// # Safety
-/// [`bytes`](Self::bytes) returns the same bytes, at the same address, each time, also after the value was moved. They
+/// [`as_mut_bytes`](Self::as_mut_bytes) returns the same bytes, at the same address, each time, also after the value was moved. They
 /// exist until the value is dropped, and nothing but the value gives access to them.
 pub unsafe trait Memory: 'static {
     /// Returns all bytes of the memory.
-    fn bytes(&mut self) -> &mut [u8];
+    fn as_mut_bytes(&mut self) -> &mut [u8];
 
     /// Returns the index of the memory among those registered with the ring
     /// ([`Ring::register_memory`](crate::uring::Ring::register_memory)); `None` if it is not registered.
-    fn registered(&self) -> Option<u16> {
+    fn registered_index(&self) -> Option<u16> {
         None
     }
 
-    /// Takes the file that the operation has created ([`Operation::create`](crate::uring::Operation::create)).
-    fn opened(&mut self, file: OwnedFd) {
+    /// Takes the file that the operation has created ([`Operation::create_file`](crate::uring::Operation::create_file)).
+    fn accept_opened_file(&mut self, file: OwnedFd) {
         drop(file);
     }
 }
 
 // SAFETY: the mapping stays where it is until it is dropped, and belongs to this value alone.
 unsafe impl Memory for MmapMut {
-    fn bytes(&mut self) -> &mut [u8] {
+    fn as_mut_bytes(&mut self) -> &mut [u8] {
         self
     }
 }
 
-/// A part of a larger memory that has the exclusive right to its bytes; made by [`slots`].
+/// A part of a larger memory that has the exclusive right to its bytes; made by [`divide_into_slots`].
 pub struct Slot<M> {
     start: NonNull<u8>,
     length: usize,
@@ -54,9 +54,9 @@ unsafe impl<M: Send + Sync> Sync for Slot<M> {}
 ///
 /// # Panics
 /// There would be more than 65536 slots, or `bytes` is 0.
-pub fn slots<M: Memory>(mut memory: M, bytes: usize) -> Vec<Slot<M>> {
+pub fn divide_into_slots<M: Memory>(mut memory: M, bytes: usize) -> Vec<Slot<M>> {
     let starts: Vec<NonNull<u8>> =
-        memory.bytes().chunks_exact_mut(bytes).map(|slot| NonNull::from(slot).cast()).collect();
+        memory.as_mut_bytes().chunks_exact_mut(bytes).map(|slot| NonNull::from(slot).cast()).collect();
     let whole = Arc::new(memory);
     let numbered = starts.into_iter().enumerate();
     numbered
@@ -71,7 +71,7 @@ pub fn slots<M: Memory>(mut memory: M, bytes: usize) -> Vec<Slot<M>> {
 
 impl<M> Slot<M> {
     /// Returns the number of the slot.
-    pub fn number(&self) -> u16 {
+    pub fn slot_number(&self) -> u16 {
         self.number
     }
 }
@@ -79,11 +79,11 @@ impl<M> Slot<M> {
 // SAFETY: `start` and `length` never change, the whole stays at its address while it is moved (`Memory`) and is kept
 // until all slots are dropped, and `slots` gave out disjoint parts of it and keeps no other access.
 unsafe impl<M: 'static> Memory for Slot<M> {
-    fn bytes(&mut self) -> &mut [u8] {
+    fn as_mut_bytes(&mut self) -> &mut [u8] {
         self
     }
 
-    fn registered(&self) -> Option<u16> {
+    fn registered_index(&self) -> Option<u16> {
         Some(self.number)
     }
 }

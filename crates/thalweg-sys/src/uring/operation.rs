@@ -82,11 +82,11 @@ pub enum Effect<'a> {
 
 impl<M: Memory> Operation<M> {
     /// Returns the change that the operation makes to its file.
-    pub fn effect(&mut self) -> Effect<'_> {
+    pub fn file_effect(&mut self) -> Effect<'_> {
         match &self.action {
             Action::Write { range, offset } => {
                 let (range, offset) = (range.clone(), *offset);
-                Effect::Write { offset, bytes: &self.memory.bytes()[range] }
+                Effect::Write { offset, bytes: &self.memory.as_mut_bytes()[range] }
             }
             Action::Allocate { offset, length } => Effect::Allocate { offset: *offset, length: *length },
             Action::Truncate { length } => Effect::Truncate { length: *length },
@@ -98,7 +98,7 @@ impl<M: Memory> Operation<M> {
     }
 
     /// Returns the file of the operation.
-    pub fn file(&self) -> &File {
+    pub fn target_file(&self) -> &File {
         &self.file
     }
 
@@ -111,8 +111,8 @@ impl<M: Memory> Operation<M> {
     ///
     /// # Panics
     /// The range does not lie within the memory.
-    pub fn read(file: File, mut memory: M, range: Range<usize>, offset: u64) -> Self {
-        check(&mut memory, &range);
+    pub fn read_range(file: File, mut memory: M, range: Range<usize>, offset: u64) -> Self {
+        check_range(&mut memory, &range);
         Self { action: Action::Read { range, offset }, file, memory }
     }
 
@@ -120,39 +120,39 @@ impl<M: Memory> Operation<M> {
     ///
     /// # Panics
     /// The range does not lie within the memory.
-    pub fn write(file: File, mut memory: M, range: Range<usize>, offset: u64) -> Self {
-        check(&mut memory, &range);
+    pub fn write_range(file: File, mut memory: M, range: Range<usize>, offset: u64) -> Self {
+        check_range(&mut memory, &range);
         Self { action: Action::Write { range, offset }, file, memory }
     }
 
     /// Returns an operation that allocates space, and extends the file over it if necessary (`fallocate`).
-    pub fn allocate(file: File, memory: M, offset: u64, length: u64) -> Self {
+    pub fn allocate_space(file: File, memory: M, offset: u64, length: u64) -> Self {
         Self { action: Action::Allocate { offset, length }, file, memory }
     }
 
     /// Returns an operation that truncates or extends a file to `length` bytes (Linux 6.9; `EINVAL` before).
-    pub fn truncate(file: File, memory: M, length: u64) -> Self {
+    pub fn set_file_length(file: File, memory: M, length: u64) -> Self {
         Self { action: Action::Truncate { length }, file, memory }
     }
 
     /// Returns an operation that creates a file of that name in a directory, for writing; with `direct`, the page cache
-    /// is bypassed. The memory [gets the file](Memory::opened).
-    pub fn create(directory: File, memory: M, name: CString, direct: bool) -> Self {
+    /// is bypassed. The memory [gets the file](Memory::accept_opened_file).
+    pub fn create_file(directory: File, memory: M, name: CString, direct: bool) -> Self {
         Self { action: Action::Create { name: name.into(), direct }, file: directory, memory }
     }
 
     /// Returns an operation that removes a file of that name from a directory (Linux 5.11; `EINVAL` before).
-    pub fn remove(directory: File, memory: M, name: CString) -> Self {
+    pub fn remove_file(directory: File, memory: M, name: CString) -> Self {
         Self { action: Action::Remove { name: name.into() }, file: directory, memory }
     }
 
     /// Returns an operation that writes all data of the file so far to the disk itself (`fsync`).
-    pub fn sync(file: File, memory: M) -> Self {
+    pub fn sync_file(file: File, memory: M) -> Self {
         Self { action: Action::Sync, file, memory }
     }
 
     /// Returns an operation that only comes back, which makes the ring's file descriptor readable.
-    pub fn nothing(memory: M) -> Self {
+    pub fn no_operation(memory: M) -> Self {
         Self { action: Action::Nothing, file: File::None, memory }
     }
 
@@ -162,7 +162,7 @@ impl<M: Memory> Operation<M> {
     ///
     /// # Errors
     /// The error returned by the kernel.
-    pub fn carry_out(mut self) -> (M, Result<u32, Errno>) {
+    pub fn carry_out_blocking(mut self) -> (M, Result<u32, Errno>) {
         let result = self.system_call();
         let result = result.map(|moved| u32::try_from(moved).unwrap_or(u32::MAX));
         (self.memory, result)
@@ -176,15 +176,16 @@ impl<M: Memory> Operation<M> {
             (_, File::None | File::Registered) => return Err(Errno::BADF),
         };
         match action.clone() {
-            Action::Read { range, offset } => rustix::io::pread(file, &mut memory.bytes()[range], offset),
-            Action::Write { range, offset } => rustix::io::pwrite(file, &memory.bytes()[range], offset),
+            Action::Read { range, offset } => rustix::io::pread(file, &mut memory.as_mut_bytes()[range], offset),
+            Action::Write { range, offset } => rustix::io::pwrite(file, &memory.as_mut_bytes()[range], offset),
             Action::Allocate { offset, length } => {
                 rustix::fs::fallocate(file, FallocateFlags::empty(), offset, length).map(|()| 0)
             }
             Action::Truncate { length } => rustix::fs::ftruncate(file, length).map(|()| 0),
             Action::Create { name, direct } => {
-                let created = rustix::fs::openat(file, &*name, creating(direct), Mode::from_bits_retain(NEW_MODE))?;
-                memory.opened(created);
+                let created =
+                    rustix::fs::openat(file, &*name, creation_flags(direct), Mode::from_bits_retain(NEW_MODE))?;
+                memory.accept_opened_file(created);
                 Ok(0)
             }
             Action::Remove { name } => rustix::fs::unlinkat(file, &*name, AtFlags::empty()).map(|()| 0),
@@ -195,30 +196,30 @@ impl<M: Memory> Operation<M> {
     }
 
     /// Returns the submission entry for the kernel. The addresses in it are those of `memory`.
-    pub(crate) fn entry(&mut self) -> squeue::Entry {
+    pub(crate) fn submission_entry(&mut self) -> squeue::Entry {
         let (number, registered) = match &self.file {
             File::None => (-1, false),
             File::Open(file) => (file.as_raw_fd(), false),
             File::Registered => (0, true),
         };
-        let (file, buffer) = (types::Fd(number), self.memory.registered());
+        let (file, buffer) = (types::Fd(number), self.memory.registered_index());
         let entry = match self.action.clone() {
             Action::Read { range, offset } => {
-                let (start, length) = part(&mut self.memory, range);
+                let (start, length) = range_address(&mut self.memory, range);
                 match buffer {
                     Some(buffer) => opcode::ReadFixed::new(file, start, length, buffer).offset(offset).build(),
                     None => opcode::Read::new(file, start, length).offset(offset).build(),
                 }
             }
             Action::Write { range, offset } => {
-                let (start, length) = part(&mut self.memory, range);
+                let (start, length) = range_address(&mut self.memory, range);
                 match buffer {
                     Some(buffer) => opcode::WriteFixed::new(file, start, length, buffer).offset(offset).build(),
                     None => opcode::Write::new(file, start, length).offset(offset).build(),
                 }
             }
             Action::Send { range, more } => {
-                let (start, length) = part(&mut self.memory, range);
+                let (start, length) = range_address(&mut self.memory, range);
                 let flags = libc::MSG_NOSIGNAL | libc::MSG_WAITALL | if more { libc::MSG_MORE } else { 0 };
                 let send = opcode::SendZc::new(file, start, length).buf_index(buffer).flags(flags);
                 send.zc_flags(REPORT_USAGE).build()
@@ -226,7 +227,7 @@ impl<M: Memory> Operation<M> {
             Action::Allocate { offset, length } => opcode::Fallocate::new(file, length).offset(offset).build(),
             Action::Truncate { length } => opcode::Ftruncate::new(file, length).build(),
             Action::Create { name, direct } => {
-                let flags = creating(direct).bits().cast_signed();
+                let flags = creation_flags(direct).bits().cast_signed();
                 opcode::OpenAt::new(file, name.as_ptr()).flags(flags).mode(NEW_MODE).build()
             }
             Action::Remove { name } => opcode::UnlinkAt::new(file, name.as_ptr()).build(),
@@ -237,7 +238,7 @@ impl<M: Memory> Operation<M> {
     }
 
     /// Returns whether the result is a file.
-    pub(crate) fn opens(&self) -> bool {
+    pub(crate) fn creates_file(&self) -> bool {
         matches!(self.action, Action::Create { .. })
     }
 
@@ -250,31 +251,31 @@ impl<M: Memory> Operation<M> {
 impl Operation<Slot<MmapMut>> {
     /// Returns an operation that sends a range of a slot in place (`SEND_ZC`), all of it unless the connection ends.
     /// With `more`, further data follows at once. The result is known before the network is done with the memory
-    /// ([`Ring::sent`](crate::uring::Ring::sent)), which may take as long as the other end likes. This is therefore for memory
+    /// ([`Ring::send_result`](crate::uring::Ring::send_result)), which may take as long as the other end likes. This is therefore for memory
     /// whose pages are not reused before the network has released them, even if the ring was dropped: a slot's bytes
     /// have no owner then, and unmapped pages stay pinned.
     ///
     /// # Panics
     /// The range does not lie within the slot.
-    pub fn send(socket: File, mut memory: Slot<MmapMut>, range: Range<usize>, more: bool) -> Self {
-        check(&mut memory, &range);
+    pub fn send_zero_copy(socket: File, mut memory: Slot<MmapMut>, range: Range<usize>, more: bool) -> Self {
+        check_range(&mut memory, &range);
         Self { action: Action::Send { range, more }, file: socket, memory }
     }
 }
 
-fn check<M: Memory>(memory: &mut M, range: &Range<usize>) {
-    let length = memory.bytes().len();
+fn check_range<M: Memory>(memory: &mut M, range: &Range<usize>) {
+    let length = memory.as_mut_bytes().len();
     assert!(range.start <= range.end && range.end <= length, "bytes {range:?} of a memory of {length}");
 }
 
-fn part<M: Memory>(memory: &mut M, range: Range<usize>) -> (*mut u8, u32) {
-    let bytes = &mut memory.bytes()[range];
+fn range_address<M: Memory>(memory: &mut M, range: Range<usize>) -> (*mut u8, u32) {
+    let bytes = &mut memory.as_mut_bytes()[range];
     // A longer range is moved in part, as by any other system call.
     (bytes.as_mut_ptr(), u32::try_from(bytes.len()).unwrap_or(MAX_RW_BYTES))
 }
 
 /// Returns the flags with which a file is created.
-fn creating(direct: bool) -> OFlags {
+fn creation_flags(direct: bool) -> OFlags {
     let mut flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
     flags.set(OFlags::DIRECT, direct);
     flags

@@ -18,7 +18,7 @@ struct Word {
 
 // SAFETY: a vector that is neither grown nor given away keeps its bytes where they are.
 unsafe impl Memory for Word {
-    fn bytes(&mut self) -> &mut [u8] {
+    fn as_mut_bytes(&mut self) -> &mut [u8] {
         &mut self.bytes
     }
 }
@@ -64,13 +64,13 @@ impl Rig {
 
     fn push_read(&mut self) {
         let word = self.word();
-        self.ring.push(Operation::read(self.out.clone(), word, 0..8, 0));
+        self.ring.push_operation(Operation::read_range(self.out.clone(), word, 0..8, 0));
     }
 
     fn push_write(&mut self) {
         let word = self.word();
         let (offset, file) = (word.name as u64 * 8, Arc::new(self.file.try_clone().unwrap().into()));
-        self.ring.push(Operation::write(File::Open(file), word, 0..8, offset));
+        self.ring.push_operation(Operation::write_range(File::Open(file), word, 0..8, offset));
     }
 
     fn feed(&self) {
@@ -115,7 +115,7 @@ proptest! {
         let mut kinds = Vec::new();
         let mut back: Vec<Option<Result<u32, Errno>>> = Vec::new();
         let mut take = |rig: &mut Rig, kinds: &[Step]| {
-            while let Some(done) = rig.ring.finished() {
+            while let Some(done) = rig.ring.next_finished() {
                 back.resize(kinds.len(), None);
                 let before = back[done.memory.name].replace(done.result);
                 assert_eq!(before, None, "it came back twice");
@@ -129,11 +129,11 @@ proptest! {
             match step {
                 Step::Nothing => {
                     let word = rig.word();
-                    rig.ring.push(Operation::nothing(word));
+                    rig.ring.push_operation(Operation::no_operation(word));
                 }
                 Step::Read => rig.push_read(),
                 Step::Write => rig.push_write(),
-                Step::Submit => rig.ring.submit(),
+                Step::Submit => rig.ring.submit_queued(),
                 Step::Take => drop(take(&mut rig, &kinds)),
                 Step::Fail(errno) => rig.ring.injected.push_back(errno),
                 Step::Refuse => rig.ring.injected.push_back(Errno::BADF),
@@ -150,12 +150,12 @@ proptest! {
         }
         kinds.iter().filter(|kind| matches!(kind, Step::Read)).for_each(|_| rig.feed());
         while take(&mut rig, &kinds) < kinds.len() {
-            rig.ring.wait(None).unwrap();
+            rig.ring.wait_for_completion(None).unwrap();
         }
         prop_assert_eq!(rig.dropped.load(Ordering::Relaxed), rig.pushed);
         // No operation is left that a later call could submit.
-        rig.ring.submit();
-        prop_assert!(rig.ring.finished().is_none());
+        rig.ring.submit_queued();
+        prop_assert!(rig.ring.next_finished().is_none());
         for (name, (kind, result)) in kinds.iter().zip(&back).enumerate() {
             let expected = match (kind, result) {
                 (Step::Nothing, Some(Ok(0))) => continue,
@@ -177,15 +177,15 @@ fn what_was_refused_is_never_submitted() {
     let Some(mut rig) = Rig::new() else { return };
     rig.push_write();
     rig.ring.injected.push_back(Errno::BADF);
-    rig.ring.submit();
-    let refused = rig.ring.finished().unwrap();
+    rig.ring.submit_queued();
+    let refused = rig.ring.next_finished().unwrap();
     assert_eq!((refused.memory.name, refused.result), (0, Err(Errno::BADF)));
     drop(refused);
     // The kernel would take it now.
     rig.push_write();
-    rig.ring.submit();
-    assert_eq!(rig.ring.finished().unwrap().result, Err(Errno::BADF));
-    rig.ring.wait(None).unwrap();
+    rig.ring.submit_queued();
+    assert_eq!(rig.ring.next_finished().unwrap().result, Err(Errno::BADF));
+    rig.ring.wait_for_completion(None).unwrap();
     assert_eq!((rig.written(0), rig.written(1)), (None, None));
 }
 
@@ -193,17 +193,17 @@ fn what_was_refused_is_never_submitted() {
 fn what_the_kernel_has_is_still_waited_for_when_the_ring_has_failed() {
     let Some(mut rig) = Rig::new() else { return };
     rig.push_read();
-    rig.ring.submit();
+    rig.ring.submit_queued();
     rig.ring.injected.push_back(Errno::BADF);
     rig.push_write();
-    rig.ring.wait(None).unwrap();
-    assert_eq!(rig.ring.finished().unwrap().memory.name, 1);
+    rig.ring.wait_for_completion(None).unwrap();
+    assert_eq!(rig.ring.next_finished().unwrap().memory.name, 1);
     let soon = Some(Duration::from_millis(1));
-    assert_eq!(rig.ring.wait(soon).unwrap_err().kind(), io::ErrorKind::TimedOut);
+    assert_eq!(rig.ring.wait_for_completion(soon).unwrap_err().kind(), io::ErrorKind::TimedOut);
     rig.feed();
     let read = loop {
-        rig.ring.wait(None).unwrap();
-        if let Some(done) = rig.ring.finished() {
+        rig.ring.wait_for_completion(None).unwrap();
+        if let Some(done) = rig.ring.next_finished() {
             break done;
         }
     };
@@ -214,7 +214,7 @@ fn what_the_kernel_has_is_still_waited_for_when_the_ring_has_failed() {
 fn a_ring_that_is_dropped_leaves_nothing_under_way() {
     let Some(mut rig) = Rig::new() else { return };
     rig.push_read();
-    rig.ring.submit();
+    rig.ring.submit_queued();
     rig.push_write();
     let (into, out, file, dropped) = (rig.into, rig.out, rig.file, rig.dropped);
     drop(rig.ring);
@@ -232,12 +232,12 @@ fn an_operation_keeps_its_file_open_until_it_is_over() {
     // Many operations, so that the kernel's workers reach some of them late.
     for _ in 0..100 {
         let (file, word) = (Arc::new(rig.file.try_clone().unwrap().into()), rig.word());
-        rig.ring.push(Operation::sync(File::Open(file), word));
+        rig.ring.push_operation(Operation::sync_file(File::Open(file), word));
     }
     let mut over = 0;
     while over < rig.pushed {
-        rig.ring.wait(None).unwrap();
-        while let Some(done) = rig.ring.finished() {
+        rig.ring.wait_for_completion(None).unwrap();
+        while let Some(done) = rig.ring.next_finished() {
             assert_eq!(done.result, Ok(0));
             over += 1;
         }
@@ -247,20 +247,27 @@ fn an_operation_keeps_its_file_open_until_it_is_over() {
 #[test]
 fn waiting_for_nothing_returns_and_a_wait_ends_in_time() {
     let Some(mut rig) = Rig::new() else { return };
-    rig.ring.wait(None).unwrap();
+    rig.ring.wait_for_completion(None).unwrap();
     rig.push_read();
-    assert_eq!(rig.ring.wait(Some(Duration::from_millis(1))).map_err(|error| error.kind()), Ok(()), "it was submitted");
-    assert_eq!(rig.ring.wait(Some(Duration::from_millis(1))).unwrap_err().kind(), io::ErrorKind::TimedOut);
-    assert!(rig.ring.finished().is_none());
+    assert_eq!(
+        rig.ring.wait_for_completion(Some(Duration::from_millis(1))).map_err(|error| error.kind()),
+        Ok(()),
+        "it was submitted"
+    );
+    assert_eq!(
+        rig.ring.wait_for_completion(Some(Duration::from_millis(1))).unwrap_err().kind(),
+        io::ErrorKind::TimedOut
+    );
+    assert!(rig.ring.next_finished().is_none());
 }
 
 #[test]
 fn slots_are_parts_of_one_memory() {
     let memory = memmap2::MmapMut::map_anon(3 * 4096 + 100).unwrap();
-    let mut parts = slots(memory, 4096);
-    assert_eq!(parts.iter().map(Slot::number).collect::<Vec<_>>(), [0, 1, 2]);
+    let mut parts = divide_into_slots(memory, 4096);
+    assert_eq!(parts.iter().map(Slot::slot_number).collect::<Vec<_>>(), [0, 1, 2]);
     for slot in &mut parts {
-        let number = slot.number() as u8;
+        let number = slot.slot_number() as u8;
         slot.fill(number);
     }
     let last = parts.pop().unwrap();
@@ -271,8 +278,8 @@ fn slots_are_parts_of_one_memory() {
 #[test]
 fn registered_memory_and_files_are_used() {
     let Ok(mut ring) = Ring::new(4) else { return skipped("io_uring") };
-    let mut parts = slots(memmap2::MmapMut::map_anon(2 * 4096).unwrap(), 4096);
-    let mut bytes: Vec<&mut [u8]> = parts.iter_mut().map(Memory::bytes).collect();
+    let mut parts = divide_into_slots(memmap2::MmapMut::map_anon(2 * 4096).unwrap(), 4096);
+    let mut bytes: Vec<&mut [u8]> = parts.iter_mut().map(Memory::as_mut_bytes).collect();
     if let Err(error) = ring.register_memory(&mut bytes) {
         return skipped(format_args!("registering memory: {error}"));
     }
@@ -281,12 +288,12 @@ fn registered_memory_and_files_are_used() {
     let (mut second, mut first) = (parts.pop().unwrap(), parts.pop().unwrap());
     first.fill(5);
     second.fill(6);
-    ring.push(Operation::write(File::Registered, first, 0..4096, 0));
-    ring.wait(None).unwrap();
-    assert_eq!(ring.finished().unwrap().result, Ok(4096));
-    ring.push(Operation::read(File::Registered, second, 10..20, 4000));
-    ring.wait(None).unwrap();
-    let read = ring.finished().unwrap();
+    ring.push_operation(Operation::write_range(File::Registered, first, 0..4096, 0));
+    ring.wait_for_completion(None).unwrap();
+    assert_eq!(ring.next_finished().unwrap().result, Ok(4096));
+    ring.push_operation(Operation::read_range(File::Registered, second, 10..20, 4000));
+    ring.wait_for_completion(None).unwrap();
+    let read = ring.next_finished().unwrap();
     assert_eq!(read.result, Ok(10));
     assert!(read.memory[10..20] == [5; 10] && read.memory[..10] == [6; 10] && read.memory[20] == 6);
 }
@@ -295,5 +302,5 @@ fn registered_memory_and_files_are_used() {
 #[should_panic(expected = "bytes 0..9 of a memory of 8")]
 fn an_operation_stays_within_its_memory() {
     let word = Word { name: 0, bytes: vec![0; 8], dropped: Arc::default() };
-    let _ = Operation::read(File::None, word, 0..9, 0);
+    let _ = Operation::read_range(File::None, word, 0..9, 0);
 }

@@ -23,7 +23,7 @@ pub(crate) const PTP_STATES: [&str; 9] =
 type Entries<'a> = &'a [(&'a str, u32)];
 
 /// Returns the description of a camera without faults.
-pub(crate) fn xml() -> String {
+pub(crate) fn description_xml() -> String {
     let (mut nodes, mut features) = (String::new(), String::new());
     let integers = [
         ("Width", WIDTH_REGISTER),

@@ -17,13 +17,17 @@ const CAMERA: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 5));
 pub fn run(bytes: &[u8]) {
     let Some((choice, mut rest)) = bytes.split_first() else { return };
     if choice & 0x80 != 0 {
-        let _ = (Acknowledge::read(rest), description::place(rest), description::unpack(rest.to_vec()));
+        let _ = (
+            Acknowledge::parse_datagram(rest),
+            description::locate_description(rest),
+            description::unpack_and_check(rest.to_vec()),
+        );
         return;
     }
     let mut assembler = Assembler::new(SIZE, Duration::from_millis(200));
     let mut pool = SlotPool::new("fuzz", SLOTS, 1024).expect("memory");
-    while let Some(slot) = pool.take() {
-        assembler.post(Buffer::new(slot));
+    while let Some(slot) = pool.take_slot() {
+        assembler.post_buffer(Buffer::new(slot));
     }
     let stream = Stream {
         packet: 68,
@@ -34,7 +38,7 @@ pub fn run(bytes: &[u8]) {
         clock: DeviceClock { hertz: 1000, offset: None },
         status: Status::empty(),
     };
-    assembler.begin(stream.clone());
+    assembler.begin_stream(stream.clone());
     let (mut intake, mut next, mut now) = (Intake::default(), 0, Duration::from_secs(1));
     // Each packet follows its length; several come at a time.
     while !rest.is_empty() {
@@ -48,7 +52,7 @@ pub fn run(bytes: &[u8]) {
                 break;
             }
         }
-        let taken = intake.receive(&mut assembler, Some(CAMERA), (now, TaiNanos(7)), |places| {
+        let taken = intake.receive_packets(&mut assembler, Some(CAMERA), (now, TaiNanos(7)), |places| {
             for (place, packet) in places.iter_mut().zip(&burst) {
                 let mut from = 0;
                 for part in [&mut *place.front, &mut *place.rest, &mut *place.more] {
@@ -61,24 +65,30 @@ pub fn run(bytes: &[u8]) {
             Ok::<_, Infallible>(burst.len())
         });
         let Ok(_) = taken;
-        assembler.look(now, now);
+        assembler.request_missing_packets(now, now);
         while assembler.next_request().is_some() {}
-        while let Some(acquired) = assembler.next_acquired() {
-            match acquired {
-                Acquired::Frame(frame) => {
-                    assert!(frame.number == next && frame.len <= SIZE);
-                    next += 1;
-                    assembler.post(frame.buffer);
-                }
-                Acquired::Lost { first, count } | Acquired::Missed { first, count } => {
-                    assert!(first == next && count > 0);
-                    next += count;
-                }
-                Acquired::NotYet | Acquired::Over => break,
-            }
-        }
+        next = check_acquired(&mut assembler, next);
         if burst.first().is_some_and(|packet| packet.len() == 1) {
-            assembler.begin(stream.clone());
+            assembler.begin_stream(stream.clone());
         }
     }
+}
+
+/// Takes the frames that are whole and the losses, which continue from `next`, and returns the number after them.
+fn check_acquired(assembler: &mut Assembler, mut next: u64) -> u64 {
+    while let Some(acquired) = assembler.next_acquired() {
+        match acquired {
+            Acquired::Frame(frame) => {
+                assert!(frame.number == next && frame.len <= SIZE);
+                next += 1;
+                assembler.post_buffer(frame.buffer);
+            }
+            Acquired::Lost { first, count } | Acquired::Missed { first, count } => {
+                assert!(first == next && count > 0);
+                next += count;
+            }
+            Acquired::NotYet | Acquired::Over => break,
+        }
+    }
+    next
 }

@@ -24,23 +24,23 @@ pub fn run(bytes: &[u8]) {
     let config = toml::from_str(&text).expect("options of a device");
     let mut assembler = Assembler::new(&config).expect("options that go together");
     let mut pool = SlotPool::new("fuzz", SLOTS, 512).expect("memory");
-    while let Some(slot) = pool.take() {
-        assembler.post(Buffer::new(slot));
+    while let Some(slot) = pool.take_slot() {
+        assembler.post_buffer(Buffer::new(slot));
     }
-    assembler.start();
+    assembler.start_delivery();
     let (mut next, mut now) = (0, Duration::from_secs(1));
     // Each datagram follows its length.
     while let Some((length, after)) = rest.split_first() {
         let (datagram, after) = after.split_at(after.len().min(usize::from(*length)));
         rest = after;
         now += Duration::from_millis(u64::from(*length));
-        give(&mut assembler, datagram, now);
-        while let Some(acquired) = assembler.next(now) {
+        deliver_datagram(&mut assembler, datagram, now);
+        while let Some(acquired) = assembler.next_acquired(now) {
             match acquired {
                 Acquired::Frame(frame) => {
                     assert!(frame.number == next && frame.len <= 256);
                     next += 1;
-                    assembler.post(frame.buffer);
+                    assembler.post_buffer(frame.buffer);
                 }
                 Acquired::Lost { first, count } | Acquired::Missed { first, count } => {
                     assert!(first == next && count > 0);
@@ -53,19 +53,19 @@ pub fn run(bytes: &[u8]) {
 }
 
 /// Passes a datagram on as a port does: in its place, with an odd length of a format where each datagram is a fragment, or from elsewhere.
-fn give(assembler: &mut Assembler, datagram: &[u8], now: Duration) {
+fn deliver_datagram(assembler: &mut Assembler, datagram: &[u8], now: Duration) {
     let mut buffers = Vec::new();
-    let in_place = assembler.in_place().filter(|_| datagram.len() % 2 == 1);
+    let in_place = assembler.in_place_front_bytes().filter(|_| datagram.len() % 2 == 1);
     let Some(front) = in_place else {
-        assembler.datagram(datagram, now);
+        assembler.accept_datagram(datagram, now);
         return;
     };
     assembler.take_buffers(1, &mut buffers);
     let Some(mut buffer) = buffers.pop() else { return };
     let (first, rest) = datagram.split_at(front.min(datagram.len()));
-    let room = rest.len().min(assembler.longest());
-    buffer.payload()[..room].copy_from_slice(&rest[..room]);
+    let room = rest.len().min(assembler.longest_fragment_bytes());
+    buffer.payload_mut()[..room].copy_from_slice(&rest[..room]);
     let mut whole = vec![0; front];
     whole[..first.len()].copy_from_slice(first);
-    assembler.received(&whole, buffer, datagram.len(), now);
+    assembler.accept_in_place(&whole, buffer, datagram.len(), now);
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use thalweg_store::format::{
     BLOCK_ALIGN, BLOCK_HEADER_LEN, BLOCK_MAGIC, FRAGMENT_ENTRY_LEN, TRAILER_LEN, TRAILER_MAGIC,
 };
-use thalweg_store::{Followed, Run, verify};
+use thalweg_store::{Followed, Run, verify_run};
 use thalweg_wire::{HEADER_LEN, HEADER_MAGIC, crc32c};
 
 const RUN: u32 = 7;
@@ -26,29 +26,29 @@ static DIRECTORY: LazyLock<tempfile::TempDir> = LazyLock::new(|| {
 
 /// Tries one input.
 pub fn run(bytes: &[u8]) {
-    let mut segment = pages(bytes);
-    make_valid(&mut segment);
+    let mut segment = pages_from_input(bytes);
+    make_blocks_valid(&mut segment);
     std::fs::write(DIRECTORY.path().join("00000.seg"), &segment).unwrap();
     // To end a watch on a directory takes the kernel ten milliseconds: one length in sixteen is followed too.
-    read(DIRECTORY.path(), bytes.len().is_multiple_of(16));
+    read_everything(DIRECTORY.path(), bytes.len().is_multiple_of(16));
 }
 
-fn read(directory: &Path, follow: bool) {
+fn read_everything(directory: &Path, follow: bool) {
     let Ok(run) = Run::open(directory) else { return };
     let mut length = 0;
     // A closing may claim four thousand million events; the first of them show what there is to show.
     for event in run.events().take(1000).flatten() {
-        length += event.fragments.iter().filter(|f| f.is_intact()).map(|f| f.payload().len()).sum::<usize>();
-        let _ = run.event(event.id);
+        length += event.fragments.iter().filter(|f| f.is_payload_intact()).map(|f| f.payload().len()).sum::<usize>();
+        let _ = run.find_event(event.id);
     }
-    let _ = (length, run.len(), run.recovery());
-    let _ = verify(&run);
+    let _ = (length, run.len(), run.recovery_point());
+    let _ = verify_run(&run);
     if !follow {
         return;
     }
-    let Ok(mut follow) = run.follow() else { return };
+    let Ok(mut follow) = run.follow_events() else { return };
     for _ in 0..1000 {
-        match follow.next(Duration::ZERO) {
+        match follow.next_event(Duration::ZERO) {
             Ok(Followed::Event(_)) => {}
             Ok(_) => break,
             // Later events follow one that cannot be read; the end comes all the same.
@@ -58,7 +58,7 @@ fn read(directory: &Path, follow: bool) {
 }
 
 /// A page of the file for every few bytes of input, since a fuzzer does not find long inputs by itself.
-fn pages(bytes: &[u8]) -> Vec<u8> {
+fn pages_from_input(bytes: &[u8]) -> Vec<u8> {
     let mut pages = Vec::new();
     for piece in bytes.chunks(320) {
         pages.extend_from_slice(piece);
@@ -69,7 +69,7 @@ fn pages(bytes: &[u8]) -> Vec<u8> {
 
 /// A fuzzer does not guess checksums: every page that begins with an odd byte becomes the beginning of a block that
 /// passes them, and leads to what follows.
-fn make_valid(segment: &mut [u8]) {
+fn make_blocks_valid(segment: &mut [u8]) {
     let (mut at, mut number) = (0, 0u64);
     while at + BLOCK_ALIGN <= segment.len() {
         let rest = &mut segment[at..];
@@ -77,14 +77,14 @@ fn make_valid(segment: &mut [u8]) {
         let length = (pages * BLOCK_ALIGN).min(rest.len() / BLOCK_ALIGN * BLOCK_ALIGN);
         let block = &mut rest[..length];
         if block[0] & 1 == 1 {
-            make_block(block, at as u64, number);
+            write_valid_block(block, at as u64, number);
             number += 1;
         }
         at += length;
     }
 }
 
-fn make_block(block: &mut [u8], offset: u64, number: u64) {
+fn write_valid_block(block: &mut [u8], offset: u64, number: u64) {
     let length = block.len();
     let is_footer = block[6] & 7 == 0;
     block[0..4].copy_from_slice(&BLOCK_MAGIC.to_le_bytes());
@@ -109,7 +109,7 @@ fn make_block(block: &mut [u8], offset: u64, number: u64) {
         block[trailer + 8..trailer + 12].copy_from_slice(&(length as u32).to_le_bytes());
         block[trailer + 12..].copy_from_slice(&TRAILER_MAGIC.to_le_bytes());
     } else {
-        make_records(block);
+        write_named_headers(block);
     }
     let body = crc32c(&block[BLOCK_HEADER_LEN..]);
     block[56..60].copy_from_slice(&body.to_le_bytes());
@@ -118,7 +118,7 @@ fn make_block(block: &mut [u8], offset: u64, number: u64) {
 }
 
 /// Puts a header to each place in the block that an entry of the fragment table names.
-fn make_records(block: &mut [u8]) {
+fn write_named_headers(block: &mut [u8]) {
     let (index, fragments) = (u32_at(block, 32), u32_at(block, 36).min(64));
     for entry in (0..fragments).map(|entry| index.saturating_add(entry * FRAGMENT_ENTRY_LEN)) {
         let Some(named) = block.get(entry..).and_then(|table| table.first_chunk::<FRAGMENT_ENTRY_LEN>()).copied()

@@ -15,6 +15,6 @@ pub fn run(bytes: &[u8]) {
     if let Ok(header) = FragmentHeader::decode(&bytes) {
         assert!(u64::from(header.offset) + u64::from(header.piece_length) <= u64::from(header.total_length));
         assert_eq!(header.encode(), bytes);
-        let _ = (header.status.names(), header.payload_type.name(), header.source.to_string());
+        let _ = (header.status.flag_names(), header.payload_type.type_name(), header.source.to_string());
     }
 }

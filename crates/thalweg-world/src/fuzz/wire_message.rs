@@ -12,7 +12,7 @@ pub fn run(bytes: &[u8]) {
     let crc = crc32c(&cell[..60]);
     cell[60..].copy_from_slice(&crc.to_le_bytes());
     if let Ok(message) = Message::decode(&cell) {
-        let _ = message.body_len();
+        let _ = message.body_bytes();
         assert_eq!(Message::decode(&message.encode()), Ok(message));
     }
 }

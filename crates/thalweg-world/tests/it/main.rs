@@ -23,7 +23,7 @@ fn what_went_wrong_once_goes_right() {
         let left_out = words.next().filter(|left_out| *left_out != "-");
         let left_out: Vec<usize> =
             left_out.map(|list| list.split(',').map(|at| at.parse().expect("a number")).collect()).unwrap_or_default();
-        let verdict = try_plan(&Plan::of(seed).without(&left_out), directory());
+        let verdict = try_plan(&Plan::from_seed(seed).without_faults(&left_out), directory());
         wrong.extend(verdict.wrong.into_iter().map(|what| format!("{line}: {what}")));
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
@@ -38,7 +38,7 @@ fn fresh_seeds_go_right() {
     let mut seeds = first..;
     while begun.elapsed() < Duration::from_secs(seconds) {
         let seed = seeds.next().expect("there are more");
-        let verdict = try_plan(&Plan::of(seed), directory());
+        let verdict = try_plan(&Plan::from_seed(seed), directory());
         assert!(verdict.wrong.is_empty(), "see it again: make world ARGS=\"--seed {seed}\": {:#?}", verdict.wrong);
     }
     println!("{} seeds", seeds.start - first);
@@ -47,7 +47,7 @@ fn fresh_seeds_go_right() {
 #[test]
 fn equal_seeds_take_equal_courses() {
     for seed in 0..6 {
-        let verdict = try_twice(&Plan::of(seed), directory());
+        let verdict = try_twice(&Plan::from_seed(seed), directory());
         assert!(verdict.wrong.is_empty(), "seed {seed}: {:?}", verdict.wrong);
     }
 }

@@ -1,6 +1,6 @@
 //! Captures packets of an interface into a pcapng file, as fast as the disk takes them.
 //!
-//! [`capture`] copies packets from the kernel's ring (`PacketRing` of `thalweg-frames`), or from a port that bypasses
+//! [`capture_packets`] copies packets from the kernel's ring (`PacketRing` of `thalweg-frames`), or from a port that bypasses
 //! the kernel, into buffers, in the format of the file, and has full buffers written past the page cache while it
 //! continues. While all buffers are being written it waits, and the ring fills; packets that find no room there are
 //! counted. The file records that count, and is valid however it ends.
@@ -100,7 +100,7 @@ pub(crate) enum CaptureError {
 ///
 /// # Errors
 /// If the interface disappeared, or the file cannot be written. The part that was written is readable.
-pub(crate) fn capture(
+pub(crate) fn capture_packets(
     from: &mut dyn Packets,
     options: &Options,
     stop: &AtomicBool,
@@ -109,12 +109,12 @@ pub(crate) fn capture(
     let Options { interface, file, snap, .. } = options;
     let mut writer = Writer::create(file).map_err(|error| CaptureError::Create { file: file.clone(), error })?;
     let mut captured = Captured::default();
-    let (clock, began) = (Instant::now(), now());
+    let (clock, began) = (Instant::now(), unix_nanos());
     let deadline = options.lasting.map(|lasting| clock + lasting);
     begun();
-    let mut result = writer.put(0, |out| {
-        pcapng::section(out, concat!("thalweg ", env!("CARGO_PKG_VERSION")));
-        pcapng::interface(out, interface, *snap);
+    let mut result = writer.append_blocks(0, |out| {
+        pcapng::append_section(out, concat!("thalweg ", env!("CARGO_PKG_VERSION")));
+        pcapng::append_interface(out, interface, *snap);
     });
     // Latest time of a packet that still counts, and the number of packets dropped by then: packets
     // from before are still taken.
@@ -122,13 +122,13 @@ pub(crate) fn capture(
     let mut enough = false;
     let mut gone = None;
     while result.is_ok() && !enough {
-        let received = from.receive(&mut |packet| {
+        let received = from.receive_packets(&mut |packet| {
             enough |= options.count.is_some_and(|count| captured.packets >= count);
             enough |= end.is_some_and(|(end, _)| packet.nanos > end);
             if enough {
                 return false;
             }
-            result = writer.put(1, |out| pcapng::packet(out, &packet, *snap));
+            result = writer.append_blocks(1, |out| pcapng::append_packet(out, &packet, *snap));
             if result.is_ok() {
                 captured.packets += 1;
                 captured.bytes += packet.length as u64;
@@ -142,42 +142,44 @@ pub(crate) fn capture(
         enough |= options.count.is_some_and(|count| captured.packets >= count) || end.is_some() && !more;
         let over = stop.load(Ordering::Relaxed) || deadline.is_some_and(|deadline| Instant::now() >= deadline);
         if over && end.is_none() {
-            end = Some(last(from));
+            end = Some(last_packet_time(from));
         } else if !more && !enough && result.is_ok() {
             let left =
                 deadline.map_or(END_CHECK_INTERVAL, |deadline| deadline.saturating_duration_since(Instant::now()));
-            if let Err(error) = from.wait(END_CHECK_INTERVAL.min(left.max(Duration::from_millis(1)))) {
-                (gone, end) = (Some(error), end.or_else(|| Some(last(from))));
+            if let Err(error) = from.wait_for_packets(END_CHECK_INTERVAL.min(left.max(Duration::from_millis(1)))) {
+                (gone, end) = (Some(error), end.or_else(|| Some(last_packet_time(from))));
             }
         }
     }
-    captured.dropped = end.map_or_else(|| from.dropped(), |(_, dropped)| dropped);
+    captured.dropped = end.map_or_else(|| from.dropped_count(), |(_, dropped)| dropped);
     captured.seconds = clock.elapsed().as_secs_f64();
     if result.is_ok() {
-        result = writer.put(0, |out| pcapng::statistics(out, began, now(), captured.packets, captured.dropped));
+        result = writer.append_blocks(0, |out| {
+            pcapng::append_statistics(out, began, unix_nanos(), captured.packets, captured.dropped)
+        });
     }
-    let captured = finish(file, writer, captured, result)?;
+    let captured = finish_capture(file, writer, captured, result)?;
     gone.map_or(Ok(captured), |error| Err(CaptureError::Gone { file: file.clone(), captured, error }))
 }
 
 /// Returns the latest time of a packet that still counts, in nanoseconds, and the number of packets dropped so far,
 /// after waiting until packets from before the call have arrived here.
-fn last(from: &mut dyn Packets) -> (u64, Option<u64>) {
-    let (dropped, lag) = (from.dropped(), from.lag());
+fn last_packet_time(from: &mut dyn Packets) -> (u64, Option<u64>) {
+    let (dropped, lag) = (from.dropped_count(), from.max_packet_lag());
     // If packets are stamped when they are read, those already waiting count as in time.
     let grace = if lag.is_zero() { DRAIN_TIME } else { Duration::ZERO };
-    let end = now() + grace.as_nanos() as u64;
+    let end = unix_nanos() + grace.as_nanos() as u64;
     std::thread::sleep(lag);
     (end, dropped)
 }
 
-fn finish(
+fn finish_capture(
     file: &Path,
     writer: Writer,
     mut captured: Captured,
     result: Result<(), WriteError>,
 ) -> Result<Captured, CaptureError> {
-    let (kept, finished) = writer.finish();
+    let (kept, finished) = writer.finish_file();
     captured.file_bytes = kept.bytes;
     match result.and(finished) {
         Ok(()) => Ok(captured),
@@ -188,7 +190,7 @@ fn finish(
     }
 }
 
-fn now() -> u64 {
+fn unix_nanos() -> u64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }
@@ -207,10 +209,10 @@ mod tests {
     }
 
     impl Packets for Full {
-        fn receive(&mut self, each: &mut dyn FnMut(Packet<'_>) -> bool) -> Result<bool, FramesError> {
+        fn receive_packets(&mut self, each: &mut dyn FnMut(Packet<'_>) -> bool) -> Result<bool, FramesError> {
             for _ in 0..self.left.min(32) {
                 self.left -= 1;
-                let packet = Packet { nanos: now(), length: 60, bytes: &[1; 60], tag: None };
+                let packet = Packet { nanos: unix_nanos(), length: 60, bytes: &[1; 60], tag: None };
                 if !each(packet) {
                     break;
                 }
@@ -218,15 +220,15 @@ mod tests {
             Ok(self.left > 0)
         }
 
-        fn wait(&mut self, _longest: Duration) -> Result<(), FramesError> {
+        fn wait_for_packets(&mut self, _longest: Duration) -> Result<(), FramesError> {
             Ok(())
         }
 
-        fn lag(&self) -> Duration {
+        fn max_packet_lag(&self) -> Duration {
             Duration::ZERO
         }
 
-        fn dropped(&mut self) -> Option<u64> {
+        fn dropped_count(&mut self) -> Option<u64> {
             self.dropped += 1;
             Some(self.dropped)
         }
@@ -238,14 +240,14 @@ mod tests {
         let file = directory.path().join("full.pcapng");
         let options = Options { interface: "port".into(), file, snap: 100, count: None, lasting: None };
         let mut port = Full { left: 1000, dropped: 41 };
-        let captured = capture(&mut port, &options, &AtomicBool::new(true), || {}).unwrap();
+        let captured = capture_packets(&mut port, &options, &AtomicBool::new(true), || {}).unwrap();
         assert_eq!((captured.packets, captured.dropped), (1000, Some(42)));
     }
 
     #[test]
     fn what_goes_over_the_loopback_is_seen_once() {
         // A separate loopback interface: traffic of other programs on the host's may fill the ring.
-        let run = || match thalweg_sys::netns::separate() {
+        let run = || match thalweg_sys::netns::enter_private_network() {
             Ok(()) => capture_loopback(),
             Err(error) => thalweg_testing::skip::skipped(error),
         };
@@ -267,11 +269,11 @@ mod tests {
         let [to, from] = [(); 2].map(|()| UdpSocket::bind("127.0.0.1:0").unwrap());
         let to = to.local_addr().unwrap();
         let mark = |number: u32| format!("thalweg {number} to {to} ");
-        let mut ring = match PacketRing::open("lo", options.snap, 4 << 20, false) {
+        let mut ring = match PacketRing::open_interface("lo", options.snap, 4 << 20, false) {
             Ok(ring) => ring,
             Err(error) => return thalweg_testing::skip::skipped(error),
         };
-        let captured = capture(&mut ring, &options, &AtomicBool::new(false), || {
+        let captured = capture_packets(&mut ring, &options, &AtomicBool::new(false), || {
             // A link that goes down and comes up again does not end the capture.
             for state in ["down", "up"] {
                 let set = std::process::Command::new("ip").args(["link", "set", "lo", state]).status();

@@ -8,7 +8,7 @@ use thiserror::Error;
 #[derive(Debug, Error)]
 pub enum PreflightError {
     /// The node would lose data on this machine, or not get to the end.
-    #[error("{}", refusal(.0))]
+    #[error("{}", refusal_text(.0))]
     Machine(Box<Finding>),
     /// The topology cannot work here.
     #[error(transparent)]
@@ -26,7 +26,7 @@ impl PreflightError {
 }
 
 /// Returns a finding of the preflight as one sentence.
-fn refusal(finding: &Finding) -> String {
+fn refusal_text(finding: &Finding) -> String {
     let Finding { name, evidence, cost, remedy, .. } = finding;
     let cost = cost.as_ref().map(|cost| format!(": {cost}")).unwrap_or_default();
     let remedy = remedy.as_ref().map(|remedy| format!(" ({remedy})")).unwrap_or_default();

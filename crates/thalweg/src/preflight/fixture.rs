@@ -2,7 +2,7 @@
 
 use thalweg_node::Topology;
 
-pub(crate) fn topology(text: &str) -> Topology {
+pub(crate) fn parse_topology(text: &str) -> Topology {
     toml::from_str(text).unwrap()
 }
 

@@ -1,6 +1,6 @@
 //! Comparison of this machine with the requirements of a topology.
 
-use crate::preflight::{PreflightError, Recordings, needs};
+use crate::preflight::{PreflightError, Recordings, topology_needs};
 use thalweg_core::filter::Condition;
 use thalweg_doctor::{Finding, Level};
 use thalweg_node::{BuilderNodeConfig, NodeError, Topology};
@@ -13,7 +13,7 @@ use thalweg_wire::RunNumber;
 ///
 /// # Errors
 /// The first problem found, and its remedy.
-pub fn preflight(topology: &Topology, node: Option<&str>) -> Result<Vec<Finding>, PreflightError> {
+pub fn run_preflight(topology: &Topology, node: Option<&str>) -> Result<Vec<Finding>, PreflightError> {
     let builders =
         topology.builders.iter().zip(0..).filter(|(builder, _)| node.is_none_or(|node| node == builder.name));
     if topology.run.record {
@@ -28,7 +28,7 @@ pub fn preflight(topology: &Topology, node: Option<&str>) -> Result<Vec<Finding>
                     }
                 }
                 // All builders on one machine are given one number.
-                None if node.is_some() => topology.check_number()?,
+                None if node.is_some() => topology.check_run_number()?,
                 None => {}
             }
         }
@@ -36,7 +36,7 @@ pub fn preflight(topology: &Topology, node: Option<&str>) -> Result<Vec<Finding>
     for builder in topology.builders.iter().filter(|builder| node.is_none_or(|node| node == builder.name)) {
         check_conditions(topology, builder)?;
     }
-    let findings = thalweg_doctor::preflight(&needs(topology, node, Recordings::Unopened));
+    let findings = thalweg_doctor::examine_preflight(&topology_needs(topology, node, Recordings::Unopened));
     for finding in &findings {
         match finding.level {
             Level::Ok => {}
@@ -52,14 +52,14 @@ pub fn preflight(topology: &Topology, node: Option<&str>) -> Result<Vec<Finding>
 
 /// Checks that conditions use features that exist, as far as the topology determines them.
 fn check_conditions(topology: &Topology, builder: &BuilderNodeConfig) -> Result<(), NodeError> {
-    for (level, mut condition) in builder.conditions() {
+    for (level, mut condition) in builder.level_conditions() {
         let mut known = true;
-        for variable in condition.variables() {
+        for variable in condition.variable_names() {
             let mut sources = topology.sources.iter();
-            let source = sources.find(|source| Condition::variable(&source.name) == variable);
+            let source = sources.find(|source| Condition::variable_name(&source.name) == variable);
             match source.map(|source| (source, &source.device)) {
-                Some((source, Some(device))) => match device.features() {
-                    Some(features) => condition.bind(variable, source.source_id(), features),
+                Some((source, Some(device))) => match device.feature_names() {
+                    Some(features) => condition.bind_source(variable, source.source_id(), features),
                     None => {
                         let problem = format!("source '{}' has no features: it is no fit", source.name);
                         return Err(condition_error(builder, level, &problem));
@@ -70,7 +70,7 @@ fn check_conditions(topology: &Topology, builder: &BuilderNodeConfig) -> Result<
             }
         }
         if known {
-            condition.check().map_err(|problem| condition_error(builder, level, &problem))?;
+            condition.check_features().map_err(|problem| condition_error(builder, level, &problem))?;
         }
     }
     Ok(())
@@ -83,29 +83,29 @@ fn condition_error(builder: &BuilderNodeConfig, level: &str, problem: &str) -> N
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::preflight::fixture::{LAB, topology};
+    use crate::preflight::fixture::{LAB, parse_topology};
     use std::time::Duration;
 
     #[test]
     fn a_run_too_large_for_the_disk_is_refused_with_one_sentence() {
         // With any number of processors on this machine.
-        let mut lab = topology(&LAB.replace("cpu = 1", ""));
-        assert!(preflight(&lab, Some("adc")).is_ok(), "a source has no disk");
+        let mut lab = parse_topology(&LAB.replace("cpu = 1", ""));
+        assert!(run_preflight(&lab, Some("adc")).is_ok(), "a source has no disk");
         lab.run.duration = Some(Duration::from_secs(1 << 40));
-        let refused = preflight(&lab, Some("even")).unwrap_err();
+        let refused = run_preflight(&lab, Some("even")).unwrap_err();
         assert!(refused.is_usage());
         let text = refused.to_string();
         assert!(text.starts_with("disk space: the run writes ") && !text.contains('\n'), "{text}");
         assert!(text.contains("the disk is full after "), "{text}");
         lab.run.record = false;
-        assert!(preflight(&lab, Some("even")).is_ok());
+        assert!(run_preflight(&lab, Some("even")).is_ok());
     }
 
     #[test]
     fn what_a_node_could_not_have_is_refused_before_it_begins() {
         let lab = LAB.replace("cpu = 1", "");
         let refused = |from: &str, to: &str, node: &str| {
-            let error = preflight(&topology(&lab.replacen(from, to, 1)), Some(node)).unwrap_err();
+            let error = run_preflight(&parse_topology(&lab.replacen(from, to, 1)), Some(node)).unwrap_err();
             assert!(error.is_usage(), "{error}");
             error.to_string()
         };
@@ -115,18 +115,18 @@ mod tests {
         assert!(refused("\"/tmp\"", "\"/dev/null/x\"", "even").starts_with("record directory: "));
         assert!(refused("number = 987654321", "", "even").starts_with("run.number: "));
         let runs = tempfile::tempdir().unwrap();
-        let numbered = topology(&lab.replace("/tmp\"", &format!("{}\"", runs.path().display())));
-        assert!(preflight(&numbered, None).is_ok());
+        let numbered = parse_topology(&lab.replace("/tmp\"", &format!("{}\"", runs.path().display())));
+        assert!(run_preflight(&numbered, None).is_ok());
         std::fs::create_dir(runs.path().join(run_directory_name(RunNumber(987_654_321), 1, 2))).unwrap();
-        assert!(preflight(&numbered, None).unwrap_err().to_string().contains("exists already"));
-        assert!(preflight(&numbered, Some("even")).is_ok(), "it is the other's");
+        assert!(run_preflight(&numbered, None).unwrap_err().to_string().contains("exists already"));
+        assert!(run_preflight(&numbered, Some("even")).is_ok(), "it is the other's");
     }
 
     #[test]
     fn memory_that_is_not_there_is_refused() {
-        let lab = topology(&LAB.replace("cpu = 1", "block = \"1GiB\"\nblocks = 4096"));
-        let text = preflight(&lab, Some("even")).unwrap_err().to_string();
+        let lab = parse_topology(&LAB.replace("cpu = 1", "block = \"1GiB\"\nblocks = 4096"));
+        let text = run_preflight(&lab, Some("even")).unwrap_err().to_string();
         assert!(text.starts_with("memory: 0 B for slots, 4.40 TB for blocks; "), "{text}");
-        assert!(preflight(&lab, Some("odd")).is_ok());
+        assert!(run_preflight(&lab, Some("odd")).is_ok());
     }
 }

@@ -5,7 +5,7 @@ use thalweg_core::build::Window;
 use thalweg_doctor::{Data, Needs, NodeNeeds};
 use thalweg_link::Address;
 use thalweg_node::{BuilderNodeConfig, Policy, SourceNodeConfig, Topology};
-use thalweg_wire::record_len;
+use thalweg_wire::record_bytes;
 
 /// Size of a block's index entry for each record, in bytes.
 const INDEX_ENTRY: u64 = 16;
@@ -20,18 +20,18 @@ pub enum Recordings {
 }
 
 /// Returns the requirements of a topology on this machine: of all its nodes, or of one.
-pub fn needs(topology: &Topology, node: Option<&str>, recordings: Recordings) -> Needs {
-    let flows: Vec<Flow> = topology.sources.iter().map(|source| Flow::of(source, recordings)).collect();
+pub fn topology_needs(topology: &Topology, node: Option<&str>, recordings: Recordings) -> Needs {
+    let flows: Vec<Flow> = topology.sources.iter().map(|source| Flow::from_source(source, recordings)).collect();
     #[expect(clippy::cast_precision_loss, reason = "builders are few")]
     let builders = topology.builders.len() as f64;
     let rate = flows.iter().map(|flow| flow.bytes_per_second).sum::<Option<f64>>().filter(|_| !flows.is_empty());
     let each = rate.map(|rate| rate / builders);
 
-    let building: Vec<_> = topology.builders.iter().filter(|builder| is_here(node, &builder.name)).collect();
+    let building: Vec<_> = topology.builders.iter().filter(|builder| is_examined_here(node, &builder.name)).collect();
     let mut nodes: Vec<NodeNeeds> = building.iter().map(|config| builder_needs(topology, config, each)).collect();
     let sources = topology.sources.iter().zip(&flows);
     // A source without a device belongs to another program.
-    let sources = sources.filter(|(source, _)| is_here(node, &source.name) && source.device.is_some());
+    let sources = sources.filter(|(source, _)| is_examined_here(node, &source.name) && source.device.is_some());
     nodes.extend(sources.map(|(source, flow)| source_needs(topology, source, flow)));
 
     let of_event = flows.iter().map(|flow| flow.record).try_fold(0u64, |sum, record| Some(sum.saturating_add(record?)));
@@ -52,7 +52,7 @@ pub fn needs(topology: &Topology, node: Option<&str>, recordings: Recordings) ->
 }
 
 /// True if this node is examined: it is the named one, or none is named.
-fn is_here(node: Option<&str>, name: &str) -> bool {
+fn is_examined_here(node: Option<&str>, name: &str) -> bool {
     node.is_none_or(|node| node == name)
 }
 
@@ -60,19 +60,25 @@ fn builder_needs(topology: &Topology, config: &BuilderNodeConfig, rate: Option<f
     NodeNeeds {
         name: config.name.clone(),
         cpu: config.cpu,
-        blocks: config.block.0.saturating_mul(config.blocks_for(&config.credit(topology.sources.len()).0).into()),
+        blocks: config
+            .block
+            .0
+            .saturating_mul(config.block_count_for(&config.window_and_eager_bytes(topology.sources.len()).0).into()),
         listen: config.listen.clone(),
         window: window_bytes(config),
         adapter: config.adapter.is_some(),
         bytes_per_second: rate,
-        files: topology.builder_files(),
+        files: topology.builder_open_files(),
         ..NodeNeeds::default()
     }
 }
 
 fn source_needs(topology: &Topology, config: &SourceNodeConfig, flow: &Flow) -> NodeNeeds {
-    let connect: Vec<Address> =
-        topology.builders.iter().filter_map(|builder| topology.address(builder, config.link).cloned()).collect();
+    let connect: Vec<Address> = topology
+        .builders
+        .iter()
+        .filter_map(|builder| topology.builder_address(builder, config.link).cloned())
+        .collect();
     let window = topology.builders.iter().map(window_bytes).max().unwrap_or(0);
     let slot = match (config.slot, flow.payload) {
         (None, None) => None,
@@ -86,7 +92,7 @@ fn source_needs(topology: &Topology, config: &SourceNodeConfig, flow: &Flow) -> 
         name: config.name.clone(),
         cpu: config.cpu,
         slots: stride.unwrap_or(0).saturating_mul(config.slots.into()),
-        files: topology.source_files(config) + dma_bufs,
+        files: topology.source_open_files(config) + dma_bufs,
         connect,
         congestion: config.congestion.clone(),
         window,
@@ -98,9 +104,9 @@ fn source_needs(topology: &Topology, config: &SourceNodeConfig, flow: &Flow) -> 
 
 /// Returns the number of bytes that a builder may request at a time.
 fn window_bytes(config: &BuilderNodeConfig) -> u64 {
-    match config.credit(1).0 {
+    match config.window_and_eager_bytes(1).0 {
         Window::Constant(bytes) | Window::Search { most: bytes, .. } => bytes,
-        Window::Credit(path) => path.widest(),
+        Window::Credit(path) => path.widest_window_bytes(),
     }
 }
 
@@ -116,24 +122,24 @@ struct Flow {
 }
 
 impl Flow {
-    fn of(source: &SourceNodeConfig, recordings: Recordings) -> Self {
-        let stated = source.device.as_ref().and_then(|device| device.longest());
+    fn from_source(source: &SourceNodeConfig, recordings: Recordings) -> Self {
+        let stated = source.device.as_ref().and_then(|device| device.longest_payload_bytes());
         let stated = stated.and_then(|bytes| usize::try_from(bytes).ok());
         let payload = stated.or_else(|| match &source.device {
             Some(recording) if recordings == Recordings::Opened && !recording.is_acquisition() => {
                 // A recording that cannot be opened is reported by its node.
-                thalweg_device::open(recording).ok().map(|device| device.max_payload())
+                thalweg_device::open_device(recording).ok().map(|device| device.max_payload_bytes())
             }
             _ => None,
         });
-        let exact = source.device.as_ref().is_some_and(|device| device.is_steady());
+        let exact = source.device.as_ref().is_some_and(|device| device.is_steady_stream());
         // If the disk is too slow, such a source drops fragments for which it has no room.
         let exact = exact && source.policy == Policy::Block;
         // No payload is longer than a slot can be; a longer one is refused by its device.
         let payload = payload.filter(|payload| *payload <= 1 << 30);
-        let record = payload.map(|payload| record_len(payload) as u64 + INDEX_ENTRY);
+        let record = payload.map(|payload| record_bytes(payload) as u64 + INDEX_ENTRY);
         #[expect(clippy::cast_precision_loss, reason = "at most 1 GiB")]
-        let bytes_per_second = source.rate.zip(record).map(|(rate, record)| rate.hertz() * record as f64);
+        let bytes_per_second = source.rate.zip(record).map(|(rate, record)| rate.events_per_second() * record as f64);
         Self { payload, record, bytes_per_second, exact }
     }
 }
@@ -141,18 +147,18 @@ impl Flow {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::preflight::fixture::{LAB, topology};
+    use crate::preflight::fixture::{LAB, parse_topology};
 
     #[test]
     fn a_topology_asks_for_what_all_its_nodes_ask_for() {
-        let all = needs(&topology(LAB), None, Recordings::Opened);
+        let all = topology_needs(&parse_topology(LAB), None, Recordings::Opened);
         assert_eq!(
             all.nodes.iter().map(|node| node.name.as_str()).collect::<Vec<_>>(),
             ["even", "odd", "adc", "camera"]
         );
         let rate = all.data.bytes_per_second.unwrap();
         assert!((5.2e8..5.3e8).contains(&rate), "{rate}: 100 events of 5 MiB each second");
-        assert_eq!(all.data.volume(), Some((rate * 10.0) as u64));
+        assert_eq!(all.data.total_bytes(), Some((rate * 10.0) as u64));
         assert!(all.record && !all.data.at_most);
         let [even, _, adc, camera] = &all.nodes[..] else { panic!() };
         assert_eq!((even.cpu, even.blocks, even.slots), (Some(1), 32 << 20, 0));
@@ -164,28 +170,28 @@ mod tests {
 
     #[test]
     fn one_node_asks_for_its_part() {
-        let lab = topology(LAB);
-        let all = needs(&lab, None, Recordings::Opened);
-        let even = needs(&lab, Some("even"), Recordings::Opened);
+        let lab = parse_topology(LAB);
+        let all = topology_needs(&lab, None, Recordings::Opened);
+        let even = topology_needs(&lab, Some("even"), Recordings::Opened);
         assert_eq!(even.nodes, all.nodes[..1]);
         assert_eq!(even.data.bytes_per_second.map(|rate| rate * 2.0), all.data.bytes_per_second);
-        let adc = needs(&lab, Some("adc"), Recordings::Opened);
+        let adc = topology_needs(&lab, Some("adc"), Recordings::Opened);
         assert_eq!((adc.nodes.len(), adc.record), (1, false), "a source writes nothing");
     }
 
     #[test]
     fn events_make_a_volume_and_recordings_only_a_bound() {
         let counted = LAB.replace("duration = \"10s\"", "events = 7").replace("rate = 100.0", "");
-        let all = needs(&topology(&counted), None, Recordings::Opened);
-        let fragment = |payload: usize| record_len(payload) as u64 + INDEX_ENTRY;
+        let all = topology_needs(&parse_topology(&counted), None, Recordings::Opened);
+        let fragment = |payload: usize| record_bytes(payload) as u64 + INDEX_ENTRY;
         assert_eq!(all.data.bytes, Some(7 * (fragment(1 << 20) + fragment(4 << 20)) / 2 * 2));
         assert_eq!(all.data.bytes_per_second, None, "as fast as they are taken");
         let raw = counted.replace("model-adc\", size = \"4MiB\"", "raw\", file = \"x\", record = \"4MiB\"");
-        assert!(needs(&topology(&raw), None, Recordings::Unopened).data.at_most, "it may end before");
+        assert!(topology_needs(&parse_topology(&raw), None, Recordings::Unopened).data.at_most, "it may end before");
         let pushed = counted.replace("device = { kind = \"model-adc\", size = \"4MiB\" }", "");
-        let pushed = needs(&topology(&pushed), None, Recordings::Opened);
+        let pushed = topology_needs(&parse_topology(&pushed), None, Recordings::Opened);
         assert_eq!(
-            (pushed.data.volume(), pushed.nodes.len()),
+            (pushed.data.total_bytes(), pushed.nodes.len()),
             (None, 3),
             "the data of a program that pushes are unknown"
         );

@@ -2,7 +2,7 @@
 
 use thalweg_device::{OnTime, tap_acquisition, tap_device};
 use thalweg_node::{Feed, NodeError, SourceNodeConfig, Topology};
-use thalweg_wire::record_len;
+use thalweg_wire::record_bytes;
 
 /// Device of a source, opened.
 #[derive(Debug)]
@@ -23,11 +23,11 @@ pub struct OpenSource {
 /// The device cannot be opened, or its fragments do not fit.
 pub fn open_device(topology: &Topology, source: &SourceNodeConfig) -> Result<Option<OpenSource>, NodeError> {
     let Some(mut config) = source.device.clone() else { return Ok(None) };
-    if config.observed().is_some() {
+    if config.observed_source().is_some() {
         return Ok(None);
     }
-    config.set_source(source.source_id());
-    let feed = Feed::from(config.open(source.adapter.as_ref())?);
+    config.set_default_source(source.source_id());
+    let feed = Feed::from(config.open_device(source.adapter.as_ref())?);
     let mut feed = match (feed, source.beat) {
         (Feed::Acquisition(device), Some(beat)) => Feed::Acquisition(Box::new(OnTime::new(device, beat))),
         (feed, _) => feed,
@@ -35,14 +35,16 @@ pub fn open_device(topology: &Topology, source: &SourceNodeConfig) -> Result<Opt
     let mut fits = Vec::new();
     for (index, other) in topology.sources.iter().enumerate() {
         let Some(config) = &other.device else { continue };
-        let Some(observed) = config.observed().filter(|observed| observed.source == source.name) else { continue };
+        let Some(observed) = config.observed_source().filter(|observed| observed.source == source.name) else {
+            continue;
+        };
         let (tapped, copies, reorders) = match feed {
             Feed::Device(device) => {
                 let (tapped, copies) = tap_device(device, observed.waiting)?;
                 (Feed::Device(tapped), copies, 0)
             }
             Feed::Acquisition(device) => {
-                let reorders = device.reorders();
+                let reorders = device.reorder_depth();
                 let (tapped, copies) = tap_acquisition(device, observed.waiting)?;
                 (Feed::Acquisition(tapped), copies, reorders)
             }
@@ -50,23 +52,23 @@ pub fn open_device(topology: &Topology, source: &SourceNodeConfig) -> Result<Opt
             Feed::Pushed { .. } => return Ok(None),
         };
         feed = tapped;
-        let description = feed.description().cloned().unwrap_or_default();
-        let fit = config.observe(&description, reorders, copies).map_err(NodeError::from);
-        let fit = fit.and_then(|fit| fitting(topology, other, Feed::Acquisition(fit), Vec::new()));
+        let description = feed.device_description().cloned().unwrap_or_default();
+        let fit = config.open_observer(&description, reorders, copies).map_err(NodeError::from);
+        let fit = fit.and_then(|fit| fit_to_slots(topology, other, Feed::Acquisition(fit), Vec::new()));
         let fit = fit.map_err(|error| NodeError::Config(format!("its fit '{}': {error}", other.name)))?;
         fits.push((index, fit));
     }
-    fitting(topology, source, feed, fits).map(Some)
+    fit_to_slots(topology, source, feed, fits).map(Some)
 }
 
 /// Returns an open device after checking that every fragment fits a slot, and every slot a block.
-fn fitting(
+fn fit_to_slots(
     topology: &Topology,
     source: &SourceNodeConfig,
     feed: Feed,
     fits: Vec<(usize, OpenSource)>,
 ) -> Result<OpenSource, NodeError> {
-    let (longest, least) = (feed.max_payload(), record_len(feed.max_payload()));
+    let (longest, least) = (feed.max_payload(), record_bytes(feed.max_payload()));
     let slot_bytes = source.slot_bytes(longest);
     if least > slot_bytes {
         return Err(NodeError::Config(format!(

@@ -1,6 +1,6 @@
 //! `thalweg cat`: prints events and fragments, one by one.
 
-use super::place::{explain, open};
+use super::place::{explained_error, open_run};
 use crate::print;
 use crate::terminal::{Failure, Output, outlet};
 use serde::Serialize;
@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 use thalweg_store::{End, Event, EventStatus, Follow, Followed, Run, RunInfo, RunState, StoreError, WriterLife};
-use thalweg_text::{count, many, plain, size, tai, wrapped};
+use thalweg_text::{format_count, format_quantity, format_size, format_tai, replace_controls, wrap_words};
 use thalweg_wire::{EventId, EventRange, FragmentHeader, Meaning, NumberKind, PayloadType, SourceId, Status};
 
 #[derive(Debug, clap::Args)]
@@ -47,7 +47,7 @@ pub(crate) struct Options {
     follow: bool,
 }
 
-pub(super) fn cat(options: &Options, json: bool, out: &mut Output) -> Result<ExitCode, Failure> {
+pub(super) fn run_cat(options: &Options, json: bool, out: &mut Output) -> Result<ExitCode, Failure> {
     if options.raw && json {
         return Err(Failure::Usage("--raw writes payloads, not JSON: leave out one of --raw and --json".into()));
     }
@@ -56,9 +56,9 @@ pub(super) fn cat(options: &Options, json: bool, out: &mut Output) -> Result<Exi
     }
     let mut cat = Cat { options, json, out, sources: Vec::new(), troubles: 0, unread: None, reports: 0 };
     if options.follow {
-        cat.follow()?
+        cat.follow_events()?
     } else {
-        cat.read()?
+        cat.print_events()?
     };
     Ok(if cat.troubles > 0 { ExitCode::from(1) } else { ExitCode::SUCCESS })
 }
@@ -87,52 +87,52 @@ struct Unread {
 
 impl Cat<'_> {
     /// Prints the events that are there, in ascending order.
-    fn read(&mut self) -> Result<(), Failure> {
-        let run = open(&self.options.run)?;
-        self.find_sources(run.info())?;
+    fn print_events(&mut self) -> Result<(), Failure> {
+        let run = open_run(&self.options.run)?;
+        self.find_sources(run.run_info())?;
         let range = self.options.event.unwrap_or(EventRange::ALL);
         let mut found = false;
         let in_range = run.event_ids().skip_while(|(id, _)| id.0 < range.first);
         for (id, status) in in_range.take_while(|(id, _)| id.0 <= range.last) {
             found = true;
             match run.read_event(id, status) {
-                Ok(event) => self.event(&event)?,
-                Err(error) => self.trouble(Some(id), &error)?,
+                Ok(event) => self.print_event(&event)?,
+                Err(error) => self.note_unreadable_event(Some(id), &error)?,
             }
             if !self.out.is_read() {
                 return Ok(());
             }
         }
         if !found && self.options.event.is_some() {
-            return Err(self.nothing(&run));
+            return Err(self.no_event_error(&run));
         }
         self.out.flush()?;
-        self.tell_unread();
+        self.report_unread_events();
         // Other missing data does not matter for one event that is there.
-        if !range.is_one() {
-            self.end(&run);
+        if !range.is_single_event() {
+            self.report_end_reason(&run);
         }
         Ok(())
     }
 
     /// Prints the events that are there and those that follow, until the run ends.
-    fn follow(&mut self) -> Result<(), Failure> {
+    fn follow_events(&mut self) -> Result<(), Failure> {
         let path = &self.options.run;
         let mut follow = Follow::open(path).map_err(|error| match error {
             StoreError::Io { error, .. } if error.kind() == std::io::ErrorKind::NotFound => {
-                explain(path, &StoreError::NotARun(path.clone()))
+                explained_error(path, &StoreError::NotARun(path.clone()))
             }
-            error => explain(path, &error),
+            error => explained_error(path, &error),
         })?;
-        self.find_sources(follow.info())?;
+        self.find_sources(follow.run_info())?;
         let range = self.options.event.unwrap_or(EventRange::ALL);
         let mut timeout = Duration::ZERO;
         while self.out.is_read() {
-            match follow.next(timeout) {
+            match follow.next_event(timeout) {
                 Ok(Followed::Event(event)) => {
                     timeout = Duration::ZERO;
                     if range.contains(event.id) {
-                        self.event(&event)?;
+                        self.print_event(&event)?;
                     }
                     if range == (EventRange { first: event.id.0, last: event.id.0 }) {
                         break;
@@ -146,19 +146,21 @@ impl Cat<'_> {
                 Ok(Followed::End(End::Finished)) => {
                     self.out.flush()?;
                     if self.troubles == 0 {
-                        self.end(&open(path)?);
+                        self.report_end_reason(&open_run(path)?);
                     }
                     break;
                 }
                 Ok(Followed::End(End::WriterGone)) => {
                     self.out.flush()?;
-                    say(&format!("{}: its writer died; this is all that can be read", path.display()));
+                    print_message(&format!("{}: its writer died; this is all that can be read", path.display()));
                     break;
                 }
-                Err(error @ (StoreError::Record { .. } | StoreError::Event { .. })) => self.trouble(None, &error)?,
+                Err(error @ (StoreError::Record { .. } | StoreError::Event { .. })) => {
+                    self.note_unreadable_event(None, &error)?
+                }
                 Err(error @ (StoreError::Format { .. } | StoreError::Missing { .. })) => {
                     self.troubles += 1;
-                    say(&error.to_string());
+                    print_message(&error.to_string());
                 }
                 Err(error) => return Err(Failure::broken(error)),
             }
@@ -166,7 +168,7 @@ impl Cat<'_> {
         self.out.flush()
     }
 
-    fn event(&mut self, event: &Event) -> Result<(), Failure> {
+    fn print_event(&mut self, event: &Event) -> Result<(), Failure> {
         let sources = &self.sources;
         let fragments = event.fragments.iter();
         let fragments = fragments.filter(|fragment| sources.is_empty() || sources.contains(&fragment.header.source));
@@ -193,7 +195,7 @@ impl Cat<'_> {
 
     /// Notes an event that cannot be read, and goes on with later ones. A damaged block may have thousands of them:
     /// they are reported once.
-    fn trouble(&mut self, event: Option<EventId>, error: &StoreError) -> Result<(), Failure> {
+    fn note_unreadable_event(&mut self, event: Option<EventId>, error: &StoreError) -> Result<(), Failure> {
         self.troubles += 1;
         if let (true, Some(event)) = (self.json, event) {
             self.out.json(&serde_json::json!({ "event": event.0, "error": error.to_string() }))?;
@@ -205,30 +207,35 @@ impl Cat<'_> {
                 unread.count += 1;
             }
             (_, Some(event)) => {
-                self.tell_unread();
+                self.report_unread_events();
                 self.unread = Some(Unread { first: event, last: event, count: 1, why });
             }
-            (_, None) => self.tell(&format!("an event cannot be read: {why}")),
+            (_, None) => self.report_error(&format!("an event cannot be read: {why}")),
         }
         Ok(())
     }
 
     /// Reports the events that could not be read for one reason.
-    fn tell_unread(&mut self) {
+    fn report_unread_events(&mut self) {
         let Some(Unread { first, last, count: number, why }) = self.unread.take() else { return };
         match number {
-            1 => self.tell(&format!("event {} cannot be read: {why}", first.0)),
-            _ => self.tell(&format!("{} events, {} to {}, cannot be read: {why}", count(number), first.0, last.0)),
+            1 => self.report_error(&format!("event {} cannot be read: {why}", first.0)),
+            _ => self.report_error(&format!(
+                "{} events, {} to {}, cannot be read: {why}",
+                format_count(number),
+                first.0,
+                last.0
+            )),
         }
     }
 
     /// Reports one of many errors, of which only the first few are printed.
-    fn tell(&mut self, text: &str) {
+    fn report_error(&mut self, text: &str) {
         self.reports += 1;
         match self.reports {
-            ..=TROUBLES => say(text),
+            ..=TROUBLES => print_message(text),
             reports if reports == TROUBLES + 1 => {
-                say("further events cannot be read; run `thalweg verify` to see what is wrong");
+                print_message("further events cannot be read; run `thalweg verify` to see what is wrong");
             }
             _ => {}
         }
@@ -252,59 +259,65 @@ impl Cat<'_> {
     }
 
     /// Returns the error that there is no event in the range.
-    fn nothing(&self, run: &Run) -> Failure {
+    fn no_event_error(&self, run: &Run) -> Failure {
         let path = self.options.run.display();
         let Some((first, last)) = run.event_ids().next().map(|(id, _)| id.0).zip(run.last_event()) else {
             return Failure::Usage(format!("{path} has no events"));
         };
         let which = match self.options.event {
-            Some(range) if range.is_one() => format!("event {range}"),
+            Some(range) if range.is_single_event() => format!("event {range}"),
             _ => "events in this range".to_owned(),
         };
-        let missing = match (run.info().builders, run.parts()) {
-            (builders @ 2.., [_]) => format!(" of builder {} of {builders}", run.info().builder),
+        let missing = match (run.run_info().builders, run.builder_parts()) {
+            (builders @ 2.., [_]) => format!(" of builder {} of {builders}", run.run_info().builder),
             _ => String::new(),
         };
-        let known = many(run.len(), "event");
+        let known = format_quantity(run.len(), "event");
         let text = format!("{path} has no {which}; it has {known}{missing}, {first} to {}", last.0);
-        match run.problems().first() {
+        match run.found_problems().first() {
             Some(problem) => Failure::Broken(format!("{text}, and is damaged: {problem}; `thalweg verify {path}`")),
             None => Failure::Usage(text),
         }
     }
 
     /// Reports why there are no more events, if the reason is not obvious.
-    fn end(&mut self, run: &Run) {
+    fn report_end_reason(&mut self, run: &Run) {
         let path = self.options.run.display();
-        match (run.info().state, run.writer(), run.recovery()) {
+        match (run.run_info().state, run.writer_life(), run.recovery_point()) {
             (RunState::Open, Some(WriterLife::Gone), Some(end)) => {
-                say(&format!("{path}: its writer died; recovered to block {}", end.blocks));
+                print_message(&format!("{path}: its writer died; recovered to block {}", end.blocks));
             }
-            (RunState::Open, ..) => say(&format!("{path} is OPEN: --follow goes on with what is being written")),
+            (RunState::Open, ..) => {
+                print_message(&format!("{path} is OPEN: --follow goes on with what is being written"))
+            }
             _ => {}
         }
-        let Some(first) = run.problems().first() else { return };
+        let Some(first) = run.found_problems().first() else { return };
         self.troubles += 1;
-        say(&format!("{path} is damaged: {first}"));
-        if let events @ 1.. = run.info().totals.events.saturating_sub(run.len()) {
-            say(&format!("{path}: {} of its {} are not there", count(events), many(run.info().totals.events, "event")));
+        print_message(&format!("{path} is damaged: {first}"));
+        if let events @ 1.. = run.run_info().totals.events.saturating_sub(run.len()) {
+            print_message(&format!(
+                "{path}: {} of its {} are not there",
+                format_count(events),
+                format_quantity(run.run_info().totals.events, "event")
+            ));
         }
-        say(&format!(
+        print_message(&format!(
             "run `thalweg verify {path}` to see what is wrong, `thalweg salvage {path}` to keep what is whole"
         ));
     }
 }
 
 /// Prints a message on standard error. Text that it quotes from a file cannot control a terminal.
-fn say(text: &str) {
-    outlet::stderr().put(format!("thalweg: {}\n", plain(text)));
+fn print_message(text: &str) {
+    outlet::stderr().put_text(format!("thalweg: {}\n", replace_controls(text)));
 }
 
 fn event_text(id: EventId, complete: bool, missing: usize, sources: usize) -> String {
     match complete {
         true => format!("event {}\n", id.0),
         false => {
-            let incomplete = print::verdict("INCOMPLETE");
+            let incomplete = print::paint_verdict("INCOMPLETE");
             format!("event {}: {incomplete}, {missing} of {sources} sources missing\n", id.0)
         }
     }
@@ -312,21 +325,21 @@ fn event_text(id: EventId, complete: bool, missing: usize, sources: usize) -> St
 
 fn fragment_text(header: &FragmentHeader, payload: &[u8], data: Option<usize>) -> String {
     let FragmentHeader { source, sequence, total_length, payload_type, status, .. } = header;
-    let status = status.names().join(",");
+    let status = status.flag_names().join(",");
     if header.status.contains(Status::MISSING) {
         return format!("  {source} {status}\n");
     }
-    let when = tai(header.timestamp.0);
-    let length = size(u64::from(*total_length));
-    let mut out = format!("  {source} #{sequence} {when} TAI {length} {}", type_name(*payload_type));
+    let when = format_tai(header.timestamp.0);
+    let length = format_size(u64::from(*total_length));
+    let mut out = format!("  {source} #{sequence} {when} TAI {length} {}", payload_type_name(*payload_type));
     let _ = writeln!(out, " {status}");
     if let Some(data) = data.filter(|_| !payload.is_empty()) {
-        let Data { values, unit, left } = Data::decode(*payload_type, payload, data);
-        let mut words = values.words();
+        let Data { values, unit, left } = Data::decode_payload(*payload_type, payload, data);
+        let mut words = values.value_words();
         if left > 0 {
-            words.push(format!("... {} more", many(left, unit)));
+            words.push(format!("... {} more", format_quantity(left, unit)));
         }
-        out.push_str(&wrapped("    ", &words.join(" ")));
+        out.push_str(&wrap_words("    ", &words.join(" ")));
     }
     out
 }
@@ -367,9 +380,9 @@ impl FragmentLine {
             timestamp_text: header.timestamp.0.to_string(),
             window: header.window,
             length: header.total_length,
-            payload_type: type_name(header.payload_type),
-            status: header.status.names(),
-            data: data.map(|limit| Data::decode(header.payload_type, payload, limit).values),
+            payload_type: payload_type_name(header.payload_type),
+            status: header.status.flag_names(),
+            data: data.map(|limit| Data::decode_payload(header.payload_type, payload, limit).values),
         }
     }
 }
@@ -433,7 +446,7 @@ impl Display for Number {
 
 impl Values {
     /// Returns the values as words of text.
-    fn words(&self) -> Vec<String> {
+    fn value_words(&self) -> Vec<String> {
         match self {
             Self::Numbers(numbers) => numbers.iter().map(ToString::to_string).collect(),
             Self::Complex(pairs) => pairs.iter().map(|[real, imaginary]| format!("{real}{imaginary:+}j")).collect(),
@@ -443,8 +456,8 @@ impl Values {
 }
 
 impl Data {
-    fn decode(kind: PayloadType, payload: &[u8], limit: usize) -> Self {
-        let Some((meaning, element)) = kind.parts() else {
+    fn decode_payload(kind: PayloadType, payload: &[u8], limit: usize) -> Self {
+        let Some((meaning, element)) = kind.meaning_and_element() else {
             let hex = payload.iter().take(limit).map(|byte| format!("{byte:02x}")).collect();
             return Self { values: Values::Hex(hex), unit: "byte", left: payload.len().saturating_sub(limit) as u64 };
         };
@@ -454,13 +467,13 @@ impl Data {
             Meaning::Array => "value",
         };
         let number_kind = element.number_kind();
-        let elements = payload.chunks_exact(element.size());
+        let elements = payload.chunks_exact(element.element_bytes());
         let left = elements.len().saturating_sub(limit) as u64;
         let elements = elements.take(limit);
         let values = match element.is_complex() {
             false => Values::Numbers(elements.map(|bytes| Number::read(number_kind, bytes)).collect()),
             true => {
-                let parts = elements.map(|pair| pair.split_at(element.number_size()));
+                let parts = elements.map(|pair| pair.split_at(element.number_bytes()));
                 let pairs = parts
                     .map(|(real, imaginary)| [Number::read(number_kind, real), Number::read(number_kind, imaginary)]);
                 Values::Complex(pairs.collect())
@@ -470,8 +483,8 @@ impl Data {
     }
 }
 
-fn type_name(kind: PayloadType) -> String {
-    match kind.name() {
+fn payload_type_name(kind: PayloadType) -> String {
+    match kind.type_name() {
         "unknown" => format!("unknown({})", kind.0),
         name => name.to_owned(),
     }

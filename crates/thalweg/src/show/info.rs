@@ -1,6 +1,6 @@
 //! `thalweg info`: describes a run.
 
-use super::place::{Named, Together, directories, explain, ledger};
+use super::place::{Named, Together, explained_error, read_ledger, run_directories};
 use crate::print;
 use crate::terminal::{Failure, Output, progress::Busy};
 use serde::Serialize;
@@ -11,9 +11,11 @@ use std::process::ExitCode;
 use thalweg_core::build::Ledger;
 use thalweg_store::{
     EventCounts, EventStatus, Part, Problem, RecorderInfo, Recovery, Run, RunInfo, RunState, SourceInfo, WriterLife,
-    state_word,
+    run_state_text,
 };
-use thalweg_text::{count, many, plain, seconds, size, utc, volume, wrapped};
+use thalweg_text::{
+    format_count, format_quantity, format_seconds, format_size, format_utc, format_volume, replace_controls, wrap_words,
+};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -67,29 +69,30 @@ struct Sum {
     ledger: Ledger,
 }
 
-pub(super) fn info(options: &Options, json: bool, out: &mut Output) -> Result<ExitCode, Failure> {
+pub(super) fn run_info(options: &Options, json: bool, out: &mut Output) -> Result<ExitCode, Failure> {
     if let Some(file) = &options.times {
         let [run] = &options.runs[..] else { return Err(Failure::usage("--times: of one run at a time")) };
         let busy = Busy::new(format!("reading {}", run.display()));
-        let run = Run::open(run).map_err(|error| explain(run, &error))?;
+        let run = Run::open(run).map_err(|error| explained_error(run, &error))?;
         drop(busy);
-        super::times::write(&run, file)?;
+        super::times::write_times_page(&run, file)?;
     }
     let mut reports = Vec::new();
-    for named in directories(&options.runs)? {
+    for named in run_directories(&options.runs)? {
         let busy = Busy::new(format!("reading {}", named.path.display()));
-        let run = Part::open(&named.path).map_err(|error| explain(&named.path, &error))?;
+        let run = Part::open(&named.path).map_err(|error| explained_error(&named.path, &error))?;
         drop(busy);
         reports.push(DirectoryReport::new(named, &run));
     }
-    let together = Together::find(reports.iter().map(|report| (&report.named, &report.info)));
-    let sums: Vec<(String, Sum)> = together.iter().map(|run| (run.title(), Sum::new(run, &reports))).collect();
+    let together = Together::find_split_runs(reports.iter().map(|report| (&report.named, &report.info)));
+    let sums: Vec<(String, Sum)> = together.iter().map(|run| (run.heading_title(), Sum::new(run, &reports))).collect();
     if json {
         let runs: Vec<&Sum> = sums.iter().map(|(_, sum)| sum).collect();
         out.json(&serde_json::json!({ "directories": reports, "runs": runs }))?;
         return Ok(ExitCode::SUCCESS);
     }
-    let texts = reports.iter().map(DirectoryReport::text).chain(sums.iter().map(|(title, sum)| sum.text(title)));
+    let texts =
+        reports.iter().map(DirectoryReport::directory_text).chain(sums.iter().map(|(title, sum)| sum.sum_text(title)));
     for (at, text) in texts.enumerate() {
         out.text(if at > 0 { "\n" } else { "" })?;
         out.text(&text)?;
@@ -99,22 +102,22 @@ pub(super) fn info(options: &Options, json: bool, out: &mut Output) -> Result<Ex
 
 impl DirectoryReport {
     fn new(named: Named, run: &Part) -> Self {
-        let incomplete = run.closings().iter().filter(|closing| closing.status == EventStatus::Incomplete);
+        let incomplete = run.event_closings().iter().filter(|closing| closing.status == EventStatus::Incomplete);
         let incomplete = incomplete.fold(0, |sum: u64, closing| sum.saturating_add(closing.count.into()));
         Self {
             named,
-            writer: run.writer(),
+            writer: run.writer_life(),
             events: EventCounts { built: run.len(), incomplete },
-            blocks: run.blocks().len() as u64,
-            segments: run.segments(),
-            bytes: run.bytes(),
-            recovery: run.recovery().cloned(),
-            problems: run.problems().to_vec(),
-            info: run.info().clone(),
+            blocks: run.data_blocks().len() as u64,
+            segments: run.segment_count(),
+            bytes: run.data_bytes(),
+            recovery: run.recovery_point().cloned(),
+            problems: run.found_problems().to_vec(),
+            info: run.run_info().clone(),
         }
     }
 
-    fn text(&self) -> String {
+    fn directory_text(&self) -> String {
         let Self { info, events, .. } = self;
         let builder = match info.builders {
             0 | 1 => String::new(),
@@ -124,43 +127,47 @@ impl DirectoryReport {
             }
         };
         let mut out = format!("run {}{builder}: {}\n", info.run, self.state_text());
-        out.push_str(&print::because(&info.reasons));
+        out.push_str(&print::reasons_text(&info.reasons));
         let path = self.named.path.display();
-        out.push_str(&row("on disk", &path.to_string()));
+        out.push_str(&fact_row("on disk", &path.to_string()));
         let offset = info.tai_utc_offset;
-        out.push_str(&row("began", &format!("{} UTC (TAI - UTC = {offset} s)", utc(info.began, offset))));
+        out.push_str(&fact_row("began", &format!("{} UTC (TAI - UTC = {offset} s)", format_utc(info.began, offset))));
         if let Some(ended) = info.ended {
-            let took = seconds(info.totals.seconds);
+            let took = format_seconds(info.totals.seconds);
             // The clock may have been set in between.
             let later = if ended < info.began {
                 format!(", after {took}: the clock was set back")
             } else {
                 format!(", {took} later")
             };
-            out.push_str(&row("ended", &format!("{} UTC{later}", utc(ended, offset))));
+            out.push_str(&fact_row("ended", &format!("{} UTC{later}", format_utc(ended, offset))));
         }
         let fragments = match info.state {
             RunState::Open => String::new(),
-            _ => format!(", {}", print::fragments(info.totals.fragments, info.totals.missing)),
+            _ => format!(", {}", print::fragments_text(info.totals.fragments, info.totals.missing)),
         };
-        let incomplete = count(events.incomplete);
-        out.push_str(&row("events", &format!("{} ({incomplete} incomplete){fragments}", count(events.built))));
-        out.push_str(&row("stored", &stored(self.bytes, self.blocks, self.segments)));
+        let incomplete = format_count(events.incomplete);
+        out.push_str(&fact_row(
+            "events",
+            &format!("{} ({incomplete} incomplete){fragments}", format_count(events.built)),
+        ));
+        out.push_str(&fact_row("stored", &stored_text(self.bytes, self.blocks, self.segments)));
         if let Some(end) = &self.recovery {
             let text = format!("{} up to byte {}; behind it: {}", end.segment, end.offset, end.found);
-            out.push_str(&row("readable", &text));
+            out.push_str(&fact_row("readable", &text));
         }
         for problem in self.problems.iter().take(SHOWN) {
-            out.push_str(&row("damaged", &problem.to_string()));
+            out.push_str(&fact_row("damaged", &problem.to_string()));
         }
         if !self.problems.is_empty() {
             let missing = info.totals.events.saturating_sub(events.built);
-            let events = if missing > 0 { format!("{} missing; ", many(missing, "event")) } else { String::new() };
-            out.push_str(&row("", &format!("{events}run `thalweg verify {path}` to see all that is wrong")));
+            let events =
+                if missing > 0 { format!("{} missing; ", format_quantity(missing, "event")) } else { String::new() };
+            out.push_str(&fact_row("", &format!("{events}run `thalweg verify {path}` to see all that is wrong")));
         }
         out.push_str(&writer_text(info));
         out.push_str(if info.sources.is_empty() { "" } else { "\nsources\n" });
-        out.push_str(&sources(&info.sources));
+        out.push_str(&sources_text(&info.sources));
         out.push_str(&ledger_text(info));
         out
     }
@@ -172,42 +179,44 @@ impl DirectoryReport {
             (RunState::Open, _) => ", being written, or its writer died",
             _ => "",
         };
-        let state = state_word(self.info.state, None);
+        let state = run_state_text(self.info.state, None);
         match self.problems.is_empty() {
-            true => format!("{}{life}", print::verdict(state)),
-            false => format!("{}; run.json says {state}{life}", print::verdict("DAMAGED")),
+            true => format!("{}{life}", print::paint_verdict(state)),
+            false => format!("{}; run.json says {state}{life}", print::paint_verdict("DAMAGED")),
         }
     }
 }
 
 /// Returns one fact of a run, after its name.
-fn row(name: &str, text: &str) -> String {
-    wrapped(&format!("  {name:<11} "), &plain(text))
+fn fact_row(name: &str, text: &str) -> String {
+    wrap_words(&format!("  {name:<11} "), &replace_controls(text))
 }
 
 fn writer_text(info: &RunInfo) -> String {
     let writer = &info.writer;
     let process = format!("process {} on {}", writer.pid, writer.host);
     let program = format!("{} {}, {process}, Linux {}", writer.program, writer.version, writer.kernel);
-    let mut out = row("written by", &program) + &row("recorder", &recorder(&info.recorder));
-    out.extend(info.recorder.notes.iter().map(|note| row("", note)));
+    let mut out = fact_row("written by", &program) + &fact_row("recorder", &recorder_text(&info.recorder));
+    out.extend(info.recorder.notes.iter().map(|note| fact_row("", note)));
     out
 }
 
 fn ledger_text(info: &RunInfo) -> String {
-    match ledger(info) {
+    match read_ledger(info) {
         Ok(ledger) if ledger.sources.is_empty() => String::new(),
-        Ok(ledger) => format!("\nledger, in fragments\n{}{}", print::ledger(&ledger), print::dead_time(&ledger)),
-        Err(error) => format!("\nledger: cannot be read: {}\n", plain(&error.to_string())),
+        Ok(ledger) => {
+            format!("\nledger, in fragments\n{}{}", print::ledger_text(&ledger), print::dead_time_text(&ledger))
+        }
+        Err(error) => format!("\nledger: cannot be read: {}\n", replace_controls(&error.to_string())),
     }
 }
 
 impl Sum {
     fn new(run: &Together, reports: &[DirectoryReport]) -> Self {
         let infos: Vec<&RunInfo> = run.members.iter().map(|at| &reports[*at].info).collect();
-        let whole = RunInfo::whole(&infos);
+        let whole = RunInfo::combine_parts(&infos);
         // A ledger that cannot be read was reported for its directory.
-        let ledger = whole.as_ref().and_then(|whole| ledger(whole).ok()).unwrap_or_default();
+        let ledger = whole.as_ref().and_then(|whole| read_ledger(whole).ok()).unwrap_or_default();
         let mut sum = Self {
             run: run.run,
             builders: run.builders,
@@ -233,15 +242,20 @@ impl Sum {
         sum
     }
 
-    fn text(&self, title: &str) -> String {
+    fn sum_text(&self, title: &str) -> String {
         let EventCounts { built, incomplete } = self.events;
-        let fragments = print::fragments(self.fragments, self.missing);
-        let mut out = format!("{title}: {}\n", print::verdict(state_word(self.state, None)));
-        let _ = writeln!(out, "  events      {} ({} incomplete), {fragments}", count(built), count(incomplete));
-        let _ = writeln!(out, "  stored      {}", stored(self.bytes, self.blocks, self.segments));
+        let fragments = print::fragments_text(self.fragments, self.missing);
+        let mut out = format!("{title}: {}\n", print::paint_verdict(run_state_text(self.state, None)));
+        let _ = writeln!(
+            out,
+            "  events      {} ({} incomplete), {fragments}",
+            format_count(built),
+            format_count(incomplete)
+        );
+        let _ = writeln!(out, "  stored      {}", stored_text(self.bytes, self.blocks, self.segments));
         if !self.ledger.sources.is_empty() {
-            let _ = write!(out, "\nledger, in fragments\n{}", print::ledger(&self.ledger));
-            out.push_str(&print::dead_time(&self.ledger));
+            let _ = write!(out, "\nledger, in fragments\n{}", print::ledger_text(&self.ledger));
+            out.push_str(&print::dead_time_text(&self.ledger));
         }
         out
     }
@@ -251,50 +265,57 @@ impl Sum {
 const SHOWN: usize = 5;
 
 /// Returns the amount of data on disk as text.
-pub(super) fn stored(bytes: u64, blocks: u64, segments: u32) -> String {
-    format!("{} in {}, {}", volume(bytes), many(blocks, "block"), many(segments.into(), "segment"))
+pub(super) fn stored_text(bytes: u64, blocks: u64, segments: u32) -> String {
+    format!(
+        "{} in {}, {}",
+        format_volume(bytes),
+        format_quantity(blocks, "block"),
+        format_quantity(segments.into(), "segment")
+    )
 }
 
-fn recorder(recorder: &RecorderInfo) -> String {
+fn recorder_text(recorder: &RecorderInfo) -> String {
     let direct = if recorder.direct { "O_DIRECT" } else { "buffered" };
     let registered = if recorder.registered { "registered buffers" } else { "ordinary buffers" };
     let ahead = if recorder.allocated_ahead { "space set aside ahead" } else { "growing files" };
     format!(
         "{}, {direct}, {registered}, {ahead}; blocks of up to {}, segments of up to {}",
         recorder.engine,
-        size(recorder.block_size),
-        size(recorder.segment_size)
+        format_size(recorder.block_size),
+        format_size(recorder.segment_size)
     )
 }
 
 /// Returns the description of the sources, in one line for consecutive sources with equal descriptions.
-fn sources(all: &[SourceInfo]) -> String {
+fn sources_text(all: &[SourceInfo]) -> String {
     let mut out = String::new();
-    for alike in all.chunk_by(|one, next| (what(one), details(one)) == (what(next), details(next))) {
+    for alike in all.chunk_by(|one, next| (kind_text(one), details_text(one)) == (kind_text(next), details_text(next)))
+    {
         let [first, .., last] = alike else {
             let [one] = alike else { continue };
-            out.push_str(&source(&format!("{} {}", one.id, one.name), one));
+            out.push_str(&source_text(&format!("{} {}", one.id, one.name), one));
             continue;
         };
-        let names = format!("{} {} to {} {}, {} alike", first.id, first.name, last.id, last.name, count(alike.len()));
-        out.push_str(&source(&names, first));
+        let names =
+            format!("{} {} to {} {}, {} alike", first.id, first.name, last.id, last.name, format_count(alike.len()));
+        out.push_str(&source_text(&names, first));
     }
     out
 }
 
-fn source(names: &str, source: &SourceInfo) -> String {
-    let mut out = wrapped("  ", &plain(&format!("{names}: {}", what(source))));
-    let details = details(source);
+fn source_text(names: &str, source: &SourceInfo) -> String {
+    let mut out = wrap_words("  ", &replace_controls(&format!("{names}: {}", kind_text(source))));
+    let details = details_text(source);
     if !details.is_empty() {
-        out.push_str(&wrapped("      ", &plain(&details)));
+        out.push_str(&wrap_words("      ", &replace_controls(&details)));
     }
     out
 }
 
 /// Returns the kind and payload type that a source states, and whether its data were measured.
-fn what(source: &SourceInfo) -> String {
+fn kind_text(source: &SourceInfo) -> String {
     let description = &source.description;
-    let kinds = ["kind", "payload_type"].into_iter().filter_map(|key| description.get(key).map(value));
+    let kinds = ["kind", "payload_type"].into_iter().filter_map(|key| description.get(key).map(value_text));
     let mut words: Vec<String> = kinds.collect();
     if is_true(description, "simulated") {
         words.push("simulated".to_owned());
@@ -311,24 +332,24 @@ fn is_true(description: &Value, key: &str) -> bool {
 }
 
 /// Returns the other facts that a source states, as `key value`; nested ones are left to `--json`.
-fn details(source: &SourceInfo) -> String {
+fn details_text(source: &SourceInfo) -> String {
     const SHOWN_ELSEWHERE: [&str; 7] = ["kind", "payload_type", "simulated", "replayed", "loop", "name", "source"];
     let known = source.description.as_object().into_iter().flatten();
     let facts = known.filter(|(key, value)| {
         !SHOWN_ELSEWHERE.contains(&key.as_str()) && !value.is_null() && !value.is_object() && !value.is_array()
     });
-    let mut facts: Vec<String> = facts.map(|(key, content)| format!("{key} {}", value(content))).collect();
+    let mut facts: Vec<String> = facts.map(|(key, content)| format!("{key} {}", value_text(content))).collect();
     // For samples and images the channels, or width and height, show the shape.
     let has_extent =
         ["channels", "width"].into_iter().any(|key| source.description.get(key).is_some_and(|value| !value.is_null()));
     let shape = source.description.get("shape").and_then(Value::as_array);
     if let Some(shape) = shape.filter(|_| !has_extent) {
-        facts.insert(0, format!("shape {}", shape.iter().map(value).collect::<Vec<_>>().join(" x ")));
+        facts.insert(0, format!("shape {}", shape.iter().map(value_text).collect::<Vec<_>>().join(" x ")));
     }
     facts.join(", ")
 }
 
-fn value(value: &Value) -> String {
+fn value_text(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
         // A whole number of Hz is written without '.0'.
@@ -390,7 +411,7 @@ mod tests {
 
     #[test]
     fn a_complete_run_is_described_on_one_page() {
-        let text = report(json!({})).text();
+        let text = report(json!({})).directory_text();
         assert!(text.lines().all(|line| line.chars().count() <= thalweg_text::TEXT_COLUMNS), "{text}");
         insta::assert_snapshot!(text, @"
         run 42: COMPLETE
@@ -427,7 +448,7 @@ mod tests {
             found: "the block is cut off: 4096 of 65536 bytes are there".into(),
             is_end: false,
         });
-        insta::assert_snapshot!(report.text(), @"
+        insta::assert_snapshot!(report.directory_text(), @"
         run 42: OPEN, its writer died
           on disk     runs/run-000042
           began       2026-11-21 20:19:18 UTC (TAI - UTC = 37 s)
@@ -449,9 +470,9 @@ mod tests {
             report
         };
         let reports = [builder(0), builder(1)];
-        let together = Together::find(reports.iter().map(|report| (&report.named, &report.info)));
+        let together = Together::find_split_runs(reports.iter().map(|report| (&report.named, &report.info)));
         let sum = Sum::new(&together[0], &reports);
-        insta::assert_snapshot!(sum.text(&together[0].title()), @"
+        insta::assert_snapshot!(sum.sum_text(&together[0].heading_title()), @"
         run 42, all 2 builders together: COMPLETE
           events      45,738 (0 incomplete), 91,476 fragments
           stored      573 MB in 138 blocks, 2 segments

@@ -1,6 +1,6 @@
 //! `thalweg ls`: lists runs.
 
-use super::place::{explain, is_url};
+use super::place::{explained_error, is_url};
 use crate::print;
 use crate::terminal::{Failure, Output};
 use serde::Serialize;
@@ -9,7 +9,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
 use thalweg_store::{Listed, RunState, StoreError, WriterLife};
-use thalweg_text::{Align, Table, count, plain, seconds, utc, volume, wrapped};
+use thalweg_text::{
+    Align, Table, format_count, format_seconds, format_utc, format_volume, replace_controls, wrap_words,
+};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -50,11 +52,11 @@ struct Entry<'a> {
     damage: Option<&'a str>,
 }
 
-pub(super) fn ls(options: &Options, json: bool, out: &mut Output) -> Result<ExitCode, Failure> {
+pub(super) fn run_ls(options: &Options, json: bool, out: &mut Output) -> Result<ExitCode, Failure> {
     let directory = &options.directory;
     let shown = directory.display();
     if is_url(directory) {
-        return Err(explain(directory, &StoreError::NotARun(directory.clone())));
+        return Err(explained_error(directory, &StoreError::NotARun(directory.clone())));
     }
     if directory.is_file() {
         return Err(Failure::Usage(format!(
@@ -66,26 +68,30 @@ pub(super) fn ls(options: &Options, json: bool, out: &mut Output) -> Result<Exit
             "{shown}: no such directory; name the one that holds the runs: thalweg ls DIR"
         )));
     }
-    let listed = thalweg_store::whole_runs(thalweg_store::list(directory).map_err(Failure::broken)?);
+    let listed =
+        thalweg_store::combine_builder_directories(thalweg_store::list_runs(directory).map_err(Failure::broken)?);
     if listed.is_empty() && directory.join("run.json").exists() {
         return Err(Failure::Usage(format!("{shown} is a run itself: `thalweg info {shown}` shows it")));
     }
-    if listed.is_empty() && !json && thalweg_store::list(&directory.join("runs")).is_ok_and(|runs| !runs.is_empty()) {
+    if listed.is_empty()
+        && !json
+        && thalweg_store::list_runs(&directory.join("runs")).is_ok_and(|runs| !runs.is_empty())
+    {
         let runs = directory.join("runs");
         return Err(Failure::Usage(format!("{shown} has no runs, but {0} does: thalweg ls {0}", runs.display())));
     }
     if json {
-        let entries: Vec<Entry> = listed.iter().map(|listed| entry(listed, now())).collect();
+        let entries: Vec<Entry> = listed.iter().map(|listed| list_entry(listed, utc_now_nanos())).collect();
         out.json(&serde_json::json!({ "directory": directory, "runs": entries }))?;
     } else if listed.is_empty() {
         out.text(&format!("{shown}: no runs\n"))?;
     } else {
-        out.text(&text(&listed, now(), std::io::stdout().is_terminal()))?;
+        out.text(&list_text(&listed, utc_now_nanos(), std::io::stdout().is_terminal()))?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn entry(listed: &Listed, now: u64) -> Entry<'_> {
+fn list_entry(listed: &Listed, now: u64) -> Entry<'_> {
     let info = listed.info.as_ref();
     let closed = info.filter(|info| info.state != RunState::Open);
     #[expect(clippy::cast_precision_loss, reason = "a figure for people")]
@@ -105,7 +111,7 @@ fn entry(listed: &Listed, now: u64) -> Entry<'_> {
         writer: listed.writer,
         began: info.map(|info| info.began),
         ended: info.and_then(|info| info.ended),
-        began_utc: info.map(|info| utc(info.began, info.tai_utc_offset)),
+        began_utc: info.map(|info| format_utc(info.began, info.tai_utc_offset)),
         seconds,
         // Number of events on disk, which is less than those built if the disk was full.
         events: closed.map(|info| info.totals.events),
@@ -118,8 +124,8 @@ fn entry(listed: &Listed, now: u64) -> Entry<'_> {
     }
 }
 
-fn text(listed: &[Listed], now: u64, on_terminal: bool) -> String {
-    let entries: Vec<Entry> = listed.iter().map(|listed| entry(listed, now)).collect();
+fn list_text(listed: &[Listed], now: u64, on_terminal: bool) -> String {
+    let entries: Vec<Entry> = listed.iter().map(|listed| list_entry(listed, now)).collect();
     let incomplete = entries.iter().any(|entry| entry.incomplete.is_some_and(|count| count > 0));
     let columns = [
         ("run", Align::Left),
@@ -133,31 +139,33 @@ fn text(listed: &[Listed], now: u64, on_terminal: bool) -> String {
     for (entry, listed) in entries.iter().zip(listed) {
         let events = match (entry.events, entry.incomplete) {
             (None, _) => "-".to_owned(),
-            (Some(events), Some(incomplete @ 1..)) => format!("{} ({})", count(events), count(incomplete)),
-            (Some(events), _) => count(events),
+            (Some(events), Some(incomplete @ 1..)) => {
+                format!("{} ({})", format_count(events), format_count(incomplete))
+            }
+            (Some(events), _) => format_count(events),
         };
-        table.row(vec![
-            plain(&entry.path.display().to_string()).into_owned(),
-            print::verdict(listed.state()),
+        table.add_row(vec![
+            replace_controls(&entry.path.display().to_string()).into_owned(),
+            print::paint_verdict(listed.state_text()),
             // The time is to the minute; `thalweg info` shows all of it.
             entry.began_utc.as_ref().map_or("-".to_owned(), |began| began.chars().take(16).collect()),
-            entry.seconds.map_or("-".to_owned(), seconds),
+            entry.seconds.map_or("-".to_owned(), format_seconds),
             events,
-            volume(entry.bytes),
+            format_volume(entry.bytes),
         ]);
     }
     // In a pipe there is one line for each run, however wide.
-    let mut out = if on_terminal { table.folded(0) } else { table.text(0) };
+    let mut out = if on_terminal { table.render_folded(0) } else { table.render_text(0) };
     if incomplete {
         out.push_str("In brackets: how many of the events are incomplete.\n");
     }
     for entry in &entries {
         if let Some(error) = entry.error {
-            out.push_str(&wrapped(&format!("{}: ", print::verdict("BROKEN")), error));
+            out.push_str(&wrap_words(&format!("{}: ", print::paint_verdict("BROKEN")), error));
         }
         if let Some(damage) = entry.damage {
-            out.push_str(&wrapped(
-                &format!("{}: ", print::verdict("DAMAGED")),
+            out.push_str(&wrap_words(
+                &format!("{}: ", print::paint_verdict("DAMAGED")),
                 &format!("{}: {damage}", entry.path.display()),
             ));
         }
@@ -166,7 +174,7 @@ fn text(listed: &[Listed], now: u64, on_terminal: bool) -> String {
 }
 
 /// Returns the present time in UTC, in nanoseconds since 1970.
-fn now() -> u64 {
+fn utc_now_nanos() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }
@@ -194,7 +202,7 @@ mod tests {
     fn complete_runs_fit_a_terminal() {
         let complete = json!({ "state": "COMPLETE", "ended": BEGAN + 5_000_000_000, "totals": { "events": 22_869, "seconds": 5.0 } });
         let runs = [listed("runs/run-000041", 41, 0, complete.clone()), listed("runs/run-000042", 42, 0, complete)];
-        let text = text(&runs, 0, true);
+        let text = list_text(&runs, 0, true);
         assert!(text.lines().all(|line| line.len() <= thalweg_text::TEXT_COLUMNS), "{text}");
         insta::assert_snapshot!(text, @"
         run              state     began (UTC)        took  events   bytes
@@ -217,7 +225,7 @@ mod tests {
             error: Some("runs/run-000003/run.json: expected value at line 1 column 1".into()),
             ..listed("runs/run-000003", 3, 0, json!({}))
         });
-        insta::assert_snapshot!(text(&runs, BEGAN - 37_000_000_000 + 2_000_000_000, true), @"
+        insta::assert_snapshot!(list_text(&runs, BEGAN - 37_000_000_000 + 2_000_000_000, true), @"
         run                 state       began (UTC)         took         events   bytes
         runs/run-000001     INCOMPLETE  2026-11-21 20:19  83.0 s  1,000,000 (7)  287 MB
         runs/run-000002-b0  OPEN, live  2026-11-21 20:19   2.0 s              -  287 MB

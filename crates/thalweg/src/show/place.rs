@@ -4,7 +4,7 @@ use crate::terminal::Failure;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use thalweg_core::build::Ledger;
-use thalweg_store::{Run, RunInfo, StoreError, parts_of};
+use thalweg_store::{Run, RunInfo, StoreError, builder_directories};
 
 /// Directory of a run that was named on the command line.
 #[derive(Debug, Serialize)]
@@ -17,15 +17,15 @@ pub(super) struct Named {
 
 /// Returns the directories that each RUN stands for, each one once. A run of several builders may be named without its
 /// builder, and stands for the directories of all of them.
-pub(super) fn directories(runs: &[PathBuf]) -> Result<Vec<Named>, Failure> {
+pub(super) fn run_directories(runs: &[PathBuf]) -> Result<Vec<Named>, Failure> {
     let mut found: Vec<Named> = Vec::new();
     for run in runs {
-        let several = parts_of(run);
+        let several = builder_directories(run);
         let as_whole = !several.is_empty();
-        for path in if as_whole { several } else { vec![inside(run)] } {
-            match RunInfo::read(&path) {
+        for path in if as_whole { several } else { vec![containing_directory(run)] } {
+            match RunInfo::read_run_json(&path) {
                 Err(error @ (StoreError::NotARun(_) | StoreError::Version { .. })) => {
-                    return Err(explain(run, &error));
+                    return Err(explained_error(run, &error));
                 }
                 // The command reports other errors of the directory.
                 _ => match found.iter_mut().find(|named| named.path == path) {
@@ -39,12 +39,12 @@ pub(super) fn directories(runs: &[PathBuf]) -> Result<Vec<Named>, Failure> {
 }
 
 /// Opens the run in this directory.
-pub(super) fn open(directory: &Path) -> Result<Run, Failure> {
-    Run::open(directory).map_err(|error| explain(directory, &error))
+pub(super) fn open_run(directory: &Path) -> Result<Run, Failure> {
+    Run::open(directory).map_err(|error| explained_error(directory, &error))
 }
 
 /// Returns the error for `path`, with the remedy.
-pub(super) fn explain(path: &Path, error: &StoreError) -> Failure {
+pub(super) fn explained_error(path: &Path, error: &StoreError) -> Failure {
     let shown = path.display();
     match error {
         StoreError::NotARun(_) if is_url(path) => Failure::Usage(format!(
@@ -56,7 +56,7 @@ pub(super) fn explain(path: &Path, error: &StoreError) -> Failure {
         StoreError::NotARun(_) if path.is_file() => Failure::Usage(format!(
             "{shown} is a file in a directory that is not a run: it has no run.json; name a run's directory"
         )),
-        StoreError::NotARun(_) if thalweg_store::list(path).is_ok_and(|runs| !runs.is_empty()) => {
+        StoreError::NotARun(_) if thalweg_store::list_runs(path).is_ok_and(|runs| !runs.is_empty()) => {
             Failure::Usage(format!("{shown} is not a run, but holds some: `thalweg ls {shown}` lists them"))
         }
         StoreError::NotARun(_) | StoreError::Version { .. } => Failure::usage(error),
@@ -79,7 +79,7 @@ pub(super) struct Together {
 
 impl Together {
     /// Returns the runs of several builders that were named as a whole, or by more than one directory.
-    pub(super) fn find<'a>(named: impl Iterator<Item = (&'a Named, &'a RunInfo)>) -> Vec<Self> {
+    pub(super) fn find_split_runs<'a>(named: impl Iterator<Item = (&'a Named, &'a RunInfo)>) -> Vec<Self> {
         let mut runs: Vec<(&Path, Self)> = Vec::new();
         let mut whole = Vec::new();
         for (place, (Named { path, as_whole }, info)) in named.enumerate().filter(|(_, (_, info))| info.builders > 1) {
@@ -106,14 +106,14 @@ impl Together {
     }
 
     /// Returns true if all builders' directories are among those that were named.
-    pub(super) fn is_whole(&self) -> bool {
+    pub(super) fn has_all_builders(&self) -> bool {
         self.present.len() as u64 == u64::from(self.builders)
     }
 
     /// Returns the name of the run in a heading.
-    pub(super) fn title(&self) -> String {
+    pub(super) fn heading_title(&self) -> String {
         let Self { run, builders, .. } = self;
-        match self.is_whole() {
+        match self.has_all_builders() {
             true => format!("run {run}, all {builders} builders together"),
             false => {
                 let present: Vec<String> = self.present.iter().map(ToString::to_string).collect();
@@ -125,18 +125,18 @@ impl Together {
 }
 
 /// Reads the final counters in `run.json`. A run that is open has none.
-pub(super) fn ledger(info: &RunInfo) -> Result<Ledger, serde_json::Error> {
+pub(super) fn read_ledger(info: &RunInfo) -> Result<Ledger, serde_json::Error> {
     let mut ledger = Ledger::default();
     if !info.ledger.is_null() {
         // Sources are added one by one, so that their sum is computed here.
         let sources = serde_json::from_value(info.ledger.clone())?;
-        ledger.merge(&Ledger { sources, ..Ledger::default() });
+        ledger.merge_ledger(&Ledger { sources, ..Ledger::default() });
     }
     Ok(ledger)
 }
 
 /// Returns the directory that holds `path` if that is a file, as [`Run::open`] does; otherwise `path`.
-pub(super) fn inside(path: &Path) -> PathBuf {
+pub(super) fn containing_directory(path: &Path) -> PathBuf {
     match path.parent() {
         Some(parent) if path.is_file() && parent.as_os_str().is_empty() => PathBuf::from("."),
         Some(parent) if path.is_file() => parent.to_owned(),
@@ -146,7 +146,7 @@ pub(super) fn inside(path: &Path) -> PathBuf {
 
 /// Returns true for the address of a run on a server.
 pub(super) fn is_url(path: &Path) -> bool {
-    path.to_str().is_some_and(thalweg_remote::is_url)
+    path.to_str().is_some_and(thalweg_remote::is_run_url)
 }
 
 #[cfg(test)]
@@ -171,8 +171,8 @@ mod tests {
             (named("runs/run-000043-b0", false), info(43, 0, 2)),
             (named("runs/run-000044-b0", true), info(44, 0, 2)),
         ];
-        let runs = Together::find(named.iter().map(|(named, info)| (named, info)));
-        let found: Vec<_> = runs.iter().map(|run| (run.title(), &run.members[..])).collect();
+        let runs = Together::find_split_runs(named.iter().map(|(named, info)| (named, info)));
+        let found: Vec<_> = runs.iter().map(|run| (run.heading_title(), &run.members[..])).collect();
         let expected = [
             ("run 42, only builders 0, 1 of 3".to_owned(), &[3, 1][..]),
             ("run 44, only builder 0 of 2".to_owned(), &[5][..]),

@@ -1,11 +1,11 @@
 //! `thalweg salvage`: copies the undamaged part of a damaged run into a new one.
 
-use super::place::{explain, inside};
+use super::place::{containing_directory, explained_error};
 use crate::terminal::{Failure, Output, progress::Busy};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use thalweg_store::{RunInfo, SalvageError, Salvaged, StoreError, parts_of};
-use thalweg_text::{count, many, plain, wrapped};
+use thalweg_store::{RunInfo, SalvageError, Salvaged, StoreError, builder_directories};
+use thalweg_text::{format_count, format_quantity, replace_controls, wrap_words};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -28,16 +28,16 @@ pub(crate) struct Options {
     to: Option<PathBuf>,
 }
 
-pub(super) fn salvage(options: &Options, json: bool, out: &mut Output) -> Result<ExitCode, Failure> {
+pub(super) fn run_salvage(options: &Options, json: bool, out: &mut Output) -> Result<ExitCode, Failure> {
     let Options { run, to } = options;
-    let whole = &inside(run);
+    let whole = &containing_directory(run);
     let to = match to {
         Some(to) => to.clone(),
-        None => beside(whole)?,
+        None => default_target(whole)?,
     };
-    let parts = parts_of(whole);
+    let parts = builder_directories(whole);
     if parts.is_empty() {
-        one(options, whole, &to, json, out)?;
+        salvage_directory(options, whole, &to, json, out)?;
         return Ok(ExitCode::SUCCESS);
     }
     // For several builders, the part of each of them: `run-000042-b1` to `DIR-b1`.
@@ -46,64 +46,72 @@ pub(super) fn salvage(options: &Options, json: bool, out: &mut Output) -> Result
         let name = part.file_name().unwrap_or_default().to_string_lossy();
         let mut to_part = to.clone().into_os_string();
         to_part.push(name.get(named..).unwrap_or_default());
-        one(options, part, Path::new(&to_part), json, out)?;
+        salvage_directory(options, part, Path::new(&to_part), json, out)?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
 /// Salvages the run, or one builder's part of it, in this directory.
-fn one(options: &Options, run: &Path, to: &Path, json: bool, out: &mut Output) -> Result<(), Failure> {
-    if let Err(error @ StoreError::NotARun(_)) = RunInfo::read(run) {
-        return Err(explain(&options.run, &error));
+fn salvage_directory(options: &Options, run: &Path, to: &Path, json: bool, out: &mut Output) -> Result<(), Failure> {
+    if let Err(error @ StoreError::NotARun(_)) = RunInfo::read_run_json(run) {
+        return Err(explained_error(&options.run, &error));
     }
     let busy = Busy::new(format!("salvaging {}", run.display()));
-    let salvaged = thalweg_store::salvage(run, to).map_err(|error| match error {
-        SalvageError::Store(error) => explain(run, &error),
+    let salvaged = thalweg_store::salvage_run(run, to).map_err(|error| match error {
+        SalvageError::Store(error) => explained_error(run, &error),
         SalvageError::Exists(_) | SalvageError::BeingWritten(_) => Failure::usage(error),
         SalvageError::Unsound { .. } => Failure::broken(error),
     })?;
     drop(busy);
     match (&salvaged, json) {
         (_, true) => out.json(&serde_json::json!({ "run": run, "salvaged": salvaged })),
-        (Some(salvaged), false) => out.text(&text(run, salvaged)),
+        (Some(salvaged), false) => out.text(&salvage_text(run, salvaged)),
         (None, false) => {
-            let run = plain(&run.display().to_string()).into_owned();
+            let run = replace_controls(&run.display().to_string()).into_owned();
             out.text(&format!("{run}: intact, and needs no salvage; nothing was written\n"))
         }
     }
 }
 
 /// Returns the default directory for the new run: it has the run's name, so that `thalweg ls` shows it there.
-fn beside(run: &Path) -> Result<PathBuf, Failure> {
+fn default_target(run: &Path) -> Result<PathBuf, Failure> {
     // Resolves the name of `.`.
     let whole = if run.file_name().is_none() { run.canonicalize().ok() } else { Some(run.to_owned()) };
     let place = whole.and_then(|whole| Some(whole.parent()?.join("salvaged").join(whole.file_name()?)));
     place.ok_or_else(|| Failure::Usage(format!("{}: name the new run's directory with --to", run.display())))
 }
 
-fn text(run: &Path, salvaged: &Salvaged) -> String {
+fn salvage_text(run: &Path, salvaged: &Salvaged) -> String {
     let Salvaged { path, events, torn_events, unclosed_events, lost_events, .. } = salvaged;
     let Salvaged { fragments, lost_fragments, lost_blocks, .. } = salvaged;
-    let mut out = format!("{}\n", plain(&format!("{}: salvaged to {}", run.display(), path.display())));
+    let mut out = format!("{}\n", replace_controls(&format!("{}: salvaged to {}", run.display(), path.display())));
     let torn = match torn_events {
         0 => String::new(),
-        torn => format!(" ({} without fragments that they had)", count(torn)),
+        torn => format!(" ({} without fragments that they had)", format_count(torn)),
     };
     let unclosed = match unclosed_events {
         0 => String::new(),
-        unclosed => format!(" ({} not known to be closed)", count(unclosed)),
+        unclosed => format!(" ({} not known to be closed)", format_count(unclosed)),
     };
-    out.push_str(&format!("  {}{torn}{unclosed}, {}\n", many(*events, "event"), many(*fragments, "fragment")));
-    let mut lost = vec![many(*lost_events, "event")];
-    lost.extend(lost_fragments.map(|fragments| many(fragments, "fragment")));
-    lost.push(many(*lost_blocks, "block"));
+    out.push_str(&format!(
+        "  {}{torn}{unclosed}, {}\n",
+        format_quantity(*events, "event"),
+        format_quantity(*fragments, "fragment")
+    ));
+    let mut lost = vec![format_quantity(*lost_events, "event")];
+    lost.extend(lost_fragments.map(|fragments| format_quantity(fragments, "fragment")));
+    lost.push(format_quantity(*lost_blocks, "block"));
     out.push_str(&format!("  left behind: {}\n", lost.join(", ")));
     for problem in salvaged.left_behind.iter().take(SHOWN) {
-        out.push_str(&wrapped("  ", &plain(&problem.to_string())));
+        out.push_str(&wrap_words("  ", &replace_controls(&problem.to_string())));
     }
     let more = salvaged.problem_count.saturating_sub(salvaged.left_behind.len().min(SHOWN) as u64);
     if more > 0 {
-        out.push_str(&format!("  and {} more; --json lists the first {}\n", count(more), salvaged.left_behind.len()));
+        out.push_str(&format!(
+            "  and {} more; --json lists the first {}\n",
+            format_count(more),
+            salvaged.left_behind.len()
+        ));
     }
     out
 }

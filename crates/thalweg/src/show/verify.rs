@@ -1,7 +1,7 @@
 //! `thalweg verify`: reads everything in a run, and reports inconsistencies.
 
-use super::info::stored;
-use super::place::{Named, Together, directories, explain, ledger};
+use super::info::stored_text;
+use super::place::{Named, Together, explained_error, read_ledger, run_directories};
 use crate::print;
 use crate::terminal::{Failure, Output, progress, progress::Busy};
 use serde::Serialize;
@@ -10,9 +10,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use thalweg_core::build::Ledger;
 use thalweg_store::{
-    EventCounts, Run, RunInfo, RunState, RunTimes, StoreError, Verdict, VerifyReport, WriterLife, state_word,
+    EventCounts, Run, RunInfo, RunState, RunTimes, StoreError, Verdict, VerifyReport, WriterLife, run_state_text,
 };
-use thalweg_text::{count, many, plain, wrapped};
+use thalweg_text::{format_count, format_quantity, replace_controls, wrap_words};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -59,43 +59,43 @@ struct Sum {
     ledger: Ledger,
 }
 
-pub(super) fn verify(options: &Options, json: bool, out: &mut Output) -> Result<ExitCode, Failure> {
+pub(super) fn run_verify(options: &Options, json: bool, out: &mut Output) -> Result<ExitCode, Failure> {
     let mut all = Vec::new();
-    for named in directories(&options.runs)? {
-        let verified = Verified::read(named)?;
+    for named in run_directories(&options.runs)? {
+        let verified = Verified::verify_directory(named)?;
         if !json {
-            out.text(&verified.text())?;
+            out.text(&verified.report_text())?;
             out.flush()?;
         }
         all.push(verified);
     }
     let readable: Vec<(&Named, &(RunInfo, VerifyReport))> =
         all.iter().filter_map(|one| Some((&one.named, one.result.as_ref().ok()?))).collect();
-    let together = Together::find(readable.iter().map(|(named, (info, _))| (*named, info)));
+    let together = Together::find_split_runs(readable.iter().map(|(named, (info, _))| (*named, info)));
     let sums: Vec<Sum> = together.iter().map(|run| Sum::new(run, &readable)).collect();
     let ok = all.iter().all(Verified::is_ok) && sums.iter().all(|sum| sum.ok);
     if json {
-        let directories: Vec<_> = all.iter().map(Verified::json).collect();
+        let directories: Vec<_> = all.iter().map(Verified::to_json).collect();
         out.json(&serde_json::json!({ "ok": ok, "directories": directories, "runs": sums }))?;
     } else {
         for (run, sum) in together.iter().zip(&sums) {
-            out.text(&sum.text(&run.title()))?;
+            out.text(&sum.sum_text(&run.heading_title()))?;
         }
     }
     Ok(if ok { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }
 
 impl Verified {
-    fn read(named: Named) -> Result<Self, Failure> {
+    fn verify_directory(named: Named) -> Result<Self, Failure> {
         let path = &named.path;
         let busy = Busy::new(format!("opening {}", path.display()));
         let opened = Run::open(path);
         drop(busy);
         let result = match opened {
-            Ok(run) => Ok((run.info().clone(), watched(&run))),
+            Ok(run) => Ok((run.run_info().clone(), verify_with_progress(&run))),
             Err(error) => {
                 let word = if matches!(error, StoreError::Io { .. }) { "UNREADABLE" } else { "DAMAGED" };
-                match explain(path, &error) {
+                match explained_error(path, &error) {
                     // The path was a run at the first look.
                     Failure::Broken(error) => Err((word, error)),
                     usage => return Err(usage),
@@ -110,7 +110,7 @@ impl Verified {
         self.result.as_ref().is_ok_and(|(_, report)| report.consistent && report.verdict == Verdict::Complete)
     }
 
-    fn json(&self) -> serde_json::Value {
+    fn to_json(&self) -> serde_json::Value {
         match &self.result {
             Ok((_, report)) => {
                 let mut value = serde_json::json!(report);
@@ -122,39 +122,39 @@ impl Verified {
         }
     }
 
-    fn text(&self) -> String {
-        let path = plain(&self.named.path.display().to_string()).into_owned();
+    fn report_text(&self) -> String {
+        let path = replace_controls(&self.named.path.display().to_string()).into_owned();
         match &self.result {
-            Ok((_, report)) => text(&path, report),
-            Err((word, error)) => wrapped(&format!("{path}: {}: ", print::verdict(word)), error),
+            Ok((_, report)) => verification_text(&path, report),
+            Err((word, error)) => wrap_words(&format!("{path}: {}: ", print::paint_verdict(word)), error),
         }
     }
 }
 
 /// Verifies a run, and shows the progress.
-pub(crate) fn watched(run: &Run) -> VerifyReport {
-    let bar = progress::bar(progress::BYTES).with_message(format!("verifying {}:", run.path().display()));
-    bar.set_length(run.bytes());
-    let report = thalweg_store::verify_watched(run, |bytes| bar.inc(bytes));
+pub(crate) fn verify_with_progress(run: &Run) -> VerifyReport {
+    let bar = progress::bar(progress::BYTES).with_message(format!("verifying {}:", run.run_path().display()));
+    bar.set_length(run.data_bytes());
+    let report = thalweg_store::verify_run_watched(run, |bytes| bar.inc(bytes));
     bar.finish_and_clear();
     report
 }
 
-fn text(path: &str, report: &VerifyReport) -> String {
-    let mut out = if report.consistent { intact(path, report) } else { damaged(path, report) };
-    let incomplete = count(report.incomplete_events);
-    let fragments = print::fragments(report.fragments, report.missing);
-    let _ = writeln!(out, "  {} ({incomplete} incomplete), {fragments}", many(report.events, "event"));
+fn verification_text(path: &str, report: &VerifyReport) -> String {
+    let mut out = if report.consistent { intact_text(path, report) } else { damaged_text(path, report) };
+    let incomplete = format_count(report.incomplete_events);
+    let fragments = print::fragments_text(report.fragments, report.missing);
+    let _ = writeln!(out, "  {} ({incomplete} incomplete), {fragments}", format_quantity(report.events, "event"));
     if matches!(report.verdict, Verdict::Open { .. } | Verdict::Recovered) {
-        report.shifts.iter().for_each(|shift| out.push_str(&wrapped("  ", &plain(shift))));
+        report.shifts.iter().for_each(|shift| out.push_str(&wrap_words("  ", &replace_controls(shift))));
     }
     if report.unfinished_events > 0 {
-        let unfinished = many(report.unfinished_events, "event");
+        let unfinished = format_quantity(report.unfinished_events, "event");
         let _ = writeln!(out, "  besides, fragments of {unfinished}, never closed: they do not count");
     }
-    let _ = writeln!(out, "  {}", stored(report.bytes, report.blocks, report.segments));
+    let _ = writeln!(out, "  {}", stored_text(report.bytes, report.blocks, report.segments));
     if report.lost_blocks > 0 {
-        out.push_str(&wrapped("  lost: ", &lost(report)));
+        out.push_str(&wrap_words("  lost: ", &lost_data_text(report)));
     }
     if !report.consistent {
         let _ = writeln!(out, "  `thalweg salvage {path}` keeps what is whole");
@@ -163,62 +163,68 @@ fn text(path: &str, report: &VerifyReport) -> String {
 }
 
 /// Returns the text on the data that is lost with blocks that cannot be read.
-fn lost(report: &VerifyReport) -> String {
-    let (blocks, events) = (many(report.lost_blocks, "block"), many(report.lost_events, "event"));
+fn lost_data_text(report: &VerifyReport) -> String {
+    let (blocks, events) = (format_quantity(report.lost_blocks, "block"), format_quantity(report.lost_events, "event"));
     let which = match &report.lost_ranges[..] {
         [] => String::new(),
         few if few.len() <= SHOWN => format!(" ({})", few.join(", ")),
-        more => format!(" ({} and {} more ranges)", more[..SHOWN].join(", "), count(more.len() - SHOWN)),
+        more => format!(" ({} and {} more ranges)", more[..SHOWN].join(", "), format_count(more.len() - SHOWN)),
     };
-    let fragments = report.lost_fragments.map_or(String::new(), |lost| format!(" and {}", many(lost, "fragment")));
+    let fragments =
+        report.lost_fragments.map_or(String::new(), |lost| format!(" and {}", format_quantity(lost, "fragment")));
     format!("{blocks}, and with them {events}{which}{fragments}, in whole or in part")
 }
 
 /// Returns the text on a run that is consistent.
-fn intact(path: &str, report: &VerifyReport) -> String {
+fn intact_text(path: &str, report: &VerifyReport) -> String {
     match &report.verdict {
-        Verdict::Complete => format!("{path}: {}, intact\n", print::verdict("COMPLETE")),
+        Verdict::Complete => format!("{path}: {}, intact\n", print::paint_verdict("COMPLETE")),
         Verdict::Incomplete { reasons } => {
-            let incomplete = print::verdict("INCOMPLETE");
-            format!("{path}: intact, but the run is {incomplete}:\n{}", print::because(reasons))
+            let incomplete = print::paint_verdict("INCOMPLETE");
+            format!("{path}: intact, but the run is {incomplete}:\n{}", print::reasons_text(reasons))
         }
         Verdict::Open { writer: WriterLife::Writing } => {
-            let open = print::verdict("OPEN, being written");
-            format!("{path}: {open}; intact so far, {}\n", many(report.blocks, "block"))
+            let open = print::paint_verdict("OPEN, being written");
+            format!("{path}: {open}; intact so far, {}\n", format_quantity(report.blocks, "block"))
         }
         Verdict::Open { .. } => {
-            format!("{path}: {}; intact so far\n", print::verdict("OPEN, being written, or its writer died"))
+            format!("{path}: {}; intact so far\n", print::paint_verdict("OPEN, being written, or its writer died"))
         }
         Verdict::Recovered => {
             let mut out = format!(
                 "{path}: {}; recovered to block {}\n",
-                print::verdict("OPEN, its writer died"),
-                count(report.blocks)
+                print::paint_verdict("OPEN, its writer died"),
+                format_count(report.blocks)
             );
             if let Some(end) = &report.recovery {
                 let place = format!("{} can be read up to byte {}", end.segment, end.offset);
-                out.push_str(&wrapped("  ", &plain(&format!("{place}; behind it: {}", end.found))));
+                out.push_str(&wrap_words("  ", &replace_controls(&format!("{place}; behind it: {}", end.found))));
             }
             out
         }
     }
 }
 
-fn damaged(path: &str, report: &VerifyReport) -> String {
+fn damaged_text(path: &str, report: &VerifyReport) -> String {
     let (state, reasons) = match &report.verdict {
         Verdict::Complete => ("COMPLETE", &[][..]),
         Verdict::Incomplete { reasons } => ("INCOMPLETE", &reasons[..]),
         Verdict::Open { .. } | Verdict::Recovered => ("OPEN", &[][..]),
     };
-    let problems = many(report.problem_count, "problem");
-    let mut out = format!("{path}: {}, {problems}; run.json says {state}\n", print::verdict("DAMAGED"));
-    out.push_str(&print::because(reasons));
+    let problems = format_quantity(report.problem_count, "problem");
+    let mut out = format!("{path}: {}, {problems}; run.json says {state}\n", print::paint_verdict("DAMAGED"));
+    out.push_str(&print::reasons_text(reasons));
     for problem in report.problems.iter().take(SHOWN) {
-        out.push_str(&wrapped("  ", &plain(&problem.to_string())));
+        out.push_str(&wrap_words("  ", &replace_controls(&problem.to_string())));
     }
     let more = report.problem_count.saturating_sub(report.problems.len().min(SHOWN) as u64);
     if more > 0 {
-        let _ = writeln!(out, "  and {} more; --json lists the first {}", count(more), count(report.problems.len()));
+        let _ = writeln!(
+            out,
+            "  and {} more; --json lists the first {}",
+            format_count(more),
+            format_count(report.problems.len())
+        );
     }
     out
 }
@@ -226,9 +232,9 @@ fn damaged(path: &str, report: &VerifyReport) -> String {
 impl Sum {
     fn new(run: &Together, readable: &[(&Named, &(RunInfo, VerifyReport))]) -> Self {
         let members: Vec<_> = run.members.iter().map(|at| readable[*at].1).collect();
-        let whole = RunInfo::whole(&members.iter().map(|(info, _)| info).collect::<Vec<_>>());
+        let whole = RunInfo::combine_parts(&members.iter().map(|(info, _)| info).collect::<Vec<_>>());
         // A ledger that cannot be read does not agree with the records, which was reported for its directory.
-        let ledger = whole.as_ref().and_then(|whole| ledger(whole).ok()).unwrap_or_default();
+        let ledger = whole.as_ref().and_then(|whole| read_ledger(whole).ok()).unwrap_or_default();
         let mut sum = Self {
             run: run.run,
             builders: run.builders,
@@ -254,9 +260,9 @@ impl Sum {
             sum.blocks = sum.blocks.saturating_add(report.blocks);
             sum.segments = sum.segments.saturating_add(report.segments);
             sum.bytes = sum.bytes.saturating_add(report.bytes);
-            times.merge(report.times.clone());
+            times.merge_times(report.times.clone());
         }
-        sum.shifts = members.first().map_or(Vec::new(), |(_, report)| times.shifts(&report.sources));
+        sum.shifts = members.first().map_or(Vec::new(), |(_, report)| times.find_shifts(&report.sources));
         if !sum.shifts.is_empty() && sum.state == RunState::Complete {
             sum.state = RunState::Incomplete;
         }
@@ -264,16 +270,21 @@ impl Sum {
         sum
     }
 
-    fn text(&self, title: &str) -> String {
-        let intact = print::verdict(if self.consistent { "intact" } else { "DAMAGED" });
-        let mut out = format!("{title}: {}, {intact}\n", print::verdict(state_word(self.state, None)));
-        out.push_str(&print::because(&self.shifts));
+    fn sum_text(&self, title: &str) -> String {
+        let intact = print::paint_verdict(if self.consistent { "intact" } else { "DAMAGED" });
+        let mut out = format!("{title}: {}, {intact}\n", print::paint_verdict(run_state_text(self.state, None)));
+        out.push_str(&print::reasons_text(&self.shifts));
         let EventCounts { built, incomplete } = self.events;
-        let fragments = print::fragments(self.fragments, self.missing);
-        let _ = writeln!(out, "  {} ({} incomplete), {fragments}", many(built, "event"), count(incomplete));
-        let _ = writeln!(out, "  {}", stored(self.bytes, self.blocks, self.segments));
+        let fragments = print::fragments_text(self.fragments, self.missing);
+        let _ = writeln!(
+            out,
+            "  {} ({} incomplete), {fragments}",
+            format_quantity(built, "event"),
+            format_count(incomplete)
+        );
+        let _ = writeln!(out, "  {}", stored_text(self.bytes, self.blocks, self.segments));
         if !self.ledger.sources.is_empty() {
-            out.push_str(&print::ledger(&self.ledger));
+            out.push_str(&print::ledger_text(&self.ledger));
         }
         out
     }
@@ -321,7 +332,7 @@ mod tests {
 
     #[test]
     fn a_complete_run_that_agrees_with_itself() {
-        insta::assert_snapshot!(text("runs/run-000042", &report(Verdict::Complete, Vec::new())), @r"
+        insta::assert_snapshot!(verification_text("runs/run-000042", &report(Verdict::Complete, Vec::new())), @r"
         runs/run-000042: COMPLETE, intact
           22,869 events (0 incomplete), 68,607 fragments
           287 MB in 69 blocks, 1 segment
@@ -333,7 +344,7 @@ mod tests {
         let reasons = vec!["source 1.0 (adc-0): 5 fragments dropped at the source".into()];
         let mut report = report(Verdict::Incomplete { reasons }, Vec::new());
         report.incomplete_events = 5;
-        insta::assert_snapshot!(text("runs/run-000042", &report), @r"
+        insta::assert_snapshot!(verification_text("runs/run-000042", &report), @r"
         runs/run-000042: intact, but the run is INCOMPLETE:
           because: source 1.0 (adc-0): 5 fragments dropped at the source
           22,869 events (5 incomplete), 68,607 fragments
@@ -348,7 +359,7 @@ mod tests {
         let segment = "00000.seg".into();
         report.recovery = Some(Recovery { blocks: 69, segment, offset: 286_670_848, found, is_end: false });
         report.unfinished_events = 1;
-        insta::assert_snapshot!(text("runs/run-000042", &report), @r"
+        insta::assert_snapshot!(verification_text("runs/run-000042", &report), @r"
         runs/run-000042: OPEN, its writer died; recovered to block 69
           00000.seg can be read up to byte 286670848; behind it: the block is cut off:
           4096 of 65536 bytes are there
@@ -362,7 +373,7 @@ mod tests {
     fn damage_is_named_with_its_place_and_much_of_it_only_counted() {
         let payload = |event| ProblemKind::Payload { event, source_id: "1.0".into() };
         let few = report(Verdict::Complete, vec![payload(7)]);
-        insta::assert_snapshot!(text("runs/run-000042", &few), @r"
+        insta::assert_snapshot!(verification_text("runs/run-000042", &few), @r"
         runs/run-000042: DAMAGED, 1 problem; run.json says COMPLETE
           00000.seg at byte 4194304: event 7, source 1.0: the payload does not match its
           CRC32C
@@ -372,7 +383,7 @@ mod tests {
         ");
         let mut many = report(Verdict::Complete, (0..1000).map(payload).collect());
         many.problem_count = 4000;
-        let text = text("runs/run-000042", &many);
+        let text = verification_text("runs/run-000042", &many);
         assert!(text.contains("  and 3,980 more; --json lists the first 1,000\n"), "{text}");
     }
 }

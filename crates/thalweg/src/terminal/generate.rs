@@ -16,7 +16,7 @@ pub struct Options {
 ///
 /// # Errors
 /// A directory or a file cannot be written.
-pub fn generate(mut program: clap::Command, options: &Options) -> Result<ExitCode, Failure> {
+pub fn generate_package_files(mut program: clap::Command, options: &Options) -> Result<ExitCode, Failure> {
     let name = program.get_name().to_owned();
     let man = make_directory(options, "man/man1")?;
     clap_mangen::generate_to(program.clone(), &man).map_err(|error| Failure::file_broken(&man, error))?;

@@ -28,14 +28,14 @@ const WINDOW: Duration = Duration::from_secs(1);
 /// Returns the outlet of standard error, which the log also uses.
 pub fn stderr() -> &'static Outlet {
     static STDERR: LazyLock<Arc<Outlet>> =
-        LazyLock::new(|| Outlet::start(io::stderr(), progress::clears_line(&io::stderr())));
+        LazyLock::new(|| Outlet::start_writer(io::stderr(), progress::clears_line(&io::stderr())));
     &STDERR
 }
 
 /// Returns the outlet of standard output.
 pub fn stdout() -> &'static Outlet {
     static STDOUT: LazyLock<Arc<Outlet>> =
-        LazyLock::new(|| Outlet::start(io::stdout(), progress::clears_line(&io::stdout())));
+        LazyLock::new(|| Outlet::start_writer(io::stdout(), progress::clears_line(&io::stdout())));
     &STDOUT
 }
 
@@ -72,12 +72,12 @@ struct Repeated {
 
 impl Outlet {
     /// Starts an outlet that writes to `to`, with `before` before each text.
-    fn start(mut to: impl Write + Send + 'static, before: &'static str) -> Arc<Self> {
+    fn start_writer(mut to: impl Write + Send + 'static, before: &'static str) -> Arc<Self> {
         let outlet = Arc::new(Self::default());
         let writer = Arc::clone(&outlet);
         let started = start_thread(move || {
             loop {
-                let text = writer.next();
+                let text = writer.next_text();
                 let before = if before.is_empty() { Ok(()) } else { to.write_all(before.as_bytes()) };
                 let result = before.and_then(|()| to.write_all(&text)).and_then(|()| to.flush());
                 writer.state.lock().failed = result.err();
@@ -92,7 +92,7 @@ impl Outlet {
     }
 
     /// Queues a text that is never left out: such texts are few.
-    pub fn put(&self, text: impl Into<Vec<u8>>) {
+    pub fn put_text(&self, text: impl Into<Vec<u8>>) {
         self.state.lock().waiting.push_back(text.into());
         self.changed.notify_all();
     }
@@ -113,8 +113,8 @@ impl Outlet {
     /// The stream cannot be written to, or the time is over.
     pub fn flush(&self, limit: Duration) -> io::Result<()> {
         let mut state = self.state.lock();
-        state.sum_up(None);
-        state.own_up();
+        state.summarise_repeated_warnings(None);
+        state.report_left_out_lines();
         self.changed.notify_all();
         let (mut written, mut since) = (state.written, Instant::now());
         while state.is_busy() {
@@ -130,10 +130,10 @@ impl Outlet {
     }
 
     /// Queues a line of the log. For a warning, `warning` is the place in the program that gives it.
-    fn log(&self, warning: Option<Identifier>, line: &[u8]) {
+    fn log_line(&self, warning: Option<Identifier>, line: &[u8]) {
         let mut state = self.state.lock();
         let now = Instant::now();
-        state.sum_up(Some(now));
+        state.summarise_repeated_warnings(Some(now));
         let repeated = warning.map(|place| {
             let fresh = Repeated { since: now, written: 0, more: 0, last: Vec::new() };
             state.warnings.entry(place).or_insert(fresh)
@@ -145,27 +145,27 @@ impl Outlet {
             }
             Some(repeated) => {
                 repeated.written += 1;
-                state.add(line.to_vec());
+                state.add_log_line(line.to_vec());
             }
-            None => state.add(line.to_vec()),
+            None => state.add_log_line(line.to_vec()),
         }
         self.changed.notify_all();
     }
 
     /// Waits for a text to write.
-    fn next(&self) -> Vec<u8> {
+    fn next_text(&self) -> Vec<u8> {
         let mut state = self.state.lock();
         state.written += u64::from(std::mem::take(&mut state.writing));
         loop {
             let now = Instant::now();
-            let due = state.sum_up(Some(now));
+            let due = state.summarise_repeated_warnings(Some(now));
             if let Some(mut text) = state.waiting.pop_front() {
                 // A remote file takes its time for each write.
                 while state.waiting.front().is_some_and(|more| text.len() + more.len() <= LONGEST_LINE) {
                     text.extend(state.waiting.pop_front().unwrap_or_default());
                 }
                 state.writing = true;
-                state.own_up();
+                state.report_left_out_lines();
                 return text;
             }
             self.changed.notify_all();
@@ -183,7 +183,7 @@ impl State {
     }
 
     /// Adds a line of the log if there is room for it.
-    fn add(&mut self, mut line: Vec<u8>) {
+    fn add_log_line(&mut self, mut line: Vec<u8>) {
         if self.waiting.len() >= MOST_WAITING {
             self.left_out += 1;
             return;
@@ -196,7 +196,7 @@ impl State {
     }
 
     /// Reports the number of lines that were left out, once there is room again.
-    fn own_up(&mut self) {
+    fn report_left_out_lines(&mut self) {
         if self.left_out > 0 && self.waiting.len() < MOST_WAITING {
             let left_out = std::mem::take(&mut self.left_out);
             self.waiting
@@ -206,7 +206,7 @@ impl State {
 
     /// Reports the number of further warnings, for places whose time is over or for all. Returns the time of the next
     /// look.
-    fn sum_up(&mut self, now: Option<Instant>) -> Option<Instant> {
+    fn summarise_repeated_warnings(&mut self, now: Option<Instant>) -> Option<Instant> {
         let mut sums = Vec::new();
         self.warnings.retain(|_, Repeated { since, more, last, .. }| {
             let over = now.is_none_or(|now| now >= *since + WINDOW);
@@ -218,7 +218,7 @@ impl State {
             }
             !over
         });
-        sums.into_iter().for_each(|sum| self.add(sum));
+        sums.into_iter().for_each(|sum| self.add_log_line(sum));
         self.warnings.values().filter(|repeated| repeated.more > 0).map(|repeated| repeated.since + WINDOW).min()
     }
 }
@@ -248,7 +248,7 @@ pub struct Line {
 
 impl Write for Line {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        stderr().log(self.warning.clone(), line);
+        stderr().log_line(self.warning.clone(), line);
         Ok(line.len())
     }
 
@@ -283,7 +283,7 @@ mod tests {
     fn pipe() -> (Arc<Outlet>, Sender<()>, Receiver<String>) {
         let (allow, allowed) = channel();
         let (written, read) = channel();
-        (Outlet::start(Pipe { allowed, written }, ""), allow, read)
+        (Outlet::start_writer(Pipe { allowed, written }, ""), allow, read)
     }
 
     fn here() -> Option<Identifier> {
@@ -303,7 +303,7 @@ mod tests {
         let (outlet, allow, read) = pipe();
         let lines = 3 * MOST_WAITING as u64;
         for line in 0..lines {
-            outlet.log(None, format!("{line}\n").as_bytes());
+            outlet.log_line(None, format!("{line}\n").as_bytes());
         }
         assert_eq!(outlet.flush(Duration::ZERO).unwrap_err().kind(), ErrorKind::TimedOut);
         for _ in 0..=lines {
@@ -325,9 +325,9 @@ mod tests {
             allow.send(()).unwrap();
         }
         for line in 0..733 {
-            outlet.log(here(), format!("turned away: {line}\n").as_bytes());
+            outlet.log_line(here(), format!("turned away: {line}\n").as_bytes());
             // A line that is no warning is not counted with it.
-            outlet.log(None, b"connected\n");
+            outlet.log_line(None, b"connected\n");
         }
         outlet.flush(Duration::from_secs(60)).unwrap();
         let text: String = read.try_iter().collect();
@@ -345,7 +345,7 @@ mod tests {
     fn no_line_is_longer_than_a_pipe_takes_as_a_whole() {
         let (outlet, allow, read) = pipe();
         allow.send(()).unwrap();
-        outlet.log(None, &[b'x'; 3 * LONGEST_LINE]);
+        outlet.log_line(None, &[b'x'; 3 * LONGEST_LINE]);
         outlet.flush(Duration::from_secs(60)).unwrap();
         let line = read.recv().unwrap();
         assert!(line.len() == LONGEST_LINE && line.ends_with("x...\n"));
@@ -355,7 +355,7 @@ mod tests {
     fn that_it_cannot_be_written_is_reported_at_the_end() {
         let (outlet, allow, _read) = pipe();
         drop(allow);
-        outlet.put("the result\n");
+        outlet.put_text("the result\n");
         assert_eq!(outlet.flush(Duration::from_secs(60)).unwrap_err().kind(), ErrorKind::BrokenPipe);
     }
 }

@@ -12,14 +12,14 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use thalweg_text::{plain_lines, tone, wrapped};
+use thalweg_text::{replace_controls_in_lines, tone, wrap_words};
 
 static QUIET: AtomicBool = AtomicBool::new(false);
 
 /// Applies `--color` and `--quiet`.
 pub fn set_up(color: colorchoice_clap::Color, quiet: bool) {
     color.write_global();
-    tone::colour(is_coloured(&io::stdout()));
+    tone::enable_colours(is_coloured(&io::stdout()));
     QUIET.store(quiet, Ordering::Relaxed);
 }
 
@@ -41,10 +41,10 @@ fn is_coloured(stream: &impl anstream::stream::RawStream) -> bool {
 /// Returns an error in the form for standard error: on a terminal in lines that fit, elsewhere in one, for `grep`. Text
 /// that the error quotes cannot move the cursor, and several lines stay several: they show a place in a file.
 pub fn error_text(error: &str) -> String {
-    let text = plain_lines(error);
+    let text = replace_controls_in_lines(error);
     match text.contains('\n') || !io::stderr().is_terminal() {
         true => format!("thalweg: {}\n", text.trim_end()),
-        false => wrapped("thalweg: ", &text),
+        false => wrap_words("thalweg: ", &text),
     }
 }
 

@@ -10,13 +10,13 @@ use signal_hook::iterator::Signals;
 /// # Errors
 /// The system refuses to have them handled, or to start a thread.
 pub fn on_interrupt(mut act: impl FnMut() + Send + 'static) -> Result<(), Failure> {
-    let hangup = if ignored(SIGHUP) { None } else { Some(SIGHUP) };
+    let hangup = if is_signal_ignored(SIGHUP) { None } else { Some(SIGHUP) };
     let mut signals = Signals::new([SIGINT, SIGTERM].into_iter().chain(hangup)).map_err(Failure::broken)?;
     start_thread(move || signals.forever().for_each(|_| act()))
 }
 
 /// Returns true if a signal is ignored (`SigIgn`, proc(5)).
-fn ignored(signal: i32) -> bool {
+fn is_signal_ignored(signal: i32) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());

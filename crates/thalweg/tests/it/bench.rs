@@ -323,7 +323,7 @@ fn a_file_that_is_there_is_read_and_stays_as_it_was() {
 #[test]
 fn packets_go_over_a_cable_of_their_own_and_over_memory() {
     let directory = directory();
-    let links = match thalweg_dpdk::available() {
+    let links = match thalweg_dpdk::available_version() {
         Ok(_) => "udp,af-xdp,dpdk",
         Err(reason) => {
             skipped(reason);

@@ -5,6 +5,7 @@ use crate::common;
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read};
 use std::net::TcpListener;
+use std::path::Path;
 use std::process::{Child, ChildStderr, Command, Output, Stdio};
 use thalweg_testing::skip::skipped;
 
@@ -177,13 +178,14 @@ fn without_any_privilege_the_network_is_measured_all_the_same() {
     if !own.is_root() {
         return skipped("this test runs as an ordinary user already");
     }
-    let program = env!("CARGO_BIN_EXE_thalweg");
+    let program = Path::new(env!("CARGO_BIN_EXE_thalweg"));
     let line = format!("bench --json latency --sizes 1 {SHORT}");
-    // Its directory may be closed to others: a copy where everybody may read it.
+    // Its directory may be closed to others: copies where everybody may read them.
     let directory = tempfile::tempdir().unwrap();
     std::fs::set_permissions(&directory, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
     let copy = directory.path().join("thalweg");
     std::fs::copy(program, &copy).unwrap();
+    std::fs::copy(program.with_file_name("thalweg-lab"), copy.with_file_name("thalweg-lab")).unwrap();
     let output = Command::new("setpriv")
         .args(["--reuid=65534", "--regid=65534", "--clear-groups"])
         .arg(&copy)

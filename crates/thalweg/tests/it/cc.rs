@@ -10,7 +10,7 @@ use std::process::Command;
 use std::sync::atomic::AtomicBool;
 use std::thread;
 use std::time::Duration;
-use thalweg_lab::kernel::{Kernel, Machine, boot};
+use thalweg_lab::kernel::{Kernel, Machine, boot_machine};
 use thalweg_testing::skip::skipped;
 use thalweg_text::ByteSize;
 
@@ -60,7 +60,7 @@ fn a_control_that_does_not_exist_is_a_mistake_that_says_what_there_is() {
 /// The same check as thalweg-lab's own of the tapes in the repository, with tapes made now.
 #[test]
 fn tapes_of_the_laboratorys_kernel_play_the_same_windows() {
-    let Some(kernel) = Kernel::cached() else {
+    let Some(kernel) = Kernel::find_cached() else {
         return skipped("the laboratory has no kernel yet (thalweg lab build)");
     };
     for tool in ["python3", "tc", "bash"] {
@@ -79,7 +79,7 @@ fn tapes_of_the_laboratorys_kernel_play_the_same_windows() {
     let script = root.join("crates/thalweg-lab/tests/tape.sh").canonicalize().unwrap();
     let path = ["10mbit".into(), "60".into()];
     let args: Vec<OsString> = [script.into()].into_iter().chain(path).chain(names.iter().map(Into::into)).collect();
-    let outcome = boot(&Machine {
+    let outcome = boot_machine(&Machine {
         kernel: &kernel,
         memory: ByteSize(512 << 20),
         program: Path::new("bash"),

@@ -25,7 +25,7 @@ fn json(output: &Output) -> Value {
 
 /// Whether the virtual machine's kernel is there. To build one takes minutes, which is not for a test to begin.
 fn has_kernel() -> bool {
-    let found = Kernel::cached().is_some();
+    let found = Kernel::find_cached().is_some();
     if !found {
         skipped("no kernel in the cache; `thalweg lab build` makes one");
     }

@@ -168,7 +168,7 @@ fn a_run_that_is_being_recorded_is_seen_to_grow() {
         file.by_ref().take(1 << 20).read_to_end(&mut bytes).unwrap();
     }
     // The lock that its writer holds is not seen from here.
-    assert_eq!(thalweg_store::writer_life(&mounted.path(".")), thalweg_store::WriterLife::Unknown);
+    assert_eq!(thalweg_store::check_writer_life(&mounted.path(".")), thalweg_store::WriterLife::Unknown);
     let age = segment.metadata().unwrap().modified().unwrap().elapsed();
     assert!(age.as_ref().is_ok_and(|age| *age < Duration::from_secs(3600)), "{age:?}");
     recording.interrupt();

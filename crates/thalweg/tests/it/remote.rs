@@ -12,7 +12,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::Instant;
-use thalweg_remote::{Options, Resource, Server, is_url, open_run};
+use thalweg_remote::{Options, Resource, Server, is_run_url, open_remote_run};
 use thalweg_store::{End, Followed, Run};
 use thalweg_testing::skip::skipped;
 
@@ -152,10 +152,13 @@ fn a_run_is_read_where_it_is() {
     let recorded = Run::open(record(there)).unwrap();
     let served = Served::start(there, &[]);
     let url = served.url("runs/1/");
-    assert!(is_url(&url) && !is_url("runs/1"));
-    let run = open_run(&url, &Options::default()).unwrap();
-    assert_eq!(run.path(), Path::new(url.trim_end_matches('/')));
-    assert_eq!((run.info(), run.len(), run.bytes()), (recorded.info(), recorded.len(), recorded.bytes()));
+    assert!(is_run_url(&url) && !is_run_url("runs/1"));
+    let run = open_remote_run(&url, &Options::default()).unwrap();
+    assert_eq!(run.run_path(), Path::new(url.trim_end_matches('/')));
+    assert_eq!(
+        (run.run_info(), run.len(), run.data_bytes()),
+        (recorded.run_info(), recorded.len(), recorded.data_bytes())
+    );
     for (one, other) in recorded.events().zip(run.events()) {
         let (one, other) = (one.unwrap(), other.unwrap());
         assert_eq!((one.id, one.fragments.len()), (other.id, other.fragments.len()));
@@ -164,7 +167,7 @@ fn a_run_is_read_where_it_is() {
             assert!(one.payload() == other.payload());
         }
     }
-    let error = open_run(&served.url("runs/7"), &Options::default()).unwrap_err();
+    let error = open_remote_run(&served.url("runs/7"), &Options::default()).unwrap_err();
     assert!(error.to_string().contains("is not a run"), "{error}");
 }
 
@@ -173,7 +176,7 @@ fn a_run_in_the_place_of_another_is_not_read_as_if_it_were_the_other() {
     let Machines { here, there, .. } = &Machines::new();
     let (recorded, other) = (record(there), record(here));
     let served = Served::start(there, &[]);
-    let run = open_run(&served.url("runs/1"), &Options::default()).unwrap();
+    let run = open_remote_run(&served.url("runs/1"), &Options::default()).unwrap();
     std::fs::remove_dir_all(&recorded).unwrap();
     std::fs::rename(other, recorded).unwrap();
     let error = run.events().find_map(Result::err).expect("an error").to_string();
@@ -452,7 +455,7 @@ fn a_run_of_two_builders_is_one_here_and_there() {
     let machines = Machines::new();
     let (run_path, copy) = (system.path("runs/run-000001"), machines.here.join("run-000001"));
     let deadline = Instant::now() + TIMEOUT;
-    while thalweg_store::parts_of(&run_path).len() < 2 {
+    while thalweg_store::builder_directories(&run_path).len() < 2 {
         assert!(Instant::now() < deadline);
         thread::yield_now();
     }
@@ -470,9 +473,9 @@ fn a_run_of_two_builders_is_one_here_and_there() {
         assert_same(&system.path("runs").join(part), &machines.here.join(part));
     }
 
-    let (here, there) = (Run::open(&copy).unwrap(), open_run(&url, &Options::default()).unwrap());
-    assert_eq!((here.len(), there.len(), here.info()), (built, built, there.info()));
-    assert_eq!(there.path(), Path::new(&url));
+    let (here, there) = (Run::open(&copy).unwrap(), open_remote_run(&url, &Options::default()).unwrap());
+    assert_eq!((here.len(), there.len(), here.run_info()), (built, built, there.run_info()));
+    assert_eq!(there.run_path(), Path::new(&url));
     for (number, (one, other)) in (0..).zip(here.events().zip(there.events())) {
         let (one, other) = (one.unwrap(), other.unwrap());
         assert_eq!((one.id.0, other.id.0), (number, number));
@@ -486,12 +489,12 @@ fn a_run_of_two_builders_is_one_here_and_there() {
     let other = Served::start(&machines.there, &["--write"]);
     let sent = run(&["push", copy.to_str().unwrap(), &other.url("")], &[]).report(0);
     assert_eq!((number(&sent, "/files"), sent["runs"].as_array().map(Vec::len)), (4, Some(2)), "{sent:#}");
-    assert_eq!(Run::open(machines.there.join("run-000001")).unwrap().info(), here.info());
+    assert_eq!(Run::open(machines.there.join("run-000001")).unwrap().run_info(), here.run_info());
 
     // Events of both parts in one answer, and a page that leads to each of them.
     let server = |path: &str| Server::new(&served.url(path), &Options::default()).unwrap();
     let get = |path: &str, query: (&str, &str)| {
-        let bytes = server("").read(Resource { path, query: &[query] }, .., None).unwrap();
+        let bytes = server("").read_range(Resource { path, query: &[query] }, .., None).unwrap();
         String::from_utf8(bytes).unwrap()
     };
     let json = ("format", "json");
@@ -502,7 +505,7 @@ fn a_run_of_two_builders_is_one_here_and_there() {
     let page = get("runs/1/", html);
     assert!(page.contains("COMPLETE") && page.contains("href=\"../1-b1/\""), "{page}");
     assert!(get("runs/1-b1/", html).contains("00000.seg"));
-    assert_eq!(server("run-000001").list("").unwrap().parts, ["run-000001-b0", "run-000001-b1"]);
+    assert_eq!(server("run-000001").list_directory("").unwrap().parts, ["run-000001-b0", "run-000001-b1"]);
 }
 
 #[test]
@@ -520,7 +523,7 @@ fn who_follows_a_run_whose_recorder_dies_comes_to_an_end() {
     let served = Served::start(&system.path("runs"), &[]);
     let fetching = start(&["pull", "--follow", &served.url("runs/1")], &[&machines.here]);
     let reading = start(&["cat", "--follow", directory.to_str().unwrap()], &[]);
-    let mut elsewhere = open_run(&served.url("runs/1"), &Options::default()).unwrap().follow().unwrap();
+    let mut elsewhere = open_remote_run(&served.url("runs/1"), &Options::default()).unwrap().follow_events().unwrap();
     await_events(&directory, 100);
     builder.kill();
     let fetched = fetching.finish().report(0);
@@ -529,7 +532,7 @@ fn who_follows_a_run_whose_recorder_dies_comes_to_an_end() {
     let read = reading.finish();
     assert!(read.succeeded().stderr.contains("its writer died"), "{read:?}");
     let end = loop {
-        if let Followed::End(end) = elsewhere.next(TIMEOUT).unwrap() {
+        if let Followed::End(end) = elsewhere.next_event(TIMEOUT).unwrap() {
             break end;
         }
     };

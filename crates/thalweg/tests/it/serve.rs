@@ -229,7 +229,7 @@ fn nothing_is_put_into_a_run_that_has_ended() {
     }
     assert_eq!(std::fs::read_dir(&run).unwrap().count(), before, "not even a directory");
     let thalweg_run = thalweg_store::Run::open(&run).unwrap();
-    assert!(thalweg_store::verify(&thalweg_run).consistent);
+    assert!(thalweg_store::verify_run(&thalweg_run).consistent);
     served.answers("PUT", "/notes", put, 201, "");
 }
 

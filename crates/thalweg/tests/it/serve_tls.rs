@@ -185,7 +185,7 @@ fn where_the_kernel_encrypts_all_of_this_is_the_same() {
     if std::env::var_os(WHO).is_some() {
         return;
     }
-    let Some(kernel) = Kernel::cached() else {
+    let Some(kernel) = Kernel::find_cached() else {
         return skipped("no kernel in the cache; `thalweg lab build` makes one");
     };
     let test = std::env::current_exe().unwrap();
@@ -199,7 +199,7 @@ fn where_the_kernel_encrypts_all_of_this_is_the_same() {
         wall_limit: Duration::from_secs(1200),
         stop: &AtomicBool::new(false),
     };
-    let outcome = kernel::boot(&machine).unwrap();
+    let outcome = kernel::boot_machine(&machine).unwrap();
     let none = outcome.console.contains("skipped:") || outcome.console.contains(" 0 passed");
     assert!(outcome.code == 0 && !none, "{}", outcome.console);
 }

@@ -374,15 +374,14 @@ fn help_says_what_a_command_is_for_and_how_it_ends() {
     Usage: thalweg ls [OPTIONS] [DIR]
 
     Arguments:
-      [DIR]  Where the runs' directories are [default: runs]
+      [DIR]  Directory that holds the runs' directories [default: runs]
 
     Options:
           --json          Print one JSON object as the last line of standard output,
                           instead of text for people
-      -v, --verbose...    Say more about what is going on, on standard error; twice
-                          for everything
-      -q, --quiet         Say nothing on standard error but errors: neither how far
-                          it is nor what it warns of
+      -v, --verbose...    Log more on standard error; twice for everything
+      -q, --quiet         Print errors only on standard error: no progress, no
+                          warnings
           --color <WHEN>  Controls when to use color [default: auto] [possible
                           values: auto, always, never]
       -h, --help          Print help
@@ -410,10 +409,9 @@ fn help_says_what_a_command_is_for_and_how_it_ends() {
                           offset, drift, steps. Of one run
           --json          Print one JSON object as the last line of standard output,
                           instead of text for people
-      -v, --verbose...    Say more about what is going on, on standard error; twice
-                          for everything
-      -q, --quiet         Say nothing on standard error but errors: neither how far
-                          it is nor what it warns of
+      -v, --verbose...    Log more on standard error; twice for everything
+      -q, --quiet         Print errors only on standard error: no progress, no
+                          warnings
           --color <WHEN>  Controls when to use color [default: auto] [possible
                           values: auto, always, never]
       -h, --help          Print help
@@ -435,10 +433,9 @@ fn help_says_what_a_command_is_for_and_how_it_ends() {
     Options:
           --json          Print one JSON object as the last line of standard output,
                           instead of text for people
-      -v, --verbose...    Say more about what is going on, on standard error; twice
-                          for everything
-      -q, --quiet         Say nothing on standard error but errors: neither how far
-                          it is nor what it warns of
+      -v, --verbose...    Log more on standard error; twice for everything
+      -q, --quiet         Print errors only on standard error: no progress, no
+                          warnings
           --color <WHEN>  Controls when to use color [default: auto] [possible
                           values: auto, always, never]
       -h, --help          Print help
@@ -467,10 +464,9 @@ fn help_says_what_a_command_is_for_and_how_it_ends() {
                           runs/salvaged/run-000042
           --json          Print one JSON object as the last line of standard output,
                           instead of text for people
-      -v, --verbose...    Say more about what is going on, on standard error; twice
-                          for everything
-      -q, --quiet         Say nothing on standard error but errors: neither how far
-                          it is nor what it warns of
+      -v, --verbose...    Log more on standard error; twice for everything
+      -q, --quiet         Print errors only on standard error: no progress, no
+                          warnings
           --color <WHEN>  Controls when to use color [default: auto] [possible
                           values: auto, always, never]
       -h, --help          Print help

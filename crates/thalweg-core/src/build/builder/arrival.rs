@@ -37,10 +37,10 @@ impl Builder {
         number: u64,
         bytes: &'a B,
     ) -> Arrival<'a, B> {
-        let ticket = self.fetched(source, number);
+        let ticket = self.finish_fetch(source, number);
         if let Some(ticket) = &ticket {
             self.short = false;
-            self.credit.completed(source, ticket.counted());
+            self.credit.count_completed(source, ticket.counted_bytes());
         }
         Arrival {
             source,
@@ -48,7 +48,7 @@ impl Builder {
             records: Records::new(bytes),
             index: ticket.as_ref().map_or(0, |ticket| ticket.first),
             event: ticket.as_ref().map_or(EventId(0), |ticket| ticket.offer.first),
-            end: ticket.as_ref().map_or(0, Ticket::end),
+            end: ticket.as_ref().map_or(0, Ticket::end_index),
             ticket,
             violation: None,
             builder: self,
@@ -58,9 +58,9 @@ impl Builder {
     /// Keeps the rest of a ticket, from event `index` on; it is lost when its source is given up.
     fn keep_rest(&mut self, source: usize, ticket: Ticket, index: u64) {
         #[expect(clippy::cast_possible_truncation, reason = "a part of it")]
-        let count = (ticket.end() - index) as u32;
-        source::insert(&mut self.sources[source].taken, Ticket { first: index, count, ..ticket });
-        self.renew(source);
+        let count = (ticket.end_index() - index) as u32;
+        source::insert_ticket(&mut self.sources[source].taken, Ticket { first: index, count, ..ticket });
+        self.renew_due(source);
     }
 }
 
@@ -80,10 +80,11 @@ impl<B: RecordBytes + ?Sized> Iterator for Arrival<'_, B> {
                 && header.source == self.id
                 && header.event == self.event
                 && header.total_length <= config.max_payload
-                && (config.check == Check::Headers || header.crc_matches(|| self.records.bytes().crc32c(payload)));
+                && (config.check == Check::Headers
+                    || header.crc_matches(|| self.records.bytes().crc32c_of_range(payload)));
             // The bytes after a bad record can still be found, since its header gives its length.
             let entered = if !good {
-                entry.damaged(events, index, self.source);
+                entry.count_damaged(events, index, self.source);
                 Entered::Counted
             } else if header.status.intersects(Status::SET_BY_BUILDERS) {
                 self.stop(Violation::Status { event: self.event.0, status: header.status.bits() });
@@ -118,7 +119,7 @@ impl<B: RecordBytes + ?Sized> Arrival<'_, B> {
     ///
     /// # Errors
     /// A record that no source may send. The records before it stay built; the rest of the ticket is lost when the
-    /// caller [gives the source up](Builder::give_up).
+    /// caller [gives the source up](Builder::give_up_source).
     pub fn finish(mut self) -> Result<(), Violation> {
         self.by_ref().for_each(drop);
         let Self { builder, source, ticket, index, violation, .. } = self;
@@ -129,15 +130,15 @@ impl<B: RecordBytes + ?Sized> Arrival<'_, B> {
         }
         let Builder { events, sources, config, expired, .. } = builder;
         let entry = &mut sources[source];
-        for index in index..ticket.end() {
-            entry.damaged(events, index, source);
+        for index in index..ticket.end_index() {
+            entry.count_damaged(events, index, source);
         }
         if config.hold == Hold::UntilClosed && ticket.count > 0 {
             ticket.arrived = true;
-            source::insert(&mut entry.taken, ticket);
+            source::insert_ticket(&mut entry.taken, ticket);
         }
-        entry.settle_pieces(events, ticket.events(), *expired, source);
-        builder.renew(source);
+        entry.settle_pieces(events, ticket.event_indices(), *expired, source);
+        builder.renew_due(source);
         Ok(())
     }
 }
@@ -155,24 +156,24 @@ enum Entered {
 /// Enters a good record of a source.
 #[inline]
 fn enter(events: &mut OpenEvents, entry: &mut Source, source: usize, index: u64, header: &FragmentHeader) -> Entered {
-    match events.answer(index, source) {
+    match events.answer_of(index, source) {
         Answer::None => {
-            let whole = header.is_whole() && !entry.is_in_pieces(index);
-            match if whole { Piece::Last } else { entry.piece(index, header) } {
+            let whole = header.is_whole_fragment() && !entry.is_in_pieces(index);
+            match if whole { Piece::Last } else { entry.accept_piece(index, header) } {
                 Piece::New => return Entered::New,
                 Piece::Last => {
-                    entry.build(index, header);
-                    events.present(index, source);
+                    entry.count_built(index, header);
+                    events.mark_present(index, source);
                     return Entered::New;
                 }
                 Piece::Repeated => entry.ledger.duplicates += 1,
-                Piece::Contradicts => entry.damaged(events, index, source),
+                Piece::Contradicts => entry.count_damaged(events, index, source),
             }
         }
-        Answer::Present if header.is_whole() => return Entered::Twice,
+        Answer::Present if header.is_whole_fragment() => return Entered::Twice,
         Answer::Present => entry.ledger.duplicates += 1,
-        _ if header.is_whole() && entry.has_built(index) => return Entered::Twice,
-        Answer::Rejected | Answer::Missing | Answer::Forgotten => entry.unwanted(events, index, source),
+        _ if header.is_whole_fragment() && entry.has_built(index) => return Entered::Twice,
+        Answer::Rejected | Answer::Missing | Answer::Forgotten => entry.count_unwanted(events, index, source),
     }
     Entered::Counted
 }

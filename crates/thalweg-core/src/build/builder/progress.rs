@@ -29,7 +29,7 @@ impl Builder {
             ledger: &entry.ledger,
             accepted: entry.offered,
             built: entry.built,
-            backlog: entry.open(),
+            backlog: entry.open_offers(),
             ended: entry.accounts.is_some(),
             given_up: self.is_given_up(source),
         }

@@ -104,7 +104,7 @@ impl Network {
     fn new(links: &[f64], one_way: Duration, traffic: Traffic) -> Self {
         let path = Path { rate: PORT, round_trip: 2 * one_way, buffer: BUFFER, segment: SEGMENT, unasked: 0 };
         let event = links.len() * (traffic.smallest + traffic.largest) / 2;
-        let open_events = 4 * (path.widest() / event as u64) as u32 + 8;
+        let open_events = 4 * (path.widest_window_bytes() / event as u64) as u32 + 8;
         let slots = u64::from(open_events) + 2;
         let mut builder = Builder::new(BuilderConfig {
             window: Window::Credit(path),
@@ -115,9 +115,9 @@ impl Network {
             ..config(links.len() as u16)
         });
         for source in 0..links.len() {
-            builder.connected(source, slots as u32, false);
+            builder.source_connected(source, slots as u32, false);
             for event in 0..slots.min(traffic.events) {
-                assert!(!builder.offered(source, traffic.offer(source, event), Duration::ZERO).unwrap());
+                assert!(!builder.handle_offer(source, traffic.offer(source, event), Duration::ZERO).unwrap());
             }
         }
         Self {
@@ -152,7 +152,7 @@ impl Network {
             }
             let next = self.next.peek().map(|Reverse((at, ..))| *at);
             // Pacing allows more requests before anything else happens.
-            if let Some(at) = self.builder.next_ask().filter(|at| next.is_none_or(|next| *at < next)) {
+            if let Some(at) = self.builder.next_request_time().filter(|at| next.is_none_or(|next| *at < next)) {
                 self.now = self.now.max(at);
                 continue;
             }
@@ -187,11 +187,11 @@ impl Network {
                 let lost = self.segments.is_multiple_of(self.traffic.lost_of);
                 let here = self.port_busy + if lost { 2 * self.one_way } else { Duration::ZERO };
                 self.gaps[source] = self.gaps[source].max(here);
-                self.builder.losses(source, u64::from(bytes), if lost { u64::from(bytes) } else { 0 });
+                self.builder.report_losses(source, u64::from(bytes), if lost { u64::from(bytes) } else { 0 });
                 self.after(self.gaps[source], Next::Arrived { source, ticket, bytes });
             }
             Next::Arrived { source, ticket, bytes } => {
-                self.builder.received(source, u64::from(bytes), self.now);
+                self.builder.count_received(source, u64::from(bytes), self.now);
                 let before = self.arrived.last().map_or(0, |(_, bytes)| *bytes);
                 self.arrived.push((self.now, before + u64::from(bytes)));
                 let here = self.here.entry((source, ticket)).or_default();
@@ -211,7 +211,7 @@ impl Network {
             }
             Next::Offered { source, ticket } => {
                 let offer = self.traffic.offer(source, ticket);
-                assert!(!self.builder.offered(source, offer, self.now).unwrap());
+                assert!(!self.builder.handle_offer(source, offer, self.now).unwrap());
             }
         }
     }
@@ -299,13 +299,13 @@ fn without_a_place_for_what_is_ahead_those_behind_are_asked() {
     let short = Traffic { smallest: 1 << 10, largest: 1 << 10, ..EVEN };
     for source in 0..links.len() {
         for event in EVEN.events..EVEN.events + 4 {
-            assert!(!builder.offered(source, short.offer(source, event), now).unwrap());
+            assert!(!builder.handle_offer(source, short.offer(source, event), now).unwrap());
         }
     }
     let mut asked = std::iter::from_fn(|| builder.next_fetch(now));
     let ahead = asked.find(|fetch| fetch.offer.first.0 > EVEN.events).expect("one that is ahead");
     assert_eq!(ahead.source, 0, "only the slow one is ahead");
-    assert!(builder.unfetch(ahead.source, ahead.offer.ticket), "there is something else to try");
+    assert!(builder.cancel_fetch(ahead.source, ahead.offer.ticket), "there is something else to try");
     let next = builder.next_fetch(now).expect("the others have nothing under way");
     assert_eq!((next.source, next.offer.first.0), (1, EVEN.events));
 }

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::time::Duration;
 use thalweg_core::build::{Builder, BuilderConfig, Check, Hold, Path, Window};
 use thalweg_wire::{
-    Accounts, Announcement, Disposition, EventId, FragmentHeader, GOLDEN_GAMMA, Status, crc32c, mix, record_len,
+    Accounts, Announcement, Disposition, EventId, FragmentHeader, GOLDEN_GAMMA, Status, crc32c, mix_bits, record_bytes,
 };
 
 proptest! {
@@ -38,8 +38,8 @@ proptest! {
         let mut builder = Builder::new(BuilderConfig { builders, level2, first, hold, window, ..config(2) });
         let mut now = ms(1);
         let mut tickets = [0u64; 2];
-        builder.connected(0, slots, false);
-        builder.connected(1, slots, near);
+        builder.source_connected(0, slots, false);
+        builder.source_connected(1, slots, near);
         for (source, call) in calls {
             match call {
                 Strange::Offer(mut offer, in_order, in_share) => {
@@ -49,45 +49,45 @@ proptest! {
                     if in_share {
                         offer.first.0 -= offer.first.0 % u64::from(builders);
                     }
-                    tickets[source] += u64::from(builder.offered(source, offer, now).is_ok() && in_order);
+                    tickets[source] += u64::from(builder.handle_offer(source, offer, now).is_ok() && in_order);
                 }
-                Strange::End(accounts) => _ = builder.ended(source, accounts),
+                Strange::End(accounts) => _ = builder.source_ended(source, accounts),
                 Strange::Arrived(ticket, bytes) => {
                     let ticket = ticket.unwrap_or(tickets[source].saturating_sub(1));
                     if builder.arrived(source, ticket, &bytes[..]).finish().is_err() {
-                        builder.give_up(source, now);
+                        builder.give_up_source(source, now);
                     }
                 }
                 Strange::EndAt(end) => {
-                    let end = builder.end_at(EventId(end), now);
+                    let end = builder.end_before(EventId(end), now);
                     prop_assert!(end >= builder.closed_until());
                 }
-                Strange::Abandon => builder.abandon(now),
-                Strange::Gone => builder.gone(source, now),
-                Strange::GivenUp => builder.give_up(source, now),
-                Strange::Connected => tickets[source] = builder.connected(source, slots, near && source == 1),
-                Strange::Received(bytes) => builder.received(source, bytes, now),
-                Strange::Lost(sent, lost) => builder.losses(source, sent, lost),
-                Strange::Stalled(stalled) => builder.stalled(stalled, now),
+                Strange::Abandon => builder.abandon_run(now),
+                Strange::Gone => builder.source_disconnected(source, now),
+                Strange::GivenUp => builder.give_up_source(source, now),
+                Strange::Connected => tickets[source] = builder.source_connected(source, slots, near && source == 1),
+                Strange::Received(bytes) => builder.count_received(source, bytes, now),
+                Strange::Lost(sent, lost) => builder.report_losses(source, sent, lost),
+                Strange::Stalled(stalled) => builder.set_stalled(stalled, now),
                 Strange::Time(time) => {
                     now = now.saturating_add(time);
-                    builder.time(now);
+                    builder.advance_time(now);
                 }
                 Strange::Taken => _ = (0..20).map_while(|_| builder.next_closed()).count(),
             }
             while let Some(event) = builder.next_decision() {
-                builder.decide(event, event.0 % 3 == 0);
-                builder.decide(event, event.0 % 3 != 0);
+                builder.decide_event(event, event.0 % 3 == 0);
+                builder.decide_event(event, event.0 % 3 != 0);
             }
             _ = (0..20).map_while(|_| builder.next_fetch(now)).count();
-            _ = (builder.release(source), builder.next_deadline(now), builder.next_ask());
-            prop_assert!(builder.open_events() <= 8);
-            prop_assert!(builder.in_flight() < 1 << 34);
+            _ = (builder.next_release(source), builder.next_deadline(now), builder.next_request_time());
+            prop_assert!(builder.open_event_count() <= 8);
+            prop_assert!(builder.bytes_in_flight() < 1 << 34);
         }
-        let mut ledger = builder.ledger(true, &[u64::MAX / 4, 0], 0);
-        ledger.merge(&builder.ledger(false, &[], u64::MAX));
-        ledger.merge(&ledger.clone());
-        _ = (ledger.reasons(false), builder.source_costs(), builder.progress_counts(), builder.is_finished());
+        let mut ledger = builder.final_ledger(true, &[u64::MAX / 4, 0], 0);
+        ledger.merge_ledger(&builder.final_ledger(false, &[], u64::MAX));
+        ledger.merge_ledger(&ledger.clone());
+        _ = (ledger.incomplete_reasons(false), builder.source_costs(), builder.progress_counts(), builder.is_finished());
     }
 }
 
@@ -262,7 +262,7 @@ struct Dice(u64);
 impl Dice {
     fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(GOLDEN_GAMMA);
-        mix(self.0)
+        mix_bits(self.0)
     }
 
     fn below(&mut self, limit: u64) -> u64 {
@@ -500,7 +500,7 @@ impl<'a> Run<'a> {
 
     /// Acts on the builder's state, as a node does after every happening.
     fn serve_the_builder(&mut self) {
-        for source in self.builder.time(self.now) {
+        for source in self.builder.advance_time(self.now) {
             self.given_up(source);
         }
         self.level2();
@@ -529,11 +529,11 @@ impl<'a> Run<'a> {
                 }
                 if !accept {
                     self.filtered.insert(index);
-                    self.builder.reject(&closed.missing);
+                    self.builder.reject_closed(&closed.missing);
                 }
             }
         }
-        assert!(self.builder.open_events() <= u64::from(self.world.open_events));
+        assert!(self.builder.open_event_count() <= u64::from(self.world.open_events));
         let mut room = !self.stalled;
         while let Some(fetch) = match room {
             true => self.builder.next_fetch(self.now),
@@ -543,7 +543,7 @@ impl<'a> Run<'a> {
             let (source, ticket) = (fetch.source, fetch.offer.ticket);
             assert!(self.sources[source].connected, "asks a source that is away");
             if fetch.range.start == 0 && self.dice.chance(3) {
-                self.builder.unfetch(source, ticket);
+                self.builder.cancel_fetch(source, ticket);
                 let again = self.dice.delay(5);
                 self.later(again, Happening::Nothing);
                 room = false;
@@ -563,25 +563,25 @@ impl<'a> Run<'a> {
                 self.later(delay, Happening::Served(source, ticket, number));
             }
         }
-        if let Some(at) = self.builder.next_ask()
+        if let Some(at) = self.builder.next_request_time()
             && !self.stalled
         {
             assert!(at > self.now, "waits for what is past");
             self.later(at - self.now, Happening::Nothing);
         }
         let asked: u64 = self.fetches.values().map(|(_, bytes)| bytes).sum();
-        assert_eq!(self.builder.in_flight(), asked);
+        assert_eq!(self.builder.bytes_in_flight(), asked);
         let window = match self.world.window {
             Window::Constant(window) => window,
             // Data that wait at the builder after a gap are requested, and no longer in the network.
             Window::Credit(_) if self.world.lossy => u64::MAX,
-            Window::Credit(_) | Window::Search { .. } => self.builder.credit().unwrap().window,
+            Window::Credit(_) | Window::Search { .. } => self.builder.credit_state().unwrap().window,
         };
         let alone = self.fetches.values().filter(|(_, bytes)| *bytes > 0).count() == 1;
         assert!(asked <= window.max(self.most) || alone, "{asked} bytes in a window of {window}");
         self.most = asked;
         for source in 0..self.sources.len() {
-            if let Some(below) = self.builder.release(source)
+            if let Some(below) = self.builder.next_release(source)
                 && self.sources[source].connected
             {
                 let connection = self.sources[source].connection;
@@ -601,7 +601,7 @@ impl<'a> Run<'a> {
         while let Some(event) = self.builder.next_decision() {
             let index = event.0 / u64::from(self.world.builders);
             let accept = self.accepts(index, 0);
-            self.builder.decide(event, accept);
+            self.builder.decide_event(event, accept);
             let decided = if accept { &mut self.accepted } else { &mut self.rejected };
             assert!(decided.insert(index), "event {index} is decided on twice");
             for oracle in &mut self.oracle {
@@ -646,14 +646,14 @@ impl<'a> Run<'a> {
             }
             Happening::Abandon => {
                 self.abandoned = true;
-                self.builder.abandon(self.now);
+                self.builder.abandon_run(self.now);
                 self.fetches.clear();
             }
             Happening::Cut(source) => self.cut(source),
             Happening::Connect(source) => self.connect(source),
             Happening::Stall(stalled) => {
                 self.stalled = stalled;
-                self.builder.stalled(stalled, self.now);
+                self.builder.set_stalled(stalled, self.now);
             }
             Happening::Nothing => {}
         }
@@ -664,7 +664,7 @@ impl<'a> Run<'a> {
         let closed = self.builder.closed_until();
         assert!(closed <= self.end, "closed beyond the end");
         self.end = self.end.min(EventId(end).max(closed));
-        let end = self.builder.end_at(EventId(end), self.now);
+        let end = self.builder.end_before(EventId(end), self.now);
         assert_eq!(end, self.end);
         let builders = u64::from(self.world.builders);
         let stop = end.0.saturating_sub(u64::from(self.number)).div_ceil(builders);
@@ -900,12 +900,12 @@ impl<'a> Run<'a> {
     fn end_of(&mut self, source: usize) {
         let oracle = &mut self.oracle[source];
         if let Some(accounts) = oracle.last_words.take_if(|accounts| oracle.next >= accounts.tickets) {
-            self.builder.ended(source, accounts).unwrap();
+            self.builder.source_ended(source, accounts).unwrap();
         }
     }
 
     fn offered(&mut self, source: usize, offer: Announcement) {
-        let call_off = self.builder.offered(source, offer, self.now).unwrap();
+        let call_off = self.builder.handle_offer(source, offer, self.now).unwrap();
         let fetch = self.fetches.contains_key(&(source, offer.ticket));
         assert!(!call_off || fetch, "calls off what it did not ask for");
         if call_off {
@@ -931,9 +931,9 @@ impl<'a> Run<'a> {
         {
             held.sent = true;
             *left -= bytes;
-            self.builder.received(source, bytes, self.now);
+            self.builder.count_received(source, bytes, self.now);
             if self.world.lossy {
-                self.builder.losses(source, bytes, self.dice.below(bytes));
+                self.builder.report_losses(source, bytes, self.dice.below(bytes));
             }
         }
     }
@@ -956,10 +956,10 @@ impl<'a> Run<'a> {
         }
         let left = self.fetches.remove(&(source, ticket)).map_or(0, |(_, left)| left);
         if self.world.lossy && left == u64::from(held.offer.bytes) && self.dice.chance(10) {
-            self.builder.unfetch(source, ticket);
+            self.builder.cancel_fetch(source, ticket);
             return;
         }
-        self.builder.received(source, left, self.now);
+        self.builder.count_received(source, left, self.now);
         let intact = held.bytes.clone();
         if self.dice.chance(self.world.chances.damage) {
             let at = self.dice.below(held.bytes.len() as u64) as usize;
@@ -1012,7 +1012,7 @@ impl<'a> Run<'a> {
             let same = |range: std::ops::Range<usize>| arrived.get(range.clone()) == Some(&intact[range]);
             readable &= same(at..at + 64) && end <= arrived.len();
             good.push(readable && (self.world.check == Check::Headers || same(at + 64..end)));
-            at += record_len(payload);
+            at += record_bytes(payload);
         }
         good
     }
@@ -1022,7 +1022,7 @@ impl<'a> Run<'a> {
             return;
         }
         self.sources[source].connected = false;
-        self.builder.gone(source, self.now);
+        self.builder.source_disconnected(source, self.now);
         self.fetches.retain(|(of, _), _| *of != source);
         if !self.sources[source].dead {
             let most = if self.dice.chance(20) { 400 } else { 40 };
@@ -1035,7 +1035,7 @@ impl<'a> Run<'a> {
         if self.sources[source].dead {
             return;
         }
-        let below = self.builder.connected(source, self.world.slots as u32, false);
+        let below = self.builder.source_connected(source, self.world.slots as u32, false);
         let entry = &mut self.sources[source];
         entry.connected = true;
         entry.connection += 1;
@@ -1086,20 +1086,20 @@ impl<'a> Run<'a> {
         let stop = self.end.0.saturating_sub(u64::from(self.number)).div_ceil(u64::from(self.world.builders));
         assert!(self.closed.range(stop..).next().is_none(), "closed beyond the end");
         assert_eq!(self.builder.next_closed(), None);
-        assert_eq!(self.builder.in_flight(), 0);
-        assert_eq!(self.builder.open_events(), 0);
+        assert_eq!(self.builder.bytes_in_flight(), 0);
+        assert_eq!(self.builder.open_event_count(), 0);
         assert!(self.accepted.is_disjoint(&self.rejected));
-        let triggered = self.builder.triggered();
+        let triggered = self.builder.trigger_counts();
         assert_eq!(triggered.level2, self.closed.len() as u64);
         assert_eq!(triggered.filter, (self.closed.len() - self.filtered.len()) as u64);
-        assert_eq!(self.builder.counts().0, triggered.filter);
+        assert_eq!(self.builder.event_counts().0, triggered.filter);
         // A number that no source mentions is no event, though level 2 was asked about it.
         let fetched = |index: &&u64| self.oracle.iter().any(|o| o.buckets.get(index) == Some(&Bucket::Rejected));
         // An event at or beyond the end was decided on, and is no event of the run.
         let seen = self.rejected.range(..stop).filter(fetched).count() as u64;
         let seen = if self.abandoned { 0 } else { seen };
         assert!((seen..=self.rejected.len() as u64).contains(&(triggered.level1 - triggered.level2)));
-        let ledger = self.builder.ledger(true, &[], 0);
+        let ledger = self.builder.final_ledger(true, &[], 0);
         for (source, (oracle, books)) in self.oracle.iter().zip(&ledger.sources).enumerate() {
             let mentioned: BTreeSet<u64> = oracle
                 .heard

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use thalweg_core::build::{Builder, BuilderConfig, Check, Closed, Hold, Ledger, Missing, Violation, Window};
 use thalweg_wire::{
-    Accounts, Announcement, Disposition, EventId, FragmentHeader, RunNumber, SourceId, Status, crc32c, record_len,
+    Accounts, Announcement, Disposition, EventId, FragmentHeader, RunNumber, SourceId, Status, crc32c, record_bytes,
 };
 
 pub(crate) const RUN: RunNumber = RunNumber(42);
@@ -67,7 +67,7 @@ pub(crate) fn lay(fragments: &[(FragmentHeader, Vec<u8>)]) -> Vec<u8> {
         let begin = bytes.len();
         bytes.extend(header.encode());
         bytes.extend(payload);
-        bytes.resize(begin + record_len(payload.len()), 0);
+        bytes.resize(begin + record_bytes(payload.len()), 0);
     }
     bytes
 }
@@ -110,14 +110,14 @@ impl Rig {
         let (sources, stride) = (config.sources.len(), u64::from(config.builders));
         let mut builder = Builder::new(config);
         for source in 0..sources {
-            assert_eq!(builder.connected(source, 4, false), 0);
+            assert_eq!(builder.source_connected(source, 4, false), 0);
         }
         let (recorded, closed) = (BTreeMap::new(), Vec::new());
         Self { builder, now: ms(1000), recorded, closed, asked: BTreeMap::new(), tickets: vec![0; sources], stride }
     }
 
     pub(crate) fn announcement(&self, source: usize, first: u64, count: u32, how: Disposition) -> Announcement {
-        let bytes = if how.is_dropped() { 0 } else { count * record_len(100) as u32 };
+        let bytes = if how.is_dropped() { 0 } else { count * record_bytes(100) as u32 };
         let ticket = self.tickets[source];
         Announcement { ticket, first: EventId(first), arena_offset: 0, count, bytes, disposition: how }
     }
@@ -133,7 +133,7 @@ impl Rig {
     }
 
     pub(crate) fn announce(&mut self, source: usize, offer: Announcement) -> Result<u64, Violation> {
-        assert!(!self.builder.offered(source, offer, self.now)?, "nothing to call off");
+        assert!(!self.builder.handle_offer(source, offer, self.now)?, "nothing to call off");
         self.tickets[source] = self.tickets[source].max(offer.ticket + 1);
         Ok(offer.ticket)
     }
@@ -141,7 +141,7 @@ impl Rig {
     /// Repeats the offer of a ticket, now as dropped to make room. Returns true if its fetch is to be called off.
     pub(crate) fn drop_oldest(&mut self, source: usize, ticket: u64, first: u64, count: u32) -> bool {
         let offer = self.announcement(source, first, count, Disposition::DroppedOldest);
-        self.builder.offered(source, Announcement { ticket, ..offer }, self.now).unwrap()
+        self.builder.handle_offer(source, Announcement { ticket, ..offer }, self.now).unwrap()
     }
 
     /// Returns the next fetch: source, ticket, first event, count.
@@ -160,7 +160,7 @@ impl Rig {
     pub(crate) fn try_arrive(&mut self, source: usize, ticket: u64, bytes: &[u8]) -> Result<(), Violation> {
         let recorded = &mut self.recorded;
         let asked = self.asked.remove(&(source, ticket)).unwrap_or(0);
-        self.builder.received(source, asked, self.now);
+        self.builder.count_received(source, asked, self.now);
         let mut arrival = self.builder.arrived(source, ticket, bytes);
         for (at, header) in &mut arrival {
             assert_eq!(FragmentHeader::decode(&bytes[at as usize..]), Ok(header));
@@ -183,7 +183,7 @@ impl Rig {
     /// Advances the time. Returns the sources given up.
     pub(crate) fn wait(&mut self, time: Duration) -> Vec<usize> {
         self.now += time;
-        self.builder.time(self.now)
+        self.builder.advance_time(self.now)
     }
 
     /// Returns the events closed since the last call, ordered by event.
@@ -205,19 +205,19 @@ impl Rig {
 
     /// Ends a source, with as many tickets as it offered.
     pub(crate) fn end(&mut self, source: usize, accepted: u64) {
-        self.builder.ended(source, books(accepted, self.tickets[source])).unwrap();
+        self.builder.source_ended(source, books(accepted, self.tickets[source])).unwrap();
     }
 
     /// Returns the final counters of a run that was recorded.
     pub(crate) fn ledger(&self) -> Ledger {
-        self.builder.ledger(true, &[], 0)
+        self.builder.final_ledger(true, &[], 0)
     }
 
     /// Takes everything that is left and checks the final state.
     pub(crate) fn assert_finished(&mut self) {
         self.fetch_all();
         assert!(self.builder.is_finished());
-        assert_eq!((self.builder.in_flight(), self.builder.open_events()), (0, 0));
+        assert_eq!((self.builder.bytes_in_flight(), self.builder.open_event_count()), (0, 0));
         assert_eq!(self.ledger().unaccounted, 0, "{:#?}", self.ledger());
         assert!(self.recorded.values().all(|times| *times == 1));
     }

@@ -18,19 +18,19 @@ fn an_event_is_closed_when_each_source_has_delivered() {
     assert_eq!(rig.closed(), []);
     rig.fetch_all();
     assert_eq!(rig.closed(), [(0, 2, vec![])]);
-    assert_eq!(rig.builder.counts(), (2, 0));
+    assert_eq!(rig.builder.event_counts(), (2, 0));
     assert_eq!(rig.builder.progress_counts(), (600, 6));
     for source in 0..3 {
-        assert_eq!(rig.builder.release(source), Some(1));
-        assert_eq!(rig.builder.release(source), None);
+        assert_eq!(rig.builder.next_release(source), Some(1));
+        assert_eq!(rig.builder.next_release(source), None);
         assert!(!rig.builder.is_settled(source));
         rig.end(source, 2);
         assert!(rig.builder.is_settled(source));
     }
     rig.assert_finished();
     assert_eq!(rig.recorded.len(), 6);
-    assert_eq!(rig.ledger().reasons(false), Vec::<String>::new());
-    assert_eq!(rig.builder.ledger(false, &[], 0).sources[0].discarded, 2);
+    assert_eq!(rig.ledger().incomplete_reasons(false), Vec::<String>::new());
+    assert_eq!(rig.builder.final_ledger(false, &[], 0).sources[0].discarded, 2);
 }
 
 #[test]
@@ -44,10 +44,10 @@ fn a_repeated_message_does_no_harm() {
     assert_eq!(rig.ask(), None);
     rig.arrive(0, 0, &slot(0, 0..1));
     rig.arrive(0, 0, &slot(0, 0..1));
-    assert_eq!(rig.builder.release(0), Some(1));
+    assert_eq!(rig.builder.next_release(0), Some(1));
     // Offered again after its release: the release was lost, and is repeated.
     rig.announce(0, offer).unwrap();
-    assert_eq!(rig.builder.release(0), Some(1));
+    assert_eq!(rig.builder.next_release(0), Some(1));
     assert_eq!(rig.ask(), None);
     rig.end(0, 1);
     rig.assert_finished();
@@ -74,7 +74,7 @@ fn a_whole_fragment_in_a_second_ticket_is_an_offence() {
         rig.arrive(0, 0, &slot(0, 0..1));
         rig.arrive(0, 1, &slot(0, 1..2));
         assert_eq!(rig.try_arrive(0, 2, &slot(0, 1..2)), Err(Violation::Twice(1)));
-        rig.builder.give_up(0, rig.now);
+        rig.builder.give_up_source(0, rig.now);
         if sources == 2 {
             rig.end(1, 0);
         }
@@ -101,12 +101,12 @@ fn a_fragment_in_pieces_has_offers_of_its_own() {
 #[test]
 fn an_offer_costs_the_same_however_many_fragments_in_pieces_are_under_way() {
     let mut rig = Rig::new(BuilderConfig { open_events: 1 << 20, ..config(2) });
-    assert_eq!(rig.builder.connected(0, 1 << 20, false), 0);
+    assert_eq!(rig.builder.source_connected(0, 1 << 20, false), 0);
     for event in 0..200_000 {
         rig.offer(0, event, 1);
         rig.offer(0, event, 1);
     }
-    rig.builder.give_up(0, rig.now);
+    rig.builder.give_up_source(0, rig.now);
     rig.end(1, 0);
     rig.fetch_all();
     rig.closed();
@@ -125,8 +125,8 @@ fn what_only_a_builder_knows_no_source_may_say() {
         let result = rig.try_arrive(0, 0, &lay(&[good, bad, unseen]));
         assert_eq!(result, Err(Violation::Status { event: 1, status }));
         assert_eq!(rig.recorded.len(), 1);
-        assert_eq!(rig.builder.release(0), None);
-        rig.builder.give_up(0, rig.now);
+        assert_eq!(rig.builder.next_release(0), None);
+        rig.builder.give_up_source(0, rig.now);
         let lost = vec![(0, SILENT)];
         assert_eq!(rig.closed(), [(0, 1, vec![]), (1, 1, lost.clone()), (2, 1, lost)]);
         rig.assert_finished();
@@ -282,9 +282,9 @@ fn bytes_that_nobody_asked_for_are_ignored() {
     rig.arrive(0, 0, &slot(0, 0..1));
     rig.arrive(0, u64::MAX, &slot(0, 0..1));
     assert!(rig.recorded.is_empty());
-    rig.builder.unfetch(0, 0);
-    rig.builder.unfetch(0, 7);
-    assert_eq!(rig.builder.in_flight(), 0);
+    rig.builder.cancel_fetch(0, 0);
+    rig.builder.cancel_fetch(0, 7);
+    assert_eq!(rig.builder.bytes_in_flight(), 0);
     rig.fetch_all();
     rig.end(0, 1);
     rig.assert_finished();
@@ -317,7 +317,7 @@ fn what_had_no_slot_is_announced_and_missing() {
     (0..2).for_each(|source| rig.end(source, 5));
     rig.assert_finished();
     assert_eq!(rig.ledger().sources[1].dropped_newest, 3);
-    assert_eq!(rig.ledger().reasons(false), ["source 1.1 (s1): 3 fragments dropped at the source"]);
+    assert_eq!(rig.ledger().incomplete_reasons(false), ["source 1.1 (s1): 3 fragments dropped at the source"]);
 }
 
 #[test]
@@ -343,12 +343,12 @@ fn what_made_room_while_its_fetch_was_on_the_way_is_called_off() {
     let mut rig = Rig::new(config(1));
     rig.offer(0, 0, 2);
     rig.ask().unwrap();
-    assert!(rig.builder.in_flight() > 0);
+    assert!(rig.builder.bytes_in_flight() > 0);
     assert!(rig.drop_oldest(0, 0, 0, 2));
-    assert_eq!(rig.builder.in_flight(), 0);
+    assert_eq!(rig.builder.bytes_in_flight(), 0);
     rig.arrive(0, 0, &slot(0, 0..2));
     assert!(rig.recorded.is_empty());
-    assert_eq!(rig.builder.release(0), Some(1));
+    assert_eq!(rig.builder.next_release(0), Some(1));
     // The other way round the bytes were faster.
     rig.offer(0, 2, 2);
     rig.fetch_all();
@@ -367,9 +367,9 @@ fn a_source_may_drop_and_reuse_its_slots_for_as_long_as_one_fetch_takes() {
         let ticket = rig.offer(0, event, 1);
         rig.drop_oldest(0, ticket, event, 1);
     }
-    assert_eq!(rig.builder.release(0), None);
+    assert_eq!(rig.builder.next_release(0), None);
     rig.arrive(0, 0, &slot(0, 0..1));
-    assert_eq!(rig.builder.release(0), Some(1000));
+    assert_eq!(rig.builder.next_release(0), Some(1000));
     rig.end(0, 1000);
     assert_eq!(rig.closed(), [(0, 1, vec![])]);
     rig.assert_finished();
@@ -380,7 +380,7 @@ fn a_source_may_drop_and_reuse_its_slots_for_as_long_as_one_fetch_takes() {
 fn an_event_that_every_source_dropped_or_is_silent_about_is_not_recorded() {
     let mut rig = Rig::new(config(3));
     rig.drop_newest(0, 0, 1000);
-    assert_eq!((rig.builder.release(0), rig.builder.open_events()), (Some(1), 0));
+    assert_eq!((rig.builder.next_release(0), rig.builder.open_event_count()), (Some(1), 0));
     rig.drop_newest(1, 0, 1000);
     rig.offer(2, 998, 1);
     (0..2).for_each(|source| _ = rig.offer(source, 1000, 1));
@@ -389,7 +389,7 @@ fn an_event_that_every_source_dropped_or_is_silent_about_is_not_recorded() {
     // For event 998 one source had a fragment; for 999 and all before 998 none did.
     let dropped = vec![(0, Status::DROPPED), (1, Status::DROPPED)];
     assert_eq!(rig.closed(), [(998, 1, dropped), (1000, 1, vec![])]);
-    assert_eq!(rig.builder.counts(), (2, 1));
+    assert_eq!(rig.builder.event_counts(), (2, 1));
     (0..2).for_each(|source| rig.end(source, 1001));
     rig.end(2, 2);
     rig.assert_finished();
@@ -406,7 +406,7 @@ fn a_fragment_that_came_damaged_or_was_lost_with_its_source_is_recorded_as_missi
     rig.ask().unwrap();
     rig.arrive(0, 0, &[0; 64]);
     rig.offer(0, 2, 1);
-    rig.builder.give_up(0, rig.now);
+    rig.builder.give_up_source(0, rig.now);
     let missing = |status| vec![(0, status), (1, Status::DROPPED)];
     let corrupt = missing(Status::CORRUPT);
     assert_eq!(rig.closed(), [(0, 1, corrupt.clone()), (1, 1, corrupt), (2, 1, missing(SILENT))]);
@@ -435,8 +435,8 @@ fn a_source_that_skips_far_ahead_does_not_hold_up_the_others() {
     for event in 0..501 {
         rig.offer(0, event, 1);
         rig.fetch_all();
-        assert!(rig.builder.open_events() <= 8);
-        while let Some(release) = rig.builder.release(0) {
+        assert!(rig.builder.open_event_count() <= 8);
+        while let Some(release) = rig.builder.next_release(0) {
             assert_eq!(release, event + 1);
         }
     }
@@ -458,7 +458,7 @@ fn numbers_that_no_source_mentions_are_no_events() {
     assert_eq!(rig.closed(), [(0, 1, vec![]), (3, 1, vec![]), (far, 2, vec![])]);
     (0..2).for_each(|source| rig.end(source, 4));
     rig.assert_finished();
-    assert_eq!(rig.ledger().reasons(false), Vec::<String>::new(), "the run is complete");
+    assert_eq!(rig.ledger().incomplete_reasons(false), Vec::<String>::new(), "the run is complete");
 }
 
 #[test]
@@ -475,7 +475,7 @@ fn a_number_that_one_source_lacks_and_another_has_is_skipped() {
     rig.end(0, 4);
     rig.end(1, 3);
     rig.assert_finished();
-    assert_eq!(rig.ledger().reasons(false), ["source 1.1 (s1): 1 fragment never mentioned by the source"]);
+    assert_eq!(rig.ledger().incomplete_reasons(false), ["source 1.1 (s1): 1 fragment never mentioned by the source"]);
 }
 
 #[test]
@@ -496,7 +496,7 @@ fn drops_far_ahead_of_what_anyone_mentions_are_no_events() {
 fn a_source_far_ahead_waits_for_a_silent_one_no_longer_than_the_deadline() {
     let mut rig = Rig::new(config(2));
     rig.offer(0, 1 << 40, 1);
-    assert_eq!((rig.ask(), rig.builder.open_events()), (None, 0));
+    assert_eq!((rig.ask(), rig.builder.open_event_count()), (None, 0));
     assert_eq!(rig.builder.next_deadline(rig.now), Some(rig.now + DEADLINE));
     rig.wait(DEADLINE);
     rig.fetch_all();
@@ -554,13 +554,13 @@ fn no_deadline_passes_while_the_disk_is_behind() {
     rig.offer(0, 0, 1);
     rig.fetch_all();
     rig.now += ms(60);
-    rig.builder.stalled(true, rig.now);
-    rig.builder.stalled(true, rig.now + ms(1));
+    rig.builder.set_stalled(true, rig.now);
+    rig.builder.set_stalled(true, rig.now + ms(1));
     assert_eq!(rig.builder.next_deadline(rig.now), None);
-    rig.builder.gone(1, rig.now + ms(10));
+    rig.builder.source_disconnected(1, rig.now + ms(10));
     assert!(rig.wait(DEADLINE * 10).is_empty());
     assert_eq!(rig.closed(), []);
-    rig.builder.stalled(false, rig.now);
+    rig.builder.set_stalled(false, rig.now);
     assert_eq!(rig.builder.next_deadline(rig.now), Some(rig.now + ms(40)));
     assert!(rig.wait(ms(40)).is_empty());
     assert_eq!(rig.closed(), [(0, 1, vec![(1, Status::TIMED_OUT)])]);
@@ -573,17 +573,17 @@ fn no_more_is_asked_for_than_the_window_holds() {
     (0..4).for_each(|source| _ = rig.offer(source, 0, 2));
     // 384 bytes each: two fit.
     let (first, second) = (rig.ask().unwrap(), rig.ask().unwrap());
-    assert_eq!((rig.ask(), rig.builder.in_flight()), (None, 768));
+    assert_eq!((rig.ask(), rig.builder.bytes_in_flight()), (None, 768));
     rig.arrive(first.0, first.1, &slot(first.0, 0..2));
     rig.ask().unwrap();
     assert_eq!(rig.ask(), None);
-    rig.builder.unfetch(second.0, second.1);
+    rig.builder.cancel_fetch(second.0, second.1);
     assert_eq!(rig.ask(), Some(second));
     // A slot that does not fit at all is requested alone.
     let mut rig = Rig::new(BuilderConfig { window: Window::Constant(10), ..config(2) });
     (0..2).for_each(|source| _ = rig.offer(source, 0, 2));
     rig.ask().unwrap();
-    assert_eq!((rig.ask(), rig.builder.in_flight()), (None, 384));
+    assert_eq!((rig.ask(), rig.builder.bytes_in_flight()), (None, 384));
 }
 
 #[test]
@@ -598,10 +598,10 @@ fn a_release_can_wait_for_a_fetch_that_is_to_come_but_not_with_many_slots() {
     };
     assert!(next(&mut rig), "a quarter of them");
     assert!(!next(&mut rig), "half of them");
-    assert_eq!(rig.builder.release(0), Some(2));
+    assert_eq!(rig.builder.next_release(0), Some(2));
     assert!(next(&mut rig));
     assert!(!next(&mut rig), "nothing is to be asked for any more");
-    assert_eq!(rig.builder.release(0), Some(4));
+    assert_eq!(rig.builder.next_release(0), Some(4));
     // A release that has to be repeated is repeated at once.
     rig.offer(0, 4, 1);
     assert!(rig.builder.may_release_later(0));
@@ -632,16 +632,16 @@ fn who_is_there_first_is_not_asked_for_everything_by_all_builders() {
         asked.map(|fetch| u64::from(fetch.range.end - fetch.range.start)).sum::<u64>()
     };
     (0..4).for_each(|slot| _ = rig.offer(0, 16 * slot, 16));
-    let piece = rig.builder.credit().unwrap().piece;
+    let piece = rig.builder.credit_state().unwrap().piece;
     assert_eq!(asked(&mut rig), piece);
     // No other source has anything, and the port is known to carry it: now this one gets more, but not the whole
     // window.
-    let window = |rig: &Rig| rig.builder.credit().unwrap().window;
+    let window = |rig: &Rig| rig.builder.credit_state().unwrap().window;
     let narrow = window(&rig);
     let mut outstanding = piece;
     for _ in 0..30 {
         rig.now += ms(1);
-        rig.builder.received(0, outstanding.min(piece), rig.now);
+        rig.builder.count_received(0, outstanding.min(piece), rig.now);
         outstanding = outstanding.saturating_sub(piece) + asked(&mut rig);
     }
     assert!(window(&rig) > 4 * narrow);
@@ -661,10 +661,10 @@ fn who_is_far_ahead_waits_for_those_behind() {
     (0..8).for_each(|event| _ = rig.offer(1, event, 1));
     // No place is free except for what is furthest behind.
     let (source, ticket, ..) = rig.ask().unwrap();
-    assert!(rig.builder.unfetch(source, ticket), "there is something else to try");
+    assert!(rig.builder.cancel_fetch(source, ticket), "there is something else to try");
     let (source, ticket, event, _) = rig.ask().unwrap();
     assert_eq!((source, event), (0, 0));
-    assert!(!rig.builder.unfetch(source, ticket), "there is not");
+    assert!(!rig.builder.cancel_fetch(source, ticket), "there is not");
 }
 
 #[test]
@@ -674,12 +674,12 @@ fn no_source_gets_further_ahead_than_the_open_events() {
         rig.offer(0, first, 4);
     }
     rig.fetch_all();
-    assert_eq!((rig.recorded.len(), rig.builder.open_events()), (8, 8));
+    assert_eq!((rig.recorded.len(), rig.builder.open_event_count()), (8, 8));
     for first in 0..4 {
         rig.offer(1, first, 1);
     }
     rig.fetch_all();
-    assert_eq!((rig.recorded.len(), rig.builder.open_events()), (16, 8));
+    assert_eq!((rig.recorded.len(), rig.builder.open_event_count()), (16, 8));
 }
 
 #[test]
@@ -692,21 +692,21 @@ fn a_source_that_comes_back_loses_nothing_and_repeats_nothing() {
     while rig.ask().is_some() {}
     rig.arrive(0, 0, &slot(0, 0..1));
     rig.arrive(0, 2, &slot(0, 2..3));
-    rig.builder.gone(0, rig.now);
-    assert_eq!(rig.builder.in_flight(), 576);
+    rig.builder.source_disconnected(0, rig.now);
+    assert_eq!(rig.builder.bytes_in_flight(), 576);
     rig.arrive(0, 1, &slot(0, 1..2));
     rig.arrive(1, 0, &slot(1, 0..3));
     assert_eq!((rig.ask(), rig.recorded.len()), (None, 5));
     assert!(rig.wait(DEADLINE - ms(1)).is_empty());
 
-    assert_eq!(rig.builder.connected(0, 4, false), 1);
+    assert_eq!(rig.builder.source_connected(0, 4, false), 1);
     for event in 1..3 {
         let offer = rig.announcement(0, event, 1, Disposition::Held);
         rig.announce(0, Announcement { ticket: event, ..offer }).unwrap();
     }
     assert_eq!(rig.ask(), Some((0, 1, 1, 1)));
     rig.arrive(0, 1, &slot(0, 1..2));
-    assert_eq!(rig.builder.release(0), Some(3));
+    assert_eq!(rig.builder.next_release(0), Some(3));
     (0..2).for_each(|source| rig.end(source, 3));
     rig.assert_finished();
     assert_eq!(rig.recorded.len(), 6);
@@ -722,8 +722,8 @@ fn a_source_that_stays_away_is_given_up_and_its_books_are_what_it_offered() {
     rig.drop_newest(0, 10, 2);
     rig.ask().unwrap();
     rig.offer(1, 0, 4);
-    rig.builder.gone(0, rig.now);
-    rig.builder.gone(0, rig.now + ms(50));
+    rig.builder.source_disconnected(0, rig.now);
+    rig.builder.source_disconnected(0, rig.now + ms(50));
     rig.fetch_all();
     assert_eq!(rig.builder.next_deadline(rig.now), Some(rig.now + DEADLINE));
     assert_eq!(rig.wait(DEADLINE), [0]);
@@ -736,7 +736,11 @@ fn a_source_that_stays_away_is_given_up_and_its_books_are_what_it_offered() {
     let ledger = rig.ledger();
     assert_eq!((ledger.sources[0].accepted, ledger.sources[0].recorded, ledger.sources[0].lost), (12, 1, 9));
     assert_eq!((ledger.sources[0].dropped_newest, ledger.sources[1].recorded), (2, 12));
-    assert!(ledger.reasons(false)[0].contains("sent no final counters"), "{:?}", ledger.reasons(false));
+    assert!(
+        ledger.incomplete_reasons(false)[0].contains("sent no final counters"),
+        "{:?}",
+        ledger.incomplete_reasons(false)
+    );
 }
 
 #[test]
@@ -744,12 +748,12 @@ fn a_source_that_was_given_up_may_come_back() {
     let mut rig = Rig::new(config(2));
     rig.offer(0, 0, 1);
     rig.offer(1, 0, 1);
-    rig.builder.give_up(0, rig.now);
+    rig.builder.give_up_source(0, rig.now);
     rig.offer(1, 1, 3);
     rig.fetch_all();
     assert_eq!(rig.closed().len(), 4);
     // Events 1 and 2 are closed, 4 is not.
-    assert_eq!(rig.builder.connected(0, 4, false), 1);
+    assert_eq!(rig.builder.source_connected(0, 4, false), 1);
     rig.offer(0, 1, 2);
     rig.offer(0, 4, 1);
     rig.offer(1, 4, 1);
@@ -772,9 +776,9 @@ fn an_event_that_was_offered_waits_for_its_bytes_and_not_for_time() {
     rig.wait(DEADLINE * 10);
     assert_eq!((rig.closed(), rig.builder.next_deadline(rig.now)), (vec![], None));
     // It is the node, which sees a source's bytes, that finds out that the source hangs.
-    rig.builder.give_up(1, rig.now);
+    rig.builder.give_up_source(1, rig.now);
     assert_eq!(rig.closed(), [(0, 1, vec![(1, SILENT)])]);
-    assert_eq!(rig.builder.in_flight(), 0);
+    assert_eq!(rig.builder.bytes_in_flight(), 0);
 }
 
 #[test]
@@ -938,11 +942,11 @@ fn a_fragment_in_pieces_is_in_one_bucket_whatever_becomes_of_them() {
     assert_eq!(
         bucket(&|rig| {
             arrive(rig, &[0]);
-            rig.builder.give_up(0, rig.now)
+            rig.builder.give_up_source(0, rig.now)
         }),
         lost
     );
-    assert_eq!(bucket(&|rig| rig.builder.give_up(0, rig.now)), lost);
+    assert_eq!(bucket(&|rig| rig.builder.give_up_source(0, rig.now)), lost);
     // The last piece is never offered: the source goes silent, or ends.
     assert_eq!(
         bucket(&|rig| {
@@ -977,8 +981,8 @@ fn a_piece_for_a_fragment_that_was_lost_with_its_source_changes_nothing() {
     let mut rig = Rig::new(config(1));
     offer_pieces(&mut rig, &[0, 0]);
     rig.arrive(0, 0, &lay(&[piece(0, 0, 0..100, 200)]));
-    rig.builder.give_up(0, rig.now);
-    rig.builder.connected(0, 4, false);
+    rig.builder.give_up_source(0, rig.now);
+    rig.builder.source_connected(0, 4, false);
     rig.offer(0, 0, 1);
     rig.offer(0, 1, 1);
     rig.fetch_all();
@@ -1000,7 +1004,7 @@ fn events_do_not_wait_for_a_source_that_has_ended() {
     assert_eq!(rig.closed(), [(0, 1, vec![]), (1, 1, missing.clone()), (2, 1, missing)]);
     assert!(!rig.builder.is_finished());
     // A later disconnection is nothing to wait for.
-    rig.builder.gone(1, rig.now);
+    rig.builder.source_disconnected(1, rig.now);
     assert_eq!(rig.builder.next_deadline(rig.now), None);
     rig.end(0, 3);
     rig.assert_finished();
@@ -1014,14 +1018,14 @@ fn books_that_do_not_match_are_said_loudly() {
     rig.end(0, 5);
     let ledger = rig.ledger();
     assert_eq!((ledger.unaccounted, ledger.sources[0].unaccounted), (2, 2));
-    assert!(ledger.reasons(false)[0].contains("UNACCOUNTED"));
+    assert!(ledger.incomplete_reasons(false)[0].contains("UNACCOUNTED"));
     rig.end(0, 1);
     assert_eq!(rig.ledger().sources[0].unaccounted, -2);
     rig.end(0, u64::MAX);
     assert_eq!(rig.ledger().sources[0].unaccounted, i64::MAX);
     // Fragments that the disk did not take are lost, not unaccounted for.
     rig.end(0, 3);
-    let ledger = rig.builder.ledger(true, &[1], 0);
+    let ledger = rig.builder.final_ledger(true, &[1], 0);
     assert_eq!((ledger.unaccounted, ledger.sources[0].recorded, ledger.sources[0].lost), (0, 2, 1));
 }
 
@@ -1030,7 +1034,10 @@ fn books_that_count_other_tickets_than_were_offered_are_refused() {
     let mut rig = Rig::new(config(1));
     rig.offer(0, 0, 3);
     for books in [books(3, 0), books(3, 2), books(3, u64::MAX)] {
-        assert_eq!(rig.builder.ended(0, books), Err(Violation::FinalCounters { counted: books.tickets, offered: 1 }));
+        assert_eq!(
+            rig.builder.source_ended(0, books),
+            Err(Violation::FinalCounters { counted: books.tickets, offered: 1 })
+        );
     }
     rig.fetch_all();
     rig.end(0, 3);
@@ -1044,8 +1051,8 @@ fn books_that_count_other_tickets_than_were_offered_are_refused() {
 fn the_books_of_a_source_that_was_given_up_come_too_late() {
     let mut rig = Rig::new(config(1));
     rig.offer(0, 0, 3);
-    rig.builder.give_up(0, rig.now);
-    rig.builder.ended(0, books(100, 50)).unwrap();
+    rig.builder.give_up_source(0, rig.now);
+    rig.builder.source_ended(0, books(100, 50)).unwrap();
     rig.closed();
     rig.assert_finished();
     assert_eq!(rig.ledger().sources[0].accepted, 3);
@@ -1062,11 +1069,11 @@ fn a_surplus_at_one_builder_does_not_hide_a_lack_at_another() {
         rig.ledger()
     };
     let mut merged = ledger(5);
-    merged.merge(&ledger(1));
+    merged.merge_ledger(&ledger(1));
     assert_eq!((merged.unaccounted, merged.sources[0].unaccounted), (4, 4));
     assert_eq!((merged.sources[0].accepted, merged.sources[0].recorded), (6, 6));
-    merged.merge(&ledger(u64::MAX));
-    merged.merge(&ledger(u64::MAX));
+    merged.merge_ledger(&ledger(u64::MAX));
+    merged.merge_ledger(&ledger(u64::MAX));
     assert_eq!(merged.sources[0].unaccounted, i64::MAX);
 }
 
@@ -1079,19 +1086,19 @@ fn slots_that_stay_where_they_are_are_held_until_their_events_are_closed() {
     rig.offer(1, 0, 1);
     rig.fetch_all();
     rig.closed();
-    assert_eq!(rig.builder.release(0), Some(1));
-    assert_eq!(rig.builder.release(1), Some(1));
+    assert_eq!(rig.builder.next_release(0), Some(1));
+    assert_eq!(rig.builder.next_release(1), Some(1));
     // Ticket 1 is in use: a source's statement that it made room with it comes too late.
     assert!(!rig.drop_oldest(0, 1, 1, 1));
     rig.end(0, 3);
     assert!(!rig.builder.is_settled(0));
-    rig.builder.gone(0, rig.now);
+    rig.builder.source_disconnected(0, rig.now);
     rig.offer(1, 1, 2);
     rig.fetch_all();
     rig.closed();
-    assert_eq!(rig.builder.release(0), Some(3));
+    assert_eq!(rig.builder.next_release(0), Some(3));
     assert!(rig.wait(DEADLINE).is_empty());
-    assert_eq!(rig.builder.release(1), Some(2));
+    assert_eq!(rig.builder.next_release(1), Some(2));
     rig.end(1, 3);
     rig.assert_finished();
 }
@@ -1109,8 +1116,8 @@ fn tickets_begin_at_0_and_leave_no_gap() {
     }
     rig.fetch_all();
     // A source that reconnects cannot skip a ticket that it has not offered, either.
-    rig.builder.gone(0, rig.now);
-    assert_eq!(rig.builder.connected(0, 4, false), 1);
+    rig.builder.source_disconnected(0, rig.now);
+    assert_eq!(rig.builder.source_connected(0, 4, false), 1);
     let offer = offer(&rig, 2);
     assert_eq!(rig.announce(0, offer), Err(Violation::Gap { ticket: 2, next: 1 }));
 }
@@ -1166,7 +1173,7 @@ fn closed_events_that_nobody_takes_do_not_pile_up() {
         corrupt += 1;
     }
     // Those that were open are closed; no others are opened.
-    assert!(corrupt <= 16 && rig.builder.counts() == (corrupt, corrupt), "{corrupt}");
+    assert!(corrupt <= 16 && rig.builder.event_counts() == (corrupt, corrupt), "{corrupt}");
     rig.fetch_all();
     assert_eq!(rig.closed().len() as u64, 8 + corrupt);
 }
@@ -1181,8 +1188,8 @@ fn announcements_without_measure_cost_no_time_and_no_memory() {
         rig.drop_newest(0, first, u32::MAX);
         first += u64::from(u32::MAX) + 2;
     }
-    assert_eq!(rig.builder.open_events(), 0);
-    assert_eq!(rig.builder.release(0), Some(20_000));
+    assert_eq!(rig.builder.open_event_count(), 0);
+    assert_eq!(rig.builder.next_release(0), Some(20_000));
     rig.offer(1, 0, 8);
     rig.fetch_all();
     assert_eq!(rig.closed().len(), 8);
@@ -1195,7 +1202,7 @@ fn announcements_without_measure_cost_no_time_and_no_memory() {
     rig.fetch_all();
     let events: Vec<u64> = rig.closed().iter().map(|(event, ..)| *event).collect();
     assert_eq!(events, [1 << 40, 1 << 50, 1 << 62]);
-    assert_eq!(rig.builder.open_events(), 0);
+    assert_eq!(rig.builder.open_event_count(), 0);
     rig.end(0, 20_001 * u64::from(u32::MAX) + 2);
     rig.assert_finished();
 }
@@ -1220,16 +1227,16 @@ fn a_run_at_the_end_of_all_numbers() {
 fn a_source_is_believed_to_have_lost_no_more_than_it_can_have_sent() {
     let path = Path { rate: 1e8, round_trip: ms(1), buffer: 1 << 20, segment: 1448, unasked: 0 };
     let mut rig = Rig::new(BuilderConfig { window: Window::Credit(path), ..config(2) });
-    let window = rig.builder.credit().unwrap().window;
+    let window = rig.builder.credit_state().unwrap().window;
     rig.offer(0, 0, 2);
     let (source, ticket, ..) = rig.ask().unwrap();
     // Nothing was requested from the other source.
     for _ in 0..3 {
-        rig.builder.losses(1, u64::MAX, u64::MAX);
+        rig.builder.report_losses(1, u64::MAX, u64::MAX);
     }
     rig.now += ms(5);
     rig.arrive(source, ticket, &slot(0, 0..2));
-    assert!(rig.builder.credit().unwrap().window >= window);
+    assert!(rig.builder.credit_state().unwrap().window >= window);
 }
 
 #[test]
@@ -1238,12 +1245,12 @@ fn a_source_that_has_nothing_for_a_range_says_so_and_is_not_waited_for() {
     rig.offer(0, 3, 2);
     rig.fetch_all();
     // Source 1 has nothing for 3 and 4, and no further event for this builder in a long time.
-    rig.builder.passed(1, EventId(5), 0, rig.now);
+    rig.builder.source_passed(1, EventId(5), 0, rig.now);
     assert_eq!(rig.closed(), [(3, 1, vec![(1, SILENT)]), (4, 1, vec![(1, SILENT)])]);
     assert_eq!(rig.builder.oldest_event(), EventId(5));
     // Neither source has anything for its next events.
-    rig.builder.passed(0, EventId(1_000_000), 1, rig.now);
-    rig.builder.passed(1, EventId(1_000_000), 0, rig.now);
+    rig.builder.source_passed(0, EventId(1_000_000), 1, rig.now);
+    rig.builder.source_passed(1, EventId(1_000_000), 0, rig.now);
     assert_eq!(rig.builder.oldest_event(), EventId(1_000_000));
     assert_eq!((rig.ledger().sources[0].skipped, rig.ledger().sources[1].skipped), (0, 2));
     let late = rig.announcement(1, 999_999, 1, Disposition::Held);
@@ -1259,7 +1266,7 @@ fn what_a_source_has_passed_counts_once_what_it_offered_before_is_here() {
     rig.offer(0, 0, 2);
     rig.fetch_all();
     // The message overtook the offer of event 1.
-    rig.builder.passed(1, EventId(8), 1, rig.now);
+    rig.builder.source_passed(1, EventId(8), 1, rig.now);
     assert_eq!(rig.closed(), []);
     rig.offer(1, 1, 1);
     rig.fetch_all();
@@ -1278,7 +1285,7 @@ fn numbers_that_go_to_other_builders_are_no_events_however_many_they_are() {
     rig.fetch_all();
     let closed: Vec<_> = (0..4).map(|range| (range * 1000, 2, vec![])).collect();
     assert_eq!(rig.closed(), closed, "at most 8 numbers are open at a time");
-    assert_eq!(rig.builder.counts(), (8, 0));
+    assert_eq!(rig.builder.event_counts(), (8, 0));
     assert!(rig.ledger().sources.iter().all(|entry| entry.skipped == 0));
     rig.end(0, 8);
     rig.end(1, 8);

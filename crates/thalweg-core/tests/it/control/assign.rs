@@ -102,7 +102,7 @@ impl World {
             end: plan.end.map(EventId),
             silence: SILENCE,
         });
-        (0..plan.sources).for_each(|source| assigner.greeted(source, plan.slots, plan.records, true));
+        (0..plan.sources).for_each(|source| assigner.source_connected(source, plan.slots, plan.records, true));
         Self { assigner, builders, assigned: vec![0; plan.sources], all: Vec::new(), next: 0, left: Vec::new() }
     }
 
@@ -152,10 +152,10 @@ impl World {
                 }
                 let contact = if is_gone { Contact::Away } else { Contact::Connected };
                 let (next, assigned) = (EventId(self.next), EventId(self.assigned[source]));
-                self.assigner.heard(source, &Heard { room, contact, next, assigned }).unwrap();
+                self.assigner.handle_report(source, &Heard { room, contact, next, assigned }).unwrap();
             }
         }
-        self.assigner.time(at as u32 * STEP);
+        self.assigner.advance_time(at as u32 * STEP);
         for source in 0..plan.sources {
             while let Some(share) = self.assigner.next_share(source) {
                 self.told(plan, source, share, at);
@@ -172,8 +172,8 @@ impl World {
         };
         assert_eq!(range.first.0, self.assigned[source], "in order, each once");
         assert!(range.count > 0);
-        self.assigned[source] = range.end().0;
-        assert!(plan.end.is_none_or(|end| range.end().0 <= end));
+        self.assigned[source] = range.end_event().0;
+        assert!(plan.end.is_none_or(|end| range.end_event().0 <= end));
         if source > 0 {
             assert!(self.all.contains(&range), "all sources are told the same");
             return;
@@ -261,10 +261,10 @@ proptest! {
             let reach = (held * (STEPS as u64 - 10)).min(2000);
             prop_assert!(!works || end > reach || world.assigned[0] == end, "{} of {}", world.assigned[0], end);
         }
-        for left in world.assigner.left_out() {
+        for left in world.assigner.left_out_builders() {
             let open: u64 = left.open.iter().map(|range| range.count).sum();
             prop_assert!(open <= left.assigned);
-            prop_assert!(left.open.iter().all(|range| range.builder == left.builder && range.end() <= left.at));
+            prop_assert!(left.open.iter().all(|range| range.builder == left.builder && range.end_event() <= left.at));
         }
     }
 }
@@ -273,15 +273,15 @@ proptest! {
 fn simple(builders: u32) -> Assigner {
     let config = AssignConfig { sources: 1, builders, first: EventId(0), end: None, silence: SILENCE };
     let mut assigner = Assigner::new(&config);
-    assigner.greeted(0, 16, 8, true);
+    assigner.source_connected(0, 16, 8, true);
     (0..builders).for_each(|builder| hear(&mut assigner, builder, 0));
-    assigner.time(Duration::ZERO);
+    assigner.advance_time(Duration::ZERO);
     assigner
 }
 
 fn hear(assigner: &mut Assigner, builder: u32, closed_below: u64) {
     let room = Room { builder, closed_below: EventId(closed_below), room: 1 << 16, closed: closed_below };
-    assigner.heard(0, &Heard { room, contact: Contact::Connected, ..Heard::default() }).unwrap();
+    assigner.handle_report(0, &Heard { room, contact: Contact::Connected, ..Heard::default() }).unwrap();
 }
 
 fn shares(assigner: &mut Assigner) -> Vec<Share> {
@@ -295,11 +295,11 @@ fn a_source_that_comes_back_is_told_what_it_does_not_know() {
     // 16 slots of 8 records, half of them for each builder, in four parts.
     assert_eq!(told.len(), 8);
     assert_eq!(told[1], Share::Assign(Assign { first: EventId(16), count: 16, builder: 1 }));
-    assigner.left(0);
-    assigner.greeted(0, 16, 8, false);
+    assigner.source_disconnected(0);
+    assigner.source_connected(0, 16, 8, false);
     assert_eq!(shares(&mut assigner), []);
     let assigned = EventId(32);
-    assigner.heard(0, &Heard { assigned, contact: Contact::Connected, ..Heard::default() }).unwrap();
+    assigner.handle_report(0, &Heard { assigned, contact: Contact::Connected, ..Heard::default() }).unwrap();
     assert_eq!(shares(&mut assigner), told[2..]);
 }
 
@@ -312,12 +312,12 @@ fn a_builder_that_is_slow_gets_fewer_and_the_others_go_on() {
         for share in shares(&mut assigner) {
             let Share::Assign(range) = share else { panic!("{share:?}") };
             counts[range.builder as usize] += range.count;
-            at = range.end().0;
+            at = range.end_event().0;
         }
         hear(&mut assigner, 0, at);
         hear(&mut assigner, 1, at);
         hear(&mut assigner, 2, 0);
-        assigner.time(Duration::ZERO);
+        assigner.advance_time(Duration::ZERO);
     }
     assert_eq!(counts[2], 5 * 8, "five of 16 slots");
     assert!(counts[0] > 2000 && counts[0].abs_diff(counts[1]) <= 80, "{counts:?}");
@@ -327,6 +327,6 @@ fn a_builder_that_is_slow_gets_fewer_and_the_others_go_on() {
 fn a_builder_that_there_is_not_is_a_breach() {
     let mut assigner = simple(2);
     let room = Room { builder: 2, ..Room::default() };
-    let error = assigner.heard(0, &Heard { room, ..Heard::default() }).unwrap_err();
+    let error = assigner.handle_report(0, &Heard { room, ..Heard::default() }).unwrap_err();
     assert_eq!(error.to_string(), "it passed on how much room builder 2 has, and there are 2");
 }

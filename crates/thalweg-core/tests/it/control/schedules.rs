@@ -203,10 +203,10 @@ impl Facts for Seen<'_> {
     }
 
     fn is_settled(&self, source: usize) -> bool {
-        self.sources[source].out[self.builder] || self.node.1[source] && !self.owes(source)
+        self.sources[source].out[self.builder] || self.node.1[source] && !self.owes_bytes(source)
     }
 
-    fn owes(&self, source: usize) -> bool {
+    fn owes_bytes(&self, source: usize) -> bool {
         self.sources[source].plan.nature == Nature::Withholds && self.node.0[source] > 0
     }
 
@@ -249,8 +249,8 @@ impl World {
                 timeout: TIMEOUT,
             };
             let mut control = RunControl::new(config);
-            control.configured();
-            (0..count).for_each(|source| control.greeted(source, ROOM));
+            control.handle_configured();
+            (0..count).for_each(|source| control.source_connected(source, ROOM));
             Node {
                 control,
                 offset: 10_000,
@@ -280,7 +280,7 @@ impl World {
             assert!(
                 self.step < limit,
                 "never ends: {:?}",
-                self.nodes.iter().map(|n| n.control.state()).collect::<Vec<_>>()
+                self.nodes.iter().map(|n| n.control.run_state()).collect::<Vec<_>>()
             );
             let now = self.step;
             for (_, happening) in plan.happenings.iter().filter(|(step, _)| *step == now) {
@@ -307,10 +307,10 @@ impl World {
             Happening::DiskFails(node) => {
                 let at = self.step;
                 let node = &mut self.nodes[node % count];
-                if node.control.state().has_begun() {
+                if node.control.run_state().has_begun() {
                     node.told.get_or_insert(at);
                 }
-                node.control.stop(Cause::Failure("the disk is full".into()));
+                node.control.stop_run(Cause::Failure("the disk is full".into()));
             }
             Happening::Stalls(node, steps) => {
                 let until = self.step + steps;
@@ -322,8 +322,8 @@ impl World {
 
     fn command(&mut self, node: usize, command: Command) {
         let (step, node) = (self.step, &mut self.nodes[node]);
-        let begun = node.control.state().has_begun();
-        if node.control.command(command).is_ok() && begun && matches!(command, Command::Stop | Command::Abort) {
+        let begun = node.control.run_state().has_begun();
+        if node.control.execute_command(command).is_ok() && begun && matches!(command, Command::Stop | Command::Abort) {
             node.told.get_or_insert(step);
         }
     }
@@ -365,7 +365,7 @@ impl World {
                 }
                 if ends && !node.ended[source] {
                     node.ended[source] = true;
-                    node.control.ended(source);
+                    node.control.source_ended(source);
                 }
             }
         }
@@ -388,12 +388,12 @@ impl World {
                 continue;
             }
             if connected {
-                self.nodes[index].control.greeted(source, ROOM);
-                for tell in self.nodes[index].control.told(source) {
+                self.nodes[index].control.source_connected(source, ROOM);
+                for tell in self.nodes[index].control.messages_for(source) {
                     self.tell(index, source, tell);
                 }
             } else {
-                self.nodes[index].control.left(source);
+                self.nodes[index].control.source_disconnected(source);
             }
         }
     }
@@ -405,7 +405,7 @@ impl World {
         self.give_up(index);
         let node = &mut self.nodes[index];
         let stalled = self.step < node.stalled_until;
-        node.control.held_up(stalled);
+        node.control.set_held_up(stalled);
         if !stalled && !node.control.holds_sources() {
             node.silent.iter_mut().for_each(|steps| *steps += 1);
         }
@@ -417,11 +417,11 @@ impl World {
             builder: index,
             silent: &node.silent,
         };
-        node.control.time(now, &facts);
+        node.control.advance_time(now, &facts);
         while let Some(order) = self.nodes[index].control.next_order() {
             self.obey(index, order, now);
         }
-        let state = self.nodes[index].control.state();
+        let state = self.nodes[index].control.run_state();
         let before = self.nodes[index].states.last().copied();
         if before != Some(state) {
             self.nodes[index].states.push(state);
@@ -434,9 +434,9 @@ impl World {
         for source in 0..self.sources.len() {
             let it = &mut self.sources[source];
             let gone = !it.connected && STEP * (self.step - it.gone_since) as u32 > DEADLINE;
-            if gone && self.nodes[index].control.state().has_begun() && !it.out[index] {
+            if gone && self.nodes[index].control.run_state().has_begun() && !it.out[index] {
                 it.out[index] = true;
-                self.nodes[index].control.given_up(source);
+                self.nodes[index].control.source_given_up(source);
             }
         }
     }
@@ -447,7 +447,7 @@ impl World {
         match order {
             Order::Begin => {
                 node.silent.fill(0);
-                let _ = node.control.begun(now);
+                let _ = node.control.run_opened(now);
             }
             Order::Tell(source, tell) => self.tell(index, source, tell),
             Order::EndAt(end) => {
@@ -470,11 +470,11 @@ impl World {
                 let produces = it.is_honest() && !it.refused && it.started.iter().all(|started| *started);
                 assert!(!(produces && is_led), "{source} was turned out by {index} at {step}: {why}: {it:?} {node:?}");
                 it.out[index] = true;
-                node.control.given_up(source);
+                node.control.source_given_up(source);
             }
             Order::Abandon => node.abandoned = true,
             Order::Close => {
-                node.control.closed();
+                node.control.run_closed();
                 node.over = true;
             }
             Order::Leave(_) => {
@@ -502,19 +502,19 @@ impl World {
                 // All builders are informed when the leader asks, and the leader when another does.
                 for (index, node) in self.nodes.iter_mut().enumerate() {
                     if index == from || index == 0 || from == 0 {
-                        node.control.paused(source, next, from as u32);
+                        node.control.source_paused(source, next, from as u32);
                     }
                 }
             }
             Tell::Resume => {
                 it.paused = false;
-                self.nodes[1..].iter_mut().for_each(|node| node.control.runs_elsewhere(source));
+                self.nodes[1..].iter_mut().for_each(|node| node.control.handle_relayed_run(source));
             }
             Tell::StopAt { end, end_here } => {
                 it.paused = false;
                 it.end = if end_here { it.next() } else { end.0 };
                 for node in &mut self.nodes[1..] {
-                    node.control.ends_elsewhere(source, claim.unwrap_or(end));
+                    node.control.handle_relayed_end(source, claim.unwrap_or(end));
                 }
             }
         }
@@ -538,7 +538,7 @@ impl World {
             for pair in node.states.windows(2) {
                 assert!(follows(pair[0], pair[1]), "{:?}", node.states);
             }
-            assert!(matches!(node.control.state(), State::Idle), "{:?}", node.states);
+            assert!(matches!(node.control.run_state(), State::Idle), "{:?}", node.states);
         }
         // If nothing goes wrong, all builders end at the same event.
         let quiet = plan.sources.iter().all(|source| source.nature == Nature::Honest) && plan.happenings.is_empty();

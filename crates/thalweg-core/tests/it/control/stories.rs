@@ -23,7 +23,7 @@ impl Facts for Offered {
         false
     }
 
-    fn owes(&self, _source: usize) -> bool {
+    fn owes_bytes(&self, _source: usize) -> bool {
         false
     }
 
@@ -56,11 +56,11 @@ fn running_to(leads: bool, end: Option<u64>) -> RunControl {
         duration: None,
         timeout: 10 * SECOND,
     });
-    control.configured();
-    (0..3).for_each(|source| control.greeted(source, 100));
-    control.time(SECOND, &offered(0));
-    assert_eq!(control.begun(SECOND), []);
-    assert_eq!(control.state(), State::Running);
+    control.handle_configured();
+    (0..3).for_each(|source| control.source_connected(source, 100));
+    control.advance_time(SECOND, &offered(0));
+    assert_eq!(control.run_opened(SECOND), []);
+    assert_eq!(control.run_state(), State::Running);
     while control.next_order().is_some() {}
     control
 }
@@ -75,79 +75,79 @@ fn told(control: &mut RunControl) -> Vec<(usize, Tell)> {
 #[test]
 fn an_answer_to_another_builder_is_none_to_the_one_that_leads() {
     let mut control = running(true);
-    control.stop(Cause::Duration);
+    control.stop_run(Cause::Duration);
     assert_eq!(told(&mut control), [0, 1, 2].map(|source| (source, Tell::Pause)));
     // The sources reported to builder 1, and went on before they received this builder's request.
-    (0..3).for_each(|source| control.paused(source, EventId(5), 1));
-    assert_eq!(control.waits_for().count(), 3);
-    (0..3).for_each(|source| control.paused(source, EventId(7 + source as u64), 0));
-    control.time(SECOND, &offered(7));
-    assert_eq!(control.end(), Some(EventId(9)));
+    (0..3).for_each(|source| control.source_paused(source, EventId(5), 1));
+    assert_eq!(control.awaited_sources().count(), 3);
+    (0..3).for_each(|source| control.source_paused(source, EventId(7 + source as u64), 0));
+    control.advance_time(SECOND, &offered(7));
+    assert_eq!(control.known_end(), Some(EventId(9)));
 }
 
 #[test]
 fn most_sources_that_were_told_to_end_by_another_builder_end_the_run() {
     let mut control = running(true);
-    control.paused(0, EventId(5), 1);
-    control.time(SECOND, &offered(5));
-    assert_eq!(control.state(), State::Running, "one source cannot end a run");
-    control.paused(1, EventId(6), 1);
-    control.time(SECOND, &offered(5));
-    assert_eq!((control.state(), control.cause()), (State::Stopping, Some(&Cause::OtherBuilder)));
+    control.source_paused(0, EventId(5), 1);
+    control.advance_time(SECOND, &offered(5));
+    assert_eq!(control.run_state(), State::Running, "one source cannot end a run");
+    control.source_paused(1, EventId(6), 1);
+    control.advance_time(SECOND, &offered(5));
+    assert_eq!((control.run_state(), control.end_cause()), (State::Stopping, Some(&Cause::OtherBuilder)));
 }
 
 #[test]
 fn a_builder_that_has_to_end_a_paused_run_asks_the_sources_that_others_hear_it_from() {
     let mut control = running(false);
-    (0..3).for_each(|source| control.paused(source, EventId(5), 0));
-    control.time(SECOND, &offered(5));
-    assert_eq!(control.state(), State::Paused);
-    control.stop(Cause::Failure("the disk is full".into()));
+    (0..3).for_each(|source| control.source_paused(source, EventId(5), 0));
+    control.advance_time(SECOND, &offered(5));
+    assert_eq!(control.run_state(), State::Paused);
+    control.stop_run(Cause::Failure("the disk is full".into()));
     assert_eq!(told(&mut control), [0, 1, 2].map(|source| (source, Tell::Pause)));
 }
 
 #[test]
 fn a_builder_whose_sources_go_on_up_to_the_end_does_not_hold_them_any_more() {
     let mut control = running(false);
-    (1..3).for_each(|source| control.left(source));
-    control.paused(0, EventId(5), 0);
-    control.time(SECOND, &offered(5));
+    (1..3).for_each(|source| control.source_disconnected(source));
+    control.source_paused(0, EventId(5), 0);
+    control.advance_time(SECOND, &offered(5));
     assert!(control.holds_sources());
-    control.ends_elsewhere(0, EventId(7));
-    control.time(SECOND, &offered(5));
-    assert_eq!(control.end(), None, "one source does not decide");
+    control.handle_relayed_end(0, EventId(7));
+    control.advance_time(SECOND, &offered(5));
+    assert_eq!(control.known_end(), None, "one source does not decide");
     assert!(!control.holds_sources(), "time has to pass for those that are gone to be given up");
 }
 
 #[test]
 fn a_run_that_is_paused_does_not_end_though_a_builder_has_all_its_events() {
     let (all, mut leader) = (Offered { until: 13, closed: 13 }, running_to(true, Some(13)));
-    leader.command(Command::Pause).unwrap();
-    leader.time(SECOND, &all);
-    assert_eq!(leader.state(), State::Pausing, "sources have events of other builders to come");
-    (0..3).for_each(|source| leader.paused(source, EventId(10), 0));
-    leader.time(2 * SECOND, &all);
-    leader.time(3 * SECOND, &all);
-    assert_eq!(leader.state(), State::Paused);
+    leader.execute_command(Command::Pause).unwrap();
+    leader.advance_time(SECOND, &all);
+    assert_eq!(leader.run_state(), State::Pausing, "sources have events of other builders to come");
+    (0..3).for_each(|source| leader.source_paused(source, EventId(10), 0));
+    leader.advance_time(2 * SECOND, &all);
+    leader.advance_time(3 * SECOND, &all);
+    assert_eq!(leader.run_state(), State::Paused);
     told(&mut leader);
-    leader.command(Command::Resume).unwrap();
+    leader.execute_command(Command::Resume).unwrap();
     assert_eq!(told(&mut leader), [0, 1, 2].map(|source| (source, Tell::Resume)));
-    leader.time(4 * SECOND, &all);
-    assert_eq!(leader.state(), State::Stopping);
+    leader.advance_time(4 * SECOND, &all);
+    assert_eq!(leader.run_state(), State::Stopping);
 
     let mut other = running_to(false, Some(13));
-    other.time(SECOND, &all);
-    assert_eq!(other.state(), State::Stopping);
+    other.advance_time(SECOND, &all);
+    assert_eq!(other.run_state(), State::Stopping);
     let expelled_within = |other: &mut RunControl, from: u32, seconds: u32| {
         (4 * from..4 * (from + seconds)).any(|quarter| {
-            other.time(quarter * SECOND / 4, &all);
+            other.advance_time(quarter * SECOND / 4, &all);
             orders(other).iter().any(|order| matches!(order, Order::Expel(..)))
         })
     };
-    (0..3).for_each(|source| other.paused(source, EventId(10), 0));
+    (0..3).for_each(|source| other.source_paused(source, EventId(10), 0));
     assert!(!expelled_within(&mut other, 1, 60), "the builder that leads has paused the run");
     // One of them hangs.
-    (0..2).for_each(|source| other.runs_elsewhere(source));
+    (0..2).for_each(|source| other.handle_relayed_run(source));
     assert!(!expelled_within(&mut other, 61, 9));
     assert!(expelled_within(&mut other, 70, 3), "nothing comes, and nothing is paused");
 }
@@ -155,7 +155,7 @@ fn a_run_that_is_paused_does_not_end_though_a_builder_has_all_its_events() {
 /// Returns a single builder, in a run of one source that ends by itself: by its duration, or by its number of events.
 fn alone(end: Option<u64>, duration: Option<Duration>) -> RunControl {
     let mut control = opening(end, duration);
-    assert_eq!(control.begun(SECOND), []);
+    assert_eq!(control.run_opened(SECOND), []);
     control
 }
 
@@ -171,9 +171,9 @@ fn opening(end: Option<u64>, duration: Option<Duration>) -> RunControl {
         duration,
         timeout: 10 * SECOND,
     });
-    control.configured();
-    control.greeted(0, 100);
-    control.time(SECOND, &offered(0));
+    control.handle_configured();
+    control.source_connected(0, 100);
+    control.advance_time(SECOND, &offered(0));
     control
 }
 
@@ -185,20 +185,20 @@ fn orders(control: &mut RunControl) -> Vec<Order> {
 #[test]
 fn what_means_nothing_once_a_run_is_open_is_refused_then() {
     let mut control = opening(None, None);
-    control.command(Command::Resume).unwrap();
-    control.command(Command::Pause).unwrap();
-    assert_eq!(control.begun(SECOND), [Refused { command: Command::Resume, state: State::Running }]);
-    assert_eq!(control.state(), State::Pausing);
+    control.execute_command(Command::Resume).unwrap();
+    control.execute_command(Command::Pause).unwrap();
+    assert_eq!(control.run_opened(SECOND), [Refused { command: Command::Resume, state: State::Running }]);
+    assert_eq!(control.run_state(), State::Pausing);
 }
 
 #[test]
 fn who_asks_for_a_stop_while_a_run_ends_by_itself_has_asked_once() {
     let mut control = alone(None, Some(SECOND / 2));
-    control.time(SECOND + SECOND / 2, &offered(5));
-    assert_eq!((control.state(), control.cause()), (State::Stopping, Some(&Cause::Duration)));
-    control.command(Command::Stop).unwrap();
+    control.advance_time(SECOND + SECOND / 2, &offered(5));
+    assert_eq!((control.run_state(), control.end_cause()), (State::Stopping, Some(&Cause::Duration)));
+    control.execute_command(Command::Stop).unwrap();
     assert!(!control.is_aborted() && !orders(&mut control).contains(&Order::Abandon));
-    control.command(Command::Stop).unwrap();
+    control.execute_command(Command::Stop).unwrap();
     assert!(control.is_aborted() && orders(&mut control).contains(&Order::Abandon));
 }
 
@@ -209,7 +209,7 @@ fn a_run_of_a_number_of_events_waits_for_who_gets_on_and_for_nobody_else() {
         let mut expelled = false;
         for step in 0..120u32 {
             let offered = if gets_on { from + step / 20 } else { from };
-            control.time(SECOND + (from + step) * SECOND / 4, &Offered { until: offered.into(), closed: 100 });
+            control.advance_time(SECOND + (from + step) * SECOND / 4, &Offered { until: offered.into(), closed: 100 });
             expelled |= orders(control).iter().any(|order| matches!(order, Order::Expel(..)));
         }
         expelled
@@ -224,40 +224,40 @@ fn a_run_that_waits_for_a_slow_source_ends_soon_when_it_has_to() {
     let facts = Offered { until: 20, closed: 100 };
     for reason in ["failure", "command", "duration"] {
         let mut control = alone(Some(100), (reason == "duration").then_some(5 * SECOND));
-        (4..23).for_each(|step| control.time(step * SECOND / 4, &facts));
+        (4..23).for_each(|step| control.advance_time(step * SECOND / 4, &facts));
         orders(&mut control);
-        assert_eq!(control.cause(), Some(&Cause::Events), "{reason}");
+        assert_eq!(control.end_cause(), Some(&Cause::Events), "{reason}");
         match reason {
-            "failure" => control.stop(Cause::Failure("the disk is full".into())),
-            "command" => control.command(Command::Stop).unwrap(),
+            "failure" => control.stop_run(Cause::Failure("the disk is full".into())),
+            "command" => control.execute_command(Command::Stop).unwrap(),
             _ => {}
         }
-        control.time(6 * SECOND, &facts);
+        control.advance_time(6 * SECOND, &facts);
         assert!(orders(&mut control).contains(&Order::Tell(0, Tell::Pause)), "{reason}");
-        control.paused(0, EventId(20), 0);
-        (25..40).for_each(|step| control.time(step * SECOND / 4, &facts));
+        control.source_paused(0, EventId(20), 0);
+        (25..40).for_each(|step| control.advance_time(step * SECOND / 4, &facts));
         let told = orders(&mut control);
         let end_here = Order::Tell(0, Tell::StopAt { end: EventId(100), end_here: true });
-        assert!(told.contains(&end_here) && control.cause() != Some(&Cause::Events), "{reason}: {told:?}");
+        assert!(told.contains(&end_here) && control.end_cause() != Some(&Cause::Events), "{reason}: {told:?}");
     }
 }
 
 #[test]
 fn a_source_that_was_told_to_end_sooner_than_is_known_here_has_not_missed_what_is_behind_that() {
     let mut control = running(false);
-    assert!(!control.is_told_sooner(0));
-    control.ends_elsewhere(0, EventId(50));
-    assert!(control.is_told_sooner(0));
+    assert!(!control.has_earlier_end(0));
+    control.handle_relayed_end(0, EventId(50));
+    assert!(control.has_earlier_end(0));
     // The others relay the same: now the end is known.
-    control.ends_elsewhere(1, EventId(50));
-    control.ends_elsewhere(2, EventId(50));
-    control.time(2 * SECOND, &offered(40));
-    assert_eq!((control.end(), control.is_told_sooner(0)), (Some(EventId(50)), false));
+    control.handle_relayed_end(1, EventId(50));
+    control.handle_relayed_end(2, EventId(50));
+    control.advance_time(2 * SECOND, &offered(40));
+    assert_eq!((control.known_end(), control.has_earlier_end(0)), (Some(EventId(50)), false));
     // An end before the first event is an order to end at once.
     let mut other = running(false);
-    (0..3).for_each(|source| other.ends_elsewhere(source, EventId(0)));
-    other.time(2 * SECOND, &offered(40));
-    assert_eq!(other.cause(), Some(&Cause::AbortElsewhere));
+    (0..3).for_each(|source| other.handle_relayed_end(source, EventId(0)));
+    other.advance_time(2 * SECOND, &offered(40));
+    assert_eq!(other.end_cause(), Some(&Cause::AbortElsewhere));
 }
 
 /// A camera missed the last triggers of a beam that is off: their events are closed without it, and it has none for
@@ -266,13 +266,13 @@ fn a_source_that_was_told_to_end_sooner_than_is_known_here_has_not_missed_what_i
 fn a_source_that_lacks_events_that_are_closed_already_ends_where_it_is() {
     let mut control = alone(None, None);
     orders(&mut control);
-    control.command(Command::Stop).unwrap();
+    control.execute_command(Command::Stop).unwrap();
     let facts = Offered { until: 40, closed: 100 };
-    control.time(SECOND, &facts);
-    control.paused(0, EventId(40), 0);
+    control.advance_time(SECOND, &facts);
+    control.source_paused(0, EventId(40), 0);
     let mut all = Vec::new();
     for step in 4..12u32 {
-        control.time(step * SECOND / 4, &facts);
+        control.advance_time(step * SECOND / 4, &facts);
         all.extend(orders(&mut control));
     }
     let ends: Vec<_> = all
@@ -282,6 +282,9 @@ fn a_source_that_lacks_events_that_are_closed_already_ends_where_it_is() {
             _ => None,
         })
         .collect();
-    assert_eq!((ends, control.end()), (vec![(100, false), (100, true)], Some(EventId(100))), "{all:?}");
-    assert!(control.told(0).contains(&Tell::StopAt { end: EventId(100), end_here: true }), "also when it comes back");
+    assert_eq!((ends, control.known_end()), (vec![(100, false), (100, true)], Some(EventId(100))), "{all:?}");
+    assert!(
+        control.messages_for(0).contains(&Tell::StopAt { end: EventId(100), end_here: true }),
+        "also when it comes back"
+    );
 }

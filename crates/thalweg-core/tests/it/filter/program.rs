@@ -69,19 +69,19 @@ fn config(mode: &str) -> ProgramConfig {
 /// Returns a program for which a run has begun, of events of at most 1 KiB.
 fn begun(mode: &str) -> Program {
     let mut program = Program::start(config(mode), programs(), Duration::ZERO).unwrap();
-    program.begin(&json!({ "sources": [{ "name": "camera" }] }), 1024).unwrap();
+    program.begin_run(&json!({ "sources": [{ "name": "camera" }] }), 1024).unwrap();
     program
 }
 
 struct Payload(Vec<u8>);
 
 impl RecordBytes for Payload {
-    fn bytes(&self) -> usize {
+    fn byte_count(&self) -> usize {
         self.0.len()
     }
 
-    fn copy_to(&self, at: usize, out: &mut [u8]) {
-        self.0[..].copy_to(at, out);
+    fn copy_bytes_to(&self, at: usize, out: &mut [u8]) {
+        self.0[..].copy_bytes_to(at, out);
     }
 }
 
@@ -94,7 +94,7 @@ fn ask(program: &mut Program, event: u64, payload: &[u8], now: Duration) -> Opti
         let header = FragmentHeader { event, source, piece_length: length, total_length: length, ..Default::default() };
         Fragment::new(header, payload, 0)
     });
-    program.ask(EventId(event), &mut fragments, now)
+    program.send_question(EventId(event), &mut fragments, now)
 }
 
 /// Waits until the program needs attention.
@@ -110,7 +110,7 @@ fn answer(program: &mut Program, now: Duration) -> (u64, bool) {
             return (event.0, accept);
         }
         wait(program);
-        program.look(now);
+        program.poll_answers(now);
     }
 }
 
@@ -118,7 +118,7 @@ fn answer(program: &mut Program, now: Duration) -> (u64, bool) {
 fn ask_until_it_is_back(program: &mut Program, event: u64, now: Duration) {
     while ask(program, event, &[7], now).is_some() {
         wait(program);
-        program.look(now);
+        program.poll_answers(now);
     }
 }
 
@@ -131,7 +131,7 @@ fn it_sees_the_fragments_and_its_answer_is_the_decision() {
         assert_eq!(ask(&mut program, event, &payload, Duration::ZERO), None);
         assert_eq!(answer(&mut program, Duration::ZERO), (event, bright));
     }
-    assert_eq!((program.next_look(), program.undecided()), (None, Undecided::default()));
+    assert_eq!((program.next_poll_time(), program.undecided_counts()), (None, Undecided::default()));
 }
 
 #[test]
@@ -152,20 +152,20 @@ fn what_it_is_silent_of_is_answered_for_it_and_so_is_all_until_it_speaks() {
     assert_eq!(ask(&mut program, 0, &[7], Duration::ZERO), None);
     assert_eq!(answer(&mut program, Duration::ZERO), (0, false));
     assert_eq!(ask(&mut program, 1, &[7], Duration::ZERO), None);
-    assert_eq!(program.next_look(), Some(DEADLINE));
-    program.look(DEADLINE - Duration::from_nanos(1));
+    assert_eq!(program.next_poll_time(), Some(DEADLINE));
+    program.poll_answers(DEADLINE - Duration::from_nanos(1));
     assert_eq!(program.next_answer(), None);
-    program.look(DEADLINE);
+    program.poll_answers(DEADLINE);
     assert_eq!(program.next_answer(), Some((EventId(1), true)));
     // The program is not asked while it is late: that answer would be late, too.
     assert_eq!(ask(&mut program, 2, &[7], DEADLINE), Some(true));
     assert!(program.has_room());
-    assert_eq!(program.undecided(), Undecided { late: 2, ..Undecided::default() });
+    assert_eq!(program.undecided_counts(), Undecided { late: 2, ..Undecided::default() });
 
     // A program that hangs is started again.
-    let later = program.next_look().unwrap();
-    program.look(later);
-    assert_eq!(program.undecided().ends, 1);
+    let later = program.next_poll_time().unwrap();
+    program.poll_answers(later);
+    assert_eq!(program.undecided_counts().ends, 1);
     ask_until_it_is_back(&mut program, 4, later);
     assert_eq!(answer(&mut program, later), (4, false));
 }
@@ -182,7 +182,7 @@ fn what_it_would_not_come_to_in_time_it_is_not_asked() {
     }
     let asked = [10, 11, 12, 13].map(|event| ask(&mut program, event, &[7], now));
     assert_eq!(asked, [None, None, None, Some(true)]);
-    assert_eq!(program.undecided(), Undecided { late: 1, ..Undecided::default() });
+    assert_eq!(program.undecided_counts(), Undecided { late: 1, ..Undecided::default() });
     assert_eq!([(); 3].map(|()| answer(&mut program, now)), [(10, false), (11, false), (12, false)]);
 }
 
@@ -197,14 +197,14 @@ fn one_that_ends_leaves_no_event_without_an_answer_and_is_started_again() {
         None => answer(&mut program, now),
     });
     assert_eq!(answers, [(0, false), (1, false), (2, true), (3, true)]);
-    assert_eq!(program.undecided(), Undecided { gone: 2, ends: 1, ..Undecided::default() });
+    assert_eq!(program.undecided_counts(), Undecided { gone: 2, ends: 1, ..Undecided::default() });
     assert_eq!(ask(&mut program, 4, &[7], now), Some(true), "it is not back yet");
 
-    let now = program.next_look().unwrap();
-    program.look(now);
+    let now = program.next_poll_time().unwrap();
+    program.poll_answers(now);
     ask_until_it_is_back(&mut program, 5, now);
     assert_eq!(answer(&mut program, now), (5, false));
-    assert_eq!(program.undecided().ends, 1);
+    assert_eq!(program.undecided_counts().ends, 1);
 }
 
 #[test]
@@ -212,7 +212,7 @@ fn it_may_say_that_it_cannot_say() {
     let mut program = begun("cannot say");
     assert_eq!(ask(&mut program, 0, &[7], Duration::ZERO), None);
     assert_eq!(answer(&mut program, Duration::ZERO), (0, true));
-    assert_eq!(program.undecided(), Undecided { unsure: 1, ..Undecided::default() });
+    assert_eq!(program.undecided_counts(), Undecided { unsure: 1, ..Undecided::default() });
 }
 
 #[test]
@@ -220,7 +220,7 @@ fn one_that_answers_what_it_was_not_asked_is_ended() {
     let mut program = begun("speaks of others");
     assert_eq!(ask(&mut program, 0, &[7], Duration::ZERO), None);
     assert_eq!(answer(&mut program, Duration::ZERO), (0, true));
-    assert_eq!(program.undecided(), Undecided { gone: 1, ends: 1, ..Undecided::default() });
+    assert_eq!(program.undecided_counts(), Undecided { gone: 1, ends: 1, ..Undecided::default() });
 }
 
 #[test]

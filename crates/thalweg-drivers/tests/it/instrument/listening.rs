@@ -30,36 +30,36 @@ impl Run {
     fn begin(options: &str, slots: u32) -> Self {
         let config: UdpConfig = toml::from_str(&format!("listen = \"udp:127.0.0.1:0\"\n{options}")).unwrap();
         let mut device = Listener::open(&config, None).unwrap();
-        let mut pool = SlotPool::new("slots", slots, device.max_payload() + 64).unwrap();
-        device.register(pool.arena()).unwrap();
-        while let Some(slot) = pool.take() {
-            device.post(Buffer::new(slot));
+        let mut pool = SlotPool::new("slots", slots, device.max_payload_bytes() + 64).unwrap();
+        device.register_memory(pool.arena()).unwrap();
+        while let Some(slot) = pool.take_slot() {
+            device.post_buffer(Buffer::new(slot));
         }
-        device.start(thalweg_wire::TaiNanos(0)).unwrap();
+        device.start_acquisition(thalweg_wire::TaiNanos(0)).unwrap();
         Self { device, pool, begun: Instant::now(), came: Vec::new(), lost: Vec::new() }
     }
 
     /// Receives until `fragments` fragments have arrived or were lost, and then what is there already.
     fn go(&mut self, fragments: usize) {
         while self.came.len() + self.lost.len() < fragments {
-            assert!(self.begun.elapsed() < SOON, "{} came: {:?}", self.came.len(), self.device.counters());
+            assert!(self.begun.elapsed() < SOON, "{} came: {:?}", self.came.len(), self.device.report_counters());
             if self.take(self.begun.elapsed()) {
                 return;
             }
             std::thread::sleep(Duration::from_micros(50));
         }
-        while !self.take(self.begun.elapsed()) && self.device.next_time() == Some(Duration::ZERO) {}
+        while !self.take(self.begun.elapsed()) && self.device.next_poll_time() == Some(Duration::ZERO) {}
     }
 
     /// Receives all that is there, at this time. Returns true if the instrument has ended.
     fn take(&mut self, now: Duration) -> bool {
         loop {
-            match self.device.poll(now).unwrap() {
+            match self.device.poll_acquired(now).unwrap() {
                 Acquired::Frame(mut frame) => {
-                    self.came.push((frame.number, frame.buffer.payload()[..frame.len].to_vec()));
-                    self.pool.give_back(frame.buffer.into_slot());
-                    while let Some(slot) = self.pool.take() {
-                        self.device.post(Buffer::new(slot));
+                    self.came.push((frame.number, frame.buffer.payload_mut()[..frame.len].to_vec()));
+                    self.pool.return_slot(frame.buffer.into_slot());
+                    while let Some(slot) = self.pool.take_slot() {
+                        self.device.post_buffer(Buffer::new(slot));
                     }
                 }
                 Acquired::Lost { first, count } | Acquired::Missed { first, count } => {
@@ -72,7 +72,7 @@ impl Run {
     }
 
     fn count(&self, name: &str) -> u64 {
-        self.device.counters().into_iter().find(|(known, _)| *known == name).unwrap().1
+        self.device.report_counters().into_iter().find(|(known, _)| *known == name).unwrap().1
     }
 }
 
@@ -102,7 +102,7 @@ fn a_thousand_heaps_of_spead2_arrive_byte_by_byte() {
     let Some(python) = spead2("python3") else { return };
     for flavour in [48, 40] {
         let mut run = Run::begin(&format!("format = \"spead\"\nsize = \"64KiB\"\nfirst = 1\n{BUSY}"), 64);
-        let port = run.device.local().port().to_string();
+        let port = run.device.local_address().port().to_string();
         let mut sender = Command::new(&python)
             .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/send_heaps.py"))
             .args([&port, &flavour.to_string(), "1000", "20001", "1472"])
@@ -110,7 +110,7 @@ fn a_thousand_heaps_of_spead2_arrive_byte_by_byte() {
             .unwrap();
         run.go(1000);
         gone(&mut sender);
-        assert_eq!((run.came.len(), &run.lost[..]), (1000, &[][..]), "{:?}", run.device.counters());
+        assert_eq!((run.came.len(), &run.lost[..]), (1000, &[][..]), "{:?}", run.device.report_counters());
         for (at, (number, bytes)) in run.came.iter().enumerate() {
             assert_eq!(*number, at as u64);
             assert!(*bytes == content(*number, 20_001), "heap {number} of flavour 64-{flavour}");
@@ -122,12 +122,12 @@ fn a_thousand_heaps_of_spead2_arrive_byte_by_byte() {
 fn what_spead2_send_sends_arrives() {
     let Some(program) = spead2("spead2_send.py") else { return };
     let mut run = Run::begin(&format!("format = \"spead\"\nsize = \"256KiB\"\nfirst = 1\n{BUSY}"), 64);
-    let to = format!("127.0.0.1:{}", run.device.local().port());
+    let to = format!("127.0.0.1:{}", run.device.local_address().port());
     let words = ["--heaps", "1000", "--heap-size", "100000", "--packet", "9000", "--rate", "1", &to];
     let mut sender = Command::new(program).args(words).spawn().unwrap();
     run.go(1000);
     gone(&mut sender);
-    assert_eq!((run.came.len(), &run.lost[..]), (1000, &[][..]), "{:?}", run.device.counters());
+    assert_eq!((run.came.len(), &run.lost[..]), (1000, &[][..]), "{:?}", run.device.report_counters());
     // The first heap also contains the item's description, at its beginning.
     assert!(run.came[0].1.len() > 100_000);
     assert!(run.came[1..].iter().all(|(_, bytes)| *bytes == [0; 100_000]));
@@ -145,7 +145,7 @@ fn vdif(thread: u32, second: u32, number: u32, payload: &[u8]) -> Vec<u8> {
 #[test]
 fn vdif_frames_arrive_in_order_and_those_that_are_left_out_are_lost() {
     let mut run = Run::begin("format = \"vdif\"\nsize = 8032\nrate = 100\nthread = 3", 256);
-    let to = run.device.local();
+    let to = run.device.local_address();
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     let frame = |at: u64| vdif(3, 1000 + (at / 100) as u32, (at % 100) as u32, &content(at, 8000));
     let mut order: Vec<u64> = (0..1000).filter(|at| at % 97 != 5).collect();
@@ -164,7 +164,7 @@ fn vdif_frames_arrive_in_order_and_those_that_are_left_out_are_lost() {
     }
     run.go(1000);
     let lost: Vec<u64> = (0..1000).filter(|at| at % 97 == 5).collect();
-    assert_eq!(run.lost, lost, "{:?}", run.device.counters());
+    assert_eq!(run.lost, lost, "{:?}", run.device.report_counters());
     assert_eq!(run.came.iter().map(|(number, _)| *number).collect::<Vec<_>>(), {
         order.sort_unstable();
         order
@@ -173,7 +173,7 @@ fn vdif_frames_arrive_in_order_and_those_that_are_left_out_are_lost() {
     for (name, expected) in
         [("duplicate", 10), ("truncated", 10), ("other_stream", 10), ("oversize", 10), ("malformed", 10)]
     {
-        assert_eq!(run.count(name), expected, "{name}: {:?}", run.device.counters());
+        assert_eq!(run.count(name), expected, "{name}: {:?}", run.device.report_counters());
     }
 }
 
@@ -199,7 +199,7 @@ fn a_thread_of_a_recording_arrives_and_the_others_are_left() {
     let mut run = Run::begin("format = \"vdif\"\nsize = 5032\nthread = 1", 32);
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     for frame in &frames {
-        socket.send_to(frame, run.device.local()).unwrap();
+        socket.send_to(frame, run.device.local_address()).unwrap();
     }
     run.go(2);
     let expected: Vec<_> = frames.into_iter().filter(|frame| frame[14] == 1 && frame[15] & 3 == 0).collect();
@@ -213,10 +213,10 @@ fn the_sequence_numbers_of_vtp_count_where_no_rate_is_known() {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     let frame = |at: u64| vdif(0, 7, 0, &content(at, 1000));
     for at in (0..50u64).filter(|at| *at != 20) {
-        socket.send_to(&[&(at + 77).to_le_bytes()[..], &frame(at)].concat(), run.device.local()).unwrap();
+        socket.send_to(&[&(at + 77).to_le_bytes()[..], &frame(at)].concat(), run.device.local_address()).unwrap();
     }
     run.go(50);
-    assert_eq!((run.came.len(), &run.lost[..]), (49, &[20][..]), "{:?}", run.device.counters());
+    assert_eq!((run.came.len(), &run.lost[..]), (49, &[20][..]), "{:?}", run.device.report_counters());
     assert!(run.came.iter().all(|(number, bytes)| *bytes == frame(*number)));
 }
 
@@ -229,7 +229,7 @@ fn who_is_not_listened_to_is_not_heard() {
     let mut run = Run::begin(&options, 64);
     for number in 0..20u32 {
         for socket in [&other, &ours] {
-            socket.send_to(&[&number.to_be_bytes()[..], b"abc"].concat(), run.device.local()).unwrap();
+            socket.send_to(&[&number.to_be_bytes()[..], b"abc"].concat(), run.device.local_address()).unwrap();
         }
     }
     run.go(20);
@@ -242,11 +242,11 @@ fn what_the_kernel_had_no_room_for_is_lost_and_counted() {
     let mut run = Run::begin(options, 16);
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     for number in 0..200u32 {
-        socket.send_to(&[&number.to_be_bytes()[..], &[1; 1000]].concat(), run.device.local()).unwrap();
+        socket.send_to(&[&number.to_be_bytes()[..], &[1; 1000]].concat(), run.device.local_address()).unwrap();
     }
     // The kernel reports the loss with the next datagram.
     run.take(Duration::from_secs(1));
-    socket.send_to(&[&200u32.to_be_bytes()[..], &[1; 1000]].concat(), run.device.local()).unwrap();
+    socket.send_to(&[&200u32.to_be_bytes()[..], &[1; 1000]].concat(), run.device.local_address()).unwrap();
     run.go(201);
     assert_eq!(run.came.len() + run.lost.len(), 201);
     assert_eq!(run.count("dropped_by_kernel"), run.lost.len() as u64);
@@ -263,7 +263,7 @@ fn what_waits_at_the_port_is_not_given_up_while_nobody_looks_there() {
         let mut run = Run::begin(&options, 16);
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         let packets = 1 + u32::from(options.contains("packets"));
-        let to = run.device.local();
+        let to = run.device.local_address();
         let send = |fragment: u32| {
             for number in fragment * packets..(fragment + 1) * packets {
                 let bytes = [&number.to_be_bytes()[..], &vec![1; 100 / packets as usize]].concat();
@@ -277,7 +277,7 @@ fn what_waits_at_the_port_is_not_given_up_while_nobody_looks_there() {
         send(1);
         // The process was busy with other things for long.
         run.take(Duration::from_secs(60));
-        assert_eq!((run.came.len(), &run.lost[..]), (3, &[][..]), "{:?}", run.device.counters());
+        assert_eq!((run.came.len(), &run.lost[..]), (3, &[][..]), "{:?}", run.device.report_counters());
     }
 }
 
@@ -291,23 +291,23 @@ fn one_that_is_lost_holds_nobody_up_where_later_ones_take_all_buffers() {
         let packets = 1 + u32::from(options.contains("packets"));
         let now = Duration::from_secs(1);
         let poller = thalweg_link::Poller::new().unwrap();
-        poller.add(run.device.fd().unwrap(), 0, thalweg_link::Interest::READ).unwrap();
+        poller.add_descriptor(run.device.readiness_fd().unwrap(), 0, thalweg_link::Interest::READ).unwrap();
         for fragment in (0..40).filter(|fragment| *fragment != 7) {
             for number in fragment * packets..(fragment + 1) * packets {
                 let bytes = [&number.to_be_bytes()[..], &vec![1; 100 / packets as usize]].concat();
-                socket.send_to(&bytes, run.device.local()).unwrap();
+                socket.send_to(&bytes, run.device.local_address()).unwrap();
             }
             loop {
                 let mut wakes = false;
-                poller.wait(Some(Duration::ZERO), |_| wakes = true).unwrap();
-                let is_due = run.device.next_time().is_some_and(|at| at <= now);
+                poller.wait_for_events(Some(Duration::ZERO), |_| wakes = true).unwrap();
+                let is_due = run.device.next_poll_time().is_some_and(|at| at <= now);
                 if !(run.device.has_room() && wakes || is_due) {
                     break;
                 }
                 run.take(now);
             }
         }
-        assert_eq!(run.came.len(), 39, "{:?}", run.device.counters());
+        assert_eq!(run.came.len(), 39, "{:?}", run.device.report_counters());
         assert_eq!(run.lost, [7]);
     }
 }
@@ -317,14 +317,14 @@ fn a_flood_of_nothing_does_not_hold_anybody_up() {
     let mut run = Run::begin(COUNTED, 16);
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     for _ in 0..3000 {
-        socket.send_to(b"no", run.device.local()).unwrap();
+        socket.send_to(b"no", run.device.local_address()).unwrap();
     }
     // The device takes a part of the flood, and then others have their turn; but soon it asks again.
     run.take(Duration::from_secs(1));
     let first = run.count("truncated");
     assert!((1..3000).contains(&first), "{first}");
-    assert_eq!(run.device.next_time(), Some(Duration::ZERO));
-    while run.device.next_time() == Some(Duration::ZERO) {
+    assert_eq!(run.device.next_poll_time(), Some(Duration::ZERO));
+    while run.device.next_poll_time() == Some(Duration::ZERO) {
         run.take(Duration::from_secs(1));
     }
     assert_eq!(run.count("truncated"), 3000);
@@ -335,17 +335,17 @@ fn without_a_buffer_nobody_waits_for_the_port() {
     let mut run = Run::begin(COUNTED, 2);
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     for number in 0..3u32 {
-        socket.send_to(&number.to_be_bytes(), run.device.local()).unwrap();
+        socket.send_to(&number.to_be_bytes(), run.device.local_address()).unwrap();
     }
     let now = Duration::from_secs(1);
     assert!(run.device.has_room());
-    let mut frame = || match run.device.poll(now).unwrap() {
+    let mut frame = || match run.device.poll_acquired(now).unwrap() {
         Acquired::Frame(frame) => Some(frame),
         _ => None,
     };
     let came = [frame(), frame(), frame()];
     assert_eq!(came.iter().flatten().count(), 2);
-    assert!(!run.device.has_room() && run.device.next_time().is_none());
-    run.device.post(came.into_iter().flatten().next().unwrap().buffer);
+    assert!(!run.device.has_room() && run.device.next_poll_time().is_none());
+    run.device.post_buffer(came.into_iter().flatten().next().unwrap().buffer);
     assert!(run.device.has_room());
 }

@@ -33,40 +33,40 @@ enum Command {
     Compare(compare::Options),
 }
 
-pub(crate) fn bench(options: &Options, json: bool) -> Result<ExitCode, Failure> {
+pub(crate) fn run_bench(options: &Options, json: bool) -> Result<ExitCode, Failure> {
     match &options.command {
-        Command::Measure(plan) => measure(plan, &options.files, json),
-        Command::Listen(options) => listen(options),
-        Command::Peers(pairings) => peers::peers(pairings, &options.files, json),
-        Command::Compare(reports) => compare::compare(reports, &options.files, json),
+        Command::Measure(plan) => run_measurement(plan, &options.files, json),
+        Command::Listen(options) => serve_measurements(options),
+        Command::Peers(pairings) => peers::run_peers(pairings, &options.files, json),
+        Command::Compare(reports) => compare::run_compare(reports, &options.files, json),
     }
 }
 
-fn listen(options: &net::listen::Options) -> Result<ExitCode, Failure> {
+fn serve_measurements(options: &net::listen::Options) -> Result<ExitCode, Failure> {
     if options.local {
         // An interrupt from the terminal reaches both ends. The end that measures decides, and this one ends with it.
-        flag::register(SIGINT, Stop::default().flag()).map_err(Failure::broken)?;
+        flag::register(SIGINT, Stop::default().shared_flag()).map_err(Failure::broken)?;
     }
-    net::listen::serve(options, |line| outlet::stderr().put(format!("{line}\n"))).map_err(failure)?;
+    net::listen::serve_asking_ends(options, |line| outlet::stderr().put_text(format!("{line}\n"))).map_err(failure)?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// Exit code of a program that was interrupted: 128 and the number of SIGINT.
 pub(crate) const INTERRUPTED: u8 = 130;
 
-fn measure(plan: &Plan, files: &Files, json: bool) -> Result<ExitCode, Failure> {
-    let open = files.open()?;
+fn run_measurement(plan: &Plan, files: &Files, json: bool) -> Result<ExitCode, Failure> {
+    let open = files.open_targets()?;
     let stop = stop_on_signals()?;
     let mut show = Show::new(plan, json, open.is_empty(), stop.clone());
-    let report = thalweg_bench::run(plan, command_line(), &mut show, &stop);
-    let interrupted = stop.pressed() && !show.deserted();
+    let report = thalweg_bench::measure_plan(plan, command_line(), &mut show, &stop);
+    let interrupted = stop.is_requested() && !show.has_no_reader();
     let report = match report {
         Ok(report) => report,
         Err(BenchError::Stopped) if interrupted => return Ok(ExitCode::from(INTERRUPTED)),
         Err(error) => return Err(failure(error)),
     };
-    let shown = show.end(&report);
-    let written = write(open, &report);
+    let shown = show.finish_display(&report);
+    let written = write_reports(open, &report);
     shown.and(written)?;
     let failed = report.points.iter().any(|point| point.error.is_some());
     Ok(match interrupted {
@@ -77,19 +77,19 @@ fn measure(plan: &Plan, files: &Files, json: bool) -> Result<ExitCode, Failure> 
 }
 
 /// Writes each requested file; a file that cannot be written does not keep the others from being written.
-fn write(open: Open, report: &Report) -> Result<(), Failure> {
+fn write_reports(open: Open, report: &Report) -> Result<(), Failure> {
     let json = write_target(open.json, || {
         serde_json::to_string_pretty(report).map(|text| text + "\n").map_err(Failure::broken)
     });
-    let markdown = write_target(open.markdown, || Ok(render::markdown(report)));
-    let plot = write_target(open.plot, || render::svg(report).map_err(Failure::broken));
-    let html = write_target(open.html, || render::html(report).map_err(Failure::broken));
+    let markdown = write_target(open.markdown, || Ok(render::report_markdown(report)));
+    let plot = write_target(open.plot, || render::report_svg(report).map_err(Failure::broken));
+    let html = write_target(open.html, || render::report_html(report).map_err(Failure::broken));
     json.and(markdown).and(plot).and(html)
 }
 
 fn write_target(target: Option<Target>, text: impl FnOnce() -> Result<String, Failure>) -> Result<(), Failure> {
     match target {
-        Some(target) => target.write(&text()?),
+        Some(target) => target.write_report(&text()?),
         None => Ok(()),
     }
 }
@@ -103,13 +103,13 @@ fn command_line() -> Vec<String> {
 pub(crate) fn stop_on_signals() -> Result<Stop, Failure> {
     let stop = Stop::default();
     for signal in [SIGINT, SIGTERM] {
-        flag::register_conditional_shutdown(signal, INTERRUPTED.into(), stop.flag()).map_err(Failure::broken)?;
-        flag::register(signal, stop.flag()).map_err(Failure::broken)?;
+        flag::register_conditional_shutdown(signal, INTERRUPTED.into(), stop.shared_flag()).map_err(Failure::broken)?;
+        flag::register(signal, stop.shared_flag()).map_err(Failure::broken)?;
     }
     Ok(stop)
 }
 
 /// Returns the failure of a command whose measurement failed.
 pub(crate) fn failure(error: BenchError) -> Failure {
-    if error.is_usage() { Failure::usage(error) } else { Failure::broken(error) }
+    if error.is_usage_error() { Failure::usage(error) } else { Failure::broken(error) }
 }

@@ -4,8 +4,10 @@ use serde::Serialize;
 use std::fmt::Write;
 use std::process::ExitCode;
 use thalweg::terminal::{Failure, Output, outlet, progress};
-use thalweg_lab::congestion::{CONTROLS, Control, Kernel, LoadError, Loaded, Standing, control, load, unload};
-use thalweg_text::{plain, wrapped};
+use thalweg_lab::congestion::{
+    CONTROLS, Control, Kernel, LoadError, Loaded, Standing, find_control, load_control, unload_control,
+};
+use thalweg_text::{replace_controls, wrap_words};
 
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
@@ -26,19 +28,19 @@ pub(crate) struct Names {
 
 /// Executes the command. Exit code 0: the request is fulfilled; 1: it is not for one of the names; 2: there is no such
 /// name.
-pub(crate) fn cc(command: Command, json: bool) -> Result<ExitCode, Failure> {
+pub(crate) fn run_cc(command: Command, json: bool) -> Result<ExitCode, Failure> {
     let mut out = Output::new();
     let code = match command {
         Command::List => {
-            let entries = entries()?;
+            let entries = list_controls()?;
             match json {
                 true => out.json(&serde_json::json!({ "controls": entries }))?,
-                false => out.text(&text(&entries))?,
+                false => out.text(&controls_text(&entries))?,
             }
             ExitCode::SUCCESS
         }
-        Command::Load(options) => tell(&options.loaded()?, json, &mut out)?,
-        Command::Unload(options) => tell(&options.unloaded()?, json, &mut out)?,
+        Command::Load(options) => print_outcomes(&options.load_controls()?, json, &mut out)?,
+        Command::Unload(options) => print_outcomes(&options.unload_controls()?, json, &mut out)?,
     };
     out.flush()?;
     Ok(code)
@@ -55,15 +57,15 @@ struct Entry {
     source: Option<&'static str>,
 }
 
-fn entries() -> Result<Vec<Entry>, Failure> {
-    let kernel = Kernel::look().map_err(LoadError::Kernel).map_err(Failure::broken)?;
+fn list_controls() -> Result<Vec<Entry>, Failure> {
+    let kernel = Kernel::read_state().map_err(LoadError::Kernel).map_err(Failure::broken)?;
     let ours = CONTROLS.iter().map(|control| control.name);
-    let others = kernel.available().filter(|name| control(name).is_none());
+    let others = kernel.available_names().filter(|name| find_control(name).is_none());
     let entries = others.chain(ours).map(|name| {
-        let known = control(name);
+        let known = find_control(name);
         Entry {
             name: name.to_owned(),
-            standing: kernel.standing(name),
+            standing: kernel.control_standing(name),
             loadable: known.is_some(),
             about: known.map(|control| control.about),
             source: known.map(|control| control.source),
@@ -72,10 +74,10 @@ fn entries() -> Result<Vec<Entry>, Failure> {
     Ok(entries.collect())
 }
 
-fn text(entries: &[Entry]) -> String {
+fn controls_text(entries: &[Entry]) -> String {
     let mut out = String::new();
     for entry in entries {
-        let name = plain(&entry.name);
+        let name = replace_controls(&entry.name);
         let standing = match entry.standing {
             Standing::Thalweg => "loaded by thalweg cc".to_owned(),
             Standing::Kernel => "in the kernel".to_owned(),
@@ -86,7 +88,7 @@ fn text(entries: &[Entry]) -> String {
         };
         let _ = writeln!(out, "{name:10} {standing}");
         if let (Some(about), Some(source)) = (entry.about, entry.source) {
-            out.push_str(&wrapped("           ", &format!("{about} ({source})")));
+            out.push_str(&wrap_words("           ", &format!("{about} ({source})")));
         }
     }
     out
@@ -103,12 +105,12 @@ struct Outcome {
 }
 
 impl Names {
-    fn controls(&self) -> Result<Vec<&'static Control>, Failure> {
+    fn requested_controls(&self) -> Result<Vec<&'static Control>, Failure> {
         if self.names.iter().any(|name| name == "all") {
             return Ok(CONTROLS.iter().collect());
         }
         let controls = self.names.iter().map(|name| {
-            control(name).ok_or_else(|| {
+            find_control(name).ok_or_else(|| {
                 let all: Vec<_> = CONTROLS.iter().map(|control| control.name).collect();
                 Failure::Usage(format!("there is no congestion control '{name}' to load; there are {}", all.join(", ")))
             })
@@ -116,10 +118,10 @@ impl Names {
         controls.collect()
     }
 
-    fn loaded(&self) -> Result<Vec<Outcome>, Failure> {
-        let outcomes = self.controls()?.into_iter().map(|control| {
+    fn load_controls(&self) -> Result<Vec<Outcome>, Failure> {
+        let outcomes = self.requested_controls()?.into_iter().map(|control| {
             let name = control.name;
-            let (done, message) = match load(control) {
+            let (done, message) = match load_control(control) {
                 Ok(Loaded::Now) => (true, format!("{name}: loaded")),
                 Ok(Loaded::Already) => (true, format!("{name}: was loaded before")),
                 Ok(Loaded::ByKernel) => (true, format!("{name}: the kernel has its own, which is as good")),
@@ -131,13 +133,15 @@ impl Names {
     }
 
     /// Unloads the named controls; 'all' stands for those that are loaded.
-    fn unloaded(&self) -> Result<Vec<Outcome>, Failure> {
-        let mut controls = self.controls()?;
+    fn unload_controls(&self) -> Result<Vec<Outcome>, Failure> {
+        let mut controls = self.requested_controls()?;
         if self.names.iter().any(|name| name == "all") {
-            let kernel = Kernel::look().map_err(LoadError::Kernel).map_err(Failure::broken)?;
-            controls.retain(|control| matches!(kernel.standing(control.name), Standing::Thalweg | Standing::Unknown));
+            let kernel = Kernel::read_state().map_err(LoadError::Kernel).map_err(Failure::broken)?;
+            controls.retain(|control| {
+                matches!(kernel.control_standing(control.name), Standing::Thalweg | Standing::Unknown)
+            });
         }
-        let outcomes = controls.into_iter().map(|control| match unload(control) {
+        let outcomes = controls.into_iter().map(|control| match unload_control(control) {
             Ok(()) => Outcome { name: control.name, done: true, message: format!("{}: unloaded", control.name) },
             Err(error) => Outcome { name: control.name, done: false, message: error.to_string() },
         });
@@ -145,14 +149,14 @@ impl Names {
     }
 }
 
-fn tell(outcomes: &[Outcome], json: bool, out: &mut Output) -> Result<ExitCode, Failure> {
+fn print_outcomes(outcomes: &[Outcome], json: bool, out: &mut Output) -> Result<ExitCode, Failure> {
     if json {
         out.json(&serde_json::json!({ "controls": outcomes }))?;
     } else {
         for outcome in outcomes {
             match outcome.done {
                 true => out.text(&format!("{}\n", outcome.message))?,
-                false => outlet::stderr().put(progress::error_text(&outcome.message)),
+                false => outlet::stderr().put_text(progress::error_text(&outcome.message)),
             }
         }
     }

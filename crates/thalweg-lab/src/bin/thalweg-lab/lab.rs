@@ -13,7 +13,7 @@ use thalweg::terminal::{Failure, Output, progress::Busy};
 use thalweg_lab::kernel::{self, Kernel, Progress};
 use thalweg_lab::scenario::{Assignment, Carrier, Control, InvalidValue, Measure, Network, Traffic, defaults, time};
 use thalweg_lab::{LabError, Laboratory, Report, RunProgress, Scenario, render};
-use thalweg_text::{BitRate, ByteSize, seconds, volume, wrapped};
+use thalweg_text::{BitRate, ByteSize, format_seconds, format_volume, wrap_words};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
@@ -123,7 +123,7 @@ fn size(text: &str) -> Result<ByteSize, thalweg_text::ByteSizeError> {
 }
 
 impl Incast {
-    fn scenario(&self) -> Result<Scenario, InvalidValue> {
+    fn to_scenario(&self) -> Result<Scenario, InvalidValue> {
         let scenario = Scenario {
             network: Network {
                 senders: self.senders,
@@ -149,17 +149,21 @@ impl Incast {
             },
             measure: Measure { seconds: self.seconds, calibrate: self.calibrate, ..Measure::default() },
         };
-        scenario.check().map(|()| scenario)
+        scenario.check_values().map(|()| scenario)
     }
 }
 
-pub(crate) fn lab(options: &Options, json: bool) -> Result<ExitCode, Failure> {
+pub(crate) fn run_lab(options: &Options, json: bool) -> Result<ExitCode, Failure> {
     match &options.command {
-        Command::Run(run) => measure(Scenario::load(&run.file).map_err(Failure::usage)?, &run.how, json),
-        Command::Incast(incast) => measure(incast.scenario().map_err(Failure::usage)?, &incast.how, json),
-        Command::Sweep(options) => sweep::sweep(options, json),
+        Command::Run(run) => run_and_print(Scenario::load_file(&run.file).map_err(Failure::usage)?, &run.how, json),
+        Command::Incast(incast) => run_and_print(incast.to_scenario().map_err(Failure::usage)?, &incast.how, json),
+        Command::Sweep(options) => sweep::run_sweep(options, json),
         Command::Build => {
-            let path = kernel(|progress| Kernel::build(progress)).map_err(failure)?.path().display().to_string();
+            let path = with_kernel_progress(|progress| Kernel::build_or_cached(progress))
+                .map_err(failure)?
+                .path()
+                .display()
+                .to_string();
             let mut output = Output::new();
             match json {
                 true => output.json(&serde_json::json!({ "kernel": path }))?,
@@ -169,13 +173,13 @@ pub(crate) fn lab(options: &Options, json: bool) -> Result<ExitCode, Failure> {
             Ok(ExitCode::SUCCESS)
         }
         Command::Shell => {
-            let kernel = kernel(|progress| Kernel::build(progress)).map_err(failure)?;
-            kernel::shell(&kernel, SHELL_MEMORY, Path::new(".")).map_err(failure)?;
+            let kernel = with_kernel_progress(|progress| Kernel::build_or_cached(progress)).map_err(failure)?;
+            kernel::run_shell(&kernel, SHELL_MEMORY, Path::new(".")).map_err(failure)?;
             Ok(ExitCode::SUCCESS)
         }
-        Command::Machine(options) => machine::machine(options, json),
+        Command::Machine(options) => machine::run_in_machine(options, json),
         Command::Guest { directory } => {
-            thalweg_lab::guest(directory).map_err(failure)?;
+            thalweg_lab::run_guest(directory).map_err(failure)?;
             Ok(ExitCode::SUCCESS)
         }
     }
@@ -183,11 +187,11 @@ pub(crate) fn lab(options: &Options, json: bool) -> Result<ExitCode, Failure> {
 
 const SHELL_MEMORY: ByteSize = ByteSize(1 << 30);
 
-fn measure(mut scenario: Scenario, how: &How, json: bool) -> Result<ExitCode, Failure> {
+fn run_and_print(mut scenario: Scenario, how: &How, json: bool) -> Result<ExitCode, Failure> {
     if let Some(limit) = how.wall_limit {
         scenario.measure.wall_limit = limit;
     }
-    let stop = stop_on_signals()?.flag();
+    let stop = stop_on_signals()?.shared_flag();
     let kept;
     let directory = match &how.out {
         Some(out) => {
@@ -199,15 +203,17 @@ fn measure(mut scenario: Scenario, how: &How, json: bool) -> Result<ExitCode, Fa
             kept.path()
         }
     };
-    let report = watched(directory, |progress| thalweg_lab::run(&scenario, how.on, directory, &stop, progress))
-        .map_err(failure)?;
+    let report = with_scenario_progress(directory, |progress| {
+        thalweg_lab::run_scenario(&scenario, how.on, directory, &stop, progress)
+    })
+    .map_err(failure)?;
     let mut output = Output::new();
     match json {
         true => output.json(&report)?,
-        false => output.text(&text(&report))?,
+        false => output.text(&report_text(&report))?,
     }
     if let Some(out) = &how.out {
-        let page = render::html(&report).map_err(Failure::broken)?;
+        let page = render::report_page(&report).map_err(Failure::broken)?;
         let all = serde_json::to_string_pretty(&report).map_err(Failure::broken)?;
         for (name, text) in [("report.html", page), ("report.json", all + "\n")] {
             let path = out.join(name);
@@ -219,9 +225,9 @@ fn measure(mut scenario: Scenario, how: &How, json: bool) -> Result<ExitCode, Fa
 }
 
 /// Returns the report for people: the main figures, each receiver if there are several, and remarks.
-fn text(report: &Report) -> String {
-    let mut out = format!("{}\n\n", render::headline(report));
-    let summary = render::summary(report);
+fn report_text(report: &Report) -> String {
+    let mut out = format!("{}\n\n", render::scenario_headline(report));
+    let summary = render::summary_rows(report);
     let width = summary.iter().filter_map(|row| row.first()).map(String::len).max().unwrap_or(0);
     for row in &summary {
         if let [name, value] = &row[..] {
@@ -234,17 +240,17 @@ fn text(report: &Report) -> String {
         }
     }
     out.push('\n');
-    out.extend(report.notes.iter().map(|note| wrapped("  note: ", note)));
+    out.extend(report.notes.iter().map(|note| wrap_words("  note: ", note)));
     out
 }
 
 /// Runs an action that may need a kernel built first, and shows the progress of the build.
-fn kernel<T>(act: impl FnOnce(&mut dyn FnMut(Progress)) -> T) -> T {
+fn with_kernel_progress<T>(act: impl FnOnce(&mut dyn FnMut(Progress)) -> T) -> T {
     let busy = Busy::new("laboratory".into());
-    act(&mut |progress| busy.now(building(progress)))
+    act(&mut |progress| busy.now(build_progress_text(progress)))
 }
 
-fn building(progress: Progress) -> String {
+fn build_progress_text(progress: Progress) -> String {
     match progress {
         Progress::Waiting => "waiting for another process that builds the kernel".into(),
         Progress::Unpacking => "building the kernel, once: unpacking its source".into(),
@@ -253,38 +259,40 @@ fn building(progress: Progress) -> String {
 }
 
 /// Runs a scenario in a directory as `kernel` runs an action, and also shows the progress of the scenario.
-fn watched<T>(directory: &Path, act: impl FnOnce(&mut dyn FnMut(Progress)) -> T) -> T {
+fn with_scenario_progress<T>(directory: &Path, act: impl FnOnce(&mut dyn FnMut(Progress)) -> T) -> T {
     let busy = Busy::new("laboratory: the network is made".into());
     let (over, is_over) = channel::<()>();
     thread::scope(|scope| {
         let busy = &busy;
         scope.spawn(move || {
             // Files of an earlier run in the directory do not belong to this one.
-            let earlier = RunProgress::read(directory);
+            let earlier = RunProgress::read_latest(directory);
             let mut began = None;
             while is_over.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
-                if let Some(far) = RunProgress::read(directory).filter(|far| Some(*far) != earlier && far.done > 0.0) {
+                if let Some(far) =
+                    RunProgress::read_latest(directory).filter(|far| Some(*far) != earlier && far.done > 0.0)
+                {
                     let (at, before) = *began.get_or_insert((Instant::now(), far.done));
-                    busy.now(going_on(&far, at.elapsed(), before));
+                    busy.now(scenario_progress_text(&far, at.elapsed(), before));
                 }
             }
         });
-        let result = act(&mut |progress| busy.now(building(progress)));
+        let result = act(&mut |progress| busy.now(build_progress_text(progress)));
         drop(over);
         result
     })
 }
 
 /// Returns the progress of a scenario as text, and the remaining time by this host's clock.
-fn going_on(far: &RunProgress, since: Duration, before: f64) -> String {
+fn scenario_progress_text(far: &RunProgress, since: Duration, before: f64) -> String {
     let RunProgress { done, bytes, bits_per_second } = far;
     let left = match done - before {
         so_far if so_far > 0.0 => {
-            format!(", {} left", seconds((1.0 - done).max(0.0) * since.as_secs_f64() / so_far))
+            format!(", {} left", format_seconds((1.0 - done).max(0.0) * since.as_secs_f64() / so_far))
         }
         _ => String::new(),
     };
-    format!("laboratory: {:.0} %, {}, {:.1} Mbit/s{left}", 100.0 * done, volume(*bytes), bits_per_second * 1e-6)
+    format!("laboratory: {:.0} %, {}, {:.1} Mbit/s{left}", 100.0 * done, format_volume(*bytes), bits_per_second * 1e-6)
 }
 
 /// Time from one look at the progress to the next.

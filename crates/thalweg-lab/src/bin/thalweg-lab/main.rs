@@ -61,15 +61,15 @@ fn main() -> ExitCode {
 
 fn execute(command: Command, json: bool) -> Result<ExitCode, Failure> {
     match command {
-        Command::Bench(options) => bench::bench(&options, json),
+        Command::Bench(options) => bench::run_bench(&options, json),
         #[cfg(feature = "congestion-controls")]
-        Command::Cc(command) => cc::cc(command, json),
+        Command::Cc(command) => cc::run_cc(command, json),
         #[cfg(not(feature = "congestion-controls"))]
         Command::Cc { words: _ } => Err(Failure::Usage(
             "this thalweg was built without congestion controls: build it where clang, libelf and zlib are".into(),
         )),
-        Command::Reproduce(options) => reproduce::reproduce(&options, json),
-        Command::Lab(options) => lab::lab(&options, json),
-        Command::Generate(options) => generate::generate(Arguments::command(), &options),
+        Command::Reproduce(options) => reproduce::run_reproduce(&options, json),
+        Command::Lab(options) => lab::run_lab(&options, json),
+        Command::Generate(options) => generate::generate_package_files(Arguments::command(), &options),
     }
 }

@@ -15,7 +15,7 @@ use thalweg_bench::reproduce::{Experiment, ExperimentReport, Measured, Reproduct
 use thalweg_bench::{Report, Stop};
 use thalweg_lab::sweep::Results;
 use thalweg_lab::{Laboratory, reproduce as laboratory};
-use thalweg_text::{seconds, wrapped};
+use thalweg_text::{format_seconds, wrap_words};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
@@ -55,9 +55,9 @@ struct Run<'a> {
     stop: Stop,
 }
 
-pub(crate) fn reproduce(options: &Options, json: bool) -> Result<ExitCode, Failure> {
-    let Some(name) = &options.name else { return list(json) };
-    if let Some(experiment) = Experiment::named(name) {
+pub(crate) fn run_reproduce(options: &Options, json: bool) -> Result<ExitCode, Failure> {
+    let Some(name) = &options.name else { return list_experiments(json) };
+    if let Some(experiment) = Experiment::find_by_name(name) {
         return repeat(experiment, options, json, &[], Run::in_laboratory);
     }
     let laboratory = names::<Results>();
@@ -65,7 +65,7 @@ pub(crate) fn reproduce(options: &Options, json: bool) -> Result<ExitCode, Failu
         let those = laboratory.join(" and ");
         return Err(Failure::Usage(format!("--on and --jobs are for {those}: {name} measures this machine")));
     }
-    let experiment = Experiment::named(name).ok_or_else(|| {
+    let experiment = Experiment::find_by_name(name).ok_or_else(|| {
         let names = [names::<Report>(), laboratory].concat().join(", ");
         Failure::Usage(format!("there is no experiment '{name}'; there are {names}"))
     })?;
@@ -83,30 +83,30 @@ fn repeat<'a, R: ExperimentReport>(
 ) -> Result<ExitCode, Failure> {
     let directory = options.out.clone().unwrap_or_else(|| format!("reproduce-{}", experiment.name).into());
     fs::create_dir_all(&directory).map_err(|error| Failure::Usage(format!("{}: {error}", directory.display())))?;
-    let opened = opened.iter().map(|name| Ok((*name, Target::open(&directory.join(name))?)));
+    let opened = opened.iter().map(|name| Ok((*name, Target::open_for_writing(&directory.join(name))?)));
     let mut opened: BTreeMap<&str, Target> = opened.collect::<Result<_, Failure>>()?;
-    let file = options.json_file.as_deref().map(Target::open).transpose()?;
+    let file = options.json_file.as_deref().map(Target::open_for_writing).transpose()?;
     let run = Run { options, json, directory, stop: stop_on_signals()? };
     let measured = measure(&run, &experiment)?;
 
-    let reproduction = experiment.reproduction(options.quick, measured);
+    let reproduction = experiment.build_reproduction(options.quick, measured);
     let mut out = Output::new();
     match (json, &reproduction.laboratory) {
-        (false, _) => out.text(&format!("\n{}", reproduction.text())),
+        (false, _) => out.text(&format!("\n{}", reproduction.format_text())),
         (true, None) => out.json(&Line::Reproduction(&reproduction)),
         (true, Some(_)) => out.json(&reproduction),
     }?;
     out.flush()?;
     for (name, text) in R::files(&reproduction).map_err(Failure::broken)? {
         match opened.remove(name.as_str()) {
-            Some(target) => target.write(&text),
-            None => lab::write(&run.directory, &name, &text),
+            Some(target) => target.write_report(&text),
+            None => lab::write_report(&run.directory, &name, &text),
         }?;
     }
     if let Some(file) = file {
-        file.write(&(serde_json::to_string_pretty(&reproduction).map_err(Failure::broken)? + "\n"))?;
+        file.write_report(&(serde_json::to_string_pretty(&reproduction).map_err(Failure::broken)? + "\n"))?;
     }
-    Ok(if run.stop.pressed() { ExitCode::from(INTERRUPTED) } else { ExitCode::SUCCESS })
+    Ok(if run.stop.is_requested() { ExitCode::from(INTERRUPTED) } else { ExitCode::SUCCESS })
 }
 
 impl Run<'_> {
@@ -122,19 +122,19 @@ impl Run<'_> {
             }
             let words = ["thalweg", "bench"].map(str::to_owned).into_iter().chain(words);
             let mut show = Show::new(&plan, *json, false, stop.clone());
-            let (report, error) = match thalweg_bench::run(&plan, words.collect(), &mut show, stop) {
+            let (report, error) = match thalweg_bench::measure_plan(&plan, words.collect(), &mut show, stop) {
                 Ok(report) => {
-                    show.end(&report)?;
+                    show.finish_display(&report)?;
                     (Some(report), None)
                 }
                 Err(error) => {
                     drop(show);
-                    outlet::stderr().put(progress::error_text(&error.to_string()));
+                    outlet::stderr().put_text(progress::error_text(&error.to_string()));
                     (None, Some(error.to_string()))
                 }
             };
             measured.push(Measured { id: measure.id.clone(), line, report, error });
-            if stop.pressed() {
+            if stop.is_requested() {
                 break;
             }
         }
@@ -147,26 +147,26 @@ impl Run<'_> {
         let Options { quick, on, jobs, .. } = *self.options;
         let sweeps = laboratory::sweeps(experiment, on.unwrap_or_default(), quick).map_err(Failure::broken)?;
         let cells: usize = sweeps.iter().map(|(sweep, _)| sweep.cells.len()).sum();
-        let all: Duration = sweeps.iter().map(|(sweep, on)| lab::How { on: *on, jobs }.estimate(sweep)).sum();
-        let (name, time) = (&experiment.name, seconds(all.as_secs_f64().round()));
-        outlet::stderr().put(format!("{name}: {cells} cells; where none is done yet, about {time} in all\n"));
+        let all: Duration = sweeps.iter().map(|(sweep, on)| lab::How { on: *on, jobs }.estimate_duration(sweep)).sum();
+        let (name, time) = (&experiment.name, format_seconds(all.as_secs_f64().round()));
+        outlet::stderr().put_text(format!("{name}: {cells} cells; where none is done yet, about {time} in all\n"));
         let run = sweeps.into_iter().map(|(sweep, on)| {
             let own = self.directory.join(&sweep.name);
-            Ok(laboratory::measured(lab::run(sweep, lab::How { on, jobs }, &own, &self.stop.flag())?))
+            Ok(laboratory::measured(lab::run_sweep_into(sweep, lab::How { on, jobs }, &own, &self.stop.shared_flag())?))
         });
         run.collect()
     }
 }
 
 fn names<R: ExperimentReport>() -> Vec<String> {
-    Experiment::<R>::all().map(|experiment| experiment.name).collect()
+    Experiment::<R>::all_experiments().map(|experiment| experiment.name).collect()
 }
 
 fn summaries<R: ExperimentReport>() -> impl Iterator<Item = [String; 3]> {
-    Experiment::<R>::all().map(|one| [one.name, one.title, one.source])
+    Experiment::<R>::all_experiments().map(|one| [one.name, one.title, one.source])
 }
 
-fn list(json: bool) -> Result<ExitCode, Failure> {
+fn list_experiments(json: bool) -> Result<ExitCode, Failure> {
     let mut out = Output::new();
     let all = summaries::<Report>().chain(summaries::<Results>());
     if json {
@@ -176,8 +176,8 @@ fn list(json: bool) -> Result<ExitCode, Failure> {
         out.json(&serde_json::json!({ "experiments": all }))?;
     } else {
         for [name, title, source] in all {
-            out.text(&wrapped(&format!("{name:<12}"), &title))?;
-            out.text(&wrapped("            ", &source))?;
+            out.text(&wrap_words(&format!("{name:<12}"), &title))?;
+            out.text(&wrap_words("            ", &source))?;
         }
     }
     out.flush()?;

@@ -1,10 +1,10 @@
 //! Conclusions from the results about the paper's findings, and about ours.
 
-use super::super::{NOTHING, find, values};
+use super::super::{NOTHING, axis_values, find_report};
 use super::paper::{DELAYS, INTERVALS, SENDERS, SIGN, VEGAS_MINUS_BIC};
 use crate::report::Report;
 use crate::sweep::Results;
-use crate::sweep::summary::equal;
+use crate::sweep::summary::has_equal_goodput;
 use thalweg_bench::reproduce::{Finding, Row, Table};
 
 const CONTROL: &str = "traffic.control";
@@ -21,41 +21,47 @@ const NO_SLOW_SERVER: &str = "in the virtual laboratory and in ns-3 processors t
 /// Least value of the retransmission timer, in µs.
 const TIMER_US: f64 = 200e3;
 
-pub(super) fn findings(measured: [&Results; 4]) -> Vec<Finding> {
+pub(super) fn evaluate_findings(measured: [&Results; 4]) -> Vec<Finding> {
     let [sizes, grid, each, whole] = measured;
     vec![
-        alike(sizes),
+        controls_alike(sizes),
         vegas_differs(sizes),
         Finding::new(
             "On the slow server Vegas alone is higher.",
             "The same with a receiver whose processor is the limit.",
             Err(NO_SLOW_SERVER),
         ),
-        bic_mostly(grid),
-        vegas_long(grid),
-        far_apart(grid),
-        credit_best(sizes, grid),
-        collapse(each, whole),
-        no_collapse(each, whole),
+        bic_mostly_ahead(grid),
+        vegas_ahead_if_long(grid),
+        differ_with_three_senders(grid),
+        credit_is_best(sizes, grid),
+        throughput_collapses(each, whole),
+        credit_never_collapses(each, whole),
     ]
 }
 
-pub(super) fn tables(measured: [&Results; 4]) -> Vec<Table> {
+pub(super) fn build_tables(measured: [&Results; 4]) -> Vec<Table> {
     let [sizes, grid, each, whole] = measured;
-    vec![by_size(sizes), differences(grid), standings(sizes, grid), incast(each), incast(whole)]
+    vec![
+        goodput_by_size(sizes),
+        difference_table(grid),
+        standings_table(sizes, grid),
+        incast_table(each),
+        incast_table(whole),
+    ]
 }
 
-fn megabits(report: &Report) -> f64 {
+fn goodput_megabits(report: &Report) -> f64 {
     report.goodput_bits_per_second * 1e-6
 }
 
 /// Returns each control's goodput over BIC's at each size: control, size, ratio.
-fn over_bic(sizes: &Results) -> Vec<(&str, &str, f64)> {
+fn goodput_over_bic(sizes: &Results) -> Vec<(&str, &str, f64)> {
     let mut all = Vec::new();
-    for control in values(sizes, CONTROL).iter().filter(|control| !["bic", "credit"].contains(&control.as_str())) {
-        for size in values(sizes, SIZE) {
-            let [own, bic] =
-                [control.as_str(), "bic"].map(|control| find(sizes, &[(CONTROL, control), (SIZE, size)]).map(megabits));
+    for control in axis_values(sizes, CONTROL).iter().filter(|control| !["bic", "credit"].contains(&control.as_str())) {
+        for size in axis_values(sizes, SIZE) {
+            let [own, bic] = [control.as_str(), "bic"]
+                .map(|control| find_report(sizes, &[(CONTROL, control), (SIZE, size)]).map(goodput_megabits));
             if let (Some(own), Some(bic)) = (own, bic.filter(|bic| *bic > 0.0)) {
                 all.push((control.as_str(), size.as_str(), own / bic));
             }
@@ -64,8 +70,8 @@ fn over_bic(sizes: &Results) -> Vec<(&str, &str, f64)> {
     all
 }
 
-fn alike(sizes: &Results) -> Finding {
-    let mut others: Vec<_> = over_bic(sizes).into_iter().filter(|(control, ..)| *control != "vegas").collect();
+fn controls_alike(sizes: &Results) -> Finding {
+    let mut others: Vec<_> = goodput_over_bic(sizes).into_iter().filter(|(control, ..)| *control != "vegas").collect();
     others.sort_by(|a, b| (b.2 - 1.0).abs().total_cmp(&(a.2 - 1.0).abs()));
     let unlike: Vec<_> = others.iter().filter(|(.., ratio)| (ratio - 1.0).abs() > RATIO_TOLERANCE).collect();
     let outcome = others.first().ok_or(NOTHING).map(|first| match unlike.len() {
@@ -87,7 +93,7 @@ fn deviation_text((control, size, ratio): &(&str, &str, f64)) -> String {
 }
 
 fn vegas_differs(sizes: &Results) -> Finding {
-    let vegas: Vec<_> = over_bic(sizes).into_iter().filter(|(control, ..)| *control == "vegas").collect();
+    let vegas: Vec<_> = goodput_over_bic(sizes).into_iter().filter(|(control, ..)| *control == "vegas").collect();
     let ratios: Vec<String> =
         vegas.iter().map(|(_, size, ratio)| format!("{size} {:+.1} %", 100.0 * (ratio - 1.0))).collect();
     let lower = vegas.iter().any(|(.., ratio)| *ratio < 1.0 - RATIO_TOLERANCE);
@@ -101,19 +107,21 @@ fn vegas_differs(sizes: &Results) -> Finding {
 }
 
 /// Returns Vegas's report, and BIC's.
-fn both<'a>(grid: &'a Results, senders: &str, interval: &str, delay: &str) -> Option<[&'a Report; 2]> {
-    let [vegas, bic] = ["vegas", "bic"]
-        .map(|control| find(grid, &[(CONTROL, control), (COUNT, senders), (INTERVAL, interval), (DELAY, delay)]));
+fn vegas_and_bic_reports<'a>(grid: &'a Results, senders: &str, interval: &str, delay: &str) -> Option<[&'a Report; 2]> {
+    let [vegas, bic] = ["vegas", "bic"].map(|control| {
+        find_report(grid, &[(CONTROL, control), (COUNT, senders), (INTERVAL, interval), (DELAY, delay)])
+    });
     Some([vegas?, bic?])
 }
 
 /// Returns Vegas minus BIC in Mbit/s.
-fn difference(grid: &Results, senders: &str, interval: &str, delay: &str) -> Option<f64> {
-    both(grid, senders, interval, delay).map(|[vegas, bic]| megabits(vegas) - megabits(bic))
+fn vegas_minus_bic(grid: &Results, senders: &str, interval: &str, delay: &str) -> Option<f64> {
+    vegas_and_bic_reports(grid, senders, interval, delay)
+        .map(|[vegas, bic]| goodput_megabits(vegas) - goodput_megabits(bic))
 }
 
 /// Returns the numbers of cells in which BIC, Vegas and neither is ahead.
-fn ahead<'a>(
+fn count_ahead<'a>(
     grid: &Results,
     senders: &[&str],
     intervals: impl Iterator<Item = &'a &'a str> + Clone,
@@ -123,9 +131,9 @@ fn ahead<'a>(
     for senders in senders {
         for interval in intervals.clone() {
             for delay in delays {
-                let Some([vegas, bic]) = both(grid, senders, interval, delay) else { continue };
-                ahead[match megabits(vegas) > megabits(bic) {
-                    _ if equal(vegas, bic) => 2,
+                let Some([vegas, bic]) = vegas_and_bic_reports(grid, senders, interval, delay) else { continue };
+                ahead[match goodput_megabits(vegas) > goodput_megabits(bic) {
+                    _ if has_equal_goodput(vegas, bic) => 2,
                     true => 1,
                     false => 0,
                 }] += 1;
@@ -135,28 +143,30 @@ fn ahead<'a>(
     ahead
 }
 
-fn counted([bic, vegas, draws]: [usize; 3]) -> String {
+fn counts_text([bic, vegas, draws]: [usize; 3]) -> String {
     format!("BIC is ahead in {bic} cells, Vegas in {vegas}, and in {draws} they are equal")
 }
 
-fn bic_mostly(grid: &Results) -> Finding {
-    let counts = ahead(grid, &SENDERS, INTERVALS.iter(), &DELAYS);
+fn bic_mostly_ahead(grid: &Results) -> Finding {
+    let counts = count_ahead(grid, &SENDERS, INTERVALS.iter(), &DELAYS);
     let all: usize = counts.iter().sum();
     Finding::new(
         "BIC has the higher throughput in most conditions.",
         "Over all senders, intervals and delays BIC is ahead of Vegas in more than half of the cells.",
-        if all > 0 { Ok((2 * counts[0] > all, counted(counts))) } else { Err(NOTHING) },
+        if all > 0 { Ok((2 * counts[0] > all, counts_text(counts))) } else { Err(NOTHING) },
     )
 }
 
-fn vegas_long(grid: &Results) -> Finding {
+fn vegas_ahead_if_long(grid: &Results) -> Finding {
     let per_senders: Vec<(&str, [usize; 3])> = SENDERS
         .iter()
-        .map(|senders| (*senders, ahead(grid, &[senders], LONG.iter(), &LONG)))
+        .map(|senders| (*senders, count_ahead(grid, &[senders], LONG.iter(), &LONG)))
         .filter(|(_, counts)| counts.iter().sum::<usize>() > 0)
         .collect();
-    let counts: Vec<String> =
-        per_senders.iter().map(|(senders, counts)| format!("with {senders} senders {}", counted(*counts))).collect();
+    let counts: Vec<String> = per_senders
+        .iter()
+        .map(|(senders, counts)| format!("with {senders} senders {}", counts_text(*counts)))
+        .collect();
     let outcome = match per_senders.is_empty() {
         true => Err(NOTHING),
         false => Ok((per_senders.iter().all(|(_, counts)| counts[1] > counts[0]), counts.join("; "))),
@@ -168,11 +178,11 @@ fn vegas_long(grid: &Results) -> Finding {
     )
 }
 
-fn far_apart(grid: &Results) -> Finding {
+fn differ_with_three_senders(grid: &Results) -> Finding {
     let mut all = Vec::new();
     for interval in INTERVALS {
         for delay in DELAYS {
-            let apart = difference(grid, "3", interval, delay);
+            let apart = vegas_minus_bic(grid, "3", interval, delay);
             all.extend(apart.map(|apart| (apart, interval, delay)));
         }
     }
@@ -190,8 +200,8 @@ fn far_apart(grid: &Results) -> Finding {
     )
 }
 
-fn credit_best(sizes: &Results, grid: &Results) -> Finding {
-    let contests: Vec<_> = [sizes, grid].into_iter().filter_map(Results::contest).collect();
+fn credit_is_best(sizes: &Results, grid: &Results) -> Finding {
+    let contests: Vec<_> = [sizes, grid].into_iter().filter_map(Results::compare_controls).collect();
     let cells: usize = contests.iter().map(|contest| contest.cells).sum();
     let lost: Vec<String> = contests.iter().flat_map(|contest| &contest.lost).map(ToString::to_string).collect();
     let outcome = match (cells, lost.len()) {
@@ -207,19 +217,19 @@ fn credit_best(sizes: &Results, grid: &Results) -> Finding {
 }
 
 /// Returns every cell of classic incast with this control: its name, and its report.
-fn incasts<'a>(results: [&'a Results; 2], control: &'a str) -> impl Iterator<Item = (String, &'a Report)> + 'a {
+fn incast_reports<'a>(results: [&'a Results; 2], control: &'a str) -> impl Iterator<Item = (String, &'a Report)> + 'a {
     results.into_iter().flat_map(move |results| {
-        values(results, COUNT).iter().filter_map(move |senders| {
-            let report = find(results, &[(CONTROL, control), (COUNT, senders)])?;
-            let (size, _) = report.scenario.sizes();
+        axis_values(results, COUNT).iter().filter_map(move |senders| {
+            let report = find_report(results, &[(CONTROL, control), (COUNT, senders)])?;
+            let (size, _) = report.scenario.payload_range();
             Some((format!("{control}, {senders} senders of {} KiB", size >> 10), report))
         })
     })
 }
 
-fn collapse(each: &Results, whole: &Results) -> Finding {
+fn throughput_collapses(each: &Results, whole: &Results) -> Finding {
     let [reno, cubic] = ["reno", "cubic"].map(|control| {
-        let all = incasts([each, whole], control);
+        let all = incast_reports([each, whole], control);
         all.min_by(|a, b| a.1.share_of_ceiling.total_cmp(&b.1.share_of_ceiling))
     });
     let outcome = reno.zip(cubic).ok_or(NOTHING).map(|(reno, cubic)| {
@@ -237,8 +247,8 @@ fn collapse(each: &Results, whole: &Results) -> Finding {
     )
 }
 
-fn no_collapse(each: &Results, whole: &Results) -> Finding {
-    let all: Vec<_> = incasts([each, whole], "credit").collect();
+fn credit_never_collapses(each: &Results, whole: &Results) -> Finding {
+    let all: Vec<_> = incast_reports([each, whole], "credit").collect();
     let bad: Vec<String> = all
         .iter()
         .filter(|(_, report)| report.timeouts > 0 || report.completion.is_none_or(|times| times.max_us >= TIMER_US))
@@ -259,14 +269,15 @@ fn no_collapse(each: &Results, whole: &Results) -> Finding {
     )
 }
 
-fn by_size(sizes: &Results) -> Table {
-    let rows = values(sizes, CONTROL).iter().map(|control| {
-        let reports = values(sizes, SIZE).iter().map(|size| find(sizes, &[(CONTROL, control), (SIZE, size)]));
-        Row::new(control, reports.map(|report| Some(format!("{:.1}", megabits(report?)))))
+fn goodput_by_size(sizes: &Results) -> Table {
+    let rows = axis_values(sizes, CONTROL).iter().map(|control| {
+        let reports =
+            axis_values(sizes, SIZE).iter().map(|size| find_report(sizes, &[(CONTROL, control), (SIZE, size)]));
+        Row::new(control, reports.map(|report| Some(format!("{:.1}", goodput_megabits(report?)))))
     });
     Table {
         title: "Measured, 3 to 1: goodput in Mbit/s by message size".into(),
-        headings: ["control"].into_iter().map(str::to_owned).chain(values(sizes, SIZE).iter().cloned()).collect(),
+        headings: ["control"].into_iter().map(str::to_owned).chain(axis_values(sizes, SIZE).iter().cloned()).collect(),
         paper: Vec::new(),
         here: rows.collect(),
         remarks: vec![
@@ -276,11 +287,11 @@ fn by_size(sizes: &Results) -> Table {
 }
 
 /// Returns the paper's table 1 beside ours.
-fn differences(grid: &Results) -> Table {
+fn difference_table(grid: &Results) -> Table {
     let paper = INTERVALS.iter().zip(VEGAS_MINUS_BIC);
     let paper = paper.map(|(interval, row)| Row::new(interval, row.map(|value| Some(format!("{value:+.2}")))));
     let here = INTERVALS.iter().map(|interval| {
-        let differences = DELAYS.iter().map(|delay| difference(grid, "3", interval, delay));
+        let differences = DELAYS.iter().map(|delay| vegas_minus_bic(grid, "3", interval, delay));
         Row::new(interval, differences.map(|difference| Some(format!("{:+.2}", difference?))))
     });
     Table {
@@ -295,10 +306,10 @@ fn differences(grid: &Results) -> Table {
     }
 }
 
-fn standings(sizes: &Results, grid: &Results) -> Table {
+fn standings_table(sizes: &Results, grid: &Results) -> Table {
     let mut here = Vec::new();
     for (name, results) in [("measured", sizes), ("simulated", grid)] {
-        let Some(contest) = results.contest() else { continue };
+        let Some(contest) = results.compare_controls() else { continue };
         here.extend(contest.standings.iter().map(|one| Row {
             name: format!("{name}: {}", one.control),
             cells: vec![
@@ -319,11 +330,11 @@ fn standings(sizes: &Results, grid: &Results) -> Table {
     }
 }
 
-fn incast(results: &Results) -> Table {
-    let controls = values(results, CONTROL);
-    let rows = values(results, COUNT).iter().map(|senders| {
+fn incast_table(results: &Results) -> Table {
+    let controls = axis_values(results, CONTROL);
+    let rows = axis_values(results, COUNT).iter().map(|senders| {
         let cells = controls.iter().flat_map(|control| {
-            let report = find(results, &[(CONTROL, control), (COUNT, senders)]);
+            let report = find_report(results, &[(CONTROL, control), (COUNT, senders)]);
             let share = report.map(|report| format!("{:.1}", 100.0 * report.share_of_ceiling));
             [share, report.map(|report| report.timeouts.to_string())]
         });
@@ -339,16 +350,16 @@ fn incast(results: &Results) -> Table {
     }
 }
 
-/// Returns intervals and delays of this run: rows and columns of [`surface`].
-pub(super) fn sides(grid: &Results) -> [&[String]; 2] {
-    [values(grid, INTERVAL), values(grid, DELAY)]
+/// Returns intervals and delays of this run: rows and columns of [`difference_surface`].
+pub(super) fn surface_axes(grid: &Results) -> [&[String]; 2] {
+    [axis_values(grid, INTERVAL), axis_values(grid, DELAY)]
 }
 
 /// Returns Vegas minus BIC for one number of senders.
-pub(super) fn surface(grid: &Results, senders: &str) -> Vec<Vec<Option<f64>>> {
-    let [intervals, delays] = sides(grid);
+pub(super) fn difference_surface(grid: &Results, senders: &str) -> Vec<Vec<Option<f64>>> {
+    let [intervals, delays] = surface_axes(grid);
     let rows = intervals
         .iter()
-        .map(|interval| delays.iter().map(|delay| difference(grid, senders, interval, delay)).collect());
+        .map(|interval| delays.iter().map(|delay| vegas_minus_bic(grid, senders, interval, delay)).collect());
     rows.collect()
 }

@@ -20,7 +20,7 @@ fn position_of(names: [&str; 6], time: Duration) -> usize {
 }
 
 fn experiment() -> Experiment<Results> {
-    Experiment::named("tdaq").unwrap()
+    Experiment::find_by_name("tdaq").unwrap()
 }
 
 fn sweeps(quick: bool) -> impl Iterator<Item = Sweep> {
@@ -46,7 +46,7 @@ fn reproduction(quick: bool) -> Reproduction<Results> {
             Ok(Box::new(one))
         })
     });
-    experiment().reproduction(quick, measured.map(reproduce::measured).collect())
+    experiment().build_reproduction(quick, measured.map(reproduce::measured).collect())
 }
 
 #[test]
@@ -71,11 +71,11 @@ fn a_laboratory_like_the_paper_s_confirms_it() {
 #[test]
 fn the_first_look_fits_a_terminal_and_leaves_out_what_it_did_not_measure() {
     let reproduction = reproduction(true);
-    let text = reproduction.text();
+    let text = reproduction.format_text();
     assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
     assert_eq!(reproduction.tables[1].here[1].cells, ["-"; 6]);
     assert!(text.contains("holds here: ") && text.contains("cannot be tested here: "));
-    let page = reproduction.html().unwrap();
+    let page = reproduction.format_html().unwrap();
     assert!(page.contains("3 to 1") && !page.contains("5 to 1<") && page.contains("holds here"));
     let json = serde_json::to_value(&reproduction).unwrap();
     assert_eq!((&json["format"], &json["quick"]), (&"thalweg-reproduction/1".into(), &true.into()));
@@ -86,7 +86,7 @@ fn the_first_look_fits_a_terminal_and_leaves_out_what_it_did_not_measure() {
 fn without_cells_nothing_is_claimed() {
     let measured =
         sweeps(true).map(|sweep| Results { outcomes: vec![None; sweep.cells.len()], sweep, laboratory: "ns3".into() });
-    let reproduction = experiment().reproduction(true, measured.map(reproduce::measured).collect());
+    let reproduction = experiment().build_reproduction(true, measured.map(reproduce::measured).collect());
     assert!(reproduction.findings.iter().all(|finding| finding.verdict == Verdict::CannotBeTested));
-    assert!(reproduction.text().contains("this run has no cells to compare"));
+    assert!(reproduction.format_text().contains("this run has no cells to compare"));
 }

@@ -16,37 +16,37 @@ pub(crate) trait Packets {
     ///
     /// # Errors
     /// If nothing can be received any more.
-    fn receive(&mut self, each: &mut dyn FnMut(Packet<'_>) -> bool) -> Result<bool, FramesError>;
+    fn receive_packets(&mut self, each: &mut dyn FnMut(Packet<'_>) -> bool) -> Result<bool, FramesError>;
 
     /// Waits for packets, at most for `longest`.
     ///
     /// # Errors
     /// If the interface is gone or down.
-    fn wait(&mut self, longest: Duration) -> Result<(), FramesError>;
+    fn wait_for_packets(&mut self, longest: Duration) -> Result<(), FramesError>;
 
     /// Returns the maximum time that a packet may take from the interface to here.
-    fn lag(&self) -> Duration;
+    fn max_packet_lag(&self) -> Duration;
 
     /// Returns the number of packets for which there was no room, if known.
-    fn dropped(&mut self) -> Option<u64>;
+    fn dropped_count(&mut self) -> Option<u64>;
 }
 
 impl Packets for PacketRing {
-    fn receive(&mut self, each: &mut dyn FnMut(Packet<'_>) -> bool) -> Result<bool, FramesError> {
-        Ok(PacketRing::receive(self, each))
+    fn receive_packets(&mut self, each: &mut dyn FnMut(Packet<'_>) -> bool) -> Result<bool, FramesError> {
+        Ok(PacketRing::receive_packets(self, each))
     }
 
-    fn wait(&mut self, longest: Duration) -> Result<(), FramesError> {
-        PacketRing::wait(self, longest)
+    fn wait_for_packets(&mut self, longest: Duration) -> Result<(), FramesError> {
+        PacketRing::wait_for_packets(self, longest)
     }
 
     /// Returns 100 ms: the kernel hands packets over after 20 ms; the rest is for a busy machine.
-    fn lag(&self) -> Duration {
+    fn max_packet_lag(&self) -> Duration {
         Duration::from_millis(100)
     }
 
-    fn dropped(&mut self) -> Option<u64> {
-        let counted = self.counters().inspect_err(|error| tracing::warn!("{error}"));
+    fn dropped_count(&mut self) -> Option<u64> {
+        let counted = self.packet_counters().inspect_err(|error| tracing::warn!("{error}"));
         counted.ok().map(|(_, dropped)| dropped)
     }
 }
@@ -58,28 +58,28 @@ pub(crate) struct Taken(Box<dyn RawIo>);
 
 impl Taken {
     /// Returns the origin of the packets that this port takes.
-    pub(crate) fn by(port: impl RawIo + 'static) -> Self {
+    pub(crate) fn from_port(port: impl RawIo + 'static) -> Self {
         Self(Box::new(port))
     }
 }
 
 impl Packets for Taken {
-    fn receive(&mut self, each: &mut dyn FnMut(Packet<'_>) -> bool) -> Result<bool, FramesError> {
-        let (nanos, mut wanted) = (crate::capture::pcap::now(), true);
-        self.0.receive(&mut |frame| {
+    fn receive_packets(&mut self, each: &mut dyn FnMut(Packet<'_>) -> bool) -> Result<bool, FramesError> {
+        let (nanos, mut wanted) = (crate::capture::pcap::unix_nanos(), true);
+        self.0.receive_frames(&mut |frame| {
             wanted = wanted && each(Packet { nanos, length: frame.len(), bytes: frame, tag: None });
         })
     }
 
-    fn wait(&mut self, longest: Duration) -> Result<(), FramesError> {
-        if self.0.fd().is_none() {
+    fn wait_for_packets(&mut self, longest: Duration) -> Result<(), FramesError> {
+        if self.0.descriptor().is_none() {
             thread::sleep(POLL_INTERVAL.min(longest));
             return Ok(());
         }
         if !self.0.prepare_wait() {
             return Ok(());
         }
-        let Some(fd) = self.0.fd() else { return Ok(()) };
+        let Some(fd) = self.0.descriptor() else { return Ok(()) };
         let longest = Timespec { tv_sec: longest.as_secs().cast_signed(), tv_nsec: longest.subsec_nanos().into() };
         match poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], Some(&longest)) {
             Ok(_) | Err(Errno::INTR) => Ok(()),
@@ -87,12 +87,12 @@ impl Packets for Taken {
         }
     }
 
-    fn lag(&self) -> Duration {
+    fn max_packet_lag(&self) -> Duration {
         Duration::ZERO
     }
 
-    fn dropped(&mut self) -> Option<u64> {
-        Some(self.0.counters().dropped)
+    fn dropped_count(&mut self) -> Option<u64> {
+        Some(self.0.port_counters().dropped)
     }
 }
 
@@ -115,39 +115,39 @@ mod tests {
     }
 
     impl RawIo for Port {
-        fn register(&mut self, _memory: &Arc<Arena>) -> Result<(), FramesError> {
+        fn register_memory(&mut self, _memory: &Arc<Arena>) -> Result<(), FramesError> {
             Ok(())
         }
 
-        fn mac(&self) -> [u8; 6] {
+        fn mac_address(&self) -> [u8; 6] {
             [2; 6]
         }
 
-        fn longest(&self) -> usize {
+        fn max_frame_bytes(&self) -> usize {
             1514
         }
 
-        fn has_room(&mut self) -> bool {
+        fn has_send_room(&mut self) -> bool {
             false
         }
 
-        fn send(&mut self, _head: &[u8], _piece: Option<Piece<'_>>) -> bool {
+        fn queue_frame(&mut self, _head: &[u8], _piece: Option<Piece<'_>>) -> bool {
             false
         }
 
-        fn flush(&mut self) -> Result<bool, FramesError> {
+        fn flush_burst(&mut self) -> Result<bool, FramesError> {
             Ok(true)
         }
 
-        fn receive(&mut self, _each: &mut dyn FnMut(&[u8])) -> Result<bool, FramesError> {
+        fn receive_frames(&mut self, _each: &mut dyn FnMut(&[u8])) -> Result<bool, FramesError> {
             Ok(false)
         }
 
-        fn room(&self) -> usize {
+        fn receive_room_frames(&self) -> usize {
             0
         }
 
-        fn fd(&self) -> Option<BorrowedFd<'_>> {
+        fn descriptor(&self) -> Option<BorrowedFd<'_>> {
             Some(self.tells.as_fd())
         }
 
@@ -156,11 +156,11 @@ mod tests {
             true
         }
 
-        fn copies(&self) -> (u64, u64) {
+        fn copies_per_byte(&self) -> (u64, u64) {
             (0, 0)
         }
 
-        fn counters(&self) -> Counters {
+        fn port_counters(&self) -> Counters {
             Counters::default()
         }
     }
@@ -168,10 +168,10 @@ mod tests {
     #[test]
     fn a_port_with_a_descriptor_is_waited_for_there() {
         let (tells, mut other) = UnixStream::pair().unwrap();
-        let mut port = Taken::by(Port { tells, prepared: false });
+        let mut port = Taken::from_port(Port { tells, prepared: false });
         let waited = |port: &mut Taken, longest| {
             let begun = Instant::now();
-            port.wait(longest).unwrap();
+            port.wait_for_packets(longest).unwrap();
             begun.elapsed()
         };
         let short = Duration::from_millis(20);

@@ -101,23 +101,23 @@ impl Writer {
     }
 
     /// Appends the output of `write`, which is complete in itself and contains `packets` packets.
-    pub(crate) fn put(&mut self, packets: u64, write: impl FnOnce(&mut Vec<u8>)) -> Result<(), WriteError> {
+    pub(crate) fn append_blocks(&mut self, packets: u64, write: impl FnOnce(&mut Vec<u8>)) -> Result<(), WriteError> {
         let mut scratch = std::mem::take(&mut self.scratch);
         scratch.clear();
         write(&mut scratch);
-        let appended = self.append(&scratch);
+        let appended = self.append_bytes(&scratch);
         self.whole.bytes += scratch.len() as u64;
         self.whole.packets += packets;
         self.scratch = scratch;
         appended
     }
 
-    fn append(&mut self, mut bytes: &[u8]) -> Result<(), WriteError> {
+    fn append_bytes(&mut self, mut bytes: &[u8]) -> Result<(), WriteError> {
         while !bytes.is_empty() {
             if self.current.is_none() {
-                self.reap(false)?;
+                self.reap_pieces(false)?;
                 while self.free.is_empty() {
-                    self.reap(true)?;
+                    self.reap_pieces(true)?;
                 }
                 self.current = self.free.pop();
             }
@@ -127,14 +127,14 @@ impl Writer {
             self.used += now.len();
             bytes = later;
             if self.used == PIECE_BYTES {
-                self.send();
+                self.send_piece();
             }
         }
         Ok(())
     }
 
     /// Starts writing the current piece.
-    fn send(&mut self) {
+    fn send_piece(&mut self) {
         let Some(mut piece) = self.current.take() else { return };
         let length = self.used.next_multiple_of(ALIGNMENT_BYTES);
         piece[self.used..length].fill(0);
@@ -142,69 +142,69 @@ impl Writer {
         self.offset += self.used as u64;
         self.used = 0;
         self.before = self.whole;
-        self.write(piece, sent);
+        self.write_piece(piece, sent);
     }
 
     /// Starts writing the rest of a piece.
-    fn write(&mut self, mut piece: MmapMut, mut sent: Sent) {
+    fn write_piece(&mut self, mut piece: MmapMut, mut sent: Sent) {
         loop {
             let Sent { offset, length, done, .. } = sent;
             let address = piece.as_ptr().addr();
             let operation =
-                Operation::write(File::Open(Arc::clone(&self.file)), piece, done..length, offset + done as u64);
+                Operation::write_range(File::Open(Arc::clone(&self.file)), piece, done..length, offset + done as u64);
             if let Some(ring) = &mut self.ring {
                 self.sent.push((address, sent));
-                ring.push(operation);
-                ring.submit();
+                ring.push_operation(operation);
+                ring.submit_queued();
                 return;
             }
-            let (memory, result) = operation.carry_out();
-            let Some(left) = self.note(sent, result) else { return self.free.push(memory) };
+            let (memory, result) = operation.carry_out_blocking();
+            let Some(left) = self.note_result(sent, result) else { return self.free.push(memory) };
             (piece, sent) = (memory, left);
         }
     }
 
     /// Takes back written pieces; waits for one if `wait` is set.
-    fn reap(&mut self, wait: bool) -> Result<(), WriteError> {
-        if wait && let Err(errno) = self.wait() {
-            return Err(self.fail(self.before, WriteError::Failed(errno)));
+    fn reap_pieces(&mut self, wait: bool) -> Result<(), WriteError> {
+        if wait && let Err(errno) = self.wait_for_write() {
+            return Err(self.record_failure(self.before, WriteError::Failed(errno)));
         }
-        self.collect();
+        self.collect_written();
         self.failed.map_or(Ok(()), |(_, error)| Err(error))
     }
 
     /// Waits until a write completes, or a signal arrives.
-    fn wait(&mut self) -> Result<(), Errno> {
-        let waited = self.ring.as_mut().map_or(Ok(()), |ring| ring.wait(None));
+    fn wait_for_write(&mut self) -> Result<(), Errno> {
+        let waited = self.ring.as_mut().map_or(Ok(()), |ring| ring.wait_for_completion(None));
         match waited.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO)) {
             Err(Errno::INTR) => Ok(()),
             other => other,
         }
     }
 
-    fn collect(&mut self) {
-        while let Some(Done { memory, result, .. }) = self.ring.as_mut().and_then(Ring::finished) {
+    fn collect_written(&mut self) {
+        while let Some(Done { memory, result, .. }) = self.ring.as_mut().and_then(Ring::next_finished) {
             let at = self.sent.iter().position(|(address, _)| *address == memory.as_ptr().addr());
             let sent = at.map(|at| self.sent.swap_remove(at).1);
-            match sent.and_then(|sent| self.note(sent, result)) {
-                Some(left) => self.write(memory, left),
+            match sent.and_then(|sent| self.note_result(sent, result)) {
+                Some(left) => self.write_piece(memory, left),
                 None => self.free.push(memory),
             }
         }
     }
 
     /// Notes the result of a write. Returns the rest of its piece if that is to be written again.
-    fn note(&mut self, sent: Sent, result: Result<u32, Errno>) -> Option<Sent> {
-        match sent.after(result) {
+    fn note_result(&mut self, sent: Sent, result: Result<u32, Errno>) -> Option<Sent> {
+        match sent.rest_after(result) {
             Ok(left) => left,
             Err(error) => {
-                self.fail(sent.before, error);
+                self.record_failure(sent.before, error);
                 None
             }
         }
     }
 
-    fn fail(&mut self, before: Kept, error: WriteError) -> WriteError {
+    fn record_failure(&mut self, before: Kept, error: WriteError) -> WriteError {
         if self.failed.is_none_or(|(earlier, _)| before.bytes < earlier.bytes) {
             self.failed = Some((before, error));
         }
@@ -212,17 +212,17 @@ impl Writer {
     }
 
     /// Ends the file after its valid content; returns that content, and any error.
-    pub(crate) fn finish(mut self) -> (Kept, Result<(), WriteError>) {
+    pub(crate) fn finish_file(mut self) -> (Kept, Result<(), WriteError>) {
         if self.failed.is_none() && self.used > 0 {
-            self.send();
+            self.send_piece();
         }
         // The file is truncated after its valid content, and nothing may be written there afterwards.
         while !self.sent.is_empty() {
-            if let Err(errno) = self.wait() {
-                self.fail(self.before, WriteError::Failed(errno));
+            if let Err(errno) = self.wait_for_write() {
+                self.record_failure(self.before, WriteError::Failed(errno));
                 break;
             }
-            self.collect();
+            self.collect_written();
         }
         let (kept, result) = match self.failed {
             None => (self.whole, Ok(())),
@@ -236,7 +236,7 @@ impl Writer {
 impl Sent {
     /// Returns the rest to be written after this result: the recorder's rule (`Recorder::note_block` in thalweg-store).
     /// A direct write continues at a multiple of its alignment; no progress means that nothing fits.
-    fn after(self, result: Result<u32, Errno>) -> Result<Option<Self>, WriteError> {
+    fn rest_after(self, result: Result<u32, Errno>) -> Result<Option<Self>, WriteError> {
         match result {
             Ok(written) if written as usize >= self.length - self.done => Ok(None),
             Ok(written) => match written as usize / ALIGNMENT_BYTES * ALIGNMENT_BYTES {
@@ -268,10 +268,10 @@ mod tests {
         let mut expected = Vec::new();
         for number in 0..2000u32 {
             let bytes = vec![number as u8; 4 * (number as usize % 9000)];
-            writer.put(1, |out| out.extend_from_slice(&bytes)).unwrap();
+            writer.append_blocks(1, |out| out.extend_from_slice(&bytes)).unwrap();
             expected.extend(bytes);
         }
-        let (kept, result) = writer.finish();
+        let (kept, result) = writer.finish_file();
         result.unwrap();
         assert_eq!(kept, Kept { bytes: expected.len() as u64, packets: 2000 });
         assert!(std::fs::read(&path).unwrap() == expected);
@@ -281,7 +281,7 @@ mod tests {
     #[test]
     fn a_write_that_was_cut_short_or_put_off_goes_on() {
         let sent = Sent { offset: 0, length: 4 * ALIGNMENT_BYTES, done: ALIGNMENT_BYTES, before: Kept::default() };
-        let after = |result| sent.after(result).map(|left| left.map(|left| left.done));
+        let after = |result| sent.rest_after(result).map(|left| left.map(|left| left.done));
         let aligned = ALIGNMENT_BYTES as u32;
         assert_eq!(after(Ok(3 * aligned)), Ok(None));
         assert_eq!(after(Ok(aligned + 5)), Ok(Some(2 * ALIGNMENT_BYTES)));
@@ -299,10 +299,10 @@ mod tests {
         let path = directory.path().join("file");
         let mut writer = Writer::create(&path).unwrap();
         for _ in 0..PIECE_COUNT - 1 {
-            writer.put(1, |out| out.resize(PIECE_BYTES, 7)).unwrap();
+            writer.append_blocks(1, |out| out.resize(PIECE_BYTES, 7)).unwrap();
         }
-        writer.fail(Kept { bytes: 12, packets: 0 }, WriteError::Full);
-        let (kept, result) = writer.finish();
+        writer.record_failure(Kept { bytes: 12, packets: 0 }, WriteError::Full);
+        let (kept, result) = writer.finish_file();
         assert_eq!((kept.bytes, result), (12, Err(WriteError::Full)));
         assert_eq!(std::fs::metadata(&path).unwrap().len(), 12);
     }

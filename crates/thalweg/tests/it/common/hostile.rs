@@ -12,7 +12,7 @@ use thalweg_link::{Address, LinkError, SourceGreeting};
 use thalweg_link_conformance::SourceEnd;
 use thalweg_wire::{
     Announcement, Capabilities, Disposition, EventId, FragmentHeader, GOLDEN_GAMMA, HEADER_LEN, Hello, Losses,
-    MESSAGE_LEN, Message, PayloadType, Refusal, RunNumber, SourceId, Status, crc32c, mix, record_len,
+    MESSAGE_LEN, Message, PayloadType, Refusal, RunNumber, SourceId, Status, crc32c, mix_bits, record_bytes,
 };
 
 /// Bytes in one of its slots.
@@ -109,7 +109,7 @@ impl Impostor {
         let pool = SlotPool::new("impostor", SLOTS, SLOT as usize).unwrap();
         let hello = hello(source);
         let greeting = SourceGreeting { hello, description: "{}".into(), arena: Arc::clone(pool.arena()) };
-        let link = SourceEnd::connect(&to, &greeting).unwrap();
+        let link = SourceEnd::connect_to_builder(&to, &greeting).unwrap();
         let id = hello.source;
         Self {
             address: address.to_owned(),
@@ -132,9 +132,9 @@ impl Impostor {
     }
 
     pub(crate) fn say(&mut self, message: &Message) {
-        self.link.send(message);
+        self.link.send_message(message);
         // That the builder has had enough is heard when it is listened to.
-        let _ = self.link.flush();
+        let _ = self.link.flush_messages();
     }
 
     /// A record of this source: a header that is right, and a payload.
@@ -172,12 +172,12 @@ impl Impostor {
                 return false;
             }
         }
-        let mut slot = self.pool.take().expect("a slot that was released is free");
+        let mut slot = self.pool.take_slot().expect("a slot that was released is free");
         slot[..records.len()].copy_from_slice(records);
-        let offer = self.announcement(event, slot.offset() as u64, records.len() as u32);
+        let offer = self.announcement(event, slot.arena_offset() as u64, records.len() as u32);
         self.kept.push_back((offer.ticket, slot));
         self.ticket += 1;
-        self.link.offer(&offer);
+        self.link.announce_offer(&offer);
         true
     }
 
@@ -220,20 +220,20 @@ impl Impostor {
                 }
                 return Err(error);
             }
-            self.link.flush()?;
+            self.link.flush_messages()?;
             let left = deadline.saturating_duration_since(Instant::now());
             assert!(!left.is_zero(), "the builder did not say what was waited for");
             if self.link.prepare_wait() {
-                self.link.poller().wait(Some(left), |_| {})?;
+                self.link.poller().wait_for_events(Some(left), |_| {})?;
             }
             let mut said = Vec::new();
-            self.end = self.link.receive(&mut said).err();
+            self.end = self.link.receive_messages(&mut said).err();
             for message in &said {
                 match message {
                     Message::Start { run, .. } => self.run = *run,
                     Message::Release { below } => {
                         let done = self.kept.partition_point(|(ticket, _)| ticket < below);
-                        self.kept.drain(..done).for_each(|(_, slot)| self.pool.give_back(slot));
+                        self.kept.drain(..done).for_each(|(_, slot)| self.pool.return_slot(slot));
                     }
                     _ => {}
                 }
@@ -261,7 +261,7 @@ impl Impostor {
 pub(crate) fn with_header(header: &FragmentHeader, payload: &[u8]) -> Vec<u8> {
     let mut bytes = header.encode().to_vec();
     bytes.extend_from_slice(payload);
-    bytes.resize(record_len(payload.len()), 0);
+    bytes.resize(record_bytes(payload.len()), 0);
     bytes
 }
 
@@ -272,7 +272,7 @@ pub(crate) struct Lot(pub(crate) u64);
 impl Lot {
     pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(GOLDEN_GAMMA);
-        mix(self.0)
+        mix_bits(self.0)
     }
 
     pub(crate) fn below(&mut self, most: u64) -> u64 {

@@ -22,7 +22,7 @@ impl Hosts {
 
     /// Does something on a host, in a thread of its own.
     pub(crate) fn on<T: Send>(&self, host: u16, act: impl FnOnce() -> T + Send) -> T {
-        self.0.on(host, act).unwrap()
+        self.0.run_on_host(host, act).unwrap()
     }
 
     /// The same, and the kernel has no part in their network.
@@ -42,11 +42,11 @@ impl Hosts {
 
     /// Runs a command on a host, to its end.
     pub(crate) fn run(&self, host: u16, command: &mut Command) -> Output {
-        self.0.on(host, || command.output()).unwrap().unwrap()
+        self.0.run_on_host(host, || command.output()).unwrap().unwrap()
     }
 
     pub(crate) fn start(&self, host: u16, name: &str, command: Command) -> Node {
-        self.0.on(host, || Node::start(name, command)).unwrap()
+        self.0.run_on_host(host, || Node::start(name, command)).unwrap()
     }
 
     /// Starts a node of a topology on a host.

@@ -23,7 +23,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use thalweg_device::model_adc;
-use thalweg_store::{EventStatus, Follow, Followed, Run, StoreError, VerifyReport, verify};
+use thalweg_store::{EventStatus, Follow, Followed, Run, StoreError, VerifyReport, verify_run};
 use thalweg_wire::{EventId, SourceId, Status};
 
 /// How long anything may take before a test gives it up: far longer than it ever does.
@@ -297,7 +297,7 @@ pub(crate) fn follow_until(directory: &Path, mut enough: impl FnMut(u64, &thalwe
     };
     let mut count = 0;
     while Instant::now() < deadline {
-        match follow.next(Duration::from_secs(1)).unwrap() {
+        match follow.next_event(Duration::from_secs(1)).unwrap() {
             Followed::Event(event) => {
                 count += 1;
                 if enough(count, &event) {
@@ -332,14 +332,14 @@ pub(crate) struct Contents {
 /// gives for it.
 pub(crate) fn check_samples(directory: &Path) -> Contents {
     let run = Run::open(directory).unwrap();
-    let sources: Vec<SourceId> = run.info().sources.iter().map(|source| source.id).collect();
+    let sources: Vec<SourceId> = run.run_info().sources.iter().map(|source| source.id).collect();
     check_samples_of(directory, &sources)
 }
 
 /// The same, where only these sources are models. What is said of fragments is said of theirs.
 pub(crate) fn check_samples_of(directory: &Path, models: &[SourceId]) -> Contents {
     let run = Run::open(directory).unwrap();
-    let sources: Vec<SourceId> = run.info().sources.iter().map(|source| source.id).collect();
+    let sources: Vec<SourceId> = run.run_info().sources.iter().map(|source| source.id).collect();
     let mut contents = Contents { first: u64::MAX, ..Contents::default() };
     let mut expected = Vec::new();
     for event in run.events() {
@@ -376,7 +376,7 @@ pub(crate) fn check_samples_of(directory: &Path, models: &[SourceId]) -> Content
 
 /// Nothing in the run disagrees with anything else in it.
 pub(crate) fn check_intact(directory: &Path) -> VerifyReport {
-    let report = verify(&Run::open(directory).unwrap());
+    let report = verify_run(&Run::open(directory).unwrap());
     assert!(report.consistent, "{:#?}", report.problems);
     report
 }

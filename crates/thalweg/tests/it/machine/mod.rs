@@ -43,7 +43,7 @@ fn directory() -> TempDir {
 
 /// Whether there is something to boot from. To set it up takes minutes, which is not for a test to begin.
 fn is_set_up() -> bool {
-    let found = Prepared::cached().is_some();
+    let found = Prepared::find_cached().is_some();
     if !found {
         skipped("no machine in the cache; `thalweg lab machine` sets it up");
     }
@@ -326,7 +326,7 @@ fn a_command_that_hangs_is_ended_and_a_killed_caller_takes_its_machine_along() {
 
 /// Directories of runs that nobody claims.
 fn left_behind() -> Vec<PathBuf> {
-    let shelf = Prepared::cached().unwrap().directory().parent().unwrap().to_owned();
+    let shelf = Prepared::find_cached().unwrap().directory().parent().unwrap().to_owned();
     let all = fs::read_dir(shelf).unwrap().map(|entry| entry.unwrap().path());
     let runs = all.filter(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("run-")));
     runs.filter(|path| fs::File::open(path).is_ok_and(|directory| directory.try_lock().is_ok())).collect()

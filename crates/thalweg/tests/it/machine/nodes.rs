@@ -5,7 +5,7 @@ use serde_json::Value;
 use std::fs;
 use std::ops::Range;
 use std::path::Path;
-use thalweg_store::{Run, verify};
+use thalweg_store::{Run, verify_run};
 
 /// A builder and a source, which are started one after the other, and their reports and logs.
 const NODES: &str = r"
@@ -50,7 +50,7 @@ fn check(report: &Value, own: &Path, events: u64, expected: impl Fn(u64, &mut Ve
         "{report:#}"
     );
     let run = Run::open(own.join("runs/run-000001")).unwrap();
-    let verified = verify(&run);
+    let verified = verify_run(&run);
     assert!(verified.consistent, "{:#?}", verified.problems);
     let mut payload = Vec::new();
     let mut seen = 0;

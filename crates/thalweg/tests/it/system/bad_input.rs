@@ -67,7 +67,7 @@ fn keys_that_do_not_exist_are_shown_where_they_stand() {
     unknown field `colour`, expected one of `name`, `id`, `device`, `beat`, `link`, `adapter`, `congestion`, `rate`, `burst`, `policy`, `slots`, `slot`, `wait`, `cpu`
     "#);
     assert_snapshot!(changed("\"model-adc\"", "\"tape\""), @r#"
-    thalweg: lab.toml: source 'source0': device: unknown kind `tape`, expected one of `model-adc`, `sigmf`, `vdif`, `pgm`, `tiff`, `npy`, `raw`, `udp`, `gige`, `edu`, `nvme`, `stream`, `v4l2`, `comedi`, `dma`, `fit`
+    thalweg: lab.toml: source 'source0': device: unknown kind `tape`, expected one of `model-adc`, `sigmf`, `vdif`, `pgm`, `tiff`, `npy`, `raw`, `udp`, `stream`, `v4l2`, `comedi`, `dma`, `fit`, `gige`, `edu`, `nvme`
     "#);
     assert_snapshot!(changed("size = \"16KiB\"", "size = \"16KiB\", sede = 3"), @r#"
     thalweg: lab.toml: TOML parse error at line 12, column 10

@@ -47,7 +47,7 @@ fn events_are_assigned_to_one_builder_each() {
             let directory = directory(&system, builder);
             check_intact(&directory);
             assert_eq!(check_samples(&directory).incomplete, 0);
-            let info = RunInfo::read(&directory).unwrap();
+            let info = RunInfo::read_run_json(&directory).unwrap();
             assert_eq!((info.assignment.as_str(), info.builders), ("by-room", 3));
             let share = events(&directory);
             assert!(!share.is_empty(), "builder {builder} has {} events", share.len());
@@ -114,7 +114,7 @@ fn a_run_goes_on_without_a_builder_that_dies() {
         assert_eq!(other["state"], "COMPLETE", "{other:#}");
         let left_out = &leads["left_out"][0];
         assert_eq!(left_out["builder"], 1);
-        let info = RunInfo::read(&directory(&system, 0)).unwrap();
+        let info = RunInfo::read_run_json(&directory(&system, 0)).unwrap();
         assert_eq!(info.left_out, leads["left_out"], "run.json says the same");
 
         // What the sources took from their devices is in the ledgers of the two that are left, or was delivered to the

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use thalweg_device::TaiClock;
-use thalweg_testing::emulated_camera::{EmulatedCamera, Settings, pixels};
+use thalweg_testing::emulated_camera::{EmulatedCamera, Settings, frame_pixels};
 use thalweg_wire::Status;
 
 const VGA: Model = Model {
@@ -128,11 +128,11 @@ fn of_six_cameras_with_every_fault_all_frames_are_accounted_for_and_none_are_mix
     let address = |camera: u8| Ipv4Addr::new(127, 80 + camera, c, d.clamp(1, 254));
     let cameras: Vec<EmulatedCamera> = (0..6)
         .map(|camera| {
-            let mut settings = Settings::at(address(camera));
+            let mut settings = Settings::for_address(address(camera));
             (settings.width, settings.height) = (320, 240);
             settings.clock = (i64::from(camera) * 7_000_000, i64::from(camera) * 20 - 50);
             settings.ptp = if camera == 3 { "Slave" } else { "Disabled" };
-            EmulatedCamera::start(settings).unwrap()
+            EmulatedCamera::switch_on(settings).unwrap()
         })
         .collect();
     let devices: Vec<String> = (0..6)
@@ -158,24 +158,24 @@ fn of_six_cameras_with_every_fault_all_frames_are_accounted_for_and_none_are_mix
     let mut exposed = [0; 6];
     let mut at = std::time::Instant::now();
     for trigger in 0..triggers {
-        at += std::time::Duration::from_micros(13_000 + thalweg_wire::mix(trigger) % 7_400);
+        at += std::time::Duration::from_micros(13_000 + thalweg_wire::mix_bits(trigger) % 7_400);
         std::thread::sleep(at.saturating_duration_since(std::time::Instant::now()));
         if trigger == triggers / 2 {
             cameras[5].unplug();
         } else if trigger == triggers / 2 + 20 {
-            cameras[5].plug();
+            cameras[5].plug_in();
         }
         let now = TaiClock.now().0;
         for (index, camera) in cameras.iter().enumerate() {
             if index == 4 && trigger % 50 == 7 {
-                camera.skip();
+                camera.skip_frame();
                 continue;
             }
             exposed[index] += u64::from(camera.is_acquiring());
             // Every tenth frame of each camera lacks two packets in a row, but for its leader and its trailer.
-            let first = 1 + thalweg_wire::mix(trigger) as usize % 50;
+            let first = 1 + thalweg_wire::mix_bits(trigger) as usize % 50;
             let loses = trigger % 10 == index as u64;
-            camera.expose(trigger, now, |packet| loses && (first..first + 2).contains(&packet));
+            camera.expose_frame(trigger, now, |packet| loses && (first..first + 2).contains(&packet));
         }
     }
     await_events(&folder.path().join("runs/run-000001"), triggers);
@@ -199,7 +199,7 @@ fn of_six_cameras_with_every_fault_all_frames_are_accounted_for_and_none_are_mix
         clocks[source] |= status.bits() & Status::CLOCK_FREE_RUNNING.bits();
         let image = &payload[..320 * 240];
         assert!(
-            image == pixels(event, 320 * 240),
+            image == frame_pixels(event, 320 * 240),
             "source {source}, event {event}: trigger {:?}",
             image.first_chunk::<8>()
         );
@@ -207,7 +207,7 @@ fn of_six_cameras_with_every_fault_all_frames_are_accounted_for_and_none_are_mix
     });
     let locked = Status::CLOCK_LOCKED.bits();
     assert_eq!(clocks.map(|clock| clock == locked), [false, false, false, true, false, false]);
-    assert!(cameras.iter().all(|camera| camera.resent() > 0), "{cameras:?}");
+    assert!(cameras.iter().all(|camera| camera.resent_packet_count() > 0), "{cameras:?}");
 }
 
 /// Six VGA cameras at 60 Hz on a host, on a network that loses five packets of a thousand, and how they are asked for:
@@ -492,7 +492,7 @@ fn aravis_s_camera_is_on_disk_with_every_frame_accounted_for() {
     // Until it answers.
     let begun = std::time::Instant::now();
     let second = std::time::Duration::from_secs(1);
-    while hosts.on(0, || thalweg_gige::find("GV01", None, second)).unwrap().is_none() {
+    while hosts.on(0, || thalweg_gige::find_camera("GV01", None, second)).unwrap().is_none() {
         assert!(begun.elapsed() < TIMEOUT);
     }
     let device = "address = \"GV01\", features = { Width = 640, Height = 480, AcquisitionFrameRate = 60.0 }";

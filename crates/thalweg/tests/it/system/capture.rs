@@ -172,7 +172,7 @@ fn what_goes_past_the_kernel_is_in_the_file_too() {
     let Some(hosts) = Hosts::new(2) else { return };
     let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     for interface in ["af-xdp:198.18.0.1:9", "dpdk:net_af_packet0,iface=eth0"] {
-        if let (true, Err(reason)) = (interface.starts_with("dpdk"), thalweg_dpdk::available()) {
+        if let (true, Err(reason)) = (interface.starts_with("dpdk"), thalweg_dpdk::available_version()) {
             thalweg_testing::skip::skipped(reason);
             continue;
         }

@@ -97,8 +97,8 @@ fn a_report_that_nobody_reads_keeps_no_process_alive() {
     let (code, report, log) = run.ends();
     assert_eq!(code, Some(1), "{log}");
     assert_eq!(report.len(), 4096);
-    assert!(log.contains("writing to standard output: nobody reads it"), "{log}");
-    assert_eq!(Run::open(system.run_directory()).unwrap().info().state, RunState::Complete);
+    assert!(log.contains("writing to standard output: no program reads it"), "{log}");
+    assert_eq!(Run::open(system.run_directory()).unwrap().run_info().state, RunState::Complete);
 }
 
 #[test]

@@ -107,7 +107,7 @@ fn asked_twice_a_builder_ends_at_once_and_closes_the_run_as_far_as_it_is() {
             source.finish().failed_saying("ended at once");
         }
         let run = Run::open(system.run_directory()).unwrap();
-        assert_eq!((run.info().state, run.info().events.incomplete), (RunState::Incomplete, 0));
+        assert_eq!((run.run_info().state, run.run_info().events.incomplete), (RunState::Incomplete, 0));
         assert!(matches!(check_intact(&system.run_directory()).verdict, Verdict::Incomplete { .. }));
         assert!(check_samples(&system.run_directory()).events >= 10, "{report:#}");
     }
@@ -130,7 +130,7 @@ fn interrupted_again_and_again_nothing_stays_behind() {
             assert!(rustix::process::test_kill_process(child).is_err(), "process {child:?} is left behind");
         }
         let info = Run::open(system.run_directory()).unwrap();
-        assert_ne!(info.info().state, RunState::Complete);
+        assert_ne!(info.run_info().state, RunState::Complete);
         check_samples(&system.run_directory());
     }
 }
@@ -146,7 +146,7 @@ fn nodes_end_the_run_when_the_one_that_started_them_dies() {
         // Returns when nobody is left who could write to its standard error: its children are gone.
         assert_eq!(run.kill().code(), None);
         // They ended the run as if they had been asked to.
-        assert_eq!(Run::open(system.run_directory()).unwrap().info().state, RunState::Complete);
+        assert_eq!(Run::open(system.run_directory()).unwrap().run_info().state, RunState::Complete);
         check_intact(&system.run_directory());
         assert_eq!(check_samples(&system.run_directory()).incomplete, 0);
     }

@@ -61,9 +61,9 @@ fn a_builder_that_dies_leaves_a_run_that_can_be_read_to_its_last_whole_block() {
         }
 
         let run = Run::open(system.run_directory()).unwrap();
-        assert_eq!(run.info().state, RunState::Open);
-        assert_eq!(run.writer(), Some(WriterLife::Gone));
-        assert!(run.recovery().is_some_and(|recovery| recovery.is_end), "{:?}", run.recovery());
+        assert_eq!(run.run_info().state, RunState::Open);
+        assert_eq!(run.writer_life(), Some(WriterLife::Gone));
+        assert!(run.recovery_point().is_some_and(|recovery| recovery.is_end), "{:?}", run.recovery_point());
         let contents = check_samples(&system.run_directory());
         assert!(contents.events >= 200, "what a reader saw is still there: {contents:?}");
         let expected = Contents { incomplete: 0, first: 0, last: contents.events - 1, ..contents };

@@ -48,7 +48,7 @@ fn topology(folder: &Path, run: &str, camera: &str, fits: &[&str]) -> PathBuf {
 fn rows(folder: &Path, fit: u16) -> (Vec<String>, Vec<(u64, Vec<f64>)>) {
     let run = thalweg_store::Run::open(folder.join("runs/run-000001")).unwrap();
     let id = thalweg_wire::SourceId::new(2, fit);
-    let source = run.info().sources.iter().find(|source| source.id == id).unwrap();
+    let source = run.run_info().sources.iter().find(|source| source.id == id).unwrap();
     let names: Vec<String> = serde_json::from_value(source.description["metadata"]["features"].clone()).unwrap();
     let mut rows = Vec::new();
     for event in run.events() {

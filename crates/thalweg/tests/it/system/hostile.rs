@@ -129,7 +129,7 @@ fn beside(link: Link, builder: &str, mischief: impl FnOnce(Impostor)) -> (Value,
     let mut complete_without_it = 0;
     follow_until(&system.run_directory(), |_, event| {
         complete_without_it +=
-            u64::from(event.fragment("1.2".parse().unwrap()).is_some_and(|f| f.payload().is_empty()));
+            u64::from(event.fragment_of_source("1.2".parse().unwrap()).is_some_and(|f| f.payload().is_empty()));
         complete_without_it == 100
     });
     builder.interrupt();

@@ -97,7 +97,7 @@ fn what_comes_by_af_xdp_is_on_disk_too() {
 
 #[test]
 fn what_comes_by_dpdk_is_on_disk_too() {
-    match thalweg_dpdk::available() {
+    match thalweg_dpdk::available_version() {
         Ok(_) => {
             past_the_kernel(
                 "dpdk",
@@ -300,7 +300,7 @@ fn what_follows_a_counter_that_began_anew_may_belong_to_other_events_and_the_run
 
 /// A datagram with a trigger's number and the time of that trigger: none are spaced evenly.
 fn timed(trigger: u64, began: u64) -> Vec<u8> {
-    let time = (0..trigger).fold(began, |time, trigger| time + 1_000_000 + thalweg_wire::mix(trigger) % 1_000_000);
+    let time = (0..trigger).fold(began, |time, trigger| time + 1_000_000 + thalweg_wire::mix_bits(trigger) % 1_000_000);
     [&trigger.to_be_bytes()[..], &time.to_be_bytes(), &[trigger as u8; 100]].concat()
 }
 

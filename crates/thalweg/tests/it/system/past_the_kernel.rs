@@ -52,7 +52,7 @@ fn a_demo_over_af_xdp_makes_hosts_for_itself() {
 
 #[test]
 fn a_demo_over_dpdk_makes_hosts_for_itself() {
-    match thalweg_dpdk::available() {
+    match thalweg_dpdk::available_version() {
         Ok(_) => demo_on_hosts_of_its_own("dpdk"),
         Err(reason) => thalweg_testing::skip::skipped(reason),
     }
@@ -79,7 +79,7 @@ fn demo_on_hosts_of_its_own(link: &str) {
 
 #[test]
 fn three_sources_reach_a_builder_over_dpdk() {
-    if let Err(reason) = thalweg_dpdk::available() {
+    if let Err(reason) = thalweg_dpdk::available_version() {
         return thalweg_testing::skip::skipped(reason);
     }
     let Some(hosts) = Hosts::without_addresses(4) else { return };

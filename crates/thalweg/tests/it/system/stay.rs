@@ -59,7 +59,7 @@ fn one_run_follows_another_without_a_new_process() {
         }
         for run in ["run-000001", "run-000002", "run-000003"] {
             let directory = system.path("runs").join(run);
-            assert_eq!(thalweg_store::Run::open(&directory).unwrap().info().state, RunState::Complete);
+            assert_eq!(thalweg_store::Run::open(&directory).unwrap().run_info().state, RunState::Complete);
             check_intact(&directory);
         }
     }
@@ -139,7 +139,10 @@ fn a_run_that_is_started_and_stopped_in_one_breath_is_a_run_of_few_events() {
     state(&mut builder, "armed");
     builder.tell("start\nabort");
     assert_eq!(report(&mut builder)["state"], "INCOMPLETE");
-    assert_eq!(thalweg_store::Run::open(system.path("runs/run-000003")).unwrap().info().state, RunState::Incomplete);
+    assert_eq!(
+        thalweg_store::Run::open(system.path("runs/run-000003")).unwrap().run_info().state,
+        RunState::Incomplete
+    );
     builder.tell("quit");
     builder.finish().succeeded();
     for source in sources {

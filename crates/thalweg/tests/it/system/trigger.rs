@@ -13,7 +13,7 @@ const TRIGGER: &str = "block = \"1MiB\"\nflush = \"20ms\"\ndeadline = \"60s\"\n\
 
 /// The events that both levels accept, and those that level 2 does.
 fn accepted() -> (BTreeSet<u64>, u64) {
-    let accepts = |mut level: Simulated, event| level.accept(EventId(event), &mut std::iter::empty());
+    let accepts = |mut level: Simulated, event| level.accept_event(EventId(event), &mut std::iter::empty());
     let level2: Vec<u64> = (0..EVENTS).filter(|event| accepts(Simulated::new(0.2, 5), *event)).collect();
     let kept = level2.iter().copied().filter(|event| accepts(Simulated::new(0.5, 6), *event));
     (kept.collect(), level2.len() as u64)
@@ -49,7 +49,7 @@ fn only_what_both_levels_accept_is_on_disk_and_the_rest_is_accounted_for() {
             let directory = system.path(&format!("runs/run-000001-b{builder}"));
             check_intact(&directory);
             let run = Run::open(&directory).unwrap();
-            assert_eq!(run.info().trigger["simulated"], true);
+            assert_eq!(run.run_info().trigger["simulated"], true);
             found.extend(run.events().map(|event| event.unwrap().id.0));
             assert_eq!(check_samples(&directory).incomplete, 0);
         }

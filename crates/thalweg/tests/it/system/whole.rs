@@ -51,7 +51,7 @@ fn every_sample_of_every_source_is_on_disk() {
         assert_eq!((verified.events, verified.fragments), (200, 600));
         let expected = Contents { events: 200, incomplete: 0, fragments: 600, first: 0, last: 199 };
         assert_eq!(check_samples(&system.run_directory()), expected);
-        let info = thalweg_store::RunInfo::read(&system.run_directory()).unwrap();
+        let info = thalweg_store::RunInfo::read_run_json(&system.run_directory()).unwrap();
         assert_eq!(info.state, RunState::Complete);
         assert_eq!(info.ledger, report["ledger"]["sources"], "the run on disk holds the same books");
         assert!(info.sources.iter().all(|source| source.description["simulated"] == true));

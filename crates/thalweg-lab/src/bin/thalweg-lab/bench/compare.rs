@@ -5,7 +5,7 @@ use serde::Serialize;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use thalweg::terminal::{Failure, Output};
-use thalweg_bench::compare::{Comparison, compare as compare_reports, read};
+use thalweg_bench::compare::{Comparison, compare_reports, read_report};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
@@ -26,26 +26,26 @@ enum Line<'a> {
     Comparison(&'a Comparison),
 }
 
-pub(crate) fn compare(options: &Options, files: &Files, json: bool) -> Result<ExitCode, Failure> {
-    let open = files.open()?;
+pub(crate) fn run_compare(options: &Options, files: &Files, json: bool) -> Result<ExitCode, Failure> {
+    let open = files.open_targets()?;
     if open.plot.is_some() || open.html.is_some() {
         return Err(Failure::Usage(
             "there is no picture of a comparison; use --json-file or --markdown-file".to_owned(),
         ));
     }
-    let (a, b) = (read(&options.a).map_err(Failure::usage)?, read(&options.b).map_err(Failure::usage)?);
+    let (a, b) = (read_report(&options.a).map_err(Failure::usage)?, read_report(&options.b).map_err(Failure::usage)?);
     let comparison = compare_reports(&a, &b).map_err(Failure::usage)?;
     let mut out = Output::new();
     match json {
         true => out.json(&Line::Comparison(&comparison)),
-        false => out.text(&comparison.text()),
+        false => out.text(&comparison.format_text()),
     }?;
     out.flush()?;
     if let Some(target) = open.json {
-        target.write(&(serde_json::to_string_pretty(&comparison).map_err(Failure::broken)? + "\n"))?;
+        target.write_report(&(serde_json::to_string_pretty(&comparison).map_err(Failure::broken)? + "\n"))?;
     }
     if let Some(target) = open.markdown {
-        target.write(&comparison.markdown())?;
+        target.write_report(&comparison.format_markdown())?;
     }
     let worse = options.fail_above.is_some_and(|percent| comparison.is_worse_than(percent));
     Ok(ExitCode::from(u8::from(worse)))

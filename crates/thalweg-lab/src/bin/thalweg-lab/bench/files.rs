@@ -24,12 +24,12 @@ pub(crate) struct Files {
 
 impl Files {
     /// Opens all files: a file that cannot be written must be known before the measurement, not after.
-    pub(crate) fn open(&self) -> Result<Open, Failure> {
+    pub(crate) fn open_targets(&self) -> Result<Open, Failure> {
         Ok(Open {
-            json: self.json_file.as_deref().map(Target::open).transpose()?,
-            markdown: self.markdown_file.as_deref().map(Target::open).transpose()?,
-            plot: self.plot_file.as_deref().map(Target::open).transpose()?,
-            html: self.html_file.as_deref().map(Target::open).transpose()?,
+            json: self.json_file.as_deref().map(Target::open_for_writing).transpose()?,
+            markdown: self.markdown_file.as_deref().map(Target::open_for_writing).transpose()?,
+            plot: self.plot_file.as_deref().map(Target::open_for_writing).transpose()?,
+            html: self.html_file.as_deref().map(Target::open_for_writing).transpose()?,
         })
     }
 }
@@ -60,7 +60,7 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    pub(crate) fn open(path: &Path) -> Result<Self, Failure> {
+    pub(crate) fn open_for_writing(path: &Path) -> Result<Self, Failure> {
         let (opened, made) = match OpenOptions::new().write(true).create_new(true).open(path) {
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {
                 (OpenOptions::new().write(true).open(path), false)
@@ -72,14 +72,15 @@ impl Target {
     }
 
     /// Writes the file, and reports it on standard error.
-    pub(crate) fn write(mut self, text: &str) -> Result<(), Failure> {
-        self.replace(text).map_err(|error| Failure::Broken(format!("writing {}: {error}", self.path.display())))?;
+    pub(crate) fn write_report(mut self, text: &str) -> Result<(), Failure> {
+        self.replace_content(text)
+            .map_err(|error| Failure::Broken(format!("writing {}: {error}", self.path.display())))?;
         self.made = false;
-        outlet::stderr().put(format!("written to {}\n", self.path.display()));
+        outlet::stderr().put_text(format!("written to {}\n", self.path.display()));
         Ok(())
     }
 
-    fn replace(&mut self, text: &str) -> io::Result<()> {
+    fn replace_content(&mut self, text: &str) -> io::Result<()> {
         // Devices and pipes have no length.
         if self.file.metadata()?.is_file() {
             self.file.set_len(0)?;

@@ -6,36 +6,36 @@ use indicatif::ProgressBar;
 use serde::Serialize;
 use std::process::ExitCode;
 use thalweg::terminal::{Failure, Output, progress};
-use thalweg_bench::peers::{Observer, Options, Pairing, PeersReport, compare};
+use thalweg_bench::peers::{Observer, Options, Pairing, PeersReport, compare_with_peers};
 use thalweg_bench::render;
 
-pub(crate) fn peers(options: &Options, files: &Files, json: bool) -> Result<ExitCode, Failure> {
-    let open = files.open()?;
+pub(crate) fn run_peers(options: &Options, files: &Files, json: bool) -> Result<ExitCode, Failure> {
+    let open = files.open_targets()?;
     let stop = stop_on_signals()?;
     let mut show = Show::new(json);
-    let report = compare(options, &mut show, &stop).map_err(failure)?;
+    let report = compare_with_peers(options, &mut show, &stop).map_err(failure)?;
     show.bar.finish_and_clear();
     let mut out = Output::new();
     match json {
         true => out.json(&Line::Peers(&report)),
-        false => out.text(&render::peers_end(&report)),
+        false => out.text(&render::format_peers_end(&report)),
     }?;
     out.flush()?;
     show.failed.map_or(Ok(()), Err)?;
     if let Some(target) = open.json {
-        target.write(&(serde_json::to_string_pretty(&report).map_err(Failure::broken)? + "\n"))?;
+        target.write_report(&(serde_json::to_string_pretty(&report).map_err(Failure::broken)? + "\n"))?;
     }
     if let Some(target) = open.markdown {
-        target.write(&render::peers_markdown(&report))?;
+        target.write_report(&render::peers_markdown(&report))?;
     }
     if let Some(target) = open.html {
-        target.write(&render::peers_html(&report))?;
+        target.write_report(&render::peers_html(&report))?;
     }
     if let Some(target) = open.plot {
-        target.write(&render::peers_svg(&report).map_err(Failure::broken)?)?;
+        target.write_report(&render::peers_svg(&report).map_err(Failure::broken)?)?;
     }
     let failed = report.pairings.iter().any(|pairing| pairing.error.is_some());
-    Ok(match stop.pressed() {
+    Ok(match stop.is_requested() {
         true => ExitCode::from(INTERRUPTED),
         false => ExitCode::from(u8::from(failed)),
     })
@@ -64,19 +64,19 @@ impl Show {
 }
 
 impl Observer for Show {
-    fn progress(&mut self, done: usize, of: usize, pairing: &str, turn: u32) {
+    fn on_progress(&mut self, done: usize, of: usize, pairing: &str, turn: u32) {
         self.bar.set_length(of as u64);
         self.bar.set_position(done as u64);
         self.bar.set_message(format!("{pairing}, turn {}", turn + 1));
         self.bar.tick();
     }
 
-    fn pairing(&mut self, pairing: &Pairing) {
+    fn on_pairing_completed(&mut self, pairing: &Pairing) {
         let written = self.bar.suspend(|| {
             let mut out = Output::new();
             match self.json {
                 true => out.json(&Line::Pairing(pairing)),
-                false => out.text(&render::pairing(pairing, self.first)),
+                false => out.text(&render::format_pairing(pairing, self.first)),
             }?;
             out.flush()
         });

@@ -35,7 +35,7 @@ impl Show {
         let bar = progress::bar("{pos}/{len} {bar:20} {wide_msg}");
         Self {
             out: Output::new(),
-            table: (!json).then(|| Table::new(plan.name())),
+            table: (!json).then(|| Table::new(plan.instrument_name())),
             bar,
             repeats: plan.timing().repeat,
             failed: None,
@@ -45,15 +45,15 @@ impl Show {
     }
 
     /// Returns true if the measurement ended because no one reads it any more.
-    pub(crate) fn deserted(&self) -> bool {
+    pub(crate) fn has_no_reader(&self) -> bool {
         self.only && !self.out.is_read()
     }
 
     /// Ends the display: warnings for people, the whole report for programs.
-    pub(crate) fn end(mut self, report: &Report) -> Result<(), Failure> {
+    pub(crate) fn finish_display(mut self, report: &Report) -> Result<(), Failure> {
         self.bar.finish_and_clear();
         match self.table {
-            Some(_) => self.out.text(&Table::end(report))?,
+            Some(_) => self.out.text(&Table::format_end(report))?,
             None => self.out.json(&Line::Report(report))?,
         }
         self.out.flush()?;
@@ -68,10 +68,10 @@ impl Drop for Show {
 }
 
 impl Observer for Show {
-    fn progress(&mut self, done: usize, of: usize, now: &Key, repeat: u32) {
+    fn on_progress(&mut self, done: usize, of: usize, now: &Key, repeat: u32) {
         self.bar.set_length(of as u64);
         self.bar.set_position(done as u64);
-        let what = format!("{} {} {}", now.link, now.method, thalweg_text::size(now.size));
+        let what = format!("{} {} {}", now.link, now.method, thalweg_text::format_size(now.size));
         self.bar.set_message(match self.repeats {
             1 => what,
             repeats => format!("{what}, repeat {} of {repeats}", repeat + 1),
@@ -80,11 +80,11 @@ impl Observer for Show {
         self.bar.tick();
     }
 
-    fn point(&mut self, point: &Point) {
+    fn on_point_completed(&mut self, point: &Point) {
         let Self { out, table, bar, .. } = self;
         let written = bar.suspend(|| {
             match table {
-                Some(table) => out.text(&table.point(point)),
+                Some(table) => out.text(&table.format_point(point)),
                 None => out.json(&Line::Point(point)),
             }?;
             out.flush()
@@ -92,8 +92,8 @@ impl Observer for Show {
         if let Err(failure) = written {
             self.failed.get_or_insert(failure);
         }
-        if self.deserted() {
-            self.stop.press();
+        if self.has_no_reader() {
+            self.stop.request_stop();
         }
     }
 }

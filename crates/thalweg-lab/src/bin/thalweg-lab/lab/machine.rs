@@ -8,8 +8,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 use thalweg::terminal::{Failure, Output, outlet, progress, progress::Busy};
-use thalweg_lab::pc::{Iommu, Machine, Nic, Prepared, Progress, RunError, prepare};
-use thalweg_text::{ByteSize, volume};
+use thalweg_lab::pc::{Iommu, Machine, Nic, Prepared, Progress, RunError, prepare_machine};
+use thalweg_text::{ByteSize, format_volume};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Options {
@@ -62,19 +62,19 @@ fn nic(text: &str) -> Result<Nic, String> {
 const LATE: u8 = 124;
 const NOT_RUN: u8 = 125;
 
-pub(super) fn machine(options: &Options, json: bool) -> Result<ExitCode, Failure> {
+pub(super) fn run_in_machine(options: &Options, json: bool) -> Result<ExitCode, Failure> {
     let prepared = {
         let busy = Busy::new("laboratory".into());
-        prepare(|progress| busy.now(setting_up(progress).into()))
+        prepare_machine(|progress| busy.now(setup_progress_text(progress).into()))
     };
     if options.command.is_empty() {
-        return show(&prepared.map_err(Failure::broken)?, json);
+        return print_machine(&prepared.map_err(Failure::broken)?, json);
     }
     let prepared = match prepared {
         Ok(prepared) => prepared,
-        Err(error) => return Ok(no_outcome(NOT_RUN, &error)),
+        Err(error) => return Ok(exit_without_outcome(NOT_RUN, &error)),
     };
-    let stop = stop_on_signals()?.flag();
+    let stop = stop_on_signals()?.shared_flag();
     let kept;
     let out = match &options.out {
         Some(out) => out.as_path(),
@@ -94,21 +94,21 @@ pub(super) fn machine(options: &Options, json: bool) -> Result<ExitCode, Failure
         huge_pages: options.huge_pages,
         timeout: options.timeout,
     };
-    match machine.run(&prepared, &options.command, out, &stop) {
+    match machine.run_command(&prepared, &options.command, out, &stop) {
         Ok(outcome) => Ok(ExitCode::from(outcome.code)),
         Err(error @ (RunError::Machine(_) | RunError::Directory(_))) => Err(Failure::usage(error)),
         Err(RunError::Stopped) => Ok(ExitCode::from(INTERRUPTED)),
-        Err(error @ RunError::Timeout { .. }) => Ok(no_outcome(LATE, &error)),
-        Err(error) => Ok(no_outcome(NOT_RUN, &error)),
+        Err(error @ RunError::Timeout { .. }) => Ok(exit_without_outcome(LATE, &error)),
+        Err(error) => Ok(exit_without_outcome(NOT_RUN, &error)),
     }
 }
 
-fn no_outcome(code: u8, error: &dyn std::error::Error) -> ExitCode {
-    outlet::stderr().put(progress::error_text(&error.to_string()));
+fn exit_without_outcome(code: u8, error: &dyn std::error::Error) -> ExitCode {
+    outlet::stderr().put_text(progress::error_text(&error.to_string()));
     ExitCode::from(code)
 }
 
-fn setting_up(progress: Progress) -> &'static str {
+fn setup_progress_text(progress: Progress) -> &'static str {
     match progress {
         Progress::Waiting => "waiting for another process that sets up the machine",
         Progress::Downloading => "setting up the machine, once: downloading Debian's kernel and packages",
@@ -117,16 +117,16 @@ fn setting_up(progress: Progress) -> &'static str {
     }
 }
 
-fn show(prepared: &Prepared, json: bool) -> Result<ExitCode, Failure> {
-    let (kernel, directory) = (prepared.kernel(), prepared.directory().display());
-    let size = prepared.size().map_err(|error| Failure::Broken(format!("{directory}: {error}")))?;
+fn print_machine(prepared: &Prepared, json: bool) -> Result<ExitCode, Failure> {
+    let (kernel, directory) = (prepared.kernel_version(), prepared.directory().display());
+    let size = prepared.size_bytes().map_err(|error| Failure::Broken(format!("{directory}: {error}")))?;
     let mut output = Output::new();
     match json {
         true => {
             let directory = directory.to_string();
             output.json(&serde_json::json!({ "kernel": kernel, "directory": directory, "bytes": size }))?;
         }
-        false => output.text(&format!("Linux {kernel}, kept in {directory} ({})\n", volume(size)))?,
+        false => output.text(&format!("Linux {kernel}, kept in {directory} ({})\n", format_volume(size)))?,
     }
     output.flush()?;
     Ok(ExitCode::SUCCESS)

@@ -1,6 +1,6 @@
 //! `thalweg lab sweep`: every combination of a scenario's lists.
 
-use super::{failure, kernel};
+use super::{failure, with_kernel_progress};
 use crate::bench::{INTERRUPTED, stop_on_signals};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -10,7 +10,7 @@ use thalweg::terminal::{Failure, Output, outlet};
 use thalweg_lab::Laboratory;
 use thalweg_lab::kernel::Kernel;
 use thalweg_lab::sweep::{self, Progress, Results, Sweep};
-use thalweg_text::{seconds, wrapped};
+use thalweg_text::{format_seconds, wrap_words};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Options {
@@ -43,11 +43,11 @@ pub(crate) struct How {
 
 impl How {
     /// Returns a rough estimate of the time that a complete sweep takes.
-    pub(crate) fn estimate(self, of: &Sweep) -> Duration {
-        sweep::estimate(of, self.on, self.jobs().unwrap_or(1))
+    pub(crate) fn estimate_duration(self, of: &Sweep) -> Duration {
+        sweep::estimate_sweep_time(of, self.on, self.parallel_jobs().unwrap_or(1))
     }
 
-    fn jobs(self) -> Result<usize, Failure> {
+    fn parallel_jobs(self) -> Result<usize, Failure> {
         match (self.on, self.jobs) {
             (_, Some(0)) => Err(Failure::Usage("--jobs 0: at least one cell at a time".into())),
             (Laboratory::Host, Some(2..)) => {
@@ -59,25 +59,25 @@ impl How {
     }
 }
 
-pub(super) fn sweep(options: &Options, json: bool) -> Result<ExitCode, Failure> {
-    let Some(name) = &options.sweep else { return list(options, json) };
-    let mut asked = Sweep::load(name, options.quick).map_err(Failure::usage)?;
+pub(super) fn run_sweep(options: &Options, json: bool) -> Result<ExitCode, Failure> {
+    let Some(name) = &options.sweep else { return list_sweeps(options, json) };
+    let mut asked = Sweep::load_by_name(name, options.quick).map_err(Failure::usage)?;
     for only in &options.only {
-        asked.only(only).map_err(Failure::usage)?;
+        asked.select_cells(only).map_err(Failure::usage)?;
     }
     let out = options.out.clone().unwrap_or_else(|| format!("sweep-{}", asked.name).into());
-    let stop = stop_on_signals()?.flag();
-    let results = run(asked, options.how, &out, &stop)?;
+    let stop = stop_on_signals()?.shared_flag();
+    let results = run_sweep_into(asked, options.how, &out, &stop)?;
     let mut output = Output::new();
     match json {
         true => output.json(&results)?,
-        false => output.text(&results.text())?,
+        false => output.text(&results.summary_text())?,
     }
     output.flush()?;
     let all = serde_json::to_string_pretty(&results).map_err(Failure::broken)? + "\n";
-    write(&out, "report.json", &all)?;
-    write(&out, "report.html", &results.html())?;
-    Ok(match (results.passed(), stop.load(Ordering::Relaxed)) {
+    write_report(&out, "report.json", &all)?;
+    write_report(&out, "report.html", &results.results_page())?;
+    Ok(match (results.has_passed(), stop.load(Ordering::Relaxed)) {
         (_, true) => ExitCode::from(INTERRUPTED),
         (true, _) => ExitCode::SUCCESS,
         (false, _) => ExitCode::from(1),
@@ -85,28 +85,28 @@ pub(super) fn sweep(options: &Options, json: bool) -> Result<ExitCode, Failure> 
 }
 
 /// Runs a sweep into a directory, and reports its progress on standard error.
-pub(crate) fn run(asked: Sweep, how: How, directory: &Path, stop: &AtomicBool) -> Result<Results, Failure> {
-    let jobs = how.jobs()?;
+pub(crate) fn run_sweep_into(asked: Sweep, how: How, directory: &Path, stop: &AtomicBool) -> Result<Results, Failure> {
+    let jobs = how.parallel_jobs()?;
     std::fs::create_dir_all(directory).map_err(|error| Failure::Usage(format!("{}: {error}", directory.display())))?;
     if how.on == Laboratory::Virtual {
         // The kernel is built once, and not in the time of the first cells.
-        kernel(|progress| Kernel::build(progress)).map_err(failure)?;
+        with_kernel_progress(|progress| Kernel::build_or_cached(progress)).map_err(failure)?;
     }
     let names = asked.clone();
-    let results = sweep::run(asked, how.on, jobs, directory, stop, |progress| {
-        outlet::stderr().put(line(&names, &progress));
+    let results = sweep::run_sweep(asked, how.on, jobs, directory, stop, |progress| {
+        outlet::stderr().put_text(progress_line(&names, &progress));
     });
     results.map_err(failure)
 }
 
 /// Returns a line on the cell that has just ended, and the remaining time.
-fn line(sweep: &Sweep, progress: &Progress<'_>) -> String {
+fn progress_line(sweep: &Sweep, progress: &Progress<'_>) -> String {
     let Progress { cell, done, of, left } = progress;
-    let left = if done < of { format!("; about {} left", seconds(left.as_secs_f64())) } else { String::new() };
+    let left = if done < of { format!("; about {} left", format_seconds(left.as_secs_f64())) } else { String::new() };
     match cell {
         None => {
             let before = if *done > 0 { format!(", {done} of them done before") } else { String::new() };
-            wrapped(&format!("{}: ", sweep.name), &format!("{of} cells{before}{left}"))
+            wrap_words(&format!("{}: ", sweep.name), &format!("{of} cells{before}{left}"))
         }
         Some((cell, outcome)) => {
             let what = match outcome {
@@ -114,18 +114,20 @@ fn line(sweep: &Sweep, progress: &Progress<'_>) -> String {
                     "{:.1} % of the ceiling, {} sent again, {}",
                     100.0 * report.share_of_ceiling,
                     report.retransmissions,
-                    seconds(report.wall_seconds)
+                    format_seconds(report.wall_seconds)
                 ),
                 Err(error) => error.clone(),
             };
-            wrapped(&format!("{done:4} of {of}: "), &format!("{}: {what}{left}", sweep.describe(cell)))
+            wrap_words(&format!("{done:4} of {of}: "), &format!("{}: {what}{left}", sweep.describe_cell(cell)))
         }
     }
 }
 
-fn list(options: &Options, json: bool) -> Result<ExitCode, Failure> {
-    let all: Vec<Sweep> =
-        sweep::names().map(|name| Sweep::load(name, false)).collect::<Result<_, _>>().map_err(Failure::broken)?;
+fn list_sweeps(options: &Options, json: bool) -> Result<ExitCode, Failure> {
+    let all: Vec<Sweep> = sweep::embedded_names()
+        .map(|name| Sweep::load_by_name(name, false))
+        .collect::<Result<_, _>>()
+        .map_err(Failure::broken)?;
     let mut output = Output::new();
     if json {
         let all: Vec<_> = all
@@ -135,16 +137,16 @@ fn list(options: &Options, json: bool) -> Result<ExitCode, Failure> {
         output.json(&serde_json::json!({ "sweeps": all }))?;
     } else {
         for one in all {
-            let time = seconds(options.how.estimate(&one).as_secs_f64().round());
+            let time = format_seconds(options.how.estimate_duration(&one).as_secs_f64().round());
             let text = format!("{} ({} cells, about {time})", one.title, one.cells.len());
-            output.text(&wrapped(&format!("{:<18}", one.name), &text))?;
+            output.text(&wrap_words(&format!("{:<18}", one.name), &text))?;
         }
     }
     output.flush()?;
     Ok(ExitCode::SUCCESS)
 }
 
-pub(crate) fn write(directory: &Path, name: &str, text: &str) -> Result<(), Failure> {
+pub(crate) fn write_report(directory: &Path, name: &str, text: &str) -> Result<(), Failure> {
     let path = directory.join(name);
     std::fs::write(&path, text).map_err(|error| Failure::Broken(format!("writing {}: {error}", path.display())))
 }
