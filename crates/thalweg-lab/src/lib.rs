@@ -32,6 +32,8 @@
 //! | `render` | A report as a self-contained page: no server, no scripts, no fonts |
 //! | `sweep` | A sweep: one scenario with lists in it |
 //! | `reproduce` | Published measurements repeated in the laboratory |
+//! | `pc` | An emulated PC (QEMU): PCI devices behind an IOMMU, VFIO, NICs for DPDK |
+//! | `congestion` | TCP congestion controls for a running kernel, as BPF programs |
 //! | `error` | Reasons why a laboratory has no result |
 #![forbid(unsafe_code)]
 

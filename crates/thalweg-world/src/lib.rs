@@ -18,6 +18,7 @@
 //! | `judge` | Comparison of reports and disks with the truth |
 //! | `shrink` | Search for a smaller plan that fails as well |
 //! | `random` | Numbers drawn from a seed |
+//! | `fuzz` | Properties of the parsers that hold for any input, for the fuzzer and for tests that replay its corpora |
 #![forbid(unsafe_code)]
 
 mod clock;

@@ -13,7 +13,7 @@ const COMMANDS: [&str; 4] = ["bench", "lab", "reproduce", "cc"];
 
 /// Arguments of an instrument, which that program reads.
 #[derive(Debug, clap::Args)]
-#[command(disable_help_flag = true)]
+#[command(disable_help_flag = true, after_help = "A command of the program thalweg-lab: see thalweg-lab(1).")]
 pub(crate) struct Words {
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGUMENTS")]
     _words: Vec<OsString>,

@@ -7,14 +7,15 @@ mod cc;
 mod lab;
 mod reproduce;
 
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::LazyLock;
 use thalweg::terminal::{Failure, GlobalOptions, generate, run_program, version_text};
 
 /// Measures the legs of the path of detector data, and rehearses a system before its hardware is bought.
 #[derive(Debug, Parser)]
-#[command(name = "thalweg-lab", bin_name = "thalweg", version = VERSION.as_str(), max_term_width = 80)]
+#[command(name = "thalweg-lab", version = VERSION.as_str(), max_term_width = 80)]
 struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -54,9 +55,17 @@ enum Command {
 
 fn main() -> ExitCode {
     thalweg::register_kinds();
-    let Arguments { command, global } = Arguments::parse();
+    let matches = Arguments::command().bin_name(program_name()).get_matches();
+    let Arguments { command, global } = Arguments::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     let json = global.json;
     run_program(global, || execute(command, json))
+}
+
+/// Returns the name by which the program was called: `thalweg` where that one became this one.
+fn program_name() -> String {
+    let path = std::env::args_os().next().map(PathBuf::from);
+    let name = path.as_ref().and_then(|path| path.file_name());
+    name.map_or_else(|| "thalweg-lab".to_owned(), |name| name.to_string_lossy().into_owned())
 }
 
 fn execute(command: Command, json: bool) -> Result<ExitCode, Failure> {
