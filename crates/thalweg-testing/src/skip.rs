@@ -66,14 +66,14 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("skipped");
         let mut runner = Command::new(std::env::current_exe().unwrap());
-        runner.args(["--exact", "tests::the_other_test"]).env(ASKED, "").env(FILE, &file);
+        runner.args(["--exact", "skip::tests::the_other_test"]).env(ASKED, "").env(FILE, &file);
         let output = runner.output().unwrap();
         assert!(output.status.success(), "{output:?}");
         let (package, said) = (env!("CARGO_PKG_NAME"), String::from_utf8(output.stderr).unwrap());
-        assert_eq!(said, format!("skipped: {package} tests::the_other_test: no such device\n"));
+        assert_eq!(said, format!("skipped: {package} skip::tests::the_other_test: no such device\n"));
         assert_eq!(
             std::fs::read_to_string(file).unwrap(),
-            format!("{package} tests::the_other_test\tno such device\n")
+            format!("{package} skip::tests::the_other_test\tno such device\n")
         );
     }
 
@@ -88,6 +88,6 @@ mod tests {
     fn a_thread_without_a_name_is_known_by_its_place() {
         let place = Location::caller();
         let name = thread::spawn(|| test(place)).join().unwrap();
-        assert!(name.contains("src/lib.rs:"), "{name}");
+        assert!(name.contains("src/skip.rs:"), "{name}");
     }
 }

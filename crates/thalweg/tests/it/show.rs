@@ -503,10 +503,9 @@ fn help_says_what_a_command_is_for_and_how_it_ends() {
                              events are closed, and end with the run
           --json             Print one JSON object as the last line of standard
                              output, instead of text for people
-      -v, --verbose...       Say more about what is going on, on standard error;
-                             twice for everything
-      -q, --quiet            Say nothing on standard error but errors: neither how
-                             far it is nor what it warns of
+      -v, --verbose...       Log more on standard error; twice for everything
+      -q, --quiet            Print errors only on standard error: no progress, no
+                             warnings
           --color <WHEN>     Controls when to use color [default: auto] [possible
                              values: auto, always, never]
       -h, --help             Print help

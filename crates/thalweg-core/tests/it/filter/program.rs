@@ -62,7 +62,8 @@ fn stdin() -> OwnedFd {
 fn config(mode: &str) -> ProgramConfig {
     let this = env::current_exe().unwrap().display().to_string();
     let mode = format!("{MODE}={mode}");
-    let command = ["env", &mode, &this, "--exact", "program::the_program", "--nocapture"].map(ToOwned::to_owned);
+    let command =
+        ["env", &mode, &this, "--exact", "filter::program::the_program", "--nocapture"].map(ToOwned::to_owned);
     ProgramConfig { command: command.into(), directory: ".".into(), deadline: DEADLINE, otherwise: true }
 }
 
@@ -238,7 +239,7 @@ fn what_is_no_such_program_is_said_before_the_run() {
 #[test]
 fn a_program_that_no_node_started_says_so() {
     let mut command = Command::new(env::current_exe().unwrap());
-    command.args(["--exact", "program::the_program", "--nocapture"]).env(MODE, "adds").stdin(Stdio::null());
+    command.args(["--exact", "filter::program::the_program", "--nocapture"]).env(MODE, "adds").stdin(Stdio::null());
     let ended = command.output().unwrap();
     let said = String::from_utf8_lossy(&ended.stderr);
     assert!(said.contains("standard input is no builder's: a topology names this program"), "{said}");
