@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 DIST = ROOT / "dist"
 # What every package must be able to do.
 DEMO = "thalweg demo --size 64KiB --rate 100 --duration 1s && thalweg verify runs/run-000001"
-INSTRUMENT = ["bench", "copy", "--sizes", "64KiB", "--time", "50ms"]
+INSTRUMENT = ["bench", "copy", "--sizes", "64KiB", "--min-time", "50ms"]
 
 
 def package(pattern: str) -> Path:

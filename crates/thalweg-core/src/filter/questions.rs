@@ -17,7 +17,7 @@ const MAX_INTRODUCTION_BYTES: u64 = 64 << 20;
 /// The questions of a builder, event by event; each is to be [answered](Self::answer).
 ///
 /// ```no_run
-/// let Some(mut questions) = crate::filter::Questions::from_stdin()? else { return Ok(()) };
+/// let Some(mut questions) = thalweg_core::filter::Questions::from_stdin()? else { return Ok(()) };
 /// while let Some(question) = questions.next_question()? {
 ///     let brightest = |(_, payload): (_, &[u8])| payload.iter().copied().max();
 ///     let accept = question.fragments().filter_map(brightest).max() > Some(40);
