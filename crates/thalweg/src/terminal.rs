@@ -44,8 +44,9 @@ pub fn version_text() -> String {
 pub fn run_program(options: GlobalOptions, command: impl FnOnce() -> Result<ExitCode, Failure>) -> ExitCode {
     // A write beyond a limit (`ulimit -f`, a file system's) returns an error, and does not end the process.
     let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default());
-    start_log(&options);
+    // The log is coloured as this decides.
     progress::set_up(options.color, options.quiet);
+    start_log(&options);
     let mut code = command().unwrap_or_else(|failure| {
         // If both go to one terminal, the message comes after earlier output.
         let _ = outlet::stdout().flush(outlet::LOG_TIME);
