@@ -1,6 +1,7 @@
 //! What a person sees at 80 × 24: colours, lines that fit, and one line at a time from all who share the terminal.
 
 use crate::common::record_events;
+use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use tempfile::TempDir;
@@ -138,4 +139,28 @@ fn an_error_fits_a_terminal_and_is_one_line_in_a_pipe() {
     assert!(error.contains("must begin with http://"), "{error}");
     // `screen` looks whether anything was wrapped.
     screen(&format!("thalweg {}", words.join(" ")), directory.path());
+}
+
+#[test]
+fn the_log_is_coloured_as_the_option_says() {
+    let directory = tempfile::tempdir().unwrap();
+    let topology = "[run]\n[[builder]]\nname = \"b\"\nlisten = [\"shm:b.sock\"]\n[[source]]\nname = \"s\"\n\
+                    id = \"1.0\"\nlink = \"shm\"\ndevice = { kind = \"model-adc\", size = \"1KiB\" }\n";
+    std::fs::write(directory.path().join("lab.toml"), topology).unwrap();
+    for (choice, coloured) in [("always", true), ("never", false)] {
+        let mut node = Command::new(PROGRAM)
+            .args(["--color", choice, "-v", "node", "b", "lab.toml"])
+            .current_dir(&directory)
+            .env_remove("THALWEG_LOG")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(node.stderr.take().unwrap()).read_line(&mut line).unwrap();
+        node.kill().unwrap();
+        node.wait().unwrap();
+        assert!(line.contains("INFO") && line.contains('\u{1b}') == coloured, "{choice}: {line:?}");
+    }
 }
