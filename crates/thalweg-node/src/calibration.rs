@@ -19,7 +19,7 @@ pub(crate) fn read_calibration(listen: &[Address]) -> Option<(LinkConfig, PathBu
     match toml::from_str(&text) {
         Ok(link) => Some((link, path)),
         Err(error) => {
-            tracing::warn!("{} is not read: {error}", path.display());
+            tracing::warn!("ignoring {}: {error}", path.display());
             None
         }
     }
@@ -27,11 +27,11 @@ pub(crate) fn read_calibration(listen: &[Address]) -> Option<(LinkConfig, PathBu
 
 /// Keeps the measured link, and returns the path of the file.
 pub(crate) fn keep_calibration(listen: &[Address], link: &LinkConfig) -> Result<PathBuf, NodeError> {
-    write_link(listen, link).map_err(|error| NodeError::Config(format!("what was found cannot be kept: {error}")))
+    write_link(listen, link).map_err(|error| NodeError::Config(format!("cannot keep the result: {error}")))
 }
 
 fn write_link(listen: &[Address], link: &LinkConfig) -> Result<PathBuf, String> {
-    let path = calibration_file(listen).ok_or("no address of an IP network is listened on, or HOME is not set")?;
+    let path = calibration_file(listen).ok_or("the builder does not listen on an IP address, or HOME is not set")?;
     let text = toml::to_string(link).map_err(|error| error.to_string())?;
     let directory = path.parent().map(PathBuf::from).unwrap_or_default();
     std::fs::create_dir_all(&directory)

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 pub(crate) struct Options {
     /// The topology
     file: PathBuf,
-    /// Only this node: one of many hosts, each of which runs its own at the same time
+    /// Only this node, on one of many hosts that all run their nodes at the same time
     node: Option<String>,
 }
 

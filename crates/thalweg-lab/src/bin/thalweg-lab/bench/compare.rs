@@ -29,9 +29,7 @@ enum Line<'a> {
 pub(crate) fn run_compare(options: &Options, files: &Files, json: bool) -> Result<ExitCode, Failure> {
     let open = files.open_targets()?;
     if open.plot.is_some() || open.html.is_some() {
-        return Err(Failure::Usage(
-            "there is no picture of a comparison; use --json-file or --markdown-file".to_owned(),
-        ));
+        return Err(Failure::Usage("a comparison cannot be drawn: use --json-file or --markdown-file".to_owned()));
     }
     let (a, b) = (read_report(&options.a).map_err(Failure::usage)?, read_report(&options.b).map_err(Failure::usage)?);
     let comparison = compare_reports(&a, &b).map_err(Failure::usage)?;
