@@ -70,7 +70,7 @@ release: setup ## Build the optimised programs
 
 PREFIX ?= /usr/local
 .PHONY: install
-install: ## Install the programs, man pages, completions and units (PREFIX=/usr/local, DESTDIR=)
+install: ## Install the programs, documentation, examples, completions and units (PREFIX=/usr/local, DESTDIR=)
 	@test -x $(RELEASE)/thalweg || { echo "build it first: make release"; exit 1; }
 	@scripts/install.sh $(RELEASE)/thalweg "$(DESTDIR)" $(PREFIX)
 

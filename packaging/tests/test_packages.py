@@ -58,6 +58,32 @@ def test_a_wheel_in_an_empty_venv_is_the_program_and_the_package(tmp_path: Path)
     assert said(bin / "thalweg", "--version", env=alone).startswith(f"thalweg {version} (")
     # The instruments are a program beside it.
     assert "64 KiB" in said(bin / "thalweg", *INSTRUMENT, env=alone)
+    share = tmp_path / "venv/share"
+    assert {"thalweg.1", "thalweg-lab-camera.1"} <= {page.name for page in (share / "man/man1").iterdir()}
+    assert (share / "man/man5/thalweg-topology.5").exists()
+    try_examples(share / "doc/thalweg/examples", tmp_path / "examples", bin, alone)
+
+
+def try_examples(installed: Path, copy: Path, bin: Path, environment: dict[str, str]) -> None:
+    """Copies the installed examples, and runs those that need neither other hosts nor further packages."""
+    shutil.copytree(installed, copy)
+    for topology in copy.glob("*.toml"):
+        # The recording of this one is the reader's own.
+        if topology.name != "replay.toml":
+            said(bin / "thalweg", "check", "--file-only", topology, cwd=copy, env=environment)
+    assert "COMPLETE" in said(bin / "thalweg", "run", copy / "one-host.toml", cwd=copy, env=environment)
+    # Emulated cameras, of smaller images and slower than in the example, for a busy machine.
+    said(bin / "python", "beam_images.py", "--width", "320", ".", cwd=copy, env=environment)
+    example = (copy / "interferometer.toml").read_text().replace("rate = 100 ", "rate = 10 ")
+    (copy / "interferometer.toml").write_text(example.replace("events = 500", "events = 10").replace(":7720", ":0"))
+    command = [bin / "thalweg-lab", "camera", "--rate", "10", copy / "interferometer.npy"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as cameras:
+        assert cameras.stdout is not None
+        assert "simulated" in cameras.stdout.readline()
+        try:
+            assert "COMPLETE" in said(bin / "thalweg", "run", "interferometer.toml", cwd=copy, env=environment)
+        finally:
+            cameras.kill()
 
 
 class System:
@@ -111,9 +137,18 @@ def test_a_deb_on_a_bare_system_records_a_run_and_goes_without_a_trace(system: S
     told = system.run(f"thalweg --version; {DEMO}")
     assert re.match(r"thalweg \d+\.\d+\.\d+ \(", told)
     assert "COMPLETE, intact" in told
-    assert "thalweg" in system.run("man -w thalweg-verify; man thalweg > /root/page; head -n 5 /root/page")
+    for section in ("EXAMPLES", "EXIT STATUS", "FILES", "ENVIRONMENT", "SEE ALSO"):
+        assert section in system.run("man thalweg")
+    # Every page is without warnings of man's.
+    assert (
+        system.run("for page in /usr/share/man/man[15]/thalweg*; do man --warnings -l $page 2>&1 >/dev/null; done")
+        == ""
+    )
+    assert "assignment" in system.run("man 5 thalweg-topology")
+    documents = "/usr/share/doc/thalweg"
+    assert "<title>" in system.run(f"head -n 20 {documents}/html/tutorial.html")
+    system.run(f"thalweg check {documents}/examples/one-host.toml")
     assert "64 KiB" in system.run(f"thalweg {' '.join(INSTRUMENT)}")
-    assert "thalweg-lab-bench-copy" in system.run("man -w thalweg-lab-bench-copy")
     assert "-F _thalweg thalweg" in system.run(
         "source /usr/share/bash-completion/completions/thalweg; complete -p thalweg"
     )
@@ -137,6 +172,8 @@ def test_make_install_and_uninstall_leave_nothing(tmp_path: Path) -> None:
     assert said(installed / "bin/thalweg", "--version").startswith("thalweg ")
     assert "/opt/thalweg/bin/thalweg serve" in (installed / "lib/systemd/system/thalweg-serve.service").read_text()
     assert (installed / "share/man/man1/thalweg-verify.1").exists()
+    assert (installed / "share/doc/thalweg/html/index.html").exists()
+    assert (installed / "share/doc/thalweg/examples/interferometer.toml").exists()
     assert said(installed / "bin/thalweg-lab", "--version").startswith("thalweg-lab ")
     said(install, "--remove", program, tmp_path, "/opt/thalweg")
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []

@@ -33,5 +33,5 @@ pub use config::{BuilderConfig, Check, Hold, Path, Window};
 pub use credit::CreditState;
 pub use events::{Closed, Missing};
 pub use ledger::{Ledger, LedgerEntry};
-pub use search::Found;
+pub use search::LinkCapacity;
 pub use violation::Violation;

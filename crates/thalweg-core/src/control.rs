@@ -30,5 +30,5 @@ mod time;
 pub use assign::{AssignConfig, Assigner, HEARTBEAT_INTERVAL, LeftOut, NoSuchBuilder, Share};
 pub use config::Config;
 pub use control::{Facts, RunControl};
-pub use order::{Cause, Command, Order, Refused, Tell};
+pub use order::{Cause, Command, Order, Refused, SourceCommand};
 pub use state::State;

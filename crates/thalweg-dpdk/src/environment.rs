@@ -36,7 +36,7 @@ pub fn available_version() -> Result<Version, String> {
 pub(crate) struct Environment {
     pub(crate) shim: &'static Shim,
     _alone: MutexGuard<'static, ()>,
-    /// Held until the first port has taken its buffers.
+    /// PinnedArena until the first port has taken its buffers.
     _huge_pages: Option<HugePagesLock>,
 }
 

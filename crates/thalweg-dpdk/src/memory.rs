@@ -7,7 +7,7 @@ use std::io;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, PoisonError};
 use thalweg_arena::{Arena, Backing, PAGE_BYTES, Piece, Registration};
-use thalweg_pci::Held;
+use thalweg_pci::PinnedArena;
 
 /// Memory that one port may read.
 ///
@@ -35,7 +35,7 @@ impl Admitted {
         arena: &Arc<Arena>,
         physical: bool,
     ) -> io::Result<Self> {
-        let held = if physical { Some(Held::new(arena).map_err(io::Error::other)?) } else { None };
+        let held = if physical { Some(PinnedArena::new(arena).map_err(io::Error::other)?) } else { None };
         let addresses = held.as_ref().map_or(std::ptr::null(), |held| held.page_addresses().as_ptr());
         let owner = Box::new(Owner::new(shim, arena, held)?);
         let mapping = arena.mapped_range();
@@ -95,14 +95,14 @@ struct Owner {
     arena: Arc<Arena>,
     _registration: Registration,
     /// The arena's physical addresses, for a device that reads by them.
-    _held: Option<Held>,
+    _held: Option<PinnedArena>,
 }
 
 /// Number of owners of each arena, by its address: each arena is registered with DPDK once.
 static OWNERS: Mutex<BTreeMap<usize, usize>> = Mutex::new(BTreeMap::new());
 
 impl Owner {
-    fn new(shim: &'static Shim, arena: &Arc<Arena>, held: Option<Held>) -> io::Result<Self> {
+    fn new(shim: &'static Shim, arena: &Arc<Arena>, held: Option<PinnedArena>) -> io::Result<Self> {
         let (mapping, page) = (arena.mapped_range(), page_bytes(arena));
         // One address for each page of the size that DPDK is given: that of its first byte.
         let step = page / PAGE_BYTES;

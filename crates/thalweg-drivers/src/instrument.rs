@@ -43,7 +43,7 @@ mod spead;
 mod vdif;
 mod vita49;
 
-pub use assembler::{Assembler, Counts, Taken};
+pub use assembler::{Assembler, Counts, DatagramOutcome};
 pub use listener::Listener;
 pub use options::{DatagramFormat, Epoch, Partial, TimeField, UdpConfig};
 

@@ -42,7 +42,7 @@ mod video;
 mod windows;
 
 pub use card::Card;
-pub use found::{Found, find_devices};
+pub use found::{DeviceFile, find_devices};
 pub use options::{ComediConfig, DmaConfig, LengthPrefix, Mark, StreamConfig, V4l2Config};
 pub use sampler::Sampler;
 pub use stream::Stream;

@@ -2,7 +2,7 @@
 
 use crate::exchange::{Exchange, Step};
 use crate::gvcp::{self, Command, GVCP_PORT, MAX_TRANSFER_BYTES, Refusal};
-use crate::registers::{Found, IDENTITY_BYTES};
+use crate::registers::{CameraInfo, IDENTITY_BYTES};
 use std::cell::RefCell;
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
@@ -72,9 +72,9 @@ impl Channel {
     ///
     /// # Errors
     /// The camera does not answer, or refuses.
-    pub(crate) fn read_identity(&self) -> Result<Found, Refusal> {
+    pub(crate) fn read_identity(&self) -> Result<CameraInfo, Refusal> {
         let registers = self.read_memory(0, IDENTITY_BYTES.into())?;
-        let mut found = Found::from_registers(&registers, "").ok_or(Refusal::Malformed)?;
+        let mut found = CameraInfo::from_registers(&registers, "").ok_or(Refusal::Malformed)?;
         // The address at which the camera is reached is used, whatever its registers contain.
         found.address = self.camera;
         Ok(found)

@@ -2,7 +2,7 @@
 
 use crate::channel::camera_address;
 use crate::gvcp::{Acknowledge, Command, GVCP_PORT};
-use crate::registers::Found;
+use crate::registers::CameraInfo;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use socket2::{Domain, Protocol, Socket, Type};
 use std::io;
@@ -21,7 +21,7 @@ const DISCOVERY_NUMBER: u16 = 0xffff;
 ///
 /// # Errors
 /// The interfaces cannot be listed, or none can be used.
-pub fn discover_cameras(timeout: Duration) -> io::Result<Vec<Found>> {
+pub fn discover_cameras(timeout: Duration) -> io::Result<Vec<CameraInfo>> {
     search_cameras(None, None, timeout, |_| false)
 }
 
@@ -30,7 +30,7 @@ pub fn discover_cameras(timeout: Duration) -> io::Result<Vec<Found>> {
 ///
 /// # Errors
 /// As [`discover_cameras`]; or there is no such interface.
-pub fn find_camera(name: &str, interface: Option<&str>, timeout: Duration) -> io::Result<Option<Found>> {
+pub fn find_camera(name: &str, interface: Option<&str>, timeout: Duration) -> io::Result<Option<CameraInfo>> {
     let to = name.parse().ok();
     let found = search_cameras(interface, to, timeout, |found| found.is_called(name))?;
     Ok(found.into_iter().find(|found| found.is_called(name)))
@@ -74,8 +74,8 @@ fn search_cameras(
     interface: Option<&str>,
     to: Option<Ipv4Addr>,
     timeout: Duration,
-    enough: impl Fn(&Found) -> bool,
-) -> io::Result<Vec<Found>> {
+    enough: impl Fn(&CameraInfo) -> bool,
+) -> io::Result<Vec<CameraInfo>> {
     let begun = Instant::now();
     let interfaces = list_interfaces(interface)?;
     if let (Some(name), true) = (interface, interfaces.is_empty()) {
@@ -93,7 +93,7 @@ fn search_cameras(
         return Err(error);
     }
     let command = Command::Discover.to_datagram(DISCOVERY_NUMBER);
-    let mut all: Vec<Found> = Vec::new();
+    let mut all: Vec<CameraInfo> = Vec::new();
     let mut asked = None;
     loop {
         let now = begun.elapsed();
@@ -151,7 +151,7 @@ fn send_discovery(interface: &Interface, socket: &UdpSocket, to: Option<Ipv4Addr
     }
 }
 
-fn parse_answer(datagram: &[u8], from: SocketAddr, interface: &str) -> Option<Found> {
+fn parse_answer(datagram: &[u8], from: SocketAddr, interface: &str) -> Option<CameraInfo> {
     let answer = Acknowledge::parse_datagram(datagram)?;
     if answer.answer != Command::Discover.acknowledge_code()
         || answer.number != DISCOVERY_NUMBER
@@ -159,7 +159,7 @@ fn parse_answer(datagram: &[u8], from: SocketAddr, interface: &str) -> Option<Fo
     {
         return None;
     }
-    let mut found = Found::from_registers(answer.payload, interface)?;
+    let mut found = CameraInfo::from_registers(answer.payload, interface)?;
     // An unset address is replaced by the one at which the camera is reached.
     if found.address.is_unspecified() {
         found.address = camera_address(from)?;

@@ -52,7 +52,7 @@ pub use camera::Camera;
 pub use discovery::{discover_cameras, find_camera};
 pub use options::{FeatureValue, Features, GigeConfig};
 pub use receiver::Intake;
-pub use registers::{Found, Mac};
+pub use registers::{CameraInfo, Mac};
 
 #[cfg(doc)]
 use thalweg_device::Acquisition;

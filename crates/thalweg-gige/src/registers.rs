@@ -44,7 +44,7 @@ pub(crate) const STREAM_ADDRESS: u32 = 0x0d18;
 
 /// A camera that answered.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Found {
+pub struct CameraInfo {
     /// IP address of the camera.
     pub address: Ipv4Addr,
     /// Hardware address of the camera.
@@ -86,7 +86,7 @@ impl fmt::Display for Mac {
     }
 }
 
-impl Found {
+impl CameraInfo {
     /// Reads the registers from address 0 on. Returns `None` if there are too few.
     pub fn from_registers(registers: &[u8], interface: &str) -> Option<Self> {
         let registers = registers.get(..usize::from(IDENTITY_BYTES))?;
@@ -109,7 +109,7 @@ impl Found {
     }
 }
 
-impl fmt::Display for Found {
+impl fmt::Display for CameraInfo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { address, manufacturer, model, serial, .. } = self;
         write!(f, "{manufacturer} {model} {serial} at {address}")
@@ -139,7 +139,7 @@ mod tests {
         registers[0x48..0x4c].copy_from_slice(b"Acme");
         registers[0x68..0x6d].copy_from_slice(b"C\x1b[2J");
         registers[0xd8..0xdc].copy_from_slice(b"GV01");
-        let found = Found::from_registers(&registers, "eth0").unwrap();
+        let found = CameraInfo::from_registers(&registers, "eth0").unwrap();
         assert_eq!((found.model.as_str(), found.serial.as_str()), ("C[2J", "GV01"), "no control characters");
         for name in ["GV01", "10.0.0.5", "00:11:22:AA:bb:cc", "00-11-22-aa-bb-cc"] {
             assert!(found.is_called(name), "{name}");
@@ -147,7 +147,7 @@ mod tests {
         for name in ["", "GV0", "10.0.0.6", "00:11:22:aa:bb", "00:11:22:aa:bb:cc:dd", "0:11:22:aa:bb:cc"] {
             assert!(!found.is_called(name), "{name}");
         }
-        assert_eq!(Found::from_registers(&registers[1..], "eth0"), None);
+        assert_eq!(CameraInfo::from_registers(&registers[1..], "eth0"), None);
         assert_eq!(found.mac.to_string(), "00:11:22:aa:bb:cc");
     }
 }

@@ -9,7 +9,7 @@ use crate::features::Features;
 use crate::gvcp::Refusal;
 use crate::gvsp::IP_UDP_HEADER_BYTES;
 use crate::pixels::{self, Pixels};
-use crate::registers::{self, Found};
+use crate::registers::{self, CameraInfo};
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, SyncSender};
 use std::time::{Duration, Instant};
@@ -77,7 +77,7 @@ pub(crate) enum News {
 /// Properties of a camera after its setup.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Setup {
-    pub(crate) found: Found,
+    pub(crate) found: CameraInfo,
     pub(crate) width: Option<u32>,
     pub(crate) height: Option<u32>,
     pub(crate) pixel_format: Option<String>,
@@ -194,7 +194,7 @@ impl Camera {
     fn set_up_features(
         config: &GigeConfig,
         channel: &Channel,
-        found: Found,
+        found: CameraInfo,
     ) -> Result<(Features, Setup, bool), String> {
         let done = Self::configure_features(config, channel, found);
         if done.is_err() {
@@ -206,7 +206,7 @@ impl Camera {
     fn configure_features(
         config: &GigeConfig,
         channel: &Channel,
-        found: Found,
+        found: CameraInfo,
     ) -> Result<(Features, Setup, bool), String> {
         let capability = channel.read_register(registers::CAPABILITY_REGISTER).unwrap_or(0);
         let mut features =
@@ -372,7 +372,7 @@ fn resolve_address(config: &GigeConfig) -> Result<Ipv4Addr, String> {
 
 /// Sets the time after which the camera considers its application gone. Returns the time in effect: the camera may
 /// round it, or have its own.
-fn set_heartbeat(config: &GigeConfig, channel: &Channel, found: &Found) -> Duration {
+fn set_heartbeat(config: &GigeConfig, channel: &Channel, found: &CameraInfo) -> Duration {
     let wanted = u32::try_from(config.heartbeat.as_millis()).unwrap_or(u32::MAX);
     let _ = channel.write_register(registers::HEARTBEAT_REGISTER, wanted);
     let kept = channel.read_register(registers::HEARTBEAT_REGISTER).ok().filter(|kept| *kept > 0).unwrap_or(wanted);
@@ -420,7 +420,7 @@ impl Setup {
         config: &GigeConfig,
         features: &Features,
         channel: &Channel,
-        found: Found,
+        found: CameraInfo,
     ) -> Result<Self, String> {
         let [width, height] = ["Width", "Height"]
             .map(|name| features.integer_value(channel, name).and_then(|value| u32::try_from(value).ok()));

@@ -7,7 +7,7 @@ use crate::NodeError;
 use crate::topology::LinkConfig;
 use std::path::PathBuf;
 use std::time::Duration;
-use thalweg_core::build::Found;
+use thalweg_core::build::LinkCapacity;
 use thalweg_link::{Address, LinkKind};
 use thalweg_text::{BitRate, ByteSize};
 
@@ -41,7 +41,7 @@ fn write_link(listen: &[Address], link: &LinkConfig) -> Result<PathBuf, String> 
 }
 
 /// Converts a measurement to the form of a topology's `link` table.
-pub(crate) fn link_from_measurement(found: &Found, mtu: u32, kind: LinkKind) -> LinkConfig {
+pub(crate) fn link_from_measurement(found: &LinkCapacity, mtu: u32, kind: LinkKind) -> LinkConfig {
     let unit = LinkConfig { rate: BitRate(8_000_000), round_trip: Duration::ZERO, buffer: ByteSize(0), mtu };
     // Bytes on the line for each payload byte.
     let line = 1e6 / unit.payload_bytes_per_second(kind);

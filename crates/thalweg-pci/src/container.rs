@@ -1,6 +1,6 @@
 //! VFIO's container: the addresses that its devices reach.
 
-use crate::{Held, PciError, vfio};
+use crate::{PciError, PinnedArena, vfio};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -75,7 +75,7 @@ enum Mapping {
     /// group keeps the container's IOMMU until then.
     Mapped { container: Arc<Container>, ours: bool, _group: Arc<OwnedFd> },
     /// Pages at physical addresses.
-    Physical(Box<Held>),
+    Physical(Box<PinnedArena>),
 }
 
 impl DeviceMemory {
@@ -104,7 +104,7 @@ impl DeviceMemory {
             };
             Mapping::Mapped { container: Arc::clone(container), ours, _group: Arc::clone(group) }
         } else {
-            Mapping::Physical(Box::new(Held::new(arena)?))
+            Mapping::Physical(Box::new(PinnedArena::new(arena)?))
         };
         Ok(Self { mapping, arena: Arc::clone(arena), _registration: arena.record_registration("VFIO") })
     }

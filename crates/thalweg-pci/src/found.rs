@@ -5,7 +5,7 @@ use std::fs;
 
 /// A PCI function of this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Found {
+pub struct PciFunction {
     /// Address of the function.
     pub location: Location,
     /// Kind of device, by its class.
@@ -21,15 +21,15 @@ pub struct Found {
 }
 
 /// Returns all functions but bridges, sorted by address.
-pub fn find_functions() -> Vec<Found> {
+pub fn find_functions() -> Vec<PciFunction> {
     let entries = fs::read_dir("/sys/bus/pci/devices").into_iter().flatten().flatten();
     let locations = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<Location>().ok());
-    let mut all: Vec<Found> = locations.filter_map(inspect_function).collect();
+    let mut all: Vec<PciFunction> = locations.filter_map(inspect_function).collect();
     all.sort_by_key(|found| found.location.to_string());
     all
 }
 
-fn inspect_function(location: Location) -> Option<Found> {
+fn inspect_function(location: Location) -> Option<PciFunction> {
     let class = location.class_code()?;
     let id = format!("{}:{}", read_number(location, "vendor"), read_number(location, "device"));
     let kind = match (class >> 8, id.as_str()) {
@@ -38,7 +38,7 @@ fn inspect_function(location: Location) -> Option<Found> {
         _ => None,
     };
     let class = class_name(class)?;
-    Some(Found {
+    Some(PciFunction {
         location,
         class,
         id,

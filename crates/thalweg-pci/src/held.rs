@@ -13,14 +13,14 @@ const MOST: usize = 1 << 30;
 ///
 /// Locked pages may still be moved, so they are registered with an io_uring, which holds a long-term reference to each
 /// (`FOLL_LONGTERM`, Documentation/core-api/pin_user_pages.rst).
-pub struct Held {
+pub struct PinnedArena {
     /// Ring that holds the pages; dropped before the arena.
     _ring: IoUring,
     addresses: Box<[u64]>,
     arena: Arc<Arena>,
 }
 
-impl Held {
+impl PinnedArena {
     /// Keeps all pages of an arena in place.
     ///
     /// # Errors
@@ -59,9 +59,9 @@ impl Held {
     }
 }
 
-impl fmt::Debug for Held {
+impl fmt::Debug for PinnedArena {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Held({:?})", self.arena)
+        write!(f, "PinnedArena({:?})", self.arena)
     }
 }
 
@@ -73,7 +73,7 @@ mod tests {
     #[test]
     fn held_pages_are_where_the_kernel_says() {
         let span = Arena::create("held", 4 << 20).unwrap();
-        let held = match Held::new(span.arena()) {
+        let held = match PinnedArena::new(span.arena()) {
             Err(error @ (PciError::Hold(_) | PciError::Pages(_))) => return skipped(error),
             held => held.unwrap(),
         };

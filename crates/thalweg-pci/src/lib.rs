@@ -6,7 +6,7 @@
 //! | | an address on the bus is | memory that no device of the process was shown |
 //! | --- | --- | --- |
 //! | behind an IOMMU | the process's own | is not reached: the IOMMU stops the device, and the kernel logs the fault |
-//! | without one (VFIO's no-IOMMU mode) | physical; the pages are [held](Held) in place | is reached. Nothing stops a wrong address |
+//! | without one (VFIO's no-IOMMU mode) | physical; the pages are [held](PinnedArena) in place | is reached. Nothing stops a wrong address |
 //!
 //! The devices of a process share one VFIO container, and so one table of addresses, where possible: a NIC that DPDK
 //! drives is in it, too ([`share_container`]). So a device writes a slot, and the NIC sends it, by the same address.
@@ -38,9 +38,9 @@ mod vfio;
 pub use container::{DeviceMemory, share_container};
 pub use edu::Edu;
 pub use error::PciError;
-pub use found::{Found, find_functions};
+pub use found::{PciFunction, find_functions};
 pub use function::{Function, Interrupt, Location, Registers, has_iommu};
-pub use held::Held;
+pub use held::PinnedArena;
 pub use nvme::{DmaEngine, Nvme, Way};
 pub use options::{EduConfig, NvmeConfig};
 

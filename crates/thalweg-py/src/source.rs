@@ -147,7 +147,7 @@ impl Source {
         Ok(slf.clone())
     }
 
-    /// Finishes.
+    /// Finishes the source, as `finish` does.
     fn __exit__(
         &self,
         py: Python<'_>,

@@ -3,7 +3,7 @@
 use crate::answer::{Answer, Piece};
 use crate::client::Activity;
 use crate::coding::Coding;
-use crate::counters::{Counters, Ways};
+use crate::counters::{Counters, TransferMethods};
 use crate::head::{self, Body, Head};
 use crate::limits::{HEAD_TIME, LINGER_TIME};
 use crate::outgoing::{Handoff, Outgoing};
@@ -24,7 +24,7 @@ use thalweg_transfer::{Incoming, Outward, Receiver, Sender, Stored, cached_bytes
 pub(crate) struct Connection<'a> {
     wire: Wire,
     site: &'a Site,
-    ways: Ways,
+    ways: TransferMethods,
     counters: &'a Counters,
     /// Time after which a client that sends nothing is disconnected.
     timeout: Duration,
@@ -47,7 +47,7 @@ impl<'a> Connection<'a> {
     pub(crate) fn new(
         wire: Wire,
         site: &'a Site,
-        ways: Ways,
+        ways: TransferMethods,
         counters: &'a Counters,
         timeout: Duration,
         note: &'a dyn Fn(Activity),

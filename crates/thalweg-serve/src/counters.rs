@@ -5,7 +5,7 @@ use thalweg_transfer::{Inward, Outward};
 
 /// Methods by which bytes are moved.
 #[derive(Debug, Clone, Copy)]
-pub struct Ways {
+pub struct TransferMethods {
     /// Method for bytes in the page cache.
     pub cached: Outward,
     /// Method for bytes that are not in the page cache.

@@ -60,7 +60,7 @@ mod tree;
 mod upload;
 mod wire;
 
-pub use counters::{Counters, Ways};
+pub use counters::{Counters, TransferMethods};
 pub use server::{ServeError, Server, Settings};
 pub use tls::{Tls, TlsError};
 pub use token::{TokenError, Tokens, Verdict};

@@ -4,7 +4,7 @@
 
 use crate::client::{Activity, Client, Clients};
 use crate::connection::Connection;
-use crate::counters::{Counters, Ways};
+use crate::counters::{Counters, TransferMethods};
 use crate::event_loop::{EventLoop, LoopContext};
 use crate::limits::HEAD_TIME;
 use crate::outgoing::Handoff;
@@ -45,7 +45,7 @@ pub struct Settings {
     /// Time after which a client that moves no bytes, or next to none, is disconnected.
     pub timeout: Duration,
     /// Methods by which bytes are moved.
-    pub ways: Ways,
+    pub ways: TransferMethods,
     /// CPUs to serve on; all of them if empty.
     pub cpus: Vec<usize>,
 }

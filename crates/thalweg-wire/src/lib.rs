@@ -52,8 +52,9 @@ pub use header::{
 };
 pub use interval::IntervalMap;
 pub use message::{
-    Accounts, Announcement, Assign, Capabilities, Contact, Disposition, Heard, Hello, Left, Losses, MESSAGE_LEN,
-    MESSAGE_MAGIC, Message, MessageError, NotTaken, PROTOCOL_VERSION, Refusal, Room, Sender, TriggerTimes, Welcome,
+    Accounts, Announcement, Assign, Capabilities, Contact, Disposition, Hello, Left, Losses, MESSAGE_LEN,
+    MESSAGE_MAGIC, Message, MessageError, NotTaken, PROTOCOL_VERSION, Refusal, Room, RoomReport, Sender, TriggerTimes,
+    Welcome,
 };
 pub use payload::{Element, ElementError, Meaning, NumberKind, PayloadType};
 pub use random::{GOLDEN_GAMMA, mix_bits};

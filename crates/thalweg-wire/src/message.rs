@@ -229,7 +229,7 @@ impl Contact {
 
 /// Report of a source to the builder that assigns events: another builder's room, and the source's own progress.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Heard {
+pub struct RoomReport {
     /// Room that the builder last reported to the source.
     pub room: Room,
     /// State of the connection between the source and that builder.
@@ -433,7 +433,7 @@ pub enum Message {
     /// B→S: progress and free capacity of the builder.
     Room(Room),
     /// S→B: reports to builder 0 another builder's room and the source's own progress.
-    Heard(Heard),
+    RoomReport(RoomReport),
     /// B→S: from builder 0: no event goes to this builder any more.
     LeaveOut {
         /// Index of the builder.
@@ -500,7 +500,7 @@ const KIND_ENDS_AT: u8 = 15;
 // 16 is reserved: `Region`, in docs/wire.md.
 const KIND_ASSIGN: u8 = 17;
 const KIND_ROOM: u8 = 18;
-const KIND_HEARD: u8 = 19;
+const KIND_ROOM_REPORT: u8 = 19;
 const KIND_LEAVE_OUT: u8 = 20;
 const KIND_LEFT: u8 = 21;
 const KIND_PASSED: u8 = 22;
@@ -535,7 +535,7 @@ impl Message {
             | Self::TriggerTimes(_)
             | Self::End(_)
             | Self::Losses(_)
-            | Self::Heard(_)
+            | Self::RoomReport(_)
             | Self::Left(_)
             | Self::Passed { .. } => Sender::Source,
             Self::Welcome(_)
@@ -599,7 +599,7 @@ impl Message {
             Self::NumbersAgree { .. } => KIND_NUMBERS_AGREE,
             Self::Assign(_) => KIND_ASSIGN,
             Self::Room(_) => KIND_ROOM,
-            Self::Heard(_) => KIND_HEARD,
+            Self::RoomReport(_) => KIND_ROOM_REPORT,
             Self::LeaveOut { .. } => KIND_LEAVE_OUT,
             Self::Left(_) => KIND_LEFT,
             Self::Passed { .. } => KIND_PASSED,
@@ -633,7 +633,7 @@ impl Message {
             Self::TriggerTimes(report) => report.write_fields(w),
             Self::Assign(assign) => w.write_u64(assign.first.0).write_u64(assign.count).write_u32(assign.builder),
             Self::Room(room) => room.write_fields(w),
-            Self::Heard(report) => report.write_fields(w),
+            Self::RoomReport(report) => report.write_fields(w),
             Self::LeaveOut { builder } => w.write_u32(builder),
             Self::Left(left) => left.write_fields(w),
             Self::Passed { below, tickets } => w.write_u64(below.0).write_u64(tickets),
@@ -690,7 +690,7 @@ impl Message {
             KIND_LOSSES => Self::Losses(Losses { sent: r.read_u64(), again: r.read_u64() }),
             KIND_ASSIGN => Self::Assign(Assign::read_fields(&mut r)?),
             KIND_ROOM => Self::Room(Room::read_fields(&mut r)),
-            KIND_HEARD => Self::Heard(Heard::read_fields(&mut r)?),
+            KIND_ROOM_REPORT => Self::RoomReport(RoomReport::read_fields(&mut r)?),
             KIND_LEAVE_OUT => Self::LeaveOut { builder: r.read_u32() },
             KIND_LEFT => Self::Left(Left::read_fields(&mut r)),
             KIND_PASSED => Self::Passed { below: EventId(r.read_u64()), tickets: r.read_u64() },
@@ -837,7 +837,7 @@ impl Room {
     }
 }
 
-impl Heard {
+impl RoomReport {
     fn write_fields<'w>(&self, w: &'w mut Writer) -> &'w mut Writer {
         self.room.write_fields(w).write_u32(self.contact as u32).write_u64(self.next.0).write_u64(self.assigned.0)
     }
@@ -1019,7 +1019,7 @@ mod tests {
             Message::Losses(Losses { sent: 1 << 40, again: 14_480 }),
             Message::Assign(Assign { first: EventId(1200), count: 31, builder: 2 }),
             Message::Room(ROOM_OF_2),
-            Message::Heard(Heard {
+            Message::RoomReport(RoomReport {
                 room: ROOM_OF_2,
                 contact: Contact::Connected,
                 next: EventId(1290),
@@ -1054,7 +1054,7 @@ mod tests {
         let hex: String = bytes[..32].iter().map(|b| format!("{b:02x}")).collect();
         assert_eq!(hex, "54574d5302060000020100000000000040000000001000000000000000000000");
         assert_eq!(bytes[60..], crc32c(&bytes[..60]).to_le_bytes());
-        let bytes = Message::Heard(Heard {
+        let bytes = Message::RoomReport(RoomReport {
             room: Room { builder: 2, closed_below: EventId(0x0102), room: 0x20, closed: 0x0304 },
             contact: Contact::Connected,
             next: EventId(0x0506),

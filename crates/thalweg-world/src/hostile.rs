@@ -7,8 +7,8 @@ use thalweg_arena::SlotPool;
 use thalweg_link::{Address, Endpoints, Poller, SourceEndpoint, SourceGreeting};
 use thalweg_node::{Clock, Handle, Idle, Node, NodeError, SourceReport};
 use thalweg_wire::{
-    Accounts, Announcement, Capabilities, Contact, Disposition, EventId, FragmentHeader, HEADER_LEN, Heard, Hello,
-    Left, Losses, Message, NotTaken, Room, RunNumber, SourceId, crc32c,
+    Accounts, Announcement, Capabilities, Contact, Disposition, EventId, FragmentHeader, HEADER_LEN, Hello, Left,
+    Losses, Message, NotTaken, Room, RoomReport, RunNumber, SourceId, crc32c,
 };
 
 const SLOT_COUNT: u32 = 8;
@@ -265,7 +265,7 @@ fn draw_message(random: &mut Random, builder: &Counterpart, id: SourceId) -> Mes
             ..Accounts::default()
         }),
         10 => Message::Losses(Losses { sent: draw_near(random, 0), again: draw_near(random, 0) }),
-        11 => Message::Heard(Heard {
+        11 => Message::RoomReport(RoomReport {
             room: Room {
                 builder: of_builder,
                 closed_below: EventId(draw_near(random, event)),

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 use thalweg_arena::SlotPool;
 use thalweg_device::{Acquired, Acquisition, Buffer, Description, DeviceError, FrameOrder, InTurn};
-use thalweg_drivers::instrument::{Assembler, Taken};
+use thalweg_drivers::instrument::{Assembler, DatagramOutcome};
 use thalweg_wire::{Status, TaiNanos, mix_bits};
 
 /// Number of buffers that the receiver has at a time.
@@ -361,24 +361,24 @@ impl Receiver {
             return false;
         };
         self.assembler.record_port_drops(dropped - std::mem::replace(&mut self.dropped, dropped));
-        if self.pass_datagram(&datagram, now) == Taken::NoBuffer {
+        if self.pass_datagram(&datagram, now) == DatagramOutcome::NoBuffer {
             self.instrument.lock_line().port.push_front((dropped, datagram));
             return false;
         }
         true
     }
 
-    fn pass_datagram(&mut self, datagram: &[u8], now: Duration) -> Taken {
+    fn pass_datagram(&mut self, datagram: &[u8], now: Duration) -> DatagramOutcome {
         let Some(front) = self.assembler.in_place_front_bytes() else {
             return self.assembler.accept_datagram(datagram, now);
         };
         let mut buffers = Vec::new();
         self.assembler.take_buffers(1, &mut buffers);
-        let Some(mut buffer) = buffers.pop() else { return Taken::NoBuffer };
+        let Some(mut buffer) = buffers.pop() else { return DatagramOutcome::NoBuffer };
         let (front, body) = datagram.split_at(front);
         buffer.payload_mut()[..body.len()].copy_from_slice(body);
         self.assembler.accept_in_place(front, buffer, datagram.len(), now);
-        Taken::Done
+        DatagramOutcome::Done
     }
 }
 

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use thalweg_doctor::Steered;
-use thalweg_serve::{Counters, ServeError, Server, Settings, Tls, Tokens, Ways};
+use thalweg_serve::{Counters, ServeError, Server, Settings, Tls, Tokens, TransferMethods};
 use thalweg_text::{format_quantity, format_volume, parse_duration_or_seconds, wrap_words};
 use thalweg_transfer::{Inward, Measured, Outward, Receiver};
 
@@ -321,7 +321,7 @@ fn stop_on_signals() -> Result<Arc<OwnedFd>, Failure> {
 }
 
 /// Returns the ways of moving bytes, and a sentence with the reason for these.
-fn choose_transfer_ways(options: &Options) -> Result<(Ways, String), Failure> {
+fn choose_transfer_ways(options: &Options) -> Result<(TransferMethods, String), Failure> {
     let inward = match options.inward {
         Choice::Auto if options.write => match Receiver::try_uring(&options.directory) {
             Ok(()) => Inward::Uring,
@@ -344,9 +344,9 @@ fn choose_transfer_ways(options: &Options) -> Result<(Ways, String), Failure> {
         Choice::This(way) => way,
     };
     if let Choice::This(way) = options.path {
-        return Ok((Ways { cached: way, uncached: way, inward }, "Chosen with --path.".to_owned()));
+        return Ok((TransferMethods { cached: way, uncached: way, inward }, "Chosen with --path.".to_owned()));
     }
-    let usual = Ways { cached: Outward::Splice, uncached: Outward::Ahead, inward };
+    let usual = TransferMethods { cached: Outward::Splice, uncached: Outward::Ahead, inward };
     let Some(file) = largest_file(&options.directory) else {
         return Ok((usual, "Not measured: the directory has no file of 16 MiB or more yet.".to_owned()));
     };
@@ -373,7 +373,7 @@ fn choose_transfer_ways(options: &Options) -> Result<(Ways, String), Failure> {
     }
     let cached = measured.best_cached().unwrap_or(usual.cached);
     let uncached = measured.best_uncached().unwrap_or(usual.uncached);
-    Ok((Ways { cached, uncached, inward }, when.to_owned()))
+    Ok((TransferMethods { cached, uncached, inward }, when.to_owned()))
 }
 
 /// Returns the largest file in the directory and in the runs in it, if it is large enough to measure with.

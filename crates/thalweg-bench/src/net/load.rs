@@ -46,9 +46,9 @@ pub struct Options {
 /// Distribution of messages over time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Arrivals {
-    /// Evenly
+    /// At equal intervals
     Constant,
-    /// Independently of each other
+    /// At random intervals (a Poisson process)
     Poisson,
 }
 

@@ -16,7 +16,7 @@ use crate::build::config::BuilderConfig;
 use crate::build::credit::Credit;
 use crate::build::events::{Answer, OpenEvents, Reason};
 use crate::build::source::{self, Due, KnownMissing, NO_EVENT, Presence, Source, Ticket};
-use crate::build::{Closed, CreditState, Found, Ledger, Violation};
+use crate::build::{Closed, CreditState, Ledger, LinkCapacity, Violation};
 use hdrhistogram::Histogram;
 use std::time::Duration;
 use thalweg_wire::{Accounts, Announcement, Disposition, EventId, HEADER_LEN, MAX_RECORDS, NotTaken, SourceId, Status};
@@ -546,7 +546,7 @@ impl Builder {
     }
 
     /// Returns the measured capacity of the path; `None` if it is not searched for or not known yet.
-    pub fn found_capacity(&self) -> Option<Found> {
+    pub fn found_capacity(&self) -> Option<LinkCapacity> {
         self.credit.found_capacity()
     }
 

@@ -12,7 +12,7 @@
 //! busy and never overflows it, however many sources there are. The reasoning is in `docs/n-to-one.md`.
 
 use crate::build::search::Search;
-use crate::build::{BuilderConfig, Found, Path, Window};
+use crate::build::{BuilderConfig, LinkCapacity, Path, Window};
 use std::collections::VecDeque;
 use std::time::Duration;
 use thalweg_wire::{MESSAGE_LEN, RECORD_ALIGN};
@@ -208,7 +208,7 @@ impl Credit {
         self.mode.as_port().map(Port::credit_state)
     }
 
-    pub(crate) fn found_capacity(&self) -> Option<Found> {
+    pub(crate) fn found_capacity(&self) -> Option<LinkCapacity> {
         match &self.mode {
             Mode::Search(search) => search.found_capacity(),
             _ => None,

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 /// Measured capacity of a link.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Found {
+pub struct LinkCapacity {
     /// Payload bytes per second: C.
     pub rate: f64,
     /// Shortest time from a fetch to its first data: τ.
@@ -41,7 +41,7 @@ pub(crate) struct Search {
     coarse: Option<f64>,
     /// The same after each climb in short steps.
     edges: Vec<f64>,
-    found: Option<Found>,
+    found: Option<LinkCapacity>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -102,7 +102,7 @@ impl Search {
         (self.window_bytes() / 8).clamp(1, LONGEST_PIECE)
     }
 
-    pub(crate) fn found_capacity(&self) -> Option<Found> {
+    pub(crate) fn found_capacity(&self) -> Option<LinkCapacity> {
         self.found
     }
 
@@ -181,7 +181,7 @@ impl Search {
         let smallest = self.edges.iter().copied().fold(f64::INFINITY, f64::min);
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "bytes of a buffer")]
         let buffer = smallest.max(0.0) as u64;
-        self.found = Some(Found { rate: self.carried_rate(), round_trip, buffer, lost });
+        self.found = Some(LinkCapacity { rate: self.carried_rate(), round_trip, buffer, lost });
     }
 }
 
@@ -191,7 +191,7 @@ mod tests {
 
     /// Simulates a port of this rate (bytes per second) and buffer, at the end of a path of this round trip: bytes in
     /// flight come back after the round trip and the queue; bytes that do not fit the buffer are lost.
-    fn climb(rate: f64, round_trip: f64, buffer: f64) -> Found {
+    fn climb(rate: f64, round_trip: f64, buffer: f64) -> LinkCapacity {
         let mut search = Search::new(1448, 1 << 30);
         search.record_round_trip(Duration::from_secs_f64(round_trip));
         let mut now = 0.0;

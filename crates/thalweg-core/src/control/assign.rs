@@ -11,7 +11,7 @@
 use crate::control::time::Pace;
 use std::collections::VecDeque;
 use std::time::Duration;
-use thalweg_wire::{Assign, Contact, EventId, Heard, Room};
+use thalweg_wire::{Assign, Contact, EventId, Room, RoomReport};
 
 /// Longest interval between a builder's reports of its room.
 pub const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(500);
@@ -276,9 +276,9 @@ impl Assigner {
     ///
     /// # Errors
     /// The builder does not exist.
-    pub fn handle_report(&mut self, index: usize, relayed: &Heard) -> Result<(), NoSuchBuilder> {
+    pub fn handle_report(&mut self, index: usize, relayed: &RoomReport) -> Result<(), NoSuchBuilder> {
         let builders = self.builders.len();
-        let Heard { room, contact, next, assigned } = *relayed;
+        let RoomReport { room, contact, next, assigned } = *relayed;
         let (now, until) = (self.pace.elapsed(), self.until);
         let source = &mut self.sources[index];
         let builder = usize::try_from(room.builder).unwrap_or(usize::MAX);
@@ -580,7 +580,7 @@ mod tests {
                     let room = Room { builder, closed_below: EventId(0), room: 64 + beat, closed: 0 };
                     let contact = Contact::Connected;
                     let (next, assigned) = (EventId(0), EventId(0));
-                    assigner.handle_report(source, &Heard { room, contact, next, assigned }).unwrap();
+                    assigner.handle_report(source, &RoomReport { room, contact, next, assigned }).unwrap();
                     messages += 1;
                     now += HEARTBEAT_INTERVAL / (MANY * MANY);
                     assigner.advance_time(now);
@@ -610,7 +610,7 @@ mod tests {
                     let room = Room { builder, closed_below: EventId(0), room, closed };
                     let position = EventId(0);
                     let contact = Contact::Connected;
-                    assigner.handle_report(source, &Heard { room, contact, next: position, assigned: position }).unwrap();
+                    assigner.handle_report(source, &RoomReport { room, contact, next: position, assigned: position }).unwrap();
                 }
                 if has_ended && later_ms == 0 {
                     assigner.source_disconnected(source);

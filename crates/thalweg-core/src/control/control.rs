@@ -1,7 +1,7 @@
 //! The state machine of run control.
 
 use crate::control::time::Pace;
-use crate::control::{Cause, Command, Config, Order, Refused, State, Tell};
+use crate::control::{Cause, Command, Config, Order, Refused, SourceCommand, State};
 use std::collections::VecDeque;
 use std::time::Duration;
 use thalweg_wire::EventId;
@@ -207,12 +207,12 @@ impl RunControl {
             (Command::Start, Phase::Armed) => self.begin_run(),
             (Command::Pause, Phase::Running) if self.config.leads => {
                 self.phase = Phase::Pausing { waited: Duration::ZERO };
-                self.send_to_live(|_| Tell::Pause);
+                self.send_to_live(|_| SourceCommand::Pause);
             }
             (Command::Resume, Phase::Pausing { .. } | Phase::Paused) if self.config.leads => {
                 self.phase = Phase::Running;
                 self.sources.iter_mut().for_each(|source| source.next = None);
-                self.send_to_live(|_| Tell::Resume);
+                self.send_to_live(|_| SourceCommand::Resume);
             }
             (Command::Stop | Command::Abort, Phase::Configured { .. } | Phase::Armed) => self.leave_run(Cause::Command),
             // The run is being opened: commands received meanwhile are executed afterwards.
@@ -254,16 +254,16 @@ impl RunControl {
     }
 
     /// Returns the messages that bring a source up to date with the run. Repeating them does no harm.
-    pub fn messages_for(&self, source: usize) -> Vec<Tell> {
+    pub fn messages_for(&self, source: usize) -> Vec<SourceCommand> {
         if !self.run_state().has_begun() {
             return Vec::new();
         }
         let end = self.end.filter(|_| self.config.leads).map(|end| self.stop_request_for(source, end));
         let held = match self.holds_sources() {
-            true => Some(Tell::Pause),
-            false => self.config.leads.then_some(Tell::Resume),
+            true => Some(SourceCommand::Pause),
+            false => self.config.leads.then_some(SourceCommand::Resume),
         };
-        [Some(Tell::Start), end, held].into_iter().flatten().collect()
+        [Some(SourceCommand::Start), end, held].into_iter().flatten().collect()
     }
 
     /// Notes that the connection of a source is down; it may come back.
@@ -324,7 +324,7 @@ impl RunControl {
         self.orders.extend(self.end.map(Order::EndAt));
         for source in 0..self.sources.len() {
             let messages = self.messages_for(source);
-            self.orders.extend(messages.into_iter().map(|message| Order::Tell(source, message)));
+            self.orders.extend(messages.into_iter().map(|message| Order::SourceCommand(source, message)));
         }
         let kept = std::mem::take(&mut self.when_begun);
         kept.into_iter().filter_map(|command| self.execute_command(command).err()).collect()
@@ -354,7 +354,7 @@ impl RunControl {
         self.phase = Phase::Asking { waited: Duration::ZERO };
         // A builder that does not lead sends the request to all sources: that is how the leading builder is informed.
         let leads = self.config.leads;
-        self.send_to_live(|source| (!leads || source.next.is_none()).then_some(Tell::Pause));
+        self.send_to_live(|source| (!leads || source.next.is_none()).then_some(SourceCommand::Pause));
     }
 
     /// Advances the time; to be called whenever something has happened, and at [`next_check_time`](Self::next_check_time).
@@ -433,9 +433,9 @@ impl RunControl {
             if self.config.builders > 1 {
                 // The messages that the sources relay end the run at the other builders too.
                 let message = if self.config.leads {
-                    Tell::StopAt { end: self.config.first, end_here: false }
+                    SourceCommand::StopAt { end: self.config.first, end_here: false }
                 } else {
-                    Tell::Pause
+                    SourceCommand::Pause
                 };
                 self.send_to_live(|_| message);
             }
@@ -494,11 +494,11 @@ impl RunControl {
     }
 
     /// Sends a message to every source that is connected and may yet accept events.
-    fn send_to_live<T: Into<Option<Tell>>>(&mut self, message: impl Fn(&Source) -> T) {
+    fn send_to_live<T: Into<Option<SourceCommand>>>(&mut self, message: impl Fn(&Source) -> T) {
         for (index, source) in
             self.sources.iter().enumerate().filter(|(_, source)| source.present && source.may_accept_events())
         {
-            self.orders.extend(message(source).into().map(|message| Order::Tell(index, message)));
+            self.orders.extend(message(source).into().map(|message| Order::SourceCommand(index, message)));
         }
     }
 }

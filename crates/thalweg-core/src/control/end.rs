@@ -8,7 +8,7 @@
 //! decides by mere claims: its report counts as far as it has offered events and its slots can hold more.
 
 use crate::control::control::{Facts, Phase, RunControl, Source};
-use crate::control::{Cause, Config, Order, Tell};
+use crate::control::{Cause, Config, Order, SourceCommand};
 use std::time::Duration;
 use thalweg_wire::EventId;
 
@@ -77,7 +77,7 @@ impl RunControl {
             // A source that has ended relays the message all the same.
             for index in 0..self.sources.len() {
                 if self.sources[index].present && !self.sources[index].out {
-                    self.orders.push_back(Order::Tell(index, self.stop_request_for(index, end)));
+                    self.orders.push_back(Order::SourceCommand(index, self.stop_request_for(index, end)));
                 }
             }
         }
@@ -92,13 +92,13 @@ impl RunControl {
 
     /// Returns the request to send to a source: never an end that the source is past already. With several builders all
     /// get the same end, since they relay it.
-    pub(crate) fn stop_request_for(&self, source: usize, end: EventId) -> Tell {
+    pub(crate) fn stop_request_for(&self, source: usize, end: EventId) -> SourceCommand {
         let source = &self.sources[source];
         let end = match source.next {
             Some(next) if self.config.builders == 1 => next.max(end),
             _ => end,
         };
-        Tell::StopAt { end, end_here: source.ends_here }
+        SourceCommand::StopAt { end, end_here: source.ends_here }
     }
 
     /// Waits for the final counters of all sources and for the fragments they hold.

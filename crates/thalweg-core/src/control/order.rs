@@ -52,7 +52,7 @@ pub enum Order {
     /// Opens the run; the node then calls [`run_opened`](crate::control::RunControl::run_opened) or [`run_failed`](crate::control::RunControl::run_failed).
     Begin,
     /// Sends this message to this source.
-    Tell(usize, Tell),
+    SourceCommand(usize, SourceCommand),
     /// Ends the run before this event: nothing at or beyond it is built.
     EndAt(EventId),
     /// Closes the connection of this source with this reason, and gives it up.
@@ -68,7 +68,7 @@ pub enum Order {
 
 /// A message to a source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Tell {
+pub enum SourceCommand {
     /// Notification that the run has begun.
     Start,
     /// Request to accept nothing for now, and to report the position.

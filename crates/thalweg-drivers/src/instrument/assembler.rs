@@ -85,7 +85,7 @@ impl Entry {
 
 /// Outcome of a datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Taken {
+pub enum DatagramOutcome {
     /// The datagram was taken, or counted and dropped.
     Done,
     /// The datagram needs a buffer, and none is free: the caller may give it again.
@@ -238,13 +238,13 @@ impl Assembler {
     }
 
     /// Takes a datagram that was received elsewhere, and copies its payload.
-    pub fn accept_datagram(&mut self, bytes: &[u8], now: Duration) -> Taken {
+    pub fn accept_datagram(&mut self, bytes: &[u8], now: Duration) -> DatagramOutcome {
         if self.over {
-            return Taken::Done;
+            return DatagramOutcome::Done;
         }
         let Some((front, body)) = bytes.split_at_checked(self.format.front_bytes()) else {
             self.counts.truncated += 1;
-            return Taken::Done;
+            return DatagramOutcome::Done;
         };
         let message = self.format.read_message(front, body);
         let waits = match &message {
@@ -258,9 +258,9 @@ impl Assembler {
         };
         if waits {
             self.starved = true;
-            return Taken::NoBuffer;
+            return DatagramOutcome::NoBuffer;
         }
-        let Some((number, part)) = self.admit_message(message, now) else { return Taken::Done };
+        let Some((number, part)) = self.admit_message(message, now) else { return DatagramOutcome::Done };
         let entry = match self.entries.get_mut(number) {
             Some(entry) => entry,
             // Its number was not expected, but is accepted: others like it have arrived.
@@ -268,7 +268,7 @@ impl Assembler {
                 Some(buffer) => self.entries.get_or_begin(number, || Entry::new(buffer, &part, now)),
                 None => {
                     self.starved = true;
-                    return Taken::NoBuffer;
+                    return DatagramOutcome::NoBuffer;
                 }
             },
         };
@@ -291,7 +291,7 @@ impl Assembler {
             entry.record_part(range, now);
             self.count_accepted(body);
         }
-        Taken::Done
+        DatagramOutcome::Done
     }
 
     /// Counts a datagram that has been put in its place.
@@ -530,11 +530,11 @@ mod tests {
     }
 
     /// Gives the assembler a datagram, in place or elsewhere.
-    fn give(assembler: &mut Assembler, bytes: &[u8]) -> Taken {
+    fn give(assembler: &mut Assembler, bytes: &[u8]) -> DatagramOutcome {
         let Some(front) = assembler.in_place_front_bytes() else { return assembler.accept_datagram(bytes, NOW) };
         let mut buffers = Vec::new();
         assembler.take_buffers(1, &mut buffers);
-        let Some(mut buffer) = buffers.pop() else { return Taken::NoBuffer };
+        let Some(mut buffer) = buffers.pop() else { return DatagramOutcome::NoBuffer };
         let front = &bytes[..front.min(bytes.len())];
         let rest = &bytes[front.len()..];
         let room = rest.len().min(assembler.longest_fragment_bytes());
@@ -542,7 +542,7 @@ mod tests {
         let mut whole = vec![0; assembler.in_place_front_bytes().unwrap_or(0)];
         whole[..front.len()].copy_from_slice(front);
         assembler.accept_in_place(&whole, buffer, bytes.len(), NOW);
-        Taken::Done
+        DatagramOutcome::Done
     }
 
     /// Returns the fragments that are handed on, and the numbers of lost ones in between. Their buffers are posted
@@ -591,7 +591,7 @@ mod tests {
         assert_eq!(came[0], Ok((0, vec![0, 0, 1, 1, 2, 2, 3, 3])));
         assert_eq!(came[1], Err(1));
         assert!(matches!(came[2], Ok((2, _))), "{came:?}");
-        assert_eq!(give(&mut assembler, &datagram(5, 4)), Taken::Done);
+        assert_eq!(give(&mut assembler, &datagram(5, 4)), DatagramOutcome::Done);
         let counts = assembler.counts();
         assert_eq!((counts.incomplete, counts.late, counts.duplicate), (1, 1, 0), "{counts:?}");
     }
@@ -611,7 +611,7 @@ mod tests {
         assembler.start_delivery();
         // All datagrams of the third fragment are lost.
         (0..20).filter(|number| ![5, 6, 8, 9, 10, 11].contains(number)).for_each(|number| {
-            assert_eq!(give(&mut assembler, &datagram(number, 4)), Taken::Done);
+            assert_eq!(give(&mut assembler, &datagram(number, 4)), DatagramOutcome::Done);
         });
         let mut came = Vec::new();
         while let Some(acquired) = assembler.next_acquired(NOW) {
@@ -643,7 +643,7 @@ mod tests {
         let (mut assembler, _pool) = assembler(1, 1000, 4);
         for number in 1..=4 {
             assert_eq!(out(&mut assembler, NOW), []);
-            assert_eq!(give(&mut assembler, &datagram(number, 1)), Taken::Done);
+            assert_eq!(give(&mut assembler, &datagram(number, 1)), DatagramOutcome::Done);
         }
         assert!(!assembler.has_room() && assembler.next_deadline() == Some(Duration::ZERO));
         assert_eq!(out(&mut assembler, NOW).len(), 5);
@@ -653,11 +653,11 @@ mod tests {
     fn parts_of_fragments_that_hold_all_buffers_are_received_and_what_needs_another_ends_the_wait() {
         let (mut assembler, _pool) = self::assembler(4, 1000, 4);
         for number in (1..20).filter(|number| number / 4 < 4) {
-            assert_eq!(give(&mut assembler, &datagram(number, 4)), Taken::Done);
+            assert_eq!(give(&mut assembler, &datagram(number, 4)), DatagramOutcome::Done);
         }
         assert_eq!(out(&mut assembler, NOW), [], "the first of the first fragment may still come");
         assert!(assembler.has_room() && assembler.next_deadline() > Some(NOW));
-        assert_eq!(give(&mut assembler, &datagram(16, 4)), Taken::NoBuffer);
+        assert_eq!(give(&mut assembler, &datagram(16, 4)), DatagramOutcome::NoBuffer);
         assert_eq!(assembler.next_deadline(), Some(Duration::ZERO));
         let came = out(&mut assembler, NOW);
         assert_eq!((came.len(), &came[0]), (4, &Err(1)));
@@ -680,7 +680,7 @@ mod tests {
         let mut waiting: Vec<_> = [Some(0), Some(1), Some(2), None].map(spead).into();
         let mut came = 0;
         for _ in 0..4 {
-            waiting.retain(|bytes| assembler.accept_datagram(bytes, NOW) == Taken::NoBuffer);
+            waiting.retain(|bytes| assembler.accept_datagram(bytes, NOW) == DatagramOutcome::NoBuffer);
             came += out(&mut assembler, NOW).iter().filter(|one| one.is_ok()).count();
         }
         assert_eq!((waiting.len(), came, assembler.counts().taken), (0, 3, 3));
@@ -694,7 +694,7 @@ mod tests {
             let strange = [vec![0; 3], [&[0; 8][..], &[0; 100]].concat(), datagram(1 << 60, packets)];
             let given: Vec<_> =
                 [0, 1, 1, 3, 3].map(|number| datagram(number, packets)).into_iter().chain(strange).collect();
-            given.iter().for_each(|bytes| assert_eq!(give(&mut assembler, bytes), Taken::Done));
+            given.iter().for_each(|bytes| assert_eq!(give(&mut assembler, bytes), DatagramOutcome::Done));
             let counts = assembler.counts();
             let sum: u64 = counts.named_counts().iter().map(|(_, count)| count).sum();
             assert_eq!(
@@ -727,7 +727,7 @@ mod tests {
             let (mut assembler, _pool) = assembler(packets, 32, 64);
             let mut came = Vec::new();
             for number in &sent {
-                prop_assert_eq!(give(&mut assembler, &datagram(*number, packets)), Taken::Done);
+                prop_assert_eq!(give(&mut assembler, &datagram(*number, packets)), DatagramOutcome::Done);
                 came.extend(out(&mut assembler, NOW));
             }
             came.extend(out(&mut assembler, NOW + Duration::from_secs(1)));

@@ -1,7 +1,7 @@
 //! UDP device: a port, and the datagrams that arrive through it.
 
 use crate::instrument::UdpConfig;
-use crate::instrument::assembler::{Assembler, Taken};
+use crate::instrument::assembler::{Assembler, DatagramOutcome};
 use std::collections::VecDeque;
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
@@ -262,7 +262,7 @@ impl Listener {
         };
         if !waiting.is_empty() {
             let before = waiting.len();
-            waiting.retain(|bytes| assembler.accept_datagram(bytes, now) == Taken::NoBuffer);
+            waiting.retain(|bytes| assembler.accept_datagram(bytes, now) == DatagramOutcome::NoBuffer);
             return Ok(if waiting.len() < before { ReceiveOutcome::Received } else { ReceiveOutcome::NoBuffer });
         }
         let mut came = false;
@@ -276,7 +276,7 @@ impl Listener {
                 came = true;
                 if from.is_some_and(|from| !from.matches_address(sender)) {
                     assembler.count_stranger();
-                } else if assembler.accept_datagram(bytes, now) == Taken::NoBuffer {
+                } else if assembler.accept_datagram(bytes, now) == DatagramOutcome::NoBuffer {
                     waiting.push_back(bytes.into());
                 }
             })

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 /// A device that is a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Found {
+pub struct DeviceFile {
     /// The `kind` of device that takes data from the file.
     pub kind: &'static str,
     /// Path of the file.
@@ -26,7 +26,7 @@ pub struct Found {
 
 /// Returns the cameras that capture, boards that sample, cards that are read by DMA, and serial ports with hardware,
 /// each kind sorted by name.
-pub fn find_devices() -> Vec<Found> {
+pub fn find_devices() -> Vec<DeviceFile> {
     let mut all = Vec::new();
     all.extend(entry_names("/sys/class/video4linux").iter().filter_map(|name| find_video(name)));
     all.extend(entry_names("/sys/class/comedi").iter().filter_map(|name| find_board(name)));
@@ -43,10 +43,10 @@ fn entry_names(class: &str) -> Vec<String> {
 }
 
 /// Returns a video node, if it captures.
-fn find_video(name: &str) -> Option<Found> {
+fn find_video(name: &str) -> Option<DeviceFile> {
     let file = Path::new("/dev").join(name);
     let model = fs::read_to_string(format!("/sys/class/video4linux/{name}/name")).unwrap_or_default();
-    let mut found = Found {
+    let mut found = DeviceFile {
         kind: "v4l2",
         file: file.clone(),
         name: model.trim().into(),
@@ -64,13 +64,13 @@ fn find_video(name: &str) -> Option<Found> {
 }
 
 /// Returns a comedi board, if it samples by itself. The board's parts have files of their own.
-fn find_board(name: &str) -> Option<Found> {
+fn find_board(name: &str) -> Option<DeviceFile> {
     if name.contains("subd") {
         return None;
     }
     let file = Path::new("/dev").join(name);
     let mut found =
-        Found { kind: "comedi", file: file.clone(), name: String::new(), driver: String::new(), problem: None };
+        DeviceFile { kind: "comedi", file: file.clone(), name: String::new(), driver: String::new(), problem: None };
     let opened = open(&file, OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty());
     match opened.and_then(|fd| comedi::Board::read_description(fd.as_fd(), None)) {
         Ok(Some(board)) => (found.name, found.driver) = (board.name, board.driver),
@@ -82,17 +82,17 @@ fn find_board(name: &str) -> Option<Found> {
 }
 
 /// Returns a card, recognized by the name that XDMA's driver gives the files of those engines that write to memory.
-fn find_card(name: &str) -> Option<Found> {
+fn find_card(name: &str) -> Option<DeviceFile> {
     let file = Path::new("/dev").join(name);
     let is_device = fs::metadata(&file).is_ok_and(|metadata| metadata.file_type().is_char_device());
     let driver = name.split_once("_c2h_").filter(|_| is_device).map(|(card, _)| card)?;
     let driver = driver.trim_end_matches(|last: char| last.is_ascii_digit()).to_owned();
     let problem = open(&file, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty()).err();
-    Some(Found { kind: "dma", file, name: String::new(), driver, problem: problem.map(|error| error.to_string()) })
+    Some(DeviceFile { kind: "dma", file, name: String::new(), driver, problem: problem.map(|error| error.to_string()) })
 }
 
 /// Returns a serial port, if a device is connected to it: of the eight names for ports of the mainboard most have none.
-fn find_serial(name: &str) -> Option<Found> {
+fn find_serial(name: &str) -> Option<DeviceFile> {
     let device = format!("/sys/class/tty/{name}/device");
     if !Path::new(&device).exists() {
         return None;
@@ -104,7 +104,7 @@ fn find_serial(name: &str) -> Option<Found> {
     // For a port of a USB adapter, the adapter's description is two or three levels up.
     let above = ["..", "../..", "../../.."];
     let product = above.iter().find_map(|up| fs::read_to_string(format!("{device}/{up}/product")).ok());
-    Some(Found {
+    Some(DeviceFile {
         kind: "stream",
         file: Path::new("/dev").join(name),
         name: product.unwrap_or_default().trim().into(),

@@ -8,7 +8,7 @@ use std::time::Duration;
 use thalweg_core::build::{Builder, Ledger};
 use thalweg_core::control::{AssignConfig, Assigner, HEARTBEAT_INTERVAL, Share};
 use thalweg_link::LinkError;
-use thalweg_wire::{Assign, EventId, Heard, Hello, Left, Message, Room, record_bytes};
+use thalweg_wire::{Assign, EventId, Hello, Left, Message, Room, RoomReport, record_bytes};
 
 /// Longest wait at a run's end for the sources' counts of builders that were left out.
 const LEFT_OUT_COUNTS_TIME: Duration = Duration::from_secs(2);
@@ -88,8 +88,8 @@ impl Assigning {
     }
 
     /// Handles a message of a builder that a source relays.
-    pub(super) fn handle_relayed_room(&mut self, source: usize, relayed: &Heard) -> Result<(), LinkError> {
-        let Some(assigner) = &mut self.assigner else { return Err(unexpected_message(&Message::Heard(*relayed))) };
+    pub(super) fn handle_relayed_room(&mut self, source: usize, relayed: &RoomReport) -> Result<(), LinkError> {
+        let Some(assigner) = &mut self.assigner else { return Err(unexpected_message(&Message::RoomReport(*relayed))) };
         assigner.handle_report(source, relayed).map_err(|error| LinkError::Protocol(error.to_string()))
     }
 

@@ -10,7 +10,7 @@ use crate::{BuilderNodeConfig, BuilderReport, Calibration, CreditReport, Handle,
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
-use thalweg_core::build::{Found, Window};
+use thalweg_core::build::{LinkCapacity, Window};
 use thalweg_core::control::Cause;
 use thalweg_link::{Interest, Poller};
 use thalweg_store::{EventCounts, RunEnd, RunState as StoredState};
@@ -157,7 +157,7 @@ impl BuilderNode {
     }
 
     /// Keeps the measured capacity of the link, and returns it.
-    fn keep_calibration(&self, found: &Found) -> Result<Calibration, NodeError> {
+    fn keep_calibration(&self, found: &LinkCapacity) -> Result<Calibration, NodeError> {
         let config = &self.setup.config;
         let link = calibration::link_from_measurement(
             found,

@@ -112,7 +112,7 @@ impl BuilderNode {
             }
             Message::TriggerTimes(report) => return Err(LinkError::Protocol(format!("unexpected: {report:?}"))),
             Message::End(accounts) => self.take_final_counters(source, accounts)?,
-            Message::Heard(relayed) => self.assigning.handle_relayed_room(source, &relayed)?,
+            Message::RoomReport(relayed) => self.assigning.handle_relayed_room(source, &relayed)?,
             Message::Left(counts) => self.assigning.handle_left_out_counts(source, counts)?,
             Message::Passed { below, tickets } => self.take_passed(source, below, tickets)?,
             other => return Err(LinkError::Protocol(format!("unexpected: {other:?}"))),

@@ -104,7 +104,7 @@ impl BuilderNode {
     fn obey_order(&mut self, order: Order) -> Result<(), NodeError> {
         match order {
             Order::Begin => self.begin_run(),
-            Order::Tell(source, tell) => self.peers.send_to_source(source, &self.run.control_message(tell)),
+            Order::SourceCommand(source, tell) => self.peers.send_to_source(source, &self.run.control_message(tell)),
             Order::EndAt(end) => {
                 let end = self.builder.end_before(end, self.clock.now());
                 self.assembly.end_before_event(end);

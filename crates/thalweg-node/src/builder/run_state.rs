@@ -3,7 +3,7 @@
 use super::setup::FIRST_EVENT;
 use crate::NodeError;
 use std::time::Duration;
-use thalweg_core::control::{State, Tell};
+use thalweg_core::control::{SourceCommand, State};
 use thalweg_wire::{Accounts, Message, RunNumber, TaiNanos};
 
 /// Longest time that a source's final counters wait until it is known where the run ends.
@@ -67,12 +67,12 @@ impl RunState {
     }
 
     /// Returns the message that tells a source something about the run.
-    pub(super) fn control_message(&self, tell: Tell) -> Message {
+    pub(super) fn control_message(&self, tell: SourceCommand) -> Message {
         match tell {
-            Tell::Start => Message::Start { run: self.number, first: FIRST_EVENT, at: self.began },
-            Tell::Pause => Message::Pause,
-            Tell::Resume => Message::Resume,
-            Tell::StopAt { end, end_here } => Message::StopAt { end, end_here },
+            SourceCommand::Start => Message::Start { run: self.number, first: FIRST_EVENT, at: self.began },
+            SourceCommand::Pause => Message::Pause,
+            SourceCommand::Resume => Message::Resume,
+            SourceCommand::StopAt { end, end_here } => Message::StopAt { end, end_here },
         }
     }
 

@@ -1,7 +1,7 @@
 //! Assignment of events to builders: by their numbers, or as builder 0 assigns them.
 
 use std::collections::VecDeque;
-use thalweg_wire::{Assign, Contact, Disposition, EventId, Heard, Room};
+use thalweg_wire::{Assign, Contact, Disposition, EventId, Room, RoomReport};
 
 /// Maximum number of ranges that a builder assigns ahead; a source's slots are used up long before.
 const MAX_RANGES: usize = 1 << 20;
@@ -181,13 +181,13 @@ impl Assignments {
     /// Returns the report to builder 0 about a builder with this number and contact: its last announcement, and this
     /// source's position. `None` if there is nothing to relay: events are not assigned, or a connected builder has not
     /// announced its room, since it has not begun.
-    pub(super) fn relayed_room(&self, index: usize, number: u32, contact: Contact, next: u64) -> Option<Heard> {
+    pub(super) fn relayed_room(&self, index: usize, number: u32, contact: Contact, next: u64) -> Option<RoomReport> {
         let room = self.rooms[index];
         if !self.by_room || room.is_none() && contact == Contact::Connected {
             return None;
         }
         let room = room.unwrap_or(Room { builder: number, ..Room::default() });
-        Some(Heard { room, contact, next: EventId(next.max(self.wanted)), assigned: EventId(self.until) })
+        Some(RoomReport { room, contact, next: EventId(next.max(self.wanted)), assigned: EventId(self.until) })
     }
 }
 

@@ -261,7 +261,7 @@ impl SourceNode {
     pub(super) fn relay_room(&mut self, index: usize) {
         let (number, contact) = (self.builders.builder_number(index), self.contact_state(index));
         if let Some(room) = self.assignments.relayed_room(index, number, contact, self.course.next_event()) {
-            self.builders.send_if_welcome(0, &Message::Heard(room));
+            self.builders.send_if_welcome(0, &Message::RoomReport(room));
         }
     }
 

@@ -16,8 +16,8 @@ use thalweg_link_conformance::SourceEnd;
 use thalweg_node::{BuilderNode, BuilderReport, Clock, Environment, Handle, Idle, Node, NodeError, Topology};
 use thalweg_store::{Run, verify_run};
 use thalweg_wire::{
-    Accounts, Announcement, Assign, Capabilities, Contact, Disposition, EventId, FragmentHeader, HEADER_LEN, Heard,
-    Hello, Left, MESSAGE_LEN, Message, Refusal, Room, RunNumber, SourceId, Status, TaiNanos, crc32c,
+    Accounts, Announcement, Assign, Capabilities, Contact, Disposition, EventId, FragmentHeader, HEADER_LEN, Hello,
+    Left, MESSAGE_LEN, Message, Refusal, Room, RoomReport, RunNumber, SourceId, Status, TaiNanos, crc32c,
 };
 
 /// Limit of waiting, for tests that would otherwise hang.
@@ -298,9 +298,9 @@ fn where_events_are_assigned_a_source_must_know_of_it() {
     let mut source = builder.connect(Hello { capabilities: Capabilities::ASSIGNED, ..hello() });
     assert_eq!(welcomed(&mut source), Capabilities::empty());
     source.until(|message| matches!(message, Message::Start { .. }));
-    source.say(&[Message::Heard(Heard::default())]);
+    source.say(&[Message::RoomReport(RoomReport::default())]);
     let text = source.until(|message| matches!(message, Message::Refuse { .. }));
-    assert!(text.contains("unexpected: Heard"), "{text}");
+    assert!(text.contains("unexpected: RoomReport"), "{text}");
     check(&builder.report(), 0);
 }
 
@@ -316,7 +316,7 @@ fn events_are_assigned_as_a_source_passes_on_what_a_builder_says() {
     };
     assert_eq!((room.builder, room.closed_below, room.closed), (0, EventId(0), 0));
     assert!(room.room > 0);
-    source.say(&[Message::Heard(Heard { room, contact: Contact::Connected, ..Heard::default() })]);
+    source.say(&[Message::RoomReport(RoomReport { room, contact: Contact::Connected, ..RoomReport::default() })]);
     source.until(|message| *message == Message::Assign(Assign { first: EventId(0), count: 3, builder: 0 }));
     source.say(&[Message::Offer(held(0))]);
     source.until(|message| matches!(message, Message::Fetch { ticket: 0, .. }));
@@ -335,7 +335,7 @@ fn nonsense_about_assignments_ends_a_source() {
     let left = Left { builder: 0, accepted: u64::MAX, ..Left::default() };
     for (nonsense, why) in [
         (
-            Message::Heard(Heard { room, ..Heard::default() }),
+            Message::RoomReport(RoomReport { room, ..RoomReport::default() }),
             "the free room of builder 1, but there are only 1 \
             builders",
         ),

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use std::collections::VecDeque;
 use std::time::Duration;
 use thalweg_core::control::{AssignConfig, Assigner, HEARTBEAT_INTERVAL, Share};
-use thalweg_wire::{Assign, Contact, EventId, Heard, Room};
+use thalweg_wire::{Assign, Contact, EventId, Room, RoomReport};
 
 const STEP: Duration = Duration::from_millis(20);
 /// Time after which a builder that is connected and silent is left out.
@@ -152,7 +152,7 @@ impl World {
                 }
                 let contact = if is_gone { Contact::Away } else { Contact::Connected };
                 let (next, assigned) = (EventId(self.next), EventId(self.assigned[source]));
-                self.assigner.handle_report(source, &Heard { room, contact, next, assigned }).unwrap();
+                self.assigner.handle_report(source, &RoomReport { room, contact, next, assigned }).unwrap();
             }
         }
         self.assigner.advance_time(at as u32 * STEP);
@@ -281,7 +281,7 @@ fn simple(builders: u32) -> Assigner {
 
 fn hear(assigner: &mut Assigner, builder: u32, closed_below: u64) {
     let room = Room { builder, closed_below: EventId(closed_below), room: 1 << 16, closed: closed_below };
-    assigner.handle_report(0, &Heard { room, contact: Contact::Connected, ..Heard::default() }).unwrap();
+    assigner.handle_report(0, &RoomReport { room, contact: Contact::Connected, ..RoomReport::default() }).unwrap();
 }
 
 fn shares(assigner: &mut Assigner) -> Vec<Share> {
@@ -299,7 +299,7 @@ fn a_source_that_comes_back_is_told_what_it_does_not_know() {
     assigner.source_connected(0, 16, 8, false);
     assert_eq!(shares(&mut assigner), []);
     let assigned = EventId(32);
-    assigner.handle_report(0, &Heard { assigned, contact: Contact::Connected, ..Heard::default() }).unwrap();
+    assigner.handle_report(0, &RoomReport { assigned, contact: Contact::Connected, ..RoomReport::default() }).unwrap();
     assert_eq!(shares(&mut assigner), told[2..]);
 }
 
@@ -327,6 +327,6 @@ fn a_builder_that_is_slow_gets_fewer_and_the_others_go_on() {
 fn a_builder_that_there_is_not_is_a_breach() {
     let mut assigner = simple(2);
     let room = Room { builder: 2, ..Room::default() };
-    let error = assigner.handle_report(0, &Heard { room, ..Heard::default() }).unwrap_err();
+    let error = assigner.handle_report(0, &RoomReport { room, ..RoomReport::default() }).unwrap_err();
     assert_eq!(error.to_string(), "it reported the free room of builder 2, but there are only 2 builders");
 }

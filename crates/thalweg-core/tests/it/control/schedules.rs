@@ -4,7 +4,7 @@
 
 use proptest::prelude::*;
 use std::time::Duration;
-use thalweg_core::control::{Cause, Command, Config, Facts, Order, RunControl, State, Tell};
+use thalweg_core::control::{Cause, Command, Config, Facts, Order, RunControl, SourceCommand, State};
 use thalweg_wire::EventId;
 
 /// Time of one step of the simulation.
@@ -449,7 +449,7 @@ impl World {
                 node.silent.fill(0);
                 let _ = node.control.run_opened(now);
             }
-            Order::Tell(source, tell) => self.tell(index, source, tell),
+            Order::SourceCommand(source, tell) => self.tell(index, source, tell),
             Order::EndAt(end) => {
                 node.end = node.end.min(end.0);
                 let honest = self.sources.iter().filter(|source| source.is_honest());
@@ -484,7 +484,7 @@ impl World {
         }
     }
 
-    fn tell(&mut self, from: usize, source: usize, tell: Tell) {
+    fn tell(&mut self, from: usize, source: usize, tell: SourceCommand) {
         let it = &mut self.sources[source];
         if !it.answers(self.step) {
             return;
@@ -494,8 +494,8 @@ impl World {
             _ => None,
         };
         match tell {
-            Tell::Start => it.started[from] = true,
-            Tell::Pause => {
+            SourceCommand::Start => it.started[from] = true,
+            SourceCommand::Pause => {
                 // Only the leading builder makes sources wait.
                 it.paused |= from == 0;
                 let next = claim.unwrap_or(EventId(it.next()));
@@ -506,11 +506,11 @@ impl World {
                     }
                 }
             }
-            Tell::Resume => {
+            SourceCommand::Resume => {
                 it.paused = false;
                 self.nodes[1..].iter_mut().for_each(|node| node.control.handle_relayed_run(source));
             }
-            Tell::StopAt { end, end_here } => {
+            SourceCommand::StopAt { end, end_here } => {
                 it.paused = false;
                 it.end = if end_here { it.next() } else { end.0 };
                 for node in &mut self.nodes[1..] {

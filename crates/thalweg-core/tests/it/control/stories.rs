@@ -1,7 +1,7 @@
 //! Reactions of builders that share a run to the messages that their sources relay.
 
 use std::time::Duration;
-use thalweg_core::control::{Cause, Command, Config, Facts, Order, Refused, RunControl, State, Tell};
+use thalweg_core::control::{Cause, Command, Config, Facts, Order, Refused, RunControl, SourceCommand, State};
 use thalweg_wire::EventId;
 
 /// Sources that have offered what they have accepted, up to an event, and events that are closed up to another.
@@ -65,10 +65,10 @@ fn running_to(leads: bool, end: Option<u64>) -> RunControl {
     control
 }
 
-fn told(control: &mut RunControl) -> Vec<(usize, Tell)> {
+fn told(control: &mut RunControl) -> Vec<(usize, SourceCommand)> {
     let orders = std::iter::from_fn(|| control.next_order());
-    let told =
-        orders.filter_map(|order| if let Order::Tell(source, tell) = order { Some((source, tell)) } else { None });
+    let told = orders
+        .filter_map(|order| if let Order::SourceCommand(source, tell) = order { Some((source, tell)) } else { None });
     told.collect()
 }
 
@@ -76,7 +76,7 @@ fn told(control: &mut RunControl) -> Vec<(usize, Tell)> {
 fn an_answer_to_another_builder_is_none_to_the_one_that_leads() {
     let mut control = running(true);
     control.stop_run(Cause::Duration);
-    assert_eq!(told(&mut control), [0, 1, 2].map(|source| (source, Tell::Pause)));
+    assert_eq!(told(&mut control), [0, 1, 2].map(|source| (source, SourceCommand::Pause)));
     // The sources reported to builder 1, and went on before they received this builder's request.
     (0..3).for_each(|source| control.source_paused(source, EventId(5), 1));
     assert_eq!(control.awaited_sources().count(), 3);
@@ -103,7 +103,7 @@ fn a_builder_that_has_to_end_a_paused_run_asks_the_sources_that_others_hear_it_f
     control.advance_time(SECOND, &offered(5));
     assert_eq!(control.run_state(), State::Paused);
     control.stop_run(Cause::Failure("the disk is full".into()));
-    assert_eq!(told(&mut control), [0, 1, 2].map(|source| (source, Tell::Pause)));
+    assert_eq!(told(&mut control), [0, 1, 2].map(|source| (source, SourceCommand::Pause)));
 }
 
 #[test]
@@ -131,7 +131,7 @@ fn a_run_that_is_paused_does_not_end_though_a_builder_has_all_its_events() {
     assert_eq!(leader.run_state(), State::Paused);
     told(&mut leader);
     leader.execute_command(Command::Resume).unwrap();
-    assert_eq!(told(&mut leader), [0, 1, 2].map(|source| (source, Tell::Resume)));
+    assert_eq!(told(&mut leader), [0, 1, 2].map(|source| (source, SourceCommand::Resume)));
     leader.advance_time(4 * SECOND, &all);
     assert_eq!(leader.run_state(), State::Stopping);
 
@@ -233,11 +233,11 @@ fn a_run_that_waits_for_a_slow_source_ends_soon_when_it_has_to() {
             _ => {}
         }
         control.advance_time(6 * SECOND, &facts);
-        assert!(orders(&mut control).contains(&Order::Tell(0, Tell::Pause)), "{reason}");
+        assert!(orders(&mut control).contains(&Order::SourceCommand(0, SourceCommand::Pause)), "{reason}");
         control.source_paused(0, EventId(20), 0);
         (25..40).for_each(|step| control.advance_time(step * SECOND / 4, &facts));
         let told = orders(&mut control);
-        let end_here = Order::Tell(0, Tell::StopAt { end: EventId(100), end_here: true });
+        let end_here = Order::SourceCommand(0, SourceCommand::StopAt { end: EventId(100), end_here: true });
         assert!(told.contains(&end_here) && control.end_cause() != Some(&Cause::Events), "{reason}: {told:?}");
     }
 }
@@ -278,13 +278,13 @@ fn a_source_that_lacks_events_that_are_closed_already_ends_where_it_is() {
     let ends: Vec<_> = all
         .iter()
         .filter_map(|order| match order {
-            Order::Tell(0, Tell::StopAt { end, end_here }) => Some((end.0, *end_here)),
+            Order::SourceCommand(0, SourceCommand::StopAt { end, end_here }) => Some((end.0, *end_here)),
             _ => None,
         })
         .collect();
     assert_eq!((ends, control.known_end()), (vec![(100, false), (100, true)], Some(EventId(100))), "{all:?}");
     assert!(
-        control.messages_for(0).contains(&Tell::StopAt { end: EventId(100), end_here: true }),
+        control.messages_for(0).contains(&SourceCommand::StopAt { end: EventId(100), end_here: true }),
         "also when it comes back"
     );
 }
