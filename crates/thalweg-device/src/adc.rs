@@ -1,6 +1,6 @@
 //! The model ADC: traces like those of a 12-bit digitizer, each sample of which anyone can compute again.
 
-use crate::{Description, Device, DeviceError, Filled, MAX_PAYLOAD, ModelAdcConfig};
+use crate::{Description, Device, DeviceError, Filled, MAX_PAYLOAD, ModelAdcConfig, OwnFields};
 use thalweg_text::ByteSize;
 use thalweg_wire::{EventId, GOLDEN_GAMMA, PayloadType, SourceId, Status, mix_bits};
 
@@ -171,9 +171,7 @@ impl ModelAdc {
             record_bytes: Some(size.0),
             record_bytes_from: size_from.map(|from| from.0),
             samples: Some(size.0 / 2),
-            seed: Some(seed),
-            source: Some(source.0),
-            period: Some(period),
+            own: OwnFields::default().with("seed", seed).with("source", source.0).with("period", period),
             ..Default::default()
         };
         Ok(Self { sizes: (smallest, largest), given: 0, seed, source, period, description })

@@ -76,6 +76,7 @@ mod clock;
 mod config;
 pub mod conformance;
 mod counter;
+mod description;
 mod device_clock;
 pub mod duration;
 mod error;
@@ -108,6 +109,7 @@ pub use by_time::{Beat, BeatCounts, Beats, Numbered};
 pub use clock::TaiClock;
 pub use config::DeviceConfig;
 pub use counter::Counter;
+pub use description::{Description, OwnFields};
 pub use device_clock::DeviceClock;
 pub use error::DeviceError;
 pub use frame_counter::{CounterRules, FrameCounter, FrameNumber, Trust};
@@ -123,7 +125,6 @@ pub use stored::StoredType;
 pub use tap::{Copied, Copies, Next, tap_acquisition, tap_device};
 pub use vdif::{VdifFrame, checked_vdif_rate};
 
-use serde::{Deserialize, Serialize};
 use std::fmt::Debug;
 pub use thalweg_frames::Adapter;
 use thalweg_wire::{EventId, PayloadType, Status, TaiNanos};
@@ -206,112 +207,6 @@ pub struct Filled {
     /// clock runs on: each pass is later by the length of one pass, so that time never goes back. `None` for a model:
     /// now.
     pub timestamp: Option<TaiNanos>,
-}
-
-/// Description of the data that a device produces, for `run.json`. Fields that have no meaning for a kind of device, or
-/// are not known, are left out.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Description {
-    /// Kind of the device: `model-adc`, `sigmf`, `vdif`, `pgm`, `tiff`, `npy`, `raw`, `gige`, `edu`, `nvme`, `stream`,
-    /// `v4l2`, `comedi`, `dma`, `fit`, `udp-` and a format, or a kind that another crate registers.
-    pub kind: String,
-    /// Name of the payload type, as [`PayloadType::type_name`].
-    pub payload_type: String,
-    /// True if the data are made by a model, not measured.
-    pub simulated: bool,
-    /// True if the data are played from a recording.
-    pub replayed: bool,
-    /// True if the recording is played again from the beginning when it is over.
-    #[serde(rename = "loop")]
-    pub looped: bool,
-    /// Lengths of the axes of a full fragment's payload, if it is an array: the last one without gaps.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub shape: Option<Vec<u64>>,
-    /// Fragments per second by which they are dated, if configured.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub fragment_rate: Option<f64>,
-    /// Number of channels, interleaved sample by sample.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub channels: Option<u32>,
-    /// Samples per second and channel.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub sample_rate: Option<f64>,
-    /// Number of significant bits in a sample or pixel.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub bits: Option<u32>,
-    /// True if a sample is a complex number (VDIF).
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub complex: Option<bool>,
-    /// Pixels in an image's row.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub width: Option<u32>,
-    /// Rows in an image.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub height: Option<u32>,
-    /// Type of a pixel, by the camera's own name (GenICam PFNC).
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub pixel_format: Option<String>,
-    /// Manufacturer of the camera.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub manufacturer: Option<String>,
-    /// Model of the camera.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub model: Option<String>,
-    /// Serial number of the camera.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub serial: Option<String>,
-    /// Value of a white pixel.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub max_value: Option<u32>,
-    /// Bytes in a full fragment's payload.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub record_bytes: Option<u64>,
-    /// Bytes in the smallest fragment's payload, if lengths differ.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub record_bytes_from: Option<u64>,
-    /// Samples per channel in a full fragment.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub samples: Option<u64>,
-    /// Fragments in one pass over the recording.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub records: Option<u64>,
-    /// Seed of the model.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub seed: Option<u64>,
-    /// Number of the source that the model's samples are computed from.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub source: Option<u32>,
-    /// Number of different waveforms that the model makes before it repeats them; 0: it never repeats them.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub period: Option<u64>,
-    /// Path of the recording: the file, or the first file of a sequence.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub file: Option<String>,
-    /// Number of the VDIF thread that is played.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub thread: Option<u16>,
-    /// Name of the VDIF station: its number, or its two letters.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub station: Option<String>,
-    /// Data frames per second, if known.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub frame_rate: Option<u32>,
-    /// Number of frames of this thread that the recording lacks, though other threads have them.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub missing: Option<u64>,
-    /// Number of frames of this thread that come a second time, and are not played.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub repeated: Option<u64>,
-    /// Number of bytes at the recording's end that are no whole frame, and are not played.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub cut_off_bytes: Option<u64>,
-    /// Notes on the recording that the user should read before it is played.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub notes: Vec<String>,
-    /// The SigMF recording's `global` object.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub metadata: Option<serde_json::Value>,
 }
 
 /// Opens the device that `config` describes, which is asked for its fragments, and checks what can be checked before

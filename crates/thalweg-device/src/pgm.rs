@@ -5,7 +5,7 @@
 
 use crate::file::{InputFile, file_error};
 use crate::replay::{Clock, Recording, Replay};
-use crate::{Description, DeviceError, Filled, MAX_PAYLOAD, PgmConfig, StoredType};
+use crate::{Description, DeviceError, Filled, MAX_PAYLOAD, OwnFields, PgmConfig, StoredType};
 use std::cmp::Ordering;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -45,9 +45,10 @@ pub(crate) fn open_sequence(config: &PgmConfig) -> Result<Replay<Pgm>, DeviceErr
         shape: Some(vec![shape.height.into(), shape.width.into()]),
         fragment_rate: config.rate.map(|rate| rate.hertz()),
         bits: Some(u32::BITS - shape.white.leading_zeros()),
-        width: Some(shape.width),
-        height: Some(shape.height),
-        max_value: Some(shape.white),
+        own: OwnFields::default()
+            .with("width", shape.width)
+            .with("height", shape.height)
+            .with("max_value", shape.white),
         record_bytes: Some(shape.image_bytes() as u64),
         file: Some(images[0].0.display().to_string()),
         ..Default::default()
@@ -344,7 +345,8 @@ mod tests {
         let mut device = open_sequence(&config).unwrap();
         let description = device.description();
         assert_eq!(description.payload_type, "image-u8");
-        assert_eq!((description.width, description.height, description.bits), (Some(2), Some(2), Some(8)));
+        assert_eq!(description.own, OwnFields::default().with("width", 2).with("height", 2).with("max_value", 255));
+        assert_eq!(description.bits, Some(8));
         let mut payload = [0; 4];
         let filled = device.fill_payload(EventId(0), &mut payload).unwrap();
         assert_eq!((&payload, filled.payload_type), (b"abcd", PayloadType::IMAGE_U8));
@@ -398,7 +400,7 @@ mod tests {
         let mut device =
             open_sequence(&PgmConfig { files: vec![directory.clone()], rate: None, looped: true }).unwrap();
         assert_eq!(device.description().records, Some(2));
-        assert_eq!((device.description().width, device.description().height), (Some(200), Some(200)));
+        assert_eq!([&device.description().own["width"], &device.description().own["height"]], [200, 200]);
         let mut payload = vec![0; 40_000];
         for (event, name) in [(0, "caustic-168mm.pgm"), (1, "caustic-520mm.pgm")] {
             device.fill_payload(EventId(event), &mut payload).unwrap();

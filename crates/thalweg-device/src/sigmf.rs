@@ -11,7 +11,7 @@ use crate::file::InputFile;
 use crate::replay::{Clock, Recording, Replay};
 use crate::sigmf_files::{MAX_METADATA, Parts, is_file_name};
 use crate::time::parse_utc_time;
-use crate::{Description, DeviceError, Filled, MAX_PAYLOAD, Rate, SigmfConfig, StoredType};
+use crate::{Description, DeviceError, Filled, MAX_PAYLOAD, OwnFields, Rate, SigmfConfig, StoredType};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use thalweg_wire::{Meaning, PayloadType, Status, TaiNanos};
@@ -47,12 +47,13 @@ pub(crate) fn open_recording(config: &SigmfConfig) -> Result<Replay<Sigmf>, Devi
         channels: u32::try_from(metadata.channels).ok(),
         sample_rate: metadata.clock.0.map(Rate::hertz),
         bits: u32::try_from(metadata.stored.element.number_bytes() * 8).ok(),
-        complex: metadata.stored.element.is_complex().then_some(true),
         record_bytes: Some(per_fragment * frame),
         samples: Some(per_fragment),
         file: Some(file.path().display().to_string()),
         notes: metadata.stored.byte_order_note(file.path()).into_iter().collect(),
-        metadata: Some(metadata.described_global()),
+        own: OwnFields::default()
+            .with("complex", metadata.stored.element.is_complex().then_some(true))
+            .with("metadata", metadata.described_global()),
         ..Default::default()
     };
     // At most MAX_PAYLOAD, so it is a length in memory.
@@ -423,7 +424,8 @@ mod tests {
         let (_dir, config) = recording(&meta, &[1, 2, 3, 4, 5, 6, 7, 8].map(i16::swap_bytes));
         let mut device = open_recording(&config).unwrap();
         let description = device.description();
-        assert_eq!((description.payload_type.as_str(), description.complex), ("samples-ci16", Some(true)));
+        assert_eq!(description.payload_type, "samples-ci16");
+        assert_eq!(description.own["complex"], true);
         assert_eq!(description.shape, Some(vec![2, 2]));
         assert!(description.notes[0].contains("ci16 is big-endian; fragments have it"), "{:?}", description.notes);
         let mut payload = [0; 16];
@@ -573,7 +575,7 @@ mod tests {
         let mut meta = two_channels();
         meta["global"]["core:description"] = json!("x".repeat(10_000));
         let (_dir, config) = recording(&meta, &[0; 4]);
-        let described = open_recording(&config).unwrap().description().metadata.clone().unwrap();
+        let described = open_recording(&config).unwrap().description().own["metadata"].clone();
         assert!(described["omitted"].as_str().unwrap().contains("pulse.1.sigmf-meta"), "{described}");
     }
 
@@ -586,7 +588,7 @@ mod tests {
                 open_recording(&SigmfConfig { file, recording: None, samples_per_fragment: None, looped: false })
                     .unwrap();
             assert_eq!((device.description().channels, device.description().sample_rate), (Some(channels), Some(rate)));
-            assert_eq!(device.description().metadata.as_ref().unwrap()["core:datatype"], "ri16_le");
+            assert_eq!(device.description().own["metadata"]["core:datatype"], "ri16_le");
             let mut played = Vec::new();
             for event in 0.. {
                 let Some(len) = device.next_payload_len() else { break };

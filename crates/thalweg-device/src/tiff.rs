@@ -7,7 +7,7 @@
 use crate::file::InputFile;
 use crate::pgm::images_in_path;
 use crate::replay::{Clock, Recording, Replay};
-use crate::{Description, DeviceError, Filled, MAX_PAYLOAD, TiffConfig};
+use crate::{Description, DeviceError, Filled, MAX_PAYLOAD, OwnFields, TiffConfig};
 use std::fs::File;
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
@@ -72,8 +72,7 @@ pub(crate) fn open_pages(config: &TiffConfig) -> Result<Replay<Tiff>, DeviceErro
         payload_type: payload_type.type_name().to_owned(),
         shape: Some(page.shape.clone()),
         fragment_rate: config.rate.map(|rate| rate.hertz()),
-        width: u32::try_from(page.shape[1]).ok(),
-        height: u32::try_from(page.shape[0]).ok(),
+        own: OwnFields::default().with("width", page.shape[1]).with("height", page.shape[0]),
         record_bytes: Some(page.bytes as u64),
         file: Some(files[0].display().to_string()),
         ..Default::default()
@@ -272,7 +271,8 @@ mod tests {
         let mut device = open_pages(&config).unwrap();
         let description = device.description();
         assert_eq!((description.payload_type.as_str(), &description.shape), ("image-u16", &Some(vec![2, 3])));
-        assert_eq!((description.width, description.height, description.records), (Some(3), Some(2), Some(5)));
+        assert_eq!(description.own, OwnFields::default().with("width", 3).with("height", 2));
+        assert_eq!(description.records, Some(5));
         let mut payload = [0; 12];
         for event in 0..12 {
             let filled = device.fill_payload(EventId(event), &mut payload).unwrap();

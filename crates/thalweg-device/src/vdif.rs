@@ -15,7 +15,7 @@
 use crate::file::InputFile;
 use crate::replay::{Recording, Replay};
 use crate::time::parse_utc_time;
-use crate::{Description, DeviceError, Filled, VdifConfig};
+use crate::{Description, DeviceError, Filled, OwnFields, VdifConfig};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
@@ -53,16 +53,17 @@ pub(crate) fn open_recording(config: &VdifConfig) -> Result<Replay<Vdif>, Device
         channels: Some(1 << header.channels_log2),
         sample_rate: configured_sample_rate(config, &header),
         bits: Some(header.bits),
-        complex: Some(header.complex),
         record_bytes: Some(header.length as u64),
         samples: header.sample_count(),
         file: Some(config.file.display().to_string()),
-        thread: Some(thread),
-        station: Some(header.station_name()),
-        frame_rate: rate,
-        missing: Some(missing as u64),
-        repeated: Some(index.repeated as u64).filter(|repeated| *repeated > 0),
-        cut_off_bytes: index.cut_frame_of(thread).map(|cut| cut.left),
+        own: OwnFields::default()
+            .with("complex", header.complex)
+            .with("thread", thread)
+            .with("station", header.station_name())
+            .with("frame_rate", rate)
+            .with("missing", missing)
+            .with("repeated", Some(index.repeated).filter(|repeated| *repeated > 0))
+            .with("cut_off_bytes", index.cut_frame_of(thread).map(|cut| cut.left)),
         notes: index.user_notes(thread, rate),
         ..Default::default()
     };
@@ -601,6 +602,7 @@ pub(crate) mod tests {
     use super::*;
     use crate::{Device, Rate};
     use proptest::prelude::*;
+    use serde_json::{Value, json};
     use std::path::PathBuf;
     use thalweg_wire::EventId;
 
@@ -669,8 +671,8 @@ pub(crate) mod tests {
         assert_eq!(recording_threads(&file).unwrap(), [2, 5]);
         for thread in [2, 5] {
             let mut device = open_recording(&config(&file, thread)).unwrap();
-            assert_eq!(device.description().frame_rate, Some(4));
-            assert_eq!(device.description().station.as_deref(), Some("Ef"));
+            assert_eq!(device.description().own["frame_rate"], 4);
+            assert_eq!(device.description().own["station"], "Ef");
             assert_eq!(device.description().samples, Some(256));
             let began = parse_utc_time("2014-01-01T00:00:09.5Z").unwrap();
             for ((payload, filled), (i, &(second, frame))) in play(&mut device).iter().zip((0..).zip(&times)) {
@@ -692,7 +694,8 @@ pub(crate) mod tests {
             Written::at(0, 5, 2),
         ]);
         let mut device = open_recording(&config(&file, 1)).unwrap();
-        assert_eq!((device.description().records, device.description().missing), (Some(3), Some(1)));
+        assert_eq!(device.description().records, Some(3));
+        assert_eq!(device.description().own["missing"], 1);
         let lens: Vec<(usize, Status)> = play(&mut device).iter().map(|(p, filled)| (p.len(), filled.status)).collect();
         let missing = Status::REPLAYED | Status::MISSING;
         assert_eq!(lens, [(96, Status::REPLAYED), (0, missing), (96, Status::REPLAYED)]);
@@ -742,7 +745,8 @@ pub(crate) mod tests {
         let stated = |rate| VdifConfig { sample_rate: Some(rate), ..config(&file, 1) };
         // 256 samples to a frame.
         let mut device = open_recording(&stated(256 * 4)).unwrap();
-        assert_eq!((device.description().sample_rate, device.description().frame_rate), (Some(1024.0), Some(4)));
+        assert_eq!(device.description().sample_rate, Some(1024.0));
+        assert_eq!(device.description().own["frame_rate"], 4);
         assert!(device.description().notes.is_empty());
         let began = parse_utc_time("2014-01-01T00:00:05Z").unwrap();
         for (filled, i) in play(&mut device).iter().map(|(_, filled)| filled).zip(0..) {
@@ -750,7 +754,8 @@ pub(crate) mod tests {
         }
         let frames = |rate| VdifConfig { rate: Rate::new(rate), ..config(&file, 1) };
         let device = open_recording(&frames(4.0)).unwrap();
-        assert_eq!((device.description().sample_rate, device.description().frame_rate), (Some(1024.0), Some(4)));
+        assert_eq!(device.description().sample_rate, Some(1024.0));
+        assert_eq!(device.description().own["frame_rate"], 4);
         for rate in [2.0, 4.5, 1e9] {
             let error = open_recording(&frames(rate)).unwrap_err().to_string();
             assert!(
@@ -798,13 +803,15 @@ pub(crate) mod tests {
                 && !notes.contains("ends in the midst"),
             "{notes}"
         );
-        assert_eq!((device.description().repeated, device.description().cut_off_bytes), (Some(2), None));
+        let own = &device.description().own;
+        assert_eq!([&own["repeated"], &own["cut_off_bytes"]], [&json!(2), &Value::Null]);
         let status: Vec<Status> = play(&mut device).iter().map(|(_, filled)| filled.status).collect();
         assert_eq!(status, [Status::REPLAYED; 2], "of two the valid one");
         let mut device = opened(1);
         let notes = device.description().notes.join("\n");
         assert!(notes.contains("its last 95 bytes, from byte 480, are not played"), "{notes}");
-        assert_eq!((device.description().repeated, device.description().cut_off_bytes), (None, Some(95)));
+        let own = &device.description().own;
+        assert_eq!([&own["repeated"], &own["cut_off_bytes"]], [&Value::Null, &json!(95)]);
         assert_eq!(play(&mut device).last().unwrap().1.status, Status::REPLAYED | Status::MISSING);
         // The thread of a cut-off header is unknown.
         std::fs::write(&file, &whole[..whole.len() - 90]).unwrap();
@@ -851,10 +858,11 @@ pub(crate) mod tests {
         let edv = 3 << 24 | 64;
         let (_dir, file) = recording(&[Written { edv, ..Written::at(0, 5, 250) }]);
         let device = open_recording(&config(&file, 0)).unwrap();
-        assert_eq!((device.description().sample_rate, device.description().frame_rate), (Some(128e3), Some(500)));
+        assert_eq!(device.description().sample_rate, Some(128e3));
+        assert_eq!(device.description().own["frame_rate"], 500);
         // An impossible frame number: the rate is not believed.
         let (_dir, file) = recording(&[Written { edv, ..Written::at(0, 5, 500) }]);
-        assert_eq!(open_recording(&config(&file, 0)).unwrap().description().frame_rate, None);
+        assert_eq!(open_recording(&config(&file, 0)).unwrap().description().own["frame_rate"], Value::Null);
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender, TryRecvError};
 use std::time::{Duration, Instant};
-use thalweg_device::{Acquired, Acquisition, Buffer, Description, DeviceError, MAX_PAYLOAD, TaiClock};
+use thalweg_device::{Acquired, Acquisition, Buffer, Description, DeviceError, MAX_PAYLOAD, OwnFields, TaiClock};
 use thalweg_frames::{Counters, FramesError};
 use thalweg_wire::TaiNanos;
 
@@ -256,13 +256,14 @@ fn describe_camera(setup: &Setup, size: usize) -> Description {
         shape,
         fragment_rate: *rate,
         bits: pixels.bits,
-        width: *width,
-        height: *height,
-        max_value: pixels.bits.map(|bits| (1 << bits) - 1),
-        pixel_format: pixel_format.clone(),
-        manufacturer,
-        model,
-        serial,
+        own: OwnFields::default()
+            .with("width", width)
+            .with("height", height)
+            .with("max_value", pixels.bits.map(|bits| (1u32 << bits) - 1))
+            .with("pixel_format", pixel_format)
+            .with("manufacturer", manufacturer)
+            .with("model", model)
+            .with("serial", serial),
         record_bytes: Some(setup.payload.unwrap_or(size) as u64),
         ..Description::default()
     }

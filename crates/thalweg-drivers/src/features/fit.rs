@@ -5,7 +5,9 @@ use crate::features::row::{FAILURES, Row};
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
-use thalweg_device::{Acquired, Acquisition, Buffer, Copied, Copies, Description, DeviceError, Filled, Frame, Next};
+use thalweg_device::{
+    Acquired, Acquisition, Buffer, Copied, Copies, Description, DeviceError, Filled, Frame, Next, OwnFields,
+};
 use thalweg_image::{Calibration, Image, Pixels, Region};
 use thalweg_wire::{Element, Meaning, PayloadType, Status};
 
@@ -97,9 +99,12 @@ impl Fit {
                 simulated: device.simulated,
                 replayed: device.replayed,
                 shape: Some(vec![row.names.len() as u64]),
-                metadata: Some(serde_json::json!({
-                    "of": config.of, "fit": config.fit, "features": row.names, "failures": FAILURES,
-                })),
+                own: OwnFields::default().with(
+                    "metadata",
+                    serde_json::json!({
+                        "of": config.of, "fit": config.fit, "features": row.names, "failures": FAILURES,
+                    }),
+                ),
                 ..Description::default()
             },
             config: config.clone(),

@@ -15,7 +15,9 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
-use thalweg_device::{Acquired, Acquisition, Buffer, Description, DeviceError, DeviceOptions, Filled, Frame, TaiClock};
+use thalweg_device::{
+    Acquired, Acquisition, Buffer, Description, DeviceError, DeviceOptions, Filled, Frame, OwnFields, TaiClock,
+};
 use thalweg_wire::{Element, Meaning, PayloadType, Status, TaiNanos};
 
 /// Maximum number of fragments that may be posted.
@@ -134,10 +136,13 @@ impl Sampler {
             bits: board.maximum.map(|maximum| maximum.checked_ilog2().map_or(0, |bits| bits + 1)),
             record_bytes: Some(size as u64),
             file: Some(config.file.display().to_string()),
-            metadata: Some(serde_json::json!({
-                "board": board.name, "driver": board.driver, "channels": config.channels, "range": volts,
-                "max_value": board.maximum,
-            })),
+            own: OwnFields::default().with(
+                "metadata",
+                serde_json::json!({
+                    "board": board.name, "driver": board.driver, "channels": config.channels, "range": volts,
+                    "max_value": board.maximum,
+                }),
+            ),
             ..Description::default()
         };
         tracing::info!("{}: {} ({}), {rate:.3} samples a second", config.file.display(), board.name, board.driver);

@@ -21,7 +21,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 use thalweg_arena::DmaBuf;
-use thalweg_device::{Acquired, Acquisition, Buffer, Description, DeviceError, Filled, Frame, TaiClock};
+use thalweg_device::{Acquired, Acquisition, Buffer, Description, DeviceError, Filled, Frame, OwnFields, TaiClock};
 use thalweg_wire::{PayloadType, Status, TaiNanos};
 
 /// Maximum number of images that may be under way.
@@ -307,14 +307,18 @@ impl Video {
             kind: "v4l2".into(),
             payload_type: payload_type.type_name().to_owned(),
             fragment_rate: camera.frame_rate(),
-            width: image.then_some(width),
-            height: image.then_some(height),
             shape: image.then(|| vec![height.into(), width.into()]),
             record_bytes: Some(size.into()),
             file: Some(config.file.display().to_string()),
-            metadata: Some(serde_json::json!({
-                "pixel_format": pixels.to_string(), "width": width, "height": height, "bytes_per_line": line,
-            })),
+            own: OwnFields::default()
+                .with("width", image.then_some(width))
+                .with("height", image.then_some(height))
+                .with(
+                    "metadata",
+                    serde_json::json!({
+                        "pixel_format": pixels.to_string(), "width": width, "height": height, "bytes_per_line": line,
+                    }),
+                ),
             ..Description::default()
         };
         tracing::info!("{}: {width} × {height} {pixels}, {}", config.file.display(), memory_description(camera.memory));
