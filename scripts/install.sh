@@ -35,7 +35,7 @@ files() {
 files | while IFS=$'\t' read -r from to rights; do
     if [ "$remove" = yes ]; then
         rm -f "$root$to"
-        # Directories that are nobody's any more, up to the prefix.
+        # Directories that are empty now, up to the prefix.
         directory=$(dirname "$root$to")
         while [ "$directory" != "$root$prefix" ] && rmdir "$directory" 2>/dev/null; do directory=$(dirname "$directory"); done
     else
