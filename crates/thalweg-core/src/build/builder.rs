@@ -120,9 +120,7 @@ impl Builder {
         }
         entry.presence = Presence::Gone(self.clock.active_time());
         entry.begun = None;
-        let (arrived, fetching): (Vec<Ticket>, Vec<Ticket>) = entry.taken.drain(..).partition(|ticket| ticket.arrived);
-        entry.taken.extend(arrived);
-        for ticket in fetching.into_iter().filter(|ticket| ticket.count > 0) {
+        for ticket in std::mem::take(&mut entry.fetching).into_iter().filter(|ticket| ticket.count > 0) {
             source::insert_ticket(&mut entry.ready, Ticket { asked: 0, ..ticket });
         }
         self.credit.forget_requests(source);
@@ -143,7 +141,7 @@ impl Builder {
         let Self { events, sources, .. } = self;
         let entry = &mut sources[source];
         entry.presence = Presence::Dead;
-        entry.taken.clear();
+        entry.held.clear();
         let ready = std::mem::take(&mut entry.ready);
         let undecided = std::mem::take(&mut entry.undecided);
         let parked = std::mem::take(&mut entry.parked);
@@ -242,7 +240,7 @@ impl Builder {
         entry.apply_passed();
         #[expect(clippy::cast_possible_truncation, reason = "no more than were offered")]
         let count = (end.min(stop) - first.min(stop)) as u32;
-        let ticket = Ticket { offer, first, count, asked: 0, undecided: 0, arrived: false };
+        let ticket = Ticket { offer, first, count, asked: 0, undecided: 0 };
         if offer.disposition.is_dropped() {
             Self::mark_dropped(events, entry, &ticket, source);
         } else if count > 0 {
@@ -285,9 +283,6 @@ impl Builder {
         if !dropped {
             // The offset in the arena may have changed if the source had to move the slot.
             ticket.offer.arena_offset = offer.arena_offset;
-            return Ok(false);
-        }
-        if ticket.arrived {
             return Ok(false);
         }
         let Some((mut ticket, fetching)) = entry.withdraw_ticket(offer.ticket) else { return Ok(false) };
@@ -589,11 +584,11 @@ impl Builder {
     pub fn next_release(&mut self, source: usize) -> Option<u64> {
         let base = self.events.first_open_index().min(self.held);
         let entry = &mut self.sources[source];
-        let held = entry.taken.len();
-        while entry.taken.front().is_some_and(|ticket| ticket.arrived && ticket.end_index() <= base) {
-            entry.taken.pop_front();
+        let held = entry.held.len();
+        while entry.held.front().is_some_and(|ticket| ticket.end_index() <= base) {
+            entry.held.pop_front();
         }
-        let (held_on, release) = (entry.taken.len(), entry.next_release());
+        let (held_on, release) = (entry.held.len(), entry.next_release());
         if held_on < held {
             self.renew_due(source);
         }
@@ -650,6 +645,11 @@ impl Builder {
     /// Returns the number of bytes requested from one source and not yet received.
     pub fn bytes_in_flight_of(&self, source: usize) -> u64 {
         self.credit.outstanding_bytes_of(source)
+    }
+
+    /// Returns the number of offers of a source that are being fetched.
+    pub fn fetch_count(&self, source: usize) -> usize {
+        self.sources[source].fetching.len()
     }
 
     /// Returns the state of the credit window; `None` if the window is constant.

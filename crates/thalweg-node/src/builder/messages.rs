@@ -92,7 +92,6 @@ impl BuilderNode {
                 Err(LinkError::Protocol("a second hello on one connection".into()))
             }
             (Sender::Source(source), Received::Arrived { ticket, bytes }) => {
-                self.peers.end_fetch(index);
                 self.assembly.take_slot(&mut self.builder, source, ticket, bytes)
             }
             (Sender::Source(source), Received::Message(message)) => self.handle_message(index, source, message),
