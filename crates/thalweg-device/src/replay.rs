@@ -51,7 +51,8 @@ impl Clock {
 /// Player of a recording.
 ///
 /// The event's number alone determines its record: the first event requested, whatever its number, carries record 0,
-/// the one after it record 1, and so on. So `content_key` can never promise other bytes than `fill` writes.
+/// the one after it record 1, and so on. So `content_key` never promises bytes other than those that `fill_payload`
+/// writes.
 #[derive(Debug)]
 pub(crate) struct Replay<R> {
     recording: R,

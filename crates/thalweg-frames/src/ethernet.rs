@@ -91,7 +91,7 @@ pub struct Own {
 #[derive(Debug)]
 enum Network {
     Alone(Subnet),
-    #[cfg_attr(not(feature = "af-xdp"), allow(dead_code, reason = "ports beside the kernel come with a feature"))]
+    #[cfg_attr(not(feature = "af-xdp"), allow(dead_code, reason = "only ports that bypass the kernel use it"))]
     Beside(Beside),
 }
 

@@ -26,22 +26,22 @@ pub struct Receiver {
     ring: Option<WriteRing>,
 }
 
-/// Origin of the bytes of a transfer.
+/// Input of a transfer: bytes received in advance, and the connection that the others come from.
 pub struct Incoming<'a> {
     /// Bytes that were read from the socket already.
     pub first: &'a [u8],
-    /// Bytes that follow. A socket whose `SO_RCVTIMEO` has passed ends the transfer.
+    /// Reader of the bytes after `first`. The transfer ends if it waits for longer than the socket's `SO_RCVTIMEO`.
     pub rest: &'a mut dyn Read,
-    /// The socket itself, if nothing is between it and the bytes: `splice` needs it.
+    /// Descriptor of the socket, for `splice`; `None` if the socket carries anything but the data (TLS).
     pub socket: Option<BorrowedFd<'a>>,
 }
 
 /// Result of a transfer.
 #[derive(Debug)]
 pub struct Written {
-    /// Number of bytes that are in the file, without a gap.
+    /// Number of bytes written from the start of the transfer on, without a gap.
     pub bytes: u64,
-    /// Reason why not all bytes were written.
+    /// `Ok` if all bytes were written, or the reason why the transfer ended early.
     pub end: Result<(), Interrupted>,
 }
 
@@ -73,7 +73,9 @@ impl Receiver {
         WriteRing::new().map(drop)
     }
 
-    /// Writes `length` bytes into the file, from offset `at` on, and adds them to `crc`.
+    /// Receives `length` bytes, writes them to the file `to` from offset `at` on, and adds them to `crc`. If the file
+    /// could not be written, `crc` may include bytes that are not in it. [`Inward::Splice`] reads them back: it needs a
+    /// file open for reading too, and without [`Incoming::socket`] the method is [`Inward::Recv`].
     pub fn receive_file(
         &mut self,
         way: Inward,
@@ -132,7 +134,7 @@ impl Receiver {
         crc.update(first);
         write_all_at(to, first, at, ReadWriteFlags::empty()).map_err(Interrupted::File)?;
         *written += first.len() as u64;
-        // Spliced bytes were never in this process's memory: they are read once more for their checksum.
+        // Spliced bytes were never in this process's memory: they are read back from the file for their checksum.
         let buffer = buffer_or_new(&mut self.buffer).map_err(Interrupted::File)?;
         while *written < length {
             let pipe = match &self.pipe {
@@ -167,7 +169,7 @@ impl Receiver {
         crc: &mut Digest,
         written: &mut u64,
     ) -> Result<(), Interrupted> {
-        // Up to the next page through the page cache, then past it.
+        // Buffered writes up to the next aligned offset, direct writes from there on.
         let head = at.next_multiple_of(DIRECT_ALIGNMENT_BYTES).saturating_sub(at).min(length);
         self.receive_buffered(from, to, at, head, crc, written, ReadWriteFlags::empty())?;
         if *written == length {
@@ -223,15 +225,15 @@ impl fmt::Debug for Incoming<'_> {
     }
 }
 
-/// Slots that the network fills and the disk empties, in turn.
+/// An io_uring, and slots that are filled from the socket and written to the file in turn.
 #[derive(Debug)]
 struct WriteRing {
     ring: Ring<Slot>,
-    /// Slots that are not in the ring.
+    /// Slots without a write in progress, by their number; `None` during a write.
     free: [Option<Slot>; SLOT_COUNT],
-    /// Offset and length of the write in progress from each of the other slots.
+    /// Offset in the file and length, in bytes, of the latest write from each slot.
     busy: [(u64, usize); SLOT_COUNT],
-    /// The lowest offset that could not be written, and the error.
+    /// Lowest offset of the writes that failed, and the error of that write.
     failed: Option<(u64, io::Error)>,
 }
 
@@ -241,7 +243,8 @@ impl WriteRing {
         Ok(Self { ring, free, busy: [(0, 0); SLOT_COUNT], failed: None })
     }
 
-    /// Writes from `at` on, which is a multiple of the alignment. Returns the number of bytes written without a gap.
+    /// Receives `length` bytes and writes them from offset `at` on, a multiple of the alignment: whole pages to
+    /// `direct`, the remainder to `buffered`. Returns the number of bytes written without a gap; 0 if the ring failed.
     fn receive_direct(
         &mut self,
         from: &mut Incoming<'_>,
@@ -256,7 +259,7 @@ impl WriteRing {
         let mut slot = 0;
         while taken < length && end.is_ok() && self.failed.is_none() {
             let mut bytes = match self.wait_for_writes(|free| free[slot].is_some()) {
-                Ok(()) => self.free[slot].take().expect("it was waited for"),
+                Ok(()) => self.free[slot].take().expect("`wait_for_writes` waited for this slot"),
                 Err(error) => return (0, Err(Interrupted::File(error))),
             };
             let most = usize::try_from(length - taken).unwrap_or(usize::MAX).min(SLOT_BYTES);
@@ -269,9 +272,10 @@ impl WriteRing {
             }
             crc.update(&bytes[..filled]);
             let whole_pages = filled - filled % DIRECT_ALIGNMENT_BYTES as usize;
-            let rest = &bytes[whole_pages..filled];
-            let rest = write_all_at(buffered, rest, at + taken + whole_pages as u64, ReadWriteFlags::empty());
-            if whole_pages > 0 && rest.is_ok() {
+            let remainder = &bytes[whole_pages..filled];
+            let remainder_offset = at + taken + whole_pages as u64;
+            let remainder_written = write_all_at(buffered, remainder, remainder_offset, ReadWriteFlags::empty());
+            if whole_pages > 0 && remainder_written.is_ok() {
                 self.busy[slot] = (at + taken, whole_pages);
                 let file = thalweg_sys::uring::File::Open(Arc::clone(direct));
                 self.ring.push_operation(Operation::write_range(file, bytes, 0..whole_pages, at + taken));
@@ -279,7 +283,7 @@ impl WriteRing {
             } else {
                 self.free[slot] = Some(bytes);
             }
-            if let Err(error) = rest {
+            if let Err(error) = remainder_written {
                 keep_lowest_failure(&mut self.failed, at + taken, error);
                 break;
             }
@@ -295,7 +299,7 @@ impl WriteRing {
         }
     }
 
-    /// Waits, without limit, for writes to complete until `settled` holds.
+    /// Waits, without a timeout, until `settled` returns true for the free slots. Failed writes are kept in `failed`.
     fn wait_for_writes(&mut self, settled: impl Fn(&[Option<Slot>; SLOT_COUNT]) -> bool) -> io::Result<()> {
         while !settled(&self.free) {
             let Some(done) = self.ring.next_finished() else {
@@ -307,7 +311,7 @@ impl WriteRing {
             let (offset, length) = self.busy[slot];
             let error = match done.result {
                 Ok(written) if written as usize == length => continue,
-                // A full disk writes what still fits.
+                // A short write: the disk is full.
                 Ok(_) => Errno::NOSPC,
                 Err(error) => error,
             };
@@ -317,7 +321,7 @@ impl WriteRing {
     }
 }
 
-/// Takes note of a write that failed, where none failed at a lower offset: bytes below the lowest are in the file.
+/// Keeps the failed write if none failed at a lower offset: bytes below the lowest offset are in the file.
 fn keep_lowest_failure(failed: &mut Option<(u64, io::Error)>, offset: u64, error: io::Error) {
     if failed.as_ref().is_none_or(|(lowest, _)| offset < *lowest) {
         *failed = Some((offset, error));
@@ -346,12 +350,12 @@ fn write_all_at(to: &File, mut bytes: &[u8], mut at: u64, how: ReadWriteFlags) -
     Ok(())
 }
 
-/// Maps the error of a blocking socket whose time-out has passed, which reports that it would block, to `TimedOut`.
+/// Returns `TimedOut` for `WouldBlock`, which a blocking socket reports after its timeout; any other error unchanged.
 fn would_block_as_timed_out(error: io::Error) -> io::Error {
     if error.kind() == io::ErrorKind::WouldBlock { io::ErrorKind::TimedOut.into() } else { error }
 }
 
-/// Length of the buffer that `recv` and `dontcache` copy through, in bytes.
+/// Length of the buffer for `recv` and `dontcache`, and for reading spliced bytes back, in bytes.
 const COPY_BUFFER_BYTES: usize = 256 << 10;
 /// Number of slots of the ring.
 const SLOT_COUNT: usize = 8;
@@ -363,7 +367,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_two_writes_that_fail_the_lower_offset_counts() {
+    fn the_failed_write_with_the_lowest_offset_is_kept() {
         let mut failed = None;
         for offset in [8192, 4096, 12288] {
             keep_lowest_failure(&mut failed, offset, io::Error::other("full"));

@@ -40,7 +40,7 @@ pub enum Inward {
 
 /// Error for an unknown name of a method.
 #[derive(Debug, Clone, thiserror::Error)]
-#[error("no way is called {name}: there are {known}")]
+#[error("unknown method {name}: expected one of {known}")]
 pub struct UnknownMethod {
     name: String,
     known: String,

@@ -467,7 +467,7 @@ impl Builder {
     pub fn advance_time(&mut self, now: Duration) -> Vec<usize> {
         self.advance_clock(now);
         let given_up: Vec<usize> = (0..self.sources.len())
-            .filter(|source| self.due[*source].given_up.is_some_and(|since| self.is_past_deadline(since)))
+            .filter(|source| self.due[*source].disconnected_since.is_some_and(|since| self.is_past_deadline(since)))
             .collect();
         for source in &given_up {
             self.give_up_source(*source, now);
@@ -536,7 +536,7 @@ impl Builder {
         let stalled = self.clock.total_stalled()?;
         let deadline = self.config.deadline;
         let oldest = self.waiting_since(self.expired.max(self.events.first_open_index()));
-        let begun = self.due.iter().filter_map(|due| due.given_up).chain(oldest).chain(self.ahead).min()?;
+        let begun = self.due.iter().filter_map(|due| due.disconnected_since).chain(oldest).chain(self.ahead).min()?;
         Some(begun.saturating_add(deadline).saturating_add(stalled).max(now))
     }
 

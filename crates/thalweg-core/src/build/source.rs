@@ -180,8 +180,9 @@ pub(crate) struct Due {
     pub(crate) base: u64,
     /// Event index from which on the source is known to be silent, which matters once these events are opened.
     pub(crate) end: u64,
-    /// Time since when the source is disconnected; after a deadline it is given up.
-    pub(crate) given_up: Option<Duration>,
+    /// Time at which the source was disconnected; `None` if it is connected, settled or given up. It is given up a
+    /// deadline later.
+    pub(crate) disconnected_since: Option<Duration>,
 }
 
 /// Limit of the gaps between the arrived pieces of a fragment; a fragment with more is taken as damaged.
@@ -325,7 +326,7 @@ impl Source {
             next: self.front_ticket().filter(|_| here).map_or(NO_EVENT, |ticket| ticket.first),
             base: parked.into_iter().chain(lost).min().unwrap_or(NO_EVENT),
             end: if known > self.admitted { self.admitted } else { NO_EVENT },
-            given_up: match self.presence {
+            disconnected_since: match self.presence {
                 Presence::Gone(since) if !self.is_settled() => Some(since),
                 _ => None,
             },

@@ -11,8 +11,8 @@ pub(crate) enum Rule {
     Prefixed { prefix: LengthPrefix, longest: usize },
 }
 
-/// Position in a stream of records. Without IO: it determines what to read next, and receives the number of bytes that
-/// arrived.
+/// Parser state of a stream of records. Does no IO: the caller asks where the next bytes go, reads them, and reports
+/// their number.
 #[derive(Debug)]
 pub(crate) struct Records {
     rule: Rule,
@@ -21,7 +21,7 @@ pub(crate) struct Records {
     head_has: usize,
     /// Number of bytes of the record that have arrived.
     has: usize,
-    /// Offset in the stream at which the record begins, with the length before it.
+    /// Offset of the current record in the stream, in bytes: of its length prefix, if it has one.
     pub(crate) at: u64,
 }
 
@@ -36,7 +36,7 @@ impl Records {
             Rule::Fixed(bytes) => Some(bytes),
             Rule::Prefixed { prefix, .. } => {
                 let bytes = usize::from(prefix.bytes);
-                // `head_came` has checked that it is no longer than allowed.
+                // Saturates: `receive_head` refuses a length above the limit.
                 let head = self.head.get(..bytes).filter(|_| self.head_has == bytes)?;
                 Some(usize::try_from(decode_number(head, prefix.little_endian)).unwrap_or(usize::MAX))
             }
@@ -48,7 +48,7 @@ impl Records {
         self.has
     }
 
-    /// Returns the place of the missing bytes of the length before the record.
+    /// Returns the buffer for the bytes of the length prefix that have not arrived; empty once the length is known.
     pub(crate) fn missing_head_mut(&mut self) -> &mut [u8] {
         match self.rule {
             Rule::Fixed(_) => &mut [],
@@ -56,7 +56,7 @@ impl Records {
         }
     }
 
-    /// Returns the number of bytes of the length before the next record.
+    /// Returns the number of bytes of the next record's length prefix; 0 for records of fixed length.
     pub(crate) fn next_head_bytes(&self) -> usize {
         match self.rule {
             Rule::Fixed(_) => 0,
@@ -64,18 +64,18 @@ impl Records {
         }
     }
 
-    /// Records that `bytes` more bytes of the length have arrived.
+    /// Counts `bytes` more bytes of the length prefix as arrived.
     ///
     /// # Errors
-    /// Fails if the record would be longer than allowed; the text states what to do.
+    /// The record's length is above the limit; the text states what to do.
     pub(crate) fn receive_head(&mut self, bytes: usize) -> Result<(), String> {
         self.head_has += bytes;
         let Rule::Prefixed { longest, .. } = self.rule else { return Ok(()) };
         self.record_len().filter(|len| *len > longest).map_or(Ok(()), |len| Err(too_long_problem(len, longest)))
     }
 
-    /// Records that `bytes` more bytes of the record have arrived. Returns its length if it is whole now; then the next
-    /// record is the current one.
+    /// Counts `bytes` more bytes of the current record as arrived. If that completes the record, advances to the next
+    /// one and returns the length of the completed record, in bytes; otherwise `None`.
     pub(crate) fn receive_bytes(&mut self, bytes: usize) -> Option<usize> {
         self.has += bytes;
         let len = self.record_len().filter(|len| self.has == *len)?;
@@ -84,7 +84,7 @@ impl Records {
         Some(len)
     }
 
-    /// Drops the incomplete record, and returns the number of its bytes.
+    /// Drops the incomplete record. Returns the number of bytes dropped, those of its length prefix included.
     pub(crate) fn drop_incomplete(&mut self) -> usize {
         let bytes = self.head_has + self.has;
         self.at += bytes as u64;
@@ -95,12 +95,12 @@ impl Records {
 
 fn too_long_problem(len: usize, longest: usize) -> String {
     format!(
-        "a record of {len} bytes is announced, and size says {longest}: make size as large, or look whether the length in \
-         front of records has as many bytes, in that order"
+        "the length before a record is {len} bytes, and size allows {longest}: raise size, or check the number of \
+         bytes and the byte order of length"
     )
 }
 
-/// Returns a number of up to eight bytes.
+/// Returns the unsigned number that up to eight bytes encode.
 pub(crate) fn decode_number(bytes: &[u8], little_endian: bool) -> u64 {
     (0..bytes.len()).fold(0, |number, i| {
         let byte = bytes[if little_endian { bytes.len() - 1 - i } else { i }];

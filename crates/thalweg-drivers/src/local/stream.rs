@@ -551,7 +551,7 @@ mod tests {
         assert_eq!(all(&mut stream, 0), [Ok((3, vec![7; 100]))]);
         writer.write_all(b"\x01\0").unwrap();
         let error = stream.poll_acquired(Duration::ZERO).unwrap_err().to_string();
-        assert!(error.contains("at byte 112: a record of 256 bytes is announced, and size says 100"), "{error}");
+        assert!(error.contains("at byte 112: the length before a record is 256 bytes, and size allows 100"), "{error}");
     }
 
     #[test]
