@@ -105,8 +105,8 @@ mod time;
 mod vdif;
 
 pub use absence::Absence;
-pub use acquisition::{Acquired, Acquisition, AsAcquisition, Buffer, Frame, FrameOrder, InTurn};
-pub use adc::{model_adc, model_payload_len};
+pub use acquisition::{Acquired, Acquisition, AsAcquisition, Buffer, Frame, FrameOrder, OrderedFrame};
+pub use adc::{model_adc, model_payload_bytes};
 pub use by_time::{Beat, BeatCounts, Beats, Numbered};
 pub use clock::TaiClock;
 pub use config::DeviceConfig;
@@ -133,7 +133,7 @@ use thalweg_wire::{EventId, PayloadType, Status, TaiNanos};
 
 /// Maximum length of any device's payload, in bytes. A fragment's length is a 32-bit number on the wire, and the header
 /// of a file must not make this process allocate all memory.
-pub const MAX_PAYLOAD: usize = 1 << 30;
+pub const MAX_PAYLOAD_BYTES: usize = 1 << 30;
 
 /// Maximum number of axes of a payload: more than enough for panel, row, column, sample and colour.
 pub const MAX_AXES: usize = 8;
@@ -147,7 +147,7 @@ pub trait Device: Debug + Send {
     /// Returns the description of the data that the device produces, for the run's `run.json`.
     fn description(&self) -> &Description;
 
-    /// Returns the length of the longest payload that the device will ever produce, in bytes; at most [`MAX_PAYLOAD`].
+    /// Returns the length of the longest payload that the device will ever produce, in bytes; at most [`MAX_PAYLOAD_BYTES`].
     fn max_payload_bytes(&self) -> usize;
 
     /// Returns the number of records, their times and their files; `None` if the device is no recording.
@@ -157,25 +157,25 @@ pub trait Device: Debug + Send {
 
     /// Returns the length of the next fragment's payload, in bytes, without advancing; `None` when the recording is
     /// over. The length is 0 where the recording has a gap (status `missing`).
-    fn next_payload_len(&mut self) -> Option<usize>;
+    fn next_payload_bytes(&mut self) -> Option<usize>;
 
     /// Returns a key of the payload of `event`, or `None` if the payload must always be written. Events with the same
     /// key have the same payload bytes: a slot that still holds the payload of another such event is not filled again.
     fn content_key(&self, event: EventId) -> Option<u64>;
 
-    /// Writes the next fragment's payload, that of `event`; `payload` is [`next_payload_len`](Self::next_payload_len) bytes long.
+    /// Writes the next fragment's payload, that of `event`; `payload` is [`next_payload_bytes`](Self::next_payload_bytes) bytes long.
     ///
     /// # Errors
     /// The recording is over or cannot be read, or `payload` has another length. The device's position is unchanged.
-    fn fill_payload(&mut self, event: EventId, payload: &mut [u8]) -> Result<Filled, DeviceError>;
+    fn fill_payload(&mut self, event: EventId, payload: &mut [u8]) -> Result<HeaderValues, DeviceError>;
 
     /// Advances past the next fragment, that of `event`, without writing it: its bytes are in the slot already (by
     /// their [`content_key`](Self::content_key)), or it is dropped. Returns the same values as
     /// [`fill_payload`](Self::fill_payload).
     ///
     /// # Panics
-    /// The recording is over ([`next_payload_len`](Self::next_payload_len) returns `None`).
-    fn skip_fragment(&mut self, event: EventId) -> Filled;
+    /// The recording is over ([`next_payload_bytes`](Self::next_payload_bytes) returns `None`).
+    fn skip_fragment(&mut self, event: EventId) -> HeaderValues;
 }
 
 /// Contents of a recording.
@@ -199,7 +199,7 @@ pub struct Contents {
 
 /// Values that a device gives for one fragment's header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Filled {
+pub struct HeaderValues {
     /// Type of the payload.
     pub payload_type: PayloadType,
     /// Status with `simulated` or `replayed`, and the recording's own marks for the fragment.
@@ -224,5 +224,5 @@ pub fn open_device(config: &DeviceConfig) -> Result<Box<dyn Device>, DeviceError
     {
         return Ok(device);
     }
-    Err(DeviceError::WorksByItself(config.kind_name().to_owned()))
+    Err(DeviceError::FreeRunning(config.kind_name().to_owned()))
 }

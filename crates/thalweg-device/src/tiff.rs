@@ -7,7 +7,7 @@
 use crate::file::InputFile;
 use crate::pgm::images_in_path;
 use crate::replay::{Clock, Recording, Replay};
-use crate::{Description, DeviceError, Filled, MAX_PAYLOAD, OwnFields, TiffConfig};
+use crate::{Description, DeviceError, HeaderValues, MAX_PAYLOAD_BYTES, OwnFields, TiffConfig};
 use std::fs::File;
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
@@ -128,7 +128,7 @@ impl Recording for Tiff {
         self.bytes
     }
 
-    fn header_values(&self, record: u64) -> Filled {
+    fn header_values(&self, record: u64) -> HeaderValues {
         self.clock.header_values(record, self.payload_type)
     }
 
@@ -172,7 +172,7 @@ struct Page {
     element: Element,
     /// Numbers of rows, columns, and colours where there are several.
     shape: Vec<u64>,
-    /// Length of the pixels in bytes, at most [`MAX_PAYLOAD`].
+    /// Length of the pixels in bytes, at most [`MAX_PAYLOAD_BYTES`].
     bytes: usize,
 }
 
@@ -210,7 +210,7 @@ impl Page {
         if colors != 1 {
             shape.push(colors);
         }
-        let bytes = element.array_bytes(&shape).filter(|bytes| (1..=MAX_PAYLOAD as u64).contains(bytes));
+        let bytes = element.array_bytes(&shape).filter(|bytes| (1..=MAX_PAYLOAD_BYTES as u64).contains(bytes));
         let Some(bytes) = bytes else {
             return Err(unsupported_error(format!("it is {width} x {height} pixels: 1 GiB is possible")));
         };
@@ -357,9 +357,9 @@ mod tests {
             bytes.truncate(cut.index(bytes.len() * 2));
             let (_dir, config) = sequence(&[&bytes]);
             if let Ok(mut device) = open_pages(&config) {
-                prop_assert!(device.max_payload_bytes() <= MAX_PAYLOAD);
+                prop_assert!(device.max_payload_bytes() <= MAX_PAYLOAD_BYTES);
                 for event in 0..4 {
-                    let Some(len) = device.next_payload_len().filter(|len| *len < 1 << 20) else { break };
+                    let Some(len) = device.next_payload_bytes().filter(|len| *len < 1 << 20) else { break };
                     let _ = device.fill_payload(EventId(event), &mut vec![0; len]);
                 }
             }

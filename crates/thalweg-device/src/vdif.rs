@@ -15,7 +15,7 @@
 use crate::file::InputFile;
 use crate::replay::{Recording, Replay};
 use crate::time::parse_utc_time;
-use crate::{Description, DeviceError, Filled, OwnFields, VdifConfig};
+use crate::{Description, DeviceError, HeaderValues, OwnFields, VdifConfig};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
@@ -142,13 +142,13 @@ impl Recording for Vdif {
         if self.frames[record as usize].is_missing() { 0 } else { self.length }
     }
 
-    fn header_values(&self, record: u64) -> Filled {
+    fn header_values(&self, record: u64) -> HeaderValues {
         let frame = self.frames[record as usize];
         let mut status = Status::REPLAYED;
         status.set(Status::MISSING, frame.is_missing());
         status.set(Status::CORRUPT, frame.is_invalid());
         let timestamp = Some(TaiNanos(self.frame_nanos(frame)));
-        Filled { payload_type: PayloadType::VDIF, status, window: self.window_nanos(), timestamp }
+        HeaderValues { payload_type: PayloadType::VDIF, status, window: self.window_nanos(), timestamp }
     }
 
     fn read_payload(&mut self, record: u64, payload: &mut [u8]) -> Result<(), DeviceError> {
@@ -651,9 +651,9 @@ pub(crate) mod tests {
         VdifConfig { file: file.to_owned(), thread: Some(thread), sample_rate: None, rate: None, looped: false }
     }
 
-    fn play(device: &mut Replay<Vdif>) -> Vec<(Vec<u8>, Filled)> {
+    fn play(device: &mut Replay<Vdif>) -> Vec<(Vec<u8>, HeaderValues)> {
         let mut played = Vec::new();
-        while let Some(len) = device.next_payload_len() {
+        while let Some(len) = device.next_payload_bytes() {
             let mut payload = vec![0; len];
             let filled = device.fill_payload(EventId(played.len() as u64), &mut payload).unwrap();
             played.push((payload, filled));
@@ -730,7 +730,7 @@ pub(crate) mod tests {
             let mut device = open_recording(&VdifConfig { looped: true, ..config(&file, thread) }).unwrap();
             let [note] = &device.description().notes[..] else { panic!("{:?}", device.description().notes) };
             assert!(note.contains("set the option rate (frames per second"), "{note}");
-            let filled: Vec<Filled> = (0..4).map(|event| device.skip_fragment(EventId(event))).collect();
+            let filled: Vec<HeaderValues> = (0..4).map(|event| device.skip_fragment(EventId(event))).collect();
             assert!(filled[..3].iter().all(|filled| (filled.timestamp, filled.window) == (Some(second), 0)));
             // The next pass is later, by as many seconds as there are.
             assert_eq!(filled[3].timestamp, Some(TaiNanos(second.0 + 1_000_000_000)));
@@ -943,7 +943,7 @@ pub(crate) mod tests {
             for looped in [false, true] {
                 if let Ok(mut device) = open_recording(&VdifConfig { looped, ..config(&file, 0) }) {
                     for event in 0..10 {
-                        let Some(len) = device.next_payload_len() else { break };
+                        let Some(len) = device.next_payload_bytes() else { break };
                         prop_assert!(len <= device.max_payload_bytes() && len <= bytes.len());
                         device.fill_payload(EventId(event), &mut vec![0; len]).unwrap();
                     }

@@ -1,9 +1,9 @@
 //! UDP datagrams in bursts, through a UDP socket, AF_XDP, or any port that carries Ethernet frames.
 //!
-//! A [`FrameIo`] is one UDP port of one host. It sends and receives datagrams, many at a time, without any guarantee:
+//! A [`DatagramIo`] is one UDP port of one host. It sends and receives datagrams, many at a time, without any guarantee:
 //! datagrams may be lost, duplicated, delayed and reordered. Interpreting the contents and recovering from losses is
-//! left to the layers above. A [`RawIo`] is the layer below: whole Ethernet frames, from which an [`EthernetPort`]
-//! makes a [`FrameIo`].
+//! left to the layers above. A [`FrameIo`] is the layer below: whole Ethernet frames, from which an [`EthernetPort`]
+//! makes a [`DatagramIo`].
 //!
 //! A datagram is queued in two parts. Its *head* is copied. Its *piece* is a range of an arena and is sent from there,
 //! without a copy by this crate: the kernel (for a socket) or the adapter reads it, at any time until it is sent. If
@@ -51,8 +51,8 @@ pub use af_xdp::{AfXdp, AfXdpPort, Mode, Options};
 pub use capture::{Packet, PacketRing};
 pub use direct::{DirectSocket, Place};
 pub use error::FramesError;
-pub use ethernet::{Arp, EthernetPort, Own, Seen, Subnet, parse_frame};
-pub use io::{Arrival, Counters, FrameIo};
+pub use ethernet::{Arp, EthernetPort, ParsedFrame, PortAddresses, Subnet, parse_frame};
+pub use io::{Arrival, Counters, DatagramIo};
 pub use neighbours::Mac;
-pub use raw::RawIo;
+pub use raw::FrameIo;
 pub use udp::UdpPort;

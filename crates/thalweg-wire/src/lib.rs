@@ -52,7 +52,7 @@ pub use header::{
 };
 pub use interval::IntervalMap;
 pub use message::{
-    Accounts, Announcement, Assign, Capabilities, Contact, Disposition, Heard, Hello, Left, Losses, MESSAGE_LEN,
+    Announcement, Assign, Capabilities, Contact, Disposition, FinalCounters, Heard, Hello, Left, Losses, MESSAGE_LEN,
     MESSAGE_MAGIC, Message, MessageError, NotTaken, PROTOCOL_VERSION, Refusal, Room, Sender, TriggerTimes, Welcome,
 };
 pub use payload::{Element, ElementError, Meaning, NumberKind, PayloadType};

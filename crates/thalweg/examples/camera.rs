@@ -48,7 +48,7 @@ fn shown(file: PathBuf) -> Result<Shown, Box<dyn Error>> {
     let config: DeviceConfig = serde_json::from_value(serde_json::json!({ "kind": "npy", "file": file }))?;
     let mut device = thalweg_device::open_device(&config)?;
     let mut images = Vec::new();
-    while let Some(length) = device.next_payload_len() {
+    while let Some(length) = device.next_payload_bytes() {
         let mut image = vec![0; length];
         device.fill_payload(EventId(images.len() as u64), &mut image)?;
         images.push(image);

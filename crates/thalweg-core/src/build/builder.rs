@@ -10,7 +10,7 @@ pub use arrival::Arrival;
 pub use fetching::Fetch;
 use fetching::Turn;
 pub use progress::SourceProgress;
-pub use trigger::Triggered;
+pub use trigger::TriggerCounts;
 
 use crate::build::config::BuilderConfig;
 use crate::build::credit::Credit;
@@ -19,7 +19,9 @@ use crate::build::source::{self, Due, KnownMissing, NO_EVENT, Presence, Source, 
 use crate::build::{Closed, CreditState, Found, Ledger, Violation};
 use hdrhistogram::Histogram;
 use std::time::Duration;
-use thalweg_wire::{Accounts, Announcement, Disposition, EventId, HEADER_LEN, MAX_RECORDS, NotTaken, SourceId, Status};
+use thalweg_wire::{
+    Announcement, Disposition, EventId, FinalCounters, HEADER_LEN, MAX_RECORDS, NotTaken, SourceId, Status,
+};
 
 /// Builds events; see the crate's documentation.
 ///
@@ -140,7 +142,7 @@ impl Builder {
         self.source_disconnected(source, now);
         let Self { events, sources, .. } = self;
         let entry = &mut sources[source];
-        entry.presence = Presence::Dead;
+        entry.presence = Presence::GivenUp;
         entry.held.clear();
         let ready = std::mem::take(&mut entry.ready);
         let undecided = std::mem::take(&mut entry.undecided);
@@ -157,7 +159,7 @@ impl Builder {
 
     /// Returns whether a source has been given up.
     pub fn is_given_up(&self, source: usize) -> bool {
-        self.sources[source].presence == Presence::Dead
+        self.sources[source].presence == Presence::GivenUp
     }
 
     /// Takes an offer that arrived. Returns true if a fetch of this ticket is under way and must be cancelled because
@@ -168,7 +170,7 @@ impl Builder {
     pub fn handle_offer(&mut self, source: usize, offer: Announcement, now: Duration) -> Result<bool, Violation> {
         self.advance_clock(now);
         let entry = &mut self.sources[source];
-        if entry.presence == Presence::Dead {
+        if entry.presence == Presence::GivenUp {
             return Ok(false);
         }
         if offer.ticket < entry.released_until() {
@@ -179,7 +181,7 @@ impl Builder {
         if offer.ticket < entry.next {
             return self.handle_repeated_offer(source, offer);
         }
-        if let Some(Accounts { tickets: counted, .. }) = entry.accounts {
+        if let Some(FinalCounters { tickets: counted, .. }) = entry.final_counters {
             return Err(Violation::FinalCounters { counted, offered: offer.ticket.saturating_add(1) });
         }
         if offer.ticket > entry.next {
@@ -200,7 +202,7 @@ impl Builder {
         self.advance_clock(now);
         let until = share_index(below, &self.config).min(NO_EVENT - 1);
         let entry = &mut self.sources[source];
-        if entry.presence == Presence::Dead || until <= entry.passed.0 {
+        if entry.presence == Presence::GivenUp || until <= entry.passed.0 {
             return;
         }
         entry.passed = (until, tickets);
@@ -426,15 +428,15 @@ impl Builder {
     /// # Errors
     /// Final counters that report another number of tickets than the source offered. The source has not ended then, and
     /// cannot be relied on any longer.
-    pub fn source_ended(&mut self, source: usize, accounts: Accounts) -> Result<(), Violation> {
+    pub fn source_ended(&mut self, source: usize, final_counters: FinalCounters) -> Result<(), Violation> {
         let entry = &mut self.sources[source];
-        if entry.presence == Presence::Dead {
+        if entry.presence == Presence::GivenUp {
             return Ok(());
         }
-        if accounts.tickets != entry.next {
-            return Err(Violation::FinalCounters { counted: accounts.tickets, offered: entry.next });
+        if final_counters.tickets != entry.next {
+            return Err(Violation::FinalCounters { counted: final_counters.tickets, offered: entry.next });
         }
-        entry.accounts = Some(accounts);
+        entry.final_counters = Some(final_counters);
         entry.ledger.final_counters = true;
         entry.settle_pieces(&mut self.events, 0..NO_EVENT, self.expired, source);
         self.admit_offers(source);
@@ -452,7 +454,7 @@ impl Builder {
 
     /// Returns whether a source has sent its final counters.
     pub fn has_ended(&self, source: usize) -> bool {
-        self.sources[source].accounts.is_some()
+        self.sources[source].final_counters.is_some()
     }
 
     /// Returns whether a source has nothing more to announce or to deliver, so that the connection can be closed.
@@ -672,9 +674,9 @@ impl Builder {
 
     /// Returns the sources' processor time in nanoseconds and bytes copied, as reported in their final counters.
     pub fn source_costs(&self) -> (u64, u64) {
-        let accounts = self.sources.iter().filter_map(|entry| entry.accounts);
-        accounts.fold((0, 0), |(cpu, copied), accounts| {
-            (cpu.saturating_add(accounts.cpu_nanos), copied.saturating_add(accounts.copied_bytes))
+        let final_counters = self.sources.iter().filter_map(|entry| entry.final_counters);
+        final_counters.fold((0, 0), |(cpu, copied), final_counters| {
+            (cpu.saturating_add(final_counters.cpu_nanos), copied.saturating_add(final_counters.copied_bytes))
         })
     }
 
@@ -687,7 +689,7 @@ impl Builder {
             // Fragments that were built and no longer count, because the run ended before them, may be among the
             // unwritten.
             let unwritten = unwritten.get(index).copied().unwrap_or(0).min(kept);
-            ledger.accepted = entry.accounts.map_or(entry.offered, |accounts| accounts.accepted);
+            ledger.accepted = entry.final_counters.map_or(entry.offered, |final_counters| final_counters.accepted);
             ledger.skipped = self.events.skipped_count_of(index);
             if recorded {
                 ledger.recorded = kept - unwritten;

@@ -5,7 +5,7 @@ use crate::build::events::{Answer, OpenEvents, Reason};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 use std::time::Duration;
-use thalweg_wire::{Accounts, Announcement, Disposition, FragmentHeader, IntervalMap, Status};
+use thalweg_wire::{Announcement, Disposition, FinalCounters, FragmentHeader, IntervalMap, Status};
 
 /// Connection state of a source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,7 +15,7 @@ pub(crate) enum Presence {
     /// Disconnected since this time; it may come back.
     Gone(Duration),
     /// Given up for this run.
-    Dead,
+    GivenUp,
 }
 
 /// An offer with data that is not completed.
@@ -159,7 +159,7 @@ pub(crate) struct Source {
     pub(crate) pieces: BTreeMap<u64, Pieces>,
     /// Time of its last offer that was next in order, or of its last statement of events without fragments.
     pub(crate) spoke: Duration,
-    pub(crate) accounts: Option<Accounts>,
+    pub(crate) final_counters: Option<FinalCounters>,
     pub(crate) ledger: LedgerEntry,
     /// Number of fragments built.
     pub(crate) built: u64,
@@ -218,7 +218,7 @@ impl Source {
             rejected: BTreeSet::new(),
             pieces: BTreeMap::new(),
             spoke: Duration::ZERO,
-            accounts: None,
+            final_counters: None,
             ledger: LedgerEntry { source: id, name, ..LedgerEntry::default() },
             built: 0,
             unbuilt: 0,
@@ -285,12 +285,12 @@ impl Source {
 
     /// Returns whether its final counters have been received and nothing of it is under way, or it was given up.
     pub(crate) fn is_settled(&self) -> bool {
-        self.presence == Presence::Dead || self.accounts.is_some() && self.released_until() == self.next
+        self.presence == Presence::GivenUp || self.final_counters.is_some() && self.released_until() == self.next
     }
 
     /// Returns whether the source will not mention any other event.
     fn is_absent(&self) -> bool {
-        self.presence == Presence::Dead || self.accounts.is_some()
+        self.presence == Presence::GivenUp || self.final_counters.is_some()
     }
 
     /// Returns the event index below which no fragments will come from the source other than those of admitted offers.

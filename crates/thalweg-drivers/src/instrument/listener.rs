@@ -8,7 +8,7 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 use thalweg_device::{Acquired, Acquisition, Buffer, Description, DeviceError, OwnFields, TaiClock};
-use thalweg_frames::{Arrival, Counters, DirectSocket, FrameIo, FramesError, Place, UdpPort};
+use thalweg_frames::{Arrival, Counters, DatagramIo, DirectSocket, FramesError, Place, UdpPort};
 use thalweg_link::Adapter;
 use thalweg_wire::TaiNanos;
 
@@ -58,7 +58,7 @@ enum Port {
     /// A socket that receives datagrams in place.
     Direct(DirectSocket),
     /// A port whose datagrams are copied.
-    Frames(Box<dyn FrameIo>),
+    Frames(Box<dyn DatagramIo>),
 }
 
 /// Outcome of reading the port.

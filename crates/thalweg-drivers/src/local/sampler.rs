@@ -16,7 +16,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 use thalweg_device::{
-    Acquired, Acquisition, Buffer, Description, DeviceError, DeviceOptions, Filled, Frame, OwnFields, TaiClock,
+    Acquired, Acquisition, Buffer, Description, DeviceError, DeviceOptions, Frame, HeaderValues, OwnFields, TaiClock,
 };
 use thalweg_wire::{Element, Meaning, PayloadType, Status, TaiNanos};
 
@@ -271,7 +271,7 @@ impl Acquisition for Sampler {
                 let window = u32::try_from(self.windows.window_nanos()).unwrap_or(0);
                 let (payload_type, mut status) = (self.payload_type, Status::empty());
                 status.set(Status::UNCERTAIN, !is_certain);
-                let filled = Filled { payload_type, status, window, timestamp: Some(time) };
+                let filled = HeaderValues { payload_type, status, window, timestamp: Some(time) };
                 return Ok(Acquired::Frame(Frame { buffer, number, len: self.size, filled, crc: None, copied: 0 }));
             }
         }

@@ -21,7 +21,9 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 use thalweg_arena::DmaBuf;
-use thalweg_device::{Acquired, Acquisition, Buffer, Description, DeviceError, Filled, Frame, OwnFields, TaiClock};
+use thalweg_device::{
+    Acquired, Acquisition, Buffer, Description, DeviceError, Frame, HeaderValues, OwnFields, TaiClock,
+};
 use thalweg_wire::{PayloadType, Status, TaiNanos};
 
 /// Maximum number of images that may be under way.
@@ -540,7 +542,7 @@ impl Video {
         Ok(None)
     }
 
-    fn header_values(&mut self, place: &Place<DEQUEUE>) -> Filled {
+    fn header_values(&mut self, place: &Place<DEQUEUE>) -> HeaderValues {
         let damaged = place.flags & DAMAGED != 0 || place.used as usize > self.size;
         self.counts.damaged += u64::from(damaged);
         self.counts.images += 1;
@@ -553,7 +555,7 @@ impl Video {
             let age = now - taken;
             TaiNanos(self.clock.now().0.saturating_sub(u64::try_from(age).unwrap_or(0)))
         });
-        Filled { payload_type: self.payload_type, status, window: 0, timestamp }
+        HeaderValues { payload_type: self.payload_type, status, window: 0, timestamp }
     }
 }
 

@@ -10,11 +10,11 @@ pub struct SourceProgress<'a> {
     /// known whether it was recorded.
     pub ledger: &'a LedgerEntry,
     /// Number of fragments that the source has offered.
-    pub accepted: u64,
+    pub offered: u64,
     /// Number of fragments built.
     pub built: u64,
     /// Number of offers that are not completed: waiting, requested, or held until their events are closed.
-    pub backlog: u64,
+    pub open_offers: u64,
     /// True if the source has sent its final counters.
     pub ended: bool,
     /// True if the source was given up: nothing more is expected of it in this run.
@@ -30,10 +30,10 @@ impl Builder {
         let entry = &self.sources[source];
         SourceProgress {
             ledger: &entry.ledger,
-            accepted: entry.offered,
+            offered: entry.offered,
             built: entry.built,
-            backlog: entry.open_offers(),
-            ended: entry.accounts.is_some(),
+            open_offers: entry.open_offers(),
+            ended: entry.final_counters.is_some(),
             given_up: self.is_given_up(source),
         }
     }

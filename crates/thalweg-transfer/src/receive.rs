@@ -1,9 +1,9 @@
 //! Transfers from a socket to a file.
 
 use crate::memory::{Slot, map_aligned_buffer, ring_with_slots};
-use crate::method::Inward;
-use crate::outward::DONTCACHE;
+use crate::method::ReceiveMethod;
 use crate::pipe::Pipe;
+use crate::send::DONTCACHE;
 use crate::stored::{DIRECT_ALIGNMENT_BYTES, reopen_file};
 use crc_fast::Digest;
 use memmap2::MmapMut;
@@ -42,12 +42,12 @@ pub struct Written {
     /// Number of bytes written from the start of the transfer on, without a gap.
     pub bytes: u64,
     /// `Ok` if all bytes were written, or the reason why the transfer ended early.
-    pub end: Result<(), Interrupted>,
+    pub end: Result<(), TransferError>,
 }
 
 /// Reason why a transfer ended early.
 #[derive(Debug, thiserror::Error)]
-pub enum Interrupted {
+pub enum TransferError {
     /// The sender disconnected, or sent nothing for too long.
     #[error("the sender stopped: {0}")]
     Network(io::Error),
@@ -62,7 +62,7 @@ impl Receiver {
         Self::default()
     }
 
-    /// Checks that [`Inward::Uring`] is available for files of this directory.
+    /// Checks that [`ReceiveMethod::Uring`] is available for files of this directory.
     ///
     /// # Errors
     /// The kernel or a container's rules do not permit io_uring, or the file system has no `O_DIRECT` (or no
@@ -74,11 +74,11 @@ impl Receiver {
     }
 
     /// Receives `length` bytes, writes them to the file `to` from offset `at` on, and adds them to `crc`. If the file
-    /// could not be written, `crc` may include bytes that are not in it. [`Inward::Splice`] reads them back: it needs a
-    /// file open for reading too, and without [`Incoming::socket`] the method is [`Inward::Recv`].
+    /// could not be written, `crc` may include bytes that are not in it. [`ReceiveMethod::Splice`] reads them back: it needs a
+    /// file open for reading too, and without [`Incoming::socket`] the method is [`ReceiveMethod::Recv`].
     pub fn receive_file(
         &mut self,
-        way: Inward,
+        method: ReceiveMethod,
         from: &mut Incoming<'_>,
         to: &File,
         at: u64,
@@ -86,13 +86,15 @@ impl Receiver {
         crc: &mut Digest,
     ) -> Written {
         let mut written = 0;
-        let end = match (way, from.socket) {
-            (Inward::Splice, Some(socket)) => self.receive_spliced(from, socket, to, at, length, crc, &mut written),
-            (Inward::Recv | Inward::Splice, _) => {
+        let end = match (method, from.socket) {
+            (ReceiveMethod::Splice, Some(socket)) => {
+                self.receive_spliced(from, socket, to, at, length, crc, &mut written)
+            }
+            (ReceiveMethod::Recv | ReceiveMethod::Splice, _) => {
                 self.receive_buffered(from, to, at, length, crc, &mut written, ReadWriteFlags::empty())
             }
-            (Inward::DontCache, _) => self.receive_buffered(from, to, at, length, crc, &mut written, DONTCACHE),
-            (Inward::Uring, _) => self.receive_by_uring(from, to, at, length, crc, &mut written),
+            (ReceiveMethod::DontCache, _) => self.receive_buffered(from, to, at, length, crc, &mut written, DONTCACHE),
+            (ReceiveMethod::Uring, _) => self.receive_by_uring(from, to, at, length, crc, &mut written),
         };
         Written { bytes: written, end }
     }
@@ -107,13 +109,13 @@ impl Receiver {
         crc: &mut Digest,
         written: &mut u64,
         how: ReadWriteFlags,
-    ) -> Result<(), Interrupted> {
-        let buffer = buffer_or_new(&mut self.buffer).map_err(Interrupted::File)?;
+    ) -> Result<(), TransferError> {
+        let buffer = buffer_or_new(&mut self.buffer).map_err(TransferError::File)?;
         while *written < length {
             let most = usize::try_from(length - *written).unwrap_or(usize::MAX).min(buffer.len());
-            let read = from.read_some(&mut buffer[..most]).map_err(Interrupted::Network)?;
+            let read = from.read_some(&mut buffer[..most]).map_err(TransferError::Network)?;
             crc.update(&buffer[..read]);
-            write_all_at(to, &buffer[..read], at + *written, how).map_err(Interrupted::File)?;
+            write_all_at(to, &buffer[..read], at + *written, how).map_err(TransferError::File)?;
             *written += read as u64;
         }
         Ok(())
@@ -129,31 +131,31 @@ impl Receiver {
         length: u64,
         crc: &mut Digest,
         written: &mut u64,
-    ) -> Result<(), Interrupted> {
+    ) -> Result<(), TransferError> {
         let first = from.take_first(length);
         crc.update(first);
-        write_all_at(to, first, at, ReadWriteFlags::empty()).map_err(Interrupted::File)?;
+        write_all_at(to, first, at, ReadWriteFlags::empty()).map_err(TransferError::File)?;
         *written += first.len() as u64;
         // Spliced bytes were never in this process's memory: they are read back from the file for their checksum.
-        let buffer = buffer_or_new(&mut self.buffer).map_err(Interrupted::File)?;
+        let buffer = buffer_or_new(&mut self.buffer).map_err(TransferError::File)?;
         while *written < length {
             let pipe = match &self.pipe {
                 Some(pipe) => pipe,
-                None => self.pipe.insert(Pipe::new().map_err(Interrupted::File)?),
+                None => self.pipe.insert(Pipe::new().map_err(TransferError::File)?),
             };
             let most = usize::try_from(length - *written).unwrap_or(usize::MAX).min(buffer.len());
             let filled = match pipe.fill_from(socket, None, most) {
-                Ok(0) => return Err(Interrupted::Network(io::ErrorKind::UnexpectedEof.into())),
+                Ok(0) => return Err(TransferError::Network(io::ErrorKind::UnexpectedEof.into())),
                 Ok(filled) => filled,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(error) => return Err(Interrupted::Network(would_block_as_timed_out(error))),
+                Err(error) => return Err(TransferError::Network(would_block_as_timed_out(error))),
             };
             let mut offset = at + *written;
             if let Err(error) = pipe.empty_into(to.as_fd(), Some(&mut offset), filled, false) {
                 self.pipe = None;
-                return Err(Interrupted::File(error));
+                return Err(TransferError::File(error));
             }
-            to.read_exact_at(&mut buffer[..filled], at + *written).map_err(Interrupted::File)?;
+            to.read_exact_at(&mut buffer[..filled], at + *written).map_err(TransferError::File)?;
             crc.update(&buffer[..filled]);
             *written += filled as u64;
         }
@@ -168,7 +170,7 @@ impl Receiver {
         length: u64,
         crc: &mut Digest,
         written: &mut u64,
-    ) -> Result<(), Interrupted> {
+    ) -> Result<(), TransferError> {
         // Buffered writes up to the next aligned offset, direct writes from there on.
         let head = at.next_multiple_of(DIRECT_ALIGNMENT_BYTES).saturating_sub(at).min(length);
         self.receive_buffered(from, to, at, head, crc, written, ReadWriteFlags::empty())?;
@@ -176,14 +178,14 @@ impl Receiver {
             return Ok(());
         }
         let direct =
-            reopen_file(to, OFlags::WRONLY | OFlags::DIRECT).map_err(|error| Interrupted::File(error.into()))?;
+            reopen_file(to, OFlags::WRONLY | OFlags::DIRECT).map_err(|error| TransferError::File(error.into()))?;
         let ring = match &mut self.ring {
             Some(ring) => ring,
-            ring => ring.insert(WriteRing::new().map_err(Interrupted::File)?),
+            ring => ring.insert(WriteRing::new().map_err(TransferError::File)?),
         };
         let (bytes, end) = ring.receive_direct(from, to, &direct, at + head, length - head, crc);
         *written += bytes;
-        if matches!(end, Err(Interrupted::File(_))) {
+        if matches!(end, Err(TransferError::File(_))) {
             self.ring = None;
         }
         end
@@ -253,21 +255,21 @@ impl WriteRing {
         at: u64,
         length: u64,
         crc: &mut Digest,
-    ) -> (u64, Result<(), Interrupted>) {
+    ) -> (u64, Result<(), TransferError>) {
         let mut taken = 0;
         let mut end = Ok(());
         let mut slot = 0;
         while taken < length && end.is_ok() && self.failed.is_none() {
             let mut bytes = match self.wait_for_writes(|free| free[slot].is_some()) {
                 Ok(()) => self.free[slot].take().expect("`wait_for_writes` waited for this slot"),
-                Err(error) => return (0, Err(Interrupted::File(error))),
+                Err(error) => return (0, Err(TransferError::File(error))),
             };
             let most = usize::try_from(length - taken).unwrap_or(usize::MAX).min(SLOT_BYTES);
             let mut filled = 0;
             while filled < most && end.is_ok() {
                 match from.read_some(&mut bytes[filled..most]) {
                     Ok(read) => filled += read,
-                    Err(error) => end = Err(Interrupted::Network(error)),
+                    Err(error) => end = Err(TransferError::Network(error)),
                 }
             }
             crc.update(&bytes[..filled]);
@@ -291,10 +293,10 @@ impl WriteRing {
             slot = (slot + 1) % SLOT_COUNT;
         }
         if let Err(error) = self.wait_for_writes(|free| free.iter().all(Option::is_some)) {
-            return (0, Err(Interrupted::File(error)));
+            return (0, Err(TransferError::File(error)));
         }
         match self.failed.take() {
-            Some((offset, error)) => (offset - at, Err(Interrupted::File(error))),
+            Some((offset, error)) => (offset - at, Err(TransferError::File(error))),
             None => (taken, end),
         }
     }
