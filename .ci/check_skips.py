@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Fails if anything was skipped that need not be: .ci/check_skips.py SKIPPED MAY_SKIP.
 
-SKIPPED has a line `WHO<tab>REASON` for each thing that was not done. MAY_SKIP has a line `PATTERN # why` for each
-that may be: the pattern of a whole `WHO: REASON`, with the shell's `*` and `?`.
+SKIPPED has a line `NAME<tab>REASON` for each thing that was not done. MAY_SKIP has a line `PATTERN # why` for each
+that may be: the pattern of a whole `NAME: REASON`, with the shell's `*` and `?`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 
 
 def main(skipped: Path, may_skip: Path) -> int:
-    """Compares the two files, says what it finds, and returns how to end."""
+    """Compares the two files, prints the differences, and returns the exit code."""
     allowed = {}
     for number, line in enumerate(may_skip.read_text().splitlines(), 1):
         if line.strip() and not line.startswith("#"):

@@ -99,7 +99,7 @@ def request(of: socket.socket, path: str) -> None:
 
 
 def idle(sockets: Sockets) -> None:
-    """Each has got an answer, and says no more."""
+    """Each connection has received an answer, and sends no more."""
     for one in sockets:
         request(one, "small")
         while not one.recv(4096).endswith(b"0123456789"):
@@ -137,10 +137,10 @@ def memory(pid: int, address: tuple[str, int]) -> tuple[int, int, int, int]:
     """Bytes of its own, of page tables, of kernel stacks, and of sockets."""
     status = Path(f"/proc/{pid}/status").read_text()
     fields = {name: int(number) for name, number in re.findall(r"^(\w+):\s*(\d+)", status, re.MULTILINE)}
-    told = subprocess.run(
+    listing = subprocess.run(
         ["ss", "-tmHn", "state", "established", f"sport = :{address[1]}"], capture_output=True, text=True, check=True
     )
-    kept = re.findall(r"skmem:\(r(\d+),.*?,f(\d+),w(\d+)", told.stdout)
+    kept = re.findall(r"skmem:\(r(\d+),.*?,f(\d+),w(\d+)", listing.stdout)
     sockets = sum(int(number) for each in kept for number in each)
     return fields["RssAnon"] << 10, fields["VmPTE"] << 10, fields["Threads"] * 16 << 10, sockets
 

@@ -261,7 +261,7 @@ def draw_levels(axes: plt.Axes, seen: Seen, threads: list[int]) -> None:
 
 
 def step(text: str) -> None:
-    """Says what is done next."""
+    """Prints the next step."""
     print(f"\n▶ {text}", flush=True)
 
 

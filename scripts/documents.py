@@ -44,7 +44,7 @@ HOSTS = ["adc-0", "adc-1", "adc-2", "daq-0", "archive"]
 SHOWN = 40
 
 
-# --- what a page says -------------------------------------------------------------------------------------------------
+# --- commands of a page ---------------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -254,7 +254,7 @@ class Terminal:
         )
         os.close(script)
         self.typed = os.fdopen(typed, "w")
-        self.heard = threading.Condition()
+        self.changed = threading.Condition()
         self.text = b""
         self.last: Command | None = None
         # How many commands were typed, and how the last of them ended.
@@ -266,13 +266,13 @@ class Terminal:
         """Takes in what is printed, prompts too: how many-th command it was, and how it ended."""
         assert self.shell.stdout is not None
         while piece := os.read(self.shell.stdout.fileno(), 65536):
-            with self.heard:
+            with self.changed:
                 self.text += piece
                 while prompt := re.search(rb"\x01(\d+) (\d+)\x01", self.text):
                     if int(prompt[1]) == self.count:
                         self.code = int(prompt[2])
                     self.text = self.text[: prompt.start()] + self.text[prompt.end() :]
-                self.heard.notify_all()
+                self.changed.notify_all()
 
     def lines(self) -> list[str]:
         lines = self.text.decode(errors="replace").splitlines()
@@ -292,26 +292,26 @@ class Terminal:
     def settled(self, prompt: bool) -> bool:
         """Whether the last command has printed what the page shows and, with `prompt`, has ended."""
         assert self.last is not None
-        said = not self.last.compared or matches(self.last.output, self.lines())
-        return said and (self.code is not None or not prompt)
+        has_output = not self.last.compared or matches(self.last.output, self.lines())
+        return has_output and (self.code is not None or not prompt)
 
     def settle(self, prompt: bool) -> None:
         """Waits for that, with `prompt` also for the command's end; or until nothing more comes of it."""
-        with self.heard:
+        with self.changed:
             deadline = time.monotonic() + PATIENCE
             while not self.settled(prompt):
-                # What has ended and left nothing behind says no more.
+                # What has ended and left no process prints no more.
                 if self.code is not None and not jobs(self.shell.pid):
                     return
                 left = deadline - time.monotonic()
                 if left <= 0 or self.shell.poll() is not None:
                     return
-                self.heard.wait(min(left, 1.0))
+                self.changed.wait(min(left, 1.0))
 
     def ended(self) -> bool:
         """Waits for the last command's end."""
-        with self.heard:
-            return self.heard.wait_for(lambda: self.count == 0 or self.code is not None, PATIENCE)
+        with self.changed:
+            return self.changed.wait_for(lambda: self.count == 0 or self.code is not None, PATIENCE)
 
 
 def jobs(shell: int) -> bool:
@@ -340,7 +340,7 @@ class Outcome:
 
 
 def walk(page: Path, directory: Path, verbose: bool) -> list[Outcome]:
-    """Does what the page says in `directory`, which is empty."""
+    """Runs the commands of the page in `directory`, which is empty."""
     environment = surroundings(directory)
     terminals: dict[str, Terminal] = {}
     outcomes: list[Outcome] = []

@@ -2,7 +2,7 @@
 # Feeds the parsers with bytes made to break them.
 #
 #   scripts/fuzz.sh          every target for SECONDS_EACH (60), as many at a time as there are processors, beginning with the
-#                            inputs in fuzz/corpus; says how often each was executed, and where an input is that breaks one
+#                            inputs in fuzz/corpus; prints how often each was executed, and the path of an input that breaks one
 #   scripts/fuzz.sh build    only builds them
 #   QUICK=yes                builds without optimisation: for seconds of fuzzing, not for hours
 #   scripts/fuzz.sh keep     after a run: keeps in fuzz/corpus the fewest inputs, old and new, that reach as much

@@ -3,7 +3,7 @@
 REDbot (https://pypi.org/project/redbot) looks at answers: framing, caching, validators, conditions, ranges,
 negotiation.
 slowhttptest (Debian package of that name) opens many slow connections and asks meanwhile whether others are served.
-One that is not installed is skipped, and said to be. Ends with 1 where one of them finds something.
+One that is not installed is reported as skipped. Ends with 1 where one of them finds something.
 """
 
 from __future__ import annotations
@@ -93,8 +93,8 @@ def slow(url: str) -> int:
         command = ["slowhttptest", *how, "-c", str(connections), "-r", "300", "-l", str(SECONDS), "-p", "3"]
         command += ["-u", target]
         ended = subprocess.run(command, capture_output=True, text=True, check=False)
-        told = re.sub(r"\x1b\[[0-9;]*m", "", ended.stdout)
-        available = re.findall(r"service available:\s*(\w+)", told)
+        text = re.sub(r"\x1b\[[0-9;]*m", "", ended.stdout)
+        available = re.findall(r"service available:\s*(\w+)", text)
         ok = bool(available) and set(available) == {"YES"}
         found += not ok
         state = "others are served" if ok else f"others are not served: {available}"

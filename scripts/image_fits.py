@@ -214,12 +214,13 @@ def measured(task: Task, quick: bool) -> dict[str, Any]:
         times["ours"].append(timed(ours))
         while time.perf_counter() < until:
             times["ours"].append(timed(ours))
-    said: dict[str, Any] = {"task": name, "peer": whose}
+    result: dict[str, Any] = {"task": name, "peer": whose}
     for side, seconds in times.items():
         quarters = statistics.quantiles(seconds, n=4) if len(seconds) > 1 else seconds * 3
-        said[side] = {"ms": [1e3 * value for value in quarters], "frames_per_s": 1 / quarters[1], "runs": len(seconds)}
-    said["ratio"] = said["ours"]["frames_per_s"] / said["theirs"]["frames_per_s"]
-    return said
+        ms = [1e3 * value for value in quarters]
+        result[side] = {"ms": ms, "frames_per_s": 1 / quarters[1], "runs": len(seconds)}
+    result["ratio"] = result["ours"]["frames_per_s"] / result["theirs"]["frames_per_s"]
+    return result
 
 
 def main(arguments: list[str]) -> int:
@@ -232,18 +233,18 @@ def main(arguments: list[str]) -> int:
         heads = ("thalweg: ms (quarters)", "theirs: ms (quarters)")
         print(f"{'task':34} {heads[0]:>26} {'/s':>7}   {heads[1]:>36} {'/s':>7} {'ratio':>7}")
     for task in tasks(options.quick):
-        said = measured(task, options.quick)
+        result = measured(task, options.quick)
         if options.json:
-            print(json.dumps(said), flush=True)
+            print(json.dumps(result), flush=True)
             continue
         sides = []
         for side in ("ours", "theirs"):
-            low, median, high = said[side]["ms"]
-            sides.append((f"{median:.2f} ({low:.2f}-{high:.2f})", f"{said[side]['frames_per_s']:.3g}"))
+            low, median, high = result[side]["ms"]
+            sides.append((f"{median:.2f} ({low:.2f}-{high:.2f})", f"{result[side]['frames_per_s']:.3g}"))
         (ours, ours_rate), (theirs, theirs_rate) = sides
         print(
-            f"{said['task']:34} {ours:>26} {ours_rate:>7}   {said['peer'] + ' ' + theirs:>36} {theirs_rate:>7} "
-            f"{said['ratio']:>6.1f}x",
+            f"{result['task']:34} {ours:>26} {ours_rate:>7}   {result['peer'] + ' ' + theirs:>36} {theirs_rate:>7} "
+            f"{result['ratio']:>6.1f}x",
             flush=True,
         )
     return 0

@@ -51,7 +51,7 @@ files() {
 files | while IFS=$'\t' read -r from to rights; do
     if [ "$remove" = yes ]; then
         rm -f "$root$to"
-        # Empty directories, up to the prefix.
+        # Directories that are empty now, up to the prefix.
         directory=$(dirname "$root$to")
         while [ "$directory" != "$root$prefix" ] && rmdir "$directory" 2>/dev/null; do directory=$(dirname "$directory"); done
     else

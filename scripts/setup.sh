@@ -115,7 +115,7 @@ need_python() {
     fi
 }
 
-# Whether the file $1 says that what is identified by $2 has been done.
+# Returns whether the file $1 records that the step with the key $2 was done.
 done_already() { [ -f "$1" ] && [ "$(cat "$1")" = "$2" ]; }
 
 need_venv() {

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Runs steps of the Makefile, all of them even where one fails, and says at the end what was not done and why.
+"""Runs steps of the Makefile, all of them even where one fails, and lists at the end what was skipped and why.
 
     scripts/test.py STEP...
 
-Tests and steps that cannot do something here write a line, `WHO<tab>REASON`, into the file that THALWEG_SKIPPED names:
-target/skipped, if nobody named another. Needs nothing but Python itself.
+Tests and steps that cannot do something here write a line, `NAME<tab>REASON`, into the file that THALWEG_SKIPPED names:
+target/skipped, if the variable is not set. Needs nothing but Python itself.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FAILED = re.compile(r"^    ([\w:]+)$")
 
 @dataclass
 class Counted:
-    """The tests of a step, as its own words tell it."""
+    """The tests of a step, as it printed them."""
 
     kind: str = ""
     passed: int = 0
@@ -36,29 +36,29 @@ class Counted:
     ignored: int = 0
     names: set[str] = field(default_factory=set)
 
-    def hear(self, line: str) -> None:
-        """Takes in a line that the step has printed."""
-        if told := RUST.match(line):
+    def count_line(self, line: str) -> None:
+        """Counts the tests of a line that the step printed."""
+        if matched := RUST.match(line):
             self.kind = "Rust"
-            self.passed += int(told[1])
-            self.failed += int(told[2])
-            self.ignored += int(told[3])
-        elif told := PYTHON.match(line):
-            counts = {word.rstrip("s"): int(number) for number, word in re.findall(r"(\d+) (\w+)", told[1])}
+            self.passed += int(matched[1])
+            self.failed += int(matched[2])
+            self.ignored += int(matched[3])
+        elif matched := PYTHON.match(line):
+            counts = {word.rstrip("s"): int(number) for number, word in re.findall(r"(\d+) (\w+)", matched[1])}
             if counts.keys() & {"passed", "failed", "error"}:
                 self.kind = "Python"
                 self.passed += counts.get("passed", 0)
                 self.failed += counts.get("failed", 0) + counts.get("error", 0)
-        elif told := NEXTEST.match(line):
+        elif matched := NEXTEST.match(line):
             self.kind = "Rust"
-            self.passed += int(told[2])
-            self.failed += int(told[1]) - int(told[2])
-        elif told := NEXTEST_FAILED.match(line) or FAILED.match(line):
-            self.names.add(told[1])
+            self.passed += int(matched[2])
+            self.failed += int(matched[1]) - int(matched[2])
+        elif matched := NEXTEST_FAILED.match(line) or FAILED.match(line):
+            self.names.add(matched[1])
 
 
 def run(step: str) -> tuple[Counted, int]:
-    """Runs one step, showing what it says. Returns what it counted and how it ended."""
+    """Runs one step, showing its output. Returns its counts and its exit code."""
     counted = Counted()
     make = subprocess.Popen(
         [os.environ.get("MAKE", "make"), "--no-print-directory", step],
@@ -72,7 +72,7 @@ def run(step: str) -> tuple[Counted, int]:
     for line in make.stdout:
         sys.stdout.write(line)
         sys.stdout.flush()
-        counted.hear(line.rstrip("\n"))
+        counted.count_line(line.rstrip("\n"))
     return counted, make.wait()
 
 
@@ -108,14 +108,14 @@ def main(steps: list[str]) -> int:
 
     # A test that skips counts as passed with libtest; one that fails after it has skipped a part has failed.
     lines = [line.split("\t", 1) for line in dict.fromkeys(file.read_text().splitlines())]
-    skipped = {who for who, _ in lines if who.split(" ", 1)[-1] not in names}
-    silent = sum(not who.startswith(("make ", "python ")) for who in skipped)
+    skipped = {name for name, _ in lines if name.split(" ", 1)[-1] not in names}
+    silent = sum(not name.startswith(("make ", "python ")) for name in skipped)
     passed -= silent
     if silent:
         ran["Rust"] -= silent
     print("\n== What was skipped here, and why")
-    for who, reason in lines:
-        print(f"{who}: {reason}")
+    for name, reason in lines:
+        print(f"{name}: {reason}")
     print("\n== Tests that ran:", ", ".join(f"{kind} {count}" for kind, count in ran.items()) or "none")
     print("== Time:", ", ".join(times))
     if broken:

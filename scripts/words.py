@@ -2,7 +2,7 @@
 """Counts how plainly comments and names speak, and how long functions are: scripts/words.py [--check].
 
 See CONTRIBUTING.md, "Words". With `--check` it fails where a count is above its limit below. Limits only fall:
-who lowers a count lowers its limit.
+lower the limit with the count.
 """
 
 from __future__ import annotations

@@ -40,9 +40,9 @@ def test_a_crate_marked_no_forbids_unsafe_code(crate: str) -> None:
 def features(*selection: str) -> dict[str, set[str]]:
     """Returns the features of each crate from a registry, as that selection compiles it."""
     command = ["cargo", "tree", "--locked", "--prefix", "none", "--format", "{p}|{f}", *selection]
-    said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    output = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     found: dict[str, set[str]] = {}
-    for line in said.stdout.splitlines():
+    for line in output.stdout.splitlines():
         crate, bar, compiled = line.removesuffix(" (*)").partition("|")
         if bar and "(/" not in crate:
             found.setdefault(crate.removesuffix(" (proc-macro)"), set()).add(compiled)

@@ -74,7 +74,7 @@ def run(
     (folder / "decides.py").write_text(text)
     np.save(folder / "images.npy", IMAGES)
     kind = listen.split(":")[0]
-    said = TOPOLOGY.format(
+    output = TOPOLOGY.format(
         level=level,
         sources='sources = ["camera"],' if level == "level2" else "",
         python=sys.executable,
@@ -85,7 +85,7 @@ def run(
         rate=rate,
         events=f"events = {EVENTS}" if behind is None else "",
     )
-    (folder / "run.toml").write_text(said)
+    (folder / "run.toml").write_text(output)
     command = [program, "run", "run.toml", "--json"]
     running = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
@@ -137,11 +137,11 @@ def test_what_the_function_wants_is_on_disk(program: Path, tmp_path: Path, level
 
 def test_a_function_that_raises_costs_the_event_that_it_was_asked_for(program: Path, tmp_path: Path) -> None:
     text = KEEP.replace("    assert event.complete\n", "    1 / (event.id % 10)\n")
-    report, said = run(program, tmp_path, text)
+    report, output = run(program, tmp_path, text)
     undecided = [event for event in range(EVENTS) if event % 10 == 0]
     assert thalweg.open(report["directory"]).ids().tolist() == sorted({*bright(), *undecided})
     assert report["trigger"]["undecided"]["unsure"] == len(undecided)
-    assert said.count("ZeroDivisionError") == 10, "more is not said"
+    assert output.count("ZeroDivisionError") == 10, "more is not said"
 
 
 def test_a_function_that_is_slow_costs_what_it_is_late_for(program: Path, tmp_path: Path) -> None:
@@ -161,13 +161,13 @@ def test_a_program_that_crashes_is_started_again(program: Path, tmp_path: Path) 
         "    assert event.complete\n",
         "    if event.id == 50:\n        os.abort()\n",
     )
-    report, said = run(program, tmp_path, text, otherwise="reject", rate="200.0", behind=50)
+    report, output = run(program, tmp_path, text, otherwise="reject", rate="200.0", behind=50)
     kept = set(thalweg.open(report["directory"]).ids().tolist())
     undecided = report["trigger"]["undecided"]
     assert (undecided["ends"], undecided["gone"] > 0) == (1, True)
     assert kept < set(bright(report["trigger"]["level1"]))
     assert max(kept) > 50
-    assert "restarting it" in said
+    assert "restarting it" in output
 
 
 def test_what_is_no_such_program_is_said_before_the_run(program: Path, tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ class Detector:
             assert self.process.poll() is None, (folder / "simulator.log").read_text()
             assert time.monotonic() < deadline
             try:
-                self.tell("command/initialize")
+                self.command("command/initialize")
                 return
             except urllib.error.URLError:
                 time.sleep(0.1)
@@ -85,7 +85,7 @@ class Detector:
     def endpoint(self) -> str:
         return f"tcp://127.0.0.1:{self.stream}"
 
-    def tell(self, what: str, value: Any = None) -> None:
+    def command(self, what: str, value: Any = None) -> None:
         body = None if value is None else json.dumps({"value": value}).encode()
         address = f"http://127.0.0.1:{self.control}/detector/api/1.6.0/{what}"
         request = urllib.request.Request(address, body, {"Content-Type": "application/json"}, method="PUT")
@@ -93,10 +93,10 @@ class Detector:
 
     def series(self, images: int) -> None:
         """Takes a series, to its end."""
-        self.tell("config/nimages", images)
-        self.tell("config/count_time", 0.05)
-        self.tell("command/arm")
-        self.tell("command/trigger")
+        self.command("config/nimages", images)
+        self.command("config/count_time", 0.05)
+        self.command("command/arm")
+        self.command("command/trigger")
 
 
 @pytest.fixture
@@ -275,9 +275,9 @@ def message(number: int, channels: dict[str, Any]) -> bytes:
     """An image of version 2 of the stream, taken so many milliseconds after the series began."""
     cbor2 = pytest.importorskip("cbor2", reason="cbor2 is not installed")
     date = datetime(2026, 5, 1, 12, 0, 0, 500_000, tzinfo=timezone(timedelta(hours=2)))
-    told = {"type": "image", "series_id": 3, "image_id": number, "series_date": date}
-    told |= {"start_time": [number * 50_000, 50_000_000], "data": channels}
-    return cbor2.dumps(told, datetime_as_timestamp=False)
+    header = {"type": "image", "series_id": 3, "image_id": number, "series_date": date}
+    header |= {"start_time": [number * 50_000, 50_000_000], "data": channels}
+    return cbor2.dumps(header, datetime_as_timestamp=False)
 
 
 def channel(pixels: np.ndarray[Any, Any], packing: str = "") -> Any:

@@ -58,10 +58,10 @@ def test_the_page_shows_what_happens(demo: Path, program: Path, serve: Callable[
 def shows(text: str, known: dict[str, Any]) -> None:
     """Runs the lines behind `>>>`, and compares."""
     test = doctest.DocTestParser().get_doctest(text, known, "docs/python.md", None, None)
-    said: list[str] = []
-    doctest.DocTestRunner(verbose=False, optionflags=doctest.ELLIPSIS).run(test, out=said.append, clear_globs=False)
+    failures: list[str] = []
+    doctest.DocTestRunner(verbose=False, optionflags=doctest.ELLIPSIS).run(test, out=failures.append, clear_globs=False)
     known.update(test.globs)
-    assert not said, "".join(said)
+    assert not failures, "".join(failures)
 
 
 @pytest.mark.parametrize("page", ["README.md", "python/README.md"])

@@ -73,9 +73,9 @@ def test_an_example_shows_what_happens(name: str, demo: Path, monkeypatch: pytes
     monkeypatch.chdir(demo)
     text = inspect.getdoc(MEMBERS[name]) or ""
     test = doctest.DocTestParser().get_doctest(text, {"thalweg": thalweg, "numpy": numpy}, name, None, None)
-    said: list[str] = []
-    doctest.DocTestRunner(verbose=False).run(test, out=said.append)
-    assert not said, "".join(said)
+    failures: list[str] = []
+    doctest.DocTestRunner(verbose=False).run(test, out=failures.append)
+    assert not failures, "".join(failures)
 
 
 def test_the_examples_are_found() -> None:

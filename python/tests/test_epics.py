@@ -168,12 +168,12 @@ def test_arrays_without_numbers_are_all_in_the_run_and_in_their_order(
                 pv.post(np.full((4, 6), number, np.uint16))
                 time.sleep(0.002)
             report = json.loads(building.communicate(timeout=60)[0].splitlines()[-1])
-            said = taking.communicate(timeout=60)[1]
+            output = taking.communicate(timeout=60)[1]
         finally:
             building.kill()
             taking.kill()
-    assert taking.returncode == 0, said
-    assert "its arrays have no numbers: what is lost of them is not known" in said
+    assert taking.returncode == 0, output
+    assert "its arrays have no numbers: what is lost of them is not known" in output
     # Whether any was lost on the way is not known.
     assert report["ledger"]["sources"][0]["uncertain"] == 29
     assert report["reasons"] == ["source 1.0 (detector): 29 fragments that may belong to other events"]

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 def test_a_path_without_a_run_is_named_with_what_may_have_been_meant(model: Written, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    for wrong, said in {
+    for wrong, output in {
         tmp_path: "not a run: it has no run.json",
         tmp_path / "nothing-here": "nothing-here is not a run: no such directory",
         tmp_path / "file": "this is a file",
@@ -34,7 +34,7 @@ def test_a_path_without_a_run_is_named_with_what_may_have_been_meant(model: Writ
         "ftp://daq-0/runs/1": "a URL of a run begins with http:// or https://",
         "~/runs/run-000001": "os.path.expanduser",
     }.items():
-        with pytest.raises(thalweg.RunError, match=re.escape(said)):
+        with pytest.raises(thalweg.RunError, match=re.escape(output)):
             thalweg.open(wrong)
 
 

@@ -154,11 +154,11 @@ def test_the_program_pushes_both_sources(program: Path, tmp_path: Path) -> None:
         assert builder.stderr is not None
         address = builder.stderr.readline().split()[-1]
         command = [sys.executable, EXAMPLES / "push.py", address]
-        said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+        output = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
         report = json.loads(builder.communicate(timeout=60)[0].splitlines()[-1])
     finally:
         builder.kill()
-    assert said.splitlines() == ["digitizer: 1000 fragments, 16.4 MB", "camera: 1000 fragments, 307.2 MB"]
+    assert output.splitlines() == ["digitizer: 1000 fragments, 16.4 MB", "camera: 1000 fragments, 307.2 MB"]
     assert report["state"] == "COMPLETE"
     run = thalweg.open(report["directory"])
     assert len(run) == 1000
@@ -174,6 +174,6 @@ def test_the_histogram_has_every_sample(model: Written, serve: Callable[..., str
     samples = sum(event["1.0"].array.size for event in run)
     for path in (model.directory, f"{serve(model.directory.parent)}/runs/{run.number}"):
         command = [sys.executable, EXAMPLES / "dask_histogram.py", path, "1.0"]
-        said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout.splitlines()
-        assert said[0].startswith(f"{samples:,} samples in 1 parts")
-        assert len(said) == 17
+        output = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout.splitlines()
+        assert output[0].startswith(f"{samples:,} samples in 1 parts")
+        assert len(output) == 17

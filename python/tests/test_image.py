@@ -265,12 +265,12 @@ def test_the_examples_of_the_module_and_of_the_page_show_what_happens() -> None:
     page = (ROOT / "docs/images.md").read_text()
     texts = [inspect.getdoc(thalweg.image), inspect.getdoc(thalweg.image.source_size)]
     texts += ["\n".join(re.findall(r"^```pycon\n(.*?)^```$", page, re.M | re.S))]
-    said: list[str] = []
+    failures: list[str] = []
     for text in texts:
         test = doctest.DocTestParser().get_doctest(text or "", {"thalweg": thalweg, "numpy": np}, "image", None, None)
         assert test.examples
-        doctest.DocTestRunner(verbose=False, optionflags=doctest.ELLIPSIS).run(test, out=said.append)
-    assert not said, "".join(said)
+        doctest.DocTestRunner(verbose=False, optionflags=doctest.ELLIPSIS).run(test, out=failures.append)
+    assert not failures, "".join(failures)
 
 
 def test_every_reason_is_on_the_page() -> None:

@@ -35,7 +35,7 @@ def played(written: Written) -> list[thalweg.Fragment]:
 
 
 def described(written: Written) -> dict[str, Any]:
-    """What the only source said of itself."""
+    """Description of the only source."""
     return thalweg.open(written.directory).info["sources"][0]["description"]
 
 
@@ -121,8 +121,8 @@ def test_what_the_sigmf_package_writes_is_played(tmp_path: Path, record: Callabl
     for name in ["one", "two"]:
         samples = numbers("<c8", 1000) * (2 if name == "two" else 1)
         samples.tofile(tmp_path / f"{name}.sigmf-data")
-        said = {"core:datatype": "cf32_le", "core:sample_rate": 48_000}
-        meta = sigmf.SigMFFile(data_file=str(tmp_path / f"{name}.sigmf-data"), global_info=said)
+        global_info = {"core:datatype": "cf32_le", "core:sample_rate": 48_000}
+        meta = sigmf.SigMFFile(data_file=str(tmp_path / f"{name}.sigmf-data"), global_info=global_info)
         meta.add_capture(0)
         meta.tofile(str(tmp_path / f"{name}.sigmf-meta"))
         recordings[name] = samples
@@ -154,7 +154,7 @@ device = {{ {device} }}
 
 
 @pytest.mark.parametrize(
-    ("device", "said"),
+    ("device", "message"),
     [
         ('kind = "raw", file = "x.bin", skip = 4, type = "i16_be", shape = [2, 2], rate = 100.0', "i16 is big-endian"),
         ('kind = "raw", file = "x.bin", record = 5', "2 records of 5 bytes and 2 bytes left over"),
@@ -170,7 +170,7 @@ device = {{ {device} }}
         ('kind = "sigmf", file = "x", recording = "y"', "goes with an archive (.sigmf)"),
     ],
 )
-def test_check_says_what_is_wrong_and_what_to_write(device: str, said: str, tmp_path: Path, program: Path) -> None:
+def test_check_says_what_is_wrong_and_what_to_write(device: str, message: str, tmp_path: Path, program: Path) -> None:
     (tmp_path / "x.bin").write_bytes(bytes(12))
     np.save(tmp_path / "flat.npy", np.zeros(12))
     np.save(tmp_path / "fortran.npy", np.zeros((3, 4), order="F"))
@@ -179,5 +179,5 @@ def test_check_says_what_is_wrong_and_what_to_write(device: str, said: str, tmp_
     ended = subprocess.run(
         [str(program), "check", str(tmp_path / "lab.toml")], capture_output=True, text=True, check=False, timeout=60
     )
-    assert said in " ".join((ended.stdout + ended.stderr).split())
-    assert (ended.returncode == 0) == ("big-endian" in said)
+    assert message in " ".join((ended.stdout + ended.stderr).split())
+    assert (ended.returncode == 0) == ("big-endian" in message)

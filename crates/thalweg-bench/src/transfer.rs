@@ -26,7 +26,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 use thalweg_text::ByteSize;
-use thalweg_transfer::{Outward, Sender, Stored};
+use thalweg_transfer::{SendMethod, Sender, Stored};
 
 /// Options of `thalweg bench transfer`.
 #[derive(Debug, Clone, clap::Args)]
@@ -43,8 +43,8 @@ pub struct Options {
     #[arg(long, value_name = "SIZES", default_value = "4KiB,64KiB,1MiB")]
     sizes: Sizes,
     /// Methods of sending: read, sendfile, splice, ahead, direct, dontcache, uring
-    #[arg(long, value_delimiter = ',', default_values_t = Outward::ALL)]
-    method: Vec<Outward>,
+    #[arg(long, value_delimiter = ',', default_values_t = SendMethod::ALL)]
+    method: Vec<SendMethod>,
     /// Whether the file is in the page cache
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Cache::Warm, Cache::Cold])]
     cache: Vec<Cache>,
@@ -62,7 +62,7 @@ enum Cache {
 /// A point, as identified by its key.
 #[derive(Debug, Clone, Copy)]
 struct Case {
-    method: Outward,
+    method: SendMethod,
     cache: Cache,
     size: u64,
 }

@@ -2,8 +2,8 @@
 //!
 //! A decision is any implementation of [`Decide`]. Level 2 gets the fragments of the few sources it is configured with,
 //! the event filter those of all sources. A [`Condition`] evaluates features: rows of numbers that sources send.
-//! [`Simulated`] decides without reading any fragment: it stands in for the physics where only the flow of data is
-//! studied, and reports that it does. A [`Program`] is a separate process, which answers [`Questions`] in any language
+//! [`Simulated`] decides at random, without reading any fragment, for studies of the data flow alone; a report marks
+//! its decisions as simulated. A [`Program`] is a separate process, which answers [`Questions`] in any language
 //! and at its own pace.
 
 mod condition;
@@ -19,7 +19,8 @@ pub use questions::{Question, Questions};
 use std::fmt::{self, Debug};
 use thalweg_wire::{EventId, FragmentHeader, GOLDEN_GAMMA, RecordBytes, mix_bits};
 
-/// A fragment that a decision is made on. Its header and, where the builder checks payloads, its payload were checked.
+/// A fragment as input of a decision. The CRC of its header was checked, and that of its payload if the builder checks
+/// payloads.
 #[derive(Clone, Copy)]
 pub struct Fragment<'a> {
     /// Header: source, time and description of the content.
@@ -29,7 +30,7 @@ pub struct Fragment<'a> {
 }
 
 impl<'a> Fragment<'a> {
-    /// Returns the fragment whose payload begins at byte `payload` of `bytes`.
+    /// Returns the fragment whose payload begins at byte `payload` of `bytes`; its length is in the header.
     pub fn new(header: FragmentHeader, bytes: &'a dyn RecordBytes, payload: usize) -> Self {
         Self { header, bytes, payload }
     }
@@ -44,8 +45,8 @@ impl<'a> Fragment<'a> {
         self.len() == 0
     }
 
-    /// Copies `out.len()` bytes of the payload to `out`, from byte `at` on: over shared memory the payload is in memory
-    /// that the source can still write to.
+    /// Copies `out.len()` bytes of the payload to `out`, from byte `at` of the payload on. There is no access without a
+    /// copy, since a source may still write to memory that it shares with the builder.
     ///
     /// # Panics
     /// The payload has fewer bytes.
@@ -63,11 +64,12 @@ impl fmt::Debug for Fragment<'_> {
 
 /// A trigger level: accepts events, or rejects them.
 pub trait Decide: Debug + Send {
-    /// Returns whether the event is kept. `fragments` are those that have arrived, in no particular order; sources that
-    /// had none, or whose fragment was damaged or lost, are not among them, so there may be none at all.
+    /// Returns whether the event is kept. `fragments` are those that have arrived, in no particular order. A source
+    /// without a fragment, or whose fragment was damaged or lost, is absent; `fragments` may be empty.
     fn accept_event(&mut self, event: EventId, fragments: &mut dyn Iterator<Item = Fragment<'_>>) -> bool;
 
-    /// Returns the number of events so far that could not be decided.
+    /// Returns the number of events so far that got the configured default instead of a decision; 0 for a level that
+    /// always decides.
     fn undecided_events(&self) -> u64 {
         0
     }
@@ -76,7 +78,8 @@ pub trait Decide: Debug + Send {
     fn is_simulated(&self) -> bool;
 }
 
-/// Accepts a fraction of the events, drawn from their number alone: the same events in each run and at each builder.
+/// Trigger level that accepts a fraction of the events, pseudo-randomly by event number alone: the same events in each
+/// run and at each builder.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Simulated {
     accept: f64,
@@ -84,8 +87,8 @@ pub struct Simulated {
 }
 
 impl Simulated {
-    /// Returns a level that accepts the fraction `accept`, from 0 (no event) to 1 (all). Two levels need different
-    /// seeds: with the same seed the second would accept what the first accepted.
+    /// Returns a level that accepts the fraction `accept`, from 0 (no event) to 1 (all). Two levels in one run need
+    /// different seeds: with equal seeds their decisions are correlated.
     pub fn new(accept: f64, seed: u64) -> Self {
         Self { accept, seed }
     }
@@ -101,8 +104,8 @@ impl Decide for Simulated {
     }
 }
 
-/// Returns a number from 0 up to, but not including, 1: the upper 53 bits of SplitMix64's first output for a seed made
-/// of its first output for `seed` and the event's number.
+/// Returns a pseudo-random number in [0, 1): the upper 53 bits of s(s(`seed`) xor `event`), where s is SplitMix64's
+/// first output for a seed.
 fn draw_fraction(seed: u64, event: u64) -> f64 {
     #[expect(clippy::cast_precision_loss, reason = "53 bits fit")]
     let upper = (first_output(first_output(seed) ^ event) >> 11) as f64;
@@ -132,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn it_accepts_the_same_events_every_time_and_others_with_another_seed() {
+    fn equal_seeds_accept_the_same_events_and_different_seeds_others() {
         let events = || 0..10_000;
         let [one, again, other] = [1, 1, 2].map(|seed| accepted(Simulated::new(0.1, seed), events()));
         assert_eq!(one, again);
@@ -141,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn none_and_all_are_none_and_all() {
+    fn fraction_0_accepts_no_event_and_fraction_1_all() {
         let events = || (0..1000).chain(u64::MAX - 1000..=u64::MAX);
         assert_eq!(accepted(Simulated::new(0.0, 3), events()), [] as [u64; 0]);
         assert_eq!(accepted(Simulated::new(1.0, 3), events()).len(), 2001);

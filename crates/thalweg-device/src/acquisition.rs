@@ -5,7 +5,7 @@
 //! sends messages is copied from. Common to all: many buffers are under way, *not yet* is not *over*, and a counter of
 //! the device shows which frames it lost.
 
-use crate::{Description, Device, DeviceError, Filled};
+use crate::{Description, Device, DeviceError, HeaderValues};
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::os::fd::BorrowedFd;
@@ -220,7 +220,7 @@ pub struct Frame {
     pub len: usize,
     /// Values for the fragment's header. The status contains `truncated` if the device reports an overrun within this
     /// frame.
-    pub filled: Filled,
+    pub filled: HeaderValues,
     /// CRC32C of the payload, if the device has computed it.
     pub crc: Option<u32>,
     /// Number of payload bytes that were copied into place: by a device that lends memory of its own, or from messages
@@ -230,7 +230,7 @@ pub struct Frame {
 
 /// Next item in the order of frames.
 #[derive(Debug)]
-pub enum InTurn {
+pub enum OrderedFrame {
     /// A frame.
     Frame(Frame),
     /// Number of frames that were lost.
@@ -290,10 +290,10 @@ impl FrameOrder {
     }
 
     /// Returns the next item, or `None` if the next frame may still come. `over`: no more frames will come.
-    pub fn next_in_turn(&mut self, over: bool) -> Option<InTurn> {
+    pub fn next_in_turn(&mut self, over: bool) -> Option<OrderedFrame> {
         if let Some(frame) = self.early.remove(&self.next) {
             self.next = self.next.saturating_add(1);
-            return Some(InTurn::Frame(frame));
+            return Some(OrderedFrame::Frame(frame));
         }
         while let Some((first, Gap { end, missed })) = self.gaps.first_key_value().map(|(first, gap)| (*first, *gap)) {
             if first > self.next {
@@ -313,9 +313,9 @@ impl FrameOrder {
         (over || self.early.len() > self.reorders).then(|| self.skip_to_number(number, false))
     }
 
-    fn skip_to_number(&mut self, number: u64, missed: bool) -> InTurn {
+    fn skip_to_number(&mut self, number: u64, missed: bool) -> OrderedFrame {
         let count = number - std::mem::replace(&mut self.next, number);
-        if missed { InTurn::Missed(count) } else { InTurn::Lost(count) }
+        if missed { OrderedFrame::Missed(count) } else { OrderedFrame::Lost(count) }
     }
 
     /// Returns the frames that wait for earlier ones.
@@ -357,7 +357,7 @@ impl Acquisition for AsAcquisition {
     }
 
     fn poll_acquired(&mut self, _now: Duration) -> Result<Acquired, DeviceError> {
-        let Some(len) = self.device.next_payload_len() else { return Ok(Acquired::Over) };
+        let Some(len) = self.device.next_payload_bytes() else { return Ok(Acquired::Over) };
         let Some(mut buffer) = self.posted.take() else { return Ok(Acquired::NotYet) };
         let number = self.next;
         let filled = self.device.fill_payload(EventId(number), &mut buffer.payload_mut()[..len])?;
@@ -374,7 +374,8 @@ mod tests {
     use thalweg_wire::{PayloadType, Status};
 
     fn frame(pool: &mut SlotPool, number: u64) -> Frame {
-        let filled = Filled { payload_type: PayloadType::RAW, status: Status::SIMULATED, window: 0, timestamp: None };
+        let filled =
+            HeaderValues { payload_type: PayloadType::RAW, status: Status::SIMULATED, window: 0, timestamp: None };
         Frame { buffer: Buffer::new(pool.take_slot().unwrap()), number, len: 0, filled, crc: None, copied: 0 }
     }
 
@@ -382,8 +383,8 @@ mod tests {
     fn out(order: &mut FrameOrder, over: bool) -> Vec<Result<u64, u64>> {
         std::iter::from_fn(|| order.next_in_turn(over))
             .map(|next| match next {
-                InTurn::Frame(frame) => Ok(frame.number),
-                InTurn::Lost(count) | InTurn::Missed(count) => Err(count),
+                OrderedFrame::Frame(frame) => Ok(frame.number),
+                OrderedFrame::Lost(count) | OrderedFrame::Missed(count) => Err(count),
             })
             .collect()
     }
@@ -396,7 +397,7 @@ mod tests {
                 true => (order.record_lost(0, 2), order.record_missed(0, 3)),
                 false => (order.record_missed(0, 3), order.record_lost(0, 2)),
             };
-            assert!(matches!(order.next_in_turn(true), Some(InTurn::Lost(3))));
+            assert!(matches!(order.next_in_turn(true), Some(OrderedFrame::Lost(3))));
         }
     }
 

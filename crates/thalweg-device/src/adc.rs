@@ -1,6 +1,6 @@
 //! The model ADC: traces like those of a 12-bit digitizer, each sample of which anyone can compute again.
 
-use crate::{Description, Device, DeviceError, Filled, MAX_PAYLOAD, ModelAdcConfig};
+use crate::{Description, Device, DeviceError, HeaderValues, MAX_PAYLOAD_BYTES, ModelAdcConfig, OwnFields};
 use thalweg_text::ByteSize;
 use thalweg_wire::{EventId, GOLDEN_GAMMA, PayloadType, SourceId, Status, mix_bits};
 
@@ -79,7 +79,7 @@ pub fn model_adc(seed: u64, source: SourceId, event: u64, samples: &mut [u8]) {
 /// ```text
 /// length = from + mix(mix(mix(~seed) ^ source) ^ n) % (to - from + 1)
 /// ```
-pub fn model_payload_len(seed: u64, source: SourceId, n: u64, from: u64, to: u64) -> u64 {
+pub fn model_payload_bytes(seed: u64, source: SourceId, n: u64, from: u64, to: u64) -> u64 {
     let drawn = mix_bits(mix_bits(mix_bits(!seed) ^ u64::from(source.0)) ^ n);
     from + drawn % to.saturating_sub(from).saturating_add(1)
 }
@@ -159,7 +159,7 @@ pub(crate) struct ModelAdc {
 impl ModelAdc {
     pub(crate) fn new(config: &ModelAdcConfig) -> Result<Self, DeviceError> {
         let &ModelAdcConfig { size, size_from, seed, source, period } = config;
-        let largest = checked_size("size", size, MAX_PAYLOAD, "from 1 byte to 1 GiB")?;
+        let largest = checked_size("size", size, MAX_PAYLOAD_BYTES, "from 1 byte to 1 GiB")?;
         let smallest = checked_size("size_from", size_from.unwrap_or(size), largest, "from 1 byte to `size`")?;
         let source = source.unwrap_or_default();
         let description = Description {
@@ -171,9 +171,7 @@ impl ModelAdc {
             record_bytes: Some(size.0),
             record_bytes_from: size_from.map(|from| from.0),
             samples: Some(size.0 / 2),
-            seed: Some(seed),
-            source: Some(source.0),
-            period: Some(period),
+            own: OwnFields::default().with("seed", seed).with("source", source.0).with("period", period),
             ..Default::default()
         };
         Ok(Self { sizes: (smallest, largest), given: 0, seed, source, period, description })
@@ -184,7 +182,7 @@ impl ModelAdc {
         match from == to {
             true => to,
             // The length lies between two lengths in memory, so it fits a `usize`.
-            false => model_payload_len(self.seed, self.source, self.given, from as u64, to as u64) as usize,
+            false => model_payload_bytes(self.seed, self.source, self.given, from as u64, to as u64) as usize,
         }
     }
 }
@@ -209,7 +207,7 @@ impl Device for ModelAdc {
         self.sizes.1
     }
 
-    fn next_payload_len(&mut self) -> Option<usize> {
+    fn next_payload_bytes(&mut self) -> Option<usize> {
         Some(self.current_payload_len())
     }
 
@@ -218,7 +216,7 @@ impl Device for ModelAdc {
         event.0.checked_rem(self.period).filter(|_| self.sizes.0 == self.sizes.1)
     }
 
-    fn fill_payload(&mut self, event: EventId, payload: &mut [u8]) -> Result<Filled, DeviceError> {
+    fn fill_payload(&mut self, event: EventId, payload: &mut [u8]) -> Result<HeaderValues, DeviceError> {
         let expected = self.current_payload_len();
         if payload.len() != expected {
             return Err(DeviceError::Buffer { event, expected, given: payload.len() });
@@ -228,9 +226,9 @@ impl Device for ModelAdc {
         Ok(self.skip_fragment(event))
     }
 
-    fn skip_fragment(&mut self, _event: EventId) -> Filled {
+    fn skip_fragment(&mut self, _event: EventId) -> HeaderValues {
         self.given += 1;
-        Filled { payload_type: PayloadType::SAMPLES_I16, status: Status::SIMULATED, window: 0, timestamp: None }
+        HeaderValues { payload_type: PayloadType::SAMPLES_I16, status: Status::SIMULATED, window: 0, timestamp: None }
     }
 }
 
@@ -340,13 +338,13 @@ mod tests {
         let (mut one, mut other) = (ModelAdc::new(&config).unwrap(), ModelAdc::new(&config).unwrap());
         let mut lengths = Vec::new();
         for event in 0..2000 {
-            let length = one.next_payload_len().unwrap();
-            assert_eq!(length as u64, model_payload_len(7, SourceId::new(1, 2), event, 1, 1000));
+            let length = one.next_payload_bytes().unwrap();
+            assert_eq!(length as u64, model_payload_bytes(7, SourceId::new(1, 2), event, 1, 1000));
             assert_eq!(one.content_key(EventId(event)), None);
             // One that is filled and one that is skipped go on alike; a failure changes nothing.
             assert!(one.fill_payload(EventId(event), &mut vec![0; length + 1]).is_err());
             one.fill_payload(EventId(event), &mut vec![0; length]).unwrap();
-            assert_eq!(other.next_payload_len(), Some(length));
+            assert_eq!(other.next_payload_bytes(), Some(length));
             other.skip_fragment(EventId(event));
             lengths.push(length);
         }
@@ -364,7 +362,7 @@ mod tests {
         let mut device = device(1000, 4).unwrap();
         let mut payloads = Vec::new();
         for event in 0..8 {
-            assert_eq!(device.next_payload_len(), Some(1000));
+            assert_eq!(device.next_payload_bytes(), Some(1000));
             assert_eq!(device.content_key(EventId(event)), Some(event % 4));
             let mut payload = vec![0; 1000];
             let filled = device.fill_payload(EventId(event), &mut payload).unwrap();

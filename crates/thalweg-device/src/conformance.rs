@@ -1,8 +1,8 @@
 //! Tests that every kind of device passes, for crates that add one: [`device_conformance!`](crate::device_conformance).
 
 use crate::{
-    Acquired, Acquisition, Buffer, Description, Device, DeviceConfig, DeviceKind, DeviceOptions, Filled, MAX_PAYLOAD,
-    OpenDevice,
+    Acquired, Acquisition, Buffer, Description, Device, DeviceConfig, DeviceKind, DeviceOptions, HeaderValues,
+    MAX_PAYLOAD_BYTES, OpenDevice,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -110,19 +110,19 @@ fn check_description(description: &Description) {
 fn fill_and_skip(device: &mut dyn Device, other: &mut dyn Device) {
     check_description(device.description());
     let max_payload = device.max_payload_bytes();
-    assert!((1..=MAX_PAYLOAD).contains(&max_payload));
+    assert!((1..=MAX_PAYLOAD_BYTES).contains(&max_payload));
     let mut payloads: BTreeMap<u64, Vec<u8>> = BTreeMap::new();
     for event in (0..FRAGMENT_COUNT).map(EventId) {
-        let length = device.next_payload_len();
-        assert_eq!(length, other.next_payload_len(), "{event:?}");
+        let length = device.next_payload_bytes();
+        assert_eq!(length, other.next_payload_bytes(), "{event:?}");
         let Some(length) = length else {
-            assert_eq!(device.next_payload_len(), None, "the device is over, and stays so");
+            assert_eq!(device.next_payload_bytes(), None, "the device is over, and stays so");
             break;
         };
         assert!(length <= max_payload, "{event:?}: {length} bytes of {max_payload}");
         let key = device.content_key(event);
         let mut payload = vec![0; length];
-        let Filled { payload_type, status, window, .. } = device.fill_payload(event, &mut payload).unwrap();
+        let HeaderValues { payload_type, status, window, .. } = device.fill_payload(event, &mut payload).unwrap();
         let skipped = other.skip_fragment(event);
         assert_eq!((payload_type, status, window), (skipped.payload_type, skipped.status, skipped.window), "{event:?}");
         if let Some(before) = key.and_then(|key| payloads.insert(key, payload.clone())) {
@@ -135,7 +135,7 @@ fn fill_and_skip(device: &mut dyn Device, other: &mut dyn Device) {
 fn acquire_frames(device: &mut dyn Acquisition, options: &dyn DeviceOptions) {
     check_description(device.description());
     let max_payload = device.max_payload_bytes();
-    assert!((1..=MAX_PAYLOAD).contains(&max_payload));
+    assert!((1..=MAX_PAYLOAD_BYTES).contains(&max_payload));
     let mut pool = SlotPool::new("conformance", SLOT_COUNT, thalweg_wire::record_bytes(max_payload)).unwrap();
     let mut posted = 0;
     let mut numbers = BTreeSet::new();

@@ -50,7 +50,7 @@ pub enum DeviceError {
     },
     /// A device that works by itself was opened as one that is asked for its data.
     #[error("a device of kind {0} acquires by itself and can only be opened by a node (thalweg run, thalweg node)")]
-    WorksByItself(String),
+    FreeRunning(String),
     /// The kind of the device is not registered in this process.
     #[error("unknown kind `{kind}`, expected one of {known}")]
     UnknownKind {

@@ -1,6 +1,6 @@
 //! Layout of a device's records, where it has to be configured: a number of bytes, or an array.
 
-use crate::{DeviceError, MAX_AXES, MAX_PAYLOAD, StoredType};
+use crate::{DeviceError, MAX_AXES, MAX_PAYLOAD_BYTES, StoredType};
 use std::path::Path;
 use thalweg_text::ByteSize;
 use thalweg_wire::PayloadType;
@@ -30,7 +30,7 @@ impl Layout {
         let (bytes, shape) = record_layout(record.map(|record| record.0), stored, shape)?;
         let bytes = usize::try_from(bytes)
             .ok()
-            .filter(|bytes| (1..=MAX_PAYLOAD).contains(bytes))
+            .filter(|bytes| (1..=MAX_PAYLOAD_BYTES).contains(bytes))
             .ok_or(DeviceError::Setting { option: "record", value: bytes, expected: "from 1 byte to 1 GiB" })?;
         let array = stored.zip(shape).map(|(stored, shape)| stored.payload_layout(shape));
         let (payload_type, shape) = array.map_or((PayloadType::RAW, None), |(kind, shape)| (kind, Some(shape)));

@@ -7,7 +7,7 @@
 
 use crate::file::InputFile;
 use crate::replay::{Clock, Recording, Replay};
-use crate::{Description, DeviceError, Filled, MAX_AXES, MAX_PAYLOAD, NpyConfig, StoredType};
+use crate::{Description, DeviceError, HeaderValues, MAX_AXES, MAX_PAYLOAD_BYTES, NpyConfig, StoredType};
 use std::path::Path;
 use thalweg_wire::{Element, NumberKind, PayloadType};
 
@@ -31,7 +31,7 @@ pub(crate) fn open_array(config: &NpyConfig) -> Result<Replay<Npy>, DeviceError>
     if shape.len() > MAX_AXES + 1 {
         return Err(header_error(path, 0, "shape", &format!("{shape:?}"), "of at most 9 axes"));
     }
-    let size = stored.element.array_bytes(axes).filter(|size| (1..=MAX_PAYLOAD as u64).contains(size));
+    let size = stored.element.array_bytes(axes).filter(|size| (1..=MAX_PAYLOAD_BYTES as u64).contains(size));
     let Some(size) = size.and_then(|size| usize::try_from(size).ok()) else {
         let expected = "such that a fragment has 1 byte to 1 GiB";
         return Err(header_error(path, 0, "shape", &format!("{shape:?}"), expected));
@@ -87,7 +87,7 @@ impl Recording for Npy {
         self.size
     }
 
-    fn header_values(&self, record: u64) -> Filled {
+    fn header_values(&self, record: u64) -> HeaderValues {
         self.clock.header_values(record, self.payload_type)
     }
 
@@ -368,7 +368,7 @@ mod tests {
             assert_eq!(payload, [0, 0, 1, 0, 2, 0]);
             let filled = device.fill_payload(EventId(1), &mut payload).unwrap();
             assert_eq!((payload, filled.timestamp), ([3, 0, 4, 0, 5, 0], Some(TaiNanos(250_000_000))));
-            assert_eq!(device.next_payload_len(), None);
+            assert_eq!(device.next_payload_bytes(), None);
         }
     }
 

@@ -1,7 +1,7 @@
 //! A device that works by itself, whose frames are numbered by their time stamps.
 
 use crate::{
-    Acquired, Acquisition, Beat, Beats, Buffer, Description, DeviceError, Frame, FrameOrder, InTurn, Numbered,
+    Acquired, Acquisition, Beat, Beats, Buffer, Description, DeviceError, Frame, FrameOrder, Numbered, OrderedFrame,
 };
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -50,7 +50,7 @@ impl OnTime {
     fn number_frames(&mut self, now: Duration) -> Result<(), DeviceError> {
         while let Some(next) = self.order.next_in_turn(self.over) {
             // A gap in the counter shows in the next frame's number.
-            let InTurn::Frame(frame) = next else { continue };
+            let OrderedFrame::Frame(frame) = next else { continue };
             self.is_dated |= frame.filled.timestamp.is_some();
             self.undated += u32::from(!self.is_dated);
             self.beats.add_frame(frame.number, frame.filled.timestamp, now, frame);
@@ -197,7 +197,7 @@ impl Acquisition for OnTime {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Filled;
+    use crate::HeaderValues;
     use std::collections::VecDeque;
     use thalweg_arena::SlotPool;
     use thalweg_wire::PayloadType;
@@ -233,7 +233,7 @@ mod tests {
                 return Ok(if self.ends { Acquired::Over } else { Acquired::NotYet });
             };
             let timestamp = time.map(TaiNanos);
-            let filled = Filled { payload_type: PayloadType::RAW, status: Status::empty(), window: 0, timestamp };
+            let filled = HeaderValues { payload_type: PayloadType::RAW, status: Status::empty(), window: 0, timestamp };
             let buffer = self.posted.pop().unwrap();
             Ok(Acquired::Frame(Frame { buffer, number, len: 8, filled, crc: None, copied: 0 }))
         }

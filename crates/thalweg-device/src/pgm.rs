@@ -5,7 +5,7 @@
 
 use crate::file::{InputFile, file_error};
 use crate::replay::{Clock, Recording, Replay};
-use crate::{Description, DeviceError, Filled, MAX_PAYLOAD, PgmConfig, StoredType};
+use crate::{Description, DeviceError, HeaderValues, MAX_PAYLOAD_BYTES, OwnFields, PgmConfig, StoredType};
 use std::cmp::Ordering;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -45,9 +45,10 @@ pub(crate) fn open_sequence(config: &PgmConfig) -> Result<Replay<Pgm>, DeviceErr
         shape: Some(vec![shape.height.into(), shape.width.into()]),
         fragment_rate: config.rate.map(|rate| rate.hertz()),
         bits: Some(u32::BITS - shape.white.leading_zeros()),
-        width: Some(shape.width),
-        height: Some(shape.height),
-        max_value: Some(shape.white),
+        own: OwnFields::default()
+            .with("width", shape.width)
+            .with("height", shape.height)
+            .with("max_value", shape.white),
         record_bytes: Some(shape.image_bytes() as u64),
         file: Some(images[0].0.display().to_string()),
         ..Default::default()
@@ -121,7 +122,7 @@ impl Recording for Pgm {
         self.shape.image_bytes()
     }
 
-    fn header_values(&self, record: u64) -> Filled {
+    fn header_values(&self, record: u64) -> HeaderValues {
         self.clock.header_values(record, self.shape.payload_type())
     }
 
@@ -153,7 +154,7 @@ struct Shape {
 }
 
 impl Shape {
-    /// Returns the number of bytes of pixels. At most [`MAX_PAYLOAD`], as ensured by [`check_image`].
+    /// Returns the number of bytes of pixels. At most [`MAX_PAYLOAD_BYTES`], as ensured by [`check_image`].
     fn image_bytes(self) -> usize {
         self.width as usize * self.height as usize * self.bytes_per_pixel()
     }
@@ -210,7 +211,7 @@ fn parse_header(path: &Path, bytes: &[u8]) -> Result<(Shape, usize), DeviceError
     let shape = Shape { width, height, white };
     let bytes =
         u64::from(width).checked_mul(u64::from(height)).and_then(|n| n.checked_mul(shape.bytes_per_pixel() as u64));
-    if bytes.is_none_or(|bytes| bytes > MAX_PAYLOAD as u64) {
+    if bytes.is_none_or(|bytes| bytes > MAX_PAYLOAD_BYTES as u64) {
         return Err(parser.header_error("the image's size", format!("{width} x {height}"), "at most 1 GiB"));
     }
     Ok((shape, parser.at + 1))
@@ -344,20 +345,21 @@ mod tests {
         let mut device = open_sequence(&config).unwrap();
         let description = device.description();
         assert_eq!(description.payload_type, "image-u8");
-        assert_eq!((description.width, description.height, description.bits), (Some(2), Some(2), Some(8)));
+        assert_eq!(description.own, OwnFields::default().with("width", 2).with("height", 2).with("max_value", 255));
+        assert_eq!(description.bits, Some(8));
         let mut payload = [0; 4];
         let filled = device.fill_payload(EventId(0), &mut payload).unwrap();
         assert_eq!((&payload, filled.payload_type), (b"abcd", PayloadType::IMAGE_U8));
         device.fill_payload(EventId(1), &mut payload).unwrap();
         assert_eq!(&payload, b"\n\n\n\n");
-        assert_eq!(device.next_payload_len(), None);
+        assert_eq!(device.next_payload_bytes(), None);
     }
 
     #[test]
     fn wide_pixels_become_little_endian() {
         let (_dir, config) = sequence(&[b"P5 2 1 4095 \x0a\xbc\x00\x01"]);
         let mut device = open_sequence(&config).unwrap();
-        assert_eq!((device.description().bits, device.next_payload_len()), (Some(12), Some(4)));
+        assert_eq!((device.description().bits, device.next_payload_bytes()), (Some(12), Some(4)));
         let mut payload = [0; 4];
         assert_eq!(device.fill_payload(EventId(0), &mut payload).unwrap().payload_type, PayloadType::IMAGE_U16);
         assert_eq!(payload, [0xbc, 0x0a, 0x01, 0x00]);
@@ -398,7 +400,7 @@ mod tests {
         let mut device =
             open_sequence(&PgmConfig { files: vec![directory.clone()], rate: None, looped: true }).unwrap();
         assert_eq!(device.description().records, Some(2));
-        assert_eq!((device.description().width, device.description().height), (Some(200), Some(200)));
+        assert_eq!([&device.description().own["width"], &device.description().own["height"]], [200, 200]);
         let mut payload = vec![0; 40_000];
         for (event, name) in [(0, "caustic-168mm.pgm"), (1, "caustic-520mm.pgm")] {
             device.fill_payload(EventId(event), &mut payload).unwrap();
@@ -416,7 +418,7 @@ mod tests {
             let bytes = [text.as_bytes(), &junk].concat();
             if let Ok((shape, at)) = parse_header(Path::new("x"), &bytes) {
                 prop_assert!(at <= bytes.len());
-                prop_assert!((1..=MAX_PAYLOAD).contains(&shape.image_bytes()));
+                prop_assert!((1..=MAX_PAYLOAD_BYTES).contains(&shape.image_bytes()));
             }
         }
     }

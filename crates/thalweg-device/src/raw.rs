@@ -5,7 +5,7 @@
 
 use crate::file::InputFile;
 use crate::replay::{Clock, Recording, Replay};
-use crate::{Description, DeviceError, Filled, Layout, RawConfig};
+use crate::{Description, DeviceError, HeaderValues, Layout, RawConfig};
 use thalweg_text::ByteSize;
 
 /// Opens the file and checks that it holds whole records.
@@ -54,7 +54,7 @@ impl Recording for Raw {
         self.layout.bytes
     }
 
-    fn header_values(&self, record: u64) -> Filled {
+    fn header_values(&self, record: u64) -> HeaderValues {
         self.clock.header_values(record, self.layout.payload_type)
     }
 
@@ -146,12 +146,12 @@ mod tests {
         let mut device = open_records(&config).unwrap();
         let mut payload = [0; 4];
         for (event, expected) in (100..).zip([b"aaaa", b"bbbb", b"cccc"]) {
-            assert_eq!(device.next_payload_len(), Some(4));
+            assert_eq!(device.next_payload_bytes(), Some(4));
             assert_eq!(device.content_key(EventId(event)), Some(event - 100));
             assert_eq!(device.fill_payload(EventId(event), &mut payload).unwrap().status, Status::REPLAYED);
             assert_eq!(&payload, expected);
         }
-        assert_eq!(device.next_payload_len(), None);
+        assert_eq!(device.next_payload_bytes(), None);
         assert_eq!(device.content_key(EventId(103)), None);
         assert!(matches!(device.fill_payload(EventId(103), &mut payload), Err(DeviceError::Event { records: 3, .. })));
         assert!(matches!(device.fill_payload(EventId(99), &mut payload), Err(DeviceError::Event { .. })));
@@ -170,7 +170,7 @@ mod tests {
         device.skip_fragment(EventId(3));
         device.fill_payload(EventId(4), &mut payload).unwrap();
         assert_eq!(&payload, b"bbbb");
-        assert_eq!(device.next_payload_len(), Some(4));
+        assert_eq!(device.next_payload_bytes(), Some(4));
     }
 
     #[test]

@@ -100,12 +100,13 @@ impl<F> Reassembly<F> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Buffer, Filled};
+    use crate::{Buffer, HeaderValues};
     use thalweg_arena::SlotPool;
     use thalweg_wire::PayloadType;
 
     fn frame(buffer: Buffer, number: u64) -> Frame {
-        let filled = Filled { payload_type: PayloadType::RAW, status: Status::empty(), window: 0, timestamp: None };
+        let filled =
+            HeaderValues { payload_type: PayloadType::RAW, status: Status::empty(), window: 0, timestamp: None };
         Frame { buffer, number, len: 4, filled, crc: None, copied: 0 }
     }
 

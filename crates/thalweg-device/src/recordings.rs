@@ -26,7 +26,7 @@ pub(crate) static KINDS: &[Entry] = &[
 pub struct ModelAdcConfig {
     /// Bytes in each fragment's payload.
     pub size: ByteSize,
-    /// Smallest payload in bytes: lengths vary from this up to `size`, see [`model_payload_len`](crate::model_payload_len). All
+    /// Smallest payload in bytes: lengths vary from this up to `size`, see [`model_payload_bytes`](crate::model_payload_bytes). All
     /// payloads have `size` bytes where left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size_from: Option<ByteSize>,

@@ -1,6 +1,6 @@
 //! Common part of all recordings: consecutive records, played once or repeatedly.
 
-use crate::{Contents, Description, Device, DeviceError, Filled, Rate};
+use crate::{Contents, Description, Device, DeviceError, HeaderValues, Rate};
 use std::fmt::Debug;
 use std::path::Path;
 use thalweg_wire::{EventId, PayloadType, Status, TaiNanos};
@@ -12,7 +12,7 @@ pub(crate) trait Recording: Debug + Send {
     /// Returns the length of one record's payload, in bytes.
     fn payload_len(&self, record: u64) -> usize;
     /// Returns the header values of a record's fragment in the first pass.
-    fn header_values(&self, record: u64) -> Filled;
+    fn header_values(&self, record: u64) -> HeaderValues;
     /// Writes a record's payload; `payload` has the right length.
     fn read_payload(&mut self, record: u64, payload: &mut [u8]) -> Result<(), DeviceError>;
     /// Returns the time from the first record to the end of the last, in nanoseconds; 0 if unknown.
@@ -33,8 +33,8 @@ pub(crate) struct Clock(pub(crate) Option<Rate>);
 
 impl Clock {
     /// Returns the header values of a record that has no others.
-    pub(crate) fn header_values(self, record: u64, payload_type: PayloadType) -> Filled {
-        Filled {
+    pub(crate) fn header_values(self, record: u64, payload_type: PayloadType) -> HeaderValues {
+        HeaderValues {
             payload_type,
             status: Status::REPLAYED,
             window: u32::try_from(self.record_nanos(1)).unwrap_or(u32::MAX),
@@ -51,7 +51,8 @@ impl Clock {
 /// Player of a recording.
 ///
 /// The event's number alone determines its record: the first event requested, whatever its number, carries record 0,
-/// the one after it record 1, and so on. So `content_key` can never promise other bytes than `fill` writes.
+/// the one after it record 1, and so on. So `content_key` never promises bytes other than those that `fill_payload`
+/// writes.
 #[derive(Debug)]
 pub(crate) struct Replay<R> {
     recording: R,
@@ -79,7 +80,7 @@ impl<R: Recording> Replay<R> {
         (self.looped || position < self.recording.record_count()).then_some(position)
     }
 
-    fn header_values(&self, position: u64) -> Filled {
+    fn header_values(&self, position: u64) -> HeaderValues {
         let records = self.recording.record_count();
         let (pass, record) = (position / records, position % records);
         let mut filled = self.recording.header_values(record);
@@ -124,7 +125,7 @@ impl<R: Recording> Device for Replay<R> {
         })
     }
 
-    fn next_payload_len(&mut self) -> Option<usize> {
+    fn next_payload_bytes(&mut self) -> Option<usize> {
         let records = self.recording.record_count();
         (self.looped || self.next < records).then(|| self.recording.payload_len(self.next % records))
     }
@@ -133,7 +134,7 @@ impl<R: Recording> Device for Replay<R> {
         Some(self.event_position(event)? % self.recording.record_count())
     }
 
-    fn fill_payload(&mut self, event: EventId, payload: &mut [u8]) -> Result<Filled, DeviceError> {
+    fn fill_payload(&mut self, event: EventId, payload: &mut [u8]) -> Result<HeaderValues, DeviceError> {
         let records = self.recording.record_count();
         let position = self.event_position(event).ok_or(DeviceError::Event { event, records })?;
         let record = position % records;
@@ -146,7 +147,7 @@ impl<R: Recording> Device for Replay<R> {
         Ok(self.header_values(position))
     }
 
-    fn skip_fragment(&mut self, event: EventId) -> Filled {
+    fn skip_fragment(&mut self, event: EventId) -> HeaderValues {
         let position = self.event_position(event).expect("an event after the end of the recording was skipped");
         self.advance_past(event, position);
         self.header_values(position)

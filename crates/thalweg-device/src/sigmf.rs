@@ -11,7 +11,7 @@ use crate::file::InputFile;
 use crate::replay::{Clock, Recording, Replay};
 use crate::sigmf_files::{MAX_METADATA, Parts, is_file_name};
 use crate::time::parse_utc_time;
-use crate::{Description, DeviceError, Filled, MAX_PAYLOAD, Rate, SigmfConfig, StoredType};
+use crate::{Description, DeviceError, HeaderValues, MAX_PAYLOAD_BYTES, OwnFields, Rate, SigmfConfig, StoredType};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use thalweg_wire::{Meaning, PayloadType, Status, TaiNanos};
@@ -29,7 +29,7 @@ pub(crate) fn open_recording(config: &SigmfConfig) -> Result<Replay<Sigmf>, Devi
     let file = parts.into_samples(metadata.dataset.as_deref())?;
     let frame = metadata.channels * metadata.stored.element.element_bytes() as u64;
     let samples = metadata.sample_count(&file, frame)?;
-    let limit = MAX_PAYLOAD as u64 / frame;
+    let limit = MAX_PAYLOAD_BYTES as u64 / frame;
     let per_fragment = match config.samples_per_fragment {
         None => (DEFAULT_FRAGMENT / frame).max(1).min(samples),
         Some(n) if (1..=limit).contains(&n) => n.min(samples),
@@ -47,15 +47,16 @@ pub(crate) fn open_recording(config: &SigmfConfig) -> Result<Replay<Sigmf>, Devi
         channels: u32::try_from(metadata.channels).ok(),
         sample_rate: metadata.clock.0.map(Rate::hertz),
         bits: u32::try_from(metadata.stored.element.number_bytes() * 8).ok(),
-        complex: metadata.stored.element.is_complex().then_some(true),
         record_bytes: Some(per_fragment * frame),
         samples: Some(per_fragment),
         file: Some(file.path().display().to_string()),
         notes: metadata.stored.byte_order_note(file.path()).into_iter().collect(),
-        metadata: Some(metadata.described_global()),
+        own: OwnFields::default()
+            .with("complex", metadata.stored.element.is_complex().then_some(true))
+            .with("metadata", metadata.described_global()),
         ..Default::default()
     };
-    // At most MAX_PAYLOAD, so it is a length in memory.
+    // At most MAX_PAYLOAD_BYTES, so it is a length in memory.
     let longest = (per_fragment * frame) as usize;
     let Metadata { clock, stored, .. } = metadata;
     let recording = Sigmf { file, stored, payload_type, frame, samples, per_fragment, clock, segments };
@@ -109,9 +110,9 @@ impl Recording for Sigmf {
         (self.locate_record(record).2 * self.frame) as usize
     }
 
-    fn header_values(&self, record: u64) -> Filled {
+    fn header_values(&self, record: u64) -> HeaderValues {
         let (segment, begin, samples) = self.locate_record(record);
-        Filled {
+        HeaderValues {
             payload_type: self.payload_type,
             status: Status::REPLAYED,
             window: u32::try_from(self.clock.record_nanos(samples)).unwrap_or(u32::MAX),
@@ -383,7 +384,7 @@ mod tests {
         assert_eq!(device.max_payload_bytes(), 16);
         let mut played = Vec::new();
         for (event, (len, micros)) in (0..).zip([(16, 0), (16, 4), (8, 8)]) {
-            assert_eq!(device.next_payload_len(), Some(len));
+            assert_eq!(device.next_payload_bytes(), Some(len));
             let mut payload = vec![0; len];
             let filled = device.fill_payload(EventId(event), &mut payload).unwrap();
             assert_eq!(filled.timestamp, Some(TaiNanos(NOON + micros * 1000)));
@@ -392,7 +393,7 @@ mod tests {
             played.extend(payload.chunks(2).map(|b| i16::from_le_bytes([b[0], b[1]])));
         }
         assert_eq!(played, samples);
-        assert_eq!(device.next_payload_len(), None);
+        assert_eq!(device.next_payload_bytes(), None);
     }
 
     #[test]
@@ -423,7 +424,8 @@ mod tests {
         let (_dir, config) = recording(&meta, &[1, 2, 3, 4, 5, 6, 7, 8].map(i16::swap_bytes));
         let mut device = open_recording(&config).unwrap();
         let description = device.description();
-        assert_eq!((description.payload_type.as_str(), description.complex), ("samples-ci16", Some(true)));
+        assert_eq!(description.payload_type, "samples-ci16");
+        assert_eq!(description.own["complex"], true);
         assert_eq!(description.shape, Some(vec![2, 2]));
         assert!(description.notes[0].contains("ci16 is big-endian; fragments have it"), "{:?}", description.notes);
         let mut payload = [0; 16];
@@ -445,7 +447,7 @@ mod tests {
         std::fs::write(dir.path().join("theirs.dat"), b"introABCDheEFGHIJKLend").unwrap();
         let mut device = open_recording(&config).unwrap();
         let mut played = Vec::new();
-        while let Some(len) = device.next_payload_len() {
+        while let Some(len) = device.next_payload_bytes() {
             let mut payload = vec![0; len];
             device.fill_payload(EventId(played.len() as u64), &mut payload).unwrap();
             played.push(payload);
@@ -474,7 +476,7 @@ mod tests {
         let (_dir, config) = recording(&meta, &[0; 20]);
         let mut device = open_recording(&config).unwrap();
         let mut found = Vec::new();
-        while let Some(len) = device.next_payload_len() {
+        while let Some(len) = device.next_payload_bytes() {
             let filled = device.skip_fragment(EventId(found.len() as u64));
             found.push((len / 4, filled.timestamp.unwrap().0.wrapping_sub(NOON).cast_signed()));
         }
@@ -509,7 +511,7 @@ mod tests {
             recording(&json!({"global": {"core:datatype": "ri16_le"}, "captures": []}), &[1, 2, 3]);
         config.samples_per_fragment = None;
         let mut device = open_recording(&config).unwrap();
-        assert_eq!((device.next_payload_len(), device.max_payload_bytes()), (Some(6), 6));
+        assert_eq!((device.next_payload_bytes(), device.max_payload_bytes()), (Some(6), 6));
         let filled = device.skip_fragment(EventId(0));
         assert_eq!((filled.timestamp, filled.window), (Some(TaiNanos(0)), 0));
     }
@@ -573,7 +575,7 @@ mod tests {
         let mut meta = two_channels();
         meta["global"]["core:description"] = json!("x".repeat(10_000));
         let (_dir, config) = recording(&meta, &[0; 4]);
-        let described = open_recording(&config).unwrap().description().metadata.clone().unwrap();
+        let described = open_recording(&config).unwrap().description().own["metadata"].clone();
         assert!(described["omitted"].as_str().unwrap().contains("pulse.1.sigmf-meta"), "{described}");
     }
 
@@ -586,10 +588,10 @@ mod tests {
                 open_recording(&SigmfConfig { file, recording: None, samples_per_fragment: None, looped: false })
                     .unwrap();
             assert_eq!((device.description().channels, device.description().sample_rate), (Some(channels), Some(rate)));
-            assert_eq!(device.description().metadata.as_ref().unwrap()["core:datatype"], "ri16_le");
+            assert_eq!(device.description().own["metadata"]["core:datatype"], "ri16_le");
             let mut played = Vec::new();
             for event in 0.. {
-                let Some(len) = device.next_payload_len() else { break };
+                let Some(len) = device.next_payload_bytes() else { break };
                 assert!(len <= device.max_payload_bytes());
                 let end = played.len();
                 played.resize(end + len, 0);

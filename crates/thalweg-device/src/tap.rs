@@ -1,6 +1,6 @@
 //! Copies of a device's payloads for an observer that never holds the device up.
 
-use crate::{Acquired, Acquisition, Buffer, Contents, Description, Device, DeviceError, Filled};
+use crate::{Acquired, Acquisition, Buffer, Contents, Description, Device, DeviceError, HeaderValues};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::{read, write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -42,7 +42,7 @@ pub struct Copied {
     /// Bytes of the payload.
     pub bytes: Vec<u8>,
     /// Header values that the device gave for the payload.
-    pub filled: Filled,
+    pub filled: HeaderValues,
 }
 
 /// Receiving end, at the observer.
@@ -119,7 +119,7 @@ pub fn tap_device(device: Box<dyn Device>, depth: usize) -> Result<(Box<dyn Devi
 }
 
 impl Tap {
-    fn copy_payload(&self, number: u64, payload: &[u8], filled: Filled) {
+    fn copy_payload(&self, number: u64, payload: &[u8], filled: HeaderValues) {
         let Ok(mut bytes) = self.back.try_recv() else {
             return self.report_lost(number, 1);
         };
@@ -312,8 +312,8 @@ impl Device for TappedDevice {
         self.device.recording_contents()
     }
 
-    fn next_payload_len(&mut self) -> Option<usize> {
-        self.device.next_payload_len()
+    fn next_payload_bytes(&mut self) -> Option<usize> {
+        self.device.next_payload_bytes()
     }
 
     /// Returns `None`: a slot that still holds the payload would not be filled, and the payload would not be copied.
@@ -321,14 +321,14 @@ impl Device for TappedDevice {
         None
     }
 
-    fn fill_payload(&mut self, event: EventId, payload: &mut [u8]) -> Result<Filled, DeviceError> {
+    fn fill_payload(&mut self, event: EventId, payload: &mut [u8]) -> Result<HeaderValues, DeviceError> {
         let first = *self.first.get_or_insert(event.0);
         let filled = self.device.fill_payload(event, payload)?;
         self.tap.copy_payload(event.0.saturating_sub(first), payload, filled);
         Ok(filled)
     }
 
-    fn skip_fragment(&mut self, event: EventId) -> Filled {
+    fn skip_fragment(&mut self, event: EventId) -> HeaderValues {
         let first = *self.first.get_or_insert(event.0);
         self.tap.report_lost(event.0.saturating_sub(first), 1);
         self.device.skip_fragment(event)

@@ -7,7 +7,7 @@
 use crate::file::InputFile;
 use crate::pgm::images_in_path;
 use crate::replay::{Clock, Recording, Replay};
-use crate::{Description, DeviceError, Filled, MAX_PAYLOAD, TiffConfig};
+use crate::{Description, DeviceError, HeaderValues, MAX_PAYLOAD_BYTES, OwnFields, TiffConfig};
 use std::fs::File;
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
@@ -72,8 +72,7 @@ pub(crate) fn open_pages(config: &TiffConfig) -> Result<Replay<Tiff>, DeviceErro
         payload_type: payload_type.type_name().to_owned(),
         shape: Some(page.shape.clone()),
         fragment_rate: config.rate.map(|rate| rate.hertz()),
-        width: u32::try_from(page.shape[1]).ok(),
-        height: u32::try_from(page.shape[0]).ok(),
+        own: OwnFields::default().with("width", page.shape[1]).with("height", page.shape[0]),
         record_bytes: Some(page.bytes as u64),
         file: Some(files[0].display().to_string()),
         ..Default::default()
@@ -129,7 +128,7 @@ impl Recording for Tiff {
         self.bytes
     }
 
-    fn header_values(&self, record: u64) -> Filled {
+    fn header_values(&self, record: u64) -> HeaderValues {
         self.clock.header_values(record, self.payload_type)
     }
 
@@ -173,7 +172,7 @@ struct Page {
     element: Element,
     /// Numbers of rows, columns, and colours where there are several.
     shape: Vec<u64>,
-    /// Length of the pixels in bytes, at most [`MAX_PAYLOAD`].
+    /// Length of the pixels in bytes, at most [`MAX_PAYLOAD_BYTES`].
     bytes: usize,
 }
 
@@ -211,7 +210,7 @@ impl Page {
         if colors != 1 {
             shape.push(colors);
         }
-        let bytes = element.array_bytes(&shape).filter(|bytes| (1..=MAX_PAYLOAD as u64).contains(bytes));
+        let bytes = element.array_bytes(&shape).filter(|bytes| (1..=MAX_PAYLOAD_BYTES as u64).contains(bytes));
         let Some(bytes) = bytes else {
             return Err(unsupported_error(format!("it is {width} x {height} pixels: the limit is 1 GiB")));
         };
@@ -272,7 +271,8 @@ mod tests {
         let mut device = open_pages(&config).unwrap();
         let description = device.description();
         assert_eq!((description.payload_type.as_str(), &description.shape), ("image-u16", &Some(vec![2, 3])));
-        assert_eq!((description.width, description.height, description.records), (Some(3), Some(2), Some(5)));
+        assert_eq!(description.own, OwnFields::default().with("width", 3).with("height", 2));
+        assert_eq!(description.records, Some(5));
         let mut payload = [0; 12];
         for event in 0..12 {
             let filled = device.fill_payload(EventId(event), &mut payload).unwrap();
@@ -357,9 +357,9 @@ mod tests {
             bytes.truncate(cut.index(bytes.len() * 2));
             let (_dir, config) = sequence(&[&bytes]);
             if let Ok(mut device) = open_pages(&config) {
-                prop_assert!(device.max_payload_bytes() <= MAX_PAYLOAD);
+                prop_assert!(device.max_payload_bytes() <= MAX_PAYLOAD_BYTES);
                 for event in 0..4 {
-                    let Some(len) = device.next_payload_len().filter(|len| *len < 1 << 20) else { break };
+                    let Some(len) = device.next_payload_bytes().filter(|len| *len < 1 << 20) else { break };
                     let _ = device.fill_payload(EventId(event), &mut vec![0; len]);
                 }
             }

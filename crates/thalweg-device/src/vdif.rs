@@ -15,7 +15,7 @@
 use crate::file::InputFile;
 use crate::replay::{Recording, Replay};
 use crate::time::parse_utc_time;
-use crate::{Description, DeviceError, Filled, VdifConfig};
+use crate::{Description, DeviceError, HeaderValues, OwnFields, VdifConfig};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
@@ -53,16 +53,17 @@ pub(crate) fn open_recording(config: &VdifConfig) -> Result<Replay<Vdif>, Device
         channels: Some(1 << header.channels_log2),
         sample_rate: configured_sample_rate(config, &header),
         bits: Some(header.bits),
-        complex: Some(header.complex),
         record_bytes: Some(header.length as u64),
         samples: header.sample_count(),
         file: Some(config.file.display().to_string()),
-        thread: Some(thread),
-        station: Some(header.station_name()),
-        frame_rate: rate,
-        missing: Some(missing as u64),
-        repeated: Some(index.repeated as u64).filter(|repeated| *repeated > 0),
-        cut_off_bytes: index.cut_frame_of(thread).map(|cut| cut.left),
+        own: OwnFields::default()
+            .with("complex", header.complex)
+            .with("thread", thread)
+            .with("station", header.station_name())
+            .with("frame_rate", rate)
+            .with("missing", missing)
+            .with("repeated", Some(index.repeated).filter(|repeated| *repeated > 0))
+            .with("cut_off_bytes", index.cut_frame_of(thread).map(|cut| cut.left)),
         notes: index.user_notes(thread, rate),
         ..Default::default()
     };
@@ -141,13 +142,13 @@ impl Recording for Vdif {
         if self.frames[record as usize].is_missing() { 0 } else { self.length }
     }
 
-    fn header_values(&self, record: u64) -> Filled {
+    fn header_values(&self, record: u64) -> HeaderValues {
         let frame = self.frames[record as usize];
         let mut status = Status::REPLAYED;
         status.set(Status::MISSING, frame.is_missing());
         status.set(Status::CORRUPT, frame.is_invalid());
         let timestamp = Some(TaiNanos(self.frame_nanos(frame)));
-        Filled { payload_type: PayloadType::VDIF, status, window: self.window_nanos(), timestamp }
+        HeaderValues { payload_type: PayloadType::VDIF, status, window: self.window_nanos(), timestamp }
     }
 
     fn read_payload(&mut self, record: u64, payload: &mut [u8]) -> Result<(), DeviceError> {
@@ -600,6 +601,7 @@ pub(crate) mod tests {
     use super::*;
     use crate::{Device, Rate};
     use proptest::prelude::*;
+    use serde_json::{Value, json};
     use std::path::PathBuf;
     use thalweg_wire::EventId;
 
@@ -648,9 +650,9 @@ pub(crate) mod tests {
         VdifConfig { file: file.to_owned(), thread: Some(thread), sample_rate: None, rate: None, looped: false }
     }
 
-    fn play(device: &mut Replay<Vdif>) -> Vec<(Vec<u8>, Filled)> {
+    fn play(device: &mut Replay<Vdif>) -> Vec<(Vec<u8>, HeaderValues)> {
         let mut played = Vec::new();
-        while let Some(len) = device.next_payload_len() {
+        while let Some(len) = device.next_payload_bytes() {
             let mut payload = vec![0; len];
             let filled = device.fill_payload(EventId(played.len() as u64), &mut payload).unwrap();
             played.push((payload, filled));
@@ -668,8 +670,8 @@ pub(crate) mod tests {
         assert_eq!(recording_threads(&file).unwrap(), [2, 5]);
         for thread in [2, 5] {
             let mut device = open_recording(&config(&file, thread)).unwrap();
-            assert_eq!(device.description().frame_rate, Some(4));
-            assert_eq!(device.description().station.as_deref(), Some("Ef"));
+            assert_eq!(device.description().own["frame_rate"], 4);
+            assert_eq!(device.description().own["station"], "Ef");
             assert_eq!(device.description().samples, Some(256));
             let began = parse_utc_time("2014-01-01T00:00:09.5Z").unwrap();
             for ((payload, filled), (i, &(second, frame))) in play(&mut device).iter().zip((0..).zip(&times)) {
@@ -691,7 +693,8 @@ pub(crate) mod tests {
             Written::at(0, 5, 2),
         ]);
         let mut device = open_recording(&config(&file, 1)).unwrap();
-        assert_eq!((device.description().records, device.description().missing), (Some(3), Some(1)));
+        assert_eq!(device.description().records, Some(3));
+        assert_eq!(device.description().own["missing"], 1);
         let lens: Vec<(usize, Status)> = play(&mut device).iter().map(|(p, filled)| (p.len(), filled.status)).collect();
         let missing = Status::REPLAYED | Status::MISSING;
         assert_eq!(lens, [(96, Status::REPLAYED), (0, missing), (96, Status::REPLAYED)]);
@@ -726,7 +729,7 @@ pub(crate) mod tests {
             let mut device = open_recording(&VdifConfig { looped: true, ..config(&file, thread) }).unwrap();
             let [note] = &device.description().notes[..] else { panic!("{:?}", device.description().notes) };
             assert!(note.contains("set the option rate (frames per second"), "{note}");
-            let filled: Vec<Filled> = (0..4).map(|event| device.skip_fragment(EventId(event))).collect();
+            let filled: Vec<HeaderValues> = (0..4).map(|event| device.skip_fragment(EventId(event))).collect();
             assert!(filled[..3].iter().all(|filled| (filled.timestamp, filled.window) == (Some(second), 0)));
             // The next pass is later, by as many seconds as there are.
             assert_eq!(filled[3].timestamp, Some(TaiNanos(second.0 + 1_000_000_000)));
@@ -741,7 +744,8 @@ pub(crate) mod tests {
         let stated = |rate| VdifConfig { sample_rate: Some(rate), ..config(&file, 1) };
         // 256 samples to a frame.
         let mut device = open_recording(&stated(256 * 4)).unwrap();
-        assert_eq!((device.description().sample_rate, device.description().frame_rate), (Some(1024.0), Some(4)));
+        assert_eq!(device.description().sample_rate, Some(1024.0));
+        assert_eq!(device.description().own["frame_rate"], 4);
         assert!(device.description().notes.is_empty());
         let began = parse_utc_time("2014-01-01T00:00:05Z").unwrap();
         for (filled, i) in play(&mut device).iter().map(|(_, filled)| filled).zip(0..) {
@@ -749,7 +753,8 @@ pub(crate) mod tests {
         }
         let frames = |rate| VdifConfig { rate: Rate::new(rate), ..config(&file, 1) };
         let device = open_recording(&frames(4.0)).unwrap();
-        assert_eq!((device.description().sample_rate, device.description().frame_rate), (Some(1024.0), Some(4)));
+        assert_eq!(device.description().sample_rate, Some(1024.0));
+        assert_eq!(device.description().own["frame_rate"], 4);
         for rate in [2.0, 4.5, 1e9] {
             let error = open_recording(&frames(rate)).unwrap_err().to_string();
             assert!(
@@ -797,13 +802,15 @@ pub(crate) mod tests {
                 && !notes.contains("ends in the middle"),
             "{notes}"
         );
-        assert_eq!((device.description().repeated, device.description().cut_off_bytes), (Some(2), None));
+        let own = &device.description().own;
+        assert_eq!([&own["repeated"], &own["cut_off_bytes"]], [&json!(2), &Value::Null]);
         let status: Vec<Status> = play(&mut device).iter().map(|(_, filled)| filled.status).collect();
         assert_eq!(status, [Status::REPLAYED; 2], "of two the valid one");
         let mut device = opened(1);
         let notes = device.description().notes.join("\n");
         assert!(notes.contains("its last 95 bytes, from byte 480, are not replayed"), "{notes}");
-        assert_eq!((device.description().repeated, device.description().cut_off_bytes), (None, Some(95)));
+        let own = &device.description().own;
+        assert_eq!([&own["repeated"], &own["cut_off_bytes"]], [&Value::Null, &json!(95)]);
         assert_eq!(play(&mut device).last().unwrap().1.status, Status::REPLAYED | Status::MISSING);
         // The thread of a cut-off header is unknown.
         std::fs::write(&file, &whole[..whole.len() - 90]).unwrap();
@@ -850,10 +857,11 @@ pub(crate) mod tests {
         let edv = 3 << 24 | 64;
         let (_dir, file) = recording(&[Written { edv, ..Written::at(0, 5, 250) }]);
         let device = open_recording(&config(&file, 0)).unwrap();
-        assert_eq!((device.description().sample_rate, device.description().frame_rate), (Some(128e3), Some(500)));
+        assert_eq!(device.description().sample_rate, Some(128e3));
+        assert_eq!(device.description().own["frame_rate"], 500);
         // An impossible frame number: the rate is not believed.
         let (_dir, file) = recording(&[Written { edv, ..Written::at(0, 5, 500) }]);
-        assert_eq!(open_recording(&config(&file, 0)).unwrap().description().frame_rate, None);
+        assert_eq!(open_recording(&config(&file, 0)).unwrap().description().own["frame_rate"], Value::Null);
     }
 
     #[test]
@@ -934,7 +942,7 @@ pub(crate) mod tests {
             for looped in [false, true] {
                 if let Ok(mut device) = open_recording(&VdifConfig { looped, ..config(&file, 0) }) {
                     for event in 0..10 {
-                        let Some(len) = device.next_payload_len() else { break };
+                        let Some(len) = device.next_payload_bytes() else { break };
                         prop_assert!(len <= device.max_payload_bytes() && len <= bytes.len());
                         device.fill_payload(EventId(event), &mut vec![0; len]).unwrap();
                     }

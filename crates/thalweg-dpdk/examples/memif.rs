@@ -13,7 +13,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use thalweg_arena::Arena;
 use thalweg_dpdk::{DpdkPort, Options};
-use thalweg_frames::RawIo;
+use thalweg_frames::FrameIo;
 
 /// Length of the Ethernet, IPv4 and UDP headers.
 const HEAD: usize = 42;

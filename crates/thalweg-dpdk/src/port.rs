@@ -13,7 +13,7 @@ use std::ptr::{self, NonNull};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use thalweg_arena::{Arena, Piece};
-use thalweg_frames::{Counters, FramesError, RawIo};
+use thalweg_frames::{Counters, FrameIo, FramesError};
 use thalweg_pci::{has_iommu, share_container};
 
 /// Number of frames in a burst (`BURST` in `shim/shim.h`).
@@ -151,7 +151,7 @@ impl DpdkPort {
     }
 }
 
-impl RawIo for DpdkPort {
+impl FrameIo for DpdkPort {
     fn register_memory(&mut self, memory: &Arc<Arena>) -> Result<(), FramesError> {
         if self.memories.iter_mut().any(|known| known.is_arena(memory)) {
             return Ok(());
@@ -184,7 +184,7 @@ impl RawIo for DpdkPort {
     }
 
     /// # Panics
-    /// The frame is longer than [`max_frame_bytes`](RawIo::max_frame_bytes), or its piece lies in an arena that was not
+    /// The frame is longer than [`max_frame_bytes`](FrameIo::max_frame_bytes), or its piece lies in an arena that was not
     /// registered.
     fn queue_frame(&mut self, head: &[u8], piece: Option<Piece<'_>>) -> bool {
         let piece = piece.filter(|piece| !piece.is_empty());

@@ -1,6 +1,8 @@
-//! Drivers of devices that need no library of their own: each a kind that a topology's `device` table names.
+//! Drivers of devices that need no vendor library. Each is a kind of device, by whose name a topology's `device` table
+//! selects it.
 //!
-//! - [`local`]: devices that are files: pipes and serial ports, cameras, boards and cards that the kernel has a driver for.
+//! - [`local`]: devices that are files on this host: pipes, serial ports, and cameras, boards and cards with a kernel
+//!   driver.
 //! - [`instrument`]: instruments that send UDP datagrams.
 //! - [`features`]: fits of another source's images.
 
@@ -8,7 +10,7 @@ pub mod features;
 pub mod instrument;
 pub mod local;
 
-/// Registers the kinds of devices of this crate in this process.
+/// Registers this crate's kinds of devices in this process. Repeated calls have no effect.
 pub fn register_kinds() {
     instrument::register_kind();
     local::register_kinds();

@@ -12,7 +12,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use thalweg_arena::Arena;
-use thalweg_frames::{AfXdpPort, FrameIo, Options};
+use thalweg_frames::{AfXdpPort, DatagramIo, Options};
 
 /// Length of the Ethernet, IPv4 and UDP headers, in bytes.
 const HEADERS_BYTES: usize = 42;

@@ -24,7 +24,7 @@ mod umem;
 
 use crate::kernel::{Beside, Interface, Kernel};
 use crate::neighbours::Mac;
-use crate::{Counters, EthernetPort, FramesError, RawIo};
+use crate::{Counters, EthernetPort, FrameIo, FramesError};
 use rustix::event::epoll;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use socket::{Binding, Queue, RECEIVE_HEADROOM};
@@ -269,7 +269,7 @@ impl AfXdp {
     }
 }
 
-impl RawIo for AfXdp {
+impl FrameIo for AfXdp {
     fn register_memory(&mut self, memory: &Arc<Arena>) -> Result<(), FramesError> {
         if self.arenas.iter().any(|arena| arena.is_same_memory(memory)) {
             return Ok(());

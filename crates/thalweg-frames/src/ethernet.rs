@@ -9,7 +9,7 @@
 
 use crate::kernel::{Beside, Complaint};
 use crate::neighbours::{Mac, Neighbours, Pace};
-use crate::{Arrival, Counters, FrameIo, FramesError, RawIo};
+use crate::{Arrival, Counters, DatagramIo, FrameIo, FramesError};
 use std::collections::HashMap;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
@@ -60,7 +60,7 @@ impl Subnet {
 #[derive(Debug)]
 pub struct EthernetPort<R> {
     raw: R,
-    own: Own,
+    own: PortAddresses,
     network: Network,
     neighbours: Neighbours,
     /// Headers by destination, and (`last`) those used last once more.
@@ -80,7 +80,7 @@ pub struct EthernetPort<R> {
 
 /// The addresses of a port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Own {
+pub struct PortAddresses {
     /// Ethernet address of the adapter.
     pub mac: Mac,
     /// IP address and number of the port.
@@ -91,11 +91,11 @@ pub struct Own {
 #[derive(Debug)]
 enum Network {
     Alone(Subnet),
-    #[cfg_attr(not(feature = "af-xdp"), allow(dead_code, reason = "ports beside the kernel come with a feature"))]
+    #[cfg_attr(not(feature = "af-xdp"), allow(dead_code, reason = "only ports that bypass the kernel use it"))]
     Beside(Beside),
 }
 
-impl<R: RawIo> EthernetPort<R> {
+impl<R: FrameIo> EthernetPort<R> {
     /// Creates a port with an address of its own, on a network that the kernel has no part in.
     pub fn new(raw: R, at: SocketAddrV4, subnet: Subnet) -> Self {
         Self::over_network(raw, at, Network::Alone(subnet), Pace::ARP)
@@ -114,7 +114,7 @@ impl<R: RawIo> EthernetPort<R> {
     }
 
     fn over_network(raw: R, at: SocketAddrV4, network: Network, pace: Pace) -> Self {
-        let own = Own { mac: raw.mac_address(), at };
+        let own = PortAddresses { mac: raw.mac_address(), at };
         Self {
             raw,
             own,
@@ -247,7 +247,7 @@ impl<R: RawIo> EthernetPort<R> {
     }
 }
 
-impl<R: RawIo> FrameIo for EthernetPort<R> {
+impl<R: FrameIo> DatagramIo for EthernetPort<R> {
     fn register_memory(&mut self, memory: &Arc<Arena>) -> Result<(), FramesError> {
         self.raw.register_memory(memory)
     }
@@ -316,20 +316,20 @@ impl<R: RawIo> FrameIo for EthernetPort<R> {
         let (mut received, mut foreign) = (0, 0);
         let mut answers: Vec<(Arp, Mac)> = Vec::new();
         let more = raw.receive_frames(&mut |frame| match parse_frame(frame, own) {
-            Seen::Datagram { from, payload } => {
+            ParsedFrame::Datagram { from, payload } => {
                 received += 1;
                 each(from.into(), Arrival::Datagram(payload));
             }
-            Seen::Unreachable(to) => each(to.into(), Arrival::Unreachable),
-            Seen::TooLong(to) => each(to.into(), Arrival::TooLong),
-            Seen::Arp(arp) => {
+            ParsedFrame::Unreachable(to) => each(to.into(), Arrival::Unreachable),
+            ParsedFrame::TooLong(to) => each(to.into(), Arrival::TooLong),
+            ParsedFrame::Arp(arp) => {
                 let Network::Alone(subnet) = network else { return };
                 neighbours.record_answer(arp.sender, arp.sender_mac, self.now);
                 if arp.asks && arp.target == *own.at.ip() && subnet.answers && answers.len() < MAX_REMARKS_PER_BURST {
                     answers.push((Arp::reply_to(*own, arp.sender), arp.sender_mac));
                 }
             }
-            Seen::Foreign => foreign += 1,
+            ParsedFrame::Foreign => foreign += 1,
         })?;
         self.received += received;
         self.foreign += foreign;
@@ -376,7 +376,7 @@ struct Path {
 }
 
 impl Path {
-    fn new(own: Own, to: SocketAddrV4, mac: Mac, until: Duration) -> Self {
+    fn new(own: PortAddresses, to: SocketAddrV4, mac: Mac, until: Duration) -> Self {
         let mut headers = [0; HEADERS_BYTES];
         let (ethernet, rest) = headers.split_at_mut(ETHERNET_HEADER_BYTES);
         let (ip, udp) = rest.split_at_mut(IPV4_HEADER_BYTES);
@@ -409,7 +409,7 @@ impl Path {
 
 /// Content of a frame, as far as it concerns a port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Seen<'a> {
+pub enum ParsedFrame<'a> {
     /// A datagram for the port.
     Datagram {
         /// Sender of the datagram.
@@ -428,15 +428,15 @@ pub enum Seen<'a> {
 }
 
 /// Parses a frame, which may consist of any bytes.
-pub fn parse_frame<'a>(frame: &'a [u8], own: &Own) -> Seen<'a> {
-    try_parse_frame(frame, own).unwrap_or(Seen::Foreign)
+pub fn parse_frame<'a>(frame: &'a [u8], own: &PortAddresses) -> ParsedFrame<'a> {
+    try_parse_frame(frame, own).unwrap_or(ParsedFrame::Foreign)
 }
 
-fn try_parse_frame<'a>(frame: &'a [u8], own: &Own) -> Option<Seen<'a>> {
+fn try_parse_frame<'a>(frame: &'a [u8], own: &PortAddresses) -> Option<ParsedFrame<'a>> {
     let (ethernet, rest) = frame.split_first_chunk::<ETHERNET_HEADER_BYTES>()?;
     let for_us = ethernet[..6] == own.mac;
     match [ethernet[12], ethernet[13]] {
-        [0x08, 0x06] if for_us || ethernet[..6] == BROADCAST => Some(Seen::Arp(Arp::parse_message(rest)?)),
+        [0x08, 0x06] if for_us || ethernet[..6] == BROADCAST => Some(ParsedFrame::Arp(Arp::parse_message(rest)?)),
         [0x08, 0x00] if for_us => {
             let packet = Packet::parse_packet(rest)?;
             match packet.protocol {
@@ -449,7 +449,7 @@ fn try_parse_frame<'a>(frame: &'a [u8], own: &Own) -> Option<Seen<'a>> {
     }
 }
 
-fn parse_datagram<'a>(packet: &Packet<'a>, own: &Own) -> Option<Seen<'a>> {
+fn parse_datagram<'a>(packet: &Packet<'a>, own: &PortAddresses) -> Option<ParsedFrame<'a>> {
     let (udp, _) = packet.payload.split_first_chunk::<UDP_HEADER_BYTES>()?;
     let [source, destination, length, checksum] =
         [0, 2, 4, 6].map(|offset| u16::from_be_bytes([udp[offset], udp[offset + 1]]));
@@ -458,7 +458,7 @@ fn parse_datagram<'a>(packet: &Packet<'a>, own: &Own) -> Option<Seen<'a>> {
     if destination != own.at.port() || !checksum_holds(packet, whole, checksum) {
         return None;
     }
-    Some(Seen::Datagram { from: SocketAddrV4::new(packet.from, source), payload: &whole[UDP_HEADER_BYTES..] })
+    Some(ParsedFrame::Datagram { from: SocketAddrV4::new(packet.from, source), payload: &whole[UDP_HEADER_BYTES..] })
 }
 
 /// Checks a UDP checksum (RFC 768): zero means that there is none; otherwise it is the sum over a pseudo header and the
@@ -477,7 +477,7 @@ fn checksum_holds(packet: &Packet<'_>, datagram: &[u8], checksum: u16) -> bool {
 
 /// Parses a report of a host or router about a datagram of ours: ICMP type 3 (RFC 792), with the datagram's first
 /// bytes.
-fn parse_icmp_report<'a>(icmp: &[u8], own: &Own) -> Option<Seen<'a>> {
+fn parse_icmp_report<'a>(icmp: &[u8], own: &PortAddresses) -> Option<ParsedFrame<'a>> {
     let (head, cause) = icmp.split_first_chunk::<8>()?;
     let (ip, rest) = cause.split_first_chunk::<IPV4_HEADER_BYTES>()?;
     let (udp, _) = rest.split_first_chunk::<4>()?;
@@ -488,8 +488,8 @@ fn parse_icmp_report<'a>(icmp: &[u8], own: &Own) -> Option<Seen<'a>> {
     let to = SocketAddrV4::new(read_ipv4_address(&ip[16..]), u16::from_be_bytes([udp[2], udp[3]]));
     match head[1] {
         // Protocol and port unreachable.
-        2 | 3 => Some(Seen::Unreachable(to)),
-        4 => Some(Seen::TooLong(to)),
+        2 | 3 => Some(ParsedFrame::Unreachable(to)),
+        4 => Some(ParsedFrame::TooLong(to)),
         // The route may be found again (RFC 1122, section 3.2.2.1).
         _ => None,
     }
@@ -537,11 +537,11 @@ impl Arp {
     /// Header of the messages: hardware is Ethernet (1), protocol is IPv4, addresses have 6 and 4 bytes.
     const ABOUT: [u8; 6] = [0, 1, 0x08, 0x00, 6, 4];
 
-    fn request_for(own: Own, target: Ipv4Addr) -> Self {
+    fn request_for(own: PortAddresses, target: Ipv4Addr) -> Self {
         Self { asks: true, sender: *own.at.ip(), sender_mac: own.mac, target }
     }
 
-    fn reply_to(own: Own, target: Ipv4Addr) -> Self {
+    fn reply_to(own: PortAddresses, target: Ipv4Addr) -> Self {
         Self { asks: false, ..Self::request_for(own, target) }
     }
 
@@ -604,8 +604,10 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::VecDeque;
 
-    const OURS: Own = Own { mac: [2, 0, 0, 0, 0, 1], at: SocketAddrV4::new(Ipv4Addr::new(198, 18, 0, 1), 4000) };
-    const THEIRS: Own = Own { mac: [2, 0, 0, 0, 0, 2], at: SocketAddrV4::new(Ipv4Addr::new(198, 18, 0, 2), 5000) };
+    const OURS: PortAddresses =
+        PortAddresses { mac: [2, 0, 0, 0, 0, 1], at: SocketAddrV4::new(Ipv4Addr::new(198, 18, 0, 1), 4000) };
+    const THEIRS: PortAddresses =
+        PortAddresses { mac: [2, 0, 0, 0, 0, 2], at: SocketAddrV4::new(Ipv4Addr::new(198, 18, 0, 2), 5000) };
     const SUBNET: Subnet = Subnet { prefix: 30, gateway: None, answers: true };
 
     /// One end of a cable: sent frames stay until they are carried over.
@@ -616,7 +618,7 @@ mod tests {
         incoming: VecDeque<Vec<u8>>,
     }
 
-    impl RawIo for Cable {
+    impl FrameIo for Cable {
         fn register_memory(&mut self, _: &Arc<Arena>) -> Result<(), FramesError> {
             Ok(())
         }
@@ -657,7 +659,7 @@ mod tests {
         }
     }
 
-    fn port(own: Own, subnet: Subnet) -> EthernetPort<Cable> {
+    fn port(own: PortAddresses, subnet: Subnet) -> EthernetPort<Cable> {
         EthernetPort::new(Cable { mac: own.mac, ..Cable::default() }, own.at, subnet)
     }
 
@@ -711,7 +713,7 @@ mod tests {
         assert_eq!(ours.max_datagram_bytes(far.into()).unwrap(), 1472);
         ours.queue_datagram(far.into(), b"far", None);
         ours.flush_burst().unwrap();
-        let Seen::Arp(question) = parse_frame(&ours.raw.out[0], &THEIRS) else { panic!("{:?}", ours.raw.out) };
+        let ParsedFrame::Arp(question) = parse_frame(&ours.raw.out[0], &THEIRS) else { panic!("{:?}", ours.raw.out) };
         assert_eq!((question.asks, question.target), (true, *THEIRS.at.ip()));
     }
 
@@ -726,7 +728,7 @@ mod tests {
     #[test]
     fn a_checksum_is_looked_at_where_there_is_one() {
         let mut bytes = frame(b"payload");
-        let whole = |bytes: &[u8]| matches!(parse_frame(bytes, &THEIRS), Seen::Datagram { .. });
+        let whole = |bytes: &[u8]| matches!(parse_frame(bytes, &THEIRS), ParsedFrame::Datagram { .. });
         let packet = Packet::parse_packet(&bytes[ETHERNET_HEADER_BYTES..]).unwrap();
         let pseudo = sum_words(&packet.from.octets()) + sum_words(&packet.to.octets()) + 17 + 15;
         let (partial, full) = (fold_checksum(pseudo), !fold_checksum(pseudo + sum_words(packet.payload)));
@@ -755,12 +757,12 @@ mod tests {
             frame.extend(icmp);
             frame
         };
-        assert_eq!(parse_frame(&complain(3), &OURS), Seen::Unreachable(THEIRS.at));
-        assert_eq!(parse_frame(&complain(4), &OURS), Seen::TooLong(THEIRS.at));
-        assert_eq!(parse_frame(&complain(1), &OURS), Seen::Foreign);
+        assert_eq!(parse_frame(&complain(3), &OURS), ParsedFrame::Unreachable(THEIRS.at));
+        assert_eq!(parse_frame(&complain(4), &OURS), ParsedFrame::TooLong(THEIRS.at));
+        assert_eq!(parse_frame(&complain(1), &OURS), ParsedFrame::Foreign);
         let mut damaged = complain(3);
         damaged[HEADERS_BYTES] ^= 1;
-        assert_eq!(parse_frame(&damaged, &OURS), Seen::Foreign);
+        assert_eq!(parse_frame(&damaged, &OURS), ParsedFrame::Foreign);
     }
 
     proptest! {
@@ -776,8 +778,8 @@ mod tests {
         ) {
             let mut bytes = frame(&payload);
             bytes.resize(bytes.len() + padding, 0xa5);
-            prop_assert_eq!(parse_frame(&bytes, &THEIRS), Seen::Datagram { from: OURS.at, payload: &payload });
-            prop_assert_eq!(parse_frame(&bytes, &OURS), Seen::Foreign, "it is for somebody else");
+            prop_assert_eq!(parse_frame(&bytes, &THEIRS), ParsedFrame::Datagram { from: OURS.at, payload: &payload });
+            prop_assert_eq!(parse_frame(&bytes, &OURS), ParsedFrame::Foreign, "it is for somebody else");
         }
 
         #[test]
@@ -792,9 +794,9 @@ mod tests {
             let read = parse_frame(&bytes, &THEIRS);
             // The sender's Ethernet address is not checked; its port, and a shorter length, are taken as they are.
             let is_unchecked = (6..12).contains(&at) || (34..36).contains(&at) || (38..40).contains(&at);
-            prop_assert!(is_unchecked || read == Seen::Foreign, "{:?}", read);
+            prop_assert!(is_unchecked || read == ParsedFrame::Foreign, "{:?}", read);
             let short = &whole[..whole.len() - 1 - cut.min(whole.len() - 1)];
-            prop_assert_eq!(parse_frame(short, &THEIRS), Seen::Foreign, "cut short");
+            prop_assert_eq!(parse_frame(short, &THEIRS), ParsedFrame::Foreign, "cut short");
         }
 
         #[test]

@@ -10,7 +10,7 @@ use std::time::Duration;
 use thalweg_arena::{Arena, Piece};
 
 /// One port of one host, which sends and receives datagrams in bursts. Non-blocking.
-pub trait FrameIo: Debug + Send {
+pub trait DatagramIo: Debug + Send {
     /// Registers memory that will hold pieces, where the medium needs it. To be called before any of them is sent.
     ///
     /// # Errors
@@ -107,7 +107,7 @@ pub enum Arrival<'a> {
     Datagram(&'a [u8]),
     /// A host reports that there is no receiver at this address (ICMP, RFC 792).
     Unreachable,
-    /// A datagram to this address was too long for its path (RFC 1191, RFC 8201): call [`max_datagram_bytes`](FrameIo::max_datagram_bytes)
+    /// A datagram to this address was too long for its path (RFC 1191, RFC 8201): call [`max_datagram_bytes`](DatagramIo::max_datagram_bytes)
     /// again.
     TooLong,
 }

@@ -8,7 +8,7 @@ use thalweg_arena::{Arena, Piece};
 
 /// Sends and receives Ethernet frames in bursts, without their checksum (FCS), which the adapter adds and checks.
 /// Non-blocking.
-pub trait RawIo: Debug + Send {
+pub trait FrameIo: Debug + Send {
     /// Registers memory that will hold pieces. To be called before any of them is sent.
     ///
     /// # Errors

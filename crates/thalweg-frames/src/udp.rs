@@ -8,7 +8,7 @@
 //! Datagrams are never fragmented (`IP_PMTUDISC_DO`): one that is too long is an error, and reported.
 
 use crate::control::{self, Room};
-use crate::{Arrival, Counters, FrameIo, FramesError};
+use crate::{Arrival, Counters, DatagramIo, FramesError};
 use socket2::{Domain, InterfaceIndexOrAddress, Protocol, SockAddr, SockAddrStorage, Socket, Type};
 use std::io;
 use std::mem::{size_of, zeroed};
@@ -334,7 +334,7 @@ impl UdpPort {
     }
 }
 
-impl FrameIo for UdpPort {
+impl DatagramIo for UdpPort {
     fn local_address(&self) -> SocketAddr {
         self.local
     }

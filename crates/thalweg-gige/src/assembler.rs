@@ -11,8 +11,8 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::time::Duration;
 use thalweg_device::{
-    Absence, Acquired, Buffer, CounterRules, DeviceClock, Filled, Frame, FrameCounter, FrameNumber, Reassembly, Trust,
-    describe_gaps,
+    Absence, Acquired, Buffer, CounterRules, DeviceClock, Frame, FrameCounter, FrameNumber, HeaderValues, Reassembly,
+    Trust, describe_gaps,
 };
 use thalweg_wire::{PayloadType, Status, TaiNanos};
 
@@ -578,7 +578,7 @@ impl Assembler {
             status |= Status::TRUNCATED;
         }
         let timestamp = ticks.and_then(|ticks| self.stream.clock.time_of_ticks(ticks));
-        let filled = Filled { payload_type: self.stream.payload, status, window: 0, timestamp };
+        let filled = HeaderValues { payload_type: self.stream.payload, status, window: 0, timestamp };
         let frame = Frame { buffer, number, len, filled, crc: None, copied };
         Acquired::Frame(self.blocks.hand_on(frame, &gaps))
     }

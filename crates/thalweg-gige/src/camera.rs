@@ -10,7 +10,7 @@ use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender, TryRecvError};
 use std::time::{Duration, Instant};
-use thalweg_device::{Acquired, Acquisition, Buffer, Description, DeviceError, MAX_PAYLOAD, TaiClock};
+use thalweg_device::{Acquired, Acquisition, Buffer, Description, DeviceError, MAX_PAYLOAD_BYTES, OwnFields, TaiClock};
 use thalweg_frames::{Counters, FramesError};
 use thalweg_wire::TaiNanos;
 
@@ -75,7 +75,7 @@ pub(crate) fn check_options(config: &GigeConfig) -> Result<(), DeviceError> {
     }
     let heartbeat_ms = u64::try_from(config.heartbeat.as_millis()).unwrap_or(u64::MAX);
     let settings = [
-        ("size", config.size.map(|size| size.0), 1..=MAX_PAYLOAD as u64, "from 1 byte to 1 GiB"),
+        ("size", config.size.map(|size| size.0), 1..=MAX_PAYLOAD_BYTES as u64, "from 1 byte to 1 GiB"),
         ("packet", config.packet.map(u64::from), 576..=16_000, "from 576 to 16000 bytes"),
         ("heartbeat", Some(heartbeat_ms), 500..=600_000, "from 500 ms to 10 min"),
     ];
@@ -232,7 +232,7 @@ fn longest_frame_bytes(config: &GigeConfig, setup: &Setup) -> Result<usize, Devi
         (Some(size), Some(payload)) if payload > size => {
             format!("the camera's frames have {payload} bytes: set it to that, or remove it")
         }
-        (None, Some(payload)) if payload > MAX_PAYLOAD => {
+        (None, Some(payload)) if payload > MAX_PAYLOAD_BYTES => {
             format!("the camera's frames have {payload} bytes: the limit is 1 GiB")
         }
         // The camera reports the length of its frames; the option `size` is the limit.
@@ -256,13 +256,14 @@ fn describe_camera(setup: &Setup, size: usize) -> Description {
         shape,
         fragment_rate: *rate,
         bits: pixels.bits,
-        width: *width,
-        height: *height,
-        max_value: pixels.bits.map(|bits| (1 << bits) - 1),
-        pixel_format: pixel_format.clone(),
-        manufacturer,
-        model,
-        serial,
+        own: OwnFields::default()
+            .with("width", width)
+            .with("height", height)
+            .with("max_value", pixels.bits.map(|bits| (1u32 << bits) - 1))
+            .with("pixel_format", pixel_format)
+            .with("manufacturer", manufacturer)
+            .with("model", model)
+            .with("serial", serial),
         record_bytes: Some(setup.payload.unwrap_or(size) as u64),
         ..Description::default()
     }

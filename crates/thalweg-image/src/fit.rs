@@ -32,7 +32,8 @@ impl Estimate {
 }
 
 impl fmt::Display for Estimate {
-    /// Writes as many digits as are significant by the deviation: `12.345 ± 0.012`.
+    /// Writes `12.345 ± 0.012`: both with the decimals of two significant digits of the standard deviation, or with six
+    /// decimals if it is 0 or not finite.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let digits = match self.std > 0.0 && self.std.is_finite() {
             true => (1.0 - self.std.log10().floor()).clamp(0.0, 15.0) as usize,
@@ -50,21 +51,24 @@ pub struct Quality {
     /// Sum of squared residuals over the number of pixels less parameters, in the pixels' unit squared: the variance of
     /// the noise, if the model is right.
     pub reduced_chi2: f64,
-    /// Fraction of Σ (pixel − mean)² that the model explains; 1 is all of it.
+    /// Coefficient of determination R²: the fraction of Σ (pixel − mean)² that the model explains; at most 1.
     pub r2: f64,
     /// Number of pixels that were fitted.
     pub pixels: usize,
-    /// Number of parameter sets that were tried on all pixels.
+    /// Number of steps of the search, those included that were not taken.
     pub iterations: usize,
 }
 
-/// Minimum excess of χ² of a constant over the model's for light to be accepted, in units of the noise's variance. Fits
-/// to pure noise stay below: they gain the square of its largest excursion (about 25), and a little.
+/// Minimum reduction of the sum of squares by the model, compared with a constant, in units of the variance of the
+/// noise; a fit that reduces it by less has found no light. A fit to pure noise reduces it by about 25, the square of
+/// the largest excursion of the noise, and slightly more.
 const MIN_CHI2_EXCESS: f64 = 40.0;
 
 impl Quality {
+    /// Returns the quality of a fit with this minimum. `total` is Σ (pixel − mean)².
+    ///
     /// # Errors
-    /// The model explains no more than noise would.
+    /// [`Failure::NoLight`]: the model explains no more than a fit to noise would.
     pub(crate) fn from_minimum<const N: usize>(minimum: &Minimum<N>, total: f64) -> Result<Self, Failure> {
         let &Minimum { squares, pixels, free, iterations, .. } = minimum;
         let reduced_chi2 = squares / (pixels - free) as f64;

@@ -1,12 +1,13 @@
-//! Size of a source, from the visibility of the fringes that its light makes.
+//! Size of a light source, from the visibility of its interference fringes.
 
 use crate::Estimate;
 use std::f64::consts::PI;
 
-/// A double slit before a source: the synchrotron radiation interferometer.
+/// Double-slit interferometer for the size of a light source: the synchrotron radiation interferometer.
 ///
-/// A source of Gaussian profile with standard deviation σ has, at two slits a separation D apart and a distance L away,
-/// the degree of coherence (the theorem of van Cittert and Zernike: its profile's Fourier transform)
+/// The light of a source with a Gaussian profile of standard deviation σ has, between two slits of separation D at
+/// distance L from the source, the degree of coherence γ. By the van Cittert–Zernike theorem it is the Fourier
+/// transform of the profile:
 ///
 /// ```text
 /// |γ| = exp(−2 (π σ D / λ L)²),   so that   σ = (λ L / π D) √(½ ln (1 / |γ|))
@@ -26,18 +27,18 @@ pub struct Interferometer {
     pub separation: f64,
     /// Distance L from the source to the slits, in metres.
     pub distance: f64,
-    /// Intensity ratio I₁ / I₂; 1 if the slits are lit alike.
+    /// Intensity ratio I₁ / I₂; 1 if both slits are equally illuminated.
     pub intensity_ratio: f64,
 }
 
 impl Interferometer {
-    /// Creates an interferometer with slits that are lit alike.
+    /// Creates an interferometer with equally illuminated slits. All lengths are in metres.
     pub fn new(wavelength: f64, separation: f64, distance: f64) -> Self {
         Self { wavelength, separation, distance, intensity_ratio: 1.0 }
     }
 
-    /// Returns the σ of the source that makes fringes of this visibility, in metres. `None` if no source does: if the
-    /// visibility is not above 0, or not below that of a point. The standard deviation is that of the visibility alone.
+    /// Returns the σ of the light source, in metres, for a measured fringe visibility. `None` if the visibility is 0 or
+    /// less, or is not below that of a point source. The standard deviation is propagated from the visibility alone.
     pub fn source_size(&self, visibility: Estimate) -> Option<Estimate> {
         let coherence = visibility.value * (1.0 + self.intensity_ratio) / (2.0 * self.intensity_ratio.sqrt());
         if !(coherence > 0.0 && coherence < 1.0) {
@@ -49,12 +50,13 @@ impl Interferometer {
         Some(Estimate { value, std: unit * unit / (4.0 * value * visibility.value) * visibility.std })
     }
 
-    /// Returns the visibility of the fringes that a source with this σ (metres) makes.
+    /// Returns the fringe visibility, from 0 to 1, for a light source whose σ is `source_size` metres.
     pub fn fringe_visibility(&self, source_size: f64) -> f64 {
-        let lit = 2.0 * self.intensity_ratio.sqrt() / (1.0 + self.intensity_ratio);
-        lit * (-2.0 * (source_size / self.coherence_unit()).powi(2)).exp()
+        let point_visibility = 2.0 * self.intensity_ratio.sqrt() / (1.0 + self.intensity_ratio);
+        point_visibility * (-2.0 * (source_size / self.coherence_unit()).powi(2)).exp()
     }
 
+    /// Returns λ L / π D in metres: the σ of the source for which |γ| is e⁻².
     fn coherence_unit(&self) -> f64 {
         self.wavelength * self.distance / (PI * self.separation)
     }
@@ -67,7 +69,7 @@ mod tests {
     use std::f64::consts::TAU;
 
     #[test]
-    fn the_visibility_is_that_of_the_fringes_of_all_the_sources_points_together() {
+    fn the_visibility_is_that_of_the_fringes_summed_over_the_points_of_the_source() {
         // 16.7 m, 400 nm, slits 30 mm apart: a beam of tens of micrometres.
         let ours = Interferometer::new(400e-9, 0.03, 16.7);
         for sigma in [20e-6, 50e-6, 100e-6] {
@@ -85,7 +87,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_size_has_its_visibility_and_the_visibility_its_size(sigma in 0.05..2.0f64, ratio in 0.1..10.0f64) {
+        fn source_size_is_the_inverse_of_fringe_visibility(sigma in 0.05..2.0f64, ratio in 0.1..10.0f64) {
             let ours = Interferometer { intensity_ratio: ratio, ..Interferometer::new(400e-9, 0.03, 16.7) };
             let sigma = sigma * 70e-6;
             let value = ours.fringe_visibility(sigma);

@@ -25,7 +25,7 @@ pub(crate) struct Minimum<const N: usize> {
     pub(crate) pixels: usize,
     /// Number of parameters that were searched for.
     pub(crate) free: usize,
-    /// Number of parameter sets that were tried.
+    /// Number of steps of the search, those included that were not taken.
     pub(crate) iterations: usize,
 }
 

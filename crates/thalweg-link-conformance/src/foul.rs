@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 use thalweg_arena::{Arena, KeptPiece, Piece};
-use thalweg_frames::{Arrival, Counters, FrameIo, FramesError};
+use thalweg_frames::{Arrival, Counters, DatagramIo, FramesError};
 use thalweg_wire::{GOLDEN_GAMMA, mix_bits};
 
 /// A port that drops, duplicates or delays a tenth of its datagrams each, drawn from a seed.
@@ -17,7 +17,7 @@ pub struct Foul<I> {
     late: Option<(SocketAddr, Vec<u8>, Option<KeptPiece>)>,
 }
 
-impl<I: FrameIo> Foul<I> {
+impl<I: DatagramIo> Foul<I> {
     /// Makes such a port from a good one.
     pub fn new(io: I, seed: u64) -> Self {
         Self { io, drawn: seed, late: None }
@@ -36,7 +36,7 @@ impl<I: FrameIo> Foul<I> {
     }
 }
 
-impl<I: FrameIo> FrameIo for Foul<I> {
+impl<I: DatagramIo> DatagramIo for Foul<I> {
     fn register_memory(&mut self, memory: &Arc<Arena>) -> Result<(), FramesError> {
         self.io.register_memory(memory)
     }

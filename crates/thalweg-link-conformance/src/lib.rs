@@ -37,7 +37,7 @@ use thalweg_link::{
     Received, SourceEndpoint, SourceGreeting, SourceLink,
 };
 use thalweg_wire::{
-    Accounts, Announcement, Capabilities, Disposition, EventId, Hello, Message, RecordBytes, Refusal, RunNumber,
+    Announcement, Capabilities, Disposition, EventId, FinalCounters, Hello, Message, RecordBytes, Refusal, RunNumber,
     SourceId, TaiNanos, Welcome, crc32c,
 };
 
@@ -557,7 +557,7 @@ pub fn greeting_and_run_control<M: Medium>(medium: M) {
     link.run_until("paused", |link| link.builder_received == [paused]);
     link.builder.send_message(&stop);
     link.run_until("stop", |link| link.source_received.contains(&stop));
-    let end = Message::End(Accounts { accepted: 100, tickets: 0, next_sequence: 100, ..Accounts::default() });
+    let end = Message::End(FinalCounters { accepted: 100, tickets: 0, next_sequence: 100, ..FinalCounters::default() });
     link.source.send_message(&end);
     link.run_until("end", |link| link.builder_received == [paused, end]);
     link.builder.send_message(&Message::Bye);
@@ -596,7 +596,7 @@ pub fn offers_arrive_in_order_and_intact<M: Medium>(medium: M) {
     link.run_until("all offers", |link| link.builder_received.len() == offers.len());
     assert_eq!(link.received_offers(), offers);
     // The final counters arrive after the offers that they count.
-    let end = Message::End(Accounts { tickets: 301, ..Accounts::default() });
+    let end = Message::End(FinalCounters { tickets: 301, ..FinalCounters::default() });
     link.make_offers(&[dropped_announcement(300)]);
     link.source.send_message(&end);
     link.run_until("the books", |link| link.builder_received.len() == offers.len() + 2);

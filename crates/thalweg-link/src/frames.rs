@@ -30,7 +30,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use thalweg_arena::Arena;
-use thalweg_frames::{Arrival, Counters, FrameIo, FramesError};
+use thalweg_frames::{Arrival, Counters, DatagramIo, FramesError};
 use thalweg_wire::{Content, FrameError, HEAD_LEN, Head, MESSAGE_LEN, Message};
 
 /// Maximum number of frames sent to one peer before others have their turn.
@@ -54,7 +54,7 @@ const WARNING_INTERVAL: Duration = Duration::from_secs(10);
 
 /// A port, and the connections through it.
 #[derive(Debug)]
-pub(crate) struct Frames<I: FrameIo, H: Half> {
+pub(crate) struct Frames<I: DatagramIo, H: Half> {
     io: I,
     watch: Watch,
     interest: Interest,
@@ -147,7 +147,12 @@ pub(crate) trait Half: Debug + Send + Sized {
     fn next_deadline(&self) -> Duration;
 
     /// Puts one frame into the port's burst, which has room for it. Returns false if there is nothing to send.
-    fn send_next_frame(&mut self, now: Duration, io: &mut dyn FrameIo, room: &mut Vec<u8>) -> Result<bool, LinkError>;
+    fn send_next_frame(
+        &mut self,
+        now: Duration,
+        io: &mut dyn DatagramIo,
+        room: &mut Vec<u8>,
+    ) -> Result<bool, LinkError>;
 
     /// Stops everything except the delivery of the last words.
     fn stop_transfers(&mut self);
@@ -208,7 +213,7 @@ fn send_words(
     to: SocketAddr,
     (longest, padded): (usize, usize),
     now: Duration,
-    io: &mut dyn FrameIo,
+    io: &mut dyn DatagramIo,
     room: &mut Vec<u8>,
 ) {
     room.clear();
@@ -231,7 +236,7 @@ fn send_bare_frame(
     to: SocketAddr,
     padded: usize,
     now: Duration,
-    io: &mut dyn FrameIo,
+    io: &mut dyn DatagramIo,
     room: &mut Vec<u8>,
 ) {
     room.clear();
@@ -240,7 +245,7 @@ fn send_bare_frame(
     io.queue_datagram(to, room, None);
 }
 
-impl<I: FrameIo, H: Half> Frames<I, H> {
+impl<I: DatagramIo, H: Half> Frames<I, H> {
     fn new(io: I, listener: Option<Listener>, watch: Watch) -> Result<Self, LinkError> {
         if let Some(fd) = io.descriptor() {
             watch.add_descriptor(fd, 0, Interest::READ)?;
@@ -567,7 +572,12 @@ impl<H: Half> Connection<H> {
         self.half.on_frame(head, content, now, &mut self.received)
     }
 
-    fn send_next_frame(&mut self, now: Duration, io: &mut dyn FrameIo, room: &mut Vec<u8>) -> Result<bool, LinkError> {
+    fn send_next_frame(
+        &mut self,
+        now: Duration,
+        io: &mut dyn DatagramIo,
+        room: &mut Vec<u8>,
+    ) -> Result<bool, LinkError> {
         if self.over { Ok(false) } else { self.half.send_next_frame(now, io, room) }
     }
 
@@ -576,7 +586,7 @@ impl<H: Half> Connection<H> {
     }
 }
 
-impl<I: FrameIo, H: Half> Endpoint for Frames<I, H> {
+impl<I: DatagramIo, H: Half> Endpoint for Frames<I, H> {
     type Received = H::Received;
 
     fn register_memory(&mut self, memory: &Arc<Arena>) -> Result<(), LinkError> {
@@ -701,7 +711,7 @@ impl<I: FrameIo, H: Half> Endpoint for Frames<I, H> {
     }
 }
 
-impl<I: FrameIo, H: Half> Frames<I, H> {
+impl<I: DatagramIo, H: Half> Frames<I, H> {
     /// Repeats the last words for a moment, if they were not received: after that no one repeats them.
     fn repeat_last_words(&mut self) {
         self.prepare_to_leave();
@@ -731,7 +741,7 @@ impl<I: FrameIo, H: Half> Frames<I, H> {
     }
 }
 
-impl<I: FrameIo, H: Half> Drop for Frames<I, H> {
+impl<I: DatagramIo, H: Half> Drop for Frames<I, H> {
     fn drop(&mut self) {
         if !self.left {
             self.repeat_last_words();
@@ -747,7 +757,7 @@ impl<I: FrameIo, H: Half> Drop for Frames<I, H> {
 ///
 /// # Errors
 /// The poller accepts no more descriptors.
-pub fn source_endpoint_over(io: impl FrameIo + 'static, watch: Watch) -> Result<Box<dyn SourceEndpoint>, LinkError> {
+pub fn source_endpoint_over(io: impl DatagramIo + 'static, watch: Watch) -> Result<Box<dyn SourceEndpoint>, LinkError> {
     Ok(Box::new(Frames::source_endpoint(io, watch)?))
 }
 
@@ -755,7 +765,10 @@ pub fn source_endpoint_over(io: impl FrameIo + 'static, watch: Watch) -> Result<
 ///
 /// # Errors
 /// The poller accepts no more descriptors.
-pub fn builder_endpoint_over(io: impl FrameIo + 'static, watch: Watch) -> Result<Box<dyn BuilderEndpoint>, LinkError> {
+pub fn builder_endpoint_over(
+    io: impl DatagramIo + 'static,
+    watch: Watch,
+) -> Result<Box<dyn BuilderEndpoint>, LinkError> {
     let place = io.local_address().to_string();
     Ok(Box::new(Frames::builder_endpoint(io, place, watch)?))
 }
@@ -764,21 +777,21 @@ fn link_error(FramesError { doing, error }: FramesError) -> LinkError {
     LinkError::Io { doing, error }
 }
 
-impl<I: FrameIo> Frames<I, FrameSource> {
+impl<I: DatagramIo> Frames<I, FrameSource> {
     /// Creates a source's endpoint.
     pub(crate) fn source_endpoint(io: I, watch: Watch) -> Result<Self, LinkError> {
         Self::new(io, None, watch)
     }
 }
 
-impl<I: FrameIo> Frames<I, FrameBuilder> {
+impl<I: DatagramIo> Frames<I, FrameBuilder> {
     /// Creates a builder's endpoint. `place` is the place at which others reach it.
     pub(crate) fn builder_endpoint(io: I, place: String, watch: Watch) -> Result<Self, LinkError> {
         Self::new(io, Some(Listener { place, waiting: VecDeque::new(), listens: true }), watch)
     }
 }
 
-impl<I: FrameIo> SourceEndpoint for Frames<I, FrameSource> {
+impl<I: DatagramIo> SourceEndpoint for Frames<I, FrameSource> {
     fn connect_to_builder(
         &mut self,
         peer: usize,
@@ -814,7 +827,7 @@ impl<I: FrameIo> SourceEndpoint for Frames<I, FrameSource> {
     }
 }
 
-impl<I: FrameIo> BuilderEndpoint for Frames<I, FrameBuilder> {
+impl<I: DatagramIo> BuilderEndpoint for Frames<I, FrameBuilder> {
     fn listening_place(&self) -> String {
         self.listener.as_ref().map(|listener| listener.place.clone()).unwrap_or_default()
     }

@@ -14,7 +14,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use thalweg_arena::Piece;
-use thalweg_frames::{Arrival, Counters, FrameIo, FramesError};
+use thalweg_frames::{Arrival, Counters, DatagramIo, FramesError};
 use thalweg_wire::{Content, GOLDEN_GAMMA, HEAD_LEN, Head, mix_bits};
 
 /// Length of the longest datagram, in bytes: fits an Ethernet frame with room for the headers that tunnels add.
@@ -260,7 +260,7 @@ struct MemoryPort {
     counters: Counters,
 }
 
-impl FrameIo for MemoryPort {
+impl DatagramIo for MemoryPort {
     fn local_address(&self) -> SocketAddr {
         self.address
     }

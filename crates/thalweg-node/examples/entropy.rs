@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 use thalweg_arena::{Arena, PAGE_BYTES, Span};
-use thalweg_device::{Acquired, Acquisition, Buffer, Description, DeviceError, Filled, Frame};
+use thalweg_device::{Acquired, Acquisition, Buffer, Description, DeviceError, Frame, HeaderValues};
 use thalweg_node::{Feed, Handle, Policy, SourceNode, SourceSettings, Wait};
 use thalweg_pci::{DeviceMemory, Function, Interrupt, PciError};
 use thalweg_wire::{PayloadType, Status, TaiNanos, record_bytes};
@@ -203,7 +203,8 @@ impl Acquisition for Entropy {
             let problem = format!("it gives back buffer {index}, which it has not");
             return Err(DeviceError::Hardware { device: "entropy".into(), problem });
         };
-        let filled = Filled { payload_type: PayloadType::RAW, status: Status::empty(), window: 0, timestamp: None };
+        let filled =
+            HeaderValues { payload_type: PayloadType::RAW, status: Status::empty(), window: 0, timestamp: None };
         self.number += 1;
         Ok(Acquired::Frame(Frame { buffer, number: self.number - 1, len, filled, crc: None, copied: 0 }))
     }

@@ -3,7 +3,7 @@
 use crate::{LinkConfig, Wait};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use thalweg_core::build::{Ledger, Triggered};
+use thalweg_core::build::{Ledger, TriggerCounts};
 use thalweg_core::filter::Undecided;
 use thalweg_link::Arrivals;
 use thalweg_store::combine_reasons;
@@ -223,10 +223,10 @@ pub struct TriggerRates {
 
 impl TriggerReport {
     /// Creates the report of a run of `seconds` from its counts.
-    pub fn new(counts: Triggered, seconds: f64, levels: Levels) -> Self {
+    pub fn new(counts: TriggerCounts, seconds: f64, levels: Levels) -> Self {
         let [rate1, rate2, rate_filter] =
             [counts.level1, counts.level2, counts.filter].map(|events| divide_or_zero(events as f64, seconds));
-        let Triggered { level1, level2, filter, unasked_bytes } = counts;
+        let TriggerCounts { level1, level2, filter, unasked_bytes } = counts;
         Self {
             level1,
             level2_accepted: level2,

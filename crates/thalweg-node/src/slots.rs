@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use thalweg_arena::{Arena, Slot, SlotPool};
-use thalweg_device::{Device, DeviceError, Filled, Frame};
+use thalweg_device::{Device, DeviceError, Frame, HeaderValues};
 use thalweg_wire::{
     EventId, FragmentHeader, HEADER_LEN, PayloadType, RunNumber, SourceId, Status, TaiNanos, crc32c, record_bytes,
 };
@@ -94,11 +94,11 @@ pub(crate) struct Stamp {
 
 impl Stamp {
     /// Returns the header of a fragment of `len` bytes.
-    fn fragment_header(self, len: usize, payload_crc: u32, filled: Filled) -> FragmentHeader {
+    fn fragment_header(self, len: usize, payload_crc: u32, filled: HeaderValues) -> FragmentHeader {
         #[expect(clippy::cast_possible_truncation, reason = "a payload fits a slot, which has at most 1 GiB")]
         let length = len as u32;
         let Self { run, source, event, sequence, received } = self;
-        let Filled { payload_type, mut status, window, timestamp } = filled;
+        let HeaderValues { payload_type, mut status, window, timestamp } = filled;
         status.set(Status::EMPTY, status.contains(Status::EMPTY) || len == 0);
         // The time of simulated or replayed data is the time at which they are requested.
         let is_measured = !status.intersects(Status::SIMULATED | Status::REPLAYED);
@@ -198,7 +198,7 @@ impl Filling {
         payload.copy_from_slice(fragment.payload);
         let crc = crc32c(payload);
         let PushedFragment { payload_type, status, timestamp, window, .. } = *fragment;
-        let filled = Filled { payload_type, status, window, timestamp };
+        let filled = HeaderValues { payload_type, status, window, timestamp };
         self.seal_record(fragment.payload.len(), stamp.fragment_header(fragment.payload.len(), crc, filled));
     }
 

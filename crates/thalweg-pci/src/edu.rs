@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 use std::time::{Duration, Instant};
 use thalweg_arena::{Arena, PAGE_BYTES, Span};
-use thalweg_device::{Acquired, Acquisition, Buffer, Description, DeviceError, DeviceOptions, Filled, Frame};
+use thalweg_device::{Acquired, Acquisition, Buffer, Description, DeviceError, DeviceOptions, Frame, HeaderValues};
 use thalweg_wire::{PayloadType, Status, TaiNanos};
 
 /// Registers: identity; source, destination and length in bytes of a copy, and its command.
@@ -268,8 +268,12 @@ impl Acquisition for Edu {
             }
             Step::Writing(buffer) => {
                 fence(Ordering::Acquire);
-                let filled =
-                    Filled { payload_type: PayloadType::RAW, status: Status::SIMULATED, window: 0, timestamp: None };
+                let filled = HeaderValues {
+                    payload_type: PayloadType::RAW,
+                    status: Status::SIMULATED,
+                    window: 0,
+                    timestamp: None,
+                };
                 let number = self.next;
                 self.next += 1;
                 Ok(Acquired::Frame(Frame { buffer, number, len: size, filled, crc: None, copied: 0 }))

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 use std::time::{Duration, Instant};
 use thalweg_arena::{Arena, PAGE_BYTES, Span};
-use thalweg_device::{Acquired, Acquisition, Buffer, Description, DeviceError, DeviceOptions, Filled, Frame};
+use thalweg_device::{Acquired, Acquisition, Buffer, Description, DeviceError, DeviceOptions, Frame, HeaderValues};
 use thalweg_wire::{PayloadType, Status, TaiNanos};
 
 /// Class code of NVMe disks: mass storage, non-volatile memory, NVM Express.
@@ -604,7 +604,8 @@ impl Acquisition for Nvme {
         if status != 0 {
             return Err(self.device_problem(format!("it cannot read frame {number}: status {status:#x}")));
         }
-        let filled = Filled { payload_type: PayloadType::RAW, status: Status::REPLAYED, window: 0, timestamp: None };
+        let filled =
+            HeaderValues { payload_type: PayloadType::RAW, status: Status::REPLAYED, window: 0, timestamp: None };
         Ok(Acquired::Frame(Frame { buffer, number, len: self.payload_bytes(), filled, crc: None, copied: 0 }))
     }
 

@@ -63,7 +63,7 @@ impl Clients {
     pub(crate) fn record_activity(&self, client: &Client, doing: Activity) {
         let before = client.doing.load(Ordering::Relaxed);
         client.doing.store(((before >> ACTIVITY_BITS) + 1) << ACTIVITY_BITS | doing as u64, Ordering::SeqCst);
-        // Either `make_room` sees this, or this sees that others wait.
+        // Either `make_room_for_client` sees that this client rests, or this thread sees that a client waits for room.
         if doing == Activity::Rest && self.full.load(Ordering::SeqCst) {
             drop(self.connected.lock());
             self.changed.notify_all();

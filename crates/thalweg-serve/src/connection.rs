@@ -18,7 +18,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
-use thalweg_transfer::{Incoming, Outward, Receiver, Sender, Stored, cached_bytes};
+use thalweg_transfer::{Incoming, Receiver, SendMethod, Sender, Stored, cached_bytes};
 
 /// The requests of one client.
 pub(crate) struct Connection<'a> {
@@ -249,7 +249,7 @@ impl<'a> Connection<'a> {
     }
 
     /// Returns the method for some bytes: cached bytes are sent from the page cache, others bypass it.
-    fn choose_method(&self, file: &Stored, piece: &Range<u64>) -> Outward {
+    fn choose_method(&self, file: &Stored, piece: &Range<u64>) -> SendMethod {
         let length = piece.end - piece.start;
         if self.ways.cached == self.ways.uncached || length < MIN_QUERIED_BYTES {
             return self.ways.cached;

@@ -1,17 +1,17 @@
 //! Transfer methods and counters, shared by the loops and threads of a server.
 
 use std::sync::atomic::AtomicU64;
-use thalweg_transfer::{Inward, Outward};
+use thalweg_transfer::{ReceiveMethod, SendMethod};
 
 /// Methods by which bytes are moved.
 #[derive(Debug, Clone, Copy)]
 pub struct TransferMethods {
     /// Method for bytes in the page cache.
-    pub cached: Outward,
+    pub cached: SendMethod,
     /// Method for bytes that are not in the page cache.
-    pub uncached: Outward,
+    pub uncached: SendMethod,
     /// Method for bytes of uploads.
-    pub inward: Inward,
+    pub inward: ReceiveMethod,
 }
 
 /// Counters of the work done so far.

@@ -27,7 +27,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
-use thalweg_transfer::{Outward, Sender, seems_cached};
+use thalweg_transfer::{SendMethod, Sender, seems_cached};
 
 /// The clients of one thread.
 #[derive(Debug)]
@@ -49,7 +49,7 @@ pub(crate) struct LoopContext<'a> {
     /// Time after which a client that moves no bytes is disconnected.
     pub(crate) timeout: Duration,
     /// Method by which bytes in the page cache are sent.
-    pub(crate) way: Outward,
+    pub(crate) way: SendMethod,
     /// Receives a client that needs a thread of its own.
     pub(crate) hand_over: &'a dyn Fn(u64, Arc<Client>, Handoff),
 }
@@ -454,7 +454,7 @@ impl Sending {
                 }
                 // `splice` fetches as much as a socket that is not full may accept; `sendfile` finds out how much that
                 // is, in one system call.
-                let way = if self.full || small { Outward::Sendfile } else { context.way };
+                let way = if self.full || small { SendMethod::Sendfile } else { context.way };
                 match sender.send_some(way, file, range, turn.end - turn.start, client.socket.as_fd()) {
                     Ok(()) => self.full = range.start < turn.end,
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Sent::Full),
@@ -516,7 +516,7 @@ mod tests {
             counters: &counters,
             clients: &clients,
             timeout: Duration::from_secs(10),
-            way: Outward::Sendfile,
+            way: SendMethod::Sendfile,
             hand_over: &|_, _, _| {},
         };
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();

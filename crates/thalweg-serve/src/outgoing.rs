@@ -8,7 +8,7 @@ use http::{HeaderValue, Method, StatusCode, Version};
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::time::SystemTime;
-use thalweg_transfer::{Outward, Sender, seems_cached};
+use thalweg_transfer::{SendMethod, Sender, seems_cached};
 
 /// State of a client that one thread hands over to another.
 #[derive(Debug, Default)]
@@ -74,7 +74,7 @@ impl Outgoing {
 
     /// Returns whether an event loop can begin to send the answer this way: without waiting for the disk, as far as
     /// known.
-    pub(crate) fn can_send_at_once(&self, way: Outward) -> bool {
+    pub(crate) fn can_send_at_once(&self, way: SendMethod) -> bool {
         let mut files = self.pieces.iter().filter_map(|piece| match piece {
             Piece::Bytes(_) => None,
             Piece::File(file, range) => Some((file, range)),

@@ -18,7 +18,7 @@ use std::io::BufReader;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use thalweg_store::{RunInfo, RunState};
-use thalweg_transfer::{Incoming, Interrupted, Inward, Receiver};
+use thalweg_transfer::{Incoming, ReceiveMethod, Receiver, TransferError};
 use thalweg_wire::{crc32c_combine, format_repr_digest, parse_repr_digest};
 
 /// An upload in progress. It holds a lock on the file, so that no other client writes the same file meanwhile.
@@ -125,10 +125,10 @@ impl Upload {
     pub(crate) fn receive_body(
         &mut self,
         receiver: &mut Receiver,
-        way: Inward,
+        way: ReceiveMethod,
         from: &mut Incoming<'_>,
         note: &dyn Fn(Activity),
-    ) -> Result<Result<(), Answer>, Interrupted> {
+    ) -> Result<Result<(), Answer>, TransferError> {
         while self.coming > 0 {
             note(Activity::Receive);
             let mut crc = Digest::new(CrcAlgorithm::Crc32Iscsi);
@@ -136,7 +136,7 @@ impl Upload {
             let written = receiver.receive_file(way, from, &self.file, self.received, part, &mut crc);
             // From here on the client may be waiting for the disk.
             note(Activity::Answer);
-            if let Err(Interrupted::File(error)) = written.end {
+            if let Err(TransferError::File(error)) = written.end {
                 let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
                 return Ok(Err(answer_system_error(errno)));
             }

@@ -41,7 +41,7 @@ pub enum BitRateError {
     #[error("'{0}' is not a rate: write a number above 0 with a unit, such as 1 Gbit/s, 1Gbps, 10G or 125 MB/s")]
     Unreadable(String),
     /// Unit of bits or bytes without the time.
-    #[error("'{0}' lacks the time: write Mbit/s for bits per second, or MB/s for bytes per second")]
+    #[error("'{0}' lacks 'per second': write Gbit/s for bits per second, or GB/s for bytes per second")]
     Timeless(String),
     /// Number outside of the limits.
     #[error("'{0}' is out of range: a rate is between 10 kbit/s and 1 Tbit/s")]

@@ -1,6 +1,6 @@
 //! Measurement of the cheapest method: each is tried on a file of the directory, over loopback.
 
-use crate::{Outward, Sender, Stored};
+use crate::{SendMethod, Sender, Stored};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Advice, fadvise};
 use rustix::net::sockopt::set_tcp_cork;
@@ -26,7 +26,7 @@ pub struct Cost {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Trial {
     /// Method that was tried.
-    pub way: Outward,
+    pub method: SendMethod,
     /// Cost of the method, or the reason why it is not available here.
     pub cost: Result<Cost, String>,
 }
@@ -43,24 +43,24 @@ pub struct Measured {
 impl Measured {
     /// Returns the cheapest method for bytes in the page cache, of those available to an event loop
     /// ([`Sender::supports_send_some`]).
-    pub fn best_cached(&self) -> Option<Outward> {
-        cheapest_method(self.cached.iter().filter(|trial| Sender::supports_send_some(trial.way)))
+    pub fn best_cached(&self) -> Option<SendMethod> {
+        cheapest_method(self.cached.iter().filter(|trial| Sender::supports_send_some(trial.method)))
     }
 
     /// Returns the cheapest method for bytes that are not in the page cache.
-    pub fn best_uncached(&self) -> Option<Outward> {
+    pub fn best_uncached(&self) -> Option<SendMethod> {
         cheapest_method(self.uncached.iter())
     }
 }
 
 /// Returns the method with the least CPU time of those that are nearly as fast as the fastest: a network is rarely
 /// faster than any of them, and the builder on the same host needs the CPU.
-fn cheapest_method<'a>(trials: impl Iterator<Item = &'a Trial>) -> Option<Outward> {
-    let costs: Vec<(Outward, Cost)> =
-        trials.filter_map(|trial| Some((trial.way, *trial.cost.as_ref().ok()?))).collect();
+fn cheapest_method<'a>(trials: impl Iterator<Item = &'a Trial>) -> Option<SendMethod> {
+    let costs: Vec<(SendMethod, Cost)> =
+        trials.filter_map(|trial| Some((trial.method, *trial.cost.as_ref().ok()?))).collect();
     let fastest = costs.iter().map(|(_, cost)| cost.rate).fold(0.0, f64::max);
     let fast_enough = costs.iter().filter(|(_, cost)| cost.rate >= 0.8 * fastest);
-    fast_enough.min_by(|(_, a), (_, b)| a.cpu_per_gib.total_cmp(&b.cpu_per_gib)).map(|(way, _)| *way)
+    fast_enough.min_by(|(_, a), (_, b)| a.cpu_per_gib.total_cmp(&b.cpu_per_gib)).map(|(method, _)| *method)
 }
 
 /// Sends up to `bytes` of a file with each method: from the disk with those that bypass the page cache, from the page
@@ -72,17 +72,17 @@ pub fn measure_methods(file: File, bytes: u64, timeout: Duration) -> io::Result<
     let bytes = bytes.min(file.metadata()?.len());
     let stored = Arc::new(Stored::new(file));
     let mut measured = Measured { cached: Vec::new(), uncached: Vec::new() };
-    for way in Outward::ALL {
-        if way.is_uncached() {
+    for method in SendMethod::ALL {
+        if method.is_uncached() {
             drop_cached_pages(&stored, bytes);
             measured
                 .uncached
-                .push(Trial { way, cost: measure_cost(way, &stored, bytes, timeout).map_err(|e| e.to_string()) });
+                .push(Trial { method, cost: measure_cost(method, &stored, bytes, timeout).map_err(|e| e.to_string()) });
         } else {
             fadvise(stored.buffered_file(), 0, None, Advice::Normal)?;
-            let warm = measure_cost(way, &stored, bytes, timeout);
-            let again = warm.and_then(|_| measure_cost(way, &stored, bytes, timeout));
-            measured.cached.push(Trial { way, cost: again.map_err(|error| error.to_string()) });
+            let warm = measure_cost(method, &stored, bytes, timeout);
+            let again = warm.and_then(|_| measure_cost(method, &stored, bytes, timeout));
+            measured.cached.push(Trial { method, cost: again.map_err(|error| error.to_string()) });
         }
     }
     drop_cached_pages(&stored, bytes);
@@ -93,11 +93,11 @@ fn drop_cached_pages(stored: &Stored, bytes: u64) {
     let _ = fadvise(stored.buffered_file(), 0, std::num::NonZeroU64::new(bytes), Advice::DontNeed);
 }
 
-fn measure_cost(way: Outward, stored: &Arc<Stored>, bytes: u64, timeout: Duration) -> io::Result<Cost> {
+fn measure_cost(method: SendMethod, stored: &Arc<Stored>, bytes: u64, timeout: Duration) -> io::Result<Cost> {
     let listener = TcpListener::bind(("127.0.0.1", 0))?;
     let sending = TcpStream::connect(listener.local_addr()?)?;
     let (mut receiving, _) = listener.accept()?;
-    if Sender::supports_send_some(way) {
+    if Sender::supports_send_some(method) {
         sending.set_nonblocking(true)?;
         set_tcp_cork(&sending, true)?;
     }
@@ -114,10 +114,10 @@ fn measure_cost(way: Outward, stored: &Arc<Stored>, bytes: u64, timeout: Duratio
         while at < bytes && began.elapsed() < timeout {
             let piece = at..bytes.min(at + PIECE_BYTES);
             at = piece.end;
-            result = if Sender::supports_send_some(way) {
-                send_as_event_loop(&mut sender, way, stored, piece, &sending)
+            result = if Sender::supports_send_some(method) {
+                send_as_event_loop(&mut sender, method, stored, piece, &sending)
             } else {
-                sender.send_range(way, stored, piece, sending.as_fd(), at < bytes)
+                sender.send_range(method, stored, piece, sending.as_fd(), at < bytes)
             };
             if result.is_err() {
                 break;
@@ -135,13 +135,13 @@ fn measure_cost(way: Outward, stored: &Arc<Stored>, bytes: u64, timeout: Duratio
 /// Sends like an event loop: as much as the socket takes, then waits for it.
 fn send_as_event_loop(
     sender: &mut Sender,
-    way: Outward,
+    method: SendMethod,
     stored: &Stored,
     mut range: Range<u64>,
     to: &TcpStream,
 ) -> io::Result<()> {
     while !range.is_empty() {
-        match sender.send_some(way, stored, &mut range, TURN_BYTES, to.as_fd()) {
+        match sender.send_some(method, stored, &mut range, TURN_BYTES, to.as_fd()) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 let timeout = Timespec { tv_sec: 5, tv_nsec: 0 };
                 if poll(&mut [PollFd::new(to, PollFlags::OUT)], Some(&timeout))? == 0 {

@@ -1,7 +1,7 @@
 //! Transfers of bytes from a file to a socket, and from a socket to a file: the available methods, and a measurement of
 //! the cheapest.
 //!
-//! | from file to socket ([`Outward`]) | copies by the CPU | leaves the page cache as it was | disk and network at once |
+//! | from file to socket ([`SendMethod`]) | copies by the CPU | leaves the page cache as it was | disk and network at once |
 //! |---|---|---|---|
 //! | `read`: `pread` and `send` | 2 | no | read-ahead |
 //! | `sendfile` | 0 | no | read-ahead |
@@ -13,7 +13,7 @@
 //!
 //! Copies are those into and out of the sender's memory; the device's DMA does not count.
 //!
-//! | from socket to file ([`Inward`]) | copies by the CPU | leaves the page cache as it was |
+//! | from socket to file ([`ReceiveMethod`]) | copies by the CPU | leaves the page cache as it was |
 //! |---|---|---|
 //! | `recv`: `recv` and `pwrite` | 2 | no |
 //! | `splice`: through a pipe | 1 | no |
@@ -32,30 +32,30 @@
 //! | `cached` | State of a file in the page cache |
 //! | `method` | The methods of sending and receiving, and their names |
 //! | `choose` | Measurement of the cheapest method: each is tried on a file of the directory, over loopback |
-//! | `outward` | Transfers from a file to a socket |
+//! | `send` | Transfers from a file to a socket |
 //! | `pipe` | A pipe that pages are spliced through |
 //! | `ring` | Reads past the page cache with io_uring, several under way, and sends from the same memory |
-//! | `inward` | Transfers from a socket to a file |
+//! | `receive` | Transfers from a socket to a file |
 //! | `progress` | Sending to a slow peer |
 //! | `memory` | Page-aligned memory for reading past the page cache |
 
 mod cached;
 mod choose;
-mod inward;
 mod memory;
 mod method;
-mod outward;
 mod pipe;
 mod progress;
+mod receive;
 mod ring;
+mod send;
 mod stored;
 
 pub use cached::{cached_bytes, seems_cached};
 pub use choose::{Cost, Measured, Trial, measure_methods};
-pub use inward::{Incoming, Interrupted, Receiver, Written};
-pub use method::{Inward, Outward, UnknownMethod};
-pub use outward::{Sender, send_all};
+pub use method::{ReceiveMethod, SendMethod, UnknownMethod};
 pub use progress::retry_while_moving;
+pub use receive::{Incoming, Receiver, TransferError, Written};
+pub use send::{Sender, send_all};
 pub use stored::{Stored, read_in_parts};
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use std::str::FromStr;
 /// A method to send a file to a socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Outward {
+pub enum SendMethod {
     /// `pread` into a buffer, `send` out of it.
     Read,
     /// `sendfile`: the page cache's pages go into the socket.
@@ -27,7 +27,7 @@ pub enum Outward {
 /// A method to receive a file from a socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Inward {
+pub enum ReceiveMethod {
     /// `recv` into a buffer, `pwrite` out of it.
     Recv,
     /// `splice` into a pipe and out of it.
@@ -46,7 +46,7 @@ pub struct UnknownMethod {
     known: String,
 }
 
-impl Outward {
+impl SendMethod {
     /// All methods of sending.
     pub const ALL: [Self; 7] =
         [Self::Read, Self::Sendfile, Self::Splice, Self::Ahead, Self::Direct, Self::DontCache, Self::Uring];
@@ -70,7 +70,7 @@ impl Outward {
     }
 }
 
-impl Inward {
+impl ReceiveMethod {
     /// All methods of receiving.
     pub const ALL: [Self; 4] = [Self::Recv, Self::Splice, Self::DontCache, Self::Uring];
 
@@ -85,32 +85,34 @@ impl Inward {
     }
 }
 
-impl fmt::Display for Outward {
+impl fmt::Display for SendMethod {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.method_name())
     }
 }
 
-impl fmt::Display for Inward {
+impl fmt::Display for ReceiveMethod {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.method_name())
     }
 }
 
-impl FromStr for Outward {
+impl FromStr for SendMethod {
     type Err = UnknownMethod;
 
     fn from_str(name: &str) -> Result<Self, UnknownMethod> {
-        let way = Self::ALL.into_iter().find(|way| way.method_name() == name);
-        way.ok_or_else(|| UnknownMethod { name: name.to_owned(), known: Self::ALL.map(Self::method_name).join(", ") })
+        let method = Self::ALL.into_iter().find(|method| method.method_name() == name);
+        method
+            .ok_or_else(|| UnknownMethod { name: name.to_owned(), known: Self::ALL.map(Self::method_name).join(", ") })
     }
 }
 
-impl FromStr for Inward {
+impl FromStr for ReceiveMethod {
     type Err = UnknownMethod;
 
     fn from_str(name: &str) -> Result<Self, UnknownMethod> {
-        let way = Self::ALL.into_iter().find(|way| way.method_name() == name);
-        way.ok_or_else(|| UnknownMethod { name: name.to_owned(), known: Self::ALL.map(Self::method_name).join(", ") })
+        let method = Self::ALL.into_iter().find(|method| method.method_name() == name);
+        method
+            .ok_or_else(|| UnknownMethod { name: name.to_owned(), known: Self::ALL.map(Self::method_name).join(", ") })
     }
 }

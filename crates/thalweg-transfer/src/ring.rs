@@ -1,8 +1,8 @@
 //! Reads past the page cache with io_uring, several under way, and sends from the same memory.
 
 use crate::memory::{Slot, ring_with_slots};
-use crate::outward::send_all;
 use crate::progress::retry_while_moving;
+use crate::send::send_all;
 use crate::stored::DIRECT_ALIGNMENT_BYTES;
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, socket_timeout};

@@ -1,6 +1,6 @@
 //! A file that bytes are sent from.
 
-use crate::outward::DONTCACHE;
+use crate::send::DONTCACHE;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
 use std::fs::File;

@@ -1,6 +1,6 @@
 //! Tests that the bytes that arrive are the bytes that were sent, with every method.
 
-use crate::{Incoming, Interrupted, Inward, Outward, Receiver, Sender, Stored, cached_bytes};
+use crate::{Incoming, ReceiveMethod, Receiver, SendMethod, Sender, Stored, TransferError, cached_bytes};
 use crc_fast::{CrcAlgorithm, Digest, checksum};
 use proptest::prelude::*;
 use std::fs::File;
@@ -34,7 +34,7 @@ fn connection() -> (TcpStream, TcpStream) {
 }
 
 /// Returns the bytes that the peer receives of these ranges, sent in sequence, and the result of sending.
-fn sent(way: Outward, from: &Arc<Stored>, ranges: &[Range<u64>]) -> (Vec<u8>, std::io::Result<()>) {
+fn sent(method: SendMethod, from: &Arc<Stored>, ranges: &[Range<u64>]) -> (Vec<u8>, std::io::Result<()>) {
     let (here, mut there) = connection();
     std::thread::scope(|scope| {
         let received = scope.spawn(move || {
@@ -43,7 +43,7 @@ fn sent(way: Outward, from: &Arc<Stored>, ranges: &[Range<u64>]) -> (Vec<u8>, st
             received
         });
         let mut sender = Sender::new();
-        let mut each = ranges.iter().map(|range| sender.send_range(way, from, range.clone(), here.as_fd(), true));
+        let mut each = ranges.iter().map(|range| sender.send_range(method, from, range.clone(), here.as_fd(), true));
         let result = each.find(Result::is_err).unwrap_or(Ok(()));
         drop(here);
         (received.join().unwrap(), result)
@@ -52,10 +52,10 @@ fn sent(way: Outward, from: &Arc<Stored>, ranges: &[Range<u64>]) -> (Vec<u8>, st
 
 /// Returns true, and reports a skipped test, if the error means that this kernel or file system does not have the
 /// method.
-fn unsupported(way: impl std::fmt::Display, error: &std::io::Error) -> bool {
+fn unsupported(method: impl std::fmt::Display, error: &std::io::Error) -> bool {
     let without = matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EOPNOTSUPP | libc::ENOSYS | libc::EPERM));
     if without {
-        skipped(format_args!("{way} cannot be had here: {error}"));
+        skipped(format_args!("{method} cannot be had here: {error}"));
     }
     without
 }
@@ -66,14 +66,14 @@ fn what_a_socket_does_not_take_now_it_takes_later() {
     let from = stored(&bytes);
     let whole = 4097..bytes.len() as u64;
     let mut sender = Sender::new();
-    for way in Outward::ALL.into_iter().filter(|way| Sender::supports_send_some(*way)) {
+    for method in SendMethod::ALL.into_iter().filter(|method| Sender::supports_send_some(*method)) {
         let (here, mut there) = connection();
         here.set_nonblocking(true).unwrap();
         there.set_nonblocking(true).unwrap();
         let (mut left, mut received, mut waited) = (whole.clone(), Vec::new(), 0);
         while received.len() as u64 + whole.start < whole.end {
             if !left.is_empty() {
-                match sender.send_some(way, &from, &mut left, 1 << 20, here.as_fd()) {
+                match sender.send_some(method, &from, &mut left, 1 << 20, here.as_fd()) {
                     Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => waited += 1,
                     result => {
                         result.unwrap();
@@ -86,14 +86,14 @@ fn what_a_socket_does_not_take_now_it_takes_later() {
                 received.extend_from_slice(&buffer[..read]);
             }
         }
-        assert!(received == bytes[whole.start as usize..], "{way}: {} bytes", received.len());
-        assert!(waited > 0, "{way}: the socket took all of it at once");
+        assert!(received == bytes[whole.start as usize..], "{method}: {} bytes", received.len());
+        assert!(waited > 0, "{method}: the socket took all of it at once");
         let mut behind = whole.end..whole.end + 1;
-        let error = sender.send_some(way, &from, &mut behind, 1 << 20, here.as_fd()).unwrap_err();
-        assert_eq!((error.kind(), behind.start), (std::io::ErrorKind::UnexpectedEof, whole.end), "{way}");
+        let error = sender.send_some(method, &from, &mut behind, 1 << 20, here.as_fd()).unwrap_err();
+        assert_eq!((error.kind(), behind.start), (std::io::ErrorKind::UnexpectedEof, whole.end), "{method}");
     }
     let (here, _there) = connection();
-    let error = sender.send_some(Outward::Uring, &from, &mut whole.clone(), 1, here.as_fd()).unwrap_err();
+    let error = sender.send_some(SendMethod::Uring, &from, &mut whole.clone(), 1, here.as_fd()).unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::Unsupported);
 }
 
@@ -121,7 +121,7 @@ fn what_is_read_to_be_worked_on_comes_whole_and_does_not_stay() {
         crate::read_in_parts(from.buffered_file(), 0..length, &mut [0; 10], |_| Err(std::io::Error::other("enough")))
             .unwrap_err();
     assert_eq!(first.to_string(), "enough");
-    let (_, result) = sent(Outward::DontCache, &from, &[0..1]);
+    let (_, result) = sent(SendMethod::DontCache, &from, &[0..1]);
     match (result, cached_bytes(from.buffered_file(), &(0..length))) {
         (Err(error), _) if unsupported("dontcache", &error) => {}
         (Ok(()), Ok(before)) => {
@@ -137,10 +137,10 @@ fn what_is_read_to_be_worked_on_comes_whole_and_does_not_stay() {
 fn a_file_system_that_cannot_go_past_the_cache_is_found_out_before() {
     let here = stored(b"1");
     let of_the_kernel = Stored::new(std::fs::File::open("/proc/self/status").unwrap());
-    for way in Outward::ALL {
-        let needs = matches!(way, Outward::Direct | Outward::Uring);
-        assert_eq!(Sender::can_send(way, &of_the_kernel), !needs, "{way:?}");
-        assert!(Sender::can_send(way, &here) || needs, "{way:?}");
+    for method in SendMethod::ALL {
+        let needs = matches!(method, SendMethod::Direct | SendMethod::Uring);
+        assert_eq!(Sender::can_send(method, &of_the_kernel), !needs, "{method:?}");
+        assert!(Sender::can_send(method, &here) || needs, "{method:?}");
     }
 }
 
@@ -152,13 +152,13 @@ fn every_way_sends_the_bytes_that_were_asked_for() {
     let ranges = [0..length, 5..6, 4095..4097, 1 << 20..(3 << 20) + 1, length - 1..length, 4096..8192, 77..77];
     let expected: Vec<u8> =
         ranges.iter().flat_map(|range| &bytes[range.start as usize..range.end as usize]).copied().collect();
-    for way in Outward::ALL {
-        let (received, result) = sent(way, &from, &ranges);
+    for method in SendMethod::ALL {
+        let (received, result) = sent(method, &from, &ranges);
         match result {
-            Err(error) if unsupported(way, &error) => {}
+            Err(error) if unsupported(method, &error) => {}
             result => {
                 result.unwrap();
-                assert!(received == expected, "{way}: {} bytes of {}", received.len(), expected.len());
+                assert!(received == expected, "{method}: {} bytes of {}", received.len(), expected.len());
             }
         }
     }
@@ -174,13 +174,13 @@ proptest! {
             (bytes, stored)
         });
         let (bytes, from) = &*STORED;
-        for way in Outward::ALL {
-            let (received, result) = sent(way, from, &[start..start + length]);
-            if result.as_ref().is_err_and(|error| unsupported(way, error)) {
+        for method in SendMethod::ALL {
+            let (received, result) = sent(method, from, &[start..start + length]);
+            if result.as_ref().is_err_and(|error| unsupported(method, error)) {
                 continue;
             }
-            prop_assert!(result.is_ok(), "{way}: {result:?}");
-            prop_assert!(received == bytes[start as usize..(start + length) as usize], "{way}");
+            prop_assert!(result.is_ok(), "{method}: {result:?}");
+            prop_assert!(received == bytes[start as usize..(start + length) as usize], "{method}");
         }
     }
 }
@@ -188,12 +188,12 @@ proptest! {
 #[test]
 fn a_file_that_ends_within_the_range_is_an_error() {
     let from = stored(&pattern(10_000));
-    for way in Outward::ALL {
-        let (received, result) = sent(way, &from, &[8000..20_000]);
+    for method in SendMethod::ALL {
+        let (received, result) = sent(method, &from, &[8000..20_000]);
         let error = result.unwrap_err();
-        if !unsupported(way, &error) {
-            assert_eq!(error.kind(), std::io::ErrorKind::UnexpectedEof, "{way}");
-            assert!(received.len() <= 2000, "{way}");
+        if !unsupported(method, &error) {
+            assert_eq!(error.kind(), std::io::ErrorKind::UnexpectedEof, "{method}");
+            assert!(received.len() <= 2000, "{method}");
         }
     }
 }
@@ -206,15 +206,15 @@ fn what_was_not_in_the_page_cache_is_not_there_afterwards() {
     if let Err(error) = cached_bytes(from.buffered_file(), &range) {
         return skipped(format_args!("cachestat: {error}"));
     }
-    for way in Outward::ALL.into_iter().filter(|way| way.is_uncached()) {
+    for method in SendMethod::ALL.into_iter().filter(|method| method.is_uncached()) {
         rustix::fs::fadvise(from.buffered_file(), 0, None, rustix::fs::Advice::DontNeed).unwrap();
-        let (received, result) = sent(way, &from, std::slice::from_ref(&range));
-        if result.as_ref().is_err_and(|error| unsupported(way, error)) {
+        let (received, result) = sent(method, &from, std::slice::from_ref(&range));
+        if result.as_ref().is_err_and(|error| unsupported(method, error)) {
             continue;
         }
-        assert!(received == bytes, "{way}");
+        assert!(received == bytes, "{method}");
         let left = cached_bytes(from.buffered_file(), &range).unwrap();
-        assert!(left <= 8 << 20, "{way} leaves {left} bytes");
+        assert!(left <= 8 << 20, "{method} leaves {left} bytes");
     }
 }
 
@@ -227,12 +227,12 @@ fn what_others_have_in_the_page_cache_stays_there() {
         return skipped("this kernel has no cachestat");
     };
     assert_eq!(before, bytes.len() as u64, "just written");
-    sent(Outward::Ahead, &from, std::slice::from_ref(&range)).1.unwrap();
+    sent(SendMethod::Ahead, &from, std::slice::from_ref(&range)).1.unwrap();
     assert_eq!(cached_bytes(from.buffered_file(), &range).unwrap(), before);
 }
 
 /// Receives `length` bytes at `at`, of which `first` were read with something else already.
-fn received(way: Inward, bytes: &[u8], first: usize, at: u64, length: u64) -> (File, crate::Written, u64) {
+fn received(method: ReceiveMethod, bytes: &[u8], first: usize, at: u64, length: u64) -> (File, crate::Written, u64) {
     let (mut here, there) = connection();
     let file = file();
     let mut crc = Digest::new(CrcAlgorithm::Crc32Iscsi);
@@ -240,7 +240,7 @@ fn received(way: Inward, bytes: &[u8], first: usize, at: u64, length: u64) -> (F
         scope.spawn(move || here.write_all(&bytes[first..]));
         let mut rest = &there;
         let mut incoming = Incoming { first: &bytes[..first], rest: &mut rest, socket: Some(there.as_fd()) };
-        Receiver::new().receive_file(way, &mut incoming, &file, at, length, &mut crc)
+        Receiver::new().receive_file(method, &mut incoming, &file, at, length, &mut crc)
     });
     (file, written, crc.finalize())
 }
@@ -255,17 +255,17 @@ fn content(file: &File, at: u64, length: usize) -> Vec<u8> {
 fn every_way_writes_the_bytes_that_came() {
     let bytes = pattern((6 << 20) + 4321);
     for (first, at) in [(0, 0), (1000, 0), (0, 4095), (700, 123_457)] {
-        for way in Inward::ALL {
-            let (file, written, crc) = received(way, &bytes, first, at, bytes.len() as u64);
-            if let Err(Interrupted::File(error)) = &written.end
-                && unsupported(way, error)
+        for method in ReceiveMethod::ALL {
+            let (file, written, crc) = received(method, &bytes, first, at, bytes.len() as u64);
+            if let Err(TransferError::File(error)) = &written.end
+                && unsupported(method, error)
             {
                 continue;
             }
             written.end.unwrap();
-            assert_eq!(written.bytes, bytes.len() as u64, "{way}");
-            assert!(content(&file, at, bytes.len()) == bytes, "{way}, {first} bytes first, at {at}");
-            assert_eq!(crc, checksum(CrcAlgorithm::Crc32Iscsi, &bytes), "{way}");
+            assert_eq!(written.bytes, bytes.len() as u64, "{method}");
+            assert!(content(&file, at, bytes.len()) == bytes, "{method}, {first} bytes first, at {at}");
+            assert_eq!(crc, checksum(CrcAlgorithm::Crc32Iscsi, &bytes), "{method}");
         }
     }
 }
@@ -275,7 +275,7 @@ fn a_directory_that_cannot_be_written_past_the_cache_is_known_before_the_first_u
     assert!(Receiver::try_uring(std::path::Path::new("/proc")).is_err());
     let directory = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
     match Receiver::try_uring(directory.path()) {
-        Err(error) if unsupported(Inward::Uring, &error) => {}
+        Err(error) if unsupported(ReceiveMethod::Uring, &error) => {}
         tried => tried.unwrap(),
     }
 }
@@ -283,14 +283,14 @@ fn a_directory_that_cannot_be_written_past_the_cache_is_known_before_the_first_u
 #[test]
 fn what_came_before_the_sender_went_is_in_the_file() {
     let bytes = pattern((2 << 20) + 77);
-    for way in Inward::ALL {
-        let (file, written, _) = received(way, &bytes, 10, 0, 5 << 20);
+    for method in ReceiveMethod::ALL {
+        let (file, written, _) = received(method, &bytes, 10, 0, 5 << 20);
         match written.end {
-            Err(Interrupted::File(error)) => assert!(unsupported(way, &error), "{way}: {error}"),
+            Err(TransferError::File(error)) => assert!(unsupported(method, &error), "{method}: {error}"),
             end => {
-                assert!(matches!(end, Err(Interrupted::Network(_))), "{way}: {end:?}");
-                assert_eq!(written.bytes, bytes.len() as u64, "{way}");
-                assert!(content(&file, 0, bytes.len()) == bytes, "{way}");
+                assert!(matches!(end, Err(TransferError::Network(_))), "{method}: {end:?}");
+                assert_eq!(written.bytes, bytes.len() as u64, "{method}");
+                assert!(content(&file, 0, bytes.len()) == bytes, "{method}");
             }
         }
     }

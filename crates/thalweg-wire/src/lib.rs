@@ -52,7 +52,7 @@ pub use header::{
 };
 pub use interval::IntervalMap;
 pub use message::{
-    Accounts, Announcement, Assign, Capabilities, Contact, Disposition, Hello, Left, Losses, MESSAGE_LEN,
+    Announcement, Assign, Capabilities, Contact, Disposition, FinalCounters, Hello, Left, Losses, MESSAGE_LEN,
     MESSAGE_MAGIC, Message, MessageError, NotTaken, PROTOCOL_VERSION, Refusal, Room, RoomReport, Sender, TriggerTimes,
     Welcome,
 };

@@ -308,7 +308,7 @@ pub enum Sender {
 
 /// Final counters of a source at the end of a run, for one builder's share of the events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Accounts {
+pub struct FinalCounters {
     /// Number of fragments accepted from the device, dropped ones included.
     pub accepted: u64,
     /// Number of these that were dropped because no slot was free.
@@ -392,7 +392,7 @@ pub enum Message {
         end_here: bool,
     },
     /// S→B: the source has sent everything; its final counters.
-    End(Accounts),
+    End(FinalCounters),
     /// S→B: losses on the connection so far.
     Losses(Losses),
     /// S→B: reports to the other builders that builder 0 has begun or resumed the run.
@@ -621,7 +621,7 @@ impl Message {
             Self::Release { below } => w.write_u64(below),
             Self::Paused { next, asked_by } => w.write_u64(next.0).write_u32(asked_by),
             Self::StopAt { end, end_here } => w.write_u64(end.0).write_u32(end_here.into()),
-            Self::End(accounts) => accounts.write_fields(w),
+            Self::End(final_counters) => final_counters.write_fields(w),
             Self::Losses(losses) => w.write_u64(losses.sent).write_u64(losses.again),
             Self::EndsAt { end } => w.write_u64(end.0),
             Self::NotTaken(totals) => {
@@ -686,7 +686,7 @@ impl Message {
             KIND_REPORT_TIMES => Self::ReportTimes { first: EventId(r.read_u64()) },
             KIND_TRIGGER_TIMES => Self::TriggerTimes(TriggerTimes::read_fields(&mut r)?),
             KIND_NUMBERS_AGREE => Self::NumbersAgree { first: EventId(r.read_u64()) },
-            KIND_END => Self::End(Accounts::read_fields(&mut r)),
+            KIND_END => Self::End(FinalCounters::read_fields(&mut r)),
             KIND_LOSSES => Self::Losses(Losses { sent: r.read_u64(), again: r.read_u64() }),
             KIND_ASSIGN => Self::Assign(Assign::read_fields(&mut r)?),
             KIND_ROOM => Self::Room(Room::read_fields(&mut r)),
@@ -795,7 +795,7 @@ impl TriggerTimes {
     }
 }
 
-impl Accounts {
+impl FinalCounters {
     fn write_fields<'w>(&self, w: &'w mut Writer) -> &'w mut Writer {
         w.write_u64(self.accepted)
             .write_u64(self.dropped_newest)
@@ -1007,7 +1007,7 @@ mod tests {
                 uncertain: true,
             }),
             Message::NumbersAgree { first: EventId(1 << 50) },
-            Message::End(Accounts {
+            Message::End(FinalCounters {
                 accepted: 1,
                 dropped_newest: 2,
                 dropped_oldest: 3,

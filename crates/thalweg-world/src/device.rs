@@ -4,14 +4,14 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use thalweg_device::{Acquired, Acquisition, Buffer, Description, Device, DeviceError, Filled, Frame};
+use thalweg_device::{Acquired, Acquisition, Buffer, Description, Device, DeviceError, Frame, HeaderValues};
 use thalweg_wire::{EventId, PayloadType, Status, mix_bits};
 
 /// Fate of an event's fragment at its device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Had {
     /// The fragment was written into a slot.
-    Filled,
+    HeaderValues,
     /// The event was skipped, because no slot was free.
     Skipped,
     /// The device lost it: it had no slot, or was unplugged.
@@ -57,10 +57,10 @@ impl WorldDevice {
         Self { seed, source, longest, events, next: 0, truth, description }
     }
 
-    fn record_and_advance(&mut self, event: EventId, had: Had) -> Filled {
+    fn record_and_advance(&mut self, event: EventId, had: Had) -> HeaderValues {
         self.next = event.0 + 1;
         self.truth.fragments().insert(event.0, had);
-        Filled { payload_type: PayloadType::RAW, status: Status::SIMULATED, window: 0, timestamp: None }
+        HeaderValues { payload_type: PayloadType::RAW, status: Status::SIMULATED, window: 0, timestamp: None }
     }
 }
 
@@ -73,7 +73,7 @@ impl Device for WorldDevice {
         self.longest
     }
 
-    fn next_payload_len(&mut self) -> Option<usize> {
+    fn next_payload_bytes(&mut self) -> Option<usize> {
         (self.next < self.events).then(|| fragment_payload(self.seed, self.source, self.next, self.longest).len())
     }
 
@@ -81,12 +81,12 @@ impl Device for WorldDevice {
         None
     }
 
-    fn fill_payload(&mut self, event: EventId, bytes: &mut [u8]) -> Result<Filled, DeviceError> {
+    fn fill_payload(&mut self, event: EventId, bytes: &mut [u8]) -> Result<HeaderValues, DeviceError> {
         bytes.copy_from_slice(&fragment_payload(self.seed, self.source, event.0, self.longest));
-        Ok(self.record_and_advance(event, Had::Filled))
+        Ok(self.record_and_advance(event, Had::HeaderValues))
     }
 
-    fn skip_fragment(&mut self, event: EventId) -> Filled {
+    fn skip_fragment(&mut self, event: EventId) -> HeaderValues {
         self.record_and_advance(event, Had::Skipped)
     }
 }
@@ -175,7 +175,7 @@ impl Acquisition for WorldAcquisition {
         }
         let Some(mut buffer) = self.buffers.pop_front() else { return Ok(Acquired::NotYet) };
         let number = self.device.next;
-        let len = self.device.next_payload_len().unwrap_or(0);
+        let len = self.device.next_payload_bytes().unwrap_or(0);
         let filled = self.device.fill_payload(EventId(number), &mut buffer.payload_mut()[..len])?;
         Ok(Acquired::Frame(Frame { buffer, number, len, filled, crc: None, copied: 0 }))
     }

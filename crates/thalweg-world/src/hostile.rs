@@ -7,7 +7,7 @@ use thalweg_arena::SlotPool;
 use thalweg_link::{Address, Endpoints, Poller, SourceEndpoint, SourceGreeting};
 use thalweg_node::{Clock, Handle, Idle, Node, NodeError, SourceReport};
 use thalweg_wire::{
-    Accounts, Announcement, Capabilities, Contact, Disposition, EventId, FragmentHeader, HEADER_LEN, Hello, Left,
+    Announcement, Capabilities, Contact, Disposition, EventId, FinalCounters, FragmentHeader, HEADER_LEN, Hello, Left,
     Losses, Message, NotTaken, Room, RoomReport, RunNumber, SourceId, crc32c,
 };
 
@@ -258,11 +258,11 @@ fn draw_message(random: &mut Random, builder: &Counterpart, id: SourceId) -> Mes
             fragments: draw_near(random, 0),
             of_no_event: draw_near(random, 0),
         }),
-        9 => Message::End(Accounts {
+        9 => Message::End(FinalCounters {
             accepted: draw_near(random, event),
             dropped_newest: draw_near(random, 0),
             tickets: draw_near(random, ticket),
-            ..Accounts::default()
+            ..FinalCounters::default()
         }),
         10 => Message::Losses(Losses { sent: draw_near(random, 0), again: draw_near(random, 0) }),
         11 => Message::RoomReport(RoomReport {

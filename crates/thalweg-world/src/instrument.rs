@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 use thalweg_arena::SlotPool;
-use thalweg_device::{Acquired, Acquisition, Buffer, Description, DeviceError, FrameOrder, InTurn};
+use thalweg_device::{Acquired, Acquisition, Buffer, Description, DeviceError, FrameOrder, OrderedFrame};
 use thalweg_drivers::instrument::{Assembler, DatagramOutcome};
 use thalweg_wire::{Status, TaiNanos, mix_bits};
 
@@ -195,7 +195,7 @@ impl Line {
             let datagram = self.encode_datagram(trigger, at);
             self.counted += 1;
             let is_sent = self.send_datagram(datagram, at);
-            self.truth.fragments().insert(trigger, if is_sent { Had::Filled } else { Had::Lost });
+            self.truth.fragments().insert(trigger, if is_sent { Had::HeaderValues } else { Had::Lost });
         }
         if self.next >= self.events
             && let Some((_, datagram)) = self.overtaken.take()
@@ -506,7 +506,7 @@ pub fn try_instrument(kind: DatagramKind, seed: u64, time: Duration, is_calm: bo
             }
         }
         while let Some(next) = order.next_in_turn(false) {
-            let InTurn::Frame(mut frame) = next else { continue };
+            let OrderedFrame::Frame(mut frame) = next else { continue };
             trial.fragments += 1;
             let trigger = trigger_of_fragment(&frame.buffer.payload_mut()[..frame.len]);
             let is_certain = !frame.filled.status.contains(Status::UNCERTAIN);

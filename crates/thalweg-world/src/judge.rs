@@ -330,9 +330,10 @@ impl Judge<'_> {
                 self.record_violation(fragment.payload() == right, || {
                     format!("{who}: event {id} of s{source} has other bytes")
                 });
-                self.record_violation(self.course.truths[source].fragments().get(&id) == Some(&Had::Filled), || {
-                    format!("{who}: event {id} of s{source} was never taken from its device")
-                });
+                self.record_violation(
+                    self.course.truths[source].fragments().get(&id) == Some(&Had::HeaderValues),
+                    || format!("{who}: event {id} of s{source} was never taken from its device"),
+                );
                 sources.push(source);
             }
             let complete = event.status == EventStatus::Complete;
@@ -353,7 +354,7 @@ impl Judge<'_> {
             return;
         };
         let right = instrument_payload(self.plan.seed, source, trigger, self.plan.sources[source].longest);
-        let was_sent = self.course.truths[source].fragments().get(&trigger) == Some(&Had::Filled);
+        let was_sent = self.course.truths[source].fragments().get(&trigger) == Some(&Had::HeaderValues);
         self.record_violation(found.ends_with(&right) && was_sent, || {
             format!("{who} has other bytes, or ones that were never sent")
         });

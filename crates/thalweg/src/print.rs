@@ -391,7 +391,7 @@ fn source_text(report: &SourceReport) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use thalweg_core::build::Triggered;
+    use thalweg_core::build::TriggerCounts;
     use thalweg_node::{BuilderReport, Levels};
 
     fn entry(source: &str, name: &str, accepted: u64, recorded: u64) -> LedgerEntry {
@@ -499,7 +499,7 @@ mod tests {
 
     #[test]
     fn a_triggered_run_says_how_few_events_it_kept() {
-        let counts = Triggered { level1: 50_000, level2: 1_502, filter: 98, unasked_bytes: 4_267_728_000 };
+        let counts = TriggerCounts { level1: 50_000, level2: 1_502, filter: 98, unasked_bytes: 4_267_728_000 };
         let levels = Levels { level2: true, filter: true };
         insta::assert_snapshot!(trigger_text(&TriggerReport::new(counts, 5.0, levels), 117_000_000, 6.0), @r"
           trigger, simulated: 50,000 events, level 2 accepted 1,502 (1 in 33.3), the event filter 98 (1 in 15.3)
@@ -507,7 +507,7 @@ mod tests {
           CPU per event: 0.120 ms
           fetched: 117 MB; never asked for: 4.27 GB
         ");
-        let none = TriggerReport::new(Triggered::default(), 0.0, Levels { filter: false, ..levels });
+        let none = TriggerReport::new(TriggerCounts::default(), 0.0, Levels { filter: false, ..levels });
         let text = trigger_text(&none, 0, 0.0);
         assert!(text.contains("level 2 accepted 0 (none)") && !text.contains("event filter"), "{text}");
     }

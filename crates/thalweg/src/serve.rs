@@ -16,7 +16,7 @@ use std::time::Duration;
 use thalweg_doctor::Steered;
 use thalweg_serve::{Counters, ServeError, Server, Settings, Tls, Tokens, TransferMethods};
 use thalweg_text::{format_quantity, format_volume, parse_duration_or_seconds, wrap_words};
-use thalweg_transfer::{Inward, Measured, Outward, Receiver};
+use thalweg_transfer::{Measured, ReceiveMethod, Receiver, SendMethod};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
@@ -46,11 +46,11 @@ pub(crate) struct Options {
     /// Method of sending from disk to network: auto (measured at the first start), read, sendfile, splice, ahead,
     /// direct, dontcache, uring
     #[arg(long, value_name = "WAY", default_value = "auto")]
-    path: Choice<Outward>,
+    path: Choice<SendMethod>,
     /// Method of writing from network to disk: auto (uring if available, otherwise recv), recv, splice,
     /// dontcache, uring
     #[arg(long, value_name = "WAY", default_value = "auto")]
-    inward: Choice<Inward>,
+    inward: Choice<ReceiveMethod>,
     /// Number of clients served at once; others wait
     #[arg(long, value_name = "N", default_value_t = 512, value_parser = connections)]
     connections: usize,
@@ -157,9 +157,9 @@ struct Ready {
     url: String,
     directory: PathBuf,
     write: bool,
-    cached: Outward,
-    uncached: Outward,
-    inward: Inward,
+    cached: SendMethod,
+    uncached: SendMethod,
+    inward: ReceiveMethod,
     /// Part of the system that encrypts.
     #[serde(skip_serializing_if = "Option::is_none")]
     tls: Option<&'static str>,
@@ -324,7 +324,7 @@ fn stop_on_signals() -> Result<Arc<OwnedFd>, Failure> {
 fn choose_transfer_ways(options: &Options) -> Result<(TransferMethods, String), Failure> {
     let inward = match options.inward {
         Choice::Auto if options.write => match Receiver::try_uring(&options.directory) {
-            Ok(()) => Inward::Uring,
+            Ok(()) => ReceiveMethod::Uring,
             Err(error) if error.raw_os_error().is_some_and(is_write_refused) => {
                 return Err(Failure::Usage(format!(
                     "--write: cannot write into {}: {error}",
@@ -334,19 +334,19 @@ fn choose_transfer_ways(options: &Options) -> Result<(TransferMethods, String), 
             Err(error) => {
                 tracing::warn!(
                     "uploads are written with {}: {} is not available here ({error})",
-                    Inward::Recv,
-                    Inward::Uring
+                    ReceiveMethod::Recv,
+                    ReceiveMethod::Uring
                 );
-                Inward::Recv
+                ReceiveMethod::Recv
             }
         },
-        Choice::Auto => Inward::Uring,
+        Choice::Auto => ReceiveMethod::Uring,
         Choice::This(way) => way,
     };
     if let Choice::This(way) = options.path {
         return Ok((TransferMethods { cached: way, uncached: way, inward }, "Chosen with --path.".to_owned()));
     }
-    let usual = TransferMethods { cached: Outward::Splice, uncached: Outward::Ahead, inward };
+    let usual = TransferMethods { cached: SendMethod::Splice, uncached: SendMethod::Ahead, inward };
     let Some(file) = largest_file(&options.directory) else {
         return Ok((usual, "Not measured: the directory has no file of 16 MiB or more yet.".to_owned()));
     };
@@ -366,9 +366,14 @@ fn choose_transfer_ways(options: &Options) -> Result<(TransferMethods, String), 
     for trial in measured.cached.iter().chain(&measured.uncached) {
         match &trial.cost {
             Ok(cost) => {
-                tracing::info!("{}: {:.0} MB/s, {:.3} s of CPU per GiB", trial.way, cost.rate / 1e6, cost.cpu_per_gib)
+                tracing::info!(
+                    "{}: {:.0} MB/s, {:.3} s of CPU per GiB",
+                    trial.method,
+                    cost.rate / 1e6,
+                    cost.cpu_per_gib
+                )
             }
-            Err(error) => tracing::info!("{}: {error}", trial.way),
+            Err(error) => tracing::info!("{}: {error}", trial.method),
         }
     }
     let cached = measured.best_cached().unwrap_or(usual.cached);

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::time::Duration;
 use thalweg_device::{
-    Acquired, Acquisition, Adapter, Buffer, Description, DeviceError, DeviceKind, DeviceOptions, Filled, Frame,
+    Acquired, Acquisition, Adapter, Buffer, Description, DeviceError, DeviceKind, DeviceOptions, Frame, HeaderValues,
     OpenDevice,
 };
 use thalweg_wire::{PayloadType, Status, TaiNanos};
@@ -135,7 +135,7 @@ impl Acquisition for Digitizer {
         let number = self.next;
         read_out(number, &mut buffer.payload_mut()[..self.record_bytes]);
         let timestamp = TaiNanos(self.origin.0 + self.offset(number).as_nanos() as u64);
-        let filled = Filled {
+        let filled = HeaderValues {
             payload_type: PayloadType::SAMPLES_I16,
             status: Status::SIMULATED,
             window: 0,

@@ -11,7 +11,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use thalweg_arena::{Arena, Span};
-use thalweg_frames::{Arrival, FrameIo, FramesError};
+use thalweg_frames::{Arrival, DatagramIo, FramesError};
 
 /// Bytes of a message in its head: phase and number. The rest lies in an arena, as a slot does.
 const MESSAGE_HEADER_BYTES: usize = 9;
@@ -21,7 +21,7 @@ const POLLS_PER_CLOCK_READ: u32 = 1 << 12;
 /// One end of a pair of ports.
 #[derive(Debug)]
 pub(super) struct Frames {
-    io: Box<dyn FrameIo>,
+    io: Box<dyn DatagramIo>,
     /// Address of the other end; at the serving end, that of the first sender.
     peer: Option<SocketAddr>,
     poll: bool,
@@ -38,7 +38,7 @@ pub(super) struct Frames {
 
 impl Frames {
     /// Makes one end that exchanges bursts of messages of the job's size, with `peer` if that is known.
-    pub(super) fn new(mut io: Box<dyn FrameIo>, peer: Option<SocketAddr>, job: &Job) -> Result<Self, BenchError> {
+    pub(super) fn new(mut io: Box<dyn DatagramIo>, peer: Option<SocketAddr>, job: &Job) -> Result<Self, BenchError> {
         if let Some(peer) = peer {
             let longest = io.max_datagram_bytes(peer).map_err(port_error)?;
             if job.size > longest {

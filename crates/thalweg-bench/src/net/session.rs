@@ -16,7 +16,7 @@ use std::net::{IpAddr, SocketAddr, SocketAddrV4, TcpListener, TcpStream, UdpSock
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 use thalweg_dpdk::{DpdkPort, Options};
-use thalweg_frames::{EthernetPort, FrameIo, Subnet, UdpPort};
+use thalweg_frames::{DatagramIo, EthernetPort, Subnet, UdpPort};
 use thalweg_sys::netns::Network;
 
 /// Other end, as seen by the asking end.
@@ -414,18 +414,18 @@ pub(crate) fn set_congestion_control(socket: &SockRef, name: &str) -> Result<(),
     )))
 }
 
-fn bind_udp_port(here: SocketAddr) -> Result<Box<dyn FrameIo>, BenchError> {
+fn bind_udp_port(here: SocketAddr) -> Result<Box<dyn DatagramIo>, BenchError> {
     Ok(Box::new(UdpPort::bind(here).map_err(BenchError::os_error("binding a UDP port"))?))
 }
 
 #[cfg(feature = "af-xdp")]
-fn af_xdp_port(here: IpAddr) -> Result<Box<dyn FrameIo>, BenchError> {
+fn af_xdp_port(here: IpAddr) -> Result<Box<dyn DatagramIo>, BenchError> {
     let port = thalweg_frames::AfXdpPort::open_at_address(SocketAddr::new(here, 0));
     Ok(Box::new(port.map_err(|error| BenchError::os_error(error.doing)(error.error))?))
 }
 
 #[cfg(not(feature = "af-xdp"))]
-fn af_xdp_port(_here: IpAddr) -> Result<Box<dyn FrameIo>, BenchError> {
+fn af_xdp_port(_here: IpAddr) -> Result<Box<dyn DatagramIo>, BenchError> {
     let why = "this program was built without the feature `af-xdp`".to_owned();
     Err(BenchError::Unavailable { what: "AF_XDP".to_owned(), why })
 }
@@ -436,7 +436,7 @@ const SERVER_HOST: u16 = 1;
 
 /// Opens a DPDK port over memory shared with the other end, connected at `socket`: the server's, which comes first, or
 /// the client's.
-fn open_dpdk_port(role: &str, host: u16, socket: &str, job: &Job) -> Result<Box<dyn FrameIo>, BenchError> {
+fn open_dpdk_port(role: &str, host: u16, socket: &str, job: &Job) -> Result<Box<dyn DatagramIo>, BenchError> {
     let mtu = u16::try_from(job.size + IP_UDP_HEADER_BYTES).unwrap_or(u16::MAX).max(1500);
     let link = if role == "server" { Duration::ZERO } else { PEER_TIMEOUT };
     let options = Options { mtu: Some(mtu), link, ..Options::default() };

@@ -12,7 +12,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
-use thalweg_transfer::{Inward, Outward};
+use thalweg_transfer::{ReceiveMethod, SendMethod};
 
 /// Program that does the work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,9 +21,9 @@ pub(super) enum Contender {
         sendfile: bool,
     },
     /// `thalweg serve` that sends by this method, whether the page cache has the file or not.
-    ServeBy(Outward),
+    ServeBy(SendMethod),
     /// `thalweg serve` that receives uploads by this method.
-    ReceiveBy(Inward),
+    ReceiveBy(ReceiveMethod),
     /// `thalweg serve`, and `thalweg mount` as its client: the file is read where it is mounted.
     Mounted {
         random: bool,
@@ -65,12 +65,13 @@ impl Server {
                 ("thalweg serve", serve_command(thalweg, directory, address, &["--path", method.method_name()]))
             }
             Contender::ReceiveBy(method) => {
-                let how = ["--path", Outward::Sendfile.method_name(), "--inward", method.method_name(), "--write"];
+                let how = ["--path", SendMethod::Sendfile.method_name(), "--inward", method.method_name(), "--write"];
                 ("thalweg serve", serve_command(thalweg, directory, address, &how))
             }
-            Contender::Mounted { .. } => {
-                ("thalweg serve", serve_command(thalweg, directory, address, &["--path", Outward::Ahead.method_name()]))
-            }
+            Contender::Mounted { .. } => (
+                "thalweg serve",
+                serve_command(thalweg, directory, address, &["--path", SendMethod::Ahead.method_name()]),
+            ),
             Contender::Fio => return Err(BenchError::Usage("fio is no server".to_owned())),
         };
         let mut program = Program::start(name, &mut command)?;

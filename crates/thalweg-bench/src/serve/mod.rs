@@ -40,7 +40,7 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
 use thalweg_text::ByteSize;
-use thalweg_transfer::{Inward, Outward, cached_bytes};
+use thalweg_transfer::{ReceiveMethod, SendMethod, cached_bytes};
 
 /// Options of `thalweg bench serve`.
 #[derive(Debug, Clone, clap::Args)]
@@ -110,12 +110,16 @@ impl Work {
         let nginx = Contender::Nginx { sendfile: true };
         match self {
             Self::Cached => {
-                let ways = Outward::ALL.into_iter().filter(|way| !way.is_uncached()).map(Contender::ServeBy);
+                let ways = SendMethod::ALL.into_iter().filter(|way| !way.is_uncached()).map(Contender::ServeBy);
                 [nginx, Contender::Nginx { sendfile: false }].into_iter().chain(ways).collect()
             }
-            Self::Ranges => vec![nginx, Contender::ServeBy(Outward::Sendfile), Contender::ServeBy(Outward::Splice)],
-            Self::Uncached => [Contender::Fio, nginx].into_iter().chain(Outward::ALL.map(Contender::ServeBy)).collect(),
-            Self::Upload => [Contender::Fio].into_iter().chain(Inward::ALL.map(Contender::ReceiveBy)).collect(),
+            Self::Ranges => {
+                vec![nginx, Contender::ServeBy(SendMethod::Sendfile), Contender::ServeBy(SendMethod::Splice)]
+            }
+            Self::Uncached => {
+                [Contender::Fio, nginx].into_iter().chain(SendMethod::ALL.map(Contender::ServeBy)).collect()
+            }
+            Self::Upload => [Contender::Fio].into_iter().chain(ReceiveMethod::ALL.map(Contender::ReceiveBy)).collect(),
             Self::Mounted => [false, true].map(|random| Contender::Mounted { random }).into(),
         }
     }
@@ -125,8 +129,8 @@ impl Work {
     fn reference_contenders(self) -> Vec<Contender> {
         match self {
             Self::Cached | Self::Ranges => vec![Contender::Nginx { sendfile: true }],
-            Self::Uncached => vec![Contender::Fio, Contender::ServeBy(Outward::Read)],
-            Self::Upload => vec![Contender::Fio, Contender::ReceiveBy(Inward::Recv)],
+            Self::Uncached => vec![Contender::Fio, Contender::ServeBy(SendMethod::Read)],
+            Self::Upload => vec![Contender::Fio, Contender::ReceiveBy(ReceiveMethod::Recv)],
             Self::Mounted => vec![],
         }
     }

@@ -10,7 +10,7 @@ pub use arrival::Arrival;
 pub use fetching::Fetch;
 use fetching::Turn;
 pub use progress::SourceProgress;
-pub use trigger::Triggered;
+pub use trigger::TriggerCounts;
 
 use crate::build::config::BuilderConfig;
 use crate::build::credit::Credit;
@@ -19,7 +19,9 @@ use crate::build::source::{self, Due, KnownMissing, NO_EVENT, Presence, Source, 
 use crate::build::{Closed, CreditState, Ledger, LinkCapacity, Violation};
 use hdrhistogram::Histogram;
 use std::time::Duration;
-use thalweg_wire::{Accounts, Announcement, Disposition, EventId, HEADER_LEN, MAX_RECORDS, NotTaken, SourceId, Status};
+use thalweg_wire::{
+    Announcement, Disposition, EventId, FinalCounters, HEADER_LEN, MAX_RECORDS, NotTaken, SourceId, Status,
+};
 
 /// Builds events; see the crate's documentation.
 ///
@@ -120,9 +122,7 @@ impl Builder {
         }
         entry.presence = Presence::Gone(self.clock.active_time());
         entry.begun = None;
-        let (arrived, fetching): (Vec<Ticket>, Vec<Ticket>) = entry.taken.drain(..).partition(|ticket| ticket.arrived);
-        entry.taken.extend(arrived);
-        for ticket in fetching.into_iter().filter(|ticket| ticket.count > 0) {
+        for ticket in std::mem::take(&mut entry.fetching).into_iter().filter(|ticket| ticket.count > 0) {
             source::insert_ticket(&mut entry.ready, Ticket { asked: 0, ..ticket });
         }
         self.credit.forget_requests(source);
@@ -142,8 +142,8 @@ impl Builder {
         self.source_disconnected(source, now);
         let Self { events, sources, .. } = self;
         let entry = &mut sources[source];
-        entry.presence = Presence::Dead;
-        entry.taken.clear();
+        entry.presence = Presence::GivenUp;
+        entry.held.clear();
         let ready = std::mem::take(&mut entry.ready);
         let undecided = std::mem::take(&mut entry.undecided);
         let parked = std::mem::take(&mut entry.parked);
@@ -159,7 +159,7 @@ impl Builder {
 
     /// Returns whether a source has been given up.
     pub fn is_given_up(&self, source: usize) -> bool {
-        self.sources[source].presence == Presence::Dead
+        self.sources[source].presence == Presence::GivenUp
     }
 
     /// Takes an offer that arrived. Returns true if a fetch of this ticket is under way and must be cancelled because
@@ -170,7 +170,7 @@ impl Builder {
     pub fn handle_offer(&mut self, source: usize, offer: Announcement, now: Duration) -> Result<bool, Violation> {
         self.advance_clock(now);
         let entry = &mut self.sources[source];
-        if entry.presence == Presence::Dead {
+        if entry.presence == Presence::GivenUp {
             return Ok(false);
         }
         if offer.ticket < entry.released_until() {
@@ -181,7 +181,7 @@ impl Builder {
         if offer.ticket < entry.next {
             return self.handle_repeated_offer(source, offer);
         }
-        if let Some(Accounts { tickets: counted, .. }) = entry.accounts {
+        if let Some(FinalCounters { tickets: counted, .. }) = entry.final_counters {
             return Err(Violation::FinalCounters { counted, offered: offer.ticket.saturating_add(1) });
         }
         if offer.ticket > entry.next {
@@ -202,7 +202,7 @@ impl Builder {
         self.advance_clock(now);
         let until = share_index(below, &self.config).min(NO_EVENT - 1);
         let entry = &mut self.sources[source];
-        if entry.presence == Presence::Dead || until <= entry.passed.0 {
+        if entry.presence == Presence::GivenUp || until <= entry.passed.0 {
             return;
         }
         entry.passed = (until, tickets);
@@ -242,7 +242,7 @@ impl Builder {
         entry.apply_passed();
         #[expect(clippy::cast_possible_truncation, reason = "no more than were offered")]
         let count = (end.min(stop) - first.min(stop)) as u32;
-        let ticket = Ticket { offer, first, count, asked: 0, undecided: 0, arrived: false };
+        let ticket = Ticket { offer, first, count, asked: 0, undecided: 0 };
         if offer.disposition.is_dropped() {
             Self::mark_dropped(events, entry, &ticket, source);
         } else if count > 0 {
@@ -285,9 +285,6 @@ impl Builder {
         if !dropped {
             // The offset in the arena may have changed if the source had to move the slot.
             ticket.offer.arena_offset = offer.arena_offset;
-            return Ok(false);
-        }
-        if ticket.arrived {
             return Ok(false);
         }
         let Some((mut ticket, fetching)) = entry.withdraw_ticket(offer.ticket) else { return Ok(false) };
@@ -431,15 +428,15 @@ impl Builder {
     /// # Errors
     /// Final counters that report another number of tickets than the source offered. The source has not ended then, and
     /// cannot be relied on any longer.
-    pub fn source_ended(&mut self, source: usize, accounts: Accounts) -> Result<(), Violation> {
+    pub fn source_ended(&mut self, source: usize, final_counters: FinalCounters) -> Result<(), Violation> {
         let entry = &mut self.sources[source];
-        if entry.presence == Presence::Dead {
+        if entry.presence == Presence::GivenUp {
             return Ok(());
         }
-        if accounts.tickets != entry.next {
-            return Err(Violation::FinalCounters { counted: accounts.tickets, offered: entry.next });
+        if final_counters.tickets != entry.next {
+            return Err(Violation::FinalCounters { counted: final_counters.tickets, offered: entry.next });
         }
-        entry.accounts = Some(accounts);
+        entry.final_counters = Some(final_counters);
         entry.ledger.final_counters = true;
         entry.settle_pieces(&mut self.events, 0..NO_EVENT, self.expired, source);
         self.admit_offers(source);
@@ -457,7 +454,7 @@ impl Builder {
 
     /// Returns whether a source has sent its final counters.
     pub fn has_ended(&self, source: usize) -> bool {
-        self.sources[source].accounts.is_some()
+        self.sources[source].final_counters.is_some()
     }
 
     /// Returns whether a source has nothing more to announce or to deliver, so that the connection can be closed.
@@ -472,7 +469,7 @@ impl Builder {
     pub fn advance_time(&mut self, now: Duration) -> Vec<usize> {
         self.advance_clock(now);
         let given_up: Vec<usize> = (0..self.sources.len())
-            .filter(|source| self.due[*source].given_up.is_some_and(|since| self.is_past_deadline(since)))
+            .filter(|source| self.due[*source].disconnected_since.is_some_and(|since| self.is_past_deadline(since)))
             .collect();
         for source in &given_up {
             self.give_up_source(*source, now);
@@ -541,7 +538,7 @@ impl Builder {
         let stalled = self.clock.total_stalled()?;
         let deadline = self.config.deadline;
         let oldest = self.waiting_since(self.expired.max(self.events.first_open_index()));
-        let begun = self.due.iter().filter_map(|due| due.given_up).chain(oldest).chain(self.ahead).min()?;
+        let begun = self.due.iter().filter_map(|due| due.disconnected_since).chain(oldest).chain(self.ahead).min()?;
         Some(begun.saturating_add(deadline).saturating_add(stalled).max(now))
     }
 
@@ -589,11 +586,11 @@ impl Builder {
     pub fn next_release(&mut self, source: usize) -> Option<u64> {
         let base = self.events.first_open_index().min(self.held);
         let entry = &mut self.sources[source];
-        let held = entry.taken.len();
-        while entry.taken.front().is_some_and(|ticket| ticket.arrived && ticket.end_index() <= base) {
-            entry.taken.pop_front();
+        let held = entry.held.len();
+        while entry.held.front().is_some_and(|ticket| ticket.end_index() <= base) {
+            entry.held.pop_front();
         }
-        let (held_on, release) = (entry.taken.len(), entry.next_release());
+        let (held_on, release) = (entry.held.len(), entry.next_release());
         if held_on < held {
             self.renew_due(source);
         }
@@ -652,6 +649,11 @@ impl Builder {
         self.credit.outstanding_bytes_of(source)
     }
 
+    /// Returns the number of offers of a source that are being fetched.
+    pub fn fetch_count(&self, source: usize) -> usize {
+        self.sources[source].fetching.len()
+    }
+
     /// Returns the state of the credit window; `None` if the window is constant.
     pub fn credit_state(&self) -> Option<CreditState> {
         self.credit.credit_state()
@@ -672,9 +674,9 @@ impl Builder {
 
     /// Returns the sources' processor time in nanoseconds and bytes copied, as reported in their final counters.
     pub fn source_costs(&self) -> (u64, u64) {
-        let accounts = self.sources.iter().filter_map(|entry| entry.accounts);
-        accounts.fold((0, 0), |(cpu, copied), accounts| {
-            (cpu.saturating_add(accounts.cpu_nanos), copied.saturating_add(accounts.copied_bytes))
+        let final_counters = self.sources.iter().filter_map(|entry| entry.final_counters);
+        final_counters.fold((0, 0), |(cpu, copied), final_counters| {
+            (cpu.saturating_add(final_counters.cpu_nanos), copied.saturating_add(final_counters.copied_bytes))
         })
     }
 
@@ -687,7 +689,7 @@ impl Builder {
             // Fragments that were built and no longer count, because the run ended before them, may be among the
             // unwritten.
             let unwritten = unwritten.get(index).copied().unwrap_or(0).min(kept);
-            ledger.accepted = entry.accounts.map_or(entry.offered, |accounts| accounts.accepted);
+            ledger.accepted = entry.final_counters.map_or(entry.offered, |final_counters| final_counters.accepted);
             ledger.skipped = self.events.skipped_count_of(index);
             if recorded {
                 ledger.recorded = kept - unwritten;

@@ -5,7 +5,7 @@ use crate::build::events::{Answer, OpenEvents, Reason};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 use std::time::Duration;
-use thalweg_wire::{Accounts, Announcement, Disposition, FragmentHeader, IntervalMap, Status};
+use thalweg_wire::{Announcement, Disposition, FinalCounters, FragmentHeader, IntervalMap, Status};
 
 /// Connection state of a source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,7 +15,7 @@ pub(crate) enum Presence {
     /// Disconnected since this time; it may come back.
     Gone(Duration),
     /// Given up for this run.
-    Dead,
+    GivenUp,
 }
 
 /// An offer with data that is not completed.
@@ -30,8 +30,6 @@ pub(crate) struct Ticket {
     pub(crate) asked: u32,
     /// Number of its events that level 2 has yet to decide on, while the ticket waits for that.
     pub(crate) undecided: u32,
-    /// True if its bytes are in place, and kept until its events are closed.
-    pub(crate) arrived: bool,
 }
 
 impl Ticket {
@@ -42,6 +40,16 @@ impl Ticket {
 
     pub(crate) fn event_indices(&self) -> Range<u64> {
         self.first..self.end_index()
+    }
+
+    /// Cuts off its events from index `stop` on, and returns their indices.
+    fn cut_before(&mut self, stop: u64) -> Range<u64> {
+        let end = self.end_index();
+        let from = stop.clamp(self.first, end);
+        #[expect(clippy::cast_possible_truncation, reason = "no more than there were")]
+        let count = (from - self.first) as u32;
+        self.count = count;
+        from..end
     }
 
     /// Returns the requested bytes that count against the window: those of an eager offer come without a fetch.
@@ -109,14 +117,16 @@ pub(crate) enum Piece {
 #[derive(Debug)]
 pub(crate) struct Source {
     pub(crate) presence: Presence,
-    /// Offered tickets whose events lie beyond those that may be open. These four queues are in the order of tickets.
+    /// Offered tickets whose events lie beyond those that may be open. These five queues are in the order of tickets.
     pub(crate) parked: VecDeque<Ticket>,
     /// Tickets whose events are open, and on which level 2 has not decided.
     pub(crate) undecided: VecDeque<Ticket>,
     /// Tickets whose events are open, and that may be fetched.
     pub(crate) ready: VecDeque<Ticket>,
-    /// Tickets that are being fetched, or that arrived and are kept.
-    pub(crate) taken: VecDeque<Ticket>,
+    /// Tickets that are being fetched.
+    pub(crate) fetching: VecDeque<Ticket>,
+    /// Tickets whose bytes are in place, and kept until their events are closed.
+    pub(crate) held: VecDeque<Ticket>,
     /// The ticket of which a part was requested.
     pub(crate) begun: Option<u64>,
     /// The next ticket number in order.
@@ -149,7 +159,7 @@ pub(crate) struct Source {
     pub(crate) pieces: BTreeMap<u64, Pieces>,
     /// Time of its last offer that was next in order, or of its last statement of events without fragments.
     pub(crate) spoke: Duration,
-    pub(crate) accounts: Option<Accounts>,
+    pub(crate) final_counters: Option<FinalCounters>,
     pub(crate) ledger: LedgerEntry,
     /// Number of fragments built.
     pub(crate) built: u64,
@@ -170,8 +180,9 @@ pub(crate) struct Due {
     pub(crate) base: u64,
     /// Event index from which on the source is known to be silent, which matters once these events are opened.
     pub(crate) end: u64,
-    /// Time since when the source is disconnected; after a deadline it is given up.
-    pub(crate) given_up: Option<Duration>,
+    /// Time at which the source was disconnected; `None` if it is connected, settled or given up. It is given up a
+    /// deadline later.
+    pub(crate) disconnected_since: Option<Duration>,
 }
 
 /// Limit of the gaps between the arrived pieces of a fragment; a fragment with more is taken as damaged.
@@ -190,7 +201,8 @@ impl Source {
             parked: VecDeque::new(),
             undecided: VecDeque::new(),
             ready: VecDeque::new(),
-            taken: VecDeque::new(),
+            fetching: VecDeque::new(),
+            held: VecDeque::new(),
             begun: None,
             next: 0,
             most: u64::MAX,
@@ -206,7 +218,7 @@ impl Source {
             rejected: BTreeSet::new(),
             pieces: BTreeMap::new(),
             spoke: Duration::ZERO,
-            accounts: None,
+            final_counters: None,
             ledger: LedgerEntry { source: id, name, ..LedgerEntry::default() },
             built: 0,
             unbuilt: 0,
@@ -217,16 +229,15 @@ impl Source {
 
     /// Returns the ticket number below which all tickets are completed.
     pub(crate) fn released_until(&self) -> u64 {
-        let fronts = [self.parked.front(), self.undecided.front(), self.ready.front(), self.taken.front()];
-        fronts.into_iter().flatten().map(|ticket| ticket.offer.ticket).min().unwrap_or(self.next)
+        let fronts = self.queues().into_iter().filter_map(VecDeque::front);
+        fronts.map(|ticket| ticket.offer.ticket).min().unwrap_or(self.next)
     }
 
     /// Returns the ticket number below which all tickets are completed; `None` if that was returned before.
     pub(crate) fn next_release(&mut self) -> Option<u64> {
         let released = self.released_until();
         if !self.rejected.is_empty() {
-            let queues = [&self.parked, &self.undecided, &self.ready, &self.taken];
-            let oldest = queues.into_iter().filter_map(|queue| queue.front()).map(|ticket| ticket.first).min();
+            let oldest = self.queues().into_iter().filter_map(VecDeque::front).map(|ticket| ticket.first).min();
             // More pieces of the last fragment mentioned may come.
             let oldest = oldest.unwrap_or(NO_EVENT).min(self.offered_until.saturating_sub(1));
             self.rejected = self.rejected.split_off(&oldest);
@@ -237,14 +248,14 @@ impl Source {
     /// Returns the ticket to be fetched from next: the one that was requested in part, or else the oldest that may be
     /// fetched.
     pub(crate) fn front_ticket(&self) -> Option<&Ticket> {
-        let begun = self.begun.and_then(|number| ticket_position(&self.taken, number));
-        begun.map_or(self.ready.front(), |at| self.taken.get(at))
+        let begun = self.begun.and_then(|number| ticket_position(&self.fetching, number));
+        begun.map_or(self.ready.front(), |at| self.fetching.get(at))
     }
 
     pub(crate) fn front_ticket_mut(&mut self) -> Option<&mut Ticket> {
-        let begun = self.begun.and_then(|number| ticket_position(&self.taken, number));
+        let begun = self.begun.and_then(|number| ticket_position(&self.fetching, number));
         match begun {
-            Some(at) => self.taken.get_mut(at),
+            Some(at) => self.fetching.get_mut(at),
             None => self.ready.front_mut(),
         }
     }
@@ -259,17 +270,27 @@ impl Source {
 
     /// Returns the number of open offers.
     pub(crate) fn open_offers(&self) -> u64 {
-        (self.parked.len() + self.undecided.len() + self.ready.len() + self.taken.len()) as u64
+        self.queues().into_iter().map(VecDeque::len).sum::<usize>() as u64
+    }
+
+    /// Returns the queues of open tickets.
+    fn queues(&self) -> [&VecDeque<Ticket>; 5] {
+        [&self.parked, &self.undecided, &self.ready, &self.fetching, &self.held]
+    }
+
+    /// Returns the queues of open tickets that have not arrived.
+    fn queues_on_the_way(&self) -> [&VecDeque<Ticket>; 4] {
+        [&self.parked, &self.undecided, &self.ready, &self.fetching]
     }
 
     /// Returns whether its final counters have been received and nothing of it is under way, or it was given up.
     pub(crate) fn is_settled(&self) -> bool {
-        self.presence == Presence::Dead || self.accounts.is_some() && self.released_until() == self.next
+        self.presence == Presence::GivenUp || self.final_counters.is_some() && self.released_until() == self.next
     }
 
     /// Returns whether the source will not mention any other event.
     fn is_absent(&self) -> bool {
-        self.presence == Presence::Dead || self.accounts.is_some()
+        self.presence == Presence::GivenUp || self.final_counters.is_some()
     }
 
     /// Returns the event index below which no fragments will come from the source other than those of admitted offers.
@@ -305,7 +326,7 @@ impl Source {
             next: self.front_ticket().filter(|_| here).map_or(NO_EVENT, |ticket| ticket.first),
             base: parked.into_iter().chain(lost).min().unwrap_or(NO_EVENT),
             end: if known > self.admitted { self.admitted } else { NO_EVENT },
-            given_up: match self.presence {
+            disconnected_since: match self.presence {
                 Presence::Gone(since) if !self.is_settled() => Some(since),
                 _ => None,
             },
@@ -399,23 +420,19 @@ impl Source {
     /// them.
     pub(crate) fn end_before(&mut self, stop: u64) {
         let mut beyond = 0;
-        let mut queues = [&mut self.parked, &mut self.undecided, &mut self.ready, &mut self.taken].map(std::mem::take);
-        for ticket in queues.iter_mut().flatten().filter(|ticket| ticket.end_index() > stop) {
-            let events = ticket.first.max(stop)..ticket.end_index();
-            #[expect(clippy::cast_possible_truncation, reason = "no more than there were")]
-            let count = stop.saturating_sub(ticket.first) as u32;
-            ticket.count = count;
-            if !ticket.arrived {
-                beyond += self.mark_decided(events);
-            }
+        for ticket in &mut self.held {
+            ticket.cut_before(stop);
         }
+        let on_the_way = [&mut self.parked, &mut self.undecided, &mut self.ready, &mut self.fetching];
+        let mut queues = on_the_way.map(std::mem::take);
+        for ticket in queues.iter_mut().flatten() {
+            beyond += self.mark_decided(ticket.cut_before(stop));
+        }
+        [self.parked, self.undecided, self.ready, self.fetching] = queues;
         // Tickets that are being fetched are fetched to their end. Other tickets without events are released at once.
-        let [parked, undecided, ready, taken] = &mut queues;
-        for queue in [parked, undecided, ready] {
+        for queue in [&mut self.parked, &mut self.undecided, &mut self.ready, &mut self.held] {
             queue.retain(|ticket| ticket.count > 0);
         }
-        taken.retain(|ticket| ticket.count > 0 || !ticket.arrived);
-        [self.parked, self.undecided, self.ready, self.taken] = queues;
 
         let pieces = self.pieces.split_off(&stop);
         beyond += pieces.values().filter(|pieces| !pieces.decided).count() as u64;
@@ -541,13 +558,11 @@ impl Source {
     /// Returns whether a ticket that has not arrived covers this event. Tickets are in the order of their events, and
     /// arrive in that order, except for repeated fetches.
     fn is_on_the_way(&self, index: u64) -> bool {
-        let queues = [&self.parked, &self.undecided, &self.ready, &self.taken];
-        queues.into_iter().any(|queue| {
+        self.queues_on_the_way().into_iter().any(|queue| {
             let end = queue.partition_point(|ticket| ticket.first <= index);
-            let covering =
+            let mut covering =
                 queue.range(..end).rev().take_while(|ticket| ticket.first == index || ticket.end_index() > index);
-            let mut covering = covering.filter(|ticket| ticket.event_indices().contains(&index));
-            covering.any(|ticket| !ticket.arrived)
+            covering.any(|ticket| ticket.event_indices().contains(&index))
         })
     }
 
@@ -629,15 +644,15 @@ impl Source {
 
     /// Returns the open ticket with this number.
     pub(crate) fn open_ticket_mut(&mut self, number: u64) -> Option<&mut Ticket> {
-        let queues = [&mut self.taken, &mut self.ready, &mut self.undecided, &mut self.parked];
+        let queues = [&mut self.held, &mut self.fetching, &mut self.ready, &mut self.undecided, &mut self.parked];
         queues.into_iter().find_map(|queue| ticket_position(queue, number).map(|at| &mut queue[at]))
     }
 
     /// Removes a ticket that has not arrived. Returns it, and true if it was being fetched.
     pub(crate) fn withdraw_ticket(&mut self, number: u64) -> Option<(Ticket, bool)> {
-        if let Some(at) = ticket_position(&self.taken, number) {
+        if let Some(at) = ticket_position(&self.fetching, number) {
             self.begun = self.begun.filter(|begun| *begun != number);
-            return self.taken.remove(at).map(|ticket| (ticket, true));
+            return self.fetching.remove(at).map(|ticket| (ticket, true));
         }
         let queues = [&mut self.ready, &mut self.undecided, &mut self.parked];
         queues

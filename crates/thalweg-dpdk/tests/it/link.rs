@@ -13,7 +13,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 use thalweg_arena::{Arena, Piece};
 use thalweg_dpdk::{DpdkPort, Options, available_version};
-use thalweg_frames::{Counters, EthernetPort, FramesError, RawIo, Subnet};
+use thalweg_frames::{Counters, EthernetPort, FrameIo, FramesError, Subnet};
 use thalweg_link::parts::{DATAGRAMS, builder_endpoint_over, source_endpoint_over};
 use thalweg_link::{
     Abilities, Adapter, Address, BuilderEndpoint, Eager, LinkError, LinkKind, SourceEndpoint, Transport, Watch,
@@ -92,7 +92,7 @@ impl Drop for Lent {
     }
 }
 
-impl RawIo for Lent {
+impl FrameIo for Lent {
     fn register_memory(&mut self, memory: &Arc<Arena>) -> Result<(), FramesError> {
         self.port_mut().register_memory(memory)
     }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use tempfile::tempdir;
 use thalweg_arena::{Arena, Piece, Span};
 use thalweg_dpdk::{DpdkPort, Options, available_version};
-use thalweg_frames::RawIo;
+use thalweg_frames::FrameIo;
 use thalweg_testing::skip::skipped;
 
 /// Variable with the name of the test that a process runs.

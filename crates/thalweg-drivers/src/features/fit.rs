@@ -5,7 +5,9 @@ use crate::features::row::{FAILURES, Row};
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
-use thalweg_device::{Acquired, Acquisition, Buffer, Copied, Copies, Description, DeviceError, Filled, Frame, Next};
+use thalweg_device::{
+    Acquired, Acquisition, Buffer, Copied, Copies, Description, DeviceError, Frame, HeaderValues, Next, OwnFields,
+};
 use thalweg_image::{Calibration, Image, Pixels, Region};
 use thalweg_wire::{Element, Meaning, PayloadType, Status};
 
@@ -97,9 +99,12 @@ impl Fit {
                 simulated: device.simulated,
                 replayed: device.replayed,
                 shape: Some(vec![row.names.len() as u64]),
-                metadata: Some(serde_json::json!({
-                    "of": config.of, "fit": config.fit, "features": row.names, "failures": FAILURES,
-                })),
+                own: OwnFields::default().with(
+                    "metadata",
+                    serde_json::json!({
+                        "of": config.of, "fit": config.fit, "features": row.names, "failures": FAILURES,
+                    }),
+                ),
                 ..Description::default()
             },
             config: config.clone(),
@@ -202,7 +207,7 @@ impl Acquisition for Fit {
         let (len, filled, number) = (self.max_payload_bytes(), copied.filled, copied.number);
         self.copies.give_back_copy(copied);
         row.encode_into(&mut buffer.payload_mut()[..len]);
-        let filled = Filled {
+        let filled = HeaderValues {
             payload_type: PayloadType::for_array(Element::F64, 1),
             status: filled.status & (Status::SIMULATED | Status::REPLAYED),
             ..filled

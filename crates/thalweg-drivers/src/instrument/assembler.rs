@@ -10,8 +10,8 @@ use crate::instrument::{Partial, UdpConfig};
 use std::ops::Range;
 use std::time::Duration;
 use thalweg_device::{
-    Acquired, Buffer, CounterRules, DeviceError, Filled, Frame, FrameCounter, FrameNumber, MAX_PAYLOAD, Reassembly,
-    Trust, describe_gaps,
+    Acquired, Buffer, CounterRules, DeviceError, Frame, FrameCounter, FrameNumber, HeaderValues, MAX_PAYLOAD_BYTES,
+    Reassembly, Trust, describe_gaps,
 };
 use thalweg_wire::{IntervalMap, PayloadType, Status, TaiNanos};
 
@@ -50,7 +50,7 @@ struct Entry {
     total: usize,
     /// Bytes that have arrived.
     received: IntervalMap,
-    filled: Filled,
+    filled: HeaderValues,
     packets: u64,
     copied: usize,
     /// Time at which the last of its datagrams arrived.
@@ -100,7 +100,7 @@ impl Assembler {
     pub fn new(config: &UdpConfig) -> Result<Self, DeviceError> {
         let mut format = format::format_for_config(config)?;
         let expected = "from 1 byte to 1 GiB";
-        let size = usize::try_from(config.size.0).ok().filter(|size| (1..=MAX_PAYLOAD).contains(size));
+        let size = usize::try_from(config.size.0).ok().filter(|size| (1..=MAX_PAYLOAD_BYTES).contains(size));
         let size = size.ok_or(DeviceError::Setting { option: "size", value: config.size.0, expected })?;
         let step = u64::from(config.step.unwrap_or(1));
         if step == 0 {
@@ -506,7 +506,7 @@ mod tests {
     use std::cell::RefCell;
     use std::collections::BTreeMap;
     use thalweg_arena::SlotPool;
-    use thalweg_device::InTurn;
+    use thalweg_device::OrderedFrame;
 
     const NOW: Duration = Duration::from_secs(5);
 
@@ -815,7 +815,7 @@ mod tests {
                     Acquired::NotYet | Acquired::Over => break,
                 }
                 while let Some(turn) = order.next_in_turn(false) {
-                    if let InTurn::Frame(frame) = turn {
+                    if let OrderedFrame::Frame(frame) = turn {
                         prop_assert!(frame.len <= 48);
                         assembler.post_buffer(frame.buffer);
                     }

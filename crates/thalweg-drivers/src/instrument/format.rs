@@ -5,7 +5,7 @@ use crate::instrument::{DatagramFormat, UdpConfig};
 use crate::instrument::{fixed, spead, vdif, vita49};
 use std::fmt::Debug;
 use std::ops::Range;
-use thalweg_device::{DeviceError, Filled, Layout};
+use thalweg_device::{DeviceError, HeaderValues, Layout};
 use thalweg_wire::{PayloadType, Status, TaiNanos};
 
 /// Reader of datagrams of one format.
@@ -90,7 +90,7 @@ pub(crate) struct Part {
     /// Byte range of the part in the body.
     pub(crate) payload: Range<usize>,
     /// Values of the fragment's header.
-    pub(crate) filled: Filled,
+    pub(crate) filled: HeaderValues,
     /// Time of the data, by the instrument's clock.
     pub(crate) time: Option<Ticks>,
     /// Time of the data, more precise than the time between two fragments.
@@ -99,7 +99,7 @@ pub(crate) struct Part {
 
 impl Part {
     /// Returns a part that is a whole fragment.
-    pub(crate) fn whole_fragment(number: u64, body: &[u8], filled: Filled, time: Option<Ticks>) -> Message {
+    pub(crate) fn whole_fragment(number: u64, body: &[u8], filled: HeaderValues, time: Option<Ticks>) -> Message {
         Message::Part(Self { number, at: 0, total: body.len(), payload: 0..body.len(), filled, time, taken: None })
     }
 }
@@ -120,8 +120,8 @@ pub(crate) enum Refusal {
 }
 
 /// Returns header values with at most a time and no other facts.
-pub(crate) fn header_values(payload_type: PayloadType, timestamp: Option<TaiNanos>) -> Filled {
-    Filled { payload_type, status: Status::empty(), window: 0, timestamp }
+pub(crate) fn header_values(payload_type: PayloadType, timestamp: Option<TaiNanos>) -> HeaderValues {
+    HeaderValues { payload_type, status: Status::empty(), window: 0, timestamp }
 }
 
 /// Returns the layout of a device's fragments, if its options state it.

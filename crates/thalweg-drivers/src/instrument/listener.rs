@@ -7,8 +7,8 @@ use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
-use thalweg_device::{Acquired, Acquisition, Buffer, Description, DeviceError, TaiClock};
-use thalweg_frames::{Arrival, Counters, DirectSocket, FrameIo, FramesError, Place, UdpPort};
+use thalweg_device::{Acquired, Acquisition, Buffer, Description, DeviceError, OwnFields, TaiClock};
+use thalweg_frames::{Arrival, Counters, DatagramIo, DirectSocket, FramesError, Place, UdpPort};
 use thalweg_link::Adapter;
 use thalweg_wire::TaiNanos;
 
@@ -58,7 +58,7 @@ enum Port {
     /// A socket that receives datagrams in place.
     Direct(DirectSocket),
     /// A port whose datagrams are copied.
-    Frames(Box<dyn FrameIo>),
+    Frames(Box<dyn DatagramIo>),
 }
 
 /// Outcome of reading the port.
@@ -164,7 +164,7 @@ impl Listener {
             payload_type: assembler.payload_type().type_name().to_owned(),
             record_bytes: Some(config.size.0),
             shape: assembler.fragment_shape().map(<[u64]>::to_vec),
-            thread: config.thread,
+            own: OwnFields::default().with("thread", config.thread),
             ..Description::default()
         };
         description.fragment_rate = config.rate.map(|rate| rate.hertz());

@@ -4,7 +4,7 @@
 
 use crate::instrument::UdpConfig;
 use crate::instrument::format::{Format, Message, Part, Refusal};
-use thalweg_device::{DeviceError, Filled, VdifFrame, checked_vdif_rate};
+use thalweg_device::{DeviceError, HeaderValues, VdifFrame, checked_vdif_rate};
 use thalweg_wire::{PayloadType, Status, TaiNanos};
 
 /// Frames of one thread.
@@ -64,7 +64,7 @@ impl Format for Vdif {
         // The rate in a frame's own header is used for the time of that frame only.
         let rate = rate.or(frame.rate).filter(|rate| frame.number < *rate);
         let nanos = rate.map_or(0, |rate| u64::from(frame.number) * 1_000_000_000 / u64::from(rate));
-        let filled = Filled {
+        let filled = HeaderValues {
             payload_type: PayloadType::VDIF,
             status: if frame.invalid { Status::CORRUPT } else { Status::empty() },
             window: rate.map_or(0, |rate| 1_000_000_000 / rate),

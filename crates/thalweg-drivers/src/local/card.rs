@@ -20,7 +20,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
-use thalweg_device::{Acquired, Acquisition, Buffer, Description, DeviceError, Filled, Frame, Layout};
+use thalweg_device::{Acquired, Acquisition, Buffer, Description, DeviceError, Frame, HeaderValues, Layout};
 use thalweg_sys::uring::{Done, File, Memory, Operation, Ring};
 use thalweg_wire::{Status, TaiNanos};
 
@@ -158,7 +158,7 @@ impl Card {
                     let payload_type = self.layout.payload_type;
                     let mut status = Status::empty();
                     status.set(Status::UNCERTAIN, !is_certain);
-                    let filled = Filled { payload_type, status, window: 0, timestamp: None };
+                    let filled = HeaderValues { payload_type, status, window: 0, timestamp: None };
                     return Ok(Some(Frame { buffer, number, len, filled, crc: None, copied: 0 }));
                 }
                 self.counts.without_counter += 1;

@@ -1,12 +1,12 @@
 //! Records on a line that loses bytes: a mark before or after each record helps to find the next one. Without IO.
 
-use crate::local::records::{Rule, decode_number};
+use crate::local::records::{RecordLength, decode_number};
 
 /// Rule by which records on such a line are separated.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Framing {
     /// A mark precedes each record. A record counts if it is followed by another mark, or by nothing for a while.
-    Begins(Vec<u8>, Rule),
+    Begins(Vec<u8>, RecordLength),
     /// A mark ends each record, which has at most this number of bytes before the mark.
     Ends(Vec<u8>, usize),
 }
@@ -122,7 +122,7 @@ enum Found {
 }
 
 /// Looks for a record with a mark before it.
-fn find_marked_record(rest: &[u8], mark: &[u8], rule: Rule, quiet: bool) -> Found {
+fn find_marked_record(rest: &[u8], mark: &[u8], rule: RecordLength, quiet: bool) -> Found {
     if rest.is_empty() {
         return Found::More;
     }
@@ -130,8 +130,8 @@ fn find_marked_record(rest: &[u8], mark: &[u8], rule: Rule, quiet: bool) -> Foun
         return skip_to_mark(rest, mark);
     }
     let bounds = match rule {
-        Rule::Fixed(len) => Some((mark.len(), len)),
-        Rule::Prefixed { prefix, longest } => {
+        RecordLength::Fixed(len) => Some((mark.len(), len)),
+        RecordLength::Prefixed { prefix, max_bytes: longest } => {
             let before = mark.len() + usize::from(prefix.bytes);
             let head = rest.get(mark.len()..before);
             match head.map(|head| usize::try_from(decode_number(head, prefix.little_endian))) {
@@ -186,7 +186,7 @@ mod tests {
     }
 
     fn fixed() -> Framing {
-        Framing::Begins(b"\xa5\x5a".to_vec(), Rule::Fixed(4))
+        Framing::Begins(b"\xa5\x5a".to_vec(), RecordLength::Fixed(4))
     }
 
     #[test]
@@ -211,7 +211,7 @@ mod tests {
     #[test]
     fn a_length_that_cannot_be_is_no_record() {
         let prefix = LengthPrefix { bytes: 1, little_endian: false };
-        let framing = Framing::Begins(b"#".to_vec(), Rule::Prefixed { prefix, longest: 9 });
+        let framing = Framing::Begins(b"#".to_vec(), RecordLength::Prefixed { prefix, max_bytes: 9 });
         assert_eq!(records(&framing, &[b"#\x03abc#\xffabc#\x02de#\0"]).0, [&b"abc"[..], b"de", b""]);
     }
 
@@ -238,7 +238,7 @@ mod tests {
         ) {
             let (framing, len) = match lines {
                 true => (Framing::Ends(b"\n".to_vec(), 12), 12),
-                false => (Framing::Begins(b"\xa5\x5a".to_vec(), Rule::Fixed(10)), 12),
+                false => (Framing::Begins(b"\xa5\x5a".to_vec(), RecordLength::Fixed(10)), 12),
             };
             // Payloads without a mark in them.
             let letter = |at: usize| b'a' + (thalweg_wire::mix_bits(seed ^ at as u64) % 26) as u8;

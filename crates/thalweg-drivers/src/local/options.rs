@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use thalweg_device::{
-    Adapter, Counter, DeviceError, DeviceKind, DeviceOptions, Layout, MAX_PAYLOAD, OpenDevice, Rate, StoredType,
+    Adapter, Counter, DeviceError, DeviceKind, DeviceOptions, Layout, MAX_PAYLOAD_BYTES, OpenDevice, Rate, StoredType,
 };
 use thalweg_text::ByteSize;
 
@@ -123,7 +123,7 @@ impl StreamConfig {
     fn check_record_size(&self, problem: &str) -> Result<Option<Layout>, DeviceError> {
         let expected = "from 1 byte to 1 GiB, the bytes of the longest record";
         match self.size {
-            Some(size) if (1..=MAX_PAYLOAD as u64).contains(&size.0) => Ok(None),
+            Some(size) if (1..=MAX_PAYLOAD_BYTES as u64).contains(&size.0) => Ok(None),
             Some(size) => Err(DeviceError::Setting { option: "size", value: size.0, expected }),
             None => Err(option_error("size", problem)),
         }
@@ -223,7 +223,7 @@ impl DmaConfig {
     /// # Errors
     /// The option with an impossible value.
     pub(crate) fn fragment_layout(&self) -> Result<Layout, DeviceError> {
-        if !(1..=MAX_PAYLOAD as u64).contains(&self.size.0) {
+        if !(1..=MAX_PAYLOAD_BYTES as u64).contains(&self.size.0) {
             let expected = "from 1 byte to 1 GiB, the bytes of the longest fragment";
             return Err(DeviceError::Setting { option: "size", value: self.size.0, expected });
         }

@@ -4,103 +4,105 @@ use crate::local::LengthPrefix;
 
 /// Rule by which records are separated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Rule {
+pub(crate) enum RecordLength {
     /// Each record has this number of bytes.
     Fixed(usize),
-    /// Each record is preceded by a number, its length in bytes, which is at most `longest`.
-    Prefixed { prefix: LengthPrefix, longest: usize },
+    /// Each record is preceded by a number, its length in bytes, which is at most `max_bytes`.
+    Prefixed { prefix: LengthPrefix, max_bytes: usize },
 }
 
-/// Position in a stream of records. Without IO: it determines what to read next, and receives the number of bytes that
-/// arrived.
+/// Parser state of a stream of records. Does no IO: the caller asks where the next bytes go, reads them, and reports
+/// their number.
 #[derive(Debug)]
-pub(crate) struct Records {
-    rule: Rule,
-    head: [u8; 8],
-    /// Number of bytes of `head` that have arrived.
-    head_has: usize,
+pub(crate) struct RecordParser {
+    rule: RecordLength,
+    prefix_bytes: [u8; 8],
+    /// Number of bytes of `prefix_bytes` that have arrived.
+    prefix_received: usize,
     /// Number of bytes of the record that have arrived.
-    has: usize,
-    /// Offset in the stream at which the record begins, with the length before it.
-    pub(crate) at: u64,
+    received: usize,
+    /// Offset of the current record in the stream, in bytes: of its length prefix, if it has one.
+    pub(crate) offset: u64,
 }
 
-impl Records {
-    pub(crate) fn new(rule: Rule) -> Self {
-        Self { rule, head: [0; 8], head_has: 0, has: 0, at: 0 }
+impl RecordParser {
+    pub(crate) fn new(rule: RecordLength) -> Self {
+        Self { rule, prefix_bytes: [0; 8], prefix_received: 0, received: 0, offset: 0 }
     }
 
     /// Returns the length of the current record in bytes, or `None` until it is known.
     pub(crate) fn record_len(&self) -> Option<usize> {
         match self.rule {
-            Rule::Fixed(bytes) => Some(bytes),
-            Rule::Prefixed { prefix, .. } => {
+            RecordLength::Fixed(bytes) => Some(bytes),
+            RecordLength::Prefixed { prefix, .. } => {
                 let bytes = usize::from(prefix.bytes);
-                // `head_came` has checked that it is no longer than allowed.
-                let head = self.head.get(..bytes).filter(|_| self.head_has == bytes)?;
-                Some(usize::try_from(decode_number(head, prefix.little_endian)).unwrap_or(usize::MAX))
+                // Saturates: `receive_head` refuses a length above the limit.
+                let prefix_bytes = self.prefix_bytes.get(..bytes).filter(|_| self.prefix_received == bytes)?;
+                Some(usize::try_from(decode_number(prefix_bytes, prefix.little_endian)).unwrap_or(usize::MAX))
             }
         }
     }
 
     /// Returns the number of bytes of the current record that have arrived.
     pub(crate) fn received_bytes(&self) -> usize {
-        self.has
+        self.received
     }
 
-    /// Returns the place of the missing bytes of the length before the record.
+    /// Returns the buffer for the bytes of the length prefix that have not arrived; empty once the length is known.
     pub(crate) fn missing_head_mut(&mut self) -> &mut [u8] {
         match self.rule {
-            Rule::Fixed(_) => &mut [],
-            Rule::Prefixed { prefix, .. } => &mut self.head[self.head_has..usize::from(prefix.bytes)],
+            RecordLength::Fixed(_) => &mut [],
+            RecordLength::Prefixed { prefix, .. } => {
+                &mut self.prefix_bytes[self.prefix_received..usize::from(prefix.bytes)]
+            }
         }
     }
 
-    /// Returns the number of bytes of the length before the next record.
+    /// Returns the number of bytes of the next record's length prefix; 0 for records of fixed length.
     pub(crate) fn next_head_bytes(&self) -> usize {
         match self.rule {
-            Rule::Fixed(_) => 0,
-            Rule::Prefixed { prefix, .. } => usize::from(prefix.bytes),
+            RecordLength::Fixed(_) => 0,
+            RecordLength::Prefixed { prefix, .. } => usize::from(prefix.bytes),
         }
     }
 
-    /// Records that `bytes` more bytes of the length have arrived.
+    /// Counts `bytes` more bytes of the length prefix as arrived.
     ///
     /// # Errors
-    /// Fails if the record would be longer than allowed; the text states what to do.
+    /// The record's length is above the limit; the text states what to do.
     pub(crate) fn receive_head(&mut self, bytes: usize) -> Result<(), String> {
-        self.head_has += bytes;
-        let Rule::Prefixed { longest, .. } = self.rule else { return Ok(()) };
-        self.record_len().filter(|len| *len > longest).map_or(Ok(()), |len| Err(too_long_problem(len, longest)))
+        self.prefix_received += bytes;
+        let RecordLength::Prefixed { max_bytes, .. } = self.rule else { return Ok(()) };
+        self.record_len().filter(|len| *len > max_bytes).map_or(Ok(()), |len| Err(too_long_problem(len, max_bytes)))
     }
 
-    /// Records that `bytes` more bytes of the record have arrived. Returns its length if it is whole now; then the next
-    /// record is the current one.
+    /// Counts `bytes` more bytes of the current record as arrived. If that completes the record, advances to the next
+    /// one and returns the length of the completed record, in bytes; otherwise `None`.
     pub(crate) fn receive_bytes(&mut self, bytes: usize) -> Option<usize> {
-        self.has += bytes;
-        let len = self.record_len().filter(|len| self.has == *len)?;
-        self.at += (self.head_has + len) as u64;
-        (self.head_has, self.has) = (0, 0);
+        self.received += bytes;
+        let len = self.record_len().filter(|len| self.received == *len)?;
+        self.offset += (self.prefix_received + len) as u64;
+        (self.prefix_received, self.received) = (0, 0);
         Some(len)
     }
 
-    /// Drops the incomplete record, and returns the number of its bytes.
+    /// Drops the incomplete record. Returns the number of bytes dropped, those of its length prefix included.
     pub(crate) fn drop_incomplete(&mut self) -> usize {
-        let bytes = self.head_has + self.has;
-        self.at += bytes as u64;
-        (self.head_has, self.has) = (0, 0);
+        let bytes = self.prefix_received + self.received;
+        self.offset += bytes as u64;
+        (self.prefix_received, self.received) = (0, 0);
         bytes
     }
 }
 
-fn too_long_problem(len: usize, longest: usize) -> String {
+fn too_long_problem(len: usize, max_bytes: usize) -> String {
     format!(
-        "a record of {len} bytes is announced, but size is {longest}: increase size, or check the number of bytes and \
-         the byte order of the length field"
+        "the length before a record is {len} bytes, and size allows {max_bytes}: raise size, or check the number of \
+         bytes and the byte order of length"
     )
 }
 
-/// Returns a number of up to eight bytes.
+/// Returns the unsigned number that up to eight bytes encode.
 pub(crate) fn decode_number(bytes: &[u8], little_endian: bool) -> u64 {
     (0..bytes.len()).fold(0, |number, i| {
         let byte = bytes[if little_endian { bytes.len() - 1 - i } else { i }];
@@ -114,8 +116,8 @@ mod tests {
     use proptest::prelude::*;
 
     /// Returns the records of a stream that is read in pieces of these lengths.
-    fn records(rule: Rule, stream: &[u8], pieces: &[usize]) -> Result<(Vec<Vec<u8>>, usize), String> {
-        let (mut records, mut rest, mut out, mut payload) = (Records::new(rule), stream, Vec::new(), Vec::new());
+    fn records(rule: RecordLength, stream: &[u8], pieces: &[usize]) -> Result<(Vec<Vec<u8>>, usize), String> {
+        let (mut records, mut rest, mut out, mut payload) = (RecordParser::new(rule), stream, Vec::new(), Vec::new());
         let mut pieces = pieces.iter().copied().cycle();
         loop {
             if records.record_len() == Some(0) {
@@ -167,13 +169,13 @@ mod tests {
                 stream.extend(record);
             }
             let whole = stream.len().saturating_sub(lacking);
-            let (out, left) = records(Rule::Prefixed { prefix, longest: 40 }, &stream[..whole], &pieces).unwrap();
+            let (out, left) = records(RecordLength::Prefixed { prefix, max_bytes: 40 }, &stream[..whole], &pieces).unwrap();
             prop_assert_eq!(&out[..], &written[..out.len()]);
             let taken: usize = out.iter().map(|record| record.len() + usize::from(bytes)).sum();
             prop_assert_eq!(taken + left, whole);
             prop_assert!(out.len() == written.len() || left < usize::from(bytes) + written[out.len()].len());
 
-            let (out, left) = records(Rule::Fixed(7), &stream, &pieces).unwrap();
+            let (out, left) = records(RecordLength::Fixed(7), &stream, &pieces).unwrap();
             prop_assert!(out.iter().flatten().eq(&stream[..stream.len() / 7 * 7]));
             prop_assert_eq!(left, stream.len() % 7);
         }
@@ -182,7 +184,7 @@ mod tests {
         #[test]
         fn a_record_that_is_too_long_is_refused(stream in proptest::collection::vec(any::<u8>(), 0..200), bytes in 1u8..=8) {
             let prefix = LengthPrefix { bytes, little_endian: false };
-            if let Ok((out, _)) = records(Rule::Prefixed { prefix, longest: 20 }, &stream, &[5]) {
+            if let Ok((out, _)) = records(RecordLength::Prefixed { prefix, max_bytes: 20 }, &stream, &[5]) {
                 prop_assert!(out.iter().all(|record| record.len() <= 20));
             }
         }

@@ -15,7 +15,9 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
-use thalweg_device::{Acquired, Acquisition, Buffer, Description, DeviceError, DeviceOptions, Filled, Frame, TaiClock};
+use thalweg_device::{
+    Acquired, Acquisition, Buffer, Description, DeviceError, DeviceOptions, Frame, HeaderValues, OwnFields, TaiClock,
+};
 use thalweg_wire::{Element, Meaning, PayloadType, Status, TaiNanos};
 
 /// Maximum number of fragments that may be posted.
@@ -134,10 +136,13 @@ impl Sampler {
             bits: board.maximum.map(|maximum| maximum.checked_ilog2().map_or(0, |bits| bits + 1)),
             record_bytes: Some(size as u64),
             file: Some(config.file.display().to_string()),
-            metadata: Some(serde_json::json!({
-                "board": board.name, "driver": board.driver, "channels": config.channels, "range": volts,
-                "max_value": board.maximum,
-            })),
+            own: OwnFields::default().with(
+                "metadata",
+                serde_json::json!({
+                    "board": board.name, "driver": board.driver, "channels": config.channels, "range": volts,
+                    "max_value": board.maximum,
+                }),
+            ),
             ..Description::default()
         };
         tracing::info!("{}: {} ({}), {rate:.3} samples per second", config.file.display(), board.name, board.driver);
@@ -266,7 +271,7 @@ impl Acquisition for Sampler {
                 let window = u32::try_from(self.windows.window_nanos()).unwrap_or(0);
                 let (payload_type, mut status) = (self.payload_type, Status::empty());
                 status.set(Status::UNCERTAIN, !is_certain);
-                let filled = Filled { payload_type, status, window, timestamp: Some(time) };
+                let filled = HeaderValues { payload_type, status, window, timestamp: Some(time) };
                 return Ok(Acquired::Frame(Frame { buffer, number, len: self.size, filled, crc: None, copied: 0 }));
             }
         }

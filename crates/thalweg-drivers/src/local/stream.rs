@@ -6,13 +6,13 @@
 use crate::local::StreamConfig;
 use crate::local::framing::{Framer, Framing, Next};
 use crate::local::port::{Port, Read, Watch, file_error};
-use crate::local::records::{Records, Rule};
+use crate::local::records::{RecordLength, RecordParser};
 use rustix::io::{Errno, IoSliceMut};
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 use std::time::Duration;
-use thalweg_device::{Acquired, Acquisition, Buffer, Description, DeviceError, Filled, Frame, Layout};
+use thalweg_device::{Acquired, Acquisition, Buffer, Description, DeviceError, Frame, HeaderValues, Layout};
 use thalweg_wire::{PayloadType, Status, TaiNanos};
 
 /// Maximum number of records that one call reads.
@@ -34,7 +34,7 @@ pub struct Stream {
     watch: Option<Watch>,
     layout: Option<Layout>,
     longest: usize,
-    records: Records,
+    records: RecordParser,
     /// Framer of records with marks, if the options name a mark.
     framer: Option<Framer>,
     /// Buffer for the bytes of a line that are read at a time.
@@ -95,8 +95,8 @@ impl Stream {
         let layout = config.record_layout()?;
         let longest = usize::try_from(config.longest_record_bytes().unwrap_or(0)).unwrap_or(usize::MAX);
         let rule = match config.length {
-            Some(prefix) => Rule::Prefixed { prefix, longest },
-            None => Rule::Fixed(longest),
+            Some(prefix) => RecordLength::Prefixed { prefix, max_bytes: longest },
+            None => RecordLength::Fixed(longest),
         };
         let framing = match (&config.mark, &config.end) {
             (Some(mark), _) => Some(Framing::Begins(mark.as_bytes().to_vec(), rule)),
@@ -126,7 +126,7 @@ impl Stream {
             watch: watch.map_err(|error| file_error("waiting for", &config.file, error))?,
             layout,
             longest,
-            records: Records::new(rule),
+            records: RecordParser::new(rule),
             framer,
             piece: Vec::new(),
             latest: Duration::ZERO,
@@ -306,7 +306,7 @@ impl Stream {
     }
 
     fn receive_head(&mut self, bytes: usize) -> Result<(), DeviceError> {
-        let (at, file) = (self.records.at, &self.file);
+        let (at, file) = (self.records.offset, &self.file);
         self.records.receive_head(bytes).map_err(|problem| DeviceError::Stream { file: file.clone(), at, problem })
     }
 
@@ -318,7 +318,7 @@ impl Stream {
             layout.to_little_endian(&mut buffer.payload_mut()[..len]);
         }
         let status = if self.uncertain { Status::UNCERTAIN } else { Status::empty() };
-        let filled = Filled { payload_type, status, window: 0, timestamp: None };
+        let filled = HeaderValues { payload_type, status, window: 0, timestamp: None };
         self.filled.push_back(Acquired::Frame(Frame {
             buffer,
             number: self.number,
@@ -551,7 +551,7 @@ mod tests {
         assert_eq!(all(&mut stream, 0), [Ok((3, vec![7; 100]))]);
         writer.write_all(b"\x01\0").unwrap();
         let error = stream.poll_acquired(Duration::ZERO).unwrap_err().to_string();
-        assert!(error.contains("at byte 112: a record of 256 bytes is announced, but size is 100"), "{error}");
+        assert!(error.contains("at byte 112: the length before a record is 256 bytes, and size allows 100"), "{error}");
     }
 
     #[test]

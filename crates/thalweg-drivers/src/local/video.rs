@@ -21,7 +21,9 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 use thalweg_arena::DmaBuf;
-use thalweg_device::{Acquired, Acquisition, Buffer, Description, DeviceError, Filled, Frame, TaiClock};
+use thalweg_device::{
+    Acquired, Acquisition, Buffer, Description, DeviceError, Frame, HeaderValues, OwnFields, TaiClock,
+};
 use thalweg_wire::{PayloadType, Status, TaiNanos};
 
 /// Maximum number of images that may be under way.
@@ -310,14 +312,18 @@ impl Video {
             kind: "v4l2".into(),
             payload_type: payload_type.type_name().to_owned(),
             fragment_rate: camera.frame_rate(),
-            width: image.then_some(width),
-            height: image.then_some(height),
             shape: image.then(|| vec![height.into(), width.into()]),
             record_bytes: Some(size.into()),
             file: Some(config.file.display().to_string()),
-            metadata: Some(serde_json::json!({
-                "pixel_format": pixels.to_string(), "width": width, "height": height, "bytes_per_line": line,
-            })),
+            own: OwnFields::default()
+                .with("width", image.then_some(width))
+                .with("height", image.then_some(height))
+                .with(
+                    "metadata",
+                    serde_json::json!({
+                        "pixel_format": pixels.to_string(), "width": width, "height": height, "bytes_per_line": line,
+                    }),
+                ),
             ..Description::default()
         };
         tracing::info!("{}: {width} × {height} {pixels}, {}", config.file.display(), memory_description(camera.memory));
@@ -539,7 +545,7 @@ impl Video {
         Ok(None)
     }
 
-    fn header_values(&mut self, place: &Place<DEQUEUE>) -> Filled {
+    fn header_values(&mut self, place: &Place<DEQUEUE>) -> HeaderValues {
         let damaged = place.flags & DAMAGED != 0 || place.used as usize > self.size;
         self.counts.damaged += u64::from(damaged);
         self.counts.images += 1;
@@ -552,7 +558,7 @@ impl Video {
             let age = now - taken;
             TaiNanos(self.clock.now().0.saturating_sub(u64::try_from(age).unwrap_or(0)))
         });
-        Filled { payload_type: self.payload_type, status, window: 0, timestamp }
+        HeaderValues { payload_type: self.payload_type, status, window: 0, timestamp }
     }
 }
 

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 use thalweg_arena::{Arena, Piece, Span};
-use thalweg_frames::{AfXdpPort, Arrival, FrameIo, FramesError, Options};
+use thalweg_frames::{AfXdpPort, Arrival, DatagramIo, FramesError, Options};
 use thalweg_testing::skip::skipped;
 
 /// Addresses from the network reserved for measurements (RFC 2544, section C.2.2).

@@ -4,7 +4,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 use thalweg_arena::{Arena, Span};
-use thalweg_frames::{Arrival, FrameIo, UdpPort};
+use thalweg_frames::{Arrival, DatagramIo, UdpPort};
 
 fn here() -> UdpPort {
     UdpPort::bind((Ipv4Addr::LOCALHOST, 0).into()).unwrap()

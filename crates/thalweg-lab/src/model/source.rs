@@ -3,7 +3,7 @@
 
 use super::wire::Time;
 use std::collections::VecDeque;
-use thalweg_device::model_payload_len;
+use thalweg_device::model_payload_bytes;
 use thalweg_wire::{Announcement, Disposition, EventId, SourceId, record_bytes};
 
 /// A message or data for a builder.
@@ -92,7 +92,7 @@ impl Source {
             let builder = (event % builders) as usize;
             let length = *self.pending.get_or_insert_with(|| match self.sizes {
                 (from, to) if from == to => to as u32,
-                (from, to) => model_payload_len(1, self.id, event, from, to) as u32,
+                (from, to) => model_payload_bytes(1, self.id, event, from, to) as u32,
             });
             let record = record_bytes(length as usize) as u64;
             if self.filling[builder].as_ref().is_some_and(|slot| {

@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::time::Duration;
 use thalweg_arena::Span;
-use thalweg_frames::FrameIo;
+use thalweg_frames::DatagramIo;
 use thalweg_wire::{Announcement, Capabilities, Content, Head, Hello, IntervalMap, Losses, Message, Refusal, Sender};
 
 #[derive(Debug)]
@@ -284,7 +284,12 @@ impl Half for FrameBuilder {
         probe.into_iter().chain(late).fold(self.channel.next_deadline(), Duration::min)
     }
 
-    fn send_next_frame(&mut self, now: Duration, io: &mut dyn FrameIo, room: &mut Vec<u8>) -> Result<bool, LinkError> {
+    fn send_next_frame(
+        &mut self,
+        now: Duration,
+        io: &mut dyn DatagramIo,
+        room: &mut Vec<u8>,
+    ) -> Result<bool, LinkError> {
         self.queue_fetch_messages(now);
         if let Some(probed) = self.channel.next_probe_answer() {
             super::send_bare_frame(&mut self.channel, probed, 0, self.to, 0, now, io, room);

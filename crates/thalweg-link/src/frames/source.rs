@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use thalweg_arena::Arena;
-use thalweg_frames::FrameIo;
+use thalweg_frames::DatagramIo;
 use thalweg_wire::{Announcement, Content, Disposition, HEAD_LEN, Head, Message, RECORD_ALIGN, Sender};
 
 #[derive(Debug)]
@@ -129,7 +129,7 @@ impl FrameSource {
     }
 
     /// Sends the next piece. Returns false if there is none.
-    fn send_next_piece(&mut self, now: Duration, io: &mut dyn FrameIo) -> Result<bool, LinkError> {
+    fn send_next_piece(&mut self, now: Duration, io: &mut dyn DatagramIo) -> Result<bool, LinkError> {
         let most = self.max_piece_bytes();
         let Some((asked, arena_offset)) = self.next_answer()? else { return Ok(false) };
         let (content, from) = (Content::Piece { ticket: asked.ticket, offset: asked.offset }, *arena_offset);
@@ -239,7 +239,12 @@ impl Half for FrameSource {
     }
 
     /// Puts one frame into the burst. Words go first: they are few, and the other end waits for them.
-    fn send_next_frame(&mut self, now: Duration, io: &mut dyn FrameIo, room: &mut Vec<u8>) -> Result<bool, LinkError> {
+    fn send_next_frame(
+        &mut self,
+        now: Duration,
+        io: &mut dyn DatagramIo,
+        room: &mut Vec<u8>,
+    ) -> Result<bool, LinkError> {
         let has_pieces = self.next_answer()?.is_some();
         let (to, longest) = (self.to, self.path.max_datagram_bytes().min(BASE_BYTES));
         if self.channel.has_more_than_acknowledgement() || self.channel.has_words() && !has_pieces {

@@ -37,7 +37,7 @@ mod past_the_kernel {
     use std::collections::HashMap;
     use std::sync::atomic::{AtomicU16, Ordering};
     use std::sync::{Arc, LazyLock, Mutex, PoisonError};
-    use thalweg_frames::{AfXdpPort, FrameIo};
+    use thalweg_frames::{AfXdpPort, DatagramIo};
     use thalweg_link_conformance::arena_of_sources;
     use thalweg_sys::netns::Network;
     use thalweg_testing::skip::skipped;

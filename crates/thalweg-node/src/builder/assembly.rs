@@ -162,9 +162,8 @@ impl Assembly {
     /// Carries out a fetch, if there is a place for its slot.
     fn carry_out_fetch(&mut self, fetch: Fetch, builder: &mut Builder, peers: &mut Peers, now: Duration) -> Fetched {
         let Fetch { source, offer, .. } = &fetch;
-        let begins_to_owe = begins_to_owe(&fetch, builder);
         if fetch.range.start > 0 {
-            peers.extend_fetch(&fetch, begins_to_owe, now);
+            peers.extend_fetch(&fetch, begins_to_owe(&fetch, builder), now);
             return Fetched::Some;
         }
         if peers.connection_number(*source).is_none() {
@@ -178,6 +177,8 @@ impl Assembly {
         if self.trigger.is_none() {
             self.end_stall(builder, now);
         }
+        // The bytes that sources of this machine owe are not counted.
+        let begins_to_owe = builder.fetch_count(*source) == 1 || begins_to_owe(&fetch, builder);
         match peers.begin_fetch(&fetch, place, begins_to_owe, now) {
             Ok(None) => Fetched::Some,
             Ok(Some(bytes)) => {

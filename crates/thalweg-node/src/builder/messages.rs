@@ -6,7 +6,7 @@ use crate::{NodeError, Policy};
 use serde_json::json;
 use std::time::Duration;
 use thalweg_link::{LinkError, Received};
-use thalweg_wire::{Accounts, Announcement, Capabilities, EventId, Hello, Message, Refusal, TaiNanos, Welcome};
+use thalweg_wire::{Announcement, Capabilities, EventId, FinalCounters, Hello, Message, Refusal, TaiNanos, Welcome};
 
 /// Connections accepted at an address before others have their turn.
 const MAX_ACCEPTED_IN_TURN: usize = 32;
@@ -92,7 +92,6 @@ impl BuilderNode {
                 Err(LinkError::Protocol("a second hello on one connection".into()))
             }
             (Sender::Source(source), Received::Arrived { ticket, bytes }) => {
-                self.peers.end_fetch(index);
                 self.assembly.take_slot(&mut self.builder, source, ticket, bytes)
             }
             (Sender::Source(source), Received::Message(message)) => self.handle_message(index, source, message),
@@ -111,7 +110,7 @@ impl BuilderNode {
                 self.shifts.take_report(source, &report, self.clock.now());
             }
             Message::TriggerTimes(report) => return Err(LinkError::Protocol(format!("unexpected: {report:?}"))),
-            Message::End(accounts) => self.take_final_counters(source, accounts)?,
+            Message::End(final_counters) => self.take_final_counters(source, final_counters)?,
             Message::RoomReport(relayed) => self.assigning.handle_relayed_room(source, &relayed)?,
             Message::Left(counts) => self.assigning.handle_left_out_counts(source, counts)?,
             Message::Passed { below, tickets } => self.take_passed(source, below, tickets)?,
@@ -168,12 +167,12 @@ impl BuilderNode {
     /// Handles the final counters of a source. If another builder had the source end sooner than is known here, they
     /// wait: the events that it does not have are after the end of the run, and not incomplete. Before the run has
     /// begun they wait for its begin, which creates a new event builder.
-    fn take_final_counters(&mut self, source: usize, accounts: Accounts) -> Result<(), LinkError> {
+    fn take_final_counters(&mut self, source: usize, final_counters: FinalCounters) -> Result<(), LinkError> {
         if !self.has_begun() || self.control.has_earlier_end(source) {
-            self.run.keep_early_end(source, accounts, self.clock.now());
+            self.run.keep_early_end(source, final_counters, self.clock.now());
             return Ok(());
         }
-        self.end_source(source, accounts)
+        self.end_source(source, final_counters)
     }
 
     /// Takes final counters that have waited for long enough.
@@ -183,16 +182,17 @@ impl BuilderNode {
         }
         for source in 0..self.setup.ids.len() {
             let is_told_sooner = self.control.has_earlier_end(source);
-            let Some(accounts) = self.run.take_early_end(source, is_told_sooner, now) else { continue };
-            if let (Err(error), Some(index)) = (self.end_source(source, accounts), self.peers.connection_number(source))
+            let Some(final_counters) = self.run.take_early_end(source, is_told_sooner, now) else { continue };
+            if let (Err(error), Some(index)) =
+                (self.end_source(source, final_counters), self.peers.connection_number(source))
             {
                 self.close_connection(index, &error);
             }
         }
     }
 
-    fn end_source(&mut self, source: usize, accounts: Accounts) -> Result<(), LinkError> {
-        let ended = self.builder.source_ended(source, accounts);
+    fn end_source(&mut self, source: usize, final_counters: FinalCounters) -> Result<(), LinkError> {
+        let ended = self.builder.source_ended(source, final_counters);
         ended.map_err(|violation| LinkError::Protocol(violation.to_string()))?;
         self.control.source_ended(source);
         self.assigning.end_source(source);

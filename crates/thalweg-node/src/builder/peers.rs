@@ -68,8 +68,7 @@ struct Connection {
     since: Duration,
     /// True if something was requested in this turn.
     was_asked: bool,
-    /// Fetches under way, the time of the source's last progress, and the bytes received by then.
-    fetches: usize,
+    /// Time of the source's last progress, and the bytes received by then.
     progress_at: Duration,
     progress_bytes: u64,
     /// Bytes received and losses known at the last check.
@@ -390,13 +389,9 @@ impl Peers {
         now: Duration,
     ) -> Result<Option<Bytes>, LinkError> {
         let Some((connection, link)) = self.source_link_mut(fetch.source) else { return Ok(None) };
-        if begins_to_owe || connection.fetches == 0 {
-            connection.progress_at = now;
-        }
+        connection.progress_at = if begins_to_owe { now } else { connection.progress_at };
         connection.was_asked = true;
-        let bytes = link.begin_fetch(&fetch.offer, place, fetch.range.end)?;
-        connection.fetches += usize::from(bytes.is_none());
-        Ok(bytes)
+        link.begin_fetch(&fetch.offer, place, fetch.range.end)
     }
 
     /// Requests more of a slot that is being fetched.
@@ -415,16 +410,8 @@ impl Peers {
         Some((self.connections[index].as_mut()?, self.endpoints.builder_link_mut(index)?))
     }
 
-    /// Counts a fetch over a connection as over.
-    pub(super) fn end_fetch(&mut self, index: usize) {
-        if let Some(connection) = &mut self.connections[index] {
-            connection.fetches = connection.fetches.saturating_sub(1);
-        }
-    }
-
     /// Cancels a fetch over a connection.
     pub(super) fn cancel_fetch(&mut self, index: usize, ticket: u64) {
-        self.end_fetch(index);
         if let Some(link) = self.endpoints.builder_link_mut(index) {
             link.cancel_fetch(ticket);
         }
@@ -433,7 +420,7 @@ impl Peers {
     /// Returns whether a source was asked for data that have not arrived.
     pub(super) fn owes_data(&self, source: usize, builder: &Builder) -> bool {
         let connection = self.source_connection(source);
-        connection.is_some_and(|c| c.fetches > 0 && (c.maps || builder.bytes_in_flight_of(source) > 0))
+        builder.fetch_count(source) > 0 && connection.is_some_and(|c| c.maps || builder.bytes_in_flight_of(source) > 0)
     }
 
     /// Returns how long a source has owed data without progress; zero if it owes none.
@@ -593,7 +580,6 @@ impl Connection {
             source: None,
             since: now,
             was_asked: false,
-            fetches: 0,
             progress_at: now,
             progress_bytes: 0,
             received: 0,
@@ -628,7 +614,7 @@ mod tests {
     #[test]
     fn a_source_gets_on_that_answers_or_sends_enough_however_its_link_moves_it() {
         let peer = Peer::new("peer".into(), Origin::Host(None));
-        let mut connection = Connection { fetches: 1, ..Connection::new(peer, false, Duration::ZERO) };
+        let mut connection = Connection::new(peer, false, Duration::ZERO);
         let at = Duration::from_secs;
         for byte in 1..100 {
             assert!(!connection.note_progress(byte, 0, &[], at(byte)), "a trickle");

@@ -180,7 +180,8 @@ impl Built {
 }
 
 fn source_row(source: usize, builder: &Builder, peers: &Peers, now: Duration) -> SourceRow {
-    let SourceProgress { ledger, accepted, built, backlog, ended, given_up } = builder.progress_of(source);
+    let SourceProgress { ledger, offered: accepted, built, open_offers: backlog, ended, given_up } =
+        builder.progress_of(source);
     let owes = peers.owing_duration(source, builder, now);
     SourceRow {
         connected: peers.connection_number(source).is_some(),

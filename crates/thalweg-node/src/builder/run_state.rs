@@ -4,7 +4,7 @@ use super::setup::FIRST_EVENT;
 use crate::NodeError;
 use std::time::Duration;
 use thalweg_core::control::{SourceCommand, State};
-use thalweg_wire::{Accounts, Message, RunNumber, TaiNanos};
+use thalweg_wire::{FinalCounters, Message, RunNumber, TaiNanos};
 
 /// Longest time that a source's final counters wait until it is known where the run ends.
 const END_KNOWN_TIME: Duration = Duration::from_secs(2);
@@ -20,7 +20,7 @@ pub(super) struct RunState {
     state: State,
     /// Final counters by source, and the time since which they wait for the run to begin, or until it is known where it
     /// ends.
-    early_ends: Vec<Option<(Accounts, Duration)>>,
+    early_ends: Vec<Option<(FinalCounters, Duration)>>,
     /// True once everything is built and only has to be written to disk.
     is_over: bool,
     /// Reason why the run did not begin, if it did not.
@@ -82,16 +82,21 @@ impl RunState {
     }
 
     /// Keeps the final counters of a source until it is known where the run ends, since they came before that.
-    pub(super) fn keep_early_end(&mut self, source: usize, accounts: Accounts, now: Duration) {
+    pub(super) fn keep_early_end(&mut self, source: usize, final_counters: FinalCounters, now: Duration) {
         let since = self.early_ends[source].map_or(now, |(_, since)| since);
-        self.early_ends[source] = Some((accounts, since));
+        self.early_ends[source] = Some((final_counters, since));
     }
 
     /// Removes and returns the final counters of a source that have waited for long enough. `is_told_sooner`: another
     /// builder knows where the run ends, and this one does not.
-    pub(super) fn take_early_end(&mut self, source: usize, is_told_sooner: bool, now: Duration) -> Option<Accounts> {
+    pub(super) fn take_early_end(
+        &mut self,
+        source: usize,
+        is_told_sooner: bool,
+        now: Duration,
+    ) -> Option<FinalCounters> {
         let end = self.early_ends[source].take_if(|(_, since)| !is_told_sooner || now >= *since + END_KNOWN_TIME);
-        end.map(|(accounts, _)| accounts)
+        end.map(|(final_counters, _)| final_counters)
     }
 
     /// Forgets final counters of a source whose process was restarted: they are not its own.

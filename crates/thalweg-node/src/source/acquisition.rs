@@ -6,7 +6,7 @@ use super::{DEVICE_TOKEN, Feed, SourceNode};
 use crate::slots::{Filling, Slots};
 use crate::{Clock, NodeError};
 use std::time::Duration;
-use thalweg_device::{Acquired, Acquisition, Buffer, DeviceError, Frame, FrameOrder, InTurn};
+use thalweg_device::{Acquired, Acquisition, Buffer, DeviceError, Frame, FrameOrder, OrderedFrame};
 use thalweg_link::{Interest, LinkError, Poller};
 use thalweg_wire::{Disposition, Message, TaiNanos};
 
@@ -188,9 +188,9 @@ impl SourceNode {
                 break;
             };
             match self.acquiring.order.next_in_turn(self.acquiring.is_over) {
-                Some(InTurn::Frame(frame)) => self.accept_frame(index, frame)?,
-                Some(InTurn::Lost(count)) => self.lose_fragments(count)?,
-                Some(InTurn::Missed(count)) => self.skip_events(count),
+                Some(OrderedFrame::Frame(frame)) => self.accept_frame(index, frame)?,
+                Some(OrderedFrame::Lost(count)) => self.lose_fragments(count)?,
+                Some(OrderedFrame::Missed(count)) => self.skip_events(count),
                 None if self.acquiring.is_over => {
                     if let Some(end) = self.course.end_event().filter(|_| self.acquiring.gave_up) {
                         self.lose_fragments(end.saturating_sub(next))?;

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use thalweg_link::{Address, Arrivals, Endpoints, LinkError, Poller, SourceEndpoint, SourceGreeting};
 use thalweg_wire::{
-    Accounts, Capabilities, Contact, Disposition, EventId, Hello, MAX_RECORDS, Message, Refusal, Welcome,
+    Capabilities, Contact, Disposition, EventId, FinalCounters, Hello, MAX_RECORDS, Message, Refusal, Welcome,
 };
 
 /// Time from a failed attempt to connect to a builder to the next one.
@@ -340,14 +340,14 @@ impl Builders {
         let copied = self.endpoints.source_link(index).map_or(0, |link| link.copied_bytes());
         let delivery = &mut self.builders[index].delivery;
         delivery.close_accounts(copied, sequence, cpu_nanos);
-        let accounts = delivery.final_counters();
-        self.send_if_welcome(index, &Message::End(accounts));
+        let final_counters = delivery.final_counters();
+        self.send_if_welcome(index, &Message::End(final_counters));
     }
 
     /// Returns the sum of the counters of all builders.
-    pub(super) fn total_accounts(&self) -> Accounts {
-        let accounts = self.builders.iter().map(|builder| builder.delivery.final_counters());
-        accounts.fold(Accounts::default(), |sum, a| Accounts {
+    pub(super) fn total_accounts(&self) -> FinalCounters {
+        let final_counters = self.builders.iter().map(|builder| builder.delivery.final_counters());
+        final_counters.fold(FinalCounters::default(), |sum, a| FinalCounters {
             accepted: sum.accepted + a.accepted,
             dropped_newest: sum.dropped_newest + a.dropped_newest,
             dropped_oldest: sum.dropped_oldest + a.dropped_oldest,

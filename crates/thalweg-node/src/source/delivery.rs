@@ -6,7 +6,7 @@ use std::time::Duration;
 use thalweg_arena::Slot;
 use thalweg_core::control::HEARTBEAT_INTERVAL;
 use thalweg_link::{Outstanding, SourceLink};
-use thalweg_wire::{Accounts, Announcement, Disposition, EventId, FragmentHeader, Left, Message, Welcome};
+use thalweg_wire::{Announcement, Disposition, EventId, FinalCounters, FragmentHeader, Left, Message, Welcome};
 
 /// Maximum number of tickets that a builder has not released, for a source that drops the oldest. With a builder that
 /// releases none, later fragments are dropped as they come, which takes one ticket however many they are.
@@ -35,7 +35,7 @@ pub(super) struct Delivery {
     passed: u64,
     /// Time of the last message to it that this source goes on.
     passed_at: Duration,
-    accounts: Accounts,
+    final_counters: FinalCounters,
     /// Bytes copied by its device, and by connections that are closed.
     copied_bytes: u64,
     /// Fragments for it that the device lost.
@@ -65,7 +65,7 @@ impl Delivery {
             mentioned: 0,
             passed: 0,
             passed_at: now,
-            accounts: Accounts::default(),
+            final_counters: FinalCounters::default(),
             copied_bytes: 0,
             lost_in_device: 0,
             is_over: false,
@@ -118,12 +118,12 @@ impl Delivery {
 
     /// Counts a fragment that was accepted.
     pub(super) fn count_accepted(&mut self) {
-        self.accounts.accepted += 1;
+        self.final_counters.accepted += 1;
     }
 
     /// Counts a fragment that is lost, since the builder takes no further part.
     pub(super) fn count_lost(&mut self) {
-        self.accounts.accepted += 1;
+        self.final_counters.accepted += 1;
         self.lost += 1;
     }
 
@@ -173,7 +173,7 @@ impl Delivery {
 
     fn send_announcement(&mut self, offer: Announcement, slot: Option<Slot>, connected: Option<&mut Connected<'_>>) {
         self.book.push_offer(offer, slot);
-        self.accounts.tickets = self.book.next_ticket();
+        self.final_counters.tickets = self.book.next_ticket();
         if let Some(Connected { link, .. }) = connected {
             link.announce_offer(&offer);
         }
@@ -188,10 +188,10 @@ impl Delivery {
         how: Disposition,
         connected: Option<&mut Connected<'_>>,
     ) {
-        self.accounts.accepted += u64::from(count);
+        self.final_counters.accepted += u64::from(count);
         match how {
             Disposition::LostInDevice => self.lost_in_device += u64::from(count),
-            _ => self.accounts.dropped_newest += u64::from(count),
+            _ => self.final_counters.dropped_newest += u64::from(count),
         }
         if self.is_over {
             return;
@@ -228,7 +228,7 @@ impl Delivery {
             }
             offer.disposition = Disposition::DroppedOldest;
             offer.bytes = 0;
-            self.accounts.dropped_oldest += u64::from(offer.count);
+            self.final_counters.dropped_oldest += u64::from(offer.count);
             if let Some(Connected { link, .. }) = connected {
                 link.announce_offer(offer);
             }
@@ -319,23 +319,23 @@ impl Delivery {
     /// Closes the final counters of this builder. `copied`: bytes that its link has copied; `sequence`: number of the
     /// next fragment.
     pub(super) fn close_accounts(&mut self, copied: u64, sequence: u32, cpu_nanos: u64) {
-        self.accounts.copied_bytes = self.copied_bytes + copied;
-        self.accounts.next_sequence = sequence;
-        self.accounts.cpu_nanos = cpu_nanos;
+        self.final_counters.copied_bytes = self.copied_bytes + copied;
+        self.final_counters.next_sequence = sequence;
+        self.final_counters.cpu_nanos = cpu_nanos;
     }
 
     /// Returns the final counters.
-    pub(super) fn final_counters(&self) -> Accounts {
-        self.accounts
+    pub(super) fn final_counters(&self) -> FinalCounters {
+        self.final_counters
     }
 
     /// Returns the counts of fragments for builder 0, if the builder with this number was left out.
     pub(super) fn left_out_counts(&self, builder: u32) -> Left {
         Left {
             builder,
-            accepted: self.accounts.accepted,
-            dropped_newest: self.accounts.dropped_newest,
-            dropped_oldest: self.accounts.dropped_oldest,
+            accepted: self.final_counters.accepted,
+            dropped_newest: self.final_counters.dropped_newest,
+            dropped_oldest: self.final_counters.dropped_oldest,
             lost_in_device: self.lost_in_device,
             lost: self.lost,
         }

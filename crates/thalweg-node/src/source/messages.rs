@@ -143,8 +143,8 @@ impl SourceNode {
         if index == 0 {
             self.builders.send_to_builder(0, &Message::NotTaken(self.not_taken_counts()));
         }
-        let accounts = self.builders.delivery(index).final_counters();
-        self.builders.send_to_builder(index, &Message::End(accounts));
+        let final_counters = self.builders.delivery(index).final_counters();
+        self.builders.send_to_builder(index, &Message::End(final_counters));
     }
 
     /// Begins once all builders that take part have started the run.

@@ -31,7 +31,7 @@ impl SourceNode {
         }
         let mut date = None;
         while let Feed::Device(device) = &mut self.feed {
-            let Some(len) = device.next_payload_len() else {
+            let Some(len) = device.next_payload_bytes() else {
                 self.end_part();
                 return Ok(());
             };
@@ -257,7 +257,7 @@ impl SourceNode {
         }
     }
 
-    /// Accounts for a fragment put into the slot for a builder. Returns true if the slot is full and was offered.
+    /// FinalCounters for a fragment put into the slot for a builder. Returns true if the slot is full and was offered.
     fn count_taken(&mut self, index: usize, len: usize) -> bool {
         self.builders.delivery_mut(index).count_accepted();
         self.count_fragment(len);
@@ -373,7 +373,7 @@ mod tests {
     use thalweg_core::control::Command;
     use thalweg_link::{Address, Eager, LinkKind, Poller};
     use thalweg_link_conformance::Listening;
-    use thalweg_wire::{Accounts, Capabilities, PayloadType, Refusal, RunNumber, SourceId, Status, Welcome};
+    use thalweg_wire::{Capabilities, FinalCounters, PayloadType, Refusal, RunNumber, SourceId, Status, Welcome};
 
     const SLOT: u32 = 128;
     const FRAGMENT: PushedFragment<'_> = PushedFragment {
@@ -538,7 +538,7 @@ mod tests {
         }
         let delivery = source.node.builders.delivery(0);
         assert_eq!(delivery.open_tickets(), MAX_TICKETS);
-        let Accounts { accepted, dropped_newest, dropped_oldest, .. } = delivery.final_counters();
+        let FinalCounters { accepted, dropped_newest, dropped_oldest, .. } = delivery.final_counters();
         assert_eq!((accepted, dropped_oldest), (4 * MAX_TICKETS as u64, MAX_TICKETS as u64 - 2));
         assert_eq!(dropped_newest, accepted - MAX_TICKETS as u64);
     }

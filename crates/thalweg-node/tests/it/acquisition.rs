@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use thalweg_arena::{Arena, Registration};
 use thalweg_device::{
-    Acquired, Acquisition, AsAcquisition, Buffer, Description, DeviceError, Filled, Frame, ModelAdcConfig, model_adc,
+    Acquired, Acquisition, AsAcquisition, Buffer, Description, DeviceError, Frame, HeaderValues, ModelAdcConfig,
+    model_adc,
 };
 use thalweg_node::{
     BuilderNode, BuilderReport, Feed, Handle, Policy, SourceNode, SourceReport, SourceSettings, Topology, Wait,
@@ -69,7 +70,7 @@ impl Toy {
         let payload = &mut buffer.payload_mut()[..BYTES];
         payload.fill(content(self.number));
         let crc = self.habits.sums.then(|| crc32c(payload));
-        let filled = Filled {
+        let filled = HeaderValues {
             payload_type: PayloadType::RAW,
             status: Status::SIMULATED,
             window: 7,

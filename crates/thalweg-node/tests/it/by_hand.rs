@@ -16,8 +16,8 @@ use thalweg_link_conformance::SourceEnd;
 use thalweg_node::{BuilderNode, BuilderReport, Clock, Environment, Handle, Idle, Node, NodeError, Topology};
 use thalweg_store::{Run, verify_run};
 use thalweg_wire::{
-    Accounts, Announcement, Assign, Capabilities, Contact, Disposition, EventId, FragmentHeader, HEADER_LEN, Hello,
-    Left, MESSAGE_LEN, Message, Refusal, Room, RoomReport, RunNumber, SourceId, Status, TaiNanos, crc32c,
+    Announcement, Assign, Capabilities, Contact, Disposition, EventId, FinalCounters, FragmentHeader, HEADER_LEN,
+    Hello, Left, MESSAGE_LEN, Message, Refusal, Room, RoomReport, RunNumber, SourceId, Status, TaiNanos, crc32c,
 };
 
 /// Limit of waiting, for tests that would otherwise hang.
@@ -130,7 +130,7 @@ fn change_after_the_check(change: impl Fn(&mut [u8])) {
     until_told_where_to_end(&mut link);
     arena[..RECORD].copy_from_slice(&record(SOURCE, 0, 0, 64));
     link.announce_offer(&held(0));
-    let books = Message::End(Accounts { accepted: 1, tickets: 1, ..Accounts::default() });
+    let books = Message::End(FinalCounters { accepted: 1, tickets: 1, ..FinalCounters::default() });
     link.send_message(&books);
     link.flush_messages().unwrap();
     // The other source's slot is fetched after level 2 has seen this fragment, which is still intact.
@@ -322,8 +322,8 @@ fn events_are_assigned_as_a_source_passes_on_what_a_builder_says() {
     source.until(|message| matches!(message, Message::Fetch { ticket: 0, .. }));
     source.0.write_all(&data(0, &record(SOURCE, 0, 0, 64))).unwrap();
     // The source has nothing for the other events.
-    let accounts = Accounts { accepted: 1, tickets: 1, ..Accounts::default() };
-    source.say(&[Message::Passed { below: EventId(3), tickets: 1 }, Message::End(accounts)]);
+    let final_counters = FinalCounters { accepted: 1, tickets: 1, ..FinalCounters::default() };
+    source.say(&[Message::Passed { below: EventId(3), tickets: 1 }, Message::End(final_counters)]);
     source.until(|message| matches!(message, Message::Bye));
     let report = builder.report();
     assert_eq!((report.state.as_str(), report.events, report.left_out.len()), ("COMPLETE", 1, 0), "{report:?}");

@@ -19,7 +19,7 @@ pub fn run(bytes: &[u8]) {
         let longest = device.max_payload_bytes();
         for event in 0..4 {
             // More is allocated by whoever has the memory.
-            let Some(length) = device.next_payload_len().filter(|length| *length <= 1 << 20) else { break };
+            let Some(length) = device.next_payload_bytes().filter(|length| *length <= 1 << 20) else { break };
             assert!(length <= longest);
             let _ = device.fill_payload(EventId(event), &mut vec![0; length]);
         }

@@ -1,9 +1,10 @@
 //! Any bytes are a frame that says something to a port, or are foreign; what a datagram says lies in the frame.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
-use thalweg_frames::{Own, Seen, parse_frame};
+use thalweg_frames::{ParsedFrame, PortAddresses, parse_frame};
 
-const OWN: Own = Own { mac: [2, 0, 0, 0, 0, 1], at: SocketAddrV4::new(Ipv4Addr::new(198, 18, 0, 1), 4000) };
+const OWN: PortAddresses =
+    PortAddresses { mac: [2, 0, 0, 0, 0, 1], at: SocketAddrV4::new(Ipv4Addr::new(198, 18, 0, 1), 4000) };
 
 /// Tries one input.
 pub fn run(bytes: &[u8]) {
@@ -23,7 +24,7 @@ pub fn run(bytes: &[u8]) {
         head[36..38].copy_from_slice(&OWN.at.port().to_be_bytes());
         head[40..42].fill(0);
     }
-    if let Seen::Datagram { payload, .. } = parse_frame(&frame, &OWN) {
+    if let ParsedFrame::Datagram { payload, .. } = parse_frame(&frame, &OWN) {
         assert!(payload.len() + 42 <= frame.len());
     }
 }

@@ -73,7 +73,8 @@ fn page_name(command: &clap::Command) -> String {
 /// Returns a page: what clap knows of the command, then the paragraphs after its options, each in its section.
 fn render_page(command: &clap::Command, name: &str, manual: &Manual) -> std::io::Result<Vec<u8>> {
     let is_program = name == command.get_name();
-    let man = Man::new(command.clone()).title(name).manual("Thalweg");
+    let named = command.clone().subcommand_help_heading("COMMANDS").subcommand_value_name("COMMAND");
+    let man = Man::new(named).title(name).source(concat!("Thalweg ", env!("CARGO_PKG_VERSION"))).manual("Thalweg");
     let mut page = Vec::new();
     man.render_title(&mut page)?;
     man.render_name_section(&mut page)?;

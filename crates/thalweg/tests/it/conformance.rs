@@ -198,18 +198,18 @@ fn example(shown: &Shown) -> String {
 const INTRODUCTION: &str = "\
 # The data server and the standards
 
-*Reference: what RFC 9110 (HTTP semantics), 9112 (HTTP/1.1) and 9530 (digests) require of a server like `thalweg serve`, and what it does.
-[The data server](data-server.md) says what it is for.*
+*Reference: the requirements of RFC 9110 (HTTP semantics), 9112 (HTTP/1.1) and 9530 (digests) on a server like
+`thalweg serve`, and how it meets them. [The data server](data-server.md) describes its use.*
 
-This page is written by a test, `cargo test -p thalweg --test it conformance::`, which sends each request to the program and compares
-each answer. In the last column ⏎ stands for the end of a line; `Host: here` is left out; behind the arrow stand the status, fields that the answer
-has, with their values where these matter, `-field` where it must not have one, and the body behind `=`. `{etag}` is the file's `ETag`,
-`{then}` its `Last-Modified`, `{before}` and `{after}` a second less and more. `/digits` holds `0123456789`.
-Requirements on proxies and caches are left out, and so is what this server never does: it sends no trailers, `Upgrade`,
-weak validators or `Content-Location`.
+This page is written by a test, `cargo test -p thalweg --test it conformance::`, which sends each request to the program
+and compares each answer. In the last column ⏎ is the end of a line, and `Host: here` is omitted. After the arrow follow
+the status, fields of the answer, with their values where these matter, `-field` for a field that it must not have, and
+the body after `=`. `{etag}` is the file's `ETag`, `{then}` its `Last-Modified`, `{before}` and `{after}` are a second
+less and more. `/digits` contains `0123456789`. Requirements on proxies and caches are omitted, and so are features that
+this server never uses: trailers, `Upgrade`, weak validators and `Content-Location`.
 
-`scripts/http_suites.py` runs what others have written to test servers of HTTP, where it is installed: REDbot (PyPI, `redbot`), and
-slowhttptest (Debian). It ends with 1 where one of them finds something.
+`scripts/http_suites.py` runs independent test suites for HTTP servers, if installed: REDbot (PyPI, `redbot`) and
+slowhttptest (Debian). It exits with 1 if one of them finds a problem.
 
 | section | | what is required | what the server does | shown by |
 | --- | --- | --- | --- | --- |

@@ -59,7 +59,7 @@ impl Builder {
     fn keep_rest(&mut self, source: usize, ticket: Ticket, index: u64) {
         #[expect(clippy::cast_possible_truncation, reason = "a part of it")]
         let count = (ticket.end_index() - index) as u32;
-        source::insert_ticket(&mut self.sources[source].taken, Ticket { first: index, count, ..ticket });
+        source::insert_ticket(&mut self.sources[source].fetching, Ticket { first: index, count, ..ticket });
         self.renew_due(source);
     }
 }
@@ -123,7 +123,7 @@ impl<B: RecordBytes + ?Sized> Arrival<'_, B> {
     pub fn finish(mut self) -> Result<(), Violation> {
         self.by_ref().for_each(drop);
         let Self { builder, source, ticket, index, violation, .. } = self;
-        let Some(mut ticket) = ticket else { return Ok(()) };
+        let Some(ticket) = ticket else { return Ok(()) };
         if let Some(violation) = violation {
             builder.keep_rest(source, ticket, index);
             return Err(violation);
@@ -134,8 +134,7 @@ impl<B: RecordBytes + ?Sized> Arrival<'_, B> {
             entry.count_damaged(events, index, source);
         }
         if config.hold == Hold::UntilClosed && ticket.count > 0 {
-            ticket.arrived = true;
-            source::insert_ticket(&mut entry.taken, ticket);
+            source::insert_ticket(&mut entry.held, ticket);
         }
         entry.settle_pieces(events, ticket.event_indices(), *expired, source);
         builder.renew_due(source);

@@ -157,7 +157,7 @@ impl Builder {
         }
         if fetch.range.start == 0 {
             let ticket = entry.ready.pop_front()?;
-            source::insert_ticket(&mut entry.taken, ticket);
+            source::insert_ticket(&mut entry.fetching, ticket);
         }
         let ends = fetch.range.end == fetch.offer.bytes;
         entry.begun = (!ends).then_some(fetch.offer.ticket);
@@ -219,8 +219,8 @@ impl Builder {
     /// Ends a fetch, and returns its ticket; `None` if there is no such fetch.
     pub(super) fn finish_fetch(&mut self, source: usize, number: u64) -> Option<Ticket> {
         let entry = &mut self.sources[source];
-        let at = source::ticket_position(&entry.taken, number).filter(|at| !entry.taken[*at].arrived)?;
-        let ticket = entry.taken.remove(at)?;
+        let at = source::ticket_position(&entry.fetching, number)?;
+        let ticket = entry.fetching.remove(at)?;
         entry.begun = entry.begun.filter(|begun| *begun != number);
         Some(ticket)
     }

@@ -8,7 +8,7 @@ use thalweg_wire::EventId;
 
 /// Number of events that entered and passed each trigger level, and number of bytes that were never fetched.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Triggered {
+pub struct TriggerCounts {
     /// Events that the sources offered: those that level 1 accepted.
     pub level1: u64,
     /// Events of these that level 2 accepted; all of them without a level 2.
@@ -89,10 +89,10 @@ impl Builder {
     }
 
     /// Returns the counters of the trigger levels so far.
-    pub fn trigger_counts(&self) -> Triggered {
+    pub fn trigger_counts(&self) -> TriggerCounts {
         let (filter, rejected) = (self.events.built_count(), self.events.rejected_count());
         let level2 = filter + self.filtered;
         let unasked_bytes = self.sources.iter().map(|entry| entry.unasked).sum();
-        Triggered { level1: level2 + rejected, level2, filter, unasked_bytes }
+        TriggerCounts { level1: level2 + rejected, level2, filter, unasked_bytes }
     }
 }

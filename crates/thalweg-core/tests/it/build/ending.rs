@@ -199,7 +199,7 @@ fn a_run_that_is_abandoned_is_closed_as_far_as_it_was() {
     // A source that has not been informed goes on, without effect.
     rig.offer(2, 1, 1);
     assert_eq!(rig.builder.source_connected(2, 4, false), 1);
-    rig.builder.source_ended(2, thalweg_wire::Accounts { accepted: 7, tickets: 3, ..Default::default() }).unwrap();
+    rig.builder.source_ended(2, thalweg_wire::FinalCounters { accepted: 7, tickets: 3, ..Default::default() }).unwrap();
     assert_eq!((rig.ask(), rig.wait(DEADLINE).len()), (None, 0));
     rig.assert_finished();
     let ledger = rig.ledger();

@@ -9,7 +9,8 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::time::Duration;
 use thalweg_core::build::{Builder, BuilderConfig, Check, Hold, Path, Window};
 use thalweg_wire::{
-    Accounts, Announcement, Disposition, EventId, FragmentHeader, GOLDEN_GAMMA, Status, crc32c, mix_bits, record_bytes,
+    Announcement, Disposition, EventId, FinalCounters, FragmentHeader, GOLDEN_GAMMA, Status, crc32c, mix_bits,
+    record_bytes,
 };
 
 proptest! {
@@ -51,7 +52,7 @@ proptest! {
                     }
                     tickets[source] += u64::from(builder.handle_offer(source, offer, now).is_ok() && in_order);
                 }
-                Strange::End(accounts) => _ = builder.source_ended(source, accounts),
+                Strange::End(final_counters) => _ = builder.source_ended(source, final_counters),
                 Strange::Arrived(ticket, bytes) => {
                     let ticket = ticket.unwrap_or(tickets[source].saturating_sub(1));
                     if builder.arrived(source, ticket, &bytes[..]).finish().is_err() {
@@ -94,7 +95,7 @@ proptest! {
 #[derive(Debug, Clone)]
 enum Strange {
     Offer(Announcement, bool, bool),
-    End(Accounts),
+    End(FinalCounters),
     Arrived(Option<u64>, Vec<u8>),
     Received(u64),
     Lost(u64, u64),
@@ -132,10 +133,11 @@ fn strange() -> impl Strategy<Value = Strange> {
         let offer = Announcement { ticket, first: EventId(first), arena_offset: first, count, bytes, disposition };
         Strange::Offer(offer, in_order < 8, in_share)
     });
-    let accounts = (number(), prop_oneof![0u64..8, number()], number(), number(), number());
-    let end = accounts.prop_map(|(accepted, tickets, cpu_nanos, copied_bytes, dropped_newest)| {
-        let accounts = Accounts { accepted, tickets, cpu_nanos, copied_bytes, dropped_newest, ..Accounts::default() };
-        Strange::End(accounts)
+    let final_counters = (number(), prop_oneof![0u64..8, number()], number(), number(), number());
+    let end = final_counters.prop_map(|(accepted, tickets, cpu_nanos, copied_bytes, dropped_newest)| {
+        let final_counters =
+            FinalCounters { accepted, tickets, cpu_nanos, copied_bytes, dropped_newest, ..FinalCounters::default() };
+        Strange::End(final_counters)
     });
     let status = prop_oneof![6 => Just(0), 1 => any::<u32>()];
     let more = prop_oneof![Just(0), Just(30), Just(60), Just(u32::MAX - 200)];
@@ -307,7 +309,7 @@ struct SourceModel {
     filling_first: u64,
     dropping: u32,
     accepted: u64,
-    ended: Option<Accounts>,
+    ended: Option<FinalCounters>,
     /// Number of the connection; nothing sent over an earlier one arrives.
     connection: u64,
     connected: bool,
@@ -337,7 +339,7 @@ struct Oracle {
     next: u64,
     /// Offers that overtook others on their way.
     early: BTreeMap<u64, Announcement>,
-    last_words: Option<Accounts>,
+    last_words: Option<FinalCounters>,
     /// Tickets whose bytes have arrived, or which were dropped or lost.
     done: BTreeSet<u64>,
     /// First decision on each fragment. Fragments that were mentioned and are not here must be late.
@@ -358,7 +360,7 @@ struct Oracle {
 enum Happening {
     Device(usize),
     Offer(usize, u64, Announcement),
-    End(usize, u64, Accounts),
+    End(usize, u64, FinalCounters),
     Release(usize, u64, u64),
     Piece(usize, u64, u64, u64),
     Served(usize, u64, u64),
@@ -620,9 +622,9 @@ impl<'a> Run<'a> {
                     self.heard(source, offer);
                 }
             }
-            Happening::End(source, connection, accounts) => {
+            Happening::End(source, connection, final_counters) => {
                 if self.is_current(source, connection) {
-                    self.oracle[source].last_words = Some(accounts);
+                    self.oracle[source].last_words = Some(final_counters);
                     self.end_of(source);
                 }
             }
@@ -708,8 +710,8 @@ impl<'a> Run<'a> {
             self.announce(source, ticket);
         }
         let entry = &self.sources[source];
-        if let Some(accounts) = entry.ended {
-            self.send(source, Happening::End(source, entry.connection, accounts));
+        if let Some(final_counters) = entry.ended {
+            self.send(source, Happening::End(source, entry.connection, final_counters));
         }
     }
 
@@ -899,8 +901,9 @@ impl<'a> Run<'a> {
 
     fn end_of(&mut self, source: usize) {
         let oracle = &mut self.oracle[source];
-        if let Some(accounts) = oracle.last_words.take_if(|accounts| oracle.next >= accounts.tickets) {
-            self.builder.source_ended(source, accounts).unwrap();
+        if let Some(final_counters) = oracle.last_words.take_if(|final_counters| oracle.next >= final_counters.tickets)
+        {
+            self.builder.source_ended(source, final_counters).unwrap();
         }
     }
 

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use thalweg_core::build::{Builder, BuilderConfig, Check, Closed, Hold, Ledger, Missing, Violation, Window};
 use thalweg_wire::{
-    Accounts, Announcement, Disposition, EventId, FragmentHeader, RunNumber, SourceId, Status, crc32c, record_bytes,
+    Announcement, Disposition, EventId, FinalCounters, FragmentHeader, RunNumber, SourceId, Status, crc32c,
+    record_bytes,
 };
 
 pub(crate) const RUN: RunNumber = RunNumber(42);
@@ -83,8 +84,8 @@ pub(crate) fn payload(source: usize, event: u64) -> Vec<u8> {
     (0..100).map(|i| (i + 7 * source as u64 + 13 * (event & 0xff)) as u8).collect()
 }
 
-pub(crate) fn books(accepted: u64, tickets: u64) -> Accounts {
-    Accounts { accepted, tickets, ..Accounts::default() }
+pub(crate) fn books(accepted: u64, tickets: u64) -> FinalCounters {
+    FinalCounters { accepted, tickets, ..FinalCounters::default() }
 }
 
 /// First event, number of events, and the missing sources with the reasons.

@@ -1,7 +1,7 @@
 //! Level 2 and the event filter, in single situations. Source 0 is fetched from first.
 
 use crate::build::rig::*;
-use thalweg_core::build::{BuilderConfig, Hold, Missing, Triggered};
+use thalweg_core::build::{BuilderConfig, Hold, Missing, TriggerCounts};
 use thalweg_wire::{EventId, Status};
 
 /// Returns a builder with a level 2 that decides on the fragments of source 0.
@@ -21,8 +21,8 @@ fn decide(rig: &mut Rig, accepted: &[u64]) -> Vec<u64> {
     decided
 }
 
-fn triggered(level1: u64, level2: u64, filter: u64, unasked_bytes: u64) -> Triggered {
-    Triggered { level1, level2, filter, unasked_bytes }
+fn triggered(level1: u64, level2: u64, filter: u64, unasked_bytes: u64) -> TriggerCounts {
+    TriggerCounts { level1, level2, filter, unasked_bytes }
 }
 
 #[test]

@@ -83,7 +83,7 @@ fn load_images(file: &Path) -> Result<Images, Failure> {
     let [config] = &configs[..] else { return Err(unusable("it has several recordings".to_owned())) };
     let mut device = thalweg_device::open_device(config).map_err(Failure::usage)?;
     let mut images = Vec::new();
-    while let Some(length) = device.next_payload_len() {
+    while let Some(length) = device.next_payload_bytes() {
         let mut image = vec![0; length];
         let filled = device.fill_payload(EventId(images.len() as u64), &mut image);
         filled.map_err(|error| unusable(error.to_string()))?;

@@ -4,7 +4,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use std::thread;
 use std::time::Duration;
-use thalweg_frames::{FramesError, Packet, PacketRing, RawIo};
+use thalweg_frames::{FrameIo, FramesError, Packet, PacketRing};
 
 /// Interval between two polls of a port that has no wake-up.
 const POLL_INTERVAL: Duration = Duration::from_micros(50);
@@ -54,11 +54,11 @@ impl Packets for PacketRing {
 /// Packets taken by a port, which no other program receives then. A packet's time is when it was read: it may have
 /// waited in the port while the file kept this program busy.
 #[derive(Debug)]
-pub(crate) struct Taken(Box<dyn RawIo>);
+pub(crate) struct Taken(Box<dyn FrameIo>);
 
 impl Taken {
     /// Returns the origin of the packets that this port takes.
-    pub(crate) fn from_port(port: impl RawIo + 'static) -> Self {
+    pub(crate) fn from_port(port: impl FrameIo + 'static) -> Self {
         Self(Box::new(port))
     }
 }
@@ -114,7 +114,7 @@ mod tests {
         prepared: bool,
     }
 
-    impl RawIo for Port {
+    impl FrameIo for Port {
         fn register_memory(&mut self, _memory: &Arc<Arena>) -> Result<(), FramesError> {
             Ok(())
         }

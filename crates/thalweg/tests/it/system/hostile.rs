@@ -5,8 +5,8 @@ use crate::common::*;
 use serde_json::Value;
 use thalweg_link::LinkError;
 use thalweg_wire::{
-    Accounts, Announcement, Disposition, EventId, FragmentHeader, HEADER_LEN, Hello, MESSAGE_LEN, Message, Refusal,
-    RunNumber, SourceId,
+    Announcement, Disposition, EventId, FinalCounters, FragmentHeader, HEADER_LEN, Hello, MESSAGE_LEN, Message,
+    Refusal, RunNumber, SourceId,
 };
 
 const PACED: &str = "rate = 2000.0";
@@ -195,7 +195,7 @@ fn offers_that_contradict_earlier_ones_end_the_conversation() {
         let cooked = |impostor: &mut Impostor| {
             let record = impostor.record(0, b"zero");
             assert!(impostor.offer(0, &record));
-            impostor.say(&Message::End(Accounts::default()));
+            impostor.say(&Message::End(FinalCounters::default()));
         };
         expelled(link, cooked, "its final counters count 0 tickets, but it offered 1");
         // Each would have to be compared with all before it.
@@ -426,7 +426,7 @@ fn books_that_do_not_add_up_make_the_run_incomplete_and_say_so() {
         let (report, _) = beside(link, PATIENT, |mut impostor| {
             let record = impostor.record(0, b"the only one");
             assert!(impostor.offer(0, &record));
-            impostor.say(&Message::End(Accounts { accepted: 12, tickets: 1, ..Accounts::default() }));
+            impostor.say(&Message::End(FinalCounters { accepted: 12, tickets: 1, ..FinalCounters::default() }));
             impostor.listen(|message| matches!(message, Message::Bye)).unwrap();
         });
         assert_eq!(number(&report, "/ledger/unaccounted"), 11);

@@ -2,7 +2,7 @@
 
 use crate::cached::cached_bytes;
 use crate::memory::map_aligned_buffer;
-use crate::method::Outward;
+use crate::method::SendMethod;
 use crate::pipe::Pipe;
 use crate::progress::retry_while_moving;
 use crate::ring::ReadRing;
@@ -39,7 +39,7 @@ impl Sender {
     /// errors of file and socket. After an error the number of bytes sent is unknown: the connection is to be closed.
     pub fn send_range(
         &mut self,
-        way: Outward,
+        method: SendMethod,
         from: &Arc<Stored>,
         range: Range<u64>,
         to: BorrowedFd<'_>,
@@ -49,14 +49,14 @@ impl Sender {
         if range.is_empty() {
             return Ok(());
         }
-        let sent = match way {
-            Outward::Read => self.send_buffered(from, range, to, more, ReadWriteFlags::empty()),
-            Outward::DontCache => self.send_buffered(from, range, to, more, DONTCACHE),
-            Outward::Sendfile => sendfile_range(from, range, to),
-            Outward::Splice => self.send_spliced(from, range, to, more),
-            Outward::Ahead => self.send_read_ahead(from, range, to),
-            Outward::Direct => self.send_direct(from, range, to, more),
-            Outward::Uring => {
+        let sent = match method {
+            SendMethod::Read => self.send_buffered(from, range, to, more, ReadWriteFlags::empty()),
+            SendMethod::DontCache => self.send_buffered(from, range, to, more, DONTCACHE),
+            SendMethod::Sendfile => sendfile_range(from, range, to),
+            SendMethod::Splice => self.send_spliced(from, range, to, more),
+            SendMethod::Ahead => self.send_read_ahead(from, range, to),
+            SendMethod::Direct => self.send_direct(from, range, to, more),
+            SendMethod::Uring => {
                 let ring = match &mut self.ring {
                     Some(ring) => ring,
                     ring => ring.insert(ReadRing::new()?),
@@ -77,13 +77,13 @@ impl Sender {
     }
 
     /// Returns whether this file can be sent with this method: not every file system has `O_DIRECT`.
-    pub fn can_send(way: Outward, from: &Stored) -> bool {
-        !matches!(way, Outward::Direct | Outward::Uring) || from.direct_file().is_ok()
+    pub fn can_send(method: SendMethod, from: &Stored) -> bool {
+        !matches!(method, SendMethod::Direct | SendMethod::Uring) || from.direct_file().is_ok()
     }
 
     /// Returns whether [`send_some`](Self::send_some) supports a method.
-    pub fn supports_send_some(way: Outward) -> bool {
-        matches!(way, Outward::Sendfile | Outward::Splice)
+    pub fn supports_send_some(method: SendMethod) -> bool {
+        matches!(method, SendMethod::Sendfile | SendMethod::Splice)
     }
 
     /// Sends bytes from the front of a range, and removes them from it: as many as a non-blocking socket takes now, at
@@ -95,15 +95,15 @@ impl Sender {
     /// for other methods than `sendfile` and `splice`, and the errors of file and socket. Nothing was sent then.
     pub fn send_some(
         &mut self,
-        way: Outward,
+        method: SendMethod,
         from: &Stored,
         range: &mut Range<u64>,
         most: u64,
         to: BorrowedFd<'_>,
     ) -> io::Result<()> {
-        match way {
-            Outward::Sendfile => sendfile_some(from, range, most, to),
-            Outward::Splice => self.splice_some(from, range, most, to),
+        match method {
+            SendMethod::Sendfile => sendfile_some(from, range, most, to),
+            SendMethod::Splice => self.splice_some(from, range, most, to),
             _ => Err(io::ErrorKind::Unsupported.into()),
         }
     }

@@ -1,9 +1,9 @@
 //! Transfers from a socket to a file.
 
 use crate::memory::{Slot, map_aligned_buffer, ring_with_slots};
-use crate::method::Inward;
-use crate::outward::DONTCACHE;
+use crate::method::ReceiveMethod;
 use crate::pipe::Pipe;
+use crate::send::DONTCACHE;
 use crate::stored::{DIRECT_ALIGNMENT_BYTES, reopen_file};
 use crc_fast::Digest;
 use memmap2::MmapMut;
@@ -26,28 +26,28 @@ pub struct Receiver {
     ring: Option<WriteRing>,
 }
 
-/// Origin of the bytes of a transfer.
+/// Input of a transfer: bytes received in advance, and the connection that the others come from.
 pub struct Incoming<'a> {
     /// Bytes that were read from the socket already.
     pub first: &'a [u8],
-    /// Bytes that follow. A socket whose `SO_RCVTIMEO` has passed ends the transfer.
+    /// Reader of the bytes after `first`. The transfer ends if it waits for longer than the socket's `SO_RCVTIMEO`.
     pub rest: &'a mut dyn Read,
-    /// The socket itself, if nothing is between it and the bytes: `splice` needs it.
+    /// Descriptor of the socket, for `splice`; `None` if the socket carries anything but the data (TLS).
     pub socket: Option<BorrowedFd<'a>>,
 }
 
 /// Result of a transfer.
 #[derive(Debug)]
 pub struct Written {
-    /// Number of bytes that are in the file, without a gap.
+    /// Number of bytes written from the start of the transfer on, without a gap.
     pub bytes: u64,
-    /// Reason why not all bytes were written.
-    pub end: Result<(), Interrupted>,
+    /// `Ok` if all bytes were written, or the reason why the transfer ended early.
+    pub end: Result<(), TransferError>,
 }
 
 /// Reason why a transfer ended early.
 #[derive(Debug, thiserror::Error)]
-pub enum Interrupted {
+pub enum TransferError {
     /// The sender disconnected, or sent nothing for too long.
     #[error("the sender stopped: {0}")]
     Network(io::Error),
@@ -62,7 +62,7 @@ impl Receiver {
         Self::default()
     }
 
-    /// Checks that [`Inward::Uring`] is available for files of this directory.
+    /// Checks that [`ReceiveMethod::Uring`] is available for files of this directory.
     ///
     /// # Errors
     /// The kernel or a container's rules do not permit io_uring, or the file system has no `O_DIRECT` (or no
@@ -73,10 +73,12 @@ impl Receiver {
         WriteRing::new().map(drop)
     }
 
-    /// Writes `length` bytes into the file, from offset `at` on, and adds them to `crc`.
+    /// Receives `length` bytes, writes them to the file `to` from offset `at` on, and adds them to `crc`. If the file
+    /// could not be written, `crc` may include bytes that are not in it. [`ReceiveMethod::Splice`] reads them back: it needs a
+    /// file open for reading too, and without [`Incoming::socket`] the method is [`ReceiveMethod::Recv`].
     pub fn receive_file(
         &mut self,
-        way: Inward,
+        method: ReceiveMethod,
         from: &mut Incoming<'_>,
         to: &File,
         at: u64,
@@ -84,13 +86,15 @@ impl Receiver {
         crc: &mut Digest,
     ) -> Written {
         let mut written = 0;
-        let end = match (way, from.socket) {
-            (Inward::Splice, Some(socket)) => self.receive_spliced(from, socket, to, at, length, crc, &mut written),
-            (Inward::Recv | Inward::Splice, _) => {
+        let end = match (method, from.socket) {
+            (ReceiveMethod::Splice, Some(socket)) => {
+                self.receive_spliced(from, socket, to, at, length, crc, &mut written)
+            }
+            (ReceiveMethod::Recv | ReceiveMethod::Splice, _) => {
                 self.receive_buffered(from, to, at, length, crc, &mut written, ReadWriteFlags::empty())
             }
-            (Inward::DontCache, _) => self.receive_buffered(from, to, at, length, crc, &mut written, DONTCACHE),
-            (Inward::Uring, _) => self.receive_by_uring(from, to, at, length, crc, &mut written),
+            (ReceiveMethod::DontCache, _) => self.receive_buffered(from, to, at, length, crc, &mut written, DONTCACHE),
+            (ReceiveMethod::Uring, _) => self.receive_by_uring(from, to, at, length, crc, &mut written),
         };
         Written { bytes: written, end }
     }
@@ -105,13 +109,13 @@ impl Receiver {
         crc: &mut Digest,
         written: &mut u64,
         how: ReadWriteFlags,
-    ) -> Result<(), Interrupted> {
-        let buffer = buffer_or_new(&mut self.buffer).map_err(Interrupted::File)?;
+    ) -> Result<(), TransferError> {
+        let buffer = buffer_or_new(&mut self.buffer).map_err(TransferError::File)?;
         while *written < length {
             let most = usize::try_from(length - *written).unwrap_or(usize::MAX).min(buffer.len());
-            let read = from.read_some(&mut buffer[..most]).map_err(Interrupted::Network)?;
+            let read = from.read_some(&mut buffer[..most]).map_err(TransferError::Network)?;
             crc.update(&buffer[..read]);
-            write_all_at(to, &buffer[..read], at + *written, how).map_err(Interrupted::File)?;
+            write_all_at(to, &buffer[..read], at + *written, how).map_err(TransferError::File)?;
             *written += read as u64;
         }
         Ok(())
@@ -127,31 +131,31 @@ impl Receiver {
         length: u64,
         crc: &mut Digest,
         written: &mut u64,
-    ) -> Result<(), Interrupted> {
+    ) -> Result<(), TransferError> {
         let first = from.take_first(length);
         crc.update(first);
-        write_all_at(to, first, at, ReadWriteFlags::empty()).map_err(Interrupted::File)?;
+        write_all_at(to, first, at, ReadWriteFlags::empty()).map_err(TransferError::File)?;
         *written += first.len() as u64;
-        // Spliced bytes were never in this process's memory: they are read once more for their checksum.
-        let buffer = buffer_or_new(&mut self.buffer).map_err(Interrupted::File)?;
+        // Spliced bytes were never in this process's memory: they are read back from the file for their checksum.
+        let buffer = buffer_or_new(&mut self.buffer).map_err(TransferError::File)?;
         while *written < length {
             let pipe = match &self.pipe {
                 Some(pipe) => pipe,
-                None => self.pipe.insert(Pipe::new().map_err(Interrupted::File)?),
+                None => self.pipe.insert(Pipe::new().map_err(TransferError::File)?),
             };
             let most = usize::try_from(length - *written).unwrap_or(usize::MAX).min(buffer.len());
             let filled = match pipe.fill_from(socket, None, most) {
-                Ok(0) => return Err(Interrupted::Network(io::ErrorKind::UnexpectedEof.into())),
+                Ok(0) => return Err(TransferError::Network(io::ErrorKind::UnexpectedEof.into())),
                 Ok(filled) => filled,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(error) => return Err(Interrupted::Network(would_block_as_timed_out(error))),
+                Err(error) => return Err(TransferError::Network(would_block_as_timed_out(error))),
             };
             let mut offset = at + *written;
             if let Err(error) = pipe.empty_into(to.as_fd(), Some(&mut offset), filled, false) {
                 self.pipe = None;
-                return Err(Interrupted::File(error));
+                return Err(TransferError::File(error));
             }
-            to.read_exact_at(&mut buffer[..filled], at + *written).map_err(Interrupted::File)?;
+            to.read_exact_at(&mut buffer[..filled], at + *written).map_err(TransferError::File)?;
             crc.update(&buffer[..filled]);
             *written += filled as u64;
         }
@@ -166,22 +170,22 @@ impl Receiver {
         length: u64,
         crc: &mut Digest,
         written: &mut u64,
-    ) -> Result<(), Interrupted> {
-        // Up to the next page through the page cache, then past it.
+    ) -> Result<(), TransferError> {
+        // Buffered writes up to the next aligned offset, direct writes from there on.
         let head = at.next_multiple_of(DIRECT_ALIGNMENT_BYTES).saturating_sub(at).min(length);
         self.receive_buffered(from, to, at, head, crc, written, ReadWriteFlags::empty())?;
         if *written == length {
             return Ok(());
         }
         let direct =
-            reopen_file(to, OFlags::WRONLY | OFlags::DIRECT).map_err(|error| Interrupted::File(error.into()))?;
+            reopen_file(to, OFlags::WRONLY | OFlags::DIRECT).map_err(|error| TransferError::File(error.into()))?;
         let ring = match &mut self.ring {
             Some(ring) => ring,
-            ring => ring.insert(WriteRing::new().map_err(Interrupted::File)?),
+            ring => ring.insert(WriteRing::new().map_err(TransferError::File)?),
         };
         let (bytes, end) = ring.receive_direct(from, to, &direct, at + head, length - head, crc);
         *written += bytes;
-        if matches!(end, Err(Interrupted::File(_))) {
+        if matches!(end, Err(TransferError::File(_))) {
             self.ring = None;
         }
         end
@@ -223,15 +227,15 @@ impl fmt::Debug for Incoming<'_> {
     }
 }
 
-/// Slots that the network fills and the disk empties, in turn.
+/// An io_uring, and slots that are filled from the socket and written to the file in turn.
 #[derive(Debug)]
 struct WriteRing {
     ring: Ring<Slot>,
-    /// Slots that are not in the ring.
+    /// Slots without a write in progress, by their number; `None` during a write.
     free: [Option<Slot>; SLOT_COUNT],
-    /// Offset and length of the write in progress from each of the other slots.
+    /// Offset in the file and length, in bytes, of the latest write from each slot.
     busy: [(u64, usize); SLOT_COUNT],
-    /// The lowest offset that could not be written, and the error.
+    /// Lowest offset of the writes that failed, and the error of that write.
     failed: Option<(u64, io::Error)>,
 }
 
@@ -241,7 +245,8 @@ impl WriteRing {
         Ok(Self { ring, free, busy: [(0, 0); SLOT_COUNT], failed: None })
     }
 
-    /// Writes from `at` on, which is a multiple of the alignment. Returns the number of bytes written without a gap.
+    /// Receives `length` bytes and writes them from offset `at` on, a multiple of the alignment: whole pages to
+    /// `direct`, the remainder to `buffered`. Returns the number of bytes written without a gap; 0 if the ring failed.
     fn receive_direct(
         &mut self,
         from: &mut Incoming<'_>,
@@ -250,28 +255,29 @@ impl WriteRing {
         at: u64,
         length: u64,
         crc: &mut Digest,
-    ) -> (u64, Result<(), Interrupted>) {
+    ) -> (u64, Result<(), TransferError>) {
         let mut taken = 0;
         let mut end = Ok(());
         let mut slot = 0;
         while taken < length && end.is_ok() && self.failed.is_none() {
             let mut bytes = match self.wait_for_writes(|free| free[slot].is_some()) {
-                Ok(()) => self.free[slot].take().expect("it was waited for"),
-                Err(error) => return (0, Err(Interrupted::File(error))),
+                Ok(()) => self.free[slot].take().expect("`wait_for_writes` waited for this slot"),
+                Err(error) => return (0, Err(TransferError::File(error))),
             };
             let most = usize::try_from(length - taken).unwrap_or(usize::MAX).min(SLOT_BYTES);
             let mut filled = 0;
             while filled < most && end.is_ok() {
                 match from.read_some(&mut bytes[filled..most]) {
                     Ok(read) => filled += read,
-                    Err(error) => end = Err(Interrupted::Network(error)),
+                    Err(error) => end = Err(TransferError::Network(error)),
                 }
             }
             crc.update(&bytes[..filled]);
             let whole_pages = filled - filled % DIRECT_ALIGNMENT_BYTES as usize;
-            let rest = &bytes[whole_pages..filled];
-            let rest = write_all_at(buffered, rest, at + taken + whole_pages as u64, ReadWriteFlags::empty());
-            if whole_pages > 0 && rest.is_ok() {
+            let remainder = &bytes[whole_pages..filled];
+            let remainder_offset = at + taken + whole_pages as u64;
+            let remainder_written = write_all_at(buffered, remainder, remainder_offset, ReadWriteFlags::empty());
+            if whole_pages > 0 && remainder_written.is_ok() {
                 self.busy[slot] = (at + taken, whole_pages);
                 let file = thalweg_sys::uring::File::Open(Arc::clone(direct));
                 self.ring.push_operation(Operation::write_range(file, bytes, 0..whole_pages, at + taken));
@@ -279,7 +285,7 @@ impl WriteRing {
             } else {
                 self.free[slot] = Some(bytes);
             }
-            if let Err(error) = rest {
+            if let Err(error) = remainder_written {
                 keep_lowest_failure(&mut self.failed, at + taken, error);
                 break;
             }
@@ -287,15 +293,15 @@ impl WriteRing {
             slot = (slot + 1) % SLOT_COUNT;
         }
         if let Err(error) = self.wait_for_writes(|free| free.iter().all(Option::is_some)) {
-            return (0, Err(Interrupted::File(error)));
+            return (0, Err(TransferError::File(error)));
         }
         match self.failed.take() {
-            Some((offset, error)) => (offset - at, Err(Interrupted::File(error))),
+            Some((offset, error)) => (offset - at, Err(TransferError::File(error))),
             None => (taken, end),
         }
     }
 
-    /// Waits, without limit, for writes to complete until `settled` holds.
+    /// Waits, without a timeout, until `settled` returns true for the free slots. Failed writes are kept in `failed`.
     fn wait_for_writes(&mut self, settled: impl Fn(&[Option<Slot>; SLOT_COUNT]) -> bool) -> io::Result<()> {
         while !settled(&self.free) {
             let Some(done) = self.ring.next_finished() else {
@@ -307,7 +313,7 @@ impl WriteRing {
             let (offset, length) = self.busy[slot];
             let error = match done.result {
                 Ok(written) if written as usize == length => continue,
-                // A full disk writes what still fits.
+                // A short write: the disk is full.
                 Ok(_) => Errno::NOSPC,
                 Err(error) => error,
             };
@@ -317,7 +323,7 @@ impl WriteRing {
     }
 }
 
-/// Takes note of a write that failed, where none failed at a lower offset: bytes below the lowest are in the file.
+/// Keeps the failed write if none failed at a lower offset: bytes below the lowest offset are in the file.
 fn keep_lowest_failure(failed: &mut Option<(u64, io::Error)>, offset: u64, error: io::Error) {
     if failed.as_ref().is_none_or(|(lowest, _)| offset < *lowest) {
         *failed = Some((offset, error));
@@ -346,12 +352,12 @@ fn write_all_at(to: &File, mut bytes: &[u8], mut at: u64, how: ReadWriteFlags) -
     Ok(())
 }
 
-/// Maps the error of a blocking socket whose time-out has passed, which reports that it would block, to `TimedOut`.
+/// Returns `TimedOut` for `WouldBlock`, which a blocking socket reports after its timeout; any other error unchanged.
 fn would_block_as_timed_out(error: io::Error) -> io::Error {
     if error.kind() == io::ErrorKind::WouldBlock { io::ErrorKind::TimedOut.into() } else { error }
 }
 
-/// Length of the buffer that `recv` and `dontcache` copy through, in bytes.
+/// Length of the buffer for `recv` and `dontcache`, and for reading spliced bytes back, in bytes.
 const COPY_BUFFER_BYTES: usize = 256 << 10;
 /// Number of slots of the ring.
 const SLOT_COUNT: usize = 8;
@@ -363,7 +369,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_two_writes_that_fail_the_lower_offset_counts() {
+    fn the_failed_write_with_the_lowest_offset_is_kept() {
         let mut failed = None;
         for offset in [8192, 4096, 12288] {
             keep_lowest_failure(&mut failed, offset, io::Error::other("full"));
