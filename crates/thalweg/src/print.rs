@@ -470,8 +470,8 @@ mod tests {
           1.60 Gbit/s, 199,900 fragments/s
           copies per byte: 0.00 at the sources, 0.00 at the builder
           CPU seconds per GB: 0.000 at the sources, 0.000 at the builder
-          4,000,000 datagrams came; not taken: 1,500 dropped by this host for want of
-          room, 2 damaged on their way, 0 of others
+          4,000,000 datagrams received; not used: 1,500 dropped by this host because
+          buffers were full, 2 damaged in transit, 0 from other senders
           back-pressure from the disk: none
           not recorded
 

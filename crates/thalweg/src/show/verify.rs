@@ -361,7 +361,7 @@ mod tests {
           00000.seg can be read up to byte 286670848; behind it: the block is cut off:
           4096 of 65536 bytes are there
           22,869 events (0 incomplete), 68,607 fragments
-          besides, fragments of 1 event, never closed: they do not count
+          not counted: fragments of 1 event that were never closed
           287 MB in 69 blocks, 1 segment
         ");
     }
@@ -376,7 +376,7 @@ mod tests {
           CRC32C
           22,869 events (0 incomplete), 68,607 fragments
           287 MB in 69 blocks, 1 segment
-          `thalweg salvage runs/run-000042` keeps what is whole
+          `thalweg salvage runs/run-000042` keeps what is intact
         ");
         let mut many = report(Verdict::Complete, (0..1000).map(payload).collect());
         many.problem_count = 4000;

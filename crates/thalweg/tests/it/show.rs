@@ -386,7 +386,13 @@ fn help_says_what_a_command_is_for_and_how_it_ends() {
                           values: auto, always, never]
       -h, --help          Print help
 
-    An OPEN run is being written (live), or its writer died: the state shows which, if the file system can tell. Values that are not known before its end are shown as '-', and its bytes include reserved space. The number in brackets after the events is that of the incomplete ones. The data of several builders are one run. A run that cannot be read is listed as BROKEN, and one whose files do not agree with its run.json as DAMAGED, with the reason below; `thalweg verify` examines them.
+    An OPEN run is being written (live), or its writer died: the state shows which,
+    if the file system can tell. Values that are not known before its end are shown
+    as '-', and its bytes include reserved space. The number in brackets after the
+    events is that of the incomplete ones. The data of several builders are one run.
+    A run that cannot be read is listed as BROKEN, and one whose files do not agree
+    with its run.json as DAMAGED, with the reason below; `thalweg verify` examines
+    them.
 
     Exit code: 0; 2 if the directory does not exist.
     ");
@@ -410,11 +416,13 @@ fn help_says_what_a_command_is_for_and_how_it_ends() {
                           values: auto, always, never]
       -h, --help          Print help
 
-    A run of several builders has one directory per builder: run-000042-b0, run-000042-b1, and so on. Name several of them, or run-000042 for all, to see the sums of their events and ledgers as well.
+    A run of several builders has one directory per builder: run-000042-b0,
+    run-000042-b1, and so on. Name several of them, or run-000042 for all, to see
+    the sums of their events and ledgers as well.
 
     Exit code: 0; 1 if a run cannot be read; 2 if a run does not exist.
     ");
-    insta::assert_snapshot!(help("verify"), @r"
+    insta::assert_snapshot!(help("verify"), @"
     Read a whole run and check it for damage
 
     Usage: thalweg verify [OPTIONS] <RUN>...
@@ -432,13 +440,18 @@ fn help_says_what_a_command_is_for_and_how_it_ends() {
                           values: auto, always, never]
       -h, --help          Print help
 
-    Checks the CRC of every block and payload, that each closed event has one record for each source, and that run.json agrees with the files.
+    Checks the CRC of every block and payload, that each closed event has one record
+    for each source, and that run.json agrees with the files.
 
-    A run of several builders has one directory per builder: run-000042-b0, run-000042-b1, and so on. Name several of them, or run-000042 for all, to verify them together as well.
+    A run of several builders has one directory per builder: run-000042-b0,
+    run-000042-b1, and so on. Name several of them, or run-000042 for all, to verify
+    them together as well.
 
-    Exit code: 0 if everything is intact and the run is COMPLETE; 1 if something is damaged or missing, or if the data on disk are intact but the run is INCOMPLETE or OPEN; 2 if the run does not exist.
+    Exit code: 0 if everything is intact and the run is COMPLETE; 1 if something is
+    damaged or missing, or if the data on disk are intact but the run is INCOMPLETE
+    or OPEN; 2 if the run does not exist.
     ");
-    insta::assert_snapshot!(help("salvage"), @r"
+    insta::assert_snapshot!(help("salvage"), @"
     Copy the intact data of a damaged run into a new run
 
     Usage: thalweg salvage [OPTIONS] <RUN>
@@ -447,7 +460,8 @@ fn help_says_what_a_command_is_for_and_how_it_ends() {
       <RUN>  A run's directory, such as runs/run-000042
 
     Options:
-          --to <DIR>      Directory of the new run [default: runs/salvaged/run-000042]
+          --to <DIR>      Directory of the new run [default:
+                          runs/salvaged/run-000042]
           --json          Print one JSON object as the last line of standard output,
                           instead of text for people
       -v, --verbose...    Log more on standard error; twice for everything
@@ -457,9 +471,16 @@ fn help_says_what_a_command_is_for_and_how_it_ends() {
                           values: auto, always, never]
       -h, --help          Print help
 
-    Every intact record is kept: of runs with bad blocks, truncated segments, lost footers or missing segment files, and of runs whose writer died. An event that lost fragments is kept as INCOMPLETE, with the remaining ones. The new run is INCOMPLETE, its reasons state what was lost, and `thalweg verify` finds no damage in it. RUN itself is not changed. For a run of several builders, such as run-000042, the data of each builder are salvaged separately.
+    Every intact record is kept: of runs with bad blocks, truncated segments, lost
+    footers or missing segment files, and of runs whose writer died. An event that
+    lost fragments is kept as INCOMPLETE, with the remaining ones. The new run is
+    INCOMPLETE, its reasons state what was lost, and `thalweg verify` finds no
+    damage in it. RUN itself is not changed. For a run of several builders, such as
+    run-000042, the data of each builder are salvaged separately.
 
-    Exit code: 0, also if RUN is intact and nothing was written; 1 if it cannot be read, or the new run cannot be written; 2 if the run does not exist or is being written, or if DIR exists.
+    Exit code: 0, also if RUN is intact and nothing was written; 1 if it cannot be
+    read, or the new run cannot be written; 2 if the run does not exist or is being
+    written, or if DIR exists.
     ");
     insta::assert_snapshot!(help("cat"), @"
     Print a run's events and fragments
@@ -467,15 +488,19 @@ fn help_says_what_a_command_is_for_and_how_it_ends() {
     Usage: thalweg cat [OPTIONS] <RUN>
 
     Arguments:
-      <RUN>  A run's directory, such as runs/run-000042; runs/run-000042-b1 has the data of one of several builders
+      <RUN>  A run's directory, such as runs/run-000042; runs/run-000042-b1 has the
+             data of one of several builders
 
     Options:
-          --event <E|A..B>   Only this event, or those from A up to but not including B; A or B can be omitted
-          --source <SOURCE>  Only fragments of this source, by name or id such as 1.0; separate several by commas
+          --event <E|A..B>   Only this event, or those from A up to but not
+                             including B; A or B can be omitted
+          --source <SOURCE>  Only fragments of this source, by name or id such as
+                             1.0; separate several by commas
           --data <N>         Also the first N values of each payload: samples,
                              pixels, or bytes in hexadecimal
           --raw              Only the payloads, as raw bytes one after the other
-          --follow           Follow a run while it is being written, in the order in which events are closed, until it ends
+          --follow           Follow a run while it is being written, in the order in
+                             which events are closed, until it ends
           --json             Print one JSON object as the last line of standard
                              output, instead of text for people
       -v, --verbose...       Log more on standard error; twice for everything
@@ -485,13 +510,16 @@ fn help_says_what_a_command_is_for_and_how_it_ends() {
                              values: auto, always, never]
       -h, --help             Print help
 
-    Prints one line per event, then one per fragment: source, sequence number, timestamp (TAI), size and type of the payload, and status. With --json, each event is one JSON object on one line.
+    Prints one line per event, then one per fragment: source, sequence number,
+    timestamp (TAI), size and type of the payload, and status. With --json, each
+    event is one JSON object on one line.
 
     Examples:
       thalweg cat runs/run-000042 --event 7 --data 16
       thalweg cat runs/run-000042 --event 7 --source 1.0 --raw > payload.bin
       thalweg cat runs/run-000042 --follow --json | my-monitor
 
-    Exit code: 0, also if the reader of a pipe closes it; 1 if something cannot be read; 2 if the run, event or source does not exist.
+    Exit code: 0, also if the reader of a pipe closes it; 1 if something cannot be
+    read; 2 if the run, event or source does not exist.
     ");
 }

@@ -183,10 +183,10 @@ fn files_that_are_not_there_are_named() {
     assert_snapshot!(refused(lab.path(), &["demo", "--input", "nowhere.vdif"]), @r"thalweg: opening nowhere.vdif: No such file or directory (os error 2)");
     assert_snapshot!(changed("kind = \"model-adc\", size = \"16KiB\"", "kind = \"raw\", file = \"x.bin\", record = \"1KiB\""), @r"thalweg: source0: opening x.bin: No such file or directory (os error 2)");
     std::fs::write(lab.path().join("lab.toml"), GOOD).unwrap();
-    assert_snapshot!(refused(lab.path(), &["node", "builder7", "lab.toml"]), @r"thalweg: there is no node 'builder7' in the topology; it has builder0, source0");
+    assert_snapshot!(refused(lab.path(), &["node", "builder7", "lab.toml"]), @r"thalweg: the topology has no node 'builder7'; it has builder0, source0");
     assert_snapshot!(refused(lab.path(), &["node", "builder0", "lab.toml"]), @"thalweg: builder 'builder0': listen \
-        tcp:127.0.0.1:0: with port 0 the system chooses one, which source 'source0' in another process does not \
-        learn: name a port (`thalweg run`, which starts all nodes, tells them)");
+        tcp:127.0.0.1:0: port 0 lets the system choose a port, which source 'source0' in another process cannot know: \
+        set a port (only `thalweg run`, which starts all nodes, can pass it on)");
 }
 
 #[test]

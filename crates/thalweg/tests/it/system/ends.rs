@@ -104,7 +104,7 @@ fn asked_twice_a_builder_ends_at_once_and_closes_the_run_as_far_as_it_is() {
         let report = builder.finish().report(0);
         sources[1].signal(Signal::CONT);
         for source in sources {
-            source.finish().failed_saying("ended at once");
+            source.finish().failed_saying("aborted");
         }
         let run = Run::open(system.run_directory()).unwrap();
         assert_eq!((run.run_info().state, run.run_info().events.incomplete), (RunState::Incomplete, 0));

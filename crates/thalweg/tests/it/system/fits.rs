@@ -219,7 +219,7 @@ fn what_cannot_be_fitted_is_refused_before_the_run() {
     for command in [["node", "fit0"], ["check", "--node=fit0"]] {
         let output = thalweg().args(command).arg(&file).current_dir(&folder).output().unwrap();
         let said = String::from_utf8(output.stderr).unwrap();
-        assert!(said.contains("is a part of that one's node: name that"), "{said}");
+        assert!(said.contains("is part of its node: start node"), "{said}");
     }
     let text = std::fs::read_to_string(&file).unwrap();
     std::fs::write(&file, text.replace("of = \"camera\"", "of = \"nobody\"")).unwrap();

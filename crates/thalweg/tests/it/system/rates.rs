@@ -82,7 +82,7 @@ fn what_was_ahead_of_one_that_hangs_is_lost_when_the_run_is_ended_at_once() {
         let said = builder.finish().report(0);
         sources[0].signal(Signal::CONT);
         for source in sources {
-            source.finish().failed_saying("ended at once");
+            source.finish().failed_saying("aborted");
         }
         let report = &said["builder"];
         check_books(report);

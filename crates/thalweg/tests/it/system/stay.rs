@@ -44,7 +44,7 @@ fn one_run_follows_another_without_a_new_process() {
         builder.tell("pause");
         builder.wait_for("cannot pause: the run is armed");
         builder.tell("dance");
-        builder.wait_for("there is no command 'dance'");
+        builder.wait_for("unknown command 'dance'");
         builder.tell("status");
         let status = builder.wait_next("a snapshot", |line| {
             serde_json::from_str(line).ok().filter(|value: &Value| value.get("sources").is_some())
@@ -114,7 +114,7 @@ fn a_device_that_is_away_between_two_runs_is_waited_for() {
         builder.tell("stop");
         let report = report(&mut builder);
         assert_eq!((&report["run"], &report["state"]), (&run.into(), &"COMPLETE".into()), "{report:#}");
-        source.wait_for("it is tried again until it works");
+        source.wait_for("retrying");
         std::fs::rename(&away, &image).unwrap();
     }
     state(&mut builder, "armed");
