@@ -31,7 +31,7 @@ pub(crate) struct Options {
     /// Compress files and events for clients that request it (Accept-Encoding)
     #[arg(long)]
     compress: bool,
-    /// TOML file of tokens, which determine who may read and write what (docs/data-server.md)
+    /// TOML file with tokens and their access rights (see the documentation of the data server)
     #[arg(long, value_name = "FILE")]
     tokens: Option<PathBuf>,
     /// Allow access to every client that can connect, also from other hosts
@@ -45,11 +45,11 @@ pub(crate) struct Options {
     key: Option<PathBuf>,
     /// Method of sending from disk to network: auto (measured at the first start), read, sendfile, splice, ahead,
     /// direct, dontcache, uring
-    #[arg(long, value_name = "WAY", default_value = "auto")]
+    #[arg(long, value_name = "METHOD", default_value = "auto")]
     path: Choice<SendMethod>,
     /// Method of writing from network to disk: auto (uring if available, otherwise recv), recv, splice,
     /// dontcache, uring
-    #[arg(long, value_name = "WAY", default_value = "auto")]
+    #[arg(long, value_name = "METHOD", default_value = "auto")]
     inward: Choice<ReceiveMethod>,
     /// Number of clients served at once; others wait
     #[arg(long, value_name = "N", default_value_t = 512, value_parser = connections)]

@@ -143,7 +143,7 @@ fn nonsense_is_named_and_is_no_measurement() {
     let directory = directory();
     for (arguments, named) in [
         (&["latency", "--sizes", "8..1"][..], "'8..1' is an empty range"),
-        (&["latency", "--sizes", "many"], "'many' is no size"),
+        (&["latency", "--sizes", "many"], "'many' is not a size"),
         (&["latency", "--repeat", "0"], "0 is not in 1..=1000"),
         (&["latency", "--min-time", "soon"], "soon"),
         (&["velocity"], "velocity"),
