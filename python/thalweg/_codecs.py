@@ -44,7 +44,7 @@ def lz4_hdf5(data: bytes, size: int) -> bytes:
     """Returns the `size` bytes of LZ4 blocks as HDF5's filter 32004 frames them."""
     stated, block = int.from_bytes(data[:8], "big"), int.from_bytes(data[8:12], "big")
     if stated != size or block == 0:
-        raise _damaged(f"{stated} bytes in blocks of {block}, where the image has {size}")
+        raise _damaged(f"{stated} bytes in blocks of {block} instead of {size}")
     at, parts, left = 12, [], size
     while left > 0:
         length = int.from_bytes(data[at : at + 4], "big")
@@ -120,6 +120,6 @@ def area_detector(codec: str, data: bytes, count: int, pixel: np.dtype[Any]) -> 
     if codec == "bslz4":
         return bitshuffle_lz4(data, count, pixel)
     if codec not in codecs:
-        msg = f"its arrays are compressed by {codec!r}: {', '.join(sorted([*codecs, 'bslz4']))} are known"
+        msg = f"its arrays are compressed by {codec!r}: supported are {', '.join(sorted([*codecs, 'bslz4']))}"
         raise ValueError(msg)
     return np.frombuffer(codecs[codec](data, count * pixel.itemsize), pixel)

@@ -27,7 +27,7 @@ def run(run: Run) -> str:
     reasons = "".join(f"<li>{escape(reason)}</li>" for reason in run.reasons)
     if run.state != "OPEN":
         if (lost := events["built"] - len(run)) > 0:
-            lines.append(f"<b>DAMAGED</b>: {lost:,} of {events['built']:,} events are not there")
+            lines.append(f"<b>DAMAGED</b>: {lost:,} of {events['built']:,} events are missing")
         lines.append("As run.json says; <code>thalweg verify</code> reads what was written.")
     return (
         f"<div><p>{'<br>'.join(lines)}</p>"

@@ -52,7 +52,7 @@ class Stream(Protocol):
 
     @property
     def unused(self) -> int:
-        """Arrays of the run that are no fragments, since they came twice or are from before the first one."""
+        """Arrays of the run that are no fragments, since they repeated or from before the first one."""
         ...
 
     def take(self) -> Form | Image | None:
@@ -176,7 +176,7 @@ def record(
 ) -> dict[str, Any]:
     """Gives images to the builders, to the end of their run, and returns what the source counted.
 
-    `description` is asked once the first has come. `unused` counts those that came twice or are from before the first.
+    `description` is asked once the first has come. `unused` counts those that repeated or from before the first.
     """
     with closing(stream):
         patience = monotonic() + timeout
@@ -222,7 +222,7 @@ def command(
     arguments.add_argument("where", metavar=where[0], help=where[1])
     arguments.add_argument("builder", nargs="+", help="a builder's address, such as tcp:127.0.0.1:7700")
     arguments.add_argument("--id", required=True, help='the source\'s id, such as "1.0"')
-    arguments.add_argument("--name", help="the source's name; that of what it takes without it")
+    arguments.add_argument("--name", help="the source's name; the default is the stream's")
     arguments.add_argument(
         "--timeout", type=float, default=10.0, help="seconds to wait for the first image and for the builders"
     )
@@ -234,5 +234,5 @@ def command(
     except (OSError, RuntimeError, ValueError, ImportError, thalweg.RunError) as error:
         sys.exit(f"{module}: {error}")
     lost = report["lost_in_device"]
-    unused = f", {report['unused']} came twice or are from before the first" if report["unused"] else ""
+    unused = f", {report['unused']} repeated or from before the first" if report["unused"] else ""
     print(f"{options.where}: {report['accepted'] - lost} {images}, {lost} lost before{unused}")

@@ -34,10 +34,10 @@ def dataframe(events: Events, run: Run, /, **columns: Callable[[NDArray[Any]], A
     names = run.names
     table: dict[str, list[Any]] = {name: [] for name in _COLUMNS}
     if taken := [name for name in columns if name in table]:
-        msg = f"{', '.join(taken)}: there is a column of that name already"
+        msg = f"{', '.join(taken)}: a column of that name exists already"
         raise ValueError(msg)
     if wrong := [name for name, function in columns.items() if not callable(function)]:
-        msg = f"{', '.join(wrong)}: a column is a function of a fragment's array, such as numpy.mean"
+        msg = f"{', '.join(wrong)}: a column must be a function of a fragment's array, such as numpy.mean"
         raise TypeError(msg)
     table |= {name: [] for name in columns}
     for event in events:
@@ -73,7 +73,7 @@ def features(run: Run, /) -> pd.DataFrame:
 def dataset(events: Events, run: Run, missing: str) -> xr.Dataset:
     """See `thalweg.Events.to_xarray`."""
     if missing not in ("raise", "drop"):
-        msg = f"missing={missing!r}: 'raise' where a fragment is missing, or 'drop' events that lack one"
+        msg = f"missing={missing!r}: use 'raise' to fail if a fragment is missing, or 'drop' to leave out such events"
         raise ValueError(msg)
     try:
         import xarray as xr

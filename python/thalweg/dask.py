@@ -145,7 +145,7 @@ def _parts(run: thalweg.Run, chunk: int | None) -> list[tuple[range, int]]:
     if chunk is None:
         chunk = max(1, len(ids) * _PART // max(1, run.nbytes))
     if chunk < 1:
-        msg = f"{chunk} events make no part"
+        msg = f"chunk={chunk}: it must be at least 1 event"
         raise ValueError(msg)
     starts = range(0, len(ids), chunk)
     parts = (ids[start : start + chunk] for start in starts)

@@ -52,16 +52,16 @@ def decoded(data: bytes, shape: Sequence[int], dtype: str, encoding: str) -> np.
     """
     how = ENCODING.fullmatch(encoding)
     if how is None or dtype not in TYPES:
-        msg = f"images of {dtype!r}, encoded as {encoding!r}: there is no such thing"
+        msg = f"images of {dtype!r}, encoded as {encoding!r}, are not supported"
         raise ValueError(msg)
     rows = tuple(int(length) for length in reversed(shape))
     pixel = np.dtype(how["order"] + np.dtype(dtype).str[1:])
     if not rows or min(rows) < 1 or len(rows) > 3 or (size := int(np.prod(rows)) * pixel.itemsize) > LONGEST:
-        msg = f"images of {list(shape)} pixels: there is no such thing"
+        msg = f"images of {list(shape)} pixels are not supported"
         raise ValueError(msg)
     if how["lz4"] is None:
         if how["bits"] is not None or len(data) != size:
-            msg = f"an image of {len(data)} bytes, encoded as {encoding!r}: {size} are right"
+            msg = f"an image of {len(data)} bytes, encoded as {encoding!r}, instead of {size} bytes"
             raise ValueError(msg)
         image = np.frombuffer(data, pixel)
     elif how["bits"] is None:
@@ -83,7 +83,7 @@ ROWS, COMPRESSED = 40, 56500
 def _tagged(item: Any, *tags: int) -> tuple[int, Any]:
     tag = getattr(item, "tag", None)
     if tag not in tags:
-        msg = f"an image's data are {type(item).__name__} {tag}, and no array"
+        msg = f"an image's data are {type(item).__name__} {tag} instead of an array"
         raise ValueError(msg)
     return tag, item.value
 
@@ -95,7 +95,7 @@ def _array(item: Any) -> np.ndarray[Any, Any]:
     pixel = np.dtype(TYPED[tag])
     shape = tuple(int(length) for length in lengths)
     if not shape or min(shape) < 1 or len(shape) > 3 or (size := int(np.prod(shape)) * pixel.itemsize) > LONGEST:
-        msg = f"images of {list(shape)} pixels: there is no such thing"
+        msg = f"images of {list(shape)} pixels are not supported"
         raise ValueError(msg)
     if not isinstance(data, bytes):
         _, (algorithm, width, packed) = _tagged(data, COMPRESSED)
@@ -104,12 +104,12 @@ def _array(item: Any) -> np.ndarray[Any, Any]:
         elif algorithm == "lz4":
             image = np.frombuffer(_codecs.lz4_hdf5(packed, size), pixel)
         else:
-            msg = f"images compressed by {algorithm!r} of {width} bytes: there is no such thing"
+            msg = f"images compressed by {algorithm!r} of {width} bytes are not supported"
             raise ValueError(msg)
     elif len(data) == size:
         image = np.frombuffer(data, pixel)
     else:
-        msg = f"an image of {len(data)} bytes: {size} are right"
+        msg = f"an image of {len(data)} bytes instead of {size}"
         raise ValueError(msg)
     return image.reshape(shape).astype(pixel.newbyteorder("="), copy=False)
 
@@ -149,7 +149,7 @@ def _header(part: bytes, kind: str) -> dict[str, Any]:
     except ValueError:
         header = None
     if not isinstance(header, dict) or not str(header.get("htype", "")).startswith(kind):
-        msg = f"what comes is no stream of SIMPLON's, version 1: {part[:60]!r} where {kind} should be"
+        msg = f"the data are not a SIMPLON stream of version 1: {part[:60]!r} instead of {kind}"
         raise ValueError(msg)
     return header
 
@@ -184,11 +184,11 @@ def _cbor(message: bytes) -> Mapping[str, Any]:
     try:
         read = cbor2.loads(message)
     except (cbor2.CBORDecodeError, ValueError, TypeError, OverflowError, RecursionError) as error:
-        msg = f"a message is no CBOR: {error}"
+        msg = f"a message is not CBOR: {error}"
         raise ValueError(msg) from error
     read = getattr(read, "value", read)
     if not isinstance(read, Mapping):
-        msg = f"a message is {type(read).__name__}, where version 2 of the stream has a map"
+        msg = f"a message is {type(read).__name__} instead of a map, as in version 2 of the stream"
         raise ValueError(msg)
     return read
 
@@ -252,7 +252,7 @@ class _Numbering:
     def image(self, series: Series, number: int, time: int | None, array: np.ndarray[Any, Any]) -> None:
         """An image of a series has come. Raises ValueError where its number is none."""
         if not 0 <= number < 1 << 31:
-            msg = f"an image says that it is number {number} of its series"
+            msg = f"an image has the impossible number {number} of its series"
             raise ValueError(msg)
         if series != self._series:
             if self._before is not None and series == self._before[0]:
@@ -341,7 +341,7 @@ class _Stream:
                 total, form = _form(json.loads(parts[1]) if len(parts) > 1 else None)
                 self._numbering.header(Series(int(about["series"])), total)
             except (KeyError, TypeError, ValueError) as error:
-                msg = f"the header of a series says nothing of it: {error}"
+                msg = f"the header of a series is invalid: {error}"
                 raise ValueError(msg) from error
             return form
         if kind.startswith("dimage-"):
@@ -350,7 +350,7 @@ class _Stream:
             try:
                 self._numbering.end(Series(int(about["series"])))
             except (KeyError, TypeError, ValueError) as error:
-                msg = f"the end of a series says nothing of it: {error}"
+                msg = f"the end of a series is invalid: {error}"
                 raise ValueError(msg) from error
         return None
 
@@ -371,20 +371,20 @@ class _Stream:
         except (KeyError, TypeError, ValueError) as error:
             if isinstance(error, ValueError):
                 raise
-            msg = f"a message says nothing of itself: {error} is missing or wrong"
+            msg = f"a message is invalid: {error} is missing or wrong"
             raise ValueError(msg) from error
         return form
 
     def _image(self, about: dict[str, Any], parts: list[bytes]) -> None:
         if len(parts) < 3:
-            msg = f"an image in {len(parts)} parts: it has four"
+            msg = f"an image in {len(parts)} parts instead of four"
             raise ValueError(msg)
         what = _header(parts[1], "dimage_d-")
         try:
             series, number = int(about["series"]), int(about["frame"])
             array = decoded(parts[2], what["shape"], what["type"], what["encoding"])
         except (KeyError, TypeError) as error:
-            msg = f"an image says nothing of itself: {error} is missing or wrong"
+            msg = f"an image is invalid: {error} is missing or wrong"
             raise ValueError(msg) from error
         self._numbering.image(Series(series), number, None, array)
 

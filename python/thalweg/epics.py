@@ -66,11 +66,11 @@ def _decoded(value: Any, shape: list[int]) -> np.ndarray[Any, Any]:
     if codec := value.codec.name:
         kind = value.codec.parameters
         if not isinstance(kind, int) or not 0 < kind < len(SCALARS):
-            msg = f"its arrays are compressed ({codec}), and their type is not stated"
+            msg = f"its arrays are compressed ({codec}), but their type is not stated"
             raise ValueError(msg)
         pixel, count = np.dtype(SCALARS[kind]), int(np.prod(shape, dtype=object))
         if not 0 < count * pixel.itemsize <= LONGEST:
-            msg = f"arrays of {shape}: there is no such thing"
+            msg = f"arrays of {shape} are not supported"
             raise ValueError(msg)
         data = _codecs.area_detector(codec, data.tobytes(), count, pixel)
     return data.reshape(shape)
@@ -84,11 +84,11 @@ def _taken(value: Any) -> tuple[int | None, int | None, np.ndarray[Any, Any]]:
         shape = [dimension.size for dimension in reversed(value.dimension)]
         return value.uniqueId, _time(value.dataTimeStamp), _decoded(value, shape)
     if not kind.startswith(("nt/NTScalarArray:", "nt/NTScalar:")):
-        msg = f"it publishes {value.getID()}: NTNDArray, NTScalarArray and NTScalar can be taken"
+        msg = f"it publishes {value.getID()}: supported are NTNDArray, NTScalarArray and NTScalar"
         raise ValueError(msg)
     array = np.atleast_1d(np.asarray(value.value))
     if array.dtype.kind not in "iuf":
-        msg = f"its values are {array.dtype}, and no numbers"
+        msg = f"its values are {array.dtype} instead of numbers"
         raise ValueError(msg)
     return None, _time(value.timeStamp), array
 

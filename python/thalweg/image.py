@@ -358,10 +358,10 @@ def source_size(
     """
     for name, length in [("wavelength", wavelength), ("separation", separation), ("distance", distance)]:
         if not 0 < length < inf:
-            msg = f"{name}={length}: a length in metres, above 0"
+            msg = f"{name}={length}: it must be a length in metres above 0"
             raise ValueError(msg)
     if not 0 < intensity_ratio < inf:
-        msg = f"intensity_ratio={intensity_ratio}: a number above 0"
+        msg = f"intensity_ratio={intensity_ratio}: it must be a number above 0"
         raise ValueError(msg)
     given = (visibility.value, visibility.std) if isinstance(visibility, Estimate) else (float(visibility), 0.0)
     size = _image_source_size(given, wavelength, separation, distance, intensity_ratio)
@@ -373,7 +373,7 @@ def _pixels(array: ArrayLike) -> NDArray[Any]:
     given = np.asarray(array)
     if given.ndim == 1 or given.dtype not in (np.uint8, np.uint16, np.float32, np.float64):
         if given.dtype.kind not in "buif":
-            msg = f"pixels are real numbers, not {given.dtype}"
+            msg = f"pixels must be real numbers, not {given.dtype}"
             raise TypeError(msg)
         given = given.astype(np.float64, copy=False)
     return np.ascontiguousarray(given)
@@ -387,7 +387,7 @@ def _about(
         msg = f"region={region}: x, y, width and height, in whole pixels"
         raise ValueError(msg)
     if both is not None and not (len(both) == 2 and all(isinstance(mm, Real) for mm in both)):
-        msg = f"pixel_mm={pixel_mm}: millimetres from pixel to pixel, or such a number for x and for y"
+        msg = f"pixel_mm={pixel_mm}: write the distance of two pixels in mm, or a pair for x and y"
         raise ValueError(msg)
     return {"region": region, "pixel_mm": both, "white": white}
 
