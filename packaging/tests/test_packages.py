@@ -164,6 +164,16 @@ def test_a_deb_on_a_bare_system_records_a_run_and_goes_without_a_trace(system: S
     assert system.run("getent passwd thalweg || echo gone").strip() == "gone"
 
 
+def test_the_manual_of_the_topology_has_all_of_its_reference() -> None:
+    reference = ROOT / "docs/topology.md"
+    page = said(ROOT / "scripts/manual.py", reference, "thalweg-topology", "5")
+    headings = re.findall(r"^## (.*)", reference.read_text(), re.M)
+    assert len(headings) > 5
+    for heading in headings:
+        assert f'.SH "{heading.replace("`", "")}"' in re.sub(r"\\f[BR]|\\(?=-)", "", page), heading
+    assert "](" not in page, "links are their text"
+
+
 def test_make_install_and_uninstall_leave_nothing(tmp_path: Path) -> None:
     program = Path(os.environ["THALWEG_BIN"])
     install = ROOT / "scripts/install.sh"

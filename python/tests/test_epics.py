@@ -257,7 +257,7 @@ def test_waveforms_and_scalars_are_fragments_with_their_times(here: None, progra
     from thalweg import epics
 
     assert epics._taken(NTScalar("i").wrap(7))[2].tolist() == [7]
-    with pytest.raises(ValueError, match="and no numbers"):
+    with pytest.raises(ValueError, match="instead of numbers"):
         epics._taken(NTScalar("s").wrap("seven"))
 
 
