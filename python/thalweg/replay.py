@@ -90,6 +90,15 @@ class _Arrays(_Stream):
         parts = (np.diff(self._group["offsets"][at : end + 1]) for at, end in self._parts())
         return int(max((part.max() for part in parts), default=0))
 
+    def _uneven(self, at: int, end: int) -> Iterator[NDArray[Any]]:
+        """Yields the arrays of fragments that differ in their lengths: from one read, or where they are long, each."""
+        data, bounds = self._group["data"], self._group["offsets"][at : end + 1].tolist()
+        first, rows = bounds[0], bounds[-1] - bounds[0]
+        size = rows * data.dtype.itemsize * int(np.prod(data.shape[1:], dtype=np.int64))
+        whole = self._typed(data[first : first + rows]) if size <= BYTES else None
+        for begin, stop in zip(bounds, bounds[1:], strict=False):
+            yield self._typed(data[begin:stop]) if whole is None else whole[begin - first : stop - first]
+
     def _typed(self, values: Any) -> NDArray[Any]:
         array = np.ascontiguousarray(values)
         if self._pairs:
@@ -101,11 +110,7 @@ class _Arrays(_Stream):
         for at, end in self._parts():
             known = [group[name][at:end].tolist() for name in ("event_id", "tai_ns", "window_ns", "status")]
             if self.form.length is None:
-                bounds = group["offsets"][at : end + 1].tolist()
-                arrays = (
-                    self._typed(group["data"][begin:stop]) for begin, stop in zip(bounds, bounds[1:], strict=False)
-                )
-                yield from (Played(*row) for row in zip(*known, arrays, strict=True))
+                yield from (Played(*row) for row in zip(*known, self._uneven(at, end), strict=True))
             else:
                 yield from (Played(*row) for row in zip(*known, self._typed(group["data"][at:end]), strict=True))
 

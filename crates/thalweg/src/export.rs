@@ -11,17 +11,17 @@ use thalweg_wire::EventRange;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Formats:
-  nexus    one HDF5 file, a NXdetector for each source: DAWN, silx, NeXpy, h5web
+  nexus    an HDF5 file with an NXdetector for each source: DAWN, silx, NeXpy
   hdf5     the same file, named .h5
-  sigmf    a folder with a recording for each source, which `thalweg run` replays
-  parquet  a folder of tables, a row for each fragment: pandas, Polars, DuckDB
+  sigmf    a folder with a recording for each source
+  parquet  a folder of tables, a row for each fragment: pandas, DuckDB
   zarr     a folder of arrays (Zarr v3): xarray, Dask
   root     a folder of ROOT files with an RNTuple for each source
   csv      a folder of text tables, a row for each fragment
 
 Fragments that are missing or damaged are not among the data: each export lists \
-them, with the reason. Until it is finished it is PATH.part; the same command goes \
-on with it, whatever ended it.
+them, with the reason. Until it is finished the export is PATH.part; the same \
+command continues it, whatever ended it.
 
 Examples:
   thalweg export runs/run-000042 --to nexus
