@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Measures how fast `thalweg export` writes a NeXus file, beside `cp` of the same run: scripts/export_speed.py FOLDER.
 
-It records a run with `thalweg demo` into FOLDER, on the disk that is to be measured, then copies and exports it in turns.
+It records a run with `thalweg demo` into FOLDER, on the disk that is measured, then copies and exports it in turns.
 Both are over when their bytes are on the disk (`sync`). It prints medians, and the lowest and highest of all turns.
 """
 

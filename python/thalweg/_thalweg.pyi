@@ -9,8 +9,9 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 from numpy.typing import DTypeLike, NDArray
-from thalweg.export import Exported
 from typing_extensions import Buffer, Never, Self
+
+from thalweg.export import Exported
 
 _T = TypeVar("_T")
 

@@ -16,6 +16,7 @@ import heapq
 import json
 import re
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -96,7 +97,7 @@ class _Arrays(_Stream):
         first, rows = bounds[0], bounds[-1] - bounds[0]
         size = rows * data.dtype.itemsize * int(np.prod(data.shape[1:], dtype=np.int64))
         whole = self._typed(data[first : first + rows]) if size <= BYTES else None
-        for begin, stop in zip(bounds, bounds[1:], strict=False):
+        for begin, stop in pairwise(bounds):
             yield self._typed(data[begin:stop]) if whole is None else whole[begin - first : stop - first]
 
     def _typed(self, values: Any) -> NDArray[Any]:
@@ -109,10 +110,8 @@ class _Arrays(_Stream):
         group = self._group
         for at, end in self._parts():
             known = [group[name][at:end].tolist() for name in ("event_id", "tai_ns", "window_ns", "status")]
-            if self.form.length is None:
-                yield from (Played(*row) for row in zip(*known, self._uneven(at, end), strict=True))
-            else:
-                yield from (Played(*row) for row in zip(*known, self._typed(group["data"][at:end]), strict=True))
+            arrays = self._uneven(at, end) if self.form.length is None else iter(self._typed(group["data"][at:end]))
+            yield from map(Played._make, zip(*known, arrays, strict=True))
 
 
 class _Table(_Stream):
@@ -150,7 +149,7 @@ class _Parquet(_Table):
                         flat = np.frombuffer(value.as_buffer() or b"", np.uint8)
                     else:
                         flat = value.values.to_numpy()
-                    yield Played(*row, self._shaped(flat))
+                    yield Played._make([*row, self._shaped(flat)])
 
 
 class _Root(_Table):
@@ -178,7 +177,7 @@ class _Root(_Table):
             columns = [part[name] for name in data]
             for at, row in enumerate(zip(*known, strict=True)):
                 numbers = [column[at].to_numpy() for column in columns]
-                yield Played(*row, self._shaped(np.stack(numbers, axis=-1).reshape(-1)))
+                yield Played._make([*row, self._shaped(np.stack(numbers, axis=-1).reshape(-1))])
 
 
 NUMBER = r"[+-]?(?:nan|inf|[0-9.]+(?:e[+-]?[0-9]+)?)"
@@ -211,9 +210,9 @@ class _Csv(_Stream):
 
     def fragments(self) -> Iterator[Played]:
         for row in self._rows():
-            known = [int(row[name]) for name in ("event_id", "tai_ns", "window_ns", "status")]
+            event, time, window, status = (int(row[name]) for name in ("event_id", "tai_ns", "window_ns", "status"))
             shape = tuple(int(length) for length in row["shape"].split("x"))
-            yield Played(*known, self._values(row["data"], len(shape)).reshape(shape))
+            yield Played(event, time, window, status, self._values(row["data"], len(shape)).reshape(shape))
 
     def _values(self, text: str, axes: int) -> NDArray[Any]:
         dtype = self.form.dtype
@@ -244,7 +243,7 @@ def _streams(path: Path) -> tuple[list[_Stream], dict[str, str]]:
         names = {source["id"]: source["name"] for source in about["run"]["sources"]}
         streams: list[_Stream] = []
         if any(path.glob("*.sigmf-meta")):
-            msg = f"{path}: recordings of SigMF are played by the program: device = {{ kind = \"sigmf\", file = ... }}"
+            msg = f'{path}: recordings of SigMF are played by the program: device = {{ kind = "sigmf", file = ... }}'
             raise ReplayError(msg)
         if files := sorted(path.glob("*.root")):
             forms = {name: Form.from_json(form) for name, form in about["forms"].items()}
@@ -354,9 +353,7 @@ def replay(
     known, streams = _of_source(Path(path), source)
     declared = _declared(streams, Path(path))
     description = {"replayed": True, "file": str(path), "source": source}
-    pushed = thalweg.Source(
-        builders, id=id, name=name or known, description=description, timeout=timeout, **declared
-    )
+    pushed = thalweg.Source(builders, id=id, name=name or known, description=description, timeout=timeout, **declared)
     with pushed:
         try:
             for played in heapq.merge(*(stream.fragments() for stream in streams), key=lambda played: played.event):
@@ -376,7 +373,9 @@ def replay(
 
 def main() -> int:
     """Replays as the words of a command say, and returns the exit code."""
-    arguments = argparse.ArgumentParser(prog="python -m thalweg.replay", description="Plays an exported file into a run")
+    arguments = argparse.ArgumentParser(
+        prog="python -m thalweg.replay", description="Plays an exported file into a run"
+    )
     arguments.add_argument("file", metavar="FILE", help="what thalweg export wrote")
     arguments.add_argument("builder", nargs="+", help="a builder's address, such as tcp:127.0.0.1:7700")
     arguments.add_argument("--source", required=True, help="the source in the file, by its name or id")

@@ -13,9 +13,11 @@ docs/export.md describes the layouts. `thalweg.replay` plays such a file into a 
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 from collections.abc import Callable, Iterable
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex
@@ -23,7 +25,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex
 import thalweg
 from thalweg._thalweg import _utc_of_tai
 from thalweg.export._partial import ExportError, Partial
-from thalweg.export._reading import SECOND, Reader, Stream
+from thalweg.export._reading import SECOND, Form, Reader, Stream
 from thalweg.export._writer import About, Writer
 
 if TYPE_CHECKING:
@@ -31,7 +33,16 @@ if TYPE_CHECKING:
 
 __all__ = ["FORMATS", "ExportError", "Exported", "export"]
 
-FORMATS = ("nexus", "hdf5", "sigmf", "parquet", "zarr", "root", "csv")
+# Formats, and the module and class of the writer of each.
+FORMATS = {
+    "nexus": ("_hdf5", "Nexus"),
+    "hdf5": ("_hdf5", "Hdf5"),
+    "sigmf": ("_sigmf", "Sigmf"),
+    "parquet": ("_parquet", "Parquet"),
+    "zarr": ("_zarr", "Zarr"),
+    "root": ("_root", "Root"),
+    "csv": ("_csv", "Csv"),
+}
 # After so many bytes or fragments it is noted how far the export is.
 NOTE_BYTES, NOTE_FRAGMENTS = 256 << 20, 1 << 20
 
@@ -81,10 +92,10 @@ def export(
 
     `to` is one of FORMATS. Without `path` it is named by the run's number, in the working directory. `sources` and
     `events` choose as in `run.events`. `compression` is "none" or "gzip". What is at `path` already is replaced with
-    `force`. While it grows the export is PATH.part; the same call goes on with what an earlier one left there.
+    `force`. While it grows the export is PATH.part; the same call continues what an earlier one left there.
 
-    Fragments that are missing or damaged are not in the data: the export lists them, with the reason. Raises ExportError
-    where it cannot be made, and RunError where the run cannot be read.
+    Fragments that are missing or damaged are not in the data: the export lists them, with the reason. Raises
+    ExportError where it cannot be made, and RunError where the run cannot be read.
     """
     kind = _writer(to, compression)
     chosen = run.events(events, sources=sources)
@@ -106,10 +117,11 @@ def export(
     partial = Partial(target, identity, force=force)
     names = stream_names([(id, run.names[id]) for id in chosen.sources])
     about = About(info, names, _iso_time(info["began"]), _iso_time(info["ended"]), compression)
-    with _Export(kind, partial, chosen, about) as work:
-        if not work.finished:
-            work.write(progress)
-    partial.finish()
+    with closing(partial):
+        with _Export(kind, partial, chosen, about) as work:
+            if not work.finished:
+                work.write(progress)
+        partial.finish()
     return work.report(target)
 
 
@@ -123,7 +135,10 @@ class _Export:
         self._partial, self._about = partial, about
         self._place: int = known.get("place", 0)
         self._resumed = self._place
-        streams = [Stream(*row[:2], _form(row[2]), *row[3:]) for row in known.get("streams", [])]
+        streams = [
+            Stream(source, name, Form.from_json(form), fragments, rows)
+            for source, name, form, fragments, rows in known.get("streams", [])
+        ]
         self._reader = Reader(events, about.sources, streams, even=kind.even)
         for name in COUNTS:
             setattr(self._reader, name, known.get(name, 0))
@@ -192,14 +207,8 @@ class _Export:
         )
 
 
-# Counts of a reader that go on where an export was interrupted.
+# Counts of a reader that an export continues where it was interrupted.
 COUNTS = ("fragments", "bytes", "missing_fragments", "damaged_fragments")
-
-
-def _form(value: list[Any]) -> Any:
-    from thalweg.export._reading import Form
-
-    return Form.from_json(value)
 
 
 def _writer(to: str, compression: str) -> type[Writer]:
@@ -207,21 +216,8 @@ def _writer(to: str, compression: str) -> type[Writer]:
     if to not in FORMATS:
         msg = f"{to!r} is no format: {', '.join(FORMATS)} are"
         raise ExportError(msg)
-    kind: type[Writer]
-    if to in ("nexus", "hdf5"):
-        from thalweg.export import _hdf5
-
-        kind = _hdf5.Nexus if to == "nexus" else _hdf5.Hdf5
-    elif to == "sigmf":
-        from thalweg.export._sigmf import Sigmf as kind
-    elif to == "parquet":
-        from thalweg.export._parquet import Parquet as kind
-    elif to == "zarr":
-        from thalweg.export._zarr import Zarr as kind
-    elif to == "root":
-        from thalweg.export._root import Root as kind
-    else:
-        from thalweg.export._csv import Csv as kind
+    module, name = FORMATS[to]
+    kind: type[Writer] = getattr(importlib.import_module(f"thalweg.export.{module}"), name)
     if compression not in kind.compressions:
         msg = f"{to} with compression {compression!r}: possible are {', '.join(kind.compressions)}"
         raise ExportError(msg)
@@ -251,7 +247,10 @@ LONGEST_NAME = 120
 
 
 def stream_names(sources: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Returns a name of letters, digits and "_" for each source, by its id; a source of no such name has its id in it."""
+    """Returns a name of letters, digits and "_" for each source, by its id.
+
+    The id is in the name where the source has no such name, or not one of its own.
+    """
     names: dict[str, str] = {}
     taken = {"missing", "name"}
     for id, name in sources:

@@ -38,7 +38,7 @@ def main(program: str = "python -m thalweg.export", words: list[str] | None = No
             progress=line.draw,
         )
     except KeyboardInterrupt:
-        return _fail("interrupted; the same command goes on from here", INTERRUPTED, options.json, line)
+        return _fail("interrupted; the same command continues from here", INTERRUPTED, options.json, line)
     except (ExportError, ValueError, KeyError, ImportError) as error:
         text = error.args[0] if isinstance(error, KeyError) else error
         return _fail(str(text), USAGE, options.json, line)
@@ -56,9 +56,11 @@ def main(program: str = "python -m thalweg.export", words: list[str] | None = No
 def _arguments(program: str) -> argparse.ArgumentParser:
     arguments = argparse.ArgumentParser(prog=program, description="Writes a run as a file of another format")
     arguments.add_argument("run", metavar="RUN", help="a run's directory, or its URL on a data server")
-    arguments.add_argument("--to", required=True, choices=FORMATS, help="format of the export")
+    arguments.add_argument("--to", required=True, choices=tuple(FORMATS), help="format of the export")
     arguments.add_argument("--out", metavar="PATH", help="file or folder to write")
-    arguments.add_argument("--event", "--events", metavar="E|A..B", help="only this event, or those from A on, before B")
+    arguments.add_argument(
+        "--event", "--events", metavar="E|A..B", help="only this event, or those from A on, before B"
+    )
     arguments.add_argument(
         "--source", metavar="SOURCE", action="append", default=[], help="only this source, by its name or id"
     )
@@ -86,7 +88,9 @@ class _Line:
         self._drawn = now
         rate = (progress.bytes - self._first) / max(now - self._begun, 1e-3)
         share = 100 * progress.events // max(progress.all_events, 1)
-        text = f"exporting {share} %, {_count(progress.events)} of {_count(progress.all_events)} events, {_size(rate)}/s"
+        text = (
+            f"exporting {share} %, {_count(progress.events)} of {_count(progress.all_events)} events, {_size(rate)}/s"
+        )
         print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
 
     def clear(self) -> None:

@@ -65,9 +65,9 @@ class Hdf5(Writer):
         self._file.attrs["default"] = "entry"
         entry["title"] = f"run {info['run']}"
         entry["entry_identifier"] = str(info["run"])
-        entry["start_time"] = self.about.started
-        if self.about.ended is not None:
-            entry["end_time"] = self.about.ended
+        for name, time in (("start_time", self.about.started), ("end_time", self.about.ended)):
+            if time is not None:
+                entry[name] = time
         entry["program_name"] = info["writer"]["program"]
         entry["program_name"].attrs["version"] = info["writer"]["version"]
         if isinstance(info.get("comment"), str):
@@ -120,7 +120,9 @@ class Hdf5(Writer):
         for name, kind in COLUMNS.items():
             self._column(group, name, np.dtype(kind).newbyteorder("<"))
         time = group.create_dataset("time", (0,), "<f8", maxshape=(None,), chunks=(COLUMN_CHUNK,))
-        time.attrs["units"], time.attrs["start"] = "s", self.about.started
+        time.attrs["units"] = "s"
+        if self.about.started is not None:
+            time.attrs["start"] = self.about.started
         time.attrs["long_name"] = "time since the run began"
         self._plot(stream, group)
         return group
@@ -165,6 +167,7 @@ class Hdf5(Writer):
             _extend(group["data"], batch.joined())
         else:
             self._append_even(group["data"], batch)
+        self._disk.check()
 
     def _append_even(self, data: Any, batch: Batch) -> None:
         """Writes fragments of one length: large ones as they lie in the run, each as the chunk that it is."""

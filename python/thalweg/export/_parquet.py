@@ -105,7 +105,7 @@ class Parquet(Writer):
 
 
 def numbers_of(form: Form, array: NDArray[Any]) -> tuple[NDArray[Any], int]:
-    """Returns the numbers of an array, real parts before imaginary ones, and how many a row along the first axis has."""
+    """Returns the numbers of an array, each real part before its imaginary one, and their count in a row."""
     row = int(np.prod(form.row, dtype=np.int64))
     flat = np.ascontiguousarray(array).reshape(-1)
     if form.dtype.names is not None:
@@ -113,5 +113,3 @@ def numbers_of(form: Form, array: NDArray[Any]) -> tuple[NDArray[Any], int]:
     if form.dtype.kind == "c":
         return flat.view(np.dtype(f"f{form.dtype.itemsize // 2}")), 2 * row
     return flat, row
-
-

@@ -6,6 +6,7 @@ from there; what was written after it is cut off. The finished output is renamed
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
@@ -33,18 +34,51 @@ class Partial:
         self._identity = identity
         # What was recorded last; None where nothing was.
         self.progress: dict[str, Any] | None = None
+        is_new = not self.folder.exists()
+        if not is_new:
+            self._check_folder()
+            if self._is_left_over():
+                shutil.rmtree(self.folder)
+                is_new = True
         if target.exists() and not force:
             msg = f"{target} exists already: choose another place with --out, or replace it with --force"
             raise ExportError(msg)
-        if self.folder.exists():
-            self._continue(force=force)
-        self.folder.mkdir(parents=True, exist_ok=True)
+        self.folder.mkdir(exist_ok=True)
+        self._lock = self._locked()
+        if not is_new:
+            try:
+                self._continue(force=force)
+            except ExportError:
+                self.close()
+                raise
 
-    def _continue(self, *, force: bool) -> None:
-        file = self.folder / "progress.json"
+    def _check_folder(self) -> None:
+        """Raises ExportError where the folder has what no export wrote."""
         if not self.folder.is_dir() or not all(OURS.fullmatch(entry.name) for entry in self.folder.iterdir()):
             msg = f"{self.folder} is there and is no partial export: move it, or choose another place with --out"
             raise ExportError(msg)
+
+    def _is_left_over(self) -> bool:
+        """Returns whether the output was put into its place by a process that was killed then."""
+        try:
+            found = json.loads((self.folder / "progress.json").read_text())
+            return bool(found["progress"]["finished"]) and self.target.exists() and not self.output.exists()
+        except (OSError, ValueError, TypeError, KeyError):
+            return False
+
+    def _locked(self) -> int:
+        """Keeps other processes from this folder for as long as this one lives."""
+        descriptor = os.open(self.folder, os.O_RDONLY)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            os.close(descriptor)
+            msg = f"{self.folder} is being written by another export: wait for its end, or choose another --out"
+            raise ExportError(msg) from error
+        return descriptor
+
+    def _continue(self, *, force: bool) -> None:
+        file = self.folder / "progress.json"
         try:
             found = json.loads(file.read_text())
         except FileNotFoundError:
@@ -52,7 +86,7 @@ class Partial:
         except (OSError, ValueError) as error:
             msg = f"{file}: {error}: remove {self.folder} to begin anew"
             raise ExportError(msg) from error
-        # Of a machine that went down nobody knows how much reached the disk.
+        # After a machine went down, nothing says how much of it had reached the disk.
         if found is not None and found.get("boot") == _boot() and found.get("identity") == self._identity:
             self.progress = found["progress"]
             return
@@ -65,7 +99,8 @@ class Partial:
                 "choose another place with --out, or begin anew with --force"
             )
             raise ExportError(msg)
-        shutil.rmtree(self.folder)
+        for entry in self.folder.iterdir():
+            shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
 
     def record(self, progress: dict[str, Any]) -> None:
         """Notes how far the output is, in one step."""
@@ -87,6 +122,10 @@ class Partial:
             finally:
                 os.close(directory)
         shutil.rmtree(self.folder)
+
+    def close(self) -> None:
+        """Lets other processes have the folder."""
+        os.close(self._lock)
 
 
 # Names of what is in a partial output.

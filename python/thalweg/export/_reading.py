@@ -140,9 +140,7 @@ class _Pending:
 class Reader:
     """Goes through a run from one place to another and hands on what there is in batches."""
 
-    def __init__(
-        self, events: thalweg.Events, names: Mapping[str, str], streams: list[Stream], *, even: bool
-    ) -> None:
+    def __init__(self, events: thalweg.Events, names: Mapping[str, str], streams: list[Stream], *, even: bool) -> None:
         """Reads `events`. With `even`, fragments of one length are a stream of their own."""
         self.events = events
         self.sources = events.sources
@@ -268,7 +266,7 @@ class Reader:
         return uneven
 
     def _new_stream(self, source: str, kind: str, pending: _Pending, place: int) -> Stream:
-        """Makes a stream for the fragment at `place`: an even one where all that wait and are like it have its length."""
+        """Makes a stream for the fragment at `place`: an even one where all that are like it have its length."""
         array = pending.arrays[place]
         of_source = [stream for stream in self.streams if stream.source == source]
         alike = [stream for stream in of_source if stream.form[:3] == (kind, array.dtype, array.shape[1:])]

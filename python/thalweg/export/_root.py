@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from thalweg.export._reading import Batch, Missing, Stream
 from thalweg.export._parquet import numbers_of
+from thalweg.export._reading import Batch, Missing, Stream
 from thalweg.export._writer import About, Writer, library, write_description
 
 if TYPE_CHECKING:

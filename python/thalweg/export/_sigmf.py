@@ -30,6 +30,8 @@ ROW = np.dtype(
     ]
 )
 ROWS_AT_A_TIME = 1 << 14
+# The largest number that SigMF has for a sample.
+LAST_INDEX = (1 << 63) - 1
 TYPES = {"u1", "i1", "u2", "i2", "u4", "i4", "f4", "f8"}
 
 
@@ -51,7 +53,7 @@ class Sigmf(Writer):
         datatype(stream)
         file = self._data.file(f"{stream.name}.sigmf-data")
         for array in batch.arrays:
-            file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+            file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
         rows = np.zeros(len(batch.arrays), ROW)
         for name, column in batch.columns().items():
             if name in ROW.names:  # type: ignore[operator]
@@ -191,7 +193,8 @@ def captures(fragments: Iterator[Fragment], rate: float | None) -> Iterator[dict
             is_gap = fragment.event != last.event + 1
             index += last.length * (fragment.event - last.event)
         if is_gap:
-            capture: dict[str, Any] = {"core:sample_start": fragment.start, "core:global_index": index}
+            capture: dict[str, Any] = {"core:sample_start": fragment.start}
+            capture |= {"core:global_index": index} if index <= LAST_INDEX else {}
             yield capture | ({"core:datetime": fragment.utc} if fragment.utc else {})
         last = fragment
 
@@ -246,8 +249,9 @@ def datatype(stream: Stream) -> str:
 def sample_rate(description: Any) -> float | None:
     """Returns the samples per second that a source states; None where it states none."""
     rate = description.get("sample_rate") if isinstance(description, dict) else None
-    is_rate = isinstance(rate, (int, float)) and not isinstance(rate, bool) and 0 < rate <= 1e12
-    return float(rate) if is_rate else None
+    if isinstance(rate, bool) or not isinstance(rate, (int, float)) or not 0 < rate <= 1e12:
+        return None
+    return float(rate)
 
 
 def _digest(file: IO[bytes]) -> Any:

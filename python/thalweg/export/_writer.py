@@ -27,7 +27,8 @@ class About:
     info: dict[str, Any]
     # Ids of the sources that are exported, and their names in the export.
     sources: dict[str, str]
-    started: str
+    # Beginning and end as ISO 8601; None where there is none.
+    started: str | None
     ended: str | None
     compression: str
 
