@@ -16,7 +16,8 @@ from __future__ import annotations
 import importlib
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +26,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex
 import thalweg
 from thalweg._thalweg import _utc_of_tai
 from thalweg.export._partial import ExportError, Partial
-from thalweg.export._reading import SECOND, Form, Reader, Stream
+from thalweg.export._reading import SECOND, Batch, Form, Missing, Reader, Stream
 from thalweg.export._writer import About, Writer
 
 if TYPE_CHECKING:
@@ -163,16 +164,21 @@ class _Export:
         reader, writer = self._reader, self._writer
         assert writer is not None
         noted = reader.bytes, reader.fragments
-        for place, batches, missing in reader.read(self._place):
-            for stream, batch in batches:
-                writer.append(stream, batch)
-            if missing:
-                writer.add_missing(missing)
-            self._place = place
-            progress(Progress(place, len(reader.events), reader.bytes))
-            if reader.bytes - noted[0] >= NOTE_BYTES or reader.fragments - noted[1] >= NOTE_FRAGMENTS:
-                noted = reader.bytes, reader.fragments
-                self._note(writer)
+        # One batch is written while the next one is read and compared with its checksums.
+        with ThreadPoolExecutor(1) as thread:
+            pending: Future[None] | None = None
+            for place, batches, missing in reader.read(self._place):
+                if pending is not None:
+                    pending.result()
+                pending = thread.submit(_append, writer, batches, missing)
+                progress(Progress(place, len(reader.events), reader.bytes))
+                if reader.bytes - noted[0] >= NOTE_BYTES or reader.fragments - noted[1] >= NOTE_FRAGMENTS:
+                    pending.result()
+                    noted, self._place = (reader.bytes, reader.fragments), place
+                    self._note(writer)
+            if pending is not None:
+                pending.result()
+        self._place = len(reader.events)
         self.finished = True
         writer.finish(self._about.summary() | {"export": self._counts()}, reader.streams)
         self._note(writer)
@@ -205,6 +211,13 @@ class _Export:
             state=self._about.info["state"],
             resumed_events=self._resumed,
         )
+
+
+def _append(writer: Writer, batches: Sequence[tuple[Stream, Batch]], missing: Sequence[Missing]) -> None:
+    for stream, batch in batches:
+        writer.append(stream, batch)
+    if missing:
+        writer.add_missing(missing)
 
 
 # Counts of a reader that an export continues where it was interrupted.
