@@ -11,6 +11,8 @@ import xarray as xr
 from numpy.typing import DTypeLike, NDArray
 from typing_extensions import Buffer, Never, Self
 
+from thalweg.export import Exported
+
 _T = TypeVar("_T")
 
 __all__ = [
@@ -36,6 +38,7 @@ __all__ = [
     "_image_moments",
     "_image_source_size",
     "_run",
+    "_utc_of_tai",
     "open",
 ]
 __version__: str
@@ -111,6 +114,16 @@ class Run:
     def to_dataframe(self, **columns: Callable[[NDArray[Any]], Any]) -> pd.DataFrame: ...
     def features(self) -> pd.DataFrame: ...
     def to_xarray(self, *, missing: Literal["raise", "drop"] = "raise") -> xr.Dataset: ...
+    def export(
+        self,
+        to: Literal["nexus", "hdf5", "sigmf", "parquet", "zarr", "root", "csv"],
+        path: str | os.PathLike[str] | None = None,
+        *,
+        sources: str | Iterable[str] | None = None,
+        events: SupportsIndex | range | str | None = None,
+        compression: Literal["none", "gzip"] = "none",
+        force: bool = False,
+    ) -> Exported: ...
     def close(self) -> None: ...
     def __enter__(self) -> Self: ...
     def __exit__(
@@ -252,6 +265,9 @@ def _run(path: str, ca_file: str | None, timeout: float) -> Run: ...
 def _events(run: Run, first: int, step: int, count: int, sources: list[str] | None, errors: str) -> Events: ...
 def _event(run: int, id: int, complete: bool, fragments: list[tuple[bytes, str, Any, Any]]) -> Event: ...
 def _fragment(record: bytes, dimensions: Any) -> Fragment: ...
+
+# What thalweg.export converts times with.
+def _utc_of_tai(nanos: int) -> int | None: ...
 
 # What thalweg.image makes dataclasses of.
 def _image_moments(

@@ -73,6 +73,8 @@ mod _thalweg {
     use crate::run::{_run, Run, open};
     #[pymodule_export]
     use crate::source::Source;
+    #[pymodule_export]
+    use crate::time::_utc_of_tai;
 
     #[pymodule_export]
     #[expect(non_upper_case_globals, reason = "the name that Python expects")]

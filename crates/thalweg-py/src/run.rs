@@ -298,6 +298,18 @@ impl Run {
         slf.py().import("thalweg._tables")?.call_method1("features", (slf,))
     }
 
+    /// Writes the run, or a part of it, as a file of another format: `to` is "nexus", "hdf5", "sigmf", "parquet", "zarr",
+    /// "root" or "csv". See help(thalweg.export.export), which has the other arguments. Needs pip install thalweg[export].
+    #[pyo3(signature = (to, path = None, **options))]
+    fn export<'py>(
+        slf: &Bound<'py, Self>,
+        to: &str,
+        path: Option<&Bound<'py, PyAny>>,
+        options: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        slf.py().import("thalweg.export")?.getattr("export")?.call((slf, to, path), options)
+    }
+
     /// An xarray.Dataset with the samples of each source: see Events.to_xarray; run.events(...) and run[...] have part
     /// of the run.
     #[pyo3(signature = (*, missing = "raise"))]

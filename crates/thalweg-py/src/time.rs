@@ -31,6 +31,12 @@ fn utc_nanos_of_tai(tai: u64) -> Option<u64> {
     tai.checked_sub(offset * NANOS_PER_SECOND)
 }
 
+/// Converts TAI nanoseconds since 1970 to UTC nanoseconds since 1970; None before 1972.
+#[pyfunction]
+pub(crate) fn _utc_of_tai(nanos: u64) -> Option<u64> {
+    utc_nanos_of_tai(nanos)
+}
+
 fn numpy_datetime64(py: Python<'_>, nanos: i64) -> PyResult<Bound<'_, PyAny>> {
     py.import("numpy")?.call_method1("datetime64", (nanos, "ns"))
 }

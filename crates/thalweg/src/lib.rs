@@ -10,6 +10,7 @@ mod check;
 mod demo;
 mod devices;
 mod doctor;
+mod export;
 mod instruments;
 mod live;
 mod manual;
@@ -61,7 +62,7 @@ Keep runs
   verify     read everything             cat        events and fragments
   salvage    a damaged run               serve      runs on the network
   pull       from a data server          push       to a data server
-  mount      a data server as files
+  mount      a data server as files      export     to NeXus, Parquet, ROOT, ...
 Measure and rehearse
   bench      any leg of the path         lab        a system before it is bought
   reproduce  a paper's measurements      help       of a command: help COMMAND
@@ -100,6 +101,8 @@ enum Command {
     Mount(mount::Options),
     /// Send a run or a file to a data server
     Push(push::Options),
+    /// Write a run as a file of another format: NeXus (HDF5), SigMF, Parquet, Zarr, ROOT or CSV
+    Export(export::Options),
     /// Measure any leg of the path: latency, bandwidth, memory, disks, pinning
     Bench(instruments::Words),
     /// Capture the packets of an interface into a pcapng file at the speed of the disk
@@ -129,8 +132,7 @@ pub fn main() -> ExitCode {
         return run_program(GlobalOptions::default(), instruments::run_sibling);
     }
     let Arguments { command, global } = Arguments::parse();
-    let (json, verbose) = (global.json, global.verbose);
-    run_program(global, || execute_command(command, json, verbose))
+    run_program(global.clone(), || execute_command(command, &global))
 }
 
 /// Registers the kinds of links and devices, before anything reads an address or a topology.
@@ -141,7 +143,8 @@ pub fn register_kinds() {
     thalweg_pci::register_kinds();
 }
 
-fn execute_command(command: Command, json: bool, verbose: u8) -> Result<ExitCode, Failure> {
+fn execute_command(command: Command, global: &GlobalOptions) -> Result<ExitCode, Failure> {
+    let &GlobalOptions { json, verbose, quiet, .. } = global;
     match command {
         Command::Demo(options) => demo::run_demo(&options, json, verbose),
         Command::Run(options) => demo::run_topology_file(&options.file, json, verbose),
@@ -157,6 +160,7 @@ fn execute_command(command: Command, json: bool, verbose: u8) -> Result<ExitCode
         Command::Pull(options) => pull::run_pull(&options, json),
         Command::Mount(options) => mount::run_mount(&options, json),
         Command::Push(options) => push::run_push(&options, json),
+        Command::Export(options) => export::run_export(&options, json, quiet),
         Command::Bench(_) | Command::Cc(_) | Command::Reproduce(_) | Command::Lab(_) => instruments::run_sibling(),
         Command::Generate(options) => generate::generate_package_files(Arguments::command(), &manual::MANUAL, &options),
     }

@@ -1,0 +1,600 @@
+"""Exports have what the run has, others read them, and a part is never taken for the whole."""
+
+from __future__ import annotations
+
+import csv
+import errno
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from conftest import ROOT, Writer
+from handmade import (
+    EMPTY,
+    IMAGE_U16,
+    MISSING,
+    NO_PAYLOAD_CRC,
+    RAW,
+    SAMPLES_I16,
+    SIMULATED,
+    TIMED_OUT,
+    Record,
+    block,
+    write_run,
+)
+from test_builders import TOPOLOGY as TWO_BUILDERS
+
+import thalweg
+
+pytest.importorskip("h5py")
+
+from thalweg import replay
+from thalweg.export import FORMATS, ExportError, export, stream_names
+from thalweg.export._sigmf import Fragment, captures
+
+if TYPE_CHECKING:
+    from conftest import Written
+
+LIBRARIES = {"nexus": "h5py", "hdf5": "h5py", "parquet": "pyarrow", "zarr": "zarr", "root": "uproot"}
+PLAYED = ("nexus", "parquet", "zarr", "root", "csv")
+BEGAN = 1_800_000_000_000_000_000
+SAMPLES_CF32, SAMPLES_CI16, ARRAY_F64 = 0x11A, 0x115, 0x30B
+
+
+def need(to: str) -> None:
+    if to in LIBRARIES:
+        pytest.importorskip(LIBRARIES[to])
+
+
+@pytest.fixture(scope="module")
+def varied(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with all that is hard: uneven samples, images, complex numbers, eight axes, bytes, empty and missing."""
+    records, closings = [], []
+    for place, event in enumerate([0, 1, 2, 3, 14, 2**64 - 2]):
+        at = {"timestamp": BEGAN + place * 8000, "sequence": place, "window": 5}
+        records += [
+            Record(event, "1.0", np.arange(8 + place % 3 * 2, dtype="<i2").tobytes(), SAMPLES_I16, **at),
+            Record(event, "1.1", np.full((3, 4), event % 65536, "<u2").tobytes(), IMAGE_U16, **at),
+            Record(event, "1.2", (np.arange(6) - 1j * place).astype("<c8").tobytes(), SAMPLES_CF32, **at),
+            Record(event, "1.3", np.linspace(0, 1, 256, dtype="<f8").tobytes(), ARRAY_F64, **at),
+            Record(event, "1.4", bytes(place), RAW, SIMULATED | (0 if place else EMPTY), **at),
+            Record(event, "1.5", np.array([1, -2, 3, -4], "<i2").tobytes(), SAMPLES_CI16, **at),
+            Record(event, "1.6", b"abc", RAW, SIMULATED | NO_PAYLOAD_CRC, **at),
+            Record(event, "1.7", status=MISSING | TIMED_OUT | NO_PAYLOAD_CRC),
+        ]
+        closings.append((event, 1, 1, 1))
+    records[6 + 2 * 8] = Record(2, "1.6", status=MISSING | NO_PAYLOAD_CRC)
+    sources: dict[str, dict[str, Any]] = {f"1.{element}": {} for element in range(8)}
+    sources["1.0"] = {"payload_type": "samples-i16", "channels": 2, "sample_rate": 500_000}
+    sources["1.1"] = {"payload_type": "image-u16", "width": 4, "height": 3}
+    sources["1.2"] = sources["1.5"] = {"channels": 1}
+    sources["1.3"] = {"payload_type": "array-f64", "shape": [2] * 8}
+    return write_run(tmp_path_factory.mktemp("varied") / "run", [block(7, 0, records, closings)], sources)
+
+
+def fragments_of(run: thalweg.Run, source: str) -> list[tuple[Any, ...]]:
+    found = [(event.id, event[source]) for event in run if source in event]
+    return [(id, it.timestamp, it.window, it.status_bits, it.array) for id, it in found]
+
+
+def assert_same(ours: list[tuple[Any, ...]], theirs: list[tuple[Any, ...]]) -> None:
+    assert [row[:4] for row in ours] == [tuple(row[:4]) for row in theirs]
+    for one, other in zip(ours, theirs, strict=True):
+        assert (one[4].dtype, one[4].shape) == (other[4].dtype, other[4].shape)
+        assert one[4].tobytes() == other[4].tobytes()
+
+
+def missing_of(path: Path, to: str) -> list[tuple[int, str, str]]:
+    """What an export says is missing, read by the library of the format."""
+    if to in ("nexus", "hdf5"):
+        import h5py
+
+        with h5py.File(path) as file:
+            table = file["entry/missing"]
+            columns = [
+                table["event_id"][:].tolist(),
+                *(table[name].asstr()[:].tolist() for name in ("source", "reason")),
+            ]
+    elif to == "zarr":
+        import zarr
+
+        table = zarr.open_group(path, mode="r")["missing"]
+        columns = [table["event_id"][:].tolist()]
+        columns += [[table.attrs[f"{name}s"][at] for at in table[name][:].tolist()] for name in ("source", "reason")]
+    elif to == "parquet":
+        import pyarrow.dataset
+
+        rows = pyarrow.dataset.dataset(path / "missing").to_table()
+        columns = [rows[name].to_pylist() for name in ("event_id", "source", "reason")]
+    elif to == "root":
+        import uproot
+
+        columns = [[], [], []]
+        for file in sorted(path.glob("*.root")):
+            with uproot.open(file) as opened:
+                part = opened["missing"].arrays() if "missing" in opened else None
+                for column, name in zip(columns, ("event_id", "source", "reason"), strict=True):
+                    column += part[name].to_list() if part is not None else []
+    else:
+        with (path / "missing.csv").open(newline="") as file:
+            return [(int(row["event_id"]), row["source"], row["reason"]) for row in csv.DictReader(file)]
+    return list(zip(*columns, strict=True))
+
+
+@pytest.mark.parametrize("to", PLAYED)
+def test_every_fragment_comes_back_with_its_number_and_time(to: str, varied: Path, tmp_path: Path) -> None:
+    need(to)
+    run = thalweg.open(varied)
+    exported = run.export(to, tmp_path / "out")
+    assert (exported.events, exported.fragments, exported.missing, exported.damaged) == (6, 41, 7, 0)
+    for source in run.sources[:-1]:
+        ours = fragments_of(run, source)
+        assert_same(ours, list(replay.fragments(tmp_path / "out", source)))
+        assert_same(ours, list(replay.fragments(tmp_path / "out", run.names[source])))
+    missing = [(event.id, source, reason) for event in run for source, reason in event.missing.items()]
+    assert missing_of(tmp_path / "out", to) == missing
+    assert not (tmp_path / "out.part").exists()
+
+
+@pytest.mark.parametrize("to", PLAYED)
+def test_some_sources_and_events(to: str, varied: Path, tmp_path: Path) -> None:
+    need(to)
+    run = thalweg.open(varied)
+    exported = export(run, to, tmp_path / "out", sources=["n1.1", "1.7"], events="2..15", compression="none")
+    assert (exported.events, exported.fragments, exported.missing) == (3, 3, 3)
+    assert [played.event for played in replay.fragments(tmp_path / "out", "1.1")] == [2, 3, 14]
+    assert missing_of(tmp_path / "out", to) == [(event, "1.7", "timed-out") for event in (2, 3, 14)]
+    with pytest.raises(replay.ReplayError, match=r"no fragments of a source '1\.0'; it has those of 1\.1"):
+        replay.fragments(tmp_path / "out", "1.0")
+
+
+@pytest.mark.parametrize("to", ["nexus", "zarr", "parquet", "root"])
+def test_compressed_is_the_same(to: str, model: Written, tmp_path: Path) -> None:
+    need(to)
+    run = thalweg.open(model.directory)
+    export(run, to, tmp_path / "out", events="..20", compression="gzip")
+    assert_same(fragments_of(run, "1.0")[:20], list(replay.fragments(tmp_path / "out", "1.0")))
+
+
+def test_what_cannot_be_is_refused(varied: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = thalweg.open(varied)
+    for expected, arguments in {
+        "'xml' is no format: nexus, ": ("xml",),
+        "csv with compression 'gzip'": ("csv", tmp_path / "out", {"compression": "gzip"}),
+        "has no events of 4..6: it has 6 events, 0 to 18446744073709551614": (
+            "csv",
+            tmp_path / "o",
+            {"events": "4..6"},
+        ),
+        "there is no directory": ("csv", tmp_path / "no/where"),
+        "SigMF no type for it": ("sigmf", tmp_path / "wide"),
+    }.items():
+        if expected == "SigMF no type for it":
+            wide = Record(0, "1.0", bytes(8), 0x303)
+            run = thalweg.open(write_run(tmp_path / "u64", [block(7, 0, [wide], [(0, 1, 1, 0)])], {"1.0": {}}))
+        options: dict[str, Any] = arguments[-1] if isinstance(arguments[-1], dict) else {}
+        with pytest.raises(ExportError, match=re.escape(expected)):
+            export(run, *[word for word in arguments if word is not options], **options)
+    monkeypatch.setitem(sys.modules, "zarr", None)
+    with pytest.raises(ExportError, match=r"needs zarr: pip install 'thalweg\[export\]'"):
+        run.export("zarr", tmp_path / "x.zarr")
+
+
+@dataclass
+class Damaged(Record):
+    """A fragment whose payload is not what its checksum was computed from."""
+
+    def encode(self, run: int) -> bytes:
+        whole = bytearray(super().encode(run))
+        whole[64] ^= 1
+        return bytes(whole)
+
+
+@pytest.mark.parametrize("to", PLAYED)
+def test_damaged_fragments_are_listed_and_are_no_data(to: str, tmp_path: Path) -> None:
+    need(to)
+    records = [Record(event, source, b"abcd", SAMPLES_I16) for event in range(5) for source in ("1.0", "2.0")]
+    records[2] = Damaged(1, "1.0", b"abcd", SAMPLES_I16)
+    # Event 3 lacks a record, and event 4 is from after 2262.
+    records[9] = Record(4, "2.0", b"abcd", SAMPLES_I16, timestamp=2**63)
+    del records[6]
+    run = write_run(tmp_path / "run", [block(7, 0, records, [(0, 1, 5, 0)])], {"1.0": {}, "2.0": {}})
+    exported = thalweg.open(run).export(to, tmp_path / "out")
+    assert (exported.events, exported.fragments, exported.missing, exported.damaged) == (5, 6, 0, 4)
+    assert any("event 1, source 1.0: checksum" in problem for problem in exported.problems)
+    assert [played.event for played in replay.fragments(tmp_path / "out", "1.0")] == [0, 2, 4]
+    assert sorted(missing_of(tmp_path / "out", to)) == [
+        (1, "1.0", "checksum"),
+        (3, "1.0", "damaged"),
+        (3, "2.0", "damaged"),
+        (4, "2.0", "time-out-of-range"),
+    ]
+
+
+def test_a_source_may_change_its_type_and_its_length(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from thalweg.export import _reading
+
+    monkeypatch.setattr(_reading, "BATCH_FRAGMENTS", 20)
+    records = [Record(event, "1.0", bytes(4 + 2 * (event > 40)), SAMPLES_I16) for event in range(50)]
+    records += [Record(50, "1.0", bytes(4), RAW), Record(51, "1.0", bytes(4), SAMPLES_I16)]
+    run = thalweg.open(write_run(tmp_path / "run", [block(7, 0, records, [(0, 1, 52, 0)])], {"1.0": {}}))
+    run.export("nexus", tmp_path / "out.nxs")
+    import h5py
+
+    with h5py.File(tmp_path / "out.nxs") as file:
+        shapes = {name: group["data"].shape for name, group in file["entry/instrument"].items() if name != "name"}
+    assert shapes == {"n1_0": (42, 2, 1), "n1_0_2": (27, 1), "n1_0_3": (1, 4)}
+    assert_same(fragments_of(run, "1.0"), list(replay.fragments(tmp_path / "out.nxs", "1.0")))
+
+
+# A kill after `argv[3]` batches of some events each, where progress is noted after every second one.
+KILLED = """
+import os, signal, sys
+import thalweg, thalweg.export as exporting
+from thalweg.export import _reading
+run, to, at, out = sys.argv[1:5]
+_reading.BATCH_FRAGMENTS, exporting.NOTE_FRAGMENTS, seen = 60, 100, []
+def progress(_):
+    seen.append(1)
+    if len(seen) == int(at):
+        os.kill(os.getpid(), signal.SIGKILL)
+exporting.export(thalweg.open(run), to, out, progress=progress)
+"""
+
+
+@pytest.mark.parametrize("to", [name for name in FORMATS if name != "hdf5"])
+def test_a_killed_export_goes_on(to: str, model: Written, tmp_path: Path) -> None:
+    need(to)
+    command = [sys.executable, "-c", KILLED, str(model.directory), to, "8", str(tmp_path / "out")]
+    assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
+    assert not (tmp_path / "out").exists()
+    run = thalweg.open(model.directory)
+    exported = run.export(to, tmp_path / "out")
+    assert 0 < exported.resumed_events < exported.events == len(run)
+    assert (exported.fragments, exported.missing) == (3 * len(run), 0)
+    assert not (tmp_path / "out.part").exists()
+    if to == "sigmf":
+        for source in run.sources:
+            name = stream_names([(source, run.names[source])])[source]
+            samples = b"".join(event[source].payload.tobytes() for event in run)
+            assert (tmp_path / "out" / f"{name}.sigmf-data").read_bytes() == samples
+    else:
+        for source in run.sources:
+            assert_same(fragments_of(run, source), list(replay.fragments(tmp_path / "out", source)))
+
+
+@pytest.mark.parametrize("write", range(0, 400, 25))
+def test_an_hdf5_file_that_cannot_be_written_from_any_write_on_goes_on(
+    write: int, model: Written, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import thalweg.export as exporting
+    from thalweg.export import _reading
+
+    monkeypatch.setattr(_reading, "BATCH_FRAGMENTS", 60)
+    monkeypatch.setattr(exporting, "NOTE_FRAGMENTS", 100)
+    run = thalweg.open(model.directory)
+    pwrite, writes = os.pwrite, []
+
+    def until_the_disk_is_full(*arguments: Any) -> int:
+        writes.append(1)
+        if len(writes) > write:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return pwrite(*arguments)
+
+    # From then on nothing reaches the file, as of a process that was killed.
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "pwrite", until_the_disk_is_full)
+        with pytest.raises(OSError, match="No space left"):
+            export(run, "nexus", tmp_path / "out.nxs")
+    export(run, "nexus", tmp_path / "out.nxs")
+    assert_same(fragments_of(run, "1.2"), list(replay.fragments(tmp_path / "out.nxs", "1.2")))
+
+
+def test_what_is_there_is_not_overwritten(model: Written, tmp_path: Path) -> None:
+    out = tmp_path / "out.csv"
+    command = [sys.executable, "-c", KILLED, str(model.directory), "csv", "4", str(out)]
+    subprocess.run(command, check=False)
+    run = thalweg.open(model.directory)
+    with pytest.raises(ExportError, match=r"partial output of another export \(sources .*'1\.2'\], now \['1\.0'\]\)"):
+        export(run, "csv", out, sources="1.0")
+    export(run, "csv", out, sources="1.0", force=True)
+    with pytest.raises(ExportError, match="exists already: choose another place with --out"):
+        export(run, "csv", out)
+    assert export(run, "csv", out, force=True).fragments == 3 * len(run)
+    (tmp_path / "mine.part").mkdir()
+    (tmp_path / "mine.part" / "notes.txt").write_text("not an export's")
+    with pytest.raises(ExportError, match="is no partial export: move it"):
+        export(run, "csv", tmp_path / "mine", force=True)
+    assert (tmp_path / "mine.part" / "notes.txt").exists()
+
+
+PLAY = """
+[run]
+directory = "runs"
+
+[[builder]]
+name = "builder"
+listen = ["tcp:127.0.0.1:0"]
+
+[[source]]
+name = "played"
+id = "1.0"
+device = {{ kind = "{0}", file = "{1}" }}
+"""
+
+
+def play(program: Path, folder: Path, kind: str, file: str) -> thalweg.Run:
+    """Records a run of what a file has."""
+    (folder / "play.toml").write_text(PLAY.format(kind, file))
+    subprocess.run([program, "-q", "run", "play.toml"], cwd=folder, check=True, capture_output=True)
+    return thalweg.open(folder / "runs/run-000001")
+
+
+def test_a_run_is_larger_than_the_memory(program: Path, tmp_path: Path) -> None:
+    np.save(tmp_path / "images.npy", np.zeros((96, 1024, 1024), np.uint8))
+    run = play(program, tmp_path, "npy", "images.npy").path
+    script = """
+import resource, sys, re, pathlib
+import thalweg, thalweg.export, h5py
+from thalweg.export import _hdf5
+run = thalweg.open(sys.argv[1])
+used = int(re.search(r"VmData:\\s+(\\d+)", pathlib.Path("/proc/self/status").read_text())[1]) << 10
+resource.setrlimit(resource.RLIMIT_DATA, (used + (48 << 20),) * 2)
+try:
+    bytearray(64 << 20)
+except MemoryError:
+    print(run.export("nexus", sys.argv[2]).bytes)
+"""
+    command = [sys.executable, "-c", script, run, str(tmp_path / "out.nxs")]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert int(ended.stdout) == 96 << 20
+
+
+def test_what_several_builders_wrote_is_one_export(program: Path, tmp_path: Path) -> None:
+    with ExitStack() as held:
+        ports = [held.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1] for _ in range(2)]
+    (tmp_path / "two.toml").write_text(TWO_BUILDERS.format(*ports))
+    subprocess.run([program, "run", "two.toml"], cwd=tmp_path, check=True, capture_output=True)
+    run = thalweg.open(tmp_path / "runs/run-000042")
+    exported = run.export("nexus", tmp_path / "out.nxs")
+    assert (exported.events, exported.fragments, exported.state) == (101, 202, "COMPLETE")
+    assert_same(fragments_of(run, "1.1"), list(replay.fragments(tmp_path / "out.nxs", "1.1")))
+    part = thalweg.open(tmp_path / "runs/run-000042-b1").export("csv", tmp_path / "part")
+    assert part.events == 50
+    assert [played.event for played in replay.fragments(tmp_path / "part", "1.0")] == list(range(1, 101, 2))
+
+
+def test_a_run_that_is_being_written(writer: Writer, tmp_path: Path) -> None:
+    followed = thalweg.open(writer.directory).follow()
+    for _ in range(50):
+        next(followed)
+    run = thalweg.open(writer.directory)
+    exported = run.export("nexus", tmp_path / "out.nxs")
+    assert (exported.state, exported.events) == ("OPEN", len(run))
+    assert exported.events > 0
+    writer.stop()
+
+
+def test_a_run_on_a_server_and_by_the_command(
+    model: Written, serve: Callable[..., str], program: Path, tmp_path: Path
+) -> None:
+    url = f"{serve(model.directory.parent)}/runs/{thalweg.open(model.directory).number}"
+    command = [str(program), "export", url, "--to", "csv", "--out", "out.csv", "--event", "3..5", "--json"]
+    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, env=environment)
+    assert ended.returncode == 0, ended.stderr
+    report = json.loads(ended.stdout)
+    assert (report["events"], report["fragments"], report["path"]) == (2, 6, "out.csv")
+    again = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, env=environment)
+    assert (again.returncode, "out.csv exists already" in again.stderr) == (2, True)
+    nowhere = [str(program), "export", "nowhere", "--to", "csv"]
+    ended = subprocess.run(nowhere, cwd=tmp_path, capture_output=True, text=True, check=False, env=environment)
+    assert (ended.returncode, ended.stderr) == (2, "thalweg: nowhere is not a run: there is no such directory\n")
+    ended = subprocess.run(nowhere, cwd=tmp_path, capture_output=True, text=True, check=False, env={"PATH": "/none"})
+    assert ended.returncode == 2
+    assert "pip install 'thalweg[export]'" in ended.stderr
+
+
+def test_names_that_are_no_names_of_files() -> None:
+    sources = [
+        ("1.0", "../../etc"),
+        ("1.1", "adc 0"),
+        ("1.2", "adc_0"),
+        ("1.3", "ADC 0"),
+        ("1.4", ""),
+        ("1.5", "missing"),
+    ]
+    assert stream_names([*sources, ("1.6", "ä/é"), ("1.7", "7"), ("1.8", "x" * 300)]) == {
+        "1.0": "etc",
+        "1.1": "adc_0",
+        "1.2": "adc_0_1_2",
+        "1.3": "ADC_0_1_3",
+        "1.4": "source_1_4",
+        "1.5": "missing_1_5",
+        "1.6": "source_1_6",
+        "1.7": "source_7_1_7",
+        "1.8": "x" * 120,
+    }
+
+
+def test_gaps_of_a_recording_have_a_capture_each() -> None:
+    def fragment(place: int, event: int, tai: int) -> Fragment:
+        return Fragment(place * 10, 10, event, tai, "2027-01-15T08:00:00Z", place, 0, 0)
+
+    # 10 samples at 1 MHz take 10 µs; event 2 is missing, and event 4 came 5 samples late.
+    times = [(0, 0), (1, 10_000), (3, 30_000), (4, 45_000), (5, 55_000)]
+    rows = [fragment(place, event, BEGAN + since) for place, (event, since) in enumerate(times)]
+    by_time = [(it["core:sample_start"], it["core:global_index"]) for it in captures(iter(rows), 1e6)]
+    assert by_time == [(0, 0), (20, 30), (30, 45)]
+    by_number = [(it["core:sample_start"], it["core:global_index"]) for it in captures(iter(rows), None)]
+    assert by_number == [(0, 0), (20, 30)]
+
+
+# What others read.
+
+
+@pytest.fixture(scope="module")
+def nexus(varied: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("nexus") / "run.nxs"
+    export(thalweg.open(varied), "nexus", out, sources=["1.1", "1.0", "1.3", "1.7"])
+    return out
+
+
+def test_nexus_validators_find_no_fault(nexus: Path) -> None:
+    for name in ("punx", "nxcheck"):
+        if not (Path(sys.executable).parent / name).exists():
+            pytest.skip(f"{name} is not installed")
+    scripts = Path(sys.executable).parent
+    found = subprocess.run([scripts / "punx", "validate", nexus], capture_output=True, text=True, check=False).stdout
+    errors = [line for line in found.splitlines() if " ERROR " in line and line.startswith("/")]
+    assert "/entry/instrument/n1_1" in found
+    # The standard's word for an axis without values, which punx takes for a name.
+    assert [line for line in errors if "valid name @axes['.']" not in line] == []
+    found = subprocess.run([scripts / "nxcheck", nexus], capture_output=True, text=True, check=False).stdout
+    assert "Total number of errors: 0" in found
+
+
+def test_nexus_readers_find_what_to_draw(nexus: Path, varied: Path) -> None:
+    silx = pytest.importorskip("silx.io.nxdata")
+    tree = pytest.importorskip("nexusformat.nexus")
+    import h5py
+
+    images = np.stack([event["1.1"].array for event in thalweg.open(varied)])
+    with h5py.File(nexus) as file:
+        assert file["entry/data/data"].id == file["entry/instrument/n1_0/data"].id
+        default = silx.get_default(file)
+        assert default.is_valid
+        assert default.signal.shape[1:] == (2,)
+        image = silx.NXdata(file["entry/data_n1_1"])
+        assert image.is_valid
+        np.testing.assert_array_equal(image.signal[()], images)
+        np.testing.assert_allclose(image.axes[0][()], np.arange(6) * 8e-6)
+        detector = file["entry/instrument/n1_1"]
+        assert detector["tai_ns"][:].tolist() == [BEGAN + place * 8000 for place in range(6)]
+        assert detector["data"].chunks[1:] == (3, 4)
+        assert "data" not in file["entry/instrument/n1_7"]
+        assert file["entry/start_time"].asstr()[()] == "2027-01-15T07:59:23.000000000+00:00"
+    assert tree.nxload(nexus).get_default().nxpath == "/entry/data"
+
+
+def test_sigmf_is_valid_and_is_played_by_the_program(program: Path, varied: Path, tmp_path: Path) -> None:
+    sigmf = pytest.importorskip("sigmf.sigmffile")
+    run = thalweg.open(varied)
+    export(run, "sigmf", tmp_path / "out", sources=["1.0", "1.1", "1.2", "1.5"])
+    for meta in (tmp_path / "out").glob("*.sigmf-meta"):
+        recording = sigmf.fromfile(str(meta))
+        recording.validate()
+        assert recording.calculate_hash() == recording.get_global_info()["core:sha512"]
+    recording = sigmf.fromfile(str(tmp_path / "out/n1_0.sigmf-meta"))
+    samples = np.concatenate([event["1.0"].array for event in run])
+    assert recording.sample_count == len(samples)
+    np.testing.assert_array_equal(np.fromfile(tmp_path / "out/n1_0.sigmf-data", "<i2").reshape(-1, 2), samples)
+    notes = [row for row in recording.get_annotations() if "thalweg:missing" not in row]
+    assert [row["thalweg:event_id"] for row in notes] == run.ids().tolist()
+    assert recording.get_captures()[0]["core:datetime"] == "2027-01-15T07:59:23.000000000Z"
+
+    again = play(program, tmp_path, "sigmf", "out/n1_0.sigmf-meta")
+    np.testing.assert_array_equal(np.concatenate([event["1.0"].array for event in again]), samples)
+    assert again[0]["1.0"].timestamp == run[0]["1.0"].timestamp
+
+
+def test_tables_are_read_by_duckdb(varied: Path, tmp_path: Path) -> None:
+    duckdb = pytest.importorskip("duckdb")
+    need("parquet")
+    run = thalweg.open(varied)
+    export(run, "parquet", tmp_path / "out", sources=["1.0", "1.6"])
+    rows = duckdb.sql(
+        f"select event_id, tai_ns, epoch_ns(time_utc), crc32c, data from '{tmp_path}/out/n1_0/*.parquet' order by 1"
+    ).fetchall()
+    for row, event in zip(rows, run, strict=True):
+        fragment = event["1.0"]
+        assert row[:2] == (event.id, fragment.timestamp)
+        assert row[2:4] == (fragment.timestamp - 37 * 10**9, fragment.payload_crc)
+        assert row[4] == fragment.array.reshape(-1).tolist()
+    (crc,) = duckdb.sql(f"select distinct crc32c from '{tmp_path}/out/n1_6/*.parquet'").fetchall()
+    assert crc == (None,)
+
+
+def test_arrays_are_read_by_tensorstore(varied: Path, tmp_path: Path) -> None:
+    tensorstore = pytest.importorskip("tensorstore")
+    need("zarr")
+    run = thalweg.open(varied)
+    export(run, "zarr", tmp_path / "out", sources=["1.2"])
+    spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": str(tmp_path / "out/n1_2/data")}}
+    array = tensorstore.open(spec, read=True).result().read().result()
+    np.testing.assert_array_equal(array, np.stack([event["1.2"].array for event in run]))
+
+
+# The way back.
+
+REPLAYED = """
+[run]
+directory = "runs"
+
+[[builder]]
+name = "builder"
+listen = ["shm:builder.sock"]
+
+[[source]]
+name = "camera"
+id = "3.0"
+"""
+
+
+@pytest.fixture
+def ready(program: Path, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """A builder that waits for a source."""
+    (tmp_path / "replay.toml").write_text(REPLAYED)
+    command = [str(program), "-q", "run", "replay.toml"]
+    process = subprocess.Popen(command, cwd=tmp_path, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    yield process
+    if process.poll() is None:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.parametrize(("to", "source"), list(zip(PLAYED, ["1.1", "1.2", "1.5", "1.0", "1.3"], strict=True)))
+def test_an_export_becomes_a_run_again(
+    to: str, source: str, varied: Path, ready: subprocess.Popen[str], tmp_path: Path
+) -> None:
+    need(to)
+    run = thalweg.open(varied)
+    export(run, to, tmp_path / "out", events="..15")
+    arguments = [str(tmp_path / "out"), f"shm:{tmp_path}/builder.sock", "--source", source, "--id", "3.0"]
+    command = [sys.executable, "-m", "thalweg.replay", *arguments]
+    played = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (played.returncode, played.stderr) == (0, "")
+    assert played.stdout == f"{tmp_path}/out: 5 fragments of {source}\n"
+    ready.communicate(timeout=60)
+    again = thalweg.open(tmp_path / "runs/run-000001")
+    assert again.ids().tolist() == [0, 1, 2, 3, 14]
+    for event in again:
+        before, after = run.event(event.id)[source], event["3.0"]
+        assert (after.timestamp, after.window) == (before.timestamp, before.window)
+        assert set(after.status) == {"simulated", "replayed"}
+        np.testing.assert_array_equal(after.array, before.array)
+
+
+def test_another_file_is_not_played(varied: Path, tmp_path: Path) -> None:
+    import h5py
+
+    with h5py.File(tmp_path / "other.h5", "w") as file:
+        file["data"] = np.arange(3)
+    (tmp_path / "empty").mkdir()
+    for path in (tmp_path / "other.h5", tmp_path / "empty", ROOT / "README.md", tmp_path / "none"):
+        with pytest.raises(
+            replay.ReplayError, match=r"not one that `thalweg export` wrote|not what `thalweg export` writes"
+        ):
+            replay.fragments(path, "1.0")
