@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use std::fs;
 use std::net::{IpAddr, ToSocketAddrs, UdpSocket};
 use std::path::Path;
+use thalweg_text::plot::Provenance;
 
 /// Known properties of a machine. A property that cannot be found out is absent.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -84,6 +85,22 @@ impl Host {
             congestion_control: read_trimmed_file("/proc/sys/net/ipv4/tcp_congestion_control"),
             mitigations: read_mitigations(),
             interface: interface_towards(peer),
+        }
+    }
+}
+
+impl Host {
+    /// Returns the origin of a figure that was measured on this machine. `began` is RFC 3339.
+    pub fn provenance(&self, subject: &str, began: &str, command_line: &[String]) -> Provenance {
+        let virtual_machine = self.hypervisor.as_ref().map(|name| format!(", a virtual machine ({name})"));
+        Provenance {
+            subject: subject.to_owned(),
+            date: began.to_owned(),
+            version: self.thalweg.clone(),
+            host: self.name.clone(),
+            processor: format!("{} × {}{}", self.cpus, self.cpu, virtual_machine.unwrap_or_default()),
+            kernel: self.kernel.clone(),
+            command: command_line.join(" "),
         }
     }
 }

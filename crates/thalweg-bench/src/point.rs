@@ -5,6 +5,7 @@ use crate::host::Host;
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use thalweg_text::plot::Provenance;
 
 /// Everything that one command measured.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -31,6 +32,11 @@ pub struct Report {
 impl Report {
     /// Value of [`Report::format`].
     pub const FORMAT: &str = "thalweg-bench/1";
+
+    /// Returns the origin of its figures.
+    pub fn provenance(&self) -> Provenance {
+        self.host.provenance(&format!("bench {}", self.instrument), &self.began, &self.command_line)
+    }
 }
 
 /// Identity of a point within its report; points of two reports are compared by it.

@@ -10,7 +10,8 @@
 //! | `text` | Numbers, times, sentences and tables for a terminal |
 //! | `tone` | Verdicts in colour, for a terminal |
 //! | `html` | Self-contained pages and their parts |
-//! | `plot` | The canvas and the colours of pictures, which the pages' style sheet refers to |
+//! | `plot` | Charts with their origin, and the canvas and the colours of pictures, which the pages' style sheet refers to |
+//! | `output_file` | Files of results, in the format that their ending gives |
 //! | `byte_size` | Sizes in bytes, as in options and topologies |
 //! | `bit_rate` | Rates of links in bits per second, as in options and topologies |
 #![forbid(unsafe_code)]
@@ -18,6 +19,7 @@
 mod bit_rate;
 mod byte_size;
 pub mod html;
+mod output_file;
 #[cfg(feature = "plot")]
 pub mod plot;
 mod text;
@@ -25,6 +27,7 @@ pub mod tone;
 
 pub use bit_rate::{BitRate, BitRateError};
 pub use byte_size::{ByteSize, ByteSizeError};
+pub use output_file::{FileFormat, FileFormatError, OutputFile};
 pub use text::{
     Align, NOTHING, TEXT_COLUMNS, Table, break_into_lines, format_count, format_number, format_quantity, format_rate,
     format_seconds, format_size, format_tai, format_times, format_utc, format_volume, replace_controls,

@@ -27,6 +27,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, SystemTime};
 use table::{Figure, PEERS, ROWS, Row, Server};
+use thalweg_text::plot::Provenance;
 
 /// Options of `thalweg bench peers`.
 #[derive(Debug, Clone, clap::Args)]
@@ -56,6 +57,9 @@ pub struct Options {
 pub struct PeersReport {
     /// File format: [`PeersReport::FORMAT`].
     pub format: String,
+    /// Command line as it was given.
+    #[serde(default)]
+    pub command_line: Vec<String>,
     /// Time at which the comparison began, UTC (RFC 3339).
     pub began: String,
     /// Machine on which it was taken.
@@ -77,6 +81,11 @@ pub struct PeersReport {
 impl PeersReport {
     /// Value of [`PeersReport::format`].
     pub const FORMAT: &str = "thalweg-peers/1";
+
+    /// Returns the origin of its figures.
+    pub fn provenance(&self) -> Provenance {
+        self.host.provenance(&format!("bench peers over {}", self.network), &self.began, &self.command_line)
+    }
 }
 
 /// One piece of work, done by a peer and by Thalweg in turns.
@@ -162,6 +171,7 @@ pub trait Observer: Send {
 /// If `options.only` has an unknown name, or no directory can be made for the peers' programs.
 pub fn compare_with_peers(
     options: &Options,
+    command_line: Vec<String>,
     observer: &mut dyn Observer,
     stop: &Stop,
 ) -> Result<PeersReport, BenchError> {
@@ -169,6 +179,7 @@ pub fn compare_with_peers(
     let (repeat, min_time) = options.turn_settings();
     let mut report = PeersReport {
         format: PeersReport::FORMAT.to_owned(),
+        command_line,
         began: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
         host: Host::probe_this_machine(None),
         repeat,
@@ -683,7 +694,7 @@ mod tests {
             fn on_pairing_completed(&mut self, _pairing: &Pairing) {}
         }
         let options = Line::try_parse_from(["peers", "--quick"]).unwrap().options;
-        let report = compare_with_peers(&options, &mut Nobody, &stop).unwrap();
+        let report = compare_with_peers(&options, Vec::new(), &mut Nobody, &stop).unwrap();
         assert_eq!((report.pairings.len(), report.missing.len()), (0, 0));
         assert!(report.warnings[0].starts_with("stopped after 0 of"), "{:?}", report.warnings);
     }

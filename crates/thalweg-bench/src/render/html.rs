@@ -1,11 +1,11 @@
 //! Report as a self-contained page: no server, no scripts, no fonts.
 
-use super::plot::{PlotError, report_plots};
+use super::plot::{PlotError, report_pictures};
 use super::sections::{SummaryTable, group_sections, host_facts, summary_table};
 use crate::{Host, Report};
 use std::fmt::Write;
 use thalweg_text::NOTHING;
-use thalweg_text::html::{escape_html, figure_html, list_html, paragraph_html, render_page, table_html};
+use thalweg_text::html::{escape_html, list_html, paragraph_html, render_page, table_html};
 
 /// Formats a whole report: the machine, the warnings, pictures, and a table for each group of points.
 ///
@@ -27,7 +27,7 @@ pub fn report_html(report: &Report) -> Result<String, PlotError> {
 
 /// Draws the pictures of a report, for inclusion in the page.
 pub(crate) fn picture_figures(report: &Report) -> Result<String, PlotError> {
-    report_plots(report).iter().map(|plot| Ok(figure_html("", &plot.draw_svg()?))).collect()
+    report_pictures(report).iter().map(|picture| Ok(picture.figure_html()?)).collect()
 }
 
 /// Formats a table for each group of points.

@@ -15,7 +15,7 @@ use thalweg_bench::reproduce::{Experiment, ExperimentReport, Measured, Reproduct
 use thalweg_bench::{Report, Stop};
 use thalweg_lab::sweep::Results;
 use thalweg_lab::{Laboratory, reproduce as laboratory};
-use thalweg_text::{format_seconds, wrap_words};
+use thalweg_text::{FileFormat, format_seconds, wrap_words};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
@@ -83,9 +83,13 @@ fn repeat<'a, R: ExperimentReport>(
 ) -> Result<ExitCode, Failure> {
     let directory = options.out.clone().unwrap_or_else(|| format!("reproduce-{}", experiment.name).into());
     fs::create_dir_all(&directory).map_err(|error| Failure::Usage(format!("{}: {error}", directory.display())))?;
-    let opened = opened.iter().map(|name| Ok((*name, Target::open_for_writing(&directory.join(name))?)));
+    let opened = opened.iter().map(|name| {
+        let path = directory.join(name);
+        let format = FileFormat::from_path(&path).map_err(Failure::usage)?;
+        Ok((*name, Target::open_for_writing(&path, format)?))
+    });
     let mut opened: BTreeMap<&str, Target> = opened.collect::<Result<_, Failure>>()?;
-    let file = options.json_file.as_deref().map(Target::open_for_writing).transpose()?;
+    let file = options.json_file.as_deref().map(|path| Target::open_for_writing(path, FileFormat::Json)).transpose()?;
     let run = Run { options, json, directory, stop: stop_on_signals()? };
     let measured = measure(&run, &experiment)?;
 
