@@ -146,7 +146,7 @@ fn execute_command(command: Command, json: bool, verbose: u8) -> Result<ExitCode
         Command::Run(options) => demo::run_topology_file(&options.file, json, verbose),
         Command::Node(options) => node::run_node_command(&options, json),
         Command::Source(options) => source::run_source(options, json),
-        Command::Calibrate(options) => calibrate::run_calibrate(&options, json, verbose),
+        Command::Calibrate(options) => calibrate::run_calibrate(&options, json),
         Command::Check(options) => check::run_check(&options, json),
         Command::Devices(options) => devices::list_devices(&options, json),
         Command::Doctor(options) => doctor::run_doctor(&options, json),

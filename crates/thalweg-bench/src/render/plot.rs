@@ -129,7 +129,7 @@ impl Quantity {
         // Loss matters to the figures of what arrived.
         let loss = point.figures.loss.filter(|_| !self.name.starts_with("CPU"));
         let label = loss.and_then(|loss| loss_label(loss.lost_percent()));
-        Some(DataPoint { x, y, range: Some(range), label, doubtful: false })
+        Some(DataPoint { x, y, range: Some(range), label, doubtful: !point.warnings.is_empty() })
     }
 }
 
@@ -220,13 +220,17 @@ fn add_to_series(series: &mut Vec<Series>, name: String, value: DataPoint) {
     }
 }
 
-/// Returns the sentence that explains points and bars.
+/// Returns the sentences that explain points and bars, and the warnings.
 fn repeat_notes(report: &Report) -> Vec<String> {
+    let warnings = report.warnings.iter().map(|warning| format!("Warning: {warning}."));
+    repeat_note(report).into_iter().chain(warnings).collect()
+}
+
+fn repeat_note(report: &Report) -> Option<String> {
     match measured_points(report).map(|point| point.repeats.len()).max() {
-        None => Vec::new(),
-        Some(1) => vec!["Each point was measured once.".to_owned()],
+        None | Some(1) => None,
         Some(repeats) => {
-            vec![format!("Values are medians of {repeats} repeats; bars reach from the least to the greatest.")]
+            Some(format!("Values are medians of {repeats} repeats; bars reach from the least to the greatest."))
         }
     }
 }
