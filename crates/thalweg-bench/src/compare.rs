@@ -26,7 +26,7 @@ pub enum CompareError {
         error: io::Error,
     },
     /// File that is longer than any report.
-    #[error("{}: more than {MAX_REPORT_BYTES} bytes, which is no report of `thalweg bench`", path.display())]
+    #[error("{}: more than {MAX_REPORT_BYTES} bytes, which is not a report of `thalweg bench`", path.display())]
     TooLong {
         /// Path of the file.
         path: PathBuf,

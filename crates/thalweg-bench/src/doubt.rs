@@ -114,7 +114,7 @@ pub(crate) fn steal_warning(percent: f64) -> Option<Warning> {
     (percent > MAX_STEAL_PERCENT).then(|| Warning {
         kind: WarningKind::Steal,
         value: percent,
-        text: format!("the hypervisor gave {percent:.1} % of a processor to other machines (steal)"),
+        text: format!("steal: the hypervisor gave {percent:.1} % of a processor to other machines"),
     })
 }
 
@@ -354,7 +354,7 @@ mod tests {
             [
                 "other processes used 97 % of a processor, cc (process 21) 90 %",
                 "processes outside this container used 50 % of a processor",
-                "the hypervisor gave 10.0 % of a processor to other machines (steal)",
+                "steal: the hypervisor gave 10.0 % of a processor to other machines",
             ]
         );
         assert_eq!((short_time_warning(0.0), short_time_warning(1.0), spread_warning(3.0)), (None, None, None));

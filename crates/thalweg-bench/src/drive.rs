@@ -168,7 +168,7 @@ fn report_warnings(points: &[Point], repeat: u32) -> Vec<String> {
             });
             match points.len() {
                 1 => worst.text,
-                all => format!("{} ({}, the worst of {count} in {all} points)", worst.text, name.unwrap_or_default()),
+                all => format!("{} ({}; {count} of {all} points)", worst.text, name.unwrap_or_default()),
             }
         })
         .collect();

@@ -23,10 +23,10 @@ impl Sizes {
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum SizesError {
     /// Text that is not a size.
-    #[error("'{0}' is no size; write bytes with an optional unit, such as 1, 1500, 64KiB, 1MiB, 1MB")]
+    #[error("'{0}' is not a size: write bytes with an optional unit, such as 1, 1500, 64KiB, 1MiB, 1MB")]
     Size(String),
     /// Step that does not advance.
-    #[error("'{0}' is no step; write x2 (or more) to multiply, or +1KiB to add")]
+    #[error("'{0}' is not a step: write x2 (or more) to multiply, or +1KiB to add")]
     Step(String),
     /// Range whose end comes before its beginning, or that begins with 0 and multiplies.
     #[error("'{0}' is an empty range; write FROM..TO with FROM at least 1 and at most TO")]
@@ -117,12 +117,12 @@ mod tests {
         let error = |text: &str| text.parse::<Sizes>().unwrap_err().to_string();
         assert_eq!(error("8..1"), "'8..1' is an empty range; write FROM..TO with FROM at least 1 and at most TO");
         assert_eq!(error("0..8"), "'0..8' is an empty range; write FROM..TO with FROM at least 1 and at most TO");
-        assert_eq!(error("1..8:x1"), "'x1' is no step; write x2 (or more) to multiply, or +1KiB to add");
-        assert_eq!(error("1..8:+0"), "'+0' is no step; write x2 (or more) to multiply, or +1KiB to add");
+        assert_eq!(error("1..8:x1"), "'x1' is not a step: write x2 (or more) to multiply, or +1KiB to add");
+        assert_eq!(error("1..8:+0"), "'+0' is not a step: write x2 (or more) to multiply, or +1KiB to add");
         assert_eq!(error("1..1GiB:+1"), "'1..1GiB:+1' has more than 1024 sizes");
-        assert!(error("").starts_with("'' is no size"));
-        assert!(error("-1").starts_with("'-1' is no size"));
-        assert!(error("18446744073709551615MiB").contains("is no size"));
+        assert!(error("").starts_with("'' is not a size"));
+        assert!(error("-1").starts_with("'-1' is not a size"));
+        assert!(error("18446744073709551615MiB").contains("is not a size"));
     }
 
     proptest! {

@@ -280,7 +280,7 @@ fn add_warnings(report: &mut PeersReport, rows: usize, stop: &Stop) {
             pairings.clone().filter(|pairing| pairing.warnings.iter().any(|one| one.kind == worst.kind)).count();
         let at = pairings.clone().find(|pairing| pairing.warnings.contains(&worst));
         let name = at.map_or("", |pairing| pairing.name.as_str());
-        format!("{} ({name}, the worst of {count} in {} pairings)", worst.text, pairings.len())
+        format!("{} ({name}; {count} of {} pairings)", worst.text, pairings.len())
     });
     let worst: Vec<String> = worst.collect();
     report.warnings.extend(worst);

@@ -71,7 +71,7 @@ impl Server {
             Contender::Mounted { .. } => {
                 ("thalweg serve", serve_command(thalweg, directory, address, &["--path", Outward::Ahead.method_name()]))
             }
-            Contender::Fio => return Err(BenchError::Usage("fio is no server".to_owned())),
+            Contender::Fio => return Err(BenchError::Usage("fio is not a server".to_owned())),
         };
         let mut program = Program::start(name, &mut command)?;
         program.wait_until_listening(address.port(), Transport::Tcp, stop)?;
