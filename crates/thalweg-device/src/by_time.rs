@@ -38,15 +38,15 @@ const FRAMES_TO_KNOW: f64 = 1000.0;
 #[serde(deny_unknown_fields)]
 pub struct Beat {
     /// Time from one event to the next.
-    #[serde(with = "crate::duration")]
+    #[serde(with = "thalweg_text::duration")]
     pub period: Duration,
     /// Delay of the device's time stamps after whole periods of TAI, where the trigger keeps to absolute time. Less
     /// than a period. Without it events begin with a frame, and all sources are given the time of that frame.
-    #[serde(default, with = "crate::duration::option", skip_serializing_if = "Option::is_none")]
+    #[serde(default, with = "thalweg_text::duration::option", skip_serializing_if = "Option::is_none")]
     pub phase: Option<Duration>,
     /// Maximum distance of a time stamp from its expected value at which the frame still belongs to the event; at most
     /// half a period.
-    #[serde(with = "crate::duration")]
+    #[serde(with = "thalweg_text::duration")]
     pub tolerance: Duration,
 }
 
@@ -58,14 +58,14 @@ impl Beat {
     pub fn check_values(&self) -> Result<(), (&'static str, String)> {
         let Self { period, phase, tolerance } = *self;
         if !(Duration::from_micros(1)..=Duration::from_secs(3600)).contains(&period) {
-            return Err(("period", format!("{period:?}; it is 1 µs to 1 h")));
+            return Err(("period", format!("{period:?}: it must be 1 µs to 1 h")));
         }
         if let Some(phase) = phase.filter(|phase| *phase >= period) {
-            return Err(("phase", format!("{phase:?}; it is less than a period, {period:?}")));
+            return Err(("phase", format!("{phase:?}: it must be less than the period, {period:?}")));
         }
         match tolerance <= period / 2 && !tolerance.is_zero() {
             true => Ok(()),
-            false => Err(("tolerance", format!("{tolerance:?}; it is more than nothing and at most half a period"))),
+            false => Err(("tolerance", format!("{tolerance:?}: it must be above 0 and at most half a period"))),
         }
     }
 

@@ -234,9 +234,12 @@ fn listening_host(listen: &[Address]) -> Option<&str> {
     Some(host.trim_start_matches('[').trim_end_matches(']'))
 }
 
-/// Returns whether a host name or an address is a loopback.
+/// Returns whether an address is a loopback, or a host name stands for one. Takes as long as the resolver does.
 fn is_loopback_host(host: &str) -> bool {
-    host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+    match host.parse::<IpAddr>() {
+        Ok(address) => address.is_loopback(),
+        Err(_) => (host, 0).to_socket_addrs().is_ok_and(|mut found| found.all(|address| address.ip().is_loopback())),
+    }
 }
 
 fn links_directory() -> Option<PathBuf> {
@@ -312,7 +315,7 @@ mod tests {
         for host in ["localhost", "127.0.0.1", "127.3.2.1", "::1"] {
             assert!(is_loopback_host(host), "{host}");
         }
-        for host in ["10.0.0.1", "daq-0", "::", "0.0.0.0"] {
+        for host in ["10.0.0.1", "::", "0.0.0.0", "no such host"] {
             assert!(!is_loopback_host(host), "{host}");
         }
     }

@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use thalweg_core::build::{Path as CreditPath, Window};
 use thalweg_core::filter::{Condition, ProgramConfig, Simulated};
-use thalweg_device::{Beat, DeviceConfig, ModelAdcConfig, duration};
+use thalweg_device::{Beat, DeviceConfig, ModelAdcConfig};
 use thalweg_link::{Adapter, Address, LinkKind};
-use thalweg_text::{BitRate, ByteSize};
+use thalweg_text::{BitRate, ByteSize, duration};
 use thalweg_wire::{Capabilities, MAX_RECORDS, SourceId, record_bytes};
 use thiserror::Error;
 
@@ -345,7 +345,7 @@ pub enum Accept {
     Condition(String),
 }
 
-/// Decision on an event that could not be decided on.
+/// Decision on an event that could not be decided.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Otherwise {
@@ -373,19 +373,21 @@ impl LevelConfig {
         let Self { accept, seed, program, deadline, otherwise, directory, .. } = self;
         let accepts = otherwise.unwrap_or_default() == Otherwise::Accept;
         if seed.is_some() && !matches!(accept, Some(Accept::Fraction(_))) {
-            return Err(("seed", "it draws no lots: a seed goes with a fraction".into()));
+            return Err(("seed", "it does not draw random numbers: a seed needs a fraction".into()));
         }
         if program.is_empty() {
             if deadline.is_some() {
-                return Err(("deadline", "it needs no time: a deadline goes with a program".into()));
+                return Err(("deadline", "it does not wait: a deadline needs a program".into()));
             }
             if !is_here(directory) {
-                return Err(("directory", "nothing is started there: it goes with a program".into()));
+                return Err(("directory", "it starts nothing: this needs a program".into()));
             }
         }
         match accept {
-            Some(_) if !program.is_empty() => Err(("program", "`accept` decides: state one of the two".into())),
-            None if program.is_empty() => Err(("accept", "state which events are accepted, or a `program`".into())),
+            Some(_) if !program.is_empty() => {
+                Err(("program", "`accept` already decides: set only one of the two".into()))
+            }
+            None if program.is_empty() => Err(("accept", "set `accept` or `program`".into())),
             None => Ok(Decision::Program(ProgramConfig {
                 command: program.clone(),
                 directory: if is_here(directory) { ".".into() } else { directory.clone() },
@@ -393,13 +395,13 @@ impl LevelConfig {
                 otherwise: accepts,
             })),
             Some(Accept::Fraction(_)) if otherwise.is_some() => {
-                Err(("otherwise", "a fraction leaves no event undecided: it goes with a condition".into()))
+                Err(("otherwise", "a fraction leaves no event undecided: this needs a condition".into()))
             }
             Some(Accept::Fraction(accept)) if (0.0..=1.0).contains(accept) => {
                 Ok(Decision::Simulated(Simulated::new(*accept, seed.unwrap_or(usual_seed))))
             }
             Some(Accept::Fraction(accept)) => {
-                Err(("accept", format!("{accept}; it is a fraction of the events, from 0 to 1")))
+                Err(("accept", format!("{accept}: it must be a fraction of the events, from 0 to 1")))
             }
             Some(Accept::Condition(text)) => {
                 Condition::parse(text, accepts).map(Decision::Condition).map_err(|problem| ("accept", problem))
@@ -426,7 +428,7 @@ impl std::str::FromStr for CheckConfig {
         match text {
             "header" => Ok(Self::Header),
             "payload" => Ok(Self::Payload),
-            _ => Err(format!("'{text}': what can be checked is 'header' or 'payload'")),
+            _ => Err(format!("'{text}': write 'header' or 'payload'")),
         }
     }
 }
@@ -681,10 +683,10 @@ impl TopologyError {
     fn read_error(path: &Path, error: std::io::Error) -> Self {
         let error = match error.kind() {
             std::io::ErrorKind::InvalidData => {
-                std::io::Error::new(error.kind(), "it is not text in UTF-8, as TOML has to be: save it so")
+                std::io::Error::new(error.kind(), "it is not UTF-8 text, which TOML requires: save it as UTF-8")
             }
             std::io::ErrorKind::IsADirectory => {
-                std::io::Error::new(error.kind(), "it is a directory; name a topology, which is a file in TOML")
+                std::io::Error::new(error.kind(), "it is a directory: name a topology, which is a TOML file")
             }
             _ => error,
         };

@@ -20,7 +20,7 @@ pub(crate) struct CheckOptions {
     /// Only what this node of the topology needs here; without it, all of its nodes run on this machine
     #[arg(long, value_name = "NAME")]
     node: Option<String>,
-    /// Only the file, and nothing of this machine: a topology of other hosts
+    /// Check only the file and nothing of this machine: for a topology of other hosts
     #[arg(long, conflicts_with = "node")]
     file_only: bool,
 }
@@ -222,7 +222,7 @@ mod tests {
         };
         let text = contents_text(&frames, &Description::default());
         let times = "TAI 2023-11-14T22:13:20.000000000 to 2023-11-14T22:13:21.999000000";
-        assert_eq!(text, format!("1,600 records, 2.0 s, {times}; 3 marked invalid; 1 missing"));
+        assert_eq!(text, format!("1,600 records, 2.00 s, {times}; 3 marked invalid; 1 missing"));
         assert_eq!(contents_json(&contents)["last_tai"], serde_json::Value::Null, "it has no date");
     }
 }

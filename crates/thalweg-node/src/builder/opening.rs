@@ -48,7 +48,8 @@ impl BuilderNode {
         Self::with_environment(topology, name, true, Environment::system())
     }
 
-    /// Does the same as [`new`](Self::new) or, with `stays`, as [`new_waiting`](Self::new_waiting), in a given environment.
+    /// Does the same as [`new`](Self::new) or, with `stays`, as [`new_waiting`](Self::new_waiting), in a given
+    /// environment.
     ///
     /// # Errors
     /// Those of [`new`](Self::new).
@@ -75,7 +76,7 @@ impl BuilderNode {
         let builder = Builder::new(BuilderConfig { held, ..builder_config(&setup, window) });
         let trigger = open_trigger(&setup, builder.config().builders, &environment, &endpoints)?;
         if let Some(CreditState { window, piece, .. }) = builder.credit_state() {
-            tracing::info!(builder = name, window, piece, eager = ?setup.eager, "asks by credit");
+            tracing::info!(builder = name, window, piece, eager = ?setup.eager, "requests by credit");
         }
         let sources = setup.ids.len();
         Ok(Self {
@@ -98,7 +99,7 @@ impl BuilderNode {
 /// Returns the setup of the builder with this name, and its window.
 fn builder_setup(topology: &Topology, name: &str, environment: &Environment) -> Result<(Setup, Window), NodeError> {
     let position = topology.builders.iter().position(|builder| builder.name == name);
-    let index = position.ok_or_else(|| NodeError::Config(format!("there is no builder '{name}'")))?;
+    let index = position.ok_or_else(|| NodeError::Config(format!("the topology has no builder '{name}'")))?;
     let config = topology.builders[index].clone();
     let (window, eager) = window_and_eager(&config, topology);
     if topology.run.calibrate {
@@ -235,16 +236,16 @@ fn open_endpoints(
     let held = endpoints.limit_in_flight_bytes(wanted);
     if held < wanted {
         let why = match &config.adapter {
-            Some(adapter) => format!("{} has no more descriptors. Ask for a smaller `window`", adapter.device),
+            Some(adapter) => format!("{} has no more descriptors: set a smaller `window`", adapter.device),
             None if config.listen.iter().any(|address| address.link_kind().interface) => {
-                "its interface holds no more. Ask for a smaller `window`".to_owned()
+                "its interface holds no more: set a smaller `window`".to_owned()
             }
             None => {
                 let room = wanted.saturating_mul(2);
-                format!("its sockets hold no more. Set net.core.rmem_max to {room} at least")
+                format!("its sockets hold no more: set net.core.rmem_max to at least {room}")
             }
         };
-        tracing::warn!(builder = config.name, "asks for at most {held} bytes at a time, not {wanted}: {why}");
+        tracing::warn!(builder = config.name, "requests at most {held} bytes at a time instead of {wanted}: {why}");
     }
     if let Window::Credit(path) = window {
         let expected = endpoints.prepare_credit(RECEIVE_BUFFER_WINDOWS * path.widest_window_bytes());
@@ -276,7 +277,7 @@ fn check_directory(directory: &std::path::Path) -> Result<(), NodeError> {
     let access = rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK;
     created.and_then(|()| Ok(rustix::fs::access(directory, access)?)).map_err(|error| {
         NodeError::Config(format!(
-            "run.directory: runs cannot be written to {}: {error}; choose another",
+            "run.directory: cannot write runs to {}: {error}; choose another",
             directory.display()
         ))
     })

@@ -2,7 +2,7 @@
 
 use super::axis::{Axis, Coordinate};
 use super::{Area, DrawError, GRID, INK, PICTURE_WIDTH, Provenance, Refused, SeriesStyle, draw_svg};
-use crate::html::figure_with_notes_html;
+use crate::html::{escape_html, figure_with_notes_html};
 use crate::{break_into_lines, format_number, replace_controls};
 use plotters::coord::cartesian::Cartesian2d;
 use plotters::prelude::*;
@@ -147,7 +147,8 @@ impl Chart {
     /// # Errors
     /// Fails if the chart cannot be drawn.
     pub fn figure_html(&self) -> Result<String, DrawError> {
-        let picture = self.draw_with_lines(&[])?;
+        let label = format!("<svg role=\"img\" aria-label=\"{}\" ", escape_html(&self.title));
+        let picture = self.draw_with_lines(&[])?.replacen("<svg ", &label, 1);
         Ok(figure_with_notes_html(&picture, &self.all_notes(), &self.provenance.sentences()))
     }
 
