@@ -219,15 +219,13 @@ impl Watch {
 fn share_out(before: &BTreeMap<u32, Process>, now: &BTreeMap<u32, Process>, this: u32, outside: &[u32]) -> Conditions {
     let mut own = descendants(before, this, outside);
     own.extend(descendants(now, this, outside));
-    let known = |pid: &u32, process: &Process| before.get(pid).filter(|known| known.started == process.started);
-    let mut used: BTreeMap<u32, i64> = now
-        .iter()
-        .map(|(pid, process)| (*pid, process.ticks as i64 - known(pid, process).map_or(0, |known| known.ticks as i64)))
-        .collect();
-    // A parent gets the whole time of a child that ends, also that before the first reading.
-    for (pid, ended) in before.iter().filter(|(pid, old)| now.get(pid).is_none_or(|new| new.started != old.started)) {
-        if let Some(parent) = used.get_mut(&ended.parent).filter(|_| *pid != ended.parent) {
-            *parent -= ended.ticks as i64;
+    let mut used: BTreeMap<u32, i64> =
+        now.iter().map(|(pid, process)| (*pid, process.ticks as i64 - ticks_before(before, *pid, process))).collect();
+    // Whoever waits for a child that ends gets its whole time, also that before the first reading, and that of the
+    // children it waited for itself.
+    for (pid, ended) in before.iter().filter(|(pid, old)| !is_same_process(now, **pid, old)) {
+        if let Some(heir) = surviving_ancestor(before, now, *pid) {
+            used.entry(heir).and_modify(|ticks| *ticks -= ended.ticks as i64);
         }
     }
     let mut conditions = Conditions::default();
@@ -243,6 +241,30 @@ fn share_out(before: &BTreeMap<u32, Process>, now: &BTreeMap<u32, Process>, this
         }
     }
     conditions
+}
+
+/// Returns the nearest ancestor, by the first reading, that is in the second; `None` without one.
+fn surviving_ancestor(before: &BTreeMap<u32, Process>, now: &BTreeMap<u32, Process>, pid: u32) -> Option<u32> {
+    let mut ancestor = before.get(&pid)?.parent;
+    // Numbers may be taken anew while they are read: the parents need not form a tree.
+    for _ in 0..before.len() {
+        let process = before.get(&ancestor)?;
+        if is_same_process(now, ancestor, process) {
+            return Some(ancestor);
+        }
+        ancestor = process.parent;
+    }
+    None
+}
+
+/// Returns whether a reading has this process, and not another one of its number.
+fn is_same_process(reading: &BTreeMap<u32, Process>, pid: u32, process: &Process) -> bool {
+    reading.get(&pid).is_some_and(|known| known.started == process.started)
+}
+
+/// Returns the ticks that a process had at the first reading; 0 if it was not there.
+fn ticks_before(before: &BTreeMap<u32, Process>, pid: u32, process: &Process) -> i64 {
+    before.get(&pid).filter(|known| known.started == process.started).map_or(0, |known| known.ticks as i64)
 }
 
 /// Returns the numbers of these processes and of all that they started, directly or not.
@@ -264,9 +286,12 @@ fn descendants(processes: &BTreeMap<u32, Process>, this: u32, others: &[u32]) ->
 fn read_processes() -> BTreeMap<u32, Process> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    // A process may end in between; names may be any bytes.
-    let read = |pid: u32| parse_process_stat(&String::from_utf8_lossy(&fs::read(format!("/proc/{pid}/stat")).ok()?));
-    numbers.filter_map(|pid| Some((pid, read(pid)?))).collect()
+    numbers.filter_map(|pid| Some((pid, read_process(pid)?))).collect()
+}
+
+/// Reads a process; `None` if it has ended. Its name may be any bytes.
+fn read_process(pid: u32) -> Option<Process> {
+    parse_process_stat(&String::from_utf8_lossy(&fs::read(format!("/proc/{pid}/stat")).ok()?))
 }
 
 /// Parses `/proc/PID/stat` (proc_pid_stat(5)): the name is in parentheses and may contain any character.
@@ -276,14 +301,17 @@ fn parse_process_stat(text: &str) -> Option<Process> {
     let (head, rest) = text.rsplit_once(')')?;
     let name = thalweg_text::replace_controls(head.split_once('(')?.1).into_owned();
     let fields: Vec<&str> = rest.split_whitespace().collect();
-    let number = |at: usize| fields.get(at)?.parse::<u64>().ok();
     Some(Process {
         name,
         parent: fields.get(1)?.parse().ok()?,
-        kernel_thread: number(6)? & KERNEL_THREAD != 0,
-        ticks: [11, 12, 13, 14].into_iter().map(number).sum::<Option<u64>>()?,
-        started: number(19)?,
+        kernel_thread: number_field(&fields, 6)? & KERNEL_THREAD != 0,
+        ticks: [11, 12, 13, 14].into_iter().map(|at| number_field(&fields, at)).sum::<Option<u64>>()?,
+        started: number_field(&fields, 19)?,
     })
+}
+
+fn number_field(fields: &[&str], at: usize) -> Option<u64> {
+    fields.get(at)?.parse().ok()
 }
 
 #[cfg(test)]
@@ -327,6 +355,11 @@ mod tests {
         let (before, mut now) = (machine(), machine());
         let cc = now.remove(&21).unwrap();
         now.get_mut(&20).unwrap().ticks += cc.ticks + 30;
+        let conditions = share_out(&before, &now, 10, &[]);
+        assert!((conditions.others - 30.0 / ticks_per_second()).abs() < 1e-9, "{conditions:?}");
+        // The same through a parent that ends, too.
+        let make = now.remove(&20).unwrap();
+        now.get_mut(&1).unwrap().ticks += make.ticks;
         let conditions = share_out(&before, &now, 10, &[]);
         assert!((conditions.others - 30.0 / ticks_per_second()).abs() < 1e-9, "{conditions:?}");
     }

@@ -159,8 +159,8 @@ fn report_warnings(points: &[Point], repeat: u32) -> Vec<String> {
     let mut warnings: Vec<String> = worst_warnings(all.cloned())
         .into_iter()
         .map(|worst| {
-            let of_kind = |point: &&Point| point.warnings.iter().any(|one| one.kind == worst.kind);
-            let count = points.iter().filter(of_kind).count();
+            let kinds = points.iter().map(|point| point.warnings.iter().any(|one| one.kind == worst.kind));
+            let count = kinds.filter(|has| *has).count();
             let at = points.iter().find(|point| point.warnings.contains(&worst));
             let name = at.map(|point| {
                 let Key { link, method, size, .. } = &point.key;

@@ -135,8 +135,8 @@ pub fn forget_links(address: Option<&str>) -> Result<Vec<String>, NodeError> {
         }
     };
     let deleted = files.into_iter().map(|file| {
-        let failed = |error| NodeError::Config(format!("deleting {}: {error}", file.display()));
-        std::fs::remove_file(&file).map_err(failed)?;
+        std::fs::remove_file(&file)
+            .map_err(|error| NodeError::Config(format!("deleting {}: {error}", file.display())))?;
         Ok(address_of_file(&file))
     });
     deleted.collect()

@@ -232,20 +232,23 @@ fn place_ends(job: &Job, requested: Cpus, same_host: bool) -> Result<Cpus, Bench
     if job.wait != Wait::Poll || !same_host {
         return Ok(requested);
     }
-    let refuse = |why: String| {
-        let why = format!("{why}; give each end its own (-A 0/1), or let them sleep (--wait sleep)");
-        Err(BenchError::Unavailable { what: "a processor for each of two ends that poll".to_owned(), why })
-    };
     let allowed = rustix::thread::sched_getaffinity(None).map_err(BenchError::os_error("reading the processors"))?;
     let allowed: Vec<u32> = (0..CpuSet::MAX_CPU as u32).filter(|cpu| allowed.is_set(*cpu as usize)).collect();
-    let free = |taken: Option<u32>| allowed.iter().copied().find(|cpu| Some(*cpu) != taken);
-    let asking = requested.asking.or_else(|| free(requested.serving));
-    let serving = requested.serving.or_else(|| free(asking));
-    match (asking, serving) {
-        (Some(asking), Some(serving)) if asking == serving => refuse(format!("both are bound to processor {asking}")),
-        (Some(_), Some(_)) => Ok(Cpus { asking, serving }),
-        _ => refuse(format!("this process may use processor {} only", allowed.first().copied().unwrap_or_default())),
-    }
+    let asking = requested.asking.or_else(|| first_other_than(&allowed, requested.serving));
+    let serving = requested.serving.or_else(|| first_other_than(&allowed, asking));
+    let why = match (asking, serving) {
+        (Some(asking), Some(serving)) if asking == serving => format!("both are bound to processor {asking}"),
+        (Some(_), Some(_)) => return Ok(Cpus { asking, serving }),
+        _ => format!("this process may use processor {} only", allowed.first().copied().unwrap_or_default()),
+    };
+    Err(BenchError::Unavailable {
+        what: "a processor for each of two ends that poll".to_owned(),
+        why: format!("{why}; give each end its own (-A 0/1), or let them sleep (--wait sleep)"),
+    })
+}
+
+fn first_other_than(processors: &[u32], taken: Option<u32>) -> Option<u32> {
+    processors.iter().copied().find(|cpu| Some(*cpu) != taken)
 }
 
 /// Returns whether a point belongs to a route; the point may have more settings, which an instrument adds.

@@ -123,12 +123,15 @@ impl Quantity {
         if self.log { Axis::logarithmic(label) } else { Axis::linear(label) }
     }
 
+    fn can_show(&self, value: f64) -> bool {
+        value.is_finite() && (!self.log || value > 0.0)
+    }
+
     /// Returns the value of a point with its range over the repeats, at `x`.
     fn data_point(&self, point: &Point, x: f64) -> Option<DataPoint> {
         let get = self.get;
-        let shown = |value: &f64| value.is_finite() && (!self.log || *value > 0.0);
-        let y = get(&point.figures).filter(shown)?;
-        let repeats = point.repeats.iter().filter_map(get).filter(shown);
+        let y = get(&point.figures).filter(|value| self.can_show(*value))?;
+        let repeats = point.repeats.iter().filter_map(get).filter(|value| self.can_show(*value));
         let range = repeats.fold((y, y), |(least, most), value| (least.min(value), most.max(value)));
         // Loss matters to the figures of what arrived.
         let loss = point.figures.loss.filter(|_| !self.name.starts_with("CPU"));
@@ -180,21 +183,14 @@ fn load_charts(report: &Report) -> Vec<Chart> {
     ];
     const ARRIVED: Quantity =
         Quantity { name: "Messages that arrived", unit: "1/s", log: false, get: |f| f.messages_per_second };
-    const OFFERED_LABEL: &str = "messages offered (1/s)";
-    let new_chart = |title: &str, vertical: Axis| {
-        let mut chart = Chart::new(title, Axis::linear(OFFERED_LABEL), vertical, report.provenance());
-        chart.notes = repeat_note(report).into_iter().collect();
-        chart.warnings = report.warnings.clone();
-        chart
-    };
     let mut charts: Vec<Chart> = Vec::new();
-    let mut arrived = new_chart("Messages that arrived, by offered load", ARRIVED.axis());
+    let mut arrived = new_load_chart(report, "Messages that arrived, by offered load", ARRIVED.axis());
     for point in measured_points(report) {
         let Some(offered) = point.figures.offered_per_second else { continue };
         let name = format!("{}, {}", group_title("under-load", &point.key), format_size(point.key.size));
         let title = format!("Latency by offered load: {name}");
         let at = charts.iter().position(|chart| chart.title == title).unwrap_or_else(|| {
-            charts.push(new_chart(&title, Axis::logarithmic("latency from the time due (µs)")));
+            charts.push(new_load_chart(report, &title, Axis::logarithmic("latency from the time due (µs)")));
             charts.len() - 1
         });
         for quantity in PERCENTILES {
@@ -212,6 +208,13 @@ fn load_charts(report: &Report) -> Vec<Chart> {
         series.points.sort_by(|one, next| one.x.total_cmp(&next.x));
     }
     charts
+}
+
+fn new_load_chart(report: &Report, title: &str, vertical: Axis) -> Chart {
+    let mut chart = Chart::new(title, Axis::linear("messages offered (1/s)"), vertical, report.provenance());
+    chart.notes = repeat_note(report).into_iter().collect();
+    chart.warnings = report.warnings.clone();
+    chart
 }
 
 fn measured_points(report: &Report) -> impl Iterator<Item = &Point> {
@@ -273,16 +276,15 @@ impl Bars {
     }
 
     fn draw_bars(&self, area: &Area<'_>) -> Result<(), Refused> {
-        let ends = |point: &DataPoint| point.range.unwrap_or((point.y, point.y));
         let values = self.series.iter().filter_map(|series| Some((series, series.points.first()?)));
-        let most = values.clone().map(|(_, point)| ends(point).1).fold(0.0, f64::max);
+        let most = values.clone().map(|(_, point)| range_ends(point).1).fold(0.0, f64::max);
         let mut top = TITLE_HEIGHT as i32 + 4;
         for (at, (series, point)) in values.take(MAX_BARS).enumerate() {
             let label = shorten_text(&series.name, 48);
             area.draw(&Text::new(label, (12, top), text_style(19, HPos::Left, VPos::Top)))?;
             let right = (PICTURE_WIDTH - 12) as i32;
             area.draw(&Text::new(value_label(point), (right, top), text_style(19, HPos::Right, VPos::Top)))?;
-            let [least, end, greatest] = [ends(point).0, point.y, ends(point).1].map(|value| {
+            let [least, end, greatest] = [range_ends(point).0, point.y, range_ends(point).1].map(|value| {
                 let share = if most > 0.0 { value / most } else { 0.0 };
                 12 + (share * f64::from(PICTURE_WIDTH - 24)).max(1.0) as i32
             });
@@ -301,6 +303,10 @@ impl Bars {
         }
         Ok(())
     }
+}
+
+fn range_ends(point: &DataPoint) -> (f64, f64) {
+    point.range.unwrap_or((point.y, point.y))
 }
 
 /// Formats a value beside its bar, and the loss.

@@ -182,12 +182,19 @@ impl ValueFormatter<f64> for Coordinate {
     }
 }
 
-/// Formats a value as a mark on an axis: `0.5`, `50`, without the zeros that would suggest three digits.
+/// Formats a value as a mark on an axis: `0.5`, `50`, `20k`, `1M`, without the zeros that would suggest three digits.
 fn format_mark(value: f64) -> String {
-    let text = format_number(value);
+    const UNITS: [(f64, &str); 5] = [(1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")];
+    // Below ten thousand, digits are as short.
+    let unit = UNITS.into_iter().find(|(unit, _)| value.abs() >= 9.99e3 && value.abs() >= unit * 0.999);
+    let (unit, name) = unit.unwrap_or((1.0, ""));
+    if value.abs() >= 1e18 {
+        return format!("{value:.0e}");
+    }
+    let text = format_number(value / unit);
     match text.contains('.') {
-        true => text.trim_end_matches('0').trim_end_matches('.').to_owned(),
-        false => text,
+        true => text.trim_end_matches('0').trim_end_matches('.').to_owned() + name,
+        false => text + name,
     }
 }
 
@@ -211,6 +218,11 @@ mod tests {
         assert_eq!(labels(&Axis::linear(""), &[3.0, 47.0], false), ["0", "10", "20", "30", "40", "50"]);
         assert_eq!(labels(&Axis::logarithmic(""), &[3.0, 47.0], false), ["2", "5", "10", "20", "50"]);
         assert_eq!(labels(&Axis::logarithmic(""), &[0.01, 1e5], true).len(), 8);
+        assert_eq!(
+            labels(&Axis::logarithmic(""), &[20.0, 3e6], false),
+            ["10", "100", "1,000", "10k", "100k", "1M", "10M"]
+        );
+        assert_eq!(labels(&Axis::linear(""), &[90_000.0], false), ["0", "20k", "40k", "60k", "80k", "100k"]);
         assert_eq!(labels(&Axis::linear(""), &[], false), ["0", "0.2", "0.4", "0.6", "0.8", "1"]);
         assert_eq!(labels(&Axis::logarithmic(""), &[-1.0, 0.0, f64::NAN], false), ["1", "2"]);
         assert_eq!(labels(&Axis::linear(""), &[-0.1, 1.0], true).first().map(String::as_str), Some("0"));

@@ -65,7 +65,7 @@ pub enum Join {
 pub struct DataPoint {
     /// Place on the horizontal axis.
     pub x: f64,
-    /// Value.
+    /// Value on the vertical axis.
     pub y: f64,
     /// Least and greatest value, shown as a bar.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -237,14 +237,14 @@ impl Chart {
     }
 
     fn coordinates(&self) -> (Coordinate, Coordinate) {
-        let points = || self.series.iter().take(MAX_SERIES).flat_map(|series| &series.points);
-        let values = points().flat_map(|point| {
+        let points = self.series.iter().take(MAX_SERIES).flat_map(|series| &series.points);
+        let values = points.clone().flat_map(|point| {
             let (least, greatest) = point.range.unwrap_or((point.y, point.y));
             [least, point.y, greatest]
         });
         // A limit at the edge would hide its name.
         let limits = self.limits.iter().map(|limit| limit.value * 1.06);
-        let horizontal = self.horizontal.coordinate(points().map(|point| point.x), true);
+        let horizontal = self.horizontal.coordinate(points.map(|point| point.x), true);
         let width = PICTURE_WIDTH as i32 - 110;
         (horizontal.with_room_for_labels(width, 10), self.vertical.coordinate(values.chain(limits), false))
     }
@@ -257,8 +257,9 @@ impl Chart {
         style: SeriesStyle,
     ) -> Result<(), Refused> {
         let (horizontal, vertical) = self.coordinates();
-        let shown = |point: &&DataPoint| self.horizontal.has_place_for(point.x) && self.vertical.has_place_for(point.y);
-        let points: Vec<&DataPoint> = series.points.iter().filter(shown).collect();
+        let points = series.points.iter();
+        let points: Vec<&DataPoint> =
+            points.filter(|at| self.horizontal.has_place_for(at.x) && self.vertical.has_place_for(at.y)).collect();
         let place = |x: f64, y: f64| plot.map_coordinate(&(horizontal.clamp(x), vertical.clamp(y)));
         let places: Vec<(i32, i32)> = points.iter().map(|point| place(point.x, point.y)).collect();
         match series.join {

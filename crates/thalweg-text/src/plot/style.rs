@@ -20,7 +20,7 @@ pub struct SeriesStyle {
 /// Shape of a marker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shape {
-    /// Disc.
+    /// Round marker.
     Circle,
     /// Square on its side.
     Square,
