@@ -3,7 +3,7 @@
 mod check;
 mod written;
 
-use crate::{Wait, calibration};
+use crate::{KeptLink, Wait, calibration};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -197,9 +197,9 @@ impl BuilderNodeConfig {
         }
     }
 
-    /// Returns the link as `thalweg calibrate` measured it, with the file that holds the result; `None` if it was not
-    /// measured, or if `window` or `link` is given and takes precedence.
-    pub fn known_calibration(&self) -> Option<(LinkConfig, PathBuf)> {
+    /// Returns the link as `thalweg calibrate` measured it; `None` if it was not measured, or if `window` or `link` is
+    /// given and takes precedence.
+    pub fn known_calibration(&self) -> Option<KeptLink> {
         if self.window.is_some() || self.link.is_some() { None } else { calibration::read_calibration(&self.listen) }
     }
 
@@ -207,7 +207,7 @@ impl BuilderNodeConfig {
     pub fn window_and_eager_bytes(&self, sources: usize) -> (Window, u64) {
         // Data sent eagerly cannot be left unfetched, so nothing is eager with level 2.
         let eager_credit = if self.level2.is_some() { 0 } else { self.eager_credit.0 };
-        let Some(link) = self.link.or_else(|| Some(self.known_calibration()?.0)) else {
+        let Some(link) = self.link.or_else(|| Some(self.known_calibration()?.link)) else {
             return (Window::Constant(self.window.map_or(WINDOW, |window| window.0)), eager_credit);
         };
         // An eighth of the buffer for eager data; none if that would not hold a small slot from each source.

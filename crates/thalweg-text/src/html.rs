@@ -74,6 +74,15 @@ pub fn figure_html(caption: &str, picture: &str) -> String {
     format!("<figure>{caption}{picture}</figure>\n")
 }
 
+/// Returns a picture, which is SVG or other HTML, above sentences about it, those on its origin in a paragraph of their
+/// own.
+pub fn figure_with_notes_html(picture: &str, notes: &[String], origin: &[String]) -> String {
+    let paragraphs = [("", notes), ("quiet", origin)].into_iter().filter(|(_, sentences)| !sentences.is_empty());
+    let notes: String = paragraphs.map(|(class, sentences)| paragraph_html(class, &sentences.join(" "))).collect();
+    let caption = if notes.is_empty() { notes } else { format!("<figcaption>{notes}</figcaption>") };
+    format!("<figure>{picture}{caption}</figure>\n")
+}
+
 /// Returns text as HTML in which it is shown as it is; control characters other than line feeds are replaced.
 pub fn escape_html(text: &str) -> String {
     let mut out = String::with_capacity(text.len());

@@ -1,11 +1,25 @@
-//! Common properties of all pictures: width, colours, and the conversion to SVG.
+//! Charts, and the common properties of all pictures: width, colours, the appearance of series, the origin that is shown
+//! below, and the conversion to SVG.
+
+mod axis;
+mod chart;
+mod provenance;
+mod style;
+
+pub use axis::{Axis, Scale, format_short_size};
+pub use chart::{
+    Chart, DataPoint, Join, Limit, Series, caption_height, caption_lines, draw_caption, draw_panels_svg, loss_label,
+    shorten_text, text_style,
+};
+pub use provenance::Provenance;
+pub use style::{SeriesStyle, Shape};
 
 use plotters::coord::Shift;
 use plotters::prelude::*;
 use thiserror::Error;
 
-/// Width of a picture, in pixels.
-pub const PICTURE_WIDTH: u32 = 760;
+/// Width of a picture, in pixels: narrow enough for its text to be read on a telephone and in a column of a paper.
+pub const PICTURE_WIDTH: u32 = 640;
 
 /// Background colour. The page's style sheet refers to this colour, [`INK`], [`GRID`] and the first of [`COLOURS`], and
 /// has others for dark paper.
@@ -47,6 +61,28 @@ pub fn draw_svg(height: u32, draw: impl FnOnce(&Area<'_>) -> Result<(), Refused>
     };
     drawn.map_err(|error| DrawError(error.to_string()))?;
     Ok(out)
+}
+
+/// Returns a table as CSV (RFC 4180), after the origin as lines that begin with `#`.
+///
+/// # Panics
+/// If a row does not have the length of the headings.
+pub fn format_csv(
+    provenance: &Provenance,
+    headings: &[impl AsRef<str>],
+    rows: impl IntoIterator<Item = Vec<String>>,
+) -> String {
+    let mut out = String::new();
+    for sentence in provenance.sentences() {
+        out.push_str(&format!("# {}\n", crate::replace_controls(&sentence)));
+    }
+    let mut table = csv::Writer::from_writer(Vec::new());
+    let head = headings.iter().map(|heading| heading.as_ref().to_owned()).collect();
+    for row in std::iter::once(head).chain(rows) {
+        table.write_record(&row).expect("all rows of a table have the length of its headings");
+    }
+    let table = table.into_inner().expect("memory takes every row");
+    out + &String::from_utf8_lossy(&table)
 }
 
 #[cfg(test)]

@@ -72,9 +72,12 @@ fn builder_text(builder: &BuilderNodeConfig) -> String {
     let blocks = format!("{} blocks of {}", format_count(builder.blocks), format_size(builder.block.0));
     let head = format!("  builder {}: ", replace_controls(&builder.name));
     let mut out = wrap_words(&head, &format!("{}; {blocks}", listen.join(", ")));
-    if let Some((link, file)) = builder.known_calibration() {
-        let link = format!("{}, buffer {}", link.rate, link.buffer);
-        out.push_str(&wrap_words("    ", &format!("link as calibrated: {link} ({})", file.display())));
+    if let Some(kept) = builder.known_calibration() {
+        let link = format!("{}, buffer {}, {}", kept.link.rate, kept.link.buffer, kept.date_text());
+        out.push_str(&wrap_words("    ", &format!("link as calibrated: {link} ({})", kept.file.display())));
+        for doubt in kept.doubts(std::time::SystemTime::now()) {
+            out.push_str(&wrap_words("    warning: ", &doubt));
+        }
     }
     out
 }

@@ -1,11 +1,10 @@
 //! Report as a self-contained page: no server, no scripts, no fonts.
 
-use super::plot::{PlotError, report_plots};
+use super::plot::{PlotError, report_pictures};
 use super::sections::{SummaryTable, group_sections, host_facts, summary_table};
 use crate::{Host, Report};
 use std::fmt::Write;
-use thalweg_text::NOTHING;
-use thalweg_text::html::{escape_html, figure_html, list_html, paragraph_html, render_page, table_html};
+use thalweg_text::html::{escape_html, list_html, paragraph_html, render_page, table_html};
 
 /// Formats a whole report: the machine, the warnings, pictures, and a table for each group of points.
 ///
@@ -27,7 +26,7 @@ pub fn report_html(report: &Report) -> Result<String, PlotError> {
 
 /// Draws the pictures of a report, for inclusion in the page.
 pub(crate) fn picture_figures(report: &Report) -> Result<String, PlotError> {
-    report_plots(report).iter().map(|plot| Ok(figure_html("", &plot.draw_svg()?))).collect()
+    report_pictures(report).iter().map(|picture| Ok(picture.figure_html()?)).collect()
 }
 
 /// Formats a table for each group of points.
@@ -37,13 +36,7 @@ pub(crate) fn group_tables(report: &Report) -> String {
         let _ = writeln!(out, "<h2>{}</h2>", escape_html(&section.title));
         if section.measured_points().next().is_some() {
             let headings: Vec<String> = section.columns.iter().map(super::columns::Column::heading_line).collect();
-            let rows = section.measured_points().map(|point| -> Vec<String> {
-                section
-                    .columns
-                    .iter()
-                    .map(|column| column.cell_text(point).unwrap_or_else(|| NOTHING.to_owned()))
-                    .collect()
-            });
+            let rows = section.measured_points().map(|point| section.row_cells(point));
             out.push_str(&table_html("figures", &headings, rows));
         }
         out.push_str(&list_html("", section.point_remarks()));

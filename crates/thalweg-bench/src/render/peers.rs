@@ -2,14 +2,13 @@
 
 use super::html::{host_table, warning_list};
 use super::markdown;
-use super::plot::{PlotError, text_style};
-use super::sections::host_facts;
+use super::plot::PlotError;
 use crate::peers::{Compared, Pairing, PeersReport};
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, VPos};
 use std::fmt::Write;
 use thalweg_text::html;
-use thalweg_text::plot::{self, Area, COLOURS, INK, Refused};
+use thalweg_text::plot::{self, Area, COLOURS, INK, PAPER, Refused, text_style};
 use thalweg_text::{format_number, wrap_words};
 
 /// Formats a pairing's rows for a terminal, with a heading above the first.
@@ -25,6 +24,7 @@ pub fn format_pairing(pairing: &Pairing, first: bool) -> String {
         let [name, ours, theirs, unit, ratio, range] = figure_cells(figure);
         out.push_str(&format_line([&name, &ours, &theirs, &unit, &ratio, &range]));
     }
+    pairing.warnings.iter().for_each(|warning| out.push_str(&wrap_words("  warning: ", &warning.text)));
     if let Some(error) = &pairing.error {
         out.push_str(&wrap_words("  failed: ", error));
     }
@@ -43,7 +43,10 @@ pub fn format_peers_end(report: &PeersReport) -> String {
         "Thalweg's figure by the peer's, the median over the turns; from, to: the range",
     ));
     for missing in &report.missing {
-        out.push_str(&wrap_words("not here: ", &format!("{}: {}; {}", missing.peer, missing.why, missing.install)));
+        out.push_str(&wrap_words(
+            "not installed: ",
+            &format!("{}: {}; {}", missing.peer, missing.why, missing.install),
+        ));
     }
     report.warnings.iter().for_each(|warning| out.push_str(&wrap_words("warning: ", warning)));
     out
@@ -67,9 +70,20 @@ pub fn peers_markdown(report: &PeersReport) -> String {
 }
 
 /// Formats the whole comparison as a self-contained page.
-pub fn peers_html(report: &PeersReport) -> String {
+///
+/// # Errors
+/// If the picture cannot be drawn.
+pub fn peers_html(report: &PeersReport) -> Result<String, PlotError> {
     let mut body = html::paragraph_html("quiet", &format!("Begun {}, over {}.", report.began, report.network));
     body.push_str(&warning_list(&report.warnings));
+    match draw_pairs(report, &[]) {
+        Ok(picture) => {
+            let (notes, origin) = ([PAIRS_NOTE.to_owned()], report.provenance().sentences());
+            body.push_str(&html::figure_with_notes_html(&picture, &notes, &origin));
+        }
+        Err(PlotError::Empty) => {}
+        Err(error) => return Err(error),
+    }
     body.push_str(&html::table_html("words", &table_headings(), table_rows(report)));
     body.push_str(&html::list_html("", pairing_remarks(report)));
     body.push_str("<h2>Commands</h2>\n");
@@ -83,55 +97,75 @@ pub fn peers_html(report: &PeersReport) -> String {
         );
     }
     body.push_str(&host_table("Host", &report.host));
-    html::render_page(TITLE, "", &body)
+    Ok(html::render_page(TITLE, "", &body))
+}
+
+/// Formats every turn of every figure as CSV, after the origin in lines that begin with `#`.
+pub fn peers_csv(report: &PeersReport) -> String {
+    let headings = ["pairing", "peer", "version", "figure", "unit", "turn", "thalweg", "peer_value"];
+    let rows = report.pairings.iter().flat_map(|pairing| {
+        pairing.figures.iter().flat_map(move |figure| {
+            figure.ours.iter().zip(&figure.theirs).enumerate().map(move |(turn, (ours, theirs))| {
+                let Pairing { name, peer, version, .. } = pairing;
+                let names = [name, peer, version, &figure.name, &figure.unit].map(Clone::clone);
+                let values = [(turn + 1).to_string(), ours.to_string(), theirs.to_string()];
+                names.into_iter().chain(values).collect()
+            })
+        })
+    });
+    plot::format_csv(&report.provenance(), &headings, rows)
 }
 
 /// Draws the principal figure of each pairing as an SVG file: two bars, Thalweg's above the peer's, with whiskers from
-/// the least to the greatest turn. Each pair has its own scale; the machine is named below.
+/// the least to the greatest turn. Each pair has its own scale; the origin is below.
 ///
 /// # Errors
 /// [`PlotError::Empty`] if no figure was measured; others if the picture cannot be drawn.
 pub fn peers_svg(report: &PeersReport) -> Result<String, PlotError> {
+    draw_pairs(report, &plot::caption_lines(&[PAIRS_NOTE.to_owned()], &report.provenance()))
+}
+
+const PAIRS_NOTE: &str = "Bars are medians over the turns; whiskers reach from the least to the greatest turn. Each pair has its own scale. A warning applies to hollow bars.";
+
+fn draw_pairs(report: &PeersReport, lines: &[String]) -> Result<String, PlotError> {
     let pairs: Vec<(&Pairing, &Compared)> =
         report.pairings.iter().filter_map(|pairing| Some((pairing, pairing.figures.first()?))).collect();
     if pairs.is_empty() {
         return Err(PlotError::Empty);
     }
-    let height = HEAD_HEIGHT + PAIR_HEIGHT * i32::try_from(pairs.len()).unwrap_or(i32::MAX / PAIR_HEIGHT) + FOOT_HEIGHT;
-    let drawn = plot::draw_svg(height.unsigned_abs(), |area| {
-        area.draw(&Text::new(TITLE, (16, 12), text_style(20, HPos::Left, VPos::Top)))?;
+    let foot = HEAD_HEIGHT + PAIR_HEIGHT * i32::try_from(pairs.len()).unwrap_or(i32::MAX / PAIR_HEIGHT - 1);
+    let foot_pixels = foot.unsigned_abs();
+    let drawn = plot::draw_svg(foot_pixels + plot::caption_height(lines), |area| {
+        area.draw(&Text::new(TITLE, (12, 10), text_style(24, HPos::Left, VPos::Top)))?;
         for (at, (pairing, figure)) in (0..).zip(&pairs) {
             draw_pair(area, HEAD_HEIGHT + PAIR_HEIGHT * at, pairing, figure)?;
         }
-        for (line, text) in (0..).zip(machine_lines(report)) {
-            let at = (16, height - FOOT_HEIGHT + 10 + 18 * line);
-            area.draw(&Text::new(text, at, text_style(13, HPos::Left, VPos::Top)))?;
-        }
-        Ok(())
+        plot::draw_caption(area, foot_pixels, lines)
     });
     Ok(drawn?)
 }
 
 const HEAD_HEIGHT: i32 = 48;
 const PAIR_HEIGHT: i32 = 66;
-const FOOT_HEIGHT: i32 = 54;
 /// Horizontal positions at which bars begin, and at which the longest ends.
-const BARS: (i32, i32) = (150, plot::PICTURE_WIDTH as i32 - 130);
+const BARS: (i32, i32) = (110, plot::PICTURE_WIDTH as i32 - 120);
 
 /// Draws two bars below the work they did.
 fn draw_pair(area: &Area<'_>, top: i32, pairing: &Pairing, figure: &Compared) -> Result<(), Refused> {
     let Compared { name, unit, higher_is_better, ours, theirs, ours_median, theirs_median, .. } = figure;
     let better = if *higher_is_better { "more is better" } else { "less is better" };
     let text = format!("{}: {name}, {better}", pairing.work);
-    area.draw(&Text::new(text, (16, top), text_style(14, HPos::Left, VPos::Top)))?;
+    area.draw(&Text::new(text, (16, top), text_style(18, HPos::Left, VPos::Top)))?;
     let most = ours.iter().chain(theirs).fold(f64::MIN_POSITIVE, |most, value| most.max(*value));
     let rows = [("Thalweg", ours_median, ours, COLOURS[0]), (&pairing.peer, theirs_median, theirs, COLOURS[6])];
     for (row, (side, median, turns, colour)) in (0..).zip(rows) {
         let y = top + 20 + 20 * row;
-        area.draw(&Text::new(side, (BARS.0 - 8, y + 7), text_style(14, HPos::Right, VPos::Center)))?;
+        area.draw(&Text::new(side, (BARS.0 - 8, y + 7), text_style(18, HPos::Right, VPos::Center)))?;
         let ends = turns.iter().fold((*median, *median), |(least, most), turn| (least.min(*turn), most.max(*turn)));
         let [least, middle, greatest] = [ends.0, *median, ends.1].map(|value| bar_end_x(value, most));
-        area.draw(&Rectangle::new([(BARS.0, y), (middle, y + 14)], colour.filled()))?;
+        let fill = if pairing.warnings.is_empty() { colour } else { PAPER };
+        area.draw(&Rectangle::new([(BARS.0, y), (middle, y + 14)], fill.filled()))?;
+        area.draw(&Rectangle::new([(BARS.0, y), (middle, y + 14)], colour.stroke_width(2)))?;
         for path in [
             [(least, y + 7), (greatest, y + 7)],
             [(least, y + 3), (least, y + 11)],
@@ -140,7 +174,7 @@ fn draw_pair(area: &Area<'_>, top: i32, pairing: &Pairing, figure: &Compared) ->
             area.draw(&PathElement::new(path, INK))?;
         }
         let value = format!("{} {unit}", format_number(*median));
-        area.draw(&Text::new(value, (greatest.max(middle) + 8, y + 7), text_style(14, HPos::Left, VPos::Center)))?;
+        area.draw(&Text::new(value, (greatest.max(middle) + 8, y + 7), text_style(18, HPos::Left, VPos::Center)))?;
     }
     Ok(())
 }
@@ -149,24 +183,6 @@ fn draw_pair(area: &Area<'_>, top: i32, pairing: &Pairing, figure: &Compared) ->
 #[expect(clippy::cast_possible_truncation, reason = "pixels")]
 fn bar_end_x(value: f64, most: f64) -> i32 {
     BARS.0 + (f64::from(BARS.1 - BARS.0) * value / most) as i32
-}
-
-/// Returns the lines that name date, network and machine.
-fn machine_lines(report: &PeersReport) -> [String; 2] {
-    let facts = host_facts(&report.host);
-    let machine = ["processors", "kernel", "hypervisor"]
-        .into_iter()
-        .filter_map(|wanted| facts.iter().find(|(name, value)| *name == wanted && !value.is_empty()))
-        .map(|(_, value)| value.as_str());
-    [
-        // The day is precise enough.
-        format!(
-            "Measured {} over {}, in turns; medians, least and greatest.",
-            report.began.get(..10).unwrap_or(&report.began),
-            report.network
-        ),
-        machine.collect::<Vec<_>>().join("; "),
-    ]
 }
 
 const TITLE: &str = "Thalweg beside other programs";
@@ -198,15 +214,22 @@ fn table_headings() -> Vec<String> {
 
 fn table_rows(report: &PeersReport) -> impl Iterator<Item = Vec<String>> {
     report.pairings.iter().flat_map(|pairing| {
-        let first = [pairing.work.clone(), format!("{} {}", pairing.peer, pairing.version).trim().to_owned()];
+        let mark = if pairing.warnings.is_empty() { "" } else { " !" };
+        let first =
+            [format!("{}{mark}", pairing.work), format!("{} {}", pairing.peer, pairing.version).trim().to_owned()];
         pairing.figures.iter().map(move |figure| first.iter().cloned().chain(figure_cells(figure)).collect())
     })
 }
 
 fn pairing_remarks(report: &PeersReport) -> Vec<String> {
+    let doubts = report
+        .pairings
+        .iter()
+        .flat_map(|one| one.warnings.iter().map(move |warning| format!("! {}: {}", one.name, warning.text)));
     let notes = report.pairings.iter().filter(|one| !one.note.is_empty());
     let notes = notes.map(|one| format!("{}: {}", one.name, one.note));
     let failed = report.pairings.iter().filter_map(|one| Some(format!("{} failed: {}", one.name, one.error.as_ref()?)));
-    let missing = report.missing.iter().map(|one| format!("{} is not here: {}; {}", one.peer, one.why, one.install));
-    failed.chain(notes).chain(missing).collect()
+    let missing =
+        report.missing.iter().map(|one| format!("{} is not installed ({}): {}", one.peer, one.why, one.install));
+    failed.chain(doubts).chain(notes).chain(missing).collect()
 }

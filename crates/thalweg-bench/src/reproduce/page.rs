@@ -3,7 +3,7 @@
 use super::{Experiment, ExperimentReport, Reproduction, paper, reports};
 use crate::Report;
 use crate::render::markdown;
-use crate::render::plot::{PlotError, report_plots};
+use crate::render::plot::{PlotError, report_pictures};
 use std::fmt::Write;
 
 impl Reproduction<Report> {
@@ -35,8 +35,9 @@ impl Reproduction<Report> {
             );
             if let Some(report) = &one.report {
                 out.push_str(&markdown::warning_list(&report.warnings));
-                for (at, plot) in report_plots(report).iter().enumerate() {
-                    let _ = writeln!(out, "![{}]({})\n", markdown::escape_text(&plot.title), picture_name(&one.id, at));
+                for (at, picture) in report_pictures(report).iter().enumerate() {
+                    let _ =
+                        writeln!(out, "![{}]({})\n", markdown::escape_text(picture.title()), picture_name(&one.id, at));
                 }
                 out.push_str(&markdown::group_tables(report).replace("## ", "### "));
             }
@@ -55,10 +56,10 @@ impl Reproduction<Report> {
     pub fn draw_pictures(&self) -> Result<Vec<(String, String)>, PlotError> {
         let reports = self.measured.iter().filter_map(|one| Some((&one.id, one.report.as_ref()?)));
         let all = reports.flat_map(|(id, report)| {
-            report_plots(report)
+            report_pictures(report)
                 .into_iter()
                 .enumerate()
-                .map(move |(at, plot)| Ok((picture_name(id, at), plot.draw_svg()?)))
+                .map(move |(at, picture)| Ok((picture_name(id, at), picture.draw_svg()?)))
         });
         all.collect()
     }

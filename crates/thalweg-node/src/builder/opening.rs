@@ -10,8 +10,9 @@ use super::setup::{FIRST_EVENT, Setup};
 use super::shifts::ShiftSearch;
 use super::trigger::Trigger;
 use super::{BuilderNode, PROGRAM_TOKEN};
-use crate::{Assignment, BuilderNodeConfig, CheckConfig, Environment, NodeError, Topology};
+use crate::{Assignment, BuilderNodeConfig, CheckConfig, Environment, NodeError, Topology, calibration};
 use rustix::process::{Resource, getrlimit};
+use std::time::SystemTime;
 use thalweg_arena::{BlockPool, HugePagesLock};
 use thalweg_core::build::{Builder, BuilderConfig, Check, CreditState, Hold, Window};
 use thalweg_core::control::{AssignConfig, Config as ControlConfig, RunControl};
@@ -101,12 +102,18 @@ fn builder_setup(topology: &Topology, name: &str, environment: &Environment) -> 
     let index = position.ok_or_else(|| NodeError::Config(format!("the topology has no builder '{name}'")))?;
     let config = topology.builders[index].clone();
     let (window, eager) = window_and_eager(&config, topology);
+    if topology.run.calibrate {
+        calibration::refuse_loopback(topology, name)?;
+    }
     let calibrated = if topology.run.calibrate { None } else { config.known_calibration() };
+    for doubt in calibrated.iter().flat_map(|link| link.doubts(SystemTime::now())) {
+        tracing::warn!("{doubt}");
+    }
     #[expect(clippy::cast_possible_truncation, reason = "checked: builders are few")]
     let (index, count) = (index as u32, topology.builders.len() as u32);
     let setup = Setup {
         run: topology.run.clone(),
-        calibrated: calibrated.map(|(_, file)| file.display().to_string()),
+        calibrated,
         topology: serde_json::to_value(topology).unwrap_or_default(),
         index,
         count,

@@ -5,13 +5,14 @@ pub(crate) mod files;
 mod peers;
 pub(crate) mod show;
 
-use files::{Files, Open, Target};
+use files::{Files, write_targets};
 use show::Show;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 use std::process::ExitCode;
 use thalweg::terminal::{Failure, outlet};
 use thalweg_bench::{BenchError, Plan, Report, Stop, net, render};
+use thalweg_text::FileFormat;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
@@ -66,7 +67,7 @@ fn run_measurement(plan: &Plan, files: &Files, json: bool) -> Result<ExitCode, F
         Err(error) => return Err(failure(error)),
     };
     let shown = show.finish_display(&report);
-    let written = write_reports(open, &report);
+    let written = write_targets(open, |format| report_text(&report, format));
     shown.and(written)?;
     let failed = report.points.iter().any(|point| point.error.is_some());
     Ok(match interrupted {
@@ -76,26 +77,19 @@ fn run_measurement(plan: &Plan, files: &Files, json: bool) -> Result<ExitCode, F
     })
 }
 
-/// Writes each requested file; a file that cannot be written does not keep the others from being written.
-fn write_reports(open: Open, report: &Report) -> Result<(), Failure> {
-    let json = write_target(open.json, || {
-        serde_json::to_string_pretty(report).map(|text| text + "\n").map_err(Failure::broken)
-    });
-    let markdown = write_target(open.markdown, || Ok(render::report_markdown(report)));
-    let plot = write_target(open.plot, || render::report_svg(report).map_err(Failure::broken));
-    let html = write_target(open.html, || render::report_html(report).map_err(Failure::broken));
-    json.and(markdown).and(plot).and(html)
-}
-
-fn write_target(target: Option<Target>, text: impl FnOnce() -> Result<String, Failure>) -> Result<(), Failure> {
-    match target {
-        Some(target) => target.write_report(&text()?),
-        None => Ok(()),
+/// Returns a report in a format.
+fn report_text(report: &Report, format: FileFormat) -> Result<String, Failure> {
+    match format {
+        FileFormat::Json => serde_json::to_string_pretty(report).map(|text| text + "\n").map_err(Failure::broken),
+        FileFormat::Csv => Ok(render::report_csv(report)),
+        FileFormat::Markdown => Ok(render::report_markdown(report)),
+        FileFormat::Svg => render::report_svg(report).map_err(Failure::broken),
+        FileFormat::Html => render::report_html(report).map_err(Failure::broken),
     }
 }
 
 /// Returns the command line as it was given, for the report.
-fn command_line() -> Vec<String> {
+pub(crate) fn command_line() -> Vec<String> {
     std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect()
 }
 

@@ -15,7 +15,7 @@ use thalweg_bench::reproduce::{Experiment, ExperimentReport, Measured, Reproduct
 use thalweg_bench::{Report, Stop};
 use thalweg_lab::sweep::Results;
 use thalweg_lab::{Laboratory, reproduce as laboratory};
-use thalweg_text::{format_seconds, wrap_words};
+use thalweg_text::{FileFormat, format_seconds, wrap_words};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
@@ -30,11 +30,12 @@ pub(crate) struct Options {
     /// Number of these cells that run at a time. Without it: two; on the host one
     #[arg(long, value_name = "NUMBER", requires = "name")]
     jobs: Option<usize>,
-    /// Directory for the report: report.html, report.md and its pictures. Without it: reproduce-NAME
+    /// Directory for the report: report.html, report.md, its pictures (.svg), and everything measured (report.json, .csv).
+    /// Without it: reproduce-NAME
     #[arg(long, value_name = "DIR", requires = "name")]
     out: Option<PathBuf>,
-    /// Write everything that was measured as JSON
-    #[arg(long, value_name = "FILE", requires = "name")]
+    // Name of earlier versions.
+    #[arg(long, value_name = "FILE", requires = "name", hide = true)]
     json_file: Option<PathBuf>,
 }
 
@@ -83,9 +84,13 @@ fn repeat<'a, R: ExperimentReport>(
 ) -> Result<ExitCode, Failure> {
     let directory = options.out.clone().unwrap_or_else(|| format!("reproduce-{}", experiment.name).into());
     fs::create_dir_all(&directory).map_err(|error| Failure::Usage(format!("{}: {error}", directory.display())))?;
-    let opened = opened.iter().map(|name| Ok((*name, Target::open_for_writing(&directory.join(name))?)));
+    let opened = opened.iter().map(|name| {
+        let path = directory.join(name);
+        let format = FileFormat::from_path(&path).map_err(Failure::usage)?;
+        Ok((*name, Target::open_for_writing(&path, format)?))
+    });
     let mut opened: BTreeMap<&str, Target> = opened.collect::<Result<_, Failure>>()?;
-    let file = options.json_file.as_deref().map(Target::open_for_writing).transpose()?;
+    let file = options.json_file.as_deref().map(|path| Target::open_for_writing(path, FileFormat::Json)).transpose()?;
     let run = Run { options, json, directory, stop: stop_on_signals()? };
     let measured = measure(&run, &experiment)?;
 
@@ -103,8 +108,10 @@ fn repeat<'a, R: ExperimentReport>(
             None => lab::write_report(&run.directory, &name, &text),
         }?;
     }
+    let data = serde_json::to_string_pretty(&reproduction).map_err(Failure::broken)? + "\n";
+    lab::write_report(&run.directory, "report.json", &data)?;
     if let Some(file) = file {
-        file.write_report(&(serde_json::to_string_pretty(&reproduction).map_err(Failure::broken)? + "\n"))?;
+        file.write_report(&data)?;
     }
     Ok(if run.stop.is_requested() { ExitCode::from(INTERRUPTED) } else { ExitCode::SUCCESS })
 }

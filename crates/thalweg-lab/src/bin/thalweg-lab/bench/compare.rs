@@ -1,15 +1,16 @@
 //! `thalweg bench compare`: the differences between two reports.
 
-use super::files::Files;
+use super::files::{Files, write_targets};
 use serde::Serialize;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use thalweg::terminal::{Failure, Output};
 use thalweg_bench::compare::{Comparison, compare_reports, read_report};
+use thalweg_text::FileFormat;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// The report to compare with, as `--json-file` wrote it
+    /// The report to compare with, as `--out FILE.json` wrote it
     #[arg(value_name = "A.json")]
     a: PathBuf,
     /// The report to compare
@@ -28,8 +29,8 @@ enum Line<'a> {
 
 pub(crate) fn run_compare(options: &Options, files: &Files, json: bool) -> Result<ExitCode, Failure> {
     let open = files.open_targets()?;
-    if open.plot.is_some() || open.html.is_some() {
-        return Err(Failure::Usage("a comparison cannot be drawn: use --json-file or --markdown-file".to_owned()));
+    if open.iter().any(|target| !matches!(target.format(), FileFormat::Json | FileFormat::Markdown)) {
+        return Err(Failure::Usage("a comparison is written as .json or .md".to_owned()));
     }
     let (a, b) = (read_report(&options.a).map_err(Failure::usage)?, read_report(&options.b).map_err(Failure::usage)?);
     let comparison = compare_reports(&a, &b).map_err(Failure::usage)?;
@@ -39,12 +40,10 @@ pub(crate) fn run_compare(options: &Options, files: &Files, json: bool) -> Resul
         false => out.text(&comparison.format_text()),
     }?;
     out.flush()?;
-    if let Some(target) = open.json {
-        target.write_report(&(serde_json::to_string_pretty(&comparison).map_err(Failure::broken)? + "\n"))?;
-    }
-    if let Some(target) = open.markdown {
-        target.write_report(&comparison.format_markdown())?;
-    }
+    write_targets(open, |format| match format {
+        FileFormat::Json => serde_json::to_string_pretty(&comparison).map(|text| text + "\n").map_err(Failure::broken),
+        _ => Ok(comparison.format_markdown()),
+    })?;
     let worse = options.fail_above.is_some_and(|percent| comparison.is_worse_than(percent));
     Ok(ExitCode::from(u8::from(worse)))
 }

@@ -4,50 +4,52 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use thalweg::terminal::{Failure, outlet};
+use thalweg_text::{FileFormat, OutputFile};
 
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Output")]
 pub(crate) struct Files {
-    /// Write the report as JSON
+    /// Write the results to this file, too; its ending gives the format: .svg (picture), .html (page), .json or .csv
+    /// (data), .md (Markdown). May be given several times
     #[arg(long, global = true, value_name = "FILE")]
+    out: Vec<OutputFile>,
+    // Names of earlier versions.
+    #[arg(long, global = true, value_name = "FILE", hide = true)]
     json_file: Option<PathBuf>,
-    /// Write the report as Markdown
-    #[arg(long, global = true, value_name = "FILE")]
+    #[arg(long, global = true, value_name = "FILE", hide = true)]
     markdown_file: Option<PathBuf>,
-    /// Write a picture of the report, as SVG
-    #[arg(long, global = true, value_name = "FILE")]
+    #[arg(long, global = true, value_name = "FILE", hide = true)]
     plot_file: Option<PathBuf>,
-    /// Write the report as a page with pictures, which needs nothing else
-    #[arg(long, global = true, value_name = "FILE")]
+    #[arg(long, global = true, value_name = "FILE", hide = true)]
     html_file: Option<PathBuf>,
 }
 
 impl Files {
     /// Opens all files: a file that cannot be written must be known before the measurement, not after.
-    pub(crate) fn open_targets(&self) -> Result<Open, Failure> {
-        Ok(Open {
-            json: self.json_file.as_deref().map(Target::open_for_writing).transpose()?,
-            markdown: self.markdown_file.as_deref().map(Target::open_for_writing).transpose()?,
-            plot: self.plot_file.as_deref().map(Target::open_for_writing).transpose()?,
-            html: self.html_file.as_deref().map(Target::open_for_writing).transpose()?,
-        })
+    pub(crate) fn open_targets(&self) -> Result<Vec<Target>, Failure> {
+        let earlier = [
+            (&self.json_file, FileFormat::Json),
+            (&self.markdown_file, FileFormat::Markdown),
+            (&self.plot_file, FileFormat::Svg),
+            (&self.html_file, FileFormat::Html),
+        ];
+        let earlier = earlier.into_iter().filter_map(|(path, format)| Some((path.as_deref()?, format)));
+        let files = self.out.iter().map(|file| (file.path.as_path(), file.format));
+        files.chain(earlier).map(|(path, format)| Target::open_for_writing(path, format)).collect()
     }
 }
 
-/// Files that can be written.
-#[derive(Debug)]
-pub(crate) struct Open {
-    pub(crate) json: Option<Target>,
-    pub(crate) markdown: Option<Target>,
-    pub(crate) plot: Option<Target>,
-    pub(crate) html: Option<Target>,
-}
-
-impl Open {
-    /// Returns true if no file was requested.
-    pub(crate) fn is_empty(&self) -> bool {
-        [&self.json, &self.markdown, &self.plot, &self.html].iter().all(|target| target.is_none())
-    }
+/// Writes each file with the text of its format; a file that cannot be written does not keep the others from being
+/// written.
+pub(crate) fn write_targets(
+    targets: Vec<Target>,
+    text: impl Fn(FileFormat) -> Result<String, Failure>,
+) -> Result<(), Failure> {
+    let written = targets.into_iter().map(|target| {
+        let text = text(target.format)?;
+        target.write_report(&text)
+    });
+    written.collect::<Vec<_>>().into_iter().collect()
 }
 
 /// A file that was opened to be written later. It keeps its contents until then; if it was created for this and is
@@ -55,12 +57,14 @@ impl Open {
 #[derive(Debug)]
 pub(crate) struct Target {
     path: PathBuf,
+    format: FileFormat,
     file: File,
     made: bool,
 }
 
 impl Target {
-    pub(crate) fn open_for_writing(path: &Path) -> Result<Self, Failure> {
+    /// Opens a file for a report in this format.
+    pub(crate) fn open_for_writing(path: &Path, format: FileFormat) -> Result<Self, Failure> {
         let (opened, made) = match OpenOptions::new().write(true).create_new(true).open(path) {
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {
                 (OpenOptions::new().write(true).open(path), false)
@@ -68,7 +72,12 @@ impl Target {
             created => (created, true),
         };
         let file = opened.map_err(|error| Failure::file_usage(path, error))?;
-        Ok(Self { path: path.to_owned(), file, made })
+        Ok(Self { path: path.to_owned(), format, file, made })
+    }
+
+    /// Returns the format of its report.
+    pub(crate) fn format(&self) -> FileFormat {
+        self.format
     }
 
     /// Writes the file, and reports it on standard error.

@@ -1,19 +1,20 @@
 //! `thalweg bench peers`: the same work by Thalweg and by the programs that people use today, in turns.
 
-use super::files::Files;
-use super::{INTERRUPTED, failure, stop_on_signals};
+use super::files::{Files, write_targets};
+use super::{INTERRUPTED, command_line, failure, stop_on_signals};
 use indicatif::ProgressBar;
 use serde::Serialize;
 use std::process::ExitCode;
 use thalweg::terminal::{Failure, Output, progress};
 use thalweg_bench::peers::{Observer, Options, Pairing, PeersReport, compare_with_peers};
 use thalweg_bench::render;
+use thalweg_text::FileFormat;
 
 pub(crate) fn run_peers(options: &Options, files: &Files, json: bool) -> Result<ExitCode, Failure> {
     let open = files.open_targets()?;
     let stop = stop_on_signals()?;
     let mut show = Show::new(json);
-    let report = compare_with_peers(options, &mut show, &stop).map_err(failure)?;
+    let report = compare_with_peers(options, command_line(), &mut show, &stop).map_err(failure)?;
     show.bar.finish_and_clear();
     let mut out = Output::new();
     match json {
@@ -22,18 +23,13 @@ pub(crate) fn run_peers(options: &Options, files: &Files, json: bool) -> Result<
     }?;
     out.flush()?;
     show.failed.map_or(Ok(()), Err)?;
-    if let Some(target) = open.json {
-        target.write_report(&(serde_json::to_string_pretty(&report).map_err(Failure::broken)? + "\n"))?;
-    }
-    if let Some(target) = open.markdown {
-        target.write_report(&render::peers_markdown(&report))?;
-    }
-    if let Some(target) = open.html {
-        target.write_report(&render::peers_html(&report))?;
-    }
-    if let Some(target) = open.plot {
-        target.write_report(&render::peers_svg(&report).map_err(Failure::broken)?)?;
-    }
+    write_targets(open, |format| match format {
+        FileFormat::Json => serde_json::to_string_pretty(&report).map(|text| text + "\n").map_err(Failure::broken),
+        FileFormat::Csv => Ok(render::peers_csv(&report)),
+        FileFormat::Markdown => Ok(render::peers_markdown(&report)),
+        FileFormat::Svg => render::peers_svg(&report).map_err(Failure::broken),
+        FileFormat::Html => render::peers_html(&report).map_err(Failure::broken),
+    })?;
     let failed = report.pairings.iter().any(|pairing| pairing.error.is_some());
     Ok(match stop.is_requested() {
         true => ExitCode::from(INTERRUPTED),
