@@ -163,14 +163,14 @@ def test_each_image_of_a_series_is_an_event(detector: Detector, program: Path, t
     assert [int(event["eiger"].array[:, 20].max()) for event in run] == [1, 2, 3, 1, 2]
 
 
-def came(stream: dectris._Stream, *parts: Any) -> None:
+def receive(stream: dectris._Stream, *parts: Any) -> None:
     """A message has come, of parts that are JSON or bytes."""
-    stream._came([part if isinstance(part, bytes) else json.dumps(part).encode() for part in parts])
+    stream._accept_message([part if isinstance(part, bytes) else json.dumps(part).encode() for part in parts])
 
 
 def image(stream: dectris._Stream, series: int, frame: int) -> None:
     what = {"htype": "dimage_d-1.0", "shape": [1, 1], "type": "uint8", "encoding": "<"}
-    came(stream, {"htype": "dimage-1.0", "series": series, "frame": frame}, what, bytes([frame]), {})
+    receive(stream, {"htype": "dimage-1.0", "series": series, "frame": frame}, what, bytes([frame]), {})
 
 
 def taken(stream: dectris._Stream) -> list[tuple[int, int, bool]]:
@@ -183,20 +183,20 @@ def test_images_are_numbered_by_their_series_and_what_is_not_known_is_uncertain(
     config = {"nimages": 3, "ntrigger": 2, "bit_depth_image": 16, "x_pixels_in_detector": 4, "y_pixels_in_detector": 2}
     stream = dectris._Stream(f"tcp://127.0.0.1:{free_port()}")
     header = {"htype": "dheader-1.0", "series": 7, "header_detail": "basic"}
-    assert stream._came([json.dumps(header).encode(), json.dumps(config).encode()]) == (np.dtype("uint16"), (2, 4))
+    assert stream._accept_message([json.dumps(header).encode(), json.dumps(config).encode()]) == (np.dtype("uint16"), (2, 4))
     # Two overtake each other, and one of six is lost.
     for frame in [1, 0, 2, 5, 4]:
         image(stream, 7, frame)
     assert taken(stream) == [(frame, frame, True) for frame in [0, 1, 2, 4, 5]]
-    came(stream, {"htype": "dseries_end-1.0", "series": 7})
-    came(stream, {"htype": "dheader-1.0", "series": 8, "header_detail": "basic"}, config)
+    receive(stream, {"htype": "dseries_end-1.0", "series": 7})
+    receive(stream, {"htype": "dheader-1.0", "series": 8, "header_detail": "basic"}, config)
     image(stream, 8, 1)
     assert taken(stream) == [(7, 1, True)]
     # Its last ones are lost, or it was ended before they were taken.
-    came(stream, {"htype": "dheader-1.0", "series": 9, "header_detail": "none"})
+    receive(stream, {"htype": "dheader-1.0", "series": 9, "header_detail": "none"})
     image(stream, 9, 0)
     # It is not stated how many this one has.
-    came(stream, {"htype": "dheader-1.0", "series": 10, "header_detail": "none"})
+    receive(stream, {"htype": "dheader-1.0", "series": 10, "header_detail": "none"})
     image(stream, 10, 0)
     assert taken(stream) == [(12, 0, False), (13, 0, False)]
     stream.close()
@@ -206,7 +206,7 @@ def test_images_are_numbered_by_their_series_and_what_is_not_known_is_uncertain(
     image(stream, 3, 59)
     assert taken(stream) == [(0, 57, True), (2, 59, True)]
     # How many it had is not known.
-    came(stream, {"htype": "dheader-1.0", "series": 4, "header_detail": "basic"}, config)
+    receive(stream, {"htype": "dheader-1.0", "series": 4, "header_detail": "basic"}, config)
     image(stream, 4, 0)
     assert taken(stream) == [(3, 0, False)]
     stream.close()
@@ -311,20 +311,20 @@ def test_version_2_of_the_stream_has_times_channels_and_compressed_arrays(stream
     start = {"type": "start", "series_id": 3, "number_of_images": 6, "channels": ["threshold_1"]}
     start |= {"image_size_x": 70, "image_size_y": 50, "image_dtype": "uint16"}
     # With the tag that says that it is CBOR, and without.
-    form = stream._came([cbor2.dumps(cbor2.CBORTag(55799, start))])
+    form = stream._accept_message([cbor2.dumps(cbor2.CBORTag(55799, start))])
     assert (form.dtype, form.shape) == (np.uint16, (50, 70))
     random = np.random.default_rng(2)
     began = int(datetime(2026, 5, 1, 10, tzinfo=timezone.utc).timestamp()) + 37
     for number, (high, packing) in enumerate([(9, "lz4"), (65_535, "lz4"), (9, "bslz4"), (65_535, "bslz4"), (9, "")]):
         pixels = random.integers(0, high, (50, 70), np.uint16)
-        stream._came([message(number, {"threshold_1": channel(pixels, packing)})])
+        stream._accept_message([message(number, {"threshold_1": channel(pixels, packing)})])
         image = stream.take()
         np.testing.assert_array_equal(image.array, pixels)
         assert (image.number, image.time) == (number, began * 10**9 + 500_000_000 + number * 1_000_000)
     two = [random.integers(0, 9, (50, 70), np.uint32) for _ in range(2)]
-    stream._came([message(5, {f"threshold_{one}": channel(two[one], "bslz4") for one in range(2)})])
+    stream._accept_message([message(5, {f"threshold_{one}": channel(two[one], "bslz4") for one in range(2)})])
     np.testing.assert_array_equal(stream.take().array, np.stack(two))
-    stream._came([cbor2.dumps({"type": "end", "series_id": 3})])
+    stream._accept_message([cbor2.dumps({"type": "end", "series_id": 3})])
 
 
 def test_what_is_no_message_of_version_2_is_refused(stream: Any) -> None:
@@ -349,4 +349,4 @@ def test_what_is_no_message_of_version_2_is_refused(stream: Any) -> None:
     bad += [message(-1, {"one": channel(np.zeros((2, 2), np.uint8))}), message(0, {}), b"\xa1" * 5000]
     for one in bad:
         with pytest.raises(ValueError, match=" "):
-            stream._came([one])
+            stream._accept_message([one])

@@ -210,7 +210,7 @@ def test_arrays_are_decompressed_however_the_codec_plugin_did_it(here: None) -> 
         }
         for codec, data in packed.items():
             stream = epics._Stream(PV)
-            stream._came(published(codec, pixels, data))
+            stream._accept_update(published(codec, pixels, data))
             image = stream.take()
             assert image is not None
             np.testing.assert_array_equal(image.array, pixels, codec)
@@ -219,12 +219,12 @@ def test_arrays_are_decompressed_however_the_codec_plugin_did_it(here: None) -> 
             # Cut: an error, whatever is cut off.
             for damaged in [data[:-1], data[: len(data) // 2]]:
                 with pytest.raises(ValueError, match="damaged"):
-                    epics._taken(published(codec, pixels, damaged))
+                    epics._read_update(published(codec, pixels, damaged))
     flat = np.full((16, 24), 77, np.uint8)
     jpeg = published("jpeg", flat, imagecodecs.jpeg8_encode(flat, level=95))
-    assert np.abs(epics._taken(jpeg)[2].astype(int) - 77).max() <= 2
+    assert np.abs(epics._read_update(jpeg)[2].astype(int) - 77).max() <= 2
     with pytest.raises(ValueError, match="compressed by 'zstd': blosc, bslz4, jpeg, lz4 are known"):
-        epics._taken(published("zstd", flat, b"1234"))
+        epics._read_update(published("zstd", flat, b"1234"))
 
 
 def test_waveforms_and_scalars_are_fragments_with_their_times(here: None, program: Path, tmp_path: Path) -> None:
@@ -256,9 +256,9 @@ def test_waveforms_and_scalars_are_fragments_with_their_times(here: None, progra
     assert report["ledger"]["sources"][0]["recorded"] == 20
     from thalweg import epics
 
-    assert epics._taken(NTScalar("i").wrap(7))[2].tolist() == [7]
+    assert epics._read_update(NTScalar("i").wrap(7))[2].tolist() == [7]
     with pytest.raises(ValueError, match="and no numbers"):
-        epics._taken(NTScalar("s").wrap("seven"))
+        epics._read_update(NTScalar("s").wrap("seven"))
 
 
 def test_arrays_that_overtake_each_other_are_in_order_and_a_counter_that_begins_anew_is_doubted(here: None) -> None:
@@ -271,7 +271,7 @@ def test_arrays_that_overtake_each_other_are_in_order_and_a_counter_that_begins_
     for number in [100, 101, 103, 102, 104, 105, 107, 108, 109, 110, 1, 2, 3, 4]:
         value = NTNDArray().wrap(np.full((4, 6), number % 256, np.uint8))
         value.uniqueId = number
-        stream._came(value)
+        stream._accept_update(value)
     there = [(image.number, int(image.array[0, 0]), image.certain) for image in iter(stream.take, None)]
     stream.close()
     before = [(number, 100 + number, True) for number in [*range(6), *range(7, 11)]]
@@ -283,22 +283,22 @@ def test_after_an_absence_numbers_are_a_guess_unless_the_last_array_comes_once_m
 
     from thalweg import epics
 
-    def came(stream: Any, number: int) -> None:
+    def receive(stream: Any, number: int) -> None:
         value = NTNDArray().wrap(np.full((4, 6), number, np.uint8), timestamp=1_800_000_000 + number)
         value.uniqueId, value.dataTimeStamp = number, value.timeStamp
-        stream._came(value)
+        stream._accept_update(value)
 
     stream = epics._Stream(PV)
     for number in [10, 11]:
-        came(stream, number)
+        receive(stream, number)
     with pytest.warns(UserWarning, match="some arrays came twice"):
-        came(stream, 11)
-    stream._came(epics._Gone())
+        receive(stream, 11)
+    stream._accept_update(epics._Disconnect())
     for number in [11, 12]:
-        came(stream, number)
-    stream._came(epics._Gone())
+        receive(stream, number)
+    stream._accept_update(epics._Disconnect())
     # As if two were lost; or the server was started anew, and has counted up to here.
-    came(stream, 15)
+    receive(stream, 15)
     there = [(image.number, int(image.array[0, 0]), image.certain) for image in iter(stream.take, None)]
     assert there == [(0, 10, True), (1, 11, True), (2, 12, True), (5, 15, False)]
     assert stream.unused == 1
@@ -308,14 +308,14 @@ def test_after_an_absence_numbers_are_a_guess_unless_the_last_array_comes_once_m
 def test_an_absence_is_known_though_no_array_has_a_place() -> None:
     from thalweg import epics
 
-    arrived = epics._Arrived()
-    for number in range(epics.WAITING + 3):
-        arrived.put(number)
-    arrived.put(epics._Gone())
-    assert [arrived.get(0) for _ in range(epics.WAITING)] == [(0, number) for number in range(epics.WAITING)]
-    assert arrived.get(0) == (0, epics._Gone())
-    arrived.put(99)
-    assert arrived.get(0) == (3, 99)
+    updates = epics._UpdateQueue()
+    for number in range(epics.MAX_QUEUED_ARRAYS + 3):
+        updates.put(number)
+    updates.put(epics._Disconnect())
+    assert [updates.get(0) for _ in range(epics.MAX_QUEUED_ARRAYS)] == [(0, number) for number in range(epics.MAX_QUEUED_ARRAYS)]
+    assert updates.get(0) == (0, epics._Disconnect())
+    updates.put(99)
+    assert updates.get(0) == (3, 99)
 
 
 def test_what_is_not_there_is_said(here: None) -> None:

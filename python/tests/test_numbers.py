@@ -43,7 +43,7 @@ class Trial:
 
     seed: int
     # The triggers that the source had.
-    came: set[int] = field(default_factory=set)
+    received: set[int] = field(default_factory=set)
     # Number, trigger, and whether the number is certain.
     fragments: list[tuple[int, int, bool]] = field(default_factory=list)
     # The trigger that is number 0, where it is not that of the first fragment.
@@ -73,7 +73,7 @@ class Trial:
 
     def close(self, unused: int) -> Trial:
         """Compares what came with what is in the run, where so many were left out. Returns itself."""
-        missing = sorted(self.came - {trigger for _, trigger, _ in self.fragments})
+        missing = sorted(self.received - {trigger for _, trigger, _ in self.fragments})
         if len(missing) > unused:
             self.wrong.append(f"triggers {missing} came and are not in the run, and {unused} were left out")
         return self
@@ -101,7 +101,7 @@ class Camera:
         self.random = random = Random(seed)
         self.trouble = 0.0 if is_calm else random.choice([0.1, 0.3, 0.6, 1.0])
         self.trial = Trial(seed)
-        self.numbering, self.arrived = epics._Numbering(), epics._Arrived()
+        self.numbering, self.updates = epics._Numbering(), epics._UpdateQueue()
         self.is_dated = random.random() < 0.7
         self.count = random.choice([0, 1, random.randrange(1 << 32), (1 << 32) - random.randrange(1, 250)])
         self.clock = 1_800_000_000 * 10**9 + random.randrange(10**9)
@@ -133,13 +133,13 @@ class Camera:
         for trigger in range(TRIGGERS):
             if trigger == begins:
                 self.look()
-                self.numbering.begin()
-                before, self.trial = self.trial.came, Trial(self.trial.seed)
+                self.numbering.begin_run()
+                before, self.trial = self.trial.received, Trial(self.trial.seed)
                 self.trial.is_plain = not (self.late or self.repeated or self.set_back or self.away)
             self.clock += self.random.randrange(900_000, 1_100_000)
             # A source that is busy may find both at once.
             if self.often(self.away * (10 if self.busy_for else 1)) and not self.away_for:
-                self.arrived.put(epics._Gone())
+                self.updates.put(epics._Disconnect())
                 # For no array, for one, for some.
                 self.away_for = self.random.choice([0, 1, self.random.randrange(2, 40)])
                 if self.away_for == 0:
@@ -164,7 +164,7 @@ class Camera:
         self.look()
         self.trial.take_all(self.numbering.take, idle=True)
         # An array from before the run may come once more.
-        self.trial.came -= before
+        self.trial.received -= before
         return self.trial.close(self.numbering.unused)
 
     def taken(self, trigger: int) -> Published:
@@ -200,8 +200,8 @@ class Camera:
     def post(self, array: Published) -> None:
         """An array is the server's last one, and goes to its client."""
         self.posted.append(array)
-        self.arrived.put(array)
-        if array.count != self.unset and self.arrived._dropped == 0:
+        self.updates.put(array)
+        if array.count != self.unset and self.updates._dropped == 0:
             count = (array.count or 0) % (1 << 32)
             if self.newest is None or (count - self.newest) % (1 << 32) < 1 << 31:
                 self.newest = count
@@ -253,14 +253,14 @@ class Camera:
         """The source takes what has arrived."""
         while True:
             try:
-                lost, item = self.arrived.get(0)
+                lost, item = self.updates.get(0)
             except queue.Empty:
                 return
-            if isinstance(item, epics._Gone):
-                self.numbering.gone()
+            if isinstance(item, epics._Disconnect):
+                self.numbering.note_disconnect()
                 continue
-            self.numbering.came(item.count, item.time, payload(item.trigger), lost=lost)
-            self.trial.came.add(item.trigger)
+            self.numbering.add(item.count, item.time, payload(item.trigger), lost=lost)
+            self.trial.received.add(item.trigger)
             self.trial.take_all(self.numbering.take)
 
 
@@ -395,7 +395,7 @@ class Detector:
             return
         if message.kind == "end":
             self.has_end = bool(self.seen) and message.series == self.seen[-1]
-            self.numbering.end(message.series)
+            self.numbering.add_end(message.series)
             return
         if self.trial.origin is None:
             self.trial.origin = message.trigger
@@ -403,10 +403,10 @@ class Detector:
             self.seen.append(message.series)
             self.has_end = False
         if message.kind == "header":
-            self.numbering.header(message.series, message.total)
+            self.numbering.add_header(message.series, message.total)
         else:
-            self.trial.came.add(message.trigger)
-            self.numbering.image(message.series, message.image, message.time, payload(message.trigger))
+            self.trial.received.add(message.trigger)
+            self.numbering.add_image(message.series, message.image, message.time, payload(message.trigger))
         self.trial.take_all(self.numbering.take)
 
 
@@ -456,7 +456,7 @@ def test_a_late_array_is_uncertain_once_the_counter_has_begun_anew() -> None:
     numbering = epics._Numbering()
     # 9 is late, and 10 and 6 come once more, undated.
     for count in [3, 4, 5, 6, 7, 8, 10, 10, 9, 11, 6]:
-        numbering.came(count, None, payload(count))
+        numbering.add(count, None, payload(count))
     # The last one would be number 6 by where the counter is now.
     there = [(number, number in {0, 1, 2, 3, 4, 5, 7}) for number in [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 11]]
     assert certain(numbering) == there
@@ -466,7 +466,7 @@ def test_an_array_that_is_far_ahead_and_was_taken_before_is_uncertain() -> None:
     numbering = epics._Numbering()
     # The counter was set back before the run, and one from before that is late.
     for count, taken in [(7, 1000), (100, 900), (8, 1100)]:
-        numbering.came(count, taken, payload(count))
+        numbering.add(count, taken, payload(count))
     assert [is_certain for _, is_certain in certain(numbering)] == [True, False, False]
 
 
@@ -474,17 +474,17 @@ def test_an_array_that_is_far_ahead_and_was_taken_before_is_uncertain() -> None:
 def test_images_that_may_be_of_another_series_with_the_same_number_are_uncertain(which: str) -> None:
     numbering = dectris._Numbering()
     first, second = dectris.Series(1), dectris.Series(2)
-    numbering.header(first, 5)
+    numbering.add_header(first, 5)
     for image in [0, 2, 3, 4] if which == "before" else [0, 2]:
-        numbering.image(first, image, None, payload(image))
+        numbering.add_image(first, image, None, payload(image))
     if which == "ended":
-        numbering.end(first)
+        numbering.add_end(first)
     elif which == "before":
-        numbering.header(second, 5)
+        numbering.add_header(second, 5)
     elif which == "again":
-        numbering.header(first, 5)
+        numbering.add_header(first, 5)
     image = 5 if which == "beyond" else 3 if which != "before" else 1
-    numbering.image(first, image, None, payload(image))
+    numbering.add_image(first, image, None, payload(image))
     there = certain(numbering)
     assert [is_certain for number, is_certain in there].count(False) == 1
     number = {"ended": 3, "beyond": 5, "before": 1, "again": 8}[which]

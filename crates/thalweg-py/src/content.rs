@@ -33,7 +33,9 @@ impl Content {
         let content = match (dtype, shape, max_bytes) {
             (Some(dtype), Some(shape), None) => {
                 if payload_type.is_some() {
-                    return Err(PyTypeError::new_err("payload_type: dtype and shape say it; it goes with max_bytes"));
+                    return Err(PyTypeError::new_err(
+                        "payload_type goes with max_bytes only; with dtype and shape it is derived from them",
+                    ));
                 }
                 Self::from_array_arguments(dtype, shape)?
             }
@@ -42,14 +44,14 @@ impl Content {
             }
             _ => {
                 return Err(PyTypeError::new_err(
-                    "say what will be pushed: dtype= and shape= of the largest array, or max_bytes= where it is bytes",
+                    "the form of the data is not declared: give dtype= and shape= of the largest array, or max_bytes=",
                 ));
             }
         };
         match content.checked_bytes() {
             Some(1..=MAX_PAYLOAD_BYTES) => Ok(content),
             _ => Err(PyValueError::new_err(format!(
-                "a fragment of {content}: 1 to {MAX_PAYLOAD_BYTES} bytes are possible"
+                "a fragment of {content}: it must have 1 to {MAX_PAYLOAD_BYTES} bytes"
             ))),
         }
     }
@@ -61,12 +63,14 @@ impl Content {
         };
         let given: Vec<i128> = match shape.extract::<i128>() {
             Ok(one) => vec![one],
-            Err(_) => shape.extract().map_err(|_| PyTypeError::new_err("shape: a whole number, or a tuple of them"))?,
+            Err(_) => {
+                shape.extract().map_err(|_| PyTypeError::new_err("shape must be an integer or a tuple of integers"))?
+            }
         };
         let counts = given.iter().map(|count| usize::try_from(*count).ok());
-        let mut shape: Vec<usize> = counts.collect::<Option<_>>().ok_or_else(|| {
-            PyValueError::new_err(format!("shape={shape}: its numbers count elements, and are 0 or more"))
-        })?;
+        let mut shape: Vec<usize> = counts
+            .collect::<Option<_>>()
+            .ok_or_else(|| PyValueError::new_err(format!("shape={shape}: lengths must be 0 or more")))?;
         match (element, &shape[..]) {
             (Some(Element::U8), &[most]) => Ok(Self::Bytes { payload_type: PayloadType::RAW, most }),
             (Some(element), [_, ..]) if shape.len() <= MAX_AXES => {
@@ -107,7 +111,7 @@ impl Content {
             (Self::Bytes { most, .. }, [_]) if payload.element == Element::U8 => {
                 if bytes > *most {
                     return Err(RunError::new_err(format!(
-                        "a payload of {bytes} bytes is too long: this source was made for at most {most}"
+                        "a payload of {bytes} bytes is too long: this source was declared with at most {most}"
                     )));
                 }
             }
@@ -119,7 +123,7 @@ impl Content {
                 if first > shape[0] {
                     let what = if *meaning == Meaning::Samples { "samples" } else { "rows" };
                     return Err(RunError::new_err(format!(
-                        "{first} {what} are too many: this source was made for at most {}",
+                        "{first} {what} are too many: this source was declared with at most {}",
                         shape[0]
                     )));
                 }
@@ -127,7 +131,7 @@ impl Content {
             (_, pushed) => {
                 let element = numpy_name(payload.owner.py(), payload.element);
                 return Err(PyTypeError::new_err(format!(
-                    "pushed {element} of shape {pushed:?} into a source of {self}"
+                    "cannot push {element} of shape {pushed:?} into a source of {self}"
                 )));
             }
         }
@@ -215,12 +219,12 @@ impl<'py> Payload<'py> {
         let descr = array.dtype();
         let element = element_of(&descr)?.ok_or_else(|| {
             let order = descr.byteorder() == b'>';
-            let hint = if order { "; array.astype(array.dtype.newbyteorder('<')) turns its bytes" } else { "" };
+            let hint = if order { "; array.astype(array.dtype.newbyteorder('<')) converts them" } else { "" };
             PyTypeError::new_err(format!("arrays of {descr} cannot be pushed: {POSSIBLE}{hint}"))
         })?;
         if !array.is_c_contiguous() {
             return Err(PyValueError::new_err(
-                "the array's elements do not lie one behind the other (C order): push numpy.ascontiguousarray(array)",
+                "the array is not contiguous in C order: push numpy.ascontiguousarray(array)",
             ));
         }
         let (length, shape) = (array.len() * descr.itemsize(), array.shape().to_vec());
@@ -278,15 +282,15 @@ fn numpy_name(py: Python<'_>, element: Element) -> String {
     }
 }
 
-const POSSIBLE: &str = "possible are arrays of 1 to 8 axes of int8 to int64, uint8 to uint64, float32, float64, \
-                        complex64, complex128, or of complex whole numbers, dtype='ci16' or [('r', '<i2'), ('i', '<i2')], \
-                        little-endian; and bytes";
+const POSSIBLE: &str = "supported are bytes and little-endian arrays of 1 to 8 axes of int8 to int64, uint8 to uint64, \
+                        float32, float64, complex64, complex128, or complex integers, dtype='ci16' or \
+                        [('r', '<i2'), ('i', '<i2')]";
 
 fn bytes_type_by_name(name: &str) -> PyResult<PayloadType> {
     // Other types have dimensions, which only dtype and shape declare.
     [PayloadType::RAW, PayloadType::VDIF].into_iter().find(|known| known.type_name() == name).ok_or_else(|| {
         PyValueError::new_err(format!(
-            "payload_type='{name}': bytes are 'raw' or 'vdif'; for samples and images say dtype= and shape= instead"
+            "payload_type='{name}': use 'raw' or 'vdif'; for samples and images give dtype= and shape= instead"
         ))
     })
 }

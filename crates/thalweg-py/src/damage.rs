@@ -21,7 +21,7 @@ impl Errors {
             "warn" => Ok(Self::Warn),
             "raise" => Ok(Self::Raise),
             _ => Err(PyValueError::new_err(format!(
-                "errors={name:?}: 'warn' goes on behind events that cannot be read, 'raise' stops at them"
+                "errors={name:?}: use 'warn' to skip events that cannot be read, or 'raise' to stop at them"
             ))),
         }
     }
@@ -69,11 +69,11 @@ impl Unreadable {
         let what = match (events, count) {
             (Some((first, last)), 2..) => format!("{count} events, {} to {}, cannot be read", first.0, last.0),
             (Some((event, _)), _) => format!("event {} cannot be read", event.0),
-            (None, 1) => "a part cannot be read".to_owned(),
-            (None, _) => format!("{count} parts cannot be read"),
+            (None, 1) => "one block cannot be read".to_owned(),
+            (None, _) => format!("{count} blocks cannot be read"),
         };
         let error = error.to_string();
-        let more = if error.contains("thalweg verify") { "" } else { "; `thalweg verify` says what is lost" };
+        let more = if error.contains("thalweg verify") { "" } else { "; `thalweg verify` shows what is lost" };
         emit_warning(py, &format!("{run}: {what}: {error}{more}"))
     }
 }
