@@ -38,5 +38,5 @@ def test_the_notebook_runs(program: Path, tmp_path: Path, monkeypatch: pytest.Mo
     assert sum("image/png" in output.get("data", {}) for output in shown) == 4
     text = "".join(output.get("text", "") for output in shown)
     assert "10 events lack a fragment; the first is <thalweg.Event 3 of run 2: incomplete, 1.0; missing 2.0>" in text
-    assert "KeyError: 'event 3 has nothing of source 2.0" in text
+    assert "KeyError: 'event 3 has no fragment of source 2.0" in text
     assert "{'event': 90, 'row': 48, 'column': 64}" in text

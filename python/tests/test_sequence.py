@@ -83,13 +83,13 @@ def test_what_is_not_there_is_an_error_that_says_what_is(gaps: Path) -> None:
         with pytest.raises(IndexError, match=r"6 events.*run\.event\(7\)"):
             run[place]
     for wrong in ("7", 7.0, None):
-        with pytest.raises(TypeError, match=r"by their place.*run\.event\(7\)"):
+        with pytest.raises(TypeError, match=r"by position.*run\.event\(7\)"):
             run[wrong]
     with pytest.raises(KeyError, match="event 4 is not in run 7: it has 6 events, 3 to 22; its writer died"):
         run.event(4)
-    with pytest.raises(ValueError, match="0 or more"):
+    with pytest.raises(ValueError, match="0 to 2"):
         run.event(-1)
-    with pytest.raises(TypeError, match="a whole number, not str"):
+    with pytest.raises(TypeError, match="must be an integer, not str"):
         run.event("7")
     with pytest.raises(TypeError, match=r"7 in run\.ids\(\)"):
         assert 7 in run
@@ -104,7 +104,7 @@ def test_names_do_where_ids_do(model: Written) -> None:
     assert run[0]["model-adc-2"].source == "1.2"
     some = run.events(sources=["1.0", "1.2"])
     assert some.sources == ["1.0", "1.2"]
-    with pytest.raises(KeyError, match=r"1\.1 .*was not asked for"):
+    with pytest.raises(KeyError, match=r"1\.1 .*was not selected"):
         some[0]["model-adc-1"]
     with pytest.raises(KeyError, match=r"no source \"nobody\".*1\.0 \(\"model-adc-0\"\)"):
         run[0]["nobody"]
@@ -144,7 +144,7 @@ def test_pickled_runs_are_opened_again_and_events_come_along(
         assert copy.deepcopy(run[3])["model-adc-1"].verify()
     with pytest.raises(ValueError, match="fewer events"):
         thalweg._thalweg._events(here, 0, 1, 10**6, None, "warn")
-    with pytest.raises(thalweg.RunError, match="no pickled fragment"):
+    with pytest.raises(thalweg.RunError, match="not a pickled fragment"):
         thalweg._thalweg._fragment(b"x" * 100, [])
 
 
@@ -243,14 +243,14 @@ def test_a_dataframe_has_a_row_for_each_fragment_that_is_there(mixed: Path) -> N
     assert len(run[0:0].to_dataframe()) == 0
     with pytest.raises(ValueError, match="a column of that name"):
         run.to_dataframe(event=np.max)
-    with pytest.raises(TypeError, match="is a function"):
+    with pytest.raises(TypeError, match="must be a function"):
         run.to_dataframe(peak=3)
 
 
 def test_a_dataset_has_a_variable_for_each_source(mixed: Path) -> None:
     pytest.importorskip("xarray", reason="xarray is not installed")
     run = thalweg.open(mixed)
-    with pytest.raises(ValueError, match=r"event 2 has nothing of 2\.0 \(timed-out\): .*missing='drop'"):
+    with pytest.raises(ValueError, match=r"event 2 has no fragment of 2\.0 \(timed-out\): .*missing='drop'"):
         run.to_xarray()
     data = run.to_xarray(missing="drop")
     assert dict(data.sizes) == {"event": 2, "sample": 2, "channel": 2, "row": 2, "column": 3, "byte": 5}
@@ -270,7 +270,7 @@ def test_what_is_not_regular_is_named(tmp_path: Path) -> None:
     pytest.importorskip("xarray", reason="xarray is not installed")
     ragged = [Record(event, "1.0", bytes(2 + 2 * event), SAMPLES_I16) for event in range(2)]
     run = thalweg.open(write_run(tmp_path / "ragged", [block(7, 0, ragged, [(0, 1, 2, 0)])], {"1.0": {}}))
-    with pytest.raises(ValueError, match=r"event 1: source 1\.0 has \(2, 1\) of int16, not \(1, 1\)"):
+    with pytest.raises(ValueError, match=r"event 1: source 1\.0 has shape \(2, 1\) of int16, not \(1, 1\)"):
         run.to_xarray()
     assert len(run.to_dataframe()) == 2
     two = [Record(0, f"1.{element}", bytes(2 + 2 * element), SAMPLES_I16) for element in range(2)]

@@ -196,7 +196,7 @@ def test_arrays_of_every_type_and_shape_come_back_as_they_went_in(
     with thalweg.Source(built.tcp, id="1.0", dtype=dtype, shape=shape) as source:
         source.push(full)
         source.push(full[:1])
-        with pytest.raises(thalweg.RunError, match="are too many: this source was made for at most"):
+        with pytest.raises(thalweg.RunError, match="are too many: this source was created for at most"):
             source.push(np.concatenate([full, full]))
     run = thalweg.open(built.report()["directory"])
     pushed = {0: full.reshape(read_shape), 1: full[:1].reshape(1, *read_shape[1:])}
@@ -268,7 +268,7 @@ def test_what_does_not_fit_the_source_is_refused_and_the_run_goes_on(builder: Ca
         good = np.ones((64, 4), np.int16)
         with pytest.raises(TypeError, match=r"float64 of shape \[64, 4\] into a source of samples-i16"):
             source.push(np.ones((64, 4)))
-        with pytest.raises(TypeError, match="arrays of <U1 cannot be pushed: possible are arrays of 1 to 8 axes"):
+        with pytest.raises(TypeError, match="arrays of <U1 cannot be pushed: supported are arrays of 1 to 8 axes"):
             source.push(np.full((64, 4), "x"))
         with pytest.raises(TypeError, match=r"uint8 of shape \[64, 4\].*samples-i16, up to 64 samples of 4 channels"):
             source.push(good.astype(np.uint8))
@@ -282,15 +282,15 @@ def test_what_does_not_fit_the_source_is_refused_and_the_run_goes_on(builder: Ca
             source.push(good[::2])
         with pytest.raises(TypeError, match=r"payloads have no mask: push array\.filled"):
             source.push(np.ma.masked_equal(good, 1))
-        with pytest.raises(ValueError, match="status 'late': a source can say truncated, corrupt"):
+        with pytest.raises(ValueError, match="status 'late': a source can set truncated, corrupt"):
             source.push(good, status="late")
-        with pytest.raises(ValueError, match=r"event=-1: 0 to"):
+        with pytest.raises(ValueError, match=r"event=-1: it must be 0 to"):
             source.push(good, event=-1)
-        with pytest.raises(thalweg.RunError, match="65 samples are too many: this source was made for at most 64"):
+        with pytest.raises(thalweg.RunError, match="65 samples are too many: this source was created for at most 64"):
             source.push(np.ones((65, 4), np.int16))
-        with pytest.raises(ValueError, match=r"timestamp=1969.*no time since 1970"):
+        with pytest.raises(ValueError, match=r"timestamp=1969.*not a TAI time since 1970"):
             source.push(good, timestamp=np.datetime64("1969-12-31"))
-        with pytest.raises(TypeError, match=r"timestamp: a whole number .* or a numpy\.datetime64"):
+        with pytest.raises(TypeError, match=r"timestamp must be an integer .* or a numpy\.datetime64"):
             source.push(good, timestamp="now")
         time = np.datetime64("2026-01-02T03:04:05.000000006")
         assert source.push(good, timestamp=time, status=["replayed", "clock-locked"]) == 0
@@ -305,7 +305,7 @@ def test_what_does_not_fit_the_source_is_refused_and_the_run_goes_on(builder: Ca
 def test_a_payload_that_is_too_long_is_refused(builder: Callable[..., Builder]) -> None:
     built = builder(host="3.7")
     with thalweg.Source(built.tcp, id="3.7", max_bytes=10) as source:
-        with pytest.raises(thalweg.RunError, match="11 bytes is too long: this source was made for at most 10"):
+        with pytest.raises(thalweg.RunError, match="11 bytes is too long: this source was created for at most 10"):
             source.push(b"x" * 11)
         source.push(b"x" * 10)
     assert built.report()["state"] == "COMPLETE"
@@ -317,22 +317,22 @@ def test_a_payload_that_is_too_long_is_refused(builder: Callable[..., Builder]) 
         ({}, "dtype= and shape= .* or max_bytes="),
         ({"dtype": "int16"}, "dtype= and shape="),
         ({"dtype": "int16", "shape": 8, "max_bytes": 8}, "dtype= and shape="),
-        ({"dtype": "float16", "shape": (8, 8)}, "arrays of float16 with shape .*possible are arrays of 1 to 8 axes"),
-        ({"dtype": "uint8", "shape": (1,) * 9}, "possible are"),
-        ({"dtype": "float32", "shape": ()}, "possible are"),
+        ({"dtype": "float16", "shape": (8, 8)}, "arrays of float16 with shape .*supported are arrays of 1 to 8 axes"),
+        ({"dtype": "uint8", "shape": (1,) * 9}, "supported are"),
+        ({"dtype": "float32", "shape": ()}, "supported are"),
         ({"dtype": ">f4", "shape": 8}, "little-endian"),
         ({"dtype": "cf16", "shape": 8}, "cf16"),
         ({"dtype": "float32", "shape": (8, 0)}, "1 to 1073741696 bytes"),
-        ({"dtype": "uint8", "shape": (8, 8), "payload_type": "raw"}, "goes with max_bytes"),
-        ({"max_bytes": 8, "payload_type": "image-u8"}, "for samples and images say dtype="),
+        ({"dtype": "uint8", "shape": (8, 8), "payload_type": "raw"}, "with max_bytes only"),
+        ({"max_bytes": 8, "payload_type": "image-u8"}, "for samples and images, set dtype="),
         ({"max_bytes": 0}, "1 to 1073741696 bytes"),
         ({"dtype": "int16", "shape": (2**40, 2**40)}, "1 to 1073741696 bytes"),
         ({"max_bytes": 8, "policy": "drop"}, "'block', 'drop-newest' or 'drop-oldest'"),
-        ({"max_bytes": 8, "slots": 0}, "slots=0: 1 to 65536"),
-        ({"max_bytes": 8, "slots": -1}, "slots=-1: 1 to 65536"),
-        ({"max_bytes": 8, "slot": 2**40}, "slot=1099511627776: 1 to"),
+        ({"max_bytes": 8, "slots": 0}, "slots=0: it must be 1 to 65536"),
+        ({"max_bytes": 8, "slots": -1}, "slots=-1: it must be 1 to 65536"),
+        ({"max_bytes": 8, "slot": 2**40}, "slot=1099511627776: it must be 1 to"),
         ({"max_bytes": -8}, "max_bytes=-8"),
-        ({"dtype": "int16", "shape": (-8,)}, r"shape=\(-8,\): its numbers count elements"),
+        ({"dtype": "int16", "shape": (-8,)}, r"shape=\(-8,\): its numbers must be"),
         ({"max_bytes": 8000, "slot": 100}, "set slot to at least"),
         ({"max_bytes": 8, "timeout": -1.0}, "timeout=-1"),
         ({"max_bytes": 8, "id": "2"}, "SUBSYSTEM.ELEMENT"),
@@ -367,7 +367,7 @@ def test_the_builder_says_why_it_refuses(builder: Callable[..., Builder]) -> Non
     ):
         source.push(b"data")
     first = thalweg.Source(built.tcp, id="1.0", max_bytes=8)
-    with pytest.raises(TimeoutError, match="the run did not begin in time"):
+    with pytest.raises(TimeoutError, match=r"the run did not begin within \d"):
         first.push(b"data", timeout=0.05)
     with pytest.raises(thalweg.RunError, match="stopped"):
         first.finish()

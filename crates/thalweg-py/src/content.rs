@@ -34,7 +34,7 @@ impl Content {
             (Some(dtype), Some(shape), None) => {
                 if payload_type.is_some() {
                     return Err(PyTypeError::new_err(
-                        "payload_type goes with max_bytes only; with dtype and shape it is derived from them",
+                        "payload_type: it follows from dtype and shape; use it with max_bytes only",
                     ));
                 }
                 Self::from_array_arguments(dtype, shape)?
@@ -44,7 +44,7 @@ impl Content {
             }
             _ => {
                 return Err(PyTypeError::new_err(
-                    "the form of the data is not declared: give dtype= and shape= of the largest array, or max_bytes=",
+                    "set what will be pushed: dtype= and shape= of the largest array, or max_bytes= for bytes",
                 ));
             }
         };
@@ -70,7 +70,7 @@ impl Content {
         let counts = given.iter().map(|count| usize::try_from(*count).ok());
         let mut shape: Vec<usize> = counts
             .collect::<Option<_>>()
-            .ok_or_else(|| PyValueError::new_err(format!("shape={shape}: lengths must be 0 or more")))?;
+            .ok_or_else(|| PyValueError::new_err(format!("shape={shape}: its numbers must be 0 or more")))?;
         match (element, &shape[..]) {
             (Some(Element::U8), &[most]) => Ok(Self::Bytes { payload_type: PayloadType::RAW, most }),
             (Some(element), [_, ..]) if shape.len() <= MAX_AXES => {
@@ -111,7 +111,7 @@ impl Content {
             (Self::Bytes { most, .. }, [_]) if payload.element == Element::U8 => {
                 if bytes > *most {
                     return Err(RunError::new_err(format!(
-                        "a payload of {bytes} bytes is too long: this source was declared with at most {most}"
+                        "a payload of {bytes} bytes is too long: this source was created for at most {most}"
                     )));
                 }
             }
@@ -123,7 +123,7 @@ impl Content {
                 if first > shape[0] {
                     let what = if *meaning == Meaning::Samples { "samples" } else { "rows" };
                     return Err(RunError::new_err(format!(
-                        "{first} {what} are too many: this source was declared with at most {}",
+                        "{first} {what} are too many: this source was created for at most {}",
                         shape[0]
                     )));
                 }
@@ -203,7 +203,8 @@ impl<'py> Payload<'py> {
             // The mask would be ignored.
             Ok(array) if array.hasattr("mask")? => {
                 return Err(PyTypeError::new_err(
-                    "a masked array cannot be pushed, since payloads have no mask: push array.filled(value), or array.data",
+                    "a masked array cannot be pushed, since payloads have no mask: push array.filled(value), or \
+                     array.data",
                 ));
             }
             Ok(array) => array.clone(),
@@ -224,7 +225,7 @@ impl<'py> Payload<'py> {
         })?;
         if !array.is_c_contiguous() {
             return Err(PyValueError::new_err(
-                "the array is not contiguous in C order: push numpy.ascontiguousarray(array)",
+                "the array is not contiguous (C order): push numpy.ascontiguousarray(array)",
             ));
         }
         let (length, shape) = (array.len() * descr.itemsize(), array.shape().to_vec());
@@ -282,15 +283,15 @@ fn numpy_name(py: Python<'_>, element: Element) -> String {
     }
 }
 
-const POSSIBLE: &str = "supported are bytes and little-endian arrays of 1 to 8 axes of int8 to int64, uint8 to uint64, \
-                        float32, float64, complex64, complex128, or complex integers, dtype='ci16' or \
-                        [('r', '<i2'), ('i', '<i2')]";
+const POSSIBLE: &str = "supported are arrays of 1 to 8 axes of int8 to int64, uint8 to uint64, float32, float64, \
+                        complex64, complex128, or of complex integers, dtype='ci16' or [('r', '<i2'), ('i', '<i2')], \
+                        little-endian; and bytes";
 
 fn bytes_type_by_name(name: &str) -> PyResult<PayloadType> {
     // Other types have dimensions, which only dtype and shape declare.
     [PayloadType::RAW, PayloadType::VDIF].into_iter().find(|known| known.type_name() == name).ok_or_else(|| {
         PyValueError::new_err(format!(
-            "payload_type='{name}': use 'raw' or 'vdif'; for samples and images give dtype= and shape= instead"
+            "payload_type='{name}': bytes are 'raw' or 'vdif'; for samples and images, set dtype= and shape= instead"
         ))
     })
 }

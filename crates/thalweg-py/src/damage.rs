@@ -21,7 +21,7 @@ impl Errors {
             "warn" => Ok(Self::Warn),
             "raise" => Ok(Self::Raise),
             _ => Err(PyValueError::new_err(format!(
-                "errors={name:?}: use 'warn' to skip events that cannot be read, or 'raise' to stop at them"
+                "errors={name:?}: use 'warn' to continue after unreadable events, or 'raise' to stop at them"
             ))),
         }
     }

@@ -58,7 +58,7 @@ impl Event {
             }
             Some(fragment) => Ok(self.wrap_fragment(fragment)),
             None => Err(PyKeyError::new_err(format!(
-                "event {} was read without source {source}: add it to 'sources' of run.events()",
+                "source {source} was not selected when event {} was read: see 'sources' of run.events()",
                 self.id()
             ))),
         }

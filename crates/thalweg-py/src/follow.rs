@@ -49,7 +49,7 @@ impl Follow {
                             if end == End::WriterGone {
                                 emit_warning(
                                     py,
-                                    &format!("{}: the run's writer died before the run was closed", self.path),
+                                    &format!("{}: the writer of the run died: the run was not closed", self.path),
                                 )?;
                             }
                             return Ok(None);

@@ -171,7 +171,7 @@ impl Fragment {
         let has = array.cast::<PyUntypedArray>()?.dtype();
         match wanted.filter(|wanted| !wanted.is_equiv_to(&has)) {
             Some(wanted) if copy == Some(false) => Err(PyValueError::new_err(format!(
-                "the fragment's array is of {has}: conversion to {wanted} needs a copy, which copy=False forbids"
+                "the fragment's array has dtype {has}: dtype {wanted} needs a copy, which copy=False forbids"
             ))),
             Some(wanted) => array.call_method1("astype", (wanted,)),
             None if copy == Some(true) => array.call_method0("copy"),
@@ -217,8 +217,7 @@ pub(crate) fn copy_record<'py>(py: Python<'py>, fragment: &thalweg_store::Fragme
 
 /// Returns the fragment that [`copy_record`] copied.
 pub(crate) fn fragment_from_record(record: Vec<u8>) -> PyResult<thalweg_store::Fragment> {
-    thalweg_store::Fragment::from_record(record)
-        .ok_or_else(|| RunError::new_err("the bytes are not a pickled fragment"))
+    thalweg_store::Fragment::from_record(record).ok_or_else(|| RunError::new_err("this is not a pickled fragment"))
 }
 
 /// Restores a fragment that [`Fragment::__reduce__`] pickled.

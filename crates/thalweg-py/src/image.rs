@@ -76,9 +76,9 @@ impl About {
             image = image.with_region(Region { x, y, width, height }).map_err(image_error)?;
         }
         match self.white {
-            Some(white) if !(white.is_finite() && white > 0.0) => Err(PyValueError::new_err(format!(
-                "white={white}: the highest value of a pixel must be a finite number above 0"
-            ))),
+            Some(white) if !(white.is_finite() && white > 0.0) => {
+                Err(PyValueError::new_err(format!("white={white}: it must be the largest value of a pixel, above 0")))
+            }
             white => Ok(white.map_or(image, |white| image.saturating_at(white))),
         }
     }

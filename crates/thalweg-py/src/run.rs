@@ -47,9 +47,7 @@ pub(crate) fn open(
 ) -> PyResult<Run> {
     let url = path.to_str().filter(|path| is_run_url(path));
     if url.is_none() && (token.is_some() || ca_file.is_some()) {
-        return Err(PyValueError::new_err(
-            "'token' and 'ca_file' need the URL of a run on a server: http://… or https://…",
-        ));
+        return Err(PyValueError::new_err("'token' and 'ca_file' need a run on a server: http://… or https://…"));
     }
     let waited = Duration::try_from_secs_f64(timeout)
         .map_err(|_| PyValueError::new_err("'timeout' must be a number of seconds, 0 or more"))?;
@@ -95,15 +93,15 @@ fn no_run_error(path: &Path, error: StoreError) -> PyErr {
     let instead = match (host, thalweg_store::list_runs(path)) {
         _ if path.is_file() => "this is a file; open the directory that contains it".to_owned(),
         (Some("http:" | "https:"), _) => {
-            "give a URL as a string, not as a Path, which loses one of its slashes".to_owned()
+            "pass a URL as a string, not as a Path, which drops one of its slashes".to_owned()
         }
         (Some(_), _) if !path.exists() => format!("a run on a server is opened by its URL: http://{text}"),
         _ if text.contains("://") => "a URL of a run begins with http:// or https://".to_owned(),
-        _ if text.starts_with('~') => "'~' is not expanded: use os.path.expanduser".to_owned(),
-        _ if !path.exists() => "there is no such directory".to_owned(),
+        _ if text.starts_with('~') => "'~' is not expanded: see os.path.expanduser".to_owned(),
+        _ if !path.exists() => "no such directory".to_owned(),
         (_, Ok(runs)) if !runs.is_empty() => {
             let last = runs.last().map(|run| run.path.display().to_string()).unwrap_or_default();
-            format!("runs are in it; open one of them, such as {last}")
+            format!("it contains runs; open one of them, such as {last}")
         }
         _ => "it has no run.json".to_owned(),
     };
@@ -115,11 +113,11 @@ fn describe_damage(run: &thalweg_store::Run) -> Option<String> {
     let path = run.run_path().display();
     let less = (!run.has_declared_data()).then(|| {
         let (events, of) = (run.len(), run.run_info().totals.events);
-        format!("{path} has {events} of the {of} events that run.json lists")
+        format!("{path} has {events} of the {of} events that its run.json states")
     });
     let damaged = run.found_problems().first().map(|problem| format!("{path} is damaged: {problem}"));
     let text = [less, damaged].into_iter().flatten().collect::<Vec<_>>().join("; ");
-    (!text.is_empty()).then(|| format!("{text}: `thalweg verify` shows details"))
+    (!text.is_empty()).then(|| format!("{text}: `thalweg verify` shows more"))
 }
 
 /// Recorded run, on disk or on a server: a read-only sequence of its events, in ascending order of event numbers.
@@ -428,7 +426,7 @@ impl Run {
         let more = match (store.writer_life(), store.has_declared_data()) {
             (Some(WriterLife::Gone), _) => "; its writer died",
             (Some(_), _) => " so far; follow() waits for more, and opening the run again shows them",
-            (None, false) => "; some are lost: `thalweg verify` lists them",
+            (None, false) => "; some are lost, and `thalweg verify` shows which",
             (None, true) => "; ids() returns their numbers",
         };
         format!("event {number} is not in run {}: {has}{more}", self.sources.run)

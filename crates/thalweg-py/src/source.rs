@@ -261,9 +261,7 @@ impl Source {
 impl Source {
     fn push_source(&self) -> PyResult<&PushSource> {
         self.source.as_ref().filter(|_| self.process == std::process::id()).ok_or_else(|| {
-            PyRuntimeError::new_err(
-                "a thalweg.Source works only in the process that made it: create one in this process",
-            )
+            PyRuntimeError::new_err("a thalweg.Source cannot be used in another process: create one in this process")
         })
     }
 
@@ -414,7 +412,7 @@ fn parse_timestamp(timestamp: &Bound<'_, PyAny>) -> PyResult<TaiNanos> {
         }
     };
     nanoseconds.map(TaiNanos).ok_or_else(|| {
-        PyValueError::new_err(format!("timestamp={timestamp}: it must be a time after 1970, in nanoseconds of TAI"))
+        PyValueError::new_err(format!("timestamp={timestamp}: not a TAI time since 1970 in nanoseconds"))
     })
 }
 
