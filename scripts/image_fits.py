@@ -219,10 +219,6 @@ def measured(task: Task, quick: bool) -> dict[str, Any]:
         quarters = statistics.quantiles(seconds, n=4) if len(seconds) > 1 else seconds * 3
         ms = [1e3 * value for value in quarters]
         result[side] = {"ms": ms, "frames_per_s": 1 / quarters[1], "runs": len(seconds)}
-            "ms": [1e3 * value for value in quarters],
-            "frames_per_s": 1 / quarters[1],
-            "runs": len(seconds),
-        }
     result["ratio"] = result["ours"]["frames_per_s"] / result["theirs"]["frames_per_s"]
     return result
 
