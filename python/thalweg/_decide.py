@@ -30,9 +30,9 @@ def decide(accept: Callable[[Event], object], /) -> None:
         thalweg.decide(keep)
 
     `accept` is called with a thalweg.Event for each event: of all sources for `filter`, of the level's `sources` for
-    `level2`. `event.features` has the results of fits. If `accept` takes longer than the level's `deadline`, or raises an
-    exception, the event is undecided: the builder applies the level's `otherwise`, and counts the event in the report.
-    The first 10 exceptions are printed.
+    `level2`. `event.features` has the results of fits. If `accept` takes longer than the level's `deadline`, or raises
+    an exception, the event is undecided: the builder applies the level's `otherwise`, and counts the event in the
+    report. The first 10 exceptions are printed.
 
     Put slow preparations, such as loading a model, before the call of `decide`: the run waits for it, for at most 30 s.
 

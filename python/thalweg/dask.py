@@ -77,8 +77,8 @@ def array(
     """Returns all fragments of one source as a Dask array.
 
     The first axis is that of events, in ascending order of their numbers (`thalweg.Run.ids()`); the others are those of
-    `thalweg.Fragment.array`: (events, samples, channels) for samples, (events, height, width) for images. `source` is an
-    id or name; `run`, `chunk` and `options` are those of `events`.
+    `thalweg.Fragment.array`: (events, samples, channels) for samples, (events, height, width) for images. `source` is
+    an id or name; `run`, `chunk` and `options` are those of `events`.
 
     All fragments must have the shape and dtype of the first one. Computing a part in which one differs or is missing
     raises ValueError with the event's number. Raises ValueError if the run has no events.

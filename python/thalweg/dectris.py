@@ -101,7 +101,12 @@ def _array(item: Any) -> np.ndarray[Any, Any]:
     tag, data = _tagged(typed, *ARRAY_TYPES)
     pixel = np.dtype(ARRAY_TYPES[tag])
     shape = tuple(int(length) for length in lengths)
-    if not shape or min(shape) < 1 or len(shape) > 3 or (size := int(np.prod(shape)) * pixel.itemsize) > MAX_IMAGE_BYTES:
+    if (
+        not shape
+        or min(shape) < 1
+        or len(shape) > 3
+        or (size := int(np.prod(shape)) * pixel.itemsize) > MAX_IMAGE_BYTES
+    ):
         msg = f"an image of {list(shape)} pixels: it must have 1 to 3 axes and at most {MAX_IMAGE_BYTES} bytes"
         raise ValueError(msg)
     if not isinstance(data, bytes):
@@ -339,7 +344,7 @@ class _Stream:
         return image
 
     def _accept_message(self, parts: list[bytes]) -> ImageFormat | None:
-        # A message of version 2 is a CBOR map, with or without the tag of self-described CBOR (RFC 8949, section 3.4.6).
+        # Version 2: a CBOR map, with or without the tag of self-described CBOR (RFC 8949, section 3.4.6).
         if len(parts) == 1 and (parts[0][:3] == b"\xd9\xd9\xf7" or parts[0][:1] in CBOR_MAPS):
             return self._accept_cbor(_cbor(parts[0]))
         about = _header(parts[0], "d")
@@ -414,8 +419,8 @@ def images(
     `endpoint` is the ZeroMQ address of the stream, such as "tcp://detector:9999". `over` is called every 0.5 s while no
     image arrives; the generator ends when it returns true.
 
-    Raises TimeoutError if the first image does not arrive within `timeout` seconds, and ValueError for a message that is
-    not of a SIMPLON stream.
+    Raises TimeoutError if the first image does not arrive within `timeout` seconds, and ValueError for a message that
+    is not of a SIMPLON stream.
     """
     return _published.images(_Stream(endpoint), timeout, over)
 
@@ -428,8 +433,8 @@ def record(
     `endpoint` is the ZeroMQ address of the stream, `builders` and `id` are those of thalweg.Source, and `name` is the
     name of the source. `timeout` is the longest time in seconds to wait for the first image, and for a builder.
 
-    Returns the report of thalweg.Source.finish, a dict. Raises TimeoutError if no image arrives in time, ValueError for a
-    message that is not of a SIMPLON stream, and RunError if data cannot be pushed.
+    Returns the report of thalweg.Source.finish, a dict. Raises TimeoutError if no image arrives in time, ValueError for
+    a message that is not of a SIMPLON stream, and RunError if data cannot be pushed.
     """
     return _published.record(
         _Stream(endpoint),

@@ -342,8 +342,8 @@ def images(pv: str, *, timeout: float = 10.0, over: Callable[[], bool] = lambda:
     """Yields the arrays of a PV, in order, as Image (number, time, array, certain).
 
     The first one is the last array that was published. Numbers begin at 0 and only increase: after a restart of the
-    server they continue, and `certain` is False. `over` is called every 0.5 s while no array arrives; the generator ends
-    when it returns true.
+    server they continue, and `certain` is False. `over` is called every 0.5 s while no array arrives; the generator
+    ends when it returns true.
 
     Raises TimeoutError if the first array does not arrive within `timeout` seconds, and ValueError if the PV is not an
     NTNDArray, NTScalarArray or NTScalar of numbers.
@@ -359,9 +359,10 @@ def record(
     `pv` is the name of the PV, `builders` and `id` are those of thalweg.Source, and `name` is the name of the source.
     `timeout` is the longest time in seconds to wait for the first array, and for a builder.
 
-    Returns the report of thalweg.Source.finish, a dict, with the additional key `unused`, the number of arrays that were
-    left out (duplicates, and arrays older than the first one). Raises TimeoutError if no array arrives in time,
-    ValueError if the PV is not an NTNDArray, NTScalarArray or NTScalar of numbers, and RunError if data cannot be pushed.
+    Returns the report of thalweg.Source.finish, a dict, with the additional key `unused`, the number of arrays that
+    were left out (duplicates, and arrays older than the first one). Raises TimeoutError if no array arrives in time,
+    ValueError if the PV is not an NTNDArray, NTScalarArray or NTScalar of numbers, and RunError if data cannot be
+    pushed.
     """
     stream = _Stream(pv)
     return _published.record(

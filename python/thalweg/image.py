@@ -31,8 +31,8 @@ All fits and `moments` have three optional arguments:
   millimetres too, in the field `millimetres`, which is None otherwise.
 - `white`: highest value of a pixel. An image with two such pixels side by side in a row is rejected as saturated.
 
-A fitted value is an `Estimate` with `value` and `std`. If a fit fails, FitError is raised, with a `reason`. Other Python
-threads run while an image is fitted.
+A fitted value is an `Estimate` with `value` and `std`. If a fit fails, FitError is raised, with a `reason`. Other
+Python threads run while an image is fitted.
 """
 
 from __future__ import annotations
@@ -102,8 +102,8 @@ class Quality:
     """Quality of a fit.
 
     - `rms`: root mean square of the residuals, in pixel values.
-    - `reduced_chi2`: sum of the squared residuals divided by the number of pixels minus the number of parameters. If the
-      model is right, this is the variance of the noise.
+    - `reduced_chi2`: sum of the squared residuals divided by the number of pixels minus the number of parameters. If
+      the model is right, this is the variance of the noise.
     - `r2`: coefficient of determination, the fraction of the variance that the model explains.
     - `pixels`: number of pixels that were fitted.
     - `iterations`: number of parameter sets that were tried.
@@ -120,7 +120,7 @@ class Quality:
 class Beam:
     """Ellipse of a beam: centroid (x, y), diameters d_major and d_minor, and the angle of the major axis in radians.
 
-    A diameter is four standard deviations of the light along its axis (D4σ).
+    A diameter is four standard deviations of the light along its axis (D4sigma).
     """
 
     x: float
@@ -298,8 +298,8 @@ def moments(
     - `corners`: size of the image's corners, which must contain background only, as a fraction of width and height.
     - `threshold`: number of standard deviations by which light is above the background.
     - `diameters`: side lengths of the integration region in diameters of the beam.
-    - `tolerance`, `iterations`: the integration region is adjusted to the beam until centre and diameters change by less
-      than `tolerance` pixels, but at most `iterations` times.
+    - `tolerance`, `iterations`: the integration region is adjusted to the beam until centre and diameters change by
+      less than `tolerance` pixels, but at most `iterations` times.
 
     Raises FitError if there is no beam, and ValueError for arguments out of range.
     """
