@@ -67,10 +67,10 @@ def run(
     deadline: str = "30s",
     otherwise: str = "accept",
     rate: str = "2000.0",
-    behind: int | None = None,
+    after: int | None = None,
 ) -> tuple[dict[str, Any], str]:
     """Takes a run, and returns its report and the output of the program. It ends after EVENTS, or when an event with a
-    higher number than `behind` is on disk."""
+    higher number than `after` is on disk."""
     (folder / "decides.py").write_text(text)
     np.save(folder / "images.npy", IMAGES)
     kind = listen.split(":")[0]
@@ -83,14 +83,14 @@ def run(
         listen=listen,
         link=kind,
         rate=rate,
-        events=f"events = {EVENTS}" if behind is None else "",
+        events=f"events = {EVENTS}" if after is None else "",
     )
     (folder / "run.toml").write_text(output)
     command = [program, "run", "run.toml", "--json"]
     running = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
-        if behind is not None:
-            await_event(running, folder / "runs" / "run-000001", behind)
+        if after is not None:
+            await_event(running, folder / "runs" / "run-000001", after)
             running.send_signal(signal.SIGINT)
         out, err = running.communicate(timeout=300)
     finally:
@@ -102,11 +102,11 @@ def run(
     assert bool(report["reasons"]) == (undecided > 0), report["reasons"]
     report["directory"] = folder / report["directory"]
     assert report["ledger"]["unaccounted"] == 0
-    assert behind is not None or report["trigger"]["level1"] == EVENTS
+    assert after is not None or report["trigger"]["level1"] == EVENTS
     return report, err
 
 
-def await_event(running: subprocess.Popen[str], run: Path, behind: int) -> None:
+def await_event(running: subprocess.Popen[str], run: Path, after: int) -> None:
     """Waits until an event with a higher number is on disk."""
     deadline = time.monotonic() + 300
     while not (run / "run.json").exists():
@@ -114,8 +114,8 @@ def await_event(running: subprocess.Popen[str], run: Path, behind: int) -> None:
         assert time.monotonic() < deadline, "the run does not begin"
         time.sleep(0.01)
     for event in thalweg.open(run).follow():
-        assert time.monotonic() < deadline, f"no event behind {behind}"
-        if event.id > behind:
+        assert time.monotonic() < deadline, f"no event after {after}"
+        if event.id > after:
             return
 
 
@@ -148,7 +148,7 @@ def test_a_slow_function_leaves_late_events_undecided(program: Path, tmp_path: P
     text = KEEP.replace("    assert event.complete\n", "    if event.id == 50:\n        time.sleep(1)\n").replace(
         "import thalweg", "import time\nimport thalweg"
     )
-    report, _ = run(program, tmp_path, text, deadline="200ms", otherwise="reject", rate="500.0", behind=50)
+    report, _ = run(program, tmp_path, text, deadline="200ms", otherwise="reject", rate="500.0", after=50)
     kept = set(thalweg.open(report["directory"]).ids().tolist())
     assert report["trigger"]["undecided"]["late"] > 0
     assert kept < set(bright(report["trigger"]["level1"]))
@@ -161,7 +161,7 @@ def test_a_program_that_crashes_is_started_again(program: Path, tmp_path: Path) 
         "    assert event.complete\n",
         "    if event.id == 50:\n        os.abort()\n",
     )
-    report, output = run(program, tmp_path, text, otherwise="reject", rate="200.0", behind=50)
+    report, output = run(program, tmp_path, text, otherwise="reject", rate="200.0", after=50)
     kept = set(thalweg.open(report["directory"]).ids().tolist())
     undecided = report["trigger"]["undecided"]
     assert (undecided["ends"], undecided["gone"] > 0) == (1, True)

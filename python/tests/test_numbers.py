@@ -66,10 +66,10 @@ class Trial:
             if self.origin is None:
                 self.origin = trigger - number
             if number <= before or number > before + FURTHEST or (self.is_plain and number > trigger - self.origin):
-                self.wrong.append(f"trigger {trigger} is number {number}, behind {before}, where {self.origin} is 0")
+                self.wrong.append(f"trigger {trigger} is number {number} after {before}, where {self.origin} is 0")
             if image.certain and number != trigger - self.origin:
                 last = self.fragments[-3:]
-                self.wrong.append(f"trigger {trigger} is number {number}, behind {last}, where {self.origin} is 0")
+                self.wrong.append(f"trigger {trigger} is number {number} after {last}, where {self.origin} is 0")
             self.fragments.append((number, trigger, image.certain))
 
     def close(self, unused: int) -> Trial:

@@ -58,8 +58,8 @@ def test_a_part_of_a_run(model: Written, serve: Callable[..., str]) -> None:
         for sources in (["1.1"], [second]):
             (event,) = run.events(7, sources=sources)
             assert event.keys() == ["1.1"]
-        with pytest.raises(KeyError, match="nobody"):
-            run.events(sources=["nobody"])
+        with pytest.raises(KeyError, match="unknown"):
+            run.events(sources=["unknown"])
 
 
 def test_an_array_outlives_run_and_server(model: Written, serve: Callable[..., str], tmp_path: Path) -> None:
@@ -103,9 +103,9 @@ def test_a_run_that_cannot_be_opened_is_an_error_with_the_reason(
     with pytest.raises(thalweg.RunError, match=r"runs/4711 is not a run"):
         thalweg.open(f"{base}/runs/4711")
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        nobody = listener.getsockname()[1]
-    with pytest.raises(thalweg.RunError, match=f"127.0.0.1:{nobody}"):
-        thalweg.open(f"http://127.0.0.1:{nobody}/runs/1", timeout=0)
+        unused_port = listener.getsockname()[1]
+    with pytest.raises(thalweg.RunError, match=f"127.0.0.1:{unused_port}"):
+        thalweg.open(f"http://127.0.0.1:{unused_port}/runs/1", timeout=0)
     with pytest.raises(thalweg.RunError, match=r"names no host|no URL"):
         thalweg.open("http:///runs/1")
     with pytest.raises(ValueError, match="on a server"):

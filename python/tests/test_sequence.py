@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 NUMBERS = [3, 5, 7, 20, 21, 22]
 CLOSINGS = [(3, 2, 3, 0), (20, 1, 3, 0)]
-# 2016-12-31T23:59:59 UTC, the last second but one before a leap second, is 36 s behind TAI.
+# 2016-12-31T23:59:59 UTC, the second before a leap second, is 36 s behind TAI.
 BEFORE_THE_LEAP = 1_483_228_799_000_000_000 + 36_000_000_000
 
 
@@ -106,8 +106,8 @@ def test_names_are_accepted_in_place_of_ids(model: Written) -> None:
     assert some.sources == ["1.0", "1.2"]
     with pytest.raises(KeyError, match=r"1\.1 .*was not selected"):
         some[0]["model-adc-1"]
-    with pytest.raises(KeyError, match=r"no source \"nobody\".*1\.0 \(\"model-adc-0\"\)"):
-        run[0]["nobody"]
+    with pytest.raises(KeyError, match=r"no source \"unknown\".*1\.0 \(\"model-adc-0\"\)"):
+        run[0]["unknown"]
     with pytest.raises(TypeError, match=r"such as '1\.0', not by int"):
         run[0][0]
 
@@ -197,7 +197,7 @@ def test_every_object_has_a_repr(gaps: Path) -> None:
 def test_a_notebook_shows_state_reasons_and_ledger(model: Written, gaps: Path) -> None:
     with thalweg.open(model.directory) as run:
         page = run._repr_html_()
-    assert run._repr_html_() is None, "it was closed: its repr says so"
+    assert run._repr_html_() is None, "a closed run has a repr only"
     built = model.report["events"]["built"]
     assert "<b>COMPLETE</b>" in page
     assert f"{built:,} events (0 incomplete)" in page

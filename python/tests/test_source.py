@@ -45,9 +45,9 @@ class Builder:
 
     def report(self) -> dict[str, Any]:
         """Waits for the end of the run, and returns the report of the builder."""
-        said, errors = self.process.communicate(timeout=60)
-        assert said, errors
-        report = json.loads(said.splitlines()[-1])
+        output, errors = self.process.communicate(timeout=60)
+        assert output, errors
+        report = json.loads(output.splitlines()[-1])
         assert report["ledger"]["unaccounted"] == 0
         return report
 

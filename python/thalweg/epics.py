@@ -9,13 +9,13 @@ The PV is an NTNDArray, as published by areaDetector's pvAccess plugin, a wavefo
 waveforms (samples,), scalars (1,).
 
 Event numbers of an NTNDArray follow `uniqueId`, the counter of the detector's driver. A gap in `uniqueId` is an array
-that was lost on the way, and is counted as `lost_in_device` in the run's ledger. Arrays that arrive out of order are
+that was lost on the way, and is counted as `lost_in_device` in the run's ledger. Arrays that arrive up to 16 late are
 sorted. Time stamps are those of `dataTimeStamp` (or `timeStamp`), or the time of arrival if it is not set.
 
 Fragments have the status `uncertain`, and the run is INCOMPLETE, once the number of lost arrays is unknown:
 
-- after the server was disconnected or its counter was reset, unless the first array after the reconnection is the last
-  one before it;
+- after the server was disconnected, unless the first array after the reconnection is the last one before it;
+- after the counter was reset;
 - for arrays without `uniqueId`, waveforms and scalars, whose updates are numbered in the order of their arrival.
 
 An array that arrives twice, with the same `uniqueId` and time, is left out, and so is one that is older than the first

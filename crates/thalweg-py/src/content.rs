@@ -209,7 +209,7 @@ impl<'py> Payload<'py> {
             }
             Ok(array) => array.clone(),
             Err(_) => {
-                // The view keeps a bytearray from being resized meanwhile.
+                // The view prevents that a bytearray is resized during the push.
                 let view = py.import("builtins")?.call_method1("memoryview", (data,)).map_err(|_| {
                     let kind = data.get_type().name().map(|name| name.to_string()).unwrap_or_default();
                     PyTypeError::new_err(format!("{kind} cannot be pushed: {POSSIBLE}"))
@@ -241,7 +241,7 @@ impl<'py> Payload<'py> {
         }
         let _ = &self.owner;
         // SAFETY: `length` contiguous bytes lie at `start` for as long as the owner lives, and `self` keeps it alive.
-        // They are only copied from; a program that writes to them meanwhile from another thread gets some of the old
+        // They are only read; if another thread writes to them during the copy, the fragment contains some of the old
         // and some of the new, as with any write from a buffer, and the checksum is computed from the copy.
         unsafe { std::slice::from_raw_parts(self.start, self.length) }
     }

@@ -193,7 +193,7 @@ impl Run {
         })
     }
 
-    /// Reasons why the run is INCOMPLETE, a list of sentences. Empty for other states.
+    /// Reasons why the run is INCOMPLETE, a list of sentences. Empty if it is not.
     #[getter]
     fn reasons(&self) -> PyResult<Vec<String>> {
         Ok(self.open_store()?.run_info().reasons.clone())
@@ -280,7 +280,8 @@ impl Run {
     /// list of them: events then contain fragments of these sources only. Nothing is read before an event is accessed.
     ///
     /// With errors="warn", iteration skips events that cannot be read and emits a DamageWarning; with errors="raise" it
-    /// raises RunError. Raises KeyError for a source that the run does not have.
+    /// raises RunError. Raises KeyError for a source that the run does not have, and ValueError or TypeError if `which`
+    /// is not valid, such as a negative number.
     #[pyo3(signature = (which = None, *, sources = None, errors = "warn"))]
     fn events(
         slf: &Bound<'_, Self>,

@@ -77,7 +77,7 @@ pub(crate) struct Source {
     builders: Vec<Address>,
     timeout: Duration,
     finished: AtomicBool,
-    /// Process that made the source. A child made by `fork` has this object, but not the thread behind it.
+    /// Process that made the source. A child made by `fork` has this object, but not its thread.
     process: u32,
 }
 
@@ -164,7 +164,7 @@ impl Source {
         _traceback: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
         match self.close_source(py) {
-            // An error in the body comes first: this one may only be its consequence.
+            // An error in the body takes precedence: this one may be its consequence.
             Err(error) if !kind.is_none() && error.is_instance_of::<RunError>(py) => Ok(()),
             ended => ended.map(|_| ()),
         }
@@ -339,7 +339,7 @@ impl Drop for Source {
             return;
         }
         let timeout = self.timeout;
-        // Other threads may run meanwhile, unless the interpreter is shutting down.
+        // Other threads may run during the wait, unless the interpreter is shutting down.
         let mut source = Some(source);
         Python::try_attach(|py| source.take().map(|source| py.detach(|| finish_or_abandon(source, timeout))));
         if let Some(source) = source {

@@ -82,7 +82,7 @@ impl Sources {
         })?;
         let by_id = key.parse().ok().and_then(|id| self.source_by_id(id));
         by_id.or_else(|| self.known.iter().find(|source| source.name == key)).ok_or_else(|| {
-            // A program that decides while a run goes on does not know its number.
+            // A program that decides during a run does not know the run's number.
             let run = if self.run == 0 { "the run".to_owned() } else { format!("run {}", self.run) };
             PyKeyError::new_err(format!("{run} has no source {key:?}; it has {}", self.list_for_message()))
         })
