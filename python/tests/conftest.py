@@ -87,7 +87,7 @@ def record(program: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 @pytest.fixture(scope="session")
 def serve(program: Path) -> Iterator[Callable[..., str]]:
-    """Function that runs `thalweg serve` on a directory with some arguments and returns its URL without a last slash."""
+    """Function that runs `thalweg serve` on a directory with some arguments. Returns its URL, without a last slash."""
     servers = []
 
     def start(directory: Path, *arguments: object) -> str:

@@ -6,8 +6,8 @@ Run as a program, with the detector's endpoint, the builder's address and the id
 
 Each image becomes one fragment, of shape (height, width), or (thresholds, height, width) if there are several
 thresholds. Event numbers follow the image numbers of a series. A gap in the image numbers is an image that was lost on
-the way, and is counted as `lost_in_device` in the run's ledger. Images that arrive up to 16 late are sorted. Time stamps
-are those of the detector for version 2 of the stream, and the time of arrival for version 1.
+the way, and is counted as `lost_in_device` in the run's ledger. Images that arrive up to 16 late are sorted. Time
+stamps are those of the detector for version 2 of the stream, and the time of arrival for version 1.
 
 Several series can be recorded into one run: the first image of a series gets the event number after the last image of
 the series before. The number of images of a series is stated in its header if the detector's `header_detail` is `basic`
