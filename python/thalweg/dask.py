@@ -59,10 +59,10 @@ def events(
     Raises RunError if there is no run, KeyError for a source that the run does not have, and ValueError if `chunk` is
     less than 1.
     """
-    where, opened = _open(run, options)
+    location, opened = _open(run, options)
     named = None if sources is None else list(sources)
     opened.events(sources=named)  # raises KeyError here, not in a worker
-    parts = [delayed(_read, pure=True)(where, ids, named, errors) for ids, _ in _parts(opened, chunk)]
+    parts = [delayed(_read, pure=True)(location, ids, named, errors) for ids, _ in _parts(opened, chunk)]
     bag: dask.bag.Bag = dask.bag.from_delayed(parts) if parts else dask.bag.from_sequence([], npartitions=1)
     return bag
 
@@ -83,7 +83,7 @@ def array(
     All fragments must have the shape and dtype of the first one. Computing a part in which one differs or is missing
     raises ValueError with the event's number. Raises ValueError if the run has no events.
     """
-    where, opened = _open(run, options)
+    location, opened = _open(run, options)
     if len(opened) == 0:
         msg = f"{opened.path} has no events"
         raise ValueError(msg)
@@ -91,7 +91,7 @@ def array(
     shape, dtype = first.shape, first.dtype
     parts = [
         dask.array.from_delayed(
-            delayed(_stack, pure=True)(where, ids, source, shape, dtype), shape=(count, *shape), dtype=dtype
+            delayed(_stack, pure=True)(location, ids, source, shape, dtype), shape=(count, *shape), dtype=dtype
         )
         for ids, count in _parts(opened, chunk)
     ]
@@ -100,7 +100,7 @@ def array(
 
 
 @dataclass(frozen=True)
-class _Where:
+class _RunLocation:
     """Path or URL and options from which a worker opens the run."""
 
     path: str
@@ -109,26 +109,26 @@ class _Where:
     """Number of events; part of the cache key, since a run that is being recorded grows."""
 
 
-def _open(run: str | os.PathLike[str], options: dict[str, Any]) -> tuple[_Where, thalweg.Run]:
+def _open(run: str | os.PathLike[str], options: dict[str, Any]) -> tuple[_RunLocation, thalweg.Run]:
     """Opens a run by its absolute path, since workers may have other working directories."""
     path = os.fspath(run)
     if not path.startswith(("http://", "https://")):
         path = os.path.abspath(path)  # noqa: PTH100
     opened = thalweg.open(path, **options)
-    return _Where(path, tuple(sorted(options.items())), len(opened)), opened
+    return _RunLocation(path, tuple(sorted(options.items())), len(opened)), opened
 
 
 @lru_cache(maxsize=4)
-def _opened(where: _Where) -> thalweg.Run:
+def _opened(location: _RunLocation) -> thalweg.Run:
     """Returns the run, opened once in each worker: all tasks share the blocks that were fetched."""
-    return thalweg.open(where.path, **dict(where.options))
+    return thalweg.open(location.path, **dict(location.options))
 
 
 def _read(
-    where: _Where, ids: range, sources: list[str] | None, errors: Literal["warn", "raise"]
+    location: _RunLocation, ids: range, sources: list[str] | None, errors: Literal["warn", "raise"]
 ) -> list[thalweg.Event]:
     """Reads a range of events, in a worker."""
-    return list(_opened(where).events(ids, sources=sources, errors=errors))
+    return list(_opened(location).events(ids, sources=sources, errors=errors))
 
 
 def _fragment(event: thalweg.Event, source: str) -> thalweg.Fragment:
@@ -139,10 +139,12 @@ def _fragment(event: thalweg.Event, source: str) -> thalweg.Fragment:
     return event[source]
 
 
-def _stack(where: _Where, ids: range, source: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+def _stack(
+    location: _RunLocation, ids: range, source: str, shape: tuple[int, ...], dtype: np.dtype[Any]
+) -> NDArray[Any]:
     """Reads the arrays of a range of events into one array, in a worker."""
     arrays = []
-    for event in _opened(where).events(ids, sources=[source], errors="raise"):
+    for event in _opened(location).events(ids, sources=[source], errors="raise"):
         fragment = _fragment(event, source)
         array = fragment.array
         if array.shape != shape or array.dtype != dtype:

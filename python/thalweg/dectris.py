@@ -56,21 +56,21 @@ def decoded(data: bytes, shape: Sequence[int], dtype: str, encoding: str) -> np.
 
     Raises ValueError if the type or encoding is not supported, or the data do not match them.
     """
-    how = ENCODING.fullmatch(encoding)
-    if how is None or dtype not in PIXEL_TYPES:
+    form = ENCODING.fullmatch(encoding)
+    if form is None or dtype not in PIXEL_TYPES:
         msg = f"an image of type {dtype!r} with encoding {encoding!r} is not supported"
         raise ValueError(msg)
     rows = tuple(int(length) for length in reversed(shape))
-    pixel = np.dtype(how["order"] + np.dtype(dtype).str[1:])
+    pixel = np.dtype(form["order"] + np.dtype(dtype).str[1:])
     if not rows or min(rows) < 1 or len(rows) > 3 or (size := int(np.prod(rows)) * pixel.itemsize) > MAX_IMAGE_BYTES:
         msg = f"an image of {list(shape)} pixels: it must have 1 to 3 axes and at most {MAX_IMAGE_BYTES} bytes"
         raise ValueError(msg)
-    if how["lz4"] is None:
-        if how["bits"] is not None or len(data) != size:
+    if form["lz4"] is None:
+        if form["bits"] is not None or len(data) != size:
             msg = f"an image of {len(data)} bytes with encoding {encoding!r}: expected {size} bytes"
             raise ValueError(msg)
         image = np.frombuffer(data, pixel)
-    elif how["bits"] is None:
+    elif form["bits"] is None:
         image = np.frombuffer(_codecs.lz4_block(data, size), pixel)
     else:
         image = _codecs.bitshuffle_lz4(data, size // pixel.itemsize, pixel)
@@ -347,21 +347,21 @@ class _Stream:
         # Version 2: a CBOR map, with or without the tag of self-described CBOR (RFC 8949, section 3.4.6).
         if len(parts) == 1 and (parts[0][:3] == b"\xd9\xd9\xf7" or parts[0][:1] in CBOR_MAPS):
             return self._accept_cbor(_cbor(parts[0]))
-        about = _header(parts[0], "d")
-        kind = about["htype"]
+        header = _header(parts[0], "d")
+        kind = header["htype"]
         if kind.startswith("dheader-"):
             try:
                 total, form = _read_config(json.loads(parts[1]) if len(parts) > 1 else None)
-                self._numbering.add_header(Series(int(about["series"])), total)
+                self._numbering.add_header(Series(int(header["series"])), total)
             except (KeyError, TypeError, ValueError) as error:
                 msg = f"the header of a series is not valid: {error}"
                 raise ValueError(msg) from error
             return form
         if kind.startswith("dimage-"):
-            self._accept_image(about, parts)
+            self._accept_image(header, parts)
         elif kind.startswith("dseries_end-"):
             try:
-                self._numbering.add_end(Series(int(about["series"])))
+                self._numbering.add_end(Series(int(header["series"])))
             except (KeyError, TypeError, ValueError) as error:
                 msg = f"the end message of a series is not valid: {error}"
                 raise ValueError(msg) from error
@@ -388,14 +388,14 @@ class _Stream:
             raise ValueError(msg) from error
         return form
 
-    def _accept_image(self, about: dict[str, Any], parts: list[bytes]) -> None:
+    def _accept_image(self, header: dict[str, Any], parts: list[bytes]) -> None:
         if len(parts) < 3:
             msg = f"an image message has {len(parts)} parts, expected 4"
             raise ValueError(msg)
-        what = _header(parts[1], "dimage_d-")
+        data_header = _header(parts[1], "dimage_d-")
         try:
-            series, number = int(about["series"]), int(about["frame"])
-            array = decoded(parts[2], what["shape"], what["type"], what["encoding"])
+            series, number = int(header["series"]), int(header["frame"])
+            array = decoded(parts[2], data_header["shape"], data_header["type"], data_header["encoding"])
         except (KeyError, TypeError) as error:
             msg = f"an image message is not valid: {error} is missing or wrong"
             raise ValueError(msg) from error

@@ -303,12 +303,12 @@ def moments(
 
     Raises FitError if there is no beam, and ValueError for arguments out of range.
     """
-    got = _image_moments(
-        _pixels(image), _about(region, pixel_mm, white), corners, threshold, diameters, tolerance, iterations
+    result = _image_moments(
+        _pixels(image), _image_options(region, pixel_mm, white), corners, threshold, diameters, tolerance, iterations
     )
-    got["beam"] = Beam(*got["beam"])
-    got["millimetres"] = got["millimetres"] and Beam(*got["millimetres"])
-    return Moments(**got)
+    result["beam"] = Beam(*result["beam"])
+    result["millimetres"] = result["millimetres"] and Beam(*result["millimetres"])
+    return Moments(**result)
 
 
 def fit_gaussian(
@@ -323,8 +323,8 @@ def fit_gaussian(
 
     For a 1-D array, `axis` selects the element of `pixel_mm`. Raises FitError if the fit fails.
     """
-    got = _image_gaussian(_pixels(array), _about(region, pixel_mm, white), axis)
-    return Gaussian(**_fields(got, GaussianMillimetres))
+    result = _image_gaussian(_pixels(array), _image_options(region, pixel_mm, white), axis)
+    return Gaussian(**_fields(result, GaussianMillimetres))
 
 
 def fit_gaussian_2d(
@@ -335,8 +335,8 @@ def fit_gaussian_2d(
     white: float | None = None,
 ) -> Gaussian2d:
     """Fits an elliptical Gaussian to an image. Raises FitError if the fit fails."""
-    got = _image_gaussian_2d(_pixels(image), _about(region, pixel_mm, white))
-    return Gaussian2d(**_fields(got, Gaussian2dMillimetres))
+    result = _image_gaussian_2d(_pixels(image), _image_options(region, pixel_mm, white))
+    return Gaussian2d(**_fields(result, Gaussian2dMillimetres))
 
 
 def fit_fringes(
@@ -353,8 +353,8 @@ def fit_fringes(
     `envelope` is the intensity behind one slit: "sinc2", whose width is the distance from the centre to the first
     minimum, or "gaussian", whose width is its standard deviation. Raises FitError if the fit fails.
     """
-    got = _image_fringes(_pixels(array), _about(region, pixel_mm, white), axis, envelope)
-    return Fringes(**_fields(got, FringesMillimetres))
+    result = _image_fringes(_pixels(array), _image_options(region, pixel_mm, white), axis, envelope)
+    return Fringes(**_fields(result, FringesMillimetres))
 
 
 def fit_fringes_2d(
@@ -376,8 +376,8 @@ def fit_fringes_2d(
 
     Raises FitError if the fit fails.
     """
-    got = _image_fringes_2d(_pixels(image), _about(region, pixel_mm, white), slits, envelope, turned)
-    return Fringes2d(**_fields(got, Fringes2dMillimetres))
+    result = _image_fringes_2d(_pixels(image), _image_options(region, pixel_mm, white), slits, envelope, turned)
+    return Fringes2d(**_fields(result, Fringes2dMillimetres))
 
 
 def source_size(
@@ -422,7 +422,7 @@ def _pixels(array: ArrayLike) -> NDArray[Any]:
     return np.ascontiguousarray(given)
 
 
-def _about(
+def _image_options(
     region: tuple[int, int, int, int] | None, pixel_mm: float | tuple[float, float] | None, white: float | None
 ) -> dict[str, Any]:
     """Checks the arguments that all fits share. Raises ValueError for one that is not valid."""
@@ -436,11 +436,11 @@ def _about(
     return {"region": region, "pixel_mm": both, "white": white}
 
 
-def _fields(got: dict[str, Any], millimetres: type) -> dict[str, Any]:
+def _fields(result: dict[str, Any], millimetres: type) -> dict[str, Any]:
     """Converts the result of a fit to the fields of its dataclass: pairs to Estimate, triples of pairs to Wave."""
-    lengths = got.pop("millimetres")
-    quality = Quality(*got.pop("quality"))
-    fields = {name: _estimate(value) for name, value in got.items()}
+    lengths = result.pop("millimetres")
+    quality = Quality(*result.pop("quality"))
+    fields = {name: _estimate(value) for name, value in result.items()}
     return {
         **fields,
         "millimetres": lengths and millimetres(*map(_estimate, lengths)),
