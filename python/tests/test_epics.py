@@ -225,7 +225,7 @@ def test_arrays_of_all_codecs_are_decompressed(here: None) -> None:
     flat = np.full((16, 24), 77, np.uint8)
     jpeg = published("jpeg", flat, imagecodecs.jpeg8_encode(flat, level=95))
     assert np.abs(epics._read_update(jpeg)[2].astype(int) - 77).max() <= 2
-    with pytest.raises(ValueError, match="compressed by 'zstd' are not supported: use one of blosc, bslz4, jpeg, lz4"):
+    with pytest.raises(ValueError, match="compressed by 'zstd': supported are blosc, bslz4, jpeg, lz4"):
         epics._read_update(published("zstd", flat, b"1234"))
 
 
@@ -259,7 +259,7 @@ def test_waveforms_and_scalars_are_fragments_with_their_times(here: None, progra
     from thalweg import epics
 
     assert epics._read_update(NTScalar("i").wrap(7))[2].tolist() == [7]
-    with pytest.raises(ValueError, match="supported are integers"):
+    with pytest.raises(ValueError, match="instead of numbers"):
         epics._read_update(NTScalar("s").wrap("seven"))
 
 

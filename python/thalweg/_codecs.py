@@ -126,6 +126,6 @@ def area_detector(codec: str, data: bytes, count: int, pixel: np.dtype[Any]) -> 
     if codec == "bslz4":
         return bitshuffle_lz4(data, count, pixel)
     if codec not in codecs:
-        msg = f"arrays compressed by {codec!r} are not supported: use one of {', '.join(sorted([*codecs, 'bslz4']))}"
+        msg = f"its arrays are compressed by {codec!r}: supported are {', '.join(sorted([*codecs, 'bslz4']))}"
         raise ValueError(msg)
     return np.frombuffer(codecs[codec](data, count * pixel.itemsize), pixel)

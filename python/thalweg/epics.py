@@ -94,11 +94,11 @@ def _read_update(value: Any) -> tuple[int | None, int | None, np.ndarray[Any, An
         shape = [dimension.size for dimension in reversed(value.dimension)]
         return value.uniqueId, _time(value.dataTimeStamp), _decoded(value, shape)
     if not kind.startswith(("nt/NTScalarArray:", "nt/NTScalar:")):
-        msg = f"the PV is of type {value.getID()}: supported are NTNDArray, NTScalarArray and NTScalar"
+        msg = f"it publishes {value.getID()}: supported are NTNDArray, NTScalarArray and NTScalar"
         raise ValueError(msg)
     array = np.atleast_1d(np.asarray(value.value))
     if array.dtype.kind not in "iuf":
-        msg = f"the PV has values of type {array.dtype}: supported are integers and floating-point numbers"
+        msg = f"its values are {array.dtype} instead of numbers"
         raise ValueError(msg)
     return None, _time(value.timeStamp), array
 
