@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Makes the images that interferometer.toml and six_cameras.toml play, beside them. All of it is simulated.
+"""Writes the simulated images that interferometer.toml and six_cameras.toml replay, next to these files.
 
     python examples/beam_images.py [--width 640] [FOLDER]
 
-What was put into the images is in truth.json, so that what a run makes of them can be compared.
+The parameters of the images are written to truth.json, for comparison with the fits of a run.
 """
 
 from __future__ import annotations
@@ -16,29 +16,29 @@ import numpy as np
 import numpy.typing as npt
 
 FRAMES = 12
-# The interferometer: wavelength, distance of the slits, distance of the source, in metres; and the source's size.
+# The interferometer, in metres: wavelength, separation of the slits, distance to the source, sigma of the source.
 WAVELENGTH, SEPARATION, DISTANCE, SIZE = 400e-9, 0.03, 16.7, 40e-6
-# Millimetres from pixel to pixel in an image of 640 columns, and where along the beam six cameras stand, in metres.
+# Size of a pixel in millimetres, for 640 columns; positions of the six cameras along the beam, in metres.
 PIXEL_MM = 0.02
 STATIONS = np.array([-2.5, -1.5, -0.5, 0.5, 1.5, 2.5])
 
 
 def frame(light: np.ndarray, noise: np.random.Generator) -> npt.NDArray[np.uint8]:
-    """An image of eight bits, with the noise of a camera."""
+    """Returns an 8-bit image with camera noise."""
     image: npt.NDArray[np.uint8] = np.clip(light + noise.normal(0, 2, light.shape), 0, 255).round().astype(np.uint8)
     return image
 
 
 def bunch(station: float) -> tuple[float, float]:
-    """Sigma of the beam across and upright, in millimetres: a waist, from which it widens both ways."""
+    """Returns the horizontal and vertical sigma of the beam at a position, in millimetres, with a waist at 0."""
     return 0.6 * np.hypot(1, station / 3), 0.35 * np.hypot(1, station / 1.5)
 
 
 def main() -> None:
-    """See above."""
+    """Writes the images and truth.json."""
     arguments = argparse.ArgumentParser(description="Images of a simulated beam")
     arguments.add_argument("folder", nargs="?", type=Path, default=Path(__file__).parent)
-    arguments.add_argument("--width", type=int, default=640, help="columns; there are three quarters as many rows")
+    arguments.add_argument("--width", type=int, default=640, help="columns; the height is three quarters of it")
     options = arguments.parse_args()
     scale, noise = options.width / 640, np.random.default_rng(2026)
     y, x = np.mgrid[: options.width * 3 // 4, : options.width] / scale

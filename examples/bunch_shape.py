@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Draws the shape of the bunch that six cameras saw: python examples/bunch_shape.py RUN [PICTURE]."""
+"""Plots the size of a bunch along the beam, from six cameras: python examples/bunch_shape.py RUN [PICTURE]."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ import matplotlib.pyplot as plt
 
 import thalweg
 
-# Where the cameras stand along the beam, in metres.
+# Positions of the cameras along the beam, in metres.
 STATIONS = [-2.5, -1.5, -0.5, 0.5, 1.5, 2.5]
 
 
 def main() -> None:
-    """See above."""
+    """Reads the fits of a run, plots them, and prints the mean values."""
     path, picture = sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else "bunch.svg"
     with thalweg.open(path) as run:
         table = run.features()
     if table.empty:
-        sys.exit(f"{path}: no event was kept, so there is nothing to draw")
+        sys.exit(f"{path}: the run has no events to plot")
     figure, axes = plt.subplots(figsize=(7, 3.5), layout="constrained")
     for axis, name in [("sigma_major_mm", "longer axis"), ("sigma_minor_mm", "shorter axis")]:
         columns = [table[f"beam-{number}.{axis}"] for number in range(len(STATIONS))]

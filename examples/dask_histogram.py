@@ -1,7 +1,7 @@
-"""A histogram of all samples of one source, event ranges in parallel: on this machine's cores, or on a Dask cluster.
+"""Computes a histogram of all samples of one source in parallel, on the cores of this machine or a Dask cluster.
 
-`python examples/dask_histogram.py RUN SOURCE [SCHEDULER]`, where RUN is a directory or a URL (http://daq-0:8042/runs/42),
-SOURCE an id or a name, and SCHEDULER the address of a cluster (tcp://scheduler:8786).
+`python examples/dask_histogram.py RUN SOURCE [SCHEDULER]`, where RUN is a directory or a URL
+(http://daq-0:8042/runs/42), SOURCE an id or a name, and SCHEDULER the address of a cluster (tcp://scheduler:8786).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ EDGES = np.arange(-32768, 32769, 4096)
 
 
 def main(run: str, source: str, scheduler: str | None = None) -> None:
-    """Adds up the histograms of all events, each made where its event is read."""
+    """Adds up the histograms of all events, which the workers compute, and prints the sum."""
     with Client(scheduler) as client:
         events = thalweg.dask.events(run, sources=[source])
         counts = events.map(histogram).fold(np.add, initial=np.zeros(len(EDGES) - 1, dtype=int)).compute()
@@ -30,9 +30,9 @@ def main(run: str, source: str, scheduler: str | None = None) -> None:
 
 
 def histogram(event: thalweg.Event) -> NDArray[np.intp]:
-    """What one event's samples count for."""
+    """Returns the histogram of one event's samples."""
     counts: NDArray[np.intp] = np.zeros(len(EDGES) - 1, dtype=np.intp)
-    for fragment in event.values():  # none where it is missing
+    for fragment in event.values():  # empty if the fragment is missing
         counts += np.histogram(fragment.array, EDGES)[0]
     return counts
 

@@ -1,6 +1,6 @@
-"""Two sources pushed by one program, each by a thread of its own: a digitizer and a camera.
+"""Pushes data of two sources, a digitizer and a camera, from two threads of one program.
 
-Start `thalweg run examples/push.toml` first. The data are simulated here; put your own device's in their place.
+Start `thalweg run examples/push.toml` first. The data are simulated; replace them by those of your own devices.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ EVENTS = 1000
 
 
 def main(builder: str = "tcp:127.0.0.1:7700") -> None:
-    """Connects both sources, feeds them, and says what became of the data."""
-    # The run begins when every source is there: so make them all, then enter the first.
+    """Connects both sources, pushes data into them, and prints the number of fragments."""
+    # The run begins when all sources are connected: create all of them before entering the first `with` block.
     digitizer = thalweg.Source(builder, id="1.0", name="digitizer", dtype="int16", shape=(4096, 2))
     camera = thalweg.Source(builder, id="2.0", name="camera", dtype="uint8", shape=(480, 640))
     with ThreadPoolExecutor() as threads:
@@ -30,25 +30,25 @@ def main(builder: str = "tcp:127.0.0.1:7700") -> None:
 
 
 def feed(source: thalweg.Source, read: Callable[[int], NDArray[Any]]) -> dict[str, Any]:
-    """Pushes a thousand events into one source."""
+    """Pushes 1000 fragments into one source, and returns its report."""
     with source:  # waits for the run to begin
         try:
             for event in range(EVENTS):
-                source.push(read(event), status="simulated")  # dated now; waits where the builder is behind
+                source.push(read(event), status="simulated")  # time stamp: now; waits for a free slot
         except thalweg.RunOver:
             pass  # an operator ended the run
     return source.finish()
 
 
 def waveform(event: int) -> NDArray[np.int16]:
-    """A pulse in noise, on two channels: 16-bit samples, channel beside channel."""
+    """Returns a pulse in noise, of shape (samples, channels) with two channels, in 16-bit samples."""
     noise = np.random.default_rng(event).normal(0, 20, (4096, 2))
     noise[1000:1400] += 1500 * np.exp(-np.arange(400) / 80)[:, np.newaxis]
     return noise.astype(np.int16)
 
 
 def picture(event: int) -> NDArray[np.uint8]:
-    """A spot that wanders: rows of pixels."""
+    """Returns an image of shape (height, width) with a moving spot."""
     y, x = np.ogrid[:480, :640]
     spot = np.exp(-((x - 320 - 100 * np.cos(event / 50)) ** 2 + (y - 240 - 100 * np.sin(event / 50)) ** 2) / 800)
     picture: NDArray[np.uint8] = (200 * spot).astype(np.uint8)

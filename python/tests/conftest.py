@@ -1,4 +1,4 @@
-"""Runs for the tests, written by the program itself."""
+"""Fixtures: runs written by the program itself."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @dataclass(frozen=True)
 class Written:
-    """A run on disk, and what the program said of it."""
+    """Run on disk, and the report that the program printed."""
 
     directory: Path
     report: dict[str, Any]
 
 
 def keep_skipped(report: pytest.TestReport | pytest.CollectReport) -> None:
-    """Writes what is skipped, and why, into the file in which all tests do: see crates/thalweg-testing."""
+    """Appends a skipped test and the reason to the file that all tests share: see crates/thalweg-testing."""
     if report.skipped and "THALWEG_SKIPPED" in os.environ:
         reason = report.longrepr[-1] if isinstance(report.longrepr, tuple) else str(report.longrepr)
         reason = " ".join(reason.removeprefix("Skipped: ").split())
@@ -36,7 +36,7 @@ def keep_skipped(report: pytest.TestReport | pytest.CollectReport) -> None:
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Called in the worker that ran the test, and again in the process that all workers report to."""
+    """Hook of pytest, called in the worker that ran the test, and again in the process that all workers report to."""
     if "PYTEST_XDIST_WORKER" not in os.environ:
         keep_skipped(report)
 
@@ -47,30 +47,30 @@ pytest_collectreport = keep_skipped
 
 @pytest.fixture(scope="session", autouse=True)
 def interruptible() -> None:
-    """Ctrl-C is heard even where the tests run in a shell's background, which has it ignored."""
+    """Restores the handler of Ctrl-C, which a shell ignores for processes in the background."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
 def program() -> Path:
-    """The program `thalweg`, as built."""
+    """Path of the program `thalweg`, as built."""
     named = os.environ.get("THALWEG_BIN")
     candidates = [Path(named)] if named else [ROOT / "target" / kind / "thalweg" for kind in ("debug", "release")]
     for candidate in candidates:
         if candidate.exists():
             return candidate
-    pytest.fail(f"none of {', '.join(map(str, candidates))} is there: build it (`make build`) or set THALWEG_BIN")
+    pytest.fail(f"none of {', '.join(map(str, candidates))} exists: build it (`make build`) or set THALWEG_BIN")
 
 
 @pytest.fixture(scope="session")
 def recordings() -> Path:
-    """The folder of real recordings."""
+    """Directory of real recordings."""
     return ROOT / "crates" / "thalweg-device" / "recordings"
 
 
 @pytest.fixture(scope="session")
 def record(program: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Written]]:
-    """Runs `thalweg demo` with the arguments given and returns the run it wrote."""
+    """Function that runs `thalweg demo` with some arguments and returns the run that it wrote."""
     folder = tmp_path_factory.mktemp("runs")
 
     def demo(*arguments: object, out: Path = folder) -> Written:
@@ -87,7 +87,7 @@ def record(program: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 @pytest.fixture(scope="session")
 def serve(program: Path) -> Iterator[Callable[..., str]]:
-    """Runs `thalweg serve` on a directory, with the arguments given, and returns its URL, without a last slash."""
+    """Function that runs `thalweg serve` on a directory with some arguments. Returns its URL, without a last slash."""
     servers = []
 
     def start(directory: Path, *arguments: object) -> str:
@@ -106,12 +106,12 @@ def serve(program: Path) -> Iterator[Callable[..., str]]:
 
 @pytest.fixture(scope="session")
 def model(record: Callable[..., Written]) -> Written:
-    """Three model ADCs for a moment; the payload's length is no multiple of anything that records are aligned to."""
+    """Short run of three model ADCs, with a payload length that is not a multiple of any alignment of records."""
     return record("--sources", 3, "--size", 10_006, "--rate", 1000, "--duration", "300ms", "--link", "tcp")
 
 
 class Writer:
-    """`thalweg demo` under way."""
+    """Running `thalweg demo`."""
 
     def __init__(self, program: Path, out: Path) -> None:
         command = [program, "demo", "--sources", "2", "--size", "4KiB", "--rate", "1000"]
@@ -120,7 +120,7 @@ class Writer:
             [str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
         )
         deadline = time.monotonic() + 300
-        # The run appears under its name as soon as it is begun.
+        # The run appears under its name as soon as it has begun.
         while not (found := list(out.glob("run-*/run.json"))):
             assert self.process.poll() is None, "the writer ended before it began"
             assert time.monotonic() < deadline, "no run within 300 s"
@@ -128,7 +128,7 @@ class Writer:
         self.directory = found[0].parent
 
     def stop(self) -> dict[str, object]:
-        """Ends the run as Ctrl-C does, and returns what the program reports."""
+        """Ends the run as Ctrl-C does, and returns the report of the program."""
         self.process.send_signal(signal.SIGINT)
         output, _ = self.process.communicate(timeout=60)
         return json.loads(output.splitlines()[-1])
@@ -136,7 +136,7 @@ class Writer:
 
 @pytest.fixture
 def writer(program: Path, tmp_path: Path) -> Iterator[Writer]:
-    """A run that is being written until the test stops it."""
+    """Run that is being written until the test stops it."""
     writer = Writer(program, tmp_path)
     yield writer
     if writer.process.poll() is None:

@@ -1,5 +1,7 @@
-"""Writes small runs by `docs/run-format.md` and `docs/wire.md` alone, with nothing of Thalweg's own: what the reader
-makes of them shows that the pages say enough."""
+"""Writer of small runs, made after `docs/run-format.md` and `docs/wire.md` alone, without code of Thalweg.
+
+That the reader accepts these runs shows that the two pages are complete.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ _TABLE = _crc_table()
 
 
 def crc32c(data: bytes) -> int:
-    """Castagnoli's CRC, reflected (RFC 3720, appendix B.4)."""
+    """Returns Castagnoli's CRC, reflected (RFC 3720, appendix B.4)."""
     crc = 0xFFFFFFFF
     for byte in data:
         crc = crc >> 8 ^ _TABLE[(crc ^ byte) & 0xFF]
@@ -35,7 +37,7 @@ def crc32c(data: bytes) -> int:
 
 @dataclass
 class Record:
-    """One fragment."""
+    """Fragment to be written."""
 
     event: int
     source: str
@@ -47,7 +49,7 @@ class Record:
     sequence: int = 0
 
     def encode(self, run: int) -> bytes:
-        """Header, payload and padding."""
+        """Returns header, payload and padding."""
         size, crc = len(self.payload), 0 if self.status & NO_PAYLOAD_CRC else crc32c(self.payload)
         head = struct.pack(
             "<4sBBHIIQQIIIIIII",
@@ -58,18 +60,18 @@ class Record:
 
 
 def source_number(source: str) -> int:
-    """`3.17` as a number."""
+    """Returns the number of a source id such as `3.17`."""
     subsystem, element = map(int, source.split("."))
     return subsystem << 16 | element
 
 
 def padded(data: bytes, to: int) -> bytes:
-    """With zeros up to a multiple of `to`."""
+    """Returns the data, with zeros up to a multiple of `to` bytes."""
     return data + bytes(-len(data) % to)
 
 
 def block(run: int, number: int, records: list[Record], closings: list[tuple[int, int, int, int]]) -> bytes:
-    """A data block; a closing is (first, stride, count, status)."""
+    """Returns a data block. A closing is (first event, stride, count, status)."""
     body, entries = b"", b""
     for record in records:
         entries += struct.pack("<QII", record.event, source_number(record.source), 64 + len(body))
@@ -92,7 +94,7 @@ def write_run(
     state: str = "OPEN",
     run: int = 7,
 ) -> Path:
-    """A run whose segment has no footer, as one is found whose writer died. `sources` maps ids to descriptions."""
+    """Writes a run without a footer, as if its writer had died. `sources` maps ids to descriptions."""
     directory.mkdir()
     (directory / "00000.seg").write_bytes(b"".join(blocks))
     described = [{"id": id, "name": f"n{id}", "description": d} for id, d in sources.items()]

@@ -1,4 +1,4 @@
-"""The crates are as docs/architecture.md shows them."""
+"""Comparison of the crates with docs/architecture.md."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_a_crate_marked_no_forbids_unsafe_code(crate: str) -> None:
 
 
 def features(*selection: str) -> dict[str, set[str]]:
-    """Returns the features of each crate from a registry, as that selection compiles it."""
+    """Returns the features of each crate from a registry with which a selection of packages compiles it."""
     command = ["cargo", "tree", "--locked", "--prefix", "none", "--format", "{p}|{f}", *selection]
     output = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     found: dict[str, set[str]] = {}
@@ -72,7 +72,7 @@ def test_a_first_page_shows_all_files(source: Path) -> None:
 WAY = re.compile(r"^\| [^|`]+ \| (`[a-z]+/[^|]+) \| ([^|]+) \|$", re.M)
 
 
-def test_the_way_of_a_fragment_is_there_by_its_names() -> None:
+def test_the_names_on_the_path_of_a_fragment_exist() -> None:
     steps = WAY.findall((ROOT / "docs/architecture.md").read_text())
     assert len(steps) == 11
     sources = "\n".join(file.read_text() for file in ROOT.glob("crates/*/src/**/*.rs"))

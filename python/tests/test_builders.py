@@ -1,4 +1,4 @@
-"""What several builders wrote is one run in Python, too."""
+"""Runs of several builders, which Python opens as one run."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_the_events_of_all_builders_are_in_order(run: Path, serve: Callable[...,
         np.testing.assert_array_equal(other.event(51)["1.1"].array, whole.event(51)["1.1"].array)
 
 
-def test_a_builder_whose_part_is_not_here_is_missed(run: Path) -> None:
+def test_a_missing_part_of_a_builder_is_reported(run: Path) -> None:
     (run.parent / "run-000042-b0").rename(run.parent / "elsewhere")
     with pytest.warns(thalweg.DamageWarning, match="what builder 0 of 2 wrote is not here"):
         rest = thalweg.open(run)

@@ -1,4 +1,4 @@
-"""A function decides which events are kept, in a process of its own; whatever it does, the run goes on."""
+"""Trigger decisions by a Python function in a process of its own. The run continues whatever the function does."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 import thalweg
 
 EVENTS = 200
-# Of four, one is bright.
+# One of four is bright.
 IMAGES = np.stack([np.full((8, 6), 200 if image == 2 else 5 + image, np.uint8) for image in range(4)])
 TOPOLOGY = """
 [run]
@@ -67,10 +67,10 @@ def run(
     deadline: str = "30s",
     otherwise: str = "accept",
     rate: str = "2000.0",
-    behind: int | None = None,
+    after: int | None = None,
 ) -> tuple[dict[str, Any], str]:
-    """Takes a run, and returns its report and what was said while it was taken. It ends after EVENTS, or when an event
-    behind another one is on disk."""
+    """Takes a run, and returns its report and the output of the program. It ends after EVENTS, or when an event with a
+    higher number than `after` is on disk."""
     (folder / "decides.py").write_text(text)
     np.save(folder / "images.npy", IMAGES)
     kind = listen.split(":")[0]
@@ -83,30 +83,30 @@ def run(
         listen=listen,
         link=kind,
         rate=rate,
-        events=f"events = {EVENTS}" if behind is None else "",
+        events=f"events = {EVENTS}" if after is None else "",
     )
     (folder / "run.toml").write_text(output)
     command = [program, "run", "run.toml", "--json"]
     running = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
-        if behind is not None:
-            await_event(running, folder / "runs" / "run-000001", behind)
+        if after is not None:
+            await_event(running, folder / "runs" / "run-000001", after)
             running.send_signal(signal.SIGINT)
         out, err = running.communicate(timeout=300)
     finally:
         running.kill()
     report = json.loads(out.splitlines()[-1])
     undecided = sum(report["trigger"]["undecided"][why] for why in ("unsure", "late", "gone"))
-    # An event that was not decided on is in the verdict.
+    # Undecided events are in the verdict.
     assert running.returncode == (0 if undecided == 0 else 1), err
     assert bool(report["reasons"]) == (undecided > 0), report["reasons"]
     report["directory"] = folder / report["directory"]
     assert report["ledger"]["unaccounted"] == 0
-    assert behind is not None or report["trigger"]["level1"] == EVENTS
+    assert after is not None or report["trigger"]["level1"] == EVENTS
     return report, err
 
 
-def await_event(running: subprocess.Popen[str], run: Path, behind: int) -> None:
+def await_event(running: subprocess.Popen[str], run: Path, after: int) -> None:
     """Waits until an event with a higher number is on disk."""
     deadline = time.monotonic() + 300
     while not (run / "run.json").exists():
@@ -114,8 +114,8 @@ def await_event(running: subprocess.Popen[str], run: Path, behind: int) -> None:
         assert time.monotonic() < deadline, "the run does not begin"
         time.sleep(0.01)
     for event in thalweg.open(run).follow():
-        assert time.monotonic() < deadline, f"no event behind {behind}"
-        if event.id > behind:
+        assert time.monotonic() < deadline, f"no event after {after}"
+        if event.id > after:
             return
 
 
@@ -125,7 +125,7 @@ def bright(events: int = EVENTS) -> list[int]:
 
 @pytest.mark.parametrize("listen", ["shm:run.sock", "tcp:127.0.0.1:0"])
 @pytest.mark.parametrize("level", ["filter", "level2"])
-def test_what_the_function_wants_is_on_disk(program: Path, tmp_path: Path, level: str, listen: str) -> None:
+def test_events_that_the_function_accepts_are_on_disk(program: Path, tmp_path: Path, level: str, listen: str) -> None:
     # Level 2 has the camera alone.
     report, _ = run(program, tmp_path, KEEP, level=level, listen=listen)
     recorded = thalweg.open(report["directory"])
@@ -135,24 +135,24 @@ def test_what_the_function_wants_is_on_disk(program: Path, tmp_path: Path, level
     assert report["trigger"]["simulated"] is False
 
 
-def test_a_function_that_raises_costs_the_event_that_it_was_asked_for(program: Path, tmp_path: Path) -> None:
+def test_an_exception_leaves_its_event_undecided(program: Path, tmp_path: Path) -> None:
     text = KEEP.replace("    assert event.complete\n", "    1 / (event.id % 10)\n")
     report, output = run(program, tmp_path, text)
     undecided = [event for event in range(EVENTS) if event % 10 == 0]
     assert thalweg.open(report["directory"]).ids().tolist() == sorted({*bright(), *undecided})
     assert report["trigger"]["undecided"]["unsure"] == len(undecided)
-    assert output.count("ZeroDivisionError") == 10, "more is not said"
+    assert output.count("ZeroDivisionError") == 10, "more exceptions are not printed"
 
 
-def test_a_function_that_is_slow_costs_what_it_is_late_for(program: Path, tmp_path: Path) -> None:
+def test_a_slow_function_leaves_late_events_undecided(program: Path, tmp_path: Path) -> None:
     text = KEEP.replace("    assert event.complete\n", "    if event.id == 50:\n        time.sleep(1)\n").replace(
         "import thalweg", "import time\nimport thalweg"
     )
-    report, _ = run(program, tmp_path, text, deadline="200ms", otherwise="reject", rate="500.0", behind=50)
+    report, _ = run(program, tmp_path, text, deadline="200ms", otherwise="reject", rate="500.0", after=50)
     kept = set(thalweg.open(report["directory"]).ids().tolist())
     assert report["trigger"]["undecided"]["late"] > 0
     assert kept < set(bright(report["trigger"]["level1"]))
-    # It is heard again.
+    # Later decisions are used again.
     assert max(kept) > 50
 
 
@@ -161,7 +161,7 @@ def test_a_program_that_crashes_is_started_again(program: Path, tmp_path: Path) 
         "    assert event.complete\n",
         "    if event.id == 50:\n        os.abort()\n",
     )
-    report, output = run(program, tmp_path, text, otherwise="reject", rate="200.0", behind=50)
+    report, output = run(program, tmp_path, text, otherwise="reject", rate="200.0", after=50)
     kept = set(thalweg.open(report["directory"]).ids().tolist())
     undecided = report["trigger"]["undecided"]
     assert (undecided["ends"], undecided["gone"] > 0) == (1, True)
@@ -170,7 +170,7 @@ def test_a_program_that_crashes_is_started_again(program: Path, tmp_path: Path) 
     assert "restarting it" in output
 
 
-def test_what_is_no_such_program_is_said_before_the_run(program: Path, tmp_path: Path) -> None:
+def test_a_program_that_does_not_decide_is_reported_before_the_run(program: Path, tmp_path: Path) -> None:
     (tmp_path / "decides.py").write_text("print('hello')\n")
     text = TOPOLOGY.format(
         level="filter",
@@ -198,7 +198,7 @@ def test_what_is_no_such_program_is_said_before_the_run(program: Path, tmp_path:
     assert ended.returncode == 0, ended.stderr
 
 
-def test_a_program_by_itself_says_what_starts_it() -> None:
+def test_a_program_that_no_builder_started_reports_how_to_start_it() -> None:
     ended = subprocess.run(
         [sys.executable, "-c", KEEP], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=60
     )

@@ -1,4 +1,4 @@
-"""What a detector of Dectris' streams, in a run: Eiger's simulator, and images however they are encoded."""
+"""Source for Dectris detectors: the Eiger simulator, and images in all encodings."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ bitshuffle = pytest.importorskip("bitshuffle", reason="bitshuffle is not install
 lz4 = pytest.importorskip("lz4.block", reason="lz4 is not installed")
 pytest.importorskip("zmq", reason="pyzmq is not installed")
 SIMULATOR = Path(sys.executable).parent / "eiger-simulator"
-# The simulator's detector has so many pixels, whatever it is told.
+# Size of the simulator's detector, which cannot be changed.
 WIDTH, HEIGHT = 3110, 3269
 TOPOLOGY = """
 [run]
@@ -61,7 +61,7 @@ def free_port() -> int:
 
 
 class Detector:
-    """The simulator, and what it is told."""
+    """Eiger simulator, and the commands for it."""
 
     def __init__(self, folder: Path) -> None:
         self.control, self.stream = free_port(), free_port()
@@ -92,7 +92,7 @@ class Detector:
         urllib.request.urlopen(request, timeout=60).read()
 
     def series(self, images: int) -> None:
-        """Takes a series, to its end."""
+        """Takes a whole series."""
         self.command("config/nimages", images)
         self.command("config/count_time", 0.05)
         self.command("command/arm")
@@ -110,7 +110,7 @@ def detector(tmp_path: Path) -> Iterator[Detector]:
 
 
 def builder(program: Path, folder: Path, events: int) -> tuple[subprocess.Popen[str], str]:
-    """A builder that takes so many events, and its address."""
+    """Starts a builder for a number of events. Returns it and its address."""
     (folder / "run.toml").write_text(TOPOLOGY.format(events=events))
     command = [program, "node", "builder", folder / "run.toml", "--json"]
     building = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -139,7 +139,7 @@ def test_two_series_are_one_run(detector: Detector, program: Path, tmp_path: Pat
     assert report["ledger"]["unaccounted"] == 0
     run = thalweg.open(report["directory"])
     assert run.info["sources"][0]["description"]["endpoint"] == detector.endpoint
-    # Which image was the first depends on when the run began. Then they go on, over the end of a series.
+    # The first image depends on when the run began. The numbers continue over the end of a series.
     each = [int(event["eiger"].array[:, 20].max()) for event in run]
     assert len(each) == 10 == run.ids()[-1] + 1
     for event, image in zip(run, each, strict=True):
@@ -163,63 +163,66 @@ def test_each_image_of_a_series_is_an_event(detector: Detector, program: Path, t
     assert [int(event["eiger"].array[:, 20].max()) for event in run] == [1, 2, 3, 1, 2]
 
 
-def came(stream: dectris._Stream, *parts: Any) -> None:
-    """A message has come, of parts that are JSON or bytes."""
-    stream._came([part if isinstance(part, bytes) else json.dumps(part).encode() for part in parts])
+def receive(stream: dectris._Stream, *parts: Any) -> None:
+    """Passes a message to the stream, with parts that are JSON or bytes."""
+    stream._accept_message([part if isinstance(part, bytes) else json.dumps(part).encode() for part in parts])
 
 
 def image(stream: dectris._Stream, series: int, frame: int) -> None:
     what = {"htype": "dimage_d-1.0", "shape": [1, 1], "type": "uint8", "encoding": "<"}
-    came(stream, {"htype": "dimage-1.0", "series": series, "frame": frame}, what, bytes([frame]), {})
+    receive(stream, {"htype": "dimage-1.0", "series": series, "frame": frame}, what, bytes([frame]), {})
 
 
 def taken(stream: dectris._Stream) -> list[tuple[int, int, bool]]:
-    """Of each image that is there its number, content and whether that is certain."""
+    """Returns number and content of each image, and whether its number is certain."""
     there = iter(lambda: stream._numbering.take(idle=True), None)
     return [(number, int(array[0, 0]), certain) for number, _, array, certain in there]
 
 
-def test_images_are_numbered_by_their_series_and_what_is_not_known_is_uncertain() -> None:
+def test_images_are_numbered_by_their_series_and_guesses_are_uncertain() -> None:
     config = {"nimages": 3, "ntrigger": 2, "bit_depth_image": 16, "x_pixels_in_detector": 4, "y_pixels_in_detector": 2}
     stream = dectris._Stream(f"tcp://127.0.0.1:{free_port()}")
     header = {"htype": "dheader-1.0", "series": 7, "header_detail": "basic"}
-    assert stream._came([json.dumps(header).encode(), json.dumps(config).encode()]) == (np.dtype("uint16"), (2, 4))
-    # Two overtake each other, and one of six is lost.
+    assert stream._accept_message([json.dumps(header).encode(), json.dumps(config).encode()]) == (
+        np.dtype("uint16"),
+        (2, 4),
+    )
+    # Two images are swapped, and one of six is lost.
     for frame in [1, 0, 2, 5, 4]:
         image(stream, 7, frame)
     assert taken(stream) == [(frame, frame, True) for frame in [0, 1, 2, 4, 5]]
-    came(stream, {"htype": "dseries_end-1.0", "series": 7})
-    came(stream, {"htype": "dheader-1.0", "series": 8, "header_detail": "basic"}, config)
+    receive(stream, {"htype": "dseries_end-1.0", "series": 7})
+    receive(stream, {"htype": "dheader-1.0", "series": 8, "header_detail": "basic"}, config)
     image(stream, 8, 1)
     assert taken(stream) == [(7, 1, True)]
-    # Its last ones are lost, or it was ended before they were taken.
-    came(stream, {"htype": "dheader-1.0", "series": 9, "header_detail": "none"})
+    # The last images of the series are lost, or it was ended early.
+    receive(stream, {"htype": "dheader-1.0", "series": 9, "header_detail": "none"})
     image(stream, 9, 0)
-    # It is not stated how many this one has.
-    came(stream, {"htype": "dheader-1.0", "series": 10, "header_detail": "none"})
+    # The number of images of this series is not stated.
+    receive(stream, {"htype": "dheader-1.0", "series": 10, "header_detail": "none"})
     image(stream, 10, 0)
     assert taken(stream) == [(12, 0, False), (13, 0, False)]
     stream.close()
-    # A series that had begun before anyone listened.
+    # A series that had begun before the connection.
     stream = dectris._Stream(f"tcp://127.0.0.1:{free_port()}")
     image(stream, 3, 57)
     image(stream, 3, 59)
     assert taken(stream) == [(0, 57, True), (2, 59, True)]
-    # How many it had is not known.
-    came(stream, {"htype": "dheader-1.0", "series": 4, "header_detail": "basic"}, config)
+    # Its number of images is not known.
+    receive(stream, {"htype": "dheader-1.0", "series": 4, "header_detail": "basic"}, config)
     image(stream, 4, 0)
     assert taken(stream) == [(3, 0, False)]
     stream.close()
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "uint16", "uint32", "float32"])
-def test_an_image_is_what_it_was_however_it_is_encoded(dtype: str) -> None:
-    # More than a block, and some pixels beside those that come in eights.
+def test_an_image_survives_every_encoding(dtype: str) -> None:
+    # More than a block, and a number of pixels that is not a multiple of 8.
     image = np.random.default_rng(1).poisson(3, (149, 97)).astype(dtype)
     bits, size = 8 * image.itemsize, image.nbytes
     block = 4096 // image.itemsize
     shuffled = bitshuffle.compress_lz4(image, block).tobytes()
-    # As HDF5's filter has it: that is what detectors send.
+    # With the header of HDF5's filter, as detectors send it.
     headed = size.to_bytes(8, "big") + (block * image.itemsize).to_bytes(4, "big") + shuffled
     for data, encoding in [
         (image.tobytes(), "<"),
@@ -246,17 +249,19 @@ def test_an_image_is_what_it_was_however_it_is_encoded(dtype: str) -> None:
         (b"1234", (2, 2), "uint8", "lz4<"),
         (b"1234" * 10, (64, 64), "uint8", "bs8-lz4<"),
         (b"", (64, 64), "uint16", "bs16-lz4<"),
-        # A block that says it is longer than all there is.
+        # A block that states a length beyond the end of the data.
         (b"\x7f\xff\xff\xff" + b"1234" * 10, (64, 64), "uint8", "bs8-lz4<"),
         ((4096).to_bytes(8, "big") + bytes(4) + b"1234" * 10, (64, 64), "uint8", "bs8-lz4<"),
     ],
 )
-def test_what_is_no_image_is_an_error(data: bytes, shape: tuple[int, ...], dtype: str, encoding: str) -> None:
+def test_data_that_are_not_an_image_are_an_error(
+    data: bytes, shape: tuple[int, ...], dtype: str, encoding: str
+) -> None:
     with pytest.raises(ValueError, match="image"):
         dectris.decoded(data, shape, dtype, encoding)
 
 
-def test_what_is_not_there_is_said() -> None:
+def test_a_missing_detector_is_reported() -> None:
     ended = subprocess.run(
         [
             *(sys.executable, "-m", "thalweg.dectris", f"tcp://127.0.0.1:{free_port()}", "tcp:127.0.0.1:9"),
@@ -272,7 +277,7 @@ def test_what_is_not_there_is_said() -> None:
 
 
 def message(number: int, channels: dict[str, Any]) -> bytes:
-    """An image of version 2 of the stream, taken so many milliseconds after the series began."""
+    """Returns an image of version 2 of the stream, taken `number` milliseconds after the start of the series."""
     cbor2 = pytest.importorskip("cbor2", reason="cbor2 is not installed")
     date = datetime(2026, 5, 1, 12, 0, 0, 500_000, tzinfo=timezone(timedelta(hours=2)))
     header = {"type": "image", "series_id": 3, "image_id": number, "series_date": date}
@@ -281,14 +286,14 @@ def message(number: int, channels: dict[str, Any]) -> bytes:
 
 
 def channel(pixels: np.ndarray[Any, Any], packing: str = "") -> Any:
-    """An array of CBOR's, compressed as it is said."""
+    """Returns a CBOR array, compressed by `packing`."""
     cbor2 = pytest.importorskip("cbor2", reason="cbor2 is not installed")
     size, tag = pixels.nbytes, {"uint8": 64, "uint16": 69, "uint32": 70}[pixels.dtype.name]
     data: Any = pixels.tobytes()
     if packing == "lz4":
         blocks = [data[at : at + 1000] for at in range(0, size, 1000)]
         packed = [lz4.compress(block, store_size=False) for block in blocks]
-        # What grows by it stands as it is.
+        # Blocks that compression does not shorten are stored uncompressed.
         packed = [one if len(one) < len(block) else block for one, block in zip(packed, blocks, strict=True)]
         framed = b"".join(len(one).to_bytes(4, "big") + one for one in packed)
         data = cbor2.CBORTag(56500, ["lz4", 0, size.to_bytes(8, "big") + (1000).to_bytes(4, "big") + framed])
@@ -310,24 +315,24 @@ def test_version_2_of_the_stream_has_times_channels_and_compressed_arrays(stream
     cbor2 = pytest.importorskip("cbor2", reason="cbor2 is not installed")
     start = {"type": "start", "series_id": 3, "number_of_images": 6, "channels": ["threshold_1"]}
     start |= {"image_size_x": 70, "image_size_y": 50, "image_dtype": "uint16"}
-    # With the tag that says that it is CBOR, and without.
-    form = stream._came([cbor2.dumps(cbor2.CBORTag(55799, start))])
+    # With the tag of self-described CBOR, and without.
+    form = stream._accept_message([cbor2.dumps(cbor2.CBORTag(55799, start))])
     assert (form.dtype, form.shape) == (np.uint16, (50, 70))
     random = np.random.default_rng(2)
     began = int(datetime(2026, 5, 1, 10, tzinfo=timezone.utc).timestamp()) + 37
     for number, (high, packing) in enumerate([(9, "lz4"), (65_535, "lz4"), (9, "bslz4"), (65_535, "bslz4"), (9, "")]):
         pixels = random.integers(0, high, (50, 70), np.uint16)
-        stream._came([message(number, {"threshold_1": channel(pixels, packing)})])
+        stream._accept_message([message(number, {"threshold_1": channel(pixels, packing)})])
         image = stream.take()
         np.testing.assert_array_equal(image.array, pixels)
         assert (image.number, image.time) == (number, began * 10**9 + 500_000_000 + number * 1_000_000)
     two = [random.integers(0, 9, (50, 70), np.uint32) for _ in range(2)]
-    stream._came([message(5, {f"threshold_{one}": channel(two[one], "bslz4") for one in range(2)})])
+    stream._accept_message([message(5, {f"threshold_{one}": channel(two[one], "bslz4") for one in range(2)})])
     np.testing.assert_array_equal(stream.take().array, np.stack(two))
-    stream._came([cbor2.dumps({"type": "end", "series_id": 3})])
+    stream._accept_message([cbor2.dumps({"type": "end", "series_id": 3})])
 
 
-def test_what_is_no_message_of_version_2_is_refused(stream: Any) -> None:
+def test_messages_that_are_not_of_version_2_are_refused(stream: Any) -> None:
     cbor2 = pytest.importorskip("cbor2", reason="cbor2 is not installed")
     whole = message(0, {"threshold_1": channel(np.zeros((50, 70), np.uint16), "bslz4")})
     tag = cbor2.CBORTag
@@ -349,4 +354,4 @@ def test_what_is_no_message_of_version_2_is_refused(stream: Any) -> None:
     bad += [message(-1, {"one": channel(np.zeros((2, 2), np.uint8))}), message(0, {}), b"\xa1" * 5000]
     for one in bad:
         with pytest.raises(ValueError, match=" "):
-            stream._came([one])
+            stream._accept_message([one])

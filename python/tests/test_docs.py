@@ -1,4 +1,4 @@
-"""What docs/python.md and the READMEs show of Python is what happens."""
+"""Execution of the Python examples in docs/python.md and the READMEs."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ DEMO = "$ thalweg demo --sources 2 --size 10KiB --rate 1000 --duration 1s --out 
 
 @pytest.fixture
 def demo(record: Callable[..., Written], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder in which what DEMO records is recorded."""
+    """Directory with the run that DEMO records."""
     record(*DEMO.split()[3:-2], out=tmp_path / "demo")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
-def test_the_page_shows_what_happens(demo: Path, program: Path, serve: Callable[..., str]) -> None:
+def test_the_examples_of_the_page_are_correct(demo: Path, program: Path, serve: Callable[..., str]) -> None:
     for needed in ("pandas", "xarray"):
         pytest.importorskip(needed, reason=f"{needed} is not installed")
     started: list[subprocess.Popen[bytes]] = []
@@ -56,7 +56,7 @@ def test_the_page_shows_what_happens(demo: Path, program: Path, serve: Callable[
 
 
 def shows(text: str, known: dict[str, Any]) -> None:
-    """Runs the lines behind `>>>`, and compares."""
+    """Runs the lines after `>>>`, and compares their output."""
     test = doctest.DocTestParser().get_doctest(text, known, "docs/python.md", None, None)
     failures: list[str] = []
     doctest.DocTestRunner(verbose=False, optionflags=doctest.ELLIPSIS).run(test, out=failures.append, clear_globs=False)

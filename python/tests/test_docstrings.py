@@ -1,4 +1,4 @@
-"""`help(thalweg)` teaches: every public name has a docstring, and what the examples in them show is what happens."""
+"""Docstrings of the public names: all have one, and the examples in them are correct."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ import thalweg
 if TYPE_CHECKING:
     from conftest import Written
 
-# What Python itself asks for, and explains.
+# Names that Python defines and documents.
 PYTHONS = {"__new__", "__repr__", "__reduce__", "__module__", "__doc__", "__weakref__"}
 
 
 def documented() -> Iterator[tuple[str, object]]:
-    """The package, its public names, and their public members."""
+    """Yields the package, its public names, and their public members."""
     yield "thalweg", thalweg
     for name in thalweg.__all__:
         item = getattr(thalweg, name)
@@ -34,7 +34,7 @@ def documented() -> Iterator[tuple[str, object]]:
                     yield f"thalweg.{name}.{member}", value
 
 
-# In one order in every process: the members of a class of an extension module have none.
+# Sorted, since the members of a class of an extension module have no fixed order, and pytest needs one.
 MEMBERS = dict(sorted(documented()))
 
 
@@ -42,7 +42,7 @@ MEMBERS = dict(sorted(documented()))
 def test_every_public_name_has_a_docstring(name: str) -> None:
     text = inspect.getdoc(MEMBERS[name])
     assert text
-    # Markup of another language would stand there as it is.
+    # Python shows docstrings as plain text, without markup.
     assert "```" not in text
     assert "[`" not in text
 
@@ -57,7 +57,7 @@ def test_dask_has_docstrings() -> None:
 
 @pytest.fixture(scope="module")
 def demo(record: Callable[..., Written], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder in which `demo/run-000001` is what the first docstring says how to record."""
+    """Directory with `demo/run-000001`, recorded as in the docstring of the package."""
     folder = tmp_path_factory.mktemp("docstrings")
     record("--sources", 2, "--size", "10KiB", "--rate", 1000, "--duration", "1s", out=folder / "demo")
     return folder
@@ -67,7 +67,7 @@ EXAMPLES = [name for name, item in MEMBERS.items() if ">>> " in (inspect.getdoc(
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_an_example_shows_what_happens(name: str, demo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_example_is_correct(name: str, demo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("pandas", reason="pandas is not installed")
     pytest.importorskip("xarray", reason="xarray is not installed")
     monkeypatch.chdir(demo)

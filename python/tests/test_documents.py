@@ -1,4 +1,4 @@
-"""Every command that the documents show does what they show: scripts/documents.py types them and compares."""
+"""Execution of the commands in the documents: scripts/documents.py types them and compares their output."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LEFT_OUT = [(page, part) for page, parts in PAGES.items() for part in parts if i
 
 
 @pytest.mark.parametrize("page", RUN, ids=lambda page: page.stem)
-def test_what_a_page_shows_is_what_happens(page: Path, program: Path) -> None:
+def test_the_commands_of_a_page_print_what_it_shows(page: Path, program: Path) -> None:
     for needed in ("unshare", "ip", "pkill", "curl", "wget", "aria2c", "jq", "openssl", "fusermount3"):
         if shutil.which(needed, path=f"{os.environ['PATH']}:/usr/sbin:/sbin") is None:
             pytest.skip(f"{needed} is not installed")
@@ -40,7 +40,7 @@ def test_what_a_page_shows_is_what_happens(page: Path, program: Path) -> None:
 
 
 @pytest.mark.parametrize(("page", "part"), LEFT_OUT, ids=[f"{page.stem}-{part.line}" for page, part in LEFT_OUT])
-def test_a_part_that_is_not_run_says_why(page: Path, part: documents.Skipped) -> None:
+def test_a_part_that_is_not_run_states_the_reason(page: Path, part: documents.Skipped) -> None:
     assert len(part.why.split()) > 2
     pytest.skip(f"documents: {page.name}: {part.why}")
 
@@ -57,7 +57,7 @@ SHOWN = "  600 events (0 incomplete), … MB in 3.06 s"
         ("  600 events (0 incomplete), 315 MB in 2.97 ms", False),
     ],
 )
-def test_counts_are_held_against_the_page_and_times_are_not(printed: str, as_shown: bool) -> None:
+def test_counts_are_compared_and_times_are_not(printed: str, as_shown: bool) -> None:
     assert documents.agrees(SHOWN, printed) == as_shown
 
 
@@ -86,7 +86,7 @@ def test_dead_time_is_of_the_machine_and_not_of_the_page() -> None:
     assert not documents.matches(["run 1: COMPLETE", "  dead time: none", "  6 events"], printed)
 
 
-def test_what_is_written_keeps_the_gaps() -> None:
+def test_gaps_are_kept_when_a_page_is_updated() -> None:
     written = documents.rewritten(["a 7", "…", "d … f", "g"], ["a 8", "b", "c", "d e f", "h"])
     assert written == ["a 8", "b", "c", "d … f", "h"] or written == ["…", "d … f", "h"]
     assert documents.rewritten(["a", "…", "d"], ["a", "b", "c", "d", "e"]) == ["a", "…", "d", "e"]

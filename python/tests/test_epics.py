@@ -1,4 +1,4 @@
-"""What EPICS publishes, in a run: areaDetector's simulator, beside a reader of our own."""
+"""Source for EPICS: areaDetector's simulator and servers of p4p, compared with another reader."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 p4p = pytest.importorskip("p4p.client.thread", reason="p4p is not installed")
 SIMULATOR = Path(sys.executable).parent / "pvapy-ad-sim-server"
-# Nothing is said or heard beyond this machine.
+# Traffic on the loopback interface only.
 HERE = {
     "EPICS_PVA_ADDR_LIST": "127.0.0.1",
     "EPICS_PVA_AUTO_ADDR_LIST": "NO",
@@ -45,14 +45,14 @@ id = "1.0"
 
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keeps this process, too, to this machine alone."""
+    """Restricts this process to the loopback interface."""
     for name, value in HERE.items():
         monkeypatch.setenv(name, value)
 
 
 @pytest.fixture
 def detector(here: None, tmp_path: Path) -> Iterator[list[Any]]:
-    """The simulator of areaDetector: random images, again and again. Restarted with a call."""
+    """Simulator of areaDetector, which repeats random images, and a function that restarts it."""
     if not SIMULATOR.exists():
         pytest.skip("pvapy is not installed")
     command = [SIMULATOR, "-cn", PV, "-nx", "64", "-ny", "48", "-dt", "uint16", "-nf", "20", "-fps", "50", "-rt", "120"]
@@ -83,7 +83,9 @@ def source(address: str, pv: str = PV) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, env=os.environ | HERE)
 
 
-def test_every_array_is_in_the_run_as_another_reader_saw_it(detector: list[Any], program: Path, tmp_path: Path) -> None:
+def test_every_array_in_the_run_equals_that_of_another_reader(
+    detector: list[Any], program: Path, tmp_path: Path
+) -> None:
     seen: queue.Queue[Any] = queue.Queue()
     with p4p.Context("pva", nt=False) as context:
         watch = context.monitor(PV, seen.put, request="record[queueSize=64]field()")
@@ -99,7 +101,7 @@ def test_every_array_is_in_the_run_as_another_reader_saw_it(detector: list[Any],
     others = {}
     while not seen.empty():
         value = seen.get()
-        # Before its first array a server has none.
+        # The update of a server without an array.
         if value.value is None:
             continue
         stamp = value.dataTimeStamp
@@ -113,7 +115,7 @@ def test_every_array_is_in_the_run_as_another_reader_saw_it(detector: list[Any],
         if fragment.timestamp in others:
             assert (fragment.array == others[fragment.timestamp]).all()
             compared += 1
-    # Either may have lost some on the way.
+    # Both may have lost arrays.
     assert compared > 0
     ledger = report["ledger"]["sources"][0]
     assert ledger["recorded"] + ledger["lost_in_device"] == 40
@@ -155,7 +157,7 @@ def test_arrays_without_numbers_are_all_in_the_run_and_in_their_order(
     from p4p.server import Server
     from p4p.server.thread import SharedPV
 
-    # As `wrap` leaves them: without uniqueId and times.
+    # `wrap` sets neither uniqueId nor times.
     pv = SharedPV(nt=NTNDArray(), initial=np.zeros((4, 6), np.uint16))
     with Server(providers=[{PV: pv}]):
         building, address = builder(program, tmp_path, events=30)
@@ -173,8 +175,8 @@ def test_arrays_without_numbers_are_all_in_the_run_and_in_their_order(
             building.kill()
             taking.kill()
     assert taking.returncode == 0, output
-    assert "its arrays have no numbers: what is lost of them is not known" in output
-    # Whether any was lost on the way is not known.
+    assert "the PV does not number its arrays, so lost arrays cannot be detected" in output
+    # Losses cannot be detected.
     assert report["ledger"]["sources"][0]["uncertain"] == 29
     assert report["reasons"] == ["source 1.0 (detector): 29 fragments that may belong to other events"]
     values = [int(event["detector"].array[0, 0]) for event in thalweg.open(report["directory"])]
@@ -183,7 +185,7 @@ def test_arrays_without_numbers_are_all_in_the_run_and_in_their_order(
 
 
 def published(codec: str, pixels: np.ndarray[Any, Any], data: bytes) -> Any:
-    """An array as areaDetector's codec plugin leaves it."""
+    """Returns an array as areaDetector's codec plugin publishes it."""
     from p4p.nt import NTNDArray
 
     value = NTNDArray().wrap(np.frombuffer(data, np.uint8))
@@ -195,7 +197,7 @@ def published(codec: str, pixels: np.ndarray[Any, Any], data: bytes) -> Any:
     return value
 
 
-def test_arrays_are_decompressed_however_the_codec_plugin_did_it(here: None) -> None:
+def test_arrays_of_all_codecs_are_decompressed(here: None) -> None:
     bitshuffle = pytest.importorskip("bitshuffle", reason="bitshuffle is not installed")
     imagecodecs = pytest.importorskip("imagecodecs", reason="imagecodecs is not installed")
     lz4 = pytest.importorskip("lz4.block", reason="lz4 is not installed")
@@ -210,21 +212,21 @@ def test_arrays_are_decompressed_however_the_codec_plugin_did_it(here: None) -> 
         }
         for codec, data in packed.items():
             stream = epics._Stream(PV)
-            stream._came(published(codec, pixels, data))
+            stream._accept_update(published(codec, pixels, data))
             image = stream.take()
             assert image is not None
             np.testing.assert_array_equal(image.array, pixels, codec)
             assert stream.attributes == {"Gain": 2.5, "Model": "none"}
             stream.close()
-            # Cut: an error, whatever is cut off.
+            # Truncated data are an error.
             for damaged in [data[:-1], data[: len(data) // 2]]:
                 with pytest.raises(ValueError, match="damaged"):
-                    epics._taken(published(codec, pixels, damaged))
+                    epics._read_update(published(codec, pixels, damaged))
     flat = np.full((16, 24), 77, np.uint8)
     jpeg = published("jpeg", flat, imagecodecs.jpeg8_encode(flat, level=95))
-    assert np.abs(epics._taken(jpeg)[2].astype(int) - 77).max() <= 2
+    assert np.abs(epics._read_update(jpeg)[2].astype(int) - 77).max() <= 2
     with pytest.raises(ValueError, match="compressed by 'zstd': supported are blosc, bslz4, jpeg, lz4"):
-        epics._taken(published("zstd", flat, b"1234"))
+        epics._read_update(published("zstd", flat, b"1234"))
 
 
 def test_waveforms_and_scalars_are_fragments_with_their_times(here: None, program: Path, tmp_path: Path) -> None:
@@ -256,77 +258,79 @@ def test_waveforms_and_scalars_are_fragments_with_their_times(here: None, progra
     assert report["ledger"]["sources"][0]["recorded"] == 20
     from thalweg import epics
 
-    assert epics._taken(NTScalar("i").wrap(7))[2].tolist() == [7]
+    assert epics._read_update(NTScalar("i").wrap(7))[2].tolist() == [7]
     with pytest.raises(ValueError, match="instead of numbers"):
-        epics._taken(NTScalar("s").wrap("seven"))
+        epics._read_update(NTScalar("s").wrap("seven"))
 
 
-def test_arrays_that_overtake_each_other_are_in_order_and_a_counter_that_begins_anew_is_doubted(here: None) -> None:
+def test_late_arrays_are_sorted_and_numbers_after_a_counter_reset_are_uncertain(here: None) -> None:
     from p4p.nt import NTNDArray
 
     from thalweg import epics
 
     stream = epics._Stream(PV)
-    # The counter is set back behind the tenth, as a person may do.
+    # The counter is reset after the tenth array, as an operator may do.
     for number in [100, 101, 103, 102, 104, 105, 107, 108, 109, 110, 1, 2, 3, 4]:
         value = NTNDArray().wrap(np.full((4, 6), number % 256, np.uint8))
         value.uniqueId = number
-        stream._came(value)
+        stream._accept_update(value)
     there = [(image.number, int(image.array[0, 0]), image.certain) for image in iter(stream.take, None)]
     stream.close()
     before = [(number, 100 + number, True) for number in [*range(6), *range(7, 11)]]
     assert there == before + [(11 + number, 1 + number, False) for number in range(4)]
 
 
-def test_after_an_absence_numbers_are_a_guess_unless_the_last_array_comes_once_more(here: None) -> None:
+def test_numbers_after_a_disconnect_are_uncertain_unless_the_last_array_is_repeated(here: None) -> None:
     from p4p.nt import NTNDArray
 
     from thalweg import epics
 
-    def came(stream: Any, number: int) -> None:
+    def receive(stream: Any, number: int) -> None:
         value = NTNDArray().wrap(np.full((4, 6), number, np.uint8), timestamp=1_800_000_000 + number)
         value.uniqueId, value.dataTimeStamp = number, value.timeStamp
-        stream._came(value)
+        stream._accept_update(value)
 
     stream = epics._Stream(PV)
     for number in [10, 11]:
-        came(stream, number)
-    with pytest.warns(UserWarning, match="some arrays came twice"):
-        came(stream, 11)
-    stream._came(epics._Gone())
+        receive(stream, number)
+    with pytest.warns(UserWarning, match="arrays that arrived twice"):
+        receive(stream, 11)
+    stream._accept_update(epics._Disconnect())
     for number in [11, 12]:
-        came(stream, number)
-    stream._came(epics._Gone())
-    # As if two were lost; or the server was started anew, and has counted up to here.
-    came(stream, 15)
+        receive(stream, number)
+    stream._accept_update(epics._Disconnect())
+    # Either two arrays were lost, or the server was restarted and has counted up to here.
+    receive(stream, 15)
     there = [(image.number, int(image.array[0, 0]), image.certain) for image in iter(stream.take, None)]
     assert there == [(0, 10, True), (1, 11, True), (2, 12, True), (5, 15, False)]
     assert stream.unused == 1
     stream.close()
 
 
-def test_an_absence_is_known_though_no_array_has_a_place() -> None:
+def test_a_disconnect_is_queued_even_if_the_queue_is_full() -> None:
     from thalweg import epics
 
-    arrived = epics._Arrived()
-    for number in range(epics.WAITING + 3):
-        arrived.put(number)
-    arrived.put(epics._Gone())
-    assert [arrived.get(0) for _ in range(epics.WAITING)] == [(0, number) for number in range(epics.WAITING)]
-    assert arrived.get(0) == (0, epics._Gone())
-    arrived.put(99)
-    assert arrived.get(0) == (3, 99)
+    updates = epics._UpdateQueue()
+    for number in range(epics.MAX_QUEUED_ARRAYS + 3):
+        updates.put(number)
+    updates.put(epics._Disconnect())
+    assert [updates.get(0) for _ in range(epics.MAX_QUEUED_ARRAYS)] == [
+        (0, number) for number in range(epics.MAX_QUEUED_ARRAYS)
+    ]
+    assert updates.get(0) == (0, epics._Disconnect())
+    updates.put(99)
+    assert updates.get(0) == (3, 99)
 
 
-def test_what_is_not_there_is_said(here: None) -> None:
+def test_a_missing_pv_is_reported(here: None) -> None:
     ended = subprocess.run(
-        [sys.executable, "-m", "thalweg.epics", "nobody:has:this", "tcp:127.0.0.1:9", "--id", "1.0", "--timeout", "1"],
+        [sys.executable, "-m", "thalweg.epics", "no:such:pv", "tcp:127.0.0.1:9", "--id", "1.0", "--timeout", "1"],
         capture_output=True,
         text=True,
         check=False,
         timeout=60,
         env=os.environ | HERE,
     )
-    # Before it there may be what packages of Python have to say of each other.
+    # Python packages may print warnings before.
     assert ended.returncode == 1
-    assert ended.stderr.splitlines()[-1] == "thalweg.epics: nobody:has:this: no array within 1 s"
+    assert ended.stderr.splitlines()[-1] == "thalweg.epics: no:such:pv: no array within 1 s"

@@ -1,4 +1,4 @@
-"""What a reader is told about runs that are not what they should be."""
+"""Errors and warnings for damaged, incomplete and missing runs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from conftest import Writer, Written
 
 
-def test_a_path_without_a_run_is_named_with_what_may_have_been_meant(model: Written, tmp_path: Path) -> None:
+def test_a_path_without_a_run_is_named_with_a_suggestion(model: Written, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for wrong, output in {
         tmp_path: "not a run: it has no run.json",
@@ -40,12 +40,12 @@ def test_a_path_without_a_run_is_named_with_what_may_have_been_meant(model: Writ
 
 @pytest.fixture
 def copy(model: Written, tmp_path: Path) -> Path:
-    """The model's run, to be damaged."""
+    """Copy of the model's run, to be damaged."""
     return Path(shutil.copytree(model.directory, tmp_path / model.directory.name))
 
 
 def edit(path: Path, change: Callable[[dict], None]) -> None:
-    """Changes a JSON file."""
+    """Changes the content of a JSON file."""
     content = json.loads(path.read_text())
     change(content)
     path.write_text(json.dumps(content))
@@ -63,7 +63,7 @@ def test_a_run_json_that_is_no_json_is_refused(copy: Path) -> None:
         thalweg.open(copy)
 
 
-def test_damage_is_named_by_file_and_place_and_other_blocks_are_read(copy: Path) -> None:
+def test_damage_is_reported_by_file_and_position_and_other_blocks_are_read(copy: Path) -> None:
     run = thalweg.open(copy)
     last = run.event(len(run) - 1)
     needle = last[run.sources[0]].payload[:64].tobytes()
@@ -79,7 +79,7 @@ def test_damage_is_named_by_file_and_place_and_other_blocks_are_read(copy: Path)
 
 @pytest.fixture
 def damaged(copy: Path) -> Path:
-    """The model's run, with one wrong bit in a block of its middle."""
+    """The model's run, with one wrong bit in a block in the middle."""
     run = thalweg.open(copy)
     needle = run[len(run) // 2][run.sources[0]].payload[:64].tobytes()
     (segment, *_) = sorted(copy.glob("*.seg"))
@@ -89,7 +89,7 @@ def damaged(copy: Path) -> Path:
     return copy
 
 
-def test_iterating_goes_on_behind_a_damaged_block_and_warns_once(damaged: Path, serve: Callable[..., str]) -> None:
+def test_iteration_continues_after_a_damaged_block_and_warns_once(damaged: Path, serve: Callable[..., str]) -> None:
     for where in (damaged, f"{serve(damaged.parent)}/{damaged.name}"):
         run = thalweg.open(where)
         with pytest.warns(thalweg.DamageWarning) as warned:
@@ -107,7 +107,7 @@ def test_iterating_goes_on_behind_a_damaged_block_and_warns_once(damaged: Path, 
             run[lost[0]]
 
 
-def test_who_wants_no_damage_passed_over_says_so(damaged: Path) -> None:
+def test_errors_raise_stops_at_the_first_damaged_event(damaged: Path) -> None:
     run = thalweg.open(damaged)
     read: list[thalweg.Event] = []
     with pytest.raises(thalweg.RunError, match="CRC"):
@@ -116,7 +116,7 @@ def test_who_wants_no_damage_passed_over_says_so(damaged: Path) -> None:
     assert [event.id for event in run.events(f"..{first_lost}", errors="raise")] == [event.id for event in read]
 
 
-def test_what_cannot_be_read_is_missing_from_an_array_only_where_that_is_asked_for(damaged: Path) -> None:
+def test_events_that_cannot_be_read_are_left_out_of_a_dataset_only_on_request(damaged: Path) -> None:
     pytest.importorskip("xarray", reason="xarray is not installed")
     run = thalweg.open(damaged)
     with pytest.raises(thalweg.RunError, match=r"cannot be read.*missing='drop'"):
@@ -125,7 +125,7 @@ def test_what_cannot_be_read_is_missing_from_an_array_only_where_that_is_asked_f
         assert 0 < run.to_xarray(missing="drop").sizes["event"] < len(run)
 
 
-def test_a_warning_made_an_exception_costs_no_event(damaged: Path) -> None:
+def test_no_event_is_lost_if_the_warning_is_an_exception(damaged: Path) -> None:
     run = thalweg.open(damaged)
     with pytest.warns(thalweg.DamageWarning):
         expected = [event.id for event in run]
@@ -138,7 +138,7 @@ def test_a_warning_made_an_exception_costs_no_event(damaged: Path) -> None:
     assert read == expected
 
 
-def test_a_run_that_tells_of_more_events_than_it_can_have_is_still_a_sequence(tmp_path: Path) -> None:
+def test_a_run_that_lists_more_events_than_it_can_have_is_a_sequence(tmp_path: Path) -> None:
     closings = [(0, 1, 1, 0), (1, 3, 2**32 - 1, 0)]
     run = thalweg.open(write_run(tmp_path / "run", [block(7, 0, [Record(0, "1.0", b"x")], closings)], {"1.0": {}}))
     assert len(run) == 2**32
@@ -149,18 +149,18 @@ def test_a_run_that_tells_of_more_events_than_it_can_have_is_still_a_sequence(tm
         run[-1]
 
 
-def test_following_goes_on_behind_damage_too(damaged: Path) -> None:
+def test_following_continues_after_damage(damaged: Path) -> None:
     run = thalweg.open(damaged)
     with pytest.warns(thalweg.DamageWarning):
         expected = [event.id for event in run]
     with pytest.warns(thalweg.DamageWarning, match="cannot be read"):
-        # Events are followed as they were closed.
+        # Events are followed in the order in which they were closed.
         assert sorted(event.id for event in run.follow()) == sorted(expected)
     with pytest.raises(thalweg.RunError, match="CRC"):
         list(run.follow(errors="raise"))
 
 
-def test_that_less_is_there_than_was_written_is_said(copy: Path) -> None:
+def test_a_truncated_segment_is_reported(copy: Path) -> None:
     whole = len(thalweg.open(copy))
     (segment, *_) = sorted(copy.glob("*.seg"))
     with segment.open("r+b") as file:
@@ -170,7 +170,7 @@ def test_that_less_is_there_than_was_written_is_said(copy: Path) -> None:
     assert len(list(rest)) == len(rest) < whole
 
 
-def test_a_segment_that_is_gone_costs_its_own_events_and_is_said(copy: Path) -> None:
+def test_a_missing_segment_is_reported_and_other_events_are_read(copy: Path) -> None:
     whole = len(thalweg.open(copy))
     (segment, *_) = sorted(copy.glob("*.seg"))
     segment.unlink()
@@ -179,13 +179,13 @@ def test_a_segment_that_is_gone_costs_its_own_events_and_is_said(copy: Path) -> 
     assert len(rest) < whole
 
 
-def test_a_run_json_that_contradicts_itself_is_said(copy: Path) -> None:
+def test_a_run_json_that_contradicts_itself_is_reported(copy: Path) -> None:
     edit(copy / "run.json", lambda run: run.update(builders=0))
     with pytest.warns(UserWarning, match="'builders' is 0"):
         thalweg.open(copy)
 
 
-def test_a_pipe_in_place_of_a_segment_keeps_nobody_waiting(copy: Path) -> None:
+def test_a_pipe_in_place_of_a_segment_does_not_block(copy: Path) -> None:
     (segment, *_) = sorted(copy.glob("*.seg"))
     segment.unlink()
     os.mkfifo(segment)
@@ -193,7 +193,7 @@ def test_a_pipe_in_place_of_a_segment_keeps_nobody_waiting(copy: Path) -> None:
         thalweg.open(copy)
 
 
-def test_an_event_of_a_run_that_is_being_recorded_may_still_come(writer: Writer) -> None:
+def test_an_event_of_an_open_run_may_be_recorded_later(writer: Writer) -> None:
     next(thalweg.open(writer.directory).follow())
     run = thalweg.open(writer.directory)
     assert run.state == "OPEN"
@@ -207,7 +207,7 @@ def test_an_event_of_a_run_that_is_being_recorded_may_still_come(writer: Writer)
     assert not thalweg.open(writer.directory).writing
 
 
-def test_a_server_that_is_gone_is_named_with_what_to_look_for(
+def test_a_server_that_has_ended_is_named_with_a_suggestion(
     copy: Path, program: Path, serve: Callable[..., str]
 ) -> None:
     with pytest.raises(thalweg.RunError, match=r"runs/4711 is not a run.*http://127\.0\.0\.1:\d+/ lists the runs"):
@@ -222,7 +222,7 @@ def test_a_server_that_is_gone_is_named_with_what_to_look_for(
     run = thalweg.open(f"{url}{copy.name}", timeout=0)
     server.terminate()
     server.communicate(timeout=60)
-    # That is no damage, which would be passed over.
+    # A missing server is not damage, which would be skipped.
     for reading in (lambda: list(run), lambda: run[0], lambda: thalweg.open(run.path, timeout=0)):
         with pytest.raises(thalweg.RunError, match=f"127.0.0.1:{port}.*thalweg serve"):
             reading()

@@ -1,4 +1,4 @@
-"""The files in `examples/` are what they say they are."""
+"""Execution of the files in `examples/`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ EXAMPLES = ROOT / "examples"
 
 
 def check(program: Path, topology: Path, *options: str) -> dict:
-    """What `thalweg check` says of a topology."""
+    """Returns the output of `thalweg check` for a topology."""
     command = [program, "check", topology, "--json", *options]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
@@ -39,13 +39,13 @@ def check(program: Path, topology: Path, *options: str) -> dict:
     ],
 )
 def test_a_topology_passes_its_check(name: str, sources: list[str], program: Path) -> None:
-    # Whether the ports of these are free here is not their fault.
+    # Ports of these topologies may be in use on this machine.
     checked = check(program, EXAMPLES / f"{name}.toml", "--file-only")
     assert checked["ok"]
     assert [source["name"] for source in checked["sources"]] == sources
 
 
-def test_the_replay_plays_what_is_put_beside_it(program: Path, tmp_path: Path) -> None:
+def test_the_replay_plays_the_file_next_to_it(program: Path, tmp_path: Path) -> None:
     topology = Path(shutil.copy(EXAMPLES / "replay.toml", tmp_path))
     np.arange(20_000, dtype="<i2").tofile(tmp_path / "recording.sigmf-data")
     about = {"core:datatype": "ri16_le", "core:sample_rate": 1e6, "core:num_channels": 2, "core:version": "1.2.0"}
@@ -69,7 +69,7 @@ def test_every_topology_is_tested() -> None:
 
 
 def play(name: str, program: Path, folder: Path, rate: int, *changes: tuple[str, str]) -> tuple[thalweg.Run, dict]:
-    """Runs an example on smaller images, fewer and slower, and returns what was put into them."""
+    """Runs an example on smaller and fewer images at a lower rate, and returns the parameters of the images."""
     subprocess.run([sys.executable, EXAMPLES / "beam_images.py", "--width", "320", folder], check=True)
     shown = sorted(folder.glob("camera-*.npy")) if "cameras" in name else [folder / "interferometer.npy"]
     # Its cameras have addresses and names of this host: one at a time.
@@ -97,7 +97,7 @@ def _play(name: str, program: Path, folder: Path, *changes: tuple[str, str]) -> 
     return thalweg.open(folder / "runs" / "run-000001"), json.loads((folder / "truth.json").read_text())
 
 
-def test_the_interferometer_tells_the_size_of_its_source(program: Path, tmp_path: Path) -> None:
+def test_the_interferometer_measures_the_size_of_its_source(program: Path, tmp_path: Path) -> None:
     pytest.importorskip("pandas")
     run, truth = play("interferometer.toml", program, tmp_path, 10, (":7720", ":0"), ("rate = 100 ", "rate = 10 "))
     table = run.features()
@@ -126,7 +126,7 @@ def test_six_cameras_show_the_shape_of_the_bunches_that_level_2_keeps(program: P
 
 
 def test_the_trigger_chain_keeps_few_events_and_accounts_for_all(program: Path, tmp_path: Path) -> None:
-    # Fixed ports may be somebody else's here, and a tenth of the events will do.
+    # Fixed ports may be in use on this machine, and a tenth of the events is enough.
     text = (EXAMPLES / "tdaq.toml").read_text()
     text = text.replace(":7710", ":0").replace(":7711", ":0").replace("events = 5000", "events = 500")
     (tmp_path / "tdaq.toml").write_text(text)
@@ -141,7 +141,7 @@ def test_the_trigger_chain_keeps_few_events_and_accounts_for_all(program: Path, 
 
 
 def test_the_program_pushes_both_sources(program: Path, tmp_path: Path) -> None:
-    # Port 7700 may be somebody else's here.
+    # Port 7700 may be in use on this machine.
     text = (EXAMPLES / "push.toml").read_text().replace(":7700", ":0")
     (tmp_path / "push.toml").write_text(text)
     builder = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""Fits that were made while a run was taken, as a table."""
+"""Table of the fits that were made while a run was taken."""
 
 from __future__ import annotations
 
@@ -64,14 +64,14 @@ def test_the_features_of_a_run_are_a_table(program: Path, tmp_path: Path) -> Non
     assert list(table["beam.failure"]) == ["", "", "", "no-light"]
     assert np.isnan(table.loc[3, "beam.x"])
 
-    # An event has its own, wherever it goes.
+    # An event has its own features, also after it was pickled.
     for event in run:
         one = event.features
         assert list(one) == list(table.columns)
         assert repr(one) == repr(pickle.loads(pickle.dumps(event)).features)
         assert one["beam.failure"] == table.loc[event.id, "beam.failure"]
 
-    # What was fitted then is what is fitted to the images now.
+    # The fits during the run equal fits of the recorded images.
     for event in run[:3]:
         fit = thalweg.image.fit_gaussian_2d(event["camera"].array, pixel_mm=0.005)
         assert fit.x.value == table.loc[event.id, "beam.x"]

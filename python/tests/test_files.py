@@ -1,4 +1,4 @@
-"""What lies on a server, through the file system that Dask, pandas and xarray open URLs with."""
+"""Files on a server, read through fsspec, with which Dask, pandas and xarray open URLs."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ fsspec = pytest.importorskip("fsspec", reason="fsspec is not installed")
 pytest.importorskip("aiohttp", reason="aiohttp is not installed")
 
 HTML = {"headers": {"Accept": "text/html"}}
-"""fsspec reads listings for people; the server sends them to who asks for them."""
+"""Header with which the server sends directory listings as HTML, which fsspec reads."""
 
 
 def names(listed: list[str]) -> set[str]:
-    """The last names of paths."""
+    """Returns the last components of paths."""
     return {path.rstrip("/").rsplit("/", 1)[-1] for path in listed}
 
 

@@ -1,4 +1,4 @@
-"""Following a run while it is written."""
+"""Iteration over a run while it is written."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ except KeyboardInterrupt:
 
 
 def last_line(stream: IO[str]) -> str:
-    """The last line of what is left of a stream."""
+    """Returns the last line of the rest of a stream."""
     return stream.read().splitlines()[-1]
 
 
 def test_ctrl_c_ends_the_wait(writer: Writer) -> None:
-    # Blocks come once a second at this rate: whoever follows waits nearly all the time.
+    # At this rate there is one block per second: the follower waits nearly all the time.
     follower = subprocess.Popen(
         [sys.executable, "-c", FOLLOWER, str(writer.directory)], stdout=subprocess.PIPE, text=True
     )

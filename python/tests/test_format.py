@@ -1,4 +1,4 @@
-"""Runs written by the letter of the format's description, and what the reader makes of them."""
+"""Runs written after the description of the format, and read by the package."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SOURCES = {"1.0": {"channels": 3}, "2.5": {"width": 4, "height": 3}}
 
 
 def both(event: int) -> list[Record]:
-    """What the two sources say of an event."""
+    """Returns the fragments of the two sources for an event."""
     return [
         Record(event, "2.5", IMAGE.tobytes(), IMAGE_U16, timestamp=2000 + event, window=5),
         Record(event, "1.0", (SAMPLES + event).tobytes(), SAMPLES_I16, timestamp=1000 + event, sequence=event + 3),
@@ -38,7 +38,7 @@ def both(event: int) -> list[Record]:
 
 @pytest.fixture
 def run(tmp_path: Path) -> thalweg.Run:
-    """Events out of order and over two blocks; one incomplete, one with an empty fragment, one never closed."""
+    """Run with events out of order in two blocks; one incomplete, one with an empty fragment, one never closed."""
     late, early = both(4)
     first = block(7, 0, [*both(2), *both(0), late], [(0, 2, 2, 0)])
     missing = Record(5, "2.5", status=MISSING | TIMED_OUT | NO_PAYLOAD_CRC)
@@ -54,7 +54,7 @@ def test_crc32c_is_castagnolis() -> None:
     assert crc32c(bytes(32)) == 0x8A9136AA
 
 
-def test_events_come_in_order_and_an_unfinished_one_does_not_come(run: thalweg.Run) -> None:
+def test_events_are_in_order_and_one_that_was_not_closed_is_left_out(run: thalweg.Run) -> None:
     assert [event.id for event in run] == [0, 2, 4, 5, 6]
     assert len(run) == 5
     assert run.state == "OPEN"
@@ -99,7 +99,7 @@ def test_arrays_have_the_type_of_their_header_and_the_shape_of_their_source(
     np.testing.assert_array_equal(fragment.array, array)
 
 
-def test_what_a_camera_says_of_an_image_is_apart_from_it(tmp_path: Path) -> None:
+def test_the_chunks_of_a_camera_are_separate_from_the_image(tmp_path: Path) -> None:
     image = np.arange(12, dtype="u1").reshape(3, 4)
     chunks = [(0x1000, image.tobytes()), (0x2001, b"\0\0\0\7"), (0x2002, b"")]
     payload = b"".join(data + number.to_bytes(4, "big") + len(data).to_bytes(4, "big") for number, data in chunks)
@@ -128,7 +128,7 @@ def test_header_fields_are_attributes(run: thalweg.Run) -> None:
     assert run.event(2)["2.5"].window == 5
 
 
-def test_a_source_of_which_nothing_came_is_named(run: thalweg.Run) -> None:
+def test_a_missing_source_is_named(run: thalweg.Run) -> None:
     event = run.event(5)
     assert not event.complete
     assert event.status == "incomplete"
@@ -137,17 +137,17 @@ def test_a_source_of_which_nothing_came_is_named(run: thalweg.Run) -> None:
     assert repr(event) == "<thalweg.Event 5 of run 7: incomplete, 1.0; missing 2.5>"
 
 
-def test_what_is_missing_is_no_empty_array(run: thalweg.Run) -> None:
+def test_a_missing_fragment_is_not_an_empty_array(run: thalweg.Run) -> None:
     event = run.event(5)
     assert [source for source, _ in event.items()] == event.keys() == list(event) == ["1.0"]
     assert len(event) == len(event.values()) == 1
     assert "2.5" not in event
     assert event.get("2.5") is event.get("n2.5") is None
-    with pytest.raises(KeyError, match=r"event 5 has nothing of source 2\.5 .*timed-out"):
+    with pytest.raises(KeyError, match=r"event 5 has no fragment of source 2\.5 .*timed-out"):
         event["n2.5"]
 
 
-def test_a_source_that_has_nothing_to_say_is_not_missing(run: thalweg.Run) -> None:
+def test_a_source_with_an_empty_fragment_is_not_missing(run: thalweg.Run) -> None:
     event = run.event(6)
     assert event.complete
     assert event.missing == {}
@@ -155,7 +155,7 @@ def test_a_source_that_has_nothing_to_say_is_not_missing(run: thalweg.Run) -> No
     assert event["2.5"].array.shape == (0, 4)
 
 
-def test_a_block_that_is_damaged_ends_what_can_be_read(tmp_path: Path) -> None:
+def test_a_damaged_block_ends_the_readable_part(tmp_path: Path) -> None:
     blocks = [block(7, number, both(number), [(number, 1, 1, 0)]) for number in range(3)]
     for damaged in ("cut off", "changed"):
         third = blocks[2][:-1] if damaged == "cut off" else blocks[2][:70] + b"!" + blocks[2][71:]

@@ -1,4 +1,4 @@
-"""Images are understood as scipy and laserbeamsize understand them, and failures have their reasons."""
+"""Fits of images, compared with scipy and laserbeamsize, and the reasons of failures."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ fringes, fringes_2d = image_fits.fringes, image_fits.fringes_2d
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """What is fitted: a model of these parameters, on these places, and ours in the same order."""
+    """Case of a fit: a model with its parameters and positions, and the fit under test with the same parameters."""
 
     name: str
     model: Model
@@ -108,10 +108,10 @@ CASES = {case.name: case for case in cases()}
 
 
 def scipys(case: Case, image: np.ndarray, start: list[float]) -> tuple[np.ndarray, np.ndarray]:
-    """What scipy ends with, and its standard deviations."""
+    """Returns the parameters that scipy finds, and their standard deviations."""
     optimize = pytest.importorskip("scipy.optimize", reason="scipy is not installed")
     places = np.array([np.ravel(axis) for axis in case.places]) if isinstance(case.places, tuple) else case.places
-    # As exact as it gets: by default it stops where the sum of squares changes by less than 1e-8.
+    # The highest accuracy: by default, scipy stops when the sum of squares changes by less than 1e-8.
     exact = {"ftol": 3e-16, "xtol": 3e-16, "gtol": 3e-16, "maxfev": 20_000}
     values, covariance = optimize.curve_fit(
         lambda at, *of: case.model(at, *of), places, image.ravel().astype(float), p0=start, **exact
@@ -120,7 +120,7 @@ def scipys(case: Case, image: np.ndarray, start: list[float]) -> tuple[np.ndarra
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_without_noise_ours_are_scipys_and_the_truth(name: str) -> None:
+def test_without_noise_the_fit_equals_that_of_scipy_and_the_truth(name: str) -> None:
     case = CASES[name]
     image = case.image()
     ours = np.array([estimate.value for estimate in case.ours(image)])
@@ -131,7 +131,7 @@ def test_without_noise_ours_are_scipys_and_the_truth(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_with_noise_ours_are_scipys_within_a_hundredth_of_sigma(name: str) -> None:
+def test_with_noise_the_fit_equals_that_of_scipy_within_a_hundredth_of_sigma(name: str) -> None:
     case = CASES[name]
     for seed in range(3):
         image = case.image() + np.random.default_rng(seed).normal(0, 4, np.shape(case.image()))
@@ -154,13 +154,13 @@ def test_the_truth_is_within_sigma_as_often_as_it_should_be(name: str) -> None:
         fits = case.ours(image + normal(0, 4, image.shape))
         off = np.abs([(fit.value - true) / fit.std for fit, true in zip(fits, case.truth, strict=True)])
         within += [off < 1, off < 2]
-    # Four standard deviations of a thousand draws.
+    # Four standard deviations of a thousand trials.
     for share, wanted in zip(within / seeds, (0.6827, 0.9545), strict=True):
         assert np.all(np.abs(share - wanted) < 4 * np.sqrt(wanted * (1 - wanted) / seeds)), share
 
 
 def beams() -> list[Any]:
-    """Simulated beams with noise, and the pieces of real ones."""
+    """Returns simulated beams with noise, and parts of real ones."""
     random = np.random.default_rng(3)
     found = []
     for at, (major, minor, angle) in enumerate([(25.0, 15.0, 0.3), (30.0, 22.0, -1.2), (12.0, 8.0, 0.9)]):
@@ -173,7 +173,7 @@ def beams() -> list[Any]:
 
 @pytest.mark.parametrize("image", beams())
 @pytest.mark.parametrize("kind", ["uint8", "uint16", "float32", "float64"])
-def test_moments_are_those_of_laserbeamsize(image: np.ndarray, kind: str) -> None:
+def test_moments_equal_those_of_laserbeamsize(image: np.ndarray, kind: str) -> None:
     laserbeamsize = pytest.importorskip("laserbeamsize", reason="laserbeamsize is not installed")
     x, y, d_major, d_minor, angle = laserbeamsize.beam_size(image)
     beam = thalweg.image.moments(image.astype(kind)).beam
@@ -188,7 +188,7 @@ def spot(kind: str = "uint16") -> np.ndarray:
     return gaussian_2d(grid(48, 64), 100, 3000, 30, 20, 6, 4, 0.3).round().astype(kind)
 
 
-def test_an_array_is_taken_as_it_is_stored_and_copied_where_it_has_to_be() -> None:
+def test_an_array_is_used_as_it_is_stored_and_copied_only_if_needed() -> None:
     image = spot()
     wanted = thalweg.image.fit_gaussian_2d(image)
     for same in (image.astype(float), image.astype(">u2"), image.astype(int), np.asfortranarray(image), image.tolist()):
@@ -197,7 +197,7 @@ def test_an_array_is_taken_as_it_is_stored_and_copied_where_it_has_to_be() -> No
     assert thalweg.image.fit_gaussian_2d(doubled) == wanted
 
 
-def test_a_part_has_the_coordinates_of_the_whole_and_millimetres_where_a_pixel_has_a_size() -> None:
+def test_a_region_has_the_coordinates_of_the_image_and_millimetres_if_a_pixel_has_a_size() -> None:
     whole = thalweg.image.fit_gaussian_2d(spot("float64"), pixel_mm=(0.01, 0.02))
     part = thalweg.image.fit_gaussian_2d(spot("float64"), region=(5, 2, 50, 40))
     assert part.millimetres is None
@@ -223,14 +223,14 @@ def test_a_part_has_the_coordinates_of_the_whole_and_millimetres_where_a_pixel_h
         ("at-the-edge", gaussian_2d(grid(48, 64), 100, 3000, -9, 20, 8, 7, 0.0)),
     ],
 )
-def test_a_failure_has_its_reason(reason: str, image: np.ndarray) -> None:
+def test_a_failure_has_a_reason(reason: str, image: np.ndarray) -> None:
     with pytest.raises(FitError) as raised:
         thalweg.image.fit_gaussian_2d(image, white=2000 if reason == "saturated" else None)
     assert raised.value.reason == reason
     assert isinstance(raised.value, ValueError)
 
 
-def test_what_is_no_image_is_told() -> None:
+def test_arguments_that_are_not_valid_are_refused() -> None:
     for wrong, error in ((np.zeros((3, 3, 3)), TypeError), (np.zeros((9, 9), complex), TypeError)):
         with pytest.raises(error):
             thalweg.image.fit_gaussian_2d(wrong)
@@ -261,7 +261,7 @@ def test_every_public_name_has_a_docstring() -> None:
         assert inspect.getdoc(getattr(thalweg.image, name)), name
 
 
-def test_the_examples_of_the_module_and_of_the_page_show_what_happens() -> None:
+def test_the_examples_of_the_module_and_of_the_page_are_correct() -> None:
     page = (ROOT / "docs/images.md").read_text()
     texts = [inspect.getdoc(thalweg.image), inspect.getdoc(thalweg.image.source_size)]
     texts += ["\n".join(re.findall(r"^```pycon\n(.*?)^```$", page, re.M | re.S))]
@@ -290,5 +290,5 @@ def test_the_comparison_runs(capsys: pytest.CaptureFixture[str]) -> None:
     assert "scipy" in shown
 
 
-def test_the_beams_are_here() -> None:
+def test_the_images_of_beams_exist() -> None:
     assert len(list(Path(ROOT / "crates/thalweg-device/recordings/beam").glob("*.pgm"))) == 2

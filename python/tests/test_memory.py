@@ -1,4 +1,4 @@
-"""Arrays look into the run's files: nothing is copied, nothing can be written, and they outlive all else."""
+"""Arrays as read-only views of the run's files, which outlive run, event and fragment."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ def test_nothing_is_copied(model: Written) -> None:
     again = thalweg.open(model.directory).event(0)[source].payload
     payload, array = run.event(0)[source].payload, run.event(0)[source].array
     assert np.shares_memory(payload, array)
-    # Another opening of the run is another mapping.
+    # A run that is opened twice is mapped twice.
     assert not np.shares_memory(payload, again)
     assert not payload.flags.owndata
     assert not array.flags.owndata
-    # Within the mapping of the segment that this process has.
+    # The array lies in this process's mapping of the segment.
     address = payload.__array_interface__["data"][0]
     maps = [line.split() for line in Path("/proc/self/maps").read_text().splitlines() if ".seg" in line]
     ranges = [tuple(int(end, 16) for end in fields[0].split("-")) for fields in maps]
     assert any(begin <= address < end for begin, end in ranges)
 
 
-def test_what_was_recorded_cannot_be_written(model: Written) -> None:
+def test_recorded_data_cannot_be_written(model: Written) -> None:
     fragment = next(iter(thalweg.open(model.directory)))["1.0"]
     for array in (fragment.array, fragment.payload):
         with pytest.raises(ValueError, match="read-only"):
@@ -56,7 +56,7 @@ def test_what_was_recorded_cannot_be_written(model: Written) -> None:
             array.flags.writeable = True
 
 
-def test_the_mapping_goes_with_the_last_array(model: Written) -> None:
+def test_the_mapping_ends_with_the_last_array(model: Written) -> None:
     def mapped() -> int:
         gc.collect()
         return Path("/proc/self/maps").read_text().count(str(model.directory))

@@ -1,4 +1,4 @@
-"""A run of the model ADC, each sample of which can be computed again from (seed, event, source) alone."""
+"""Run of the model ADC, whose samples can be computed again from (seed, event, source)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def model_adc(seed: int, source: int, event: int, n: int) -> NDArray[np.int16]:
-    """The samples as the documentation of `thalweg_device::model_adc` gives them."""
+    """Returns the samples by the formula in the documentation of `thalweg_device::model_adc`."""
     u, gamma = np.uint64, np.uint64(0x9E3779B97F4A7C15)
 
     def mix(z: NDArray[np.uint64]) -> NDArray[np.uint64]:
@@ -36,7 +36,7 @@ def model_adc(seed: int, source: int, event: int, n: int) -> NDArray[np.int16]:
     return (noise + u(2) * pulse).astype("<i2")
 
 
-def test_every_sample_is_the_one_that_the_model_gives(model: Written) -> None:
+def test_every_sample_equals_that_of_the_model(model: Written) -> None:
     run = thalweg.open(model.directory)
     described = {source["id"]: source["description"] for source in run.info["sources"]}
     expected: dict[tuple[str, int], NDArray[np.int16]] = {}
@@ -51,7 +51,7 @@ def test_every_sample_is_the_one_that_the_model_gives(model: Written) -> None:
             np.testing.assert_array_equal(fragment.array, expected[source, waveform])
 
 
-def test_the_run_is_what_the_program_reported(model: Written) -> None:
+def test_the_run_agrees_with_the_report_of_the_program(model: Written) -> None:
     run = thalweg.open(str(model.directory))
     assert run.state == model.report["state"] == "COMPLETE"
     assert run.number == model.report["run"]

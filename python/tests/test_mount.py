@@ -1,4 +1,4 @@
-"""Recorded data through `thalweg mount`: files that h5py and NumPy open by themselves."""
+"""Recorded data through `thalweg mount`, as files that h5py and NumPy open."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def mount(program: Path, tmp_path: Path) -> Iterator[Callable[[str], Path]]:
-    """Runs `thalweg mount` on a URL and returns the directory that shows it."""
+    """Function that runs `thalweg mount` on a URL and returns the directory."""
     try:
         os.close(os.open("/dev/fuse", os.O_RDWR))
     except OSError as error:
@@ -44,7 +44,7 @@ def mount(program: Path, tmp_path: Path) -> Iterator[Callable[[str], Path]]:
         assert (process.returncode, json.loads(output)["errors"]) == (0, 0)
 
 
-def test_h5py_reads_what_was_recorded(
+def test_h5py_reads_recorded_data(
     model: Written, serve: Callable[..., str], mount: Callable[[str], Path], tmp_path: Path
 ) -> None:
     h5py = pytest.importorskip("h5py", reason="h5py is not installed")
@@ -64,7 +64,7 @@ def test_h5py_reads_what_was_recorded(
         np.testing.assert_array_equal(data[...], samples)
 
 
-def test_a_run_is_opened_and_mapped_as_if_it_were_here(
+def test_a_mounted_run_is_opened_and_mapped_like_a_local_one(
     model: Written, serve: Callable[..., str], mount: Callable[[str], Path]
 ) -> None:
     at = mount(serve(model.directory.parent))

@@ -1,4 +1,4 @@
-"""The notebook in `examples/` runs from its first cell to its last, and is kept without what it printed."""
+"""Execution of the notebook in `examples/`, which is kept without outputs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_the_notebook_is_kept_without_outputs() -> None:
 
 def test_the_notebook_runs(program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", f"{program.resolve().parent}{os.pathsep}{os.environ['PATH']}")
-    # What it records, and what its kernel writes, is gone with the test.
+    # The files that the notebook and its kernel write are removed with the test.
     for name in ("TMPDIR", "HOME", "IPYTHONDIR", "JUPYTER_RUNTIME_DIR", "MPLCONFIGDIR"):
         monkeypatch.setenv(name, str(tmp_path))
     notebook = nbformat.read(NOTEBOOK, as_version=4)
@@ -38,5 +38,5 @@ def test_the_notebook_runs(program: Path, tmp_path: Path, monkeypatch: pytest.Mo
     assert sum("image/png" in output.get("data", {}) for output in shown) == 4
     text = "".join(output.get("text", "") for output in shown)
     assert "10 events lack a fragment; the first is <thalweg.Event 3 of run 2: incomplete, 1.0; missing 2.0>" in text
-    assert "KeyError: 'event 3 has nothing of source 2.0" in text
+    assert "KeyError: 'event 3 has no fragment of source 2.0" in text
     assert "{'event': 90, 'row': 48, 'column': 64}" in text

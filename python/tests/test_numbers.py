@@ -1,9 +1,10 @@
-"""Numbers of events from what EPICS and detectors of Dectris' count, whatever happens on the way: trials from seeds.
+"""Event numbers of the sources for EPICS and Dectris detectors, under faults: trials from seeds.
 
     THALWEG_TRIALS=1000 pytest python/tests/test_numbers.py
 
-Each payload names its trigger, and a fragment whose status is good has to have the number of its trigger. An equal seed
-gives an equal trial. Without `THALWEG_TRIALS` they are the same few each time, with it so many fresh ones of each kind.
+Each payload contains the number of its trigger, and a fragment without the status `uncertain` must have the number of
+its trigger. A trial is determined by its seed. Without `THALWEG_TRIALS`, the same few trials are run each time; with
+it, that number of new ones of each kind.
 """
 
 from __future__ import annotations
@@ -25,68 +26,70 @@ if TYPE_CHECKING:
 
 TRIALS = int(os.environ.get("THALWEG_TRIALS", "30"))
 FIRST_SEED = int(time.time()) << 16 if "THALWEG_TRIALS" in os.environ else 0
-# Seeds that went wrong once, by the kind of trial.
+# Seeds of trials that failed once.
 EPICS_SEEDS = [62, 88, 110, 116, 134, 167, 252, 355, 2889]
 DECTRIS_SEEDS = [43, 97, 136]
 TRIGGERS = 300
-# More numbers in a row are not left out: no device loses so many.
+# Largest gap in event numbers: no device loses more.
 FURTHEST = (1 << 24) + TRIGGERS
-# A counter that is set back by so many is told from arrays that come late, though they are not dated.
+# Number of counts by which a counter must be set back to be distinguished from late arrays without times.
 SEEN_TO_COUNT = 64
-# So many arrays come in their order, and none is lost, once a counter was set back.
+# Number of arrays in order and without loss after a counter was set back.
 SPARED = 20
 
 
 @dataclass
 class Trial:
-    """Fragments of a run, and what is wrong with them."""
+    """Fragments of a run, and the errors in their numbers."""
 
     seed: int
-    # The triggers that the source had.
-    came: set[int] = field(default_factory=set)
+    # Triggers whose arrays the source received.
+    received: set[int] = field(default_factory=set)
     # Number, trigger, and whether the number is certain.
     fragments: list[tuple[int, int, bool]] = field(default_factory=list)
-    # The trigger that is number 0, where it is not that of the first fragment.
+    # Trigger with the number 0.
     origin: int | None = None
-    # Arrays are only lost or without a count: there are no more numbers than triggers.
+    # True if arrays are only lost or without a count, so that there are no more numbers than triggers.
     is_plain: bool = False
     wrong: list[str] = field(default_factory=list)
 
     @property
     def uncertain(self) -> int:
-        """Returns how many fragments have uncertain numbers."""
+        """Number of fragments with uncertain numbers."""
         return sum(not certain for *_, certain in self.fragments)
 
     def take_all(self, take: Callable[..., Any], *, idle: bool = False) -> None:
-        """Takes the images that are there, as a source does; `idle`: those, too, that wait for others."""
+        """Takes the next images as a source does; with `idle`, also those that wait for earlier ones."""
         while (image := take(idle=idle)) is not None:
             number, trigger = image.number, int(image.array[0])
             before = self.fragments[-1][0] if self.fragments else -1
             if self.origin is None:
                 self.origin = trigger - number
             if number <= before or number > before + FURTHEST or (self.is_plain and number > trigger - self.origin):
-                self.wrong.append(f"trigger {trigger} is number {number}, behind {before}, where {self.origin} is 0")
+                self.wrong.append(f"trigger {trigger} is number {number} after {before}, where {self.origin} is 0")
             if image.certain and number != trigger - self.origin:
                 last = self.fragments[-3:]
-                self.wrong.append(f"trigger {trigger} is number {number}, behind {last}, where {self.origin} is 0")
+                self.wrong.append(f"trigger {trigger} is number {number} after {last}, where {self.origin} is 0")
             self.fragments.append((number, trigger, image.certain))
 
     def close(self, unused: int) -> Trial:
-        """Compares what came with what is in the run, where so many were left out. Returns itself."""
-        missing = sorted(self.came - {trigger for _, trigger, _ in self.fragments})
+        """Compares the received arrays with those in the run, from which `unused` were left out. Returns the trial."""
+        missing = sorted(self.received - {trigger for _, trigger, _ in self.fragments})
         if len(missing) > unused:
-            self.wrong.append(f"triggers {missing} came and are not in the run, and {unused} were left out")
+            self.wrong.append(
+                f"triggers {missing} were received and are not in the run, from which {unused} were left out"
+            )
         return self
 
 
 def payload(trigger: int) -> np.ndarray[Any, Any]:
-    """Returns an array that names its trigger."""
+    """Returns an array with the number of its trigger."""
     return np.array([trigger], np.int64)
 
 
 @dataclass
 class Published:
-    """An array on its way."""
+    """Array on its way from the server to the source."""
 
     count: int | None
     time: int | None
@@ -94,53 +97,53 @@ class Published:
 
 
 class Camera:
-    """A camera whose server counts and dates its arrays, and the source that takes them."""
+    """Camera whose server counts its arrays and sets their times, and the source that receives them."""
 
     def __init__(self, seed: int, *, is_calm: bool) -> None:
-        """Draws what they are."""
+        """Draws the properties of the trial from the seed."""
         self.random = random = Random(seed)
         self.trouble = 0.0 if is_calm else random.choice([0.1, 0.3, 0.6, 1.0])
         self.trial = Trial(seed)
-        self.numbering, self.arrived = epics._Numbering(), epics._Arrived()
+        self.numbering, self.updates = epics._Numbering(), epics._UpdateQueue()
         self.is_dated = random.random() < 0.7
         self.count = random.choice([0, 1, random.randrange(1 << 32), (1 << 32) - random.randrange(1, 250)])
         self.clock = 1_800_000_000 * 10**9 + random.randrange(10**9)
-        # The count of an array that has none, and so many of a thousand are of that kind.
+        # Count of an array without one, and the number of such arrays in a thousand.
         self.unset, self.without = random.choice([0, None]), self.draw(10, 1000)
-        # So many of a thousand go this way.
+        # Faults in a thousand arrays.
         self.lost, self.late, self.repeated = (self.draw(5, 30) for _ in range(3))
         self.set_back, self.away, self.busy, self.quiet = (self.draw(2, 5) for _ in range(4))
-        # Triggers for which this lasts.
+        # Triggers for which these states last.
         self.losing = self.spared = self.away_for = self.busy_for = 0
         # Counts that were lost.
         self.missing = [0]
-        # Arrays that as many others will overtake.
+        # Late arrays, with the number of others that will overtake them.
         self.delayed: list[tuple[int, Published]] = []
-        # The server's last arrays, and the highest count that its client had since it began to count.
+        # Latest arrays of the server, and the highest count that was sent since its counter was started.
         self.posted: list[Published] = []
         self.newest: int | None = None
 
     def draw(self, *often: int) -> int:
-        """Returns how often in a thousand a fault is; most trials do without some."""
+        """Returns the frequency of a fault in a thousand, which is 0 for some faults in most trials."""
         return self.random.choice(often) if self.random.random() < self.trouble else 0
 
     def often(self, of_thousand: int) -> bool:
         return self.random.randrange(1000) < of_thousand
 
     def run(self) -> Trial:
-        """Returns what came of it. The camera has begun before the run."""
+        """Runs the trial, in which the camera begins before the run."""
         begins, before = self.random.randrange(20), set[int]()
         for trigger in range(TRIGGERS):
             if trigger == begins:
                 self.look()
-                self.numbering.begin()
-                before, self.trial = self.trial.came, Trial(self.trial.seed)
+                self.numbering.begin_run()
+                before, self.trial = self.trial.received, Trial(self.trial.seed)
                 self.trial.is_plain = not (self.late or self.repeated or self.set_back or self.away)
             self.clock += self.random.randrange(900_000, 1_100_000)
-            # A source that is busy may find both at once.
+            # A busy source may receive disconnect and reconnect at once.
             if self.often(self.away * (10 if self.busy_for else 1)) and not self.away_for:
-                self.arrived.put(epics._Gone())
-                # For no array, for one, for some.
+                self.updates.put(epics._Disconnect())
+                # The server is away for no array, for one, or for several.
                 self.away_for = self.random.choice([0, 1, self.random.randrange(2, 40)])
                 if self.away_for == 0:
                     self.connect()
@@ -151,7 +154,7 @@ class Camera:
                     self.count_anew()
                 self.send(self.taken(trigger))
             if self.often(self.busy):
-                # Its queue may become full meanwhile.
+                # The source's queue may overflow meanwhile.
                 self.busy_for = self.random.randrange(1, 150)
             self.busy_for = max(0, self.busy_for - 1)
             if self.spared or not self.busy_for:
@@ -163,20 +166,20 @@ class Camera:
             self.post(late)
         self.look()
         self.trial.take_all(self.numbering.take, idle=True)
-        # An array from before the run may come once more.
-        self.trial.came -= before
+        # An array from before the run may arrive again.
+        self.trial.received -= before
         return self.trial.close(self.numbering.unused)
 
     def taken(self, trigger: int) -> Published:
         """Returns the array of a trigger."""
         count, self.count = self.count, (self.count + 1) % (1 << 32)
-        # An int of EPICS has a sign.
+        # uniqueId is a signed integer.
         signed = count - (1 << 32) if count >= 1 << 31 else count
         time = self.clock if self.is_dated else None
         return Published(self.unset if self.often(self.without) else signed, time, trigger)
 
     def send(self, array: Published) -> None:
-        """An array goes through the plugins and the queue of the server."""
+        """Passes an array through the plugins and the queue of the server."""
         if self.spared:
             self.spared -= 1
             self.post(array)
@@ -184,7 +187,7 @@ class Camera:
             self.losing = self.losing - 1 if self.losing else self.random.choice([0, 0, self.random.randrange(100)])
             self.missing.append((array.count or 0) % (1 << 32))
         elif self.often(self.late):
-            # A neighbour, as far as is promised, and further.
+            # By one, within the limit for reordering, and beyond it.
             by = self.random.choice([1, 1, self.random.randrange(1, 17), self.random.randrange(1, 17), 40])
             self.delayed.append((by, array))
             return
@@ -198,16 +201,16 @@ class Camera:
             self.post(late)
 
     def post(self, array: Published) -> None:
-        """An array is the server's last one, and goes to its client."""
+        """Publishes an array: it is the server's last one, and is sent to the client."""
         self.posted.append(array)
-        self.arrived.put(array)
-        if array.count != self.unset and self.arrived._dropped == 0:
+        self.updates.put(array)
+        if array.count != self.unset and self.updates._dropped == 0:
             count = (array.count or 0) % (1 << 32)
             if self.newest is None or (count - self.newest) % (1 << 32) < 1 << 31:
                 self.newest = count
 
     def count_anew(self) -> None:
-        """The counter is set to another count, if that can be seen."""
+        """Sets the counter to another count, if the source can detect it."""
         self.look()
         near = (self.count - self.random.randrange(100)) % (1 << 32)
         count = self.random.choice([0, 1, near, self.missing[-1], self.random.randrange(1 << 32)])
@@ -215,11 +218,11 @@ class Camera:
             ahead = (count - self.newest) % (1 << 32)
             behind = (1 << 32) - ahead
             is_seen = (
-                # As if it had come round, and some were lost.
+                # As if the counter had wrapped around, with losses.
                 (count < self.newest and 1 < ahead < 1 << 31)
                 # Too far ahead for a loss.
                 or 1 << 25 < ahead < 3 << 30
-                # As if it came late, or again.
+                # As if the array were late or repeated.
                 or (behind <= 1 << 30 and (self.is_dated or behind >= SEEN_TO_COUNT))
             )
             if not is_seen:
@@ -231,7 +234,7 @@ class Camera:
         self.count, self.newest, self.spared = count, None, SPARED
 
     def be_away(self, trigger: int) -> None:
-        """The server cannot be reached, and is started anew, or goes on."""
+        """Simulates a trigger while the server is disconnected; the server may be restarted."""
         if self.random.randrange(2 * self.away_for) == 0:
             last = self.newest or 0
             near = (last + self.random.randrange(-20, 40)) % (1 << 32)
@@ -244,75 +247,75 @@ class Camera:
             self.connect()
 
     def connect(self) -> None:
-        """The server can be reached again. A client that connects gets its last array, if it has one."""
+        """Reconnects the server, which sends its last array to the client, if it has one."""
         self.delayed = []
         if self.posted:
             self.post(self.posted.pop())
 
     def look(self) -> None:
-        """The source takes what has arrived."""
+        """Passes the queued updates to the source."""
         while True:
             try:
-                lost, item = self.arrived.get(0)
+                lost, item = self.updates.get(0)
             except queue.Empty:
                 return
-            if isinstance(item, epics._Gone):
-                self.numbering.gone()
+            if isinstance(item, epics._Disconnect):
+                self.numbering.note_disconnect()
                 continue
-            self.numbering.came(item.count, item.time, payload(item.trigger), lost=lost)
-            self.trial.came.add(item.trigger)
+            self.numbering.add(item.count, item.time, payload(item.trigger), lost=lost)
+            self.trial.received.add(item.trigger)
             self.trial.take_all(self.numbering.take)
 
 
 @dataclass
 class Message:
-    """A message of a detector on its way: the header or the end of a series, or an image of it."""
+    """Message on its way from a detector: the header or the end of a series, or an image."""
 
     kind: str
     series: dectris.Series
-    # How many images there will be, where a header states it.
+    # Number of images that a header states.
     total: int | None = None
     image: int = 0
     time: int | None = None
-    # That of an image; the first one behind a header.
+    # Trigger of an image; for a header, the first trigger of its series.
     trigger: int = 0
 
 
 class Detector:
-    """A detector that streams series, and the source that takes them."""
+    """Detector that streams series, and the source that receives them."""
 
     def __init__(self, seed: int, *, is_calm: bool) -> None:
-        """Draws what they are."""
+        """Draws the properties of the trial from the seed."""
         self.random = random = Random(seed)
         self.trouble = 0.0 if is_calm else random.choice([0.1, 0.3, 0.6, 1.0])
         self.trial = Trial(seed)
         self.numbering = dectris._Numbering()
-        # Version 2 of the stream dates images, and series have unique ids.
+        # Version 2 of the stream, in which images have times, and series have unique ids.
         self.is_new = random.random() < 0.5
         self.clock = 1_800_000_000 * 10**9
         self.number = random.choice([1, 1, 1000])
-        # So many of a thousand headers state no number of images, and so many messages go this way.
+        # Number of headers in a thousand without a number of images, and faults in a thousand messages.
         self.without = self.draw(20, 1000)
         self.header_lost, self.end_lost, self.series_lost = (self.draw(20, 100) for _ in range(3))
         self.tail_lost, self.cut, self.restarts = (self.draw(20, 100) for _ in range(3))
         self.lost, self.late, self.repeated, self.quiet = (self.draw(2, 20) for _ in range(4))
         self.losing = 0
-        # The messages before this one are not taken.
+        # Number of messages before the source connects.
         self.begins = self.draw(1, 7, 60)
         self.delayed: list[tuple[int, Message]] = []
-        # The series that the source has seen, and whether it has the end of the last one.
+        # Series of which the source received messages, and whether it received the end of the last one.
         self.seen: list[dectris.Series] = []
         self.has_end = False
 
     def draw(self, *often: int) -> int:
-        """Returns how often in a thousand a fault is; most trials do without some."""
+        """Returns the frequency of a fault in a thousand, which is 0 for some faults in most trials."""
         return self.random.choice(often) if self.random.random() < self.trouble else 0
 
     def often(self, of_thousand: int) -> bool:
         return self.random.randrange(1000) < of_thousand
 
     def run(self) -> Trial:
-        """Returns what came of it."""
+        """Runs the trial."""
         trigger = 0
         while trigger < TRIGGERS:
             trigger = self.take_series(trigger)
@@ -321,11 +324,11 @@ class Detector:
         return self.trial.close(0)
 
     def take_series(self, trigger: int) -> int:
-        """Takes a series, from this trigger on. Returns the trigger behind its last one."""
+        """Takes a series that begins at a trigger. Returns the trigger after its last one."""
         random = self.random
         total = taken = random.choice([1, 2, random.randrange(1, 20), random.randrange(1, 100)])
         if self.often(self.cut):
-            # It is disarmed before all triggers were there.
+            # The detector is disarmed before the last trigger.
             taken = random.randrange(total)
             total = random.choice([total, total, 1_000_000, (1 << 31) - 1])
         restarts = self.often(self.restarts) and self.count_anew()
@@ -335,7 +338,7 @@ class Detector:
         tail = random.choice([taken, random.randrange(taken + 1), 0]) if self.often(self.tail_lost) else taken
         is_lost, has_header = self.often(self.series_lost), not self.often(self.header_lost)
         if restarts:
-            # Something of it comes by which it can be seen that it is another series than the last one.
+            # A message arrives that distinguishes the series from the one before.
             is_lost, tail = False, taken
             is_same = series == self.seen[-1] if self.seen else False
             has_header |= taken == 0 or (is_same and not self.has_end)
@@ -354,18 +357,18 @@ class Detector:
         return trigger + taken
 
     def count_anew(self) -> bool:
-        """The detector is switched off and on, and counts its series anew. Returns whether that can be seen."""
+        """Restarts the detector and its counter of series. Returns whether the source can detect it."""
         number = self.random.choice(
             [1, self.number, *[self.number - 1] * 3, self.number - 2, self.random.randrange(1000)]
         )
-        # The next number by chance cannot be told from one that goes on.
+        # If the number is the next one by chance, the restart cannot be detected.
         if number < 0 or (self.seen and number == self.seen[-1].number + 1):
             return False
         self.number, self.delayed, self.losing = number, [], 0
         return True
 
     def send(self, message: Message) -> None:
-        """An image goes its way."""
+        """Sends an image, with faults."""
         if self.losing:
             self.losing -= 1
         elif self.often(self.lost):
@@ -382,20 +385,20 @@ class Detector:
                 self.trial.take_all(self.numbering.take, idle=True)
 
     def arrive_late(self, others: int) -> None:
-        """So many others have overtaken those that are on their way."""
+        """Delivers the late images that `others` images have overtaken."""
         due = [late for by, late in self.delayed if by <= others]
         self.delayed = [(by - others, late) for by, late in self.delayed if by > others]
         for late in due:
             self.arrive(late)
 
     def arrive(self, message: Message) -> None:
-        """The source has a message."""
+        """Passes a message to the source."""
         if self.begins:
             self.begins -= 1
             return
         if message.kind == "end":
             self.has_end = bool(self.seen) and message.series == self.seen[-1]
-            self.numbering.end(message.series)
+            self.numbering.add_end(message.series)
             return
         if self.trial.origin is None:
             self.trial.origin = message.trigger
@@ -403,15 +406,15 @@ class Detector:
             self.seen.append(message.series)
             self.has_end = False
         if message.kind == "header":
-            self.numbering.header(message.series, message.total)
+            self.numbering.add_header(message.series, message.total)
         else:
-            self.trial.came.add(message.trigger)
-            self.numbering.image(message.series, message.image, message.time, payload(message.trigger))
+            self.trial.received.add(message.trigger)
+            self.numbering.add_image(message.series, message.image, message.time, payload(message.trigger))
         self.trial.take_all(self.numbering.take)
 
 
 def try_all(trial: Callable[[int], Trial], seeds: list[int]) -> list[Trial]:
-    """Returns trials from these seeds and `TRIALS` others. Fails where one has gone wrong, and names its seed."""
+    """Runs trials from these seeds and `TRIALS` others. Fails if one has errors, and names its seed."""
     trials = [trial(seed) for seed in [*seeds, *range(FIRST_SEED, FIRST_SEED + TRIALS)]]
     wrong = [f"seed {one.seed}: {one.wrong[0]}" for one in trials if one.wrong]
     assert not wrong, f"{len(wrong)} of {len(trials)}: " + "; ".join(wrong[:5])
@@ -419,54 +422,54 @@ def try_all(trial: Callable[[int], Trial], seeds: list[int]) -> list[Trial]:
 
 
 def counted(trials: list[Trial]) -> tuple[int, int]:
-    """Returns how many fragments there are, and how many of them are uncertain."""
+    """Returns the number of fragments, and how many of them are uncertain."""
     return sum(len(one.fragments) for one in trials), sum(one.uncertain for one in trials)
 
 
-def test_no_fragment_whose_status_is_good_is_another_triggers_of_what_epics_publishes() -> None:
+def test_epics_fragments_with_certain_numbers_have_those_of_their_triggers() -> None:
     fragments, uncertain = counted(try_all(lambda seed: Camera(seed, is_calm=False).run(), EPICS_SEEDS))
     print(f"{TRIALS} trials, {fragments} fragments, of which {uncertain} are uncertain")
     assert 0 < uncertain < fragments
 
 
-def test_no_number_of_what_epics_publishes_is_uncertain_where_nothing_goes_wrong() -> None:
+def test_epics_numbers_without_faults_are_certain() -> None:
     fragments, uncertain = counted(try_all(lambda seed: Camera(seed, is_calm=True).run(), []))
     assert fragments > 0
     assert uncertain == 0
 
 
-def test_no_fragment_whose_status_is_good_is_another_triggers_of_what_dectris_detectors_stream() -> None:
+def test_dectris_fragments_with_certain_numbers_have_those_of_their_triggers() -> None:
     fragments, uncertain = counted(try_all(lambda seed: Detector(seed, is_calm=False).run(), DECTRIS_SEEDS))
     print(f"{TRIALS} trials, {fragments} fragments, of which {uncertain} are uncertain")
     assert 0 < uncertain < fragments
 
 
-def test_no_number_of_what_dectris_detectors_stream_is_uncertain_where_nothing_goes_wrong() -> None:
+def test_dectris_numbers_without_faults_are_certain() -> None:
     fragments, uncertain = counted(try_all(lambda seed: Detector(seed, is_calm=True).run(), []))
     assert fragments > 0
     assert uncertain == 0
 
 
 def certain(numbering: Any) -> list[tuple[int, bool]]:
-    """Returns the number of each image that is there, and whether it is certain."""
+    """Returns the number of each image, and whether it is certain."""
     return [(image.number, image.certain) for image in iter(lambda: numbering.take(idle=True), None)]
 
 
-def test_a_late_array_is_uncertain_once_the_counter_has_begun_anew() -> None:
+def test_a_late_array_is_uncertain_after_a_counter_reset() -> None:
     numbering = epics._Numbering()
-    # 9 is late, and 10 and 6 come once more, undated.
+    # 9 is late, and 10 and 6 are repeated, without times.
     for count in [3, 4, 5, 6, 7, 8, 10, 10, 9, 11, 6]:
-        numbering.came(count, None, payload(count))
-    # The last one would be number 6 by where the counter is now.
+        numbering.add(count, None, payload(count))
+    # By the state of the counter, the last array would be number 6.
     there = [(number, number in {0, 1, 2, 3, 4, 5, 7}) for number in [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 11]]
     assert certain(numbering) == there
 
 
-def test_an_array_that_is_far_ahead_and_was_taken_before_is_uncertain() -> None:
+def test_an_array_with_a_higher_count_and_an_earlier_time_is_uncertain() -> None:
     numbering = epics._Numbering()
-    # The counter was set back before the run, and one from before that is late.
+    # The counter was reset before the run, and an array from before the reset is late.
     for count, taken in [(7, 1000), (100, 900), (8, 1100)]:
-        numbering.came(count, taken, payload(count))
+        numbering.add(count, taken, payload(count))
     assert [is_certain for _, is_certain in certain(numbering)] == [True, False, False]
 
 
@@ -474,17 +477,17 @@ def test_an_array_that_is_far_ahead_and_was_taken_before_is_uncertain() -> None:
 def test_images_that_may_be_of_another_series_with_the_same_number_are_uncertain(which: str) -> None:
     numbering = dectris._Numbering()
     first, second = dectris.Series(1), dectris.Series(2)
-    numbering.header(first, 5)
+    numbering.add_header(first, 5)
     for image in [0, 2, 3, 4] if which == "before" else [0, 2]:
-        numbering.image(first, image, None, payload(image))
+        numbering.add_image(first, image, None, payload(image))
     if which == "ended":
-        numbering.end(first)
+        numbering.add_end(first)
     elif which == "before":
-        numbering.header(second, 5)
+        numbering.add_header(second, 5)
     elif which == "again":
-        numbering.header(first, 5)
+        numbering.add_header(first, 5)
     image = 5 if which == "beyond" else 3 if which != "before" else 1
-    numbering.image(first, image, None, payload(image))
+    numbering.add_image(first, image, None, payload(image))
     there = certain(numbering)
     assert [is_certain for number, is_certain in there].count(False) == 1
     number = {"ended": 3, "beyond": 5, "before": 1, "again": 8}[which]

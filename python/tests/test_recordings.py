@@ -1,4 +1,4 @@
-"""Recordings of every kind that is replayed, written by the field's own libraries and found again number by number."""
+"""Replay of recordings of every kind, written by the libraries of the field and compared number by number."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CI16 = np.dtype([("r", "<i2"), ("i", "<i2")])
 
 
 def numbers(dtype: Any, *shape: int) -> np.ndarray:
-    """Different numbers of a type."""
+    """Returns different numbers of a type."""
     kind = np.dtype(dtype)
     if kind.kind == "c":
         return (np.arange(np.prod(shape)) * (1 - 2j)).astype(kind).reshape(shape)
@@ -28,14 +28,14 @@ def numbers(dtype: Any, *shape: int) -> np.ndarray:
 
 
 def played(written: Written) -> list[thalweg.Fragment]:
-    """The fragments of a run with one source."""
+    """Returns the fragments of a run with one source."""
     run = thalweg.open(written.directory)
     (source,) = run.sources
     return [event[source] for event in run]
 
 
 def described(written: Written) -> dict[str, Any]:
-    """Description of the only source."""
+    """Returns the description of the only source."""
     return thalweg.open(written.directory).info["sources"][0]["description"]
 
 
@@ -115,7 +115,7 @@ def test_sigmf_of_every_type_is_played_little_endian(
     assert ("big-endian" in notes) == (order == ">" and bits > 8)
 
 
-def test_what_the_sigmf_package_writes_is_played(tmp_path: Path, record: Callable[..., Written]) -> None:
+def test_recordings_of_the_sigmf_package_are_played(tmp_path: Path, record: Callable[..., Written]) -> None:
     sigmf = pytest.importorskip("sigmf", reason="the PyPI package sigmf is not installed")
     recordings = {}
     for name in ["one", "two"]:
@@ -170,7 +170,9 @@ device = {{ {device} }}
         ('kind = "sigmf", file = "x", recording = "y"', "goes with an archive (.sigmf)"),
     ],
 )
-def test_check_says_what_is_wrong_and_what_to_write(device: str, message: str, tmp_path: Path, program: Path) -> None:
+def test_check_reports_what_is_wrong_and_what_to_write(
+    device: str, message: str, tmp_path: Path, program: Path
+) -> None:
     (tmp_path / "x.bin").write_bytes(bytes(12))
     np.save(tmp_path / "flat.npy", np.zeros(12))
     np.save(tmp_path / "fortran.npy", np.zeros((3, 4), order="F"))

@@ -1,4 +1,4 @@
-"""A run on a server is the same run."""
+"""Runs on a server, compared with the runs on disk."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def same_events(one: thalweg.Run, other: thalweg.Run) -> None:
-    """Compares all events, down to the last byte."""
+    """Compares all events of two runs byte by byte."""
     assert len(one) == len(other)
     for event, again in zip(one, other, strict=True):
         assert (event.id, event.status, event.keys()) == (again.id, again.status, again.keys())
@@ -32,7 +32,7 @@ def same_events(one: thalweg.Run, other: thalweg.Run) -> None:
             assert copy.verify()
 
 
-def test_a_run_on_a_server_is_the_run_on_the_disk(model: Written, serve: Callable[..., str]) -> None:
+def test_a_run_on_a_server_equals_the_run_on_disk(model: Written, serve: Callable[..., str]) -> None:
     here = thalweg.open(model.directory)
     base = serve(model.directory.parent)
     for url in (f"{base}/runs/{here.number}", f"{base}/runs/{here.number}/", f"{base}/{model.directory.name}"):
@@ -58,8 +58,8 @@ def test_a_part_of_a_run(model: Written, serve: Callable[..., str]) -> None:
         for sources in (["1.1"], [second]):
             (event,) = run.events(7, sources=sources)
             assert event.keys() == ["1.1"]
-        with pytest.raises(KeyError, match="nobody"):
-            run.events(sources=["nobody"])
+        with pytest.raises(KeyError, match="unknown"):
+            run.events(sources=["unknown"])
 
 
 def test_an_array_outlives_run_and_server(model: Written, serve: Callable[..., str], tmp_path: Path) -> None:
@@ -96,14 +96,16 @@ def test_a_run_that_is_being_recorded_can_be_opened(writer: Writer, serve: Calla
     assert [event.id for event in run] == run.ids().tolist()
 
 
-def test_what_cannot_be_opened_says_why(model: Written, serve: Callable[..., str], tmp_path: Path) -> None:
+def test_a_run_that_cannot_be_opened_is_an_error_with_the_reason(
+    model: Written, serve: Callable[..., str], tmp_path: Path
+) -> None:
     base = serve(model.directory.parent)
     with pytest.raises(thalweg.RunError, match=r"runs/4711 is not a run"):
         thalweg.open(f"{base}/runs/4711")
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        nobody = listener.getsockname()[1]
-    with pytest.raises(thalweg.RunError, match=f"127.0.0.1:{nobody}"):
-        thalweg.open(f"http://127.0.0.1:{nobody}/runs/1", timeout=0)
+        unused_port = listener.getsockname()[1]
+    with pytest.raises(thalweg.RunError, match=f"127.0.0.1:{unused_port}"):
+        thalweg.open(f"http://127.0.0.1:{unused_port}/runs/1", timeout=0)
     with pytest.raises(thalweg.RunError, match=r"names no host|no URL"):
         thalweg.open("http:///runs/1")
     with pytest.raises(ValueError, match="on a server"):
@@ -112,7 +114,7 @@ def test_what_cannot_be_opened_says_why(model: Written, serve: Callable[..., str
         thalweg.open(base, timeout=-1)
 
 
-def test_a_token_opens_what_it_is_for(
+def test_a_token_gives_access_to_its_directory(
     model: Written, serve: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tokens = tmp_path / "tokens.toml"
@@ -127,7 +129,7 @@ def test_a_token_opens_what_it_is_for(
     assert len(thalweg.open(url)) == model.report["events"]["built"]
 
 
-def test_a_server_that_speaks_tls_is_vouched_for(model: Written, serve: Callable[..., str], tmp_path: Path) -> None:
+def test_the_certificate_of_a_server_is_checked(model: Written, serve: Callable[..., str], tmp_path: Path) -> None:
     if shutil.which("openssl") is None:
         pytest.skip("no openssl to make a certificate with")
     certificate, key = tmp_path / "server.pem", tmp_path / "server.key"

@@ -1,4 +1,4 @@
-"""Real recordings, played through the whole path and found again sample by sample."""
+"""Real recordings, played through the whole path and compared sample by sample."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @pytest.mark.parametrize("link", ["tcp", "shm"])
 @pytest.mark.parametrize("name", ["scope-4ch", "scope-2ch"])
-def test_oscilloscope_channels_come_back_as_they_went_in(
+def test_oscilloscope_channels_are_recorded_unchanged(
     name: str, link: str, recordings: Path, record: Callable[..., Written]
 ) -> None:
     path = recordings / f"{name}.sigmf-data"
@@ -32,7 +32,7 @@ def test_oscilloscope_channels_come_back_as_they_went_in(
     (source,) = run.sources
     fragments = [event[source] for event in run]
     assert len(fragments) > 1
-    # The recording is played over and over; each pass must be whole.
+    # The recording is repeated; each pass must be whole.
     at = 0
     for fragment in fragments:
         assert "replayed" in fragment.status
@@ -43,7 +43,7 @@ def test_oscilloscope_channels_come_back_as_they_went_in(
     assert passes >= 1, f"only {passes:.2f} of the recording was played"
 
 
-def test_beam_images_come_back_as_images(recordings: Path, record: Callable[..., Written]) -> None:
+def test_beam_images_are_recorded_as_images(recordings: Path, record: Callable[..., Written]) -> None:
     files = sorted((recordings / "beam").glob("*.pgm"))
     images = [np.frombuffer(file.read_bytes()[-40_000:], np.uint8).reshape(200, 200) for file in files]
     run = thalweg.open(record("--input", recordings / "beam", "--duration", "300ms").directory)
@@ -55,7 +55,7 @@ def test_beam_images_come_back_as_images(recordings: Path, record: Callable[...,
         np.testing.assert_array_equal(image, images[event.id % len(images)])
 
 
-def test_baseband_decodes_from_the_run_what_it_decodes_from_the_file(record: Callable[..., Written]) -> None:
+def test_baseband_decodes_the_same_from_the_run_as_from_the_file(record: Callable[..., Written]) -> None:
     reason = "the PyPI package baseband is not installed"
     vdif = pytest.importorskip("baseband.vdif", reason=reason)
     path = Path(pytest.importorskip("baseband.data", reason=reason).SAMPLE_VDIF)
@@ -71,7 +71,7 @@ def test_baseband_decodes_from_the_run_what_it_decodes_from_the_file(record: Cal
     assert count == {2}
     file = io.BytesIO(b"".join(frames[source][at] for at in range(2) for source in frames))
     with warnings.catch_warnings():
-        # astropy warns of the age of its leap second table.
+        # astropy warns about the age of its leap second table.
         warnings.simplefilter("ignore")
         with vdif.open(file, "rs") as played, vdif.open(str(path), "rs") as original:
             assert played.start_time == original.start_time

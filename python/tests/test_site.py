@@ -1,4 +1,4 @@
-"""The documentation as a site: every page is in it, and every link leads somewhere."""
+"""The documentation as a site: every page is in it, and every link has a target."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from urllib.parse import unquote, urldefrag
 import pytest
 from conftest import ROOT
 
-# What is not a page, but in the repository.
+# Link targets that are files of the repository, not pages.
 REPOSITORY = "https://github.com/thalweg-daq/thalweg/blob/main/"
-# What `make site` puts beside the pages.
+# Directories that `make site` adds to the pages.
 BESIDE = ("python/", "rust/")
 
 
 class Page(HTMLParser):
-    """What a page links to, and where it can be linked to."""
+    """Links of a page, and its anchors."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -27,7 +27,7 @@ class Page(HTMLParser):
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Notes one element."""
+        """Records the links and anchors of an element."""
         for name, value in attrs:
             if name in ("href", "src") and value:
                 self.links.add(value)
@@ -37,7 +37,7 @@ class Page(HTMLParser):
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The site as it is built."""
+    """Directory of the built site."""
     if not shutil.which("mdbook"):
         pytest.skip("mdbook is not installed (make venv-test installs it into .venv)")
     directory = tmp_path_factory.mktemp("site")
@@ -54,7 +54,7 @@ def test_every_page_is_in_the_site() -> None:
     assert {page for page in pages if f"({page})" not in summary} == set()
 
 
-def test_every_link_leads_somewhere(site: Path) -> None:
+def test_every_link_has_a_target(site: Path) -> None:
     pages = {page.relative_to(site): Page(page.read_text()) for page in site.rglob("*.html")}
     lost = []
     for name, page in pages.items():

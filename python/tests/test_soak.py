@@ -1,4 +1,4 @@
-"""The long run, shortly: that it says what it has seen, and notices what is wrong."""
+"""Short version of the soak test: it reports its results, and detects errors."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ def soak(program: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)
 
 
-def test_a_short_one_passes_over_two_links(program: Path) -> None:
+def test_a_short_soak_test_passes_over_two_links(program: Path) -> None:
     done = soak(program, "--time", "2s", "--link", "shm,udp", "--", "--size", "64KiB")
     assert done.returncode == 0, done.stderr
     assert [line.split()[0] for line in done.stdout.splitlines()] == ["shm", "udp"]
     assert all(" 0 incomplete" in line and " 0 unaccounted" in line for line in done.stdout.splitlines())
 
 
-def test_one_that_cannot_begin_is_told_and_counts(program: Path) -> None:
+def test_a_soak_test_that_cannot_begin_is_reported_and_fails(program: Path) -> None:
     done = soak(program, "--time", "1s", "--link", "no-such-link")
     assert done.returncode == 1
     assert "no-such-link: it ended with 2" in done.stderr
 
 
-def test_times_are_read_as_people_write_them(program: Path) -> None:
+def test_durations_are_parsed(program: Path) -> None:
     assert "write a time" in soak(program, "--time", "soon").stderr

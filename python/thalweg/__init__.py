@@ -1,12 +1,12 @@
-"""Read the runs that Thalweg records, event by event, and push data into one as a source.
+"""Read runs recorded by Thalweg as NumPy arrays, and push data into a run.
 
-- A *run* is what was recorded from its beginning to its end: a directory, or a URL on a server (`thalweg serve`).
-- A *source* is what data comes from: a digitizer, a camera, a recording that is played. It has an id, such as "1.0",
-  and a name.
-- A *fragment* is what one source says of one event: an array, a time, and a status.
-- An *event* has one fragment of each source, of the same trigger or time frame, and a number.
+- A *run* is the data recorded from a start to a stop: a directory, or a URL on a server (`thalweg serve`).
+- A *source* is a device that delivers data: a digitizer, a camera, a recording that is replayed. It has an id, such as
+  "1.0", and a name.
+- An *event* is the data of all sources for one trigger or time frame. It has a number.
+- A *fragment* is the data of one source for one event: an array, a time stamp, and a status.
 
-To have a run to look at, record one; no device is needed:
+To get a run to read, record one with simulated data; no device is needed:
 
     $ thalweg demo --sources 2 --size 10KiB --rate 1000 --duration 1s --out demo
 
@@ -20,31 +20,38 @@ Then:
 ...     for source, fragment in event.items():
 ...         mean = fragment.array.mean()  # a NumPy array: here (samples, channels), of int16
 
-A run is a sequence: `len(run)`, `run[0]`, `run[-1]`, `run[10:20]`. Event *numbers* may have gaps, so the event of a
-number is `run.event(7)`, and a range of numbers `run.events("7..10")`:
+A run is a sequence of events: `len(run)`, `run[0]`, `run[-1]`, `run[10:20]`. These are positions in the run. Event
+*numbers* may have gaps: `run.event(7)` is the event with number 7, and `run.events("7..10")` are those with the numbers
+7, 8 and 9:
 
 >>> event = run.event(7)
 >>> fragment = event["1.0"]
 >>> fragment.array.shape, fragment.status
 ((5120, 1), ['simulated'])
 
-An event has the fragments that came. What did not come is in `missing`, with the reason:
+An event contains the fragments that were recorded. Sources without a fragment are in `missing`, with the reason:
 
 >>> event.complete, event.missing
 (True, {})
 
 Tables, for pandas and xarray:
 
->>> table = run.to_dataframe(mean=numpy.mean)  # a row for each fragment
+>>> table = run.to_dataframe(mean=numpy.mean)  # one row per fragment, with the mean of its array
 >>> samples = run.to_xarray()["model-adc-0"]  # (event, sample, channel)
 
-Times are TAI, in nanoseconds since 1970 (`fragment.timestamp`) and as datetime64[ns] (`fragment.time_tai`); UTC, which
-is 37 s behind, is `fragment.time_utc`.
+Time stamps are TAI: an integer in nanoseconds since 1970 (`fragment.timestamp`), or datetime64[ns]
+(`fragment.time_tai`). `fragment.time_utc` is the same time in UTC, which is 37 s behind TAI since 2017.
 
-Reading copies nothing: arrays look into the run's files, and keep them mapped for as long as they live. `thalweg.dask`
-reads a run in parallel. A program that has a device of its own pushes what it reads from it; `help(thalweg.Source)`
-says how. `thalweg.image` says what a camera's frame shows of a beam. `thalweg.decide` lets a function say which events
-are kept.
+Arrays are read-only views of the run's files, without a copy; a file stays mapped into memory as long as an array of it
+exists.
+
+More:
+
+- `thalweg.Source`: push data of your own device into a run.
+- `thalweg.dask`: read a run in parallel, on one machine or a cluster.
+- `thalweg.image`: fit beam profiles and interferometer fringes in camera images.
+- `thalweg.decide`: select with a Python function which events are recorded.
+- `thalweg.epics`, `thalweg.dectris`: record an EPICS PV or a Dectris detector.
 """
 
 from thalweg import image

@@ -1,7 +1,7 @@
-"""Compressed images, as detectors and EPICS publish them: shared by thalweg.epics and thalweg.dectris.
+"""Decompression of images from detectors and EPICS, for thalweg.epics and thalweg.dectris.
 
-Raises ImportError, with what to install, where a library is not there, and ValueError where bytes are damaged. The
-lengths that stand in them are believed only as far as the image is long.
+The functions raise ImportError, with the package to install, if a library is missing, and ValueError if the data are
+damaged. Lengths in the data are checked against the size of the image before memory is allocated.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 
 def _library(name: str, codec: str, extra: str = "dectris") -> Any:
+    """Imports a library. Raises ImportError with the extra of this package that installs it."""
     import importlib
 
     try:
@@ -44,24 +45,24 @@ def lz4_hdf5(data: bytes, size: int) -> bytes:
     """Returns the `size` bytes of LZ4 blocks as HDF5's filter 32004 frames them."""
     stated, block = int.from_bytes(data[:8], "big"), int.from_bytes(data[8:12], "big")
     if stated != size or block == 0:
-        raise _damaged(f"{stated} bytes in blocks of {block} instead of {size}")
+        raise _damaged(f"its data state {stated} bytes in blocks of {block}, but the image has {size} bytes")
     at, parts, left = 12, [], size
     while left > 0:
         length = int.from_bytes(data[at : at + 4], "big")
         part = data[at + 4 : at + 4 + length]
         if not part or len(part) != length:
-            raise _damaged(f"{len(data)} bytes end within a block")
+            raise _damaged(f"the {len(data)} bytes end within a block")
         whole = min(block, left)
-        # A block that compression would make longer stands as it is.
+        # A block that compression does not shorten is stored uncompressed.
         parts.append(part if length == whole else lz4_block(part, whole))
         at, left = at + 4 + length, left - whole
     return b"".join(parts)
 
 
 def bitshuffle_lz4(data: bytes, count: int, pixel: np.dtype[Any]) -> np.ndarray[Any, Any]:
-    """Returns `count` pixels of blocks shuffled by bits and compressed by LZ4.
+    """Returns `count` pixels of type `pixel` from blocks that were bit-shuffled and compressed by LZ4.
 
-    With what HDF5's filter 32008 writes in front, the length of the image and of a block in bytes, or without it.
+    The header of HDF5's filter 32008, with the sizes of the image and of a block in bytes, may precede the blocks.
     """
     bitshuffle = _library("bitshuffle", "bslz4")
     block = max(8192 // pixel.itemsize // 8 * 8, 128)
@@ -76,10 +77,13 @@ def bitshuffle_lz4(data: bytes, count: int, pixel: np.dtype[Any]) -> np.ndarray[
 
 
 def _check_blocks(data: bytes, count: int, itemsize: int, block: int) -> None:
-    """Whether so many pixels are there in blocks of `block`: bitshuffle believes the lengths that stand in front."""
+    """Raises ValueError unless the data are exactly `count` pixels in blocks of `block` pixels.
+
+    The library bitshuffle does not check the lengths of the blocks.
+    """
     at = 0
     if block >= 8 and block % 8 == 0:
-        # Whole blocks, one of what is left in eights, and up to seven pixels as they are.
+        # Whole blocks, one shorter block of a multiple of 8 pixels, and up to 7 uncompressed pixels.
         for _ in range(count // block + (count % block >= 8)):
             at += 4 + int.from_bytes(data[at : at + 4], "big")
             if at > len(data):
@@ -90,8 +94,9 @@ def _check_blocks(data: bytes, count: int, itemsize: int, block: int) -> None:
 
 
 def _blosc(data: bytes, size: int) -> bytes:
+    """Returns the `size` bytes of a Blosc chunk."""
     imagecodecs = _library("imagecodecs", "blosc", "epics")
-    # The length of the whole stands in front (c-blosc, README_CHUNK_FORMAT).
+    # The header of a chunk has its sizes (c-blosc, README_CHUNK_FORMAT).
     if int.from_bytes(data[4:8], "little") != size or int.from_bytes(data[12:16], "little") != len(data):
         raise _damaged(f"{len(data)} bytes are not a chunk of {size}")
     try:
@@ -104,6 +109,7 @@ def _blosc(data: bytes, size: int) -> bytes:
 
 
 def _jpeg(data: bytes, size: int) -> bytes:
+    """Returns the `size` bytes of a JPEG image."""
     imagecodecs = _library("imagecodecs", "jpeg", "epics")
     try:
         whole: bytes = imagecodecs.jpeg8_decode(data).tobytes()
@@ -115,7 +121,7 @@ def _jpeg(data: bytes, size: int) -> bytes:
 
 
 def area_detector(codec: str, data: bytes, count: int, pixel: np.dtype[Any]) -> np.ndarray[Any, Any]:
-    """Returns `count` pixels of an array as areaDetector's NDPluginCodec compresses it."""
+    """Returns `count` pixels of type `pixel` from data compressed by areaDetector's NDPluginCodec."""
     codecs: dict[str, Callable[[bytes, int], bytes]] = {"lz4": lz4_block, "blosc": _blosc, "jpeg": _jpeg}
     if codec == "bslz4":
         return bitshuffle_lz4(data, count, pixel)

@@ -1,4 +1,4 @@
-"""A trigger level's decision, by a function."""
+"""Trigger decisions by a Python function."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ if TYPE_CHECKING:
 
     from thalweg._thalweg import Event
 
-# Of how many events it is shown how the function failed.
-_SHOWN = 10
+# Number of exceptions of the function that are printed.
+_MAX_TRACEBACKS = 10
 
 
 def decide(accept: Callable[[Event], object], /) -> None:
-    """Decides for a builder which events are kept: those of which `accept` says something true.
+    """Decides for a builder which events are recorded: those for which `accept(event)` is true.
 
-    A topology names the program, `filter = { program = ["python3", "keep.py"] }`, and the builder starts it:
+    To be called by a program that a topology names as a trigger level, such as
+    `filter = { program = ["python3", "keep.py"] }`. The builder starts the program. For example, `keep.py`:
 
         import thalweg
 
@@ -28,14 +29,14 @@ def decide(accept: Callable[[Event], object], /) -> None:
 
         thalweg.decide(keep)
 
-    The function is given events as readers are, with the fragments that came: at level 2 those of its sources.
-    `event.features` are the numbers of fits. What takes longer than the level's `deadline`, and what raises an
-    exception, gets the answer of `otherwise`, and is counted as undecided in the report. The first few exceptions are
-    printed. At the end of the run `decide` returns.
+    `accept` is called with a thalweg.Event for each event: of all sources for `filter`, of the level's `sources` for
+    `level2`. `event.features` has the results of fits. If `accept` takes longer than the level's `deadline`, or raises
+    an exception, the event is undecided: the builder applies the level's `otherwise`, and counts the event in the
+    report. The first 10 exceptions are printed.
 
-    What it does once, such as loading a model, it does before `decide`: the run waits for it, for at most 30 s.
+    Put slow preparations, such as loading a model, before the call of `decide`: the run waits for it, for at most 30 s.
 
-    Raises RunError where no builder has started this program.
+    Returns at the end of the run. Raises RunError if the program was not started by a builder.
     """
     questions = _Questions()
     failed = 0
@@ -45,6 +46,6 @@ def decide(accept: Callable[[Event], object], /) -> None:
         except Exception:
             failed += 1
             verdict = None
-            if failed <= _SHOWN:
+            if failed <= _MAX_TRACEBACKS:
                 traceback.print_exc()
         questions.answer(event.id, verdict)

@@ -1,4 +1,4 @@
-"""A run as a notebook shows it."""
+"""HTML representation of a run, for notebooks."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ _NO_COUNTS = ("source", "name", "bytes", "final_counters")
 
 
 def run(run: Run) -> str:
-    """Its state, times and reasons, and the ledger. Of the ledger's columns, those that are 0 for every source are left
-    out, but for accepted, recorded and unaccounted."""
+    """Returns HTML with the run's state, start time, reasons and ledger.
+
+    Columns of the ledger that are 0 for every source are left out, except accepted, recorded and unaccounted.
+    """
     info = run.info
     events = info["events"]
     writing = {True: ", being written", False: ", its writer died", None: ""}[run.writing]
@@ -28,7 +30,7 @@ def run(run: Run) -> str:
     if run.state != "OPEN":
         if (lost := events["built"] - len(run)) > 0:
             lines.append(f"<b>DAMAGED</b>: {lost:,} of {events['built']:,} events are missing")
-        lines.append("As run.json says; <code>thalweg verify</code> reads what was written.")
+        lines.append("State as written to run.json; <code>thalweg verify</code> checks the data.")
     return (
         f"<div><p>{'<br>'.join(lines)}</p>"
         + (f"<ul>{reasons}</ul>" if reasons else "")
@@ -38,18 +40,19 @@ def run(run: Run) -> str:
 
 
 def _ledger(ledger: list[dict[str, Any]], names: dict[str, str]) -> str:
+    """Returns HTML with the ledger, or the list of sources if there is none yet."""
     if not ledger:
         listed = "".join(f"<li>{escape(source)} {escape(name)}</li>" for source, name in names.items())
-        return f"<p>The ledger is written when the run ends. Its sources:</p><ul>{listed}</ul>"
+        return f"<p>The ledger is written when the run ends. Sources:</p><ul>{listed}</ul>"
     counts = [key for key in ledger[0] if key not in _NO_COUNTS]
     columns = [key for key in counts if key in _ALWAYS or any(line.get(key) for line in ledger)]
-    # In the order of a reader's questions: what came, what is here, what became of the rest.
+    # Accepted and recorded first, unaccounted last.
     columns.sort(key=lambda key: (_ALWAYS.index(key) if key in _ALWAYS[:2] else 2, key == "unaccounted"))
     head = "".join(f"<th>{escape(column.replace('_', ' '))}</th>" for column in ("source", "name", *columns))
     rows = []
     for line in ledger:
         cells = "".join(f"<td>{escape(str(line.get(key, '')))}</td>" for key in ("source", "name"))
-        # What a source whose last counters never came accepted is not known to the end.
+        # Without the final counters of a source, its number of accepted fragments is a lower limit.
         least = "" if line.get("final_counters", True) else "≥ "
         for key in columns:
             count = line.get(key, 0)

@@ -1,4 +1,4 @@
-"""What others publish, pushed into a run: shared by thalweg.epics and thalweg.dectris."""
+"""Sources for data that other software publishes: common part of thalweg.epics and thalweg.dectris."""
 
 from __future__ import annotations
 
@@ -17,25 +17,29 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-# TAI is so much ahead of UTC since 2017 (IERS Bulletin C).
+# TAI - UTC in seconds since 2017 (IERS Bulletin C).
 TAI_UTC = 37
-# Seconds from one look whether the run is over to the next, while nothing comes.
-LOOK = 0.5
-# Images that may come before one that was published earlier.
-REORDERED = 16
+# Longest time in seconds for which `Stream.take` waits for an image, and so the interval at which callers check whether
+# the run has ended.
+POLL_SECONDS = 0.5
+# Largest number of later images that may arrive before an earlier one; an image that is missing for longer is lost.
+MAX_REORDERED_IMAGES = 16
 
 
-class Form(NamedTuple):
-    """What all images will be, before the first has come."""
+class ImageFormat(NamedTuple):
+    """Type and shape of all images of a series, known before the first image arrives."""
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
 
 
 class Image(NamedTuple):
-    """An array: where it is in the order of all, when it was taken (TAI, in nanoseconds), and what it is.
+    """Published array.
 
-    `certain`: its number is more than a guess.
+    - `number`: event number, from 0 on. Numbers increase; a gap is an array that was lost.
+    - `time`: time stamp in nanoseconds of TAI since 1970, or None if the publisher sent none.
+    - `array`: the data.
+    - `certain`: False if `number` is a guess, for example because the publisher's counter was restarted.
     """
 
     number: int
@@ -45,113 +49,124 @@ class Image(NamedTuple):
 
 
 class Stream(Protocol):
-    """What is published at one place."""
+    """Connection to one publisher, such as a detector or a PV."""
 
-    # How it is called in messages.
+    # Text for messages: the address, and what is missing if no image arrives.
     name: str
 
     @property
     def unused(self) -> int:
-        """Arrays of the run that are no fragments, since they repeated or from before the first one."""
+        """Number of arrays that were left out of the run: duplicates, and arrays older than the first one."""
         ...
 
-    def take(self) -> Form | Image | None:
-        """Returns what comes next, in order; None where nothing has come for LOOK seconds."""
+    def take(self) -> ImageFormat | Image | None:
+        """Returns the next image in order, or the format of the images that follow. None after POLL_SECONDS."""
 
-    def begin(self) -> bool:
-        """The run begins. Returns whether what has come is of it: not where the publisher goes on by itself."""
+    def begin_run(self) -> bool:
+        """Notes that the run has begun. Returns whether images taken before belong to it.
+
+        Returns False for a publisher that runs independently of the run.
+        """
         ...
 
     def close(self) -> None:
-        """Nothing more is taken."""
+        """Closes the connection."""
 
 
 @dataclass(frozen=True)
 class Newest:
-    """The array with the highest number so far."""
+    """Number, count and time of the image with the highest number so far."""
 
     number: int
     count: int
     time: int | None
 
 
-class Order:
-    """Images in the order of their publisher's counter, which has so many bits. Numbers never go back."""
+class ImageQueue:
+    """Queue that sorts images by the publisher's counter and numbers them. Numbers only increase."""
 
     def __init__(self, bits: int) -> None:
-        """Nothing has come."""
+        """Creates an empty queue for a counter of `bits` bits."""
         self._bits = bits
         self._counter = _FrameCounter(bits)
         self._waiting: dict[int, Image] = {}
-        # The first number that is still waited for.
-        self.next = 0
+        # First number that is still expected.
+        self.next_number = 0
         self.newest: Newest | None = None
-        # No number is a guess yet.
+        # False as soon as one number is a guess.
         self._is_certain = True
 
-    def _count(self, count: int) -> int:
+    def _wrap_count(self, count: int) -> int:
         return count & ((1 << self._bits) - 1)
 
     @property
-    def end(self) -> int:
-        """The number after all that have come."""
-        return max(self._waiting, default=self.next - 1) + 1
+    def end_number(self) -> int:
+        """Number after the highest of all images so far."""
+        return max(self._waiting, default=self.next_number - 1) + 1
 
-    def begin(self, count: int, number: int, *, certain: bool) -> None:
-        """What has this count has this number, whatever came before."""
-        self._counter.begin(self._count(count), number, certain)
+    def begin_at_count(self, count: int, number: int, *, certain: bool) -> None:
+        """Assigns a number to a count, independently of the counts before."""
+        self._counter.begin_at_count(self._wrap_count(count), number, certain)
 
-    def came(self, count: int, time: int | None, array: np.ndarray[Any, Any], *, certain: bool = True) -> None:
-        """An array has come. `certain`: its count goes on from those before; else numbers are a guess from here on."""
-        number = self._counter.came(self._count(count), self.next)
-        if number is None or number in self._waiting or self._is_behind(number, time):
-            self.came_anew(count, time, array)
+    def add(self, count: int, time: int | None, array: np.ndarray[Any, Any], *, certain: bool = True) -> None:
+        """Adds an image. `certain` is False if its count may not continue those before; then its number is a guess."""
+        number = self._counter.accept_count(self._wrap_count(count), self.next_number)
+        if number is None or number in self._waiting or self._is_counter_behind(number, time):
+            self.add_after_restart(count, time, array)
             return
-        if not certain or self._is_ahead(number, time):
-            self._counter.begin(self._count(count), number, False)
-        self._add(number, count, time, array)
+        if not certain or self._is_counter_ahead(number, time):
+            self._counter.begin_at_count(self._wrap_count(count), number, False)
+        self._insert(number, count, time, array)
 
-    def came_anew(self, count: int, time: int | None, array: np.ndarray[Any, Any], *, lost: int = 0) -> None:
-        """An array has come whose count does not go on from those before: it is behind all of them and `lost` others.
+    def add_after_restart(self, count: int, time: int | None, array: np.ndarray[Any, Any], *, lost: int = 0) -> None:
+        """Adds an image whose count does not continue those before, because the counter was restarted.
 
-        From here on, numbers are a guess.
+        Its number is after those of all other images and of `lost` further ones. All numbers from here on are guesses.
         """
-        self._add(self._counter.begin_anew(self._count(count), self.end + lost), count, time, array)
+        number = self._counter.restart_at_count(self._wrap_count(count), self.end_number + lost)
+        self._insert(number, count, time, array)
 
-    def _later(self, time: int | None) -> int | None:
-        """Returns by how many nanoseconds it was taken later than the newest one, where both are dated."""
-        before = self.newest.time if self.newest else None
-        return None if time is None or before is None else time - before
+    def _nanoseconds_after_newest(self, time: int | None) -> int | None:
+        """Returns the time since the newest image in nanoseconds, or None if one of the two has no time stamp."""
+        newest = self.newest.time if self.newest else None
+        return None if time is None or newest is None else time - newest
 
-    def _is_behind(self, number: int, time: int | None) -> bool:
-        """Returns whether its number is behind the newest one, and it was taken later: it has not come late."""
-        later = self._later(time)
-        return self.newest is not None and number < self.newest.number and later is not None and later >= 0
+    def _is_counter_behind(self, number: int, time: int | None) -> bool:
+        """Returns whether an image with a lower number than the newest was taken after it, so is not a late image."""
+        elapsed = self._nanoseconds_after_newest(time)
+        return self.newest is not None and number < self.newest.number and elapsed is not None and elapsed >= 0
 
-    def _is_ahead(self, number: int, time: int | None) -> bool:
-        """Returns whether others are missing between the newest one and it, and it was taken earlier."""
-        later = self._later(time)
-        return self.newest is not None and number > self.newest.number + 1 and later is not None and later < 0
+    def _is_counter_ahead(self, number: int, time: int | None) -> bool:
+        """Returns whether an image whose number is ahead, with a gap, was taken before the newest image."""
+        elapsed = self._nanoseconds_after_newest(time)
+        return self.newest is not None and number > self.newest.number + 1 and elapsed is not None and elapsed < 0
 
-    def _add(self, number: int, count: int, time: int | None, array: np.ndarray[Any, Any]) -> None:
-        # Once a number is a guess, those of all that come later are, even where they are before it.
+    def _insert(self, number: int, count: int, time: int | None, array: np.ndarray[Any, Any]) -> None:
+        # After the first guess all numbers are guesses, also those of late images with lower numbers.
         self._is_certain = self._is_certain and self._counter.is_certain(number)
         self._waiting[number] = Image(number, time, array, self._is_certain)
         if self.newest is None or number > self.newest.number:
             self.newest = Newest(number, count, time)
 
     def take(self, *, idle: bool = False) -> Image | None:
-        """Returns the next image; one that was published earlier is waited for, unless nothing has come for long."""
+        """Returns the next image, or None.
+
+        An image whose number has a gap before it is held back until MAX_REORDERED_IMAGES others wait, unless `idle`
+        states that no image has arrived for some time.
+        """
         first = min(self._waiting, default=None)
-        if first is None or not (first == self.next or idle or len(self._waiting) > REORDERED):
+        if first is None or not (first == self.next_number or idle or len(self._waiting) > MAX_REORDERED_IMAGES):
             return None
-        self.next = first + 1
+        self.next_number = first + 1
         return self._waiting.pop(first)
 
 
 def images(stream: Stream, timeout: float, over: Callable[[], bool]) -> Generator[Image, None, None]:
-    """All images of a stream, until `over`. The first one comes within `timeout` seconds, or TimeoutError is raised."""
-    begun, patience = False, monotonic() + timeout
+    """Yields the images of a stream until `over` returns true, which is called whenever no image has arrived.
+
+    Raises TimeoutError if the first image does not arrive within `timeout` seconds.
+    """
+    begun, deadline = False, monotonic() + timeout
     with closing(stream):
         while True:
             image = stream.take()
@@ -160,7 +175,7 @@ def images(stream: Stream, timeout: float, over: Callable[[], bool]) -> Generato
                 yield image
             elif over():
                 return
-            elif not begun and monotonic() > patience:
+            elif not begun and monotonic() > deadline:
                 msg = f"{stream.name} within {timeout:g} s"
                 raise TimeoutError(msg)
 
@@ -174,17 +189,19 @@ def record(
     description: Callable[[], dict[str, Any]],
     timeout: float,
 ) -> dict[str, Any]:
-    """Gives images to the builders, to the end of their run, and returns what the source counted.
+    """Pushes the images of a stream into a run until the run ends.
 
-    `description` is asked once the first has come. `unused` counts those that repeated or from before the first.
+    `description` is called when the first image, or its format, has arrived. Returns the report of
+    thalweg.Source.finish with the additional key `unused`, the number of arrays that were left out (duplicates, and
+    arrays older than the first one). Raises TimeoutError if no image arrives within `timeout` seconds.
     """
     with closing(stream):
-        patience = monotonic() + timeout
+        deadline = monotonic() + timeout
         while (first := stream.take()) is None:
-            if monotonic() > patience:
+            if monotonic() > deadline:
                 msg = f"{stream.name} within {timeout:g} s"
                 raise TimeoutError(msg)
-        form = Form(first.array.dtype, first.array.shape) if isinstance(first, Image) else first
+        form = ImageFormat(first.array.dtype, first.array.shape) if isinstance(first, Image) else first
         source = thalweg.Source(
             builders,
             id=id,
@@ -195,10 +212,10 @@ def record(
             policy="drop-newest",
             timeout=timeout,
         )
-        # The run begins when all its sources are there.
+        # Waits for the run to begin, which it does when all of its sources are connected.
         with source:
-            item: Form | Image | None = first if stream.begin() else None
-            # The number that comes next.
+            item: ImageFormat | Image | None = first if stream.begin_run() else None
+            # Number of the next event.
             due = 0
             try:
                 while source.running:
@@ -217,12 +234,15 @@ def record(
 def command(
     module: str, about: str, where: tuple[str, str], record: Callable[..., dict[str, Any]], images: str
 ) -> None:
-    """Runs such a module as a program. `where`: what its first argument is called, and what it is."""
+    """Runs a module that has a function `record` as a program.
+
+    `where` is the name of its first argument and the help for it, `images` the plural for what it records.
+    """
     arguments = argparse.ArgumentParser(prog=f"python -m {module}", description=about)
     arguments.add_argument("where", metavar=where[0], help=where[1])
     arguments.add_argument("builder", nargs="+", help="a builder's address, such as tcp:127.0.0.1:7700")
     arguments.add_argument("--id", required=True, help='the source\'s id, such as "1.0"')
-    arguments.add_argument("--name", help="the source's name; the default is the stream's")
+    arguments.add_argument("--name", help=f"the source's name (default: the {where[0]})")
     arguments.add_argument(
         "--timeout", type=float, default=10.0, help="seconds to wait for the first image and for the builders"
     )
@@ -234,5 +254,5 @@ def command(
     except (OSError, RuntimeError, ValueError, ImportError, thalweg.RunError) as error:
         sys.exit(f"{module}: {error}")
     lost = report["lost_in_device"]
-    unused = f", {report['unused']} repeated or from before the first" if report["unused"] else ""
-    print(f"{options.where}: {report['accepted'] - lost} {images}, {lost} lost before{unused}")
+    unused = f", {report['unused']} left out (duplicates, or older than the first)" if report["unused"] else ""
+    print(f"{options.where}: {report['accepted'] - lost} {images} recorded, {lost} lost before they arrived{unused}")

@@ -1,4 +1,4 @@
-"""Events as tables: what `to_dataframe` and `to_xarray` do."""
+"""Events as tables: implementation of `to_dataframe`, `features` and `to_xarray`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _TYPES: dict[str, Any] = {"event": np.uint64, "time_tai": "datetime64[ns]", "seq
 
 
 def dataframe(events: Events, run: Run, /, **columns: Callable[[NDArray[Any]], Any]) -> pd.DataFrame:
-    """See `thalweg.Events.to_dataframe`."""
+    """Implements `thalweg.Events.to_dataframe`."""
     try:
         import pandas as pd
     except ImportError as error:
@@ -34,10 +34,10 @@ def dataframe(events: Events, run: Run, /, **columns: Callable[[NDArray[Any]], A
     names = run.names
     table: dict[str, list[Any]] = {name: [] for name in _COLUMNS}
     if taken := [name for name in columns if name in table]:
-        msg = f"{', '.join(taken)}: a column of that name exists already"
+        msg = f"{', '.join(taken)}: the table already has a column of that name; choose another one"
         raise ValueError(msg)
     if wrong := [name for name, function in columns.items() if not callable(function)]:
-        msg = f"{', '.join(wrong)}: a column must be a function of a fragment's array, such as numpy.mean"
+        msg = f"{', '.join(wrong)}: the value must be a function of a fragment's array, such as numpy.mean"
         raise TypeError(msg)
     table |= {name: [] for name in columns}
     for event in events:
@@ -54,7 +54,7 @@ def dataframe(events: Events, run: Run, /, **columns: Callable[[NDArray[Any]], A
 
 
 def features(run: Run, /) -> pd.DataFrame:
-    """See `thalweg.Run.features`."""
+    """Implements `thalweg.Run.features`."""
     try:
         import pandas as pd
     except ImportError as error:
@@ -71,9 +71,9 @@ def features(run: Run, /) -> pd.DataFrame:
 
 
 def dataset(events: Events, run: Run, missing: str) -> xr.Dataset:
-    """See `thalweg.Events.to_xarray`."""
+    """Implements `thalweg.Events.to_xarray`."""
     if missing not in ("raise", "drop"):
-        msg = f"missing={missing!r}: use 'raise' to fail if a fragment is missing, or 'drop' to leave out such events"
+        msg = f"missing={missing!r}: use 'raise' to stop at a missing fragment, or 'drop' to leave out its event"
         raise ValueError(msg)
     try:
         import xarray as xr
@@ -100,7 +100,7 @@ def dataset(events: Events, run: Run, missing: str) -> xr.Dataset:
     variables = {}
     for source in sources if ids else []:
         array, name = arrays[source][: len(ids)], _name(source, names)
-        # An axis of another length than the same one of sources before is this source's own.
+        # A dimension whose length differs from that of another source is renamed.
         own = [
             dim if sizes.setdefault(dim, size) == size else f"{dim}_{name}"
             for dim, size in zip(dims[source], array.shape[1:], strict=True)
@@ -115,18 +115,18 @@ def dataset(events: Events, run: Run, missing: str) -> xr.Dataset:
 
 
 def _whole(events: Events, missing: str) -> Iterator[Event]:
-    """The events from which nothing is missing."""
+    """Yields the complete events. Raises ValueError at an incomplete one, unless `missing` is "drop"."""
     for event in _readable(events) if missing == "raise" else events:
         if not event.missing:
             yield event
         elif missing == "raise":
             lacks = ", ".join(f"{source} ({why})" for source, why in event.missing.items())
-            msg = f"event {event.id} has nothing of {lacks}: to_xarray(missing='drop') leaves such events out"
+            msg = f"event {event.id} has no fragment of {lacks}: to_xarray(missing='drop') leaves out such events"
             raise ValueError(msg)
 
 
 def _readable(events: Events) -> Iterator[Event]:
-    """All events, or an error where one cannot be read."""
+    """Yields all events. Raises RunError at one that cannot be read."""
     following = iter(events)
     while True:
         with warnings.catch_warnings():
@@ -134,7 +134,7 @@ def _readable(events: Events) -> Iterator[Event]:
             try:
                 event = next(following, None)
             except DamageWarning as damage:
-                msg = f"{damage}; to_xarray(missing='drop') leaves such events out"
+                msg = f"{damage}; to_xarray(missing='drop') leaves out such events"
                 raise RunError(msg) from None
         if event is None:
             return
@@ -142,7 +142,7 @@ def _readable(events: Events) -> Iterator[Event]:
 
 
 def _dims(fragment: Fragment) -> tuple[str, ...]:
-    """What the axes of a fragment's array are."""
+    """Returns the names of the dimensions of a fragment's array."""
     kind, axes = fragment.payload_type.partition("-")[0], fragment.array.ndim
     named = {("samples", 2): ("sample", "channel"), ("image", 2): ("row", "column")}
     if fragment.array.ndim == 1:
@@ -151,15 +151,16 @@ def _dims(fragment: Fragment) -> tuple[str, ...]:
 
 
 def _check(first: NDArray[Any], array: NDArray[Any], event: Event, source: str) -> None:
+    """Raises ValueError if an array differs from the first one in shape or dtype."""
     if (array.shape, array.dtype) != (first.shape, first.dtype):
         msg = (
-            f"event {event.id}: source {source} has {array.shape} of {array.dtype}, not {first.shape} of {first.dtype} "
-            "as before: an array needs one shape; choose events or sources that have one, or use to_dataframe"
+            f"event {event.id}: source {source} has shape {array.shape} of {array.dtype}, not {first.shape} of "
+            f"{first.dtype} as in the events before: select events or sources of one shape, or use to_dataframe"
         )
         raise ValueError(msg)
 
 
 def _name(source: str, names: dict[str, str]) -> str:
-    """A source's name, or its id where it has none of its own."""
+    """Returns the name of a source, or its id if the name is empty, not unique, or that of a coordinate."""
     name = names[source]
     return name if name and list(names.values()).count(name) == 1 and name not in ("event", "time_tai") else source

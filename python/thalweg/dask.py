@@ -1,13 +1,15 @@
-"""Runs as Dask collections: events in parallel, on the cores of this machine or on a cluster.
+"""Runs as Dask collections, to read events in parallel on the cores of one machine or on a cluster.
+
+`events` returns a bag of events, `array` the samples of one source as an array:
 
     >>> import thalweg.dask
     >>> peaks = thalweg.dask.events("http://daq-0:8042/runs/42").map(lambda event: int(event["1.0"].array.max()))
     >>> peaks.max().compute()
-    >>> samples = thalweg.dask.array("http://daq-0:8042/runs/42", "1.0")  # events x samples x channels
+    >>> samples = thalweg.dask.array("http://daq-0:8042/runs/42", "1.0")  # (events, samples, channels)
     >>> samples.mean(axis=0).compute()
 
-A task is a range of events. Each worker opens the run itself and reads its ranges, so workers on other hosts need a URL
-of `thalweg serve`, or a directory that all of them see. Needs Dask: `pip install thalweg[dask]`.
+Each task reads a range of events. Each worker opens the run itself: workers on other hosts need a URL of
+`thalweg serve`, or a directory on a shared file system. Needs Dask: `pip install thalweg[dask]`.
 """
 
 from __future__ import annotations
@@ -30,8 +32,8 @@ if TYPE_CHECKING:
 
 __all__ = ["array", "events"]
 
-_PART = 64 << 20
-"""Bytes in a range of events where nobody says how many events: enough that what a task costs does not count."""
+_PART_BYTES = 64 << 20
+"""Size of a task's range of events without `chunk`, so large that the overhead of a task is small."""
 
 
 def events(
@@ -42,20 +44,25 @@ def events(
     errors: Literal["warn", "raise"] = "raise",
     **options: Any,
 ) -> dask.bag.Bag:
-    """The events of a run as a bag, `chunk` of them to a task; without it, as many as have some 64 MiB.
+    """Returns the events of a run as a Dask bag of `thalweg.Event`, in ascending order of event numbers.
 
-    `run` and `options` are those of `thalweg.open`; a token comes from THALWEG_TOKEN in the workers' environment rather
-    than in the task graph, which others may see. Of a run that is still being recorded, the bag has the events that are
-    there now. With `sources`, by id or name, an event has their fragments only. `errors` is that of
-    `thalweg.Run.events`; without "warn", what cannot be read is raised: a worker's warnings are in its log only.
+    - `run` is a directory or URL, and `options` are the keyword arguments of `thalweg.open`. Do not pass `token`: it
+      would be part of the task graph, which other users may see. Set THALWEG_TOKEN in the environment of the workers.
+    - `chunk` is the number of events per task; the default is as many as have about 64 MiB.
+    - `sources` is a list of ids or names; events then contain fragments of these sources only.
+    - `errors` is that of `thalweg.Run.events`. The default is "raise", since the warnings of "warn" appear only in the
+      log of a worker.
 
-    An event is what `thalweg.Event` says. Reduce it where it is read (`map`, `fold`): the arrays look into what the
-    worker has of the run, and are copied when they leave it.
+    If the run is still being recorded, the bag contains the events recorded so far. Reduce events with `map` or `fold`,
+    which run on the worker that reads them: events returned to the client are copied with all their data.
+
+    Raises RunError if there is no run, KeyError for a source that the run does not have, and ValueError if `chunk` is
+    less than 1.
     """
-    where, opened = _open(run, options)
+    location, opened = _open(run, options)
     named = None if sources is None else list(sources)
-    opened.events(sources=named)  # a source that the run does not have is told here, not by a worker
-    parts = [delayed(_read, pure=True)(where, ids, named, errors) for ids, _ in _parts(opened, chunk)]
+    opened.events(sources=named)  # raises KeyError here, not in a worker
+    parts = [delayed(_read, pure=True)(location, ids, named, errors) for ids, _ in _parts(opened, chunk)]
     bag: dask.bag.Bag = dask.bag.from_delayed(parts) if parts else dask.bag.from_sequence([], npartitions=1)
     return bag
 
@@ -67,13 +74,16 @@ def array(
     chunk: int | None = None,
     **options: Any,
 ) -> dask.array.Array:
-    """All fragments of one source as an array: events, in ascending order, by what `thalweg.Fragment.array` is; samples
-    as (events, samples, channels), images as (events, height, width). Their numbers are `thalweg.Run.ids()`.
+    """Returns all fragments of one source as a Dask array.
 
-    Every event needs a fragment of the source, and all of them one shape, that of the first: computing a part
-    where it is not so raises `ValueError`, which names the event. Other arguments are those of `events`.
+    The first axis is that of events, in ascending order of their numbers (`thalweg.Run.ids()`); the others are those of
+    `thalweg.Fragment.array`: (events, samples, channels) for samples, (events, height, width) for images. `source` is
+    an id or name; `run`, `chunk` and `options` are those of `events`.
+
+    All fragments must have the shape and dtype of the first one. Computing a part in which one differs or is missing
+    raises ValueError with the event's number. Raises ValueError if the run has no events.
     """
-    where, opened = _open(run, options)
+    location, opened = _open(run, options)
     if len(opened) == 0:
         msg = f"{opened.path} has no events"
         raise ValueError(msg)
@@ -81,7 +91,7 @@ def array(
     shape, dtype = first.shape, first.dtype
     parts = [
         dask.array.from_delayed(
-            delayed(_stack, pure=True)(where, ids, source, shape, dtype), shape=(count, *shape), dtype=dtype
+            delayed(_stack, pure=True)(location, ids, source, shape, dtype), shape=(count, *shape), dtype=dtype
         )
         for ids, count in _parts(opened, chunk)
     ]
@@ -90,62 +100,68 @@ def array(
 
 
 @dataclass(frozen=True)
-class _Where:
-    """A run as a worker finds it again."""
+class _RunLocation:
+    """Path or URL and options from which a worker opens the run."""
 
     path: str
     options: tuple[tuple[str, Any], ...]
     events: int
-    """How many it had: of a run that is being recorded, what a worker opened for fewer is not enough."""
+    """Number of events; part of the cache key, since a run that is being recorded grows."""
 
 
-def _open(run: str | os.PathLike[str], options: dict[str, Any]) -> tuple[_Where, thalweg.Run]:
+def _open(run: str | os.PathLike[str], options: dict[str, Any]) -> tuple[_RunLocation, thalweg.Run]:
+    """Opens a run by its absolute path, since workers may have other working directories."""
     path = os.fspath(run)
     if not path.startswith(("http://", "https://")):
         path = os.path.abspath(path)  # noqa: PTH100
     opened = thalweg.open(path, **options)
-    return _Where(path, tuple(sorted(options.items())), len(opened)), opened
+    return _RunLocation(path, tuple(sorted(options.items())), len(opened)), opened
 
 
 @lru_cache(maxsize=4)
-def _opened(where: _Where) -> thalweg.Run:
-    """The run, opened once in each worker for all tasks that read it: they share what was fetched."""
-    return thalweg.open(where.path, **dict(where.options))
+def _opened(location: _RunLocation) -> thalweg.Run:
+    """Returns the run, opened once in each worker: all tasks share the blocks that were fetched."""
+    return thalweg.open(location.path, **dict(location.options))
 
 
 def _read(
-    where: _Where, ids: range, sources: list[str] | None, errors: Literal["warn", "raise"]
+    location: _RunLocation, ids: range, sources: list[str] | None, errors: Literal["warn", "raise"]
 ) -> list[thalweg.Event]:
-    return list(_opened(where).events(ids, sources=sources, errors=errors))
+    """Reads a range of events, in a worker."""
+    return list(_opened(location).events(ids, sources=sources, errors=errors))
 
 
 def _fragment(event: thalweg.Event, source: str) -> thalweg.Fragment:
+    """Returns the fragment of an event that was read with one source. Raises ValueError if it is missing."""
     if event.missing:
         msg = f"event {event.id}: source {source} is missing ({', '.join(event.missing.values())})"
         raise ValueError(msg)
     return event[source]
 
 
-def _stack(where: _Where, ids: range, source: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+def _stack(
+    location: _RunLocation, ids: range, source: str, shape: tuple[int, ...], dtype: np.dtype[Any]
+) -> NDArray[Any]:
+    """Reads the arrays of a range of events into one array, in a worker."""
     arrays = []
-    for event in _opened(where).events(ids, sources=[source], errors="raise"):
+    for event in _opened(location).events(ids, sources=[source], errors="raise"):
         fragment = _fragment(event, source)
         array = fragment.array
         if array.shape != shape or array.dtype != dtype:
             has = f"{array.shape} of {array.dtype} ({', '.join(fragment.status)})"
-            msg = f"event {event.id}: source {source} has {has}, not {shape} of {dtype} as the first event"
+            msg = f"event {event.id}: source {source} has {has}, not {shape} of {dtype} as in the first event"
             raise ValueError(msg)
         arrays.append(array)
     return np.stack(arrays)
 
 
 def _parts(run: thalweg.Run, chunk: int | None) -> list[tuple[range, int]]:
-    """Ranges of so many events: their numbers, and how many there are."""
+    """Returns the ranges of event numbers for tasks of `chunk` events each, with the number of events in them."""
     ids = run.ids()
     if chunk is None:
-        chunk = max(1, len(ids) * _PART // max(1, run.nbytes))
+        chunk = max(1, len(ids) * _PART_BYTES // max(1, run.nbytes))
     if chunk < 1:
-        msg = f"chunk={chunk}: it must be at least 1 event"
+        msg = f"chunk={chunk}: the number of events per task must be at least 1"
         raise ValueError(msg)
     starts = range(0, len(ids), chunk)
     parts = (ids[start : start + chunk] for start in starts)

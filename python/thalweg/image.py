@@ -1,6 +1,7 @@
-"""What a camera's frame says of a beam: moments, Gaussians, fringes, at the camera's rate.
+"""Beam profiles in camera images: moments after ISO 11146, Gaussian fits, fits of interferometer fringes.
 
-Simulated here, since this needs no camera; `fragment.array` of a run is such an array as well:
+The functions take an image as an array, such as `fragment.array` of a camera's fragment, and need no starting values.
+An example with a simulated image:
 
 >>> import numpy, thalweg.image
 >>> y, x = numpy.mgrid[:480, :640]
@@ -15,19 +16,23 @@ True
 (40, 0.2)
 
 >>> beam = thalweg.image.moments(image).beam
->>> round(beam.d_major), round(beam.d_minor)  # four sigma, less what the faintest light would add
+>>> round(beam.d_major), round(beam.d_minor)  # about four sigma; the faintest light counts as background
 (158, 99)
 
-Arrays are images of shape (height, width), of uint8, uint16, float32 or float64; of other numbers a copy is made.
-Coordinates are in pixels, 0 at the centre of the first one on the upper left: x along a row, y from row to row. Angles
-are counter-clockwise as the image is seen, its first row on top, in radians.
+Images are arrays of shape (height, width), of uint8, uint16, float32 or float64; other real types are converted to
+float64. Coordinates are in pixels: x along a row, y from row to row, and (0, 0) is the centre of the pixel in the upper
+left corner. Angles are in radians, counter-clockwise in the image as displayed with its first row on top.
 
-All functions take `region`, the part to look at as (x, y, width, height); `pixel_mm`, the size of a pixel in
-millimetres or that in both directions, with which results are in `millimetres`, too; and `white`, the most that a pixel
-can show.
+All fits and `moments` have three optional arguments:
 
-A value that is fitted is an `Estimate`: `value` and `std`. Where there is nothing to say, FitError has the `reason`.
-Python's other threads go on while an image is fitted.
+- `region`: part of the image to use, as (x, y, width, height) in pixels. Results keep the coordinates of the whole
+  image.
+- `pixel_mm`: size of a pixel in millimetres, or (x, y) for pixels that are not square. Results then have lengths in
+  millimetres too, in the field `millimetres`, which is None otherwise.
+- `white`: highest value of a pixel. An image with two such pixels side by side in a row is rejected as saturated.
+
+A fitted value is an `Estimate` with `value` and `std`. If a fit fails, FitError is raised, with a `reason`. Other
+Python threads run while an image is fitted.
 """
 
 from __future__ import annotations
@@ -78,27 +83,30 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A fitted value and its standard deviation.
+    """Fitted value and its standard deviation.
 
-    The deviation is that of scipy.optimize.curve_fit(absolute_sigma=False): from the covariance, scaled with the
-    reduced chi squared.
+    The standard deviation is that of scipy.optimize.curve_fit(absolute_sigma=False): the square root of the variance in
+    the covariance matrix, scaled with the reduced chi squared.
     """
 
     value: float
     std: float
 
     def __float__(self) -> float:
-        """The value."""
+        """Returns `value`."""
         return self.value
 
 
 @dataclass(frozen=True, slots=True)
 class Quality:
-    """How well a model describes what is seen.
+    """Quality of a fit.
 
-    `rms` is the root mean square of what it leaves; `reduced_chi2` the sum of its squares over pixels less parameters,
-    which is the variance of the noise where the model is right; `r2` the part of the variance that it explains;
-    `pixels` how many were fitted; `iterations` how many sets of parameters were tried on all of them.
+    - `rms`: root mean square of the residuals, in pixel values.
+    - `reduced_chi2`: sum of the squared residuals divided by the number of pixels minus the number of parameters. If
+      the model is right, this is the variance of the noise.
+    - `r2`: coefficient of determination, the fraction of the variance that the model explains.
+    - `pixels`: number of pixels that were fitted.
+    - `iterations`: number of parameter sets that were tried.
     """
 
     rms: float
@@ -110,7 +118,10 @@ class Quality:
 
 @dataclass(frozen=True, slots=True)
 class Beam:
-    """A beam as an ellipse: centroid, diameters (four standard deviations of the light), angle of the longer axis."""
+    """Ellipse of a beam: centroid (x, y), diameters d_major and d_minor, and the angle of the major axis in radians.
+
+    A diameter is four standard deviations of the light along its axis (D4sigma).
+    """
 
     x: float
     y: float
@@ -121,11 +132,16 @@ class Beam:
 
 @dataclass(frozen=True, slots=True)
 class Moments:
-    """What the moments of an image say of a beam, in pixels and, where pixel_mm was given, in millimetres.
+    """Result of `moments`.
 
-    `background` is what was subtracted, `noise` its standard deviation; `total` the sum of the light. `cut` says that
-    the integration region reaches beyond the image, `settled` that it came to rest (else noise weighs as much as the
-    beam, and the diameters are hardly the beam's), `iterations` how often it was taken.
+    - `background`, `noise`: mean and standard deviation of the background, in pixel values; the mean was subtracted.
+    - `total`: sum of all pixel values in the integration region, after subtraction of the background.
+    - `beam`: the beam in pixels.
+    - `millimetres`: the beam in millimetres, or None without `pixel_mm`.
+    - `cut`: True if the integration region extends beyond the image or `region`: the light outside is not counted.
+    - `settled`: True if the integration region converged. If False, noise dominates and the diameters are not reliable;
+      a `region` around the beam helps.
+    - `iterations`: number of times that the integration region was adjusted.
     """
 
     background: float
@@ -140,7 +156,7 @@ class Moments:
 
 @dataclass(frozen=True, slots=True)
 class GaussianMillimetres:
-    """Lengths of a Gaussian in millimetres."""
+    """Centre and width of a one-dimensional Gaussian in millimetres."""
 
     center: Estimate
     sigma: Estimate
@@ -148,7 +164,10 @@ class GaussianMillimetres:
 
 @dataclass(frozen=True, slots=True)
 class Gaussian:
-    """background + amplitude * exp(-(x - center)**2 / (2 * sigma**2))."""
+    """Fitted Gaussian: background + amplitude * exp(-(x - center)**2 / (2 * sigma**2)).
+
+    `background` and `amplitude` are in pixel values, `center` and `sigma` in pixels.
+    """
 
     background: Estimate
     amplitude: Estimate
@@ -160,7 +179,10 @@ class Gaussian:
 
 @dataclass(frozen=True, slots=True)
 class Gaussian2dMillimetres:
-    """Where a Gaussian is and how large, in millimetres: where pixels are not square, its axes are others."""
+    """Centre, widths and angle of an elliptical Gaussian in millimetres.
+
+    If pixels are not square, the axes of the ellipse and their angle differ from those in pixels.
+    """
 
     x: Estimate
     y: Estimate
@@ -171,7 +193,11 @@ class Gaussian2dMillimetres:
 
 @dataclass(frozen=True, slots=True)
 class Gaussian2d:
-    """An elliptical Gaussian on a background: sigma along its two axes, and the angle of the longer."""
+    """Fitted elliptical Gaussian on a constant background.
+
+    `background` and `amplitude` are in pixel values; the centre (`x`, `y`) and the standard deviations along the major
+    and minor axis are in pixels; `angle` is that of the major axis, in radians from x.
+    """
 
     background: Estimate
     amplitude: Estimate
@@ -188,7 +214,8 @@ class Gaussian2d:
 class Wave:
     """Fringes in one direction: 1 + visibility * cos(2 * pi * u / period + phase).
 
-    u is counted from the envelope's centre.
+    u is the distance from the centre of the envelope. `visibility` is a number without unit, `period` is in pixels,
+    `phase` in radians.
     """
 
     visibility: Estimate
@@ -198,7 +225,7 @@ class Wave:
 
 @dataclass(frozen=True, slots=True)
 class FringesMillimetres:
-    """Lengths of fringes in millimetres."""
+    """Centre, width and period of fringes in millimetres."""
 
     center: Estimate
     width: Estimate
@@ -207,7 +234,10 @@ class FringesMillimetres:
 
 @dataclass(frozen=True, slots=True)
 class Fringes:
-    """background + amplitude * envelope((x - center) / width) * wave(x - center)."""
+    """Fitted fringes: background + amplitude * envelope((x - center) / width) * wave(x - center).
+
+    `background` and `amplitude` are in pixel values, `center` and `width` in pixels.
+    """
 
     background: Estimate
     amplitude: Estimate
@@ -220,7 +250,7 @@ class Fringes:
 
 @dataclass(frozen=True, slots=True)
 class Fringes2dMillimetres:
-    """Lengths of fringes over an image in millimetres."""
+    """Centre, widths and periods of two-dimensional fringes in millimetres. A period is None without fringes."""
 
     x: Estimate
     y: Estimate
@@ -232,9 +262,10 @@ class Fringes2dMillimetres:
 
 @dataclass(frozen=True, slots=True)
 class Fringes2d:
-    """background + amplitude * envelope(u / width_x) * envelope(v / width_y) * wave_x(u) * wave_y(v).
+    """Fitted fringes: background + amplitude * envelope(u / width_x) * envelope(v / width_y) * wave_x(u) * wave_y(v).
 
-    (u, v) is the distance from the centre (x, y), turned by `angle`.
+    (u, v) is the distance from the centre (`x`, `y`), rotated by `angle` (radians). `wave_x` or `wave_y` is None if the
+    slits make no fringes in that direction. `background` and `amplitude` are in pixel values, lengths in pixels.
     """
 
     background: Estimate
@@ -262,19 +293,22 @@ def moments(
     pixel_mm: float | tuple[float, float] | None = None,
     white: float | None = None,
 ) -> Moments:
-    """Centroid, diameters and azimuth of a beam after ISO 11146, as the package laserbeamsize has them.
+    """Returns centroid, diameters and angle of a beam after ISO 11146, as the package laserbeamsize computes them.
 
-    `corners` is the part of width and height that each corner takes in which there is only background, `threshold` how
-    many of its standard deviations light is above it, `diameters` the sides of the integration region in diameters of
-    the beam; it follows the beam until centre and diameters change by less than `tolerance` pixels, at most
-    `iterations` times.
+    - `corners`: size of the image's corners, which must contain background only, as a fraction of width and height.
+    - `threshold`: number of standard deviations by which light is above the background.
+    - `diameters`: side lengths of the integration region in diameters of the beam.
+    - `tolerance`, `iterations`: the integration region is adjusted to the beam until centre and diameters change by
+      less than `tolerance` pixels, but at most `iterations` times.
+
+    Raises FitError if there is no beam, and ValueError for arguments out of range.
     """
-    got = _image_moments(
-        _pixels(image), _about(region, pixel_mm, white), corners, threshold, diameters, tolerance, iterations
+    result = _image_moments(
+        _pixels(image), _image_options(region, pixel_mm, white), corners, threshold, diameters, tolerance, iterations
     )
-    got["beam"] = Beam(*got["beam"])
-    got["millimetres"] = got["millimetres"] and Beam(*got["millimetres"])
-    return Moments(**got)
+    result["beam"] = Beam(*result["beam"])
+    result["millimetres"] = result["millimetres"] and Beam(*result["millimetres"])
+    return Moments(**result)
 
 
 def fit_gaussian(
@@ -285,9 +319,12 @@ def fit_gaussian(
     pixel_mm: float | tuple[float, float] | None = None,
     white: float | None = None,
 ) -> Gaussian:
-    """Fits a Gaussian to an image's average row (`axis` "x") or column ("y"), or to an array with one axis as it is."""
-    got = _image_gaussian(_pixels(array), _about(region, pixel_mm, white), axis)
-    return Gaussian(**_fields(got, GaussianMillimetres))
+    """Fits a Gaussian to the average row (`axis="x"`) or column (`axis="y"`) of an image, or to a 1-D array.
+
+    For a 1-D array, `axis` selects the element of `pixel_mm`. Raises FitError if the fit fails.
+    """
+    result = _image_gaussian(_pixels(array), _image_options(region, pixel_mm, white), axis)
+    return Gaussian(**_fields(result, GaussianMillimetres))
 
 
 def fit_gaussian_2d(
@@ -297,9 +334,9 @@ def fit_gaussian_2d(
     pixel_mm: float | tuple[float, float] | None = None,
     white: float | None = None,
 ) -> Gaussian2d:
-    """Fits an elliptical Gaussian to an image."""
-    got = _image_gaussian_2d(_pixels(image), _about(region, pixel_mm, white))
-    return Gaussian2d(**_fields(got, Gaussian2dMillimetres))
+    """Fits an elliptical Gaussian to an image. Raises FitError if the fit fails."""
+    result = _image_gaussian_2d(_pixels(image), _image_options(region, pixel_mm, white))
+    return Gaussian2d(**_fields(result, Gaussian2dMillimetres))
 
 
 def fit_fringes(
@@ -311,13 +348,13 @@ def fit_fringes(
     pixel_mm: float | tuple[float, float] | None = None,
     white: float | None = None,
 ) -> Fringes:
-    """Fits fringes to an image's average row (`axis` "x") or column ("y"), or to an array with one axis as it is.
+    """Fits fringes to the average row (`axis="x"`) or column (`axis="y"`) of an image, or to a 1-D array.
 
-    The envelope is the light of one slit: "sinc2" (its width is from the centre to the first dark line) or "gaussian"
-    (its width is sigma).
+    `envelope` is the intensity behind one slit: "sinc2", whose width is the distance from the centre to the first
+    minimum, or "gaussian", whose width is its standard deviation. Raises FitError if the fit fails.
     """
-    got = _image_fringes(_pixels(array), _about(region, pixel_mm, white), axis, envelope)
-    return Fringes(**_fields(got, FringesMillimetres))
+    result = _image_fringes(_pixels(array), _image_options(region, pixel_mm, white), axis, envelope)
+    return Fringes(**_fields(result, FringesMillimetres))
 
 
 def fit_fringes_2d(
@@ -330,13 +367,17 @@ def fit_fringes_2d(
     pixel_mm: float | tuple[float, float] | None = None,
     white: float | None = None,
 ) -> Fringes2d:
-    """Fits fringes to an image: of two slits side by side in the direction "x" or "y", or of "four" at a rectangle's
-    corners.
+    """Fits fringes to an image.
 
-    With `turned` the slits may be turned against the camera; that takes about ten times as long.
+    - `slits`: "x" or "y" for two slits side by side in that direction, "four" for four holes at the corners of a
+      rectangle.
+    - `envelope`: that of `fit_fringes`.
+    - `turned`: also fit a rotation of the slits against the camera; this takes about ten times as long.
+
+    Raises FitError if the fit fails.
     """
-    got = _image_fringes_2d(_pixels(image), _about(region, pixel_mm, white), slits, envelope, turned)
-    return Fringes2d(**_fields(got, Fringes2dMillimetres))
+    result = _image_fringes_2d(_pixels(image), _image_options(region, pixel_mm, white), slits, envelope, turned)
+    return Fringes2d(**_fields(result, Fringes2dMillimetres))
 
 
 def source_size(
@@ -347,10 +388,12 @@ def source_size(
     distance: float,
     intensity_ratio: float = 1.0,
 ) -> Estimate | None:
-    """The sigma of a Gaussian source whose light has fringes of this visibility behind two slits, in metres.
+    """Returns the size of a Gaussian source from the visibility of its fringes behind two slits.
 
-    `wavelength`, the slits' `separation` and their `distance` from the source are in metres, too. `intensity_ratio` is
-    what comes through one slit over what comes through the other. None where no source has such fringes.
+    The result is the standard deviation of the source's profile in metres; its `std` is 0 if `visibility` is a float.
+    `wavelength`, the `separation` of the slits, and the `distance` from the source to the slits are in metres.
+    `intensity_ratio` is the ratio of the intensities on the two slits. Returns None if no source size gives this
+    visibility. Raises ValueError for lengths or ratios that are not above 0.
 
     >>> size = thalweg.image.source_size(0.6, wavelength=400e-9, separation=0.03, distance=16.7)
     >>> round(size.value * 1e6, 1)
@@ -369,7 +412,7 @@ def source_size(
 
 
 def _pixels(array: ArrayLike) -> NDArray[Any]:
-    """As what the fits take, without a copy where it is that already."""
+    """Converts an array to a type and layout that the fits support. Copies it only if needed."""
     given = np.asarray(array)
     if given.ndim == 1 or given.dtype not in (np.uint8, np.uint16, np.float32, np.float64):
         if given.dtype.kind not in "buif":
@@ -379,24 +422,25 @@ def _pixels(array: ArrayLike) -> NDArray[Any]:
     return np.ascontiguousarray(given)
 
 
-def _about(
+def _image_options(
     region: tuple[int, int, int, int] | None, pixel_mm: float | tuple[float, float] | None, white: float | None
 ) -> dict[str, Any]:
+    """Checks the arguments that all fits share. Raises ValueError for one that is not valid."""
     both = (pixel_mm, pixel_mm) if isinstance(pixel_mm, (int, float)) else pixel_mm
     if region is not None and not (len(region) == 4 and all(isinstance(n, Integral) and n >= 0 for n in region)):
-        msg = f"region={region}: x, y, width and height, in whole pixels"
+        msg = f"region={region}: it must be (x, y, width, height) in whole pixels, 0 or more"
         raise ValueError(msg)
     if both is not None and not (len(both) == 2 and all(isinstance(mm, Real) for mm in both)):
-        msg = f"pixel_mm={pixel_mm}: write the distance of two pixels in mm, or a pair for x and y"
+        msg = f"pixel_mm={pixel_mm}: it must be the size of a pixel in millimetres, or (x, y)"
         raise ValueError(msg)
     return {"region": region, "pixel_mm": both, "white": white}
 
 
-def _fields(got: dict[str, Any], millimetres: type) -> dict[str, Any]:
-    """Pairs as estimates, triples of them as waves."""
-    lengths = got.pop("millimetres")
-    quality = Quality(*got.pop("quality"))
-    fields = {name: _estimate(value) for name, value in got.items()}
+def _fields(result: dict[str, Any], millimetres: type) -> dict[str, Any]:
+    """Converts the result of a fit to the fields of its dataclass: pairs to Estimate, triples of pairs to Wave."""
+    lengths = result.pop("millimetres")
+    quality = Quality(*result.pop("quality"))
+    fields = {name: _estimate(value) for name, value in result.items()}
     return {
         **fields,
         "millimetres": lengths and millimetres(*map(_estimate, lengths)),

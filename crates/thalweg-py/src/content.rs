@@ -34,8 +34,7 @@ impl Content {
             (Some(dtype), Some(shape), None) => {
                 if payload_type.is_some() {
                     return Err(PyTypeError::new_err(
-                        "payload_type: it follows from dtype and shape; use it with \
-                        max_bytes only",
+                        "payload_type: it follows from dtype and shape; use it with max_bytes only",
                     ));
                 }
                 Self::from_array_arguments(dtype, shape)?
@@ -64,7 +63,9 @@ impl Content {
         };
         let given: Vec<i128> = match shape.extract::<i128>() {
             Ok(one) => vec![one],
-            Err(_) => shape.extract().map_err(|_| PyTypeError::new_err("shape: a whole number, or a tuple of them"))?,
+            Err(_) => {
+                shape.extract().map_err(|_| PyTypeError::new_err("shape must be an integer or a tuple of integers"))?
+            }
         };
         let counts = given.iter().map(|count| usize::try_from(*count).ok());
         let mut shape: Vec<usize> = counts
@@ -130,7 +131,7 @@ impl Content {
             (_, pushed) => {
                 let element = numpy_name(payload.owner.py(), payload.element);
                 return Err(PyTypeError::new_err(format!(
-                    "pushed {element} of shape {pushed:?} into a source of {self}"
+                    "cannot push {element} of shape {pushed:?} into a source of {self}"
                 )));
             }
         }
@@ -208,7 +209,7 @@ impl<'py> Payload<'py> {
             }
             Ok(array) => array.clone(),
             Err(_) => {
-                // The view keeps a bytearray from being resized meanwhile.
+                // The view prevents that a bytearray is resized during the push.
                 let view = py.import("builtins")?.call_method1("memoryview", (data,)).map_err(|_| {
                     let kind = data.get_type().name().map(|name| name.to_string()).unwrap_or_default();
                     PyTypeError::new_err(format!("{kind} cannot be pushed: {POSSIBLE}"))
@@ -219,7 +220,7 @@ impl<'py> Payload<'py> {
         let descr = array.dtype();
         let element = element_of(&descr)?.ok_or_else(|| {
             let order = descr.byteorder() == b'>';
-            let hint = if order { "; array.astype(array.dtype.newbyteorder('<')) turns its bytes" } else { "" };
+            let hint = if order { "; array.astype(array.dtype.newbyteorder('<')) converts them" } else { "" };
             PyTypeError::new_err(format!("arrays of {descr} cannot be pushed: {POSSIBLE}{hint}"))
         })?;
         if !array.is_c_contiguous() {
@@ -240,7 +241,7 @@ impl<'py> Payload<'py> {
         }
         let _ = &self.owner;
         // SAFETY: `length` contiguous bytes lie at `start` for as long as the owner lives, and `self` keeps it alive.
-        // They are only copied from; a program that writes to them meanwhile from another thread gets some of the old
+        // They are only read; if another thread writes to them during the copy, the fragment contains some of the old
         // and some of the new, as with any write from a buffer, and the checksum is computed from the copy.
         unsafe { std::slice::from_raw_parts(self.start, self.length) }
     }
@@ -283,8 +284,7 @@ fn numpy_name(py: Python<'_>, element: Element) -> String {
 }
 
 const POSSIBLE: &str = "supported are arrays of 1 to 8 axes of int8 to int64, uint8 to uint64, float32, float64, \
-                        complex64, complex128, or of complex whole numbers, dtype='ci16' or [('r', '<i2'), ('i', \
-                        '<i2')], \
+                        complex64, complex128, or of complex integers, dtype='ci16' or [('r', '<i2'), ('i', '<i2')], \
                         little-endian; and bytes";
 
 fn bytes_type_by_name(name: &str) -> PyResult<PayloadType> {

@@ -69,8 +69,8 @@ impl Unreadable {
         let what = match (events, count) {
             (Some((first, last)), 2..) => format!("{count} events, {} to {}, cannot be read", first.0, last.0),
             (Some((event, _)), _) => format!("event {} cannot be read", event.0),
-            (None, 1) => "a part cannot be read".to_owned(),
-            (None, _) => format!("{count} parts cannot be read"),
+            (None, 1) => "one block cannot be read".to_owned(),
+            (None, _) => format!("{count} blocks cannot be read"),
         };
         let error = error.to_string();
         let more = if error.contains("thalweg verify") { "" } else { "; `thalweg verify` shows what is lost" };

@@ -11,22 +11,23 @@ use std::sync::Arc;
 use thalweg_store::EventStatus;
 use thalweg_wire::{EventId, SourceId, Status};
 
-/// A built event: the data of all sources for the same trigger or time frame, a mapping from source to Fragment.
+/// Built event: the fragments of all sources for the same trigger or time frame, as a read-only mapping from source id
+/// to Fragment.
 ///
 /// >>> event = thalweg.open("demo/run-000001").event(7)
 /// >>> for source, fragment in event.items():
 /// ...     print(source, fragment.array.shape)
 /// 1.0 (5120, 1)
 /// 1.1 (5120, 1)
-/// >>> event["model-adc-0"]  # a source is named by its id, "1.0", or by its name
+/// >>> event["model-adc-0"]  # a key is a source's id, here "1.0", or its name
 /// <thalweg.Fragment of event 7, source 1.0: 10240 bytes samples-i16, simulated>
 ///
-/// The mapping has the fragments that are there. A source of which nothing came is in `missing`, with the reason:
+/// The mapping contains the fragments that were recorded. The other sources are in `missing`, with the reason:
 ///
 /// >>> event.complete, event.missing
 /// (True, {})
 ///
-/// Keys are ids. A pickled event has its payloads with it.
+/// Iteration and keys() give ids. A pickled event contains its payloads, so it can be loaded without the run.
 #[pyclass(frozen, mapping, module = "thalweg")]
 pub(crate) struct Event {
     event: thalweg_store::Event,
@@ -53,7 +54,7 @@ impl Event {
         match self.event.fragment_of_source(source.id) {
             Some(fragment) if is_missing_fragment(fragment) => {
                 let (id, why) = (self.id(), missing_reason(fragment));
-                Err(PyKeyError::new_err(format!("event {id} has nothing of source {source}: {why}")))
+                Err(PyKeyError::new_err(format!("event {id} has no fragment of source {source}: {why}")))
             }
             Some(fragment) => Ok(self.wrap_fragment(fragment)),
             None => Err(PyKeyError::new_err(format!(
@@ -79,25 +80,27 @@ fn missing_reason(fragment: &thalweg_store::Fragment) -> String {
 
 #[pymethods]
 impl Event {
-    /// The event's number. Numbers may have gaps: one for which no source sent anything is not recorded.
+    /// Number of the event in the run. Numbers may have gaps: an event for which no source sent a fragment, or which a
+    /// trigger level rejected, is not recorded.
     #[getter]
     fn id(&self) -> u64 {
         self.event.id.0
     }
 
-    /// The run's number.
+    /// Number of the run.
     #[getter]
     fn run(&self) -> u32 {
         self.sources.run
     }
 
-    /// Whether every source's fragment came, also those that were not asked for.
+    /// True if the fragments of all sources of the run were recorded, including sources that were not selected with
+    /// run.events(sources=...).
     #[getter]
     fn complete(&self) -> bool {
         self.event.status == EventStatus::Complete
     }
 
-    /// "complete", or "incomplete".
+    /// Status of the event: "complete" or "incomplete", as the property `complete`.
     #[getter]
     fn status(&self) -> &'static str {
         match self.event.status {
@@ -106,9 +109,15 @@ impl Event {
         }
     }
 
-    /// The sources of which nothing came, a dict from id to reason: "dropped" (by the source's policy), "timed-out"
-    /// (the deadline passed first), "lost-in-device", "corrupt" (it arrived damaged and was thrown away), or "missing"
-    /// where no more is known, as of a source that left the number out or was gone.
+    /// Sources without a fragment in this event, a dict from id to reason:
+    ///
+    /// - "dropped": the source's policy dropped the fragment.
+    /// - "timed-out": the builder's deadline passed before the fragment arrived.
+    /// - "lost-in-device": the device or its driver lost the data.
+    /// - "corrupt": the fragment arrived damaged and was discarded.
+    /// - "missing": no other reason is known; the source skipped this event, or was not connected.
+    ///
+    /// Several reasons are separated by ", ".
     #[getter]
     fn missing<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let missing = PyDict::new(py);
@@ -118,27 +127,28 @@ impl Event {
         Ok(missing)
     }
 
-    /// When it happened, in TAI nanoseconds since 1970: the earliest timestamp of its fragments, or None where none
-    /// came.
+    /// Time of the event, an integer in nanoseconds of TAI since 1970: the earliest timestamp of its fragments. None if
+    /// it has no fragments.
     #[getter]
     fn timestamp(&self) -> Option<u64> {
         self.present_fragments().map(|fragment| fragment.header.timestamp.0).min()
     }
 
-    /// `timestamp` as numpy.datetime64[ns] on the clock of TAI: see Fragment.time_tai.
+    /// `timestamp` as numpy.datetime64[ns] in TAI, or None: see Fragment.time_tai.
     #[getter]
     fn time_tai<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         self.timestamp().map(|nanos| time::to_datetime_tai(py, nanos)).transpose()
     }
 
-    /// `timestamp` as numpy.datetime64[ns] in UTC: see Fragment.time_utc.
+    /// `timestamp` as numpy.datetime64[ns] in UTC, or None: see Fragment.time_utc.
     #[getter]
     fn time_utc<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         self.timestamp().map(|nanos| time::to_datetime_utc(py, nanos)).transpose()
     }
 
-    /// The numbers that fits found, a dict from "source.feature" to number, such as "beam.sigma_major_mm"; empty
-    /// without fits. "beam.failure" is the reason why there is no fit, or "".
+    /// Results of the fits in this event, a dict from "SOURCE.FEATURE" to float, such as "beam.sigma_major_mm". Empty
+    /// if the run has no fits. "beam.failure" is a string: the reason why the fit failed, or "". Numbers of a failed
+    /// fit are NaN.
     #[getter]
     fn features<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let features = PyDict::new(py);
@@ -162,28 +172,28 @@ impl Event {
         Ok(features)
     }
 
-    /// Number of fragments; missing ones do not count.
+    /// Number of fragments, without the missing ones.
     fn __len__(&self) -> usize {
         self.present_fragments().count()
     }
 
-    /// Goes through the ids of the sources whose fragments are there.
+    /// Iterates over the ids of the sources that have a fragment.
     fn __iter__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         Ok(PyList::new(py, self.keys())?.try_iter()?.into_any())
     }
 
-    /// Whether this source's fragment is there.
+    /// Returns whether this source, given by id or name, has a fragment.
     fn __contains__(&self, source: &Bound<'_, PyAny>) -> bool {
         self.find_fragment(source).is_ok()
     }
 
-    /// The fragment of a source, by its id or name. Raises KeyError where it is missing, with the reason, and where the
-    /// run has no such source.
+    /// Returns the fragment of a source, given by id or name. Raises KeyError if the fragment is missing, with the
+    /// reason, or if the run has no such source.
     fn __getitem__(&self, source: &Bound<'_, PyAny>) -> PyResult<Fragment> {
         self.find_fragment(source)
     }
 
-    /// The fragment of a source, by its id or name, or `default` where it is not there.
+    /// Returns the fragment of a source, given by id or name, or `default` if there is none.
     #[pyo3(signature = (source, default = None))]
     fn get<'py>(
         &self,
@@ -198,22 +208,22 @@ impl Event {
         }
     }
 
-    /// The ids of the sources whose fragments are there, in ascending order.
+    /// Returns the ids of the sources that have a fragment, a list in ascending order.
     fn keys(&self) -> Vec<String> {
         self.present_fragments().map(|fragment| fragment.header.source.to_string()).collect()
     }
 
-    /// The fragments that are there, in ascending order of sources.
+    /// Returns the fragments, a list in ascending order of source ids.
     fn values(&self) -> Vec<Fragment> {
         self.present_fragments().map(|fragment| self.wrap_fragment(fragment)).collect()
     }
 
-    /// Pairs of a source's id and its fragment, for those that are there.
+    /// Returns pairs of source id and fragment, a list in ascending order of ids.
     fn items(&self) -> Vec<(String, Fragment)> {
         self.keys().into_iter().zip(self.values()).collect()
     }
 
-    /// By value: whoever loads it needs neither the run nor a way to it.
+    /// Pickles the event with its payloads, so that it can be loaded without the run.
     fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, Pickled<'py>)> {
         let restore = py.import("thalweg._thalweg")?.getattr("_event")?;
         let mut fragments = Vec::new();
@@ -247,7 +257,7 @@ impl Event {
 /// its source's name, its payload's dimensions, and the names of its numbers.
 type Pickled<'py> = (u32, u64, bool, Vec<(Record<'py>, String, Dimensions, Row)>);
 
-/// The event that [`Event::__reduce__`] took apart.
+/// Restores an event that [`Event::__reduce__`] pickled.
 #[pyfunction]
 pub(crate) fn _event(
     run: u32,

@@ -12,9 +12,9 @@ use pyo3::types::{PyDict, PyRange, PyRangeMethods, PySlice};
 use std::sync::Arc;
 use thalweg_wire::{EventId, EventRange, SourceId};
 
-/// Some events of a run, in the order of their numbers: what slicing a run, and run.events(), give.
+/// Selection of events of a run, in ascending order of event numbers, as a read-only sequence.
 ///
-/// It is a sequence, which reads an event when that is asked for:
+/// Slicing a run and run.events() return Events. An event is read when it is accessed:
 ///
 /// >>> run = thalweg.open("demo/run-000001")
 /// >>> run.events("10..20", sources=["model-adc-0"])
@@ -22,8 +22,8 @@ use thalweg_wire::{EventId, EventRange, SourceId};
 /// >>> [event.id for event in run[10:20:4]]
 /// [10, 14, 18]
 ///
-/// Going through it passes over events that cannot be read and warns (DamageWarning), or raises RunError with
-/// errors="raise". Asking for one by its place raises RunError. They count in len() and ids().
+/// Iteration skips events that cannot be read and emits a DamageWarning, or raises RunError with errors="raise". An
+/// index to such an event raises RunError. len() and ids() include such events.
 #[pyclass(frozen, module = "thalweg", sequence)]
 pub(crate) struct Events {
     run: Py<Run>,
@@ -161,7 +161,7 @@ impl Events {
 
 #[pymethods]
 impl Events {
-    /// The ids of the sources whose fragments are given out.
+    /// Ids of the selected sources, a list of strings in ascending order.
     #[getter]
     fn sources(&self) -> Vec<String> {
         let mut ids: Vec<SourceId> = self.sources.iter().map(|source| source.id).collect();
@@ -169,7 +169,7 @@ impl Events {
         ids.iter().map(ToString::to_string).collect()
     }
 
-    /// Their numbers, an array of uint64.
+    /// Returns the numbers of the events, an array of uint64.
     pub(crate) fn ids<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArray1<u64>>> {
         // A damaged run may claim more events than there is memory for.
         let mut ids = Vec::new();
@@ -178,35 +178,40 @@ impl Events {
         Ok(PyArray1::from_vec(py, ids))
     }
 
+    /// Number of events.
     fn __len__(&self) -> usize {
         self.places.count.unsigned_abs()
     }
 
-    /// The event at a place, counted from 0, or from the end where it is negative; a slice gives Events.
+    /// Returns the event at a position, counted from 0, or from the end if negative. A slice returns Events. Raises
+    /// IndexError if there is no such position, and RunError if the event cannot be read.
     fn __getitem__<'py>(&self, index: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         self.item_or_slice(index)
     }
 
-    /// Raises TypeError: to find an event every one would be read. `7 in events.ids()` asks for a number.
+    /// Raises TypeError, since every event would have to be read. Use `7 in events.ids()` to look for an event number.
     fn __contains__(&self, item: &Bound<'_, PyAny>) -> PyResult<bool> {
         refuse_containment(item)
     }
 
-    /// Goes through them in order.
+    /// Iterates over the events in order.
     fn __iter__(slf: Bound<'_, Self>) -> EventIterator {
         Self::iterate_events(slf)
     }
 
-    /// A pandas.DataFrame with a row for each fragment that is there: event, source, name, time_tai (datetime64[ns]),
-    /// sequence, window (ns), nbytes, payload_type and status. What else is given by name is a column too: a function
-    /// of the fragment's array.
+    /// Returns a pandas.DataFrame with one row per fragment.
+    ///
+    /// The columns are event (number), source (id), name, time_tai (datetime64[ns]), sequence, window (ns), nbytes,
+    /// payload_type and status. Each keyword argument adds a column: its value is a function that is called with the
+    /// fragment's array, and its name is the column's. Missing fragments have no row.
     ///
     /// >>> run = thalweg.open("demo/run-000001")
     /// >>> table = run.events("..100").to_dataframe(mean=numpy.mean, peak=numpy.max)
     /// >>> table.groupby("name")["peak"].max().shape
     /// (2,)
     ///
-    /// The samples themselves are in to_xarray(). Needs pandas: pip install thalweg[pandas].
+    /// For the samples themselves see to_xarray. Raises ValueError if a keyword is the name of one of the columns
+    /// above. Needs pandas: pip install thalweg[pandas].
     #[pyo3(signature = (**columns))]
     pub(crate) fn to_dataframe<'py>(
         slf: &Bound<'py, Self>,
@@ -215,26 +220,29 @@ impl Events {
         slf.py().import("thalweg._tables")?.call_method("dataframe", (slf, &slf.get().run), columns)
     }
 
-    /// An xarray.Dataset with a variable for each source, named by it: samples as (event, sample, channel), images as
-    /// (event, row, column), bytes as (event, byte). The coordinates are event, the numbers, and time_tai, an event's
-    /// earliest time. All of it is copied into memory; thalweg.dask.array() reads one source in parts.
+    /// Returns an xarray.Dataset with one variable per source, copied into memory.
+    ///
+    /// A variable has the name of its source. Its dimensions are (event, sample, channel) for samples, (event, row,
+    /// column) for images, (event, byte) for bytes, and (event, axis_0, axis_1, …) for other arrays. The coordinates
+    /// are event, the event numbers, and time_tai, the earliest time of each event. For data larger than memory,
+    /// thalweg.dask.array reads one source in parts.
     ///
     /// >>> run = thalweg.open("demo/run-000001")
     /// >>> samples = run[:100].to_xarray()
     /// >>> samples["model-adc-0"].sizes["event"]
     /// 100
     ///
-    /// That needs fragments of one shape and type from each source: raises ValueError with what is not so, and which
-    /// events or sources to choose. A source whose length along a dimension is not that of sources before it has a
-    /// dimension of its own, as sample_camera. With missing="raise", it raises ValueError where a fragment is missing,
-    /// and RunError where an event cannot be read; missing="drop" leaves such events out. Needs xarray: pip install
-    /// thalweg[xarray].
+    /// All fragments of a source must have the same shape and dtype; otherwise ValueError is raised. If two sources
+    /// differ in the length of a dimension, the second gets a dimension of its own, such as sample_camera.
+    ///
+    /// With missing="raise", a missing fragment raises ValueError and an event that cannot be read raises RunError.
+    /// With missing="drop", such events are left out. Needs xarray: pip install thalweg[xarray].
     #[pyo3(signature = (*, missing = "raise"))]
     pub(crate) fn to_xarray<'py>(slf: &Bound<'py, Self>, missing: &str) -> PyResult<Bound<'py, PyAny>> {
         slf.py().import("thalweg._tables")?.call_method1("dataset", (slf, &slf.get().run, missing))
     }
 
-    /// By the run's path or URL: whoever loads it opens the run again.
+    /// Pickles the run's path or URL and the selection; the run is opened again when they are loaded.
     fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, Pickled)> {
         let Places { first, step, count } = self.places;
         let sources = self.chosen.as_ref().map(|_| self.sources());
@@ -260,7 +268,7 @@ impl Events {
 /// Content of pickled events: run, first position, step, count, sources, and the reaction to errors.
 type Pickled = (Py<Run>, isize, isize, isize, Option<Vec<String>>, String);
 
-/// The events that [`Events::__reduce__`] named.
+/// Restores the selection that [`Events::__reduce__`] pickled.
 #[pyfunction]
 pub(crate) fn _events(
     run: &Bound<'_, Run>,
@@ -275,14 +283,14 @@ pub(crate) fn _events(
     let existing = 0..events.places.count;
     if count > 0 && !(existing.contains(&first) && last.is_some_and(|last| existing.contains(&last))) {
         return Err(PyValueError::new_err(format!(
-            "{} has fewer events than when these were chosen",
+            "{} has fewer events than when this selection was made: select again",
             events.run_path()
         )));
     }
     Ok(Events { places: Places { first: 0, step: 1, count: isize::MAX }.select_slice(first, step, count), ..events })
 }
 
-/// Iterator over Events.
+/// Iterator over the events of a selection.
 #[pyclass(module = "thalweg")]
 pub(crate) struct EventIterator {
     events: Py<Events>,
@@ -325,7 +333,7 @@ fn parse_event_range(which: &Bound<'_, PyAny>) -> PyResult<Option<EventRange>> {
     if let Ok(range) = which.cast::<PyRange>() {
         let (first, end): (i128, i128) = (range.getattr("start")?.extract()?, range.getattr("stop")?.extract()?);
         let (Ok(first), Ok(end), 1) = (u64::try_from(first), u64::try_from(end), range.step()?) else {
-            return Err(PyValueError::new_err(format!("{range}: event numbers are 0 or more, in steps of 1")));
+            return Err(PyValueError::new_err(format!("{range}: event numbers must be 0 or more, in steps of 1")));
         };
         return Ok((first < end).then(|| EventRange { first, last: end - 1 }));
     }
@@ -354,11 +362,9 @@ fn whole_number(number: &Bound<'_, PyAny>) -> Option<i128> {
 pub(crate) fn parse_event_number(number: &Bound<'_, PyAny>) -> PyResult<EventId> {
     let Some(number) = whole_number(number) else {
         let kind = number.get_type().name().map(|name| name.to_string()).unwrap_or_default();
-        return Err(PyTypeError::new_err(format!("an event's number is a whole number, not {kind}")));
+        return Err(PyTypeError::new_err(format!("an event number must be an integer, not {kind}")));
     };
     u64::try_from(number).map(EventId).map_err(|_| {
-        PyValueError::new_err(format!(
-            "event {number}: numbers are 0 or more, up to 2**64 - 1; run[-1] is the last event"
-        ))
+        PyValueError::new_err(format!("event {number}: event numbers are 0 to 2**64 - 1; run[-1] is the last event"))
     })
 }

@@ -11,7 +11,7 @@ use thalweg_store::{End, Followed};
 /// Longest time that Ctrl-C may have to wait. New events end the wait at once.
 const SIGNAL_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// All events of a run in the order in which they were closed, waiting for more until its writer has ended.
+/// Iterator over all events of a run in the order in which they were closed, which waits for more until the run ends.
 #[pyclass(frozen, module = "thalweg")]
 pub(crate) struct Follow {
     follow: Mutex<(thalweg_store::Follow, Unreadable)>,

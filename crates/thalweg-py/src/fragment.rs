@@ -9,9 +9,9 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 use thalweg_wire::Status;
 
-/// One source's data for one event: the fields of its header, and its payload.
+/// Data of one source for one event: a header and a payload.
 ///
-/// `fragment.array` is the payload as what it is, and `numpy.asarray(fragment)` is the same:
+/// `fragment.array` is the payload as a NumPy array of its type and shape, and so is `numpy.asarray(fragment)`:
 ///
 /// >>> fragment = thalweg.open("demo/run-000001").event(7)["1.0"]
 /// >>> fragment.array.shape, fragment.array.dtype
@@ -19,8 +19,9 @@ use thalweg_wire::Status;
 /// >>> numpy.shares_memory(numpy.asarray(fragment), fragment.array)
 /// True
 ///
-/// The arrays are read-only. They look into the run's file, or into the block that was fetched, and keep it for as long
-/// as they live; nothing is copied. A pickled fragment has its payload with it.
+/// The arrays are read-only views of the mapped file, or of the block fetched from a server, and keep it in memory for
+/// as long as they exist; nothing is copied. Use `fragment.array.copy()` for an array to write to. A pickled fragment
+/// contains its payload.
 #[pyclass(frozen, module = "thalweg")]
 pub(crate) struct Fragment {
     fragment: thalweg_store::Fragment,
@@ -35,89 +36,90 @@ impl Fragment {
 
 #[pymethods]
 impl Fragment {
-    /// The run's number.
+    /// Number of the run.
     #[getter]
     fn run(&self) -> u32 {
         self.fragment.header.run.0
     }
 
-    /// The event's number.
+    /// Number of the event.
     #[getter]
     fn event(&self) -> u64 {
         self.fragment.header.event.0
     }
 
-    /// The source's id, such as "1.0".
+    /// Id of the source, such as "1.0".
     #[getter]
     fn source(&self) -> String {
         self.fragment.header.source.to_string()
     }
 
-    /// When it was taken, in TAI nanoseconds since 1970: an integer, exact.
+    /// Time at which the data were taken, an integer in nanoseconds of TAI since 1970. If `status` contains
+    /// "arrival-time", the device gave no time, and this is the time at which the source received the data.
     #[getter]
     fn timestamp(&self) -> u64 {
         self.fragment.header.timestamp.0
     }
 
-    /// When it was taken, as numpy.datetime64[ns] on the clock of TAI, which is 37 s ahead of UTC since 2017. NaT
-    /// beyond the year 2262, which datetime64[ns] does not reach.
+    /// `timestamp` as numpy.datetime64[ns] in TAI, which is 37 s ahead of UTC since 2017. NaT after the year 2262, the
+    /// end of the range of datetime64[ns].
     #[getter]
     fn time_tai<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         time::to_datetime_tai(py, self.timestamp())
     }
 
-    /// When it was taken, as numpy.datetime64[ns] in UTC, by the table of leap seconds. NaT before 1972, when TAI and
-    /// UTC were no whole number of seconds apart, and beyond 2262.
+    /// `timestamp` as numpy.datetime64[ns] in UTC, by the table of leap seconds. NaT before 1972, when the difference
+    /// of TAI and UTC was not a whole number of seconds, and after 2262.
     #[getter]
     fn time_utc<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         time::to_datetime_utc(py, self.timestamp())
     }
 
-    /// Counts the source's fragments, modulo 2**32.
+    /// Counter of the source's fragments, modulo 2**32.
     #[getter]
     fn sequence(&self) -> u32 {
         self.fragment.header.sequence
     }
 
-    /// Nanoseconds that the payload covers; 0 where that has no meaning.
+    /// Time that the payload covers, in nanoseconds; 0 if not applicable.
     #[getter]
     fn window(&self) -> u32 {
         self.fragment.header.window
     }
 
-    /// Names of the status bits that are set, such as "simulated", "replayed" or "truncated".
+    /// Names of the status bits that are set, a list such as ["simulated"] or ["replayed", "truncated"]. Empty if none.
     #[getter]
     fn status(&self) -> Vec<&'static str> {
         self.fragment.header.status.flag_names()
     }
 
-    /// The status bits as a number, as docs/wire.md lists them.
+    /// Status bits as an integer; docs/wire.md lists them.
     #[getter]
     fn status_bits(&self) -> u32 {
         self.fragment.header.status.bits()
     }
 
-    /// Type of the payload, such as "samples-i16", "samples-cf32", "image-u8", "array-f64", "vdif", "raw";
-    /// "unknown" where this version does not know it.
+    /// Type of the payload, such as "samples-i16", "samples-cf32", "image-u8", "array-f64", "vdif", "raw"; "unknown"
+    /// for a type that this version of Thalweg does not support.
     #[getter]
     fn payload_type(&self) -> &'static str {
         self.fragment.header.payload_type.type_name()
     }
 
-    /// CRC32C of the payload as the source computed it, or None where it did not.
+    /// CRC32C of the payload as computed by the source, or None if the source computed none.
     #[getter]
     fn payload_crc(&self) -> Option<u32> {
         let header = &self.fragment.header;
         (!header.status.contains(Status::NO_PAYLOAD_CRC)).then_some(header.payload_crc)
     }
 
-    /// Bytes in the payload.
+    /// Size of the payload in bytes.
     #[getter]
     fn nbytes(&self) -> usize {
         self.fragment.payload().len()
     }
 
-    /// The payload's bytes: an array of uint8, read-only, not copied.
+    /// Payload as a read-only array of uint8, not copied.
     #[getter]
     fn payload<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         // SAFETY: the payload lies in a mapping that the fragment shares, in a block that is never written again, or in
@@ -126,10 +128,14 @@ impl Fragment {
         unsafe { array::byte_array(slf.get().fragment.payload(), slf.as_any()) }
     }
 
-    /// The payload as what it is, read-only, not copied: samples as (samples, channels), an image as (height, width)
-    /// or (height, width, colours), an array in its source's shape, anything else as bytes. Complex whole numbers are
-    /// pairs with the names r and i. Raises RunError where its length does not fit the dimensions that the run states
-    /// for this source; `payload` has the bytes then.
+    /// Payload as a read-only NumPy array, not copied.
+    ///
+    /// The shape is (samples, channels) for samples, (height, width) or (height, width, colours) for images, and the
+    /// shape that the source declared for other arrays; anything else is a one-dimensional array of uint8. Complex
+    /// integers, for which NumPy has no type, have a structured dtype with the fields r and i.
+    ///
+    /// Raises RunError if the length of the payload does not fit the dimensions that run.json states for the source;
+    /// `payload` gives access to the bytes.
     #[getter]
     fn array<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         let Self { fragment, shape } = slf.get();
@@ -137,9 +143,11 @@ impl Fragment {
         unsafe { array::typed_array(fragment.payload(), fragment.header.payload_type, *shape, slf.as_any()) }
     }
 
-    /// Data that a camera in chunk mode (GenICam) adds to its image, by the chunk's number: bytes, as the camera sends
-    /// them, most cameras big-endian. The camera's description gives the meaning of each number. `array` is the image
-    /// alone; `payload` has all. Empty where there are no chunks.
+    /// Chunks that a GenICam camera in chunk mode appends to an image, a dict from chunk number to bytes.
+    ///
+    /// The bytes are as the camera sent them, big-endian for most cameras. The camera's GenICam description states the
+    /// meaning of each chunk number. `array` is the image without the chunks, `payload` contains both. Empty if there
+    /// are no chunks.
     #[getter]
     fn chunks<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let chunks = PyDict::new(py);
@@ -150,7 +158,8 @@ impl Fragment {
         Ok(chunks)
     }
 
-    /// Called by numpy.asarray(fragment): returns `array`, copied only where another dtype or a copy is asked for.
+    /// Returns `array`, for numpy.asarray(fragment); a copy only if another dtype or copy=True is requested. Raises
+    /// ValueError if another dtype is requested with copy=False.
     #[pyo3(signature = (dtype = None, copy = None))]
     fn __array__<'py>(
         slf: &Bound<'py, Self>,
@@ -170,12 +179,12 @@ impl Fragment {
         }
     }
 
-    /// Whether the payload is what its CRC was computed from; true where the source computed none.
+    /// Returns whether the payload matches its CRC. True if the source computed no CRC (`payload_crc` is None).
     fn verify(&self, py: Python<'_>) -> bool {
         py.detach(|| self.fragment.is_payload_intact())
     }
 
-    /// By value: whoever loads it needs neither the run nor a way to it.
+    /// Pickles the fragment with its payload, so that it can be loaded without the run.
     fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, (Record<'py>, Dimensions))> {
         let restore = py.import("thalweg._thalweg")?.getattr("_fragment")?;
         Ok((restore, (copy_record(py, &self.fragment)?, self.shape.into())))
@@ -211,7 +220,7 @@ pub(crate) fn fragment_from_record(record: Vec<u8>) -> PyResult<thalweg_store::F
     thalweg_store::Fragment::from_record(record).ok_or_else(|| RunError::new_err("this is not a pickled fragment"))
 }
 
-/// The fragment that [`Fragment::__reduce__`] took apart.
+/// Restores a fragment that [`Fragment::__reduce__`] pickled.
 #[pyfunction]
 pub(crate) fn _fragment(record: Vec<u8>, dimensions: Dimensions) -> PyResult<Fragment> {
     Ok(Fragment::new(fragment_from_record(record)?, dimensions.into()))

@@ -14,7 +14,8 @@ create_exception!(
     thalweg.image,
     FitError,
     PyValueError,
-    "An image has no fit. `reason` is a name, such as \"no-light\" or \"saturated\" (docs/images.md has all)."
+    "Raised if a fit fails. `reason` is one of the names listed in docs/images.md, such as \"no-light\" or \
+     \"saturated\"."
 );
 
 /// Pixels in an array that NumPy owns.
@@ -62,7 +63,10 @@ pub(crate) struct About {
 impl About {
     fn to_image<'a>(&self, array: &'a Array<'_>) -> PyResult<Image<'a>> {
         let &[height, width] = array.axis_lengths() else {
-            return Err(PyTypeError::new_err(format!("an image has two axes, not {}", array.axis_lengths().len())));
+            return Err(PyTypeError::new_err(format!(
+                "an image must have two axes, not {}",
+                array.axis_lengths().len()
+            )));
         };
         let mut image = Image::new(width, height, array.pixel_values()?).map_err(image_error)?;
         if let Some((x, y)) = self.pixel_mm {
@@ -84,13 +88,13 @@ impl About {
         let axis = match axis {
             "x" => Axis::X,
             "y" => Axis::Y,
-            other => return Err(PyValueError::new_err(format!("axis is \"x\" or \"y\", not {other:?}"))),
+            other => return Err(PyValueError::new_err(format!("axis must be \"x\" or \"y\", not {other:?}"))),
         };
         if array.axis_lengths().len() != 1 {
             return Ok(Profile::along_axis(&self.to_image(array)?, axis));
         }
         let Array::F64(values) = array else {
-            return Err(PyTypeError::new_err("a profile has numbers of float64"));
+            return Err(PyTypeError::new_err("a profile must be an array of float64"));
         };
         let profile = Profile::new(values.as_slice()?.to_vec());
         Ok(Ok(match self.pixel_mm {
@@ -108,7 +112,7 @@ fn parse_envelope(name: &str) -> PyResult<Envelope> {
     match name {
         "gaussian" => Ok(Envelope::Gaussian),
         "sinc2" => Ok(Envelope::Sinc2),
-        other => Err(PyValueError::new_err(format!("envelope is \"gaussian\" or \"sinc2\", not {other:?}"))),
+        other => Err(PyValueError::new_err(format!("envelope must be \"gaussian\" or \"sinc2\", not {other:?}"))),
     }
 }
 
@@ -163,7 +167,7 @@ pub(crate) fn _image_moments<'py>(
     iterations: usize,
 ) -> PyResult<Bound<'py, PyDict>> {
     if !(0.0..=0.25).contains(&corners) || diameters.is_nan() || diameters <= 0.0 {
-        return Err(PyValueError::new_err("corners is from 0 to 0.25, and diameters above 0"));
+        return Err(PyValueError::new_err("corners must be from 0 to 0.25, and diameters above 0"));
     }
     let image = about.to_image(&array)?;
     let options = MomentOptions { corners, threshold, diameters, tolerance, iterations };
@@ -264,7 +268,7 @@ pub(crate) fn _image_fringes_2d<'py>(
         "x" => Slits::Double(Axis::X),
         "y" => Slits::Double(Axis::Y),
         "four" => Slits::Four,
-        other => return Err(PyValueError::new_err(format!("slits is \"x\", \"y\" or \"four\", not {other:?}"))),
+        other => return Err(PyValueError::new_err(format!("slits must be \"x\", \"y\" or \"four\", not {other:?}"))),
     };
     let options = Fringes2dOptions { envelope: self::parse_envelope(envelope)?, slits, turned };
     let image = about.to_image(&array)?;

@@ -1,8 +1,8 @@
-//! The Python package `thalweg`: runs on disk or on a server as NumPy arrays, without a copy, and a source that a
-//! program feeds.
+//! Extension module of the Python package `thalweg`: runs on disk or on a server as NumPy arrays, without a copy, and
+//! sources whose data a program pushes.
 //!
-//! Users of the package read the documentation of items with `#[pyclass]`, `#[pymethods]` and `#[pyfunction]`: Python
-//! shows it, so it is plain text. `python/thalweg/_thalweg.pyi` has the types.
+//! Doc comments of items with `#[pyclass]`, `#[pymethods]` and `#[pyfunction]` are Python docstrings, in plain text.
+//! `python/thalweg/_thalweg.pyi` has the types.
 
 mod array;
 mod content;
@@ -27,25 +27,27 @@ create_exception!(
     thalweg,
     RunOver,
     RunError,
-    "A run has ended normally (its duration was over, or an operator stopped it), and accepts no more data."
+    "Raised by a push after the run ended normally: its time or number of events was reached, or an operator stopped \
+     it."
 );
 create_exception!(
     thalweg,
     RunError,
     PyException,
-    "A run cannot be read (no run there, damaged bytes, an unknown version), or accepts no data (no builder, refused, \
-     ended, payload too long).\n\nThe message says why, and names file and place or address."
+    "A run cannot be read (not a run, damaged data, an unsupported version, no answer from the server), or data cannot \
+     be pushed (no builder, connection refused, payload too long).\n\nThe message names the file and position or the \
+     address, and the reason."
 );
 create_exception!(
     thalweg,
     DamageWarning,
     PyUserWarning,
-    "A run is damaged: some of its events cannot be read, or fewer are present than run.json states.\n\n\
-     Reading continues with the intact events. warnings.simplefilter(\"error\", thalweg.DamageWarning) makes it an \
-         exception."
+    "A run is damaged: some of its events cannot be read, or it contains less than run.json lists.\n\n\
+     Reading continues with the rest. warnings.simplefilter(\"error\", thalweg.DamageWarning) turns the warning into \
+     an exception."
 );
 
-/// The extension module.
+/// Extension module `thalweg._thalweg`.
 #[pymodule]
 mod _thalweg {
     #[pymodule_export]

@@ -1,4 +1,4 @@
-//! Questions that `thalweg.decide` passes to its function.
+//! Events for which a builder requests a decision, for `thalweg.decide`.
 
 use crate::array::Shape;
 use crate::event::Event;
@@ -11,7 +11,7 @@ use thalweg_core::filter::{Question, Questions};
 use thalweg_store::EventStatus;
 use thalweg_wire::{EventId, FragmentHeader, SourceId, Status};
 
-/// The questions of a builder at standard input.
+/// Iterator over the events that a builder sends to standard input for a decision.
 #[pyclass]
 pub(crate) struct _Questions {
     /// Questions from standard input; `None` if the builder had ended before a run began.
@@ -41,6 +41,7 @@ impl _Questions {
         Ok(question.map(|question| self.build_event(question)))
     }
 
+    /// Sends the decision on an event to the builder; None if there is no decision.
     fn answer(&mut self, event: u64, accept: Option<bool>) -> PyResult<()> {
         let Some(questions) = &mut self.questions else { return Ok(()) };
         questions.answer(EventId(event), accept).map_err(to_run_error)

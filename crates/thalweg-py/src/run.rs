@@ -16,20 +16,26 @@ use std::time::Duration;
 use thalweg_remote::{Options, RemoteError, is_run_url, open_remote_run};
 use thalweg_store::{RunState, StoreError, WriterLife};
 
-/// Opens a run, also one that is still being written or whose writer died: its directory, or its URL on a server
-/// (`thalweg serve`), such as "http://daq-0:8042/runs/42". Where several builders wrote it, "runs/run-000042" is what all
-/// of them wrote, in "runs/run-000042-b0", "runs/run-000042-b1", …
+/// Opens a run for reading and returns a Run.
+///
+/// `path` is the run's directory, or its URL on a server (`thalweg serve`), such as "http://daq-0:8042/runs/42". The
+/// run may still be written, and its writer may have died. If several builders wrote the run, each has a directory of
+/// its own, "runs/run-000042-b0", "runs/run-000042-b1", …; the path "runs/run-000042" opens all of them as one run.
 ///
 /// >>> run = thalweg.open("demo/run-000001")
 /// >>> run.state, run.sources
 /// ('COMPLETE', ['1.0', '1.1'])
 ///
-/// A server gets `token`, or what the environment variable THALWEG_TOKEN says; `ca_file` (PEM) has the certificates
-/// that vouch for it, instead of the system's. While it cannot be reached it is asked again, for `timeout` seconds, in
-/// all that is done with the run; then RunError is raised.
+/// Three arguments are for runs on a server:
 ///
-/// Raises RunError where there is no run. Where less is there than run.json tells of, as of a file that was cut off, a
-/// DamageWarning says so.
+/// - `token` is sent to the server; the default is the value of the environment variable THALWEG_TOKEN.
+/// - `ca_file` is a PEM file with the certificates to trust, in place of those of the system.
+/// - `timeout` is the time in seconds for which each request is repeated while the server does not answer. After that,
+///   RunError is raised.
+///
+/// Raises RunError if there is no run at `path` or run.json cannot be read, and ValueError if `token` or `ca_file` is
+/// given for a directory. If data are missing or damaged, for example because a file was truncated, the run opens with
+/// a DamageWarning.
 #[pyfunction]
 #[pyo3(signature = (path, *, token = None, ca_file = None, timeout = 10.0))]
 pub(crate) fn open(
@@ -44,7 +50,7 @@ pub(crate) fn open(
         return Err(PyValueError::new_err("'token' and 'ca_file' need a run on a server: http://… or https://…"));
     }
     let waited = Duration::try_from_secs_f64(timeout)
-        .map_err(|_| PyValueError::new_err("'timeout' is a number of seconds, not negative"))?;
+        .map_err(|_| PyValueError::new_err("'timeout' must be a number of seconds, 0 or more"))?;
     let run = py.detach(|| match url {
         Some(url) => {
             let token = token.or_else(|| std::env::var("THALWEG_TOKEN").ok());
@@ -114,29 +120,34 @@ fn describe_damage(run: &thalweg_store::Run) -> Option<String> {
     (!text.is_empty()).then(|| format!("{text}: `thalweg verify` shows more"))
 }
 
-/// A run: what was recorded from its beginning to its end, on disk or on a server. A sequence of its events, in the
-/// order of their numbers.
+/// Recorded run, on disk or on a server: a read-only sequence of its events, in ascending order of event numbers.
+///
+/// `thalweg.open` returns a Run. `run[i]` and slices count positions from 0; `event` and `events` use event numbers,
+/// which may have gaps.
 ///
 /// >>> run = thalweg.open("demo/run-000001")
 /// >>> for event in run:
 /// ...     peaks = [fragment.array.max() for fragment in event.values()]
-/// >>> first, last = run[0], run[-1]  # by place
+/// >>> first, last = run[0], run[-1]  # by position
 /// >>> first
 /// <thalweg.Event 0 of run 1: complete, 1.0, 1.1>
-/// >>> run.event(7)  # by number; numbers may have gaps
+/// >>> run.event(7)  # by event number
 /// <thalweg.Event 7 of run 1: complete, 1.0, 1.1>
-/// >>> run[10:20]  # the same two ways for some of them; run.events("10..20") goes by number
+/// >>> run[10:20]  # by position; run.events("10..20") selects by event number
 /// <thalweg.Events of demo/run-000001: 10 events, 10 to 19; sources 1.0, 1.1>
 ///
-/// What it says of itself is as it was when it was opened, also while the run is written: `follow` gives the events
-/// that come later, and a run that is opened again when that has ended says how. Events that cannot be read, because a
-/// block is damaged, are passed over with a DamageWarning; `events(errors="raise")` stops there.
+/// All properties, and the list of events, are those at the time of opening, even if the run is still being written.
+/// `follow` iterates over events as they are written; open the run again after its end for the final state and ledger.
+/// Iteration skips events that cannot be read because a block is damaged, and emits a DamageWarning;
+/// `events(errors="raise")` raises RunError instead.
 ///
-/// Of a run on a server whole blocks are fetched, when their events are read and once for all threads; in order, the
-/// next one meanwhile. Each is checked against its checksum. The last 128 MiB are kept, and what arrays look into.
+/// Opening a local run maps its files into memory. From a server, whole blocks (4 MiB by default) are fetched when an
+/// event in them is read, once for all threads, and each is checked against its checksum. When events are read in
+/// order, the next block is fetched ahead. The last 128 MiB of blocks are kept in memory, and all blocks that an array
+/// refers to.
 ///
-/// A pickled run is its path, and is opened again where it is loaded. A token is not pickled: there, THALWEG_TOKEN has
-/// it.
+/// A pickled run contains its absolute path or URL, `ca_file` and `timeout`, and is opened again when it is loaded. The
+/// token is not pickled: set THALWEG_TOKEN in the process that loads the run.
 #[pyclass(frozen, module = "thalweg", sequence)]
 pub(crate) struct Run {
     /// The open run; `None` after it was closed.
@@ -151,27 +162,28 @@ pub(crate) struct Run {
 
 #[pymethods]
 impl Run {
-    /// The run's directory, or URL.
+    /// Directory or URL of the run, as it was opened.
     #[getter]
     fn path(&self) -> &str {
         &self.path
     }
 
-    /// Contents of run.json when the run was opened: a dict, as docs/run-format.md describes it.
+    /// Contents of run.json when the run was opened, as a dict. The keys are described in docs/run-format.md;
+    /// info["ledger"] is the ledger, one dict for each source, or None before the run has ended.
     #[getter]
     fn info<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let text = serde_json::to_string(self.open_store()?.run_info()).map_err(to_run_error)?;
         py.import("json")?.call_method1("loads", (text,))
     }
 
-    /// The run's number.
+    /// Number of the run.
     #[getter]
     fn number(&self) -> u32 {
         self.sources.run
     }
 
-    /// Whether all that was accepted is here ("COMPLETE"), something is missing ("INCOMPLETE", see `reasons`), or the
-    /// run was not ended ("OPEN", see `writing`).
+    /// State of the run: "COMPLETE" if every event is whole and every fragment accounted for, "INCOMPLETE" if not (see
+    /// `reasons`), "OPEN" if the run has not been closed (see `writing`).
     #[getter]
     fn state(&self) -> PyResult<&'static str> {
         Ok(match self.open_store()?.run_info().state {
@@ -181,14 +193,14 @@ impl Run {
         })
     }
 
-    /// Why the run is INCOMPLETE, in sentences.
+    /// Reasons why the run is INCOMPLETE, a list of sentences. Empty if it is not.
     #[getter]
     fn reasons(&self) -> PyResult<Vec<String>> {
         Ok(self.open_store()?.run_info().reasons.clone())
     }
 
-    /// Whether the run was being written when it was opened: False where it was ended or its writer died, None where
-    /// that is unknown.
+    /// True if the run was being written when it was opened, False if it had been closed or its writer had died, None
+    /// if that is unknown (for example on a file system without locks).
     #[getter]
     fn writing(&self) -> PyResult<Option<bool>> {
         Ok(match self.open_store()?.writer_life() {
@@ -198,13 +210,13 @@ impl Run {
         })
     }
 
-    /// The ids of its sources, as "subsystem.element", in ascending order.
+    /// Ids of the sources, a list of strings "subsystem.element" such as "1.0", in ascending order.
     #[getter]
     fn sources(&self) -> Vec<String> {
         self.sources.iter().map(|source| source.id.to_string()).collect()
     }
 
-    /// The names of its sources: a dict from id to name.
+    /// Names of the sources, a dict from id to name.
     #[getter]
     fn names<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let names = PyDict::new(py);
@@ -214,43 +226,45 @@ impl Run {
         Ok(names)
     }
 
-    /// When it began, as numpy.datetime64[ns] on the clock of TAI; info["began"] is the same in nanoseconds.
+    /// Start time as numpy.datetime64[ns] in TAI. info["began"] is the same time as an integer in nanoseconds.
     #[getter]
     fn began_tai<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         time::to_datetime_tai(py, self.open_store()?.run_info().began)
     }
 
-    /// When it began, as numpy.datetime64[ns] in UTC.
+    /// Start time as numpy.datetime64[ns] in UTC.
     #[getter]
     fn began_utc<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         time::to_datetime_utc(py, self.open_store()?.run_info().began)
     }
 
-    /// When it ended, as numpy.datetime64[ns] on the clock of TAI, or None where it was not ended.
+    /// End time as numpy.datetime64[ns] in TAI, or None if the run has not been closed.
     #[getter]
     fn ended_tai<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         self.open_store()?.run_info().ended.map(|ended| time::to_datetime_tai(py, ended)).transpose()
     }
 
-    /// When it ended, as numpy.datetime64[ns] in UTC, or None where it was not ended.
+    /// End time as numpy.datetime64[ns] in UTC, or None if the run has not been closed.
     #[getter]
     fn ended_utc<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         self.open_store()?.run_info().ended.map(|ended| time::to_datetime_utc(py, ended)).transpose()
     }
 
-    /// Bytes in its blocks.
+    /// Size of the run's data blocks in bytes: payloads, fragment headers, padding and block headers.
     #[getter]
     fn nbytes(&self) -> PyResult<u64> {
         Ok(self.open_store()?.data_bytes())
     }
 
-    /// The numbers of its events, an array of uint64, in ascending order: `run[i]` is event `run.ids()[i]`.
+    /// Returns the numbers of all events, an array of uint64 in ascending order: `run[i]` is event `run.ids()[i]`.
     fn ids<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyArray1<u64>>> {
         Events::all_events(slf)?.ids(slf.py())
     }
 
-    /// The event of this number, which is not always its place: see `ids`. Raises KeyError where it is not in this run,
-    /// or was never closed, and RunError where it cannot be read.
+    /// Returns the event with this number.
+    ///
+    /// The number need not equal the event's position in the run: see `ids`. Raises KeyError if the run has no event of
+    /// this number, or if the event was not closed before the writer died, and RunError if the event cannot be read.
     fn event(&self, py: Python<'_>, number: &Bound<'_, PyAny>) -> PyResult<Event> {
         let (number, store) = (parse_event_number(number)?, self.open_store()?);
         match py.detach(|| store.find_event(number)).map_err(to_run_error)? {
@@ -259,11 +273,15 @@ impl Run {
         }
     }
 
-    /// The events that `which` names by their numbers: 7, range(10, 20), or "10..20", "10..", "..20", all without the
-    /// end. All events without it. With `sources`, ids or names, only their fragments.
+    /// Returns a selection of events by their numbers, as Events.
     ///
-    /// Going through them passes over events that cannot be read and warns, with errors="warn"; with errors="raise" it
-    /// raises RunError there. Raises KeyError for a source that the run does not have.
+    /// `which` is one number, range(10, 20), or a string "10..20", "10..", "..20"; the end is excluded. The default is
+    /// all events. Numbers that the run does not have are left out without an error. `sources` is an id or name, or a
+    /// list of them: events then contain fragments of these sources only. Nothing is read before an event is accessed.
+    ///
+    /// With errors="warn", iteration skips events that cannot be read and emits a DamageWarning; with errors="raise" it
+    /// raises RunError. Raises KeyError for a source that the run does not have, and ValueError or TypeError if `which`
+    /// is not valid, such as a negative number.
     #[pyo3(signature = (which = None, *, sources = None, errors = "warn"))]
     fn events(
         slf: &Bound<'_, Self>,
@@ -274,9 +292,12 @@ impl Run {
         Events::select_by_number(slf, which, sources, Errors::parse_argument(errors)?)
     }
 
-    /// All events in the order in which they were closed, waiting for more until the writer has closed the run or died,
-    /// of which a DamageWarning tells. Other threads run while this one waits, and Ctrl-C ends the wait. A server is
-    /// asked twice a second. `errors` is as for `events`.
+    /// Iterates over all events from the first on, in the order in which they were closed, and waits for more until the
+    /// run ends.
+    ///
+    /// Iteration stops when the writer has closed the run, or with a DamageWarning when the writer has died. Other
+    /// threads run during the wait, and Ctrl-C interrupts it. A server is polled every 0.5 s. `errors` is that of
+    /// `events`.
     #[pyo3(signature = (*, errors = "warn"))]
     fn follow(&self, py: Python<'_>, errors: &str) -> PyResult<Follow> {
         let (errors, store) = (Errors::parse_argument(errors)?, self.open_store()?);
@@ -284,16 +305,21 @@ impl Run {
         Ok(Follow::new(follow, self.path.clone(), &self.sources, errors))
     }
 
-    /// A pandas.DataFrame with a row for each fragment, and columns of what functions make of its array:
-    /// to_dataframe(mean=numpy.mean). See Events.to_dataframe; run.events(...) and run[...] have part of the run.
+    /// Returns a pandas.DataFrame with one row per fragment.
+    ///
+    /// Each keyword argument adds a column: to_dataframe(mean=numpy.mean) has the mean of each fragment's array. See
+    /// Events.to_dataframe. For a part of the run, use run.events(...).to_dataframe() or run[...].to_dataframe().
     #[pyo3(signature = (**columns))]
     fn to_dataframe<'py>(slf: &Bound<'py, Self>, columns: Option<&Bound<'py, PyDict>>) -> PyResult<Bound<'py, PyAny>> {
         Events::to_dataframe(&Bound::new(slf.py(), Events::all_events(slf)?)?, columns)
     }
 
-    /// A pandas.DataFrame of what was fitted while the run was taken (device = { kind = "fit", … }): a row for each
-    /// event that has a fit, indexed by its number, and a column for each feature, "SOURCE.FEATURE". Where there is no
-    /// fit it is NaN, and "SOURCE.failure" says why, or is empty. Needs pandas: pip install thalweg[pandas].
+    /// Returns a pandas.DataFrame of the fits that were made while the run was taken.
+    ///
+    /// Such a fit is a source with device = { kind = "fit", … } in the topology. The table has one row for each event
+    /// with a fit, indexed by event number, and one column for each feature, named "SOURCE.FEATURE", such as
+    /// "beam.sigma_major_mm". Where a fit failed its numbers are NaN and "SOURCE.failure" is the reason; otherwise
+    /// "SOURCE.failure" is "". Empty if the run has no fits. Needs pandas: pip install thalweg[pandas].
     fn features<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         slf.py().import("thalweg._tables")?.call_method1("features", (slf,))
     }
@@ -310,20 +336,22 @@ impl Run {
         slf.py().import("thalweg.export")?.getattr("export")?.call((slf, to, path), options)
     }
 
-    /// An xarray.Dataset with the samples of each source: see Events.to_xarray; run.events(...) and run[...] have part
-    /// of the run.
+    /// Returns an xarray.Dataset with the samples of each source, copied into memory.
+    ///
+    /// See Events.to_xarray. For a part of the run, use run.events(...).to_xarray() or run[...].to_xarray().
     #[pyo3(signature = (*, missing = "raise"))]
     fn to_xarray<'py>(slf: &Bound<'py, Self>, missing: &str) -> PyResult<Bound<'py, PyAny>> {
         Events::to_xarray(&Bound::new(slf.py(), Events::all_events(slf)?)?, missing)
     }
 
-    /// Lets go of the run's files, as the end of a `with` block does. What was read of it stays; reading more raises
-    /// ValueError.
+    /// Closes the run's files, as the end of a `with` block does.
+    ///
+    /// Events, fragments and arrays that were read before remain valid. Reading from the closed run raises ValueError.
     fn close(&self) {
         self.store.lock().unwrap_or_else(PoisonError::into_inner).take();
     }
 
-    /// The run itself; the end of the block closes it.
+    /// Returns the run, which is closed at the end of the `with` block.
     fn __enter__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, Self>> {
         slf.get().open_store().map(|_| slf.clone())
     }
@@ -338,23 +366,24 @@ impl Run {
         Ok(usize::try_from(self.open_store()?.len()).unwrap_or(usize::MAX))
     }
 
-    /// The event at a place, counted from 0, or from the end where it is negative; a slice gives Events. Raises
-    /// IndexError where there are fewer events.
+    /// Returns the event at a position, counted from 0, or from the end if negative. A slice returns Events. Raises
+    /// IndexError if there is no such position, and RunError if the event cannot be read.
     fn __getitem__<'py>(slf: &Bound<'py, Self>, index: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         Events::all_events(slf)?.item_or_slice(index)
     }
 
-    /// Raises TypeError: to find an event every one would be read. `7 in run.ids()` asks for a number.
+    /// Raises TypeError, since every event would have to be read. Use `7 in run.ids()` to look for an event number.
     fn __contains__(&self, item: &Bound<'_, PyAny>) -> PyResult<bool> {
         refuse_containment(item)
     }
 
-    /// Goes through its events in the order of their numbers.
+    /// Iterates over the events in ascending order of their numbers. Skips events that cannot be read, with a
+    /// DamageWarning.
     fn __iter__(slf: &Bound<'_, Self>) -> PyResult<EventIterator> {
         Ok(Events::iterate_events(Bound::new(slf.py(), Events::all_events(slf)?)?))
     }
 
-    /// By path or URL: whoever loads it opens the run again.
+    /// Pickles the path or URL, from which the run is opened again when it is loaded.
     fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, Pickled)> {
         let restore = py.import("thalweg._thalweg")?.getattr("_run")?;
         Ok((restore, (self.place.clone(), self.ca_file.clone(), self.timeout)))
@@ -370,7 +399,8 @@ impl Run {
         format!("<thalweg.Run {}: {state}, {} events>", self.path, store.len())
     }
 
-    /// The run as a notebook shows it: state, reasons and ledger; its repr if it was closed.
+    /// Returns HTML for notebooks, with state, reasons and ledger; None if the run was closed, so that its repr is
+    /// shown.
     fn _repr_html_<'py>(slf: &Bound<'py, Self>) -> PyResult<Option<Bound<'py, PyAny>>> {
         match slf.get().open_store() {
             Ok(_) => slf.py().import("thalweg._html")?.call_method1("run", (slf,)).map(Some),
@@ -382,7 +412,7 @@ impl Run {
 /// Content of a pickled run: the path or URL, `ca_file`, and `timeout`.
 type Pickled = (String, Option<PathBuf>, f64);
 
-/// The run that [`Run::__reduce__`] named.
+/// Opens the run that [`Run::__reduce__`] pickled.
 #[pyfunction]
 pub(crate) fn _run(py: Python<'_>, path: PathBuf, ca_file: Option<PathBuf>, timeout: f64) -> PyResult<Run> {
     open(py, path, None, ca_file, timeout)
@@ -408,9 +438,9 @@ impl Run {
         };
         let more = match (store.writer_life(), store.has_declared_data()) {
             (Some(WriterLife::Gone), _) => "; its writer died",
-            (Some(_), _) => " so far; follow() waits for more, and opening it again shows them",
+            (Some(_), _) => " so far; follow() waits for more, and opening the run again shows them",
             (None, false) => "; some are lost, and `thalweg verify` shows which",
-            (None, true) => "; ids() has their numbers",
+            (None, true) => "; ids() returns their numbers",
         };
         format!("event {number} is not in run {}: {has}{more}", self.sources.run)
     }

@@ -19,48 +19,55 @@ const MAX_SLOT_BYTES: usize = 1 << 30;
 /// Longest time that Ctrl-C may have to wait. The awaited event ends the wait at once.
 const SIGNAL_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// A source of a run, which this program feeds.
+/// Source of a run whose data this program pushes.
 ///
 ///     camera = thalweg.Source("tcp:127.0.0.1:7700", id="2.0", dtype="uint8", shape=(800, 800))
 ///     with camera, contextlib.suppress(thalweg.RunOver):
 ///         while True:
 ///             camera.push(take_picture())
 ///
-/// In the topology it is a [[source]] with this `id` and without a `device`. Making one begins to look for the
-/// builders; a thread of its own then serves them, so that other threads of this program, and `push`, only ever wait
-/// for a free slot. As a context manager it waits for the run to begin, and finishes at the end of the block, also when
-/// that is left by an exception. Where one thread has several sources, it makes all of them before it enters the first:
-/// the run begins when every source is there.
+/// The topology of the run must list the source: a [[source]] with this `id` and without a `device`. The constructor
+/// starts a thread that connects to the builders and sends the data. As a context manager, a Source waits for the run
+/// to begin, and calls `finish` at the end of the block, also after an exception. The run begins when all of its
+/// sources are connected: a thread that has several sources must create all of them before it enters the first `with`
+/// block.
 ///
-/// `builders` is the address of the builder, or the addresses of all of them in the order of the topology:
-/// "tcp:HOST:PORT", "udp:HOST:PORT", "shm:PATH" on the builder's own host, or "dpdk:HOST:PORT". For the last, `adapter`
-/// is a dict of what a topology has there: {"device": "0000:00:12.0", "address": "10.0.0.2/24"}.
+/// `builders` is the address of the builder, or a list of the addresses of all builders in the order of the topology:
+/// "tcp:HOST:PORT", "udp:HOST:PORT", "shm:PATH" (on the builder's own host), or "dpdk:HOST:PORT". For "dpdk", `adapter`
+/// is a dict with the keys of `adapter` in a topology: {"device": "0000:00:12.0", "address": "10.0.0.2/24"}.
 ///
-/// What will be pushed is declared once, since run.json describes it. Either with `dtype` and `shape` of the
-/// largest array:
+/// `name` is the name of the source in the run; the default is `id`.
 ///
-/// - int16 or complex numbers with (samples,) or (samples, channels): samples of one or several channels.
-/// - uint8 or uint16 with (height, width): images of that size.
-/// - uint8 with (bytes,): the same as `max_bytes`.
-/// - int8 to int64, uint8 to uint64, float32, float64, complex64 or complex128 with up to 8 axes: arrays.
+/// The form of the data is declared once, since it is written to run.json. For arrays, give `dtype` and the `shape` of
+/// the largest array:
 ///
-/// A push of samples or of an array may have fewer along the first axis. Complex whole numbers, which NumPy has no name
-/// for, are "ci16" (and ci8, ci32, cu8, …): pairs with the dtype [("r", "<i2"), ("i", "<i2")].
+/// - int16 or complex numbers of shape (samples,) or (samples, channels): samples of one or several channels.
+/// - uint8 or uint16 of shape (height, width): images of that size.
+/// - uint8 of shape (bytes,): bytes, as with `max_bytes`.
+/// - int8 to int64, uint8 to uint64, float32, float64, complex64 or complex128 of up to 8 axes: arrays.
 ///
-/// Or with `max_bytes`: at most that number of bytes, of `payload_type` "raw" or "vdif".
+/// Samples and arrays may be shorter than declared along the first axis. Complex integers, for which NumPy has no name,
+/// are "ci16" (and ci8, ci32, cu8, …), with the dtype [("r", "<i2"), ("i", "<i2")].
 ///
-/// `description` goes into run.json too, as JSON; where it contradicts `dtype` and `shape`, these win.
+/// For bytes, give `max_bytes`, the size of the largest payload, and optionally `payload_type`, "raw" (the default) or
+/// "vdif".
 ///
-/// `slots` buffers of `slot` bytes are filled while builders ask for others; without `slot` one holds a fragment, or as
-/// many as fit 512 KiB. When all are full `policy` decides: with "block" `push` waits, with "drop-newest" what is
-/// pushed is dropped, with "drop-oldest" what has waited longest and was not asked for. Drops are counted, and the run
-/// says so.
+/// `description` is a dict that is written to run.json as JSON, next to the entries for `dtype` and `shape`, which take
+/// precedence.
 ///
-/// For `timeout` seconds a builder that is not there is looked for, at the beginning or when the connection broke; then
-/// everything raises RunError.
+/// Data wait in `slots` buffers (16) of `slot` bytes until the builders have fetched them. By default a slot holds one
+/// fragment, or as many as fit into 512 KiB. When all slots are full, `policy` applies: "block" makes `push` wait,
+/// "drop-newest" drops the pushed fragment, "drop-oldest" drops the oldest fragments that no builder has requested.
+/// Drops are counted in the run's ledger.
 ///
-/// Several threads may use one source. A child process made by fork must make its own, and a source is not pickled. A
-/// source that goes without `finish` finishes, but for no longer than `timeout`.
+/// `timeout` is the time in seconds for which a builder that cannot be reached is tried again, at the beginning and
+/// after a connection broke (10). After that, all methods raise RunError.
+///
+/// The constructor raises ValueError or TypeError for arguments that are not valid, and RunError if resources such as
+/// memory are missing.
+///
+/// Several threads may use one source. A child process made by fork must create its own source, and a source cannot be
+/// pickled. A source that is deleted without `finish` finishes then, and waits for at most `timeout` seconds.
 #[pyclass(frozen, module = "thalweg")]
 pub(crate) struct Source {
     /// Source that takes the fragments; `None` only while this object is dropped.
@@ -70,7 +77,7 @@ pub(crate) struct Source {
     builders: Vec<Address>,
     timeout: Duration,
     finished: AtomicBool,
-    /// Process that made the source. A child made by `fork` has this object, but not the thread behind it.
+    /// Process that made the source. A child made by `fork` has this object, but not its thread.
     process: u32,
 }
 
@@ -135,7 +142,8 @@ impl Source {
         Ok(Self { source: Some(source), content, id, builders, timeout, finished, process })
     }
 
-    /// Waits for the run to begin.
+    /// Waits for the run to begin and returns the source. Raises RunError if no builder was found within the source's
+    /// `timeout`, or a builder refused the source.
     fn __enter__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, Self>> {
         let this = slf.get();
         if this.finished.load(Ordering::Relaxed) {
@@ -147,7 +155,7 @@ impl Source {
         Ok(slf.clone())
     }
 
-    /// Finishes the source, as `finish` does.
+    /// Calls `finish`.
     fn __exit__(
         &self,
         py: Python<'_>,
@@ -156,28 +164,32 @@ impl Source {
         _traceback: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
         match self.close_source(py) {
-            // An error in the body comes first: this one may only be its consequence.
+            // An error in the body takes precedence: this one may be its consequence.
             Err(error) if !kind.is_none() && error.is_instance_of::<RunError>(py) => Ok(()),
             ended => ended.map(|_| ()),
         }
     }
 
-    /// Pushes one fragment, an array or bytes, and returns the number of its event.
+    /// Pushes one fragment and returns the number of its event.
     ///
-    /// The bytes are copied once, into the slot from which they are sent: `data` may be changed when this returns.
-    /// Nothing is converted: an array of another type than was declared, or not in this machine's byte order and C
-    /// order, raises TypeError or ValueError. b"" is an explicit empty fragment: this source has nothing to say of the
-    /// event.
+    /// - `data` is an array, or bytes or another object with the buffer protocol, of the declared form. The data are
+    ///   copied into a slot; the caller may change them when `push` returns. They are not converted. b"" is an explicit
+    ///   empty fragment: the source has no data for this event, which is still complete.
+    /// - `event` is the event number; the default is the number after that of the last push. Numbers must increase and
+    ///   may have gaps: an event that this source leaves out and another source has is incomplete, and is counted as
+    ///   skipped in the ledger.
+    /// - `timestamp` is the time of the data in TAI, an integer in nanoseconds since 1970 or a numpy.datetime64; the
+    ///   default is the present time.
+    /// - `window` is the time that the payload covers, in nanoseconds.
+    /// - `status` is one or several of "truncated", "corrupt", "simulated", "replayed", "uncertain" (the data may
+    ///   belong to another event), "clock-locked", "clock-holdover", "clock-free-running".
+    /// - `timeout` is the longest time in seconds to wait for the run to begin, to go on after a pause and, with policy
+    ///   "block", for a free slot; the default is no limit. Other threads run during the wait, and Ctrl-C interrupts
+    ///   it.
     ///
-    /// `event` is the next one, or any later one. Of those left out, the ones that other sources have are incomplete
-    /// events, and count as skipped in the ledger; what no source has is no event. `timestamp` is TAI: nanoseconds
-    /// since 1970 or a numpy.datetime64, now if left out; `window` the nanoseconds that the payload covers. `status` is
-    /// one or several of "truncated", "corrupt", "simulated", "replayed", "uncertain" (it may belong to another event),
-    /// "clock-locked", "clock-holdover", "clock-free-running".
-    ///
-    /// Waits for the run to begin and, with policy "block", for a free slot; after `timeout` seconds raises
-    /// TimeoutError. Other threads run while it waits or copies, and Ctrl-C ends the wait. Raises RunOver where the run
-    /// has ended, and any other RunError where it cannot go on.
+    /// Raises TypeError or ValueError if `data` does not have the declared dtype and shape, or is not little-endian and
+    /// contiguous in C order; TimeoutError after `timeout`; RunOver if the run has ended; and RunError if the payload
+    /// is too long, `event` is not after the last one, or the connection to a builder was lost.
     #[pyo3(signature = (data, event = None, *, timestamp = None, window = 0, status = None, timeout = None))]
     #[expect(clippy::too_many_arguments, reason = "they are named where they are given")]
     fn push(
@@ -204,11 +216,12 @@ impl Source {
             .map(|event| event.0)
     }
 
-    /// Says that the next `count` fragments were lost before this program could have them, as the counter of a device
-    /// or of another program tells: they are `lost_in_device` in the ledger, and what is pushed next is of an event
-    /// behind them.
+    /// Reports that the next `count` fragments were lost before this program received them, for example by a gap in the
+    /// device's counter.
     ///
-    /// Waits and raises as `push` does.
+    /// The ledger counts these fragments as `lost_in_device`, and the next push is for the event after theirs. Waits
+    /// for the run to begin, for at most `timeout` seconds (the default is no limit), and raises the same errors as
+    /// `push`.
     #[pyo3(signature = (count = 1, *, timeout = None))]
     fn lost(&self, py: Python<'_>, count: i128, timeout: Option<f64>) -> PyResult<()> {
         let source = self.push_source()?;
@@ -218,16 +231,21 @@ impl Source {
         })
     }
 
-    /// Ends this source's part of the run, waits until what was pushed is delivered, and reports: a dict with accepted,
-    /// bytes, dropped_newest, dropped_oldest, blocked, copied_bytes, seconds and more. May be called again. Ctrl-C
-    /// gives up: what was not delivered is lost, and the run says so.
+    /// Ends this source's part of the run, waits until the pushed data are delivered, and returns a report.
+    ///
+    /// The report is a dict with the keys `accepted` (fragments, including those reported with `lost`), `bytes` (of
+    /// payload), `dropped_newest`, `dropped_oldest` and `lost_in_device` (fragments), `blocked` (number of waits for a
+    /// free slot), `copied_bytes`, `seconds`, `cpu_seconds` and others. A second call returns the same report.
+    ///
+    /// Raises RunError if the connection to a builder was lost. Ctrl-C interrupts the wait: data that were not
+    /// delivered are lost, and the run is INCOMPLETE.
     fn finish<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let report = self.close_source(py)?;
         py.import("json")?.call_method1("loads", (report,))
     }
 
-    /// Whether the run takes fragments: it has begun, and neither it nor this source's part of it is over. It may end
-    /// at any time: a `push` that comes too late raises RunOver.
+    /// True from the beginning of the run until it ends or this source is finished. The run may end at any time, also
+    /// between a look at `running` and the next `push`, which then raises RunOver.
     #[getter]
     fn running(&self, py: Python<'_>) -> PyResult<bool> {
         let source = self.push_source()?;
@@ -247,8 +265,8 @@ impl Source {
         })
     }
 
-    /// Repeats an operation that has to wait, in steps of at most [`SIGNAL_CHECK_INTERVAL`]. `done` says in messages
-    /// what was not done in time.
+    /// Repeats an operation that has to wait, in steps of at most [`SIGNAL_CHECK_INTERVAL`]. `done` is its verb in
+    /// messages, such as "pushed".
     fn repeat_with_signals<T: Send>(
         &self,
         py: Python<'_>,
@@ -269,14 +287,23 @@ impl Source {
                 Ok(Some(result)) => return Ok(result),
                 Ok(None) => py.check_signals()?,
                 Err(NodeError::Over) if self.finished.load(Ordering::Relaxed) => {
-                    return Err(RunError::new_err(format!("nothing more can be {done}: this source was finished")));
+                    return Err(RunError::new_err(format!(
+                        "no more fragments can be {done}: this source was finished"
+                    )));
                 }
                 Err(error @ NodeError::Over) => return Err(RunOver::new_err(error.to_string())),
                 Err(error) => return Err(to_run_error(error)),
             }
             if until.is_some_and(|until| Instant::now() >= until) {
-                let why = if source.is_running() { "no slot became free" } else { "the run did not begin" };
-                return Err(PyTimeoutError::new_err(format!("nothing was {done}: {why} in time")));
+                let why = if source.is_running() {
+                    "no slot became free, or the run was paused,"
+                } else {
+                    "the run did not begin"
+                };
+                return Err(PyTimeoutError::new_err(format!(
+                    "no fragment was {done}: {why} within {} s",
+                    timeout.unwrap_or_default()
+                )));
             }
         }
     }
@@ -312,7 +339,7 @@ impl Drop for Source {
             return;
         }
         let timeout = self.timeout;
-        // Other threads may run meanwhile, unless the interpreter is shutting down.
+        // Other threads may run during the wait, unless the interpreter is shutting down.
         let mut source = Some(source);
         Python::try_attach(|py| source.take().map(|source| py.detach(|| finish_or_abandon(source, timeout))));
         if let Some(source) = source {
@@ -330,12 +357,14 @@ fn finish_or_abandon(source: PushSource, timeout: Duration) {
 fn parse_addresses(builders: &Bound<'_, PyAny>) -> PyResult<Vec<Address>> {
     let texts: Vec<String> = match builders.extract::<String>() {
         Ok(one) => vec![one],
-        Err(_) => {
-            builders.extract().map_err(|_| PyTypeError::new_err("builders: an address, or a list of addresses"))?
-        }
+        Err(_) => builders
+            .extract()
+            .map_err(|_| PyTypeError::new_err("builders must be an address or a list of addresses"))?,
     };
     if texts.is_empty() {
-        return Err(PyValueError::new_err("builders: at least one address, tcp:HOST:PORT, udp:HOST:PORT or shm:PATH"));
+        return Err(PyValueError::new_err(
+            "builders is empty: give at least one address, tcp:HOST:PORT, udp:HOST:PORT or shm:PATH",
+        ));
     }
     texts.iter().map(|text| text.parse().map_err(PyValueError::new_err)).collect()
 }
@@ -378,7 +407,7 @@ fn parse_timestamp(timestamp: &Bound<'_, PyAny>) -> PyResult<TaiNanos> {
             Ok(nanoseconds) => Some(nanoseconds),
             Err(error) if error.is_instance_of::<PyOverflowError>(timestamp.py()) => None,
             Err(_) => {
-                return Err(PyTypeError::new_err("timestamp: a whole number of nanoseconds, or a numpy.datetime64"));
+                return Err(PyTypeError::new_err("timestamp must be an integer in nanoseconds, or a numpy.datetime64"));
             }
         }
     };
@@ -410,7 +439,7 @@ fn parse_status(status: &Bound<'_, PyAny>) -> PyResult<Status> {
     ];
     let names: Vec<String> = match status.extract::<String>() {
         Ok(one) => vec![one],
-        Err(_) => status.extract().map_err(|_| PyTypeError::new_err("status: a name, or a list of names"))?,
+        Err(_) => status.extract().map_err(|_| PyTypeError::new_err("status must be a name or a list of names"))?,
     };
     names.iter().try_fold(Status::empty(), |all, name| {
         match OURS.iter().find(|bit| bit.flag_names() == [name.as_str()]) {
@@ -436,5 +465,5 @@ fn number_in_range<T: TryFrom<i128> + PartialOrd + Display>(
 
 fn parse_seconds(name: &str, value: f64) -> PyResult<Duration> {
     Duration::try_from_secs_f64(value)
-        .map_err(|_| PyValueError::new_err(format!("{name}={value}: a number of seconds, 0 or more")))
+        .map_err(|_| PyValueError::new_err(format!("{name}={value}: it must be a number of seconds, 0 or more")))
 }

@@ -77,13 +77,12 @@ impl Sources {
         let key: String = key.extract().map_err(|_| {
             let kind = key.get_type().name().map(|name| name.to_string()).unwrap_or_default();
             PyTypeError::new_err(format!(
-                "a source is selected by its id or name, a string such as '1.0', not by \
-                {kind}"
+                "a source is selected by its id or name, a string such as '1.0', not by {kind}"
             ))
         })?;
         let by_id = key.parse().ok().and_then(|id| self.source_by_id(id));
         by_id.or_else(|| self.known.iter().find(|source| source.name == key)).ok_or_else(|| {
-            // A program that decides while a run goes on does not know its number.
+            // A program that decides during a run does not know the run's number.
             let run = if self.run == 0 { "the run".to_owned() } else { format!("run {}", self.run) };
             PyKeyError::new_err(format!("{run} has no source {key:?}; it has {}", self.list_for_message()))
         })
