@@ -17,6 +17,7 @@
 //! | `credit` | The credit window: the number of bytes that may be requested, and the time at which they may be |
 //! | `search` | The search for the capacity of a link: the window is raised until something is lost |
 //! | `ledger` | The ledger: every fragment a source accepted ends in exactly one bucket |
+//! | `verdict` | The verdict on a run: what was offered, what was carried, and what limited it |
 //! | `violation` | Violations of the protocol by a source |
 
 mod builder;
@@ -26,6 +27,7 @@ mod events;
 mod ledger;
 mod search;
 mod source;
+mod verdict;
 mod violation;
 
 pub use builder::{Arrival, Builder, Fetch, SourceProgress, Triggered};
@@ -34,4 +36,5 @@ pub use credit::CreditState;
 pub use events::{Closed, Missing};
 pub use ledger::{Ledger, LedgerEntry};
 pub use search::Found;
+pub use verdict::{Limit, LimitKind, TimeUse, Verdict};
 pub use violation::Violation;

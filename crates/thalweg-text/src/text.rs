@@ -113,6 +113,25 @@ pub fn format_rate(bytes_per_second: f64) -> String {
     format!("{}/s", format_volume(bytes_per_second.max(0.0).round() as u64))
 }
 
+/// Formats a rate in bits per second with three digits, in powers of 1000: `18.7 Gbit/s`.
+pub fn format_bit_rate(bits_per_second: f64) -> String {
+    const UNITS: [&str; 5] = ["bit/s", "kbit/s", "Mbit/s", "Gbit/s", "Tbit/s"];
+    let mut value = bits_per_second.max(0.0);
+    let mut unit = 0;
+    // The value 999.5 would be shown as 1000.
+    while value >= 999.5 && unit + 1 < UNITS.len() {
+        value /= 1000.0;
+        unit += 1;
+    }
+    let digits = match value {
+        _ if unit == 0 => 0,
+        value if value < 9.995 => 2,
+        value if value < 99.95 => 1,
+        _ => 0,
+    };
+    format!("{value:.digits$} {}", UNITS[unit])
+}
+
 /// Formats a duration, given in seconds: `0.5 s`, `183 s`, `2h 13m 5s`.
 pub fn format_seconds(seconds: f64) -> String {
     match seconds {
@@ -255,6 +274,13 @@ impl Table {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rates_of_links_have_three_digits_and_a_unit() {
+        let rates = [0.0, 512.0, 999_600.0, 18_700_000_000.0, 1.6e9, 250.4e6, 3e13];
+        let texts = ["0 bit/s", "512 bit/s", "1.00 Mbit/s", "18.7 Gbit/s", "1.60 Gbit/s", "250 Mbit/s", "30.0 Tbit/s"];
+        assert_eq!(rates.map(format_bit_rate), texts);
+    }
 
     #[test]
     fn numbers_have_three_digits_and_no_exponent() {

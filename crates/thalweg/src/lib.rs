@@ -18,6 +18,7 @@ pub mod preflight;
 mod print;
 mod pull;
 mod push;
+mod run_options;
 mod serve;
 mod show;
 mod source;
@@ -26,7 +27,6 @@ mod supervise;
 pub mod terminal;
 
 use clap::{CommandFactory, Parser, Subcommand};
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::LazyLock;
 use terminal::{Failure, GlobalOptions, generate, run_program, version_text};
@@ -75,7 +75,7 @@ enum Command {
     /// Show the whole path at work: sources, one builder, a run on disk. Needs no file
     Demo(demo::Options),
     /// Run every node of a topology on this machine
-    Run(File),
+    Run(demo::RunFile),
     /// Run one node of a topology: one of many hosts
     Node(node::Options),
     /// Feed a run with what a program writes into a pipe, or an instrument to a serial port
@@ -114,12 +114,6 @@ enum Command {
     Generate(generate::Options),
 }
 
-#[derive(Debug, clap::Args)]
-struct File {
-    /// The topology
-    file: PathBuf,
-}
-
 /// Runs the command that the program's arguments name, and returns its exit code: 0, 1 (the command failed) or 2 (the
 /// request is impossible).
 pub fn main() -> ExitCode {
@@ -143,7 +137,7 @@ pub fn register_kinds() {
 fn execute_command(command: Command, json: bool, verbose: u8) -> Result<ExitCode, Failure> {
     match command {
         Command::Demo(options) => demo::run_demo(&options, json, verbose),
-        Command::Run(options) => demo::run_topology_file(&options.file, json, verbose),
+        Command::Run(options) => demo::run_topology_file(&options, json, verbose),
         Command::Node(options) => node::run_node_command(&options, json),
         Command::Source(options) => source::run_source(options, json),
         Command::Calibrate(options) => calibrate::run_calibrate(&options, json, verbose),

@@ -10,7 +10,7 @@ use thalweg_link::Arrivals;
 use thalweg_node::{Calibration, RunReport, Snapshot, SourceReport, State, TriggerReport, Undecided};
 pub(crate) use thalweg_text::tone::paint_verdict;
 use thalweg_text::{
-    Align, Table, format_count, format_quantity, format_times, format_volume, replace_controls, wrap_words,
+    Align, Table, format_bit_rate, format_count, format_quantity, format_times, format_volume, replace_controls, wrap_words,
 };
 
 /// Returns the sum of several builders' snapshots.
@@ -77,13 +77,14 @@ fn run_text(report: &RunReport) -> String {
     let run = if report.run == 0 { "run".to_owned() } else { format!("run {}", report.run) };
     let part = report.builder.map_or(String::new(), |builder| format!(", builder {builder} of {}", report.builders));
     let mut out = format!("{run}{part}: {}\n", paint_verdict(&report.state));
+    out.extend(report.verdict.iter().map(|verdict| wrap_words("  ", &replace_controls(&verdict.sentence))));
     out.push_str(&reasons_text(&report.reasons));
     out.push_str(&dead_time_text(&report.ledger));
     out.push_str(&events_text(report));
     let _ = writeln!(
         out,
-        "  {:.2} Gbit/s, {} fragments/s",
-        report.goodput_bits_per_second * 1e-9,
+        "  {}, {} fragments/s",
+        format_bit_rate(report.goodput_bits_per_second),
         format_count(format_args!("{:.0}", report.fragments_per_second))
     );
     let _ = writeln!(
@@ -431,7 +432,7 @@ mod tests {
         insta::assert_snapshot!(run_text(&RunReport::new(&[builder])), @r"
         run 42: COMPLETE
           6,250 events (0 incomplete), 12,500 fragments, 12.5 GB in 5.00 s
-          20.00 Gbit/s, 2,500 fragments/s
+          20.0 Gbit/s, 2,500 fragments/s
           copies per byte: 0.00 at the sources, 1.00 at the builder
           CPU seconds per GB: 0.240 at the sources, 0.320 at the builder
           back-pressure from the disk: once, 0.25 s in all

@@ -689,6 +689,7 @@ impl Builder {
             let unwritten = unwritten.get(index).copied().unwrap_or(0).min(kept);
             ledger.accepted = entry.accounts.map_or(entry.offered, |accounts| accounts.accepted);
             ledger.skipped = self.events.skipped_count_of(index);
+            ledger.cpu_ms = entry.accounts.map_or(0, |accounts| accounts.cpu_nanos / 1_000_000);
             if recorded {
                 ledger.recorded = kept - unwritten;
                 ledger.lost = ledger.lost.saturating_add(unwritten);

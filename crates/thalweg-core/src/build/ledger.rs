@@ -52,7 +52,7 @@ pub struct LedgerEntry {
     /// Events that other sources delivered and that this source did not mention, though it went on to later ones. Not a
     /// bucket: nothing was accepted.
     pub skipped: u64,
-    /// Fragments that the device was to give at its rate, and that the source did not take because all slots were full
+    /// Fragments that a device with a rate was to give, and that the source did not take because all slots were full
     /// (policy `block`): dead time. Not a bucket, and no reason why a run is INCOMPLETE: no event has these. Builder 0
     /// counts it for the whole run.
     #[serde(default)]
@@ -64,6 +64,9 @@ pub struct LedgerEntry {
     /// Time for which the source could take nothing, in milliseconds.
     #[serde(default)]
     pub dead_time_ms: u64,
+    /// Processor time that the source's process used, user and system, in milliseconds, as it reports at its end.
+    #[serde(default)]
+    pub cpu_ms: u64,
     /// Payload bytes built, including those of events that were rejected later.
     pub bytes: u64,
     /// True if the source ended the run with its final counters.
@@ -115,6 +118,8 @@ impl LedgerEntry {
         for (ours, theirs) in counts {
             *ours = ours.saturating_add(theirs);
         }
+        // Every builder receives the time of the same process.
+        self.cpu_ms = self.cpu_ms.max(other.cpu_ms);
         self.final_counters &= other.final_counters;
         // A surplus at one builder does not make up for a lack at another.
         let opposite = self.unaccounted.signum() * other.unaccounted.signum() < 0;

@@ -1,7 +1,7 @@
 //! Checks of a topology, as far as they are possible without touching anything.
 
 use super::{
-    BESIDE_SLOT, BuilderNodeConfig, ByteSize, Decision, LevelConfig, LinkConfig, Policy, SourceNodeConfig, Topology,
+    BESIDE_SLOT, BuilderNodeConfig, ByteSize, Decision, LevelConfig, LinkConfig, Metadata, Policy, SourceNodeConfig, Topology,
 };
 use crate::{NodeError, Wait};
 use std::collections::HashSet;
@@ -34,6 +34,9 @@ impl Topology {
         let run = &self.run;
         require(run.events != Some(0), "run.events", "0 events make no run: leave it out to run until stopped")?;
         require(!run.timeout.is_zero(), "run.timeout", "nodes that do not wait for each other never meet: write 10s")?;
+        let most = Metadata::MAX_COMMENT_BYTES;
+        let fits = run.comment.len() <= most;
+        require(fits, "run.comment", format!("{} bytes; a comment has at most {most}", run.comment.len()))?;
         check_path(&run.directory).map_err(|problem| ("run.directory".to_owned(), problem))?;
         let mut listened_on = HashSet::new();
         for builder in builders {
