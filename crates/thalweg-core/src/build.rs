@@ -34,7 +34,7 @@ pub use builder::{Arrival, Builder, Fetch, SourceProgress, Triggered};
 pub use config::{BuilderConfig, Check, Hold, Path, Window};
 pub use credit::CreditState;
 pub use events::{Closed, Missing};
-pub use ledger::{Ledger, LedgerEntry};
+pub use ledger::{Ledger, LedgerColumn, LedgerEntry};
 pub use search::Found;
 pub use verdict::{Limit, LimitKind, TimeUse, Verdict};
 pub use violation::Violation;

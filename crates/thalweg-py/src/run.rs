@@ -187,6 +187,20 @@ impl Run {
         Ok(self.open_store()?.run_info().reasons.clone())
     }
 
+    /// The comment on the run (run.comment in the topology, `thalweg run --comment`), or "".
+    #[getter]
+    fn comment(&self) -> PyResult<String> {
+        Ok(self.open_store()?.run_info().comment.clone())
+    }
+
+    /// What the laboratory keeps with the run ([run.metadata] in the topology): a dict, of text, numbers, lists and dicts;
+    /// dates and times are text.
+    #[getter]
+    fn metadata<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let text = serde_json::to_string(&self.open_store()?.run_info().metadata).map_err(to_run_error)?;
+        py.import("json")?.call_method1("loads", (text,))
+    }
+
     /// Whether the run was being written when it was opened: False where it was ended or its writer died, None where
     /// that is unknown.
     #[getter]

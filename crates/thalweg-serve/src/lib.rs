@@ -51,6 +51,7 @@ mod limits;
 mod listing;
 mod outgoing;
 mod range;
+mod run_page;
 mod server;
 mod site;
 mod socket;

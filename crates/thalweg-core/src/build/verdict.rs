@@ -88,7 +88,7 @@ pub enum LimitKind {
 /// Part of the run for which a source must have been held back to count as such, and part of its fragments.
 const HELD_BACK: f64 = 0.02;
 /// Part of the time for which a thread at work limits the run.
-const BUSY: f64 = 0.85;
+const BUSY: f64 = 0.7;
 /// Part of the fragments that must be lost to be the limit.
 const MUCH_LOST: f64 = 0.01;
 
@@ -133,34 +133,34 @@ fn find_limit(ledger: &Ledger, seconds: f64, time: &TimeUse) -> (LimitKind, Stri
     let percent = |seconds: f64| format!("{:.0} % of the time", 100.0 * time.part_of_total(seconds));
     let TimeUse { builder, link, directory, working, disk, filter, data, offers } = time;
     if time.part_of_total(*working) >= BUSY {
-        let cause = format!("limited by node {builder}, which was at work for {}", percent(*working));
+        let cause = format!("limited by node '{builder}', which was at work {}", percent(*working));
         return (LimitKind::Node, builder.clone(), cause);
     }
     let waits = [*disk, *filter, *data, *offers];
     let longest = waits.into_iter().fold(0.0, f64::max);
     if longest == *disk {
-        let cause = format!("limited by the disk of {builder} ({directory}), which it waited for {}", percent(*disk));
+        let cause = format!("limited by the disk under {directory}, which '{builder}' waited for {}", percent(*disk));
         return (LimitKind::Disk, directory.clone(), cause);
     }
     if longest == *filter {
-        let cause = format!("limited by the event filter of {builder}, which it waited for {}", percent(*filter));
+        let cause = format!("limited by the event filter, which '{builder}' waited for {}", percent(*filter));
         return (LimitKind::Filter, builder.clone(), cause);
     }
     let slowest = entries().min_by(|one, other| {
         held_back_part(one, seconds).total_cmp(&held_back_part(other, seconds))
     });
     if let Some(slow) = slowest.filter(|slow| longest == *offers && held_back_part(slow, seconds) < HELD_BACK) {
-        let cause = format!("limited by source {}, for whose events the other sources waited", slow.name);
+        let cause = format!("limited by source '{}', for whose events the other sources waited", slow.name);
         return (LimitKind::Source, slow.name.clone(), cause);
     }
     let sender = entries().max_by_key(|entry| entry.cpu_ms);
     if let Some(sender) = sender.filter(|sender| sender.cpu_ms as f64 / 1e3 >= BUSY * seconds) {
         let part = 100.0 * sender.cpu_ms as f64 / 1e3 / seconds;
-        let cause = format!("limited by node {}, which used its processor for {part:.0} % of the time", sender.name);
+        let cause = format!("limited by node '{}', which used its processor {part:.0} % of the time", sender.name);
         return (LimitKind::Node, sender.name.clone(), cause);
     }
     let waited = data + offers;
-    let cause = format!("limited by the link {link} of {builder}, whose data it waited for {}", percent(waited));
+    let cause = format!("limited by the link {link}, whose data '{builder}' waited for {}", percent(waited));
     (LimitKind::Link, link.clone(), cause)
 }
 
@@ -170,7 +170,7 @@ fn no_limit(ledger: &Ledger) -> (LimitKind, String, String) {
     let worst = ledger.sources.iter().max_by(|one, other| lost_in_device(one).total_cmp(&lost_in_device(other)));
     if let Some(worst) = worst.filter(|worst| lost_in_device(worst) >= MUCH_LOST) {
         let percent = 100.0 * lost_in_device(worst);
-        let cause = format!("limited by source {}, whose device lost {percent:.1} % of its fragments", worst.name);
+        let cause = format!("limited by source '{}', whose device lost {percent:.1} % of its fragments", worst.name);
         return (LimitKind::Source, worst.name.clone(), cause);
     }
     let lost = |entry: &LedgerEntry| {
@@ -277,7 +277,7 @@ mod tests {
         assert_eq!((kind, &name[..]), (LimitKind::Disk, "/data/runs"));
         assert_eq!(
             sentence,
-            "offered 200 Mbit/s, carried 100 Mbit/s: limited by the disk of builder (/data/runs), which it waited for \
+            "offered 200 Mbit/s, carried 100 Mbit/s: limited by the disk under /data/runs, which 'builder' waited for \
              60 % of the time"
         );
         let (kind, name, _) = limit(vec![held.clone()], times(|times| times.data = 6.0));

@@ -135,7 +135,7 @@ impl DirectoryReport {
         out.extend(self.verdict.iter().map(|verdict| wrap_words("  ", &replace_controls(&verdict.sentence))));
         out.push_str(&print::reasons_text(&info.reasons));
         if !info.comment.is_empty() {
-            out.push_str(&fact_row("comment", &info.comment));
+            out.push_str(&fact_row("comment", &info.comment.replace('\n', " ")));
         }
         out.push_str(&metadata_text(&info.metadata));
         let path = self.named.path.display();

@@ -190,7 +190,7 @@ fn list_text(listed: &[Listed], now: u64, on_terminal: bool, is_long: bool) -> S
 fn words_text(entry: &Entry<'_>) -> String {
     let mut out = format!("\n{}\n", replace_controls(&entry.path.display().to_string()));
     if !entry.comment.is_empty() {
-        out.push_str(&wrap_words("  ", &replace_controls(entry.comment)));
+        out.push_str(&wrap_words("  ", &replace_controls(&entry.comment.replace('\n', " "))));
     }
     for (key, value) in entry.metadata.into_iter().flatten() {
         let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
