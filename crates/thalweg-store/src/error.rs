@@ -21,7 +21,7 @@ pub enum StoreError {
         error: io::Error,
     },
     /// A run of this number that exists already; runs are never overwritten.
-    #[error("{} exists already: choose another run number, or leave it out to take the next free one", .0.display())]
+    #[error("{} exists already: choose another run number. A run of one builder that is given none takes the next free one", .0.display())]
     Exists(PathBuf),
     /// A directory in which no run number is left.
     #[error("{} holds run 4294967295 already, which is the last number there is", .0.display())]

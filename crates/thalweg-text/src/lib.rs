@@ -26,7 +26,7 @@ pub mod tone;
 pub use bit_rate::{BitRate, BitRateError};
 pub use byte_size::{ByteSize, ByteSizeError};
 pub use text::{
-    Align, NOTHING, TEXT_COLUMNS, Table, break_into_lines, format_bit_rate, format_count, format_number, format_quantity, format_rate,
-    format_seconds, format_size, format_tai, format_times, format_utc, format_volume, replace_controls,
-    replace_controls_in_lines, wrap_words,
+    Align, NOTHING, TEXT_COLUMNS, Table, break_into_lines, format_bit_rate, format_count, format_number,
+    format_quantity, format_rate, format_seconds, format_size, format_tai, format_times, format_utc, format_volume,
+    replace_controls, replace_controls_in_lines, wrap_words,
 };

@@ -10,7 +10,8 @@ use thalweg_link::Arrivals;
 use thalweg_node::{Calibration, RunReport, Snapshot, SourceReport, State, TriggerReport, Undecided};
 pub(crate) use thalweg_text::tone::paint_verdict;
 use thalweg_text::{
-    Align, Table, format_bit_rate, format_count, format_quantity, format_times, format_volume, replace_controls, wrap_words,
+    Align, Table, format_bit_rate, format_count, format_quantity, format_times, format_volume, replace_controls,
+    wrap_words,
 };
 
 /// Returns the sum of several builders' snapshots.

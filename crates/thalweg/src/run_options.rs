@@ -55,36 +55,33 @@ impl RunOptions {
             Setting::from_run_option(format!("--duration {time}"), "duration", time)
         }));
         let events = events.and_then(|events| i64::try_from(events).ok());
+        settings.extend(events.map(|events| Setting::from_run_option(format!("--events {events}"), "events", events)));
         settings.extend(
-            events.map(|events| Setting::from_run_option(format!("--events {events}"), "events", events)),
+            number.map(|number| Setting::from_run_option(format!("--number {number}"), "number", i64::from(number))),
         );
-        settings.extend(number.map(|number| {
-            Setting::from_run_option(format!("--number {number}"), "number", i64::from(number))
-        }));
         settings.extend(no_record.then(|| Setting::from_run_option("--no-record".into(), "record", false)));
-        settings.extend(
-            comment.iter().map(|text| Setting::from_run_option("--comment".into(), "comment", text.clone())),
-        );
+        settings
+            .extend(comment.iter().map(|text| Setting::from_run_option("--comment".into(), "comment", text.clone())));
         settings
     }
 
     /// Fails if an option is given to a node that it has no effect on.
     fn check_for_node(&self, topology: &Topology, name: &str) -> Result<(), Failure> {
         let Self { duration, events, number, out, no_record, comment, .. } = self;
-        let of_leader = [
-            ("--duration", duration.is_some()),
-            ("--events", events.is_some()),
-            ("--comment", comment.is_some()),
-        ];
+        let of_leader =
+            [("--duration", duration.is_some()), ("--events", events.is_some()), ("--comment", comment.is_some())];
         let of_builders = [("--number", number.is_some()), ("--out", out.is_some()), ("--no-record", *no_record)];
-        let given = |options: &[(&'static str, bool)]| options.iter().find(|(_, given)| *given).map(|(option, _)| *option);
+        let given =
+            |options: &[(&'static str, bool)]| options.iter().find(|(_, given)| *given).map(|(option, _)| *option);
         let leader = topology.builders.first().map_or("", |builder| &builder.name);
         let is_builder = topology.builders.iter().any(|builder| builder.name == name);
         if let Some(option) = given(&of_leader).filter(|_| name != leader) {
             return Err(Failure::Usage(format!("{option}: builder '{leader}' decides that: give it to that node")));
         }
         if let Some(option) = given(&of_builders).filter(|_| !is_builder) {
-            return Err(Failure::Usage(format!("{option}: the builders record, and '{name}' is a source: give it to them")));
+            return Err(Failure::Usage(format!(
+                "{option}: the builders record, and '{name}' is a source: give it to them"
+            )));
         }
         Ok(())
     }

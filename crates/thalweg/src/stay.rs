@@ -81,7 +81,8 @@ pub(crate) fn stay_for_runs(mut topology: Topology, name: &str, json: bool) -> R
     })?;
     start_thread({
         let present = present.clone();
-        let sources = topology.sources.iter().map(|source| (source.id.clone(), source.name.clone())).collect::<Vec<_>>();
+        let sources =
+            topology.sources.iter().map(|source| (source.id.clone(), source.name.clone())).collect::<Vec<_>>();
         move || read_commands(std::io::stdin().lock(), |line| execute_command(&present, &sources, line))
     })?;
     print_state_changes(present.clone(), name.to_owned(), json)?;
@@ -216,7 +217,8 @@ mod tests {
 
     #[test]
     fn a_status_names_each_source() {
-        let snapshot = Snapshot { sources: vec![SourceRow { built: 7, ..SourceRow::default() }], ..Snapshot::default() };
+        let snapshot =
+            Snapshot { sources: vec![SourceRow { built: 7, ..SourceRow::default() }], ..Snapshot::default() };
         let status = status_json(&snapshot, &[("1.0".into(), "adc-0".into())]);
         let row = &status["sources"][0];
         assert_eq!((&row["id"], &row["name"], &row["built"]), (&"1.0".into(), &"adc-0".into(), &7.into()));

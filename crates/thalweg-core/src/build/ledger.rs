@@ -86,8 +86,7 @@ impl LedgerColumn {
     /// Returns whether the column of a ledger is shown: one that is 0 everywhere is left out, except for the sum and
     /// what does not add up.
     pub fn is_shown(&self, ledger: &Ledger) -> bool {
-        ["accepted", "unaccounted"].contains(&self.name)
-            || ledger.sources.iter().any(|entry| (self.figure)(entry) != 0)
+        ["accepted", "unaccounted"].contains(&self.name) || ledger.sources.iter().any(|entry| (self.figure)(entry) != 0)
     }
 }
 

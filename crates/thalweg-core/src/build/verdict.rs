@@ -146,9 +146,8 @@ fn find_limit(ledger: &Ledger, seconds: f64, time: &TimeUse) -> (LimitKind, Stri
         let cause = format!("limited by the event filter, which '{builder}' waited for {}", percent(*filter));
         return (LimitKind::Filter, builder.clone(), cause);
     }
-    let slowest = entries().min_by(|one, other| {
-        held_back_part(one, seconds).total_cmp(&held_back_part(other, seconds))
-    });
+    let slowest =
+        entries().min_by(|one, other| held_back_part(one, seconds).total_cmp(&held_back_part(other, seconds)));
     if let Some(slow) = slowest.filter(|slow| longest == *offers && held_back_part(slow, seconds) < HELD_BACK) {
         let cause = format!("limited by source '{}', for whose events the other sources waited", slow.name);
         return (LimitKind::Source, slow.name.clone(), cause);
@@ -174,7 +173,11 @@ fn no_limit(ledger: &Ledger) -> (LimitKind, String, String) {
         return (LimitKind::Source, worst.name.clone(), cause);
     }
     let lost = |entry: &LedgerEntry| {
-        entry.lost.saturating_add(entry.corrupt).saturating_add(entry.late).saturating_add(entry.unaccounted.unsigned_abs())
+        entry
+            .lost
+            .saturating_add(entry.corrupt)
+            .saturating_add(entry.late)
+            .saturating_add(entry.unaccounted.unsigned_abs())
     };
     let sum = |count: fn(&LedgerEntry) -> u64| ledger.sources.iter().map(count).fold(0, u64::saturating_add);
     let all_lost = ledger.sources.iter().map(lost).fold(0, u64::saturating_add);
@@ -299,7 +302,9 @@ mod tests {
         let held = LedgerEntry { dead_time_ms: 9_000, ..source("adc-0") };
         let verdict = verdict(vec![held], times(|times| times.data = 6.0));
         assert_eq!(verdict.offered_bits_per_second, None);
-        assert!(verdict.sentence.starts_with("the sources had more than was taken; carried 100 Mbit/s: limited by the"));
+        assert!(
+            verdict.sentence.starts_with("the sources had more than was taken; carried 100 Mbit/s: limited by the")
+        );
     }
 
     #[test]

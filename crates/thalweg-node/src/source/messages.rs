@@ -5,6 +5,7 @@ use super::builders::Attempt;
 use super::course::Phase;
 use super::times::TimesReport;
 use crate::{Feed, NodeError};
+use std::time::Duration;
 use thalweg_link::LinkError;
 use thalweg_text::format_utc;
 use thalweg_wire::{Assign, Capabilities, Contact, EventId, Message, Room, RunNumber, TaiNanos, Welcome};

@@ -1,7 +1,8 @@
 //! Checks of a topology, as far as they are possible without touching anything.
 
 use super::{
-    BESIDE_SLOT, BuilderNodeConfig, ByteSize, Decision, LevelConfig, LinkConfig, Metadata, Policy, SourceNodeConfig, Topology,
+    BESIDE_SLOT, BuilderNodeConfig, ByteSize, Decision, LevelConfig, LinkConfig, Metadata, Policy, SourceNodeConfig,
+    Topology,
 };
 use crate::{NodeError, Wait};
 use std::collections::HashSet;

@@ -108,10 +108,9 @@ pub(super) fn read_with_settings(
     let with_first = |count: usize| -> Result<Topology, TopologyError> {
         let mut table = file.clone();
         for setting in &settings[..count] {
-            setting.apply(&mut table).map_err(|problem| TopologyError::Setting {
-                given_as: setting.given_as.clone(),
-                problem,
-            })?;
+            setting
+                .apply(&mut table)
+                .map_err(|problem| TopologyError::Setting { given_as: setting.given_as.clone(), problem })?;
         }
         read(table)
     };
@@ -125,10 +124,9 @@ pub(super) fn read_with_settings(
             _ => None,
         });
         match blamed {
-            Some((setting, error)) => TopologyError::Setting {
-                given_as: setting.given_as.clone(),
-                problem: error.problem_text(),
-            },
+            Some((setting, error)) => {
+                TopologyError::Setting { given_as: setting.given_as.clone(), problem: error.problem_text() }
+            }
             // What is wrong with the file is reported with its line.
             None => match toml::from_str::<Topology>(text) {
                 Err(error) => TopologyError::parse_error(path, text, error),

@@ -241,7 +241,9 @@ impl State {
             if over && *more > 0 {
                 let sum = match *more - 1 {
                     0 => "\n".to_owned(),
-                    others => format!(" (and {others} more like this in the last {} s)\n", since.elapsed().as_secs().max(1)),
+                    others => {
+                        format!(" (and {others} more like this in the last {} s)\n", since.elapsed().as_secs().max(1))
+                    }
                 };
                 last.truncate(last.trim_ascii_end().len().min(LONGEST_LINE - sum.len()));
                 last.extend_from_slice(sum.as_bytes());
