@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -141,7 +142,17 @@ def test_a_function_that_raises_costs_the_event_that_it_was_asked_for(program: P
     undecided = [event for event in range(EVENTS) if event % 10 == 0]
     assert thalweg.open(report["directory"]).ids().tolist() == sorted({*bright(), *undecided})
     assert report["trigger"]["undecided"]["unsure"] == len(undecided)
-    assert said.count("ZeroDivisionError") == 10, "more is not said"
+    assert said.count("Traceback") == 1, "the same place is shown once"
+    more = [int(count) for count in re.findall(r"ZeroDivisionError: .* \((\d+) more like this in the last \d+ s", said)]
+    assert sum(more) == len(undecided) - 1, said
+
+
+def test_exceptions_of_different_places_are_all_shown(program: Path, tmp_path: Path) -> None:
+    wrong = "    if event.id == 10:\n        [][1]\n    if event.id % 50 == 20:\n        {}['key']\n"
+    _, said = run(program, tmp_path, KEEP.replace("    assert event.complete\n", wrong))
+    assert said.count("IndexError: ") == 1
+    assert said.count("Traceback") == 2
+    assert "KeyError: 'key' (3 more like this in the last " in said
 
 
 def test_a_function_that_is_slow_costs_what_it_is_late_for(program: Path, tmp_path: Path) -> None:

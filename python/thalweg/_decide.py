@@ -79,8 +79,8 @@ def decide(accept: Callable[[Event], object], /) -> None:
 
     The function is given events as readers are, with the fragments that came: at level 2 those of its sources.
     `event.features` are the numbers of fits. What takes longer than the level's `deadline`, and what raises an
-    exception, gets the answer of `otherwise`, and is counted as undecided in the report. The first exception of each place
-    is printed, and how many more there were. At the end of the run `decide` returns.
+    exception, gets the answer of `otherwise`, and is counted as undecided in the report. The first exception of each
+    place is printed, and how many more there were. At the end of the run `decide` returns.
 
     What it does once, such as loading a model, it does before `decide`: the run waits for it, for at most 30 s.
 

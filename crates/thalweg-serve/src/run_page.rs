@@ -5,7 +5,7 @@ use thalweg_core::build::{Ledger, LedgerEntry};
 use thalweg_store::{RunInfo, RunState, WriterLife, run_state_text};
 use thalweg_text::html::{escape_html, list_html, paragraph_html, table_html};
 use thalweg_text::tone::Tone;
-use thalweg_text::{format_count, format_quantity, format_seconds, format_utc};
+use thalweg_text::{format_count, format_seconds, format_utc};
 
 /// Maximum number of reasons, of sources and of keys of metadata that a page shows; `run.json` has all.
 const MAX_ROWS: usize = 1000;
@@ -16,9 +16,6 @@ const MAX_SUMMARY_CHARACTERS: usize = 160;
 pub(crate) fn run_html(info: &RunInfo, writer: Option<WriterLife>, died: &[String]) -> String {
     let mut out = outcome_html(info, writer);
     out.push_str(&list_html("warnings", died));
-    if !info.comment.is_empty() {
-        out.push_str(&paragraph_html("", &info.comment));
-    }
     let reasons = info.reasons.iter().take(MAX_ROWS).map(|reason| format!("because: {reason}"));
     let more = info.reasons.len().saturating_sub(MAX_ROWS);
     let more = (more > 0).then(|| format!("and {} more reasons, in run.json", format_count(more)));
@@ -65,20 +62,24 @@ pub(crate) fn died_text(info: &RunInfo, writer: Option<WriterLife>) -> Option<St
     let writer = &info.writer;
     Some(format!(
         "{node} (process {} on {}) died before it closed the run: what it had not written by then is lost. \
-         `thalweg salvage` makes a closed run of what is whole.",
+         thalweg salvage RUN makes a closed run of what is whole.",
         writer.pid, writer.host
     ))
 }
 
 fn fact_rows(info: &RunInfo) -> Vec<Vec<String>> {
     let offset = info.tai_utc_offset;
-    let mut rows = vec![["began", &format!("{} UTC", format_utc(info.began, offset))].map(str::to_owned).to_vec()];
+    let mut rows = Vec::new();
+    if !info.comment.is_empty() {
+        rows.push(vec!["comment".into(), info.comment.clone()]);
+    }
+    rows.push(vec!["began".into(), format!("{} UTC", format_utc(info.began, offset))]);
     if let Some(ended) = info.ended {
         let took = format_seconds(info.totals.seconds);
         rows.push(vec!["ended".into(), format!("{} UTC, after {took}", format_utc(ended, offset))]);
         let incomplete = format_count(info.totals.incomplete_events);
-        let events = format_quantity(info.totals.events, "event");
-        rows.push(vec!["events".into(), format!("{events}, {incomplete} of them incomplete")]);
+        let events = format_count(info.totals.events);
+        rows.push(vec!["events".into(), format!("{events} ({incomplete} incomplete)")]);
     }
     let writer = &info.writer;
     let program = format!("{} {}, process {} on {}", writer.program, writer.version, writer.pid, writer.host);
@@ -176,7 +177,7 @@ mod tests {
             "9223372036854775807",
             "2026-11-21 20:19:18 UTC",
             "after 5.0 s",
-            "100 events, 2 of them incomplete",
+            "100 (2 incomplete)",
             "<th>lost</th>",
             "<td>98</td>",
             "carried 100 Mbit/s: 2.0 % of the fragments were lost",

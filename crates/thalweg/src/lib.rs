@@ -217,6 +217,10 @@ mod tests {
         })
     }
 
+    fn long_options(command: &clap::Command) -> Vec<String> {
+        command.get_arguments().filter_map(|option| option.get_long().map(str::to_owned)).collect()
+    }
+
     #[test]
     fn each_command_and_option_that_a_message_advises_exists() {
         // Programs other than this one, whose options a line may name.
@@ -224,11 +228,8 @@ mod tests {
             ["systemctl", "prlimit", "v4l2-ctl", "devbind", "unshare", "git_version", "arguments.push", "command.arg"];
         let program = Arguments::command();
         let commands: Vec<&str> = program.get_subcommands().map(clap::Command::get_name).chain(["help"]).collect();
-        let options = |command: &clap::Command| {
-            command.get_arguments().filter_map(|option| option.get_long().map(str::to_owned)).collect::<Vec<_>>()
-        };
-        let mut known = options(&program);
-        known.extend(program.get_subcommands().flat_map(options));
+        let mut known = long_options(&program);
+        known.extend(program.get_subcommands().flat_map(long_options));
         known.extend(["help", "version"].map(str::to_owned));
         let lines = source_lines();
         let (mut advised, mut wrong) = (0, Vec::new());

@@ -34,7 +34,7 @@ pub(crate) struct Options {
     /// TOML file of tokens, which determine who may read and write what (docs/data-server.md)
     #[arg(long, value_name = "FILE")]
     tokens: Option<PathBuf>,
-    /// Let everybody in who can connect, also from other hosts
+    /// Let everybody in who can connect, also from other hosts. With --write, they may upload, too
     #[arg(long, conflicts_with = "tokens")]
     open: bool,
     /// Speak TLS: the certificate chain, a PEM file
@@ -222,12 +222,7 @@ pub(crate) fn run_serve(options: &Options, json: bool) -> Result<ExitCode, Failu
         tls: encrypts.map(|(who, _)| who),
         why,
     };
-    if options.write && options.open && options.tokens.is_none() && !options.listen.ip().is_loopback() {
-        tracing::warn!(
-            "--open --write: any host that reaches {} may read everything and upload here; --tokens FILE says who may",
-            ready.url
-        );
-    }
+    warn_of_open_uploads(options, &ready.url);
     let mut out = Output::new();
     if json {
         out.json(&ready)?;
@@ -238,6 +233,15 @@ pub(crate) fn run_serve(options: &Options, json: bool) -> Result<ExitCode, Failu
     server.run_until_stopped(&*stop).map_err(Failure::broken)?;
     print_served_totals(&mut out, server.work_counters(), json)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Warns if any host may upload.
+fn warn_of_open_uploads(options: &Options, url: &str) {
+    if options.write && options.open && !options.listen.ip().is_loopback() {
+        tracing::warn!(
+            "--open --write: any host that reaches {url} may read everything and upload here; --tokens FILE restricts it"
+        );
+    }
 }
 
 /// Returns the URLs by which other hosts reach a server: one for the address that it listens on, or one for each of this

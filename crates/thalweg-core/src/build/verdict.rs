@@ -35,6 +35,16 @@ impl TimeUse {
         self.working + self.disk + self.filter + self.data + self.offers
     }
 
+    /// Returns the part of the time for which it waited for offers.
+    fn idle_part(&self) -> f64 {
+        self.part_of_total(self.offers)
+    }
+
+    /// Returns a time as a part of all times, as text.
+    fn percent_text(&self, seconds: f64) -> String {
+        format!("{:.0} % of the time", 100.0 * self.part_of_total(seconds))
+    }
+
     /// Returns a time as a part of all times.
     fn part_of_total(&self, seconds: f64) -> f64 {
         let total = self.total_seconds();
@@ -89,6 +99,8 @@ pub enum LimitKind {
 const HELD_BACK: f64 = 0.02;
 /// Part of the time for which a thread at work limits the run.
 const BUSY: f64 = 0.7;
+/// Part of the time for which a source's process uses a processor, if that limits the run.
+const BUSY_PROCESS: f64 = 0.85;
 /// Part of the fragments that must be lost to be the limit.
 const MUCH_LOST: f64 = 0.01;
 
@@ -97,9 +109,8 @@ impl Verdict {
     /// builder. `None` if no time was measured.
     pub fn from_measurements(ledger: &Ledger, seconds: f64, bytes: u64, times: &[TimeUse]) -> Option<Self> {
         // The builder that waited for offers for the shortest time is the one that others wait for.
-        let waited = |time: &&TimeUse| time.part_of_total(time.offers);
         let measured = times.iter().filter(|time| time.total_seconds() > 0.0);
-        let busiest = measured.min_by(|one, other| waited(one).total_cmp(&waited(other)))?;
+        let busiest = measured.min_by(|one, other| one.idle_part().total_cmp(&other.idle_part()))?;
         if seconds <= 0.0 {
             return None;
         }
@@ -121,80 +132,87 @@ impl Verdict {
     }
 }
 
-/// Returns the stage that limited a run, its name, and the end of the sentence.
-fn find_limit(ledger: &Ledger, seconds: f64, time: &TimeUse) -> (LimitKind, String, String) {
-    let entries = || ledger.sources.iter();
-    let Some(most_held) = entries().map(|entry| held_back_part(entry, seconds)).max_by(f64::total_cmp) else {
-        return no_limit(ledger);
-    };
-    if most_held < HELD_BACK {
-        return no_limit(ledger);
+/// Kind of a stage that limited a run, its name, and the end of the sentence.
+type Finding = (LimitKind, String, String);
+
+/// Returns the stage that limited a run; `time` is that of the busiest builder.
+fn find_limit(ledger: &Ledger, seconds: f64, time: &TimeUse) -> Finding {
+    if ledger.sources.iter().all(|entry| held_back_part(entry, seconds) < HELD_BACK) {
+        return limit_without_back_pressure(ledger);
     }
-    let percent = |seconds: f64| format!("{:.0} % of the time", 100.0 * time.part_of_total(seconds));
     let TimeUse { builder, link, directory, working, disk, filter, data, offers } = time;
     if time.part_of_total(*working) >= BUSY {
-        let cause = format!("limited by node '{builder}', which was at work {}", percent(*working));
+        let cause = format!("limited by node '{builder}', which was at work {}", time.percent_text(*working));
         return (LimitKind::Node, builder.clone(), cause);
     }
-    let waits = [*disk, *filter, *data, *offers];
-    let longest = waits.into_iter().fold(0.0, f64::max);
-    if longest == *disk {
-        let cause = format!("limited by the disk under {directory}, which '{builder}' waited for {}", percent(*disk));
+    let longest = disk.max(*filter).max(*data).max(*offers);
+    if longest <= *disk {
+        let cause =
+            format!("limited by the disk under {directory}, which '{builder}' waited for {}", time.percent_text(*disk));
         return (LimitKind::Disk, directory.clone(), cause);
     }
-    if longest == *filter {
-        let cause = format!("limited by the event filter, which '{builder}' waited for {}", percent(*filter));
+    if longest <= *filter {
+        let cause = format!("limited by the event filter, which '{builder}' waited for {}", time.percent_text(*filter));
         return (LimitKind::Filter, builder.clone(), cause);
     }
-    let slowest =
-        entries().min_by(|one, other| held_back_part(one, seconds).total_cmp(&held_back_part(other, seconds)));
-    if let Some(slow) = slowest.filter(|slow| longest == *offers && held_back_part(slow, seconds) < HELD_BACK) {
-        let cause = format!("limited by source '{}', for whose events the other sources waited", slow.name);
-        return (LimitKind::Source, slow.name.clone(), cause);
+    if let Some(found) = limit_at_source(ledger, seconds, longest <= *offers) {
+        return found;
     }
-    let sender = entries().max_by_key(|entry| entry.cpu_ms);
-    if let Some(sender) = sender.filter(|sender| sender.cpu_ms as f64 / 1e3 >= BUSY * seconds) {
-        let part = 100.0 * sender.cpu_ms as f64 / 1e3 / seconds;
-        let cause = format!("limited by node '{}', which used its processor {part:.0} % of the time", sender.name);
-        return (LimitKind::Node, sender.name.clone(), cause);
-    }
-    let waited = data + offers;
-    let cause = format!("limited by the link {link}, whose data '{builder}' waited for {}", percent(waited));
+    let waited = time.percent_text(data + offers);
+    let cause = format!("limited by the link {link}, whose data '{builder}' waited for {waited}");
     (LimitKind::Link, link.clone(), cause)
 }
 
+/// Returns the source that limited a run: one for whose events the others waited, if the builder mostly `waits_for_offers`,
+/// or one whose processor was busy.
+fn limit_at_source(ledger: &Ledger, seconds: f64, waits_for_offers: bool) -> Option<Finding> {
+    let slowest = ledger
+        .sources
+        .iter()
+        .min_by(|one, other| held_back_part(one, seconds).total_cmp(&held_back_part(other, seconds)));
+    if let Some(slow) = slowest.filter(|slow| waits_for_offers && held_back_part(slow, seconds) < HELD_BACK) {
+        let cause = format!("limited by source '{}', for whose events the other sources waited", slow.name);
+        return Some((LimitKind::Source, slow.name.clone(), cause));
+    }
+    let sender = ledger.sources.iter().max_by_key(|entry| entry.cpu_ms)?;
+    let part = sender.cpu_ms as f64 / 1e3 / seconds;
+    let cause =
+        format!("limited by node '{}', which used its processor {:.0} % of the time", sender.name, 100.0 * part);
+    (part >= BUSY_PROCESS).then(|| (LimitKind::Node, sender.name.clone(), cause))
+}
+
 /// Returns the result for a run in which no source was held back.
-fn no_limit(ledger: &Ledger) -> (LimitKind, String, String) {
-    let lost_in_device = |entry: &LedgerEntry| part(entry.lost_in_device, entry.accepted);
-    let worst = ledger.sources.iter().max_by(|one, other| lost_in_device(one).total_cmp(&lost_in_device(other)));
-    if let Some(worst) = worst.filter(|worst| lost_in_device(worst) >= MUCH_LOST) {
-        let percent = 100.0 * lost_in_device(worst);
+fn limit_without_back_pressure(ledger: &Ledger) -> Finding {
+    let worst = ledger.sources.iter().max_by(|one, other| device_loss(one).total_cmp(&device_loss(other)));
+    if let Some(worst) = worst.filter(|worst| device_loss(worst) >= MUCH_LOST) {
+        let percent = 100.0 * device_loss(worst);
         let cause = format!("limited by source '{}', whose device lost {percent:.1} % of its fragments", worst.name);
         return (LimitKind::Source, worst.name.clone(), cause);
     }
-    let lost = |entry: &LedgerEntry| {
-        entry
-            .lost
-            .saturating_add(entry.corrupt)
-            .saturating_add(entry.late)
-            .saturating_add(entry.unaccounted.unsigned_abs())
-    };
-    let sum = |count: fn(&LedgerEntry) -> u64| ledger.sources.iter().map(count).fold(0, u64::saturating_add);
-    let all_lost = ledger.sources.iter().map(lost).fold(0, u64::saturating_add);
-    let percent = part(all_lost, sum(|entry| entry.accepted));
-    if percent >= MUCH_LOST {
-        let cause = format!("{:.1} % of the fragments were lost (see the reasons)", 100.0 * percent);
+    let accepted = ledger.sources.iter().map(|entry| entry.accepted).fold(0, u64::saturating_add);
+    let lost = part(ledger.sources.iter().map(lost_fragments).fold(0, u64::saturating_add), accepted);
+    if lost >= MUCH_LOST {
+        let cause = format!("{:.1} % of the fragments were lost (see the reasons)", 100.0 * lost);
         return (LimitKind::Loss, String::new(), cause);
     }
     (LimitKind::Sources, String::new(), "the sources offered no more".to_owned())
 }
 
-/// Returns the part of the run for which a source was held back, or the part of its fragments that were not taken or
-/// dropped for want of a slot, whichever is larger.
+/// Returns the part of a source's fragments that its device lost.
+fn device_loss(entry: &LedgerEntry) -> f64 {
+    part(entry.lost_in_device, entry.accepted)
+}
+
+/// Returns the number of a source's fragments that were lost on the way or at the builder.
+fn lost_fragments(entry: &LedgerEntry) -> u64 {
+    [entry.lost, entry.corrupt, entry.late, entry.unaccounted.unsigned_abs()].into_iter().fold(0, u64::saturating_add)
+}
+
+/// Returns the part of the run for which a source was held back, or the part of its fragments that were dropped for want
+/// of a slot, whichever is larger.
 fn held_back_part(entry: &LedgerEntry, seconds: f64) -> f64 {
     let dropped = entry.dropped_newest.saturating_add(entry.dropped_oldest);
-    let missed = part(entry.not_taken.saturating_add(dropped), entry.accepted.saturating_add(entry.not_taken));
-    dead_part(entry, seconds).max(missed)
+    dead_part(entry, seconds).max(part(dropped, entry.accepted))
 }
 
 fn dead_part(entry: &LedgerEntry, seconds: f64) -> f64 {
@@ -213,10 +231,11 @@ fn offered_bytes(ledger: &Ledger, seconds: f64) -> Option<f64> {
         if gives_as_taken(entry, seconds) || entry.rejected > 0 {
             return None;
         }
-        let kept = entry.recorded.saturating_add(entry.discarded);
+        // Fragments of events beyond the end were built, too, before it was known.
+        let kept = entry.recorded.saturating_add(entry.discarded).saturating_add(entry.beyond_end);
         // Where most were lost, the disk failed: those were built.
         let built = if entry.lost > kept { kept.saturating_add(entry.lost) } else { kept };
-        let offered = entry.accepted.saturating_sub(entry.beyond_end).saturating_add(entry.not_taken);
+        let offered = entry.accepted.saturating_add(entry.not_taken);
         if built > 0 {
             bytes += entry.bytes as f64 / built as f64 * offered as f64;
         }
@@ -269,13 +288,14 @@ mod tests {
         assert_eq!(verdict.limit, Limit { kind: LimitKind::Sources, name: String::new() });
     }
 
+    fn limit(sources: Vec<LedgerEntry>, time: TimeUse) -> (LimitKind, String, String) {
+        let Verdict { limit, sentence, .. } = verdict(sources, time);
+        (limit.kind, limit.name, sentence)
+    }
+
     #[test]
     fn the_stage_that_sources_were_held_back_for_is_the_limit() {
         let held = LedgerEntry { not_taken: 1000, dead_time_ms: 5_000, ..source("adc-0") };
-        let limit = |sources: Vec<LedgerEntry>, time: TimeUse| {
-            let Verdict { limit, sentence, .. } = verdict(sources, time);
-            (limit.kind, limit.name, sentence)
-        };
         let (kind, name, sentence) = limit(vec![held.clone()], times(|times| times.disk = 6.0));
         assert_eq!((kind, &name[..]), (LimitKind::Disk, "/data/runs"));
         assert_eq!(

@@ -62,8 +62,8 @@ impl Setting {
 
 /// Returns the table of an array that has this name or, without such a name, this place, counted from 0.
 fn find_table<'a>(array_name: &str, array: &'a mut [Value], element: &str) -> Result<&'a mut Table, String> {
-    let is_named = |value: &Value| value.get("name").and_then(Value::as_str) == Some(element);
-    let place = array.iter().position(is_named).or_else(|| element.parse().ok().filter(|at| *at < array.len()));
+    let named = array.iter().position(|value| value.get("name").and_then(Value::as_str) == Some(element));
+    let place = named.or_else(|| element.parse().ok().filter(|at| *at < array.len()));
     let names: Vec<&str> = array.iter().filter_map(|value| value.get("name")?.as_str()).take(MAX_NAMES).collect();
     let names = names.join(", ");
     let last = array.len().saturating_sub(1);
@@ -105,23 +105,15 @@ pub(super) fn read_with_settings(
     read: impl Fn(Table) -> Result<Topology, TopologyError>,
 ) -> Result<Topology, TopologyError> {
     let file: Table = text.parse().map_err(|error| TopologyError::parse_error(path, text, error))?;
-    let with_first = |count: usize| -> Result<Topology, TopologyError> {
-        let mut table = file.clone();
-        for setting in &settings[..count] {
-            setting
-                .apply(&mut table)
-                .map_err(|problem| TopologyError::Setting { given_as: setting.given_as.clone(), problem })?;
-        }
-        read(table)
-    };
-    with_first(settings.len()).map_err(|whole| {
+    apply_settings(&file, settings).and_then(&read).map_err(|whole| {
         if matches!(whole, TopologyError::Setting { .. }) {
             return whole;
         }
         // The first setting with which a topology that could be read cannot be read any more.
-        let blamed = (0..settings.len()).find_map(|count| match (with_first(count), with_first(count + 1)) {
-            (Ok(_), Err(error)) => Some((&settings[count], error)),
-            _ => None,
+        let blamed = (0..settings.len()).find_map(|count| {
+            let before = apply_settings(&file, &settings[..count]).and_then(&read);
+            let with_it = apply_settings(&file, &settings[..=count]).and_then(&read);
+            before.ok().zip(with_it.err()).map(|(_, error)| (&settings[count], error))
         });
         match blamed {
             Some((setting, error)) => {
@@ -134,6 +126,16 @@ pub(super) fn read_with_settings(
             },
         }
     })
+}
+
+/// Returns a topology's table with settings applied.
+fn apply_settings(file: &Table, settings: &[Setting]) -> Result<Table, TopologyError> {
+    let mut table = file.clone();
+    for setting in settings {
+        let applied = setting.apply(&mut table);
+        applied.map_err(|problem| TopologyError::Setting { given_as: setting.given_as.clone(), problem })?;
+    }
+    Ok(table)
 }
 
 /// Maximum number of names in an error message.

@@ -24,7 +24,7 @@ const MOST_WAITING: usize = 1024;
 const LONGEST_LINE: usize = 4096;
 /// Time for which warnings of one kind are counted after the first of them, to become one line.
 const WINDOW: Duration = Duration::from_secs(5);
-/// Maximum number of kinds of warnings that are told apart at one place in the program; further ones are one kind.
+/// Maximum number of kinds of warnings at one place in the program; further ones are one kind.
 const MAX_KINDS: usize = 64;
 
 /// Returns the outlet of standard error, which the log also uses.
