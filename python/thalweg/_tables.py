@@ -11,7 +11,7 @@ import numpy as np
 from thalweg._thalweg import DamageWarning, RunError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Hashable, Iterator
 
     import pandas as pd
     import xarray as xr
@@ -55,10 +55,10 @@ def dataframe(events: Events, run: Run, /, **columns: Callable[[NDArray[Any]], A
     return frame
 
 
-def _attributes(run: Run) -> dict[str, Any]:
+def _attributes(run: Run) -> dict[Hashable | None, Any]:
     """What is known of the run as a whole, and its metadata by their own names. Text and numbers stay what they are, as
     every file format takes them; anything else is JSON."""
-    attributes: dict[str, Any] = {"run": run.number, "path": run.path, "state": run.state}
+    attributes: dict[Hashable | None, Any] = {"run": run.number, "path": run.path, "state": run.state}
     if run.comment:
         attributes["comment"] = run.comment
     for key, value in run.metadata.items():

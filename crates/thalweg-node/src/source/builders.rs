@@ -460,7 +460,6 @@ impl Builders {
         }
         let address = &builder.address;
         let sentence = match &builder.last_error {
-            _ if self.endpoints.source_link(index).is_some() => format!("{address} has not answered so far"),
             None | Some(LinkError::Closed) => format!("{address} has not answered so far"),
             Some(LinkError::Io { error, .. }) if error.kind() == std::io::ErrorKind::ConnectionRefused => {
                 format!("{address} refused the connection: no builder listens there")

@@ -425,6 +425,7 @@ mod tests {
             segments: 1,
             bytes: 286_670_848,
             recovery: None,
+            verdict: None,
             problems: Vec::new(),
             info: serde_json::from_value(text).unwrap(),
         }

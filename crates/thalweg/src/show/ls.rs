@@ -28,7 +28,7 @@ pub(crate) struct Options {
     /// Directory that holds the runs' directories
     #[arg(value_name = "DIR", default_value = "runs")]
     directory: PathBuf,
-    /// Show the comment and the metadata of each run below it
+    /// Show the comment and the metadata of each run, too
     #[arg(short, long)]
     long: bool,
 }
