@@ -30,9 +30,8 @@ impl Metadata {
 
 impl<'de> Deserialize<'de> for Metadata {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        let table = Map::<String, Value>::deserialize(from)?;
-        let Value::Object(table) = convert_value(Value::Object(table), 0).map_err(D::Error::custom)? else {
-            return Err(D::Error::custom("metadata is a table: [run.metadata]"));
+        let Value::Object(table) = convert_value(Value::deserialize(from)?, 0).map_err(D::Error::custom)? else {
+            return Err(D::Error::custom("metadata is a table: write [run.metadata], and keys and values below it"));
         };
         let length = Value::Object(table.clone()).to_string().len();
         if length > Self::MAX_BYTES {
@@ -105,6 +104,8 @@ mod tests {
     fn what_json_does_not_have_or_no_one_reads_is_refused() {
         assert!(metadata("x = nan").unwrap_err().contains("write it in quotation marks"));
         assert!(metadata(&format!("x = \"{}\"", "x".repeat(70_000))).unwrap_err().contains("at most 64 KiB"));
+        let wrong = toml::from_str::<Run>("metadata = 5").unwrap_err();
+        assert!(wrong.message().contains("write [run.metadata]"), "{wrong}");
         let deep = format!("x = {}1{}", "[".repeat(30), "]".repeat(30));
         assert!(metadata(&deep).unwrap_err().contains("more than 16"));
     }
