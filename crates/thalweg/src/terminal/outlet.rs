@@ -83,7 +83,9 @@ fn comparable_text(line: &[u8]) -> Vec<u8> {
     for word in text.split(|byte| byte.is_ascii_whitespace()) {
         let bare = word.trim_ascii().iter().filter(|byte| !b",;:()".contains(byte));
         let is_number = !word.is_empty() && bare.clone().count() > 0 && bare.clone().all(u8::is_ascii_digit);
-        comparable.extend_from_slice(if is_number { b"0" } else { word });
+        // The port of a peer that connected is one that its system chose.
+        let port = word.iter().rposition(|byte| *byte == b':').filter(|_| word.windows(4).any(|part| part == b"peer"));
+        comparable.extend_from_slice(if is_number { b"0" } else { &word[..port.unwrap_or(word.len())] });
         comparable.push(b' ');
     }
     comparable
@@ -374,6 +376,14 @@ mod tests {
         assert_eq!(written.len(), 2, "{written:?}");
         assert_eq!(written[0], "turned away: 0 so far");
         assert!(written[1].starts_with("turned away: 732 so far (and 731 more like this in the last "), "{written:?}");
+    }
+
+    #[test]
+    fn the_port_of_a_peer_makes_no_other_kind() {
+        let written = written_warnings((0..50).map(|at| format!("cut off: no message peer=10.0.0.7:{}", 40_000 + at)));
+        assert_eq!(written.len(), 2, "{written:?}");
+        let hosts = written_warnings((0..5).map(|at| format!("cut off: no message peer=10.0.0.{at}:40000")));
+        assert_eq!(hosts.len(), 5, "{hosts:?}");
     }
 
     #[test]
