@@ -191,7 +191,7 @@ def without_dead_time(printed: list[str]) -> list[str]:
 
 # How the sentence on what limited a run begins and ends: what it says depends on what else the machine has to do.
 LIMIT_BEGINS = re.compile(r"\s+(offered|carried|the sources had more)\b")
-LIMIT_ENDS = re.compile(r"(offered no more|of the time|sources waited|of its fragments|\(see the reasons\))$")
+LIMIT_ENDS = re.compile(r"(offered no more|of the time|sources waited|its fragments|\(see the reasons\))$")
 
 
 def without_limit(lines: list[str]) -> list[str]:

@@ -189,6 +189,12 @@ fn limit_without_back_pressure(ledger: &Ledger) -> Finding {
         let cause = format!("limited by source '{}', whose device lost {percent:.1} % of its fragments", worst.name);
         return (LimitKind::Source, worst.name.clone(), cause);
     }
+    let late = ledger.sources.iter().max_by(|one, other| late_part(one).total_cmp(&late_part(other)));
+    if let Some(late) = late.filter(|late| late_part(late) >= HELD_BACK) {
+        let percent = 100.0 * late_part(late);
+        let cause = format!("limited by node '{}', which was too late for {percent:.0} % of its fragments", late.name);
+        return (LimitKind::Node, late.name.clone(), cause);
+    }
     let accepted = ledger.sources.iter().map(|entry| entry.accepted).fold(0, u64::saturating_add);
     let lost = part(ledger.sources.iter().map(lost_fragments).fold(0, u64::saturating_add), accepted);
     if lost >= MUCH_LOST {
@@ -201,6 +207,12 @@ fn limit_without_back_pressure(ledger: &Ledger) -> Finding {
 /// Returns the part of a source's fragments that its device lost.
 fn device_loss(entry: &LedgerEntry) -> f64 {
     part(entry.lost_in_device, entry.accepted)
+}
+
+/// Returns the part of a source's fragments that it did not take at its rate. Where no slot was missing, its process had
+/// no processor at that time.
+fn late_part(entry: &LedgerEntry) -> f64 {
+    part(entry.not_taken, entry.accepted.saturating_add(entry.not_taken))
 }
 
 /// Returns the number of a source's fragments that were lost on the way or at the builder.
@@ -334,6 +346,16 @@ mod tests {
         let lost = LedgerEntry { recorded: 900, lost_in_device: 100, ..source("camera") };
         let verdict = verdict(vec![lost, source("adc-0")], times(|times| times.offers = 6.0));
         assert_eq!(verdict.limit, Limit { kind: LimitKind::Source, name: "camera".into() });
+    }
+
+    #[test]
+    fn a_source_that_falls_behind_its_own_rate_is_the_limit() {
+        let late = LedgerEntry { not_taken: 1000, ..source("adc-0") };
+        let (kind, name, sentence) = limit(vec![late, source("adc-1")], times(|times| times.offers = 6.0));
+        assert_eq!((kind, &name[..]), (LimitKind::Node, "adc-0"));
+        assert!(
+            sentence.starts_with("offered 300 Mbit/s, carried 200 Mbit/s: limited by node 'adc-0', which was too late")
+        );
     }
 
     #[test]

@@ -81,7 +81,8 @@ impl Pace {
 
     /// Counts the dead time up to a pause, in which there is none.
     pub(super) fn begin_pause(&mut self, now: Duration) {
-        self.end_dead_time(now);
+        self.count_dead_time(now);
+        self.dead_since = None;
     }
 
     /// Returns the counts of what was due and not taken.
