@@ -189,10 +189,27 @@ def without_dead_time(printed: list[str]) -> list[str]:
     return kept
 
 
+# How the sentence on what limited a run begins and ends: what it says depends on what else the machine has to do.
+LIMIT_BEGINS = re.compile(r"\s+(offered|carried|the sources had more)\b")
+LIMIT_ENDS = re.compile(r"(offered no more|of the time|sources waited|its fragments|\(see the reasons\))$")
+
+
+def without_limit(lines: list[str]) -> list[str]:
+    """Without the sentence on what limited a run."""
+    kept, inside = [], False
+    for line in lines:
+        inside = inside or bool(LIMIT_BEGINS.match(line))
+        if not inside:
+            kept.append(line)
+        inside = inside and not LIMIT_ENDS.search(line)
+    return kept
+
+
 def matches(shown: list[str], printed: list[str]) -> bool:
     """Whether lines are what the page shows. `reached` has the lengths of `printed` that `shown` so far can explain."""
     if not any("dead time" in line for line in shown):
         printed = without_dead_time(printed)
+    shown, printed = without_limit(shown), without_limit(printed)
     reached = {0}
     for line in shown:
         if is_gap(line):

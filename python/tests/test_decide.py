@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -141,7 +142,19 @@ def test_an_exception_leaves_its_event_undecided(program: Path, tmp_path: Path) 
     undecided = [event for event in range(EVENTS) if event % 10 == 0]
     assert thalweg.open(report["directory"]).ids().tolist() == sorted({*bright(), *undecided})
     assert report["trigger"]["undecided"]["unsure"] == len(undecided)
-    assert output.count("ZeroDivisionError") == 10, "more exceptions are not printed"
+    assert output.count("Traceback") == 1, "the same place is shown once"
+    more = [
+        int(count) for count in re.findall(r"ZeroDivisionError: .* \((\d+) more like this in the last \d+ s", output)
+    ]
+    assert sum(more) == len(undecided) - 1, output
+
+
+def test_exceptions_of_different_places_are_all_shown(program: Path, tmp_path: Path) -> None:
+    wrong = "    if event.id == 10:\n        [][1]\n    if event.id % 50 == 20:\n        {}['key']\n"
+    _, output = run(program, tmp_path, KEEP.replace("    assert event.complete\n", wrong))
+    assert output.count("IndexError: ") == 1
+    assert output.count("Traceback") == 2
+    assert "KeyError: 'key' (3 more like this in the last " in output
 
 
 def test_a_slow_function_leaves_late_events_undecided(program: Path, tmp_path: Path) -> None:

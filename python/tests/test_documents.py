@@ -86,6 +86,18 @@ def test_dead_time_is_of_the_machine_and_not_of_the_page() -> None:
     assert not documents.matches(["run 1: COMPLETE", "  dead time: none", "  6 events"], printed)
 
 
+def test_what_limited_a_run_is_of_the_machine_and_not_of_the_page() -> None:
+    shown = ["run 1: COMPLETE", "  offered 8 Mbit/s, carried 8 Mbit/s: the sources offered no more", "  6 events"]
+    printed = [
+        "run 1: COMPLETE",
+        "  the sources had more than was taken; carried 1.39 Gbit/s: limited by the link",
+        "  tcp:127.0.0.1:40245, whose data 'builder' waited for 20 % of the time",
+        "  6 events",
+    ]
+    assert documents.matches(shown, printed)
+    assert not documents.matches(shown, [*printed[:-1], "  7 events"])
+
+
 def test_gaps_are_kept_when_a_page_is_updated() -> None:
     written = documents.rewritten(["a 7", "…", "d … f", "g"], ["a 8", "b", "c", "d e f", "h"])
     assert written == ["a 8", "b", "c", "d … f", "h"] or written == ["…", "d … f", "h"]

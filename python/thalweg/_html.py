@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from thalweg import Run
 
 _ALWAYS = ("accepted", "recorded", "unaccounted")
-_NO_COUNTS = ("source", "name", "bytes", "final_counters")
+_NO_COUNTS = ("source", "name", "bytes", "final_counters", "cpu_ms")
 
 
 def run(run: Run) -> str:
@@ -26,6 +26,10 @@ def run(run: Run) -> str:
     counts = f"{len(run):,} events ({events['incomplete']:,} incomplete), {run.nbytes / 1e6:,.1f} MB"
     began = np.datetime_as_string(run.began_utc, unit="s").replace("T", " ")
     lines = [f"run {run.number}: {state}", f"{counts}, began {began} UTC", f"<code>{escape(run.path)}</code>"]
+    if run.comment:
+        lines.append(escape(run.comment))
+    if run.metadata:
+        lines.append(escape(", ".join(f"{key} = {value}" for key, value in run.metadata.items())))
     reasons = "".join(f"<li>{escape(reason)}</li>" for reason in run.reasons)
     if run.state != "OPEN":
         if (lost := events["built"] - len(run)) > 0:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ import numpy as np
 from thalweg._thalweg import DamageWarning, RunError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Hashable, Iterator
 
     import pandas as pd
     import xarray as xr
@@ -50,7 +51,20 @@ def dataframe(events: Events, run: Run, /, **columns: Callable[[NDArray[Any]], A
                 table[name].append(function(fragment.array))
     typed = {name: np.array(column, _TYPES[name]) if name in _TYPES else column for name, column in table.items()}
     frame: pd.DataFrame = pd.DataFrame(typed)
+    frame.attrs = _attributes(run)
     return frame
+
+
+def _attributes(run: Run) -> dict[Hashable | None, Any]:
+    """What is known of the run as a whole, and its metadata by their own names. Text and numbers stay what they are, as
+    every file format takes them; anything else is JSON."""
+    attributes: dict[Hashable | None, Any] = {"run": run.number, "path": run.path, "state": run.state}
+    if run.comment:
+        attributes["comment"] = run.comment
+    for key, value in run.metadata.items():
+        plain = isinstance(value, (str, int, float)) and not isinstance(value, bool)
+        attributes.setdefault(key, value if plain else json.dumps(value))
+    return attributes
 
 
 def features(run: Run, /) -> pd.DataFrame:
@@ -67,6 +81,7 @@ def features(run: Run, /) -> pd.DataFrame:
     index = pd.Index(list(rows), dtype="uint64", name="event")
     columns = [f"{fit['name']}.{name}" for fit in fits.values() for name in fit["description"]["metadata"]["features"]]
     frame: pd.DataFrame = pd.DataFrame(list(rows.values()), index=index, columns=columns)
+    frame.attrs = _attributes(run)
     return frame
 
 
@@ -110,8 +125,7 @@ def dataset(events: Events, run: Run, missing: str) -> xr.Dataset:
         "event": np.array(ids, np.uint64),
         "time_tai": ("event", np.array(times, "datetime64[ns]"), {"scale": "TAI"}),
     }
-    attributes = {"run": run.number, "path": run.path, "state": run.state}
-    return xr.Dataset(variables, coordinates, attributes)
+    return xr.Dataset(variables, coordinates, _attributes(run))
 
 
 def _whole(events: Events, missing: str) -> Iterator[Event]:

@@ -17,6 +17,7 @@
 //! | `credit` | The credit window: the number of bytes that may be requested, and the time of the next request |
 //! | `search` | Measurement of the capacity of a link: the window is raised until data are lost |
 //! | `ledger` | The ledger: every fragment a source accepted ends in exactly one bucket |
+//! | `verdict` | The verdict on a run: what was offered, what was carried, and what limited it |
 //! | `violation` | Violations of the protocol by a source |
 
 mod builder;
@@ -26,12 +27,14 @@ mod events;
 mod ledger;
 mod search;
 mod source;
+mod verdict;
 mod violation;
 
 pub use builder::{Arrival, Builder, Fetch, SourceProgress, TriggerCounts};
 pub use config::{BuilderConfig, Check, Hold, Path, Window};
 pub use credit::CreditState;
 pub use events::{Closed, Missing};
-pub use ledger::{Ledger, LedgerEntry};
+pub use ledger::{Ledger, LedgerColumn, LedgerEntry};
 pub use search::LinkCapacity;
+pub use verdict::{Limit, LimitKind, TimeUse, Verdict};
 pub use violation::Violation;

@@ -16,6 +16,7 @@ mod run_state;
 mod setup;
 mod shifts;
 mod stall;
+mod time_use;
 mod trace;
 mod trigger;
 
@@ -38,6 +39,7 @@ use std::time::Duration;
 use thalweg_core::build::Builder;
 use thalweg_core::control::{RunControl, State};
 use thalweg_link::{Address, Poller, Watch};
+use time_use::{Awaited, TimeMeter};
 use trace::Trace;
 pub use trigger::try_programs;
 
@@ -63,6 +65,7 @@ pub struct BuilderNode {
     origin: Origin,
     shifts: ShiftSearch,
     reporting: Reporting,
+    time_meter: TimeMeter,
     /// End of the run: everything is built, and on its way to the disk.
     ending: Option<Ending>,
 }
@@ -82,7 +85,11 @@ impl Node for BuilderNode {
             self.obey_commands(handle);
         }
         if !self.run.is_over() {
+            self.time_meter.begin_turn(self.clock.now());
             self.take_turn(woken, handle)?;
+            let is_running = self.running_since().is_some();
+            let (has_worked, awaited) = (self.peers.has_received(), self.awaited_stage());
+            self.time_meter.end_turn(self.clock.now(), has_worked, awaited, is_running);
         }
         if !self.run.is_over() || !self.peers.deliver_last_messages(woken, self.clock.now()) {
             return Ok(None);
@@ -200,6 +207,15 @@ impl BuilderNode {
         }
         for (index, error) in self.peers.flush_messages(self.clock.now()) {
             self.close_connection(index, &error);
+        }
+    }
+
+    /// Returns the stage that the next turn waits for.
+    fn awaited_stage(&self) -> Awaited {
+        match self.assembly.stalled_stage() {
+            Some(stage) => stage,
+            None if self.builder.bytes_in_flight() > 0 => Awaited::Data,
+            None => Awaited::Offers,
         }
     }
 

@@ -62,6 +62,7 @@ pub use thalweg_core::control::{Command, State};
 pub use thalweg_core::filter::Undecided;
 pub use topology::{
     Accept, Assignment, BuilderNodeConfig, CheckConfig, DEFAULT_SLOT, EventRate, EventRateError, LevelConfig,
-    LinkConfig, Otherwise, Policy, RunConfig, SourceNodeConfig, Topology, TopologyError, WINDOW, default_slot_bytes,
+    LinkConfig, Metadata, Otherwise, Policy, RunConfig, Setting, SourceNodeConfig, Topology, TopologyError, WINDOW,
+    default_slot_bytes,
 };
 pub use wait::{Idle, Wait};

@@ -3,7 +3,7 @@
 use crate::{LinkConfig, Wait};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use thalweg_core::build::{Ledger, TriggerCounts};
+use thalweg_core::build::{Ledger, TimeUse, TriggerCounts, Verdict};
 use thalweg_core::filter::Undecided;
 use thalweg_link::Arrivals;
 use thalweg_store::combine_reasons;
@@ -119,6 +119,9 @@ pub struct BuilderReport {
     /// Other builders that were left out while the run went on, if this builder assigned the events.
     #[serde(default)]
     pub left_out: Vec<LeftOutReport>,
+    /// Time of the builder's thread during the run, by what it did or waited for.
+    #[serde(default)]
+    pub time_use: TimeUse,
     /// Final counters.
     pub ledger: Ledger,
 }
@@ -287,6 +290,10 @@ pub struct RunReport {
     pub state: String,
     /// Reasons why the run is incomplete.
     pub reasons: Vec<String>,
+    /// Rates that were offered and carried, and the stage that limited the run; `None` if the report covers only one of
+    /// several builders, or no time was measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub verdict: Option<Verdict>,
     /// Directory of the run; the first one if there are several builders.
     pub directory: Option<String>,
     /// All directories of the run.
@@ -380,6 +387,9 @@ impl RunReport {
         let fragments = sum(|b| b.fragments);
         let complete = !builders.is_empty() && builders.iter().all(|b| b.state == "COMPLETE");
         let directories: Vec<String> = builders.iter().filter_map(|b| b.directory.clone()).collect();
+        let is_whole = !matches!(builders, [one] if one.builders > 1);
+        let times: Vec<TimeUse> = builders.iter().map(|b| b.time_use.clone()).collect();
+        let verdict = is_whole.then(|| Verdict::from_measurements(&ledger, seconds, bytes, &times)).flatten();
         let (bytes_f, fragments_f) = (bytes as f64, fragments as f64);
         let source_copied = sum(|b| b.source_copied_bytes) as f64;
         let builder_copied = sum(|b| b.copied_bytes) as f64;
@@ -389,6 +399,7 @@ impl RunReport {
             builders: builders.first().map_or(1, |b| b.builders.max(1)),
             state: if complete { "COMPLETE" } else { "INCOMPLETE" }.into(),
             reasons: combine_reasons(builders.iter().map(|b| (b.builder, &b.reasons[..]))),
+            verdict,
             directory: directories.first().cloned(),
             directories,
             seconds,

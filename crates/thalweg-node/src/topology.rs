@@ -1,10 +1,14 @@
 //! Topology: one TOML file that lists the nodes and describes how they are connected.
 
 mod check;
+mod metadata;
+mod settings;
 mod written;
 
 use crate::{KeptLink, Wait, calibration};
+pub use metadata::Metadata;
 use serde::{Deserialize, Serialize};
+pub use settings::Setting;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use thalweg_core::build::{Path as CreditPath, Window};
@@ -40,6 +44,9 @@ pub struct RunConfig {
     /// Number of the run; the next free one in the directory when absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub number: Option<u32>,
+    /// Comment on the run, for `run.json`.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub comment: String,
     /// Rule by which events are assigned to builders.
     #[serde(skip_serializing_if = "is_default")]
     pub assignment: Assignment,
@@ -66,6 +73,9 @@ pub struct RunConfig {
     /// Length of the steady state, after the warm-up; until the end of the run when absent.
     #[serde(skip_serializing_if = "Option::is_none", with = "duration::option")]
     pub steady: Option<Duration>,
+    /// Facts about the run that the laboratory wants to keep with it, for `run.json`.
+    #[serde(skip_serializing_if = "Metadata::is_empty")]
+    pub metadata: Metadata,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde wants it so")]
@@ -78,6 +88,7 @@ impl Default for RunConfig {
         Self {
             directory: "runs".into(),
             number: None,
+            comment: String::new(),
             assignment: Assignment::default(),
             record: true,
             duration: None,
@@ -87,6 +98,7 @@ impl Default for RunConfig {
             calibrate: false,
             warm_up: Duration::ZERO,
             steady: None,
+            metadata: Metadata::default(),
         }
     }
 }
@@ -667,6 +679,14 @@ pub enum TopologyError {
         /// Suggested correction, or an empty string.
         advice: &'static str,
     },
+    /// A value that was given beside the file is not possible.
+    #[error("{given_as}: {problem}")]
+    Setting {
+        /// Words by which it was given, such as `--set run.duration=5s`.
+        given_as: String,
+        /// Description of the problem.
+        problem: String,
+    },
     /// A value is not possible.
     #[error("{}: {field}: {problem}", path.display())]
     Value {
@@ -680,6 +700,19 @@ pub enum TopologyError {
 }
 
 impl TopologyError {
+    /// Returns the description of the problem without the place in the file.
+    fn problem_text(&self) -> String {
+        match self {
+            Self::Parse { error, advice, .. } => {
+                let advice = if advice.is_empty() { String::new() } else { format!(": {}", advice.trim_end()) };
+                format!("{}{advice}", error.message())
+            }
+            Self::Value { field, problem, .. } => format!("{field}: {problem}"),
+            Self::Setting { problem, .. } => problem.clone(),
+            Self::Read { error, .. } => error.to_string(),
+        }
+    }
+
     fn read_error(path: &Path, error: std::io::Error) -> Self {
         let error = match error.kind() {
             std::io::ErrorKind::InvalidData => {
@@ -742,9 +775,27 @@ impl Topology {
     /// # Errors
     /// The file cannot be read, is not a topology, or has a field with an impossible value.
     pub fn load(path: &Path, node: Option<&str>) -> Result<Self, TopologyError> {
+        Self::load_with_settings(path, node, &[])
+    }
+
+    /// Does the same as [`load`](Self::load), with settings beside the file, which count as if they were written there.
+    ///
+    /// # Errors
+    /// Those of [`load`](Self::load). An error that a setting causes names it.
+    pub fn load_with_settings(path: &Path, node: Option<&str>, settings: &[Setting]) -> Result<Self, TopologyError> {
         let text = std::fs::read_to_string(path).map_err(|error| TopologyError::read_error(path, error))?;
-        let mut topology: Self =
-            toml::from_str(&text).map_err(|error| TopologyError::parse_error(path, &text, error))?;
+        if settings.is_empty() {
+            let read = toml::from_str(&text).map_err(|error| TopologyError::parse_error(path, &text, error))?;
+            return Self::check_loaded(read, path, node);
+        }
+        settings::read_with_settings(path, &text, settings, |table| {
+            let read = table.try_into().map_err(|error| TopologyError::parse_error(path, "", error))?;
+            Self::check_loaded(read, path, node)
+        })
+    }
+
+    /// Resolves the paths of a topology that was read, and checks its values.
+    fn check_loaded(mut topology: Self, path: &Path, node: Option<&str>) -> Result<Self, TopologyError> {
         topology.resolve_paths(path.parent().unwrap_or(Path::new(".")));
         for source in &mut topology.sources {
             let id = source.source_id();

@@ -199,6 +199,20 @@ impl Run {
         Ok(self.open_store()?.run_info().reasons.clone())
     }
 
+    /// Comment on the run (run.comment in the topology, `thalweg run --comment`), or "".
+    #[getter]
+    fn comment(&self) -> PyResult<String> {
+        Ok(self.open_store()?.run_info().comment.clone())
+    }
+
+    /// Metadata of the run ([run.metadata] in the topology): a dict of strings, numbers, lists and dicts. Dates and times
+    /// are strings (ISO 8601).
+    #[getter]
+    fn metadata<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let text = serde_json::to_string(&self.open_store()?.run_info().metadata).map_err(to_run_error)?;
+        py.import("json")?.call_method1("loads", (text,))
+    }
+
     /// True if the run was being written when it was opened, False if it had been closed or its writer had died, None
     /// if that is unknown (for example on a file system without locks).
     #[getter]

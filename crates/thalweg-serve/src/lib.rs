@@ -21,6 +21,7 @@
 //! | `site` | The answer to each request |
 //! | `tree` | The directory that is served, and nothing outside it |
 //! | `listing` | Listings of directories and runs, for people and for programs |
+//! | `run_page` | Page of a run: its outcome, its words, and its ledger, as HTML |
 //! | `range` | Byte ranges that a `Range` field asks for (RFC 9110, section 14.1.2 and 14.2) |
 //! | `condition` | Conditional requests (RFC 9110, section 13) |
 //! | `coding` | Compression, where a client asks for it (RFC 9110, section 12.5.3) |
@@ -51,6 +52,7 @@ mod limits;
 mod listing;
 mod outgoing;
 mod range;
+mod run_page;
 mod server;
 mod site;
 mod socket;

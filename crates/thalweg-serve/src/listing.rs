@@ -7,11 +7,13 @@ use rustix::fs::{Dir, FileType, Mode, OFlags};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use thalweg_core::build::Verdict;
 use thalweg_store::{Listed, RunInfo, RunState, WriterLife, check_writer_life};
 use thalweg_text::html::{escape_html, render_page};
 use thalweg_text::tone::Tone;
-use thalweg_text::{format_count, format_quantity, format_volume};
+use thalweg_text::{format_count, format_volume};
 
+use crate::run_page;
 use crate::tree::Tree;
 
 /// Listing of a directory, or of the runs in a directory.
@@ -26,6 +28,12 @@ pub(crate) struct Listing {
     /// State of the writer, if the directory is an open run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) writer: Option<WriterLife>,
+    /// Rates that were offered and carried, and the stage that limited the run, if the directory is a run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) verdict: Option<Verdict>,
+    /// Sentences about the builders of an open run that died.
+    #[serde(skip)]
+    pub(crate) died: Vec<String>,
     /// Names of the parts that the builders of a run wrote, which are runs beside it; for a run of several builders.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) parts: Vec<String>,
@@ -65,6 +73,15 @@ pub(crate) enum Kind {
         /// Number of events on disk; `None` for an open run, whose events are counted when it ends.
         events: Option<u64>,
         bytes: u64,
+        /// Comment on the run.
+        #[serde(skip_serializing_if = "String::is_empty")]
+        comment: String,
+        /// Facts that the laboratory keeps with the run.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        metadata: Option<serde_json::Map<String, serde_json::Value>>,
+        /// Comment and metadata as they are shown to people.
+        #[serde(skip)]
+        summary: String,
     },
 }
 
@@ -120,7 +137,9 @@ impl Listing {
         let here = tree.root_path().join(path);
         let info = is_run_directory(tree, path).then(|| RunInfo::read_run_json(&here).ok()).flatten();
         let writer = info.as_ref().filter(|info| info.state == RunState::Open).map(|_| check_writer_life(&here));
-        Ok(Self { path: shown, entries, info, writer, parts: Vec::new() })
+        let verdict = info.as_ref().and_then(RunInfo::find_verdict);
+        let died = info.iter().filter_map(|info| run_page::died_text(info, writer)).collect();
+        Ok(Self { path: shown, entries, info, writer, verdict, died, parts: Vec::new() })
     }
 
     /// Lists the runs in a directory of the tree, by their numbers.
@@ -131,21 +150,29 @@ impl Listing {
             let several = run.path.file_name().is_some_and(|name| name.to_string_lossy().contains("-b"));
             run_entry(run, if several { format!("{}-b{}", run.run, run.builder) } else { run.run.to_string() })
         });
-        Ok(Self { path: shown, entries: entries.collect(), info: None, writer: None, parts: Vec::new() })
+        let entries = entries.collect();
+        Ok(Self { path: shown, entries, info: None, writer: None, verdict: None, died: Vec::new(), parts: Vec::new() })
     }
 
     /// Lists the parts of a run that several builders wrote into directories of the tree and that has no directory of
     /// its own. Returns `None` if there are none.
     pub(crate) fn list_parts(tree: &Tree, path: &Path, shown: String) -> Option<Self> {
         let parts = builder_directories(tree, path);
-        let infos: Vec<RunInfo> =
-            parts.iter().filter_map(|part| RunInfo::read_run_json(&tree.root_path().join(part)).ok()).collect();
+        let mut infos = Vec::new();
+        let mut died = Vec::new();
+        for directory in parts.iter().map(|part| tree.root_path().join(part)) {
+            let Ok(info) = RunInfo::read_run_json(&directory) else { continue };
+            let writer = (info.state == RunState::Open).then(|| check_writer_life(&directory));
+            died.extend(run_page::died_text(&info, writer));
+            infos.push(info);
+        }
         let info = RunInfo::combine_parts(&infos.iter().collect::<Vec<_>>())?;
         // The name as it was requested: `42` or `run-000042`.
         let asked = shown.trim_end_matches('/').rsplit('/').next().unwrap_or_default();
         let builders = parts.iter().filter_map(|part| Some(part.file_name()?.to_str()?.rsplit_once("-b")?.1));
         let parts = builders.map(|builder| format!("{asked}-b{builder}")).collect();
-        Some(Self { path: shown, entries: Vec::new(), info: Some(info), writer: None, parts })
+        let verdict = info.find_verdict();
+        Some(Self { path: shown, entries: Vec::new(), info: Some(info), writer: None, verdict, died, parts })
     }
 
     /// Returns the listing as JSON, in one line.
@@ -157,27 +184,13 @@ impl Listing {
 
     /// Returns the listing as an HTML page.
     pub(crate) fn to_html(&self) -> Vec<u8> {
-        // Only runs have a state and events: without runs, these columns are omitted.
-        let runs = self.entries.iter().any(|entry| matches!(entry.kind, Kind::Run { .. }));
         let mut body = String::new();
         if self.path != "/" {
             body.push_str("<p><a href=\"../\">up</a></p>\n");
         }
         if let Some(info) = &self.info {
-            let sources: Vec<&str> = info.sources.iter().map(|source| source.name.as_str()).collect();
-            let events = match info.state {
-                RunState::Open => String::new(),
-                _ => format!(", {}", format_quantity(info.totals.events, "event")),
-            };
-            let summary = format!(
-                "{}{events} from {}",
-                thalweg_store::run_state_text(info.state, self.writer),
-                sources.join(", ")
-            );
-            body.push_str(&thalweg_text::html::paragraph_html("quiet", &summary));
-            for reason in &info.reasons {
-                body.push_str(&thalweg_text::html::paragraph_html("quiet", &format!("because: {reason}")));
-            }
+            body.push_str(&run_page::run_html(info, self.writer, &self.died));
+            body.push_str("<h2>Files</h2>\n");
         }
         if !self.parts.is_empty() {
             body.push_str("<p>Each builder has a directory of its own:</p>\n<ul>\n");
@@ -188,16 +201,30 @@ impl Listing {
             body.push_str("</ul>\n");
             return render_page(&self.path, "", &body).into_bytes();
         }
+        body.push_str(&self.entries_html());
+        let style = ".files .figure{text-align:right}.files td,.files th{padding-right:1.5em}";
+        render_page(&self.path, style, &body).into_bytes()
+    }
+}
+
+impl Listing {
+    /// Returns the table of the entries.
+    fn entries_html(&self) -> String {
+        // Only runs have a state and events: without runs, these columns are omitted.
+        let runs = self.entries.iter().any(|entry| matches!(entry.kind, Kind::Run { .. }));
+        let words =
+            self.entries.iter().any(|entry| matches!(&entry.kind, Kind::Run { summary, .. } if !summary.is_empty()));
         let of_runs = if runs { "<th>state</th><th class=\"figure\">events</th>" } else { "" };
-        body.push_str(&format!(
+        let of_words = if words { "<th>comment, metadata</th>" } else { "" };
+        let mut out = format!(
             "<div class=\"wide\"><table class=\"files\">\n<thead><tr><th>name</th>{of_runs}\
-             <th class=\"figure\">size</th><th>modified (UTC)</th></tr></thead>\n<tbody>\n"
-        ));
+             <th class=\"figure\">size</th><th>modified (UTC)</th>{of_words}</tr></thead>\n<tbody>\n"
+        );
         for entry in &self.entries {
-            let (slash, word, events, bytes) = match &entry.kind {
-                Kind::File { bytes } => ("", "", None, Some(bytes)),
-                Kind::Directory => ("/", "", None, None),
-                Kind::Run { word, events, bytes, .. } => ("/", *word, *events, Some(bytes)),
+            let (slash, word, events, bytes, summary) = match &entry.kind {
+                Kind::File { bytes } => ("", "", None, Some(bytes), ""),
+                Kind::Directory => ("/", "", None, None, ""),
+                Kind::Run { word, events, bytes, summary, .. } => ("/", *word, *events, Some(bytes), &summary[..]),
             };
             let link = utf8_percent_encode(&entry.name, IN_PATH);
             let name = escape_html(&entry.name);
@@ -208,19 +235,19 @@ impl Listing {
             } else {
                 String::new()
             };
+            let of_words = if words { format!("<td>{}</td>", escape_html(summary)) } else { String::new() };
             let bytes = bytes.map_or(String::new(), |bytes| format_volume(*bytes));
             let modified = entry.modified.as_deref().unwrap_or_default().replace('T', " ").replace('Z', "");
-            body.push_str(&format!(
+            out.push_str(&format!(
                 "<tr><td><a href=\"{link}{slash}\">{name}{slash}</a></td>{of_run}\
-                 <td class=\"figure\">{bytes}</td><td>{modified}</td></tr>\n"
+                 <td class=\"figure\">{bytes}</td><td>{modified}</td>{of_words}</tr>\n"
             ));
         }
-        body.push_str("</tbody>\n</table></div>\n");
+        out.push_str("</tbody>\n</table></div>\n");
         if self.entries.is_empty() {
-            body.push_str("<p class=\"quiet\">Nothing is here.</p>\n");
+            out.push_str("<p class=\"quiet\">Nothing is here.</p>\n");
         }
-        let style = ".files .figure{text-align:right}.files td,.files th{padding-right:1.5em}";
-        render_page(&self.path, style, &body).into_bytes()
+        out
     }
 }
 
@@ -256,6 +283,9 @@ fn run_entry(run: &Listed, name: String) -> Entry {
         word: run.state_text(),
         events: info.filter(|info| info.state != RunState::Open).map(|info| info.totals.events),
         bytes: run.bytes,
+        comment: info.map_or_else(String::new, |info| info.comment.clone()),
+        metadata: info.and_then(run_page::some_metadata),
+        summary: info.map_or_else(String::new, run_page::words_summary),
     };
     Entry { name, kind, modified: modified.map(format_time) }
 }

@@ -75,6 +75,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         events,
         trigger: Default::default(),
         left_out: Default::default(),
+        time_use: Default::default(),
         ledger: Default::default(),
     };
     let finished = recorder.finish_run(end)?;

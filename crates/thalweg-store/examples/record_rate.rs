@@ -69,6 +69,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         events,
         trigger: Default::default(),
         left_out: Default::default(),
+        time_use: Default::default(),
         ledger,
     };
     let finish = Instant::now();

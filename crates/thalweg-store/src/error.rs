@@ -21,7 +21,10 @@ pub enum StoreError {
         error: io::Error,
     },
     /// A run of this number that exists already; runs are never overwritten.
-    #[error("{} already exists: choose another run number, or none to use the next free one", .0.display())]
+    #[error(
+        "{} already exists: choose another run number; a run of one builder without a number takes the next free one",
+        .0.display()
+    )]
     Exists(PathBuf),
     /// A directory in which no run number is left.
     #[error("{} already contains run 4294967295, the largest run number", .0.display())]

@@ -13,6 +13,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use thalweg_core::build::{Ledger, TimeUse, Verdict};
 use thalweg_wire::{RunNumber, SourceId};
 
 /// Contents of `run.json`. Numbers that are times are TAI nanoseconds since 1970.
@@ -44,6 +45,12 @@ pub struct RunInfo {
     /// TAI minus UTC when it began, in seconds.
     #[serde(default)]
     pub tai_utc_offset: i32,
+    /// Comment on the run by those who took it; empty if there is none.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub comment: String,
+    /// Facts about the run that the laboratory keeps with it; empty if there are none.
+    #[serde(default, skip_serializing_if = "serde_json::Map::is_empty")]
+    pub metadata: serde_json::Map<String, serde_json::Value>,
     /// Program and host that wrote the run.
     pub writer: WriterInfo,
     /// Method with which its blocks were written.
@@ -64,6 +71,10 @@ pub struct RunInfo {
     /// `builder`, `at_event`, `events`, …
     #[serde(default, skip_serializing_if = "serde_json::Value::is_null")]
     pub left_out: serde_json::Value,
+    /// Time of each builder's thread by what it did or waited for, in seconds: an array of one object per builder with
+    /// `builder`, `link`, `directory`, `working`, `disk`, `filter`, `data`, `offers`.
+    #[serde(default, skip_serializing_if = "serde_json::Value::is_null")]
+    pub time_use: serde_json::Value,
     /// Ledger of all fragments, an array with one object per source.
     #[serde(default)]
     pub ledger: serde_json::Value,
@@ -230,6 +241,32 @@ impl RunInfo {
         ids
     }
 
+    /// Returns the ledger of all fragments. A run that is open has none.
+    ///
+    /// # Errors
+    /// It is not as this version writes it.
+    pub fn read_ledger(&self) -> Result<Ledger, serde_json::Error> {
+        let mut ledger = Ledger::default();
+        if !self.ledger.is_null() {
+            // Sources are added one by one, so that their sum is computed here.
+            let sources = Vec::deserialize(&self.ledger)?;
+            ledger.merge_ledger(&Ledger { sources, ..Ledger::default() });
+        }
+        Ok(ledger)
+    }
+
+    /// Returns the rates that were offered and carried, and the stage that limited the run; `None` if it has not ended,
+    /// if not all of its builders are here, or if their times were not measured.
+    pub fn find_verdict(&self) -> Option<Verdict> {
+        let times = Vec::<TimeUse>::deserialize(&self.time_use).ok()?;
+        if self.ended.is_none() || times.len() as u64 != u64::from(self.builders.max(1)) {
+            return None;
+        }
+        let ledger = self.read_ledger().ok()?;
+        let bytes = ledger.sources.iter().map(|entry| entry.bytes).fold(0, u64::saturating_add);
+        Verdict::from_measurements(&ledger, self.totals.seconds, bytes, &times)
+    }
+
     /// Reads `run.json` in a run's directory.
     ///
     /// # Errors
@@ -364,8 +401,8 @@ pub(crate) struct RunFile {
 }
 
 impl RunFile {
-    /// Allocates space for the final `run.json` of a run with `sources` sources and a configuration whose text has
-    /// `configuration` bytes.
+    /// Allocates space for the final `run.json` of a run with `sources` sources and a configuration whose text, with
+    /// comment and metadata, has `configuration` bytes.
     pub(crate) fn reserve_space(
         disk: &Disk,
         directory: &Path,

@@ -248,6 +248,7 @@ impl Recorder {
         info.events = end.events;
         info.trigger = end.trigger;
         info.left_out = end.left_out;
+        info.time_use = end.time_use;
         info.ledger = end.ledger;
         info.totals.seconds = end.seconds;
         self.next_info.replace_run_json(&info)?;

@@ -254,6 +254,7 @@ impl RunInfo {
             sum.ended = sum.ended.zip(part.ended).map(|(one, other)| one.max(other));
             add_event_counts(&mut sum, part);
             add_numbers(&mut sum.trigger, &part.trigger);
+            add_entries(&mut sum.time_use, &part.time_use);
             add_ledger_lines(&mut sum.ledger, &part.ledger);
         }
         sum.state = parts.iter().map(|part| part.state).max_by_key(|state| state_rank(*state))?;
@@ -320,6 +321,13 @@ fn add_event_counts(sum: &mut RunInfo, part: &RunInfo) {
 }
 
 /// Adds the lines of another builder's ledger to those of the same sources.
+/// Adds the entries of an array.
+fn add_entries(ours: &mut Value, theirs: &Value) {
+    if let (Some(ours), Some(theirs)) = (ours.as_array_mut(), theirs.as_array()) {
+        ours.extend(theirs.iter().cloned());
+    }
+}
+
 fn add_ledger_lines(ours: &mut Value, theirs: &Value) {
     if ours.is_null() {
         *ours = theirs.clone();
@@ -350,6 +358,12 @@ fn add_numbers(ours: &mut Value, theirs: &Value) {
         (Value::Object(ours), Value::Object(theirs)) => {
             for (key, value) in theirs {
                 match ours.get_mut(key) {
+                    // Every builder has the time of the same process of a source.
+                    Some(known) if key == "cpu_ms" => {
+                        if known.as_u64() < value.as_u64() {
+                            *known = value.clone();
+                        }
+                    }
                     Some(known) => add_numbers(known, value),
                     None => drop(ours.insert(key.clone(), value.clone())),
                 }

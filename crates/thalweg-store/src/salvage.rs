@@ -180,6 +180,8 @@ impl<'a> NewRun<'a> {
                 program: "thalweg salvage".to_owned(),
                 version: env!("CARGO_PKG_VERSION").to_owned(),
                 sources: info.sources,
+                comment: info.comment,
+                metadata: info.metadata,
                 configuration: info.configuration,
             },
             ..RecorderConfig::default()
@@ -360,6 +362,7 @@ impl<'a> NewRun<'a> {
             events: EventCounts { built: events.built.max(info.events.built), ..events },
             trigger: info.trigger.clone(),
             left_out: info.left_out.clone(),
+            time_use: info.time_use.clone(),
             ledger: lines.into(),
         };
         Ok((recorder.finish_run(end)?.path, salvaged))

@@ -313,6 +313,13 @@ mod tests {
     use super::*;
 
     #[test]
+    fn rates_of_links_have_three_digits_and_a_unit() {
+        let rates = [0.0, 512.0, 999_600.0, 18_700_000_000.0, 1.6e9, 250.4e6, 3e13];
+        let texts = ["0 bit/s", "512 bit/s", "1.00 Mbit/s", "18.7 Gbit/s", "1.60 Gbit/s", "250 Mbit/s", "30.0 Tbit/s"];
+        assert_eq!(rates.map(format_bit_rate), texts);
+    }
+
+    #[test]
     fn numbers_have_three_digits_and_no_exponent() {
         let values = [0.0, 1e-9, 0.012_345, 0.5, 0.9996, 1.234, 9.996, 12.34, 99.96, 123.4, 12_345.6, 1e12, -1.5];
         let texts = ["0", "0", "0.0123", "0.500", "1.00", "1.23", "10.0", "12.3", "100", "123"];

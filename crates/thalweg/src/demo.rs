@@ -1,11 +1,12 @@
 //! `thalweg demo` and `thalweg run`: whole systems on this machine.
 
 use crate::live::{self, Goal};
+use crate::run_options::RunOptions;
 use crate::supervise::{Watched, supervise_topology};
 use crate::terminal::{Failure, Output, outlet, progress};
 use crate::{node, print};
 use parking_lot::Mutex;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -51,6 +52,9 @@ pub(crate) struct Options {
     /// Build and count events without recording them
     #[arg(long)]
     no_record: bool,
+    /// Comment on the run, which is kept with it
+    #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
+    comment: String,
     /// Part of each fragment that is checked before it counts as built: header, or payload (its CRC too). The default
     /// is payload when recording, and header with --no-record
     #[arg(long, value_name = "header|payload")]
@@ -96,8 +100,16 @@ fn create_demo_hosts(link: LinkKind, sources: usize) -> Result<Network, Failure>
     made.map_err(|error| Failure::Usage(format!("cannot create the network of the demo: {error}")))
 }
 
-pub(crate) fn run_topology_file(file: &Path, json: bool, verbose: u8) -> Result<ExitCode, Failure> {
-    run_on_this_machine(Topology::load(file, None)?, None, json, verbose)
+#[derive(Debug, clap::Args)]
+pub(crate) struct RunFile {
+    /// The topology
+    file: PathBuf,
+    #[command(flatten)]
+    options: RunOptions,
+}
+
+pub(crate) fn run_topology_file(run: &RunFile, json: bool, verbose: u8) -> Result<ExitCode, Failure> {
+    run_on_this_machine(run.options.load_topology(&run.file, None)?, None, json, verbose)
 }
 
 pub(crate) fn run_on_this_machine(
@@ -258,6 +270,7 @@ fn demo_topology(options: &Options) -> Result<Topology, Failure> {
         run: RunConfig {
             directory: options.out.clone(),
             record: !options.no_record,
+            comment: options.comment.clone(),
             duration: Some(options.duration.unwrap_or(Duration::from_secs(5))),
             events: (options.duration.is_none() && !options.no_record).then(|| (LITTLE / event_bytes.max(1)).max(1)),
             ..RunConfig::default()

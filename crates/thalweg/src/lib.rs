@@ -20,6 +20,7 @@ pub mod preflight;
 mod print;
 mod pull;
 mod push;
+mod run_options;
 mod serve;
 mod show;
 mod source;
@@ -28,7 +29,6 @@ mod supervise;
 pub mod terminal;
 
 use clap::{CommandFactory, Parser, Subcommand};
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::LazyLock;
 use terminal::{Failure, GlobalOptions, generate, run_program, version_text};
@@ -77,7 +77,7 @@ enum Command {
     /// Run sources and a builder on this machine, without any configuration, and record a run
     Demo(demo::Options),
     /// Run every node of a topology on this machine
-    Run(File),
+    Run(demo::RunFile),
     /// Run one node of a topology: one of many hosts
     Node(node::Options),
     /// Send records from a pipe or a serial port to a run
@@ -118,12 +118,6 @@ enum Command {
     Generate(generate::Options),
 }
 
-#[derive(Debug, clap::Args)]
-struct File {
-    /// The topology
-    file: PathBuf,
-}
-
 /// Runs the command that the program's arguments name, and returns its exit code: 0, 1 (the command failed) or 2 (the
 /// request is impossible).
 pub fn main() -> ExitCode {
@@ -147,7 +141,7 @@ fn execute_command(command: Command, global: &GlobalOptions) -> Result<ExitCode,
     let &GlobalOptions { json, verbose, quiet, .. } = global;
     match command {
         Command::Demo(options) => demo::run_demo(&options, json, verbose),
-        Command::Run(options) => demo::run_topology_file(&options.file, json, verbose),
+        Command::Run(options) => demo::run_topology_file(&options, json, verbose),
         Command::Node(options) => node::run_node_command(&options, json),
         Command::Source(options) => source::run_source(options, json),
         Command::Calibrate(options) => calibrate::run_calibrate(&options, json),
@@ -194,6 +188,77 @@ impl From<thalweg_node::TopologyError> for Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Returns the lines of the sources of this program's crates, without comments and tests, each with its file.
+    fn source_lines() -> Vec<(String, String)> {
+        // The instruments are a program beside, with options of their own.
+        const OTHERS: [&str; 5] =
+            ["thalweg-lab", "thalweg-bench", "thalweg-world", "thalweg-testing", "thalweg-link-conformance"];
+        let mut directories = vec![std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..")];
+        let mut lines = Vec::new();
+        while let Some(directory) = directories.pop() {
+            for path in std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()) {
+                let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+                if path.is_dir() && !OTHERS.contains(&&name[..]) && !["tests", "examples"].contains(&&name[..]) {
+                    directories.push(path);
+                } else if name.ends_with(".rs") && !["tests.rs", "build.rs"].contains(&&name[..]) {
+                    let text = std::fs::read_to_string(&path).unwrap();
+                    let code = text.split("#[cfg(test)]").next().unwrap().lines().map(str::trim);
+                    let code = code.filter(|line| !line.starts_with("//"));
+                    lines.extend(code.map(|line| (path.display().to_string(), line.to_owned())));
+                }
+            }
+        }
+        lines
+    }
+
+    /// Returns the words of a text that follow `before`, up to a character that is not of a name.
+    fn words_after<'a>(text: &'a str, before: &'a str) -> impl Iterator<Item = &'a str> {
+        text.match_indices(before).filter_map(move |(at, _)| {
+            let begins = text[..at].chars().next_back().is_none_or(|char| !char.is_alphanumeric() && char != '-');
+            let word = &text[at + before.len()..];
+            let end = word.find(|char: char| !char.is_ascii_lowercase() && char != '-').unwrap_or(word.len());
+            (begins && end > 0).then_some(&word[..end])
+        })
+    }
+
+    fn long_options(command: &clap::Command) -> Vec<String> {
+        command.get_arguments().filter_map(|option| option.get_long().map(str::to_owned)).collect()
+    }
+
+    #[test]
+    fn each_command_and_option_that_a_message_advises_exists() {
+        // Programs other than this one, whose options a line may name.
+        const OTHER_PROGRAMS: [&str; 8] =
+            ["systemctl", "prlimit", "v4l2-ctl", "devbind", "unshare", "git_version", "arguments.push", "command.arg"];
+        let program = Arguments::command();
+        let commands: Vec<&str> = program.get_subcommands().map(clap::Command::get_name).chain(["help"]).collect();
+        let mut known = long_options(&program);
+        known.extend(program.get_subcommands().flat_map(long_options));
+        known.extend(["help", "version"].map(str::to_owned));
+        let lines = source_lines();
+        let (mut advised, mut wrong) = (0, Vec::new());
+        for (file, line) in &lines {
+            let code_of_others =
+                OTHER_PROGRAMS.iter().any(|other| line.contains(other)) || file.contains("dpdk/src/environment.rs");
+            let text = line.find('"').map_or("", |begins| &line[begins..]);
+            let text = if text.is_empty() && line.contains('`') { line } else { text };
+            for command in words_after(text, "`thalweg ").filter(|command| !command.starts_with('-')) {
+                advised += 1;
+                if !commands.contains(&command) {
+                    wrong.push(format!("{file}: there is no command {command}: {line}"));
+                }
+            }
+            for option in words_after(text, "--").filter(|_| !code_of_others) {
+                advised += 1;
+                if !known.iter().any(|known| known == option) {
+                    wrong.push(format!("{file}: there is no option --{option}: {line}"));
+                }
+            }
+        }
+        assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+        assert!(advised > 60, "only {advised} found in {} lines", lines.len());
+    }
 
     #[test]
     fn the_help_has_all_commands_and_fits_a_screen() {

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 use thalweg_node::{RunConfig, Snapshot, State};
-use thalweg_text::{format_count, format_quantity, format_seconds, format_volume};
+use thalweg_text::{format_bit_rate, format_count, format_quantity, format_seconds, format_volume};
 
 /// Goal of a run as far as its topology states it, for the remaining part of the run.
 #[derive(Debug, Clone, Default)]
@@ -128,7 +128,7 @@ impl Seen {
         let left = self.remaining_seconds(ran, now.events - before.min(now.events));
         parts.push((0, format_seconds(ran.as_secs_f64())));
         parts.extend(left.map(|left| (1, format!("{} left", format_seconds(left)))));
-        parts.push((0, format!("{:.2} Gbit/s", self.rate * 8e-9)));
+        parts.push((0, format_bit_rate(self.rate * 8.0)));
         parts.push((2, format_volume(now.bytes)));
         parts.extend(self.disk_text(left).map(|disk| (3, disk)));
         if now.incomplete > 0 {

@@ -2,6 +2,7 @@
 
 use crate::live::{self, Goal};
 use crate::preflight::OpenSource;
+use crate::run_options::RunOptions;
 use crate::terminal::{Failure, outlet, progress, signals, start_thread};
 use crate::{print, stay};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -37,6 +38,8 @@ pub(crate) struct Options {
     /// Stay for several runs, controlled by commands on standard input: start, pause, resume, stop, abort, status, quit
     #[arg(long)]
     stay: bool,
+    #[command(flatten)]
+    run: RunOptions,
     /// Builders: the file for the distribution of the credit over time
     #[arg(long, hide = true, conflicts_with_all = ["supervised", "stay"])]
     trace: Option<PathBuf>,
@@ -72,7 +75,7 @@ pub(crate) fn run_node_command(options: &Options, json: bool) -> Result<ExitCode
     if options.supervised {
         return Ok(run_supervised(options));
     }
-    let topology = Topology::load(&options.file, Some(&options.name))?;
+    let topology = options.run.load_topology(&options.file, Some(&options.name))?;
     check_node_name(&topology, &options.name)?;
     check_addresses_known(&topology)?;
     match options.stay {

@@ -5,12 +5,13 @@ use serde::Serialize;
 use std::fmt::Write as _;
 use std::process::ExitCode;
 use std::time::Duration;
-use thalweg_core::build::{Ledger, LedgerEntry};
+use thalweg_core::build::{Ledger, LedgerColumn, LedgerEntry};
 use thalweg_link::Arrivals;
 use thalweg_node::{Calibration, RunReport, Snapshot, SourceReport, State, TriggerReport, Undecided};
 pub(crate) use thalweg_text::tone::paint_verdict;
 use thalweg_text::{
-    Align, Table, format_count, format_quantity, format_times, format_volume, replace_controls, wrap_words,
+    Align, Table, format_bit_rate, format_count, format_quantity, format_times, format_volume, replace_controls,
+    wrap_words,
 };
 
 /// Returns the sum of several builders' snapshots.
@@ -77,13 +78,14 @@ fn run_text(report: &RunReport) -> String {
     let run = if report.run == 0 { "run".to_owned() } else { format!("run {}", report.run) };
     let part = report.builder.map_or(String::new(), |builder| format!(", builder {builder} of {}", report.builders));
     let mut out = format!("{run}{part}: {}\n", paint_verdict(&report.state));
+    out.extend(report.verdict.iter().map(|verdict| wrap_words("  ", &replace_controls(&verdict.sentence))));
     out.push_str(&reasons_text(&report.reasons));
     out.push_str(&dead_time_text(&report.ledger));
     out.push_str(&events_text(report));
     let _ = writeln!(
         out,
-        "  {:.2} Gbit/s, {} fragments/s",
-        report.goodput_bits_per_second * 1e-9,
+        "  {}, {} fragments/s",
+        format_bit_rate(report.goodput_bits_per_second),
         format_count(format_args!("{:.0}", report.fragments_per_second))
     );
     let _ = writeln!(
@@ -262,39 +264,11 @@ pub(crate) fn fragments_text(came: u64, missing: u64) -> String {
     }
 }
 
-/// Name of a column, and its figure of a source.
-type LedgerColumn = (&'static str, fn(&LedgerEntry) -> i128);
-
-const LEDGER_COLUMNS: [LedgerColumn; 17] = [
-    ("accepted", |e| e.accepted.into()),
-    ("recorded", |e| e.recorded.into()),
-    ("discarded", |e| e.discarded.into()),
-    ("rejected", |e| e.rejected.into()),
-    ("dropped", |e| i128::from(e.dropped_newest) + i128::from(e.dropped_oldest)),
-    ("lost in device", |e| e.lost_in_device.into()),
-    ("late", |e| e.late.into()),
-    ("corrupt", |e| e.corrupt.into()),
-    ("lost", |e| e.lost.into()),
-    ("beyond end", |e| e.beyond_end.into()),
-    ("empty", |e| e.empty.into()),
-    ("damaged", |e| e.damaged.into()),
-    ("uncertain", |e| e.uncertain.into()),
-    ("skipped", |e| e.skipped.into()),
-    ("of no event", |e| e.of_no_event.into()),
-    ("duplicates", |e| e.duplicates.into()),
-    ("unaccounted", |e| e.unaccounted.into()),
-];
-
 /// Returns the final counters, in fragments: a row for each source, and with many sources one row for all those that
 /// have nothing to show but what they accepted and its outcome; a bucket that is empty everywhere has no column.
 pub(crate) fn ledger_text(ledger: &Ledger) -> String {
-    let shown: Vec<LedgerColumn> = LEDGER_COLUMNS
-        .into_iter()
-        .filter(|(name, figure)| {
-            ["accepted", "unaccounted"].contains(name) || ledger.sources.iter().any(|entry| figure(entry) != 0)
-        })
-        .collect();
-    let figures = shown.iter().map(|(name, _)| (*name, Align::Right));
+    let shown: Vec<&LedgerColumn> = LedgerEntry::COLUMNS.iter().filter(|column| column.is_shown(ledger)).collect();
+    let figures = shown.iter().map(|column| (column.name, Align::Right));
     let mut table = Table::new([("source", Align::Left)].into_iter().chain(figures));
     let all: Vec<&LedgerEntry> = ledger.sources.iter().collect();
     let (single, summed): (Vec<_>, Vec<_>) = match all.len() {
@@ -320,13 +294,13 @@ pub(crate) fn ledger_text(ledger: &Ledger) -> String {
 }
 
 /// Returns the sums of some sources' counters.
-fn ledger_row(name: String, columns: &[LedgerColumn], entries: &[&LedgerEntry]) -> Vec<String> {
+fn ledger_row(name: String, columns: &[&LedgerColumn], entries: &[&LedgerEntry]) -> Vec<String> {
     // The last counters of a source that is gone are the least that it accepted.
     let least = if entries.iter().all(|entry| entry.final_counters) { "" } else { "≥ " };
     let mut row = vec![name];
-    for (column, figure) in columns {
-        let sum: i128 = entries.iter().map(|entry| figure(entry)).sum();
-        row.push(format!("{}{}", if *column == "accepted" { least } else { "" }, format_count(sum)));
+    for column in columns {
+        let sum: i128 = entries.iter().map(|entry| (column.figure)(entry)).sum();
+        row.push(format!("{}{}", if column.name == "accepted" { least } else { "" }, format_count(sum)));
     }
     row
 }
@@ -431,7 +405,7 @@ mod tests {
         insta::assert_snapshot!(run_text(&RunReport::new(&[builder])), @r"
         run 42: COMPLETE
           6,250 events (0 incomplete), 12,500 fragments, 12.5 GB in 5.00 s
-          20.00 Gbit/s, 2,500 fragments/s
+          20.0 Gbit/s, 2,500 fragments/s
           copies per byte: 0.00 at the sources, 1.00 at the builder
           CPU seconds per GB: 0.240 at the sources, 0.320 at the builder
           back-pressure from the disk: once, 0.25 s in all

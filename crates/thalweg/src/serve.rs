@@ -34,7 +34,7 @@ pub(crate) struct Options {
     /// TOML file with tokens and their access rights (see the documentation of the data server)
     #[arg(long, value_name = "FILE")]
     tokens: Option<PathBuf>,
-    /// Allow access to every client that can connect, also from other hosts
+    /// Allow access to every client that can connect, also from other hosts; with --write, uploads too
     #[arg(long, conflicts_with = "tokens")]
     open: bool,
     /// Use TLS with this certificate chain, a PEM file
@@ -154,7 +154,11 @@ fn timeout(text: &str) -> Result<Duration, String> {
 /// Message when the server is ready.
 #[derive(Debug, Serialize)]
 struct Ready {
+    /// URL that opens in a browser of this network.
     url: String,
+    /// The same for each of the host's addresses, if the server listens on all of them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    urls: Vec<String>,
     directory: PathBuf,
     write: bool,
     cached: SendMethod,
@@ -209,8 +213,10 @@ pub(crate) fn run_serve(options: &Options, json: bool) -> Result<ExitCode, Failu
         ServeError::Listen { .. } => Failure::Usage(format!("{error}; choose another address with --listen")),
         error => Failure::broken(error),
     })?;
+    let mut urls = openable_urls(scheme, server.local_address());
     let ready = Ready {
-        url: format!("{scheme}://{}/", server.local_address()),
+        url: urls.first().cloned().unwrap_or_default(),
+        urls: if urls.len() > 1 { std::mem::take(&mut urls) } else { Vec::new() },
         directory: options.directory.clone(),
         write: options.write,
         cached: ways.cached,
@@ -219,6 +225,7 @@ pub(crate) fn run_serve(options: &Options, json: bool) -> Result<ExitCode, Failu
         tls: encrypts.map(|(who, _)| who),
         why,
     };
+    warn_of_open_uploads(options, &ready.url);
     let mut out = Output::new();
     if json {
         out.json(&ready)?;
@@ -229,6 +236,32 @@ pub(crate) fn run_serve(options: &Options, json: bool) -> Result<ExitCode, Failu
     server.run_until_stopped(&*stop).map_err(Failure::broken)?;
     print_served_totals(&mut out, server.work_counters(), json)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Warns if any host may upload.
+fn warn_of_open_uploads(options: &Options, url: &str) {
+    if options.write && options.open && !options.listen.ip().is_loopback() {
+        tracing::warn!(
+            "--open --write: any host that reaches {url} may read everything and upload here; --tokens FILE restricts it"
+        );
+    }
+}
+
+/// Returns the URLs by which other hosts reach a server: one for the address that it listens on, or one for each of this
+/// host's addresses if it listens on all.
+fn openable_urls(scheme: &str, listens: SocketAddr) -> Vec<String> {
+    let url = |ip: IpAddr| format!("{scheme}://{}/", SocketAddr::new(ip, listens.port()));
+    if !listens.ip().is_unspecified() {
+        return vec![url(listens.ip())];
+    }
+    let interfaces = if_addrs::get_if_addrs().unwrap_or_default();
+    // A link-local address needs the name of an interface, which differs from host to host.
+    let reachable = interfaces.iter().map(if_addrs::Interface::ip).filter(|ip| match ip {
+        IpAddr::V4(ip) => !ip.is_loopback() && !ip.is_link_local(),
+        IpAddr::V6(ip) => listens.is_ipv6() && !ip.is_loopback() && !ip.is_unicast_link_local(),
+    });
+    let urls: Vec<String> = reachable.map(url).collect();
+    if urls.is_empty() { vec![url(Ipv4Addr::LOCALHOST.into())] } else { urls }
 }
 
 /// Returns the tokens of the users; `None` if everyone on this host is admitted.
@@ -278,10 +311,14 @@ fn print_served_totals(out: &mut Output, counters: &Counters, json: bool) -> Res
 }
 
 fn ready_text(ready: &Ready) -> String {
-    let Ready { url, directory, write, cached, uncached, inward, tls: _, why } = ready;
+    let Ready { url, urls, directory, write, cached, uncached, inward, tls: _, why } = ready;
     let takes = if *write { format!("; uploads are written with {inward}") } else { String::new() };
     let ways = format!("Data in the page cache are sent with {cached}, other data with {uncached}{takes}. {why}");
-    format!("{url} serves {}. Ctrl-C ends it.\n{}\n", directory.display(), wrap_words("", &ways))
+    let more = match urls.get(1..).unwrap_or_default() {
+        [] => String::new(),
+        more => format!("It listens on all addresses of this host; also: {}\n", more.join(" ")),
+    };
+    format!("{url} serves {}. Ctrl-C ends it.\n{more}{}\n", directory.display(), wrap_words("", &ways))
 }
 
 /// Fails if this process may not run on one of these CPUs.

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::Duration;
-use thalweg_node::{Command, Handle, RunReport, State, Topology};
+use thalweg_node::{Command, Handle, RunReport, Snapshot, State, Topology};
 
 /// Time after a failed run until the next one is prepared.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -81,7 +81,9 @@ pub(crate) fn stay_for_runs(mut topology: Topology, name: &str, json: bool) -> R
     })?;
     start_thread({
         let present = present.clone();
-        move || read_commands(std::io::stdin().lock(), |line| execute_command(&present, line))
+        let sources =
+            topology.sources.iter().map(|source| (source.id.clone(), source.name.clone())).collect::<Vec<_>>();
+        move || read_commands(std::io::stdin().lock(), |line| execute_command(&present, &sources, line))
     })?;
     print_state_changes(present.clone(), name.to_owned(), json)?;
     // A topology that a run was prepared with is right: later failures come from the machine, such as a device that is
@@ -152,8 +154,8 @@ fn read_commands(mut input: impl BufRead, obey: impl Fn(&str)) {
     }
 }
 
-/// Executes one line of standard input.
-fn execute_command(present: &Present, line: &str) {
+/// Executes one line of standard input. `sources`: ids and names, in the order of the topology.
+fn execute_command(present: &Present, sources: &[(String, String)], line: &str) {
     match line {
         "" => {}
         "start" => present.send_command(Command::Start),
@@ -164,13 +166,25 @@ fn execute_command(present: &Present, line: &str) {
         "quit" => _ = present.leave_after_run(),
         "status" => {
             let snapshot = present.with_inner(|inner| inner.handle.latest_snapshot());
-            outlet::stdout().put_text(json_line(&*snapshot).unwrap_or_default());
+            outlet::stdout().put_text(json_line(&status_json(&snapshot, sources)).unwrap_or_default());
         }
         other => outlet::stderr().put_text(format!(
             "unknown command '{}': write start, pause, resume, stop, abort, status or quit\n",
             thalweg_text::replace_controls(other)
         )),
     }
+}
+
+/// Returns the status of a node as JSON, with the id and the name of each source in its row. `sources` as in
+/// [`execute_command`].
+fn status_json(snapshot: &Snapshot, sources: &[(String, String)]) -> serde_json::Value {
+    let mut status = serde_json::to_value(snapshot).unwrap_or_default();
+    let rows = status["sources"].as_array_mut().into_iter().flatten().filter_map(serde_json::Value::as_object_mut);
+    for (row, (id, name)) in rows.zip(sources) {
+        row.insert("id".into(), id.as_str().into());
+        row.insert("name".into(), name.as_str().into());
+    }
+    status
 }
 
 /// Prints the state of the run whenever it has changed since the last look. The beginning of another run is a change,
@@ -199,6 +213,16 @@ fn print_state_changes(present: Present, name: String, json: bool) -> Result<(),
 mod tests {
     use super::*;
     use std::cell::RefCell;
+    use thalweg_node::SourceRow;
+
+    #[test]
+    fn a_status_names_each_source() {
+        let snapshot =
+            Snapshot { sources: vec![SourceRow { built: 7, ..SourceRow::default() }], ..Snapshot::default() };
+        let status = status_json(&snapshot, &[("1.0".into(), "adc-0".into())]);
+        let row = &status["sources"][0];
+        assert_eq!((&row["id"], &row["name"], &row["built"]), (&"1.0".into(), &"adc-0".into(), &7.into()));
+    }
 
     #[test]
     fn what_is_no_text_costs_no_other_command() {

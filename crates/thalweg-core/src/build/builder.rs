@@ -691,6 +691,7 @@ impl Builder {
             let unwritten = unwritten.get(index).copied().unwrap_or(0).min(kept);
             ledger.accepted = entry.final_counters.map_or(entry.offered, |final_counters| final_counters.accepted);
             ledger.skipped = self.events.skipped_count_of(index);
+            ledger.cpu_ms = entry.final_counters.map_or(0, |final_counters| final_counters.cpu_nanos / 1_000_000);
             if recorded {
                 ledger.recorded = kept - unwritten;
                 ledger.lost = ledger.lost.saturating_add(unwritten);

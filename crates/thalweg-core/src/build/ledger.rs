@@ -52,7 +52,7 @@ pub struct LedgerEntry {
     /// Events that other sources delivered and that this source did not mention, though it went on to later ones. Not a
     /// bucket: nothing was accepted.
     pub skipped: u64,
-    /// Fragments that the device was to give at its rate, and that the source did not take because all slots were full
+    /// Fragments that a device with a rate was to give, and that the source did not take because all slots were full
     /// (policy `block`): dead time. Not a bucket, and no reason why a run is INCOMPLETE: no event has these. Builder 0
     /// counts it for the whole run.
     #[serde(default)]
@@ -64,13 +64,54 @@ pub struct LedgerEntry {
     /// Time for which the source could take nothing, in milliseconds.
     #[serde(default)]
     pub dead_time_ms: u64,
+    /// Processor time that the source's process used, user and system, in milliseconds, as it reports at its end.
+    #[serde(default)]
+    pub cpu_ms: u64,
     /// Payload bytes built, including those of events that were rejected later.
     pub bytes: u64,
     /// True if the source ended the run with its final counters.
     pub final_counters: bool,
 }
 
+/// Column of a ledger that is shown to people, in fragments.
+#[derive(Debug, Clone, Copy)]
+pub struct LedgerColumn {
+    /// Heading of the column.
+    pub name: &'static str,
+    /// Figure of a source.
+    pub figure: fn(&LedgerEntry) -> i128,
+}
+
+impl LedgerColumn {
+    /// Returns whether the column of a ledger is shown: one that is 0 everywhere is left out, except for the sum and
+    /// what does not add up.
+    pub fn is_shown(&self, ledger: &Ledger) -> bool {
+        ["accepted", "unaccounted"].contains(&self.name) || ledger.sources.iter().any(|entry| (self.figure)(entry) != 0)
+    }
+}
+
 impl LedgerEntry {
+    /// Columns of a ledger, in the order in which they are shown.
+    pub const COLUMNS: [LedgerColumn; 17] = [
+        LedgerColumn { name: "accepted", figure: |e| e.accepted.into() },
+        LedgerColumn { name: "recorded", figure: |e| e.recorded.into() },
+        LedgerColumn { name: "discarded", figure: |e| e.discarded.into() },
+        LedgerColumn { name: "rejected", figure: |e| e.rejected.into() },
+        LedgerColumn { name: "dropped", figure: |e| i128::from(e.dropped_newest) + i128::from(e.dropped_oldest) },
+        LedgerColumn { name: "lost in device", figure: |e| e.lost_in_device.into() },
+        LedgerColumn { name: "late", figure: |e| e.late.into() },
+        LedgerColumn { name: "corrupt", figure: |e| e.corrupt.into() },
+        LedgerColumn { name: "lost", figure: |e| e.lost.into() },
+        LedgerColumn { name: "beyond end", figure: |e| e.beyond_end.into() },
+        LedgerColumn { name: "empty", figure: |e| e.empty.into() },
+        LedgerColumn { name: "damaged", figure: |e| e.damaged.into() },
+        LedgerColumn { name: "uncertain", figure: |e| e.uncertain.into() },
+        LedgerColumn { name: "skipped", figure: |e| e.skipped.into() },
+        LedgerColumn { name: "of no event", figure: |e| e.of_no_event.into() },
+        LedgerColumn { name: "duplicates", figure: |e| e.duplicates.into() },
+        LedgerColumn { name: "unaccounted", figure: |e| e.unaccounted.into() },
+    ];
+
     fn compute_unaccounted(&mut self) {
         let explained = [
             self.recorded,
@@ -115,6 +156,8 @@ impl LedgerEntry {
         for (ours, theirs) in counts {
             *ours = ours.saturating_add(theirs);
         }
+        // Every builder receives the time of the same process.
+        self.cpu_ms = self.cpu_ms.max(other.cpu_ms);
         self.final_counters &= other.final_counters;
         // A surplus at one builder does not make up for a lack at another.
         let opposite = self.unaccounted.signum() * other.unaccounted.signum() < 0;

@@ -3,6 +3,7 @@
 use super::peers::Peers;
 use super::setup::Setup;
 use super::stall::Stall;
+use super::time_use::Awaited;
 use super::trigger::Trigger;
 use super::{PROGRAM_TOKEN, RECORDER_TOKEN};
 use crate::blocks::{Blocks, BlocksOutcome, DISK_TIME};
@@ -409,6 +410,11 @@ impl Assembly {
     /// Returns the outcome of all blocks, once the run's files are closed.
     pub(super) fn take_outcome(&mut self) -> BlocksOutcome {
         self.blocks.take_outcome()
+    }
+
+    /// Returns the stage that this builder waits for, if it has no room.
+    pub(super) fn stalled_stage(&self) -> Option<Awaited> {
+        self.stall.stalled_stage()
     }
 
     /// Returns the number of stalls for which the disk was the reason, and their total duration in nanoseconds.

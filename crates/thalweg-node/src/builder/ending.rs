@@ -4,13 +4,14 @@ use super::BuilderNode;
 use super::assembly::Moment;
 use super::assigning::left_out_reasons;
 use super::run::ENDED_AT_ONCE;
+use super::setup::Setup;
 use crate::blocks::{BlocksOutcome, DISK_TIME};
 use crate::wait::Idle;
 use crate::{BuilderNodeConfig, BuilderReport, Calibration, CreditReport, Handle, NodeError, calibration};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
-use thalweg_core::build::{LinkCapacity, Window};
+use thalweg_core::build::{LinkCapacity, TimeUse, Window};
 use thalweg_core::control::Cause;
 use thalweg_link::{Interest, Poller};
 use thalweg_store::{EventCounts, RunEnd, RunState as StoredState};
@@ -123,6 +124,7 @@ impl BuilderNode {
                     true => serde_json::Value::Null,
                     false => serde_json::to_value(&report.left_out).unwrap_or_default(),
                 },
+                time_use: serde_json::to_value([&report.time_use]).unwrap_or_default(),
                 ledger: serde_json::to_value(&report.ledger.sources).unwrap_or_default(),
             };
             let finished = recorder.finish_run(end)?;
@@ -184,6 +186,17 @@ impl BuilderNode {
         Ok(Calibration { builder: config.name, link, lost: found.lost, window_bytes, file })
     }
 
+    /// Returns the time of this thread in the run, with the names of what it waited for.
+    fn named_time_use(&self) -> TimeUse {
+        let Setup { config, run, .. } = &self.setup;
+        TimeUse {
+            builder: config.name.clone(),
+            link: self.peers.listening_addresses().iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
+            directory: if run.record { run.directory.display().to_string() } else { String::new() },
+            ..self.time_meter.time_use()
+        }
+    }
+
     /// Returns the values that are known before the last block is on disk.
     fn counts_report(&self, ended_at: Duration) -> BuilderReport {
         let Self { setup, builder, peers, assembly, reporting, .. } = self;
@@ -223,6 +236,7 @@ impl BuilderNode {
             wait: setup.config.wait,
             steady: reporting.steady_figures(builder, self.clock.now()),
             credit,
+            time_use: self.named_time_use(),
             trigger: assembly.trigger_report(setup, builder, seconds),
             ..BuilderReport::default()
         }

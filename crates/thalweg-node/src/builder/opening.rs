@@ -8,6 +8,7 @@ use super::reporting::Reporting;
 use super::run_state::RunState;
 use super::setup::{FIRST_EVENT, Setup};
 use super::shifts::ShiftSearch;
+use super::time_use::TimeMeter;
 use super::trigger::Trigger;
 use super::{BuilderNode, PROGRAM_TOKEN};
 use crate::{Assignment, BuilderNodeConfig, CheckConfig, Environment, NodeError, Topology, calibration};
@@ -91,6 +92,7 @@ impl BuilderNode {
             assigning,
             origin: Origin::default(),
             shifts: ShiftSearch::switched_off(),
+            time_meter: TimeMeter::default(),
             ending: None,
         })
     }

@@ -544,6 +544,11 @@ impl Peers {
     }
 
     /// Returns how to wait for the next turn, for at most `timeout`. `hurries`: there is something urgent that only the
+    /// Returns whether something arrived in this turn.
+    pub(super) fn has_received(&self) -> bool {
+        self.has_received
+    }
+
     /// kernel knows of.
     pub(super) fn next_idle(&mut self, hurries: bool, timeout: Option<Duration>, now: Duration) -> Idle {
         let has_received = std::mem::take(&mut self.has_received);

@@ -192,6 +192,8 @@ impl BuilderNode {
             program: "thalweg".into(),
             version: env!("CARGO_PKG_VERSION").into(),
             sources: sources.collect(),
+            comment: setup.run.comment.clone(),
+            metadata: setup.run.metadata.as_json().clone(),
             configuration: setup.topology.clone(),
         };
         let config = RecorderConfig {

@@ -1,5 +1,6 @@
 //! Stalls of a builder: times in which it cannot fetch, so that no source counts as late.
 
+use super::time_use::Awaited;
 use std::time::Duration;
 
 /// Reasons for which this builder keeps its sources from going on, and the time that the disk was the reason.
@@ -51,6 +52,15 @@ impl Stall {
     /// Returns whether no block is free.
     pub(super) fn has_no_block(&self) -> bool {
         self.has_no_block
+    }
+
+    /// Returns the stage that this builder waits for, if it has no room.
+    pub(super) fn stalled_stage(&self) -> Option<Awaited> {
+        match self {
+            Self { disk_behind_since: Some(_), .. } => Some(Awaited::Disk),
+            Self { filter_is_full: true, .. } => Some(Awaited::Filter),
+            _ => None,
+        }
     }
 
     /// Returns whether deadlines of sources stand still.

@@ -15,6 +15,8 @@ use thalweg_wire::{
 
 /// Time from a failed attempt to connect to a builder to the next one.
 const RETRY_TIME: Duration = Duration::from_millis(100);
+/// Time for which a builder is away before that is reported: a builder that just starts is there by then.
+const ABSENCE_REPORT_TIME: Duration = Duration::from_millis(500);
 
 /// All builders of a source, with the endpoints through which it reaches them: who is connected, and what each gets.
 #[derive(Debug)]
@@ -50,6 +52,8 @@ struct Builder {
     /// Time since which there is no connection, and time of the next attempt.
     away: Option<(Duration, Duration)>,
     last_error: Option<LinkError>,
+    /// True if its absence was reported since it was last connected.
+    absence_reported: bool,
     /// Error that broke the link during sending, which only the thread that takes turns deals with.
     broken: Option<LinkError>,
     /// Limit of the records in a slot, as in its last welcome.
@@ -98,6 +102,11 @@ impl Builders {
             leaving: Leaving::default(),
             failure: None,
         }
+    }
+
+    /// Returns the time after which the search for a builder is given up.
+    pub(super) fn search_timeout(&self) -> Duration {
+        self.timeout
     }
 
     /// Returns the number of builders.
@@ -179,6 +188,7 @@ impl Builders {
     pub(super) fn handle_welcome(&mut self, index: usize, welcome: Welcome, slots: &mut Slots) {
         let builder = &mut self.builders[index];
         builder.away = None;
+        builder.absence_reported = false;
         builder.was_found = true;
         builder.max_records = welcome.most_records;
         builder.welcome = Some(welcome);
@@ -440,6 +450,26 @@ impl Builders {
         Ok(Attempt::Waits)
     }
 
+    /// Returns a sentence about a builder that has been away for a moment, and the time until which it is tried again;
+    /// once for each absence.
+    pub(super) fn next_absence_report(&mut self, index: usize, now: Duration) -> Option<(String, Duration)> {
+        let builder = &mut self.builders[index];
+        let (since, _) = builder.away.filter(|(since, _)| now >= *since + ABSENCE_REPORT_TIME)?;
+        if std::mem::replace(&mut builder.absence_reported, true) {
+            return None;
+        }
+        let address = &builder.address;
+        let sentence = match &builder.last_error {
+            None | Some(LinkError::Closed) => format!("{address} has not answered so far"),
+            Some(LinkError::Io { error, .. }) if error.kind() == std::io::ErrorKind::ConnectionRefused => {
+                format!("{address} refused the connection: no builder listens there")
+            }
+            Some(LinkError::Io { error, .. }) => format!("{address} cannot be reached: {error}"),
+            Some(error) => format!("{address} is not connected: {error}"),
+        };
+        Some((sentence, since + self.timeout))
+    }
+
     /// Sends what can be sent now. A broken link is left for the next turn, since only the thread that takes turns can
     /// wait for the time to connect again.
     pub(super) fn flush_messages(&mut self, now: Duration) {
@@ -465,7 +495,9 @@ impl Builders {
     /// Returns when there is something to do even if nothing arrives.
     pub(super) fn next_due_time(&self) -> Option<Duration> {
         let retry = self.builders.iter().filter_map(|builder| builder.away.map(|(_, at)| at));
-        retry.chain(self.endpoints.next_timeout()).min()
+        let reports = self.builders.iter().filter(|builder| !builder.absence_reported);
+        let reports = reports.filter_map(|builder| builder.away.map(|(since, _)| since + ABSENCE_REPORT_TIME));
+        retry.chain(reports).chain(self.endpoints.next_timeout()).min()
     }
 
     /// Returns how to wait for the next turn, for at most `timeout`.
@@ -527,6 +559,7 @@ impl Builder {
             is_done: false,
             away: Some((now, now)),
             last_error: None,
+            absence_reported: false,
             broken: None,
             max_records: MAX_RECORDS,
             is_left_out: false,

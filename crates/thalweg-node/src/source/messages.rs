@@ -5,7 +5,9 @@ use super::builders::Attempt;
 use super::course::Phase;
 use super::times::TimesReport;
 use crate::{Feed, NodeError};
+use std::time::Duration;
 use thalweg_link::LinkError;
+use thalweg_text::format_utc;
 use thalweg_wire::{Assign, Capabilities, Contact, EventId, Message, Room, RunNumber, TaiNanos, Welcome};
 
 impl SourceNode {
@@ -330,8 +332,23 @@ impl SourceNode {
                 Attempt::Failed(error) => self.lose_connection(index, error)?,
                 Attempt::Absent(error) => self.go_on_without(index, error)?,
             }
+            self.report_absence(index, now);
         }
         Ok(())
+    }
+
+    /// Reports a builder that is away, once for each absence.
+    fn report_absence(&mut self, index: usize, now: Duration) {
+        let Some((sentence, until)) = self.builders.next_absence_report(index, now) else { return };
+        let left = until.saturating_sub(now);
+        let until = self.clock.date().0.saturating_add(u64::try_from(left.as_nanos()).unwrap_or(u64::MAX));
+        let until = format_utc(until, self.clock.tai_utc_offset());
+        tracing::warn!(
+            "source {}: {sentence}; trying again until {} UTC ({})",
+            self.setup.name,
+            until.get(11..).unwrap_or(&until),
+            humantime::format_duration(self.builders.search_timeout())
+        );
     }
 
     /// Sends what can be sent now, and handles links that broke.

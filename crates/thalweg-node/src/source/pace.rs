@@ -59,12 +59,12 @@ impl Pace {
         }
     }
 
-    /// Counts dead time while the device waits. Fragments that were due meanwhile do not come in a burst afterwards,
+    /// Counts dead time while the device waits. If it has a rate, fragments that were due meanwhile do not come in a burst afterwards,
     /// nor at all: the fragment that waits is the one that was due first.
     pub(super) fn count_dead_time(&mut self, now: Duration) {
-        let (Some(due), Some(rate)) = (&mut self.due, self.rate) else { return };
         let passed = now.saturating_sub(self.dead_since.replace(now).unwrap_or(now));
         self.dead.dead_nanos += u64::try_from(passed.as_nanos()).unwrap_or(u64::MAX);
+        let (Some(due), Some(rate)) = (&mut self.due, self.rate) else { return };
         let interval = rate.event_interval().as_nanos().max(1);
         let missed = u64::try_from(now.saturating_sub(*due).as_nanos() / interval).unwrap_or(u64::MAX);
         self.dead.fragments += missed;

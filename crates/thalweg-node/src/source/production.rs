@@ -104,6 +104,7 @@ impl SourceNode {
         }
         match self.find_place(len, None) {
             Place::Slot(index) => {
+                self.pace.end_dead_time(self.clock.now());
                 let stamp = self.next_stamp(self.clock.date());
                 if let Some(filling) = self.builders.delivery_mut(index).filling_mut() {
                     filling.put(&mut self.slots, stamp, fragment);
@@ -113,6 +114,7 @@ impl SourceNode {
             }
             Place::Dropped => self.count_fragment(len),
             Place::Blocked => {
+                self.pace.count_dead_time(self.clock.now());
                 // No event is skipped before a later one is accepted.
                 self.course.go_to_event(next);
                 self.builders.flush_messages(self.clock.now());

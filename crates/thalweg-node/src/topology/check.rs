@@ -1,7 +1,8 @@
 //! Checks of a topology, as far as they are possible without touching anything.
 
 use super::{
-    BESIDE_SLOT, BuilderNodeConfig, ByteSize, Decision, LevelConfig, LinkConfig, Policy, SourceNodeConfig, Topology,
+    BESIDE_SLOT, BuilderNodeConfig, ByteSize, Decision, LevelConfig, LinkConfig, Metadata, Policy, SourceNodeConfig,
+    Topology,
 };
 use crate::{NodeError, Wait};
 use std::collections::HashSet;
@@ -39,6 +40,9 @@ impl Topology {
             "it must be above 0, since nodes wait for each other that \
             long: write 10s",
         )?;
+        let most = Metadata::MAX_COMMENT_BYTES;
+        let fits = run.comment.len() <= most;
+        require(fits, "run.comment", format!("{} bytes; a comment has at most {most}", run.comment.len()))?;
         check_path(&run.directory).map_err(|problem| ("run.directory".to_owned(), problem))?;
         let mut listened_on = HashSet::new();
         for builder in builders {

@@ -57,7 +57,7 @@ impl Recorder {
         let lock = File::open(&path).map_err(StoreError::io_error("opening", &path))?;
         lock_exclusively(&lock, &path)?;
         begin.sources.sort_by_key(|source| source.id);
-        let next_info = RunFile::reserve_space(&disk, &path, &begin.sources, begin.configuration.to_string().len())?;
+        let next_info = RunFile::reserve_space(&disk, &path, &begin.sources, words_bytes(&begin))?;
         let segment_bytes = segment_bytes.max(block_bytes as u64).next_multiple_of(BLOCK_ALIGN as u64);
         let segment_space = segment_bytes + footer_reserve_bytes(segment_bytes, block_bytes as u64);
         let (segment, direct, allocated_ahead) = create_first_segment(&disk, &path, direct, segment_space, &mut notes)?;
@@ -262,6 +262,13 @@ fn create_first_segment(
     Ok((segment, uses_direct, error.is_none()))
 }
 
+/// Returns the number of bytes of JSON that a run's topology, metadata and comment have.
+fn words_bytes(begin: &RunBegin) -> usize {
+    let metadata = serde_json::to_vec(&begin.metadata).map_or(0, |text| text.len());
+    // A character may have an escape of six.
+    begin.configuration.to_string().len() + metadata + 6 * begin.comment.len()
+}
+
 /// Returns twice the number of bytes that the footer of a segment full of full blocks takes.
 fn footer_reserve_bytes(segment_bytes: u64, block_bytes: u64) -> u64 {
     let blocks = segment_bytes / block_bytes + 64;
@@ -282,6 +289,8 @@ fn open_run_info(begin: RunBegin) -> RunInfo {
         began: begin.began.0,
         ended: None,
         tai_utc_offset: begin.tai_utc_offset,
+        comment: begin.comment,
+        metadata: begin.metadata,
         writer: writer_info(begin.program, begin.version),
         recorder: RecorderInfo::default(),
         sources: begin.sources,
@@ -289,6 +298,7 @@ fn open_run_info(begin: RunBegin) -> RunInfo {
         events: EventCounts::default(),
         trigger: serde_json::Value::Null,
         left_out: serde_json::Value::Null,
+        time_use: serde_json::Value::Null,
         ledger: serde_json::Value::Array(Vec::new()),
         totals: Totals { segments: 1, ..Totals::default() },
     }

@@ -72,6 +72,10 @@ pub struct RunBegin {
     pub version: String,
     /// Sources of the run.
     pub sources: Vec<SourceInfo>,
+    /// Comment on the run.
+    pub comment: String,
+    /// Facts about the run that are kept with it.
+    pub metadata: serde_json::Map<String, serde_json::Value>,
     /// Topology, as given.
     pub configuration: serde_json::Value,
 }
@@ -94,6 +98,8 @@ pub struct RunEnd {
     pub trigger: serde_json::Value,
     /// Builders that were left out; null if there are none.
     pub left_out: serde_json::Value,
+    /// Time of the builder's thread by what it did or waited for, as in `run.json`; null if it was not measured.
+    pub time_use: serde_json::Value,
     /// Ledger of all fragments: an array with one object per source.
     pub ledger: serde_json::Value,
 }

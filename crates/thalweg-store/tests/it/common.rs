@@ -37,6 +37,8 @@ pub(crate) fn config(directory: &Path) -> RecorderConfig {
         program: "test".into(),
         version: "0".into(),
         sources,
+        comment: "a comment".into(),
+        metadata: json!({"sample": "LaB6", "counts": i64::MAX}).as_object().cloned().unwrap_or_default(),
         configuration: json!({"topology": "none"}),
     };
     RecorderConfig { directory: directory.join("runs"), begin, ..Default::default() }
@@ -214,6 +216,7 @@ impl Builder {
             events: self.events,
             trigger: serde_json::Value::Null,
             left_out: serde_json::Value::Null,
+            time_use: serde_json::Value::Null,
             ledger: ledger.into(),
         };
         self.recorder.finish_run(end).unwrap()

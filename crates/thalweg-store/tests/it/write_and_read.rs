@@ -220,6 +220,7 @@ fn a_block_that_io_uring_refused_is_lost_with_a_reason_and_never_written_later()
         events: EventCounts { built: 1, incomplete: 0 },
         trigger: serde_json::Value::Null,
         left_out: serde_json::Value::Null,
+        time_use: serde_json::Value::Null,
         ledger: serde_json::Value::Array(Vec::new()),
     };
     let finished = recorder.finish_run(end).unwrap();

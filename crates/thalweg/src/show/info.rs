@@ -1,6 +1,6 @@
 //! `thalweg info`: describes a run.
 
-use super::place::{Named, Together, explained_error, read_ledger, run_directories};
+use super::place::{Named, Together, explained_error, run_directories};
 use crate::print;
 use crate::terminal::{Failure, Output, progress::Busy};
 use serde::Serialize;
@@ -8,7 +8,7 @@ use serde_json::Value;
 use std::fmt::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use thalweg_core::build::Ledger;
+use thalweg_core::build::{Ledger, Verdict};
 use thalweg_store::{
     EventCounts, EventStatus, Part, Problem, RecorderInfo, Recovery, Run, RunInfo, RunState, SourceInfo, WriterLife,
     run_state_text,
@@ -46,6 +46,8 @@ struct DirectoryReport {
     bytes: u64,
     /// Place at which reading must stop, in a run that was not ended.
     recovery: Option<Recovery>,
+    /// Rates that were offered and carried, and the stage that limited the run; null if that is not known.
+    verdict: Option<Verdict>,
     /// Problems found on opening the directory.
     problems: Vec<Problem>,
     /// Content of `run.json`.
@@ -65,6 +67,8 @@ struct Sum {
     bytes: u64,
     fragments: u64,
     missing: u64,
+    /// Rates that were offered and carried, and the stage that limited the run; null if that is not known.
+    verdict: Option<Verdict>,
     ledger: Ledger,
 }
 
@@ -111,6 +115,7 @@ impl DirectoryReport {
             segments: run.segment_count(),
             bytes: run.data_bytes(),
             recovery: run.recovery_point().cloned(),
+            verdict: run.run_info().find_verdict(),
             problems: run.found_problems().to_vec(),
             info: run.run_info().clone(),
         }
@@ -126,7 +131,12 @@ impl DirectoryReport {
             }
         };
         let mut out = format!("run {}{builder}: {}\n", info.run, self.state_text());
+        out.extend(self.verdict.iter().map(|verdict| wrap_words("  ", &replace_controls(&verdict.sentence))));
         out.push_str(&print::reasons_text(&info.reasons));
+        if !info.comment.is_empty() {
+            out.push_str(&fact_row("comment", &info.comment.replace('\n', " ")));
+        }
+        out.push_str(&metadata_text(&info.metadata));
         let path = self.named.path.display();
         out.push_str(&fact_row("on disk", &path.to_string()));
         let offset = info.tai_utc_offset;
@@ -186,6 +196,14 @@ impl DirectoryReport {
     }
 }
 
+/// Returns a line for each key of a run's metadata; tables and lists in it are shown as JSON.
+fn metadata_text(metadata: &serde_json::Map<String, Value>) -> String {
+    let rows = metadata.iter().enumerate().map(|(at, (key, value))| {
+        fact_row(if at == 0 { "metadata" } else { "" }, &format!("{key} = {}", value_text(value)))
+    });
+    rows.collect()
+}
+
 /// Returns one fact of a run, after its name.
 fn fact_row(name: &str, text: &str) -> String {
     wrap_words(&format!("  {name:<11} "), &replace_controls(text))
@@ -201,7 +219,7 @@ fn writer_text(info: &RunInfo) -> String {
 }
 
 fn ledger_text(info: &RunInfo) -> String {
-    match read_ledger(info) {
+    match info.read_ledger() {
         Ok(ledger) if ledger.sources.is_empty() => String::new(),
         Ok(ledger) => {
             format!("\nledger, in fragments\n{}{}", print::ledger_text(&ledger), print::dead_time_text(&ledger))
@@ -215,7 +233,8 @@ impl Sum {
         let infos: Vec<&RunInfo> = run.members.iter().map(|at| &reports[*at].info).collect();
         let whole = RunInfo::combine_parts(&infos);
         // A ledger that cannot be read was reported for its directory.
-        let ledger = whole.as_ref().and_then(|whole| read_ledger(whole).ok()).unwrap_or_default();
+        let verdict = whole.as_ref().and_then(RunInfo::find_verdict);
+        let ledger = whole.as_ref().and_then(|whole| whole.read_ledger().ok()).unwrap_or_default();
         let mut sum = Self {
             run: run.run,
             builders: run.builders,
@@ -227,6 +246,7 @@ impl Sum {
             bytes: 0,
             fragments: 0,
             missing: 0,
+            verdict,
             ledger,
         };
         for report in run.members.iter().map(|at| &reports[*at]) {
@@ -245,6 +265,7 @@ impl Sum {
         let EventCounts { built, incomplete } = self.events;
         let fragments = print::fragments_text(self.fragments, self.missing);
         let mut out = format!("{title}: {}\n", print::paint_verdict(run_state_text(self.state, None)));
+        out.extend(self.verdict.iter().map(|verdict| wrap_words("  ", &replace_controls(&verdict.sentence))));
         let _ = writeln!(
             out,
             "  events      {} ({} incomplete), {fragments}",
@@ -403,6 +424,7 @@ mod tests {
             segments: 1,
             bytes: 286_670_848,
             recovery: None,
+            verdict: None,
             problems: Vec::new(),
             info: serde_json::from_value(text).unwrap(),
         }

@@ -4,6 +4,7 @@ use super::place::{explained_error, is_url};
 use crate::print;
 use crate::terminal::{Failure, Output};
 use serde::Serialize;
+use serde_json::{Map, Value};
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -26,6 +27,9 @@ pub(crate) struct Options {
     /// Directory that contains the runs
     #[arg(value_name = "DIR", default_value = "runs")]
     directory: PathBuf,
+    /// Show the comment and the metadata of each run, too
+    #[arg(short, long)]
+    long: bool,
 }
 
 /// A run in the list; values that are not known are null.
@@ -41,6 +45,10 @@ struct Entry<'a> {
     ended: Option<u64>,
     began_utc: Option<String>,
     seconds: Option<f64>,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    comment: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    metadata: Option<&'a Map<String, Value>>,
     events: Option<u64>,
     incomplete: Option<u64>,
     bytes: u64,
@@ -85,7 +93,7 @@ pub(super) fn run_ls(options: &Options, json: bool, out: &mut Output) -> Result<
     } else if listed.is_empty() {
         out.text(&format!("{shown}: no runs\n"))?;
     } else {
-        out.text(&list_text(&listed, utc_now_nanos(), std::io::stdout().is_terminal()))?;
+        out.text(&list_text(&listed, utc_now_nanos(), std::io::stdout().is_terminal(), options.long))?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -112,6 +120,8 @@ fn list_entry(listed: &Listed, now: u64) -> Entry<'_> {
         ended: info.and_then(|info| info.ended),
         began_utc: info.map(|info| format_utc(info.began, info.tai_utc_offset)),
         seconds,
+        comment: info.map_or("", |info| &info.comment),
+        metadata: info.map(|info| &info.metadata).filter(|metadata| !metadata.is_empty()),
         // Number of events on disk, which is less than those built if the disk was full.
         events: closed.map(|info| info.totals.events),
         incomplete: closed.map(|info| info.totals.incomplete_events),
@@ -123,7 +133,7 @@ fn list_entry(listed: &Listed, now: u64) -> Entry<'_> {
     }
 }
 
-fn list_text(listed: &[Listed], now: u64, on_terminal: bool) -> String {
+fn list_text(listed: &[Listed], now: u64, on_terminal: bool, is_long: bool) -> String {
     let entries: Vec<Entry> = listed.iter().map(|listed| list_entry(listed, now)).collect();
     let incomplete = entries.iter().any(|entry| entry.incomplete.is_some_and(|count| count > 0));
     let columns = [
@@ -158,6 +168,9 @@ fn list_text(listed: &[Listed], now: u64, on_terminal: bool) -> String {
     if incomplete {
         out.push_str("In brackets: how many of the events are incomplete.\n");
     }
+    for entry in entries.iter().filter(|entry| is_long && (!entry.comment.is_empty() || entry.metadata.is_some())) {
+        out.push_str(&words_text(entry));
+    }
     for entry in &entries {
         if let Some(error) = entry.error {
             out.push_str(&wrap_words(&format!("{}: ", print::paint_verdict("BROKEN")), error));
@@ -168,6 +181,19 @@ fn list_text(listed: &[Listed], now: u64, on_terminal: bool) -> String {
                 &format!("{}: {damage}", entry.path.display()),
             ));
         }
+    }
+    out
+}
+
+/// Returns the comment and the metadata of a run, below its path.
+fn words_text(entry: &Entry<'_>) -> String {
+    let mut out = format!("\n{}\n", replace_controls(&entry.path.display().to_string()));
+    if !entry.comment.is_empty() {
+        out.push_str(&wrap_words("  ", &replace_controls(&entry.comment.replace('\n', " "))));
+    }
+    for (key, value) in entry.metadata.into_iter().flatten() {
+        let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        out.push_str(&wrap_words("  ", &replace_controls(&format!("{key} = {value}"))));
     }
     out
 }
@@ -201,7 +227,7 @@ mod tests {
     fn complete_runs_fit_a_terminal() {
         let complete = json!({ "state": "COMPLETE", "ended": BEGAN + 5_000_000_000, "totals": { "events": 22_869, "seconds": 5.0 } });
         let runs = [listed("runs/run-000041", 41, 0, complete.clone()), listed("runs/run-000042", 42, 0, complete)];
-        let text = list_text(&runs, 0, true);
+        let text = list_text(&runs, 0, true, false);
         assert!(text.lines().all(|line| line.len() <= thalweg_text::TEXT_COLUMNS), "{text}");
         insta::assert_snapshot!(text, @"
         run              state     began (UTC)         took  events   bytes
@@ -224,7 +250,7 @@ mod tests {
             error: Some("runs/run-000003/run.json: expected value at line 1 column 1".into()),
             ..listed("runs/run-000003", 3, 0, json!({}))
         });
-        insta::assert_snapshot!(list_text(&runs, BEGAN - 37_000_000_000 + 2_000_000_000, true), @"
+        insta::assert_snapshot!(list_text(&runs, BEGAN - 37_000_000_000 + 2_000_000_000, true, false), @"
         run                 state       began (UTC)         took         events   bytes
         runs/run-000001     INCOMPLETE  2026-11-21 20:19  83.0 s  1,000,000 (7)  287 MB
         runs/run-000002-b0  OPEN, live  2026-11-21 20:19  2.00 s              -  287 MB

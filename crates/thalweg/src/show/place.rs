@@ -3,7 +3,6 @@
 use crate::terminal::Failure;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
-use thalweg_core::build::Ledger;
 use thalweg_store::{Run, RunInfo, StoreError, builder_directories};
 
 /// Directory of a run that was named on the command line.
@@ -122,17 +121,6 @@ impl Together {
             }
         }
     }
-}
-
-/// Reads the final counters in `run.json`. A run that is open has none.
-pub(super) fn read_ledger(info: &RunInfo) -> Result<Ledger, serde_json::Error> {
-    let mut ledger = Ledger::default();
-    if !info.ledger.is_null() {
-        // Sources are added one by one, so that their sum is computed here.
-        let sources = serde_json::from_value(info.ledger.clone())?;
-        ledger.merge_ledger(&Ledger { sources, ..Ledger::default() });
-    }
-    Ok(ledger)
 }
 
 /// Returns the directory that holds `path` if that is a file, as [`Run::open`] does; otherwise `path`.

@@ -1,7 +1,7 @@
 //! `thalweg verify`: reads everything in a run, and reports inconsistencies.
 
 use super::info::stored_text;
-use super::place::{Named, Together, explained_error, read_ledger, run_directories};
+use super::place::{Named, Together, explained_error, run_directories};
 use crate::print;
 use crate::terminal::{Failure, Output, progress, progress::Busy};
 use serde::Serialize;
@@ -231,7 +231,7 @@ impl Sum {
         let members: Vec<_> = run.members.iter().map(|at| readable[*at].1).collect();
         let whole = RunInfo::combine_parts(&members.iter().map(|(info, _)| info).collect::<Vec<_>>());
         // A ledger that cannot be read does not agree with the records, which was reported for its directory.
-        let ledger = whole.as_ref().and_then(|whole| read_ledger(whole).ok()).unwrap_or_default();
+        let ledger = whole.as_ref().and_then(|whole| whole.read_ledger().ok()).unwrap_or_default();
         let mut sum = Self {
             run: run.run,
             builders: run.builders,

@@ -3,6 +3,7 @@
 
 use crate::terminal::{progress, start_thread};
 use parking_lot::{Condvar, Mutex};
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::io::{self, ErrorKind, Write};
 use std::sync::{Arc, LazyLock};
@@ -21,9 +22,10 @@ const MOST_WAITING: usize = 1024;
 /// Maximum length of a line of the log, in bytes: what a pipe takes as a whole (`PIPE_BUF`, pipe(7)), so that the lines
 /// of nodes that share one are not mixed.
 const LONGEST_LINE: usize = 4096;
-/// Number of times that a repeated warning is written in a [`WINDOW`]; further ones become one line.
-const REPEATED: u32 = 10;
-const WINDOW: Duration = Duration::from_secs(1);
+/// Time for which warnings of one kind are counted after the first of them, to become one line.
+const WINDOW: Duration = Duration::from_secs(5);
+/// Maximum number of kinds of warnings at one place in the program; further ones are one kind.
+const MAX_KINDS: usize = 64;
 
 /// Returns the outlet of standard error, which the log also uses.
 pub fn stderr() -> &'static Outlet {
@@ -57,17 +59,36 @@ struct State {
     failed: Option<io::Error>,
     /// Lines of the log that were left out since the last one for which there was room.
     left_out: u64,
-    warnings: HashMap<Identifier, Repeated>,
+    warnings: HashMap<WarningKind, Repeated>,
 }
 
-/// Warnings of one place in the program.
+/// Kind of a warning: the place in the program that gives it, and its text without numbers.
+type WarningKind = (Identifier, Vec<u8>);
+
+/// Warnings of one kind after the first one.
 #[derive(Debug)]
 struct Repeated {
     since: Instant,
-    written: u32,
     /// Number of further warnings, and the last of them.
     more: u64,
     last: Vec<u8>,
+}
+
+/// Returns the text of a line of the log by which it is compared with others: without its time, and with its numbers
+/// left out. Names and addresses that have digits stay: what they name differs.
+fn comparable_text(line: &[u8]) -> Vec<u8> {
+    let level = line.windows(4).position(|word| word == b"WARN" || word == b"RROR");
+    let text = line.get(level.unwrap_or(0)..).unwrap_or(line);
+    let mut comparable = Vec::with_capacity(text.len());
+    for word in text.split(|byte| byte.is_ascii_whitespace()) {
+        let bare = word.trim_ascii().iter().filter(|byte| !b",;:()".contains(byte));
+        let is_number = !word.is_empty() && bare.clone().count() > 0 && bare.clone().all(u8::is_ascii_digit);
+        // The port of a peer that connected is one that its system chose.
+        let port = word.iter().rposition(|byte| *byte == b':').filter(|_| word.windows(4).any(|part| part == b"peer"));
+        comparable.extend_from_slice(if is_number { b"0" } else { &word[..port.unwrap_or(word.len())] });
+        comparable.push(b' ');
+    }
+    comparable
 }
 
 impl Outlet {
@@ -134,18 +155,10 @@ impl Outlet {
         let mut state = self.state.lock();
         let now = Instant::now();
         state.summarise_repeated_warnings(Some(now));
-        let repeated = warning.map(|place| {
-            let fresh = Repeated { since: now, written: 0, more: 0, last: Vec::new() };
-            state.warnings.entry(place).or_insert(fresh)
-        });
-        match repeated {
-            Some(repeated) if repeated.written == REPEATED => {
+        match warning.and_then(|place| state.repeated_warning(place, line, now)) {
+            Some(repeated) => {
                 repeated.more += 1;
                 repeated.last = line.to_vec();
-            }
-            Some(repeated) => {
-                repeated.written += 1;
-                state.add_log_line(line.to_vec());
             }
             None => state.add_log_line(line.to_vec()),
         }
@@ -182,6 +195,23 @@ impl State {
         self.writing || !self.waiting.is_empty()
     }
 
+    /// Returns the earlier warnings of the kind of this one; `None` if it is the first.
+    fn repeated_warning(&mut self, place: Identifier, line: &[u8], now: Instant) -> Option<&mut Repeated> {
+        let mut kind = (place, comparable_text(line));
+        if self.warnings.keys().filter(|(place, _)| *place == kind.0).count() >= MAX_KINDS
+            && !self.warnings.contains_key(&kind)
+        {
+            kind.1.clear();
+        }
+        match self.warnings.entry(kind) {
+            Entry::Occupied(known) => Some(known.into_mut()),
+            Entry::Vacant(new) => {
+                new.insert(Repeated { since: now, more: 0, last: Vec::new() });
+                None
+            }
+        }
+    }
+
     /// Adds a line of the log if there is room for it.
     fn add_log_line(&mut self, mut line: Vec<u8>) {
         if self.waiting.len() >= MOST_WAITING {
@@ -211,7 +241,12 @@ impl State {
         self.warnings.retain(|_, Repeated { since, more, last, .. }| {
             let over = now.is_none_or(|now| now >= *since + WINDOW);
             if over && *more > 0 {
-                let sum = format!(" (the last of {more} more of these)\n");
+                let sum = match *more - 1 {
+                    0 => "\n".to_owned(),
+                    others => {
+                        format!(" (and {others} more like this in the last {} s)\n", since.elapsed().as_secs().max(1))
+                    }
+                };
                 last.truncate(last.trim_ascii_end().len().min(LONGEST_LINE - sum.len()));
                 last.extend_from_slice(sum.as_bytes());
                 sums.push(std::mem::take(last));
@@ -318,27 +353,48 @@ mod tests {
         assert_eq!(read[0], "0\n");
     }
 
-    #[test]
-    fn a_warning_that_is_repeated_becomes_one_line() {
+    /// Returns the lines that an outlet writes for these warnings of one place.
+    fn written_warnings(lines: impl Iterator<Item = String>) -> Vec<String> {
         let (outlet, allow, read) = pipe();
         for _ in 0..1000 {
             allow.send(()).unwrap();
         }
-        for line in 0..733 {
-            outlet.log_line(here(), format!("turned away: {line}\n").as_bytes());
+        for line in lines {
+            outlet.log_line(here(), format!("2026-11-29T03:04:05.{}Z  WARN {line}\n", line.len()).as_bytes());
             // A line that is no warning is not counted with it.
             outlet.log_line(None, b"connected\n");
         }
         outlet.flush(Duration::from_secs(60)).unwrap();
         let text: String = read.try_iter().collect();
-        let read: Vec<&str> = text.lines().filter(|line| line.starts_with("turned")).collect();
-        let more: u64 = read
-            .iter()
-            .filter_map(|line| line.split_once("the last of ")?.1.split_once(' ')?.0.parse::<u64>().ok())
-            .sum();
-        let written = read.iter().filter(|line| !line.contains("the last of")).count() as u64;
-        assert_eq!(written + more, 733);
-        assert!(more > 0 && read.last().unwrap().starts_with("turned away: 732 (the last of "), "{read:?}");
+        let warnings = text.lines().filter_map(|line| line.split_once("WARN "));
+        warnings.map(|(_, warning)| warning.to_owned()).collect()
+    }
+
+    #[test]
+    fn a_warning_that_is_repeated_becomes_one_line() {
+        let written = written_warnings((0..733).map(|at| format!("turned away: {at} so far")));
+        assert_eq!(written.len(), 2, "{written:?}");
+        assert_eq!(written[0], "turned away: 0 so far");
+        assert!(written[1].starts_with("turned away: 732 so far (and 731 more like this in the last "), "{written:?}");
+    }
+
+    #[test]
+    fn the_port_of_a_peer_makes_no_other_kind() {
+        let written = written_warnings((0..50).map(|at| format!("cut off: no message peer=10.0.0.7:{}", 40_000 + at)));
+        assert_eq!(written.len(), 2, "{written:?}");
+        let hosts = written_warnings((0..5).map(|at| format!("cut off: no message peer=10.0.0.{at}:40000")));
+        assert_eq!(hosts.len(), 5, "{hosts:?}");
+    }
+
+    #[test]
+    fn warnings_that_differ_are_all_written() {
+        let sources = || (0..20).map(|at| format!("source 1.{at} (adc-{at}) is gone, 127.0.0.1:{at}"));
+        let written = written_warnings(sources());
+        assert_eq!(written, sources().collect::<Vec<_>>());
+        // Beyond any person's patience they are counted.
+        let many = written_warnings((0..500).map(|at| format!("source adc-{at} is gone")));
+        assert_eq!(many.len(), MAX_KINDS + 2, "{many:?}");
+        assert!(many.last().unwrap().contains("more like this"), "{many:?}");
     }
 
     #[test]

@@ -377,6 +377,7 @@ fn help_says_what_a_command_is_for_and_how_it_ends() {
       [DIR]  Directory that contains the runs [default: runs]
 
     Options:
+      -l, --long          Show the comment and the metadata of each run, too
           --json          Print one JSON object as the last line of standard output,
                           instead of text for people
       -v, --verbose...    Log more on standard error; twice for everything

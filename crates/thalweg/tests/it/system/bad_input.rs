@@ -50,6 +50,24 @@ fn changed(from: &str, to: &str) -> String {
     refused(lab.path(), &["run", "lab.toml"])
 }
 
+/// What `thalweg run` says to the good topology with these settings.
+#[track_caller]
+fn set(settings: &[&str]) -> String {
+    let lab = lab();
+    std::fs::write(lab.path().join("lab.toml"), GOOD).unwrap();
+    let set = settings.iter().flat_map(|setting| ["--set", setting]);
+    refused(lab.path(), &["run", "lab.toml"].into_iter().chain(set).collect::<Vec<_>>())
+}
+
+#[test]
+fn a_setting_is_refused_as_the_file_would_be_and_named() {
+    assert_snapshot!(set(&["run.evnts=1"]), @"thalweg: --set run.evnts=1: unknown field `evnts`, expected one of `directory`, `number`, `comment`, `assignment`, `record`, `duration`, `events`, `timeout`, `find_shifts`, `calibrate`, `warm_up`, `steady`, `metadata`");
+    assert_snapshot!(set(&["run.timeout=0s"]), @"thalweg: --set run.timeout=0s: run.timeout: nodes that do not wait for each other never meet: write 10s");
+    assert_snapshot!(set(&["run.duration=1s", "source.source0.slots=0"]), @"thalweg: --set source.source0.slots=0: source 'source0': slots: 0; 1 to 65536 are possible");
+    assert_snapshot!(set(&["source.adc.rate=1"]), @"thalweg: --set source.adc.rate=1: there is no source 'adc': name one of source0, or its place, 0 to 0");
+    assert_snapshot!(set(&["run.metadata.x=nan"]), @"thalweg: --set run.metadata.x=nan: metadata has nan or inf, which JSON does not: write it in quotation marks");
+}
+
 #[test]
 fn keys_that_do_not_exist_are_shown_where_they_stand() {
     assert_snapshot!(changed("events = 1", "evnts = 1"), @r"
@@ -57,7 +75,7 @@ fn keys_that_do_not_exist_are_shown_where_they_stand() {
       |
     3 | evnts = 1
       | ^^^^^
-    unknown field `evnts`, expected one of `directory`, `number`, `assignment`, `record`, `duration`, `events`, `timeout`, `find_shifts`, `calibrate`, `warm_up`, `steady`
+    unknown field `evnts`, expected one of `directory`, `number`, `comment`, `assignment`, `record`, `duration`, `events`, `timeout`, `find_shifts`, `calibrate`, `warm_up`, `steady`, `metadata`
     ");
     assert_snapshot!(changed("id = \"1.0\"", "id = \"1.0\"\ncolour = \"red\""), @r#"
     thalweg: lab.toml: TOML parse error at line 12, column 1
@@ -236,7 +254,7 @@ fn a_run_that_exists_is_not_overwritten() {
     std::fs::write(lab.path().join("lab.toml"), GOOD.replace("events = 1", "events = 1\nnumber = 4")).unwrap();
     let first = thalweg().args(["run", "lab.toml"]).current_dir(lab.path()).output().unwrap();
     assert!(first.status.success(), "{first:?}");
-    assert_snapshot!(refused(lab.path(), &["run", "lab.toml"]), @r"thalweg: runs/run-000004 already exists: choose another run number, or none to use the next free one");
+    assert_snapshot!(refused(lab.path(), &["run", "lab.toml"]), @r"thalweg: runs/run-000004 already exists: choose another run number; a run of one builder without a number takes the next free one");
     assert_eq!(check_samples(&lab.path().join("runs/run-000004")).events, 1);
 }
 

@@ -24,3 +24,4 @@ mod stay;
 mod streams;
 mod trigger;
 mod whole;
+mod words;
