@@ -161,7 +161,7 @@ mod tests {
         for (text, says) in [
             (String::new(), "no [[token]]"),
             (format!("[[token]]\nsha256 = \"{hash}\"\npath = \"a\""), "begin with a slash"),
-            (format!("[[token]]\nsha256 = \"{hash}\"\npath = \"/../a\""), "leads out"),
+            (format!("[[token]]\nsha256 = \"{hash}\"\npath = \"/../a\""), "contains .."),
             ("[[token]]\nsha256 = \"secret\"\npath = \"/\"".to_owned(), "token 1"),
             (format!("[[token]]\nsha256 = \"{hash}\"\npath = \"/\"\nwirte = true"), "wirte"),
         ] {

@@ -153,8 +153,7 @@ mod tests {
         memory
           degraded  transparent huge pages: shared memory: never; anonymous: madvise
                     cost: slots use 4 KiB pages: more page-table entries
-                    fix:
-          echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled
+                    fix: echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled
         ");
         assert!(findings_text(&findings, true).contains("\nkernel\n  ok        version: Linux 6.18.44 (uname)\n"));
         let requested = Finding { requested: true, ..findings[0].clone() };

@@ -254,7 +254,7 @@ mod tests {
     #[test]
     fn options_that_make_no_layout_are_refused() {
         for (more, why) in [
-            ("header = 8\ncounter = { at = 0, bytes = 8 }\nshape = [5]", "add type"),
+            ("header = 8\ncounter = { at = 0, bytes = 8 }\nshape = [5]", "add it"),
             ("header = 8\ncounter = { at = 0, bytes = 8 }\ntype = \"u16\"\nshape = [4]", "takes 8 bytes"),
             ("header = 8\ncounter = { at = 0, bytes = 8 }\ntime = { at = 1, bytes = 8, hertz = 1 }", "time"),
             ("header = 8\ncounter = { at = 0, bytes = 8 }\ntime = { at = 0, bytes = 8, hertz = 0 }", "hertz"),
@@ -263,7 +263,7 @@ mod tests {
             ("header = 4\ncounter = { at = 2, bytes = 4 }", "1 to 8 bytes"),
             ("header = 4\ncounter = { at = 0, bytes = 0 }", "1 to 8 bytes"),
             ("header = 4\ncounter = { at = 4294967295, bytes = 4 }", "1 to 8 bytes"),
-            ("header = 4\ncounter = { at = 0, bytes = 4 }\npackets = 3", "begins anew"),
+            ("header = 4\ncounter = { at = 0, bytes = 4 }\npackets = 3", "wraps around"),
             ("header = 4\ncounter = { at = 0, bytes = 4 }\npackets = 0", "packets"),
             ("header = 8\ncounter = { at = 0, bytes = 8 }\npackets = 11", "11; 10 bytes are not"),
             // With two bytes in each, five parts would be enough.

@@ -340,7 +340,7 @@ fn nonsense_about_assignments_ends_a_source() {
             builders",
         ),
         (Message::Left(left), "builder 0 was not excluded"),
-        (Message::Passed { below: EventId(u64::MAX), tickets: 0 }, "passed event 18446744073709551615"),
+        (Message::Passed { below: EventId(u64::MAX), tickets: 0 }, "past event 18446744073709551615"),
         (Message::Room(room), "builder's message"),
     ] {
         let folder = tempfile::tempdir().unwrap();

@@ -279,11 +279,11 @@ fn a_run_json_that_contradicts_itself_or_the_segments_is_named() {
         ("'builders' is 0", |info| info["builders"] = 0.into()),
         ("event 1 belongs to builder 1", |info| info["builders"] = 2.into()),
         ("'builder' is 3", |info| info["builder"] = 3.into()),
-        ("source 1.0 stands twice", |info| {
+        ("source 1.0 appears twice", |info| {
             let first = info["sources"][0].clone();
             info["sources"].as_array_mut().unwrap().insert(0, first);
         }),
-        ("source 1.0 stands behind 1.1", |info| info["sources"].as_array_mut().unwrap().swap(0, 1)),
+        ("source 1.0 comes after 1.1", |info| info["sources"].as_array_mut().unwrap().swap(0, 1)),
         ("'ended' is null", |info| info["ended"] = Value::Null),
         ("'ended' has the time", |info| info["state"] = "OPEN".into()),
         ("'channels' of source 1.1 is 0", |info| info["sources"][1]["description"] = json!({ "channels": 0 })),

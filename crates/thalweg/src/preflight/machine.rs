@@ -118,7 +118,7 @@ mod tests {
         let numbered = parse_topology(&lab.replace("/tmp\"", &format!("{}\"", runs.path().display())));
         assert!(run_preflight(&numbered, None).is_ok());
         std::fs::create_dir(runs.path().join(run_directory_name(RunNumber(987_654_321), 1, 2))).unwrap();
-        assert!(run_preflight(&numbered, None).unwrap_err().to_string().contains("exists already"));
+        assert!(run_preflight(&numbered, None).unwrap_err().to_string().contains("already exists"));
         assert!(run_preflight(&numbered, Some("even")).is_ok(), "it is the other's");
     }
 

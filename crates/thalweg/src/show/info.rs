@@ -475,7 +475,7 @@ mod tests {
           began       2026-11-21 20:19:18 UTC (TAI - UTC = 37 s)
           events      22,869 (0 incomplete)
           stored      287 MB in 69 blocks, 1 segment
-          readable    00000.seg up to byte 286670848; behind it: the block is cut off:
+          readable    00000.seg up to byte 286670848; after it: the block is cut off:
                       4096 of 65536 bytes are there
           written by  thalweg 0.1.0, process 20503 on daq7, Linux 6.18.44
           recorder    io_uring, O_DIRECT, registered buffers, space reserved ahead;

@@ -97,7 +97,7 @@ fn salvage_text(run: &Path, salvaged: &Salvaged) -> String {
     let mut lost = vec![format_quantity(*lost_events, "event")];
     lost.extend(lost_fragments.map(|fragments| format_quantity(fragments, "fragment")));
     lost.push(format_quantity(*lost_blocks, "block"));
-    out.push_str(&format!("  left behind: {}\n", lost.join(", ")));
+    out.push_str(&format!("  lost: {}\n", lost.join(", ")));
     for problem in salvaged.left_behind.iter().take(SHOWN) {
         out.push_str(&wrap_words("  ", &replace_controls(&problem.to_string())));
     }

@@ -358,7 +358,7 @@ mod tests {
         report.unfinished_events = 1;
         insta::assert_snapshot!(verification_text("runs/run-000042", &report), @r"
         runs/run-000042: OPEN, its writer died; recovered to block 69
-          00000.seg can be read up to byte 286670848; behind it: the block is cut off:
+          00000.seg can be read up to byte 286670848; after it: the block is cut off:
           4096 of 65536 bytes are there
           22,869 events (0 incomplete), 68,607 fragments
           not counted: fragments of 1 event that were never closed

@@ -125,7 +125,7 @@ impl Recorded {
 
         let again = self.say("salvage runs/run-000001");
         assert_eq!((again.code, &again.out[..]), (2, ""), "{again:?}");
-        assert!(again.err.contains("runs/salvaged/run-000001 exists already"), "{again:?}");
+        assert!(again.err.contains("runs/salvaged/run-000001 already exists"), "{again:?}");
         std::fs::remove_dir_all(self.directory.path().join("runs/salvaged")).unwrap();
         salvaged
     }
@@ -241,7 +241,7 @@ fn what_needs_no_salvage_is_left_alone() {
     std::fs::remove_file(run.segment(0)).unwrap();
     std::fs::create_dir(run.directory.path().join("there")).unwrap();
     for (words, why) in [
-        ("salvage runs/run-000001 --to there", "there exists already"),
+        ("salvage runs/run-000001 --to there", "there already exists"),
         ("salvage runs", "`thalweg ls runs` lists them"),
         ("salvage nowhere", "no such directory"),
     ] {
@@ -251,7 +251,7 @@ fn what_needs_no_salvage_is_left_alone() {
     }
     let said = run.say("salvage runs/run-000001/run.json --to new/run");
     assert_eq!(said.code, 0, "{said:?}");
-    assert!(said.out.contains("left behind: ") && said.out.contains("00000.seg: "), "{said:?}");
+    assert!(said.out.contains("lost: ") && said.out.contains("00000.seg: "), "{said:?}");
     assert!(run.directory.path().join("new/run/run.json").exists());
     assert_eq!(std::fs::read_dir(run.directory.path().join("new")).unwrap().count(), 1);
 }
@@ -296,7 +296,7 @@ fn a_run_json_that_cannot_be_is_named() {
     let cases: [(&str, Change); 5] = [
         ("'builders' is 0", |info| info["builders"] = 0.into()),
         ("belongs to builder 1", |info| info["builders"] = 2.into()),
-        ("source 1.1 stands twice", |info| info["sources"][0]["id"] = "1.1".into()),
+        ("source 1.1 appears twice", |info| info["sources"][0]["id"] = "1.1".into()),
         ("'channels' of source 1.0 is 0", |info| info["sources"][0]["description"]["channels"] = 0.into()),
         ("control characters", |info| info["sources"][0]["name"] = "\u{1b}[2J".into()),
     ];

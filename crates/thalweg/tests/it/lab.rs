@@ -50,7 +50,7 @@ fn a_scenario_that_cannot_be_is_refused_by_its_line() {
         assert!(error.contains(line) && error.contains(reason), "{error}");
     }
     for (words, reason) in [
-        (&["--senders", "0"][..], "network.senders: 0; 1 to 1000"),
+        (&["--senders", "0"][..], "network.senders: 0: it must be 1 to 1000"),
         (&["--calibrate", "--interval", "1ms"], "measure.calibrate: it needs control = \"credit\""),
     ] {
         let output = thalweg(&[&["lab", "incast", "--json"], words].concat());

@@ -247,7 +247,7 @@ fn a_server_that_is_gone_is_an_error_and_one_that_is_back_is_none() {
     file.read_exact_at(&mut bytes, 4 << 20).unwrap();
     assert!(bytes == whole[4 << 20..][..4096]);
     let ended = mounted.stop();
-    assert!(ended.stderr.contains("answers again"), "{ended:?}");
+    assert!(ended.stderr.contains("responds again"), "{ended:?}");
     assert!(ended.stderr.lines().count() < 10, "it is said once: {ended:?}");
     assert!(number(&ended.report(0), "/errors") >= 99, "{ended:?}");
 }

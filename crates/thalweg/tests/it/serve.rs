@@ -87,11 +87,11 @@ fn nothing_outside_and_nothing_hidden_is_served() {
     served.answers("GET", "/../secret", "", 400, "not a path");
     served.answers("GET", "/%2e%2e/secret", "", 400, "not a path");
     served.answers("GET", "/a%2f..%2fsecret", "", 400, "not a path");
-    served.answers("GET", "/link", "", 403, "leads out");
-    served.answers("GET", "/.hidden", "", 404, "nothing here");
+    served.answers("GET", "/link", "", 403, "leaves the served directory");
+    served.answers("GET", "/.hidden", "", 404, "nothing found");
     served.answers("GET", "/runs/1/events/2..1", "", 404, "10..20");
-    served.answers("PUT", "/link/x", "Content-Length: 1\r\n", 403, "leads out");
-    served.answers("PUT", "/.hidden", "Content-Length: 1\r\n", 404, "nothing here");
+    served.answers("PUT", "/link/x", "Content-Length: 1\r\n", 403, "leaves the served directory");
+    served.answers("PUT", "/.hidden", "Content-Length: 1\r\n", 404, "nothing found");
     let listing = served.ask("GET", "/", "Accept: text/html\r\n");
     assert!(listing.contains("digits") && !listing.contains("hidden") && !listing.contains("secret"), "{listing}");
 }

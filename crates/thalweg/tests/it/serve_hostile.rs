@@ -83,13 +83,13 @@ fn no_link_leads_out_and_nothing_but_files_is_read() {
     symlink("/proc/self/root/etc", served.path("magic")).unwrap();
     rustix::fs::mknodat(rustix::fs::CWD, served.path("fifo"), rustix::fs::FileType::Fifo, 0o644.into(), 0).unwrap();
     for path in ["/link", "/up/secret", "/up/", "/slash/etc/passwd", "/absolute", "/twice", "/round", "/magic/passwd"] {
-        served.answers("GET", path, "", 403, "leads out");
+        served.answers("GET", path, "", 403, "leaves the served directory");
     }
-    served.answers("GET", "/fifo", "", 404, "nothing here");
+    served.answers("GET", "/fifo", "", 404, "nothing found");
     for path in ["/up/new", "/slash/tmp/new", "/up/root/new"] {
-        served.answers("PUT", path, "Content-Length: 0\r\n", 403, "leads out");
+        served.answers("PUT", path, "Content-Length: 0\r\n", 403, "leaves the served directory");
         served.answers("HEAD", &format!("{path}?upload"), "", 403, "");
-        served.answers("DELETE", &format!("{path}?upload"), "", 403, "leads out");
+        served.answers("DELETE", &format!("{path}?upload"), "", 403, "leaves the served directory");
     }
     served.answers("PUT", "/link", "If-Match: *\r\nContent-Length: 0\r\n", 409, "this name exists and is not a file");
     let listing = served.ask("GET", "/", "");

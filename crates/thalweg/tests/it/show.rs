@@ -275,7 +275,7 @@ fn builders_of_one_run_are_judged_together() {
     topology["builder"].as_array_mut().unwrap().pop();
     std::fs::write(directory.path().join("one.toml"), topology.to_string()).unwrap();
     let said = thalweg(&directory, "run one.toml");
-    assert!(said.err.contains("runs/run-000001-b0 exists already"), "{said:?}");
+    assert!(said.err.contains("runs/run-000001-b0 already exists"), "{said:?}");
 }
 
 #[test]

@@ -277,7 +277,7 @@ fn a_check_finds_what_a_run_would_refuse() {
         (source("congestion = \"nosuch\""), "congestion control nosuch"),
         ((GOOD.to_owned(), large), "memory: "),
         (run("events = 1000000000000"), "disk space: "),
-        (run("number = 4"), "run-000004 exists already"),
+        (run("number = 4"), "run-000004 already exists"),
         (("\"runs\"".to_owned(), "\"lab.toml/runs\"".to_owned()), "lab.toml/runs"),
         (("127.0.0.1:0".to_owned(), format!("127.0.0.1:{port}")), "another program listens there"),
         (("127.0.0.1:0".to_owned(), "nobody.invalid:7400".to_owned()), "correct the name"),

@@ -162,7 +162,7 @@ fn a_condition_that_is_none_is_refused() {
     );
     refused("check", "filter = { seed = 3 }", "filter.seed: it does not draw random numbers");
     refused("check", "filter = {}", "filter.accept: set `accept` or `program`");
-    refused("check", "filter = { accept = 0.5, program = [\"true\"] }", "filter.program: `accept` decides");
+    refused("check", "filter = { accept = 0.5, program = [\"true\"] }", "filter.program: `accept` already decides");
     refused("check", "filter = { accept = 0.5, deadline = \"1s\" }", "filter.deadline: it does not wait");
     refused("check", "filter = { accept = 0.5, directory = \"x\" }", "filter.directory: it starts nothing");
     refused("check", "filter = { accept = 0.5, sources = [\"camera\"] }", "filter.sources: it sees the whole event");
