@@ -481,17 +481,12 @@ def nexus(varied: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def test_nexus_validators_find_no_fault(nexus: Path) -> None:
-    for name in ("punx", "nxcheck"):
-        if not (Path(sys.executable).parent / name).exists():
-            pytest.skip(f"{name} is not installed")
-    scripts = Path(sys.executable).parent
-    found = subprocess.run([scripts / "punx", "validate", nexus], capture_output=True, text=True, check=False).stdout
-    errors = [line for line in found.splitlines() if " ERROR " in line and line.startswith("/")]
-    assert "/entry/instrument/n1_1" in found
-    # The standard's word for an axis without values, which punx takes for a name.
-    assert [line for line in errors if "valid name @axes['.']" not in line] == []
-    found = subprocess.run([scripts / "nxcheck", nexus], capture_output=True, text=True, check=False).stdout
+def test_a_validator_of_nexus_finds_no_error(nexus: Path) -> None:
+    validator = Path(sys.executable).parent / "nxcheck"
+    if not validator.exists():
+        pytest.skip("nxvalidate is not installed")
+    found = subprocess.run([validator, nexus], capture_output=True, text=True, check=False).stdout
+    assert "NXdetector: /entry/instrument/n1_1" in found
     assert "Total number of errors: 0" in found
 
 
