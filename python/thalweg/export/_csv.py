@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+VALUES_AT_A_TIME = 1 << 16
 HEAD = [*COLUMNS, "time_utc", "source", "payload_type", "dtype", "shape", "data"]
 
 
@@ -120,22 +121,20 @@ def utc_texts(times: NDArray[np.int64]) -> Iterator[str]:
 def _text(array: NDArray[Any]) -> str:
     """Returns the values of an array with spaces between; bytes without axes in hexadecimal."""
     flat = array.reshape(-1)
-    if flat.dtype.names is not None:
-        return " ".join(f"{real}{imaginary:+}j" for real, imaginary in flat.tolist())
-    if flat.dtype.kind == "c":
-        # With Python's text of a complex number, -0.0 and infinities would not come back.
-        return " ".join(f"{real!r}{'' if sign(imaginary) else '+'}{imaginary!r}j" for real, imaginary in _pairs(flat))
     if flat.dtype == np.uint8 and array.ndim == 1:
         return flat.tobytes().hex()
-    if flat.dtype == np.float32:
-        return " ".join(map(str, flat))
-    return " ".join(map(repr, flat.tolist()))
+    # Python's numbers take much more memory than an array's.
+    parts = (flat[at : at + VALUES_AT_A_TIME] for at in range(0, len(flat), VALUES_AT_A_TIME))
+    return " ".join(" ".join(_words(part)) for part in parts)
 
 
-def _pairs(flat: NDArray[Any]) -> Iterator[tuple[float, float]]:
-    return zip(flat.real.tolist(), flat.imag.tolist(), strict=True)
-
-
-def sign(number: float) -> bool:
-    """Returns whether the text of a number begins with a sign."""
-    return repr(number).startswith("-")
+def _words(flat: NDArray[Any]) -> Iterator[str]:
+    """Yields the text of each value, which is the same value when it is read."""
+    if flat.dtype.names is not None:
+        return (f"{real}{imaginary:+}j" for real, imaginary in flat.tolist())
+    if flat.dtype.kind == "c":
+        # With Python's text of a complex number, -0.0 and infinities would not come back.
+        pairs = zip(np.real(flat).tolist(), np.imag(flat).tolist(), strict=True)
+        return (f"{real!r}{'' if repr(part).startswith('-') else '+'}{part!r}j" for real, part in pairs)
+    # NumPy's text of a float32 is shorter than that of the same number as Python's.
+    return map(str, flat if flat.dtype == np.float32 else flat.tolist())

@@ -150,6 +150,9 @@ class Reader:
         self.problems: list[str] = []
         self._names = names
         self._even = even
+        self._by_source: dict[str, list[Stream]] = {source: [] for source in self.sources}
+        for stream in streams:
+            self._by_source[stream.source].append(stream)
         self._pending: dict[str, _Pending] = {source: _Pending() for source in self.sources}
         self._pending_fragments = self._pending_bytes = 0
         self._missing: list[Missing] = []
@@ -245,19 +248,22 @@ class Reader:
     def _divide(self, source: str, pending: _Pending) -> list[tuple[Stream, Batch]]:
         """Divides the fragments of a source among its streams."""
         groups: dict[int, tuple[Stream, list[int]]] = {}
+        last: tuple[Any, ...] = ()
+        places: list[int] = []
         for place, (array, kind) in enumerate(zip(pending.arrays, pending.types, strict=True)):
-            stream = self._stream_of(source, kind, array)
-            if stream is None:
-                stream = self._new_stream(source, kind, pending, place)
-            groups.setdefault(id(stream), (stream, []))[1].append(place)
+            # Nearly all are as the one before.
+            if (of := (kind, array.shape, array.dtype)) != last:
+                stream = self._stream_of(source, kind, array) or self._new_stream(source, kind, pending, place)
+                last, places = of, groups.setdefault(id(stream), (stream, []))[1]
+            places.append(place)
         return [(stream, self._batch(stream, pending, places)) for stream, places in groups.values()]
 
     def _stream_of(self, source: str, kind: str, array: NDArray[Any]) -> Stream | None:
         """Returns the stream that fragments like this one are in, an even one before an uneven one."""
         uneven = None
-        for stream in self.streams:
+        for stream in self._by_source[source]:
             form = stream.form
-            if stream.source == source and form.payload_type == kind and form.row == array.shape[1:]:
+            if form.payload_type == kind and form.row == array.shape[1:]:
                 if form.dtype != array.dtype:
                     continue
                 if form.length == len(array):
@@ -268,7 +274,7 @@ class Reader:
     def _new_stream(self, source: str, kind: str, pending: _Pending, place: int) -> Stream:
         """Makes a stream for the fragment at `place`: an even one where all that are like it have its length."""
         array = pending.arrays[place]
-        of_source = [stream for stream in self.streams if stream.source == source]
+        of_source = self._by_source[source]
         alike = [stream for stream in of_source if stream.form[:3] == (kind, array.dtype, array.shape[1:])]
         length: int | None = len(array)
         waiting = zip(pending.arrays[place:], pending.types[place:], strict=True)
@@ -283,6 +289,7 @@ class Reader:
                 name += "_"
         stream = Stream(source, name, Form(kind, array.dtype, array.shape[1:], length))
         self.streams.append(stream)
+        of_source.append(stream)
         return stream
 
     def _batch(self, stream: Stream, pending: _Pending, places: Sequence[int]) -> Batch:
