@@ -290,7 +290,7 @@ fn before_and_after_are_compared() {
     assert_eq!(bearable.status.code(), Some(0));
 
     fs::write(path("garbage.json"), [b'{'; 1000]).unwrap();
-    for (b, why) in [("garbage.json", "no report of"), ("nowhere.json", "No such file"), (".", "directory")] {
+    for (b, why) in [("garbage.json", "not a report of"), ("nowhere.json", "No such file"), (".", "directory")] {
         let output = bench(&["compare", "a.json", b], directory.path());
         assert_eq!(output.status.code(), Some(2));
         assert!(errors(&output).contains(why), "{b}: {}", errors(&output));
