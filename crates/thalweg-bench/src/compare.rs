@@ -528,7 +528,7 @@ mod tests {
         for nonsense in
             [&b""[..], b"\n", b"{}", b"null", b"\xff\xfe", b"{\"format\":1}\n{\"format\":", &[b'['; 100_000]]
         {
-            assert!(error(nonsense).unwrap_err().starts_with("/a.json: no report of"), "{nonsense:?}");
+            assert!(error(nonsense).unwrap_err().starts_with("/a.json: not a report of"), "{nonsense:?}");
         }
         assert!(read_report(directory.path()).is_err());
     }

@@ -101,7 +101,8 @@ impl Conditions {
         }
         let hidden = self.percent(self.hidden);
         if hidden > MAX_HIDDEN_PERCENT && self.hidden >= MIN_HIDDEN_SECONDS {
-            let text = format!("processes outside this container used {hidden:.0} % of a processor");
+            let text =
+                format!("processes that are not visible here (of other containers) used {hidden:.0} % of a processor");
             warnings.push(Warning { kind: WarningKind::HiddenProcesses, value: hidden, text });
         }
         warnings.extend(steal_warning(self.percent(self.steal)));
@@ -142,7 +143,7 @@ pub(crate) fn short_time_warning(seconds: f64) -> Option<Warning> {
     (seconds > 0.0 && seconds < MIN_CERTAIN_SECONDS).then(|| Warning {
         kind: WarningKind::ShortTime,
         value: seconds,
-        text: format!("measured for {:.3} s only: processor time is counted in steps of 10 ms", seconds),
+        text: format!("measured for {seconds:.3} s only: processor time is counted in steps of 10 ms"),
     })
 }
 
@@ -151,7 +152,7 @@ pub(crate) fn spread_warning(percent: f64) -> Option<Warning> {
     (percent > MAX_SPREAD_PERCENT).then(|| Warning {
         kind: WarningKind::Spread,
         value: percent,
-        text: format!("repeats differ by {percent:.0} %"),
+        text: format!("repeats differ by {} %", thalweg_text::format_number(percent)),
     })
 }
 
@@ -191,24 +192,28 @@ struct Process {
 
 impl Watch {
     /// Reads the processor time of all processes: a file of `/proc` for each.
+    ///
+    /// Children have higher numbers than those who wait for them, mostly. They are read first here and last at the end,
+    /// so that one that ends meanwhile is not counted twice; and the system's counters are read between the two.
     pub fn begin() -> Self {
-        let system = read_system_ticks();
-        Self { at: Instant::now(), system, processes: read_processes() }
+        let at = Instant::now();
+        let processes = read_processes(process_numbers().into_iter().rev());
+        Self { at, processes, system: read_system_ticks() }
     }
 
     /// Returns how others used the processors since the beginning. Processes `outside` belong to the measurement
     /// although this one did not start them.
     pub fn end(&self, outside: &[u32]) -> Conditions {
-        let now = Self::begin();
-        let mut conditions = share_out(&self.processes, &now.processes, std::process::id(), outside);
-        conditions.seconds = (now.at - self.at).as_secs_f64();
-        if let (Some((tasks, stolen)), Some((tasks_now, stolen_now))) = (self.system, now.system) {
+        let system = read_system_ticks();
+        let now = read_processes(process_numbers().into_iter());
+        let mut conditions = share_out(&self.processes, &now, std::process::id(), outside);
+        conditions.seconds = self.at.elapsed().as_secs_f64();
+        // Until here, `hidden` is the time of all processes that are visible.
+        let visible = std::mem::take(&mut conditions.hidden);
+        if let (Some((tasks, stolen)), Some((tasks_now, stolen_now))) = (self.system, system) {
             let all = tasks_now.saturating_sub(tasks) as f64 / ticks_per_second();
-            // Until here, `hidden` is the time of all processes that are visible.
-            conditions.hidden = (all - conditions.hidden).max(0.0);
+            conditions.hidden = (all - visible).max(0.0);
             conditions.steal = stolen_now.saturating_sub(stolen) as f64 / ticks_per_second();
-        } else {
-            conditions.hidden = 0.0;
         }
         conditions
     }
@@ -283,9 +288,13 @@ fn descendants(processes: &BTreeMap<u32, Process>, this: u32, others: &[u32]) ->
     }
 }
 
-fn read_processes() -> BTreeMap<u32, Process> {
+/// Returns the numbers of all processes, in ascending order.
+fn process_numbers() -> BTreeSet<u32> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+}
+
+fn read_processes(numbers: impl Iterator<Item = u32>) -> BTreeMap<u32, Process> {
     numbers.filter_map(|pid| Some((pid, read_process(pid)?))).collect()
 }
 
@@ -386,7 +395,7 @@ mod tests {
             texts,
             [
                 "other processes used 97 % of a processor, cc (process 21) 90 %",
-                "processes outside this container used 50 % of a processor",
+                "processes that are not visible here (of other containers) used 50 % of a processor",
                 "steal: the hypervisor gave 10.0 % of a processor to other machines",
             ]
         );

@@ -14,7 +14,7 @@ pub enum BenchError {
     #[error("{0}")]
     Usage(String),
     /// Missing prerequisite: a permission, a kernel feature, a program.
-    #[error("{what} not available here: {why}")]
+    #[error("{what}: not available here: {why}")]
     Unavailable {
         /// Name of what is missing.
         what: String,

@@ -467,7 +467,7 @@ mod tests {
     #[test]
     fn sizes_that_do_not_fit_into_memory_are_not_tried() {
         let points = measure("--sizes 1024GiB --pages small --method mlock");
-        assert!(points.iter().all(|point| point.error.as_ref().unwrap().contains("of memory not available here")));
+        assert!(points.iter().all(|point| point.error.as_ref().unwrap().contains("of memory: not available here")));
     }
 
     #[test]

@@ -52,7 +52,7 @@ pub fn instrument_columns(instrument: &str) -> Vec<Column> {
         "latency" => vec![SIZE, P50, P90, P99, P999, MAX, CPU_PROCESS, CPU_SYSTEM, SPREAD],
         "under-load" => vec![SIZE, OFFERED, ARRIVED, P50, P99, P999, MAX, LOSS, SPREAD],
         "build" => vec![SIZE, GBITS, EVENTS, COPIES, CPU_PROCESS, CPU_SYSTEM, CPU_COST, SPREAD],
-        "packets" => vec![SIZE, OFFERED_RATE, PACKETS, GBITS, LINE, CPU_PROCESS, CPU_SYSTEM, CPU_COST, LOSS, SPREAD],
+        "packets" => vec![SIZE, OFFERED_RATE, PACKETS, GBITS, CPU_PROCESS, CPU_SYSTEM, CPU_COST, LOSS, SPREAD],
         "copy" => vec![SIZE, GBYTES, CPU_PROCESS, SPREAD],
         "dma" => vec![SIZE, GBITS, BLOCKS, CPU_PROCESS, CPU_COST, SPREAD],
         "file" => vec![SIZE, MBYTES, BLOCKS, P50, P99, MAX, CPU_PROCESS, CPU_SYSTEM, SPREAD],

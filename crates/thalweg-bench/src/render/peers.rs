@@ -122,7 +122,9 @@ pub fn peers_csv(report: &PeersReport) -> String {
 /// # Errors
 /// [`PlotError::Empty`] if no figure was measured; others if the picture cannot be drawn.
 pub fn peers_svg(report: &PeersReport) -> Result<String, PlotError> {
-    draw_pairs(report, &plot::caption_lines(&[PAIRS_NOTE.to_owned()], &report.provenance()))
+    let warnings = report.warnings.iter().map(|warning| format!("Warning: {warning}."));
+    let notes: Vec<String> = std::iter::once(PAIRS_NOTE.to_owned()).chain(warnings).collect();
+    draw_pairs(report, &plot::caption_lines(&notes, &report.provenance()))
 }
 
 const PAIRS_NOTE: &str = "Bars are medians over the turns; whiskers reach from the least to the greatest turn. Each pair has its own scale. A warning applies to hollow bars.";

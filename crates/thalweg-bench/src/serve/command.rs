@@ -246,7 +246,7 @@ mod tests {
     #[test]
     fn a_missing_program_is_named_with_its_package() {
         let error = find_program("no such program", &[], "absent-light").unwrap_err().to_string();
-        assert_eq!(error, "no such program not available here: it is not installed; apt-get install absent-light");
+        assert_eq!(error, "no such program: not available here: it is not installed; apt-get install absent-light");
     }
 
     #[test]
