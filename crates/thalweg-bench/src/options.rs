@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
+use thalweg_text::parse_duration_or_seconds;
 use thiserror::Error;
 
 /// Minimum time, warm-up and number of repeats of each point.
@@ -31,11 +32,8 @@ const MAX_OPTION_TIME: Duration = Duration::from_secs(24 * 3600);
 
 /// Parses a duration: `10s`, `500ms`, or seconds as iperf3 takes them: `10`.
 pub(crate) fn time(text: &str) -> Result<Duration, String> {
-    let time = match text.parse::<f64>() {
-        Ok(seconds) => Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())?,
-        Err(_) => humantime::parse_duration(text).map_err(|error| error.to_string())?,
-    };
-    if time > MAX_OPTION_TIME { Err("more than a day".to_owned()) } else { Ok(time) }
+    let time = parse_duration_or_seconds(text).map_err(|error| error.to_string())?;
+    if time > MAX_OPTION_TIME { Err(format!("'{text}' is longer than a day")) } else { Ok(time) }
 }
 
 /// Processors that the two ends are bound to: `n` for this end, `n/m` for both, as iperf3's `-A n,m`.

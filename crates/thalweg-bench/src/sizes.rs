@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::str::FromStr;
-use thalweg_text::ByteSize;
+use thalweg_text::{ByteSize, ByteSizeError};
 use thiserror::Error;
 
 /// Largest number of sizes in one list: a typing error must not request a day's work.
@@ -23,13 +23,13 @@ impl Sizes {
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum SizesError {
     /// Text that is not a size.
-    #[error("'{0}' is no size; write bytes with an optional unit, such as 1, 1500, 64KiB, 1MiB, 1MB")]
-    Size(String),
+    #[error(transparent)]
+    Size(#[from] ByteSizeError),
     /// Step that does not advance.
-    #[error("'{0}' is no step; write x2 (or more) to multiply, or +1KiB to add")]
+    #[error("'{0}' is not a step: write x2 (or more) to multiply, or +1KiB to add")]
     Step(String),
     /// Range whose end comes before its beginning, or that begins with 0 and multiplies.
-    #[error("'{0}' is an empty range; write FROM..TO with FROM at least 1 and at most TO")]
+    #[error("'{0}' is an empty range: write FROM..TO with FROM at least 1 and at most TO")]
     Empty(String),
     /// List of more than `MAX_SIZE_COUNT` sizes.
     #[error("'{0}' has more than {MAX_SIZE_COUNT} sizes")]
@@ -81,7 +81,7 @@ enum Step {
 }
 
 fn parse_size(text: &str) -> Result<u64, SizesError> {
-    text.trim().parse::<ByteSize>().map(|size| size.0).map_err(|_| SizesError::Size(text.to_owned()))
+    Ok(text.parse::<ByteSize>()?.0)
 }
 
 impl fmt::Display for Sizes {
@@ -105,6 +105,7 @@ mod tests {
     #[test]
     fn ranges_multiply_or_add_and_lists_keep_their_order() {
         assert_eq!(sizes("64KiB"), [65536]);
+        assert_eq!(sizes("64K,1m"), [65536, 1 << 20], "as iperf3 and fio");
         assert_eq!(sizes("1..8"), [1, 2, 4, 8]);
         assert_eq!(sizes("1..100:x10"), [1, 10, 100]);
         assert_eq!(sizes("1..128KiB:x2").len(), 18);
@@ -115,19 +116,19 @@ mod tests {
     #[test]
     fn nonsense_is_named() {
         let error = |text: &str| text.parse::<Sizes>().unwrap_err().to_string();
-        assert_eq!(error("8..1"), "'8..1' is an empty range; write FROM..TO with FROM at least 1 and at most TO");
-        assert_eq!(error("0..8"), "'0..8' is an empty range; write FROM..TO with FROM at least 1 and at most TO");
-        assert_eq!(error("1..8:x1"), "'x1' is no step; write x2 (or more) to multiply, or +1KiB to add");
-        assert_eq!(error("1..8:+0"), "'+0' is no step; write x2 (or more) to multiply, or +1KiB to add");
+        assert_eq!(error("8..1"), "'8..1' is an empty range: write FROM..TO with FROM at least 1 and at most TO");
+        assert_eq!(error("0..8"), "'0..8' is an empty range: write FROM..TO with FROM at least 1 and at most TO");
+        assert_eq!(error("1..8:x1"), "'x1' is not a step: write x2 (or more) to multiply, or +1KiB to add");
+        assert_eq!(error("1..8:+0"), "'+0' is not a step: write x2 (or more) to multiply, or +1KiB to add");
         assert_eq!(error("1..1GiB:+1"), "'1..1GiB:+1' has more than 1024 sizes");
-        assert!(error("").starts_with("'' is no size"));
-        assert!(error("-1").starts_with("'-1' is no size"));
-        assert!(error("18446744073709551615MiB").contains("is no size"));
+        assert!(error("").starts_with("'' is not a size"));
+        assert!(error("-1").starts_with("'-1' is not a size"));
+        assert!(error("18446744073709551615MiB").contains("is not a whole number"));
     }
 
     proptest! {
         #[test]
-        fn any_text_is_parsed_or_refused(text in "[0-9KMGi.,:x+ -]{0,24}") {
+        fn any_text_is_parsed_or_refused(text in "[0-9kKMGiB.,:x+ -]{0,24}") {
             if let Ok(Sizes(sizes)) = text.parse() {
                 prop_assert!(!sizes.is_empty() && sizes.len() <= MAX_SIZE_COUNT);
                 prop_assert_eq!(Sizes(sizes.clone()).to_string().parse(), Ok(Sizes(sizes)));

@@ -38,15 +38,15 @@ const FRAMES_TO_KNOW: f64 = 1000.0;
 #[serde(deny_unknown_fields)]
 pub struct Beat {
     /// Time from one event to the next.
-    #[serde(with = "crate::duration")]
+    #[serde(with = "thalweg_text::duration")]
     pub period: Duration,
     /// Delay of the device's time stamps after whole periods of TAI, where the trigger keeps to absolute time. Less
     /// than a period. Without it events begin with a frame, and all sources are given the time of that frame.
-    #[serde(default, with = "crate::duration::option", skip_serializing_if = "Option::is_none")]
+    #[serde(default, with = "thalweg_text::duration::option", skip_serializing_if = "Option::is_none")]
     pub phase: Option<Duration>,
     /// Maximum distance of a time stamp from its expected value at which the frame still belongs to the event; at most
     /// half a period.
-    #[serde(with = "crate::duration")]
+    #[serde(with = "thalweg_text::duration")]
     pub tolerance: Duration,
 }
 

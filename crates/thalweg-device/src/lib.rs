@@ -63,7 +63,6 @@
 //! | `device_clock` | Conversion from the ticks of a device's own clock to TAI |
 //! | `gaps` | Text that lists the missing bytes of a fragment |
 //! | `time` | Conversion from the UTC of recordings to the TAI of the fragment header |
-//! | `duration` | Durations as users write them in a topology file: `"10s"`, `"500ms"` |
 //! | `rate` | Rates of recordings, in samples or fragments per second |
 //! | `error` | Errors of devices: the file, the place in it, and what to do |
 #![forbid(unsafe_code)]
@@ -77,7 +76,6 @@ mod config;
 pub mod conformance;
 mod counter;
 mod device_clock;
-pub mod duration;
 mod error;
 mod file;
 mod frame_counter;

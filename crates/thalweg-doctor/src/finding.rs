@@ -76,6 +76,9 @@ pub struct Finding {
     pub cost: Option<String>,
     /// Command that solves the problem, if there is one.
     pub remedy: Option<String>,
+    /// Whether the caller requested this very figure, which is then shown at any level.
+    #[serde(skip)]
+    pub requested: bool,
 }
 
 impl Finding {
@@ -87,6 +90,7 @@ impl Finding {
             evidence: evidence.into(),
             cost: None,
             remedy: None,
+            requested: false,
         }
     }
 
@@ -100,6 +104,10 @@ impl Finding {
 
     pub(crate) fn with_remedy(self, command: impl Into<String>) -> Self {
         Self { remedy: Some(command.into()), ..self }
+    }
+
+    pub(crate) fn as_requested(self) -> Self {
+        Self { requested: true, ..self }
     }
 
     pub(crate) fn in_section(self, section: Section) -> Self {

@@ -34,10 +34,10 @@ pub struct GigeConfig {
     #[serde(default = "yes", skip_serializing_if = "Clone::clone")]
     pub resend: bool,
     /// Time to wait for a frame of which packets are missing while none of its packets come.
-    #[serde(default = "patience", with = "thalweg_device::duration")]
+    #[serde(default = "patience", with = "thalweg_text::duration")]
     pub patience: Duration,
     /// Time without an answer after which the camera is taken to be away, and takes the program to be away.
-    #[serde(default = "heartbeat", with = "thalweg_device::duration")]
+    #[serde(default = "heartbeat", with = "thalweg_text::duration")]
     pub heartbeat: Duration,
     /// Bytes of packets that the kernel keeps until they are received.
     #[serde(default = "buffer")]

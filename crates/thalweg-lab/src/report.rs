@@ -1,6 +1,6 @@
 //! Result of a laboratory: one type for all of them. Its JSON is the output of `thalweg lab --json`.
 
-use crate::scenario::{self, Scenario};
+use crate::scenario::Scenario;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 use thalweg_text::{BitRate, ByteSize};
@@ -84,7 +84,7 @@ pub struct CalibratedLink {
     /// Bits per second on the line.
     pub rate: BitRate,
     /// Shortest time from a fetch to its data.
-    #[serde(with = "scenario::time")]
+    #[serde(with = "thalweg_text::duration")]
     pub round_trip: Duration,
     /// Number of bytes that wait at the port before any is dropped.
     pub buffer: ByteSize,

@@ -12,7 +12,7 @@ pub use fabric::{Link, Shared, Stall, Tree, Unlike, UnlikeReceiver};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use thalweg_text::{BitRate, ByteSize};
+use thalweg_text::{BitRate, ByteSize, duration};
 use thiserror::Error;
 use toml::de::{DeTable, DeValue};
 
@@ -44,7 +44,7 @@ pub struct Network {
     #[serde(default = "defaults::rate")]
     pub rate: BitRate,
     /// One-way delay from a sender to a receiver, and the same on the way back, without any queue.
-    #[serde(default = "defaults::delay", with = "time")]
+    #[serde(default = "defaults::delay", with = "duration")]
     pub delay: Duration,
     /// Fraction of packets that are lost on their way to the switch port of a receiver.
     #[serde(default)]
@@ -104,7 +104,7 @@ pub struct Traffic {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sizes: Option<[ByteSize; 2]>,
     /// Time from one event to the next; absent if sources always have more.
-    #[serde(skip_serializing_if = "Option::is_none", with = "time::option")]
+    #[serde(skip_serializing_if = "Option::is_none", with = "duration::option")]
     pub interval: Option<Duration>,
     /// Number of events that come at once, at the same mean rate; requires `interval`.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -189,16 +189,16 @@ pub struct Measure {
     /// Duration of the measurement, in seconds of the network's time.
     pub seconds: f64,
     /// Time before the measurement, which does not count; absent: see [`Scenario::warm_up_time`].
-    #[serde(skip_serializing_if = "Option::is_none", with = "time::option")]
+    #[serde(skip_serializing_if = "Option::is_none", with = "duration::option")]
     pub warm_up: Option<Duration>,
     /// Time between two samples of a queue; absent: see [`Scenario::sample_interval`].
-    #[serde(skip_serializing_if = "Option::is_none", with = "time::option")]
+    #[serde(skip_serializing_if = "Option::is_none", with = "duration::option")]
     pub sample: Option<Duration>,
     /// True to calibrate instead of measuring: each builder determines its link's capacity, as under `thalweg
     /// calibrate`.
     pub calibrate: bool,
     /// Wall-clock time after which the run is given up.
-    #[serde(with = "time")]
+    #[serde(with = "duration")]
     pub wall_limit: Duration,
 }
 
@@ -557,58 +557,6 @@ pub enum ScenarioError {
         /// The problem and its line.
         wrong: InvalidLine,
     },
-}
-
-/// Durations as people write them: `"0.1ms"`, `"10s"`, `"1h 30m"`.
-pub mod time {
-    use serde::{Deserialize, Deserializer, Serializer, de::Error};
-    use std::time::Duration;
-
-    /// Parses a duration. `humantime` knows whole numbers only: a decimal fraction of one unit is parsed here.
-    ///
-    /// # Errors
-    /// Fails if it is not a duration, or too long to be counted; the text shows valid examples.
-    pub fn parse(text: &str) -> Result<Duration, String> {
-        let duration = parse_decimal(text.trim());
-        duration.ok_or_else(|| format!("'{text}' is not a time: write 10s, 500us or 0.1ms"))
-    }
-
-    fn parse_decimal(text: &str) -> Option<Duration> {
-        let Some((whole, rest)) = text.split_once('.') else { return humantime::parse_duration(text).ok() };
-        let (decimals, unit) = rest.split_at(rest.find(|char: char| !char.is_ascii_digit())?);
-        let unit = unit.trim();
-        if whole.is_empty() || decimals.is_empty() || decimals.len() > 9 || !unit.chars().all(char::is_alphabetic) {
-            return None;
-        }
-        let unit = humantime::parse_duration(&format!("1{unit}")).ok()?;
-        let scaled: u128 = format!("{whole}{decimals}").parse().ok()?;
-        let nanos = scaled.checked_mul(unit.as_nanos())? / 10_u128.pow(u32::try_from(decimals.len()).ok()?);
-        u64::try_from(nanos).ok().map(Duration::from_nanos)
-    }
-
-    pub(crate) fn serialize<S: Serializer>(value: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(&humantime::format_duration(*value))
-    }
-
-    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
-        parse(&String::deserialize(deserializer)?).map_err(D::Error::custom)
-    }
-
-    pub(super) mod option {
-        use super::{Deserializer, Duration, Serializer};
-
-        #[expect(clippy::ref_option, reason = "the signature that serde requires")]
-        pub(in super::super) fn serialize<S: Serializer>(value: &Option<Duration>, s: S) -> Result<S::Ok, S::Error> {
-            match value {
-                Some(value) => super::serialize(value, s),
-                None => s.serialize_none(),
-            }
-        }
-
-        pub(in super::super) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Option<Duration>, D::Error> {
-            super::deserialize(d).map(Some)
-        }
-    }
 }
 
 #[cfg(test)]

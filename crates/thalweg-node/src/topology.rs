@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use thalweg_core::build::{Path as CreditPath, Window};
 use thalweg_core::filter::{Condition, ProgramConfig, Simulated};
-use thalweg_device::{Beat, DeviceConfig, ModelAdcConfig, duration};
+use thalweg_device::{Beat, DeviceConfig, ModelAdcConfig};
 use thalweg_link::{Adapter, Address, LinkKind};
-use thalweg_text::{BitRate, ByteSize};
+use thalweg_text::{BitRate, ByteSize, duration};
 use thalweg_wire::{Capabilities, MAX_RECORDS, SourceId, record_bytes};
 use thiserror::Error;
 

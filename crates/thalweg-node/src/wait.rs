@@ -39,8 +39,8 @@ impl FromStr for Wait {
         match text {
             "sleep" => Ok(Self::Sleep),
             "poll" => Ok(Self::Poll),
-            _ => humantime::parse_duration(text).map(Self::PollFor).map_err(|_| {
-                format!("'{text}' is no way to wait: write sleep, poll, or for how long to poll before sleeping (50us)")
+            _ => thalweg_text::parse_duration(text).map(Self::PollFor).map_err(|_| {
+                format!("'{text}' is not a way to wait: write sleep, poll, or the time to poll before sleeping (50us)")
             }),
         }
     }

@@ -66,44 +66,62 @@ pub fn format_quantity(number: u64, what: &str) -> String {
     }
 }
 
+/// Formats a measured value with three digits, in the largest of ascending units that it reaches.
+fn format_in_unit(value: f64, units: &[(f64, &str)]) -> String {
+    // The value 999.5 of a unit would be shown as 1000.
+    let reached = units.iter().rev().find(|(unit, _)| value.abs() >= unit * 0.9995);
+    let base = units.iter().find(|(unit, _)| *unit == 1.0);
+    match reached.or(base.filter(|_| value == 0.0)).or(units.first()) {
+        Some((unit, name)) if value.is_finite() => format!("{} {name}", format_number(value / unit)),
+        _ => NOTHING.to_owned(),
+    }
+}
+
+/// Rounds a value to three significant digits.
+fn round_to_three_digits(value: f64) -> f64 {
+    let power = 10_f64.powf(value.abs().log10().floor() - 2.0);
+    if power.is_normal() { (value / power).round() * power } else { value }
+}
+
 /// Formats a number of bytes with three digits, in powers of 1000: `287 MB`.
 pub fn format_volume(bytes: u64) -> String {
-    const UNITS: [&str; 6] = ["kB", "MB", "GB", "TB", "PB", "EB"];
+    const UNITS: [(f64, &str); 6] = [(1e3, "kB"), (1e6, "MB"), (1e9, "GB"), (1e12, "TB"), (1e15, "PB"), (1e18, "EB")];
     if bytes < 1000 {
         return format!("{bytes} B");
     }
     #[expect(clippy::cast_precision_loss, reason = "three digits are shown")]
-    let mut value = bytes as f64 / 1000.0;
-    let mut unit = 0;
-    // The value 999.5 would be shown as 1000.
-    while value >= 999.5 && unit + 1 < UNITS.len() {
-        value /= 1000.0;
-        unit += 1;
-    }
-    let digits = match value {
-        value if value < 9.995 => 2,
-        value if value < 99.95 => 1,
-        _ => 0,
-    };
-    format!("{value:.digits$} {}", UNITS[unit])
+    format_in_unit(bytes as f64, &UNITS)
 }
 
-/// Formats a chosen number of bytes exactly: `1 B`, `1,500 B`, `340 kB`, `64 KiB`, `1 MiB`.
+/// Formats a chosen number of bytes exactly, in the shortest form that [`ByteSize`](crate::ByteSize) parses: `1 B`,
+/// `1500 B`, `340 kB`, `64 KiB`, `1.5 MiB`.
 pub fn format_size(bytes: u64) -> String {
-    const UNITS: [(u64, &str); 7] = [
+    const UNITS: [(u64, &str); 8] = [
         (1 << 40, "TiB"),
         (1 << 30, "GiB"),
         (1 << 20, "MiB"),
         (1 << 10, "KiB"),
+        (1_000_000_000_000, "TB"),
         (1_000_000_000, "GB"),
         (1_000_000, "MB"),
         (1_000, "kB"),
     ];
-    // Below ten thousand, bytes are as short.
-    let mut units = UNITS.iter().filter(|(unit, _)| unit.is_power_of_two() || bytes >= 10_000);
-    match units.find(|(unit, _)| bytes > 0 && bytes.is_multiple_of(*unit)) {
-        Some((unit, name)) => format!("{} {name}", format_count(bytes / unit)),
-        None => format!("{} B", format_count(bytes)),
+    // Below ten thousand, bytes are as short as powers of 1000.
+    let units = UNITS.iter().filter(|(unit, _)| bytes >= *unit && (unit.is_power_of_two() || bytes >= 10_000));
+    let forms = units.filter_map(|(unit, name)| {
+        let thousandths = u128::from(bytes) * 1000;
+        let whole = thousandths.is_multiple_of(u128::from(*unit));
+        whole.then(|| format!("{} {name}", format_thousandths(thousandths / u128::from(*unit))))
+    });
+    forms.chain([format!("{bytes} B")]).min_by_key(String::len).unwrap_or_default()
+}
+
+/// Formats a number of thousandths as a decimal number, exactly: 2500 as `2.5`.
+pub(crate) fn format_thousandths(thousandths: u128) -> String {
+    let (whole, rest) = (thousandths / 1000, thousandths % 1000);
+    match rest {
+        0 => whole.to_string(),
+        _ => format!("{whole}.{rest:03}").trim_end_matches('0').to_owned(),
     }
 }
 
@@ -113,15 +131,51 @@ pub fn format_rate(bytes_per_second: f64) -> String {
     format!("{}/s", format_volume(bytes_per_second.max(0.0).round() as u64))
 }
 
-/// Formats a duration, given in seconds: `0.5 s`, `183 s`, `2h 13m 5s`.
+/// Formats a rate in bits per second with three digits, in powers of 1000: `940 Mbit/s`, `12.5 Gbit/s`.
+pub fn format_bit_rate(bits_per_second: f64) -> String {
+    const UNITS: [(f64, &str); 5] =
+        [(1.0, "bit/s"), (1e3, "kbit/s"), (1e6, "Mbit/s"), (1e9, "Gbit/s"), (1e12, "Tbit/s")];
+    format_in_unit(bits_per_second, &UNITS)
+}
+
+/// Formats a number per second with three digits and its noun: `0.500 events/s`, `12,300 events/s`,
+/// `1.24 million events/s`.
+pub fn format_per_second(per_second: f64, noun: &str) -> String {
+    match round_to_three_digits(per_second) {
+        many if many.abs() >= 1e6 => format!("{} million {noun}/s", format_number(many * 1e-6)),
+        few => format!("{} {noun}/s", format_number(few)),
+    }
+}
+
+/// Formats the processor time that a gigabyte costs, with three digits: `35.0 CPU ms/GB`, `1.25 CPU s/GB`,
+/// `636,000 CPU s/GB`.
+pub fn format_cpu_cost(seconds_per_gigabyte: f64) -> String {
+    const UNITS: [(f64, &str); 3] = [(1e-6, "CPU µs/GB"), (1e-3, "CPU ms/GB"), (1.0, "CPU s/GB")];
+    format_in_unit(round_to_three_digits(seconds_per_gigabyte), &UNITS)
+}
+
+/// Formats the part of a whole with three digits, a small one as its inverse: `90.9 %`, `1 in 1,234`, `none`.
+#[expect(clippy::cast_precision_loss, reason = "three digits are shown")]
+pub fn format_share(part: u64, whole: u64) -> String {
+    let share = part as f64 / whole as f64;
+    match share {
+        _ if whole == 0 => NOTHING.to_owned(),
+        _ if part == 0 => "none".to_owned(),
+        _ if part == whole => "all".to_owned(),
+        // Rounding must not make all of most.
+        most if (0.9995..1.0).contains(&most) => format!("all but {}", format_share(whole - part, whole)),
+        large if large >= 0.01 => format!("{} %", format_number(large * 100.0)),
+        small => format!("1 in {}", format_number(round_to_three_digits(small.recip()))),
+    }
+}
+
+/// Formats a measured duration, given in seconds, with three digits: `120 ns`, `4.50 ms`, `183 s`, `2h 13m 5s`.
 pub fn format_seconds(seconds: f64) -> String {
-    match seconds {
-        short if short < 99.95 => format!("{short:.1} s"),
-        short if short < 600.0 => format!("{short:.0} s"),
-        long => match Duration::try_from_secs_f64(long.round()) {
-            Ok(long) => humantime::format_duration(long).to_string(),
-            Err(_) => format!("{long} s"),
-        },
+    const UNITS: [(f64, &str); 4] = [(1e-9, "ns"), (1e-6, "µs"), (1e-3, "ms"), (1.0, "s")];
+    match Duration::try_from_secs_f64(seconds.round()) {
+        _ if seconds == 0.0 => "0 s".to_owned(),
+        Ok(long) if seconds >= 600.0 => humantime::format_duration(long).to_string(),
+        _ => format_in_unit(seconds, &UNITS),
     }
 }
 
@@ -268,9 +322,9 @@ mod tests {
     #[test]
     fn sizes_are_those_that_were_chosen() {
         let sizes = [0, 1, 1500, 1024, 1536, 65536, 1 << 20, 3 << 30].map(format_size);
-        assert_eq!(sizes, ["0 B", "1 B", "1,500 B", "1 KiB", "1,536 B", "64 KiB", "1 MiB", "3 GiB"]);
-        let sizes = [9_000, 340_000, 345_000, 3_400_000, 5_000_000_000].map(format_size);
-        assert_eq!(sizes, ["9,000 B", "340 kB", "345 kB", "3,400 kB", "5 GB"]);
+        assert_eq!(sizes, ["0 B", "1 B", "1500 B", "1 KiB", "1536 B", "64 KiB", "1 MiB", "3 GiB"]);
+        let sizes = [9_000, 340_000, 73_792, 3_400_000, 3 << 19, 5_000_000_000].map(format_size);
+        assert_eq!(sizes, ["9000 B", "340 kB", "73792 B", "3.4 MB", "1.5 MiB", "5 GB"]);
         assert_eq!([0.4, 286_670_848.2, f64::NAN].map(format_rate), ["0 B/s", "287 MB/s", "0 B/s"]);
     }
 
@@ -298,8 +352,31 @@ mod tests {
 
     #[test]
     fn lengths_of_time() {
-        let lengths = [0.0, 0.4589, 12.34, 599.0, 7985.2, f64::INFINITY].map(format_seconds);
-        assert_eq!(lengths, ["0.0 s", "0.5 s", "12.3 s", "599 s", "2h 13m 5s", "inf s"]);
+        let lengths = [0.0, 1.2e-7, 45e-6, 0.9996, 0.4589, 12.34, 599.0, 7985.2].map(format_seconds);
+        assert_eq!(lengths, ["0 s", "120 ns", "45.0 µs", "1.00 s", "459 ms", "12.3 s", "599 s", "2h 13m 5s"]);
+        assert_eq!([f64::INFINITY, f64::NAN, -0.25].map(format_seconds), ["-", "-", "-250 ms"]);
+    }
+
+    #[test]
+    fn rates_keep_three_digits() {
+        let rates = [0.0, 0.5, 9600.0, 999_600.0, 9.4e8, 1.25e10, 3.2e12, f64::NAN].map(format_bit_rate);
+        let texts =
+            ["0 bit/s", "0.500 bit/s", "9.60 kbit/s", "1.00 Mbit/s", "940 Mbit/s", "12.5 Gbit/s", "3.20 Tbit/s"];
+        assert_eq!((&rates[..7], &rates[7][..]), (&texts.map(str::to_owned)[..], "-"));
+        let rates =
+            [0.0, 0.25, 19.6, 2500.0, 12_345.6, 999_900.0, 1.244e6].map(|rate| format_per_second(rate, "events"));
+        let texts = ["0", "0.250", "19.6", "2,500", "12,300", "1.00 million", "1.24 million"];
+        assert_eq!(rates, texts.map(|text| format!("{text} events/s")));
+        let costs = [0.0, 1.5e-6, 0.035, 1.25, 635_912.875].map(format_cpu_cost);
+        assert_eq!(costs, ["0 CPU s/GB", "1.50 CPU µs/GB", "35.0 CPU ms/GB", "1.25 CPU s/GB", "636,000 CPU s/GB"]);
+    }
+
+    #[test]
+    fn shares_are_percent_or_one_in_so_many() {
+        let shares = [(0, 0), (0, 9), (9, 9), (10, 11), (1, 3), (1, 100), (1, 1234), (3, 100_000), (99_999, 100_000)];
+        let texts =
+            ["-", "none", "all", "90.9 %", "33.3 %", "1.00 %", "1 in 1,230", "1 in 33,300", "all but 1 in 100,000"];
+        assert_eq!(shares.map(|(part, whole)| format_share(part, whole)), texts);
     }
 
     #[test]

@@ -16,7 +16,7 @@ use thalweg_node::{
     Topology, WINDOW, Wait,
 };
 use thalweg_sys::netns::Network;
-use thalweg_text::{ByteSize, format_quantity, format_size, format_volume, wrap_words};
+use thalweg_text::{ByteSize, format_quantity, format_size, format_volume, parse_duration_or_seconds, wrap_words};
 use thalweg_wire::{SourceId, record_bytes};
 
 #[derive(Debug, clap::Args)]
@@ -28,7 +28,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "BYTES", default_value = "1MiB", conflicts_with = "input")]
     size: ByteSize,
     /// Duration of the run. Without it: 5 s, and no longer than it takes to record 500 MB
-    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", value_parser = parse_duration_or_seconds)]
     duration: Option<Duration>,
     /// Link that carries the data: tcp, udp, shm (shared memory); af-xdp or dpdk (over virtual interfaces of hosts made for the
     /// demo: needs root; dpdk drives them by net_af_packet)

@@ -6,13 +6,14 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 use thalweg_device::DeviceConfig;
+use thalweg_text::parse_duration_or_seconds;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
     /// A topology whose devices are listed, too
     file: Option<PathBuf>,
     /// Time that cameras in the network may take to answer
-    #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = parse_duration_or_seconds)]
     wait: Duration,
 }
 

@@ -17,6 +17,7 @@ use thalweg_node::{
     BuilderNode, BuilderReport, Feed, Handle, NodeError, Snapshot, SourceNode, SourceNodeConfig, SourceReport,
     SourceSettings, Topology,
 };
+use thalweg_text::parse_duration_or_seconds;
 
 /// Time from one progress message of a node to the next.
 const PROGRESS: Duration = Duration::from_millis(200);
@@ -40,7 +41,7 @@ pub(crate) struct Options {
     #[arg(long, hide = true, conflicts_with_all = ["supervised", "stay"])]
     trace: Option<PathBuf>,
     /// From one line of the trace to the next
-    #[arg(long, hide = true, default_value = "1ms", value_parser = humantime::parse_duration)]
+    #[arg(long, hide = true, default_value = "1ms", value_parser = parse_duration_or_seconds)]
     trace_every: Duration,
 }
 

@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use thalweg_doctor::Steered;
 use thalweg_serve::{Counters, ServeError, Server, Settings, Tls, Tokens, Ways};
-use thalweg_text::{format_quantity, format_volume, wrap_words};
+use thalweg_text::{format_quantity, format_volume, parse_duration_or_seconds, wrap_words};
 use thalweg_transfer::{Inward, Measured, Outward, Receiver};
 
 #[derive(Debug, clap::Args)]
@@ -144,8 +144,8 @@ fn address(text: &str) -> Result<SocketAddr, String> {
 
 /// Parses a time of at least 1 ms: in less no client can be served.
 fn timeout(text: &str) -> Result<Duration, String> {
-    let time = humantime::parse_duration(text).map_err(|error| error.to_string())?;
-    if time < Duration::from_millis(1) { Err("at least 1ms".to_owned()) } else { Ok(time) }
+    let time = parse_duration_or_seconds(text).map_err(|error| error.to_string())?;
+    if time < Duration::from_millis(1) { Err("a timeout is at least 1ms".to_owned()) } else { Ok(time) }
 }
 
 /// Message when the server is ready.

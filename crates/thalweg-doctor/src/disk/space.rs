@@ -3,7 +3,7 @@
 use super::place;
 use crate::{Data, Finding, Needs};
 use rustix::fs::statvfs;
-use std::time::Duration;
+use thalweg_text::{format_rate, format_seconds, format_volume};
 
 pub(crate) fn probe_free_space(needs: &Needs) -> Finding {
     let place = place::nearest_existing(&needs.directory);
@@ -20,15 +20,14 @@ pub(crate) fn probe_free_space(needs: &Needs) -> Finding {
 /// Judges the free space. `held`: the bytes that the builders hold in memory, if they record.
 fn judge_free_space(data: &Data, held: Option<u64>, free: u64, place: &str) -> Finding {
     const NAME: &str = "disk space";
-    let evidence = format!("{} free at {place} (statvfs)", thalweg_text::format_volume(free));
+    let evidence = format!("{} free at {place} (statvfs)", format_volume(free));
     let Some(held) = held else { return Finding::new(NAME, evidence) };
     match (data.total_bytes(), data.bytes_per_second) {
         (Some(volume), _) => {
             let how = if data.at_most { "at most " } else { "" };
-            let finding =
-                Finding::new(NAME, format!("the run writes {how}{}; {evidence}", thalweg_text::format_volume(volume)));
+            let finding = Finding::new(NAME, format!("the run writes {how}{}; {evidence}", format_volume(volume)));
             let lasts =
-                time_until_full(data.bytes_per_second, free).map(|time| format!(" after {}", format_duration(time)));
+                time_until_full(data.bytes_per_second, free).map(|time| format!(" after {}", format_seconds(time)));
             let full = format!("the disk is full{}", lasts.unwrap_or_default());
             match volume > free {
                 false => finding,
@@ -42,35 +41,31 @@ fn judge_free_space(data: &Data, held: Option<u64>, free: u64, place: &str) -> F
         }
         (None, _) if free < held => Finding::new(NAME, evidence).with_missing_level(format!(
             "the builders alone hold {} in memory, which has no room on this disk: make room, or record somewhere else",
-            thalweg_text::format_volume(held)
+            format_volume(held)
         )),
         (None, Some(rate)) => {
-            let time = time_until_full(Some(rate), free).map_or_else(|| "for ever".to_owned(), format_duration);
-            Finding::new(NAME, format!("{evidence}: full after {time} at {}", thalweg_text::format_rate(rate)))
+            let full = match time_until_full(Some(rate), free) {
+                Some(time) => format!("full after {} at {}", format_seconds(time), format_rate(rate)),
+                None => format!("never full at {}", format_rate(rate)),
+            };
+            Finding::new(NAME, format!("{evidence}: {full}"))
         }
         (None, None) => Finding::new(NAME, evidence),
     }
 }
 
-/// Returns the time that the free space lasts.
-fn time_until_full(bytes_per_second: Option<f64>, free: u64) -> Option<Duration> {
+/// Returns the time that the free space lasts, in seconds.
+fn time_until_full(bytes_per_second: Option<f64>, free: u64) -> Option<f64> {
     #[expect(clippy::cast_precision_loss, reason = "a figure for people")]
     let seconds = free as f64 / bytes_per_second.filter(|rate| *rate > 0.0)?;
-    Duration::try_from_secs_f64(seconds).ok()
-}
-
-fn format_duration(time: Duration) -> String {
-    match time.as_secs() {
-        0..=599 => format!("{:.1} s", time.as_secs_f64()),
-        some @ 600..=35_999 => format!("{} min", some / 60),
-        some => format!("{} h", some / 3600),
-    }
+    Some(seconds).filter(|seconds| seconds.is_finite())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::Level;
+    use std::time::Duration;
 
     fn data(rate: Option<f64>, seconds: Option<u64>, bytes: Option<u64>) -> Data {
         Data { bytes_per_second: rate, duration: seconds.map(Duration::from_secs), bytes, at_most: false }
@@ -106,7 +101,7 @@ mod tests {
             "the disk is full after 90.0 s, and what comes then is lost: make room, or make the run shorter"
         );
         let evidence = judge_free_space(&data(Some(1e9), None, None), Some(1), 90_000_000_000_000, "/runs");
-        assert!(evidence.evidence.ends_with("full after 25 h at 1.00 GB/s"), "{}", evidence.evidence);
+        assert!(evidence.evidence.ends_with("full after 1day 1h at 1.00 GB/s"), "{}", evidence.evidence);
     }
 
     #[test]

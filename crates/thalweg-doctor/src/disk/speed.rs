@@ -27,7 +27,7 @@ const DONTCACHE: ReadWriteFlags = ReadWriteFlags::from_bits_retain(0x80);
 pub(super) fn probe_write_speed(needs: &Needs) -> [Finding; 3] {
     let place = place::nearest_existing(&needs.directory);
     let kind = read::text_or_unknown(place::file_system_type(&place));
-    let method = format!("tried on a file without a name at {}, on {kind}", place.display());
+    let method = format!("tried on an unnamed file in {}, on {kind}", place.display());
     let direct = open_nameless_file(&place, OFlags::DIRECT);
     let cached = open_nameless_file(&place, OFlags::empty());
     let page = [0u8; 4096];
@@ -46,10 +46,14 @@ pub(super) fn probe_write_speed(needs: &Needs) -> [Finding; 3] {
             Err(error) => Finding::new("disk speed", format!("not measured: {error}")),
         },
         // NFS, for example, has no files without a name.
-        Err(error) => Finding::new("disk speed", format!("not measured: {error} for a file without a name; {method}")),
+        Err(error) => Finding::new("disk speed", format!("not measured: {error} for an unnamed file; {method}")),
     };
     let direct = direct.as_ref().map(drop).map_err(|error| *error);
-    [writes::direct_write_finding(direct, &method), writes::uncached_write_finding(uncached, &method), speed]
+    [
+        writes::direct_write_finding(direct, &method),
+        writes::uncached_write_finding(uncached, &method),
+        speed.as_requested(),
+    ]
 }
 
 fn open_nameless_file(place: &Path, more: OFlags) -> Result<OwnedFd, Errno> {
@@ -68,7 +72,7 @@ fn measure_write_speed(file: &OwnedFd, place: &Path) -> Result<Measured, String>
     let free = statvfs(place).map(|at| at.f_bavail.saturating_mul(at.f_frsize)).unwrap_or(0);
     let most = MAX_WRITE_BYTES.min(free / FREE_SPACE_DIVISOR);
     if most < BLOCK_BYTES as u64 {
-        return Err("there is not enough free space to try".into());
+        return Err("there is too little free space for a measurement".into());
     }
     let begun = Instant::now();
     let mut written = 0u64;
@@ -78,7 +82,7 @@ fn measure_write_speed(file: &OwnedFd, place: &Path) -> Result<Measured, String>
         let mut done = 0;
         while done < BLOCK_BYTES {
             match pwrite(file, &block[done..BLOCK_BYTES], written + done as u64) {
-                Ok(0) => return Err("the disk takes nothing".into()),
+                Ok(0) => return Err("the disk accepted no bytes".into()),
                 Ok(n) => done += n,
                 Err(Errno::INTR) => {}
                 Err(error) => return Err(error.to_string()),
@@ -94,17 +98,20 @@ fn judge_write_speed(wanted: Option<f64>, (bytes, seconds): Measured, how: &str)
     #[expect(clippy::cast_precision_loss, reason = "a figure for people")]
     let rate = bytes as f64 / seconds.max(1e-9);
     let evidence = format!(
-        "{}, one write of {} at a time, {how}: {} in {seconds:.2} s",
+        "{}, one write of {} at a time, {how}: {} in {}",
         thalweg_text::format_rate(rate),
         thalweg_text::format_size(BLOCK_BYTES as u64),
-        thalweg_text::format_volume(bytes)
+        thalweg_text::format_volume(bytes),
+        thalweg_text::format_seconds(seconds)
     );
     let Some(wanted) = wanted else { return Finding::new("disk speed", evidence) };
-    let finding = Finding::new("disk speed", format!("{evidence}; {} are stated", thalweg_text::format_rate(wanted)));
+    let finding =
+        Finding::new("disk speed", format!("{evidence}; the run needs {}", thalweg_text::format_rate(wanted)));
     match wanted / rate {
-        share if share > 1.0 => finding
-            .with_missing_level("the disk takes less than the sources make: slots fill, and sources wait, or drop"),
-        share if share > 0.8 => finding.with_degraded_level("little is left for a moment in which the disk is slow"),
+        share if share > 1.0 => {
+            finding.with_missing_level("the disk is slower than the sources: slots fill, and sources wait or drop data")
+        }
+        share if share > 0.8 => finding.with_degraded_level("little reserve for moments when the disk is slow"),
         _ => finding,
     }
 }

@@ -24,7 +24,7 @@ pub struct UdpConfig {
     #[serde(default = "sixteen")]
     pub reorders: u32,
     /// Time to wait for missing data while nothing else comes.
-    #[serde(default = "patience", with = "thalweg_device::duration")]
+    #[serde(default = "patience", with = "thalweg_text::duration")]
     pub patience: Duration,
     /// Bytes of datagrams that the kernel keeps until they are received.
     #[serde(default = "buffer")]

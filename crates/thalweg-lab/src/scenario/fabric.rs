@@ -1,13 +1,11 @@
 //! Networks of more than one switch and equal hosts: hosts that differ, uplinks that several senders share, trees of
 //! switches; and, from all that, every link with its rate and the part of an event that passes it.
 
-use super::{
-    InvalidValue, Network, RECORD_HEADER_BYTES, Scenario, WIRE_OVERHEAD_BYTES, check_sizes, invalid_value, time,
-};
+use super::{InvalidValue, Network, RECORD_HEADER_BYTES, Scenario, WIRE_OVERHEAD_BYTES, check_sizes, invalid_value};
 use crate::report::LinkKind;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
-use thalweg_text::{BitRate, ByteSize};
+use thalweg_text::{BitRate, ByteSize, duration};
 
 /// `[[network.sender]]`: a sender that differs from the others.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -39,7 +37,7 @@ pub struct UnlikeReceiver {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stall: Option<Stall>,
     /// Time at which its builder is killed, counted from the beginning of the measured time.
-    #[serde(default, skip_serializing_if = "Option::is_none", with = "time::option")]
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "duration::option")]
     pub dies: Option<Duration>,
 }
 
@@ -48,10 +46,10 @@ pub struct UnlikeReceiver {
 #[serde(deny_unknown_fields)]
 pub struct Stall {
     /// Time at which it begins, counted from the beginning of the measured time.
-    #[serde(with = "time")]
+    #[serde(with = "duration")]
     pub at: Duration,
     /// Duration of the pause.
-    #[serde(with = "time")]
+    #[serde(with = "duration")]
     pub length: Duration,
 }
 

@@ -11,9 +11,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 use thalweg::terminal::{Failure, Output, progress::Busy};
 use thalweg_lab::kernel::{self, Kernel, Progress};
-use thalweg_lab::scenario::{Assignment, Carrier, Control, InvalidValue, Measure, Network, Traffic, defaults, time};
+use thalweg_lab::scenario::{Assignment, Carrier, Control, InvalidValue, Measure, Network, Traffic, defaults};
 use thalweg_lab::{LabError, Laboratory, Report, RunProgress, Scenario, render};
-use thalweg_text::{BitRate, ByteSize, format_seconds, format_volume, wrap_words};
+use thalweg_text::{BitRate, ByteSize, format_seconds, format_volume, parse_duration, wrap_words};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
@@ -58,7 +58,7 @@ struct How {
     #[arg(long, default_value = "virtual", value_name = "LABORATORY")]
     on: Laboratory,
     /// Give up after this time, by the clock on the wall
-    #[arg(long, value_name = "TIME", value_parser = time::parse)]
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     wall_limit: Option<Duration>,
     /// Leave report.json, report.html and the output of each node here
     #[arg(long, value_name = "DIRECTORY")]
@@ -74,10 +74,10 @@ struct Incast {
     #[arg(long, default_value_t = defaults::rate())]
     rate: BitRate,
     /// One way from sender to receiver
-    #[arg(long, default_value = "0.1ms", value_parser = time::parse)]
+    #[arg(long, default_value = "0.1ms", value_parser = parse_duration)]
     delay: Duration,
     /// Size of the buffer of the receiver's switch port
-    #[arg(long, default_value = "340kB", value_parser = size)]
+    #[arg(long, default_value = "340kB")]
     buffer: ByteSize,
     /// Longest IP packet, in bytes
     #[arg(long, default_value_t = defaults::mtu())]
@@ -86,7 +86,7 @@ struct Incast {
     #[arg(long, default_value_t = 0.0)]
     loss: f64,
     /// Payload bytes in each fragment
-    #[arg(long, default_value = "64KiB", value_parser = size)]
+    #[arg(long, default_value = "64KiB")]
     size: ByteSize,
     /// credit, credit+CONTROL, or a congestion control of TCP alone: bic, cubic, highspeed, htcp, hybla, lp, scalable,
     /// vegas, veno, westwood, reno, bbr, dctcp
@@ -96,7 +96,7 @@ struct Incast {
     #[arg(long, value_name = "tcp|udp", default_value = "tcp")]
     link: Carrier,
     /// From one event to the next; without it sources always have more
-    #[arg(long, value_parser = time::parse)]
+    #[arg(long, value_parser = parse_duration)]
     interval: Option<Duration>,
     /// One event at a time
     #[arg(long)]
@@ -115,11 +115,6 @@ struct Incast {
     calibrate: bool,
     #[command(flatten)]
     how: How,
-}
-
-/// Parses a size; `KB` is read as `kB`.
-fn size(text: &str) -> Result<ByteSize, thalweg_text::ByteSizeError> {
-    text.replace("KB", "kB").parse()
 }
 
 impl Incast {

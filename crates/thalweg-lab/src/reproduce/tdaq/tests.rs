@@ -16,7 +16,7 @@ fn as_the_paper(scenario: &Scenario) -> f64 {
 }
 
 fn position_of(names: [&str; 6], time: Duration) -> usize {
-    names.iter().position(|name| crate::scenario::time::parse(name) == Ok(time)).unwrap_or(0)
+    names.iter().position(|name| thalweg_text::parse_duration(name) == Ok(time)).unwrap_or(0)
 }
 
 fn experiment() -> Experiment<Results> {

@@ -1,7 +1,6 @@
 //! `thalweg lab machine`: a command in a virtual PC of its own, with devices, an IOMMU and a kernel that may be
 //! changed.
 
-use super::{size, time};
 use crate::bench::{INTERRUPTED, stop_on_signals};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -9,7 +8,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 use thalweg::terminal::{Failure, Output, outlet, progress, progress::Busy};
 use thalweg_lab::pc::{Iommu, Machine, Nic, Prepared, Progress, RunError, prepare_machine};
-use thalweg_text::{ByteSize, format_volume};
+use thalweg_text::{ByteSize, format_volume, parse_duration};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Options {
@@ -24,13 +23,13 @@ pub(super) struct Options {
     #[arg(long)]
     rng: bool,
     /// An empty NVMe disk of this size. The first is at 0000:00:18.0, the next at 0000:00:19.0
-    #[arg(long, value_name = "SIZE", value_parser = size)]
+    #[arg(long, value_name = "SIZE")]
     nvme: Vec<ByteSize>,
     /// Without an IOMMU: devices reach all of memory, and VFIO is used in its no-IOMMU mode
     #[arg(long)]
     no_iommu: bool,
     /// Size of its memory
-    #[arg(long, value_name = "SIZE", default_value_t = Machine::default().memory, value_parser = size)]
+    #[arg(long, value_name = "SIZE", default_value_t = Machine::default().memory)]
     memory: ByteSize,
     /// Number of its processors
     #[arg(long, value_name = "NUMBER", default_value_t = Machine::default().processors)]
@@ -39,7 +38,7 @@ pub(super) struct Options {
     #[arg(long, value_name = "NUMBER", default_value_t = 0)]
     huge_pages: u32,
     /// End it after this time, the boot (about ten seconds) included
-    #[arg(long, value_name = "TIME", default_value = "5min", value_parser = time::parse)]
+    #[arg(long, value_name = "TIME", default_value = "5min", value_parser = parse_duration)]
     timeout: Duration,
     /// Directory that the command sees as /out: what it writes there stays. The kernel's log is left there, too
     #[arg(long, value_name = "DIRECTORY")]
