@@ -28,7 +28,7 @@ mod search;
 mod source;
 mod violation;
 
-pub use builder::{Arrival, Builder, Fetch, SourceProgress, Triggered};
+pub use builder::{Arrival, Builder, COMPLETION_QUANTILES, Fetch, SourceProgress, Triggered};
 pub use config::{BuilderConfig, Check, Hold, Path, Window};
 pub use credit::CreditState;
 pub use events::{Closed, Missing};

@@ -373,6 +373,13 @@ impl Scenario {
             .unwrap_or_else(|| self.packet_time().mul_f64(4.3).max(all / 25_000).max(Duration::from_micros(1)))
     }
 
+    /// Returns the number of equal steps of a report's timeline: at least two samples of a queue are in each, and more
+    /// than 400 cannot be distinguished on a page.
+    pub(crate) fn timeline_step_count(&self) -> u32 {
+        let possible = self.measured_time().as_secs_f64() / (2.0 * self.sample_interval().as_secs_f64());
+        possible.clamp(1.0, 400.0) as u32
+    }
+
     /// Returns the payload bits that can reach all receivers in a second: the events per second that every
     /// [link](Self::all_links) can carry, with the part of their bytes that passes it, times an event's payload.
     ///
