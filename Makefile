@@ -49,6 +49,10 @@ test: ## Run every test
 check: ## A few minutes' part of it, for use while working
 	@scripts/test.py format lint test-some
 
+.PHONY: gallery
+gallery: setup release ## Draw the pictures of docs/gallery.md again, by the commands in it
+	@scripts/gallery.sh $(RELEASE)
+
 .PHONY: bench
 bench: setup release ## Measure beside the programs people use (ARGS="--quick" for a first look)
 	@$(RELEASE)/thalweg bench peers --install $(ARGS)

@@ -41,6 +41,10 @@ esac
 say "the .deb"
 root=$work/root
 scripts/install.sh "$work/thalweg" "$root" /usr
+# The wheel has the man pages, too, and the examples; not the site, which is most of what the .deb installs besides.
+mkdir -p "$work/data/share/doc/thalweg"
+cp -r "$root/usr/share/man" "$work/data/share/"
+cp -r "$root/usr/share/doc/thalweg/examples" "$work/data/share/doc/thalweg/"
 find "$root/usr/share/man" -type f -exec gzip -9n {} +
 install -D -m 644 LICENSE-MIT "$root/usr/share/doc/thalweg/copyright"
 # dpkg-shlibdeps looks for a source package around it.
@@ -87,6 +91,8 @@ fi
 for program in thalweg thalweg-lab; do
     install -D -m 755 "$work/programs/$program" "$unpacked/$(basename "$unpacked").data/scripts/$program"
 done
+mkdir -p "$unpacked/$(basename "$unpacked").data"
+cp -r "$work/data" "$unpacked/$(basename "$unpacked").data/data"
 "$python" -m wheel pack --dest-dir "$dist" "$unpacked" >/dev/null
 
 (cd "$dist" && sha256sum -- * >SHA256SUMS)

@@ -388,7 +388,8 @@ def surroundings(directory: Path) -> dict[str, str]:
     """The environment of a reader whose home is `directory`: the program and Python are on the path."""
     programs = directory / ".bin"
     programs.mkdir()
-    (programs / "thalweg").symlink_to(program())
+    for name in ("thalweg", "thalweg-lab"):
+        (programs / name).symlink_to(program().with_name(name))
     kept = {name: value for name, value in os.environ.items() if not name.startswith("THALWEG")}
     return kept | {
         "PATH": f"{programs}:{Path(sys.executable).parent}:{kept['PATH']}:/usr/sbin:/sbin",

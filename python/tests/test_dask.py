@@ -74,7 +74,7 @@ def test_an_event_goes_to_another_process_by_value(urls: list[str], tmp_path: Pa
             assert repr(copy[source]) == repr(fragment)
             assert copy[source].verify()
             np.testing.assert_array_equal(copy[source].array, fragment.array)
-    with pytest.raises(thalweg.RunError, match="no pickled fragment"):
+    with pytest.raises(thalweg.RunError, match="not a pickled fragment"):
         thalweg._thalweg._event(1, 3, True, [(b"x" * 100, "", [], {"features": [], "failures": []})])
 
 

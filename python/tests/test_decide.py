@@ -167,7 +167,7 @@ def test_a_program_that_crashes_is_started_again(program: Path, tmp_path: Path) 
     assert (undecided["ends"], undecided["gone"] > 0) == (1, True)
     assert kept < set(bright(report["trigger"]["level1"]))
     assert max(kept) > 50
-    assert "it is started again" in said
+    assert "restarting it" in said
 
 
 def test_what_is_no_such_program_is_said_before_the_run(program: Path, tmp_path: Path) -> None:
@@ -202,4 +202,4 @@ def test_a_program_by_itself_says_what_starts_it() -> None:
     ended = subprocess.run(
         [sys.executable, "-c", KEEP], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=60
     )
-    assert "standard input is no builder's: a topology names this program" in ended.stderr.splitlines()[-1]
+    assert "standard input is not connected to a builder: name this program" in ended.stderr.splitlines()[-1]

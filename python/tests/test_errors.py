@@ -26,9 +26,9 @@ def test_a_path_without_a_run_is_named_with_what_may_have_been_meant(model: Writ
     (tmp_path / "file").touch()
     for wrong, said in {
         tmp_path: "not a run: it has no run.json",
-        tmp_path / "nothing-here": "nothing-here is not a run: there is no such directory",
+        tmp_path / "nothing-here": "nothing-here is not a run: no such directory",
         tmp_path / "file": "this is a file",
-        model.directory.parent: f"runs are in it; open one of them, such as {model.directory.parent}/run-",
+        model.directory.parent: f"it contains runs; open one of them, such as {model.directory.parent}/run-",
         "127.0.0.1:8042/runs/1": "by its URL: http://127.0.0.1:8042/runs/1",
         Path("http://daq-0:8042/runs/1"): "a URL as a string",
         "ftp://daq-0/runs/1": "a URL of a run begins with http:// or https://",
@@ -101,7 +101,7 @@ def test_iterating_goes_on_behind_a_damaged_block_and_warns_once(damaged: Path, 
         (warning,) = warned
         assert f"{len(lost)} events, {lost[0]} to {lost[-1]}, cannot be read: " in str(warning.message)
         assert "00000.seg at byte" in str(warning.message)
-        assert "`thalweg verify` says what is lost" in str(warning.message)
+        assert "`thalweg verify` shows what is lost" in str(warning.message)
         assert warning.filename == __file__
         with pytest.raises(thalweg.RunError, match=r"00000\.seg at byte \d+: .*CRC"):
             run[lost[0]]
@@ -174,7 +174,7 @@ def test_a_segment_that_is_gone_costs_its_own_events_and_is_said(copy: Path) -> 
     whole = len(thalweg.open(copy))
     (segment, *_) = sorted(copy.glob("*.seg"))
     segment.unlink()
-    with pytest.warns(UserWarning, match=r"is damaged: 00000\.seg: .*there is no such file"):
+    with pytest.warns(UserWarning, match=r"is damaged: 00000\.seg: .*no such file"):
         rest = thalweg.open(copy)
     assert len(rest) < whole
 

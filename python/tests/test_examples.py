@@ -72,8 +72,8 @@ def play(name: str, program: Path, folder: Path, rate: int, *changes: tuple[str,
     """Runs an example on smaller images, fewer and slower, and returns what was put into them."""
     subprocess.run([sys.executable, EXAMPLES / "beam_images.py", "--width", "320", folder], check=True)
     shown = sorted(folder.glob("camera-*.npy")) if "cameras" in name else [folder / "interferometer.npy"]
-    # `make build-tests` builds it. Its cameras have addresses and names of this host: one at a time.
-    command = [program.parent / "examples" / "camera", str(rate), *shown]
+    # Its cameras have addresses and names of this host: one at a time.
+    command = [program.parent / "thalweg-lab", "camera", "--rate", str(rate), *shown]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as cameras:
         assert cameras.stdout is not None
         for _ in shown:

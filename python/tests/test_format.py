@@ -166,7 +166,7 @@ def test_a_block_that_is_damaged_ends_what_can_be_read(tmp_path: Path) -> None:
 def test_following_a_run_whose_writer_died_ends(tmp_path: Path) -> None:
     blocks = [block(7, number, both(number), [(number, 1, 1, 0)]) for number in range(3)]
     run = thalweg.open(write_run(tmp_path / "dead", blocks, SOURCES))
-    with pytest.warns(thalweg.DamageWarning, match="writer died: it was not ended"):
+    with pytest.warns(thalweg.DamageWarning, match="of the run died: the run was not closed"):
         assert [event.id for event in run.follow()] == [0, 1, 2]
 
 

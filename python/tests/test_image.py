@@ -234,7 +234,7 @@ def test_what_is_no_image_is_told() -> None:
     for wrong, error in ((np.zeros((3, 3, 3)), TypeError), (np.zeros((9, 9), complex), TypeError)):
         with pytest.raises(error):
             thalweg.image.fit_gaussian_2d(wrong)
-    with pytest.raises(ValueError, match="no part of an image"):
+    with pytest.raises(ValueError, match="not inside an image"):
         thalweg.image.fit_gaussian_2d(spot(), region=(0, 0, 65, 1))
     with pytest.raises(ValueError, match="pixel"):
         thalweg.image.moments(spot(), pixel_mm=-1)

@@ -48,7 +48,7 @@ impl fmt::Display for Backing {
 #[derive(Debug, Error)]
 pub enum ArenaError {
     /// The size is zero, or larger than the address space.
-    #[error("an arena of {0} bytes cannot be made")]
+    #[error("cannot create an arena of {0} bytes")]
     Size(usize),
     /// The kernel refused.
     #[error("{doing} for an arena of {bytes} bytes: {error}")]
@@ -61,15 +61,13 @@ pub enum ArenaError {
         error: Errno,
     },
     /// The other process could shrink the memory while it is in use here.
-    #[error("the arena that was handed over is not sealed against shrinking; its owner must set F_SEAL_SHRINK")]
+    #[error("the received arena is not sealed against shrinking: its owner must set F_SEAL_SHRINK")]
     NotSealed,
     /// The other process could remove pages while they are in use here.
-    #[error(
-        "the arena that was handed over is made of reserved huge pages (MFD_HUGETLB); its owner must use ordinary ones"
-    )]
+    #[error("the received arena uses reserved huge pages (MFD_HUGETLB): its owner must use ordinary pages")]
     Reserved,
     /// The kernel could not make a DMA buffer of the memory.
-    #[error("making a DMA buffer of {bytes} bytes of an arena, by /dev/udmabuf: {error}")]
+    #[error("creating a DMA buffer of {bytes} bytes of an arena with /dev/udmabuf: {error}")]
     DmaBuf {
         /// Length that the buffer was to have, in bytes.
         bytes: usize,

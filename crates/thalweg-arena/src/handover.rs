@@ -19,17 +19,17 @@ pub const MAX_FDS: usize = 253;
 pub enum HandoverError {
     /// The socket's own error. `WouldBlock` on a non-blocking socket is one of them: nothing has happened, try again
     /// later.
-    #[error("handing over file descriptors: {0}")]
+    #[error("sending file descriptors: {0}")]
     Io(#[from] io::Error),
     /// Descriptors travel with bytes, and there were none.
-    #[error("file descriptors cannot be handed over without at least one byte to go with them")]
+    #[error("file descriptors can only be sent together with at least one byte of data")]
     NoBytes,
     /// The descriptors are more than the kernel takes in one message.
-    #[error("{0} file descriptors cannot be handed over at once, only {MAX_FDS}")]
+    #[error("cannot send {0} file descriptors at once: the limit is {MAX_FDS}")]
     TooManyToSend(usize),
     /// The peer sent more descriptors than was agreed, or this process may open no more files. All of them have been
     /// closed.
-    #[error("more file descriptors came than the {expected} expected, or than RLIMIT_NOFILE lets this process have")]
+    #[error("received more file descriptors than the {expected} expected, or than RLIMIT_NOFILE allows this process")]
     TooMany {
         /// Maximum number of descriptors that was expected.
         expected: usize,

@@ -123,7 +123,7 @@ impl fmt::Debug for Ring {
 #[derive(Debug, Error)]
 pub enum RingSetupError {
     /// The count of cells is not a power of two, or too large.
-    #[error("a ring of {0} cells cannot be made: the count must be a power of two up to {MAX_CELLS}")]
+    #[error("cannot create a ring of {0} cells: the number must be a power of two up to {MAX_CELLS}")]
     Cells(u32),
     /// The kernel refused.
     #[error("{doing} for a ring: {error}")]
@@ -134,10 +134,10 @@ pub enum RingSetupError {
         error: rustix::io::Errno,
     },
     /// The other process could shrink the memory while it is in use here.
-    #[error("the ring that was handed over is not sealed against shrinking; its owner must set F_SEAL_SHRINK")]
+    #[error("the received ring is not sealed against shrinking: its owner must set F_SEAL_SHRINK")]
     NotSealed,
     /// The memfd is not one of a ring: wrong magic, or size and count do not agree.
-    #[error("not a ring: {bytes} bytes, with {cells} cells by its header (wrong descriptor or version?)")]
+    #[error("not a ring: {bytes} bytes, but {cells} cells according to its header (wrong descriptor or version?)")]
     NotARing {
         /// Size of the file in bytes.
         bytes: u64,
@@ -145,7 +145,7 @@ pub enum RingSetupError {
         cells: u32,
     },
     /// Cells were taken from the ring already, or its head is past its tail.
-    #[error("the ring that was handed over has its head at {head}; hand over a new one, whose head is 0")]
+    #[error("the received ring has its head at {head}: send a new ring, whose head is 0")]
     Used {
         /// Index of the receiver.
         head: u32,
@@ -156,7 +156,7 @@ pub enum RingSetupError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum RingError {
     /// The other side set its index to an impossible value. It is broken or hostile: stop using the ring.
-    #[error("the peer's index of a shared-memory ring is {theirs}, which cannot follow ours at {ours}")]
+    #[error("the peer set the index of a shared-memory ring to {theirs}, which is impossible after {ours}")]
     Corrupt {
         /// Index of this side: number of cells sent, or received, modulo 2³².
         ours: u32,

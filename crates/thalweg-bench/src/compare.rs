@@ -26,13 +26,13 @@ pub enum CompareError {
         error: io::Error,
     },
     /// File that is longer than any report.
-    #[error("{}: more than {MAX_REPORT_BYTES} bytes, which is no report of `thalweg bench`", path.display())]
+    #[error("{}: more than {MAX_REPORT_BYTES} bytes, which is not a report of `thalweg bench`", path.display())]
     TooLong {
         /// Path of the file.
         path: PathBuf,
     },
     /// File that holds something other than a report.
-    #[error("{}: no report of `thalweg bench … --json-file FILE`: {error}", path.display())]
+    #[error("{}: not a report of `thalweg bench … --out FILE.json`: {error}", path.display())]
     Garbage {
         /// Path of the file.
         path: PathBuf,
@@ -61,7 +61,7 @@ pub enum CompareError {
 /// Longest file that is read, in bytes. A thousand points of a thousand repeats each are less.
 const MAX_REPORT_BYTES: u64 = 1 << 30;
 
-/// Reads a report: a file that `--json-file` wrote, or a copy of standard output, of which the report is the last line.
+/// Reads a report: a file that `--out FILE.json` wrote, or a copy of standard output, of which the report is the last line.
 ///
 /// # Errors
 /// If the file cannot be read, holds no report, or holds one in a format that this Thalweg does not read.
@@ -379,7 +379,7 @@ fn property_value(properties: &[(String, String)], name: &str) -> String {
 
 /// Returns the words of a command after `bench`, without the options that name output files.
 fn measurement_options(command_line: &[String]) -> String {
-    const OUTPUT: [&str; 4] = ["--json-file", "--markdown-file", "--plot-file", "--html-file"];
+    const OUTPUT: [&str; 5] = ["--out", "--json-file", "--markdown-file", "--plot-file", "--html-file"];
     let mut words = command_line.iter().skip_while(|word| *word != "bench").skip(1);
     let mut out = Vec::new();
     while let Some(word) = words.next() {
@@ -432,7 +432,7 @@ mod tests {
         let key = |size| Key::new("tcp", "write", size);
         let a = report(
             "6.1",
-            "thalweg bench latency --json-file a.json -t 1s",
+            "thalweg bench latency --out a.json -t 1s",
             vec![
                 point(key(1), &[10.0, 10.5, 11.0]),
                 point(key(64), &[10.0, 10.5, 11.0]),

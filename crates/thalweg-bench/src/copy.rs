@@ -402,7 +402,7 @@ mod tests {
         let mut instrument = options.create_instrument().unwrap();
         let key = instrument.point_keys().remove(0);
         let error = instrument.measure_point(&key, &options.timing, &Stop::default()).unwrap_err().to_string();
-        assert!(error.contains("of memory cannot be had here"), "{error}");
+        assert!(error.contains("of memory not available here"), "{error}");
         let stop = Stop::default();
         stop.request_stop();
         let small = Key::new("memory", "copy hot", 4096);

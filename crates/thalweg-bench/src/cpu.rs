@@ -46,6 +46,7 @@ pub struct Usage {
     at: Instant,
     process: Duration,
     stat: Option<Stat>,
+    waited: Option<Duration>,
 }
 
 /// Time used between two readings.
@@ -59,10 +60,13 @@ pub struct Used {
     pub system: f64,
     /// Part of `system` that the hypervisor gave to others, in seconds.
     pub steal: f64,
+    /// Time in which the reading thread was ready to run and did not, in seconds; 0 if the kernel does not count it.
+    #[serde(default)]
+    pub waited: f64,
 }
 
 impl Usage {
-    /// Reads the counters: two system calls and a file of `/proc`.
+    /// Reads the counters: two system calls and two files of `/proc`. A difference is to be taken on the same thread.
     pub fn read_counters() -> Self {
         let cpu = clock_gettime(ClockId::ProcessCPUTime);
         #[expect(clippy::cast_sign_loss, clippy::cast_possible_truncation, reason = "a time since the process began")]
@@ -71,6 +75,7 @@ impl Usage {
             at: Instant::now(),
             process,
             stat: fs::read_to_string("/proc/stat").ok().and_then(|text| parse_proc_stat(&text)),
+            waited: fs::read_to_string("/proc/thread-self/schedstat").ok().and_then(|text| parse_wait_time(&text)),
         }
     }
 
@@ -86,6 +91,9 @@ impl Usage {
             used.system = after.busy.saturating_sub(before.busy) as f64 / ticks_per_second();
             used.steal = after.steal.saturating_sub(before.steal) as f64 / ticks_per_second();
         }
+        if let (Some(before), Some(after)) = (self.waited, now.waited) {
+            used.waited = after.saturating_sub(before).as_secs_f64();
+        }
         used
     }
 }
@@ -100,6 +108,7 @@ impl std::ops::Add for Used {
             process: self.process + other.process,
             system: self.system + other.system,
             steal: self.steal + other.steal,
+            waited: self.waited + other.waited,
         }
     }
 }
@@ -115,6 +124,7 @@ impl Used {
             process: self.process + other.process,
             system: self.system + theirs.system,
             steal: self.steal + theirs.steal,
+            waited: self.waited + other.waited,
         }
     }
 
@@ -178,7 +188,21 @@ fn parse_quota_throttling(stat: &str) -> u64 {
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Stat {
     busy: u64,
+    /// Part of `busy` in which processes ran, threads of the kernel included.
+    tasks: u64,
     steal: u64,
+}
+
+/// Returns the time of all processes and the steal since the start of the machine, in ticks.
+pub(crate) fn read_system_ticks() -> Option<(u64, u64)> {
+    let stat = parse_proc_stat(&fs::read_to_string("/proc/stat").ok()?)?;
+    Some((stat.tasks, stat.steal))
+}
+
+/// Parses the time that a thread waited on a run queue, the second of three numbers of `/proc/PID/schedstat`
+/// (Documentation/scheduler/sched-stats.rst).
+fn parse_wait_time(text: &str) -> Option<Duration> {
+    text.split_whitespace().nth(1)?.parse().ok().map(Duration::from_nanos)
 }
 
 /// Parses the first line of `/proc/stat`: user nice system idle iowait irq softirq steal guest guest_nice
@@ -188,10 +212,11 @@ fn parse_proc_stat(text: &str) -> Option<Stat> {
     let fields: Vec<u64> = fields.split_whitespace().map(str::parse).collect::<Result<_, _>>().ok()?;
     let [user, nice, system, _idle, _iowait, irq, softirq, steal, ..] = fields[..] else { return None };
     let busy = [user, nice, system, irq, softirq, steal].into_iter().fold(0, u64::saturating_add);
-    Some(Stat { busy, steal })
+    let tasks = [user, nice, system].into_iter().fold(0, u64::saturating_add);
+    Some(Stat { busy, tasks, steal })
 }
 
-fn ticks_per_second() -> f64 {
+pub(crate) fn ticks_per_second() -> f64 {
     rustix::param::clock_ticks_per_second() as f64
 }
 
@@ -202,7 +227,7 @@ mod tests {
     #[test]
     fn all_but_idle_and_waiting_for_disks_is_busy() {
         let text = "cpu  100 20 300 4000 500 6 70 8 90 10\ncpu0 1 2 3\n";
-        assert_eq!(parse_proc_stat(text), Some(Stat { busy: 100 + 20 + 300 + 6 + 70 + 8, steal: 8 }));
+        assert_eq!(parse_proc_stat(text), Some(Stat { busy: 100 + 20 + 300 + 6 + 70 + 8, tasks: 420, steal: 8 }));
     }
 
     #[test]
@@ -221,7 +246,7 @@ mod tests {
 
     #[test]
     fn seconds_per_gigabyte_are_for_ten_to_the_nine() {
-        let used = Used { wall: 2.0, process: 1.0, system: 3.0, steal: 0.0 };
+        let used = Used { wall: 2.0, process: 1.0, system: 3.0, ..Used::default() };
         let cpu = used.processor_figures(4_000_000_000);
         assert_eq!((cpu.process_percent, cpu.system_percent, cpu.seconds_per_gigabyte), (50.0, 150.0, Some(0.25)));
         assert_eq!(used.processor_figures(0).seconds_per_gigabyte, None);

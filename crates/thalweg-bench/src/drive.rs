@@ -1,12 +1,14 @@
 //! Measures the points of an instrument, one after the other, and reports what makes their figures less certain.
 
 use crate::cpu::Throttled;
+use crate::doubt::{Conditions, Watch, worst_warnings};
 use crate::options::Timing;
 use crate::point::{Figures, Key, Point, Report};
 use crate::{BenchError, Host, Plan};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
+use thalweg_text::format_size;
 
 /// Measuring instrument: its list of points, and how one repeat of a point is taken.
 pub(crate) trait Instrument {
@@ -24,6 +26,11 @@ pub(crate) trait Instrument {
 
     /// Returns the remarks on a point after it was measured.
     fn point_notes(&self, _key: &Key) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// Returns processes of this host that belong to the measurement although this one did not start them.
+    fn outside_processes(&self) -> Vec<u32> {
         Vec::new()
     }
 
@@ -82,32 +89,34 @@ pub fn measure_plan(
     let mut points = Vec::with_capacity(keys.len());
     let groups: Vec<&[Key]> = keys.chunk_by(|one, next| instrument.takes_turns_with(one, next)).collect();
     for group in groups {
-        let mut taken: Vec<(Vec<Figures>, Option<BenchError>)> = group.iter().map(|_| (Vec::new(), None)).collect();
+        let mut taken: Vec<Taken> = group.iter().map(|_| Taken::default()).collect();
         'turns: for repeat in 0..timing.repeat {
-            for (at, (key, (repeats, error))) in group.iter().zip(&mut taken).enumerate() {
+            for (at, (key, point)) in group.iter().zip(&mut taken).enumerate() {
                 if stop.is_requested() {
                     break 'turns;
                 }
-                if error.is_some() {
+                if point.error.is_some() {
                     continue;
                 }
                 observer.on_progress(points.len() + at, keys.len(), key, repeat);
+                let watch = Watch::begin();
                 match instrument.measure_point(key, &timing, stop) {
                     // A repeat that was stopped in the middle is shorter than requested.
-                    Ok(_) if stop.is_requested() => break 'turns,
-                    Ok(figures) => repeats.push(figures),
-                    Err(BenchError::Stopped) => break 'turns,
+                    Ok(_) | Err(BenchError::Stopped) if stop.is_requested() => break 'turns,
+                    Ok(figures) => point.add_repeat(figures, watch.end(&instrument.outside_processes())),
+                    Err(BenchError::Stopped) => point.error = Some(BenchError::NothingMeasured(timing.min_time)),
                     Err(failed) if failed.is_usage_error() => return Err(failed),
-                    Err(failed) => *error = Some(failed),
+                    Err(failed) => point.error = Some(failed),
                 }
             }
         }
-        for (key, (repeats, error)) in group.iter().zip(taken) {
+        for (key, Taken { repeats, conditions, error }) in group.iter().zip(taken) {
             if repeats.is_empty() && error.is_none() {
                 break;
             }
             let error = error.map(|error| error.to_string());
             let point = Point::new(key.clone(), repeats, instrument.point_notes(key), error);
+            let point = point.with_conditions(&conditions);
             observer.on_point_completed(&point);
             points.push(point);
         }
@@ -129,31 +138,42 @@ pub fn measure_plan(
     })
 }
 
-/// Steal above which a warning is given, in percent of one processor.
-const MAX_STEAL_PERCENT: f64 = 1.0;
-/// Spread above which a warning is given, in percent.
-const MAX_SPREAD_PERCENT: f64 = 10.0;
+/// What was measured of a point.
+#[derive(Default)]
+struct Taken {
+    repeats: Vec<Figures>,
+    conditions: Vec<Conditions>,
+    error: Option<BenchError>,
+}
+
+impl Taken {
+    fn add_repeat(&mut self, figures: Figures, conditions: Conditions) {
+        let other_processes_percent = Some(conditions.others_percent());
+        self.repeats.push(Figures { other_processes_percent, ..figures });
+        self.conditions.push(conditions);
+    }
+}
 
 fn report_warnings(points: &[Point], repeat: u32) -> Vec<String> {
-    let mut warnings = Vec::new();
-    let steal = points.iter().map(|point| point.figures.steal_percent).fold(0.0, f64::max);
-    if steal > MAX_STEAL_PERCENT {
-        warnings.push(format!("the hypervisor took up to {steal:.1} % of a processor away (steal)"));
-    }
-    let wide: Vec<&Point> = points.iter().filter(|point| point.spread_percent > MAX_SPREAD_PERCENT).collect();
-    if let Some(widest) = wide.iter().max_by(|a, b| a.spread_percent.total_cmp(&b.spread_percent)) {
-        warnings.push(format!(
-            "{} of {} points spread by more than {MAX_SPREAD_PERCENT:.0} % over their repeats, the widest by {:.0} % ({} {} {})",
-            wide.len(),
-            points.len(),
-            widest.spread_percent,
-            widest.key.link,
-            widest.key.method,
-            widest.key.size
-        ));
-    }
+    let all = points.iter().flat_map(|point| &point.warnings);
+    let mut warnings: Vec<String> = worst_warnings(all.cloned())
+        .into_iter()
+        .map(|worst| {
+            let of_kind = |point: &&Point| point.warnings.iter().any(|one| one.kind == worst.kind);
+            let count = points.iter().filter(of_kind).count();
+            let at = points.iter().find(|point| point.warnings.contains(&worst));
+            let name = at.map(|point| {
+                let Key { link, method, size, .. } = &point.key;
+                format!("{link} {method} {}", format_size(*size))
+            });
+            match points.len() {
+                1 => worst.text,
+                all => format!("{} ({}; {count} of {all} points)", worst.text, name.unwrap_or_default()),
+            }
+        })
+        .collect();
     if repeat == 1 {
-        warnings.push("each point was taken once: its spread is not known".to_owned());
+        warnings.push("each point was measured once: its spread is not known".to_owned());
     }
     let failed = points.iter().filter(|point| point.error.is_some()).count();
     if failed > 0 {

@@ -14,7 +14,7 @@ pub enum BenchError {
     #[error("{0}")]
     Usage(String),
     /// Missing prerequisite: a permission, a kernel feature, a program.
-    #[error("{what} cannot be had here: {why}")]
+    #[error("{what} not available here: {why}")]
     Unavailable {
         /// Name of what is missing.
         what: String,
@@ -71,6 +71,9 @@ pub enum BenchError {
         /// Last lines that the program printed, or another reason.
         why: String,
     },
+    /// Time of measurement that was too short for anything to arrive.
+    #[error("nothing arrived within {}: measure for a longer time (--min-time)", humantime::format_duration(*.0))]
+    NothingMeasured(Duration),
     /// Stop before anything was measured.
     #[error("stopped")]
     Stopped,

@@ -58,6 +58,9 @@ pub struct Interface {
     pub bits_per_second: Option<f64>,
 }
 
+/// Text for a hypervisor whose name is unknown.
+const UNNAMED_HYPERVISOR: &str = "unnamed";
+
 /// Suffix of the version in builds without optimisation: figures of a test build are no figures of Thalweg.
 const UNOPTIMISED: &str = if cfg!(debug_assertions) { ", not optimised" } else { "" };
 
@@ -92,7 +95,10 @@ impl Host {
 impl Host {
     /// Returns the origin of a figure that was measured on this machine. `began` is RFC 3339.
     pub fn provenance(&self, subject: &str, began: &str, command_line: &[String]) -> Provenance {
-        let virtual_machine = self.hypervisor.as_ref().map(|name| format!(", a virtual machine ({name})"));
+        let virtual_machine = self.hypervisor.as_ref().map(|name| match name.as_str() {
+            UNNAMED_HYPERVISOR => ", virtual machine".to_owned(),
+            name => format!(", virtual machine ({name})"),
+        });
         Provenance {
             subject: subject.to_owned(),
             date: began.to_owned(),
@@ -118,10 +124,7 @@ fn read_trimmed_file(path: impl AsRef<Path>) -> Option<String> {
 
 fn detect_hypervisor(cpuinfo: &str) -> Option<String> {
     let guest = field_value(cpuinfo, "flags")?.split_whitespace().any(|flag| flag == "hypervisor");
-    guest.then(|| {
-        read_trimmed_file("/sys/class/dmi/id/sys_vendor")
-            .unwrap_or_else(|| "a hypervisor that gives no name".to_owned())
-    })
+    guest.then(|| read_trimmed_file("/sys/class/dmi/id/sys_vendor").unwrap_or_else(|| UNNAMED_HYPERVISOR.to_owned()))
 }
 
 fn read_mitigations() -> Vec<String> {

@@ -29,6 +29,7 @@
 //! | `sizes` | Parser of sizes: `64KiB`, `1,512,4KiB`, `1..128KiB:x2`, `1KiB..16KiB:+1KiB` |
 //! | `drive` | Measures the points of an instrument, one after the other, and reports what makes their figures less certain |
 //! | `point` | Results of a measurement: points with their figures, and the machine on which they were taken |
+//! | `doubt` | Conditions on the machine that make a figure doubtful, each a warning beside the figure |
 //! | `clock` | Stopwatch: the processor's time-stamp counter where it is steady, `clock_gettime` elsewhere; neither is a system call on Linux (vDSO) |
 //! | `cpu` | Processor use during a measurement, by three stated definitions |
 //! | `host` | Description of the machine on which a report was taken |
@@ -56,6 +57,7 @@ pub mod compare;
 mod copy;
 mod cpu;
 mod dma;
+mod doubt;
 mod drive;
 mod error;
 mod file;
@@ -76,6 +78,7 @@ mod transfer;
 
 pub use clock::Clock;
 pub use cpu::{Cpu, Usage};
+pub use doubt::{Conditions, Warning, WarningKind, Watch, worst_warnings};
 pub use drive::{Observer, Stop, measure_plan};
 pub use error::BenchError;
 pub use host::{Host, Interface};

@@ -331,7 +331,7 @@ mod tests {
         assert!(ensure_memory_available(1).is_ok());
         let error = ensure_memory_available(1 << 60).unwrap_err().to_string();
         assert!(
-            error.starts_with("1048576 TiB of memory cannot be had here: ") && error.ends_with("are available"),
+            error.starts_with("1048576 TiB of memory not available here: ") && error.ends_with("are available"),
             "{error}"
         );
         assert_eq!(parse_mem_available("MemFree: 1 kB\nMemAvailable:   23 kB\n"), Some(23 * 1024));

@@ -10,7 +10,7 @@ use thiserror::Error;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::Args)]
 pub struct Timing {
     /// Each point is repeated until at least this long has passed
-    #[arg(short = 't', long, visible_alias = "duration", value_name = "TIME", default_value = "1s", value_parser = time)]
+    #[arg(short = 't', long, visible_alias = "duration", value_name = "TIME", default_value = "1s", value_parser = min_time)]
     pub min_time: Duration,
     /// Time at the beginning of each repeat that does not count
     #[arg(short = 'O', long, value_name = "TIME", default_value = "100ms", value_parser = time)]
@@ -29,6 +29,17 @@ pub(crate) fn parsed<T: clap::Args>(words: &str) -> T {
 
 /// Longest time that an option accepts.
 const MAX_OPTION_TIME: Duration = Duration::from_secs(24 * 3600);
+
+/// Shortest time of a measurement.
+const MIN_MEASURING_TIME: Duration = Duration::from_millis(1);
+
+/// Parses the time that a measurement takes: a duration of at least a millisecond.
+pub(crate) fn min_time(text: &str) -> Result<Duration, String> {
+    match time(text)? {
+        short if short < MIN_MEASURING_TIME => Err("too short to measure; the least is 1ms, usual is 1s".to_owned()),
+        time => Ok(time),
+    }
+}
 
 /// Parses a duration: `10s`, `500ms`, or seconds as iperf3 takes them: `10`.
 pub(crate) fn time(text: &str) -> Result<Duration, String> {
@@ -123,6 +134,10 @@ mod tests {
         assert_eq!(time("10"), Ok(Duration::from_secs(10)));
         assert_eq!(time("0.5"), Ok(Duration::from_millis(500)));
         assert_eq!(time("500ms"), Ok(Duration::from_millis(500)));
+        assert_eq!(min_time("1ms"), Ok(Duration::from_millis(1)));
+        for short in ["0", "0s", "999us"] {
+            assert!(min_time(short).is_err_and(|error| error.contains("too short to measure")), "{short}");
+        }
         for nonsense in ["-1", "", "soon", "inf", "NaN", "9999999"] {
             assert!(time(nonsense).is_err(), "{nonsense}");
         }

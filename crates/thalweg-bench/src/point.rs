@@ -1,6 +1,7 @@
 //! Results of a measurement: points with their figures, and the machine on which they were taken.
 
 use crate::cpu::Cpu;
+use crate::doubt::{self, Conditions, Warning};
 use crate::host::Host;
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
@@ -25,7 +26,7 @@ pub struct Report {
     pub peer: Option<Host>,
     /// Points, in the order in which they were taken.
     pub points: Vec<Point>,
-    /// Conditions that make the figures less certain: steal, throttling, spread above 10 %.
+    /// Conditions that make the figures less certain, over all points: other processes, steal, throttling, spread.
     pub warnings: Vec<String>,
 }
 
@@ -80,6 +81,9 @@ pub struct Point {
     pub spread_percent: f64,
     /// Figures of each repeat.
     pub repeats: Vec<Figures>,
+    /// Conditions that make the figures less certain, the worst of each kind over the repeats.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub warnings: Vec<Warning>,
     /// Remarks on this point: a method that was not available, a substitute that was measured in its place.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub notes: Vec<String>,
@@ -127,6 +131,15 @@ pub struct Figures {
     pub seconds: f64,
     /// Time that the hypervisor took away during the measurement, in percent of one processor.
     pub steal_percent: f64,
+    /// Time of other processes on this host during the measurement, in percent of one processor.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub other_processes_percent: Option<f64>,
+    /// As `other_processes_percent`, on the host of the other end, if that is another one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub peer_other_processes_percent: Option<f64>,
+    /// Time in which an end that polls was ready to run and did not, in percent, the worse of both ends.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub starved_percent: Option<f64>,
 }
 
 /// Percentiles of a time, in microseconds.
@@ -228,11 +241,28 @@ impl Figures {
             loss: repeats.iter().filter_map(|one| one.loss).reduce(Loss::sum_with),
             seconds: median_by_figure(repeats, |one| Some(one.seconds)).unwrap_or(0.0),
             steal_percent: median_by_figure(repeats, |one| Some(one.steal_percent)).unwrap_or(0.0),
+            other_processes_percent: median_by_figure(repeats, |one| one.other_processes_percent),
+            peer_other_processes_percent: median_by_figure(repeats, |one| one.peer_other_processes_percent),
+            starved_percent: median_by_figure(repeats, |one| one.starved_percent),
         }
     }
 }
 
 impl Point {
+    /// Adds the conditions during its repeats, and what its figures themselves say against them.
+    pub(crate) fn with_conditions(mut self, conditions: &[Conditions]) -> Self {
+        let repeats = self.repeats.iter().flat_map(|one| {
+            let steal = doubt::steal_warning(one.steal_percent);
+            let starved = one.starved_percent.and_then(doubt::starved_warning);
+            let peer = one.peer_other_processes_percent.and_then(doubt::peer_host_warning);
+            [steal, starved, peer, doubt::short_time_warning(one.seconds)].into_iter().flatten()
+        });
+        let machine = conditions.iter().flat_map(Conditions::warnings);
+        let spread = doubt::spread_warning(self.spread_percent);
+        self.warnings = doubt::worst_warnings(repeats.chain(machine).chain(spread));
+        self
+    }
+
     /// Makes a point from its repeats.
     pub fn new(key: Key, repeats: Vec<Figures>, notes: Vec<String>, error: Option<String>) -> Self {
         let principal: Vec<f64> = repeats.iter().filter_map(Figures::principal_figure).collect();
@@ -241,6 +271,7 @@ impl Point {
             figures: Figures::median_figures(&repeats),
             spread_percent: spread_percent(&principal),
             repeats,
+            warnings: Vec::new(),
             notes,
             error,
         }

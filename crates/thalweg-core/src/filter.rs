@@ -67,7 +67,7 @@ pub trait Decide: Debug + Send {
     /// had none, or whose fragment was damaged or lost, are not among them, so there may be none at all.
     fn accept_event(&mut self, event: EventId, fragments: &mut dyn Iterator<Item = Fragment<'_>>) -> bool;
 
-    /// Returns the number of events so far that could not be decided on.
+    /// Returns the number of events so far that could not be decided.
     fn undecided_events(&self) -> u64 {
         0
     }

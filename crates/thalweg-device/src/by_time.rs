@@ -58,14 +58,14 @@ impl Beat {
     pub fn check_values(&self) -> Result<(), (&'static str, String)> {
         let Self { period, phase, tolerance } = *self;
         if !(Duration::from_micros(1)..=Duration::from_secs(3600)).contains(&period) {
-            return Err(("period", format!("{period:?}; it is 1 µs to 1 h")));
+            return Err(("period", format!("{period:?}: it must be 1 µs to 1 h")));
         }
         if let Some(phase) = phase.filter(|phase| *phase >= period) {
-            return Err(("phase", format!("{phase:?}; it is less than a period, {period:?}")));
+            return Err(("phase", format!("{phase:?}: it must be less than the period, {period:?}")));
         }
         match tolerance <= period / 2 && !tolerance.is_zero() {
             true => Ok(()),
-            false => Err(("tolerance", format!("{tolerance:?}; it is more than nothing and at most half a period"))),
+            false => Err(("tolerance", format!("{tolerance:?}: it must be above 0 and at most half a period"))),
         }
     }
 

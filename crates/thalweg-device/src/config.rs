@@ -23,14 +23,20 @@ impl DeviceConfig {
     /// The text is no such address; the error names the kinds that are possible.
     pub fn from_address(address: &str) -> Result<Self, String> {
         let Some((kind, place)) = address.split_once(':').filter(|(_, place)| !place.is_empty()) else {
-            return Err(format!("'{address}' is no device's address, such as gige:GV01 or v4l2:/dev/video0"));
+            return Err(format!(
+                "'{address}' is not the address of a device: write one such as gige:GV01 or \
+                v4l2:/dev/video0"
+            ));
         };
         let all = kind::all_entries();
         let made = all.iter().find(|entry| entry.name == kind).and_then(|entry| (entry.at)(place));
         made.map(Self).ok_or_else(|| {
             let possible: Vec<&str> = all.iter().filter_map(|entry| entry.address).collect();
             let possible = possible.join(", ");
-            format!("'{kind}': a device is {possible}; others need further options, in a topology file")
+            format!(
+                "'{kind}' cannot be used here: use {possible}; other devices need further options, in a topology \
+                file"
+            )
         })
     }
 

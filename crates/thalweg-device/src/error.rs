@@ -19,7 +19,7 @@ pub enum DeviceError {
         error: io::Error,
     },
     /// A read failed, or the file became shorter while it was played.
-    #[error("reading {length} bytes at byte {at} of {}: {error}; the file must stay unchanged while it is played", file.display())]
+    #[error("reading {length} bytes at byte {at} of {}: {error}; the file must not change while it is replayed", file.display())]
     Read {
         /// Path of the file.
         file: PathBuf,
@@ -49,7 +49,7 @@ pub enum DeviceError {
         problem: String,
     },
     /// A device that works by itself was opened as one that is asked for its data.
-    #[error("a device of kind {0} works by itself: a node opens it (thalweg run, thalweg node)")]
+    #[error("a device of kind {0} acquires by itself and can only be opened by a node (thalweg run, thalweg node)")]
     WorksByItself(String),
     /// The kind of the device is not registered in this process.
     #[error("unknown kind `{kind}`, expected one of {known}")]
@@ -86,15 +86,15 @@ pub enum DeviceError {
         problem: String,
     },
     /// The recording holds no data to play.
-    #[error("{} holds no data to play", file.display())]
+    #[error("{} contains no data to replay", file.display())]
     Empty {
         /// Path of the file.
         file: PathBuf,
     },
     /// The file's length is not a whole number of records.
     #[error(
-        "{} has {length} bytes of data: {} records of {record} bytes and {} bytes left over; the recording was cut off, \
-         its records have another size, or other bytes stand in front of them (in raw files, skip passes over these)",
+        "{} has {length} bytes of data: {} records of {record} bytes and {} bytes left over; the recording is \
+         truncated, its records have a different size, or a header precedes them (option skip of raw files)",
         file.display(), length / record, length % record
     )]
     Leftover {
@@ -107,8 +107,8 @@ pub enum DeviceError {
     },
     /// The file announces more data than it has left.
     #[error(
-        "{}: {what} at byte {at} needs {needed} bytes, and {left} are left: the recording was cut off; the file is whole \
-         up to byte {at}", file.display()
+        "{}: {what} at byte {at} needs {needed} bytes, but only {left} are left: the recording is truncated; the file \
+         is intact up to byte {at}", file.display()
     )]
     Truncated {
         /// Path of the file.
@@ -157,7 +157,7 @@ pub enum DeviceError {
         expected: &'static str,
     },
     /// An image that is unlike the first of its sequence.
-    #[error("{} is {shape}, but {} is {first_shape}: the images of one device must be alike", file.display(), first.display())]
+    #[error("{} is {shape}, but {} is {first_shape}: all images of one device must have the same shape", file.display(), first.display())]
     Shape {
         /// Path of the image that differs.
         file: PathBuf,
@@ -202,7 +202,7 @@ pub enum DeviceError {
         threads: Vec<u16>,
     },
     /// The recording has more records than an index can hold.
-    #[error("{} has more than {limit} frames, which is more than is indexed; play it in parts", file.display())]
+    #[error("{} has more than {limit} frames, the largest number that can be indexed: split the file", file.display())]
     TooMany {
         /// Path of the file.
         file: PathBuf,
@@ -211,8 +211,9 @@ pub enum DeviceError {
     },
     /// The file has none of the formats that are recognised by their content.
     #[error(
-        "{} is not a recording that can be recognised: give a SigMF recording (.sigmf-meta and .sigmf-data, .sigmf, \
-         .sigmf-collection), a VDIF file (.vdif), a NumPy array (.npy), PGM or TIFF images (.pgm, .tif) or a directory of \
+        "{} is not a recording of a known format: give a SigMF recording (.sigmf-meta and .sigmf-data, .sigmf, \
+         .sigmf-collection), a VDIF file (.vdif), a NumPy array (.npy), PGM or TIFF images (.pgm, .tif) or a \
+         directory of \
          them; a file of raw records needs a topology file that states their size, device = {{ kind = \"raw\", \
          file = \"…\", record = … }}", file.display()
     )]
@@ -231,7 +232,7 @@ pub enum DeviceError {
         given: usize,
     },
     /// An event before the first or after the last of the recording.
-    #[error("event {} is not in the recording, which has {records} records from the first event that was requested", event.0)]
+    #[error("event {} is not in the recording, which has {records} records after the first requested event", event.0)]
     Event {
         /// Number of the event.
         event: EventId,

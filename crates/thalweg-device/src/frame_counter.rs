@@ -250,7 +250,7 @@ impl FrameCounter {
                 tracing::warn!(
                     from,
                     dropped = self.dropped,
-                    "about as many were dropped as the device's counter counts: numbers are uncertain"
+                    "about one full cycle of the device's counter was dropped: event numbers are uncertain"
                 );
             }
             self.doubt_from(from);
@@ -312,8 +312,8 @@ impl FrameCounter {
         self.accept_dated_count(count, next, now, None)
     }
 
-    /// Takes a count as [`accept_count`](Self::accept_count) does, of a frame taken at time `taken` by the device's clock: frames that
-    /// were lost together may have been sent long after each other, and come at once.
+    /// Takes a count as [`accept_count`](Self::accept_count) does, of a frame taken at time `taken` by the device's
+    /// clock: frames that were lost together may have been sent long after each other, and come at once.
     pub fn accept_dated_count(&mut self, count: u64, next: u64, now: Duration, taken: Option<TaiNanos>) -> FrameNumber {
         self.taken.1 = taken;
         // Some cameras count 0, which others leave out: the first 0 shows it.
@@ -364,7 +364,7 @@ impl FrameCounter {
         }
         if let (None, Some(first), false) = (self.newest, self.rules.first, self.warned || ahead <= LARGEST_GAP) {
             self.warned = true;
-            tracing::warn!(count, first, "the device's count is far from `first`: it is not believed");
+            tracing::warn!(count, first, "the device's counter is far from `first` and is ignored");
         }
         let set_back = self.rules.is_absolute && ahead < -MAX_JUMP_FRAMES;
         if number >= next || set_back { FrameNumber::Stray } else { FrameNumber::At(number) }
@@ -479,7 +479,8 @@ impl FrameCounter {
             {
                 tracing::warn!(
                     number,
-                    "the device may have been silent for {silent:.1} s and have begun to count anew: numbers are uncertain"
+                    "the device was silent for up to {silent:.1} s and may have restarted its counter: event numbers \
+                     are uncertain"
                 );
                 // A frame that is overtaken is in doubt as well.
                 self.doubt_from(newest.saturating_add(1));
@@ -495,7 +496,8 @@ impl FrameCounter {
         if !(fits && self.rules.rate.is_some()) {
             tracing::warn!(
                 number,
-                "the device was silent for {silence:.1} s, longer than its counter counts: numbers are uncertain"
+                "the device was silent for {silence:.1} s, longer than a cycle of its counter: event numbers are \
+                 uncertain"
             );
             self.doubt_from(newest.saturating_add(1));
         }
@@ -537,8 +539,8 @@ impl FrameCounter {
                         number,
                         dropped = self.dropped,
                         missing = gap.saturating_sub(PAUSE_STEP),
-                        "other frames were dropped than are missing, and the device may have begun to count anew: \
-                         numbers are uncertain"
+                        "the dropped frames do not match the missing ones, and the device may have restarted its \
+                         counter: event numbers are uncertain"
                     );
                 }
                 self.doubt_from(newest.saturating_add(1));
@@ -593,7 +595,7 @@ impl FrameCounter {
         self.steps.count += 1;
         let (found, step) = (self.steps.divisor, self.rules.step);
         if self.steps.count == MIN_STEP_COUNTS && found != step {
-            tracing::warn!("the device's counter goes up by {found}, and not by {step}: set its `step`");
+            tracing::warn!("the device's counter increases by {found} instead of {step}: set `step` to {found}");
         }
     }
 
@@ -635,8 +637,8 @@ impl Pace {
         reachable.max()
     }
 
-    /// Returns the seconds for which a frame with this number has waited since it was sent, at most, at the fastest pace
-    /// so far; 0 while that is not known.
+    /// Returns the seconds for which a frame with this number has waited since it was sent, at most, at the fastest
+    /// pace so far; 0 while that is not known.
     fn max_waited_seconds(&self, number: u64, now: Duration) -> f64 {
         let Some(fastest) = self.fastest.filter(|fastest| *fastest > 0.0) else { return 0.0 };
         let waited = self.looks.iter().flatten().map(|(since, first)| {
@@ -645,8 +647,8 @@ impl Pace {
         waited.fold(0.0, f64::max)
     }
 
-    /// Returns the highest number of frames per second up to this frame, over a window or more: a window that ended with
-    /// the first of the frames that waited at a port is too slow.
+    /// Returns the highest number of frames per second up to this frame, over a window or more: a window that ended
+    /// with the first of the frames that waited at a port is too slow.
     fn average_rate(&self, number: u64, now: Duration) -> f64 {
         let windows = self.looks.iter().flatten().filter(|(since, _)| now >= *since + PACE_WINDOW);
         let paces = windows.map(|(since, first)| number.saturating_sub(*first) as f64 / (now - *since).as_secs_f64());
@@ -985,8 +987,8 @@ mod tests {
         }
     }
 
-    /// The device begins anew among 2156 frames that are dropped, shortly before its counter comes round: what comes next
-    /// is no further ahead than it would be if it had gone on.
+    /// The device begins anew among 2156 frames that are dropped, shortly before its counter comes round: what comes
+    /// next is no further ahead than it would be if it had gone on.
     #[test]
     fn a_counter_may_begin_anew_among_about_as_many_as_were_dropped() {
         for (count, dropped, is_certain) in [(676, 2156, false), (676, 2007, true), (60_000, 2156, true)] {

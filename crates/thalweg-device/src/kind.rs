@@ -1,7 +1,7 @@
 //! Kinds of devices: the options, checks and constructor of each, registered under a name.
 //!
-//! A kind is a type of options that implements [`DeviceOptions`] and [`DeviceKind`], and one call of [`register_kind`]. The
-//! rest of the program asks the options and knows no kind by name.
+//! A kind is a type of options that implements [`DeviceOptions`] and [`DeviceKind`], and one call of [`register_kind`].
+//! The rest of the program asks the options and knows no kind by name.
 
 use crate::{Acquisition, Copies, Description, Device, DeviceError};
 use serde::Serialize;
@@ -100,7 +100,7 @@ pub trait DeviceOptions: AnyOptions {
         _reorders: u32,
         _copies: Copies,
     ) -> Result<Box<dyn Acquisition>, DeviceError> {
-        let problem = "this device takes no copies of another's payloads".to_owned();
+        let problem = "this device does not use copies of another device's payloads".to_owned();
         Err(DeviceError::Option { option: "kind", problem })
     }
 
@@ -110,7 +110,8 @@ pub trait DeviceOptions: AnyOptions {
     }
 }
 
-/// Methods [`input_paths`](DeviceOptions::input_paths) and [`input_paths_mut`](DeviceOptions::input_paths_mut) of options with a field
+/// Methods [`input_paths`](DeviceOptions::input_paths) and [`input_paths_mut`](DeviceOptions::input_paths_mut) of
+/// options with a field
 /// `file: PathBuf`, or `files: Vec<PathBuf>`: `device_paths!(file);` in the implementation of [`DeviceOptions`].
 #[macro_export]
 macro_rules! device_paths {

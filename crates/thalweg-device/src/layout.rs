@@ -59,12 +59,12 @@ fn record_layout(
     match (stored, shape, record) {
         (None, None, Some(record)) => Ok((record, None)),
         (_, None, None) => {
-            let problem = "missing: write the bytes of a record, such as record = 4096, or what it is made of, such as \
-                           type = \"i16\", shape = [1024, 2]";
+            let problem = "missing: write the size of a record in bytes, such as record = 4096, or its contents, such \
+                as type = \"i16\", shape = [1024, 2]";
             Err(option_error("record", problem))
         }
         (None, Some(_), _) => {
-            Err(option_error("shape", "what the elements are is not said: add type, such as type = \"i16\""))
+            Err(option_error("shape", "the type of the elements is missing: add it, such as type = \"i16\""))
         }
         (Some(StoredType { element, .. }), None, Some(record)) => {
             match record.is_multiple_of(element.element_bytes() as u64) {
@@ -82,11 +82,12 @@ fn record_layout(
                 (Some(bytes), Some(record)) if bytes == record => Ok((bytes, Some(shape.to_vec()))),
                 (Some(bytes), Some(record)) => Err(option_error(
                     "shape",
-                    format!("{shape:?} of {element} takes {bytes} bytes, and record says {record}"),
+                    format!("{shape:?} of {element} takes {bytes} bytes, but record is {record}"),
                 )),
-                (None, _) => {
-                    Err(option_error("shape", format!("{shape:?} of {element} takes more bytes than there can be")))
-                }
+                (None, _) => Err(option_error(
+                    "shape",
+                    format!("{shape:?} of {element} takes more bytes than 64 bits can count"),
+                )),
             }
         }
     }

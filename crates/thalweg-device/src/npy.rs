@@ -22,10 +22,10 @@ pub(crate) fn open_array(config: &NpyConfig) -> Result<Replay<Npy>, DeviceError>
     let Header { stored, shape, data_at } = Header::read_header(&file)?;
     let path = &config.file;
     let [fragments, axes @ ..] = &shape[..] else {
-        return Err(header_error(path, 0, "shape", "()", "of at least two axes: the first counts fragments"));
+        return Err(header_error(path, 0, "shape", "()", "of at least two axes: the first is the fragment"));
     };
     if axes.is_empty() {
-        let expected = "of at least two axes, the first of which counts fragments: save array.reshape(fragments, -1)";
+        let expected = "of at least two axes, the first of which is the fragment: save array.reshape(fragments, -1)";
         return Err(header_error(path, 0, "shape", &format!("({fragments},)"), expected));
     }
     if shape.len() > MAX_AXES + 1 {
@@ -44,7 +44,7 @@ pub(crate) fn open_array(config: &NpyConfig) -> Result<Replay<Npy>, DeviceError>
         Some(needed) if needed == left => {}
         Some(needed) if needed < left => {
             let found = format!("{} bytes long", left - needed);
-            return Err(header_error(path, 0, "data behind the array", &found, "absent: one file holds one array"));
+            return Err(header_error(path, 0, "data after the array", &found, "absent: one file holds one array"));
         }
         needed => {
             let (file, needed) = (config.file.clone(), needed.unwrap_or(u64::MAX));
@@ -125,7 +125,7 @@ impl Header {
             header_error(path, text_at + at, "the header", &found, expected)
         })?;
         let Literal::Dict(entries) = &literal else {
-            return Err(header_error(path, text_at, "the header", "no dictionary", "a Python dictionary"));
+            return Err(header_error(path, text_at, "the header", "not a dictionary", "a Python dictionary"));
         };
         let descr = find_entry(entries, "descr");
         let stored = descr.and_then(element_type).ok_or_else(|| {
@@ -136,7 +136,7 @@ impl Header {
         match find_entry(entries, "fortran_order") {
             Some(Literal::Bool(false)) => {}
             Some(Literal::Bool(true)) => {
-                let expected = "False: fragments do not lie one after the other; save numpy.ascontiguousarray(array)";
+                let expected = "False: fragments are not contiguous; save numpy.ascontiguousarray(array)";
                 return Err(header_error(path, text_at, "fortran_order", "True", expected));
             }
             _ => return Err(header_error(path, text_at, "fortran_order", "missing", "True or False")),
@@ -412,7 +412,7 @@ mod tests {
             (with("False", "(0, 6)", 0), "no data"),
             (with("False", "(6, 0)", 0), "1 byte to 1 GiB"),
             (with("False", "(2, 3)", 23), "the array at byte"),
-            (with("False", "(2, 3)", 25), "data behind the array"),
+            (with("False", "(2, 3)", 25), "data after the array"),
             (with("False", "(9999999999999999999, 9)", 25), "the array at byte"),
         ] {
             assert!(error.contains(expected) && error.contains("array.npy"), "{error}");

@@ -56,7 +56,7 @@ impl OnTime {
             self.beats.add_frame(frame.number, frame.filled.timestamp, now, frame);
         }
         if !self.is_dated && (self.undated >= MAX_UNDATED_FRAMES || self.over && self.undated > 0) {
-            let problem = "its frames have no time stamps, so no `beat` can number them".to_owned();
+            let problem = "its frames have no timestamps, which `beat` needs to number them".to_owned();
             return Err(DeviceError::Hardware { device: self.description().kind.clone(), problem });
         }
         Ok(())

@@ -123,15 +123,18 @@ mod tests {
         };
         let typed = |name: &str| Some(name.parse().unwrap());
         for (error, expected) in [
-            (refused(&|c| c.record = None), "option record: missing: write the bytes of a record"),
-            (refused(&|c| c.shape = Some(vec![4])), "option shape: what the elements are is not said: add type"),
+            (refused(&|c| c.record = None), "option record: missing: write the size of a record"),
+            (refused(&|c| c.shape = Some(vec![4])), "option shape: the type of the elements is missing: add it"),
             (refused(&|c| c.stored = typed("f64")), "option record: 4 bytes are not a whole number of f64"),
             (refused(&|c| c.skip = ByteSize(13)), "option skip: 13 bytes, and"),
             (refused(&|c| c.skip = ByteSize(2)), "2 records of 4 bytes and 2 bytes left over"),
-            (refused(&|c| (c.stored, c.shape) = (typed("u8"), Some(vec![2, 3]))), "takes 6 bytes, and record says 4"),
+            (refused(&|c| (c.stored, c.shape) = (typed("u8"), Some(vec![2, 3]))), "takes 6 bytes, but record is 4"),
             (refused(&|c| (c.stored, c.shape) = (typed("u8"), Some(vec![]))), "it must have 1 to 8 lengths"),
             (refused(&|c| (c.stored, c.shape) = (typed("u8"), Some(vec![4, 0]))), "each at least 1"),
-            (refused(&|c| (c.stored, c.shape) = (typed("u16"), Some(vec![1 << 40, 1 << 40]))), "than there can be"),
+            (
+                refused(&|c| (c.stored, c.shape) = (typed("u16"), Some(vec![1 << 40, 1 << 40]))),
+                "than 64 bits can count",
+            ),
         ] {
             assert!(error.contains(expected), "{error}");
         }

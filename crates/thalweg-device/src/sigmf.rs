@@ -220,7 +220,7 @@ impl Metadata {
         let global = Fields { file: path, name: "global".to_owned(), object };
 
         let stored = global.get("core:datatype").as_str().and_then(parse_datatype).ok_or_else(|| {
-            let expected = "r or c (real, complex), then f32, f64, i32, i16, u32 or u16 and _le or _be, or i8 or u8, such \
+            let expected = "r or c (real or complex), then f32, f64, i32, i16, u32 or u16 and _le or _be, or i8 or u8, such \
                             as \"cf32_le\"";
             global.field_error("core:datatype", expected)
         })?;

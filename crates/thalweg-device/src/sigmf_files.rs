@@ -156,7 +156,7 @@ fn collection_streams(path: &Path) -> Result<Vec<String>, DeviceError> {
     let document: Value =
         serde_json::from_slice(&bytes).map_err(|error| DeviceError::Json { file: path.to_owned(), error })?;
     let streams = document.pointer("/collection/core:streams").and_then(Value::as_array);
-    let streams = streams.ok_or_else(|| streams_error(path, "missing, or no array"))?;
+    let streams = streams.ok_or_else(|| streams_error(path, "missing, or not an array"))?;
     let names = streams.iter().map(|stream| {
         let name = stream.get("name").and_then(Value::as_str).filter(|name| is_file_name(name));
         name.map(str::to_owned).ok_or_else(|| streams_error(path, &stream.to_string()))

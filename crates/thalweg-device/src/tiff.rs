@@ -57,8 +57,8 @@ pub(crate) fn open_pages(config: &TiffConfig) -> Result<Replay<Tiff>, DeviceErro
             let has = pages.len() - before;
             if let Some(announced) = announced.filter(|announced| *announced > has as u64) {
                 let what = format!(
-                    "its description tells of {announced} images, and it has a page for {has}: write a page for each (in \
-                     tifffile without `truncate`)"
+                    "its description announces {announced} images, but it has only {has} pages: write one page per \
+                     image (in tifffile, without `truncate`)"
                 );
                 return Err(page_error(&path, 0, std::io::Error::other(what).into()));
             }
@@ -160,7 +160,7 @@ fn read_page(decoder: &mut Decoder<BufReader<File>>, page: usize, payload: &mut 
     decoder.seek_to_image(page)?;
     // The file may have changed.
     if Page::from_decoder(decoder)?.bytes != payload.len() {
-        return Err(std::io::Error::other("the page has another size than when the recording was opened").into());
+        return Err(std::io::Error::other("the size of the page has changed since the recording was opened").into());
     }
     // Pixels come in the byte order of this machine, which is little-endian.
     const { assert!(cfg!(target_endian = "little")) };
@@ -189,7 +189,7 @@ impl Page {
             ColorType::Multiband { bit_depth, num_samples } => (bit_depth, u64::from(num_samples)),
             _ => {
                 return Err(unsupported_error(format!(
-                    "its pixels are {color:?}; grey and red, green, blue can be played"
+                    "its pixels are {color:?}; only grey and RGB images can be replayed"
                 )));
             }
         };
@@ -213,13 +213,13 @@ impl Page {
         }
         let bytes = element.array_bytes(&shape).filter(|bytes| (1..=MAX_PAYLOAD as u64).contains(bytes));
         let Some(bytes) = bytes else {
-            return Err(unsupported_error(format!("it is {width} x {height} pixels: 1 GiB is possible")));
+            return Err(unsupported_error(format!("it is {width} x {height} pixels: the limit is 1 GiB")));
         };
         // Pixels of fewer bits than a number has, and colours in separate planes, would have another layout.
         if usize::from(bits) != element.element_bytes() * 8 || layout.complete_len as u64 != bytes || layout.planes != 1
         {
             return Err(unsupported_error(format!(
-                "its pixels of {bits} bits are not laid out one number after the other"
+                "its pixels of {bits} bits are not stored as whole numbers one after the other"
             )));
         }
         Ok(Self { element, shape, bytes: bytes as usize })
@@ -315,7 +315,7 @@ mod tests {
         };
         for text in ["ImageJ=1.54f\nimages=10\nslices=10\n", "{\"shape\": [10, 2, 3], \"truncated\": true}"] {
             let error = described(text).unwrap_err().to_string();
-            assert!(error.contains("tells of 10 images, and it has a page for 1"), "{error}");
+            assert!(error.contains("announces 10 images, but it has only 1 pages"), "{error}");
         }
         for text in ["ImageJ=1.54f\nimages=1\n", "{\"shape\": [2, 3]}", "{\"shape\": [0]}", "a tube", "ImageJ=\n"] {
             assert_eq!(described(text).unwrap(), Some(1), "{text}");

@@ -298,15 +298,16 @@ impl Index {
                 Ok(rate.filter(|rate| *rate > self.highest))
             }
             (None, Some(value)) => {
-                let frames = header.sample_count().and_then(|samples| self.possible_frame_rate(value as f64 / samples as f64));
+                let frames =
+                    header.sample_count().and_then(|samples| self.possible_frame_rate(value as f64 / samples as f64));
                 let expected =
                     "such that a second has a whole number of the recording's frames, and no frame has a higher number";
                 frames.map(Some).ok_or(DeviceError::Setting { option: "sample_rate", value, expected })
             }
             (Some(rate), None) => self.possible_frame_rate(rate.hertz()).map(Some).ok_or_else(|| {
                 let problem = format!(
-                    "{}: it must be the whole number of frames that a second of one thread has; the recording has frame \
-                     number {}, so that it is at least {}",
+                    "{}: it must be the number of frames per second of one thread, a whole number; the recording has \
+                     frame number {}, so that it is at least {}",
                     rate.hertz(),
                     self.highest,
                     u64::from(self.highest) + 1
@@ -334,27 +335,25 @@ impl Index {
         let mut notes = Vec::new();
         let file = self.path.display();
         if self.repeated > 0 {
-            notes.push(format!(
-                "{file}: frames of thread {thread} that come again, and are not played: {}",
-                self.repeated
-            ));
+            notes
+                .push(format!("{file}: repeated frames of thread {thread}, which are not replayed: {}", self.repeated));
         }
         if self.undated > 0 {
             notes.push(format!(
-                "{file}: frames of thread {thread} that are marked as invalid and have a time far from all others, and are \
-                 not played: {}",
+                "{file}: frames of thread {thread} marked as invalid, with a time far from all others, which are not \
+                 replayed: {}",
                 self.undated
             ));
         }
         if let Some(Cut { at, left, .. }) = self.cut_frame_of(thread) {
             notes.push(format!(
-                "{file} ends in the midst of a frame: its last {left} bytes, from byte {at}, are not played"
+                "{file} ends in the middle of a frame: its last {left} bytes, from byte {at}, are not replayed"
             ));
         }
         if rate.is_none() {
             notes.push(format!(
-                "{file} does not state how many frames a second has: a frame's time is that of its second; set the option \
-                 rate (frames per second of one thread) or sample_rate to have it exactly"
+                "{file} does not state the number of frames per second: each frame gets the time of its second; for \
+                 exact times, set the option rate (frames per second of one thread) or sample_rate"
             ));
         }
         let mut spans = self.spans.iter();
@@ -363,7 +362,7 @@ impl Index {
         {
             notes.push(format!(
                 "{file}: clocks disagree: thread {thread} has frames from {} to {}, thread {first} from {} to {} (TAI); \
-                 their frames never make one event, and events are incomplete",
+                 their frames never belong to the same event, so that events are incomplete",
                 format_date(own.0), format_date(own.1), format_date(begin), format_date(end)
             ));
         }
@@ -794,8 +793,8 @@ pub(crate) mod tests {
         let mut device = opened(0);
         let notes = device.description().notes.join("\n");
         assert!(
-            notes.contains("frames of thread 0 that come again, and are not played: 2")
-                && !notes.contains("ends in the midst"),
+            notes.contains("repeated frames of thread 0, which are not replayed: 2")
+                && !notes.contains("ends in the middle"),
             "{notes}"
         );
         assert_eq!((device.description().repeated, device.description().cut_off_bytes), (Some(2), None));
@@ -803,7 +802,7 @@ pub(crate) mod tests {
         assert_eq!(status, [Status::REPLAYED; 2], "of two the valid one");
         let mut device = opened(1);
         let notes = device.description().notes.join("\n");
-        assert!(notes.contains("its last 95 bytes, from byte 480, are not played"), "{notes}");
+        assert!(notes.contains("its last 95 bytes, from byte 480, are not replayed"), "{notes}");
         assert_eq!((device.description().repeated, device.description().cut_off_bytes), (None, Some(95)));
         assert_eq!(play(&mut device).last().unwrap().1.status, Status::REPLAYED | Status::MISSING);
         // The thread of a cut-off header is unknown.
@@ -889,9 +888,9 @@ pub(crate) mod tests {
             open_recording(&config(&file, 0)).unwrap_err().to_string()
         };
         let error = failing(&whole[..95]);
-        assert!(error.contains("scan.vdif: the data frame at byte 0 needs 96 bytes, and 95 are left"), "{error}");
+        assert!(error.contains("scan.vdif: the data frame at byte 0 needs 96 bytes, but only 95 are left"), "{error}");
         let error = failing(&whole[..24]);
-        assert!(error.contains("the frame header at byte 0 needs 32 bytes, and 24 are left"), "{error}");
+        assert!(error.contains("the frame header at byte 0 needs 32 bytes, but only 24 are left"), "{error}");
         let error = failing(&[&whole[..96], &[0; 40]].concat());
         assert!(error.contains("the frame length at byte 96 is 0 bytes"), "{error}");
         let mut longer = whole[..96].to_vec();
@@ -900,7 +899,7 @@ pub(crate) mod tests {
         let error = failing(&[&whole[..96], &longer, &[0; 8]].concat());
         assert!(error.contains("the frame length at byte 96 is 104 bytes"), "{error}");
         let error = failing(&[&whole[..96], &longer].concat());
-        assert!(error.contains("the data frame at byte 96 needs 104 bytes, and 96 are left"), "{error}");
+        assert!(error.contains("the data frame at byte 96 needs 104 bytes, but only 96 are left"), "{error}");
         assert!(failing(b"").contains("no data"));
     }
 

@@ -106,7 +106,7 @@ impl Finding {
         Self { remedy: Some(command.into()), ..self }
     }
 
-    pub(crate) fn as_requested(self) -> Self {
+    pub(crate) fn with_request(self) -> Self {
         Self { requested: true, ..self }
     }
 

@@ -42,7 +42,7 @@ fn judge_placement(allowed: &[u32], interrupts: &[(String, Vec<u32>)], disk: Opt
     let interrupted: Vec<String> =
         interrupts.iter().map(|(name, cpus)| format!("{name} interrupts processor {}", join_numbers(cpus))).collect();
     let (cpus, choice) = if interrupted.is_empty() {
-        (allowed.to_vec(), "no network card leads to its clients, it serves on all".to_owned())
+        (allowed.to_vec(), "no network card faces its clients, so that it serves on all".to_owned())
     } else if free.is_empty() || free.len() == allowed.len() {
         (allowed.to_vec(), format!("{}, it serves on all", interrupted.join(", ")))
     } else {

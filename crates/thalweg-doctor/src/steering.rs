@@ -18,16 +18,16 @@ pub struct Steered {
 #[derive(Debug, thiserror::Error)]
 pub enum SteerError {
     /// No interrupts belong to these packets.
-    #[error("no network card leads to {0}: there are no interrupts to be moved")]
+    #[error("no network card is on the path to {0}: there are no interrupts to move")]
     NoCard(IpAddr),
     /// No interrupts are known for these files.
-    #[error("{}: the interrupts of its disk are not listed", .0.display())]
+    #[error("{}: the interrupts of its disk are not listed by the kernel", .0.display())]
     NoDisk(PathBuf),
     /// The kernel refuses: for lack of privilege, because a processor does not exist, or because the driver keeps the
     /// interrupts where they are.
     #[error(
-        "cannot write {wanted} to {}: {error}. It takes root, processors that are there, and interrupts that the kernel does not manage \
-         itself, as it does those of most disks with several queues",
+        "cannot write {wanted} to {}: {error}. This needs root, existing processors, and interrupts that the kernel \
+         does not manage itself (as it does for most disks with several queues)",
         path.display()
     )]
     Refused {
@@ -127,7 +127,7 @@ mod tests {
     fn what_interrupts_nobody_cannot_be_moved() {
         let loopback = IpAddr::from([127, 0, 0, 1]);
         let error = Steered::steer_network(loopback, &[0]).unwrap_err().to_string();
-        assert_eq!(error, "no network card leads to 127.0.0.1: there are no interrupts to be moved");
+        assert_eq!(error, "no network card is on the path to 127.0.0.1: there are no interrupts to move");
         let error = Steered::steer_disk(Path::new("/proc"), &[0]).unwrap_err().to_string();
         assert_eq!(error, "/proc: the interrupts of its disk are not listed");
     }

@@ -1,5 +1,5 @@
 //! Ways around the kernel: DPDK, VFIO, RDMA, GPUs. Shared memory and TCP need none of them, so their absence is no
-//! fault, except that of DPDK if a node of the topology drives an adapter by it.
+//! fault, except that of DPDK if a node of the topology drives an adapter with it.
 
 pub(crate) mod dpdk;
 mod gpu;

@@ -404,7 +404,7 @@ static struct port *open_port(const char *device, const struct settings *setting
 
     room = frame_room(settings, mtu);
     if (room > UINT16_MAX)
-        DO("making buffers of so many bytes", -EMSGSIZE);
+        DO("allocating buffers of so many bytes", -EMSGSIZE);
     node = rte_eth_dev_socket_id(port->id);
     port->pools = calloc(1, sizeof(*port->pools));
     if (port->pools == NULL)

@@ -53,7 +53,7 @@ impl Device {
         let (name, given) = device.split_once(',').unwrap_or((device, ""));
         let mut arguments = Arguments { device, given, text: device.to_owned() };
         if name.is_empty() {
-            return Err(arguments.name_error("there is no name in it"));
+            return Err(arguments.name_error("the name is missing"));
         }
         let descriptors = u32::from(options.descriptors.max(1));
         let (mut mtu, mut room) = (u32::from(options.mtu.unwrap_or(0)), 0);
@@ -61,7 +61,7 @@ impl Device {
         match driver {
             "net_memif" => {
                 if arguments.argument_value("zero-copy").is_some_and(|value| value == "yes") {
-                    return Err(arguments.name_error("with zero-copy=yes a peer reads DPDK's own memory, and no other"));
+                    return Err(arguments.name_error("with zero-copy=yes a peer reads only DPDK's own memory"));
                 }
                 mtu = options.mtu.unwrap_or(ORDINARY_MTU).into();
                 // A frame is in one buffer: up to DPDK 26 the driver does not clear the mark of frames that continue in
@@ -78,7 +78,7 @@ impl Device {
                 arguments.add_default("blocksz", frame.max(4096));
                 arguments.add_default("framecnt", descriptors.next_multiple_of(2));
                 room = match arguments.argument_value("framesz") {
-                    Some(value) => value.parse().map_err(|_| arguments.name_error("framesz is a number"))?,
+                    Some(value) => value.parse().map_err(|_| arguments.name_error("framesz must be a number"))?,
                     None => frame,
                 };
             }
@@ -94,7 +94,7 @@ impl Device {
             }
             _ => {}
         }
-        let text = CString::new(&*arguments.text).map_err(|_| arguments.name_error("there is a zero in it"))?;
+        let text = CString::new(&*arguments.text).map_err(|_| arguments.name_error("it contains a NUL character"))?;
         let lax = LAX.contains(&driver).into();
         let all = options.promiscuous.into();
         let settings = Settings { mtu, room, lax, all, receive: options.descriptors, transmit: options.descriptors };
@@ -195,7 +195,7 @@ mod tests {
         assert!(refusal("").contains("no name"));
         assert!(refusal("net_memif0,zero-copy=yes").contains("zero-copy=yes"));
         assert!(refusal("net_af_packet0").contains("iface=NAME"));
-        assert!(refusal("net_af_packet0,iface=missing0").contains("asking for the MTU of missing0"));
+        assert!(refusal("net_af_packet0,iface=missing0").contains("reading the MTU of missing0"));
         assert!(refusal("net_ring0\0").contains("zero"));
     }
 }

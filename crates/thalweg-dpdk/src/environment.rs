@@ -79,21 +79,24 @@ fn start_environment(shim: &Shim, bytes: Option<u64>, physical: bool) -> Result<
     let free = bytes.map(|bytes| (bytes, free_huge_pages()));
     let huge = free.is_some_and(|(bytes, free)| free >= bytes);
     if let Some((bytes, free)) = free.filter(|_| !huge) {
-        let few =
-            format!("they take up to {} MiB, and {} MiB of huge pages are free", bytes.div_ceil(1 << 20), free >> 20);
+        let few = format!(
+            "they take up to {} MiB, but only {} MiB of huge pages are free",
+            bytes.div_ceil(1 << 20),
+            free >> 20
+        );
         if physical {
             return Err(format!(
-                "without an IOMMU its buffers have to be in huge pages: {few}: sysctl vm.nr_hugepages=256"
+                "without an IOMMU its buffers must be in huge pages: {few}: sysctl vm.nr_hugepages=256"
             ));
         }
         tracing::warn!("DPDK's buffers are in 4 KiB pages: {few} (vm.nr_hugepages)");
     } else if physical && !huge {
-        return Err("without an IOMMU its buffers have to be in huge pages".into());
+        return Err("without an IOMMU its buffers must be in huge pages".into());
     }
     let arguments = start_arguments(huge, physical);
     tracing::debug!("starting DPDK: {}", arguments.join(" "));
     let owned: Vec<CString> =
-        arguments.into_iter().map(|argument| CString::new(argument).expect("no zero in it")).collect();
+        arguments.into_iter().map(|argument| CString::new(argument).expect("no NUL character in it")).collect();
     // EAL may change the order of its arguments, and keeps some of them: the program's name.
     let pointers: Vec<*mut c_char> = owned.into_iter().map(CString::into_raw).chain([std::ptr::null_mut()]).collect();
     let pointers: &'static mut [*mut c_char] = pointers.leak();
@@ -198,7 +201,7 @@ pub(crate) fn register_thread(shim: &'static Shim) {
             let answer = unsafe { (shim.enter)() };
             if answer != 0 {
                 let error = std::io::Error::from_raw_os_error(-answer);
-                tracing::warn!("this thread takes DPDK's buffers without a cache of its own: {error}");
+                tracing::warn!("this thread uses DPDK's buffers without its own cache: {error}");
             }
             Self((answer == 0).then_some(shim))
         }

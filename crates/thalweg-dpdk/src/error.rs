@@ -34,7 +34,7 @@ pub enum DpdkError {
         why: String,
     },
     /// The device's name is not valid.
-    #[error("{device:?} is no device of DPDK's: {why}")]
+    #[error("{device:?} is not a DPDK device: {why}")]
     Name {
         /// Name of the device.
         device: String,
@@ -52,7 +52,7 @@ pub enum DpdkError {
         wanted: u16,
     },
     /// The kernel cannot report on the interface of the device.
-    #[error("asking for the MTU of {interface}: {error}")]
+    #[error("reading the MTU of {interface}: {error}")]
     Interface {
         /// Name of the kernel's interface.
         interface: String,

@@ -35,7 +35,7 @@ impl Transport for Dpdk {
         watch: Watch,
     ) -> Result<Box<dyn SourceEndpoint>, LinkError> {
         let adapter = required_adapter(by, to)?;
-        let own = adapter.address.ok_or_else(|| unusable_address(to, "`adapter` needs an `address` of its own"))?;
+        let own = adapter.address.ok_or_else(|| unusable_address(to, "`adapter` needs its own `address`"))?;
         source_endpoint_over(
             open_port(adapter, SocketAddrV4::new(own.ip, choose_port_number()), Options::default())?,
             watch,
@@ -72,14 +72,14 @@ pub fn open_datagram_port(adapter: &Adapter, at: SocketAddrV4) -> Result<Etherne
 /// Opens a port for datagrams through an adapter.
 fn open_port(adapter: &Adapter, own: SocketAddrV4, options: Options) -> Result<EthernetPort<DpdkPort>, LinkError> {
     let port = DpdkPort::open_device(&adapter.device, &Options { mtu: adapter.mtu, ..options }).map_err(|error| {
-        LinkError::Unusable { doing: format!("speaking by {}", adapter.device), error: io::Error::other(error) }
+        LinkError::Unusable { doing: format!("communicating over {}", adapter.device), error: io::Error::other(error) }
     })?;
     let prefix = adapter.address.and_then(|address| address.prefix).unwrap_or(0);
     Ok(EthernetPort::new(port, own, Subnet { prefix, gateway: adapter.gateway, answers: true }))
 }
 
 fn required_adapter<'a>(by: Option<&'a Adapter>, address: &Address) -> Result<&'a Adapter, LinkError> {
-    by.ok_or_else(|| unusable_address(address, "no `adapter` is named to drive"))
+    by.ok_or_else(|| unusable_address(address, "the `adapter` to drive is not set"))
 }
 
 fn resolve_ipv4_address(at: &Address) -> Result<SocketAddrV4, LinkError> {
@@ -92,7 +92,7 @@ fn resolve_ipv4_address(at: &Address) -> Result<SocketAddrV4, LinkError> {
     });
     let found = first.ok_or_else(|| unusable_address(at, "it has no IPv4 address"))?;
     let own = *found.ip() != Ipv4Addr::UNSPECIFIED;
-    if own { Ok(found) } else { Err(unusable_address(at, "an adapter listens at one address: name that")) }
+    if own { Ok(found) } else { Err(unusable_address(at, "an adapter listens on one address: write that")) }
 }
 
 fn unusable_address(address: &Address, why: &'static str) -> LinkError {

@@ -137,7 +137,7 @@ impl Drop for Owner {
             // SAFETY: the same range as was learned, and no port reads there any more.
             let answer = unsafe { (self.shim.forget)(mapping.cast_mut().cast(), mapping.len().next_multiple_of(page)) };
             if answer != 0 {
-                tracing::warn!("DPDK does not forget an arena: {}", io::Error::from_raw_os_error(-answer));
+                tracing::warn!("DPDK cannot unregister an arena: {}", io::Error::from_raw_os_error(-answer));
             }
         }
     }

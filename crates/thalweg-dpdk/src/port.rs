@@ -90,10 +90,10 @@ impl DpdkPort {
         };
         tracing::info!("{name}: {port}");
         if options.promiscuous && port.facts.all == 0 {
-            tracing::warn!("{name} takes only what is for it, or for all: its driver knows no promiscuous mode");
+            tracing::warn!("{name} only receives packets for itself or for all: its driver has no promiscuous mode");
         }
         if !options.link.is_zero() && !port.wait_for_link(options.link) {
-            tracing::warn!("{name} has no link yet: what is sent meanwhile is not received");
+            tracing::warn!("{name} has no link yet: packets sent in the meantime are lost");
         }
         Ok(port)
     }
@@ -167,7 +167,7 @@ impl RawIo for DpdkPort {
         // A device that cannot read it is most likely behind an IOMMU, with a mapping that cannot be written.
         self.memories.push(admitted.map_err(|error| FramesError {
             doing: format!(
-                "letting {} read {memory:?} (of an arena that was made here, register that itself)",
+                "registering {memory:?} with {} (for an arena of this process, register the whole arena)",
                 self.device
             ),
             error,
@@ -184,14 +184,15 @@ impl RawIo for DpdkPort {
     }
 
     /// # Panics
-    /// The frame is longer than [`max_frame_bytes`](RawIo::max_frame_bytes), or its piece lies in an arena that was not registered.
+    /// The frame is longer than [`max_frame_bytes`](RawIo::max_frame_bytes), or its piece lies in an arena that was not
+    /// registered.
     fn queue_frame(&mut self, head: &[u8], piece: Option<Piece<'_>>) -> bool {
         let piece = piece.filter(|piece| !piece.is_empty());
         let length = piece.map_or(0, Piece::len);
         let whole = head.len() + length;
         assert!(
             whole <= self.max_frame_bytes(),
-            "a frame of {whole} bytes, where the longest is {}",
+            "a frame of {whole} bytes, longer than the limit of {}",
             self.max_frame_bytes()
         );
         let (memory, at) = match piece {

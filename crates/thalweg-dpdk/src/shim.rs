@@ -29,7 +29,7 @@ fn load_shim() -> Result<&'static Shim, DpdkError> {
         .map_err(|error| DpdkError::Load { doing, error: error.into() })?;
     let mut file = std::fs::File::from(file);
     file.write_all(BYTES).map_err(|error| DpdkError::Load { doing, error })?;
-    let path = CString::new(format!("/proc/self/fd/{}", file.as_raw_fd())).expect("no zero in it");
+    let path = CString::new(format!("/proc/self/fd/{}", file.as_raw_fd())).expect("no NUL character in it");
     // SAFETY: the shared object is our own and runs no code when it is loaded; DPDK's libraries, which it needs,
     // register their drivers and log types in lists of their own.
     let object = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };

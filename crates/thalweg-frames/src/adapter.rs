@@ -1,5 +1,5 @@
-//! A network adapter that a node drives itself, bypassing the kernel: its settings. The kernel knows neither the adapter's
-//! address nor its network.
+//! A network adapter that a node drives itself, bypassing the kernel: its settings. The kernel knows neither the
+//! adapter's address nor its network.
 
 use crate::Subnet;
 use serde::{Deserialize, Serialize};
@@ -42,17 +42,24 @@ impl Adapter {
     /// The key, and the problem with its value.
     pub fn check_settings(&self) -> Result<(), (&'static str, String)> {
         let named = !self.device.is_empty() && !self.device.contains(char::is_control);
-        require_setting(named, "device", format!("{:?} is no name of a device: write its PCI address", self.device))?;
+        require_setting(
+            named,
+            "device",
+            format!("{:?} is not the name of a device: write its PCI address", self.device),
+        )?;
         if let Some(OwnAddress { ip, .. }) = self.address {
-            require_setting(is_of_one_host(ip), "address", format!("{ip} is no address that one host has"))?;
+            require_setting(is_of_one_host(ip), "address", format!("{ip} is not the address of a host"))?;
         }
         if let Some(gateway) = self.gateway {
             let near = self.address.is_some_and(|own| own.prefix.is_some() && own.reaches_neighbour(gateway));
-            let text = format!("{gateway} is no neighbour: give `address` with its network, such as \"10.0.0.2/24\"");
+            let text = format!(
+                "{gateway} is not on the same network: write `address` with its network, such as \
+                \"10.0.0.2/24\""
+            );
             require_setting(near, "gateway", text)?;
         }
         let mtu = self.mtu.unwrap_or(1500);
-        require_setting(mtu >= 576, "mtu", format!("{mtu}; 576 to 65535 are possible"))
+        require_setting(mtu >= 576, "mtu", format!("{mtu}: it must be 576 to 65535"))
     }
 }
 
@@ -79,7 +86,7 @@ impl FromStr for OwnAddress {
 
     fn from_str(text: &str) -> Result<Self, String> {
         parse_own_address(text)
-            .ok_or_else(|| format!("'{text}' is no address of an adapter: write one such as 10.0.0.2/24"))
+            .ok_or_else(|| format!("'{text}' is not the address of an adapter: write one such as 10.0.0.2/24"))
     }
 }
 

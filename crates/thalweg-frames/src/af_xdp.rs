@@ -144,7 +144,7 @@ impl EthernetPort<AfXdp> {
     /// # Errors
     /// The destination is not reached; and the errors of [`open_on_interface`](Self::open_on_interface).
     pub fn open_towards(to: SocketAddr) -> Result<Self, FramesError> {
-        let SocketAddr::V4(to) = to else { return Err(ipv4_only_error(format!("looking for a way to {to}"))) };
+        let SocketAddr::V4(to) = to else { return Err(ipv4_only_error(format!("looking for a route to {to}"))) };
         let mut kernel = Kernel::open_connection()?;
         let route = kernel.route_to(*to.ip(), None)?;
         let name = kernel.interface_by_index(route.interface)?.name;
@@ -163,7 +163,14 @@ impl EthernetPort<AfXdp> {
 }
 
 fn ipv4_only_error(doing: String) -> FramesError {
-    FramesError { doing, error: io::Error::new(io::ErrorKind::Unsupported, "ports past the kernel speak IPv4 only") }
+    FramesError {
+        doing,
+        error: io::Error::new(
+            io::ErrorKind::Unsupported,
+            "ports that bypass the kernel support IPv4 \
+        only",
+        ),
+    }
 }
 
 /// A port for frames through the sockets of an interface's queues.
@@ -217,8 +224,10 @@ impl AfXdp {
         };
         opened.steer_to_sockets()?;
         // The binding has what was requested, and the kernel reports what it does.
-        opened.binding.zero_copy =
-            opened.queues[0].is_zero_copy().map_err(FramesError::from_system_call("asking how frames are moved"))?;
+        opened.binding.zero_copy = opened.queues[0].is_zero_copy().map_err(FramesError::from_system_call(
+            "querying how frames are \
+                transferred",
+        ))?;
         tracing::info!("{at} on {}: {}", opened.interface.name, opened.operation_mode());
         Ok(opened)
     }
@@ -266,7 +275,7 @@ impl RawIo for AfXdp {
             return Ok(());
         }
         if !self.binding.several {
-            tracing::info!("{}: pieces are copied after their heads: a frame is in one part", self.interface.name);
+            tracing::info!("{}: pieces are copied: a frame has only one part", self.interface.name);
             return Ok(());
         }
         let with: Vec<_> = self.arenas.iter().chain([memory]).cloned().collect();
@@ -276,7 +285,7 @@ impl RawIo for AfXdp {
                 Ok(())
             }
             Err(error) => {
-                tracing::warn!("{}: pieces of {memory:?} are copied after their heads: {error}", self.interface.name);
+                tracing::warn!("{}: pieces of {memory:?} are copied: {error}", self.interface.name);
                 let without = self.arenas.clone();
                 self.replace_sockets(&without)
             }
@@ -331,9 +340,9 @@ impl RawIo for AfXdp {
             all &= queue.flush_ring().map_err(|error| FramesError {
                 doing: match error.raw_os_error() {
                     Some(libc::ENETDOWN) => {
-                        format!("sending by {0}, which is down: ip link set {0} up", self.interface.name)
+                        format!("sending on {0}, which is down: ip link set {0} up", self.interface.name)
                     }
-                    _ => format!("sending by {}", self.interface.name),
+                    _ => format!("sending on {}", self.interface.name),
                 },
                 error,
             })?;
@@ -499,12 +508,12 @@ fn with_permission_advice<E: Into<io::Error>>(doing: impl Into<String>) -> impl 
             Some(libc::EPERM | libc::EACCES) => {
                 let program = std::env::current_exe().map_or("PROGRAM".into(), |path| path.display().to_string());
                 format!(
-                    " (it takes CAP_NET_RAW for the sockets, CAP_BPF and CAP_NET_ADMIN for the program: run as root, \
-                     or setcap cap_net_raw,cap_bpf,cap_net_admin,cap_ipc_lock+ep {program})"
+                    " (needs CAP_NET_RAW for the sockets, CAP_BPF and CAP_NET_ADMIN for the program: run as root, or \
+                     setcap cap_net_raw,cap_bpf,cap_net_admin,cap_ipc_lock+ep {program})"
                 )
             }
             Some(libc::ENOBUFS) => {
-                " (memory is pinned: it takes CAP_IPC_LOCK, or a higher RLIMIT_MEMLOCK: ulimit -l)".into()
+                " (memory is pinned: this needs CAP_IPC_LOCK, or a higher RLIMIT_MEMLOCK: ulimit -l)".into()
             }
             Some(libc::EAFNOSUPPORT) => " (this kernel has no AF_XDP: CONFIG_XDP_SOCKETS)".into(),
             _ => String::new(),

@@ -66,12 +66,12 @@ impl PacketRing {
         Self::open_interface_index(found.index, snap, bytes, promiscuous).map_err(|error| match error.kind() {
             io::ErrorKind::PermissionDenied => FramesError {
                 doing: format!(
-                    "seeing the packets of {interface}, which takes the capability CAP_NET_RAW: run it as root, or \
-                     sudo setcap cap_net_raw+ep \"$(command -v thalweg)\""
+                    "capturing the packets of {interface} needs the capability CAP_NET_RAW: run as root, or sudo \
+                     setcap cap_net_raw+ep \"$(command -v thalweg)\""
                 ),
                 error,
             },
-            _ => FramesError { doing: format!("seeing the packets of {interface}"), error },
+            _ => FramesError { doing: format!("capturing the packets of {interface}"), error },
         })
     }
 
@@ -161,7 +161,7 @@ impl PacketRing {
             Some(error) if error.raw_os_error() == Some(libc::ENETDOWN) => {
                 let was_down = std::mem::replace(&mut self.is_down, true);
                 if !was_down {
-                    tracing::warn!("the interface is down: nothing comes until it is up again");
+                    tracing::warn!("the interface is down: no packets arrive until it is up again");
                 }
             }
             Some(error) => return Err(FramesError::from_system_call("waiting for packets")(error)),
@@ -250,7 +250,7 @@ impl PacketRing {
             )
         };
         if result != 0 {
-            return Err(FramesError::from_system_call("asking how many packets were dropped")(
+            return Err(FramesError::from_system_call("reading the number of dropped packets")(
                 io::Error::last_os_error(),
             ));
         }

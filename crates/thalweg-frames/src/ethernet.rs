@@ -258,7 +258,7 @@ impl<R: RawIo> FrameIo for EthernetPort<R> {
 
     fn max_datagram_bytes(&mut self, to: SocketAddr) -> Result<usize, FramesError> {
         let unreachable = FramesError {
-            doing: format!("looking for a way from {} to {to}", self.own.at),
+            doing: format!("looking for a route from {} to {to}", self.own.at),
             error: io::ErrorKind::HostUnreachable.into(),
         };
         let SocketAddr::V4(address) = to else { return Err(unreachable) };
@@ -268,7 +268,7 @@ impl<R: RawIo> FrameIo for EthernetPort<R> {
             Network::Beside(kernel) => {
                 let mtu = kernel
                     .path_mtu_bytes(address)
-                    .map_err(FramesError::from_system_call(format!("looking for a way to {to}")))?;
+                    .map_err(FramesError::from_system_call(format!("looking for a route to {to}")))?;
                 mtu.min(most - ETHERNET_HEADER_BYTES)
             }
         };

@@ -98,7 +98,8 @@ impl Kernel {
                 _ => {}
             }
         }
-        let mac = mac.ok_or_else(|| FramesError { doing, error: io::Error::other("it is no Ethernet") })?;
+        let mac =
+            mac.ok_or_else(|| FramesError { doing, error: io::Error::other("it is not an Ethernet interface") })?;
         Ok(Interface { index: link.header.index, name, mac, mtu, is_cable })
     }
 
@@ -252,7 +253,7 @@ impl Beside {
         interface: u32,
         at: SocketAddrV4,
     ) -> Result<(Self, SocketAddrV4), FramesError> {
-        let (socket, local) = bind_port(at).map_err(FramesError::from_system_call(format!("taking port {at}")))?;
+        let (socket, local) = bind_port(at).map_err(FramesError::from_system_call(format!("reserving port {at}")))?;
         Ok((Self { kernel, interface, socket, warned: false }, local))
     }
 
@@ -262,7 +263,7 @@ impl Beside {
         match self.kernel.route_to(to, Some(from)) {
             Ok(route) if route.interface == self.interface => Some(route.hop),
             Ok(route) => {
-                tracing::debug!("{to} is reached by interface {}, not {}", route.interface, self.interface);
+                tracing::debug!("{to} is reached over interface {}, not {}", route.interface, self.interface);
                 None
             }
             Err(error) => {
@@ -282,7 +283,7 @@ impl Beside {
                 // The first error may be a complaint about an earlier datagram.
                 let sent = self.socket.send_to(&[], discard).or_else(|_| self.socket.send_to(&[], discard));
                 if let Err(error) = sent {
-                    tracing::debug!("asking for {host}: {error}");
+                    tracing::debug!("resolving the neighbour {host}: {error}");
                 }
                 // If the kernel needs no answer (NOARP, permanent), it knows the address at once.
                 self.kernel.neighbour_mac(self.interface, host).ok()?.0
@@ -315,8 +316,8 @@ impl Beside {
                 Ok((length, SocketAddr::V4(from))) => {
                     if !std::mem::replace(&mut self.warned, true) {
                         tracing::warn!(
-                            "datagrams from {from} come by the kernel, which is slow: as fragments, with a VLAN's tag, \
-                             with IP options, or by a queue that has no socket"
+                            "datagrams from {from} take the slow path through the kernel: they are fragmented, have a \
+                             VLAN tag or IP options, or arrive on a queue without a socket"
                         );
                     }
                     return Some((from, length));

@@ -97,7 +97,7 @@ impl UdpPort {
         set_socket_option(&socket, libc::SOL_SOCKET, libc::SO_RXQ_OVFL, 1)?;
         // Joined or not, the received datagrams are the same.
         if let Err(error) = set_socket_option(&socket, libc::SOL_UDP, libc::UDP_GRO, 1) {
-            tracing::info!("the kernel does not join datagrams: {error}");
+            tracing::info!("the kernel does not merge datagrams: {error}");
         }
         socket.bind(&at.into())?;
         join_multicast_group(&socket, at)?;
@@ -340,7 +340,7 @@ impl FrameIo for UdpPort {
     }
 
     fn max_datagram_bytes(&mut self, to: SocketAddr) -> Result<usize, FramesError> {
-        let doing = format!("finding the way to {to}");
+        let doing = format!("finding the route to {to}");
         // The MTU of a path can be read from a connected socket.
         let probe = Socket::new(Domain::for_address(to), Type::DGRAM.cloexec(), Some(Protocol::UDP))
             .map_err(FramesError::from_system_call(&*doing))?;
@@ -400,7 +400,7 @@ impl FrameIo for UdpPort {
                     }
                     // The adapter does not segment, and the kernel does not do it instead (udp(7)).
                     Some(libc::EIO | libc::EINVAL) if self.segments => {
-                        tracing::info!("datagrams go one by one: the kernel does not segment them here ({error})");
+                        tracing::info!("datagrams are sent one by one: the kernel cannot segment them ({error})");
                         self.segments = false;
                     }
                     // An error of an earlier datagram, to any address: the error queue has the details, and nothing was
@@ -479,7 +479,7 @@ pub(crate) fn reserve_receive_buffer(socket: &Socket, bytes: u64) -> u64 {
     let wanted = wanted.div_ceil(2);
     let forced = set_socket_recv_buffer_size_force(socket, wanted).is_ok();
     if !forced && let Err(error) = socket.set_recv_buffer_size(wanted) {
-        tracing::warn!("the receive buffer stays as it is: {error}");
+        tracing::warn!("the size of the receive buffer cannot be set: {error}");
     }
     socket.recv_buffer_size().map_or(0, |size| size as u64)
 }

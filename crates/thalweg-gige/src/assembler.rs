@@ -388,7 +388,7 @@ impl Assembler {
         };
         if self.counter.restart_count() > restarts {
             self.counts.restarts += 1;
-            tracing::warn!(block = header.block, "the camera counts anew: what was lost meanwhile is not known");
+            tracing::warn!(block = header.block, "the camera restarted its counter: losses in between are unknown");
         }
         match number {
             FrameNumber::At(number) if number >= next => Some(number),
@@ -411,7 +411,11 @@ impl Assembler {
         let most = self.stream.rate.unwrap_or(MAX_FRAME_RATE_HZ) * since.as_secs_f64() * 1.1;
         let may = !self.was_silent && (block <= MAX_FIRST_BLOCK || block as f64 > MAX_FIRST_BLOCK as f64 + most);
         if !may {
-            tracing::warn!(block, "the camera's first frame may be a later one than its first: numbers are uncertain");
+            tracing::warn!(
+                block,
+                "earlier frames of the camera may have been lost before the first received one: \
+                event numbers are uncertain"
+            );
         }
         may
     }
@@ -565,7 +569,7 @@ impl Assembler {
             tracing::warn!(
                 frame = number,
                 block = id,
-                "incomplete: {} did not come, and are zeros",
+                "incomplete: {} did not arrive and are zero",
                 describe_gaps(&gaps, len)
             );
         }
@@ -647,7 +651,7 @@ fn store_leader(block: &mut Block, bytes: &[u8], size: usize, refused: &mut Opti
         block.refused = true;
         if refused.replace(leader.kind) != Some(leader.kind) {
             tracing::warn!(
-                "the camera sends {}, which cannot be taken: have it send single images (its features name the mode)",
+                "the camera sends {}, which is not supported: set it to send single images (see its features)",
                 gvsp::frame_kind_name(leader.kind)
             );
         }

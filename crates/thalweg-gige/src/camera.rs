@@ -70,7 +70,7 @@ pub struct Camera {
 /// An option makes no sense.
 pub(crate) fn check_options(config: &GigeConfig) -> Result<(), DeviceError> {
     if config.address.trim().is_empty() {
-        let problem = "it is empty: write the camera's address, serial number or name".into();
+        let problem = "it is empty: write the address, serial number or name of the camera".into();
         return Err(DeviceError::Option { option: "address", problem });
     }
     let heartbeat_ms = u64::try_from(config.heartbeat.as_millis()).unwrap_or(u64::MAX);
@@ -100,8 +100,8 @@ impl Camera {
         if holds < config.buffer.0 {
             let (address, wanted) = (&config.address, config.buffer);
             tracing::warn!(
-                "camera {address}: {holds} bytes are kept until they are received, not {wanted}: set \
-                 net.core.rmem_max to {} at least",
+                "camera {address}: the receive buffer has {holds} bytes instead of {wanted}: set net.core.rmem_max to \
+                 at least {}",
                 wanted.0
             );
         }
@@ -119,7 +119,7 @@ impl Camera {
         let setup = is_ready.recv_timeout(SETUP_TIMEOUT).map_err(|error| DeviceError::Hardware {
             device: format!("gige {}", config.address),
             problem: match error {
-                RecvTimeoutError::Timeout => format!("it is not set up after {} s", SETUP_TIMEOUT.as_secs()),
+                RecvTimeoutError::Timeout => format!("it was not set up within {} s", SETUP_TIMEOUT.as_secs()),
                 RecvTimeoutError::Disconnected => "the thread that sets it up has ended".into(),
             },
         })??;
@@ -192,12 +192,12 @@ impl Camera {
             Ok(started) => started?,
             Err(TryRecvError::Disconnected) => return Err(self.hardware_error(ENDED)),
             Err(TryRecvError::Empty) if since.elapsed() >= START_TIMEOUT => {
-                return Err(self.hardware_error("it does not start"));
+                return Err(self.hardware_error("it did not start"));
             }
             Err(TryRecvError::Empty) => return Ok(()),
         }
         self.starting = None;
-        tracing::info!("camera {}: what comes from now on counts", self.name);
+        tracing::info!("camera {}: data are recorded from now on", self.name);
         Ok(())
     }
 
@@ -230,10 +230,10 @@ fn longest_frame_bytes(config: &GigeConfig, setup: &Setup) -> Result<usize, Devi
     let wanted = config.size.and_then(|size| usize::try_from(size.0).ok());
     let problem = match (wanted, setup.payload) {
         (Some(size), Some(payload)) if payload > size => {
-            format!("the camera's frames have {payload} bytes: set it to that, or leave it out")
+            format!("the camera's frames have {payload} bytes: set it to that, or remove it")
         }
         (None, Some(payload)) if payload > MAX_PAYLOAD => {
-            format!("the camera's frames have {payload} bytes: at most 1 GiB is possible")
+            format!("the camera's frames have {payload} bytes: the limit is 1 GiB")
         }
         // The camera reports the length of its frames; the option `size` is the limit.
         (Some(size), _) | (None, Some(size)) => return Ok(size),
@@ -300,7 +300,7 @@ impl Acquisition for Camera {
         self.counters_at_start = self.receiver.port_counters();
         let (reply, started) = mpsc::sync_channel(1);
         let order = Order::Start(self.receiver.local_port(), reply);
-        let orders = self.orders.as_ref().ok_or_else(|| self.hardware_error("it has been left"))?;
+        let orders = self.orders.as_ref().ok_or_else(|| self.hardware_error("it was closed"))?;
         orders.send(order).map_err(|_| self.hardware_error(ENDED))?;
         self.starting = Some((started, Instant::now()));
         Ok(())

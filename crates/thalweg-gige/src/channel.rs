@@ -163,7 +163,7 @@ impl Channel {
         let State { exchange, commands, begun } = &mut *state;
         *commands += 1;
         if *commands > MAX_COMMANDS {
-            return Err(Refusal::TooMuch("it would have to be asked more than 200,000 times"));
+            return Err(Refusal::TooMuch("it would need more than 200,000 requests"));
         }
         exchange.begin_command(command, begun.elapsed());
         let mut room = [0; 2048];

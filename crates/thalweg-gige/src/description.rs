@@ -25,13 +25,13 @@ pub enum DescriptionError {
     #[error("reading it: {0}")]
     Camera(#[from] Refusal),
     /// The URL makes no sense, or the description is not in the camera.
-    #[error("the camera states its place as '{0}', which is no place in the camera's memory")]
+    #[error("the camera states its address as '{0}', which is not an address in the camera's memory")]
     Place(String),
     /// The description is larger than any camera needs.
     #[error("{0}")]
     TooMuch(&'static str),
     /// The description is no XML, or no archive.
-    #[error("it makes no sense: {0}")]
+    #[error("it is invalid: {0}")]
     Malformed(String),
 }
 
@@ -102,13 +102,13 @@ fn extract_xml(stored: Vec<u8>) -> Result<Vec<u8>, DescriptionError> {
     let mut archive = zip::ZipArchive::new(Cursor::new(stored)).map_err(DescriptionError::malformed)?;
     let names: Vec<String> = archive.file_names().filter_map(Result::ok).map(std::borrow::Cow::into_owned).collect();
     let name = names.iter().find(|name| name.to_ascii_lowercase().ends_with(".xml")).or(names.first());
-    let name = name.ok_or_else(|| DescriptionError::malformed("there is nothing in its archive"))?;
+    let name = name.ok_or_else(|| DescriptionError::malformed("its archive is empty"))?;
     let file = archive.by_name(name).map_err(DescriptionError::malformed)?;
     let mut bytes = Vec::new();
     let limit = MAX_XML_BYTES as u64 + 1;
     file.take(limit).read_to_end(&mut bytes).map_err(DescriptionError::malformed)?;
     if bytes.len() > MAX_XML_BYTES {
-        return Err(DescriptionError::TooMuch("unpacked it is longer than 32 MiB"));
+        return Err(DescriptionError::TooMuch("it is longer than 32 MiB when unpacked"));
     }
     Ok(bytes)
 }
@@ -133,7 +133,7 @@ fn check_structure(xml: &str) -> Result<(), DescriptionError> {
         } else if rest.starts_with("<?") {
             end_after(rest, "?>")
         } else if rest.starts_with("<!") {
-            return Err(DescriptionError::TooMuch("it declares entities or a type of its own"));
+            return Err(DescriptionError::TooMuch("it declares entities or its own document type"));
         } else {
             let end = tag_end(rest);
             let tag = &rest[..end.unwrap_or(rest.len())];
@@ -155,10 +155,10 @@ fn check_structure(xml: &str) -> Result<(), DescriptionError> {
         if elements > MAX_ELEMENTS {
             return Err(DescriptionError::TooMuch("it has more than a million elements"));
         }
-        rest = &rest[end.ok_or_else(|| DescriptionError::malformed("it ends within a tag"))?..];
+        rest = &rest[end.ok_or_else(|| DescriptionError::malformed("it ends inside a tag"))?..];
     }
     if elements == 0 {
-        return Err(DescriptionError::malformed("there is no element in it"));
+        return Err(DescriptionError::malformed("it contains no element"));
     }
     Ok(())
 }
@@ -188,16 +188,14 @@ fn check_values(xml: &str) -> Result<(), DescriptionError> {
             let parts = made_of.get(name).map_or(&[][..], Vec::as_slice);
             match parts.get(next) {
                 Some(part) if on_the_way.contains(part) => {
-                    return Err(DescriptionError::TooMuch("the value of a feature is made of itself"));
+                    return Err(DescriptionError::TooMuch("the value of a feature depends on itself"));
                 }
                 Some(part) => stack.extend([(name, next + 1), (*part, 0)]),
                 None => {
                     let deepest = parts.iter().filter_map(|part| depths.get(part)).max();
                     let depth = deepest.map_or(0, |depth| depth + 1);
                     if depth > MAX_DEPTH {
-                        return Err(DescriptionError::TooMuch(
-                            "values are made of others, more than 64 one after the other",
-                        ));
+                        return Err(DescriptionError::TooMuch("values depend on more than 64 others in a chain"));
                     }
                     depths.insert(name, depth);
                     on_the_way.remove(name);
@@ -304,7 +302,7 @@ mod tests {
         let circle = "<Integer Name=\"A\"><pValue>B</pValue></Integer>\
                       <SwissKnife Name='B'><pVariable Name=\"V\">C</pVariable><Formula>V</Formula></SwissKnife>\
                       <Converter  Name = \"C\"><pValue> A </pValue></Converter>";
-        assert_eq!(refused(circle).unwrap(), "the value of a feature is made of itself");
+        assert_eq!(refused(circle).unwrap(), "the value of a feature depends on itself");
         assert!(refused("<Integer Name=\"A\"><pValue>A</pValue></Integer>").is_some());
         let chain: String =
             (0..100).map(|n| format!("<Integer Name=\"A{n}\"><pValue>A{}</pValue></Integer>", n + 1)).collect();
@@ -314,7 +312,8 @@ mod tests {
                     <SwissKnife Name=\"WMax\"><pVariable Name=\"O\">OffsetX</pVariable></SwissKnife>\
                     <Integer Name=\"OffsetX\"><pValue>X</pValue><pMax>XMax</pMax></Integer>\
                     <SwissKnife Name=\"XMax\"><pVariable Name=\"W\">Width</pVariable></SwissKnife>\
-                    <IntReg Name=\"W\"/><IntReg Name=\"X\"/><!-- <Integer Name=\"W\"><pValue>Width</pValue></Integer> -->";
+                    <IntReg Name=\"W\"/><IntReg Name=\"X\"/><!-- <Integer Name=\"W\"><pValue>Width</pValue></Integer> \
+                        -->";
         assert_eq!(refused(room), None);
     }
 
@@ -331,7 +330,7 @@ mod tests {
         assert_eq!(unpack_and_check(zipped("a.xml", xml.as_bytes())).unwrap(), xml);
         assert_eq!(unpack_and_check([xml.as_bytes(), &[0; 9]].concat()).unwrap(), xml);
         let text = unpack_and_check(b"PK\x03\x04 no archive".to_vec()).unwrap_err().to_string();
-        assert!(text.contains("makes no sense"), "{text}");
+        assert!(text.contains("is invalid"), "{text}");
     }
 
     #[test]

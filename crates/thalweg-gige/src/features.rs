@@ -111,7 +111,7 @@ impl Features {
             }
             std::thread::sleep(COMPLETION_POLL_INTERVAL);
         }
-        Err(format!("{name} is not done after {} s", COMPLETION_TIMEOUT.as_secs()))
+        Err(format!("{name} did not finish within {} s", COMPLETION_TIMEOUT.as_secs()))
     }
 
     /// Executes a command without waiting for its end.
@@ -203,7 +203,8 @@ mod tests {
         // A formula as deep as is permitted.
         let formula = format!("{}1{}", "(".repeat(4000), ")".repeat(4000));
         let xml = format!(
-            "<RegisterDescription><SwissKnife Name=\"A\"><Formula>{formula}</Formula></SwissKnife></RegisterDescription>"
+            "<RegisterDescription><SwissKnife \
+             Name=\"A\"><Formula>{formula}</Formula></SwissKnife></RegisterDescription>"
         );
         let deep = std::thread::Builder::new().stack_size(crate::session::CONTROL_STACK_BYTES);
         deep.spawn(move || drop(Features::from_xml(&xml))).unwrap().join().unwrap();

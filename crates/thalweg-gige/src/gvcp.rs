@@ -190,10 +190,10 @@ impl fmt::Display for Status {
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum Refusal {
     /// The camera answered with an error status.
-    #[error("it answers: {0}")]
+    #[error("it replied: {0}")]
     Status(Status),
     /// The answer does not fit the command.
-    #[error("its answer makes no sense")]
+    #[error("its reply is invalid")]
     Malformed,
     /// No answer came.
     #[error("it does not answer")]
@@ -202,7 +202,7 @@ pub enum Refusal {
     #[error("{0}")]
     Network(String),
     /// No application controls the camera any more, though this one did.
-    #[error("it has restarted, or given up on us")]
+    #[error("it restarted, or closed the connection")]
     Lost,
     /// The camera's answers would take more than the limits allow.
     #[error("{0}")]

@@ -128,7 +128,7 @@ pub(crate) fn frame_kind_name(kind: u16) -> String {
         0x0009 => "images of several zones".into(),
         0x000a => "frames of several parts".into(),
         0x000b => "GenDC containers".into(),
-        other => format!("frames of a kind that is not known ({other:#06x})"),
+        other => format!("frames of an unknown kind ({other:#06x})"),
     }
 }
 

@@ -133,7 +133,7 @@ impl<'de> de::Visitor<'de> for FeaturesVisitor {
         let mut values = Vec::new();
         while let Some((name, value)) = map.next_entry::<String, FeatureValue>()? {
             if matches!(value, FeatureValue::Number(number) if !number.is_finite()) {
-                return Err(de::Error::custom(format!("{name} is no number")));
+                return Err(de::Error::custom(format!("{name} is not a number")));
             }
             values.push((name, value));
         }

@@ -148,7 +148,7 @@ pub(crate) fn run_control_thread(
             }
             Err(problem) => problem,
         };
-        tracing::warn!("camera {} is away: {problem}. It is looked for", camera.setup.found);
+        tracing::warn!("camera {} does not respond: {problem}. Searching for it", camera.setup.found);
         if news.send(News::Away).is_err() {
             return;
         }
@@ -182,7 +182,7 @@ impl Camera {
         if let Some(before) = before
             && (&before.setup.found.serial, before.setup.found.mac) != (&found.serial, found.mac)
         {
-            return Err(format!("it is another camera: {found}"));
+            return Err(format!("it is a different camera: {found}"));
         }
         acquire_control(&channel)?;
         let heartbeat = set_heartbeat(config, &channel, &found);
@@ -246,7 +246,7 @@ impl Camera {
             "camera {}: packets of {packet} bytes to {}:{port}, {}; {}",
             setup.found,
             channel.local_address(),
-            if *resends { "sent again where they are missing" } else { "not sent again" },
+            if *resends { "missing packets are resent" } else { "no resending" },
             describe_clock(&clock, *status)
         );
         let stream = Stream {
@@ -304,7 +304,7 @@ impl Camera {
                     return news.send(News::Back).is_ok().then_some(again);
                 }
                 Err(problem) if problem != reported => {
-                    tracing::info!("camera {} is not back: {problem}", self.setup.found);
+                    tracing::info!("camera {} is still missing: {problem}", self.setup.found);
                     reported = problem;
                 }
                 Err(_) => {}
@@ -326,7 +326,7 @@ impl Camera {
         if (old.width, old.height, &old.pixel_format, old.payload)
             != (new.width, new.height, &new.pixel_format, new.payload)
         {
-            return Err("it has other frames than before".to_owned());
+            return Err("its frames have changed".to_owned());
         }
         if let Some(port) = port {
             again.start_stream(config, port, news)?;
@@ -363,10 +363,10 @@ fn resolve_address(config: &GigeConfig) -> Result<Ipv4Addr, String> {
     match discovery::find_camera(&config.address, config.interface.as_deref(), SEARCH_TIMEOUT) {
         Ok(Some(found)) => Ok(found.address),
         Ok(None) => Err(format!(
-            "no camera answers to this name within {} s: give its address, or look which there are",
+            "no camera of this name answered within {} s: write its address; `thalweg devices` lists the cameras",
             SEARCH_TIMEOUT.as_secs()
         )),
-        Err(error) => Err(format!("cameras cannot be looked for: {error}")),
+        Err(error) => Err(format!("cannot search for cameras: {error}")),
     }
 }
 
@@ -377,7 +377,7 @@ fn set_heartbeat(config: &GigeConfig, channel: &Channel, found: &Found) -> Durat
     let _ = channel.write_register(registers::HEARTBEAT_REGISTER, wanted);
     let kept = channel.read_register(registers::HEARTBEAT_REGISTER).ok().filter(|kept| *kept > 0).unwrap_or(wanted);
     if kept != wanted {
-        tracing::warn!("camera {found}: it keeps a heartbeat of {kept} ms, and not of {wanted} ms");
+        tracing::warn!("camera {found}: it uses a heartbeat of {kept} ms instead of {wanted} ms");
     }
     // The interval is no longer than was requested.
     Duration::from_millis(kept.min(wanted).into())
@@ -405,9 +405,10 @@ fn acquire_control(channel: &Channel) -> Result<(), String> {
             let by = owner.map(|owner| format!(" ({})", Ipv4Addr::from(owner))).unwrap_or_default();
             return Err(match taken {
                 true => format!(
-                    "another program{by} controls it, or another source of this one: a camera is for one at a time"
+                    "another program{by}, or another source of this one, controls it: a camera has one controller at \
+                     a time"
                 ),
-                false => format!("control is not given: {refused}"),
+                false => format!("it refused control: {refused}"),
             });
         }
         std::thread::sleep(RETRY_INTERVAL);
@@ -558,7 +559,7 @@ fn read_clock(features: &mut Features, channel: &Channel, before: Status) -> (De
         Some(true) if near => Status::CLOCK_LOCKED,
         Some(true) => {
             tracing::warn!(
-                "camera {}: PTP keeps its clock, which is not within a second of this machine's TAI",
+                "camera {}: its clock is synchronised by PTP, but is more than 1 s from the TAI of this machine",
                 channel.remote_address()
             );
             Status::CLOCK_FREE_RUNNING
@@ -581,10 +582,10 @@ fn latch_camera_time(channel: &Channel) -> Option<u64> {
 
 fn describe_clock(clock: &DeviceClock, status: Status) -> String {
     match (clock, status) {
-        (_, Status::CLOCK_LOCKED) => "its clock is kept by PTP".into(),
-        (_, Status::CLOCK_HOLDOVER) => "PTP does not keep its clock any more: it goes on by itself".into(),
-        (DeviceClock { hertz: 0, .. }, _) => "it has no clock: frames are dated when they come".into(),
-        (DeviceClock { offset: Some(offset), .. }, _) => format!("its clock is TAI less {offset} ns"),
-        _ => "its clock is set by when the first frame comes".into(),
+        (_, Status::CLOCK_LOCKED) => "its clock is synchronised by PTP".into(),
+        (_, Status::CLOCK_HOLDOVER) => "PTP no longer synchronises its clock: it runs free".into(),
+        (DeviceClock { hertz: 0, .. }, _) => "it has no clock: frames get the time of their arrival".into(),
+        (DeviceClock { offset: Some(offset), .. }, _) => format!("its clock is TAI minus {offset} ns"),
+        _ => "the offset of its clock is taken from the arrival of the first frame".into(),
     }
 }

@@ -13,10 +13,10 @@ pub enum Failure {
     #[error("the image is saturated")]
     Saturated,
     /// A pixel is NaN or infinite, or so large that its square is infinite.
-    #[error("a pixel is not a number, or too large a one")]
+    #[error("a pixel is not a number, or is too large")]
     NotNumbers,
     /// The number of pixels does not exceed the number of the fit's parameters.
-    #[error("too few pixels: {pixels} where {needed} are needed, of an image in as many rows as columns")]
+    #[error("too few pixels: {pixels}, but {needed} are needed")]
     TooFewPixels {
         /// Number of pixels available.
         pixels: usize,
@@ -33,7 +33,7 @@ pub enum Failure {
     #[error("the light is at the edge of the image")]
     AtTheEdge,
     /// There is light, but no fringes.
-    #[error("there are no fringes")]
+    #[error("no fringes")]
     NoFringes,
     /// The search did not converge.
     #[error("the fit does not converge: {iterations} iterations")]

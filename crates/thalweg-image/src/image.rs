@@ -122,7 +122,7 @@ pub enum ImageError {
         height: usize,
     },
     /// The region is not within the image, or has no pixels.
-    #[error("{region} are no part of an image of {height} rows of {width} pixels")]
+    #[error("{region} are not inside an image of {height} rows of {width} pixels")]
     Region {
         /// Region requested.
         region: Region,
@@ -132,7 +132,7 @@ pub enum ImageError {
         height: usize,
     },
     /// The size of a pixel is not positive and finite.
-    #[error("a pixel of {} × {} mm is none: both sizes are positive", .0.x, .0.y)]
+    #[error("a pixel of {} × {} mm is invalid: both sizes must be above 0", .0.x, .0.y)]
     Calibration(Calibration),
 }
 

@@ -16,7 +16,7 @@ pub enum LabError {
     #[error(transparent)]
     Invalid(#[from] crate::scenario::InvalidValue),
     /// The laboratory cannot run this scenario, or is not available here.
-    #[error("{what} cannot be had here: {why}")]
+    #[error("{what} is not available here: {why}")]
     Unavailable {
         /// Name of the missing part.
         what: String,

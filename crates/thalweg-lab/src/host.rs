@@ -37,14 +37,14 @@ fn delete_orphaned_namespaces() {
 /// Fails if this host cannot run the scenario.
 fn check_capabilities(scenario: &Scenario) -> Result<(), LabError> {
     if !rustix::process::geteuid().is_root() {
-        let why = "making network namespaces needs root; `--on virtual` needs no privilege".to_owned();
+        let why = "creating network namespaces needs root; `--on virtual` needs no privileges".to_owned();
         return Err(LabError::Unavailable { what: "this host as a laboratory".to_owned(), why });
     }
     let path = "/proc/sys/net/ipv4/tcp_available_congestion_control";
     let known = std::fs::read_to_string(path).map_err(LabError::file_error(path))?;
     let control = scenario.traffic.control.congestion;
     if !known.split_whitespace().any(|name| name == control) {
-        let why = format!("this kernel has {}; `--on virtual` has it", known.trim());
+        let why = format!("this kernel has only {}; use `--on virtual`", known.trim());
         return Err(LabError::Unavailable { what: format!("the congestion control {control}"), why });
     }
     let network = &scenario.network;
@@ -62,7 +62,10 @@ fn check_capabilities(scenario: &Scenario) -> Result<(), LabError> {
         let kind = queue.split(' ').next().unwrap_or_default();
         probe_queue(queue).map_err(|error| LabError::Unavailable {
             what: what.to_owned(),
-            why: format!("this kernel has no {kind} ({error}); `--on virtual` has it, and a scenario with delay = \"0s\" and loss = 0 runs here"),
+            why: format!(
+                "this kernel has no {kind} ({error}); use `--on virtual`, or a scenario with delay = \"0s\" \
+                and loss = 0 runs here"
+            ),
         })?;
     }
     Ok(())

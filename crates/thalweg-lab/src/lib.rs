@@ -110,13 +110,13 @@ impl Laboratory {
         let (senders, most) = (scenario.network.senders, self.max_senders());
         if senders > most {
             let problem = format!(
-                "{senders}; 1 to {most} are possible in a laboratory on Linux, 1 to {MOST_SENDERS} in the others"
+                "{senders}: it must be 1 to {most} in a laboratory on Linux, 1 to {MOST_SENDERS} in the others"
             );
             return scenario::invalid_value("network.senders", problem);
         }
         let (receivers, most) = (scenario.network.receivers, self.max_receivers());
         if receivers > most {
-            let problem = format!("{receivers}; 1 to {most} are possible in this laboratory");
+            let problem = format!("{receivers}: it must be 1 to {most} in this laboratory");
             return scenario::invalid_value("network.receivers", problem);
         }
         match self {
@@ -203,16 +203,16 @@ mod tests {
             assert!(error.is_usage());
             assert_eq!(
                 error.to_string(),
-                "network.senders: 1000; 1 to 512 are possible in a laboratory on Linux, 1 to 1000 in the others"
+                "network.senders: 1000: it must be 1 to 512 in a laboratory on Linux, 1 to 1000 in the others"
             );
         }
         assert!(Laboratory::Host.check_scenario(&Scenario::parse("[network]\nsenders = 512\n").unwrap()).is_ok());
         let builders = Scenario::parse("[network]\nsenders = 3\nreceivers = 65\n").unwrap();
         for laboratory in [Laboratory::Virtual, Laboratory::Host, Laboratory::Ns3] {
             let error = laboratory.check_scenario(&builders).unwrap_err().to_string();
-            assert_eq!(error, "network.receivers: 65; 1 to 64 are possible in this laboratory");
+            assert_eq!(error, "network.receivers: 65: it must be 1 to 64 in this laboratory");
         }
         let error = Scenario::parse("[network]\nsenders = 1001\n").unwrap_err().to_string();
-        assert_eq!(error, "line 2: network.senders: 1001; 1 to 1000 are possible\n  senders = 1001");
+        assert_eq!(error, "line 2: network.senders: 1001: it must be 1 to 1000\n  senders = 1001");
     }
 }

@@ -4,8 +4,8 @@
 //! ns-3 (<https://www.nsnam.org>) is not part of Thalweg: an installed one is looked for, and the scenario's program
 //! (`ns3/incast.cc`) is compiled against it once. The network is the scenario's, by the same definitions: the queue
 //! before a receiver counts IP packets and 14 bytes of Ethernet and not the packet on the wire, and links take the time
-//! of as many bytes, so that [`Scenario::ceiling_bits_per_second`] holds here too. Senders and receivers are models of Thalweg's
-//! sources and builders: requests and answers over persistent TCP connections, and under `credit` the rule of
+//! of as many bytes, so that [`Scenario::ceiling_bits_per_second`] holds here too. Senders and receivers are models of
+//! Thalweg's sources and builders: requests and answers over persistent TCP connections, and under `credit` the rule of
 //! `thalweg-core`'s scheduler with its constants.
 //!
 //! The report's [notes](Report::notes) list where it is expected to disagree with Linux, and the settings that keep
@@ -56,13 +56,13 @@ pub(crate) fn check_scenario(scenario: &Scenario) -> Result<(), InvalidValue> {
     let Scenario { network, traffic, .. } = scenario;
     let sized = network.unlike.iter().position(|sender| sender.size.is_some() || sender.sizes.is_some());
     let lacking = [
-        (sized.map(|at| format!("network.sender.{at}")), "the senders of ns3 differ in nothing but their `rate`"),
+        (sized.map(|at| format!("network.sender.{at}")), "in ns3, senders can only differ in their `rate`"),
         (
             (!network.unlike_receivers.is_empty()).then(|| "network.receiver".into()),
-            "the receivers of ns3 are all alike, and none stalls or dies",
+            "in ns3, all receivers are alike, and none stalls or dies",
         ),
-        (network.shared.is_some().then(|| "network.shared".into()), "there is only one switch in ns3"),
-        (network.tree.is_some().then(|| "network.tree".into()), "there is only one switch in ns3"),
+        (network.shared.is_some().then(|| "network.shared".into()), "ns3 models one switch only"),
+        (network.tree.is_some().then(|| "network.tree".into()), "ns3 models one switch only"),
         (
             (traffic.assignment != Assignment::Modulo).then(|| "traffic.assignment".into()),
             "ns3 has event e at builder e mod M",
@@ -71,7 +71,7 @@ pub(crate) fn check_scenario(scenario: &Scenario) -> Result<(), InvalidValue> {
         (traffic.burst.is_some().then(|| "traffic.burst".into()), "the events of ns3 come one by one"),
     ];
     match lacking.into_iter().find_map(|(key, what)| Some((key?, what))) {
-        Some((key, what)) => Err(InvalidValue { key, problem: format!("{what}; `--on virtual` has it") }),
+        Some((key, what)) => Err(InvalidValue { key, problem: format!("{what}: use `--on virtual`") }),
         None => Ok(()),
     }
 }
@@ -163,18 +163,27 @@ fn report_notes(scenario: &Scenario, ns3: &Ns3) -> Vec<String> {
             "warm-up: the first {} do not count; retransmissions, timeouts and drops of the whole run are in whole_run",
             humantime::format_duration(scenario.warm_up_time())
         ),
-        "loss recovery: SACK, PRR and limited transmit, but neither RACK nor tail loss probes nor undoing (F-RTO, DSACK): what is lost at the end of an answer waits for the timer (at least 200 ms), where Linux probes after two round trips; expect more timeouts and longer tails than in the virtual laboratory, less so with classic_recovery there".into(),
+        "loss recovery: SACK, PRR and limited transmit, but neither RACK nor tail loss probes nor undoing (F-RTO, \
+         DSACK): what is lost at the end of an answer waits for the timer (at least 200 ms), where Linux probes after \
+         two round trips; expect more timeouts and longer tails than in the virtual laboratory, less so with \
+         classic_recovery there"
+            .into(),
         format!(
-            "set as Linux has it: segments of {} bytes, initial window 10, delayed acknowledgements (2 segments, 40 ms), minRTO 200 ms, windows up to {} bytes, and the constants of bic, cubic, hybla and scalable",
+            "set as Linux has it: segments of {} bytes, initial window 10, delayed acknowledgements (2 segments, 40 \
+             ms), minRTO 200 ms, windows up to {} bytes, and the constants of bic, cubic, hybla and scalable",
             network.mtu - 52,
             socket_payload_bytes(scenario)
         ),
-        "a sender's card holds what TCP sends; in Linux it would wait in the socket (TCP small queues): where a sender's own link is the narrowest, delay-based controls see a longer round trip here".into(),
+        "a sender's card holds what TCP sends; in Linux it would wait in the socket (TCP small queues): where a \
+         sender's own link is the narrowest, delay-based controls see a longer round trip here"
+            .into(),
         "builders: offers and releases take no bytes, nothing is sent unasked, processors take no time".into(),
     ];
     if ns3.is_older_than(43) {
         notes.push(format!(
-            "ns-3 {version} has errors in TCP that 3.41 to 3.43 corrected (its issues 987, 989, 990, 1001, 1085, 1126: segments wrongly taken for lost or not, cubic without its Reno-friendly region): where losses decide, a newer one is the better opinion"
+            "ns-3 {version} has errors in TCP that 3.41 to 3.43 corrected (its issues 987, 989, 990, 1001, 1085, \
+             1126: segments wrongly taken for lost or not, cubic without its Reno-friendly region): where losses \
+             decide, a newer one is the better opinion"
         ));
     }
     if traffic.control.credit {

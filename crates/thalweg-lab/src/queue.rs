@@ -65,7 +65,7 @@ impl Queue {
             }
             NetlinkPayload::Error(error) => Err(LabError::system_error(doing)(error.to_io())),
             other => {
-                let problem = format!("an answer of another kind, {}", other.message_type());
+                let problem = format!("an unexpected reply, {}", other.message_type());
                 Err(LabError::system_error(doing)(io::Error::other(problem)))
             }
         }

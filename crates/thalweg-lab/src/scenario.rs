@@ -258,25 +258,25 @@ impl Scenario {
     fn check_network(&self) -> Result<(), InvalidValue> {
         let network = &self.network;
         if !(1..=MOST_SENDERS).contains(&network.senders) {
-            return invalid_value("network.senders", format!("{}; 1 to {MOST_SENDERS} are possible", network.senders));
+            return invalid_value("network.senders", format!("{}: it must be 1 to {MOST_SENDERS}", network.senders));
         }
         if !(1..=MOST_RECEIVERS).contains(&network.receivers) {
             return invalid_value(
                 "network.receivers",
-                format!("{}; 1 to {MOST_RECEIVERS} are possible", network.receivers),
+                format!("{}: it must be 1 to {MOST_RECEIVERS}", network.receivers),
             );
         }
         if network.delay > Duration::from_secs(1) {
-            return invalid_value("network.delay", "at most 1s is possible".into());
+            return invalid_value("network.delay", "it must be at most 1s".into());
         }
         if !(0.0..=0.5).contains(&network.loss) {
             return invalid_value(
                 "network.loss",
-                format!("{}; it is a fraction of all packets, 0 to 0.5", network.loss),
+                format!("{}: it must be a fraction of all packets, 0 to 0.5", network.loss),
             );
         }
         if !(576..=9216).contains(&network.mtu) {
-            return invalid_value("network.mtu", format!("{}; 576 to 9216 bytes are possible", network.mtu));
+            return invalid_value("network.mtu", format!("{}: it must be 576 to 9216 bytes", network.mtu));
         }
         self.check_buffer("network.buffer", Some(network.buffer))
     }
@@ -284,27 +284,27 @@ impl Scenario {
     fn check_measure(&self) -> Result<(), InvalidValue> {
         let Self { network, traffic, measure } = self;
         if !(measure.seconds >= 0.001 && measure.seconds <= 3600.0) {
-            return invalid_value("measure.seconds", format!("{}; 0.001 to 3600 are possible", measure.seconds));
+            return invalid_value("measure.seconds", format!("{}: it must be 0.001 to 3600", measure.seconds));
         }
         if measure.warm_up.is_some_and(|time| time > Duration::from_secs(3600)) {
-            return invalid_value("measure.warm_up", "at most 1h is possible".into());
+            return invalid_value("measure.warm_up", "it must be at most 1h".into());
         }
         if measure.sample.is_some_and(|time| time < Duration::from_micros(1)) {
-            return invalid_value("measure.sample", "at least 1us is possible".into());
+            return invalid_value("measure.sample", "it must be at least 1us".into());
         }
         if measure.calibrate && !(traffic.control.credit && network.receivers == 1 && traffic.interval.is_none()) {
-            let problem = "it takes control = \"credit\", one receiver, and sources that always have more".into();
+            let problem = "it needs control = \"credit\", one receiver, and sources that always have more data".into();
             return invalid_value("measure.calibrate", problem);
         }
         let mut receivers = network.unlike_receivers.iter();
         if measure.calibrate && receivers.any(|receiver| receiver.stall.is_some() || receiver.dies.is_some()) {
             return invalid_value(
                 "measure.calibrate",
-                "nothing is measured then in which a builder could stall or die".into(),
+                "a calibration measures nothing in which a builder could stall or die".into(),
             );
         }
         if measure.wall_limit.is_zero() {
-            return invalid_value("measure.wall_limit", "nothing can be done in no time".into());
+            return invalid_value("measure.wall_limit", "it must be above 0".into());
         }
         Ok(())
     }
@@ -324,8 +324,8 @@ impl Scenario {
         self.network.mtu + ETHERNET_HEADER_BYTES
     }
 
-    /// Returns the rate to set for a queue that counts no more than [`frame_bytes`](Self::frame_bytes) bytes, so that full frames
-    /// leave as they do on a real wire of the rate `link`.
+    /// Returns the rate to set for a queue that counts no more than [`frame_bytes`](Self::frame_bytes) bytes, so that
+    /// full frames leave as they do on a real wire of the rate `link`.
     pub fn queue_rate_for(&self, link: BitRate) -> BitRate {
         let (frame, wire) = (u64::from(self.frame_bytes()), u64::from(self.frame_bytes() + WIRE_OVERHEAD_BYTES));
         BitRate((u128::from(link.0) * u128::from(frame) / u128::from(wire)) as u64)
@@ -482,24 +482,27 @@ fn check_traffic(traffic: &Traffic) -> Result<(), InvalidValue> {
     if traffic.interval.is_some_and(|interval| interval < Duration::from_micros(1)) {
         return invalid_value(
             "traffic.interval",
-            "at least 1us is possible; without an interval sources always have more".into(),
+            "it must be at least 1us; without an interval sources always have more data".into(),
         );
     }
     match (traffic.burst, traffic.interval) {
         (Some(_), None) => {
-            return invalid_value("traffic.burst", "it takes an `interval`, whose events then come together".into());
+            return invalid_value(
+                "traffic.burst",
+                "it needs an `interval`, at which its events then come together".into(),
+            );
         }
         (Some(burst), _) if !(1..=MOST_BURST).contains(&burst) => {
-            return invalid_value("traffic.burst", format!("{burst}; 1 to {MOST_BURST} are possible"));
+            return invalid_value("traffic.burst", format!("{burst}: it must be 1 to {MOST_BURST}"));
         }
         _ => {}
     }
     if traffic.link == Carrier::Udp && traffic.control != Control::default() {
-        let problem = "UDP has no congestion control: it goes with control = \"credit\" only";
+        let problem = "UDP has no congestion control: it needs control = \"credit\"";
         return invalid_value("traffic.link", problem.into());
     }
     if traffic.cross > 64 {
-        return invalid_value("traffic.cross", format!("{}; at most 64 are possible", traffic.cross));
+        return invalid_value("traffic.cross", format!("{}: it must be at most 64", traffic.cross));
     }
     Ok(())
 }
@@ -508,13 +511,16 @@ fn check_traffic(traffic: &Traffic) -> Result<(), InvalidValue> {
 fn check_sizes(table: &str, size: Option<ByteSize>, sizes: Option<[ByteSize; 2]>) -> Result<(), InvalidValue> {
     match (size, sizes) {
         (Some(_), Some(_)) => {
-            invalid_value(&format!("{table}.sizes"), "there is a `size` too: write one of them".into())
+            invalid_value(&format!("{table}.sizes"), "`size` is set too: write only one of them".into())
         }
         (Some(ByteSize(size)), None) if !(1..=MAX_PAYLOAD_BYTES).contains(&size) => {
-            invalid_value(&format!("{table}.size"), format!("{size} bytes; 1 byte to 256 MiB are possible"))
+            invalid_value(&format!("{table}.size"), format!("{size} bytes: it must be 1 byte to 256 MiB"))
         }
         (None, Some([from, to])) if from.0 == 0 || from > to || to.0 > MAX_PAYLOAD_BYTES => {
-            let problem = format!("{from} to {to}; the smallest, at least 1 byte, then the largest, at most 256 MiB");
+            let problem = format!(
+                "{from} to {to}: write the smallest, at least 1 byte, then the largest, at most 256 \
+                MiB"
+            );
             invalid_value(&format!("{table}.sizes"), problem)
         }
         _ => Ok(()),

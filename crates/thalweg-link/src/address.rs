@@ -28,7 +28,7 @@ impl Address {
     pub fn new(kind: LinkKind, place: &str) -> Result<Self, String> {
         let address = Self { kind, place: place.to_owned() };
         if place.contains('\0') {
-            return Err(format!("{:?}: no host name and no path has a NUL in it", address.to_string()));
+            return Err(format!("{:?}: host names and paths cannot contain NUL", address.to_string()));
         }
         match kind.locator {
             Locator::HostPort => {

@@ -14,10 +14,10 @@ use thalweg_wire::Message;
 /// One port of one host: its sockets, rings or queues, its timers, and the links to all peers that are reached through
 /// it. Non-blocking.
 ///
-/// Each turn of a node is [`poll_peers`](Self::poll_peers), then [`receive_messages`](Self::receive_messages) from each peer that is ready, then
-/// verbs on links, then [`flush_messages`](Self::flush_messages). Between two turns the node waits on its [`Poller`], after
-/// [`prepare_wait`](Self::prepare_wait) and for at most [`next_timeout`](Self::next_timeout), or it does not wait at
-/// all.
+/// Each turn of a node is [`poll_peers`](Self::poll_peers), then [`receive_messages`](Self::receive_messages) from each
+/// peer that is ready, then verbs on links, then [`flush_messages`](Self::flush_messages). Between two turns the node
+/// waits on its [`Poller`], after [`prepare_wait`](Self::prepare_wait) and for at most
+/// [`next_timeout`](Self::next_timeout), or it does not wait at all.
 ///
 /// Peers have the numbers that the caller assigns: small ones, each for one peer at a time. Time is that of any clock
 /// that does not go backwards; the time passed in may be slightly old.
@@ -25,8 +25,8 @@ pub trait Endpoint: Debug + Send {
     /// A message or answer received from a peer.
     type Received;
 
-    /// Registers memory with the medium, where the medium needs it: [`Arena::record_registration`] records this. To be called
-    /// before anything in the memory is offered, or fetched into it.
+    /// Registers memory with the medium, where the medium needs it: [`Arena::record_registration`] records this. To be
+    /// called before anything in the memory is offered, or fetched into it.
     ///
     /// # Errors
     /// The medium does not accept the memory.
@@ -53,8 +53,8 @@ pub trait Endpoint: Debug + Send {
     /// already: the caller must not wait, and the next [`poll_peers`](Self::poll_peers) reports it.
     fn prepare_wait(&mut self) -> bool;
 
-    /// True if [`poll_peers`](Self::poll_peers) sees every arrival while the node does not wait, without a system call while there
-    /// are none.
+    /// True if [`poll_peers`](Self::poll_peers) sees every arrival while the node does not wait, without a system call
+    /// while there are none.
     fn is_cheap_to_poll(&self) -> bool;
 
     /// Returns the time at which to poll again even if nothing arrives. An endpoint without a descriptor asks for
@@ -71,8 +71,9 @@ pub trait Endpoint: Debug + Send {
     }
 
     /// Prepares to leave, when nothing more will be sent. From now on the last messages are repeated until they have
-    /// arrived, where the medium loses some: continue with [`poll_peers`](Self::poll_peers) and [`flush_messages`](Self::flush_messages) until they
-    /// [have](Self::has_left), or for as long as they are worth the wait.
+    /// arrived, where the medium loses some: continue with [`poll_peers`](Self::poll_peers) and
+    /// [`flush_messages`](Self::flush_messages) until they [have](Self::has_left), or for as long as they are worth the
+    /// wait.
     fn prepare_to_leave(&mut self) {}
 
     /// True if the last messages have arrived, as far as this end is responsible for that.
@@ -243,8 +244,8 @@ impl<E: Endpoint + ?Sized> Endpoints<E> {
         self.endpoints.iter_mut().try_for_each(|endpoint| endpoint.register_memory(memory))
     }
 
-    /// Calls [`Endpoint::poll_peers`] on each endpoint. `tokens` are those that the poller reported; tokens of others are
-    /// skipped.
+    /// Calls [`Endpoint::poll_peers`] on each endpoint. `tokens` are those that the poller reported; tokens of others
+    /// are skipped.
     pub fn poll_peers(&mut self, now: Duration, tokens: &[u64], ready: &mut Vec<usize>) {
         for (index, endpoint) in self.endpoints.iter_mut().enumerate() {
             self.woken.clear();
@@ -463,13 +464,13 @@ mod tests {
         let here = doors.add_listener(&at("here").parse().unwrap(), NOTHING).unwrap();
         let port = doors.add_listener(&"tcp:127.0.0.1:0".parse().unwrap(), NOTHING).unwrap();
         for (address, advice) in [
-            (at("no/such/directory/x"), "make the directory"),
-            (at("file/x"), "make the directory"),
-            (at("file"), "which is no socket"),
-            (here.to_string(), "end what listens there"),
-            (port.to_string(), "end what listens there"),
+            (at("no/such/directory/x"), "create the directory"),
+            (at("file/x"), "create the directory"),
+            (at("file"), "is not a socket"),
+            (here.to_string(), "stop the program that listens there"),
+            (port.to_string(), "stop the program that listens there"),
             // TEST-NET-1 (RFC 5737), an address that no host has; and a name that cannot exist (RFC 6761).
-            ("tcp:192.0.2.1:7400".to_owned(), "no address of this host"),
+            ("tcp:192.0.2.1:7400".to_owned(), "not an address of this host"),
             ("tcp:no-host.invalid:7400".to_owned(), "correct the name"),
         ] {
             let error = doors.add_listener(&address.parse().unwrap(), NOTHING).unwrap_err().to_string();

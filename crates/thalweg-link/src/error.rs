@@ -84,7 +84,7 @@ pub(crate) fn check_unread_bytes(bytes: usize, most: usize) -> Result<(), LinkEr
     if bytes <= most {
         return Ok(());
     }
-    Err(LinkError::Protocol(format!("the peer does not take what it is told: {bytes} bytes wait for it")))
+    Err(LinkError::Protocol(format!("the peer does not read: {bytes} bytes are waiting to be sent to it")))
 }
 
 /// Encodes the last message of a connection, with as much of `text` as a peer accepts.

@@ -400,13 +400,14 @@ impl<I: FrameIo, H: Half> Frames<I, H> {
         let [dropped, damaged] = [all.dropped - before.dropped, all.damaged - before.damaged];
         if dropped > 0 {
             tracing::warn!(
-                "{dropped} datagrams to {} were dropped by this host, which had no room for them: raise net.core.rmem_max",
+                "{dropped} datagrams to {} were dropped by this host because its receive buffer was full: raise \
+                 net.core.rmem_max",
                 self.io.local_address()
             );
         }
         if damaged > 0 {
             tracing::warn!(
-                "{damaged} datagrams to {} were damaged on their way: check the cables",
+                "{damaged} datagrams to {} were damaged in transit: check the cables",
                 self.io.local_address()
             );
         }

@@ -82,7 +82,7 @@ impl Names {
 /// # Errors
 /// The name has no address.
 pub(crate) fn resolve_listening_addresses(at: &Address) -> Result<Vec<SocketAddr>, LinkError> {
-    let advice = "correct the name in `listen`, or write a number";
+    let advice = "correct the name in `listen`, or write a numeric address";
     at.resolve_addresses().map_err(|error| LinkError::Listening { address: at.clone(), error, advice })
 }
 

@@ -117,7 +117,7 @@ impl Offered {
         }
         if offset.checked_add(length).is_none_or(|end| end > offer.bytes) {
             return Err(LinkError::Protocol(format!(
-                "the builder asked for bytes {offset}+{length} of ticket {ticket}, which has {}",
+                "the builder requested bytes {offset}+{length} of ticket {ticket}, which has {}",
                 offer.bytes
             )));
         }
@@ -125,7 +125,8 @@ impl Offered {
         Ok(Some((*offer, first)))
     }
 
-    /// Returns the fetches that came too early, to be [entered](Self::record_fetch) again now that more has been offered.
+    /// Returns the fetches that came too early, to be [entered](Self::record_fetch) again now that more has been
+    /// offered.
     pub fn take_early_fetches(&mut self) -> Vec<FetchRequest> {
         std::mem::take(&mut self.early)
     }

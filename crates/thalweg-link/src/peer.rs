@@ -18,9 +18,9 @@ pub(crate) fn interpret_accept<S>(result: io::Result<S>) -> Result<Option<S>, Li
 /// Returns what a user can do if an address cannot be listened on for this reason.
 pub(crate) fn listening_advice(reason: ErrorKind) -> &'static str {
     match reason {
-        ErrorKind::AddrInUse => "end what listens there, or choose another address for `listen`",
-        ErrorKind::AddrNotAvailable => "it is no address of this host: choose one that `ip address` shows for `listen`",
-        ErrorKind::PermissionDenied => "choose a port from 1024 on for `listen`",
+        ErrorKind::AddrInUse => "stop the program that listens there, or choose another address for `listen`",
+        ErrorKind::AddrNotAvailable => "it is not an address of this host: set `listen` to one that `ip address` shows",
+        ErrorKind::PermissionDenied => "choose a port of at least 1024 for `listen`",
         _ => "choose another address for `listen`",
     }
 }

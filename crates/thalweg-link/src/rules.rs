@@ -10,7 +10,7 @@ pub(crate) fn check_hello(hello: &Hello) -> Result<(), LinkError> {
     let Hello { slots, slot_bytes, .. } = *hello;
     if slots == 0 || (slot_bytes as usize) < HEADER_LEN {
         return Err(LinkError::Protocol(format!(
-            "the hello tells of {slots} slots of {slot_bytes} bytes: a source has at least one slot, of at least \
+            "the hello announces {slots} slots of {slot_bytes} bytes: a source has at least one slot, of at least \
              {HEADER_LEN} bytes"
         )));
     }
@@ -22,14 +22,13 @@ pub(crate) fn check_offer(offer: &Announcement, withdraws: bool) -> Result<(), L
     let Announcement { ticket, bytes, disposition, .. } = *offer;
     if !(bytes as usize).is_multiple_of(RECORD_ALIGN) {
         return Err(LinkError::Protocol(format!(
-            "ticket {ticket} was offered with {bytes} bytes, which is no multiple of {RECORD_ALIGN}: count the padding \
-             behind each record"
+            "ticket {ticket} was offered with {bytes} bytes, which is not a multiple of {RECORD_ALIGN}: count the \
+             padding after each record"
         )));
     }
     if disposition == Disposition::DroppedOldest && !withdraws {
         return Err(LinkError::Protocol(format!(
-            "ticket {ticket} was dropped to make room, and the hello said that nothing offered would be: set \
-             the capability *withdraws* in it"
+            "ticket {ticket} was dropped to make room, but the hello lacks the capability *withdraws*: set it"
         )));
     }
     Ok(())
@@ -41,7 +40,7 @@ pub(crate) fn check_fetch_order(sent: FetchRequest, asked: FetchRequest) -> Resu
         return Ok(());
     }
     Err(LinkError::Protocol(format!(
-        "bytes {}+{} of ticket {} were sent, and asked for were {}+{} of ticket {}: answer fetches in their order, each \
+        "received bytes {}+{} of ticket {} instead of the requested {}+{} of ticket {}: answer fetches in order, each \
          as a whole",
         sent.offset, sent.length, sent.ticket, asked.offset, asked.length, asked.ticket
     )))

@@ -165,7 +165,7 @@ fn read_wake_bytes(mut socket: &UnixStream) -> Result<(), LinkError> {
         Ok(read) => &bytes[..read],
         Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => return Ok(()),
         Err(error) if error.kind() == ErrorKind::ConnectionReset => return Err(LinkError::Closed),
-        Err(error) => return Err(LinkError::from_system_call("reading the hand-over socket")(error)),
+        Err(error) => return Err(LinkError::from_system_call("reading the socket for descriptors")(error)),
     };
     let wakes = read.iter().take_while(|byte| **byte == WAKE_BYTE).count();
     match read[wakes..].split_first_chunk::<MESSAGE_LEN>() {
@@ -176,7 +176,9 @@ fn read_wake_bytes(mut socket: &UnixStream) -> Result<(), LinkError> {
             other => Err(LinkError::Protocol(format!("unexpected over the socket: {other:?}"))),
         },
         None if wakes == read.len() => Ok(()),
-        None => Err(LinkError::Protocol(format!("{} bytes over the socket that are no message", read.len() - wakes))),
+        None => {
+            Err(LinkError::Protocol(format!("{} bytes over the socket that are not a message", read.len() - wakes)))
+        }
     }
 }
 
@@ -217,7 +219,7 @@ fn handover_error(error: HandoverError) -> LinkError {
         HandoverError::Io(error) if matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) => {
             LinkError::Closed
         }
-        HandoverError::Io(error) => LinkError::from_system_call("handing over an arena")(error),
+        HandoverError::Io(error) => LinkError::from_system_call("sending an arena")(error),
         error => peer_violation(error),
     }
 }
@@ -292,11 +294,11 @@ fn is_socket(path: &Path) -> bool {
 fn listening_advice(path: &Path, reason: ErrorKind) -> &'static str {
     match reason {
         ErrorKind::AddrInUse if !is_socket(path) => {
-            "a file of that name is there, which is no socket: choose another path for `listen`"
+            "a file of that name exists and is not a socket: choose another path for `listen`"
         }
-        ErrorKind::AddrInUse => "end what listens there, or choose another address for `listen`",
-        ErrorKind::NotFound | ErrorKind::NotADirectory => "make the directory, or choose another path for `listen`",
-        _ => "choose a path for `listen` in a directory that can be written to",
+        ErrorKind::AddrInUse => "stop the program that listens there, or choose another address for `listen`",
+        ErrorKind::NotFound | ErrorKind::NotADirectory => "create the directory, or choose another path for `listen`",
+        _ => "choose a path for `listen` in a writable directory",
     }
 }
 
@@ -518,7 +520,9 @@ impl Fetches {
         let Announcement { arena_offset, bytes, .. } = pending.offer;
         let Some(view) = self.arena.view_range(arena_offset, bytes as usize) else {
             let size = self.arena.size_bytes();
-            return Err(LinkError::Protocol(format!("offered bytes {arena_offset}+{bytes} of an arena of {size}")));
+            return Err(LinkError::Protocol(format!(
+                "offered bytes {arena_offset}+{bytes} of an arena of {size} bytes"
+            )));
         };
         Ok(match pending.place {
             None => Bytes::View(view),
@@ -534,7 +538,7 @@ impl Fetches {
     fn on_grant(&mut self, ticket: u64, offset: u32, length: u32) -> Result<Received, LinkError> {
         let next = self.pending.iter().position(|pending| !pending.dropped);
         let Some(pending) = next.and_then(|at| self.pending.remove(at)) else {
-            return Err(LinkError::Protocol(format!("ticket {ticket} was granted without being asked for")));
+            return Err(LinkError::Protocol(format!("ticket {ticket} was granted without a request")));
         };
         let asked = FetchRequest { ticket: pending.offer.ticket, offset: 0, length: pending.offer.bytes };
         check_fetch_order(FetchRequest { ticket, offset, length }, asked)?;
@@ -562,7 +566,7 @@ impl ShmBuilder {
             Err(error) => return Err(handover_error(error)),
         }
         if fds.len() > HANDED_OVER {
-            return Err(LinkError::Protocol(format!("more than {HANDED_OVER} descriptors were handed over")));
+            return Err(LinkError::Protocol(format!("received more than {HANDED_OVER} descriptors")));
         }
         let Some((cell, text)) = bytes.split_first_chunk::<MESSAGE_LEN>() else { return Ok(()) };
         let hello = match Message::decode(cell)? {
@@ -572,7 +576,7 @@ impl ShmBuilder {
         match text.len().cmp(&(hello.description as usize)) {
             Ordering::Less => return Ok(()),
             Ordering::Equal => {}
-            Ordering::Greater => return Err(LinkError::Protocol("more came over the socket than a hello".into())),
+            Ordering::Greater => return Err(LinkError::Protocol("received more than a hello over the socket".into())),
         }
         let text = String::from_utf8(text.to_vec())
             .map_err(|_| LinkError::Protocol("the source's description is not UTF-8".into()))?;
@@ -586,13 +590,13 @@ impl ShmBuilder {
 
 fn open_rings(fds: Vec<OwnedFd>, hello: Hello) -> Result<Open, LinkError> {
     let [arena, to_builder, to_source] = <[OwnedFd; HANDED_OVER]>::try_from(fds)
-        .map_err(|fds| LinkError::Protocol(format!("{} descriptors were handed over, not {HANDED_OVER}", fds.len())))?;
+        .map_err(|fds| LinkError::Protocol(format!("received {} descriptors instead of {HANDED_OVER}", fds.len())))?;
     let arena = Arena::import(arena).map_err(peer_violation)?;
     // A larger one would let the source make this process touch, and the kernel allocate, memory that holds no slot.
     let slot = u64::from(hello.slot_bytes).next_multiple_of(PAGE_BYTES as u64) + 2 * PAGE_BYTES as u64;
     let most = (u64::from(hello.slots) * slot).next_multiple_of(ARENA_ROUNDING);
     if arena.size_bytes() as u64 > most {
-        let text = format!("an arena of {} bytes was handed over; its slots need at most {most}", arena.size_bytes());
+        let text = format!("received an arena of {} bytes; its slots need at most {most}", arena.size_bytes());
         return Err(LinkError::Protocol(text));
     }
     let receiver = Ring::import(to_builder).map_err(peer_violation)?.into_receiver();

@@ -117,10 +117,11 @@ impl Listener for TcpListener {
         let follows = rustix::net::sockopt::set_tcp_congestion(&self.socket, FOLLOWS_CREDIT).is_ok();
         match (room, follows) {
             (false, _) => Err(
-                "buffers grow only as they are used: net.core.rmem_max or net.core.wmem_max is less than the window",
+                "socket buffers only grow with use, because net.core.rmem_max or net.core.wmem_max is smaller than \
+                 the window",
             ),
             (_, false) => {
-                Err("fetches go out with the system's congestion control: `thalweg cc load thalweg` has a better one")
+                Err("fetches use the system's congestion control; `thalweg cc load thalweg` loads a better one")
             }
             (true, true) => Ok(()),
         }
@@ -165,20 +166,20 @@ fn connect_to_address(
     match congestion {
         Some("system") => {}
         Some(name) => socket.set_tcp_congestion(name.as_bytes()).map_err(LinkError::from_unusable(format!(
-            "selecting congestion control '{name}' (there are: {})",
+            "selecting congestion control '{name}' (available: {})",
             congestion_controls()
         )))?,
         None => {
             if let Err(error) = socket.set_tcp_congestion(DEFAULT_CONGESTION.as_bytes()) {
                 tracing::warn!(
-                    "congestion control {DEFAULT_CONGESTION} is not to be had ({error}): the system's is used"
+                    "congestion control {DEFAULT_CONGESTION} is not available ({error}): using the system's"
                 );
             }
         }
     }
     let slots = u64::from(greeting.hello.slots) * u64::from(greeting.hello.slot_bytes);
     if congestion == Some(FOLLOWS_CREDIT) && !Buffer::Send.reserve_bytes(&socket, slots) {
-        tracing::warn!("send buffers grow only as they are used: net.core.wmem_max is less than all slots together");
+        tracing::warn!("send buffers only grow with use, because net.core.wmem_max is smaller than all slots together");
     }
     match socket.connect(&SockAddr::from(address)) {
         Err(error) if error.raw_os_error() != Some(Errno::INPROGRESS.raw_os_error()) => Ok(Err(error)),

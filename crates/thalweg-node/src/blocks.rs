@@ -231,14 +231,14 @@ impl Blocks {
         any
     }
 
-    /// Takes back blocks that the disk has written, and starts a sync of written data at most every `flush`. A disk that
-    /// has not answered for long has failed, and is given nothing more.
+    /// Takes back blocks that the disk has written, and starts a sync of written data at most every `flush`. A disk
+    /// that has not answered for long has failed, and is given nothing more.
     pub(crate) fn check_disk(&mut self, now: Duration, flush: Duration) {
         let has_answered = self.reap_written_blocks();
         self.sync_written_data(now, flush);
         if self.answers.update_owed_answer(self.blocks_in_flight(), has_answered, now) {
             let (blocks, time) = (self.blocks_in_flight(), humantime::format_duration(DISK_TIME));
-            self.failure.get_or_insert_with(|| format!("the disk has not taken {blocks} blocks within {time}"));
+            self.failure.get_or_insert_with(|| format!("the disk did not write {blocks} blocks within {time}"));
         }
     }
 

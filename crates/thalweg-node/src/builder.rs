@@ -161,8 +161,8 @@ impl BuilderNode {
         self.reporting.advance_time(&mut self.builder, &self.setup, running_since, now);
         for source in self.builder.advance_time(now) {
             let why = match self.peers.connection_number(source) {
-                Some(_) => "its final counters count tickets that it did not offer",
-                None => "it did not come back",
+                Some(_) => "its final counters include tickets that it did not offer",
+                None => "it did not reconnect",
             };
             self.give_up_source(source, why);
         }

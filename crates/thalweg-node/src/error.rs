@@ -36,7 +36,8 @@ pub enum NodeError {
     Store(#[from] StoreError),
     /// The disk does not answer, so the run stays open.
     #[error(
-        "{0}; what they hold is not on disk, and the run was not closed. Look at the disk, then `thalweg verify` the run"
+        "{0}; their contents are not on disk, and the run was not closed. Check the disk, then run `thalweg verify` \
+         on the run"
     )]
     Disk(String),
     /// Peers did not connect.
@@ -46,7 +47,7 @@ pub enum NodeError {
     #[error("{0}")]
     Config(String),
     /// A fragment was pushed for a run that takes no more.
-    #[error("the run is over: nothing more can be pushed")]
+    #[error("the run has ended: no more fragments can be pushed")]
     Over,
     /// A source that a program feeds has ended for this reason; returned to every later caller.
     #[error("{0}")]
@@ -54,8 +55,8 @@ pub enum NodeError {
     /// A thread of this program panicked.
     #[error("the thread that serves the builders panicked: this is a defect in Thalweg")]
     Panicked,
-    /// The node was stopped at once, on request.
-    #[error("stopped at once, on request")]
+    /// The node was aborted on request.
+    #[error("aborted on request")]
     Stopped,
 }
 

@@ -43,6 +43,7 @@ mod topology;
 mod wait;
 
 pub use builder::{BuilderNode, try_programs};
+pub use calibration::{KeptLink, Measured, forget_links, kept_links};
 pub use clock::{Clock, SystemClock};
 pub use environment::Environment;
 pub use error::NodeError;

@@ -215,7 +215,7 @@ pub struct TriggerReport {
     pub unasked_bytes: u64,
     /// True if decisions were drawn at random, not made on the content of fragments.
     pub simulated: bool,
-    /// Events that could not be decided on.
+    /// Events that could not be decided.
     pub undecided: Undecided,
     /// Trigger levels that exist.
     pub levels: Levels,

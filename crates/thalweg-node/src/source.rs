@@ -218,7 +218,8 @@ impl SourceNode {
         let longest = settings.feed.max_payload();
         if record_bytes(longest) > settings.slot_bytes {
             return Err(NodeError::Config(format!(
-                "source '{}': a slot of {} bytes cannot hold a fragment of {longest} bytes and its header; set slot to at least {}",
+                "source '{}': a slot of {} bytes cannot hold a fragment of {longest} bytes and its header; set slot \
+                 to at least {}",
                 settings.name,
                 settings.slot_bytes,
                 record_bytes(longest)
@@ -290,7 +291,7 @@ impl SourceNode {
                 (Command::Stop, Phase::Running | Phase::Paused) => self.end_part(),
                 (Command::Stop | Command::Abort, _) => return Err(NodeError::Stopped),
                 (Command::Start | Command::Pause | Command::Resume, _) => {
-                    tracing::warn!("a source cannot {command}: it does what its builders say");
+                    tracing::warn!("a source cannot {command}: it follows its builders");
                 }
             }
         }
@@ -394,7 +395,7 @@ fn make_slots(settings: &SourceSettings) -> Result<SlotPool, ArenaError> {
     if matches!(feed, Feed::Acquisition(device) if device.takes_dma_bufs()) {
         match SlotPool::with_dma_bufs(name, *slots, *slot_bytes) {
             Err(error @ ArenaError::DmaBuf { .. }) => {
-                tracing::warn!(source = name, "slots are no DMA buffers: {error}")
+                tracing::warn!(source = name, "slots cannot be DMA buffers: {error}")
             }
             made => return made,
         }
@@ -418,7 +419,7 @@ fn describe_as_json(settings: &SourceSettings) -> Result<String, NodeError> {
     let text = description.to_string();
     if text.len() > Message::MAX_DESCRIPTION as usize {
         return Err(NodeError::Config(format!(
-            "source '{}': its description has {} bytes of JSON, at most {} are possible",
+            "source '{}': its description has {} bytes of JSON, more than the limit of {}",
             settings.name,
             text.len(),
             Message::MAX_DESCRIPTION

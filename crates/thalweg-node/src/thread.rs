@@ -33,14 +33,16 @@ fn bind_to_processor(cpu: u32) -> Result<(), String> {
             return Ok(());
         }
     }
-    Err(format!("cpu = {cpu}: this process may run on {} only", list_processors(&allowed)))
+    Err(format!("cpu = {cpu}: this process may only run on {}", list_processors(&allowed)))
 }
 
 /// Returns a message if this thread is no longer bound to the processor.
 fn lost_processor(cpu: u32) -> Option<String> {
     let now = sched_getaffinity(None).ok()?;
     let is_bound = is_in_set(&now, cpu) && now.count() == 1;
-    (!is_bound).then(|| format!("cpu = {cpu}: it went while the node ran, which was then on {}", list_processors(&now)))
+    (!is_bound).then(|| {
+        format!("cpu = {cpu}: it went offline during the run; the node continued on {}", list_processors(&now))
+    })
 }
 
 fn is_in_set(set: &CpuSet, cpu: u32) -> bool {
@@ -67,12 +69,14 @@ mod tests {
             // It stays bound for the next run.
             bind_to_processor(first).unwrap();
             for cpu in [other.unwrap_or(first + 1), u32::MAX] {
-                let expected = format!("cpu = {cpu}: this process may run on processor {first} only");
+                let expected = format!("cpu = {cpu}: this process may only run on processor {first}");
                 assert_eq!(bind_to_processor(cpu), Err(expected));
             }
             sched_setaffinity(None, &all).unwrap();
-            let expected =
-                format!("cpu = {first}: it went while the node ran, which was then on {}", list_processors(&all));
+            let expected = format!(
+                "cpu = {first}: it went offline during the run; the node continued on {}",
+                list_processors(&all)
+            );
             assert_eq!(lost_processor(first).is_none(), other.is_none());
             assert!(lost_processor(first).is_none_or(|moved| moved == expected));
             Ok(())

@@ -3,7 +3,7 @@
 mod check;
 mod written;
 
-use crate::{Wait, calibration};
+use crate::{KeptLink, Wait, calibration};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -197,9 +197,9 @@ impl BuilderNodeConfig {
         }
     }
 
-    /// Returns the link as `thalweg calibrate` measured it, with the file that holds the result; `None` if it was not
-    /// measured, or if `window` or `link` is given and takes precedence.
-    pub fn known_calibration(&self) -> Option<(LinkConfig, PathBuf)> {
+    /// Returns the link as `thalweg calibrate` measured it; `None` if it was not measured, or if `window` or `link` is
+    /// given and takes precedence.
+    pub fn known_calibration(&self) -> Option<KeptLink> {
         if self.window.is_some() || self.link.is_some() { None } else { calibration::read_calibration(&self.listen) }
     }
 
@@ -207,7 +207,7 @@ impl BuilderNodeConfig {
     pub fn window_and_eager_bytes(&self, sources: usize) -> (Window, u64) {
         // Data sent eagerly cannot be left unfetched, so nothing is eager with level 2.
         let eager_credit = if self.level2.is_some() { 0 } else { self.eager_credit.0 };
-        let Some(link) = self.link.or_else(|| Some(self.known_calibration()?.0)) else {
+        let Some(link) = self.link.or_else(|| Some(self.known_calibration()?.link)) else {
             return (Window::Constant(self.window.map_or(WINDOW, |window| window.0)), eager_credit);
         };
         // An eighth of the buffer for eager data; none if that would not hold a small slot from each source.
@@ -345,7 +345,7 @@ pub enum Accept {
     Condition(String),
 }
 
-/// Decision on an event that could not be decided on.
+/// Decision on an event that could not be decided.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Otherwise {
@@ -373,19 +373,21 @@ impl LevelConfig {
         let Self { accept, seed, program, deadline, otherwise, directory, .. } = self;
         let accepts = otherwise.unwrap_or_default() == Otherwise::Accept;
         if seed.is_some() && !matches!(accept, Some(Accept::Fraction(_))) {
-            return Err(("seed", "it draws no lots: a seed goes with a fraction".into()));
+            return Err(("seed", "it does not draw random numbers: a seed needs a fraction".into()));
         }
         if program.is_empty() {
             if deadline.is_some() {
-                return Err(("deadline", "it needs no time: a deadline goes with a program".into()));
+                return Err(("deadline", "it does not wait: a deadline needs a program".into()));
             }
             if !is_here(directory) {
-                return Err(("directory", "nothing is started there: it goes with a program".into()));
+                return Err(("directory", "it starts nothing: this needs a program".into()));
             }
         }
         match accept {
-            Some(_) if !program.is_empty() => Err(("program", "`accept` decides: state one of the two".into())),
-            None if program.is_empty() => Err(("accept", "state which events are accepted, or a `program`".into())),
+            Some(_) if !program.is_empty() => {
+                Err(("program", "`accept` already decides: set only one of the two".into()))
+            }
+            None if program.is_empty() => Err(("accept", "set `accept` or `program`".into())),
             None => Ok(Decision::Program(ProgramConfig {
                 command: program.clone(),
                 directory: if is_here(directory) { ".".into() } else { directory.clone() },
@@ -393,13 +395,13 @@ impl LevelConfig {
                 otherwise: accepts,
             })),
             Some(Accept::Fraction(_)) if otherwise.is_some() => {
-                Err(("otherwise", "a fraction leaves no event undecided: it goes with a condition".into()))
+                Err(("otherwise", "a fraction leaves no event undecided: this needs a condition".into()))
             }
             Some(Accept::Fraction(accept)) if (0.0..=1.0).contains(accept) => {
                 Ok(Decision::Simulated(Simulated::new(*accept, seed.unwrap_or(usual_seed))))
             }
             Some(Accept::Fraction(accept)) => {
-                Err(("accept", format!("{accept}; it is a fraction of the events, from 0 to 1")))
+                Err(("accept", format!("{accept}: it must be a fraction of the events, from 0 to 1")))
             }
             Some(Accept::Condition(text)) => {
                 Condition::parse(text, accepts).map(Decision::Condition).map_err(|problem| ("accept", problem))
@@ -426,7 +428,7 @@ impl std::str::FromStr for CheckConfig {
         match text {
             "header" => Ok(Self::Header),
             "payload" => Ok(Self::Payload),
-            _ => Err(format!("'{text}': what can be checked is 'header' or 'payload'")),
+            _ => Err(format!("'{text}': write 'header' or 'payload'")),
         }
     }
 }
@@ -681,10 +683,10 @@ impl TopologyError {
     fn read_error(path: &Path, error: std::io::Error) -> Self {
         let error = match error.kind() {
             std::io::ErrorKind::InvalidData => {
-                std::io::Error::new(error.kind(), "it is not text in UTF-8, as TOML has to be: save it so")
+                std::io::Error::new(error.kind(), "it is not UTF-8 text, which TOML requires: save it as UTF-8")
             }
             std::io::ErrorKind::IsADirectory => {
-                std::io::Error::new(error.kind(), "it is a directory; name a topology, which is a file in TOML")
+                std::io::Error::new(error.kind(), "it is a directory: name a topology, which is a TOML file")
             }
             _ => error,
         };

@@ -36,7 +36,7 @@ impl Container {
         if let Some(container) = shared.as_ref().filter(|container| container.has_iommu == has_iommu) {
             match vfio::set_container(group, container.fd.as_fd()) {
                 Ok(()) => {
-                    tracing::debug!("a device joins the process's container");
+                    tracing::debug!("adding a device to the process's container");
                     // A container whose last group has left has no IOMMU any more (`vfio_group_detach_container`,
                     // drivers/vfio/container.c). If it still has one, the call fails with EINVAL.
                     match vfio::set_iommu(container.fd.as_fd(), container.iommu_type()) {
@@ -44,7 +44,7 @@ impl Container {
                         _ => return Ok(Arc::clone(container)),
                     }
                 }
-                Err(error) => tracing::warn!("a device has a container of its own, with the same addresses: {error}"),
+                Err(error) => tracing::warn!("a device has its own container, with the same addresses: {error}"),
             }
         }
         let fd = OwnedFd::from(File::options().read(true).write(true).open("/dev/vfio/vfio")?);

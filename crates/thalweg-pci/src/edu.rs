@@ -107,7 +107,7 @@ impl Edu {
         let function = Function::open(self.location, 0)?;
         let identity = function.registers().read_u32(IDENTITY);
         if identity & 0xffff != 0x00ed {
-            let problem = format!("it is no edu device: its identity is {identity:#010x}");
+            let problem = format!("it is not an edu device: its identity is {identity:#010x}");
             return Err(PciError::from_problem(self.location, problem));
         }
         // An earlier user may have left a copy under way. It must end before the device reaches any memory.
@@ -126,7 +126,7 @@ impl Edu {
         if !open.function.has_iommu() {
             return Err(hardware_error(
                 device,
-                "`stray` is for a device behind an IOMMU: without one nothing stops it",
+                "`stray` needs a device behind an IOMMU: without one nothing would stop its writes",
             ));
         }
         let other =
@@ -144,7 +144,7 @@ impl Edu {
             unsafe { ptr::from_ref(&other[at]).read_volatile() != 0 }
         });
         if changed {
-            let problem = "it has written to memory that it was not shown: the IOMMU does not keep it from that";
+            let problem = "it wrote to memory that is not mapped for it: the IOMMU does not stop it";
             return Err(hardware_error(device, problem));
         }
         tracing::info!("{}: wrote to {address:#x}, outside of the arena, and nothing changed there", self.location);
@@ -162,7 +162,7 @@ fn wait_until_idle(function: &Function) -> Result<(), &'static str> {
     let begun = Instant::now();
     while is_busy(function) {
         if begun.elapsed() > PATIENCE {
-            return Err("it does not come to the end of a copy");
+            return Err("it does not complete a copy");
         }
         std::thread::sleep(PACE);
     }
@@ -238,7 +238,7 @@ impl Acquisition for Edu {
         self.look = Some(now + PACE);
         if is_busy(&open.function) {
             if now > *self.busy.get_or_insert(now) + PATIENCE {
-                return Err(hardware_error(&self.config.address, "it does not come to the end of a copy"));
+                return Err(hardware_error(&self.config.address, "it does not complete a copy"));
             }
             return Ok(Acquired::NotYet);
         }
@@ -256,7 +256,7 @@ impl Acquisition for Edu {
             Step::Fetching(buffer) => {
                 let shown = open.slots.is_for_arena(buffer.arena()) && buffer.payload_capacity() >= size;
                 let Some(to) = open.slots.bus_address(buffer.arena_offset(), size).filter(|_| shown) else {
-                    let problem = "a slot is in several pieces of memory, too short, or none that it was shown";
+                    let problem = "a slot is not contiguous, too short, or not mapped for the device";
                     return Err(hardware_error(&self.config.address, problem));
                 };
                 // SAFETY: the buffer is in the memory that the device was shown, is long enough, and belongs to this

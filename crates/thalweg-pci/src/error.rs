@@ -10,7 +10,7 @@ use thiserror::Error;
 #[non_exhaustive]
 pub enum PciError {
     /// The text is not the address of a PCI device.
-    #[error("'{0}' is no PCI address: write one such as 0000:00:10.0, as `lspci -D` does")]
+    #[error("'{0}' is not a PCI address: write one such as 0000:00:10.0, as shown by `lspci -D`")]
     Location(String),
     /// The device is not there.
     #[error("{0}: there is no such PCI device (`lspci -D` lists them)")]
@@ -42,7 +42,7 @@ pub enum PciError {
         problem: String,
     },
     /// The pages of an arena cannot be kept in place.
-    #[error("keeping an arena's pages in place: {0}")]
+    #[error("pinning the pages of an arena: {0}")]
     Hold(io::Error),
     /// The kernel does not show the physical addresses of the pages.
     #[error(transparent)]

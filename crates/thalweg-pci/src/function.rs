@@ -84,7 +84,7 @@ impl Location {
         match driver {
             Some(name) if name == "vfio-pci" => Ok(()),
             other => {
-                let present = other.map_or("no driver has it".into(), |name| format!("{name} has it"));
+                let present = other.map_or("it has no driver".into(), |name| format!("{name} has it"));
                 Err(PciError::NotBound { device: self.to_string(), present })
             }
         }
@@ -151,15 +151,15 @@ impl Function {
             vfio::open_device(group.as_fd(), &name).map_err(PciError::from_system_call(location, "opening it"))?;
         let [registers, configuration] =
             [vfio::region_info(device.as_fd(), bar), vfio::region_info(device.as_fd(), vfio::CONFIGURATION)];
-        let registers = registers.map_err(PciError::from_system_call(location, "asking for its registers"))?;
+        let registers = registers.map_err(PciError::from_system_call(location, "querying its registers"))?;
         let configuration =
-            configuration.map_err(PciError::from_system_call(location, "asking for its registers"))?.offset;
+            configuration.map_err(PciError::from_system_call(location, "querying its registers"))?.offset;
         let registers = Registers::map_region(&device, &registers)
             .map_err(PciError::from_system_call(location, "mapping its registers"))?;
         let function = Self { location, registers, device: device.into(), configuration, container, group };
         function
             .change_command(|before| (before | MEMORY) & !MASTER)
-            .map_err(PciError::from_system_call(location, "reaching its registers"))?;
+            .map_err(PciError::from_system_call(location, "accessing its registers"))?;
         Ok(function)
     }
 
@@ -170,7 +170,7 @@ impl Function {
     /// Fails if the kernel does not write to the function's configuration.
     pub fn enable_memory_access(&self) -> Result<(), PciError> {
         self.change_command(|before| before | MASTER)
-            .map_err(PciError::from_system_call(self.location, "letting it write to memory"))
+            .map_err(PciError::from_system_call(self.location, "enabling its writes to memory"))
     }
 
     /// Returns the registers of the function.
@@ -220,7 +220,7 @@ impl Function {
         let Some(index) = vfio::MESSAGES.into_iter().find(|index| vfio::interrupt_count(device, *index) >= count)
         else {
             let most = vfio::MESSAGES.map(|index| vfio::interrupt_count(device, index)).into_iter().max().unwrap_or(0);
-            let problem = format!("{count} interrupts by message were asked for, and it has {most}");
+            let problem = format!("{count} message-signalled interrupts were requested, but it has only {most}");
             return Err(PciError::from_problem(self.location, problem));
         };
         let doing = "switching on interrupts";
@@ -300,7 +300,7 @@ impl Registers {
     fn map_region(device: &OwnedFd, region: &vfio::Region) -> io::Result<Self> {
         let size = usize::try_from(region.size).unwrap_or(usize::MAX);
         if region.flags & vfio::Region::MAPPABLE == 0 || size == 0 {
-            return Err(io::Error::new(io::ErrorKind::Unsupported, "they are none that can be mapped"));
+            return Err(io::Error::new(io::ErrorKind::Unsupported, "they cannot be mapped"));
         }
         let both = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new mapping, at an address that the kernel chooses.

@@ -38,7 +38,7 @@ impl Held {
         unsafe { ring.submitter().register_buffers(&vectors) }.map_err(PciError::Hold)?;
         let list = arena.page_list()?;
         if list.page_bytes() != PAGE_BYTES {
-            let problem = format!("pages have {} bytes here, and {PAGE_BYTES} are needed", list.page_bytes());
+            let problem = format!("the page size is {} bytes, but must be {PAGE_BYTES}", list.page_bytes());
             return Err(PciError::Hold(std::io::Error::other(problem)));
         }
         let addresses = list.page_frames().iter().map(|frame| frame * PAGE_BYTES as u64).collect();

@@ -2,7 +2,8 @@
 //! Base Specification, revision 1.4.
 //!
 //! Frame *n* is the *n*th part of the disk's first namespace. Several reads are under way, each into a slot. A source
-//! never writes to the disk. A [`DmaEngine`], which exists for measurements, writes to it where its caller requests that.
+//! never writes to the disk. A [`DmaEngine`], which exists for measurements, writes to it where its caller requests
+//! that.
 
 use crate::NvmeConfig;
 use crate::container::DeviceMemory;
@@ -127,7 +128,7 @@ impl Nvme {
         let location = ready_location(&config.address)?;
         // This is checked before anything is written to one of its registers.
         if location.class_code() != Some(CLASS) {
-            return Err(hardware_error(&location.to_string(), "it is no NVMe disk"));
+            return Err(hardware_error(&location.to_string(), "it is not an NVMe disk"));
         }
         let description = Description {
             kind: "nvme".into(),
@@ -172,7 +173,7 @@ impl Nvme {
         {
             let shown = open.slots.is_for_arena(buffer.arena()) && buffer.payload_capacity() >= size;
             if !shown || !open.start_transfer(READ, free, self.next, buffer.arena_offset(), size) {
-                return Err(self.device_problem("a slot is too short, or none that it was shown"));
+                return Err(self.device_problem("a slot is too short, or not mapped for the device"));
             }
             self.reads[free] = Some((self.next, buffer));
             self.next += 1;
@@ -190,7 +191,7 @@ impl Open {
         let stride = 4 << (registers.read_u64(CAPABILITIES) >> 32 & 0xf);
         if DOORBELLS + 4 * stride > registers.size_bytes() {
             let problem =
-                format!("it has {} bytes of registers, and its doorbells lie after them", registers.size_bytes());
+                format!("it has {} bytes of registers, and its doorbells lie beyond them", registers.size_bytes());
             return Err(PciError::from_problem(location, problem));
         }
         // Operations of an earlier user end before the disk is shown memory.
@@ -198,7 +199,7 @@ impl Open {
         unsafe { registers.write_u32(CONFIGURATION, 0) };
         wait_for_status(&function, 0).map_err(|problem| PciError::from_problem(location, problem))?;
         let interrupt = calls.then(|| function.enable_interrupts(1)).transpose().unwrap_or_else(|error| {
-            tracing::info!("{error}; it is looked at every {PACE:?}");
+            tracing::info!("{error}; polling it every {PACE:?}");
             None
         });
         let interrupt = interrupt.and_then(|interrupts| interrupts.into_iter().next());
@@ -260,7 +261,7 @@ impl Open {
         // Identify Controller (5.15.2.2), MDTS: a power of two of pages; 0: any.
         let pages = self.identity[77];
         if pages > 0 && pages < 20 && size > PAGE_BYTES << pages {
-            return Err(format!("size: it gives {} bytes at a time, at most", PAGE_BYTES << pages));
+            return Err(format!("size: it transfers at most {} bytes at a time", PAGE_BYTES << pages));
         }
         self.run_admin_command(build_command(IDENTIFY, NAMESPACE, [identity, 0], [0, 0, 0]))?;
         // Identify Namespace (5.15.2.1): NSZE, FLBAS, LBAF.
@@ -272,12 +273,12 @@ impl Open {
         }
         let entry = &bytes[128 + 4 * format..][..4];
         if entry[..2] != [0, 0] {
-            return Err("its blocks have metadata beside them, which are not read here".into());
+            return Err("its blocks have metadata, which is not supported".into());
         }
         let shift = u32::from(entry[2]);
         if !(9..=16).contains(&shift) || !size.is_multiple_of(1 << shift) {
             return Err(format!(
-                "size: its blocks have {} bytes, and {size} are no multiple of that",
+                "size: {size} bytes are not a multiple of its blocks of {} bytes",
                 1_u64 << shift.min(63)
             ));
         }
@@ -315,7 +316,7 @@ impl Open {
         loop {
             match self.next_completion(ADMIN) {
                 Some(Completion { status: 0, .. }) => return Ok(()),
-                Some(Completion { status, .. }) => return Err(format!("it refuses a command: status {status:#x}")),
+                Some(Completion { status, .. }) => return Err(format!("it refused a command: status {status:#x}")),
                 None if begun.elapsed() > PATIENCE => return Err("it does not answer".into()),
                 None => std::thread::sleep(PACE),
             }
@@ -425,7 +426,7 @@ fn wait_for_status(function: &Function, ready: u32) -> Result<(), String> {
             return Ok(());
         }
         if begun.elapsed() > PATIENCE {
-            return Err("its controller does not become ready".into());
+            return Err("its controller did not become ready".into());
         }
         std::thread::sleep(PACE);
     }
@@ -469,7 +470,7 @@ impl DmaEngine {
             Arena::create("dma", Self::PLACES * pages).map_err(|error| disk.device_problem(error.to_string()))?;
         let open = Open::new(location, memory.arena(), size, false).map_err(|error| device_error(address, &error))?;
         if open.frames < Self::PLACES as u64 {
-            return Err(disk.device_problem(format!("size: it has no {} times {size} bytes", Self::PLACES)));
+            return Err(disk.device_problem(format!("size: it has fewer than {} times {size} bytes", Self::PLACES)));
         }
         let mut engine = Self { open, location, under_way: [false; Self::PLACES], size };
         // Later writes write back what is read here.
@@ -480,7 +481,7 @@ impl DmaEngine {
         while engine.under_way.contains(&true) {
             engine.finished_place()?;
             if begun.elapsed() > PATIENCE {
-                return Err(engine.device_problem("it does not come to the end of a transfer"));
+                return Err(engine.device_problem("it does not complete a transfer"));
             }
         }
         Ok(engine)
@@ -500,7 +501,7 @@ impl DmaEngine {
         if self.under_way.get(place) != Some(&false)
             || !self.open.start_transfer(operation, place, place as u64, at, self.size)
         {
-            return Err(self.device_problem("a transfer cannot begin where one is under way"));
+            return Err(self.device_problem("a transfer cannot begin while another is in progress"));
         }
         self.under_way[place] = true;
         Ok(())
@@ -514,13 +515,13 @@ impl DmaEngine {
         let Some(Completion { command, status }) = self.open.next_completion(OURS) else { return Ok(None) };
         let place = usize::from(command);
         if self.under_way.get(place) != Some(&true) {
-            return Err(self.device_problem("it answers a command that it was not given"));
+            return Err(self.device_problem("it completed an unknown command"));
         }
         self.under_way[place] = false;
         if status == 0 {
             Ok(Some(place))
         } else {
-            Err(self.device_problem(&format!("it refuses a transfer: status {status:#x}")))
+            Err(self.device_problem(&format!("it refused a transfer: status {status:#x}")))
         }
     }
 
@@ -591,14 +592,14 @@ impl Acquisition for Nvme {
             self.silent = under_way.then_some(self.silent.unwrap_or(now));
             self.look = self.silent.map(|since| if calls { since + PATIENCE } else { now + PACE });
             if self.silent.is_some_and(|since| now >= since + PATIENCE) {
-                return Err(self.device_problem("it does not answer any more"));
+                return Err(self.device_problem("it stopped answering"));
             }
             let over = !under_way && self.next >= open.frames;
             return Ok(if over { Acquired::Over } else { Acquired::NotYet });
         };
         self.silent = None;
         let Some((number, buffer)) = self.reads.get_mut(usize::from(command)).and_then(Option::take) else {
-            return Err(self.device_problem(format!("it answers a command that it was not given, number {command}")));
+            return Err(self.device_problem(format!("it completed an unknown command, number {command}")));
         };
         if status != 0 {
             return Err(self.device_problem(format!("it cannot read frame {number}: status {status:#x}")));

@@ -42,7 +42,7 @@ impl DeviceOptions for EduConfig {
 
     fn check_options(&self) -> Result<(), DeviceError> {
         let possible = (1..=longest_edu().0).contains(&self.size.0);
-        let expected = "1 to 4032 bytes, what its buffer has room for";
+        let expected = "1 to 4032 bytes, the size of its buffer";
         if possible { Ok(()) } else { Err(DeviceError::Setting { option: "size", value: self.size.0, expected }) }
     }
 

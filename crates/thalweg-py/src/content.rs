@@ -33,7 +33,10 @@ impl Content {
         let content = match (dtype, shape, max_bytes) {
             (Some(dtype), Some(shape), None) => {
                 if payload_type.is_some() {
-                    return Err(PyTypeError::new_err("payload_type: dtype and shape say it; it goes with max_bytes"));
+                    return Err(PyTypeError::new_err(
+                        "payload_type: it follows from dtype and shape; use it with \
+                        max_bytes only",
+                    ));
                 }
                 Self::from_array_arguments(dtype, shape)?
             }
@@ -42,14 +45,14 @@ impl Content {
             }
             _ => {
                 return Err(PyTypeError::new_err(
-                    "say what will be pushed: dtype= and shape= of the largest array, or max_bytes= where it is bytes",
+                    "set what will be pushed: dtype= and shape= of the largest array, or max_bytes= for bytes",
                 ));
             }
         };
         match content.checked_bytes() {
             Some(1..=MAX_PAYLOAD_BYTES) => Ok(content),
             _ => Err(PyValueError::new_err(format!(
-                "a fragment of {content}: 1 to {MAX_PAYLOAD_BYTES} bytes are possible"
+                "a fragment of {content}: it must have 1 to {MAX_PAYLOAD_BYTES} bytes"
             ))),
         }
     }
@@ -64,9 +67,9 @@ impl Content {
             Err(_) => shape.extract().map_err(|_| PyTypeError::new_err("shape: a whole number, or a tuple of them"))?,
         };
         let counts = given.iter().map(|count| usize::try_from(*count).ok());
-        let mut shape: Vec<usize> = counts.collect::<Option<_>>().ok_or_else(|| {
-            PyValueError::new_err(format!("shape={shape}: its numbers count elements, and are 0 or more"))
-        })?;
+        let mut shape: Vec<usize> = counts
+            .collect::<Option<_>>()
+            .ok_or_else(|| PyValueError::new_err(format!("shape={shape}: its numbers must be 0 or more")))?;
         match (element, &shape[..]) {
             (Some(Element::U8), &[most]) => Ok(Self::Bytes { payload_type: PayloadType::RAW, most }),
             (Some(element), [_, ..]) if shape.len() <= MAX_AXES => {
@@ -107,7 +110,7 @@ impl Content {
             (Self::Bytes { most, .. }, [_]) if payload.element == Element::U8 => {
                 if bytes > *most {
                     return Err(RunError::new_err(format!(
-                        "a payload of {bytes} bytes is too long: this source was made for at most {most}"
+                        "a payload of {bytes} bytes is too long: this source was created for at most {most}"
                     )));
                 }
             }
@@ -119,7 +122,7 @@ impl Content {
                 if first > shape[0] {
                     let what = if *meaning == Meaning::Samples { "samples" } else { "rows" };
                     return Err(RunError::new_err(format!(
-                        "{first} {what} are too many: this source was made for at most {}",
+                        "{first} {what} are too many: this source was created for at most {}",
                         shape[0]
                     )));
                 }
@@ -199,7 +202,8 @@ impl<'py> Payload<'py> {
             // The mask would be ignored.
             Ok(array) if array.hasattr("mask")? => {
                 return Err(PyTypeError::new_err(
-                    "a masked array cannot be pushed, since payloads have no mask: push array.filled(value), or array.data",
+                    "a masked array cannot be pushed, since payloads have no mask: push array.filled(value), or \
+                     array.data",
                 ));
             }
             Ok(array) => array.clone(),
@@ -220,7 +224,7 @@ impl<'py> Payload<'py> {
         })?;
         if !array.is_c_contiguous() {
             return Err(PyValueError::new_err(
-                "the array's elements do not lie one behind the other (C order): push numpy.ascontiguousarray(array)",
+                "the array is not contiguous (C order): push numpy.ascontiguousarray(array)",
             ));
         }
         let (length, shape) = (array.len() * descr.itemsize(), array.shape().to_vec());
@@ -278,15 +282,16 @@ fn numpy_name(py: Python<'_>, element: Element) -> String {
     }
 }
 
-const POSSIBLE: &str = "possible are arrays of 1 to 8 axes of int8 to int64, uint8 to uint64, float32, float64, \
-                        complex64, complex128, or of complex whole numbers, dtype='ci16' or [('r', '<i2'), ('i', '<i2')], \
+const POSSIBLE: &str = "supported are arrays of 1 to 8 axes of int8 to int64, uint8 to uint64, float32, float64, \
+                        complex64, complex128, or of complex whole numbers, dtype='ci16' or [('r', '<i2'), ('i', \
+                        '<i2')], \
                         little-endian; and bytes";
 
 fn bytes_type_by_name(name: &str) -> PyResult<PayloadType> {
     // Other types have dimensions, which only dtype and shape declare.
     [PayloadType::RAW, PayloadType::VDIF].into_iter().find(|known| known.type_name() == name).ok_or_else(|| {
         PyValueError::new_err(format!(
-            "payload_type='{name}': bytes are 'raw' or 'vdif'; for samples and images say dtype= and shape= instead"
+            "payload_type='{name}': bytes are 'raw' or 'vdif'; for samples and images, set dtype= and shape= instead"
         ))
     })
 }

@@ -21,7 +21,7 @@ impl Errors {
             "warn" => Ok(Self::Warn),
             "raise" => Ok(Self::Raise),
             _ => Err(PyValueError::new_err(format!(
-                "errors={name:?}: 'warn' goes on behind events that cannot be read, 'raise' stops at them"
+                "errors={name:?}: use 'warn' to continue after unreadable events, or 'raise' to stop at them"
             ))),
         }
     }
@@ -73,7 +73,7 @@ impl Unreadable {
             (None, _) => format!("{count} parts cannot be read"),
         };
         let error = error.to_string();
-        let more = if error.contains("thalweg verify") { "" } else { "; `thalweg verify` says what is lost" };
+        let more = if error.contains("thalweg verify") { "" } else { "; `thalweg verify` shows what is lost" };
         emit_warning(py, &format!("{run}: {what}: {error}{more}"))
     }
 }

@@ -57,7 +57,7 @@ impl Event {
             }
             Some(fragment) => Ok(self.wrap_fragment(fragment)),
             None => Err(PyKeyError::new_err(format!(
-                "source {source} was not asked for when event {} was read: see 'sources' of run.events()",
+                "source {source} was not selected when event {} was read: see 'sources' of run.events()",
                 self.id()
             ))),
         }
@@ -137,8 +137,8 @@ impl Event {
         self.timestamp().map(|nanos| time::to_datetime_utc(py, nanos)).transpose()
     }
 
-    /// The numbers that fits found, a dict from "source.feature" to number, such as "beam.sigma_major_mm"; empty without
-    /// fits. "beam.failure" is the reason why there is no fit, or "".
+    /// The numbers that fits found, a dict from "source.feature" to number, such as "beam.sigma_major_mm"; empty
+    /// without fits. "beam.failure" is the reason why there is no fit, or "".
     #[getter]
     fn features<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let features = PyDict::new(py);

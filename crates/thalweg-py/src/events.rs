@@ -104,7 +104,7 @@ impl Events {
 
     fn event_id_at(&self, index: isize) -> PyResult<EventId> {
         let found = self.store.nth_event(self.places.position_at(index));
-        found.ok_or_else(|| to_run_error(format_args!("{} says of more events than it has", self.run_path())))
+        found.ok_or_else(|| to_run_error(format_args!("{} announces more events than it has", self.run_path())))
     }
 
     fn read_event(&self, id: EventId) -> Result<Event, thalweg_store::StoreError> {
@@ -131,15 +131,15 @@ impl Events {
         let Some(place) = whole_number(index) else {
             let kind = index.get_type().name().map(|name| name.to_string()).unwrap_or_default();
             return Err(PyTypeError::new_err(format!(
-                "events are indexed by their place, a whole number or a slice, not by {kind}; run.event(7) is the one \
-                 of number 7, run.events('7..10') those of numbers 7, 8 and 9"
+                "events are indexed by position, a whole number or a slice, not by {kind}; run.event(7) is event \
+                 number 7, run.events('7..10') are events 7, 8 and 9"
             )));
         };
         let from_start = if place < 0 { place + count as i128 } else { place };
         let from_start = isize::try_from(from_start).ok().filter(|at| (0..count).contains(at)).ok_or_else(|| {
             PyIndexError::new_err(format!(
-                "place {place} among {count} events of {}: run[0] is the first, run[-1] the last; by its number, \
-                 run.event(7) finds one",
+                "position {place} is outside of the {count} events of {}: run[0] is the first, run[-1] the last; \
+                 run.event(7) finds event number 7",
                 self.run_path()
             ))
         })?;
@@ -334,9 +334,7 @@ fn parse_event_range(which: &Bound<'_, PyAny>) -> PyResult<Option<EventRange>> {
         return Ok(Some(EventRange { first: number.0, last: number.0 }));
     }
     let text: String = which.extract().map_err(|_| {
-        PyTypeError::new_err(
-            "events are named by a number such as 7, by range(10, 20), or by '10..20', '10..' or '..20'",
-        )
+        PyTypeError::new_err("select events by a number such as 7, by range(10, 20), or by '10..20', '10..' or '..20'")
     })?;
     text.parse().map(Some).map_err(|error: thalweg_wire::EventRangeError| PyValueError::new_err(error.to_string()))
 }
@@ -344,7 +342,7 @@ fn parse_event_range(which: &Bound<'_, PyAny>) -> PyResult<Option<EventRange>> {
 /// Raises the error for `item in run`.
 pub(crate) fn refuse_containment(item: &Bound<'_, PyAny>) -> PyResult<bool> {
     let item = item.repr()?;
-    Err(PyTypeError::new_err(format!("whether {item} is in there, its numbers tell: 7 in run.ids()")))
+    Err(PyTypeError::new_err(format!("cannot test for {item}: use event numbers, such as 7 in run.ids()")))
 }
 
 /// Returns the whole number in an object of any type that has one.

@@ -47,7 +47,10 @@ impl Follow {
                         Followed::Quiet => py.check_signals()?,
                         Followed::End(end) => {
                             if end == End::WriterGone {
-                                emit_warning(py, &format!("{}: the run's writer died: it was not ended", self.path))?;
+                                emit_warning(
+                                    py,
+                                    &format!("{}: the writer of the run died: the run was not closed", self.path),
+                                )?;
                             }
                             return Ok(None);
                         }

@@ -128,8 +128,8 @@ impl Fragment {
 
     /// The payload as what it is, read-only, not copied: samples as (samples, channels), an image as (height, width)
     /// or (height, width, colours), an array in its source's shape, anything else as bytes. Complex whole numbers are
-    /// pairs with the names r and i. Raises RunError where its length does not fit the dimensions that the run states for
-    /// this source; `payload` has the bytes then.
+    /// pairs with the names r and i. Raises RunError where its length does not fit the dimensions that the run states
+    /// for this source; `payload` has the bytes then.
     #[getter]
     fn array<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         let Self { fragment, shape } = slf.get();
@@ -162,7 +162,7 @@ impl Fragment {
         let has = array.cast::<PyUntypedArray>()?.dtype();
         match wanted.filter(|wanted| !wanted.is_equiv_to(&has)) {
             Some(wanted) if copy == Some(false) => Err(PyValueError::new_err(format!(
-                "the fragment's array is of {has}: one of {wanted} would be a copy, and copy=False forbids that"
+                "the fragment's array has dtype {has}: dtype {wanted} needs a copy, which copy=False forbids"
             ))),
             Some(wanted) => array.call_method1("astype", (wanted,)),
             None if copy == Some(true) => array.call_method0("copy"),
@@ -208,7 +208,7 @@ pub(crate) fn copy_record<'py>(py: Python<'py>, fragment: &thalweg_store::Fragme
 
 /// Returns the fragment that [`copy_record`] copied.
 pub(crate) fn fragment_from_record(record: Vec<u8>) -> PyResult<thalweg_store::Fragment> {
-    thalweg_store::Fragment::from_record(record).ok_or_else(|| RunError::new_err("this is no pickled fragment"))
+    thalweg_store::Fragment::from_record(record).ok_or_else(|| RunError::new_err("this is not a pickled fragment"))
 }
 
 /// The fragment that [`Fragment::__reduce__`] took apart.

@@ -73,7 +73,7 @@ impl About {
         }
         match self.white {
             Some(white) if !(white.is_finite() && white > 0.0) => {
-                Err(PyValueError::new_err(format!("white={white}: it is the most that a pixel can show, above 0")))
+                Err(PyValueError::new_err(format!("white={white}: it must be the largest value of a pixel, above 0")))
             }
             white => Ok(white.map_or(image, |white| image.saturating_at(white))),
         }

@@ -27,21 +27,22 @@ create_exception!(
     thalweg,
     RunOver,
     RunError,
-    "A run has ended as it should (its time was over, an operator stopped it), and takes no more data."
+    "A run has ended normally (its duration was over, or an operator stopped it), and accepts no more data."
 );
 create_exception!(
     thalweg,
     RunError,
     PyException,
-    "A run cannot be read (no run there, damaged bytes, an unknown version), or takes no data (no builder there, \
-     refused, over, too long a payload).\n\nThe message says why, and names file and place or address."
+    "A run cannot be read (no run there, damaged bytes, an unknown version), or accepts no data (no builder, refused, \
+     ended, payload too long).\n\nThe message says why, and names file and place or address."
 );
 create_exception!(
     thalweg,
     DamageWarning,
     PyUserWarning,
-    "A run is damaged: some of its events cannot be read, or less is there than its run.json tells of.\n\n\
-     Reading goes on with what is whole. warnings.simplefilter(\"error\", thalweg.DamageWarning) makes it an exception."
+    "A run is damaged: some of its events cannot be read, or fewer are present than run.json states.\n\n\
+     Reading continues with the intact events. warnings.simplefilter(\"error\", thalweg.DamageWarning) makes it an \
+         exception."
 );
 
 /// The extension module.

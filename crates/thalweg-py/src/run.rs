@@ -41,7 +41,7 @@ pub(crate) fn open(
 ) -> PyResult<Run> {
     let url = path.to_str().filter(|path| is_run_url(path));
     if url.is_none() && (token.is_some() || ca_file.is_some()) {
-        return Err(PyValueError::new_err("'token' and 'ca_file' are for a run on a server: http://… or https://…"));
+        return Err(PyValueError::new_err("'token' and 'ca_file' need a run on a server: http://… or https://…"));
     }
     let waited = Duration::try_from_secs_f64(timeout)
         .map_err(|_| PyValueError::new_err("'timeout' is a number of seconds, not negative"))?;
@@ -85,17 +85,17 @@ fn no_run_error(path: &Path, error: StoreError) -> PyErr {
     let (StoreError::NotARun(_), text) = (&error, path.to_string_lossy()) else { return to_run_error(error) };
     let host = text.split_once('/').map(|(host, _)| host).filter(|host| host.contains(':') && !text.contains("://"));
     let instead = match (host, thalweg_store::list_runs(path)) {
-        _ if path.is_file() => "this is a file; open the directory that it lies in".to_owned(),
+        _ if path.is_file() => "this is a file; open the directory that contains it".to_owned(),
         (Some("http:" | "https:"), _) => {
-            "give a URL as a string, not as a Path, which loses one of its slashes".to_owned()
+            "pass a URL as a string, not as a Path, which drops one of its slashes".to_owned()
         }
         (Some(_), _) if !path.exists() => format!("a run on a server is opened by its URL: http://{text}"),
         _ if text.contains("://") => "a URL of a run begins with http:// or https://".to_owned(),
-        _ if text.starts_with('~') => "'~' is taken as it is: see os.path.expanduser".to_owned(),
-        _ if !path.exists() => "there is no such directory".to_owned(),
+        _ if text.starts_with('~') => "'~' is not expanded: see os.path.expanduser".to_owned(),
+        _ if !path.exists() => "no such directory".to_owned(),
         (_, Ok(runs)) if !runs.is_empty() => {
             let last = runs.last().map(|run| run.path.display().to_string()).unwrap_or_default();
-            format!("runs are in it; open one of them, such as {last}")
+            format!("it contains runs; open one of them, such as {last}")
         }
         _ => "it has no run.json".to_owned(),
     };
@@ -107,11 +107,11 @@ fn describe_damage(run: &thalweg_store::Run) -> Option<String> {
     let path = run.run_path().display();
     let less = (!run.has_declared_data()).then(|| {
         let (events, of) = (run.len(), run.run_info().totals.events);
-        format!("{path} has {events} of the {of} events that its run.json tells of")
+        format!("{path} has {events} of the {of} events that its run.json states")
     });
     let damaged = run.found_problems().first().map(|problem| format!("{path} is damaged: {problem}"));
     let text = [less, damaged].into_iter().flatten().collect::<Vec<_>>().join("; ");
-    (!text.is_empty()).then(|| format!("{text}: `thalweg verify` says more"))
+    (!text.is_empty()).then(|| format!("{text}: `thalweg verify` shows more"))
 }
 
 /// A run: what was recorded from its beginning to its end, on disk or on a server. A sequence of its events, in the
@@ -275,8 +275,8 @@ impl Run {
     }
 
     /// All events in the order in which they were closed, waiting for more until the writer has closed the run or died,
-    /// of which a DamageWarning tells. Other threads run while this one waits, and Ctrl-C ends the wait. A server is asked
-    /// twice a second. `errors` is as for `events`.
+    /// of which a DamageWarning tells. Other threads run while this one waits, and Ctrl-C ends the wait. A server is
+    /// asked twice a second. `errors` is as for `events`.
     #[pyo3(signature = (*, errors = "warn"))]
     fn follow(&self, py: Python<'_>, errors: &str) -> PyResult<Follow> {
         let (errors, store) = (Errors::parse_argument(errors)?, self.open_store()?);
@@ -291,9 +291,9 @@ impl Run {
         Events::to_dataframe(&Bound::new(slf.py(), Events::all_events(slf)?)?, columns)
     }
 
-    /// A pandas.DataFrame of what was fitted while the run was taken (device = { kind = "fit", … }): a row for each event
-    /// that has a fit, indexed by its number, and a column for each feature, "SOURCE.FEATURE". Where there is no fit it
-    /// is NaN, and "SOURCE.failure" says why, or is empty. Needs pandas: pip install thalweg[pandas].
+    /// A pandas.DataFrame of what was fitted while the run was taken (device = { kind = "fit", … }): a row for each
+    /// event that has a fit, indexed by its number, and a column for each feature, "SOURCE.FEATURE". Where there is no
+    /// fit it is NaN, and "SOURCE.failure" says why, or is empty. Needs pandas: pip install thalweg[pandas].
     fn features<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         slf.py().import("thalweg._tables")?.call_method1("features", (slf,))
     }
@@ -397,7 +397,7 @@ impl Run {
         let more = match (store.writer_life(), store.has_declared_data()) {
             (Some(WriterLife::Gone), _) => "; its writer died",
             (Some(_), _) => " so far; follow() waits for more, and opening it again shows them",
-            (None, false) => "; some are lost, and `thalweg verify` says which",
+            (None, false) => "; some are lost, and `thalweg verify` shows which",
             (None, true) => "; ids() has their numbers",
         };
         format!("event {number} is not in run {}: {has}{more}", self.sources.run)

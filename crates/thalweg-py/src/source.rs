@@ -139,7 +139,7 @@ impl Source {
     fn __enter__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, Self>> {
         let this = slf.get();
         if this.finished.load(Ordering::Relaxed) {
-            return Err(RunError::new_err("this source was finished: make another one"));
+            return Err(RunError::new_err("this source was finished: create another one"));
         }
         while !slf.py().detach(|| this.push_source()?.wait_for_start(SIGNAL_CHECK_INTERVAL).map_err(to_run_error))? {
             this.check_signals(slf.py())?;
@@ -170,10 +170,10 @@ impl Source {
     /// event.
     ///
     /// `event` is the next one, or any later one. Of those left out, the ones that other sources have are incomplete
-    /// events, and count as skipped in the ledger; what no source has is no event. `timestamp` is TAI: nanoseconds since
-    /// 1970 or a numpy.datetime64, now if left out; `window` the nanoseconds that the
-    /// payload covers. `status` is one or several of "truncated", "corrupt", "simulated", "replayed", "uncertain" (it may
-    /// belong to another event), "clock-locked", "clock-holdover", "clock-free-running".
+    /// events, and count as skipped in the ledger; what no source has is no event. `timestamp` is TAI: nanoseconds
+    /// since 1970 or a numpy.datetime64, now if left out; `window` the nanoseconds that the payload covers. `status` is
+    /// one or several of "truncated", "corrupt", "simulated", "replayed", "uncertain" (it may belong to another event),
+    /// "clock-locked", "clock-holdover", "clock-free-running".
     ///
     /// Waits for the run to begin and, with policy "block", for a free slot; after `timeout` seconds raises
     /// TimeoutError. Other threads run while it waits or copies, and Ctrl-C ends the wait. Raises RunOver where the run
@@ -204,8 +204,9 @@ impl Source {
             .map(|event| event.0)
     }
 
-    /// Says that the next `count` fragments were lost before this program could have them, as the counter of a device or
-    /// of another program tells: they are `lost_in_device` in the ledger, and what is pushed next is of an event behind them.
+    /// Says that the next `count` fragments were lost before this program could have them, as the counter of a device
+    /// or of another program tells: they are `lost_in_device` in the ledger, and what is pushed next is of an event
+    /// behind them.
     ///
     /// Waits and raises as `push` does.
     #[pyo3(signature = (count = 1, *, timeout = None))]
@@ -242,9 +243,7 @@ impl Source {
 impl Source {
     fn push_source(&self) -> PyResult<&PushSource> {
         self.source.as_ref().filter(|_| self.process == std::process::id()).ok_or_else(|| {
-            PyRuntimeError::new_err(
-                "a thalweg.Source stays in the process that made it: make another one in this process",
-            )
+            PyRuntimeError::new_err("a thalweg.Source cannot be used in another process: create one in this process")
         })
     }
 
@@ -384,7 +383,7 @@ fn parse_timestamp(timestamp: &Bound<'_, PyAny>) -> PyResult<TaiNanos> {
         }
     };
     nanoseconds.map(TaiNanos).ok_or_else(|| {
-        PyValueError::new_err(format!("timestamp={timestamp}: no time since 1970 in nanoseconds of TAI"))
+        PyValueError::new_err(format!("timestamp={timestamp}: not a TAI time since 1970 in nanoseconds"))
     })
 }
 
@@ -418,7 +417,7 @@ fn parse_status(status: &Bound<'_, PyAny>) -> PyResult<Status> {
             Some(bit) => Ok(all | *bit),
             None => {
                 let known: Vec<&str> = OURS.iter().flat_map(|bit| bit.flag_names()).collect();
-                Err(PyValueError::new_err(format!("status '{name}': a source can say {}", known.join(", "))))
+                Err(PyValueError::new_err(format!("status '{name}': a source can set {}", known.join(", "))))
             }
         }
     })
@@ -431,7 +430,7 @@ fn number_in_range<T: TryFrom<i128> + PartialOrd + Display>(
     can_be: RangeInclusive<T>,
 ) -> PyResult<T> {
     T::try_from(value).ok().filter(|value| can_be.contains(value)).ok_or_else(|| {
-        PyValueError::new_err(format!("{name}={value}: {} to {} are possible", can_be.start(), can_be.end()))
+        PyValueError::new_err(format!("{name}={value}: it must be {} to {}", can_be.start(), can_be.end()))
     })
 }
 

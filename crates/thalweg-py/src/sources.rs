@@ -76,7 +76,10 @@ impl Sources {
     pub(crate) fn find_source(&self, key: &Bound<'_, PyAny>) -> PyResult<&Known> {
         let key: String = key.extract().map_err(|_| {
             let kind = key.get_type().name().map(|name| name.to_string()).unwrap_or_default();
-            PyTypeError::new_err(format!("a source is named by its id or name, a string such as '1.0', not by {kind}"))
+            PyTypeError::new_err(format!(
+                "a source is selected by its id or name, a string such as '1.0', not by \
+                {kind}"
+            ))
         })?;
         let by_id = key.parse().ok().and_then(|id| self.source_by_id(id));
         by_id.or_else(|| self.known.iter().find(|source| source.name == key)).ok_or_else(|| {

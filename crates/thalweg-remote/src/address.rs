@@ -45,17 +45,18 @@ impl Address {
         if !url.contains("://") {
             return Err(WRONG_SCHEME);
         }
-        let uri: Uri = url.parse().map_err(|_| "it is no URL; blanks and the like are written %20")?;
+        let uri: Uri = url.parse().map_err(|_| "it is not a URL; write spaces and other special characters as %20")?;
         let secure = match uri.scheme_str() {
             Some("http") => false,
             Some("https") => true,
             _ => return Err(WRONG_SCHEME),
         };
         let authority = uri.authority().filter(|authority| !authority.host().is_empty());
-        let authority = authority.ok_or("it names no host")?;
+        let authority = authority.ok_or("it has no host name")?;
         if authority.as_str().contains('@') {
             return Err(
-                "a user before the host is not supported; tokens are given apart (--token-file, THALWEG_TOKEN; token= in Python)",
+                "a user name before the host is not supported; use a token (--token-file, THALWEG_TOKEN; token= in \
+                 Python)",
             );
         }
         // The library ignores a port that it cannot parse, and would use the scheme's own.
@@ -64,7 +65,7 @@ impl Address {
             return Err("the port after the host's colon must be a number from 1 to 65535");
         }
         if uri.query().is_some() || url.contains('#') {
-            return Err("it must be a path only, without ? and #");
+            return Err("it must not contain ? or #");
         }
         let loopback = matches!(authority.host(), "localhost" | "[::1]") || authority.host().starts_with("127.");
         let base =

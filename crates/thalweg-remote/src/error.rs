@@ -26,7 +26,7 @@ pub enum RemoteError {
         error: Box<ureq::Error>,
     },
     /// The connection broke off in the middle of an answer, repeatedly.
-    #[error("{url}: the answer broke off: {error}")]
+    #[error("{url}: the response ended early: {error}")]
     BrokeOff {
         /// Requested URL.
         url: String,
@@ -48,7 +48,7 @@ pub enum RemoteError {
     #[error("{0} is a directory")]
     Directory(String),
     /// The file is not the one that it was before.
-    #[error("{0} has changed on the server meanwhile")]
+    #[error("{0} changed on the server in the meantime")]
     Changed(String),
     /// The answer does not match the request.
     #[error("{url}: the server sent an invalid answer: {what}")]
@@ -59,7 +59,7 @@ pub enum RemoteError {
         what: &'static str,
     },
     /// A listing, or a `run.json`, cannot be parsed.
-    #[error("{url}: what the server sends cannot be read: {error}")]
+    #[error("{url}: the server's response cannot be read: {error}")]
     Json {
         /// Requested URL.
         url: String,
@@ -69,7 +69,8 @@ pub enum RemoteError {
     },
     /// The content that arrived does not match the server's checksum.
     #[error(
-        "{name}: the received bytes have CRC32C {found:08x}, the server reports {expected:08x}: bits changed on its disk (`thalweg verify` there shows it), or in transit"
+        "{name}: the received bytes have CRC32C {found:08x}, but the server reports {expected:08x}: bits changed on \
+         its disk (`thalweg verify` there shows it) or in transit"
     )]
     Digest {
         /// Name of the file.
@@ -80,13 +81,13 @@ pub enum RemoteError {
         expected: u32,
     },
     /// The server has another file of this name, which is not overwritten.
-    #[error("{0} is there already, and is another one: give it another name, or remove it on the server")]
+    #[error("the server already has a different {0}: rename it, or remove it on the server")]
     Exists(String),
     /// There is another local file of this name, which is not overwritten.
-    #[error("{} is there already, and is not the one on the server: move it away", .0.display())]
+    #[error("{} exists and differs from the one on the server: move it away", .0.display())]
     Here(PathBuf),
     /// Parts of the fetch were refused; all else was fetched.
-    #[error("{first}; {}all else was fetched", others_text(.more))]
+    #[error("{first}; {}everything else was fetched", others_text(.more))]
     Partly {
         /// Error of the first part.
         first: Box<RemoteError>,
@@ -95,7 +96,8 @@ pub enum RemoteError {
     },
     /// A run that has ended is incomplete.
     #[error(
-        "{name} has {events} of the {of_events} events and {blocks} of the {of_blocks} blocks that its run.json tells of: `thalweg verify` says more"
+        "{name} has {events} of the {of_events} events and {blocks} of the {of_blocks} blocks that its run.json \
+         states: `thalweg verify` shows more"
     )]
     NotWhole {
         /// URL or directory of the run.
@@ -110,10 +112,10 @@ pub enum RemoteError {
         of_blocks: u64,
     },
     /// The directory is not a run.
-    #[error("{0} is no run: it has no run.json")]
+    #[error("{0} is not a run: it has no run.json")]
     NotARun(String),
     /// The bytes of a local file do not match the checksum that was recorded for them.
-    #[error("{}: {error}; if it is a segment, `thalweg verify` says what is wrong with it", .path.display())]
+    #[error("{}: {error}; if it is a segment, `thalweg verify` shows what is wrong with it", .path.display())]
     Refused {
         /// Path of the file.
         path: PathBuf,
@@ -122,10 +124,10 @@ pub enum RemoteError {
         error: Box<RemoteError>,
     },
     /// A run to be sent as a finished one is still being recorded.
-    #[error("{} is being recorded: --follow sends it meanwhile", .0.display())]
+    #[error("{} is being recorded: --follow sends it during the recording", .0.display())]
     BeingWritten(PathBuf),
     /// The file has a name that no server accepts.
-    #[error("{} has no name that could be one on a server: it is hidden, or not UTF-8", .0.display())]
+    #[error("{} cannot be sent under this name: it is hidden, or not UTF-8", .0.display())]
     NoName(PathBuf),
     /// Another process writes the same copy.
     #[error("{} is being written by another process", .0.display())]
@@ -206,7 +208,7 @@ impl From<RemoteError> for io::Error {
 fn others_text(more: &usize) -> String {
     match more {
         0 => String::new(),
-        1 => "and another one; ".to_owned(),
+        1 => "and one other; ".to_owned(),
         more => format!("and {more} others; "),
     }
 }
@@ -216,19 +218,20 @@ fn explain_transport(error: &ureq::Error) -> String {
         ureq::Error::Io(error) if is_tls_error(error) => match &*error.to_string() {
             text if text.contains("CaUsedAsEndEntity") => {
                 format!(
-                    "{text}: it is one that vouches for others (CA:TRUE); make the server's with CA:FALSE (docs/how-to.md)"
+                    "{text}: it is a certificate authority (CA:TRUE); create the server's certificate with CA:FALSE \
+                     (docs/how-to.md)"
                 )
             }
             text if text.contains("InvalidContentType") => {
-                format!("{text}: this is no TLS; does its URL begin with http://?")
+                format!("{text}: the server does not use TLS; use a URL that begins with http://")
             }
-            text => format!("{text}; --ca-file (ca_file= in Python) names certificates that vouch for the server"),
+            text => format!("{text}; trust the server's certificate with --ca-file (ca_file= in Python)"),
         },
         ureq::Error::Protocol(error) if error.to_string().contains("http parse fail") => {
-            format!("{error}: this is no HTTP; does its URL begin with https://?")
+            format!("{error}: the server does not use plain HTTP; use a URL that begins with https://")
         }
         ureq::Error::Io(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-            format!("{error}: does `thalweg serve` run there, on this port?")
+            format!("{error}: check that `thalweg serve` runs there on this port")
         }
         error => error.to_string(),
     }
@@ -241,18 +244,18 @@ fn is_tls_error(error: &io::Error) -> bool {
 
 fn explain_status(status: u16, says: &str) -> String {
     let meaning = match status {
-        400 => "the server does not accept it",
-        401 => "the server wants a token that it knows (--token-file, THALWEG_TOKEN; token= in Python)",
-        403 => "the server may not read or write it, or not for this token",
-        404 | 410 => "there is no such thing on the server",
-        405 => "the server does not do that; uploads need `thalweg serve --write`",
-        409 => "the server already has something else of this name",
-        412 => "it has changed on the server",
-        423 => "another client writes it",
+        400 => "the server rejected the request",
+        401 => "the server requires a valid token (--token-file, THALWEG_TOKEN; token= in Python)",
+        403 => "the server refused access, or refuses it for this token",
+        404 | 410 => "not found on the server",
+        405 => "the server does not allow it; uploads need `thalweg serve --write`",
+        409 => "the server already has a different file of this name",
+        412 => "it changed on the server",
+        423 => "another client is writing it",
         503 => "the server is busy",
         507 => "the server's disk is full",
-        _ => "the server refuses",
+        _ => "the server refused",
     };
-    let says = if says.is_empty() { String::new() } else { format!(", it says: {says}") };
+    let says = if says.is_empty() { String::new() } else { format!(": {says}") };
     format!("{meaning} ({status}{says})")
 }

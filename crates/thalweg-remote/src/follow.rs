@@ -28,8 +28,8 @@ use thalweg_wire::RunNumber;
 /// and is listed in [`Moved::abandoned`].
 ///
 /// # Errors
-/// As [`pull_entry`](crate::pull()), and if another process writes the same copy. Bytes that arrived are kept: another call
-/// resumes from there.
+/// As [`pull_entry`](crate::pull()), and if another process writes the same copy. Bytes that arrived are kept: another
+/// call resumes from there.
 pub fn pull_while_recorded(
     server: &Server,
     into: &Path,
@@ -260,7 +260,7 @@ impl Segment {
         if at > before && whole == before {
             return Err(RemoteError::Answer {
                 url: server.url_of_resource(&self.name),
-                what: "bytes that are no blocks of a run",
+                what: "bytes that are not blocks of a run",
             });
         }
         Ok(whole > before)

@@ -73,7 +73,10 @@ fn name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> 
     if is_plain_name(&name) {
         return Ok(name.into_owned());
     }
-    Err(D::Error::custom(format_args!("{name:?} is no name of a file: it would lead somewhere else, or be hidden")))
+    Err(D::Error::custom(format_args!(
+        "{name:?} is not allowed as a file name: it is hidden, or leads to another \
+        directory"
+    )))
 }
 
 fn names<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
@@ -129,7 +132,7 @@ mod tests {
         let long = "a".repeat(256);
         for name in ["", ".", "..", "../a", "a/b", "/etc/passwd", ".hidden", "a\0b", &long] {
             let error = listing(name).unwrap_err().to_string();
-            assert!(error.contains("no name of a file"), "{name}: {error}");
+            assert!(error.contains("not allowed as a file name"), "{name}: {error}");
         }
         for name in ["a b", "a..b", "é", "00000.seg", "a\\b"] {
             assert_eq!(listing(name).unwrap().entries[0].name, name);

@@ -72,16 +72,17 @@ pub enum MountError {
     },
     /// A program that was killed left its mount behind.
     #[error(
-        "{0} is still mounted by a program that died: `fusermount3 -u {0}`, or as root `umount {0}`, takes it away"
+        "{0} is still mounted by a program that died: unmount it with `fusermount3 -u {0}`, or as root with `umount \
+         {0}`"
     )]
     LeftBehind(String),
     /// This kernel or this container has no FUSE.
     #[error(
-        "/dev/fuse cannot be opened ({0}): `modprobe fuse` loads it; a container has to be given it (--device /dev/fuse)"
+        "/dev/fuse cannot be opened ({0}): load it with `modprobe fuse`; give it to a container with --device /dev/fuse"
     )]
     NoFuse(io::Error),
     /// Only root may mount without the helper program.
-    #[error("only root can mount without fusermount3, which is not here: install the package fuse3")]
+    #[error("without fusermount3 only root can mount: install the package fuse3")]
     NoHelper,
     /// The kernel, or fusermount3, refused.
     #[error("{} cannot be mounted: {message}", .path.display())]

@@ -121,7 +121,7 @@ impl Part {
         if !is_right {
             rewrite_journal(&mut journal, &begin, &pieces).map_err(RemoteError::io_error("writing", &journal_at))?;
         }
-        allocate_space(&file, content.length).map_err(RemoteError::io_error("setting space aside for", &at))?;
+        allocate_space(&file, content.length).map_err(RemoteError::io_error("reserving disk space for", &at))?;
         let missing = missing_ranges(&pieces, content.length);
         let there = pieces.values().map(|digest| digest.length).sum();
         let state = Mutex::new(State { journal, pieces, there, missing });
@@ -183,7 +183,7 @@ impl Part {
         }
         // The journal is removed before the file gets its name, and so never describes another file. After an
         // interruption in between, the file is fetched again.
-        self.file.sync_all().map_err(RemoteError::io_error("bringing to the disk", &part))?;
+        self.file.sync_all().map_err(RemoteError::io_error("syncing", &part))?;
         std::fs::remove_file(&journal).map_err(RemoteError::io_error("removing", &journal))?;
         publish_file(&self.file, &part, &self.path, head.modified)
     }
@@ -218,11 +218,11 @@ pub(crate) fn publish_file(
         let times = Timestamps { last_access: time, last_modification: time };
         rustix::fs::futimens(file, &times).map_err(|error| RemoteError::io_error("dating", from)(error.into()))?;
     }
-    file.sync_all().map_err(RemoteError::io_error("bringing to the disk", from))?;
+    file.sync_all().map_err(RemoteError::io_error("syncing", from))?;
     std::fs::rename(from, to).map_err(RemoteError::io_error("renaming", from))?;
     let directory = to.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let synced = File::open(directory).and_then(|directory| directory.sync_all());
-    synced.map_err(RemoteError::io_error("bringing to the disk", directory))
+    synced.map_err(RemoteError::io_error("syncing", directory))
 }
 
 /// Returns whether a file that was opened as `path` is still the one of that name.

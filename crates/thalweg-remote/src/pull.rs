@@ -34,7 +34,7 @@ pub fn pull_entry(server: &Server, into: &Path, streams: usize, progress: &Progr
             if !crate::listing::is_plain_name(&name) {
                 return Err(RemoteError::Url {
                     url: server.url_of_resource(""),
-                    why: "its last part cannot be the name of a file",
+                    why: "its last part cannot be a file name",
                 });
             }
             create_directory(into)?;
@@ -105,10 +105,7 @@ impl<'a> Pull<'a> {
         depth: u32,
     ) -> Result<(PathBuf, Vec<PathBuf>), RemoteError> {
         if depth > MAX_DIRECTORY_DEPTH {
-            return Err(RemoteError::Answer {
-                url: server.url_of_resource(""),
-                what: "directories that lie in one another without end",
-            });
+            return Err(RemoteError::Answer { url: server.url_of_resource(""), what: "endlessly nested directories" });
         }
         let listing = server.list_directory("")?;
         if let (false, Destination::In(into), Some(info)) = (listing.parts.is_empty(), place, &listing.info) {

@@ -53,7 +53,7 @@ fn check_not_runs_listing(server: &Server) -> Result<(), RemoteError> {
     match server.last_name() {
         Some(name) if name == RUNS => Err(RemoteError::Url {
             url: server.url_of_resource(""),
-            why: "`runs` only shows the runs of the directory above: leave it away",
+            why: "`runs` is a view of the runs in the directory above: remove it from the URL",
         }),
         _ => Ok(()),
     }
@@ -348,7 +348,7 @@ impl<'a> Upload<'a> {
                     most = 0;
                     continue;
                 }
-                Ok(Answer::There(_)) => self.invalid_answer("it neither continues the upload nor ends it"),
+                Ok(Answer::There(_)) => self.invalid_answer("it neither continues nor ends the upload"),
                 // The file was published, and the answer that reported it was lost.
                 Err(RemoteError::Exists(_) | RemoteError::Status { status: 412, .. })
                     if self.job.is_on_server(length, crc32c)? =>
@@ -385,7 +385,7 @@ impl<'a> Upload<'a> {
             match response.status() {
                 StatusCode::NO_CONTENT | StatusCode::OK => upload_offset(&response).ok_or(RemoteError::Answer {
                     url: prepared.url.clone(),
-                    what: "no Upload-Offset where one was asked for",
+                    what: "no Upload-Offset although it was requested",
                 }),
                 _ => Err(refusal_error(&prepared.url, response)),
             }
@@ -572,7 +572,10 @@ impl Segment {
                 }
                 Err(RemoteError::Status { status: 400, .. }) => {
                     let url = self.job.server.url_of_resource(&self.job.name);
-                    tracing::warn!("{url}: the server takes no file of unknown length; it is sent when it is closed");
+                    tracing::warn!(
+                        "{url}: the server does not accept files of unknown length; the file is sent when \
+                        it is closed"
+                    );
                     self.waits = true;
                     return Ok(false);
                 }

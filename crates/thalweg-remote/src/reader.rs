@@ -78,7 +78,7 @@ impl Reader {
                     // An empty file has no ranges.
                     (at, 0) => (at..at, 0),
                     (0, length) => (0..length, length),
-                    _ => return Err(self.invalid_answer("the whole file where a part was requested")),
+                    _ => return Err(self.invalid_answer("the whole file although a part was requested")),
                 }
             }
             StatusCode::PARTIAL_CONTENT => {
@@ -89,7 +89,7 @@ impl Reader {
                 let total = parse_total_length(&response)
                     .ok_or_else(|| self.invalid_answer("a part after the end of a file of unknown length"))?;
                 if total > self.at && self.end > self.at {
-                    return Err(self.invalid_answer("an existing part is reported as absent"));
+                    return Err(self.invalid_answer("an existing part is reported as missing"));
                 }
                 (self.at..self.at, total)
             }
@@ -98,7 +98,7 @@ impl Reader {
             _ => return Err(refusal_error(&self.url, response)),
         };
         if range.start != self.at {
-            return Err(self.invalid_answer("another part than was requested"));
+            return Err(self.invalid_answer("a different part than requested"));
         }
         self.head = Head::from_response_with_length(&response, total);
         if self.same.as_ref().is_some_and(|same| same.contradicts_head(&self.head)) {

@@ -200,7 +200,7 @@ mod tests {
         for other in [part(2, 9), part(1, 10)] {
             let served = served(vec![part(1, 9), part(1, 9), other]);
             served.check_identity(&info(RunState::Complete, 1)).unwrap();
-            let changed = "has changed on the server meanwhile".to_owned();
+            let changed = "changed on the server in the meantime".to_owned();
             assert_eq!(reads(&served, 3), (vec![true, true, false], changed));
         }
     }

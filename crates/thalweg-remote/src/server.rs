@@ -71,9 +71,7 @@ impl Server {
             return Err(RemoteError::Url { url: url.to_owned(), why: "the token must be one line of printable text" });
         }
         if authorization.is_some() && address.can_be_intercepted() {
-            tracing::warn!(
-                "{url}: the token and the data go over the network for everybody to read; https:// hides them"
-            );
+            tracing::warn!("{url}: the token and the data are sent unencrypted; https:// encrypts them");
         }
         let agent = Agent::config_builder()
             .user_agent(concat!("thalweg/", env!("CARGO_PKG_VERSION")))
@@ -146,7 +144,8 @@ impl Server {
     /// Returns the properties of a file.
     ///
     /// # Errors
-    /// [`RemoteError::Directory`] if the resource is a directory; otherwise as [`list_directory`](Self::list_directory).
+    /// [`RemoteError::Directory`] if the resource is a directory; otherwise as
+    /// [`list_directory`](Self::list_directory).
     pub fn fetch_head<'a>(&self, resource: impl Into<Resource<'a>>) -> Result<Head, RemoteError> {
         let prepared = PreparedRequest::new(self.url_of_resource(resource));
         self.retry_transient(|| {
@@ -187,7 +186,8 @@ impl Server {
     /// Returns the same range as a stream, which resumes by itself after a broken connection.
     ///
     /// # Errors
-    /// As [`read_range`](Self::read_range), as far as the beginning of the answer shows. Later errors are errors of the stream.
+    /// As [`read_range`](Self::read_range), as far as the beginning of the answer shows. Later errors are errors of the
+    /// stream.
     pub fn open_reader<'a>(
         &self,
         resource: impl Into<Resource<'a>>,

@@ -89,8 +89,7 @@ impl Answer {
         match range.map_or(Part::Whole, |field| select_part(field, length)) {
             Part::Whole => self,
             Part::Unsatisfiable => {
-                let answer =
-                    Self::with_sentence(StatusCode::RANGE_NOT_SATISFIABLE, format!("there are {length} bytes"));
+                let answer = Self::with_sentence(StatusCode::RANGE_NOT_SATISFIABLE, format!("it has {length} bytes"));
                 answer.with_field(CONTENT_RANGE, format!("bytes */{length}"))
             }
             Part::Ranges(ranges) if ranges.len() == 1 => {

@@ -1,8 +1,8 @@
 //! Connected clients, and the disconnection of those that stay idle or stall.
 //!
 //! A connection belongs to an event loop or to a thread of its own. Others only shut its socket down, in three cases:
-//! it moves next to no bytes of a transfer in progress ([`Clients::watch_for_stalls`]), it asks for nothing while others wait for
-//! a place ([`Clients::make_room_for_client`]), or the server stops ([`Clients::disconnect_all`]).
+//! it moves next to no bytes of a transfer in progress ([`Clients::watch_for_stalls`]), it asks for nothing while
+//! others wait for a place ([`Clients::make_room_for_client`]), or the server stops ([`Clients::disconnect_all`]).
 
 use crate::kernel_tls::KernelTls;
 use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -79,7 +79,7 @@ impl Clients {
         }
         self.full.store(true, Ordering::SeqCst);
         if let Some(idle) = connected.values().find(|client| client.is_resting() && !client.has_arrived_bytes()) {
-            tracing::info!("disconnecting an idle client: another one waits for a place");
+            tracing::info!("disconnecting an idle client: another client is waiting");
             idle.shut_down_socket(Shutdown::Both);
         }
         self.changed.wait_for(&mut connected, LEAVE_TIMEOUT);
@@ -94,9 +94,9 @@ impl Clients {
         self.changed.wait_while_for(&mut connected, |connected| connected.len() >= before, LEAVE_TIMEOUT);
     }
 
-    /// Checks all clients each time that `timeout` has passed, until [`disconnect_all`](Self::disconnect_all). Disconnects a
-    /// client that has been in the same activity since the last check, moved fewer than [`MIN_BYTES_PER_SECOND`] bytes
-    /// a second, and is the side that is waited for.
+    /// Checks all clients each time that `timeout` has passed, until [`disconnect_all`](Self::disconnect_all).
+    /// Disconnects a client that has been in the same activity since the last check, moved fewer than
+    /// [`MIN_BYTES_PER_SECOND`] bytes a second, and is the side that is waited for.
     pub(crate) fn watch_for_stalls(&self, timeout: Duration) {
         let mut seen: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
         let least = (MIN_BYTES_PER_SECOND as f64 * timeout.as_secs_f64()) as u64;
@@ -118,7 +118,7 @@ impl Clients {
                 match seen.get(number) {
                     Some((before, moved)) if *before == doing && progress.moved < moved + least && waited_for => {
                         tracing::info!(
-                            "disconnecting a client that moves fewer than {MIN_BYTES_PER_SECOND} bytes a second"
+                            "disconnecting a client that transfers fewer than {MIN_BYTES_PER_SECOND} bytes per second"
                         );
                         client.shut_down_socket(Shutdown::Both);
                     }

@@ -136,7 +136,7 @@ impl<'a> Connection<'a> {
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::TimedOut && !self.ahead.is_empty() => {
-                    break Some(Err((StatusCode::REQUEST_TIMEOUT, "the request's head took too long")));
+                    break Some(Err((StatusCode::REQUEST_TIMEOUT, "the request header took too long")));
                 }
                 // No request for a long time, or the client has gone.
                 Err(_) => break None,
@@ -182,7 +182,7 @@ impl<'a> Connection<'a> {
             Err(error) => {
                 // Unlocks the file: another connection may resume the upload from here on.
                 drop(upload);
-                tracing::info!("an upload of {} broke off: {error}", head.path);
+                tracing::info!("an upload of {} ended early: {error}", head.path);
                 Ok(Next::Close)
             }
         }

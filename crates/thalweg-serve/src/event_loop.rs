@@ -219,7 +219,7 @@ impl EventLoop {
             Ok(Turn::HandOver | Turn::Gone) => {}
             Err(ref error) => {
                 // The client is informed where that is possible; no one else needs to know.
-                tracing::debug!("a client is gone: {error}");
+                tracing::debug!("a client disconnected: {error}");
                 // Bytes that the client does not read are not kept for it either: the connection is reset.
                 let _ = SockRef::from(&client.client.socket).set_linger(Some(Duration::ZERO));
             }
@@ -351,7 +351,7 @@ impl ServedClient {
         self.readable = true;
         match self.state {
             State::AwaitRequest if !self.ahead.is_empty() => {
-                let late = Answer::with_sentence(StatusCode::REQUEST_TIMEOUT, "the request's head took too long");
+                let late = Answer::with_sentence(StatusCode::REQUEST_TIMEOUT, "the request header took too long");
                 self.begin_answer(Outgoing::new(late, None));
             }
             // The next read finds the socket closed.

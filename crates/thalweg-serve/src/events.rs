@@ -25,7 +25,7 @@ pub(crate) struct Selection {
 pub(crate) enum EventsError {
     #[error("the run has no source {0}")]
     Source(String),
-    #[error("these are more than {MAX_SCATTERED_RECORDS} records in places of their own: ask for fewer events at once")]
+    #[error("these are more than {MAX_SCATTERED_RECORDS} scattered records: request fewer events at once")]
     TooMany,
     #[error(transparent)]
     Store(#[from] StoreError),

@@ -47,9 +47,9 @@ pub(crate) fn parse_head(bytes: &[u8]) -> Result<Option<(Head, usize)>, Refusal>
         Ok(httparse::Status::Complete(length)) => length,
         Ok(httparse::Status::Partial) if bytes.len() < MAX_HEAD_BYTES => return Ok(None),
         Ok(httparse::Status::Partial) if !bytes[..MAX_HEAD_BYTES].contains(&b'\n') => {
-            return Err((StatusCode::URI_TOO_LONG, "the request's line is longer than 16 KiB"));
+            return Err((StatusCode::URI_TOO_LONG, "the request line is longer than 16 KiB"));
         }
-        Ok(httparse::Status::Partial) => return Err((TOO_LARGE, "the request's head is longer than 16 KiB")),
+        Ok(httparse::Status::Partial) => return Err((TOO_LARGE, "the request header is longer than 16 KiB")),
         Err(httparse::Error::TooManyHeaders) => return Err((TOO_LARGE, "there are more than 64 header fields")),
         Err(httparse::Error::Version) => {
             return match with_known_version(bytes) {
@@ -61,7 +61,7 @@ pub(crate) fn parse_head(bytes: &[u8]) -> Result<Option<(Head, usize)>, Refusal>
         Err(_) => return Err((BAD, "this is not an HTTP/1.1 request")),
     };
     if bytes[..length].iter().zip(&bytes[1..length]).any(|(before, byte)| *byte == b'\n' && *before != b'\r') {
-        return Err((BAD, "a line ends with LF, not with CR LF"));
+        return Err((BAD, "a line ends with LF instead of CR LF"));
     }
     let method = request.method.and_then(|name| Method::from_bytes(name.as_bytes()).ok());
     let method = method.ok_or((BAD, "the method is not a token"))?;
@@ -70,15 +70,15 @@ pub(crate) fn parse_head(bytes: &[u8]) -> Result<Option<(Head, usize)>, Refusal>
     let mut map = HeaderMap::with_capacity(request.headers.len());
     for field in request.headers.iter() {
         let name =
-            HeaderName::from_bytes(field.name.as_bytes()).map_err(|_| (BAD, "a header field's name is not one"))?;
-        let value = HeaderValue::from_bytes(field.value).map_err(|_| (BAD, "a header field's value is not one"))?;
+            HeaderName::from_bytes(field.name.as_bytes()).map_err(|_| (BAD, "a header field has an invalid name"))?;
+        let value = HeaderValue::from_bytes(field.value).map_err(|_| (BAD, "a header field has an invalid value"))?;
         if SINGLE_VALUE_FIELDS.contains(&name) && map.contains_key(&name) {
-            return Err((BAD, "a header field that has one value is there twice"));
+            return Err((BAD, "a header field that allows one value is present twice"));
         }
         map.append(name, value);
     }
     match map.get(HOST).map(HeaderValue::to_str) {
-        None if version > 0 => return Err((BAD, "there is no Host field")),
+        None if version > 0 => return Err((BAD, "the Host field is missing")),
         Some(Ok(host)) if !host.is_empty() && !is_host_and_port(host) => {
             return Err((BAD, "the Host field names no host"));
         }
@@ -112,7 +112,7 @@ fn contains_version(bytes: &[u8]) -> bool {
 /// Returns path and query of a request's target (RFC 9112, section 3.2): in origin form, in absolute form as through a
 /// proxy, or `*` for the server as a whole (`OPTIONS *`).
 fn parse_target(target: &str, method: &Method) -> Result<(String, String), Refusal> {
-    let refused = (BAD, "the request's target is not a path");
+    let refused = (BAD, "the request target is not a path");
     let origin = match target.split_once("://") {
         Some((scheme, rest)) if scheme.eq_ignore_ascii_case("http") || scheme.eq_ignore_ascii_case("https") => {
             let (host, path) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));
@@ -159,15 +159,15 @@ fn body_length(fields: &HeaderMap, version: u8) -> Result<Body, Refusal> {
     let codings: Vec<_> = codings.flat_map(|value| value.split(',')).map(str::trim).collect();
     match (codings.split_last(), length.transpose()?) {
         (None, length) => Ok(Body::Length(length.unwrap_or(0))),
-        (Some(_), Some(_)) => Err((BAD, "there are both Content-Length and Transfer-Encoding")),
+        (Some(_), Some(_)) => Err((BAD, "both Content-Length and Transfer-Encoding are present")),
         (Some(_), None) if version == 0 => Err((BAD, "HTTP/1.0 has no Transfer-Encoding")),
         (Some((last, before)), None) => {
             if !is_chunked_coding(last) || before.iter().any(|coding| is_chunked_coding(coding)) {
-                Err((BAD, "the body has no known end: its last coding, and no other, has to be chunked"))
+                Err((BAD, "the end of the body is unknown: its last coding, and only that, must be chunked"))
             } else if before.is_empty() {
                 Ok(Body::Chunks)
             } else {
-                Err((StatusCode::NOT_IMPLEMENTED, "this server knows no transfer coding but chunked"))
+                Err((StatusCode::NOT_IMPLEMENTED, "the only supported transfer coding is chunked"))
             }
         }
     }

@@ -29,7 +29,7 @@ pub(crate) struct KernelTls {
 
 /// Checks that the kernel supports every cipher that a client may negotiate; returns the reason if it does not.
 pub(crate) fn check_kernel_ciphers() -> Result<(), String> {
-    let absent = "the kernel has no TLS (CONFIG_TLS; `modprobe tls` where it is a module)";
+    let absent = "the kernel has no TLS (CONFIG_TLS; if it is a module, `modprobe tls`)";
     let both = Compatibilities::probe().map_err(|error| error.to_string())?.ok_or(absent)?;
     let knows_all =
         [both.tls12, both.tls13].iter().all(|one| one.aes_128_gcm() && one.aes_256_gcm() && one.chacha20_poly1305());
@@ -92,7 +92,7 @@ impl KernelTls {
     pub(crate) fn renew_keys(&mut self, socket: impl AsFd) -> io::Result<()> {
         if self.version != ProtocolVersion::TLSv1_3 {
             self.context.shutdown(&socket);
-            return Err(io::Error::other("all was sent that may be with the keys of one TLS 1.2 connection"));
+            return Err(io::Error::other("the limit of data for the keys of one TLS 1.2 connection is reached"));
         }
         self.context.refresh_traffic_keys(&socket).map_err(io::Error::other)?;
         self.sent = 0;

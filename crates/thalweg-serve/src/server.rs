@@ -70,7 +70,7 @@ pub enum ServeError {
         error: io::Error,
     },
     /// Waiting for clients failed.
-    #[error("cannot take clients: {0}")]
+    #[error("cannot accept clients: {0}")]
     Accept(io::Error),
 }
 
@@ -97,7 +97,8 @@ impl Server {
         if settings.directory.join(RUNS).exists() {
             let runs = settings.directory.join(RUNS);
             tracing::warn!(
-                "{0} is not served, since /{RUNS} is the list of all runs in {1}: `thalweg serve {0}` serves those in it",
+                "{0} is not served, since /{RUNS} is the list of all runs in {1}: serve it by itself with `thalweg \
+                 serve {0}`",
                 runs.display(),
                 settings.directory.display()
             );
@@ -157,7 +158,7 @@ impl Server {
         };
         self.pin_to_cpus();
         if let Err(error) = one.run_until_stopped(&context) {
-            tracing::error!("clients are not served any more: {error}");
+            tracing::error!("no more clients are served: {error}");
         }
     }
 
@@ -188,7 +189,7 @@ impl Server {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(error) => {
                     // Out of file descriptors or memory: a client has to leave first.
-                    tracing::warn!("a client waits: {error}");
+                    tracing::warn!("a client is waiting: {error}");
                     self.clients.wait_for_departure();
                     continue;
                 }
@@ -219,7 +220,7 @@ impl Server {
     }
 
     fn reject_client(&self, number: u64, why: &io::Error) {
-        tracing::warn!("a client is turned away: {why}");
+        tracing::warn!("refused a client: {why}");
         self.clients.remove_client(number);
     }
 
@@ -261,7 +262,7 @@ impl Server {
                 }
                 Ok(None) => {}
                 // The client is informed where that is possible; no one else needs to know.
-                Err(error) => tracing::debug!("a client is gone: {error}"),
+                Err(error) => tracing::debug!("a client disconnected: {error}"),
             }
         });
         if let Err(error) = spawned {

@@ -96,10 +96,7 @@ impl Site {
             Method::POST | Method::PUT | Method::DELETE | Method::PATCH | Method::TRACE | Method::CONNECT => {
                 self.method_not_allowed(head)
             }
-            _ => Answer::with_sentence(
-                StatusCode::NOT_IMPLEMENTED,
-                format!("the method {} is unknown here", head.method),
-            ),
+            _ => Answer::with_sentence(StatusCode::NOT_IMPLEMENTED, format!("the method {} is unknown", head.method)),
         };
         if head.body == Body::Length(0) { answer } else { answer.with_close() }
     }
@@ -116,8 +113,10 @@ impl Site {
 
     /// Returns a 405 answer that lists the methods that are possible.
     pub(crate) fn method_not_allowed(&self, head: &Head) -> Answer {
-        let answer =
-            Answer::with_sentence(StatusCode::METHOD_NOT_ALLOWED, format!("{} is not possible here", head.method));
+        let answer = Answer::with_sentence(
+            StatusCode::METHOD_NOT_ALLOWED,
+            format!("{} is not possible for this resource", head.method),
+        );
         answer.with_field(ALLOW, self.allowed_methods(head))
     }
 
@@ -143,12 +142,12 @@ impl Site {
                 Verdict::Unknown => {
                     let answer = Answer::with_sentence(
                         StatusCode::UNAUTHORIZED,
-                        "a token is needed: Authorization: Bearer TOKEN",
+                        "a token is required: Authorization: Bearer TOKEN",
                     );
                     return Err(answer.with_field(WWW_AUTHENTICATE, "Bearer realm=\"thalweg\""));
                 }
                 Verdict::Forbidden => {
-                    return Err(Answer::with_sentence(StatusCode::FORBIDDEN, "this token is not for that"));
+                    return Err(Answer::with_sentence(StatusCode::FORBIDDEN, "this token does not permit the request"));
                 }
             }
         }
@@ -157,7 +156,7 @@ impl Site {
             NameError::None => answer_not_found(),
             NameError::Events => Answer::with_sentence(
                 StatusCode::NOT_FOUND,
-                "events are named 7, 10..20 (from 10 on and before 20), 10.. or ..20",
+                "select events as 7, 10..20 (from 10 up to but not including 20), 10.. or ..20",
             ),
         })
     }
@@ -341,7 +340,7 @@ impl Site {
         if let Some(format) = query_parameter(&head.query, "format").find(|format| format != "json") {
             return Err(Answer::with_sentence(
                 StatusCode::BAD_REQUEST,
-                format!("there is no format {format:?} here, only json"),
+                format!("unknown format {format:?}: the only one is json"),
             ));
         }
         if query_parameter(&head.query, "format").next().is_some() {
@@ -549,22 +548,26 @@ fn redirect_to_directory(head: &Head) -> Answer {
 }
 
 pub(crate) fn answer_not_found() -> Answer {
-    Answer::with_sentence(StatusCode::NOT_FOUND, "there is nothing here")
+    Answer::with_sentence(StatusCode::NOT_FOUND, "nothing found here")
 }
 
 /// Returns the answer to a client for a file system error.
 pub(crate) fn answer_system_error(error: Errno) -> Answer {
     match error {
         Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG | Errno::ISDIR | Errno::NXIO => answer_not_found(),
-        Errno::XDEV | Errno::LOOP => Answer::with_sentence(StatusCode::FORBIDDEN, "this leads out of what is served"),
+        Errno::XDEV | Errno::LOOP => Answer::with_sentence(
+            StatusCode::FORBIDDEN,
+            "the path leaves the served \
+            directory",
+        ),
         Errno::ACCESS | Errno::PERM | Errno::ROFS => {
-            Answer::with_sentence(StatusCode::FORBIDDEN, "the server may not do that")
+            Answer::with_sentence(StatusCode::FORBIDDEN, "the server lacks permission")
         }
         Errno::NOSPC | Errno::DQUOT | Errno::FBIG => {
             Answer::with_sentence(StatusCode::INSUFFICIENT_STORAGE, "the disk is full")
         }
         Errno::MFILE | Errno::NFILE | Errno::NOMEM => {
-            Answer::with_sentence(StatusCode::SERVICE_UNAVAILABLE, "the server has too much to do")
+            Answer::with_sentence(StatusCode::SERVICE_UNAVAILABLE, "the server is overloaded")
         }
         error => answer_server_error(error),
     }
@@ -573,7 +576,7 @@ pub(crate) fn answer_system_error(error: Errno) -> Answer {
 /// Answers an unexpected error with 500: the cause is written to the log, not sent to the client.
 pub(crate) fn answer_server_error(error: impl std::fmt::Display) -> Answer {
     tracing::warn!("a request failed: {error}");
-    Answer::with_sentence(StatusCode::INTERNAL_SERVER_ERROR, "the server cannot read this; its log says why")
+    Answer::with_sentence(StatusCode::INTERNAL_SERVER_ERROR, "the server cannot read this; see its log")
 }
 
 fn answer_run_error(error: StoreError) -> Answer {

@@ -30,7 +30,7 @@ pub enum TokenError {
         number: usize,
     },
     /// A token's path is malformed.
-    #[error("token {number}: path {path} does not begin with a slash, or leads out with ..")]
+    #[error("token {number}: path {path} does not begin with a slash, or contains ..")]
     Path {
         /// Number of the token, counted from 1.
         number: usize,
@@ -38,7 +38,7 @@ pub enum TokenError {
         path: String,
     },
     /// The file has no token, so that no one could do anything.
-    #[error("there is no [[token]] in it")]
+    #[error("it contains no [[token]]")]
     Empty,
 }
 

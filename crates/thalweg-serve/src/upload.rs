@@ -62,7 +62,7 @@ impl Upload {
         let place = requested_position(head)?;
         expected_crc32c(&head.fields)?;
         if place.first + place.length > MAX_FILE_BYTES || place.total.is_some_and(|total| total > MAX_FILE_BYTES) {
-            return Err(Answer::with_sentence(StatusCode::PAYLOAD_TOO_LARGE, "no file can be that large"));
+            return Err(Answer::with_sentence(StatusCode::PAYLOAD_TOO_LARGE, "files cannot be that large"));
         }
         let replace = check_replacement(&directory, &name, &head.fields)?;
         let hidden = hidden_name(&name);
@@ -89,7 +89,7 @@ impl Upload {
             upload.total = place.total;
             upload.start_from_zero()?;
         } else if place.first != received || !agreed || total.is_some_and(|total| place.first + place.length > total) {
-            let answer = Answer::with_sentence(StatusCode::CONFLICT, format!("{received} bytes are here"));
+            let answer = Answer::with_sentence(StatusCode::CONFLICT, format!("{received} bytes received"));
             return Err(answer.with_field(UPLOAD_OFFSET, received.to_string()));
         }
         Ok(upload)
@@ -157,13 +157,13 @@ impl Upload {
     pub(crate) fn publish_if_complete(self, head: &Head) -> Answer {
         let Some(total) = self.total.filter(|total| self.received >= *total) else {
             let answer =
-                Answer::with_sentence(StatusCode::ACCEPTED, format!("{} bytes are here, but not all", self.received));
+                Answer::with_sentence(StatusCode::ACCEPTED, format!("{} bytes received, but not all", self.received));
             return answer.with_field(UPLOAD_OFFSET, self.received.to_string());
         };
         match expected_crc32c(&head.fields) {
             Ok(Some(wanted)) if wanted != self.crc => {
                 self.discard_file();
-                let text = format!("its crc32c is {:08x}, not {wanted:08x}: nothing was kept", self.crc);
+                let text = format!("its crc32c is {:08x} instead of {wanted:08x}: the upload was discarded", self.crc);
                 Answer::with_sentence(StatusCode::BAD_REQUEST, text)
             }
             Ok(_) => self.publish_file(total, &head.fields).unwrap_or_else(|answer| answer),
@@ -290,7 +290,7 @@ fn open_target(site: &Site, head: &Head, make: bool) -> Result<(OwnedFd, String)
     let Name::Entry(path, false) = name else {
         return Err(Answer::with_sentence(
             StatusCode::BAD_REQUEST,
-            "a file is written, not a directory and not events",
+            "only files can be written, not directories or events",
         ));
     };
     let name = path.file_name().and_then(|name| name.to_str()).filter(|name| hidden_name(name).len() <= 255);
@@ -325,7 +325,9 @@ fn open_target(site: &Site, head: &Head, make: bool) -> Result<(OwnedFd, String)
 /// its writer marks such a directory.
 fn check_not_recording(directory: &OwnedFd) -> Result<(), Answer> {
     match rustix::fs::flock(directory, FlockOperation::NonBlockingLockShared) {
-        Err(Errno::WOULDBLOCK) => Err(Answer::with_sentence(StatusCode::LOCKED, "this run is being recorded here")),
+        Err(Errno::WOULDBLOCK) => {
+            Err(Answer::with_sentence(StatusCode::LOCKED, "this run is being recorded on the server"))
+        }
         _ => {
             let _ = rustix::fs::flock(directory, FlockOperation::Unlock);
             Ok(())
@@ -348,7 +350,7 @@ fn check_not_finished(directory: &OwnedFd) -> Result<(), Answer> {
         Ok(RunHeader { format, state }) if format == RunInfo::FORMAT && state != RunState::Open => {
             Err(Answer::with_sentence(
                 StatusCode::CONFLICT,
-                "this run has ended, and nothing is put among its files: put it beside the run",
+                "this run has ended, and no files can be added to it: put the file beside the run",
             ))
         }
         _ => Ok(()),
@@ -368,7 +370,7 @@ fn check_replacement(directory: &OwnedFd, name: &str, fields: &HeaderMap) -> Res
         }
         Ok(_) => Err(Answer::with_sentence(
             StatusCode::CONFLICT,
-            "there is something of this name that is no file: it is not replaced by one",
+            "this name exists and is not a file: it cannot be replaced",
         )),
         Err(_) if must_be_there => Err(precondition_failed()),
         Err(_) => Ok(false),
@@ -376,21 +378,21 @@ fn check_replacement(directory: &OwnedFd, name: &str, fields: &HeaderMap) -> Res
 }
 
 fn answer_locked() -> Answer {
-    Answer::with_sentence(StatusCode::LOCKED, "another client writes this file")
+    Answer::with_sentence(StatusCode::LOCKED, "another client is writing this file")
 }
 
 fn answer_exists() -> Answer {
-    Answer::with_sentence(StatusCode::CONFLICT, "there is a file of this name; If-Match with its ETag replaces it")
+    Answer::with_sentence(StatusCode::CONFLICT, "a file of this name exists; replace it with If-Match and its ETag")
 }
 
 fn requested_position(head: &Head) -> Result<Place, Answer> {
     let Body::Length(length) = head.body else {
-        return Err(Answer::with_sentence(StatusCode::LENGTH_REQUIRED, "Content-Length is needed"));
+        return Err(Answer::with_sentence(StatusCode::LENGTH_REQUIRED, "Content-Length is required"));
     };
     if head.fields.get(CONTENT_ENCODING).is_some_and(|coding| !coding.as_bytes().eq_ignore_ascii_case(b"identity")) {
         let answer = Answer::with_sentence(
             StatusCode::UNSUPPORTED_MEDIA_TYPE,
-            "files are kept as they are, without a Content-Encoding",
+            "a Content-Encoding is not supported: files are stored as they are",
         );
         return Err(answer.with_field(ACCEPT_ENCODING, "identity"));
     }

@@ -21,16 +21,16 @@ pub enum StoreError {
         error: io::Error,
     },
     /// A run of this number that exists already; runs are never overwritten.
-    #[error("{} exists already: choose another run number, or leave it out to take the next free one", .0.display())]
+    #[error("{} already exists: choose another run number, or none to use the next free one", .0.display())]
     Exists(PathBuf),
     /// A directory in which no run number is left.
-    #[error("{} holds run 4294967295 already, which is the last number there is", .0.display())]
+    #[error("{} already contains run 4294967295, the largest run number", .0.display())]
     NoNumber(PathBuf),
     /// A path at which there is no run.
     #[error("{} is not a run: it has no run.json", .0.display())]
     NotARun(PathBuf),
     /// Directories of several builders that do not belong to one run.
-    #[error("{}: its directories are not of one run: {difference}", .path.display())]
+    #[error("{}: its directories do not belong to one run: {difference}", .path.display())]
     Parts {
         /// Path of the run.
         path: PathBuf,
@@ -68,7 +68,7 @@ pub enum StoreError {
         error: FormatError,
     },
     /// An index entry that leads to something other than the record it names.
-    #[error("{} at byte {offset}: no record of the event and source that the index names", .path.display())]
+    #[error("{} at byte {offset}: no record of the event and source in the index", .path.display())]
     Record {
         /// Path of the segment.
         path: PathBuf,
@@ -77,8 +77,8 @@ pub enum StoreError {
     },
     /// An event without exactly one record of each source.
     #[error(
-        "{}: event {event} has {found} of the {expected} records it should have, one of each source: the block that held \
-         the others is lost, or their writer was wrong; `thalweg verify` says which",
+        "{}: event {event} has {found} of the {expected} records it should have, one of each source: the block with \
+         the others is lost, or the writer was faulty; `thalweg verify` shows which",
         .path.display()
     )]
     Event {
@@ -93,7 +93,7 @@ pub enum StoreError {
     },
     /// Blocks that are missing at the end of a finished run.
     #[error(
-        "{}: blocks that its run.json tells of are missing at its end, {blocks} of them; `thalweg verify` says more",
+        "{}: {blocks} blocks that its run.json states are missing at its end; `thalweg verify` shows more",
         .path.display()
     )]
     Missing {
@@ -106,7 +106,7 @@ pub enum StoreError {
     #[error("{} is not a file: move it away", .0.display())]
     NotAFile(PathBuf),
     /// A run whose lock, which shows readers that it is being written, is held by another process.
-    #[error("{} is locked by another process, so that readers cannot see that it is being written: end that process", .0.display())]
+    #[error("{} is locked by another process, so that readers cannot see that it is being written: stop that process", .0.display())]
     Locked(PathBuf),
     /// Blocks of a size that cannot be recorded.
     #[error("blocks of {0} bytes cannot be recorded: they must have 8 KiB to 1 GiB")]
@@ -120,7 +120,7 @@ pub enum StoreError {
         builders: u32,
     },
     /// A pool with blocks in use: all its blocks must be free to be registered.
-    #[error("{free} of the pool's {count} blocks are free: give all blocks back before a run is begun")]
+    #[error("only {free} of the pool's {count} blocks are free: return all blocks before starting a run")]
     PoolInUse {
         /// Number of free blocks.
         free: usize,
@@ -188,7 +188,7 @@ fn is_full_errno(errno: i32) -> bool {
 fn explain_errno(errno: i32) -> String {
     let error = io::Error::from_raw_os_error(errno);
     match errno {
-        libc::ENOSPC => format!("{error}; free some, or record somewhere else"),
+        libc::ENOSPC => format!("{error}; free some space, or record elsewhere"),
         libc::EIO => format!("{error}; the disk itself failed, see the kernel log"),
         _ => error.to_string(),
     }

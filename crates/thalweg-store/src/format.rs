@@ -102,7 +102,7 @@ pub enum FormatError {
     #[error("block field '{0}' has an impossible value")]
     Field(&'static str),
     /// A closing that names no events, or events beyond the highest number.
-    #[error("closing of {count} events from {first} in steps of {stride} is impossible")]
+    #[error("closing {count} events from {first} on in steps of {stride} is impossible")]
     Closing {
         /// Number of the first event.
         first: u64,
@@ -115,10 +115,10 @@ pub enum FormatError {
     #[error("closing status {0} is not known to this program")]
     ClosingStatus(u32),
     /// A trailer that does not lead to its footer.
-    #[error("the segment's last 16 bytes do not lead to its footer")]
+    #[error("the segment's last 16 bytes do not point to its footer")]
     Trailer,
     /// A block that is longer than the rest of the file.
-    #[error("the block has {length} bytes, but the file only {available} from here")]
+    #[error("the block has {length} bytes, but only {available} bytes follow in the file")]
     CutOff {
         /// Number of bytes in the block according to its header.
         length: u32,

@@ -251,27 +251,27 @@ impl RunInfo {
     pub fn find_contradictions(&self) -> Vec<String> {
         let mut found = Vec::new();
         match (self.builder, self.builders) {
-            (_, 0) => found.push("'builders' is 0, and a run has one at least".to_owned()),
+            (_, 0) => found.push("'builders' is 0, but a run has at least one".to_owned()),
             (builder, builders) if builder >= builders => {
-                found.push(format!("'builder' is {builder}, and builders 0 to {} are all there are", builders - 1));
+                found.push(format!("'builder' is {builder}, but the builders are 0 to {}", builders - 1));
             }
             _ => {}
         }
         match (self.state, self.ended) {
-            (RunState::Open, Some(_)) => found.push("'state' is OPEN, and 'ended' says when it ended".to_owned()),
+            (RunState::Open, Some(_)) => found.push("'state' is OPEN, but 'ended' has the time of its end".to_owned()),
             (RunState::Complete | RunState::Incomplete, None) => {
-                found.push("'ended' is null, and 'state' says that it has ended".to_owned());
+                found.push("'ended' is null, but according to 'state' the run has ended".to_owned());
             }
             _ => {}
         }
         if self.state == RunState::Complete && !self.reasons.is_empty() {
-            found.push("'state' is COMPLETE, and 'reasons' say why it is not".to_owned());
+            found.push("'state' is COMPLETE, but 'reasons' is not empty".to_owned());
         }
         for pair in self.sources.windows(2) {
             match pair[0].id.cmp(&pair[1].id) {
                 Ordering::Less => {}
-                Ordering::Equal => found.push(format!("source {} stands twice in 'sources'", pair[0].id)),
-                Ordering::Greater => found.push(format!("source {} stands behind {}", pair[1].id, pair[0].id)),
+                Ordering::Equal => found.push(format!("source {} appears twice in 'sources'", pair[0].id)),
+                Ordering::Greater => found.push(format!("source {} comes after {}", pair[1].id, pair[0].id)),
             }
         }
         for SourceInfo { id, name, description } in &self.sources {
@@ -281,12 +281,12 @@ impl RunInfo {
             for key in ["channels", "width", "height"] {
                 let number = description.get(key).and_then(serde_json::Value::as_f64);
                 if let Some(number) = number.filter(|number| *number < 1.0 || number.fract() != 0.0) {
-                    found.push(format!("'{key}' of source {id} is {number}, and no payload has that shape"));
+                    found.push(format!("'{key}' of source {id} is {number}, which is impossible"));
                 }
             }
             if let Some(shape) = description.get("shape").filter(|shape| !is_possible_shape(shape)) {
                 let shown: String = shape.to_string().chars().take(60).collect();
-                found.push(format!("'shape' of source {id} is {shown}, and no payload has that shape"));
+                found.push(format!("'shape' of source {id} is {shown}, which is impossible"));
             }
         }
         let ledger = self.ledger.as_array().map(Vec::as_slice).unwrap_or_default();
@@ -387,7 +387,7 @@ impl RunFile {
                 allocated => allocated,
             };
             let filled = filled.and_then(|()| disk.sync_file(&file));
-            filled.map_err(StoreError::errno_error("setting space aside in", &next))?;
+            filled.map_err(StoreError::errno_error("reserving disk space in", &next))?;
         }
         Ok(Self { directory: directory.to_owned(), next, file, disk: disk.clone() })
     }
@@ -398,7 +398,8 @@ impl RunFile {
         match self.write_and_rename(info) {
             Err(error) if error.raw_os_error() == Some(libc::ENOSPC) && info.reasons.len() > MAX_KEPT_REASONS => {
                 let mut reasons = info.reasons[..MAX_KEPT_REASONS].to_vec();
-                reasons.push(format!("{} more; the disk had no room for them", info.reasons.len() - MAX_KEPT_REASONS));
+                reasons
+                    .push(format!("{} more, for which the disk had no space", info.reasons.len() - MAX_KEPT_REASONS));
                 self.write_and_rename(&RunInfo { reasons, ..info.clone() })
             }
             result => result,

@@ -165,10 +165,10 @@ fn describe_damage(info: &RunInfo, segments: u32, bytes: u64) -> Option<String> 
     let less = match state {
         RunState::Open => None,
         _ if segments < totals.segments => {
-            Some(format!("{segments} of its {} segment files are there", totals.segments))
+            Some(format!("only {segments} of its {} segment files exist", totals.segments))
         }
         _ if bytes < totals.bytes => {
-            Some(format!("its segment files have {bytes} bytes, fewer than the {} of its blocks", totals.bytes))
+            Some(format!("its segment files have {bytes} bytes, fewer than its blocks with {} bytes", totals.bytes))
         }
         _ => None,
     };

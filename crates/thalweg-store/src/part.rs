@@ -186,8 +186,8 @@ impl Part {
         self.closings.iter().fold(0, |sum, closing| sum.saturating_add(closing.count.into()))
     }
 
-    /// Returns whether all events and blocks are present that `run.json` declares as written; true for a run that has not
-    /// ended, whose `run.json` does not declare them.
+    /// Returns whether all events and blocks are present that `run.json` declares as written; true for a run that has
+    /// not ended, whose `run.json` does not declare them.
     pub fn has_declared_data(&self) -> bool {
         let RunInfo { state, totals, .. } = self.run_info();
         let is_here = totals.events <= self.len() && totals.blocks <= self.data_blocks().len() as u64;
@@ -452,8 +452,8 @@ impl<'a> SegmentScan<'a> {
                         .saturating_sub(walk.next_offset());
                     let found = match left {
                         0 if self.agrees_with_footer(&footer, first) => return Ok(true),
-                        0 => "its tables name other blocks than the segment has".to_owned(),
-                        left => format!("{left} bytes follow on it that do not belong there"),
+                        0 => "its tables list other blocks than the segment contains".to_owned(),
+                        left => format!("it is followed by {left} bytes that do not belong there"),
                     };
                     self.note_gap(segment_file_name(number), Some(at), format!("a footer, and {found}"), false);
                     return Ok(true);
@@ -530,8 +530,8 @@ impl<'a> SegmentScan<'a> {
         }
         let (first, last) = (self.next_segment, end - 1);
         let found = match first == last {
-            true => "there is no such file".to_owned(),
-            false => format!("it is not there, and none up to {}", segment_file_name(last)),
+            true => "no such file".to_owned(),
+            false => format!("it is missing, as are all up to {}", segment_file_name(last)),
         };
         self.note_gap(segment_file_name(first), None, found, false);
     }
@@ -576,7 +576,7 @@ impl<'a> SegmentScan<'a> {
                 self.note_absent_segments(totals.segments);
             }
             if totals.blocks > self.next_block && self.gap.is_none() {
-                let found = "the segment ends in front of them, closed".to_owned();
+                let found = "the segment was closed before them".to_owned();
                 let last = segment_file_name(self.next_segment.saturating_sub(1));
                 self.note_gap(last, None, found, false);
             }
@@ -584,13 +584,13 @@ impl<'a> SegmentScan<'a> {
         } else {
             self.note_next_block(self.next_block);
             if self.state == RunState::Open && self.recovery.is_none() && self.next_segment == 0 {
-                self.note_stop(segment_file_name(0), 0, "there is no segment file".to_owned(), true);
+                self.note_stop(segment_file_name(0), 0, "no segment file".to_owned(), true);
             }
         }
         if let Some(event) = find_foreign_event(&self.closings, self.info) {
             let number = event % u64::from(*builders);
             self.note_contradiction(format!(
-                "'builder' is {builder} of 'builders' {builders}, and event {event} here belongs to builder {number}"
+                "'builder' is {builder} of 'builders' {builders}, but event {event} belongs to builder {number}"
             ));
         }
         self

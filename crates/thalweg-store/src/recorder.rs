@@ -47,10 +47,10 @@ pub struct FinishedRun {
 
 /// Writes one run.
 ///
-/// Its file descriptor ([`AsFd`]) is readable when [`reap_block`](Self::reap_block) has something to do, except if io_uring has
-/// begun to refuse operations in the middle of a run: call `reap` now and then as well. With io_uring, waits of the
-/// submitting thread may be interrupted (`EINTR`) by a completion: wait again. A recorder that is dropped without being
-/// [finished](Self::finish_run) leaves an open run, as if its writer had died.
+/// Its file descriptor ([`AsFd`]) is readable when [`reap_block`](Self::reap_block) has something to do, except if
+/// io_uring has begun to refuse operations in the middle of a run: call `reap` now and then as well. With io_uring,
+/// waits of the submitting thread may be interrupted (`EINTR`) by a completion: wait again. A recorder that is dropped
+/// without being [finished](Self::finish_run) leaves an open run, as if its writer had died.
 #[derive(Debug)]
 pub struct Recorder {
     engine: Engine,
@@ -119,8 +119,8 @@ struct Failure {
 const MAX_OPEN_SEGMENTS: usize = 8;
 
 impl Recorder {
-    /// Seals `block` and begins to write it; returns at once. The block comes back from [`reap_block`](Self::reap_block), written
-    /// or not. An empty block comes back without being written.
+    /// Seals `block` and begins to write it; returns at once. The block comes back from
+    /// [`reap_block`](Self::reap_block), written or not. An empty block comes back without being written.
     ///
     /// # Panics
     /// If reserved spans of the block are in use.
@@ -155,7 +155,8 @@ impl Recorder {
         finished
     }
 
-    /// As [`reap_block`](Self::reap_block), but waits until a block is finished; returns `None` if no block is under way.
+    /// As [`reap_block`](Self::reap_block), but waits until a block is finished; returns `None` if no block is under
+    /// way.
     ///
     /// # Errors
     /// If waiting for the kernel fails. A failed write is reported in [`Finished`] instead.
@@ -436,11 +437,11 @@ impl Recorder {
             Job::Keep { segment } => {
                 self.syncing -= 1;
                 let path = self.path.join(segment_file_name(segment));
-                result.map(drop).map_err(StoreError::errno_error("bringing to the disk", &path))
+                result.map(drop).map_err(StoreError::errno_error("syncing", &path))
             }
             Job::Names => {
                 self.syncing -= 1;
-                result.map(drop).map_err(StoreError::errno_error("bringing to the disk the names in", &self.path))
+                result.map(drop).map_err(StoreError::errno_error("syncing the directory", &self.path))
             }
         };
         if let Err(error) = outcome {

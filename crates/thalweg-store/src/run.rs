@@ -13,8 +13,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use thalweg_wire::EventId;
 
-/// A run, open for reading. It shows the state of the run when it was opened; [`follow_events`](Self::follow_events) shows later
-/// events.
+/// A run, open for reading. It shows the state of the run when it was opened; [`follow_events`](Self::follow_events)
+/// shows later events.
 ///
 /// A run written by several builders consists of one [`Part`] for each of them; this type presents them together: their
 /// events in order, and one `run.json` with their sums.
@@ -44,7 +44,8 @@ impl Run {
         Self::from_parts(path.to_owned(), parts)
     }
 
-    /// Opens a run of one builder, or one builder's part of a run, whose files are elsewhere: see [`Part::open_remote`].
+    /// Opens a run of one builder, or one builder's part of a run, whose files are elsewhere: see
+    /// [`Part::open_remote`].
     ///
     /// # Errors
     /// As [`open`](Self::open).
@@ -115,8 +116,8 @@ impl Run {
         self.parts.iter().map(|part| part.len()).fold(0, u64::saturating_add)
     }
 
-    /// Returns whether all events and blocks are present that `run.json` declares as written; true for a run that has not
-    /// ended, whose `run.json` does not declare them.
+    /// Returns whether all events and blocks are present that `run.json` declares as written; true for a run that has
+    /// not ended, whose `run.json` does not declare them.
     pub fn has_declared_data(&self) -> bool {
         self.parts.iter().all(|part| part.has_declared_data())
     }
@@ -229,11 +230,11 @@ impl Run {
 fn describe_difference(one: &RunInfo, other: &RunInfo) -> Option<String> {
     let [(a, here), (b, there)] = [one, other].map(|info| (info.builder, info));
     if here.run != there.run {
-        return Some(format!("builder {a} wrote run {}, and builder {b} run {}", here.run, there.run));
+        return Some(format!("builder {a} wrote run {}, but builder {b} run {}", here.run, there.run));
     }
     if here.builders != there.builders {
         let (here, there) = (here.builders, there.builders);
-        return Some(format!("builder {a} was one of {here}, and builder {b} one of {there}"));
+        return Some(format!("builder {a} was one of {here}, but builder {b} one of {there}"));
     }
     if a == b {
         return Some(format!("two of them are of builder {a}"));
@@ -276,7 +277,7 @@ impl RunInfo {
             absent.push("…".to_owned());
         }
         let (noun, verb) = if count == 1 { ("builder", "is") } else { ("builders", "are") };
-        (count > 0).then(|| format!("what {noun} {} of {} wrote {verb} not here", absent.join(", "), self.builders))
+        (count > 0).then(|| format!("the data of {noun} {} of {} {verb} missing", absent.join(", "), self.builders))
     }
 }
 

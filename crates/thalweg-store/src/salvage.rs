@@ -52,13 +52,13 @@ pub struct Salvaged {
 #[derive(Debug, Error)]
 pub enum SalvageError {
     /// A path for the new run that exists already.
-    #[error("{} exists already, and nothing is overwritten: name another directory with --to", .0.display())]
+    #[error("{} already exists and is not overwritten: name another directory with --to", .0.display())]
     Exists(PathBuf),
     /// A run that is not damaged but still being written.
     #[error("{} is being written: wait until it has ended", .0.display())]
     BeingWritten(PathBuf),
     /// A new run that contradicts itself.
-    #[error("what is left of {} contradicts itself, so that nothing was kept of it: {problem}", .path.display())]
+    #[error("the remains of {} are contradictory, so that nothing was kept: {problem}", .path.display())]
     Unsound {
         /// Path of the damaged run.
         path: PathBuf,
@@ -433,23 +433,23 @@ fn number_or_zero(line: &Value, key: &str) -> i64 {
 fn incomplete_reasons(info: &RunInfo, path: &Path, salvaged: &Salvaged) -> Vec<String> {
     let mut reasons = info.reasons.clone();
     reasons.push(match info.state {
-        RunState::Open => format!("salvaged from {}, whose writer did not end it", path.display()),
+        RunState::Open => format!("salvaged from {}, whose writer did not close it", path.display()),
         _ => format!("salvaged from {}, which was damaged", path.display()),
     });
     let Salvaged { torn_events, unclosed_events, lost_events, left_behind, problem_count, .. } = salvaged;
     if *lost_events > 0 {
-        reasons.push(format!("events left behind, of which nothing was whole: {lost_events}"));
+        reasons.push(format!("events lost, of which no fragment was intact: {lost_events}"));
     }
     if *torn_events > 0 {
-        reasons.push(format!("events that lack fragments they had: {torn_events}"));
+        reasons.push(format!("events that lost fragments: {torn_events}"));
     }
     if *unclosed_events > 0 {
-        reasons.push(format!("events with all their fragments that are not known to be closed: {unclosed_events}"));
+        reasons.push(format!("events with all their fragments that may not have been closed: {unclosed_events}"));
     }
-    reasons.extend(left_behind.iter().take(MAX_PROBLEM_REASONS).map(|problem| format!("left behind: {problem}")));
+    reasons.extend(left_behind.iter().take(MAX_PROBLEM_REASONS).map(|problem| format!("lost: {problem}")));
     let more = problem_count.saturating_sub(left_behind.len().min(MAX_PROBLEM_REASONS) as u64);
     if more > 0 {
-        reasons.push(format!("left behind: {more} more; `thalweg verify` of the damaged run says what"));
+        reasons.push(format!("lost: {more} more; `thalweg verify` of the damaged run lists them"));
     }
     reasons
 }

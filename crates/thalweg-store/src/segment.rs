@@ -360,7 +360,7 @@ impl Segment {
 
     pub(crate) fn note_synced(&mut self, result: Result<u32, Errno>) -> Result<(), StoreError> {
         self.closing = CloseStage::Closed;
-        result.map(drop).map_err(StoreError::errno_error("bringing to the disk", &self.path))
+        result.map(drop).map_err(StoreError::errno_error("syncing", &self.path))
     }
 
     /// Gives up closing the segment; readers can still walk its headers.

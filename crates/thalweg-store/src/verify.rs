@@ -174,13 +174,13 @@ pub enum ProblemKind {
         found: String,
     },
     /// A footer that describes a block otherwise than the block itself.
-    #[error("block {block}: the footer names other events than the block has")]
+    #[error("block {block}: the footer lists other events than the block contains")]
     Footer {
         /// Number of the block.
         block: u64,
     },
     /// An index entry without its record.
-    #[error("event {event}, source {source_id}: the index leads to no such record")]
+    #[error("event {event}, source {source_id}: the index points to no such record")]
     Record {
         /// Number of the event.
         event: u64,
@@ -196,7 +196,7 @@ pub enum ProblemKind {
         source_id: String,
     },
     /// Overlapping records.
-    #[error("event {event}, source {source_id}: the record overlaps the one in front of it")]
+    #[error("event {event}, source {source_id}: the record overlaps the one before it")]
     Overlap {
         /// Number of the event.
         event: u64,
@@ -224,7 +224,7 @@ pub enum ProblemKind {
         missing: usize,
     },
     /// Records after the block that closed their event.
-    #[error("event {event}: {records} records behind the block that closed it")]
+    #[error("event {event}: {records} records after the block that closed it")]
     AfterClosing {
         /// Number of the event.
         event: u64,
@@ -232,7 +232,7 @@ pub enum ProblemKind {
         records: usize,
     },
     /// A number in `run.json` that does not match the files.
-    #[error("'{what}' is {stated}, but the files hold {counted}")]
+    #[error("'{what}' is {stated}, but the files contain {counted}")]
     Total {
         /// Name of the number.
         what: String,
@@ -242,7 +242,7 @@ pub enum ProblemKind {
         counted: u64,
     },
     /// Fragments that are unaccounted for in a run that is declared complete.
-    #[error("source {source_id}: {fragments} fragments are unaccounted for in a run that says it is complete")]
+    #[error("source {source_id}: {fragments} fragments are unaccounted for in a run marked COMPLETE")]
     Unaccounted {
         /// Number of the source.
         source_id: String,
@@ -251,7 +251,8 @@ pub enum ProblemKind {
     },
     /// A line of the ledger whose buckets do not add up.
     #[error(
-        "source {source_id}: the ledger's buckets and 'unaccounted' add up to {explained}, not to the {accepted} accepted"
+        "source {source_id}: the ledger's buckets and 'unaccounted' add up to {explained} instead of the {accepted} \
+         accepted"
     )]
     Balance {
         /// Number of the source.

@@ -19,7 +19,7 @@ use std::thread;
 use thiserror::Error;
 
 /// Advice for a process that has no permission to make a network.
-pub const REMEDY: &str = "run as root, or with `unshare --map-root-user` in front";
+pub const REMEDY: &str = "run as root, or under `unshare --map-root-user`";
 
 /// Error from making or entering a network.
 #[derive(Debug, Error)]
@@ -57,9 +57,9 @@ pub fn enter_private_network() -> Result<(), NetnsError> {
 
 /// Hosts that reach each other: two by a cable, more through a switch.
 ///
-/// Each has an interface [`INTERFACE`](Self::INTERFACE) with an [`host_address`](Self::host_address), and a loopback. A cable is
-/// a pair of `veth` interfaces (veth(4)); the switch is a bridge in a namespace of its own, which lives as long as the
-/// hosts' cables do.
+/// Each has an interface [`INTERFACE`](Self::INTERFACE) with an [`host_address`](Self::host_address), and a loopback. A
+/// cable is a pair of `veth` interfaces (veth(4)); the switch is a bridge in a namespace of its own, which lives as
+/// long as the hosts' cables do.
 #[derive(Debug)]
 pub struct Network {
     hosts: Vec<File>,

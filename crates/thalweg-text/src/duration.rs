@@ -114,7 +114,6 @@ pub mod option {
     ///
     /// # Errors
     /// The errors of the serializer.
-    #[expect(clippy::ref_option, reason = "the signature that serde requires")]
     pub fn serialize<S: Serializer>(value: &Option<Duration>, serializer: S) -> Result<S::Ok, S::Error> {
         match value {
             Some(value) => super::serialize(value, serializer),

@@ -113,7 +113,9 @@ pub fn format_size(bytes: u64) -> String {
         let whole = thousandths.is_multiple_of(u128::from(*unit));
         whole.then(|| format!("{} {name}", format_thousandths(thousandths / u128::from(*unit))))
     });
-    forms.chain([format!("{bytes} B")]).min_by_key(String::len).unwrap_or_default()
+    let shortest = forms.min_by_key(String::len);
+    let exact = format!("{bytes} B");
+    shortest.filter(|form| bytes >= 10_000 || form.len() <= exact.len()).unwrap_or(exact)
 }
 
 /// Formats a number of thousandths as a decimal number, exactly: 2500 as `2.5`.
@@ -269,8 +271,8 @@ impl Table {
         self.render_columns(indent, 0..self.align.len())
     }
 
-    /// Returns the table as [`Table::render_text`] does, in [`TEXT_COLUMNS`]: columns that do not fit follow below, again
-    /// after the first column.
+    /// Returns the table as [`Table::render_text`] does, in [`TEXT_COLUMNS`]: columns that do not fit follow below,
+    /// again after the first column.
     pub fn render_folded(&self, indent: usize) -> String {
         let mut out = String::new();
         let mut from = 1;
@@ -324,7 +326,7 @@ mod tests {
         let sizes = [0, 1, 1500, 1024, 1536, 65536, 1 << 20, 3 << 30].map(format_size);
         assert_eq!(sizes, ["0 B", "1 B", "1500 B", "1 KiB", "1536 B", "64 KiB", "1 MiB", "3 GiB"]);
         let sizes = [9_000, 340_000, 73_792, 3_400_000, 3 << 19, 5_000_000_000].map(format_size);
-        assert_eq!(sizes, ["9000 B", "340 kB", "73792 B", "3.4 MB", "1.5 MiB", "5 GB"]);
+        assert_eq!(sizes, ["9000 B", "340 kB", "73.792 kB", "3.4 MB", "1.5 MiB", "5 GB"]);
         assert_eq!([0.4, 286_670_848.2, f64::NAN].map(format_rate), ["0 B/s", "287 MB/s", "0 B/s"]);
     }
 

@@ -40,7 +40,7 @@ pub enum Inward {
 
 /// Error for an unknown name of a method.
 #[derive(Debug, Clone, thiserror::Error)]
-#[error("no way is called {name}: there are {known}")]
+#[error("there is no method '{name}': the methods are {known}")]
 pub struct UnknownMethod {
     name: String,
     known: String,

@@ -82,16 +82,16 @@ pub enum Content {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum FrameError {
     /// The datagram is shorter than a head.
-    #[error("a frame of {0} bytes is shorter than its head of {HEAD_LEN}")]
+    #[error("a frame of {0} bytes is shorter than its header of {HEAD_LEN}")]
     Short(usize),
     /// The first four bytes are not [`FRAME_MAGIC`].
-    #[error("magic {0:#010x}: not a frame of Thalweg's")]
+    #[error("magic {0:#010x}: not a Thalweg frame")]
     Magic(u32),
     /// The frame is of another version.
-    #[error("version {0} of frames is not known here: this is version {FRAME_VERSION}")]
+    #[error("unknown frame version {0}: this program uses version {FRAME_VERSION}")]
     Version(u8),
     /// The head was damaged on its way.
-    #[error("the head's CRC32C is {found:#010x} and should be {computed:#010x}")]
+    #[error("the header's CRC32C is {found:#010x} instead of {computed:#010x}")]
     Crc {
         /// Checksum stored in the head.
         found: u32,
@@ -99,7 +99,7 @@ pub enum FrameError {
         computed: u32,
     },
     /// The words were damaged on their way.
-    #[error("the CRC32C of the words is {found:#010x} and should be {computed:#010x}")]
+    #[error("the CRC32C of the messages is {found:#010x} instead of {computed:#010x}")]
     WordsCrc {
         /// Checksum stored in the head.
         found: u32,
@@ -107,10 +107,10 @@ pub enum FrameError {
         computed: u32,
     },
     /// The kind of content is not known.
-    #[error("kind {0} of frames does not exist")]
+    #[error("unknown kind of frame {0}")]
     Kind(u8),
     /// The head announces more content than the datagram has.
-    #[error("the head announces {announced} bytes of content, and {present} follow")]
+    #[error("the header announces {announced} bytes of content, but {present} follow")]
     Length {
         /// Length of the content in bytes, by the head.
         announced: u16,
@@ -118,7 +118,7 @@ pub enum FrameError {
         present: usize,
     },
     /// The length of the words is not a multiple of a cell.
-    #[error("{0} bytes of words are no cells of 64")]
+    #[error("{0} bytes of messages are not a multiple of 64")]
     Words(u16),
 }
 

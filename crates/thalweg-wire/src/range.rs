@@ -19,10 +19,10 @@ pub struct EventRange {
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum EventRangeError {
     /// The text is neither a number nor a range.
-    #[error("'{0}' is neither an event such as 7 nor a range such as 10..20, 10.. or ..20")]
+    #[error("'{0}' is neither an event number such as 7 nor a range such as 10..20, 10.. or ..20")]
     Text(String),
     /// The text is well formed, but the range is empty.
-    #[error("'{0}' has no event: A..B begins with A and ends before B, so that A must be below B")]
+    #[error("'{0}' contains no events: A..B begins with A and ends before B, so that A must be less than B")]
     Empty(String),
 }
 

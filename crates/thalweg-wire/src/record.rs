@@ -29,7 +29,7 @@ pub enum RecordError {
         error: HeaderError,
     },
     /// The payload ends past the end of the run of records.
-    #[error("record at byte {at}: its payload of {length} bytes ends past the {available} bytes that are there")]
+    #[error("record at byte {at}: its payload of {length} bytes ends beyond the {available} available bytes")]
     Payload {
         /// Offset of the record in bytes.
         at: usize,

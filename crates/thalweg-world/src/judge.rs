@@ -79,7 +79,8 @@ impl Judge<'_> {
         }
     }
 
-    /// Checks that after a command to abort at one builder, without other faults, the other builders end the run soon, too.
+    /// Checks that after a command to abort at one builder, without other faults, the other builders end the run soon,
+    /// too.
     fn check_aborts(&mut self) {
         // The leading builder informs the others, unless it went before the run began.
         let leads = matches!(self.course.builders.first(), Some(Some(Ok(_))));
@@ -89,8 +90,7 @@ impl Judge<'_> {
         let ended = self.course.builders.iter().enumerate();
         let reports: Vec<_> = ended.filter_map(|(at, ended)| Some((at, ended.as_ref()?.as_ref().ok()?))).collect();
         let aborted = reports.iter().filter(|(at, report)| {
-            self.plan.is_aborted(*at)
-                && report.reasons.iter().any(|reason| reason.starts_with("the run was ended at once"))
+            self.plan.is_aborted(*at) && report.reasons.iter().any(|reason| reason.starts_with("the run was aborted"))
         });
         let Some((first, soonest)) = aborted.min_by(|one, other| one.1.seconds.total_cmp(&other.1.seconds)) else {
             return;

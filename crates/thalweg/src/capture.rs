@@ -20,12 +20,12 @@ const BUFFER: usize = 128 << 20;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// The interface, as `ip link` names it; or dpdk:DEVICE, an adapter that this program drives, or af-xdp:HOST:PORT, the
-    /// datagrams for a port of this host. What these two take, no other program gets meanwhile
+    /// The interface, as `ip link` names it; or dpdk:DEVICE, an adapter that this program drives, or af-xdp:HOST:PORT,
+    /// the datagrams for a port of this host. While capturing from these two, no other program receives their packets
     interface: String,
-    /// The file, which must not be there yet
+    /// The file to create; it must not exist
     file: PathBuf,
-    /// Most bytes kept of each packet
+    /// Maximum number of bytes kept of each packet
     #[arg(long, value_name = "BYTES", default_value_t = MOST, value_parser = clap::value_parser!(u32).range(1..))]
     snap: u32,
     /// End after this number of packets
@@ -37,7 +37,7 @@ pub(crate) struct Options {
     /// Memory in which packets of an interface wait for the disk, up to 4GiB [default: 128MiB]
     #[arg(long, value_name = "SIZE")]
     buffer: Option<ByteSize>,
-    /// Leave the interface or adapter as it is: only what is for this host, or for all
+    /// Do not set promiscuous mode: capture only packets to this host, or to all
     #[arg(long)]
     no_promiscuous: bool,
 }
@@ -46,7 +46,7 @@ impl Options {
     /// Fails if an option is given that has no effect on this interface.
     fn refuse_ineffective_option(&self, option: &str, is_given: bool) -> Result<(), Failure> {
         match is_given {
-            true => Err(Failure::Usage(format!("{}: {option} has no effect here", self.interface))),
+            true => Err(Failure::Usage(format!("{}: {option} has no effect", self.interface))),
             false => Ok(()),
         }
     }
@@ -113,7 +113,7 @@ fn open_packet_source(options: &Options, snap: u32) -> Result<Box<dyn Packets>, 
     let bytes = options.buffer.map_or(BUFFER, |buffer| usize::try_from(buffer.0).unwrap_or(usize::MAX));
     if bytes > PacketRing::MAX_BYTES {
         let most = ByteSize(PacketRing::MAX_BYTES as u64);
-        return Err(Failure::Usage(format!("--buffer: the kernel's rings have up to {most}")));
+        return Err(Failure::Usage(format!("--buffer: the kernel's rings hold up to {most}")));
     }
     let ring = PacketRing::open_interface(&options.interface, snap, bytes, !options.no_promiscuous);
     Ok(Box::new(ring.map_err(Failure::usage)?))
@@ -123,7 +123,7 @@ fn open_packet_source(options: &Options, snap: u32) -> Result<Box<dyn Packets>, 
 fn open_steered_port(place: &str) -> Result<Box<dyn Packets>, Failure> {
     use std::net::ToSocketAddrs;
     let found = place.to_socket_addrs().map_err(|error| Failure::Usage(format!("af-xdp:{place}: {error}")))?.next();
-    let at = found.ok_or_else(|| Failure::Usage(format!("af-xdp:{place}: no address has this name")))?;
+    let at = found.ok_or_else(|| Failure::Usage(format!("af-xdp:{place}: this name has no address")))?;
     let port = thalweg_frames::AfXdpPort::open_at_address(at).map_err(Failure::usage)?;
     Ok(Box::new(Taken::from_port(port.into_raw_port())))
 }
@@ -138,7 +138,7 @@ fn capture_summary(options: &Options, captured: &Captured) -> String {
     let rate = format_rate(bytes as f64 / seconds.max(1e-9));
     let dropped = dropped.map_or("an unknown number".to_owned(), format_count);
     format!(
-        "{}, {} in {seconds:.2} s ({rate})\n{dropped} dropped for want of room\n{}: {}\n",
+        "{}, {} in {seconds:.2} s ({rate})\n{dropped} dropped because a buffer was full\n{}: {}\n",
         format_quantity(packets, "packet"),
         format_volume(bytes),
         options.file.display(),

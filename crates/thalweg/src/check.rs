@@ -20,7 +20,7 @@ pub(crate) struct CheckOptions {
     /// Only what this node of the topology needs here; without it, all of its nodes run on this machine
     #[arg(long, value_name = "NAME")]
     node: Option<String>,
-    /// Only the file, and nothing of this machine: a topology of other hosts
+    /// Check only the file and nothing of this machine: for a topology of other hosts
     #[arg(long, conflicts_with = "node")]
     file_only: bool,
 }
@@ -72,9 +72,12 @@ fn builder_text(builder: &BuilderNodeConfig) -> String {
     let blocks = format!("{} blocks of {}", format_count(builder.blocks), format_size(builder.block.0));
     let head = format!("  builder {}: ", replace_controls(&builder.name));
     let mut out = wrap_words(&head, &format!("{}; {blocks}", listen.join(", ")));
-    if let Some((link, file)) = builder.known_calibration() {
-        let link = format!("{}, buffer {}", link.rate, link.buffer);
-        out.push_str(&wrap_words("    ", &format!("link as calibrated: {link} ({})", file.display())));
+    if let Some(kept) = builder.known_calibration() {
+        let link = format!("{}, buffer {}, {}", kept.link.rate, kept.link.buffer, kept.date_text());
+        out.push_str(&wrap_words("    ", &format!("link as calibrated: {link} ({})", kept.file.display())));
+        for doubt in kept.doubts(std::time::SystemTime::now()) {
+            out.push_str(&wrap_words("    warning: ", &doubt));
+        }
     }
     out
 }
@@ -219,7 +222,7 @@ mod tests {
         };
         let text = contents_text(&frames, &Description::default());
         let times = "TAI 2023-11-14T22:13:20.000000000 to 2023-11-14T22:13:21.999000000";
-        assert_eq!(text, format!("1,600 records, 2.0 s, {times}; 3 marked invalid; 1 missing"));
+        assert_eq!(text, format!("1,600 records, 2.00 s, {times}; 3 marked invalid; 1 missing"));
         assert_eq!(contents_json(&contents)["last_tai"], serde_json::Value::Null, "it has no date");
     }
 }

@@ -30,12 +30,12 @@ pub(crate) struct Options {
     /// Duration of the run. Without it: 5 s, and no longer than it takes to record 500 MB
     #[arg(long, value_name = "TIME", value_parser = parse_duration_or_seconds)]
     duration: Option<Duration>,
-    /// Link that carries the data: tcp, udp, shm (shared memory); af-xdp or dpdk (over virtual interfaces of hosts made for the
-    /// demo: needs root; dpdk drives them by net_af_packet)
+    /// Link that carries the data: tcp, udp, shm (shared memory); af-xdp or dpdk (over virtual interfaces of hosts made
+    /// for the demo: needs root; dpdk drives them by net_af_packet)
     #[arg(long, value_name = "tcp|udp|shm|af-xdp|dpdk", default_value = "tcp")]
     link: LinkKind,
     /// Real recordings to replay instead of the model ADC: SigMF, VDIF, NumPy arrays, PGM and TIFF images. They are
-    /// repeated until the time is over
+    /// repeated until the end of the run
     #[arg(long, value_name = "FILE", num_args = 1..)]
     input: Vec<PathBuf>,
     /// Devices to record from instead: gige:NAME, v4l2:FILE, nvme:ADDRESS, edu:ADDRESS (thalweg devices lists them)
@@ -45,14 +45,14 @@ pub(crate) struct Options {
     /// Events per second; without it, as fast as the builder takes them, or 1000 with --input
     #[arg(long, value_name = "HZ")]
     rate: Option<EventRate>,
-    /// Directory in which the run's directory is made
+    /// Directory in which the run's directory is created
     #[arg(long, value_name = "DIR", default_value = "runs")]
     out: PathBuf,
-    /// Build events, count them and let them go
+    /// Build and count events without recording them
     #[arg(long)]
     no_record: bool,
-    /// Part of each fragment that is checked before it counts as built: header, or payload (its CRC too). The default is
-    /// payload when recording, and header with --no-record
+    /// Part of each fragment that is checked before it counts as built: header, or payload (its CRC too). The default
+    /// is payload when recording, and header with --no-record
     #[arg(long, value_name = "header|payload")]
     check: Option<CheckConfig>,
     /// TCP congestion control, as listed in /proc/sys/net/ipv4/tcp_available_congestion_control, or 'system' for the
@@ -69,7 +69,8 @@ pub(crate) fn run_demo(options: &Options, json: bool, verbose: u8) -> Result<Exi
     // Nodes on one host that each have an interface need one virtual host each.
     let network = match options.link.interface {
         true if options.print_topology => {
-            let why = "its hosts are gone when it ends, and no file can name them; docs/topology.md has one for yours";
+            let why = "its virtual hosts only exist during the demo, so that no file can refer to them; \
+                docs/topology.md shows one for your hosts";
             return Err(Failure::Usage(format!("--print-topology: over {}, {why}", options.link)));
         }
         true => Some(create_demo_hosts(options.link, topology.sources.len())?),
@@ -92,7 +93,7 @@ pub(crate) fn run_demo(options: &Options, json: bool, verbose: u8) -> Result<Exi
 fn create_demo_hosts(link: LinkKind, sources: usize) -> Result<Network, Failure> {
     let count = u16::try_from(1 + sources).map_err(Failure::usage)?;
     let made = if link.adapter { Network::without_addresses(count, MTU) } else { Network::new(count, MTU) };
-    made.map_err(|error| Failure::Usage(format!("no network for the demo: {error}")))
+    made.map_err(|error| Failure::Usage(format!("cannot create the network of the demo: {error}")))
 }
 
 pub(crate) fn run_topology_file(file: &Path, json: bool, verbose: u8) -> Result<ExitCode, Failure> {
@@ -150,7 +151,7 @@ fn print_introduction(options: &Options, topology: &Topology) {
             Some(events) => format!(" or {} ({})", format_volume(LITTLE), format_quantity(events, "event")),
             None => String::new(),
         };
-        text.push_str(&wrap_words("", &format!("It ends by itself after {time}{sooner}. --duration says otherwise.")));
+        text.push_str(&wrap_words("", &format!("It ends after {time}{sooner}; change that with --duration.")));
     }
     outlet::stdout().put_text(text);
 }
@@ -173,18 +174,15 @@ const LITTLE: u64 = 500_000_000;
 fn demo_devices(options: &Options) -> Result<Vec<DeviceConfig>, Failure> {
     if !options.device.is_empty() {
         if options.link.interface {
-            let why = "its sources are on hosts made for the demo, which have no devices";
-            return Err(Failure::Usage(format!("--device: not over {}: {why}", options.link)));
+            let why = "its sources run on virtual hosts, which have no devices";
+            return Err(Failure::Usage(format!("--device cannot be used over {}: {why}", options.link)));
         }
         return Ok(options.device.clone());
     }
     if options.input.is_empty() {
         let size = usize::try_from(options.size.0).unwrap_or(usize::MAX);
         if options.size.0 == 0 || options.size.0 > 1 << 29 {
-            return Err(Failure::Usage(format!(
-                "--size {}: fragments of 1 byte to 512 MiB are possible",
-                options.size.0
-            )));
+            return Err(Failure::Usage(format!("--size {}: it must be 1 byte to 512 MiB", options.size.0)));
         }
         // The period is as many waveforms as the slots hold: after the first round a slot has its contents already, as
         // with the ring of buffers a digitizer writes by DMA, and the model costs nothing.
@@ -198,7 +196,10 @@ fn demo_devices(options: &Options) -> Result<Vec<DeviceConfig>, Failure> {
         let devices = devices_for(&options.input, true).map_err(Failure::usage)?;
         Ok(match options.sources {
             Some(count) if usize::from(count) > devices.len() => {
-                return Err(Failure::Usage(format!("--sources {count}: the recordings make only {}", devices.len())));
+                return Err(Failure::Usage(format!(
+                    "--sources {count}: the recordings have data for only {}",
+                    devices.len()
+                )));
             }
             Some(count) => devices.into_iter().take(count.into()).collect(),
             None => devices,

@@ -10,9 +10,9 @@ use thalweg_text::parse_duration_or_seconds;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// A topology whose devices are listed, too
+    /// A topology whose devices are also listed
     file: Option<PathBuf>,
-    /// Time that cameras in the network may take to answer
+    /// Time to wait for answers of cameras in the network
     #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = parse_duration_or_seconds)]
     wait: Duration,
 }
@@ -149,7 +149,7 @@ fn assign_source(all: &mut Vec<Device>, source: &str, device: &DeviceConfig) {
 
 fn devices_text(all: &[Device]) -> String {
     if all.is_empty() {
-        return "no devices here: no camera answers, and there is none below /dev or on the PCI bus\n".to_owned();
+        return "no devices found: no camera in the network, no device in /dev or on the PCI bus\n".to_owned();
     }
     let widest = all.iter().map(|device| device.address.len()).max().unwrap_or(0);
     let lines = all.iter().map(|device| {

@@ -19,7 +19,7 @@ pub(crate) struct Options {
     /// Only what this node of the topology needs here; without it, all of its nodes run on this machine
     #[arg(long, value_name = "NAME", requires = "topology")]
     node: Option<String>,
-    /// Directory in which runs will be recorded, instead of where the topology says, or in runs
+    /// Directory in which runs will be recorded, instead of that of the topology or `runs`
     #[arg(long, value_name = "DIR")]
     directory: Option<PathBuf>,
     /// Rate at which data will be recorded, such as 800MB/s or 10Gbit/s, instead of what the topology states
@@ -28,10 +28,10 @@ pub(crate) struct Options {
     /// Duration of the run, such as 8h, instead of what the topology states
     #[arg(long, value_name = "TIME", value_parser = parse_duration_or_seconds)]
     for_time: Option<Duration>,
-    /// Write to the directory for at most 2 s, to a file without a name, to see how fast that goes
+    /// Measure the write speed of the directory, with an unnamed file, for at most 2 s
     #[arg(long)]
     measure_disk: bool,
-    /// Show what is as it should be, too
+    /// Show checks without problems, too
     #[arg(long)]
     all: bool,
 }
@@ -133,7 +133,7 @@ mod tests {
             name: name.to_owned(),
             level,
             evidence: evidence.to_owned(),
-            cost: (level != Level::Ok).then(|| "slots are made of 4 KiB pages: more page-table entries".to_owned()),
+            cost: (level != Level::Ok).then(|| "slots use 4 KiB pages: more page-table entries".to_owned()),
             remedy: (level != Level::Ok)
                 .then(|| "echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled".into()),
             requested: false,
@@ -152,7 +152,7 @@ mod tests {
 
         memory
           degraded  transparent huge pages: shared memory: never; anonymous: madvise
-                    cost: slots are made of 4 KiB pages: more page-table entries
+                    cost: slots use 4 KiB pages: more page-table entries
                     fix:
           echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled
         ");

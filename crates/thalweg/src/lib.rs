@@ -12,6 +12,7 @@ mod devices;
 mod doctor;
 mod instruments;
 mod live;
+mod manual;
 mod mount;
 mod node;
 pub mod preflight;
@@ -49,7 +50,7 @@ const HELP: &str = "\
 {usage-heading} {usage}
 
 Take data
-  demo       the whole path at work      run        all nodes of a topology
+  demo       try the whole path          run        all nodes of a topology
   node       one of many hosts           source     from a pipe or serial port
   calibrate  what the links carry        capture    packets into a pcapng file
 Look before
@@ -58,7 +59,7 @@ Look before
 Keep runs
   ls         in a directory              info       what a run is
   verify     read everything             cat        events and fragments
-  salvage    what is whole of it         serve      runs on the network
+  salvage    a damaged run               serve      runs on the network
   pull       from a data server          push       to a data server
   mount      a data server as files
 Measure and rehearse
@@ -72,36 +73,36 @@ static VERSION: LazyLock<String> = LazyLock::new(version_text);
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Show the whole path at work: sources, one builder, a run on disk. Needs no file
+    /// Run sources and a builder on this machine, without any configuration, and record a run
     Demo(demo::Options),
     /// Run every node of a topology on this machine
     Run(File),
     /// Run one node of a topology: one of many hosts
     Node(node::Options),
-    /// Feed a run with what a program writes into a pipe, or an instrument to a serial port
+    /// Send records from a pipe or a serial port to a run
     Source(source::Options),
-    /// Find out what each builder's link carries, by asking for more until something is lost; kept for the runs that
-    /// follow
+    /// Measure the capacity of each builder's link, by increasing requests until data are lost, and keep it for later
+    /// runs
     Calibrate(calibrate::Options),
-    /// Check a topology: whether `run` would refuse it here, or `node` one of its nodes. Starts no run
+    /// Check whether `run`, or `node` for one node, would accept a topology on this machine, without starting a run
     Check(check::CheckOptions),
-    /// List the devices that are here and reachable: cameras, video nodes, serial ports, PCI functions
+    /// List the reachable devices: cameras, video devices, serial ports, PCI functions
     Devices(devices::Options),
-    /// Examine this machine: what it can do, and what would lose data or cost speed. Changes nothing
+    /// Examine this machine: capabilities, and conditions that would lose data or cost speed. Changes nothing
     Doctor(doctor::Options),
     #[command(flatten)]
     Show(show::Command),
-    /// Put runs on the network: a data server (HTTP), which also takes uploads
+    /// Serve runs over HTTP, optionally with uploads
     Serve(serve::Options),
     /// Fetch a run, a file or a directory from a data server
     Pull(pull::Options),
-    /// Show what a data server has as files, to any program (FUSE, read-only)
+    /// Mount a data server as a read-only file system (FUSE)
     Mount(mount::Options),
     /// Send a run or a file to a data server
     Push(push::Options),
     /// Measure any leg of the path: latency, bandwidth, memory, disks, pinning
     Bench(instruments::Words),
-    /// Write the packets of an interface into a pcapng file, as fast as the disk takes them
+    /// Capture the packets of an interface into a pcapng file at the speed of the disk
     Capture(capture::Options),
     /// Congestion controls for the running kernel: what it has, load more, unload them
     Cc(instruments::Words),
@@ -146,7 +147,7 @@ fn execute_command(command: Command, json: bool, verbose: u8) -> Result<ExitCode
         Command::Run(options) => demo::run_topology_file(&options.file, json, verbose),
         Command::Node(options) => node::run_node_command(&options, json),
         Command::Source(options) => source::run_source(options, json),
-        Command::Calibrate(options) => calibrate::run_calibrate(&options, json, verbose),
+        Command::Calibrate(options) => calibrate::run_calibrate(&options, json),
         Command::Check(options) => check::run_check(&options, json),
         Command::Devices(options) => devices::list_devices(&options, json),
         Command::Doctor(options) => doctor::run_doctor(&options, json),
@@ -157,7 +158,7 @@ fn execute_command(command: Command, json: bool, verbose: u8) -> Result<ExitCode
         Command::Mount(options) => mount::run_mount(&options, json),
         Command::Push(options) => push::run_push(&options, json),
         Command::Bench(_) | Command::Cc(_) | Command::Reproduce(_) | Command::Lab(_) => instruments::run_sibling(),
-        Command::Generate(options) => generate::generate_package_files(Arguments::command(), &options),
+        Command::Generate(options) => generate::generate_package_files(Arguments::command(), &manual::MANUAL, &options),
     }
 }
 

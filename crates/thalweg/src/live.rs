@@ -64,7 +64,7 @@ impl Line {
             drop(clears);
         });
         if drawing.is_err() {
-            tracing::warn!("no thread can be started: how far the run is, is not shown");
+            tracing::warn!("cannot start a thread: progress is not shown");
         }
         Self { over, cleared }
     }
@@ -225,7 +225,7 @@ mod tests {
         assert_eq!(
             wide,
             "builder: running  1h 2m 3s  1h 2m 57s left  20.00 Gbit/s  31.2 TB  disk 43 % full  12 incomplete  \
-             123,456,789 events  disk behind 2.0 s"
+             123,456,789 events  disk behind 2.00 s"
         );
         assert_eq!(
             fit_to_columns(parts.clone(), 80),

@@ -10,23 +10,20 @@ use thalweg_text::{format_quantity, format_volume, replace_controls};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Runs until Ctrl-C, or until somebody unmounts it (`fusermount3 -u DIR`, `umount DIR`). \
-Nothing can be written through it. Root can mount; others can where the package fuse3 \
-is installed.
+Runs until Ctrl-C, or until it is unmounted (`fusermount3 -u DIR`, `umount DIR`). It is \
+read-only. Root can mount; other users need the package fuse3.
 
-A file that became another one on the server gives an error (ESTALE) to who has it \
-open, and the new one to who opens it. A server that is gone for longer than --timeout \
-gives EIO.
+When a file is replaced on the server, reads of an open file fail (ESTALE) and new \
+opens see the new file. Reads fail with EIO when the server is unreachable for longer \
+than --timeout.
 
-Exit code: 0 where it was unmounted; 1 where it cannot be mounted; 2 where there is no \
-such URL or directory.")]
+Exit code: 0 if it was unmounted; 1 if it cannot be mounted; 2 if the URL or directory does not exist.")]
 pub(crate) struct Options {
-    /// URL to show: a whole server, http://host:8042/, a directory on it, or a run
+    /// URL to mount: a whole server, http://host:8042/, one of its directories, or a run
     url: String,
-    /// The directory that shows it; what is in it itself is hidden meanwhile
+    /// Directory to mount it on; its own contents are hidden while mounted
     directory: PathBuf,
-    /// Show it to every user of this machine, not to this one only. Others than root need user_allow_other in
-    /// /etc/fuse.conf
+    /// Allow access to all users of this machine. Unless you are root, this needs user_allow_other in /etc/fuse.conf
     #[arg(long)]
     allow_other: bool,
     #[command(flatten)]
@@ -50,7 +47,7 @@ pub(crate) fn run_mount(options: &Options, json: bool) -> Result<ExitCode, Failu
     match json {
         true => out.json(&Ready { url, directory })?,
         false => out.text(&format!(
-            "{} is at {}. Ctrl-C ends it.\n",
+            "{} is mounted at {}. Ctrl-C unmounts it.\n",
             replace_controls(url),
             replace_controls(&directory.display().to_string())
         ))?,

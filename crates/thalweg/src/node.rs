@@ -34,7 +34,7 @@ pub(crate) struct Options {
     /// Do not report its progress
     #[arg(long, hide = true, requires = "supervised")]
     unwatched: bool,
-    /// Take part in one run after another, by commands on standard input: start, pause, resume, stop, abort, status, quit
+    /// Stay for several runs, controlled by commands on standard input: start, pause, resume, stop, abort, status, quit
     #[arg(long)]
     stay: bool,
     /// Builders: the file for the distribution of the credit over time
@@ -162,7 +162,8 @@ pub(crate) fn run_node(
     let opened = config.map(|config| crate::preflight::open_device(topology, config)).transpose()?.flatten();
     let (Some(config), Some(device)) = (config, opened) else {
         return Err(Failure::Usage(format!(
-            "source '{name}' has no `device` in the topology: another program pushes its data (thalweg.Source in Python), so there is no node to run here"
+            "source '{name}' has no `device` in the topology: another program pushes its data (thalweg.Source in \
+             Python), so that it has no node"
         )));
     };
     let OpenSource { feed, slot_bytes, fits } = device;
@@ -190,7 +191,7 @@ pub(crate) fn run_node(
         let ended: Vec<_> = running.into_iter().map(|(_, fit)| fit.join()).collect();
         let report = report?;
         for fit in ended {
-            fit.map_err(|_| Failure::broken("a fit's thread ended at once"))??;
+            fit.map_err(|_| Failure::broken("the thread of a fit ended early"))??;
         }
         Ok(Done::Source(Box::new(report)))
     })
@@ -225,8 +226,8 @@ fn check_addresses_known(topology: &Topology) -> Result<(), Failure> {
         let chosen = address.filter(|address| address.host_port().is_some_and(|place| place.ends_with(":0")));
         if let Some(address) = chosen {
             return Err(Failure::Usage(format!(
-                "builder '{}': listen {address}: with port 0 the system chooses one, which source '{}' in another \
-                 process does not learn: name a port (`thalweg run`, which starts all nodes, tells them)",
+                "builder '{}': listen {address}: port 0 lets the system choose a port, which source '{}' in another \
+                 process cannot know: set a port (only `thalweg run`, which starts all nodes, can pass it on)",
                 builder.name, source.name
             )));
         }
@@ -239,11 +240,11 @@ pub(crate) fn check_node_name(topology: &Topology, name: &str) -> Result<(), Fai
     let names = topology.node_names();
     if !names.contains(&name) {
         let names = names.join(", ");
-        return Err(Failure::Usage(format!("there is no node '{name}' in the topology; it has {names}")));
+        return Err(Failure::Usage(format!("the topology has no node '{name}'; it has {names}")));
     }
     match topology.sources.iter().find(|source| source.name == name).and_then(SourceNodeConfig::fitted_source) {
         Some(of) => Err(Failure::Usage(format!(
-            "source '{name}' fits the images of '{of}', and is a part of that one's node: name that"
+            "source '{name}' fits the images of '{of}' and is part of its node: start node '{of}'"
         ))),
         None => Ok(()),
     }

@@ -135,12 +135,12 @@ fn datagrams_text(datagrams: &Arrivals) -> String {
         return String::new();
     }
     let reasons = format!(
-        "{} dropped by this host for want of room, {} damaged on their way, {} of others",
+        "{} dropped by this host because buffers were full, {} damaged in transit, {} from other senders",
         format_count(dropped),
         format_count(damaged),
         format_count(foreign)
     );
-    wrap_words("  ", &format!("{} datagrams came; not taken: {reasons}", format_count(received)))
+    wrap_words("  ", &format!("{} datagrams received; not used: {reasons}", format_count(received)))
 }
 
 /// Returns the text on the disk: its back-pressure, the window, the recorder and the run's directories.
@@ -424,7 +424,7 @@ mod tests {
             copied_bytes: 12_500_000_000,
             cpu_seconds: 4.0,
             source_cpu_seconds: 3.0,
-            recorder: Some("io_uring, O_DIRECT, registered buffers, space set aside ahead".into()),
+            recorder: Some("io_uring, O_DIRECT, registered buffers, space reserved ahead".into()),
             ledger: books(vec![entry("1.0", "adc-0", 6_250, 6_250), entry("1.1", "adc-1", 6_250, 6_250)]),
             ..BuilderReport::default()
         };
@@ -435,7 +435,7 @@ mod tests {
           copies per byte: 0.00 at the sources, 1.00 at the builder
           CPU seconds per GB: 0.240 at the sources, 0.320 at the builder
           back-pressure from the disk: once, 0.25 s in all
-          written by io_uring, O_DIRECT, registered buffers, space set aside ahead
+          written by io_uring, O_DIRECT, registered buffers, space reserved ahead
           on disk: runs/run-000042
 
           source     accepted  recorded  unaccounted

@@ -14,22 +14,22 @@ use thalweg_text::{format_quantity, format_volume, parse_duration_or_seconds, re
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Whatever ends it, the same command goes on from where it was: what is not whole yet \
-lies beside its place as .NAME.part. What is here and the same is not fetched again; \
-what is here and is another is not overwritten.
+After an interruption, the same command continues: incomplete files are kept as \
+.NAME.part. Files that are already complete are not fetched again; existing files that \
+differ are not overwritten.
 
-Exit code: 0 where everything is here; 1 where something is not, and with --verify \
-where a run is damaged; 2 where there is no such URL; 130 where it was interrupted.")]
+Exit code: 0 if everything was fetched; 1 if something was not, or with --verify if a \
+run is damaged; 2 if the URL does not exist; 130 if interrupted.")]
 pub(crate) struct Options {
-    /// URL to fetch: a run, http://host:8042/runs/42, a file, or a directory with all that is in it
+    /// URL to fetch: a run, http://host:8042/runs/42, a file, or a directory with all its contents
     url: String,
-    /// The directory it is put into
+    /// Local directory to fetch into
     #[arg(default_value = ".")]
     into: PathBuf,
-    /// Fetch a run while it is being recorded, until it has ended. Readers here can follow it meanwhile
+    /// Fetch a run while it is being recorded, until it has ended; local readers can follow it at the same time
     #[arg(long)]
     follow: bool,
-    /// Read everything in the runs afterwards, as `thalweg verify` does
+    /// Verify the fetched runs afterwards, as `thalweg verify` does
     #[arg(long)]
     verify: bool,
     #[command(flatten)]
@@ -39,16 +39,16 @@ pub(crate) struct Options {
 /// Options of requests to a server.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Remote {
-    /// Number of transfers at once: ranges that are fetched, or files that are sent
+    /// Number of parallel transfers: of ranges when fetching, of files when sending
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=64))]
     streams: u8,
-    /// A file with the token that says who asks. Without it, the environment's THALWEG_TOKEN
+    /// File with the access token [default: the environment variable THALWEG_TOKEN]
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
-    /// Certificates (PEM) that vouch for the server, instead of the system's
+    /// Certificates (PEM) to trust for the server, instead of the system's
     #[arg(long, value_name = "FILE")]
     ca_file: Option<PathBuf>,
-    /// Time for which to try again when the server cannot be reached
+    /// Time to retry when the server cannot be reached
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_duration_or_seconds)]
     timeout: Duration,
 }
@@ -105,7 +105,7 @@ pub(crate) fn run_pull(options: &Options, json: bool) -> Result<ExitCode, Failur
             } else {
                 let path = run.display();
                 format!(
-                    "DAMAGED, {}: `thalweg verify {path}` lists them",
+                    "DAMAGED, {}: `thalweg verify {path}` lists the problems",
                     format_quantity(report.problem_count, "problem")
                 )
             };
@@ -144,23 +144,20 @@ fn moved_text(moved: &Moved, seconds: f64, done: &str) -> String {
         format!("{}: {} {done}, {}", replace_controls(to), format_quantity(*files, "file"), format_volume(*bytes));
     let _ = write!(out, " in {seconds:.1} s ({}/s)", format_volume(rate));
     if *resumed_bytes > 0 {
-        let _ = write!(out, "; {} were there from an earlier try", format_volume(*resumed_bytes));
+        let _ = write!(out, "; {} were fetched earlier", format_volume(*resumed_bytes));
     }
     if *same_files > 0 {
-        let _ = write!(out, "; {} there already", format_quantity(*same_files, "file"));
+        let _ = write!(out, "; {} already complete", format_quantity(*same_files, "file"));
     }
     out.push('\n');
     for run in abandoned {
-        let _ = writeln!(
-            out,
-            "  {}: its recorder died; this is all there is",
-            replace_controls(&run.display().to_string())
-        );
+        let _ =
+            writeln!(out, "  {}: its writer died; no more data follow", replace_controls(&run.display().to_string()));
     }
     for run in unended {
         let _ = writeln!(
             out,
-            "  {}: had not ended; --follow fetches the rest until it has",
+            "  {}: still being recorded; --follow fetches the rest as it is written",
             replace_controls(&run.display().to_string())
         );
     }
@@ -200,7 +197,7 @@ pub(crate) fn with_progress_bar(
 /// Makes an interrupt end the program at once: the progress so far was recorded, and is there for the next time.
 fn end_on_signals(json: bool) -> Result<(), Failure> {
     signals::on_interrupt(move || {
-        eprintln!("thalweg: interrupted; the same command goes on from here");
+        eprintln!("thalweg: interrupted; run the same command again to continue");
         if json {
             println!("{}", serde_json::json!({ "error": "interrupted" }));
         }

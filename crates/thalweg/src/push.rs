@@ -10,19 +10,16 @@ use thalweg_store::builder_directories;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-A file appears on the server when all of it is there and agrees with its checksum, \
-a run when all of its segments do. Whatever ends it, the same command goes on from \
-where it was. What is there and the same is not sent again; what is there and is \
-another is not overwritten.
+A file appears on the server once it is complete and its checksum agrees, a run once \
+all of its segments are. After an interruption, the same command continues. Files that \
+are already complete are not sent again; existing files that differ are not overwritten.
 
-Exit code: 0 where everything is there; 1 where something is not; 2 where there is \
-nothing to send; 130 where it was interrupted.")]
+Exit code: 0 if everything was sent; 1 if something was not; 2 if there is nothing to send; 130 if interrupted.")]
 pub(crate) struct Options {
-    /// A run's directory, such as runs/run-000042, which is also what all of its builders wrote, or a file
+    /// A file, or the directory of a run, such as runs/run-000042, which includes the data of all its builders
     #[arg(value_name = "RUN_OR_FILE")]
     path: PathBuf,
-    /// The directory on the server that it is put into: http://host:8042/ or http://host:8042/2026. It is made where it
-    /// is not there
+    /// Directory on the server: http://host:8042/ or http://host:8042/2026. It is created if missing
     url: String,
     /// Send a run while it is being recorded, until it has ended
     #[arg(long)]

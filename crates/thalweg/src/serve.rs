@@ -20,55 +20,54 @@ use thalweg_transfer::{Inward, Measured, Outward, Receiver};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// The directory: runs, and whatever else lies in it. Hidden files are not served
+    /// Directory to serve, with all its files except hidden ones
     directory: PathBuf,
-    /// Address and port to listen on; port 0 for any that is free
+    /// Address and port to listen on; port 0 chooses a free one
     #[arg(long, value_name = "ADDRESS:PORT", default_value_t = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8042), value_parser = address)]
     listen: SocketAddr,
-    /// Take uploads
+    /// Accept uploads
     #[arg(long)]
     write: bool,
-    /// Compress files and events, too, for clients that ask for it (Accept-Encoding)
+    /// Compress files and events for clients that request it (Accept-Encoding)
     #[arg(long)]
     compress: bool,
     /// TOML file of tokens, which determine who may read and write what (docs/data-server.md)
     #[arg(long, value_name = "FILE")]
     tokens: Option<PathBuf>,
-    /// Let everybody in who can connect, also from other hosts
+    /// Allow access to every client that can connect, also from other hosts
     #[arg(long, conflicts_with = "tokens")]
     open: bool,
-    /// Speak TLS: the certificate chain, a PEM file
+    /// Use TLS with this certificate chain, a PEM file
     #[arg(long, value_name = "PEM", requires = "key")]
     certificate: Option<PathBuf>,
     /// The certificate's private key, a PEM file
     #[arg(long, value_name = "PEM", requires = "certificate")]
     key: Option<PathBuf>,
-    /// Way of bytes from the disk to the network: auto (measured at the first start), read, sendfile, splice, ahead,
+    /// Method of sending from disk to network: auto (measured at the first start), read, sendfile, splice, ahead,
     /// direct, dontcache, uring
     #[arg(long, value_name = "WAY", default_value = "auto")]
     path: Choice<Outward>,
-    /// Way of bytes from the network to the disk: auto (uring where it can be had, otherwise recv), recv, splice,
+    /// Method of writing from network to disk: auto (uring if available, otherwise recv), recv, splice,
     /// dontcache, uring
     #[arg(long, value_name = "WAY", default_value = "auto")]
     inward: Choice<Inward>,
-    /// Clients served at once; further ones wait
+    /// Number of clients served at once; others wait
     #[arg(long, value_name = "N", default_value_t = 512, value_parser = connections)]
     connections: usize,
-    /// Time for which a client may send and take nothing, or fewer than 500 bytes a second of what is under way
+    /// Time after which a client is disconnected that transfers nothing, or fewer than 500 bytes per second of a
+    /// transfer
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = timeout)]
     idle_timeout: Duration,
-    /// CPUs to serve on, as 0,2,4-7; auto: those that the network does not interrupt, if there are such. Without it all
-    #[arg(long, value_name = "CPUS", default_value = "")]
+    /// CPUs to serve on, such as 0,2,4-7; auto: those without network interrupts, if any [default: all]
+    #[arg(long, value_name = "CPUS", default_value = "", hide_default_value = true)]
     cpus: Cpus,
-    /// CPUs that take the network card's interrupts while it serves; afterwards it is as before. Without it they stay
-    /// where they are
+    /// CPUs for the network card's interrupts while serving; restored afterwards [default: unchanged]
     #[arg(long, value_name = "CPUS", value_parser = some_cpus)]
     network_cpus: Option<Cpus>,
-    /// CPUs that take the disk's interrupts, and on which its reads and writes end, while it serves. Without it they
-    /// stay where they are
+    /// CPUs for the disk's interrupts and completions while serving [default: unchanged]
     #[arg(long, value_name = "CPUS", value_parser = some_cpus)]
     disk_cpus: Option<Cpus>,
-    /// Forget what was measured of the ways, and measure again
+    /// Discard earlier measurements of the methods, and measure again
     #[arg(long)]
     measure: bool,
 }
@@ -113,7 +112,7 @@ impl FromStr for Cpus {
         for part in text.split(',').filter(|part| !part.is_empty()) {
             let (first, last) = part.split_once('-').unwrap_or((part, part));
             let (Ok(first), Ok(last)) = (first.parse::<usize>(), last.parse::<usize>()) else {
-                return Err(format!("{part} is not a CPU, or a range of them"));
+                return Err(format!("{part} is neither a CPU nor a range of CPUs"));
             };
             if first > last || last >= MOST_CPUS {
                 return Err(format!("{part} is not a range of CPUs"));
@@ -137,8 +136,12 @@ fn connections(text: &str) -> Result<usize, String> {
 
 /// Parses an address, or a name of this host.
 fn address(text: &str) -> Result<SocketAddr, String> {
-    let mut found =
-        text.to_socket_addrs().map_err(|error| format!("{error}; as 127.0.0.1:8042, [::1]:8042 or localhost:8042"))?;
+    let mut found = text.to_socket_addrs().map_err(|error| {
+        format!(
+            "{error}; write an address such as 127.0.0.1:8042, [::1]:8042 \
+            or localhost:8042"
+        )
+    })?;
     found.next().ok_or_else(|| "this name has no address".to_owned())
 }
 
@@ -173,7 +176,7 @@ pub(crate) fn run_serve(options: &Options, json: bool) -> Result<ExitCode, Failu
     let scheme = if tls.is_some() { "https" } else { "http" };
     let encrypts = tls.as_ref().map(|tls| match tls.is_kernel_tls_available() {
         Ok(()) => ("kernel", "The kernel encrypts.".to_owned()),
-        Err(why) => ("rustls", format!("Bytes are copied and encrypted in this program, whatever the way: {why}.")),
+        Err(why) => ("rustls", format!("Bytes are copied and encrypted in this program with every method: {why}.")),
     });
     if !options.directory.is_dir() {
         return Err(Failure::Usage(format!("{} is not a directory", options.directory.display())));
@@ -203,7 +206,7 @@ pub(crate) fn run_serve(options: &Options, json: bool) -> Result<ExitCode, Failu
     raise_open_file_limit(options.connections);
     let stop = stop_on_signals()?;
     let server = Server::bind_listener(settings).map_err(|error| match error {
-        ServeError::Listen { .. } => Failure::Usage(format!("{error}; --listen takes another address")),
+        ServeError::Listen { .. } => Failure::Usage(format!("{error}; choose another address with --listen")),
         error => Failure::broken(error),
     })?;
     let ready = Ready {
@@ -233,7 +236,8 @@ fn admitted_tokens(options: &Options) -> Result<Option<Tokens>, Failure> {
     let tokens = options.tokens.as_deref().map(read_tokens).transpose()?;
     if !options.listen.ip().is_loopback() && tokens.is_none() && !options.open {
         return Err(Failure::Usage(format!(
-            "{} can be reached from other hosts: say who may do what with --tokens FILE, or that everybody may read with --open",
+            "{} can be reached from other hosts: set access rights with --tokens FILE, or allow everyone to read with \
+             --open",
             options.listen
         )));
     }
@@ -275,8 +279,8 @@ fn print_served_totals(out: &mut Output, counters: &Counters, json: bool) -> Res
 
 fn ready_text(ready: &Ready) -> String {
     let Ready { url, directory, write, cached, uncached, inward, tls: _, why } = ready;
-    let takes = if *write { format!("; uploads are written by {inward}") } else { String::new() };
-    let ways = format!("What is in the page cache goes out by {cached}, the rest by {uncached}{takes}. {why}");
+    let takes = if *write { format!("; uploads are written with {inward}") } else { String::new() };
+    let ways = format!("Data in the page cache are sent with {cached}, other data with {uncached}{takes}. {why}");
     format!("{url} serves {}. Ctrl-C ends it.\n{}\n", directory.display(), wrap_words("", &ways))
 }
 
@@ -284,7 +288,7 @@ fn ready_text(ready: &Ready) -> String {
 fn check_cpus_allowed(cpus: &[usize]) -> Result<(), Failure> {
     let allowed = rustix::thread::sched_getaffinity(None).map_err(Failure::broken)?;
     match cpus.iter().find(|cpu| !allowed.is_set(**cpu)) {
-        Some(cpu) => Err(Failure::Usage(format!("there is no CPU {cpu} here that this process may run on"))),
+        Some(cpu) => Err(Failure::Usage(format!("this process may not run on CPU {cpu}"))),
         None => Ok(()),
     }
 }
@@ -302,7 +306,7 @@ fn raise_open_file_limit(connections: usize) {
     let allowed = maximum.map_or(needed, |maximum| maximum.min(needed)).max(current);
     // A client that cannot be accepted waits: a warning is enough.
     if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: Some(allowed), maximum }) {
-        tracing::warn!("RLIMIT_NOFILE stays at {current}: {error}");
+        tracing::warn!("RLIMIT_NOFILE remains at {current}: {error}");
     } else if allowed < needed {
         tracing::warn!("{connections} clients may need {needed} open files; RLIMIT_NOFILE allows {allowed}");
     }
@@ -323,13 +327,13 @@ fn choose_transfer_ways(options: &Options) -> Result<(Ways, String), Failure> {
             Ok(()) => Inward::Uring,
             Err(error) if error.raw_os_error().is_some_and(is_write_refused) => {
                 return Err(Failure::Usage(format!(
-                    "--write: nothing can be written into {}: {error}",
+                    "--write: cannot write into {}: {error}",
                     options.directory.display()
                 )));
             }
             Err(error) => {
                 tracing::warn!(
-                    "uploads are written by {}: {} cannot be had here ({error})",
+                    "uploads are written with {}: {} is not available here ({error})",
                     Inward::Recv,
                     Inward::Uring
                 );
@@ -340,11 +344,11 @@ fn choose_transfer_ways(options: &Options) -> Result<(Ways, String), Failure> {
         Choice::This(way) => way,
     };
     if let Choice::This(way) = options.path {
-        return Ok((Ways { cached: way, uncached: way, inward }, "Asked for with --path.".to_owned()));
+        return Ok((Ways { cached: way, uncached: way, inward }, "Chosen with --path.".to_owned()));
     }
     let usual = Ways { cached: Outward::Splice, uncached: Outward::Ahead, inward };
     let Some(file) = largest_file(&options.directory) else {
-        return Ok((usual, "Not measured: there is no file of 16 MiB or more here yet.".to_owned()));
+        return Ok((usual, "Not measured: the directory has no file of 16 MiB or more yet.".to_owned()));
     };
     let known = Known::for_directory(&options.directory);
     let kept = known.as_ref().filter(|_| !options.measure).and_then(Known::read_measurements);
@@ -356,7 +360,7 @@ fn choose_transfer_ways(options: &Options) -> Result<(Ways, String), Failure> {
             if let Some(known) = &known {
                 known.keep_measurements(&measured);
             }
-            (measured, "Measured now, with a file of this directory over loopback.")
+            (measured, "Measured now, with a file of this directory, over loopback.")
         }
     };
     for trial in measured.cached.iter().chain(&measured.uncached) {

@@ -17,13 +17,13 @@ pub(crate) use verify::verify_with_progress as verified;
 pub(crate) enum Command {
     /// List the runs in a directory
     Ls(ls::Options),
-    /// Show what a run is: its sources, how it ended, and what became of every fragment
+    /// Show a run: its sources, how it ended, and the ledger of all fragments
     Info(info::Options),
-    /// Read everything in a run and say what does not agree
+    /// Read a whole run and check it for damage
     Verify(verify::Options),
     /// Print a run's events and fragments
     Cat(cat::Options),
-    /// Write what is whole of a damaged run into a new one
+    /// Copy the intact data of a damaged run into a new run
     Salvage(salvage::Options),
 }
 

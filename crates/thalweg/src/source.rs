@@ -24,13 +24,13 @@ pub(crate) struct Options {
     /// The id of a source without a `device` in the topology: 2.0
     #[arg(long, value_parser = parse_id)]
     id: SourceId,
-    /// Name of the source in the run; its id where left out
+    /// Name of the source in the run [default: its id]
     #[arg(long)]
     name: Option<String>,
-    /// Take the records from standard input
+    /// Read records from standard input
     #[arg(long)]
     stdin: bool,
-    /// Take the records from a named pipe or a serial port
+    /// Read records from a named pipe or a serial port
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
     /// Bytes in each record
@@ -42,16 +42,16 @@ pub(crate) struct Options {
     /// A record's axes, the last one without gaps: 480,640
     #[arg(long, value_name = "LENGTHS", value_delimiter = ',', requires = "stored")]
     shape: Option<Vec<u64>>,
-    /// Each record follows a number, its length in bytes, which itself has this many bytes
+    /// Number of bytes of the length field before each record, which has the length of the record in bytes
     #[arg(long, value_name = "BYTES", requires = "size", value_parser = clap::value_parser!(u8).range(1..=8))]
     length: Option<u8>,
-    /// The least significant byte of that number comes first
+    /// The length field is little-endian
     #[arg(long, requires = "length")]
     little_endian: bool,
-    /// Bytes in front of each record, as hexadecimal digits: after a byte that was lost the next record is found by them
+    /// Bytes before each record, as hexadecimal digits, by which the next record is found after a lost byte
     #[arg(long, value_name = "HEX", value_parser = parse_mark)]
     mark: Option<Mark>,
-    /// Bytes behind each record, as hexadecimal digits: 0a of lines of text
+    /// Bytes after each record, as hexadecimal digits: 0a for lines of text
     #[arg(long, value_name = "HEX", requires = "size", value_parser = parse_mark, conflicts_with_all = ["mark", "length"])]
     end: Option<Mark>,
     /// Bytes in the longest of such records
@@ -60,10 +60,10 @@ pub(crate) struct Options {
     /// A serial port's bits per second
     #[arg(long, requires = "file")]
     baud: Option<u32>,
-    /// Records that are kept until a builder takes them
+    /// Number of records buffered until a builder fetches them
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=65_536))]
     slots: u32,
-    /// Time for which a builder that is not there is looked for
+    /// Time to wait for the builders
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_duration_or_seconds)]
     timeout: Duration,
 }

@@ -116,7 +116,7 @@ pub(crate) fn stay_for_runs(mut topology: Topology, name: &str, json: bool) -> R
                 // The warning is given once, and not once a second for as long as a device is away.
                 let text = failure.to_string();
                 if text != last_failure {
-                    tracing::warn!("{name}: {text}; it is tried again until it works");
+                    tracing::warn!("{name}: {text}; retrying");
                     last_failure = text;
                 }
                 if leaving.recv_timeout(PAUSE) != Err(RecvTimeoutError::Timeout) {
@@ -167,7 +167,7 @@ fn execute_command(present: &Present, line: &str) {
             outlet::stdout().put_text(json_line(&*snapshot).unwrap_or_default());
         }
         other => outlet::stderr().put_text(format!(
-            "there is no command '{}'; there are start, pause, resume, stop, abort, status and quit\n",
+            "unknown command '{}': write start, pause, resume, stop, abort, status or quit\n",
             thalweg_text::replace_controls(other)
         )),
     }

@@ -185,7 +185,7 @@ impl Watch {
                 }
             }
             Err(RecvTimeoutError::Timeout) => {}
-            Err(RecvTimeoutError::Disconnected) => return Err(Failure::broken("lost sight of all nodes")),
+            Err(RecvTimeoutError::Disconnected) => return Err(Failure::broken("lost contact to all nodes")),
         }
         Ok(())
     }

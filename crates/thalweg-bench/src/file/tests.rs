@@ -30,7 +30,7 @@ fn disk() -> tempfile::TempDir {
 }
 
 fn is_unavailable(error: &str) -> bool {
-    error.contains("cannot be had here")
+    error.contains("not available here")
 }
 
 #[test]

@@ -110,6 +110,14 @@ impl Instrument for Stream {
         })
     }
 
+    fn point_notes(&self, _key: &Key) -> Vec<String> {
+        self.net.point_notes()
+    }
+
+    fn outside_processes(&self) -> Vec<u32> {
+        self.net.outside_processes()
+    }
+
     fn peer_host(&self) -> Option<Host> {
         self.net.host.clone()
     }

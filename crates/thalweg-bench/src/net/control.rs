@@ -88,6 +88,9 @@ pub(super) struct Greeting {
     pub(super) thalweg_bench: u32,
     /// Boot id of the kernel: equal at both ends if they run on one kernel.
     pub(super) boot: String,
+    /// Number of the serving process; 0 if it is unknown.
+    #[serde(default)]
+    pub(super) process: u32,
     pub(super) host: Host,
 }
 

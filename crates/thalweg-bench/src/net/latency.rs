@@ -4,14 +4,15 @@ use super::control::{Done, Job, Work};
 use super::exchange::Tally;
 use super::session::{Other, bind_to_processor};
 use super::steered::Steered;
-use super::{Ends, Exchange, Link, Method, Path, Phase, Place, Route, requested_points};
+use super::{Ends, Exchange, Link, Method, Path, Phase, Place, Route, Wait, requested_points};
 use crate::cpu::{Cpu, Used};
 use crate::drive::{Instrument, Stop};
-use crate::options::Timing;
+use crate::options::{Cpus, Timing};
 use crate::plan::InstrumentOptions;
 use crate::point::{Figures, Key, Latency, Loss};
 use crate::{BenchError, Clock, Host, Sizes, Usage};
 use hdrhistogram::Histogram;
+use rustix::thread::CpuSet;
 use std::time::Duration;
 use thalweg_sys::netns::Network;
 
@@ -65,6 +66,10 @@ pub(super) struct Net {
     pub(super) clock: Clock,
     /// Network of our own, as last requested.
     own: Option<OwnNetwork>,
+    /// Process of the other end, if it is on this host and this one did not start it.
+    outside: Option<u32>,
+    /// Processors of the ends of the last point, if they were not requested.
+    placed: Option<Cpus>,
 }
 
 /// Network of our own that contains both ends.
@@ -127,6 +132,8 @@ impl Net {
             host: None,
             clock: Clock::new(),
             own: None,
+            outside: None,
+            placed: None,
         })
     }
 
@@ -145,6 +152,17 @@ impl Net {
 
     pub(super) fn point_keys(&self) -> Vec<Key> {
         self.points.iter().map(|(key, _)| key.clone()).collect()
+    }
+
+    /// Returns remarks on the last point.
+    pub(super) fn point_notes(&self) -> Vec<String> {
+        let Some(Cpus { asking: Some(asking), serving: Some(serving) }) = self.placed else { return Vec::new() };
+        vec![format!("both ends poll, and have a processor each: {asking} and {serving} (-A chooses others)")]
+    }
+
+    /// Returns processes of this host that belong to the measurement although this one did not start them.
+    pub(super) fn outside_processes(&self) -> Vec<u32> {
+        self.outside.into_iter().collect()
     }
 
     /// Measures once: `measure` gets an exchange with the other end, on a thread that is bound as the point requires.
@@ -170,14 +188,13 @@ impl Net {
             listens: None,
             between: None,
         };
-        let asking = route.cpu.and_then(|cpu| cpu.asking);
-        let place = route.place;
+        let (requested, place) = (route.cpu.unwrap_or_default(), route.place);
         let kept = self.other.take().filter(|(at, _)| *at == place).map(|(_, other)| other);
         if kept.is_none() {
             self.own = OwnNetwork::for_place(place, self.cable_mtu_bytes())?;
         }
         let (own, peer, clock) = (self.own.as_ref(), self.peer.as_deref(), &self.clock);
-        let (measured, other) = std::thread::scope(|scope| {
+        let (measured, other, placed) = std::thread::scope(|scope| {
             let thread = scope.spawn(|| {
                 own.map_or(Ok(()), OwnNetwork::enter_asking_end)?;
                 let mut other = match (kept, own) {
@@ -185,22 +202,49 @@ impl Net {
                     (None, Some(own)) => own.start_serving_end()?,
                     (None, None) => Other::connect_or_start(peer)?,
                 };
+                let mut placed = requested;
                 let measured = (|| {
-                    bind_to_processor(asking)?;
+                    placed = place_ends(&job, requested, other.is_same_host())?;
+                    bind_to_processor(placed.asking)?;
+                    let job = Job { cpu: placed.serving, ..job };
                     let mut exchange = other.begin_exchange(&job)?;
                     let measured = measure(&mut other, &mut *exchange, &job, clock);
                     // The other end may report the cause: it sees an error of its own first.
                     measured.map_err(|error| other.reported_error_or(error))
                 })();
-                Ok::<_, BenchError>((measured, other))
+                Ok::<_, BenchError>((measured, other, placed))
             });
             thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         })?;
         self.host = other.other_host();
+        self.outside = other.outside_process();
+        self.placed = Some(placed).filter(|placed| *placed != requested);
         if measured.is_ok() {
             self.other = Some((place, other));
         }
         measured
+    }
+}
+
+/// Returns the processors of both ends. Ends that poll on one host get a processor each: on one processor, a round trip
+/// would take as long as the scheduler's turns.
+fn place_ends(job: &Job, requested: Cpus, same_host: bool) -> Result<Cpus, BenchError> {
+    if job.wait != Wait::Poll || !same_host {
+        return Ok(requested);
+    }
+    let refuse = |why: String| {
+        let why = format!("{why}; give each end its own (-A 0/1), or let them sleep (--wait sleep)");
+        Err(BenchError::Unavailable { what: "a processor for each of two ends that poll".to_owned(), why })
+    };
+    let allowed = rustix::thread::sched_getaffinity(None).map_err(BenchError::os_error("reading the processors"))?;
+    let allowed: Vec<u32> = (0..CpuSet::MAX_CPU as u32).filter(|cpu| allowed.is_set(*cpu as usize)).collect();
+    let free = |taken: Option<u32>| allowed.iter().copied().find(|cpu| Some(*cpu) != taken);
+    let asking = requested.asking.or_else(|| free(requested.serving));
+    let serving = requested.serving.or_else(|| free(asking));
+    match (asking, serving) {
+        (Some(asking), Some(serving)) if asking == serving => refuse(format!("both are bound to processor {asking}")),
+        (Some(_), Some(_)) => Ok(Cpus { asking, serving }),
+        _ => refuse(format!("this process may use processor {} only", allowed.first().copied().unwrap_or_default())),
     }
 }
 
@@ -248,6 +292,14 @@ impl Instrument for PingPong {
                 .then_some(Loss { sent: histogram.len() + lost, received: histogram.len() });
             Ok(figures)
         })
+    }
+
+    fn point_notes(&self, _key: &Key) -> Vec<String> {
+        self.net.point_notes()
+    }
+
+    fn outside_processes(&self) -> Vec<u32> {
+        self.net.outside_processes()
     }
 
     fn peer_host(&self) -> Option<Host> {
@@ -306,6 +358,54 @@ pub(super) fn combine_counters(job: &Job, ours: (Tally, Used), done: Done, same_
         cpu: Some(Cpu { sender_percent, receiver_percent, ..used.processor_figures(bytes) }),
         seconds: used.wall,
         steal_percent: used.steal_percent(),
+        starved_percent: (job.wait == Wait::Poll)
+            .then(|| asking.percent_of_wall(asking.waited).max(done.used.percent_of_wall(done.used.waited))),
+        peer_other_processes_percent: (!same_host).then(|| {
+            let Used { system, steal, process, .. } = done.used;
+            done.used.percent_of_wall((system - steal - process).max(0.0))
+        }),
         ..Figures::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Job whose ends both poll.
+    fn polling_job() -> Job {
+        Job {
+            link: Link::Shm,
+            method: Method::Copy,
+            work: Work::Answer,
+            size: 1,
+            wait: Wait::Poll,
+            socket_buffer: None,
+            congestion: None,
+            cpu: None,
+            check_data: false,
+            listens: None,
+            between: None,
+        }
+    }
+
+    #[test]
+    fn two_ends_that_poll_get_a_processor_each_or_are_refused_with_a_remedy() {
+        let bound = |asking, serving| Cpus { asking, serving };
+        let sleeping = Job { wait: Wait::Sleep, ..polling_job() };
+        assert_eq!(place_ends(&sleeping, Cpus::default(), true).unwrap(), Cpus::default());
+        assert_eq!(place_ends(&polling_job(), Cpus::default(), false).unwrap(), Cpus::default());
+        let error = place_ends(&polling_job(), bound(Some(0), Some(0)), true).unwrap_err().to_string();
+        assert!(error.contains("both are bound to processor 0") && error.contains("-A 0/1"), "{error}");
+        // Processor binding belongs to a thread.
+        std::thread::spawn(move || {
+            bind_to_processor(Some(0)).unwrap();
+            let error = place_ends(&polling_job(), Cpus::default(), true).unwrap_err().to_string();
+            assert!(error.contains("may use processor 0 only"), "{error}");
+            let placed = place_ends(&polling_job(), bound(Some(1), None), true).unwrap();
+            assert_eq!(placed, bound(Some(1), Some(0)));
+        })
+        .join()
+        .unwrap();
     }
 }

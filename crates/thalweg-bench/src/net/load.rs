@@ -172,7 +172,12 @@ impl Instrument for UnderLoad {
     }
 
     fn point_notes(&self, _key: &Key) -> Vec<String> {
-        vec!["the asking end never sleeps: its processor time is that of waiting".to_owned()]
+        let polls = "the asking end never sleeps: its processor time is that of waiting".to_owned();
+        self.net.point_notes().into_iter().chain([polls]).collect()
+    }
+
+    fn outside_processes(&self) -> Vec<u32> {
+        self.net.outside_processes()
     }
 
     fn peer_host(&self) -> Option<Host> {

@@ -284,7 +284,7 @@ fn link_places(link: Link, ends: &Ends) -> Result<Vec<Place>, BenchError> {
         [] => Ok(vec![alone]),
         // Impossible links are left out, unless only they were requested.
         some if alone == Place::Cable && !some.contains(&NetworkPath::Veth) => {
-            Err(BenchError::Usage(format!("--link {} cannot be had over loopback: --on veth", link.display_name())))
+            Err(BenchError::Usage(format!("--link {} does not work over loopback: use --on veth", link.display_name())))
         }
         some => {
             let places = some.iter().map(|on| if *on == NetworkPath::Veth { Place::Cable } else { Place::Here });

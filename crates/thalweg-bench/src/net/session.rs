@@ -25,8 +25,9 @@ pub(crate) struct Other {
     control: Control,
     host: Host,
     same_host: bool,
+    process: u32,
     /// Process that serves, if this end has started it.
-    _child: Option<super::listen::Child>,
+    child: Option<super::listen::Child>,
 }
 
 impl Other {
@@ -52,7 +53,7 @@ impl Other {
             _ => return Err(control.peer_error("it does not greet")),
         };
         let same_host = greeting.boot == read_boot_id();
-        Ok(Self { control, host: greeting.host, same_host, _child: child })
+        Ok(Self { control, host: greeting.host, same_host, process: greeting.process, child })
     }
 
     /// Requests a job; returns the exchange of its messages.
@@ -206,6 +207,11 @@ impl Other {
         }
     }
 
+    /// Returns the number of the other end's process, if it is on this host and this end did not start it.
+    pub(crate) fn outside_process(&self) -> Option<u32> {
+        (self.same_host && self.child.is_none() && self.process > 0).then_some(self.process)
+    }
+
     /// Returns whether both ends run on one kernel.
     pub(crate) fn is_same_host(&self) -> bool {
         self.same_host
@@ -223,8 +229,12 @@ pub(super) fn serve_jobs(
     idle: Option<Duration>,
     greeted: impl FnOnce(),
 ) -> Result<(), BenchError> {
-    let greeting =
-        Greeting { thalweg_bench: BENCH_PROTOCOL_VERSION, boot: read_boot_id(), host: Host::probe_this_machine(None) };
+    let greeting = Greeting {
+        thalweg_bench: BENCH_PROTOCOL_VERSION,
+        boot: read_boot_id(),
+        process: std::process::id(),
+        host: Host::probe_this_machine(None),
+    };
     control.send_line(&Answer::Greeting(Box::new(greeting)))?;
     greeted();
     loop {

@@ -14,11 +14,11 @@ pub(crate) mod program;
 mod table;
 
 use crate::building::Scratch;
-use crate::cpu::Used;
+use crate::doubt::{Warning, Watch, worst_warnings};
 use crate::drive::{PROGRAM_TIMEOUT, Stop};
-use crate::options::time;
+use crate::options::min_time;
 use crate::point::{Key, Point, median_value};
-use crate::{BenchError, Host, Plan, Usage};
+use crate::{BenchError, Host, Plan};
 use install::Shelf;
 use program::Program;
 use serde::{Deserialize, Serialize};
@@ -39,7 +39,7 @@ pub struct Options {
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     repeat: u32,
     /// Duration of each turn; peers that count whole seconds take the next one
-    #[arg(short = 't', long, visible_alias = "duration", value_name = "TIME", default_value = "2s", value_parser = time)]
+    #[arg(short = 't', long, visible_alias = "duration", value_name = "TIME", default_value = "2s", value_parser = min_time)]
     min_time: Duration,
     /// Two turns of one second: a first look, not a figure
     #[arg(long, conflicts_with_all = ["repeat", "min_time"])]
@@ -107,6 +107,9 @@ pub struct Pairing {
     pub note: String,
     /// Compared figures, the most important first. Empty if no figure could be measured.
     pub figures: Vec<Compared>,
+    /// Conditions that make the figures less certain, the worst of each kind, with the program and the turn.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub warnings: Vec<Warning>,
     /// Reason why figures, or some of their turns, are missing.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub error: Option<String>,
@@ -192,7 +195,6 @@ pub fn compare_with_peers(
 
     let shelf = Shelf::open_cache()?;
     let rows = prepare_rows(rows, options.install, &shelf, &mut report, stop);
-    let before = Usage::read_counters();
     // A thread, because it stays in a network of its own for the rest of its life.
     std::thread::scope(|scope| {
         let worker = std::thread::Builder::new()
@@ -203,7 +205,7 @@ pub fn compare_with_peers(
             why: "its thread panicked".to_owned(),
         })
     })?;
-    add_warnings(&mut report, rows.len(), &before.used_since(), stop);
+    add_warnings(&mut report, rows.len(), stop);
     Ok(report)
 }
 
@@ -264,25 +266,29 @@ fn measure_pairings(
 }
 
 /// Adds the warnings about a comparison, which was to have `rows` pairings.
-fn add_warnings(report: &mut PeersReport, rows: usize, used: &Used, stop: &Stop) {
+fn add_warnings(report: &mut PeersReport, rows: usize, stop: &Stop) {
     if stop.is_requested() {
         report.warnings.push(format!("stopped after {} of {} pairings", report.pairings.len(), rows));
     }
     if report.repeat == 1 {
-        report.warnings.push("both took one turn: how far turns lie apart is not known".to_owned());
+        report.warnings.push("each program took one turn: the spread over the turns is not known".to_owned());
     }
-    let steal = 100.0 * used.steal / used.wall;
-    if steal > MAX_STEAL_PERCENT {
-        report.warnings.push(format!("the hypervisor took {steal:.1} % of a processor away (steal)"));
-    }
+    let pairings = report.pairings.iter();
+    let worst = worst_warnings(pairings.clone().flat_map(|pairing| pairing.warnings.iter().cloned()));
+    let worst = worst.into_iter().map(|worst| {
+        let count =
+            pairings.clone().filter(|pairing| pairing.warnings.iter().any(|one| one.kind == worst.kind)).count();
+        let at = pairings.clone().find(|pairing| pairing.warnings.contains(&worst));
+        let name = at.map_or("", |pairing| pairing.name.as_str());
+        format!("{} ({name}; {count} of {} pairings)", worst.text, pairings.len())
+    });
+    let worst: Vec<String> = worst.collect();
+    report.warnings.extend(worst);
     let failed = report.pairings.iter().filter(|pairing| pairing.error.is_some()).count();
     if failed > 0 {
         report.warnings.push(format!("{failed} of {} pairings failed", report.pairings.len()));
     }
 }
-
-/// Steal above which a warning is given, in percent of one processor.
-const MAX_STEAL_PERCENT: f64 = 1.0;
 
 /// Returns the rows of these peers or with these names; all rows if there are no names.
 fn choose_rows(only: &[String]) -> Result<Vec<&'static Row>, BenchError> {
@@ -327,6 +333,7 @@ impl Turns<'_> {
             ours: String::new(),
             note: row.note.to_owned(),
             figures: Vec::new(),
+            warnings: Vec::new(),
             error: None,
         };
         let mut turns = Vec::new();
@@ -375,12 +382,15 @@ impl Turns<'_> {
             let bound = processors.map(|[asking, serving]| format!(" --cpu {asking}/{serving}")).unwrap_or_default();
             let words = values.fill_command_line(&format!("{}{bound} --repeat 1 --min-time {{time}}", row.ours));
             pairing.ours = words.join(" ");
+            let Pairing { commands, warnings, peer, .. } = pairing;
+            let mut take_theirs = || self.take_peer_turn(row, ports[0], processors, &values, commands);
+            let take_ours = || take_own_turn(row.figure, &words, self.stop);
             turns.push(if turn % 2 == 0 {
-                let theirs = self.take_peer_turn(row, ports[0], processors, &values, &mut pairing.commands)?;
-                (theirs, take_own_turn(row.figure, &words, self.stop)?)
+                let theirs = watch_turn(peer, turn, warnings, &mut take_theirs)?;
+                (theirs, watch_turn("Thalweg", turn, warnings, take_ours)?)
             } else {
-                let ours = take_own_turn(row.figure, &words, self.stop)?;
-                (self.take_peer_turn(row, ports[0], processors, &values, &mut pairing.commands)?, ours)
+                let ours = watch_turn("Thalweg", turn, warnings, take_ours)?;
+                (watch_turn(peer, turn, warnings, &mut take_theirs)?, ours)
             });
         }
         Ok(())
@@ -457,6 +467,21 @@ impl Turns<'_> {
             ("{directory}", directory.to_string_lossy().into_owned()),
         ])
     }
+}
+
+/// Takes a turn of a program, and adds the conditions on the machine that make it less certain.
+fn watch_turn(
+    program: &str,
+    turn: u32,
+    warnings: &mut Vec<Warning>,
+    take: impl FnOnce() -> Result<Turn, BenchError>,
+) -> Result<Turn, BenchError> {
+    let watch = Watch::begin();
+    let taken = take()?;
+    let new = watch.end(&[]).warnings().into_iter();
+    let new = new.map(|one| Warning { text: format!("{program}, turn {}: {}", turn + 1, one.text), ..one });
+    *warnings = worst_warnings(std::mem::take(warnings).into_iter().chain(new));
+    Ok(taken)
 }
 
 /// Placeholders in braces, and their values for one turn.

@@ -52,6 +52,7 @@ pub fn instrument_columns(instrument: &str) -> Vec<Column> {
         "latency" => vec![SIZE, P50, P90, P99, P999, MAX, CPU_PROCESS, CPU_SYSTEM, SPREAD],
         "under-load" => vec![SIZE, OFFERED, ARRIVED, P50, P99, P999, MAX, LOSS, SPREAD],
         "build" => vec![SIZE, GBITS, EVENTS, COPIES, CPU_PROCESS, CPU_SYSTEM, CPU_COST, SPREAD],
+        "packets" => vec![SIZE, OFFERED_RATE, PACKETS, GBITS, LINE, CPU_PROCESS, CPU_SYSTEM, CPU_COST, LOSS, SPREAD],
         "copy" => vec![SIZE, GBYTES, CPU_PROCESS, SPREAD],
         "dma" => vec![SIZE, GBITS, BLOCKS, CPU_PROCESS, CPU_COST, SPREAD],
         "file" => vec![SIZE, MBYTES, BLOCKS, P50, P99, MAX, CPU_PROCESS, CPU_SYSTEM, SPREAD],
@@ -81,6 +82,8 @@ const fn new_column(name: &'static str, unit: &'static str, width: usize, cell: 
 
 const SIZE: Column = new_column("", "size", 8, Cell::Size);
 const OFFERED: Column = new_column("", "offered", 8, Cell::Setting(&["load", "rate"]));
+const OFFERED_RATE: Column = new_column("offered", "1/s", 9, Cell::Figure(|f| f.offered_per_second));
+const PACKETS: Column = new_column("packets", "1/s", 9, Cell::Figure(|f| f.messages_per_second));
 const ARRIVED: Column = new_column("arrived", "1/s", 9, Cell::Figure(|f| f.messages_per_second));
 const P50: Column = new_column("p50", "µs", 7, Cell::Figure(|f| Some(f.latency_us?.p50)));
 const P90: Column = new_column("p90", "µs", 7, Cell::Figure(|f| Some(f.latency_us?.p90)));
@@ -119,6 +122,7 @@ mod tests {
         for instrument in [
             "latency",
             "bandwidth",
+            "packets",
             "under-load",
             "build",
             "copy",

@@ -18,18 +18,20 @@ pub fn report_csv(report: &Report) -> String {
         }
     }
     let fixed = ["link", "method", "size"];
-    let ends = ["spread_percent", "repeats", "error"];
+    let ends = ["spread_percent", "repeats", "warnings", "error"];
     let headings: Vec<&str> =
         fixed.into_iter().chain(settings.iter().copied()).chain(names.iter().copied()).chain(ends).collect();
     let rows = report.points.iter().zip(&figures).map(|(point, figures)| {
-        let Point { key, spread_percent, repeats, error, .. } = point;
+        let Point { key, spread_percent, repeats, warnings, error, .. } = point;
         let mut row = vec![key.link.clone(), key.method.clone(), key.size.to_string()];
         row.extend(settings.iter().map(|name| key.settings.get(*name).cloned().unwrap_or_default()));
         row.extend(names.iter().map(|name| {
             let value = figures.iter().find(|(own, _)| own == name).filter(|_| !repeats.is_empty());
             value.map(|(_, value)| value.clone()).unwrap_or_default()
         }));
-        row.extend([spread_percent.to_string(), repeats.len().to_string(), error.clone().unwrap_or_default()]);
+        let warnings: Vec<&str> = warnings.iter().map(|warning| warning.text.as_str()).collect();
+        let (spread, repeats) = (spread_percent.to_string(), repeats.len().to_string());
+        row.extend([spread, repeats, warnings.join("; "), error.clone().unwrap_or_default()]);
         row
     });
     format_csv(&report.provenance(), &headings, rows)

@@ -4,7 +4,6 @@ use super::plot::{PlotError, report_pictures};
 use super::sections::{SummaryTable, group_sections, host_facts, summary_table};
 use crate::{Host, Report};
 use std::fmt::Write;
-use thalweg_text::NOTHING;
 use thalweg_text::html::{escape_html, list_html, paragraph_html, render_page, table_html};
 
 /// Formats a whole report: the machine, the warnings, pictures, and a table for each group of points.
@@ -37,13 +36,7 @@ pub(crate) fn group_tables(report: &Report) -> String {
         let _ = writeln!(out, "<h2>{}</h2>", escape_html(&section.title));
         if section.measured_points().next().is_some() {
             let headings: Vec<String> = section.columns.iter().map(super::columns::Column::heading_line).collect();
-            let rows = section.measured_points().map(|point| -> Vec<String> {
-                section
-                    .columns
-                    .iter()
-                    .map(|column| column.cell_text(point).unwrap_or_else(|| NOTHING.to_owned()))
-                    .collect()
-            });
+            let rows = section.measured_points().map(|point| section.row_cells(point));
             out.push_str(&table_html("figures", &headings, rows));
         }
         out.push_str(&list_html("", section.point_remarks()));

@@ -3,7 +3,6 @@
 use super::sections::{SummaryTable, group_sections, host_facts, summary_table};
 use crate::{Host, Report};
 use std::fmt::Write;
-use thalweg_text::NOTHING;
 
 /// Formats a whole report: the machine, the warnings, and a table for each group of points.
 pub fn report_markdown(report: &Report) -> String {
@@ -28,13 +27,7 @@ pub(crate) fn group_tables(report: &Report) -> String {
         let _ = writeln!(out, "## {}\n", escape_text(&section.title));
         if section.measured_points().next().is_some() {
             let headings = section.columns.iter().map(super::columns::Column::heading_line);
-            let rows = section.measured_points().map(|point| {
-                section
-                    .columns
-                    .iter()
-                    .map(|column| column.cell_text(point).unwrap_or_else(|| NOTHING.to_owned()))
-                    .collect()
-            });
+            let rows = section.measured_points().map(|point| section.row_cells(point));
             out.push_str(&format_table(&headings.collect::<Vec<_>>(), "--:", rows));
         }
         out.push_str(&format_list(&section.point_remarks()));

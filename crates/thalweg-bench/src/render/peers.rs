@@ -8,7 +8,7 @@ use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, VPos};
 use std::fmt::Write;
 use thalweg_text::html;
-use thalweg_text::plot::{self, Area, COLOURS, INK, Refused, text_style};
+use thalweg_text::plot::{self, Area, COLOURS, INK, PAPER, Refused, text_style};
 use thalweg_text::{format_number, wrap_words};
 
 /// Formats a pairing's rows for a terminal, with a heading above the first.
@@ -24,6 +24,7 @@ pub fn format_pairing(pairing: &Pairing, first: bool) -> String {
         let [name, ours, theirs, unit, ratio, range] = figure_cells(figure);
         out.push_str(&format_line([&name, &ours, &theirs, &unit, &ratio, &range]));
     }
+    pairing.warnings.iter().for_each(|warning| out.push_str(&wrap_words("  warning: ", &warning.text)));
     if let Some(error) = &pairing.error {
         out.push_str(&wrap_words("  failed: ", error));
     }
@@ -42,7 +43,10 @@ pub fn format_peers_end(report: &PeersReport) -> String {
         "Thalweg's figure by the peer's, the median over the turns; from, to: the range",
     ));
     for missing in &report.missing {
-        out.push_str(&wrap_words("not here: ", &format!("{}: {}; {}", missing.peer, missing.why, missing.install)));
+        out.push_str(&wrap_words(
+            "not installed: ",
+            &format!("{}: {}; {}", missing.peer, missing.why, missing.install),
+        ));
     }
     report.warnings.iter().for_each(|warning| out.push_str(&wrap_words("warning: ", warning)));
     out
@@ -121,8 +125,7 @@ pub fn peers_svg(report: &PeersReport) -> Result<String, PlotError> {
     draw_pairs(report, &plot::caption_lines(&[PAIRS_NOTE.to_owned()], &report.provenance()))
 }
 
-const PAIRS_NOTE: &str =
-    "Bars are medians over the turns; whiskers reach from the least to the greatest turn. Each pair has its own scale.";
+const PAIRS_NOTE: &str = "Bars are medians over the turns; whiskers reach from the least to the greatest turn. Each pair has its own scale. A warning applies to hollow bars.";
 
 fn draw_pairs(report: &PeersReport, lines: &[String]) -> Result<String, PlotError> {
     let pairs: Vec<(&Pairing, &Compared)> =
@@ -160,7 +163,9 @@ fn draw_pair(area: &Area<'_>, top: i32, pairing: &Pairing, figure: &Compared) ->
         area.draw(&Text::new(side, (BARS.0 - 8, y + 7), text_style(18, HPos::Right, VPos::Center)))?;
         let ends = turns.iter().fold((*median, *median), |(least, most), turn| (least.min(*turn), most.max(*turn)));
         let [least, middle, greatest] = [ends.0, *median, ends.1].map(|value| bar_end_x(value, most));
-        area.draw(&Rectangle::new([(BARS.0, y), (middle, y + 14)], colour.filled()))?;
+        let fill = if pairing.warnings.is_empty() { colour } else { PAPER };
+        area.draw(&Rectangle::new([(BARS.0, y), (middle, y + 14)], fill.filled()))?;
+        area.draw(&Rectangle::new([(BARS.0, y), (middle, y + 14)], colour.stroke_width(2)))?;
         for path in [
             [(least, y + 7), (greatest, y + 7)],
             [(least, y + 3), (least, y + 11)],
@@ -209,15 +214,22 @@ fn table_headings() -> Vec<String> {
 
 fn table_rows(report: &PeersReport) -> impl Iterator<Item = Vec<String>> {
     report.pairings.iter().flat_map(|pairing| {
-        let first = [pairing.work.clone(), format!("{} {}", pairing.peer, pairing.version).trim().to_owned()];
+        let mark = if pairing.warnings.is_empty() { "" } else { " !" };
+        let first =
+            [format!("{}{mark}", pairing.work), format!("{} {}", pairing.peer, pairing.version).trim().to_owned()];
         pairing.figures.iter().map(move |figure| first.iter().cloned().chain(figure_cells(figure)).collect())
     })
 }
 
 fn pairing_remarks(report: &PeersReport) -> Vec<String> {
+    let doubts = report
+        .pairings
+        .iter()
+        .flat_map(|one| one.warnings.iter().map(move |warning| format!("! {}: {}", one.name, warning.text)));
     let notes = report.pairings.iter().filter(|one| !one.note.is_empty());
     let notes = notes.map(|one| format!("{}: {}", one.name, one.note));
     let failed = report.pairings.iter().filter_map(|one| Some(format!("{} failed: {}", one.name, one.error.as_ref()?)));
-    let missing = report.missing.iter().map(|one| format!("{} is not here: {}; {}", one.peer, one.why, one.install));
-    failed.chain(notes).chain(missing).collect()
+    let missing =
+        report.missing.iter().map(|one| format!("{} is not installed ({}): {}", one.peer, one.why, one.install));
+    failed.chain(doubts).chain(notes).chain(missing).collect()
 }

@@ -85,17 +85,19 @@ pub(crate) fn report_pictures(report: &Report) -> Vec<Picture> {
         return load_charts(report).into_iter().map(Picture::Chart).collect();
     }
     const ALL: [Quantity; 6] = [
-        Quantity { name: "Latency, median (µs)", log: true, get: |f| Some(f.latency_us?.p50) },
-        Quantity { name: "Latency, 99th percentile (µs)", log: true, get: |f| Some(f.latency_us?.p99) },
-        Quantity { name: "Packets per second", log: true, get: |f| f.messages_per_second },
-        Quantity { name: "Goodput (Gbit/s)", log: true, get: |f| Some(f.goodput_bits_per_second? * 1e-9) },
+        Quantity { name: "Median latency", unit: "µs", log: true, get: |f| Some(f.latency_us?.p50) },
+        Quantity { name: "99th percentile of the latency", unit: "µs", log: true, get: |f| Some(f.latency_us?.p99) },
+        Quantity { name: "Packets per second", unit: "1/s", log: true, get: |f| f.messages_per_second },
+        Quantity { name: "Goodput", unit: "Gbit/s", log: true, get: |f| Some(f.goodput_bits_per_second? * 1e-9) },
         Quantity {
             name: "Messages per second",
+            unit: "1/s",
             log: true,
             get: |f| f.goodput_bits_per_second.is_none().then_some(f.messages_per_second)?,
         },
         Quantity {
-            name: "CPU of the measuring processes (% of one processor)",
+            name: "CPU of the measuring processes",
+            unit: "% of one processor",
             log: false,
             get: |f| Some(f.cpu?.process_percent),
         },
@@ -109,6 +111,7 @@ pub(crate) fn report_pictures(report: &Report) -> Vec<Picture> {
 #[derive(Clone, Copy)]
 struct Quantity {
     name: &'static str,
+    unit: &'static str,
     /// Whether the value axis is logarithmic.
     log: bool,
     get: fn(&Figures) -> Option<f64>,
@@ -116,7 +119,8 @@ struct Quantity {
 
 impl Quantity {
     fn axis(&self) -> Axis {
-        if self.log { Axis::logarithmic(self.name) } else { Axis::linear(self.name) }
+        let label = format!("{} ({})", self.name, self.unit);
+        if self.log { Axis::logarithmic(label) } else { Axis::linear(label) }
     }
 
     /// Returns the value of a point with its range over the repeats, at `x`.
@@ -129,7 +133,7 @@ impl Quantity {
         // Loss matters to the figures of what arrived.
         let loss = point.figures.loss.filter(|_| !self.name.starts_with("CPU"));
         let label = loss.and_then(|loss| loss_label(loss.lost_percent()));
-        Some(DataPoint { x, y, range: Some(range), label, doubtful: false })
+        Some(DataPoint { x, y, range: Some(range), label, doubtful: !point.warnings.is_empty() })
     }
 }
 
@@ -144,21 +148,22 @@ fn quantity_picture(report: &Report, quantity: Quantity) -> Option<Picture> {
     for line in &mut series {
         line.points.sort_by(|one, next| one.x.total_cmp(&next.x));
     }
-    let (notes, provenance) = (repeat_notes(report), report.provenance());
+    let (notes, provenance) = (repeat_note(report).into_iter().collect(), report.provenance());
     match sizes.first() {
         None => None,
         _ if series.is_empty() => None,
         Some(only) if sizes.len() == 1 => Some(Picture::Bars(Bars {
-            title: format!("{}, {}", quantity.name, format_size(*only)),
+            title: format!("{} ({}), {}", quantity.name, quantity.unit, format_size(*only)),
             series,
             notes,
+            warnings: report.warnings.clone(),
             provenance,
         })),
         _ => {
             let label = if report.instrument == "packets" { "frame length (bytes)" } else { "size (bytes)" };
-            let title = format!("bench {}", report.instrument);
+            let title = format!("{} by size", quantity.name);
             let mut chart = Chart::new(title, Axis::of_sizes(label, sizes), quantity.axis(), provenance);
-            (chart.series, chart.notes) = (series, notes);
+            (chart.series, chart.notes, chart.warnings) = (series, notes, report.warnings.clone());
             Some(Picture::Chart(chart))
         }
     }
@@ -168,17 +173,18 @@ fn quantity_picture(report: &Report, quantity: Quantity) -> Option<Picture> {
 /// arrived.
 fn load_charts(report: &Report) -> Vec<Chart> {
     const PERCENTILES: [Quantity; 4] = [
-        Quantity { name: "median", log: true, get: |f| Some(f.latency_us?.p50) },
-        Quantity { name: "99th percentile", log: true, get: |f| Some(f.latency_us?.p99) },
-        Quantity { name: "99.9th percentile", log: true, get: |f| Some(f.latency_us?.p999) },
-        Quantity { name: "longest", log: true, get: |f| Some(f.latency_us?.max) },
+        Quantity { name: "median", unit: "µs", log: true, get: |f| Some(f.latency_us?.p50) },
+        Quantity { name: "99th percentile", unit: "µs", log: true, get: |f| Some(f.latency_us?.p99) },
+        Quantity { name: "99.9th percentile", unit: "µs", log: true, get: |f| Some(f.latency_us?.p999) },
+        Quantity { name: "longest", unit: "µs", log: true, get: |f| Some(f.latency_us?.max) },
     ];
     const ARRIVED: Quantity =
-        Quantity { name: "Messages that arrived (1/s)", log: false, get: |f| f.messages_per_second };
+        Quantity { name: "Messages that arrived", unit: "1/s", log: false, get: |f| f.messages_per_second };
     const OFFERED_LABEL: &str = "messages offered (1/s)";
     let new_chart = |title: &str, vertical: Axis| {
         let mut chart = Chart::new(title, Axis::linear(OFFERED_LABEL), vertical, report.provenance());
-        chart.notes = repeat_notes(report);
+        chart.notes = repeat_note(report).into_iter().collect();
+        chart.warnings = report.warnings.clone();
         chart
     };
     let mut charts: Vec<Chart> = Vec::new();
@@ -221,12 +227,11 @@ fn add_to_series(series: &mut Vec<Series>, name: String, value: DataPoint) {
 }
 
 /// Returns the sentence that explains points and bars.
-fn repeat_notes(report: &Report) -> Vec<String> {
+fn repeat_note(report: &Report) -> Option<String> {
     match measured_points(report).map(|point| point.repeats.len()).max() {
-        None => Vec::new(),
-        Some(1) => vec!["Each point was measured once.".to_owned()],
+        None | Some(1) => None,
         Some(repeats) => {
-            vec![format!("Values are medians of {repeats} repeats; bars reach from the least to the greatest.")]
+            Some(format!("Values are medians of {repeats} repeats; bars reach from the least to the greatest."))
         }
     }
 }
@@ -237,6 +242,7 @@ pub(crate) struct Bars {
     title: String,
     series: Vec<Series>,
     notes: Vec<String>,
+    warnings: Vec<String>,
     provenance: Provenance,
 }
 
@@ -246,7 +252,9 @@ const MAX_BARS: usize = 1000;
 
 impl Bars {
     fn draw_svg(&self) -> Result<String, DrawError> {
-        self.draw_with_lines(&caption_lines(&self.notes, &self.provenance))
+        let warnings = self.warnings.iter().map(|warning| format!("Warning: {warning}."));
+        let notes: Vec<String> = self.notes.iter().cloned().chain(warnings).collect();
+        self.draw_with_lines(&caption_lines(&notes, &self.provenance))
     }
 
     fn figure_html(&self) -> Result<String, DrawError> {

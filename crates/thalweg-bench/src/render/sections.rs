@@ -38,10 +38,25 @@ impl<'a> Section<'a> {
         self.points.iter().copied().filter(|point| !point.repeats.is_empty())
     }
 
-    /// Returns the remarks on the points: failures, and each note once, with the size if it is of one point only.
+    /// Returns the cells of a point's row; the first has a mark if a warning applies to the point.
+    pub(super) fn row_cells(&self, point: &Point) -> Vec<String> {
+        let cells = self.columns.iter().map(|column| column.cell_text(point).unwrap_or_else(|| NOTHING.to_owned()));
+        let mut cells: Vec<String> = cells.collect();
+        if let Some(first) = cells.first_mut().filter(|_| !point.warnings.is_empty()) {
+            first.push_str(" !");
+        }
+        cells
+    }
+
+    /// Returns the remarks on the points: failures, warnings, and each note once, with the size if it is of one point
+    /// only.
     pub(super) fn point_remarks(&self) -> Vec<String> {
         let failed = self.points.iter().filter_map(|point| Some(prefix_with_size(point, point.error.as_ref()?)));
-        let mut remarks: Vec<String> = failed.collect();
+        let doubts = self.measured_points().filter(|point| !point.warnings.is_empty()).map(|point| {
+            let texts: Vec<&str> = point.warnings.iter().map(|warning| warning.text.as_str()).collect();
+            format!("! {}", prefix_with_size(point, &texts.join("; ")))
+        });
+        let mut remarks: Vec<String> = failed.chain(doubts).collect();
         for point in &self.points {
             for note in &point.notes {
                 let shared = self.points.iter().filter(|other| other.notes.contains(note)).count() > 1;

@@ -48,7 +48,8 @@ impl Table {
             self.group = Some(group);
         }
         if !point.repeats.is_empty() {
-            out.push_str(&self.format_row(|column| column.cell_text(point).unwrap_or_else(|| NOTHING.to_owned())));
+            let row = self.format_row(|column| column.cell_text(point).unwrap_or_else(|| NOTHING.to_owned()));
+            out.push_str(&if point.warnings.is_empty() { row } else { mark_as_doubtful(&row) });
         }
         if let Some(error) = &point.error {
             out.push_str(&wrap_words(&format!("{:>8}  ", format_size(point.key.size)), error));
@@ -73,6 +74,9 @@ impl Table {
             out.push('\n');
         }
         report.warnings.iter().for_each(|warning| out.push_str(&wrap_words("warning: ", warning)));
+        if report.points.iter().any(|point| !point.warnings.is_empty() && !point.repeats.is_empty()) {
+            out.push_str(&wrap_words("!        ", "a warning applies to the row; --json and --out FILE.json have it"));
+        }
         out
     }
 
@@ -86,6 +90,11 @@ impl Table {
         out.push('\n');
         out
     }
+}
+
+/// Marks a row: in the margin, if its first cell leaves one.
+fn mark_as_doubtful(row: &str) -> String {
+    format!("!{}", row.strip_prefix(' ').unwrap_or(row))
 }
 
 /// Formats a table with numbers and sizes at the right, words at the left.

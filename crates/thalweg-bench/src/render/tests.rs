@@ -109,9 +109,9 @@ fn goodput_in_a_terminal() {
                       line  copies      calls    CPU %   CPU %    CPU   loss  spread
         size  Gbit/s     %   /byte        /MB  process  system   s/GB      %       %
     tcp write
-     1,500 B    12.3     -    2.00       31.2      180     200  0.444      -       -
+      1500 B    12.3     -    2.00       31.2      180     200  0.444      -       -
     udp write
-     1,500 B   0.987     -    2.00       31.2      180     200  0.444  0.500       -
+      1500 B   0.987     -    2.00       31.2      180     200  0.444  0.500       -
     tcp write
       64 KiB    12.3     -    2.00       31.2      180     200  0.444      -       -
     udp write

@@ -3,7 +3,7 @@
 use super::check::{Check, Quantity, Selector};
 use super::{Experiment, ExperimentReport, Finding, Measured, Reproduction, Row, Table, reports};
 use crate::point::Report;
-use crate::render::{PlotError, html};
+use crate::render::{PlotError, html, report_csv};
 use crate::{BenchError, Plan};
 use serde::Deserialize;
 use std::fmt::Write;
@@ -62,6 +62,8 @@ impl ExperimentReport for Report {
 
     fn files(reproduction: &Reproduction<Self>) -> Result<Vec<(String, String)>, PlotError> {
         let mut files = reproduction.draw_pictures()?;
+        let reports = reproduction.measured.iter().filter_map(|one| Some((&one.id, one.report.as_ref()?)));
+        files.extend(reports.map(|(id, report)| (format!("{id}.csv"), report_csv(report))));
         files.push(("report.md".to_owned(), reproduction.format_markdown()));
         files.push(("report.html".to_owned(), reproduction.format_html()?));
         Ok(files)

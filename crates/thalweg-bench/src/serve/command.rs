@@ -71,7 +71,7 @@ impl Server {
             Contender::Mounted { .. } => {
                 ("thalweg serve", serve_command(thalweg, directory, address, &["--path", Outward::Ahead.method_name()]))
             }
-            Contender::Fio => return Err(BenchError::Usage("fio is no server".to_owned())),
+            Contender::Fio => return Err(BenchError::Usage("fio is not a server".to_owned())),
         };
         let mut program = Program::start(name, &mut command)?;
         program.wait_until_listening(address.port(), Transport::Tcp, stop)?;
@@ -245,7 +245,7 @@ mod tests {
     #[test]
     fn a_missing_program_is_named_with_its_package() {
         let error = find_program("no such program", &[], "absent-light").unwrap_err().to_string();
-        assert_eq!(error, "no such program cannot be had here: it is not installed; apt-get install absent-light");
+        assert_eq!(error, "no such program not available here: it is not installed; apt-get install absent-light");
     }
 
     #[test]

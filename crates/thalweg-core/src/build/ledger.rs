@@ -150,19 +150,19 @@ impl Ledger {
     }
 
     /// Returns the sentences that explain why this ledger does not make a COMPLETE run; none if it does. `at_once`: the
-    /// run was ended at once, so that no source had time for its final counters.
+    /// run was aborted, so that no source had time for its final counters.
     pub fn incomplete_reasons(&self, at_once: bool) -> Vec<String> {
         let mut reasons = Vec::new();
         for entry in &self.sources {
             let source = format!("source {} ({})", entry.source, entry.name);
             if !entry.final_counters && !at_once {
-                reasons.push(format!("{source} sent no final counters: it died, hung or was cut off"));
+                reasons.push(format!("{source} sent no final counters: it died, hung or was disconnected"));
             }
             for (count, condition) in [
                 (entry.lost, "lost"),
                 (entry.damaged, "damaged in the device"),
                 (entry.uncertain, "that may belong to other events"),
-                (entry.corrupt, "damaged on the way"),
+                (entry.corrupt, "damaged in transit"),
                 (entry.late, "late"),
                 (entry.dropped_newest.saturating_add(entry.dropped_oldest), "dropped at the source"),
                 (entry.lost_in_device, "lost in the device"),
@@ -174,8 +174,10 @@ impl Ledger {
                 }
             }
             if entry.of_no_event > 0 {
-                reasons
-                    .push(format!("{source}: {} frames, or packets of frames, belong to no event", entry.of_no_event));
+                reasons.push(format!(
+                    "{source}: {} frames or packets of frames could not be assigned to an event",
+                    entry.of_no_event
+                ));
             }
             if entry.unaccounted != 0 {
                 reasons.push(format!("{source}: {} fragments UNACCOUNTED for", entry.unaccounted));
@@ -217,7 +219,7 @@ mod tests {
         let source = "source 1.0 (camera)";
         let reasons = [
             format!("{source}: 3 fragments damaged in the device"),
-            format!("{source}: 1 fragment damaged on the way"),
+            format!("{source}: 1 fragment damaged in transit"),
         ];
         assert_eq!(ledger.incomplete_reasons(false), reasons);
     }

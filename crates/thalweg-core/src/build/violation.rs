@@ -6,7 +6,7 @@ use thiserror::Error;
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum Violation {
     /// An event outside this builder's share.
-    #[error("offered event {event}, which is not in the share of builder {builder} of {builders}")]
+    #[error("offered event {event}, which does not belong to builder {builder} of {builders}")]
     Share {
         /// Number of the event.
         event: u64,
@@ -19,7 +19,7 @@ pub enum Violation {
     #[error("offered event {0} after later ones, or before the first of the run")]
     Order(u64),
     /// An offer that runs past the highest possible event number.
-    #[error("offered {count} fragments from event {first} on: event numbers do not go so far")]
+    #[error("offered {count} fragments from event {first} on: the event numbers exceed 64 bits")]
     Range {
         /// Number of the first event.
         first: u64,
@@ -28,7 +28,7 @@ pub enum Violation {
     },
     /// An offer with an impossible number of fragments or bytes.
     #[error(
-        "offered {count} fragments in {bytes} bytes; this builder takes 1 to {most} fragments, each of at least 64 bytes, at a time"
+        "offered {count} fragments in {bytes} bytes; this builder accepts 1 to {most} fragments of at least 64 bytes in one offer"
     )]
     Size {
         /// Number of fragments.
@@ -39,11 +39,11 @@ pub enum Violation {
         most: u32,
     },
     /// More offers without a release than the source's slots allow.
-    #[error("more than {0} offers are open: more than its slots can hold")]
+    #[error("more than {0} offers are open, which is more than its slots can hold")]
     TooMany(u64),
     /// A gap in the ticket numbers. Every link delivers offers in the order of their tickets, so a ticket that was left
     /// out never comes.
-    #[error("offered ticket {ticket} where ticket {next} comes next: tickets are numbered 0, 1, 2, … without gaps")]
+    #[error("offered ticket {ticket} instead of ticket {next}: tickets are numbered 0, 1, 2, … without gaps")]
     Gap {
         /// The ticket that was offered.
         ticket: u64,
@@ -54,10 +54,10 @@ pub enum Violation {
     #[error("ticket {0} was offered twice with different content")]
     Changed(u64),
     /// A part of a fragment together with other fragments. A fragment in pieces has offers of its own.
-    #[error("offered a part of the fragment of event {0} together with fragments of other events")]
+    #[error("offered part of the fragment of event {0} together with fragments of other events")]
     Piece(u64),
     /// A fragment that was delivered whole and comes again in another ticket.
-    #[error("sent the fragment of event {0} whole, and then again in another ticket")]
+    #[error("sent the whole fragment of event {0} twice, in two tickets")]
     Twice(u64),
     /// Status bits in a header that only builders may set.
     #[error("set status bits {status:#010x} in the header of event {event}: only builders set them")]

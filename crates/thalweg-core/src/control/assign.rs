@@ -67,7 +67,7 @@ pub enum Share {
 
 /// A relayed report of a builder that does not exist.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("it passed on how much room builder {builder} has, and there are {builders}")]
+#[error("it reported the free room of builder {builder}, but there are only {builders} builders")]
 pub struct NoSuchBuilder {
     builder: u32,
     builders: usize,

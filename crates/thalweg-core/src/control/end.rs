@@ -131,7 +131,7 @@ impl RunControl {
             if source.waited >= self.config.timeout {
                 source.out = true;
                 let failure = match source.ended {
-                    true => "did not deliver what it held",
+                    true => "did not deliver the fragments that it held",
                     false => "did not end and send its final counters",
                 };
                 let reason =

@@ -38,7 +38,7 @@ impl Condition {
     pub fn parse(text: &str, otherwise: bool) -> Result<Self, String> {
         if text.len() > MAX_CONDITION_BYTES {
             return Err(format!(
-                "a condition has at most {MAX_CONDITION_BYTES} characters, and this has {}",
+                "a condition has at most {MAX_CONDITION_BYTES} characters; this one has {}",
                 text.len()
             ));
         }
@@ -83,10 +83,10 @@ impl Condition {
         match self.program.execute(&context) {
             Ok(Value::Bool(_)) => Ok(()),
             Ok(Value::Float(number)) => {
-                Err(format!("it is a number ({number} where all are 1), and neither true nor false"))
+                Err(format!("it evaluates to a number ({number} where all are 1) instead of true or false"))
             }
-            Ok(_) => Err("it is neither true nor false".into()),
-            Err(error) => Err(format!("{error} (numbers are written with a point: 2.0)")),
+            Ok(_) => Err("it does not evaluate to true or false".into()),
+            Err(error) => Err(format!("{error} (write numbers with a decimal point: 2.0)")),
         }
     }
 
@@ -219,9 +219,9 @@ mod tests {
             assert!(Condition::parse(text, true).is_err(), "{text:?}");
         }
         for (text, why) in [
-            ("beam.x + 1.0", "neither true nor false"),
+            ("beam.x + 1.0", "true or false"),
             ("beam.x < 0.0 && beam . y < 1.0", "'beam' has no feature 'y'; it has x, r2"),
-            ("beam.x * 2 > 1", "with a point"),
+            ("beam.x * 2 > 1", "decimal point"),
         ] {
             let error = condition(text, true).check_features().unwrap_err();
             assert!(error.contains(why), "{text}: {error}");

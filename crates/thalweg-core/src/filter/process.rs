@@ -56,9 +56,13 @@ impl Default for SystemPrograms {
 impl Programs for SystemPrograms {
     fn start_program(&self, config: &ProgramConfig, input: OwnedFd) -> Result<Box<dyn Process>, String> {
         if !config.directory.is_dir() {
-            return Err(format!("directory {}: there is none", config.directory.display()));
+            return Err(format!("directory {} does not exist", config.directory.display()));
         }
-        let Some((program, arguments)) = config.command.split_first() else { return Err("no program is named".into()) };
+        let Some((program, arguments)) = config.command.split_first() else {
+            return Err("the name of the program is \
+            missing"
+                .into());
+        };
         // The program's output goes to the node's log: the node's own output is its report.
         let output = io::stderr().as_fd().try_clone_to_owned();
         let child = output.and_then(|output| {

@@ -65,7 +65,7 @@ pub struct ProgramConfig {
     pub otherwise: bool,
 }
 
-/// Number of events that could not be decided on, by reason.
+/// Number of events that could not be decided, by reason.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Undecided {
     /// Events for which a program answered that it cannot decide, since its function failed; or for which a condition
@@ -171,10 +171,7 @@ impl Program {
         while !program.is_ready() {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                return Err(format!(
-                    "'{}' did not report within {START_TIMEOUT:?} that it is ready",
-                    program.program_name()
-                ));
+                return Err(format!("'{}' was not ready within {START_TIMEOUT:?}", program.program_name()));
             }
             program.wait_for_message(left);
             if let Err(reason) = program.read_messages(now) {
@@ -244,8 +241,8 @@ impl Program {
         sent.map(|_| ()).map_err(io::Error::other)
     }
 
-    /// Returns whether [`send_question`](Self::send_question) can be called: the open questions leave room for one more, or the question
-    /// would not be sent at all.
+    /// Returns whether [`send_question`](Self::send_question) can be called: the open questions leave room for one
+    /// more, or the question would not be sent at all.
     pub fn has_room(&self) -> bool {
         !self.is_listening() || self.run.as_ref().is_some_and(|run| run.memory.free_count() > 0)
     }
@@ -282,7 +279,7 @@ impl Program {
                 None
             }
             Err(error) => {
-                tracing::warn!(program = self.program_name(), event = event.0, "the question cannot be sent: {error}");
+                tracing::warn!(program = self.program_name(), event = event.0, "cannot send it an event: {error}");
                 self.undecided.gone += 1;
                 Some(self.config.otherwise)
             }
@@ -381,16 +378,16 @@ impl Program {
         let Some(running) = &mut self.running else { return Ok(()) };
         if !running.ready {
             if (event.0, verdict) != (PROTOCOL_VERSION, ANSWER_READY) {
-                return Err("it speaks another language, or another version of this one".into());
+                return Err("it uses a different protocol, or a different version of it".into());
             }
             running.ready = true;
             return self.send_introduction().map_err(|error| error.to_string());
         }
         let Some(at) = self.open_questions.iter().position(|question| question.event == event) else {
-            return Err(format!("it answers for event {}, about which it has no question", event.0));
+            return Err(format!("it sent a decision on event {}, which it was not asked about", event.0));
         };
         if verdict > VERDICT_UNSURE {
-            return Err(format!("its answer is {verdict}, which is neither 0, 1 nor 2"));
+            return Err(format!("its decision is {verdict}, not 0, 1 or 2"));
         }
         let is_late = self.open_questions.remove(at).is_some_and(|question| question.is_late);
         if !is_late {
@@ -406,7 +403,7 @@ impl Program {
         // The program may have closed its end, and take a moment more to exit.
         let status = self.running.as_mut().and_then(|running| running.process.exit_status().ok().flatten());
         let status = status.map_or_else(String::new, |status| format!(" ({status})"));
-        tracing::warn!("'{}': {reason}{status}; it is started again", self.program_name());
+        tracing::warn!("'{}': {reason}{status}; restarting it", self.program_name());
         self.undecided.ends += 1;
         if let Some(Running { mut process, .. }) = self.running.take() {
             // The exit is not waited for here.
@@ -471,7 +468,7 @@ impl Drop for Program {
 }
 
 fn no_room_error() -> io::Error {
-    io::Error::other("there is no room for it")
+    io::Error::other("it does not fit into the memory for events")
 }
 
 /// Encodes a message of the builder: three numbers.

@@ -59,7 +59,8 @@ impl Questions {
     fn new(mut socket: UnixStream) -> io::Result<Option<Self>> {
         socket.write_all(&encode_answer(PROTOCOL_VERSION, ANSWER_READY)).map_err(|error| {
             invalid_data(format!(
-                "standard input is no builder's: a topology names this program, and a node starts it ({error})"
+                "standard input is not connected to a builder: name this program in a topology, and the node starts \
+                 it ({error})"
             ))
         })?;
         let mut text = [0; QUESTION_BYTES];
@@ -69,7 +70,7 @@ impl Questions {
         }
         socket.read_exact(&mut text[read..])?;
         let Ok([memory, introduction]) = <[OwnedFd; 2]>::try_from(files) else {
-            return Err(invalid_data("the builder sent no memory"));
+            return Err(invalid_data("the builder did not send its memory"));
         };
         let memory = Arena::import(memory).map_err(io::Error::other)?;
         let (mut file, mut text) = (File::from(introduction), Vec::new());
@@ -104,7 +105,7 @@ impl Questions {
         let [event, offset, bytes] =
             [0, 8, 16].map(|at| question[at..].first_chunk().copied().map(u64::from_le_bytes).unwrap_or_default());
         let view = usize::try_from(bytes).ok().and_then(|bytes| self.memory.view_range(offset, bytes));
-        let view = QuestionBytes(view.ok_or_else(|| invalid_data("a question lies outside the builder's memory"))?);
+        let view = QuestionBytes(view.ok_or_else(|| invalid_data("an event lies outside of the builder's memory"))?);
         let mut records = Vec::new();
         for record in Records::new(&view) {
             let (at, _, payload) = record.map_err(|error| invalid_data(error.to_string()))?;

@@ -49,18 +49,18 @@ fn read_clock_state() -> Option<ClockState> {
 
 fn judge_synchronisation(running: &[String], kept: Option<ClockState>) -> Finding {
     let by = match running {
-        [] => "no program that synchronises it runs (/proc/*/comm)".to_owned(),
+        [] => "no program that synchronises it is running (/proc/*/comm)".to_owned(),
         running => format!("{} runs (/proc/*/comm)", running.join(", ")),
     };
     let (state, is_good) = match kept {
         Some(ClockState { is_synchronised: true, most, estimate }) => {
-            (format!("within {most:?} of UTC, {estimate:?} by estimate (adjtimex); "), most < TOO_FAR)
+            (format!("within {most:?} of UTC, estimated {estimate:?} (adjtimex); "), most < TOO_FAR)
         }
         Some(_) => ("the kernel's clock is not marked as synchronised (adjtimex); ".to_owned(), false),
         None => (String::new(), !running.is_empty()),
     };
     let finding = Finding::new("synchronisation", format!("{state}{by}"));
-    let cost = "dates drift, and do not agree between hosts; within one host the order of events is safe";
+    let cost = "times drift and differ between hosts; within one host the order of events is safe";
     match (is_good, running.is_empty()) {
         (true, _) => finding,
         (false, true) => finding.with_degraded_level(cost).with_remedy("systemctl enable --now chrony"),
@@ -81,7 +81,7 @@ mod tests {
         let chrony = ["chronyd".to_owned()];
         let good = judge_synchronisation(&chrony, kept(true, 1200));
         assert_eq!(good.level, Level::Ok);
-        assert_eq!(good.evidence, "within 1.2ms of UTC, 30µs by estimate (adjtimex); chronyd runs (/proc/*/comm)");
+        assert_eq!(good.evidence, "within 1.2ms of UTC, estimated 30µs (adjtimex); chronyd runs (/proc/*/comm)");
         // Synchronised once, and drifted since.
         assert_eq!(judge_synchronisation(&[], kept(true, 400_000)).level, Level::Degraded);
         assert_eq!(judge_synchronisation(&chrony, kept(false, 16_000_000)).level, Level::Degraded);

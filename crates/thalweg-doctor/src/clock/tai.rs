@@ -15,7 +15,7 @@ pub(super) fn probe_tai_offset() -> Finding {
 }
 
 fn cost_of_wrong_offset() -> String {
-    format!("fragments are dated with {TAI_MINUS_UTC} s, which holds until a leap second is announced")
+    format!("timestamps use TAI - UTC = {TAI_MINUS_UTC} s, which is right until the next leap second")
 }
 
 fn judge_tai_offset(offset: i64) -> Finding {

@@ -24,8 +24,8 @@ fn judge_distance(name: &str, home: Option<(u32, Vec<u32>)>, distances: Option<&
     match far.is_empty() {
         true => finding,
         false => finding.with_degraded_level(format!(
-            "nodes are bound to {}, on another NUMA node: what they send and receive crosses between nodes; \
-             use the processors in /sys/class/net/{name}/device/local_cpulist",
+            "nodes are bound to {}, on another NUMA node: their traffic crosses between NUMA nodes; use the \
+             processors in /sys/class/net/{name}/device/local_cpulist",
             far.join(", ")
         )),
     }

@@ -13,14 +13,16 @@ pub(super) fn probe_governor() -> Finding {
 
 fn judge_governors(governors: &BTreeSet<String>) -> Finding {
     if governors.is_empty() {
-        return Finding::new("governor", "none here: the firmware or the hypervisor decides on frequencies");
+        return Finding::new("governor", "none: the firmware or the hypervisor controls the frequencies");
     }
     let list = governors.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
     let finding = Finding::new("governor", format!("{list} (/sys/devices/system/cpu/cpu*/cpufreq/scaling_governor)"));
     match governors.iter().all(|governor| governor == "performance") {
         true => finding,
         false => finding
-            .with_degraded_level("a thread that wakes up begins slowly: the first fragments after a pause take longer")
+            .with_degraded_level(
+                "a thread that wakes up runs slowly at first: the first fragments after a pause take longer",
+            )
             .with_remedy("echo performance | tee /sys/devices/system/cpu/cpu*/cpufreq/scaling_governor"),
     }
 }

@@ -21,7 +21,7 @@ fn judge_isolation(bound: &[u32], isolated: &[u32], tickless: &[u32]) -> Finding
     match open.is_empty() || isolated.is_empty() {
         true => finding,
         false => finding.with_degraded_level(format!(
-            "nodes are bound to {}, which others may use too, while isolated processors stand idle",
+            "nodes are bound to {}, which other programs may use too, while isolated processors are idle",
             join_numbers(&open)
         )),
     }

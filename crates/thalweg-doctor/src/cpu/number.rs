@@ -14,7 +14,7 @@ pub(super) fn probe_processor_count(needs: &Needs) -> Finding {
     let Some(usable) = usable.filter(|_| nodes > 0) else { return Finding::new("processors", evidence) };
     let finding = Finding::new("processors", format!("{nodes} nodes, each with one hot thread; {evidence}"));
     match nodes > usable {
-        true => finding.with_degraded_level("hot threads take turns: each waits while another runs"),
+        true => finding.with_degraded_level("hot threads share processors: each waits while another runs"),
         false => finding,
     }
 }

@@ -8,23 +8,22 @@ pub(crate) fn probe_bound_processors(needs: &Needs) -> Finding {
     const NAME: &str = "bound processors";
     let bound: Vec<_> = needs.nodes.iter().filter_map(|node| Some((node.cpu?, node.name.as_str()))).collect();
     if bound.is_empty() {
-        return Finding::new(NAME, "no node is bound to one");
+        return Finding::new(NAME, "no node is bound to a processor");
     }
     let finding = Finding::new(NAME, format_bindings(&bound));
     let cannot: Vec<_> = bound.iter().filter(|(cpu, _)| !can_be_bound(*cpu)).copied().collect();
     if !cannot.is_empty() {
         let online = read::text_or_unknown(read::read_text("/sys/devices/system/cpu/online"));
         return finding.with_missing_level(format!(
-            "this process may not run there: {}; processors online: {online}; set `cpu` to one of them, or leave it out",
+            "this process may not run on {}; processors online: {online}: set `cpu` to one of them, or remove it",
             format_bindings(&cannot)
         ));
     }
     let shared = shared_processors(&bound);
     match shared.is_empty() {
         true => finding,
-        false => finding.with_degraded_level(format!(
-            "several hot threads take turns on processor {shared}: give each a `cpu` of its own"
-        )),
+        false => finding
+            .with_degraded_level(format!("several hot threads share processor {shared}: give each its own `cpu`")),
     }
 }
 

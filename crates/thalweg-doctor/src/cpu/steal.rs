@@ -28,7 +28,7 @@ fn judge_stolen_time(before: Times, after: Times) -> Finding {
     let finding = Finding::new("steal", evidence);
     match now > MAX_STOLEN_SHARE || ever > MAX_STOLEN_SHARE {
         true => finding.with_degraded_level(
-            "hot threads stand still for milliseconds at a time: give the virtual machine processors of its own",
+            "hot threads stop for milliseconds at a time: give the virtual machine dedicated processors",
         ),
         false => finding,
     }

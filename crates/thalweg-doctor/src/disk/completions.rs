@@ -45,14 +45,14 @@ impl Completions {
     /// Describes the completions in words.
     pub(crate) fn describe(&self) -> String {
         let interrupts = match &self.cpus[..] {
-            [] => "no interrupts of its own are listed".to_owned(),
+            [] => "no interrupts are listed for it".to_owned(),
             cpus => format!("interrupts processor {}", join_numbers(cpus)),
         };
         let ends = match self.rq_affinity {
-            Some(0) => "a read ends where the interrupt is",
-            Some(1) => "a read ends near the processor that asked",
-            Some(_) => "a read ends on the processor that asked",
-            None => "where a read ends is unknown",
+            Some(0) => "a read completes on the processor of the interrupt",
+            Some(1) => "a read completes near the requesting processor",
+            Some(_) => "a read completes on the requesting processor",
+            None => "the completing processor is unknown",
         };
         format!("{} {interrupts}, {ends} (rq_affinity)", self.disk)
     }
@@ -62,7 +62,7 @@ impl Completions {
         match self.rq_affinity {
             Some(0) => finding
                 .with_degraded_level(
-                    "a thread is woken on another processor than the one that has its data in the cache",
+                    "a thread is woken on a different processor than the one with its data in the cache",
                 )
                 .with_remedy(format!("echo 2 > /sys/block/{}/queue/rq_affinity", self.disk)),
             _ => finding,
@@ -84,7 +84,7 @@ mod tests {
         assert_eq!(finding.level, Level::Ok);
         assert_eq!(
             finding.evidence,
-            "vda interrupts processor 1, a read ends near the processor that asked (rq_affinity)"
+            "vda interrupts processor 1, a read completes near the requesting processor (rq_affinity)"
         );
         let elsewhere = disk(Some(0)).judge_affinity();
         assert_eq!(elsewhere.level, Level::Degraded);

@@ -8,7 +8,7 @@ pub(crate) fn probe_directory(needs: &Needs) -> Finding {
     let nearest = place::nearest_existing(&needs.directory);
     let what = match nearest == needs.directory {
         true => format!("{}", nearest.display()),
-        false => format!("{} (to be made in {})", needs.directory.display(), nearest.display()),
+        false => format!("{} (to be created in {})", needs.directory.display(), nearest.display()),
     };
     let kind = read::text_or_unknown(place::file_system_type(&nearest));
     let problem = if !nearest.is_dir() {
@@ -21,11 +21,11 @@ pub(crate) fn probe_directory(needs: &Needs) -> Finding {
         None
     };
     let Some(problem) = problem else {
-        return Finding::new("record directory", format!("{what}: {kind}, can be written to"));
+        return Finding::new("record directory", format!("{what}: {kind}, writable"));
     };
-    let finding = Finding::new("record directory", format!("{what}: {kind}, cannot be written to: {problem}"));
+    let finding = Finding::new("record directory", format!("{what}: {kind}, not writable: {problem}"));
     match needs.record {
-        true => finding.with_missing_level("no run could be recorded: choose another `directory`"),
+        true => finding.with_missing_level("no run can be recorded: choose another `directory`"),
         // No recording there was requested.
         false => finding,
     }

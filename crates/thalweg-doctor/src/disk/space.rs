@@ -32,15 +32,14 @@ fn judge_free_space(data: &Data, held: Option<u64>, free: u64, place: &str) -> F
             match volume > free {
                 false => finding,
                 true if data.at_most => {
-                    finding.with_degraded_level(format!("if fragments are as large as they can be, {full}"))
+                    finding.with_degraded_level(format!("if all fragments have their maximum size, {full}"))
                 }
-                true => finding.with_missing_level(format!(
-                    "{full}, and what comes then is lost: make room, or make the run shorter"
-                )),
+                true => finding
+                    .with_missing_level(format!("{full}, and all later data are lost: free space, or shorten the run")),
             }
         }
         (None, _) if free < held => Finding::new(NAME, evidence).with_missing_level(format!(
-            "the builders alone hold {} in memory, which has no room on this disk: make room, or record somewhere else",
+            "the builders alone hold {} in memory, more than is free on this disk: free space, or record elsewhere",
             format_volume(held)
         )),
         (None, Some(rate)) => {
@@ -98,7 +97,7 @@ mod tests {
         let evidence = judge_free_space(&data(Some(1e9), Some(3600), None), Some(1), 90_000_000_000, "/runs");
         assert_eq!(
             evidence.cost.unwrap(),
-            "the disk is full after 90.0 s, and what comes then is lost: make room, or make the run shorter"
+            "the disk is full after 90.0 s, and all later data are lost: free space, or shorten the run"
         );
         let evidence = judge_free_space(&data(Some(1e9), None, None), Some(1), 90_000_000_000_000, "/runs");
         assert!(evidence.evidence.ends_with("full after 1day 1h at 1.00 GB/s"), "{}", evidence.evidence);

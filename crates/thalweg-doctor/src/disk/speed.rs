@@ -52,7 +52,7 @@ pub(super) fn probe_write_speed(needs: &Needs) -> [Finding; 3] {
     [
         writes::direct_write_finding(direct, &method),
         writes::uncached_write_finding(uncached, &method),
-        speed.as_requested(),
+        speed.with_request(),
     ]
 }
 

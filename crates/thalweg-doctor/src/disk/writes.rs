@@ -30,7 +30,7 @@ pub(super) fn probe_write_methods(needs: &Needs) -> [Finding; 2] {
         None => {
             let reason = format!("no file at {} to try it on; {kind}", place.display());
             let known = DIRECT.contains(&kind.as_str());
-            let does = if known { "takes them" } else { "may not: --measure-disk tries it" };
+            let does = if known { "supports them" } else { "may not support them: --measure-disk tries it" };
             [
                 Finding::new("direct writes", format!("{reason} {does}")),
                 Finding::new("uncached writes", format!("unknown: {reason}; --measure-disk tries it")),
@@ -44,7 +44,7 @@ pub(super) fn direct_write_finding(result: Result<(), Errno>, method: &str) -> F
     match result {
         Ok(()) => Finding::new("direct writes", format!("O_DIRECT works; {method}")),
         Err(error) => Finding::new("direct writes", format!("O_DIRECT does not work: {error}; {method}"))
-            .with_degraded_level("blocks are copied into the page cache, and the kernel writes them when it sees fit"),
+            .with_degraded_level("blocks are copied into the page cache, and the kernel decides when to write them"),
     }
 }
 

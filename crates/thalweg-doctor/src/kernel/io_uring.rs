@@ -24,11 +24,11 @@ pub(super) fn probe_io_uring(ring: &io::Result<IoUring>) -> Finding {
     let setting = read::read_text(DISABLED);
     let reason = format!("{DISABLED} is {}", setting.as_deref().unwrap_or("not there"));
     match ring {
-        Ok(_) => Finding::new("io_uring", format!("a ring can be made; {reason}")),
+        Ok(_) => Finding::new("io_uring", format!("a ring can be created; {reason}")),
         Err(error) => {
-            let finding = Finding::new("io_uring", format!("no ring can be made: {error}; {reason}"))
+            let finding = Finding::new("io_uring", format!("no ring can be created: {error}; {reason}"))
                 .with_degraded_level(
-                    "blocks are written by threads that wait for the disk, not by the kernel's own queue",
+                    "blocks are written by threads that wait for the disk instead of by the kernel's queue",
                 );
             // Otherwise the reason is a container's seccomp profile, or the kernel's configuration.
             match setting.as_deref() {
@@ -42,7 +42,7 @@ pub(super) fn probe_io_uring(ring: &io::Result<IoUring>) -> Finding {
 pub(super) fn probe_operations(ring: &io::Result<IoUring>) -> Finding {
     const NAME: &str = "io_uring operations";
     let mut probe = Probe::new();
-    let Ok(ring) = ring else { return Finding::new(NAME, "none: there is no ring") };
+    let Ok(ring) = ring else { return Finding::new(NAME, "none: no ring can be created") };
     if let Err(error) = ring.submitter().register_probe(&mut probe) {
         return Finding::new(NAME, format!("unknown: the ring does not report them: {error}"));
     }

@@ -12,7 +12,7 @@ pub(super) fn probe_version() -> Finding {
     if is_release_at_least(&release, NEEDED) {
         return finding;
     }
-    finding.with_missing_level("arenas cannot be made: MADV_POPULATE_WRITE came with Linux 5.14")
+    finding.with_missing_level("arenas cannot be created: MADV_POPULATE_WRITE needs Linux 5.14")
 }
 
 /// Returns the release of the running kernel: `6.18.44-custom`.

@@ -19,7 +19,7 @@ fn judge_file_limit(wanted: u64, limit: Option<u64>) -> Finding {
         return finding;
     }
     finding
-        .with_missing_level("sources would be turned away when a builder cannot open another file")
+        .with_missing_level("sources are refused when a builder cannot open more files")
         .with_remedy(format!("ulimit -n {wanted}"))
 }
 

@@ -28,9 +28,8 @@ fn judge_locked_memory(wanted: u64, limit: Option<u64>, hard: Option<u64>, exemp
     if exempt || limit.is_none_or(|limit| wanted <= limit) {
         return finding;
     }
-    let finding = finding.with_degraded_level(
-        "blocks are not registered with the kernel, which looks up their pages anew for each write",
-    );
+    let finding = finding
+        .with_degraded_level("blocks are not registered with the kernel, which looks up their pages for each write");
     match hard.is_none_or(|hard| wanted <= hard) {
         true => finding.with_remedy(format!("ulimit -l {}", wanted.div_ceil(1024))),
         // Needs CAP_SYS_RESOURCE; holds for processes started from this shell.

@@ -8,7 +8,7 @@ pub(super) fn probe_numa_nodes() -> Finding {
         "NUMA nodes",
         match nodes.as_deref() {
             None | Some([]) => "unknown: /sys/devices/system/node/online cannot be read".to_owned(),
-            Some([_]) => "one: no memory is farther away than other memory".to_owned(),
+            Some([_]) => "one: all memory is equally near".to_owned(),
             Some(nodes) => {
                 let free = nodes.iter().map(|node| format!("node {node}: {} free", free_memory_text(*node)));
                 free.collect::<Vec<_>>().join(", ")

@@ -36,9 +36,7 @@ fn judge_available_memory(needs: &Needs, available: Option<u64>, reserved: u64, 
     if ordinary <= there {
         return finding;
     }
-    finding.with_missing_level(
-        "the node would be ended by the kernel when memory runs out; ask for fewer `slots` or `blocks`",
-    )
+    finding.with_missing_level("the kernel kills the node when memory runs out: configure fewer `slots` or `blocks`")
 }
 
 /// Returns the number of bytes in reserved huge pages of 2 MiB that are unused.
@@ -123,7 +121,8 @@ mod tests {
 
     #[test]
     fn reserved_pages_that_are_spoken_for_do_not_count() {
-        let info = "HugePages_Total:      10\nHugePages_Free:        8\nHugePages_Rsvd:        3\nHugepagesize:       2048 kB\n";
+        let info = "HugePages_Total:      10\nHugePages_Free:        8\nHugePages_Rsvd:        3\nHugepagesize:       \
+            2048 kB\n";
         assert_eq!(unused_reserved_bytes(info), 10 << 20);
         assert_eq!(unused_reserved_bytes("Hugepagesize: 99999999999999999999 kB"), 0);
     }

@@ -27,9 +27,7 @@ fn judge_transparent_pages(all: Option<&str>, own: Option<&str>, anonymous: Opti
     let finding = Finding::new("transparent huge pages", evidence);
     match effective {
         Some("never" | "deny") => finding
-            .with_degraded_level(
-                "slots are made of 4 KiB pages: 512 times the page-table entries and page-list entries",
-            )
+            .with_degraded_level("slots use 4 KiB pages: 512 times the page-table and page-list entries")
             // Arenas ask for huge pages (madvise), so `advise` is enough, and no other program is affected.
             .with_remedy(format!(
                 "echo advise > {}",

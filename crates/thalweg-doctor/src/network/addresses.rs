@@ -27,18 +27,20 @@ fn probe_listening(text: &str) -> Finding {
     let title = format!("listening on {text}");
     let address: Address = match text.parse() {
         Ok(address) => address,
-        Err(problem) => return Finding::new(title, problem).with_missing_level("it is no address"),
+        Err(problem) => return Finding::new(title, problem).with_missing_level("it is not an address"),
     };
     match (address.host_port(), address.socket_path()) {
-        (Some(_), _) if address.link_kind().adapter => {
-            Finding::new(title, "at an adapter of the node's own; whether that can be driven shows when it runs")
-        }
+        (Some(_), _) if address.link_kind().adapter => Finding::new(
+            title,
+            "on an adapter that the node drives itself; whether that works is known only when it \
+                runs",
+        ),
         (Some(host), _) => match resolve_host(host) {
             Ok(address) => probe_port(title, address),
             Err(error) => unresolved_finding(title, &error),
         },
         (_, Some(path)) => probe_socket_path(title, path, &read::read_text("/proc/net/unix").unwrap_or_default()),
-        (None, None) => Finding::new(title, "whether it is free shows when it runs"),
+        (None, None) => Finding::new(title, "whether it is free is known only when it runs"),
     }
 }
 
@@ -47,15 +49,19 @@ fn probe_connecting(text: &str) -> Finding {
     let title = format!("connecting to {text}");
     let address: Address = match text.parse() {
         Ok(address) => address,
-        Err(problem) => return Finding::new(title, problem).with_missing_level("it is no address"),
+        Err(problem) => return Finding::new(title, problem).with_missing_level("it is not an address"),
     };
     match (address.host_port().map(resolve_host), address.socket_path()) {
-        (Some(Ok(address)), _) => {
-            Finding::new(title, format!("resolves to {address}; whether a builder is there shows when it runs"))
-        }
+        (Some(Ok(address)), _) => Finding::new(
+            title,
+            format!(
+                "resolves to {address}; whether a builder listens there is known only when it \
+                runs"
+            ),
+        ),
         (Some(Err(error)), _) => unresolved_finding(title, &error),
         (None, Some(path)) => Finding::new(title, format!("on this host, at {}", path.display())),
-        (None, None) => Finding::new(title, "whether a builder is there shows when it runs"),
+        (None, None) => Finding::new(title, "whether a builder listens there is known only when it runs"),
     }
 }
 
@@ -70,12 +76,12 @@ fn probe_port(title: String, address: SocketAddr) -> Finding {
     let finding = Finding::new(title, format!("a socket cannot be bound to {address}: {error}"));
     match error.kind() {
         ErrorKind::AddrInUse => finding
-            .with_missing_level("somebody listens there: end that, or choose another port")
+            .with_missing_level("another program listens there: stop it, or choose another port")
             .with_remedy(format!("ss -lntp 'sport = :{}'", address.port())),
         ErrorKind::AddrNotAvailable => finding
-            .with_missing_level("it is no address of this machine: examine each host with --node")
+            .with_missing_level("it is not an address of this machine: examine each host with --node")
             .with_remedy("ip -brief address"),
-        _ => finding.with_missing_level("a builder could not listen there"),
+        _ => finding.with_missing_level("a builder cannot listen there"),
     }
 }
 
@@ -85,7 +91,7 @@ fn no_address_error() -> Error {
 
 fn unresolved_finding(title: String, error: &Error) -> Finding {
     Finding::new(title, format!("cannot be resolved: {error}"))
-        .with_missing_level("no source would find the builder: correct the name, or give the address in numbers")
+        .with_missing_level("sources cannot find the builder: correct the name, or write a numeric address")
 }
 
 /// Binds as a builder does, without listening: no one can connect, and nothing is left.
@@ -104,20 +110,20 @@ fn probe_socket_path(title: String, path: &Path, sockets: &str) -> Finding {
         ));
     }
     if is_listened_on(sockets, path) {
-        return Finding::new(title, "somebody listens there (/proc/net/unix)")
-            .with_missing_level("a builder could not listen there: end that, or choose another path")
+        return Finding::new(title, "another program listens there (/proc/net/unix)")
+            .with_missing_level("a builder cannot listen there: stop that program, or choose another path")
             .with_remedy(format!("ss -lxp src {}", path.display()));
     }
     // A socket that no one listens on is replaced.
     if std::fs::symlink_metadata(path).is_ok_and(|file| !file.file_type().is_socket()) {
-        return Finding::new(title, "a file of that name is there, which is no socket")
-            .with_missing_level("a builder could not listen there: choose another path");
+        return Finding::new(title, "a file of that name exists and is not a socket")
+            .with_missing_level("a builder cannot listen there: choose another path");
     }
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     match access(directory, Access::WRITE_OK | Access::EXEC_OK) {
-        Ok(()) => Finding::new(title, format!("free: {} can be written to", directory.display())),
-        Err(error) => Finding::new(title, format!("{} cannot be written to: {error}", directory.display()))
-            .with_missing_level("a builder could not listen there: make the directory, or choose another path"),
+        Ok(()) => Finding::new(title, format!("free: {} is writable", directory.display())),
+        Err(error) => Finding::new(title, format!("{} is not writable: {error}", directory.display()))
+            .with_missing_level("a builder cannot listen there: create the directory, or choose another path"),
     }
 }
 
@@ -158,7 +164,7 @@ mod tests {
         // An address of TEST-NET-1 (RFC 5737), which no machine has.
         let foreign = probe_listening("tcp:192.0.2.1:4000");
         assert_eq!(foreign.level, Level::Missing);
-        assert!(foreign.cost.unwrap().contains("no address of this machine"));
+        assert!(foreign.cost.unwrap().contains("not an address of this machine"));
         assert_eq!(probe_connecting("tcp:192.0.2.1:4000").level, Level::Ok);
     }
 

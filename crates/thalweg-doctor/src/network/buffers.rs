@@ -63,10 +63,10 @@ fn judge_socket_buffers(
     match (receive[2] < enough, send[2] < enough) {
         (false, false) => finding,
         (true, _) => finding
-            .with_degraded_level("a builder takes less than it asked for before the source has to wait")
+            .with_degraded_level("a builder receives less than its window before the source has to wait")
             .with_remedy(raise_command("tcp_rmem", receive, wanted)),
         (_, true) => finding
-            .with_degraded_level("a source keeps less on its way than the builder asked for")
+            .with_degraded_level("a source keeps less data in flight than the builder requested")
             .with_remedy(raise_command("tcp_wmem", send, wanted)),
     }
 }

@@ -43,7 +43,7 @@ fn judge_congestion_control(
     let Err(error) = tried else { return Finding::new(title, format!("can be selected; {settings}")) };
     let finding = Finding::new(title, format!("cannot be selected: {error}; {settings}"));
     let finding = match required {
-        true => finding.with_missing_level("a source asks for it by name and would end: choose one that is there"),
+        true => finding.with_missing_level("a source that selects it ends with an error: choose an available one"),
         false => finding.with_degraded_level("links use the system's default instead, which may pace, as bbr does"),
     };
     match available.split(' ').any(|there| there == name) {

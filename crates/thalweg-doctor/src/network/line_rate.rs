@@ -33,17 +33,15 @@ pub(super) fn probe_line_rates(needs: &Needs, interfaces: &[Interface]) -> Vec<F
 
 fn judge_line_rate(name: &str, speed: Option<f64>, bytes_per_second: f64) -> Finding {
     let title = format!("{name} rate");
-    let evidence = format!("{} stated in one direction", thalweg_text::format_rate(bytes_per_second));
+    let evidence = format!("{} needed in one direction", thalweg_text::format_rate(bytes_per_second));
     let Some(speed) = speed else { return Finding::new(title, format!("{evidence}; the line's speed is unknown")) };
     let finding = Finding::new(title, format!("{evidence}; the line carries {}", link::format_speed(speed)));
     match bytes_per_second * 8.0 / speed {
         // Ethernet, IP and TCP headers take 2 % to 6 % of a line.
         share if share > 1.0 => {
-            finding.with_missing_level("the line carries less than the sources make: they wait, or drop")
+            finding.with_missing_level("the line is slower than the sources: they wait or drop data")
         }
-        share if share > 0.94 => {
-            finding.with_degraded_level("nothing is left for headers, for repeats, and for what piled up")
-        }
+        share if share > 0.94 => finding.with_degraded_level("no reserve for headers, retransmissions and bursts"),
         _ => finding,
     }
 }

@@ -16,7 +16,8 @@ pub(super) fn probe_link_state(interface: &Interface) -> Finding {
     match *up && interface.has_device() && speed.is_some_and(|speed| speed >= FAST_LINK_BPS) && *mtu < JUMBO_MTU {
         true => finding
             .with_degraded_level(
-                "six times as many packets as with jumbo frames, each at a cost; both ends and the switch must agree",
+                "six times as many packets as with jumbo frames, each with its own cost; both ends and the switch \
+                 must use the same MTU",
             )
             .with_remedy(format!("ip link set {name} mtu {JUMBO_MTU}")),
         false => finding,

@@ -38,7 +38,7 @@ impl Family {
         let answer = family.send_request(CTRL_CMD_GETFAMILY, &wanted)?;
         family.id = find_attribute(&answer, CTRL_ATTR_FAMILY_ID)
             .and_then(|value| Some(u16::from_ne_bytes(value.try_into().ok()?)))
-            .ok_or("netlink: an answer without an id")?;
+            .ok_or("netlink: a reply without an id")?;
         Ok(family)
     }
 
@@ -65,7 +65,7 @@ impl Family {
                 (header, _) if header.sequence_number != self.sequence => {}
                 (_, NetlinkPayload::InnerMessage(answer)) => return Ok(answer.attributes),
                 (_, NetlinkPayload::Error(error)) => return Err(error.to_io().to_string()),
-                _ => return Err("netlink: an answer of an unexpected type".into()),
+                _ => return Err("netlink: a reply of an unexpected type".into()),
             }
         }
     }
@@ -136,8 +136,7 @@ impl NetlinkDeserializable for Generic {
     type Error = DecodeError;
 
     fn deserialize(header: &NetlinkHeader, payload: &[u8]) -> Result<Self, DecodeError> {
-        let ([command, ..], attributes) =
-            payload.split_first_chunk::<4>().ok_or("an answer shorter than its header")?;
+        let ([command, ..], attributes) = payload.split_first_chunk::<4>().ok_or("a reply shorter than its header")?;
         Ok(Self { family: header.message_type, command: *command, attributes: attributes.to_vec() })
     }
 }

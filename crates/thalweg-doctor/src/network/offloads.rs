@@ -12,12 +12,17 @@ const FEATURES_ACTIVE: u16 = 4;
 
 /// Offloads: the name in `ethtool -K`, the kernel's names (one is enough), and the cost of doing without.
 const WANTED: [(&str, &[&str], &str); 6] = [
-    ("tx", &["tx-checksum-ip-generic", "tx-checksum-ipv4"], "the processor reads every byte once more to add it up"),
-    ("rx", &["rx-checksum"], "the processor reads every byte once more to add it up"),
+    (
+        "tx",
+        &["tx-checksum-ip-generic", "tx-checksum-ipv4"],
+        "the processor reads every byte once more for the \
+        checksum",
+    ),
+    ("rx", &["rx-checksum"], "the processor reads every byte once more for the checksum"),
     ("sg", &["tx-scatter-gather"], "sendfile copies every payload"),
-    ("gso", &["tx-generic-segmentation"], "the stack is passed once for each packet sent"),
-    ("tso", &["tx-tcp-segmentation"], "the processor cuts what is sent into packets"),
-    ("gro", &["rx-gro"], "the stack is passed once for each packet received"),
+    ("gso", &["tx-generic-segmentation"], "the network stack runs once for each packet sent"),
+    ("tso", &["tx-tcp-segmentation"], "the processor splits sent data into packets"),
+    ("gro", &["rx-gro"], "the network stack runs once for each packet received"),
 ];
 const LRO: &str = "rx-lro";
 

@@ -15,7 +15,7 @@ pub(super) fn probe_retransmission() -> Finding {
         Some(micros) => Finding::new("retransmission", format!("at the earliest after {micros} us ({SETTING})")),
         None => Finding::new(
             "retransmission",
-            "at the earliest after 200 ms (before Linux 6.11 it can be set by route only)",
+            "at the earliest after 200 ms (before Linux 6.11 it can only be set per route)",
         ),
     }
 }

@@ -33,7 +33,7 @@ fn judge_ring_sizes(name: &str, rx: Option<(u32, u32)>, tx: Option<(u32, u32)>) 
     let finding = Finding::new(format!("{name} rings"), evidence);
     match rx {
         Some((now, most)) if now < most => finding
-            .with_degraded_level("packets of a burst are dropped before the processor fetches them, and sent again")
+            .with_degraded_level("packets of a burst are dropped before the processor fetches them, and retransmitted")
             .with_remedy(format!("ethtool -G {name} rx {most}")),
         _ => finding,
     }

@@ -13,11 +13,11 @@ const XDP_BASIC: u64 = 1;
 const XDP_REDIRECT: u64 = 2;
 const ZERO_COPY: u64 = 8;
 
-/// Checks whether a socket can be made.
+/// Checks whether a socket can be created.
 pub(super) fn probe_xdp_socket() -> Finding {
     let evidence = match socket_with(AddressFamily::XDP, SocketType::RAW, SocketFlags::CLOEXEC, None) {
-        Ok(_) => "a socket can be made".to_owned(),
-        Err(error) => format!("none can be made: {error} (it takes CAP_NET_RAW and CONFIG_XDP_SOCKETS)"),
+        Ok(_) => "a socket can be created".to_owned(),
+        Err(error) => format!("none can be created: {error} (needs CAP_NET_RAW and CONFIG_XDP_SOCKETS)"),
     };
     Finding::new("AF_XDP sockets", evidence)
 }
@@ -36,7 +36,7 @@ pub(super) fn probe_xdp_driver(netdev: &mut Result<Family, String>, interface: &
                 Some(features) => {
                     format!("{} (netdev over netlink: xdp-features {features:#x})", describe_xdp_mode(features))
                 }
-                None => "unknown: the answer names no features".to_owned(),
+                None => "unknown: the reply lists no features".to_owned(),
             }
         }
         Err(error) => format!("unknown: {error}"),
@@ -48,7 +48,7 @@ fn describe_xdp_mode(features: u64) -> &'static str {
     match features {
         some if some & ZERO_COPY != 0 => "zero-copy: the device writes into the program's memory",
         some if some & (XDP_BASIC | XDP_REDIRECT) == XDP_BASIC | XDP_REDIRECT => "native: one copy, before the stack",
-        _ => "generic: one copy, after the stack has made a packet of it",
+        _ => "generic: one copy, after the stack has built a packet",
     }
 }
 

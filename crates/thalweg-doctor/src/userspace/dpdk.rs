@@ -54,7 +54,7 @@ pub(crate) fn probe_if_needed(needs: &Needs) -> Option<Finding> {
     let needed = needs.nodes.iter().any(|node| node.adapter);
     needed.then(|| match thalweg_dpdk::available_version() {
         Ok(version) => loadable_finding(&version),
-        Err(why) => Finding::new("DPDK", why).with_missing_level("a node of the topology drives an adapter by it"),
+        Err(why) => Finding::new("DPDK", why).with_missing_level("a node of the topology drives an adapter with it"),
     })
 }
 
@@ -100,10 +100,8 @@ pub(super) fn check_requirements() -> Vec<Finding> {
         requirement_finding(
             "glibc >= 2.7",
             glibc.map(|version| version >= (2, 7)),
-            glibc.map_or_else(
-                || "no libc.so.6 is loaded, or it has no version".into(),
-                |(a, b)| format!("glibc {a}.{b}"),
-            ),
+            glibc
+                .map_or_else(|| "libc.so.6 is not loaded, or has no version".into(), |(a, b)| format!("glibc {a}.{b}")),
         ),
     ]
 }
@@ -132,7 +130,7 @@ fn supported_driver(interface: &Interface) -> Option<String> {
 fn describe_adapters(interfaces: &[Interface]) -> String {
     let names: Vec<_> =
         interfaces.iter().map(|i| format!("{} ({})", i.name, read::text_or_unknown(i.driver_name()))).collect();
-    if names.is_empty() { "no network device here".to_owned() } else { names.join(", ") }
+    if names.is_empty() { "no network device".to_owned() } else { names.join(", ") }
 }
 
 fn virtualization_flag(info: &str) -> Option<&'static str> {
@@ -149,7 +147,7 @@ fn check_pcie_slot(interfaces: &[Interface]) -> Finding {
         Some((interface, slot_bits_per_second(&speed, &width)?))
     });
     match known {
-        None => requirement_finding(NAME, None, "no network device here reports its link (current_link_speed)".into()),
+        None => requirement_finding(NAME, None, "no network device reports its link (current_link_speed)".into()),
         Some((interface, slot)) => {
             let enough = interface.speed.map(|speed| slot >= speed);
             let speed = interface.speed.map_or("unknown".to_owned(), |speed| format!("{} Gbit/s", speed * 1e-9));

@@ -85,7 +85,7 @@ impl Fit {
             let shape = device.shape.as_ref().map(|shape| format!(" of shape {shape:?}")).unwrap_or_default();
             let payload_type = &device.payload_type;
             let problem =
-                format!("its payloads are {payload_type}{shape}: what is fitted are images of u8, u16, f32 or f64");
+                format!("its payloads are {payload_type}{shape}: only images of u8, u16, f32 or f64 can be fitted");
             return Err(fit_error(config, problem));
         };
         let (width, height) = (usize::try_from(*width).unwrap_or(0), usize::try_from(*height).unwrap_or(0));

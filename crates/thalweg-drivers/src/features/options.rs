@@ -133,22 +133,31 @@ pub struct InterferometerConfig {
 
 impl DeviceOptions for FitConfig {
     fn open_device(&self, _adapter: Option<&Adapter>) -> Result<OpenDevice, DeviceError> {
-        let problem = format!("a fit is a part of '{}', and is opened with it", self.of);
+        let problem = format!("a fit is part of '{}' and is opened together with it", self.of);
         Err(DeviceError::Option { option: "of", problem })
     }
 
     fn check_options(&self) -> Result<(), DeviceError> {
-        require_option(self.pixel_mm.is_none_or(is_positive), "pixel_mm", "it is the distance of two pixels, above 0")?;
-        require_option(self.white.is_none_or(is_positive), "white", "it is the most that a pixel can show, above 0")?;
-        require_option((1..=1024).contains(&self.waiting), "waiting", "1 to 1024 images can wait")?;
-        let fringes = self.fit.is_of_fringes();
         require_option(
-            !self.turned || self.fit.is_of_fringes_2d(),
-            "turned",
-            "it goes with fringes in two dimensions",
+            self.pixel_mm.is_none_or(is_positive),
+            "pixel_mm",
+            "it must be a distance of two pixels above \
+            0",
         )?;
-        require_option(fringes || self.envelope.is_default(), "envelope", "it goes with fringes")?;
-        require_option(fringes || self.interferometer.is_none(), "interferometer", "it goes with fringes")?;
+        require_option(
+            self.white.is_none_or(is_positive),
+            "white",
+            "it must be the largest value of a pixel, above 0",
+        )?;
+        require_option(
+            (1..=1024).contains(&self.waiting),
+            "waiting",
+            "the number of waiting images must be 1 to 1024",
+        )?;
+        let fringes = self.fit.is_of_fringes();
+        require_option(!self.turned || self.fit.is_of_fringes_2d(), "turned", "it needs fringes in two dimensions")?;
+        require_option(fringes || self.envelope.is_default(), "envelope", "it needs fringes")?;
+        require_option(fringes || self.interferometer.is_none(), "interferometer", "it needs fringes")?;
         let sizes = self.interferometer.map(|i| [i.wavelength, i.separation, i.distance]);
         require_option(
             sizes.is_none_or(|sizes| sizes.into_iter().all(is_positive)),

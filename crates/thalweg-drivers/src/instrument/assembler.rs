@@ -195,8 +195,8 @@ impl Assembler {
         self.free.push(buffer);
     }
 
-    /// Returns true if the caller should report what the port [`record_port_drops`](Self::record_port_drops), although asking the port has
-    /// a cost.
+    /// Returns true if the caller should report what the port [`record_port_drops`](Self::record_port_drops), although
+    /// asking the port has a cost.
     pub fn needs_port_drops(&self) -> bool {
         self.counter.is_narrow_counter()
     }
@@ -342,7 +342,7 @@ impl Assembler {
         };
         if self.counter.restart_count() > restarts {
             self.counts.restarts += 1;
-            tracing::warn!(number, "the instrument counts anew: what was lost meanwhile is not known");
+            tracing::warn!(number, "the instrument restarted its counter: losses in between are unknown");
             self.format.instrument_clock().into_iter().for_each(Clock::forget_setting);
         }
         let mut part = part;
@@ -410,7 +410,7 @@ impl Assembler {
         let Entry { buffer, total: len, received, mut filled, copied, .. } = entry;
         let gaps: Vec<_> = received.missing_ranges(len as u64).collect();
         if !gaps.is_empty() {
-            tracing::warn!(number, "incomplete: {} did not come, and are zeros", describe_gaps(&gaps, len));
+            tracing::warn!(number, "incomplete: {} did not arrive and are zero", describe_gaps(&gaps, len));
         }
         if !self.counter.is_certain(number) {
             filled.status |= Status::UNCERTAIN;
@@ -433,7 +433,8 @@ impl Assembler {
         self.entries.oldest().map_or(Duration::MAX, |(_, first)| first.last + self.patience)
     }
 
-    /// Returns the time at which to ask for the [`next_acquired`](Self::next_acquired) fragment although nothing has arrived.
+    /// Returns the time at which to ask for the [`next_acquired`](Self::next_acquired) fragment although nothing has
+    /// arrived.
     pub fn next_deadline(&self) -> Option<Duration> {
         let (number, first) = self.entries.oldest()?;
         let at_once = number == self.entries.next_number() && first.is_whole() || self.is_out_of_buffers();

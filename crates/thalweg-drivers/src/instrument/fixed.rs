@@ -28,46 +28,58 @@ impl Fixed {
         };
         let packets = config.packets.unwrap_or(1);
         if header > 1024 {
-            return Err(option_error("header", format!("{header} bytes; 1024 are possible")));
+            return Err(option_error("header", format!("{header} bytes: the limit is 1024")));
         }
         for (option, counter) in [("counter", counter)].into_iter().chain(config.index.map(|index| ("index", index))) {
             if !counter.is_within(header.into()) {
-                return Err(option_error(option, format!("1 to 8 bytes of the header's {header} are possible")));
+                return Err(option_error(
+                    option,
+                    format!("it must be 1 to 8 bytes within the header of {header} bytes"),
+                ));
             }
         }
         let each = config.size.0.div_ceil(u64::from(packets).max(1));
         // All parts have the same length, and the last has the remaining bytes, at least one.
         if packets == 0 || each.saturating_mul(u64::from(packets - 1)) >= config.size.0 {
-            let problem = format!("{packets}; {} bytes are not that many equal parts and a last one", config.size.0);
+            let problem = format!(
+                "{packets}: {} bytes cannot be divided into that many equal parts and a last one",
+                config.size.0
+            );
             return Err(option_error("packets", problem));
         }
         let (counts, bytes) = config.index.map_or(("counter", counter.bytes), |index| ("index", index.bytes));
         if bytes < 4 && u64::from(packets) > 1 << (8 * bytes) {
-            let problem = format!("{packets}; {counts} with bytes = {bytes} does not count that far");
+            let problem = format!("{packets}: {counts} with bytes = {bytes} does not count that far");
             return Err(option_error("packets", problem));
         }
         if config.index.is_none() && counter.bytes < 8 && !packets.is_power_of_two() {
             let problem = format!(
-                "where the counter begins anew, {packets} datagrams would not begin with a fragment: it takes a counter \
-                 of 8 bytes, or an index"
+                "when the counter wraps around, {packets} datagrams would not start with a fragment: this needs a \
+                 counter of 8 bytes, or an index"
             );
             return Err(option_error("packets", problem));
         }
         if config.step.is_some() && config.index.is_none() && packets > 1 {
-            let problem = "it is of fragments, and the counter counts datagrams: say where their `index` is";
+            let problem = "it counts fragments, but the counter counts datagrams: set the position of their `index`";
             return Err(option_error("step", problem));
         }
         let layout = layout_from_options(config)?;
         if let Some(time) = config.time {
             if time.item.is_some() {
-                return Err(option_error("time", "item belongs to format spead; here it takes at and bytes"));
+                return Err(option_error("time", "item belongs to format spead; this format needs at and bytes"));
             }
             let fields = [Some(time.ticks_counter()), time.nanoseconds].into_iter().flatten();
             if !fields.into_iter().all(|field| field.is_within(header.into())) {
-                return Err(option_error("time", format!("1 to 8 bytes of the header's {header} are possible")));
+                return Err(option_error(
+                    "time",
+                    format!("it must be 1 to 8 bytes within the header of {header} bytes"),
+                ));
             }
             if time.hertz == 0 || time.nanoseconds.is_some() && time.hertz != 1 {
-                return Err(option_error("time", "hertz is 1 or more, and 1 where there are nanoseconds beside"));
+                return Err(option_error(
+                    "time",
+                    "hertz must be at least 1, and exactly 1 if there are nanoseconds too",
+                ));
             }
         }
         let size = usize::try_from(config.size.0).unwrap_or(usize::MAX);

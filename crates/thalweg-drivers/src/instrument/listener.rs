@@ -99,7 +99,7 @@ fn parse_sender(config: &UdpConfig) -> Result<Option<Sender>, DeviceError> {
     let host = text.parse().map(Sender::Host);
     let sender = host.or_else(|_| text.parse().map(Sender::Port)).map_err(|_| DeviceError::Option {
         option: "from",
-        problem: format!("'{text}' is no address: write one, such as 10.0.0.5, or one with a port, 10.0.0.5:4000"),
+        problem: format!("'{text}' is not an address: write one such as 10.0.0.5, or with a port, 10.0.0.5:4000"),
     })?;
     Ok(Some(sender))
 }
@@ -123,7 +123,7 @@ fn parse_listen_address(listen: &str) -> Result<(PortKind, &str), DeviceError> {
     kind.filter(|_| place.contains(':')).map(|kind| (kind, place)).ok_or_else(|| DeviceError::Option {
         option: "listen",
         problem: format!(
-            "'{listen}' is no place to listen at: write udp:HOST:PORT, af-xdp:HOST:PORT or dpdk:HOST:PORT"
+            "'{listen}' is not an address to listen on: write udp:HOST:PORT, af-xdp:HOST:PORT or dpdk:HOST:PORT"
         ),
     })
 }
@@ -157,7 +157,7 @@ impl Listener {
         if holds < config.buffer.0 {
             let (listen, wanted) = (&config.listen, config.buffer);
             let why = buffer_size_remedy(kind, wanted.0);
-            tracing::warn!("{listen}: {holds} bytes are kept until they are received, not {wanted}: {why}");
+            tracing::warn!("{listen}: the receive buffer has {holds} bytes instead of {wanted}: {why}");
         }
         let mut description = Description {
             kind: format!("udp-{}", config.format.name()),
@@ -310,7 +310,7 @@ impl Port {
             PortKind::Dpdk => {
                 let (Some(adapter), SocketAddr::V4(at)) = (adapter, at) else {
                     let listen = &config.listen;
-                    let problem = format!("{listen} comes by an adapter, in IPv4: name one as the source's `adapter`");
+                    let problem = format!("{listen} is received by an adapter, over IPv4: set the source's `adapter`");
                     return Err(DeviceError::Option { option: "listen", problem });
                 };
                 let port = thalweg_dpdk::open_datagram_port(adapter, at).map_err(io::Error::other);
@@ -353,9 +353,9 @@ impl Port {
 fn buffer_size_remedy(kind: PortKind, wanted: u64) -> String {
     match kind {
         // Each byte takes two: the kernel also counts its own bookkeeping (socket(7), `SO_RCVBUF`).
-        PortKind::Udp => format!("set net.core.rmem_max to {wanted} at least"),
-        PortKind::AfXdp => "the interface's rings hold no more. Ask for a smaller `buffer`".into(),
-        PortKind::Dpdk => "the adapter has no more descriptors. Ask for a smaller `buffer`".into(),
+        PortKind::Udp => format!("set net.core.rmem_max to at least {wanted}"),
+        PortKind::AfXdp => "the interface's rings hold no more: set a smaller `buffer`".into(),
+        PortKind::Dpdk => "the adapter has no more descriptors: set a smaller `buffer`".into(),
     }
 }
 
@@ -394,12 +394,12 @@ impl Acquisition for Listener {
             }
         }
         if stale > 0 {
-            tracing::info!(stale, "datagrams came before the run began");
+            tracing::info!(stale, "datagrams arrived before the run began");
         }
         self.counters_at_start = self.port_counters();
         self.dropped = self.counters_at_start.dropped;
         self.assembler.start_delivery();
-        tracing::info!("{}: what comes from now on counts", self.local_address());
+        tracing::info!("{}: data are recorded from now on", self.local_address());
         Ok(())
     }
 

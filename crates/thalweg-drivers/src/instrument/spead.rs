@@ -35,7 +35,7 @@ impl Spead {
                 Ok((item.into(), Clock::new(field.hertz, epoch)))
             }
             _ => {
-                let problem = "format spead takes an item, 7 to 0x7fff, and hertz, 1 or more; as in { item = 0x1600, hertz = 1_712_000_000 }";
+                let problem = "format spead needs an item, 7 to 0x7fff, and hertz, 1 or more, such as { item = 0x1600, hertz = 1_712_000_000 }";
                 Err(DeviceError::Option { option: "time", problem: problem.into() })
             }
         });
@@ -208,7 +208,7 @@ mod tests {
         ] {
             let text = format!("listen = \"udp:0.0.0.0:1\"\nformat = \"spead\"\nsize = 100\ntime = {{ {time} }}");
             let error = Spead::new(&toml::from_str(&text).unwrap()).unwrap_err().to_string();
-            assert!(error.contains("takes an item"), "{error}");
+            assert!(error.contains("needs an item"), "{error}");
         }
     }
 }

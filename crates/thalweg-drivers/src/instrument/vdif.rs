@@ -20,7 +20,7 @@ impl Vdif {
         let hertz = config.rate.map(|rate| rate.hertz());
         let rate = hertz.and_then(checked_vdif_rate);
         if let (Some(hertz), None) = (hertz, rate) {
-            let problem = format!("{hertz}: it must be the whole number of frames that a second of one thread has");
+            let problem = format!("{hertz}: it must be the number of frames per second of one thread, a whole number");
             return Err(DeviceError::Option { option: "rate", problem });
         }
         Ok(Self { sequence: config.sequence, thread: config.thread, rate })

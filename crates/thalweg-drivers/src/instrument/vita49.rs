@@ -113,7 +113,7 @@ impl Format for Vita49 {
         } else if row >= RESTART_COUNTS {
             tracing::warn!(
                 off,
-                "counts differ from the time stamps from now on: numbers follow the time stamps, and are uncertain"
+                "counts and timestamps differ from now on: event numbers follow the timestamps and are uncertain"
             );
             self.anchor = Some(Anchor { time, count, number: number.wrapping_sub_signed(off.into()) });
             (self.off, self.is_doubted) = ((0, 0), true);

@@ -151,7 +151,7 @@ impl Card {
                     if (restarts, self.transfers.restart_count()) == (0, 1) {
                         let card = self.config.file.display();
                         tracing::warn!(
-                            "{card}: its counter stood still or began anew: the number of lost fragments is unknown"
+                            "{card}: its counter stopped or restarted: the number of lost fragments is unknown"
                         );
                     }
                     self.layout.to_little_endian(payload);
@@ -175,7 +175,7 @@ impl Card {
                 return Err(file_error("reading", &self.config.file, error));
             }
             Err(error) => {
-                tracing::warn!("{}: a transfer failed ({error}); the card is opened again", self.config.file.display());
+                tracing::warn!("{}: a transfer failed ({error}); reopening the card", self.config.file.display());
                 self.counts.failed += 1;
                 self.file = None;
                 self.again = now + REOPEN_INTERVAL;
@@ -192,7 +192,7 @@ impl Card {
         }
         self.again = now + REOPEN_INTERVAL;
         let Ok(file) = open_file(&self.config) else { return };
-        tracing::info!("{} is there again", self.config.file.display());
+        tracing::info!("{} is back", self.config.file.display());
         self.again = now;
         self.transfers.restart_after_absence();
         self.file = Some(Arc::new(file));
@@ -202,7 +202,10 @@ impl Card {
 fn open_file(config: &DmaConfig) -> io::Result<OwnedFd> {
     let fd = open(&config.file, OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty())?;
     if FileType::from_raw_mode(fstat(&fd)?.st_mode) != FileType::CharacterDevice {
-        return Err(invalid_input("it is no character device: `raw` plays a file, and `stream` reads pipes"));
+        return Err(invalid_input(
+            "it is not a character device: use `raw` to replay a file, and `stream` to read a \
+            pipe",
+        ));
     }
     // The file was opened without waiting, but reads are to wait.
     rustix::fs::fcntl_setfl(&fd, OFlags::empty())?;
@@ -406,7 +409,7 @@ mod tests {
     #[test]
     fn what_cannot_be_is_refused() {
         let refused = |more: &str| config(more).fragment_layout().unwrap_err().to_string();
-        assert!(refused("reads = 2").contains("say where the card has its `counter`"));
+        assert!(refused("reads = 2").contains("set the position of the card's `counter`"));
         let nothing =
             DmaConfig { size: thalweg_text::ByteSize(0), ..config("") }.fragment_layout().unwrap_err().to_string();
         assert!(nothing.contains("size"), "{nothing}");
@@ -414,7 +417,7 @@ mod tests {
         assert!(refused("counter = { at = 60, bytes = 5 }").contains("of the fragment"));
         let opened = |file: &Path| Card::open(&DmaConfig { file: file.into(), ..config("") }).unwrap_err().to_string();
         let file = tempfile::NamedTempFile::new().unwrap();
-        assert!(opened(file.path()).contains("no character device"));
+        assert!(opened(file.path()).contains("not a character device"));
         assert!(opened(Path::new("/dev/no-such-card")).contains("No such file"));
     }
 }

@@ -115,7 +115,7 @@ impl Images {
             None => self.first_number(sequence.into(), taken),
         };
         if !is_certain && self.counter.is_certain(number) {
-            tracing::warn!(number, "it is not known how many images the camera has lost: numbers are uncertain");
+            tracing::warn!(number, "the number of images that the camera lost is unknown: event numbers are uncertain");
         }
         if !is_certain || self.stream.is_none() {
             self.counter.begin_at_count(sequence.into(), number, is_certain, now);

@@ -92,29 +92,32 @@ impl StreamConfig {
     /// Options that do not go together, or that make no record.
     pub(crate) fn record_layout(&self) -> Result<Option<Layout>, DeviceError> {
         if self.baud == Some(0) {
-            return Err(option_error("baud", "0 bits a second would hang the line up"));
+            return Err(option_error("baud", "0 bits per second would hang up the line"));
         }
         if self.end.is_some() {
             if self.mark.is_some() || self.length.is_some() || self.record.is_some() || self.stored.is_some() {
-                let problem = "records that end with a mark are bytes: leave out mark, length, record and type";
+                let problem = "records that end with a mark are bytes: remove mark, length, record and type";
                 return Err(option_error("end", problem));
             }
-            return self.check_record_size("records that end with a mark need to have it: the bytes of the longest");
+            return self.check_record_size(
+                "records that end with a mark need it: the size of the longest record in \
+                bytes",
+            );
         }
         let Some(length) = self.length else {
             if self.size.is_some() {
-                let problem = "records without a `length` before them all have the bytes of `record`: leave it out";
+                let problem = "records without a `length` field all have the size `record`: remove it";
                 return Err(option_error("size", problem));
             }
             return Layout::new(self.record, self.stored, self.shape.as_deref()).map(Some);
         };
         if self.record.is_some() || self.stored.is_some() || self.shape.is_some() {
-            return Err(option_error("length", "each record states its length: leave out record, type and shape"));
+            return Err(option_error("length", "each record states its length: remove record, type and shape"));
         }
         if !(1..=8).contains(&length.bytes) {
             return Err(option_error("length", "the number before each record has 1 to 8 bytes"));
         }
-        self.check_record_size("records with their `length` before them need to have it: the bytes of the longest")
+        self.check_record_size("records with a `length` field need it: the size of the longest record in bytes")
     }
 
     fn check_record_size(&self, problem: &str) -> Result<Option<Layout>, DeviceError> {
@@ -225,15 +228,15 @@ impl DmaConfig {
             return Err(DeviceError::Setting { option: "size", value: self.size.0, expected });
         }
         if !(1..=16).contains(&self.concurrent_reads()) {
-            return Err(option_error("reads", "1 to 16 at a time are possible"));
+            return Err(option_error("reads", "the number of transfers must be 1 to 16"));
         }
         match self.counter {
             None if self.concurrent_reads() > 1 => {
-                let problem = "several at a time end in any order: say where the card has its `counter`";
+                let problem = "several transfers complete in any order: set the position of the card's `counter`";
                 return Err(option_error("reads", problem));
             }
             Some(counter) if !counter.is_within(self.size.0) => {
-                return Err(option_error("counter", "1 to 8 bytes of the fragment are possible"));
+                return Err(option_error("counter", "it must be 1 to 8 bytes within the fragment"));
             }
             _ => {}
         }
@@ -307,7 +310,7 @@ impl DeviceOptions for ComediConfig {
         }
         // The time from one sample to the next, in nanoseconds, has 32 bits.
         if !(0.3..=1e9).contains(&self.rate.hertz()) {
-            return Err(option_error("rate", "0.3 to 1000000000 samples a second are possible"));
+            return Err(option_error("rate", "the sample rate must be 0.3 to 1000000000 per second"));
         }
         if !(1..=MAX_SAMPLES).contains(&self.samples) {
             return Err(option_error("samples", "1 to 67108864 are possible"));

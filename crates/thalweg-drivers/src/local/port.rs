@@ -54,13 +54,13 @@ impl Port {
             FileType::Fifo => Kind::Fifo,
             FileType::CharacterDevice if rustix::termios::isatty(&fd) => Kind::Serial,
             FileType::CharacterDevice => Kind::Given,
-            _ => return Err(invalid_input("it is no pipe, serial port or file")),
+            _ => return Err(invalid_input("it is not a pipe, a serial port or a file")),
         };
         let mut port = Self { fd, kind, before: None };
         match kind {
             Kind::Serial => port.set_up_terminal(baud)?,
             _ if baud.is_some() => {
-                return Err(invalid_input("baud is for serial ports, and this is none"));
+                return Err(invalid_input("baud is only for serial ports, and this is not one"));
             }
             Kind::Fifo => drop(fcntl_setpipe_size(&port.fd, PIPE_BYTES)),
             Kind::File | Kind::Given => {}
@@ -92,7 +92,7 @@ impl Port {
         // The call may succeed although only a part of the settings could be made (tcsetattr(3)).
         let speed = tcgetattr(&self.fd)?.output_speed();
         match baud.filter(|baud| *baud != speed) {
-            Some(baud) => Err(invalid_input(format!("the port keeps {speed} bits per second, and not {baud}"))),
+            Some(baud) => Err(invalid_input(format!("the port uses {speed} bits per second instead of {baud}"))),
             None => Ok(()),
         }
     }
@@ -197,7 +197,7 @@ impl Watch {
     pub(crate) fn add_file(&self, file: impl AsFd) -> io::Result<()> {
         // A file that always or never has data cannot be waited for (`do_epoll_ctl`).
         epoll::add(&self.0, file, EventData::new_u64(0), EventFlags::IN).map_err(|error| match error {
-            Errno::PERM => invalid_input("it is no pipe, serial port, camera or board"),
+            Errno::PERM => invalid_input("it is not a pipe, a serial port, a camera or a board"),
             error => error.into(),
         })
     }

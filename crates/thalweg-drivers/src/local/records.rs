@@ -95,8 +95,8 @@ impl Records {
 
 fn too_long_problem(len: usize, longest: usize) -> String {
     format!(
-        "a record of {len} bytes is announced, and size says {longest}: make size as large, or look whether the length in \
-         front of records has as many bytes, in that order"
+        "a record of {len} bytes is announced, but size is {longest}: increase size, or check the number of bytes and \
+         the byte order of the length field"
     )
 }
 

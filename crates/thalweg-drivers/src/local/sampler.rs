@@ -68,20 +68,20 @@ impl Open {
     fn new(config: &ComediConfig) -> io::Result<Self> {
         let fd = open(&config.file, OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty())?;
         let board = Board::read_description(fd.as_fd(), config.subdevice)
-            .map_err(|_| invalid_input("it is no board of comedi's"))?;
+            .map_err(|_| invalid_input("it is not a comedi board"))?;
         let board = board.ok_or_else(|| match config.subdevice {
-            Some(part) => invalid_input(format!("its subdevice {part} samples nothing by itself")),
-            None => invalid_input("it samples nothing by itself"),
+            Some(part) => invalid_input(format!("its subdevice {part} cannot sample by itself")),
+            None => invalid_input("it cannot sample by itself"),
         })?;
         if let Some(channel) = config.channels.iter().find(|channel| u32::from(**channel) >= board.channels) {
             let highest = board.channels.saturating_sub(1);
-            return Err(invalid_input(format!("channels: {channel}; it has 0 to {highest}")));
+            return Err(invalid_input(format!("channels: {channel}: it has 0 to {highest}")));
         }
         if config.channels.len() > board.most_channels as usize {
-            return Err(invalid_input(format!("channels: it samples at most {} at a time", board.most_channels)));
+            return Err(invalid_input(format!("channels: it samples at most {} at once", board.most_channels)));
         }
         if !board.ranges.is_empty() && usize::from(config.range) >= board.ranges.len() {
-            return Err(invalid_input(format!("range = {}; it has 0 to {}", config.range, board.ranges.len() - 1)));
+            return Err(invalid_input(format!("range = {}: it has 0 to {}", config.range, board.ranges.len() - 1)));
         }
         board.select_part(fd.as_fd())?;
         // `CR_PACK`, against the board's ground.
@@ -89,18 +89,18 @@ impl Open {
             config.channels.iter().map(|channel| u32::from(config.range) << 16 | u32::from(*channel)).collect();
         let hertz = config.rate.hertz();
         let pace = board.find_pace(fd.as_fd(), &channels, (1e9 / hertz).round() as u32).map_err(|error| {
-            invalid_input(format!("it cannot sample these channels at a rate that it sets itself ({error})"))
+            invalid_input(format!("it cannot sample these channels at a rate of its own clock ({error})"))
         })?;
         let has = 1e9 / f64::from(pace.nanos);
         if (has - hertz).abs() > hertz * 0.01 {
-            return Err(invalid_input(format!("rate = {hertz}; the nearest that it has is {has:.3}")));
+            return Err(invalid_input(format!("rate = {hertz}: the nearest possible rate is {has:.3}")));
         }
         let bytes = if board.wide { 4.0 } else { 2.0 } * channels.len() as f64 * has * RING_SECONDS;
         let ring =
             board.request_memory(fd.as_fd(), (bytes as u32).clamp(RING_BYTES.0, RING_BYTES.1).next_multiple_of(4096));
         if ring.is_ok_and(|ring| f64::from(ring) < bytes / 10.0) {
             tracing::warn!(
-                "{}: its driver keeps less than a tenth of a second of samples: raise comedi_default_buf_maxsize_kb",
+                "{}: its driver buffers less than 0.1 s of samples: raise comedi_default_buf_maxsize_kb",
                 config.file.display()
             );
         }
@@ -140,7 +140,7 @@ impl Sampler {
             })),
             ..Description::default()
         };
-        tracing::info!("{}: {} ({}), {rate:.3} samples a second", config.file.display(), board.name, board.driver);
+        tracing::info!("{}: {} ({}), {rate:.3} samples per second", config.file.display(), board.name, board.driver);
         let nanos = pace.nanos;
         Ok(Self {
             config: config.clone(),
@@ -176,7 +176,7 @@ impl Sampler {
     }
 
     fn handle_unplugged(&mut self, now: Duration) {
-        tracing::warn!("{} was unplugged; it is waited for", self.config.file.display());
+        tracing::warn!("{} was unplugged; waiting for it", self.config.file.display());
         self.open = None;
         self.counts.unplugged += 1;
         self.again = now + REOPEN_INTERVAL;
@@ -195,7 +195,7 @@ impl Sampler {
             return Ok(Acquired::NotYet);
         }
         self.watch.add_file(&open.fd).map_err(|error| file_error("waiting for", &self.config.file, error))?;
-        tracing::info!("{} is there again", self.config.file.display());
+        tracing::info!("{} is back", self.config.file.display());
         self.open = Some(open);
         self.start_board()
     }
@@ -239,7 +239,7 @@ impl Acquisition for Sampler {
             match read(&open.fd, &mut front.payload_mut()[place]) {
                 // No more data comes: another program ended the command, or the ring had no room.
                 Ok(0) | Err(Errno::PIPE) => {
-                    tracing::warn!("{} was not read for too long: samples are lost", self.config.file.display());
+                    tracing::warn!("{} was not read in time: samples are lost", self.config.file.display());
                     self.counts.overruns += 1;
                     return self.start_board();
                 }
@@ -305,7 +305,7 @@ mod tests {
             let text = format!("file = {file:?}\nrate = 1000\nsamples = 100\nchannels = [0]\n{more}");
             toml::from_str::<ComediConfig>(&text).unwrap()
         };
-        for (file, why) in [("/dev/null", "it is no board of comedi's"), ("/dev/no-comedi", "No such file")] {
+        for (file, why) in [("/dev/null", "it is not a comedi board"), ("/dev/no-comedi", "No such file")] {
             let error = Sampler::open(&config(file, "")).unwrap_err().to_string();
             assert!(error.contains(why) && error.contains(file), "{error}");
         }

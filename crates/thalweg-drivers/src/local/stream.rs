@@ -85,7 +85,7 @@ impl Stream {
     /// Fails if an option makes no sense.
     pub fn from_standard_input(config: &StreamConfig) -> Result<Self, DeviceError> {
         if config.baud.is_some() {
-            let problem = "is for a serial port that is opened by its name".to_owned();
+            let problem = "it needs a serial port that is opened by name".to_owned();
             return Err(DeviceError::Option { option: "baud", problem });
         }
         Self::new(config, Port::from_standard_input().map_err(|error| file_error("opening", &config.file, error))?)
@@ -331,7 +331,7 @@ impl Stream {
     }
 
     fn handle_unplugged(&mut self) {
-        tracing::warn!("{} was unplugged; it is waited for", self.file.display());
+        tracing::warn!("{} was unplugged; waiting for it", self.file.display());
         self.drop_incomplete();
         self.counts.unplugged += 1;
         self.port = None;
@@ -358,7 +358,7 @@ impl Stream {
     fn drop_incomplete(&mut self) {
         let bytes = self.framer.as_mut().map_or(0, Framer::clear_pending) + self.records.drop_incomplete();
         if bytes > 0 {
-            tracing::warn!("{}: {bytes} bytes at its end are no whole record", self.file.display());
+            tracing::warn!("{}: the last {bytes} bytes are not a whole record", self.file.display());
             self.counts.cut_off += bytes as u64;
             self.filled.push_back(Acquired::Lost { first: self.number, count: 1 });
             self.number += 1;
@@ -375,7 +375,7 @@ impl Stream {
         if let Some(watch) = &self.watch {
             watch.add_file(&port).map_err(|error| file_error("waiting for", &self.file, error))?;
         }
-        tracing::info!("{} is there again", self.file.display());
+        tracing::info!("{} is back", self.file.display());
         self.before = port.overrun_count().unwrap_or(0);
         self.join_midway();
         self.port = Some(port);
@@ -551,7 +551,7 @@ mod tests {
         assert_eq!(all(&mut stream, 0), [Ok((3, vec![7; 100]))]);
         writer.write_all(b"\x01\0").unwrap();
         let error = stream.poll_acquired(Duration::ZERO).unwrap_err().to_string();
-        assert!(error.contains("at byte 112: a record of 256 bytes is announced, and size says 100"), "{error}");
+        assert!(error.contains("at byte 112: a record of 256 bytes is announced, but size is 100"), "{error}");
     }
 
     #[test]
@@ -788,11 +788,11 @@ mod tests {
     fn what_is_no_stream_is_refused() {
         let directory = tempfile::tempdir().unwrap();
         let error = Stream::open(&config(directory.path(), 4)).unwrap_err().to_string();
-        assert!(error.contains("it is no pipe, serial port or file"), "{error}");
+        assert!(error.contains("it is not a pipe, a serial port or a file"), "{error}");
         let file = directory.path().join("file");
         std::fs::write(&file, b"12345678").unwrap();
         let error = Stream::open(&StreamConfig { baud: Some(9600), ..config(&file, 4) }).unwrap_err().to_string();
-        assert!(error.contains("baud is for serial ports"), "{error}");
+        assert!(error.contains("baud is only for serial ports"), "{error}");
         let (mut stream, _pool) = stream(&config(&file, 4), 1);
         assert!(stream.readiness_fd().is_none(), "a file has nothing to wait for");
         assert_eq!(all(&mut stream, 0).len(), 2);

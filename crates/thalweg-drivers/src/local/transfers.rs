@@ -252,7 +252,7 @@ impl Transfers {
 
     fn doubt_from(&mut self, number: u64) {
         if self.uncertain_from.is_none() {
-            tracing::warn!(number, "it is not known how many frames the card has lost: numbers are uncertain");
+            tracing::warn!(number, "the number of frames that the card lost is unknown: event numbers are uncertain");
         }
         self.uncertain_from = Some(self.uncertain_from.map_or(number, |from| from.min(number)));
     }

@@ -83,9 +83,9 @@ impl Camera {
         let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let fd = open(&config.file, flags, Mode::empty())?;
         let mut capability = Capability::default();
-        send_request(fd.as_fd(), &mut capability).map_err(|_| invalid_input("it is no video device"))?;
+        send_request(fd.as_fd(), &mut capability).map_err(|_| invalid_input("it is not a video device"))?;
         if capability.device & CAN_CAPTURE == 0 || capability.device & CAN_STREAM == 0 {
-            return Err(invalid_input("it captures no images"));
+            return Err(invalid_input("it cannot capture images"));
         }
         let mut format = Format::<false>::default();
         send_request(fd.as_fd(), &mut format)?;
@@ -94,7 +94,7 @@ impl Camera {
         if let Some(letters) = &config.format {
             format.pixels = FourCc::parse_letters(letters).ok_or_else(|| {
                 invalid_input(format!(
-                    "format = {letters:?}: one to four letters, such as \"GREY\" (v4l2-ctl --list-formats)"
+                    "format = {letters:?}: write one to four letters, such as \"GREY\" (v4l2-ctl --list-formats)"
                 ))
             })?;
         }
@@ -102,14 +102,14 @@ impl Camera {
         (format.line, format.size) = (0, 0);
         let mut set = format.to_request();
         send_request(fd.as_fd(), &mut set).map_err(|error| match error {
-            Errno::BUSY => io::Error::new(io::ErrorKind::ResourceBusy, "another program has it"),
+            Errno::BUSY => io::Error::new(io::ErrorKind::ResourceBusy, "another program uses it"),
             error => error.into(),
         })?;
         let given = set.to_reported();
         if (given.width, given.height, given.pixels) != (format.width, format.height, format.pixels) {
             return Err(invalid_input(format!(
-                "it has no images of {} × {} {}; the nearest are {} × {} {}: set width, height and format to what it has \
-                 (v4l2-ctl --list-formats-ext)",
+                "it has no images of {} × {} {}; the nearest are {} × {} {}: set width, height and format to a \
+                 supported combination (v4l2-ctl --list-formats-ext)",
                 format.width, format.height, format.pixels, given.width, given.height, given.pixels
             )));
         }
@@ -141,7 +141,9 @@ impl Camera {
                 if set.is_err() || i64::from(setting.value) != *value {
                     let (least, most) = (control.least, control.most);
                     let error = set.map_or_else(|error| format!("{error}; "), |_| String::new());
-                    return Err(invalid_input(format!("controls.{name} = {value}: {error}it is {least} to {most}")));
+                    return Err(invalid_input(format!(
+                        "controls.{name} = {value}: {error}it must be {least} to {most}"
+                    )));
                 }
             }
             // The name of a group of controls is not a control (`V4L2_CTRL_TYPE_CTRL_CLASS`).
@@ -153,7 +155,7 @@ impl Camera {
         match left.first() {
             None => Ok(()),
             Some((name, _)) => {
-                Err(invalid_input(format!("controls.{name}: there is none; there are {}", known.join(", "))))
+                Err(invalid_input(format!("controls.{name} does not exist; the controls are {}", known.join(", "))))
             }
         }
     }
@@ -170,14 +172,14 @@ impl Camera {
         let mut pace = Pace::<false>::default();
         send_request(self.fd.as_fd(), &mut pace)?;
         if pace.can & CAN_PACE == 0 {
-            return Err(invalid_input("its rate cannot be set: leave `rate` out"));
+            return Err(invalid_input("its rate cannot be set: remove `rate`"));
         }
         let mut set = Pace::<true>::default();
         set.period = [1_000_000, (hertz * 1e6).round() as u32];
         send_request(self.fd.as_fd(), &mut set)?;
         let has = f64::from(set.period[1]) / f64::from(set.period[0].max(1));
         if (has - hertz).abs() > hertz * 0.01 {
-            tracing::warn!("{file}: it takes {has:.2} images a second, not {hertz:.2}");
+            tracing::warn!("{file}: it takes {has:.2} images per second instead of {hertz:.2}");
         }
         Ok(())
     }
@@ -292,7 +294,8 @@ impl Video {
         let dma_bufs = DmaBuf::probe_support();
         let best = if dma_bufs.is_ok() { Memory::DmaBufs } else { Memory::Pages };
         let mut camera = Camera::open(config, best).map_err(|error| file_error("opening", &config.file, error))?;
-        let count = camera.prepare_buffers().map_err(|error| file_error("making buffers of", &config.file, error))?;
+        let count =
+            camera.prepare_buffers().map_err(|error| file_error("allocating buffers of", &config.file, error))?;
         let watch = Watch::new(&camera.fd).map_err(|error| file_error("waiting for", &config.file, error))?;
         let format = camera.format;
         let Format { width, height, pixels, line, size, .. } = format;
@@ -319,7 +322,7 @@ impl Video {
         };
         tracing::info!("{}: {width} × {height} {pixels}, {}", config.file.display(), memory_description(camera.memory));
         if let (Memory::Own, Err(error)) = (camera.memory, dma_bufs) {
-            tracing::info!("its driver may write into slots where /dev/udmabuf can be opened: {error}");
+            tracing::info!("its driver could write into slots if /dev/udmabuf could be opened: {error}");
         }
         Ok(Self {
             queued: (0..count).map(|_| None).collect(),
@@ -362,7 +365,7 @@ impl Video {
     /// Restarts the camera with the next kind of memory, after the driver has refused slots: they are not contiguous,
     /// or are no DMA buffers.
     fn lower_memory(&mut self, error: Errno, now: Duration) -> Result<(), DeviceError> {
-        let Some(next) = next_memory(self.best) else { return Err(self.file_error("giving a slot to", error)) };
+        let Some(next) = next_memory(self.best) else { return Err(self.file_error("passing a slot to", error)) };
         while let Ok(Some(frame)) = self.take_image(now) {
             self.done.push_back(frame);
         }
@@ -382,7 +385,7 @@ impl Video {
             memory_description(camera.memory)
         );
         self.best = camera.memory;
-        self.adopt_camera(camera).map_err(|error| self.file_error("making buffers of", error))?;
+        self.adopt_camera(camera).map_err(|error| self.file_error("allocating buffers of", error))?;
         self.begin_capture(now)
     }
 
@@ -435,7 +438,7 @@ impl Video {
 
     /// Notes that the camera is gone, and frees its buffers.
     fn handle_unplugged(&mut self) {
-        tracing::warn!("{} was unplugged; it is waited for", self.config.file.display());
+        tracing::warn!("{} was unplugged; waiting for it", self.config.file.display());
         self.release_camera();
         self.counts.unplugged += 1;
     }
@@ -450,7 +453,7 @@ impl Video {
         if !camera.format.has_format_of(&self.format) {
             if !std::mem::replace(&mut self.warned_of_another, true) {
                 let Format { width, height, pixels, .. } = camera.format;
-                tracing::warn!("{file} is there again, with images of {width} × {height} {pixels}: it is not taken");
+                tracing::warn!("{file} is back, but with images of {width} × {height} {pixels}: it is not used");
             }
             return;
         }
@@ -460,7 +463,7 @@ impl Video {
             return self.release_camera();
         }
         if self.camera.is_some() {
-            tracing::info!("{} is there again", self.config.file.display());
+            tracing::info!("{} is back", self.config.file.display());
             self.warned_of_another = false;
         }
     }
@@ -514,7 +517,7 @@ impl Video {
                     // That the camera is gone is noticed when the next image is taken.
                     match camera.requeue_buffer(place.index) {
                         Err(error) if !is_gone_error(error) => {
-                            return Err(self.file_error("giving a buffer back to", error));
+                            return Err(self.file_error("returning a buffer to", error));
                         }
                         _ => (buffer, len),
                     }
@@ -659,7 +662,7 @@ mod tests {
     #[test]
     fn what_is_no_camera_is_refused() {
         let config = |file: &str| toml::from_str::<V4l2Config>(&format!("file = {file:?}")).unwrap();
-        for (file, why) in [("/dev/null", "it is no video device"), ("/dev/no-video", "No such file")] {
+        for (file, why) in [("/dev/null", "it is not a video device"), ("/dev/no-video", "No such file")] {
             let error = Video::open(&config(file)).unwrap_err().to_string();
             assert!(error.contains(why) && error.contains(file), "{error}");
         }

@@ -59,7 +59,7 @@ impl Windows {
                 if before < self.length / 2 && self.late >= self.length / 2 {
                     tracing::warn!(
                         fragment = self.next,
-                        "it is not known how many samples the board has lost: numbers are uncertain"
+                        "the number of samples that the board lost is unknown: event numbers are uncertain"
                     );
                 }
             }

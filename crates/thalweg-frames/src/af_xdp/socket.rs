@@ -107,7 +107,7 @@ impl Queue {
     ) -> Result<Self, FramesError> {
         let queue_name = format!("AF_XDP on queue {queue} of interface {interface}");
         let fd = socket_with(AddressFamily::XDP, SocketType::RAW, SocketFlags::CLOEXEC, None)
-            .map_err(with_permission_advice(format!("{queue_name}: making a socket")))?;
+            .map_err(with_permission_advice(format!("{queue_name}: creating a socket")))?;
         let receiving = options.receive_chunk_count();
         let places = configure_rings(&fd, shared.is_none().then_some(&*umem), receiving)
             .map_err(with_permission_advice(format!("{queue_name}: registering memory")))?;
@@ -142,7 +142,7 @@ impl Queue {
         bind_to_queue(&opened.fd, (interface, queue), binding, shared).map_err(|error| FramesError {
             doing: match error.raw_os_error() {
                 Some(libc::ENETDOWN) => format!("{queue_name}: binding (is the interface up?)"),
-                Some(libc::EBUSY) => format!("{queue_name}: binding (another program has this queue)"),
+                Some(libc::EBUSY) => format!("{queue_name}: binding (another program uses this queue)"),
                 _ => format!("{queue_name}: binding"),
             },
             error,
@@ -245,7 +245,8 @@ impl Queue {
         self.has_reaped_room(chunks, descriptors)
     }
 
-    /// True if there is room without the chunks that have been sent since the last [`reclaim_sent_chunks`](Self::reclaim_sent_chunks).
+    /// True if there is room without the chunks that have been sent since the last
+    /// [`reclaim_sent_chunks`](Self::reclaim_sent_chunks).
     fn has_reaped_room(&mut self, chunks: usize, descriptors: usize) -> bool {
         self.free.len() >= chunks
             && (SEND_CHUNK_COUNT - self.under_way) as usize >= descriptors

@@ -50,14 +50,16 @@ impl Steer {
             {
                 Ok(link) => {
                     if let Some(error) = refused {
-                        tracing::info!("{name}: the driver does not run programs itself ({error}): slower, behind it");
+                        tracing::info!(
+                            "{name}: the driver cannot run XDP programs itself ({error}): the kernel runs it after the driver, which is slower"
+                        );
                     }
                     return Ok(Self { _link: link, sockets, native });
                 }
                 // Another program is there already: the kernel lets an interface have one.
                 Err(error) if matches!(error.raw_os_error(), Some(libc::EBUSY | libc::EEXIST)) => {
                     let doing =
-                        format!("attaching to {name}, which has an XDP program already (ip link show dev {name})");
+                        format!("attaching to {name}, which already has an XDP program (ip link show dev {name})");
                     return Err(FramesError { doing, error });
                 }
                 Err(error) => refused = Some(error),

@@ -95,7 +95,7 @@ impl Umem {
             // SAFETY: a part of the range that is used for nothing else, as long as the arena. Nothing is written
             // there, see above.
             let mapped = unsafe { arena.map_again(place.as_ptr()) };
-            mapped.map_err(FramesError::from_system_call("mapping an arena among the memory for frames"))?;
+            mapped.map_err(FramesError::from_system_call("mapping an arena into the memory for frames"))?;
             umem.pieces.push(Mapped { arena: Arc::clone(arena), at, _noted: arena.record_registration("AF_XDP") });
             at += arena.size_bytes().next_multiple_of(HUGE_PAGE_BYTES);
         }

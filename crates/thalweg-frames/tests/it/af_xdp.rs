@@ -189,7 +189,7 @@ fn nobody_else_gets_the_interface_and_a_killed_process_leaves_nothing() {
         assert!(lines.any(|line| line.is_ok_and(|line| line.contains(READY))), "it did not open its port");
         assert!(has_program("near"));
         let refused = AfXdpPort::open_on_interface("near", PORT + 1, &Options::default()).unwrap_err();
-        assert!(refused.to_string().contains("has an XDP program already (ip link show dev near)"), "{refused}");
+        assert!(refused.to_string().contains("already has an XDP program (ip link show dev near)"), "{refused}");
         // SIGKILL.
         child.kill().unwrap();
         child.wait().unwrap();

@@ -23,19 +23,18 @@ pub enum Loaded {
 #[derive(Debug, Error)]
 pub enum LoadError {
     /// The kernel has a module for it, which could not be loaded after this crate's program.
-    #[error("{0}: this kernel has a module for it, which is as good: modprobe tcp_{0}")]
+    #[error("{0}: this kernel has an equivalent module: modprobe tcp_{0}")]
     Module(&'static str),
     /// The kernel has no type information (BTF).
-    #[error(
-        "{0}: this kernel does not describe its types (no {BTF}, CONFIG_DEBUG_INFO_BTF), so no program fits into it"
-    )]
+    #[error("{0}: this kernel has no type information (no {BTF}, CONFIG_DEBUG_INFO_BTF), which BPF programs need")]
     NoBtf(&'static str),
     /// The process lacks privilege.
     #[error("{0}: loading into the kernel needs root (CAP_BPF, CAP_NET_ADMIN and CAP_SYS_ADMIN)")]
     NotPermitted(&'static str),
     /// The kernel refuses the program.
     #[error(
-        "{name}: the kernel rejects it: {reason}. It must be Linux 6.1 or newer with the BPF JIT on; -vv shows its messages"
+        "{name}: the kernel rejects it: {reason}. It must be Linux 6.1 or newer with the BPF JIT on; -vv shows its \
+         messages"
     )]
     Refused {
         /// Name of the control.

@@ -62,7 +62,7 @@ pub enum BootError {
     #[error("{} is not a User-Mode Linux kernel: `thalweg lab build` makes one", .0.display())]
     NotAKernel(PathBuf),
     /// No directory can hold the machine's memory: it must have as much space, and allow programs to run (`exec`).
-    #[error("no place for the {memory} of the machine's memory: {}; TMPDIR can name another", places.join(", "))]
+    #[error("no directory can hold the {memory} of the machine's memory: {}; set TMPDIR to another", places.join(", "))]
     Memory {
         /// Size of the memory.
         memory: ByteSize,
@@ -73,7 +73,7 @@ pub enum BootError {
     #[error("{0} not found: as root, `apt-get install iproute2 mount coreutils`")]
     NoTool(&'static str),
     /// The run took longer than its limit.
-    #[error("the machine did not end within {} and was killed; a program that never waits stops its clock\n{console}", humantime::format_duration(*limit))]
+    #[error("the machine did not end within {} and was killed (a program that never waits stops its clock)\n{console}", humantime::format_duration(*limit))]
     WallLimit {
         /// The machine's time limit.
         limit: Duration,

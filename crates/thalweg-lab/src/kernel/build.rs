@@ -40,7 +40,7 @@ pub enum KernelError {
     #[error("{} not found: as root, `apt-get install {PACKAGES}`", .0.join(", "))]
     NoTools(Vec<&'static str>),
     /// The host is not an x86-64 machine, which User-Mode Linux is limited to.
-    #[error("User-Mode Linux runs on x86-64 only")]
+    #[error("User-Mode Linux only runs on x86-64")]
     Machine,
     /// The file system has too little space.
     #[error("building a kernel needs {} MB in {}, which has {} MB", needed >> 20, path.display(), free >> 20)]
@@ -61,7 +61,7 @@ pub enum KernelError {
         error: RecipeError,
     },
     /// The source does not accept these lines of the configuration.
-    #[error("this Linux does not take {}", .0.join(", "))]
+    #[error("this version of Linux does not support {}", .0.join(", "))]
     Config(Vec<&'static str>),
     /// A step failed.
     #[error(transparent)]

@@ -76,7 +76,8 @@ const CHANGES: &[Change] = &[
 pub enum RecipeError {
     /// The source is not the version of Linux that the changes are written for.
     #[error(
-        "{file} of this Linux does not contain what is to be changed in it ({text:?}): this version is not supported"
+        "{file} of this version of Linux does not contain the text to be changed ({text:?}): this version is not \
+         supported"
     )]
     Unknown {
         /// The file, relative to the top of the source.

@@ -63,8 +63,8 @@ impl Output {
     /// Parses the program's output for a scenario.
     pub(super) fn parse_output(text: &str, scenario: &Scenario) -> Result<Self, LabError> {
         let last = text.lines().next_back().unwrap_or_default();
-        let output: Self = serde_json::from_str(last)
-            .map_err(|error| output_error(format!("a result that cannot be read ({error})")))?;
+        let output: Self =
+            serde_json::from_str(last).map_err(|error| output_error(format!("an unreadable result ({error})")))?;
         let (senders, receivers) = (output.senders.len(), output.receivers.len());
         let network = &scenario.network;
         if senders != network.senders as usize || receivers != network.receivers as usize {

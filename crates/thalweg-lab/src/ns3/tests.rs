@@ -77,7 +77,7 @@ fn read_error(text: &str) -> String {
 
 #[test]
 fn what_the_program_prints_is_not_believed_blindly() {
-    assert!(read_error("").starts_with("ns-3: a result that cannot be read (EOF"));
+    assert!(read_error("").starts_with("ns-3: an unreadable result (EOF"));
     assert!(read_error("terminate called without an active exception").contains("cannot be read"));
     assert!(read_error(r#"{"virtual_seconds":1,"senders":[],"receivers":[]}"#).contains("missing field `cross`"));
     let empty = r#"{"virtual_seconds":1,"senders":[],"receivers":[],"cross":{"payload_bytes":0,"retransmissions":{"whole":0,"measured":0}}}"#;
@@ -130,7 +130,8 @@ fn laboratories_that_agree_say_so_and_others_say_where() {
 fn credit_loses_nothing_where_a_barrier_overruns_the_port() {
     let run = |control: &str| {
         let text = format!(
-            "[network]\nsenders = 16\nbuffer = \"100 kB\"\n[traffic]\nbarrier = true\ncontrol = \"{control}\"\n[measure]\nseconds = 0.1\n"
+            "[network]\nsenders = 16\nbuffer = \"100 kB\"\n[traffic]\nbarrier = true\ncontrol = \
+             \"{control}\"\n[measure]\nseconds = 0.1\n"
         );
         super::run_in_ns3(&scenario(&text), &AtomicBool::new(false))
     };

@@ -36,7 +36,7 @@ pub enum RunError {
     #[error("{0}")]
     Machine(String),
     /// The working directory does not exist in the machine.
-    #[error("{}: the machine has /dev, /proc, /run and /sys of its own: run it from elsewhere", .0.display())]
+    #[error("{}: the machine has its own /dev, /proc, /run and /sys: run this from another directory", .0.display())]
     Directory(PathBuf),
     /// A program of the host that the machine needs is missing.
     #[error("{0} not found: as root, `apt-get install {PACKAGES}`")]
@@ -152,7 +152,7 @@ impl Machine {
     fn check_limits(&self) -> Result<(), RunError> {
         let devices = [(self.nics.len(), MOST_NICS, "NICs"), (self.nvmes.len(), MOST_NVMES, "NVMe disks")];
         let problem = if self.processors == 0 {
-            "a machine has at least one processor".to_owned()
+            "a machine needs at least one processor".to_owned()
         } else if self.memory.0 < MIN_MEMORY_BYTES {
             format!("{}: a machine needs at least {} MiB of memory", self.memory, MIN_MEMORY_BYTES >> 20)
         } else if let Some((count, most, what)) = devices.into_iter().find(|(count, most, _)| count > most) {

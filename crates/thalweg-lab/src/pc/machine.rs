@@ -93,7 +93,7 @@ impl FromStr for NicModel {
 
 /// Error for the name of an unknown network card.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error("'{0}' is not a NIC: virtio, e1000e, vmxnet3 and igb are")]
+#[error("'{0}' is not a NIC: write virtio, e1000e, vmxnet3 or igb")]
 pub struct UnknownNic(String);
 
 /// PCI address of the edu device.

@@ -31,19 +31,19 @@ pub enum Progress {
 #[derive(Debug, Error)]
 pub enum PrepareError {
     /// The host is not an x86-64 PC.
-    #[error("the machine is an x86-64 PC with this host's programs: it runs on x86-64 only")]
+    #[error("the machine is an x86-64 PC with this host's programs: it only runs on x86-64")]
     Architecture,
     /// Programs that are needed are missing.
     #[error("{} not found: as root, `apt-get install {PACKAGES}`", .0.join(", "))]
     NoTools(Vec<&'static str>),
     /// The archive's lists are missing, or this is another archive.
-    #[error("apt knows no package {0}: as root, `apt-get update`; the machine takes Debian's packages")]
+    #[error("apt has no package {0}: as root, `apt-get update`; the machine uses Debian's packages")]
     NoPackage(String),
     /// The archive has another Linux than the one whose source files are listed for the modules.
-    #[error("the machine is made for Debian 12 and its Linux 6.1; here, apt has {0}")]
+    #[error("the machine needs Debian 12 and its Linux 6.1; apt offers {0}")]
     Kernel(String),
     /// The packages lack a program that the machine promises.
-    #[error("no {program} in Debian's package {package}, nor on this host: it has moved to another package")]
+    #[error("{program} is neither in Debian's package {package} nor on this host: it moved to another package")]
     NoProgram {
         /// Name of the missing program.
         program: &'static str,

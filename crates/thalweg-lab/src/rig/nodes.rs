@@ -223,7 +223,7 @@ impl Node {
         let last = text.lines().next_back().unwrap_or_default();
         serde_json::from_str(last).map(Some).map_err(|error| LabError::Node {
             name: self.name.clone(),
-            output: format!("a report that cannot be read ({error}): {last}"),
+            output: format!("an unreadable report ({error}): {last}"),
         })
     }
 

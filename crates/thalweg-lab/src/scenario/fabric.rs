@@ -275,20 +275,20 @@ impl Scenario {
         if let Some(shared) = shared {
             if !(1..=self.network.senders).contains(&shared.senders) {
                 let problem =
-                    format!("{}; there are {} senders to share an uplink", shared.senders, self.network.senders);
+                    format!("{}: there are only {} senders to share an uplink", shared.senders, self.network.senders);
                 return invalid_value("network.shared.senders", problem);
             }
             self.check_buffer("network.shared.buffer", shared.buffer)?;
         }
         if let Some(tree) = tree {
             if shared.is_some() {
-                return invalid_value("network.tree", "there is a `shared` too: write one of them".into());
+                return invalid_value("network.tree", "`shared` is set too: write only one of them".into());
             }
             if !(2..=64).contains(&tree.leaves) {
-                return invalid_value("network.tree.leaves", format!("{}; 2 to 64 are possible", tree.leaves));
+                return invalid_value("network.tree.leaves", format!("{}: it must be 2 to 64", tree.leaves));
             }
             if !(0.01..=1000.0).contains(&tree.oversubscription) {
-                let problem = format!("{}; 0.01 to 1000 are possible", tree.oversubscription);
+                let problem = format!("{}: it must be 0.01 to 1000", tree.oversubscription);
                 return invalid_value("network.tree.oversubscription", problem);
             }
             self.check_buffer("network.tree.buffer", tree.buffer)?;
@@ -304,7 +304,10 @@ impl Scenario {
             let others = network.unlike[..at].iter().map(|other| other.number);
             check_number(&number, "senders", sender.number, network.senders, others)?;
             if sender.rate.is_none() && sender.size.is_none() && sender.sizes.is_none() {
-                return invalid_value(&number, "it differs in nothing: give it a `rate`, a `size` or `sizes`".into());
+                return invalid_value(
+                    &number,
+                    "it does not differ from the others: set a `rate`, a `size` or `sizes`".into(),
+                );
             }
             check_sizes(&table, sender.size, sender.sizes)?;
         }
@@ -321,18 +324,15 @@ impl Scenario {
             if receiver.rate.is_none() && receiver.stall.is_none() && receiver.dies.is_none() {
                 return invalid_value(
                     &number,
-                    "it differs in nothing: give it a `rate`, a `stall`, or say that it `dies`".into(),
+                    "it does not differ from the others: set a `rate`, a `stall` or `dies`".into(),
                 );
             }
             if let Some(Stall { at, length }) = receiver.stall {
                 if length.is_zero() {
-                    return invalid_value(&stall, "a `length` above 0 is possible".into());
+                    return invalid_value(&stall, "`length` must be above 0".into());
                 }
                 if at.checked_add(length).is_none_or(|end| end > measured) {
-                    return invalid_value(
-                        &stall,
-                        format!("it is over after the {} s that are measured", measure.seconds),
-                    );
+                    return invalid_value(&stall, format!("it ends after the {} s that are measured", measure.seconds));
                 }
             }
             if receiver.dies.is_some_and(|at| at > measured) {
@@ -341,7 +341,7 @@ impl Scenario {
         }
         let dead = network.unlike_receivers.iter().filter(|receiver| receiver.dies.is_some());
         if dead.count() == network.receivers as usize {
-            return invalid_value("network.receiver", "all of them die: nobody is left to build".into());
+            return invalid_value("network.receiver", "all of them die: no builder is left".into());
         }
         Ok(())
     }
@@ -351,7 +351,7 @@ impl Scenario {
         match buffer {
             Some(ByteSize(bytes)) if !(least..=1 << 32).contains(&bytes) => invalid_value(
                 key,
-                format!("{bytes} bytes; a port holds at least one frame, {least} bytes, and at most 4GiB"),
+                format!("{bytes} bytes: a port holds at least one frame, {least} bytes, and at most 4GiB"),
             ),
             _ => Ok(()),
         }
@@ -371,10 +371,10 @@ fn check_number(
     mut others: impl Iterator<Item = u32>,
 ) -> Result<(), InvalidValue> {
     if number >= count {
-        return invalid_value(key, format!("{number}; {kind} are 0 to {}", count - 1));
+        return invalid_value(key, format!("{number}: {kind} are numbered 0 to {}", count - 1));
     }
     if others.any(|other| other == number) {
-        return invalid_value(key, format!("{number} is there already"));
+        return invalid_value(key, format!("{number} is defined twice"));
     }
     Ok(())
 }

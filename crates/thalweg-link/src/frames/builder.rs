@@ -108,10 +108,10 @@ impl FrameBuilder {
                 received.push(Received::Hello(hello, text));
             }
             (Message::Refuse { reason, .. }, _) => {
-                return Err(LinkError::Refused { reason, text: "the source ended the conversation".into() });
+                return Err(LinkError::Refused { reason, text: "the source closed the connection".into() });
             }
             (_, None) => return protocol_error(format!("the first message must be a hello, not {message:?}")),
-            (Message::Hello(_), _) => return protocol_error("the source said hello twice".into()),
+            (Message::Hello(_), _) => return protocol_error("the source sent a second hello".into()),
             (Message::Ignored { .. }, _) => {}
             (Message::Offer(offer), Some(hello)) => {
                 check_offer(&offer, hello.capabilities.contains(Capabilities::WITHDRAWS))?;
@@ -119,7 +119,7 @@ impl FrameBuilder {
             }
             // Pieces are not messages; and losses on the way are measured at this end.
             (Message::Data { .. } | Message::Losses(_), _) => {
-                return protocol_error(format!("a message that datagrams have no use for: {message:?}"));
+                return protocol_error(format!("a message that is not used with datagrams: {message:?}"));
             }
             (message, _) if message.sending_end() == Sender::Source => received.push(Received::Message(message)),
             _ => return protocol_error(format!("the source sent a builder's message: {message:?}")),
@@ -140,7 +140,7 @@ impl FrameBuilder {
         let (start, end) = (offset as usize, offset as usize + piece.len());
         if end > fetch.sent_upto as usize {
             return Err(LinkError::Protocol(format!(
-                "bytes {offset}+{} of ticket {ticket} were sent, of which {} were asked for",
+                "received bytes {offset}+{} of ticket {ticket}, of which only {} were requested",
                 piece.len(),
                 fetch.sent_upto
             )));
@@ -320,7 +320,12 @@ impl BuilderLink for FrameBuilder {
     }
 
     fn begin_fetch(&mut self, offer: &Announcement, into: Option<Span>, upto: u32) -> Result<Option<Bytes>, LinkError> {
-        let place = into.unwrap_or_else(|| unreachable!("a link of frames maps nothing: a fetch needs a place"));
+        let place = into.unwrap_or_else(|| {
+            unreachable!(
+                "a link of frames cannot map memory: a fetch needs a \
+            destination"
+            )
+        });
         let fetch = Fetch { place, got: IntervalMap::new(), upto, sent_upto: 0 };
         self.fetches.insert(offer.ticket, fetch);
         self.unsent.push(offer.ticket);

@@ -89,8 +89,8 @@ impl FrameSource {
         if let Some(bytes) = self.path.narrow_path_bytes().filter(|bytes| *bytes != self.warned_bytes) {
             self.warned_bytes = bytes;
             tracing::warn!(
-                "datagrams of more than {bytes} bytes do not get to {}, though the port sends longer ones: compare the MTU \
-                 of all adapters and switches on the way",
+                "datagrams of more than {bytes} bytes do not reach {}, although the port can send longer ones: \
+                 compare the MTU of all adapters and switches on the path",
                 self.to
             );
         }
@@ -139,7 +139,7 @@ impl FrameSource {
         let piece = self
             .arena
             .piece_of_range(from, length as usize)
-            .ok_or_else(|| LinkError::Protocol("the arena ends before what was offered of it".into()))?;
+            .ok_or_else(|| LinkError::Protocol("the offer exceeds the arena".into()))?;
         let head = self.channel.build_head(content, length as usize, served, now);
         io.queue_datagram(self.to, &head.encode(&[]), Some(piece));
         self.path.on_piece_sent(now, self.channel.answer_timeout());

@@ -203,10 +203,10 @@ impl TcpBuilder {
                 self.phase = Phase::Hello { message, text: Vec::new() };
             }
             Message::Refuse { reason, .. } => {
-                return Err(LinkError::Refused { reason, text: "the source ended the conversation".into() });
+                return Err(LinkError::Refused { reason, text: "the source closed the connection".into() });
             }
             _ if !self.greeted => return protocol_error(format!("the first message must be a hello, not {message:?}")),
-            Message::Hello(_) => return protocol_error("the source said hello twice".into()),
+            Message::Hello(_) => return protocol_error("the source sent a second hello".into()),
             Message::Ignored { .. } => {}
             Message::Offer(offer) => {
                 check_offer(&offer, self.withdraws)?;
@@ -231,7 +231,7 @@ impl TcpBuilder {
         let total = self.unasked + u64::from(offer.bytes);
         if offer.bytes > self.eager.limit || total > self.eager.credit.into() {
             return Err(LinkError::Protocol(format!(
-                "{} bytes sent unasked, {total} in all; the limits are {} and {}",
+                "{} bytes sent without a request, {total} in all; the limits are {} and {}",
                 offer.bytes, self.eager.limit, self.eager.credit
             )));
         }
@@ -249,7 +249,7 @@ impl TcpBuilder {
         match eager {
             Some((expected, bytes)) if (FetchRequest { ticket: expected, offset: 0, length: bytes }) != sent => {
                 return Err(LinkError::Protocol(format!(
-                    "bytes {offset}+{length} of ticket {ticket} were sent behind the eager offer of ticket {expected}, \
+                    "received bytes {offset}+{length} of ticket {ticket} after the eager offer of ticket {expected}, \
                      {bytes} bytes"
                 )));
             }
@@ -327,7 +327,7 @@ impl TcpBuilder {
 }
 
 fn unrequested_bytes<T>(ticket: u64) -> Result<T, LinkError> {
-    protocol_error(format!("bytes of ticket {ticket} were sent without being asked for"))
+    protocol_error(format!("received bytes of ticket {ticket} that were not requested"))
 }
 
 impl SocketLink for TcpBuilder {
@@ -420,7 +420,7 @@ impl BuilderLink for TcpBuilder {
     }
 
     fn begin_fetch(&mut self, offer: &Announcement, into: Option<Span>, upto: u32) -> Result<Option<Bytes>, LinkError> {
-        let into = into.unwrap_or_else(|| unreachable!("a TCP link maps nothing: a fetch needs a place"));
+        let into = into.unwrap_or_else(|| unreachable!("a TCP link cannot map memory: a fetch needs a destination"));
         let mut pending = Pending::new(offer, into, upto);
         let ticket = pending.ticket;
         let Some(ahead) = self.ahead.get_mut(&ticket) else {
@@ -431,7 +431,7 @@ impl BuilderLink for TcpBuilder {
         pending.eager = true;
         if ahead.length as usize != pending.place.len() {
             let (bytes, known) = (offer.bytes, ahead.length);
-            let error = format!("ticket {ticket} was offered with {bytes} bytes, and then with {known}");
+            let error = format!("ticket {ticket} was offered first with {known} bytes, then with {bytes}");
             return Err(LinkError::Protocol(error));
         }
         if let Some(bytes) = ahead.landed.take() {

@@ -192,7 +192,7 @@ fn bytes_that_nobody_asked_for_end_the_connection() {
         let piece = frame(head(7, Content::Piece { ticket: 0, offset }), &vec![1; length]);
         builder.socket.send(&piece).unwrap();
         let error = builder.hear().unwrap_err();
-        assert!(error.is_violation() && error.to_string().contains("were asked for"), "{error}");
+        assert!(error.is_violation() && error.to_string().contains("were requested"), "{error}");
         builder.all.close_link(0);
         assert!(!block.has_spans_out());
     }
@@ -440,7 +440,7 @@ fn a_builder_may_listen_at_any_address() {
 fn a_source_names_what_a_builder_did_wrong() {
     let fetch = |offset, length| Message::Fetch { ticket: 0, offset, length };
     for (what, expected) in [
-        (fetch(0, 6464), "asked for bytes 0+6464 of ticket 0, which has 6400"),
+        (fetch(0, 6464), "requested bytes 0+6464 of ticket 0, which has 6400"),
         (fetch(u32::MAX, 64), "`length` holds an impossible value"),
         (Message::Paused { next: EventId(0), asked_by: 0 }, "the builder sent a source's message"),
     ] {

@@ -59,7 +59,7 @@ fn the_conversation_begins_with_one_hello() {
     let cases = [
         (vec![Message::Offer(held(0))], "the first message must be a hello"),
         (vec![Message::Data { ticket: 0, offset: 0, length: u32::MAX }], "the first message must be a hello"),
-        (vec![hello(0), hello(0)], "said hello twice"),
+        (vec![hello(0), hello(0)], "sent a second hello"),
         (vec![hello(0), Message::Fetch { ticket: 0, offset: 0, length: 64 }], "sent a builder's message"),
         (vec![hello(0), Message::Bye], "sent a builder's message"),
     ];
@@ -143,7 +143,7 @@ fn bytes_that_nobody_asked_for_are_not_taken() {
         let (mut source, mut builder) = raw_source();
         let data = Message::Data { ticket: 0, offset: 0, length };
         source.say(&[hello(0), Message::Offer(held(0)), data]);
-        violates(&mut builder, "bytes of ticket 0 were sent without being asked for");
+        violates(&mut builder, "received bytes of ticket 0 that were not requested");
     }
 }
 
@@ -157,7 +157,7 @@ fn bytes_other_than_those_asked_for_are_not_taken() {
         source.say(&[Message::Data { ticket: 0, offset, length }]);
         violates(
             &mut builder,
-            &format!("bytes {offset}+{length} of ticket 0 were sent, and asked for were 0+4096 of ticket 0"),
+            &format!("received bytes {offset}+{length} of ticket 0 instead of the requested 0+4096 of ticket 0"),
         );
         returns(builder, &block);
     }
@@ -171,7 +171,7 @@ fn data_come_in_the_order_of_the_fetches() {
     builder.fetch_offer(&held(1), Some(place_of_1)).unwrap();
     builder.fetch_offer(&held(0), Some(place_of_0)).unwrap();
     source.say(&[Message::Data { ticket: 0, offset: 0, length: 4096 }]);
-    violates(&mut builder, "asked for were 0+4096 of ticket 1: answer fetches in their order, each as a whole");
+    violates(&mut builder, "requested 0+4096 of ticket 1: answer fetches in order, each as a whole");
     returns(builder, &zero);
     assert!(!one.has_spans_out());
 }
@@ -183,10 +183,10 @@ fn what_a_source_said_it_is_it_must_be() {
     let ragged = Message::Offer(Announcement { bytes: 4095, ..held(0) });
     let gone = Message::Offer(Announcement { bytes: 0, disposition: Disposition::DroppedOldest, ..held(0) });
     let cases = [
-        (vec![none], "the hello tells of 0 slots of 1048576 bytes: a source has at least one slot"),
+        (vec![none], "the hello announces 0 slots of 1048576 bytes: a source has at least one slot"),
         (vec![small], "8 slots of 63 bytes: a source has at least one slot, of at least 64 bytes"),
-        (vec![hello(0), ragged], "ticket 0 was offered with 4095 bytes, which is no multiple of 64"),
-        (vec![hello(0), gone], "ticket 0 was dropped to make room, and the hello said"),
+        (vec![hello(0), ragged], "ticket 0 was offered with 4095 bytes, which is not a multiple of 64"),
+        (vec![hello(0), gone], "ticket 0 was dropped to make room, but the hello lacks"),
     ];
     for (words, complaint) in &cases {
         let (mut source, mut builder) = raw_source();
@@ -215,7 +215,7 @@ fn a_dropped_offer_brings_no_bytes() {
     let hello = Message::Hello(Hello { capabilities: Capabilities::WITHDRAWS, ..greeting().hello });
     source.say(&[hello, Message::Offer(held(0)), Message::Offer(gone)]);
     source.say(&[Message::Data { ticket: 0, offset: 0, length: 4096 }]);
-    violates(&mut builder, "without being asked for");
+    violates(&mut builder, "without a request");
     returns(builder, &block);
 }
 
@@ -273,11 +273,11 @@ fn eager_offers_keep_to_their_bounds() {
     let eager =
         |ticket, bytes| Message::Offer(Announcement { ticket, bytes, disposition: Disposition::Eager, ..held(ticket) });
     let cases = [
-        (vec![eager(0, 8256)], "8256 bytes sent unasked"),
-        (vec![eager(0, u32::MAX - 63)], "4294967232 bytes sent unasked"),
+        (vec![eager(0, 8256)], "8256 bytes sent without a request"),
+        (vec![eager(0, u32::MAX - 63)], "4294967232 bytes sent without a request"),
         (vec![eager(0, 64), Message::Offer(held(1))], "the bytes of ticket 0 must follow its eager offer"),
-        (vec![eager(0, 64), Message::Data { ticket: 1, offset: 0, length: 64 }], "behind the eager offer of ticket 0"),
-        (vec![eager(0, 64), Message::Data { ticket: 0, offset: 0, length: u32::MAX }], "behind the eager offer"),
+        (vec![eager(0, 64), Message::Data { ticket: 1, offset: 0, length: 64 }], "after the eager offer of ticket 0"),
+        (vec![eager(0, 64), Message::Data { ticket: 0, offset: 0, length: u32::MAX }], "after the eager offer"),
     ];
     for (words, complaint) in cases {
         let (mut source, mut builder) = raw_source();
@@ -322,7 +322,7 @@ fn a_source_that_never_listens_is_given_up() {
         builder.flush_messages().err()
     });
     let error = error.unwrap();
-    assert!(error.is_violation() && error.to_string().contains("does not take what it is told"), "{error}");
+    assert!(error.is_violation() && error.to_string().contains("does not read"), "{error}");
 }
 
 // ---- hostile to a source, over TCP ---------------------------------------------------------------------------------
@@ -340,8 +340,8 @@ fn a_source_names_what_a_builder_did_wrong() {
         (other_version.to_vec(), "the peer speaks protocol version 9"),
         (Message::Offer(held(0)).encode().to_vec(), "the builder sent a source's message"),
         (Message::Data { ticket: 0, offset: 0, length: 64 }.encode().to_vec(), "the builder sent a source's message"),
-        (fetch(0, 0, 4097), "asked for bytes 0+4097 of ticket 0, which has 4096"),
-        (fetch(0, 4096, 1), "asked for bytes 4096+1 of ticket 0, which has 4096"),
+        (fetch(0, 0, 4097), "requested bytes 0+4097 of ticket 0, which has 4096"),
+        (fetch(0, 4096, 1), "requested bytes 4096+1 of ticket 0, which has 4096"),
         (fetch(0, 64, u32::MAX - 64), "of ticket 0, which has 4096"),
         (fetch(0, 64, u32::MAX), "`length` holds an impossible value"),
         (fetch(0, 0, 0), "`length` holds an impossible value"),
@@ -426,7 +426,7 @@ fn a_builder_that_never_listens_is_given_up() {
         source.flush_messages().err()
     });
     let error = error.unwrap();
-    assert!(error.is_violation() && error.to_string().contains("does not take what it is told"), "{error}");
+    assert!(error.is_violation() && error.to_string().contains("does not read"), "{error}");
 }
 
 #[test]
@@ -539,14 +539,14 @@ fn what_is_handed_over_is_what_was_agreed() {
     rustix::fs::fcntl_add_seals(&huge, SealFlags::SHRINK).unwrap();
     let (loose, file, huge) = (loose.as_fd(), file.as_fd(), huge.as_fd());
     let cases: [(&[BorrowedFd<'_>], &str); 9] = [
-        (&[huge, to_builder, to_source], "an arena of 17179869184 bytes was handed over"),
-        (&[], "0 descriptors were handed over, not 3"),
-        (&[arena, to_builder], "2 descriptors were handed over, not 3"),
-        (&[arena, to_builder, to_source, arena], "more file descriptors came than the 3 expected"),
-        (&[arena; 100], "more file descriptors came than the 3 expected"),
-        (&[loose, to_builder, to_source], "the arena that was handed over is not sealed"),
-        (&[file, to_builder, to_source], "the arena that was handed over is not sealed"),
-        (&[arena, loose, to_source], "the ring that was handed over is not sealed"),
+        (&[huge, to_builder, to_source], "received an arena of 17179869184 bytes"),
+        (&[], "received 0 descriptors instead of 3"),
+        (&[arena, to_builder], "received 2 descriptors instead of 3"),
+        (&[arena, to_builder, to_source, arena], "received more file descriptors than the 3 expected"),
+        (&[arena; 100], "received more file descriptors than the 3 expected"),
+        (&[loose, to_builder, to_source], "the received arena is not sealed"),
+        (&[file, to_builder, to_source], "the received arena is not sealed"),
+        (&[arena, loose, to_source], "the received ring is not sealed"),
         (&[arena, to_builder, arena], "not a ring"),
     ];
     for (fds, complaint) in cases {
@@ -561,7 +561,7 @@ fn what_is_handed_over_is_what_was_agreed() {
     builder_waits(&mut builder);
     listen(&mut builder, &mut Vec::new()).unwrap();
     send_fds(&source, &hello[10..], &good.fds()[..2]).unwrap();
-    violates(&mut builder, "more than 3 descriptors were handed over");
+    violates(&mut builder, "received more than 3 descriptors");
 }
 
 #[test]
@@ -573,7 +573,7 @@ fn what_comes_with_it_is_a_hello() {
         (vec![b'x'; 200], "does not speak the Thalweg"),
         (other_version.to_vec(), "the peer speaks protocol version 1"),
         (Message::Bye.encode().to_vec(), "the first message must be a hello"),
-        ([&hello(3).encode()[..], &[b'{'; 50_000]].concat(), "more came over the socket than a hello"),
+        ([&hello(3).encode()[..], &[b'{'; 50_000]].concat(), "received more than a hello over the socket"),
         ([&hello(2).encode()[..], &[0xff, 0xff]].concat(), "not UTF-8"),
     ];
     for (bytes, complaint) in cases {
@@ -625,9 +625,9 @@ fn what_a_source_says_over_a_ring_is_judged_as_over_a_socket() {
     let cases = [
         (
             Message::Data { ticket: 0, offset: 64, length: 64 },
-            "bytes 64+64 of ticket 0 were sent, and asked for were 0+4096 of ticket 0",
+            "received bytes 64+64 of ticket 0 instead of the requested 0+4096 of ticket 0",
         ),
-        (Message::Data { ticket: 1, offset: 0, length: 64 }, "and asked for were 0+4096 of ticket 0"),
+        (Message::Data { ticket: 1, offset: 0, length: 64 }, "instead of the requested 0+4096 of ticket 0"),
         (Message::Welcome(welcome()), "unexpected from a source over a ring"),
         (hello(0), "unexpected from a source over a ring"),
     ];
@@ -643,7 +643,7 @@ fn what_a_source_says_over_a_ring_is_judged_as_over_a_socket() {
 
     let (source, mut builder) = greeted_shm_source(true);
     (&source.socket).write_all(b"by the way").unwrap();
-    violates(&mut builder, "10 bytes over the socket that are no message");
+    violates(&mut builder, "10 bytes over the socket that are not a message");
 }
 
 /// Thousands of wake-up bytes are permitted; a reason to leave is received after them.
@@ -667,13 +667,13 @@ fn an_index_that_cannot_be_ends_the_link() {
     let (source, mut builder) = greeted_shm_source(false);
     rustix::io::pwrite(&source.to_builder, &1_000_000u32.to_le_bytes(), 128).unwrap();
     wake_over_socket(&source.socket).unwrap();
-    violates(&mut builder, "index of a shared-memory ring is 1000000");
+    violates(&mut builder, "index of a shared-memory ring to 1000000");
 
     let (source, mut builder) = greeted_shm_source(false);
     rustix::io::pwrite(&source.to_source, &77u32.to_le_bytes(), 256).unwrap();
     (0..100).for_each(|below| builder.release_tickets(below));
     let error = builder.flush_messages().unwrap_err();
-    assert!(error.is_violation() && error.to_string().contains("index of a shared-memory ring is 77"), "{error}");
+    assert!(error.is_violation() && error.to_string().contains("index of a shared-memory ring to 77"), "{error}");
 }
 
 #[test]
@@ -684,7 +684,7 @@ fn a_source_that_never_looks_into_its_ring_is_given_up() {
         builder.flush_messages().err()
     });
     let error = error.unwrap();
-    assert!(error.is_violation() && error.to_string().contains("does not take what it is told"), "{error}");
+    assert!(error.is_violation() && error.to_string().contains("does not read"), "{error}");
 }
 
 #[test]
@@ -703,7 +703,7 @@ fn a_ring_can_be_filled_many_times() {
 #[test]
 fn a_builder_that_breaks_the_rules_over_a_ring_is_named() {
     let cases = [
-        (Message::Fetch { ticket: 0, offset: 0, length: 4097 }, "asked for bytes 0+4097 of ticket 0, which has 4096"),
+        (Message::Fetch { ticket: 0, offset: 0, length: 4097 }, "requested bytes 0+4097 of ticket 0, which has 4096"),
         (Message::Offer(held(0)), "unexpected from a builder over a ring"),
         (Message::Data { ticket: 0, offset: 0, length: 4096 }, "unexpected from a builder over a ring"),
         (Message::Refuse { reason: Refusal::Ended, text: 0 }, "unexpected from a builder over a ring"),
@@ -728,7 +728,7 @@ fn a_builder_that_breaks_the_rules_over_a_ring_is_named() {
     let (mut source, builder, _dir) = raw_shm_builder();
     rustix::io::pwrite(&builder.to_source, &5_000u32.to_le_bytes(), 128).unwrap();
     wake_over_socket(&builder.socket).unwrap();
-    assert!(fate_of_source(&mut source).to_string().contains("index of a shared-memory ring is 5000"));
+    assert!(fate_of_source(&mut source).to_string().contains("index of a shared-memory ring to 5000"));
 }
 
 // ---- not hostile: of a later version -------------------------------------------------------------------------------

@@ -256,7 +256,7 @@ impl Assembly {
         result.map_err(|violation| LinkError::Protocol(violation.to_string()))?;
         // A run has one record for each fragment.
         if in_pieces && self.records {
-            return Err(LinkError::Protocol("sent a fragment in pieces, which cannot be recorded".into()));
+            return Err(LinkError::Protocol("sent a fragment in pieces that cannot be recorded".into()));
         }
         Ok(())
     }
@@ -393,7 +393,7 @@ impl Assembly {
         let is_ended = self.blocks.is_ended();
         if !is_ended && now > since + DISK_TIME {
             let time = humantime::format_duration(DISK_TIME);
-            return Err(self.give_up_disk(format!("the disk has not closed the run's files within {time}")));
+            return Err(self.give_up_disk(format!("the disk did not complete the run's files within {time}")));
         }
         Ok(is_ended)
     }
@@ -437,9 +437,9 @@ impl Assembly {
     pub(super) fn undecided_reason(&self) -> Option<String> {
         let undecided = self.trigger.as_ref()?.undecided_by_programs();
         let parts = [
-            (undecided.unsure, "could not be decided on"),
-            (undecided.late, "were decided on too late"),
-            (undecided.gone, "had no program that could decide"),
+            (undecided.unsure, "could not be decided"),
+            (undecided.late, "were decided too late"),
+            (undecided.gone, "had no running program to decide them"),
         ];
         let parts: Vec<String> =
             parts.iter().filter(|(events, _)| *events > 0).map(|(events, what)| format!("{events} {what}")).collect();

@@ -97,7 +97,7 @@ impl Assigning {
     pub(super) fn handle_left_out_counts(&mut self, source: usize, left: Left) -> Result<(), LinkError> {
         let Some(assigner) = &self.assigner else { return Err(unexpected_message(&Message::Left(left))) };
         if !assigner.left_out_builders().iter().any(|out| out.builder == left.builder) {
-            return Err(LinkError::Protocol(format!("builder {} was not left out", left.builder)));
+            return Err(LinkError::Protocol(format!("builder {} was not excluded", left.builder)));
         }
         self.counts.insert((source, left.builder), left);
         Ok(())
@@ -111,7 +111,7 @@ impl Assigning {
         if let Some(until) = self.assigned_until().filter(|until| below > *until) {
             let (below, until) = (below.0, until.0);
             return Err(LinkError::Protocol(format!(
-                "passed event {below}, and those from {until} on are not assigned"
+                "reported progress past event {below}, but events from {until} on are not yet assigned"
             )));
         }
         Ok(())
@@ -242,9 +242,7 @@ impl Assigning {
         }
         self.give_up_left_out_counts();
         let (time, silent) = (humantime::format_duration(LEFT_OUT_COUNTS_TIME), silent.join(", "));
-        Some(format!(
-            "these sources did not report within {time} what they had for builders that were left out: {silent}"
-        ))
+        Some(format!("these sources did not report within {time} their fragments for excluded builders: {silent}"))
     }
 
     /// Enters into the final counters what was not delivered to builders that were left out, and returns a report of
@@ -298,8 +296,8 @@ pub(super) fn left_out_reasons(left_out: &[LeftOutReport]) -> impl Iterator<Item
         let LeftOutReport { builder, at_event, closed, delivered, lost, .. } = left;
         let open: u64 = left.events.iter().fold(0, |sum, (_, count)| sum.saturating_add(*count));
         format!(
-            "builder {builder} died, hung or was cut off, and got no events from {at_event} on: of those it had been \
-             given it had closed {closed} and not {open}; {delivered} fragments were delivered to it, {lost} are lost"
+            "builder {builder} died, hung or was disconnected, and got no events from {at_event} on: of its events \
+             {closed} were closed and {open} were not; {delivered} fragments were delivered to it, {lost} are lost"
         )
     })
 }

@@ -98,6 +98,7 @@ impl BuilderNode {
         let calibration = self.builder.found_capacity().map(|found| self.keep_calibration(&found)).transpose()?;
         let mut report = self.counts_report(ended_at);
         report.calibration = calibration;
+        self.compare_with_calibration(&report);
         let BlocksOutcome { recorder, unwritten, failure } = self.assembly.take_outcome();
         let ledger = self.builder.final_ledger(recorder.is_some(), &unwritten, self.reporting.unknown_sources());
         (report.ledger, report.left_out) = self.assigning.account_for_left_out(ledger);
@@ -156,6 +157,15 @@ impl BuilderNode {
         reasons
     }
 
+    /// Warns if the run carried more than the kept measurement of the link says that it can.
+    fn compare_with_calibration(&self, report: &BuilderReport) {
+        let Some(kept) = &self.setup.calibrated else { return };
+        let bytes_per_second = report.bytes as f64 / report.seconds.max(1.0);
+        if let Some(contradiction) = kept.contradiction(bytes_per_second, self.setup.config.carried_link_kind()) {
+            tracing::warn!("{contradiction}");
+        }
+    }
+
     /// Keeps the measured capacity of the link, and returns it.
     fn keep_calibration(&self, found: &Found) -> Result<Calibration, NodeError> {
         let config = &self.setup.config;
@@ -164,7 +174,8 @@ impl BuilderNode {
             config.link.map_or(1500, |link| link.mtu),
             config.carried_link_kind(),
         );
-        let file = calibration::keep_calibration(&config.listen, &link)?.display().to_string();
+        let sources = self.setup.ids.iter().map(|(_, name)| name.clone()).collect();
+        let file = calibration::keep_calibration(&config.listen, &link, sources)?.display().to_string();
         let config = BuilderNodeConfig { window: None, link: Some(link), ..config.clone() };
         let window_bytes = match config.window_and_eager_bytes(self.setup.ids.len()).0 {
             Window::Credit(path) => path.widest_window_bytes(),
@@ -191,7 +202,7 @@ impl BuilderNode {
         let seconds = self.run.seconds_until(ended_at);
         BuilderReport {
             name: setup.config.name.clone(),
-            calibrated: setup.calibrated.clone(),
+            calibrated: setup.calibrated.as_ref().map(|link| link.file.display().to_string()),
             run: self.run.run_number().0,
             builder: setup.index,
             builders: setup.count,

@@ -30,7 +30,7 @@ impl BuilderNode {
                     Ok(None) => break,
                     Err(error) => {
                         // The process is probably out of descriptors.
-                        tracing::warn!(%error, "a connection could not be accepted");
+                        tracing::warn!(%error, "cannot accept a connection");
                         if !self.turn_away_oldest_unidentified() {
                             self.peers.delay_accepting(address, self.clock.now())?;
                             break;
@@ -49,7 +49,7 @@ impl BuilderNode {
         // The hello may have arrived by now.
         self.serve_connection(index);
         if matches!(self.peers.message_sender(index), Sender::Unidentified) {
-            let text = "too many connect at once; try again".into();
+            let text = "too many connections at once; try again".into();
             self.close_connection(index, &LinkError::Refused { reason: Refusal::Busy, text });
         }
         true
@@ -126,10 +126,7 @@ impl BuilderNode {
         }
         let slot_bytes = self.peers.source_greeting(source).slot_bytes;
         if offer.bytes > slot_bytes {
-            return Err(LinkError::Protocol(format!(
-                "offered {} bytes in one slot, whose slots have {slot_bytes}",
-                offer.bytes
-            )));
+            return Err(LinkError::Protocol(format!("offered {} bytes in one slot of {slot_bytes}", offer.bytes)));
         }
         let is_cancelled = self.builder.handle_offer(source, offer, self.clock.now());
         if is_cancelled.map_err(|violation| LinkError::Protocol(violation.to_string()))? {
@@ -168,9 +165,9 @@ impl BuilderNode {
         Ok(())
     }
 
-    /// Handles the final counters of a source. If another builder had the source end sooner than is known here, they wait: the
-    /// events that it does not have are after the end of the run, and not incomplete. Before the run has begun they
-    /// wait for its begin, which creates a new event builder.
+    /// Handles the final counters of a source. If another builder had the source end sooner than is known here, they
+    /// wait: the events that it does not have are after the end of the run, and not incomplete. Before the run has
+    /// begun they wait for its begin, which creates a new event builder.
     fn take_final_counters(&mut self, source: usize, accounts: Accounts) -> Result<(), LinkError> {
         if !self.has_begun() || self.control.has_earlier_end(source) {
             self.run.keep_early_end(source, accounts, self.clock.now());
@@ -221,9 +218,9 @@ impl BuilderNode {
         }
         if self.has_begun() && session != Some(hello.session) {
             let (run, source) = (self.run.run_number().0, hello.source);
-            let happened = if session.is_some() { "restarted" } else { "cut off" };
+            let happened = if session.is_some() { "restarted" } else { "disconnected" };
             let text =
-                format!("run {run} is under way; source {source} was {happened}, and can take part in the next one");
+                format!("run {run} is in progress; source {source} was {happened}, and can take part in the next run");
             return Err(LinkError::Refused { reason: Refusal::Ended, text });
         }
         Ok(source)
@@ -239,8 +236,8 @@ impl BuilderNode {
             ));
         }
         if self.assigning.is_by_room() && !hello.capabilities.contains(Capabilities::ASSIGNED) {
-            let text = "this run assigns events to builders by room, which this source does not know of: run it with \
-                        `run.assignment = \"modulo\"`, or give the source a newer program";
+            let text = "this run assigns events to builders by room, which this source does not support: use \
+                        `run.assignment = \"modulo\"`, or update the program of the source";
             return Some(text.into());
         }
         let (slot, largest) = (hello.slot_bytes, self.setup.config.largest_slot());
@@ -316,12 +313,13 @@ impl BuilderNode {
             match self.peers.check_silence(index, &self.builder, answer_time, now) {
                 None => {}
                 Some(Silence::NoHello) => {
-                    self.close_connection(index, &LinkError::Protocol("it did not say who it is".into()));
+                    self.close_connection(index, &LinkError::Protocol("it did not identify itself".into()));
                 }
                 Some(Silence::OwesData { source, cuts }) => {
                     if let Some(peer) = self.peers.connected_peer(index) {
                         let name = &self.setup.ids[source].1;
-                        tracing::warn!(source = name, %peer, "connection cut: the source owes data and does not get on");
+                        tracing::warn!(source = name, %peer, "connection closed: the source owes data and makes no \
+                            progress");
                     }
                     // A hung source may recover: that is not a breach of the rules.
                     self.close_connection(index, &LinkError::Closed);
@@ -329,7 +327,7 @@ impl BuilderNode {
                         let time = humantime::format_duration(answer_time);
                         self.expel_source(
                             source,
-                            &format!("{MAX_CUTS} times it owed data and did not get on for {time}"),
+                            &format!("{MAX_CUTS} times it owed data and made no progress for {time}"),
                         );
                     }
                 }
@@ -349,10 +347,10 @@ impl BuilderNode {
         self.stop_waiting_for_source(source);
         match self.peers.connection_number(source) {
             Some(index) => {
-                let text = format!("source {} was given up: {why}", self.setup.ids[source].0);
+                let text = format!("source {} was abandoned: {why}", self.setup.ids[source].0);
                 self.close_connection(index, &LinkError::Refused { reason: Refusal::Ended, text });
             }
-            None => tracing::warn!(source = self.setup.ids[source].1, "given up: {why}"),
+            None => tracing::warn!(source = self.setup.ids[source].1, "abandoned: {why}"),
         }
     }
 

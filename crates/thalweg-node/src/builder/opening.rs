@@ -10,8 +10,9 @@ use super::setup::{FIRST_EVENT, Setup};
 use super::shifts::ShiftSearch;
 use super::trigger::Trigger;
 use super::{BuilderNode, PROGRAM_TOKEN};
-use crate::{Assignment, BuilderNodeConfig, CheckConfig, Environment, NodeError, Topology};
+use crate::{Assignment, BuilderNodeConfig, CheckConfig, Environment, NodeError, Topology, calibration};
 use rustix::process::{Resource, getrlimit};
+use std::time::SystemTime;
 use thalweg_arena::{BlockPool, HugePagesLock};
 use thalweg_core::build::{Builder, BuilderConfig, Check, CreditState, Hold, Window};
 use thalweg_core::control::{AssignConfig, Config as ControlConfig, RunControl};
@@ -47,7 +48,8 @@ impl BuilderNode {
         Self::with_environment(topology, name, true, Environment::system())
     }
 
-    /// Does the same as [`new`](Self::new) or, with `stays`, as [`new_waiting`](Self::new_waiting), in a given environment.
+    /// Does the same as [`new`](Self::new) or, with `stays`, as [`new_waiting`](Self::new_waiting), in a given
+    /// environment.
     ///
     /// # Errors
     /// Those of [`new`](Self::new).
@@ -74,7 +76,7 @@ impl BuilderNode {
         let builder = Builder::new(BuilderConfig { held, ..builder_config(&setup, window) });
         let trigger = open_trigger(&setup, builder.config().builders, &environment, &endpoints)?;
         if let Some(CreditState { window, piece, .. }) = builder.credit_state() {
-            tracing::info!(builder = name, window, piece, eager = ?setup.eager, "asks by credit");
+            tracing::info!(builder = name, window, piece, eager = ?setup.eager, "requests by credit");
         }
         let sources = setup.ids.len();
         Ok(Self {
@@ -97,15 +99,21 @@ impl BuilderNode {
 /// Returns the setup of the builder with this name, and its window.
 fn builder_setup(topology: &Topology, name: &str, environment: &Environment) -> Result<(Setup, Window), NodeError> {
     let position = topology.builders.iter().position(|builder| builder.name == name);
-    let index = position.ok_or_else(|| NodeError::Config(format!("there is no builder '{name}'")))?;
+    let index = position.ok_or_else(|| NodeError::Config(format!("the topology has no builder '{name}'")))?;
     let config = topology.builders[index].clone();
     let (window, eager) = window_and_eager(&config, topology);
+    if topology.run.calibrate {
+        calibration::refuse_loopback(topology, name)?;
+    }
     let calibrated = if topology.run.calibrate { None } else { config.known_calibration() };
+    for doubt in calibrated.iter().flat_map(|link| link.doubts(SystemTime::now())) {
+        tracing::warn!("{doubt}");
+    }
     #[expect(clippy::cast_possible_truncation, reason = "checked: builders are few")]
     let (index, count) = (index as u32, topology.builders.len() as u32);
     let setup = Setup {
         run: topology.run.clone(),
-        calibrated: calibrated.map(|(_, file)| file.display().to_string()),
+        calibrated,
         topology: serde_json::to_value(topology).unwrap_or_default(),
         index,
         count,
@@ -228,16 +236,16 @@ fn open_endpoints(
     let held = endpoints.limit_in_flight_bytes(wanted);
     if held < wanted {
         let why = match &config.adapter {
-            Some(adapter) => format!("{} has no more descriptors. Ask for a smaller `window`", adapter.device),
+            Some(adapter) => format!("{} has no more descriptors: set a smaller `window`", adapter.device),
             None if config.listen.iter().any(|address| address.link_kind().interface) => {
-                "its interface holds no more. Ask for a smaller `window`".to_owned()
+                "its interface holds no more: set a smaller `window`".to_owned()
             }
             None => {
                 let room = wanted.saturating_mul(2);
-                format!("its sockets hold no more. Set net.core.rmem_max to {room} at least")
+                format!("its sockets hold no more: set net.core.rmem_max to at least {room}")
             }
         };
-        tracing::warn!(builder = config.name, "asks for at most {held} bytes at a time, not {wanted}: {why}");
+        tracing::warn!(builder = config.name, "requests at most {held} bytes at a time instead of {wanted}: {why}");
     }
     if let Window::Credit(path) = window {
         let expected = endpoints.prepare_credit(RECEIVE_BUFFER_WINDOWS * path.widest_window_bytes());
@@ -269,7 +277,7 @@ fn check_directory(directory: &std::path::Path) -> Result<(), NodeError> {
     let access = rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK;
     created.and_then(|()| Ok(rustix::fs::access(directory, access)?)).map_err(|error| {
         NodeError::Config(format!(
-            "run.directory: runs cannot be written to {}: {error}; choose another",
+            "run.directory: cannot write runs to {}: {error}; choose another",
             directory.display()
         ))
     })

@@ -73,7 +73,7 @@ impl Origin {
             let seconds = apart / 1_000_000_000;
             tracing::warn!(
                 source,
-                "its clock is {seconds} s from the others': its frames will be of other events, or none"
+                "its clock differs by {seconds} s from the others': its frames will belong to other events, or to none"
             );
         }
         self.decided = Some(TaiNanos(last?.0.saturating_add(ahead)));

@@ -345,7 +345,8 @@ impl Peers {
         self.sources[source].connection.and_then(|index| self.connections[index].as_ref())
     }
 
-    /// Returns whether a source shares this host's memory: its link [maps](thalweg_link::BuilderLink::maps_source_memory).
+    /// Returns whether a source shares this host's memory: its link
+    /// [maps](thalweg_link::BuilderLink::maps_source_memory).
     pub(super) fn source_link_maps(&self, source: usize) -> bool {
         self.source_connection(source).is_some_and(|connection| connection.maps)
     }
@@ -462,8 +463,8 @@ impl Peers {
         Some(Silence::OwesData { source, cuts: *cuts })
     }
 
-    /// Releases the slots of all sources that are not needed any more. `may_wait`: a release may be sent later, together
-    /// with a fetch.
+    /// Releases the slots of all sources that are not needed any more. `may_wait`: a release may be sent later,
+    /// together with a fetch.
     pub(super) fn release_slots(&mut self, builder: &mut Builder, may_wait: bool) {
         for (index, connection) in self.connections.iter_mut().enumerate() {
             let Some(connection) = connection else { continue };
@@ -517,7 +518,7 @@ impl Peers {
                 Some((*reason, text.clone()))
             }
             error if error.is_violation() => {
-                tracing::warn!(%peer, source, "cut off: {error}");
+                tracing::warn!(%peer, source, "disconnected: {error}");
                 Some((Refusal::Protocol, error.to_string()))
             }
             error => {

@@ -14,7 +14,7 @@ use thalweg_store::{RecorderConfig, RunBegin, SourceInfo};
 use thalweg_wire::{EventId, Message, Refusal, RunNumber};
 
 /// Reason why a run that was aborted is incomplete.
-pub(super) const ENDED_AT_ONCE: &str = "the run was ended at once: what was not built by then is lost";
+pub(super) const ENDED_AT_ONCE: &str = "the run was aborted: events that were not yet built are lost";
 
 /// Facts about events that run control asks for.
 struct EventFacts<'a> {
@@ -128,7 +128,7 @@ impl BuilderNode {
         self.builder.abandon_run(self.clock.now());
         self.assigning.give_up_left_out_counts();
         for index in self.peers.connection_numbers() {
-            let text = "the run was ended at once".into();
+            let text = "the run was aborted".into();
             self.close_connection(index, &LinkError::Refused { reason: Refusal::Ended, text });
         }
     }
@@ -143,7 +143,7 @@ impl BuilderNode {
             humantime::format_duration(*timeout),
             absent.join(", ")
         ));
-        ("other sources did not come".into(), error)
+        ("other sources did not connect".into(), error)
     }
 
     /// Opens the run, once all sources are connected, and has them begin.
@@ -151,7 +151,7 @@ impl BuilderNode {
         let prepared = self.assembly.prepare_trigger(&self.setup, &mut self.peers);
         if let Err(error) = prepared.and_then(|()| self.open_run()) {
             self.control.run_failed();
-            self.peers.refuse_all(Refusal::Ended, &format!("the run could not be opened: {error}"));
+            self.peers.refuse_all(Refusal::Ended, &format!("cannot open the run: {error}"));
             self.run.end_building(Some(error));
             return;
         }
@@ -283,7 +283,7 @@ impl BuilderNode {
                     let event = first.0;
                     if is_first {
                         tracing::info!(
-                            "source {}: by their times, its events from {event} on are those of the others",
+                            "source {}: according to their times, its events from {event} on are those of the others",
                             self.setup.source_label(source)
                         );
                     }

@@ -1,6 +1,6 @@
 //! Setup of a builder: its part of the topology, which does not change while the node exists.
 
-use crate::{BuilderNodeConfig, RunConfig};
+use crate::{BuilderNodeConfig, KeptLink, RunConfig};
 use std::time::Duration;
 use thalweg_link::Eager;
 use thalweg_store::Disk;
@@ -17,8 +17,8 @@ const ANSWER_TIME: Duration = Duration::from_secs(1);
 pub(super) struct Setup {
     pub(super) config: BuilderNodeConfig,
     pub(super) run: RunConfig,
-    /// File of `thalweg calibrate` from which the window was derived.
-    pub(super) calibrated: Option<String>,
+    /// Measurement of `thalweg calibrate` from which the window was derived.
+    pub(super) calibrated: Option<KeptLink>,
     /// Topology as JSON, for the run's file.
     pub(super) topology: serde_json::Value,
     /// Number of this builder; `count` is the number of builders.

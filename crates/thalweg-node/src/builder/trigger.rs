@@ -173,7 +173,7 @@ impl Trigger {
             let Some(source) = named else { continue };
             let features = &peers.source_greeting(source).description["metadata"]["features"];
             let features = serde_json::from_value::<Vec<String>>(features.clone())
-                .map_err(|_| format!("source '{}' has no features: it is no fit", ids[source].1))?;
+                .map_err(|_| format!("source '{}' has no features, since it is not a fit", ids[source].1))?;
             condition.bind_source(variable, ids[source].0, features);
         }
         condition.check_features()?;
@@ -201,7 +201,7 @@ impl Trigger {
         self.running_programs().filter_map(Program::next_poll_time).min()
     }
 
-    /// Returns the counts of events that could not be decided on.
+    /// Returns the counts of events that could not be decided.
     pub(super) fn undecided_counts(&self) -> Undecided {
         let mut report = Undecided::default();
         for level in self.existing_levels() {
@@ -240,7 +240,7 @@ impl Trigger {
             builder = config.name,
             count,
             bytes = longest,
-            "places for what is decided on, of {}",
+            "memory for events to be decided, of {}",
             places.arena()
         );
         self.places = Some(places);
@@ -433,7 +433,7 @@ impl Trigger {
                     place.enter_record(event, *id, 0);
                 }
             } else {
-                tracing::warn!(source = name, event = event.0, "a fragment was changed after it had been offered");
+                tracing::warn!(source = name, event = event.0, "a fragment was changed after it was offered");
                 blocks.count_lost_fragment(record.source);
                 let status = Status::MISSING | Status::CORRUPT;
                 let closed = self.accepted.front_mut();

@@ -69,7 +69,7 @@ impl Acquiring {
                     any = true;
                     self.posted = self.posted.saturating_sub(1);
                     if let Some(Frame { buffer, number, .. }) = self.order.insert_frame(frame) {
-                        tracing::warn!(source, number, "the device repeated a frame, or was too late with it");
+                        tracing::warn!(source, number, "the device repeated a frame, or delivered it too late");
                         slots.give_back_slot(buffer.into_slot());
                     }
                 }
@@ -118,8 +118,8 @@ impl Acquiring {
         Ok(())
     }
 
-    /// Waits on the device's descriptor only while something is taken: otherwise it would report again and again what is
-    /// left there.
+    /// Waits on the device's descriptor only while something is taken: otherwise it would report again and again what
+    /// is left there.
     fn watch_descriptor(&mut self, device: &dyn Acquisition, takes: bool, poller: &Poller) -> Result<(), LinkError> {
         let is_watched = takes && device.has_room();
         if let Some(fd) = device.readiness_fd()
@@ -217,7 +217,7 @@ impl SourceNode {
     fn accept_frame(&mut self, index: usize, frame: Frame) -> Result<(), NodeError> {
         let (len, copied) = (frame.len, frame.copied as u64);
         let filling = Filling::from_frame(frame, self.next_stamp(self.clock.date())).map_err(|room| {
-            NodeError::Config(format!("the device says that it wrote {len} bytes into a buffer of {room}"))
+            NodeError::Config(format!("the device reports {len} bytes written into a buffer of {room}"))
         })?;
         let delivery = self.builders.delivery_mut(index);
         delivery.count_copied(copied);
@@ -242,7 +242,7 @@ impl SourceNode {
     pub(super) fn lose_fragments(&mut self, count: u64) -> Result<(), NodeError> {
         if count > u64::from(u32::MAX) {
             let name = &self.setup.name;
-            return Err(NodeError::Config(format!("source '{name}': {count} lost fragments are more than can be")));
+            return Err(NodeError::Config(format!("source '{name}': {count} lost fragments are impossible")));
         }
         let first = self.course.next_event();
         // Losses beyond the end are of no interest.

@@ -83,15 +83,15 @@ impl Assignments {
     /// Takes an assignment; a part that is known already changes nothing.
     ///
     /// # Errors
-    /// Events before it are missing, or there are too many ranges; or builder 0 does not assign events, or not to such a
-    /// builder. The error says so.
+    /// Events before it are missing, or there are too many ranges; or builder 0 does not assign events, or not to such
+    /// a builder. The error says so.
     pub(super) fn accept_assignment(&mut self, assign: Assign) -> Result<(), String> {
         if !self.by_room || assign.builder as usize >= self.rooms.len() {
-            return Err(format!("events were assigned to builder {}, of which nothing is known", assign.builder));
+            return Err(format!("events were assigned to the unknown builder {}", assign.builder));
         }
         if assign.first.0 > self.until || self.ranges.len() >= MAX_RANGES {
             let (first, until) = (assign.first.0, self.until);
-            return Err(format!("events from {first} on were assigned, and not those from {until} on"));
+            return Err(format!("events from {first} on were assigned instead of those from {until} on"));
         }
         self.is_requested = false;
         let end = assign.end_event().0;

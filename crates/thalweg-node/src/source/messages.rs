@@ -94,19 +94,19 @@ impl SourceNode {
         let address = self.builders.builder_address(index);
         if !welcome.capabilities.contains(self.setup.policy.announced_capabilities()) {
             return Err(NodeError::Config(format!(
-                "the builder at {address} does not let a source withdraw what it offered: choose another `policy` than \
-                 drop-oldest"
+                "the builder at {address} does not support withdrawn offers: choose another `policy` than drop-oldest"
             )));
         }
         if index == 0 && self.feed.is_numbered_by_time() && !welcome.capabilities.contains(Capabilities::BY_TIME) {
             return Err(NodeError::Config(format!(
-                "the builder at {address} does not say when events begin, as `beat` without `phase` wants: it is of an older version"
+                "the builder at {address} does not report when events begin, which `beat` without `phase` needs: \
+                 update it"
             )));
         }
         let is_by_room = welcome.capabilities.contains(Capabilities::ASSIGNED);
         if self.builders.knows_any() && is_by_room != self.assignments.is_by_room() {
             return Err(NodeError::Config(
-                "of the builders, some assign events by room and others by their numbers: compare `run.assignment` in \
+                "some builders assign events by room and others by number: compare `run.assignment` in \
                  their topology files"
                     .into(),
             ));
@@ -205,8 +205,8 @@ impl SourceNode {
         }
     }
 
-    /// Handles an assignment by builder 0: fragments that were given up belong to the builders to which their events are
-    /// now assigned.
+    /// Handles an assignment by builder 0: fragments that were given up belong to the builders to which their events
+    /// are now assigned.
     fn take_assignment(&mut self, assign: Assign) -> Result<(), NodeError> {
         if let Err(problem) = self.assignments.accept_assignment(assign) {
             return self.lose_connection(0, LinkError::Protocol(problem));
@@ -269,10 +269,11 @@ impl SourceNode {
     fn leave_out_builder(&mut self, number: u32) -> Result<(), NodeError> {
         let index = number as usize;
         if !self.assignments.is_by_room() || !self.builders.following_numbers().contains(&index) {
-            return self.lose_connection(0, LinkError::Protocol(format!("builder {number} cannot be left out")));
+            return self.lose_connection(0, LinkError::Protocol(format!("builder {number} cannot be excluded")));
         }
         if !self.builders.delivery(index).is_over() {
-            tracing::warn!(builder = %self.builders.builder_address(index), "left out: what waits for it is lost");
+            tracing::warn!(builder = %self.builders.builder_address(index), "excluded: fragments that wait for it are \
+                lost");
             self.give_up_builder(index);
         }
         self.builders.mark_left_out(index);

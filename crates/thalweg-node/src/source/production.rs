@@ -135,7 +135,10 @@ impl SourceNode {
         }
         // The event after the last fragment in a slot is another event of the same builder.
         if event.0.checked_add(self.builders.len() as u64 + 1).is_none() {
-            return Err(NodeError::Config(format!("event {} was pushed: event numbers do not go so far", event.0)));
+            return Err(NodeError::Config(format!(
+                "event {} was pushed, which is more than the largest event number",
+                event.0
+            )));
         }
         let max_payload = self.feed.max_payload();
         if len > max_payload {

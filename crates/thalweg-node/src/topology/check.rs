@@ -28,12 +28,17 @@ impl Topology {
     /// Name of the field, and description of the problem.
     pub fn check_values(&self) -> Result<(), (String, String)> {
         let (builders, sources) = (&self.builders, &self.sources);
-        require(!builders.is_empty(), "builder", "there is none: add a [[builder]] with `name` and `listen`")?;
-        require(!sources.is_empty(), "source", "there is none: add a [[source]] with `name`, `id` and `device`")?;
+        require(!builders.is_empty(), "builder", "missing: add a [[builder]] with `name` and `listen`")?;
+        require(!sources.is_empty(), "source", "missing: add a [[source]] with `name`, `id` and `device`")?;
         self.check_names()?;
         let run = &self.run;
-        require(run.events != Some(0), "run.events", "0 events make no run: leave it out to run until stopped")?;
-        require(!run.timeout.is_zero(), "run.timeout", "nodes that do not wait for each other never meet: write 10s")?;
+        require(run.events != Some(0), "run.events", "it must be at least 1; remove it to run until stopped")?;
+        require(
+            !run.timeout.is_zero(),
+            "run.timeout",
+            "it must be above 0, since nodes wait for each other that \
+            long: write 10s",
+        )?;
         check_path(&run.directory).map_err(|problem| ("run.directory".to_owned(), problem))?;
         let mut listened_on = HashSet::new();
         for builder in builders {
@@ -56,7 +61,7 @@ impl Topology {
     pub fn check_run_number(&self) -> Result<(), NodeError> {
         if self.builders.len() > 1 && self.run.record && self.run.number.is_none() {
             return Err(NodeError::Config(
-                "run.number: several builders record one run, so it needs a number that all of them know".into(),
+                "run.number: several builders record one run, so that they need a common number: set it".into(),
             ));
         }
         Ok(())
@@ -85,7 +90,7 @@ impl Topology {
             Some((format!("source '{}': adapter.address", source.name), ip))
         });
         builders.chain(sources).try_for_each(|(field, ip)| {
-            require(known.insert(ip), field, format!("{ip} is another node's address, too"))
+            require(known.insert(ip), field, format!("{ip} is also the address of another node"))
         })
     }
 
@@ -102,23 +107,23 @@ impl Topology {
         for address in &builder.listen {
             let chosen_by_the_system = address.host_port().is_some_and(|host| host.ends_with(":0"));
             let is_new = listened_on.insert(address) || chosen_by_the_system;
-            require(is_new, "listen", format!("{address} is listened on twice: give each its own"))?;
+            require(is_new, "listen", format!("{address} is listened on twice: each needs its own"))?;
         }
         check_listening(builder)?;
         let (block, blocks) = (builder.block.0, builder.blocks);
         let possible = (256 << 10..=1 << 30).contains(&block);
-        require(possible, "block", format!("{block} bytes; a block has 256 KiB to 1 GiB"))?;
-        require((2..=4096).contains(&blocks), "blocks", format!("{blocks}; 2 to 4096 are possible"))?;
+        require(possible, "block", format!("{block} bytes: it must be 256 KiB to 1 GiB"))?;
+        require((2..=4096).contains(&blocks), "blocks", format!("{blocks}: it must be 2 to 4096"))?;
         let fits = block.saturating_mul(blocks.into()) <= 64 << 30;
         require(fits, "blocks", "blocks times block size is more than 64 GiB")?;
-        require((1..=1 << 24).contains(&builder.open_events), "open_events", "1 to 16777216 are possible")?;
-        require(builder.window != Some(ByteSize(0)), "window", "a window of 0 bytes would never ask for anything")?;
+        require((1..=1 << 24).contains(&builder.open_events), "open_events", "it must be 1 to 16777216")?;
+        require(builder.window != Some(ByteSize(0)), "window", "a window of 0 bytes would never request anything")?;
         let one = builder.window.is_none() || builder.link.is_none();
-        require(one, "window", "it follows from `link`: state one of the two")?;
+        require(one, "window", "it follows from `link`: set only one of the two")?;
         builder.link.map_or(Ok(()), check_link)?;
         let eager = builder.eager_credit.0 <= 64 << 20 && builder.eager_limit.0 <= builder.eager_credit.0;
-        require(eager, "eager_limit", "eager_limit <= eager_credit <= 64MiB must hold")?;
-        require(builder.segment.0 >= block, "segment", "a segment holds at least one block")?;
+        require(eager, "eager_limit", "it must be eager_limit <= eager_credit <= 64MiB")?;
+        require(builder.segment.0 >= block, "segment", "it must be at least the size of one block")?;
         self.check_trigger(builder)?;
         require(!builder.deadline.is_zero(), "deadline", "with a deadline of 0 every event is incomplete")
     }
@@ -131,14 +136,14 @@ impl Topology {
                 let among = if key == "accept" && problem.contains("source") { " among level2.sources" } else { "" };
                 (format!("level2.{key}"), format!("{problem}{among}"))
             })?;
-            require(!asked.is_empty(), "level2.sources", "it decides on what these send: name at least one")?;
+            require(!asked.is_empty(), "level2.sources", "it decides on the data of these sources: name at least one")?;
             for (at, name) in asked.iter().enumerate() {
-                require(all.contains(name), "level2.sources", format!("there is no source '{name}'"))?;
+                require(all.contains(name), "level2.sources", format!("the topology has no source '{name}'"))?;
                 require(!asked[..at].contains(name), "level2.sources", format!("'{name}' is named twice"))?;
             }
         }
         let Some(filter) = &builder.filter else { return Ok(()) };
-        require(filter.sources.is_empty(), "filter.sources", "it sees the whole event: `sources` goes with level2")?;
+        require(filter.sources.is_empty(), "filter.sources", "it sees the whole event: `sources` belongs to level2")?;
         check_level(filter, 2, &all, builder.deadline).map_err(|(key, problem)| (format!("filter.{key}"), problem))
     }
 
@@ -146,11 +151,11 @@ impl Topology {
         let id: SourceId = source.id.parse().map_err(|problem| ("id".to_owned(), problem))?;
         require(ids.insert(id), "id", format!("{id} is used by another source"))?;
         let slots = source.slots;
-        require((1..=65_536).contains(&slots), "slots", format!("{slots}; 1 to 65536 are possible"))?;
+        require((1..=65_536).contains(&slots), "slots", format!("{slots}: it must be 1 to 65536"))?;
         if let Some(ByteSize(slot)) = source.slot {
             self.check_slot(slot, HEADER_LEN).map_err(|problem| ("slot".to_owned(), problem))?;
             let possible = (HEADER_LEN as u64..=1 << 30).contains(&slot);
-            require(possible, "slot", format!("{slot} bytes; a slot has 64 bytes to 1 GiB"))?;
+            require(possible, "slot", format!("{slot} bytes: it must be 64 bytes to 1 GiB"))?;
         }
         check_adapter(source)?;
         self.check_device(source)?;
@@ -166,8 +171,8 @@ impl Topology {
                 require(
                     false,
                     name,
-                    "a source without a `device` is pushed by another program, which decides on this: leave it out here, \
-                     or add a `device`",
+                    "a source without a `device` is pushed by another program, which decides on this: remove it, or \
+                     add a `device`",
                 )
             });
         }
@@ -185,10 +190,10 @@ impl Topology {
         let Some(device) = source.device.as_ref().filter(|device| device.is_registered()) else { return Ok(()) };
         device.check_options().map_err(|error| ("device".to_owned(), error.to_string()))?;
         if device.is_acquisition() {
-            require(source.rate.is_none(), "rate", "this device has a pace of its own: leave it out")?;
-            let drops = "this device has a pace of its own, and loses by itself what finds no slot: leave it out";
+            require(source.rate.is_none(), "rate", "this device sets its own pace: remove it")?;
+            let drops = "this device sets its own pace and loses data when no slot is free: remove it";
             require(source.policy == Policy::Block, "policy", drops)?;
-            require(source.burst == 1, "burst", "this device has a pace of its own: leave it out")?;
+            require(source.burst == 1, "burst", "this device sets its own pace: remove it")?;
         }
         device.observed_source().map_or(Ok(()), |observed| self.check_observer(source, observed.source))
     }
@@ -199,17 +204,22 @@ impl Topology {
             Some(device) => !device.is_registered() || device.is_acquisition(),
             None => false,
         };
-        require(by_itself, "beat", "it numbers the frames of a device that works by itself, and this is none")?;
+        require(
+            by_itself,
+            "beat",
+            "it numbers the frames of a device that acquires by itself, which this one does \
+            not",
+        )?;
         let has_times = source.device.as_ref().is_some_and(|device| device.has_timestamps());
-        require(has_times, "beat", "it goes by time stamps, and this device gives its frames none")?;
+        require(has_times, "beat", "it needs timestamps, which the frames of this device do not have")?;
         beat.check_values().map_err(|(key, problem)| (format!("beat.{key}"), problem))?;
         let others = self.sources.iter().filter(|other| other.name != source.name);
         for (name, other) in others.filter_map(|other| Some((&other.name, other.beat?))) {
             let period = humantime::format_duration(other.period);
-            let problem = format!("source '{name}' has {period}: events have one beat");
+            let problem = format!("source '{name}' has {period}: all sources need the same beat");
             require(other.period == beat.period, "beat.period", problem)?;
             let has = if beat.phase.is_some() { "none" } else { "one" };
-            let problem = format!("source '{name}' has {has}: all have one, or none");
+            let problem = format!("source '{name}' has {has}: set it for all sources, or for none");
             require(other.phase.is_some() == beat.phase.is_some(), "beat.phase", problem)?;
         }
         Ok(())
@@ -218,14 +228,18 @@ impl Topology {
     /// Checks that a device which takes copies of another source's payloads can have them.
     fn check_observer(&self, source: &SourceNodeConfig, observed: &str) -> Result<(), Problem> {
         let Some(of) = self.sources.iter().find(|other| other.name == observed) else {
-            return require(false, "device", format!("of: there is no source '{observed}'"));
+            return require(false, "device", format!("of: the topology has no source '{observed}'"));
         };
         let (field, problem) = match &of.device {
-            None => ("device", "of: another program pushes that source's images; it is to fit them itself"),
+            None => (
+                "device",
+                "of: another program pushes that source's images, so that only that program can fit \
+                them",
+            ),
             Some(device) if device.observed_source().is_some() => ("device", "of: that source is a fit itself"),
-            Some(_) if source.beat.is_some() => ("beat", "the images that it fits have one: leave it out"),
+            Some(_) if source.beat.is_some() => ("beat", "it follows the images that it fits: remove it"),
             Some(_) if source.adapter.is_some() || of.link.adapter || source.link.adapter => {
-                ("link", "a fit and its images do not share an adapter that a node drives by itself: use another")
+                ("link", "a fit and its images cannot share an adapter that a node drives by itself: use another link")
             }
             Some(_) => return Ok(()),
         };
@@ -266,13 +280,13 @@ fn check_level(
         Decision::Program(program) => {
             if program.deadline.is_zero() || program.deadline > deadline {
                 let most = humantime::format_duration(deadline);
-                return Err(("deadline", format!("more than 0, and at most the builder's own deadline, {most}")));
+                return Err(("deadline", format!("it must be above 0 and at most the builder's deadline, {most}")));
             }
         }
         Decision::Condition(condition) => {
             for variable in condition.variable_names() {
                 match sources.iter().filter(|source| Condition::variable_name(source) == variable).count() {
-                    0 => return Err(("accept", format!("there is no source '{variable}'"))),
+                    0 => return Err(("accept", format!("the topology has no source '{variable}'"))),
                     1 => {}
                     _ => return Err(("accept", format!("'{variable}' is the name of several sources"))),
                 }
@@ -288,15 +302,15 @@ fn check_rate(source: &SourceNodeConfig) -> Result<(), Problem> {
     require(
         has_rate || source.policy == Policy::Block,
         "policy",
-        "a device without a `rate` waits until it is asked, so nothing is ever dropped: give it a rate, or use policy = \
+        "a device without a `rate` waits until it is asked, so that nothing is ever dropped: set a rate, or policy = \
          \"block\"",
     )?;
     let possible = (1..=MAX_BURST).contains(&burst);
-    require(possible, "burst", format!("{burst}; 1 to {MAX_BURST} are possible"))?;
+    require(possible, "burst", format!("{burst}: it must be 1 to {MAX_BURST}"))?;
     require(
         has_rate || burst == 1,
         "burst",
-        "without a `rate` the device always has more: give it a rate, whose events then come together",
+        "without a `rate` the device always has more data: set a rate, whose events then come together",
     )
 }
 
@@ -318,10 +332,10 @@ fn check_adapter_need(adapter: Option<&Adapter>, link: Option<&'static str>, exa
     match (adapter, link) {
         (None, Some(link)) => Err((
             "adapter".into(),
-            format!("over {link} a node drives a network adapter by itself: say which, as adapter = {{ {example} }}"),
+            format!("with {link} a node drives a network adapter by itself: set it, such as adapter = {{ {example} }}"),
         )),
         (Some(_), None) => {
-            Err(("adapter".into(), "no link of this node drives an adapter by itself: leave it out".into()))
+            Err(("adapter".into(), "no link of this node drives an adapter by itself: remove it".into()))
         }
         (Some(adapter), Some(_)) => {
             adapter.check_settings().map_err(|(key, problem)| (format!("adapter.{key}"), problem))
@@ -335,15 +349,17 @@ fn check_adapter(source: &SourceNodeConfig) -> Result<(), Problem> {
     let link = (source.link.adapter && source.device.is_some()).then_some(source.link.name);
     let listens = source.device.as_ref().and_then(|device| device.driven_port_address());
     if let (Some(link), Some(_)) = (link, listens) {
-        let problem =
-            format!("its datagrams would come by the adapter that {link} leads by: another link, or another way");
+        let problem = format!(
+            "its datagrams would arrive on the adapter that {link} uses: choose another link, or another \
+                address"
+        );
         return Err(("device".into(), problem));
     }
     let link = link.or(listens.map(|_| "dpdk"));
     let adapter = source.adapter.as_ref();
     check_adapter_need(adapter, link, "device = \"0000:00:11.0\", address = \"10.0.0.2/24\"")?;
     if adapter.is_some_and(|adapter| adapter.address.is_none()) {
-        let problem = "the kernel knows none for it: give it one of the builder's network, such as \"10.0.0.2/24\"";
+        let problem = "the kernel has no address for it: write one of the builder's network, such as \"10.0.0.2/24\"";
         return Err(("adapter.address".into(), problem.into()));
     }
     if let (Some(place), Some(own)) = (listens, adapter.and_then(|adapter| adapter.address))
@@ -361,9 +377,16 @@ fn check_listening(builder: &BuilderNodeConfig) -> Result<(), Problem> {
     let link = first.map(|address| address.link_kind().name);
     check_adapter_need(builder.adapter.as_ref(), link, "device = \"0000:00:11.0\"")?;
     let Some(address) = first else { return Ok(()) };
-    require(driven.next().is_none(), "listen", "a node drives one adapter: give it one such address")?;
+    require(driven.next().is_none(), "listen", "a node drives one adapter: write one such address")?;
     let Some(ip) = listening_ip(address) else {
-        return require(false, "listen", format!("{address}: give the adapter's address in numbers, such as 10.0.0.1"));
+        return require(
+            false,
+            "listen",
+            format!(
+                "{address}: write the numeric address of the adapter, such as \
+            10.0.0.1"
+            ),
+        );
     };
     let own = OwnAddress { ip, prefix: None };
     match &builder.adapter {
@@ -380,10 +403,10 @@ fn check_listening(builder: &BuilderNodeConfig) -> Result<(), Problem> {
 
 fn check_link(link: LinkConfig) -> Result<(), Problem> {
     let LinkConfig { mtu, round_trip, buffer, .. } = link;
-    require((576..=65_535).contains(&mtu), "link.mtu", format!("{mtu}; 576 to 65535 are possible"))?;
+    require((576..=65_535).contains(&mtu), "link.mtu", format!("{mtu}: it must be 576 to 65535"))?;
     let possible = !round_trip.is_zero() && round_trip <= Duration::from_secs(10);
-    require(possible, "link.round_trip", "above 0, up to 10s, is possible")?;
-    require(buffer.0 <= 64 << 30, "link.buffer", "at most 64 GiB is possible")
+    require(possible, "link.round_trip", "it must be above 0 and at most 10s")?;
+    require(buffer.0 <= 64 << 30, "link.buffer", "it must be at most 64 GiB")
 }
 
 /// Returns the first key of a source without a device that the program which pushes decides on.
@@ -402,8 +425,8 @@ fn pushing_program_key(source: &SourceNodeConfig) -> Option<&'static str> {
 /// Checks a path: nodes receive it as text, and the kernel ends it at a NUL.
 fn check_path(path: &Path) -> Result<(), String> {
     match path.to_str() {
-        None => Err(format!("{path:?} is not UTF-8, and the nodes receive it as text: rename it")),
-        Some(text) if text.contains('\0') => Err(format!("{path:?}: no path has a NUL in it")),
+        None => Err(format!("{path:?} is not UTF-8: rename it")),
+        Some(text) if text.contains('\0') => Err(format!("{path:?}: a path cannot contain NUL")),
         Some(_) => Ok(()),
     }
 }

@@ -66,7 +66,7 @@ fn a_fragment_in_pieces_that_come_together_ends_its_source_and_not_the_builder()
             .unwrap();
         source.until(|message| matches!(message, Message::Refuse { .. }));
         let report = builder.report();
-        assert!(report.reasons[0].contains("in pieces, which cannot be recorded"), "{:?}", report.reasons);
+        assert!(report.reasons[0].contains("in pieces that cannot be recorded"), "{:?}", report.reasons);
         check(&report, 0);
     }
 }
@@ -156,7 +156,7 @@ fn a_run_that_cannot_be_opened_ends_with_the_reason_at_its_sources_too() {
     std::fs::create_dir(folder.path().join("run-000007")).unwrap();
     let mut source = builder.connected(SOURCE);
     let text = source.until(|message| matches!(message, Message::Refuse { reason: Refusal::Ended, .. }));
-    assert!(text.contains("the run could not be opened") && text.contains("run-000007"), "{text}");
+    assert!(text.contains("cannot open the run") && text.contains("run-000007"), "{text}");
     let error = builder.report.recv_timeout(LONG).unwrap().unwrap_err();
     assert!(error.to_string().contains("run-000007"), "{error}");
 }
@@ -225,7 +225,7 @@ fn a_source_that_sends_a_byte_now_and_then_is_turned_out_and_the_run_ends() {
     }
     assert!(over, "the run has ended");
     let report = ended.unwrap();
-    assert!(report.reasons.iter().any(|reason| reason.contains("did not get on")), "{:?}", report.reasons);
+    assert!(report.reasons.iter().any(|reason| reason.contains("made no progress")), "{:?}", report.reasons);
 }
 
 #[test]
@@ -241,7 +241,7 @@ fn a_source_that_is_given_up_while_it_is_connected_leaves_nothing_open() {
     // The source owes data and its final counters, and sends neither.
     let text = source.until(|message| matches!(message, Message::Refuse { .. }));
     assert!(
-        text.starts_with("source 1.0 was given up: it did not end and send its final counters within 2s"),
+        text.starts_with("source 1.0 was abandoned: it did not end and send its final counters within 2s"),
         "{text}"
     );
     check(&builder.report(), 0);
@@ -254,7 +254,7 @@ fn offers_keep_to_the_padding_of_records() {
     let mut source = builder.greeted();
     source.say(&[Message::Offer(Announcement { bytes: 100, ..held(0) })]);
     let text = source.until(|message| matches!(message, Message::Refuse { .. }));
-    assert!(text.contains("100 bytes, which is no multiple of 64: count the padding behind each record"), "{text}");
+    assert!(text.contains("100 bytes, which is not a multiple of 64: count the padding after each record"), "{text}");
     check(&builder.report(), 0);
 }
 
@@ -289,7 +289,7 @@ fn where_events_are_assigned_a_source_must_know_of_it() {
     let folder = tempfile::tempdir().unwrap();
     let builder = Builder::start(folder.path(), "events = 1\nassignment = \"by-room\"", TCP, "");
     let text = builder.connected(SOURCE).until(|message| matches!(message, Message::Refuse { .. }));
-    assert!(text.contains("assigns events to builders by room, which this source does not know of"), "{text}");
+    assert!(text.contains("assigns events to builders by room, which this source does not support"), "{text}");
     let mut source = builder.connect(Hello { capabilities: Capabilities::ASSIGNED, ..hello() });
     assert_eq!(welcomed(&mut source), Capabilities::ASSIGNED);
     // If events are not assigned, the capability has no effect, and no message may refer to it.
@@ -334,8 +334,12 @@ fn nonsense_about_assignments_ends_a_source() {
     let room = Room { builder: 1, ..Room::default() };
     let left = Left { builder: 0, accepted: u64::MAX, ..Left::default() };
     for (nonsense, why) in [
-        (Message::Heard(Heard { room, ..Heard::default() }), "how much room builder 1 has, and there are 1"),
-        (Message::Left(left), "builder 0 was not left out"),
+        (
+            Message::Heard(Heard { room, ..Heard::default() }),
+            "the free room of builder 1, but there are only 1 \
+            builders",
+        ),
+        (Message::Left(left), "builder 0 was not excluded"),
         (Message::Passed { below: EventId(u64::MAX), tickets: 0 }, "passed event 18446744073709551615"),
         (Message::Room(room), "builder's message"),
     ] {

@@ -85,7 +85,7 @@ fn a_builder_that_stops_at_once_is_told_to_everyone_who_waits() {
     };
     let said =
         thread::scope(|scope| [(); 2].map(|()| scope.spawn(until_it_fails)).map(|thread| thread.join().unwrap()));
-    assert!(said[0].contains("the run was ended at once") && said[0] == said[1], "{said:?}");
+    assert!(said[0].contains("the run was aborted") && said[0] == said[1], "{said:?}");
     assert_eq!(sources[0].close(LONG).unwrap_err().to_string(), said[0]);
 }
 

@@ -80,7 +80,8 @@ impl Tree {
         self.lock_table().known.get(&number).map(|(node, _)| Arc::clone(node)).ok_or(Errno::ESTALE)
     }
 
-    /// Looks up `name` in a directory. The kernel knows the node until it [forgets](Self::forget_lookups) it as many times.
+    /// Looks up `name` in a directory. The kernel knows the node until it [forgets](Self::forget_lookups) it as many
+    /// times.
     pub(super) fn lookup_name(&self, parent: &Arc<Node>, name: &str) -> Result<Arc<Node>, Errno> {
         // Such names are never listed, so the server is not asked.
         if !crate::listing::is_plain_name(name) {
@@ -326,7 +327,7 @@ impl Content {
             if begun.elapsed() > RANGE_TIMEOUT {
                 return Err(RemoteError::Answer {
                     url: server.url_of_resource(path),
-                    what: "a few bytes take longer than two minutes",
+                    what: "a few bytes took longer than two minutes",
                 });
             }
         }
@@ -393,7 +394,7 @@ impl Link {
         let result = act(server);
         let is_down = result.as_ref().is_err_and(RemoteError::is_transient);
         if self.is_down.swap(is_down, Relaxed) && !is_down {
-            tracing::warn!("{} answers again", self.patient.url_of_resource(""));
+            tracing::warn!("{} responds again", self.patient.url_of_resource(""));
         }
         result.map_err(|error| self.classify_error(&error))
     }

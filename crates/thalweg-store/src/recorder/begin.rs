@@ -121,7 +121,8 @@ fn start_engine(
         match Engine::with_io_uring() {
             Ok(ring) => return Ok((ring, EngineKind::IoUring)),
             Err(error) => notes.push(format!(
-                "io_uring is not available ({error}): a container's seccomp profile or kernel.io_uring_disabled forbids it"
+                "io_uring is not available ({error}): a container's seccomp profile or kernel.io_uring_disabled \
+                 forbids it"
             )),
         }
     }
@@ -249,14 +250,14 @@ fn create_first_segment(
     let mut uses_direct = direct;
     let (segment, error) = match Segment::create_ready(disk, path, 0, direct, space) {
         Err(StoreError::Io { error, .. }) if direct && error.raw_os_error() == Some(libc::EINVAL) => {
-            notes.push("the file system refuses O_DIRECT: blocks go through the page cache".into());
+            notes.push("the file system does not support O_DIRECT: blocks pass through the page cache".into());
             uses_direct = false;
             Segment::create_ready(disk, path, 0, false, space)?
         }
         other => other?,
     };
     if let Some(error) = error {
-        notes.push(format!("the file system cannot set space aside ({error}): files grow with each block"));
+        notes.push(format!("the file system cannot reserve space ({error}): files grow with each block"));
     }
     Ok((segment, uses_direct, error.is_none()))
 }

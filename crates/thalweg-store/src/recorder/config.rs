@@ -137,7 +137,7 @@ impl fmt::Display for RecorderMethod {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let direct = if self.direct { "O_DIRECT" } else { "buffered" };
         let registered = if self.registered { "registered buffers" } else { "ordinary buffers" };
-        let ahead = if self.allocated_ahead { "space set aside ahead" } else { "growing files" };
+        let ahead = if self.allocated_ahead { "space reserved ahead" } else { "growing files" };
         write!(f, "{}, {direct}, {registered}, {ahead}", self.engine)
     }
 }

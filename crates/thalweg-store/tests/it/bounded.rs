@@ -277,7 +277,7 @@ fn a_run_json_that_contradicts_itself_or_the_segments_is_named() {
     let text = std::fs::read(path.join("run.json")).unwrap();
     let cases: [(&str, Change); 17] = [
         ("'builders' is 0", |info| info["builders"] = 0.into()),
-        ("event 1 here belongs to builder 1", |info| info["builders"] = 2.into()),
+        ("event 1 belongs to builder 1", |info| info["builders"] = 2.into()),
         ("'builder' is 3", |info| info["builder"] = 3.into()),
         ("source 1.0 stands twice", |info| {
             let first = info["sources"][0].clone();
@@ -285,13 +285,13 @@ fn a_run_json_that_contradicts_itself_or_the_segments_is_named() {
         }),
         ("source 1.0 stands behind 1.1", |info| info["sources"].as_array_mut().unwrap().swap(0, 1)),
         ("'ended' is null", |info| info["ended"] = Value::Null),
-        ("'ended' says when", |info| info["state"] = "OPEN".into()),
+        ("'ended' has the time", |info| info["state"] = "OPEN".into()),
         ("'channels' of source 1.1 is 0", |info| info["sources"][1]["description"] = json!({ "channels": 0 })),
         ("'width' of source 1.1 is 1.5", |info| info["sources"][1]["description"] = json!({ "width": 1.5 })),
         ("'shape' of source 1.1 is [2,0]", |info| info["sources"][1]["description"] = json!({ "shape": [2, 0] })),
         ("'shape' of source 1.1 is []", |info| info["sources"][1]["description"] = json!({ "shape": [] })),
         ("control characters", |info| info["sources"][1]["name"] = "\u{1b}[2J".into()),
-        ("'reasons' say why", |info| info["reasons"] = json!(["because"])),
+        ("'reasons' is not empty", |info| info["reasons"] = json!(["because"])),
         ("a line for source \"9.9\"", |info| info["ledger"][0]["source"] = "9.9".into()),
         ("two lines for source 1.1", |info| info["ledger"][0]["source"] = "1.1".into()),
         ("block field 'run' is 1, expected 2", |info| info["run"] = 2.into()),
@@ -415,7 +415,7 @@ fn what_a_writer_that_died_left_becomes_a_run() {
     assert!(salvaged.events > EVENTS * 3 / 4 && salvaged.events < EVENTS + 1, "{salvaged:?}");
     assert_eq!((salvaged.lost_blocks, salvaged.lost_fragments), (1, None));
     assert!(run.find_event(EventId(EVENTS - 1)).unwrap().is_some_and(|event| event.status == EventStatus::Complete));
-    assert!(run.run_info().reasons[0].contains("whose writer did not end it"));
+    assert!(run.run_info().reasons[0].contains("whose writer did not close it"));
 }
 
 #[test]

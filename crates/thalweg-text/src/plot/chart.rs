@@ -2,7 +2,7 @@
 
 use super::axis::{Axis, Coordinate};
 use super::{Area, DrawError, GRID, INK, PICTURE_WIDTH, Provenance, Refused, SeriesStyle, draw_svg};
-use crate::html::figure_with_notes_html;
+use crate::html::{escape_html, figure_with_notes_html};
 use crate::{break_into_lines, format_number, replace_controls};
 use plotters::coord::cartesian::Cartesian2d;
 use plotters::prelude::*;
@@ -24,9 +24,12 @@ pub struct Chart {
     /// Horizontal lines with a name: the room of a buffer, the rate of a link.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub limits: Vec<Limit>,
-    /// Sentences below the chart: the meaning of points and bars, and warnings.
+    /// Sentences below the chart: the meaning of points and bars.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
+    /// Warnings about the values. They are below the chart in an SVG file; a page has a list of its own.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
     /// Origin, which is shown below the notes.
     pub provenance: Provenance,
 }
@@ -119,8 +122,16 @@ impl Series {
 impl Chart {
     /// Returns a chart without series.
     pub fn new(title: impl Into<String>, horizontal: Axis, vertical: Axis, provenance: Provenance) -> Self {
-        let title = title.into();
-        Self { title, horizontal, vertical, series: Vec::new(), limits: Vec::new(), notes: Vec::new(), provenance }
+        Self {
+            title: title.into(),
+            horizontal,
+            vertical,
+            series: Vec::new(),
+            limits: Vec::new(),
+            notes: Vec::new(),
+            warnings: Vec::new(),
+            provenance,
+        }
     }
 
     /// Draws the chart as an SVG file, with its notes and its origin below.
@@ -128,7 +139,7 @@ impl Chart {
     /// # Errors
     /// Fails if the chart cannot be drawn.
     pub fn draw_svg(&self) -> Result<String, DrawError> {
-        self.draw_with_lines(&caption_lines(&self.all_notes(), &self.provenance))
+        self.draw_with_lines(&caption_lines(&self.notes_and_warnings(), &self.provenance))
     }
 
     /// Returns the chart as a figure of a page: notes and origin are text, which fits any width.
@@ -136,7 +147,8 @@ impl Chart {
     /// # Errors
     /// Fails if the chart cannot be drawn.
     pub fn figure_html(&self) -> Result<String, DrawError> {
-        let picture = self.draw_with_lines(&[])?;
+        let label = format!("<svg role=\"img\" aria-label=\"{}\" ", escape_html(&self.title));
+        let picture = self.draw_with_lines(&[])?.replacen("<svg ", &label, 1);
         Ok(figure_with_notes_html(&picture, &self.all_notes(), &self.provenance.sentences()))
     }
 
@@ -160,6 +172,11 @@ impl Chart {
         let hollow = self.series.iter().filter(|series| series.has_markers).flat_map(|series| &series.points);
         let hollow = hollow.clone().any(|point| point.doubtful).then(|| HOLLOW_NOTE.to_owned());
         self.notes.iter().cloned().chain(hollow).collect()
+    }
+
+    fn notes_and_warnings(&self) -> Vec<String> {
+        let warnings = self.warnings.iter().map(|warning| format!("Warning: {warning}."));
+        self.all_notes().into_iter().chain(warnings).collect()
     }
 
     fn draw_with_lines(&self, lines: &[String]) -> Result<String, DrawError> {
@@ -283,7 +300,7 @@ impl Chart {
             let style = SeriesStyle::for_index(index);
             let column = (at % layout.columns) as i32;
             let left = 78 + column * (PICTURE_WIDTH as i32 - 90) / layout.columns as i32;
-            let y = top as i32 + (at / layout.columns) as i32 * LEGEND_ROW_HEIGHT as i32 + 12;
+            let y = top as i32 + (at / layout.columns) as i32 * LEGEND_ROW_HEIGHT as i32 + 16;
             if series.join != Join::None {
                 style.draw_line(area, vec![(left, y), (left + 44, y)])?;
             }
@@ -304,18 +321,18 @@ struct LegendLayout {
 
 impl LegendLayout {
     fn height(&self) -> u32 {
-        LEGEND_ROW_HEIGHT * self.rows as u32 + 6
+        LEGEND_ROW_HEIGHT * self.rows as u32 + 10
     }
 }
 
-/// Draws charts of one origin below each other, as one SVG file.
+/// Draws charts of one origin below each other, as one SVG file. Notes, warnings and origin are below the last.
 ///
 /// # Errors
 /// Fails if a chart cannot be drawn.
 pub fn draw_panels_svg(charts: &[Chart]) -> Result<String, DrawError> {
     let lines = charts.iter().enumerate().map(|(at, chart)| match at + 1 == charts.len() {
-        true => caption_lines(&chart.all_notes(), &chart.provenance),
-        false => caption_lines(&chart.all_notes(), &Provenance::default()),
+        true => caption_lines(&chart.notes_and_warnings(), &chart.provenance),
+        false => Vec::new(),
     });
     let lines: Vec<Vec<String>> = lines.collect();
     let height = charts.iter().zip(&lines).map(|(chart, lines)| chart.height(lines)).sum();

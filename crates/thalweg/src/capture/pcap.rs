@@ -1,8 +1,8 @@
 //! Captures packets of an interface into a pcapng file, as fast as the disk takes them.
 //!
-//! [`capture_packets`] copies packets from the kernel's ring (`PacketRing` of `thalweg-frames`), or from a port that bypasses
-//! the kernel, into buffers, in the format of the file, and has full buffers written past the page cache while it
-//! continues. While all buffers are being written it waits, and the ring fills; packets that find no room there are
+//! [`capture_packets`] copies packets from the kernel's ring (`PacketRing` of `thalweg-frames`), or from a port that
+//! bypasses the kernel, into buffers, in the format of the file, and has full buffers written past the page cache while
+//! it continues. While all buffers are being written it waits, and the ring fills; packets that find no room there are
 //! counted. The file records that count, and is valid however it ends.
 //!
 //! # Files, in the order of the data path
@@ -66,7 +66,7 @@ pub(crate) struct Captured {
 #[derive(Debug, Error)]
 pub(crate) enum CaptureError {
     /// An interface that disappeared during the capture. The file is valid.
-    #[error("{error}; {} has the {} packets before that", file.display(), captured.packets)]
+    #[error("{error}; {} contains the {} packets before that", file.display(), captured.packets)]
     Gone {
         /// Path of the file.
         file: PathBuf,
@@ -76,7 +76,7 @@ pub(crate) enum CaptureError {
         error: FramesError,
     },
     /// A file that could not be written further. The part written before the error is valid.
-    #[error("{error}; {} has the {} packets before that, and can be read", file.display(), captured.packets)]
+    #[error("{error}; {} contains the {} packets before that, and can be read", file.display(), captured.packets)]
     Write {
         /// Path of the file.
         file: PathBuf,

@@ -61,7 +61,7 @@ fn check_conditions(topology: &Topology, builder: &BuilderNodeConfig) -> Result<
                 Some((source, Some(device))) => match device.feature_names() {
                     Some(features) => condition.bind_source(variable, source.source_id(), features),
                     None => {
-                        let problem = format!("source '{}' has no features: it is no fit", source.name);
+                        let problem = format!("source '{}' has no features, since it is not a fit", source.name);
                         return Err(condition_error(builder, level, &problem));
                     }
                 },
@@ -111,7 +111,7 @@ mod tests {
         };
         assert!(refused("\"reno\"", "\"reno\"\ncpu = 9999", "adc").contains("adc to 9999"));
         assert!(refused("\"reno\"", "\"nosuch\"", "adc").contains("nosuch"));
-        assert!(refused("127.0.0.1:0", "192.0.2.1:7400", "even").contains("no address of this machine"));
+        assert!(refused("127.0.0.1:0", "192.0.2.1:7400", "even").contains("not an address of this machine"));
         assert!(refused("\"/tmp\"", "\"/dev/null/x\"", "even").starts_with("record directory: "));
         assert!(refused("number = 987654321", "", "even").starts_with("run.number: "));
         let runs = tempfile::tempdir().unwrap();

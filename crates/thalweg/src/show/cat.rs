@@ -15,34 +15,32 @@ use thalweg_wire::{EventId, EventRange, FragmentHeader, Meaning, NumberKind, Pay
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Each event has a line of its own, and one for each of its fragments: source, \
-sequence number, timestamp (TAI), bytes and type of the payload, and what its \
-status says. With --json, each event is one JSON object on one line.
+Prints one line per event, then one per fragment: source, sequence number, timestamp (TAI), size and type of the \
+payload, and status. With --json, each event is one JSON object on one line.
 
 Examples:
   thalweg cat runs/run-000042 --event 7 --data 16
   thalweg cat runs/run-000042 --event 7 --source 1.0 --raw > payload.bin
   thalweg cat runs/run-000042 --follow --json | my-monitor
 
-Exit code: 0, also when the reader of a pipe has enough; 1 where something cannot be \
-read; 2 where there is no such run, event or source.")]
+Exit code: 0, also if the reader of a pipe closes it; 1 if something cannot be read; 2 if the run, event or source does not exist.")]
 pub(crate) struct Options {
-    /// A run's directory, such as runs/run-000042; runs/run-000042-b1 is what one of several builders wrote
+    /// A run's directory, such as runs/run-000042; runs/run-000042-b1 has the data of one of several builders
     #[arg(value_name = "RUN")]
     run: PathBuf,
-    /// Only this event, or those from A on and before B; A or B may be left out
+    /// Only this event, or those from A up to but not including B; A or B can be omitted
     #[arg(long, value_name = "E|A..B")]
     event: Option<EventRange>,
-    /// Only fragments of this source, by its name or as 1.0; several with commas between
+    /// Only fragments of this source, by name or id such as 1.0; separate several by commas
     #[arg(long, value_name = "SOURCE", value_delimiter = ',')]
     source: Vec<String>,
     /// Also the first N values of each payload: samples, pixels, or bytes in hexadecimal
     #[arg(long, value_name = "N")]
     data: Option<usize>,
-    /// Only the payloads, as they are, one behind the other
+    /// Only the payloads, as raw bytes one after the other
     #[arg(long, conflicts_with = "data")]
     raw: bool,
-    /// Go on with what is being written, in the order in which events are closed, and end with the run
+    /// Follow a run while it is being written, in the order in which events are closed, until it ends
     #[arg(long)]
     follow: bool,
 }
@@ -152,7 +150,7 @@ impl Cat<'_> {
                 }
                 Ok(Followed::End(End::WriterGone)) => {
                     self.out.flush()?;
-                    print_message(&format!("{}: its writer died; this is all that can be read", path.display()));
+                    print_message(&format!("{}: its writer died; no more can be read", path.display()));
                     break;
                 }
                 Err(error @ (StoreError::Record { .. } | StoreError::Event { .. })) => {
@@ -288,7 +286,7 @@ impl Cat<'_> {
                 print_message(&format!("{path}: its writer died; recovered to block {}", end.blocks));
             }
             (RunState::Open, ..) => {
-                print_message(&format!("{path} is OPEN: --follow goes on with what is being written"))
+                print_message(&format!("{path} is OPEN: --follow continues with events as they are written"))
             }
             _ => {}
         }
@@ -297,13 +295,13 @@ impl Cat<'_> {
         print_message(&format!("{path} is damaged: {first}"));
         if let events @ 1.. = run.run_info().totals.events.saturating_sub(run.len()) {
             print_message(&format!(
-                "{path}: {} of its {} are not there",
+                "{path}: {} of its {} are missing",
                 format_count(events),
                 format_quantity(run.run_info().totals.events, "event")
             ));
         }
         print_message(&format!(
-            "run `thalweg verify {path}` to see what is wrong, `thalweg salvage {path}` to keep what is whole"
+            "run `thalweg verify {path}` to see what is wrong, `thalweg salvage {path}` to keep what is intact"
         ));
     }
 }
@@ -563,7 +561,7 @@ mod tests {
         text.push_str(&fragment_text(&header(PayloadType::RAW, Status::MISSING | Status::TIMED_OUT, 0), &[], None));
         insta::assert_snapshot!(text, @"
         event 7: INCOMPLETE, 1 of 2 sources missing
-          1.0 #7 2026-11-21T20:19:55.285473552 TAI 5,032 B vdif replayed,clock-locked
+          1.0 #7 2026-11-21T20:19:55.285473552 TAI 5032 B vdif replayed,clock-locked
           1.0 missing,timed-out
         ");
     }

@@ -19,11 +19,10 @@ use thalweg_text::{
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-A run of several builders has a directory for each, run-000042-b0, -b1, and so on. \
-Name several of them, or run-000042 for all, and their events and ledgers are added \
-up below.
+A run of several builders has one directory per builder: run-000042-b0, run-000042-b1, and so on. Name several of \
+them, or run-000042 for all, to see the sums of their events and ledgers as well.
 
-Exit code: 0; 1 where a run cannot be read; 2 where there is no such run.")]
+Exit code: 0; 1 if a run cannot be read; 2 if a run does not exist.")]
 pub(crate) struct Options {
     /// A run's directory, such as runs/run-000042
     #[arg(value_name = "RUN", required = true)]
@@ -153,7 +152,7 @@ impl DirectoryReport {
         ));
         out.push_str(&fact_row("stored", &stored_text(self.bytes, self.blocks, self.segments)));
         if let Some(end) = &self.recovery {
-            let text = format!("{} up to byte {}; behind it: {}", end.segment, end.offset, end.found);
+            let text = format!("{} up to byte {}; after it: {}", end.segment, end.offset, end.found);
             out.push_str(&fact_row("readable", &text));
         }
         for problem in self.problems.iter().take(SHOWN) {
@@ -277,7 +276,7 @@ pub(super) fn stored_text(bytes: u64, blocks: u64, segments: u32) -> String {
 fn recorder_text(recorder: &RecorderInfo) -> String {
     let direct = if recorder.direct { "O_DIRECT" } else { "buffered" };
     let registered = if recorder.registered { "registered buffers" } else { "ordinary buffers" };
-    let ahead = if recorder.allocated_ahead { "space set aside ahead" } else { "growing files" };
+    let ahead = if recorder.allocated_ahead { "space reserved ahead" } else { "growing files" };
     format!(
         "{}, {direct}, {registered}, {ahead}; blocks of up to {}, segments of up to {}",
         recorder.engine,
@@ -417,11 +416,11 @@ mod tests {
         run 42: COMPLETE
           on disk     runs/run-000042
           began       2026-11-21 20:19:18 UTC (TAI - UTC = 37 s)
-          ended       2026-11-21 20:19:23 UTC, 5.0 s later
+          ended       2026-11-21 20:19:23 UTC, 5.00 s later
           events      22,869 (0 incomplete), 45,738 fragments
           stored      287 MB in 69 blocks, 1 segment
           written by  thalweg 0.1.0, process 20503 on daq7, Linux 6.18.44
-          recorder    io_uring, O_DIRECT, registered buffers, space set aside ahead;
+          recorder    io_uring, O_DIRECT, registered buffers, space reserved ahead;
                       blocks of up to 4 MiB, segments of up to 4 GiB
 
         sources
@@ -457,7 +456,7 @@ mod tests {
           readable    00000.seg up to byte 286670848; behind it: the block is cut off:
                       4096 of 65536 bytes are there
           written by  thalweg 0.1.0, process 20503 on daq7, Linux 6.18.44
-          recorder    io_uring, O_DIRECT, registered buffers, space set aside ahead;
+          recorder    io_uring, O_DIRECT, registered buffers, space reserved ahead;
                       blocks of up to 4 MiB, segments of up to 4 GiB
         ");
     }

@@ -15,16 +15,15 @@ use thalweg_text::{
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-An OPEN run is being written (live), or its writer died: the state says which, where \
-the file system can tell. What its run.json does not know yet is shown as '-', and its \
-bytes include space that is set aside for what comes. Behind the number of events stands in brackets how many of \
-them are incomplete. What several builders wrote is one run. A run that cannot be read is listed as BROKEN, and one whose \
-files are not what its run.json says as DAMAGED, with the reason below; `thalweg verify` \
-reads them.
+An OPEN run is being written (live), or its writer died: the state shows which, if the file system can tell. Values \
+that are not known before its end are shown as '-', and its bytes include reserved space. The number in brackets \
+after the events is that of the incomplete ones. The data of several builders are one run. A run that cannot be read \
+is listed as BROKEN, and one whose files do not agree with its run.json as DAMAGED, with the reason below; `thalweg \
+verify` examines them.
 
-Exit code: 0; 2 where there is no such directory.")]
+Exit code: 0; 2 if the directory does not exist.")]
 pub(crate) struct Options {
-    /// Directory that holds the runs' directories
+    /// Directory that contains the runs
     #[arg(value_name = "DIR", default_value = "runs")]
     directory: PathBuf,
 }
@@ -60,18 +59,18 @@ pub(super) fn run_ls(options: &Options, json: bool, out: &mut Output) -> Result<
     }
     if directory.is_file() {
         return Err(Failure::Usage(format!(
-            "{shown} is a file; name the directory that holds the runs: thalweg ls DIR"
+            "{shown} is a file: name the directory that contains the runs: thalweg ls DIR"
         )));
     }
     if !directory.is_dir() {
         return Err(Failure::Usage(format!(
-            "{shown}: no such directory; name the one that holds the runs: thalweg ls DIR"
+            "{shown}: no such directory: name the one that contains the runs: thalweg ls DIR"
         )));
     }
     let listed =
         thalweg_store::combine_builder_directories(thalweg_store::list_runs(directory).map_err(Failure::broken)?);
     if listed.is_empty() && directory.join("run.json").exists() {
-        return Err(Failure::Usage(format!("{shown} is a run itself: `thalweg info {shown}` shows it")));
+        return Err(Failure::Usage(format!("{shown} is itself a run: `thalweg info {shown}` shows it")));
     }
     if listed.is_empty()
         && !json
@@ -205,9 +204,9 @@ mod tests {
         let text = list_text(&runs, 0, true);
         assert!(text.lines().all(|line| line.len() <= thalweg_text::TEXT_COLUMNS), "{text}");
         insta::assert_snapshot!(text, @"
-        run              state     began (UTC)        took  events   bytes
-        runs/run-000041  COMPLETE  2026-11-21 20:19  5.0 s  22,869  287 MB
-        runs/run-000042  COMPLETE  2026-11-21 20:19  5.0 s  22,869  287 MB
+        run              state     began (UTC)         took  events   bytes
+        runs/run-000041  COMPLETE  2026-11-21 20:19  5.00 s  22,869  287 MB
+        runs/run-000042  COMPLETE  2026-11-21 20:19  5.00 s  22,869  287 MB
         ");
     }
 
@@ -228,7 +227,7 @@ mod tests {
         insta::assert_snapshot!(list_text(&runs, BEGAN - 37_000_000_000 + 2_000_000_000, true), @"
         run                 state       began (UTC)         took         events   bytes
         runs/run-000001     INCOMPLETE  2026-11-21 20:19  83.0 s  1,000,000 (7)  287 MB
-        runs/run-000002-b0  OPEN, live  2026-11-21 20:19   2.0 s              -  287 MB
+        runs/run-000002-b0  OPEN, live  2026-11-21 20:19  2.00 s              -  287 MB
         runs/run-000002-b1  OPEN, died  2026-11-21 20:19       -              -  287 MB
         runs/run-000003     BROKEN      -                      -              -  287 MB
         In brackets: how many of the events are incomplete.

@@ -48,7 +48,7 @@ pub(super) fn explained_error(path: &Path, error: &StoreError) -> Failure {
     let shown = path.display();
     match error {
         StoreError::NotARun(_) if is_url(path) => Failure::Usage(format!(
-            "{shown} is on a server: `thalweg pull {shown}` fetches it, and `thalweg mount` shows what a server has as files"
+            "{shown} is on a server: fetch it with `thalweg pull {shown}`, or mount the server with `thalweg mount`"
         )),
         StoreError::NotARun(_) if !path.exists() => {
             Failure::Usage(format!("{shown}: no such directory; `thalweg ls DIR` lists the runs in DIR"))
@@ -57,7 +57,7 @@ pub(super) fn explained_error(path: &Path, error: &StoreError) -> Failure {
             "{shown} is a file in a directory that is not a run: it has no run.json; name a run's directory"
         )),
         StoreError::NotARun(_) if thalweg_store::list_runs(path).is_ok_and(|runs| !runs.is_empty()) => {
-            Failure::Usage(format!("{shown} is not a run, but holds some: `thalweg ls {shown}` lists them"))
+            Failure::Usage(format!("{shown} is not a run, but contains runs: `thalweg ls {shown}` lists them"))
         }
         StoreError::NotARun(_) | StoreError::Version { .. } => Failure::usage(error),
         _ => Failure::broken(error),

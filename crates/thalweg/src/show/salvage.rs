@@ -9,21 +9,17 @@ use thalweg_text::{format_count, format_quantity, replace_controls, wrap_words};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Kept is every record that is whole: of runs with bad blocks, cut segments, lost \
-footers or missing segment files, and of runs whose writer died. An event that lacks \
-fragments it had is kept as INCOMPLETE, with what is there of it. The new run is \
-INCOMPLETE, its reasons say what was left behind, and `thalweg verify` finds nothing \
-wrong with it. RUN itself is only read. Of a run of several builders, run-000042, what \
-each of them wrote is salvaged by itself.
+Every intact record is kept: of runs with bad blocks, truncated segments, lost footers or missing segment files, and \
+of runs whose writer died. An event that lost fragments is kept as INCOMPLETE, with the remaining ones. The new run \
+is INCOMPLETE, its reasons state what was lost, and `thalweg verify` finds no damage in it. RUN itself is not \
+changed. For a run of several builders, such as run-000042, the data of each builder are salvaged separately.
 
-Exit code: 0, also where RUN is intact and nothing was written; 1 where it cannot be \
-read, or the new run cannot be written; 2 where there is no such run, where it is \
-being written, or where DIR exists.")]
+Exit code: 0, also if RUN is intact and nothing was written; 1 if it cannot be read, or the new run cannot be written; 2 if the run does not exist or is being written, or if DIR exists.")]
 pub(crate) struct Options {
     /// A run's directory, such as runs/run-000042
     #[arg(value_name = "RUN")]
     run: PathBuf,
-    /// The new run's directory; left out, runs/salvaged/run-000042
+    /// Directory of the new run [default: runs/salvaged/run-000042]
     #[arg(long, value_name = "DIR")]
     to: Option<PathBuf>,
 }
@@ -87,11 +83,11 @@ fn salvage_text(run: &Path, salvaged: &Salvaged) -> String {
     let mut out = format!("{}\n", replace_controls(&format!("{}: salvaged to {}", run.display(), path.display())));
     let torn = match torn_events {
         0 => String::new(),
-        torn => format!(" ({} without fragments that they had)", format_count(torn)),
+        torn => format!(" ({} with lost fragments)", format_count(torn)),
     };
     let unclosed = match unclosed_events {
         0 => String::new(),
-        unclosed => format!(" ({} not known to be closed)", format_count(unclosed)),
+        unclosed => format!(" ({} possibly not closed)", format_count(unclosed)),
     };
     out.push_str(&format!(
         "  {}{torn}{unclosed}, {}\n",

@@ -102,16 +102,16 @@ fn seconds_between(from: u64, to: u64) -> f64 {
 fn times_page(run: &Run, reference: Option<&str>, all: &[Series]) -> Result<String, String> {
     let title = format!("Run {}: times of the sources", run.run_info().run);
     let Some(reference) = reference else {
-        let text = "No fragment of this run has a time of its device.";
+        let text = "No fragment of this run has a time from its device.";
         return Ok(html::render_page(&title, "", &html::paragraph_html("", text)));
     };
     let looked = all.iter().map(|series| series.points.len()).max().unwrap_or(0);
     let mut body = html::paragraph_html(
         "",
         &format!(
-            "Each source's time of an event less that of source {reference}, for {} of {} events. Straight lines are clocks \
-             that drift; steps are clocks that were set, or numbers that went wrong: a shift by one trigger is a step by \
-             the time from one trigger to the next.",
+            "Each source's time of an event less that of source {reference}, for {} of {} events. Straight lines show \
+             clock drift. Steps show clocks that were set, or wrong event numbers: a shift by one trigger is a step \
+             by the interval between triggers.",
             format_count(looked as u64),
             format_count(run.len())
         ),

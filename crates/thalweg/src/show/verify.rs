@@ -16,15 +16,12 @@ use thalweg_text::{format_count, format_quantity, replace_controls, wrap_words};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Checked are every block's and every payload's CRC, that each closed event has one \
-record for each source, and that run.json says what the files hold.
+Checks the CRC of every block and payload, that each closed event has one record for each source, and that run.json \
+agrees with the files.
 
-A run of several builders has a directory for each, run-000042-b0, -b1, and so on. \
-Name several of them, or run-000042 for all, and they are also judged together.
+A run of several builders has one directory per builder: run-000042-b0, run-000042-b1, and so on. Name several of them, or run-000042 for all, to verify them together as well.
 
-Exit code: 0 where everything is intact and the run is COMPLETE; 1 where something \
-is damaged or missing, and also where what is on disk is intact, but the run is \
-INCOMPLETE or OPEN; 2 where there is no such run.")]
+Exit code: 0 if everything is intact and the run is COMPLETE; 1 if something is damaged or missing, or if the data on disk are intact but the run is INCOMPLETE or OPEN; 2 if the run does not exist.")]
 pub(crate) struct Options {
     /// A run's directory, such as runs/run-000042
     #[arg(value_name = "RUN", required = true)]
@@ -150,14 +147,14 @@ fn verification_text(path: &str, report: &VerifyReport) -> String {
     }
     if report.unfinished_events > 0 {
         let unfinished = format_quantity(report.unfinished_events, "event");
-        let _ = writeln!(out, "  besides, fragments of {unfinished}, never closed: they do not count");
+        let _ = writeln!(out, "  not counted: fragments of {unfinished} that were never closed");
     }
     let _ = writeln!(out, "  {}", stored_text(report.bytes, report.blocks, report.segments));
     if report.lost_blocks > 0 {
         out.push_str(&wrap_words("  lost: ", &lost_data_text(report)));
     }
     if !report.consistent {
-        let _ = writeln!(out, "  `thalweg salvage {path}` keeps what is whole");
+        let _ = writeln!(out, "  `thalweg salvage {path}` keeps what is intact");
     }
     out
 }
@@ -198,7 +195,7 @@ fn intact_text(path: &str, report: &VerifyReport) -> String {
             );
             if let Some(end) = &report.recovery {
                 let place = format!("{} can be read up to byte {}", end.segment, end.offset);
-                out.push_str(&wrap_words("  ", &replace_controls(&format!("{place}; behind it: {}", end.found))));
+                out.push_str(&wrap_words("  ", &replace_controls(&format!("{place}; after it: {}", end.found))));
             }
             out
         }

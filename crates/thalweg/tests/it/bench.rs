@@ -87,7 +87,7 @@ fn a_program_gets_a_line_for_each_point_and_one_for_the_report() {
 #[test]
 fn a_person_gets_a_table_and_files() {
     let directory = directory();
-    let files = "--json-file a.json --markdown-file a.md --plot-file a.svg --html-file a.html";
+    let files = "--out a.json --out a.md --out a.svg --out a.html --out a.csv";
     let Some((code, text)) = in_a_terminal(&format!("bench {} {files}", SOON.join(" ")), directory.path()) else {
         return;
     };
@@ -102,16 +102,72 @@ fn a_person_gets_a_table_and_files() {
     assert!(read("a.md").starts_with("# thalweg bench latency\n"));
     assert!(read("a.svg").starts_with("<svg"));
     assert!(read("a.html").starts_with("<!DOCTYPE html>"));
+    assert!(read("a.csv").starts_with("# bench latency, ") && read("a.csv").contains("latency_us.p50"));
+    for picture in ["a.svg", "a.html"] {
+        for origin in ["Linux ", "Thalweg ", " UTC.", "Command: "] {
+            assert!(read(picture).contains(origin), "{picture}: {origin}");
+        }
+    }
+}
+
+#[test]
+fn endings_and_times_that_mean_nothing_are_refused() {
+    let directory = directory();
+    for (arguments, wanted) in [
+        (&["latency", "--out", "figure.png"][..], "use .svg (picture), .html (page), .json or .csv (data)"),
+        (&["bandwidth", "-t", "0"], "too short to measure"),
+        (&["latency", "--link", "shm", "-A", "0/0", "--sizes", "1", "-t", "1ms"], "both are bound to processor 0"),
+    ] {
+        let output = bench(arguments, directory.path());
+        assert!(!output.status.success(), "{arguments:?}");
+        let text = errors(&output) + &String::from_utf8_lossy(&output.stdout);
+        assert!(text.contains(wanted), "{arguments:?}: {text}");
+    }
+}
+
+/// Process that computes until it is dropped.
+struct Neighbour(std::process::Child);
+
+impl Neighbour {
+    fn start() -> Self {
+        Self(Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap())
+    }
+}
+
+impl Drop for Neighbour {
+    fn drop(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+#[test]
+fn a_neighbour_is_reported_at_every_point() {
+    let directory = directory();
+    let _neighbour = Neighbour::start();
+    let sizes = "1..20:+1";
+    let output = bench(
+        &["latency", "--link", "tcp", "--sizes", sizes, "-t", "150ms", "-O", "1ms", "--repeat", "1"],
+        directory.path(),
+    );
+    let report = lines(&output).pop().unwrap();
+    let points = report["points"].as_array().unwrap();
+    assert_eq!(points.len(), 20);
+    for point in points {
+        let kinds: Vec<&Value> = point["warnings"].as_array().into_iter().flatten().map(|one| &one["kind"]).collect();
+        assert!(kinds.contains(&&json!("other-processes")), "{point}");
+    }
+    assert!(report["warnings"][0].as_str().unwrap().contains("20 of 20 points"), "{}", report["warnings"]);
 }
 
 #[test]
 fn a_file_that_cannot_be_written_is_refused_before_anything_is_measured() {
     let directory = directory();
     fs::write(directory.path().join("kept.md"), "kept").unwrap();
-    let long = ["latency", "--min-time", "1h", "--json-file", "made.json", "--markdown-file", "kept.md"];
-    let output = bench(&[&long[..], &["--html-file", "/nonexistent/x"]].concat(), directory.path());
+    let long = ["latency", "--min-time", "1h", "--out", "made.json", "--out", "kept.md"];
+    let output = bench(&[&long[..], &["--out", "/nonexistent/x.html"]].concat(), directory.path());
     assert_eq!(output.status.code(), Some(2));
-    assert!(errors(&output).contains("/nonexistent/x: No such file"), "{}", errors(&output));
+    assert!(errors(&output).contains("/nonexistent/x.html: No such file"), "{}", errors(&output));
     assert!(lines(&output)[0]["error"].is_string());
     assert!(!directory.path().join("made.json").exists(), "what was made for nothing goes again");
     assert_eq!(fs::read_to_string(directory.path().join("kept.md")).unwrap(), "kept");
@@ -333,7 +389,7 @@ fn packets_go_over_a_cable_of_their_own_and_over_memory() {
     let ends = ["packets", "--link", links, "--on", "veth", "--sizes", "64,9000", "--rate", "2000"];
     let soon = ["--check-data", "--min-time", "50ms", "--warmup", "1ms", "--repeat=1"];
     let output = bench(&[&ends[..], &soon[..]].concat(), directory.path());
-    if errors(&output).contains("a network of its own cannot be had here") {
+    if errors(&output).contains("a network of its own not available here") {
         return skipped(errors(&output).trim());
     }
     assert!(output.status.success(), "{}", errors(&output));

@@ -23,7 +23,7 @@ fn each_control_is_loaded_carries_data_and_is_taken_out_again() {
         return skipped("loading into the kernel needs root");
     }
     if !Path::new("/sys/kernel/btf/vmlinux").exists() {
-        return skipped("this kernel does not describe its types (no /sys/kernel/btf/vmlinux)");
+        return skipped("this kernel has no type information (no /sys/kernel/btf/vmlinux)");
     }
 
     let absent: Vec<String> =

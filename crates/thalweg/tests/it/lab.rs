@@ -36,7 +36,7 @@ fn has_kernel() -> bool {
 fn a_scenario_that_cannot_be_is_refused_by_its_line() {
     for (text, line, reason) in [
         ("[network]\nsenders = 3\nrate = \"-1 Gbit/s\"\n", "line 3", "'-1 Gbit/s' is not a rate"),
-        ("[network]\nsenders = 3\nreceivers = 0\n", "line 3", "1 to 1000 are possible"),
+        ("[network]\nsenders = 3\nreceivers = 0\n", "line 3", "it must be 1 to 1000"),
         (
             "[network]\nsenders = 3\n\n[traffic]\ncontrol = \"tahoe\"\n",
             "line 5",
@@ -51,7 +51,7 @@ fn a_scenario_that_cannot_be_is_refused_by_its_line() {
     }
     for (words, reason) in [
         (&["--senders", "0"][..], "network.senders: 0; 1 to 1000"),
-        (&["--calibrate", "--interval", "1ms"], "measure.calibrate: it takes control = \"credit\""),
+        (&["--calibrate", "--interval", "1ms"], "measure.calibrate: it needs control = \"credit\""),
     ] {
         let output = thalweg(&[&["lab", "incast", "--json"], words].concat());
         assert_eq!(output.status.code(), Some(2));

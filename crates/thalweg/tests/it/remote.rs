@@ -180,7 +180,7 @@ fn a_run_in_the_place_of_another_is_not_read_as_if_it_were_the_other() {
     std::fs::remove_dir_all(&recorded).unwrap();
     std::fs::rename(other, recorded).unwrap();
     let error = run.events().find_map(Result::err).expect("an error").to_string();
-    assert!(error.contains("has changed on the server"), "{error}");
+    assert!(error.contains("changed on the server"), "{error}");
 }
 
 #[test]
@@ -191,10 +191,10 @@ fn a_run_of_which_some_is_missing_is_told_on_either_way() {
     segment.set_len(segment.metadata().unwrap().len() / 2).unwrap();
     let served = Served::start(there, &["--write"]);
     for _ in 0..2 {
-        pull(&served.url("runs/1"), here).failed_saying("its run.json tells of");
+        pull(&served.url("runs/1"), here).failed_saying("its run.json states");
     }
     assert!(!Run::open(here.join("run-000001")).unwrap().is_empty(), "what there is was fetched");
-    push(&recorded, &served.url("archive")).failed_saying("its run.json tells of");
+    push(&recorded, &served.url("archive")).failed_saying("its run.json states");
     assert!(!there.join("archive").exists());
 }
 
@@ -265,12 +265,12 @@ fn a_run_is_sent_and_becomes_one_when_all_of_it_is_there() {
     let report = push(&recorded, &served.url("2026")).report(0);
     assert_eq!((number(&report, "/files"), number(&report, "/same_files")), (0, 2), "{report:#}");
     let refused = push(&recorded, &served.url("2026/runs")).report(2);
-    assert!(refused["error"].as_str().unwrap().contains("leave it away"), "{refused}");
+    assert!(refused["error"].as_str().unwrap().contains("remove it from the URL"), "{refused}");
 
     std::fs::write(here.join("notes.txt"), "one").unwrap();
     push(&here.join("notes.txt"), &served.url("")).report(0);
     std::fs::write(here.join("notes.txt"), "two").unwrap();
-    push(&here.join("notes.txt"), &served.url("")).failed_saying("is there already");
+    push(&here.join("notes.txt"), &served.url("")).failed_saying("already has a different");
     assert_eq!(std::fs::read(there.join("notes.txt")).unwrap(), b"one");
 }
 
@@ -316,7 +316,7 @@ fn what_the_server_may_not_read_costs_nobody_the_rest() {
     let mut nobody = Node::start("serve", command);
     let ready: serde_json::Value = serde_json::from_str(&nobody.wait_for("\"url\"")).unwrap();
     let url = ready["url"].as_str().unwrap();
-    run(&["pull", url], &[here]).failed_saying("all else was fetched");
+    run(&["pull", url], &[here]).failed_saying("everything else was fetched");
     assert!(!here.join("a").exists() && std::fs::read(here.join("b")).unwrap() == b"b");
     assert_same(&there.join("run-000001"), &here.join("run-000001"));
 }
@@ -409,7 +409,7 @@ fn what_cannot_be_is_a_wrong_use() {
         assert!(ended.stdout.contains("\"error\""), "{ended:?}");
     }
     let report = pull(&served.url("runs/7"), here).report(2);
-    assert!(report["error"].as_str().unwrap().contains("no such thing"), "{report:#}");
+    assert!(report["error"].as_str().unwrap().contains("not found on"), "{report:#}");
 }
 
 #[test]

@@ -142,7 +142,7 @@ fn an_upload_appears_when_it_is_whole_and_right() {
     let offset = served.ask("HEAD", "/new/file?upload", "");
     assert!(offset.contains("upload-offset: 4\r\n"), "{offset}");
     let rest = "Content-Length: 5\r\nContent-Range: bytes 4-8/9\r\nRepr-Digest: crc32c=:4waSgw==:\r\n\r\n56789";
-    served.answers("PUT", "/new/file", &rest.replace("4-8", "5-9").replace("/9", "/10"), 409, "4 bytes are here");
+    served.answers("PUT", "/new/file", &rest.replace("4-8", "5-9").replace("/9", "/10"), 409, "4 bytes received");
     served.answers("PUT", "/new/file", rest, 201, "");
     assert_eq!(std::fs::read_to_string(&there).unwrap(), "123456789");
     let head = served.ask("HEAD", "/new/file", "");
@@ -158,7 +158,7 @@ fn nobody_goes_on_from_what_is_not_there_any_more() {
     let offset = served.ask("HEAD", "/file?upload", "");
     assert!(offset.contains("upload-offset: 0\r\n"), "{offset}");
     let rest = "Content-Length: 5\r\nContent-Range: bytes 4-8/9\r\n\r\n56789";
-    served.answers("PUT", "/file", rest, 409, "0 bytes are here");
+    served.answers("PUT", "/file", rest, 409, "0 bytes received");
     // What is asked for wrongly is refused before anything comes, and leaves nothing.
     served.answers("PUT", "/file", "Content-Length: 9\r\nDigest: crc32c=A\r\n\r\n123456789", 400, "not a crc32c");
     let offset = served.ask("HEAD", "/file?upload", "");
@@ -190,7 +190,7 @@ fn what_was_published_is_replaced_by_nobody_who_has_not_seen_it() {
     let head = served.ask("HEAD", "/digits", "");
     let etag = head.lines().find_map(|line| line.strip_prefix("etag: ")).unwrap();
     let put = format!("If-Match: {etag}\r\nContent-Length: 3\r\n\r\nabc");
-    served.answers("PUT", "/digits", &put, 423, "writes this file");
+    served.answers("PUT", "/digits", &put, 423, "is writing this file");
     served.answers("GET", "/digits", "", 200, "secret");
 }
 
@@ -316,7 +316,7 @@ fn a_token_is_asked_for() {
     served.answers("GET", "/digits", "", 401, "Bearer");
     served.answers("GET", "/digits", "Authorization: Bearer nobody\r\n", 401, "Bearer");
     served.answers("GET", "/digits", "Authorization: Bearer reader\r\n", 200, "0123456789");
-    served.answers("PUT", "/new", "Authorization: Bearer reader\r\nContent-Length: 1\r\n", 403, "not for that");
+    served.answers("PUT", "/new", "Authorization: Bearer reader\r\nContent-Length: 1\r\n", 403, "does not permit");
 }
 
 #[test]

@@ -91,13 +91,7 @@ fn no_link_leads_out_and_nothing_but_files_is_read() {
         served.answers("HEAD", &format!("{path}?upload"), "", 403, "");
         served.answers("DELETE", &format!("{path}?upload"), "", 403, "leads out");
     }
-    served.answers(
-        "PUT",
-        "/link",
-        "If-Match: *\r\nContent-Length: 0\r\n",
-        409,
-        "there is something of this name that is no file",
-    );
+    served.answers("PUT", "/link", "If-Match: *\r\nContent-Length: 0\r\n", 409, "this name exists and is not a file");
     let listing = served.ask("GET", "/", "");
     assert!(
         ["up", "slash", "absolute", "twice", "round", "magic", "fifo"].iter().all(|name| !listing.contains(name)),
@@ -354,11 +348,11 @@ fn no_wrong_token_opens_anything() {
         "X-Authorization: Bearer reader\r\n",
     ] {
         for path in ["/digits", "/", "/nothing", "/runs/1", "/runs/1/events/0..10", "/digits?token=reader"] {
-            served.answers("GET", path, field, 401, "a token is needed");
+            served.answers("GET", path, field, 401, "a token is required");
         }
-        served.answers("PUT", "/new", &format!("{field}Content-Length: 0\r\n"), 401, "a token is needed");
+        served.answers("PUT", "/new", &format!("{field}Content-Length: 0\r\n"), 401, "a token is required");
         served.answers("HEAD", "/new?upload", field, 401, "");
-        served.answers("DELETE", "/new?upload", field, 401, "a token is needed");
+        served.answers("DELETE", "/new?upload", field, 401, "a token is required");
     }
     let twice = "Authorization: Bearer reader\r\nAuthorization: Bearer nobody\r\n";
     served.answers("GET", "/digits", twice, 400, "twice");

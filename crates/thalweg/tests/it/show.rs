@@ -194,7 +194,7 @@ fn intact_is_not_yet_complete() {
     let (directory, _) = a_run("4KiB");
     rewrite(&directory, "runs/run-000001", |info| {
         info["state"] = json!("INCOMPLETE");
-        info["reasons"] = json!(["source 1.1 (model-adc-1) sent no final counters: it died, hung or was cut off"]);
+        info["reasons"] = json!(["source 1.1 (model-adc-1) sent no final counters: it died, hung or was disconnected"]);
     });
     let said = thalweg(&directory, "verify runs/run-000001");
     assert_eq!(said.code, 1);
@@ -351,7 +351,7 @@ fn what_cannot_be_is_refused_with_what_to_do() {
         ("ls runs/run-000001", "`thalweg info runs/run-000001` shows it"),
         ("cat runs/run-000001 --event 999999", "it has"),
         ("cat runs/run-000001 --event 5..5", "has no event"),
-        ("cat runs/run-000001 --event five", "is neither an event such as 7 nor a range"),
+        ("cat runs/run-000001 --event five", "is neither an event number such as 7 nor a range"),
         ("cat runs/run-000001 --source 9.9", "has no source 9.9; it has 1.0, 1.1, 1.2"),
         ("cat runs/run-000001 --source nine", "has no source nine; it has 1.0, 1.1, 1.2 (model-adc-0, model-adc-1, "),
         ("cat runs/run-000001 --raw --data 5", "cannot be used with"),
@@ -374,7 +374,7 @@ fn help_says_what_a_command_is_for_and_how_it_ends() {
     Usage: thalweg ls [OPTIONS] [DIR]
 
     Arguments:
-      [DIR]  Directory that holds the runs' directories [default: runs]
+      [DIR]  Directory that contains the runs [default: runs]
 
     Options:
           --json          Print one JSON object as the last line of standard output,
@@ -386,18 +386,12 @@ fn help_says_what_a_command_is_for_and_how_it_ends() {
                           values: auto, always, never]
       -h, --help          Print help
 
-    An OPEN run is being written (live), or its writer died: the state says which,
-    where the file system can tell. What its run.json does not know yet is shown as
-    '-', and its bytes include space that is set aside for what comes. Behind the
-    number of events stands in brackets how many of them are incomplete. What
-    several builders wrote is one run. A run that cannot be read is listed as
-    BROKEN, and one whose files are not what its run.json says as DAMAGED, with the
-    reason below; `thalweg verify` reads them.
+    An OPEN run is being written (live), or its writer died: the state shows which, if the file system can tell. Values that are not known before its end are shown as '-', and its bytes include reserved space. The number in brackets after the events is that of the incomplete ones. The data of several builders are one run. A run that cannot be read is listed as BROKEN, and one whose files do not agree with its run.json as DAMAGED, with the reason below; `thalweg verify` examines them.
 
-    Exit code: 0; 2 where there is no such directory.
+    Exit code: 0; 2 if the directory does not exist.
     ");
     insta::assert_snapshot!(help("info"), @"
-    Show what a run is: its sources, how it ended, and what became of every fragment
+    Show a run: its sources, how it ended, and the ledger of all fragments
 
     Usage: thalweg info [OPTIONS] <RUN>...
 
@@ -416,14 +410,12 @@ fn help_says_what_a_command_is_for_and_how_it_ends() {
                           values: auto, always, never]
       -h, --help          Print help
 
-    A run of several builders has a directory for each, run-000042-b0, -b1, and so
-    on. Name several of them, or run-000042 for all, and their events and ledgers
-    are added up below.
+    A run of several builders has one directory per builder: run-000042-b0, run-000042-b1, and so on. Name several of them, or run-000042 for all, to see the sums of their events and ledgers as well.
 
-    Exit code: 0; 1 where a run cannot be read; 2 where there is no such run.
+    Exit code: 0; 1 if a run cannot be read; 2 if a run does not exist.
     ");
     insta::assert_snapshot!(help("verify"), @r"
-    Read everything in a run and say what does not agree
+    Read a whole run and check it for damage
 
     Usage: thalweg verify [OPTIONS] <RUN>...
 
@@ -440,19 +432,14 @@ fn help_says_what_a_command_is_for_and_how_it_ends() {
                           values: auto, always, never]
       -h, --help          Print help
 
-    Checked are every block's and every payload's CRC, that each closed event has
-    one record for each source, and that run.json says what the files hold.
+    Checks the CRC of every block and payload, that each closed event has one record for each source, and that run.json agrees with the files.
 
-    A run of several builders has a directory for each, run-000042-b0, -b1, and so
-    on. Name several of them, or run-000042 for all, and they are also judged
-    together.
+    A run of several builders has one directory per builder: run-000042-b0, run-000042-b1, and so on. Name several of them, or run-000042 for all, to verify them together as well.
 
-    Exit code: 0 where everything is intact and the run is COMPLETE; 1 where
-    something is damaged or missing, and also where what is on disk is intact, but
-    the run is INCOMPLETE or OPEN; 2 where there is no such run.
+    Exit code: 0 if everything is intact and the run is COMPLETE; 1 if something is damaged or missing, or if the data on disk are intact but the run is INCOMPLETE or OPEN; 2 if the run does not exist.
     ");
     insta::assert_snapshot!(help("salvage"), @r"
-    Write what is whole of a damaged run into a new one
+    Copy the intact data of a damaged run into a new run
 
     Usage: thalweg salvage [OPTIONS] <RUN>
 
@@ -460,8 +447,7 @@ fn help_says_what_a_command_is_for_and_how_it_ends() {
       <RUN>  A run's directory, such as runs/run-000042
 
     Options:
-          --to <DIR>      The new run's directory; left out,
-                          runs/salvaged/run-000042
+          --to <DIR>      Directory of the new run [default: runs/salvaged/run-000042]
           --json          Print one JSON object as the last line of standard output,
                           instead of text for people
       -v, --verbose...    Log more on standard error; twice for everything
@@ -471,16 +457,9 @@ fn help_says_what_a_command_is_for_and_how_it_ends() {
                           values: auto, always, never]
       -h, --help          Print help
 
-    Kept is every record that is whole: of runs with bad blocks, cut segments, lost
-    footers or missing segment files, and of runs whose writer died. An event that
-    lacks fragments it had is kept as INCOMPLETE, with what is there of it. The new
-    run is INCOMPLETE, its reasons say what was left behind, and `thalweg verify`
-    finds nothing wrong with it. RUN itself is only read. Of a run of several
-    builders, run-000042, what each of them wrote is salvaged by itself.
+    Every intact record is kept: of runs with bad blocks, truncated segments, lost footers or missing segment files, and of runs whose writer died. An event that lost fragments is kept as INCOMPLETE, with the remaining ones. The new run is INCOMPLETE, its reasons state what was lost, and `thalweg verify` finds no damage in it. RUN itself is not changed. For a run of several builders, such as run-000042, the data of each builder are salvaged separately.
 
-    Exit code: 0, also where RUN is intact and nothing was written; 1 where it
-    cannot be read, or the new run cannot be written; 2 where there is no such run,
-    where it is being written, or where DIR exists.
+    Exit code: 0, also if RUN is intact and nothing was written; 1 if it cannot be read, or the new run cannot be written; 2 if the run does not exist or is being written, or if DIR exists.
     ");
     insta::assert_snapshot!(help("cat"), @"
     Print a run's events and fragments
@@ -488,19 +467,15 @@ fn help_says_what_a_command_is_for_and_how_it_ends() {
     Usage: thalweg cat [OPTIONS] <RUN>
 
     Arguments:
-      <RUN>  A run's directory, such as runs/run-000042; runs/run-000042-b1 is what
-             one of several builders wrote
+      <RUN>  A run's directory, such as runs/run-000042; runs/run-000042-b1 has the data of one of several builders
 
     Options:
-          --event <E|A..B>   Only this event, or those from A on and before B; A or
-                             B may be left out
-          --source <SOURCE>  Only fragments of this source, by its name or as 1.0;
-                             several with commas between
+          --event <E|A..B>   Only this event, or those from A up to but not including B; A or B can be omitted
+          --source <SOURCE>  Only fragments of this source, by name or id such as 1.0; separate several by commas
           --data <N>         Also the first N values of each payload: samples,
                              pixels, or bytes in hexadecimal
-          --raw              Only the payloads, as they are, one behind the other
-          --follow           Go on with what is being written, in the order in which
-                             events are closed, and end with the run
+          --raw              Only the payloads, as raw bytes one after the other
+          --follow           Follow a run while it is being written, in the order in which events are closed, until it ends
           --json             Print one JSON object as the last line of standard
                              output, instead of text for people
       -v, --verbose...       Log more on standard error; twice for everything
@@ -510,16 +485,13 @@ fn help_says_what_a_command_is_for_and_how_it_ends() {
                              values: auto, always, never]
       -h, --help             Print help
 
-    Each event has a line of its own, and one for each of its fragments: source,
-    sequence number, timestamp (TAI), bytes and type of the payload, and what its
-    status says. With --json, each event is one JSON object on one line.
+    Prints one line per event, then one per fragment: source, sequence number, timestamp (TAI), size and type of the payload, and status. With --json, each event is one JSON object on one line.
 
     Examples:
       thalweg cat runs/run-000042 --event 7 --data 16
       thalweg cat runs/run-000042 --event 7 --source 1.0 --raw > payload.bin
       thalweg cat runs/run-000042 --follow --json | my-monitor
 
-    Exit code: 0, also when the reader of a pipe has enough; 1 where something
-    cannot be read; 2 where there is no such run, event or source.
+    Exit code: 0, also if the reader of a pipe closes it; 1 if something cannot be read; 2 if the run, event or source does not exist.
     ");
 }

@@ -328,5 +328,5 @@ fn a_builder_that_there_is_not_is_a_breach() {
     let mut assigner = simple(2);
     let room = Room { builder: 2, ..Room::default() };
     let error = assigner.handle_report(0, &Heard { room, ..Heard::default() }).unwrap_err();
-    assert_eq!(error.to_string(), "it passed on how much room builder 2 has, and there are 2");
+    assert_eq!(error.to_string(), "it reported the free room of builder 2, but there are only 2 builders");
 }

@@ -233,7 +233,7 @@ fn what_is_no_such_program_is_said_before_the_run() {
     assert_eq!(refused(&["/nowhere"]), "'/nowhere': No such file or directory (os error 2)");
     assert_eq!(refused(&["false"]), "'false': it ended (exit status: 1)");
     let stranger = Program::start(config("stranger"), programs(), Duration::ZERO).unwrap_err();
-    assert!(stranger.contains("it speaks another language"), "{stranger}");
+    assert!(stranger.contains("it uses a different protocol"), "{stranger}");
 }
 
 #[test]
@@ -242,5 +242,5 @@ fn a_program_that_no_node_started_says_so() {
     command.args(["--exact", "filter::program::the_program", "--nocapture"]).env(MODE, "adds").stdin(Stdio::null());
     let ended = command.output().unwrap();
     let said = String::from_utf8_lossy(&ended.stderr);
-    assert!(said.contains("standard input is no builder's: a topology names this program"), "{said}");
+    assert!(said.contains("standard input is not connected to a builder: name this program"), "{said}");
 }

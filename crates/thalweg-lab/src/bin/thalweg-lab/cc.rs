@@ -82,9 +82,9 @@ fn controls_text(entries: &[Entry]) -> String {
             Standing::Thalweg => "loaded by thalweg cc".to_owned(),
             Standing::Kernel => "in the kernel".to_owned(),
             Standing::Module => "a module of the kernel".to_owned(),
-            Standing::Unknown => "there; by whom, only root may see".to_owned(),
-            Standing::ModuleNotLoaded => format!("not there; the kernel has a module: modprobe tcp_{name}"),
-            Standing::Absent => format!("not there; thalweg cc load {name}"),
+            Standing::Unknown => "loaded; only root can see by which program".to_owned(),
+            Standing::ModuleNotLoaded => format!("not loaded; the kernel has a module: modprobe tcp_{name}"),
+            Standing::Absent => format!("not loaded: thalweg cc load {name}"),
         };
         let _ = writeln!(out, "{name:10} {standing}");
         if let (Some(about), Some(source)) = (entry.about, entry.source) {
@@ -112,7 +112,7 @@ impl Names {
         let controls = self.names.iter().map(|name| {
             find_control(name).ok_or_else(|| {
                 let all: Vec<_> = CONTROLS.iter().map(|control| control.name).collect();
-                Failure::Usage(format!("there is no congestion control '{name}' to load; there are {}", all.join(", ")))
+                Failure::Usage(format!("there is no congestion control '{name}': choose one of {}", all.join(", ")))
             })
         });
         controls.collect()
@@ -123,8 +123,8 @@ impl Names {
             let name = control.name;
             let (done, message) = match load_control(control) {
                 Ok(Loaded::Now) => (true, format!("{name}: loaded")),
-                Ok(Loaded::Already) => (true, format!("{name}: was loaded before")),
-                Ok(Loaded::ByKernel) => (true, format!("{name}: the kernel has its own, which is as good")),
+                Ok(Loaded::Already) => (true, format!("{name}: already loaded")),
+                Ok(Loaded::ByKernel) => (true, format!("{name}: the kernel has its own, which is equivalent")),
                 Err(error) => (false, error.to_string()),
             };
             Outcome { name, done, message }

@@ -53,8 +53,8 @@ struct Run {
 
 #[derive(Debug, clap::Args)]
 struct How {
-    /// Laboratory that runs it: virtual (real TCP under virtual time), host (namespaces of this machine, in real time, as root),
-    /// ns3, model (this program's own event builder in a network of queues, simulated)
+    /// Laboratory that runs it: virtual (real TCP under virtual time), host (namespaces of this machine, in real time,
+    /// as root), ns3, model (this program's own event builder in a network of queues, simulated)
     #[arg(long, default_value = "virtual", value_name = "LABORATORY")]
     on: Laboratory,
     /// Give up after this time, by the clock on the wall
@@ -255,7 +255,7 @@ fn build_progress_text(progress: Progress) -> String {
 
 /// Runs a scenario in a directory as `kernel` runs an action, and also shows the progress of the scenario.
 fn with_scenario_progress<T>(directory: &Path, act: impl FnOnce(&mut dyn FnMut(Progress)) -> T) -> T {
-    let busy = Busy::new("laboratory: the network is made".into());
+    let busy = Busy::new("laboratory: creating the network".into());
     let (over, is_over) = channel::<()>();
     thread::scope(|scope| {
         let busy = &busy;

@@ -1,10 +1,13 @@
-//! The instruments of Thalweg: `bench`, `lab`, `reproduce` and `cc`, which the program `thalweg` runs by these names, too.
+//! The instruments of Thalweg: `bench`, `lab`, `reproduce` and `cc`, which the program `thalweg` runs by these names,
+//! too.
 #![forbid(unsafe_code)]
 
 mod bench;
+mod camera;
 #[cfg(feature = "congestion-controls")]
 mod cc;
 mod lab;
+mod manual;
 mod reproduce;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
@@ -48,6 +51,8 @@ enum Command {
     Reproduce(reproduce::Options),
     /// Rehearse a system before its hardware is bought: real TCP under virtual time, this host's namespaces, ns-3
     Lab(lab::Options),
+    /// Emulate GigE Vision cameras that send the images of files, to rehearse a readout without hardware
+    Camera(camera::Options),
     /// Write man pages and shell completions
     #[command(hide = true)]
     Generate(generate::Options),
@@ -75,10 +80,12 @@ fn execute(command: Command, json: bool) -> Result<ExitCode, Failure> {
         Command::Cc(command) => cc::run_cc(command, json),
         #[cfg(not(feature = "congestion-controls"))]
         Command::Cc { words: _ } => Err(Failure::Usage(
-            "this thalweg was built without congestion controls: build it where clang, libelf and zlib are".into(),
+            "this thalweg was built without congestion controls: build it on a machine with clang, libelf and zlib"
+                .into(),
         )),
         Command::Reproduce(options) => reproduce::run_reproduce(&options, json),
         Command::Lab(options) => lab::run_lab(&options, json),
-        Command::Generate(options) => generate::generate_package_files(Arguments::command(), &options),
+        Command::Camera(options) => camera::run_cameras(&options, json),
+        Command::Generate(options) => generate::generate_package_files(Arguments::command(), &manual::MANUAL, &options),
     }
 }

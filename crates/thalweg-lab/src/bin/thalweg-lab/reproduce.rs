@@ -30,11 +30,12 @@ pub(crate) struct Options {
     /// Number of these cells that run at a time. Without it: two; on the host one
     #[arg(long, value_name = "NUMBER", requires = "name")]
     jobs: Option<usize>,
-    /// Directory for the report: report.html, report.md and its pictures. Without it: reproduce-NAME
+    /// Directory for the report: report.html, report.md, its pictures (.svg), and everything measured (report.json, .csv).
+    /// Without it: reproduce-NAME
     #[arg(long, value_name = "DIR", requires = "name")]
     out: Option<PathBuf>,
-    /// Write everything that was measured as JSON
-    #[arg(long, value_name = "FILE", requires = "name")]
+    // Name of earlier versions.
+    #[arg(long, value_name = "FILE", requires = "name", hide = true)]
     json_file: Option<PathBuf>,
 }
 
@@ -107,8 +108,10 @@ fn repeat<'a, R: ExperimentReport>(
             None => lab::write_report(&run.directory, &name, &text),
         }?;
     }
+    let data = serde_json::to_string_pretty(&reproduction).map_err(Failure::broken)? + "\n";
+    lab::write_report(&run.directory, "report.json", &data)?;
     if let Some(file) = file {
-        file.write_report(&(serde_json::to_string_pretty(&reproduction).map_err(Failure::broken)? + "\n"))?;
+        file.write_report(&data)?;
     }
     Ok(if run.stop.is_requested() { ExitCode::from(INTERRUPTED) } else { ExitCode::SUCCESS })
 }

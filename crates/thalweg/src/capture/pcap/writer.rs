@@ -75,7 +75,7 @@ impl Writer {
         let file = match open(path, flags | OFlags::DIRECT, mode) {
             // The file system has no direct writes, but may have created the file.
             Err(Errno::INVAL) => {
-                tracing::info!("{}: its file system has no direct writes (O_DIRECT); ordinary ones", path.display());
+                tracing::info!("{}: the file system does not support O_DIRECT: using ordinary writes", path.display());
                 open(path, flags.difference(OFlags::EXCL), mode)
             }
             other => other,

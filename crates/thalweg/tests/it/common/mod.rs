@@ -3,7 +3,6 @@
 //! Nothing here sleeps. A test waits for what a node says, for events in a run that is being written, or for a process
 //! to end; each of these waits has a deadline, and a test that misses one shows what every process said.
 
-pub(crate) mod camera;
 pub(crate) mod dialogue;
 pub(crate) mod disk;
 pub(crate) mod hostile;

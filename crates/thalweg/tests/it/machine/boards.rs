@@ -52,7 +52,7 @@ assert part('comedi_data_read', 2, 0, 0, ctypes.byref(value)) == 1
 print(part('comedi_get_maxdata', 0), value.value, part('comedi_get_n_channels'))
 \" >seen";
     board("board", "events = 20", "rate = 1000, samples = 250", script, |own, report, log| {
-        assert!(log.contains("/dev/comedi0: comedi_test (comedi_test), 1000.000 samples a second"), "{log}");
+        assert!(log.contains("/dev/comedi0: comedi_test (comedi_test), 1000.000 samples per second"), "{log}");
         let entry = &report["ledger"]["sources"][0];
         assert_eq!((&entry["recorded"], &entry["unaccounted"]), (&20.into(), &0.into()), "{report:#}\n{log}");
         assert_eq!(report["copies_per_byte"]["source"], 0.0, "the kernel writes into the slot");
@@ -63,7 +63,8 @@ print(part('comedi_get_maxdata', 0), value.value, part('comedi_get_n_channels'))
         let channel = |channel| -> Vec<i32> {
             events.iter().flat_map(|event| event.2.iter().skip(channel).step_by(3)).copied().collect()
         };
-        // A sawtooth and a square wave of 10 Hz, 1 V up and down, and nothing (waveform_ai_timer, drivers/comedi/drivers/comedi_test.c).
+        // A sawtooth and a square wave of 10 Hz, 1 V up and down, and nothing (waveform_ai_timer,
+        // drivers/comedi/drivers/comedi_test.c).
         let [saw, square, flat] = [0, 1, 2].map(channel);
         assert_eq!(saw.len(), 5000);
         let falls: Vec<usize> = (1..saw.len()).filter(|at| saw[*at] < saw[at - 1]).collect();

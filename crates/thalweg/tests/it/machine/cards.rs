@@ -38,7 +38,7 @@ pub(super) fn steps() -> Vec<Step> {
     // So much slower that its count is behind the first one's, however long it takes until somebody reads it.
     let again = begin(20_000);
     // What `cat` shows by then may still be the first one's.
-    let counted = "until grep -q 'stood still or began anew' log; do kill -0 $run; sleep 0.1; done";
+    let counted = "until grep -q 'stopped or restarted' log; do kill -0 $run; sleep 0.1; done";
     let step = |name, meanwhile: &str, check: fn(&Path, &Value, &str)| {
         let meanwhile = format!("more 100; {meanwhile}; more 100; finish\nkill -9 $card; {gone}");
         let built = Rc::clone(&built);
@@ -92,10 +92,11 @@ fn what_nobody_reads_is_lost(own: &Path, report: &Value, _: &str) {
 fn a_card_that_is_gone_is_waited_for(own: &Path, report: &Value, log: &str) {
     let frames = frames(own);
     check(report, &frames);
-    assert!(log.contains("the card is opened again") && log.contains("/dev/xdma0_c2h_0 is there again"));
+    assert!(log.contains("reopening the card") && log.contains("/dev/xdma0_c2h_0 is back"));
     assert!(frames.is_sorted_by_key(|frame| frame.0), "{frames:?}");
     assert_eq!(frames.windows(2).filter(|two| two[1].1 < two[0].1).count(), 1, "it began to count anew: {frames:?}");
-    // Since then its numbers are a guess; on a busy machine they may have been one before, after a first frame that waited.
+    // Since then its numbers are a guess; on a busy machine they may have been one before, after a first frame that
+    // waited.
     let guesses = frames.iter().filter(|(event, number)| event != number).count() as u64;
     let uncertain = report["ledger"]["sources"][0]["uncertain"].as_u64().unwrap();
     assert!(guesses > 0 && uncertain >= guesses, "{uncertain} of {guesses}");

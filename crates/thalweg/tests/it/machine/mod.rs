@@ -73,8 +73,8 @@ impl Step {
         Self { name, script, check: Box::new(check) }
     }
 
-    /// Runs a topology of one builder and a source: `prepare` makes the device be there, and `meanwhile` is done when the
-    /// run has begun. There `more N` waits until N more events are on disk (if they do not come, stuck.log has what
+    /// Runs a topology of one builder and a source: `prepare` makes the device be there, and `meanwhile` is done when
+    /// the run has begun. There `more N` waits until N more events are on disk (if they do not come, stuck.log has what
     /// every thread waits for), and `finish` ends the run. `check` is given the run's report and its log, too.
     fn of_device(
         name: &'static str,
@@ -167,8 +167,8 @@ fn edu(directory: &Path) -> PathBuf {
     program
 }
 
-/// A driver in C shows what a device reaches, and DPDK's two ports send each other what they get, after the first packets,
-/// until both have got more than a hundred.
+/// A driver in C shows what a device reaches, and DPDK's two ports send each other what they get, after the first
+/// packets, until both have got more than a hundred.
 fn edu_and_ports(mode: &str, check: impl Fn(&Path) + 'static) -> Step {
     let built = directory();
     let script = format!(
@@ -200,7 +200,7 @@ fn edu_and_ports(mode: &str, check: impl Fn(&Path) + 'static) -> Step {
 fn a_machine_that_cannot_be_is_refused() {
     for (words, reason) in [
         (&["--nic", "rtl8139"][..], "'rtl8139' is not a NIC"),
-        (&["--nic", "virtio@x"], "'x' is not the number of a wire"),
+        (&["--nic", "virtio@x"], "'x' is not the number of a cable"),
         (&["--memory", "much"], "'much' is not a size"),
     ] {
         let output = thalweg(&[words, &["--", "true"]].concat()).output().unwrap();

@@ -96,7 +96,7 @@ pub(super) fn one_buffer(mode: &'static str, stray: bool) -> Step {
         sent_from_there(&log, EVENTS as usize, 4032);
         if stray {
             assert!(log.contains("outside of the arena, and nothing changed there"));
-            assert!(log.contains("a device joins the process's container"));
+            assert!(log.contains("adding a device to the process's container"));
             let kernel = kernel_log(own);
             // Another than the one that edu.c provokes.
             let refused =
@@ -169,8 +169,8 @@ pub(super) fn a_disk_alone() -> Step {
     a_disk("disk", OVER_MEMORY, |_| ())
 }
 
-/// The driver of docs/drivers.md, as a lab's own program: random numbers, written into slots by a device that Thalweg does
-/// not know.
+/// The driver of docs/drivers.md, as a lab's own program: random numbers, written into slots by a device that Thalweg
+/// does not know.
 pub(super) fn a_driver_of_one_page() -> Step {
     let program = Path::new(env!("CARGO_BIN_EXE_thalweg"));
     let driver = program.with_file_name("examples").join("entropy");

@@ -7,7 +7,8 @@ use std::path::Path;
 use thalweg_store::Run;
 use thalweg_wire::PayloadType;
 
-/// Runs a camera's topology, and beside it what the script does when the run has begun. `modules`: what is loaded first.
+/// Runs a camera's topology, and beside it what the script does when the run has begun. `modules`: what is loaded
+/// first.
 fn camera(
     name: &'static str,
     run: &str,
@@ -78,7 +79,7 @@ fn a_camera_that_is_pulled() -> Step {
                   until grep -q 'is there again' log; do kill -0 $run; sleep 0.1; done; more 1; finish";
     camera("camera-pulled", "", VIVID, ", rate = 15", script, |_, report, log| {
         assert!(log.contains("images are written into slots by its driver, as pages"), "{log}");
-        assert!(log.contains("was unplugged") && log.contains("/dev/video0 is there again"), "{log}");
+        assert!(log.contains("was unplugged") && log.contains("/dev/video0 is back"), "{log}");
         let (entry, counted) = (&report["ledger"]["sources"][0], &report["devices"]["source0"]);
         let lost = entry["lost_in_device"].as_u64().unwrap();
         // A second's, or more.
@@ -93,10 +94,11 @@ fn images_that_are_copied() -> Step {
     // 9p cannot write from such memory, where /out is.
     let script = "wait $run || true; v4l2-ctl -d /dev/video0 --stream-mmap --stream-count=1 --stream-to=/tmp/seen.raw; \
                   cp /tmp/seen.raw .";
-    // A driver for devices that reach memory in one piece only takes no pages; and the kernel makes no DMA buffers so long.
+    // A driver for devices that reach memory in one piece only takes no pages; and the kernel makes no DMA buffers so
+    // long.
     let modules = format!("{VIVID} allocators=1\n{UDMABUF} size_limit_mb=0");
     camera("camera-copied", "events = 30", &modules, "", script, |own, report, log| {
-        assert!(log.contains("slots are no DMA buffers: making a DMA buffer of 233472 bytes"), "{log}");
+        assert!(log.contains("slots cannot be DMA buffers: creating a DMA buffer of 233472 bytes"), "{log}");
         assert!(log.contains("slots are refused"), "{log}");
         assert!(log.contains("images are copied once, into slots (V4L2_MEMORY_MMAP)"), "{log}");
         // What vivid has no time to make on a busy machine it counts as if it had dropped it.

@@ -78,7 +78,7 @@ fn keys_that_do_not_exist_are_shown_where_they_stand() {
     "#);
     assert_snapshot!(
         changed(GOOD, "[run]\n"),
-        @"thalweg: lab.toml: builder: there is none: add a [[builder]] with `name` and `listen`"
+        @"thalweg: lab.toml: builder: missing: add a [[builder]] with `name` and `listen`"
     );
     assert_snapshot!(changed("[run]", "[run"), @r"
     thalweg: lab.toml: TOML parse error at line 1, column 5
@@ -96,12 +96,12 @@ fn values_that_cannot_be_are_named_with_what_can() {
        |
     12 | device = { kind = "model-adc", size = "16 parsecs" }
        |          ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-    '16 parsecs' is not a size: write a number of bytes, or one with a unit (B, KiB, MiB, GiB, kB, MB, GB), such as 64KiB
+    '16 parsecs' is not a size: write 65536, 64K or 64KiB (powers of 1024), or 64kB (powers of 1000)
     "#);
     assert_snapshot!(changed("16KiB", "0"), @r"thalweg: source0: device option size = 0: it must be from 1 byte to 1 GiB");
     assert_snapshot!(changed("16KiB", "2GiB"), @r"thalweg: source0: device option size = 2147483648: it must be from 1 byte to 1 GiB");
-    assert_snapshot!(changed("listen =", "block = \"1KiB\"\nlisten ="), @r"thalweg: lab.toml: builder 'builder0': block: 1024 bytes; a block has 256 KiB to 1 GiB");
-    assert_snapshot!(changed("listen =", "blocks = 1\nlisten ="), @r"thalweg: lab.toml: builder 'builder0': blocks: 1; 2 to 4096 are possible");
+    assert_snapshot!(changed("listen =", "block = \"1KiB\"\nlisten ="), @r"thalweg: lab.toml: builder 'builder0': block: 1024 bytes: it must be 256 KiB to 1 GiB");
+    assert_snapshot!(changed("listen =", "blocks = 1\nlisten ="), @r"thalweg: lab.toml: builder 'builder0': blocks: 1: it must be 2 to 4096");
     assert_snapshot!(changed("listen =", "deadline = \"soon\"\nlisten ="), @r#"
     thalweg: lab.toml: TOML parse error at line 7, column 12
       |
@@ -109,7 +109,7 @@ fn values_that_cannot_be_are_named_with_what_can() {
       |            ^^^^^^
     'soon' is not a duration (expected number at 0): write 10s or 500ms
     "#);
-    assert_snapshot!(changed("id = \"1.0\"", "id = \"1.0\"\nslots = 0"), @r"thalweg: lab.toml: source 'source0': slots: 0; 1 to 65536 are possible");
+    assert_snapshot!(changed("id = \"1.0\"", "id = \"1.0\"\nslots = 0"), @r"thalweg: lab.toml: source 'source0': slots: 0: it must be 1 to 65536");
     assert_snapshot!(changed("id = \"1.0\"", "id = \"1.0\"\nslot = \"1KiB\""), @r"thalweg: source0: slot: 1024 bytes cannot hold a fragment of 16384 bytes and its header; set slot to at least 16448");
     for rate in ["-1.0", "0", "1e-30", "1e10", "inf", "nan"] {
         let said = changed("id = \"1.0\"", &format!("id = \"1.0\"\nrate = {rate}"));
@@ -117,16 +117,16 @@ fn values_that_cannot_be_are_named_with_what_can() {
         assert!(said.ends_with("is not a rate: write a number of events per second, from 1e-6 to 1e9"), "{said}");
     }
     assert_snapshot!(changed("id = \"1.0\"", "id = \"first\""), @r"thalweg: lab.toml: source 'source0': id: 'first' is not a source id: write SUBSYSTEM.ELEMENT, each 0 to 65535, for example 1.0");
-    assert_snapshot!(changed("events = 1", "events = 1\ntimeout = \"0s\""), @r"thalweg: lab.toml: run.timeout: nodes that do not wait for each other never meet: write 10s");
+    assert_snapshot!(changed("events = 1", "events = 1\ntimeout = \"0s\""), @r"thalweg: lab.toml: run.timeout: it must be above 0, since nodes wait for each other that long: write 10s");
     assert_snapshot!(changed("name = \"source0\"", "name = \"source\\u00000\""), @r#"thalweg: lab.toml: name: "source\00": a name has no control characters"#);
-    assert_snapshot!(changed("\"runs\"", "\"runs\\u0000\""), @r#"thalweg: lab.toml: run.directory: "runs\0": no path has a NUL in it"#);
-    assert_snapshot!(changed("events = 1", "events = 0"), @r"thalweg: lab.toml: run.events: 0 events make no run: leave it out to run until stopped");
+    assert_snapshot!(changed("\"runs\"", "\"runs\\u0000\""), @r#"thalweg: lab.toml: run.directory: "runs\0": a path cannot contain NUL"#);
+    assert_snapshot!(changed("events = 1", "events = 0"), @r"thalweg: lab.toml: run.events: it must be at least 1; remove it to run until stopped");
 }
 
 #[test]
 fn what_does_not_go_together_is_named() {
-    assert_snapshot!(changed("id = \"1.0\"", "id = \"1.0\"\npolicy = \"drop-newest\""), @r#"thalweg: lab.toml: source 'source0': policy: a device without a `rate` waits until it is asked, so nothing is ever dropped: give it a rate, or use policy = "block""#);
-    assert_snapshot!(changed("id = \"1.0\"", "id = \"1.0\"\nburst = 8"), @"thalweg: lab.toml: source 'source0': burst: without a `rate` the device always has more: give it a rate, whose events then come together");
+    assert_snapshot!(changed("id = \"1.0\"", "id = \"1.0\"\npolicy = \"drop-newest\""), @r#"thalweg: lab.toml: source 'source0': policy: a device without a `rate` waits until it is asked, so that nothing is ever dropped: set a rate, or policy = "block""#);
+    assert_snapshot!(changed("id = \"1.0\"", "id = \"1.0\"\nburst = 8"), @"thalweg: lab.toml: source 'source0': burst: without a `rate` the device always has more data: set a rate, whose events then come together");
     assert_snapshot!(changed("id = \"1.0\"", "id = \"1.0\"\nlink = \"shm\""), @r"thalweg: lab.toml: source 'source0': link: builder 'builder0' listens on no shm address");
     assert_snapshot!(changed("name = \"source0\"", "name = \"builder0\""), @r"thalweg: lab.toml: name: 'builder0' is used twice: every node needs a name of its own");
     let twin =
@@ -138,7 +138,7 @@ fn what_does_not_go_together_is_named() {
     assert_snapshot!(changed("id = \"1.0\"", "id = \"1.0\"\nslot = \"5MiB\""), @r#"thalweg: lab.toml: source 'source0': slot: 5242880 bytes do not fit a block of builder 'builder0', which takes 4120512: give the builder a `block` of at least "5376 KiB", or the source a `slot` of 64 to 4120512 bytes"#);
     let builders = "[[builder]]\nname = \"twin\"\nlisten = [\"tcp:127.0.0.1:7400\"]\n\n[[builder]]";
     let twins = GOOD.replace("[[builder]]", builders).replace("tcp:127.0.0.1:0", "tcp:127.0.0.1:7400");
-    assert_snapshot!(changed(GOOD, &twins), @r"thalweg: lab.toml: builder 'builder0': listen: tcp:127.0.0.1:7400 is listened on twice: give each its own");
+    assert_snapshot!(changed(GOOD, &twins), @r"thalweg: lab.toml: builder 'builder0': listen: tcp:127.0.0.1:7400 is listened on twice: each needs its own");
 }
 
 #[test]
@@ -168,10 +168,10 @@ fn addresses_that_cannot_be_listened_on_are_named() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port().to_string();
     let said = changed("127.0.0.1:0", &format!("127.0.0.1:{port}")).replace(&port, "[port]");
-    assert_snapshot!(said, @r"thalweg: listening on tcp:127.0.0.1:[port]: a socket cannot be bound to 127.0.0.1:[port]: Address already in use (os error 98): somebody listens there: end that, or choose another port (ss -lntp 'sport = :[port]')");
-    assert_snapshot!(changed("tcp:127.0.0.1:0", "tcp:192.0.2.1:7400"), @r"thalweg: listening on tcp:192.0.2.1:7400: a socket cannot be bound to 192.0.2.1:7400: Cannot assign requested address (os error 99): it is no address of this machine: examine each host with --node (ip -brief address)");
+    assert_snapshot!(said, @r"thalweg: listening on tcp:127.0.0.1:[port]: a socket cannot be bound to 127.0.0.1:[port]: Address already in use (os error 98): another program listens there: stop it, or choose another port (ss -lntp 'sport = :[port]')");
+    assert_snapshot!(changed("tcp:127.0.0.1:0", "tcp:192.0.2.1:7400"), @r"thalweg: listening on tcp:192.0.2.1:7400: a socket cannot be bound to 192.0.2.1:7400: Cannot assign requested address (os error 99): it is not an address of this machine: examine each host with --node (ip -brief address)");
     let link = ("tcp:127.0.0.1:0\"]", "tcp:127.0.0.1:0\", \"shm:/nosuchdir/x.sock\"]");
-    assert_snapshot!(changed(link.0, link.1), @r"thalweg: listening on shm:/nosuchdir/x.sock: /nosuchdir cannot be written to: No such file or directory (os error 2): a builder could not listen there: make the directory, or choose another path");
+    assert_snapshot!(changed(link.0, link.1), @r"thalweg: listening on shm:/nosuchdir/x.sock: /nosuchdir is not writable: No such file or directory (os error 2): a builder cannot listen there: create the directory, or choose another path");
 }
 
 #[test]
@@ -184,7 +184,9 @@ fn files_that_are_not_there_are_named() {
     assert_snapshot!(changed("kind = \"model-adc\", size = \"16KiB\"", "kind = \"raw\", file = \"x.bin\", record = \"1KiB\""), @r"thalweg: source0: opening x.bin: No such file or directory (os error 2)");
     std::fs::write(lab.path().join("lab.toml"), GOOD).unwrap();
     assert_snapshot!(refused(lab.path(), &["node", "builder7", "lab.toml"]), @r"thalweg: there is no node 'builder7' in the topology; it has builder0, source0");
-    assert_snapshot!(refused(lab.path(), &["node", "builder0", "lab.toml"]), @"thalweg: builder 'builder0': listen tcp:127.0.0.1:0: with port 0 the system chooses one, which source 'source0' in another process does not learn: name a port (`thalweg run`, which starts all nodes, tells them)");
+    assert_snapshot!(refused(lab.path(), &["node", "builder0", "lab.toml"]), @"thalweg: builder 'builder0': listen \
+        tcp:127.0.0.1:0: with port 0 the system chooses one, which source 'source0' in another process does not \
+        learn: name a port (`thalweg run`, which starts all nodes, tells them)");
 }
 
 #[test]
@@ -197,23 +199,23 @@ fn recordings_that_were_cut_off_are_named_with_the_place() {
         refused(lab.path(), &["run", "lab.toml"])
     };
     let raw = "{ kind = \"raw\", file = \"x.bin\", record = \"300B\" }";
-    assert_snapshot!(replayed("x.bin", raw, &[0; 1000]), @r"thalweg: source0: x.bin has 1000 bytes of data: 3 records of 300 bytes and 100 bytes left over; the recording was cut off, its records have another size, or other bytes stand in front of them (in raw files, skip passes over these)");
+    assert_snapshot!(replayed("x.bin", raw, &[0; 1000]), @r"thalweg: source0: x.bin has 1000 bytes of data: 3 records of 300 bytes and 100 bytes left over; the recording is truncated, its records have a different size, or a header precedes them (option skip of raw files)");
     let image = "{ kind = \"pgm\", files = [\"x.pgm\"] }";
-    assert_snapshot!(replayed("x.pgm", image, b"P5\n100 100\n255\nthree"), @r"thalweg: source0: x.pgm: the image at byte 15 needs 10000 bytes, and 5 are left: the recording was cut off; the file is whole up to byte 15");
+    assert_snapshot!(replayed("x.pgm", image, b"P5\n100 100\n255\nthree"), @r"thalweg: source0: x.pgm: the image at byte 15 needs 10000 bytes, but only 5 are left: the recording is truncated; the file is intact up to byte 15");
     let frames = "{ kind = \"vdif\", file = \"x.vdif\" }";
-    assert_snapshot!(replayed("x.vdif", frames, &[0; 10]), @r"thalweg: source0: x.vdif: the frame header at byte 0 needs 16 bytes, and 10 are left: the recording was cut off; the file is whole up to byte 0");
+    assert_snapshot!(replayed("x.vdif", frames, &[0; 10]), @r"thalweg: source0: x.vdif: the frame header at byte 0 needs 16 bytes, but only 10 are left: the recording is truncated; the file is intact up to byte 0");
     let samples = "{ kind = \"sigmf\", file = \"x\" }";
     let meta = br#"{"global":{"core:datatype":"ri16_le","core:version":"1.0.0","core:num_channels":2},"captures":[],"annotations":[]}"#;
     std::fs::write(lab.path().join("x.sigmf-meta"), meta).unwrap();
-    assert_snapshot!(replayed("x.sigmf-data", samples, &[0; 1001]), @r"thalweg: source0: x.sigmf-data has 1001 bytes of data: 250 records of 4 bytes and 1 bytes left over; the recording was cut off, its records have another size, or other bytes stand in front of them (in raw files, skip passes over these)");
+    assert_snapshot!(replayed("x.sigmf-data", samples, &[0; 1001]), @r"thalweg: source0: x.sigmf-data has 1001 bytes of data: 250 records of 4 bytes and 1 bytes left over; the recording is truncated, its records have a different size, or a header precedes them (option skip of raw files)");
 }
 
 #[test]
 fn directories_that_cannot_be_written_are_named() {
     let said = changed("directory = \"runs\"", "directory = \"lab.toml/runs\"");
-    assert!(said.starts_with("thalweg: record directory: lab.toml/runs (to be made in lab.toml): "), "{said}");
-    let (_, why) = said.split_once("cannot be written to: ").unwrap();
-    assert_snapshot!(why, @"Not a directory: no run could be recorded: choose another `directory`");
+    assert!(said.starts_with("thalweg: record directory: lab.toml/runs (to be created in lab.toml): "), "{said}");
+    let (_, why) = said.split_once("not writable: ").unwrap();
+    assert_snapshot!(why, @"Not a directory: no run can be recorded: choose another `directory`");
 
     // Root may write everywhere but on a disk that takes no writes.
     let lab = lab();
@@ -234,7 +236,7 @@ fn a_run_that_exists_is_not_overwritten() {
     std::fs::write(lab.path().join("lab.toml"), GOOD.replace("events = 1", "events = 1\nnumber = 4")).unwrap();
     let first = thalweg().args(["run", "lab.toml"]).current_dir(lab.path()).output().unwrap();
     assert!(first.status.success(), "{first:?}");
-    assert_snapshot!(refused(lab.path(), &["run", "lab.toml"]), @r"thalweg: runs/run-000004 exists already: choose another run number, or leave it out to take the next free one");
+    assert_snapshot!(refused(lab.path(), &["run", "lab.toml"]), @r"thalweg: runs/run-000004 already exists: choose another run number, or none to use the next free one");
     assert_eq!(check_samples(&lab.path().join("runs/run-000004")).events, 1);
 }
 
@@ -259,7 +261,7 @@ fn a_check_finds_what_a_run_would_refuse() {
         (run("events = 1000000000000"), "disk space: "),
         (run("number = 4"), "run-000004 exists already"),
         (("\"runs\"".to_owned(), "\"lab.toml/runs\"".to_owned()), "lab.toml/runs"),
-        (("127.0.0.1:0".to_owned(), format!("127.0.0.1:{port}")), "somebody listens there"),
+        (("127.0.0.1:0".to_owned(), format!("127.0.0.1:{port}")), "another program listens there"),
         (("127.0.0.1:0".to_owned(), "nobody.invalid:7400".to_owned()), "correct the name"),
     ] {
         std::fs::write(at("lab.toml"), GOOD.replacen(&from, &to, 1)).unwrap();
@@ -368,13 +370,17 @@ fn an_adapter_that_cannot_be_is_refused_with_its_key() {
         (builders, "adapter = { device = \"\" }", "builder 'b': adapter.device: \"\" is no name"),
         (builders, "adapter = { device = \"x\", address = \"10.0.0.3/24\" }", "the builder listens at 10.0.0.1"),
         ("dpdk:10.0.0.1:7400", "tcp:127.0.0.1:7400", "builder 'b': adapter: no link of this node drives"),
-        ("dpdk:10.0.0.1:7400", "dpdk:nobody:7400", "builder 'b': listen: dpdk:nobody:7400: give the adapter's address"),
-        ("dpdk:10.0.0.1:7400", "dpdk:224.0.0.1:7400", "builder 'b': listen: 224.0.0.1 is no address that one host has"),
+        (
+            "dpdk:10.0.0.1:7400",
+            "dpdk:nobody:7400",
+            "builder 'b': listen: dpdk:nobody:7400: write the numeric address of the adapter",
+        ),
+        ("dpdk:10.0.0.1:7400", "dpdk:224.0.0.1:7400", "builder 'b': listen: 224.0.0.1 is not the address of a host"),
         ("7400\"]", "7400\", \"dpdk:10.0.0.1:7401\"]", "builder 'b': listen: a node drives one adapter"),
-        (", address = \"10.0.0.2/24\"", "", "source 's': adapter.address: the kernel knows none for it"),
-        ("10.0.0.2/24", "10.0.0.2/33", "'10.0.0.2/33' is no address of an adapter"),
-        ("10.0.0.2/24", "10.0.0.1/24", "source 's': adapter.address: 10.0.0.1 is another node's address, too"),
-        ("/24\"", "/24\", gateway = \"10.0.1.1\"", "source 's': adapter.gateway: 10.0.1.1 is no neighbour"),
+        (", address = \"10.0.0.2/24\"", "", "source 's': adapter.address: the kernel has no address for it"),
+        ("10.0.0.2/24", "10.0.0.2/33", "'10.0.0.2/33' is not the address of an adapter"),
+        ("10.0.0.2/24", "10.0.0.1/24", "source 's': adapter.address: 10.0.0.1 is also the address of another node"),
+        ("/24\"", "/24\", gateway = \"10.0.1.1\"", "source 's': adapter.gateway: 10.0.1.1 is not on the same network"),
         ("/24\"", "/24\", mtu = 100", "source 's': adapter.mtu: 100; 576 to 65535"),
         ("/24\"", "/24\", colour = 1", "unknown field `colour`"),
         ("kind = \"model-adc\"", "kind = \"edu\", address = \"0000:00:10.0\"", "it must be 1 to 4032 bytes"),
@@ -396,11 +402,11 @@ fn a_beat_that_nothing_can_keep_is_refused_with_its_key() {
     for (refusal, said) in [
         (
             beat("kind = \"model-adc\", size = 100", FIFTY),
-            "beat: it numbers the frames of a device that works by itself",
+            "beat: it numbers the frames of a device that acquires by itself",
         ),
-        (beat(STREAM, FIFTY), "beat: it goes by time stamps, and this device gives its frames none"),
-        (beat(FIXED, FIFTY), "beat: it goes by time stamps, and this device gives its frames none"),
-        (beat(CAMERA, "period = \"20ms\", tolerance = \"11ms\""), "beat.tolerance: 11ms; it is more than nothing"),
+        (beat(STREAM, FIFTY), "beat: it needs timestamps, which the frames of this device do not have"),
+        (beat(FIXED, FIFTY), "beat: it needs timestamps, which the frames of this device do not have"),
+        (beat(CAMERA, "period = \"20ms\", tolerance = \"11ms\""), "beat.tolerance: 11ms: it must be above 0"),
         (beat(CAMERA, "period = \"0s\", tolerance = \"1ms\""), "beat.period"),
         (beat(CAMERA, "period = \"20ms\""), "missing field `tolerance`"),
     ] {

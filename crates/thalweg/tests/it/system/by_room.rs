@@ -109,7 +109,7 @@ fn a_run_goes_on_without_a_builder_that_dies() {
         let (leads, other) = (leads.report(1), other.report(0));
 
         assert_eq!(leads["state"], "INCOMPLETE");
-        assert!(reasons(&leads).contains("builder 1 died, hung or was cut off"), "{leads:#}");
+        assert!(reasons(&leads).contains("builder 1 died, hung or was disconnected"), "{leads:#}");
         assert_eq!(leads["events"]["incomplete"], 0, "{leads:#}");
         assert_eq!(other["state"], "COMPLETE", "{other:#}");
         let left_out = &leads["left_out"][0];
@@ -164,7 +164,7 @@ fn thalweg_run_goes_on_without_a_builder_that_dies() {
     await_events(&directory(&system, 0), before + 1500);
     run.interrupt();
     let report = run.finish().report(1);
-    assert!(reasons(&report).contains("builder 2 died, hung or was cut off"), "{report:#}");
+    assert!(reasons(&report).contains("builder 2 died, hung or was disconnected"), "{report:#}");
     assert_eq!((&report["events"]["incomplete"], report["left_out"].as_array().unwrap().len()), (&0.into(), 1));
     check_books(&report);
 }

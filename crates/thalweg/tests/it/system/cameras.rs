@@ -1,7 +1,6 @@
 //! GigE Vision cameras: from their packets to the run on disk, by the program as it was built. The cameras are Aravis's
 //! (a process of Debian's `aravis-tools`) and `telegenic`'s.
 
-use crate::common::camera::{Camera, Model, image};
 use crate::common::hosts::Hosts;
 use crate::common::*;
 use serde_json::Value;
@@ -12,6 +11,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use thalweg_device::TaiClock;
 use thalweg_testing::emulated_camera::{EmulatedCamera, Settings, frame_pixels};
+use thalweg_testing::image_camera::{Camera, Model, image};
 use thalweg_wire::Status;
 
 const VGA: Model = Model {
@@ -117,9 +117,9 @@ fn events(folder: &Path, mut each: impl FnMut(u64, usize, &[u8], Status)) {
     }
 }
 
-/// Six cameras of one trigger of 60 Hz that is not even, each with what cameras do: numbers of 64 bits, chunks, PTP, frames
-/// that are counted and not sent, a loss of power, and packets lost by all of them. As long as the environment says, in
-/// seconds, or five.
+/// Six cameras of one trigger of 60 Hz that is not even, each with what cameras do: numbers of 64 bits, chunks, PTP,
+/// frames that are counted and not sent, a loss of power, and packets lost by all of them. As long as the environment
+/// says, in seconds, or five.
 #[test]
 fn of_six_cameras_with_every_fault_all_frames_are_accounted_for_and_none_are_mixed() {
     let seconds = std::env::var("THALWEG_CAMERA_SECONDS").ok().and_then(|seconds| seconds.parse().ok()).unwrap_or(5);
@@ -152,7 +152,7 @@ fn of_six_cameras_with_every_fault_all_frames_are_accounted_for_and_none_are_mix
     command.args(["--json", "-v", "run"]).arg(&topology).current_dir(folder.path());
     let mut run = Node::start("run", command);
     for camera in 0..6 {
-        run.wait_for(&format!("{}: what comes from now on counts", address(camera)));
+        run.wait_for(&format!("{}: data are recorded from now on", address(camera)));
     }
     let triggers = seconds * 60;
     let mut exposed = [0; 6];
@@ -217,7 +217,7 @@ fn six(hosts: &Hosts) -> (Vec<Model>, Vec<Camera>, Vec<String>) {
     let models: Vec<Model> = (0..6)
         .map(|index| Model { address: addresses[index], serial: format!("CAM{index}"), lost: 5, ..VGA })
         .collect();
-    let cameras = models.iter().map(|model| hosts.on(1, || Camera::start(model.clone()))).collect();
+    let cameras = models.iter().map(|model| hosts.on(1, || Camera::start(model.clone()).unwrap())).collect();
     // Cameras may have no time for a while, within a frame: that is no loss.
     let name = |(index, model): (usize, &Model)| match index % 2 {
         0 => format!("address = \"{}\", rate = 60, patience = \"20s\"", model.address),
@@ -304,7 +304,7 @@ fn frames_that_a_camera_skips_or_that_do_not_come_again_are_in_the_ledger() {
         skips,
         ..VGA
     };
-    let camera = hosts.on(1, || Camera::start(model.clone()));
+    let camera = hosts.on(1, || Camera::start(model.clone()).unwrap());
     let topology = topology(folder.path(), "events = 300", &[format!("address = \"{address}\"")]);
     let (builder, mut sources) = nodes(&hosts, 0, &topology, 1);
     let ended = builder.finish();
@@ -339,11 +339,11 @@ fn frames_are_dated_by_the_cameras_clock() {
     let Some(hosts) = Hosts::new(2) else { return };
     let folder = folder();
     let addresses = addresses(&hosts, 1, 1);
-    let _camera = hosts.on(1, || Camera::start(small(&addresses, 0)));
+    let _camera = hosts.on(1, || Camera::start(small(&addresses, 0)).unwrap());
     let topology = topology(folder.path(), "events = 20", &["address = \"CAM0\"".to_owned()]);
     let before = TaiClock.now();
     let mut running = run(&hosts, 0, &topology);
-    running.wait_for("its clock is TAI less");
+    running.wait_for("its clock is TAI minus");
     check_books(&running.finish().report(0));
     let after = TaiClock.now();
     let run = thalweg_store::Run::open(folder.path().join("runs/run-000001")).unwrap();
@@ -358,8 +358,8 @@ fn a_camera_that_does_not_come_back_keeps_no_run_from_its_end() {
     let folder = folder();
     let addresses = addresses(&hosts, 1, 3);
     let model = |index| small(&addresses, index);
-    let steady = [hosts.on(1, || Camera::start(model(0)))];
-    let mortal = [1, 2].map(|index| hosts.on(1, || Camera::start(model(index))));
+    let steady = [hosts.on(1, || Camera::start(model(0)).unwrap())];
+    let mortal = [1, 2].map(|index| hosts.on(1, || Camera::start(model(index)).unwrap()));
     // Of the second it is known how many frames it does not send; of the third it is not.
     let devices = [
         "address = \"CAM0\", heartbeat = \"20s\", rate = 50",
@@ -396,18 +396,18 @@ fn a_camera_that_is_gone_for_a_while_holds_nobody_up() {
     let folder = folder();
     let addresses = addresses(&hosts, 1, 2);
     let model = |index| small(&addresses, index);
-    let _steady = hosts.on(1, || Camera::start(model(0)));
-    let mortal = hosts.on(1, || Camera::start(model(1)));
+    let _steady = hosts.on(1, || Camera::start(model(0)).unwrap());
+    let mortal = hosts.on(1, || Camera::start(model(1)).unwrap());
     let devices =
         ["address = \"CAM0\", heartbeat = \"20s\", rate = 50", "address = \"CAM1\", heartbeat = \"1500ms\", rate = 50"];
     let topology = topology(folder.path(), "", &devices.map(str::to_owned));
     let (builder, mut sources) = nodes(&hosts, 0, &topology, 2);
-    sources[0].wait_for("what comes from now on counts");
-    sources[1].wait_for("what comes from now on counts");
+    sources[0].wait_for("data are recorded from now on");
+    sources[1].wait_for("data are recorded from now on");
     await_frames(std::slice::from_ref(&mortal), 50);
     drop(mortal);
     sources[1].wait_for("is away");
-    let again = [hosts.on(1, || Camera::start(model(1)))];
+    let again = [hosts.on(1, || Camera::start(model(1)).unwrap())];
     sources[1].wait_for("is back");
     await_frames(&again, 20);
     builder.interrupt();
@@ -430,7 +430,7 @@ fn whatever_is_sent_to_its_port_the_frames_are_the_camera_s() {
     let folder = folder();
     let address = addresses(&hosts, 1, 1)[0];
     let model = Model { address, serial: "S".into(), width: 320, height: 240, rate: 100.0, ..VGA };
-    let _camera = hosts.on(1, || Camera::start(model.clone()));
+    let _camera = hosts.on(1, || Camera::start(model.clone()).unwrap());
     let topology = topology(folder.path(), "events = 300", &[format!("address = \"{address}\", patience = \"20s\"")]);
     let (builder, mut sources) = nodes(&hosts, 0, &topology, 1);
     let line = sources[0].wait_for("bytes to 198.18.0.1:");

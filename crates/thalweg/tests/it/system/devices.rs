@@ -37,8 +37,8 @@ fn devices_are_listed_with_the_sources_that_take_data_from_them() {
 #[test]
 fn a_device_that_is_no_address_is_refused_with_those_that_are() {
     for (address, why) in [
-        ("GV01", "'GV01' is no device's address, such as gige:GV01"),
-        ("udp:127.0.0.1:4000", "others need further options, in a topology file"),
+        ("GV01", "'GV01' is not the address of a device: write one such as gige:GV01"),
+        ("udp:127.0.0.1:4000", "other devices need further options, in a topology file"),
         ("v4l2:/dev/no-video", "opening /dev/no-video: No such file or directory"),
     ] {
         let output = thalweg().args(["demo", "--device", address]).output().unwrap();

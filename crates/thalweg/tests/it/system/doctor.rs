@@ -148,7 +148,7 @@ fn a_user_without_privileges_is_told_what_that_costs() {
     assert!(capabilities.contains("without CAP_SYS_ADMIN"), "{capabilities}");
     assert!(one(&said, "record directory")["evidence"].as_str().unwrap().contains("cannot be written to"));
     let sockets = one(&said, "AF_XDP sockets");
-    assert!(sockets["evidence"].as_str().unwrap().starts_with("none can be made"), "{sockets}");
+    assert!(sockets["evidence"].as_str().unwrap().starts_with("none can be created"), "{sockets}");
 }
 
 #[test]

@@ -151,17 +151,22 @@ fn a_condition_that_is_none_is_refused() {
         assert!(!output.status.success() && said.contains(why), "{level}: {said}");
     };
     refused("check", "filter = { accept = \"fit0.x <\" }", "filter.accept: ERROR");
-    refused("check", "filter = { accept = \"other.x < 1.0\" }", "there is no source 'other'");
+    refused("check", "filter = { accept = \"other.x < 1.0\" }", "the topology has no source 'other'");
     refused("check", "filter = { accept = true }", "a fraction of the events, from 0 to 1, or a condition");
-    refused("check", "filter = { accept = 1.5 }", "filter.accept: 1.5; it is a fraction");
-    refused("check", "filter = { accept = \"fit0.x < 1.0\", seed = 3 }", "filter.seed: it draws no lots");
-    refused("check", "filter = { seed = 3 }", "filter.seed: it draws no lots");
-    refused("check", "filter = {}", "filter.accept: state which events are accepted, or a `program`");
+    refused("check", "filter = { accept = 1.5 }", "filter.accept: 1.5: it must be a fraction");
+    refused(
+        "check",
+        "filter = { accept = \"fit0.x < 1.0\", seed = 3 }",
+        "filter.seed: it does not draw random \
+        numbers",
+    );
+    refused("check", "filter = { seed = 3 }", "filter.seed: it does not draw random numbers");
+    refused("check", "filter = {}", "filter.accept: set `accept` or `program`");
     refused("check", "filter = { accept = 0.5, program = [\"true\"] }", "filter.program: `accept` decides");
-    refused("check", "filter = { accept = 0.5, deadline = \"1s\" }", "filter.deadline: it needs no time");
-    refused("check", "filter = { accept = 0.5, directory = \"x\" }", "filter.directory: nothing is started there");
+    refused("check", "filter = { accept = 0.5, deadline = \"1s\" }", "filter.deadline: it does not wait");
+    refused("check", "filter = { accept = 0.5, directory = \"x\" }", "filter.directory: it starts nothing");
     refused("check", "filter = { accept = 0.5, sources = [\"camera\"] }", "filter.sources: it sees the whole event");
-    refused("check", "filter = { program = [\"true\"], deadline = \"3s\" }", "at most the builder's own deadline, 2s");
+    refused("check", "filter = { program = [\"true\"], deadline = \"3s\" }", "at most the builder's deadline, 2s");
     refused(
         "check",
         "filter = { program = [\"no-program\"] }",
@@ -174,13 +179,18 @@ fn a_condition_that_is_none_is_refused() {
         "filter.otherwise: a fraction leaves no event",
     );
     let level2 = "level2 = { sources = [\"camera\"], accept = \"fit0.x < 1.0\" }";
-    refused("check", level2, "there is no source 'fit0' among level2.sources");
+    refused("check", level2, "the topology has no source 'fit0' among level2.sources");
     refused(
         "check",
         "filter = { accept = \"fit0.y < 1.0 && fit0.z < 1.0\" }",
         "'fit0' has no feature 'z'; it has failure,",
     );
-    refused("check", "filter = { accept = \"camera.x < 1.0\" }", "source 'camera' has no features: it is no fit");
+    refused(
+        "check",
+        "filter = { accept = \"camera.x < 1.0\" }",
+        "source 'camera' has no features, since it is not a \
+        fit",
+    );
 }
 
 #[test]
@@ -198,12 +208,12 @@ fn what_cannot_be_fitted_is_refused_before_the_run() {
     };
     checked("fit = \"gaussian-2d\", of = \"nobody\"", "duplicate key");
     checked("fit = \"gaussian-3d\"", "unknown variant `gaussian-3d`");
-    checked("fit = \"moments\", turned = true", "turned: it goes with fringes in two dimensions");
-    checked("fit = \"moments\", pixel_mm = nan", "pixel_mm: it is the distance of two pixels, above 0");
-    checked("fit = \"moments\", waiting = 0", "waiting: 1 to 1024 images can wait");
+    checked("fit = \"moments\", turned = true", "turned: it needs fringes in two dimensions");
+    checked("fit = \"moments\", pixel_mm = nan", "pixel_mm: it must be a distance of two pixels above 0");
+    checked("fit = \"moments\", waiting = 0", "waiting: the number of waiting images must be 1 to 1024");
     checked(
         "fit = \"moments\", region = [0, 0, 65, 10]",
-        "region: 65 × 10 pixels from (0, 0) on are no part of an image of 48 rows of 64 pixels",
+        "region: 65 × 10 pixels from (0, 0) on are not inside an image of 48 rows of 64 pixels",
     );
     let file = topology(folder.path(), "events = 1", "", &["fit = \"moments\""]);
     for command in [["node", "fit0"], ["check", "--node=fit0"]] {
@@ -214,5 +224,5 @@ fn what_cannot_be_fitted_is_refused_before_the_run() {
     let text = std::fs::read_to_string(&file).unwrap();
     std::fs::write(&file, text.replace("of = \"camera\"", "of = \"nobody\"")).unwrap();
     let output = thalweg().arg("check").arg(&file).current_dir(&folder).output().unwrap();
-    assert!(String::from_utf8_lossy(&output.stderr).contains("of: there is no source 'nobody'"), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("of: the topology has no source 'nobody'"), "{output:?}");
 }

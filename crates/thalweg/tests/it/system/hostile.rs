@@ -154,7 +154,7 @@ fn expelled(link: Link, mischief: impl FnOnce(&mut Impostor), words: &str) {
         assert!(told.contains(words), "expected '{words}': {told}");
         // And it may not come back.
         let told = Impostor::connect(&address, "1.2").expelled();
-        assert!(told.contains("source 1.2 was cut off, and can take part in the next one"), "{told}");
+        assert!(told.contains("source 1.2 was disconnected, and can take part in the next run"), "{told}");
     });
     assert!(reasons(&report).contains(words), "expected '{words}': {report:#}");
     assert!(log.contains(words), "expected '{words}': {log}");
@@ -172,14 +172,10 @@ fn offers_that_cannot_be_end_the_conversation() {
             }
         };
         expelled(link, offer(|offer| offer.count = u32::MAX), "offered 4294967295 fragments in 128 bytes");
-        expelled(link, offer(|offer| offer.bytes = 63), "no multiple of 64");
-        expelled(
-            link,
-            offer(|offer| offer.bytes = SLOT + 64),
-            "offered 65600 bytes in one slot, whose slots have 65536",
-        );
+        expelled(link, offer(|offer| offer.bytes = 63), "not a multiple of 64");
+        expelled(link, offer(|offer| offer.bytes = SLOT + 64), "offered 65600 bytes in one slot of 65536");
         expelled(link, offer(|offer| offer.bytes = u32::MAX - 63), "offered 4294967232 bytes in one slot");
-        expelled(link, offer(|offer| offer.first = EventId(u64::MAX)), "event numbers do not go so far");
+        expelled(link, offer(|offer| offer.first = EventId(u64::MAX)), "the event numbers exceed 64 bits");
     }
 }
 
@@ -224,8 +220,8 @@ fn offers_that_contradict_earlier_ones_end_the_conversation() {
 fn bytes_that_nobody_asked_for_end_the_conversation() {
     let data =
         |ticket, offset, length| move |impostor: &mut Impostor| impostor.say(&Message::Data { ticket, offset, length });
-    expelled(Link::Tcp, data(0, 0, 128), "ticket 0 were sent without being asked for");
-    expelled(Link::Tcp, data(u64::MAX, u32::MAX - 1, 1), "without being asked for");
+    expelled(Link::Tcp, data(0, 0, 128), "ticket 0 that were not requested");
+    expelled(Link::Tcp, data(u64::MAX, u32::MAX - 1, 1), "without a request");
     let eager = |bytes, then: Option<Message>| {
         move |impostor: &mut Impostor| {
             let offer = Announcement { disposition: Disposition::Eager, ..impostor.announcement(0, 0, bytes) };
@@ -235,7 +231,7 @@ fn bytes_that_nobody_asked_for_end_the_conversation() {
             }
         }
     };
-    expelled(Link::Tcp, eager(32 << 10, None), "32768 bytes sent unasked");
+    expelled(Link::Tcp, eager(32 << 10, None), "32768 bytes sent without a request");
     expelled(
         Link::Tcp,
         eager(128, Some(Message::Paused { next: EventId(0), asked_by: 0 })),
@@ -244,9 +240,9 @@ fn bytes_that_nobody_asked_for_end_the_conversation() {
     expelled(
         Link::Tcp,
         eager(128, Some(Message::Data { ticket: 0, offset: 64, length: 128 })),
-        "bytes 64+128 of ticket 0 were sent behind the eager offer of ticket 0, 128 bytes",
+        "received bytes 64+128 of ticket 0 after the eager offer of ticket 0, 128 bytes",
     );
-    expelled(Link::Shm, data(0, 0, 128), "ticket 0 was granted without being asked for");
+    expelled(Link::Shm, data(0, 0, 128), "ticket 0 was granted without a request");
 }
 
 #[test]
@@ -363,7 +359,7 @@ fn fragments_in_pieces_cannot_be_recorded() {
             let piece = impostor.piece(1, u32::MAX, 0, &[5; 64]);
             assert!(!impostor.offer(1, &piece));
         };
-        expelled(link, piece, "sent a fragment in pieces, which cannot be recorded");
+        expelled(link, piece, "sent a fragment in pieces that cannot be recorded");
     }
 }
 
@@ -421,7 +417,7 @@ fn a_source_that_owes_bytes_and_never_sends_them_is_given_up() {
     });
     check_books(&report);
     assert_eq!(entry(&report, "1.2")["lost"], 1);
-    assert!(log.contains("the source owes data and does not get on"), "{log}");
+    assert!(log.contains("the source owes data and makes no progress"), "{log}");
 }
 
 #[test]
@@ -454,7 +450,7 @@ fn a_hello_over_shared_memory_without_shared_memory_is_refused() {
     };
     let mut greeting = Message::Hello(hello("1.0")).encode().to_vec();
     greeting.extend(b"{}");
-    refused(&greeting, "0 descriptors were handed over, not 3");
+    refused(&greeting, "received 0 descriptors instead of 3");
     refused(&[0x5a; 200], "does not speak the Thalweg protocol");
     refused(&Message::Pause.encode(), "the first message must be a hello");
     assert_eq!(HEADER_LEN, MESSAGE_LEN);

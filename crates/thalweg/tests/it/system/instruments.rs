@@ -43,7 +43,7 @@ fn nodes(folder: &Path, topology: &std::path::Path) -> (Node, Node) {
     let mut builder = node("builder0");
     builder.wait_for("listening on");
     let mut source = node("telescope");
-    source.wait_for("what comes from now on counts");
+    source.wait_for("data are recorded from now on");
     (builder, source)
 }
 
@@ -119,7 +119,7 @@ fn past_the_kernel(way: &str, adapter: &str) {
     let mut builder = hosts.node(0, "builder0", &topology);
     builder.wait_for("listening on");
     let mut source = hosts.node(0, "telescope", &topology);
-    source.wait_for("what comes from now on counts");
+    source.wait_for("data are recorded from now on");
     let directory = folder.path().join("runs/run-000001");
     hosts.on(1, || {
         let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
@@ -144,7 +144,8 @@ fn past_the_kernel(way: &str, adapter: &str) {
     assert_eq!(count, 1000, "{report:#}");
 }
 
-/// The datagrams of an image of 16 × 1024 pixels, as a module of slsDetector's sends them: behind 48 bytes of header 8 KiB each.
+/// The datagrams of an image of 16 × 1024 pixels, as a module of slsDetector's sends them: behind 48 bytes of header 8
+/// KiB each.
 fn module_datagrams(image: u64) -> [Vec<u8>; 4] {
     [0u32, 1, 2, 3].map(|packet| {
         let mut header = [0; 48];
@@ -228,7 +229,7 @@ fn a_run_that_threw_away_what_fits_no_event_says_so_and_by_how_much_the_counter_
             socket.send_to(&datagram, address).unwrap();
         }
         if step.is_empty() {
-            source.wait_for("the device's counter goes up by 4096, and not by 1: set its `step`");
+            source.wait_for("the device's counter increases by 4096 instead of 1: set `step`");
         } else {
             await_events(&folder.path().join("runs/run-000001"), 100);
         }
@@ -241,7 +242,7 @@ fn a_run_that_threw_away_what_fits_no_event_says_so_and_by_how_much_the_counter_
         if step.is_empty() {
             assert_eq!((&report["state"], &entry["recorded"]), (&"INCOMPLETE".into(), &1.into()), "{report:#}");
             assert!(entry["of_no_event"].as_u64().unwrap() >= 30, "{report:#}");
-            assert!(reasons(&report).contains("frames, or packets of frames, belong to no event"), "{report:#}");
+            assert!(reasons(&report).contains("frames or packets of frames could not be assigned"), "{report:#}");
         } else {
             let counts = (&entry["recorded"], &entry["of_no_event"]);
             assert_eq!((&report["state"], counts), (&"COMPLETE".into(), (&100.into(), &0.into())), "{report:#}");
@@ -278,7 +279,7 @@ fn what_follows_a_counter_that_began_anew_may_belong_to_other_events_and_the_run
                 std::thread::sleep(Duration::from_millis(10));
             }
         });
-        source.wait_for("the instrument counts anew");
+        source.wait_for("the instrument restarted its counter");
         await_events(&directory, 320);
         is_over.store(true, Ordering::Relaxed);
     });
@@ -304,8 +305,8 @@ fn timed(trigger: u64, began: u64) -> Vec<u8> {
     [&trigger.to_be_bytes()[..], &time.to_be_bytes(), &[trigger as u8; 100]].concat()
 }
 
-/// Three instruments that count from the first trigger that they see, and one of them is late by three triggers: the run
-/// says so, and `verify` does.
+/// Three instruments that count from the first trigger that they see, and one of them is late by three triggers: the
+/// run says so, and `verify` does.
 #[test]
 fn a_source_that_is_three_triggers_behind_is_named() {
     const SHIFT: &str = "source 1.1 (adc1) is 3 triggers behind source 1.0 (adc0): by their times, its event 0 is \
@@ -339,8 +340,8 @@ fn a_source_that_is_three_triggers_behind_is_named() {
     }
 }
 
-/// Three instruments, one of which misses the last triggers before a pause: it may have begun to count anew meanwhile, so its
-/// numbers are a guess, until their times show that they are those of the others.
+/// Three instruments, one of which misses the last triggers before a pause: it may have begun to count anew meanwhile,
+/// so its numbers are a guess, until their times show that they are those of the others.
 #[test]
 fn a_guess_that_the_times_confirm_is_none_any_more() {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
@@ -410,7 +411,7 @@ fn run_three(folder: &Path, builders: usize, run: &str) -> (Node, [(OwnedFd, Soc
     command.args(["--json", "-v", "run", "three.toml"]).current_dir(folder);
     let mut run = Node::start("run", command);
     for (_, address) in &places {
-        run.wait_for(&format!("{address}: what comes from now on counts"));
+        run.wait_for(&format!("{address}: data are recorded from now on"));
     }
     (run, places)
 }
@@ -423,14 +424,16 @@ fn packet(trigger: u64, nanos: u64) -> Vec<u8> {
     words.iter().chain(&payload).flat_map(|word| word.to_be_bytes()).collect()
 }
 
-/// Two digitizers of one trigger of 50 Hz. The second begins later, has a cable of 4 ms, and loses a frame now and then.
+/// Two digitizers of one trigger of 50 Hz. The second begins later, has a cable of 4 ms, and loses a frame now and
+/// then.
 #[test]
 fn events_by_time_are_of_one_trigger_whatever_the_phase_and_whoever_begins_first() {
     const PERIOD: u64 = 20_000_000;
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let places = [reserve_udp_port(), reserve_udp_port()];
     let mut text = format!(
-        "[run]\ndirectory = \"runs\"\nevents = 60\n\n[[builder]]\nname = \"builder0\"\nlisten = [\"shm:{}\"]\n{PATIENT}\n",
+        "[run]\ndirectory = \"runs\"\nevents = 60\n\n[[builder]]\nname = \"builder0\"\nlisten = \
+         [\"shm:{}\"]\n{PATIENT}\n",
         folder.path().join("b.sock").display()
     );
     for (index, (_, address)) in places.iter().enumerate() {
@@ -446,7 +449,7 @@ fn events_by_time_are_of_one_trigger_whatever_the_phase_and_whoever_begins_first
     command.args(["--json", "-v", "run"]).arg(&topology).current_dir(folder.path());
     let mut run = Node::start("run", command);
     for (_, address) in &places {
-        run.wait_for(&format!("{address}: what comes from now on counts"));
+        run.wait_for(&format!("{address}: data are recorded from now on"));
     }
     let is_over = AtomicBool::new(false);
     let ended = std::thread::scope(|scope| {
@@ -495,18 +498,22 @@ fn an_instrument_that_makes_no_sense_is_refused_before_the_run() {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     for (source, why) in [
         ("device = { kind = \"udp\", listen = \"udp:127.0.0.1:1\", format = \"spead\" }", "size"),
-        ("device = { kind = \"udp\", listen = \"udp:1\", format = \"spead\", size = 10 }", "no place to listen at"),
+        (
+            "device = { kind = \"udp\", listen = \"udp:1\", format = \"spead\", size = 10 }",
+            "not an address to listen \
+            on",
+        ),
         (
             "device = { kind = \"udp\", listen = \"udp:127.0.0.1:1\", format = \"spead\", size = 10, header = 8 }",
             "it belongs to format fixed, not spead",
         ),
         (
             "rate = 10\ndevice = { kind = \"udp\", listen = \"udp:127.0.0.1:1\", format = \"spead\", size = 10 }",
-            "this device has a pace of its own",
+            "this device sets its own pace",
         ),
         (
             "device = { kind = \"udp\", listen = \"dpdk:10.0.0.1:4000\", format = \"spead\", size = 10 }",
-            "say which, as adapter = {",
+            "set it, such as adapter = {",
         ),
         (
             "adapter = { device = \"net_null0\", address = \"10.0.0.2/24\" }\n\

@@ -116,7 +116,7 @@ fn a_pipe_that_is_not_what_was_said_ends_its_source_with_the_place() {
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{said}");
     assert!(
-        said.contains("standard input at byte 5: a record of 65535 bytes is announced, and size says 1024"),
+        said.contains("standard input at byte 5: a record of 65535 bytes is announced, but size is 1024"),
         "{said}"
     );
     let ended = builder.finish();

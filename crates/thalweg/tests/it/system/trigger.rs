@@ -96,7 +96,7 @@ fn without_recording_what_is_accepted_is_let_go() {
 #[test]
 fn levels_that_cannot_be_are_refused() {
     for (builder, complaint) in [
-        ("level2 = { sources = [\"nobody\"], accept = 0.1 }", "there is no source 'nobody'"),
+        ("level2 = { sources = [\"nobody\"], accept = 0.1 }", "the topology has no source 'nobody'"),
         ("level2 = { sources = [\"source0\", \"source0\"], accept = 0.1 }", "named twice"),
         ("level2 = { sources = [], accept = 0.1 }", "name at least one"),
         ("filter = { accept = 1.5 }", "from 0 to 1"),

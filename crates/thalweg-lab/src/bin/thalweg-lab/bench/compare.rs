@@ -10,7 +10,7 @@ use thalweg_text::FileFormat;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// The report to compare with, as `--json-file` wrote it
+    /// The report to compare with, as `--out FILE.json` wrote it
     #[arg(value_name = "A.json")]
     a: PathBuf,
     /// The report to compare

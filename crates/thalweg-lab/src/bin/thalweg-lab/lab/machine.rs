@@ -52,7 +52,7 @@ pub(super) struct Options {
 fn nic(text: &str) -> Result<Nic, String> {
     let (model, wire) = text.split_once('@').unwrap_or((text, "0"));
     let model = model.parse().map_err(|error: thalweg_lab::pc::UnknownNic| error.to_string())?;
-    let wire = wire.parse().map_err(|_| format!("'{wire}' is not the number of a wire"))?;
+    let wire = wire.parse().map_err(|_| format!("'{wire}' is not the number of a cable"))?;
     Ok(Nic { model, wire })
 }
 

@@ -1,8 +1,11 @@
-//! A camera to test with: another program's idea of one (`telegenic`'s emulator answers, and makes packets), with sockets,
-//! a clock, and a network that loses packets where it is told to.
+//! A GigE Vision camera without hardware that sends given images at a rate of its own.
+//!
+//! The protocol is that of the emulator of the crate `telegenic`, an implementation independent of Thalweg's; this module
+//! adds sockets, a clock and lost packets. `thalweg-lab camera` runs it, for rehearsals; its images are *simulated*.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use socket2::{Domain, Protocol, Socket, Type};
+use std::io;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -11,40 +14,44 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use telegenic::emulator::{DeviceConfig, GigeDevice, mark_resent};
 
-/// Where cameras listen.
+/// UDP port on which cameras listen.
 const PORT: u16 = 3956;
-/// Of its registers: to note the time, and the time that was noted; whose it is; whether it acquires.
-const NOTE_TIME: u32 = 0x0944;
-const TIME: u32 = 0x0948;
-const PRIVILEGE: u32 = 0x0a00;
-const ACQUISITION: u32 = 0x2008;
-/// Frames that it can send again.
-const KEPT: u64 = 1000;
-/// Without a word from its application it stops.
-const HEARTBEAT: Duration = Duration::from_secs(30);
+/// Registers of the emulator: latching of the time, the latched time, control, acquisition.
+const LATCH_REGISTER: u32 = 0x0944;
+const TIME_REGISTER: u32 = 0x0948;
+const PRIVILEGE_REGISTER: u32 = 0x0a00;
+const ACQUISITION_REGISTER: u32 = 0x2008;
+/// Number of frames that can be sent again.
+const MAX_KEPT_FRAMES: u64 = 1000;
+/// Time without a command after which the camera stops.
+const HEARTBEAT_LIMIT: Duration = Duration::from_secs(30);
 
-/// What it is like.
+/// Properties of a camera.
 #[derive(Debug, Clone)]
-pub(crate) struct Model {
-    pub(crate) address: Ipv4Addr,
-    pub(crate) serial: String,
-    pub(crate) width: u32,
-    pub(crate) height: u32,
+pub struct Model {
+    /// Address of the camera, which this machine must have.
+    pub address: Ipv4Addr,
+    /// Serial number, by which a source finds it.
+    pub serial: String,
+    /// Pixels in a row.
+    pub width: u32,
+    /// Rows of pixels.
+    pub height: u32,
     /// Frames per second.
-    pub(crate) rate: f64,
-    /// Of a thousand packets.
-    pub(crate) lost: u64,
-    /// Whether it sends packets again.
-    pub(crate) resends: bool,
-    /// Frames that it numbers and does not send at all.
-    pub(crate) skips: fn(u64) -> bool,
-    /// What it shows, in turn. Without any, what [`image`] makes.
-    pub(crate) images: Vec<Vec<u8>>,
+    pub rate: f64,
+    /// Number of packets lost in a thousand.
+    pub lost: u64,
+    /// True if it sends packets again on request.
+    pub resends: bool,
+    /// Condition for frames that are numbered and never sent.
+    pub skips: fn(u64) -> bool,
+    /// Images of 8-bit pixels, sent in turn; without any, those of [`image`].
+    pub images: Vec<Vec<u8>>,
 }
 
-/// A camera in a thread of its own, on the network where it was made. Ends with the test.
+/// Camera in a thread of its own, in the network namespace in which it was started; it ends when this is dropped.
 #[derive(Debug)]
-pub(crate) struct Camera {
+pub struct Camera {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
 }
@@ -57,59 +64,69 @@ struct Shared {
     resent: AtomicU64,
 }
 
-/// A pixel of a frame, by which anyone can tell where it belongs.
-pub(crate) fn pixel(at: u64, width: u64, frame: u64) -> u8 {
+/// Returns a pixel of a test image, from which its position and frame can be computed.
+pub fn pixel(at: u64, width: u64, frame: u64) -> u8 {
     ((at % width) + 3 * (at / width) + 7 * frame) as u8
 }
 
-/// All pixels of a frame.
-pub(crate) fn image(model: &Model, frame: u64) -> Vec<u8> {
+/// Returns all pixels of a test image.
+pub fn image(model: &Model, frame: u64) -> Vec<u8> {
     let (width, count) = (u64::from(model.width), u64::from(model.width) * u64::from(model.height));
     (0..count).map(|at| pixel(at, width, frame)).collect()
 }
 
 impl Camera {
-    /// Binds its ports on the calling thread's network.
-    pub(crate) fn start(model: Model) -> Self {
+    /// Starts a camera in the network namespace of the calling thread.
+    ///
+    /// # Errors
+    /// The camera's port cannot be bound: this machine lacks the address, or another camera has it.
+    pub fn start(model: Model) -> io::Result<Self> {
         let shared = Arc::new(Shared::default());
-        let control = UdpSocket::bind((model.address, PORT)).unwrap();
-        let stream = UdpSocket::bind((model.address, 0)).unwrap();
-        // What is for everybody does not come to a port of one address. Several cameras of one host hear it.
-        let all = Socket::new(Domain::IPV4, Type::DGRAM, Some(Protocol::UDP)).unwrap();
-        all.set_reuse_address(true).unwrap();
-        all.bind(&SocketAddr::from((Ipv4Addr::BROADCAST, PORT)).into()).unwrap();
+        let control = UdpSocket::bind((model.address, PORT))?;
+        let stream = UdpSocket::bind((model.address, 0))?;
+        // Broadcasts are not delivered to a port of one address. All cameras of a host receive them.
+        let all = Socket::new(Domain::IPV4, Type::DGRAM, Some(Protocol::UDP))?;
+        all.set_reuse_address(true)?;
+        all.bind(&SocketAddr::from((Ipv4Addr::BROADCAST, PORT)).into())?;
         let all = UdpSocket::from(all);
         for socket in [&control, &all] {
-            socket.set_nonblocking(true).unwrap();
+            socket.set_nonblocking(true)?;
         }
         let state = Host::new(model, control, all, stream, Arc::clone(&shared));
-        Self { shared, thread: Some(std::thread::spawn(move || state.run())) }
+        let thread = std::thread::Builder::new().name("camera".into()).spawn(move || state.run())?;
+        Ok(Self { shared, thread: Some(thread) })
     }
 
-    /// Ends it. How many frames it has sent.
-    pub(crate) fn end(mut self) -> u64 {
-        self.shared.stop.store(true, Ordering::Relaxed);
-        self.thread.take().unwrap().join().unwrap();
+    /// Stops the camera and returns the number of frames that it sent.
+    pub fn end(mut self) -> u64 {
+        self.stop();
         self.frames()
     }
 
-    pub(crate) fn frames(&self) -> u64 {
+    fn stop(&mut self) {
+        self.shared.stop.store(true, Ordering::Relaxed);
+        let _ = self.thread.take().map(JoinHandle::join);
+    }
+
+    /// Returns the number of frames sent so far.
+    pub fn frames(&self) -> u64 {
         self.shared.frames.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn lost(&self) -> u64 {
+    /// Returns the number of packets lost so far.
+    pub fn lost(&self) -> u64 {
         self.shared.lost.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn resent(&self) -> u64 {
+    /// Returns the number of packets sent again so far.
+    pub fn resent(&self) -> u64 {
         self.shared.resent.load(Ordering::Relaxed)
     }
 }
 
 impl Drop for Camera {
     fn drop(&mut self) {
-        self.shared.stop.store(true, Ordering::Relaxed);
-        let _ = self.thread.take().map(JoinHandle::join);
+        self.stop();
     }
 }
 
@@ -120,17 +137,17 @@ struct Host {
     all: UdpSocket,
     stream: UdpSocket,
     shared: Arc<Shared>,
-    /// What decides which packets are lost: the same in every run.
+    /// State of the generator that selects lost packets: the same in every run.
     chance: u64,
     frame: u64,
-    /// When its clock began, and when the first frame was due.
+    /// Start of its clock, and due times of the first and the next frame.
     begun: Instant,
     first: Instant,
     due: Option<Instant>,
-    heard: Instant,
-    /// One row more than an image, of which each image is a part.
+    last_command: Instant,
+    /// Test image of frame 0.
     canvas: Vec<u8>,
-    /// The frame that was last asked for again.
+    /// Frame of which packets were requested last, and its packets.
     again: (u64, Vec<Vec<u8>>),
 }
 
@@ -150,11 +167,26 @@ impl Host {
         device.set_packet_resend(model.resends);
         let (canvas, again) = (Vec::new(), (0, Vec::new()));
         let (chance, now) = (u64::from(d) << 32 | 1, Instant::now());
-        let (begun, first, heard, due) = (now, now, now, None);
-        Self { model, device, control, all, stream, shared, chance, frame: 0, begun, first, due, heard, canvas, again }
+        let (begun, first, last_command, due) = (now, now, now, None);
+        Self {
+            model,
+            device,
+            control,
+            all,
+            stream,
+            shared,
+            chance,
+            frame: 0,
+            begun,
+            first,
+            due,
+            last_command,
+            canvas,
+            again,
+        }
     }
 
-    /// A clock of its own, in nanoseconds.
+    /// Returns the time of its clock, in nanoseconds.
     fn ticks(&self, at: Instant) -> u64 {
         5_000_000_000 + (at - self.begun).as_nanos() as u64
     }
@@ -162,16 +194,16 @@ impl Host {
     fn run(mut self) {
         while !self.shared.stop.load(Ordering::Relaxed) {
             let until = self.due.map_or(Duration::from_millis(50), |due| due.saturating_duration_since(Instant::now()));
-            let time = Timespec::try_from(until.min(Duration::from_millis(50))).unwrap();
+            let time = Timespec::try_from(until.min(Duration::from_millis(50))).ok();
             let mut fds =
                 [&self.control, &self.all].map(|socket| PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::IN));
-            let _ = poll(&mut fds, Some(&time));
+            let _ = poll(&mut fds, time.as_ref());
             self.answer();
-            if self.heard.elapsed() > HEARTBEAT && self.device.read_reg(PRIVILEGE) != 0 {
-                self.device.write_reg(PRIVILEGE, 0);
-                self.device.write_reg(ACQUISITION, 0);
+            if self.last_command.elapsed() > HEARTBEAT_LIMIT && self.device.read_reg(PRIVILEGE_REGISTER) != 0 {
+                self.device.write_reg(PRIVILEGE_REGISTER, 0);
+                self.device.write_reg(ACQUISITION_REGISTER, 0);
             }
-            if self.device.read_reg(ACQUISITION) == 0 {
+            if self.device.read_reg(ACQUISITION_REGISTER) == 0 {
                 self.due = None;
             }
             if self.due.is_some_and(|due| due <= Instant::now()) {
@@ -183,7 +215,7 @@ impl Host {
     fn answer(&mut self) {
         let mut room = [0; 1024];
         while let Ok((length, from)) = self.all.recv_from(&mut room) {
-            // Only discovery is for everybody.
+            // Only discovery is broadcast.
             if room[..length].get(2..4) == Some(&[0, 2])
                 && let Some(reply) = self.device.handle_datagram(&room[..length], from).reply
             {
@@ -192,12 +224,12 @@ impl Host {
         }
         while let Ok((length, from)) = self.control.recv_from(&mut room) {
             let reaction = self.device.handle_datagram(&room[..length], from);
-            self.heard = Instant::now();
-            if self.device.read_reg(NOTE_TIME) & 2 != 0 {
-                let ticks = self.ticks(self.heard);
-                self.device.write_reg(NOTE_TIME, 0);
-                self.device.write_reg(TIME, (ticks >> 32) as u32);
-                self.device.write_reg(TIME + 4, ticks as u32);
+            self.last_command = Instant::now();
+            if self.device.read_reg(LATCH_REGISTER) & 2 != 0 {
+                let ticks = self.ticks(self.last_command);
+                self.device.write_reg(LATCH_REGISTER, 0);
+                self.device.write_reg(TIME_REGISTER, (ticks >> 32) as u32);
+                self.device.write_reg(TIME_REGISTER + 4, ticks as u32);
             }
             if let Some(reply) = reaction.reply {
                 let _ = self.control.send_to(&reply, from);
@@ -210,7 +242,7 @@ impl Host {
                 self.due = Some(self.first);
             }
             if let Some(asked) = reaction.resend {
-                let known = asked.frame_id <= self.frame && asked.frame_id + KEPT > self.frame;
+                let known = asked.frame_id <= self.frame && asked.frame_id + MAX_KEPT_FRAMES > self.frame;
                 if !known {
                     continue;
                 }
