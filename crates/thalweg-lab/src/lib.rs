@@ -127,6 +127,18 @@ impl Laboratory {
     }
 }
 
+/// Writes the name that [`FromStr`](std::str::FromStr) parses.
+impl std::fmt::Display for Laboratory {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Virtual => "virtual",
+            Self::Host => "host",
+            Self::Ns3 => "ns3",
+            Self::Model => "model",
+        })
+    }
+}
+
 impl std::str::FromStr for Laboratory {
     type Err = String;
 
@@ -155,14 +167,26 @@ pub fn run_scenario(
     progress: impl FnMut(Progress),
 ) -> Result<Report, LabError> {
     laboratory.check_scenario(scenario)?;
+    let machine = thalweg_bench::Watch::begin();
     let report = match laboratory {
         Laboratory::Virtual => machine::run_in_machine(scenario, &Kernel::build_or_cached(progress)?, directory, stop),
         Laboratory::Host => host::run_in_namespaces(scenario, directory, stop),
         Laboratory::Ns3 => ns3::run_in_ns3(scenario, stop),
         Laboratory::Model => model::run_model(scenario, stop),
     };
-    let report = report?;
-    Ok(Report { verdict: Some(Verdict::for_report(&report)), ..report })
+    let mut report = report?;
+    report.verdict = Some(Verdict::for_report(&report));
+    let warnings = machine.end(&[]).warnings();
+    match laboratory {
+        Laboratory::Host => report.warnings = warnings,
+        // Processors take no time in these: only the time on the wall is longer.
+        Laboratory::Virtual | Laboratory::Ns3 | Laboratory::Model => {
+            let busy =
+                warnings.into_iter().map(|warning| format!("{}; only the real time depends on it", warning.text));
+            report.notes.extend(busy);
+        }
+    }
+    Ok(report)
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use crate::scenario::Scenario;
 use crate::verdict::Verdict;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
+use thalweg_bench::Warning;
 use thalweg_core::build::COMPLETION_QUANTILES;
 use thalweg_text::plot::Provenance;
 use thalweg_text::{BitRate, ByteSize};
@@ -57,9 +58,9 @@ pub struct Report {
     /// laboratory does not measure them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub phases: Vec<Phase>,
-    /// Reasons to doubt the figures, in sentences.
+    /// Conditions on the machine that make the figures doubtful.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub warnings: Vec<String>,
+    pub warnings: Vec<Warning>,
     /// Origin: scenario, date, version, machine, command.
     #[serde(default)]
     pub provenance: Provenance,

@@ -8,9 +8,7 @@ mod watch;
 
 use crate::LabError;
 use crate::network::{Host, Network, Timing, port_notes};
-use crate::report::{
-    Completion, Events, LinkKind, Phase, Port, Queue, Receiver, Report, Sender, Timeline, Troubles,
-};
+use crate::report::{Completion, Events, LinkKind, Phase, Port, Queue, Receiver, Report, Sender, Timeline, Troubles};
 use crate::scenario::{Scenario, Stall};
 use crate::topology::topology_text;
 use nodes::{BuilderReport, Nodes};

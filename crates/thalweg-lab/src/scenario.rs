@@ -393,10 +393,14 @@ impl Scenario {
     /// turn, so each gets an equal part of them. With an `interval`, there is no more than one event in each. Other
     /// flows on the port are not subtracted, nor is what is lost because a builder stalls or dies.
     pub fn ceiling_bits_per_second(&self) -> f64 {
+        self.link_ceiling_bits_per_second().min(self.offered_bits_per_second().unwrap_or(f64::INFINITY))
+    }
+
+    /// Returns the same without regard to what the sources offer.
+    pub fn link_ceiling_bits_per_second(&self) -> f64 {
         let carried = self.all_links().into_iter().filter(|link| link.event_bytes > 0.0);
         let events = carried.map(|link| link.rate.bytes_per_second() / link.event_bytes).fold(f64::INFINITY, f64::min);
-        let offered = self.traffic.interval.map_or(f64::INFINITY, |interval| 1.0 / interval.as_secs_f64());
-        events.min(offered) * self.event_payload_bytes() * 8.0
+        events * self.event_payload_bytes() * 8.0
     }
 }
 

@@ -35,8 +35,7 @@ pub(crate) fn select_drawn_links(kinds: &[LinkKind]) -> Vec<bool> {
     let (mut card, mut other) = (0, 0);
     let drawn = kinds.iter().map(|kind| {
         let is_card = *kind == LinkKind::Up;
-        let (number, of, among) =
-            if is_card { (&mut card, of_cards, cards) } else { (&mut other, of_others, others) };
+        let (number, of, among) = if is_card { (&mut card, of_cards, cards) } else { (&mut other, of_others, others) };
         *number += 1;
         // Evenly spread: a port is drawn where the count of those drawn increases.
         *number * of / among > (*number - 1) * of / among

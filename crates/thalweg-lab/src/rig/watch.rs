@@ -74,9 +74,11 @@ impl Watch {
         // A sender's card is sampled less often, as it drops nothing; of very many, only those that are drawn or that
         // differ from the others.
         let unlike: Vec<String> = scenario.network.unlike.iter().map(|one| format!("sender-{}", one.number)).collect();
-        let watched = network.ports.iter().zip(drawn).filter(|(port, drawn)| {
-            *drawn || port.link.buffer.is_some() || unlike.contains(&port.link.name)
-        });
+        let watched = network
+            .ports
+            .iter()
+            .zip(drawn)
+            .filter(|(port, drawn)| *drawn || port.link.buffer.is_some() || unlike.contains(&port.link.name));
         let links = watched.map(|(port, drawn)| {
             let queue = port.space.run_inside(|| Queue::open(device_index(&port.device)?, TBF_HANDLE))??;
             Ok(WatchedLink { link: port.link.clone(), drawn, queue, seen: Vec::new() })

@@ -127,7 +127,8 @@ impl<'a> Evidence<'a> {
         let timeline = self.report.timeline.as_ref()?;
         let stalls = self.scenario.network.unlike_receivers.iter().filter_map(|one| Some((one.number, one.stall?)));
         let round_trip = self.scenario.round_trip_time().as_secs_f64();
-        let (number, stall) = stalls.into_iter().find(|(_, stall)| explains_idle_links(timeline, *stall, round_trip))?;
+        let (number, stall) =
+            stalls.into_iter().find(|(_, stall)| explains_idle_links(timeline, *stall, round_trip))?;
         let name = format!("receiver-{number}");
         let length = format_seconds(stall.length.as_secs_f64());
         let text = format!("the builder of {name} did nothing for {length}, in which the links were idle");
