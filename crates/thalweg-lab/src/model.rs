@@ -612,9 +612,8 @@ impl World<'_> {
 
     /// Returns the queue of the switch port that was fullest for its size.
     fn fullest_queue(&self) -> Queue {
-        let fraction = |port: &Port| port.longest as f64 / port.buffer as f64;
         let ports = self.ports[self.sources.len()..].iter();
-        let fullest = ports.max_by(|one, other| fraction(one).total_cmp(&fraction(other)));
+        let fullest = ports.max_by(|one, other| one.fill_fraction().total_cmp(&other.fill_fraction()));
         fullest.map(|port| self.queue_result(port)).unwrap_or_default()
     }
 

@@ -182,7 +182,7 @@ fn measurement_rows(report: &Report) -> Vec<(&'static str, String)> {
     let offered = report.scenario.offered_bits_per_second();
     let share = percent_text(report.goodput_bits_per_second / ceiling);
     let mut rows = vec![
-        ("offered", offered.map_or_else(|| "as much as is carried".into(), format_bit_rate)),
+        ("offered", offered.map_or_else(|| "always more".into(), format_bit_rate)),
         ("goodput", format_bit_rate(report.goodput_bits_per_second)),
         ("share of the ceiling", format!("{share} of {}, which the links allow", format_bit_rate(ceiling))),
         ("events", format!("{} complete, {} incomplete", report.events.complete, report.events.incomplete)),

@@ -259,6 +259,13 @@ pub struct Port {
     pub queue: Queue,
 }
 
+impl Port {
+    /// Returns the place of its link in the network, by its name.
+    pub(crate) fn link_kind(&self) -> LinkKind {
+        if self.name.starts_with("rack-") { LinkKind::Shared } else { LinkKind::Trunk }
+    }
+}
+
 /// Results of the other flows.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Cross {

@@ -399,7 +399,7 @@ impl Scenario {
     /// Returns the same without regard to what the sources offer.
     pub fn link_ceiling_bits_per_second(&self) -> f64 {
         let carried = self.all_links().into_iter().filter(|link| link.event_bytes > 0.0);
-        let events = carried.map(|link| link.rate.bytes_per_second() / link.event_bytes).fold(f64::INFINITY, f64::min);
+        let events = carried.map(|link| link.events_per_second()).fold(f64::INFINITY, f64::min);
         events * self.event_payload_bytes() * 8.0
     }
 }

@@ -112,7 +112,7 @@ const MAX_BURST_PART: f64 = 0.2;
 fn rates_text(offered: Option<f64>, carried: f64, carries_offered: Option<bool>) -> String {
     let carried_text = format_bit_rate(carried);
     match (offered, carries_offered) {
-        (None, _) => format!("Offered as much as it carries, carried {carried_text}"),
+        (None, _) => format!("The sources always have more, carried {carried_text}"),
         (Some(offered), Some(true)) => format!("Offered {}, all of it carried", format_bit_rate(offered)),
         (Some(offered), _) => {
             let share = percent_text(carried / offered);

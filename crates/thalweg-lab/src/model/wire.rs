@@ -99,8 +99,7 @@ impl StepRecorder {
 
     /// Records a frame that waits from `now` until `starts` and is sent until `gone`, with `backlog` bytes in the queue.
     fn record_frame(&mut self, now: Time, starts: Time, gone: Time, bytes: u64, backlog: u64) {
-        let clamped = |time: Time| time.clamp(self.from, self.end());
-        let (begins, ends, arrived) = (clamped(starts), clamped(gone), clamped(now));
+        let [arrived, begins, ends] = [now, starts, gone].map(|time| time.clamp(self.from, self.end()));
         self.waited += (begins - arrived) as f64 * bytes as f64;
         let mut at = begins;
         while at < ends {
@@ -156,6 +155,11 @@ impl Port {
             longest: 0,
             drops: 0,
         }
+    }
+
+    /// Returns the part of the buffer that was filled at most.
+    pub(super) fn fill_fraction(&self) -> f64 {
+        self.longest as f64 / self.buffer as f64
     }
 
     /// Adds a frame of `bytes`, which takes `wire` bytes on the wire, and returns the time at which it will have been

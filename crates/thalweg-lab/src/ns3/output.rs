@@ -162,11 +162,12 @@ fn completion_percentiles(mut nanos: Vec<u64>) -> Option<Completion> {
     if nanos.is_empty() {
         return None;
     }
-    let at_fraction = |fraction: f64| {
-        let rank = (nanos.len() as f64 * fraction).ceil().max(1.0) as usize;
-        nanos[rank.min(nanos.len()) - 1] as f64 / 1000.0
-    };
-    let [p50_us, p99_us, max_us] = [0.5, 0.99, 1.0].map(at_fraction);
-    let distribution = COMPLETION_QUANTILES.map(|fraction| (fraction, at_fraction(fraction)));
+    let [p50_us, p99_us, max_us] = [0.5, 0.99, 1.0].map(|fraction| micros_at_fraction(&nanos, fraction));
+    let distribution = COMPLETION_QUANTILES.map(|fraction| (fraction, micros_at_fraction(&nanos, fraction)));
     Some(Completion { p50_us, p99_us, max_us, distribution })
+}
+
+fn micros_at_fraction(sorted_nanos: &[u64], fraction: f64) -> f64 {
+    let rank = (sorted_nanos.len() as f64 * fraction).ceil().max(1.0) as usize;
+    sorted_nanos[rank.min(sorted_nanos.len()) - 1] as f64 / 1000.0
 }

@@ -1,6 +1,6 @@
 //! The charts of a report: the fullest queue over time, and the distribution of the times to complete events.
 
-use crate::report::{Completion, Report};
+use crate::report::{Completion, Events, Report};
 use thalweg_text::format_volume;
 use thalweg_text::plot::{Axis, Chart, DataPoint, Join, Limit, Provenance, Series};
 
@@ -34,18 +34,19 @@ fn queue_chart(report: &Report, provenance: &Provenance) -> Chart {
 
 /// Returns the fraction of events that took longer than a time; `None` if the report has no distribution.
 fn completion_chart(report: &Report, provenance: &Provenance) -> Option<Chart> {
-    let receivers = report.receivers.iter().filter_map(|one| Some((one.name.clone(), one.completion?)));
-    let curves: Vec<(String, Completion)> = match report.receivers.len() {
+    let receivers = report.receivers.iter().filter_map(|one| Some((one.name.clone(), one.events, one.completion?)));
+    let curves: Vec<(String, Events, Completion)> = match report.receivers.len() {
         2..=MAX_RECEIVER_CURVES => receivers.collect(),
-        _ => report.completion.map(|times| (String::new(), times)).into_iter().collect(),
+        _ => report.completion.map(|times| (String::new(), report.events, times)).into_iter().collect(),
     };
-    let longest = curves.iter().map(|(_, times)| times.max_us).fold(0.0, f64::max);
+    let longest = curves.iter().map(|(_, _, times)| times.max_us).fold(0.0, f64::max);
     let (unit, name) = match longest {
         long if long >= 1e6 => (1e-6, "s"),
         middle if middle >= 1e3 => (1e-3, "ms"),
         _ => (1.0, "µs"),
     };
-    let series: Vec<Series> = curves.iter().filter_map(|(name, times)| completion_curve(name, times, unit)).collect();
+    let series = curves.iter().filter_map(|(name, events, times)| completion_curve(name, *events, times, unit));
+    let series: Vec<Series> = series.collect();
     let times = series.iter().flat_map(|series| &series.points).map(|point| point.x);
     let (least, most) = times.fold((f64::INFINITY, 0.0_f64), |(a, b), x| (a.min(x), b.max(x)));
     let label = format!("Time to complete an event ({name})");
@@ -59,16 +60,18 @@ fn completion_chart(report: &Report, provenance: &Provenance) -> Option<Chart> {
     (!chart.series.is_empty()).then_some(chart)
 }
 
-/// Returns the curve of a distribution; `None` in reports of earlier versions, which have none.
-fn completion_curve(name: &str, times: &Completion, unit: f64) -> Option<Series> {
-    let points = times.distribution.iter().filter(|(fraction, _)| *fraction > 0.0);
-    // On a logarithmic axis no fraction is 0: the longest time is at the last but one.
-    let slowest = 0.5 * (1.0 - times.distribution[times.distribution.len() - 2].0);
-    let points = points.map(|(fraction, micros)| DataPoint {
+/// Returns the curve of a distribution, down to one event; `None` in reports of earlier versions, which have none.
+fn completion_curve(name: &str, events: Events, times: &Completion, unit: f64) -> Option<Series> {
+    let one_event = 1.0 / events.complete.max(1) as f64;
+    let known = times.distribution.iter().filter(|(fraction, _)| *fraction > 0.0);
+    let shown = known.filter(|(fraction, _)| 1.0 - fraction >= one_event);
+    // On a logarithmic axis no fraction is 0: the longest time is at that of one event.
+    let last = (times.distribution[0].0 > 0.0).then_some((1.0 - one_event, times.max_us));
+    let points = shown.copied().chain(last).map(|(fraction, micros)| DataPoint {
         x: micros * unit,
-        y: (1.0 - fraction).max(slowest),
+        y: 1.0 - fraction,
         ..DataPoint::default()
     });
-    let points: Vec<DataPoint> = points.collect();
+    let points: Vec<DataPoint> = points.filter(|point| point.y > 0.0).collect();
     (!points.is_empty()).then(|| Series { join: Join::Steps, ..Series::new(name, points) })
 }

@@ -18,13 +18,13 @@ impl Results {
     /// nor distinguish lines.
     pub(crate) fn charts_of_figure(&self, shown: &Shown, provenance: &Provenance) -> Vec<Chart> {
         let axes = &self.sweep.axes;
-        let numeric = |number: &usize| axis_numbers(&axes[*number]).is_some();
-        let swept = (0..axes.len()).filter(numeric).rev().max_by_key(|number| axes[*number].values.len());
-        let Some(swept) = swept.filter(|number| axes[*number].values.len() > 1) else { return Vec::new() };
-        let several = |number: &usize| *number != swept && axes[*number].values.len() > 1;
-        let control = self.sweep.axis_index("traffic.control").filter(several);
-        let lines =
-            control.or_else(|| (0..axes.len()).filter(several).rev().max_by_key(|number| axes[*number].values.len()));
+        let several: Vec<usize> = (0..axes.len()).rev().filter(|number| axes[*number].values.len() > 1).collect();
+        let numbers = several.iter().filter(|number| axis_numbers(&axes[**number]).is_some());
+        let Some(&swept) = numbers.max_by_key(|number| axes[**number].values.len()) else { return Vec::new() };
+        let others = several.iter().copied().filter(|number| *number != swept);
+        let control =
+            self.sweep.axis_index("traffic.control").filter(|control| others.clone().any(|it| it == *control));
+        let lines = control.or_else(|| others.max_by_key(|number| axes[*number].values.len()));
         let first_cells =
             self.sweep.cells.iter().filter(|cell| cell.at[swept] == 0 && lines.is_none_or(|lines| cell.at[lines] == 0));
         first_cells.filter_map(|first| self.chart_from_cell(shown, first, swept, lines, provenance)).collect()

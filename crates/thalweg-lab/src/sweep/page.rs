@@ -35,8 +35,10 @@ impl Results {
             let values = self.sweep.axes.iter().zip(&cell.at).map(|(axis, at)| axis.values[*at].clone());
             let mut row: Vec<String> = values.collect();
             let report = outcome.as_deref().ok();
-            let figure = |shown: &Shown| report.and_then(|report| (shown.value)(report)).map(|value| value.to_string());
-            row.extend(SHOWN.iter().map(|shown| figure(shown).unwrap_or_default()));
+            row.extend(SHOWN.iter().map(|shown| {
+                let value = report.and_then(|report| (shown.value)(report));
+                value.map(|value| value.to_string()).unwrap_or_default()
+            }));
             let verdict = report.and_then(|report| report.verdict.as_ref());
             row.push(verdict.map(|verdict| verdict.limit.name.clone()).unwrap_or_default());
             row.push(verdict.map(|verdict| verdict.sentence.clone()).unwrap_or_default());

@@ -68,7 +68,7 @@ impl Results {
         let offering = self.cell_verdicts().filter(|verdict| verdict.carries_offered.is_some()).count();
         let carried = self.cell_verdicts().filter(|verdict| verdict.carries_offered == Some(true)).count();
         let offered = match offering {
-            0 => "Offered as much as it carries".to_owned(),
+            0 => "The sources always have more".to_owned(),
             offering => {
                 format!("The offered rate is carried in {carried} of {}", format_quantity(offering as u64, "cell"))
             }

@@ -84,9 +84,8 @@ impl<'a> Evidence<'a> {
     /// Returns the links that limit by the scenario's arithmetic, and the payload rate that they allow.
     fn arithmetic_limit(&self) -> (Vec<String>, f64) {
         let carrying = self.planned.iter().filter(|link| link.event_bytes > 0.0);
-        let events = |link: &Link| link.rate.bytes_per_second() / link.event_bytes;
-        let least = carrying.clone().map(events).fold(f64::INFINITY, f64::min);
-        let names = carrying.filter(|link| events(link) <= (1.0 + EQUAL_RATES) * least);
+        let least = carrying.clone().map(Link::events_per_second).fold(f64::INFINITY, f64::min);
+        let names = carrying.filter(|link| link.events_per_second() <= (1.0 + EQUAL_RATES) * least);
         let names = names.map(|link| link_title(link.kind, &link.name)).collect();
         (names, least * self.scenario.event_payload_bytes() * 8.0)
     }
@@ -166,7 +165,7 @@ impl<'a> Evidence<'a> {
         let text = match &names[..] {
             [only] => format!("{only} is the limit, {busy}"),
             [one, other] => format!("{one} and {other} are the limit, each {busy}"),
-            _ => format!("{} are the limit, each at least {busy}", describe_groups(&links)),
+            _ => format!("{} are the limit, the least of them {busy}", describe_groups(&links)),
         };
         let name = names.first().cloned().unwrap_or_default();
         Some((Limit { kind: LimitKind::Link, name, links: names }, text))
@@ -195,8 +194,7 @@ impl<'a> Evidence<'a> {
     fn drops_text(&self) -> String {
         let Report { receivers, ports, whole_run, drops, .. } = self.report;
         let down = receivers.iter().map(|one| (link_title(LinkKind::Down, &one.name), one.drops));
-        let kind_of = |name: &str| if name.starts_with("rack-") { LinkKind::Shared } else { LinkKind::Trunk };
-        let inner = ports.iter().map(|port| (link_title(kind_of(&port.name), &port.name), port.drops));
+        let inner = ports.iter().map(|port| (link_title(port.link_kind(), &port.name), port.drops));
         match down.chain(inner).max_by_key(|(_, drops)| *drops) {
             Some((name, drops)) if drops > 0 => {
                 format!(", after {} at {name}", format_quantity(drops, "dropped packet"))
@@ -318,13 +316,13 @@ impl Limit {
 fn explains_idle_links(timeline: &Timeline, stall: Stall, round_trip: f64) -> bool {
     let step = timeline.step_seconds;
     let (from, to) = (stall.at.as_secs_f64(), (stall.at + stall.length).as_secs_f64() + round_trip);
-    let is_within = |at: usize| (at + 1) as f64 * step > from && (at as f64) * step < to;
     let idle_times = timeline.links.iter().filter(|link| !link.busy.is_empty()).map(|link| {
-        let idle = |within: bool| {
-            let steps = link.busy.iter().enumerate().filter(|(at, _)| is_within(*at) == within);
-            steps.map(|(_, busy)| 1.0 - f64::from(*busy)).sum::<f64>()
-        };
-        (idle(true), idle(false), link.busy.len())
+        let (mut within, mut outside) = (0.0, 0.0);
+        for (at, busy) in link.busy.iter().enumerate() {
+            let is_within = (at + 1) as f64 * step > from && (at as f64) * step < to;
+            *(if is_within { &mut within } else { &mut outside }) += 1.0 - f64::from(*busy);
+        }
+        (within, outside, link.busy.len())
     });
     let busiest = idle_times.min_by(|one, other| one.1.total_cmp(&other.1));
     busiest.is_some_and(|(within, outside, steps)| {

@@ -11,7 +11,7 @@ use thalweg_text::{FileFormat, FileFormatError, OutputFile};
 pub(super) enum OutputPath {
     /// A file in the format that its ending gives.
     File(OutputFile),
-    /// A directory.
+    /// A directory for everything.
     Directory(PathBuf),
 }
 
