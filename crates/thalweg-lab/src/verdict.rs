@@ -84,8 +84,8 @@ impl Verdict {
     pub fn for_report(report: &Report) -> Self {
         let offered_bits_per_second = report.scenario.offered_bits_per_second();
         let carried_bits_per_second = report.goodput_bits_per_second;
-        let carries_offered = offered_bits_per_second.map(|offered| carries_rate(report, offered));
         let evidence = Evidence::of_report(report);
+        let carries_offered = offered_bits_per_second.map(|offered| carries_rate(report, offered, &evidence));
         let (limit, reason) = evidence.find_limit(carries_offered);
         let rates = rates_text(offered_bits_per_second, carried_bits_per_second, carries_offered);
         let sentence = match limit.kind {
@@ -96,12 +96,12 @@ impl Verdict {
     }
 }
 
-/// Returns whether an offered rate was carried: all but [`CARRIED_TOLERANCE`] of it or, in a short measurement, all but
-/// one burst of events, which may be complete only after its end.
-fn carries_rate(report: &Report, offered: f64) -> bool {
-    let seconds = report.measured_seconds.max(1e-9);
-    let burst = report.scenario.burst_period().map_or(0.0, |period| period.as_secs_f64() / seconds);
-    // A burst that is most of what was offered is no rounding at the end.
+/// Returns whether an offered rate was carried: all but [`CARRIED_TOLERANCE`] of it or, if no link is full, all but one
+/// burst of events, which may be complete only after the end of a short measurement.
+fn carries_rate(report: &Report, offered: f64, evidence: &Evidence<'_>) -> bool {
+    let period = report.scenario.burst_period().map_or(0.0, |period| period.as_secs_f64());
+    let burst = if evidence.has_full_link() { 0.0 } else { period / report.measured_seconds.max(1e-9) };
+    // If a burst is most of what was offered, its lack is no rounding at the end.
     let tolerance = CARRIED_TOLERANCE.max(if burst < MAX_BURST_PART { burst } else { 0.0 });
     report.events.incomplete == 0 && report.goodput_bits_per_second >= (1.0 - tolerance) * offered
 }

@@ -46,6 +46,11 @@ impl<'a> Evidence<'a> {
         Self { report, scenario: &report.scenario, links, is_computed, planned }
     }
 
+    /// Returns whether a link is always busy.
+    pub(super) fn has_full_link(&self) -> bool {
+        self.busiest().is_some_and(|link| link.busy >= SATURATED)
+    }
+
     /// Returns the limit, and the reason as the end of a sentence.
     pub(super) fn find_limit(&self, carries_offered: Option<bool>) -> Finding {
         self.calibration()
@@ -69,12 +74,14 @@ impl<'a> Evidence<'a> {
         let (names, rate) = self.arithmetic_limit();
         let Some(name) = names.first() else { return String::new() };
         let rate_text = format_bit_rate(rate);
+        let is_more = self.report.goodput_bits_per_second > (1.0 + EQUAL_RATES) * rate;
         match limit.kind {
+            LimitKind::Link | LimitKind::Sources if is_more => format!(
+                "; by the scenario's rates and sizes {name} carries no more than {rate_text} in the long run: set a \
+                 longer warm_up"
+            ),
             LimitKind::Link if !limit.links.iter().any(|link| names.contains(link)) => {
                 format!("; by the scenario's rates and sizes it would be {name}, at {rate_text}")
-            }
-            LimitKind::Sources if self.report.goodput_bits_per_second > (1.0 + EQUAL_RATES) * rate => {
-                format!("; by the scenario's rates and sizes {name} carries no more than {rate_text}")
             }
             LimitKind::Link | LimitKind::Sources | LimitKind::NotMeasured => String::new(),
             _ => format!("; {name} alone would carry {rate_text}"),

@@ -54,7 +54,8 @@ const CASES: [Case; 18] = [
     },
     Case {
         name: "one slow receiver among several",
-        text: "[network]\nsenders = 8\nreceivers = 4\n[[network.receiver]]\nnumber = 2\nrate = \"100 Mbit/s\"\n",
+        text: "[network]\nsenders = 8\nreceivers = 4\n[[network.receiver]]\nnumber = 2\nrate = \"100 Mbit/s\"\n\
+               [measure]\nseconds = 0.1\nwarm_up = \"700ms\"\n",
         kind: LimitKind::Link,
         limit: "receiver-2 down",
     },
@@ -134,7 +135,8 @@ const CASES: [Case; 18] = [
 ];
 
 fn verdict_of(text: &str) -> Verdict {
-    let scenario = Scenario::parse(&format!("{text}{SECONDS}")).unwrap_or_else(|error| panic!("{error}"));
+    let seconds = if text.contains("[measure]") { "" } else { SECONDS };
+    let scenario = Scenario::parse(&format!("{text}{seconds}")).unwrap_or_else(|error| panic!("{error}"));
     let directory = std::env::temp_dir();
     let report = run_scenario(&scenario, Laboratory::Model, &directory, &AtomicBool::new(false), |_| {});
     report.unwrap_or_else(|error| panic!("{error}")).verdict.unwrap()
@@ -154,6 +156,17 @@ fn the_bottleneck_by_construction_is_the_one_that_is_named() {
         }
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn a_contradiction_with_the_scenario_is_in_the_sentence() {
+    // The other builders run ahead of the slow one, until the sources' memory is full.
+    let slow = "[[network.receiver]]\nnumber = 1\nrate = \"100 Mbit/s\"\n";
+    let verdict = verdict_of(&format!("[network]\nsenders = 4\nreceivers = 2\n{slow}"));
+    assert!(
+        verdict.sentence.contains("receiver-1 down carries no more than 188 Mbit/s in the long run"),
+        "{verdict:?}"
+    );
 }
 
 #[test]
