@@ -30,7 +30,7 @@ mod source;
 mod verdict;
 mod violation;
 
-pub use builder::{Arrival, Builder, Fetch, SourceProgress, TriggerCounts};
+pub use builder::{Arrival, Builder, COMPLETION_QUANTILES, Fetch, SourceProgress, TriggerCounts};
 pub use config::{BuilderConfig, Check, Hold, Path, Window};
 pub use credit::CreditState;
 pub use events::{Closed, Missing};

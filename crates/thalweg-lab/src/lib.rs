@@ -29,6 +29,7 @@
 //! | `counters` | TCP's counters of a network namespace: proc_net(5), `/proc/net/snmp` and `/proc/net/netstat` |
 //! | `progress` | Progress of a scenario: a small file in its directory |
 //! | `report` | Result of a laboratory: one type for all of them |
+//! | `verdict` | The answer of a run: offered and carried rate, and the limit |
 //! | `render` | A report as a self-contained page: no server, no scripts, no fonts |
 //! | `sweep` | A sweep: one scenario with lists in it |
 //! | `reproduce` | Published measurements repeated in the laboratory |
@@ -58,6 +59,7 @@ pub mod scenario;
 mod steps;
 pub mod sweep;
 mod topology;
+pub mod verdict;
 
 pub use error::LabError;
 pub use machine::run_guest;
@@ -65,6 +67,7 @@ pub use progress::RunProgress;
 pub use report::Report;
 pub use scenario::Scenario;
 pub use steps::StepError;
+pub use verdict::Verdict;
 
 use kernel::{Kernel, Progress};
 use scenario::{InvalidValue, MOST_RECEIVERS, MOST_SENDERS};
@@ -124,6 +127,18 @@ impl Laboratory {
     }
 }
 
+/// Writes the name that [`FromStr`](std::str::FromStr) parses.
+impl std::fmt::Display for Laboratory {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Virtual => "virtual",
+            Self::Host => "host",
+            Self::Ns3 => "ns3",
+            Self::Model => "model",
+        })
+    }
+}
+
 impl std::str::FromStr for Laboratory {
     type Err = String;
 
@@ -152,12 +167,26 @@ pub fn run_scenario(
     progress: impl FnMut(Progress),
 ) -> Result<Report, LabError> {
     laboratory.check_scenario(scenario)?;
-    match laboratory {
+    let machine = thalweg_bench::Watch::begin();
+    let report = match laboratory {
         Laboratory::Virtual => machine::run_in_machine(scenario, &Kernel::build_or_cached(progress)?, directory, stop),
         Laboratory::Host => host::run_in_namespaces(scenario, directory, stop),
         Laboratory::Ns3 => ns3::run_in_ns3(scenario, stop),
         Laboratory::Model => model::run_model(scenario, stop),
+    };
+    let mut report = report?;
+    report.verdict = Some(Verdict::for_report(&report));
+    let warnings = machine.end(&[]).warnings();
+    match laboratory {
+        Laboratory::Host => report.warnings = warnings,
+        // Processors take no time in these: only the time on the wall is longer.
+        Laboratory::Virtual | Laboratory::Ns3 | Laboratory::Model => {
+            let busy =
+                warnings.into_iter().map(|warning| format!("{}; only the real time depends on it", warning.text));
+            report.notes.extend(busy);
+        }
     }
+    Ok(report)
 }
 
 #[cfg(test)]

@@ -10,7 +10,11 @@ mod source;
 mod wire;
 
 use crate::LabError;
-use crate::report::{self, Bookkeeping, Completion, Events, Queue, Receiver, Report, Sender, Troubles};
+use crate::report::{
+    self, Bookkeeping, Completion, CreditOverTime, Events, LinkKind, LinkOverTime, LinkUse, Queue, Receiver, Report,
+    Sender, SentAgain, Timeline, Troubles,
+};
+use crate::rig::timeline::{select_drawn_links, traced_builder_count};
 use crate::scenario::{Assignment, Carrier, InvalidValue, Scenario, TCP_IP};
 use crate::topology::{Memory, Slots};
 use source::{Out, Source};
@@ -19,7 +23,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use thalweg_core::build::{Builder, BuilderConfig, Check, Hold, Path, Window};
 use thalweg_wire::{Announcement, EventId, FragmentHeader, HEADER_LEN, RecordBytes, RunNumber, SourceId, record_bytes};
-use wire::{Calendar, Port, Time};
+use wire::{Calendar, Port, StepRecorder, Time};
+
+/// Number of steps of a queue's length over the whole run.
+const HISTORY_STEPS: usize = 1000;
 
 /// Bytes of a message between nodes.
 const MESSAGE_BYTES: u64 = 64;
@@ -27,15 +34,14 @@ const MESSAGE_BYTES: u64 = 64;
 /// Fails if the scenario needs a feature that the model lacks.
 pub(crate) fn check_scenario(scenario: &Scenario) -> Result<(), InvalidValue> {
     let Scenario { network, traffic, measure } = scenario;
-    let stalls = network.unlike_receivers.iter().any(|receiver| receiver.stall.is_some() || receiver.dies.is_some());
+    let deaths = network.unlike_receivers.iter().any(|receiver| receiver.dies.is_some());
     let lacks = [
         ("traffic.control", !traffic.control.credit, "it has credits only, over a transport without a window"),
         ("traffic.link", traffic.link != Carrier::Tcp, "its packets have the headers of TCP"),
         ("traffic.cross", traffic.cross > 0, "there are no other flows in it"),
         ("traffic.assignment", traffic.assignment != Assignment::Modulo, "event e goes to builder e mod M in it"),
-        ("traffic.burst", traffic.burst.is_some(), "events come one by one in it"),
         ("network.loss", network.loss > 0.0, "packets are lost in it only where a buffer is full"),
-        ("network.receiver", stalls, "builders neither stall nor die in it"),
+        ("network.receiver", deaths, "builders do not die in it"),
         ("measure.calibrate", measure.calibrate, "there is no unknown link to calibrate in it"),
     ];
     match lacks.into_iter().find(|(_, needed, _)| *needed) {
@@ -67,6 +73,10 @@ enum SimEvent {
     Pace { builder: usize },
     /// A source has its next event.
     Next { source: usize },
+    /// A builder goes on after a stall.
+    Resume { builder: usize },
+    /// A step of the timeline ends.
+    Sample,
     /// The measurement begins.
     Warm,
     /// The measurement ends.
@@ -113,6 +123,10 @@ struct Host {
     /// Bytes of places that are being filled, now and at most.
     holds: u64,
     most_held: u64,
+    /// Beginning and end of the builder's stall.
+    stall: Option<(Time, Time)>,
+    /// Frames that arrived during the stall.
+    unread: Vec<Frame>,
 }
 
 impl Host {
@@ -124,7 +138,18 @@ impl Host {
             builder.source_connected(source as usize, slots, false);
         }
         let pending_fetches = vec![VecDeque::new(); senders as usize];
-        Self { builder, pending_fetches, next_poll: None, payload: 0, holds: 0, most_held: 0 }
+        let begin = scenario.warm_up_time();
+        let stall = scenario.network.unlike_receivers.iter().find(|one| one.number == number).and_then(|one| one.stall);
+        let stall = stall.map(|stall| {
+            let begins = begin + stall.at;
+            (begins.as_nanos() as Time, (begins + stall.length).as_nanos() as Time)
+        });
+        let unread = Vec::new();
+        Self { builder, pending_fetches, next_poll: None, payload: 0, holds: 0, most_held: 0, stall, unread }
+    }
+
+    fn is_stalled(&self, now: Time) -> bool {
+        self.stall.is_some_and(|(begins, ends)| (begins..ends).contains(&now))
     }
 }
 
@@ -176,6 +201,8 @@ struct World<'a> {
     delay: Time,
     /// Number of messages in both directions.
     messages: u64,
+    /// Credit of the first builders, at the end of each step of the timeline.
+    credit: Vec<CreditOverTime>,
     warm: Marks,
     end: Marks,
 }
@@ -196,16 +223,27 @@ impl<'a> World<'a> {
         let (senders, receivers) = (network.senders as usize, network.receivers as usize);
         let memory = Memory::for_scenario(scenario);
         let hosts = (0..network.receivers).map(|number| Host::new(scenario, number, memory.open));
-        let interval = scenario.traffic.interval.map(|interval| interval.as_nanos() as Time);
+        let burst = u64::from(scenario.traffic.burst.unwrap_or(1));
+        let bursts = scenario.burst_period().map(|period| (period.as_nanos() as Time, burst));
         let sources = (0..senders).map(|number| {
             let slots = Slots::for_sender(scenario, number as u32, memory.open);
             let sizes = scenario.payload_range_of(number as u32);
-            Source::new(number as u16, receivers, sizes, slots.bytes, slots.count, memory.open as u32, interval)
+            Source::new(number as u16, receivers, sizes, slots.bytes, slots.count, memory.open as u32, bursts)
         });
         let links = scenario.all_links();
-        let ports = links
-            .iter()
-            .map(|link| Port::new(link.name.clone(), link.rate.bytes_per_second(), link.buffer.unwrap_or(u64::MAX)));
+        let warm = scenario.warm_up_time().as_nanos() as Time;
+        let length = scenario.measured_time().as_nanos() as Time;
+        let ports = links.iter().map(|link| {
+            let measured = StepRecorder::new(warm, length, scenario.timeline_step_count() as usize);
+            let history = StepRecorder::new(0, warm + length, HISTORY_STEPS);
+            let (rate, buffer) = (link.rate.bytes_per_second(), link.buffer.unwrap_or(u64::MAX));
+            Port::new(link.name.clone(), rate, buffer, measured, history)
+        });
+        let credit = (0..traced_builder_count(scenario)).map(|number| CreditOverTime {
+            receiver: format!("receiver-{number}"),
+            window: Vec::new(),
+            at: vec![Vec::new(); senders],
+        });
         Self {
             scenario,
             now: 0,
@@ -218,6 +256,7 @@ impl<'a> World<'a> {
             overhead: u64::from(TCP_IP) + 38,
             delay: network.delay.as_nanos() as Time,
             messages: 0,
+            credit: credit.collect(),
             warm: Marks::default(),
             end: Marks::default(),
         }
@@ -227,6 +266,15 @@ impl<'a> World<'a> {
         let warm = self.scenario.warm_up_time().as_nanos() as Time;
         let end = warm + self.scenario.measured_time().as_nanos() as Time;
         self.calendar.schedule_event(warm, SimEvent::Warm);
+        let first = &self.ports[0].measured;
+        for step in 0..first.busy.len() {
+            self.calendar.schedule_event(first.step_end(step).min(end), SimEvent::Sample);
+        }
+        for (builder, host) in self.hosts.iter().enumerate() {
+            if let Some((_, ends)) = host.stall {
+                self.calendar.schedule_event(ends, SimEvent::Resume { builder });
+            }
+        }
         self.calendar.schedule_event(end, SimEvent::End);
         for source in 0..self.sources.len() {
             self.fill_source_slots(source);
@@ -242,7 +290,17 @@ impl<'a> World<'a> {
                 SimEvent::Message { source, builder, message } => self.handle_message(source, builder, message),
                 SimEvent::Free { source } => self.send_next_frame(source),
                 SimEvent::AtPort(frame) => self.enqueue_at_port(frame),
+                SimEvent::Arrives(frame) if self.hosts[frame.builder].is_stalled(now) => {
+                    self.hosts[frame.builder].unread.push(frame);
+                }
                 SimEvent::Arrives(frame) => self.deliver_frame(frame),
+                SimEvent::Resume { builder } => {
+                    for frame in std::mem::take(&mut self.hosts[builder].unread) {
+                        self.deliver_frame(frame);
+                    }
+                    self.request_fetches(builder);
+                }
+                SimEvent::Sample => self.sample_credit(),
                 SimEvent::Pace { builder } => {
                     if self.hosts[builder].next_poll == Some(now) {
                         self.hosts[builder].next_poll = None;
@@ -425,6 +483,9 @@ impl<'a> World<'a> {
 
     /// Sends the fetches that a builder wants now, and schedules the next time that it can have some.
     fn request_fetches(&mut self, builder: usize) {
+        if self.hosts[builder].is_stalled(self.now) {
+            return;
+        }
         let now = self.elapsed_time();
         while self.hosts[builder].builder.next_closed().is_some() {}
         while let Some(fetch) = self.hosts[builder].builder.next_fetch(now) {
@@ -447,6 +508,15 @@ impl<'a> World<'a> {
             if host.next_poll.is_none_or(|known| at < known) {
                 host.next_poll = Some(at);
                 calendar.schedule_event(at, SimEvent::Pace { builder });
+            }
+        }
+    }
+
+    fn sample_credit(&mut self) {
+        for (credit, host) in self.credit.iter_mut().zip(&self.hosts) {
+            credit.window.push(host.builder.credit_state().map_or(0, |state| state.window));
+            for (source, at) in credit.at.iter_mut().enumerate() {
+                at.push(host.builder.bytes_in_flight_of(source));
             }
         }
     }
@@ -477,12 +547,7 @@ impl<'a> World<'a> {
             retransmissions: drops,
             drops,
             whole_run: Troubles { retransmissions: whole, timeouts: 0, drops: whole },
-            queue: receivers
-                .iter()
-                .map(|one| &one.queue)
-                .max_by_key(|queue| queue.max_bytes)
-                .cloned()
-                .unwrap_or_default(),
+            queue: self.fullest_queue(),
             events: receivers.iter().map(|one| one.events).sum(),
             completion: receivers.iter().filter_map(|one| one.completion).reduce(Completion::slower_of),
             measured_seconds: seconds,
@@ -490,14 +555,20 @@ impl<'a> World<'a> {
             wall_seconds: wall.as_secs_f64(),
             bookkeeping: Some(self.coordination_cost(seconds)),
             ports: self.inner_port_results(),
+            links: self.link_results(),
+            timeline: Some(self.build_timeline()),
             notes: vec![
                 "simulated: Thalweg's own event builder, in a network of queues; processors take no time".to_owned(),
                 "frames dropped by a full buffer are sent again a round trip later; there are no acknowledgements"
                     .to_owned(),
             ],
-            senders: self.ports[..self.sources.len()]
-                .iter()
-                .map(|port| Sender { name: port.name.clone(), ..Sender::default() })
+            senders: (0..)
+                .zip(&self.ports[..self.sources.len()])
+                .map(|(number, port)| Sender {
+                    name: port.name.clone(),
+                    rate_bits_per_second: self.scenario.sender_rate(number).0,
+                    ..Sender::default()
+                })
                 .collect(),
             receivers,
             ..Report::default()
@@ -514,9 +585,68 @@ impl World<'_> {
             name: port.name.clone(),
             goodput_bits_per_second: (self.end.payload[at] - self.warm.payload[at]) as f64 * 8.0 / seconds,
             events: Events { complete: built - incomplete - (built_before - incomplete_before), incomplete },
-            completion: (!times.is_empty()).then_some(Completion { p50_us, p99_us, max_us }),
+            completion: (!times.is_empty()).then_some(Completion {
+                p50_us,
+                p99_us,
+                max_us,
+                distribution: self.hosts[at].builder.completion_distribution(),
+            }),
             drops: self.end.drops[self.downlinks + at] - self.warm.drops[self.downlinks + at],
-            queue: Queue { max_bytes: port.longest, limit_bytes: port.buffer, ..Queue::default() },
+            queue: self.queue_result(port),
+            killed: false,
+        }
+    }
+
+    fn queue_result(&self, port: &Port) -> Queue {
+        let from = self.scenario.warm_up_time().as_secs_f64();
+        let ends = (0..port.history.waiting.len()).map(|step| port.history.step_end(step) as f64 * 1e-9 - from);
+        Queue {
+            max_bytes: port.longest,
+            mean_bytes: port.measured.mean_waiting_bytes(),
+            limit_bytes: port.buffer,
+            // Every frame is seen.
+            sample_seconds: 0.0,
+            over_time: ends.zip(port.history.waiting.iter().copied()).collect(),
+        }
+    }
+
+    /// Returns the queue of the switch port that was fullest for its size.
+    fn fullest_queue(&self) -> Queue {
+        let ports = self.ports[self.sources.len()..].iter();
+        let fullest = ports.max_by(|one, other| one.fill_fraction().total_cmp(&other.fill_fraction()));
+        fullest.map(|port| self.queue_result(port)).unwrap_or_default()
+    }
+
+    fn link_results(&self) -> Vec<LinkUse> {
+        let links = self.scenario.all_links();
+        let uses = links.into_iter().zip(&self.ports).map(|(link, port)| LinkUse {
+            name: link.name,
+            kind: link.kind,
+            rate_bits_per_second: link.rate.0,
+            busy: port.measured.busy_fraction(),
+            max_waiting_bytes: port.longest,
+        });
+        uses.collect()
+    }
+
+    fn build_timeline(&self) -> Timeline {
+        let links = self.scenario.all_links();
+        let kinds: Vec<LinkKind> = links.iter().map(|link| link.kind).collect();
+        let drawn = links.into_iter().zip(&self.ports).zip(select_drawn_links(&kinds));
+        let drawn = drawn.filter(|(_, is_drawn)| *is_drawn).map(|((link, port), _)| LinkOverTime {
+            name: link.name,
+            kind: link.kind,
+            rate_bits_per_second: link.rate.0,
+            busy: port.measured.busy_fractions(),
+            waiting: port.measured.waiting.clone(),
+        });
+        let step = self.scenario.measured_time() / self.scenario.timeline_step_count();
+        Timeline {
+            from_seconds: 0.0,
+            step_seconds: step.as_secs_f64(),
+            links: drawn.collect(),
+            credit: self.credit.clone(),
+            again: SentAgain::default(),
         }
     }
 
@@ -540,7 +670,7 @@ impl World<'_> {
         let ports = (self.sources.len()..self.downlinks).map(|at| report::Port {
             name: self.ports[at].name.clone(),
             drops: self.end.drops[at] - self.warm.drops[at],
-            queue: Queue { max_bytes: self.ports[at].longest, limit_bytes: self.ports[at].buffer, ..Queue::default() },
+            queue: self.queue_result(&self.ports[at]),
         });
         ports.collect()
     }

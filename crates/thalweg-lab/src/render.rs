@@ -1,15 +1,17 @@
 //! A report as a self-contained page: no server, no scripts, no fonts.
 
+mod charts;
 mod timeline;
 
 use crate::report::{Bookkeeping, CalibratedLink, Completion, Port, Receiver, Report};
 use crate::scenario::Network;
-use plotters::prelude::*;
+use crate::verdict::percent_text;
 use std::fmt::Write;
-use std::time::Duration;
-use thalweg_text::format_volume;
-use thalweg_text::html::{escape_html, figure_html, list_html, render_page, table_html};
-use thalweg_text::plot::{COLOURS, DrawError, GRID, INK, PICTURE_WIDTH, draw_svg};
+use thalweg_text::html::{escape_html, list_html, paragraph_html, render_page, table_html};
+use thalweg_text::plot::{Chart, DrawError, Provenance, draw_panels_svg, format_csv};
+use thalweg_text::{
+    NOTHING, format_bit_rate, format_count, format_number, format_quantity, format_seconds, format_volume,
+};
 
 /// Returns the whole report as HTML.
 ///
@@ -17,10 +19,16 @@ use thalweg_text::plot::{COLOURS, DrawError, GRID, INK, PICTURE_WIDTH, draw_svg}
 /// Fails if a picture cannot be drawn.
 pub fn report_page(report: &Report) -> Result<String, DrawError> {
     let title = format!("thalweg lab: {}", scenario_headline(report));
-    let mut body = table_html::<&str>("", &[], summary_rows(report));
-    let _ = write!(body, "<h2>The fullest queue</h2>\n{}", figure_html("", &draw_queue(report)?));
-    if let Some(times) = &report.completion {
-        let _ = write!(body, "<h2>Time to complete an event</h2>\n{}", figure_html("", &draw_completion(times)?));
+    let mut body = String::new();
+    if let Some(verdict) = &report.verdict {
+        body.push_str(&paragraph_html("finding", &verdict.sentence));
+    }
+    body.push_str(&list_html("warnings", report.warnings.iter().map(|warning| &warning.text)));
+    body.push_str(&table_html::<&str>("", &[], summary_rows(report)));
+    body.push_str(&paragraph_html("quiet", &report.provenance.sentences().join(" ")));
+    // On the page the origin is given once.
+    for chart in charts::report_charts(report, &Provenance::default()) {
+        let _ = write!(body, "<h2>{}</h2>\n{}", escape_html(&chart.title), chart_without_title(chart)?);
     }
     if let Some(timeline) = &report.timeline {
         body.push_str(&timeline::timeline_section(timeline));
@@ -31,7 +39,7 @@ pub fn report_page(report: &Report) -> Result<String, DrawError> {
         let events = format!("{} + {} incomplete", events.complete, events.incomplete);
         [
             name.clone(),
-            bit_rate_text(*goodput_bits_per_second),
+            format_bit_rate(*goodput_bits_per_second),
             events,
             times,
             drops.to_string(),
@@ -51,22 +59,74 @@ pub fn report_page(report: &Report) -> Result<String, DrawError> {
                 format_volume(queue.limit_bytes),
             ]
         });
-        let names = ["port", "drops", "longest queue", "mean", "room"];
+        let names = ["port", "drops", "longest queue", "mean", "buffer"];
         let _ = write!(body, "<h2>Ports between switches</h2>\n{}", table_html("", &names, ports));
     }
     let senders = report.senders.iter().map(|sender| -> Vec<String> {
         let numbers =
             [sender.retransmissions, sender.timeouts, sender.tail_loss_probes, sender.whole_run_retransmissions];
-        let rate = bit_rate_text(sender.rate_bits_per_second as f64);
+        let rate = format_bit_rate(sender.rate_bits_per_second as f64);
         [sender.name.clone(), rate].into_iter().chain(numbers.map(|number| number.to_string())).collect()
     });
-    let names = ["sender", "link", "sent again", "timeouts", "tail loss probes", "sent again, start included"];
+    let names = ["sender", "link", "retransmitted", "timeouts", "tail loss probes", "retransmitted, whole run"];
     let _ = write!(body, "<h2>Senders</h2>\n{}", table_html("", &names, senders));
     let _ = write!(body, "<h2>Notes</h2>\n{}", list_html("", &report.notes));
     if let Ok(scenario) = toml::to_string(&report.scenario) {
         let _ = write!(body, "<h2>Scenario</h2>\n<pre>{}</pre>\n", escape_html(&scenario));
     }
     Ok(render_page(&title, timeline::STYLE, &body))
+}
+
+fn chart_without_title(chart: Chart) -> Result<String, DrawError> {
+    Chart { title: String::new(), ..chart }.figure_html()
+}
+
+/// Returns the charts of a report, with their origin, as one picture.
+///
+/// # Errors
+/// Fails if a chart cannot be drawn.
+pub fn report_svg(report: &Report) -> Result<String, DrawError> {
+    draw_panels_svg(&charts::report_charts(report, &report.provenance))
+}
+
+/// Returns the data of a report's charts as CSV.
+pub fn report_csv(report: &Report) -> String {
+    charts_csv(&charts::report_charts(report, &report.provenance), &report.provenance)
+}
+
+/// Returns the data of charts as CSV: a row for each point.
+pub(crate) fn charts_csv(charts: &[Chart], provenance: &Provenance) -> String {
+    let rows = charts.iter().flat_map(|chart| {
+        chart.series.iter().flat_map(move |series| {
+            series.points.iter().map(move |point| {
+                let texts = [&chart.title, &series.name, &chart.horizontal.label].map(String::clone);
+                let [x, y] = [point.x, point.y].map(|value| value.to_string());
+                texts.into_iter().chain([x, chart.vertical.label.clone(), y]).collect()
+            })
+        })
+    });
+    let headings = ["chart", "series", "horizontal axis", "horizontal", "vertical axis", "vertical"];
+    format_csv(provenance, &headings, rows)
+}
+
+/// Returns the main results in Markdown.
+pub fn report_markdown(report: &Report) -> String {
+    let mut out = format!("# {}\n\n", scenario_headline(report));
+    let sentences = report.verdict.iter().map(|verdict| &verdict.sentence);
+    for sentence in sentences.chain(report.warnings.iter().map(|warning| &warning.text)) {
+        let _ = writeln!(out, "{sentence}\n");
+    }
+    out.push_str("| | |\n| --- | --- |\n");
+    for row in summary_rows(report) {
+        let _ = writeln!(out, "| {} |", row.join(" | "));
+    }
+    let _ = writeln!(out, "\n{}", report.provenance.sentences().join(" "));
+    out
+}
+
+/// Returns the subject of a report's figures: the scenario and the laboratory.
+pub fn report_subject(report: &Report) -> String {
+    format!("lab, {}, on {}", scenario_headline(report), report.laboratory)
 }
 
 /// Returns the scenario in one line.
@@ -89,132 +149,88 @@ fn plural_suffix(number: u32) -> &'static str {
 
 /// Returns the most important results, as rows of names and values.
 pub fn summary_rows(report: &Report) -> Vec<Vec<String>> {
-    let whole = &report.whole_run;
-    let share =
-        format!("{:.1} %, of {}", report.share_of_ceiling * 100.0, bit_rate_text(report.ceiling_bits_per_second));
-    let queue = &report.queue;
-    let mut rows = vec![
-        ("goodput", bit_rate_text(report.goodput_bits_per_second)),
-        ("share of the ceiling", share),
-        ("events", format!("{}, and {} incomplete", report.events.complete, report.events.incomplete)),
-        (
-            "event complete after (median, 99 of 100, all)",
-            report.completion.map_or_else(|| "–".into(), |times| completion_text(&times)),
-        ),
-        ("sent again by TCP", with_whole_run(report.retransmissions, whole.retransmissions)),
-        ("timeouts", with_whole_run(report.timeouts, whole.timeouts)),
-        ("dropped by the switch", with_whole_run(report.drops, whole.drops)),
-        (
-            "longest queue",
-            format!(
-                "{} of {}, mean {}",
-                format_volume(queue.max_bytes),
-                format_volume(queue.limit_bytes),
-                format_volume(queue.mean_bytes)
-            ),
-        ),
-    ];
-    if let Some(CalibratedLink { rate, round_trip, buffer }) = &report.found {
-        let Network { rate: true_rate, buffer: true_buffer, .. } = &report.scenario.network;
-        let (round_trip, true_round_trip) =
-            (microseconds(*round_trip), microseconds(report.scenario.round_trip_time()));
-        rows.push(("rate found", format!("{rate}, of {true_rate}")));
-        rows.push(("round trip found", format!("{round_trip:.0} µs, of {true_round_trip:.0} µs")));
-        rows.push(("buffer found", format!("{buffer}, of {true_buffer}")));
-    }
+    let mut rows = match &report.found {
+        Some(found) => calibration_rows(report, found),
+        None => measurement_rows(report),
+    };
     if let Some(Bookkeeping { messages_per_event, share_of_bytes, builder_bytes, source_bytes, card_bytes, .. }) =
         &report.bookkeeping
     {
-        let share = 100.0 * share_of_bytes;
-        rows.push(("messages for each event", format!("{messages_per_event:.0}, {share:.2} % of the payloads' bytes")));
+        let text =
+            format!("{}, {} of the payloads' bytes", format_number(*messages_per_event), percent_text(*share_of_bytes));
+        rows.push(("messages for each event", text));
         rows.push(("largest reservation of a builder", format_volume(*builder_bytes)));
         rows.push(("largest amount held by a source", format_volume(*source_bytes)));
         rows.push(("longest queue before a sender's link", format_volume(*card_bytes)));
     }
     if let Some(cross) = &report.cross {
-        let text =
-            format!("{}, {} segments sent again", bit_rate_text(cross.goodput_bits_per_second), cross.retransmissions);
-        rows.push(("other flows", text));
+        let segments = format_quantity(cross.retransmissions, "segment");
+        let rate = format_bit_rate(cross.goodput_bits_per_second);
+        rows.push(("other flows", format!("{rate}, {segments} retransmitted")));
     }
-    let (measured, network, wall) = (report.measured_seconds, report.virtual_seconds, report.wall_seconds);
-    rows.push((
-        "time",
-        format!(
-            "{measured:.3} s measured, {network:.3} s in the network, {wall:.1} s on the wall ({})",
-            report.laboratory
-        ),
-    ));
+    rows.push(("time", time_text(report)));
+    if !report.phases.is_empty() {
+        let phases = report.phases.iter().map(|phase| format!("{} {}", phase.name, format_seconds(phase.seconds)));
+        rows.push(("parts of the run", phases.collect::<Vec<_>>().join(", ")));
+    }
     rows.into_iter().map(|(name, value)| vec![name.to_owned(), value]).collect()
 }
 
-fn with_whole_run(measured: u64, whole: u64) -> String {
-    format!("{measured} ({whole} with beginning and end)")
+fn measurement_rows(report: &Report) -> Vec<(&'static str, String)> {
+    let (whole, queue) = (&report.whole_run, &report.queue);
+    let ceiling = report.scenario.link_ceiling_bits_per_second();
+    let offered = report.scenario.offered_bits_per_second();
+    let share = percent_text(report.goodput_bits_per_second / ceiling);
+    let mut rows = vec![
+        ("offered", offered.map_or_else(|| "always more".into(), format_bit_rate)),
+        ("goodput", format_bit_rate(report.goodput_bits_per_second)),
+        ("share of the ceiling", format!("{share} of {}, which the links allow", format_bit_rate(ceiling))),
+        ("events", format!("{} complete, {} incomplete", report.events.complete, report.events.incomplete)),
+        (
+            "time to complete an event (p50, p99, max)",
+            report.completion.map_or_else(|| NOTHING.into(), |times| completion_text(&times)),
+        ),
+    ];
+    if report.laboratory != "model" {
+        rows.push(("TCP segments retransmitted", with_whole_run(report.retransmissions, whole.retransmissions)));
+        rows.push(("TCP retransmission timeouts", with_whole_run(report.timeouts, whole.timeouts)));
+    }
+    rows.push(("packets dropped by switches", with_whole_run(report.drops, whole.drops)));
+    let [longest, size, mean] = [queue.max_bytes, queue.limit_bytes, queue.mean_bytes].map(format_volume);
+    rows.push(("longest queue", format!("{longest} of {size}, mean {mean}")));
+    rows
 }
 
-fn microseconds(time: Duration) -> f64 {
-    time.as_secs_f64() * 1e6
+/// Returns what a builder found beside what the scenario sets.
+fn calibration_rows(report: &Report, found: &CalibratedLink) -> Vec<(&'static str, String)> {
+    let Network { rate, buffer, .. } = &report.scenario.network;
+    let round_trips = [found.round_trip, report.scenario.round_trip_time()];
+    let [round_trip, true_round_trip] = round_trips.map(|time| format_seconds(time.as_secs_f64()));
+    let [found_rate, true_rate] = [found.rate, *rate].map(|rate| format_bit_rate(rate.0 as f64));
+    let [found_buffer, true_buffer] = [found.buffer, *buffer].map(|buffer| format_volume(buffer.0));
+    vec![
+        ("rate found", format!("{found_rate}, set {true_rate}")),
+        ("round trip found", format!("{round_trip}, set {true_round_trip}")),
+        ("buffer found", format!("{found_buffer}, set {true_buffer}")),
+    ]
+}
+
+fn time_text(report: &Report) -> String {
+    let [measured, network, wall] =
+        [report.measured_seconds, report.virtual_seconds, report.wall_seconds].map(format_seconds);
+    match &report.found {
+        Some(_) => format!("{network} in the network, {wall} of real time ({})", report.laboratory),
+        None => format!("{measured} measured, {network} in the network, {wall} of real time ({})", report.laboratory),
+    }
+}
+
+fn with_whole_run(measured: u64, whole: u64) -> String {
+    format!("{} ({} in the whole run)", format_count(measured), format_count(whole))
 }
 
 fn completion_text(times: &Completion) -> String {
-    let [p50, p99, max] = [times.p50_us, times.p99_us, times.max_us].map(time_text);
+    let [p50, p99, max] = [times.p50_us, times.p99_us, times.max_us].map(|micros| format_seconds(micros * 1e-6));
     format!("{p50}, {p99}, {max}")
-}
-
-fn time_text(micros: f64) -> String {
-    match micros {
-        short if short < 1e3 => format!("{short:.0} µs"),
-        long if long < 1e6 => format!("{:.2} ms", long / 1e3),
-        longer => format!("{:.2} s", longer / 1e6),
-    }
-}
-
-fn bit_rate_text(per_second: f64) -> String {
-    match per_second {
-        large if large >= 1e10 => format!("{:.3} Gbit/s", large / 1e9),
-        any => format!("{:.1} Mbit/s", any / 1e6),
-    }
-}
-
-/// Draws the length of the fullest queue over time, and its limit.
-fn draw_queue(report: &Report) -> Result<String, DrawError> {
-    let points: Vec<(f64, f64)> = report.queue.over_time.iter().map(|&(at, bytes)| (at, bytes as f64 / 1e3)).collect();
-    let from = points.first().map_or(0.0, |point| point.0);
-    let to = points.last().map_or(1.0, |point| point.0).max(from + 1e-6);
-    let room = report.queue.limit_bytes as f64 / 1e3;
-    draw_svg(320, |area| {
-        let mut chart = ChartBuilder::on(area)
-            .margin(12)
-            .x_label_area_size(44)
-            .y_label_area_size(64)
-            .build_cartesian_2d(from..to, 0.0..room * 1.08)?;
-        chart
-            .configure_mesh()
-            .light_line_style(TRANSPARENT)
-            .bold_line_style(GRID)
-            .axis_style(INK)
-            .label_style(("sans-serif", 15, &INK))
-            .x_desc("seconds; what is measured begins at 0")
-            .y_desc("kB waiting")
-            .draw()?;
-        chart.draw_series(LineSeries::new(points, COLOURS[0].stroke_width(1)))?;
-        chart.draw_series(LineSeries::new([(from, room), (to, room)], INK.stroke_width(1)))?;
-        Ok(())
-    })
-}
-
-/// Draws three bars: half of the events, 99 of 100, all.
-fn draw_completion(times: &Completion) -> Result<String, DrawError> {
-    let most = times.max_us.max(1e-3);
-    draw_svg(118, |area| {
-        let bars = [("half of them", times.p50_us), ("99 of 100", times.p99_us), ("all", times.max_us)];
-        for (top, (name, micros)) in (8..).step_by(36).zip(bars) {
-            let label = format!("{name}: {:.3} ms", micros / 1e3);
-            area.draw(&Text::new(label, (12, top), ("sans-serif", 15).into_font().color(&INK)))?;
-            let length = (f64::from(PICTURE_WIDTH - 24) * micros / most) as i32;
-            area.draw(&Rectangle::new([(12, top + 18), (12 + length.max(1), top + 28)], COLOURS[0].filled()))?;
-        }
-        Ok(())
-    })
 }
 
 #[cfg(test)]
@@ -233,7 +249,7 @@ mod tests {
             sample_seconds: 1e-5,
             over_time: vec![(-0.1, 5), (0.0, 170_000), (1.0, 4)],
         };
-        let times = Completion { p50_us: 900.0, p99_us: 1_500.0, max_us: 2_000_000.0 };
+        let times = Completion { p50_us: 900.0, p99_us: 1_500.0, max_us: 2_000_000.0, ..Completion::default() };
         let receiver = Receiver {
             name: "receiver-<0>".into(),
             completion: Some(times),
@@ -254,9 +270,10 @@ mod tests {
         };
         let page = report_page(&report).unwrap();
         for text in [
-            "930.0 Mbit/s",
-            "98.9 %, of 940.6 Mbit/s",
+            "930 Mbit/s",
+            "98.9 % of 941 Mbit/s",
             "170 kB of 340 kB",
+            "size of the buffer: 340 kB",
             "receiver-&lt;0&gt;",
             "900 µs, 1.50 ms, 2.00 s",
             "senders = 3",

@@ -1,13 +1,20 @@
 //! Result of a laboratory: one type for all of them. Its JSON is the output of `thalweg lab --json`.
 
 use crate::scenario::Scenario;
+use crate::verdict::Verdict;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
+use thalweg_bench::Warning;
+use thalweg_core::build::COMPLETION_QUANTILES;
+use thalweg_text::plot::Provenance;
 use thalweg_text::{BitRate, ByteSize};
 
 /// Result of a scenario.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Report {
+    /// Offered and carried rate, and the limit. Absent in reports of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub verdict: Option<Verdict>,
     /// Name of the laboratory: `virtual`, `host`, `ns3` or `model`.
     pub laboratory: String,
     /// The scenario that was run.
@@ -47,6 +54,16 @@ pub struct Report {
     pub virtual_seconds: f64,
     /// Real time from the command to the result, in seconds.
     pub wall_seconds: f64,
+    /// Parts of the run and their durations in the network's time, which on the host is real time. Empty if the
+    /// laboratory does not measure them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub phases: Vec<Phase>,
+    /// Conditions on the machine that make the figures doubtful.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<Warning>,
+    /// Origin: scenario, date, version, machine, command.
+    #[serde(default)]
+    pub provenance: Provenance,
     /// Results of each sender.
     pub senders: Vec<Sender>,
     /// Results of each receiver.
@@ -54,6 +71,10 @@ pub struct Report {
     /// Ports between switches: shared uplinks and trunks.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ports: Vec<Port>,
+    /// Use of each link in the measured time; of very many senders' links some. Empty if the laboratory does not
+    /// measure it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub links: Vec<LinkUse>,
     /// Results of the other flows, if there are any.
     pub cross: Option<Cross>,
     /// Links and credit over time.
@@ -144,17 +165,50 @@ pub struct Completion {
     pub p99_us: f64,
     /// Longest of the times, in µs.
     pub max_us: f64,
+    /// Fractions of the events, and the time in µs within which these were complete. All 0 in reports of earlier
+    /// versions.
+    #[serde(default)]
+    pub distribution: [(f64, f64); COMPLETION_QUANTILES.len()],
 }
 
 impl Completion {
     /// Returns the longer one of the times of two receivers, at each quantile.
     pub(crate) fn slower_of(self, other: Self) -> Self {
+        let mut distribution = self.distribution;
+        for (longest, (fraction, time)) in distribution.iter_mut().zip(other.distribution) {
+            *longest = (fraction.max(longest.0), time.max(longest.1));
+        }
         Self {
             p50_us: self.p50_us.max(other.p50_us),
             p99_us: self.p99_us.max(other.p99_us),
             max_us: self.max_us.max(other.max_us),
+            distribution,
         }
     }
+}
+
+/// Part of a run.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Phase {
+    /// Activity: `network`, `connections`, `calibration`, `warm-up`, `measurement`, `end`.
+    pub name: String,
+    /// Duration, in seconds.
+    pub seconds: f64,
+}
+
+/// Mean use of a link in the measured time.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct LinkUse {
+    /// [Name](crate::scenario::Link::name) of the link.
+    pub name: String,
+    /// Place in the network.
+    pub kind: LinkKind,
+    /// Rate on the wire, in bits per second.
+    pub rate_bits_per_second: u64,
+    /// Fraction of the time in which it sent.
+    pub busy: f64,
+    /// Largest number of bytes that waited before it.
+    pub max_waiting_bytes: u64,
 }
 
 /// Results of a sender.
@@ -179,6 +233,9 @@ pub struct Sender {
 pub struct Receiver {
     /// Name of the receiver.
     pub name: String,
+    /// True if its builder was killed, as the scenario specifies.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub killed: bool,
     /// Payload bits built in a second of the measured time.
     pub goodput_bits_per_second: f64,
     /// Number of events in the measured time.
@@ -200,6 +257,13 @@ pub struct Port {
     pub drops: u64,
     /// Queue of the port.
     pub queue: Queue,
+}
+
+impl Port {
+    /// Returns the place of its link in the network, by its name.
+    pub(crate) fn link_kind(&self) -> LinkKind {
+        if self.name.starts_with("rack-") { LinkKind::Shared } else { LinkKind::Trunk }
+    }
 }
 
 /// Results of the other flows.
@@ -229,7 +293,7 @@ pub struct Timeline {
 }
 
 /// Place of a link in the network.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LinkKind {
     /// Link from a sender to its switch.

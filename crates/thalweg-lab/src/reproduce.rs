@@ -61,7 +61,7 @@ impl ExperimentReport for Results {
         for (one, results) in measured.iter().zip(reports(measured)) {
             let (title, line) = (escape_html(&results.sweep.title), escape_html(&one.line));
             let _ = writeln!(body, "<h2>Measured: {title}</h2>\n<pre>{line}</pre>");
-            body.push_str(&results.results_page_body().replace("<h2>", "<h3>").replace("</h2>", "</h3>"));
+            body.push_str(&results.results_page_body()?.replace("<h2>", "<h3>").replace("</h2>", "</h3>"));
         }
         Ok(body)
     }

@@ -3,12 +3,12 @@
 
 mod cross;
 mod nodes;
-mod timeline;
+pub(crate) mod timeline;
 mod watch;
 
 use crate::LabError;
 use crate::network::{Host, Network, Timing, port_notes};
-use crate::report::{Completion, Events, LinkKind, Port, Queue, Receiver, Report, Sender, Timeline, Troubles};
+use crate::report::{Completion, Events, LinkKind, Phase, Port, Queue, Receiver, Report, Sender, Timeline, Troubles};
 use crate::scenario::{Scenario, Stall};
 use crate::topology::topology_text;
 use nodes::{BuilderReport, Nodes};
@@ -40,6 +40,7 @@ impl Rig<'_> {
     pub(crate) fn run_to_end(&self, scenario: &Scenario) -> Result<Report, LabError> {
         let begun = Instant::now();
         let network = Network::new(scenario, self.prefix, self.timing)?;
+        let built_network = Instant::now();
         let topology = topology_text(scenario, &network.senders, &network.receivers)
             .map_err(|error| LabError::system_error("writing the topology")(std::io::Error::other(error)))?;
         let path = self.directory.join("topology.toml");
@@ -51,11 +52,13 @@ impl Rig<'_> {
         let elapsed = begun.elapsed();
         let mut watched = watch.finish_watching()?;
         let cross = cross.finish_flows(&watched);
-        let timeline = self.build_timeline(scenario, &network, &mut watched)?;
-        Ok(Report {
-            timeline: Some(timeline),
-            ..self.build_report(scenario, &network, &built, watched, cross, elapsed)
-        })
+        // While a builder calibrates, the measured time and its steps have no meaning.
+        let timeline = match scenario.measure.calibrate {
+            true => None,
+            false => Some(self.build_timeline(scenario, &network, &mut watched)?),
+        };
+        let phases = run_phases(scenario, [begun, built_network, begun + elapsed], &watched);
+        Ok(Report { timeline, phases, ..self.build_report(scenario, &network, &built, watched, cross, elapsed) })
     }
 
     fn build_report(
@@ -67,7 +70,7 @@ impl Rig<'_> {
         cross: Option<crate::report::Cross>,
         elapsed: Duration,
     ) -> Report {
-        let Watched { ports, senders: counted, .. } = watched;
+        let Watched { ports, senders: counted, uses, .. } = watched;
         let (downlinks, between): (Vec<_>, Vec<_>) = ports.iter().partition(|port| port.link.kind == LinkKind::Down);
         let receivers = network.receivers.iter().zip(built).zip(downlinks);
         let receivers: Vec<Receiver> =
@@ -116,8 +119,8 @@ impl Rig<'_> {
             receivers,
             ports: between.collect(),
             cross,
-            timeline: None,
-            bookkeeping: None,
+            links: if scenario.measure.calibrate { Vec::new() } else { uses },
+            ..Report::default()
         }
     }
 
@@ -183,6 +186,31 @@ impl Rig<'_> {
     }
 }
 
+/// Returns the parts of a run and their durations. `times` are those of the command, of the complete network, and of
+/// the end.
+fn run_phases(scenario: &Scenario, times: [Instant; 3], watched: &Watched) -> Vec<Phase> {
+    let [begun, built_network, ended] = times;
+    let started = watched.started.unwrap_or(ended);
+    let (from, to) = watched.measured;
+    let marks = match scenario.measure.calibrate {
+        true => vec![("network", built_network), ("connections", started), ("calibration", ended)],
+        false => vec![
+            ("network", built_network),
+            ("connections", started),
+            ("warm-up", from),
+            ("measurement", to),
+            ("end", ended),
+        ],
+    };
+    let mut before = begun;
+    let phases = marks.into_iter().map(|(name, mark)| {
+        let seconds = mark.saturating_duration_since(before).as_secs_f64();
+        before = before.max(mark);
+        Phase { name: name.to_owned(), seconds }
+    });
+    phases.collect()
+}
+
 /// Returns the results of a receiver. A builder that was killed has none.
 fn receiver_results(host: &Host, built: Option<&BuilderReport>, port: &WatchedPort) -> Receiver {
     Receiver {
@@ -192,6 +220,7 @@ fn receiver_results(host: &Host, built: Option<&BuilderReport>, port: &WatchedPo
             complete: built.steady.events.saturating_sub(built.events.incomplete),
             incomplete: built.events.incomplete,
         }),
+        killed: built.is_none(),
         completion: built.and_then(BuilderReport::steady_completion),
         drops: port.drops,
         queue: port.queue.clone(),

@@ -373,6 +373,13 @@ impl Scenario {
             .unwrap_or_else(|| self.packet_time().mul_f64(4.3).max(all / 25_000).max(Duration::from_micros(1)))
     }
 
+    /// Returns the number of equal steps of a report's timeline: at least two samples of a queue are in each, and more
+    /// than 400 cannot be distinguished on a page.
+    pub(crate) fn timeline_step_count(&self) -> u32 {
+        let possible = self.measured_time().as_secs_f64() / (2.0 * self.sample_interval().as_secs_f64());
+        possible.clamp(1.0, 400.0) as u32
+    }
+
     /// Returns the payload bits that can reach all receivers in a second: the events per second that every
     /// [link](Self::all_links) can carry, with the part of their bytes that passes it, times an event's payload.
     ///
@@ -386,10 +393,14 @@ impl Scenario {
     /// turn, so each gets an equal part of them. With an `interval`, there is no more than one event in each. Other
     /// flows on the port are not subtracted, nor is what is lost because a builder stalls or dies.
     pub fn ceiling_bits_per_second(&self) -> f64 {
+        self.link_ceiling_bits_per_second().min(self.offered_bits_per_second().unwrap_or(f64::INFINITY))
+    }
+
+    /// Returns the same without regard to what the sources offer.
+    pub fn link_ceiling_bits_per_second(&self) -> f64 {
         let carried = self.all_links().into_iter().filter(|link| link.event_bytes > 0.0);
-        let events = carried.map(|link| link.rate.bytes_per_second() / link.event_bytes).fold(f64::INFINITY, f64::min);
-        let offered = self.traffic.interval.map_or(f64::INFINITY, |interval| 1.0 / interval.as_secs_f64());
-        events.min(offered) * self.event_payload_bytes() * 8.0
+        let events = carried.map(|link| link.events_per_second()).fold(f64::INFINITY, f64::min);
+        events * self.event_payload_bytes() * 8.0
     }
 }
 

@@ -13,12 +13,14 @@
 pub mod check;
 mod file;
 pub(crate) mod heat;
+mod lines;
 pub(crate) mod page;
 mod run;
 pub(crate) mod summary;
 #[cfg(test)]
 pub(crate) mod tests;
 pub(crate) mod text;
+mod verdict;
 
 pub use run::{Outcome, Progress, Results, estimate_sweep_time, run_sweep};
 pub use summary::{Contest, Loss};

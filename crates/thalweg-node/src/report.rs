@@ -3,7 +3,7 @@
 use crate::{LinkConfig, Wait};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use thalweg_core::build::{Ledger, TimeUse, TriggerCounts, Verdict};
+use thalweg_core::build::{COMPLETION_QUANTILES, Ledger, TimeUse, TriggerCounts, Verdict};
 use thalweg_core::filter::Undecided;
 use thalweg_link::Arrivals;
 use thalweg_store::combine_reasons;
@@ -166,6 +166,26 @@ pub struct Completion {
     pub p99_us: f64,
     /// Longest time.
     pub max_us: f64,
+    /// Fractions of the events, and the time within which these were complete.
+    #[serde(default)]
+    pub distribution: [(f64, f64); COMPLETION_QUANTILES.len()],
+}
+
+impl Completion {
+    /// Returns the longer of the times of two builders, at each fraction.
+    #[must_use]
+    pub fn slower_of(self, other: Self) -> Self {
+        let mut distribution = self.distribution;
+        for (longest, (fraction, time)) in distribution.iter_mut().zip(other.distribution) {
+            *longest = (fraction.max(longest.0), time.max(longest.1));
+        }
+        Self {
+            p50_us: self.p50_us.max(other.p50_us),
+            p99_us: self.p99_us.max(other.p99_us),
+            max_us: self.max_us.max(other.max_us),
+            distribution,
+        }
+    }
 }
 
 /// State of a credit window.
@@ -426,11 +446,10 @@ impl RunReport {
                 seconds: most(|b| b.steady.seconds),
                 events: sum(|b| b.steady.events),
                 payload_bytes: sum(|b| b.steady.payload_bytes),
-                completion: Completion {
-                    p50_us: most(|b| b.steady.completion.p50_us),
-                    p99_us: most(|b| b.steady.completion.p99_us),
-                    max_us: most(|b| b.steady.completion.max_us),
-                },
+                completion: builders
+                    .iter()
+                    .map(|builder| builder.steady.completion)
+                    .fold(Completion::default(), Completion::slower_of),
             },
             calibrated: builders.iter().filter_map(|b| b.calibrated.clone()).collect(),
             credit: builders.iter().filter_map(|b| b.credit).collect(),

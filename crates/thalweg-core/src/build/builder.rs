@@ -624,6 +624,14 @@ impl Builder {
         self.events.completion_times()
     }
 
+    /// Returns the distribution of the [completion times](Self::completion_times): for each of
+    /// [`COMPLETION_QUANTILES`] the fraction of events, and the time in microseconds within which they were complete.
+    #[expect(clippy::cast_precision_loss, reason = "the histogram has two digits")]
+    pub fn completion_distribution(&self) -> [(f64, f64); COMPLETION_QUANTILES.len()] {
+        let times = self.completion_times();
+        COMPLETION_QUANTILES.map(|fraction| (fraction, times.value_at_quantile(fraction) as f64 / 1e3))
+    }
+
     /// Clears the distribution of completion times.
     pub fn clear_completion_times(&mut self) {
         self.events.clear_completion_times();
@@ -752,6 +760,11 @@ impl Clock {
 fn share_index(event: EventId, config: &BuilderConfig) -> u64 {
     event.0.saturating_sub(u64::from(config.builder)).div_ceil(u64::from(config.builders))
 }
+
+/// Fractions of the events for which [`Builder::completion_distribution`] has a time.
+pub const COMPLETION_QUANTILES: [f64; 20] = [
+    0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.998, 0.999, 0.9995, 0.9999, 1.0,
+];
 
 /// Upper limit of the number of slots of a source: more than any source has.
 const MAX_SLOTS: u32 = 1 << 20;

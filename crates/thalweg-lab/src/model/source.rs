@@ -32,7 +32,8 @@ pub(super) struct Source {
     /// Number of free slots.
     free: u64,
     next_event: u64,
-    interval: Option<Time>,
+    /// Time between bursts of events, and the number of events in each.
+    bursts: Option<(Time, u64)>,
     /// Payload length of the next fragment, if it has no place yet.
     pending: Option<u32>,
     /// For each builder: the slot being filled, the slots that are offered, and the next ticket.
@@ -58,7 +59,7 @@ impl Source {
         slot_bytes: u64,
         slots: u64,
         most: u32,
-        interval: Option<Time>,
+        bursts: Option<(Time, u64)>,
     ) -> Self {
         Self {
             id: SourceId::new(1, number),
@@ -67,7 +68,7 @@ impl Source {
             most,
             free: slots,
             next_event: 0,
-            interval,
+            bursts,
             pending: None,
             filling: std::iter::repeat_with(|| None).take(builders).collect(),
             out: std::iter::repeat_with(VecDeque::new).take(builders).collect(),
@@ -85,7 +86,7 @@ impl Source {
     pub(super) fn fill_slots(&mut self, now: Time) {
         let builders = self.filling.len() as u64;
         loop {
-            if self.interval.is_some_and(|interval| self.next_event * interval > now) {
+            if self.next_event_time().is_some_and(|next| next > now) {
                 break;
             }
             let event = self.next_event;
@@ -140,7 +141,7 @@ impl Source {
 
     /// Returns the time of the next event, if events come at intervals.
     pub(super) fn next_event_time(&self) -> Option<Time> {
-        self.interval.map(|interval| self.next_event * interval)
+        self.bursts.map(|(period, events)| self.next_event / events * period)
     }
 
     fn offer_filled_slot(&mut self, builder: usize) {

@@ -4,6 +4,7 @@ use crate::report::{Completion, Cross, Events, Queue, Receiver, Report, Sender, 
 use crate::{LabError, Scenario};
 use serde::Deserialize;
 use std::time::Duration;
+use thalweg_core::build::COMPLETION_QUANTILES;
 
 /// A line of JSON that the program prints.
 #[derive(Debug, Deserialize)]
@@ -96,6 +97,7 @@ impl Output {
             events: Events { complete: receiver.completions_ns.len() as u64, incomplete: 0 },
             completion: completion_percentiles(receiver.completions_ns),
             drops: receiver.drops.measured,
+            killed: false,
             queue: receiver.queue.into_queue_report(scenario, step),
         });
         let receivers: Vec<Receiver> = receivers.collect();
@@ -105,7 +107,6 @@ impl Output {
         Report {
             laboratory: "ns3".into(),
             scenario: scenario.clone(),
-            notes: Vec::new(),
             goodput_bits_per_second: goodput,
             ceiling_bits_per_second: ceiling,
             share_of_ceiling: goodput / ceiling,
@@ -120,20 +121,16 @@ impl Output {
             queue: fullest.cloned().unwrap_or_default(),
             events: receivers.iter().map(|one| one.events).sum(),
             completion: receivers.iter().filter_map(|one| one.completion).reduce(Completion::slower_of),
-            found: None,
             measured_seconds: seconds,
             virtual_seconds: self.virtual_seconds,
-            wall_seconds: 0.0,
             senders,
             receivers,
-            ports: Vec::new(),
-            timeline: None,
-            bookkeeping: None,
             cross: (scenario.traffic.cross > 0).then(|| Cross {
                 flows: scenario.traffic.cross,
                 goodput_bits_per_second: bits_per_second(self.cross.payload_bytes, seconds),
                 retransmissions: self.cross.retransmissions.measured,
             }),
+            ..Report::default()
         }
     }
 }
@@ -165,7 +162,12 @@ fn completion_percentiles(mut nanos: Vec<u64>) -> Option<Completion> {
     if nanos.is_empty() {
         return None;
     }
-    let [p50_us, p99_us, max_us] =
-        [50, 99, 100].map(|percent| nanos[(nanos.len() * percent).div_ceil(100) - 1] as f64 / 1000.0);
-    Some(Completion { p50_us, p99_us, max_us })
+    let [p50_us, p99_us, max_us] = [0.5, 0.99, 1.0].map(|fraction| micros_at_fraction(&nanos, fraction));
+    let distribution = COMPLETION_QUANTILES.map(|fraction| (fraction, micros_at_fraction(&nanos, fraction)));
+    Some(Completion { p50_us, p99_us, max_us, distribution })
+}
+
+fn micros_at_fraction(sorted_nanos: &[u64], fraction: f64) -> f64 {
+    let rank = (sorted_nanos.len() as f64 * fraction).ceil().max(1.0) as usize;
+    sorted_nanos[rank.min(sorted_nanos.len()) - 1] as f64 / 1000.0
 }

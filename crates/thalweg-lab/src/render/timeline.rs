@@ -28,15 +28,15 @@ pub(super) fn timeline_section(timeline: &Timeline) -> String {
     }
     let SentAgain { fast, tail_loss_probes, after_timeout, needless } = timeline.again;
     let rows = [
-        ("acknowledgements showed a gap", fast),
-        ("to find out whether the last ones arrived", tail_loss_probes),
-        ("a timeout", after_timeout),
-        ("of all these, reported by receivers as already received", needless),
+        ("acknowledgements showed a gap (fast retransmit)", fast),
+        ("tail loss probes", tail_loss_probes),
+        ("after a timeout", after_timeout),
+        ("of all these, reported by receivers as already received (DSACK)", needless),
     ];
     let rows = rows.map(|(why, count)| [why.to_owned(), count.to_string()]);
     let _ = write!(
         out,
-        "<h3>Sent again by TCP</h3>\n{}",
+        "<h3>Retransmitted by TCP</h3>\n{}",
         table_html("beside again", &["why", "", "segments"][..], rows.map(|[why, count]| [why, String::new(), count]))
     );
     out
@@ -155,11 +155,14 @@ fn credit_sentence(credit: &CreditOverTime, most: u64) -> String {
     let largest = sums.iter().enumerate().max_by_key(|(_, sum)| **sum);
     let (at, sum) = largest.map_or((0, 0), |(at, sum)| (at, *sum));
     let held = match credit.window.iter().sum::<u64>() {
-        0 => "It has no window".to_owned(),
-        window => format!("{} of its window was out", percent_text(all as f64 / window as f64)),
+        0 => format!(
+            "Without credits the builder requests everything at once: {} on average",
+            format_volume(all / (credit.window.len() as u64).max(1))
+        ),
+        window => format!("{} of its credit was in use", percent_text(all as f64 / window as f64)),
     };
     format!(
-        "{held}, {} of that at sender-{at} (an even share is {}). Darkest: {} requested from one sender and not received; a dark row is a sender that delays this builder.",
+        "{held}, {} of this from sender-{at} (an even share is {}). Darkest: {} requested from one sender and not received; a dark row is a sender that delays this builder.",
         percent_text(sum as f64 / all as f64),
         percent_text(1.0 / sums.len() as f64),
         format_volume(most)
@@ -194,7 +197,7 @@ fn idle_uplink_sentence(timeline: &Timeline) -> Option<String> {
         "No builder had requested anything from it.".to_owned()
     } else {
         format!(
-            "For {} of its idle time nobody asked it; for {} it had been asked and had sent, and all of that waited in front of its receivers; else requests or data were on their way.",
+            "For {} of its idle time no builder had requested data from it; for {} all data that it had sent waited at its receivers' ports; in the rest of the time requests or data were on their way.",
             percent_text(unasked / all),
             percent_text(full / all)
         )
@@ -244,7 +247,7 @@ fn idle_downlink_sentence(timeline: &Timeline) -> Option<String> {
     let most: Vec<String> =
         most.map(|sender| format!("sender-{sender} ({})", percent_text(at[*sender] / asked))).collect();
     Some(format!(
-        "{busy}. While it was idle, {} of its credit sat at senders that were busy sending (to others, or what it had asked for before); most of it at {}.",
+        "{busy}. While it was idle, {} of its credit was at senders that were busy sending (to other builders, or data of earlier requests); most of it at {}.",
         percent_text(with_busy / asked),
         most.join(", ")
     ))
@@ -384,15 +387,15 @@ mod tests {
         let timeline = lopsided();
         assert_eq!(
             idle_uplink_sentence(&timeline).unwrap(),
-            "The most idle uplink, sender-1, was busy 0 % of the time. For 75 % of its idle time nobody asked it; for 25 % it had been asked and had sent, and all of that waited in front of its receivers; else requests or data were on their way."
+            "The most idle uplink, sender-1, was busy 0 % of the time. For 75 % of its idle time no builder had requested data from it; for 25 % all data that it had sent waited at its receivers' ports; in the rest of the time requests or data were on their way."
         );
         assert_eq!(
             idle_downlink_sentence(&timeline).unwrap(),
-            "The most idle downlink, receiver-1, was busy 25 % of the time. While it was idle, 100 % of its credit sat at senders that were busy sending (to others, or what it had asked for before); most of it at sender-0 (100 %)."
+            "The most idle downlink, receiver-1, was busy 25 % of the time. While it was idle, 100 % of its credit was at senders that were busy sending (to other builders, or data of earlier requests); most of it at sender-0 (100 %)."
         );
         assert!(
             credit_sentence(&timeline.credit[0], 100)
-                .starts_with("31 % of its window was out, 80 % of that at sender-0")
+                .starts_with("31 % of its credit was in use, 80 % of this from sender-0")
         );
     }
 
@@ -403,7 +406,7 @@ mod tests {
         assert!(section.contains("receiver-1, was busy 25 % of the time.</p>"), "{section}");
         assert!(!section.contains("credit was"));
         // An empty timeline is a section, too.
-        assert!(super::timeline_section(&Timeline::default()).contains("Sent again"));
+        assert!(super::timeline_section(&Timeline::default()).contains("Retransmitted"));
     }
 
     #[test]

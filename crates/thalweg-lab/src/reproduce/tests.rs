@@ -109,6 +109,7 @@ fn figures_become_tables_and_sentences() {
 fn where_nothing_was_measured_nothing_is_claimed() {
     let sweeps = sweeps(&fabric(), Laboratory::Virtual, true).unwrap();
     let measured = sweeps.into_iter().map(|(sweep, _)| Results {
+        provenance: thalweg_text::plot::Provenance::default(),
         outcomes: vec![None; sweep.cells.len()],
         sweep,
         laboratory: "virtual".into(),

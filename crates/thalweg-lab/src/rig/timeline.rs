@@ -2,9 +2,8 @@
 
 use crate::LabError;
 use crate::counters::Counts;
-use crate::network::Port;
 use crate::queue::QueueState;
-use crate::report::{CreditOverTime, LinkKind, LinkOverTime, SentAgain};
+use crate::report::{CreditOverTime, LinkKind, LinkOverTime, LinkUse, SentAgain};
 use crate::scenario::{Link, Scenario};
 use rustix::time::{ClockId, clock_gettime};
 use serde::Deserialize;
@@ -12,8 +11,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 use thalweg_text::BitRate;
 
-/// Largest numbers of steps and of links: more cannot be distinguished on a page.
-const MOST_STEPS: u32 = 400;
+/// Largest number of links: more cannot be distinguished on a page.
 const MOST_LINKS: usize = 64;
 /// Largest number of builders whose credit is kept; it is further limited to `MOST_ROWS` over the number of senders.
 const MOST_BUILDERS: u32 = 16;
@@ -29,15 +27,15 @@ pub(super) struct Steps {
 }
 
 /// Selects the links that are drawn: if there are too many, some of each kind.
-pub(super) fn select_drawn_links(ports: &[Port]) -> Vec<bool> {
-    let cards = ports.iter().filter(|port| is_sender_card(port)).count();
-    let others = ports.len() - cards;
+pub(crate) fn select_drawn_links(kinds: &[LinkKind]) -> Vec<bool> {
+    let cards = kinds.iter().filter(|kind| **kind == LinkKind::Up).count();
+    let others = kinds.len() - cards;
     let of_others = others.min(MOST_LINKS - cards.min(MOST_LINKS / 2));
     let of_cards = cards.min(MOST_LINKS - of_others);
     let (mut card, mut other) = (0, 0);
-    let drawn = ports.iter().map(|port| {
-        let (number, of, among) =
-            if is_sender_card(port) { (&mut card, of_cards, cards) } else { (&mut other, of_others, others) };
+    let drawn = kinds.iter().map(|kind| {
+        let is_card = *kind == LinkKind::Up;
+        let (number, of, among) = if is_card { (&mut card, of_cards, cards) } else { (&mut other, of_others, others) };
         *number += 1;
         // Evenly spread: a port is drawn where the count of those drawn increases.
         *number * of / among > (*number - 1) * of / among
@@ -45,18 +43,10 @@ pub(super) fn select_drawn_links(ports: &[Port]) -> Vec<bool> {
     drawn.collect()
 }
 
-fn is_sender_card(port: &Port) -> bool {
-    port.link.kind == LinkKind::Up
-}
-
 impl Steps {
     pub(super) fn for_scenario(scenario: &Scenario) -> Self {
-        let measured = scenario.measured_time();
-        // At least two samples of a queue in each step.
-        let possible = measured.as_secs_f64() / (2.0 * scenario.sample_interval().as_secs_f64());
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is clamped")]
-        let count = possible.clamp(1.0, f64::from(MOST_STEPS)) as u32;
-        Self { count, step: measured / count }
+        let count = scenario.timeline_step_count();
+        Self { count, step: scenario.measured_time() / count }
     }
 
     /// Returns the number of samples of switch ports for each sample of senders' cards.
@@ -126,8 +116,27 @@ impl Steps {
     }
 }
 
+/// Returns the use of a link between two times; `counted` is the part of its rate that its queue counts.
+pub(super) fn link_use(
+    link: &Link,
+    counted: BitRate,
+    seen: &[(Instant, QueueState)],
+    (from, to): (Instant, Instant),
+) -> LinkUse {
+    let full = counted.bytes_per_second() * (to - from).as_secs_f64();
+    let sent = sent_bytes_until(seen, to) - sent_bytes_until(seen, from);
+    let waiting = seen.iter().filter(|(at, _)| (from..=to).contains(at)).map(|(_, look)| look.backlog);
+    LinkUse {
+        name: link.name.clone(),
+        kind: link.kind,
+        rate_bits_per_second: link.rate.0,
+        busy: if full > 0.0 { (sent / full).clamp(0.0, 1.0) } else { 0.0 },
+        max_waiting_bytes: waiting.max().unwrap_or(0).into(),
+    }
+}
+
 /// Returns the number of builders that write a trace of their credit.
-pub(super) fn traced_builder_count(scenario: &Scenario) -> usize {
+pub(crate) fn traced_builder_count(scenario: &Scenario) -> usize {
     let network = &scenario.network;
     (MOST_ROWS / network.senders).clamp(1, MOST_BUILDERS).min(network.receivers) as usize
 }
@@ -174,7 +183,6 @@ fn monotonic_time(at: Instant) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::network::Namespace;
 
     fn link(kind: LinkKind) -> Link {
         Link { name: "a".into(), kind, rate: BitRate(8_000_000), buffer: None, event_bytes: 1.0 }
@@ -196,9 +204,8 @@ mod tests {
     #[test]
     fn where_there_are_too_many_links_some_of_each_kind_are_drawn() {
         let drawn = |cards: usize, others: usize| {
-            let port = |kind| Port { link: link(kind), space: Namespace::with_name("a".into()), device: "eth".into() };
-            let kinds = [LinkKind::Up].repeat(cards).into_iter().chain([LinkKind::Down].repeat(others));
-            let drawn = select_drawn_links(&kinds.map(port).collect::<Vec<_>>());
+            let kinds = [[LinkKind::Up].repeat(cards), [LinkKind::Down].repeat(others)].concat();
+            let drawn = select_drawn_links(&kinds);
             let count = |part: &[bool]| part.iter().filter(|drawn| **drawn).count();
             (count(&drawn[..cards]), count(&drawn[cards..]))
         };

@@ -5,7 +5,7 @@ use super::timeline::{self, Steps};
 use crate::counters::{Counters, Counts};
 use crate::network::{Network, TBF_HANDLE};
 use crate::queue::{Queue, QueueState};
-use crate::report::{self, LinkKind, LinkOverTime};
+use crate::report::{self, LinkKind, LinkOverTime, LinkUse};
 use crate::scenario::{Link, Scenario};
 use crate::{LabError, RunProgress};
 use rustix::time::{
@@ -39,8 +39,12 @@ pub(super) struct Watched {
     pub(super) senders: Vec<Counted>,
     /// TCP counters of the other flows' host.
     pub(super) cross: Option<Counted>,
+    /// Time at which data began to flow, if it did.
+    pub(super) started: Option<Instant>,
     /// Times at which the measured time began and ended.
     pub(super) measured: (Instant, Instant),
+    /// Use of all watched links in the measured time.
+    pub(super) uses: Vec<LinkUse>,
     /// Use of links over the steps of the measured time.
     pub(super) steps: Steps,
     pub(super) links: Vec<LinkOverTime>,
@@ -65,9 +69,16 @@ pub(super) struct Counted {
 impl Watch {
     /// Starts a watch, which writes the progress to `directory`.
     pub(super) fn start_watching(scenario: &Scenario, network: &Network, directory: &Path) -> Result<Self, LabError> {
-        let drawn = timeline::select_drawn_links(&network.ports);
-        // A sender's card is sampled only to be drawn, and less often, as it drops nothing.
-        let watched = network.ports.iter().zip(drawn).filter(|(port, drawn)| *drawn || port.link.buffer.is_some());
+        let kinds: Vec<LinkKind> = network.ports.iter().map(|port| port.link.kind).collect();
+        let drawn = timeline::select_drawn_links(&kinds);
+        // A sender's card is sampled less often, as it drops nothing; of very many, only those that are drawn or that
+        // differ from the others.
+        let unlike: Vec<String> = scenario.network.unlike.iter().map(|one| format!("sender-{}", one.number)).collect();
+        let watched = network
+            .ports
+            .iter()
+            .zip(drawn)
+            .filter(|(port, drawn)| *drawn || port.link.buffer.is_some() || unlike.contains(&port.link.name));
         let links = watched.map(|(port, drawn)| {
             let queue = port.space.run_inside(|| Queue::open(device_index(&port.device)?, TBF_HANDLE))??;
             Ok(WatchedLink { link: port.link.clone(), drawn, queue, seen: Vec::new() })
@@ -191,7 +202,20 @@ impl Sampler {
         let links = drawn.map(|link| {
             steps.link_over_time(&link.link, self.scenario.queue_rate_for(link.link.rate), &link.seen, from.0)
         });
-        Ok(Watched { ports: ports.collect(), senders, cross, measured: (from.0, to.0), steps, links: links.collect() })
+        let uses = self.links.iter().map(|link| {
+            let counted = self.scenario.queue_rate_for(link.link.rate);
+            timeline::link_use(&link.link, counted, &link.seen, (from.0, to.0))
+        });
+        Ok(Watched {
+            ports: ports.collect(),
+            senders,
+            cross,
+            started,
+            measured: (from.0, to.0),
+            uses: uses.collect(),
+            steps,
+            links: links.collect(),
+        })
     }
 
     /// Writes the progress, once for each percent: writing takes no time of the network, but of the host.

@@ -109,6 +109,13 @@ pub struct Link {
     pub event_bytes: f64,
 }
 
+impl Link {
+    /// Returns the number of events per second that it can carry.
+    pub(crate) fn events_per_second(&self) -> f64 {
+        self.rate.bytes_per_second() / self.event_bytes
+    }
+}
+
 impl Scenario {
     /// Returns the payload bytes of the smallest and the largest fragment of a sender.
     pub fn payload_range_of(&self, sender: u32) -> (u64, u64) {

@@ -87,6 +87,33 @@ pub(crate) fn draw_heat_map(
     out
 }
 
+/// Draws the scale of heat maps: colours, and the values at its ends and in the middle. `title` has the unit.
+pub(crate) fn draw_colour_scale(title: &str, scale: Scale, format: fn(f64) -> String) -> String {
+    const STEPS: usize = 48;
+    const STEP_WIDTH: usize = 5;
+    let (left, width) = (40, STEPS * STEP_WIDTH);
+    let mut out = format!(
+        "<svg class=\"heat\" role=\"img\" viewBox=\"0 0 {0} 62\" width=\"{0}\" height=\"62\">\n",
+        width + 2 * left
+    );
+    for step in 0..STEPS {
+        let [r, g, b] = scale.colour_of_value(scale.value_at((step as f64 + 0.5) / STEPS as f64));
+        let x = left + step * STEP_WIDTH;
+        let _ = writeln!(
+            out,
+            "<rect x=\"{x}\" y=\"24\" width=\"{STEP_WIDTH}\" height=\"14\" fill=\"rgb({r:.0},{g:.0},{b:.0})\"/>"
+        );
+    }
+    let _ = writeln!(out, "<text x=\"{left}\" y=\"16\" class=\"quiet\">{}</text>", escape_html(title));
+    for part in [0.0, 0.5, 1.0] {
+        let text = escape_html(&format(scale.value_at(part)));
+        let x = left as f64 + part * width as f64;
+        let _ = writeln!(out, "<text x=\"{x}\" y=\"54\" text-anchor=\"middle\" class=\"ink\">{text}</text>");
+    }
+    out.push_str("</svg>\n");
+    out
+}
+
 fn text_width(text: &str) -> usize {
     text.chars().count() * LETTER_WIDTH
 }
@@ -105,6 +132,18 @@ pub(crate) fn heat_map_figure(caption: &str, svg: &str) -> String {
 pub(crate) const STYLE: &str = include_str!("heat.css");
 
 impl Scale {
+    /// Returns the value at this part of the scale, from 0 (dark) to 1 (bright).
+    fn value_at(self, part: f64) -> f64 {
+        match self {
+            Self::Linear { from, to } => from + part * (to - from),
+            Self::Log { from, to } => {
+                let [from, to] = [from, to].map(|value| value.max(1e-9).ln());
+                (from + part * (to - from)).exp()
+            }
+            Self::Around { most } => most * (2.0 * part - 1.0),
+        }
+    }
+
     fn colour_of_value(self, value: f64) -> [f64; 3] {
         let (stops, at) = match self {
             Self::Linear { from, to } => (&BRIGHT[..], fraction_of_range(value, from, to)),

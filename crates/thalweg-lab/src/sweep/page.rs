@@ -1,22 +1,78 @@
 //! Results as a self-contained page: no server, no scripts, no fonts.
 
-use super::heat::{STYLE, Scale, Tile, draw_heat_map, heat_map_figure};
+use super::heat::{STYLE, Scale, Tile, draw_colour_scale, draw_heat_map, heat_map_figure};
 use super::text::{Layout, Panel, SHOWN, Shown};
 use super::{Contest, Results};
 use crate::Report;
 use std::fmt::Write;
 use thalweg_text::html::{escape_html, list_html, paragraph_html, render_page, table_html};
+use thalweg_text::plot::{DrawError, Provenance, draw_panels_svg, format_csv};
 
 impl Results {
     /// Returns the whole page.
-    pub fn results_page(&self) -> String {
-        render_page(&self.sweep.title, STYLE, &self.results_page_body())
+    ///
+    /// # Errors
+    /// Fails if a chart cannot be drawn.
+    pub fn results_page(&self) -> Result<String, DrawError> {
+        Ok(render_page(&self.sweep.title, STYLE, &self.results_page_body()?))
+    }
+
+    /// Returns the line charts, with their origin, as one picture.
+    ///
+    /// # Errors
+    /// Fails if no key has several numbers as its values, or a chart cannot be drawn.
+    pub fn charts_svg(&self) -> Result<String, DrawError> {
+        draw_panels_svg(&self.line_charts(&self.provenance))
+    }
+
+    /// Returns a row for each cell as CSV: its values, its figures, its verdict.
+    pub fn results_csv(&self) -> String {
+        let axes = self.sweep.axes.iter().map(|axis| axis.key.as_str());
+        let figures = SHOWN.iter().map(|shown| shown.title);
+        let headings: Vec<&str> = axes.chain(figures).chain(["limit", "verdict", "error"]).collect();
+        let cells = self.sweep.cells.iter().zip(&self.outcomes);
+        let rows = cells.filter_map(|(cell, outcome)| Some((cell, outcome.as_ref()?))).map(|(cell, outcome)| {
+            let values = self.sweep.axes.iter().zip(&cell.at).map(|(axis, at)| axis.values[*at].clone());
+            let mut row: Vec<String> = values.collect();
+            let report = outcome.as_deref().ok();
+            row.extend(SHOWN.iter().map(|shown| {
+                let value = report.and_then(|report| (shown.value)(report));
+                value.map(|value| value.to_string()).unwrap_or_default()
+            }));
+            let verdict = report.and_then(|report| report.verdict.as_ref());
+            row.push(verdict.map(|verdict| verdict.limit.name.clone()).unwrap_or_default());
+            row.push(verdict.map(|verdict| verdict.sentence.clone()).unwrap_or_default());
+            row.push(outcome.as_ref().err().cloned().unwrap_or_default());
+            row
+        });
+        format_csv(&self.provenance, &headings, rows)
+    }
+
+    /// Returns the verdict, and a table with a row for each cell, in Markdown.
+    pub fn results_markdown(&self) -> String {
+        let mut out = format!("# {}\n\n", self.sweep.title);
+        if let Some(verdict) = self.sweep_verdict() {
+            let _ = writeln!(out, "{}\n", verdict.sentence);
+        }
+        let axes: Vec<&str> = self.sweep.axes.iter().map(super::Axis::short_name).collect();
+        let headings: Vec<&str> = axes.into_iter().chain(SHOWN.iter().map(|shown| shown.title)).collect();
+        let _ = writeln!(out, "| {} |\n|{}", headings.join(" | "), " --- |".repeat(headings.len()));
+        for cell in &self.sweep.cells {
+            let values = self.sweep.axes.iter().zip(&cell.at).map(|(axis, at)| axis.values[*at].clone());
+            let figures = SHOWN.iter().map(|shown| self.figure_tile(&cell.at, shown).text);
+            let _ = writeln!(out, "| {} |", values.chain(figures).collect::<Vec<_>>().join(" | "));
+        }
+        let _ = writeln!(out, "\n{}", self.provenance.sentences().join(" "));
+        out
     }
 
     /// Returns the page's content: the results of the checks, the best control of each cell, and a heat map for every
     /// figure.
-    pub(crate) fn results_page_body(&self) -> String {
+    pub(crate) fn results_page_body(&self) -> Result<String, DrawError> {
         let mut body = String::new();
+        if let Some(verdict) = self.sweep_verdict() {
+            body.push_str(&paragraph_html("finding", &verdict.sentence));
+        }
         let (done, of) = (self.finished_count(), self.outcomes.len());
         let quick = if self.sweep.quick { ", a sample with short measurements" } else { "" };
         let missing = if done < of { format!(", of which {} are not done", of - done) } else { String::new() };
@@ -25,6 +81,7 @@ impl Results {
             self.sweep.name, self.laboratory
         );
         body.push_str(&paragraph_html("quiet", &about));
+        body.push_str(&paragraph_html("quiet", &self.provenance.sentences().join(" ")));
         let failures = self.failed_cells();
         if !self.sweep.checks.is_empty() {
             let checks: Vec<String> = self.sweep.checks.iter().map(ToString::to_string).collect();
@@ -37,21 +94,27 @@ impl Results {
             body.push_str(&contest.contest_section());
             body.push_str("<div class=\"maps\">\n");
             for panel in layout.panels_for_axes(self, &layout.others) {
-                let title = "The best control, and its share of the ceiling in %";
+                let title = "The best control, and its share of the ceiling in % (dark 0 to bright 100)";
                 let scale = Scale::Linear { from: 0.0, to: 1.0 };
                 body.push_str(&panel.panel_figure(title, |at| self.best_control_tile(at, control), scale));
             }
             body.push_str("</div>\n");
         }
         for shown in &SHOWN {
-            let _ = writeln!(body, "<h2>{}</h2>\n<div class=\"maps\">", escape_html(shown.title));
+            let _ = writeln!(body, "<h2>{}</h2>", escape_html(shown.title));
+            // On the page the origin is given once.
+            for chart in self.charts_of_figure(shown, &Provenance::default()) {
+                body.push_str(&chart.figure_html()?);
+            }
+            body.push_str("<div class=\"maps\">\n");
             let scale = self.figure_scale(shown);
+            body.push_str(&heat_map_figure("", &draw_colour_scale(shown.title, scale, shown.text)));
             for panel in layout.panels_for_axes(self, &layout.all_panel_axes()) {
                 body.push_str(&panel.panel_figure("", |at| self.figure_tile(at, shown), scale));
             }
             body.push_str("</div>\n");
         }
-        body
+        Ok(body)
     }
 
     fn best_control_tile(&self, at: &[usize], control: usize) -> Tile {
@@ -107,7 +170,7 @@ impl Panel<'_> {
 
 impl Contest {
     fn contest_section(&self) -> String {
-        let headings = ["", "best in", "mean %", "least %", "sent again", "timeouts", "slowest ms"];
+        let headings = ["", "best in", "mean %", "least %", "retransmitted", "timeouts", "slowest ms"];
         let rows = self.standings.iter().map(|one| {
             vec![
                 one.control.clone(),

@@ -2,7 +2,7 @@
 //! again.
 
 use super::{Cell, Sweep};
-use crate::{LabError, Laboratory, Report, Scenario};
+use crate::{LabError, Laboratory, Report, Scenario, Verdict};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
@@ -11,6 +11,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
+use thalweg_text::plot::Provenance;
 
 /// Result of a cell: its report, or the reason why there is none.
 pub type Outcome = Result<Box<Report>, String>;
@@ -24,6 +25,8 @@ pub struct Results {
     pub laboratory: String,
     /// Outcome of each cell; `None` for those that were not reached.
     pub outcomes: Vec<Option<Outcome>>,
+    /// Origin of the figures.
+    pub provenance: Provenance,
 }
 
 /// Progress of a sweep.
@@ -157,14 +160,14 @@ pub(super) fn run_sweep_with(
 
 /// Reads the results of earlier runs, and opens the file to append more.
 fn resume_results(sweep: Sweep, laboratory: Laboratory, path: &Path) -> Result<(Results, File), LabError> {
-    let name = laboratory_name(laboratory).to_owned();
+    let name = laboratory.to_string();
     let (mut known, torn) = read_results_file(path)?;
     let mut file = OpenOptions::new().append(true).create(true).open(path).map_err(LabError::file_error(path))?;
     if torn {
         file.write_all(b"\n").map_err(LabError::file_error(path))?;
     }
     let outcomes = sweep.cells.iter().map(|cell| known.remove(&result_key(&name, &cell.scenario))).collect();
-    Ok((Results { sweep, laboratory: name, outcomes }, file))
+    Ok((Results { sweep, laboratory: name, outcomes, provenance: Provenance::default() }, file))
 }
 
 /// Returns the cells that have no report yet, those that take the least time first.
@@ -282,23 +285,17 @@ fn read_results_file(path: &Path) -> Result<(HashMap<String, Outcome>, bool), La
     let lines = text.split(|byte| *byte == b'\n').filter_map(|line| serde_json::from_slice::<Line>(line).ok());
     let outcomes = lines.map(|line| {
         let outcome = match line.outcome {
-            StoredOutcome::Report(report) => Ok(report),
+            // Earlier versions wrote no verdict.
+            StoredOutcome::Report(mut report) => {
+                report.verdict = report.verdict.take().or_else(|| Some(Verdict::for_report(&report)));
+                Ok(report)
+            }
             StoredOutcome::Error(error) => Err(error),
         };
         (result_key(&line.laboratory, &line.scenario), outcome)
     });
     let torn = text.last().is_some_and(|byte| *byte != b'\n');
     Ok((outcomes.collect(), torn))
-}
-
-/// Returns the name of a laboratory in reports.
-fn laboratory_name(laboratory: Laboratory) -> &'static str {
-    match laboratory {
-        Laboratory::Virtual => "virtual",
-        Laboratory::Host => "host",
-        Laboratory::Ns3 => "ns3",
-        Laboratory::Model => "model",
-    }
 }
 
 fn result_key(laboratory: &str, scenario: &Scenario) -> String {

@@ -1,12 +1,14 @@
 //! Summary of the results: the cells that fail their checks, and the best congestion control of each cell.
 
 use super::check::Checked;
+use super::verdict::SweepVerdict;
 use super::{Cell, Outcome, Results, Sweep};
 use crate::scenario::Traffic;
 use crate::{Report, Scenario};
 use serde::{Serialize, Serializer, ser::SerializeSeq};
 use serde_json::{Map, Value, json};
 use std::cmp::Ordering;
+use thalweg_text::plot::Provenance;
 
 /// Fraction of the larger of two goodputs; those that differ by less are equal.
 const GOODPUT_TOLERANCE: f64 = 0.005;
@@ -197,6 +199,8 @@ impl Serialize for Results {
             format: &'static str,
             name: &'a str,
             title: &'a str,
+            verdict: Option<SweepVerdict>,
+            provenance: &'a Provenance,
             laboratory: &'a str,
             quick: bool,
             passed: bool,
@@ -208,6 +212,8 @@ impl Serialize for Results {
             format: "thalweg-sweep/1",
             name: &self.sweep.name,
             title: &self.sweep.title,
+            verdict: self.sweep_verdict(),
+            provenance: &self.provenance,
             laboratory: &self.laboratory,
             quick: self.sweep.quick,
             passed: self.has_passed(),

@@ -1,11 +1,12 @@
 use super::*;
-use crate::report::{Completion, Events, Queue, Report, Troubles};
+use crate::report::{Completion, Events, Queue, Report};
 use crate::{LabError, Laboratory};
 use std::cell::RefCell;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use thalweg_testing::skip::skipped;
+use thalweg_text::plot::Provenance;
 
 const SWEEP: &str = r#"
 title = "Made up"
@@ -42,36 +43,25 @@ fn sweep() -> Sweep {
 pub(crate) fn report(scenario: &Scenario, share: f64) -> Report {
     let ceiling = scenario.ceiling_bits_per_second();
     Report {
-        bookkeeping: None,
         laboratory: "ns3".into(),
         scenario: scenario.clone(),
-        notes: Vec::new(),
         goodput_bits_per_second: share * ceiling,
         ceiling_bits_per_second: ceiling,
         share_of_ceiling: share,
-        retransmissions: 0,
-        timeouts: 0,
-        drops: 0,
-        whole_run: Troubles::default(),
         queue: Queue { limit_bytes: scenario.network.buffer.0, over_time: vec![(0.0, 1)], ..Queue::default() },
         events: Events { complete: 100, incomplete: 0 },
-        completion: Some(Completion { p50_us: 1000.0, p99_us: 2000.0, max_us: 3000.0 }),
-        found: None,
+        completion: Some(Completion { p50_us: 1000.0, p99_us: 2000.0, max_us: 3000.0, ..Completion::default() }),
         measured_seconds: scenario.measure.seconds,
         virtual_seconds: 0.2,
         wall_seconds: 1.0,
-        senders: Vec::new(),
-        receivers: Vec::new(),
-        ports: Vec::new(),
-        cross: None,
-        timeline: None,
+        ..Report::default()
     }
 }
 
 /// Returns results that are a function of the scenario.
 pub(crate) fn results(sweep: Sweep, of: impl Fn(&Scenario) -> Outcome) -> Results {
     let outcomes = sweep.cells.iter().map(|cell| Some(of(&cell.scenario))).collect();
-    Results { sweep, laboratory: "ns3".into(), outcomes }
+    Results { sweep, laboratory: "ns3".into(), outcomes, provenance: Provenance::default() }
 }
 
 #[test]
@@ -316,11 +306,16 @@ fn many_columns_go_on_below() {
 #[test]
 fn the_page_needs_nothing_else_and_shows_every_cell() {
     let results = contested();
-    let page = results.results_page();
-    // The best control of each cell, and four figures for each control.
-    assert_eq!(page.matches("<svg").count(), 1 + 4 * 2);
+    let page = results.results_page().unwrap();
+    // The best control of each cell; and for each of four figures a heat map of each control, their scale, and lines for
+    // each rate.
+    assert_eq!(page.matches("<svg").count(), 1 + 4 * (2 + 1 + 2));
     assert_eq!(page.matches("class=\"marked\"").count(), 4 * 5, "what fails its checks is framed");
-    assert!(!page.contains("NaN") && !page.contains("http://") && page.contains("credit 98.5"));
+    assert!(
+        !page.contains("NaN")
+            && !page.replace("http://www.w3.org/2000/svg", "").contains("http://")
+            && page.contains("credit 98.5")
+    );
     let json = serde_json::to_value(&results).unwrap();
     assert_eq!((json["cells"].as_array().unwrap().len(), &json["passed"]), (8, &false.into()));
     assert_eq!(json["cells"][0]["at"]["network.delay"], "0.1ms");

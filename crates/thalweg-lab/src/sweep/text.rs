@@ -40,7 +40,7 @@ pub(crate) const SHOWN: [Shown; 4] = [
     SHARE,
     GOODPUT,
     Shown {
-        title: "Segments sent again",
+        title: "Retransmitted segments",
         value: |report| Some(report.retransmissions as f64),
         text: |value| format!("{value:.0}"),
         more: false,
@@ -131,7 +131,8 @@ impl Panel<'_> {
 impl Results {
     /// Returns the whole summary for a terminal.
     pub fn summary_text(&self) -> String {
-        let mut out = wrap_words("", &self.sweep.title);
+        let mut out = self.sweep_verdict().map_or_else(String::new, |verdict| wrap_words("", &verdict.sentence) + "\n");
+        out.push_str(&wrap_words("", &self.sweep.title));
         let (done, of) = (self.finished_count(), self.outcomes.len());
         let quick = if self.sweep.quick { ", a sample with short measurements" } else { "" };
         let missing = if done < of { format!(", of which {} are not done", of - done) } else { String::new() };
@@ -201,7 +202,7 @@ impl Results {
 
 impl Contest {
     fn contest_text(&self) -> String {
-        let headings = ["best in", "mean %", "least %", "sent again", "timeouts", "slowest ms"].map(str::to_owned);
+        let headings = ["best in", "mean %", "least %", "retransmitted", "timeouts", "slowest ms"].map(str::to_owned);
         let names: Vec<String> = self.standings.iter().map(|one| one.control.clone()).collect();
         let rows = self.standings.iter().map(|one| {
             vec![
@@ -214,7 +215,7 @@ impl Contest {
             ]
         });
         let title = format!(
-            "Controls over {} cells; best: nobody has 0.5 % (or an event at intervals) more goodput",
+            "Controls over {} cells; best: no other has 0.5 % more goodput (or one event, where events come at intervals)",
             self.cells
         );
         let mut out = format!("\n{}{}", wrap_words("", &title), grid_text("", &names, &headings, rows.collect()));

@@ -146,6 +146,7 @@ impl Reporting {
                 p50_us: micros(completion.value_at_quantile(0.5)),
                 p99_us: micros(completion.value_at_quantile(0.99)),
                 max_us: micros(completion.max()),
+                distribution: builder.completion_distribution(),
             },
         }
     }

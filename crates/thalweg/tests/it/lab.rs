@@ -130,6 +130,72 @@ fn a_trunk_that_is_too_narrow_drops_and_the_timeline_shows_it() {
     assert!(busiest.fold(0.0, f64::max) > 0.5, "{}", report["timeline"]["links"]);
 }
 
+/// What the model lacks: losses, other flows, plain TCP, builders that die. The model's cases are in the crate.
+#[test]
+fn the_bottleneck_by_construction_is_named_first() {
+    if !has_kernel() {
+        return;
+    }
+    let slow = "rate = \"100 Mbit/s\"\n";
+    for (text, kind, name) in [
+        (
+            "delay = \"5ms\"\nloss = 0.02\n[traffic]\ncontrol = \"cubic\"\n[measure]\nseconds = 0.5\nwarm_up = \"100ms\"\n",
+            "loss",
+            "",
+        ),
+        ("[traffic]\ncross = 2\n[measure]\nseconds = 0.3\n", "other_flows", "receiver-0 down"),
+        (
+            "delay = \"50ms\"\n[traffic]\ncontrol = \"reno\"\n[measure]\nseconds = 0.1\nwarm_up = \"150ms\"\n",
+            "congestion_control",
+            "reno",
+        ),
+        (
+            "receivers = 2\n[[network.receiver]]\nnumber = 1\ndies = \"50ms\"\n[traffic]\nsize = \"16 KiB\"\n\
+             assignment = \"by-room\"\n[measure]\nseconds = 0.2\n",
+            "builder",
+            "receiver-1",
+        ),
+    ] {
+        let output = run_scenario(&format!("[network]\nsenders = 2\n{slow}{text}wall_limit = \"20m\"\n"));
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let verdict = &json(&output)["verdict"];
+        assert_eq!((&verdict["limit"]["kind"], &verdict["limit"]["name"]), (&kind.into(), &name.into()), "{verdict}");
+        assert!(
+            verdict["offered_bits_per_second"].is_null() && verdict["sentence"].as_str().unwrap().contains("carried")
+        );
+    }
+}
+
+#[test]
+fn what_is_not_carried_is_a_failure_if_it_must_be() {
+    let words = ["lab", "incast", "--on", "model", "--seconds", "0.05", "--must-carry", "--json"];
+    for (interval, code) in [("1ms", 1), ("4ms", 0)] {
+        let output = thalweg(&[&words[..], &["--interval", interval]].concat());
+        assert_eq!(output.status.code(), Some(code), "{}", json(&output)["verdict"]);
+        assert_eq!(json(&output)["verdict"]["carries_offered"], code == 0);
+    }
+    let output = thalweg(&words);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(json(&output)["error"].as_str().unwrap().contains("set `interval`"));
+}
+
+#[test]
+fn an_ending_gives_the_format_of_a_file() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
+    let files = ["a.svg", "a.html", "a.json", "a.csv", "a.md"].map(path);
+    let mut words = vec!["lab", "incast", "--on", "model", "--seconds", "0.05"];
+    files.iter().for_each(|file| words.extend(["--out", file]));
+    let output = thalweg(&words);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    for (file, part) in files.iter().zip(["<svg", "<!DOCTYPE html>", "\"verdict\"", "chart,series", "| offered |"]) {
+        let text = std::fs::read_to_string(file).unwrap();
+        assert!(text.contains(part) && text.contains("lab, 3 senders, 1 receiver, 1 Gbit/s"), "{file}: {text}");
+    }
+    let refused = thalweg(&["lab", "incast", "--on", "model", "--out", &path("a.png")]);
+    assert_eq!(refused.status.code(), Some(2));
+}
+
 /// Its events are lost, so the run is INCOMPLETE; what the others built is reported all the same.
 #[test]
 fn where_a_builder_dies_the_others_go_on_and_are_reported() {

@@ -1,9 +1,11 @@
 //! `thalweg lab`: rehearse a system before its hardware is bought.
 
 mod machine;
+mod outputs;
 pub(crate) mod sweep;
 
-use crate::bench::stop_on_signals;
+use crate::bench::{command_line, stop_on_signals};
+use outputs::{OutputPath, Outputs};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -13,7 +15,10 @@ use thalweg::terminal::{Failure, Output, progress::Busy};
 use thalweg_lab::kernel::{self, Kernel, Progress};
 use thalweg_lab::scenario::{Assignment, Carrier, Control, InvalidValue, Measure, Network, Traffic, defaults};
 use thalweg_lab::{LabError, Laboratory, Report, RunProgress, Scenario, render};
-use thalweg_text::{BitRate, ByteSize, format_seconds, format_volume, parse_duration, wrap_words};
+use thalweg_text::plot::Provenance;
+use thalweg_text::{
+    BitRate, ByteSize, FileFormat, format_bit_rate, format_seconds, format_volume, parse_duration, wrap_words,
+};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
@@ -60,9 +65,15 @@ struct How {
     /// Give up after this time, by the clock on the wall
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     wall_limit: Option<Duration>,
-    /// Leave report.json, report.html and the output of each node here
-    #[arg(long, value_name = "DIRECTORY")]
-    out: Option<PathBuf>,
+    /// Exit with code 1 if the offered rate is not carried: less than 99 % of it, or an event incomplete. Needs an
+    /// interval
+    #[arg(long)]
+    must_carry: bool,
+    /// Write the results to this file, too; its ending gives the format: .svg (charts), .html (page), .json or .csv
+    /// (data), .md (Markdown). A directory gets report.json, report.html and the output of each node. May be given
+    /// several times
+    #[arg(long, value_name = "FILE|DIRECTORY")]
+    out: Vec<OutputPath>,
 }
 
 #[derive(Debug, clap::Args)]
@@ -186,42 +197,77 @@ fn run_and_print(mut scenario: Scenario, how: &How, json: bool) -> Result<ExitCo
     if let Some(limit) = how.wall_limit {
         scenario.measure.wall_limit = limit;
     }
+    if how.must_carry && scenario.traffic.interval.is_none() {
+        return Err(Failure::Usage(NOTHING_OFFERED.into()));
+    }
+    let outputs = Outputs::open_all(&how.out)?;
     let stop = stop_on_signals()?.shared_flag();
     let kept;
-    let directory = match &how.out {
+    let directory = match &outputs.directory {
         Some(out) => {
             std::fs::create_dir_all(out).map_err(|error| Failure::Broken(format!("{}: {error}", out.display())))?;
-            out.as_path()
+            out.clone()
         }
         None => {
             kept = tempfile::tempdir().map_err(Failure::broken)?;
-            kept.path()
+            kept.path().to_owned()
         }
     };
-    let report = with_scenario_progress(directory, |progress| {
-        thalweg_lab::run_scenario(&scenario, how.on, directory, &stop, progress)
-    })
-    .map_err(failure)?;
+    let began = rfc3339_now();
+    let report = with_scenario_progress(&directory, |progress| {
+        thalweg_lab::run_scenario(&scenario, how.on, &directory, &stop, progress)
+    });
+    let mut report = report.map_err(failure)?;
+    report.provenance = machine_provenance(&render::report_subject(&report), &began);
     let mut output = Output::new();
     match json {
         true => output.json(&report)?,
         false => output.text(&report_text(&report))?,
     }
-    if let Some(out) = &how.out {
-        let page = render::report_page(&report).map_err(Failure::broken)?;
-        let all = serde_json::to_string_pretty(&report).map_err(Failure::broken)?;
-        for (name, text) in [("report.html", page), ("report.json", all + "\n")] {
-            let path = out.join(name);
-            std::fs::write(&path, text).map_err(|error| Failure::Broken(format!("{}: {error}", path.display())))?;
+    if let Some(out) = &outputs.directory {
+        for (name, format) in [("report.html", FileFormat::Html), ("report.json", FileFormat::Json)] {
+            sweep::write_report(out, name, &report_file(&report, format)?)?;
         }
     }
+    outputs.write_files(|format| report_file(&report, format))?;
     output.flush()?;
-    Ok(ExitCode::SUCCESS)
+    let carried = report.verdict.as_ref().and_then(|verdict| verdict.carries_offered);
+    Ok(if how.must_carry && carried != Some(true) { ExitCode::from(1) } else { ExitCode::SUCCESS })
+}
+
+/// Error of `--must-carry` without a rate that is offered.
+const NOTHING_OFFERED: &str = "--must-carry: the scenario offers no rate that could be carried, as its sources always \
+    have more: set `interval`, the time from one event to the next";
+
+/// Returns the current time as RFC 3339.
+pub(crate) fn rfc3339_now() -> String {
+    humantime::format_rfc3339_seconds(std::time::SystemTime::now()).to_string()
+}
+
+/// Returns the origin of figures that were measured on this machine, from this time on.
+pub(crate) fn machine_provenance(subject: &str, began: &str) -> Provenance {
+    thalweg_bench::Host::probe_this_machine(None).provenance(subject, began, &command_line())
+}
+
+/// Returns a report in the format of a file.
+fn report_file(report: &Report, format: FileFormat) -> Result<String, Failure> {
+    match format {
+        FileFormat::Svg => render::report_svg(report).map_err(Failure::broken),
+        FileFormat::Html => render::report_page(report).map_err(Failure::broken),
+        FileFormat::Csv => Ok(render::report_csv(report)),
+        FileFormat::Markdown => Ok(render::report_markdown(report)),
+        FileFormat::Json => serde_json::to_string_pretty(report).map(|text| text + "\n").map_err(Failure::broken),
+    }
 }
 
 /// Returns the report for people: the main figures, each receiver if there are several, and remarks.
 fn report_text(report: &Report) -> String {
-    let mut out = format!("{}\n\n", render::scenario_headline(report));
+    let sentence = report.verdict.as_ref().map_or("", |verdict| &verdict.sentence);
+    let mut out = wrap_words("", sentence);
+    for warning in &report.warnings {
+        out.push_str(&wrap_words("  warning: ", &warning.text));
+    }
+    out.push_str(&format!("\n{}\n\n", render::scenario_headline(report)));
     let summary = render::summary_rows(report);
     let width = summary.iter().filter_map(|row| row.first()).map(String::len).max().unwrap_or(0);
     for row in &summary {
@@ -231,7 +277,8 @@ fn report_text(report: &Report) -> String {
     }
     if report.receivers.len() > 1 {
         for one in &report.receivers {
-            out.push_str(&format!("  {:width$}  {:.1} Mbit/s\n", one.name, one.goodput_bits_per_second / 1e6));
+            let rate = format_bit_rate(one.goodput_bits_per_second);
+            out.push_str(&format!("  {:width$}  {rate}\n", one.name));
         }
     }
     out.push('\n');
@@ -287,7 +334,8 @@ fn scenario_progress_text(far: &RunProgress, since: Duration, before: f64) -> St
         }
         _ => String::new(),
     };
-    format!("laboratory: {:.0} %, {}, {:.1} Mbit/s{left}", 100.0 * done, format_volume(*bytes), bits_per_second * 1e-6)
+    let rate = format_bit_rate(*bits_per_second);
+    format!("laboratory: {:.0} %, {}, {rate}{left}", 100.0 * done, format_volume(*bytes))
 }
 
 /// Time from one look at the progress to the next.

@@ -6,6 +6,7 @@ use crate::sweep::tests::{report, results};
 use crate::sweep::{Results, Sweep};
 use std::time::Duration;
 use thalweg_bench::reproduce::{Experiment, Reproduction, Verdict};
+use thalweg_text::plot::Provenance;
 
 /// Returns the goodput that a control would need for the paper's table, in Mbit/s.
 fn as_the_paper(scenario: &Scenario) -> f64 {
@@ -84,8 +85,12 @@ fn the_first_look_fits_a_terminal_and_leaves_out_what_it_did_not_measure() {
 
 #[test]
 fn without_cells_nothing_is_claimed() {
-    let measured =
-        sweeps(true).map(|sweep| Results { outcomes: vec![None; sweep.cells.len()], sweep, laboratory: "ns3".into() });
+    let measured = sweeps(true).map(|sweep| Results {
+        outcomes: vec![None; sweep.cells.len()],
+        sweep,
+        laboratory: "ns3".into(),
+        provenance: Provenance::default(),
+    });
     let reproduction = experiment().build_reproduction(true, measured.map(reproduce::measured).collect());
     assert!(reproduction.findings.iter().all(|finding| finding.verdict == Verdict::CannotBeTested));
     assert!(reproduction.format_text().contains("this run has no cells to compare"));

@@ -1,8 +1,9 @@
 //! `thalweg lab sweep`: every combination of a scenario's lists.
 
-use super::{failure, with_kernel_progress};
+use super::outputs::{OutputPath, Outputs};
+use super::{NOTHING_OFFERED, failure, machine_provenance, rfc3339_now, with_kernel_progress};
 use crate::bench::{INTERRUPTED, stop_on_signals};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -10,7 +11,7 @@ use thalweg::terminal::{Failure, Output, outlet};
 use thalweg_lab::Laboratory;
 use thalweg_lab::kernel::Kernel;
 use thalweg_lab::sweep::{self, Progress, Results, Sweep};
-use thalweg_text::{format_seconds, wrap_words};
+use thalweg_text::{FileFormat, format_seconds, wrap_words};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Options {
@@ -18,9 +19,15 @@ pub(super) struct Options {
     sweep: Option<String>,
     #[command(flatten)]
     how: How,
-    /// Directory of results.jsonl (which a later run goes on from), report.json and report.html. Without it: sweep-NAME
-    #[arg(long, value_name = "DIRECTORY")]
-    out: Option<PathBuf>,
+    /// Write the results to this file, too; its ending gives the format: .svg (charts), .html (page), .json or .csv
+    /// (data), .md (Markdown). A directory, sweep-NAME if none is given, gets results.jsonl (which a later run goes on
+    /// from), report.json and report.html. May be given several times
+    #[arg(long, value_name = "FILE|DIRECTORY")]
+    out: Vec<OutputPath>,
+    /// Exit with code 1 if a cell does not carry its offered rate: less than 99 % of it, or an event incomplete. Every
+    /// cell needs an interval
+    #[arg(long, requires = "sweep")]
+    must_carry: bool,
     /// Only the sample that the file's `[quick]` defines: fewer cells, shorter measurements
     #[arg(long, requires = "sweep")]
     quick: bool,
@@ -65,7 +72,11 @@ pub(super) fn run_sweep(options: &Options, json: bool) -> Result<ExitCode, Failu
     for only in &options.only {
         asked.select_cells(only).map_err(Failure::usage)?;
     }
-    let out = options.out.clone().unwrap_or_else(|| format!("sweep-{}", asked.name).into());
+    if options.must_carry && asked.cells.iter().any(|cell| cell.scenario.traffic.interval.is_none()) {
+        return Err(Failure::Usage(NOTHING_OFFERED.into()));
+    }
+    let outputs = Outputs::open_all(&options.out)?;
+    let out = outputs.directory.clone().unwrap_or_else(|| format!("sweep-{}", asked.name).into());
     let stop = stop_on_signals()?.shared_flag();
     let results = run_sweep_into(asked, options.how, &out, &stop)?;
     let mut output = Output::new();
@@ -74,14 +85,27 @@ pub(super) fn run_sweep(options: &Options, json: bool) -> Result<ExitCode, Failu
         false => output.text(&results.summary_text())?,
     }
     output.flush()?;
-    let all = serde_json::to_string_pretty(&results).map_err(Failure::broken)? + "\n";
-    write_report(&out, "report.json", &all)?;
-    write_report(&out, "report.html", &results.results_page())?;
-    Ok(match (results.has_passed(), stop.load(Ordering::Relaxed)) {
+    for (name, format) in [("report.json", FileFormat::Json), ("report.html", FileFormat::Html)] {
+        write_report(&out, name, &results_file(&results, format)?)?;
+    }
+    outputs.write_files(|format| results_file(&results, format))?;
+    let passed = results.has_passed() && !(options.must_carry && results.has_uncarried_cells());
+    Ok(match (passed, stop.load(Ordering::Relaxed)) {
         (_, true) => ExitCode::from(INTERRUPTED),
         (true, _) => ExitCode::SUCCESS,
         (false, _) => ExitCode::from(1),
     })
+}
+
+/// Returns the results in the format of a file.
+fn results_file(results: &Results, format: FileFormat) -> Result<String, Failure> {
+    match format {
+        FileFormat::Svg => results.charts_svg().map_err(Failure::broken),
+        FileFormat::Html => results.results_page().map_err(Failure::broken),
+        FileFormat::Csv => Ok(results.results_csv()),
+        FileFormat::Markdown => Ok(results.results_markdown()),
+        FileFormat::Json => serde_json::to_string_pretty(results).map(|text| text + "\n").map_err(Failure::broken),
+    }
 }
 
 /// Runs a sweep into a directory, and reports its progress on standard error.
@@ -93,10 +117,13 @@ pub(crate) fn run_sweep_into(asked: Sweep, how: How, directory: &Path, stop: &At
         with_kernel_progress(|progress| Kernel::build_or_cached(progress)).map_err(failure)?;
     }
     let names = asked.clone();
+    let subject = format!("lab sweep {}, on {}", asked.name, how.on);
+    let began = rfc3339_now();
     let results = sweep::run_sweep(asked, how.on, jobs, directory, stop, |progress| {
         outlet::stderr().put_text(progress_line(&names, &progress));
     });
-    results.map_err(failure)
+    let results = results.map_err(failure)?;
+    Ok(Results { provenance: machine_provenance(&subject, &began), ..results })
 }
 
 /// Returns a line on the cell that has just ended, and the remaining time.
@@ -110,12 +137,10 @@ fn progress_line(sweep: &Sweep, progress: &Progress<'_>) -> String {
         }
         Some((cell, outcome)) => {
             let what = match outcome {
-                Ok(report) => format!(
-                    "{:.1} % of the ceiling, {} sent again, {}",
-                    100.0 * report.share_of_ceiling,
-                    report.retransmissions,
-                    format_seconds(report.wall_seconds)
-                ),
+                Ok(report) => {
+                    let sentence = report.verdict.as_ref().map_or("", |verdict| &verdict.sentence);
+                    format!("{sentence} {}", format_seconds(report.wall_seconds))
+                }
                 Err(error) => error.clone(),
             };
             wrap_words(&format!("{done:4} of {of}: "), &format!("{}: {what}{left}", sweep.describe_cell(cell)))

@@ -1,0 +1,185 @@
+use super::*;
+use crate::{Laboratory, run_scenario};
+use std::sync::atomic::AtomicBool;
+
+/// A scenario whose bottleneck is known by its construction.
+struct Case {
+    name: &'static str,
+    text: &'static str,
+    kind: LimitKind,
+    limit: &'static str,
+}
+
+const SECONDS: &str = "[measure]\nseconds = 0.1\n";
+
+/// Scenarios that the model runs in less than a second each.
+const CASES: [Case; 18] = [
+    Case {
+        name: "the port of the receiver of an incast",
+        text: "[network]\nsenders = 8\n",
+        kind: LimitKind::Link,
+        limit: "receiver-0 down",
+    },
+    Case {
+        name: "the port of the receiver, with more offered than it carries",
+        text: "[network]\nsenders = 8\n[traffic]\ninterval = \"3ms\"\n",
+        kind: LimitKind::Link,
+        limit: "receiver-0 down",
+    },
+    Case {
+        name: "one sender before a faster port",
+        text: "[network]\nsenders = 1\n[[network.receiver]]\nnumber = 0\nrate = \"10 Gbit/s\"\n",
+        kind: LimitKind::Link,
+        limit: "sender-0 up",
+    },
+    Case {
+        name: "one slow sender among many",
+        text: "[network]\nsenders = 8\nreceivers = 4\n[[network.sender]]\nnumber = 3\nrate = \"100 Mbit/s\"\n",
+        kind: LimitKind::Link,
+        limit: "sender-3 up",
+    },
+    Case {
+        name: "one slow sender among many, at an interval that the others carry",
+        text: "[network]\nsenders = 6\nreceivers = 6\n[[network.sender]]\nnumber = 5\nrate = \"200 Mbit/s\"\n\
+               [traffic]\ninterval = \"1ms\"\n",
+        kind: LimitKind::Link,
+        limit: "sender-5 up",
+    },
+    Case {
+        name: "one sender with longer fragments",
+        text: "[network]\nsenders = 4\nreceivers = 4\n[[network.sender]]\nnumber = 1\nsize = \"512 KiB\"\n\
+               [traffic]\nsize = \"32 KiB\"\n",
+        kind: LimitKind::Link,
+        limit: "sender-1 up",
+    },
+    Case {
+        name: "one slow receiver among several",
+        text: "[network]\nsenders = 8\nreceivers = 4\n[[network.receiver]]\nnumber = 2\nrate = \"100 Mbit/s\"\n\
+               [measure]\nseconds = 0.1\nwarm_up = \"700ms\"\n",
+        kind: LimitKind::Link,
+        limit: "receiver-2 down",
+    },
+    Case {
+        name: "fewer receivers than senders",
+        text: "[network]\nsenders = 12\nreceivers = 3\n",
+        kind: LimitKind::Link,
+        limit: "receiver-0 down",
+    },
+    Case {
+        name: "an uplink that four senders share",
+        text: "[network]\nsenders = 8\nreceivers = 8\n[network.shared]\nsenders = 4\nrate = \"1 Gbit/s\"\n",
+        kind: LimitKind::Link,
+        limit: "rack-0 up",
+    },
+    Case {
+        name: "an uplink that all share, with more offered than it carries",
+        text: "[network]\nsenders = 6\nreceivers = 6\n[network.shared]\nsenders = 6\nrate = \"2 Gbit/s\"\n\
+               [traffic]\ninterval = \"1ms\"\n",
+        kind: LimitKind::Link,
+        limit: "rack-0 up",
+    },
+    Case {
+        name: "trunks up, narrower than the senders of their leaves",
+        text: "[network]\nsenders = 16\nreceivers = 16\n[[network.receiver]]\nnumber = 0\nrate = \"100 Gbit/s\"\n\
+               [[network.receiver]]\nnumber = 1\nrate = \"100 Gbit/s\"\n[network.tree]\nleaves = 2\n\
+               oversubscription = 4\n",
+        kind: LimitKind::Link,
+        limit: "leaf-0 up",
+    },
+    Case {
+        name: "a trunk down, as all receivers are on one leaf",
+        text: "[network]\nsenders = 4\nreceivers = 1\nrate = \"1 Gbit/s\"\n[[network.receiver]]\nnumber = 0\n\
+               rate = \"2 Gbit/s\"\n[network.tree]\nleaves = 4\noversubscription = 4\n",
+        kind: LimitKind::Link,
+        limit: "leaf-0 down",
+    },
+    Case {
+        name: "one event at a time over a long way",
+        text: "[network]\nsenders = 4\ndelay = \"5ms\"\n[traffic]\nbarrier = true\nsize = \"4 KiB\"\n",
+        kind: LimitKind::RoundTrips,
+        limit: "",
+    },
+    Case {
+        name: "one event at a time, more offered than round trips allow",
+        text: "[network]\nsenders = 2\ndelay = \"2ms\"\n[traffic]\nbarrier = true\nsize = \"1 KiB\"\ninterval = \"1ms\"\n",
+        kind: LimitKind::RoundTrips,
+        limit: "",
+    },
+    Case {
+        name: "a builder that stalls for half of the time",
+        text: "[network]\nsenders = 4\nreceivers = 2\n[[network.receiver]]\nnumber = 1\n\
+               stall = { at = \"30ms\", length = \"50ms\" }\n",
+        kind: LimitKind::Builder,
+        limit: "receiver-1",
+    },
+    Case {
+        name: "a builder that stalls and cannot make up for it",
+        text: "[network]\nsenders = 4\nreceivers = 2\n[[network.receiver]]\nnumber = 0\n\
+               stall = { at = \"20ms\", length = \"70ms\" }\n[traffic]\ninterval = \"2ms\"\n",
+        kind: LimitKind::Builder,
+        limit: "receiver-0",
+    },
+    Case {
+        name: "bursts of more than the port carries in the mean",
+        text: "[network]\nsenders = 8\n[traffic]\ninterval = \"4ms\"\nburst = 4\n",
+        kind: LimitKind::Link,
+        limit: "receiver-0 down",
+    },
+    Case {
+        name: "ten times as much as 10 Gbit/s carry",
+        text: "[network]\nsenders = 10\nrate = \"10 Gbit/s\"\nbuffer = \"1 MB\"\n[traffic]\nsize = \"256 KiB\"\n\
+               interval = \"200us\"\n",
+        kind: LimitKind::Link,
+        limit: "receiver-0 down",
+    },
+];
+
+fn verdict_of(text: &str) -> Verdict {
+    let seconds = if text.contains("[measure]") { "" } else { SECONDS };
+    let scenario = Scenario::parse(&format!("{text}{seconds}")).unwrap_or_else(|error| panic!("{error}"));
+    let directory = std::env::temp_dir();
+    let report = run_scenario(&scenario, Laboratory::Model, &directory, &AtomicBool::new(false), |_| {});
+    report.unwrap_or_else(|error| panic!("{error}")).verdict.unwrap()
+}
+
+#[test]
+fn the_bottleneck_by_construction_is_the_one_that_is_named() {
+    let mut wrong = Vec::new();
+    for Case { name, text, kind, limit } in CASES {
+        let verdict = verdict_of(text);
+        println!("{name}: {}", verdict.sentence);
+        let named = verdict.limit.name == limit || verdict.limit.links.iter().any(|link| link == limit);
+        // Several links may be equally busy, but not a slow one and all others.
+        let few = verdict.limit.links.len() <= 4;
+        if verdict.limit.kind != kind || !named || !few || verdict.carries_offered == Some(true) {
+            wrong.push(format!("{name}: {verdict:?}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn a_contradiction_with_the_scenario_is_in_the_sentence() {
+    // The other builders run ahead of the slow one, until the sources' memory is full.
+    let slow = "[[network.receiver]]\nnumber = 1\nrate = \"100 Mbit/s\"\n";
+    let verdict = verdict_of(&format!("[network]\nsenders = 4\nreceivers = 2\n{slow}"));
+    assert!(
+        verdict.sentence.contains("receiver-1 down carries no more than 188 Mbit/s in the long run"),
+        "{verdict:?}"
+    );
+}
+
+#[test]
+fn what_is_offered_and_carried_is_the_sources_limit() {
+    for text in [
+        "[network]\nsenders = 8\n[traffic]\ninterval = \"8ms\"\n",
+        "[network]\nsenders = 4\nreceivers = 4\n[traffic]\ninterval = \"1ms\"\n",
+        "[network]\nsenders = 4\nreceivers = 4\n[traffic]\ninterval = \"1ms\"\nburst = 8\n",
+        "[network]\nsenders = 4\nreceivers = 2\n[[network.receiver]]\nnumber = 0\n\
+         stall = { at = \"20ms\", length = \"5ms\" }\n[traffic]\ninterval = \"4ms\"\n",
+    ] {
+        let verdict = verdict_of(text);
+        println!("{}", verdict.sentence);
+        assert_eq!((verdict.limit.kind, verdict.carries_offered), (LimitKind::Sources, Some(true)), "{verdict:?}");
+    }
+}
