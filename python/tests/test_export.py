@@ -1,4 +1,4 @@
-"""Exports have what the run has, others read them, and a part is never taken for the whole."""
+"""Exports contain all fragments of the run, other programs read them, and a partial export is continued."""
 
 from __future__ import annotations
 
@@ -42,30 +42,38 @@ pytest.importorskip("h5py")
 
 from thalweg import replay
 from thalweg.export import FORMATS, ExportError, export, stream_names
-from thalweg.export._csv import _text
+from thalweg.export._csv import _array_text
 from thalweg.export._reading import Form
 from thalweg.export._sigmf import Fragment, captures
 
 if TYPE_CHECKING:
     from conftest import Written
 
+# Module that a format needs.
 LIBRARIES = {"nexus": "h5py", "hdf5": "h5py", "parquet": "pyarrow", "zarr": "zarr", "root": "uproot"}
-PLAYED = ("nexus", "parquet", "zarr", "root", "csv")
-BEGAN = 1_800_000_000_000_000_000
-SAMPLES_CF32, SAMPLES_CI16, ARRAY_F64 = 0x11A, 0x115, 0x30B
+# Formats that thalweg.replay plays.
+REPLAY_FORMATS = ("nexus", "parquet", "zarr", "root", "csv")
+# Start of the run in TAI nanoseconds since 1970.
+START_TAI_NS = 1_800_000_000_000_000_000
+# Payload types (docs/wire.md).
+SAMPLES_CF32 = 0x11A
+SAMPLES_CI16 = 0x115
+ARRAY_F64 = 0x30B
+ARRAY_U64 = 0x303
 
 
-def need(to: str) -> None:
+def require_library(to: str) -> None:
+    """Skips the test if the library of a format is not installed."""
     if to in LIBRARIES:
         pytest.importorskip(LIBRARIES[to])
 
 
 @pytest.fixture(scope="module")
 def varied(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run with all that is hard: uneven samples, images, complex numbers, eight axes, bytes, empty and missing."""
+    """Run with samples of varying length, images, complex numbers, eight axes, bytes, empty and missing fragments."""
     records, closings = [], []
     for place, event in enumerate([0, 1, 2, 3, 14, 2**64 - 2]):
-        at = {"timestamp": BEGAN + place * 8000, "sequence": place, "window": 5}
+        at = {"timestamp": START_TAI_NS + place * 8000, "sequence": place, "window": 5}
         records += [
             Record(event, "1.0", np.arange(8 + place % 3 * 2, dtype="<i2").tobytes(), SAMPLES_I16, **at),
             Record(event, "1.1", np.full((3, 4), event % 65536, "<u2").tobytes(), IMAGE_U16, **at),
@@ -87,19 +95,20 @@ def varied(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def fragments_of(run: thalweg.Run, source: str) -> list[tuple[Any, ...]]:
+    """Returns event, time stamp, window, status bits and array of each fragment of a source, as thalweg.replay does."""
     found = [(event.id, event[source]) for event in run if source in event]
     return [(id, it.timestamp, it.window, it.status_bits, it.array) for id, it in found]
 
 
-def assert_same(ours: list[tuple[Any, ...]], theirs: list[tuple[Any, ...]]) -> None:
-    assert [row[:4] for row in ours] == [tuple(row[:4]) for row in theirs]
-    for one, other in zip(ours, theirs, strict=True):
-        assert (one[4].dtype, one[4].shape) == (other[4].dtype, other[4].shape)
-        assert one[4].tobytes() == other[4].tobytes()
+def assert_same(expected: list[tuple[Any, ...]], found: list[tuple[Any, ...]]) -> None:
+    assert [row[:4] for row in expected] == [tuple(row[:4]) for row in found]
+    for left, right in zip(expected, found, strict=True):
+        assert (left[4].dtype, left[4].shape) == (right[4].dtype, right[4].shape)
+        assert left[4].tobytes() == right[4].tobytes()
 
 
 def missing_of(path: Path, to: str) -> list[tuple[int, str, str]]:
-    """What an export says is missing, read by the library of the format."""
+    """Returns the table of missing fragments, read with the library of the format: event, source and reason."""
     if to in ("nexus", "hdf5"):
         import h5py
 
@@ -135,56 +144,56 @@ def missing_of(path: Path, to: str) -> list[tuple[int, str, str]]:
     return list(zip(*columns, strict=True))
 
 
-@pytest.mark.parametrize("to", PLAYED)
-def test_every_fragment_comes_back_with_its_number_and_time(to: str, varied: Path, tmp_path: Path) -> None:
-    need(to)
+@pytest.mark.parametrize("to", REPLAY_FORMATS)
+def test_exported_fragments_have_their_numbers_times_and_samples(to: str, varied: Path, tmp_path: Path) -> None:
+    require_library(to)
     run = thalweg.open(varied)
     exported = run.export(to, tmp_path / "out")
     assert (exported.events, exported.fragments, exported.missing, exported.damaged) == (6, 41, 7, 0)
     for source in run.sources[:-1]:
-        ours = fragments_of(run, source)
-        assert_same(ours, list(replay.fragments(tmp_path / "out", source)))
-        assert_same(ours, list(replay.fragments(tmp_path / "out", run.names[source])))
+        expected = fragments_of(run, source)
+        assert_same(expected, list(replay.fragments(tmp_path / "out", source)))
+        assert_same(expected, list(replay.fragments(tmp_path / "out", run.names[source])))
     missing = [(event.id, source, reason) for event in run for source, reason in event.missing.items()]
     assert missing_of(tmp_path / "out", to) == missing
     assert not (tmp_path / "out.part").exists()
 
 
-@pytest.mark.parametrize("to", PLAYED)
-def test_some_sources_and_events(to: str, varied: Path, tmp_path: Path) -> None:
-    need(to)
+@pytest.mark.parametrize("to", REPLAY_FORMATS)
+def test_sources_and_events_can_be_selected(to: str, varied: Path, tmp_path: Path) -> None:
+    require_library(to)
     run = thalweg.open(varied)
     exported = export(run, to, tmp_path / "out", sources=["n1.1", "1.7"], events="2..15", compression="none")
     assert (exported.events, exported.fragments, exported.missing) == (3, 3, 3)
     assert [played.event for played in replay.fragments(tmp_path / "out", "1.1")] == [2, 3, 14]
     assert missing_of(tmp_path / "out", to) == [(event, "1.7", "timed-out") for event in (2, 3, 14)]
-    with pytest.raises(replay.ReplayError, match=r"no fragments of a source '1\.0'; it has those of 1\.1"):
+    with pytest.raises(replay.ReplayError, match=r"no fragments of source '1\.0'; it has fragments of 1\.1"):
         replay.fragments(tmp_path / "out", "1.0")
 
 
 @pytest.mark.parametrize("to", ["nexus", "zarr", "parquet", "root"])
-def test_compressed_is_the_same(to: str, model: Written, tmp_path: Path) -> None:
-    need(to)
+def test_compression_keeps_all_fragments(to: str, model: Written, tmp_path: Path) -> None:
+    require_library(to)
     run = thalweg.open(model.directory)
     export(run, to, tmp_path / "out", events="..20", compression="gzip")
     assert_same(fragments_of(run, "1.0")[:20], list(replay.fragments(tmp_path / "out", "1.0")))
 
 
-def test_what_cannot_be_is_refused(varied: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_of_arguments_state_the_reason(varied: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = thalweg.open(varied)
     for expected, arguments in {
-        "'xml' is no format: nexus, ": ("xml",),
-        "csv with compression 'gzip'": ("csv", tmp_path / "out", {"compression": "gzip"}),
-        "has no events of 4..6: it has 6 events, 0 to 18446744073709551614": (
+        "'xml' is not a format: choose one of nexus, ": ("xml",),
+        "csv does not have the compression 'gzip': choose none": ("csv", tmp_path / "out", {"compression": "gzip"}),
+        "has no events in 4..6: it has 6 events, 0 to 18446744073709551614": (
             "csv",
             tmp_path / "o",
             {"events": "4..6"},
         ),
-        "there is no directory": ("csv", tmp_path / "no/where"),
-        "SigMF no type for it": ("sigmf", tmp_path / "wide"),
+        "no does not exist": ("csv", tmp_path / "no/where"),
+        "which SigMF does not have": ("sigmf", tmp_path / "wide"),
     }.items():
-        if expected == "SigMF no type for it":
-            wide = Record(0, "1.0", bytes(8), 0x303)
+        if expected == "which SigMF does not have":
+            wide = Record(0, "1.0", bytes(8), ARRAY_U64)
             run = thalweg.open(write_run(tmp_path / "u64", [block(7, 0, [wide], [(0, 1, 1, 0)])], {"1.0": {}}))
         options: dict[str, Any] = arguments[-1] if isinstance(arguments[-1], dict) else {}
         with pytest.raises(ExportError, match=re.escape(expected)):
@@ -196,20 +205,20 @@ def test_what_cannot_be_is_refused(varied: Path, tmp_path: Path, monkeypatch: py
 
 @dataclass
 class Damaged(Record):
-    """A fragment whose payload is not what its checksum was computed from."""
+    """Fragment whose payload does not match its checksum."""
 
     def encode(self, run: int) -> bytes:
-        whole = bytearray(super().encode(run))
-        whole[64] ^= 1
-        return bytes(whole)
+        encoded = bytearray(super().encode(run))
+        encoded[64] ^= 1
+        return bytes(encoded)
 
 
-@pytest.mark.parametrize("to", PLAYED)
-def test_damaged_fragments_are_listed_and_are_no_data(to: str, tmp_path: Path) -> None:
-    need(to)
+@pytest.mark.parametrize("to", REPLAY_FORMATS)
+def test_damaged_fragments_are_left_out_and_listed(to: str, tmp_path: Path) -> None:
+    require_library(to)
     records = [Record(event, source, b"abcd", SAMPLES_I16) for event in range(5) for source in ("1.0", "2.0")]
     records[2] = Damaged(1, "1.0", b"abcd", SAMPLES_I16)
-    # Event 3 lacks a record, and event 4 is from after 2262.
+    # A record of event 3 is missing, and the time stamp of event 4 is after the year 2262.
     records[9] = Record(4, "2.0", b"abcd", SAMPLES_I16, timestamp=2**63)
     del records[6]
     run = write_run(tmp_path / "run", [block(7, 0, records, [(0, 1, 5, 0)])], {"1.0": {}, "2.0": {}})
@@ -225,7 +234,9 @@ def test_damaged_fragments_are_listed_and_are_no_data(to: str, tmp_path: Path) -
     ]
 
 
-def test_a_source_may_change_its_type_and_its_length(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_source_that_changes_type_or_length_has_several_streams(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from thalweg.export import _reading
 
     monkeypatch.setattr(_reading, "BATCH_FRAGMENTS", 20)
@@ -241,25 +252,25 @@ def test_a_source_may_change_its_type_and_its_length(tmp_path: Path, monkeypatch
     assert_same(fragments_of(run, "1.0"), list(replay.fragments(tmp_path / "out.nxs", "1.0")))
 
 
-# A kill after `argv[3]` batches of some events each, where progress is noted after every second one.
-KILLED = """
+# Script that exports a run and kills itself after `argv[3]` batches. Every second batch is followed by a checkpoint.
+KILLED_EXPORT = """
 import os, signal, sys
 import thalweg, thalweg.export as exporting
 from thalweg.export import _reading
-run, to, at, out = sys.argv[1:5]
-_reading.BATCH_FRAGMENTS, exporting.NOTE_FRAGMENTS, seen = 60, 100, []
+run, to, batches, out = sys.argv[1:5]
+_reading.BATCH_FRAGMENTS, exporting.CHECKPOINT_FRAGMENTS, calls = 60, 100, []
 def progress(_):
-    seen.append(1)
-    if len(seen) == int(at):
+    calls.append(1)
+    if len(calls) == int(batches):
         os.kill(os.getpid(), signal.SIGKILL)
 exporting.export(thalweg.open(run), to, out, progress=progress)
 """
 
 
 @pytest.mark.parametrize("to", [name for name in FORMATS if name != "hdf5"])
-def test_a_killed_export_goes_on(to: str, model: Written, tmp_path: Path) -> None:
-    need(to)
-    command = [sys.executable, "-c", KILLED, str(model.directory), to, "8", str(tmp_path / "out")]
+def test_a_killed_export_is_continued(to: str, model: Written, tmp_path: Path) -> None:
+    require_library(to)
+    command = [sys.executable, "-c", KILLED_EXPORT, str(model.directory), to, "8", str(tmp_path / "out")]
     assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
     assert not (tmp_path / "out").exists()
     run = thalweg.open(model.directory)
@@ -277,52 +288,55 @@ def test_a_killed_export_goes_on(to: str, model: Written, tmp_path: Path) -> Non
             assert_same(fragments_of(run, source), list(replay.fragments(tmp_path / "out", source)))
 
 
-@pytest.mark.parametrize("write", range(0, 400, 25))
-def test_an_hdf5_file_that_cannot_be_written_from_any_write_on_goes_on(
-    write: int, model: Written, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("writes_before_failure", range(0, 400, 25))
+def test_an_hdf5_export_is_continued_after_any_failed_write(
+    writes_before_failure: int, model: Written, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import thalweg.export as exporting
     from thalweg.export import _reading
 
     monkeypatch.setattr(_reading, "BATCH_FRAGMENTS", 60)
-    monkeypatch.setattr(exporting, "NOTE_FRAGMENTS", 100)
+    monkeypatch.setattr(exporting, "CHECKPOINT_FRAGMENTS", 100)
     run = thalweg.open(model.directory)
-    pwrite, writes = os.pwrite, []
+    original_pwrite, writes = os.pwrite, []
 
-    def until_the_disk_is_full(*arguments: Any) -> int:
+    def pwrite_to_full_disk(*arguments: Any) -> int:
         writes.append(1)
-        if len(writes) > write:
+        if len(writes) > writes_before_failure:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return pwrite(*arguments)
+        return original_pwrite(*arguments)
 
-    # From then on nothing reaches the file, as of a process that was killed.
+    # After the first failed write nothing is written to the file, as if the process had been killed.
     with monkeypatch.context() as patched:
-        patched.setattr(os, "pwrite", until_the_disk_is_full)
+        patched.setattr(os, "pwrite", pwrite_to_full_disk)
         with pytest.raises(OSError, match="No space left"):
             export(run, "nexus", tmp_path / "out.nxs")
     export(run, "nexus", tmp_path / "out.nxs")
     assert_same(fragments_of(run, "1.2"), list(replay.fragments(tmp_path / "out.nxs", "1.2")))
 
 
-def test_what_is_there_is_not_overwritten(model: Written, tmp_path: Path) -> None:
+def test_existing_files_are_not_replaced_without_force(model: Written, tmp_path: Path) -> None:
     out = tmp_path / "out.csv"
-    command = [sys.executable, "-c", KILLED, str(model.directory), "csv", "4", str(out)]
+    command = [sys.executable, "-c", KILLED_EXPORT, str(model.directory), "csv", "4", str(out)]
     subprocess.run(command, check=False)
     run = thalweg.open(model.directory)
-    with pytest.raises(ExportError, match=r"partial output of another export \(sources .*'1\.2'\], now \['1\.0'\]\)"):
+    with pytest.raises(
+        ExportError, match=r"partial export with other data or options \(sources .*'1\.2'\], now \['1\.0'\]\)"
+    ):
         export(run, "csv", out, sources="1.0")
     export(run, "csv", out, sources="1.0", force=True)
-    with pytest.raises(ExportError, match="exists already: choose another place with --out"):
+    with pytest.raises(ExportError, match="already exists: write to another path with --out"):
         export(run, "csv", out)
     assert export(run, "csv", out, force=True).fragments == 3 * len(run)
     (tmp_path / "mine.part").mkdir()
     (tmp_path / "mine.part" / "notes.txt").write_text("not an export's")
-    with pytest.raises(ExportError, match="is no partial export: move it"):
+    with pytest.raises(ExportError, match="is not a partial export: move it"):
         export(run, "csv", tmp_path / "mine", force=True)
     assert (tmp_path / "mine.part" / "notes.txt").exists()
 
 
-PLAY = """
+# Topology that plays a recording.
+RECORDING_TOPOLOGY = """
 [run]
 directory = "runs"
 
@@ -337,16 +351,16 @@ device = {{ kind = "{0}", file = "{1}" }}
 """
 
 
-def play(program: Path, folder: Path, kind: str, file: str) -> thalweg.Run:
-    """Records a run of what a file has."""
-    (folder / "play.toml").write_text(PLAY.format(kind, file))
+def play_recording(program: Path, folder: Path, kind: str, file: str) -> thalweg.Run:
+    """Plays a recording into a run and returns the run."""
+    (folder / "play.toml").write_text(RECORDING_TOPOLOGY.format(kind, file))
     subprocess.run([program, "-q", "run", "play.toml"], cwd=folder, check=True, capture_output=True)
     return thalweg.open(folder / "runs/run-000001")
 
 
-def test_a_run_is_larger_than_the_memory(program: Path, tmp_path: Path) -> None:
+def test_a_run_larger_than_the_memory_is_exported(program: Path, tmp_path: Path) -> None:
     np.save(tmp_path / "images.npy", np.zeros((96, 1024, 1024), np.uint8))
-    run = play(program, tmp_path, "npy", "images.npy").path
+    run = play_recording(program, tmp_path, "npy", "images.npy").path
     script = """
 import resource, sys, re, pathlib
 import thalweg, thalweg.export, h5py
@@ -365,9 +379,9 @@ except MemoryError:
     assert int(ended.stdout) == 96 << 20
 
 
-def test_what_several_builders_wrote_is_one_export(program: Path, tmp_path: Path) -> None:
-    with ExitStack() as held:
-        ports = [held.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1] for _ in range(2)]
+def test_a_run_of_several_builders_is_one_export(program: Path, tmp_path: Path) -> None:
+    with ExitStack() as sockets:
+        ports = [sockets.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1] for _ in range(2)]
     (tmp_path / "two.toml").write_text(TWO_BUILDERS.format(*ports))
     subprocess.run([program, "run", "two.toml"], cwd=tmp_path, check=True, capture_output=True)
     run = thalweg.open(tmp_path / "runs/run-000042")
@@ -379,7 +393,7 @@ def test_what_several_builders_wrote_is_one_export(program: Path, tmp_path: Path
     assert [played.event for played in replay.fragments(tmp_path / "part", "1.0")] == list(range(1, 101, 2))
 
 
-def test_a_run_that_is_being_written(writer: Writer, tmp_path: Path) -> None:
+def test_a_run_is_exported_while_it_is_recorded(writer: Writer, tmp_path: Path) -> None:
     followed = thalweg.open(writer.directory).follow()
     for _ in range(50):
         next(followed)
@@ -390,7 +404,7 @@ def test_a_run_that_is_being_written(writer: Writer, tmp_path: Path) -> None:
     writer.stop()
 
 
-def test_a_run_on_a_server_and_by_the_command(
+def test_the_command_exports_a_run_on_a_server(
     model: Written, serve: Callable[..., str], program: Path, tmp_path: Path
 ) -> None:
     url = f"{serve(model.directory.parent)}/runs/{thalweg.open(model.directory).number}"
@@ -401,16 +415,16 @@ def test_a_run_on_a_server_and_by_the_command(
     report = json.loads(ended.stdout)
     assert (report["events"], report["fragments"], report["path"]) == (2, 6, "out.csv")
     again = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, env=environment)
-    assert (again.returncode, "out.csv exists already" in again.stderr) == (2, True)
+    assert (again.returncode, "out.csv already exists" in again.stderr) == (2, True)
     nowhere = [str(program), "export", "nowhere", "--to", "csv"]
     ended = subprocess.run(nowhere, cwd=tmp_path, capture_output=True, text=True, check=False, env=environment)
-    assert (ended.returncode, ended.stderr) == (2, "thalweg: nowhere is not a run: there is no such directory\n")
+    assert (ended.returncode, ended.stderr) == (2, "thalweg: nowhere is not a run: no such directory\n")
     ended = subprocess.run(nowhere, cwd=tmp_path, capture_output=True, text=True, check=False, env={"PATH": "/none"})
     assert ended.returncode == 2
     assert "pip install 'thalweg[export]'" in ended.stderr
 
 
-def test_the_example_shows_what_happens(
+def test_the_example_in_the_docstring_is_correct(
     record: Callable[..., Written], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     record("--sources", 2, "--size", "1KiB", "--rate", 100, "--duration", "300ms", out=tmp_path / "demo")
@@ -418,25 +432,28 @@ def test_the_example_shows_what_happens(
     assert doctest.testmod(thalweg.export).failed == 0
 
 
-def test_numbers_of_a_csv_come_back() -> None:
-    def again(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        stream = object.__new__(replay._Csv)
+def test_numbers_in_csv_are_parsed_to_the_same_values() -> None:
+    def parsed(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        stream = object.__new__(replay._CsvStream)
         stream.form = Form("array", array.dtype, (), None)
-        return stream._values(_text(array), 2)
+        return stream._parse_values(_array_text(array), 2)
 
-    hard = [0.1, -0.0, np.inf, -np.inf, np.nan, 5e-324, 1.7976931348623157e308, 1e-7]
-    floats = np.array(hard)
+    values = [0.1, -0.0, np.inf, -np.inf, np.nan, 5e-324, 1.7976931348623157e308, 1e-7]
+    floats = np.array(values)
     with np.errstate(over="ignore"):
         arrays = [floats, floats.astype("f4"), np.array([2**64 - 1], "u8"), np.array([-(2**63)], "i8")]
-        arrays += [np.array([complex(one, other) for one in hard for other in hard], kind) for kind in ("c16", "c8")]
+        arrays += [
+            np.array([complex(real, imaginary) for real in values for imaginary in values], kind)
+            for kind in ("c16", "c8")
+        ]
     arrays.append(np.array([(-128, 127)], [("r", "<i8"), ("i", "<i8")]))
     for array in arrays:
-        back = again(array)
+        back = parsed(array)
         assert back.dtype == array.dtype
         assert back.tobytes() == array.tobytes() or np.array_equal(back, array, equal_nan=True)
 
 
-def test_names_that_are_no_names_of_files() -> None:
+def test_names_of_streams_are_valid_and_distinct() -> None:
     sources = [
         ("1.0", "../../etc"),
         ("1.1", "adc 0"),
@@ -458,20 +475,20 @@ def test_names_that_are_no_names_of_files() -> None:
     }
 
 
-def test_gaps_of_a_recording_have_a_capture_each() -> None:
-    def fragment(place: int, event: int, tai: int) -> Fragment:
-        return Fragment(place * 10, 10, event, tai, "2027-01-15T08:00:00Z", place, 0, 0)
+def test_a_recording_has_a_capture_for_each_gap() -> None:
+    def fragment(index: int, event: int, tai: int) -> Fragment:
+        return Fragment(index * 10, 10, event, tai, "2027-01-15T08:00:00Z", index, 0, 0)
 
-    # 10 samples at 1 MHz take 10 µs; event 2 is missing, and event 4 came 5 samples late.
+    # 10 samples at 1 MHz take 10 µs. Event 2 is missing, and event 4 is 5 samples late.
     times = [(0, 0), (1, 10_000), (3, 30_000), (4, 45_000), (5, 55_000)]
-    rows = [fragment(place, event, BEGAN + since) for place, (event, since) in enumerate(times)]
+    rows = [fragment(place, event, START_TAI_NS + since) for place, (event, since) in enumerate(times)]
     by_time = [(it["core:sample_start"], it["core:global_index"]) for it in captures(iter(rows), 1e6)]
     assert by_time == [(0, 0), (20, 30), (30, 45)]
     by_number = [(it["core:sample_start"], it["core:global_index"]) for it in captures(iter(rows), None)]
     assert by_number == [(0, 0), (20, 30)]
 
 
-# What others read.
+# Other programs that read exports.
 
 
 @pytest.fixture(scope="module")
@@ -481,7 +498,7 @@ def nexus(varied: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def test_a_validator_of_nexus_finds_no_error(nexus: Path) -> None:
+def test_nexus_files_are_valid(nexus: Path) -> None:
     validator = Path(sys.executable).parent / "nxcheck"
     if not validator.exists():
         pytest.skip("nxvalidate is not installed")
@@ -490,7 +507,7 @@ def test_a_validator_of_nexus_finds_no_error(nexus: Path) -> None:
     assert "Total number of errors: 0" in found
 
 
-def test_nexus_readers_find_what_to_draw(nexus: Path, varied: Path) -> None:
+def test_nexus_readers_find_the_default_plot(nexus: Path, varied: Path) -> None:
     silx = pytest.importorskip("silx.io.nxdata")
     tree = pytest.importorskip("nexusformat.nexus")
     import h5py
@@ -506,14 +523,14 @@ def test_nexus_readers_find_what_to_draw(nexus: Path, varied: Path) -> None:
         np.testing.assert_array_equal(image.signal[()], images)
         np.testing.assert_allclose(image.axes[0][()], np.arange(6) * 8e-6)
         detector = file["entry/instrument/n1_1"]
-        assert detector["tai_ns"][:].tolist() == [BEGAN + place * 8000 for place in range(6)]
+        assert detector["tai_ns"][:].tolist() == [START_TAI_NS + place * 8000 for place in range(6)]
         assert detector["data"].chunks[1:] == (3, 4)
         assert "data" not in file["entry/instrument/n1_7"]
         assert file["entry/start_time"].asstr()[()] == "2027-01-15T07:59:23.000000000+00:00"
     assert tree.nxload(nexus).get_default().nxpath == "/entry/data"
 
 
-def test_sigmf_is_valid_and_is_played_by_the_program(program: Path, varied: Path, tmp_path: Path) -> None:
+def test_sigmf_recordings_are_valid_and_can_be_played(program: Path, varied: Path, tmp_path: Path) -> None:
     sigmf = pytest.importorskip("sigmf.sigmffile")
     run = thalweg.open(varied)
     export(run, "sigmf", tmp_path / "out", sources=["1.0", "1.1", "1.2", "1.5"])
@@ -529,14 +546,14 @@ def test_sigmf_is_valid_and_is_played_by_the_program(program: Path, varied: Path
     assert [row["thalweg:event_id"] for row in notes] == run.ids().tolist()
     assert recording.get_captures()[0]["core:datetime"] == "2027-01-15T07:59:23.000000000Z"
 
-    again = play(program, tmp_path, "sigmf", "out/n1_0.sigmf-meta")
+    again = play_recording(program, tmp_path, "sigmf", "out/n1_0.sigmf-meta")
     np.testing.assert_array_equal(np.concatenate([event["1.0"].array for event in again]), samples)
     assert again[0]["1.0"].timestamp == run[0]["1.0"].timestamp
 
 
-def test_tables_are_read_by_duckdb(varied: Path, tmp_path: Path) -> None:
+def test_duckdb_reads_parquet(varied: Path, tmp_path: Path) -> None:
     duckdb = pytest.importorskip("duckdb")
-    need("parquet")
+    require_library("parquet")
     run = thalweg.open(varied)
     export(run, "parquet", tmp_path / "out", sources=["1.0", "1.6"])
     rows = duckdb.sql(
@@ -551,9 +568,9 @@ def test_tables_are_read_by_duckdb(varied: Path, tmp_path: Path) -> None:
     assert crc == (None,)
 
 
-def test_arrays_are_read_by_tensorstore(varied: Path, tmp_path: Path) -> None:
+def test_tensorstore_reads_zarr(varied: Path, tmp_path: Path) -> None:
     tensorstore = pytest.importorskip("tensorstore")
-    need("zarr")
+    require_library("zarr")
     run = thalweg.open(varied)
     export(run, "zarr", tmp_path / "out", sources=["1.2"])
     spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": str(tmp_path / "out/n1_2/data")}}
@@ -561,9 +578,10 @@ def test_arrays_are_read_by_tensorstore(varied: Path, tmp_path: Path) -> None:
     np.testing.assert_array_equal(array, np.stack([event["1.2"].array for event in run]))
 
 
-# The way back.
+# Replay.
 
-REPLAYED = """
+# Topology in which thalweg.replay is the source.
+REPLAY_TOPOLOGY = """
 [run]
 directory = "runs"
 
@@ -578,9 +596,9 @@ id = "3.0"
 
 
 @pytest.fixture
-def ready(program: Path, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    """A builder that waits for a source."""
-    (tmp_path / "replay.toml").write_text(REPLAYED)
+def waiting_builder(program: Path, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """Builder that waits for a source."""
+    (tmp_path / "replay.toml").write_text(REPLAY_TOPOLOGY)
     command = [str(program), "-q", "run", "replay.toml"]
     process = subprocess.Popen(command, cwd=tmp_path, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     yield process
@@ -589,11 +607,11 @@ def ready(program: Path, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
         process.wait()
 
 
-@pytest.mark.parametrize(("to", "source"), list(zip(PLAYED, ["1.1", "1.2", "1.5", "1.0", "1.3"], strict=True)))
-def test_an_export_becomes_a_run_again(
-    to: str, source: str, varied: Path, ready: subprocess.Popen[str], tmp_path: Path
+@pytest.mark.parametrize(("to", "source"), list(zip(REPLAY_FORMATS, ["1.1", "1.2", "1.5", "1.0", "1.3"], strict=True)))
+def test_replay_records_the_same_fragments(
+    to: str, source: str, varied: Path, waiting_builder: subprocess.Popen[str], tmp_path: Path
 ) -> None:
-    need(to)
+    require_library(to)
     run = thalweg.open(varied)
     export(run, to, tmp_path / "out", events="..15")
     arguments = [str(tmp_path / "out"), f"shm:{tmp_path}/builder.sock", "--source", source, "--id", "3.0"]
@@ -601,7 +619,7 @@ def test_an_export_becomes_a_run_again(
     played = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (played.returncode, played.stderr) == (0, "")
     assert played.stdout == f"{tmp_path}/out: 5 fragments of {source}\n"
-    ready.communicate(timeout=60)
+    waiting_builder.communicate(timeout=60)
     again = thalweg.open(tmp_path / "runs/run-000001")
     assert again.ids().tolist() == [0, 1, 2, 3, 14]
     for event in again:
@@ -611,7 +629,7 @@ def test_an_export_becomes_a_run_again(
         np.testing.assert_array_equal(after.array, before.array)
 
 
-def test_another_file_is_not_played(varied: Path, tmp_path: Path) -> None:
+def test_files_that_are_not_exports_are_not_played(varied: Path, tmp_path: Path) -> None:
     import h5py
 
     with h5py.File(tmp_path / "other.h5", "w") as file:
@@ -619,6 +637,6 @@ def test_another_file_is_not_played(varied: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     for path in (tmp_path / "other.h5", tmp_path / "empty", ROOT / "README.md", tmp_path / "none"):
         with pytest.raises(
-            replay.ReplayError, match=r"not one that `thalweg export` wrote|not what `thalweg export` writes"
+            replay.ReplayError, match=r"was not written by `thalweg export`|is not an export that can be played"
         ):
             replay.fragments(path, "1.0")

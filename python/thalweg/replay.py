@@ -1,11 +1,11 @@
-"""A source that plays an exported file into a run: with the same samples, event numbers and times.
+"""Source that plays an exported file into a run, with the same samples, event numbers and time stamps.
 
     python -m thalweg.replay run-000042.nxs tcp:127.0.0.1:7700 --source camera --id 1.0
 
-The file, or folder, is what `thalweg export` wrote as nexus, hdf5, parquet, zarr, root or csv; recordings of SigMF are
-played by the program itself (device = { kind = "sigmf", ... }). In the topology the source is a [[source]] without a
-`device`. Fragments are pushed as fast as the builders take them, with the status `replayed`. Events that the export has
-not of this source are left out. Needs pip install thalweg[export].
+The file or folder is an export in the format nexus, hdf5, parquet, zarr, root or csv. `thalweg run` plays SigMF
+recordings itself (device = { kind = "sigmf", ... }). The topology has a [[source]] without a `device` for the source.
+Fragments are pushed as fast as the builders take them, with the status `replayed`. Events that have no fragment of this
+source in the export are left out. Needs `pip install thalweg[export]`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import numpy as np
 
 import thalweg
 from thalweg.export._reading import Form
-from thalweg.export._writer import DESCRIPTION, library
+from thalweg.export._writer import DESCRIPTION_FILE, import_library
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -33,74 +33,83 @@ if TYPE_CHECKING:
 
 __all__ = ["Played", "fragments", "replay"]
 
-# Rows that are read at a time, and about so many bytes.
-ROWS, BYTES = 4096, 32 << 20
+# Maximum number of fragments that are read together.
+ROWS_PER_READ = 4096
+# Maximum number of fragments read together from Parquet, where their size is not known in advance.
+PARQUET_ROWS_PER_READ = 64
+# Maximum size in bytes of fragments that are read together. A larger fragment is read alone.
+BYTES_PER_READ = 32 << 20
 HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
-# Status bits that a source may set, with their names: docs/wire.md.
-STATUS = {0: "truncated", 1: "corrupt", 6: "simulated", 12: "uncertain"}
-CLOCKS = ("", "clock-locked", "clock-holdover", "clock-free-running")
+# Names of the status bits that a source may set (docs/wire.md).
+STATUS_BITS = {0: "truncated", 1: "corrupt", 6: "simulated", 12: "uncertain"}
+# Names of the states of the clock, status bits 16 and 17.
+CLOCK_NAMES = ("", "clock-locked", "clock-holdover", "clock-free-running")
 
 
 class ReplayError(Exception):
-    """A file cannot be played: the message says why."""
+    """Error of a file that cannot be played. The message states the reason."""
 
 
 class Played(NamedTuple):
-    """A fragment of an exported file."""
+    """Fragment of an exported file."""
 
     event: int
     # TAI nanoseconds since 1970.
     timestamp: int
-    # Nanoseconds that it covers.
+    # Time that the fragment covers, in nanoseconds.
     window: int
-    # Status bits: docs/wire.md.
+    # Status bits (docs/wire.md).
     status: int
+    # Samples in the shape of `thalweg.Fragment.array`.
     array: NDArray[Any]
 
 
 class _Stream:
-    """Fragments of one form, in a file of one format."""
+    """Fragments of one source with the same form in an exported file."""
 
+    # Id of the source.
     source: str
     form: Form
 
-    def longest(self) -> int:
-        """Returns the greatest length along the first axis."""
+    def max_length(self) -> int:
+        """Returns the maximum length of the first axis."""
         raise NotImplementedError
 
     def fragments(self) -> Iterator[Played]:
-        """Yields all fragments."""
+        """Yields all fragments in the order of their events."""
         raise NotImplementedError
 
 
-class _Arrays(_Stream):
-    """A stream in HDF5 or Zarr: an array of samples, and one of each that is known of a fragment."""
+class _ArrayStream(_Stream):
+    """Stream in HDF5 or Zarr: an array of samples, and arrays with one value per fragment."""
 
     def __init__(self, group: Any, source: str, form: Form, *, pairs: bool) -> None:
         self._group, self.source, self.form, self._pairs = group, source, form, pairs
 
-    def _parts(self) -> Iterator[tuple[int, int]]:
+    def _ranges(self) -> Iterator[tuple[int, int]]:
+        """Yields ranges of fragments that are read together: the first index, and the index after the last."""
         count = self._group["event_id"].shape[0]
         size = self.form.dtype.itemsize * int(np.prod(self.form.shape, dtype=np.int64))
-        step = max(1, min(ROWS, BYTES // max(size, 1)))
+        step = max(1, min(ROWS_PER_READ, BYTES_PER_READ // max(size, 1)))
         return ((at, min(at + step, count)) for at in range(0, count, step))
 
-    def longest(self) -> int:
+    def max_length(self) -> int:
         if self.form.length is not None:
             return self.form.length
-        parts = (np.diff(self._group["offsets"][at : end + 1]) for at, end in self._parts())
+        parts = (np.diff(self._group["offsets"][at : end + 1]) for at, end in self._ranges())
         return int(max((part.max() for part in parts), default=0))
 
-    def _uneven(self, at: int, end: int) -> Iterator[NDArray[Any]]:
-        """Yields the arrays of fragments that differ in their lengths: from one read, or where they are long, each."""
+    def _variable_length(self, at: int, end: int) -> Iterator[NDArray[Any]]:
+        """Yields the arrays of fragments of different lengths, read together up to BYTES_PER_READ, else one by one."""
         data, bounds = self._group["data"], self._group["offsets"][at : end + 1].tolist()
         first, rows = bounds[0], bounds[-1] - bounds[0]
         size = rows * data.dtype.itemsize * int(np.prod(data.shape[1:], dtype=np.int64))
-        whole = self._typed(data[first : first + rows]) if size <= BYTES else None
+        whole = self._typed(data[first : first + rows]) if size <= BYTES_PER_READ else None
         for begin, stop in pairwise(bounds):
             yield self._typed(data[begin:stop]) if whole is None else whole[begin - first : stop - first]
 
     def _typed(self, values: Any) -> NDArray[Any]:
+        """Converts samples to the dtype of the stream."""
         array = np.ascontiguousarray(values)
         if self._pairs:
             array = array.view(self.form.dtype).reshape(array.shape[:-1])
@@ -108,43 +117,48 @@ class _Arrays(_Stream):
 
     def fragments(self) -> Iterator[Played]:
         group = self._group
-        for at, end in self._parts():
-            known = [group[name][at:end].tolist() for name in ("event_id", "tai_ns", "window_ns", "status")]
-            arrays = self._uneven(at, end) if self.form.length is None else iter(self._typed(group["data"][at:end]))
-            yield from map(Played._make, zip(*known, arrays, strict=True))
+        for at, end in self._ranges():
+            columns = [group[name][at:end].tolist() for name in ("event_id", "tai_ns", "window_ns", "status")]
+            arrays = (
+                self._variable_length(at, end) if self.form.length is None else iter(self._typed(group["data"][at:end]))
+            )
+            yield from map(Played._make, zip(*columns, arrays, strict=True))
 
 
-class _Table(_Stream):
-    """A stream in files of rows: Parquet or ROOT."""
+class _TableStream(_Stream):
+    """Stream in Parquet or ROOT: files with one row per fragment."""
 
     def __init__(self, files: Sequence[Any], source: str, form: Form) -> None:
         self._files, self.source, self.form = files, source, form
 
     def _shaped(self, flat: NDArray[Any]) -> NDArray[Any]:
-        """Returns the array of a fragment, from its numbers."""
+        """Converts the numbers of a row to the array of the fragment."""
         array = np.ascontiguousarray(flat)
         if self.form.dtype.names is not None or self.form.dtype.kind == "c":
             array = array.view(self.form.dtype)
         return array.astype(self.form.dtype, copy=False).reshape(-1, *self.form.row)
 
 
-class _Parquet(_Table):
-    def longest(self) -> int:
+class _ParquetStream(_TableStream):
+    """Stream in a folder of Parquet files."""
+
+    def max_length(self) -> int:
         return max((int(rows[0]) for rows in self._column("shape") if len(rows)), default=0)
 
     def _column(self, name: str) -> Iterator[Any]:
-        parquet = library("pyarrow.parquet", "parquet")
+        """Yields the values of a column."""
+        parquet = import_library("pyarrow.parquet", "parquet")
         for file in self._files:
-            for part in parquet.ParquetFile(file).iter_batches(ROWS, columns=[name]):
+            for part in parquet.ParquetFile(file).iter_batches(ROWS_PER_READ, columns=[name]):
                 yield from (value.as_py() for value in part.column(0))
 
     def fragments(self) -> Iterator[Played]:
-        parquet = library("pyarrow.parquet", "parquet")
+        parquet = import_library("pyarrow.parquet", "parquet")
         names = ["event_id", "tai_ns", "window_ns", "status", "data"]
         for file in self._files:
-            for part in parquet.ParquetFile(file).iter_batches(64, columns=names):
-                *known, data = part.columns
-                for *row, value in zip(*(column.to_pylist() for column in known), data, strict=True):
+            for part in parquet.ParquetFile(file).iter_batches(PARQUET_ROWS_PER_READ, columns=names):
+                *columns, data = part.columns
+                for *row, value in zip(*(column.to_pylist() for column in columns), data, strict=True):
                     if self.form.payload_type in ("raw", "vdif"):
                         flat = np.frombuffer(value.as_buffer() or b"", np.uint8)
                     else:
@@ -152,40 +166,47 @@ class _Parquet(_Table):
                     yield Played._make([*row, self._shaped(flat)])
 
 
-class _Root(_Table):
+class _RootStream(_TableStream):
+    """Stream in a folder of ROOT files."""
+
     def __init__(self, files: Sequence[Any], name: str, source: str, form: Form) -> None:
         super().__init__(files, source, form)
         self._name = name
 
     def _parts(self, names: Sequence[str]) -> Iterator[Any]:
-        uproot = library("uproot", "root")
+        """Yields the columns `names` of ROWS_PER_READ entries each."""
+        uproot = import_library("uproot", "root")
         for file in self._files:
             with uproot.open(file) as opened:
                 if self._name in opened:
                     entries = opened[self._name]
-                    for at in range(0, entries.num_entries, ROWS):
-                        yield entries.arrays(list(names), entry_start=at, entry_stop=at + ROWS)
+                    for at in range(0, entries.num_entries, ROWS_PER_READ):
+                        yield entries.arrays(list(names), entry_start=at, entry_stop=at + ROWS_PER_READ)
 
-    def longest(self) -> int:
+    def max_length(self) -> int:
         return max((int(max(part["rows"], default=0)) for part in self._parts(["rows"])), default=0)
 
     def fragments(self) -> Iterator[Played]:
         is_complex = self.form.dtype.names is not None or self.form.dtype.kind == "c"
         data = ["real", "imaginary"] if is_complex else ["data"]
         for part in self._parts(["event_id", "tai_ns", "window_ns", "status", *data]):
-            known = [part[name].to_list() for name in ("event_id", "tai_ns", "window_ns", "status")]
+            rows = [part[name].to_list() for name in ("event_id", "tai_ns", "window_ns", "status")]
             columns = [part[name] for name in data]
-            for at, row in enumerate(zip(*known, strict=True)):
-                numbers = [column[at].to_numpy() for column in columns]
+            for index, row in enumerate(zip(*rows, strict=True)):
+                numbers = [column[index].to_numpy() for column in columns]
                 yield Played._make([*row, self._shaped(np.stack(numbers, axis=-1).reshape(-1))])
 
 
-NUMBER = r"[+-]?(?:nan|inf|[0-9.]+(?:e[+-]?[0-9]+)?)"
-COMPLEX = re.compile(rf"({NUMBER})([+-]{NUMBER.removeprefix('[+-]?')})j")
+# Real and complex numbers in CSV files, as thalweg.export writes them.
+NUMBER_PATTERN = r"[+-]?(?:nan|inf|[0-9.]+(?:e[+-]?[0-9]+)?)"
+COMPLEX_PATTERN = re.compile(rf"({NUMBER_PATTERN})([+-]{NUMBER_PATTERN.removeprefix('[+-]?')})j")
 
 
-class _Csv(_Stream):
+class _CsvStream(_Stream):
+    """Stream in a CSV file."""
+
     def __init__(self, file: Path, sources: dict[str, str]) -> None:
+        """Reads the form from the first row. A file without rows has the source ""."""
         self._file = file
         row = next(self._rows(), None)
         if row is None:
@@ -200,90 +221,99 @@ class _Csv(_Stream):
         self.form = Form(row["payload_type"], dtype, shape[1:], None)
 
     def _rows(self) -> Iterator[dict[str, str]]:
-        # Samples of a fragment are one field: longer than Python's limit.
+        # All samples of a fragment are one field, which is longer than the default limit of 128 KiB.
         csv.field_size_limit(sys.maxsize)
         with self._file.open(newline="", encoding="utf-8") as file:
             yield from csv.DictReader(file)
 
-    def longest(self) -> int:
+    def max_length(self) -> int:
         return max((int(row["shape"].split("x")[0]) for row in self._rows()), default=0)
 
     def fragments(self) -> Iterator[Played]:
         for row in self._rows():
             event, time, window, status = (int(row[name]) for name in ("event_id", "tai_ns", "window_ns", "status"))
             shape = tuple(int(length) for length in row["shape"].split("x"))
-            yield Played(event, time, window, status, self._values(row["data"], len(shape)).reshape(shape))
+            yield Played(event, time, window, status, self._parse_values(row["data"], len(shape)).reshape(shape))
 
-    def _values(self, text: str, axes: int) -> NDArray[Any]:
+    def _parse_values(self, text: str, axes: int) -> NDArray[Any]:
+        """Converts the text of a fragment with `axes` axes to a one-dimensional array."""
         dtype = self.form.dtype
         if dtype == np.uint8 and axes == 1:
             return np.frombuffer(bytes.fromhex(text), np.uint8)
         if dtype.names is None and dtype.kind != "c":
             kind = float if dtype.kind == "f" else int
             return np.array([kind(word) for word in text.split()], dtype)
-        found = [COMPLEX.fullmatch(word) for word in text.split()]
+        found = [COMPLEX_PATTERN.fullmatch(word) for word in text.split()]
         if None in found:
-            msg = f"{self._file}: {text[:40]!r} are no complex numbers"
+            msg = f"{self._file}: {text[:40]!r} contains text that is not a complex number"
             raise ReplayError(msg)
         if dtype.names is not None:
             return np.array([(int(pair[1]), int(pair[2])) for pair in found if pair], dtype)
         return np.array([complex(float(pair[1]), float(pair[2])) for pair in found if pair], dtype)
 
 
-def _streams(path: Path) -> tuple[list[_Stream], dict[str, str]]:
-    """Returns the streams of a file, and the names of its sources by their ids."""
+def _open_streams(path: Path) -> tuple[list[_Stream], dict[str, str]]:
+    """Opens an exported file or folder. Returns its streams, and the names of its sources by id."""
     if path.is_file():
         with path.open("rb") as file:
             if file.read(len(HDF5_SIGNATURE)) == HDF5_SIGNATURE:
                 return _hdf5_streams(path)
     elif (path / "zarr.json").exists():
         return _zarr_streams(path)
-    elif (path / DESCRIPTION).exists():
-        about = json.loads((path / DESCRIPTION).read_text())
-        names = {source["id"]: source["name"] for source in about["run"]["sources"]}
+    elif (path / DESCRIPTION_FILE).exists():
+        description = json.loads((path / DESCRIPTION_FILE).read_text())
+        names = {source["id"]: source["name"] for source in description["run"]["sources"]}
         streams: list[_Stream] = []
         if any(path.glob("*.sigmf-meta")):
-            msg = f'{path}: recordings of SigMF are played by the program: device = {{ kind = "sigmf", file = ... }}'
+            msg = f'{path}: thalweg run plays SigMF recordings: set device = {{ kind = "sigmf", file = ... }}'
             raise ReplayError(msg)
         if files := sorted(path.glob("*.root")):
-            forms = {name: Form.from_json(form) for name, form in about["forms"].items()}
-            streams += [_Root(files, name, about["streams"][name], form) for name, form in forms.items()]
+            forms = {name: Form.from_json(form) for name, form in description["forms"].items()}
+            streams += [_RootStream(files, name, description["streams"][name], form) for name, form in forms.items()]
         elif any(path.glob("*/*.parquet")):
             folders = [entry for entry in sorted(path.iterdir()) if entry.is_dir() and entry.name != "missing"]
             streams += [_parquet_stream(sorted(folder.glob("*.parquet"))) for folder in folders]
         else:
-            streams += [_Csv(file, names) for file in sorted(path.glob("*.csv")) if file.stem != "missing"]
+            streams += [_CsvStream(file, names) for file in sorted(path.glob("*.csv")) if file.stem != "missing"]
         return streams, names
-    msg = f"{path} is not what `thalweg export` writes: a NeXus or HDF5 file, or a folder of Parquet, Zarr, ROOT or CSV"
+    msg = (
+        f"{path} is not an export that can be played: a NeXus or HDF5 file, or a folder of Parquet, Zarr, ROOT or CSV, "
+        "written by `thalweg export`"
+    )
     raise ReplayError(msg)
 
 
 def _hdf5_streams(path: Path) -> tuple[list[_Stream], dict[str, str]]:
-    h5py = library("h5py", "nexus and hdf5")
+    """Returns the streams of a NeXus or HDF5 file, and the names of its sources by id."""
+    h5py = import_library("h5py", "nexus and hdf5")
     file = h5py.File(path, "r")
     try:
         info = json.loads(file["entry/thalweg/run_json"].asstr()[()])
         found: list[_Stream] = []
         for group in file["entry/instrument"].values():
             if isinstance(group, h5py.Group) and "data" in group:
-                data, uneven = group["data"], "offsets" in group
-                row = data.shape[1:] if uneven else data.shape[2:]
-                form = Form(group.attrs["thalweg_payload_type"], data.dtype, row, None if uneven else data.shape[1])
-                found.append(_Arrays(group, group.attrs["thalweg_source"], form, pairs=False))
+                data = group["data"]
+                if "offsets" in group:
+                    length, row = None, data.shape[1:]
+                else:
+                    length, row = data.shape[1], data.shape[2:]
+                form = Form(group.attrs["thalweg_payload_type"], data.dtype, row, length)
+                found.append(_ArrayStream(group, group.attrs["thalweg_source"], form, pairs=False))
     except KeyError as error:
-        msg = f"{path} is an HDF5 file, and not one that `thalweg export` wrote: {error.args[0]}"
+        msg = f"{path} is an HDF5 file that was not written by `thalweg export`: {error.args[0]}"
         raise ReplayError(msg) from error
     return found, {source["id"]: source["name"] for source in info["sources"]}
 
 
 def _zarr_streams(path: Path) -> tuple[list[_Stream], dict[str, str]]:
-    root = library("zarr", "zarr").open_group(path, mode="r")
+    """Returns the streams of a Zarr group, and the names of its sources by id."""
+    root = import_library("zarr", "zarr").open_group(path, mode="r")
     if "thalweg" not in root.attrs:
-        msg = f"{path} is a group of Zarr, and not one that `thalweg export` wrote, or finished"
+        msg = f"{path} is a Zarr group that was not written by `thalweg export`, or whose export is not complete"
         raise ReplayError(msg)
     groups = [group for name, group in root.groups() if name != "missing"]
     found: list[_Stream] = [
-        _Arrays(
+        _ArrayStream(
             group,
             group.attrs["source"],
             Form.from_json(json.loads(group.attrs["form"])),
@@ -295,45 +325,50 @@ def _zarr_streams(path: Path) -> tuple[list[_Stream], dict[str, str]]:
 
 
 def _parquet_stream(files: Sequence[Path]) -> _Stream:
-    metadata = library("pyarrow.parquet", "parquet").ParquetFile(files[0]).schema_arrow.metadata
+    """Returns the stream of the files in one folder."""
+    metadata = import_library("pyarrow.parquet", "parquet").ParquetFile(files[0]).schema_arrow.metadata
     source = json.loads(metadata[b"thalweg.source"])["id"]
-    return _Parquet(files, source, Form.from_json(json.loads(metadata[b"thalweg.form"])))
+    return _ParquetStream(files, source, Form.from_json(json.loads(metadata[b"thalweg.form"])))
 
 
-def _of_source(path: Path, source: str) -> tuple[str, list[_Stream]]:
-    """Returns a source's name, and its streams."""
-    streams, names = _streams(path)
+def _source_streams(path: Path, source: str) -> tuple[str, list[_Stream]]:
+    """Returns the name and the streams of a source, by id or name. Raises ReplayError if it has no fragments."""
+    streams, names = _open_streams(path)
     id = source if source in names else next((id for id, name in names.items() if name == source), None)
     found = [stream for stream in streams if stream.source == id]
     if id is None or not found:
-        there = sorted({f"{stream.source} ({names.get(stream.source)})" for stream in streams if stream.source})
-        msg = f"{path} has no fragments of a source {source!r}; it has those of {', '.join(there) or 'none'}"
+        available = sorted({f"{stream.source} ({names.get(stream.source)})" for stream in streams if stream.source})
+        msg = f"{path} has no fragments of source {source!r}; it has fragments of {', '.join(available) or 'no source'}"
         raise ReplayError(msg)
     return names[id], found
 
 
 def fragments(path: str | Path, source: str) -> Iterator[Played]:
-    """Yields the fragments of a source, by its id or name, in an exported file, in the order of their events."""
-    _, streams = _of_source(Path(path), source)
+    """Yields the fragments of a source in an exported file, in the order of their events.
+
+    `source` is an id or name. Raises ReplayError if the file is not an export or has no fragments of the source.
+    """
+    _, streams = _source_streams(Path(path), source)
     return heapq.merge(*(stream.fragments() for stream in streams), key=lambda played: played.event)
 
 
-def _declared(streams: Sequence[_Stream], path: Path) -> dict[str, Any]:
-    """Returns what `thalweg.Source` is to know of the fragments."""
+def _source_options(streams: Sequence[_Stream], path: Path) -> dict[str, Any]:
+    """Returns the arguments of `thalweg.Source` for the type and maximum size of the fragments."""
     kinds = {(stream.form.dtype, stream.form.row) for stream in streams}
     if len(kinds) > 1:
-        several = " and ".join(sorted({stream.form.payload_type for stream in streams}))
-        msg = f"{path}: this source has fragments of different types ({several}), which one source cannot push"
+        types = " and ".join(sorted({stream.form.payload_type for stream in streams}))
+        msg = f"{path}: the source has fragments of different types ({types}), but a source of a run has one type"
         raise ReplayError(msg)
-    form, longest = streams[0].form, max(1, *(stream.longest() for stream in streams))
+    form, max_length = streams[0].form, max(1, *(stream.max_length() for stream in streams))
     if form.payload_type in ("raw", "vdif"):
-        return {"max_bytes": longest, "payload_type": form.payload_type}
-    return {"dtype": form.dtype, "shape": (longest, *form.row)}
+        return {"max_bytes": max_length, "payload_type": form.payload_type}
+    return {"dtype": form.dtype, "shape": (max_length, *form.row)}
 
 
-def _status(bits: int) -> list[str]:
-    names = [name for bit, name in STATUS.items() if bits >> bit & 1]
-    clock = CLOCKS[bits >> 16 & 3]
+def _status_names(bits: int) -> list[str]:
+    """Returns the statuses with which a fragment is pushed: its own ones that a source may set, and `replayed`."""
+    names = [name for bit, name in STATUS_BITS.items() if bits >> bit & 1]
+    clock = CLOCK_NAMES[bits >> 16 & 3]
     return ["replayed", *names, *([clock] if clock else [])]
 
 
@@ -346,41 +381,49 @@ def replay(
     name: str | None = None,
     timeout: float = 10.0,
 ) -> dict[str, Any]:
-    """Plays the fragments of a source of an exported file into a run, and returns what the source counted.
+    """Plays a source of an exported file into a run and returns the report of thalweg.Source.finish.
 
-    Raises ReplayError where the file cannot be played, and RunError where the run does not take it.
+    - `path` is the file or folder.
+    - `builders` is the address of a builder, or the addresses of all of them.
+    - `source` is the id or name of the source in the file.
+    - `id` is the id of the source in the new run, `name` its name there (default: the name in the file).
+    - `timeout` is the time in seconds to wait for the builders.
+
+    Raises ReplayError if the file cannot be played, and RunError if the builders do not accept the source.
     """
-    known, streams = _of_source(Path(path), source)
-    declared = _declared(streams, Path(path))
+    original_name, streams = _source_streams(Path(path), source)
+    options = _source_options(streams, Path(path))
     description = {"replayed": True, "file": str(path), "source": source}
-    pushed = thalweg.Source(builders, id=id, name=name or known, description=description, timeout=timeout, **declared)
-    with pushed:
+    target = thalweg.Source(
+        builders, id=id, name=name or original_name, description=description, timeout=timeout, **options
+    )
+    with target:
         try:
             for played in heapq.merge(*(stream.fragments() for stream in streams), key=lambda played: played.event):
                 data = played.array if played.array.size else b""
-                pushed.push(
+                target.push(
                     data,
                     played.event,
                     timestamp=played.timestamp,
                     window=played.window,
-                    status=_status(played.status),
+                    status=_status_names(played.status),
                     timeout=timeout,
                 )
         except thalweg.RunOver:
             pass
-        return pushed.finish()
+        return target.finish()
 
 
 def main() -> int:
-    """Replays as the words of a command say, and returns the exit code."""
+    """Plays the file that the command line names and returns the exit code."""
     arguments = argparse.ArgumentParser(
         prog="python -m thalweg.replay", description="Plays an exported file into a run"
     )
-    arguments.add_argument("file", metavar="FILE", help="what thalweg export wrote")
-    arguments.add_argument("builder", nargs="+", help="a builder's address, such as tcp:127.0.0.1:7700")
-    arguments.add_argument("--source", required=True, help="the source in the file, by its name or id")
-    arguments.add_argument("--id", required=True, help='the source\'s id in the new run, such as "1.0"')
-    arguments.add_argument("--name", help="the source's name; that in the file without it")
+    arguments.add_argument("file", metavar="FILE", help="file or folder written by thalweg export")
+    arguments.add_argument("builder", nargs="+", help="address of a builder, such as tcp:127.0.0.1:7700")
+    arguments.add_argument("--source", required=True, help="name or id of the source in the file")
+    arguments.add_argument("--id", required=True, help='id of the source in the new run, such as "1.0"')
+    arguments.add_argument("--name", help="name of the source in the new run (default: its name in the file)")
     arguments.add_argument("--timeout", type=float, default=10.0, help="seconds to wait for the builders")
     options = arguments.parse_args()
     try:

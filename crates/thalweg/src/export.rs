@@ -1,5 +1,4 @@
-//! `thalweg export`: a run as a file of another format. The exporter is a part of the Python package, which this program
-//! becomes.
+//! `thalweg export`: export of a run to another format. Replaces this process by the exporter of the Python package.
 
 use crate::terminal::Failure;
 use std::ffi::{OsStr, OsString};
@@ -11,48 +10,48 @@ use thalweg_wire::EventRange;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Formats:
-  nexus    an HDF5 file with an NXdetector for each source: DAWN, silx, NeXpy
-  hdf5     the same file, named .h5
-  sigmf    a folder with a recording for each source
-  parquet  a folder of tables, a row for each fragment: pandas, DuckDB
+  nexus    an HDF5 file with one NXdetector per source: DAWN, silx, NeXpy
+  hdf5     the same file with the suffix .h5
+  sigmf    a folder with one recording per source
+  parquet  a folder of tables with one row per fragment: pandas, DuckDB
   zarr     a folder of arrays (Zarr v3): xarray, Dask
-  root     a folder of ROOT files with an RNTuple for each source
-  csv      a folder of text tables, a row for each fragment
+  root     a folder of ROOT files with one RNTuple per source
+  csv      a folder of text tables with one row per fragment
 
-Fragments that are missing or damaged are not among the data: each export lists \
-them, with the reason. Until it is finished the export is PATH.part; the same \
-command continues it, whatever ended it.
+Missing and damaged fragments are not part of the data: the export lists them \
+with the reason. Until the export is complete, it is the folder PATH.part; run \
+the same command again to continue an interrupted export.
 
 Examples:
   thalweg export runs/run-000042 --to nexus
   thalweg export runs/run-000042 --to parquet --source camera --event 100..200
   thalweg export http://daq-0:8042/runs/42 --to zarr --out /data/42.zarr
 
-It needs Python with the package: pip install 'thalweg[export]'.
+Requires Python with the package thalweg: pip install 'thalweg[export]'.
 
-Exit code: 0; 1 where something could not be read, or the export could not be \
-written; 2 where there is no such run, event or source, or PATH is there already; 130 \
-where it was interrupted.")]
+Exit code: 0; 1 if the run cannot be read or is damaged, or the export cannot be \
+written; 2 if the run, event or source does not exist, or PATH already exists; 130 \
+after an interrupt.")]
 pub(crate) struct Options {
-    /// A run's directory, such as runs/run-000042, or its URL on a data server
+    /// Directory of a run, such as runs/run-000042, or its URL on a data server
     #[arg(value_name = "RUN")]
     run: OsString,
     /// Format of the export
     #[arg(long, value_name = "FORMAT")]
     to: Format,
-    /// File or folder to write; without it run-000042.nxs and the like, in the working directory
+    /// File or folder to write; the default is the run's number in the working directory, such as run-000042.nxs
     #[arg(long, value_name = "PATH")]
     out: Option<PathBuf>,
-    /// Only this event, or those from A on and before B; A or B may be left out
+    /// Only this event, or those from A up to but not including B; A or B can be omitted
     #[arg(long, alias = "events", value_name = "E|A..B")]
     event: Option<EventRange>,
-    /// Only fragments of this source, by its name or as 1.0; several with commas between
+    /// Only fragments of this source, by name or id such as 1.0; separate several by commas
     #[arg(long, value_name = "SOURCE", value_delimiter = ',')]
     source: Vec<String>,
-    /// Compress the data; not with sigmf and csv
-    #[arg(long, value_name = "HOW", default_value = "none")]
+    /// Compression of the data; sigmf and csv have none
+    #[arg(long, value_name = "METHOD", default_value = "none")]
     compression: Compression,
-    /// Replace what is at PATH, and begin a partial export anew that has other options
+    /// Replace PATH if it exists, and discard a partial export of other data or options
     #[arg(long)]
     force: bool,
 }
@@ -74,7 +73,7 @@ enum Compression {
     Gzip,
 }
 
-/// Becomes the exporter. Returns only if there is none.
+/// Replaces this process by the exporter. Returns only if that fails.
 pub(crate) fn run_export(options: &Options, json: bool, quiet: bool) -> Result<ExitCode, Failure> {
     let python = find_python()?;
     let error = Command::new(&python).arg("-c").arg(START).args(exporter_arguments(options, json, quiet)).exec();
@@ -106,7 +105,7 @@ fn value_name(value: impl clap::ValueEnum) -> String {
     value.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
 }
 
-/// Returns a range in the form in which it is parsed.
+/// Returns the text from which a range is parsed.
 fn range_text(range: EventRange) -> String {
     match range {
         EventRange { first, last } if first == last => first.to_string(),
@@ -115,8 +114,7 @@ fn range_text(range: EventRange) -> String {
     }
 }
 
-/// Returns the Python that has the package: the one beside this program, as where both are of a wheel, or else the one
-/// in `PATH`.
+/// Returns the path of a Python that has the package: next to this program, as installed by pip, or else in `PATH`.
 fn find_python() -> Result<PathBuf, Failure> {
     let beside = std::env::current_exe().ok().map(|program| program.with_file_name(PYTHON));
     let candidates = beside.filter(|python| python.exists()).into_iter().chain([PathBuf::from(PYTHON)]);
@@ -128,7 +126,7 @@ fn find_python() -> Result<PathBuf, Failure> {
         tried.push(python.display().to_string());
     }
     Err(Failure::Usage(format!(
-        "export needs the Python package of Thalweg, which {} does not have: pip install 'thalweg[export]'",
+        "export requires the Python package thalweg, which {} does not have: pip install 'thalweg[export]'",
         tried.join(" or ")
     )))
 }
@@ -139,9 +137,12 @@ fn has_exporter(python: &Path) -> bool {
     probe.status().is_ok_and(|status| status.success())
 }
 
+/// Name of the Python interpreter.
 const PYTHON: &str = "python3";
-/// Modules are not looked for in the working directory, where files of any name may be.
+/// Program that succeeds if the package is installed. The working directory is removed from the module path, since it
+/// may contain files with the names of modules.
 const PROBE: &str = "import sys; sys.path = [p for p in sys.path if p]; import thalweg.export";
+/// Program that runs the exporter.
 const START: &str = "import sys; sys.path = [p for p in sys.path if p]; \
                      from thalweg.export.__main__ import main; sys.exit(main('thalweg export'))";
 
@@ -150,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_range_is_handed_on_as_it_was_given() {
+    fn range_texts_are_those_from_which_the_ranges_were_parsed() {
         for text in ["7", "7..10", "7..", "0..18446744073709551615"] {
             let range: EventRange = text.parse().expect("a range");
             assert_eq!(range_text(range), text);

@@ -1,4 +1,4 @@
-"""`thalweg export`, and `python -m thalweg.export`."""
+"""Command line of the export: `thalweg export` and `python -m thalweg.export`."""
 
 from __future__ import annotations
 
@@ -11,20 +11,24 @@ import warnings
 import thalweg
 from thalweg.export import FORMATS, Exported, ExportError, Progress, export
 
-# Seconds from one look at the progress to the next.
-REDRAW = 0.1
-# Exit codes, as the program has them: it failed, the request is impossible, SIGINT ended it.
-FAILED, USAGE, INTERRUPTED = 1, 2, 130
+# Minimum interval between two updates of the progress line.
+REDRAW_SECONDS = 0.1
+# Exit code of an export that cannot read the run or write the output, or that left out damaged fragments.
+EXIT_FAILED = 1
+# Exit code of an export that is not possible with the given arguments.
+EXIT_USAGE = 2
+# Exit code after SIGINT (128 + 2, as in shells).
+EXIT_INTERRUPTED = 130
 
 
 def main(program: str = "python -m thalweg.export", words: list[str] | None = None) -> int:
-    """Exports as the words of a command say, and returns the exit code."""
+    """Runs the export that the command line `words` (default: sys.argv) describes and returns the exit code."""
     options = _arguments(program).parse_args(words)
-    line = _Line(enabled=sys.stderr.isatty() and not options.quiet)
+    line = _ProgressLine(enabled=sys.stderr.isatty() and not options.quiet)
     begun = time.monotonic()
     try:
         with warnings.catch_warnings():
-            # The report has what the run lacks.
+            # The report lists the damage.
             warnings.simplefilter("ignore", thalweg.DamageWarning)
             run = thalweg.open(options.run)
         exported = export(
@@ -38,55 +42,62 @@ def main(program: str = "python -m thalweg.export", words: list[str] | None = No
             progress=line.draw,
         )
     except KeyboardInterrupt:
-        return _fail("interrupted; the same command continues from here", INTERRUPTED, options.json, line)
+        return _fail("interrupted; run the same command again to continue", EXIT_INTERRUPTED, options.json, line)
     except (ExportError, ValueError, KeyError, ImportError) as error:
         text = error.args[0] if isinstance(error, KeyError) else error
-        return _fail(str(text), USAGE, options.json, line)
+        return _fail(str(text), EXIT_USAGE, options.json, line)
     except thalweg.RunError as error:
-        code = USAGE if " is not a run" in str(error) else FAILED
+        code = EXIT_USAGE if " is not a run" in str(error) else EXIT_FAILED
         return _fail(str(error), code, options.json, line)
     except OSError as error:
-        return _fail(f"writing: {error}", FAILED, options.json, line)
+        return _fail(f"cannot write the export: {error}", EXIT_FAILED, options.json, line)
     line.clear()
     seconds = time.monotonic() - begun
     print(_report_json(exported, seconds) if options.json else "\n".join(_report(exported, seconds)))
-    return FAILED if exported.damaged else 0
+    return EXIT_FAILED if exported.damaged else 0
 
 
 def _arguments(program: str) -> argparse.ArgumentParser:
-    arguments = argparse.ArgumentParser(prog=program, description="Writes a run as a file of another format")
-    arguments.add_argument("run", metavar="RUN", help="a run's directory, or its URL on a data server")
+    arguments = argparse.ArgumentParser(prog=program, description="Exports a run to a file or folder of another format")
+    arguments.add_argument("run", metavar="RUN", help="directory of the run, or its URL on a data server")
     arguments.add_argument("--to", required=True, choices=tuple(FORMATS), help="format of the export")
-    arguments.add_argument("--out", metavar="PATH", help="file or folder to write")
+    arguments.add_argument("--out", metavar="PATH", help="file or folder to write (default: run-000042.nxs etc.)")
     arguments.add_argument(
-        "--event", "--events", metavar="E|A..B", help="only this event, or those from A on, before B"
+        "--event", "--events", metavar="E|A..B", help="only this event, or those from A up to but not including B"
     )
     arguments.add_argument(
-        "--source", metavar="SOURCE", action="append", default=[], help="only this source, by its name or id"
+        "--source",
+        metavar="SOURCE",
+        action="append",
+        default=[],
+        help="only this source, by name or id; separate several by commas",
     )
-    arguments.add_argument("--compression", choices=("none", "gzip"), default="none", help="compress the data")
-    arguments.add_argument("--force", action="store_true", help="replace what is at PATH")
-    arguments.add_argument("--json", action="store_true", help="print one JSON object as the last line")
-    arguments.add_argument("-q", "--quiet", action="store_true", help="no progress")
+    arguments.add_argument("--compression", choices=("none", "gzip"), default="none", help="compression of the data")
+    arguments.add_argument("--force", action="store_true", help="replace PATH if it exists")
+    arguments.add_argument("--json", action="store_true", help="print the report as JSON")
+    arguments.add_argument("-q", "--quiet", action="store_true", help="show no progress")
     return arguments
 
 
-class _Line:
-    """The line on a terminal that shows how far the export is."""
+class _ProgressLine:
+    """Line on a terminal that shows the progress of the export."""
 
     def __init__(self, *, enabled: bool) -> None:
-        self._enabled, self._drawn = enabled, 0.0
-        self._begun = time.monotonic()
-        self._first: int | None = None
+        self._enabled = enabled
+        # Time of the last update; 0 before the first one.
+        self._drawn_at = 0.0
+        self._started_at = time.monotonic()
+        # Bytes at the first update, which an interrupted export had read before.
+        self._initial_bytes: int | None = None
 
     def draw(self, progress: Progress) -> None:
-        """Draws the line anew, a few times a second."""
+        """Updates the line, unless the last update was less than REDRAW_SECONDS ago."""
         now = time.monotonic()
-        self._first = progress.bytes if self._first is None else self._first
-        if not self._enabled or now - self._drawn < REDRAW:
+        self._initial_bytes = progress.bytes if self._initial_bytes is None else self._initial_bytes
+        if not self._enabled or now - self._drawn_at < REDRAW_SECONDS:
             return
-        self._drawn = now
-        rate = (progress.bytes - self._first) / max(now - self._begun, 1e-3)
+        self._drawn_at = now
+        rate = (progress.bytes - self._initial_bytes) / max(now - self._started_at, 1e-3)
         share = 100 * progress.events // max(progress.all_events, 1)
         text = (
             f"exporting {share} %, {_count(progress.events)} of {_count(progress.all_events)} events, {_size(rate)}/s"
@@ -95,11 +106,11 @@ class _Line:
 
     def clear(self) -> None:
         """Removes the line."""
-        if self._drawn:
+        if self._drawn_at:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
-def _fail(text: str, code: int, as_json: bool, line: _Line) -> int:
+def _fail(text: str, code: int, as_json: bool, line: _ProgressLine) -> int:
     line.clear()
     print(f"thalweg: {_printable(text)}", file=sys.stderr)
     if as_json:
@@ -112,7 +123,7 @@ def _report_json(exported: Exported, seconds: float) -> str:
 
 
 def _report(exported: Exported, seconds: float) -> list[str]:
-    """Returns what was exported, in lines."""
+    """Returns the report as lines of text."""
     rate = f"{_size(exported.bytes / max(seconds, 1e-3))}/s"
     first = (
         f"{exported.path}: {_number(exported.events, 'event')}, {_number(exported.fragments, 'fragment')}, "
@@ -120,18 +131,25 @@ def _report(exported: Exported, seconds: float) -> list[str]:
     )
     lines = [_printable(first)]
     if exported.resumed_events:
-        lines.append(f"  {_number(exported.resumed_events, 'event')} of them by an earlier try")
+        lines.append(f"  continued an interrupted export of {_number(exported.resumed_events, 'event')}")
     if exported.missing:
-        lines.append(f"  {_number(exported.missing, 'fragment')} missing in the run: listed with the reason")
+        lines.append(
+            f"  {_number(exported.missing, 'fragment')} missing in the run: the export lists them with the reasons"
+        )
     if exported.damaged:
-        lines.append(f"  {_number(exported.damaged, 'fragment')} DAMAGED, and left out: listed with the reason")
+        lines.append(
+            f"  {_number(exported.damaged, 'fragment')} DAMAGED and left out: the export lists them with the reasons"
+        )
         lines += [f"    {_printable(problem)}" for problem in exported.problems]
     if exported.state == "OPEN":
-        lines.append("  the run is OPEN: it has not ended, or its writer died; this is what it had")
+        lines.append(
+            "  the run is OPEN: it is still being recorded, or its builder died; events up to now were exported"
+        )
     return lines
 
 
 def _number(number: int, noun: str) -> str:
+    """Returns a number with its noun in singular or plural."""
     return f"{_count(number)} {noun}{'' if number == 1 else 's'}"
 
 
@@ -140,7 +158,7 @@ def _count(number: int) -> str:
 
 
 def _size(size: float) -> str:
-    """Returns a number of bytes in decimal units, of three digits."""
+    """Returns a number of bytes in decimal units with three significant digits, such as 20.5 MB."""
     for unit in ("B", "kB", "MB", "GB", "TB"):
         if size < 999.5 or unit == "TB":
             break
@@ -150,7 +168,7 @@ def _size(size: float) -> str:
 
 
 def _printable(text: str) -> str:
-    """Returns a text from a file or a server without what controls a terminal."""
+    """Replaces control characters, which a text from a file or server may contain to control the terminal."""
     return "".join(letter if letter.isprintable() else "�" for letter in text)
 
 

@@ -1,4 +1,4 @@
-"""Text tables: one for each stream, a row for each fragment. See docs/export.md."""
+"""CSV export: one table per stream, one row per fragment. See docs/export.md."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
-from thalweg.export._reading import COLUMNS, NO_TIME, Batch, Missing, Stream, utc_ns
-from thalweg.export._writer import About, Writer, write_description
+from thalweg.export._reading import COLUMN_TYPES, NO_UTC_TIME, Batch, MissingFragment, Stream, utc_ns
+from thalweg.export._writer import ExportContext, FormatWriter, write_description
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -16,15 +16,17 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-VALUES_AT_A_TIME = 1 << 16
-HEAD = [*COLUMNS, "time_utc", "source", "payload_type", "dtype", "shape", "data"]
+# Number of values that are converted to text together; Python objects take much more memory than array elements.
+VALUES_PER_PART = 1 << 16
+# Columns of a stream's table.
+COLUMN_NAMES = [*COLUMN_TYPES, "time_utc", "source", "payload_type", "dtype", "shape", "data"]
 
 
 class Tables:
-    """Files that grow at their end, and are cut off where an earlier try was recorded."""
+    """Folder of files that are only appended to, and truncated to their last checkpoint when they are opened."""
 
     def __init__(self, folder: Path, lengths: dict[str, int]) -> None:
-        """Opens the files whose lengths are given, and removes all others."""
+        """Opens `folder`, truncates its files to `lengths` in bytes, and removes files that have no length."""
         folder.mkdir(exist_ok=True)
         self._folder = folder
         self._files: dict[str, IO[bytes]] = {}
@@ -36,74 +38,69 @@ class Tables:
             self.file(name).seek(length)
 
     def file(self, name: str) -> IO[bytes]:
-        """Returns a file to write to."""
+        """Returns the file of this name, positioned at its end. Creates it if it does not exist."""
         if name not in self._files:
             path = self._folder / name
             self._files[name] = path.open("r+b" if path.exists() else "w+b")
         return self._files[name]
 
     def checkpoint(self) -> dict[str, int]:
-        """Hands all to the system, and returns the lengths."""
+        """Flushes all files and returns their lengths in bytes."""
         for file in self._files.values():
             file.flush()
         return {name: file.tell() for name, file in self._files.items()}
 
     def close(self) -> None:
-        """Closes the files."""
+        """Closes all files."""
         for file in self._files.values():
             file.close()
 
 
-class Csv(Writer):
-    """Writes a folder of CSV files (RFC 4180, UTF-8)."""
+class Csv(FormatWriter):
+    """Writer of a folder of CSV files (RFC 4180, UTF-8)."""
 
     suffix = ".csv"
     compressions = ("none",)
 
-    def __init__(self, output: Path, about: About, state: dict[str, Any] | None) -> None:
-        """See `Writer`."""
-        super().__init__(output, about, state)
+    def __init__(self, output: Path, context: ExportContext, state: dict[str, Any] | None) -> None:
+        super().__init__(output, context, state)
         self._tables = Tables(output, state or {})
-        self._rows("missing.csv", ["event_id", "source", "reason"], ())
+        self._append_rows("missing.csv", ["event_id", "source", "reason"], ())
 
-    def _rows(self, name: str, head: Sequence[str], rows: Any) -> None:
+    def _append_rows(self, name: str, header: Sequence[str], rows: Any) -> None:
+        """Appends rows to a table, after the header if the table is new."""
         file = self._tables.file(name)
         lines = csv.writer(_Utf8(file))
         if file.tell() == 0:
-            lines.writerow(head)
+            lines.writerow(header)
         lines.writerows(rows)
 
     def append(self, stream: Stream, batch: Batch) -> None:
-        """See `Writer`."""
         form = stream.form
         dtype = form.dtype.str[1:] if form.dtype.names is None else f"c{form.dtype['r'].str[1:]}"
-        known = zip(*(column.tolist() for column in batch.columns().values()), strict=True)
+        columns = zip(*(column.tolist() for column in batch.columns().values()), strict=True)
         times = utc_texts(utc_ns(batch))
         rows = (
-            [*row, time, stream.source, form.payload_type, dtype, "x".join(map(str, array.shape)), _text(array)]
-            for row, time, array in zip(known, times, batch.arrays, strict=True)
+            [*row, time, stream.source, form.payload_type, dtype, "x".join(map(str, array.shape)), _array_text(array)]
+            for row, time, array in zip(columns, times, batch.arrays, strict=True)
         )
-        self._rows(f"{stream.name}.csv", HEAD, rows)
+        self._append_rows(f"{stream.name}.csv", COLUMN_NAMES, rows)
 
-    def add_missing(self, missing: Sequence[Missing]) -> None:
-        """See `Writer`."""
-        self._rows("missing.csv", [], missing)
+    def add_missing(self, missing: Sequence[MissingFragment]) -> None:
+        self._append_rows("missing.csv", [], missing)
 
     def checkpoint(self) -> dict[str, Any]:
-        """See `Writer`."""
         return self._tables.checkpoint()
 
     def finish(self, summary: dict[str, Any], streams: Sequence[Stream]) -> None:
-        """See `Writer`."""
         write_description(self.output, summary)
 
     def close(self) -> None:
-        """See `Writer`."""
         self._tables.close()
 
 
 class _Utf8:
-    """Text into a file of bytes."""
+    """Text stream that writes UTF-8 to a binary file, for csv.writer."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
@@ -113,28 +110,29 @@ class _Utf8:
 
 
 def utc_texts(times: NDArray[np.int64]) -> Iterator[str]:
-    """Returns times in UTC as ISO 8601 with nanoseconds; "" where there is none."""
+    """Converts UTC nanoseconds to ISO 8601 with nanoseconds, and NO_UTC_TIME to ""."""
     texts = np.datetime_as_string(times.astype("datetime64[ns]"), unit="ns")
-    return (f"{text}Z" if time != NO_TIME else "" for text, time in zip(texts.tolist(), times.tolist(), strict=True))
+    return (
+        f"{text}Z" if time != NO_UTC_TIME else "" for text, time in zip(texts.tolist(), times.tolist(), strict=True)
+    )
 
 
-def _text(array: NDArray[Any]) -> str:
-    """Returns the values of an array with spaces between; bytes without axes in hexadecimal."""
+def _array_text(array: NDArray[Any]) -> str:
+    """Returns the values of an array separated by spaces, or a one-dimensional array of bytes in hexadecimal."""
     flat = array.reshape(-1)
     if flat.dtype == np.uint8 and array.ndim == 1:
         return flat.tobytes().hex()
-    # Python's numbers take much more memory than an array's.
-    parts = (flat[at : at + VALUES_AT_A_TIME] for at in range(0, len(flat), VALUES_AT_A_TIME))
-    return " ".join(" ".join(_words(part)) for part in parts)
+    parts = (flat[at : at + VALUES_PER_PART] for at in range(0, len(flat), VALUES_PER_PART))
+    return " ".join(" ".join(_value_texts(part)) for part in parts)
 
 
-def _words(flat: NDArray[Any]) -> Iterator[str]:
-    """Yields the text of each value, which is the same value when it is read."""
+def _value_texts(flat: NDArray[Any]) -> Iterator[str]:
+    """Yields a text for each value that is parsed to exactly the same value."""
     if flat.dtype.names is not None:
         return (f"{real}{imaginary:+}j" for real, imaginary in flat.tolist())
     if flat.dtype.kind == "c":
-        # With Python's text of a complex number, -0.0 and infinities would not come back.
+        # complex(str(value)) does not preserve -0.0 and infinities.
         pairs = zip(np.real(flat).tolist(), np.imag(flat).tolist(), strict=True)
         return (f"{real!r}{'' if repr(part).startswith('-') else '+'}{part!r}j" for real, part in pairs)
-    # NumPy's text of a float32 is shorter than that of the same number as Python's.
+    # str of a NumPy float32 is shorter than that of the same value as a Python float.
     return map(str, flat if flat.dtype == np.float32 else flat.tolist())

@@ -1,8 +1,8 @@
-"""A file whose content is, whenever its writer is killed, as it was at the last commit.
+"""File with commits: after its writer was killed, its content is that of the last commit.
 
-What is written behind the length that was committed goes straight into the file. What changes bytes in front of that
-is kept in memory, until a commit writes it beside the file, and then into it. HDF5 keeps its index in small pieces all
-over a file, so that a file of which its writer was killed cannot be relied on otherwise.
+HDF5 updates its indexes in place, all over a file, so a file whose writer was killed may be unreadable. Therefore data
+after the committed length are written to the file directly, but changes to committed pages are kept in memory. A commit
+first writes these pages to a journal next to the file, and then copies them into the file.
 """
 
 from __future__ import annotations
@@ -15,87 +15,95 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pathlib import Path
 
-PAGE = 4096
-ENTRY = struct.Struct("<Q")
-
-
-# Number of pages that no file has.
-ALL = 1 << 62
+# Unit in which changes are kept in memory and written to the journal.
+PAGE_BYTES = 4096
+# Number of the page, in front of each page in the journal.
+PAGE_NUMBER = struct.Struct("<Q")
+# Number of committed pages for which all writes are kept in memory: more than any file has.
+ALL_PAGES = 1 << 62
 
 
 class JournaledFile(io.RawIOBase):
-    """A file for h5py's driver `fileobj`.
+    """Binary file for the h5py driver `fileobj`.
 
-    HDF5 must not see an error: a flush that fails ends the process (h5py 3.16, HDF5 1.14). After the first one, all
-    that is written is kept in memory, and `check` raises it.
+    `read` and `write` do not raise errors, since an error during a flush crashes the process (h5py 3.16, HDF5 1.14).
+    After the first error all writes are kept in memory, and `check` raises the error.
     """
 
     def __init__(self, path: Path, state: dict[str, int] | None) -> None:
-        """Opens `path` with the content of the `state` that `prepare` returned, or makes it anew."""
+        """Opens `path` and restores the content of a `state` that `prepare` returned. Empties it if `state` is None."""
         super().__init__()
         self._path = path
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-        self._at = 0
-        # Changed pages in front of what was committed.
+        self._position = 0
+        # Changed pages within the committed length, by page number.
         self._pages: dict[int, bytearray] = {}
+        # First error of a read or write.
         self._failure: BaseException | None = None
-        self._number, self._end = (state["journal"], state["length"]) if state else (0, 0)
+        # Number of the last journal, and length of the file in bytes.
+        self._journal_number, self._end = (state["journal"], state["length"]) if state else (0, 0)
         self.commit()
 
-    def _journal(self) -> Path:
-        return self._path.with_name(f"journal-{self._number}")
+    def _journal_path(self) -> Path:
+        return self._path.with_name(f"journal-{self._journal_number}")
 
     def check(self) -> None:
-        """Raises the error of a write, such as a full disk, or what interrupted one."""
+        """Raises the first error of a read or write, such as OSError for a full disk, or KeyboardInterrupt."""
         if self._failure is not None:
             raise self._failure
 
     def prepare(self) -> dict[str, int]:
-        """Writes the changed pages into a journal, and returns the state that is to be noted before `commit`."""
+        """Writes the changed pages to a journal. Returns the state, which the caller must save before `commit`."""
         self.check()
-        self._number += 1
-        with self._journal().open("wb") as file:
+        self._journal_number += 1
+        with self._journal_path().open("wb") as file:
             for page, content in sorted(self._pages.items()):
-                file.write(ENTRY.pack(page) + content)
-        return {"journal": self._number, "length": self._end}
+                file.write(PAGE_NUMBER.pack(page) + content)
+        return {"journal": self._journal_number, "length": self._end}
 
     def commit(self) -> None:
-        """Takes the pages of the journal into the file."""
-        journal = self._journal()
+        """Copies the pages of the journal into the file and removes the journal."""
+        journal = self._journal_path()
         if journal.exists():
             entries = memoryview(journal.read_bytes())
-            for at in range(0, len(entries), ENTRY.size + PAGE):
-                (page,) = ENTRY.unpack_from(entries, at)
-                os.pwrite(self._descriptor, entries[at + ENTRY.size : at + ENTRY.size + PAGE], page * PAGE)
+            for at in range(0, len(entries), PAGE_NUMBER.size + PAGE_BYTES):
+                (page,) = PAGE_NUMBER.unpack_from(entries, at)
+                os.pwrite(
+                    self._descriptor,
+                    entries[at + PAGE_NUMBER.size : at + PAGE_NUMBER.size + PAGE_BYTES],
+                    page * PAGE_BYTES,
+                )
         os.ftruncate(self._descriptor, self._end)
         for old in self._path.parent.glob("journal-*"):
             old.unlink()
         self._pages.clear()
-        self._committed = -(-self._end // PAGE)
+        self._committed_pages = -(-self._end // PAGE_BYTES)
 
     def _page(self, number: int) -> bytearray:
+        """Returns a committed page in memory, which is read from the file first if it is unchanged."""
         if number not in self._pages:
-            content = os.pread(self._descriptor, PAGE, number * PAGE)
-            self._pages[number] = bytearray(content.ljust(PAGE, b"\0"))
+            content = os.pread(self._descriptor, PAGE_BYTES, number * PAGE_BYTES)
+            self._pages[number] = bytearray(content.ljust(PAGE_BYTES, b"\0"))
         return self._pages[number]
 
     def write(self, data: Any) -> int:
-        """Writes at the position."""
-        view, at = memoryview(data).cast("B"), self._at
+        """Writes all of `data` at the current position and returns its length in bytes."""
+        view, at = memoryview(data).cast("B"), self._position
         try:
-            self._write(view, at)
+            self._write_at(view, at)
         except BaseException as error:
             self._failure = self._failure or error
-            self._committed = ALL
-            self._write(view, at)
-        self._at = at + len(view)
-        self._end = max(self._end, self._at)
+            self._committed_pages = ALL_PAGES
+            self._write_at(view, at)
+        self._position = at + len(view)
+        self._end = max(self._end, self._position)
         return len(view)
 
-    def _write(self, rest: memoryview, at: int) -> None:
-        while len(rest) and at < self._committed * PAGE:
-            page, offset = divmod(at, PAGE)
-            count = min(PAGE - offset, len(rest))
+    def _write_at(self, rest: memoryview, at: int) -> None:
+        """Writes bytes within the committed length to pages in memory, and the others to the file."""
+        while len(rest) and at < self._committed_pages * PAGE_BYTES:
+            page, offset = divmod(at, PAGE_BYTES)
+            count = min(PAGE_BYTES - offset, len(rest))
             self._page(page)[offset : offset + count] = rest[:count]
             rest, at = rest[count:], at + count
         while len(rest):
@@ -103,45 +111,45 @@ class JournaledFile(io.RawIOBase):
             rest, at = rest[count:], at + count
 
     def readinto(self, buffer: Any) -> int:
-        """Reads from the position on, with zeros behind the end."""
-        view, at = memoryview(buffer).cast("B"), self._at
+        """Fills `buffer` from the current position, with zeros after the end of the file. Returns its length."""
+        view, at = memoryview(buffer).cast("B"), self._position
         try:
             found = os.preadv(self._descriptor, [view], at)
         except BaseException as error:
             self._failure, found = self._failure or error, 0
         if found < len(view):
             view[found:] = bytes(len(view) - found)
-        for page in range(at // PAGE, -(-(at + len(view)) // PAGE) if self._pages else 0):
+        for page in range(at // PAGE_BYTES, -(-(at + len(view)) // PAGE_BYTES) if self._pages else 0):
             if (content := self._pages.get(page)) is not None:
-                begin, end = max(page * PAGE, at), min((page + 1) * PAGE, at + len(view))
-                view[begin - at : end - at] = content[begin - page * PAGE : end - page * PAGE]
-        self._at = at + len(view)
+                begin, end = max(page * PAGE_BYTES, at), min((page + 1) * PAGE_BYTES, at + len(view))
+                view[begin - at : end - at] = content[begin - page * PAGE_BYTES : end - page * PAGE_BYTES]
+        self._position = at + len(view)
         return len(view)
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Moves the position."""
-        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._end}[whence]
-        return self._at
+        """Sets the position in bytes and returns it."""
+        self._position = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._end}[whence]
+        return self._position
 
     def tell(self) -> int:
-        """Returns the position."""
-        return self._at
+        """Returns the position in bytes."""
+        return self._position
 
     def truncate(self, size: int | None = None) -> int:
-        """Sets the length, which counts from the next commit on."""
-        self._end = self._at if size is None else size
+        """Sets the length in bytes (default: the position) and returns it. The next commit changes the file."""
+        self._end = self._position if size is None else size
         return self._end
 
     def readable(self) -> bool:
-        """Returns true."""
+        """Returns True."""
         return True
 
     def writable(self) -> bool:
-        """Returns true."""
+        """Returns True."""
         return True
 
     def seekable(self) -> bool:
-        """Returns true."""
+        """Returns True."""
         return True
 
     def close(self) -> None:

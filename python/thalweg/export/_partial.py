@@ -1,7 +1,7 @@
-"""Output that is not finished: a folder PATH.part, in which the export grows, and how far it is.
+"""Partial exports: the folder PATH.part, which contains the output and a checkpoint until the export is complete.
 
-`progress.json` in it is replaced in one step, after the data that it speaks of. An export that was killed is continued
-from there; what was written after it is cut off. The finished output is renamed into its place.
+A checkpoint replaces `progress.json` atomically after the data that it describes were written. An interrupted export is
+continued from its last checkpoint; data written later are discarded. The finished output is renamed to PATH.
 """
 
 from __future__ import annotations
@@ -16,78 +16,88 @@ from typing import Any
 
 
 class ExportError(Exception):
-    """An export cannot be made: the message says why, and what to do."""
+    """Error of an export that is not possible. The message states the reason and a remedy."""
 
 
-class Partial:
-    """A partial output."""
+class PartialExport:
+    """Folder of an export that is not yet complete. It is locked until it is closed."""
 
     def __init__(self, target: Path, identity: dict[str, Any], *, force: bool) -> None:
-        """Begins or continues the output of `target`. `identity` is what is exported and how.
+        """Creates the folder, or opens that of an interrupted export to `target`.
 
-        Raises ExportError where `target` is there already, or a partial output of something else.
+        `identity` describes the data and options of the export; only a partial export with the same identity is
+        continued. Raises ExportError if `target` exists and `force` is false, if another process writes the folder, or
+        if the folder belongs to another export.
         """
         self.target = target
         self.folder = target.with_name(target.name + ".part")
-        # What `target` will be.
+        # File or folder that is renamed to `target`.
         self.output = self.folder / "output"
         self._identity = identity
-        # What was recorded last; None where nothing was.
+        # Last checkpoint, or None if there is none.
         self.progress: dict[str, Any] | None = None
         is_new = not self.folder.exists()
         if not is_new:
             self._check_folder()
-            if self._is_left_over():
+            if self._is_leftover():
                 shutil.rmtree(self.folder)
                 is_new = True
         if target.exists() and not force:
-            msg = f"{target} exists already: choose another place with --out, or replace it with --force"
+            msg = f"{target} already exists: write to another path with --out, or replace it with --force"
             raise ExportError(msg)
         self.folder.mkdir(exist_ok=True)
-        self._lock = self._locked()
+        # Descriptor of the folder, which holds the lock.
+        self._lock = self._lock_folder()
         if not is_new:
             try:
-                self._continue(force=force)
+                self._load_progress(force=force)
             except ExportError:
                 self.close()
                 raise
 
     def _check_folder(self) -> None:
-        """Raises ExportError where the folder has what no export wrote."""
-        if not self.folder.is_dir() or not all(OURS.fullmatch(entry.name) for entry in self.folder.iterdir()):
-            msg = f"{self.folder} is there and is no partial export: move it, or choose another place with --out"
+        """Raises ExportError if the folder contains files that are not those of a partial export."""
+        if not self.folder.is_dir() or not all(FILE_NAMES.fullmatch(entry.name) for entry in self.folder.iterdir()):
+            msg = f"{self.folder} exists and is not a partial export: move it, or write to another path with --out"
             raise ExportError(msg)
 
-    def _is_left_over(self) -> bool:
-        """Returns whether the output was put into its place by a process that was killed then."""
+    def _is_leftover(self) -> bool:
+        """Returns whether a process renamed the finished output, but was killed before it removed the folder."""
         try:
             found = json.loads((self.folder / "progress.json").read_text())
             return bool(found["progress"]["finished"]) and self.target.exists() and not self.output.exists()
         except (OSError, ValueError, TypeError, KeyError):
             return False
 
-    def _locked(self) -> int:
-        """Keeps other processes from this folder for as long as this one lives."""
+    def _lock_folder(self) -> int:
+        """Locks the folder against other processes and returns the descriptor to close. Raises ExportError."""
         descriptor = os.open(self.folder, os.O_RDONLY)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             os.close(descriptor)
-            msg = f"{self.folder} is being written by another export: wait for its end, or choose another --out"
+            msg = (
+                f"{self.folder} is being written by another process: wait until it ends, "
+                "or write to another path with --out"
+            )
             raise ExportError(msg) from error
         return descriptor
 
-    def _continue(self, *, force: bool) -> None:
+    def _load_progress(self, *, force: bool) -> None:
+        """Loads the last checkpoint. Empties the folder if there is none that can be continued.
+
+        Raises ExportError if the checkpoint is that of another export and `force` is false.
+        """
         file = self.folder / "progress.json"
         try:
             found = json.loads(file.read_text())
         except FileNotFoundError:
             found = None
         except (OSError, ValueError) as error:
-            msg = f"{file}: {error}: remove {self.folder} to begin anew"
+            msg = f"cannot read {file}: {error}; remove {self.folder} to start again"
             raise ExportError(msg) from error
-        # After a machine went down, nothing says how much of it had reached the disk.
-        if found is not None and found.get("boot") == _boot() and found.get("identity") == self._identity:
+        # Checkpoints are not synced to disk: after a restart of the machine their data may be incomplete.
+        if found is not None and found.get("boot") == _boot_id() and found.get("identity") == self._identity:
             self.progress = found["progress"]
             return
         if found is not None and found.get("identity") != self._identity and not force:
@@ -95,24 +105,24 @@ class Partial:
             keys = [key for key in self._identity if before.get(key) != self._identity[key]]
             differs = ", ".join(f"{key} {before.get(key)!r}, now {self._identity[key]!r}" for key in keys)
             msg = (
-                f"{self.folder} is the partial output of another export ({differs}): repeat that command to finish it, "
-                "choose another place with --out, or begin anew with --force"
+                f"{self.folder} is a partial export with other data or options ({differs}): repeat that "
+                "command to finish it, write to another path with --out, or start again with --force"
             )
             raise ExportError(msg)
         for entry in self.folder.iterdir():
             shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
 
-    def record(self, progress: dict[str, Any]) -> None:
-        """Notes how far the output is, in one step."""
+    def save_progress(self, progress: dict[str, Any]) -> None:
+        """Replaces the checkpoint atomically."""
         self.progress = progress
         new = self.folder / "progress.new"
-        new.write_text(json.dumps({"identity": self._identity, "boot": _boot(), "progress": progress}))
+        new.write_text(json.dumps({"identity": self._identity, "boot": _boot_id(), "progress": progress}))
         new.replace(self.folder / "progress.json")
 
     def finish(self) -> None:
-        """Puts the finished output into its place, once it is on the disk."""
+        """Syncs the finished output to disk, renames it to `target`, and removes the folder."""
         if self.output.exists():
-            _sync(self.output)
+            _sync_files(self.output)
             if self.target.exists():
                 self.target.rename(self.folder / "replaced")
             self.output.rename(self.target)
@@ -124,21 +134,21 @@ class Partial:
         shutil.rmtree(self.folder)
 
     def close(self) -> None:
-        """Lets other processes have the folder."""
+        """Unlocks the folder."""
         os.close(self._lock)
 
 
-# Names of what is in a partial output.
-OURS = re.compile(r"output|rows|replaced|progress\.json|progress\.new|journal-[0-9]+")
+# Names of the files and folders in a partial export.
+FILE_NAMES = re.compile(r"output|rows|replaced|progress\.json|progress\.new|journal-[0-9]+")
 
 
-def _boot() -> str:
-    """Returns a text that is another one after the machine was started anew."""
+def _boot_id() -> str:
+    """Returns an id that changes with each restart of the machine."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
-def _sync(path: Path) -> None:
-    """Waits until a file, or all files of a folder, are on the disk."""
+def _sync_files(path: Path) -> None:
+    """Syncs a file, or a folder and all files in it, to disk."""
     for entry in [path, *path.rglob("*")] if path.is_dir() else [path]:
         descriptor = os.open(entry, os.O_RDONLY)
         try:

@@ -1,4 +1,4 @@
-"""SigMF: a recording for each stream. See docs/export.md."""
+"""SigMF export: one recording per stream. See docs/export.md."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import numpy as np
 
 from thalweg.export._csv import Tables, utc_texts
 from thalweg.export._partial import ExportError
-from thalweg.export._reading import SECOND, Batch, Form, Missing, Stream, utc_ns
-from thalweg.export._writer import About, Writer, write_description
+from thalweg.export._reading import NS_PER_SECOND, Batch, Form, MissingFragment, Stream, utc_ns
+from thalweg.export._writer import ExportContext, FormatWriter, write_description
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-# What is kept of each fragment until the metadata are written.
-ROW = np.dtype(
+# Values of a fragment that are kept in a temporary file until the metadata are written.
+ROW_TYPE = np.dtype(
     [
         ("event_id", "<u8"),
         ("tai_ns", "<i8"),
@@ -29,80 +29,80 @@ ROW = np.dtype(
         ("crc32c", "<u4"),
     ]
 )
-ROWS_AT_A_TIME = 1 << 14
-# The largest number that SigMF has for a sample.
-LAST_INDEX = (1 << 63) - 1
-TYPES = {"u1", "i1", "u2", "i2", "u4", "i4", "f4", "f8"}
+# Number of fragments whose values are read together.
+ROWS_PER_READ = 1 << 14
+# Largest index of a sample that SigMF allows.
+MAX_SAMPLE_INDEX = (1 << 63) - 1
+# Types that SigMF has, also as real and imaginary parts.
+NUMBER_TYPES = {"u1", "i1", "u2", "i2", "u4", "i4", "f4", "f8"}
 
 
-class Sigmf(Writer):
-    """Writes a folder of recordings of SigMF."""
+class Sigmf(FormatWriter):
+    """Writer of a folder of SigMF recordings."""
 
     suffix = ".sigmf"
     compressions = ("none",)
 
-    def __init__(self, output: Path, about: About, state: dict[str, Any] | None) -> None:
-        """See `Writer`."""
-        super().__init__(output, about, state)
-        known = state or {"data": {}, "rows": {}}
-        self._data = Tables(output, known["data"])
-        self._rows = Tables(output.with_name("rows"), known["rows"])
+    def __init__(self, output: Path, context: ExportContext, state: dict[str, Any] | None) -> None:
+        super().__init__(output, context, state)
+        saved = state or {"data": {}, "rows": {}}
+        self._data = Tables(output, saved["data"])
+        self._rows = Tables(output.with_name("rows"), saved["rows"])
 
     def append(self, stream: Stream, batch: Batch) -> None:
-        """See `Writer`."""
         datatype(stream)
         file = self._data.file(f"{stream.name}.sigmf-data")
         for array in batch.arrays:
             file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
-        rows = np.zeros(len(batch.arrays), ROW)
+        rows = np.zeros(len(batch.arrays), ROW_TYPE)
         for name, column in batch.columns().items():
-            if name in ROW.names:  # type: ignore[operator]
+            if name in ROW_TYPE.names:  # type: ignore[operator]
                 rows[name] = column
         rows["utc_ns"], rows["length"] = utc_ns(batch), batch.lengths
         self._rows.file(stream.name).write(rows.tobytes())
 
-    def add_missing(self, missing: Sequence[Missing]) -> None:
-        """See `Writer`."""
+    def add_missing(self, missing: Sequence[MissingFragment]) -> None:
         for row in missing:
             file = self._rows.file(f"missing-{row.source}")
             file.write(f"{row.event}\t{row.reason}\n".encode())
 
     def checkpoint(self) -> dict[str, Any]:
-        """See `Writer`."""
         return {"data": self._data.checkpoint(), "rows": self._rows.checkpoint()}
 
     def finish(self, summary: dict[str, Any], streams: Sequence[Stream]) -> None:
-        """See `Writer`."""
         self._data.checkpoint()
         self._rows.checkpoint()
         described: set[str] = set()
         for stream in streams:
-            # What is missing of a source is with its first recording.
+            # The first recording of a source has the annotations of its missing fragments.
             missing = None if stream.source in described else f"missing-{stream.source}"
             described.add(stream.source)
-            self._describe(stream, missing)
+            self._write_metadata(stream, missing)
         write_description(self.output, summary)
 
-    def _describe(self, stream: Stream, missing: str | None) -> None:
-        """Writes the metadata of a recording, without having all of it in memory."""
+    def _write_metadata(self, stream: Stream, missing: str | None) -> None:
+        """Writes the metadata of a recording piece by piece, since they may be larger than the memory.
+
+        `missing` is the name of the temporary file with missing fragments.
+        """
         rows = self.output.with_name("rows")
         meta = self._data.file(f"{stream.name}.sigmf-meta")
         meta.seek(0)
         meta.truncate()
-        write = _Json(meta)
-        write.text(b'{\n"global": ' + json.dumps(self._global(stream), indent=1, ensure_ascii=False).encode())
-        rate = sample_rate(self.about.source(stream.source)["description"])
-        write.array("captures", captures(_fragments(rows / stream.name), rate))
-        lost = _missing(rows / missing) if missing is not None and (rows / missing).exists() else iter(())
-        write.array("annotations", _annotations(_fragments(rows / stream.name), lost))
+        write = _JsonObject(meta)
+        write.text(b'{\n"global": ' + json.dumps(self._global_object(stream), indent=1, ensure_ascii=False).encode())
+        rate = sample_rate(self.context.source(stream.source)["description"])
+        write.array("captures", captures(_read_fragments(rows / stream.name), rate))
+        lost = _read_missing(rows / missing) if missing is not None and (rows / missing).exists() else iter(())
+        write.array("annotations", _annotations(_read_fragments(rows / stream.name), lost))
         write.text(b"\n}\n")
         meta.flush()
 
-    def _global(self, stream: Stream) -> dict[str, Any]:
-        info, source = self.about.info, self.about.source(stream.source)
+    def _global_object(self, stream: Stream) -> dict[str, Any]:
+        info, source = self.context.run_info, self.context.source(stream.source)
         with (self.output / f"{stream.name}.sigmf-data").open("rb") as file:
-            checksum = hashlib.file_digest(file, "sha512") if hasattr(hashlib, "file_digest") else _digest(file)
-        about: dict[str, Any] = {
+            checksum = hashlib.file_digest(file, "sha512") if hasattr(hashlib, "file_digest") else _file_digest(file)
+        values: dict[str, Any] = {
             "core:datatype": datatype(stream),
             "core:version": "1.2.0",
             "core:num_channels": int(np.prod(stream.form.row, dtype=np.int64)),
@@ -115,16 +115,15 @@ class Sigmf(Writer):
             "thalweg:form": stream.form.to_json(),
         }
         rate = sample_rate(source["description"])
-        return about if rate is None else about | {"core:sample_rate": rate}
+        return values if rate is None else values | {"core:sample_rate": rate}
 
     def close(self) -> None:
-        """See `Writer`."""
         self._data.close()
         self._rows.close()
 
 
-class _Json:
-    """An object of JSON that is written piece by piece."""
+class _JsonObject:
+    """JSON object that is written piece by piece."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
@@ -140,41 +139,48 @@ class _Json:
 
 
 class Fragment(NamedTuple):
-    """A fragment in a recording."""
+    """Fragment in a recording."""
 
+    # Index of its first sample in the recording.
     start: int
+    # Number of samples of each channel.
     length: int
     event: int
+    # TAI nanoseconds since 1970.
     tai: int
+    # UTC as ISO 8601, or "" before 1972.
     utc: str
     sequence: int
     status: int
     crc32c: int
 
 
-def _fragments(path: Path) -> Iterator[Fragment]:
+def _read_fragments(path: Path) -> Iterator[Fragment]:
+    """Yields the fragments of a stream from its temporary file."""
     start = 0
     with path.open("rb") as file:
-        while part := file.read(ROWS_AT_A_TIME * ROW.itemsize):
-            rows = np.frombuffer(part, ROW)
+        while part := file.read(ROWS_PER_READ * ROW_TYPE.itemsize):
+            rows = np.frombuffer(part, ROW_TYPE)
             for row, utc in zip(rows.tolist(), utc_texts(rows["utc_ns"]), strict=True):
                 event, tai, _, length, sequence, status, crc32c = row
                 yield Fragment(start, length, event, tai, utc, sequence, status, crc32c)
                 start += length
 
 
-def _missing(path: Path) -> Iterator[Missing]:
+def _read_missing(path: Path) -> Iterator[MissingFragment]:
+    """Yields the missing fragments of a source from its temporary file."""
     with path.open() as file:
         for line in file:
             event, reason = line.rstrip("\n").split("\t")
-            yield Missing(int(event), "", reason)
+            yield MissingFragment(int(event), "", reason)
 
 
 def captures(fragments: Iterator[Fragment], rate: float | None) -> Iterator[dict[str, Any]]:
-    """Yields a capture for each place from which on samples do not follow those before without a gap.
+    """Yields a capture for the first sample, and for each sample after a gap.
 
-    `core:global_index` counts the samples from the first one on, those that are not here too: by their times where the
-    rate of samples is known, else by the numbers of events, as if each had as many as the one before.
+    `rate` is the number of samples per second, or None if it is not known. `core:global_index` is the index of the
+    first sample if no samples were missing: computed from time stamps with `rate`, otherwise from event numbers, with
+    the length of the previous event for each missing one.
     """
     first: Fragment | None = None
     last: Fragment | None = None
@@ -184,27 +190,27 @@ def captures(fragments: Iterator[Fragment], rate: float | None) -> Iterator[dict
         if last is None:
             is_gap = True
         elif rate is not None:
-            # Whole numbers: a float has not the nanoseconds of a date.
-            due = index + last.length
-            found = round((fragment.tai - first.tai) * rate / SECOND)
-            is_gap = abs(found - due) > 1
-            index = max(found, due) if is_gap else due
+            # The difference is computed with integers: as a float, a date has no nanoseconds.
+            expected = index + last.length
+            measured = round((fragment.tai - first.tai) * rate / NS_PER_SECOND)
+            is_gap = abs(measured - expected) > 1
+            index = max(measured, expected) if is_gap else expected
         else:
             is_gap = fragment.event != last.event + 1
             index += last.length * (fragment.event - last.event)
         if is_gap:
             capture: dict[str, Any] = {"core:sample_start": fragment.start}
-            capture |= {"core:global_index": index} if index <= LAST_INDEX else {}
+            capture |= {"core:global_index": index} if index <= MAX_SAMPLE_INDEX else {}
             yield capture | ({"core:datetime": fragment.utc} if fragment.utc else {})
         last = fragment
 
 
-def _annotations(fragments: Iterator[Fragment], missing: Iterator[Missing]) -> Iterator[dict[str, Any]]:
-    """Yields an annotation for each event, and for each that is missing, of no samples, where it would be."""
+def _annotations(fragments: Iterator[Fragment], missing: Iterator[MissingFragment]) -> Iterator[dict[str, Any]]:
+    """Yields an annotation for each fragment, and one of 0 samples at the position of each missing fragment."""
     lost, end = next(missing, None), 0
     for fragment in fragments:
         while lost is not None and lost.event < fragment.event:
-            yield _lost(lost, fragment.start)
+            yield _missing_annotation(lost, fragment.start)
             lost = next(missing, None)
         end = fragment.start + fragment.length
         yield {
@@ -218,11 +224,11 @@ def _annotations(fragments: Iterator[Fragment], missing: Iterator[Missing]) -> I
             "thalweg:crc32c": fragment.crc32c,
         }
     while lost is not None:
-        yield _lost(lost, end)
+        yield _missing_annotation(lost, end)
         lost = next(missing, None)
 
 
-def _lost(row: Missing, start: int) -> dict[str, Any]:
+def _missing_annotation(row: MissingFragment, start: int) -> dict[str, Any]:
     return {
         "core:sample_start": start,
         "core:sample_count": 0,
@@ -234,28 +240,31 @@ def _lost(row: Missing, start: int) -> dict[str, Any]:
 
 
 def datatype(stream: Stream) -> str:
-    """Returns SigMF's name of a stream's type."""
+    """Returns the SigMF data type of a stream, such as "ci16_le". Raises ExportError if SigMF has none."""
     form: Form = stream.form
     number = form.dtype["r"] if form.dtype.names is not None else form.dtype
     kind = "c" if form.dtype.names is not None or form.dtype.kind == "c" else "r"
     letters = f"f{number.itemsize // 2}" if number.kind == "c" else number.str[1:]
-    if letters not in TYPES:
-        msg = f"source {stream.source} has {form.payload_type}, and SigMF no type for it: leave it out with --source"
+    if letters not in NUMBER_TYPES:
+        msg = (
+            f"source {stream.source} has the type {form.payload_type}, which SigMF does not have: "
+            "select the other sources with --source, or export to another format"
+        )
         raise ExportError(msg)
     size = int(letters[1:])
     return f"{kind}{letters[0]}{size * 8}{'_le' if size > 1 else ''}"
 
 
 def sample_rate(description: Any) -> float | None:
-    """Returns the samples per second that a source states; None where it states none."""
+    """Returns the samples per second in the description of a source, or None if it has no valid number."""
     rate = description.get("sample_rate") if isinstance(description, dict) else None
     if isinstance(rate, bool) or not isinstance(rate, (int, float)) or not 0 < rate <= 1e12:
         return None
     return float(rate)
 
 
-def _digest(file: IO[bytes]) -> Any:
-    # Python 3.10 has no hashlib.file_digest.
+def _file_digest(file: IO[bytes]) -> Any:
+    """Returns the SHA-512 of a file, for Python 3.10, which does not have hashlib.file_digest."""
     checksum = hashlib.sha512()
     while part := file.read(1 << 20):
         checksum.update(part)

@@ -1,4 +1,4 @@
-"""The interface of a format's writer, and what all of them need."""
+"""Base class of the writers of all formats, and their common functions."""
 
 from __future__ import annotations
 
@@ -13,89 +13,93 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from thalweg.export._reading import Batch, Missing, Stream
+    from thalweg.export._reading import Batch, MissingFragment, Stream
 
-# What is known of run and export, in outputs that are folders. `run.json` would make a run of the folder.
-DESCRIPTION = "_thalweg.json"
+# File with the description of the run and the export, in formats that are folders. With the name `run.json` the folder
+# would be taken for a run.
+DESCRIPTION_FILE = "_thalweg.json"
 
 
 @dataclass(frozen=True)
-class About:
-    """What an export says of its run."""
+class ExportContext:
+    """Description of the run, and options of the export, for the writers."""
 
-    # `run.json`.
-    info: dict[str, Any]
-    # Ids of the sources that are exported, and their names in the export.
+    # Content of `run.json`.
+    run_info: dict[str, Any]
+    # Names of the exported sources in the export, by id.
     sources: dict[str, str]
-    # Beginning and end as ISO 8601; None where there is none.
+    # Start of the run in UTC as ISO 8601, or None before 1972.
     started: str | None
+    # End of the run in UTC as ISO 8601, or None if it has not ended.
     ended: str | None
+    # "none" or "gzip".
     compression: str
 
     @property
     def began(self) -> int:
-        """TAI nanoseconds since 1970 of the run's beginning."""
-        began: int = self.info["began"]
+        """Start of the run in TAI nanoseconds since 1970."""
+        began: int = self.run_info["began"]
         return began
 
     def source(self, id: str) -> dict[str, Any]:
-        """Returns what `run.json` states of a source."""
-        return next(source for source in self.info["sources"] if source["id"] == id)
+        """Returns the entry of a source in `run.json`."""
+        return next(source for source in self.run_info["sources"] if source["id"] == id)
 
     def summary(self) -> dict[str, Any]:
-        """Returns what is written beside the data of formats without a place for it."""
+        """Returns the content of DESCRIPTION_FILE, without the counts of the export."""
         return {
             "format": "thalweg-export",
             "version": 1,
-            "run": self.info,
+            "run": self.run_info,
             "sources": self.sources,
             "start_time": self.started,
             "end_time": self.ended,
         }
 
 
-class Writer:
-    """Writes one format. The files are below `output`; it may keep others beside it, in `rows`."""
+class FormatWriter:
+    """Writer of one format, to the file or folder `output`. The folder `rows` next to it is for temporary files."""
 
-    # What is behind the run's name where no place is stated.
+    # Suffix of the default path.
     suffix = ""
-    # Whether it needs fragments of one length in a stream of their own.
-    even = False
+    # True if the format stores fragments of equal length as one array. They are a stream of their own then.
+    fixed_length = False
+    # Values of `compression` that the format has.
     compressions: tuple[str, ...] = ("none", "gzip")
 
-    def __init__(self, output: Path, about: About, state: dict[str, Any] | None) -> None:
-        """Begins, or goes on from a `state` that `checkpoint` returned."""
-        self.output, self.about = output, about
+    def __init__(self, output: Path, context: ExportContext, state: dict[str, Any] | None) -> None:
+        """Creates the output, or restores it to a `state` that `checkpoint` returned, without later data."""
+        self.output, self.context = output, context
 
     def append(self, stream: Stream, batch: Batch) -> None:
-        """Writes fragments of a stream."""
+        """Writes fragments of a stream, after those written before."""
         raise NotImplementedError
 
-    def add_missing(self, missing: Sequence[Missing]) -> None:
-        """Writes what is not in the export."""
+    def add_missing(self, missing: Sequence[MissingFragment]) -> None:
+        """Writes rows of the table of missing fragments."""
         raise NotImplementedError
 
     def checkpoint(self) -> dict[str, Any]:
-        """Makes sure that all that was written is found again with the state that is returned."""
+        """Flushes the output and returns the state, as JSON, from which a new writer can continue it."""
         raise NotImplementedError
 
     def committed(self) -> None:
-        """Called when the state of `checkpoint` was noted."""
+        """Called after the state that `checkpoint` returned was saved."""
 
     def finish(self, summary: dict[str, Any], streams: Sequence[Stream]) -> None:
-        """Completes the output; `checkpoint` and `committed` follow."""
+        """Completes the output with a summary of the export. `checkpoint` and `committed` are called afterwards."""
         raise NotImplementedError
 
     @staticmethod
-    def settle(output: Path, state: dict[str, Any]) -> None:
-        """Does what `committed` does, for an output that was completed by a process that was killed then."""
+    def recover(output: Path, state: dict[str, Any]) -> None:
+        """Performs `committed` for a finished output whose process was killed before it did."""
 
     def close(self) -> None:
-        """Closes what is open, whether or not the output is complete."""
+        """Closes all files, whether or not the output is complete."""
 
 
-def library(name: str, format: str) -> Any:
-    """Returns a library that a format needs."""
+def import_library(name: str, format: str) -> Any:
+    """Imports a module that a format needs. Raises ExportError with the command to install it."""
     try:
         return importlib.import_module(name)
     except ImportError as error:
@@ -104,5 +108,5 @@ def library(name: str, format: str) -> Any:
 
 
 def write_description(folder: Path, summary: dict[str, Any]) -> None:
-    """Writes what is known of run and export, beside the data."""
-    (folder / DESCRIPTION).write_text(json.dumps(summary, indent=2, ensure_ascii=False) + "\n")
+    """Writes a summary of the run and the export to DESCRIPTION_FILE."""
+    (folder / DESCRIPTION_FILE).write_text(json.dumps(summary, indent=2, ensure_ascii=False) + "\n")
