@@ -72,14 +72,14 @@ def require_library(to: str) -> None:
 def varied(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Run with samples of varying length, images, complex numbers, eight axes, bytes, empty and missing fragments."""
     records, closings = [], []
-    for place, event in enumerate([0, 1, 2, 3, 14, 2**64 - 2]):
-        at = {"timestamp": START_TAI_NS + place * 8000, "sequence": place, "window": 5}
+    for index, event in enumerate([0, 1, 2, 3, 14, 2**64 - 2]):
+        at = {"timestamp": START_TAI_NS + index * 8000, "sequence": index, "window": 5}
         records += [
-            Record(event, "1.0", np.arange(8 + place % 3 * 2, dtype="<i2").tobytes(), SAMPLES_I16, **at),
+            Record(event, "1.0", np.arange(8 + index % 3 * 2, dtype="<i2").tobytes(), SAMPLES_I16, **at),
             Record(event, "1.1", np.full((3, 4), event % 65536, "<u2").tobytes(), IMAGE_U16, **at),
-            Record(event, "1.2", (np.arange(6) - 1j * place).astype("<c8").tobytes(), SAMPLES_CF32, **at),
+            Record(event, "1.2", (np.arange(6) - 1j * index).astype("<c8").tobytes(), SAMPLES_CF32, **at),
             Record(event, "1.3", np.linspace(0, 1, 256, dtype="<f8").tobytes(), ARRAY_F64, **at),
-            Record(event, "1.4", bytes(place), RAW, SIMULATED | (0 if place else EMPTY), **at),
+            Record(event, "1.4", bytes(index), RAW, SIMULATED | (0 if index else EMPTY), **at),
             Record(event, "1.5", np.array([1, -2, 3, -4], "<i2").tobytes(), SAMPLES_CI16, **at),
             Record(event, "1.6", b"abc", RAW, SIMULATED | NO_PAYLOAD_CRC, **at),
             Record(event, "1.7", status=MISSING | TIMED_OUT | NO_PAYLOAD_CRC),
@@ -481,7 +481,7 @@ def test_a_recording_has_a_capture_for_each_gap() -> None:
 
     # 10 samples at 1 MHz take 10 µs. Event 2 is missing, and event 4 is 5 samples late.
     times = [(0, 0), (1, 10_000), (3, 30_000), (4, 45_000), (5, 55_000)]
-    rows = [fragment(place, event, START_TAI_NS + since) for place, (event, since) in enumerate(times)]
+    rows = [fragment(index, event, START_TAI_NS + since) for index, (event, since) in enumerate(times)]
     by_time = [(it["core:sample_start"], it["core:global_index"]) for it in captures(iter(rows), 1e6)]
     assert by_time == [(0, 0), (20, 30), (30, 45)]
     by_number = [(it["core:sample_start"], it["core:global_index"]) for it in captures(iter(rows), None)]
@@ -523,7 +523,7 @@ def test_nexus_readers_find_the_default_plot(nexus: Path, varied: Path) -> None:
         np.testing.assert_array_equal(image.signal[()], images)
         np.testing.assert_allclose(image.axes[0][()], np.arange(6) * 8e-6)
         detector = file["entry/instrument/n1_1"]
-        assert detector["tai_ns"][:].tolist() == [START_TAI_NS + place * 8000 for place in range(6)]
+        assert detector["tai_ns"][:].tolist() == [START_TAI_NS + index * 8000 for index in range(6)]
         assert detector["data"].chunks[1:] == (3, 4)
         assert "data" not in file["entry/instrument/n1_7"]
         assert file["entry/start_time"].asstr()[()] == "2027-01-15T07:59:23.000000000+00:00"

@@ -104,11 +104,11 @@ class _ArrayStream(_Stream):
         data, bounds = self._group["data"], self._group["offsets"][at : end + 1].tolist()
         first, rows = bounds[0], bounds[-1] - bounds[0]
         size = rows * data.dtype.itemsize * int(np.prod(data.shape[1:], dtype=np.int64))
-        whole = self._typed(data[first : first + rows]) if size <= BYTES_PER_READ else None
+        whole = self._to_dtype(data[first : first + rows]) if size <= BYTES_PER_READ else None
         for begin, stop in pairwise(bounds):
-            yield self._typed(data[begin:stop]) if whole is None else whole[begin - first : stop - first]
+            yield self._to_dtype(data[begin:stop]) if whole is None else whole[begin - first : stop - first]
 
-    def _typed(self, values: Any) -> NDArray[Any]:
+    def _to_dtype(self, values: Any) -> NDArray[Any]:
         """Converts samples to the dtype of the stream."""
         array = np.ascontiguousarray(values)
         if self._pairs:
@@ -120,7 +120,9 @@ class _ArrayStream(_Stream):
         for at, end in self._ranges():
             columns = [group[name][at:end].tolist() for name in ("event_id", "tai_ns", "window_ns", "status")]
             arrays = (
-                self._variable_length(at, end) if self.form.length is None else iter(self._typed(group["data"][at:end]))
+                self._variable_length(at, end)
+                if self.form.length is None
+                else iter(self._to_dtype(group["data"][at:end]))
             )
             yield from map(Played._make, zip(*columns, arrays, strict=True))
 
@@ -131,7 +133,7 @@ class _TableStream(_Stream):
     def __init__(self, files: Sequence[Any], source: str, form: Form) -> None:
         self._files, self.source, self.form = files, source, form
 
-    def _shaped(self, flat: NDArray[Any]) -> NDArray[Any]:
+    def _to_array(self, flat: NDArray[Any]) -> NDArray[Any]:
         """Converts the numbers of a row to the array of the fragment."""
         array = np.ascontiguousarray(flat)
         if self.form.dtype.names is not None or self.form.dtype.kind == "c":
@@ -163,7 +165,7 @@ class _ParquetStream(_TableStream):
                         flat = np.frombuffer(value.as_buffer() or b"", np.uint8)
                     else:
                         flat = value.values.to_numpy()
-                    yield Played._make([*row, self._shaped(flat)])
+                    yield Played._make([*row, self._to_array(flat)])
 
 
 class _RootStream(_TableStream):
@@ -194,7 +196,7 @@ class _RootStream(_TableStream):
             columns = [part[name] for name in data]
             for index, row in enumerate(zip(*rows, strict=True)):
                 numbers = [column[index].to_numpy() for column in columns]
-                yield Played._make([*row, self._shaped(np.stack(numbers, axis=-1).reshape(-1))])
+                yield Played._make([*row, self._to_array(np.stack(numbers, axis=-1).reshape(-1))])
 
 
 # Real and complex numbers in CSV files, as thalweg.export writes them.

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 # Unit in which changes are kept in memory and written to the journal.
 PAGE_BYTES = 4096
-# Number of the page, in front of each page in the journal.
+# Number of the page, which precedes each page in the journal.
 PAGE_NUMBER = struct.Struct("<Q")
 # Number of committed pages for which all writes are kept in memory: more than any file has.
 ALL_PAGES = 1 << 62

@@ -31,9 +31,10 @@ MAX_TAI_NS = (1 << 63) - 1
 NO_UTC_TIME = -(1 << 63)
 NS_PER_SECOND = 10**9
 
-# Reasons that the export itself states, beside those that an event gives (`thalweg.Event.missing`).
-REASON_DAMAGED, REASON_CHECKSUM, REASON_TIME_RANGE = "damaged", "checksum", "time-out-of-range"
-BROKEN = (REASON_DAMAGED, REASON_CHECKSUM, REASON_TIME_RANGE)
+# Reasons of the export itself, in addition to those of `thalweg.Event.missing`.
+REASON_DAMAGED = "damaged"
+REASON_CHECKSUM = "checksum"
+REASON_TIME_RANGE = "time-out-of-range"
 
 # Maximum number of descriptions of damage.
 MAX_PROBLEMS = 16

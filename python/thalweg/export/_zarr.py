@@ -37,8 +37,8 @@ class Zarr(FormatWriter):
         self._sources = list(context.sources)
         # Texts to which the array `missing/reason` has the indices.
         self._reasons: list[str] = list(state["reasons"]) if state else []
-        known = {path.split("/")[0] for path in self._row_counts}
-        for folder in [entry for entry in output.iterdir() if entry.is_dir() and entry.name not in known]:
+        saved_groups = {path.split("/")[0] for path in self._row_counts}
+        for folder in [entry for entry in output.iterdir() if entry.is_dir() and entry.name not in saved_groups]:
             shutil.rmtree(folder)
         for path, rows in self._row_counts.items():
             array = self._root[path]
