@@ -303,6 +303,6 @@ mod tests {
     fn a_device_without_time_stamps_is_named() {
         let (mut device, _pool) = on_time(&[(0, None)], true);
         let error = device.poll_acquired(Duration::ZERO).unwrap_err().to_string();
-        assert!(error.contains("no time stamps"), "{error}");
+        assert!(error.contains("no timestamps"), "{error}");
     }
 }

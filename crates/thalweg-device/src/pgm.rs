@@ -378,7 +378,7 @@ mod tests {
         assert!(refused(b"P5 99999999999 1 255 x").contains("width"));
         assert!(refused(b"P5 4294967295 4294967295 65535 x").contains("the image's size"));
         let error = refused(b"P5 1000 1000 255 abc");
-        assert!(error.contains("the image at byte 17 needs 1000000 bytes, and 3 are left"), "{error}");
+        assert!(error.contains("the image at byte 17 needs 1000000 bytes, but only 3 are left"), "{error}");
         assert!(refused(b"P5 1 1 255 abc").contains("data after the image at byte 12 is 2 bytes long"));
         let comment = [b"P5 #".as_slice(), &[b'x'; 5000], b"\n1 1 255 x"].concat();
         assert!(refused(&comment).contains("not within the first 4096 bytes"));

@@ -129,6 +129,6 @@ mod tests {
         let error = Steered::steer_network(loopback, &[0]).unwrap_err().to_string();
         assert_eq!(error, "no network card is on the path to 127.0.0.1: there are no interrupts to move");
         let error = Steered::steer_disk(Path::new("/proc"), &[0]).unwrap_err().to_string();
-        assert_eq!(error, "/proc: the interrupts of its disk are not listed");
+        assert_eq!(error, "/proc: the interrupts of its disk are not listed by the kernel");
     }
 }

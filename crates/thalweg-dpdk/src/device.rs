@@ -192,10 +192,10 @@ mod tests {
 
     #[test]
     fn what_cannot_be_is_refused_with_the_reason() {
-        assert!(refusal("").contains("no name"));
+        assert!(refusal("").contains("the name is missing"));
         assert!(refusal("net_memif0,zero-copy=yes").contains("zero-copy=yes"));
         assert!(refusal("net_af_packet0").contains("iface=NAME"));
         assert!(refusal("net_af_packet0,iface=missing0").contains("reading the MTU of missing0"));
-        assert!(refusal("net_ring0\0").contains("zero"));
+        assert!(refusal("net_ring0\0").contains("NUL character"));
     }
 }

@@ -161,7 +161,7 @@ mod tests {
             assert_eq!(text.parse(), Ok(wait));
             assert_eq!(wait.to_string(), text);
         }
-        assert!("spin".parse::<Wait>().unwrap_err().contains("'spin' is no way to wait"));
+        assert!("spin".parse::<Wait>().unwrap_err().contains("'spin' is not a way to wait"));
     }
 
     #[test]

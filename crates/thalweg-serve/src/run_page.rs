@@ -176,7 +176,7 @@ mod tests {
             "beam &lt;on&gt;",
             "9223372036854775807",
             "2026-11-21 20:19:18 UTC",
-            "after 5.0 s",
+            "after 5.00 s",
             "100 (2 incomplete)",
             "<th>lost</th>",
             "<td>98</td>",

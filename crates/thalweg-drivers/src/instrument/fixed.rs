@@ -265,9 +265,9 @@ mod tests {
             ("header = 4\ncounter = { at = 4294967295, bytes = 4 }", "1 to 8 bytes"),
             ("header = 4\ncounter = { at = 0, bytes = 4 }\npackets = 3", "wraps around"),
             ("header = 4\ncounter = { at = 0, bytes = 4 }\npackets = 0", "packets"),
-            ("header = 8\ncounter = { at = 0, bytes = 8 }\npackets = 11", "11; 10 bytes are not"),
+            ("header = 8\ncounter = { at = 0, bytes = 8 }\npackets = 11", "11: 10 bytes cannot be divided"),
             // With two bytes in each, five parts would be enough.
-            ("header = 8\ncounter = { at = 0, bytes = 8 }\npackets = 6", "6; 10 bytes are not"),
+            ("header = 8\ncounter = { at = 0, bytes = 8 }\npackets = 6", "6: 10 bytes cannot be divided"),
             ("header = 4\ncounter = { at = 0, bytes = 1 }\npackets = 512 #", "counter with bytes = 1 does not"),
             (
                 "header = 4\ncounter = { at = 0, bytes = 2 }\nindex = { at = 2, bytes = 1 }\npackets = 300 #",

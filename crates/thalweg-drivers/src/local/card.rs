@@ -414,7 +414,7 @@ mod tests {
             DmaConfig { size: thalweg_text::ByteSize(0), ..config("") }.fragment_layout().unwrap_err().to_string();
         assert!(nothing.contains("size"), "{nothing}");
         assert!(refused("reads = 0").contains("1 to 16"));
-        assert!(refused("counter = { at = 60, bytes = 5 }").contains("of the fragment"));
+        assert!(refused("counter = { at = 60, bytes = 5 }").contains("within the fragment"));
         let opened = |file: &Path| Card::open(&DmaConfig { file: file.into(), ..config("") }).unwrap_err().to_string();
         let file = tempfile::NamedTempFile::new().unwrap();
         assert!(opened(file.path()).contains("not a character device"));

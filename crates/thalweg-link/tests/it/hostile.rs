@@ -215,7 +215,7 @@ fn a_dropped_offer_brings_no_bytes() {
     let hello = Message::Hello(Hello { capabilities: Capabilities::WITHDRAWS, ..greeting().hello });
     source.say(&[hello, Message::Offer(held(0)), Message::Offer(gone)]);
     source.say(&[Message::Data { ticket: 0, offset: 0, length: 4096 }]);
-    violates(&mut builder, "without a request");
+    violates(&mut builder, "that were not requested");
     returns(builder, &block);
 }
 

@@ -88,7 +88,7 @@ fn a_builder_whose_part_is_not_here_is_missed() {
     let runs = directory.path().join("runs");
     std::fs::remove_dir_all(runs.join("run-000042-b1")).unwrap();
     let run = Run::open(runs.join("run-000042")).unwrap();
-    let missed = "what builder 1 of 3 wrote is not here";
+    let missed = "the data of builder 1 of 3 is missing";
     assert_eq!((run.run_info().state, run.len()), (RunState::Incomplete, 3));
     assert_eq!(run.run_info().reasons, [missed]);
     assert_eq!(run.found_problems()[0].text, missed);
@@ -140,7 +140,7 @@ fn parts_of_different_runs_are_no_run() {
     let path = runs.join("run-000042-b1/run.json");
     let text = std::fs::read_to_string(&path).unwrap();
     for (from, to, says) in [
-        ("\"builders\": 2", "\"builders\": 3", "builder 0 was one of 2, and builder 1 one of 3"),
+        ("\"builders\": 2", "\"builders\": 3", "builder 0 was one of 2, but builder 1 one of 3"),
         ("\"builder\": 1", "\"builder\": 0", "two of them are of builder 0"),
         ("\"1.2\"", "\"1.3\"", "builders 0 and 1 had different sources"),
     ] {

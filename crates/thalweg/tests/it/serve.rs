@@ -17,7 +17,7 @@ fn a_file_is_sent_whole_and_in_parts() {
     served.answers("HEAD", "/digits", "", 200, "");
     served.answers("GET", "/digits", "Range: bytes=2-4\r\n", 206, "234");
     served.answers("GET", "/digits", "Range: bytes=-3\r\n", 206, "789");
-    served.answers("GET", "/digits", "Range: bytes=10-\r\n", 416, "there are 10 bytes");
+    served.answers("GET", "/digits", "Range: bytes=10-\r\n", 416, "it has 10 bytes");
     served.answers("GET", "/digits", "Range: bytes=0-,0-\r\n", 200, "0123456789");
     served.answers("GET", "/digits", "Range: bytes=2-4\r\nIf-Range: \"another\"\r\n", 200, "0123456789");
     served.answers("GET", "/digits", "If-None-Match: *\r\n", 304, "");
@@ -134,7 +134,7 @@ fn an_upload_appears_when_it_is_whole_and_right() {
     let there = served.path("new/file");
     // 123456789 has the CRC32C e3069283 (RFC 3720's check value).
     let wrong = "Content-Length: 9\r\nRepr-Digest: crc32c=:AAAAAA==:\r\n\r\n123456789";
-    served.answers("PUT", "/new/file", wrong, 400, "not 00000000");
+    served.answers("PUT", "/new/file", wrong, 400, "instead of 00000000");
     assert!(!there.exists());
     // One that breaks off is kept, hidden, and gone on with.
     served.tell(b"PUT /new/file HTTP/1.1\r\nHost: here\r\nContent-Length: 9\r\n\r\n1234");

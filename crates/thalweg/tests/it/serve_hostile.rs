@@ -209,7 +209,7 @@ fn a_body_that_trickles_in_is_not_waited_for_and_what_came_is_kept() {
         let mut socket = served.connect();
         socket.write_all(b"PUT /slow HTTP/1.1\r\nHost: here\r\nContent-Length: 1000000\r\n\r\n").unwrap();
         assert_eq!(trickle(&mut socket, std::iter::repeat(b'a')), "", "{way}");
-        served.node.wait_for("an upload of /slow broke off");
+        served.node.wait_for("an upload of /slow ended early");
         let offset = served.ask("HEAD", "/slow?upload", "");
         let (_, offset) = offset.split_once("upload-offset: ").unwrap();
         let (offset, _) = offset.split_once("\r\n").unwrap();

@@ -268,7 +268,7 @@ fn builders_of_one_run_are_judged_together() {
     assert!(said.out.contains("\nrun 1, only builder 0 of 2: INCOMPLETE, intact\n"), "{said:?}");
     assert_eq!(said.code, 1);
     let said = thalweg(&directory, "cat runs/run-000001 --json");
-    assert!(said.err.contains("what builder 1 of 2 wrote is not here"), "{said:?}");
+    assert!(said.err.contains("the data of builder 1 of 2 is missing"), "{said:?}");
     let said = thalweg(&directory, "ls runs --json").json();
     assert_eq!(said["runs"][0]["state"], "INCOMPLETE");
     // Its number is not free for a run of another count of builders.
@@ -350,7 +350,7 @@ fn what_cannot_be_is_refused_with_what_to_do() {
         ("ls nowhere", "nowhere: no such directory"),
         ("ls runs/run-000001", "`thalweg info runs/run-000001` shows it"),
         ("cat runs/run-000001 --event 999999", "it has"),
-        ("cat runs/run-000001 --event 5..5", "has no event"),
+        ("cat runs/run-000001 --event 5..5", "contains no events"),
         ("cat runs/run-000001 --event five", "is neither an event number such as 7 nor a range"),
         ("cat runs/run-000001 --source 9.9", "has no source 9.9; it has 1.0, 1.1, 1.2"),
         ("cat runs/run-000001 --source nine", "has no source nine; it has 1.0, 1.1, 1.2 (model-adc-0, model-adc-1, "),

@@ -76,7 +76,7 @@ fn a_camera_that_is_pulled() -> Step {
     // vivid is plugged in again when its last user has let it go (vivid_fop_release).
     let script = "more 1\nexec 3</dev/video0\nv4l2-ctl -d /dev/video0 -c disconnect=1\n\
                   until grep -q 'was unplugged' log; do sleep 0.1; done\nsleep 1\nexec 3<&-\n\
-                  until grep -q 'is there again' log; do kill -0 $run; sleep 0.1; done; more 1; finish";
+                  until grep -q 'is back' log; do kill -0 $run; sleep 0.1; done; more 1; finish";
     camera("camera-pulled", "", VIVID, ", rate = 15", script, |_, report, log| {
         assert!(log.contains("images are written into slots by its driver, as pages"), "{log}");
         assert!(log.contains("was unplugged") && log.contains("/dev/video0 is back"), "{log}");

@@ -62,8 +62,8 @@ fn set(settings: &[&str]) -> String {
 #[test]
 fn a_setting_is_refused_as_the_file_would_be_and_named() {
     assert_snapshot!(set(&["run.evnts=1"]), @"thalweg: --set run.evnts=1: unknown field `evnts`, expected one of `directory`, `number`, `comment`, `assignment`, `record`, `duration`, `events`, `timeout`, `find_shifts`, `calibrate`, `warm_up`, `steady`, `metadata`");
-    assert_snapshot!(set(&["run.timeout=0s"]), @"thalweg: --set run.timeout=0s: run.timeout: nodes that do not wait for each other never meet: write 10s");
-    assert_snapshot!(set(&["run.duration=1s", "source.source0.slots=0"]), @"thalweg: --set source.source0.slots=0: source 'source0': slots: 0; 1 to 65536 are possible");
+    assert_snapshot!(set(&["run.timeout=0s"]), @"thalweg: --set run.timeout=0s: run.timeout: it must be above 0, since nodes wait for each other that long: write 10s");
+    assert_snapshot!(set(&["run.duration=1s", "source.source0.slots=0"]), @"thalweg: --set source.source0.slots=0: source 'source0': slots: 0: it must be 1 to 65536");
     assert_snapshot!(set(&["source.adc.rate=1"]), @"thalweg: --set source.adc.rate=1: there is no source 'adc': name one of source0, or its place, 0 to 0");
     assert_snapshot!(set(&["run.metadata.x=nan"]), @"thalweg: --set run.metadata.x=nan: metadata has nan or inf, which JSON does not: write it in quotation marks");
 }
@@ -125,7 +125,7 @@ fn values_that_cannot_be_are_named_with_what_can() {
       |
     7 | deadline = "soon"
       |            ^^^^^^
-    'soon' is not a duration (expected number at 0): write 10s or 500ms
+    'soon' is not a time: write 10s, 1.5s, 500ms, 100us, 2m or 1h 30m
     "#);
     assert_snapshot!(changed("id = \"1.0\"", "id = \"1.0\"\nslots = 0"), @r"thalweg: lab.toml: source 'source0': slots: 0: it must be 1 to 65536");
     assert_snapshot!(changed("id = \"1.0\"", "id = \"1.0\"\nslot = \"1KiB\""), @r"thalweg: source0: slot: 1024 bytes cannot hold a fragment of 16384 bytes and its header; set slot to at least 16448");
@@ -151,9 +151,9 @@ fn what_does_not_go_together_is_named() {
         "[[source]]\nname = \"twin\"\nid = \"1.0\"\ndevice = { kind = \"model-adc\", size = \"1KiB\" }\n\n[[source]]";
     assert_snapshot!(changed("[[source]]", twin), @r"thalweg: lab.toml: source 'source0': id: 1.0 is used by another source");
     // A slot that nobody stated, and one that was.
-    assert_snapshot!(changed("16KiB", "16MiB"), @r#"thalweg: source0: slot: 16777280 bytes do not fit a block of builder 'builder0', which takes 4120512: give the builder a `block` of at least "16640 KiB""#);
+    assert_snapshot!(changed("16KiB", "16MiB"), @r#"thalweg: source0: slot: 16777280 bytes do not fit a block of builder 'builder0', which takes 4120512: give the builder a `block` of at least "16.25 MiB""#);
     assert_snapshot!(changed("listen =", "block = \"256KiB\"\nlisten ="), @r#"thalweg: source0: slot: 509888 bytes do not fit a block of builder 'builder0', which takes 188352: give the builder a `block` of at least "768 KiB", or the source a `slot` of 16448 to 188352 bytes"#);
-    assert_snapshot!(changed("id = \"1.0\"", "id = \"1.0\"\nslot = \"5MiB\""), @r#"thalweg: lab.toml: source 'source0': slot: 5242880 bytes do not fit a block of builder 'builder0', which takes 4120512: give the builder a `block` of at least "5376 KiB", or the source a `slot` of 64 to 4120512 bytes"#);
+    assert_snapshot!(changed("id = \"1.0\"", "id = \"1.0\"\nslot = \"5MiB\""), @r#"thalweg: lab.toml: source 'source0': slot: 5242880 bytes do not fit a block of builder 'builder0', which takes 4120512: give the builder a `block` of at least "5.25 MiB", or the source a `slot` of 64 to 4120512 bytes"#);
     let builders = "[[builder]]\nname = \"twin\"\nlisten = [\"tcp:127.0.0.1:7400\"]\n\n[[builder]]";
     let twins = GOOD.replace("[[builder]]", builders).replace("tcp:127.0.0.1:0", "tcp:127.0.0.1:7400");
     assert_snapshot!(changed(GOOD, &twins), @r"thalweg: lab.toml: builder 'builder0': listen: tcp:127.0.0.1:7400 is listened on twice: each needs its own");
@@ -384,8 +384,8 @@ fn an_adapter_that_cannot_be_is_refused_with_its_key() {
     };
     let builders = "adapter = { device = \"0000:00:11.0\" }";
     for (from, to, said) in [
-        (builders, "", "builder 'b': adapter: over dpdk a node drives a network adapter by itself"),
-        (builders, "adapter = { device = \"\" }", "builder 'b': adapter.device: \"\" is no name"),
+        (builders, "", "builder 'b': adapter: with dpdk a node drives a network adapter by itself"),
+        (builders, "adapter = { device = \"\" }", "builder 'b': adapter.device: \"\" is not the name"),
         (builders, "adapter = { device = \"x\", address = \"10.0.0.3/24\" }", "the builder listens at 10.0.0.1"),
         ("dpdk:10.0.0.1:7400", "tcp:127.0.0.1:7400", "builder 'b': adapter: no link of this node drives"),
         (
@@ -399,7 +399,7 @@ fn an_adapter_that_cannot_be_is_refused_with_its_key() {
         ("10.0.0.2/24", "10.0.0.2/33", "'10.0.0.2/33' is not the address of an adapter"),
         ("10.0.0.2/24", "10.0.0.1/24", "source 's': adapter.address: 10.0.0.1 is also the address of another node"),
         ("/24\"", "/24\", gateway = \"10.0.1.1\"", "source 's': adapter.gateway: 10.0.1.1 is not on the same network"),
-        ("/24\"", "/24\", mtu = 100", "source 's': adapter.mtu: 100; 576 to 65535"),
+        ("/24\"", "/24\", mtu = 100", "source 's': adapter.mtu: 100: it must be 576 to 65535"),
         ("/24\"", "/24\", colour = 1", "unknown field `colour`"),
         ("kind = \"model-adc\"", "kind = \"edu\", address = \"0000:00:10.0\"", "it must be 1 to 4032 bytes"),
     ] {

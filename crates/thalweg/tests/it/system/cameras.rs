@@ -372,8 +372,8 @@ fn a_camera_that_does_not_come_back_keeps_no_run_from_its_end() {
     let (builder, mut sources) = nodes(&hosts, 0, &topology, 3);
     await_frames(&mortal, 20);
     let sent = mortal.map(Camera::end);
-    sources[1].wait_for("is away");
-    sources[2].wait_for("is away");
+    sources[1].wait_for("is still missing");
+    sources[2].wait_for("is still missing");
     await_frames(&steady, steady[0].frames() + 100);
     builder.interrupt();
     let ended = builder.finish();
@@ -406,7 +406,7 @@ fn a_camera_that_is_gone_for_a_while_holds_nobody_up() {
     sources[1].wait_for("data are recorded from now on");
     await_frames(std::slice::from_ref(&mortal), 50);
     drop(mortal);
-    sources[1].wait_for("is away");
+    sources[1].wait_for("is still missing");
     let again = [hosts.on(1, || Camera::start(model(1)).unwrap())];
     sources[1].wait_for("is back");
     await_frames(&again, 20);

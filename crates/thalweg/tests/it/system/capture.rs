@@ -147,7 +147,7 @@ fn a_disk_that_is_full_is_an_error_and_what_is_there_can_be_read() {
     ended.failed_saying("the disk is full");
     let Some(seen) = seen else { return };
     assert!(seen.len() > 2000, "{}", seen.len());
-    assert!(ended.stderr.contains(&format!("has the {} packets before that", seen.len())), "{ended:?}");
+    assert!(ended.stderr.contains(&format!("contains the {} packets before that", seen.len())), "{ended:?}");
 }
 
 #[test]

@@ -191,7 +191,7 @@ fn offers_that_contradict_earlier_ones_end_the_conversation() {
         let ahead = |impostor: &mut Impostor| {
             impostor.say(&Message::Offer(Announcement { ticket: 1, ..impostor.announcement(0, 0, 128) }));
         };
-        expelled(link, ahead, "offered ticket 1 where ticket 0 comes next");
+        expelled(link, ahead, "offered ticket 1 instead of ticket 0");
         let cooked = |impostor: &mut Impostor| {
             let record = impostor.record(0, b"zero");
             assert!(impostor.offer(0, &record));
@@ -221,7 +221,7 @@ fn bytes_that_nobody_asked_for_end_the_conversation() {
     let data =
         |ticket, offset, length| move |impostor: &mut Impostor| impostor.say(&Message::Data { ticket, offset, length });
     expelled(Link::Tcp, data(0, 0, 128), "ticket 0 that were not requested");
-    expelled(Link::Tcp, data(u64::MAX, u32::MAX - 1, 1), "without a request");
+    expelled(Link::Tcp, data(u64::MAX, u32::MAX - 1, 1), "that were not requested");
     let eager = |bytes, then: Option<Message>| {
         move |impostor: &mut Impostor| {
             let offer = Announcement { disposition: Disposition::Eager, ..impostor.announcement(0, 0, bytes) };

@@ -366,7 +366,7 @@ fn a_guess_that_the_times_confirm_is_none_any_more() {
             });
             last.last()
         });
-        run.wait_for("source 1.1 (adc1): by their times, its events from");
+        run.wait_for("source 1.1 (adc1): according to their times, its events from");
         is_over.store(true, Ordering::Relaxed);
         sending.join().unwrap().unwrap() + 1
     });
