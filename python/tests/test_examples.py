@@ -73,12 +73,11 @@ def play(name: str, program: Path, folder: Path, rate: int, *changes: tuple[str,
     subprocess.run([sys.executable, EXAMPLES / "beam_images.py", "--width", "320", folder], check=True)
     shown = sorted(folder.glob("camera-*.npy")) if "cameras" in name else [folder / "interferometer.npy"]
     # Its cameras have addresses and names of this host: one at a time.
-    command = [program.parent / "thalweg-lab", "camera", "--rate", str(rate), *shown]
+    command = [program.parent / "thalweg-lab", "--json", "camera", "--rate", str(rate), *shown]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as cameras:
-        assert cameras.stdout is not None
-        for _ in shown:
-            assert "simulated" in cameras.stdout.readline()
         try:
+            assert cameras.stdout is not None
+            assert len(json.loads(cameras.stdout.readline())["cameras"]) == len(shown)
             return _play(name, program, folder, *changes)
         finally:
             cameras.kill()
