@@ -72,7 +72,7 @@ def test_the_events_of_all_builders_are_in_order(run: Path, serve: Callable[...,
 
 def test_a_missing_part_of_a_builder_is_reported(run: Path) -> None:
     (run.parent / "run-000042-b0").rename(run.parent / "elsewhere")
-    with pytest.warns(thalweg.DamageWarning, match="what builder 0 of 2 wrote is not here"):
+    with pytest.warns(thalweg.DamageWarning, match="the data of builder 0 of 2 is missing"):
         rest = thalweg.open(run)
-    assert (rest.state, rest.reasons) == ("INCOMPLETE", ["what builder 0 of 2 wrote is not here"])
+    assert (rest.state, rest.reasons) == ("INCOMPLETE", ["the data of builder 0 of 2 is missing"])
     assert rest.ids().tolist() == list(range(1, 101, 2))

@@ -91,6 +91,17 @@ class Detector:
         request = urllib.request.Request(address, body, {"Content-Type": "application/json"}, method="PUT")
         urllib.request.urlopen(request, timeout=60).read()
 
+    def wait_for_receiver(self) -> None:
+        """Waits until a source is connected: a detector streams to connected receivers only."""
+        local, established = f":{self.stream:04X}", "01"
+        deadline = time.monotonic() + 300
+        while time.monotonic() < deadline:
+            rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+            if any(row[1].endswith(local) and row[3] == established for row in rows):
+                return
+            time.sleep(0.05)
+        pytest.fail("no source connected within 300 s")
+
     def series(self, images: int) -> None:
         """Takes a whole series."""
         self.command("config/nimages", images)
@@ -152,6 +163,7 @@ def test_each_image_of_a_series_is_an_event(detector: Detector, program: Path, t
     command = [sys.executable, "-m", "thalweg.dectris", detector.endpoint, address, "--id", "1.0", "--timeout", "60"]
     taking = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     try:
+        detector.wait_for_receiver()
         detector.series(5)
         report = json.loads(building.communicate(timeout=90)[0].splitlines()[-1])
         assert taking.wait(timeout=60) == 0, taking.communicate()[1]

@@ -232,7 +232,7 @@ def test_events_that_are_left_out_are_in_the_ledger(builder: Callable[..., Build
         assert tdc.push(b"next") == 5
         with pytest.raises(thalweg.RunError, match="event 3 was pushed after event 5"):
             tdc.push(b"too late", event=3)
-        with pytest.raises(thalweg.RunError, match="the event numbers exceed 64 bits"):
+        with pytest.raises(thalweg.RunError, match="more than the largest event number"):
             tdc.push(b"too far", event=2**64 - 2)
         assert tdc.push(b"last", event=9) == 9
     report = built.report()
@@ -369,7 +369,7 @@ def test_the_reason_of_a_refusal_is_reported(builder: Callable[..., Builder]) ->
     first = thalweg.Source(built.tcp, id="1.0", max_bytes=8)
     with pytest.raises(TimeoutError, match=r"the run did not begin within \d"):
         first.push(b"data", timeout=0.05)
-    with pytest.raises(thalweg.RunError, match="stopped"):
+    with pytest.raises(thalweg.RunError, match="aborted on request"):
         first.finish()
 
 
