@@ -157,7 +157,7 @@ fn moved_text(moved: &Moved, seconds: f64, done: &str) -> String {
     for run in unended {
         let _ = writeln!(
             out,
-            "  {}: still being recorded; --follow fetches the rest as it is written",
+            "  {}: had not ended; --follow fetches the rest if it is still being recorded",
             replace_controls(&run.display().to_string())
         );
     }
