@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -79,11 +80,11 @@ def try_examples(installed: Path, copy: Path, bin: Path, environment: dict[str, 
     said(bin / "python", "beam_images.py", "--width", "320", ".", cwd=copy, env=environment)
     example = (copy / "interferometer.toml").read_text().replace("rate = 100 ", "rate = 10 ")
     (copy / "interferometer.toml").write_text(example.replace("events = 500", "events = 10").replace(":7720", ":0"))
-    command = [bin / "thalweg-lab", "camera", "--rate", "10", copy / "interferometer.npy"]
+    command = [bin / "thalweg-lab", "--json", "camera", "--rate", "10", copy / "interferometer.npy"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as cameras:
-        assert cameras.stdout is not None
-        assert "simulated" in cameras.stdout.readline()
         try:
+            assert cameras.stdout is not None
+            assert len(json.loads(cameras.stdout.readline())["cameras"]) == 1
             assert "COMPLETE" in said(bin / "thalweg", "run", "interferometer.toml", cwd=copy, env=environment)
         finally:
             cameras.kill()
