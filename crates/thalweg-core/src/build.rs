@@ -1,4 +1,4 @@
-//! The event builder: tracks which fragments are available, chooses the next fetch, closes events, and final_counters for
+//! The event builder: tracks which fragments are available, chooses the next fetch, closes events, and accounts for
 //! every fragment.
 //!
 //! Sans-IO: no sockets, no payload buffers, no clock. The node reports events to the builder with their times

@@ -59,8 +59,8 @@ impl Pace {
         }
     }
 
-    /// Counts dead time while the device waits. If it has a rate, fragments that were due meanwhile do not come in a burst afterwards,
-    /// nor at all: the fragment that waits is the one that was due first.
+    /// Counts dead time while the device waits. If it has a rate, fragments that were due meanwhile do not come in a
+    /// burst afterwards, nor at all: the fragment that waits is the one that was due first.
     pub(super) fn count_dead_time(&mut self, now: Duration) {
         let passed = now.saturating_sub(self.dead_since.replace(now).unwrap_or(now));
         self.dead.dead_nanos += u64::try_from(passed.as_nanos()).unwrap_or(u64::MAX);

@@ -259,7 +259,7 @@ impl SourceNode {
         }
     }
 
-    /// FinalCounters for a fragment put into the slot for a builder. Returns true if the slot is full and was offered.
+    /// Accounts for a fragment put into the slot for a builder. Returns true if the slot is full and was offered.
     fn count_taken(&mut self, index: usize, len: usize) -> bool {
         self.builders.delivery_mut(index).count_accepted();
         self.count_fragment(len);
