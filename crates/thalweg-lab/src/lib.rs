@@ -34,6 +34,7 @@
 //! | `sweep` | A sweep: one scenario with lists in it |
 //! | `reproduce` | Published measurements repeated in the laboratory |
 //! | `pc` | An emulated PC (QEMU): PCI devices behind an IOMMU, VFIO, NICs for DPDK |
+//! | `image_camera` | A GigE Vision camera without hardware, for rehearsals and tests |
 //! | `congestion` | TCP congestion controls for a running kernel, as BPF programs |
 //! | `error` | Reasons why a laboratory has no result |
 #![forbid(unsafe_code)]
@@ -43,6 +44,7 @@ pub mod congestion;
 mod counters;
 mod error;
 mod host;
+pub mod image_camera;
 pub mod kernel;
 mod machine;
 mod model;

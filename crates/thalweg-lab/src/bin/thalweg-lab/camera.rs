@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use thalweg::terminal::{Failure, Output};
 use thalweg_device::Description;
-use thalweg_testing::image_camera::{Camera, Model};
+use thalweg_lab::image_camera::{Camera, Model};
 use thalweg_text::{format_quantity, wrap_words};
 use thalweg_wire::EventId;
 

@@ -11,7 +11,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use thalweg_device::TaiClock;
 use thalweg_testing::emulated_camera::{EmulatedCamera, Settings, frame_pixels};
-use thalweg_testing::image_camera::{Camera, Model, image};
+use thalweg_lab::image_camera::{Camera, Model, image};
 use thalweg_wire::Status;
 
 const VGA: Model = Model {
