@@ -77,7 +77,7 @@ def test_a_gap_stands_for_lines_and_only_there() -> None:
 def test_dead_time_is_of_the_machine_and_not_of_the_page() -> None:
     printed = [
         "run 1: COMPLETE",
-        "  dead time: all slots were full: 1.0 20 in 0.0 s,",
+        "  dead time: fragments not taken: 1.0 20 (all slots full for 0.0 s),",
         "             1.1 13 in 0.0 s",
         "  6 events",
     ]

@@ -305,7 +305,7 @@ fn ledger_row(name: String, columns: &[&LedgerColumn], entries: &[&LedgerEntry])
     row
 }
 
-/// Returns the text on data that was not taken from devices that have a rate, if it is much.
+/// Returns the text on fragments that sources did not take from devices with a rate, if they are many.
 pub(crate) fn dead_time_text(ledger: &Ledger) -> String {
     let much = ledger.sources.iter().filter(|entry| is_considerable_loss(entry.not_taken, entry.accepted));
     let sources: Vec<String> = much
@@ -313,14 +313,14 @@ pub(crate) fn dead_time_text(ledger: &Ledger) -> String {
             let LedgerEntry { source, not_taken, dead_time_ms, .. } = entry;
             #[expect(clippy::cast_precision_loss, reason = "figures for people")]
             let seconds = *dead_time_ms as f64 / 1e3;
-            format!("{source} {} in {seconds:.1} s", format_count(*not_taken))
+            format!("{source} {} (all slots full for {seconds:.1} s)", format_count(*not_taken))
         })
         .collect();
     match &sources[..] {
         [] => String::new(),
         shown => {
             let sources = shown[..shown.len().min(SHOWN)].join(", ");
-            wrap_words("  dead time: ", &format!("all slots were full, and fragments were not taken: {sources}"))
+            wrap_words("  dead time: ", &format!("fragments not taken: {sources}"))
         }
     }
 }
@@ -353,7 +353,7 @@ fn source_text(report: &SourceReport) -> String {
     );
     if is_considerable_loss(report.not_taken, report.accepted) {
         let fragments = format_quantity(report.not_taken, "fragment");
-        let _ = writeln!(text, "  dead time {:.2} s: {fragments} not taken, all slots were full", report.dead_seconds);
+        let _ = writeln!(text, "  dead time: {fragments} not taken; all slots full for {:.2} s", report.dead_seconds);
     }
     if !report.device.is_empty() {
         let counters_text = device_counters_text(report.device.iter());

@@ -53,7 +53,7 @@ pub struct LedgerEntry {
     /// bucket: nothing was accepted.
     pub skipped: u64,
     /// Fragments that a device with a rate was to give, and that the source did not take because all slots were full
-    /// (policy `block`): dead time. Not a bucket, and no reason why a run is INCOMPLETE: no event has these. Builder 0
+    /// when it came to them (policy `block`): dead time. Not a bucket, and no reason why a run is INCOMPLETE: no event has these. Builder 0
     /// counts it for the whole run.
     #[serde(default)]
     pub not_taken: u64,
