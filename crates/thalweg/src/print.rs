@@ -187,7 +187,7 @@ fn trigger_text(trigger: &TriggerReport, fetched_bytes: u64, cpu_seconds: f64) -
         trigger;
     let mut out =
         format!("  trigger{}: {}", if *simulated { ", simulated" } else { "" }, format_quantity(*level1, "event"));
-    let mut rates_text = whole_rate_text(rates.level1);
+    let mut rates_text = format!("{} at level 1", whole_rate_text(rates.level1));
     if levels.level2 {
         let _ = write!(
             out,
@@ -195,7 +195,7 @@ fn trigger_text(trigger: &TriggerReport, fetched_bytes: u64, cpu_seconds: f64) -
             format_count(level2_accepted),
             acceptance_ratio_text(*level1, *level2_accepted)
         );
-        let _ = write!(rates_text, ", {}", whole_rate_text(rates.level2_accepted));
+        let _ = write!(rates_text, ", {} after level 2", whole_rate_text(rates.level2_accepted));
     }
     if levels.filter {
         let _ = write!(
@@ -204,7 +204,7 @@ fn trigger_text(trigger: &TriggerReport, fetched_bytes: u64, cpu_seconds: f64) -
             format_count(filter_accepted),
             acceptance_ratio_text(*level2_accepted, *filter_accepted)
         );
-        let _ = write!(rates_text, ", {:.1}", rates.filter_accepted);
+        let _ = write!(rates_text, ", {:.1} after the event filter", rates.filter_accepted);
     }
     let at_atlas = if *simulated { "; at ATLAS 100,000, 3,000 (1 in 33.3), 200 (1 in 15.0)" } else { "" };
     let _ = writeln!(out, "\n  events/s: {rates_text}{at_atlas}");
@@ -215,7 +215,7 @@ fn trigger_text(trigger: &TriggerReport, fetched_bytes: u64, cpu_seconds: f64) -
         let ended = if ends > 0 { format!(", which ended {}", format_quantity(ends, "time")) } else { String::new() };
         let _ = writeln!(
             out,
-            "  undecided: {}: {} could not be counters_text, {} too late, {} without the program{ended}",
+            "  undecided: {}: {} could not be decided, {} too late, {} without the program{ended}",
             format_quantity(undecided.event_count(), "event"),
             format_count(unsure),
             format_count(late),
@@ -477,7 +477,7 @@ mod tests {
         let levels = Levels { level2: true, filter: true };
         insta::assert_snapshot!(trigger_text(&TriggerReport::new(counts, 5.0, levels), 117_000_000, 6.0), @r"
           trigger, simulated: 50,000 events, level 2 accepted 1,502 (1 in 33.3), the event filter 98 (1 in 15.3)
-          events/s: 10,000, 300, 19.6; at ATLAS 100,000, 3,000 (1 in 33.3), 200 (1 in 15.0)
+          events/s: 10,000 at level 1, 300 after level 2, 19.6 after the event filter; at ATLAS 100,000, 3,000 (1 in 33.3), 200 (1 in 15.0)
           CPU per event: 0.120 ms
           fetched: 117 MB; never asked for: 4.27 GB
         ");

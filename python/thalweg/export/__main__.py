@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import json
 import sys
 import time
@@ -50,7 +51,8 @@ def main(program: str = "python -m thalweg.export", words: list[str] | None = No
         code = EXIT_USAGE if " is not a run" in str(error) else EXIT_FAILED
         return _fail(str(error), code, options.json, line)
     except OSError as error:
-        return _fail(f"cannot write the export: {error}", EXIT_FAILED, options.json, line)
+        hint = "; free space, then run the same command again to continue" if error.errno == errno.ENOSPC else ""
+        return _fail(f"cannot write the export: {error}{hint}", EXIT_FAILED, options.json, line)
     line.clear()
     seconds = time.monotonic() - begun
     print(_report_json(exported, seconds) if options.json else "\n".join(_report(exported, seconds)))

@@ -128,7 +128,7 @@ class Hdf5(FormatWriter):
         time.attrs["units"] = "s"
         if self.context.started is not None:
             time.attrs["start"] = self.context.started
-        time.attrs["long_name"] = "time since the run began"
+        time.attrs["long_name"] = "time since the run began (s)"
         self._create_plot(stream, group)
         return group
 
