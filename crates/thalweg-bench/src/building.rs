@@ -9,6 +9,7 @@ use rustix::fs::{MemfdFlags, memfd_create};
 use serde::Deserialize;
 use std::fs::File;
 use std::io::Write;
+use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use thalweg_device::ModelAdcConfig;
@@ -65,6 +66,7 @@ impl InstrumentOptions for Options {
         if let Some(wrong) = self.sizes.0.iter().find(|size| !(1..=1 << 29).contains(*size)) {
             return Err(BenchError::Usage(format!("--sizes {wrong}: fragments of 1 byte to 512 MiB are possible")));
         }
+        self.check_processors()?;
         let program = match &self.program {
             Some(program) => program.clone(),
             None => crate::readout_program().map_err(BenchError::os_error("finding the program thalweg"))?,
@@ -80,6 +82,22 @@ impl InstrumentOptions for Options {
 }
 
 impl Options {
+    /// Checks that each node that polls has a processor: two on one processor would take turns of the scheduler.
+    fn check_processors(&self) -> Result<(), BenchError> {
+        let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
+        let nodes = usize::from(self.sources) + usize::from(self.builders);
+        if self.wait != Wait::Poll || nodes <= processors {
+            return Ok(());
+        }
+        Err(BenchError::Unavailable {
+            what: format!("a processor for each of {nodes} nodes that poll"),
+            why: format!(
+                "this process may use {processors}; let the nodes sleep (--wait sleep), or poll for a time before they \
+                 sleep (--wait 50us)"
+            ),
+        })
+    }
+
     fn point_key(&self, link: LinkKind, size: u64) -> Key {
         let mut key = Key::new(link.name, "build", size)
             .with_setting("sources", self.sources)
@@ -296,6 +314,17 @@ mod tests {
     fn thalweg() -> Option<PathBuf> {
         let test = std::env::current_exe().unwrap();
         test.ancestors().nth(2).map(|folder| folder.join("thalweg")).filter(|program| program.exists())
+    }
+
+    #[test]
+    fn more_nodes_that_poll_than_processors_are_refused_with_a_remedy() {
+        let processors = std::thread::available_parallelism().unwrap().get();
+        let sources = processors.to_string();
+        let error = options(&["--wait", "poll", "--sources", &sources]).check_processors().unwrap_err().to_string();
+        assert!(error.starts_with(&format!("a processor for each of {} nodes that poll: ", processors + 1)), "{error}");
+        assert!(error.ends_with("(--wait 50us)"), "{error}");
+        options(&["--wait", "50us", "--sources", &sources]).check_processors().unwrap();
+        options(&["--sources", &sources]).check_processors().unwrap();
     }
 
     fn measure(words: &[&str], timing: Duration) -> Option<Result<Figures, BenchError>> {

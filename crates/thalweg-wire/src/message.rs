@@ -277,6 +277,8 @@ pub struct NotTaken {
     pub fragments: u64,
     /// Number of frames that arrived and belong to no event, as far as their numbers or times show.
     pub of_no_event: u64,
+    /// True if the device was away when the run ended: the number of frames that it had is unknown.
+    pub device_away: bool,
 }
 
 /// Trigger times of consecutive events, by the clock of a source's device.
@@ -625,7 +627,8 @@ impl Message {
             Self::Losses(losses) => w.write_u64(losses.sent).write_u64(losses.again),
             Self::EndsAt { end } => w.write_u64(end.0),
             Self::NotTaken(totals) => {
-                w.write_u64(totals.dead_nanos).write_u64(totals.fragments).write_u64(totals.of_no_event)
+                w.write_u64(totals.dead_nanos).write_u64(totals.fragments).write_u64(totals.of_no_event);
+                w.write_u32(totals.device_away.into())
             }
             Self::FirstFrame { time, period_nanos } => w.write_u64(time.0).write_u64(period_nanos),
             Self::EventsBegin { time } => w.write_u64(time.0),
@@ -680,6 +683,7 @@ impl Message {
                 dead_nanos: r.read_u64(),
                 fragments: r.read_u64(),
                 of_no_event: r.read_u64(),
+                device_away: r.read_u32_at_most("device_away", 1)? == 1,
             }),
             KIND_FIRST_FRAME => Self::FirstFrame { time: TaiNanos(r.read_u64()), period_nanos: r.read_u64() },
             KIND_EVENTS_BEGIN => Self::EventsBegin { time: TaiNanos(r.read_u64()) },
@@ -997,7 +1001,7 @@ mod tests {
             Message::Resume,
             Message::Running,
             Message::EndsAt { end: EventId(1240) },
-            Message::NotTaken(NotTaken { dead_nanos: 1 << 40, fragments: 12, of_no_event: 5 }),
+            Message::NotTaken(NotTaken { dead_nanos: 1 << 40, fragments: 12, of_no_event: 5, device_away: true }),
             Message::FirstFrame { time: TaiNanos(1 << 60), period_nanos: 20_000_000 },
             Message::EventsBegin { time: TaiNanos(1 << 60) },
             Message::ReportTimes { first: EventId(1 << 50) },

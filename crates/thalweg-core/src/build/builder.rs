@@ -450,6 +450,7 @@ impl Builder {
         ledger.not_taken = ledger.not_taken.max(counts.fragments);
         ledger.dead_time_ms = ledger.dead_time_ms.max(counts.dead_nanos / 1_000_000);
         ledger.of_no_event = ledger.of_no_event.max(counts.of_no_event);
+        ledger.device_away |= counts.device_away;
     }
 
     /// Returns whether a source has sent its final counters.
@@ -699,6 +700,7 @@ impl Builder {
             let unwritten = unwritten.get(index).copied().unwrap_or(0).min(kept);
             ledger.accepted = entry.final_counters.map_or(entry.offered, |final_counters| final_counters.accepted);
             ledger.skipped = self.events.skipped_count_of(index);
+            ledger.absent = self.events.absent_count_of(index);
             ledger.cpu_ms = entry.final_counters.map_or(0, |final_counters| final_counters.cpu_nanos / 1_000_000);
             if recorded {
                 ledger.recorded = kept - unwritten;

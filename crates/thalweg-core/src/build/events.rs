@@ -99,6 +99,8 @@ pub(crate) struct OpenEvents {
     rejected: u64,
     /// Per source, number of events without its fragment that others had, and that the source went past.
     skipped: Vec<u64>,
+    /// Per source, number of events without its fragment that others had, and that the source did not mention.
+    absent: Vec<u64>,
     /// Times for which events were open, in nanoseconds, to two digits.
     completion: Histogram<u64>,
     /// Current time.
@@ -161,6 +163,7 @@ impl OpenEvents {
             built: 0,
             rejected: 0,
             skipped: vec![0; sources],
+            absent: vec![0; sources],
             completion: Histogram::new_with_bounds(1, MAX_OPEN_NANOS, 2)
                 .unwrap_or_else(|_| unreachable!("within its bounds")),
             now: Duration::ZERO,
@@ -259,6 +262,12 @@ impl OpenEvents {
     /// Returns the number of events without a fragment of `source` that others had, and that the source went past.
     pub(crate) fn skipped_count_of(&self, source: usize) -> u64 {
         self.skipped[source]
+    }
+
+    /// Returns the number of events without a fragment of `source` that others had, and that the source did not
+    /// mention before it ended or before their deadline.
+    pub(crate) fn absent_count_of(&self, source: usize) -> u64 {
+        self.absent[source]
     }
 
     /// Uncounts a closed event, complete or not, that is rejected after all.
@@ -431,8 +440,9 @@ impl OpenEvents {
             return;
         }
         missing.sort_unstable_by_key(|(source, _)| *source);
-        for (source, _) in missing.iter().filter(|(_, reason)| *reason == Reason::Skipped) {
-            self.skipped[*source] += 1;
+        for (source, reason) in &missing {
+            self.skipped[*source] += u64::from(*reason == Reason::Skipped);
+            self.absent[*source] += u64::from(matches!(reason, Reason::Silent(_)));
         }
         let missing = missing.into_iter();
         let missing =

@@ -53,14 +53,21 @@ pub struct LedgerEntry {
     /// bucket: nothing was accepted.
     pub skipped: u64,
     /// Fragments that a device with a rate was to give, and that the source did not take because all slots were full
-    /// when it came to them (policy `block`): dead time. Not a bucket, and no reason why a run is INCOMPLETE: no event has these. Builder 0
-    /// counts it for the whole run.
+    /// when it came to them (policy `block`): dead time. Not a bucket, and no reason why a run is INCOMPLETE: no event
+    /// has these. Builder 0 counts it for the whole run.
     #[serde(default)]
     pub not_taken: u64,
     /// Frames that came from the device and belong to no event, as far as their numbers or times tell. Not a bucket:
     /// the fragments they would have been are unknown. Builder 0 counts it for the whole run.
     #[serde(default)]
     pub of_no_event: u64,
+    /// Events that other sources delivered and that this source did not mention before it ended or before their
+    /// deadline. Not a bucket: nothing was accepted, or it came late.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub absent: u64,
+    /// True if the source's device was away when the run ended: the number of frames that it had is unknown.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub device_away: bool,
     /// Time for which the source could take nothing, in milliseconds.
     #[serde(default)]
     pub dead_time_ms: u64,
@@ -107,6 +114,7 @@ impl LedgerEntry {
         LedgerColumn { name: "damaged", figure: |e| e.damaged.into() },
         LedgerColumn { name: "uncertain", figure: |e| e.uncertain.into() },
         LedgerColumn { name: "skipped", figure: |e| e.skipped.into() },
+        LedgerColumn { name: "absent", figure: |e| e.absent.into() },
         LedgerColumn { name: "of no event", figure: |e| e.of_no_event.into() },
         LedgerColumn { name: "duplicates", figure: |e| e.duplicates.into() },
         LedgerColumn { name: "unaccounted", figure: |e| e.unaccounted.into() },
@@ -151,6 +159,7 @@ impl LedgerEntry {
             (&mut self.not_taken, other.not_taken),
             (&mut self.dead_time_ms, other.dead_time_ms),
             (&mut self.of_no_event, other.of_no_event),
+            (&mut self.absent, other.absent),
             (&mut self.bytes, other.bytes),
         ];
         for (ours, theirs) in counts {
@@ -159,6 +168,7 @@ impl LedgerEntry {
         // Every builder receives the time of the same process.
         self.cpu_ms = self.cpu_ms.max(other.cpu_ms);
         self.final_counters &= other.final_counters;
+        self.device_away |= other.device_away;
         // A surplus at one builder does not make up for a lack at another.
         let opposite = self.unaccounted.signum() * other.unaccounted.signum() < 0;
         let theirs = if opposite { other.unaccounted.saturating_neg() } else { other.unaccounted };
@@ -215,6 +225,15 @@ impl Ledger {
                     let fragments = if count == 1 { "fragment" } else { "fragments" };
                     reasons.push(format!("{source}: {count} {fragments} {condition}"));
                 }
+            }
+            // A fragment that came late has a reason of its own.
+            let absent = entry.absent.saturating_sub(entry.late);
+            if absent > 0 {
+                let events = if absent == 1 { "event" } else { "events" };
+                reasons.push(format!("{source}: {absent} {events} that it ended before, or did not mention in time"));
+            }
+            if entry.device_away {
+                reasons.push(format!("{source}: its device was away when the run ended; how much it had is unknown"));
             }
             if entry.of_no_event > 0 {
                 reasons.push(format!(
