@@ -143,7 +143,10 @@ pub(crate) fn short_time_warning(seconds: f64) -> Option<Warning> {
     (seconds > 0.0 && seconds < MIN_CERTAIN_SECONDS).then(|| Warning {
         kind: WarningKind::ShortTime,
         value: seconds,
-        text: format!("measured for {seconds:.3} s only: processor time is counted in steps of 10 ms"),
+        text: format!(
+            "measured for {} only: processor time is counted in steps of 10 ms",
+            thalweg_text::format_seconds(seconds)
+        ),
     })
 }
 

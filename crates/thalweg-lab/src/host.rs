@@ -44,7 +44,10 @@ fn check_capabilities(scenario: &Scenario) -> Result<(), LabError> {
     let known = std::fs::read_to_string(path).map_err(LabError::file_error(path))?;
     let control = scenario.traffic.control.congestion;
     if !known.split_whitespace().any(|name| name == control) {
-        let why = format!("this kernel has only {}; use `--on virtual`", known.trim());
+        let why = format!(
+            "this kernel has only {}; `thalweg cc load {control}` may add it, or use `--on virtual`",
+            known.trim()
+        );
         return Err(LabError::Unavailable { what: format!("the congestion control {control}"), why });
     }
     let network = &scenario.network;

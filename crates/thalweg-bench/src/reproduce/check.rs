@@ -271,8 +271,9 @@ impl Selector {
             return Err(NoValue::Because(format!("{name}: {why}")));
         }
         let figure = self.figure.unwrap_or(Figure::MedianLatency);
-        let (value, unit) =
-            figure.value_and_unit(point).ok_or_else(|| NoValue::Because(format!("{name}: this was not measured")))?;
+        let (value, unit) = figure
+            .value_and_unit(point)
+            .ok_or_else(|| NoValue::Because(format!("{name}: this figure was not measured")))?;
         Ok(Value { value, unit, of: name })
     }
 
@@ -460,7 +461,10 @@ pub(super) mod tests {
             ),
             ("{ measure = 'gone', method = 'mlock' }", "mlock: there is none"),
             ("{ measure = 'other', method = 'mlock' }", "mlock: 'other' was not measured"),
-            ("{ measure = 'pin', method = 'page list', figure = 'goodput' }", "page list: this was not measured"),
+            (
+                "{ measure = 'pin', method = 'page list', figure = 'goodput' }",
+                "page list: this figure was not measured",
+            ),
             ("{ measure = 'pin', figure = 'line-rate' }", "the interface has no line rate"),
         ] {
             assert_eq!(at_least(of), (Verdict::CannotBeTested, why.to_owned()));
