@@ -340,7 +340,7 @@ impl SourceNode {
             Feed::Acquisition(device) => device.stray_frame_count(),
             _ => 0,
         };
-        NotTaken { of_no_event, ..self.pace.not_taken() }
+        NotTaken { of_no_event, device_away: self.acquiring.has_given_up(), ..self.pace.not_taken() }
     }
 
     fn final_report(&self) -> SourceReport {

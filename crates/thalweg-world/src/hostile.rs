@@ -257,6 +257,7 @@ fn draw_message(random: &mut Random, builder: &Counterpart, id: SourceId) -> Mes
             dead_nanos: draw_near(random, 0),
             fragments: draw_near(random, 0),
             of_no_event: draw_near(random, 0),
+            device_away: draw_u32(random) & 1 == 1,
         }),
         9 => Message::End(FinalCounters {
             accepted: draw_near(random, event),

@@ -97,9 +97,15 @@ impl LedgerColumn {
     }
 }
 
+/// Returns whether a count is 0, so that it is not written.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde calls")]
+fn is_zero(count: &u64) -> bool {
+    *count == 0
+}
+
 impl LedgerEntry {
     /// Columns of a ledger, in the order in which they are shown.
-    pub const COLUMNS: [LedgerColumn; 17] = [
+    pub const COLUMNS: [LedgerColumn; 18] = [
         LedgerColumn { name: "accepted", figure: |e| e.accepted.into() },
         LedgerColumn { name: "recorded", figure: |e| e.recorded.into() },
         LedgerColumn { name: "discarded", figure: |e| e.discarded.into() },

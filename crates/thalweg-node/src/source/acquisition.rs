@@ -34,6 +34,11 @@ pub(super) struct Acquiring {
 }
 
 impl Acquiring {
+    /// Returns whether the device was away when the run was to end.
+    pub(super) fn has_given_up(&self) -> bool {
+        self.gave_up
+    }
+
     /// Creates the state before the device is started.
     pub(super) fn new(feed: &Feed) -> Self {
         let reorders = if let Feed::Acquisition(device) = feed { device.reorder_depth() } else { 0 };

@@ -120,7 +120,7 @@ mod tests {
         pace.count_dead_time(at(1350));
         assert_eq!((pace.not_taken().fragments, pace.next_due(Duration::ZERO)), (3, at(1300)));
         pace.end_dead_time(at(1375));
-        assert_eq!(pace.not_taken(), NotTaken { fragments: 3, dead_nanos: 25_000_000, of_no_event: 0 });
+        assert_eq!(pace.not_taken(), NotTaken { fragments: 3, dead_nanos: 25_000_000, ..NotTaken::default() });
         pace.end_dead_time(at(1399));
         assert_eq!(pace.not_taken().dead_nanos, 25_000_000);
     }
