@@ -121,7 +121,9 @@ impl BuilderNode {
 
     fn take_offer(&mut self, index: usize, source: usize, offer: Announcement) -> Result<(), LinkError> {
         if !self.has_begun() {
-            return Err(LinkError::Protocol("an offer before the start of the run".into()));
+            let text = "an offer before the start of the run: after a restart of the builder, its sources have to be \
+                        started again";
+            return Err(LinkError::Protocol(text.into()));
         }
         let slot_bytes = self.peers.source_greeting(source).slot_bytes;
         if offer.bytes > slot_bytes {
