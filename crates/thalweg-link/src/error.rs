@@ -8,8 +8,8 @@ use thiserror::Error;
 /// Reason why a link has ended.
 #[derive(Debug, Error)]
 pub enum LinkError {
-    /// The peer closed the connection, died, or cannot be reached any more.
-    #[error("the connection ended: the peer closed it, died, or cannot be reached")]
+    /// The peer closed the connection, died, or does not answer.
+    #[error("the peer closed the connection, died, or does not answer")]
     Closed,
     /// The peer ended the connection and sent a reason.
     #[error("refused: {text}")]

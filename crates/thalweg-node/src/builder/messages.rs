@@ -205,7 +205,7 @@ impl BuilderNode {
     fn admit_source(&mut self, hello: &Hello) -> Result<usize, LinkError> {
         let Some(source) = self.builder.source_index(hello.source) else {
             self.reporting.count_unknown_source();
-            let text = format!("source {} is not in this run's topology", hello.source);
+            let text = format!("source {} is not in this run's topology: compare the topology files", hello.source);
             return Err(LinkError::Refused { reason: Refusal::UnknownSource, text });
         };
         if let Some(text) = self.configuration_mismatch(hello) {
