@@ -8,11 +8,11 @@ use thiserror::Error;
 /// Reason why a link has ended.
 #[derive(Debug, Error)]
 pub enum LinkError {
-    /// The peer closed the connection, or died.
-    #[error("the peer closed the connection")]
+    /// The peer closed the connection, died, or does not answer.
+    #[error("the peer closed the connection, died, or does not answer")]
     Closed,
     /// The peer ended the connection and sent a reason.
-    #[error("refused: {text} ({reason:?})")]
+    #[error("refused: {text}")]
     Refused {
         /// Class of the reason.
         reason: Refusal,

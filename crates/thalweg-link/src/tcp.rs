@@ -172,7 +172,8 @@ fn connect_to_address(
         None => {
             if let Err(error) = socket.set_tcp_congestion(DEFAULT_CONGESTION.as_bytes()) {
                 tracing::warn!(
-                    "congestion control {DEFAULT_CONGESTION} is not available ({error}): using the system's"
+                    "congestion control {DEFAULT_CONGESTION} is not available ({error}): using the system's; \
+                     `thalweg doctor` has the command that allows it"
                 );
             }
         }

@@ -81,7 +81,9 @@ fn probe_port(title: String, address: SocketAddr) -> Finding {
         ErrorKind::AddrNotAvailable => finding
             .with_missing_level("it is not an address of this machine: examine each host with --node")
             .with_remedy("ip -brief address"),
-        _ => finding.with_missing_level("a builder cannot listen there"),
+        _ => finding.with_missing_level(
+            "a builder cannot listen there: choose another address or port; those below 1024 are for root",
+        ),
     }
 }
 

@@ -121,7 +121,9 @@ impl BuilderNode {
 
     fn take_offer(&mut self, index: usize, source: usize, offer: Announcement) -> Result<(), LinkError> {
         if !self.has_begun() {
-            return Err(LinkError::Protocol("an offer before the start of the run".into()));
+            let text = "an offer before the start of the run: after a restart of the builder, its sources have to be \
+                        started again";
+            return Err(LinkError::Protocol(text.into()));
         }
         let slot_bytes = self.peers.source_greeting(source).slot_bytes;
         if offer.bytes > slot_bytes {
@@ -203,7 +205,7 @@ impl BuilderNode {
     fn admit_source(&mut self, hello: &Hello) -> Result<usize, LinkError> {
         let Some(source) = self.builder.source_index(hello.source) else {
             self.reporting.count_unknown_source();
-            let text = format!("source {} is not in this run's topology", hello.source);
+            let text = format!("source {} is not in this run's topology: compare the topology files", hello.source);
             return Err(LinkError::Refused { reason: Refusal::UnknownSource, text });
         };
         if let Some(text) = self.configuration_mismatch(hello) {

@@ -139,7 +139,7 @@ impl BuilderNode {
         };
         let absent: Vec<String> = absent.iter().map(|source| self.setup.source_label(*source)).collect();
         let error = NodeError::Absent(format!(
-            "these sources did not connect within {} (run.timeout): {}",
+            "these sources did not connect within {}: {}; start them within this time, or set a longer run.timeout",
             humantime::format_duration(*timeout),
             absent.join(", ")
         ));

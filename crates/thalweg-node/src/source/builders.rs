@@ -404,7 +404,11 @@ impl Builders {
         if !self.builders[index].has_started || !others {
             return Err(self.failure.take().unwrap_or(error));
         }
-        tracing::warn!("{error}; the run goes on without that builder");
+        let consequence = match index {
+            0 => "that builder leads the run, so that this source ends its part of it",
+            _ => "the run goes on without that builder",
+        };
+        tracing::warn!("{error}; {consequence}");
         self.failure.get_or_insert(error);
         Ok(())
     }

@@ -274,8 +274,8 @@ impl SourceNode {
             return self.lose_connection(0, LinkError::Protocol(format!("builder {number} cannot be excluded")));
         }
         if !self.builders.delivery(index).is_over() {
-            tracing::warn!(builder = %self.builders.builder_address(index), "excluded: fragments that wait for it are \
-                lost");
+            tracing::warn!(builder = %self.builders.builder_address(index), "builder 0 left this builder out: fragments \
+                that wait for it are lost");
             self.give_up_builder(index);
         }
         self.builders.mark_left_out(index);

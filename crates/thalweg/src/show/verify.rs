@@ -147,7 +147,7 @@ fn verification_text(path: &str, report: &VerifyReport) -> String {
     }
     if report.unfinished_events > 0 {
         let unfinished = format_quantity(report.unfinished_events, "event");
-        let _ = writeln!(out, "  not counted: fragments of {unfinished} that were never closed");
+        let _ = writeln!(out, "  among these are fragments of {unfinished} that were never closed");
     }
     let _ = writeln!(out, "  {}", stored_text(report.bytes, report.blocks, report.segments));
     if report.lost_blocks > 0 {
@@ -361,7 +361,7 @@ mod tests {
           00000.seg can be read up to byte 286670848; after it: the block is cut off:
           4096 of 65536 bytes are there
           22,869 events (0 incomplete), 68,607 fragments
-          not counted: fragments of 1 event that were never closed
+          among these are fragments of 1 event that were never closed
           287 MB in 69 blocks, 1 segment
         ");
     }
