@@ -148,15 +148,15 @@ impl Instrument for Building {
 
         let run = parse_run_figures(&ended)?;
         self.recorder = run.recorder.clone();
-        let seconds_per_gigabyte = run.cpu_seconds_per_gigabyte.source + run.cpu_seconds_per_gigabyte.builder;
+        let seconds_per_gigabyte = run.cpu_seconds_per_gigabyte.sum();
         Ok(Figures {
             goodput_bits_per_second: Some(run.goodput_bits_per_second),
             messages_per_second: Some(run.fragments_per_second),
-            copies_per_byte: Some(run.copies_per_byte.source + run.copies_per_byte.builder),
+            copies_per_byte: run.copies_per_byte.sum(),
             cpu: Some(Cpu {
-                process_percent: 100.0 * seconds_per_gigabyte * run.bytes as f64 / 1e9 / run.seconds,
+                process_percent: 100.0 * seconds_per_gigabyte.unwrap_or_default() * run.bytes as f64 / 1e9 / run.seconds,
                 system_percent: used.percent_of_wall(used.system),
-                seconds_per_gigabyte: Some(seconds_per_gigabyte),
+                seconds_per_gigabyte,
                 ..Cpu::default()
             }),
             seconds: run.seconds,
@@ -197,8 +197,15 @@ struct RunFigures {
 
 #[derive(Debug, Deserialize)]
 struct PerSide {
-    source: f64,
+    /// `None` if a source sent no final counters.
+    source: Option<f64>,
     builder: f64,
+}
+
+impl PerSide {
+    fn sum(&self) -> Option<f64> {
+        self.source.map(|source| source + self.builder)
+    }
 }
 
 /// Parses the report of a run. A run that is incomplete, or built nothing, is no measurement.

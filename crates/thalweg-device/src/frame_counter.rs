@@ -345,7 +345,7 @@ impl FrameCounter {
         }
         let row = self.count_followers(count);
         let can_begin_anew = self.newest.is_some() && !self.rules.is_absolute;
-        let begins_anew = can_begin_anew && self.is_restart(row, now);
+        let begins_anew = can_begin_anew && self.is_restart(row, now) && self.can_follow_restart(count, now);
         let Some(place) = place else {
             return self.restart_or(begins_anew, FrameNumber::Stray, (count, next, now));
         };
@@ -605,6 +605,16 @@ impl FrameCounter {
         (self.steps.count >= MIN_STEP_COUNTS).then_some(self.steps.divisor)
     }
 
+    /// Returns whether a device that counts from the lowest count after a restart can have counted up to there since a
+    /// count was last believed. Packets of earlier frames that arrive late, after a silence, are no restart.
+    fn can_follow_restart(&self, count: u64, now: Duration) -> bool {
+        let Some(fastest) = self.rules.rate.or(self.pace.fastest).filter(|_| self.rules.trust.late > 0) else {
+            return true;
+        };
+        let silence = now.saturating_sub(self.believed).as_secs_f64();
+        self.frames_since_lowest(count) as f64 <= silence * fastest * MAX_SPEEDUP_FACTOR + MAX_NEAR_FRAMES as f64
+    }
+
     /// Returns whether `row` counts in a row, after this silence, are the device's.
     fn is_restart(&self, row: u32, now: Duration) -> bool {
         let Trust { followers, silence, .. } = self.rules.trust;
@@ -759,6 +769,27 @@ mod tests {
             counter.accept_count(7 + 4096 * number, 0, NOW);
         }
         assert_eq!(counter.measured_step(), Some(4096));
+    }
+
+    #[test]
+    fn packets_of_earlier_frames_after_a_silence_are_no_restart_of_a_camera() {
+        let rules = CounterRules { lowest: 1, first: Some(1), rate: Some(100.0), ..CounterRules::new(64, Trust::CAMERA) };
+        let mut counter = FrameCounter::new(rules);
+        let at = |frame: u64| NOW + Duration::from_millis(10 * frame);
+        for frame in 0..300 {
+            assert_eq!(counter.accept_count(frame + 1, frame, at(frame)), FrameNumber::At(frame));
+        }
+        // Packets that were requested again arrive 200 frames late, after 150 ms without others.
+        let late = at(315);
+        for _ in 0..6 {
+            assert_eq!(counter.accept_count(100, 299, late), FrameNumber::At(99));
+        }
+        assert_eq!(counter.restart_count(), 0);
+        assert_eq!(counter.accept_count(316, 299, late), FrameNumber::At(315));
+        // A camera that begins anew counts from 1.
+        let again = late + Duration::from_millis(200);
+        let numbers: Vec<_> = (0..3).map(|_| counter.accept_count(2, 316, again)).collect();
+        assert_eq!((counter.restart_count(), numbers[2]), (1, FrameNumber::At(316)));
     }
 
     #[test]

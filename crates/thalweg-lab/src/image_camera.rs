@@ -157,7 +157,7 @@ impl Host {
         let config = DeviceConfig {
             width: model.width,
             height: model.height,
-            manufacturer: "Testers".into(),
+            manufacturer: "Thalweg (simulated)".into(),
             model: "Cam".into(),
             serial: model.serial.clone(),
             mac: [2, 0, 0, 0, c, d],

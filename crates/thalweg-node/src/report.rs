@@ -377,8 +377,8 @@ pub struct Events {
 /// Figure for each end of the link.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Ends {
-    /// Value for all sources together.
-    pub source: f64,
+    /// Value for all sources together; `None` if one of them sent no final counters.
+    pub source: Option<f64>,
     /// Value for all builders together.
     pub builder: f64,
 }
@@ -403,6 +403,7 @@ impl RunReport {
             ledger.merge_ledger(&builder.ledger);
         }
         let seconds = most(|b| b.seconds);
+        let all_ended = ledger.sources.iter().all(|entry| entry.final_counters);
         let bytes = sum(|b| b.bytes);
         let fragments = sum(|b| b.fragments);
         let complete = !builders.is_empty() && builders.iter().all(|b| b.state == "COMPLETE");
@@ -429,12 +430,12 @@ impl RunReport {
             fragments_per_second: divide_or_zero(fragments_f, seconds),
             goodput_bits_per_second: divide_or_zero(8.0 * bytes_f, seconds),
             copies_per_byte: Ends {
-                source: divide_or_zero(source_copied, bytes_f),
+                source: all_ended.then(|| divide_or_zero(source_copied, bytes_f)),
                 builder: divide_or_zero(builder_copied, bytes_f),
             },
             cpu_seconds_per_gigabyte: Ends {
                 // Every builder receives the same value from the same processes.
-                source: divide_or_zero(most(|b| b.source_cpu_seconds), bytes_f / 1e9),
+                source: all_ended.then(|| divide_or_zero(most(|b| b.source_cpu_seconds), bytes_f / 1e9)),
                 builder: divide_or_zero(total(|b| b.cpu_seconds), bytes_f / 1e9),
             },
             datagrams: builders.iter().fold(Arrivals::default(), |sum, builder| sum.combined_with(builder.datagrams)),

@@ -81,6 +81,13 @@ fn fact_rows(info: &RunInfo) -> Vec<Vec<String>> {
         let events = format_count(info.totals.events);
         rows.push(vec!["events".into(), format!("{events} ({incomplete} incomplete)")]);
     }
+    for origin in ["simulated", "replayed"] {
+        let of_origin = info.sources.iter().filter(|source| source.description[origin] == Value::Bool(true));
+        let names: Vec<&str> = of_origin.map(|source| source.name.as_str()).take(MAX_ROWS).collect();
+        if !names.is_empty() {
+            rows.push(vec![origin.into(), format!("the data of {}", names.join(", "))]);
+        }
+    }
     let writer = &info.writer;
     let program = format!("{} {}, process {} on {}", writer.program, writer.version, writer.pid, writer.host);
     rows.push(vec!["written by".into(), program]);
@@ -111,7 +118,11 @@ fn ledger_html(ledger: &Ledger) -> String {
     let shown: Vec<_> = LedgerEntry::COLUMNS.iter().filter(|column| column.is_shown(ledger)).collect();
     let headings: Vec<&str> = ["source", "name"].into_iter().chain(shown.iter().map(|column| column.name)).collect();
     let rows = ledger.sources.iter().take(MAX_ROWS).map(|entry| {
-        let figures = shown.iter().map(|column| format_count((column.figure)(entry)));
+        let figures = shown.iter().map(|column| {
+            // The last counter of a source that is gone is the least that it accepted.
+            let least = if column.name == "accepted" && !entry.final_counters { "≥ " } else { "" };
+            format!("{least}{}", format_count((column.figure)(entry)))
+        });
         [entry.source.clone(), entry.name.clone()].into_iter().chain(figures).collect::<Vec<String>>()
     });
     let mut out = table_html("beside", &headings, rows);

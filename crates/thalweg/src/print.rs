@@ -90,16 +90,18 @@ fn run_text(report: &RunReport) -> String {
     );
     let _ = writeln!(
         out,
-        "  copies per byte: {:.2} at the sources, {:.2} at the builder",
-        report.copies_per_byte.source, report.copies_per_byte.builder
+        "  copies per byte: {} at the sources, {:.2} at the builder",
+        figure_or_unknown(report.copies_per_byte.source, 2),
+        report.copies_per_byte.builder
     );
     let cpu = report.cpu_seconds_per_gigabyte;
-    let _ = writeln!(out, "  CPU seconds per GB: {:.3} at the sources, {:.3} at the builder", cpu.source, cpu.builder);
+    let of_sources = figure_or_unknown(cpu.source, 3);
+    let _ = writeln!(out, "  CPU seconds per GB: {of_sources} at the sources, {:.3} at the builder", cpu.builder);
     out.push_str(&datagrams_text(&report.datagrams));
     if let Some(trigger) = &report.trigger {
         #[expect(clippy::cast_precision_loss, reason = "figures for people")]
         let gigabytes = report.bytes as f64 * 1e-9;
-        out.push_str(&trigger_text(trigger, report.bytes, (cpu.source + cpu.builder) * gigabytes));
+        out.push_str(&trigger_text(trigger, report.bytes, (cpu.source.unwrap_or_default() + cpu.builder) * gigabytes));
     }
     out.push_str(&recording_text(report));
     out.push('\n');
@@ -303,6 +305,11 @@ fn ledger_row(name: String, columns: &[&LedgerColumn], entries: &[&LedgerEntry])
         row.push(format!("{}{}", if column.name == "accepted" { least } else { "" }, format_count(sum)));
     }
     row
+}
+
+/// Returns a figure of the sources; "unknown" where one of them sent no final counters.
+fn figure_or_unknown(figure: Option<f64>, decimals: usize) -> String {
+    figure.map_or_else(|| "unknown".to_owned(), |figure| format!("{figure:.decimals$}"))
 }
 
 /// Returns the text on fragments that sources did not take from devices with a rate, if they are many.

@@ -27,6 +27,8 @@ pub struct TimeUse {
     pub data: f64,
     /// Waits for offers, while no data were requested.
     pub offers: f64,
+    /// All of these until something arrived for the last time; 0 in runs of versions that did not measure it.
+    pub active: f64,
 }
 
 impl TimeUse {
@@ -114,6 +116,9 @@ impl Verdict {
         if seconds <= 0.0 {
             return None;
         }
+        // A source that is waited for at the end of a run lowers no rate.
+        let active = times.iter().map(|time| time.active).fold(0.0, f64::max);
+        let seconds = if active > 0.0 { active.min(seconds) } else { seconds };
         let carried = 8.0 * bytes as f64 / seconds;
         let offered = offered_bytes(ledger, seconds).map(|bytes| 8.0 * bytes / seconds);
         let (kind, name, cause) = find_limit(ledger, seconds, busiest);
@@ -138,9 +143,12 @@ type Finding = (LimitKind, String, String);
 /// Returns the stage that limited a run; `time` is that of the busiest builder.
 fn find_limit(ledger: &Ledger, seconds: f64, time: &TimeUse) -> Finding {
     if ledger.sources.iter().all(|entry| held_back_part(entry, seconds) < HELD_BACK) {
-        return limit_without_back_pressure(ledger);
+        return limit_without_back_pressure(ledger, seconds);
     }
-    let TimeUse { builder, link, directory, working, disk, filter, data, offers } = time;
+    if let Some(found) = late_node(ledger, seconds).or_else(|| cut_off_source(ledger)) {
+        return found;
+    }
+    let TimeUse { builder, link, directory, working, disk, filter, data, offers, .. } = time;
     if time.part_of_total(*working) >= BUSY {
         let cause = format!("limited by node '{builder}', which was at work {}", time.percent_text(*working));
         return (LimitKind::Node, builder.clone(), cause);
@@ -158,9 +166,31 @@ fn find_limit(ledger: &Ledger, seconds: f64, time: &TimeUse) -> Finding {
     if let Some(found) = limit_at_source(ledger, seconds, longest <= *offers) {
         return found;
     }
-    let waited = time.percent_text(data + offers);
-    let cause = format!("limited by the link {link}, whose data '{builder}' waited for {waited}");
+    if longest <= *offers {
+        // All sources had data and no slot, and the builder took none of it.
+        let cause = format!("limited by node '{builder}', which did not run while the sources waited for it");
+        return (LimitKind::Node, builder.clone(), cause);
+    }
+    let cause = format!("limited by the link {link}, whose data '{builder}' waited for {}", time.percent_text(*data));
     (LimitKind::Link, link.clone(), cause)
+}
+
+/// Returns the node of the source that took most of its fragments too late, if they are many and more than those that
+/// found all slots full: its process had no processor then.
+fn late_node(ledger: &Ledger, seconds: f64) -> Option<Finding> {
+    let late = ledger.sources.iter().max_by(|one, other| late_part(one, seconds).total_cmp(&late_part(other, seconds)))?;
+    let part = late_part(late, seconds);
+    let cause = format!("limited by node '{}', which was too late for {:.0} % of its fragments", late.name, 100.0 * part);
+    (part >= HELD_BACK && part > dead_part(late, seconds)).then(|| (LimitKind::Node, late.name.clone(), cause))
+}
+
+/// Returns the source of which many fragments were lost or late, if another source lost far fewer.
+fn cut_off_source(ledger: &Ledger) -> Option<Finding> {
+    let worst = ledger.sources.iter().max_by(|one, other| lost_part(one).total_cmp(&lost_part(other)))?;
+    let least = ledger.sources.iter().map(lost_part).fold(f64::INFINITY, f64::min);
+    let (part, name) = (lost_part(worst), worst.name.clone());
+    let cause = format!("{:.1} % of the fragments of source '{name}' were lost or late (see the reasons)", 100.0 * part);
+    (part >= MUCH_LOST && least < 0.25 * part).then_some((LimitKind::Loss, name, cause))
 }
 
 /// Returns the source that limited a run: one for whose events the others waited, if the builder mostly `waits_for_offers`,
@@ -182,18 +212,15 @@ fn limit_at_source(ledger: &Ledger, seconds: f64, waits_for_offers: bool) -> Opt
 }
 
 /// Returns the result for a run in which no source was held back.
-fn limit_without_back_pressure(ledger: &Ledger) -> Finding {
+fn limit_without_back_pressure(ledger: &Ledger, seconds: f64) -> Finding {
     let worst = ledger.sources.iter().max_by(|one, other| device_loss(one).total_cmp(&device_loss(other)));
     if let Some(worst) = worst.filter(|worst| device_loss(worst) >= MUCH_LOST) {
         let percent = 100.0 * device_loss(worst);
         let cause = format!("limited by source '{}', whose device lost {percent:.1} % of its fragments", worst.name);
         return (LimitKind::Source, worst.name.clone(), cause);
     }
-    let late = ledger.sources.iter().max_by(|one, other| late_part(one).total_cmp(&late_part(other)));
-    if let Some(late) = late.filter(|late| late_part(late) >= HELD_BACK) {
-        let percent = 100.0 * late_part(late);
-        let cause = format!("limited by node '{}', which was too late for {percent:.0} % of its fragments", late.name);
-        return (LimitKind::Node, late.name.clone(), cause);
+    if let Some(found) = late_node(ledger, seconds).or_else(|| cut_off_source(ledger)) {
+        return found;
     }
     let accepted = ledger.sources.iter().map(|entry| entry.accepted).fold(0, u64::saturating_add);
     let lost = part(ledger.sources.iter().map(lost_fragments).fold(0, u64::saturating_add), accepted);
@@ -209,10 +236,16 @@ fn device_loss(entry: &LedgerEntry) -> f64 {
     part(entry.lost_in_device, entry.accepted)
 }
 
-/// Returns the part of a source's fragments that it did not take at its rate. Where no slot was missing, its process had
-/// no processor at that time.
-fn late_part(entry: &LedgerEntry) -> f64 {
-    part(entry.not_taken, entry.accepted.saturating_add(entry.not_taken))
+/// Returns the part of a source's fragments that it did not take at its rate, without those that were due while all
+/// slots were full.
+fn late_part(entry: &LedgerEntry, seconds: f64) -> f64 {
+    let not_taken = part(entry.not_taken, entry.accepted.saturating_add(entry.not_taken));
+    (not_taken - dead_part(entry, seconds)).max(0.0)
+}
+
+/// Returns the part of a source's fragments that were lost on the way or at the builder.
+fn lost_part(entry: &LedgerEntry) -> f64 {
+    part(lost_fragments(entry), entry.accepted)
 }
 
 /// Returns the number of a source's fragments that were lost on the way or at the builder.
@@ -248,8 +281,11 @@ fn offered_bytes(ledger: &Ledger, seconds: f64) -> Option<f64> {
         // Where most were lost, the disk failed: those were built.
         let built = if entry.lost > kept { kept.saturating_add(entry.lost) } else { kept };
         let offered = entry.accepted.saturating_add(entry.not_taken);
-        if built > 0 {
-            bytes += entry.bytes as f64 / built as f64 * offered as f64;
+        match built {
+            0 if offered == 0 => {}
+            // None arrived: their length is unknown.
+            0 => return None,
+            built => bytes += entry.bytes as f64 / built as f64 * offered as f64,
         }
     }
     Some(bytes)
@@ -356,6 +392,39 @@ mod tests {
         assert!(
             sentence.starts_with("offered 300 Mbit/s, carried 200 Mbit/s: limited by node 'adc-0', which was too late")
         );
+    }
+
+    #[test]
+    fn a_source_that_was_cut_off_is_named_and_not_the_one_that_was_not() {
+        let cut_off = LedgerEntry { recorded: 790, late: 210, dead_time_ms: 3_100, ..source("adc-1") };
+        let (kind, name, _) = limit(vec![source("adc-0"), cut_off], times(|times| times.offers = 6.0));
+        assert_eq!((kind, &name[..]), (LimitKind::Loss, "adc-1"));
+    }
+
+    #[test]
+    fn a_builder_that_did_not_run_is_the_limit_and_not_its_link() {
+        let held = LedgerEntry { not_taken: 300, dead_time_ms: 3_000, ..source("adc-0") };
+        let (kind, name, _) = limit(vec![held.clone(), held], times(|times| times.offers = 7.5));
+        assert_eq!((kind, &name[..]), (LimitKind::Node, "builder"));
+    }
+
+    #[test]
+    fn fragments_that_were_due_long_before_all_slots_were_full_were_taken_too_late() {
+        let late = LedgerEntry { not_taken: 1_000, dead_time_ms: 400, ..source("adc-0") };
+        let (kind, name, _) = limit(vec![late], times(|times| times.data = 6.8));
+        assert_eq!((kind, &name[..]), (LimitKind::Node, "adc-0"));
+    }
+
+    #[test]
+    fn the_wait_for_a_source_at_the_end_lowers_no_rate() {
+        let verdict = verdict(vec![source("adc-0")], times(|times| times.active = 5.0));
+        assert_eq!(verdict.carried_bits_per_second, 200e6);
+    }
+
+    #[test]
+    fn where_nothing_of_a_source_was_built_the_offered_rate_is_unknown() {
+        let silent = LedgerEntry { accepted: 100, recorded: 0, late: 100, bytes: 0, ..source("adc-1") };
+        assert_eq!(verdict(vec![source("adc-0"), silent], times(|_| ())).offered_bits_per_second, None);
     }
 
     #[test]

@@ -131,8 +131,8 @@ impl BuilderNode {
             state = finished.info.state;
             report.reasons = finished.info.reasons;
             report.directory = Some(finished.path.display().to_string());
-            // With recording, the run has ended when it is on disk.
-            report.seconds = self.run.seconds_until(self.clock.now());
+            // With recording, the run has ended when its files are closed.
+            report.seconds = finished.info.totals.seconds;
         }
         report.state = if state == StoredState::Complete { "COMPLETE" } else { "INCOMPLETE" }.into();
         self.control.run_closed();

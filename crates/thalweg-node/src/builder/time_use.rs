@@ -29,6 +29,8 @@ pub(super) struct TimeMeter {
     filter: Duration,
     data: Duration,
     offers: Duration,
+    /// All of these until the end of the last turn in which something arrived.
+    active: Duration,
 }
 
 impl TimeMeter {
@@ -46,7 +48,10 @@ impl TimeMeter {
         let Some(began) = self.turn_began.take().filter(|_| is_running) else { return };
         let length = now.saturating_sub(began);
         match has_worked {
-            true => self.working += length,
+            true => {
+                self.working += length;
+                self.active = self.working + self.disk + self.filter + self.data + self.offers;
+            }
             false => self.count_wait(awaited, length),
         }
         self.waiting = Some((now, awaited));
@@ -69,6 +74,7 @@ impl TimeMeter {
             filter: self.filter.as_secs_f64(),
             data: self.data.as_secs_f64(),
             offers: self.offers.as_secs_f64(),
+            active: self.active.as_secs_f64(),
             ..TimeUse::default()
         }
     }
@@ -95,8 +101,11 @@ mod tests {
         meter.begin_turn(at(2700));
         meter.end_turn(at(2700), true, Awaited::Offers, false);
         meter.begin_turn(at(9000));
-        let TimeUse { working, disk, filter, data, offers, .. } = meter.time_use();
+        meter.end_turn(at(9500), false, Awaited::Offers, true);
+        let TimeUse { working, disk, filter, data, offers, active, .. } = meter.time_use();
         let millis = [working, disk, filter, data, offers].map(|seconds| (seconds * 1e3).round() as u32);
-        assert_eq!(millis, [300, 1000, 0, 400, 0]);
+        assert_eq!(millis, [300, 1000, 0, 400, 500]);
+        // The wait at the end is not counted: nothing arrived any more.
+        assert_eq!((active * 1e3).round() as u32, 700);
     }
 }

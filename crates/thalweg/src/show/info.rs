@@ -147,7 +147,7 @@ impl DirectoryReport {
             let later = if ended < info.began {
                 format!(", after {took}: the clock was set back")
             } else {
-                format!(", {took} later")
+                format!("; the run took {took}")
             };
             out.push_str(&fact_row("ended", &format!("{} UTC{later}", format_utc(ended, offset))));
         }
@@ -438,7 +438,7 @@ mod tests {
         run 42: COMPLETE
           on disk     runs/run-000042
           began       2026-11-21 20:19:18 UTC (TAI - UTC = 37 s)
-          ended       2026-11-21 20:19:23 UTC, 5.00 s later
+          ended       2026-11-21 20:19:23 UTC; the run took 5.00 s
           events      22,869 (0 incomplete), 45,738 fragments
           stored      287 MB in 69 blocks, 1 segment
           written by  thalweg 0.1.0, process 20503 on daq7, Linux 6.18.44

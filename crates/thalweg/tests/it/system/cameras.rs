@@ -282,7 +282,7 @@ fn six_cameras_at_60_hz_lose_no_frame_although_packets_are_lost() {
         assert!(camera.lost() > 0 && camera.resent() > 0 && camera.frames() >= frames);
     }
     let description = std::fs::read_to_string(folder.path().join("runs/run-000001/run.json")).unwrap();
-    for said in ["\"gige\"", "\"CAM3\"", "\"Mono8\"", "\"Testers\""] {
+    for said in ["\"gige\"", "\"CAM3\"", "\"Mono8\"", "\"Thalweg (simulated)\""] {
         assert!(description.contains(said), "{said}: {description}");
     }
 }
