@@ -154,7 +154,9 @@ impl Instrument for Building {
             messages_per_second: Some(run.fragments_per_second),
             copies_per_byte: run.copies_per_byte.sum(),
             cpu: Some(Cpu {
-                process_percent: 100.0 * seconds_per_gigabyte.unwrap_or_default() * run.bytes as f64 / 1e9 / run.seconds,
+                process_percent: 100.0 * seconds_per_gigabyte.unwrap_or_default() * run.bytes as f64
+                    / 1e9
+                    / run.seconds,
                 system_percent: used.percent_of_wall(used.system),
                 seconds_per_gigabyte,
                 ..Cpu::default()

@@ -773,7 +773,8 @@ mod tests {
 
     #[test]
     fn packets_of_earlier_frames_after_a_silence_are_no_restart_of_a_camera() {
-        let rules = CounterRules { lowest: 1, first: Some(1), rate: Some(100.0), ..CounterRules::new(64, Trust::CAMERA) };
+        let rules =
+            CounterRules { lowest: 1, first: Some(1), rate: Some(100.0), ..CounterRules::new(64, Trust::CAMERA) };
         let mut counter = FrameCounter::new(rules);
         let at = |frame: u64| NOW + Duration::from_millis(10 * frame);
         for frame in 0..300 {

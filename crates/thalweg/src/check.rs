@@ -56,6 +56,7 @@ pub(crate) fn run_check(options: &CheckOptions, json: bool) -> Result<ExitCode, 
         sources.extend(fits.into_iter().map(|(index, fit)| Checked::new(&topology.sources[index], Some(fit))));
     }
     text.push_str(&sources_text(&sources));
+    text.push_str(&different_rates_text(&topology.sources));
     let sources: Vec<_> = sources.into_iter().map(|source| source.json).collect();
     let mut output = Output::new();
     if json {
@@ -185,6 +186,24 @@ fn sources_text(sources: &[Checked]) -> String {
     out
 }
 
+/// Returns a warning if sources have different rates: an event has fragments with the same number, so the times of its
+/// fragments move apart. Empty where events are numbered by time.
+fn different_rates_text(sources: &[SourceNodeConfig]) -> String {
+    let numbered = sources.iter().filter(|source| source.beat.is_none());
+    let mut rates = numbered.filter_map(|source| Some((source, source.rate?.events_per_second())));
+    let Some((first, rate)) = rates.next() else { return String::new() };
+    let Some((other, other_rate)) = rates.find(|(_, other)| *other != rate) else { return String::new() };
+    wrap_words(
+        "  warning: ",
+        &format!(
+            "the rates of the sources differ ({} {rate} Hz, {} {other_rate} Hz): the fragments of an event have one \
+             number, and their times move apart",
+            replace_controls(&first.name),
+            replace_controls(&other.name)
+        ),
+    )
+}
+
 /// Returns true if the source's device is a named pipe.
 fn is_pipe(source: &SourceNodeConfig) -> bool {
     let mut paths = source.device.iter().flat_map(|device| device.input_paths());
@@ -195,6 +214,19 @@ fn is_pipe(source: &SourceNodeConfig) -> bool {
 mod tests {
     use super::*;
     use thalweg_wire::TaiNanos;
+
+    #[test]
+    fn different_rates_are_a_warning() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let source =
+            "[[source]]\nname = \"adc-N\"\nid = \"1.N\"\nrate = N\ndevice = { kind = \"model-adc\", size = 8 }\n";
+        let builder = "[[builder]]\nname = \"eb\"\nlisten = [\"tcp:127.0.0.1:7400\"]\n";
+        let text = [builder, &source.replace('N', "50"), &source.replace('N', "200")].concat();
+        std::fs::write(file.path(), text).unwrap();
+        let sources = Topology::load(file.path(), None).unwrap().sources;
+        let warning = different_rates_text(&sources);
+        assert!(warning.contains("(adc-50 50 Hz, adc-200 200 Hz)"), "{warning}");
+    }
 
     #[test]
     fn what_a_recording_holds_is_one_line() {

@@ -178,9 +178,11 @@ fn find_limit(ledger: &Ledger, seconds: f64, time: &TimeUse) -> Finding {
 /// Returns the node of the source that took most of its fragments too late, if they are many and more than those that
 /// found all slots full: its process had no processor then.
 fn late_node(ledger: &Ledger, seconds: f64) -> Option<Finding> {
-    let late = ledger.sources.iter().max_by(|one, other| late_part(one, seconds).total_cmp(&late_part(other, seconds)))?;
+    let late =
+        ledger.sources.iter().max_by(|one, other| late_part(one, seconds).total_cmp(&late_part(other, seconds)))?;
     let part = late_part(late, seconds);
-    let cause = format!("limited by node '{}', which was too late for {:.0} % of its fragments", late.name, 100.0 * part);
+    let cause =
+        format!("limited by node '{}', which was too late for {:.0} % of its fragments", late.name, 100.0 * part);
     (part >= HELD_BACK && part > dead_part(late, seconds)).then(|| (LimitKind::Node, late.name.clone(), cause))
 }
 
@@ -189,7 +191,8 @@ fn cut_off_source(ledger: &Ledger) -> Option<Finding> {
     let worst = ledger.sources.iter().max_by(|one, other| lost_part(one).total_cmp(&lost_part(other)))?;
     let least = ledger.sources.iter().map(lost_part).fold(f64::INFINITY, f64::min);
     let (part, name) = (lost_part(worst), worst.name.clone());
-    let cause = format!("{:.1} % of the fragments of source '{name}' were lost or late (see the reasons)", 100.0 * part);
+    let cause =
+        format!("{:.1} % of the fragments of source '{name}' were lost or late (see the reasons)", 100.0 * part);
     (part >= MUCH_LOST && least < 0.25 * part).then_some((LimitKind::Loss, name, cause))
 }
 
