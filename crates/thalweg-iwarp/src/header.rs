@@ -178,6 +178,11 @@ impl Control {
     pub fn is_rdmap_version_valid(self) -> bool {
         self.rdmap_version <= RDMAP_VERSION
     }
+
+    /// Whether the version of RDMAP has an operation: those of RFC 7306 (§4.1) are of version 1 only.
+    pub fn is_rdmap_version_valid_for(self, opcode: Opcode) -> bool {
+        self.rdmap_version == RDMAP_VERSION || (self.is_rdmap_version_valid() && opcode.code() < 0b1000)
+    }
 }
 
 /// Header of a DDP segment (RFC 5041 §4.2, §4.3).

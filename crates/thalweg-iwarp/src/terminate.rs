@@ -1,6 +1,6 @@
 //! Terminate messages (RFC 5040 §4.8) and the error codes of RDMAP, DDP and MPA, in words.
 
-use crate::header::{READ_REQUEST_BYTES, ReadRequest, SegmentHeader, TAGGED_HEADER_BYTES, UNTAGGED_HEADER_BYTES};
+use crate::header::{READ_REQUEST_BYTES, ReadRequest, SegmentHeader, UNTAGGED_HEADER_BYTES};
 use std::fmt;
 
 /// Layer that found an error, type and code of the error: the three numbers of a Terminate message.
@@ -195,6 +195,3 @@ impl fmt::Display for Terminate {
         }
     }
 }
-
-/// Length in bytes of the shorter of both headers, without which there is nothing to include.
-pub(crate) const MIN_HEADER_BYTES: usize = TAGGED_HEADER_BYTES;

@@ -10,8 +10,6 @@ const MARKER_INTERVAL_BYTES: u64 = 512;
 const MARKER_BYTES: usize = 4;
 const LENGTH_BYTES: usize = 2;
 const CRC_BYTES: usize = 4;
-/// Longest FPDU in bytes: the longest ULPDU, length, pad, CRC and all markers, one more at its front included.
-const MAX_FPDU_BYTES: usize = 65536 + 16 + MARKER_BYTES * (65536 / 508 + 3);
 
 /// Returns the longest ULPDU in bytes for a TCP connection with an effective maximum segment size (RFC 5044 §4.5): an
 /// FPDU with it fills one TCP segment. Never below 128, nor above what the length field can state.
@@ -148,7 +146,7 @@ impl FpduWriter<'_> {
     }
 
     fn insert_marker(&mut self) {
-        if self.markers && self.position % MARKER_INTERVAL_BYTES == 0 {
+        if self.markers && self.position.is_multiple_of(MARKER_INTERVAL_BYTES) {
             let marker = marker_to(self.position - self.started);
             self.update_crc(&marker);
             self.frame.push_own(&marker);
@@ -234,4 +232,177 @@ impl FpduError {
             Self::Marker { .. } => ErrorCode::MPA_MARKER,
         }
     }
+}
+
+/// Receiving half of MPA: finds the DDP segments in a stream of bytes, however it is cut.
+#[derive(Debug)]
+pub struct FpduDecoder {
+    crc: bool,
+    markers: bool,
+    /// Bytes of all FPDUs before this one.
+    position: u64,
+    /// Bytes of this FPDU, where it came in several pieces.
+    gathered: Vec<u8>,
+    /// Whether the gathered FPDU was passed on.
+    is_passed: bool,
+    /// ULPDU without the markers inside.
+    unmarked: Vec<u8>,
+    error: Option<FpduError>,
+}
+
+impl FpduDecoder {
+    /// Returns the half of a connection that begins with the next byte. Markers are expected where this side asked for
+    /// them.
+    pub fn new(crc: bool, markers: bool) -> Self {
+        Self { crc, markers, position: 0, gathered: Vec::new(), is_passed: false, unmarked: Vec::new(), error: None }
+    }
+
+    /// Takes bytes from the front of `input` and returns the next ULPDU, or none once all of `input` was taken. A ULPDU
+    /// that lies in `input` as a whole is not copied.
+    ///
+    /// # Errors
+    ///
+    /// The FPDU is damaged. The same error is returned from then on, since nothing after it may be passed on (RFC 5044
+    /// §8).
+    pub fn next_ulpdu<'a>(&'a mut self, input: &mut &'a [u8]) -> Result<Option<&'a [u8]>, FpduError> {
+        if let Some(error) = self.error {
+            return Err(error);
+        }
+        if std::mem::take(&mut self.is_passed) {
+            self.gathered.clear();
+        }
+        let layout = FpduLayout { position: self.position, markers: self.markers };
+        let whole = if self.gathered.is_empty() { layout.fpdu_bytes(input) } else { None };
+        let fpdu = match whole.and_then(|length| input.split_at_checked(length)) {
+            Some((fpdu, rest)) => {
+                *input = rest;
+                fpdu
+            }
+            None => {
+                if !gather_fpdu(layout, &mut self.gathered, input) {
+                    return Ok(None);
+                }
+                self.is_passed = true;
+                &self.gathered
+            }
+        };
+        self.position += fpdu.len() as u64;
+        match layout.check_fpdu(fpdu, self.crc, &mut self.unmarked) {
+            Ok(Some(ulpdu)) => Ok(Some(&fpdu[ulpdu])),
+            Ok(None) => Ok(Some(&self.unmarked)),
+            Err(error) => {
+                self.error = Some(error);
+                Err(error)
+            }
+        }
+    }
+}
+
+/// Moves bytes from `input` to the FPDU that begins `gathered`, and returns whether it is complete.
+fn gather_fpdu(layout: FpduLayout, gathered: &mut Vec<u8>, input: &mut &[u8]) -> bool {
+    loop {
+        let wanted = layout.fpdu_bytes(gathered).unwrap_or(layout.length_end());
+        if wanted == gathered.len() {
+            return true;
+        }
+        if input.is_empty() {
+            return false;
+        }
+        let (now, later) = input.split_at((wanted - gathered.len()).min(input.len()));
+        gathered.extend(now);
+        *input = later;
+    }
+}
+
+/// Layout of an FPDU that begins at a position of the stream.
+#[derive(Clone, Copy)]
+struct FpduLayout {
+    position: u64,
+    markers: bool,
+}
+
+impl FpduLayout {
+    fn is_marker_at(self, offset: usize) -> bool {
+        self.markers && (self.position + offset as u64).is_multiple_of(MARKER_INTERVAL_BYTES)
+    }
+
+    /// Offset of the length field: after the marker that lies between this FPDU and the last.
+    fn length_start(self) -> usize {
+        if self.is_marker_at(0) { MARKER_BYTES } else { 0 }
+    }
+
+    fn length_end(self) -> usize {
+        self.length_start() + LENGTH_BYTES
+    }
+
+    fn ulpdu_bytes(self, fpdu: &[u8]) -> Option<usize> {
+        let length = fpdu.get(self.length_start()..)?.first_chunk::<LENGTH_BYTES>()?;
+        Some(usize::from(u16::from_be_bytes(*length)))
+    }
+
+    /// Length of the whole FPDU, markers included. None where its length field is not there.
+    fn fpdu_bytes(self, fpdu: &[u8]) -> Option<usize> {
+        let content = fpdu_content_bytes(self.ulpdu_bytes(fpdu)?);
+        Some(self.pieces(content).last().map_or(0, |piece| piece.end))
+    }
+
+    /// Pieces between markers of so many bytes of content, the first bytes after the marker at the front.
+    fn pieces(self, content: usize) -> impl Iterator<Item = Range<usize>> {
+        let (mut offset, mut left) = (0, content);
+        std::iter::from_fn(move || {
+            if left == 0 {
+                return None;
+            }
+            let from = if self.is_marker_at(offset) { offset + MARKER_BYTES } else { offset };
+            let until_marker = MARKER_INTERVAL_BYTES - (self.position + from as u64) % MARKER_INTERVAL_BYTES;
+            let length = if self.markers { left.min(until_marker as usize) } else { left };
+            offset = from + length;
+            left -= length;
+            Some(from..offset)
+        })
+    }
+
+    /// Checks CRC, then markers (RFC 5044 §8). Returns where the ULPDU lies; none where it was copied to `unmarked`,
+    /// because there are markers in it.
+    fn check_fpdu(self, fpdu: &[u8], crc: bool, unmarked: &mut Vec<u8>) -> Result<Option<Range<usize>>, FpduError> {
+        let (covered, found) = fpdu.split_last_chunk::<CRC_BYTES>().unwrap_or((fpdu, &[0; CRC_BYTES]));
+        if crc {
+            let (found, computed) = (u32::from_le_bytes(*found), thalweg_wire::crc32c(covered));
+            if found != computed {
+                return Err(FpduError::Crc { found, computed });
+            }
+        }
+        let ulpdu_bytes = self.ulpdu_bytes(fpdu).unwrap_or(0);
+        let (from, to) = (self.length_end(), self.length_end() + ulpdu_bytes);
+        if self.markers {
+            unmarked.clear();
+            let mut checked = 0;
+            for piece in self.pieces(fpdu_content_bytes(ulpdu_bytes)) {
+                self.check_marker(&fpdu[checked..piece.start], checked)?;
+                checked = piece.end;
+                unmarked.extend(&fpdu[piece]);
+            }
+            if fpdu.len() > fpdu_content_bytes(ulpdu_bytes) + self.length_start() {
+                unmarked.drain(..LENGTH_BYTES);
+                unmarked.truncate(ulpdu_bytes);
+                return Ok(None);
+            }
+        }
+        Ok(Some(from..to))
+    }
+
+    /// Checks the bytes between two pieces: a marker, or none.
+    fn check_marker(self, marker: &[u8], offset: usize) -> Result<(), FpduError> {
+        let Some(&[_, _, high, low]) = marker.first_chunk() else { return Ok(()) };
+        // §4.2: the two lowest bits are zero for the receiver, whatever they are.
+        let found = u16::from_be_bytes([high, low]) & !3;
+        // §4.3: 0 in the marker between two FPDUs. Distances have 16 bits, as in the encoder.
+        let expected = offset.saturating_sub(self.length_start()) as u16;
+        if found == expected { Ok(()) } else { Err(FpduError::Marker { found, expected }) }
+    }
+}
+
+/// Length in bytes of an FPDU without markers.
+fn fpdu_content_bytes(ulpdu_bytes: usize) -> usize {
+    (LENGTH_BYTES + ulpdu_bytes).next_multiple_of(4) + CRC_BYTES
 }
