@@ -24,6 +24,7 @@ mod fault;
 pub mod header;
 mod memory;
 pub mod mpa;
+pub mod plain;
 mod settings;
 mod stream;
 mod terminate;

@@ -264,7 +264,7 @@ impl FpduDecoder {
     ///
     /// The FPDU is damaged. The same error is returned from then on, since nothing after it may be passed on (RFC 5044
     /// §8).
-    pub fn next_ulpdu<'a>(&'a mut self, input: &mut &'a [u8]) -> Result<Option<&'a [u8]>, FpduError> {
+    pub fn next_ulpdu<'a, 'b: 'a>(&'a mut self, input: &mut &'b [u8]) -> Result<Option<&'a [u8]>, FpduError> {
         if let Some(error) = self.error {
             return Err(error);
         }

@@ -462,7 +462,7 @@ fn execute_atomic<M: Memory>(
 ) -> Result<u64, RangeError> {
     let range = MemoryRange { stag: request.stag, offset: request.offset, length: 8 };
     // RFC 7306 §8.2. Memory whose offsets do not begin at an aligned address checks the address by itself.
-    if request.offset % 8 != 0 {
+    if !request.offset.is_multiple_of(8) {
         return Err((range, AccessError::Misaligned));
     }
     let updated = check_wrap(range).and_then(|()| memory.update(request.stag, request.offset, operation));

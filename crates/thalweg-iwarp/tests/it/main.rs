@@ -1,0 +1,6 @@
+//! RDMAP, DDP and MPA as a peer sees them.
+
+mod ends;
+mod fpdu;
+mod headers;
+mod operations;
