@@ -4,3 +4,4 @@ mod ends;
 mod fpdu;
 mod headers;
 mod operations;
+mod rules;
