@@ -5,3 +5,4 @@ mod fpdu;
 mod headers;
 mod operations;
 mod rules;
+mod startup;
