@@ -214,7 +214,7 @@ pub enum ReceivedKind {
     SendWithImmediate([u8; 4]),
     /// A Send that invalidated a tag.
     SendWithInvalidate(Stag),
-    /// Immediate Data. Where an RDMA Write was delivered directly before, its length in bytes.
+    /// Immediate Data. Where the peer's request before it was an RDMA Write, its length in bytes.
     Immediate([u8; 8], Option<u32>),
 }
 

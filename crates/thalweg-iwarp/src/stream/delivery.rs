@@ -42,7 +42,7 @@ pub(super) struct ReceiveHalf {
     next_request: u32,
     next_atomic_response: u32,
     open_message: Option<OpenMessage>,
-    /// Length of the Write that was delivered last, where nothing was delivered after it.
+    /// Length of the Write that was delivered last, where no other request was delivered after it.
     last_write: Option<u32>,
 }
 
@@ -190,7 +190,9 @@ impl Stream {
     ) -> Result<(), Fault> {
         self.receiver.check_turn(content.opcode, &header)?;
         let total_bytes = self.receiver.add_to_message(&content, &header);
-        let last_write = self.receiver.last_write.take();
+        // Responses come in between: the peer's own requests are what counts here.
+        let is_response = matches!(content.opcode, Opcode::ReadResponse | Opcode::AtomicResponse);
+        let last_write = if is_response { None } else { self.receiver.last_write.take() };
         let last = header.control().last;
         match (content.body, content.opcode) {
             (Body::Placed, Opcode::Write) => {

@@ -3,6 +3,7 @@
 mod ends;
 mod fpdu;
 mod headers;
+mod model;
 mod operations;
 mod rules;
 mod startup;
