@@ -5,6 +5,9 @@ use crate::stream::OutgoingSegment;
 use crate::work::{AtomicOperation, ReceiveBuffer};
 use std::collections::{BTreeMap, VecDeque};
 
+/// Rights of the peer.
+const REMOTE_RIGHTS: [Access; 3] = [Access::RemoteRead, Access::RemoteWrite, Access::RemoteAtomic];
+
 /// A piece of registered memory.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PlainRegion {
@@ -93,6 +96,10 @@ impl Memory for PlainMemory {
         let region = self.regions.get(&stag).ok_or(AccessError::UnknownStag)?;
         if region.domain != self.domain {
             return Err(AccessError::NotAssociated);
+        }
+        // A peer can give back what it was given, nothing else.
+        if !region.rights.iter().any(|right| REMOTE_RIGHTS.contains(right)) {
+            return Err(AccessError::MissingRight);
         }
         self.regions.remove(&stag);
         Ok(())

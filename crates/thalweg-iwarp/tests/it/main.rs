@@ -3,6 +3,7 @@
 mod ends;
 mod fpdu;
 mod headers;
+mod hostile;
 mod model;
 mod operations;
 mod rules;

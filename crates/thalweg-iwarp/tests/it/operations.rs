@@ -3,9 +3,9 @@
 use crate::ends::{BASE, End, OPEN, OWN, exchange, pair, pattern, range, remote, request, send_all};
 use thalweg_iwarp::header::{Opcode, Queue, ReadRequest, SegmentHeader};
 use thalweg_iwarp::{
-    AtomicOperation, Completion, Event, FirstMessage, MemoryRange, Operation, OperationKind, OutgoingSegment, Payload,
-    PostError, ReceiveOutcome, Received, ReceivedKind, RemoteAddress, SettingsError, Stag, Stream, StreamSettings,
-    WorkRequest,
+    Access, AtomicOperation, Completion, Event, FirstMessage, MemoryRange, Operation, OperationKind, OutgoingSegment,
+    Payload, PostError, ReceiveOutcome, Received, ReceivedKind, RemoteAddress, SettingsError, Stag, Stream,
+    StreamSettings, WorkRequest,
 };
 
 fn settings(segment_limit_bytes: usize) -> StreamSettings {
@@ -129,7 +129,7 @@ fn sends_carry_invalidation_and_solicitation() {
     let (mut a, mut b) = pair(&settings(128));
     let victims = [Stag(1), Stag(2)];
     for stag in victims {
-        b.memory.register(stag, 0, vec![0; 8], &[]);
+        b.memory.register(stag, 0, vec![0; 8], &[Access::RemoteWrite]);
     }
     let mut post = |id, invalidate, solicited| {
         let operation = Operation::Send { data: gathered(200), invalidate };

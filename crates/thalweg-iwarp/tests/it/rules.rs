@@ -226,7 +226,7 @@ fn immediate_data_of_another_length() {
 /// RFC 5040 §5.3: a tag of another domain, or none, is not invalidated.
 #[test]
 fn a_send_that_invalidates_what_it_must_not() {
-    for stag in [UNKNOWN, FOREIGN] {
+    for stag in [UNKNOWN, FOREIGN, OWN] {
         let control = Control::new(Opcode::SendInvalidate, true);
         let header = SegmentHeader::Untagged { control, reserved: stag.0, queue: 0, message: 1, offset: 0 };
         assert_eq!(code_of(segment(&header, &[])), ErrorCode::RDMAP_CANNOT_INVALIDATE);
