@@ -1,5 +1,6 @@
 //! RDMAP, DDP and MPA as a peer sees them.
 
+mod capture;
 mod ends;
 mod fpdu;
 mod headers;

@@ -468,7 +468,7 @@ fn check_failure(side: &mut Side) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 100, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
     #[test]
     fn requests_over_a_byte_stream(
