@@ -232,9 +232,9 @@ impl Ledger {
                     reasons.push(format!("{source}: {count} {fragments} {condition}"));
                 }
             }
-            // A fragment that came late has a reason of its own.
+            // A fragment that came late has a reason of its own, and so has a source that died.
             let absent = entry.absent.saturating_sub(entry.late);
-            if absent > 0 {
+            if absent > 0 && entry.final_counters {
                 let events = if absent == 1 { "event" } else { "events" };
                 reasons.push(format!("{source}: {absent} {events} that it ended before, or did not mention in time"));
             }
