@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from thalweg.export._journal import JournaledFile
-from thalweg.export._reading import COLUMN_TYPES, NS_PER_SECOND, Batch, MissingFragment, Stream
+from thalweg.export._reading import COLUMN_TYPES, Batch, MissingFragment, Stream
 from thalweg.export._writer import ExportContext, FormatWriter, import_library
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ class Hdf5(FormatWriter):
         group = self._create_stream(stream) if is_new else instrument[stream.name]
         for name, values in batch.columns().items():
             _extend(group[name], values)
-        _extend(group["time"], (batch.tai_ns - self.context.began) / NS_PER_SECOND)
+        _extend(group["time"], batch.seconds_since(self.context.began))
         if stream.form.length is None:
             offsets = group["offsets"]
             _extend(offsets, int(offsets[-1]) + np.cumsum(batch.lengths))

@@ -113,6 +113,11 @@ class Batch:
     # CRC32C of the payload; 0 if the source did not compute it (status bit 9).
     crc32c: NDArray[np.uint32]
 
+    def seconds_since(self, began: int) -> NDArray[np.float64]:
+        """Returns the times in seconds since `began`, in TAI nanoseconds. NaN for a fragment without a time."""
+        has_time = (self.tai_ns != 0) | (self.window_ns != 0)
+        return np.where(has_time, (self.tai_ns - began) / NS_PER_SECOND, np.nan)
+
     @property
     def lengths(self) -> NDArray[np.int64]:
         """Lengths of the first axes."""
