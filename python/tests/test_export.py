@@ -565,6 +565,7 @@ def test_nexus_readers_find_the_default_plot(nexus: Path, varied: Path) -> None:
         image = silx.NXdata(file["entry/data_n1_1"])
         assert image.is_valid
         np.testing.assert_array_equal(image.signal[()], images)
+        assert (image.interpretation, default.interpretation) == ("image", None)
         np.testing.assert_allclose(image.axes[0][()], np.arange(6) * 8e-6)
         detector = file["entry/instrument/n1_1"]
         assert detector["tai_ns"][:].tolist() == [START_TAI_NS + index * 8000 for index in range(6)]

@@ -122,6 +122,8 @@ class Hdf5(FormatWriter):
         limits = (None, *shape[1:])
         data = group.create_dataset("data", shape, form.dtype, maxshape=limits, chunks=chunks, **self._compression)
         data.attrs["long_name"] = self.context.source(stream.source)["name"]
+        if form.payload_type.startswith("image-") and form.length is not None:
+            data.attrs["interpretation"] = "image"
         for name, kind in COLUMN_TYPES.items():
             self._create_column(group, name, np.dtype(kind).newbyteorder("<"))
         time = group.create_dataset("time", (0,), "<f8", maxshape=(None,), chunks=(COLUMN_CHUNK_ROWS,))
