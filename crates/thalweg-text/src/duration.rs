@@ -37,9 +37,7 @@ fn parse_spans(text: &str, mut rest: &str) -> Result<Duration, DurationError> {
     while !rest.is_empty() {
         let (number, unit) = Decimal::split_unit(rest).ok_or_else(|| DurationError::Unreadable(text.to_owned()))?;
         let end = unit.find(|char: char| !char.is_alphabetic()).unwrap_or(unit.len());
-        let unit_nanos = match &unit[..end] {
-            name => parse_time_unit(name).ok_or_else(|| DurationError::Unreadable(text.to_owned()))?,
-        };
+        let unit_nanos = parse_time_unit(&unit[..end]).ok_or_else(|| DurationError::Unreadable(text.to_owned()))?;
         let span = number.scale_rounded(unit_nanos);
         let sum = span.and_then(|span| nanos.checked_add(span));
         nanos = sum.ok_or_else(|| DurationError::OutOfRange(text.to_owned()))?;
@@ -167,7 +165,10 @@ mod tests {
         assert_eq!(read_value(10_u64), Ok(Duration::from_secs(10)));
         assert_eq!(read_value(10_i64), Ok(Duration::from_secs(10)));
         assert_eq!((read_value(0.5), read_value(2.0)), (Ok(Duration::from_millis(500)), Ok(Duration::from_secs(2))));
-        assert_eq!((read_value("10"), read_value("10ms")), (Ok(Duration::from_secs(10)), Ok(Duration::from_millis(10))));
+        assert_eq!(
+            (read_value("10"), read_value("10ms")),
+            (Ok(Duration::from_secs(10)), Ok(Duration::from_millis(10)))
+        );
         read_value(-1_i64).unwrap_err();
         read_value(u64::MAX).unwrap_err();
         for seconds in [-0.5, f64::NAN, f64::INFINITY, 1e300] {
