@@ -122,6 +122,8 @@ def test_six_cameras_show_the_shape_of_the_bunches_that_level_2_keeps(program: P
     )
     assert "longer axis: 0.7" in drawn.stdout
     assert picture.stat().st_size > 5000
+    # Matplotlib writes each text as a comment, too.
+    assert "bunches, mean and scatter (simulated)" in picture.read_text()
 
 
 def test_the_trigger_chain_keeps_few_events_and_accounts_for_all(program: Path, tmp_path: Path) -> None:

@@ -41,7 +41,8 @@ import thalweg
 pytest.importorskip("h5py")
 
 from thalweg import replay
-from thalweg.export import FORMATS, ExportError, export, stream_names
+from thalweg.export import FORMATS, Exported, ExportError, export, stream_names
+from thalweg.export.__main__ import _report
 from thalweg.export._csv import _array_text
 from thalweg.export._reading import Form
 from thalweg.export._sigmf import Fragment, captures
@@ -223,7 +224,9 @@ def test_damaged_fragments_are_left_out_and_listed(to: str, tmp_path: Path) -> N
     del records[6]
     run = write_run(tmp_path / "run", [block(7, 0, records, [(0, 1, 5, 0)])], {"1.0": {}, "2.0": {}})
     exported = thalweg.open(run).export(to, tmp_path / "out")
-    assert (exported.events, exported.fragments, exported.missing, exported.damaged) == (5, 6, 0, 4)
+    assert (exported.events, exported.fragments, exported.missing) == (5, 6, 0)
+    assert (exported.damaged, exported.damaged_events, exported.out_of_range) == (3, 1, 1)
+    assert not any("event 4" in problem for problem in exported.problems)
     assert any("event 1, source 1.0: checksum" in problem for problem in exported.problems)
     assert [played.event for played in replay.fragments(tmp_path / "out", "1.0")] == [0, 2, 4]
     assert sorted(missing_of(tmp_path / "out", to)) == [
@@ -232,6 +235,46 @@ def test_damaged_fragments_are_left_out_and_listed(to: str, tmp_path: Path) -> N
         (3, "2.0", "damaged"),
         (4, "2.0", "time-out-of-range"),
     ]
+
+
+def report_of(**counts: Any) -> list[str]:
+    """Returns the report that the command prints for an export of 600 events in 2 s with these other counts."""
+    counts = {"fragments": 1800, "bytes": 4_000_000, "missing": 0, "damaged": 0, "damaged_events": 0} | counts
+    counts = {"out_of_range": 0, "problems": [], "resumed_events": 0, "resumed_bytes": 0} | counts
+    return _report(Exported(path=Path("out.nxs"), events=600, state="COMPLETE", **counts), 2.0)
+
+
+def test_the_report_counts_what_is_in_the_export() -> None:
+    assert report_of() == ["out.nxs: 600 events, 1,800 fragments, 4.00 MB in 2.0 s (2.00 MB/s)"]
+    assert report_of(fragments=1710, damaged=90, damaged_events=30, problems=["block 7: wrong checksum"]) == [
+        "out.nxs: 570 of 600 events, 1,710 fragments, 4.00 MB in 2.0 s (2.00 MB/s)",
+        "  90 fragments DAMAGED and left out: the export lists them with the reasons",
+        "    block 7: wrong checksum",
+    ]
+    assert report_of(out_of_range=1)[1:] == [
+        "  1 fragment left out, with a time after the year 2262: "
+        "the export lists them with the reason time-out-of-range"
+    ]
+
+
+def test_the_speed_of_a_continued_export_is_that_of_the_bytes_that_were_left() -> None:
+    assert report_of(resumed_events=500, resumed_bytes=3_000_000) == [
+        "out.nxs: 600 events, 1,800 fragments, 4.00 MB",
+        "  continued an interrupted export of 500 events: 1.00 MB in 2.0 s (500 kB/s)",
+    ]
+
+
+def test_fragments_without_a_time_have_no_seconds(tmp_path: Path) -> None:
+    import h5py
+
+    # The second one is the first of a recording whose times are counted from 0.
+    records = [Record(event, "1.0", bytes(4), SAMPLES_I16, timestamp=0, window=event) for event in range(2)]
+    run = thalweg.open(write_run(tmp_path / "run", [block(7, 0, records, [(0, 1, 2, 0)])], {"1.0": {}}))
+    run.export("nexus", tmp_path / "out.nxs")
+    with h5py.File(tmp_path / "out.nxs") as file:
+        times = file["entry/instrument/n1_0/time"][:].tolist()
+    assert np.isnan(times).tolist() == [True, False]
+    assert times[1] == -run.info["began"] / 1e9
 
 
 def test_a_source_that_changes_type_or_length_has_several_streams(
@@ -276,6 +319,7 @@ def test_a_killed_export_is_continued(to: str, model: Written, tmp_path: Path) -
     run = thalweg.open(model.directory)
     exported = run.export(to, tmp_path / "out")
     assert 0 < exported.resumed_events < exported.events == len(run)
+    assert 0 < exported.resumed_bytes < exported.bytes
     assert (exported.fragments, exported.missing) == (3 * len(run), 0)
     assert not (tmp_path / "out.part").exists()
     if to == "sigmf":
@@ -521,6 +565,7 @@ def test_nexus_readers_find_the_default_plot(nexus: Path, varied: Path) -> None:
         image = silx.NXdata(file["entry/data_n1_1"])
         assert image.is_valid
         np.testing.assert_array_equal(image.signal[()], images)
+        assert (image.interpretation, default.interpretation) == ("image", None)
         np.testing.assert_allclose(image.axes[0][()], np.arange(6) * 8e-6)
         detector = file["entry/instrument/n1_1"]
         assert detector["tai_ns"][:].tolist() == [START_TAI_NS + index * 8000 for index in range(6)]
@@ -615,7 +660,8 @@ def test_replay_records_the_same_fragments(
     run = thalweg.open(varied)
     export(run, to, tmp_path / "out", events="..15")
     arguments = [str(tmp_path / "out"), f"shm:{tmp_path}/builder.sock", "--source", source, "--id", "3.0"]
-    command = [sys.executable, "-m", "thalweg.replay", *arguments]
+    # The builder takes longer than the default of 10 s to begin on a machine that is busy with other tests.
+    command = [sys.executable, "-m", "thalweg.replay", *arguments, "--timeout", "60"]
     played = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (played.returncode, played.stderr) == (0, "")
     assert played.stdout == f"{tmp_path}/out: 5 fragments of {source}\n"
@@ -627,6 +673,82 @@ def test_replay_records_the_same_fragments(
         assert (after.timestamp, after.window) == (before.timestamp, before.window)
         assert set(after.status) == {"simulated", "replayed"}
         np.testing.assert_array_equal(after.array, before.array)
+    described, original = again.info["sources"][0]["description"], run.info["sources"][int(source[2:])]["description"]
+    assert described.get("sample_rate") == original.get("sample_rate")
+    assert (described["kind"], described["replayed"]) == ("pushed", True)
+
+
+class UnconnectedSource:
+    """Stand-in for thalweg.Source that records its arguments and the pushed events, and connects to no builder."""
+
+    def __init__(self, builders: str, **options: Any) -> None:
+        self.builders, self.options, self.events = builders, options, list[int]()
+        # Events that the test had read from the file before.
+        self.read_before = list(READ_EVENTS)
+        SOURCES.append(self)
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *_error: object) -> None: ...
+
+    def push(self, _data: object, event: int, **_options: object) -> None:
+        self.events.append(event)
+
+    def finish(self) -> dict[str, Any]:
+        return {"accepted": len(self.events)}
+
+
+# Sources that the test created, and events that it read.
+SOURCES: list[UnconnectedSource] = []
+READ_EVENTS: list[int] = []
+
+
+@pytest.fixture
+def replayed(monkeypatch: pytest.MonkeyPatch) -> Callable[..., UnconnectedSource]:
+    """Function that replays an export without builders and returns the source."""
+    merge_fragments = replay._merge_fragments
+
+    def noted_fragments(streams: Any) -> Iterator[replay.Played]:
+        for played in merge_fragments(streams):
+            READ_EVENTS.append(played.event)
+            yield played
+
+    def play(path: Path, source: str) -> UnconnectedSource:
+        SOURCES.clear()
+        READ_EVENTS.clear()
+        replay.replay(path, "shm:none.sock", source=source, id="3.0")
+        (created,) = SOURCES
+        return created
+
+    monkeypatch.setattr(replay, "_merge_fragments", noted_fragments)
+    monkeypatch.setattr(thalweg, "Source", UnconnectedSource)
+    return play
+
+
+@pytest.mark.parametrize("to", REPLAY_FORMATS)
+def test_a_replay_reads_its_first_fragment_before_it_connects(
+    to: str, varied: Path, replayed: Callable[..., UnconnectedSource], tmp_path: Path
+) -> None:
+    require_library(to)
+    export(thalweg.open(varied), to, tmp_path / "out", events="..15")
+    source = replayed(tmp_path / "out", "1.0")
+    assert source.read_before == [0]
+    assert source.events == [0, 1, 2, 3, 14]
+
+
+@pytest.mark.parametrize("to", REPLAY_FORMATS)
+def test_a_replay_has_the_description_of_its_source(
+    to: str, replayed: Callable[..., UnconnectedSource], tmp_path: Path
+) -> None:
+    require_library(to)
+    own = {"simulated": True, "sample_rate": 500_000, "unit": "V", "calibration": {"gain": 0.5}}
+    # The form is declared anew, and what is played once is not repeated.
+    old = {"kind": "sigmf", "payload_type": "samples-i16", "channels": 2, "samples": 4, "loop": True, "records": 9}
+    record = Record(0, "1.0", np.arange(8, dtype="<i2").tobytes(), SAMPLES_I16)
+    path = write_run(tmp_path / "run", [block(7, 0, [record], [(0, 1, 1, 1)])], {"1.0": own | old})
+    export(thalweg.open(path), to, tmp_path / "out")
+    described = replayed(tmp_path / "out", "1.0").options["description"]
+    assert described == own | {"replayed": True, "file": str(tmp_path / "out"), "source": "1.0"}
 
 
 def test_files_that_are_not_exports_are_not_played(varied: Path, tmp_path: Path) -> None:

@@ -180,7 +180,10 @@ def test_times_are_in_tai_and_utc(model: Written, tmp_path: Path) -> None:
     seconds = [str(event["1.0"].time_utc.astype("datetime64[s]")) for event in leap]
     # The leap second has the number of the second after it.
     assert seconds == ["2016-12-31T23:59:59", "2017-01-01T00:00:00", "2017-01-01T00:00:00", "NaT", "NaT"]
-    assert [str(event.time_tai)[:10] for event in leap[3:]] == ["1970-01-01", "NaT"]
+    # Event 3 has no time: its timestamp and window are 0.
+    assert [str(event["1.0"].time_tai) for event in leap[3:]] == ["NaT", "NaT"]
+    assert (leap[3].timestamp, leap[3].time_tai, leap[3].time_utc) == (None, None, None)
+    assert str(leap[4].time_tai) == "NaT"
     assert leap.ended_tai is leap.ended_utc is None
 
 

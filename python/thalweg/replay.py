@@ -16,7 +16,7 @@ import heapq
 import json
 import re
 import sys
-from itertools import pairwise
+from itertools import chain, islice, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -44,6 +44,12 @@ HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
 STATUS_BITS = {0: "truncated", 1: "corrupt", 6: "simulated", 12: "uncertain"}
 # Names of the states of the clock, status bits 16 and 17.
 CLOCK_NAMES = ("", "clock-locked", "clock-holdover", "clock-free-running")
+# Entries in the description of a source that do not apply to a replay: the form of the data, which thalweg.Source
+# declares, and the repetition of a recording.
+FORM_ENTRIES = {
+    *("kind", "payload_type", "shape", "samples", "channels", "width", "height", "record_bytes", "record_bytes_from"),
+    *("loop", "records"),
+}
 
 
 class ReplayError(Exception):
@@ -207,7 +213,7 @@ COMPLEX_PATTERN = re.compile(rf"({NUMBER_PATTERN})([+-]{NUMBER_PATTERN.removepre
 class _CsvStream(_Stream):
     """Stream in a CSV file."""
 
-    def __init__(self, file: Path, sources: dict[str, str]) -> None:
+    def __init__(self, file: Path) -> None:
         """Reads the form from the first row. A file without rows has the source ""."""
         self._file = file
         row = next(self._rows(), None)
@@ -254,8 +260,8 @@ class _CsvStream(_Stream):
         return np.array([complex(float(pair[1]), float(pair[2])) for pair in found if pair], dtype)
 
 
-def _open_streams(path: Path) -> tuple[list[_Stream], dict[str, str]]:
-    """Opens an exported file or folder. Returns its streams, and the names of its sources by id."""
+def _open_streams(path: Path) -> tuple[list[_Stream], dict[str, dict[str, Any]]]:
+    """Opens an exported file or folder. Returns its streams, and the entries of its sources in run.json by id."""
     if path.is_file():
         with path.open("rb") as file:
             if file.read(len(HDF5_SIGNATURE)) == HDF5_SIGNATURE:
@@ -264,7 +270,7 @@ def _open_streams(path: Path) -> tuple[list[_Stream], dict[str, str]]:
         return _zarr_streams(path)
     elif (path / DESCRIPTION_FILE).exists():
         description = json.loads((path / DESCRIPTION_FILE).read_text())
-        names = {source["id"]: source["name"] for source in description["run"]["sources"]}
+        sources = _sources_by_id(description["run"])
         streams: list[_Stream] = []
         if any(path.glob("*.sigmf-meta")):
             msg = f'{path}: thalweg run plays SigMF recordings: set device = {{ kind = "sigmf", file = ... }}'
@@ -276,8 +282,8 @@ def _open_streams(path: Path) -> tuple[list[_Stream], dict[str, str]]:
             folders = [entry for entry in sorted(path.iterdir()) if entry.is_dir() and entry.name != "missing"]
             streams += [_parquet_stream(sorted(folder.glob("*.parquet"))) for folder in folders]
         else:
-            streams += [_CsvStream(file, names) for file in sorted(path.glob("*.csv")) if file.stem != "missing"]
-        return streams, names
+            streams += [_CsvStream(file) for file in sorted(path.glob("*.csv")) if file.stem != "missing"]
+        return streams, sources
     msg = (
         f"{path} is not an export that can be played: a NeXus or HDF5 file, or a folder of Parquet, Zarr, ROOT or CSV, "
         "written by `thalweg export`"
@@ -285,8 +291,13 @@ def _open_streams(path: Path) -> tuple[list[_Stream], dict[str, str]]:
     raise ReplayError(msg)
 
 
-def _hdf5_streams(path: Path) -> tuple[list[_Stream], dict[str, str]]:
-    """Returns the streams of a NeXus or HDF5 file, and the names of its sources by id."""
+def _sources_by_id(run: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Returns the entries of the sources in the content of a run.json by id."""
+    return {source["id"]: source for source in run["sources"]}
+
+
+def _hdf5_streams(path: Path) -> tuple[list[_Stream], dict[str, dict[str, Any]]]:
+    """Returns the streams of a NeXus or HDF5 file, and the entries of its sources in run.json by id."""
     h5py = import_library("h5py", "nexus and hdf5")
     file = h5py.File(path, "r")
     try:
@@ -304,11 +315,11 @@ def _hdf5_streams(path: Path) -> tuple[list[_Stream], dict[str, str]]:
     except KeyError as error:
         msg = f"{path} is an HDF5 file that was not written by `thalweg export`: {error.args[0]}"
         raise ReplayError(msg) from error
-    return found, {source["id"]: source["name"] for source in info["sources"]}
+    return found, _sources_by_id(info)
 
 
-def _zarr_streams(path: Path) -> tuple[list[_Stream], dict[str, str]]:
-    """Returns the streams of a Zarr group, and the names of its sources by id."""
+def _zarr_streams(path: Path) -> tuple[list[_Stream], dict[str, dict[str, Any]]]:
+    """Returns the streams of a Zarr group, and the entries of its sources in run.json by id."""
     root = import_library("zarr", "zarr").open_group(path, mode="r")
     if "thalweg" not in root.attrs:
         msg = f"{path} is a Zarr group that was not written by `thalweg export`, or whose export is not complete"
@@ -323,7 +334,7 @@ def _zarr_streams(path: Path) -> tuple[list[_Stream], dict[str, str]]:
         )
         for group in groups
     ]
-    return found, {source["id"]: source["name"] for source in root.attrs["thalweg"]["run"]["sources"]}
+    return found, _sources_by_id(root.attrs["thalweg"]["run"])
 
 
 def _parquet_stream(files: Sequence[Path]) -> _Stream:
@@ -333,16 +344,25 @@ def _parquet_stream(files: Sequence[Path]) -> _Stream:
     return _ParquetStream(files, source, Form.from_json(json.loads(metadata[b"thalweg.form"])))
 
 
-def _source_streams(path: Path, source: str) -> tuple[str, list[_Stream]]:
-    """Returns the name and the streams of a source, by id or name. Raises ReplayError if it has no fragments."""
-    streams, names = _open_streams(path)
+def _source_streams(path: Path, source: str) -> tuple[dict[str, Any], list[_Stream]]:
+    """Returns the entry in run.json and the streams of a source, by id or name.
+
+    Raises ReplayError if it has no fragments.
+    """
+    streams, sources = _open_streams(path)
+    names = {id: entry["name"] for id, entry in sources.items()}
     id = source if source in names else next((id for id, name in names.items() if name == source), None)
     found = [stream for stream in streams if stream.source == id]
     if id is None or not found:
         available = sorted({f"{stream.source} ({names.get(stream.source)})" for stream in streams if stream.source})
         msg = f"{path} has no fragments of source {source!r}; it has fragments of {', '.join(available) or 'no source'}"
         raise ReplayError(msg)
-    return names[id], found
+    return sources[id], found
+
+
+def _merge_fragments(streams: Sequence[_Stream]) -> Iterator[Played]:
+    """Yields the fragments of all streams in the order of their events."""
+    return heapq.merge(*(stream.fragments() for stream in streams), key=lambda played: played.event)
 
 
 def fragments(path: str | Path, source: str) -> Iterator[Played]:
@@ -351,7 +371,7 @@ def fragments(path: str | Path, source: str) -> Iterator[Played]:
     `source` is an id or name. Raises ReplayError if the file is not an export or has no fragments of the source.
     """
     _, streams = _source_streams(Path(path), source)
-    return heapq.merge(*(stream.fragments() for stream in streams), key=lambda played: played.event)
+    return _merge_fragments(streams)
 
 
 def _source_options(streams: Sequence[_Stream], path: Path) -> dict[str, Any]:
@@ -365,6 +385,13 @@ def _source_options(streams: Sequence[_Stream], path: Path) -> dict[str, Any]:
     if form.payload_type in ("raw", "vdif"):
         return {"max_bytes": max_length, "payload_type": form.payload_type}
     return {"dtype": form.dtype, "shape": (max_length, *form.row)}
+
+
+def _replay_description(original: Any, path: str | Path, source: str) -> dict[str, Any]:
+    """Returns the description of a replayed source: that of the original source, such as its `sample_rate`."""
+    kept = original if isinstance(original, dict) else {}
+    kept = {key: value for key, value in kept.items() if key not in FORM_ENTRIES}
+    return kept | {"replayed": True, "file": str(path), "source": source}
 
 
 def _status_names(bits: int) -> list[str]:
@@ -393,15 +420,19 @@ def replay(
 
     Raises ReplayError if the file cannot be played, and RunError if the builders do not accept the source.
     """
-    original_name, streams = _source_streams(Path(path), source)
+    original, streams = _source_streams(Path(path), source)
     options = _source_options(streams, Path(path))
-    description = {"replayed": True, "file": str(path), "source": source}
+    description = _replay_description(original.get("description"), path, source)
+    # The first fragment is read before the source connects to the builders: the libraries of a format take seconds to
+    # load on a busy machine, and a fragment that arrives after the deadline of its event is late.
+    following = _merge_fragments(streams)
+    first = list(islice(following, 1))
     target = thalweg.Source(
-        builders, id=id, name=name or original_name, description=description, timeout=timeout, **options
+        builders, id=id, name=name or original["name"], description=description, timeout=timeout, **options
     )
     with target:
         try:
-            for played in heapq.merge(*(stream.fragments() for stream in streams), key=lambda played: played.event):
+            for played in chain(first, following):
                 data = played.array if played.array.size else b""
                 target.push(
                     data,

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
-use thalweg_text::parse_duration_or_seconds;
+use thalweg_text::parse_duration;
 use thiserror::Error;
 
 /// Minimum time, warm-up and number of repeats of each point.
@@ -43,7 +43,7 @@ pub(crate) fn min_time(text: &str) -> Result<Duration, String> {
 
 /// Parses a duration: `10s`, `500ms`, or seconds as iperf3 takes them: `10`.
 pub(crate) fn time(text: &str) -> Result<Duration, String> {
-    let time = parse_duration_or_seconds(text).map_err(|error| error.to_string())?;
+    let time = parse_duration(text).map_err(|error| error.to_string())?;
     if time > MAX_OPTION_TIME { Err(format!("'{text}' is longer than a day")) } else { Ok(time) }
 }
 

@@ -127,11 +127,11 @@ impl Event {
         Ok(missing)
     }
 
-    /// Time of the event, an integer in nanoseconds of TAI since 1970: the earliest timestamp of its fragments. None if
-    /// it has no fragments.
+    /// Time of the event, an integer in nanoseconds of TAI since 1970: the earliest time of its fragments. None if it
+    /// has no fragments, or none of them has a time.
     #[getter]
     fn timestamp(&self) -> Option<u64> {
-        self.present_fragments().map(|fragment| fragment.header.timestamp.0).min()
+        self.present_fragments().filter_map(|fragment| fragment.header.event_time()).map(|time| time.0).min()
     }
 
     /// `timestamp` as numpy.datetime64[ns] in TAI, or None: see Fragment.time_tai.

@@ -55,21 +55,22 @@ impl Fragment {
     }
 
     /// Time at which the data were taken, an integer in nanoseconds of TAI since 1970. If `status` contains
-    /// "arrival-time", the device gave no time, and this is the time at which the source received the data.
+    /// "arrival-time", the device gave no time, and this is the time at which the source received the data. 0 with a
+    /// `window` of 0 means that there is no time, as with recordings that have none.
     #[getter]
     fn timestamp(&self) -> u64 {
         self.fragment.header.timestamp.0
     }
 
-    /// `timestamp` as numpy.datetime64[ns] in TAI, which is 37 s ahead of UTC since 2017. NaT after the year 2262, the
-    /// end of the range of datetime64[ns].
+    /// `timestamp` as numpy.datetime64[ns] in TAI, which is 37 s ahead of UTC since 2017. NaT if there is no time, and
+    /// after the year 2262, the end of the range of datetime64[ns].
     #[getter]
     fn time_tai<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        time::to_datetime_tai(py, self.timestamp())
+        time::to_datetime_tai(py, self.fragment.header.event_time().map(|time| time.0))
     }
 
-    /// `timestamp` as numpy.datetime64[ns] in UTC, by the table of leap seconds. NaT before 1972, when the difference
-    /// of TAI and UTC was not a whole number of seconds, and after 2262.
+    /// `timestamp` as numpy.datetime64[ns] in UTC, by the table of leap seconds. NaT if there is no time, before 1972,
+    /// when the difference of TAI and UTC was not a whole number of seconds, and after 2262.
     #[getter]
     fn time_utc<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         time::to_datetime_utc(py, self.timestamp())

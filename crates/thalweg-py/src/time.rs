@@ -8,10 +8,10 @@ const NANOS_PER_SECOND: u64 = 1_000_000_000;
 /// Value that `datetime64` interprets as NaT (not a time).
 const NOT_A_TIME: i64 = i64::MIN;
 
-/// Converts TAI nanoseconds since 1970 to `datetime64[ns]` in TAI, whose clock is now 37 s ahead of UTC. NaT beyond
-/// 2262, which the type does not reach.
-pub(crate) fn to_datetime_tai(py: Python<'_>, nanos: u64) -> PyResult<Bound<'_, PyAny>> {
-    numpy_datetime64(py, i64::try_from(nanos).unwrap_or(NOT_A_TIME))
+/// Converts TAI nanoseconds since 1970 to `datetime64[ns]` in TAI, whose clock is now 37 s ahead of UTC. NaT for
+/// `None`, and beyond 2262, which the type does not reach.
+pub(crate) fn to_datetime_tai(py: Python<'_>, nanos: impl Into<Option<u64>>) -> PyResult<Bound<'_, PyAny>> {
+    numpy_datetime64(py, nanos.into().and_then(|nanos| i64::try_from(nanos).ok()).unwrap_or(NOT_A_TIME))
 }
 
 /// Converts TAI nanoseconds to `datetime64[ns]` in UTC. NaT also before 1972, when the two did not differ by a whole

@@ -145,7 +145,9 @@ impl Listing {
     /// Lists the runs in a directory of the tree, by their numbers.
     pub(crate) fn list_runs(tree: &Tree, path: &Path, shown: String) -> rustix::io::Result<Self> {
         tree.open_within(path, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?;
-        let runs = runs_in_directory(tree, path);
+        let mut runs = runs_in_directory(tree, path);
+        // The number in the address is that of the directory's name: a copy with another name is not found by it.
+        runs.retain(Listed::has_numbered_name);
         let entries = runs.iter().map(|run| {
             let several = run.path.file_name().is_some_and(|name| name.to_string_lossy().contains("-b"));
             run_entry(run, if several { format!("{}-b{}", run.run, run.builder) } else { run.run.to_string() })

@@ -39,8 +39,17 @@ impl Listed {
         }
     }
 
+    /// Returns whether the name of the directory is that of a run with a number, `run-000042` or `run-000042-b1`, and
+    /// not another one, such as that of a copy.
+    pub fn has_numbered_name(&self) -> bool {
+        self.path.file_name().and_then(|name| name.to_str()).and_then(parse_directory_name).is_some()
+    }
+
     /// Returns whether both are directories of one run of several builders.
     fn is_of_same_run(&self, other: &Self) -> bool {
+        if !self.has_numbered_name() || !other.has_numbered_name() {
+            return false;
+        }
         let builders = self.builder_count_if_several();
         builders.is_some() && (self.run, builders) == (other.run, other.builder_count_if_several())
     }
@@ -62,30 +71,38 @@ pub fn run_state_text(state: RunState, writer: Option<WriterLife>) -> &'static s
     }
 }
 
-/// Returns the runs in `directory`, in ascending order of their numbers.
+/// Returns the runs in `directory`, in ascending order of their numbers: all directories with a `run.json`, except
+/// hidden ones. Copies and salvaged runs may have any name; of the same number, they are after `run-000042`.
 ///
 /// # Errors
-/// If the directory itself cannot be read. A run that cannot be read is listed, with the reason.
+/// If the directory itself cannot be read. A directory with the name of a run that cannot be read is listed, with the
+/// reason. One with another name is left out then, since its `run.json` may be that of another program.
 pub fn list_runs(directory: &Path) -> Result<Vec<Listed>, StoreError> {
     let entries = std::fs::read_dir(directory).map_err(StoreError::io_error("reading", directory))?;
     let mut runs = Vec::new();
     for entry in entries {
         let entry = entry.map_err(StoreError::io_error("reading", directory))?;
-        let Some((run, builder)) = entry.file_name().to_str().and_then(parse_directory_name) else { continue };
+        let name = entry.file_name();
+        if name.as_encoded_bytes().starts_with(b".") {
+            continue;
+        }
+        let numbered = name.to_str().and_then(parse_directory_name);
         let path = entry.path();
-        let (info, error) = match RunInfo::read_run_json(&path) {
-            Ok(info) => (Some(info), None),
-            // Created just now, or something else of that name.
-            Err(StoreError::NotARun(_)) => continue,
-            Err(error) => (None, Some(error.to_string())),
+        let (info, error) = match (RunInfo::read_run_json(&path), numbered) {
+            (Ok(info), _) => (Some(info), None),
+            // Created just now, or not a run.
+            (Err(StoreError::NotARun(_)), _) | (Err(_), None) => continue,
+            (Err(error), Some(_)) => (None, Some(error.to_string())),
         };
+        let named_by_file = info.as_ref().map(|info| (RunNumber(info.run), info.builder));
+        let Some((run, builder)) = numbered.or(named_by_file) else { continue };
         let open = info.as_ref().is_some_and(|info| info.state == RunState::Open);
         let writer = open.then(|| check_writer_life(&path));
         let (segments, bytes) = count_segments(&path);
         let damage = info.as_ref().and_then(|info| describe_damage(info, segments, bytes));
         runs.push(Listed { bytes, path, run: run.0, builder, writer, info, error, damage });
     }
-    runs.sort_by_key(|listed| (listed.run, listed.builder));
+    runs.sort_by_cached_key(|listed| (listed.run, !listed.has_numbered_name(), listed.builder, listed.path.clone()));
     Ok(runs)
 }
 
@@ -105,7 +122,8 @@ pub fn combine_builder_directories(listed: Vec<Listed>) -> Vec<Listed> {
 /// Returns one entry for the parts of a run that several builders wrote.
 fn combine_parts(parts: Vec<Listed>) -> Option<Listed> {
     let infos: Vec<&RunInfo> = parts.iter().filter_map(|part| part.info.as_ref()).collect();
-    let several = infos.first().is_some_and(|info| info.builders > 1);
+    let is_numbered = parts.first().is_some_and(Listed::has_numbered_name);
+    let several = is_numbered && infos.first().is_some_and(|info| info.builders > 1);
     let info = if several { RunInfo::combine_parts(&infos) } else { infos.first().map(|info| (*info).clone()) };
     let writer = WriterLife::combined_status(parts.iter().filter_map(|part| part.writer));
     let bytes = parts.iter().map(|part| part.bytes).sum();

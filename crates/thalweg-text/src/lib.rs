@@ -32,7 +32,7 @@ pub mod tone;
 
 pub use bit_rate::{BitRate, BitRateError, ByteRate, ByteRateError};
 pub use byte_size::{ByteSize, ByteSizeError};
-pub use duration::{DurationError, parse_duration, parse_duration_or_seconds};
+pub use duration::{DurationError, parse_duration};
 pub use output_file::{FileFormat, FileFormatError, OutputFile};
 pub use text::{
     Align, NOTHING, TEXT_COLUMNS, Table, break_into_lines, format_bit_rate, format_count, format_cpu_cost,

@@ -159,7 +159,7 @@ pub struct FragmentHeader {
     pub run: RunNumber,
     /// Number of the event within the run.
     pub event: EventId,
-    /// Time of the event.
+    /// Time of the event; see [`event_time`](Self::event_time) for fragments without one.
     pub timestamp: TaiNanos,
     /// Id of the source that produced the fragment.
     pub source: SourceId,
@@ -213,6 +213,12 @@ pub enum HeaderError {
 }
 
 impl FragmentHeader {
+    /// Returns the time of the event, or `None` if the device gives no time: the timestamp is 0, and so is the window.
+    /// The first fragment of a recording whose times are counted from 0 has a window.
+    pub fn event_time(&self) -> Option<TaiNanos> {
+        (self.timestamp.0 > 0 || self.window > 0).then_some(self.timestamp)
+    }
+
     /// Returns the 64 bytes of this header, its CRC filled in.
     pub fn encode(&self) -> [u8; HEADER_LEN] {
         let mut b = [0; HEADER_LEN];

@@ -34,7 +34,7 @@ struct Options {
     #[arg(long)]
     from: Option<u64>,
     /// Time after which no more seeds are begun
-    #[arg(long, default_value = "60s", value_parser = thalweg_text::parse_duration_or_seconds)]
+    #[arg(long, default_value = "60s", value_parser = thalweg_text::parse_duration)]
     time: Duration,
     /// Number of seeds at a time; one for each processor where it is not given
     #[arg(long)]

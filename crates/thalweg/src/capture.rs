@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use thalweg_dpdk::DpdkPort;
 use thalweg_frames::PacketRing;
-use thalweg_text::{ByteSize, format_count, format_quantity, format_rate, format_volume, parse_duration_or_seconds};
+use thalweg_text::{ByteSize, format_count, format_quantity, format_rate, format_volume, parse_duration};
 
 /// Maximum length of a packet in bytes: what every reader of captures takes (`MAXIMUM_SNAPLEN` of libpcap).
 const MOST: u32 = 262_144;
@@ -32,7 +32,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
     /// End after this time
-    #[arg(long = "for", value_name = "TIME", value_parser = parse_duration_or_seconds)]
+    #[arg(long = "for", value_name = "TIME", value_parser = parse_duration)]
     lasting: Option<Duration>,
     /// Memory in which packets of an interface wait for the disk, up to 4GiB [default: 128MiB]
     #[arg(long, value_name = "SIZE")]

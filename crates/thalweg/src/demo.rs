@@ -17,7 +17,7 @@ use thalweg_node::{
     Topology, WINDOW, Wait,
 };
 use thalweg_sys::netns::Network;
-use thalweg_text::{ByteSize, format_quantity, format_size, format_volume, parse_duration_or_seconds, wrap_words};
+use thalweg_text::{ByteSize, format_quantity, format_size, format_volume, parse_duration, wrap_words};
 use thalweg_wire::{SourceId, record_bytes};
 
 #[derive(Debug, clap::Args)]
@@ -29,7 +29,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "BYTES", default_value = "1MiB", conflicts_with = "input")]
     size: ByteSize,
     /// Duration of the run. Without it: 5 s, and no longer than it takes to record 500 MB
-    #[arg(long, value_name = "TIME", value_parser = parse_duration_or_seconds)]
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     duration: Option<Duration>,
     /// Link that carries the data: tcp, udp, shm (shared memory); af-xdp or dpdk (over virtual interfaces of hosts made
     /// for the demo: needs root; dpdk drives them by net_af_packet)
@@ -53,7 +53,7 @@ pub(crate) struct Options {
     #[arg(long)]
     no_record: bool,
     /// Comment on the run, which is kept with it
-    #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
+    #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true, conflicts_with = "no_record")]
     comment: String,
     /// Part of each fragment that is checked before it counts as built: header, or payload (its CRC too). The default
     /// is payload when recording, and header with --no-record

@@ -6,14 +6,14 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 use thalweg_device::DeviceConfig;
-use thalweg_text::parse_duration_or_seconds;
+use thalweg_text::parse_duration;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
     /// A topology whose devices are also listed
     file: Option<PathBuf>,
     /// Time to wait for answers of cameras in the network
-    #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = parse_duration_or_seconds)]
+    #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = parse_duration)]
     wait: Duration,
 }
 

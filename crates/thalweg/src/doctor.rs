@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 use thalweg_doctor::{Finding, Level, Needs, examine_machine, worst_level};
-use thalweg_text::{ByteRate, TEXT_COLUMNS, parse_duration_or_seconds, replace_controls, wrap_words};
+use thalweg_text::{ByteRate, TEXT_COLUMNS, parse_duration, replace_controls, wrap_words};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
@@ -26,7 +26,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "RATE")]
     rate: Option<ByteRate>,
     /// Duration of the run, such as 8h, instead of what the topology states
-    #[arg(long, value_name = "TIME", value_parser = parse_duration_or_seconds)]
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     for_time: Option<Duration>,
     /// Measure the write speed of the directory, with an unnamed file, for at most 2 s
     #[arg(long)]

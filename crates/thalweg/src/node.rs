@@ -18,7 +18,7 @@ use thalweg_node::{
     BuilderNode, BuilderReport, Feed, Handle, NodeError, Snapshot, SourceNode, SourceNodeConfig, SourceReport,
     SourceSettings, Topology,
 };
-use thalweg_text::parse_duration_or_seconds;
+use thalweg_text::parse_duration;
 
 /// Time from one progress message of a node to the next.
 const PROGRESS: Duration = Duration::from_millis(200);
@@ -44,7 +44,7 @@ pub(crate) struct Options {
     #[arg(long, hide = true, conflicts_with_all = ["supervised", "stay"])]
     trace: Option<PathBuf>,
     /// From one line of the trace to the next
-    #[arg(long, hide = true, default_value = "1ms", value_parser = parse_duration_or_seconds)]
+    #[arg(long, hide = true, default_value = "1ms", value_parser = parse_duration)]
     trace_every: Duration,
 }
 

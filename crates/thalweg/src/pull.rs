@@ -10,7 +10,7 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 use thalweg_remote::{Moved, Progress, RemoteError, Server};
 use thalweg_store::{Run, VerifyReport};
-use thalweg_text::{format_quantity, format_volume, parse_duration_or_seconds, replace_controls};
+use thalweg_text::{format_quantity, format_volume, parse_duration, replace_controls};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -49,7 +49,7 @@ pub(crate) struct Remote {
     #[arg(long, value_name = "FILE")]
     ca_file: Option<PathBuf>,
     /// Time to retry when the server cannot be reached
-    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_duration_or_seconds)]
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_duration)]
     timeout: Duration,
 }
 

@@ -4,12 +4,13 @@ use crate::terminal::Failure;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use thalweg_node::{Setting, Topology};
+use thalweg_text::parse_duration;
 
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Options for this run, in place of what the topology has")]
 pub(crate) struct RunOptions {
     /// Duration of the run
-    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     duration: Option<Duration>,
     /// Number of events after which the run ends
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1 << 62))]
@@ -44,6 +45,7 @@ impl RunOptions {
         if let Some(name) = node {
             self.check_for_node(&topology, name)?;
         }
+        self.check_for_record(&topology)?;
         Ok(topology)
     }
 
@@ -63,6 +65,18 @@ impl RunOptions {
         settings
             .extend(comment.iter().map(|text| Setting::from_run_option("--comment".into(), "comment", text.clone())));
         settings
+    }
+
+    /// Fails if a comment or metadata are given for a run without a record, which would keep them.
+    fn check_for_record(&self, topology: &Topology) -> Result<(), Failure> {
+        let settings = self.settings();
+        match settings.iter().find(|setting| setting.is_kept_with_run()).filter(|_| !topology.run.record) {
+            Some(setting) => Err(Failure::Usage(format!(
+                "{}: this is kept in run.json, and the run is not recorded: leave it out, or record the run",
+                setting.option_text()
+            ))),
+            None => Ok(()),
+        }
     }
 
     /// Fails if an option is given to a node that it has no effect on.

@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use thalweg_doctor::Steered;
 use thalweg_serve::{Counters, ServeError, Server, Settings, Tls, Tokens, TransferMethods};
-use thalweg_text::{format_quantity, format_volume, parse_duration_or_seconds, wrap_words};
+use thalweg_text::{format_quantity, format_volume, parse_duration, wrap_words};
 use thalweg_transfer::{Measured, ReceiveMethod, Receiver, SendMethod};
 
 #[derive(Debug, clap::Args)]
@@ -147,7 +147,7 @@ fn address(text: &str) -> Result<SocketAddr, String> {
 
 /// Parses a time of at least 1 ms: in less no client can be served.
 fn timeout(text: &str) -> Result<Duration, String> {
-    let time = parse_duration_or_seconds(text).map_err(|error| error.to_string())?;
+    let time = parse_duration(text).map_err(|error| error.to_string())?;
     if time < Duration::from_millis(1) { Err("a timeout is at least 1ms".to_owned()) } else { Ok(time) }
 }
 

@@ -12,7 +12,7 @@ use thalweg_drivers::local::Stream;
 use thalweg_drivers::local::{LengthPrefix, Mark, StreamConfig};
 use thalweg_link::Address;
 use thalweg_node::{Feed, Handle, Policy, SourceNode, SourceSettings, Wait};
-use thalweg_text::{ByteSize, parse_duration_or_seconds};
+use thalweg_text::{ByteSize, parse_duration};
 use thalweg_wire::{SourceId, record_bytes};
 
 #[derive(Debug, clap::Args)]
@@ -64,7 +64,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=65_536))]
     slots: u32,
     /// Time to wait for the builders
-    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_duration_or_seconds)]
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_duration)]
     timeout: Duration,
 }
 

@@ -83,7 +83,8 @@ pub(crate) fn supervise_topology(
     if builders > 1 && topology.run.record && topology.run.number.is_none() {
         // All builders share one run: the next number that none has used.
         let listed = thalweg_store::list_runs(&topology.run.directory).unwrap_or_default();
-        topology.run.number = Some(listed.iter().map(|run| run.run).max().unwrap_or(0) + 1);
+        let numbered = listed.iter().filter(|run| run.has_numbered_name());
+        topology.run.number = Some(numbered.map(|run| run.run).max().unwrap_or(0) + 1);
     }
 
     // Builders start first: the system may choose their ports.

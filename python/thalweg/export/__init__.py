@@ -51,7 +51,14 @@ CHECKPOINT_FRAGMENTS = 1 << 20
 # Maximum length of a stream's name in characters. File systems limit names to 255 bytes, with suffixes.
 MAX_NAME_LENGTH = 120
 # Counts of a `BatchReader` that are saved at a checkpoint and restored when an export is continued.
-COUNT_NAMES = ("fragments", "bytes", "missing_fragments", "damaged_fragments")
+COUNT_NAMES = (
+    "fragments",
+    "bytes",
+    "missing_fragments",
+    "damaged_fragments",
+    "damaged_events",
+    "out_of_range_fragments",
+)
 
 
 @dataclass(frozen=True)
@@ -67,15 +74,22 @@ class Exported:
     bytes: int
     # Number of fragments that the run does not have. The table `missing` of the export lists them with the reason.
     missing: int
-    # Number of fragments left out because they are unreadable, do not match their checksum, or have a time stamp after
-    # the year 2262. They are in the table `missing`, too.
+    # Number of fragments left out because they are unreadable or do not match their checksum. They are in the table
+    # `missing`, too.
     damaged: int
+    # Number of selected events of which no fragment was exported because of damage.
+    damaged_events: int
+    # Number of intact fragments left out because their time is after the year 2262. They are in the table `missing`,
+    # too.
+    out_of_range: int
     # Descriptions of the damage, at most 16.
     problems: list[str]
     # State of the run when it was exported: "COMPLETE", "INCOMPLETE" or "OPEN".
     state: str
     # Number of events that an interrupted export had written before this call continued it.
     resumed_events: int
+    # Size in bytes of the payloads that it had written.
+    resumed_bytes: int
 
 
 class Progress(NamedTuple):
@@ -163,6 +177,7 @@ class _ExportTask:
         self._reader = BatchReader(events, context.sources, streams, fixed_length=writer_class.fixed_length)
         for name in COUNT_NAMES:
             setattr(self._reader, name, saved.get(name, 0))
+        self._resumed_bytes: int = self._reader.bytes
         self._reader.problems += saved.get("problems", [])
         self._writer: FormatWriter | None = None
         if self.finished:
@@ -227,9 +242,12 @@ class _ExportTask:
             bytes=reader.bytes,
             missing=reader.missing_fragments,
             damaged=reader.damaged_fragments,
+            damaged_events=reader.damaged_events,
+            out_of_range=reader.out_of_range_fragments,
             problems=reader.problems,
             state=self._context.run_info["state"],
             resumed_events=self._resumed_events,
+            resumed_bytes=self._resumed_bytes,
         )
 
 

@@ -14,7 +14,7 @@ from thalweg.export import FORMATS, Exported, ExportError, Progress, export
 
 # Minimum interval between two updates of the progress line.
 REDRAW_SECONDS = 0.1
-# Exit code of an export that cannot read the run or write the output, or that left out damaged fragments.
+# Exit code of an export that cannot read the run or write the output, or that left out fragments which the run has.
 EXIT_FAILED = 1
 # Exit code of an export that is not possible with the given arguments.
 EXIT_USAGE = 2
@@ -56,7 +56,7 @@ def main(program: str = "python -m thalweg.export", words: list[str] | None = No
     line.clear()
     seconds = time.monotonic() - begun
     print(_report_json(exported, seconds) if options.json else "\n".join(_report(exported, seconds)))
-    return EXIT_FAILED if exported.damaged else 0
+    return EXIT_FAILED if exported.damaged or exported.out_of_range else 0
 
 
 def _arguments(program: str) -> argparse.ArgumentParser:
@@ -126,14 +126,17 @@ def _report_json(exported: Exported, seconds: float) -> str:
 
 def _report(exported: Exported, seconds: float) -> list[str]:
     """Returns the report as lines of text."""
-    rate = f"{_size(exported.bytes / max(seconds, 1e-3))}/s"
-    first = (
-        f"{exported.path}: {_number(exported.events, 'event')}, {_number(exported.fragments, 'fragment')}, "
-        f"{_size(exported.bytes)} in {seconds:.1f} s ({rate})"
-    )
-    lines = [_printable(first)]
+    events = _number(exported.events, "event")
+    if exported.damaged_events:
+        events = f"{_count(exported.events - exported.damaged_events)} of {events}"
+    contents = f"{exported.path}: {events}, {_number(exported.fragments, 'fragment')}, {_size(exported.bytes)}"
+    new_bytes = exported.bytes - exported.resumed_bytes
+    speed = f"in {seconds:.1f} s ({_size(new_bytes / max(seconds, 1e-3))}/s)"
     if exported.resumed_events:
-        lines.append(f"  continued an interrupted export of {_number(exported.resumed_events, 'event')}")
+        resumed = _number(exported.resumed_events, "event")
+        lines = [_printable(contents), f"  continued an interrupted export of {resumed}: {_size(new_bytes)} {speed}"]
+    else:
+        lines = [_printable(f"{contents} {speed}")]
     if exported.missing:
         lines.append(
             f"  {_number(exported.missing, 'fragment')} missing in the run: the export lists them with the reasons"
@@ -143,6 +146,11 @@ def _report(exported: Exported, seconds: float) -> list[str]:
             f"  {_number(exported.damaged, 'fragment')} DAMAGED and left out: the export lists them with the reasons"
         )
         lines += [f"    {_printable(problem)}" for problem in exported.problems]
+    if exported.out_of_range:
+        lines.append(
+            f"  {_number(exported.out_of_range, 'fragment')} left out, with a time after the year 2262: "
+            "the export lists them with the reason time-out-of-range"
+        )
     if exported.state == "OPEN":
         lines.append(
             "  the run is OPEN: it is still being recorded, or its builder died; events up to now were exported"

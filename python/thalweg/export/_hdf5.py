@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from thalweg.export._journal import JournaledFile
-from thalweg.export._reading import COLUMN_TYPES, NS_PER_SECOND, Batch, MissingFragment, Stream
+from thalweg.export._reading import COLUMN_TYPES, Batch, MissingFragment, Stream
 from thalweg.export._writer import ExportContext, FormatWriter, import_library
 
 if TYPE_CHECKING:
@@ -122,6 +122,8 @@ class Hdf5(FormatWriter):
         limits = (None, *shape[1:])
         data = group.create_dataset("data", shape, form.dtype, maxshape=limits, chunks=chunks, **self._compression)
         data.attrs["long_name"] = self.context.source(stream.source)["name"]
+        if form.payload_type.startswith("image-") and form.length is not None:
+            data.attrs["interpretation"] = "image"
         for name, kind in COLUMN_TYPES.items():
             self._create_column(group, name, np.dtype(kind).newbyteorder("<"))
         time = group.create_dataset("time", (0,), "<f8", maxshape=(None,), chunks=(COLUMN_CHUNK_ROWS,))
@@ -164,7 +166,7 @@ class Hdf5(FormatWriter):
         group = self._create_stream(stream) if is_new else instrument[stream.name]
         for name, values in batch.columns().items():
             _extend(group[name], values)
-        _extend(group["time"], (batch.tai_ns - self.context.began) / NS_PER_SECOND)
+        _extend(group["time"], batch.seconds_since(self.context.began))
         if stream.form.length is None:
             offsets = group["offsets"]
             _extend(offsets, int(offsets[-1]) + np.cumsum(batch.lengths))

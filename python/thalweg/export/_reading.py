@@ -113,6 +113,11 @@ class Batch:
     # CRC32C of the payload; 0 if the source did not compute it (status bit 9).
     crc32c: NDArray[np.uint32]
 
+    def seconds_since(self, began: int) -> NDArray[np.float64]:
+        """Returns the times in seconds since `began`, in TAI nanoseconds. NaN for a fragment without a time."""
+        has_time = (self.tai_ns != 0) | (self.window_ns != 0)
+        return np.where(has_time, (self.tai_ns - began) / NS_PER_SECOND, np.nan)
+
     @property
     def lengths(self) -> NDArray[np.int64]:
         """Lengths of the first axes."""
@@ -162,7 +167,11 @@ class BatchReader:
         self.events = events
         self.sources = events.sources
         self.streams = streams
-        self.bytes = self.fragments = self.missing_fragments = self.damaged_fragments = 0
+        self.bytes = self.fragments = self.missing_fragments = 0
+        # Fragments left out because of damage, and events of which they leave no fragment.
+        self.damaged_fragments = self.damaged_events = 0
+        # Fragments left out because their time is later than MAX_TAI_NS.
+        self.out_of_range_fragments = 0
         # Descriptions of the damage, at most MAX_PROBLEMS.
         self.problems: list[str] = []
         self._names = names
@@ -215,20 +224,26 @@ class BatchReader:
     def _add_damaged_event(self, event: int) -> None:
         self._missing += [MissingFragment(event, source, REASON_DAMAGED) for source in self.sources]
         self.damaged_fragments += len(self.sources)
+        self.damaged_events += 1
         self._pending_fragments += len(self.sources)
 
     def _add_event(self, event: thalweg.Event) -> None:
         """Adds the fragments of an event to the pending or the missing ones, after their checksums are verified."""
         number = event.id
+        # Numbers of damaged fragments, and of fragments that are exported.
+        damaged = exported = 0
         for source, fragment in event.items():
             time = fragment.timestamp
-            reason = None if fragment.verify() else REASON_CHECKSUM
-            reason = REASON_TIME_RANGE if reason is None and time > MAX_TAI_NS else reason
-            if reason is not None:
-                self._add_problem(f"event {number}, source {source}: {reason}")
-                self._missing.append(MissingFragment(number, source, reason))
-                self.damaged_fragments += 1
+            if not fragment.verify():
+                self._add_problem(f"event {number}, source {source}: {REASON_CHECKSUM}")
+                self._missing.append(MissingFragment(number, source, REASON_CHECKSUM))
+                damaged += 1
                 continue
+            if time > MAX_TAI_NS:
+                self._missing.append(MissingFragment(number, source, REASON_TIME_RANGE))
+                self.out_of_range_fragments += 1
+                continue
+            exported += 1
             pending = self._pending[source]
             try:
                 array, kind = fragment.array, fragment.payload_type
@@ -242,6 +257,8 @@ class BatchReader:
             pending.rows.append(row)
             self._pending_bytes += array.nbytes
             self._pending_fragments += 1
+        self.damaged_fragments += damaged
+        self.damaged_events += 1 if damaged and not exported else 0
         if not event.complete:
             missing = event.missing
             self._missing += [MissingFragment(number, source, reason) for source, reason in missing.items()]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from thalweg.export._reading import COLUMN_TYPES, NS_PER_SECOND, Batch, MissingFragment, Stream
+from thalweg.export._reading import COLUMN_TYPES, Batch, MissingFragment, Stream
 from thalweg.export._writer import ExportContext, FormatWriter, import_library
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ class Zarr(FormatWriter):
         group = self._root[stream.name] if stream.name in self._root else self._create_stream(stream)
         for name, values in batch.columns().items():
             self._extend(group[name], values)
-        self._extend(group["time"], (batch.tai_ns - self.context.began) / NS_PER_SECOND)
+        self._extend(group["time"], batch.seconds_since(self.context.began))
         if stream.form.length is None:
             offsets = group["offsets"]
             last = int(offsets[self._row_counts[offsets.path] - 1])

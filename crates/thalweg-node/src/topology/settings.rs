@@ -37,6 +37,16 @@ impl Setting {
         Self { given_as, path: vec!["run".into(), key.into()], value: value.into() }
     }
 
+    /// Returns the words of the command line that gave it, such as `--set run.duration=5s`.
+    pub fn option_text(&self) -> &str {
+        &self.given_as
+    }
+
+    /// Returns whether it is the comment of the run or one of its metadata, which only the record of the run keeps.
+    pub fn is_kept_with_run(&self) -> bool {
+        matches!(&self.path[..], [table, key, ..] if table == "run" && (key == "comment" || key == "metadata"))
+    }
+
     /// Sets the value in a topology's table.
     fn apply(&self, topology: &mut Table) -> Result<(), String> {
         let Some((key, tables)) = self.path.split_last() else { return Ok(()) };

@@ -103,6 +103,21 @@ fn a_builder_whose_part_is_not_here_is_missed() {
 }
 
 #[test]
+fn a_copy_of_a_part_is_listed_by_itself() {
+    let directory = directory();
+    record(directory.path(), 2, &[0, 1]);
+    let runs = directory.path().join("runs");
+    std::fs::create_dir(runs.join("copy")).unwrap();
+    for file in std::fs::read_dir(runs.join("run-000042-b0")).unwrap() {
+        let file = file.unwrap();
+        std::fs::copy(file.path(), runs.join("copy").join(file.file_name())).unwrap();
+    }
+    let listed = combine_builder_directories(list_runs(&runs).unwrap());
+    let found: Vec<_> = listed.iter().map(|run| (run.path.clone(), run.state_text())).collect();
+    assert_eq!(found, [(runs.join("run-000042"), "COMPLETE"), (runs.join("copy"), "COMPLETE")]);
+}
+
+#[test]
 fn damage_is_named_with_the_part_that_it_is_in() {
     let directory = directory();
     record(directory.path(), 2, &[0, 1, 0, 1]);

@@ -71,6 +71,26 @@ fn every_method_of_the_recorder_writes_the_same_run() {
 }
 
 #[test]
+fn a_directory_with_a_run_is_listed_whatever_its_name() {
+    let directory = directory();
+    for _ in 0..2 {
+        record(config(directory.path()));
+    }
+    let runs = directory.path().join("runs");
+    std::fs::rename(runs.join("run-000002"), runs.join("d3")).unwrap();
+    // A new run in progress, a run of another program, and a directory without a run.
+    for (name, text) in [(".new", None), ("other", Some("{}")), ("empty", None)] {
+        std::fs::create_dir(runs.join(name)).unwrap();
+        text.into_iter().for_each(|text| std::fs::write(runs.join(name).join("run.json"), text).unwrap());
+    }
+    std::fs::copy(runs.join("d3/run.json"), runs.join(".new/run.json")).unwrap();
+    let listed = list_runs(&runs).unwrap();
+    let found: Vec<_> = listed.iter().map(|run| (run.run, run.path.clone(), run.state_text())).collect();
+    assert_eq!(found, [(1, runs.join("run-000001"), "INCOMPLETE"), (2, runs.join("d3"), "INCOMPLETE")]);
+    assert!(listed[0].has_numbered_name() && !listed[1].has_numbered_name());
+}
+
+#[test]
 fn a_footer_has_the_time_of_the_last_block_before_it() {
     let directory = directory();
     let path = record(config(directory.path()));

@@ -15,8 +15,8 @@ use thalweg_wire::{EventId, EventRange, FragmentHeader, Meaning, NumberKind, Pay
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Prints one line per event, then one per fragment: source, sequence number, timestamp (TAI), size and type of the \
-payload, and status. With --json, each event is one JSON object on one line.
+Prints one line per event, then one per fragment: source, sequence number, timestamp (TAI; 'no time' if the device or \
+recording has none), size and type of the payload, and status. With --json, each event is one JSON object on one line.
 
 Examples:
   thalweg cat runs/run-000042 --event 7 --data 16
@@ -327,9 +327,9 @@ fn fragment_text(header: &FragmentHeader, payload: &[u8], data: Option<usize>) -
     if header.status.contains(Status::MISSING) {
         return format!("  {source} {status}\n");
     }
-    let when = format_tai(header.timestamp.0);
+    let when = header.event_time().map_or("no time".to_owned(), |time| format!("{} TAI", format_tai(time.0)));
     let length = format_size(u64::from(*total_length));
-    let mut out = format!("  {source} #{sequence} {when} TAI {length} {}", payload_type_name(*payload_type));
+    let mut out = format!("  {source} #{sequence} {when} {length} {}", payload_type_name(*payload_type));
     let _ = writeln!(out, " {status}");
     if let Some(data) = data.filter(|_| !payload.is_empty()) {
         let Data { values, unit, left } = Data::decode_payload(*payload_type, payload, data);
@@ -355,7 +355,7 @@ struct EventLine {
 struct FragmentLine {
     source: String,
     sequence: u32,
-    /// Time in TAI nanoseconds since 1970.
+    /// Time in TAI nanoseconds since 1970; 0 with a window of 0 if there is none.
     timestamp: u64,
     /// The same time as text, for programs whose numbers have 53 bits.
     timestamp_text: String,
@@ -550,6 +550,20 @@ mod tests {
         1.0 #7 2026-11-21T20:19:55.285473552 TAI 1 B unknown(77) simulated
           3f
         1.0 #7 2026-11-21T20:19:55.285473552 TAI 0 B raw simulated
+        ");
+    }
+
+    #[test]
+    fn a_fragment_without_a_time_says_so() {
+        let at = |nanos, window| {
+            let header = header(PayloadType::RAW, Status::REPLAYED, 1);
+            fragment_text(&FragmentHeader { timestamp: TaiNanos(nanos), window, ..header }, &[0], None)
+        };
+        // The second one is the first of a recording whose times are counted from 0.
+        insta::assert_snapshot!([at(0, 0), at(0, 50), at(50, 50)].concat(), @"
+        1.0 #7 no time 1 B raw replayed
+        1.0 #7 1970-01-01T00:00:00.000000000 TAI 1 B raw replayed
+        1.0 #7 1970-01-01T00:00:00.000000050 TAI 1 B raw replayed
         ");
     }
 

@@ -69,7 +69,7 @@ fn salvage_directory(options: &Options, run: &Path, to: &Path, json: bool, out: 
     }
 }
 
-/// Returns the default directory for the new run: it has the run's name, so that `thalweg ls` shows it there.
+/// Returns the default directory for the new run. It has the run's name, and so its number.
 fn default_target(run: &Path) -> Result<PathBuf, Failure> {
     // Resolves the name of `.`.
     let whole = if run.file_name().is_none() { run.canonicalize().ok() } else { Some(run.to_owned()) };

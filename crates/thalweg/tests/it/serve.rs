@@ -110,6 +110,10 @@ fn the_page_of_runs_says_what_ls_says() {
     std::fs::remove_file(served.path("run-000001/00000.seg")).unwrap();
     let page = served.ask("GET", "/", "Accept: text/html\r\n");
     assert!(page.contains("<td class=\"bad\">DAMAGED</td>"), "{page}");
+    // A run with another name is listed by it, and not by its number.
+    std::fs::rename(served.path("run-000001"), served.path("d3")).unwrap();
+    served.answers("GET", "/?format=json", "", 200, r#"{"name":"d3","kind":"run""#);
+    served.answers("GET", "/runs/?format=json", "", 200, r#""entries":[]"#);
 }
 
 #[test]

@@ -106,6 +106,24 @@ fn what_is_given_to_a_node_that_it_has_no_effect_on_is_refused() {
 }
 
 #[test]
+fn words_on_a_run_that_is_not_recorded_are_refused() {
+    let lab = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    std::fs::write(lab.path().join("two.toml"), TWO_SOURCES).unwrap();
+    for (option, words) in
+        [("--comment", &["--comment", "dark frames"]), ("--set", &["--set", "run.metadata.sample=none"])]
+    {
+        for command in [&["run", "two.toml", "--no-record"][..], &["run", "two.toml", "--set", "run.record=false"]] {
+            let output = thalweg().args(command).args(words).current_dir(lab.path()).output().unwrap();
+            let text = String::from_utf8(output.stderr).unwrap();
+            assert!(output.status.code() == Some(2) && text.starts_with(&format!("thalweg: {option}")), "{text}");
+            assert!(text.contains("the run is not recorded: leave it out"), "{text}");
+        }
+    }
+    let demo = thalweg().args(["demo", "--no-record", "--comment", "dark frames"]).output().unwrap();
+    assert_eq!(demo.status.code(), Some(2), "{demo:?}");
+}
+
+#[test]
 fn a_source_without_a_builder_reports_at_once_what_is_in_its_way() {
     // The builder's port is reserved, and nothing listens on it.
     let system = System::new(&Plan { run: "timeout = \"2s\"", ..PLAN });
