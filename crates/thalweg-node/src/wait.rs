@@ -39,6 +39,10 @@ impl FromStr for Wait {
         match text {
             "sleep" => Ok(Self::Sleep),
             "poll" => Ok(Self::Poll),
+            // Seconds of polling are hardly meant: a unit is needed here.
+            number if number.parse::<f64>().is_ok() => {
+                Err(format!("'{number}' has no unit: write the time to poll before sleeping as {number}us"))
+            }
             _ => thalweg_text::parse_duration(text).map(Self::PollFor).map_err(|_| {
                 format!("'{text}' is not a way to wait: write sleep, poll, or the time to poll before sleeping (50us)")
             }),
@@ -162,6 +166,7 @@ mod tests {
             assert_eq!(wait.to_string(), text);
         }
         assert!("spin".parse::<Wait>().unwrap_err().contains("'spin' is not a way to wait"));
+        assert!("50".parse::<Wait>().unwrap_err().contains("as 50us"));
     }
 
     #[test]
