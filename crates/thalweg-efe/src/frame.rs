@@ -25,6 +25,8 @@ pub const CLASS_COUNT: usize = 3;
 
 /// Length of the fields of [`Handshake`] before its private data, in bytes.
 pub(crate) const HANDSHAKE_BYTES: usize = 24;
+/// Length of the fields of [`Ending`] before its private data, in bytes.
+const ENDING_BYTES: usize = 8;
 const MAGIC: [u8; 2] = [0xef, 0xe1];
 const CHECKSUM_OFFSET: usize = 4;
 const FLAG_ANSWER: u8 = 1;
@@ -153,7 +155,7 @@ pub struct Status {
     pub received: u128,
 }
 
-/// Body of `Open`, `Challenge`, `Accept` and `Reject`.
+/// Body of `Open`, `Challenge` and `Accept`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Handshake<'a> {
     /// Number that the sender's port drew when it was created: another one from the same address is a restarted peer.
@@ -162,6 +164,15 @@ pub struct Handshake<'a> {
     pub token: u64,
     /// Maximum length of frames to the sender, in bytes.
     pub max_frame_bytes: u32,
+    /// Data of the upper layer.
+    pub private: &'a [u8],
+}
+
+/// Body of `Reject` and `Abort`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ending<'a> {
+    /// Code of the upper layer.
+    pub code: u32,
     /// Data of the upper layer.
     pub private: &'a [u8],
 }
@@ -264,6 +275,9 @@ impl Header {
 }
 
 impl Status {
+    pub(crate) const EMPTY: Self =
+        Self { class: Class::Posted, not_ready_10us: 0, below: 0, granted: 0, acknowledged: 0, received: 0 };
+
     fn to_bytes(self) -> [u8; STATUS_BYTES] {
         let mut bytes = [0; STATUS_BYTES];
         let fields: [(usize, &[u8]); _] = [
@@ -315,12 +329,7 @@ impl<'a> Handshake<'a> {
     pub fn parse_body(body: &'a [u8]) -> Result<Self, FrameError> {
         let too_short = FrameError::Length { announced: HANDSHAKE_BYTES, present: body.len() };
         let (fields, rest) = body.split_first_chunk::<HANDSHAKE_BYTES>().ok_or(too_short)?;
-        let private_bytes = usize::from(u16_at(fields, 20));
-        if private_bytes > MAX_PRIVATE_BYTES {
-            return Err(FrameError::Field { field: "private_bytes", value: private_bytes as u64 });
-        }
-        let private =
-            rest.get(..private_bytes).ok_or(FrameError::Length { announced: private_bytes, present: rest.len() })?;
+        let private = private_data(usize::from(u16_at(fields, 20)), rest)?;
         Ok(Self {
             instance: u64_at(fields, 0),
             token: u64_at(fields, 8),
@@ -328,6 +337,37 @@ impl<'a> Handshake<'a> {
             private,
         })
     }
+}
+
+impl<'a> Ending<'a> {
+    /// Writes the ending, and returns its length in bytes.
+    pub(crate) fn write_to(&self, into: &mut [u8]) -> usize {
+        #[expect(clippy::cast_possible_truncation, reason = "private data is limited to MAX_PRIVATE_BYTES")]
+        let private_bytes = self.private.len() as u16;
+        into[..ENDING_BYTES].fill(0);
+        into[..4].copy_from_slice(&self.code.to_le_bytes());
+        into[4..6].copy_from_slice(&private_bytes.to_le_bytes());
+        into[ENDING_BYTES..][..self.private.len()].copy_from_slice(self.private);
+        ENDING_BYTES + self.private.len()
+    }
+
+    /// Parses the body of a frame.
+    ///
+    /// # Errors
+    /// The body is too short, or announces too much private data.
+    pub fn parse_body(body: &'a [u8]) -> Result<Self, FrameError> {
+        let too_short = FrameError::Length { announced: ENDING_BYTES, present: body.len() };
+        let (fields, rest) = body.split_first_chunk::<ENDING_BYTES>().ok_or(too_short)?;
+        Ok(Self { code: u32_at(fields, 0), private: private_data(usize::from(u16_at(fields, 4)), rest)? })
+    }
+}
+
+/// Returns the private data of a body.
+fn private_data(announced: usize, rest: &[u8]) -> Result<&[u8], FrameError> {
+    if announced > MAX_PRIVATE_BYTES {
+        return Err(FrameError::Field { field: "private_bytes", value: announced as u64 });
+    }
+    rest.get(..announced).ok_or(FrameError::Length { announced, present: rest.len() })
 }
 
 impl<'a> Frame<'a> {

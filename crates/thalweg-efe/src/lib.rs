@@ -30,7 +30,7 @@
 //! `P` a [`Packet`]:
 //!
 //! ```text
-//! new(Options, random: impl FnMut() -> u64, now)
+//! new(Options, random: impl FnMut() -> u64)
 //! connect(A, private: &[u8], now) -> Result<ConnectionId, ConnectError>
 //! accept_connection(ConnectionId, private: &[u8], now) -> Result<(), ConnectError>     // after Event::Incoming
 //! reject_connection(ConnectionId, private: &[u8]) -> Result<(), ConnectError>
@@ -52,15 +52,26 @@
 //! small messages builds a packet only when `send_room` shows that it would leave at once.
 #![forbid(unsafe_code)]
 
+mod connection;
+mod counters;
+mod credit;
+mod delay;
 mod event;
 mod frame;
 mod options;
 mod packet;
+mod port;
+mod receiving;
+mod round_trip;
+mod sending;
 
+pub use connection::PACKET_OVERHEAD_BYTES;
+pub use counters::{ConnectionCounters, ConnectionState, PortCounters};
 pub use event::{ConnectError, ConnectionError, ConnectionId, Event, SendError, SendRefusal};
 pub use frame::{
-    CLASS_COUNT, Class, ETHER_TYPE, Echo, Frame, FrameError, HEADER_BYTES, Handshake, Header, Kind, MAX_PRIVATE_BYTES,
-    STATUS_BYTES, Status, UDP_PORT, VERSION, WINDOW_PACKETS, write_frame,
+    CLASS_COUNT, Class, ETHER_TYPE, Echo, Ending, Frame, FrameError, HEADER_BYTES, Handshake, Header, Kind,
+    MAX_PRIVATE_BYTES, STATUS_BYTES, Status, UDP_PORT, VERSION, WINDOW_PACKETS, write_frame,
 };
 pub use options::{LastLink, MIN_FRAME_BYTES, Options};
 pub use packet::Packet;
+pub use port::{Arrival, Outgoing, Port, SendRoom};
