@@ -93,6 +93,8 @@ pub(crate) struct Connection<A, P> {
     waits_since: u64,
     backoff: u32,
     is_awaiting: bool,
+    /// Time at which the latest frame was sent that only announces a demand, or asks for an answer.
+    asked_at: u64,
     /// States of the two halves.
     finishing: bool,
     finish_announced: bool,
@@ -135,6 +137,7 @@ impl<A: Copy, P: Packet> Connection<A, P> {
             waits_since: now,
             backoff: 0,
             is_awaiting: false,
+            asked_at: 0,
             finishing: false,
             finish_announced: false,
             finish_acknowledged: false,
@@ -203,31 +206,39 @@ impl<A: Copy, P: Packet> Connection<A, P> {
         }
     }
 
-    /// Notes that a frame of the peer has come that proves that it is alive.
-    pub(crate) fn note_arrival(&mut self, now: u64) {
+    /// Processes what any frame of the peer carries: it is alive, and shows how long a round trip takes. Returns true if
+    /// no frame that was sent later has arrived yet.
+    pub(crate) fn note_arrival(&mut self, header: &Header, now: u64) -> bool {
         self.received_at = now;
         self.counters.frames_received += 1;
-    }
-
-    /// Processes what any frame of an open connection carries.
-    pub(crate) fn on_frame(&mut self, frame: &Frame<'_>, now: u64, events: &mut VecDeque<Event<P>>) {
-        let header = &frame.header;
-        self.owes_answer |= header.answer;
-        if header.answer {
-            for (due, half) in self.status_due.iter_mut().zip(&self.receiving) {
-                *due |= half.is_used();
-            }
-        }
         let is_newest = self.newest_stamp.is_none_or(|(stamp, at)| {
             now.saturating_sub(at) > MAX_STAMP_AGE_NANOS || header.stamp.wrapping_sub(stamp).cast_signed() > 0
         });
         if is_newest {
             self.newest_stamp = Some((header.stamp, now));
         }
-        self.receiving[header.class.index()].set_wanted(header.wanted, is_newest);
         if let Some(echo) = header.echo {
             self.on_echo(echo, now);
         }
+        is_newest
+    }
+
+    /// Restarts the peer's time-out: the upper layer has answered.
+    pub(crate) fn restart_timeout(&mut self, now: u64) {
+        self.received_at = now;
+    }
+
+    /// Processes what any frame of an open connection carries: acknowledgements, credit, demand.
+    pub(crate) fn on_frame(&mut self, frame: &Frame<'_>, now: u64, events: &mut VecDeque<Event<P>>) {
+        let header = &frame.header;
+        let is_newest = self.note_arrival(header, now);
+        self.owes_answer |= header.answer;
+        if header.answer {
+            for (due, half) in self.status_due.iter_mut().zip(&self.receiving) {
+                *due |= half.is_used();
+            }
+        }
+        self.receiving[header.class.index()].set_wanted(header.wanted, is_newest);
         let mut is_progress = false;
         for status in frame.statuses() {
             let mut sender = Sender {
@@ -263,7 +274,7 @@ impl<A: Copy, P: Packet> Connection<A, P> {
         self.echo_sent_at = sent_at;
         let took = now.saturating_sub(sent_at).saturating_sub(echo.held_nanos.into()).max(1);
         self.round_trip.record_round_trip(took);
-        self.window.record_round_trip(took, sent_at, now);
+        self.window.record_round_trip(took, self.round_trip.variation_nanos(), sent_at, now);
     }
 
     fn on_finish_flags(&mut self, header: &Header, events: &mut VecDeque<Event<P>>) {
@@ -352,6 +363,7 @@ impl<A: Copy, P: Packet> Connection<A, P> {
                 if self.awaits_answer() && now >= self.probe_deadline() {
                     self.on_unanswered(now);
                 }
+                self.repeat_unused_grants(now);
             }
             Stage::Challenging | Stage::Waiting | Stage::Ending { .. } => {}
         }
@@ -376,12 +388,26 @@ impl<A: Copy, P: Packet> Connection<A, P> {
         }
     }
 
+    fn repeat_unused_grants(&mut self, now: u64) {
+        let timeout = self.round_trip.answer_timeout();
+        for (half, due) in self.receiving.iter_mut().zip(&mut self.status_due) {
+            if half.repeat_deadline(timeout).is_some_and(|deadline| deadline <= now) {
+                half.note_repeat();
+                *due = true;
+            }
+        }
+    }
+
     fn handshake_deadline(&self) -> u64 {
         self.waits_since + (FIRST_HANDSHAKE_WAIT_NANOS << self.backoff).min(MAX_HANDSHAKE_WAIT_NANOS)
     }
 
     fn probe_deadline(&self) -> u64 {
-        self.waits_since + (self.round_trip.answer_timeout() << self.backoff).min(MAX_HANDSHAKE_WAIT_NANOS)
+        // An end that waits only for credit, and whose peer knows it, waits for its turn. A grant that was lost is repeated.
+        let has_asked = !self.has_finished() && self.echo_sent_at >= self.asked_at;
+        let is_idle = !self.sending.iter().any(SendingHalf::has_unacknowledged);
+        let backoff = if has_asked && is_idle { self.backoff.max(MAX_ANSWERED_BACKOFF) } else { self.backoff };
+        self.waits_since + (self.round_trip.answer_timeout() << backoff).min(MAX_HANDSHAKE_WAIT_NANOS)
     }
 
     /// Returns the time at which [`handle_timeouts`](Self::handle_timeouts) has something to do.
@@ -395,11 +421,10 @@ impl<A: Copy, P: Packet> Connection<A, P> {
                 if self.awaits_answer() {
                     deadline = deadline.min(self.probe_deadline());
                 }
-                let tolerance = self.round_trip.reorder_tolerance();
-                self.sending
-                    .iter()
-                    .filter_map(|half| half.next_deadline(tolerance, now))
-                    .fold(deadline, u64::min)
+                let (tolerance, timeout) = (self.round_trip.reorder_tolerance(), self.round_trip.answer_timeout());
+                let sending = self.sending.iter().filter_map(|half| half.next_deadline(tolerance, now));
+                let receiving = self.receiving.iter().filter_map(|half| half.repeat_deadline(timeout));
+                sending.chain(receiving).fold(deadline, u64::min)
             }
         }
     }
@@ -426,7 +451,9 @@ impl<A: Copy, P: Packet> Connection<A, P> {
         let is_open = matches!(self.stage, Stage::Open);
         self.finish_answered |= is_open && self.peer_finished;
         let echo = self.newest_stamp.filter(|(_, at)| now.saturating_sub(*at) <= MAX_STAMP_AGE_NANOS);
-        let wanted = self.sending[class.index()].wanted_bytes(self.window.window_bytes());
+        // One packet more than the window, for the one that is sent with this header.
+        let usable_bytes = self.window.window_bytes() + self.max_packet_cost();
+        let wanted = self.sending[class.index()].wanted_bytes(usable_bytes);
         self.sending[class.index()].mark_announced(wanted);
         Header {
             kind,
@@ -446,7 +473,7 @@ impl<A: Copy, P: Packet> Connection<A, P> {
 
     fn write_handshake(&mut self, now: u64, into: &mut [u8]) -> usize {
         let (kind, private, is_padded) = match &self.stage {
-            Stage::Opening { private, is_challenged } => (Kind::Open, private.clone(), *is_challenged),
+            Stage::Opening { private, .. } => (Kind::Open, private.clone(), false),
             Stage::Accepted { private } => (Kind::Accept, private.clone(), true),
             _ => (Kind::Challenge, Box::default(), false),
         };
@@ -455,7 +482,8 @@ impl<A: Copy, P: Packet> Connection<A, P> {
         let limit = self.shared.max_frame_bytes as u32;
         let (instance, token) = (self.shared.instance, self.token);
         let handshake = Handshake { instance, token, max_frame_bytes: limit, private: &private };
-        // A path that does not carry frames of the agreed length shows now, not with the first long packet.
+        // A path that does not carry frames of the agreed length shows now, not with the first long packet. (Openings are
+        // short: those of many senders may meet in the receiver's port.)
         let padded_bytes = if is_padded { self.max_packet_bytes() } else { 0 };
         let bytes = write_frame(into, &header, &[], |body| {
             let written = handshake.write_to(body);
@@ -530,9 +558,7 @@ impl<A: Copy, P: Packet> Connection<A, P> {
 
     /// Writes a frame without a packet, if there is a reason for one.
     fn next_status_frame(&mut self, now: u64, into: &mut [u8]) -> Option<usize> {
-        let window_bytes = self.window.window_bytes();
-        let demand =
-            Class::ALL.into_iter().find(|class| self.sending[class.index()].has_unannounced_demand(window_bytes));
+        let demand = Class::ALL.into_iter().find(|class| self.sending[class.index()].has_unannounced_demand());
         let must_finish = self.has_finished() && !self.finish_acknowledged && !self.finish_announced;
         if !self.owes_answer && !self.probe_due && !must_finish && demand.is_none() && !self.status_due.contains(&true) {
             return None;
@@ -542,7 +568,10 @@ impl<A: Copy, P: Packet> Connection<A, P> {
         let demand = demand.or_else(|| in_turn.into_iter().find(|class| self.sending[class.index()].lacks_credit()));
         self.turn = (self.turn + 1) % CLASS_COUNT;
         let mut header = self.next_header(Kind::Status, demand.unwrap_or(Class::Posted), now);
-        header.answer = std::mem::take(&mut self.probe_due) || must_finish;
+        header.answer = std::mem::take(&mut self.probe_due) || must_finish || demand.is_some();
+        if header.answer {
+            self.asked_at = self.stamped_at;
+        }
         self.counters.probes_sent += u64::from(header.answer);
         self.finish_announced |= must_finish;
         self.owes_answer = false;

@@ -12,7 +12,8 @@
 //! - The prediction is where *r* is going (TIMELY's gradient; Mittal and others, SIGCOMM 2015, section 4.3), one round
 //!   ahead, since a change of the window shows only then: p = max(base, r + (r − r′)), with r′ of the round before, and
 //!   *base* the least round trip of the last 10 to 20 s.
-//! - With the queueing delay q = p − base and the target T (Swift; Kumar and others, SIGCOMM 2020, algorithm 1):
+//! - With the queueing delay q = p − base and the target T, to which four times the variation of the samples is added (RFC
+//!   6298: delays that vary more than the target are not those of a queue of ours) (Swift; Kumar and others, SIGCOMM 2020, algorithm 1):
 //!   - q ≤ T: W ← W + one packet; W ← 2·W from the beginning until q first exceeds T/2;
 //!   - q > T: W ← W·(1 − min(½, 0.8·(q − T)/p)).
 //!
@@ -76,11 +77,12 @@ impl DelayWindow {
     }
 
     /// Records the round trip of a frame that was sent at `sent_at` and echoed now.
-    pub(crate) fn record_round_trip(&mut self, took: u64, sent_at: u64, now: u64) {
+    /// `variation` is that of the latest round trips.
+    pub(crate) fn record_round_trip(&mut self, took: u64, variation: u64, sent_at: u64, now: u64) {
         self.base.record_value(took, now);
         self.round_least = Some(self.round_least.map_or(took, |least| least.min(took)));
         if sent_at >= self.round_end {
-            self.end_round();
+            self.end_round(self.target + variation * 4);
             self.round_end = now;
         }
     }
@@ -90,17 +92,17 @@ impl DelayWindow {
         self.bytes = self.packet_bytes * MIN_WINDOW_PACKETS;
     }
 
-    fn end_round(&mut self) {
+    fn end_round(&mut self, target: u64) {
         let (Some(least), Some(base)) = (self.round_least.take(), self.base.least_value()) else { return };
         let previous = self.previous_least.replace(least).unwrap_or(least);
         let predicted = (least * 2).saturating_sub(previous).max(base);
         let (queueing, was_limiting) = (predicted - base, std::mem::take(&mut self.was_limiting));
-        if queueing > self.target {
+        if queueing > target {
             self.is_starting = false;
-            let part = DECREASE_FACTOR * (queueing - self.target) as f64 / predicted.max(1) as f64;
+            let part = DECREASE_FACTOR * (queueing - target) as f64 / predicted.max(1) as f64;
             self.bytes -= (self.bytes as f64 * part.min(MAX_DECREASE)) as u64;
         } else if was_limiting {
-            self.is_starting &= queueing <= self.target / 2;
+            self.is_starting &= queueing <= target / 2;
             self.bytes += if self.is_starting { self.bytes } else { self.packet_bytes };
         }
         self.bytes = self.bytes.clamp(self.packet_bytes * MIN_WINDOW_PACKETS, self.max_bytes);
@@ -119,7 +121,7 @@ mod tests {
             assert!(!window.has_room(window.window_bytes(), 1));
             let sent_at = *now;
             *now += took;
-            window.record_round_trip(took, sent_at, *now);
+            window.record_round_trip(took, 0, sent_at, *now);
         }
         window.window_bytes().saturating_sub(BASE_NANOS)
     }
@@ -127,7 +129,7 @@ mod tests {
     #[test]
     fn a_full_link_keeps_a_queue_of_the_target() {
         let (mut window, mut now) = (DelayWindow::new(1000, 5_000), 0);
-        window.record_round_trip(20_000, 0, 0);
+        window.record_round_trip(20_000, 0, 0, 0);
         run_rounds(&mut window, &mut now, 100);
         for _ in 0..100 {
             let queue = run_rounds(&mut window, &mut now, 1);
@@ -141,7 +143,7 @@ mod tests {
         let first = window.window_bytes();
         for round in 1..100 {
             assert!(window.has_room(0, 1000));
-            window.record_round_trip(20_000, round * 20_000, (round + 1) * 20_000);
+            window.record_round_trip(20_000, 0, round * 20_000, (round + 1) * 20_000);
         }
         assert_eq!(window.window_bytes(), first);
         window.shrink_to_least();
@@ -150,14 +152,14 @@ mod tests {
 
     #[test]
     fn a_single_late_sample_of_a_round_is_no_queue() {
-        let (mut window, mut now) = (DelayWindow::new(1000, 5_000), 1);
-        window.record_round_trip(20_000, 0, 0);
+        let (mut window, mut now) = (DelayWindow::new(1000, 5_000), 0);
         for _ in 0..10 {
             let before = window.window_bytes();
             assert!(!window.has_room(before, 1));
-            window.record_round_trip(3_000_000, now - 1, now);
-            window.record_round_trip(20_000, now, now + 20_000);
-            now += 30_000;
+            // Sent in the round before, and echoed late.
+            window.record_round_trip(3_000_000, 0, now.max(1) - 1, now);
+            window.record_round_trip(20_000, 0, now, now + 20_000);
+            now += 20_000;
             assert!(window.window_bytes() >= before);
         }
     }

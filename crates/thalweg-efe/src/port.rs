@@ -148,7 +148,7 @@ impl<A: Copy + Eq, P: Packet> Port<A, P> {
         check_private(private)?;
         let connection = self.waiting_connection(id)?;
         connection.stage = Stage::Accepted { private: private.into() };
-        connection.note_arrival(nanos(now));
+        connection.restart_timeout(nanos(now));
         connection.request_handshake();
         self.mark_ready(id.index);
         Ok(())
@@ -383,7 +383,7 @@ impl<A: Copy + Eq, P: Packet> Port<A, P> {
             (Stage::Opening { private, .. }, Kind::Challenge) => {
                 let private = private.clone();
                 if let Ok(handshake) = handshake {
-                    connection.note_arrival(now);
+                    connection.note_arrival(header, now);
                     if connection.peer_token != handshake.token {
                         connection.adopt_peer(header, &handshake);
                         connection.stage = Stage::Opening { private, is_challenged: true };
@@ -395,7 +395,6 @@ impl<A: Copy + Eq, P: Packet> Port<A, P> {
                 if let Ok(handshake) = handshake
                     && handshake.token == connection.peer_token
                 {
-                    connection.note_arrival(now);
                     connection.begin_use(now);
                     let (private, max_packet_bytes) = (handshake.private.into(), connection.max_packet_bytes());
                     connection.on_frame(frame, now, events);
@@ -409,7 +408,7 @@ impl<A: Copy + Eq, P: Packet> Port<A, P> {
             }
             (Stage::Challenging, Kind::Open) if is_peer => {
                 if let Ok(handshake) = handshake {
-                    connection.note_arrival(now);
+                    connection.note_arrival(header, now);
                     connection.stage = Stage::Waiting;
                     events.push_back(Event::Incoming { connection: id, private: handshake.private.into() });
                     self.attempts.retain(|attempt| *attempt != id);
@@ -418,7 +417,7 @@ impl<A: Copy + Eq, P: Packet> Port<A, P> {
             }
             // A sign of life for a peer that waits; or the answer once more.
             (Stage::Waiting | Stage::Accepted { .. }, Kind::Open) if is_peer => {
-                connection.note_arrival(now);
+                connection.note_arrival(header, now);
                 connection.request_handshake();
             }
             // The first frame that answered an `Accept` was lost.
@@ -449,7 +448,6 @@ impl<A: Copy + Eq, P: Packet> Port<A, P> {
     /// Processes a frame of a connection that is in use.
     fn on_open_frame<'f>(&mut self, index: u32, frame: &Frame<'f>, now: u64) -> Option<Arrival<'f>> {
         let connection = self.places[index as usize].connection.as_deref_mut()?;
-        connection.note_arrival(now);
         let id = connection.id;
         if connection.stage != Stage::Open {
             connection.begin_use(now);

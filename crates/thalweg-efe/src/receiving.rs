@@ -2,6 +2,9 @@
 
 use crate::frame::{Class, Status, WINDOW_PACKETS};
 
+/// Number of times that the wait before a repeated grant is doubled, at most.
+const MAX_REPEAT_BACKOFF: u32 = 9;
+
 /// Receiving half of one class of a connection.
 #[derive(Debug)]
 pub(crate) struct ReceivingHalf {
@@ -25,6 +28,8 @@ pub(crate) struct ReceivingHalf {
     pub(crate) is_waiting: bool,
     /// Time of the latest arrival or grant, in nanoseconds.
     active_at: u64,
+    /// Number of times that the status was repeated since then, because a grant was not used.
+    repeats: u32,
 }
 
 /// Fate of a packet that arrived.
@@ -55,6 +60,7 @@ impl ReceivingHalf {
             not_ready_10us: 0,
             is_waiting: false,
             active_at: 0,
+            repeats: 0,
         }
     }
 
@@ -74,7 +80,7 @@ impl ReceivingHalf {
         self.arrived |= 1 << ahead;
         self.arrived_bytes += u64::from(cost);
         self.costs[window_place(sequence)] = cost;
-        self.active_at = now;
+        (self.active_at, self.repeats) = (now, 0);
         Fate::New
     }
 
@@ -129,7 +135,19 @@ impl ReceivingHalf {
 
     pub(crate) fn add_grant(&mut self, bytes: u64, now: u64) {
         self.granted = self.granted.saturating_add(bytes);
-        self.active_at = now;
+        (self.active_at, self.repeats) = (now, 0);
+    }
+
+    /// Returns the time at which a status is to be repeated, since the peer does not use a grant that it asked for: the
+    /// grant may have been lost. `timeout` is the time in which it would have been used.
+    pub(crate) fn repeat_deadline(&self, timeout: u64) -> Option<u64> {
+        let is_expected = self.wanted > self.arrived_bytes && self.granted > self.arrived_bytes;
+        is_expected.then(|| self.active_at.saturating_add(timeout << self.repeats))
+    }
+
+    /// Notes that a status is repeated.
+    pub(crate) fn note_repeat(&mut self) {
+        self.repeats = (self.repeats + 1).min(MAX_REPEAT_BACKOFF);
     }
 
     /// Returns the bytes granted and not accepted that the port's pool counts.

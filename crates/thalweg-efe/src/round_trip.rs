@@ -44,6 +44,11 @@ impl RoundTrip {
         self.estimate.map(|(smoothed, _)| smoothed)
     }
 
+    /// Returns the variation of the round trip in nanoseconds; 0 if none was measured.
+    pub(crate) fn variation_nanos(&self) -> u64 {
+        self.estimate.map_or(0, |(_, variation)| variation)
+    }
+
     /// Returns the time to wait for an answer, in nanoseconds (RFC 6298, section 2, with a lower minimum).
     pub(crate) fn answer_timeout(&self) -> u64 {
         let estimate = self.estimate.map(|(smoothed, variation)| smoothed + variation * 4);

@@ -114,6 +114,11 @@ impl<P: Packet> SendingHalf<P> {
         self.below == self.end
     }
 
+    /// True if a packet was sent that is not acknowledged.
+    pub(crate) fn has_unacknowledged(&self) -> bool {
+        self.below != self.unsent
+    }
+
     /// Returns the credit that could be used, with a delay window of so many bytes, in bytes since the beginning.
     pub(crate) fn wanted_bytes(&self, window_bytes: u64) -> u64 {
         self.queued_bytes.min(self.sent_bytes.saturating_add(window_bytes))
@@ -125,9 +130,9 @@ impl<P: Packet> SendingHalf<P> {
             && self.sent_bytes + u64::from(self.places[window_place(self.unsent)].cost) > self.granted
     }
 
-    /// True if a packet waits for credit that the peer does not know to be wanted.
-    pub(crate) fn has_unannounced_demand(&self, window_bytes: u64) -> bool {
-        self.lacks_credit() && self.announced < self.wanted_bytes(window_bytes)
+    /// True if a packet waits for credit, and the peer has granted all that it knows to be wanted.
+    pub(crate) fn has_unannounced_demand(&self) -> bool {
+        self.lacks_credit() && self.announced <= self.granted
     }
 
     /// Records that a frame announces the credit that is wanted.
