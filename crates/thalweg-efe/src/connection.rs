@@ -3,7 +3,9 @@
 use crate::counters::ConnectionCounters;
 use crate::delay::DelayWindow;
 use crate::event::{ConnectionError, ConnectionId, Event};
-use crate::frame::{CLASS_COUNT, Class, Echo, Ending, Frame, HEADER_BYTES, Handshake, Header, Kind, STATUS_BYTES, write_frame};
+use crate::frame::{
+    CLASS_COUNT, Class, Echo, Ending, Frame, HEADER_BYTES, Handshake, Header, Kind, STATUS_BYTES, Status, write_frame,
+};
 use crate::receiving::{Fate, ReceivingHalf};
 use crate::round_trip::RoundTrip;
 use crate::sending::{Sender, SendingHalf};
@@ -169,6 +171,11 @@ impl<A: Copy, P: Packet> Connection<A, P> {
         matches!(self.stage, Stage::Open) && !self.finishing && !self.is_over
     }
 
+    /// Notes that a frame is to be sent, so that the peer sees that its own has come.
+    pub(crate) fn request_answer(&mut self) {
+        self.owes_answer = true;
+    }
+
     pub(crate) fn request_handshake(&mut self) {
         self.handshake_due = true;
     }
@@ -279,11 +286,9 @@ impl<A: Copy, P: Packet> Connection<A, P> {
 
     fn on_finish_flags(&mut self, header: &Header, events: &mut VecDeque<Event<P>>) {
         self.finish_acknowledged |= header.peer_finished && self.has_finished();
-        if header.finished {
-            if !std::mem::replace(&mut self.peer_finished, true) {
-                self.owes_answer = true;
-                events.push_back(Event::PeerFinished { connection: self.id });
-            }
+        if header.finished && !std::mem::replace(&mut self.peer_finished, true) {
+            self.owes_answer = true;
+            events.push_back(Event::PeerFinished { connection: self.id });
         }
         self.check_closed(events);
     }
@@ -336,18 +341,23 @@ impl<A: Copy, P: Packet> Connection<A, P> {
         self.is_awaiting = awaits;
     }
 
-    /// Handles timeouts. Returns the error with which the connection ends.
-    pub(crate) fn handle_timeouts(&mut self, now: u64) -> Option<ConnectionError> {
+    /// Handles timeouts. The connection may end.
+    pub(crate) fn handle_timeouts(&mut self, now: u64, events: &mut VecDeque<Event<P>>) {
+        if self.is_over {
+            return;
+        }
         if now >= self.received_at + self.shared.peer_timeout {
-            return Some(match self.stage {
-                Stage::Open => {
-                    ConnectionError::Silent { waited: Duration::from_nanos(now.saturating_sub(self.received_at)) }
-                }
+            self.is_over = true;
+            let waited_since = |time: u64| Duration::from_nanos(now.saturating_sub(time));
+            let error = match self.stage {
+                Stage::Challenging | Stage::Ending { .. } => return,
+                Stage::Open => ConnectionError::Silent { waited: waited_since(self.received_at) },
                 _ => ConnectionError::NotOpened {
-                    waited: Duration::from_nanos(now.saturating_sub(self.began_at)),
+                    waited: waited_since(self.began_at),
                     max_frame_bytes: self.max_frame_bytes,
                 },
-            });
+            };
+            return events.push_back(Event::Failed { connection: self.id, error });
         }
         match self.stage {
             Stage::Opening { .. } | Stage::Accepted { .. } => {
@@ -367,7 +377,6 @@ impl<A: Copy, P: Packet> Connection<A, P> {
             }
             Stage::Challenging | Stage::Waiting | Stage::Ending { .. } => {}
         }
-        None
     }
 
     /// Asks for an answer that did not come, and after that sends the oldest packets again.
@@ -392,7 +401,7 @@ impl<A: Copy, P: Packet> Connection<A, P> {
         let timeout = self.round_trip.answer_timeout();
         for (half, due) in self.receiving.iter_mut().zip(&mut self.status_due) {
             if half.repeat_deadline(timeout).is_some_and(|deadline| deadline <= now) {
-                half.note_repeat();
+                half.note_repeat(now);
                 *due = true;
             }
         }
@@ -431,6 +440,9 @@ impl<A: Copy, P: Packet> Connection<A, P> {
 
     /// Writes the next frame into `into`, and returns its length; `None` if there is nothing to send at present.
     pub(crate) fn next_frame(&mut self, now: u64, into: &mut [u8], events: &mut VecDeque<Event<P>>) -> Option<usize> {
+        if self.is_over {
+            return None;
+        }
         let bytes = match self.stage {
             Stage::Open => {
                 self.note_awaiting(now);
@@ -522,10 +534,13 @@ impl<A: Copy, P: Packet> Connection<A, P> {
         let mut header = self.next_header(Kind::Packet, class, now);
         header.sequence = sequence;
         let stamped_at = self.stamped_at;
-        let mut blocks = [crate::Status::EMPTY; CLASS_COUNT];
+        if self.in_flight == 0 {
+            self.waits_since = now;
+        }
+        let mut blocks = [Status::EMPTY; CLASS_COUNT];
         let packet_bytes = (cost - PACKET_OVERHEAD_BYTES) as usize;
         let room = (self.max_frame_bytes - HEADER_BYTES).saturating_sub(packet_bytes) / STATUS_BYTES;
-        let block_count = self.take_due_blocks(&mut blocks, room);
+        let block_count = self.take_due_blocks(&mut blocks, room, now);
         let mut sender = Sender {
             in_flight: &mut self.in_flight,
             round_trip: &mut self.round_trip,
@@ -545,11 +560,11 @@ impl<A: Copy, P: Packet> Connection<A, P> {
     }
 
     /// Moves up to `room` blocks that are due into `blocks`, and returns their number.
-    fn take_due_blocks(&mut self, blocks: &mut [crate::Status; CLASS_COUNT], room: usize) -> usize {
+    fn take_due_blocks(&mut self, blocks: &mut [Status; CLASS_COUNT], room: usize, now: u64) -> usize {
         let mut count = 0;
         for class in Class::ALL {
             if count < room && std::mem::take(&mut self.status_due[class.index()]) {
-                blocks[count] = self.receiving[class.index()].status_block(class);
+                blocks[count] = self.receiving[class.index()].status_block(class, now);
                 count += 1;
             }
         }
@@ -560,7 +575,8 @@ impl<A: Copy, P: Packet> Connection<A, P> {
     fn next_status_frame(&mut self, now: u64, into: &mut [u8]) -> Option<usize> {
         let demand = Class::ALL.into_iter().find(|class| self.sending[class.index()].has_unannounced_demand());
         let must_finish = self.has_finished() && !self.finish_acknowledged && !self.finish_announced;
-        if !self.owes_answer && !self.probe_due && !must_finish && demand.is_none() && !self.status_due.contains(&true) {
+        if !self.owes_answer && !self.probe_due && !must_finish && demand.is_none() && !self.status_due.contains(&true)
+        {
             return None;
         }
         // The announcement of a demand may have been lost.
@@ -570,13 +586,13 @@ impl<A: Copy, P: Packet> Connection<A, P> {
         let mut header = self.next_header(Kind::Status, demand.unwrap_or(Class::Posted), now);
         header.answer = std::mem::take(&mut self.probe_due) || must_finish || demand.is_some();
         if header.answer {
-            self.asked_at = self.stamped_at;
+            (self.asked_at, self.waits_since) = (self.stamped_at, now);
         }
         self.counters.probes_sent += u64::from(header.answer);
         self.finish_announced |= must_finish;
         self.owes_answer = false;
-        let mut blocks = [crate::Status::EMPTY; CLASS_COUNT];
-        let count = self.take_due_blocks(&mut blocks, CLASS_COUNT);
+        let mut blocks = [Status::EMPTY; CLASS_COUNT];
+        let count = self.take_due_blocks(&mut blocks, CLASS_COUNT, now);
         Some(write_frame(into, &header, &blocks[..count], |_| 0))
     }
 }

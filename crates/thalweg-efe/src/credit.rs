@@ -178,7 +178,8 @@ mod tests {
 
     #[test]
     fn the_pace_is_that_of_the_last_link() {
-        let link = LastLink { bytes_per_second: 1_000_000_000, round_trip: Duration::from_micros(10), buffer_bytes: 80_000 };
+        let link =
+            LastLink { bytes_per_second: 1_000_000_000, round_trip: Duration::from_micros(10), buffer_bytes: 80_000 };
         let options = Options { last_link: Some(link), ..Options::default() };
         let mut pool = CreditPool::new(&options, 1_000);
         assert_eq!(pool.bound_bytes(), 50_000);

@@ -265,8 +265,7 @@ impl Header {
             finished: flags & FLAG_FINISHED != 0,
             peer_finished: flags & FLAG_PEER_FINISHED != 0,
             stamp: u32_at(bytes, 28),
-            echo: (flags & FLAG_ECHO != 0)
-                .then(|| Echo { stamp: u32_at(bytes, 32), held_nanos: u32_at(bytes, 36) }),
+            echo: (flags & FLAG_ECHO != 0).then(|| Echo { stamp: u32_at(bytes, 32), held_nanos: u32_at(bytes, 36) }),
             class: Class::from_number(bytes[44]).ok_or_else(|| undefined("class", bytes[44]))?,
             sequence: u32_at(bytes, 40),
             wanted: u64_at(bytes, 48),
@@ -330,12 +329,7 @@ impl<'a> Handshake<'a> {
         let too_short = FrameError::Length { announced: HANDSHAKE_BYTES, present: body.len() };
         let (fields, rest) = body.split_first_chunk::<HANDSHAKE_BYTES>().ok_or(too_short)?;
         let private = private_data(usize::from(u16_at(fields, 20)), rest)?;
-        Ok(Self {
-            instance: u64_at(fields, 0),
-            token: u64_at(fields, 8),
-            max_frame_bytes: u32_at(fields, 16),
-            private,
-        })
+        Ok(Self { instance: u64_at(fields, 0), token: u64_at(fields, 8), max_frame_bytes: u32_at(fields, 16), private })
     }
 }
 
@@ -389,10 +383,9 @@ impl<'a> Frame<'a> {
             return Err(FrameError::Field { field: "statuses", value: status_count as u64 });
         }
         let content_bytes = status_count * STATUS_BYTES + body_bytes;
-        let content = rest.get(..content_bytes).ok_or(FrameError::Length {
-            announced: HEADER_BYTES + content_bytes,
-            present: bytes.len(),
-        })?;
+        let content = rest
+            .get(..content_bytes)
+            .ok_or(FrameError::Length { announced: HEADER_BYTES + content_bytes, present: bytes.len() })?;
         let found = u32_at(fields, CHECKSUM_OFFSET);
         let computed = frame_checksum(fields, content);
         if found != computed {

@@ -26,8 +26,10 @@ pub struct Options {
 }
 
 /// Least value of [`Options::max_frame_bytes`]: a handshake with all its private data.
-pub const MIN_FRAME_BYTES: usize =
-    crate::HEADER_BYTES + crate::CLASS_COUNT * crate::STATUS_BYTES + crate::frame::HANDSHAKE_BYTES + crate::MAX_PRIVATE_BYTES;
+pub const MIN_FRAME_BYTES: usize = crate::HEADER_BYTES
+    + crate::CLASS_COUNT * crate::STATUS_BYTES
+    + crate::frame::HANDSHAKE_BYTES
+    + crate::MAX_PRIVATE_BYTES;
 
 /// The last link on the way to a receiver: the switch port in which packets of many senders meet.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -5,8 +5,7 @@ use crate::counters::{ConnectionState, PortCounters};
 use crate::credit::CreditPool;
 use crate::event::{ConnectError, ConnectionError, ConnectionId, Event, SendError, SendRefusal};
 use crate::frame::{
-    Class, Ending, Frame, FrameError, HEADER_BYTES, Handshake, Header, Kind, MAX_PRIVATE_BYTES,
-    write_frame,
+    Class, Ending, Frame, FrameError, HEADER_BYTES, Handshake, Header, Kind, MAX_PRIVATE_BYTES, write_frame,
 };
 use crate::options::{MIN_FRAME_BYTES, Options};
 use crate::packet::Packet;
@@ -403,7 +402,8 @@ impl<A: Copy + Eq, P: Packet> Port<A, P> {
             }
             (Stage::Opening { .. }, Kind::Reject) => {
                 connection.is_over = true;
-                let private = Ending::parse_body(frame.body).map_or_else(|_| Box::default(), |ending| ending.private.into());
+                let private =
+                    Ending::parse_body(frame.body).map_or_else(|_| Box::default(), |ending| ending.private.into());
                 events.push_back(Event::Failed { connection: id, error: ConnectionError::Rejected { private } });
             }
             (Stage::Challenging, Kind::Open) if is_peer => {
@@ -421,7 +421,10 @@ impl<A: Copy + Eq, P: Packet> Port<A, P> {
                 connection.request_handshake();
             }
             // The first frame that answered an `Accept` was lost.
-            (Stage::Open, Kind::Accept) if is_peer => connection.on_frame(frame, now, events),
+            (Stage::Open, Kind::Accept) if is_peer => {
+                connection.on_frame(frame, now, events);
+                connection.request_answer();
+            }
             (Stage::Accepted { .. } | Stage::Open, Kind::Packet | Kind::Status) if is_peer => {
                 return self.on_open_frame(index, frame, now);
             }
@@ -506,7 +509,8 @@ impl<A: Copy + Eq, P: Packet> Port<A, P> {
         while let Some(index) = self.ready.front().copied() {
             let Self { places, events, .. } = self;
             let place = &mut places[index as usize];
-            let frame = place.connection.as_deref_mut().filter(|connection| !connection.is_over).and_then(|connection| {
+            let frame = place.connection.as_deref_mut().and_then(|connection| {
+                connection.handle_timeouts(now, events);
                 let bytes = connection.next_frame(now, into, events)?;
                 Some(Outgoing { to: connection.address, bytes })
             });
@@ -542,6 +546,7 @@ impl<A: Copy + Eq, P: Packet> Port<A, P> {
         timer.into_iter().chain(credit).min().map(Duration::from_nanos)
     }
 
+    /// Gives a turn to the connections whose timers are due.
     fn run_timers(&mut self, now: u64) {
         while let Some(Reverse((at, index))) = self.timers.peek().copied() {
             if at > now {
@@ -553,15 +558,7 @@ impl<A: Copy + Eq, P: Packet> Port<A, P> {
                 continue;
             }
             place.timer = u64::MAX;
-            let Some(connection) = place.connection.as_deref_mut() else { continue };
-            if let Some(error) = connection.handle_timeouts(now) {
-                connection.is_over = true;
-                if connection.stage != Stage::Challenging {
-                    self.events.push_back(Event::Failed { connection: connection.id, error });
-                }
-            }
             self.mark_ready(index);
-            self.settle(index, now);
         }
     }
 
@@ -692,6 +689,9 @@ impl<A: Copy + Eq, P: Packet> Port<A, P> {
         place.generation = place.generation.wrapping_add(1);
         place.timer = u64::MAX;
         self.free.push(index);
+        if self.free.len() == self.places.len() {
+            self.timers.clear();
+        }
         for class in Class::ALL {
             self.pool.return_bytes(class, connection.receiving[class.index()].pool_bytes());
         }

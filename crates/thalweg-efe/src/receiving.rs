@@ -2,6 +2,8 @@
 
 use crate::frame::{Class, Status, WINDOW_PACKETS};
 
+/// Unit of [`Status::not_ready_10us`], in nanoseconds.
+pub(crate) const NOT_READY_UNIT_NANOS: u64 = 10_000;
 /// Number of times that the wait before a repeated grant is doubled, at most.
 const MAX_REPEAT_BACKOFF: u32 = 9;
 
@@ -23,13 +25,17 @@ pub(crate) struct ReceivingHalf {
     written_off: u64,
     /// Credit that the peer could use, in bytes since the beginning.
     wanted: u64,
-    not_ready_10us: u16,
+    /// Wait that the upper layer asked for with its latest refusal, in units of 10 µs, and the time at which the wait ends;
+    /// it begins with the status that carries it first.
+    refused_wait_10us: u16,
+    not_ready_until: u64,
     /// True if the class waits for its turn in the port's pool.
     pub(crate) is_waiting: bool,
     /// Time of the latest arrival or grant, in nanoseconds.
     active_at: u64,
-    /// Number of times that the status was repeated since then, because a grant was not used.
+    /// Number of times that the status was repeated since then, because a grant was not used, and the last time.
     repeats: u32,
+    repeated_at: u64,
 }
 
 /// Fate of a packet that arrived.
@@ -57,10 +63,12 @@ impl ReceivingHalf {
             accepted_bytes: 0,
             written_off: 0,
             wanted: 0,
-            not_ready_10us: 0,
+            refused_wait_10us: 0,
+            not_ready_until: 0,
             is_waiting: false,
             active_at: 0,
             repeats: 0,
+            repeated_at: 0,
         }
     }
 
@@ -90,7 +98,7 @@ impl ReceivingHalf {
         let cost = u64::from(self.costs[window_place(sequence)]);
         self.accepted |= 1 << ahead;
         self.accepted_bytes += cost;
-        self.not_ready_10us = 0;
+        (self.refused_wait_10us, self.not_ready_until) = (0, 0);
         let whole = self.accepted.trailing_ones();
         self.below = self.below.wrapping_add(whole);
         self.accepted = self.accepted.checked_shr(whole).unwrap_or(0);
@@ -106,7 +114,7 @@ impl ReceivingHalf {
         let Some(ahead) = self.pending_packet(sequence) else { return false };
         self.arrived &= !(1 << ahead);
         self.arrived_bytes -= u64::from(self.costs[window_place(sequence)]);
-        self.not_ready_10us = wait_10us.max(1);
+        self.refused_wait_10us = wait_10us.max(1);
         true
     }
 
@@ -142,11 +150,12 @@ impl ReceivingHalf {
     /// grant may have been lost. `timeout` is the time in which it would have been used.
     pub(crate) fn repeat_deadline(&self, timeout: u64) -> Option<u64> {
         let is_expected = self.wanted > self.arrived_bytes && self.granted > self.arrived_bytes;
-        is_expected.then(|| self.active_at.saturating_add(timeout << self.repeats))
+        is_expected.then(|| self.active_at.max(self.repeated_at) + (timeout << self.repeats))
     }
 
     /// Notes that a status is repeated.
-    pub(crate) fn note_repeat(&mut self) {
+    pub(crate) fn note_repeat(&mut self, now: u64) {
+        self.repeated_at = now;
         self.repeats = (self.repeats + 1).min(MAX_REPEAT_BACKOFF);
     }
 
@@ -176,10 +185,13 @@ impl ReceivingHalf {
     }
 
     /// Returns the status block for the peer.
-    pub(crate) fn status_block(&self, class: Class) -> Status {
+    pub(crate) fn status_block(&mut self, class: Class, now: u64) -> Status {
+        let wait = u64::from(std::mem::take(&mut self.refused_wait_10us)) * NOT_READY_UNIT_NANOS;
+        self.not_ready_until = self.not_ready_until.max(if wait > 0 { now + wait } else { 0 });
+        let left = self.not_ready_until.saturating_sub(now).div_ceil(NOT_READY_UNIT_NANOS);
         Status {
             class,
-            not_ready_10us: self.not_ready_10us,
+            not_ready_10us: u16::try_from(left).unwrap_or(u16::MAX),
             below: self.below,
             granted: self.granted,
             acknowledged: self.accepted,
@@ -210,9 +222,9 @@ mod tests {
         assert_eq!(half.on_packet(1, 10, 0), Fate::Repeated);
         assert_eq!((half.accept_packet(1), half.accepted_below()), (10, 0));
         assert_eq!(half.accept_packet(1), 0, "accepted already");
-        assert_eq!(half.status_block(Class::Posted).acknowledged, 0b10);
+        assert_eq!(half.status_block(Class::Posted, 0).acknowledged, 0b10);
         assert_eq!(half.on_packet(0, 10, 0), Fate::New);
-        assert_eq!(half.status_block(Class::Posted).received, 0b11);
+        assert_eq!(half.status_block(Class::Posted, 0).received, 0b11);
         assert_eq!((half.accept_packet(0), half.accepted_below()), (10, 2));
         assert_eq!(half.on_packet(0, 10, 0), Fate::Repeated);
         assert_eq!(half.on_packet(130, 10, 0), Fate::BeyondWindow);
@@ -228,7 +240,7 @@ mod tests {
             assert_eq!(half.accept_packet(sequence), 1);
             assert_eq!(half.accepted_below(), if sequence == 0 { WINDOW_PACKETS } else { 0 });
         }
-        assert_eq!(half.status_block(Class::Posted).received, 0);
+        assert_eq!(half.status_block(Class::Posted, 0).received, 0);
     }
 
     #[test]
@@ -238,12 +250,13 @@ mod tests {
         assert_eq!(half.on_packet(0, 100, 0), Fate::New);
         assert!(half.refuse_packet(0, 7));
         assert!(!half.refuse_packet(0, 7), "refused already");
-        assert_eq!(half.status_block(Class::Posted).received, 0);
-        assert_eq!(half.status_block(Class::Posted).not_ready_10us, 7);
+        assert_eq!(half.status_block(Class::Posted, 0).received, 0);
+        assert_eq!(half.status_block(Class::Posted, 0).not_ready_10us, 7);
+        assert_eq!(half.status_block(Class::Posted, 30_000).not_ready_10us, 4, "the wait began with the first status");
         assert_eq!(half.pool_bytes(), 100);
         assert_eq!(half.on_packet(0, 100, 0), Fate::New);
         assert_eq!(half.accept_packet(0), 100);
-        assert_eq!(half.status_block(Class::Posted).not_ready_10us, 0);
+        assert_eq!(half.status_block(Class::Posted, 0).not_ready_10us, 0);
     }
 
     #[test]

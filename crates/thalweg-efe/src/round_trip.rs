@@ -28,9 +28,7 @@ impl RoundTrip {
     pub(crate) fn record_round_trip(&mut self, took: u64) {
         self.estimate = Some(match self.estimate {
             None => (took, took / 2),
-            Some((smoothed, variation)) => {
-                ((smoothed * 7 + took) / 8, (variation * 3 + smoothed.abs_diff(took)) / 4)
-            }
+            Some((smoothed, variation)) => ((smoothed * 7 + took) / 8, (variation * 3 + smoothed.abs_diff(took)) / 4),
         });
     }
 

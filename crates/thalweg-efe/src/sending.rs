@@ -2,13 +2,10 @@
 
 use crate::event::{ConnectionId, Event};
 use crate::frame::{Class, Status, WINDOW_PACKETS};
-use crate::receiving::window_place;
+use crate::receiving::{NOT_READY_UNIT_NANOS, window_place};
 use crate::round_trip::RoundTrip;
 use crate::{ConnectionCounters, Packet};
 use std::collections::VecDeque;
-
-/// Unit of [`Status::not_ready_10us`], in nanoseconds.
-const NOT_READY_UNIT_NANOS: u64 = 10_000;
 
 /// Sending half of one class of a connection. Bit *i* of its bitmaps stands for sequence number `below` + *i*.
 #[derive(Debug)]

@@ -68,11 +68,7 @@ impl Scenario {
             delayed_ppm: 0,
             max_delay: Duration::ZERO,
             refused_ppm: 0,
-            options: Options {
-                max_frame_bytes: 1500,
-                target_delay: Duration::from_micros(200),
-                ..Options::default()
-            },
+            options: Options { max_frame_bytes: 1500, target_delay: Duration::from_micros(200), ..Options::default() },
         }
     }
 }
@@ -80,7 +76,7 @@ impl Scenario {
 /// Result of a simulation.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Outcome {
-    /// Time from the first packet queued to the last one acknowledged.
+    /// Time from the first packets queued, once all are connected, to the last one acknowledged.
     pub(crate) elapsed: Duration,
     /// Bytes of packets delivered.
     pub(crate) delivered_bytes: u64,
@@ -117,6 +113,7 @@ struct Host {
     free_at: u64,
     wakes_at: u64,
     connection: Option<ConnectionId>,
+    is_connected: bool,
     unsent: u32,
     unacknowledged: u32,
     next_class: usize,
@@ -144,6 +141,7 @@ struct Network {
     scenario: Scenario,
     random: u64,
     now: u64,
+    began_at: Option<u64>,
     steps: BinaryHeap<Reverse<(u64, u64, Step)>>,
     order: u64,
     hosts: Vec<Host>,
@@ -175,6 +173,7 @@ impl Network {
                 free_at: 0,
                 wakes_at: u64::MAX,
                 connection: None,
+                is_connected: false,
                 unsent: scenario.packets,
                 unacknowledged: scenario.packets,
                 next_class: 0,
@@ -184,6 +183,7 @@ impl Network {
         Self {
             random: mix_bits(scenario.seed),
             now: 0,
+            began_at: None,
             steps: BinaryHeap::new(),
             order: 0,
             hosts: hosts.collect(),
@@ -268,6 +268,8 @@ impl Network {
         let host_state = &self.hosts[host];
         if let Some(deadline) = host_state.port.next_deadline() {
             let at = (deadline.as_nanos() as u64).max(host_state.free_at).max(self.now + 1);
+            let is_late = deadline <= now && host_state.free_at <= self.now;
+            assert!(!is_late, "host {host} wants to be called at {deadline:?}, which is over, and sent nothing");
             if at < host_state.wakes_at {
                 self.hosts[host].wakes_at = at;
                 self.schedule(at, Step::Wake { host });
@@ -288,15 +290,25 @@ impl Network {
                     self.hosts[host].unacknowledged -= 1;
                     self.hosts[host].done_at = self.now;
                 }
-                Event::Connected { .. } => {}
+                Event::Connected { .. } => self.begin_when_connected(host),
                 other => panic!("{other:?}"),
             }
         }
     }
 
+    /// Begins to send when all senders are connected.
+    fn begin_when_connected(&mut self, host: usize) {
+        self.hosts[host].is_connected = true;
+        let senders = &self.hosts[..self.scenario.senders];
+        if host < self.scenario.senders && senders.iter().all(|sender| sender.is_connected) {
+            self.began_at = Some(self.now);
+            (0..self.scenario.senders).for_each(|sender| self.schedule(self.now, Step::Wake { host: sender }));
+        }
+    }
+
     /// Queues as many packets as the windows take.
     fn fill_window(&mut self, host: usize) {
-        let Some(id) = self.hosts[host].connection else { return };
+        let (Some(id), Some(_)) = (self.hosts[host].connection, self.began_at) else { return };
         loop {
             let class = Class::ALL[self.hosts[host].next_class % self.scenario.classes];
             if self.hosts[host].unsent == 0 || self.hosts[host].port.send_room(id, class).packets == 0 {
@@ -305,9 +317,7 @@ impl Network {
             let (least, most) = self.scenario.packet_bytes;
             let bytes = least + (self.draw() as usize) % (most - least + 1);
             let content = (self.draw() % 251) as u8;
-            let sequence = self.hosts[host].port.send(id, class, packet(host, class, content, bytes)).unwrap();
-            // The content is known by the sequence number, which the packet holds.
-            let _ = sequence;
+            self.hosts[host].port.send(id, class, packet(host, class, content, bytes)).unwrap();
             self.hosts[host].next_class += 1;
             self.hosts[host].unsent -= 1;
         }
@@ -369,6 +379,8 @@ impl Network {
         let class = arrival.class as usize;
         let length = u32::try_from(arrival.packet.len()).unwrap();
         assert_eq!(received.arrived[class].insert(arrival.sequence, length), None, "a packet came twice");
+        self.note_received((from, arrival.class, arrival.sequence));
+        let received = self.received.get_mut(&arrival.connection).unwrap();
         let below = self.hosts[to].port.accept(arrival.connection, arrival.class, arrival.sequence).unwrap();
         while received.below[class] < below {
             let next = received.below[class];
@@ -382,6 +394,9 @@ impl Network {
     /// Keeps the books of packets on the way to the receiver: of the copies of a packet one counts.
     fn note_on_the_way(&mut self, from: usize, to: usize, bytes: &[u8]) {
         let Some((key, cost)) = self.data_packet(from, to, bytes) else { return };
+        if self.received.values().any(|has| has.sender == from && has.arrived[key.1 as usize].contains_key(&key.2)) {
+            return;
+        }
         let entry = self.on_the_way.entry(key).or_insert((0, cost));
         if entry.0 == 0 {
             self.in_flight_bytes += cost;
@@ -390,9 +405,16 @@ impl Network {
         self.outcome.most_in_flight_bytes = self.outcome.most_in_flight_bytes.max(self.in_flight_bytes);
     }
 
+    /// Forgets all copies of a packet that has arrived.
+    fn note_received(&mut self, key: (usize, Class, u32)) {
+        if let Some((_, cost)) = self.on_the_way.remove(&key) {
+            self.in_flight_bytes -= cost;
+        }
+    }
+
     fn note_gone(&mut self, from: usize, to: usize, bytes: &[u8]) {
         let Some((key, _)) = self.data_packet(from, to, bytes) else { return };
-        let entry = self.on_the_way.get_mut(&key).unwrap();
+        let Some(entry) = self.on_the_way.get_mut(&key) else { return };
         entry.0 -= 1;
         if entry.0 == 0 {
             self.in_flight_bytes -= entry.1;
@@ -409,9 +431,11 @@ impl Network {
 
     fn sum_up(&mut self) {
         let receiver = self.scenario.senders;
-        let times: Vec<_> = self.hosts[..receiver].iter().map(|host| Duration::from_nanos(host.done_at)).collect();
+        let began_at = self.began_at.unwrap();
+        let times: Vec<_> =
+            self.hosts[..receiver].iter().map(|host| Duration::from_nanos(host.done_at - began_at)).collect();
         let outcome = &mut self.outcome;
-        outcome.elapsed = Duration::from_nanos(self.now);
+        outcome.elapsed = Duration::from_nanos(self.now - began_at);
         outcome.sender_times = (*times.iter().min().unwrap(), *times.iter().max().unwrap());
         let link_bytes = self.scenario.bytes_per_second as f64 * outcome.elapsed.as_secs_f64();
         outcome.goodput = outcome.delivered_bytes as f64 / link_bytes;
