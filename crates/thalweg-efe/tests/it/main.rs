@@ -1,5 +1,7 @@
 //! EFE's connections: from beginning to end, over a made-up network, and against hostile frames.
 
+mod bytes;
+mod hostile;
 mod lifecycle;
 mod network;
 mod pair;

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::time::Duration;
-use thalweg_efe::{Class, ConnectionId, Event, Options, Port};
+use thalweg_efe::{Class, ConnectionId, Event, Frame, Header, Options, Port};
 use thalweg_wire::{GOLDEN_GAMMA, mix_bits};
 
 pub(crate) type TestPort = Port<u8, Vec<u8>>;
@@ -36,6 +36,8 @@ pub(crate) struct Pair {
     /// Packets that came, at each end: class, sequence number and content.
     pub(crate) packets: [Vec<(Class, u32, Vec<u8>)>; 2],
     pub(crate) events: [Vec<Event<Vec<u8>>>; 2],
+    /// Header of the latest frame of each end.
+    pub(crate) headers: [Option<Header>; 2],
     /// Directions in which frames are lost, by their senders.
     pub(crate) cut: [bool; 2],
     /// Packets that an upper layer has not accepted yet, at each end.
@@ -50,6 +52,7 @@ impl Pair {
             now: Duration::ZERO,
             packets: [Vec::new(), Vec::new()],
             events: [Vec::new(), Vec::new()],
+            headers: [None; 2],
             cut: [false; 2],
             accepts: [true; 2],
             pending: [VecDeque::new(), VecDeque::new()],
@@ -86,6 +89,7 @@ impl Pair {
                 while let Some((to, frame)) = next_frame(&mut self.ports[from], self.now) {
                     assert_eq!(usize::from(to), 1 - from);
                     is_quiet = false;
+                    self.headers[from] = Some(Frame::parse_bytes(&frame).unwrap().header);
                     self.now += Duration::from_micros(1);
                     if !self.cut[from] {
                         self.deliver(from, &frame);
