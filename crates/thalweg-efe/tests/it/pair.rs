@@ -38,6 +38,8 @@ pub(crate) struct Pair {
     pub(crate) events: [Vec<Event<Vec<u8>>>; 2],
     /// Header of the latest frame of each end.
     pub(crate) headers: [Option<Header>; 2],
+    /// All frames sent, where they are recorded.
+    pub(crate) recording: Option<Vec<Vec<u8>>>,
     /// Directions in which frames are lost, by their senders.
     pub(crate) cut: [bool; 2],
     /// Packets that an upper layer has not accepted yet, at each end.
@@ -53,6 +55,7 @@ impl Pair {
             packets: [Vec::new(), Vec::new()],
             events: [Vec::new(), Vec::new()],
             headers: [None; 2],
+            recording: None,
             cut: [false; 2],
             accepts: [true; 2],
             pending: [VecDeque::new(), VecDeque::new()],
@@ -62,6 +65,13 @@ impl Pair {
     /// Returns a pair with a connection, and its names at both ends.
     pub(crate) fn connected(options: &Options) -> (Self, ConnectionId, ConnectionId) {
         let mut pair = Self::new(options);
+        let (near, far) = pair.connect();
+        (pair, near, far)
+    }
+
+    /// Opens the connection.
+    pub(crate) fn connect(&mut self) -> (ConnectionId, ConnectionId) {
+        let pair = self;
         let near = pair.ports[0].connect(1, b"hello", pair.now).unwrap();
         pair.exchange();
         let [Event::Incoming { connection: far, private }] = &pair.events[1][..] else {
@@ -78,7 +88,7 @@ impl Pair {
         );
         assert!(matches!(pair.events[1][1], Event::Connected { .. }));
         pair.events = [Vec::new(), Vec::new()];
-        (pair, near, far)
+        (near, far)
     }
 
     /// Carries frames until there are none, a microsecond each.
@@ -89,6 +99,7 @@ impl Pair {
                 while let Some((to, frame)) = next_frame(&mut self.ports[from], self.now) {
                     assert_eq!(usize::from(to), 1 - from);
                     is_quiet = false;
+                    self.recording.iter_mut().for_each(|frames| frames.push(frame.clone()));
                     self.headers[from] = Some(Frame::parse_bytes(&frame).unwrap().header);
                     self.now += Duration::from_micros(1);
                     if !self.cut[from] {
