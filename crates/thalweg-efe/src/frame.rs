@@ -308,8 +308,8 @@ impl Status {
 }
 
 impl<'a> Handshake<'a> {
-    /// Writes the handshake, and returns its length in bytes.
-    pub(crate) fn write_to(&self, into: &mut [u8]) -> usize {
+    /// Writes the handshake into `into`, which has room for it, and returns its length in bytes.
+    pub fn write_to(&self, into: &mut [u8]) -> usize {
         #[expect(clippy::cast_possible_truncation, reason = "private data is limited to MAX_PRIVATE_BYTES")]
         let private_bytes = self.private.len() as u16;
         into[..HANDSHAKE_BYTES].fill(0);
@@ -334,8 +334,8 @@ impl<'a> Handshake<'a> {
 }
 
 impl<'a> Ending<'a> {
-    /// Writes the ending, and returns its length in bytes.
-    pub(crate) fn write_to(&self, into: &mut [u8]) -> usize {
+    /// Writes the ending into `into`, which has room for it, and returns its length in bytes.
+    pub fn write_to(&self, into: &mut [u8]) -> usize {
         #[expect(clippy::cast_possible_truncation, reason = "private data is limited to MAX_PRIVATE_BYTES")]
         let private_bytes = self.private.len() as u16;
         into[..ENDING_BYTES].fill(0);
