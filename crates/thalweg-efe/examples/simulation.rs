@@ -13,8 +13,13 @@ use thalweg_efe::{LastLink, Options};
 fn main() {
     let seed = std::env::args().nth(1).and_then(|seed| seed.parse().ok()).unwrap_or(1);
     let base = Scenario::new(seed);
-    println!("simulated, seed {seed}: packets of 1400 bytes, frames of at most 1500, 10 Gbit/s unless stated otherwise\n");
-    println!("{:<44} {:>7} {:>7} {:>8} {:>8} {:>8}", "one sender, 20000 packets", "goodput", "bar", "again", "in vain", "by timer");
+    println!(
+        "simulated, seed {seed}: packets of 1400 bytes, frames of at most 1500, 10 Gbit/s unless stated otherwise\n"
+    );
+    println!(
+        "{:<44} {:>7} {:>7} {:>8} {:>8} {:>8}",
+        "one sender, 20000 packets", "goodput", "bar", "again", "in vain", "by timer"
+    );
     let lossless = simulate(&base);
     print_transfer("no loss", &lossless, None);
     for (name, lost_ppm, burst) in [
@@ -37,7 +42,10 @@ fn main() {
     }
     print_transfer("5 % duplicated", &simulate(&Scenario { duplicated_ppm: 50_000, ..base.clone() }), None);
 
-    println!("\n{:<44} {:>7} {:>7} {:>8} {:>8} {:>8}", "N senders to one, 20000 packets together", "goodput", "dropped", "queue kB", "of kB", "credit");
+    println!(
+        "\n{:<44} {:>7} {:>7} {:>8} {:>8} {:>8}",
+        "N senders to one, 20000 packets together", "goodput", "dropped", "queue kB", "of kB", "credit"
+    );
     for (rate, rate_name) in [(1_250_000_000, "10 Gbit/s"), (125_000_000, "1 Gbit/s")] {
         for buffer_bytes in [340_000, 100_000] {
             for senders in [2, 10, 100] {

@@ -80,8 +80,9 @@ impl Endpoint {
         })
     }
 
-    /// Receives a burst, answers, and sends.
-    fn turn(&mut self) -> Result<(), Box<dyn Error>> {
+    /// Receives a burst, and queues the answers. What is due leaves with [`flush`](Self::flush): after the caller has queued
+    /// what it has to send, so that acknowledgements go with it.
+    fn receive(&mut self) -> Result<(), Box<dyn Error>> {
         let now = self.began.elapsed();
         let Self { io, port, memory, received_packets, received_bytes, to_echo, echoes, .. } = self;
         io.receive_datagrams(&mut |from, arrival| {
@@ -100,7 +101,7 @@ impl Endpoint {
             let packet = MemoryRange { memory: Arc::clone(&self.source), bytes: 1 };
             let _ = port.send(connection, CLASS, packet);
         }
-        self.flush()
+        Ok(())
     }
 
     fn flush(&mut self) -> Result<(), Box<dyn Error>> {
@@ -133,13 +134,13 @@ impl Endpoint {
 fn serve(at: SocketAddr, frame_bytes: usize, is_polling: bool, stop: &AtomicBool) -> Result<(), Box<dyn Error>> {
     let mut end = Endpoint::open(at, frame_bytes, is_polling, true)?;
     while !stop.load(Ordering::Relaxed) {
-        end.turn()?;
+        end.receive()?;
         while let Some(event) = end.port.next_event() {
             if let Event::Incoming { connection, .. } = event {
                 end.port.accept_connection(connection, &[], end.began.elapsed())?;
-                end.flush()?;
             }
         }
+        end.flush()?;
         end.wait()?;
     }
     Ok(())
@@ -149,7 +150,8 @@ fn measure(from: SocketAddr, to: SocketAddr, frame_bytes: usize, is_polling: boo
     let mut end = Endpoint::open(from, frame_bytes, is_polling, false)?;
     let connection = end.port.connect(to, &[], end.began.elapsed())?;
     let max_packet_bytes = loop {
-        end.turn()?;
+        end.flush()?;
+        end.receive()?;
         match end.port.next_event() {
             Some(Event::Connected { max_packet_bytes, .. }) => break max_packet_bytes,
             Some(event) => return Err(format!("not connected: {:?}", kind_of(&event)).into()),
@@ -160,10 +162,10 @@ fn measure(from: SocketAddr, to: SocketAddr, frame_bytes: usize, is_polling: boo
     for round in 0..ROUND_TRIPS as u64 {
         let began = Instant::now();
         end.send(connection, 1);
-        end.flush()?;
         while end.received_packets <= round {
+            end.flush()?;
             end.wait()?;
-            end.turn()?;
+            end.receive()?;
         }
         took.push(began.elapsed());
         while end.port.next_event().is_some() {}
@@ -176,7 +178,7 @@ fn measure(from: SocketAddr, to: SocketAddr, frame_bytes: usize, is_polling: boo
         while end.send(connection, max_packet_bytes) {}
         end.flush()?;
         end.wait()?;
-        end.turn()?;
+        end.receive()?;
         while let Some(event) = end.port.next_event() {
             match event {
                 Event::Acknowledged { packet, .. } => bytes += packet.bytes as u64,

@@ -348,12 +348,11 @@ impl<A: Copy, P: Packet> Connection<A, P> {
         }
         if now >= self.received_at + self.shared.peer_timeout {
             self.is_over = true;
-            let waited_since = |time: u64| Duration::from_nanos(now.saturating_sub(time));
             let error = match self.stage {
                 Stage::Challenging | Stage::Ending { .. } => return,
-                Stage::Open => ConnectionError::Silent { waited: waited_since(self.received_at) },
+                Stage::Open => ConnectionError::Silent { waited: elapsed(self.received_at, now) },
                 _ => ConnectionError::NotOpened {
-                    waited: waited_since(self.began_at),
+                    waited: elapsed(self.began_at, now),
                     max_frame_bytes: self.max_frame_bytes,
                 },
             };
@@ -600,6 +599,10 @@ impl<A: Copy, P: Packet> Connection<A, P> {
 /// Returns the credit that a packet of this length costs, in bytes.
 pub(crate) fn packet_cost(packet_bytes: usize) -> u32 {
     u32::try_from(packet_bytes).unwrap_or(u32::MAX / 2) + PACKET_OVERHEAD_BYTES
+}
+
+fn elapsed(since: u64, now: u64) -> Duration {
+    Duration::from_nanos(now.saturating_sub(since))
 }
 
 /// Returns a time or duration modulo 2³² ns.

@@ -102,9 +102,6 @@ pub enum ConnectionError {
         /// Private data of the peer.
         private: Box<[u8]>,
     },
-    /// The peer violates the protocol.
-    #[error("the peer violates the protocol: {0}")]
-    Violation(&'static str),
 }
 
 /// Reason for which a connection was not begun or answered.

@@ -254,10 +254,10 @@ impl Header {
     }
 
     fn parse_fields(bytes: &[u8; HEADER_BYTES]) -> Result<Self, FrameError> {
-        let undefined = |field, value: u8| FrameError::Field { field, value: value.into() };
         let flags = bytes[26];
         Ok(Self {
-            kind: Kind::from_number(bytes[3]).ok_or_else(|| undefined("kind", bytes[3]))?,
+            kind: Kind::from_number(bytes[3])
+                .ok_or_else(|| FrameError::Field { field: "kind", value: bytes[3].into() })?,
             to: u32_at(bytes, 16),
             token: u64_at(bytes, 8),
             from: u32_at(bytes, 20),
@@ -266,7 +266,8 @@ impl Header {
             peer_finished: flags & FLAG_PEER_FINISHED != 0,
             stamp: u32_at(bytes, 28),
             echo: (flags & FLAG_ECHO != 0).then(|| Echo { stamp: u32_at(bytes, 32), held_nanos: u32_at(bytes, 36) }),
-            class: Class::from_number(bytes[44]).ok_or_else(|| undefined("class", bytes[44]))?,
+            class: Class::from_number(bytes[44])
+                .ok_or_else(|| FrameError::Field { field: "class", value: bytes[44].into() })?,
             sequence: u32_at(bytes, 40),
             wanted: u64_at(bytes, 48),
         })
@@ -432,11 +433,13 @@ pub fn write_frame(
 
 /// Returns the CRC32C of a frame, with zeros in place of its checksum.
 fn frame_checksum(fields: &[u8; HEADER_BYTES], content: &[u8]) -> u32 {
+    let mut fields = *fields;
+    fields[CHECKSUM_OFFSET..CHECKSUM_OFFSET + 4].fill(0);
     let mut checksum = Crc32c::new();
-    checksum.update(&fields[..CHECKSUM_OFFSET]);
-    checksum.update(&[0; 4]);
-    checksum.update(&fields[CHECKSUM_OFFSET + 4..]);
-    checksum.update(content);
+    checksum.update(&fields);
+    if !content.is_empty() {
+        checksum.update(content);
+    }
     checksum.checksum()
 }
 

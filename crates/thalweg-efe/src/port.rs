@@ -373,47 +373,51 @@ impl<A: Copy + Eq, P: Packet> Port<A, P> {
 
     /// Processes a frame for a connection.
     fn on_frame<'f>(&mut self, index: u32, frame: &Frame<'f>, now: u64) -> Option<Arrival<'f>> {
+        let connection = self.places[index as usize].connection.as_deref()?;
+        let is_peer = connection.peer == frame.header.from;
+        let is_known = match (&connection.stage, frame.header.kind) {
+            (Stage::Accepted { .. } | Stage::Open, Kind::Packet | Kind::Status) if is_peer => {
+                return self.on_open_frame(index, frame, now);
+            }
+            (_, Kind::Challenge | Kind::Open | Kind::Accept) => self.on_handshake(index, frame, now),
+            (_, Kind::Reject | Kind::Abort | Kind::Reset) => self.on_ending(index, frame),
+            _ => false,
+        };
+        self.counters.unknown += u64::from(!is_known);
+        None
+    }
+
+    /// Processes a frame that opens a connection. Returns false for one that has no place in its stage.
+    fn on_handshake(&mut self, index: u32, frame: &Frame<'_>, now: u64) -> bool {
         let Self { places, events, .. } = self;
-        let connection = places[index as usize].connection.as_deref_mut()?;
+        let Some(connection) = places[index as usize].connection.as_deref_mut() else { return false };
+        let Ok(handshake) = Handshake::parse_body(frame.body) else { return false };
         let header = &frame.header;
-        let is_peer = connection.peer == header.from;
-        let (id, handshake) = (connection.id, Handshake::parse_body(frame.body));
+        let (id, is_peer) = (connection.id, connection.peer == header.from);
         match (&connection.stage, header.kind) {
             (Stage::Opening { private, .. }, Kind::Challenge) => {
                 let private = private.clone();
-                if let Ok(handshake) = handshake {
-                    connection.note_arrival(header, now);
-                    if connection.peer_token != handshake.token {
-                        connection.adopt_peer(header, &handshake);
-                        connection.stage = Stage::Opening { private, is_challenged: true };
-                        connection.request_handshake();
-                    }
+                connection.note_arrival(header, now);
+                if connection.peer_token != handshake.token {
+                    connection.adopt_peer(header, &handshake);
+                    connection.stage = Stage::Opening { private, is_challenged: true };
+                    connection.request_handshake();
                 }
             }
-            (Stage::Opening { is_challenged: true, .. }, Kind::Accept) if is_peer => {
-                if let Ok(handshake) = handshake
-                    && handshake.token == connection.peer_token
-                {
-                    connection.begin_use(now);
-                    let (private, max_packet_bytes) = (handshake.private.into(), connection.max_packet_bytes());
-                    connection.on_frame(frame, now, events);
-                    events.push_back(Event::Connected { connection: id, private, max_packet_bytes });
-                }
-            }
-            (Stage::Opening { .. }, Kind::Reject) => {
-                connection.is_over = true;
-                let private =
-                    Ending::parse_body(frame.body).map_or_else(|_| Box::default(), |ending| ending.private.into());
-                events.push_back(Event::Failed { connection: id, error: ConnectionError::Rejected { private } });
+            (Stage::Opening { is_challenged: true, .. }, Kind::Accept)
+                if is_peer && handshake.token == connection.peer_token =>
+            {
+                connection.begin_use(now);
+                let (private, max_packet_bytes) = (handshake.private.into(), connection.max_packet_bytes());
+                connection.on_frame(frame, now, events);
+                events.push_back(Event::Connected { connection: id, private, max_packet_bytes });
             }
             (Stage::Challenging, Kind::Open) if is_peer => {
-                if let Ok(handshake) = handshake {
-                    connection.note_arrival(header, now);
-                    connection.stage = Stage::Waiting;
-                    events.push_back(Event::Incoming { connection: id, private: handshake.private.into() });
-                    self.attempts.retain(|attempt| *attempt != id);
-                    self.end_earlier_instances(id);
-                }
+                connection.note_arrival(header, now);
+                connection.stage = Stage::Waiting;
+                events.push_back(Event::Incoming { connection: id, private: handshake.private.into() });
+                self.attempts.retain(|attempt| *attempt != id);
+                self.end_earlier_instances(id);
             }
             // A sign of life for a peer that waits; or the answer once more.
             (Stage::Waiting | Stage::Accepted { .. }, Kind::Open) if is_peer => {
@@ -425,27 +429,37 @@ impl<A: Copy + Eq, P: Packet> Port<A, P> {
                 connection.on_frame(frame, now, events);
                 connection.request_answer();
             }
-            (Stage::Accepted { .. } | Stage::Open, Kind::Packet | Kind::Status) if is_peer => {
-                return self.on_open_frame(index, frame, now);
-            }
-            (Stage::Accepted { .. } | Stage::Open | Stage::Waiting, Kind::Abort) if is_peer => {
-                connection.is_over = true;
-                let (code, private) = Ending::parse_body(frame.body)
-                    .map_or_else(|_| (0, Box::default()), |ending| (ending.code, ending.private.into()));
-                let error = ConnectionError::Aborted { code, private };
-                events.push_back(Event::Failed { connection: id, error });
+            _ => return false,
+        }
+        true
+    }
+
+    /// Processes a frame that ends a connection. Returns false for one that has no place in its stage.
+    fn on_ending(&mut self, index: u32, frame: &Frame<'_>) -> bool {
+        let Self { places, events, .. } = self;
+        let Some(connection) = places[index as usize].connection.as_deref_mut() else { return false };
+        let is_peer = connection.peer == frame.header.from;
+        let ending = Ending::parse_body(frame.body).unwrap_or(Ending { code: 0, private: &[] });
+        let error = match (&connection.stage, frame.header.kind) {
+            (Stage::Opening { .. }, Kind::Reject) => ConnectionError::Rejected { private: ending.private.into() },
+            (Stage::Waiting | Stage::Accepted { .. } | Stage::Open, Kind::Abort) if is_peer => {
+                ConnectionError::Aborted { code: ending.code, private: ending.private.into() }
             }
             // The peer keeps only so many attempts: the next `Open` begins anew.
             (Stage::Opening { private, is_challenged: true }, Kind::Reset) => {
                 connection.stage = Stage::Opening { private: private.clone(), is_challenged: false };
                 (connection.peer, connection.peer_token) = (0, 0);
+                return true;
             }
             (Stage::Accepted { .. } | Stage::Open, Kind::Reset) => {
                 events.push_back(connection.end_by_reset());
+                return true;
             }
-            _ => self.counters.unknown += 1,
-        }
-        None
+            _ => return false,
+        };
+        connection.is_over = true;
+        events.push_back(Event::Failed { connection: connection.id, error });
+        true
     }
 
     /// Processes a frame of a connection that is in use.

@@ -42,6 +42,12 @@ struct Place<P> {
     overtaken_at: u64,
 }
 
+impl<P> Place<P> {
+    fn new(packet: Option<P>, cost: u32) -> Self {
+        Self { packet, cost, transmissions: 0, sent_at: 0, overtaken_at: 0 }
+    }
+}
+
 /// Effects of a status block.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct Progress {
@@ -85,12 +91,10 @@ impl<P: Packet> SendingHalf<P> {
             return Err(packet);
         }
         if self.places.is_empty() {
-            let empty = || Place { packet: None, cost: 0, transmissions: 0, sent_at: 0, overtaken_at: 0 };
-            self.places.resize_with(WINDOW_PACKETS as usize, empty);
+            self.places.resize_with(WINDOW_PACKETS as usize, || Place::new(None, 0));
         }
         let sequence = self.end;
-        let place = Place { packet: Some(packet), cost, transmissions: 0, sent_at: 0, overtaken_at: 0 };
-        self.places[window_place(sequence)] = place;
+        self.places[window_place(sequence)] = Place::new(Some(packet), cost);
         self.end = sequence.wrapping_add(1);
         self.queued_bytes += u64::from(cost);
         Ok(sequence)
@@ -279,7 +283,7 @@ impl<P: Packet> SendingHalf<P> {
         }
     }
 
-    /// Marks the oldest packet on the way as lost, since nothing is heard of any: the last resort.
+    /// Marks the oldest packet on the way as lost, since no answer comes: the last resort.
     pub(crate) fn mark_oldest_lost(&mut self, sender: &mut Sender<'_>) {
         let sent = low_bits(self.unsent.wrapping_sub(self.below));
         let on_the_way = sent & !self.acknowledged & !self.held & !self.lost;

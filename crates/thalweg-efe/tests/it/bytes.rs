@@ -5,7 +5,8 @@ use std::time::Duration;
 use thalweg_efe::{Class, Echo, Ending, Frame, Handshake, Header, Kind, Options, Status, write_frame};
 
 fn hex(bytes: &[u8]) -> String {
-    let lines = bytes.chunks(16).map(|line| line.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(" "));
+    let lines =
+        bytes.chunks(16).map(|line| line.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(" "));
     lines.collect::<Vec<_>>().join("\n")
 }
 

@@ -53,8 +53,21 @@ fn the_dissector_shows_each_field_and_a_wrong_checksum() {
     let mut damaged = example_frame();
     *damaged.last_mut().unwrap() ^= 1;
     let fields = [
-        "kind", "to", "from", "token", "class", "sequence", "wanted", "echo", "held", "checksum.good", "status.class",
-        "status.below", "status.granted", "status.missing", "packet",
+        "kind",
+        "to",
+        "from",
+        "token",
+        "class",
+        "sequence",
+        "wanted",
+        "echo",
+        "held",
+        "checksum.good",
+        "status.class",
+        "status.below",
+        "status.granted",
+        "status.missing",
+        "packet",
     ];
     let names: Vec<_> = fields.iter().map(|field| format!("efe.{field}")).collect();
     let mut arguments = vec!["-T", "fields", "-E", "separator=;"];

@@ -23,7 +23,8 @@ fn any_number() -> impl Strategy<Value = u32> {
 }
 
 fn any_header() -> impl Strategy<Value = Header> {
-    let echo = prop::option::of((any::<u32>(), any::<u32>()).prop_map(|(stamp, held_nanos)| Echo { stamp, held_nanos }));
+    let echo =
+        prop::option::of((any::<u32>(), any::<u32>()).prop_map(|(stamp, held_nanos)| Echo { stamp, held_nanos }));
     let numbers = (any::<u32>(), any::<u64>(), any::<u32>(), any::<u32>(), any_number(), any::<u64>());
     (any_kind(), any::<[bool; 3]>(), echo, any_class(), numbers).prop_map(
         |(kind, [answer, finished, peer_finished], echo, class, (to, token, from, stamp, sequence, wanted))| Header {

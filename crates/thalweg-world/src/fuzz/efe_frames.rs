@@ -2,9 +2,7 @@
 //! credit than its bound.
 
 use std::time::Duration;
-use thalweg_efe::{
-    Class, Event, Frame, Handshake, Header, Kind, Options, Port, Status, WINDOW_PACKETS, write_frame,
-};
+use thalweg_efe::{Class, Event, Frame, Handshake, Header, Kind, Options, Port, Status, WINDOW_PACKETS, write_frame};
 
 /// Number that stands for the token of every connection: the fuzzer knows it.
 const TOKEN: u64 = 0x1234;
@@ -97,16 +95,8 @@ fn made_up_frame(input: &[u8; FIELDS_BYTES]) -> Vec<u8> {
 }
 
 fn header_of(input: &[u8; FIELDS_BYTES]) -> Header {
-    const KINDS: [Kind; 8] = [
-        Kind::Packet,
-        Kind::Status,
-        Kind::Open,
-        Kind::Challenge,
-        Kind::Accept,
-        Kind::Reject,
-        Kind::Abort,
-        Kind::Reset,
-    ];
+    const KINDS: [Kind; 8] =
+        [Kind::Packet, Kind::Status, Kind::Open, Kind::Challenge, Kind::Accept, Kind::Reject, Kind::Abort, Kind::Reset];
     // Most frames are of the two kinds that an open connection takes.
     let kind = KINDS[usize::from(input[3].saturating_sub(200) % 8).max(usize::from(input[3] & 1))];
     Header {
