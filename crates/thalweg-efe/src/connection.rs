@@ -429,8 +429,8 @@ impl<A: Copy, P: Packet> Connection<A, P> {
                 if self.awaits_answer() {
                     deadline = deadline.min(self.probe_deadline());
                 }
-                let (tolerance, timeout) = (self.round_trip.reorder_tolerance(), self.round_trip.answer_timeout());
-                let sending = self.sending.iter().filter_map(|half| half.next_deadline(tolerance, now));
+                let timeout = self.round_trip.answer_timeout();
+                let sending = self.sending.iter().filter_map(|half| half.next_deadline(&self.round_trip, now));
                 let receiving = self.receiving.iter().filter_map(|half| half.repeat_deadline(timeout));
                 sending.chain(receiving).fold(deadline, u64::min)
             }

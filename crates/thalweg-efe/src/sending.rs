@@ -272,6 +272,9 @@ impl<P: Packet> SendingHalf<P> {
 
     /// Marks packets as lost that were overtaken too long ago (RFC 8985, with time alone).
     pub(crate) fn mark_lost(&mut self, sender: &mut Sender<'_>) {
+        if self.overtaken == 0 {
+            return;
+        }
         let tolerance = sender.round_trip.reorder_tolerance();
         for at in set_bits(self.overtaken) {
             let place = &self.places[window_place(self.below.wrapping_add(at))];
@@ -298,10 +301,11 @@ impl<P: Packet> SendingHalf<P> {
 
     /// Returns the time at which [`mark_lost`](Self::mark_lost) or [`next_packet`](Self::next_packet) has something to do,
     /// if that is known.
-    pub(crate) fn next_deadline(&self, tolerance: u64, now: u64) -> Option<u64> {
+    pub(crate) fn next_deadline(&self, round_trip: &RoundTrip, now: u64) -> Option<u64> {
         let overtaken = set_bits(self.overtaken)
-            .map(|at| self.places[window_place(self.below.wrapping_add(at))].overtaken_at + tolerance)
-            .min();
+            .map(|at| self.places[window_place(self.below.wrapping_add(at))].overtaken_at)
+            .min()
+            .map(|earliest| earliest + round_trip.reorder_tolerance());
         let ready = (self.not_before > now && !self.is_empty()).then_some(self.not_before);
         overtaken.into_iter().chain(ready).min()
     }
