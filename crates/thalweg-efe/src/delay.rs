@@ -18,7 +18,7 @@
 //!   - q > T: W ← W·(1 − min(½, 0.8·(q − T)/p)).
 //!
 //! A window that was not used is not enlarged. Losses do not shrink it, since they are not a sign of congestion where
-//! credit keeps queues below their buffers; a peer that answers nothing at all does.
+//! credit keeps queues below their buffers; a peer that answers nothing at all does, and the window then begins anew.
 
 use crate::round_trip::Extremes;
 
@@ -87,9 +87,10 @@ impl DelayWindow {
         }
     }
 
-    /// Shrinks the window to its least: the peer answers nothing.
+    /// Shrinks the window to its least: the peer answers nothing. Once it does, the window doubles as at the beginning.
     pub(crate) fn shrink_to_least(&mut self) {
         self.bytes = self.packet_bytes * MIN_WINDOW_PACKETS;
+        self.is_starting = true;
     }
 
     fn end_round(&mut self, target: u64) {

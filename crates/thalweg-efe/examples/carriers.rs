@@ -1,19 +1,21 @@
-//! EFE over UDP between two threads: `cargo run --release -p thalweg-efe --example udp [loopback|veth] [poll|wait] [FRAME_BYTES]`.
+//! EFE between two threads: `cargo run --release -p thalweg-efe --example carriers [loopback|veth|packet] [poll|wait] [FRAME_BYTES]`.
 //!
 //! Prints round trips of packets of 1 byte, and the goodput of packets of maximum length, which are copied out of memory
-//! at the sender and into memory at the receiver. `veth`: each thread has a network namespace of its own (it takes root,
-//! or user namespaces). `poll`: both threads ask their sockets without a pause, and so need a processor each; `wait`: they
+//! at the sender and into memory at the receiver. `loopback` and `veth`: UDP sockets; `packet`: Ethernet frames of type
+//! 0x88b5 through packet sockets, over veth. With veth each thread has a network namespace of its own (it takes root, or
+//! user namespaces). `poll`: both threads ask their sockets without a pause, and so need a processor each; `wait`: they
 //! sleep until a frame comes or a deadline.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::error::Error;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
-use thalweg_efe::{Class, ConnectionId, Event, Options, Packet, Port};
-use thalweg_frames::{Arrival, DatagramIo, UdpPort};
+use thalweg_efe::{Class, ConnectionId, ETHER_TYPE, Event, Options, Packet, Port};
+use thalweg_frames::{Arrival, DatagramIo, FrameIo, PacketPort, UdpPort};
 use thalweg_sys::netns::Network;
 
 const CLASS: Class = Class::Posted;
@@ -38,10 +40,97 @@ impl Packet for MemoryRange {
     }
 }
 
-/// A port of EFE over a port of datagrams.
-struct Endpoint {
-    io: UdpPort,
-    port: Port<SocketAddr, MemoryRange>,
+/// Port that carries EFE's frames.
+trait Carrier {
+    type Address: Copy + Eq;
+
+    fn receive(&mut self, each: &mut dyn FnMut(Self::Address, &[u8])) -> Result<(), Box<dyn Error>>;
+    fn has_room(&mut self) -> bool;
+    fn queue(&mut self, to: Self::Address, frame: &[u8]);
+    fn flush(&mut self) -> Result<(), Box<dyn Error>>;
+    fn descriptor(&self) -> Option<BorrowedFd<'_>>;
+    /// Returns the bytes that may be on their way to the port.
+    fn reserve(&mut self, bytes: u64) -> u64;
+}
+
+impl Carrier for UdpPort {
+    type Address = SocketAddr;
+
+    fn receive(&mut self, each: &mut dyn FnMut(SocketAddr, &[u8])) -> Result<(), Box<dyn Error>> {
+        self.receive_datagrams(&mut |from, arrival| {
+            if let Arrival::Datagram(bytes) = arrival {
+                each(from, bytes);
+            }
+        })?;
+        Ok(())
+    }
+
+    fn has_room(&mut self) -> bool {
+        self.has_send_room()
+    }
+
+    fn queue(&mut self, to: SocketAddr, frame: &[u8]) {
+        self.queue_datagram(to, frame, None);
+    }
+
+    fn flush(&mut self) -> Result<(), Box<dyn Error>> {
+        self.flush_burst()?;
+        Ok(())
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        DatagramIo::descriptor(self)
+    }
+
+    fn reserve(&mut self, bytes: u64) -> u64 {
+        self.reserve_receive_bytes(bytes)
+    }
+}
+
+impl Carrier for PacketPort {
+    type Address = [u8; 6];
+
+    fn receive(&mut self, each: &mut dyn FnMut([u8; 6], &[u8])) -> Result<(), Box<dyn Error>> {
+        self.receive_frames(&mut |frame| {
+            if let Some((header, rest)) = frame.split_first_chunk::<14>()
+                && let Some(from) = header[6..12].first_chunk()
+            {
+                each(*from, rest);
+            }
+        })?;
+        Ok(())
+    }
+
+    fn has_room(&mut self) -> bool {
+        self.has_send_room()
+    }
+
+    fn queue(&mut self, to: [u8; 6], frame: &[u8]) {
+        let mut header = [0; 14];
+        header[..6].copy_from_slice(&to);
+        header[6..12].copy_from_slice(&self.mac_address());
+        header[12..].copy_from_slice(&ETHER_TYPE.to_be_bytes());
+        self.queue_frame_with_headers(&header, frame, None);
+    }
+
+    fn flush(&mut self) -> Result<(), Box<dyn Error>> {
+        self.flush_burst()?;
+        Ok(())
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        FrameIo::descriptor(self)
+    }
+
+    fn reserve(&mut self, bytes: u64) -> u64 {
+        bytes.min(self.receive_room_frames() as u64 * self.max_frame_bytes() as u64)
+    }
+}
+
+/// A port of EFE over a carrier.
+struct Endpoint<C: Carrier> {
+    io: C,
+    port: Port<C::Address, MemoryRange>,
     frame: Vec<u8>,
     began: Instant,
     is_polling: bool,
@@ -54,10 +143,9 @@ struct Endpoint {
     source: Arc<[u8]>,
 }
 
-impl Endpoint {
-    fn open(at: SocketAddr, frame_bytes: usize, is_polling: bool, echoes: bool) -> Result<Self, Box<dyn Error>> {
-        let mut io = UdpPort::bind(at)?;
-        let max_credit_bytes = io.reserve_receive_bytes(4 << 20);
+impl<C: Carrier> Endpoint<C> {
+    fn open(mut io: C, frame_bytes: usize, is_polling: bool, echoes: bool) -> Self {
+        let max_credit_bytes = io.reserve(4 << 20);
         let state = std::hash::RandomState::new();
         let mut drawn = 0u64;
         let random = move || {
@@ -65,7 +153,7 @@ impl Endpoint {
             std::hash::BuildHasher::hash_one(&state, drawn)
         };
         let port = Port::new(Options { max_frame_bytes: frame_bytes, max_credit_bytes, ..Options::default() }, random);
-        Ok(Self {
+        Self {
             frame: vec![0; port.max_frame_bytes()],
             io,
             port,
@@ -77,7 +165,7 @@ impl Endpoint {
             echoes,
             to_echo: Vec::new(),
             source: vec![7; frame_bytes].into(),
-        })
+        }
     }
 
     /// Receives a burst, and queues the answers. What is due leaves with [`flush`](Self::flush): after the caller has queued
@@ -85,8 +173,7 @@ impl Endpoint {
     fn receive(&mut self) -> Result<(), Box<dyn Error>> {
         let now = self.began.elapsed();
         let Self { io, port, memory, received_packets, received_bytes, to_echo, echoes, .. } = self;
-        io.receive_datagrams(&mut |from, arrival| {
-            let Arrival::Datagram(bytes) = arrival else { return };
+        io.receive(&mut |from, bytes| {
             let Some(arrival) = port.receive(from, bytes, now) else { return };
             let place = *received_bytes as usize % (MEMORY_BYTES - arrival.packet.len());
             memory[place..place + arrival.packet.len()].copy_from_slice(arrival.packet);
@@ -106,13 +193,12 @@ impl Endpoint {
 
     fn flush(&mut self) -> Result<(), Box<dyn Error>> {
         let now = self.began.elapsed();
-        while self.io.has_send_room()
+        while self.io.has_room()
             && let Some(frame) = self.port.next_frame(now, &mut self.frame)
         {
-            self.io.queue_datagram(frame.to, &self.frame[..frame.bytes], None);
+            self.io.queue(frame.to, &self.frame[..frame.bytes]);
         }
-        self.io.flush_burst()?;
-        Ok(())
+        self.io.flush()
     }
 
     /// Sleeps until a frame comes or a deadline, unless the port is polled.
@@ -131,8 +217,8 @@ impl Endpoint {
     }
 }
 
-fn serve(at: SocketAddr, frame_bytes: usize, is_polling: bool, stop: &AtomicBool) -> Result<(), Box<dyn Error>> {
-    let mut end = Endpoint::open(at, frame_bytes, is_polling, true)?;
+fn serve<C: Carrier>(io: C, frame_bytes: usize, is_polling: bool, stop: &AtomicBool) -> Result<(), Box<dyn Error>> {
+    let mut end = Endpoint::open(io, frame_bytes, is_polling, true);
     while !stop.load(Ordering::Relaxed) {
         end.receive()?;
         while let Some(event) = end.port.next_event() {
@@ -146,8 +232,8 @@ fn serve(at: SocketAddr, frame_bytes: usize, is_polling: bool, stop: &AtomicBool
     Ok(())
 }
 
-fn measure(from: SocketAddr, to: SocketAddr, frame_bytes: usize, is_polling: bool) -> Result<(), Box<dyn Error>> {
-    let mut end = Endpoint::open(from, frame_bytes, is_polling, false)?;
+fn measure<C: Carrier>(io: C, to: C::Address, frame_bytes: usize, is_polling: bool) -> Result<(), Box<dyn Error>> {
+    let mut end = Endpoint::open(io, frame_bytes, is_polling, false);
     let connection = end.port.connect(to, &[], end.began.elapsed())?;
     let max_packet_bytes = loop {
         end.flush()?;
@@ -211,38 +297,56 @@ fn kind_of(event: &Event<MemoryRange>) -> &'static str {
     }
 }
 
+/// Runs both ends over ports that `open` opens for a host, and of which `address` is known.
+fn run_pair<C: Carrier + Send>(
+    network: Option<&Network>,
+    open: impl Fn(u16) -> Result<C, String> + Sync,
+    address: impl Fn(&C) -> C::Address,
+    frame_bytes: usize,
+    is_polling: bool,
+) -> Result<(), String>
+where
+    C::Address: Send,
+{
+    let open_on = |host| match network {
+        Some(network) => network.run_on_host(host, || open(host)).map_err(|error| error.to_string())?,
+        None => open(host),
+    };
+    let (near, far) = (open_on(0)?, open_on(1)?);
+    let to = address(&far);
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let stop = &stop;
+        let server = scope.spawn(move || serve(far, frame_bytes, is_polling, stop).map_err(|error| error.to_string()));
+        let measured = measure(near, to, frame_bytes, is_polling).map_err(|error| error.to_string());
+        stop.store(true, Ordering::Relaxed);
+        measured.and(server.join().unwrap_or_else(|_| Err("the server panicked".to_owned())))
+    })
+}
+
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<_> = std::env::args().skip(1).collect();
     let has = |name: &str| arguments.iter().any(|argument| argument == name);
     let frame_bytes = arguments.iter().find_map(|argument| argument.parse().ok()).unwrap_or(1472);
-    let (is_polling, in_veth) = (!has("wait"), has("veth"));
-    let network = if in_veth { Some(Network::new(2, u32::try_from(frame_bytes)? + 28)?) } else { None };
-    let addresses = match network {
-        Some(_) => [0, 1].map(|host| SocketAddr::from((Network::host_address(host), UDP_PORT))),
-        None => [1, 2].map(|host| SocketAddr::from((Ipv4Addr::new(127, 0, 0, host), UDP_PORT))),
-    };
+    let (is_polling, is_packet) = (!has("wait"), has("packet"));
+    let in_veth = has("veth") || is_packet;
+    let mtu = u32::try_from(frame_bytes)? + 28;
+    let network = if in_veth { Some(Network::new(2, mtu)?) } else { None };
     println!(
-        "two threads, {}, UDP sockets over {}, frames of at most {frame_bytes} bytes",
+        "two threads, {}, {} over {}, frames of at most {frame_bytes} bytes",
         if is_polling { "polling" } else { "waiting" },
+        if is_packet { "packet sockets" } else { "UDP sockets" },
         if in_veth { "veth" } else { "loopback" }
     );
-    let stop = AtomicBool::new(false);
-    thread::scope(|scope| {
-        let (network, stop) = (network.as_ref(), &stop);
-        let server = scope.spawn(move || -> Result<(), String> {
-            let serve = || serve(addresses[1], frame_bytes, is_polling, stop).map_err(|error| error.to_string());
-            match network {
-                Some(network) => network.run_on_host(1, serve).map_err(|error| error.to_string())?,
-                None => serve(),
-            }
-        });
-        let run = || measure(addresses[0], addresses[1], frame_bytes, is_polling).map_err(|error| error.to_string());
-        let measured = match network {
-            Some(network) => network.run_on_host(0, run).map_err(|error| error.to_string()).and_then(|result| result),
-            None => run(),
+    if is_packet {
+        let open = |_| PacketPort::open_interface(Network::INTERFACE, ETHER_TYPE).map_err(|error| error.to_string());
+        run_pair(network.as_ref(), open, PacketPort::mac_address, frame_bytes, is_polling)?;
+    } else {
+        let open = |host: u16| {
+            let ip = if in_veth { Network::host_address(host) } else { Ipv4Addr::new(127, 0, 0, 1 + host as u8) };
+            UdpPort::bind((ip, UDP_PORT).into()).map_err(|error| error.to_string())
         };
-        stop.store(true, Ordering::Relaxed);
-        let served = server.join().unwrap_or_else(|_| Err("the server panicked".to_owned()));
-        measured.and(served).map_err(Into::into)
-    })
+        run_pair(network.as_ref(), open, UdpPort::local_address, frame_bytes, is_polling)?;
+    }
+    Ok(())
 }
