@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
-use thalweg_efe::{Class, ConnectionId, ETHER_TYPE, Event, Options, Packet, Port};
+use thalweg_efe::{Class, ConnectionId, ETHER_TYPE, Event, Options, Packet, Port, secret_numbers};
 use thalweg_frames::{Arrival, DatagramIo, FrameIo, PacketPort, UdpPort};
 use thalweg_sys::netns::Network;
 
@@ -146,13 +146,8 @@ struct Endpoint<C: Carrier> {
 impl<C: Carrier> Endpoint<C> {
     fn open(mut io: C, frame_bytes: usize, is_polling: bool, echoes: bool) -> Self {
         let max_credit_bytes = io.reserve(4 << 20);
-        let state = std::hash::RandomState::new();
-        let mut drawn = 0u64;
-        let random = move || {
-            drawn += 1;
-            std::hash::BuildHasher::hash_one(&state, drawn)
-        };
-        let port = Port::new(Options { max_frame_bytes: frame_bytes, max_credit_bytes, ..Options::default() }, random);
+        let options = Options { max_frame_bytes: frame_bytes, max_credit_bytes, ..Options::default() };
+        let port = Port::new(options, secret_numbers());
         Self {
             frame: vec![0; port.max_frame_bytes()],
             io,

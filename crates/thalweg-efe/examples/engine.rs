@@ -4,7 +4,7 @@
 //! its CRC32C twice, placed, accepted and acknowledged. The time is the sum of both ends.
 
 use std::time::{Duration, Instant};
-use thalweg_efe::{Class, ConnectionId, Event, Options, Packet, Port};
+use thalweg_efe::{Class, ConnectionId, Event, Options, Packet, Port, secret_numbers};
 
 const CLASS: Class = Class::Posted;
 const MEASURED_TIME: Duration = Duration::from_secs(1);
@@ -81,13 +81,7 @@ impl Pair {
 fn main() {
     let frame_bytes = std::env::args().nth(1).and_then(|bytes| bytes.parse().ok()).unwrap_or(1500);
     let options = Options { max_frame_bytes: frame_bytes, ..Options::default() };
-    let ports = [1u64, 2].map(|seed| {
-        let mut state = seed;
-        Port::new(options.clone(), move || {
-            state = state.wrapping_add(thalweg_wire::GOLDEN_GAMMA);
-            thalweg_wire::mix_bits(state)
-        })
-    });
+    let ports = [(), ()].map(|()| Port::new(options.clone(), secret_numbers()));
     let room = ports[0].max_frame_bytes();
     let began = Instant::now();
     let mut pair = Pair { ports, frame: vec![0; room], memory: vec![0; room], began, received_packets: 0 };

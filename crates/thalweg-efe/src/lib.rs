@@ -7,8 +7,8 @@
 //! # How a caller uses it
 //!
 //! ```text
-//! let mut port = Port::new(options, random, now);        // random: numbers that a stranger cannot guess
-//! let id = port.connect(address, private, now)?;         // → Event::Connected, or Event::Failed
+//! let mut port = Port::new(options, secret_numbers());    // for tokens that a stranger cannot guess
+//! let id = port.connect(address, private, now)?;          // → Event::Connected, or Event::Failed
 //! port.send(id, Class::Posted, packet)?;                  // → its sequence number; later Event::Acknowledged
 //!
 //! loop {
@@ -38,18 +38,36 @@
 //! accept(ConnectionId, Class, sequence) -> Option<u32>          // sequence below which all were accepted; None: connection is over
 //! refuse(ConnectionId, Class, sequence, wait)
 //! send(ConnectionId, Class, P) -> Result<u32, SendError<P>>
-//! send_room(ConnectionId, Class) -> SendRoom                    // { packets: free places, bytes: credit and window left }
+//! send_room(ConnectionId, Class) -> SendRoom                    // { packets, bytes_at_once }
 //! finish_sending(ConnectionId)                                  // half-close, after all packets were acknowledged
 //! abort(ConnectionId, code: u32, private: &[u8])
 //! next_frame(now, &mut [u8]) -> Option<Outgoing>                // { to: A, bytes }
 //! next_event() -> Option<Event<P>>
 //! next_deadline() -> Option<Duration>
-//! connection_counters(ConnectionId) -> Option<ConnectionCounters>; port_counters() -> PortCounters
+//! connection_state(ConnectionId) -> Option<ConnectionState>; port_counters() -> PortCounters
 //! ```
 //!
 //! `now` is the time since any instant, by a clock that never goes back. Acknowledgements are sent by `next_frame`: a
-//! caller that takes frames once for each burst received sends one acknowledgement for each burst. A caller that joins
-//! small messages builds a packet only when `send_room` shows that it would leave at once.
+//! caller that takes frames once for each burst received sends one acknowledgement for each burst, and one that queues its
+//! answers before it takes frames sends the acknowledgement with the answer. A caller that joins small messages builds a
+//! packet only when `send_room` shows that it would leave at once. In the steady state nothing is allocated.
+//!
+//! # Files
+//!
+//! | file | contents |
+//! | --- | --- |
+//! | `port` | A port: connections in turn, their timers, and the distribution of credit |
+//! | `connection` | One end of a connection: its stages, its timeouts, and the order in which it sends |
+//! | `sending` | Sending half of a class: the window, its bitmaps, and losses found in them |
+//! | `receiving` | Receiving half of a class: the window, its bitmaps, and the credit granted |
+//! | `credit` | The bound on the credit of all connections, and its pace |
+//! | `delay` | The delay window |
+//! | `round_trip` | Estimates: the wait for an answer, the tolerance for reordering |
+//! | `frame` | Bytes of a frame (`docs/efe.md`) |
+//! | `packet` | Packets of the upper layer |
+//! | `event` | Events of connections, and errors |
+//! | `options` | Settings of a port |
+//! | `counters` | Counters and state, for reports |
 #![forbid(unsafe_code)]
 
 mod connection;
@@ -74,4 +92,4 @@ pub use frame::{
 };
 pub use options::{LastLink, MIN_FRAME_BYTES, Options};
 pub use packet::Packet;
-pub use port::{Arrival, Outgoing, Port, SendRoom};
+pub use port::{Arrival, Outgoing, Port, SendRoom, secret_numbers};

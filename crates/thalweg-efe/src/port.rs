@@ -12,6 +12,7 @@ use crate::packet::Packet;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::fmt;
+use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
 /// Maximum number of attempts of peers that have not returned their tokens.
@@ -97,7 +98,8 @@ impl<A: fmt::Debug, P: fmt::Debug> fmt::Debug for Port<A, P> {
 }
 
 impl<A: Copy + Eq, P: Packet> Port<A, P> {
-    /// Creates a port. `random` draws numbers that a stranger cannot guess; a test may give a repeatable one.
+    /// Creates a port. `random` draws numbers that a stranger cannot guess ([`secret_numbers`]); a test may give repeatable
+    /// ones.
     pub fn new(options: Options, mut random: impl FnMut() -> u64 + Send + 'static) -> Self {
         let max_frame_bytes = options.max_frame_bytes.clamp(MIN_FRAME_BYTES, MAX_FRAME_BYTES);
         let shared = Shared {
@@ -548,7 +550,7 @@ impl<A: Copy + Eq, P: Packet> Port<A, P> {
     }
 
     /// Returns the time at which [`next_frame`](Self::next_frame) is to be called even if nothing was received; `None` if
-    /// there is no such time.
+    /// there is no such time. Zero: there may be frames to send, as soon as the port below has room.
     pub fn next_deadline(&self) -> Option<Duration> {
         if !self.ready.is_empty() || !self.resets.is_empty() {
             return Some(Duration::ZERO);
@@ -713,6 +715,17 @@ impl<A: Copy + Eq, P: Packet> Port<A, P> {
         if connection.stage == Stage::Challenging {
             self.attempts.retain(|attempt| *attempt != connection.id);
         }
+    }
+}
+
+/// Returns numbers that a stranger cannot guess, for [`Port::new`]: hashes by the standard library's keyed hash function
+/// (SipHash), whose keys come from the system.
+pub fn secret_numbers() -> impl FnMut() -> u64 + Send + 'static {
+    let keys = RandomState::new();
+    let mut drawn = 0u64;
+    move || {
+        drawn += 1;
+        keys.hash_one(drawn)
     }
 }
 

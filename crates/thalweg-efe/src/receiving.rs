@@ -269,4 +269,15 @@ mod tests {
         assert_eq!(half.on_packet(0, 60, 7), Fate::New);
         assert_eq!((half.accept_packet(0), half.pool_bytes()), (0, 0));
     }
+
+    #[test]
+    fn numbers_wrap() {
+        let mut half = ReceivingHalf { below: u32::MAX, ..half_with_credit(100) };
+        for sequence in [1, 0, u32::MAX] {
+            assert_eq!(half.on_packet(sequence, 1, 0), Fate::New);
+            half.accept_packet(sequence);
+        }
+        assert_eq!(half.accepted_below(), 2);
+        assert_eq!(half.on_packet(u32::MAX, 1, 0), Fate::Repeated);
+    }
 }

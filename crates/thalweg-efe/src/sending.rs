@@ -326,3 +326,86 @@ fn set_bits(mut bitmap: u128) -> impl Iterator<Item = u32> {
         })
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct World {
+        half: SendingHalf<Vec<u8>>,
+        in_flight: u64,
+        round_trip: RoundTrip,
+        counters: ConnectionCounters,
+    }
+
+    impl World {
+        /// Sends five packets, the first with this number, at the times 1 to 5 µs.
+        fn with_packets_sent(first: u32) -> Self {
+            let half = SendingHalf { below: first, unsent: first, end: first, granted: 100, ..SendingHalf::new() };
+            let (round_trip, counters) = (RoundTrip::new(), ConnectionCounters::default());
+            let mut world = Self { half, in_flight: 0, round_trip, counters };
+            world.round_trip.record_round_trip(10_000);
+            for number in 0..5u8 {
+                let sequence = world.half.push_packet(vec![number], 10).unwrap();
+                assert_eq!(world.half.next_packet(0), Some((sequence, 10)));
+                world.send(sequence, 1_000 * (u64::from(number) + 1));
+            }
+            world
+        }
+
+        fn send(&mut self, sequence: u32, now: u64) {
+            let Self { half, in_flight, round_trip, counters } = self;
+            assert!(half.mark_sent(sequence, now, &mut Sender { in_flight, round_trip, counters, now }).is_some());
+        }
+
+        /// Processes a status with these packets accepted, counted from the first, and looks for losses.
+        fn on_status(&mut self, below: u32, acknowledged: u128, echo_sent_at: u64, now: u64) {
+            let Self { half, in_flight, round_trip, counters } = self;
+            let mut sender = Sender { in_flight, round_trip, counters, now };
+            let status = Status { below, acknowledged, received: acknowledged, granted: 100, ..Status::EMPTY };
+            let progress = half.on_status(&status, echo_sent_at, true, &mut sender);
+            half.mark_overtaken(progress.newest_sent_at, now);
+            half.mark_lost(&mut sender);
+        }
+    }
+
+    #[test]
+    fn a_packet_that_was_overtaken_for_too_long_is_lost_also_where_numbers_wrap() {
+        for first in [0, u32::MAX - 1] {
+            let mut world = World::with_packets_sent(first);
+            world.on_status(first, 0b0_1110, 0, 12_000);
+            assert_eq!(world.half.next_packet(12_000), None, "it may come yet");
+            let deadline = world.half.next_deadline(&world.round_trip, 12_000).unwrap();
+            assert_eq!(deadline, 12_000 + world.round_trip.reorder_tolerance());
+            world.on_status(first, 0b0_1110, 0, deadline);
+            assert_eq!(world.half.next_packet(deadline), Some((first, 10)));
+            world.send(first, deadline);
+            assert_eq!((world.in_flight, world.counters.sent_again), (20, 1));
+            world.on_status(first.wrapping_add(5), 0, deadline, deadline + 10_000);
+            let mut events = VecDeque::new();
+            world.half.release_packets(ConnectionId { index: 0, generation: 0 }, Class::Posted, &mut events);
+            assert_eq!((events.len(), world.half.is_empty(), world.in_flight), (5, true, 0));
+            assert_eq!(world.counters.sent_in_vain, 0);
+        }
+    }
+
+    #[test]
+    fn a_first_copy_that_arrives_after_all_teaches_the_tolerance() {
+        let mut world = World::with_packets_sent(0);
+        world.on_status(0, 0b0_1110, 0, 12_000);
+        world.on_status(0, 0b0_1110, 0, 30_000);
+        world.send(0, 30_000);
+        // The peer has seen no frame of those sent since.
+        world.on_status(4, 0, 4_000, 32_000);
+        assert_eq!(world.counters.sent_in_vain, 1);
+        assert_eq!(world.round_trip.reorder_tolerance(), 30_000, "1.5 times the 20 µs by which it was late");
+    }
+
+    #[test]
+    fn nonsense_and_old_news_change_nothing() {
+        let mut world = World::with_packets_sent(0);
+        world.on_status(77, u128::MAX, 0, 12_000);
+        world.on_status(u32::MAX - 3, 0, 0, 12_000);
+        assert_eq!((world.in_flight, world.half.next_packet(12_000)), (50, None));
+    }
+}

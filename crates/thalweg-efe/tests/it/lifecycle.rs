@@ -44,6 +44,26 @@ fn a_full_window_a_long_packet_and_a_closed_half_are_refused() {
     assert!(SendRefusal::NotOpen.to_string().contains("not open"));
 }
 
+/// A caller that joins small messages builds a packet when it would leave at once.
+#[test]
+fn the_room_shows_which_packet_would_leave_at_once() {
+    let (mut pair, near, _) = Pair::connected(&Options::default());
+    let max = pair.ports[0].send_room(near, CLASS).bytes_at_once;
+    assert_eq!(max, 1416);
+    assert_eq!(pair.ports[0].send_room(near, Class::Completion).bytes_at_once, 0, "no credit before it was asked for");
+    pair.cut = [true; 2];
+    while pair.ports[0].send_room(near, CLASS).bytes_at_once > 0 {
+        pair.ports[0].send(near, CLASS, vec![0; 1000]).unwrap();
+    }
+    let mut sent = 0;
+    while let Some((_, frame)) = next_frame(&mut pair.ports[0], pair.now) {
+        sent += usize::from(Frame::parse_bytes(&frame).unwrap().header.kind == Kind::Packet);
+    }
+    // All but the last, for which some of the room was left.
+    let queued = (WINDOW_PACKETS - pair.ports[0].send_room(near, CLASS).packets) as usize;
+    assert!(sent + 1 >= queued && sent > 5, "{sent} of {queued}");
+}
+
 #[test]
 fn each_half_closes_after_its_packets() {
     let (mut pair, near, far) = Pair::connected(&Options::default());
