@@ -214,8 +214,9 @@ impl<A: Copy, P: Packet> Connection<A, P> {
     }
 
     /// Processes what any frame of the peer carries: it is alive, and shows how long a round trip takes. Returns true if
-    /// no frame that was sent later has arrived yet.
-    pub(crate) fn note_arrival(&mut self, header: &Header, now: u64) -> bool {
+    /// no frame that was sent later has arrived yet, and the time at which the newest frame was sent that the peer had
+    /// received then, if that is known.
+    pub(crate) fn note_arrival(&mut self, header: &Header, now: u64) -> (bool, Option<u64>) {
         self.received_at = now;
         self.counters.frames_received += 1;
         let is_newest = self.newest_stamp.is_none_or(|(stamp, at)| {
@@ -224,10 +225,7 @@ impl<A: Copy, P: Packet> Connection<A, P> {
         if is_newest {
             self.newest_stamp = Some((header.stamp, now));
         }
-        if let Some(echo) = header.echo {
-            self.on_echo(echo, now);
-        }
-        is_newest
+        (is_newest, header.echo.map(|echo| self.on_echo(echo, now)))
     }
 
     /// Restarts the peer's time-out: the upper layer has answered.
@@ -238,7 +236,7 @@ impl<A: Copy, P: Packet> Connection<A, P> {
     /// Processes what any frame of an open connection carries: acknowledgements, credit, demand.
     pub(crate) fn on_frame(&mut self, frame: &Frame<'_>, now: u64, events: &mut VecDeque<Event<P>>) {
         let header = &frame.header;
-        let is_newest = self.note_arrival(header, now);
+        let (is_newest, echo_sent_at) = self.note_arrival(header, now);
         self.owes_answer |= header.answer;
         if header.answer {
             for (due, half) in self.status_due.iter_mut().zip(&self.receiving) {
@@ -255,10 +253,10 @@ impl<A: Copy, P: Packet> Connection<A, P> {
                 now,
             };
             let half = &mut self.sending[status.class.index()];
-            let progress = half.on_status(status, self.echo_sent_at, is_newest, &mut sender);
+            let progress = half.on_status(status, echo_sent_at, is_newest, &mut sender);
             half.release_packets(self.id, status.class, events);
-            // Of other classes this frame does not show what has arrived.
-            half.mark_overtaken(self.echo_sent_at.max(progress.newest_sent_at), now);
+            // Of other classes this frame does not show what has arrived, and of this one not what has arrived since.
+            half.mark_overtaken(progress.newest_sent_at.max(echo_sent_at.unwrap_or(0)), now);
             is_progress |= progress.is_progress;
         }
         self.mark_lost_packets(now);
@@ -270,18 +268,18 @@ impl<A: Copy, P: Packet> Connection<A, P> {
         self.on_finish_flags(header, events);
     }
 
-    /// Measures the round trip by a stamp that comes back for the first time.
-    fn on_echo(&mut self, echo: Echo, now: u64) {
+    /// Measures the round trip by a stamp that comes back for the first time. Returns the time of the stamp.
+    fn on_echo(&mut self, echo: Echo, now: u64) -> u64 {
         // Stamps are ahead of the clock if more than one frame is sent in a nanosecond.
         let latest = now.max(self.stamped_at);
         let sent_at = latest.saturating_sub(u64::from(wrapped_nanos(latest).wrapping_sub(echo.stamp)));
-        if sent_at <= self.echo_sent_at {
-            return;
+        if sent_at > self.echo_sent_at {
+            self.echo_sent_at = sent_at;
+            let took = now.saturating_sub(sent_at).saturating_sub(echo.held_nanos.into()).max(1);
+            self.round_trip.record_round_trip(took);
+            self.window.record_round_trip(took, self.round_trip.variation_nanos(), sent_at, now);
         }
-        self.echo_sent_at = sent_at;
-        let took = now.saturating_sub(sent_at).saturating_sub(echo.held_nanos.into()).max(1);
-        self.round_trip.record_round_trip(took);
-        self.window.record_round_trip(took, self.round_trip.variation_nanos(), sent_at, now);
+        sent_at
     }
 
     fn on_finish_flags(&mut self, header: &Header, events: &mut VecDeque<Event<P>>) {

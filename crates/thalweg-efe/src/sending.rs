@@ -172,12 +172,12 @@ impl<P: Packet> SendingHalf<P> {
         place.packet.as_ref()
     }
 
-    /// Processes a status block. `echo_sent_at` is the time at which the newest frame that the peer has received was sent;
-    /// `is_newest` is false for a frame that others have overtaken.
+    /// Processes a status block. `echo_sent_at` is the time at which the newest frame was sent that the peer had received when
+    /// it sent the block, if that is known; `is_newest` is false for a frame that others have overtaken.
     pub(crate) fn on_status(
         &mut self,
         status: &Status,
-        echo_sent_at: u64,
+        echo_sent_at: Option<u64>,
         is_newest: bool,
         sender: &mut Sender<'_>,
     ) -> Progress {
@@ -226,14 +226,14 @@ impl<P: Packet> SendingHalf<P> {
     }
 
     /// Processes the news that a packet has arrived.
-    fn on_arrival(&mut self, at: u32, echo_sent_at: u64, sender: &mut Sender<'_>) {
+    fn on_arrival(&mut self, at: u32, echo_sent_at: Option<u64>, sender: &mut Sender<'_>) {
         let (bit, place) = (1 << at, &self.places[window_place(self.below.wrapping_add(at))]);
         if self.lost & bit == 0 {
             *sender.in_flight = sender.in_flight.saturating_sub(u64::from(place.cost));
         }
         // A copy that was sent after all that the peer has received cannot be the one that arrived (Eifel, RFC 3522).
         let is_first_copy = place.transmissions == 1;
-        let was_sent_in_vain = !is_first_copy && place.sent_at > echo_sent_at;
+        let was_sent_in_vain = !is_first_copy && echo_sent_at.is_some_and(|newest| place.sent_at > newest);
         if place.overtaken_at > 0 && (is_first_copy || was_sent_in_vain) {
             sender.round_trip.record_reordering(sender.now.saturating_sub(place.overtaken_at), sender.now);
         }
@@ -363,7 +363,7 @@ mod tests {
             let Self { half, in_flight, round_trip, counters } = self;
             let mut sender = Sender { in_flight, round_trip, counters, now };
             let status = Status { below, acknowledged, received: acknowledged, granted: 100, ..Status::EMPTY };
-            let progress = half.on_status(&status, echo_sent_at, true, &mut sender);
+            let progress = half.on_status(&status, Some(echo_sent_at), true, &mut sender);
             half.mark_overtaken(progress.newest_sent_at, now);
             half.mark_lost(&mut sender);
         }
