@@ -39,6 +39,7 @@ files() {
     for unit in "$here"/packaging/systemd/*; do
         printf '%s\t%s\t644\n' "$unit" "$prefix/lib/systemd/system/${unit##*/}"
     done
+    printf '%s\t%s\t644\n' "$here/packaging/wireshark/efe.lua" "$prefix/share/thalweg/wireshark/efe.lua"
     for name in README.md CHANGELOG.md LICENSE-MIT LICENSE-APACHE; do
         printf '%s\t%s\t644\n' "$here/$name" "$prefix/share/doc/thalweg/$name"
     done

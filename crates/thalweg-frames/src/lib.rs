@@ -25,6 +25,7 @@
 //! | `af_xdp/umem` | The memory that holds frames: chunks of the sockets' own, and the arenas |
 //! | `af_xdp/socket` | One queue's socket: its rings, its chunks, and the operations on them |
 //! | `af_xdp/ring` | The rings that a program and the kernel share |
+//! | `packet_port` | A port for Ethernet frames of one type, through the kernel (packet(7)) |
 //! | `capture` | Capture of all packets of an interface (packet(7)) |
 //! | `control` | Control messages of sendmsg(2) and recvmsg(2) |
 //! | `adapter` | A network adapter that a node drives itself, bypassing the kernel: its settings |
@@ -42,6 +43,7 @@ mod io;
 #[cfg_attr(not(feature = "af-xdp"), allow(dead_code, reason = "only ports that bypass the kernel use it"))]
 mod kernel;
 mod neighbours;
+mod packet_port;
 mod raw;
 mod udp;
 
@@ -54,5 +56,6 @@ pub use error::FramesError;
 pub use ethernet::{Arp, EthernetPort, ParsedFrame, PortAddresses, Subnet, parse_frame};
 pub use io::{Arrival, Counters, DatagramIo};
 pub use neighbours::Mac;
+pub use packet_port::PacketPort;
 pub use raw::FrameIo;
 pub use udp::UdpPort;
