@@ -1,0 +1,234 @@
+//! Connection management: listeners, connection requests, and queue pairs that are connected by them.
+
+use crate::attributes::{QueueAttributes, QueueState};
+use crate::command::{CommandError, ConnectionEvent, ConnectionParameters, MAX_PRIVATE_BYTES, Reply};
+use crate::engine::{
+    Engine, check_limit, check_reads, encode_event, encode_lost_connection_events, insert, missing_descriptor, own,
+};
+use crate::events::EventSocket;
+use crate::queue_pair::{Connection, Path};
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+
+/// First of the ports that a listener without one is given (RFC 6335 section 6).
+const FIRST_DYNAMIC_PORT: u16 = 49152;
+
+/// A listener of a program.
+#[derive(Debug)]
+pub(crate) struct Listener {
+    pub(crate) client: u32,
+    pub(crate) address: SocketAddr,
+    pub(crate) backlog: u32,
+    pub(crate) events: EventSocket,
+}
+
+/// A connection that waits for an answer.
+#[derive(Debug)]
+pub(crate) struct Request {
+    pub(crate) listener: u32,
+    /// Queue pair that wants to connect.
+    pub(crate) queue: u32,
+    pub(crate) parameters: ConnectionParameters,
+}
+
+impl Engine {
+    pub(crate) fn listen(
+        &mut self,
+        client: u32,
+        mut address: SocketAddr,
+        backlog: u32,
+        socket: Option<OwnedFd>,
+    ) -> Result<Reply, CommandError> {
+        let events = EventSocket::new(socket.ok_or_else(missing_descriptor)?, encode_lost_connection_events);
+        let count = self.listeners.iter().filter(|(_, listener)| listener.client == client).count();
+        check_limit("listeners", self.limits.max_listeners, count)?;
+        if address.port() == 0 {
+            let free = (FIRST_DYNAMIC_PORT..=u16::MAX)
+                .find(|port| self.listeners.iter().all(|(_, other)| other.address.port() != *port));
+            let free = free.ok_or_else(|| CommandError::Address { address, reason: "all ports are in use".into() })?;
+            address.set_port(free);
+        } else if self.listeners.iter().any(|(_, other)| other.address == address) {
+            return Err(CommandError::Address { address, reason: "another listener has this address".into() });
+        }
+        let backlog = backlog.clamp(1, self.limits.max_listeners);
+        match insert(&mut self.listeners, Listener { client, address, backlog, events }, "listeners")? {
+            Reply::Handle(listener) => Ok(Reply::Listening { listener, address }),
+            other => Ok(other),
+        }
+    }
+
+    pub(crate) fn destroy_listener(&mut self, client: u32, listener: u32) -> Result<(), CommandError> {
+        own(&self.listeners, client, listener, "listener", |listener| listener.client)?;
+        self.remove_listener(listener);
+        Ok(())
+    }
+
+    /// Removes a listener and rejects those that wait for its answer.
+    pub(crate) fn remove_listener(&mut self, listener: u32) {
+        self.listeners.remove(listener);
+        let waiting: Vec<u32> =
+            self.requests.iter().filter(|(_, request)| request.listener == listener).map(|(at, _)| at).collect();
+        for request in waiting {
+            if let Some(request) = self.requests.remove(request) {
+                self.end_attempt(request.queue, ConnectionEvent::Rejected { private_data: Vec::new() });
+            }
+        }
+    }
+
+    pub(crate) fn connect(
+        &mut self,
+        client: u32,
+        queue: u32,
+        address: SocketAddr,
+        parameters: ConnectionParameters,
+        socket: Option<OwnedFd>,
+    ) -> Result<(), CommandError> {
+        let events = EventSocket::new(socket.ok_or_else(missing_descriptor)?, encode_lost_connection_events);
+        self.check_parameters(&parameters)?;
+        self.check_unconnected(client, queue)?;
+        let listens = |listener: &Listener| {
+            let ip = listener.address.ip();
+            listener.address.port() == address.port()
+                && (ip == address.ip() || (ip.is_unspecified() && address.ip().is_loopback()))
+        };
+        let listener = self.listeners.iter().find(|(_, listener)| listens(listener)).map(|(at, _)| at);
+        let listener = listener.ok_or(CommandError::Refused(address))?;
+        let waiting = self.requests.iter().filter(|(_, request)| request.listener == listener).count();
+        let Some(found) = self.listeners.get_mut(listener) else { return Err(CommandError::Refused(address)) };
+        check_limit("connections that wait for the listener's answer", found.backlog, waiting)?;
+        // Seen from the listener: the connecting side's ORD is what its IRD has to serve.
+        let seen = ConnectionParameters {
+            inbound_reads: parameters.outbound_reads,
+            outbound_reads: parameters.inbound_reads,
+            ..parameters.clone()
+        };
+        let Reply::Handle(request) =
+            insert(&mut self.requests, Request { listener, queue, parameters }, "connection requests")?
+        else {
+            return Ok(());
+        };
+        let event = ConnectionEvent::Request { request, peer: None, parameters: seen };
+        self.events_wait |= found.events.send_event(encode_event(&event));
+        if let Some(pair) = self.queues.get_mut(queue) {
+            pair.connection = Some(Connection { events, established: false });
+        }
+        Ok(())
+    }
+
+    pub(crate) fn accept(
+        &mut self,
+        client: u32,
+        request: u32,
+        queue: u32,
+        parameters: ConnectionParameters,
+        socket: Option<OwnedFd>,
+    ) -> Result<(), CommandError> {
+        let events = EventSocket::new(socket.ok_or_else(missing_descriptor)?, encode_lost_connection_events);
+        self.check_parameters(&parameters)?;
+        self.check_request(client, request)?;
+        self.check_unconnected(client, queue)?;
+        let Some(found) = self.requests.remove(request) else { return Ok(()) };
+        let initiator = found.queue;
+        if initiator == queue {
+            return Err(CommandError::Argument("a queue pair cannot be connected to itself".into()));
+        }
+        // RFC 6581 section 9: either side's ORD is at most the other's IRD.
+        let to_responder = found.parameters.outbound_reads.min(parameters.inbound_reads);
+        let to_initiator = parameters.outbound_reads.min(found.parameters.inbound_reads);
+        let of_initiator =
+            ConnectionParameters { inbound_reads: to_initiator, outbound_reads: to_responder, ..found.parameters };
+        let of_responder =
+            ConnectionParameters { inbound_reads: to_responder, outbound_reads: to_initiator, ..parameters };
+        if let Some(pair) = self.queues.get_mut(queue) {
+            pair.connection = Some(Connection { events, established: false });
+        }
+        self.establish(initiator, queue, &of_initiator, of_responder.private_data.clone());
+        self.establish(queue, initiator, &of_responder, of_initiator.private_data);
+        Ok(())
+    }
+
+    pub(crate) fn reject(&mut self, client: u32, request: u32, private_data: Vec<u8>) -> Result<(), CommandError> {
+        check_private_data(&private_data)?;
+        self.check_request(client, request)?;
+        if let Some(request) = self.requests.remove(request) {
+            self.end_attempt(request.queue, ConnectionEvent::Rejected { private_data });
+        }
+        Ok(())
+    }
+
+    pub(crate) fn disconnect(&mut self, client: u32, queue: u32) -> Result<(), CommandError> {
+        self.queue(client, queue)?;
+        self.abandon_requests_of(queue);
+        self.fail_queue(queue, "disconnected");
+        Ok(())
+    }
+
+    /// Withdraws the connection request of a queue pair.
+    pub(crate) fn abandon_requests_of(&mut self, queue: u32) {
+        let of_queue: Vec<u32> =
+            self.requests.iter().filter(|(_, request)| request.queue == queue).map(|(at, _)| at).collect();
+        of_queue.into_iter().for_each(|request| drop(self.requests.remove(request)));
+    }
+
+    /// Brings a queue pair into the state RTS with its peer.
+    fn establish(&mut self, queue: u32, peer: u32, own: &ConnectionParameters, peer_data: Vec<u8>) {
+        let Some(pair) = self.queues.get_mut(queue) else { return };
+        pair.path = Path::Local(peer);
+        pair.state = QueueState::ReadyToSend;
+        pair.attributes = QueueAttributes {
+            inbound_reads: own.inbound_reads,
+            outbound_reads: own.outbound_reads,
+            receiver_retries: own.receiver_retries,
+            peer_queue: Some(peer),
+            access: pair.attributes.access,
+            ..QueueAttributes::default()
+        };
+        let Some(connection) = &mut pair.connection else { return };
+        connection.established = true;
+        let parameters = ConnectionParameters { private_data: peer_data, ..own.clone() };
+        self.events_wait |= connection.events.send_event(encode_event(&ConnectionEvent::Established { parameters }));
+    }
+
+    /// Reports to a queue pair's program that it was not connected. The queue pair stays in state INIT.
+    fn end_attempt(&mut self, queue: u32, event: ConnectionEvent) {
+        if let Some(mut connection) = self.queues.get_mut(queue).and_then(|pair| pair.connection.take()) {
+            connection.events.send_event(encode_event(&event));
+        }
+    }
+
+    fn check_parameters(&self, parameters: &ConnectionParameters) -> Result<(), CommandError> {
+        check_reads(
+            "reads outstanding",
+            self.limits.max_reads,
+            parameters.inbound_reads.max(parameters.outbound_reads),
+        )?;
+        check_private_data(&parameters.private_data)
+    }
+
+    fn check_unconnected(&mut self, client: u32, queue: u32) -> Result<(), CommandError> {
+        let pair = self.queue(client, queue)?;
+        if pair.state != QueueState::Init {
+            return Err(CommandError::WrongState { is: pair.state, needs: QueueState::Init });
+        }
+        if pair.connection.is_some() {
+            return Err(CommandError::Argument("the queue pair is being connected already".into()));
+        }
+        Ok(())
+    }
+
+    fn check_request(&self, client: u32, request: u32) -> Result<(), CommandError> {
+        let listener = self.requests.get(request).and_then(|request| self.listeners.get(request.listener));
+        match listener {
+            Some(listener) if listener.client == client => Ok(()),
+            _ => Err(CommandError::NoSuch { what: "connection request".into(), handle: request }),
+        }
+    }
+}
+
+fn check_private_data(data: &[u8]) -> Result<(), CommandError> {
+    if data.len() <= MAX_PRIVATE_BYTES {
+        return Ok(());
+    }
+    let (limit, requested) = (MAX_PRIVATE_BYTES as u64, data.len() as u64);
+    Err(CommandError::Limit { what: "bytes of private data (RFC 5044, RFC 6581)".into(), limit, requested })
+}
