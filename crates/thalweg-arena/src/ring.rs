@@ -257,6 +257,15 @@ impl RingSender {
         self.memory.cells()
     }
 
+    /// Returns the number of cells that can be pushed now.
+    ///
+    /// # Errors
+    /// The receiver's index is impossible: the receiver is broken or hostile, stop using the ring.
+    pub fn free_cells(&mut self) -> Result<u32, RingError> {
+        self.refresh_head_index()?;
+        Ok(self.memory.cells() - self.tail.wrapping_sub(self.head))
+    }
+
     fn is_full(&self) -> bool {
         self.tail.wrapping_sub(self.head) >= self.memory.cells()
     }

@@ -77,6 +77,12 @@ enum EntryKind {
     Window { kind: WindowKind, bound: Option<Binding> },
 }
 
+impl EntryKind {
+    fn count_index(&self) -> usize {
+        usize::from(matches!(self, Self::Window { .. }))
+    }
+}
+
 /// Region that a window is bound to, and queue pair that bound it.
 #[derive(Debug, Clone, Copy)]
 struct Binding {
@@ -100,6 +106,8 @@ pub(crate) struct RegionRequest {
 pub(crate) struct StagTable {
     entries: HashMap<u32, Entry, BuildHasherDefault<RandomNumberHasher>>,
     files: HashMap<FileKey, Weak<SharedMemory>>,
+    /// Numbers of regions and windows of each program.
+    counts: HashMap<u32, [usize; 2]>,
     random: RandomPool,
 }
 
@@ -167,6 +175,7 @@ impl StagTable {
                 continue;
             }
             entry.key = stag as u8;
+            self.counts.entry(entry.client).or_default()[entry.kind.count_index()] += 1;
             self.entries.insert(index, entry);
             return Ok(stag);
         }
@@ -184,7 +193,9 @@ impl StagTable {
             });
         }
         self.unbind(stag >> KEY_BITS);
-        self.entries.remove(&(stag >> KEY_BITS));
+        if let Some(entry) = self.entries.remove(&(stag >> KEY_BITS)) {
+            self.counts.entry(client).or_default()[entry.kind.count_index()] -= 1;
+        }
         Ok(())
     }
 
@@ -192,15 +203,15 @@ impl StagTable {
     pub(crate) fn remove_client(&mut self, client: u32) {
         self.entries.retain(|_, entry| entry.client != client);
         self.files.retain(|key, _| key.0 != client);
+        self.counts.remove(&client);
     }
 
     /// Returns the number of regions, or of windows, of a program.
     pub(crate) fn count(&self, client: u32, windows: bool) -> usize {
-        let of_client = self.entries.values().filter(|entry| entry.client == client);
-        of_client.filter(|entry| matches!(entry.kind, EntryKind::Window { .. }) == windows).count()
+        self.counts.get(&client).map_or(0, |counts| counts[usize::from(windows)])
     }
 
-    /// Returns whether a protection domain has regions or windows, and how many.
+    /// Returns the number of regions and windows of a protection domain.
     pub(crate) fn count_in_domain(&self, domain: u32) -> usize {
         self.entries.values().filter(|entry| entry.domain == domain).count()
     }
