@@ -290,10 +290,8 @@ pub(crate) fn take_receive(ring: &mut RingReceiver, max_sges: u32) -> Result<Opt
     decode_sges(&cell[16..], first);
     for _ in 1..receive_cells(max_sges) {
         let cell = ring.pop()?.ok_or_else(|| malformed(0, 1))?;
-        let (elements, after) = std::mem::take(&mut rest).split_at_mut_checked(SGES_PER_CELL).unwrap_or_default();
-        if elements.is_empty() {
-            break;
-        }
+        let elements = rest.len().min(SGES_PER_CELL);
+        let (elements, after) = std::mem::take(&mut rest).split_at_mut(elements);
         decode_sges(&cell, elements);
         rest = after;
     }
@@ -497,7 +495,8 @@ mod tests {
             for halves in cells {
                 let mut cell: Cell = halves.as_flattened().try_into().unwrap();
                 if cell[0] & 1 == 0 {
-                    cell[8..16].copy_from_slice(&[operation, cell[9] & 15, cell[10] & 31, 0, cell[12], 0, 0, 0]);
+                    let likely = [operation, cell[9] & 15, cell[10] & 31, 0, cell[12], 0, 0, 0];
+                    cell[8..16].copy_from_slice(&likely);
                 }
                 sender.push(&cell).unwrap();
                 other.push(&cell).unwrap();

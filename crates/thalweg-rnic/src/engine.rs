@@ -467,6 +467,8 @@ impl Engine {
         match state {
             QueueState::Error => {
                 self.fail_queue(queue, "the peer's program has brought its queue pair into the error state");
+                // From RESET, there is nothing to flush.
+                self.queue(client, queue)?.state = QueueState::Error;
                 return Ok(());
             }
             QueueState::Reset => {

@@ -24,7 +24,7 @@ impl<T> Slots<T> {
     pub(crate) fn insert(&mut self, object: T) -> Option<u32> {
         // A place that was given up is used again late, so that its old handles are found out.
         let reuse = self.free.len() > 64 || self.slots.len() >= 1 << INDEX_BITS;
-        let index = match self.free.pop_front().filter(|_| reuse) {
+        let index = match if reuse { self.free.pop_front() } else { None } {
             Some(index) => index,
             None if self.slots.len() < 1 << INDEX_BITS => {
                 self.slots.push((1, None));

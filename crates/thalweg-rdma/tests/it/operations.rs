@@ -67,7 +67,7 @@ fn no_bytes_need_no_memory_and_a_send_of_none_a_receive() {
         near.send(2, Work::Write { data: Data::Memory(&nothing), to: nowhere, immediate: None });
         near.send(3, Work::Read { into: &nothing, from: nowhere });
         near.send(4, Work::Write { data: Data::Inline(&[]), to: nowhere, immediate: None });
-        (1..=4).for_each(|id| drop(near.succeed(id)));
+        (1..=4).for_each(|id| _ = near.succeed(id));
         far.queue.post_receive(10, &[far.buffer.sge(0, 1)]).unwrap();
         near.send(5, Work::Send { data: Data::Memory(&[]), immediate: None });
         near.succeed(5);
@@ -113,7 +113,7 @@ proptest! {
     ) {
         let (near, far) = pair(Arrangement::EmbeddedTwoPrograms);
         near.fill(0, &pattern(2000, 3));
-        let elements = |side: &Side, parts: &[(u64, u32)], apart: u64| {
+        let elements = |side: &Party, parts: &[(u64, u32)], apart: u64| {
             parts.iter().enumerate().map(|(index, (at, bytes))| side.buffer.sge(index as u64 * apart + at, *bytes)).collect::<Vec<_>>()
         };
         let (sources, sinks) = (elements(&near, &from, 0), elements(&far, &to, 2000));
@@ -121,7 +121,7 @@ proptest! {
         let room: usize = to.iter().map(|(_, bytes)| *bytes as usize).sum();
         far.queue.post_receive(1, &sinks).unwrap();
         near.send(2, Work::Send { data: Data::Memory(&sources), immediate: None });
-        let sink_bytes = |side: &Side| to.iter().enumerate().flat_map(|(index, (at, bytes))| side.bytes(index * 2000 + *at as usize, *bytes as usize)).collect::<Vec<u8>>();
+        let sink_bytes = |side: &Party| to.iter().enumerate().flat_map(|(index, (at, bytes))| side.bytes(index * 2000 + *at as usize, *bytes as usize)).collect::<Vec<u8>>();
         if sent.len() <= room {
             near.succeed(2);
             prop_assert_eq!(far.succeed(1).bytes() as usize, sent.len());

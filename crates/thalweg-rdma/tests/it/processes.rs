@@ -35,8 +35,9 @@ fn another_process() {
                 stag: u32::from_ne_bytes(data[8..12].try_into().unwrap()),
             };
             near.send(2, Work::Write { data: Data::Inline(b"from afar"), to, immediate: None });
-            near.succeed(2);
-            near.succeed(1);
+            let mut ids = [near.next().id(), near.next().id()];
+            ids.sort_unstable();
+            assert_eq!(ids, [1, 2]);
             near.send(3, Work::Send { data: Data::Inline(b"ready"), immediate: None });
             near.succeed(3);
             loop {
@@ -106,7 +107,7 @@ fn a_program_that_is_killed_leaves_nothing_behind_and_its_peer_is_told() {
         assert!(mappings() > own);
         client.0.kill().unwrap();
         // Its peer gets errors, not silence.
-        (11..14).for_each(|id| drop(far.fail(id, Status::Flushed)));
+        (11..14).for_each(|id| _ = far.fail(id, Status::Flushed));
         let reason = connection.wait_for_end(PATIENCE).unwrap().unwrap();
         assert!(reason.contains("the peer's program has ended"), "{reason}");
         far.send(2, Work::Send { data: Data::Inline(b"?"), immediate: None });

@@ -12,7 +12,7 @@ pub(crate) const BUFFER_BYTES: usize = 1 << 16;
 pub(crate) const ALL_ACCESS: Access = Access::all();
 
 /// One program's side of a connection.
-pub(crate) struct Side {
+pub(crate) struct Party {
     pub(crate) queue: QueuePair,
     pub(crate) completions: CompletionQueue,
     pub(crate) buffer: Buffer,
@@ -83,7 +83,7 @@ impl Default for Options {
     }
 }
 
-pub(crate) fn side(device: &Device, options: &Options) -> Side {
+pub(crate) fn side(device: &Device, options: &Options) -> Party {
     let domain = device.allocate_domain().unwrap();
     side_in(device, &domain, options, None)
 }
@@ -93,18 +93,18 @@ pub(crate) fn side_in(
     domain: &ProtectionDomain,
     options: &Options,
     shared_queue: Option<&SharedReceiveQueue>,
-) -> Side {
+) -> Party {
     let completions = device.create_completion_queue(options.entries, None).unwrap();
     let mut of_pair = QueuePairOptions::new(&completions);
     (of_pair.lengths, of_pair.signal_all, of_pair.shared_queue) = (options.lengths, options.signal_all, shared_queue);
     let queue = domain.create_queue_pair(&of_pair).unwrap();
     queue.modify_state(QueueState::Init, None).unwrap();
     let buffer = domain.create_buffer(BUFFER_BYTES, options.access).unwrap();
-    Side { queue, completions, buffer, domain: domain.clone(), device: device.clone() }
+    Party { queue, completions, buffer, domain: domain.clone(), device: device.clone() }
 }
 
 /// Connects two sides by the numbers of their queue pairs.
-pub(crate) fn join(one: &Side, other: &Side, attributes: &QueueAttributes) {
+pub(crate) fn join(one: &Party, other: &Party, attributes: &QueueAttributes) {
     for (own, peer) in [(one, other), (other, one)] {
         let attributes = QueueAttributes { peer_queue: Some(peer.queue.number()), ..attributes.clone() };
         own.queue.modify_state(QueueState::ReadyToReceive, Some(attributes)).unwrap();
@@ -112,18 +112,18 @@ pub(crate) fn join(one: &Side, other: &Side, attributes: &QueueAttributes) {
     }
 }
 
-pub(crate) fn pair_with(arrangement: Arrangement, options: &Options) -> (Side, Side) {
+pub(crate) fn pair_with(arrangement: Arrangement, options: &Options) -> (Party, Party) {
     let (one, other) = devices(arrangement);
     let sides = (side(&one, options), side(&other, options));
     join(&sides.0, &sides.1, &options.attributes);
     sides
 }
 
-pub(crate) fn pair(arrangement: Arrangement) -> (Side, Side) {
+pub(crate) fn pair(arrangement: Arrangement) -> (Party, Party) {
     pair_with(arrangement, &Options::default())
 }
 
-impl Side {
+impl Party {
     /// Returns a place in the side's buffer, for the peer.
     pub(crate) fn at(&self, offset: u64) -> RemoteAddress {
         RemoteAddress { address: self.buffer.address(offset), stag: self.buffer.stag() }

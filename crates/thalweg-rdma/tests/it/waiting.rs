@@ -5,8 +5,8 @@ use std::time::Duration;
 use thalweg_rdma::*;
 
 struct Waiting {
-    near: Side,
-    far: Side,
+    near: Party,
+    far: Party,
     channel: CompletionChannel,
     completions: CompletionQueue,
     queue: QueuePair,
@@ -37,10 +37,12 @@ fn a_program_that_arms_looks_and_sleeps_misses_nothing() {
         (0..32).for_each(|id| queue.post_receive(id, &[]).unwrap());
         let sending = std::thread::spawn(move || {
             for id in 0..MESSAGES {
+                if id % 16 == 15 {
+                    near.queue.post_receive(id, &[near.buffer.sge(0, 8)]).unwrap();
+                }
                 near.send(id, Work::Send { data: Data::Inline(&[]), immediate: Some(id as u32) });
                 near.succeed(id);
                 if id % 16 == 15 {
-                    near.queue.post_receive(id, &[near.buffer.sge(0, 8)]).unwrap();
                     near.succeed(id);
                 }
             }
