@@ -5,6 +5,7 @@
 //! the same time. A program that writes where another reads changes what is read, and nothing else.
 
 use crate::arena::{ArenaError, check_received};
+use crate::pin::{PinError, lock_pages};
 use memmap2::{Advice, MmapOptions, MmapRaw};
 use rustix::fs::{MemfdFlags, SealFlags};
 use std::fmt;
@@ -71,6 +72,14 @@ impl SharedMemory {
     /// Returns the address of the first byte in this process; for addresses that a peer is given, not for reading.
     pub fn base_address(&self) -> u64 {
         self.memory.as_ptr() as u64
+    }
+
+    /// Pins the pages, as [`pin_bytes`](crate::pin_bytes) does, until the memory is unmapped.
+    ///
+    /// # Errors
+    /// As [`pin_bytes`](crate::pin_bytes).
+    pub fn pin_pages(&self) -> Result<(), PinError> {
+        lock_pages(std::ptr::slice_from_raw_parts(self.memory.as_ptr(), self.size_bytes()))
     }
 
     /// Fills `out` with the bytes from `at` on.

@@ -242,7 +242,7 @@ impl DeviceInner {
         match &self.back_end {
             BackEnd::Embedded { shared, .. } => {
                 if let Some(queue) = queue {
-                    shared.engine.lock().progress_queue(queue, Instant::now());
+                    shared.engine.lock().progress_queue(queue, &Instant::now);
                 }
                 if sleeps {
                     let _ = shared.bell.wake_waiter();
@@ -261,7 +261,7 @@ impl DeviceInner {
     #[inline]
     pub(crate) fn make_progress(&self) -> bool {
         let BackEnd::Embedded { shared, .. } = &self.back_end else { return false };
-        shared.engine.try_lock().is_some_and(|mut engine| engine.progress(Instant::now()))
+        shared.engine.try_lock().is_some_and(|mut engine| engine.progress(&Instant::now))
     }
 
     /// Returns whether the RNIC is known to have ended.
@@ -310,7 +310,7 @@ impl DeviceInner {
         if let BackEnd::Embedded { shared, .. } = &self.back_end {
             let _ = shared.bell.clear_wakeups()?;
             let mut engine = shared.engine.lock();
-            if engine.progress(now) {
+            if engine.progress(&|| now) {
                 return Ok(());
             }
             match engine.prepare_sleep(now) {

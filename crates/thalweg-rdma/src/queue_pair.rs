@@ -324,7 +324,9 @@ impl PostedQueue {
     fn retire(&mut self, index: u32) {
         let count = (index.wrapping_sub(self.first) as usize).saturating_add(1);
         if count <= self.outstanding.len() {
-            self.outstanding.drain(..count);
+            for _ in 0..count {
+                self.outstanding.pop_front();
+            }
             self.first = index.wrapping_add(1);
         }
     }

@@ -62,26 +62,49 @@ pub struct Sge {
     pub stag: u32,
 }
 
+/// Elements that a list has without memory of its own.
+const FEW_SGES: usize = 2;
+
 /// Up to [`MAX_SGES`] elements.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SgeList {
-    count: usize,
-    items: [Sge; MAX_SGES],
+#[derive(Debug, Clone)]
+pub struct SgeList(Elements);
+
+#[derive(Debug, Clone)]
+enum Elements {
+    Few(usize, [Sge; FEW_SGES]),
+    Many(Vec<Sge>),
 }
 
 impl SgeList {
     /// Makes a list; `None` if there are too many.
     pub fn new(elements: &[Sge]) -> Option<Self> {
-        let mut items = [Sge::default(); MAX_SGES];
-        items.get_mut(..elements.len())?.copy_from_slice(elements);
-        Some(Self { count: elements.len(), items })
+        if elements.len() > MAX_SGES {
+            return None;
+        }
+        let mut list = Self::with_length(elements.len());
+        list.elements_mut().copy_from_slice(elements);
+        Some(list)
     }
 
     /// Makes a list of one.
     pub fn one(element: Sge) -> Self {
-        let mut items = [Sge::default(); MAX_SGES];
-        items[0] = element;
-        Self { count: 1, items }
+        Self(Elements::Few(1, [element, Sge::default()]))
+    }
+
+    /// Makes a list of elements that are to be set.
+    fn with_length(count: usize) -> Self {
+        Self(if count <= FEW_SGES {
+            Elements::Few(count, [Sge::default(); FEW_SGES])
+        } else {
+            Elements::Many(vec![Sge::default(); count])
+        })
+    }
+
+    fn elements_mut(&mut self) -> &mut [Sge] {
+        match &mut self.0 {
+            Elements::Few(count, few) => &mut few[..*count],
+            Elements::Many(many) => many,
+        }
     }
 
     /// Returns the length in bytes of all elements.
@@ -92,17 +115,29 @@ impl SgeList {
 
 impl Default for SgeList {
     fn default() -> Self {
-        Self { count: 0, items: [Sge::default(); MAX_SGES] }
+        Self::with_length(0)
     }
 }
 
 impl Deref for SgeList {
     type Target = [Sge];
 
+    #[inline]
     fn deref(&self) -> &[Sge] {
-        &self.items[..self.count]
+        match &self.0 {
+            Elements::Few(count, few) => &few[..*count],
+            Elements::Many(many) => many,
+        }
     }
 }
+
+impl PartialEq for SgeList {
+    fn eq(&self, other: &Self) -> bool {
+        **self == **other
+    }
+}
+
+impl Eq for SgeList {}
 
 /// A send request.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -216,9 +251,10 @@ pub(crate) fn take_send(ring: &mut RingReceiver, lengths: &QueueLengths) -> Resu
     if inline_bytes > lengths.inline_bytes {
         return Err(malformed(u64::from(inline_bytes), u64::from(lengths.inline_bytes)));
     }
-    let mut sges = SgeList { count: elements as usize, ..SgeList::default() };
-    decode_sges(&cell[48..], &mut sges.items[..elements.min(1) as usize]);
-    for elements in sges.items[..elements as usize].get_mut(1..).unwrap_or_default().chunks_mut(SGES_PER_CELL) {
+    let mut sges = SgeList::with_length(elements as usize);
+    let (first, rest) = sges.elements_mut().split_at_mut(elements.min(1) as usize);
+    decode_sges(&cell[48..], first);
+    for elements in rest.chunks_mut(SGES_PER_CELL) {
         let cell = ring.pop()?.ok_or_else(|| malformed(0, 1))?;
         decode_sges(&cell, elements);
     }
@@ -285,8 +321,8 @@ pub(crate) fn take_receive(ring: &mut RingReceiver, max_sges: u32) -> Result<Opt
     if elements > max_sges {
         return Err(malformed(elements, max_sges));
     }
-    let mut sges = SgeList { count: elements as usize, ..SgeList::default() };
-    let (first, mut rest) = sges.items[..elements as usize].split_at_mut((elements as usize).min(FIRST_RECEIVE_SGES));
+    let mut sges = SgeList::with_length(elements as usize);
+    let (first, mut rest) = sges.elements_mut().split_at_mut((elements as usize).min(FIRST_RECEIVE_SGES));
     decode_sges(&cell[16..], first);
     for _ in 1..receive_cells(max_sges) {
         let cell = ring.pop()?.ok_or_else(|| malformed(0, 1))?;

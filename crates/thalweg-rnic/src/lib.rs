@@ -53,5 +53,5 @@ pub use descriptor::{
     Cell, CompletionCell, CompletionEntry, MAX_INLINE_BYTES, MAX_SGES, ReceiveDescriptor, SendDescriptor, SendFlags,
     Sge, SgeList, receive_cells, receive_ring_cells, send_ring_cells,
 };
-pub use engine::{ClientId, Engine};
+pub use engine::{ClientId, Clock, Engine};
 pub use service::{Service, ServiceError};

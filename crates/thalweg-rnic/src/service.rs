@@ -126,7 +126,7 @@ impl Service {
         let mut idle_turns = 0;
         while !(self.ends_alone && self.clients.is_empty()) {
             let now = Instant::now();
-            if self.engine.progress(now) {
+            if self.engine.progress(&|| now) {
                 (last_work, idle_turns) = (now, 0);
             } else {
                 idle_turns += 1;

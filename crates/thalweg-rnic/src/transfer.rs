@@ -9,10 +9,9 @@ use crate::attributes::{
 };
 use crate::completion::ReceiveResult;
 use crate::descriptor::{SendFlags, Sge, TakeError, receive_cells, take_receive, take_send};
-use crate::engine::Engine;
+use crate::engine::{Clock, Engine};
 use crate::queue_pair::{Path, TakenReceive, Transfer};
 use crate::stag::{Accessor, StagTable};
-use std::time::Instant;
 
 /// Length in bytes of the operand of an atomic.
 const ATOMIC_BYTES: u64 = 8;
@@ -51,7 +50,7 @@ enum CopyFault {
 
 impl Engine {
     /// Does the next thing that a queue pair has to do. Returns whether there was any.
-    pub(crate) fn take_turn(&mut self, queue: u32, now: Instant, budget: &mut u64) -> bool {
+    pub(crate) fn take_turn(&mut self, queue: u32, clock: Clock<'_>, budget: &mut u64) -> bool {
         let Some(pair) = self.queues.get_mut(queue) else { return false };
         match pair.state {
             QueueState::ReadyToSend => {}
@@ -77,7 +76,7 @@ impl Engine {
             self.keep_current(queue, transfer);
             return false;
         }
-        match self.step(queue, &mut transfer, now, budget) {
+        match self.step(queue, &mut transfer, clock, budget) {
             Outcome::Done => self.complete_send(queue, &transfer, Status::Success, Fault::NONE),
             Outcome::Continues => self.keep_current(queue, transfer),
             Outcome::Waits => {
@@ -186,7 +185,7 @@ impl Engine {
     }
 
     /// Carries out a part of a request.
-    fn step(&mut self, queue: u32, transfer: &mut Transfer, now: Instant, budget: &mut u64) -> Outcome {
+    fn step(&mut self, queue: u32, transfer: &mut Transfer, clock: Clock<'_>, budget: &mut u64) -> Outcome {
         let operation = transfer.request.operation;
         if matches!(operation, Operation::BindWindow | Operation::LocalInvalidate) {
             return self.run_local(queue, transfer);
@@ -196,15 +195,15 @@ impl Engine {
             let fault = Fault::new(FaultKind::TooLong, 0, transfer.total_bytes, limit);
             return Outcome::Failed(Status::LocalLengthError, fault);
         }
-        let peer = match self.find_peer(queue, transfer, now) {
+        let peer = match self.find_peer(queue, transfer, clock) {
             Ok(peer) => peer,
             Err(outcome) => return outcome,
         };
         match operation {
-            Operation::Write | Operation::WriteWithImmediate => self.step_write(queue, peer, transfer, now, budget),
+            Operation::Write | Operation::WriteWithImmediate => self.step_write(queue, peer, transfer, clock, budget),
             Operation::Read => self.step_read(queue, peer, transfer, budget),
             Operation::CompareSwap | Operation::FetchAdd => self.step_atomic(queue, peer, transfer),
-            _ => self.step_send(queue, peer, transfer, now, budget),
+            _ => self.step_send(queue, peer, transfer, clock, budget),
         }
     }
 
@@ -227,7 +226,7 @@ impl Engine {
     }
 
     /// Returns the peer's queue pair, once it is ready for messages of this one.
-    fn find_peer(&mut self, queue: u32, transfer: &mut Transfer, now: Instant) -> Result<u32, Outcome> {
+    fn find_peer(&mut self, queue: u32, transfer: &mut Transfer, clock: Clock<'_>) -> Result<u32, Outcome> {
         let Some(pair) = self.queues.get(queue) else { return Err(Outcome::Waits) };
         let gone = Outcome::Failed(Status::RetryExceeded, Fault::new(FaultKind::PeerGone, 0, 0, 0).seen_by_peer());
         let Path::Local(peer) = pair.path else { return Err(gone) };
@@ -242,8 +241,8 @@ impl Engine {
             return Err(gone);
         }
         let timeout = pair.attributes.peer_timeout;
-        let deadline = *transfer.deadline.get_or_insert(now + timeout);
-        if now < deadline {
+        let deadline = *transfer.deadline.get_or_insert_with(|| clock() + timeout);
+        if clock() < deadline {
             return Err(Outcome::Waits);
         }
         let fault = Fault::new(FaultKind::PeerNotReady, 0, 0, timeout.as_millis() as u64);
@@ -257,7 +256,7 @@ impl Engine {
         queue: u32,
         peer: u32,
         transfer: &mut Transfer,
-        now: Instant,
+        clock: Clock<'_>,
     ) -> Result<(), Outcome> {
         let shared = self.queues.get(peer).and_then(|pair| pair.shared_queue);
         let Some(receive) = self.receive_ring(peer) else { return Err(Outcome::Waits) };
@@ -273,7 +272,7 @@ impl Engine {
                 }
                 Ok(())
             }
-            Ok(None) => Err(self.wait_for_receive(queue, peer, transfer, now)),
+            Ok(None) => Err(self.wait_for_receive(queue, peer, transfer, clock)),
             Err(error) => {
                 receive.broken = true;
                 let fault = error.into_fault();
@@ -293,14 +292,14 @@ impl Engine {
         }
     }
 
-    fn wait_for_receive(&mut self, queue: u32, peer: u32, transfer: &mut Transfer, now: Instant) -> Outcome {
+    fn wait_for_receive(&mut self, queue: u32, peer: u32, transfer: &mut Transfer, clock: Clock<'_>) -> Outcome {
         let Some(attributes) = self.queues.get(queue).map(|pair| &pair.attributes) else { return Outcome::Waits };
         if attributes.receiver_retries >= ENDLESS_RETRIES {
             return Outcome::Waits;
         }
-        let deadline = *transfer.deadline.get_or_insert(now + attributes.receiver_retry_interval);
+        let deadline = *transfer.deadline.get_or_insert_with(|| clock() + attributes.receiver_retry_interval);
         if transfer.retries < attributes.receiver_retries {
-            if now >= deadline {
+            if clock() >= deadline {
                 transfer.retries += 1;
                 transfer.deadline = None;
             }
@@ -342,7 +341,7 @@ impl Engine {
         queue: u32,
         peer: u32,
         transfer: &mut Transfer,
-        now: Instant,
+        clock: Clock<'_>,
         budget: &mut u64,
     ) -> Outcome {
         if transfer.done_bytes < transfer.total_bytes {
@@ -364,7 +363,7 @@ impl Engine {
         }
         if transfer.request.operation == Operation::WriteWithImmediate {
             if transfer.receive.is_none()
-                && let Err(outcome) = self.take_peer_receive(queue, peer, transfer, now)
+                && let Err(outcome) = self.take_peer_receive(queue, peer, transfer, clock)
             {
                 return outcome;
             }
@@ -373,9 +372,16 @@ impl Engine {
         Outcome::Done
     }
 
-    fn step_send(&mut self, queue: u32, peer: u32, transfer: &mut Transfer, now: Instant, budget: &mut u64) -> Outcome {
+    fn step_send(
+        &mut self,
+        queue: u32,
+        peer: u32,
+        transfer: &mut Transfer,
+        clock: Clock<'_>,
+        budget: &mut u64,
+    ) -> Outcome {
         if transfer.receive.is_none()
-            && let Err(outcome) = self.take_peer_receive(queue, peer, transfer, now)
+            && let Err(outcome) = self.take_peer_receive(queue, peer, transfer, clock)
         {
             return outcome;
         }
