@@ -307,6 +307,7 @@ impl DeviceInner {
     fn wait_readable(&self, socket: &OwnedFd, end: Instant, now: Instant) -> Result<(), VerbsError> {
         let mut until = end;
         let mut fds = vec![PollFd::new(socket, PollFlags::IN)];
+        let sockets;
         if let BackEnd::Embedded { shared, .. } = &self.back_end {
             let _ = shared.bell.clear_wakeups()?;
             let mut engine = shared.engine.lock();
@@ -320,7 +321,9 @@ impl DeviceInner {
                 }
                 Some(deadline) => until = deadline.map_or(end, |deadline| deadline.min(end)),
             }
+            sockets = engine.poll_descriptor();
             MutexGuard::unlock_fair(engine);
+            fds.extend(sockets.iter().map(|sockets| PollFd::new(&**sockets, PollFlags::IN)));
             fds.push(PollFd::new(&shared.bell, PollFlags::IN));
         }
         let wait = until.saturating_duration_since(now);

@@ -7,11 +7,11 @@ use crate::engine::{
 };
 use crate::events::EventSocket;
 use crate::queue_pair::{Connection, Path};
-use std::net::SocketAddr;
+use crate::tcp::Ending;
+use std::io::Write;
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
-
-/// First of the ports that a listener without one is given (RFC 6335 section 6).
-const FIRST_DYNAMIC_PORT: u16 = 49152;
+use thalweg_iwarp::mpa::{self, Acceptance, ReadDepths};
 
 /// A listener of a program.
 #[derive(Debug)]
@@ -20,15 +20,23 @@ pub(crate) struct Listener {
     pub(crate) address: SocketAddr,
     pub(crate) backlog: u32,
     pub(crate) events: EventSocket,
+    pub(crate) socket: TcpListener,
 }
 
 /// A connection that waits for an answer.
 #[derive(Debug)]
 pub(crate) struct Request {
     pub(crate) listener: u32,
-    /// Queue pair that wants to connect.
-    pub(crate) queue: u32,
-    pub(crate) parameters: ConnectionParameters,
+    pub(crate) origin: RequestOrigin,
+}
+
+/// Peer of a connection that waits for an answer.
+#[derive(Debug)]
+pub(crate) enum RequestOrigin {
+    /// A queue pair of this RNIC.
+    Local { queue: u32, parameters: ConnectionParameters },
+    /// A peer over TCP.
+    Tcp { socket: TcpStream, request: Box<mpa::Request> },
 }
 
 impl Engine {
@@ -42,17 +50,16 @@ impl Engine {
         let events = EventSocket::new(socket.ok_or_else(missing_descriptor)?, encode_lost_connection_events);
         let count = self.listeners.iter().filter(|(_, listener)| listener.client == client).count();
         check_limit("listeners", self.limits.max_listeners, count)?;
-        if address.port() == 0 {
-            let free = (FIRST_DYNAMIC_PORT..=u16::MAX)
-                .find(|port| self.listeners.iter().all(|(_, other)| other.address.port() != *port));
-            let free = free.ok_or_else(|| CommandError::Address { address, reason: "all ports are in use".into() })?;
-            address.set_port(free);
-        } else if self.listeners.iter().any(|(_, other)| other.address == address) {
-            return Err(CommandError::Address { address, reason: "another listener has this address".into() });
-        }
+        // One port for peers at this RNIC and elsewhere.
+        let listener = self.listen_tcp(address)?;
+        address = listener.local_addr().unwrap_or(address);
         let backlog = backlog.clamp(1, self.limits.max_listeners);
-        match insert(&mut self.listeners, Listener { client, address, backlog, events }, "listeners")? {
-            Reply::Handle(listener) => Ok(Reply::Listening { listener, address }),
+        let listener = Listener { client, address, backlog, events, socket: listener };
+        match insert(&mut self.listeners, listener, "listeners")? {
+            Reply::Handle(listener) => {
+                self.watch_listener(listener);
+                Ok(Reply::Listening { listener, address })
+            }
             other => Ok(other),
         }
     }
@@ -70,7 +77,20 @@ impl Engine {
             self.requests.iter().filter(|(_, request)| request.listener == listener).map(|(at, _)| at).collect();
         for request in waiting {
             if let Some(request) = self.requests.remove(request) {
-                self.end_attempt(request.queue, ConnectionEvent::Rejected { private_data: Vec::new() });
+                self.answer_rejected(request, Vec::new());
+            }
+        }
+    }
+
+    /// Tells a peer that it is rejected.
+    fn answer_rejected(&mut self, request: Request, private_data: Vec<u8>) {
+        match request.origin {
+            RequestOrigin::Local { queue, .. } => self.end_attempt(queue, &ConnectionEvent::Rejected { private_data }),
+            RequestOrigin::Tcp { mut socket, request } => {
+                // The first bytes on a connection: there is room for them. Nothing follows.
+                if let Ok(frame) = request.reject(&private_data, ReadDepths::default()) {
+                    let _ = socket.write_all(&frame);
+                }
             }
         }
     }
@@ -92,9 +112,25 @@ impl Engine {
                 && (ip == address.ip() || (ip.is_unspecified() && address.ip().is_loopback()))
         };
         let listener = self.listeners.iter().find(|(_, listener)| listens(listener)).map(|(at, _)| at);
-        let listener = listener.ok_or(CommandError::Refused(address))?;
+        match listener {
+            Some(listener) => self.request_locally(listener, queue, parameters)?,
+            None => self.connect_tcp(queue, address, parameters)?,
+        }
+        if let Some(pair) = self.queues.get_mut(queue) {
+            pair.connection = Some(Connection { events, established: false });
+        }
+        Ok(())
+    }
+
+    /// Asks a listener of this RNIC for a connection.
+    fn request_locally(
+        &mut self,
+        listener: u32,
+        queue: u32,
+        parameters: ConnectionParameters,
+    ) -> Result<(), CommandError> {
         let waiting = self.requests.iter().filter(|(_, request)| request.listener == listener).count();
-        let Some(found) = self.listeners.get_mut(listener) else { return Err(CommandError::Refused(address)) };
+        let Some(found) = self.listeners.get_mut(listener) else { return Ok(()) };
         check_limit("connections that wait for the listener's answer", found.backlog, waiting)?;
         // Seen from the listener: the connecting side's ORD is what its IRD has to serve.
         let seen = ConnectionParameters {
@@ -102,15 +138,10 @@ impl Engine {
             outbound_reads: parameters.inbound_reads,
             ..parameters.clone()
         };
-        let Reply::Handle(request) =
-            insert(&mut self.requests, Request { listener, queue, parameters }, "connection requests")?
-        else {
-            return Ok(());
-        };
-        let event = ConnectionEvent::Request { request, peer: None, parameters: seen };
-        self.events_wait |= found.events.send_event(encode_event(&event));
-        if let Some(pair) = self.queues.get_mut(queue) {
-            pair.connection = Some(Connection { events, established: false });
+        let request = Request { listener, origin: RequestOrigin::Local { queue, parameters } };
+        if let Reply::Handle(request) = insert(&mut self.requests, request, "connection requests")? {
+            let event = ConnectionEvent::Request { request, peer: None, parameters: seen };
+            self.events_wait |= found.events.send_event(encode_event(&event));
         }
         Ok(())
     }
@@ -127,37 +158,71 @@ impl Engine {
         self.check_parameters(&parameters)?;
         self.check_request(client, request)?;
         self.check_unconnected(client, queue)?;
-        let Some(found) = self.requests.remove(request) else { return Ok(()) };
-        let initiator = found.queue;
-        if initiator == queue {
+        if let Some(Request { origin: RequestOrigin::Local { queue: initiator, .. }, .. }) = self.requests.get(request)
+            && *initiator == queue
+        {
             return Err(CommandError::Argument("a queue pair cannot be connected to itself".into()));
         }
-        // RFC 6581 section 9: either side's ORD is at most the other's IRD.
-        let to_responder = found.parameters.outbound_reads.min(parameters.inbound_reads);
-        let to_initiator = parameters.outbound_reads.min(found.parameters.inbound_reads);
-        let of_initiator =
-            ConnectionParameters { inbound_reads: to_initiator, outbound_reads: to_responder, ..found.parameters };
-        let of_responder =
-            ConnectionParameters { inbound_reads: to_responder, outbound_reads: to_initiator, ..parameters };
         if let Some(pair) = self.queues.get_mut(queue) {
             pair.connection = Some(Connection { events, established: false });
         }
-        self.establish(initiator, queue, &of_initiator, of_responder.private_data.clone());
-        self.establish(queue, initiator, &of_responder, of_initiator.private_data);
+        match self.requests.remove(request).map(|request| request.origin) {
+            None => {}
+            Some(RequestOrigin::Local { queue: initiator, parameters: theirs }) => {
+                self.accept_locally(initiator, theirs, queue, parameters);
+            }
+            Some(RequestOrigin::Tcp { socket, request }) => self.accept_tcp(socket, &request, queue, parameters),
+        }
         Ok(())
+    }
+
+    fn accept_locally(
+        &mut self,
+        initiator: u32,
+        theirs: ConnectionParameters,
+        queue: u32,
+        parameters: ConnectionParameters,
+    ) {
+        // RFC 6581 section 9: either side's ORD is at most the other's IRD.
+        let to_responder = theirs.outbound_reads.min(parameters.inbound_reads);
+        let to_initiator = parameters.outbound_reads.min(theirs.inbound_reads);
+        let of_initiator = ConnectionParameters { inbound_reads: to_initiator, outbound_reads: to_responder, ..theirs };
+        let of_responder =
+            ConnectionParameters { inbound_reads: to_responder, outbound_reads: to_initiator, ..parameters };
+        self.establish(initiator, Path::Local(queue), &of_initiator, of_responder.private_data.clone());
+        self.establish(queue, Path::Local(initiator), &of_responder, of_initiator.private_data);
+    }
+
+    fn accept_tcp(&mut self, socket: TcpStream, request: &mpa::Request, queue: u32, parameters: ConnectionParameters) {
+        // At most the RNIC's limit, which was checked.
+        let acceptance = Acceptance {
+            private_data: parameters.private_data.clone(),
+            inbound_requests: parameters.inbound_reads as u16,
+            outbound_requests: parameters.outbound_reads as u16,
+            ..Acceptance::default()
+        };
+        match request.accept(&acceptance) {
+            Ok((reply, terms)) => {
+                let private_data = request.private_data().to_vec();
+                self.start_stream(queue, socket, &terms, Some(parameters), private_data, reply);
+            }
+            Err(error) => self.end_attempt(queue, &ConnectionEvent::Failed { reason: error.to_string() }),
+        }
     }
 
     pub(crate) fn reject(&mut self, client: u32, request: u32, private_data: Vec<u8>) -> Result<(), CommandError> {
         check_private_data(&private_data)?;
         self.check_request(client, request)?;
         if let Some(request) = self.requests.remove(request) {
-            self.end_attempt(request.queue, ConnectionEvent::Rejected { private_data });
+            self.answer_rejected(request, private_data);
         }
         Ok(())
     }
 
     pub(crate) fn disconnect(&mut self, client: u32, queue: u32) -> Result<(), CommandError> {
-        self.queue(client, queue)?;
+        if let Some(path) = &mut self.queue(client, queue)?.tcp {
+            path.ending = Ending::Disconnect;
+        }
         self.abandon_requests_of(queue);
         self.fail_queue(queue, "disconnected");
         Ok(())
@@ -166,20 +231,21 @@ impl Engine {
     /// Withdraws the connection request of a queue pair.
     pub(crate) fn abandon_requests_of(&mut self, queue: u32) {
         let of_queue: Vec<u32> =
-            self.requests.iter().filter(|(_, request)| request.queue == queue).map(|(at, _)| at).collect();
+            self.requests.iter().filter(|(_, request)| request.origin.is_of(queue)).map(|(at, _)| at).collect();
         of_queue.into_iter().for_each(|request| drop(self.requests.remove(request)));
+        self.abandon_handshakes_of(queue);
     }
 
     /// Brings a queue pair into the state RTS with its peer.
-    fn establish(&mut self, queue: u32, peer: u32, own: &ConnectionParameters, peer_data: Vec<u8>) {
+    pub(crate) fn establish(&mut self, queue: u32, path: Path, own: &ConnectionParameters, peer_data: Vec<u8>) {
         let Some(pair) = self.queues.get_mut(queue) else { return };
-        pair.path = Path::Local(peer);
+        pair.path = path;
         pair.state = QueueState::ReadyToSend;
         pair.attributes = QueueAttributes {
             inbound_reads: own.inbound_reads,
             outbound_reads: own.outbound_reads,
             receiver_retries: own.receiver_retries,
-            peer_queue: Some(peer),
+            peer_queue: if let Path::Local(peer) = path { Some(peer) } else { None },
             access: pair.attributes.access,
             ..QueueAttributes::default()
         };
@@ -190,9 +256,9 @@ impl Engine {
     }
 
     /// Reports to a queue pair's program that it was not connected. The queue pair stays in state INIT.
-    fn end_attempt(&mut self, queue: u32, event: ConnectionEvent) {
+    pub(crate) fn end_attempt(&mut self, queue: u32, event: &ConnectionEvent) {
         if let Some(mut connection) = self.queues.get_mut(queue).and_then(|pair| pair.connection.take()) {
-            connection.events.send_event(encode_event(&event));
+            connection.events.send_event(encode_event(event));
         }
     }
 
@@ -222,6 +288,12 @@ impl Engine {
             Some(listener) if listener.client == client => Ok(()),
             _ => Err(CommandError::NoSuch { what: "connection request".into(), handle: request }),
         }
+    }
+}
+
+impl RequestOrigin {
+    fn is_of(&self, queue: u32) -> bool {
+        matches!(self, Self::Local { queue: other, .. } if *other == queue)
     }
 }
 

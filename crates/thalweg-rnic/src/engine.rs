@@ -9,9 +9,11 @@ use crate::completion::CompletionQueue;
 use crate::connection::{Listener, Request};
 use crate::descriptor::{receive_ring_cells, send_ring_cells};
 use crate::events::EventSocket;
+use crate::handshake::{Handshake, Sockets};
 use crate::queue_pair::{Path, QueuePair, ReceiveRing, SendRing, SharedQueue};
 use crate::slots::Slots;
 use crate::stag::{RegionRequest, StagTable};
+use crate::tcp::{Ending, LingeringSocket};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 use thalweg_arena::{Ring, RingReceiver};
@@ -45,6 +47,13 @@ pub struct Engine {
     pub(crate) queues: Slots<QueuePair>,
     pub(crate) listeners: Slots<Listener>,
     pub(crate) requests: Slots<Request>,
+    /// TCP connections that are being set up, and sockets whose streams have ended.
+    pub(crate) handshakes: Slots<Handshake>,
+    pub(crate) lingering: Vec<LingeringSocket>,
+    pub(crate) sockets: Sockets,
+    /// Buffers of the turns over TCP: bytes received, payload to send.
+    pub(crate) incoming: Vec<u8>,
+    pub(crate) payload: Vec<u8>,
     /// Completion queues with entries that are not published.
     pub(crate) unpublished: Vec<u32>,
     /// Completion queues that have overrun, whose queue pairs are to enter the error state.
@@ -92,6 +101,11 @@ impl Engine {
             queues: Slots::default(),
             listeners: Slots::default(),
             requests: Slots::default(),
+            handshakes: Slots::default(),
+            lingering: Vec::new(),
+            sockets: Sockets::default(),
+            incoming: Vec::new(),
+            payload: Vec::new(),
             unpublished: Vec::new(),
             overrun: Vec::new(),
             notices: Vec::new(),
@@ -120,7 +134,12 @@ impl Engine {
         self.clients.remove(client);
         let queues: Vec<u32> =
             self.queues.iter().filter(|(_, queue)| queue.client == client).map(|(at, _)| at).collect();
-        queues.into_iter().for_each(|queue| self.remove_queue(queue, "the peer's program has ended"));
+        for queue in queues {
+            if let Some(path) = self.queues.get_mut(queue).and_then(|pair| pair.tcp.as_mut()) {
+                path.ending = Ending::ProgramGone;
+            }
+            self.remove_queue(queue, "the peer's program has ended");
+        }
         let listeners: Vec<u32> =
             self.listeners.iter().filter(|(_, listener)| listener.client == client).map(|(at, _)| at).collect();
         listeners.into_iter().for_each(|listener| self.remove_listener(listener));
@@ -202,7 +221,7 @@ impl Engine {
 
     /// Does what can be done now, a bounded amount for each queue pair. Returns whether anything was done.
     pub fn progress(&mut self, clock: Clock<'_>) -> bool {
-        let mut worked = false;
+        let mut worked = self.serve_sockets(clock);
         for index in 0..self.queues.place_count() {
             if let Some(queue) = self.queues.handle_at(index) {
                 worked |= self.progress_queue(queue, clock);
@@ -231,11 +250,18 @@ impl Engine {
     /// Announces that the RNIC will sleep, to all programs that may have work for it, and returns until when at the
     /// latest. Returns `None` if there is work already: do not sleep. Programs wake it from now on.
     pub fn prepare_sleep(&mut self, now: Instant) -> Option<Option<Instant>> {
+        if self.has_ready_handshake() {
+            return None;
+        }
         // Programs that do not read their events, or do not poll, do not wake the RNIC when they begin to.
         let unread = self.events_wait || !self.notices.is_empty();
-        let mut deadline = unread.then(|| now + UNREAD_INTERVAL);
+        let unread = unread.then(|| now + UNREAD_INTERVAL);
+        let mut deadline = [unread, self.socket_deadline()].into_iter().flatten().min();
         let mut waited_for = Vec::new();
         for (_, queue) in self.queues.iter_mut() {
+            if queue.tcp.as_ref().is_some_and(|path| path.has_work()) {
+                return None;
+            }
             match (&queue.current, queue.state) {
                 (Some(transfer), QueueState::ReadyToSend | QueueState::SendDrained) => {
                     deadline = [deadline, transfer.deadline].into_iter().flatten().min();
@@ -446,6 +472,7 @@ impl Engine {
             receive,
             current: None,
             path: Path::Unconnected,
+            tcp: None,
             connection: None,
             drain_event_due: false,
         };
@@ -509,7 +536,7 @@ impl Engine {
             (receive.next, receive.broken) = (0, false);
         }
         pair.state = QueueState::Reset;
-        (pair.path, pair.connection) = (Path::Unconnected, None);
+        (pair.path, pair.tcp, pair.connection) = (Path::Unconnected, None, None);
         pair.attributes = QueueAttributes::default();
     }
 

@@ -35,10 +35,12 @@ mod connection;
 mod descriptor;
 mod engine;
 mod events;
+mod handshake;
 mod queue_pair;
 mod service;
 mod slots;
 mod stag;
+mod tcp;
 mod transfer;
 
 pub use attributes::{

@@ -59,6 +59,8 @@ pub struct Service {
     next_token: u64,
     /// Whether the service ends when its last program has gone.
     ends_alone: bool,
+    /// Whether the RNIC's sockets are watched.
+    watches_sockets: bool,
 }
 
 #[derive(Debug)]
@@ -76,6 +78,8 @@ const TOKEN_STEP: u64 = 4;
 const CONTROL_TOKEN: u64 = 0;
 const WAKE_TOKEN: u64 = 1;
 const PROCESS_TOKEN: u64 = 2;
+/// Token of the RNIC's sockets.
+const SOCKETS_TOKEN: u64 = u64::MAX - 1;
 /// Token of the listener.
 const LISTENER_TOKEN: u64 = u64::MAX;
 
@@ -113,7 +117,15 @@ impl Service {
     fn new(limits: Limits, ends_alone: bool) -> Result<Self, ServiceError> {
         let poll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system_error("epoll_create"))?;
         let (clients, next_token) = (HashMap::new(), 1);
-        Ok(Self { engine: Engine::new(limits), poll, listener: None, clients, next_token, ends_alone })
+        Ok(Self {
+            engine: Engine::new(limits),
+            poll,
+            listener: None,
+            clients,
+            next_token,
+            ends_alone,
+            watches_sockets: false,
+        })
     }
 
     /// Serves programs. Returns when the program of a thread has gone; otherwise only if the kernel fails.
@@ -171,6 +183,8 @@ impl Service {
         let any = !events.is_empty();
         for event in events {
             match event.data.u64() {
+                // The RNIC's sockets: the next turn looks at them.
+                SOCKETS_TOKEN => {}
                 LISTENER_TOKEN => self.accept_clients(),
                 token => {
                     let client = token / TOKEN_STEP;
@@ -246,6 +260,11 @@ impl Service {
             Err(error) => (Err(CommandError::Unknown(error.to_string())), false),
         };
         self.send_reply(token, &reply, opened);
+        if !self.watches_sockets
+            && let Some(sockets) = self.engine.poll_descriptor()
+        {
+            self.watches_sockets = self.watch(&sockets, SOCKETS_TOKEN, epoll::EventFlags::IN).is_ok();
+        }
     }
 
     fn send_reply(&mut self, token: u64, reply: &Result<Reply, CommandError>, with_wake: bool) {

@@ -44,9 +44,30 @@ impl<T> Slots<T> {
             return None;
         }
         let object = slot.take()?;
-        *generation = *generation % (GENERATIONS - 1) + 1;
-        self.free.push_back(index);
+        self.give_up(handle);
         Some(object)
+    }
+
+    /// Takes an object out whose place is kept: it is [put back](Self::put_back), or its place [given up](Self::give_up).
+    pub(crate) fn take(&mut self, handle: u32) -> Option<T> {
+        let (generation, slot) = self.slots.get_mut((handle & ((1 << INDEX_BITS) - 1)) as usize)?;
+        if *generation == handle >> INDEX_BITS { slot.take() } else { None }
+    }
+
+    /// Puts an object back into the place that it was taken out of.
+    pub(crate) fn put_back(&mut self, handle: u32, object: T) {
+        if let Some((_, slot)) = self.slots.get_mut((handle & ((1 << INDEX_BITS) - 1)) as usize) {
+            *slot = Some(object);
+        }
+    }
+
+    /// Gives up the place of an object that was taken out.
+    pub(crate) fn give_up(&mut self, handle: u32) {
+        let index = handle & ((1 << INDEX_BITS) - 1);
+        if let Some((generation, _)) = self.slots.get_mut(index as usize) {
+            *generation = *generation % (GENERATIONS - 1) + 1;
+            self.free.push_back(index);
+        }
     }
 
     #[inline]

@@ -53,6 +53,10 @@ impl Engine {
     pub(crate) fn take_turn(&mut self, queue: u32, clock: Clock<'_>, budget: &mut u64) -> bool {
         let Some(pair) = self.queues.get_mut(queue) else { return false };
         match pair.state {
+            QueueState::ReadyToSend if pair.tcp.is_some() => return self.take_tcp_turn(queue),
+            QueueState::SendDrained if pair.tcp.as_ref().is_some_and(|path| path.has_posted()) => {
+                return self.take_tcp_turn(queue);
+            }
             QueueState::ReadyToSend => {}
             QueueState::SendDrained if pair.current.is_some() => {}
             QueueState::SendDrained => {
@@ -60,7 +64,7 @@ impl Engine {
                     let client = pair.client;
                     self.send_async_event(client, &AsyncEvent::SendQueueDrained { queue });
                 }
-                return false;
+                return self.take_tcp_turn(queue);
             }
             QueueState::Error => return self.flush_one(queue),
             _ => return false,
@@ -100,7 +104,7 @@ impl Engine {
 
     /// Takes the next request of a queue pair; `None` if there is none, or it is malformed: the queue pair is then in
     /// error.
-    fn begin_request(&mut self, queue: u32) -> Option<Transfer> {
+    pub(crate) fn begin_request(&mut self, queue: u32) -> Option<Transfer> {
         let pair = self.queues.get_mut(queue).filter(|pair| !pair.send.broken)?;
         let index = pair.send.next;
         match take_send(&mut pair.send.ring, &pair.lengths) {
@@ -126,7 +130,7 @@ impl Engine {
             return;
         }
         pair.state = QueueState::Error;
-        let (current, path) = (pair.current.take(), pair.path);
+        let (current, path, tcp) = (pair.current.take(), pair.path, pair.tcp.take());
         if let Some(connection) = pair.connection.as_mut().filter(|connection| connection.established) {
             connection.established = false;
             let event = crate::command::ConnectionEvent::Disconnected { reason: cause.into() };
@@ -136,6 +140,9 @@ impl Engine {
         if let Some(transfer) = current {
             self.complete_send(queue, &transfer, Status::Flushed, flushed);
             self.release_peer_receive(queue, transfer);
+        }
+        if let Some(tcp) = tcp {
+            self.close_tcp_path(queue, tcp);
         }
         let Path::Local(peer) = path else { return };
         let Some(peer_pair) = self.queues.get_mut(peer) else { return };
@@ -312,7 +319,7 @@ impl Engine {
     }
 
     /// Sends the event of a shared receive queue whose limit has been reached, once.
-    fn watch_shared_limit(&mut self, queue: u32) {
+    pub(crate) fn watch_shared_limit(&mut self, queue: u32) {
         let Some(shared) = self.shared_queues.get_mut(queue) else { return };
         let limit = shared.limit;
         let posted = shared.receive.ring.ready_cells().map_or(0, |cells| cells / receive_cells(shared.receive.sges));

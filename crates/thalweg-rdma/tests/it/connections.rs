@@ -17,7 +17,7 @@ fn parameters(data: &[u8], inbound_reads: u32, outbound_reads: u32) -> Connectio
 fn a_connection_carries_private_data_and_the_limits_of_reads() {
     for arrangement in ARRANGEMENTS {
         let (one, other) = devices(arrangement);
-        let (near, far) = (side(&one, &Options::default()), side(&other, &Options::default()));
+        let (near, far) = (party(&one, &Options::default()), party(&other, &Options::default()));
         let listener = other.listen(anywhere(), 4).unwrap();
         let address = listener.address();
         assert_ne!(address.port(), 0);
@@ -50,7 +50,7 @@ fn a_connection_carries_private_data_and_the_limits_of_reads() {
 fn a_connection_is_rejected_refused_or_not_answered() {
     for arrangement in ARRANGEMENTS {
         let (one, other) = devices(arrangement);
-        let near = side(&one, &Options::default());
+        let near = party(&one, &Options::default());
         let listener = other.listen(anywhere(), 1).unwrap();
         let address = listener.address();
         assert!(other.listen(address, 1).unwrap_err().to_string().contains(&address.to_string()));
@@ -77,7 +77,7 @@ fn a_connection_is_rejected_refused_or_not_answered() {
         assert!(matches!(late, ConnectError::TimedOut(_)), "{late}");
         // Its request is withdrawn.
         let request = listener.wait_for_request(PATIENCE).unwrap().unwrap();
-        let far = side(&other, &Options::default());
+        let far = party(&other, &Options::default());
         assert!(request.accept(&far.queue, ConnectionParameters::default(), PATIENCE).is_err());
         drop(listener);
         near.queue.modify_state(QueueState::Reset, None).unwrap();

@@ -249,9 +249,9 @@ fn a_completion_queue_that_overruns_says_so_and_hurts_its_own_queue_pairs_only()
     for arrangement in ARRANGEMENTS {
         let (one, other) = devices(arrangement);
         let options = Options::default();
-        let near = side(&one, &Options { entries: 4, ..options.clone() });
-        let far = side(&other, &options);
-        let (third, fourth) = (side(&one, &options), side(&other, &options));
+        let near = party(&one, &Options { entries: 4, ..options.clone() });
+        let far = party(&other, &options);
+        let (third, fourth) = (party(&one, &options), party(&other, &options));
         join(&near, &far, &options.attributes);
         join(&third, &fourth, &options.attributes);
         assert_eq!(near.completions.entry_count(), 4);
@@ -357,7 +357,7 @@ fn only_windows_of_the_second_kind_are_invalidated_by_peers() {
     let (device, _) = devices(Arrangement::Embedded);
     let domain = device.allocate_domain().unwrap();
     let options = Options::default();
-    let sides: Vec<Party> = (0..4).map(|_| side_in(&device, &domain, &options, None)).collect();
+    let sides: Vec<Party> = (0..4).map(|_| party_in(&device, &domain, &options, None)).collect();
     join(&sides[0], &sides[1], &options.attributes);
     join(&sides[2], &sides[3], &options.attributes);
     let window = domain.allocate_window(WindowKind::Queue).unwrap();
@@ -462,7 +462,7 @@ fn a_drained_send_queue_holds_requests_until_it_goes_on() {
 fn a_peer_that_is_not_ready_is_waited_for_and_one_that_is_gone_is_not() {
     let options = Options::default();
     let (one, other) = devices(Arrangement::EmbeddedTwoPrograms);
-    let (near, far) = (side(&one, &options), side(&other, &options));
+    let (near, far) = (party(&one, &options), party(&other, &options));
     let to = |peer: &Party, peer_timeout| QueueAttributes {
         peer_queue: Some(peer.queue.number()),
         peer_timeout,
@@ -477,14 +477,14 @@ fn a_peer_that_is_not_ready_is_waited_for_and_one_that_is_gone_is_not() {
     drop(far);
     assert_eq!(near.state(), QueueState::Error);
     // It never comes.
-    let (near, far) = (side(&one, &options), side(&other, &options));
+    let (near, far) = (party(&one, &options), party(&other, &options));
     near.queue.modify_state(QueueState::ReadyToReceive, Some(to(&far, Duration::from_millis(2)))).unwrap();
     near.queue.modify_state(QueueState::ReadyToSend, None).unwrap();
     near.send(1, Work::Write { data: Data::Inline(b"x"), to: far.at(0), immediate: None });
     let fault = near.fail(1, Status::RetryExceeded);
     assert_eq!((fault.kind, fault.limit), (FaultKind::PeerNotReady, 2));
     // It is connected to another: a stranger cannot reach it.
-    let (near, far, third) = (side(&one, &options), side(&other, &options), side(&other, &options));
+    let (near, far, third) = (party(&one, &options), party(&other, &options), party(&other, &options));
     join(&far, &third, &options.attributes);
     near.queue.modify_state(QueueState::ReadyToReceive, Some(to(&far, PATIENCE))).unwrap();
     near.queue.modify_state(QueueState::ReadyToSend, None).unwrap();

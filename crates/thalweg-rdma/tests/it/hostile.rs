@@ -102,7 +102,7 @@ proptest! {
 #[test]
 fn rings_of_another_length_or_that_could_shrink_are_refused() {
     let device = Device::open_embedded(Limits::default()).unwrap();
-    let (near, _far) = (side(&device, &Options::default()), ());
+    let (near, _far) = (party(&device, &Options::default()), ());
     let mut engine = Engine::new(Limits::default());
     let client = engine.add_client().unwrap();
     let create = Command::CreateCompletionQueue { entries: 8, channel: None };

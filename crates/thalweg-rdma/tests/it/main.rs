@@ -6,4 +6,5 @@ mod hostile;
 mod operations;
 mod processes;
 mod setup;
+mod tcp;
 mod waiting;

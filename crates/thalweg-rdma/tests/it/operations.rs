@@ -220,13 +220,13 @@ fn a_window_of_the_first_kind_is_open_to_its_domain_and_moved_by_binding() {
 fn a_shared_receive_queue_serves_several_and_reports_its_limit() {
     for arrangement in [Arrangement::EmbeddedTwoPrograms, Arrangement::ServiceTwoPrograms] {
         let (one, other) = devices(arrangement);
-        let (near, far_domain) = (side(&one, &Options::default()), other.allocate_domain().unwrap());
-        let second = side(&one, &Options::default());
+        let (near, far_domain) = (party(&one, &Options::default()), other.allocate_domain().unwrap());
+        let second = party(&one, &Options::default());
         let shared = far_domain.create_shared_queue(8, 2).unwrap();
         let options = Options::default();
         let sinks = [
-            side_in(&other, &far_domain, &options, Some(&shared)),
-            side_in(&other, &far_domain, &options, Some(&shared)),
+            party_in(&other, &far_domain, &options, Some(&shared)),
+            party_in(&other, &far_domain, &options, Some(&shared)),
         ];
         join(&near, &sinks[0], &options.attributes);
         join(&second, &sinks[1], &options.attributes);

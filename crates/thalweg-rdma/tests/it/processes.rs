@@ -25,7 +25,7 @@ fn another_process() {
         // Connects, writes where it is told, and hangs.
         _ => {
             let device = Device::open_service(Path::new(&path)).unwrap();
-            let near = side(&device, &Options::default());
+            let near = party(&device, &Options::default());
             near.queue.post_receive(1, &[near.buffer.sge(0, 64)]).unwrap();
             let address = std::env::var(ADDRESS).unwrap().parse().unwrap();
             let connection = near.queue.connect(address, ConnectionParameters::default(), PATIENCE).unwrap();
@@ -88,7 +88,7 @@ fn a_program_that_is_killed_leaves_nothing_behind_and_its_peer_is_told() {
     let mappings =
         || std::fs::read_to_string(format!("/proc/{}/maps", rnic.0.id())).unwrap().matches("memfd:rdma").count();
     for _ in 0..3 {
-        let far = side(&device, &Options::default());
+        let far = party(&device, &Options::default());
         let listener = device.listen("127.0.0.1:0".parse().unwrap(), 1).unwrap();
         let own = mappings();
         let mut client = Process::start("client", &path, &listener.address().to_string());
@@ -124,7 +124,7 @@ fn an_rnic_that_is_killed_completes_every_request_by_its_absence() {
     let (one, other) = (Device::open_service(&path).unwrap(), Device::open_service(&path).unwrap());
     let mut options = Options::default();
     options.attributes.receiver_retries = ENDLESS_RETRIES;
-    let (near, far) = (side(&one, &options), side(&other, &options));
+    let (near, far) = (party(&one, &options), party(&other, &options));
     join(&near, &far, &options.attributes);
     let channel = other.create_channel().unwrap();
     let waiting = other.create_completion_queue(8, Some(&channel)).unwrap();

@@ -83,12 +83,12 @@ impl Default for Options {
     }
 }
 
-pub(crate) fn side(device: &Device, options: &Options) -> Party {
+pub(crate) fn party(device: &Device, options: &Options) -> Party {
     let domain = device.allocate_domain().unwrap();
-    side_in(device, &domain, options, None)
+    party_in(device, &domain, options, None)
 }
 
-pub(crate) fn side_in(
+pub(crate) fn party_in(
     device: &Device,
     domain: &ProtectionDomain,
     options: &Options,
@@ -114,7 +114,7 @@ pub(crate) fn join(one: &Party, other: &Party, attributes: &QueueAttributes) {
 
 pub(crate) fn pair_with(arrangement: Arrangement, options: &Options) -> (Party, Party) {
     let (one, other) = devices(arrangement);
-    let sides = (side(&one, options), side(&other, options));
+    let sides = (party(&one, options), party(&other, options));
     join(&sides.0, &sides.1, &options.attributes);
     sides
 }

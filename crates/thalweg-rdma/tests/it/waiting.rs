@@ -16,7 +16,7 @@ struct Waiting {
 fn waiting(arrangement: Arrangement) -> Waiting {
     let options = Options::default();
     let (one, other) = devices(arrangement);
-    let (near, far) = (side(&one, &options), side(&other, &options));
+    let (near, far) = (party(&one, &options), party(&other, &options));
     let channel = other.create_channel().unwrap();
     let completions = other.create_completion_queue(64, Some(&channel)).unwrap();
     let queue = far.domain.create_queue_pair(&QueuePairOptions::new(&completions)).unwrap();
