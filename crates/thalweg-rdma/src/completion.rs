@@ -60,9 +60,9 @@ impl AsFd for CompletionChannel {
 /// Completions that a program wants to be woken for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Notify {
-    /// Any.
+    /// Any completion.
     Any,
-    /// Those of messages whose sender asks for it ([`SendFlags::SOLICITED`](crate::SendFlags::SOLICITED)), and failed ones.
+    /// Completions of messages whose sender asks for it ([`SendFlags::SOLICITED`](crate::SendFlags::SOLICITED)), and failed ones.
     Solicited,
 }
 
@@ -84,7 +84,7 @@ pub enum PollError {
         "the completion queue of {entries} entries overran: completions are lost, and its queue pairs are in error. Make it as long as all requests that may be outstanding, or poll more often"
     )]
     Overrun {
-        /// Its number of entries.
+        /// Number of entries.
         entries: u32,
     },
     /// The RNIC has ended. All posted requests have completed with [`Status::Fatal`].

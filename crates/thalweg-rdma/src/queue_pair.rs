@@ -25,7 +25,7 @@ pub struct QueuePairOptions<'a> {
     pub receive_completions: &'a CompletionQueue,
     /// Shared receive queue, instead of one of its own.
     pub shared_queue: Option<&'a SharedReceiveQueue>,
-    /// Lengths.
+    /// Lengths of both queues.
     pub lengths: QueueLengths,
     /// Whether each send request has a completion, signaled or not (`sq_sig_all`).
     pub signal_all: bool,
@@ -67,23 +67,23 @@ pub enum Data<'a> {
 pub enum Work<'a> {
     /// RDMA write.
     Write {
-        /// Data.
+        /// Data of the message.
         data: Data<'a>,
-        /// Destination.
+        /// Destination at the peer.
         to: RemoteAddress,
         /// With an immediate, which consumes a receive of the peer.
         immediate: Option<u32>,
     },
     /// Send, which consumes a receive of the peer.
     Send {
-        /// Data.
+        /// Data of the message.
         data: Data<'a>,
         /// With an immediate.
         immediate: Option<u32>,
     },
     /// Send that invalidates a memory window of type 2 of the peer.
     SendWithInvalidate {
-        /// Data.
+        /// Data of the message.
         data: Data<'a>,
         /// STag of the window.
         stag: u32,
@@ -92,7 +92,7 @@ pub enum Work<'a> {
     Read {
         /// Destination, with the right [`Access::LOCAL_WRITE`].
         into: &'a [Sge],
-        /// Source.
+        /// Source at the peer.
         from: RemoteAddress,
     },
     /// Adds to 64 bits, in the machine's byte order, and returns what they were.
@@ -101,7 +101,7 @@ pub enum Work<'a> {
         into: Sge,
         /// The 64 bits.
         at: RemoteAddress,
-        /// Summand.
+        /// Number to add.
         add: u64,
     },
     /// Replaces 64 bits, in the machine's byte order, if they have a value, and returns what they were.
@@ -143,7 +143,7 @@ pub struct SendRequest<'a> {
     pub id: u64,
     /// Flags. [`SendFlags::INLINE`] is set by [`Data::Inline`].
     pub flags: SendFlags,
-    /// Work.
+    /// Work to do.
     pub work: Work<'a>,
 }
 
@@ -242,17 +242,17 @@ pub enum PostError {
     /// The request has more elements than the queue was made for.
     #[error("the request has {elements} scatter-gather elements, the queue was created for {limit}")]
     TooManyElements {
-        /// Elements.
+        /// Elements of the request.
         elements: usize,
-        /// Limit.
+        /// Limit of the queue.
         limit: u32,
     },
     /// The request has more own data than the queue was made for.
     #[error("the request has {bytes} bytes of inline data, the queue was created for {limit}")]
     InlineTooLong {
-        /// Bytes.
+        /// Bytes of the request.
         bytes: usize,
-        /// Limit.
+        /// Limit of the queue.
         limit: u32,
     },
     /// The queue pair accepts no requests of this kind in its state.

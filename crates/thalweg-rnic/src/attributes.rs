@@ -59,7 +59,7 @@ impl<'de> Deserialize<'de> for Access {
 /// State of a queue pair (`ibv_qp_state`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum QueueState {
-    /// Nothing is accepted or carried out.
+    /// The first state: nothing is accepted or carried out.
     Reset,
     /// Receives may be posted.
     Init,
@@ -144,7 +144,7 @@ numbered! {
         Write = 0 "RDMA write",
         /// RDMA write, after which a receive of the peer completes with an immediate.
         WriteWithImmediate = 1 "RDMA write with immediate",
-        /// Send.
+        /// Send without an immediate.
         Send = 2 "send",
         /// Send with an immediate.
         SendWithImmediate = 3 "send with immediate",
@@ -215,7 +215,7 @@ numbered! {
 numbered! {
     /// Result of a work request (`ibv_wc_status`, same numbers).
     Status {
-        /// Success.
+        /// The request succeeded.
         Success = 0 "success",
         /// The message is longer than the receive, or than a message may be.
         LocalLengthError = 1 "local length error",
@@ -321,7 +321,7 @@ numbered! {
 pub struct Fault {
     /// Side at which it was found.
     pub side: Side,
-    /// Reason.
+    /// Reason of the fault.
     pub kind: FaultKind,
     /// STag concerned, 0 if none.
     pub stag: u32,
@@ -419,7 +419,7 @@ pub enum WindowKind {
 /// Attributes of a software RNIC: its limits (`ibv_device_attr`).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
-    /// Programs.
+    /// Programs that use the RNIC.
     pub max_clients: u32,
     /// Queue pairs of a program.
     pub max_queue_pairs: u32,

@@ -38,7 +38,7 @@ pub enum Command {
         length: u64,
         /// Address by which requests name the first byte (`iova`).
         base: u64,
-        /// Rights.
+        /// Rights of requests and peers.
         access: Access,
     },
     /// Gives back a region or a window: no access to it is under way after the reply. [`Reply::Done`].
@@ -49,7 +49,7 @@ pub enum Command {
     AllocateWindow {
         /// Protection domain.
         domain: u32,
-        /// Kind.
+        /// Kind of window.
         kind: WindowKind,
     },
     /// Makes a completion channel. The RNIC's end of its socket. [`Reply::Handle`].
@@ -69,7 +69,7 @@ pub enum Command {
     CreateSharedQueue {
         /// Protection domain.
         domain: u32,
-        /// Receives.
+        /// Number of receives.
         receives: u32,
         /// Scatter-gather elements of a receive.
         sges: u32,
@@ -94,7 +94,7 @@ pub enum Command {
         receive_completions: u32,
         /// Shared receive queue.
         shared_queue: Option<u32>,
-        /// Lengths.
+        /// Lengths of its queues.
         lengths: QueueLengths,
         /// Whether each send request has a completion, signaled or not.
         signal_all: bool,
@@ -103,7 +103,7 @@ pub enum Command {
     ModifyQueuePair {
         /// Queue pair.
         queue: u32,
-        /// State.
+        /// State of the queue pair.
         state: QueueState,
         /// Attributes, if they change.
         attributes: Option<QueueAttributes>,
@@ -128,7 +128,7 @@ pub enum Command {
         queue: u32,
         /// Address of the listener.
         address: SocketAddr,
-        /// Parameters.
+        /// Parameters of this side.
         parameters: ConnectionParameters,
     },
     /// Accepts a connection with a queue pair in state INIT. The RNIC's end of the socket of [`ConnectionEvent`]s.
@@ -138,7 +138,7 @@ pub enum Command {
         request: u32,
         /// Queue pair.
         queue: u32,
-        /// Parameters.
+        /// Parameters of this side.
         parameters: ConnectionParameters,
     },
     /// Rejects a connection. [`Reply::Done`].
@@ -175,29 +175,29 @@ impl Default for ConnectionParameters {
 /// Reply to a command.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Reply {
-    /// It is done.
+    /// The command is done.
     Done,
     /// Handle, STag or number of a new object.
     Handle(u32),
     /// The RNIC is open. Between processes, an eventfd that wakes it goes with this.
     Opened {
-        /// Its limits.
+        /// Limits of the RNIC.
         limits: Limits,
     },
     /// Buffers of a region: offset in the file, and length, in bytes.
     PageList(Vec<(u64, u64)>),
     /// State of a queue pair.
     QueuePair {
-        /// State.
+        /// State of the queue pair.
         state: QueueState,
-        /// Attributes.
+        /// Attributes of the queue pair.
         attributes: QueueAttributes,
     },
     /// A listener.
     Listening {
-        /// Its handle.
+        /// Handle of the listener.
         listener: u32,
-        /// Its address.
+        /// Address of the listener.
         address: SocketAddr,
     },
 }
@@ -207,7 +207,7 @@ pub enum Reply {
 pub enum ConnectionEvent {
     /// A peer wants to connect: accept or reject it.
     Request {
-        /// Handle.
+        /// Handle of the request.
         request: u32,
         /// Address of the peer; `None` at the same RNIC.
         peer: Option<SocketAddr>,
@@ -249,7 +249,7 @@ pub enum CommandError {
     NoSuch {
         /// Kind of object.
         what: String,
-        /// Handle.
+        /// Handle of the object.
         handle: u32,
     },
     /// A limit of the RNIC.
@@ -257,7 +257,7 @@ pub enum CommandError {
     Limit {
         /// Limited number.
         what: String,
-        /// Limit.
+        /// Limit of the RNIC.
         limit: u64,
         /// Requested value.
         requested: u64,
@@ -310,9 +310,9 @@ pub enum CommandError {
     /// The address is in use.
     #[error("cannot listen at {address}: {reason}")]
     Address {
-        /// Address.
+        /// Address of the listener.
         address: SocketAddr,
-        /// Reason.
+        /// Reason, in words.
         reason: String,
     },
     /// The message is not a command.

@@ -144,9 +144,9 @@ impl Eq for SgeList {}
 pub struct SendDescriptor {
     /// Number of the program's own choice (`wr_id`).
     pub id: u64,
-    /// Operation.
+    /// Operation of the request.
     pub operation: Operation,
-    /// Flags.
+    /// Flags of the request.
     pub flags: SendFlags,
     /// Address at the peer; of a window that is bound, its first byte.
     pub remote_address: u64,
@@ -383,9 +383,9 @@ fn half_word(bytes: &[u8], at: usize) -> u32 {
 pub struct CompletionEntry {
     /// Number of the request (`wr_id`).
     pub id: u64,
-    /// Result.
+    /// Result of the request.
     pub status: Status,
-    /// Operation.
+    /// Operation of the request.
     pub operation: CompletedOperation,
     /// Number of the queue pair.
     pub queue: u32,
@@ -413,7 +413,7 @@ pub enum CompletionCell {
 /// Flags of a completion's cell.
 const WITH_IMMEDIATE: u8 = 1;
 const WITH_INVALIDATE: u8 = 2;
-const OVERRUN: u8 = 4;
+const OVERRUN_NOTICE: u8 = 4;
 
 impl CompletionCell {
     /// Returns the cell.
@@ -421,7 +421,7 @@ impl CompletionCell {
         let mut cell = [0; CELL_BYTES];
         let entry = match self {
             Self::Overrun(entries) => {
-                cell[10] = OVERRUN;
+                cell[10] = OVERRUN_NOTICE;
                 cell[16..20].copy_from_slice(&entries.to_ne_bytes());
                 return cell;
             }
@@ -450,7 +450,7 @@ impl CompletionCell {
 
     /// Decodes a cell; `None` if it is not one that an RNIC writes.
     pub fn decode(cell: &Cell) -> Option<Self> {
-        if cell[10] & OVERRUN != 0 {
+        if cell[10] & OVERRUN_NOTICE != 0 {
             return Some(Self::Overrun(half_word(cell, 16)));
         }
         let fault = Fault {

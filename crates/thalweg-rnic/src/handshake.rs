@@ -409,7 +409,7 @@ impl Handshake {
 
 /// State of a set-up after something came.
 enum Progress {
-    /// It goes on, at once if the flag is set.
+    /// The set-up goes on, at once if the flag is set.
     Step(Step, bool),
     /// This side's queue pair is connected.
     Stream { queue: u32, terms: mpa::Connection, own: Option<ConnectionParameters>, private_data: Vec<u8> },

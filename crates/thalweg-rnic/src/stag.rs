@@ -47,7 +47,7 @@ type FileKey = (u32, u64, u64, bool);
 pub(crate) struct Accessor {
     /// Protection domain of its queue pair.
     pub(crate) domain: u32,
-    /// Its queue pair, if a peer accesses memory through it: windows are open to peers only.
+    /// Queue pair, if a peer accesses memory through it: windows are open to peers only.
     pub(crate) remote_through: Option<u32>,
 }
 

@@ -40,14 +40,14 @@ pub(crate) struct OwnedPlace {
     bytes: usize,
 }
 
-/// How a stream ends that this side ends.
+/// Way in which this side ends a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ending {
     /// The queue pair is in error.
     Error,
-    /// Its program is gone.
+    /// The queue pair's program is gone.
     ProgramGone,
-    /// Its program disconnects: without a Terminate message.
+    /// The queue pair's program disconnects: without a Terminate message.
     Disconnect,
 }
 
@@ -62,8 +62,6 @@ pub(crate) struct TcpPath {
     /// FPDUs for the socket, and how many bytes of them it has taken.
     outgoing: Vec<u8>,
     sent_bytes: usize,
-    /// Last segment in `outgoing`.
-    last_sequence: Option<u64>,
     pub(crate) readable: bool,
     pub(crate) writable: bool,
     lost: Option<String>,
@@ -110,7 +108,6 @@ impl TcpPath {
             segment: OutgoingSegment::default(),
             outgoing: Vec::new(),
             sent_bytes: 0,
-            last_sequence: None,
             readable: true,
             writable: true,
             lost: None,
@@ -424,9 +421,6 @@ impl Engine {
             }
             path.outgoing.clear();
             path.sent_bytes = 0;
-            if let Some(sequence) = path.last_sequence.take() {
-                path.stream.accept_segments(sequence + 1);
-            }
             self.make_segments(queue, path);
             if path.outgoing.is_empty() {
                 break;
@@ -450,8 +444,9 @@ impl Engine {
                 rest = later;
             }
             path.encoder.append(&path.segment.head, &[&self.payload], &mut path.outgoing);
-            path.last_sequence = Some(path.segment.sequence);
             path.segment.places.clear();
+            // Copied: its requests are over before a later one can fail.
+            path.stream.accept_segments(path.segment.sequence + 1);
         }
     }
 
@@ -483,7 +478,7 @@ impl Engine {
                     end.get_or_insert_with(|| format!("the peer terminated the stream: {terminate}"));
                 }
                 Event::TerminatedHere(fault) => {
-                    let cause = format!("{fault}; the peer is told: {}", fault.error_code());
+                    let cause = format!("{fault}; terminated with: {}", fault.error_code());
                     self.report_stream_fault(queue, cause.clone());
                     end.get_or_insert(cause);
                 }

@@ -18,13 +18,13 @@ const ATOMIC_BYTES: u64 = 8;
 
 /// State of a request after a turn.
 enum Outcome {
-    /// It is done.
+    /// The request is done.
     Done,
-    /// It goes on in the next turn.
+    /// The request goes on in the next turn.
     Continues,
-    /// It waits for the peer.
+    /// The request waits for the peer.
     Waits,
-    /// It failed: result and fault, seen from the requester.
+    /// The request failed: result and fault, seen from the requester.
     Failed(Status, Fault),
 }
 
@@ -306,9 +306,10 @@ impl Engine {
         }
         let deadline = *transfer.deadline.get_or_insert_with(|| clock() + attributes.receiver_retry_interval);
         if transfer.retries < attributes.receiver_retries {
-            if clock() >= deadline {
+            let now = clock();
+            if now >= deadline {
                 transfer.retries += 1;
-                transfer.deadline = None;
+                transfer.deadline = Some(now + attributes.receiver_retry_interval);
             }
             return Outcome::Waits;
         }

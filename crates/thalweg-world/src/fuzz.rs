@@ -8,6 +8,7 @@ pub mod device_recording;
 pub mod frames_ethernet;
 pub mod gige_packets;
 pub mod instrument_datagrams;
+pub mod rnic_rings;
 pub mod serve_request;
 pub mod store_segment;
 pub mod wire_header;

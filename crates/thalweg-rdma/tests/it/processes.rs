@@ -156,3 +156,31 @@ fn an_rnic_that_is_killed_completes_every_request_by_its_absence() {
     let _rnic = Process::start_rnic(&path);
     Device::open_service(&path).unwrap().allocate_domain().unwrap();
 }
+
+#[test]
+fn two_services_are_connected_by_tcp_and_one_is_killed() {
+    let directory = tempfile::tempdir().unwrap();
+    let (path, other_path) = (directory.path().join("rnic"), directory.path().join("other"));
+    let (mut rnic, _other) = (Process::start_rnic(&path), Process::start_rnic(&other_path));
+    let near = party(&Device::open_service(&path).unwrap(), &Options::default());
+    let far = party(&Device::open_service(&other_path).unwrap(), &Options::default());
+    let listener = far.device.listen("127.0.0.1:0".parse().unwrap(), 1).unwrap();
+    let address = listener.address();
+    let accepting = std::thread::spawn(move || {
+        let request = listener.wait_for_request(PATIENCE).unwrap().unwrap();
+        (0..10).for_each(|id| far.queue.post_receive(id, &[far.buffer.sge(0, 64)]).unwrap());
+        let connection = request.accept(&far.queue, ConnectionParameters::default(), PATIENCE).unwrap();
+        (far, connection)
+    });
+    let connection = near.queue.connect(address, ConnectionParameters::default(), PATIENCE).unwrap();
+    let (far, far_connection) = accepting.join().unwrap();
+    for id in 0..5 {
+        near.send(id, Work::Send { data: Data::Inline(b"message"), immediate: None });
+        near.succeed(id);
+        assert_eq!(far.succeed(id).bytes(), 7);
+    }
+    rnic.0.kill().unwrap();
+    (5..10).for_each(|id| _ = far.fail(id, Status::Flushed));
+    assert!(far_connection.wait_for_end(PATIENCE).unwrap().is_some());
+    assert!(matches!(connection.wait_for_end(PATIENCE), Err(VerbsError::RnicGone)));
+}

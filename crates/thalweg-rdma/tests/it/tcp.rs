@@ -156,7 +156,8 @@ fn no_bytes_and_many_elements_and_long_messages_go_over_tcp() {
 #[test]
 fn what_the_peer_refuses_comes_back_as_a_terminate_code() {
     type Place = fn(&Party, &Party) -> RemoteAddress;
-    let cases: [(Place, [(u64, u64, u64); 2]); 4] = [
+    type Code = (u64, u64, u64);
+    let cases: [(Place, [Code; 2]); 4] = [
         (|_, far| RemoteAddress { stag: next_window_stag(far.at(0).stag), ..far.at(0) }, [(1, 1, 0), (0, 1, 0)]),
         (|_, far| far.at(BUFFER_BYTES as u64 - 7), [(1, 1, 1), (0, 1, 1)]),
         (|_, far| RemoteAddress { address: u64::MAX - 6, ..far.at(0) }, [(1, 1, 3), (0, 1, 4)]),

@@ -45,6 +45,7 @@ replayed!(
     frames_ethernet,
     gige_packets,
     instrument_datagrams,
+    rnic_rings,
     serve_request,
     store_segment,
     wire_header,
