@@ -95,35 +95,35 @@ pub enum Fault {
     /// Memory that an RDMA Write or a Read Response must not write (RFC 5041 §7.1).
     #[error("{opcode:?} to STag {} offset {:#x} length {}: {reason}", range.stag, range.offset, range.length)]
     TaggedAccess {
-        /// Operation.
+        /// Operation of the message.
         opcode: Opcode,
-        /// Memory.
+        /// Memory of the access.
         range: MemoryRange,
-        /// Reason.
+        /// Reason of the refusal.
         reason: AccessError,
     },
     /// Memory that a Read Request or an Atomic Request must not access (RFC 5040 §7.2, RFC 7306 §8.2).
     #[error("{opcode:?} of STag {} offset {:#x} length {}: {reason}", range.stag, range.offset, range.length)]
     RequestAccess {
-        /// Operation.
+        /// Operation of the message.
         opcode: Opcode,
-        /// Memory.
+        /// Memory of the access.
         range: MemoryRange,
-        /// Reason.
+        /// Reason of the refusal.
         reason: AccessError,
     },
     /// A tag that a Send with Invalidate must not invalidate (RFC 5040 §5.3).
     #[error("STag {stag} is not to be invalidated by the peer: {reason}")]
     Invalidation {
-        /// Tag.
+        /// Tag to invalidate.
         stag: Stag,
-        /// Reason.
+        /// Reason of the refusal.
         reason: AccessError,
     },
     /// A message whose length is not the one of its operation (RFC 5040 §4.4, RFC 7306 §6.3).
     #[error("{opcode:?} of {bytes} bytes or more instead of {expected} in one segment")]
     WrongLength {
-        /// Operation.
+        /// Operation of the message.
         opcode: Opcode,
         /// Length in bytes.
         bytes: usize,
@@ -133,7 +133,7 @@ pub enum Fault {
     /// A response that ends before all is there that was requested, or that names another request.
     #[error("{opcode:?} does not answer the request: {found} instead of {expected}")]
     ResponseMismatch {
-        /// Operation.
+        /// Operation of the message.
         opcode: Opcode,
         /// Bytes, or number, found.
         found: u64,
@@ -146,9 +146,9 @@ pub enum Fault {
     /// Own memory that cannot be accessed: of a posted request, or of a receive.
     #[error("own memory, STag {} offset {:#x} length {}: {reason}", range.stag, range.offset, range.length)]
     LocalAccess {
-        /// Memory.
+        /// Memory of the access.
         range: MemoryRange,
-        /// Reason.
+        /// Reason of the refusal.
         reason: AccessError,
     },
     /// A local operation that was refused.

@@ -34,7 +34,7 @@ pub enum Queue {
     Send = 0,
     /// Read Requests and Atomic Requests.
     Request = 1,
-    /// Terminate.
+    /// Terminate messages.
     Terminate = 2,
     /// Atomic Responses.
     AtomicResponse = 3,
@@ -49,7 +49,7 @@ pub enum Opcode {
     ReadRequest,
     /// RDMA Read Response.
     ReadResponse,
-    /// Send.
+    /// Send without more.
     Send,
     /// Send with Invalidate.
     SendInvalidate,
@@ -57,7 +57,7 @@ pub enum Opcode {
     SendSolicited,
     /// Send with Solicited Event and Invalidate.
     SendSolicitedInvalidate,
-    /// Terminate.
+    /// Terminate messages.
     Terminate,
     /// Immediate Data.
     Immediate,
@@ -93,7 +93,7 @@ impl Opcode {
     }
 
     /// Code on the wire.
-    pub fn code(self) -> u8 {
+    pub fn wire_code(self) -> u8 {
         match self {
             Self::Write => 0b0000,
             Self::ReadRequest => 0b0001,
@@ -112,7 +112,7 @@ impl Opcode {
     }
 
     /// Queue of its messages. None for messages into tagged buffers.
-    pub fn queue(self) -> Option<Queue> {
+    pub fn target_queue(self) -> Option<Queue> {
         match self {
             Self::Write | Self::ReadResponse => None,
             Self::ReadRequest | Self::AtomicRequest => Some(Queue::Request),
@@ -148,10 +148,10 @@ impl Control {
     /// Control fields of a segment that is sent.
     pub fn new(opcode: Opcode, last: bool) -> Self {
         let (ddp_version, rdmap_version) = (DDP_VERSION, RDMAP_VERSION);
-        Self { last, ddp_version, rdmap_version, code: opcode.code(), solicited_flag: false }
+        Self { last, ddp_version, rdmap_version, code: opcode.wire_code(), solicited_flag: false }
     }
 
-    fn parse([ddp, rdmap]: [u8; 2]) -> Self {
+    fn parse_fields([ddp, rdmap]: [u8; 2]) -> Self {
         Self {
             last: ddp & LAST_FLAG != 0,
             // The four bits between are reserved and not checked (RFC 5041 §4.1).
@@ -163,7 +163,7 @@ impl Control {
         }
     }
 
-    fn encode(self, tagged: bool) -> [u8; 2] {
+    fn encode_fields(self, tagged: bool) -> [u8; 2] {
         let flags = if tagged { TAGGED_FLAG } else { 0 } | if self.last { LAST_FLAG } else { 0 };
         let solicited = if self.solicited_flag { SOLICITED_FLAG } else { 0 };
         [flags | self.ddp_version, (self.rdmap_version << 6) | solicited | self.code]
@@ -181,7 +181,7 @@ impl Control {
 
     /// Whether the version of RDMAP has an operation: those of RFC 7306 (§4.1) are of version 1 only.
     pub fn is_rdmap_version_valid_for(self, opcode: Opcode) -> bool {
-        self.rdmap_version == RDMAP_VERSION || (self.is_rdmap_version_valid() && opcode.code() < 0b1000)
+        self.rdmap_version == RDMAP_VERSION || (self.is_rdmap_version_valid() && opcode.wire_code() < 0b1000)
     }
 }
 
@@ -215,8 +215,8 @@ pub enum SegmentHeader {
 impl SegmentHeader {
     /// Parses the header that a segment begins with, and returns the segment's payload with it. None for a segment
     /// that is too short to hold the header.
-    pub fn parse(segment: &[u8]) -> Option<(Self, &[u8])> {
-        let control = Control::parse(*segment.first_chunk()?);
+    pub fn parse_segment(segment: &[u8]) -> Option<(Self, &[u8])> {
+        let control = Control::parse_fields(*segment.first_chunk()?);
         if segment[0] & TAGGED_FLAG != 0 {
             let (header, payload) = segment.split_first_chunk::<TAGGED_HEADER_BYTES>()?;
             let (stag, offset) = (Stag(read_u32(header, 2)?), read_u64(header, 6)?);
@@ -229,15 +229,15 @@ impl SegmentHeader {
     }
 
     /// Appends the header.
-    pub fn encode(&self, to: &mut Vec<u8>) {
+    pub fn encode_header(&self, to: &mut Vec<u8>) {
         match *self {
             Self::Tagged { control, stag, offset } => {
-                to.extend(control.encode(true));
+                to.extend(control.encode_fields(true));
                 to.extend(stag.0.to_be_bytes());
                 to.extend(offset.to_be_bytes());
             }
             Self::Untagged { control, reserved, queue, message, offset } => {
-                to.extend(control.encode(false));
+                to.extend(control.encode_fields(false));
                 for field in [reserved, queue, message, offset] {
                     to.extend(field.to_be_bytes());
                 }
@@ -246,7 +246,7 @@ impl SegmentHeader {
     }
 
     /// Control fields.
-    pub fn control(&self) -> Control {
+    pub fn control_fields(&self) -> Control {
         match self {
             Self::Tagged { control, .. } | Self::Untagged { control, .. } => *control,
         }
@@ -278,7 +278,7 @@ pub struct ReadRequest {
 
 impl ReadRequest {
     /// Parses the header; none where the length is another.
-    pub fn parse(bytes: &[u8]) -> Option<Self> {
+    pub fn parse_header(bytes: &[u8]) -> Option<Self> {
         let bytes: &[u8; READ_REQUEST_BYTES] = bytes.try_into().ok()?;
         Some(Self {
             sink_stag: Stag(read_u32(bytes, 0)?),
@@ -290,7 +290,7 @@ impl ReadRequest {
     }
 
     /// Appends the header.
-    pub fn encode(&self, to: &mut Vec<u8>) {
+    pub fn encode_header(&self, to: &mut Vec<u8>) {
         to.extend(self.sink_stag.0.to_be_bytes());
         to.extend(self.sink_offset.to_be_bytes());
         to.extend(self.length.to_be_bytes());
@@ -314,7 +314,7 @@ pub struct AtomicRequest {
 
 impl AtomicRequest {
     /// Parses the header; none where the length is another.
-    pub fn parse(bytes: &[u8]) -> Option<Self> {
+    pub fn parse_header(bytes: &[u8]) -> Option<Self> {
         let bytes: &[u8; ATOMIC_REQUEST_BYTES] = bytes.try_into().ok()?;
         let [data, mask, compare, compare_mask] =
             [read_u64(bytes, 20)?, read_u64(bytes, 28)?, read_u64(bytes, 36)?, read_u64(bytes, 44)?];
@@ -332,7 +332,7 @@ impl AtomicRequest {
     }
 
     /// Appends the header. One without an operation is not sent: it is encoded as the reserved code 1.
-    pub fn encode(&self, to: &mut Vec<u8>) {
+    pub fn encode_header(&self, to: &mut Vec<u8>) {
         let (code, fields) = match self.operation {
             // §5.2.1: the fields that FetchAdd does not use are zero and all ones.
             Some(AtomicOperation::FetchAdd { add, mask }) => (0b0000_u32, [add, mask, 0, u64::MAX]),
@@ -362,13 +362,13 @@ pub struct AtomicResponse {
 
 impl AtomicResponse {
     /// Parses the header; none where the length is another.
-    pub fn parse(bytes: &[u8]) -> Option<Self> {
+    pub fn parse_header(bytes: &[u8]) -> Option<Self> {
         let bytes: &[u8; ATOMIC_RESPONSE_BYTES] = bytes.try_into().ok()?;
         Some(Self { identifier: read_u32(bytes, 0)?, original: read_u64(bytes, 4)? })
     }
 
     /// Appends the header.
-    pub fn encode(&self, to: &mut Vec<u8>) {
+    pub fn encode_header(&self, to: &mut Vec<u8>) {
         to.extend(self.identifier.to_be_bytes());
         to.extend(self.original.to_be_bytes());
     }

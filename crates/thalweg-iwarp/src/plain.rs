@@ -5,6 +5,9 @@ use crate::stream::OutgoingSegment;
 use crate::work::{AtomicOperation, ReceiveBuffer};
 use std::collections::{BTreeMap, VecDeque};
 
+/// Rights of the peer.
+const REMOTE_RIGHTS: [Access; 3] = [Access::RemoteRead, Access::RemoteWrite, Access::RemoteAtomic];
+
 /// A piece of registered memory.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PlainRegion {
@@ -51,7 +54,7 @@ impl PlainMemory {
         segment.head.iter().chain(payload).copied().collect()
     }
 
-    fn access(&mut self, range: MemoryRange, access: Access) -> Result<&mut [u8], AccessError> {
+    fn find_bytes(&mut self, range: MemoryRange, access: Access) -> Result<&mut [u8], AccessError> {
         let region = self.regions.get_mut(&range.stag).ok_or(AccessError::UnknownStag)?;
         if region.domain != self.domain {
             return Err(AccessError::NotAssociated);
@@ -69,21 +72,21 @@ impl Memory for PlainMemory {
     type Place = MemoryRange;
 
     fn locate(&mut self, range: MemoryRange, access: Access) -> Result<MemoryRange, AccessError> {
-        self.access(range, access).map(|_| range)
+        self.find_bytes(range, access).map(|_| range)
     }
 
     fn check(&mut self, range: MemoryRange, access: Access) -> Result<(), AccessError> {
-        self.access(range, access).map(|_| ())
+        self.find_bytes(range, access).map(|_| ())
     }
 
     fn place(&mut self, stag: Stag, offset: u64, bytes: &[u8], access: Access) -> Result<(), AccessError> {
         let length = u32::try_from(bytes.len()).map_err(|_| AccessError::OutOfBounds)?;
-        self.access(MemoryRange { stag, offset, length }, access)?.copy_from_slice(bytes);
+        self.find_bytes(MemoryRange { stag, offset, length }, access)?.copy_from_slice(bytes);
         Ok(())
     }
 
     fn update(&mut self, stag: Stag, offset: u64, operation: AtomicOperation) -> Result<u64, AccessError> {
-        let bytes = self.access(MemoryRange { stag, offset, length: 8 }, Access::RemoteAtomic)?;
+        let bytes = self.find_bytes(MemoryRange { stag, offset, length: 8 }, Access::RemoteAtomic)?;
         let original = u64::from_ne_bytes(bytes.try_into().map_err(|_| AccessError::OutOfBounds)?);
         bytes.copy_from_slice(&operation.apply(original).to_ne_bytes());
         Ok(original)
@@ -93,6 +96,10 @@ impl Memory for PlainMemory {
         let region = self.regions.get(&stag).ok_or(AccessError::UnknownStag)?;
         if region.domain != self.domain {
             return Err(AccessError::NotAssociated);
+        }
+        // A peer can give back what it was given, nothing else.
+        if !region.rights.iter().any(|right| REMOTE_RIGHTS.contains(right)) {
+            return Err(AccessError::MissingRight);
         }
         self.regions.remove(&stag);
         Ok(())

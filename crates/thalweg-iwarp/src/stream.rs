@@ -130,7 +130,7 @@ impl Stream {
         if self.sender.state != SendState::Open {
             return Err(PostError::Closed);
         }
-        self.queue.push(request, total_bytes);
+        self.queue.push_request(request, total_bytes);
         Ok(())
     }
 
@@ -149,7 +149,7 @@ impl Stream {
     /// Ends the stream by an error of the lower layer (a CRC, a marker), or by one of the owner's (a completion queue
     /// that overran, a program that was killed). The Terminate message is the next segment.
     pub fn terminate(&mut self, error: ErrorCode) {
-        self.fail(Fault::Reported(error), None, Culprit::None);
+        self.end_by_fault(Fault::Reported(error), None, Culprit::None);
     }
 
     /// Closes the sending half: what was posted still goes out, nothing more can be posted.
@@ -169,11 +169,11 @@ impl Stream {
             return;
         }
         if !self.receiver.is_between_messages() {
-            return self.fail(Fault::Closed { place: "within a message" }, None, Culprit::Receive);
+            return self.end_by_fault(Fault::Closed { place: "within a message" }, None, Culprit::Receive);
         }
         if let Some(request) = self.outstanding.front_request() {
             let fault = Fault::Closed { place: "before it answered a Read or an atomic" };
-            return self.fail(fault, None, Culprit::Request(request));
+            return self.end_by_fault(fault, None, Culprit::Request(request));
         }
         self.receive_state = ReceiveState::Closed;
         self.events.push_back(Event::ClosedByPeer);
@@ -183,8 +183,8 @@ impl Stream {
     /// Reports that the lower layer is lost, both ways. All that is posted is flushed.
     pub fn lose_connection(&mut self) {
         self.receive_state = ReceiveState::Dropping;
-        self.sender.close();
-        self.flush(Culprit::None, &Failure::Flushed);
+        self.sender.close_half();
+        self.flush_posted(Culprit::None, &Failure::Flushed);
     }
 
     /// Changes the longest segment from the next on (RFC 5041 §3 rule 1).
@@ -231,22 +231,23 @@ impl Stream {
     fn finish_closing(&mut self) {
         let answered = self.inbound.is_empty() && self.sender.is_all_accepted();
         if self.sender.state == SendState::Closing && self.queue.is_empty() && answered {
-            self.sender.close();
+            self.sender.close_half();
             self.events.push_back(Event::SendClosed);
         }
     }
 
     /// Ends the stream by a fault that this side found: once, by the first (RFC 5040 §7.1 rule 4). The Terminate
     /// message goes out next, and nothing after it (§5.4).
-    fn fail(&mut self, fault: Fault, segment: Option<TerminatedSegment>, culprit: Culprit) {
+    fn end_by_fault(&mut self, fault: Fault, segment: Option<TerminatedSegment>, culprit: Culprit) {
         if self.receive_state == ReceiveState::Dropping {
             return;
         }
         let error = fault.error_code();
         self.receive_state = ReceiveState::Dropping;
-        self.sender.terminate(Terminate { error, segment: segment.and_then(|found| included_segment(error, found)) });
+        self.sender
+            .terminate_with(Terminate { error, segment: segment.and_then(|found| included_segment(error, found)) });
         self.events.push_back(Event::TerminatedHere(fault.clone()));
-        self.flush(culprit, &failure_of(&fault));
+        self.flush_posted(culprit, &failure_of(&fault));
         self.fault = Some(fault);
     }
 
@@ -254,16 +255,16 @@ impl Stream {
     fn end_by_peer(&mut self, terminate: Terminate) {
         let culprit = self.queue.find_terminated(&terminate).map_or(Culprit::None, Culprit::Request);
         self.receive_state = ReceiveState::Dropping;
-        self.sender.close();
+        self.sender.close_half();
         self.events.push_back(Event::TerminatedByPeer(terminate));
-        self.flush(culprit, &Failure::Remote(terminate));
+        self.flush_posted(culprit, &Failure::Remote(terminate));
     }
 
     /// Completes all that is posted: the culprit with its failure, the others flushed.
-    fn flush(&mut self, culprit: Culprit, failure: &Failure) {
+    fn flush_posted(&mut self, culprit: Culprit, failure: &Failure) {
         self.inbound.clear();
-        self.outstanding.clear();
-        for (number, completion) in self.queue.drain() {
+        self.outstanding.clear_all();
+        for (number, completion) in self.queue.drain_requests() {
             let guilty = culprit == Culprit::Request(number);
             let failure = if guilty { failure.clone() } else { Failure::Flushed };
             self.events.push_back(Event::Completed(send_queue::failed_completion(&completion, failure)));

@@ -139,7 +139,7 @@ pub struct TerminatedSegment {
 /// A Terminate message (RFC 5040 §4.8).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Terminate {
-    /// Error.
+    /// Error that was found.
     pub error: ErrorCode,
     /// Segment that the error was found in.
     pub segment: Option<TerminatedSegment>,
@@ -148,7 +148,7 @@ pub struct Terminate {
 impl Terminate {
     /// Parses the payload of a Terminate message. Fields that the header control bits announce and that are cut short
     /// are left out: siw, for one, sets the last bit without the header. None where even the error is missing.
-    pub fn parse(bytes: &[u8]) -> Option<Self> {
+    pub fn parse_payload(bytes: &[u8]) -> Option<Self> {
         let (control, rest) = bytes.split_first_chunk::<CONTROL_BYTES>()?;
         let error = ErrorCode { layer: control[0] >> 4, error_type: control[0] & 0x0f, code: control[1] };
         let included = control[2];
@@ -157,7 +157,7 @@ impl Terminate {
     }
 
     /// Appends the payload of the message.
-    pub fn encode(&self, to: &mut Vec<u8>) {
+    pub fn encode_payload(&self, to: &mut Vec<u8>) {
         let included = match self.segment {
             None => 0,
             Some(TerminatedSegment { read_request: None, .. }) => LENGTH_VALID | DDP_INCLUDED,
@@ -166,18 +166,21 @@ impl Terminate {
         to.extend([(self.error.layer << 4) | (self.error.error_type & 0x0f), self.error.code, included, 0]);
         let Some(segment) = self.segment else { return };
         to.extend(segment.length.to_be_bytes());
-        segment.header.encode(to);
+        segment.header.encode_header(to);
         if let Some(request) = segment.read_request {
-            request.encode(to);
+            request.encode_header(to);
         }
     }
 }
 
 fn parse_segment(included: u8, bytes: &[u8]) -> Option<TerminatedSegment> {
     let (length, rest) = bytes.split_first_chunk::<2>()?;
-    let (header, rest) = SegmentHeader::parse(rest)?;
-    let read_request =
-        if included & RDMA_INCLUDED == 0 { None } else { rest.get(..READ_REQUEST_BYTES).and_then(ReadRequest::parse) };
+    let (header, rest) = SegmentHeader::parse_segment(rest)?;
+    let read_request = if included & RDMA_INCLUDED == 0 {
+        None
+    } else {
+        rest.get(..READ_REQUEST_BYTES).and_then(ReadRequest::parse_header)
+    };
     Some(TerminatedSegment { length: u16::from_be_bytes(*length), header, read_request })
 }
 

@@ -38,7 +38,7 @@ impl Payload {
 pub enum AtomicOperation {
     /// Adds, in fields: each bit that is set in the mask is the highest of a field, out of which nothing is carried.
     FetchAdd {
-        /// Summand.
+        /// Number to add.
         add: u64,
         /// Highest bits of the fields; 0 for one field of 64 bits.
         mask: u64,
@@ -81,23 +81,23 @@ pub enum Operation {
     /// RDMA Write (RFC 5040 §5.1). With `immediate`, Immediate Data follows it (RFC 7306 §6) and consumes a receive of
     /// the peer's; the two complete as one.
     Write {
-        /// Destination.
+        /// Place that is written.
         remote: RemoteAddress,
-        /// Data.
+        /// Bytes to send.
         data: Payload,
         /// The 8 bytes of Immediate Data to follow.
         immediate: Option<[u8; 8]>,
     },
     /// RDMA Read (RFC 5040 §5.2) into ranges of the owner's memory, one after another.
     Read {
-        /// Source.
+        /// Place that is read.
         remote: RemoteAddress,
-        /// Destination.
+        /// Memory for the data.
         into: Vec<MemoryRange>,
     },
     /// Send, or Send with Invalidate (RFC 5040 §5.3).
     Send {
-        /// Data.
+        /// Bytes to send.
         data: Payload,
         /// Tag that the peer invalidates when the Send is delivered.
         invalidate: Option<Stag>,
@@ -105,7 +105,7 @@ pub enum Operation {
     /// Send that carries 4 bytes beside its data. No RFC has it: see
     /// [`StreamSettings::send_with_immediate`](crate::StreamSettings::send_with_immediate).
     SendWithImmediate {
-        /// Data.
+        /// Bytes to send.
         data: Payload,
         /// The 4 bytes.
         immediate: [u8; 4],
@@ -130,7 +130,7 @@ pub enum Operation {
 pub struct WorkRequest {
     /// Number by which its completion names it. Not interpreted.
     pub id: u64,
-    /// Operation.
+    /// Operation to carry out.
     pub operation: Operation,
     /// Whether it waits until all Reads and atomics posted before are over (RFC 5040 §5.5 rule 12).
     pub fence: bool,
@@ -156,9 +156,9 @@ pub enum Failure {
     /// The owner's own memory cannot be accessed as the request says.
     #[error("own memory, STag {} offset {:#x} length {}: {reason}", range.stag, range.offset, range.length)]
     LocalAccess {
-        /// Memory.
+        /// Memory of the access.
         range: MemoryRange,
-        /// Reason.
+        /// Reason of the refusal.
         reason: AccessError,
     },
     /// A local operation was refused.

@@ -48,7 +48,7 @@ fn half(device: &Device, bytes: usize) -> Result<Half, VerbsError> {
 fn pair(one: &Device, other: &Device, bytes: usize) -> Result<(Half, Half), VerbsError> {
     let (near, far) = (half(one, bytes)?, half(other, bytes)?);
     for (own, peer) in [(&near, &far), (&far, &near)] {
-        let attributes = QueueAttributes { peer_queue: Some(peer.queue.number()), ..QueueAttributes::default() };
+        let attributes = QueueAttributes { peer_queue: Some(peer.queue.queue_number()), ..QueueAttributes::default() };
         own.queue.modify_state(QueueState::ReadyToReceive, Some(attributes))?;
         own.queue.modify_state(QueueState::ReadyToSend, None)?;
     }
@@ -57,7 +57,7 @@ fn pair(one: &Device, other: &Device, bytes: usize) -> Result<(Half, Half), Verb
 
 impl Half {
     fn place(&self) -> RemoteAddress {
-        RemoteAddress { address: self.buffer.address(0), stag: self.buffer.stag() }
+        RemoteAddress { address: self.buffer.address_at(0), stag: self.buffer.stag() }
     }
 
     fn wait(&self) -> Result<(), Box<dyn std::error::Error>> {
@@ -108,7 +108,7 @@ fn ping_pong() -> Result<(), Box<dyn std::error::Error>> {
     let wait_for = |own: &Half, id: u64| {
         let mut byte = [0];
         loop {
-            own.buffer.memory().load_bytes(0, &mut byte);
+            own.buffer.shared_memory().load_bytes(0, &mut byte);
             if byte[0] == id as u8 {
                 return;
             }

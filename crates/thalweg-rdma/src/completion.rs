@@ -32,12 +32,12 @@ struct ChannelInner {
 
 impl Drop for ChannelInner {
     fn drop(&mut self) {
-        let _ = self.device.call(Command::DestroyChannel(self.handle), Vec::new());
+        let _ = self.device.call_rnic(Command::DestroyChannel(self.handle), Vec::new());
     }
 }
 
 impl CompletionChannel {
-    /// Waits for the event of an armed completion queue and returns the queue's handle ([`CompletionQueue::handle`]); 0 if
+    /// Waits for the event of an armed completion queue and returns the queue's handle ([`CompletionQueue::queue_handle`]); 0 if
     /// events were lost, since they were not read: look at all queues. `None` if there is none within `timeout`.
     ///
     /// # Errors
@@ -129,7 +129,7 @@ struct PollState {
 
 impl Drop for CompletionQueueInner {
     fn drop(&mut self) {
-        let _ = self.device.call(Command::DestroyCompletionQueue(self.handle), Vec::new());
+        let _ = self.device.call_rnic(Command::DestroyCompletionQueue(self.handle), Vec::new());
     }
 }
 
@@ -155,14 +155,14 @@ impl Device {
         entries: u32,
         channel: Option<&CompletionChannel>,
     ) -> Result<CompletionQueue, VerbsError> {
-        let (limit, requested) = (u64::from(self.limits().max_completions), u64::from(entries));
+        let (limit, requested) = (u64::from(self.rnic_limits().max_completions), u64::from(entries));
         if requested > limit {
             let what = "entries of a completion queue".into();
             return Err(thalweg_rnic::CommandError::Limit { what, limit, requested }.into());
         }
         let entries = entries.max(1).next_power_of_two();
         let ring = Ring::create("rdma-completions", entries)?;
-        let fd = duplicate(ring.fd())?;
+        let fd = duplicate_fd(ring.fd())?;
         let command = Command::CreateCompletionQueue { entries, channel: channel.map(|channel| channel.inner.handle) };
         let handle = self.inner.call_for_handle(command, vec![fd])?;
         let state = PollState {
@@ -182,7 +182,7 @@ impl Device {
 
 impl CompletionQueue {
     /// Returns the number by which events name the queue.
-    pub fn handle(&self) -> u32 {
+    pub fn queue_handle(&self) -> u32 {
         self.inner.handle
     }
 
@@ -192,7 +192,7 @@ impl CompletionQueue {
     }
 
     /// Returns the channel.
-    pub fn channel(&self) -> Option<&CompletionChannel> {
+    pub fn event_channel(&self) -> Option<&CompletionChannel> {
         self.inner.channel.as_ref()
     }
 
@@ -301,10 +301,10 @@ impl PollState {
                     continue;
                 }
             };
-            match CompletionCell::decode(&cell) {
+            match CompletionCell::decode_cell(&cell) {
                 Some(CompletionCell::Entry(entry)) => {
                     // Entries of queue pairs that were destroyed are dropped, as by rdma-core.
-                    if self.retire(&entry) {
+                    if self.retire_request(&entry) {
                         return Ok(Some(Completion(entry)));
                     }
                 }
@@ -316,13 +316,13 @@ impl PollState {
 
     /// Notes that a request has completed. Returns false if its queue pair does not exist any more.
     #[inline]
-    fn retire(&mut self, entry: &CompletionEntry) -> bool {
+    fn retire_request(&mut self, entry: &CompletionEntry) -> bool {
         if self.last.as_ref().is_none_or(|(number, _)| *number != entry.queue) {
             let Some(queue) = self.queues.get(&entry.queue).and_then(Weak::upgrade) else { return false };
             self.last = Some((entry.queue, queue));
         }
         if let Some((_, queue)) = &self.last {
-            queue.retire(entry);
+            queue.retire_request(entry);
         }
         true
     }
@@ -351,7 +351,7 @@ impl PollState {
     }
 }
 
-pub(crate) fn duplicate(fd: BorrowedFd<'_>) -> Result<OwnedFd, VerbsError> {
+pub(crate) fn duplicate_fd(fd: BorrowedFd<'_>) -> Result<OwnedFd, VerbsError> {
     rustix::io::fcntl_dupfd_cloexec(fd, 0).map_err(crate::device::os_error("duplicating a file descriptor"))
 }
 
@@ -363,7 +363,7 @@ pub struct Completion(CompletionEntry);
 impl Completion {
     /// Returns the id that the request was posted with.
     #[doc(alias = "wr_id")]
-    pub fn id(&self) -> u64 {
+    pub fn request_id(&self) -> u64 {
         self.0.id
     }
 
@@ -383,18 +383,18 @@ impl Completion {
     }
 
     /// Returns the number of the queue pair.
-    pub fn queue(&self) -> u32 {
+    pub fn queue_number(&self) -> u32 {
         self.0.queue
     }
 
     /// Returns the length in bytes of a received message, of an RDMA write whose immediate was received, or of the data
     /// that was read; 0 for other operations.
-    pub fn bytes(&self) -> u32 {
+    pub fn transferred_bytes(&self) -> u32 {
         self.0.bytes
     }
 
     /// Returns the immediate of a received message. (RFC 7306 has 8 bytes, verbs 4.)
-    pub fn immediate(&self) -> Option<u32> {
+    pub fn immediate_data(&self) -> Option<u32> {
         self.0.immediate.map(|immediate| immediate as u32)
     }
 

@@ -65,7 +65,7 @@ impl Device {
     /// The address is in use, or the RNIC has ended.
     pub fn listen(&self, address: SocketAddr, backlog: u32) -> Result<Listener, VerbsError> {
         let (events, theirs) = event_sockets()?;
-        match self.inner.call(Command::Listen { address, backlog }, vec![theirs])? {
+        match self.inner.call_rnic(Command::Listen { address, backlog }, vec![theirs])? {
             Reply::Listening { listener, address } => {
                 Ok(Listener { device: Arc::clone(&self.inner), handle: listener, address, events })
             }
@@ -76,7 +76,7 @@ impl Device {
 
 impl Listener {
     /// Returns the address.
-    pub fn address(&self) -> SocketAddr {
+    pub fn local_address(&self) -> SocketAddr {
         self.address
     }
 
@@ -99,7 +99,7 @@ impl Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        let _ = self.device.call(Command::DestroyListener(self.handle), Vec::new());
+        let _ = self.device.call_rnic(Command::DestroyListener(self.handle), Vec::new());
     }
 }
 
@@ -111,7 +111,7 @@ impl ConnectionRequest {
 
     /// Returns the peer's parameters: its private data, and in `inbound_reads` the reads that it wants to have outstanding
     /// here.
-    pub fn parameters(&self) -> &ConnectionParameters {
+    pub fn peer_parameters(&self) -> &ConnectionParameters {
         &self.parameters
     }
 
@@ -127,7 +127,7 @@ impl ConnectionRequest {
         timeout: Duration,
     ) -> Result<Connection, ConnectError> {
         let (events, theirs) = event_sockets()?;
-        let command = Command::Accept { request: self.handle, queue: queue.number(), parameters };
+        let command = Command::Accept { request: self.handle, queue: queue.queue_number(), parameters };
         self.device.call_for_done(command, vec![theirs])?;
         self.answered = true;
         wait_until_established(queue, events, timeout)
@@ -147,7 +147,8 @@ impl ConnectionRequest {
 impl Drop for ConnectionRequest {
     fn drop(&mut self) {
         if !self.answered {
-            let _ = self.device.call(Command::Reject { request: self.handle, private_data: Vec::new() }, Vec::new());
+            let _ =
+                self.device.call_rnic(Command::Reject { request: self.handle, private_data: Vec::new() }, Vec::new());
         }
     }
 }
@@ -166,8 +167,8 @@ impl QueuePair {
         timeout: Duration,
     ) -> Result<Connection, ConnectError> {
         let (events, theirs) = event_sockets()?;
-        let command = Command::Connect { queue: self.number(), address, parameters };
-        self.device().call_for_done(command, vec![theirs])?;
+        let command = Command::Connect { queue: self.queue_number(), address, parameters };
+        self.rnic_device().call_for_done(command, vec![theirs])?;
         wait_until_established(self, events, timeout)
     }
 
@@ -177,13 +178,13 @@ impl QueuePair {
     /// The RNIC has ended.
     #[doc(alias = "rdma_disconnect")]
     pub fn disconnect(&self) -> Result<(), VerbsError> {
-        self.device().call_for_done(Command::Disconnect(self.number()), Vec::new())
+        self.rnic_device().call_for_done(Command::Disconnect(self.queue_number()), Vec::new())
     }
 }
 
 impl Connection {
     /// Returns the peer's private data, and the limits of reads that are in force.
-    pub fn parameters(&self) -> &ConnectionParameters {
+    pub fn peer_parameters(&self) -> &ConnectionParameters {
         &self.parameters
     }
 
@@ -201,7 +202,7 @@ impl Connection {
 }
 
 fn wait_until_established(queue: &QueuePair, events: OwnedFd, timeout: Duration) -> Result<Connection, ConnectError> {
-    let device = Arc::clone(queue.device());
+    let device = Arc::clone(queue.rnic_device());
     let Some(message) = device.receive_message(&events, timeout)? else {
         queue.disconnect()?;
         return Err(ConnectError::TimedOut(timeout));

@@ -113,8 +113,8 @@ impl Device {
     fn open_shared(shared: Arc<Embedded>) -> Result<Self, VerbsError> {
         let (events, theirs) = event_sockets()?;
         let client = shared.engine.lock().add_client()?;
-        let reply = shared.engine.lock().execute(client, Command::Open, vec![theirs])?;
-        Self::opened(BackEnd::Embedded { shared, client }, reply, events)
+        let reply = shared.engine.lock().execute_command(client, Command::Open, vec![theirs])?;
+        Self::finish_opening(BackEnd::Embedded { shared, client }, reply, events)
     }
 
     /// Opens an RNIC in a thread of this program. It ends when the device and all that was made of it are dropped.
@@ -124,7 +124,7 @@ impl Device {
     pub fn open_thread(limits: Limits) -> Result<Self, VerbsError> {
         let (mut service, control) = Service::for_thread(limits)?;
         let run = move || {
-            if let Err(error) = service.run() {
+            if let Err(error) = service.serve_programs() {
                 // The program finds its socket closed, and all its requests failed.
                 eprintln!("thalweg-rdma: the RNIC's thread has ended: {error}");
             }
@@ -159,10 +159,10 @@ impl Device {
         let (reply, fds) = call_service(&control, &Command::Open, &[theirs.as_fd()])?;
         let wake = fds.into_iter().next().ok_or_else(|| VerbsError::Answer("no eventfd".into()))?;
         let back_end = BackEnd::Served { control: Mutex::new(control), wake, gone: AtomicBool::new(false) };
-        Self::opened(back_end, reply, events)
+        Self::finish_opening(back_end, reply, events)
     }
 
-    fn opened(back_end: BackEnd, reply: Reply, events: OwnedFd) -> Result<Self, VerbsError> {
+    fn finish_opening(back_end: BackEnd, reply: Reply, events: OwnedFd) -> Result<Self, VerbsError> {
         match reply {
             Reply::Opened { limits } => Ok(Self { inner: Arc::new(DeviceInner { back_end, limits, events }) }),
             other => Err(VerbsError::Answer(format!("{other:?}"))),
@@ -171,7 +171,7 @@ impl Device {
 
     /// Returns the RNIC's limits.
     #[doc(alias = "ibv_query_device")]
-    pub fn limits(&self) -> &Limits {
+    pub fn rnic_limits(&self) -> &Limits {
         &self.inner.limits
     }
 
@@ -200,14 +200,14 @@ impl Device {
 }
 
 impl DeviceInner {
-    pub(crate) fn limits(&self) -> &Limits {
+    pub(crate) fn rnic_limits(&self) -> &Limits {
         &self.limits
     }
 
     /// Carries out a command.
-    pub(crate) fn call(&self, command: Command, fds: Vec<OwnedFd>) -> Result<Reply, VerbsError> {
+    pub(crate) fn call_rnic(&self, command: Command, fds: Vec<OwnedFd>) -> Result<Reply, VerbsError> {
         match &self.back_end {
-            BackEnd::Embedded { shared, client } => Ok(shared.engine.lock().execute(*client, command, fds)?),
+            BackEnd::Embedded { shared, client } => Ok(shared.engine.lock().execute_command(*client, command, fds)?),
             BackEnd::Served { control, gone, .. } => {
                 let borrowed: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
                 let reply = call_service(&control.lock(), &command, &borrowed);
@@ -221,7 +221,7 @@ impl DeviceInner {
 
     /// Carries out a command whose reply is a handle.
     pub(crate) fn call_for_handle(&self, command: Command, fds: Vec<OwnedFd>) -> Result<u32, VerbsError> {
-        match self.call(command, fds)? {
+        match self.call_rnic(command, fds)? {
             Reply::Handle(handle) => Ok(handle),
             other => Err(VerbsError::Answer(format!("{other:?}"))),
         }
@@ -229,7 +229,7 @@ impl DeviceInner {
 
     /// Carries out a command whose reply is nothing.
     pub(crate) fn call_for_done(&self, command: Command, fds: Vec<OwnedFd>) -> Result<(), VerbsError> {
-        match self.call(command, fds)? {
+        match self.call_rnic(command, fds)? {
             Reply::Done => Ok(()),
             other => Err(VerbsError::Answer(format!("{other:?}"))),
         }
@@ -261,7 +261,7 @@ impl DeviceInner {
     #[inline]
     pub(crate) fn make_progress(&self) -> bool {
         let BackEnd::Embedded { shared, .. } = &self.back_end else { return false };
-        shared.engine.try_lock().is_some_and(|mut engine| engine.progress(&Instant::now))
+        shared.engine.try_lock().is_some_and(|mut engine| engine.make_progress(&Instant::now))
     }
 
     /// Returns whether the RNIC is known to have ended.
@@ -311,7 +311,7 @@ impl DeviceInner {
         if let BackEnd::Embedded { shared, .. } = &self.back_end {
             let _ = shared.bell.clear_wakeups()?;
             let mut engine = shared.engine.lock();
-            if engine.progress(&|| now) {
+            if engine.make_progress(&|| now) {
                 return Ok(());
             }
             match engine.prepare_sleep(now) {

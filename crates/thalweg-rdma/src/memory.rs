@@ -21,7 +21,7 @@ pub(crate) struct DomainInner {
 
 impl Drop for DomainInner {
     fn drop(&mut self) {
-        let _ = self.device.call(Command::DeallocateDomain(self.handle), Vec::new());
+        let _ = self.device.call_rnic(Command::DeallocateDomain(self.handle), Vec::new());
     }
 }
 
@@ -119,7 +119,7 @@ impl MemoryRegion {
     }
 
     /// Returns the registered range.
-    pub fn range(&self) -> MemoryRange {
+    pub fn registered_range(&self) -> MemoryRange {
         self.range
     }
 
@@ -134,7 +134,7 @@ impl MemoryRegion {
     /// # Errors
     /// The RNIC has ended.
     pub fn page_list(&self) -> Result<Vec<(u64, u64)>, VerbsError> {
-        match self.domain.device.call(Command::PageList(self.stag), Vec::new())? {
+        match self.domain.device.call_rnic(Command::PageList(self.stag), Vec::new())? {
             Reply::PageList(list) => Ok(list),
             other => Err(VerbsError::Answer(format!("{other:?}"))),
         }
@@ -176,14 +176,14 @@ impl MemoryWindow {
     }
 
     /// Returns the kind.
-    pub fn kind(&self) -> WindowKind {
+    pub fn window_kind(&self) -> WindowKind {
         self.kind
     }
 }
 
 impl Drop for MemoryWindow {
     fn drop(&mut self) {
-        let _ = self.domain.device.call(Command::Deregister(self.stag), Vec::new());
+        let _ = self.domain.device.call_rnic(Command::Deregister(self.stag), Vec::new());
     }
 }
 
@@ -203,12 +203,12 @@ pub struct Buffer {
 
 impl Buffer {
     /// Returns the region.
-    pub fn region(&self) -> &MemoryRegion {
+    pub fn memory_region(&self) -> &MemoryRegion {
         &self.region
     }
 
     /// Returns the memory.
-    pub fn memory(&self) -> &SharedMemory {
+    pub fn shared_memory(&self) -> &SharedMemory {
         &self.memory
     }
 
@@ -223,8 +223,8 @@ impl Buffer {
     }
 
     /// Returns the address of the byte at `at`.
-    pub fn address(&self, at: u64) -> u64 {
-        self.region.range().base.wrapping_add(at)
+    pub fn address_at(&self, at: u64) -> u64 {
+        self.region.registered_range().base.wrapping_add(at)
     }
 
     /// Returns the element of `bytes` bytes from `at` on.

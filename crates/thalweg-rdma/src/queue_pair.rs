@@ -1,6 +1,6 @@
 //! Queue pairs and shared receive queues: posting.
 
-use crate::completion::{CompletionQueue, duplicate};
+use crate::completion::{CompletionQueue, duplicate_fd};
 use crate::device::{DeviceInner, VerbsError};
 use crate::memory::{DomainInner, ProtectionDomain};
 use parking_lot::Mutex;
@@ -153,7 +153,7 @@ impl<'a> SendRequest<'a> {
         Self { id, flags: SendFlags::SIGNALED, work }
     }
 
-    fn encode(&self, lengths: &QueueLengths) -> Result<SendDescriptor, PostError> {
+    fn encode_request(&self, lengths: &QueueLengths) -> Result<SendDescriptor, PostError> {
         let mut descriptor = SendDescriptor {
             id: self.id,
             operation: Operation::Send,
@@ -191,12 +191,12 @@ impl<'a> SendRequest<'a> {
             Work::FetchAdd { into, at, add } => {
                 (d.operation, d.immediate) = (Operation::FetchAdd, add);
                 (d.remote_address, d.remote_stag) = (at.address, at.stag);
-                d.sges = SgeList::one(into);
+                d.sges = SgeList::from_element(into);
             }
             Work::CompareSwap { into, at, compare, swap } => {
                 (d.operation, d.immediate, d.swap) = (Operation::CompareSwap, compare, swap);
                 (d.remote_address, d.remote_stag) = (at.address, at.stag);
-                d.sges = SgeList::one(into);
+                d.sges = SgeList::from_element(into);
             }
             Work::BindWindow { new_stag, region_stag, address, bytes, access } => {
                 (d.operation, d.stag, d.remote_stag) = (Operation::BindWindow, new_stag, region_stag);
@@ -321,7 +321,7 @@ impl PostedQueue {
 
     /// Drops all requests up to that with `index`, which has completed.
     #[inline]
-    fn retire(&mut self, index: u32) {
+    fn retire_through(&mut self, index: u32) {
         let count = (index.wrapping_sub(self.first) as usize).saturating_add(1);
         if count <= self.outstanding.len() {
             for _ in 0..count {
@@ -335,13 +335,13 @@ impl PostedQueue {
 impl PostedQueues {
     /// Notes that a request has completed.
     #[inline]
-    pub(crate) fn retire(&self, entry: &CompletionEntry) {
+    pub(crate) fn retire_request(&self, entry: &CompletionEntry) {
         if is_receive(entry.operation) {
             if let Some(receive) = &self.receive {
-                receive.lock().retire(entry.index);
+                receive.lock().retire_through(entry.index);
             }
         } else {
-            self.send.lock().retire(entry.index);
+            self.send.lock().retire_through(entry.index);
         }
     }
 
@@ -375,12 +375,12 @@ impl ProtectionDomain {
         let lengths = options.lengths;
         check_lengths(device, &lengths)?;
         let send = Ring::create("rdma-send", send_ring_cells(&lengths))?;
-        let mut fds = vec![duplicate(send.fd())?];
+        let mut fds = vec![duplicate_fd(send.fd())?];
         let receive = match options.shared_queue {
             Some(_) => None,
             None => {
                 let ring = Ring::create("rdma-receive", receive_ring_cells(lengths.receives, lengths.receive_sges))?;
-                fds.push(duplicate(ring.fd())?);
+                fds.push(duplicate_fd(ring.fd())?);
                 Some(Mutex::new(PostedQueue::new(ring, lengths.receives)))
             }
         };
@@ -415,7 +415,7 @@ impl ProtectionDomain {
 
 /// Checks lengths before rings of them are made.
 fn check_lengths(device: &DeviceInner, lengths: &QueueLengths) -> Result<(), VerbsError> {
-    let limits = device.limits();
+    let limits = device.rnic_limits();
     let checks = [
         ("send requests of a queue pair", lengths.send_requests, limits.max_work_requests),
         ("receives of a queue pair", lengths.receives, limits.max_work_requests),
@@ -434,7 +434,7 @@ fn check_lengths(device: &DeviceInner, lengths: &QueueLengths) -> Result<(), Ver
 impl QueuePair {
     /// Returns the number by which completions and peers name the queue pair.
     #[doc(alias = "qp_num")]
-    pub fn number(&self) -> u32 {
+    pub fn queue_number(&self) -> u32 {
         self.inner.number
     }
 
@@ -477,7 +477,7 @@ impl QueuePair {
     /// The RNIC has ended.
     #[doc(alias = "ibv_query_qp")]
     pub fn query_state(&self) -> Result<(QueueState, QueueAttributes), VerbsError> {
-        match self.inner.domain.device.call(Command::QueryQueuePair(self.inner.number), Vec::new())? {
+        match self.inner.domain.device.call_rnic(Command::QueryQueuePair(self.inner.number), Vec::new())? {
             Reply::QueuePair { state, attributes } => Ok((state, attributes)),
             other => Err(VerbsError::Answer(format!("{other:?}"))),
         }
@@ -518,9 +518,9 @@ impl QueuePair {
 
     fn push_send(&self, queue: &mut PostedQueue, request: &SendRequest<'_>) -> Result<(), PostError> {
         queue.check_room()?;
-        let descriptor = request.encode(&self.inner.lengths)?;
-        descriptor.encode(|cell| queue.ring.push(cell)).map_err(|error| ring_error(error, queue.limit))?;
-        queue.outstanding.push_back((request.id, descriptor.operation.completed()));
+        let descriptor = request.encode_request(&self.inner.lengths)?;
+        descriptor.encode_cells(|cell| queue.ring.push(cell)).map_err(|error| ring_error(error, queue.limit))?;
+        queue.outstanding.push_back((request.id, descriptor.operation.completed_operation()));
         Ok(())
     }
 
@@ -547,7 +547,7 @@ impl QueuePair {
         self.inner.shared_queue.as_ref()
     }
 
-    pub(crate) fn device(&self) -> &Arc<DeviceInner> {
+    pub(crate) fn rnic_device(&self) -> &Arc<DeviceInner> {
         &self.inner.domain.device
     }
 
@@ -565,7 +565,7 @@ impl QueuePair {
 
 impl Drop for QueuePairInner {
     fn drop(&mut self) {
-        let _ = self.domain.device.call(Command::DestroyQueuePair(self.number), Vec::new());
+        let _ = self.domain.device.call_rnic(Command::DestroyQueuePair(self.number), Vec::new());
         self.send_completions.remove_queue(self.number);
         self.receive_completions.remove_queue(self.number);
     }
@@ -574,7 +574,7 @@ impl Drop for QueuePairInner {
 fn push_receive(queue: &mut PostedQueue, id: u64, into: &[Sge], max_sges: u32) -> Result<bool, PostError> {
     queue.check_room()?;
     let descriptor = ReceiveDescriptor { id, sges: checked_elements(into, max_sges)? };
-    descriptor.encode(max_sges, |cell| queue.ring.push(cell)).map_err(|error| ring_error(error, queue.limit))?;
+    descriptor.encode_cells(max_sges, |cell| queue.ring.push(cell)).map_err(|error| ring_error(error, queue.limit))?;
     queue.outstanding.push_back((id, CompletedOperation::Receive));
     Ok(queue.ring.publish())
 }
@@ -610,7 +610,7 @@ struct SharedRing {
 
 impl Drop for SharedQueueInner {
     fn drop(&mut self) {
-        let _ = self.domain.device.call(Command::DestroySharedQueue(self.handle), Vec::new());
+        let _ = self.domain.device.call_rnic(Command::DestroySharedQueue(self.handle), Vec::new());
     }
 }
 
@@ -624,7 +624,7 @@ impl ProtectionDomain {
         let lengths = QueueLengths { receives, receive_sges: sges, ..QueueLengths::default() };
         check_lengths(&self.inner.device, &lengths)?;
         let ring = Ring::create("rdma-shared-receive", receive_ring_cells(receives, sges))?;
-        let fd = duplicate(ring.fd())?;
+        let fd = duplicate_fd(ring.fd())?;
         let command = Command::CreateSharedQueue { domain: self.inner.handle, receives, sges };
         let handle = self.inner.device.call_for_handle(command, vec![fd])?;
         let queue = SharedRing { ring: ring.into_sender(), cells_per_receive: receive_cells(sges), receives };
@@ -648,7 +648,7 @@ impl SharedReceiveQueue {
             return Err(PostError::QueueFull { limit });
         }
         descriptor
-            .encode(self.inner.max_sges, |cell| queue.ring.push(cell))
+            .encode_cells(self.inner.max_sges, |cell| queue.ring.push(cell))
             .map_err(|error| ring_error(error, limit))?;
         let sleeps = queue.ring.publish();
         drop(queue);
@@ -668,7 +668,7 @@ impl SharedReceiveQueue {
     }
 
     /// Returns the number by which events name the queue.
-    pub fn handle(&self) -> u32 {
+    pub fn queue_handle(&self) -> u32 {
         self.inner.handle
     }
 }

@@ -175,7 +175,7 @@ impl Operation {
     }
 
     /// Returns the operation as its completion names it.
-    pub fn completed(self) -> CompletedOperation {
+    pub fn completed_operation(self) -> CompletedOperation {
         match self {
             Self::Write | Self::WriteWithImmediate => CompletedOperation::Write,
             Self::Send | Self::SendWithImmediate | Self::SendWithInvalidate => CompletedOperation::Send,

@@ -37,7 +37,7 @@ pub(crate) struct ReceiveResult {
 }
 
 impl ReceiveResult {
-    pub(crate) fn failed(status: Status, fault: Fault) -> Self {
+    pub(crate) fn failed_receive(status: Status, fault: Fault) -> Self {
         let operation = CompletedOperation::Receive;
         Self { status, operation, bytes: 0, immediate: None, invalidated: None, fault, solicited: false }
     }
@@ -57,7 +57,7 @@ impl Engine {
         let entry = CompletionEntry {
             id: transfer.request.id,
             status,
-            operation: operation.completed(),
+            operation: operation.completed_operation(),
             queue,
             bytes,
             index: transfer.index,
@@ -91,7 +91,7 @@ impl Engine {
             return;
         }
         // Full, or damaged by its program: both harm its own queue pairs only (RFC 5040 section 8.1.1).
-        if completions.ring.push(&CompletionCell::Entry(entry).encode()).is_err() {
+        if completions.ring.push(&CompletionCell::Entry(entry).encode_cell()).is_err() {
             completions.overrun = true;
             self.overrun.push(queue);
             return;
@@ -145,7 +145,7 @@ impl Engine {
     pub(crate) fn post_overrun_notices(&mut self) {
         for queue in std::mem::take(&mut self.notices) {
             let Some(completions) = self.completions.get_mut(queue) else { continue };
-            let notice = CompletionCell::Overrun(completions.ring.cells()).encode();
+            let notice = CompletionCell::Overrun(completions.ring.cells()).encode_cell();
             match completions.ring.push(&notice) {
                 Err(thalweg_arena::PushError::Full) => self.notices.push(queue),
                 Err(thalweg_arena::PushError::Ring(_)) => {}

@@ -3,7 +3,8 @@
 use crate::attributes::{QueueAttributes, QueueState};
 use crate::command::{CommandError, ConnectionEvent, ConnectionParameters, MAX_PRIVATE_BYTES, Reply};
 use crate::engine::{
-    Engine, check_limit, check_reads, encode_event, encode_lost_connection_events, insert, missing_descriptor, own,
+    Engine, check_limit, check_owner, check_reads, encode_event, encode_lost_connection_events, insert_object,
+    missing_descriptor,
 };
 use crate::events::EventSocket;
 use crate::queue_pair::{Connection, Path};
@@ -40,7 +41,7 @@ pub(crate) enum RequestOrigin {
 }
 
 impl Engine {
-    pub(crate) fn listen(
+    pub(crate) fn add_listener(
         &mut self,
         client: u32,
         mut address: SocketAddr,
@@ -55,7 +56,7 @@ impl Engine {
         address = listener.local_addr().unwrap_or(address);
         let backlog = backlog.clamp(1, self.limits.max_listeners);
         let listener = Listener { client, address, backlog, events, socket: listener };
-        match insert(&mut self.listeners, listener, "listeners")? {
+        match insert_object(&mut self.listeners, listener, "listeners")? {
             Reply::Handle(listener) => {
                 self.watch_listener(listener);
                 Ok(Reply::Listening { listener, address })
@@ -65,7 +66,7 @@ impl Engine {
     }
 
     pub(crate) fn destroy_listener(&mut self, client: u32, listener: u32) -> Result<(), CommandError> {
-        own(&self.listeners, client, listener, "listener", |listener| listener.client)?;
+        check_owner(&self.listeners, client, listener, "listener", |listener| listener.client)?;
         self.remove_listener(listener);
         Ok(())
     }
@@ -95,7 +96,7 @@ impl Engine {
         }
     }
 
-    pub(crate) fn connect(
+    pub(crate) fn connect_queue(
         &mut self,
         client: u32,
         queue: u32,
@@ -139,14 +140,14 @@ impl Engine {
             ..parameters.clone()
         };
         let request = Request { listener, origin: RequestOrigin::Local { queue, parameters } };
-        if let Reply::Handle(request) = insert(&mut self.requests, request, "connection requests")? {
+        if let Reply::Handle(request) = insert_object(&mut self.requests, request, "connection requests")? {
             let event = ConnectionEvent::Request { request, peer: None, parameters: seen };
             self.events_wait |= found.events.send_event(encode_event(&event));
         }
         Ok(())
     }
 
-    pub(crate) fn accept(
+    pub(crate) fn accept_request(
         &mut self,
         client: u32,
         request: u32,
@@ -189,8 +190,8 @@ impl Engine {
         let of_initiator = ConnectionParameters { inbound_reads: to_initiator, outbound_reads: to_responder, ..theirs };
         let of_responder =
             ConnectionParameters { inbound_reads: to_responder, outbound_reads: to_initiator, ..parameters };
-        self.establish(initiator, Path::Local(queue), &of_initiator, of_responder.private_data.clone());
-        self.establish(queue, Path::Local(initiator), &of_responder, of_initiator.private_data);
+        self.establish_connection(initiator, Path::Local(queue), &of_initiator, of_responder.private_data.clone());
+        self.establish_connection(queue, Path::Local(initiator), &of_responder, of_initiator.private_data);
     }
 
     fn accept_tcp(&mut self, socket: TcpStream, request: &mpa::Request, queue: u32, parameters: ConnectionParameters) {
@@ -210,7 +211,12 @@ impl Engine {
         }
     }
 
-    pub(crate) fn reject(&mut self, client: u32, request: u32, private_data: Vec<u8>) -> Result<(), CommandError> {
+    pub(crate) fn reject_request(
+        &mut self,
+        client: u32,
+        request: u32,
+        private_data: Vec<u8>,
+    ) -> Result<(), CommandError> {
         check_private_data(&private_data)?;
         self.check_request(client, request)?;
         if let Some(request) = self.requests.remove(request) {
@@ -219,8 +225,8 @@ impl Engine {
         Ok(())
     }
 
-    pub(crate) fn disconnect(&mut self, client: u32, queue: u32) -> Result<(), CommandError> {
-        if let Some(path) = &mut self.queue(client, queue)?.tcp {
+    pub(crate) fn disconnect_queue(&mut self, client: u32, queue: u32) -> Result<(), CommandError> {
+        if let Some(path) = &mut self.own_queue(client, queue)?.tcp {
             path.ending = Ending::Disconnect;
         }
         self.abandon_requests_of(queue);
@@ -237,7 +243,13 @@ impl Engine {
     }
 
     /// Brings a queue pair into the state RTS with its peer.
-    pub(crate) fn establish(&mut self, queue: u32, path: Path, own: &ConnectionParameters, peer_data: Vec<u8>) {
+    pub(crate) fn establish_connection(
+        &mut self,
+        queue: u32,
+        path: Path,
+        own: &ConnectionParameters,
+        peer_data: Vec<u8>,
+    ) {
         let Some(pair) = self.queues.get_mut(queue) else { return };
         pair.path = path;
         pair.state = QueueState::ReadyToSend;
@@ -272,7 +284,7 @@ impl Engine {
     }
 
     fn check_unconnected(&mut self, client: u32, queue: u32) -> Result<(), CommandError> {
-        let pair = self.queue(client, queue)?;
+        let pair = self.own_queue(client, queue)?;
         if pair.state != QueueState::Init {
             return Err(CommandError::WrongState { is: pair.state, needs: QueueState::Init });
         }

@@ -87,7 +87,7 @@ impl SgeList {
     }
 
     /// Makes a list of one.
-    pub fn one(element: Sge) -> Self {
+    pub fn from_element(element: Sge) -> Self {
         Self(Elements::Few(1, [element, Sge::default()]))
     }
 
@@ -174,7 +174,7 @@ impl SendDescriptor {
     ///
     /// # Errors
     /// That of `push`.
-    pub fn encode<E>(&self, mut push: impl FnMut(&Cell) -> Result<(), E>) -> Result<(), E> {
+    pub fn encode_cells<E>(&self, mut push: impl FnMut(&Cell) -> Result<(), E>) -> Result<(), E> {
         let mut cell = [0; CELL_BYTES];
         cell[..8].copy_from_slice(&self.id.to_ne_bytes());
         cell[8..11].copy_from_slice(&[self.operation as u8, self.flags.bits(), self.sges.len() as u8]);
@@ -237,14 +237,14 @@ impl From<RingError> for TakeError {
 /// The program has damaged the ring, or the descriptor exceeds `lengths`.
 pub(crate) fn take_send(ring: &mut RingReceiver, lengths: &QueueLengths) -> Result<Option<SendDescriptor>, TakeError> {
     let Some(cell) = ring.pop()? else { return Ok(None) };
-    let id = word(&cell, 0);
+    let id = word_at(&cell, 0);
     let malformed =
         |value: u64, limit: u64| TakeError::Malformed(id, Fault::new(FaultKind::Descriptor, 0, value, limit));
     let last = Operation::ALL.len() as u64 - 1;
     let operation = Operation::from_number(cell[8]).ok_or_else(|| malformed(u64::from(cell[8]), last))?;
     let flags = SendFlags::from_bits(cell[9])
         .ok_or_else(|| malformed(u64::from(cell[9]), u64::from(SendFlags::all().bits())))?;
-    let (elements, inline_bytes) = (u32::from(cell[10]), half_word(&cell, 12));
+    let (elements, inline_bytes) = (u32::from(cell[10]), half_word_at(&cell, 12));
     if elements > lengths.send_sges {
         return Err(malformed(u64::from(elements), u64::from(lengths.send_sges)));
     }
@@ -267,11 +267,11 @@ pub(crate) fn take_send(ring: &mut RingReceiver, lengths: &QueueLengths) -> Resu
         id,
         operation,
         flags,
-        remote_address: word(&cell, 16),
-        remote_stag: half_word(&cell, 24),
-        stag: half_word(&cell, 28),
-        immediate: word(&cell, 32),
-        swap: word(&cell, 40),
+        remote_address: word_at(&cell, 16),
+        remote_stag: half_word_at(&cell, 24),
+        stag: half_word_at(&cell, 28),
+        immediate: word_at(&cell, 32),
+        swap: word_at(&cell, 40),
         sges,
         inline,
     }))
@@ -291,7 +291,7 @@ impl ReceiveDescriptor {
     ///
     /// # Errors
     /// That of `push`.
-    pub fn encode<E>(&self, max_sges: u32, mut push: impl FnMut(&Cell) -> Result<(), E>) -> Result<(), E> {
+    pub fn encode_cells<E>(&self, max_sges: u32, mut push: impl FnMut(&Cell) -> Result<(), E>) -> Result<(), E> {
         let mut cell = [0; CELL_BYTES];
         cell[..8].copy_from_slice(&self.id.to_ne_bytes());
         cell[8..12].copy_from_slice(&(self.sges.len() as u32).to_ne_bytes());
@@ -314,7 +314,7 @@ impl ReceiveDescriptor {
 /// The program has damaged the ring, or the descriptor has more than `max_sges` elements.
 pub(crate) fn take_receive(ring: &mut RingReceiver, max_sges: u32) -> Result<Option<ReceiveDescriptor>, TakeError> {
     let Some(cell) = ring.pop()? else { return Ok(None) };
-    let (id, elements) = (word(&cell, 0), half_word(&cell, 8));
+    let (id, elements) = (word_at(&cell, 0), half_word_at(&cell, 8));
     let malformed = |value: u32, limit: u32| {
         TakeError::Malformed(id, Fault::new(FaultKind::Descriptor, 0, u64::from(value), u64::from(limit)))
     };
@@ -366,15 +366,15 @@ fn encode_sges(elements: &[Sge], to: &mut [u8]) {
 
 fn decode_sges(from: &[u8], elements: &mut [Sge]) {
     for (element, from) in elements.iter_mut().zip(from.as_chunks::<16>().0) {
-        *element = Sge { address: word(from, 0), bytes: half_word(from, 8), stag: half_word(from, 12) };
+        *element = Sge { address: word_at(from, 0), bytes: half_word_at(from, 8), stag: half_word_at(from, 12) };
     }
 }
 
-fn word(bytes: &[u8], at: usize) -> u64 {
+fn word_at(bytes: &[u8], at: usize) -> u64 {
     bytes[at..].first_chunk().map_or(0, |word| u64::from_ne_bytes(*word))
 }
 
-fn half_word(bytes: &[u8], at: usize) -> u32 {
+fn half_word_at(bytes: &[u8], at: usize) -> u32 {
     bytes[at..].first_chunk().map_or(0, |word| u32::from_ne_bytes(*word))
 }
 
@@ -417,7 +417,7 @@ const OVERRUN_NOTICE: u8 = 4;
 
 impl CompletionCell {
     /// Returns the cell.
-    pub fn encode(&self) -> Cell {
+    pub fn encode_cell(&self) -> Cell {
         let mut cell = [0; CELL_BYTES];
         let entry = match self {
             Self::Overrun(entries) => {
@@ -449,26 +449,26 @@ impl CompletionCell {
     }
 
     /// Decodes a cell; `None` if it is not one that an RNIC writes.
-    pub fn decode(cell: &Cell) -> Option<Self> {
+    pub fn decode_cell(cell: &Cell) -> Option<Self> {
         if cell[10] & OVERRUN_NOTICE != 0 {
-            return Some(Self::Overrun(half_word(cell, 16)));
+            return Some(Self::Overrun(half_word_at(cell, 16)));
         }
         let fault = Fault {
             side: Side::from_number(cell[36])?,
             kind: FaultKind::from_number(cell[11])?,
-            stag: half_word(cell, 56),
-            limit: word(cell, 40),
-            value: word(cell, 48),
+            stag: half_word_at(cell, 56),
+            limit: word_at(cell, 40),
+            value: word_at(cell, 48),
         };
         Some(Self::Entry(CompletionEntry {
-            id: word(cell, 0),
+            id: word_at(cell, 0),
             status: Status::from_number(cell[8])?,
             operation: CompletedOperation::from_number(cell[9])?,
-            queue: half_word(cell, 12),
-            bytes: half_word(cell, 16),
-            index: half_word(cell, 20),
-            immediate: (cell[10] & WITH_IMMEDIATE != 0).then(|| word(cell, 24)),
-            invalidated: (cell[10] & WITH_INVALIDATE != 0).then(|| half_word(cell, 32)),
+            queue: half_word_at(cell, 12),
+            bytes: half_word_at(cell, 16),
+            index: half_word_at(cell, 20),
+            immediate: (cell[10] & WITH_IMMEDIATE != 0).then(|| word_at(cell, 24)),
+            invalidated: (cell[10] & WITH_INVALIDATE != 0).then(|| half_word_at(cell, 32)),
             fault,
         }))
     }
@@ -508,13 +508,13 @@ mod tests {
                 inline,
             };
             let (mut sender, mut receiver) = Ring::create("test", 64).unwrap().split();
-            descriptor.encode(|cell| sender.push(cell)).unwrap();
+            descriptor.encode_cells(|cell| sender.push(cell)).unwrap();
             let _ = sender.publish();
             prop_assert_eq!(receiver.ready_cells().unwrap(), descriptor.cell_count());
             prop_assert_eq!(take_send(&mut receiver, &lengths()).unwrap().unwrap(), descriptor);
             for max_sges in sges.len() as u32..=16 {
                 let receive = ReceiveDescriptor { id: numbers[0], sges: SgeList::new(&sges).unwrap() };
-                receive.encode(max_sges, |cell| sender.push(cell)).unwrap();
+                receive.encode_cells(max_sges, |cell| sender.push(cell)).unwrap();
                 let _ = sender.publish();
                 prop_assert_eq!(receiver.ready_cells().unwrap(), receive_cells(max_sges));
                 prop_assert_eq!(take_receive(&mut receiver, max_sges).unwrap().unwrap(), receive);
@@ -536,8 +536,8 @@ mod tests {
                 }
                 sender.push(&cell).unwrap();
                 other.push(&cell).unwrap();
-                if let Some(CompletionCell::Entry(entry)) = CompletionCell::decode(&cell) {
-                    prop_assert_eq!(CompletionCell::decode(&CompletionCell::Entry(entry).encode()), Some(CompletionCell::Entry(entry)));
+                if let Some(CompletionCell::Entry(entry)) = CompletionCell::decode_cell(&cell) {
+                    prop_assert_eq!(CompletionCell::decode_cell(&CompletionCell::Entry(entry).encode_cell()), Some(CompletionCell::Entry(entry)));
                 }
             }
             let _ = (sender.publish(), other.publish());

@@ -1,6 +1,6 @@
 //! The RNIC itself: its tables, the commands that fill them, and the turns in which it carries out requests.
 //!
-//! It has no thread and no clock of its own: [`Engine::progress`] does what can be done now. Nothing in it waits for a
+//! It has no thread and no clock of its own: [`Engine::make_progress`] does what can be done now. Nothing in it waits for a
 //! program, and no input of a program can make it fail.
 
 use crate::attributes::{AsyncEvent, Limits, QueueAttributes, QueueState};
@@ -120,7 +120,7 @@ impl Engine {
     pub fn add_client(&mut self) -> Result<ClientId, CommandError> {
         let limit = self.limits.max_clients;
         check_limit("programs", limit, self.clients.iter().count())?;
-        let added = self.clients.insert(Client { events: None });
+        let added = self.clients.insert_object(Client { events: None });
         added.map(ClientId).ok_or(CommandError::Limit {
             what: "programs".into(),
             limit: u64::from(limit),
@@ -155,25 +155,30 @@ impl Engine {
     ///
     /// # Errors
     /// The command is refused; nothing has changed.
-    pub fn execute(&mut self, client: ClientId, command: Command, fds: Vec<OwnedFd>) -> Result<Reply, CommandError> {
+    pub fn execute_command(
+        &mut self,
+        client: ClientId,
+        command: Command,
+        fds: Vec<OwnedFd>,
+    ) -> Result<Reply, CommandError> {
         let ClientId(client) = client;
         let mut fds = fds.into_iter();
         let done = match command {
-            Command::Open => return self.open(client, fds.next()),
+            Command::Open => return self.open_client(client, fds.next()),
             Command::AllocateDomain => return self.allocate_domain(client),
             Command::DeallocateDomain(domain) => self.deallocate_domain(client, domain),
             Command::RegisterRegion { domain, offset, length, base, access } => {
-                check_limit("memory regions", self.limits.max_regions, self.stags.count(client, false))?;
-                self.domain(client, domain)?;
+                check_limit("memory regions", self.limits.max_regions, self.stags.count_entries(client, false))?;
+                self.check_domain(client, domain)?;
                 let request = RegionRequest { client, domain, file_offset: offset, length, base, access };
                 let fd = fds.next().ok_or_else(missing_descriptor)?;
-                return self.stags.register(&fd, &request, self.limits.max_file_bytes).map(Reply::Handle);
+                return self.stags.register_region(&fd, &request, self.limits.max_file_bytes).map(Reply::Handle);
             }
-            Command::Deregister(stag) => self.stags.remove(client, stag),
+            Command::Deregister(stag) => self.stags.remove_entry(client, stag),
             Command::PageList(stag) => return self.stags.page_list(client, stag).map(Reply::PageList),
             Command::AllocateWindow { domain, kind } => {
-                check_limit("memory windows", self.limits.max_windows, self.stags.count(client, true))?;
-                self.domain(client, domain)?;
+                check_limit("memory windows", self.limits.max_windows, self.stags.count_entries(client, true))?;
+                self.check_domain(client, domain)?;
                 return self.stags.allocate_window(client, domain, kind).map(Reply::Handle);
             }
             Command::CreateChannel => return self.create_channel(client, fds.next()),
@@ -196,31 +201,31 @@ impl Engine {
                 self.modify_queue_pair(client, queue, state, attributes)
             }
             Command::QueryQueuePair(queue) => {
-                let queue = self.queue(client, queue)?;
+                let queue = self.own_queue(client, queue)?;
                 return Ok(Reply::QueuePair { state: queue.state, attributes: queue.attributes.clone() });
             }
             Command::DestroyQueuePair(queue) => {
-                self.queue(client, queue)?;
+                self.own_queue(client, queue)?;
                 self.remove_queue(queue, "the peer has destroyed its queue pair");
                 Ok(())
             }
-            Command::Listen { address, backlog } => return self.listen(client, address, backlog, fds.next()),
+            Command::Listen { address, backlog } => return self.add_listener(client, address, backlog, fds.next()),
             Command::DestroyListener(listener) => self.destroy_listener(client, listener),
             Command::Connect { queue, address, parameters } => {
-                self.connect(client, queue, address, parameters, fds.next())
+                self.connect_queue(client, queue, address, parameters, fds.next())
             }
             Command::Accept { request, queue, parameters } => {
-                self.accept(client, request, queue, parameters, fds.next())
+                self.accept_request(client, request, queue, parameters, fds.next())
             }
-            Command::Reject { request, private_data } => self.reject(client, request, private_data),
-            Command::Disconnect(queue) => self.disconnect(client, queue),
+            Command::Reject { request, private_data } => self.reject_request(client, request, private_data),
+            Command::Disconnect(queue) => self.disconnect_queue(client, queue),
         };
         self.publish_completions();
         done.map(|()| Reply::Done)
     }
 
     /// Does what can be done now, a bounded amount for each queue pair. Returns whether anything was done.
-    pub fn progress(&mut self, clock: Clock<'_>) -> bool {
+    pub fn make_progress(&mut self, clock: Clock<'_>) -> bool {
         let mut worked = self.serve_sockets(clock);
         for index in 0..self.queues.place_count() {
             if let Some(queue) = self.queues.handle_at(index) {
@@ -234,7 +239,7 @@ impl Engine {
         worked
     }
 
-    /// Does for one queue pair what [`progress`](Self::progress) does for all.
+    /// Does for one queue pair what [`make_progress`](Self::make_progress) does for all.
     pub fn progress_queue(&mut self, queue: u32, clock: Clock<'_>) -> bool {
         let (mut worked, mut budget) = (false, TURN_BYTES);
         for _ in 0..TURN_REQUESTS {
@@ -311,7 +316,7 @@ impl Engine {
         }
     }
 
-    fn open(&mut self, client: u32, events: Option<OwnedFd>) -> Result<Reply, CommandError> {
+    fn open_client(&mut self, client: u32, events: Option<OwnedFd>) -> Result<Reply, CommandError> {
         let events = EventSocket::new(events.ok_or_else(missing_descriptor)?, |number| {
             encode_event(&AsyncEvent::EventsLost { number })
         });
@@ -327,11 +332,11 @@ impl Engine {
     fn allocate_domain(&mut self, client: u32) -> Result<Reply, CommandError> {
         let count = self.domains.iter().filter(|(_, domain)| domain.client == client).count();
         check_limit("protection domains", self.limits.max_domains, count)?;
-        insert(&mut self.domains, Domain { client }, "protection domains")
+        insert_object(&mut self.domains, Domain { client }, "protection domains")
     }
 
     fn deallocate_domain(&mut self, client: u32, domain: u32) -> Result<(), CommandError> {
-        self.domain(client, domain)?;
+        self.check_domain(client, domain)?;
         let queues = self.queues.iter().filter(|(_, queue)| queue.domain == domain).count();
         let shared = self.shared_queues.iter().filter(|(_, queue)| queue.domain == domain).count();
         let users = (queues + shared + self.stags.count_in_domain(domain)) as u32;
@@ -348,11 +353,11 @@ impl Engine {
         check_limit("completion channels", self.limits.max_listeners, count)?;
         // Handle 0 is no completion queue: the program looks at all of them.
         let events = EventSocket::new(socket.ok_or_else(missing_descriptor)?, |_| 0u64.to_ne_bytes().to_vec());
-        insert(&mut self.channels, Channel { client, events }, "completion channels")
+        insert_object(&mut self.channels, Channel { client, events }, "completion channels")
     }
 
     fn destroy_channel(&mut self, client: u32, channel: u32) -> Result<(), CommandError> {
-        own(&self.channels, client, channel, "completion channel", |channel| channel.client)?;
+        check_owner(&self.channels, client, channel, "completion channel", |channel| channel.client)?;
         let users = self.completions.iter().filter(|(_, queue)| queue.channel == Some(channel)).count() as u32;
         if users > 0 {
             let by = "completion queues".into();
@@ -373,14 +378,14 @@ impl Engine {
         check_limit("completion queues", self.limits.max_completion_queues, count)?;
         check_value("entries of a completion queue", self.limits.max_completions, entries)?;
         if let Some(channel) = channel {
-            own(&self.channels, client, channel, "completion channel", |channel| channel.client)?;
+            check_owner(&self.channels, client, channel, "completion channel", |channel| channel.client)?;
         }
         let ring = import_ring(ring, entries)?.into_sender();
-        insert(&mut self.completions, CompletionQueue::new(client, channel, ring), "completion queues")
+        insert_object(&mut self.completions, CompletionQueue::new(client, channel, ring), "completion queues")
     }
 
     fn destroy_completion_queue(&mut self, client: u32, queue: u32) -> Result<(), CommandError> {
-        own(&self.completions, client, queue, "completion queue", |queue| queue.client)?;
+        check_owner(&self.completions, client, queue, "completion queue", |queue| queue.client)?;
         let uses = |pair: &QueuePair| pair.send_completions == queue || pair.receive_completions == queue;
         let users = self.queues.iter().filter(|(_, pair)| uses(pair)).count() as u32;
         if users > 0 {
@@ -401,10 +406,14 @@ impl Engine {
         check_limit("shared receive queues", self.limits.max_shared_queues, count)?;
         check_value("receives of a shared receive queue", self.limits.max_work_requests, receives)?;
         check_value("scatter-gather elements", self.limits.max_sges, sges)?;
-        self.domain(client, domain)?;
+        self.check_domain(client, domain)?;
         let ring = import_ring(ring, receive_ring_cells(receives, sges))?.into_receiver();
         let receive = ReceiveRing { ring, sges, next: 0, broken: false };
-        insert(&mut self.shared_queues, SharedQueue { client, domain, receive, limit: 0 }, "shared receive queues")
+        insert_object(
+            &mut self.shared_queues,
+            SharedQueue { client, domain, receive, limit: 0 },
+            "shared receive queues",
+        )
     }
 
     fn destroy_shared_queue(&mut self, client: u32, queue: u32) -> Result<(), CommandError> {
@@ -441,9 +450,9 @@ impl Engine {
         check_value("receives of a queue pair", limits.max_work_requests, lengths.receives)?;
         check_value("scatter-gather elements", limits.max_sges, lengths.send_sges.max(lengths.receive_sges))?;
         check_value("bytes of a request's own data", limits.max_inline_bytes, lengths.inline_bytes)?;
-        self.domain(client, domain)?;
+        self.check_domain(client, domain)?;
         for queue in [send_completions, receive_completions] {
-            own(&self.completions, client, queue, "completion queue", |queue| queue.client)?;
+            check_owner(&self.completions, client, queue, "completion queue", |queue| queue.client)?;
         }
         if let Some(shared) = shared_queue
             && self.shared_queue(client, shared)?.domain != domain
@@ -476,7 +485,7 @@ impl Engine {
             connection: None,
             drain_event_due: false,
         };
-        insert(&mut self.queues, queue, "queue pairs")
+        insert_object(&mut self.queues, queue, "queue pairs")
     }
 
     fn modify_queue_pair(
@@ -487,7 +496,7 @@ impl Engine {
         attributes: Option<QueueAttributes>,
     ) -> Result<(), CommandError> {
         let max_reads = self.limits.max_reads;
-        let pair = self.queue(client, queue)?;
+        let pair = self.own_queue(client, queue)?;
         if !pair.state.may_become(state) {
             return Err(CommandError::State { from: pair.state, to: state });
         }
@@ -498,7 +507,7 @@ impl Engine {
             QueueState::Error => {
                 self.fail_queue(queue, "the peer's program has brought its queue pair into the error state");
                 // From RESET, there is nothing to flush.
-                self.queue(client, queue)?.state = QueueState::Error;
+                self.own_queue(client, queue)?.state = QueueState::Error;
                 return Ok(());
             }
             QueueState::Reset => {
@@ -507,7 +516,7 @@ impl Engine {
             }
             _ => {}
         }
-        let pair = self.queue(client, queue)?;
+        let pair = self.own_queue(client, queue)?;
         if let Some(attributes) = attributes {
             if let Some(peer) = attributes.peer_queue {
                 pair.path = Path::Local(peer);
@@ -547,7 +556,7 @@ impl Engine {
         self.queues.remove(queue);
     }
 
-    pub(crate) fn queue(&mut self, client: u32, queue: u32) -> Result<&mut QueuePair, CommandError> {
+    pub(crate) fn own_queue(&mut self, client: u32, queue: u32) -> Result<&mut QueuePair, CommandError> {
         let found = self.queues.get_mut(queue).filter(|found| found.client == client);
         found.ok_or(CommandError::NoSuch { what: "queue pair".into(), handle: queue })
     }
@@ -557,8 +566,8 @@ impl Engine {
         found.ok_or(CommandError::NoSuch { what: "shared receive queue".into(), handle: queue })
     }
 
-    fn domain(&self, client: u32, domain: u32) -> Result<(), CommandError> {
-        own(&self.domains, client, domain, "protection domain", |domain| domain.client)
+    fn check_domain(&self, client: u32, domain: u32) -> Result<(), CommandError> {
+        check_owner(&self.domains, client, domain, "protection domain", |domain| domain.client)
     }
 
     /// Sends an asynchronous event to a program.
@@ -613,10 +622,10 @@ fn import_ring(fd: Option<OwnedFd>, cells: u32) -> Result<Ring, CommandError> {
     Ok(ring)
 }
 
-pub(crate) fn insert<T>(slots: &mut Slots<T>, object: T, what: &str) -> Result<Reply, CommandError> {
+pub(crate) fn insert_object<T>(slots: &mut Slots<T>, object: T, what: &str) -> Result<Reply, CommandError> {
     let full =
         CommandError::Limit { what: format!("{what} of all programs"), limit: 1 << 16, requested: (1 << 16) + 1 };
-    slots.insert(object).map(Reply::Handle).ok_or(full)
+    slots.insert_object(object).map(Reply::Handle).ok_or(full)
 }
 
 /// Checks that one more may be made.
@@ -640,7 +649,7 @@ pub(crate) fn check_reads(what: &str, limit: u32, requested: u32) -> Result<(), 
     Err(CommandError::Limit { what: what.into(), limit: u64::from(limit), requested: u64::from(requested) })
 }
 
-pub(crate) fn own<T>(
+pub(crate) fn check_owner<T>(
     slots: &Slots<T>,
     client: u32,
     handle: u32,

@@ -2,7 +2,7 @@
 
 use crate::command::{CONNECT_TIMEOUT, CommandError, ConnectionEvent, ConnectionParameters};
 use crate::connection::{Request, RequestOrigin};
-use crate::engine::{Clock, Engine, encode_event, insert};
+use crate::engine::{Clock, Engine, encode_event, insert_object};
 use crate::queue_pair::Path;
 use crate::tcp::TcpPath;
 use rustix::event::{Timespec, epoll};
@@ -55,11 +55,11 @@ const QUEUE_KIND: u64 = 0;
 const HANDSHAKE_KIND: u64 = 1;
 const LISTENER_KIND: u64 = 2;
 
-fn token(kind: u64, handle: u32) -> epoll::EventData {
+fn event_token(kind: u64, handle: u32) -> epoll::EventData {
     epoll::EventData::new_u64(kind << KIND_SHIFT | u64::from(handle))
 }
 
-fn watched() -> epoll::EventFlags {
+fn watched_events() -> epoll::EventFlags {
     epoll::EventFlags::IN | epoll::EventFlags::OUT | epoll::EventFlags::RDHUP | epoll::EventFlags::ET
 }
 
@@ -90,7 +90,7 @@ impl Engine {
     /// Watches a listener for connections.
     pub(crate) fn watch_listener(&mut self, handle: u32) {
         let (Some(poll), Some(listener)) = (&self.sockets.poll, self.listeners.get(handle)) else { return };
-        let _ = epoll::add(poll, &listener.socket, token(LISTENER_KIND, handle), epoll::EventFlags::IN);
+        let _ = epoll::add(poll, &listener.socket, event_token(LISTENER_KIND, handle), epoll::EventFlags::IN);
     }
 
     /// Begins to connect a queue pair by TCP.
@@ -115,11 +115,11 @@ impl Engine {
 
     fn add_handshake(&mut self, socket: TcpStream, step: Step) -> std::io::Result<()> {
         let poll = self.socket_poll()?;
-        let reply = insert(&mut self.handshakes, Handshake { socket, step, ready: true }, "connections");
+        let reply = insert_object(&mut self.handshakes, Handshake { socket, step, ready: true }, "connections");
         if let Ok(crate::command::Reply::Handle(handle)) = reply
             && let Some(handshake) = self.handshakes.get(handle)
         {
-            epoll::add(&poll, &handshake.socket, token(HANDSHAKE_KIND, handle), watched())?;
+            epoll::add(&poll, &handshake.socket, event_token(HANDSHAKE_KIND, handle), watched_events())?;
         }
         Ok(())
     }
@@ -170,7 +170,7 @@ impl Engine {
             Step::Initiating { initiator, .. } => epoch.map(|epoch| epoch + initiator.deadline()),
             Step::Responding { responder, .. } => epoch.map(|epoch| epoch + responder.deadline()),
         });
-        handshakes.chain(self.lingering.iter().filter_map(|socket| socket.deadline())).min()
+        handshakes.chain(self.lingering.iter().filter_map(|socket| socket.linger_deadline())).min()
     }
 
     fn since_epoch(&self, now: Instant) -> Duration {
@@ -325,8 +325,8 @@ impl Engine {
         path.send_first(first);
         if let Some(poll) = &self.sockets.poll {
             // It may be watched as a connection that is being set up, or not at all any more.
-            let _ = epoll::delete(poll, path.socket());
-            if epoll::add(poll, path.socket(), token(QUEUE_KIND, queue), watched()).is_err() {
+            let _ = epoll::delete(poll, path.tcp_socket());
+            if epoll::add(poll, path.tcp_socket(), event_token(QUEUE_KIND, queue), watched_events()).is_err() {
                 let reason = "the kernel watches no more sockets".into();
                 return self.end_attempt(queue, &ConnectionEvent::Failed { reason });
             }
@@ -339,7 +339,7 @@ impl Engine {
             outbound_reads: u32::from(terms.outbound_requests),
             receiver_retries: own.map_or(0, |own| own.receiver_retries),
         };
-        self.establish(queue, Path::Tcp, &parameters, private_data);
+        self.establish_connection(queue, Path::Tcp, &parameters, private_data);
         self.take_tcp_turn(queue);
     }
 
@@ -382,7 +382,7 @@ impl Engine {
         }
         let origin = RequestOrigin::Tcp { socket, request: Box::new(request) };
         let Ok(crate::command::Reply::Handle(handle)) =
-            insert(&mut self.requests, Request { listener, origin }, "connection requests")
+            insert_object(&mut self.requests, Request { listener, origin }, "connection requests")
         else {
             return;
         };

@@ -97,7 +97,7 @@ impl Service {
         let address = SocketAddrUnix::new(path).map_err(system_error("the socket's path"))?;
         rustix::net::bind(&socket, &address).map_err(system_error("binding the socket"))?;
         rustix::net::listen(&socket, LISTEN_BACKLOG).map_err(system_error("listening"))?;
-        service.watch(&socket, LISTENER_TOKEN, epoll::EventFlags::IN)?;
+        service.watch_fd(&socket, LISTENER_TOKEN, epoll::EventFlags::IN)?;
         service.listener = Some(socket);
         Ok(service)
     }
@@ -132,13 +132,13 @@ impl Service {
     ///
     /// # Errors
     /// The kernel refuses to wait.
-    pub fn run(&mut self) -> Result<(), ServiceError> {
+    pub fn serve_programs(&mut self) -> Result<(), ServiceError> {
         let mut last_work = Instant::now();
         let mut last_look = last_work;
         let mut idle_turns = 0;
         while !(self.ends_alone && self.clients.is_empty()) {
             let now = Instant::now();
-            if self.engine.progress(&|| now) {
+            if self.engine.make_progress(&|| now) {
                 (last_work, idle_turns) = (now, 0);
             } else {
                 idle_turns += 1;
@@ -155,7 +155,7 @@ impl Service {
                 }
             }
             if now - last_work >= SPIN_TIME {
-                self.sleep()?;
+                self.sleep_until_work()?;
                 last_work = Instant::now();
             }
         }
@@ -163,7 +163,7 @@ impl Service {
     }
 
     /// Sleeps until there may be something to do.
-    fn sleep(&mut self) -> Result<(), ServiceError> {
+    fn sleep_until_work(&mut self) -> Result<(), ServiceError> {
         if let Some(deadline) = self.engine.prepare_sleep(Instant::now()) {
             let timeout = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
             self.handle_kernel_events(timeout)?;
@@ -218,10 +218,10 @@ impl Service {
         let process = sockopt::socket_peercred(&control).ok().filter(|_| foreign);
         let process = process.and_then(|peer| pidfd_open(peer.pid, PidfdFlags::empty()).ok());
         let token = self.next_token * TOKEN_STEP;
-        self.watch(&control, token + CONTROL_TOKEN, epoll::EventFlags::IN | epoll::EventFlags::RDHUP)?;
-        self.watch(&wake, token + WAKE_TOKEN, epoll::EventFlags::IN | epoll::EventFlags::ET)?;
+        self.watch_fd(&control, token + CONTROL_TOKEN, epoll::EventFlags::IN | epoll::EventFlags::RDHUP)?;
+        self.watch_fd(&wake, token + WAKE_TOKEN, epoll::EventFlags::IN | epoll::EventFlags::ET)?;
         if let Some(process) = &process {
-            self.watch(process, token + PROCESS_TOKEN, epoll::EventFlags::IN)?;
+            self.watch_fd(process, token + PROCESS_TOKEN, epoll::EventFlags::IN)?;
         }
         let id = self.engine.add_client()?;
         let client = ServedClient { id, control: UnixStream::from(control), wake, _process: process };
@@ -230,7 +230,7 @@ impl Service {
         Ok(())
     }
 
-    fn watch(&self, fd: impl AsFd, token: u64, flags: epoll::EventFlags) -> Result<(), ServiceError> {
+    fn watch_fd(&self, fd: impl AsFd, token: u64, flags: epoll::EventFlags) -> Result<(), ServiceError> {
         epoll::add(&self.poll, fd, epoll::EventData::new_u64(token), flags).map_err(system_error("epoll_ctl"))
     }
 
@@ -253,7 +253,7 @@ impl Service {
         let (reply, opened) = match serde_json::from_slice::<Command>(&message[..bytes]) {
             Ok(command) => {
                 let opens = command == Command::Open;
-                let reply = self.engine.execute(client.id, command, fds);
+                let reply = self.engine.execute_command(client.id, command, fds);
                 let opened = opens && reply.is_ok();
                 (reply, opened)
             }
@@ -263,7 +263,7 @@ impl Service {
         if !self.watches_sockets
             && let Some(sockets) = self.engine.poll_descriptor()
         {
-            self.watches_sockets = self.watch(&sockets, SOCKETS_TOKEN, epoll::EventFlags::IN).is_ok();
+            self.watches_sockets = self.watch_fd(&sockets, SOCKETS_TOKEN, epoll::EventFlags::IN).is_ok();
         }
     }
 

@@ -21,7 +21,7 @@ impl<T> Default for Slots<T> {
 
 impl<T> Slots<T> {
     /// Adds an object and returns its handle, which is not 0; `None` if the table is full.
-    pub(crate) fn insert(&mut self, object: T) -> Option<u32> {
+    pub(crate) fn insert_object(&mut self, object: T) -> Option<u32> {
         // A place that was given up is used again late, so that its old handles are found out.
         let reuse = self.free.len() > 64 || self.slots.len() >= 1 << INDEX_BITS;
         let index = match if reuse { self.free.pop_front() } else { None } {
@@ -116,7 +116,7 @@ mod tests {
         let mut slots = Slots::default();
         let mut old = Vec::new();
         for number in 0..1000 {
-            let handle = slots.insert(number).unwrap();
+            let handle = slots.insert_object(number).unwrap();
             assert!(handle != 0 && handle < 1 << 24);
             assert_eq!(slots.get(handle), Some(&number));
             assert_eq!(slots.remove(handle), Some(number));
@@ -130,10 +130,10 @@ mod tests {
     #[test]
     fn a_full_table_refuses_and_has_room_again() {
         let mut slots = Slots::default();
-        let handles: Vec<_> = (0..1 << 16).map(|number| slots.insert(number).unwrap()).collect();
-        assert_eq!(slots.insert(0), None);
+        let handles: Vec<_> = (0..1 << 16).map(|number| slots.insert_object(number).unwrap()).collect();
+        assert_eq!(slots.insert_object(0), None);
         slots.remove(handles[17]).unwrap();
-        assert!(slots.insert(0).is_some());
+        assert!(slots.insert_object(0).is_some());
         assert_eq!(slots.iter().count(), 1 << 16);
     }
 }

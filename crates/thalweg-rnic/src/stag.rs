@@ -113,7 +113,7 @@ pub(crate) struct StagTable {
 
 impl StagTable {
     /// Registers memory and returns its STag.
-    pub(crate) fn register(
+    pub(crate) fn register_region(
         &mut self,
         fd: &OwnedFd,
         request: &RegionRequest,
@@ -127,7 +127,7 @@ impl StagTable {
             return Err(CommandError::Range { offset: file_offset, length, limit: memory.size_bytes() as u64 });
         }
         let kind = EntryKind::Region { memory, file_offset, windows: 0 };
-        self.add(Entry { key: 0, client, domain, kind, access, base, length })
+        self.add_entry(Entry { key: 0, client, domain, kind, access, base, length })
     }
 
     /// Maps a file, or returns the mapping there is.
@@ -159,10 +159,10 @@ impl StagTable {
     /// Allocates a window that is not bound and returns its STag.
     pub(crate) fn allocate_window(&mut self, client: u32, domain: u32, kind: WindowKind) -> Result<u32, CommandError> {
         let kind = EntryKind::Window { kind, bound: None };
-        self.add(Entry { key: 0, client, domain, kind, access: Access::empty(), base: 0, length: 0 })
+        self.add_entry(Entry { key: 0, client, domain, kind, access: Access::empty(), base: 0, length: 0 })
     }
 
-    fn add(&mut self, mut entry: Entry) -> Result<u32, CommandError> {
+    fn add_entry(&mut self, mut entry: Entry) -> Result<u32, CommandError> {
         // With a quarter of all indices in use, a draw finds a free one in 4 of 3 tries.
         if self.entries.len() > 1 << 22 {
             return Err(CommandError::Limit { what: "STags of the RNIC".into(), limit: 1 << 22, requested: 1 << 22 });
@@ -182,7 +182,7 @@ impl StagTable {
     }
 
     /// Removes a region or window.
-    pub(crate) fn remove(&mut self, client: u32, stag: u32) -> Result<(), CommandError> {
+    pub(crate) fn remove_entry(&mut self, client: u32, stag: u32) -> Result<(), CommandError> {
         let entry = self.entries.get(&(stag >> KEY_BITS)).filter(|entry| entry.client == client);
         let entry = entry.ok_or(CommandError::NoSuch { what: "STag".into(), handle: stag })?;
         if let EntryKind::Region { windows: windows @ 1.., .. } = entry.kind {
@@ -192,7 +192,7 @@ impl StagTable {
                 by: "bound memory windows".into(),
             });
         }
-        self.unbind(stag >> KEY_BITS);
+        self.unbind_window(stag >> KEY_BITS);
         if let Some(entry) = self.entries.remove(&(stag >> KEY_BITS)) {
             self.counts.entry(client).or_default()[entry.kind.count_index()] -= 1;
         }
@@ -207,7 +207,7 @@ impl StagTable {
     }
 
     /// Returns the number of regions, or of windows, of a program.
-    pub(crate) fn count(&self, client: u32, windows: bool) -> usize {
+    pub(crate) fn count_entries(&self, client: u32, windows: bool) -> usize {
         self.counts.get(&client).map_or(0, |counts| counts[usize::from(windows)])
     }
 
@@ -230,7 +230,7 @@ impl StagTable {
 
     /// Checks an access to `bytes` bytes, more than 0, and returns where they lie.
     #[inline]
-    pub(crate) fn resolve(
+    pub(crate) fn resolve_access(
         &self,
         stag: u32,
         address: u64,
@@ -238,7 +238,7 @@ impl StagTable {
         needs: Access,
         by: Accessor,
     ) -> Result<Place<'_>, Fault> {
-        let entry = self.entry(stag)?;
+        let entry = self.find_entry(stag)?;
         if entry.domain != by.domain {
             return Err(Fault::new(FaultKind::OtherDomain, stag, 0, 0));
         }
@@ -274,7 +274,7 @@ impl StagTable {
         Some(Place { memory, at: (file_offset + address.checked_sub(region.base)?) as usize })
     }
 
-    fn entry(&self, stag: u32) -> Result<&Entry, Fault> {
+    fn find_entry(&self, stag: u32) -> Result<&Entry, Fault> {
         let entry = self.entries.get(&(stag >> KEY_BITS));
         let entry = entry.ok_or(Fault::new(FaultKind::StagUnknown, stag, 0, 0))?;
         if entry.key != stag as u8 {
@@ -314,10 +314,10 @@ impl StagTable {
             } else {
                 Access::WINDOW_BIND
             };
-            self.resolve(region_stag, base, length, needs, Accessor { domain, remote_through: None })?;
+            self.resolve_access(region_stag, base, length, needs, Accessor { domain, remote_through: None })?;
             Some(Binding { region: region_stag >> KEY_BITS, queue })
         };
-        self.unbind(index);
+        self.unbind_window(index);
         if let Some(Entry { kind: EntryKind::Region { windows, .. }, .. }) =
             bound.and_then(|bound| self.entries.get_mut(&bound.region))
         {
@@ -335,12 +335,12 @@ impl StagTable {
 
     /// Invalidates a window of type 2 that is bound to `queue`. Regions, and windows of type 1, are open to all queue
     /// pairs of their domain: a peer must not invalidate them (RFC 5042 section 6.2.2, "shared STags").
-    pub(crate) fn invalidate(&mut self, stag: u32, queue: u32) -> Result<(), Fault> {
-        match &self.entry(stag)?.kind {
+    pub(crate) fn invalidate_window(&mut self, stag: u32, queue: u32) -> Result<(), Fault> {
+        match &self.find_entry(stag)?.kind {
             EntryKind::Window { kind: WindowKind::Queue, bound: Some(bound) } if bound.queue == queue => {}
             _ => return Err(Fault::new(FaultKind::NotInvalidatable, stag, 0, 0)),
         }
-        self.unbind(stag >> KEY_BITS);
+        self.unbind_window(stag >> KEY_BITS);
         Ok(())
     }
 
@@ -351,10 +351,10 @@ impl StagTable {
             _ => false,
         });
         let bound: Vec<u32> = bound.map(|(index, _)| *index).collect();
-        bound.into_iter().for_each(|index| self.unbind(index));
+        bound.into_iter().for_each(|index| self.unbind_window(index));
     }
 
-    fn unbind(&mut self, index: u32) {
+    fn unbind_window(&mut self, index: u32) {
         let Some(Entry { kind: EntryKind::Window { bound, .. }, access, length, .. }) = self.entries.get_mut(&index)
         else {
             return;

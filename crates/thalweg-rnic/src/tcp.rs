@@ -139,7 +139,7 @@ impl TcpPath {
         self.readable || (self.writable && self.sent_bytes < self.outgoing.len())
     }
 
-    pub(crate) fn socket(&self) -> &TcpStream {
+    pub(crate) fn tcp_socket(&self) -> &TcpStream {
         &self.socket
     }
 }
@@ -173,7 +173,7 @@ impl<'a> TableMemory<'a> {
         Some(Self { stags, receives, queue, domain, access, posted, taken, last_fault })
     }
 
-    fn resolve(&mut self, range: MemoryRange, access: thalweg_iwarp::Access) -> Result<OwnedPlace, AccessError> {
+    fn resolve_range(&mut self, range: MemoryRange, access: thalweg_iwarp::Access) -> Result<OwnedPlace, AccessError> {
         let (needs, is_remote) = match access {
             thalweg_iwarp::Access::LocalRead => (Access::empty(), false),
             thalweg_iwarp::Access::LocalWrite => (Access::LOCAL_WRITE, false),
@@ -187,7 +187,7 @@ impl<'a> TableMemory<'a> {
             let (needs, has) = (u64::from(needs.bits()), u64::from(self.access.bits()));
             Err(Fault::new(FaultKind::QueueMissingRight, stag, needs, has))
         } else {
-            self.stags.resolve(stag, range.offset, bytes, needs, accessor)
+            self.stags.resolve_access(stag, range.offset, bytes, needs, accessor)
         };
         match found {
             Ok(place) => {
@@ -216,11 +216,11 @@ impl thalweg_iwarp::Memory for TableMemory<'_> {
     type Place = OwnedPlace;
 
     fn locate(&mut self, range: MemoryRange, access: thalweg_iwarp::Access) -> Result<OwnedPlace, AccessError> {
-        self.resolve(range, access)
+        self.resolve_range(range, access)
     }
 
     fn check(&mut self, range: MemoryRange, access: thalweg_iwarp::Access) -> Result<(), AccessError> {
-        self.resolve(range, access).map(drop)
+        self.resolve_range(range, access).map(drop)
     }
 
     fn place(
@@ -231,13 +231,13 @@ impl thalweg_iwarp::Memory for TableMemory<'_> {
         access: thalweg_iwarp::Access,
     ) -> Result<(), AccessError> {
         // A segment is shorter than 64 KiB (RFC 5044 section 4.1).
-        let place = self.resolve(MemoryRange { stag, offset, length: bytes.len() as u32 }, access)?;
+        let place = self.resolve_range(MemoryRange { stag, offset, length: bytes.len() as u32 }, access)?;
         place.memory.store_bytes(place.at, bytes);
         Ok(())
     }
 
     fn update(&mut self, stag: Stag, offset: u64, operation: AtomicOperation) -> Result<u64, AccessError> {
-        let place = self.resolve(MemoryRange { stag, offset, length: 8 }, thalweg_iwarp::Access::RemoteAtomic)?;
+        let place = self.resolve_range(MemoryRange { stag, offset, length: 8 }, thalweg_iwarp::Access::RemoteAtomic)?;
         if !offset.is_multiple_of(8) || !place.at.is_multiple_of(8) {
             *self.last_fault = Fault::new(FaultKind::Misaligned, stag.0, offset, 8);
             return Err(AccessError::Misaligned);
@@ -253,7 +253,7 @@ impl thalweg_iwarp::Memory for TableMemory<'_> {
     }
 
     fn invalidate(&mut self, stag: Stag) -> Result<(), AccessError> {
-        self.stags.invalidate(stag.0, self.queue).map_err(|fault| {
+        self.stags.invalidate_window(stag.0, self.queue).map_err(|fault| {
             *self.last_fault = fault;
             access_error(fault.kind)
         })
@@ -283,7 +283,7 @@ impl thalweg_iwarp::Memory for TableMemory<'_> {
         let Some(transfer) = found else { return Err(AccessError::UnknownStag) };
         let request = &transfer.request;
         let done = if request.operation == Operation::LocalInvalidate {
-            self.stags.invalidate(request.stag, self.queue)
+            self.stags.invalidate_window(request.stag, self.queue)
         } else {
             let access = Access::from_bits_truncate(request.immediate as u32);
             let range = (request.remote_address, request.swap);
@@ -469,7 +469,7 @@ impl Engine {
                         Ok(received) => received_message(&received),
                         Err(failure) => {
                             let (status, fault) = receive_failure(&failure, path.last_fault);
-                            ReceiveResult::failed(status, fault)
+                            ReceiveResult::failed_receive(status, fault)
                         }
                     };
                     self.complete_receive(queue, &taken, result);
@@ -526,14 +526,14 @@ impl Engine {
     pub(crate) fn serve_lingering_sockets(&mut self, now: Instant) {
         let mut buffer = std::mem::take(&mut self.incoming);
         buffer.resize(INCOMING_BYTES, 0);
-        self.lingering.retain_mut(|lingering| lingering.serve(now, &mut buffer));
+        self.lingering.retain_mut(|lingering| lingering.serve_socket(now, &mut buffer));
         self.incoming = buffer;
     }
 }
 
 impl LingeringSocket {
     /// Sends what is left, then waits for the peer's end. Returns false once the socket can be closed.
-    fn serve(&mut self, now: Instant, buffer: &mut [u8]) -> bool {
+    fn serve_socket(&mut self, now: Instant, buffer: &mut [u8]) -> bool {
         if now >= *self.deadline.get_or_insert(now + LINGER_TIME) {
             return false;
         }
@@ -555,7 +555,7 @@ impl LingeringSocket {
         }
     }
 
-    pub(crate) fn deadline(&self) -> Option<Instant> {
+    pub(crate) fn linger_deadline(&self) -> Option<Instant> {
         self.deadline
     }
 }
@@ -631,7 +631,7 @@ fn post_fault(error: &thalweg_iwarp::PostError) -> (Status, Fault) {
     }
 }
 
-fn flushed() -> (Status, Fault) {
+fn flushed_result() -> (Status, Fault) {
     (Status::Flushed, Fault::new(FaultKind::Flushed, 0, 0, 0))
 }
 
@@ -656,7 +656,7 @@ fn access_fault(range: MemoryRange, reason: AccessError, last: Fault) -> Fault {
 
 fn send_failure(failure: &Failure, operation: Operation, last: Fault) -> (Status, Fault) {
     match failure {
-        Failure::Flushed => flushed(),
+        Failure::Flushed => flushed_result(),
         Failure::LocalAccess { range, reason } => (Status::LocalProtectionError, access_fault(*range, *reason, last)),
         Failure::Local(_) if operation == Operation::BindWindow => (Status::WindowBindError, last),
         Failure::Local(_) => (Status::LocalProtectionError, last),
@@ -677,7 +677,7 @@ fn send_failure(failure: &Failure, operation: Operation, last: Fault) -> (Status
 
 fn receive_failure(failure: &Failure, last: Fault) -> (Status, Fault) {
     match failure {
-        Failure::Flushed | Failure::Remote(_) | Failure::Local(_) => flushed(),
+        Failure::Flushed | Failure::Remote(_) | Failure::Local(_) => flushed_result(),
         Failure::LocalAccess { range, reason } => (Status::LocalProtectionError, access_fault(*range, *reason, last)),
         Failure::Message(thalweg_iwarp::Fault::TooLong { bytes, limit, .. }) => {
             (Status::LocalLengthError, Fault::new(FaultKind::TooLong, 0, *bytes, *limit))

@@ -80,7 +80,7 @@ impl Engine {
             self.keep_current(queue, transfer);
             return false;
         }
-        match self.step(queue, &mut transfer, clock, budget) {
+        match self.step_request(queue, &mut transfer, clock, budget) {
             Outcome::Done => self.complete_send(queue, &transfer, Status::Success, Fault::NONE),
             Outcome::Continues => self.keep_current(queue, transfer),
             Outcome::Waits => {
@@ -149,7 +149,7 @@ impl Engine {
         if peer_pair.path == Path::Local(queue) && peer_pair.state.accepts_messages() {
             // A message of the peer's that was filling a receive of this queue pair.
             if let Some(taken) = peer_pair.current.as_mut().and_then(|transfer| transfer.receive.take()) {
-                self.complete_receive(queue, &taken, ReceiveResult::failed(Status::Flushed, flushed));
+                self.complete_receive(queue, &taken, ReceiveResult::failed_receive(Status::Flushed, flushed));
             }
             self.fail_queue(peer, cause);
         }
@@ -160,7 +160,7 @@ impl Engine {
         let Some(taken) = transfer.receive else { return };
         if let Some(Path::Local(peer)) = self.queues.get(queue).map(|pair| pair.path) {
             let fault = Fault::new(FaultKind::Flushed, 0, 0, 0);
-            self.complete_receive(peer, &taken, ReceiveResult::failed(Status::Flushed, fault));
+            self.complete_receive(peer, &taken, ReceiveResult::failed_receive(Status::Flushed, fault));
         }
     }
 
@@ -181,7 +181,7 @@ impl Engine {
             Ok(Some(taken)) => {
                 receive.next = index.wrapping_add(1);
                 let taken = TakenReceive { receive: taken, index };
-                self.complete_receive(queue, &taken, ReceiveResult::failed(Status::Flushed, flushed));
+                self.complete_receive(queue, &taken, ReceiveResult::failed_receive(Status::Flushed, flushed));
                 true
             }
             Err(_) => {
@@ -192,7 +192,7 @@ impl Engine {
     }
 
     /// Carries out a part of a request.
-    fn step(&mut self, queue: u32, transfer: &mut Transfer, clock: Clock<'_>, budget: &mut u64) -> Outcome {
+    fn step_request(&mut self, queue: u32, transfer: &mut Transfer, clock: Clock<'_>, budget: &mut u64) -> Outcome {
         let operation = transfer.request.operation;
         if matches!(operation, Operation::BindWindow | Operation::LocalInvalidate) {
             return self.run_local(queue, transfer);
@@ -219,7 +219,7 @@ impl Engine {
         let Some(pair) = self.queues.get(queue) else { return Outcome::Waits };
         let request = &transfer.request;
         if request.operation == Operation::LocalInvalidate {
-            return match self.stags.invalidate(request.stag, queue) {
+            return match self.stags.invalidate_window(request.stag, queue) {
                 Ok(()) => Outcome::Done,
                 Err(fault) => Outcome::Failed(Status::LocalProtectionError, fault),
             };
@@ -287,7 +287,7 @@ impl Engine {
                     let index = receive.next;
                     receive.next = index.wrapping_add(1);
                     let receive = crate::descriptor::ReceiveDescriptor { id, sges: Default::default() };
-                    let result = ReceiveResult::failed(Status::LocalOperationError, fault);
+                    let result = ReceiveResult::failed_receive(Status::LocalOperationError, fault);
                     self.complete_receive(peer, &TakenReceive { receive, index }, result);
                 }
                 if let Some(queue) = shared {
@@ -354,15 +354,15 @@ impl Engine {
     ) -> Outcome {
         if transfer.done_bytes < transfer.total_bytes {
             if let Err(fault) = self.check_queue_access(peer, Access::REMOTE_WRITE) {
-                return self.refuse(peer, Status::RemoteAccessError, fault);
+                return self.refuse_request(peer, Status::RemoteAccessError, fault);
             }
-            let (own, their) = (self.accessor(queue, None), self.accessor(peer, Some(peer)));
+            let (own, their) = (self.accessor_of(queue, None), self.accessor_of(peer, Some(peer)));
             let remote = [remote_element(transfer)];
             let from = CopyEnd { bytes: own_bytes(transfer), by: own, needs: Access::empty() };
             let to = CopyEnd { bytes: CopyBytes::Elements(&remote), by: their, needs: Access::REMOTE_WRITE };
             match copy_part(&self.stags, from, to, transfer, budget) {
                 Err(CopyFault::From(fault)) => return Outcome::Failed(Status::LocalProtectionError, fault),
-                Err(CopyFault::To(fault)) => return self.refuse(peer, Status::RemoteAccessError, fault),
+                Err(CopyFault::To(fault)) => return self.refuse_request(peer, Status::RemoteAccessError, fault),
                 Ok(copied) => transfer.done_bytes += copied,
             }
             if transfer.done_bytes < transfer.total_bytes {
@@ -375,7 +375,7 @@ impl Engine {
             {
                 return outcome;
             }
-            self.deliver(peer, transfer, CompletedOperation::ReceiveWriteWithImmediate);
+            self.deliver_message(peer, transfer, CompletedOperation::ReceiveWriteWithImmediate);
         }
         Outcome::Done
     }
@@ -405,7 +405,7 @@ impl Engine {
             );
         }
         if transfer.done_bytes < transfer.total_bytes {
-            let (own, their) = (self.accessor(queue, None), self.accessor(peer, None));
+            let (own, their) = (self.accessor_of(queue, None), self.accessor_of(peer, None));
             let from = CopyEnd { bytes: own_bytes(transfer), by: own, needs: Access::empty() };
             let to = CopyEnd { bytes: CopyBytes::Elements(&receive.sges), by: their, needs: Access::LOCAL_WRITE };
             match copy_part(&self.stags, from, to, transfer, budget) {
@@ -421,11 +421,11 @@ impl Engine {
             }
         }
         if transfer.request.operation == Operation::SendWithInvalidate
-            && let Err(fault) = self.stags.invalidate(transfer.request.stag, peer)
+            && let Err(fault) = self.stags.invalidate_window(transfer.request.stag, peer)
         {
             return self.refuse_message(peer, transfer, (Status::LocalAccessError, Status::RemoteAccessError), fault);
         }
-        self.deliver(peer, transfer, CompletedOperation::Receive);
+        self.deliver_message(peer, transfer, CompletedOperation::Receive);
         Outcome::Done
     }
 
@@ -438,15 +438,15 @@ impl Engine {
             return Outcome::Done;
         }
         if let Err(fault) = self.check_queue_access(peer, Access::REMOTE_READ) {
-            return self.refuse(peer, Status::RemoteAccessError, fault);
+            return self.refuse_request(peer, Status::RemoteAccessError, fault);
         }
-        let (own, their) = (self.accessor(queue, None), self.accessor(peer, Some(peer)));
+        let (own, their) = (self.accessor_of(queue, None), self.accessor_of(peer, Some(peer)));
         let remote = [remote_element(transfer)];
         let from = CopyEnd { bytes: CopyBytes::Elements(&remote), by: their, needs: Access::REMOTE_READ };
         let sink = CopyBytes::Elements(&transfer.request.sges);
         let to = CopyEnd { bytes: sink, by: own, needs: Access::LOCAL_WRITE };
         match copy_part(&self.stags, from, to, transfer, budget) {
-            Err(CopyFault::From(fault)) => self.refuse(peer, Status::RemoteAccessError, fault),
+            Err(CopyFault::From(fault)) => self.refuse_request(peer, Status::RemoteAccessError, fault),
             Err(CopyFault::To(fault)) => Outcome::Failed(Status::LocalProtectionError, fault),
             Ok(copied) => {
                 transfer.done_bytes += copied;
@@ -469,26 +469,28 @@ impl Engine {
         let address = request.remote_address;
         if !address.is_multiple_of(ATOMIC_BYTES) {
             let fault = Fault::new(FaultKind::Misaligned, request.remote_stag, address, ATOMIC_BYTES);
-            return self.refuse(peer, Status::RemoteInvalidRequest, fault);
+            return self.refuse_request(peer, Status::RemoteInvalidRequest, fault);
         }
         if let Err(fault) = self.check_queue_access(peer, Access::REMOTE_ATOMIC) {
-            return self.refuse(peer, Status::RemoteAccessError, fault);
+            return self.refuse_request(peer, Status::RemoteAccessError, fault);
         }
-        let (own, their) = (self.accessor(queue, None), self.accessor(peer, Some(peer)));
+        let (own, their) = (self.accessor_of(queue, None), self.accessor_of(peer, Some(peer)));
         // The sink is checked first: an atomic whose result cannot be kept must not be carried out.
         for element in request.sges.iter().filter(|element| element.bytes > 0) {
             let bytes = u64::from(element.bytes);
-            if let Err(fault) = self.stags.resolve(element.stag, element.address, bytes, Access::LOCAL_WRITE, own) {
+            if let Err(fault) =
+                self.stags.resolve_access(element.stag, element.address, bytes, Access::LOCAL_WRITE, own)
+            {
                 return Outcome::Failed(Status::LocalProtectionError, fault);
             }
         }
-        let word = self.stags.resolve(request.remote_stag, address, ATOMIC_BYTES, Access::REMOTE_ATOMIC, their);
+        let word = self.stags.resolve_access(request.remote_stag, address, ATOMIC_BYTES, Access::REMOTE_ATOMIC, their);
         let was = match word {
-            Err(fault) => return self.refuse(peer, Status::RemoteAccessError, fault),
+            Err(fault) => return self.refuse_request(peer, Status::RemoteAccessError, fault),
             // The address is aligned, its place in the mapping need not be.
             Ok(place) if !place.at.is_multiple_of(ATOMIC_BYTES as usize) => {
                 let fault = Fault::new(FaultKind::Misaligned, request.remote_stag, place.at as u64, ATOMIC_BYTES);
-                return self.refuse(peer, Status::RemoteInvalidRequest, fault);
+                return self.refuse_request(peer, Status::RemoteInvalidRequest, fault);
             }
             Ok(place) if request.operation == Operation::FetchAdd => {
                 place.memory.fetch_add(place.at, request.immediate)
@@ -514,7 +516,7 @@ impl Engine {
         }
         if inbound == 0 {
             let fault = Fault::new(FaultKind::ReadLimit, 0, 1, 0);
-            return Err(self.refuse(peer, Status::RemoteInvalidRequest, fault));
+            return Err(self.refuse_request(peer, Status::RemoteInvalidRequest, fault));
         }
         Ok(())
     }
@@ -527,13 +529,13 @@ impl Engine {
         Err(Fault::new(FaultKind::QueueMissingRight, 0, u64::from(needs.bits()), u64::from(has.bits())))
     }
 
-    fn accessor(&self, queue: u32, remote_through: Option<u32>) -> Accessor {
+    fn accessor_of(&self, queue: u32, remote_through: Option<u32>) -> Accessor {
         // Handle 0 is no domain: nothing is reached by it.
         Accessor { domain: self.queues.get(queue).map_or(0, |pair| pair.domain), remote_through }
     }
 
     /// Completes the receive that a message has filled.
-    fn deliver(&mut self, peer: u32, transfer: &mut Transfer, operation: CompletedOperation) {
+    fn deliver_message(&mut self, peer: u32, transfer: &mut Transfer, operation: CompletedOperation) {
         let Some(taken) = transfer.receive.take() else { return };
         let request = &transfer.request;
         let with_immediate = matches!(request.operation, Operation::SendWithImmediate | Operation::WriteWithImmediate);
@@ -550,7 +552,7 @@ impl Engine {
     }
 
     /// Refuses a request at the peer, whose program gets an event.
-    fn refuse(&mut self, peer: u32, status: Status, fault: Fault) -> Outcome {
+    fn refuse_request(&mut self, peer: u32, status: Status, fault: Fault) -> Outcome {
         self.report_refused(peer, fault);
         Outcome::Failed(status, fault.seen_by_peer())
     }
@@ -564,9 +566,9 @@ impl Engine {
         fault: Fault,
     ) -> Outcome {
         if let Some(taken) = transfer.receive.take() {
-            self.complete_receive(peer, &taken, ReceiveResult::failed(results.0, fault));
+            self.complete_receive(peer, &taken, ReceiveResult::failed_receive(results.0, fault));
         }
-        self.refuse(peer, results.1, fault)
+        self.refuse_request(peer, results.1, fault)
     }
 }
 
@@ -596,18 +598,18 @@ fn copy_part(
 ) -> Result<u64, CopyFault> {
     let (done, total) = (transfer.done_bytes, transfer.total_bytes);
     if done == 0 && (total > *budget || from.has_several() || to.has_several()) {
-        from.check(stags, total).map_err(CopyFault::From)?;
-        to.check(stags, total).map_err(CopyFault::To)?;
+        from.check_elements(stags, total).map_err(CopyFault::From)?;
+        to.check_elements(stags, total).map_err(CopyFault::To)?;
     }
     let mut copied = 0;
     while done + copied < total && *budget > 0 {
-        let Some((from_at, from_bytes)) = from.bytes.position(done + copied) else { break };
-        let Some((to_at, to_bytes)) = to.bytes.position(done + copied) else { break };
+        let Some((from_at, from_bytes)) = from.bytes.position_of(done + copied) else { break };
+        let Some((to_at, to_bytes)) = to.bytes.position_of(done + copied) else { break };
         let bytes = from_bytes.min(to_bytes).min(total - done - copied).min(*budget);
         let CopyBytes::Elements(sinks) = to.bytes else { break };
         let sink = sinks[to_at.0];
         let place = stags
-            .resolve(sink.stag, sink.address.wrapping_add(to_at.1), bytes, to.needs, to.by)
+            .resolve_access(sink.stag, sink.address.wrapping_add(to_at.1), bytes, to.needs, to.by)
             .map_err(CopyFault::To)?;
         match from.bytes {
             CopyBytes::Inline(data) => {
@@ -618,7 +620,7 @@ fn copy_part(
                 let source = sources[from_at.0];
                 let address = source.address.wrapping_add(from_at.1);
                 let source =
-                    stags.resolve(source.stag, address, bytes, from.needs, from.by).map_err(CopyFault::From)?;
+                    stags.resolve_access(source.stag, address, bytes, from.needs, from.by).map_err(CopyFault::From)?;
                 source.memory.copy_bytes_to(source.at, place.memory, place.at, bytes as usize);
             }
         }
@@ -634,12 +636,12 @@ impl CopyEnd<'_> {
     }
 
     /// Checks the elements that `total` bytes take.
-    fn check(&self, stags: &StagTable, mut total: u64) -> Result<(), Fault> {
+    fn check_elements(&self, stags: &StagTable, mut total: u64) -> Result<(), Fault> {
         let CopyBytes::Elements(elements) = self.bytes else { return Ok(()) };
         for element in elements {
             let bytes = u64::from(element.bytes).min(total);
             if bytes > 0 {
-                stags.resolve(element.stag, element.address, bytes, self.needs, self.by)?;
+                stags.resolve_access(element.stag, element.address, bytes, self.needs, self.by)?;
             }
             total -= bytes;
         }
@@ -650,7 +652,7 @@ impl CopyEnd<'_> {
 impl CopyBytes<'_> {
     /// Returns the element that contains a byte of the message, the byte's offset in the element, and the number of bytes
     /// from there to the element's end.
-    fn position(&self, mut at: u64) -> Option<((usize, u64), u64)> {
+    fn position_of(&self, mut at: u64) -> Option<((usize, u64), u64)> {
         match self {
             Self::Inline(data) => (at < data.len() as u64).then(|| ((0, at), data.len() as u64 - at)),
             Self::Elements(elements) => {

@@ -343,11 +343,11 @@ impl FpduLayout {
     /// Length of the whole FPDU, markers included. None where its length field is not there.
     fn fpdu_bytes(self, fpdu: &[u8]) -> Option<usize> {
         let content = fpdu_content_bytes(self.ulpdu_bytes(fpdu)?);
-        Some(self.pieces(content).last().map_or(0, |piece| piece.end))
+        Some(self.content_pieces(content).last().map_or(0, |piece| piece.end))
     }
 
     /// Pieces between markers of so many bytes of content, the first bytes after the marker at the front.
-    fn pieces(self, content: usize) -> impl Iterator<Item = Range<usize>> {
+    fn content_pieces(self, content: usize) -> impl Iterator<Item = Range<usize>> {
         let (mut offset, mut left) = (0, content);
         std::iter::from_fn(move || {
             if left == 0 {
@@ -377,7 +377,7 @@ impl FpduLayout {
         if self.markers {
             unmarked.clear();
             let mut checked = 0;
-            for piece in self.pieces(fpdu_content_bytes(ulpdu_bytes)) {
+            for piece in self.content_pieces(fpdu_content_bytes(ulpdu_bytes)) {
                 self.check_marker(&fpdu[checked..piece.start], checked)?;
                 checked = piece.end;
                 unmarked.extend(&fpdu[piece]);

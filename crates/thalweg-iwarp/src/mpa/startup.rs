@@ -126,7 +126,7 @@ pub enum Reply {
     Unusable {
         /// Terms, for the one FPDU.
         connection: Connection,
-        /// Error.
+        /// Error to report.
         error: ErrorCode,
     },
 }
@@ -170,7 +170,7 @@ pub enum StartupError {
     PrivateData {
         /// Length in bytes.
         bytes: usize,
-        /// Reason.
+        /// Reason, as the rest of a sentence.
         reason: &'static str,
     },
     /// A reply in another form than the request.
@@ -212,7 +212,7 @@ struct EnhancedData {
 }
 
 impl EnhancedData {
-    fn parse(bytes: [u8; ENHANCED_BYTES]) -> Self {
+    fn parse_words(bytes: [u8; ENHANCED_BYTES]) -> Self {
         let [a, b, c, d] = bytes;
         let (inbound, outbound) = (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]));
         // §9.2: without A the other flags are ignored.
@@ -225,7 +225,7 @@ impl EnhancedData {
         }
     }
 
-    fn encode(self) -> [u8; ENHANCED_BYTES] {
+    fn encode_words(self) -> [u8; ENHANCED_BYTES] {
         let mut inbound = self.depths.inbound.unwrap_or(NOT_NEGOTIATED);
         let mut outbound = self.depths.outbound.unwrap_or(NOT_NEGOTIATED);
         // §9.2: without A the other flags are zero.
@@ -264,7 +264,7 @@ fn encode_frame(
     frame.extend([flags | enhanced.map_or(0, |_| ENHANCED_FLAG), revision]);
     // At most 512, see above.
     frame.extend(((bytes + enhanced_bytes) as u16).to_be_bytes());
-    frame.extend(enhanced.iter().flat_map(|data| data.encode()));
+    frame.extend(enhanced.iter().flat_map(|data| data.encode_words()));
     frame.extend(private_data);
     Ok(frame)
 }
@@ -291,12 +291,12 @@ impl FrameReader {
     }
 
     /// Takes bytes of the frame, and none after it. Returns how many, and the frame once it is complete.
-    fn receive(&mut self, input: &[u8]) -> Result<(usize, Option<Frame>), StartupError> {
+    fn take_bytes(&mut self, input: &[u8]) -> Result<(usize, Option<Frame>), StartupError> {
         let mut taken = 0;
         loop {
             let wanted = self.wanted_bytes()?;
             if self.bytes.len() == wanted {
-                return self.parse().map(|frame| (taken, Some(frame)));
+                return self.parse_frame().map(|frame| (taken, Some(frame)));
             }
             let now = (wanted - self.bytes.len()).min(input.len() - taken);
             if now == 0 {
@@ -330,7 +330,7 @@ impl FrameReader {
         Ok(FRAME_HEADER_BYTES + bytes)
     }
 
-    fn parse(&self) -> Result<Frame, StartupError> {
+    fn parse_frame(&self) -> Result<Frame, StartupError> {
         let (flags, revision) = (self.bytes[KEY_BYTES], self.bytes[KEY_BYTES + 1]);
         let private_data = &self.bytes[FRAME_HEADER_BYTES..];
         // RFC 6581 §6: the flag means something from revision 2 on. Before, it is a reserved bit, and not checked.
@@ -341,7 +341,7 @@ impl FrameReader {
             let reason = "too few for the 4 bytes of enhanced set-up (RFC 6581 §9)";
             return Err(StartupError::PrivateData { bytes: private_data.len(), reason });
         };
-        let enhanced = Some(EnhancedData::parse(*data));
+        let enhanced = Some(EnhancedData::parse_words(*data));
         Ok(Frame { flags, revision, enhanced, private_data: private_data.to_vec() })
     }
 }
@@ -358,7 +358,7 @@ impl Timeout {
         Self { timeout, deadline: now.saturating_add(timeout) }
     }
 
-    fn check(self, now: Duration) -> Result<(), StartupError> {
+    fn check_time(self, now: Duration) -> Result<(), StartupError> {
         if now < self.deadline { Ok(()) } else { Err(StartupError::TimedOut { timeout: self.timeout }) }
     }
 }
@@ -414,7 +414,7 @@ impl Initiator {
     ///
     /// The deadline has passed.
     pub fn check_deadline(&self, now: Duration) -> Result<(), StartupError> {
-        self.timeout.check(now)
+        self.timeout.check_time(now)
     }
 
     /// Returns an initiator of revision 1 for a new TCP connection, where the peer has closed this one instead of
@@ -432,12 +432,12 @@ impl Initiator {
     ///
     /// The reply is not valid. TCP is to be closed.
     pub fn receive(&mut self, input: &[u8]) -> Result<(usize, Option<Reply>), StartupError> {
-        let (taken, frame) = self.reader.receive(input)?;
-        let reply = frame.map(|frame| self.evaluate(frame)).transpose()?;
+        let (taken, frame) = self.reader.take_bytes(input)?;
+        let reply = frame.map(|frame| self.evaluate_reply(frame)).transpose()?;
         Ok((taken, reply))
     }
 
-    fn evaluate(&self, frame: Frame) -> Result<Reply, StartupError> {
+    fn evaluate_reply(&self, frame: Frame) -> Result<Reply, StartupError> {
         let Frame { flags, revision, enhanced, private_data } = frame;
         let (expected, wanted) = if self.enhanced.is_some() { (2, "2 was asked for") } else { (1, "1 was asked for") };
         if revision != expected {
@@ -515,7 +515,7 @@ impl Responder {
     ///
     /// The deadline has passed.
     pub fn check_deadline(&self, now: Duration) -> Result<(), StartupError> {
-        self.timeout.check(now)
+        self.timeout.check_time(now)
     }
 
     /// Takes bytes of the request, and none after it. Returns how many, and the request once it is complete.
@@ -524,7 +524,7 @@ impl Responder {
     ///
     /// The request is not valid. TCP is to be closed.
     pub fn receive(&mut self, input: &[u8]) -> Result<(usize, Option<Request>), StartupError> {
-        let (taken, frame) = self.reader.receive(input)?;
+        let (taken, frame) = self.reader.take_bytes(input)?;
         let Some(Frame { flags, revision, enhanced, private_data }) = frame else { return Ok((taken, None)) };
         if !(1..=2).contains(&revision) {
             return Err(StartupError::Revision { found: revision, expected: "1 and 2 are understood" });

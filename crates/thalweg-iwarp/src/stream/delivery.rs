@@ -3,7 +3,7 @@
 use super::inbound::{InboundKind, InboundRequest};
 use super::outstanding::{Wanted, split_offset};
 use super::placement::{Body, Content, Record, invalidated_stag};
-use super::scatter::scatter;
+use super::scatter::scatter_bytes;
 use super::{Culprit, Stream, terminated_segment};
 use crate::fault::Fault;
 use crate::header::{AtomicResponse, Opcode, Queue, SegmentHeader};
@@ -68,11 +68,11 @@ impl ReceiveHalf {
     }
 
     /// Number of segments that were taken and not delivered.
-    pub(super) fn records(&self) -> usize {
+    pub(super) fn record_count(&self) -> usize {
         self.records.len()
     }
 
-    pub(super) fn insert(&mut self, record: Record) {
+    pub(super) fn insert_record(&mut self, record: Record) {
         let at = self.records.partition_point(|other| other.sequence < record.sequence);
         self.records.insert(at, record);
     }
@@ -114,7 +114,7 @@ impl ReceiveHalf {
             _ => 0,
         };
         let SegmentHeader::Untagged { queue, message: number, offset, .. } = *header else { return Ok(()) };
-        let expected = match opcode.queue() {
+        let expected = match opcode.target_queue() {
             Some(Queue::Send) | None => self.next_send,
             Some(Queue::Request) => self.next_request,
             // RFC 5040 §5.4: one Terminate message for a stream.
@@ -135,7 +135,7 @@ impl ReceiveHalf {
         let begun = self.open_message.take().map_or(0, |open| open.bytes);
         // Placement has refused untagged messages that are longer; the length of a Write is only reported.
         let bytes = begun.saturating_add(content.bytes);
-        if !header.control().last {
+        if !header.control_fields().last {
             self.open_message = Some(OpenMessage { opcode: content.opcode, name: message_name(header), bytes });
         }
         bytes
@@ -161,14 +161,14 @@ impl Stream {
         };
         if let Err(fault) = delivered {
             let culprit = header.map_or(Culprit::None, |header| self.find_culprit(&header));
-            self.fail(fault, header.map(|header| terminated_segment(header, segment_bytes)), culprit);
+            self.end_by_fault(fault, header.map(|header| terminated_segment(header, segment_bytes)), culprit);
         }
         self.receiver.delivered = self.receiver.delivered.max(record.sequence + 1);
     }
 
     /// Returns the request or the receive that a segment belongs to.
     fn find_culprit(&self, header: &SegmentHeader) -> Culprit {
-        match Opcode::from_code(header.control().code) {
+        match Opcode::from_code(header.control_fields().code) {
             Some(Opcode::ReadResponse | Opcode::AtomicResponse) => {
                 self.outstanding.front_request().map_or(Culprit::None, Culprit::Request)
             }
@@ -193,7 +193,7 @@ impl Stream {
         // Responses come in between: the peer's own requests are what counts here.
         let is_response = matches!(content.opcode, Opcode::ReadResponse | Opcode::AtomicResponse);
         let last_write = if is_response { None } else { self.receiver.last_write.take() };
-        let last = header.control().last;
+        let last = header.control_fields().last;
         match (content.body, content.opcode) {
             (Body::Placed, Opcode::Write) => {
                 // RFC 5040 §5.1: a Write is not delivered to the program.
@@ -305,7 +305,7 @@ impl Stream {
             return Err(Fault::ResponseMismatch { opcode, found, expected });
         }
         // RFC 7306 §5.1: big-endian on the wire, this machine's order in memory.
-        let placed = scatter(memory, self.queue.sinks(request), 0, &response.original.to_ne_bytes());
+        let placed = scatter_bytes(memory, self.queue.sink_ranges(request), 0, &response.original.to_ne_bytes());
         placed.map_err(|(range, reason)| Fault::LocalAccess { range, reason })?;
         self.receiver.next_atomic_response = self.receiver.next_atomic_response.wrapping_add(1);
         self.finish_outstanding(request);
@@ -313,8 +313,8 @@ impl Stream {
     }
 
     fn finish_outstanding(&mut self, request: u64) {
-        self.outstanding.pop();
-        self.queue.finish(request);
+        self.outstanding.pop_outstanding();
+        self.queue.finish_request(request);
         self.complete_requests();
     }
 }

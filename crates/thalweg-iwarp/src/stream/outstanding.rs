@@ -44,11 +44,11 @@ pub(super) fn split_offset(offset: u64) -> (u32, u32) {
 }
 
 impl OutstandingQueue {
-    pub(super) fn push(&mut self, outstanding: Outstanding) {
+    pub(super) fn push_outstanding(&mut self, outstanding: Outstanding) {
         self.0.push_back(outstanding);
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub(super) fn pending_count(&self) -> usize {
         self.0.len()
     }
 
@@ -56,7 +56,7 @@ impl OutstandingQueue {
         self.0.is_empty()
     }
 
-    pub(super) fn clear(&mut self) {
+    pub(super) fn clear_all(&mut self) {
         self.0.clear();
     }
 
@@ -69,12 +69,12 @@ impl OutstandingQueue {
         self.0.front_mut()
     }
 
-    pub(super) fn pop(&mut self) -> Option<Outstanding> {
+    pub(super) fn pop_outstanding(&mut self) -> Option<Outstanding> {
         self.0.pop_front()
     }
 
     /// Returns the request with a message sequence number.
-    pub(super) fn find(&self, message: u32) -> Option<&Outstanding> {
+    pub(super) fn find_request(&self, message: u32) -> Option<&Outstanding> {
         // They are consecutive: all of queue 1's requests are here until they are answered.
         let index = message.wrapping_sub(self.0.front()?.message);
         self.0.get(index as usize)

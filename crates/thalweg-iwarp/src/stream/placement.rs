@@ -4,7 +4,7 @@
 //! what the peer sent before is delivered, and the first fault is the one that is reported (RFC 5040 §7.1 rule 4).
 
 use super::outstanding::{Wanted, split_offset};
-use super::scatter::{check_wrap, scatter};
+use super::scatter::{check_wrap, scatter_bytes};
 use super::{ReceiveOutcome, ReceiveState, Stream};
 use crate::fault::Fault;
 use crate::header::{
@@ -73,7 +73,7 @@ impl Stream {
             ReceiveState::Dropping => return ReceiveOutcome::Taken,
             ReceiveState::Closed => {
                 // RFC 5041 §6.2.1: data after the closing is an error.
-                self.fail(Fault::Closed { place: "and then sent a segment" }, None, super::Culprit::None);
+                self.end_by_fault(Fault::Closed { place: "and then sent a segment" }, None, super::Culprit::None);
                 return ReceiveOutcome::Taken;
             }
             ReceiveState::Open => {}
@@ -84,11 +84,11 @@ impl Stream {
             return ReceiveOutcome::Taken;
         }
         let limit = self.settings.segments_ahead;
-        if self.receiver.records() > limit {
-            self.fail(Fault::TooFarAhead { limit }, None, super::Culprit::None);
+        if self.receiver.record_count() > limit {
+            self.end_by_fault(Fault::TooFarAhead { limit }, None, super::Culprit::None);
             return ReceiveOutcome::Taken;
         }
-        let parsed = SegmentHeader::parse(segment);
+        let parsed = SegmentHeader::parse_segment(segment);
         let content = match parsed {
             None => Err(Unplaced::Fault(Fault::Truncated { bytes: segment.len() })),
             Some((header, payload)) => self.place_content(sequence, header, payload, memory),
@@ -99,7 +99,7 @@ impl Stream {
             Err(Unplaced::NoReceive) => return ReceiveOutcome::NoReceive,
         };
         let header = parsed.map(|(header, _)| header);
-        self.receiver.insert(Record { sequence, segment_bytes: segment.len(), header, content });
+        self.receiver.insert_record(Record { sequence, segment_bytes: segment.len(), header, content });
         ReceiveOutcome::Taken
     }
 
@@ -120,7 +120,7 @@ impl Stream {
             }
             SegmentHeader::Untagged { control, message, offset, .. } => {
                 let untagged = Untagged { opcode, last: control.last, message, offset };
-                match opcode.queue() {
+                match opcode.target_queue() {
                     Some(Queue::Send) => self.place_send(sequence, untagged, payload, memory)?,
                     _ => parse_body(untagged, payload)?,
                 }
@@ -131,7 +131,7 @@ impl Stream {
 
     /// Checks the fields of DDP, then those of RDMAP (RFC 5040 §7.2 checks 1 to 3), and returns the operation.
     fn check_header(&self, header: &SegmentHeader) -> Result<Opcode, Fault> {
-        let control = header.control();
+        let control = header.control_fields();
         let tagged = matches!(header, SegmentHeader::Tagged { .. });
         if !control.is_ddp_version_valid() {
             return Err(Fault::DdpVersion { version: control.ddp_version, tagged });
@@ -150,7 +150,7 @@ impl Stream {
         if !control.is_rdmap_version_valid_for(opcode) {
             return Err(Fault::RdmapVersion { version: control.rdmap_version });
         }
-        let place = match (header, opcode.queue()) {
+        let place = match (header, opcode.target_queue()) {
             (SegmentHeader::Tagged { .. }, None) => return Ok(opcode),
             (SegmentHeader::Untagged { queue, .. }, Some(own)) if *queue == own as u32 => return Ok(opcode),
             (SegmentHeader::Tagged { .. }, Some(_)) => "in a tagged segment",
@@ -187,7 +187,7 @@ impl Stream {
             return Err(Fault::UnexpectedMessage { opcode, place: "where no Read waits for it" });
         }
         let (message, from) = split_offset(range.offset);
-        let found = self.outstanding.find(message).and_then(|outstanding| match outstanding.wanted {
+        let found = self.outstanding.find_request(message).and_then(|outstanding| match outstanding.wanted {
             Wanted::Read { sink_stag, length, .. } if sink_stag == range.stag => Some((outstanding.request, length)),
             _ => None,
         });
@@ -197,7 +197,7 @@ impl Stream {
         if u64::from(from) + payload.len() as u64 > u64::from(length) {
             return Err(Fault::TaggedAccess { opcode, range, reason: AccessError::OutOfBounds });
         }
-        let placed = scatter(memory, self.queue.sinks(request), from.into(), payload);
+        let placed = scatter_bytes(memory, self.queue.sink_ranges(request), from.into(), payload);
         placed.map_err(|(range, reason)| Fault::LocalAccess { range, reason })
     }
 
@@ -242,7 +242,7 @@ impl Stream {
         if end > limit.max(u64::from(offset)) || end > u64::from(u32::MAX) {
             return Err(Fault::TooLong { number: message, bytes: end, limit }.into());
         }
-        let placed = scatter(memory, &receive.buffer.into, offset.into(), payload);
+        let placed = scatter_bytes(memory, &receive.buffer.into, offset.into(), payload);
         placed.map_err(|(range, reason)| Fault::LocalAccess { range, reason })?;
         Ok(Body::Placed)
     }
@@ -255,11 +255,13 @@ fn parse_body(untagged: Untagged, payload: &[u8]) -> Result<Body, Fault> {
         return Err(Fault::MessageOffset { number: message, offset, expected: 0 });
     }
     let (body, expected) = match opcode {
-        Opcode::ReadRequest => (ReadRequest::parse(payload).map(Body::Read), READ_REQUEST_BYTES),
-        Opcode::AtomicRequest => (AtomicRequest::parse(payload).map(Body::Atomic), ATOMIC_REQUEST_BYTES),
-        Opcode::AtomicResponse => (AtomicResponse::parse(payload).map(Body::AtomicResponse), ATOMIC_RESPONSE_BYTES),
+        Opcode::ReadRequest => (ReadRequest::parse_header(payload).map(Body::Read), READ_REQUEST_BYTES),
+        Opcode::AtomicRequest => (AtomicRequest::parse_header(payload).map(Body::Atomic), ATOMIC_REQUEST_BYTES),
+        Opcode::AtomicResponse => {
+            (AtomicResponse::parse_header(payload).map(Body::AtomicResponse), ATOMIC_RESPONSE_BYTES)
+        }
         // The shortest one.
-        _ => (Terminate::parse(payload).map(Body::Terminate), 4),
+        _ => (Terminate::parse_payload(payload).map(Body::Terminate), 4),
     };
     body.filter(|_| last).ok_or_else(|| wrong_length(untagged, payload, expected))
 }
@@ -268,7 +270,7 @@ fn parse_body(untagged: Untagged, payload: &[u8]) -> Result<Body, Fault> {
 /// longer one does not fit its buffer.
 fn wrong_length(untagged: Untagged, payload: &[u8], expected: usize) -> Fault {
     let (opcode, number, bytes) = (untagged.opcode, untagged.message, payload.len());
-    if opcode.queue() == Some(Queue::Request) && bytes > expected {
+    if opcode.target_queue() == Some(Queue::Request) && bytes > expected {
         return Fault::TooLong { number, bytes: bytes as u64, limit: expected as u64 };
     }
     Fault::WrongLength { opcode, bytes, expected }

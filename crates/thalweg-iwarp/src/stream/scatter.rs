@@ -14,7 +14,7 @@ pub(super) fn check_wrap(range: MemoryRange) -> Result<(), AccessError> {
 }
 
 /// Returns the parts of the ranges that hold `length` bytes from byte `from` on.
-fn parts(ranges: &[MemoryRange], from: u64, length: u64) -> impl Iterator<Item = MemoryRange> {
+fn range_parts(ranges: &[MemoryRange], from: u64, length: u64) -> impl Iterator<Item = MemoryRange> {
     let (mut skip, mut left) = (from, length);
     ranges.iter().filter_map(move |range| {
         let skipped = skip.min(range.length.into());
@@ -43,13 +43,13 @@ pub(super) fn check_ranges<M: Memory>(
 }
 
 /// Appends the places of `length` bytes from byte `from` of the ranges on.
-pub(super) fn gather<M: Memory>(
+pub(super) fn gather_places<M: Memory>(
     memory: &mut M,
     (ranges, from, length): (&[MemoryRange], u64, u64),
     access: Access,
     places: &mut Vec<M::Place>,
 ) -> Result<(), RangeError> {
-    for part in parts(ranges, from, length) {
+    for part in range_parts(ranges, from, length) {
         let place = check_wrap(part).and_then(|()| memory.locate(part, access));
         places.push(place.map_err(|reason| (part, reason))?);
     }
@@ -57,13 +57,13 @@ pub(super) fn gather<M: Memory>(
 }
 
 /// Writes bytes at byte `from` of the ranges, by the owner's own leave. The ranges must hold them.
-pub(super) fn scatter<M: Memory>(
+pub(super) fn scatter_bytes<M: Memory>(
     memory: &mut M,
     ranges: &[MemoryRange],
     from: u64,
     mut bytes: &[u8],
 ) -> Result<(), RangeError> {
-    for part in parts(ranges, from, bytes.len() as u64) {
+    for part in range_parts(ranges, from, bytes.len() as u64) {
         let (now, later) = bytes.split_at(part.length as usize);
         let placed = check_wrap(part).and_then(|()| memory.place(part.stag, part.offset, now, Access::LocalWrite));
         placed.map_err(|reason| (part, reason))?;

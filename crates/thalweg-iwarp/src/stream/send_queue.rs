@@ -21,7 +21,7 @@ pub(super) enum Progress {
     Sent(u64),
     /// A Read or an atomic that is on its way.
     Requested,
-    /// Over.
+    /// Over: it completes once all before it have.
     Done,
 }
 
@@ -88,7 +88,7 @@ pub(super) fn failed_completion(request: &WorkRequest, failure: Failure) -> Comp
 const NO_MEMORY: RemoteAddress = RemoteAddress { stag: Stag(1), offset: 0 };
 
 impl SendQueue {
-    pub(super) fn push(&mut self, request: WorkRequest, total_bytes: u32) {
+    pub(super) fn push_request(&mut self, request: WorkRequest, total_bytes: u32) {
         let progress = Progress::Waiting;
         self.posted.push_back(Posted { request, total_bytes, internal: false, progress, message: None });
     }
@@ -115,13 +115,13 @@ impl SendQueue {
     }
 
     /// Returns the request whose turn it is, with its number.
-    pub(super) fn current(&mut self) -> Option<(u64, &mut Posted)> {
+    pub(super) fn current_request(&mut self) -> Option<(u64, &mut Posted)> {
         let number = self.first + self.begun as u64;
         self.posted.get_mut(self.begun).map(|posted| (number, posted))
     }
 
     /// Goes on to the next request; this one has made the progress.
-    pub(super) fn advance(&mut self, progress: Progress) {
+    pub(super) fn advance_past(&mut self, progress: Progress) {
         if let Some(posted) = self.posted.get_mut(self.begun) {
             posted.progress = progress;
             self.begun += 1;
@@ -133,12 +133,12 @@ impl SendQueue {
     }
 
     /// Memory that the response to a request is placed in.
-    pub(super) fn sinks(&self, number: u64) -> &[MemoryRange] {
-        self.index_of(number).and_then(|index| self.posted.get(index)).map_or(&[], Posted::sinks)
+    pub(super) fn sink_ranges(&self, number: u64) -> &[MemoryRange] {
+        self.index_of(number).and_then(|index| self.posted.get(index)).map_or(&[], Posted::sink_ranges)
     }
 
     /// Marks a Read or an atomic as over.
-    pub(super) fn finish(&mut self, number: u64) {
+    pub(super) fn finish_request(&mut self, number: u64) {
         let index = self.index_of(number);
         if let Some(posted) = index.and_then(|index| self.posted.get_mut(index)) {
             posted.progress = Progress::Done;
@@ -165,7 +165,7 @@ impl SendQueue {
     }
 
     /// Takes all requests that have completions, with their numbers.
-    pub(super) fn drain(&mut self) -> impl Iterator<Item = (u64, WorkRequest)> + use<> {
+    pub(super) fn drain_requests(&mut self) -> impl Iterator<Item = (u64, WorkRequest)> + use<> {
         let (first, posted) = (self.first, std::mem::take(&mut self.posted));
         self.first += posted.len() as u64;
         self.begun = 0;
@@ -183,7 +183,7 @@ impl SendQueue {
 
 impl Posted {
     /// Memory that the response is placed in.
-    pub(super) fn sinks(&self) -> &[MemoryRange] {
+    pub(super) fn sink_ranges(&self) -> &[MemoryRange] {
         match &self.request.operation {
             Operation::Read { into, .. } => into,
             Operation::Atomic { into, .. } => std::slice::from_ref(into),

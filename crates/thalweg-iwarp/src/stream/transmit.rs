@@ -2,7 +2,7 @@
 
 use super::inbound::{InboundKind, InboundRequest};
 use super::outstanding::{Outstanding, Wanted, sink_offset};
-use super::scatter::{RangeError, check_ranges, check_wrap, gather};
+use super::scatter::{RangeError, check_ranges, check_wrap, gather_places};
 use super::send_queue::{Posted, Progress};
 use super::{Culprit, OutgoingSegment, ReceiveState, Stream};
 use crate::fault::Fault;
@@ -87,12 +87,12 @@ impl SendHalf {
         self.accepted == self.next_sequence
     }
 
-    pub(super) fn close(&mut self) {
+    pub(super) fn close_half(&mut self) {
         self.state = SendState::Closed;
     }
 
     /// Makes a Terminate message the last, where one can still be sent.
-    pub(super) fn terminate(&mut self, terminate: Terminate) {
+    pub(super) fn terminate_with(&mut self, terminate: Terminate) {
         // A responder must not send anything before the initiator has (RFC 5044 §7.1.2 rule 4).
         self.state = match self.state {
             SendState::Open | SendState::Closing if !self.awaits_peer => SendState::Terminating(terminate),
@@ -115,7 +115,7 @@ fn take_number(next: &mut u32) -> u32 {
 
 /// Header of a message in one segment to a queue.
 fn untagged_header(opcode: Opcode, message: u32) -> SegmentHeader {
-    let queue = opcode.queue().unwrap_or(Queue::Send) as u32;
+    let queue = opcode.target_queue().unwrap_or(Queue::Send) as u32;
     SegmentHeader::Untagged { control: Control::new(opcode, true), reserved: 0, queue, message, offset: 0 }
 }
 
@@ -127,9 +127,9 @@ impl Stream {
         loop {
             match self.sender.state {
                 SendState::Terminating(terminate) => {
-                    untagged_header(Opcode::Terminate, 1).encode(&mut segment.head);
-                    terminate.encode(&mut segment.head);
-                    self.sender.close();
+                    untagged_header(Opcode::Terminate, 1).encode_header(&mut segment.head);
+                    terminate.encode_payload(&mut segment.head);
+                    self.sender.close_half();
                     break;
                 }
                 SendState::Closed => return false,
@@ -171,8 +171,8 @@ impl Stream {
 
     /// Whether the posted request whose turn it is may begin.
     fn is_request_ready(&mut self) -> bool {
-        let (pending, limit) = (self.outstanding.len(), usize::from(self.settings.outbound_requests));
-        self.queue.current().is_some_and(|(_, posted)| match posted.request.operation {
+        let (pending, limit) = (self.outstanding.pending_count(), usize::from(self.settings.outbound_requests));
+        self.queue.current_request().is_some_and(|(_, posted)| match posted.request.operation {
             _ if posted.request.fence && pending > 0 => false,
             // RFC 5040 §6.1: no more at a time than agreed. RFC 7306 §5.2: atomics count as Reads.
             Operation::Read { .. } | Operation::Atomic { .. } => pending < limit,
@@ -182,7 +182,7 @@ impl Stream {
 
     /// Sends the next segment of the posted request whose turn it is.
     fn send_request<M: Memory>(&mut self, sent: u32, memory: &mut M, segment: &mut OutgoingSegment<M::Place>) -> Step {
-        let Some((number, posted)) = self.queue.current() else { return Step::Other };
+        let Some((number, posted)) = self.queue.current_request() else { return Step::Other };
         if matches!(posted.request.operation, Operation::Read { .. } | Operation::Atomic { .. }) {
             return self.send_remote_request(memory, segment);
         }
@@ -192,10 +192,10 @@ impl Stream {
                 let id = posted.request.id;
                 match memory.run_local(id) {
                     Ok(()) => {
-                        self.queue.advance(Progress::Done);
+                        self.queue.advance_past(Progress::Done);
                         self.complete_requests();
                     }
-                    Err(reason) => self.fail(Fault::Local(reason), None, Culprit::Request(number)),
+                    Err(reason) => self.end_by_fault(Fault::Local(reason), None, Culprit::Request(number)),
                 }
                 return Step::Other;
             }
@@ -204,19 +204,19 @@ impl Stream {
                 let message = take_number(&mut self.sender.next_send);
                 posted.message = Some(message);
                 encode_immediate(data, posted.request.solicited, message, &mut segment.head);
-                self.queue.advance(Progress::Sent(self.sender.next_sequence));
+                self.queue.advance_past(Progress::Sent(self.sender.next_sequence));
                 return Step::Segment;
             }
             Operation::Write { remote, .. } => {
                 let offset = remote.offset.wrapping_add(sent.into());
                 let tagged = TaggedMessage { opcode: Opcode::Write, stag: remote.stag, offset };
-                make_segment(posted, sent, limit_bytes, memory, segment, |last| tagged.header(last))
+                make_segment(posted, sent, limit_bytes, memory, segment, |last| tagged.segment_header(last))
             }
             _ => {
                 let next_send = &mut self.sender.next_send;
                 let message = *posted.message.get_or_insert_with(|| take_number(next_send));
-                let send = SendMessage::of(posted, message, sent);
-                make_segment(posted, sent, limit_bytes, memory, segment, |last| send.header(last))
+                let send = SendMessage::from_posted(posted, message, sent);
+                make_segment(posted, sent, limit_bytes, memory, segment, |last| send.segment_header(last))
             }
         };
         match made {
@@ -225,7 +225,7 @@ impl Stream {
                 Step::Segment
             }
             Err((range, reason)) => {
-                self.fail(Fault::LocalAccess { range, reason }, None, Culprit::Request(number));
+                self.end_by_fault(Fault::LocalAccess { range, reason }, None, Culprit::Request(number));
                 Step::Other
             }
         }
@@ -233,13 +233,13 @@ impl Stream {
 
     /// Takes note that so many bytes of the current Write or Send are sent with this segment.
     fn note_sent(&mut self, sent: u32) {
-        let Some((_, posted)) = self.queue.current() else { return };
+        let Some((_, posted)) = self.queue.current_request() else { return };
         self.sender.sending = if sent < posted.total_bytes {
             Some(Sending::Request { sent })
         } else if matches!(posted.request.operation, Operation::Write { immediate: Some(_), .. }) {
             Some(Sending::Immediate)
         } else {
-            self.queue.advance(Progress::Sent(self.sender.next_sequence));
+            self.queue.advance_past(Progress::Sent(self.sender.next_sequence));
             None
         };
     }
@@ -247,32 +247,32 @@ impl Stream {
     /// Sends the Immediate Data that follows a Write.
     fn send_immediate_after<P>(&mut self, segment: &mut OutgoingSegment<P>) -> Step {
         self.sender.sending = None;
-        let Some((_, posted)) = self.queue.current() else { return Step::Other };
+        let Some((_, posted)) = self.queue.current_request() else { return Step::Other };
         let Operation::Write { immediate: Some(data), .. } = posted.request.operation else { return Step::Other };
         let message = take_number(&mut self.sender.next_send);
         posted.message = Some(message);
         encode_immediate(data, posted.request.solicited, message, &mut segment.head);
-        self.queue.advance(Progress::Sent(self.sender.next_sequence));
+        self.queue.advance_past(Progress::Sent(self.sender.next_sequence));
         Step::Segment
     }
 
     /// Sends a Read Request or an Atomic Request.
     fn send_remote_request<M: Memory>(&mut self, memory: &mut M, segment: &mut OutgoingSegment<M::Place>) -> Step {
-        let Some((number, posted)) = self.queue.current() else { return Step::Other };
+        let Some((number, posted)) = self.queue.current_request() else { return Step::Other };
         if self.receive_state == ReceiveState::Closed {
             let fault = Fault::Closed { place: "and cannot answer a Read or an atomic" };
-            self.fail(fault, None, Culprit::Request(number));
+            self.end_by_fault(fault, None, Culprit::Request(number));
             return Step::Other;
         }
-        if let Err((range, reason)) = check_ranges(memory, posted.sinks(), Access::LocalWrite) {
-            self.fail(Fault::LocalAccess { range, reason }, None, Culprit::Request(number));
+        if let Err((range, reason)) = check_ranges(memory, posted.sink_ranges(), Access::LocalWrite) {
+            self.end_by_fault(Fault::LocalAccess { range, reason }, None, Culprit::Request(number));
             return Step::Other;
         }
         let message = take_number(&mut self.sender.next_request);
         posted.message = Some(message);
         let wanted = encode_remote_request(posted, message, &mut segment.head);
-        self.outstanding.push(Outstanding { request: number, message, wanted });
-        self.queue.advance(Progress::Requested);
+        self.outstanding.push_outstanding(Outstanding { request: number, message, wanted });
+        self.queue.advance_past(Progress::Requested);
         Step::Segment
     }
 
@@ -288,8 +288,8 @@ impl Stream {
             InboundKind::Atomic(request, operation) => {
                 let made = execute_atomic(&request, operation, memory).map(|original| {
                     let message = take_number(&mut self.sender.next_atomic_response);
-                    untagged_header(Opcode::AtomicResponse, message).encode(&mut segment.head);
-                    AtomicResponse { identifier: request.identifier, original }.encode(&mut segment.head);
+                    untagged_header(Opcode::AtomicResponse, message).encode_header(&mut segment.head);
+                    AtomicResponse { identifier: request.identifier, original }.encode_header(&mut segment.head);
                     true
                 });
                 (Opcode::AtomicRequest, made)
@@ -306,7 +306,7 @@ impl Stream {
             }
             Err((range, reason)) => {
                 let terminated = inbound.terminated_segment();
-                self.fail(Fault::RequestAccess { opcode, range, reason }, Some(terminated), Culprit::None);
+                self.end_by_fault(Fault::RequestAccess { opcode, range, reason }, Some(terminated), Culprit::None);
                 Step::Other
             }
         }
@@ -321,7 +321,7 @@ struct TaggedMessage {
 }
 
 impl TaggedMessage {
-    fn header(&self, last: bool) -> SegmentHeader {
+    fn segment_header(&self, last: bool) -> SegmentHeader {
         SegmentHeader::Tagged { control: Control::new(self.opcode, last), stag: self.stag, offset: self.offset }
     }
 }
@@ -336,7 +336,7 @@ struct SendMessage {
 }
 
 impl SendMessage {
-    fn of(posted: &Posted, message: u32, offset: u32) -> Self {
+    fn from_posted(posted: &Posted, message: u32, offset: u32) -> Self {
         let solicited = posted.request.solicited;
         let (opcode, reserved, solicited_flag) = match &posted.request.operation {
             Operation::SendWithImmediate { immediate, .. } => {
@@ -352,7 +352,7 @@ impl SendMessage {
         Self { opcode, reserved, solicited_flag, message, offset }
     }
 
-    fn header(&self, last: bool) -> SegmentHeader {
+    fn segment_header(&self, last: bool) -> SegmentHeader {
         let Self { opcode, reserved, solicited_flag, message, offset } = *self;
         let control = Control { solicited_flag, ..Control::new(opcode, last) };
         SegmentHeader::Untagged { control, reserved, queue: Queue::Send as u32, message, offset }
@@ -372,7 +372,7 @@ fn make_segment<M: Memory>(
     let left = posted.total_bytes - sent;
     let room = limit_bytes - header(true).encoded_bytes();
     let length = left.min(u32::try_from(room).unwrap_or(u32::MAX));
-    header(length == left).encode(&mut segment.head);
+    header(length == left).encode_header(&mut segment.head);
     match &posted.request.operation {
         Operation::Write { data, .. } | Operation::Send { data, .. } | Operation::SendWithImmediate { data, .. } => {
             match data {
@@ -385,7 +385,7 @@ fn make_segment<M: Memory>(
                         check_ranges(memory, ranges, Access::LocalRead)?;
                     }
                     let bytes = (ranges.as_slice(), sent.into(), length.into());
-                    gather(memory, bytes, Access::LocalRead, &mut segment.places)?;
+                    gather_places(memory, bytes, Access::LocalRead, &mut segment.places)?;
                     segment.payload_bytes = length as usize;
                 }
             }
@@ -398,7 +398,7 @@ fn make_segment<M: Memory>(
 /// Appends Immediate Data (RFC 7306 §6.3).
 fn encode_immediate(data: [u8; 8], solicited: bool, message: u32, to: &mut Vec<u8>) {
     let opcode = if solicited { Opcode::ImmediateSolicited } else { Opcode::Immediate };
-    untagged_header(opcode, message).encode(to);
+    untagged_header(opcode, message).encode_header(to);
     to.extend(data);
 }
 
@@ -406,9 +406,9 @@ fn encode_immediate(data: [u8; 8], solicited: bool, message: u32, to: &mut Vec<u
 fn encode_remote_request(posted: &Posted, message: u32, to: &mut Vec<u8>) -> Wanted {
     match &posted.request.operation {
         Operation::Atomic { remote, operation, .. } => {
-            untagged_header(Opcode::AtomicRequest, message).encode(to);
+            untagged_header(Opcode::AtomicRequest, message).encode_header(to);
             let (stag, offset, operation) = (remote.stag, remote.offset, Some(*operation));
-            AtomicRequest { identifier: message, stag, offset, operation }.encode(to);
+            AtomicRequest { identifier: message, stag, offset, operation }.encode_header(to);
             Wanted::Atomic
         }
         operation => {
@@ -420,8 +420,8 @@ fn encode_remote_request(posted: &Posted, message: u32, to: &mut Vec<u8>) -> Wan
                 _ => (Stag(0), Stag(0), 0),
             };
             let (sink_offset, length) = (sink_offset(message), posted.total_bytes);
-            untagged_header(Opcode::ReadRequest, message).encode(to);
-            ReadRequest { sink_stag, sink_offset, length, source_stag, source_offset }.encode(to);
+            untagged_header(Opcode::ReadRequest, message).encode_header(to);
+            ReadRequest { sink_stag, sink_offset, length, source_stag, source_offset }.encode_header(to);
             Wanted::Read { sink_stag, length, delivered: 0 }
         }
     }
@@ -445,10 +445,10 @@ fn make_read_response<M: Memory>(
     let length = left.min(u32::try_from(limit_bytes - TAGGED_HEADER_BYTES).unwrap_or(u32::MAX));
     let offset = request.sink_offset.wrapping_add(inbound.sent.into());
     let response = TaggedMessage { opcode: Opcode::ReadResponse, stag: request.sink_stag, offset };
-    response.header(length == left).encode(&mut segment.head);
+    response.segment_header(length == left).encode_header(&mut segment.head);
     let ranges = [source];
     let bytes = (ranges.as_slice(), inbound.sent.into(), length.into());
-    gather(memory, bytes, Access::RemoteRead, &mut segment.places).map_err(|(_, reason)| (source, reason))?;
+    gather_places(memory, bytes, Access::RemoteRead, &mut segment.places).map_err(|(_, reason)| (source, reason))?;
     segment.payload_bytes = length as usize;
     inbound.sent += length;
     Ok(length == left)

@@ -1,8 +1,10 @@
 //! RDMAP, DDP and MPA as a peer sees them.
 
+mod capture;
 mod ends;
 mod fpdu;
 mod headers;
+mod hostile;
 mod model;
 mod operations;
 mod rules;

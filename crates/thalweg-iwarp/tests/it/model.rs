@@ -6,8 +6,9 @@ use proptest::prelude::*;
 use std::collections::VecDeque;
 use thalweg_iwarp::mpa::{FpduDecoder, FpduEncoder};
 use thalweg_iwarp::{
-    AtomicOperation, Completion, Event, Failure, FirstMessage, MemoryRange, Operation, OperationKind, OutgoingSegment,
-    Payload, ReceiveBuffer, ReceiveOutcome, Received, ReceivedKind, RemoteAddress, Stag, StreamSettings, WorkRequest,
+    Access, AtomicOperation, Completion, Event, Failure, FirstMessage, MemoryRange, Operation, OperationKind,
+    OutgoingSegment, Payload, ReceiveBuffer, ReceiveOutcome, Received, ReceivedKind, RemoteAddress, Stag,
+    StreamSettings, WorkRequest,
 };
 
 /// Zones of the memory that the peer may access: constant, written by the peer, changed by atomics.
@@ -193,7 +194,7 @@ fn plan(side: &mut Side, peer: &mut Side, draft: &Draft, id: u64) {
                     (ReceivedKind::SendWithImmediate(immediate), Operation::SendWithImmediate { data, immediate })
                 }
                 _ => {
-                    peer.end.memory.register(stag, 0, vec![0; 8], &[]);
+                    peer.end.memory.register(stag, 0, vec![0; 8], &[Access::RemoteRead]);
                     (ReceivedKind::SendWithInvalidate(stag), Operation::Send { data, invalidate: Some(stag) })
                 }
             };
@@ -467,7 +468,7 @@ fn check_failure(side: &mut Side) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 100, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
     #[test]
     fn requests_over_a_byte_stream(

@@ -3,9 +3,9 @@
 use crate::ends::{BASE, End, OPEN, OWN, exchange, pair, pattern, range, remote, request, send_all};
 use thalweg_iwarp::header::{Opcode, Queue, ReadRequest, SegmentHeader};
 use thalweg_iwarp::{
-    AtomicOperation, Completion, Event, FirstMessage, MemoryRange, Operation, OperationKind, OutgoingSegment, Payload,
-    PostError, ReceiveOutcome, Received, ReceivedKind, RemoteAddress, SettingsError, Stag, Stream, StreamSettings,
-    WorkRequest,
+    Access, AtomicOperation, Completion, Event, FirstMessage, MemoryRange, Operation, OperationKind, OutgoingSegment,
+    Payload, PostError, ReceiveOutcome, Received, ReceivedKind, RemoteAddress, SettingsError, Stag, Stream,
+    StreamSettings, WorkRequest,
 };
 
 fn settings(segment_limit_bytes: usize) -> StreamSettings {
@@ -44,7 +44,7 @@ fn fetch_add(offset: u64) -> Operation {
 /// Sends what is posted, and returns for each segment: last or not, offset, length of its payload.
 fn shapes(end: &mut End) -> Vec<(bool, u64, usize)> {
     let shape = |bytes: Vec<u8>| {
-        let (header, payload) = SegmentHeader::parse(&bytes).unwrap();
+        let (header, payload) = SegmentHeader::parse_segment(&bytes).unwrap();
         match header {
             SegmentHeader::Tagged { control, offset, .. } => (control.last, offset, payload.len()),
             SegmentHeader::Untagged { control, offset, .. } => (control.last, offset.into(), payload.len()),
@@ -129,7 +129,7 @@ fn sends_carry_invalidation_and_solicitation() {
     let (mut a, mut b) = pair(&settings(128));
     let victims = [Stag(1), Stag(2)];
     for stag in victims {
-        b.memory.register(stag, 0, vec![0; 8], &[]);
+        b.memory.register(stag, 0, vec![0; 8], &[Access::RemoteWrite]);
     }
     let mut post = |id, invalidate, solicited| {
         let operation = Operation::Send { data: gathered(200), invalidate };
@@ -289,7 +289,7 @@ fn responses_keep_their_order_and_take_turns_with_requests() {
     let opcodes: Vec<_> = b
         .segments()
         .iter()
-        .map(|bytes| Opcode::from_code(SegmentHeader::parse(bytes).unwrap().0.control().code).unwrap())
+        .map(|bytes| Opcode::from_code(SegmentHeader::parse_segment(bytes).unwrap().0.control_fields().code).unwrap())
         .collect();
     let (response, write) = ([Opcode::ReadResponse; 2].as_slice(), [Opcode::Write; 2].as_slice());
     let expected = [response, write, &[Opcode::AtomicResponse], write, response, write].concat();
@@ -302,13 +302,13 @@ fn the_sink_of_a_read_is_named_by_the_stream() {
     let (mut a, mut b) = pair(&settings(128));
     a.post(1, read(0, 4));
     let request = a.segments().remove(0);
-    let (header, payload) = SegmentHeader::parse(&request).unwrap();
+    let (header, payload) = SegmentHeader::parse_segment(&request).unwrap();
     assert!(matches!(header, SegmentHeader::Untagged { queue, message: 1, .. } if queue == Queue::Request as u32));
-    let request_fields = ReadRequest::parse(payload).unwrap();
+    let request_fields = ReadRequest::parse_header(payload).unwrap();
     assert_eq!(request_fields.sink_offset, 1 << 32);
     b.receive(&request);
     let response = b.segments().remove(0);
-    let (header, _) = SegmentHeader::parse(&response).unwrap();
+    let (header, _) = SegmentHeader::parse_segment(&response).unwrap();
     let expected = (request_fields.sink_stag, request_fields.sink_offset);
     assert!(matches!(header, SegmentHeader::Tagged { stag, offset, .. } if (stag, offset) == expected));
 }
@@ -336,12 +336,12 @@ fn a_ready_to_receive_message_opens_the_responder() {
         a.post(2, write(0, 4));
         assert_eq!(b.segments(), Vec::<Vec<u8>>::new());
         let segments = a.segments();
-        let (header, payload) = SegmentHeader::parse(&segments[0]).unwrap();
+        let (header, payload) = SegmentHeader::parse_segment(&segments[0]).unwrap();
         let expected = match first_message {
             FirstMessage::ReadyByWrite => (Opcode::Write, 0),
             _ => (Opcode::ReadRequest, 28),
         };
-        assert_eq!((Opcode::from_code(header.control().code).unwrap(), payload.len()), expected);
+        assert_eq!((Opcode::from_code(header.control_fields().code).unwrap(), payload.len()), expected);
         segments.iter().for_each(|segment| b.receive(segment));
         exchange(&mut a, &mut b);
         assert_eq!(a.events(), [completed(2, OperationKind::Write, 4)]);

@@ -37,13 +37,13 @@ fn tagged(opcode: Opcode, stag: Stag, offset: u64, payload: &[u8]) -> Vec<u8> {
 
 fn segment(header: &SegmentHeader, payload: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::new();
-    header.encode(&mut bytes);
+    header.encode_header(&mut bytes);
     bytes.extend(payload);
     bytes
 }
 
 fn untagged(opcode: Opcode, message: u32, offset: u32, payload: &[u8]) -> Vec<u8> {
-    let queue = opcode.queue().unwrap() as u32;
+    let queue = opcode.target_queue().unwrap() as u32;
     segment(
         &SegmentHeader::Untagged { control: Control::new(opcode, true), reserved: 0, queue, message, offset },
         payload,
@@ -54,14 +54,14 @@ fn read_request(message: u32, stag: Stag, offset: u64, length: u32) -> Vec<u8> {
     let request =
         ReadRequest { sink_stag: Stag(0x99), sink_offset: 5000, length, source_stag: stag, source_offset: offset };
     let mut payload = Vec::new();
-    request.encode(&mut payload);
+    request.encode_header(&mut payload);
     untagged(Opcode::ReadRequest, message, 0, &payload)
 }
 
 fn atomic_request(stag: Stag, offset: u64) -> Vec<u8> {
     let operation = Some(AtomicOperation::FetchAdd { add: 1, mask: 0 });
     let mut payload = Vec::new();
-    AtomicRequest { identifier: 77, stag, offset, operation }.encode(&mut payload);
+    AtomicRequest { identifier: 77, stag, offset, operation }.encode_header(&mut payload);
     untagged(Opcode::AtomicRequest, 1, 0, &payload)
 }
 
@@ -71,7 +71,7 @@ fn terminated_by(end: &mut End, segments: &[Vec<u8>]) -> (Terminate, String) {
     let before = end.memory.regions.clone();
     segments.iter().for_each(|segment| end.receive(segment));
     let sent = end.segments();
-    let (header, payload) = SegmentHeader::parse(sent.last().expect("a Terminate message")).unwrap();
+    let (header, payload) = SegmentHeader::parse_segment(sent.last().expect("a Terminate message")).unwrap();
     // RFC 5040 §5.4: on queue 2, the first and only.
     let expected = SegmentHeader::Untagged {
         control: Control::new(Opcode::Terminate, true),
@@ -81,7 +81,7 @@ fn terminated_by(end: &mut End, segments: &[Vec<u8>]) -> (Terminate, String) {
         offset: 0,
     };
     assert_eq!(header, expected);
-    let terminate = Terminate::parse(payload).unwrap();
+    let terminate = Terminate::parse_payload(payload).unwrap();
     let fault = end.stream.fault().unwrap().clone();
     assert_eq!(fault.error_code(), terminate.error);
     assert_eq!(end.memory.regions, before, "memory is as it was");
@@ -109,7 +109,7 @@ fn failed_request(event: &Event) -> Option<(u64, Failure)> {
 
 fn code_of(segment: Vec<u8>) -> ErrorCode {
     let bytes = segment.len();
-    let (header, _) = SegmentHeader::parse(&segment).unwrap();
+    let (header, _) = SegmentHeader::parse_segment(&segment).unwrap();
     let (terminate, _) = terminated_by(&mut victim(), &[segment]);
     // RFC 5040 figure 10: all of these errors include the segment's DDP header and its length.
     let included = terminate.segment.expect("a DDP header");
@@ -226,7 +226,7 @@ fn immediate_data_of_another_length() {
 /// RFC 5040 §5.3: a tag of another domain, or none, is not invalidated.
 #[test]
 fn a_send_that_invalidates_what_it_must_not() {
-    for stag in [UNKNOWN, FOREIGN] {
+    for stag in [UNKNOWN, FOREIGN, OWN] {
         let control = Control::new(Opcode::SendInvalidate, true);
         let header = SegmentHeader::Untagged { control, reserved: stag.0, queue: 0, message: 1, offset: 0 };
         assert_eq!(code_of(segment(&header, &[])), ErrorCode::RDMAP_CANNOT_INVALIDATE);
@@ -354,7 +354,7 @@ fn responses_that_answer_nothing() {
     assert_eq!(code(tagged(Opcode::ReadResponse, OPEN, sink, &[9; 8])), ErrorCode::DDP_INVALID_STAG);
     assert_eq!(code(response(sink, 0)), ErrorCode::RDMAP_OPERATION_UNSPECIFIED);
     let mut payload = Vec::new();
-    AtomicResponse { identifier: 1, original: 0 }.encode(&mut payload);
+    AtomicResponse { identifier: 1, original: 0 }.encode_header(&mut payload);
     assert_eq!(code(untagged(Opcode::AtomicResponse, 1, 0, &payload)), ErrorCode::RDMAP_OPCODE);
 }
 
@@ -379,7 +379,7 @@ fn an_atomic_response_of_another_request() {
         end.post(1, Operation::Atomic { remote: remote(0), operation, into: range(OWN, 0, 8) });
         assert_eq!(end.segments().len(), 1);
         let mut payload = Vec::new();
-        AtomicResponse { identifier, original: 0 }.encode(&mut payload);
+        AtomicResponse { identifier, original: 0 }.encode_header(&mut payload);
         end.receive(&untagged(Opcode::AtomicResponse, message, 0, &payload));
         assert_eq!(end.stream.fault().unwrap().error_code(), code);
         assert_eq!(end.bytes(OWN, 0, 8), &pattern(2)[..8]);
@@ -397,7 +397,7 @@ fn a_message_within_another() {
     let mut end = victim();
     end.receive(&begun);
     let mut payload = Vec::new();
-    Terminate { error: ErrorCode::RDMAP_GLOBAL_CATASTROPHIC, segment: None }.encode(&mut payload);
+    Terminate { error: ErrorCode::RDMAP_GLOBAL_CATASTROPHIC, segment: None }.encode_payload(&mut payload);
     end.receive(&untagged(Opcode::Terminate, 1, 0, &payload));
     assert!(matches!(end.events()[0], Event::TerminatedByPeer(_)));
 }
@@ -481,9 +481,9 @@ fn own_memory_that_cannot_be_read() {
     end.post(61, Operation::Immediate([0; 8]));
     let segments = end.segments();
     assert_eq!(segments.len(), 1, "a message that cannot be sent to its end is not begun");
-    let (_, payload) = SegmentHeader::parse(&segments[0]).unwrap();
+    let (_, payload) = SegmentHeader::parse_segment(&segments[0]).unwrap();
     let expected = Terminate { error: ErrorCode::RDMAP_LOCAL_CATASTROPHIC, segment: None };
-    assert_eq!(Terminate::parse(payload), Some(expected));
+    assert_eq!(Terminate::parse_payload(payload), Some(expected));
     let failures: Vec<_> = end.events().iter().filter_map(failed_request).collect();
     let expected = Failure::LocalAccess { range: bad, reason: AccessError::UnknownStag };
     assert_eq!(failures, [(60, expected), (61, Failure::Flushed)]);
@@ -576,8 +576,8 @@ fn a_peer_that_closes_too_early() {
     assert!(matches!(failures[..], [(60, Failure::Message(Fault::Closed { .. })), (61, Failure::Flushed)]));
     for end in [&mut within, &mut unanswered, &mut sends_on] {
         assert_eq!(end.stream.fault().unwrap().error_code(), ErrorCode::MPA_CLOSED);
-        let (_, payload) = SegmentHeader::parse(&end.segments()[0]).map(|(a, b)| (a, b.to_vec())).unwrap();
-        assert_eq!(Terminate::parse(&payload), Some(Terminate { error: ErrorCode::MPA_CLOSED, segment: None }));
+        let (_, payload) = SegmentHeader::parse_segment(&end.segments()[0]).map(|(a, b)| (a, b.to_vec())).unwrap();
+        assert_eq!(Terminate::parse_payload(&payload), Some(Terminate { error: ErrorCode::MPA_CLOSED, segment: None }));
     }
     // After the closing, a Read cannot be answered; a Write can still go out.
     let mut end = End::new(settings());

@@ -19,11 +19,11 @@ fn a_connection_carries_private_data_and_the_limits_of_reads() {
         let (one, other) = devices(arrangement);
         let (near, far) = (party(&one, &Options::default()), party(&other, &Options::default()));
         let listener = other.listen(anywhere(), 4).unwrap();
-        let address = listener.address();
+        let address = listener.local_address();
         assert_ne!(address.port(), 0);
         let accepting = std::thread::spawn(move || {
             let request = listener.wait_for_request(PATIENCE).unwrap().unwrap();
-            assert_eq!(request.parameters(), &parameters(b"hello", 5, 3));
+            assert_eq!(request.peer_parameters(), &parameters(b"hello", 5, 3));
             far.queue.post_receive(1, &[far.buffer.sge(0, 8)]).unwrap();
             let connection = request.accept(&far.queue, parameters(b"welcome", 4, 9), PATIENCE).unwrap();
             (far, connection)
@@ -31,11 +31,11 @@ fn a_connection_carries_private_data_and_the_limits_of_reads() {
         let connection = near.queue.connect(address, parameters(b"hello", 3, 5), PATIENCE).unwrap();
         let (far, their_connection) = accepting.join().unwrap();
         // The smaller of what one side wants and the other serves, both ways (RFC 6581 section 9).
-        assert_eq!(connection.parameters(), &parameters(b"welcome", 3, 4));
-        assert_eq!(their_connection.parameters(), &parameters(b"hello", 4, 3));
+        assert_eq!(connection.peer_parameters(), &parameters(b"welcome", 3, 4));
+        assert_eq!(their_connection.peer_parameters(), &parameters(b"hello", 4, 3));
         near.send(2, Work::Send { data: Data::Inline(b"first"), immediate: None });
         near.succeed(2);
-        assert_eq!(far.succeed(1).bytes(), 5);
+        assert_eq!(far.succeed(1).transferred_bytes(), 5);
         // It ends for both.
         far.queue.post_receive(3, &[]).unwrap();
         assert_eq!(connection.wait_for_end(Duration::ZERO).unwrap(), None);
@@ -52,7 +52,7 @@ fn a_connection_is_rejected_refused_or_not_answered() {
         let (one, other) = devices(arrangement);
         let near = party(&one, &Options::default());
         let listener = other.listen(anywhere(), 1).unwrap();
-        let address = listener.address();
+        let address = listener.local_address();
         assert!(other.listen(address, 1).unwrap_err().to_string().contains(&address.to_string()));
         let rejecting = std::thread::spawn(move || {
             listener.wait_for_request(PATIENCE).unwrap().unwrap().reject(b"no".to_vec()).unwrap();

@@ -63,7 +63,7 @@ fn memory_that_a_peer_may_not_reach_is_refused() {
                 assert_eq!(near.fail(2, Status::Flushed).kind, FaultKind::Flushed);
                 assert_eq!(far.fail(50, Status::Flushed).kind, FaultKind::Flushed);
                 assert!(
-                    matches!(far.event(), AsyncEvent::QueueAccessError { queue, .. } if queue == far.queue.number())
+                    matches!(far.event(), AsyncEvent::QueueAccessError { queue, .. } if queue == far.queue.queue_number())
                 );
                 assert_eq!((near.state(), far.state()), (QueueState::Error, QueueState::Error));
                 assert_eq!((far.bytes(0, 100), near.bytes(0, 8)), (vec![7; 100], vec![0; 8]), "{name}");
@@ -161,10 +161,10 @@ fn a_message_that_finds_no_receive_waits_as_often_as_it_may() {
         near.send(2, Work::Write { data: Data::Inline(b"y"), to: far.at(0), immediate: Some(3) });
         near.quiet();
         far.queue.post_receive(4, &[far.buffer.sge(8, 8)]).unwrap();
-        assert_eq!(far.succeed(4).bytes(), 1);
+        assert_eq!(far.succeed(4).transferred_bytes(), 1);
         near.succeed(1);
         far.queue.post_receive(5, &[]).unwrap();
-        assert_eq!(far.succeed(5).immediate(), Some(3));
+        assert_eq!(far.succeed(5).immediate_data(), Some(3));
         near.succeed(2);
     }
     // A few times.
@@ -217,7 +217,7 @@ fn everything_behind_a_failed_request_is_flushed_in_order() {
             .map(|_| near.next())
             .map(|completion| {
                 assert_eq!(completion.status(), Status::Flushed, "signaled or not");
-                completion.id()
+                completion.request_id()
             })
             .collect();
         let receives: Vec<u64> = flushed.iter().copied().filter(|id| *id >= 200).collect();
@@ -262,7 +262,7 @@ fn a_completion_queue_that_overruns_says_so_and_hurts_its_own_queue_pairs_only()
         // The peer is flushed: the overrun has happened.
         far.fail(7, Status::Flushed);
         assert!(
-            matches!(near.event(), AsyncEvent::CompletionOverrun { queue, entries: 4 } if queue == near.completions.handle())
+            matches!(near.event(), AsyncEvent::CompletionOverrun { queue, entries: 4 } if queue == near.completions.queue_handle())
         );
         (0..4).for_each(|id| _ = near.succeed(id));
         assert_eq!(near.try_next(), Err(PollError::Overrun { entries: 4 }));
@@ -362,7 +362,7 @@ fn only_windows_of_the_second_kind_are_invalidated_by_peers() {
     join(&sides[2], &sides[3], &options.attributes);
     let window = domain.allocate_window(WindowKind::Queue).unwrap();
     let stag = next_window_stag(window.first_stag());
-    let (address, bytes) = (sides[0].buffer.address(0), 16);
+    let (address, bytes) = (sides[0].buffer.address_at(0), 16);
     let bind = |new_stag, region_stag, access| Work::BindWindow { new_stag, region_stag, address, bytes, access };
     sides[0].send(1, bind(stag, sides[0].buffer.stag(), Access::REMOTE_WRITE));
     sides[0].succeed(1);
@@ -396,7 +396,7 @@ fn windows_are_bound_within_what_their_region_allows() {
             Work::BindWindow {
                 new_stag: next_window_stag(window.first_stag()),
                 region_stag: near.buffer.stag(),
-                address: near.buffer.address(0),
+                address: near.buffer.address_at(0),
                 bytes,
                 access: of_window,
             },
@@ -413,7 +413,8 @@ fn states_change_as_rdma_core_has_it() {
         for to in all {
             let (near, far) = pair(Arrangement::Embedded);
             near.queue.modify_state(Reset, None).unwrap();
-            let attributes = || QueueAttributes { peer_queue: Some(far.queue.number()), ..QueueAttributes::default() };
+            let attributes =
+                || QueueAttributes { peer_queue: Some(far.queue.queue_number()), ..QueueAttributes::default() };
             let way: &[QueueState] = match from {
                 Reset => &[],
                 Init => &[Init],
@@ -448,7 +449,7 @@ fn a_drained_send_queue_holds_requests_until_it_goes_on() {
         let (near, far) = pair(arrangement);
         near.queue.modify_state(QueueState::SendDrained, None).unwrap();
         near.send(1, Work::Write { data: Data::Inline(b"held"), to: far.at(0), immediate: None });
-        assert_eq!(near.event(), AsyncEvent::SendQueueDrained { queue: near.queue.number() });
+        assert_eq!(near.event(), AsyncEvent::SendQueueDrained { queue: near.queue.queue_number() });
         near.quiet();
         far.send(2, Work::Write { data: Data::Inline(b"in"), to: near.at(0), immediate: None });
         far.succeed(2);
@@ -464,7 +465,7 @@ fn a_peer_that_is_not_ready_is_waited_for_and_one_that_is_gone_is_not() {
     let (one, other) = devices(Arrangement::EmbeddedTwoPrograms);
     let (near, far) = (party(&one, &options), party(&other, &options));
     let to = |peer: &Party, peer_timeout| QueueAttributes {
-        peer_queue: Some(peer.queue.number()),
+        peer_queue: Some(peer.queue.queue_number()),
         peer_timeout,
         ..QueueAttributes::default()
     };

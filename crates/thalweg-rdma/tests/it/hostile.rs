@@ -36,11 +36,11 @@ proptest! {
         let mut engine = Engine::new(Limits::default());
         let attacker = engine.add_client().unwrap();
         let (_events, theirs) = rustix::net::socketpair(rustix::net::AddressFamily::UNIX, rustix::net::SocketType::SEQPACKET, rustix::net::SocketFlags::CLOEXEC, None).unwrap();
-        engine.execute(attacker, Command::Open, vec![theirs]).unwrap();
-        let domain = handle(engine.execute(attacker, Command::AllocateDomain, vec![]).unwrap());
+        engine.execute_command(attacker, Command::Open, vec![theirs]).unwrap();
+        let domain = handle(engine.execute_command(attacker, Command::AllocateDomain, vec![]).unwrap());
         let (completions, completion_memory) = scribbled_ring(8);
         let queue = Command::CreateCompletionQueue { entries: 8, channel: None };
-        let completions = handle(engine.execute(attacker, queue, vec![completions]).unwrap());
+        let completions = handle(engine.execute_command(attacker, queue, vec![completions]).unwrap());
         let ((send, send_memory), (receive, receive_memory)) = (scribbled_ring(send_ring_cells(&LENGTHS)), scribbled_ring(receive_ring_cells(LENGTHS.receives, LENGTHS.receive_sges)));
         let create = Command::CreateQueuePair {
             domain,
@@ -50,13 +50,13 @@ proptest! {
             lengths: LENGTHS,
             signal_all: true,
         };
-        let own = handle(engine.execute(attacker, create.clone(), vec![send, receive]).unwrap());
+        let own = handle(engine.execute_command(attacker, create.clone(), vec![send, receive]).unwrap());
         let (send, receive) = (scribbled_ring(send_ring_cells(&LENGTHS)).0, scribbled_ring(receive_ring_cells(LENGTHS.receives, LENGTHS.receive_sges)).0);
-        let peer = handle(engine.execute(attacker, create, vec![send, receive]).unwrap());
+        let peer = handle(engine.execute_command(attacker, create, vec![send, receive]).unwrap());
         for (queue, peer) in [(own, peer), (peer, own)] {
             for state in [QueueState::Init, QueueState::ReadyToReceive, QueueState::ReadyToSend] {
                 let attributes = Some(QueueAttributes { peer_queue: Some(peer), ..QueueAttributes::default() });
-                engine.execute(attacker, Command::ModifyQueuePair { queue, state, attributes }, vec![]).unwrap();
+                engine.execute_command(attacker, Command::ModifyQueuePair { queue, state, attributes }, vec![]).unwrap();
             }
         }
         let memories = [&send_memory, &receive_memory, &completion_memory];
@@ -71,13 +71,13 @@ proptest! {
                 memory.store_bytes(cell + 8, &[bytes[0] % 10, 2, bytes[0] % 4, 0, 0, 0, 0, 0]);
             }
             for _ in 0..20 {
-                engine.progress(&Instant::now);
+                engine.make_progress(&Instant::now);
             }
             engine.prepare_sleep(Instant::now());
             engine.cancel_sleep();
         }
         engine.remove_client(attacker);
-        prop_assert!(!engine.progress(&Instant::now));
+        prop_assert!(!engine.make_progress(&Instant::now));
     }
 
     #[test]
@@ -94,7 +94,7 @@ proptest! {
             Command::Reject { request: number, private_data: vec![] },
             Command::RegisterRegion { domain: number, offset: 0, length: u64::from(number), base: u64::MAX, access: Access::all() },
         ] {
-            prop_assert!(engine.execute(client, command, vec![]).is_err());
+            prop_assert!(engine.execute_command(client, command, vec![]).is_err());
         }
     }
 }
@@ -107,13 +107,13 @@ fn rings_of_another_length_or_that_could_shrink_are_refused() {
     let client = engine.add_client().unwrap();
     let create = Command::CreateCompletionQueue { entries: 8, channel: None };
     let short = Ring::create("short", 4).unwrap().fd().try_clone_to_owned().unwrap();
-    let refused = engine.execute(client, create.clone(), vec![short]).unwrap_err();
+    let refused = engine.execute_command(client, create.clone(), vec![short]).unwrap_err();
     assert_eq!(refused.to_string(), "the ring has 4 cells, the queue needs 8");
     let loose = rustix::fs::memfd_create("loose", MemfdFlags::ALLOW_SEALING).unwrap();
     rustix::fs::ftruncate(&loose, (PAGE_BYTES + 8 * CELL_BYTES) as u64).unwrap();
-    assert!(engine.execute(client, create.clone(), vec![loose.as_fd().try_clone_to_owned().unwrap()]).is_err());
+    assert!(engine.execute_command(client, create.clone(), vec![loose.as_fd().try_clone_to_owned().unwrap()]).is_err());
     rustix::fs::fcntl_add_seals(&loose, SealFlags::SHRINK).unwrap();
-    let refused = engine.execute(client, create, vec![loose]).unwrap_err();
+    let refused = engine.execute_command(client, create, vec![loose]).unwrap_err();
     assert!(refused.to_string().contains("not a ring"), "{refused}");
     drop(near);
 }
@@ -123,7 +123,7 @@ fn a_service_drops_a_program_that_sends_nonsense_and_serves_others() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("rnic");
     let mut service = thalweg_rnic::Service::listen(&path, Limits::default()).unwrap();
-    std::thread::spawn(move || service.run());
+    std::thread::spawn(move || service.serve_programs());
     let device = Device::open_service(&path).unwrap();
     let socket =
         rustix::net::socket(rustix::net::AddressFamily::UNIX, rustix::net::SocketType::SEQPACKET, None).unwrap();

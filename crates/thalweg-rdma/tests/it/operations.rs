@@ -15,15 +15,18 @@ fn bytes_are_written_read_and_sent() {
 
         near.send(2, Work::Read { into: &[near.buffer.sge(2000, 500)], from: far.at(5) });
         let read = near.succeed(2);
-        assert_eq!((read.operation(), read.bytes()), (CompletedOperation::Read, 500));
+        assert_eq!((read.operation(), read.transferred_bytes()), (CompletedOperation::Read, 500));
         assert_eq!(near.bytes(2000, 500), pattern(1000, 1)[..500]);
 
         far.queue.post_receive(3, &[far.buffer.sge(4000, 100)]).unwrap();
         near.send(4, Work::Send { data: Data::Inline(b"hello"), immediate: Some(77) });
         assert_eq!(near.succeed(4).operation(), CompletedOperation::Send);
         let received = far.succeed(3);
-        assert_eq!((received.bytes(), received.immediate()), (5, Some(77)));
-        assert_eq!((received.operation(), received.queue()), (CompletedOperation::Receive, far.queue.number()));
+        assert_eq!((received.transferred_bytes(), received.immediate_data()), (5, Some(77)));
+        assert_eq!(
+            (received.operation(), received.queue_number()),
+            (CompletedOperation::Receive, far.queue.queue_number())
+        );
         assert_eq!(far.bytes(4000, 6), *b"hello\0");
 
         far.queue.post_receive(5, &[]).unwrap();
@@ -32,7 +35,7 @@ fn bytes_are_written_read_and_sent() {
         near.succeed(6);
         let received = far.succeed(5);
         assert_eq!(received.operation(), CompletedOperation::ReceiveWriteWithImmediate);
-        assert_eq!((received.bytes(), received.immediate()), (10, Some(1)));
+        assert_eq!((received.transferred_bytes(), received.immediate_data()), (10, Some(1)));
         assert_eq!(far.bytes(9000, 10), pattern(10, 1));
         near.quiet();
         far.quiet();
@@ -71,7 +74,7 @@ fn no_bytes_need_no_memory_and_a_send_of_none_a_receive() {
         far.queue.post_receive(10, &[far.buffer.sge(0, 1)]).unwrap();
         near.send(5, Work::Send { data: Data::Memory(&[]), immediate: None });
         near.succeed(5);
-        assert_eq!(far.succeed(10).bytes(), 0);
+        assert_eq!(far.succeed(10).transferred_bytes(), 0);
     }
 }
 
@@ -82,25 +85,25 @@ fn a_message_longer_than_a_turn_arrives_whole_while_others_go_on() {
         const LONG: usize = 5 << 20;
         let (from, to) =
             (near.domain.create_buffer(LONG, ALL_ACCESS).unwrap(), far.domain.create_buffer(LONG, ALL_ACCESS).unwrap());
-        from.memory().store_bytes(0, &pattern(LONG, 9));
+        from.shared_memory().store_bytes(0, &pattern(LONG, 9));
         let elements: Vec<Sge> = (0..16).map(|at| from.sge(at * LONG as u64 / 16, LONG as u32 / 16)).collect();
-        let place = RemoteAddress { address: to.address(0), stag: to.stag() };
+        let place = RemoteAddress { address: to.address_at(0), stag: to.stag() };
         near.send(1, Work::Write { data: Data::Memory(&elements), to: place, immediate: None });
         near.succeed(1);
         let mut bytes = vec![0; LONG];
-        to.memory().load_bytes(0, &mut bytes);
+        to.shared_memory().load_bytes(0, &mut bytes);
         assert!(bytes == pattern(LONG, 9));
         // Read back, and sent into many elements.
-        from.memory().store_bytes(0, &vec![0; LONG]);
+        from.shared_memory().store_bytes(0, &vec![0; LONG]);
         near.send(2, Work::Read { into: &elements, from: place });
         near.succeed(2);
-        from.memory().load_bytes(0, &mut bytes);
+        from.shared_memory().load_bytes(0, &mut bytes);
         assert!(bytes == pattern(LONG, 9));
         let sinks: Vec<Sge> = (0..5).map(|at| to.sge(at * (1 << 20), 1 << 20)).collect();
         far.queue.post_receive(3, &sinks).unwrap();
         near.send(4, Work::Send { data: Data::Memory(&elements), immediate: None });
         near.succeed(4);
-        assert_eq!(far.succeed(3).bytes(), LONG as u32);
+        assert_eq!(far.succeed(3).transferred_bytes(), LONG as u32);
     }
 }
 
@@ -124,7 +127,7 @@ proptest! {
         let sink_bytes = |side: &Party| to.iter().enumerate().flat_map(|(index, (at, bytes))| side.bytes(index * 2000 + *at as usize, *bytes as usize)).collect::<Vec<u8>>();
         if sent.len() <= room {
             near.succeed(2);
-            prop_assert_eq!(far.succeed(1).bytes() as usize, sent.len());
+            prop_assert_eq!(far.succeed(1).transferred_bytes() as usize, sent.len());
             prop_assert_eq!(&sink_bytes(&far)[..sent.len()], &sent[..]);
         } else {
             near.fail(2, Status::RemoteInvalidRequest);
@@ -146,7 +149,7 @@ fn windows_are_bound_used_and_invalidated_by_either_side() {
                 Work::BindWindow {
                     new_stag: stag,
                     region_stag: far.buffer.stag(),
-                    address: far.buffer.address(100),
+                    address: far.buffer.address_at(100),
                     bytes: 50,
                     access: Access::REMOTE_WRITE,
                 },
@@ -154,7 +157,7 @@ fn windows_are_bound_used_and_invalidated_by_either_side() {
             assert_eq!(far.succeed(id).operation(), CompletedOperation::BindWindow);
         };
         let write = |id: u64, stag: u32| {
-            let to = RemoteAddress { address: far.buffer.address(120), stag };
+            let to = RemoteAddress { address: far.buffer.address_at(120), stag };
             near.send(id, Work::Write { data: Data::Inline(b"through"), to, immediate: None });
         };
         let stag = next_window_stag(window.first_stag());
@@ -194,18 +197,18 @@ fn a_window_of_the_first_kind_is_open_to_its_domain_and_moved_by_binding() {
             Work::BindWindow {
                 new_stag: stag,
                 region_stag: far.buffer.stag(),
-                address: far.buffer.address(0),
+                address: far.buffer.address_at(0),
                 bytes,
                 access: Access::REMOTE_READ,
             },
         );
         far.succeed(1);
         if bytes > 0 {
-            let from = RemoteAddress { address: far.buffer.address(0), stag };
+            let from = RemoteAddress { address: far.buffer.address_at(0), stag };
             near.send(2, Work::Read { into: &[near.buffer.sge(0, bytes as u32)], from });
             near.succeed(2);
         } else {
-            let from = RemoteAddress { address: far.buffer.address(0), stag: before };
+            let from = RemoteAddress { address: far.buffer.address_at(0), stag: before };
             near.send(3, Work::Read { into: &[near.buffer.sge(0, 1)], from });
             assert_eq!(near.fail(3, Status::RemoteAccessError).kind, FaultKind::StagStale);
         }
@@ -242,10 +245,10 @@ fn a_shared_receive_queue_serves_several_and_reports_its_limit() {
             let (from, to) = if id % 2 == 0 { (&near, &sinks[0]) } else { (&second, &sinks[1]) };
             from.send(100 + id, Work::Send { data: Data::Inline(&[id as u8; 40]), immediate: None });
             from.succeed(100 + id);
-            assert_eq!(to.succeed(id).bytes(), 40);
+            assert_eq!(to.succeed(id).transferred_bytes(), 40);
             assert_eq!(sinks[0].bytes(id as usize * 64, 40), [id as u8; 40]);
         }
-        assert_eq!(sinks[0].event(), AsyncEvent::SharedQueueLimit { queue: shared.handle(), limit: 5 });
+        assert_eq!(sinks[0].event(), AsyncEvent::SharedQueueLimit { queue: shared.queue_handle(), limit: 5 });
         assert_eq!(sinks[0].device.wait_for_async_event(std::time::Duration::ZERO).unwrap(), None, "once");
         shared.post_receive(8, &[]).unwrap();
     }

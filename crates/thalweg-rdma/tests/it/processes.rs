@@ -20,7 +20,7 @@ fn another_process() {
         "rnic" => {
             let mut service = thalweg_rnic::Service::listen(Path::new(&path), Limits::default()).unwrap();
             println!("ready");
-            service.run().unwrap();
+            service.serve_programs().unwrap();
         }
         // Connects, writes where it is told, and hangs.
         _ => {
@@ -29,13 +29,13 @@ fn another_process() {
             near.queue.post_receive(1, &[near.buffer.sge(0, 64)]).unwrap();
             let address = std::env::var(ADDRESS).unwrap().parse().unwrap();
             let connection = near.queue.connect(address, ConnectionParameters::default(), PATIENCE).unwrap();
-            let data = &connection.parameters().private_data;
+            let data = &connection.peer_parameters().private_data;
             let to = RemoteAddress {
                 address: u64::from_ne_bytes(data[..8].try_into().unwrap()),
                 stag: u32::from_ne_bytes(data[8..12].try_into().unwrap()),
             };
             near.send(2, Work::Write { data: Data::Inline(b"from afar"), to, immediate: None });
-            let mut ids = [near.next().id(), near.next().id()];
+            let mut ids = [near.next().request_id(), near.next().request_id()];
             ids.sort_unstable();
             assert_eq!(ids, [1, 2]);
             near.send(3, Work::Send { data: Data::Inline(b"ready"), immediate: None });
@@ -91,7 +91,7 @@ fn a_program_that_is_killed_leaves_nothing_behind_and_its_peer_is_told() {
         let far = party(&device, &Options::default());
         let listener = device.listen("127.0.0.1:0".parse().unwrap(), 1).unwrap();
         let own = mappings();
-        let mut client = Process::start("client", &path, &listener.address().to_string());
+        let mut client = Process::start("client", &path, &listener.local_address().to_string());
         let request = listener.wait_for_request(PATIENCE).unwrap().unwrap();
         for id in 10..14 {
             far.queue.post_receive(id, &[far.buffer.sge(100, 64)]).unwrap();
@@ -102,7 +102,7 @@ fn a_program_that_is_killed_leaves_nothing_behind_and_its_peer_is_told() {
         let connection = request.accept(&far.queue, parameters, PATIENCE).unwrap();
         far.send(1, Work::Send { data: Data::Inline(b"go"), immediate: None });
         far.succeed(1);
-        assert_eq!(far.succeed(10).bytes(), 5);
+        assert_eq!(far.succeed(10).transferred_bytes(), 5);
         assert_eq!(far.bytes(0, 9), *b"from afar");
         assert!(mappings() > own);
         client.0.kill().unwrap();
@@ -141,7 +141,7 @@ fn an_rnic_that_is_killed_completes_every_request_by_its_absence() {
         .map(|_| {
             let completion = near.next();
             assert_eq!(completion.status(), Status::Fatal, "{completion}");
-            completion.id()
+            completion.request_id()
         })
         .collect();
     ids.sort_unstable();
@@ -165,7 +165,7 @@ fn two_services_are_connected_by_tcp_and_one_is_killed() {
     let near = party(&Device::open_service(&path).unwrap(), &Options::default());
     let far = party(&Device::open_service(&other_path).unwrap(), &Options::default());
     let listener = far.device.listen("127.0.0.1:0".parse().unwrap(), 1).unwrap();
-    let address = listener.address();
+    let address = listener.local_address();
     let accepting = std::thread::spawn(move || {
         let request = listener.wait_for_request(PATIENCE).unwrap().unwrap();
         (0..10).for_each(|id| far.queue.post_receive(id, &[far.buffer.sge(0, 64)]).unwrap());
@@ -177,7 +177,7 @@ fn two_services_are_connected_by_tcp_and_one_is_killed() {
     for id in 0..5 {
         near.send(id, Work::Send { data: Data::Inline(b"message"), immediate: None });
         near.succeed(id);
-        assert_eq!(far.succeed(id).bytes(), 7);
+        assert_eq!(far.succeed(id).transferred_bytes(), 7);
     }
     rnic.0.kill().unwrap();
     (5..10).for_each(|id| _ = far.fail(id, Status::Flushed));

@@ -53,7 +53,7 @@ pub(crate) fn devices(arrangement: Arrangement) -> (Device, Device) {
                 let directory = tempfile::tempdir().unwrap().keep();
                 let path = directory.join("rnic");
                 let mut service = thalweg_rnic::Service::listen(&path, Limits::default()).unwrap();
-                std::thread::spawn(move || service.run().unwrap());
+                std::thread::spawn(move || service.serve_programs().unwrap());
                 path
             });
             (Device::open_service(path).unwrap(), Device::open_service(path).unwrap())
@@ -106,7 +106,7 @@ pub(crate) fn party_in(
 /// Connects two sides by the numbers of their queue pairs.
 pub(crate) fn join(one: &Party, other: &Party, attributes: &QueueAttributes) {
     for (own, peer) in [(one, other), (other, one)] {
-        let attributes = QueueAttributes { peer_queue: Some(peer.queue.number()), ..attributes.clone() };
+        let attributes = QueueAttributes { peer_queue: Some(peer.queue.queue_number()), ..attributes.clone() };
         own.queue.modify_state(QueueState::ReadyToReceive, Some(attributes)).unwrap();
         own.queue.modify_state(QueueState::ReadyToSend, None).unwrap();
     }
@@ -126,16 +126,16 @@ pub(crate) fn pair(arrangement: Arrangement) -> (Party, Party) {
 impl Party {
     /// Returns a place in the side's buffer, for the peer.
     pub(crate) fn at(&self, offset: u64) -> RemoteAddress {
-        RemoteAddress { address: self.buffer.address(offset), stag: self.buffer.stag() }
+        RemoteAddress { address: self.buffer.address_at(offset), stag: self.buffer.stag() }
     }
 
     pub(crate) fn fill(&self, at: usize, bytes: &[u8]) {
-        self.buffer.memory().store_bytes(at, bytes);
+        self.buffer.shared_memory().store_bytes(at, bytes);
     }
 
     pub(crate) fn bytes(&self, at: usize, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
-        self.buffer.memory().load_bytes(at, &mut bytes);
+        self.buffer.shared_memory().load_bytes(at, &mut bytes);
         bytes
     }
 
@@ -162,14 +162,14 @@ impl Party {
     pub(crate) fn succeed(&self, id: u64) -> Completion {
         let completion = self.next();
         assert!(completion.is_success(), "{completion}");
-        assert_eq!(completion.id(), id);
+        assert_eq!(completion.request_id(), id);
         completion
     }
 
     /// Returns the fault of the next completion.
     pub(crate) fn fail(&self, id: u64, status: Status) -> Fault {
         let completion = self.next();
-        assert_eq!((completion.id(), completion.status()), (id, status), "{completion}");
+        assert_eq!((completion.request_id(), completion.status()), (id, status), "{completion}");
         completion.fault().unwrap()
     }
 

@@ -20,7 +20,7 @@ struct Joined {
 /// Connects a queue pair of each of two RNICs.
 fn join_over_tcp(near: Party, far: Party, parameters: ConnectionParameters) -> Joined {
     let listener = far.device.listen(anywhere(), 4).unwrap();
-    let address = listener.address();
+    let address = listener.local_address();
     let answer = parameters.clone();
     let accepting = std::thread::spawn(move || {
         let request = listener.wait_for_request(PATIENCE).unwrap().unwrap();
@@ -61,23 +61,26 @@ fn every_operation_goes_over_tcp() {
     assert_eq!(near.succeed(1).operation(), CompletedOperation::Write);
     far.wait_for_bytes(5, &pattern(1000, 1));
     near.send(2, Work::Read { into: &[near.buffer.sge(2000, 500)], from: far.at(5) });
-    assert_eq!(near.succeed(2).bytes(), 500);
+    assert_eq!(near.succeed(2).transferred_bytes(), 500);
     assert_eq!(near.bytes(2000, 500), pattern(1000, 1)[..500]);
 
     (10..14).for_each(|id| far.queue.post_receive(id, &[far.buffer.sge(4000, 100)]).unwrap());
     near.send(3, Work::Send { data: Data::Inline(b"hello"), immediate: None });
     near.succeed(3);
     let received = far.succeed(10);
-    assert_eq!((received.bytes(), received.immediate()), (5, None));
+    assert_eq!((received.transferred_bytes(), received.immediate_data()), (5, None));
     assert_eq!(far.bytes(4000, 5), *b"hello");
     near.send(4, Work::Send { data: Data::Memory(&[]), immediate: Some(77) });
     near.succeed(4);
-    assert_eq!(far.succeed(11).immediate(), Some(77));
+    assert_eq!(far.succeed(11).immediate_data(), Some(77));
     near.send(5, Work::Write { data: Data::Inline(b"and now"), to: far.at(9000), immediate: Some(78) });
     near.succeed(5);
     let received = far.succeed(12);
-    assert_eq!((received.operation(), received.bytes()), (CompletedOperation::ReceiveWriteWithImmediate, 7));
-    assert_eq!((received.immediate(), far.bytes(9000, 7)), (Some(78), b"and now".to_vec()));
+    assert_eq!(
+        (received.operation(), received.transferred_bytes()),
+        (CompletedOperation::ReceiveWriteWithImmediate, 7)
+    );
+    assert_eq!((received.immediate_data(), far.bytes(9000, 7)), (Some(78), b"and now".to_vec()));
 
     far.fill(8, &40u64.to_ne_bytes());
     let into = near.buffer.sge(16, 8);
@@ -95,13 +98,13 @@ fn every_operation_goes_over_tcp() {
         Work::BindWindow {
             new_stag: stag,
             region_stag: far.buffer.stag(),
-            address: far.buffer.address(100),
+            address: far.buffer.address_at(100),
             bytes: 50,
             access: Access::REMOTE_READ,
         },
     );
     far.succeed(20);
-    let from = RemoteAddress { address: far.buffer.address(100), stag };
+    let from = RemoteAddress { address: far.buffer.address_at(100), stag };
     near.send(8, Work::Read { into: &[near.buffer.sge(0, 50)], from });
     near.succeed(8);
     near.send(9, Work::SendWithInvalidate { data: Data::Inline(b"x"), stag });
@@ -112,7 +115,7 @@ fn every_operation_goes_over_tcp() {
     near.queue.post_receive(30, &[near.buffer.sge(0, 8)]).unwrap();
     far.send(31, Work::Send { data: Data::Inline(b"back"), immediate: None });
     far.succeed(31);
-    assert_eq!(near.succeed(30).bytes(), 4);
+    assert_eq!(near.succeed(30).transferred_bytes(), 4);
     near.quiet();
     far.quiet();
 }
@@ -126,24 +129,24 @@ fn no_bytes_and_many_elements_and_long_messages_go_over_tcp() {
     far.queue.post_receive(10, &[]).unwrap();
     near.send(3, Work::Send { data: Data::Memory(&[]), immediate: None });
     (1..=3).for_each(|id| _ = near.succeed(id));
-    assert_eq!(far.succeed(10).bytes(), 0);
+    assert_eq!(far.succeed(10).transferred_bytes(), 0);
 
     const LONG: usize = 5 << 20;
     let from = near.domain.create_buffer(LONG, ALL_ACCESS).unwrap();
     let to = far.domain.create_buffer(LONG, ALL_ACCESS).unwrap();
-    from.memory().store_bytes(0, &pattern(LONG, 9));
+    from.shared_memory().store_bytes(0, &pattern(LONG, 9));
     let elements: Vec<Sge> = (0..16).map(|at| from.sge(at * LONG as u64 / 16, LONG as u32 / 16)).collect();
-    let place = RemoteAddress { address: to.address(0), stag: to.stag() };
+    let place = RemoteAddress { address: to.address_at(0), stag: to.stag() };
     let sinks: Vec<Sge> = (0..5).map(|at| to.sge(at * (1 << 20), 1 << 20)).collect();
     far.queue.post_receive(11, &sinks).unwrap();
     near.send(4, Work::Send { data: Data::Memory(&elements), immediate: None });
     near.succeed(4);
-    assert_eq!(far.succeed(11).bytes(), LONG as u32);
-    from.memory().store_bytes(0, &vec![0; LONG]);
+    assert_eq!(far.succeed(11).transferred_bytes(), LONG as u32);
+    from.shared_memory().store_bytes(0, &vec![0; LONG]);
     near.send(5, Work::Read { into: &elements, from: place });
     near.succeed(5);
     let mut bytes = vec![0; LONG];
-    from.memory().load_bytes(0, &mut bytes);
+    from.shared_memory().load_bytes(0, &mut bytes);
     assert!(bytes == pattern(LONG, 9));
     // More reads than may be outstanding.
     for id in 0..100 {
@@ -162,7 +165,7 @@ fn what_the_peer_refuses_comes_back_as_a_terminate_code() {
         (|_, far| far.at(BUFFER_BYTES as u64 - 7), [(1, 1, 1), (0, 1, 1)]),
         (|_, far| RemoteAddress { address: u64::MAX - 6, ..far.at(0) }, [(1, 1, 3), (0, 1, 4)]),
         (
-            |_, far| RemoteAddress { address: far.buffer.address(0), stag: far.buffer.stag() ^ 0x5500_0000 },
+            |_, far| RemoteAddress { address: far.buffer.address_at(0), stag: far.buffer.stag() ^ 0x5500_0000 },
             [(1, 1, 0), (0, 1, 0)],
         ),
     ];
@@ -225,7 +228,7 @@ fn messages_without_receives_or_too_long_for_them_end_the_stream() {
 impl Party {
     /// Takes the completion of a send whose refusal may have come after it was sent.
     fn fail_or_pass(&self, id: u64) {
-        assert_eq!(self.next().id(), id);
+        assert_eq!(self.next().request_id(), id);
     }
 }
 
@@ -299,7 +302,7 @@ fn peers_that_reject_or_speak_no_mpa_or_nothing_are_reported() {
     let open = || Device::open_thread(Limits::default()).unwrap();
     let (near, other) = (party(&open(), &options), open());
     let listener = other.listen(anywhere(), 4).unwrap();
-    let address = listener.address();
+    let address = listener.local_address();
     let rejecting = std::thread::spawn(move || {
         listener.wait_for_request(PATIENCE).unwrap().unwrap().reject(b"no".to_vec()).unwrap();
         listener
@@ -333,7 +336,7 @@ fn strangers_that_connect_to_a_listener_do_no_harm() {
     let open = || Device::open_thread(Limits::default()).unwrap();
     let (near, far) = (party(&open(), &options), party(&open(), &options));
     let listener = far.device.listen(anywhere(), 4).unwrap();
-    let address = listener.address();
+    let address = listener.local_address();
     let mut strangers: Vec<_> = (0..3).map(|_| std::net::TcpStream::connect(address).unwrap()).collect();
     strangers[0].write_all(&[0xff; 100]).unwrap();
     strangers[1].write_all(b"MPA ID Req Frame").unwrap();
@@ -363,7 +366,7 @@ fn embedded_rnics_speak_tcp_too() {
             far.queue.post_receive(id + 100, &[far.buffer.sge(0, 64)]).unwrap();
             far.send(
                 500 + id,
-                Work::Send { data: Data::Memory(&[far.buffer.sge(0, received.bytes())]), immediate: None },
+                Work::Send { data: Data::Memory(&[far.buffer.sge(0, received.transferred_bytes())]), immediate: None },
             );
             far.succeed(500 + id);
         }
@@ -379,7 +382,7 @@ fn embedded_rnics_speak_tcp_too() {
         );
         let mut ids = [near.next(), near.next()].map(|completion| {
             assert!(completion.is_success(), "{completion}");
-            completion.id()
+            completion.request_id()
         });
         ids.sort_unstable();
         assert_eq!(ids, [id, 500 + id]);

@@ -22,7 +22,7 @@ fn waiting(arrangement: Arrangement) -> Waiting {
     let queue = far.domain.create_queue_pair(&QueuePairOptions::new(&completions)).unwrap();
     queue.modify_state(QueueState::Init, None).unwrap();
     for (own, peer) in [(&near.queue, &queue), (&queue, &near.queue)] {
-        let attributes = QueueAttributes { peer_queue: Some(peer.number()), ..options.attributes.clone() };
+        let attributes = QueueAttributes { peer_queue: Some(peer.queue_number()), ..options.attributes.clone() };
         own.modify_state(QueueState::ReadyToReceive, Some(attributes)).unwrap();
         own.modify_state(QueueState::ReadyToSend, None).unwrap();
     }
@@ -54,11 +54,11 @@ fn a_program_that_arms_looks_and_sleeps_misses_nothing() {
                     break completion;
                 }
                 if completions.request_notification(Notify::Any).unwrap() == Armed::Armed {
-                    assert_eq!(channel.wait_for_event(PATIENCE).unwrap(), Some(completions.handle()));
+                    assert_eq!(channel.wait_for_event(PATIENCE).unwrap(), Some(completions.queue_handle()));
                 }
             };
             assert!(completion.is_success(), "{completion}");
-            assert_eq!(completion.immediate(), Some(message as u32));
+            assert_eq!(completion.immediate_data(), Some(message as u32));
             queue.post_receive(message, &[]).unwrap();
             if message % 16 == 15 {
                 // Unsignaled: the answer that the sender waits for.
@@ -93,14 +93,14 @@ fn solicited_completions_wake_those_that_wait_for_them() {
         send(0, SendFlags::empty());
         assert_eq!(channel.wait_for_event(Duration::ZERO).unwrap(), None);
         send(1, SendFlags::SOLICITED);
-        assert_eq!(channel.wait_for_event(PATIENCE).unwrap(), Some(completions.handle()));
+        assert_eq!(channel.wait_for_event(PATIENCE).unwrap(), Some(completions.queue_handle()));
         // There are completions: arming says so, and sends no event.
         assert_eq!(completions.request_notification(Notify::Any).unwrap(), Armed::MissedCompletions);
         assert_eq!(completions.poll_into(&mut Vec::new(), 10).unwrap(), 2);
         // A failure is always worth waking for.
         assert_eq!(completions.request_notification(Notify::Solicited).unwrap(), Armed::Armed);
         near.queue.modify_state(QueueState::Error, None).unwrap();
-        assert_eq!(channel.wait_for_event(PATIENCE).unwrap(), Some(completions.handle()));
+        assert_eq!(channel.wait_for_event(PATIENCE).unwrap(), Some(completions.queue_handle()));
         assert_eq!(channel.wait_for_event(Duration::ZERO).unwrap(), None, "one event for each arming");
     }
 }

@@ -42,25 +42,25 @@ pub fn run(bytes: &[u8]) {
             ring.store_bytes((element + 12).min(ring.size_bytes() - 4), &stag.to_ne_bytes());
             ring.store_bytes(TAIL_OFFSET, &u32::from(place & 7).to_ne_bytes());
         }
-        engine.progress(&Instant::now);
+        engine.make_progress(&Instant::now);
         engine.prepare_sleep(Instant::now());
         engine.cancel_sleep();
     }
     let mut content = [0; REGION_BYTES];
     memory.load_bytes(0, &mut content);
     engine.remove_client(client);
-    assert!(!engine.progress(&Instant::now), "work is left of a program that has gone");
+    assert!(!engine.make_progress(&Instant::now), "work is left of a program that has gone");
 }
 
 /// Returns the memory of the rings of a connected queue pair and of its completion queue, and a STag of the program's.
 fn set_up(engine: &mut Engine, client: ClientId, region: OwnedFd) -> ([SharedMemory; 3], u32) {
-    let domain = handle(engine.execute(client, Command::AllocateDomain, vec![]));
+    let domain = handle(engine.execute_command(client, Command::AllocateDomain, vec![]));
     let register =
         Command::RegisterRegion { domain, offset: 0, length: REGION_BYTES as u64, base: 0, access: Access::all() };
-    let stag = handle(engine.execute(client, register, vec![region]));
+    let stag = handle(engine.execute_command(client, register, vec![region]));
     let (completions, completion_memory) = ring(ENTRIES);
     let create = Command::CreateCompletionQueue { entries: ENTRIES, channel: None };
-    let completions = handle(engine.execute(client, create, vec![completions]));
+    let completions = handle(engine.execute_command(client, create, vec![completions]));
     let create = Command::CreateQueuePair {
         domain,
         send_completions: completions,
@@ -72,13 +72,13 @@ fn set_up(engine: &mut Engine, client: ClientId, region: OwnedFd) -> ([SharedMem
     let cells = (send_ring_cells(&LENGTHS), receive_ring_cells(LENGTHS.receives, LENGTHS.receive_sges));
     let [(own, own_memories), (peer, _)] = [(), ()].map(|()| {
         let ((send, send_memory), (receive, receive_memory)) = (ring(cells.0), ring(cells.1));
-        let queue = handle(engine.execute(client, create.clone(), vec![send, receive]));
+        let queue = handle(engine.execute_command(client, create.clone(), vec![send, receive]));
         (queue, (send_memory, receive_memory))
     });
     for (queue, peer) in [(own, peer), (peer, own)] {
         for state in [QueueState::Init, QueueState::ReadyToReceive, QueueState::ReadyToSend] {
             let attributes = Some(QueueAttributes { peer_queue: Some(peer), ..QueueAttributes::default() });
-            let _ = engine.execute(client, Command::ModifyQueuePair { queue, state, attributes }, vec![]);
+            let _ = engine.execute_command(client, Command::ModifyQueuePair { queue, state, attributes }, vec![]);
         }
     }
     ([own_memories.0, own_memories.1, completion_memory], stag)
