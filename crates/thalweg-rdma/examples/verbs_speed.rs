@@ -29,6 +29,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     bandwidth(&Device::open_embedded(Limits::default())?)?;
     message_rate("embedded", &Device::open_embedded(Limits::default())?)?;
     message_rate("thread", &Device::open_thread(Limits::default())?)?;
+    over_tcp()?;
     registration()?;
     doorbell()?;
     Ok(())
@@ -196,6 +197,81 @@ fn message_rate(mode: &str, device: &Device) -> Result<(), Box<dyn std::error::E
     }
     println!("writes of 1 B, posted {BATCH} at a time, {mode}: {:.2} million/s", median(rates));
     Ok(())
+}
+
+/// Two embedded RNICs over MPA and TCP on loopback, CRCs on: sends of one byte there and back, writes of 128 KiB.
+fn over_tcp() -> Result<(), Box<dyn std::error::Error>> {
+    const BYTES: u32 = 128 << 10;
+    const TURNS: u64 = 5_000;
+    const WRITES: u64 = 5_000;
+    const TIMEOUT: Duration = Duration::from_secs(10);
+    let near = half(&Device::open_embedded(Limits::default())?, BYTES as usize)?;
+    let other = Device::open_embedded(Limits::default())?;
+    let far = half(&other, BYTES as usize)?;
+    let (far_place, listener) = (far.place(), other.listen("127.0.0.1:0".parse()?, 1)?);
+    let address = listener.local_address();
+    let all = ROUNDS as u64 * TURNS;
+    std::thread::scope(|scope| {
+        let echo = scope.spawn(move || {
+            let request = listener.wait_for_request(TIMEOUT).map_err(|error| error.to_string())?.ok_or("no request")?;
+            for id in 0..2 {
+                far.queue.post_receive(id, &[far.buffer.sge(0, 1)]).map_err(|error| error.to_string())?;
+            }
+            let parameters = ConnectionParameters::default();
+            let _connection = request.accept(&far.queue, parameters, TIMEOUT).map_err(|error| error.to_string())?;
+            for id in 0..all {
+                far.wait().map_err(|error| error.to_string())?;
+                far.queue.post_receive(id, &[far.buffer.sge(0, 1)]).map_err(|error| error.to_string())?;
+                let work = Work::Send { data: Data::Inline(b"x"), immediate: None };
+                far.queue
+                    .post_send(&SendRequest { id, flags: SendFlags::empty(), work })
+                    .map_err(|error| error.to_string())?;
+                if id % 256 == 255 {
+                    // Frees the queue.
+                    let work = Work::Write { data: Data::Inline(&[]), to: far.place(), immediate: None };
+                    far.queue.post_send(&SendRequest::signaled(id, work)).map_err(|error| error.to_string())?;
+                    far.wait().map_err(|error| error.to_string())?;
+                }
+            }
+            // Drives its RNIC until the last message has come.
+            far.wait().map_err(|error| error.to_string())
+        });
+        let _connection = near.queue.connect(address, ConnectionParameters::default(), TIMEOUT)?;
+        let mut rounds = Vec::new();
+        for _ in 0..ROUNDS {
+            let mut times = Vec::new();
+            for id in 0..TURNS {
+                let begin = Instant::now();
+                near.queue.post_receive(id, &[near.buffer.sge(0, 1)])?;
+                let work = Work::Send { data: Data::Inline(b"x"), immediate: None };
+                near.queue.post_send(&SendRequest::signaled(id, work))?;
+                near.wait()?;
+                near.wait()?;
+                times.push(begin.elapsed() / 2);
+            }
+            rounds.push(median_and_p99(times));
+        }
+        print_latency("send of 1 B, one way of a ping-pong, MPA over TCP, both embedded", rounds);
+        let (mut rates, data) = (Vec::new(), [near.buffer.sge(0, BYTES)]);
+        for _ in 0..ROUNDS {
+            let begin = Instant::now();
+            for id in 0..WRITES {
+                let work = Work::Write { data: Data::Memory(&data), to: far_place, immediate: None };
+                near.queue.post_send(&SendRequest::signaled(id, work))?;
+                near.wait()?;
+            }
+            // The answer to a read follows all writes.
+            near.queue
+                .post_send(&SendRequest::signaled(0, Work::Read { into: &[near.buffer.sge(0, 1)], from: far_place }))?;
+            near.wait()?;
+            rates.push(WRITES as f64 * f64::from(BYTES) / begin.elapsed().as_secs_f64() / 1e9);
+        }
+        println!("writes of 128 KiB, MPA over TCP, both embedded: {:.2} GB/s", median(rates));
+        near.queue.post_send(&SendRequest::signaled(0, Work::Send { data: Data::Inline(b"x"), immediate: None }))?;
+        near.wait()?;
+        echo.join().map_err(|_| "the other thread has ended")??;
+        Ok(())
+    })
 }
 
 /// Registration of a memfd, beside `mlock` of the same memory.

@@ -107,12 +107,7 @@ impl Engine {
         let events = EventSocket::new(socket.ok_or_else(missing_descriptor)?, encode_lost_connection_events);
         self.check_parameters(&parameters)?;
         self.check_unconnected(client, queue)?;
-        let listens = |listener: &Listener| {
-            let ip = listener.address.ip();
-            listener.address.port() == address.port()
-                && (ip == address.ip() || (ip.is_unspecified() && address.ip().is_loopback()))
-        };
-        let listener = self.listeners.iter().find(|(_, listener)| listens(listener)).map(|(at, _)| at);
+        let listener = self.listeners.iter().find(|(_, listener)| listener.listens_at(address)).map(|(at, _)| at);
         match listener {
             Some(listener) => self.request_locally(listener, queue, parameters)?,
             None => self.connect_tcp(queue, address, parameters)?,
@@ -300,6 +295,15 @@ impl Engine {
             Some(listener) if listener.client == client => Ok(()),
             _ => Err(CommandError::NoSuch { what: "connection request".into(), handle: request }),
         }
+    }
+}
+
+impl Listener {
+    /// Returns whether a peer at this RNIC that connects to `target` finds this listener.
+    fn listens_at(&self, target: SocketAddr) -> bool {
+        let ip = self.address.ip();
+        self.address.port() == target.port()
+            && (ip == target.ip() || (ip.is_unspecified() && target.ip().is_loopback()))
     }
 }
 

@@ -80,10 +80,10 @@ impl Engine {
 
     /// Listens with TCP, too.
     pub(crate) fn listen_tcp(&mut self, address: SocketAddr) -> Result<TcpListener, CommandError> {
-        let failed = |error: std::io::Error| CommandError::Address { address, reason: error.to_string() };
-        let listener = TcpListener::bind(address).map_err(failed)?;
-        listener.set_nonblocking(true).map_err(failed)?;
-        self.socket_poll().map_err(failed)?;
+        let failed = address_error(address);
+        let listener = TcpListener::bind(address).map_err(&failed)?;
+        listener.set_nonblocking(true).map_err(&failed)?;
+        self.socket_poll().map_err(&failed)?;
         Ok(listener)
     }
 
@@ -100,17 +100,17 @@ impl Engine {
         address: SocketAddr,
         parameters: ConnectionParameters,
     ) -> Result<(), CommandError> {
-        let failed = |error: std::io::Error| CommandError::Address { address, reason: error.to_string() };
+        let failed = address_error(address);
         let domain = socket2::Domain::for_address(address);
-        let socket = socket2::Socket::new(domain, socket2::Type::STREAM, None).map_err(failed)?;
-        socket.set_nonblocking(true).map_err(failed)?;
+        let socket = socket2::Socket::new(domain, socket2::Type::STREAM, None).map_err(&failed)?;
+        socket.set_nonblocking(true).map_err(&failed)?;
         match socket.connect(&address.into()) {
             Ok(()) => {}
             Err(error) if error.raw_os_error() == Some(rustix::io::Errno::INPROGRESS.raw_os_error()) => {}
             Err(error) => return Err(failed(error)),
         }
         let step = Step::Connecting { queue, address, parameters, deadline: None };
-        self.add_handshake(TcpStream::from(socket), step).map_err(failed)
+        self.add_handshake(TcpStream::from(socket), step).map_err(&failed)
     }
 
     fn add_handshake(&mut self, socket: TcpStream, step: Step) -> std::io::Result<()> {
@@ -369,12 +369,12 @@ impl Engine {
             return;
         };
         let depths = request.depths().unwrap_or_default();
+        // Not negotiated, or more than this RNIC has: its own limit.
         let max_reads = self.limits.max_reads;
-        let seen = |depth: Option<u16>| depth.map_or(max_reads, u32::from).min(max_reads);
         let parameters = ConnectionParameters {
             private_data: request.private_data().to_vec(),
-            inbound_reads: seen(depths.outbound),
-            outbound_reads: seen(depths.inbound),
+            inbound_reads: depths.outbound.map_or(max_reads, u32::from).min(max_reads),
+            outbound_reads: depths.inbound.map_or(max_reads, u32::from).min(max_reads),
             receiver_retries: 0,
         };
         if let Some(poll) = &self.sockets.poll {
@@ -435,9 +435,8 @@ fn finish_connecting(
     if socket.peer_addr().is_err() {
         return Ok(Progress::Step(Step::Connecting { queue, address, parameters, deadline }, false));
     }
-    // The depths are at most the RNIC's limit, which is far below 2^14.
-    let depth = |reads: u32| Some(reads.min(u32::from(mpa::MAX_READ_DEPTH)) as u16);
-    let depths = ReadDepths { inbound: depth(parameters.inbound_reads), outbound: depth(parameters.outbound_reads) };
+    let inbound = Some(read_depth(parameters.inbound_reads));
+    let depths = ReadDepths { inbound, outbound: Some(read_depth(parameters.outbound_reads)) };
     let offer = StartupOffer {
         private_data: parameters.private_data,
         // Verbs negotiate the depths, and let either side send first: both need RFC 6581.
@@ -448,6 +447,16 @@ fn finish_connecting(
     let initiator = Initiator::new(offer, since).map_err(|error| error.to_string())?;
     let unsent = initiator.request_frame().to_vec();
     Ok(Progress::Step(Step::Initiating { queue, initiator: Box::new(initiator), unsent }, true))
+}
+
+/// Returns a function for `map_err` on a system call for an address.
+fn address_error(address: SocketAddr) -> impl Fn(std::io::Error) -> CommandError {
+    move |error| CommandError::Address { address, reason: error.to_string() }
+}
+
+/// Returns a number of reads as MPA states it. The RNIC's limit is far below MPA's.
+fn read_depth(reads: u32) -> u16 {
+    reads.min(u32::from(mpa::MAX_READ_DEPTH)) as u16
 }
 
 /// Sends the rest of a frame. Returns whether all is sent.

@@ -2,7 +2,7 @@
 
 use crate::attributes::{Access, AsyncEvent, CompletedOperation, Fault, FaultKind, Operation, QueueState, Status};
 use crate::completion::ReceiveResult;
-use crate::descriptor::{SendFlags, Sge, take_receive};
+use crate::descriptor::{SendDescriptor, SendFlags, Sge, take_receive};
 use crate::engine::Engine;
 use crate::queue_pair::{QueuePair, ReceiveRing, SharedQueue, TakenReceive, Transfer};
 use crate::slots::Slots;
@@ -564,30 +564,22 @@ impl LingeringSocket {
 fn work_request(transfer: &Transfer) -> WorkRequest {
     let request = &transfer.request;
     let remote = RemoteAddress { stag: Stag(request.remote_stag), offset: request.remote_address };
-    let ranges = || request.sges.iter().map(memory_range).collect::<Vec<_>>();
-    let data = || {
-        if request.flags.contains(SendFlags::INLINE) {
-            Payload::Inline(request.inline.clone())
-        } else {
-            Payload::Gathered(ranges())
-        }
-    };
     // Verbs have 4 bytes of immediate data, RFC 7306 section 6 has 8: the 4 are their last, in network order.
     let operation = match request.operation {
-        Operation::Write => thalweg_iwarp::Operation::Write { remote, data: data(), immediate: None },
+        Operation::Write => thalweg_iwarp::Operation::Write { remote, data: payload(request), immediate: None },
         Operation::WriteWithImmediate => {
             let immediate = Some(request.immediate.to_be_bytes());
-            thalweg_iwarp::Operation::Write { remote, data: data(), immediate }
+            thalweg_iwarp::Operation::Write { remote, data: payload(request), immediate }
         }
-        Operation::Send => thalweg_iwarp::Operation::Send { data: data(), invalidate: None },
+        Operation::Send => thalweg_iwarp::Operation::Send { data: payload(request), invalidate: None },
         Operation::SendWithInvalidate => {
-            thalweg_iwarp::Operation::Send { data: data(), invalidate: Some(Stag(request.stag)) }
+            thalweg_iwarp::Operation::Send { data: payload(request), invalidate: Some(Stag(request.stag)) }
         }
         Operation::SendWithImmediate => {
             let immediate = (request.immediate as u32).to_be_bytes();
-            thalweg_iwarp::Operation::SendWithImmediate { data: data(), immediate }
+            thalweg_iwarp::Operation::SendWithImmediate { data: payload(request), immediate }
         }
-        Operation::Read => thalweg_iwarp::Operation::Read { remote, into: ranges() },
+        Operation::Read => thalweg_iwarp::Operation::Read { remote, into: memory_ranges(request) },
         Operation::FetchAdd | Operation::CompareSwap => {
             let operation = if request.operation == Operation::FetchAdd {
                 AtomicOperation::FetchAdd { add: request.immediate, mask: 0 }
@@ -610,6 +602,19 @@ fn work_request(transfer: &Transfer) -> WorkRequest {
         fence: request.flags.contains(SendFlags::FENCE),
         solicited: request.flags.contains(SendFlags::SOLICITED),
     }
+}
+
+/// Returns the data of a request as the stream takes it.
+fn payload(request: &SendDescriptor) -> Payload {
+    if request.flags.contains(SendFlags::INLINE) {
+        Payload::Inline(request.inline.clone())
+    } else {
+        Payload::Gathered(memory_ranges(request))
+    }
+}
+
+fn memory_ranges(request: &SendDescriptor) -> Vec<MemoryRange> {
+    request.sges.iter().map(memory_range).collect()
 }
 
 /// Result of a request that the stream does not take.
