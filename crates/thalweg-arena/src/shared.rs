@@ -188,8 +188,10 @@ pub(crate) unsafe fn load_shared(from: *const u8, out: &mut [u8]) {
 #[inline]
 unsafe fn copy_shared(from: *const u8, to: *mut u8, len: usize) {
     let Some(last) = len.checked_sub(1) else { return };
-    // SAFETY: as the caller's.
-    unsafe { copy_forward(from, to, last) };
+    if last > 0 {
+        // SAFETY: as the caller's.
+        unsafe { copy_forward(from, to, last) };
+    }
     // SAFETY: the last byte of the range, which is valid for reading; an atomic may be accessed by others.
     let from = unsafe { &*from.wrapping_add(last).cast::<AtomicU8>() };
     // SAFETY: the last byte of the range, which is valid for writing; an atomic may be accessed by others.
