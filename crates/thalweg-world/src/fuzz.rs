@@ -5,6 +5,7 @@
 #![expect(clippy::missing_panics_doc, reason = "a panic is the finding")]
 
 pub mod device_recording;
+pub mod efe_frames;
 pub mod frames_ethernet;
 pub mod gige_packets;
 pub mod instrument_datagrams;

@@ -42,6 +42,7 @@ macro_rules! replayed {
 
 replayed!(
     device_recording,
+    efe_frames,
     frames_ethernet,
     gige_packets,
     instrument_datagrams,

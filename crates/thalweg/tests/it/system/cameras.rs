@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use thalweg_device::TaiClock;
-use thalweg_testing::emulated_camera::{EmulatedCamera, Settings, frame_pixels};
 use thalweg_lab::image_camera::{Camera, Model, image};
+use thalweg_testing::emulated_camera::{EmulatedCamera, Settings, frame_pixels};
 use thalweg_wire::Status;
 
 const VGA: Model = Model {
