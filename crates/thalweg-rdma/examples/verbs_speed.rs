@@ -170,7 +170,10 @@ fn bandwidth(device: &Device) -> Result<(), Box<dyn std::error::Error>> {
         copies.push(WRITES as f64 * BYTES as f64 / begin.elapsed().as_secs_f64() / 1e9);
     }
     let (rate, copy) = (median(rates), median(copies));
-    println!("writes of 64 KiB, posted {BATCH} at a time, embedded: {rate:.1} GB/s; memcpy of as much: {copy:.1} GB/s; ratio {:.2}", rate / copy);
+    println!(
+        "writes of 64 KiB, posted {BATCH} at a time, embedded: {rate:.1} GB/s; memcpy of as much: {copy:.1} GB/s; ratio {:.2}",
+        rate / copy
+    );
     Ok(())
 }
 

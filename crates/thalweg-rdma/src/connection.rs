@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use thalweg_rnic::{Command, CommandError, ConnectionEvent, ConnectionParameters, QueueState, Reply};
+use thalweg_rnic::{Command, CommandError, ConnectionEvent, ConnectionParameters, QueueState, Reply, Transport};
 use thiserror::Error;
 
 /// Reason why a queue pair was not connected.
@@ -64,8 +64,16 @@ impl Device {
     /// # Errors
     /// The address is in use, or the RNIC has ended.
     pub fn listen(&self, address: SocketAddr, backlog: u32) -> Result<Listener, VerbsError> {
+        self.listen_over(Transport::Tcp, address, backlog)
+    }
+
+    /// Listens as [`listen`](Self::listen) does, for peers that come by `transport`.
+    ///
+    /// # Errors
+    /// As [`listen`](Self::listen).
+    pub fn listen_over(&self, transport: Transport, address: SocketAddr, backlog: u32) -> Result<Listener, VerbsError> {
         let (events, theirs) = event_sockets()?;
-        match self.inner.call_rnic(Command::Listen { address, backlog }, vec![theirs])? {
+        match self.inner.call_rnic(Command::Listen { address, transport, backlog }, vec![theirs])? {
             Reply::Listening { listener, address } => {
                 Ok(Listener { device: Arc::clone(&self.inner), handle: listener, address, events })
             }
@@ -166,8 +174,22 @@ impl QueuePair {
         parameters: ConnectionParameters,
         timeout: Duration,
     ) -> Result<Connection, ConnectError> {
+        self.connect_over(Transport::Tcp, address, parameters, timeout)
+    }
+
+    /// Connects the queue pair as [`connect`](Self::connect) does, to a listener for peers that come by `transport`.
+    ///
+    /// # Errors
+    /// As [`connect`](Self::connect).
+    pub fn connect_over(
+        &self,
+        transport: Transport,
+        address: SocketAddr,
+        parameters: ConnectionParameters,
+        timeout: Duration,
+    ) -> Result<Connection, ConnectError> {
         let (events, theirs) = event_sockets()?;
-        let command = Command::Connect { queue: self.queue_number(), address, parameters };
+        let command = Command::Connect { queue: self.queue_number(), address, transport, parameters };
         self.rnic_device().call_for_done(command, vec![theirs])?;
         wait_until_established(self, events, timeout)
     }

@@ -62,5 +62,6 @@ pub use queue_pair::{
 };
 pub use thalweg_rnic::{
     Access, AsyncEvent, CommandError, CompletedOperation, ConnectionParameters, ENDLESS_RETRIES, Fault, FaultKind,
-    Limits, MAX_PRIVATE_BYTES, QueueAttributes, QueueLengths, QueueState, SendFlags, Sge, Side, Status, WindowKind,
+    Limits, MAX_PRIVATE_BYTES, QueueAttributes, QueueLengths, QueueState, SendFlags, Sge, Side, Status, Transport,
+    WindowKind,
 };

@@ -116,6 +116,8 @@ pub enum Command {
     Listen {
         /// Address and port; port 0: any.
         address: SocketAddr,
+        /// Way to peers of other RNICs.
+        transport: Transport,
         /// Connections that may wait for an answer.
         backlog: u32,
     },
@@ -128,6 +130,8 @@ pub enum Command {
         queue: u32,
         /// Address of the listener.
         address: SocketAddr,
+        /// Way to a peer of another RNIC.
+        transport: Transport,
         /// Parameters of this side.
         parameters: ConnectionParameters,
     },
@@ -150,6 +154,16 @@ pub enum Command {
     },
     /// Ends a connection: both queue pairs flush. [`Reply::Done`].
     Disconnect(u32),
+}
+
+/// Way to a peer of another RNIC.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+pub enum Transport {
+    /// iWARP: MPA over TCP (RFC 5044), which other RNICs speak, too.
+    #[default]
+    Tcp,
+    /// EFE in UDP datagrams, between RNICs of this kind. A message for which no receive is posted waits for it.
+    Efe,
 }
 
 /// Parameters of a connection (`rdma_conn_param`).

@@ -1,17 +1,18 @@
 //! Connection management: listeners, connection requests, and queue pairs that are connected by them.
 
 use crate::attributes::{QueueAttributes, QueueState};
-use crate::command::{CommandError, ConnectionEvent, ConnectionParameters, MAX_PRIVATE_BYTES, Reply};
+use crate::command::{CommandError, ConnectionEvent, ConnectionParameters, MAX_PRIVATE_BYTES, Reply, Transport};
 use crate::engine::{
     Engine, check_limit, check_owner, check_reads, encode_event, encode_lost_connection_events, insert_object,
     missing_descriptor,
 };
 use crate::events::EventSocket;
 use crate::queue_pair::{Connection, Path};
-use crate::tcp::Ending;
+use crate::stream::Ending;
 use std::io::Write;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
+use thalweg_efe::ConnectionId;
 use thalweg_iwarp::mpa::{self, Acceptance, ReadDepths};
 
 /// A listener of a program.
@@ -21,7 +22,15 @@ pub(crate) struct Listener {
     pub(crate) address: SocketAddr,
     pub(crate) backlog: u32,
     pub(crate) events: EventSocket,
-    pub(crate) socket: TcpListener,
+    pub(crate) socket: ListenerSocket,
+}
+
+/// Way by which peers of other RNICs come to a listener.
+#[derive(Debug)]
+pub(crate) enum ListenerSocket {
+    Tcp(TcpListener),
+    /// Port of EFE, by its handle.
+    Efe(u32),
 }
 
 /// A connection that waits for an answer.
@@ -38,13 +47,15 @@ pub(crate) enum RequestOrigin {
     Local { queue: u32, parameters: ConnectionParameters },
     /// A peer over TCP.
     Tcp { socket: TcpStream, request: Box<mpa::Request> },
+    /// A peer over EFE: port and connection, and the peer's parameters.
+    Efe { place: (u32, ConnectionId), theirs: ConnectionParameters },
 }
 
 impl Engine {
     pub(crate) fn add_listener(
         &mut self,
         client: u32,
-        mut address: SocketAddr,
+        (mut address, transport): (SocketAddr, Transport),
         backlog: u32,
         socket: Option<OwnedFd>,
     ) -> Result<Reply, CommandError> {
@@ -52,13 +63,27 @@ impl Engine {
         let count = self.listeners.iter().filter(|(_, listener)| listener.client == client).count();
         check_limit("listeners", self.limits.max_listeners, count)?;
         // One port for peers at this RNIC and elsewhere.
-        let listener = self.listen_tcp(address)?;
-        address = listener.local_addr().unwrap_or(address);
+        let socket = match transport {
+            Transport::Tcp => {
+                let listener = self.listen_tcp(address)?;
+                address = listener.local_addr().unwrap_or(address);
+                ListenerSocket::Tcp(listener)
+            }
+            Transport::Efe => {
+                let (port, bound) = self.listen_efe(address)?;
+                address = bound;
+                ListenerSocket::Efe(port)
+            }
+        };
         let backlog = backlog.clamp(1, self.limits.max_listeners);
-        let listener = Listener { client, address, backlog, events, socket: listener };
+        let port = if let ListenerSocket::Efe(port) = socket { Some(port) } else { None };
+        let listener = Listener { client, address, backlog, events, socket };
         match insert_object(&mut self.listeners, listener, "listeners")? {
             Reply::Handle(listener) => {
                 self.watch_listener(listener);
+                if let Some(port) = port {
+                    self.set_efe_listener(port, Some(listener));
+                }
                 Ok(Reply::Listening { listener, address })
             }
             other => Ok(other),
@@ -73,7 +98,9 @@ impl Engine {
 
     /// Removes a listener and rejects those that wait for its answer.
     pub(crate) fn remove_listener(&mut self, listener: u32) {
-        self.listeners.remove(listener);
+        if let Some(Listener { socket: ListenerSocket::Efe(port), .. }) = self.listeners.remove(listener) {
+            self.set_efe_listener(port, None);
+        }
         let waiting: Vec<u32> =
             self.requests.iter().filter(|(_, request)| request.listener == listener).map(|(at, _)| at).collect();
         for request in waiting {
@@ -93,6 +120,7 @@ impl Engine {
                     let _ = socket.write_all(&frame);
                 }
             }
+            RequestOrigin::Efe { place, .. } => self.reject_efe(place, &private_data),
         }
     }
 
@@ -100,16 +128,18 @@ impl Engine {
         &mut self,
         client: u32,
         queue: u32,
-        address: SocketAddr,
+        (address, transport): (SocketAddr, Transport),
         parameters: ConnectionParameters,
         socket: Option<OwnedFd>,
     ) -> Result<(), CommandError> {
         let events = EventSocket::new(socket.ok_or_else(missing_descriptor)?, encode_lost_connection_events);
         self.check_parameters(&parameters)?;
         self.check_unconnected(client, queue)?;
-        let listener = self.listeners.iter().find(|(_, listener)| listener.listens_at(address)).map(|(at, _)| at);
+        let listener =
+            self.listeners.iter().find(|(_, listener)| listener.listens_at(address, transport)).map(|(at, _)| at);
         match listener {
             Some(listener) => self.request_locally(listener, queue, parameters)?,
+            None if transport == Transport::Efe => self.connect_efe(queue, address, parameters)?,
             None => self.connect_tcp(queue, address, parameters)?,
         }
         if let Some(pair) = self.queues.get_mut(queue) {
@@ -168,6 +198,7 @@ impl Engine {
                 self.accept_locally(initiator, theirs, queue, parameters);
             }
             Some(RequestOrigin::Tcp { socket, request }) => self.accept_tcp(socket, &request, queue, parameters),
+            Some(RequestOrigin::Efe { place, theirs }) => self.accept_efe(place, theirs, queue, parameters),
         }
         Ok(())
     }
@@ -221,7 +252,7 @@ impl Engine {
     }
 
     pub(crate) fn disconnect_queue(&mut self, client: u32, queue: u32) -> Result<(), CommandError> {
-        if let Some(path) = &mut self.own_queue(client, queue)?.tcp {
+        if let Some(path) = &mut self.own_queue(client, queue)?.stream {
             path.ending = Ending::Disconnect;
         }
         self.abandon_requests_of(queue);
@@ -235,6 +266,7 @@ impl Engine {
             self.requests.iter().filter(|(_, request)| request.origin.is_of(queue)).map(|(at, _)| at).collect();
         of_queue.into_iter().for_each(|request| drop(self.requests.remove(request)));
         self.abandon_handshakes_of(queue);
+        self.abandon_efe_connections_of(queue);
     }
 
     /// Brings a queue pair into the state RTS with its peer.
@@ -300,7 +332,11 @@ impl Engine {
 
 impl Listener {
     /// Returns whether a peer at this RNIC that connects to `target` finds this listener.
-    fn listens_at(&self, target: SocketAddr) -> bool {
+    fn listens_at(&self, target: SocketAddr, transport: Transport) -> bool {
+        let is_efe = matches!(self.socket, ListenerSocket::Efe(_));
+        if is_efe != (transport == Transport::Efe) {
+            return false;
+        }
         let ip = self.address.ip();
         self.address.port() == target.port()
             && (ip == target.ip() || (ip.is_unspecified() && target.ip().is_loopback()))

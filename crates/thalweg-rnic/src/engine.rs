@@ -8,12 +8,14 @@ use crate::command::{Command, CommandError, ConnectionEvent, Reply};
 use crate::completion::CompletionQueue;
 use crate::connection::{Listener, Request};
 use crate::descriptor::{receive_ring_cells, send_ring_cells};
+use crate::efe::EfePort;
 use crate::events::EventSocket;
 use crate::handshake::{Handshake, Sockets};
 use crate::queue_pair::{Path, QueuePair, ReceiveRing, SendRing, SharedQueue};
 use crate::slots::Slots;
 use crate::stag::{RegionRequest, StagTable};
-use crate::tcp::{Ending, LingeringSocket};
+use crate::stream::Ending;
+use crate::tcp::LingeringSocket;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 use thalweg_arena::{Ring, RingReceiver};
@@ -50,6 +52,8 @@ pub struct Engine {
     /// TCP connections that are being set up, and sockets whose streams have ended.
     pub(crate) handshakes: Slots<Handshake>,
     pub(crate) lingering: Vec<LingeringSocket>,
+    /// Ports of EFE.
+    pub(crate) efe_ports: Slots<EfePort>,
     pub(crate) sockets: Sockets,
     /// Buffers of the turns over TCP: bytes received, payload to send.
     pub(crate) incoming: Vec<u8>,
@@ -103,6 +107,7 @@ impl Engine {
             requests: Slots::default(),
             handshakes: Slots::default(),
             lingering: Vec::new(),
+            efe_ports: Slots::default(),
             sockets: Sockets::default(),
             incoming: Vec::new(),
             payload: Vec::new(),
@@ -135,7 +140,7 @@ impl Engine {
         let queues: Vec<u32> =
             self.queues.iter().filter(|(_, queue)| queue.client == client).map(|(at, _)| at).collect();
         for queue in queues {
-            if let Some(path) = self.queues.get_mut(queue).and_then(|pair| pair.tcp.as_mut()) {
+            if let Some(path) = self.queues.get_mut(queue).and_then(|pair| pair.stream.as_mut()) {
                 path.ending = Ending::ProgramGone;
             }
             self.remove_queue(queue, "the peer's program has ended");
@@ -209,10 +214,12 @@ impl Engine {
                 self.remove_queue(queue, "the peer has destroyed its queue pair");
                 Ok(())
             }
-            Command::Listen { address, backlog } => return self.add_listener(client, address, backlog, fds.next()),
+            Command::Listen { address, transport, backlog } => {
+                return self.add_listener(client, (address, transport), backlog, fds.next());
+            }
             Command::DestroyListener(listener) => self.destroy_listener(client, listener),
-            Command::Connect { queue, address, parameters } => {
-                self.connect_queue(client, queue, address, parameters, fds.next())
+            Command::Connect { queue, address, transport, parameters } => {
+                self.connect_queue(client, queue, (address, transport), parameters, fds.next())
             }
             Command::Accept { request, queue, parameters } => {
                 self.accept_request(client, request, queue, parameters, fds.next())
@@ -229,9 +236,10 @@ impl Engine {
         let mut worked = self.serve_sockets(clock);
         for index in 0..self.queues.place_count() {
             if let Some(queue) = self.queues.handle_at(index) {
-                worked |= self.progress_queue(queue, clock);
+                worked |= self.take_turns(queue, clock);
             }
         }
+        self.flush_sockets(clock);
         self.post_overrun_notices();
         if self.events_wait {
             self.flush_events();
@@ -241,6 +249,12 @@ impl Engine {
 
     /// Does for one queue pair what [`make_progress`](Self::make_progress) does for all.
     pub fn progress_queue(&mut self, queue: u32, clock: Clock<'_>) -> bool {
+        let worked = self.take_turns(queue, clock);
+        self.flush_sockets(clock);
+        worked
+    }
+
+    fn take_turns(&mut self, queue: u32, clock: Clock<'_>) -> bool {
         let (mut worked, mut budget) = (false, TURN_BYTES);
         for _ in 0..TURN_REQUESTS {
             if !self.take_turn(queue, clock, &mut budget) {
@@ -264,7 +278,7 @@ impl Engine {
         let mut deadline = [unread, self.socket_deadline()].into_iter().flatten().min();
         let mut waited_for = Vec::new();
         for (_, queue) in self.queues.iter_mut() {
-            if queue.tcp.as_ref().is_some_and(|path| path.has_work()) {
+            if queue.stream.as_ref().is_some_and(|path| path.has_work()) {
                 return None;
             }
             match (&queue.current, queue.state) {
@@ -481,7 +495,7 @@ impl Engine {
             receive,
             current: None,
             path: Path::Unconnected,
-            tcp: None,
+            stream: None,
             connection: None,
             drain_event_due: false,
         };
@@ -545,7 +559,7 @@ impl Engine {
             (receive.next, receive.broken) = (0, false);
         }
         pair.state = QueueState::Reset;
-        (pair.path, pair.tcp, pair.connection) = (Path::Unconnected, None, None);
+        (pair.path, pair.stream, pair.connection) = (Path::Unconnected, None, None);
         pair.attributes = QueueAttributes::default();
     }
 

@@ -1,14 +1,15 @@
 //! TCP connections that are being set up: connecting, and the frames of MPA (RFC 5044 section 7, RFC 6581).
 
 use crate::command::{CONNECT_TIMEOUT, CommandError, ConnectionEvent, ConnectionParameters};
-use crate::connection::{Request, RequestOrigin};
+use crate::connection::{ListenerSocket, Request, RequestOrigin};
 use crate::engine::{Clock, Engine, encode_event, insert_object};
 use crate::queue_pair::Path;
-use crate::tcp::TcpPath;
+use crate::stream::Carrier;
+use crate::tcp::tcp_stream;
 use rustix::event::{Timespec, epoll};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use thalweg_iwarp::ErrorCode;
@@ -45,8 +46,9 @@ enum Step {
 #[derive(Debug, Default)]
 pub(crate) struct Sockets {
     poll: Option<Arc<OwnedFd>>,
-    /// Beginning of the time that the set-up counts in.
+    /// Beginning of the time that the set-up and EFE count in, and the last time that was looked at.
     epoch: Option<Instant>,
+    last: Duration,
 }
 
 /// Kinds of sockets, in the upper half of an event's number; a handle is in the lower.
@@ -54,9 +56,15 @@ const KIND_SHIFT: u32 = 32;
 const QUEUE_KIND: u64 = 0;
 const HANDSHAKE_KIND: u64 = 1;
 const LISTENER_KIND: u64 = 2;
+const DATAGRAM_KIND: u64 = 3;
 
 fn event_token(kind: u64, handle: u32) -> epoll::EventData {
     epoll::EventData::new_u64(kind << KIND_SHIFT | u64::from(handle))
+}
+
+/// Watches the socket of a port of EFE.
+pub(crate) fn watch_datagrams(poll: &OwnedFd, descriptor: BorrowedFd<'_>) -> std::io::Result<()> {
+    Ok(epoll::add(poll, descriptor, event_token(DATAGRAM_KIND, 0), epoll::EventFlags::IN)?)
 }
 
 fn watched_events() -> epoll::EventFlags {
@@ -69,7 +77,7 @@ impl Engine {
         self.sockets.poll.clone()
     }
 
-    fn socket_poll(&mut self) -> std::io::Result<Arc<OwnedFd>> {
+    pub(crate) fn socket_poll(&mut self) -> std::io::Result<Arc<OwnedFd>> {
         if let Some(poll) = &self.sockets.poll {
             return Ok(Arc::clone(poll));
         }
@@ -89,8 +97,9 @@ impl Engine {
 
     /// Watches a listener for connections.
     pub(crate) fn watch_listener(&mut self, handle: u32) {
-        let (Some(poll), Some(listener)) = (&self.sockets.poll, self.listeners.get(handle)) else { return };
-        let _ = epoll::add(poll, &listener.socket, event_token(LISTENER_KIND, handle), epoll::EventFlags::IN);
+        let Some(listener) = self.listeners.get(handle) else { return };
+        let (Some(poll), ListenerSocket::Tcp(socket)) = (&self.sockets.poll, &listener.socket) else { return };
+        let _ = epoll::add(poll, socket, event_token(LISTENER_KIND, handle), epoll::EventFlags::IN);
     }
 
     /// Begins to connect a queue pair by TCP.
@@ -138,9 +147,10 @@ impl Engine {
             let (flags, kind, handle) = (event.flags, event.data.u64() >> KIND_SHIFT, event.data.u64() as u32);
             match kind {
                 QUEUE_KIND => {
-                    if let Some(path) = self.queues.get_mut(handle).and_then(|pair| pair.tcp.as_mut()) {
-                        path.readable |= !flags.difference(epoll::EventFlags::OUT).is_empty();
-                        path.writable |= flags.contains(epoll::EventFlags::OUT);
+                    let path = self.queues.get_mut(handle).and_then(|pair| pair.stream.as_mut());
+                    if let Some(Carrier::Tcp(tcp)) = path.map(|path| &mut path.carrier) {
+                        tcp.readable |= !flags.difference(epoll::EventFlags::OUT).is_empty();
+                        tcp.writable |= flags.contains(epoll::EventFlags::OUT);
                     }
                 }
                 HANDSHAKE_KIND => {
@@ -148,9 +158,13 @@ impl Engine {
                         handshake.ready = true;
                     }
                 }
-                _ => self.accept_connections(handle, now),
+                LISTENER_KIND => self.accept_connections(handle, now),
+                // Datagrams: all ports look for some.
+                _ => {}
             }
         }
+        self.sockets.last = self.since_epoch(now);
+        let received = self.serve_efe_ports(self.sockets.last);
         for index in 0..self.handshakes.place_count() {
             if let Some(handle) = self.handshakes.handle_at(index) {
                 self.continue_handshake(handle, now);
@@ -159,7 +173,7 @@ impl Engine {
         if !self.lingering.is_empty() {
             self.serve_lingering_sockets(now);
         }
-        any
+        any || received
     }
 
     /// Returns when a connection that is being set up, or a socket of an ended stream, is to be looked at again.
@@ -170,7 +184,23 @@ impl Engine {
             Step::Initiating { initiator, .. } => epoch.map(|epoch| epoch + initiator.deadline()),
             Step::Responding { responder, .. } => epoch.map(|epoch| epoch + responder.deadline()),
         });
-        handshakes.chain(self.lingering.iter().filter_map(|socket| socket.linger_deadline())).min()
+        let packets = self.efe_deadline().and_then(|deadline| Some(epoch? + deadline));
+        handshakes.chain(packets).chain(self.lingering.iter().filter_map(|socket| socket.linger_deadline())).min()
+    }
+
+    /// Returns the last time that was looked at.
+    pub(crate) fn last_socket_time(&self) -> Duration {
+        self.sockets.last
+    }
+
+    /// Sends what ports of EFE have to send.
+    pub(crate) fn flush_sockets(&mut self, clock: Clock<'_>) {
+        if self.efe_ports.place_count() > 0 {
+            let now = clock();
+            self.sockets.epoch.get_or_insert(now);
+            self.sockets.last = self.since_epoch(now);
+            self.flush_efe_ports(self.sockets.last);
+        }
     }
 
     fn since_epoch(&self, now: Instant) -> Duration {
@@ -180,7 +210,8 @@ impl Engine {
     fn accept_connections(&mut self, listener: u32, now: Instant) {
         for _ in 0..MAX_ACCEPTED {
             let Some(found) = self.listeners.get(listener) else { return };
-            let Ok((socket, peer)) = found.socket.accept() else { return };
+            let ListenerSocket::Tcp(socket) = &found.socket else { return };
+            let Ok((socket, peer)) = socket.accept() else { return };
             // Beyond the backlog, a peer finds its connection closed.
             let waiting = self.handshakes.iter().filter(|(_, other)| other.is_for(listener)).count();
             if waiting >= found.backlog as usize || socket.set_nonblocking(true).is_err() {
@@ -318,29 +349,28 @@ impl Engine {
         private_data: Vec<u8>,
         first: Vec<u8>,
     ) {
-        let mut path = match TcpPath::new(socket, terms) {
+        let path = match tcp_stream(socket, terms, first) {
             Ok(path) => path,
             Err(error) => return self.end_attempt(queue, &ConnectionEvent::Failed { reason: error.to_string() }),
         };
-        path.send_first(first);
-        if let Some(poll) = &self.sockets.poll {
+        if let (Some(poll), Carrier::Tcp(tcp)) = (&self.sockets.poll, &path.carrier) {
             // It may be watched as a connection that is being set up, or not at all any more.
-            let _ = epoll::delete(poll, path.tcp_socket());
-            if epoll::add(poll, path.tcp_socket(), event_token(QUEUE_KIND, queue), watched_events()).is_err() {
+            let _ = epoll::delete(poll, tcp.tcp_socket());
+            if epoll::add(poll, tcp.tcp_socket(), event_token(QUEUE_KIND, queue), watched_events()).is_err() {
                 let reason = "the kernel watches no more sockets".into();
                 return self.end_attempt(queue, &ConnectionEvent::Failed { reason });
             }
         }
         let Some(pair) = self.queues.get_mut(queue) else { return };
-        pair.tcp = Some(Box::new(path));
+        pair.stream = Some(Box::new(path));
         let parameters = ConnectionParameters {
             private_data: Vec::new(),
             inbound_reads: u32::from(terms.inbound_requests),
             outbound_reads: u32::from(terms.outbound_requests),
             receiver_retries: own.map_or(0, |own| own.receiver_retries),
         };
-        self.establish_connection(queue, Path::Tcp, &parameters, private_data);
-        self.take_tcp_turn(queue);
+        self.establish_connection(queue, Path::Stream, &parameters, private_data);
+        self.take_stream_turn(queue);
     }
 
     /// Returns whether a connection that is being set up can go on at once.
@@ -351,9 +381,9 @@ impl Engine {
     /// Tells a peer that its terms cannot be fulfilled.
     fn refuse_terms(&mut self, queue: u32, socket: &TcpStream, terms: &mpa::Connection, error: ErrorCode) {
         let Ok(socket) = socket.try_clone() else { return };
-        let Ok(mut path) = TcpPath::new(socket, terms) else { return };
-        path.terminate_by(error);
-        self.close_tcp_path(queue, Box::new(path));
+        let Ok(mut path) = tcp_stream(socket, terms, Vec::new()) else { return };
+        path.stream.terminate(error);
+        self.close_stream_path(queue, Box::new(path));
     }
 
     /// Informs a listener's program of a peer that wants to connect.

@@ -33,6 +33,7 @@ mod command;
 mod completion;
 mod connection;
 mod descriptor;
+mod efe;
 mod engine;
 mod events;
 mod handshake;
@@ -40,6 +41,7 @@ mod queue_pair;
 mod service;
 mod slots;
 mod stag;
+mod stream;
 mod tcp;
 mod transfer;
 
@@ -49,7 +51,7 @@ pub use attributes::{
 };
 pub use command::{
     CONNECT_TIMEOUT, Command, CommandError, ConnectionEvent, ConnectionParameters, MAX_COMMAND_FDS, MAX_MESSAGE_BYTES,
-    MAX_PRIVATE_BYTES, Reply,
+    MAX_PRIVATE_BYTES, Reply, Transport,
 };
 pub use descriptor::{
     Cell, CompletionCell, CompletionEntry, MAX_INLINE_BYTES, MAX_SGES, ReceiveDescriptor, SendDescriptor, SendFlags,

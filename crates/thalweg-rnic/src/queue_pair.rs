@@ -3,7 +3,7 @@
 use crate::attributes::{QueueAttributes, QueueLengths, QueueState};
 use crate::descriptor::{ReceiveDescriptor, SendDescriptor, SendFlags};
 use crate::events::EventSocket;
-use crate::tcp::TcpPath;
+use crate::stream::StreamPath;
 use std::time::Instant;
 use thalweg_arena::RingReceiver;
 
@@ -25,8 +25,8 @@ pub(crate) struct QueuePair {
     /// Request that has begun and not completed.
     pub(crate) current: Option<Transfer>,
     pub(crate) path: Path,
-    /// Stream over TCP, if that is the way.
-    pub(crate) tcp: Option<Box<TcpPath>>,
+    /// Stream to a queue pair of another RNIC.
+    pub(crate) stream: Option<Box<StreamPath>>,
     pub(crate) connection: Option<Connection>,
     /// Whether [`QueueState::SendDrained`] was entered and its event not sent.
     pub(crate) drain_event_due: bool,
@@ -38,8 +38,8 @@ pub(crate) enum Path {
     Unconnected,
     /// A queue pair of this RNIC, which must name this one, too.
     Local(u32),
-    /// A TCP connection.
-    Tcp,
+    /// A queue pair of another RNIC.
+    Stream,
 }
 
 /// Ring of a send queue.

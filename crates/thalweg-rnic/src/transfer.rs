@@ -53,9 +53,9 @@ impl Engine {
     pub(crate) fn take_turn(&mut self, queue: u32, clock: Clock<'_>, budget: &mut u64) -> bool {
         let Some(pair) = self.queues.get_mut(queue) else { return false };
         match pair.state {
-            QueueState::ReadyToSend if pair.tcp.is_some() => return self.take_tcp_turn(queue),
-            QueueState::SendDrained if pair.tcp.as_ref().is_some_and(|path| path.has_posted()) => {
-                return self.take_tcp_turn(queue);
+            QueueState::ReadyToSend if pair.stream.is_some() => return self.take_stream_turn(queue),
+            QueueState::SendDrained if pair.stream.as_ref().is_some_and(|path| path.has_posted()) => {
+                return self.take_stream_turn(queue);
             }
             QueueState::ReadyToSend => {}
             QueueState::SendDrained if pair.current.is_some() => {}
@@ -64,7 +64,7 @@ impl Engine {
                     let client = pair.client;
                     self.send_async_event(client, &AsyncEvent::SendQueueDrained { queue });
                 }
-                return self.take_tcp_turn(queue);
+                return self.take_stream_turn(queue);
             }
             QueueState::Error => return self.flush_one(queue),
             _ => return false,
@@ -130,7 +130,7 @@ impl Engine {
             return;
         }
         pair.state = QueueState::Error;
-        let (current, path, tcp) = (pair.current.take(), pair.path, pair.tcp.take());
+        let (current, path, stream) = (pair.current.take(), pair.path, pair.stream.take());
         if let Some(connection) = pair.connection.as_mut().filter(|connection| connection.established) {
             connection.established = false;
             let event = crate::command::ConnectionEvent::Disconnected { reason: cause.into() };
@@ -141,8 +141,8 @@ impl Engine {
             self.complete_send(queue, &transfer, Status::Flushed, flushed);
             self.release_peer_receive(queue, transfer);
         }
-        if let Some(tcp) = tcp {
-            self.close_tcp_path(queue, tcp);
+        if let Some(stream) = stream {
+            self.close_stream_path(queue, stream);
         }
         let Path::Local(peer) = path else { return };
         let Some(peer_pair) = self.queues.get_mut(peer) else { return };

@@ -5,6 +5,6 @@ mod errors;
 mod hostile;
 mod operations;
 mod processes;
+mod remote;
 mod setup;
-mod tcp;
 mod waiting;

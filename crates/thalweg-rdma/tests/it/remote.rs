@@ -1,4 +1,4 @@
-//! Two RNICs, connected by MPA over TCP.
+//! Two RNICs, connected by MPA over TCP, or by EFE over UDP.
 
 use crate::setup::*;
 use std::io::{Read, Write};
@@ -18,28 +18,30 @@ struct Joined {
 }
 
 /// Connects a queue pair of each of two RNICs.
-fn join_over_tcp(near: Party, far: Party, parameters: ConnectionParameters) -> Joined {
-    let listener = far.device.listen(anywhere(), 4).unwrap();
+fn join_over(transport: Transport, near: Party, far: Party, parameters: ConnectionParameters) -> Joined {
+    let listener = far.device.listen_over(transport, anywhere(), 4).unwrap();
     let address = listener.local_address();
     let answer = parameters.clone();
     let accepting = std::thread::spawn(move || {
         let request = listener.wait_for_request(PATIENCE).unwrap().unwrap();
-        assert!(request.peer_address().is_some(), "by TCP");
+        assert_eq!(request.peer_address().is_some(), transport == Transport::Tcp);
         let connection = request.accept(&far.queue, answer, PATIENCE).unwrap();
         (far, connection)
     });
-    let near_connection = near.queue.connect(address, parameters, PATIENCE).unwrap();
+    let near_connection = near.queue.connect_over(transport, address, parameters, PATIENCE).unwrap();
     let (far, far_connection) = accepting.join().unwrap();
     Joined { near, far, near_connection, far_connection }
 }
 
-fn joined_with(options: &Options, parameters: ConnectionParameters) -> Joined {
+const TRANSPORTS: [Transport; 2] = [Transport::Tcp, Transport::Efe];
+
+fn joined_with(transport: Transport, options: &Options, parameters: ConnectionParameters) -> Joined {
     let open = || Device::open_thread(Limits::default()).unwrap();
-    join_over_tcp(party(&open(), options), party(&open(), options), parameters)
+    join_over(transport, party(&open(), options), party(&open(), options), parameters)
 }
 
-fn joined() -> Joined {
-    joined_with(&Options::default(), ConnectionParameters::default())
+fn joined(transport: Transport) -> Joined {
+    joined_with(transport, &Options::default(), ConnectionParameters::default())
 }
 
 impl Party {
@@ -54,8 +56,12 @@ impl Party {
 }
 
 #[test]
-fn every_operation_goes_over_tcp() {
-    let Joined { near, far, .. } = joined();
+fn every_operation_goes_to_another_rnic() {
+    TRANSPORTS.into_iter().for_each(every_operation_goes_to_another_rnic_over);
+}
+
+fn every_operation_goes_to_another_rnic_over(transport: Transport) {
+    let Joined { near, far, .. } = joined(transport);
     near.fill(0, &pattern(1000, 1));
     near.send(1, Work::Write { data: Data::Memory(&[near.buffer.sge(0, 1000)]), to: far.at(5), immediate: None });
     assert_eq!(near.succeed(1).operation(), CompletedOperation::Write);
@@ -121,8 +127,12 @@ fn every_operation_goes_over_tcp() {
 }
 
 #[test]
-fn no_bytes_and_many_elements_and_long_messages_go_over_tcp() {
-    let Joined { near, far, .. } = joined();
+fn no_bytes_and_many_elements_and_long_messages_go_to_another_rnic() {
+    TRANSPORTS.into_iter().for_each(no_bytes_and_many_elements_and_long_messages_go_to_another_rnic_over);
+}
+
+fn no_bytes_and_many_elements_and_long_messages_go_to_another_rnic_over(transport: Transport) {
+    let Joined { near, far, .. } = joined(transport);
     let nowhere = RemoteAddress { address: u64::MAX, stag: 0x1234_5678 };
     near.send(1, Work::Write { data: Data::Memory(&[]), to: nowhere, immediate: None });
     near.send(2, Work::Read { into: &[], from: nowhere });
@@ -158,6 +168,10 @@ fn no_bytes_and_many_elements_and_long_messages_go_over_tcp() {
 /// The codes of RFC 5040 section 4.8 and RFC 5041 section 7.2, as the requester's completion has them.
 #[test]
 fn what_the_peer_refuses_comes_back_as_a_terminate_code() {
+    TRANSPORTS.into_iter().for_each(what_the_peer_refuses_comes_back_as_a_terminate_code_over);
+}
+
+fn what_the_peer_refuses_comes_back_as_a_terminate_code_over(transport: Transport) {
     type Place = fn(&Party, &Party) -> RemoteAddress;
     type Code = (u64, u64, u64);
     let cases: [(Place, [Code; 2]); 4] = [
@@ -171,7 +185,7 @@ fn what_the_peer_refuses_comes_back_as_a_terminate_code() {
     ];
     for (place, codes) in cases {
         for read in [false, true] {
-            let Joined { near, far, near_connection, far_connection } = joined();
+            let Joined { near, far, near_connection, far_connection } = joined(transport);
             let (own, place) = ([near.buffer.sge(0, 8)], place(&near, &far));
             far.queue.post_receive(50, &[]).unwrap();
             near.queue.post_receive(2, &[]).unwrap();
@@ -205,7 +219,7 @@ fn what_the_peer_refuses_comes_back_as_a_terminate_code() {
 
 #[test]
 fn messages_without_receives_or_too_long_for_them_end_the_stream() {
-    let Joined { near, far, near_connection, .. } = joined();
+    let Joined { near, far, near_connection, .. } = joined(Transport::Tcp);
     near.queue.post_receive(2, &[]).unwrap();
     near.send(1, Work::Send { data: Data::Inline(b"x"), immediate: None });
     let _ = near.next();
@@ -213,7 +227,7 @@ fn messages_without_receives_or_too_long_for_them_end_the_stream() {
     let reason = near_connection.wait_for_end(PATIENCE).unwrap().unwrap();
     assert!(reason.contains("layer 1, type 2, code 0x02"), "{reason}");
     drop(far);
-    let Joined { near, far, near_connection, .. } = joined();
+    let Joined { near, far, near_connection, .. } = joined(Transport::Tcp);
     far.queue.post_receive(3, &[far.buffer.sge(0, 10)]).unwrap();
     near.queue.post_receive(2, &[]).unwrap();
     near.send(1, Work::Send { data: Data::Memory(&[near.buffer.sge(0, 11)]), immediate: None });
@@ -234,7 +248,11 @@ impl Party {
 
 #[test]
 fn own_faults_are_found_before_anything_is_sent_and_everything_behind_is_flushed() {
-    let Joined { near, far, far_connection, .. } = joined();
+    TRANSPORTS.into_iter().for_each(own_faults_are_found_before_anything_is_sent_and_everything_behind_is_flushed_over);
+}
+
+fn own_faults_are_found_before_anything_is_sent_and_everything_behind_is_flushed_over(transport: Transport) {
+    let Joined { near, far, far_connection, .. } = joined(transport);
     far.queue.post_receive(50, &[far.buffer.sge(0, 8)]).unwrap();
     near.send(1, Work::Write { data: Data::Inline(b"good"), to: far.at(100), immediate: None });
     let wrong = Sge { stag: 0x7700, ..near.buffer.sge(0, 8) };
@@ -254,7 +272,7 @@ fn own_faults_are_found_before_anything_is_sent_and_everything_behind_is_flushed
     assert!(reason.contains("local catastrophic error"), "{reason}");
     // Reads without an ORD, behind another request.
     let none = ConnectionParameters { outbound_reads: 0, ..ConnectionParameters::default() };
-    let Joined { near, far, .. } = joined_with(&Options::default(), none);
+    let Joined { near, far, .. } = joined_with(transport, &Options::default(), none);
     near.send(1, Work::Write { data: Data::Inline(b"first"), to: far.at(0), immediate: None });
     near.send(2, Work::Read { into: &[near.buffer.sge(0, 8)], from: far.at(0) });
     near.succeed(1);
@@ -263,8 +281,12 @@ fn own_faults_are_found_before_anything_is_sent_and_everything_behind_is_flushed
 
 #[test]
 fn a_connection_ends_for_both_however_it_ends() {
+    TRANSPORTS.into_iter().for_each(a_connection_ends_for_both_however_it_ends_over);
+}
+
+fn a_connection_ends_for_both_however_it_ends_over(transport: Transport) {
     for way in 0..4 {
-        let Joined { near, far, near_connection, far_connection } = joined();
+        let Joined { near, far, near_connection, far_connection } = joined(transport);
         far.queue.post_receive(1, &[]).unwrap();
         near.queue.post_receive(2, &[]).unwrap();
         let expected = match way {
@@ -354,11 +376,15 @@ fn strangers_that_connect_to_a_listener_do_no_harm() {
 }
 
 #[test]
-fn embedded_rnics_speak_tcp_too() {
+fn embedded_rnics_speak_to_others_too() {
+    TRANSPORTS.into_iter().for_each(embedded_rnics_speak_to_others_too_over);
+}
+
+fn embedded_rnics_speak_to_others_too_over(transport: Transport) {
     let options = Options::default();
     let open = || Device::open_embedded(Limits::default()).unwrap();
     let Joined { near, far, .. } =
-        join_over_tcp(party(&open(), &options), party(&open(), &options), ConnectionParameters::default());
+        join_over(transport, party(&open(), &options), party(&open(), &options), ConnectionParameters::default());
     (0..100).for_each(|id| far.queue.post_receive(id, &[far.buffer.sge(0, 64)]).unwrap());
     let echo = std::thread::spawn(move || {
         for id in 0..200 {
@@ -389,4 +415,50 @@ fn embedded_rnics_speak_tcp_too() {
         assert_eq!(near.bytes(1000, message.len()), message);
     }
     echo.join().unwrap();
+}
+
+/// Over EFE, a message waits for its receive, and one that is too long ends the stream.
+#[test]
+fn messages_over_efe_wait_for_receives() {
+    let Joined { near, far, near_connection, .. } = joined(Transport::Efe);
+    for id in 0..10 {
+        near.send(id, Work::Send { data: Data::Inline(&[id as u8; 5]), immediate: None });
+    }
+    far.quiet();
+    for id in 0..10 {
+        far.queue.post_receive(id, &[far.buffer.sge(id * 64, 64)]).unwrap();
+        assert_eq!(far.succeed(id).transferred_bytes(), 5);
+        assert_eq!(far.bytes(id as usize * 64, 5), [id as u8; 5]);
+    }
+    (0..10).for_each(|id| _ = near.succeed(id));
+    far.queue.post_receive(11, &[far.buffer.sge(0, 10)]).unwrap();
+    near.send(12, Work::Send { data: Data::Memory(&[near.buffer.sge(0, 11)]), immediate: None });
+    let fault = far.fail(11, Status::LocalLengthError);
+    assert_eq!((fault.value, fault.limit), (11, 10));
+    let reason = near_connection.wait_for_end(PATIENCE).unwrap().unwrap();
+    assert!(reason.contains("layer 1, type 2, code 0x05"), "{reason}");
+}
+
+#[test]
+fn connections_over_efe_are_rejected_and_not_answered() {
+    let options = Options::default();
+    let open = || Device::open_thread(Limits::default()).unwrap();
+    let (near, other) = (party(&open(), &options), open());
+    let listener = other.listen_over(Transport::Efe, anywhere(), 4).unwrap();
+    let address = listener.local_address();
+    let rejecting = std::thread::spawn(move || {
+        let request = listener.wait_for_request(PATIENCE).unwrap().unwrap();
+        assert_eq!(request.peer_parameters().private_data, b"please");
+        request.reject(b"no".to_vec()).unwrap();
+        listener
+    });
+    let please = ConnectionParameters { private_data: b"please".to_vec(), ..ConnectionParameters::default() };
+    let rejected = near.queue.connect_over(Transport::Efe, address, please, PATIENCE).unwrap_err();
+    assert!(matches!(rejected, ConnectError::Rejected { private_data } if private_data == b"no"));
+    drop(rejecting.join().unwrap());
+    let silent = std::net::UdpSocket::bind(anywhere()).unwrap();
+    let (address, timeout) = (silent.local_addr().unwrap(), Duration::from_millis(20));
+    let parameters = ConnectionParameters::default();
+    let late = near.queue.connect_over(Transport::Efe, address, parameters, timeout).unwrap_err();
+    assert!(matches!(late, ConnectError::TimedOut(_)), "{late}");
 }
