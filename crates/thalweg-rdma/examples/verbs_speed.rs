@@ -29,7 +29,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     bandwidth(&Device::open_embedded(Limits::default())?)?;
     message_rate("embedded", &Device::open_embedded(Limits::default())?)?;
     message_rate("thread", &Device::open_thread(Limits::default())?)?;
-    over_tcp()?;
+    to_another_rnic(Transport::Tcp, "MPA over TCP")?;
+    to_another_rnic(Transport::Efe, "EFE over UDP")?;
     registration()?;
     doorbell()?;
     Ok(())
@@ -206,8 +207,8 @@ fn message_rate(mode: &str, device: &Device) -> Result<(), Box<dyn std::error::E
     Ok(())
 }
 
-/// Two embedded RNICs over MPA and TCP on loopback, CRCs on: sends of one byte there and back, writes of 128 KiB.
-fn over_tcp() -> Result<(), Box<dyn std::error::Error>> {
+/// Two embedded RNICs on loopback, with CRCs over TCP: sends of one byte there and back, writes of 128 KiB.
+fn to_another_rnic(transport: Transport, name: &str) -> Result<(), Box<dyn std::error::Error>> {
     const BYTES: u32 = 128 << 10;
     const TURNS: u64 = 5_000;
     const WRITES: u64 = 5_000;
@@ -215,7 +216,7 @@ fn over_tcp() -> Result<(), Box<dyn std::error::Error>> {
     let near = half(&Device::open_embedded(Limits::default())?, BYTES as usize)?;
     let other = Device::open_embedded(Limits::default())?;
     let far = half(&other, BYTES as usize)?;
-    let (far_place, listener) = (far.place(), other.listen("127.0.0.1:0".parse()?, 1)?);
+    let (far_place, listener) = (far.place(), other.listen_over(transport, "127.0.0.1:0".parse()?, 1)?);
     let address = listener.local_address();
     let all = ROUNDS as u64 * TURNS;
     std::thread::scope(|scope| {
@@ -243,7 +244,7 @@ fn over_tcp() -> Result<(), Box<dyn std::error::Error>> {
             // Drives its RNIC until the last message has come.
             far.wait().map_err(|error| error.to_string())
         });
-        let _connection = near.queue.connect(address, ConnectionParameters::default(), TIMEOUT)?;
+        let _connection = near.queue.connect_over(transport, address, ConnectionParameters::default(), TIMEOUT)?;
         let mut rounds = Vec::new();
         for _ in 0..ROUNDS {
             let mut times = Vec::new();
@@ -258,7 +259,7 @@ fn over_tcp() -> Result<(), Box<dyn std::error::Error>> {
             }
             rounds.push(median_and_p99(times));
         }
-        print_latency("send of 1 B, one way of a ping-pong, MPA over TCP, both embedded", rounds);
+        print_latency(&format!("send of 1 B, one way of a ping-pong, {name}, both embedded"), rounds);
         let (mut rates, data) = (Vec::new(), [near.buffer.sge(0, BYTES)]);
         for _ in 0..ROUNDS {
             let begin = Instant::now();
@@ -273,7 +274,7 @@ fn over_tcp() -> Result<(), Box<dyn std::error::Error>> {
             near.wait()?;
             rates.push(WRITES as f64 * f64::from(BYTES) / begin.elapsed().as_secs_f64() / 1e9);
         }
-        println!("writes of 128 KiB, MPA over TCP, both embedded: {:.2} GB/s", median(rates));
+        println!("writes of 128 KiB, {name}, both embedded: {:.2} GB/s", median(rates));
         near.queue.post_send(&SendRequest::signaled(0, Work::Send { data: Data::Inline(b"x"), immediate: None }))?;
         near.wait()?;
         echo.join().map_err(|_| "the other thread has ended")??;

@@ -162,7 +162,8 @@ pub enum Transport {
     /// iWARP: MPA over TCP (RFC 5044), which other RNICs speak, too.
     #[default]
     Tcp,
-    /// EFE in UDP datagrams, between RNICs of this kind. A message for which no receive is posted waits for it.
+    /// EFE in UDP datagrams, between RNICs of this kind. A message for which no receive is posted waits for it. An RNIC
+    /// that is gone is noticed after 10 s of silence.
     Efe,
 }
 

@@ -132,8 +132,7 @@ impl Engine {
         let (client, entries) = (completions.client, completions.ring.cells());
         self.notices.push(queue);
         self.send_async_event(client, &AsyncEvent::CompletionOverrun { queue, entries });
-        let pairs =
-            self.queues.iter().filter(|(_, pair)| pair.send_completions == queue || pair.receive_completions == queue);
+        let pairs = self.queues.iter().filter(|(_, pair)| pair.completes_in(queue));
         let pairs: Vec<u32> = pairs.map(|(number, _)| number).collect();
         let fault = Fault::new(FaultKind::CompletionOverrun, 0, 0, u64::from(entries));
         for pair in pairs {

@@ -10,6 +10,7 @@
 use crate::command::{CommandError, ConnectionEvent, ConnectionParameters, Reply};
 use crate::connection::{Request, RequestOrigin};
 use crate::engine::{Engine, encode_event, insert_object};
+use crate::handshake::{address_error, watch_datagrams};
 use crate::queue_pair::Path;
 use crate::stream::{Carrier, OwnedPlace, StreamPath};
 use std::collections::HashMap;
@@ -61,6 +62,16 @@ enum User {
     Stream { queue: u32 },
 }
 
+impl User {
+    /// Returns whether it is a queue pair that is not connected yet.
+    fn is_attempt_of(&self, queue: u32) -> bool {
+        match self {
+            Self::Connecting { queue: other, .. } | Self::Accepted { queue: other, .. } => *other == queue,
+            Self::Waiting | Self::Stream { .. } => false,
+        }
+    }
+}
+
 /// A connection of EFE that carries a stream.
 #[derive(Debug)]
 pub(crate) struct EfeCarrier {
@@ -88,26 +99,25 @@ impl EfeCarrier {
 impl Engine {
     /// Opens a port of EFE and returns its handle and address.
     fn open_efe_port(&mut self, at: SocketAddr) -> Result<(u32, SocketAddr), CommandError> {
-        let failed = |reason: String| CommandError::Address { address: at, reason };
-        let mut io = UdpPort::bind(at).map_err(|error| failed(error.to_string()))?;
+        let failed = address_error(at);
+        let mut io = UdpPort::bind(at).map_err(&failed)?;
         let max_credit_bytes = io.reserve_receive_bytes(RECEIVE_BUFFER_BYTES);
         // Numbers that a stranger cannot guess: a keyed hash, its key from the kernel.
         let (state, mut drawn) = (RandomState::new(), 0u64);
-        let random = move || {
+        let port = Port::new(Options { max_credit_bytes, ..Options::default() }, move || {
             drawn += 1;
             state.hash_one(drawn)
-        };
-        let port = Port::new(Options { max_credit_bytes, ..Options::default() }, random);
+        });
         let (address, frame) = (io.local_address(), vec![0; port.max_frame_bytes()]);
         let (users, open_connections) = (HashMap::new(), 0);
-        let poll = self.socket_poll().map_err(|error| failed(error.to_string()))?;
+        let poll = self.socket_poll().map_err(&failed)?;
         if let Some(descriptor) = io.descriptor() {
-            crate::handshake::watch_datagrams(&poll, descriptor).map_err(|error| failed(error.to_string()))?;
+            watch_datagrams(&poll, descriptor).map_err(&failed)?;
         }
         let port = EfePort { io, port, listener: None, users, open_connections, frame };
         match insert_object(&mut self.efe_ports, port, "ports of EFE")? {
             Reply::Handle(handle) => Ok((handle, address)),
-            other => Err(failed(format!("{other:?}"))),
+            other => Err(CommandError::Unknown(format!("{other:?}"))),
         }
     }
 
@@ -174,12 +184,12 @@ impl Engine {
     /// Ends the attempts of a queue pair to connect.
     pub(crate) fn abandon_efe_connections_of(&mut self, queue: u32) {
         for (_, port) in self.efe_ports.iter_mut() {
-            let of_queue = |user: &User| match user {
-                User::Connecting { queue: other, .. } | User::Accepted { queue: other, .. } => *other == queue,
-                User::Waiting | User::Stream { .. } => false,
-            };
-            let found: Vec<ConnectionId> =
-                port.users.iter().filter(|(_, user)| of_queue(user)).map(|(connection, _)| *connection).collect();
+            let found: Vec<ConnectionId> = port
+                .users
+                .iter()
+                .filter(|(_, user)| user.is_attempt_of(queue))
+                .map(|(connection, _)| *connection)
+                .collect();
             for connection in found {
                 port.users.remove(&connection);
                 port.port.abort(connection, 0, &[]);

@@ -400,8 +400,7 @@ impl Engine {
 
     fn destroy_completion_queue(&mut self, client: u32, queue: u32) -> Result<(), CommandError> {
         check_owner(&self.completions, client, queue, "completion queue", |queue| queue.client)?;
-        let uses = |pair: &QueuePair| pair.send_completions == queue || pair.receive_completions == queue;
-        let users = self.queues.iter().filter(|(_, pair)| uses(pair)).count() as u32;
+        let users = self.queues.iter().filter(|(_, pair)| pair.completes_in(queue)).count() as u32;
         if users > 0 {
             return Err(CommandError::Busy { what: "completion queue".into(), users, by: "queue pairs".into() });
         }

@@ -480,7 +480,7 @@ fn finish_connecting(
 }
 
 /// Returns a function for `map_err` on a system call for an address.
-fn address_error(address: SocketAddr) -> impl Fn(std::io::Error) -> CommandError {
+pub(crate) fn address_error(address: SocketAddr) -> impl Fn(std::io::Error) -> CommandError {
     move |error| CommandError::Address { address, reason: error.to_string() }
 }
 

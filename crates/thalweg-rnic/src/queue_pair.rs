@@ -32,6 +32,13 @@ pub(crate) struct QueuePair {
     pub(crate) drain_event_due: bool,
 }
 
+impl QueuePair {
+    /// Returns whether requests of the queue pair complete in a completion queue.
+    pub(crate) fn completes_in(&self, completions: u32) -> bool {
+        self.send_completions == completions || self.receive_completions == completions
+    }
+}
+
 /// Way to the peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Path {
