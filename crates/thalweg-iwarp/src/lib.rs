@@ -31,7 +31,8 @@
 //!
 //! **Errors.** A fault of the peer ends the stream with a Terminate message, once ([`Event::TerminatedHere`]): the owner
 //! sends the one more segment there is, and closes the lower layer. The peer's Terminate message ends it, too
-//! ([`Event::TerminatedByPeer`]). Both say the layer, type and code in words, and the section that defines them.
+//! ([`Event::TerminatedByPeer`]). A [`Fault`] says in words what was found, with its numbers and limits; its
+//! [`ErrorCode`], like that of the peer's message, says layer, type, code and the section that defines them.
 //!
 //! **Over TCP**, [`mpa`] comes in between: [`mpa::Initiator`] and [`mpa::Responder`] agree on a [`mpa::Connection`];
 //! [`mpa::FpduEncoder`] and [`mpa::FpduDecoder`] make FPDUs of segments, and segments of bytes. Its terms go into the

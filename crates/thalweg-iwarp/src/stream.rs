@@ -350,3 +350,57 @@ fn terminated_segment(header: SegmentHeader, segment_bytes: usize) -> Terminated
     let length = u16::try_from(segment_bytes).unwrap_or(u16::MAX);
     TerminatedSegment { length, header, read_request: None }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::{Access, MemoryRange, Stag};
+    use crate::plain::PlainMemory;
+    use crate::work::{AtomicOperation, Completion, Operation, Payload, ReceiveBuffer, RemoteAddress};
+
+    const MEMORY: Stag = Stag(7);
+
+    /// A side that is about to send, and to receive, the last message of each queue before the numbers begin anew.
+    fn side_before_wrap() -> (Stream, PlainMemory) {
+        let mut stream = Stream::new(StreamSettings::default()).unwrap();
+        stream.sender.set_next_numbers(u32::MAX);
+        stream.receiver.set_next_numbers(u32::MAX);
+        let mut memory = PlainMemory::default();
+        memory.register(MEMORY, 0, vec![0; 64], &[Access::LocalWrite, Access::RemoteRead, Access::RemoteAtomic]);
+        (stream, memory)
+    }
+
+    /// RFC 5041 §4.3: a message number is followed by the next one modulo 2³².
+    #[test]
+    fn message_numbers_wrap() {
+        let (mut here, mut there) = (side_before_wrap(), side_before_wrap());
+        let remote = RemoteAddress { stag: MEMORY, offset: 0 };
+        let range = MemoryRange { stag: MEMORY, offset: 8, length: 8 };
+        let add = AtomicOperation::FetchAdd { add: 1, mask: 0 };
+        let operations = [
+            Operation::Send { data: Payload::Inline(vec![1; 8]), invalidate: None },
+            Operation::Read { remote, into: vec![range] },
+            Operation::Atomic { remote, operation: add, into: range },
+            Operation::Immediate([0; 8]),
+            Operation::Atomic { remote, operation: add, into: range },
+            Operation::Read { remote, into: vec![range] },
+        ];
+        for (id, operation) in (0..).zip(operations) {
+            here.0.post(WorkRequest { id, operation, fence: false, solicited: false }).unwrap();
+            there.1.receives.push_back(ReceiveBuffer { id, into: vec![range] });
+        }
+        let mut segment = OutgoingSegment::default();
+        for _ in 0..2 {
+            while here.0.next_segment(&mut here.1, &mut segment) {
+                here.0.accept_segments(segment.sequence + 1);
+                let bytes = here.1.segment_bytes(&segment);
+                assert_eq!(there.0.receive_next(&bytes, &mut there.1), ReceiveOutcome::Taken);
+            }
+            std::mem::swap(&mut here, &mut there);
+        }
+        let done = std::iter::from_fn(|| here.0.next_event());
+        let done = done.filter(|event| matches!(event, Event::Completed(Completion { result: Ok(()), .. })));
+        assert_eq!((done.count(), here.0.fault(), there.0.fault()), (6, None, None));
+        assert_eq!(here.1.bytes(range), Some(&2_u64.to_ne_bytes()[..]), "two atomics before the last Read");
+    }
+}

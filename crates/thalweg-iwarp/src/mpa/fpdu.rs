@@ -71,12 +71,14 @@ pub struct FpduEncoder {
     markers: bool,
     /// Bytes sent since the first FPDU began.
     position: u64,
+    /// Buffers for FPDUs that are copied.
+    scratch: FpduFrame,
 }
 
 impl FpduEncoder {
     /// Returns the half of a connection that begins with the next byte.
     pub fn new(crc: bool, markers: bool) -> Self {
-        Self { crc, markers, position: 0 }
+        Self { crc, markers, position: 0, scratch: FpduFrame::default() }
     }
 
     /// Makes the next FPDU: `head` and then the pieces of `payload` are its ULPDU.
@@ -85,17 +87,36 @@ impl FpduEncoder {
     ///
     /// The ULPDU is longer than 65535 bytes.
     pub fn encode(&mut self, head: &[u8], payload: &[&[u8]], frame: &mut FpduFrame) {
+        self.lay_out(head, payload, frame);
+        // §4.1: where CRCs are off the field may have any value.
+        let crc = if self.crc { checksum_of(frame.slices(payload)) } else { 0 };
+        frame.push_own(&encode_crc(crc));
+    }
+
+    /// Appends the next FPDU to a buffer, copying the payload.
+    ///
+    /// # Panics
+    ///
+    /// The ULPDU is longer than 65535 bytes.
+    pub fn append(&mut self, head: &[u8], payload: &[&[u8]], to: &mut Vec<u8>) {
+        let mut frame = std::mem::take(&mut self.scratch);
+        self.lay_out(head, payload, &mut frame);
+        let from = to.len();
+        for slice in frame.slices(payload) {
+            to.extend(slice);
+        }
+        let crc = if self.crc { thalweg_wire::crc32c(&to[from..]) } else { 0 };
+        to.extend(encode_crc(crc));
+        self.scratch = frame;
+    }
+
+    /// Fills in all of the next FPDU but its CRC.
+    fn lay_out(&mut self, head: &[u8], payload: &[&[u8]], frame: &mut FpduFrame) {
         let ulpdu_bytes = head.len() + payload.iter().map(|piece| piece.len()).sum::<usize>();
         let length = u16::try_from(ulpdu_bytes).expect("a ULPDU has at most 65535 bytes (RFC 5044 §4.1)");
         frame.own_bytes.clear();
         frame.parts.clear();
-        let mut writer = FpduWriter {
-            frame,
-            crc: self.crc.then(Crc32c::new),
-            markers: self.markers,
-            position: self.position,
-            started: self.position,
-        };
+        let mut writer = FpduWriter { frame, markers: self.markers, position: self.position, started: self.position };
         // A marker between two FPDUs belongs to the second: its pointer is 0, and the CRC covers it (§4.3, §4.4).
         writer.insert_marker();
         writer.started = writer.position;
@@ -106,32 +127,25 @@ impl FpduEncoder {
         }
         let pad = (LENGTH_BYTES + ulpdu_bytes).wrapping_neg() % 4;
         writer.write_own(&[0; 3][..pad]);
-        // A marker right after the pad belongs to this FPDU (§4.4 rule 1).
+        // A marker right after the pad belongs to this FPDU (§4.4 rule 1). None falls into the CRC: FPDUs and markers
+        // are multiples of four.
         writer.insert_marker();
-        // §4.1: where CRCs are off the field may have any value.
-        let crc = writer.crc.take().map_or(0, |crc| crc.checksum());
-        writer.append_crc(crc);
-        self.position = writer.position;
+        self.position = writer.position + CRC_BYTES as u64;
     }
+}
 
-    /// Appends the next FPDU to a buffer, copying the payload.
-    ///
-    /// # Panics
-    ///
-    /// The ULPDU is longer than 65535 bytes.
-    pub fn append(&mut self, head: &[u8], payload: &[&[u8]], to: &mut Vec<u8>) {
-        let mut frame = FpduFrame::default();
-        self.encode(head, payload, &mut frame);
-        for slice in frame.slices(payload) {
-            to.extend(slice);
-        }
-    }
+/// CRC of slices one after another.
+fn checksum_of<'a>(mut slices: impl Iterator<Item = &'a [u8]>) -> u32 {
+    let first = slices.next().unwrap_or_default();
+    let Some(second) = slices.next() else { return thalweg_wire::crc32c(first) };
+    let mut crc = Crc32c::new();
+    [first, second].into_iter().chain(slices).for_each(|slice| crc.update(slice));
+    crc.checksum()
 }
 
 /// An FPDU that is being made.
 struct FpduWriter<'a> {
     frame: &'a mut FpduFrame,
-    crc: Option<Crc32c>,
     markers: bool,
     position: u64,
     /// Position of the length field.
@@ -139,16 +153,9 @@ struct FpduWriter<'a> {
 }
 
 impl FpduWriter<'_> {
-    fn update_crc(&mut self, bytes: &[u8]) {
-        if let Some(crc) = &mut self.crc {
-            crc.update(bytes);
-        }
-    }
-
     fn insert_marker(&mut self) {
         if self.markers && self.position.is_multiple_of(MARKER_INTERVAL_BYTES) {
             let marker = marker_to(self.position - self.started);
-            self.update_crc(&marker);
             self.frame.push_own(&marker);
             self.position += MARKER_BYTES as u64;
         }
@@ -166,7 +173,6 @@ impl FpduWriter<'_> {
         while !bytes.is_empty() {
             self.insert_marker();
             let (now, later) = bytes.split_at(self.bytes_before_marker(bytes.len()));
-            self.update_crc(now);
             self.frame.push_own(now);
             self.position += now.len() as u64;
             bytes = later;
@@ -178,17 +184,10 @@ impl FpduWriter<'_> {
         while from < piece.len() {
             self.insert_marker();
             let to = from + self.bytes_before_marker(piece.len() - from);
-            self.update_crc(&piece[from..to]);
             self.frame.parts.push(FpduPart::Payload(index, from..to));
             self.position += (to - from) as u64;
             from = to;
         }
-    }
-
-    /// Appends the CRC. No marker falls into it: FPDUs and markers are multiples of four.
-    fn append_crc(&mut self, crc: u32) {
-        self.frame.push_own(&encode_crc(crc));
-        self.position += CRC_BYTES as u64;
     }
 }
 

@@ -62,6 +62,11 @@ impl Default for ReceiveHalf {
 }
 
 impl ReceiveHalf {
+    #[cfg(test)]
+    pub(super) fn set_next_numbers(&mut self, number: u32) {
+        (self.next_send, self.next_request, self.next_atomic_response) = (number, number, number);
+    }
+
     /// Whether a segment was taken already.
     pub(super) fn has_taken(&self, sequence: u64) -> bool {
         sequence < self.delivered || self.records.binary_search_by_key(&sequence, |record| record.sequence).is_ok()

@@ -100,6 +100,11 @@ impl SendHalf {
         };
     }
 
+    #[cfg(test)]
+    pub(super) fn set_next_numbers(&mut self, number: u32) {
+        (self.next_send, self.next_request, self.next_atomic_response) = (number, number, number);
+    }
+
     fn take_sequence(&mut self) -> u64 {
         let sequence = self.next_sequence;
         self.next_sequence += 1;

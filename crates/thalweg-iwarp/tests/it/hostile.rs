@@ -42,7 +42,7 @@ fn damage() -> impl Strategy<Value = Damage> {
 }
 
 /// A side with something of each kind to send, to be answered and to be received.
-fn busy(settings: &StreamSettings) -> End {
+pub(crate) fn busy(settings: &StreamSettings) -> End {
     let mut end = End::new(settings.clone());
     end.memory.register(SECRET, BASE, pattern(5), &[]);
     let add = AtomicOperation::FetchAdd { add: 1, mask: 0 };
@@ -103,7 +103,7 @@ fn send_damaged(
 
 /// Ends a side, and checks that requests and receives are over, each once and in order, and that nothing was written
 /// that the peer has no right to write.
-fn check_end(end: &mut End) {
+pub(crate) fn check_end(end: &mut End) {
     end.stream.lose_connection();
     let (mut requests, mut receives) = (0, 0);
     for event in end.events() {

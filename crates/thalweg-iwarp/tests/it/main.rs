@@ -1,6 +1,7 @@
 //! RDMAP, DDP and MPA as a peer sees them.
 
 mod capture;
+mod closing;
 mod ends;
 mod fpdu;
 mod headers;

@@ -377,6 +377,21 @@ fn segments_are_placed_as_they_come_and_delivered_in_order() {
     assert_eq!(b.events(), [received(9, ReceivedKind::Send, 400)]);
 }
 
+/// The numbers of the lower layer may have gaps, where it carries other streams as well.
+#[test]
+fn sequence_numbers_need_not_be_consecutive() {
+    let (mut a, mut b) = pair(&StreamSettings { segments_ahead: 8, ..settings(128) });
+    b.post_receive(8, vec![range(OWN, 0, 500)]);
+    a.post(1, write(0, 300));
+    a.post(2, send(150));
+    for (index, segment) in a.segments().iter().enumerate() {
+        let sequence = 1000 + 7 * index as u64;
+        assert_eq!(b.stream.receive_segment(sequence, segment, &mut b.memory), ReceiveOutcome::Taken);
+        b.stream.deliver_segments(sequence + 3, &mut b.memory);
+    }
+    assert_eq!(b.events(), [received(8, ReceivedKind::Send, 150)]);
+}
+
 /// RFC 5041 §7.1: the lower layer may hold a message until there is a receive for it.
 #[test]
 fn a_message_can_wait_for_its_receive() {

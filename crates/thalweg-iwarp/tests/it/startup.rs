@@ -184,6 +184,15 @@ fn an_unenhanced_request_has_an_unenhanced_reply() {
     assert_eq!(request_of(&frame).unwrap().depths(), None);
 }
 
+/// RFC 5044 §7.1.1: reserved bits are not checked on reception. siw sets one (0x08) for a purpose of its own.
+#[test]
+fn reserved_bits_of_a_reply_are_ignored() {
+    let mut initiator = Initiator::new(enhanced(Some(1), Some(1), true), NOW).unwrap();
+    let reply = reply_of(&mut initiator, b"MPA ID Rep Frame\x5f\x02\x00\x04\x80\x01\x80\x01").unwrap();
+    let Reply::Accepted { connection, .. } = reply else { panic!("{reply:?}") };
+    assert_eq!(connection.first_message, FirstMessage::ReadyByWrite);
+}
+
 /// RFC 6581 §10: a peer that closes instead of replying may not know enhanced set-up.
 #[test]
 fn an_initiator_falls_back_to_revision_one() {
