@@ -34,6 +34,7 @@ pub fn run(bytes: &[u8]) {
         // Cells, mostly; the indices and flags in the first page otherwise.
         let at =
             if choice & 0x80 == 0 { PAGE_BYTES + usize::from(place) % 8 * CELL_BYTES } else { usize::from(place) * 4 };
+        let at = at.min(ring.size_bytes() - CELL_BYTES);
         let room = ring.size_bytes() - at;
         ring.store_bytes(at, &written[..written.len().min(room)]);
         if choice & 0x40 != 0 {
