@@ -126,7 +126,7 @@ impl Device {
         let run = move || {
             if let Err(error) = service.serve_programs() {
                 // The program finds its socket closed, and all its requests failed.
-                eprintln!("thalweg-rdma: the RNIC's thread has ended: {error}");
+                tracing::error!("the RNIC's thread has ended: {error}");
             }
         };
         std::thread::Builder::new().name("rnic".into()).spawn(run).map_err(|error| VerbsError::Os {

@@ -12,6 +12,12 @@
 //! | queue pair registers | state and rings of each queue pair; the doorbell is mapped into its program | `queue_pair`; doorbell and need-wakeup word are words of the rings ([`thalweg_arena::Ring`]) |
 //! | completion management table | completion queues, which lie in the program's memory | `completion` |
 //!
+//! # Peers
+//!
+//! Queue pairs of one RNIC move bytes from memory to memory, in one copy, checked by the same tables as those of a peer
+//! elsewhere. To other RNICs there are two ways ([`Transport`]): iWARP, which is MPA over TCP, and EFE in UDP datagrams. The
+//! protocol above both is [`thalweg_iwarp::Stream`], which gets to the tables through [`thalweg_iwarp::Memory`].
+//!
 //! # Programs that do not trust each other
 //!
 //! - A program reaches objects of its own by handles, and memory of others only by STags that they gave it. STags are
@@ -25,6 +31,22 @@
 //!   Pages of a file that are first touched by the RNIC count as its own: programs should populate their memory.
 //! - A program that ends, in any way, gives back all that it had; its peers' queue pairs enter the error state, and all
 //!   their requests are flushed.
+//!
+//! # Files, from the program's request to the peer
+//!
+//! | file | what is in it |
+//! | --- | --- |
+//! | `attributes` | Rights, states, operations, results, faults, limits |
+//! | `command` | Commands of a program, before data move |
+//! | `descriptor` | Requests and completions as they lie in rings |
+//! | `engine` | The RNIC: its tables, commands, turns, sleep |
+//! | `transfer` | Carrying out requests between queue pairs of this RNIC; failure and flush |
+//! | `stag`, `queue_pair`, `completion` | The tables |
+//! | `stream` | Queue pairs with a peer at another RNIC |
+//! | `tcp`, `efe` | The two ways there |
+//! | `connection`, `handshake` | Connection management; set-up of TCP connections |
+//! | `service` | The RNIC as a thread or a process |
+//! | `events`, `slots` | Events to programs; tables by handles |
 
 #![forbid(unsafe_code)]
 

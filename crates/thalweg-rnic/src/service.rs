@@ -208,7 +208,7 @@ impl Service {
             && let Err(error) = self.add_client(socket, true)
         {
             // The program finds its socket closed.
-            eprintln!("thalweg-rnic: a program was refused: {error}");
+            tracing::warn!("RNIC: a program was refused: {error}");
         }
     }
 
