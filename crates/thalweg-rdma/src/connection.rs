@@ -1,6 +1,6 @@
 //! Connection management: listen, connect, accept, reject, disconnect.
 
-use crate::device::{Device, DeviceInner, VerbsError, event_sockets, serde_json_event};
+use crate::device::{Device, DeviceInner, VerbsError, deadline_after, event_sockets, serde_json_event};
 use crate::queue_pair::QueuePair;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -93,7 +93,7 @@ impl Listener {
     /// # Errors
     /// The RNIC has ended.
     pub fn wait_for_request(&self, timeout: Duration) -> Result<Option<ConnectionRequest>, VerbsError> {
-        let end = Instant::now() + timeout;
+        let end = deadline_after(timeout);
         loop {
             let left = end.saturating_duration_since(Instant::now());
             let Some(message) = self.device.receive_message(&self.events, left)? else { return Ok(None) };

@@ -19,6 +19,9 @@ use thiserror::Error;
 /// Time in which an RNIC answers a command.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// Longest wait: more may exceed what the clock can hold.
+const MAX_WAIT: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+
 /// Reason why a call failed that sets something up.
 #[derive(Debug, Error)]
 pub enum VerbsError {
@@ -283,7 +286,7 @@ impl DeviceInner {
     /// Receives a message of the RNIC from one of the program's sockets; drives an embedded RNIC in between. `None` if
     /// there is none within `timeout`.
     pub(crate) fn receive_message(&self, socket: &OwnedFd, timeout: Duration) -> Result<Option<Vec<u8>>, VerbsError> {
-        let end = Instant::now() + timeout;
+        let end = deadline_after(timeout);
         let mut message = vec![0; MAX_MESSAGE_BYTES];
         loop {
             match rustix::net::recv(socket, &mut message[..], RecvFlags::DONTWAIT) {
@@ -372,6 +375,11 @@ fn call_service(
         Err(error) if error.is_would_block() => Err(VerbsError::NoAnswer),
         Err(_) => Err(VerbsError::RnicGone),
     }
+}
+
+/// Returns the end of a wait that begins now; of one for ever, an instant that no program lives to see.
+pub(crate) fn deadline_after(timeout: Duration) -> Instant {
+    Instant::now() + timeout.min(MAX_WAIT)
 }
 
 /// Returns whether the other end of a socket is closed.

@@ -29,6 +29,9 @@ const TURN_BYTES: u64 = 1 << 20;
 /// Time after which events are sent again to programs that had no room for them.
 const UNREAD_INTERVAL: Duration = Duration::from_millis(5);
 
+/// Longest time that a queue pair waits for its peer at once.
+const MAX_PEER_WAIT: Duration = Duration::from_secs(3600);
+
 /// Time, as the RNIC's caller has it; asked for only where a queue pair waits.
 pub type Clock<'a> = &'a dyn Fn() -> Instant;
 
@@ -530,7 +533,10 @@ impl Engine {
             _ => {}
         }
         let pair = self.own_queue(client, queue)?;
-        if let Some(attributes) = attributes {
+        if let Some(mut attributes) = attributes {
+            // A program may ask for any time; added to an instant, it must not exceed what the clock can hold.
+            attributes.peer_timeout = attributes.peer_timeout.min(MAX_PEER_WAIT);
+            attributes.receiver_retry_interval = attributes.receiver_retry_interval.min(MAX_PEER_WAIT);
             if let Some(peer) = attributes.peer_queue {
                 pair.path = Path::Local(peer);
             }

@@ -560,3 +560,16 @@ fn programs_do_not_reach_each_others_objects_and_limits_are_named() {
     let refused = domain.create_queue_pair(&QueuePairOptions::new(&completions)).unwrap_err();
     assert_eq!(refused.to_string(), "queue pairs: 1 requested, the RNIC's limit is 0");
 }
+
+#[test]
+fn times_of_any_length_are_taken() {
+    let mut options = Options::default();
+    (options.attributes.peer_timeout, options.attributes.receiver_retry_interval) = (Duration::MAX, Duration::MAX);
+    options.attributes.receiver_retries = 1;
+    let (near, far) = pair_with(Arrangement::Thread, &options);
+    near.send(1, Work::Send { data: Data::Inline(b"x"), immediate: None });
+    far.queue.post_receive(2, &[far.buffer.sge(0, 8)]).unwrap();
+    near.succeed(1);
+    near.queue.modify_state(QueueState::SendDrained, None).unwrap();
+    assert!(near.device.wait_for_async_event(Duration::MAX).unwrap().is_some());
+}
