@@ -75,7 +75,7 @@ impl Half {
 
 /// From posting a write of one byte to having polled its completion.
 fn write_latency(mode: &str, device: &Device) -> Result<(), Box<dyn std::error::Error>> {
-    const WRITES: usize = 100_000;
+    const WRITES: usize = 20_000;
     let (near, far) = pair(device, device, 4096)?;
     let data = [near.buffer.sge(0, 1)];
     let mut rounds = Vec::new();
@@ -181,7 +181,7 @@ fn bandwidth(device: &Device) -> Result<(), Box<dyn std::error::Error>> {
 /// Writes of one byte, posted 32 at a time, the last of which is signaled.
 fn message_rate(mode: &str, device: &Device) -> Result<(), Box<dyn std::error::Error>> {
     const BATCH: u64 = 32;
-    const BATCHES: u64 = 30_000;
+    const BATCHES: u64 = 3_000;
     let (near, far) = pair(device, device, 4096)?;
     let data = [near.buffer.sge(0, 1)];
     let work = Work::Write { data: Data::Memory(&data), to: far.place(), immediate: None };
@@ -210,8 +210,8 @@ fn message_rate(mode: &str, device: &Device) -> Result<(), Box<dyn std::error::E
 /// Two embedded RNICs on loopback, with CRCs over TCP: sends of one byte there and back, writes of 128 KiB.
 fn to_another_rnic(transport: Transport, name: &str) -> Result<(), Box<dyn std::error::Error>> {
     const BYTES: u32 = 128 << 10;
-    const TURNS: u64 = 5_000;
-    const WRITES: u64 = 5_000;
+    const TURNS: u64 = 2_000;
+    const WRITES: u64 = 2_000;
     const TIMEOUT: Duration = Duration::from_secs(10);
     let near = half(&Device::open_embedded(Limits::default())?, BYTES as usize)?;
     let other = Device::open_embedded(Limits::default())?;
