@@ -1,18 +1,15 @@
 //! The arena itself: one memfd, one mapping, and the parts of it that can be owned.
 
 use crate::page_list::{PageList, PageListError, page_list_at};
+use crate::shared::load_shared;
 use memmap2::{Advice, MmapOptions, MmapRaw};
 use rustix::fs::{FsWord, MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use std::fmt;
 use std::ops::{Deref, DerefMut, Range};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use thiserror::Error;
-
-/// Number of bytes that are copied at a time out of memory that another process writes.
-const WORD_BYTES: usize = size_of::<u64>();
 
 /// Length in bytes of a huge page on x86-64, and on arm64 with 4 KiB pages.
 const HUGE_PAGE_BYTES: usize = 2 << 20;
@@ -66,6 +63,12 @@ pub enum ArenaError {
     /// The other process could remove pages while they are in use here.
     #[error("the received arena uses reserved huge pages (MFD_HUGETLB): its owner must use ordinary pages")]
     Reserved,
+    /// The memory was to be written, and its owner has sealed it against that.
+    #[error(
+        "the received memory is sealed against writing (F_SEAL_WRITE or F_SEAL_FUTURE_WRITE): use it for reading only, \
+         or create it without that seal"
+    )]
+    WriteSealed,
     /// The kernel could not make a DMA buffer of the memory.
     #[error("creating a DMA buffer of {bytes} bytes of an arena with /dev/udmabuf: {error}")]
     DmaBuf {
@@ -79,12 +82,12 @@ pub enum ArenaError {
 
 impl ArenaError {
     /// Returns a function for `map_err` on a system call for an arena of `bytes` bytes.
-    fn from_errno(doing: &'static str, bytes: usize) -> impl FnOnce(Errno) -> Self {
+    pub(crate) fn from_errno(doing: &'static str, bytes: usize) -> impl FnOnce(Errno) -> Self {
         move |error| Self::Os { doing, bytes, error }
     }
 
     /// Returns a function for `map_err` as [`from_errno`](Self::from_errno) does, for a mapping's error.
-    fn from_io_error(doing: &'static str, bytes: usize) -> impl FnOnce(std::io::Error) -> Self {
+    pub(crate) fn from_io_error(doing: &'static str, bytes: usize) -> impl FnOnce(std::io::Error) -> Self {
         move |error| Self::Os { doing, bytes, error: errno_from_io(&error) }
     }
 }
@@ -182,15 +185,7 @@ impl Arena {
     /// # Errors
     /// `fd` is not such an arena, or is empty, or the kernel cannot map it. The descriptor is then closed.
     pub fn import(fd: OwnedFd) -> Result<Arc<Self>, ArenaError> {
-        let seals = rustix::fs::fcntl_get_seals(&fd).map_err(|_| ArenaError::NotSealed)?;
-        if !seals.contains(SealFlags::SHRINK) {
-            return Err(ArenaError::NotSealed);
-        }
-        if rustix::fs::fstatfs(&fd).map_err(ArenaError::from_errno("fstatfs", 0))?.f_type == HUGETLBFS_MAGIC {
-            return Err(ArenaError::Reserved);
-        }
-        let size = rustix::fs::fstat(&fd).map_err(ArenaError::from_errno("fstat", 0))?.st_size;
-        let len = usize::try_from(size).ok().filter(|len| *len > 0).ok_or(ArenaError::Size(0))?;
+        let (len, _) = check_received(&fd)?;
         let memory =
             MmapOptions::new().len(len).map_raw_read_only(&fd).map_err(ArenaError::from_io_error("mmap", 0))?;
         let backing = OnceLock::new();
@@ -290,17 +285,8 @@ impl Arena {
         assert!(at + out.len() <= self.size_bytes());
         // SAFETY: inside the mapping, as was just compared.
         let start = unsafe { self.memory.as_ptr().add(at) };
-        // SAFETY: as above. The mapping cannot shrink (sealed) and lives as long as the arena. Concurrent writers do
-        // not matter to atomics, and a relaxed load of a word or less does not write, which the mapping may forbid.
-        let bytes = unsafe { std::slice::from_raw_parts(start.cast::<AtomicU8>(), out.len()) };
-        // SAFETY: eight atomic bytes are an atomic word of any content, which is only read.
-        let (head, words, tail) = unsafe { bytes.align_to::<AtomicU64>() };
-        let (first, rest) = out.split_at_mut(head.len());
-        let (middle, last) = rest.split_at_mut(words.len() * WORD_BYTES);
-        first.iter_mut().zip(head).for_each(|(byte, from)| *byte = from.load(Ordering::Relaxed));
-        let middle = middle.as_chunks_mut::<WORD_BYTES>().0;
-        middle.iter_mut().zip(words).for_each(|(word, from)| *word = from.load(Ordering::Relaxed).to_ne_bytes());
-        last.iter_mut().zip(tail).for_each(|(byte, from)| *byte = from.load(Ordering::Relaxed));
+        // SAFETY: as above. The mapping cannot shrink (sealed) and lives as long as the arena.
+        unsafe { load_shared(start, out) };
     }
 
     /// Returns a range for the kernel or a device to read from; `None` if the range is not inside the arena.
@@ -341,6 +327,21 @@ impl Drop for Registration {
             registrations.remove(at);
         }
     }
+}
+
+/// Returns the length in bytes and the seals of memory that another process made; refuses it where its owner could turn
+/// an access of this process into a SIGBUS.
+pub(crate) fn check_received(fd: &OwnedFd) -> Result<(usize, SealFlags), ArenaError> {
+    let seals = rustix::fs::fcntl_get_seals(fd).map_err(|_| ArenaError::NotSealed)?;
+    if !seals.contains(SealFlags::SHRINK) {
+        return Err(ArenaError::NotSealed);
+    }
+    if rustix::fs::fstatfs(fd).map_err(ArenaError::from_errno("fstatfs", 0))?.f_type == HUGETLBFS_MAGIC {
+        return Err(ArenaError::Reserved);
+    }
+    let size = rustix::fs::fstat(fd).map_err(ArenaError::from_errno("fstat", 0))?.st_size;
+    let len = usize::try_from(size).ok().filter(|len| *len > 0).ok_or(ArenaError::Size(0))?;
+    Ok((len, seals))
 }
 
 /// Returns the kernel's error code; mapping memory produces no other error.

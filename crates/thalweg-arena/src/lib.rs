@@ -26,6 +26,7 @@
 //! | `pin` | Keeping memory from being swapped out or reclaimed, so that the data path never waits for a page |
 //! | `handover` | Handing memory to another process: file descriptors over a Unix socket (`SCM_RIGHTS`, unix(7)) |
 //! | `doorbell` | Waking a thread: in the same process by an eventfd, in another by a byte over the socket that connects the two. Both can be waited for with `epoll` |
+//! | `shared` | Memory of several programs that do not trust each other, which all of them may write: an RDMA adapter's memory regions |
 //! | `ring` | Messages between two processes through shared memory: a ring of 64-byte cells, one sender, one receiver, no lock and no system call while both are busy |
 
 mod arena;
@@ -38,6 +39,7 @@ mod page_list;
 mod pin;
 mod places;
 mod ring;
+mod shared;
 mod slots;
 
 pub use arena::{Arena, ArenaError, Backing, KeptPiece, Piece, Registration, Span, View};
@@ -50,6 +52,7 @@ pub use page_list::{Extent, PageList, PageListError, page_list};
 pub use pin::{PinError, Pinned, pin_arena, pin_bytes};
 pub use places::PlacePool;
 pub use ring::{CELL_BYTES, MAX_CELLS, PushError, Ring, RingError, RingReceiver, RingSender, RingSetupError};
+pub use shared::SharedMemory;
 pub use slots::{SLOT_HEADROOM_BYTES, Slot, SlotPool};
 
 /// Length of an ordinary page in bytes.

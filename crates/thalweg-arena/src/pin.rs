@@ -102,7 +102,7 @@ impl fmt::Debug for Pinned<'_> {
     }
 }
 
-fn lock_pages(range: *const [u8]) -> Result<(), PinError> {
+pub(crate) fn lock_pages(range: *const [u8]) -> Result<(), PinError> {
     let bytes = range.len();
     // SAFETY: the callers' range is mapped; locking changes no content.
     let locked = unsafe { rustix::mm::mlock(range.cast_mut().cast(), bytes) };

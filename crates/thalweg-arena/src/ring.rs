@@ -31,6 +31,9 @@
 //!
 //! A needless wake-up can happen (one side was about to ring when the other had already noticed); after each wait, look
 //! again.
+//!
+//! A receiver that does not want to be woken for each cell waits for urgent ones (`prepare_wait_urgent`), and the sender
+//! publishes others quietly (`publish_quietly`): the solicited events of an RDMA completion queue.
 
 #[cfg(loom)]
 #[path = "ring/heap.rs"]
@@ -210,12 +213,26 @@ impl RingSender {
     #[inline]
     #[must_use = "a receiver that is not woken when it must be sleeps on"]
     pub fn publish(&mut self) -> bool {
-        if self.published == self.tail {
-            return false;
+        self.publish_index() && must_wake(self.memory.receiver_waits(), WAITS_FOR_URGENT)
+    }
+
+    /// Publishes all pushed cells to the receiver, none of which is urgent, and returns whether the receiver must be
+    /// woken: not if it waits for urgent cells ([`RingReceiver::prepare_wait_urgent`]).
+    #[inline]
+    #[must_use = "a receiver that is not woken when it must be sleeps on"]
+    pub fn publish_quietly(&mut self) -> bool {
+        self.publish_index() && must_wake(self.memory.receiver_waits(), WAITS_FOR_ANY)
+    }
+
+    /// Publishes the index. Returns false if no cell was pushed since the last time.
+    #[inline]
+    fn publish_index(&mut self) -> bool {
+        let changed = self.published != self.tail;
+        if changed {
+            self.memory.tail().store(self.tail, Ordering::Release);
+            self.published = self.tail;
         }
-        self.memory.tail().store(self.tail, Ordering::Release);
-        self.published = self.tail;
-        must_wake(self.memory.receiver_waits())
+        changed
     }
 
     /// Announces that this side will sleep until there is room for a cell, and returns true. Returns false if there is
@@ -226,7 +243,7 @@ impl RingSender {
             return false;
         }
         let head = self.head;
-        prepare_wait(self.memory.sender_waits(), || self.memory.head().load(Ordering::Acquire) == head)
+        prepare_wait(self.memory.sender_waits(), WAITS_FOR_ANY, || self.memory.head().load(Ordering::Acquire) == head)
     }
 
     /// Withdraws the announcement of [`RingSender::prepare_wait`], after waking for another reason. Spares the receiver
@@ -238,6 +255,15 @@ impl RingSender {
     /// Returns the number of cells.
     pub fn cells(&self) -> u32 {
         self.memory.cells()
+    }
+
+    /// Returns the number of cells that can be pushed now.
+    ///
+    /// # Errors
+    /// The receiver's index is impossible: the receiver is broken or hostile, stop using the ring.
+    pub fn free_cells(&mut self) -> Result<u32, RingError> {
+        self.refresh_head_index()?;
+        Ok(self.memory.cells() - self.tail.wrapping_sub(self.head))
     }
 
     fn is_full(&self) -> bool {
@@ -292,21 +318,41 @@ impl RingReceiver {
         Ok(Some(cell))
     }
 
+    /// Returns the number of cells that can be taken now.
+    ///
+    /// # Errors
+    /// As [`RingReceiver::pop`].
+    #[inline]
+    pub fn ready_cells(&mut self) -> Result<u32, RingError> {
+        self.refresh_tail_index()?;
+        Ok(self.tail.wrapping_sub(self.head))
+    }
+
     /// Returns whether the sender is waiting for room and must be woken. To be called after taking cells, once for all
     /// of them.
     #[inline]
     #[must_use = "a sender that is not woken when it must be sleeps on"]
     pub fn sender_waits(&mut self) -> bool {
-        must_wake(self.memory.sender_waits())
+        must_wake(self.memory.sender_waits(), WAITS_FOR_URGENT)
     }
 
     /// Announces that this side will sleep until a cell comes, and returns true. Returns false if one has come already:
     /// do not sleep, pop.
     pub fn prepare_wait(&mut self) -> bool {
+        self.announce_wait(WAITS_FOR_ANY)
+    }
+
+    /// Announces that this side will sleep until an urgent cell comes, and returns true. Returns false if any cell has
+    /// come already, urgent or not: do not sleep, pop.
+    pub fn prepare_wait_urgent(&mut self) -> bool {
+        self.announce_wait(WAITS_FOR_URGENT)
+    }
+
+    fn announce_wait(&mut self, level: u32) -> bool {
         let head = self.head;
         // An impossible index counts as a cell that came: `pop` will report the error.
         self.tail == head
-            && prepare_wait(self.memory.receiver_waits(), || self.memory.tail().load(Ordering::Acquire) == head)
+            && prepare_wait(self.memory.receiver_waits(), level, || self.memory.tail().load(Ordering::Acquire) == head)
     }
 
     /// Withdraws the announcement of [`RingReceiver::prepare_wait`], after waking for another reason. Spares the sender
@@ -338,9 +384,15 @@ impl fmt::Debug for RingReceiver {
     }
 }
 
+/// Flag of a side that is to be woken by whatever comes.
+const WAITS_FOR_ANY: u32 = 1;
+
+/// Flag of a receiver that is to be woken by urgent cells only.
+const WAITS_FOR_URGENT: u32 = 2;
+
 /// Performs the sleeper's half: set the flag, fence, look once more.
-fn prepare_wait(flag: &AtomicU32, still_nothing: impl FnOnce() -> bool) -> bool {
-    swap_flag(flag, 1);
+fn prepare_wait(flag: &AtomicU32, level: u32, still_nothing: impl FnOnce() -> bool) -> bool {
+    swap_flag(flag, level);
     fence(Ordering::SeqCst);
     let sleep = still_nothing();
     if !sleep {
@@ -356,12 +408,15 @@ fn swap_flag(flag: &AtomicU32, value: u32) {
     flag.swap(value, Ordering::Relaxed);
 }
 
-/// Performs the waker's half: (the index is published,) fence, check whether the other side sleeps. Clears the flag, so
-/// that each sleep costs one wake-up.
+/// Performs the waker's half: (the index is published,) fence, check whether the other side sleeps and is to be woken
+/// by what has come, `WAITS_FOR_URGENT` if that is urgent. Clears the flag, so that each sleep costs one wake-up.
 #[inline]
-fn must_wake(flag: &AtomicU32) -> bool {
+fn must_wake(flag: &AtomicU32, level: u32) -> bool {
     fence(Ordering::SeqCst);
-    flag.load(Ordering::Relaxed) != 0 && flag.swap(0, Ordering::Relaxed) != 0
+    let waits = flag.load(Ordering::Relaxed);
+    // A flag that is none of the two is the work of a broken peer: it is woken.
+    let concerned = waits != 0 && (waits != WAITS_FOR_URGENT || level == WAITS_FOR_URGENT);
+    concerned && flag.swap(0, Ordering::Relaxed) != 0
 }
 
 #[cfg(all(test, not(loom)))]

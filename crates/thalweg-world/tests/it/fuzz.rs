@@ -49,6 +49,7 @@ replayed!(
     iwarp_fpdu,
     iwarp_startup,
     iwarp_stream,
+    rnic_rings,
     serve_request,
     store_segment,
     wire_header,

@@ -1,0 +1,394 @@
+//! An open RNIC: where it runs, and how commands and wake-ups reach it.
+
+use parking_lot::{Mutex, MutexGuard};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketType};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use thalweg_arena::{Doorbell, DoorbellError, RingSetupError, recv_fds, send_fds};
+use thalweg_rnic::{
+    AsyncEvent, ClientId, Command, CommandError, Engine, Limits, MAX_MESSAGE_BYTES, Reply, Service, ServiceError,
+};
+use thiserror::Error;
+
+/// Time in which an RNIC answers a command.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Longest wait: more may exceed what the clock can hold.
+const MAX_WAIT: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+
+/// Reason why a call failed that sets something up.
+#[derive(Debug, Error)]
+pub enum VerbsError {
+    /// The RNIC refused.
+    #[error(transparent)]
+    Refused(#[from] CommandError),
+    /// The RNIC's process or thread has ended.
+    #[error("the RNIC has ended: open it again; what was set up is gone")]
+    RnicGone,
+    /// The RNIC did not answer.
+    #[error("the RNIC has not answered a command for {} s: its process is stopped or overloaded", REPLY_TIMEOUT.as_secs())]
+    NoAnswer,
+    /// The RNIC answered something else.
+    #[error("the RNIC answered {0:?}: it is of another version")]
+    Answer(String),
+    /// The kernel refused.
+    #[error("{doing}: {error}")]
+    Os {
+        /// Operation that failed.
+        doing: &'static str,
+        /// Error returned by the kernel.
+        error: Errno,
+    },
+    /// The RNIC could not be started.
+    #[error(transparent)]
+    Service(#[from] ServiceError),
+    /// A ring could not be made.
+    #[error(transparent)]
+    Ring(#[from] RingSetupError),
+    /// Memory could not be made.
+    #[error(transparent)]
+    Memory(#[from] thalweg_arena::ArenaError),
+    /// A doorbell could not be made.
+    #[error(transparent)]
+    Doorbell(#[from] DoorbellError),
+}
+
+/// An open RNIC (`open_rnic`). Clones are the same.
+#[doc(alias = "ibv_open_device")]
+#[doc(alias = "ibv_context")]
+#[derive(Debug, Clone)]
+pub struct Device {
+    pub(crate) inner: Arc<DeviceInner>,
+}
+
+#[derive(Debug)]
+pub(crate) struct DeviceInner {
+    back_end: BackEnd,
+    limits: Limits,
+    /// The program's end of the socket of asynchronous events.
+    events: OwnedFd,
+}
+
+/// Place where the RNIC runs.
+#[derive(Debug)]
+enum BackEnd {
+    Embedded { shared: Arc<Embedded>, client: ClientId },
+    Served { control: Mutex<UnixStream>, wake: OwnedFd, gone: AtomicBool },
+}
+
+/// An RNIC that the program's calls drive.
+#[derive(Debug)]
+struct Embedded {
+    engine: Mutex<Engine>,
+    /// Wakes threads that wait for events, so that they drive the RNIC.
+    bell: Doorbell,
+}
+
+impl Device {
+    /// Opens an RNIC within this program, driven by its calls.
+    ///
+    /// # Errors
+    /// The kernel refuses descriptors.
+    pub fn open_embedded(limits: Limits) -> Result<Self, VerbsError> {
+        Self::open_shared(Arc::new(Embedded { engine: Mutex::new(Engine::new(limits)), bell: Doorbell::new()? }))
+    }
+
+    /// Opens the same embedded RNIC once more, as another program that has its own objects and rights.
+    ///
+    /// # Errors
+    /// As [`open_embedded`](Self::open_embedded), and if the RNIC is not an embedded one: open the service again.
+    pub fn open_again(&self) -> Result<Self, VerbsError> {
+        match &self.inner.back_end {
+            BackEnd::Embedded { shared, .. } => Self::open_shared(Arc::clone(shared)),
+            BackEnd::Served { .. } => Err(CommandError::Argument(
+                "only an embedded RNIC is opened again; open the service by its path".into(),
+            )
+            .into()),
+        }
+    }
+
+    fn open_shared(shared: Arc<Embedded>) -> Result<Self, VerbsError> {
+        let (events, theirs) = event_sockets()?;
+        let client = shared.engine.lock().add_client()?;
+        let reply = shared.engine.lock().execute_command(client, Command::Open, vec![theirs])?;
+        Self::finish_opening(BackEnd::Embedded { shared, client }, reply, events)
+    }
+
+    /// Opens an RNIC in a thread of this program. It ends when the device and all that was made of it are dropped.
+    ///
+    /// # Errors
+    /// The kernel refuses descriptors or the thread.
+    pub fn open_thread(limits: Limits) -> Result<Self, VerbsError> {
+        let (mut service, control) = Service::for_thread(limits)?;
+        let run = move || {
+            if let Err(error) = service.serve_programs() {
+                // The program finds its socket closed, and all its requests failed.
+                tracing::error!("the RNIC's thread has ended: {error}");
+            }
+        };
+        std::thread::Builder::new().name("rnic".into()).spawn(run).map_err(|error| VerbsError::Os {
+            doing: "starting the RNIC's thread",
+            error: Errno::from_io_error(&error).unwrap_or(Errno::AGAIN),
+        })?;
+        Self::open_served(control)
+    }
+
+    /// Opens the RNIC of a service ([`Service::listen`]) at `path`.
+    ///
+    /// # Errors
+    /// No service listens at `path`, or it refuses another program.
+    pub fn open_service(path: &Path) -> Result<Self, VerbsError> {
+        let flags = SocketFlags::CLOEXEC;
+        let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+            .map_err(os_error("making a socket"))?;
+        let address = SocketAddrUnix::new(path).map_err(os_error("the path of the RNIC's socket"))?;
+        rustix::net::connect(&socket, &address)
+            .map_err(os_error("connecting to the RNIC's socket (does the service run?)"))?;
+        Self::open_served(socket.into())
+    }
+
+    fn open_served(control: UnixStream) -> Result<Self, VerbsError> {
+        control.set_read_timeout(Some(REPLY_TIMEOUT)).map_err(|error| VerbsError::Os {
+            doing: "setting a timeout",
+            error: Errno::from_io_error(&error).unwrap_or(Errno::INVAL),
+        })?;
+        let (events, theirs) = event_sockets()?;
+        let (reply, fds) = call_service(&control, &Command::Open, &[theirs.as_fd()])?;
+        let wake = fds.into_iter().next().ok_or_else(|| VerbsError::Answer("no eventfd".into()))?;
+        let back_end = BackEnd::Served { control: Mutex::new(control), wake, gone: AtomicBool::new(false) };
+        Self::finish_opening(back_end, reply, events)
+    }
+
+    fn finish_opening(back_end: BackEnd, reply: Reply, events: OwnedFd) -> Result<Self, VerbsError> {
+        match reply {
+            Reply::Opened { limits } => Ok(Self { inner: Arc::new(DeviceInner { back_end, limits, events }) }),
+            other => Err(VerbsError::Answer(format!("{other:?}"))),
+        }
+    }
+
+    /// Returns the RNIC's limits.
+    #[doc(alias = "ibv_query_device")]
+    pub fn rnic_limits(&self) -> &Limits {
+        &self.inner.limits
+    }
+
+    /// Returns whether this program's calls drive the RNIC.
+    pub fn is_embedded(&self) -> bool {
+        matches!(self.inner.back_end, BackEnd::Embedded { .. })
+    }
+
+    /// Waits for an asynchronous event. `None` if there is none within `timeout`.
+    ///
+    /// # Errors
+    /// The RNIC has ended.
+    #[doc(alias = "ibv_get_async_event")]
+    pub fn wait_for_async_event(&self, timeout: Duration) -> Result<Option<AsyncEvent>, VerbsError> {
+        match self.inner.receive_message(&self.inner.events, timeout)? {
+            None => Ok(None),
+            Some(message) => serde_json_event(&message).map(Some),
+        }
+    }
+
+    /// Does the work that an embedded RNIC has now, and returns whether there was any; for a program that neither posts
+    /// nor polls for long. Does nothing for others.
+    pub fn make_progress(&self) -> bool {
+        self.inner.make_progress()
+    }
+}
+
+impl DeviceInner {
+    pub(crate) fn rnic_limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    /// Carries out a command.
+    pub(crate) fn call_rnic(&self, command: Command, fds: Vec<OwnedFd>) -> Result<Reply, VerbsError> {
+        match &self.back_end {
+            BackEnd::Embedded { shared, client } => Ok(shared.engine.lock().execute_command(*client, command, fds)?),
+            BackEnd::Served { control, gone, .. } => {
+                let borrowed: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
+                let reply = call_service(&control.lock(), &command, &borrowed);
+                if matches!(reply, Err(VerbsError::RnicGone)) {
+                    gone.store(true, Ordering::Relaxed);
+                }
+                reply.map(|(reply, _)| reply)
+            }
+        }
+    }
+
+    /// Carries out a command whose reply is a handle.
+    pub(crate) fn call_for_handle(&self, command: Command, fds: Vec<OwnedFd>) -> Result<u32, VerbsError> {
+        match self.call_rnic(command, fds)? {
+            Reply::Handle(handle) => Ok(handle),
+            other => Err(VerbsError::Answer(format!("{other:?}"))),
+        }
+    }
+
+    /// Carries out a command whose reply is nothing.
+    pub(crate) fn call_for_done(&self, command: Command, fds: Vec<OwnedFd>) -> Result<(), VerbsError> {
+        match self.call_rnic(command, fds)? {
+            Reply::Done => Ok(()),
+            other => Err(VerbsError::Answer(format!("{other:?}"))),
+        }
+    }
+
+    /// Rings the doorbell after a request was published: an embedded RNIC does the queue pair's work here. `sleeps` if the
+    /// ring says that the RNIC must be woken.
+    #[inline]
+    pub(crate) fn ring_doorbell(&self, queue: Option<u32>, sleeps: bool) {
+        match &self.back_end {
+            BackEnd::Embedded { shared, .. } => {
+                if let Some(queue) = queue {
+                    shared.engine.lock().progress_queue(queue, &Instant::now);
+                }
+                if sleeps {
+                    let _ = shared.bell.wake_waiter();
+                }
+            }
+            BackEnd::Served { wake, .. } => {
+                if sleeps {
+                    // A full counter wakes, too; an RNIC that has ended is noticed by the next poll.
+                    let _ = rustix::io::write(wake, &1u64.to_ne_bytes());
+                }
+            }
+        }
+    }
+
+    /// Does the work of an embedded RNIC, unless another thread is doing it.
+    #[inline]
+    pub(crate) fn make_progress(&self) -> bool {
+        let BackEnd::Embedded { shared, .. } = &self.back_end else { return false };
+        shared.engine.try_lock().is_some_and(|mut engine| engine.make_progress(&Instant::now))
+    }
+
+    /// Returns whether the RNIC is known to have ended.
+    #[inline]
+    pub(crate) fn is_gone(&self) -> bool {
+        matches!(&self.back_end, BackEnd::Served { gone, .. } if gone.load(Ordering::Relaxed))
+    }
+
+    /// Asks the kernel whether the RNIC has ended.
+    pub(crate) fn check_presence(&self) -> bool {
+        let BackEnd::Served { control, gone, .. } = &self.back_end else { return true };
+        let Some(control) = control.try_lock() else { return true };
+        if is_closed(&control) {
+            gone.store(true, Ordering::Relaxed);
+        }
+        !gone.load(Ordering::Relaxed)
+    }
+
+    /// Receives a message of the RNIC from one of the program's sockets; drives an embedded RNIC in between. `None` if
+    /// there is none within `timeout`.
+    pub(crate) fn receive_message(&self, socket: &OwnedFd, timeout: Duration) -> Result<Option<Vec<u8>>, VerbsError> {
+        let end = deadline_after(timeout);
+        let mut message = vec![0; MAX_MESSAGE_BYTES];
+        loop {
+            match rustix::net::recv(socket, &mut message[..], RecvFlags::DONTWAIT) {
+                Ok((0, _)) => return Err(VerbsError::RnicGone),
+                Ok((bytes, _)) => {
+                    message.truncate(bytes);
+                    return Ok(Some(message));
+                }
+                Err(Errno::AGAIN | Errno::INTR) => {}
+                Err(error) => return Err(os_error("receiving an event")(error)),
+            }
+            let now = Instant::now();
+            if now >= end {
+                return Ok(None);
+            }
+            self.wait_readable(socket, end, now)?;
+        }
+    }
+
+    /// Waits until a socket may be readable. Also returns for other reasons.
+    fn wait_readable(&self, socket: &OwnedFd, end: Instant, now: Instant) -> Result<(), VerbsError> {
+        let mut until = end;
+        let mut fds = vec![PollFd::new(socket, PollFlags::IN)];
+        let sockets;
+        if let BackEnd::Embedded { shared, .. } = &self.back_end {
+            let _ = shared.bell.clear_wakeups()?;
+            let mut engine = shared.engine.lock();
+            if engine.make_progress(&|| now) {
+                return Ok(());
+            }
+            match engine.prepare_sleep(now) {
+                None => {
+                    engine.cancel_sleep();
+                    return Ok(());
+                }
+                Some(deadline) => until = deadline.map_or(end, |deadline| deadline.min(end)),
+            }
+            sockets = engine.poll_descriptor();
+            MutexGuard::unlock_fair(engine);
+            fds.extend(sockets.iter().map(|sockets| PollFd::new(&**sockets, PollFlags::IN)));
+            fds.push(PollFd::new(&shared.bell, PollFlags::IN));
+        }
+        let wait = until.saturating_duration_since(now);
+        let wait = Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: i64::from(wait.subsec_nanos()) };
+        match poll(&mut fds, Some(&wait)) {
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(error) => Err(os_error("waiting for an event")(error)),
+        }
+    }
+}
+
+impl Drop for DeviceInner {
+    fn drop(&mut self) {
+        if let BackEnd::Embedded { shared, client } = &self.back_end {
+            shared.engine.lock().remove_client(*client);
+        }
+    }
+}
+
+/// Returns two connected sockets that keep the borders of messages: this program's end, and the RNIC's.
+pub(crate) fn event_sockets() -> Result<(OwnedFd, OwnedFd), VerbsError> {
+    let flags = SocketFlags::CLOEXEC;
+    rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+        .map_err(os_error("making a pair of sockets"))
+}
+
+/// Decodes an event of the RNIC.
+pub(crate) fn serde_json_event<T: serde::de::DeserializeOwned>(message: &[u8]) -> Result<T, VerbsError> {
+    serde_json::from_slice(message).map_err(|error| VerbsError::Answer(error.to_string()))
+}
+
+fn call_service(
+    control: &UnixStream,
+    command: &Command,
+    fds: &[BorrowedFd<'_>],
+) -> Result<(Reply, Vec<OwnedFd>), VerbsError> {
+    let message = serde_json::to_vec(command).map_err(|error| VerbsError::Answer(error.to_string()))?;
+    send_fds(control, &message, fds).map_err(|_| VerbsError::RnicGone)?;
+    let mut answer = vec![0; MAX_MESSAGE_BYTES];
+    match recv_fds(control, &mut answer, 1) {
+        Ok((0, _)) => Err(VerbsError::RnicGone),
+        Ok((bytes, fds)) => {
+            let reply: Result<Reply, CommandError> = serde_json_event(&answer[..bytes])?;
+            Ok((reply?, fds))
+        }
+        Err(error) if error.is_would_block() => Err(VerbsError::NoAnswer),
+        Err(_) => Err(VerbsError::RnicGone),
+    }
+}
+
+/// Returns the end of a wait that begins now; of one for ever, an instant that no program lives to see.
+pub(crate) fn deadline_after(timeout: Duration) -> Instant {
+    Instant::now() + timeout.min(MAX_WAIT)
+}
+
+/// Returns whether the other end of a socket is closed.
+fn is_closed(socket: &UnixStream) -> bool {
+    let mut fds = [PollFd::new(socket, PollFlags::empty())];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    matches!(poll(&mut fds, Some(&now)), Ok(1)) && fds[0].revents().intersects(PollFlags::HUP | PollFlags::ERR)
+}
+
+pub(crate) fn os_error(doing: &'static str) -> impl Fn(Errno) -> VerbsError {
+    move |error| VerbsError::Os { doing, error }
+}

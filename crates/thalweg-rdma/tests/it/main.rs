@@ -1,0 +1,10 @@
+//! Stories of programs and their RNIC.
+
+mod connections;
+mod errors;
+mod hostile;
+mod operations;
+mod processes;
+mod remote;
+mod setup;
+mod waiting;

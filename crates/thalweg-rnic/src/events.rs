@@ -1,0 +1,56 @@
+//! Sockets over which programs get events: never waited for, and nothing lost in silence.
+
+use rustix::io::Errno;
+use rustix::net::{SendFlags, send};
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+
+/// Events that wait for a program which does not read its socket.
+const MAX_BACKLOG_EVENTS: usize = 256;
+
+/// The RNIC's end of a program's socket, which keeps the borders of messages.
+#[derive(Debug)]
+pub(crate) struct EventSocket {
+    socket: OwnedFd,
+    backlog: VecDeque<Vec<u8>>,
+    lost: u64,
+    encode_lost: fn(u64) -> Vec<u8>,
+}
+
+impl EventSocket {
+    /// Makes one. `encode_lost` is the event that tells how many were lost.
+    pub(crate) fn new(socket: OwnedFd, encode_lost: fn(u64) -> Vec<u8>) -> Self {
+        Self { socket, backlog: VecDeque::new(), lost: 0, encode_lost }
+    }
+
+    /// Sends an event, later if the socket is full. Returns whether events are waiting.
+    pub(crate) fn send_event(&mut self, event: Vec<u8>) -> bool {
+        if self.backlog.len() < MAX_BACKLOG_EVENTS {
+            self.backlog.push_back(event);
+        } else {
+            self.lost += 1;
+        }
+        self.flush_backlog()
+    }
+
+    /// Sends what waits. Returns whether events are still waiting.
+    pub(crate) fn flush_backlog(&mut self) -> bool {
+        loop {
+            if self.backlog.is_empty() && self.lost > 0 {
+                self.backlog.push_back((self.encode_lost)(std::mem::take(&mut self.lost)));
+            }
+            let Some(event) = self.backlog.front() else { return false };
+            match send(&self.socket, event, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+                Ok(_) => drop(self.backlog.pop_front()),
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return true,
+                // The program has closed its end: it does not want them.
+                Err(_) => {
+                    self.backlog.clear();
+                    self.lost = 0;
+                    return false;
+                }
+            }
+        }
+    }
+}
