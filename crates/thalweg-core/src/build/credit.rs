@@ -46,7 +46,8 @@ const IDLE_RESTART_TIME: Duration = Duration::from_millis(200);
 const LOSSY_ROUND_TRIPS: u32 = 64;
 /// Shortest duration of a round: a handful of segments gives no information.
 const SHORTEST_ROUND: Duration = Duration::from_micros(200);
-/// Part of the port's rate below which a source counts as slow: it cannot fill the window's share of a usual piece.
+/// Part of the port's rate below which a source counts as slow. Above it, its part of the window and two pieces are
+/// about the whole window.
 const SLOW_RATE_PART: f64 = 2.0 / 3.0;
 /// Part by which a source's measured rate falls per fetch that came more slowly, or rises per fetch that shows nothing.
 const RATE_CHANGE: f64 = 1.0 / 8.0;
@@ -278,20 +279,21 @@ impl Credit {
 
     /// Returns the limits of a source that does not keep up with the port; `None` for others.
     ///
-    /// The source has the part of the window that is its part of the port's rate. If the window is full, the rates of
-    /// the sources that it is requested from then add up to that of the port; if it is not, all sources are busy. Half
-    /// of what may wait in front of the source is a piece, so that one is there when the other has gone.
+    /// The source has the part of the window that is its part of the port's rate: that keeps it busy even if the port
+    /// has as long a queue as the window allows. Its pieces are shorter by the same part, and two of them more may be
+    /// requested, so that one is there when another has gone.
     fn share_of(&self, source: usize) -> Option<Share> {
         let port = self.mode.as_port()?;
         let part = self.flows[source].part_of_port(port).filter(|part| *part < SLOW_RATE_PART)?;
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a part of the window")]
-        let [queued, most] =
-            [Path::BUFFER_SHARE * port.path.buffer as f64, port.window_bytes() as f64].map(|all| (part * all) as u64);
+        let [piece, most] =
+            [Path::BUFFER_SHARE * port.path.buffer as f64 / PIECES_IN_BUFFER, port.window_bytes() as f64]
+                .map(|all| (part * all) as u64);
         // Each source has to have something in the window, however many there are.
         let least = port.window_bytes() / (2 * self.flows.len().max(1) as u64);
         let least = least.clamp(port.segment_bytes(), SHORTEST_PIECE * port.segment_bytes());
-        let piece = port.whole_segments((queued / 2).max(least)).min(port.piece_bytes());
-        Some(Share { most: most.max(2 * piece), piece })
+        let piece = port.whole_segments(piece.max(least)).min(port.piece_bytes());
+        Some(Share { most: most.saturating_add(2 * piece), piece })
     }
 
     /// Returns how many of the next `bytes` bytes may be requested from a source now; 0 if it has to wait.
@@ -512,21 +514,21 @@ impl Flow {
             self.begun.get_or_insert((now, received));
             return;
         }
-        let sample = self.begun.take().map(|(began, before)| {
-            (fetch.to - before) as f64 / now.saturating_sub(began).as_secs_f64().max(1e-9)
-        });
+        let sample = self
+            .begun
+            .take()
+            .map(|(began, before)| (fetch.to - before) as f64 / now.saturating_sub(began).as_secs_f64().max(1e-9));
         // The next fetch may have begun to arrive with the end of this one.
         if received > fetch.to {
             self.begun = Some((now, received));
         }
-        let known = self.rate.unwrap_or(port.path.rate);
-        let rate = match sample {
-            Some(sample) if sample >= known => sample,
+        let rate = match (sample, self.rate) {
+            (Some(sample), Some(known)) if sample >= known => sample,
             // After a loss, data wait for a repetition.
-            Some(_) if port.has_recent_losses() => known,
-            Some(sample) => sample.max(known * (1.0 - RATE_CHANGE)),
+            (Some(_), known) if port.has_recent_losses() => known.unwrap_or(port.path.rate),
+            (Some(sample), known) => known.map_or(sample, |known| sample.max(known * (1.0 - RATE_CHANGE))),
             // Everything came at once.
-            None => known * (1.0 + RATE_CHANGE),
+            (None, known) => known.map_or(port.path.rate, |known| known * (1.0 + RATE_CHANGE)),
         };
         self.rate = Some(rate.min(port.path.rate));
     }
