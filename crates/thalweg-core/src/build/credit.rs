@@ -51,6 +51,9 @@ const SHORTEST_ROUND: Duration = Duration::from_micros(200);
 const SLOW_RATE_PART: f64 = 2.0 / 3.0;
 /// Part by which a source's measured rate falls per fetch that came more slowly, or rises per fetch that shows nothing.
 const RATE_CHANGE: f64 = 1.0 / 8.0;
+/// Limit of a slow source, relative to its part of the window. A rate that was measured a little too low does not limit
+/// the source, so that it can show that it is faster.
+const SLOW_SHARE_FACTOR: f64 = 9.0 / 8.0;
 /// If a slot does not fit into what links hold, it is requested in pieces of at least that number of bytes divided by
 /// this.
 const MIN_PIECE_DIVISOR: u64 = 8;
@@ -286,9 +289,11 @@ impl Credit {
         let port = self.mode.as_port()?;
         let part = self.flows[source].part_of_port(port).filter(|part| *part < SLOW_RATE_PART)?;
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a part of the window")]
-        let [piece, most] =
-            [Path::BUFFER_SHARE * port.path.buffer as f64 / PIECES_IN_BUFFER, port.window_bytes() as f64]
-                .map(|all| (part * all) as u64);
+        let [piece, most] = [
+            part * Path::BUFFER_SHARE * port.path.buffer as f64 / PIECES_IN_BUFFER,
+            part * SLOW_SHARE_FACTOR * port.window_bytes() as f64,
+        ]
+        .map(|bytes| bytes as u64);
         // Each source has to have something in the window, however many there are.
         let least = port.window_bytes() / (2 * self.flows.len().max(1) as u64);
         let least = least.clamp(port.segment_bytes(), SHORTEST_PIECE * port.segment_bytes());
