@@ -46,11 +46,13 @@ const IDLE_RESTART_TIME: Duration = Duration::from_millis(200);
 const LOSSY_ROUND_TRIPS: u32 = 64;
 /// Shortest duration of a round: a handful of segments gives no information.
 const SHORTEST_ROUND: Duration = Duration::from_micros(200);
-/// Part of the port's rate below which a source counts as slow. Above it, its part of the window and two pieces are
-/// about the whole window.
-const SLOW_RATE_PART: f64 = 2.0 / 3.0;
-/// Part by which a source's measured rate falls per fetch that came more slowly, or rises per fetch that shows nothing.
-const RATE_CHANGE: f64 = 1.0 / 8.0;
+/// Part of the port's rate below which a source counts as slow. Two faster ones fill the port, and the window holds more
+/// than two pieces.
+const SLOW_RATE_PART: f64 = 0.5;
+/// Largest parts by which a source's measured rate falls and rises from fetch to fetch. The queue in the port changes the
+/// time between the first and last bytes of a fetch, in both directions; the source is late more often than early.
+const RATE_FALL: f64 = 1.0 / 8.0;
+const RATE_RISE: f64 = 1.0 / 4.0;
 /// Limit of a slow source, relative to its part of the window. A rate that was measured a little too low does not limit
 /// the source, so that it can show that it is faster.
 const SLOW_SHARE_FACTOR: f64 = 9.0 / 8.0;
@@ -506,9 +508,6 @@ impl Flow {
     /// counted as received. The time before the first bytes shows nothing: data of other sources were before them in the
     /// port. With other builders, the time between bytes of a fetch shows nothing either: the source's link carries
     /// those of the others.
-    ///
-    /// A source that sends faster than measured is believed at once, one that sends more slowly in steps: what makes
-    /// bytes late is often not the source, and nothing makes them early.
     fn measure_rate(&mut self, port: &Port, bytes: u64, now: Duration) {
         if !port.alone || port.is_on_ramp() {
             return;
@@ -528,12 +527,12 @@ impl Flow {
             self.begun = Some((now, received));
         }
         let rate = match (sample, self.rate) {
-            (Some(sample), Some(known)) if sample >= known => sample,
             // After a loss, data wait for a repetition.
-            (Some(_), known) if port.has_recent_losses() => known.unwrap_or(port.path.rate),
-            (Some(sample), known) => known.map_or(sample, |known| sample.max(known * (1.0 - RATE_CHANGE))),
+            (Some(sample), known) if port.has_recent_losses() => known.unwrap_or(port.path.rate).max(sample),
+            (Some(sample), Some(known)) => sample.clamp(known * (1.0 - RATE_FALL), known * (1.0 + RATE_RISE)),
+            (Some(sample), None) => sample,
             // Everything came at once.
-            (None, known) => known.map_or(port.path.rate, |known| known * (1.0 + RATE_CHANGE)),
+            (None, known) => known.map_or(port.path.rate, |known| known * (1.0 + RATE_RISE)),
         };
         self.rate = Some(rate.min(port.path.rate));
     }
