@@ -51,11 +51,11 @@ const SHORTEST_ROUND: Duration = Duration::from_micros(200);
 const SLOW_RATE_PART: f64 = 0.5;
 /// Largest parts by which a source's measured rate falls and rises from fetch to fetch. The queue in the port changes the
 /// time between the first and last bytes of a fetch, in both directions; the source is late more often than early.
-const RATE_FALL: f64 = 1.0 / 8.0;
-const RATE_RISE: f64 = 1.0 / 4.0;
+const RATE_FALL: f64 = 1.0 / 32.0;
+const RATE_RISE: f64 = 1.0 / 16.0;
 /// Limit of a slow source, relative to its part of the window. A rate that was measured a little too low does not limit
 /// the source, so that it can show that it is faster.
-const SLOW_SHARE_FACTOR: f64 = 9.0 / 8.0;
+const SLOW_SHARE_FACTOR: f64 = 1.25;
 /// If a slot does not fit into what links hold, it is requested in pieces of at least that number of bytes divided by
 /// this.
 const MIN_PIECE_DIVISOR: u64 = 8;
