@@ -756,6 +756,47 @@ mod tests {
         }
     }
 
+    /// Returns the tables of senders that all have a link of this rate.
+    fn senders_of_rate(count: u32, rate: &str) -> String {
+        let tables = (0..count).map(|number| format!("[[network.sender]]\nnumber = {number}\nrate = \"{rate}\"\n"));
+        format!("[network]\nsenders = {count}\n{}", tables.collect::<String>())
+    }
+
+    #[test]
+    fn sources_that_are_all_slower_than_the_port_fill_it_together() {
+        const MEASURE: &str = "[measure]\nseconds = 0.5\n";
+        for (count, rate) in [(8, "100 Mbit/s"), (8, "200 Mbit/s"), (16, "50 Mbit/s")] {
+            carries(&format!("{}{MEASURE}", senders_of_rate(count, rate)), 0.95);
+        }
+        for delay in ["20us", "100us"] {
+            let port = "[[network.receiver]]\nnumber = 0\nrate = \"10 Gbit/s\"\n";
+            let network = format!("[network]\nsenders = 16\nrate = \"1 Gbit/s\"\ndelay = \"{delay}\"\n{port}");
+            carries(&format!("{network}{MEASURE}"), 0.95);
+        }
+        let interval = "[traffic]\ninterval = \"14ms\"\n";
+        let report = carries(&format!("{}{interval}{MEASURE}", senders_of_rate(8, "75 Mbit/s")), 0.0);
+        let offered = report.scenario.offered_bits_per_second().unwrap();
+        assert!(report.goodput_bits_per_second >= 0.95 * offered, "{}", report.goodput_bits_per_second);
+    }
+
+    #[test]
+    fn sources_behind_uplinks_that_are_slower_than_the_port_fill_them_together() {
+        let shared = "[network]\nsenders = 8\n[network.shared]\nsenders = 4\nrate = \"300 Mbit/s\"\n";
+        for traffic in ["[traffic]\ninterval = \"5ms\"\n", ""] {
+            carries(&format!("{shared}{traffic}[measure]\nseconds = 0.5\n"), 0.95);
+        }
+    }
+
+    /// Short pieces are for slow sources only: each costs two messages.
+    #[test]
+    fn sources_as_fast_as_the_port_are_fetched_from_in_long_pieces() {
+        for senders in [3, 10, 32] {
+            let report = carries(&format!("[network]\nsenders = {senders}\n[measure]\nseconds = 0.3\n"), 0.99);
+            let messages = report.bookkeeping.unwrap().messages_per_event / f64::from(senders);
+            assert!(messages < 4.1, "{senders} senders: {messages} messages for each fragment");
+        }
+    }
+
     #[test]
     fn a_source_of_nearly_all_bytes_has_what_its_link_carries() {
         for (receivers, others) in [(1, "64 KiB"), (8, "16 KiB")] {

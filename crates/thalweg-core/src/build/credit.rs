@@ -46,6 +46,16 @@ const IDLE_RESTART_TIME: Duration = Duration::from_millis(200);
 const LOSSY_ROUND_TRIPS: u32 = 64;
 /// Shortest duration of a round: a handful of segments gives no information.
 const SHORTEST_ROUND: Duration = Duration::from_micros(200);
+/// Part of the port's rate below which a source counts as slow. Two faster ones fill the port, and the window holds more
+/// than two pieces.
+const SLOW_RATE_PART: f64 = 0.5;
+/// Largest parts by which a source's measured rate falls and rises from fetch to fetch. The queue in the port changes the
+/// time between the first and last bytes of a fetch, in both directions; the source is late more often than early.
+const RATE_FALL: f64 = 1.0 / 32.0;
+const RATE_RISE: f64 = 1.0 / 16.0;
+/// Limit of a slow source, relative to its part of the window. A rate that was measured a little too low does not limit
+/// the source, so that it can show that it is faster.
+const SLOW_SHARE_FACTOR: f64 = 1.25;
 /// If a slot does not fit into what links hold, it is requested in pieces of at least that number of bytes divided by
 /// this.
 const MIN_PIECE_DIVISOR: u64 = 8;
@@ -99,21 +109,19 @@ struct Flow {
     fetches: VecDeque<Request>,
     /// True if nothing was under way when the first of these was requested: its data then give the round trip.
     alone: bool,
-    /// Capacity of the source; `None` if it keeps up.
-    slow: Option<Slow>,
-    /// Value of `asked` when `slow` was last changed: earlier requests do not show the change.
-    changed: u64,
+    /// Rate at which it sends what was requested, in bytes per second; `None` before it was measured.
+    rate: Option<f64>,
+    /// Arrival of the first bytes of the fetch that is arriving, and the value of `received` after them.
+    begun: Option<(Duration, u64)>,
     /// Bytes that it may have sent over the port since its last report of losses.
     sent: u64,
     /// True if the source shares memory with this builder: its bytes cross no port.
     near: bool,
 }
 
-/// A source that does not keep up with the port.
+/// Limits of a source that does not keep up with the port.
 #[derive(Debug, Clone, Copy)]
-struct Slow {
-    /// Bytes per second: the highest rate lately, since a source with too few requests shows less.
-    rate: f64,
+struct Share {
     /// Limit of the bytes requested from it at a time, and length in bytes of the pieces they are requested in.
     most: u64,
     piece: u64,
@@ -125,8 +133,6 @@ struct Request {
     /// End of the fetch, counted in all bytes ever requested from the source.
     to: u64,
     at: Duration,
-    /// Bytes outstanding at that time, this fetch included.
-    outstanding: u64,
 }
 
 /// State of the switch port, as far as it is known.
@@ -152,10 +158,6 @@ struct Port {
     round: Round,
     /// Highest rate at which bytes have arrived lately, in bytes per second.
     rate: f64,
-    /// True if a source could not be fetched from because the window was full.
-    full: bool,
-    /// Source that was last as quick as the port allows, and the time of that.
-    prompt: Option<(usize, Duration)>,
     /// Time at which pacing allows more requests; `None` if pacing is not what delays them.
     next: Option<Duration>,
 }
@@ -225,7 +227,8 @@ impl Credit {
     pub(crate) fn forget_requests(&mut self, source: usize) {
         let flow = &mut self.flows[source];
         self.outstanding -= flow.outstanding_bytes();
-        self.slow -= usize::from(flow.slow.is_some());
+        let was_slow = self.mode.as_port().is_some_and(|port| flow.is_slow(port));
+        self.slow -= usize::from(was_slow);
         *flow = Flow { near: flow.near, ..Flow::default() };
     }
 
@@ -262,7 +265,7 @@ impl Credit {
 
     /// Returns whether a source does not keep up.
     pub(crate) fn is_slow_source(&self, source: usize) -> bool {
-        self.flows[source].slow.is_some()
+        self.slow > 0 && self.mode.as_port().is_some_and(|port| self.flows[source].is_slow(port))
     }
 
     /// Returns whether a source has as many requests as it can use: it is slow, or new. A connection's windows grow
@@ -272,8 +275,32 @@ impl Credit {
         let flow = &self.flows[source];
         let Some(port) = self.mode.as_port() else { return false };
         let new = INITIAL_WINDOW_BYTES.saturating_add(flow.received);
-        let (piece, most) = flow.slow.map_or((port.piece_bytes(), new), |slow| (slow.piece, slow.most.min(new)));
+        let (piece, most) = match self.share_of(source) {
+            Some(share) => (share.piece, share.most.min(new)),
+            None => (port.piece_bytes(), new),
+        };
         flow.outstanding_bytes() > 0 && flow.outstanding_bytes() + piece > most
+    }
+
+    /// Returns the limits of a source that does not keep up with the port; `None` for others.
+    ///
+    /// The source has the part of the window that is its part of the port's rate: that keeps it busy even if the port
+    /// has as long a queue as the window allows. Its pieces are shorter by the same part, and two of them more may be
+    /// requested, so that one is there when another has gone.
+    fn share_of(&self, source: usize) -> Option<Share> {
+        let port = self.mode.as_port()?;
+        let part = self.flows[source].part_of_port(port).filter(|part| *part < SLOW_RATE_PART)?;
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a part of the window")]
+        let [piece, most] = [
+            part * Path::BUFFER_SHARE * port.path.buffer as f64 / PIECES_IN_BUFFER,
+            part * SLOW_SHARE_FACTOR * port.window_bytes() as f64,
+        ]
+        .map(|bytes| bytes as u64);
+        // Each source has to have something in the window, however many there are.
+        let least = port.window_bytes() / (2 * self.flows.len().max(1) as u64);
+        let least = least.clamp(port.segment_bytes(), SHORTEST_PIECE * port.segment_bytes());
+        let piece = port.whole_segments(piece.max(least)).min(port.piece_bytes());
+        Some(Share { most: most.saturating_add(2 * piece), piece })
     }
 
     /// Returns how many of the next `bytes` bytes may be requested from a source now; 0 if it has to wait.
@@ -293,7 +320,7 @@ impl Credit {
     }
 
     fn requestable_by_mode(&mut self, source: usize, bytes: u64, now: Duration) -> u64 {
-        let slow = self.flows[source].slow;
+        let share = self.share_of(source);
         match &mut self.mode {
             Mode::Constant(window) => {
                 let fits = self.outstanding == 0 || self.outstanding.saturating_add(bytes) <= *window;
@@ -303,13 +330,12 @@ impl Credit {
                 if self.outstanding == 0 && now > port.last_arrival.saturating_add(IDLE_RESTART_TIME) {
                     port.ramp = port.ramp_start();
                 }
-                let piece = slow.map_or_else(|| port.piece_bytes(), |slow| slow.piece);
+                let piece = share.map_or_else(|| port.piece_bytes(), |share| share.piece);
                 // A remainder that is not worth a piece of its own is requested with the last piece.
                 let piece = if bytes <= piece + piece / 2 { bytes } else { piece };
                 if port.is_exceeded_by(self.outstanding, piece) {
                     let behind_gaps = Flow::bytes_behind_gaps(&self.flows, port, now);
                     if port.is_exceeded_by(self.outstanding.saturating_sub(behind_gaps), piece) {
-                        port.full = true;
                         return 0;
                     }
                 }
@@ -334,7 +360,7 @@ impl Credit {
         flow.asked += bytes;
         flow.sent = flow.sent.saturating_add(bytes);
         self.outstanding += bytes;
-        flow.fetches.push_back(Request { to: flow.asked, at: now, outstanding: flow.outstanding_bytes() });
+        flow.fetches.push_back(Request { to: flow.asked, at: now });
         if let Some(port) = self.mode.as_port_mut() {
             port.tokens -= bytes as f64;
         }
@@ -348,30 +374,28 @@ impl Credit {
             return;
         }
         self.outstanding -= bytes;
+        if let Some(port) = self.mode.as_port() {
+            self.slow -= usize::from(flow.is_slow(port));
+            flow.measure_rate(port, bytes, now);
+            self.slow += usize::from(flow.is_slow(port));
+        }
         flow.received += bytes;
         let first = std::mem::take(&mut flow.alone).then(|| flow.fetches.front()).flatten();
         let round_trip = first.map(|first| now.saturating_sub(first.at));
         // The time until all of a fetch has arrived is at least the round trip. If there is always a fetch under way,
         // and TCP had not opened its windows when the first was made, this is the only measure.
         let mut shortest = round_trip.unwrap_or(Duration::MAX);
-        let mut complete = None;
         while let Some(fetch) = flow.fetches.front().copied()
             && fetch.to <= flow.received
         {
             flow.fetches.pop_front();
             shortest = shortest.min(now.saturating_sub(fetch.at));
-            complete = complete.or((fetch.to > flow.changed).then_some(fetch));
         }
         match &mut self.mode {
             Mode::Constant(_) => {}
             Mode::Port(port) => {
                 if shortest < Duration::MAX {
                     port.round_trip = Some(port.round_trip.map_or(shortest, |known| known.min(shortest)));
-                }
-                if let Some(fetch) = complete {
-                    self.slow -= usize::from(flow.slow.is_some());
-                    flow.adapt_limit(source, port, fetch, now);
-                    self.slow += usize::from(flow.slow.is_some());
                 }
                 port.count_arrival(bytes, now);
                 port.end_round(now);
@@ -470,45 +494,47 @@ impl Flow {
         late
     }
 
-    /// Limits a source that takes longer than the port can make it take, while others do not: that source itself is
-    /// slow, and more credit with it is credit that others lack (SIRD, NSDI 2025, calls this the sender's congestion).
-    /// It matters only while the window is full. With other builders, a fetch that took long may have waited for its
-    /// turn among theirs: it then proves nothing, and turns alone keep credit from gathering at one source.
-    fn adapt_limit(&mut self, source: usize, port: &mut Port, fetch: Request, now: Duration) {
-        let took = now.saturating_sub(fetch.at);
-        // Repairing a loss takes one or two more round trips, and delays the data after it.
-        let repair = if port.has_recent_losses() { 2 * port.round_trip_time() } else { Duration::ZERO };
-        let due = port.max_piece_time().saturating_add(repair);
-        let others = port.prompt.is_some_and(|(prompt, at)| prompt != source && now < at.saturating_add(2 * due));
-        if took <= due {
-            port.prompt = Some((source, now));
-            self.slow = self.slow.and_then(|slow| slow.after_timely_fetch(fetch, port));
-        } else if port.alone && others && port.full && !port.is_on_ramp() {
-            let before = self.slow.map_or(0.0, |slow| slow.rate * (1.0 - 1.0 / 16.0));
-            self.slow = Some(Slow::new(before.max(fetch.outstanding as f64 / took.as_secs_f64()), due, port));
-            port.full = false;
+    /// Returns the source's part of the port's rate; `None` before it was measured.
+    fn part_of_port(&self, port: &Port) -> Option<f64> {
+        self.rate.map(|rate| rate / port.path.rate)
+    }
+
+    /// Returns whether the source does not keep up with the port.
+    fn is_slow(&self, port: &Port) -> bool {
+        self.part_of_port(port).is_some_and(|part| part < SLOW_RATE_PART)
+    }
+
+    /// Measures the rate of the source by the time from the first bytes of a fetch to its last ones, before `bytes` are
+    /// counted as received. The time before the first bytes shows nothing: data of other sources were before them in the
+    /// port. With other builders, the time between bytes of a fetch shows nothing either: the source's link carries
+    /// those of the others.
+    fn measure_rate(&mut self, port: &Port, bytes: u64, now: Duration) {
+        if !port.alone || port.is_on_ramp() {
+            return;
         }
-        self.changed = self.asked;
-    }
-}
-
-impl Slow {
-    /// Limits a source to the bytes that it sends in the time that the port may take, plus two pieces, so that one is
-    /// there when the other has gone. Pieces are short where that time is short, so that they do not take much of the
-    /// window: down to a quarter of the others' length, at which the overhead of each piece is still small.
-    fn new(rate: f64, due: Duration, port: &Port) -> Self {
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a part of the window")]
-        let through = (rate * due.as_secs_f64()) as u64;
-        let piece = (through / 16)
-            .clamp((port.piece_bytes() / 4).max(SHORTEST_PIECE * port.segment_bytes()), port.piece_bytes());
-        Self { rate, most: through.saturating_add(2 * piece), piece }
-    }
-
-    /// Returns the limits after a fetch that came in time. If more could have been requested, the source is not slow
-    /// (`None`); otherwise a slightly higher limit shows whether it can do more.
-    fn after_timely_fetch(self, fetch: Request, port: &Port) -> Option<Self> {
-        let most = self.most + self.most / 8 + port.segment_bytes();
-        (fetch.outstanding + self.piece > self.most && most < port.window_bytes()).then_some(Self { most, ..self })
+        let received = self.received + bytes;
+        let Some(fetch) = self.fetches.front().copied() else { return };
+        if received < fetch.to {
+            self.begun.get_or_insert((now, received));
+            return;
+        }
+        let sample = self
+            .begun
+            .take()
+            .map(|(began, before)| (fetch.to - before) as f64 / now.saturating_sub(began).as_secs_f64().max(1e-9));
+        // The next fetch may have begun to arrive with the end of this one.
+        if received > fetch.to {
+            self.begun = Some((now, received));
+        }
+        let rate = match (sample, self.rate) {
+            // After a loss, data wait for a repetition.
+            (Some(sample), known) if port.has_recent_losses() => known.unwrap_or(port.path.rate).max(sample),
+            (Some(sample), Some(known)) => sample.clamp(known * (1.0 - RATE_FALL), known * (1.0 + RATE_RISE)),
+            (Some(sample), None) => sample,
+            // Everything came at once.
+            (None, known) => known.map_or(port.path.rate, |known| known * (1.0 + RATE_RISE)),
+        };
+        self.rate = Some(rate.min(port.path.rate));
     }
 }
 
@@ -526,8 +552,6 @@ impl Port {
             at: Duration::ZERO,
             round: Round::default(),
             rate: 0.0,
-            full: false,
-            prompt: None,
             next: None,
         };
         port.tokens = port.burst_bytes();
@@ -612,8 +636,14 @@ impl Port {
         let piece = (Path::BUFFER_SHARE * self.path.buffer as f64
             / if self.alone { PIECES_IN_BUFFER } else { PIECES_WITH_OTHERS }) as u64;
         let piece = piece.clamp(shortest, longest);
-        // Whole segments, including the message before the data.
-        (piece - piece % self.segment_bytes()).saturating_sub(MESSAGE_LEN as u64).max(shortest)
+        self.whole_segments(piece).max(shortest)
+    }
+
+    /// Returns a length of at least a segment, shortened so that the data and the message before them fill whole
+    /// segments.
+    fn whole_segments(&self, bytes: u64) -> u64 {
+        let whole = bytes - bytes % self.segment_bytes();
+        whole.max(self.segment_bytes()).saturating_sub(MESSAGE_LEN as u64).max(1)
     }
 
     fn burst_bytes(&self) -> f64 {
@@ -667,7 +697,6 @@ impl Port {
             self.rate.min(self.path.rate) * self.round_trip_time().as_secs_f64() + 2.0 * self.piece_bytes() as f64;
         let most = self.widest_window() - carries.max(self.narrowest_window());
         self.taken = self.taken.min(most).max(0.0);
-        self.full = false;
         self.round = Round { began: now, ..Round::default() };
     }
 }

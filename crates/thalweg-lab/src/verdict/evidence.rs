@@ -18,8 +18,9 @@ const EQUAL_RATES: f64 = 0.02;
 const MIN_CROSS_PART: f64 = 0.05;
 /// Least part of the idle time that is the limit's: within a stall, of timeouts.
 const MIN_IDLE_PART: f64 = 0.4;
-/// Least part of the credit that is out if credit is the limit.
-const MIN_CREDIT_OUT: f64 = 0.85;
+/// Least part of the credit that is out, in the mean, if credit is the limit. A window is full where the next piece does
+/// not fit, and a piece takes up to half of what the buffer adds to the window.
+const MIN_CREDIT_OUT: f64 = 0.7;
 /// Least part of the time between events in which no data of the event is sent, if round trips are the limit.
 const MIN_ROUND_TRIP_PART: f64 = 0.1;
 /// Shortest retransmission timeout of Linux and of the ns-3 models, in seconds (`TCP_RTO_MIN`).

@@ -1,4 +1,5 @@
 use super::*;
+use crate::report::{CreditOverTime, LinkUse, Timeline};
 use crate::{Laboratory, run_scenario};
 use std::sync::atomic::AtomicBool;
 
@@ -182,4 +183,32 @@ fn what_is_offered_and_carried_is_the_sources_limit() {
         println!("{}", verdict.sentence);
         assert_eq!((verdict.limit.kind, verdict.carries_offered), (LimitKind::Sources, Some(true)), "{verdict:?}");
     }
+}
+
+/// A window is full where the next piece does not fit: three quarters of it are out in the mean.
+#[test]
+fn credit_that_is_out_while_every_link_is_idle_is_the_limit() {
+    let scenario = Scenario::parse("[network]\nsenders = 2\n").unwrap();
+    let links = scenario.all_links().into_iter().map(|link| LinkUse {
+        name: link.name,
+        kind: link.kind,
+        rate_bits_per_second: link.rate.0,
+        busy: 0.4,
+        max_waiting_bytes: 0,
+    });
+    let credit = CreditOverTime {
+        receiver: "receiver-0".to_owned(),
+        window: vec![151_000; 2],
+        at: vec![vec![57_500, 57_000], vec![57_000, 57_500]],
+    };
+    let report = Report {
+        laboratory: "model".to_owned(),
+        links: links.collect(),
+        timeline: Some(Timeline { credit: vec![credit], ..Timeline::default() }),
+        measured_seconds: 1.0,
+        scenario,
+        ..Report::default()
+    };
+    let verdict = Verdict::for_report(&report);
+    assert_eq!((verdict.limit.kind, &*verdict.limit.name), (LimitKind::Credit, "receiver-0"), "{verdict:?}");
 }

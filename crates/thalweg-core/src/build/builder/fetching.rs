@@ -107,7 +107,7 @@ impl Builder {
             let lead = if self.short { 0 } else { MAX_LEAD_EVENTS };
             let slow = (0..due.len())
                 .filter(|source| credit.is_slow_source(*source) && candidates.contains_source(*source, lead));
-            if let Some(source) = slow.min_by_key(|source| due[*source].next) {
+            if let Some(source) = slow.min_by_key(|source| (due[*source].next, credit.outstanding_bytes_of(*source))) {
                 return Some((source, false));
             }
         }
@@ -138,7 +138,9 @@ impl Builder {
         // All other sources wait for events of the sources that keep up.
         let keeping_up =
             (0..due.len()).filter(|source| !credit.is_slow_source(*source) && !credit.holds_back_source(*source));
-        let behind = keeping_up.min_by_key(|source| due[*source].next)?;
+        let slow = (0..due.len()).filter(|source| credit.is_slow_source(*source));
+        let earliest = |source: &usize| due[*source].next;
+        let behind = keeping_up.min_by_key(earliest).or_else(|| slow.min_by_key(earliest))?;
         let count = u64::from(sources[behind].front_ticket()?.offer.count);
         Some(due[behind].next.saturating_add(if self.short { 0 } else { MAX_SPREAD_SLOTS * count * apart }))
     }

@@ -235,11 +235,17 @@ fn slot(source: usize, event: u64, payload: usize) -> Vec<u8> {
 
 #[track_caller]
 fn assert_full_and_safe(links: &[f64], one_way: Duration, traffic: Traffic) {
+    let least = if traffic.lost_of < u64::MAX { 0.95 } else { 0.98 };
+    assert_carried_and_safe(links, one_way, traffic, least);
+}
+
+/// Checks that at least this part of what the links allow is carried, and that the port does not overflow.
+#[track_caller]
+fn assert_carried_and_safe(links: &[f64], one_way: Duration, traffic: Traffic, least: f64) {
     let network = Network::new(links, one_way, traffic).run();
     let slowest = links.iter().copied().fold(f64::INFINITY, f64::min);
     let ceiling = PORT.min(slowest * links.len() as f64);
     let share = network.goodput() / ceiling;
-    let least = if traffic.lost_of < u64::MAX { 0.95 } else { 0.98 };
     assert!(share > least, "{} sources, {one_way:?}: {share}", links.len());
     assert!(network.longest_queue < BUFFER as f64, "{} sources, {one_way:?}: {}", links.len(), network.longest_queue);
 }
@@ -288,6 +294,22 @@ fn the_others_wait_for_a_source_that_is_not_quick_enough_and_for_nothing_else() 
     let mut links = vec![PORT; 4];
     links[2] = PORT / 10.0;
     assert_full_and_safe_at_any_distance(&links);
+}
+
+/// The window holds about three usual pieces, so three such sources would be active at a time.
+#[test]
+fn sources_that_are_all_slower_than_the_port_fill_it_together() {
+    for (sources, part) in [(8, 0.1), (8, 0.2), (8, 0.5), (16, 0.1), (16, 0.05), (40, 0.02)] {
+        for one_way in [20, 100, 1_000].map(Duration::from_micros) {
+            assert_carried_and_safe(&vec![part * PORT; sources], one_way, EVEN, 0.95);
+        }
+    }
+}
+
+#[test]
+fn sources_of_different_rates_below_that_of_the_port_wait_for_the_slowest_only() {
+    let links: Vec<f64> = (0..12).map(|source| PORT / 12.0 * f64::from(1 + source % 3)).collect();
+    assert_carried_and_safe(&links, Duration::from_micros(100), EVEN, 0.95);
 }
 
 /// A slow source is fetched from ahead of the others. If there is no place for that, it must not be tried again and
