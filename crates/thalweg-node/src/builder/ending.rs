@@ -145,6 +145,8 @@ impl BuilderNode {
         let shifts = self.shifts.finish_search();
         self.act_on_shifts(shifts);
         let mut reasons = self.reporting.take_reasons();
+        let is_left_out = |builder| report.left_out.iter().any(|left| left.builder == builder);
+        reasons.extend(self.reporting.lost_builder_reasons(&self.setup, is_left_out));
         // A run may end before its first event without having been aborted.
         let accepted_any = report.ledger.sources.iter().any(|entry| entry.accepted > entry.beyond_end);
         if accepted_any && self.control.end_cause() == Some(&Cause::AbortElsewhere) {

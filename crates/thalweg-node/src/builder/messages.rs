@@ -114,6 +114,7 @@ impl BuilderNode {
             Message::RoomReport(relayed) => self.assigning.handle_relayed_room(source, &relayed)?,
             Message::Left(counts) => self.assigning.handle_left_out_counts(source, counts)?,
             Message::Passed { below, tickets } => self.take_passed(source, below, tickets)?,
+            Message::BuilderLost { builder, refusal } => self.take_lost_builder(source, builder, refusal)?,
             other => return Err(LinkError::Protocol(format!("unexpected: {other:?}"))),
         }
         Ok(())
@@ -163,6 +164,19 @@ impl BuilderNode {
     fn take_passed(&mut self, source: usize, below: EventId, tickets: u64) -> Result<(), LinkError> {
         self.assigning.check_passed_events(below, tickets)?;
         self.builder.source_passed(source, below, tickets, self.clock.now());
+        Ok(())
+    }
+
+    /// Handles a source's message that it goes on without another builder.
+    fn take_lost_builder(&mut self, source: usize, builder: u32, refusal: Option<Refusal>) -> Result<(), LinkError> {
+        if builder >= self.setup.count || builder == self.setup.index {
+            let message = Message::BuilderLost { builder, refusal };
+            return Err(LinkError::Protocol(format!("unexpected: {message:?}")));
+        }
+        if self.reporting.note_lost_builder(source, builder, refusal) {
+            let (name, leads) = (&self.setup.ids[source].1, if builder == 0 { ", which leads the run," } else { "" });
+            tracing::warn!(source = name, "builder {builder}{leads} takes no further part: a source lost it");
+        }
         Ok(())
     }
 

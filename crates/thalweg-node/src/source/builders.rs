@@ -60,6 +60,8 @@ struct Builder {
     max_records: u32,
     /// True if the leading builder left it out.
     is_left_out: bool,
+    /// Loss of the builder as reported to the others, if it takes no further part and has not dismissed this source.
+    lost: Option<Message>,
     delivery: Delivery,
 }
 
@@ -395,22 +397,42 @@ impl Builders {
         None
     }
 
-    /// Goes on without a builder that takes no further part, if the run has begun there and others remain.
+    /// Goes on without a builder that takes no further part, if the run has begun somewhere and other builders remain.
     ///
     /// # Errors
     /// It has not, or none remains. The error is the first for which a builder has left.
     pub(super) fn go_on_without(&mut self, index: usize, error: NodeError) -> Result<(), NodeError> {
         let others = self.builders.iter().enumerate().any(|(other, builder)| other != index && !builder.is_done);
-        if !self.builders[index].has_started || !others {
+        let began_anywhere = self.builders.iter().any(|builder| builder.has_started);
+        if !began_anywhere || !others {
             return Err(self.failure.take().unwrap_or(error));
         }
-        let consequence = match index {
-            0 => "that builder leads the run, so that this source ends its part of it",
-            _ => "the run goes on without that builder",
+        let consequence = match (index, self.builders[index].has_started) {
+            (0, _) => "that builder leads the run, so that this source ends its part of it",
+            (_, true) => "the run goes on without that builder",
+            (_, false) => "the run did not begin there, so that this source ends its part of it",
         };
         tracing::warn!("{error}; {consequence}");
+        let refusal = match &error {
+            NodeError::Link { error: LinkError::Refused { reason, .. }, .. } => Some(*reason),
+            NodeError::Link { .. } => Some(Refusal::Protocol),
+            _ => None,
+        };
+        self.builders[index].lost = Some(Message::BuilderLost { builder: self.builder_number(index), refusal });
         self.failure.get_or_insert(error);
         Ok(())
+    }
+
+    /// Informs all other builders of the loss of one.
+    pub(super) fn report_loss(&mut self, lost: usize) {
+        let Some(message) = self.builders[lost].lost else { return };
+        self.all_numbers().for_each(|index| self.send_if_welcome(index, &message));
+    }
+
+    /// Informs a builder, which has just welcomed this source, of the loss of others.
+    pub(super) fn repeat_losses(&mut self, index: usize) {
+        let lost: Vec<Message> = self.builders.iter().filter_map(|builder| builder.lost).collect();
+        lost.iter().for_each(|message| self.send_to_builder(index, message));
     }
 
     /// Gives a builder up for good: fragments that wait for it are lost, and its slots are free.
@@ -567,6 +589,7 @@ impl Builder {
             broken: None,
             max_records: MAX_RECORDS,
             is_left_out: false,
+            lost: None,
             delivery,
         }
     }

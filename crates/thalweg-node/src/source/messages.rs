@@ -76,6 +76,7 @@ impl SourceNode {
             self.builders.assign_by_room();
         }
         self.builders.handle_welcome(index, welcome, &mut self.slots);
+        self.builders.repeat_losses(index);
         if self.course.current_phase() == Phase::Ending && self.builders.has_started(index) {
             self.send_final_counters(index);
         }
@@ -310,12 +311,15 @@ impl SourceNode {
         Ok(())
     }
 
-    /// Goes on without a builder that takes no further part, if the run has begun there and others remain; fails
-    /// otherwise. If it is the leading builder, this source's own part of the run ends.
+    /// Goes on without a builder that takes no further part, if the run has begun somewhere and others remain; fails
+    /// otherwise. If it is the leading builder, or one at which the run did not begin, this source's own part of the run
+    /// ends.
     fn go_on_without(&mut self, index: usize, error: NodeError) -> Result<(), NodeError> {
+        let is_needed = index == 0 || !self.builders.has_started(index);
         self.builders.go_on_without(index, error)?;
         self.give_up_builder(index);
-        if index == 0 && self.course.current_phase() != Phase::Ending {
+        self.builders.report_loss(index);
+        if is_needed && self.course.current_phase() != Phase::Ending {
             self.end_part();
         }
         self.relay_room(index);
