@@ -173,6 +173,7 @@ impl BuilderNode {
             };
             self.give_up_source(source, why);
         }
+        self.reporting.report_silent_sources(&self.builder, &self.setup, &self.peers);
         self.assembly.check_disk(now);
         self.keep_in_control(now)?;
         self.take_early_ends(now);

@@ -122,9 +122,12 @@ impl BuilderNode {
 
     fn take_offer(&mut self, index: usize, source: usize, offer: Announcement) -> Result<(), LinkError> {
         if !self.has_begun() {
-            let text = "an offer before the start of the run: after a restart of the builder, its sources have to be \
-                        started again";
-            return Err(LinkError::Protocol(text.into()));
+            // Its welcome, which says that no run is under way, informs a source as well. An offer may be sooner.
+            let text = format!(
+                "your run is over: builder '{}' was started anew since; the source can take part in the next run",
+                self.setup.config.name
+            );
+            return Err(LinkError::Refused { reason: Refusal::Ended, text });
         }
         let slot_bytes = self.peers.source_greeting(source).slot_bytes;
         if offer.bytes > slot_bytes {

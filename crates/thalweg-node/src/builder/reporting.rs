@@ -20,6 +20,13 @@ pub(super) struct Reporting {
     reasons: Vec<String>,
     /// Other builders that sources lost: by builder and source, the class of the refusal, if there was one.
     lost_builders: BTreeMap<u32, BTreeMap<usize, Option<Refusal>>>,
+    /// Sources that are connected and silent, so that events are closed without them: by source, the number of events
+    /// that had been closed without it before.
+    silent: BTreeMap<usize, u64>,
+    /// At the last look for silent sources: the number of incomplete events, and by source that of events that were
+    /// closed without it.
+    seen_incomplete: u64,
+    absent_before: Vec<u64>,
     recorder_method: Option<String>,
     /// Counts at the end of the warm-up, with its time.
     warm: Option<Built>,
@@ -47,6 +54,9 @@ impl Reporting {
             unknown_sources: 0,
             reasons: Vec::new(),
             lost_builders: BTreeMap::new(),
+            silent: BTreeMap::new(),
+            seen_incomplete: 0,
+            absent_before: vec![0; sources],
             recorder_method: None,
             warm: None,
             steady: None,
@@ -86,6 +96,41 @@ impl Reporting {
         let is_new = !self.lost_builders.contains_key(&builder);
         self.lost_builders.entry(builder).or_default().insert(source, refusal);
         is_new
+    }
+
+    /// Reports sources that are connected and silent, once for each silence: when the first event is closed without them,
+    /// and when they have caught up, have ended or are disconnected.
+    pub(super) fn report_silent_sources(&mut self, builder: &Builder, setup: &Setup, peers: &Peers) {
+        let (_, incomplete) = builder.event_counts();
+        if std::mem::replace(&mut self.seen_incomplete, incomplete) == incomplete && self.silent.is_empty() {
+            return;
+        }
+        for source in 0..setup.ids.len() {
+            let absent = builder.absent_count(source);
+            let before = std::mem::replace(&mut self.absent_before[source], absent);
+            let is_here = peers.connection_number(source).is_some()
+                && !builder.has_ended(source)
+                && !builder.is_given_up(source);
+            let has_caught_up = builder.offered_until(source) >= builder.closed_until();
+            let label = setup.source_label(source);
+            match self.silent.get(&source) {
+                None if is_here && absent > before => {
+                    let deadline = humantime::format_duration(setup.config.deadline);
+                    tracing::warn!(
+                        "source {label} is connected and has sent nothing for {deadline} (deadline): events from {} on \
+                         are closed without it",
+                        builder.offered_until(source).0
+                    );
+                    self.silent.insert(source, before);
+                }
+                Some(first) if !is_here || has_caught_up => {
+                    let (count, what) = (absent.saturating_sub(*first), if is_here { "sends again" } else { "is no longer awaited" });
+                    tracing::warn!("source {label} {what}: {count} events were closed without it meanwhile");
+                    self.silent.remove(&source);
+                }
+                _ => {}
+            }
+        }
     }
 
     /// Returns the reasons why a run is incomplete of which sources lost other builders, apart from those that are

@@ -3,6 +3,7 @@
 use super::BuilderNode;
 use super::assigning::Assigning;
 use super::peers::Peers;
+use super::reporting::waits_text;
 use super::setup::FIRST_EVENT;
 use super::shifts::{Outcome, ShiftSearch};
 use crate::{Handle, NodeError};
@@ -60,8 +61,19 @@ impl BuilderNode {
     pub(super) fn obey_commands(&mut self, handle: &Handle) {
         handle.clear_doorbell();
         while let Some(command) = handle.next_command() {
+            let state = self.control.run_state();
+            let ends_run = matches!(command, Command::Stop | Command::Abort);
+            if self.setup.stays
+                && ends_run
+                && matches!(state, State::Configured | State::Armed)
+                && !handle.was_end_requested()
+            {
+                // The node stays for the next run: there is none to end.
+                tracing::warn!("{}; write quit to end the node", Refused { command, state });
+                continue;
+            }
             if let Err(refused) = self.control.execute_command(command) {
-                log_refused(refused);
+                log_refused(refused, &waits_text(&self.control, &self.setup.ids));
             }
         }
     }
@@ -185,7 +197,9 @@ impl BuilderNode {
                 None => self.builder.source_disconnected(source, now),
             }
         }
-        self.control.run_opened(now).into_iter().for_each(log_refused);
+        for refused in self.control.run_opened(now) {
+            log_refused(refused, "");
+        }
     }
 
     /// Creates the run's directory, if it is recorded.
@@ -319,10 +333,12 @@ impl BuilderNode {
     }
 }
 
-fn log_refused(refused: Refused) {
+/// Logs a command that was refused. `waits`: sentence that names the sources that the present state waits for.
+fn log_refused(refused: Refused, waits: &str) {
+    let waits = if waits.is_empty() { String::new() } else { format!(", and {waits}") };
     match refused.command {
         // There is nothing left to end.
-        Command::Abort => tracing::info!("{refused}"),
-        _ => tracing::warn!("{refused}"),
+        Command::Abort => tracing::info!("{refused}{waits}"),
+        _ => tracing::warn!("{refused}{waits}"),
     }
 }

@@ -28,6 +28,10 @@ pub(super) struct Builders {
     congestion: Option<String>,
     /// Time after which the search for a builder is given up.
     timeout: Duration,
+    /// True if that time counts only from the beginning of a run on.
+    waits_for_run: bool,
+    /// Time at which a first builder began the run.
+    run_began_at: Option<Duration>,
     /// Buffer that is kept for reuse.
     ready: Vec<usize>,
     waiter: Waiter,
@@ -98,6 +102,8 @@ impl Builders {
             endpoints,
             congestion: settings.congestion.clone(),
             timeout: settings.timeout,
+            waits_for_run: false,
+            run_began_at: None,
             ready: Vec::new(),
             waiter: Waiter::new(settings.wait),
             has_received: false,
@@ -109,6 +115,24 @@ impl Builders {
     /// Returns the time after which the search for a builder is given up.
     pub(super) fn search_timeout(&self) -> Duration {
         self.timeout
+    }
+
+    /// Lets the time after which the search for a builder is given up count only from the beginning of a run on.
+    pub(super) fn search_without_limit(&mut self) {
+        self.waits_for_run = true;
+    }
+
+    /// Returns whether that time counts only from the beginning of a run on.
+    pub(super) fn waits_for_run(&self) -> bool {
+        self.waits_for_run
+    }
+
+    /// Returns the time at which the search for a builder that is away `since` then is given up, if it ever is.
+    fn search_end(&self, since: Duration) -> Option<Duration> {
+        match (self.waits_for_run, self.run_began_at) {
+            (false, _) => Some(since + self.timeout),
+            (true, began_at) => Some(began_at?.max(since) + self.timeout),
+        }
     }
 
     /// Returns the number of builders.
@@ -211,7 +235,8 @@ impl Builders {
     }
 
     /// Notes that a builder has started the run. Returns true if it had not before.
-    pub(super) fn note_started(&mut self, index: usize) -> bool {
+    pub(super) fn note_started(&mut self, index: usize, now: Duration) -> bool {
+        self.run_began_at.get_or_insert(now);
         !std::mem::replace(&mut self.builders[index].has_started, true)
     }
 
@@ -454,9 +479,12 @@ impl Builders {
     /// # Errors
     /// A mistake in the configuration, which is not cured by trying again.
     pub(super) fn try_connect(&mut self, index: usize, now: Duration) -> Result<Attempt, NodeError> {
+        let Some((since, _)) = self.builders[index].away.filter(|(_, at)| *at <= now) else {
+            return Ok(Attempt::Waits);
+        };
+        let is_over = self.search_end(since).is_some_and(|end| now > end);
         let builder = &mut self.builders[index];
-        let Some((since, _)) = builder.away.filter(|(_, at)| *at <= now) else { return Ok(Attempt::Waits) };
-        if now > since + self.timeout {
+        if is_over {
             let error = builder.last_error.take().unwrap_or(LinkError::Closed);
             let (peer, time) = (&builder.address, humantime::format_duration(self.timeout));
             return Ok(Attempt::Absent(NodeError::Absent(format!("no builder at {peer} for {time}: {error}"))));
@@ -476,11 +504,12 @@ impl Builders {
         Ok(Attempt::Waits)
     }
 
-    /// Returns a sentence about a builder that has been away for a moment, and the time until which it is tried again;
-    /// once for each absence.
-    pub(super) fn next_absence_report(&mut self, index: usize, now: Duration) -> Option<(String, Duration)> {
+    /// Returns a sentence about a builder that has been away for a moment, and the time until which it is tried again,
+    /// if there is a limit; once for each absence.
+    pub(super) fn next_absence_report(&mut self, index: usize, now: Duration) -> Option<(String, Option<Duration>)> {
+        let (since, _) = self.builders[index].away.filter(|(since, _)| now >= *since + ABSENCE_REPORT_TIME)?;
+        let until = self.search_end(since);
         let builder = &mut self.builders[index];
-        let (since, _) = builder.away.filter(|(since, _)| now >= *since + ABSENCE_REPORT_TIME)?;
         if std::mem::replace(&mut builder.absence_reported, true) {
             return None;
         }
@@ -493,7 +522,7 @@ impl Builders {
             Some(LinkError::Io { error, .. }) => format!("{address} cannot be reached: {error}"),
             Some(error) => format!("{address} is not connected: {error}"),
         };
-        Some((sentence, since + self.timeout))
+        Some((sentence, until))
     }
 
     /// Sends what can be sent now. A broken link is left for the next turn, since only the thread that takes turns can
