@@ -293,7 +293,7 @@ fn loss_reasons(builder: u32, losses: &BTreeMap<usize, Option<Refusal>>, setup: 
     };
     let ways = [
         (&[None][..], "died, hung or was disconnected"),
-        (&[Some(Refusal::Ended)], "ended its part before the others, or excluded sources"),
+        (&[Some(Refusal::Ended)], "left the run before its end (it ended its own part, was started anew or excluded sources)"),
         (
             &[Refusal::UnknownSource, Refusal::AlreadyConnected, Refusal::Mismatch, Refusal::Protocol, Refusal::Busy]
                 .map(Some),
