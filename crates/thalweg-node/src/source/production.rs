@@ -367,6 +367,7 @@ impl SourceNode {
 mod tests {
     use super::*;
     use crate::source::delivery::MAX_TICKETS;
+    use crate::wait::Idle;
     use crate::{Handle, Node, SourceReport, SourceSettings, Wait};
     use std::io::{Read, Write};
     use std::net::{TcpListener, TcpStream};
@@ -453,9 +454,10 @@ mod tests {
         /// Takes turns until a builder has received a message, and returns the messages before it.
         fn until_received(&mut self, builder: &mut TcpStream, expected: impl Fn(&Message) -> bool) -> Vec<Message> {
             builder.set_nonblocking(true).unwrap();
-            let (mut received, mut messages) = (Vec::new(), Vec::new());
+            let (mut received, mut messages, mut tokens) = (Vec::new(), Vec::new(), Vec::new());
             loop {
-                let _ = self.node.turn(&[], &self.handle);
+                Idle::Ask(Some(Duration::ZERO)).wait_for_work(&self.poller, &mut tokens).unwrap();
+                assert!(self.node.turn(&tokens, &self.handle).unwrap().is_none(), "the node has ended");
                 let mut bytes = [0; 4096];
                 received.extend_from_slice(match builder.read(&mut bytes) {
                     Ok(len) => &bytes[..len],
