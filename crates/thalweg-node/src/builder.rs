@@ -15,6 +15,7 @@ mod run;
 mod run_state;
 mod setup;
 mod shifts;
+mod silence;
 mod stall;
 mod time_use;
 mod trace;

@@ -147,7 +147,8 @@ impl Judge<'_> {
         }
         for (builder, ended) in self.course.builders.iter().enumerate() {
             let Some(Ok(report)) = ended else { continue };
-            let is_named = report.reasons.iter().any(|reason| reason.starts_with("builder 0, which leads the run, died"));
+            let is_named =
+                report.reasons.iter().any(|reason| reason.starts_with("builder 0, which leads the run, died"));
             self.record_violation(is_named, || {
                 format!("builder b{builder} does not report that b0 died: {} for {:?}", report.state, report.reasons)
             });

@@ -219,7 +219,9 @@ impl RunControl {
                 self.sources.iter_mut().for_each(|source| source.next = None);
                 self.send_to_live(|_| SourceCommand::Resume);
             }
-            (Command::Stop | Command::Abort, Phase::Configured { .. } | Phase::Armed { .. }) => self.leave_run(Cause::Command),
+            (Command::Stop | Command::Abort, Phase::Configured { .. } | Phase::Armed { .. }) => {
+                self.leave_run(Cause::Command)
+            }
             // The run is being opened: commands received meanwhile are executed afterwards.
             (Command::Pause | Command::Resume | Command::Stop | Command::Abort, Phase::Starting)
                 if self.when_begun.len() < MAX_WHEN_BEGUN =>

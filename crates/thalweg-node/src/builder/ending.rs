@@ -147,9 +147,8 @@ impl BuilderNode {
         let mut reasons = self.reporting.take_reasons();
         // By room, the leading builder accounts for the others.
         let is_led = self.assigning.is_by_room() && self.setup.index != 0;
-        let is_accounted = |builder| {
-            is_led && builder != 0 || report.left_out.iter().any(|left| left.builder == builder)
-        };
+        let is_accounted =
+            |builder| is_led && builder != 0 || report.left_out.iter().any(|left| left.builder == builder);
         reasons.extend(self.reporting.lost_builder_reasons(&self.setup, is_accounted));
         // A run may end before its first event without having been aborted.
         let accepted_any = report.ledger.sources.iter().any(|entry| entry.accepted > entry.beyond_end);

@@ -2,6 +2,7 @@
 
 use super::peers::Peers;
 use super::setup::Setup;
+use super::silence::{SilenceChange, Silences};
 use super::trace::Trace;
 use crate::{Completion, NodeError, SourceRow, Steady};
 use std::collections::BTreeMap;
@@ -20,13 +21,7 @@ pub(super) struct Reporting {
     reasons: Vec<String>,
     /// Other builders that sources lost: by builder and source, the class of the refusal, if there was one.
     lost_builders: BTreeMap<u32, BTreeMap<usize, Option<Refusal>>>,
-    /// Sources that are connected and silent, so that events are closed without them: by source, the number of events
-    /// that had been closed without it before.
-    silent: BTreeMap<usize, u64>,
-    /// At the last look for silent sources: the number of incomplete events, and by source that of events that were
-    /// closed without it.
-    seen_incomplete: u64,
-    absent_before: Vec<u64>,
+    silences: Silences,
     recorder_method: Option<String>,
     /// Counts at the end of the warm-up, with its time.
     warm: Option<Built>,
@@ -54,9 +49,7 @@ impl Reporting {
             unknown_sources: 0,
             reasons: Vec::new(),
             lost_builders: BTreeMap::new(),
-            silent: BTreeMap::new(),
-            seen_incomplete: 0,
-            absent_before: vec![0; sources],
+            silences: Silences::new(sources),
             recorder_method: None,
             warm: None,
             steady: None,
@@ -101,34 +94,28 @@ impl Reporting {
     /// Reports sources that are connected and silent, once for each silence: when the first event is closed without them,
     /// and when they have caught up, have ended or are disconnected.
     pub(super) fn report_silent_sources(&mut self, builder: &Builder, setup: &Setup, peers: &Peers) {
-        let (_, incomplete) = builder.event_counts();
-        if std::mem::replace(&mut self.seen_incomplete, incomplete) == incomplete && self.silent.is_empty() {
+        if !self.silences.is_check_due(builder.event_counts().1) {
             return;
         }
         for source in 0..setup.ids.len() {
+            let is_awaited =
+                peers.connection_number(source).is_some() && !builder.has_ended(source) && !builder.is_given_up(source);
+            let reached = builder.offered_until(source);
+            let has_caught_up = reached >= builder.closed_until();
             let absent = builder.absent_count(source);
-            let before = std::mem::replace(&mut self.absent_before[source], absent);
-            let is_here = peers.connection_number(source).is_some()
-                && !builder.has_ended(source)
-                && !builder.is_given_up(source);
-            let has_caught_up = builder.offered_until(source) >= builder.closed_until();
+            let Some(change) = self.silences.check_source(source, absent, is_awaited, has_caught_up) else { continue };
             let label = setup.source_label(source);
-            match self.silent.get(&source) {
-                None if is_here && absent > before => {
-                    let deadline = humantime::format_duration(setup.config.deadline);
-                    tracing::warn!(
-                        "source {label} is connected and has sent nothing for {deadline} (deadline): events from {} on \
-                         are closed without it",
-                        builder.offered_until(source).0
-                    );
-                    self.silent.insert(source, before);
+            match change {
+                SilenceChange::Begun => tracing::warn!(
+                    "source {label} is connected, and has sent nothing for {} (deadline): events from {} on are closed \
+                     without it",
+                    humantime::format_duration(setup.config.deadline),
+                    reached.0
+                ),
+                SilenceChange::Ended { events } => {
+                    let what = if is_awaited { "sends again" } else { "is no longer waited for" };
+                    tracing::warn!("source {label} {what}: {events} events were closed without it meanwhile");
                 }
-                Some(first) if !is_here || has_caught_up => {
-                    let (count, what) = (absent.saturating_sub(*first), if is_here { "sends again" } else { "is no longer awaited" });
-                    tracing::warn!("source {label} {what}: {count} events were closed without it meanwhile");
-                    self.silent.remove(&source);
-                }
-                _ => {}
             }
         }
     }
@@ -293,7 +280,10 @@ fn loss_reasons(builder: u32, losses: &BTreeMap<usize, Option<Refusal>>, setup: 
     };
     let ways = [
         (&[None][..], "died, hung or was disconnected"),
-        (&[Some(Refusal::Ended)], "left the run before its end (it ended its own part, was started anew or excluded sources)"),
+        (
+            &[Some(Refusal::Ended)],
+            "left the run before its end (it ended its own part, was started anew or excluded sources)",
+        ),
         (
             &[Refusal::UnknownSource, Refusal::AlreadyConnected, Refusal::Mismatch, Refusal::Protocol, Refusal::Busy]
                 .map(Some),

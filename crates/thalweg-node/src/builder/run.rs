@@ -190,8 +190,7 @@ impl BuilderNode {
         for source in 0..sources {
             match self.peers.connection_number(source) {
                 Some(_) => {
-                    let (slots, maps) =
-                        (self.peers.source_greeting(source).slots, self.peers.source_link_maps(source));
+                    let (slots, maps) = (self.peers.source_greeting(source).slots, self.peers.source_link_maps(source));
                     self.builder.source_connected(source, slots, maps);
                 }
                 None => self.builder.source_disconnected(source, now),

@@ -413,7 +413,9 @@ fn offers_of_an_earlier_run_are_refused_as_that_run_is_over() {
 /// A source that loses the leading builder ends its part of the run, which is then no orderly end of the run.
 #[test]
 fn a_run_whose_sources_lost_another_builder_is_incomplete() {
-    for (refusal, happened) in [(None, "died, hung or was disconnected"), (Some(Refusal::Ended), "left the run before its end")] {
+    for (refusal, happened) in
+        [(None, "died, hung or was disconnected"), (Some(Refusal::Ended), "left the run before its end")]
+    {
         let folder = tempfile::tempdir().unwrap();
         let builder = Builder::start_second(folder.path());
         let mut source = builder.connect(Hello { builder: 1, builders: 2, ..hello() });

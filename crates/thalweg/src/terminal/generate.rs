@@ -211,9 +211,10 @@ mod tests {
     #[test]
     fn completions_offer_what_the_help_shows_and_nothing_else() {
         let flag = |name: &'static str| Arg::new(name).long(name).action(ArgAction::SetTrue).help("A flag");
-        let node = clap::Command::new("node").arg(flag("stay")).arg(flag("supervised").hide(true)).arg(
-            Arg::new("trace").long("trace").hide(true).help("A file").conflicts_with("supervised"),
-        );
+        let node = clap::Command::new("node")
+            .arg(flag("stay"))
+            .arg(flag("supervised").hide(true))
+            .arg(Arg::new("trace").long("trace").hide(true).help("A file").conflicts_with("supervised"));
         let generate = clap::Command::new("generate").about("Files").hide(true);
         let program = clap::Command::new("program").subcommand(node).subcommand(generate);
         let share = tempfile::tempdir().unwrap();
