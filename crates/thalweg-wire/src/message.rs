@@ -35,12 +35,15 @@ bitflags::bitflags! {
         /// The source reports the times of its events' triggers ([`Message::TriggerTimes`]). Builder 0 repeats this bit
         /// if it compares them.
         const TRIGGER_TIMES = 1 << 3;
+        /// The source has received [`Message::Start`] of this builder before, over an earlier connection. A builder that
+        /// has not begun a run refuses it: it was started anew. No builder repeats this bit.
+        const RETURNS = 1 << 4;
         const _ = !0;
     }
 }
 
 impl Capabilities {
-    /// All capabilities that this version knows.
+    /// All capabilities that builders repeat.
     pub const KNOWN: Self = Self::WITHDRAWS.union(Self::ASSIGNED).union(Self::BY_TIME).union(Self::TRIGGER_TIMES);
 }
 

@@ -122,12 +122,7 @@ impl BuilderNode {
 
     fn take_offer(&mut self, index: usize, source: usize, offer: Announcement) -> Result<(), LinkError> {
         if !self.has_begun() {
-            // Its welcome, which says that no run is under way, informs a source as well. An offer may be sooner.
-            let text = format!(
-                "your run is over: builder '{}' was started anew since; the source can take part in the next run",
-                self.setup.config.name
-            );
-            return Err(LinkError::Refused { reason: Refusal::Ended, text });
+            return Err(self.refuse_earlier_run());
         }
         let slot_bytes = self.peers.source_greeting(source).slot_bytes;
         if offer.bytes > slot_bytes {
@@ -228,6 +223,10 @@ impl BuilderNode {
         if let Some(text) = self.configuration_mismatch(hello) {
             return Err(LinkError::Refused { reason: Refusal::Mismatch, text });
         }
+        if !self.has_begun() && hello.capabilities.contains(Capabilities::RETURNS) {
+            // It must not count as connected: the run would begin with sources that leave at once.
+            return Err(self.refuse_earlier_run());
+        }
         let (session, peer) = self.peers.session_and_peer(source);
         if let (Some(peer), Some(session)) = (peer, session)
             && session != hello.session
@@ -243,6 +242,15 @@ impl BuilderNode {
             return Err(LinkError::Refused { reason: Refusal::Ended, text });
         }
         Ok(source)
+    }
+
+    /// Returns the refusal of a source that is in a run which this builder has not begun.
+    fn refuse_earlier_run(&self) -> LinkError {
+        let text = format!(
+            "your run is over: builder '{}' was started anew since; the source can take part in the next run",
+            self.setup.config.name
+        );
+        LinkError::Refused { reason: Refusal::Ended, text }
     }
 
     /// Returns how a source's configuration differs from this builder's, if it does.

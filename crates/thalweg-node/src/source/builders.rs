@@ -237,6 +237,7 @@ impl Builders {
     /// Notes that a builder has started the run. Returns true if it had not before.
     pub(super) fn note_started(&mut self, index: usize, now: Duration) -> bool {
         self.run_began_at.get_or_insert(now);
+        self.builders[index].greeting.hello.capabilities |= Capabilities::RETURNS;
         !std::mem::replace(&mut self.builders[index].has_started, true)
     }
 

@@ -404,6 +404,13 @@ fn offers_of_an_earlier_run_are_refused_as_that_run_is_over() {
     let ended = |message: &Message| matches!(message, Message::Refuse { reason: Refusal::Ended, .. });
     let text = source.until(ended);
     assert!(text.contains("your run is over") && text.contains("started anew"), "{text}");
+    // One that announces that it returns does not even count as connected.
+    let mut returns = builder.connect(Hello { capabilities: Capabilities::RETURNS, ..hello() });
+    let text = returns.until(|message| {
+        assert!(!matches!(message, Message::Welcome(_)));
+        ended(message)
+    });
+    assert!(text.contains("started anew"), "{text}");
     // It takes part in the next one.
     let mut again = builder.connect(Hello { session: 8, ..hello() });
     again.until(|message| matches!(message, Message::Welcome(_)));
