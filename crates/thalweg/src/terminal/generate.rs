@@ -49,7 +49,10 @@ pub fn generate_package_files(
         let written = clap_complete::generate_to(shell, &mut program, &name, &place);
         let written = written.map_err(|error| Failure::file_broken(&place, error))?;
         let shown = std::fs::read_to_string(&written).map(|script| without_words(&script, &hidden));
-        let shown = shown.map(|script| if shell == Shell::Bash { script + manual.bash_lines } else { script });
+        let shown = shown.map(|script| match shell {
+            Shell::Bash => with_one_prefix(&script, &name) + manual.bash_lines,
+            _ => script,
+        });
         shown
             .and_then(|script| std::fs::write(&written, script))
             .map_err(|error| Failure::file_broken(&written, error))?;
@@ -101,6 +104,13 @@ fn without_words(script: &str, hidden: &[String]) -> String {
         out.push('\n');
     }
     out
+}
+
+/// Returns a script for bash in which the subcommands of a program whose name has a hyphen are found: `clap_complete`
+/// writes that hyphen in two ways.
+fn with_one_prefix(script: &str, name: &str) -> String {
+    let [as_case, as_value] = ["__subcmd__", "__"].map(|hyphen| name.replace('-', hyphen) + "__subcmd__");
+    script.replace(&as_case, &as_value)
 }
 
 /// Returns whether a line of a script for zsh or fish offers this option or command.
