@@ -230,17 +230,18 @@ mod tests {
         let share = tempfile::tempdir().unwrap();
         let manual = Manual { sections: &[], see_also: &[], bash_lines: "# The end.\n" };
         generate_package_files(program, &manual, &Options { share: share.path().to_owned() }).unwrap();
-        for (file, offers) in [
-            ("bash-completion/completions/program", "--stay"),
-            ("zsh/vendor-completions/_program", "--stay["),
-            ("fish/vendor_completions.d/program.fish", "-l stay"),
+        // With the form in which a command is offered.
+        for (file, offers, hidden_command) in [
+            ("bash-completion/completions/program", "--stay", " generate"),
+            ("zsh/vendor-completions/_program", "--stay[", "'generate:"),
+            ("fish/vendor_completions.d/program.fish", "-l stay", "-a \"generate\""),
         ] {
             let script = std::fs::read_to_string(share.path().join(file)).unwrap();
             assert!(script.contains(offers), "{script}");
             let offered: Vec<&str> = script
                 .lines()
                 .filter(|line| line.contains("opts=") || line.contains("[A f") || line.contains("complete -c"))
-                .filter(|line| ["supervised", "trace", " generate"].iter().any(|hidden| line.contains(hidden)))
+                .filter(|line| ["supervised", "trace", hidden_command].iter().any(|hidden| line.contains(hidden)))
                 .collect();
             assert!(offered.is_empty(), "{file}: {offered:#?}");
         }
