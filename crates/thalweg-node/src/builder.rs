@@ -15,6 +15,7 @@ mod run;
 mod run_state;
 mod setup;
 mod shifts;
+mod silence;
 mod stall;
 mod time_use;
 mod trace;
@@ -173,6 +174,7 @@ impl BuilderNode {
             };
             self.give_up_source(source, why);
         }
+        self.reporting.report_silent_sources(&self.builder, &self.setup, &self.peers);
         self.assembly.check_disk(now);
         self.keep_in_control(now)?;
         self.take_early_ends(now);

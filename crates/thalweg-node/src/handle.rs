@@ -53,6 +53,11 @@ impl Handle {
         presses
     }
 
+    /// Removes and returns the commands that the node has not carried out: those that came too late for it.
+    pub fn take_commands(&self) -> Vec<Command> {
+        lock_ignoring_poison(&self.0.commands).drain(..).collect()
+    }
+
     /// Returns whether an end was requested.
     pub fn was_end_requested(&self) -> bool {
         self.0.presses.load(Ordering::Relaxed) > 0

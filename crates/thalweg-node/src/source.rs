@@ -140,7 +140,8 @@ pub struct SourceNode {
     acquiring: Acquiring,
     /// Report of event times to builder 0, while it is under way.
     times: Option<TimesReport>,
-    created_at: Duration,
+    /// Time at which the source began to take fragments; `None` before.
+    began_at: Option<Duration>,
     /// Processor time of this process before this run.
     cpu_before: Duration,
     /// Time at which the thread that serves builders wakes up without an event.
@@ -250,7 +251,7 @@ impl SourceNode {
             pace: Pace::new(settings.rate, settings.burst),
             acquiring: Acquiring::new(&settings.feed),
             times: None,
-            created_at,
+            began_at: None,
             cpu_before,
             sleeps_until: None,
             clock,
@@ -264,6 +265,14 @@ impl SourceNode {
             },
             feed: settings.feed,
         })
+    }
+
+    /// Makes the node search for its builders without limit until a run begins, instead of failing after
+    /// [`SourceSettings::timeout`].
+    #[must_use]
+    pub fn waiting(mut self) -> Self {
+        self.builders.search_without_limit();
+        self
     }
 
     /// Runs the node until the run is over.
@@ -289,6 +298,11 @@ impl SourceNode {
             match (command, self.course.current_phase()) {
                 (Command::Stop, Phase::Ending) => {}
                 (Command::Stop, Phase::Running | Phase::Paused) => self.end_part(),
+                (Command::Stop | Command::Abort, Phase::Waiting)
+                    if self.builders.waits_for_run() && !handle.was_end_requested() =>
+                {
+                    tracing::warn!("cannot {command}: no run has begun; write quit to end the node");
+                }
                 (Command::Stop | Command::Abort, _) => return Err(NodeError::Stopped),
                 (Command::Start | Command::Pause | Command::Resume, _) => {
                     tracing::warn!("a source cannot {command}: it follows its builders");
@@ -349,7 +363,7 @@ impl SourceNode {
         SourceReport {
             name: self.setup.name.clone(),
             source: self.setup.id.to_string(),
-            seconds: (self.clock.now() - self.created_at).as_secs_f64(),
+            seconds: self.began_at.map_or(0.0, |began_at| (self.clock.now() - began_at).as_secs_f64()),
             bytes: counts.bytes,
             accepted: total.accepted,
             dropped_newest: total.dropped_newest,

@@ -731,9 +731,21 @@ impl TopologyError {
         let advice = match (error.message(), at.trim_matches(['[', ']'])) {
             ("duplicate key", "source") => "there may be several sources: write [[source]]\n",
             ("duplicate key", "builder") => "there may be several builders: write [[builder]]\n",
-            _ => "",
+            (message, _) => quoted_number_advice(message),
         };
         Self::Parse { path: path.to_owned(), error: Box::new(error), advice }
+    }
+}
+
+/// Returns the advice for a number that is written as a text; empty for any other problem.
+fn quoted_number_advice(message: &str) -> &'static str {
+    let expected = message.strip_prefix("invalid type: string").and_then(|rest| rest.rsplit_once("expected "));
+    match expected.map(|(_, expected)| expected) {
+        Some("u8" | "u16" | "u32" | "u64" | "usize" | "i8" | "i16" | "i32" | "i64" | "isize") => {
+            "write a whole number without quotation marks\n"
+        }
+        Some("f32" | "f64") => "write a number without quotation marks\n",
+        _ => "",
     }
 }
 

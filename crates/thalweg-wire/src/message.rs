@@ -35,12 +35,15 @@ bitflags::bitflags! {
         /// The source reports the times of its events' triggers ([`Message::TriggerTimes`]). Builder 0 repeats this bit
         /// if it compares them.
         const TRIGGER_TIMES = 1 << 3;
+        /// The source has received [`Message::Start`] of this builder before, over an earlier connection. A builder that
+        /// has not begun a run refuses it: it was started anew. No builder repeats this bit.
+        const RETURNS = 1 << 4;
         const _ = !0;
     }
 }
 
 impl Capabilities {
-    /// All capabilities that this version knows.
+    /// All capabilities that builders repeat.
     pub const KNOWN: Self = Self::WITHDRAWS.union(Self::ASSIGNED).union(Self::BY_TIME).union(Self::TRIGGER_TIMES);
 }
 
@@ -452,6 +455,13 @@ pub enum Message {
     },
     /// B→S: all fragments of the source are accounted for; ends the conversation.
     Bye,
+    /// S→B: informs a builder that this source goes on without another one, which has not dismissed it.
+    BuilderLost {
+        /// Number of the other builder.
+        builder: u32,
+        /// Class of its refusal; `None` if the source found no way to it.
+        refusal: Option<Refusal>,
+    },
     /// S→B or B→S: a message of a kind that this version does not know and that may be ignored.
     Ignored {
         /// Kind of the message: one of [`Message::IGNORABLE`].
@@ -514,6 +524,8 @@ const KIND_EVENTS_BEGIN: u8 = 27;
 const KIND_REPORT_TIMES: u8 = 28;
 const KIND_TRIGGER_TIMES: u8 = 29;
 const KIND_NUMBERS_AGREE: u8 = 30;
+// From here on, receivers ignore the kinds that they do not know.
+const KIND_BUILDER_LOST: u8 = 192;
 
 impl Message {
     /// Kinds that a receiver ignores if it does not know them. Nothing follows the 64 bytes of such a message.
@@ -539,7 +551,8 @@ impl Message {
             | Self::Losses(_)
             | Self::RoomReport(_)
             | Self::Left(_)
-            | Self::Passed { .. } => Sender::Source,
+            | Self::Passed { .. }
+            | Self::BuilderLost { .. } => Sender::Source,
             Self::Welcome(_)
             | Self::Start { .. }
             | Self::Fetch { .. }
@@ -606,6 +619,7 @@ impl Message {
             Self::Left(_) => KIND_LEFT,
             Self::Passed { .. } => KIND_PASSED,
             Self::Bye => KIND_BYE,
+            Self::BuilderLost { .. } => KIND_BUILDER_LOST,
             Self::Ignored { kind } => *kind,
         }
     }
@@ -640,6 +654,9 @@ impl Message {
             Self::LeaveOut { builder } => w.write_u32(builder),
             Self::Left(left) => left.write_fields(w),
             Self::Passed { below, tickets } => w.write_u64(below.0).write_u64(tickets),
+            Self::BuilderLost { builder, refusal } => {
+                w.write_u32(builder).write_u32(refusal.map_or(0, |refusal| refusal as u32))
+            }
             Self::Pause | Self::Resume | Self::Running | Self::Bye | Self::Ignored { .. } => w,
         }
     }
@@ -699,6 +716,13 @@ impl Message {
             KIND_LEFT => Self::Left(Left::read_fields(&mut r)),
             KIND_PASSED => Self::Passed { below: EventId(r.read_u64()), tickets: r.read_u64() },
             KIND_BYE => Self::Bye,
+            KIND_BUILDER_LOST => Self::BuilderLost {
+                builder: r.read_u32(),
+                refusal: match r.read_u32() {
+                    0 => None,
+                    number => Some(Refusal::from_number(number)?),
+                },
+            },
             kind if Self::IGNORABLE.contains(&kind) => Self::Ignored { kind },
             kind => return Err(MessageError::Kind(kind)),
         })
@@ -1040,6 +1064,8 @@ mod tests {
             }),
             Message::Passed { below: EventId(1231), tickets: 40 },
             Message::Bye,
+            Message::BuilderLost { builder: 2, refusal: None },
+            Message::BuilderLost { builder: 0, refusal: Some(Refusal::Ended) },
             Message::Ignored { kind: 200 },
         ]
     }

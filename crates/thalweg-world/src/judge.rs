@@ -37,6 +37,7 @@ pub fn judge_course(plan: &Plan, course: &Course) -> Verdict {
     }
     judge.check_aborts();
     judge.check_left_out_builders();
+    judge.check_lost_leader();
     judge.check_open_offers();
     for (source, ended) in course.sources.iter().enumerate() {
         if let Some(Err(error)) = ended {
@@ -135,6 +136,21 @@ impl Judge<'_> {
             }
             self.record_violation(left.lost >= least, || {
                 format!("b{} died before {least} fragments were taken for it, and lost is {left:?}", left.builder)
+            });
+        }
+    }
+
+    /// Checks that a run whose leading builder died is INCOMPLETE for that reason at all builders.
+    fn check_lost_leader(&mut self) {
+        if !self.plan.only_loses_leader() {
+            return;
+        }
+        for (builder, ended) in self.course.builders.iter().enumerate() {
+            let Some(Ok(report)) = ended else { continue };
+            let is_named =
+                report.reasons.iter().any(|reason| reason.starts_with("builder 0, which leads the run, died"));
+            self.record_violation(is_named, || {
+                format!("builder b{builder} does not report that b0 died: {} for {:?}", report.state, report.reasons)
             });
         }
     }

@@ -218,6 +218,8 @@ const SECOND_SEEDS: u64 = 30_128_000_000_000_000;
 const THIRD_SEEDS: u64 = 30_129_600_000_000_000;
 /// Seeds below this one generate plans in which instruments do not share triggers.
 const FOURTH_SEEDS: u64 = 30_170_000_000_000_000;
+/// Seeds below this one generate plans in which the leading builder dies only by chance.
+const FIFTH_SEEDS: u64 = 60_261_000_000_000_000;
 /// `deadline` of all builders.
 pub(crate) const BUILDER_DEADLINE: Duration = Duration::from_secs(2);
 /// Largest number of lost datagrams in a thousand with which a run still has to be complete.
@@ -286,6 +288,9 @@ impl Plan {
                 plan.share_triggers(&mut random);
             }
         }
+        if seed >= FIFTH_SEEDS && random.once_in(8) {
+            plan.lose_leader(&mut random);
+        }
         plan.faults.sort_by_key(|(at, _)| *at);
         plan
     }
@@ -331,6 +336,27 @@ impl Plan {
             let builder = random.draw_from(1..builders) as usize;
             self.faults.push((random.draw_milliseconds(1000..6000), Fault::Killed(NodeName::Builder(builder))));
         }
+    }
+
+    /// Replaces all faults by the death of the leading builder, in a run of several builders that nothing else ends before
+    /// its sources have given that one up.
+    fn lose_leader(&mut self, random: &mut Random) {
+        if self.builders == 1 || self.sources.iter().any(|source| source.instrument.is_some()) {
+            return;
+        }
+        (self.hostile, self.events, self.duration) = (None, None, None);
+        self.sources.iter_mut().for_each(|source| source.events = u64::MAX);
+        self.last_word = 3 * LAST_WORD;
+        self.faults = vec![(random.draw_milliseconds(2000..6000), Fault::Killed(NodeName::Builder(0)))];
+    }
+
+    /// Returns whether nothing else than the death of the leading builder ends the run.
+    pub fn only_loses_leader(&self) -> bool {
+        let unlimited = self.events.is_none()
+            && self.duration.is_none()
+            && self.hostile.is_none()
+            && self.sources.iter().all(|source| source.events == u64::MAX && source.instrument.is_none());
+        unlimited && matches!(self.faults[..], [(_, Fault::Killed(NodeName::Builder(0)))]) && self.last_word > LAST_WORD
     }
 
     /// Draws instruments in place of devices: some, or all, which are then numbered by time.

@@ -8,7 +8,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use thalweg_device::{Contents, Description};
-use thalweg_node::{BuilderNodeConfig, Feed, SourceNodeConfig, Topology};
+use thalweg_node::{BuilderNodeConfig, Feed, Setting, SourceNodeConfig, Topology};
 use thalweg_text::{
     format_count, format_quantity, format_seconds, format_size, format_tai, replace_controls, wrap_words,
 };
@@ -23,11 +23,14 @@ pub(crate) struct CheckOptions {
     /// Check only the file and nothing of this machine: for a topology of other hosts
     #[arg(long, conflicts_with = "node")]
     file_only: bool,
+    /// Any key of the topology, as `run` and `node` take it
+    #[arg(long, value_name = "KEY=VALUE", value_parser = Setting::parse_assignment)]
+    set: Vec<Setting>,
 }
 
 pub(crate) fn run_check(options: &CheckOptions, json: bool) -> Result<ExitCode, Failure> {
     let (file, node) = (&options.file, options.node.as_deref());
-    let topology = Topology::load(file, node)?;
+    let topology = Topology::load_with_settings(file, node, &options.set)?;
     node.map_or(Ok(()), |name| check_node_name(&topology, name))?;
     if !options.file_only {
         crate::preflight::run_preflight(&topology, node).map_err(|error| Failure::file_usage(file, error))?;

@@ -79,4 +79,22 @@ Sizes: 4096, 64K or 64KiB (powers of 1024), 64kB (powers of 1000). Rates: 800MB/
         ),
     ],
     see_also: &["thalweg-topology(5)", "thalweg-lab(1)", "/usr/share/doc/thalweg/html/index.html"],
+    bash_lines: INSTRUMENTS,
 };
+
+/// Completion in bash of the instruments, which are commands of a program of their own: by the completions of that one,
+/// which are beside these.
+const INSTRUMENTS: &str = r#"
+_thalweg_or_lab() {
+    case "${COMP_CWORD}:${COMP_WORDS[1]}" in
+        1:*) _thalweg "$@" ;;
+        *:bench|*:cc|*:lab|*:reproduce)
+            declare -F _thalweg__lab > /dev/null || source "${BASH_SOURCE[0]%/*}/thalweg-lab"
+            COMP_WORDS[0]=thalweg-lab
+            _thalweg__lab thalweg-lab "$2" "$3"
+            ;;
+        *) _thalweg "$@" ;;
+    esac
+}
+complete -F _thalweg_or_lab -o bashdefault -o default thalweg
+"#;

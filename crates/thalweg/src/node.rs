@@ -173,9 +173,9 @@ pub(crate) fn run_node(
     for note in feed.device_description().iter().flat_map(|description| &description.notes) {
         tracing::warn!("{name}: {note}");
     }
-    let node = SourceNode::new(source_settings(topology, config, feed, slot_bytes))?;
+    let node = prepare_source(kind, source_settings(topology, config, feed, slot_bytes))?;
     let fits = fits.into_iter().map(|(index, OpenSource { feed, slot_bytes, .. })| {
-        SourceNode::new(source_settings(topology, &topology.sources[index], feed, slot_bytes))
+        prepare_source(kind, source_settings(topology, &topology.sources[index], feed, slot_bytes))
     });
     let fits = fits.collect::<Result<Vec<SourceNode>, NodeError>>()?;
     thread::scope(|scope| {
@@ -198,6 +198,12 @@ pub(crate) fn run_node(
         }
         Ok(Done::Source(Box::new(report)))
     })
+}
+
+/// Creates a source node, which waits for its builders without limit if the node stays for several runs.
+fn prepare_source(kind: Kind<'_>, settings: SourceSettings) -> Result<SourceNode, NodeError> {
+    let node = SourceNode::new(settings)?;
+    Ok(if kind == Kind::Waiting { node.waiting() } else { node })
 }
 
 fn source_settings(topology: &Topology, config: &SourceNodeConfig, feed: Feed, slot_bytes: usize) -> SourceSettings {

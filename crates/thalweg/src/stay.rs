@@ -30,6 +30,8 @@ struct Inner {
     runs: u64,
     /// True if no further run is to follow.
     leaves: bool,
+    /// True while a node exists that carries commands out.
+    is_ready: bool,
     left: Sender<()>,
 }
 
@@ -37,7 +39,7 @@ impl Present {
     fn new() -> Result<(Self, Receiver<()>), Failure> {
         let handle = Handle::new().map_err(Failure::broken)?;
         let (left, leaving) = channel();
-        Ok((Self(Arc::new(Mutex::new(Inner { handle, runs: 0, leaves: false, left }))), leaving))
+        Ok((Self(Arc::new(Mutex::new(Inner { handle, runs: 0, leaves: false, is_ready: false, left }))), leaving))
     }
 
     /// Returns a handle for the next run; `None` if there is to be none.
@@ -46,8 +48,22 @@ impl Present {
         Ok(self.with_inner(|inner| {
             inner.handle = handle.clone();
             inner.runs += 1;
+            inner.is_ready = true;
             (!inner.leaves).then_some(handle)
         }))
+    }
+
+    /// Notes that the node of the present run has ended. Returns the commands that came too late for it.
+    fn end_run(&self) -> Vec<Command> {
+        self.with_inner(|inner| {
+            inner.is_ready = false;
+            inner.handle.take_commands()
+        })
+    }
+
+    /// Returns whether no further run is to follow.
+    fn is_leaving(&self) -> bool {
+        self.with_inner(|inner| inner.leaves)
     }
 
     /// Ends the present run, and prevents further ones. Returns the number of times that this was requested.
@@ -59,8 +75,14 @@ impl Present {
         })
     }
 
-    fn send_command(&self, command: Command) {
-        self.with_inner(|inner| inner.handle.send_command(command));
+    /// Sends a command to the node of the present run. Returns false if there is none.
+    fn send_command(&self, command: Command) -> bool {
+        self.with_inner(|inner| {
+            if inner.is_ready {
+                inner.handle.send_command(command);
+            }
+            inner.is_ready
+        })
     }
 
     fn with_inner<T>(&self, act: impl FnOnce(&mut Inner) -> T) -> T {
@@ -97,6 +119,11 @@ pub(crate) fn stay_for_runs(mut topology: Topology, name: &str, json: bool) -> R
             node::print_listening(name, addresses);
             listens = Some(addresses.to_vec());
         });
+        // Those of `quit` are among them.
+        let late = present.end_run();
+        if !present.is_leaving() {
+            late.into_iter().for_each(report_unready);
+        }
         // The ports that the system chose are kept for the next run.
         let builder = topology.builders.iter_mut().find(|builder| builder.name == name);
         if let (Some(builder), Some(addresses)) = (builder, listens) {
@@ -114,6 +141,8 @@ pub(crate) fn stay_for_runs(mut topology: Topology, name: &str, json: bool) -> R
                 last_failure.clear();
             }
             Err(failure @ Failure::Usage(_)) if !was_prepared => return Err(failure),
+            // The end of a node that was to end before a run began is no failure.
+            Err(_) if present.is_leaving() => break,
             Err(failure) => {
                 // The warning is given once, and not once a second for as long as a device is away.
                 let text = failure.to_string();
@@ -158,11 +187,11 @@ fn read_commands(mut input: impl BufRead, obey: impl Fn(&str)) {
 fn execute_command(present: &Present, sources: &[(String, String)], line: &str) {
     match line {
         "" => {}
-        "start" => present.send_command(Command::Start),
-        "pause" => present.send_command(Command::Pause),
-        "resume" => present.send_command(Command::Resume),
-        "stop" => present.send_command(Command::Stop),
-        "abort" => present.send_command(Command::Abort),
+        "start" => execute_run_command(present, Command::Start),
+        "pause" => execute_run_command(present, Command::Pause),
+        "resume" => execute_run_command(present, Command::Resume),
+        "stop" => execute_run_command(present, Command::Stop),
+        "abort" => execute_run_command(present, Command::Abort),
         "quit" => _ = present.leave_after_run(),
         "status" => {
             let snapshot = present.with_inner(|inner| inner.handle.latest_snapshot());
@@ -173,6 +202,20 @@ fn execute_command(present: &Present, sources: &[(String, String)], line: &str) 
             thalweg_text::replace_controls(other)
         )),
     }
+}
+
+/// Sends a command to the node, or reports that there is none at present.
+fn execute_run_command(present: &Present, command: Command) {
+    if !present.send_command(command) {
+        report_unready(command);
+    }
+}
+
+/// Reports a command that no node carries out: one run has ended, and the next is not prepared.
+fn report_unready(command: Command) {
+    outlet::stderr().put_text(format!(
+        "cannot {command}: the node is not ready for the next run; repeat the command after its next state is shown\n"
+    ));
 }
 
 /// Returns the status of a node as JSON, with the id and the name of each source in its row. `sources` as in
@@ -222,6 +265,22 @@ mod tests {
         let status = status_json(&snapshot, &[("1.0".into(), "adc-0".into())]);
         let row = &status["sources"][0];
         assert_eq!((&row["id"], &row["name"], &row["built"]), (&"1.0".into(), &"adc-0".into(), &7.into()));
+    }
+
+    /// A command between two runs was taken by the node of the run before, and lost.
+    #[test]
+    fn a_command_reaches_the_node_of_the_present_run_or_is_refused() {
+        let (present, _leaving) = Present::new().unwrap();
+        assert!(!present.send_command(Command::Start), "no node is ready");
+        let handle = present.next_handle().unwrap().unwrap();
+        assert!(present.send_command(Command::Start));
+        assert!(handle.take_commands() == [Command::Start]);
+        assert!(present.send_command(Command::Pause));
+        assert_eq!(present.end_run(), [Command::Pause], "it came too late for the node");
+        assert!(!present.send_command(Command::Start), "the next run is not prepared");
+        assert!(!present.is_leaving());
+        present.leave_after_run();
+        assert!(present.is_leaving() && present.next_handle().unwrap().is_none());
     }
 
     #[test]

@@ -92,7 +92,7 @@ pub(crate) fn supervise_topology(
         let name = topology.builders[index].name.clone();
         nodes.0.push(start_node(&name, &topology, network, verbose, index, &sender)?);
     }
-    let mut watch = Watch::new(builders);
+    let mut watch = Watch::new(builders, killed_builder_remedy(&topology));
     while watch.listening.iter().any(Option::is_none) {
         watch.process_next_event(&mut nodes, &news, show)?;
         if let Some(failure) = watch.fatal.take() {
@@ -149,11 +149,28 @@ struct Watch {
     /// True if a builder was killed.
     killed: bool,
     stop_requests: u32,
+    /// Advice for the part of a run whose builder was killed.
+    remedy: String,
+}
+
+/// Returns the advice for the part of a run whose builder was killed, to be added to the report of that; empty if nothing
+/// is recorded.
+fn killed_builder_remedy(topology: &Topology) -> String {
+    let run = &topology.run;
+    if !run.record {
+        return String::new();
+    }
+    let which = run.number.map_or_else(|| "the newest run".to_owned(), |number| format!("run {number}"));
+    format!(
+        "; what it had recorded is in {which} under {}: read it with `thalweg verify`, and close it with `thalweg salvage`",
+        run.directory.display()
+    )
 }
 
 impl Watch {
-    fn new(builders: usize) -> Self {
+    fn new(builders: usize, remedy: String) -> Self {
         Self {
+            remedy,
             listening: vec![None; builders],
             snapshots: vec![Snapshot::default(); builders],
             builders: vec![None; builders],
@@ -230,7 +247,10 @@ impl Watch {
             status.signal().is_some()
         });
         if killed {
-            let text = format!("{}: the process was killed", node.name);
+            let text = match index < self.builders.len() {
+                true => format!("{}: the process was killed{}", node.name, self.remedy),
+                false => format!("{}: the process was killed", node.name),
+            };
             self.failures.push(text.clone());
             if index < self.builders.len() {
                 self.killed = true;

@@ -620,6 +620,11 @@ impl Builder {
         (self.events.built_count(), self.events.incomplete_count())
     }
 
+    /// Returns the number of events that were closed without a source because it had not mentioned them.
+    pub fn absent_count(&self, source: usize) -> u64 {
+        self.events.absent_count_of(source)
+    }
+
     /// Returns the distribution of the times for which closed events had been open, in nanoseconds.
     pub fn completion_times(&self) -> &Histogram<u64> {
         self.events.completion_times()

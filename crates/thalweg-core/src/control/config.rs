@@ -12,8 +12,9 @@ pub struct Config {
     pub builders: u32,
     /// True if this builder leads: it alone decides where the run ends. The others learn it from the sources.
     pub leads: bool,
-    /// True if a run begins as soon as all sources are connected. Otherwise it waits for
-    /// [`Command::Start`](crate::control::Command), and for sources without limit.
+    /// True if a run begins as soon as all sources are connected to the builder that leads; builders that do not lead
+    /// begin after it. Otherwise the run waits for [`Command::Start`](crate::control::Command), and for sources without
+    /// limit.
     pub starts_alone: bool,
     /// First event of the run.
     pub first: EventId,

@@ -56,7 +56,12 @@ pub(crate) enum Phase {
     Configured {
         waited: Duration,
     },
-    Armed,
+    /// All sources are connected. The leading builder waits for the command to start; the others wait for the leading one.
+    Armed {
+        waited: Duration,
+        /// Time since which a source has relayed that the leading builder has begun.
+        relayed: Duration,
+    },
     Starting,
     Running,
     Pausing {
@@ -143,7 +148,7 @@ impl RunControl {
         match self.phase {
             Phase::Idle => State::Idle,
             Phase::Configured { .. } => State::Configured,
-            Phase::Armed => State::Armed,
+            Phase::Armed { .. } => State::Armed,
             Phase::Starting => State::Starting,
             Phase::Running => State::Running,
             Phase::Pausing { .. } => State::Pausing,
@@ -204,7 +209,7 @@ impl RunControl {
     pub fn execute_command(&mut self, command: Command) -> Result<(), Refused> {
         let refused = Refused { command, state: self.run_state() };
         match (command, self.phase) {
-            (Command::Start, Phase::Armed) => self.begin_run(),
+            (Command::Start, Phase::Armed { .. }) => self.begin_run(),
             (Command::Pause, Phase::Running) if self.config.leads => {
                 self.phase = Phase::Pausing { waited: Duration::ZERO };
                 self.send_to_live(|_| SourceCommand::Pause);
@@ -214,7 +219,9 @@ impl RunControl {
                 self.sources.iter_mut().for_each(|source| source.next = None);
                 self.send_to_live(|_| SourceCommand::Resume);
             }
-            (Command::Stop | Command::Abort, Phase::Configured { .. } | Phase::Armed) => self.leave_run(Cause::Command),
+            (Command::Stop | Command::Abort, Phase::Configured { .. } | Phase::Armed { .. }) => {
+                self.leave_run(Cause::Command)
+            }
             // The run is being opened: commands received meanwhile are executed afterwards.
             (Command::Pause | Command::Resume | Command::Stop | Command::Abort, Phase::Starting)
                 if self.when_begun.len() < MAX_WHEN_BEGUN =>
@@ -366,7 +373,14 @@ impl RunControl {
                 let waited = *waited;
                 self.gather_sources(waited);
             }
-            Phase::Armed => self.wait_armed(),
+            Phase::Armed { waited, relayed } => {
+                *waited += passed;
+                if self.sources.iter().any(|source| source.runs_elsewhere) {
+                    *relayed += passed;
+                }
+                let (waited, relayed) = (*waited, *relayed);
+                self.wait_armed(waited, relayed);
+            }
             Phase::Pausing { waited } => {
                 *waited += passed;
                 if *waited >= self.config.time_to_answer() || self.awaited_sources().next().is_none() {
@@ -398,10 +412,13 @@ impl RunControl {
                 let left = self.config.duration.map(|duration| duration.saturating_sub(self.run_duration()));
                 Some(now + left.unwrap_or(Duration::MAX).min(Pace::LONGEST_STEP / 2))
             }
-            Phase::Configured { .. } | Phase::Pausing { .. } | Phase::Asking { .. } | Phase::Ending { .. } => {
-                Some(now + Pace::LONGEST_STEP / 4)
-            }
-            Phase::Idle | Phase::Armed | Phase::Starting | Phase::Closing | Phase::Error => None,
+            Phase::Armed { .. } if !self.awaits_leader() => None,
+            Phase::Configured { .. }
+            | Phase::Armed { .. }
+            | Phase::Pausing { .. }
+            | Phase::Asking { .. }
+            | Phase::Ending { .. } => Some(now + Pace::LONGEST_STEP / 4),
+            Phase::Idle | Phase::Starting | Phase::Closing | Phase::Error => None,
         }
     }
 
@@ -446,20 +463,36 @@ impl RunControl {
     fn gather_sources(&mut self, waited: Duration) {
         let absent: Vec<usize> = self.awaited_sources().collect();
         if absent.is_empty() {
-            match self.config.starts_alone {
+            match self.config.starts_alone && self.config.leads {
                 true => self.begin_run(),
-                false => self.phase = Phase::Armed,
+                false => self.phase = Phase::Armed { waited: Duration::ZERO, relayed: Duration::ZERO },
             }
+        } else if self.is_started_elsewhere() && absent.iter().all(|source| self.sources[*source].known) {
+            // Sources that were here before the run began elsewhere may come back.
+            self.begin_run();
         } else if self.config.starts_alone && waited >= self.config.timeout {
-            self.leave_run(Cause::Absent(absent, self.config.timeout));
+            let (left, missing) = absent.into_iter().partition(|source| self.sources[*source].known);
+            self.leave_run(Cause::Absent { missing, left, timeout: self.config.timeout });
         }
     }
 
-    fn wait_armed(&mut self) {
-        if self.sources.iter().any(|source| !source.present) {
-            self.handle_configured();
-        } else if self.is_started_elsewhere() {
+    /// Returns whether this builder begins the run once the leading builder has.
+    fn awaits_leader(&self) -> bool {
+        self.config.starts_alone && !self.config.leads
+    }
+
+    /// Waits for the beginning of the run with all sources connected. `waited`: time for which it has waited; `relayed`:
+    /// time for which a source has relayed that the leading builder has begun.
+    fn wait_armed(&mut self, waited: Duration, relayed: Duration) {
+        // The leading builder waits anew whenever another source connects.
+        let limit = self.config.timeout * u32::try_from(self.sources.len()).unwrap_or(u32::MAX).saturating_add(1);
+        // A source that hangs does not relay anything.
+        if self.is_started_elsewhere() || self.awaits_leader() && relayed >= self.config.time_to_answer() {
             self.begin_run();
+        } else if self.sources.iter().any(|source| !source.present) {
+            self.handle_configured();
+        } else if self.awaits_leader() && waited >= limit {
+            self.leave_run(Cause::NotLed(limit));
         }
     }
 

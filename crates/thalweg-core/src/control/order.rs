@@ -105,6 +105,15 @@ pub enum Cause {
     Found,
     /// A failure downstream of this builder: the disk.
     Failure(String),
-    /// Sources that did not connect within the timeout.
-    Absent(Vec<usize>, Duration),
+    /// Sources that were not connected when the timeout had passed.
+    Absent {
+        /// Sources that never connected.
+        missing: Vec<usize>,
+        /// Sources that had connected before.
+        left: Vec<usize>,
+        /// The timeout.
+        timeout: Duration,
+    },
+    /// The leading builder did not begin the run within this time.
+    NotLed(Duration),
 }

@@ -17,6 +17,9 @@ pub(crate) fn probe_directory(needs: &Needs) -> Finding {
         Some(error.to_string())
     } else if statvfs(&nearest).is_ok_and(|at| at.f_flag.contains(StatVfsMountFlags::RDONLY)) {
         Some("Read-only file system".to_owned())
+    } else if statvfs(&nearest).is_ok_and(|at| at.f_blocks == 0) {
+        // As that of /proc: it has no room for any file, free or not.
+        Some("a file system of the kernel, which keeps no files".to_owned())
     } else {
         None
     };
@@ -49,5 +52,8 @@ mod tests {
         let missing = at(file.join("runs"));
         assert_eq!(missing.level, Level::Missing);
         assert!(missing.evidence.ends_with("Not a directory"), "{}", missing.evidence);
+        let kernel = at("/proc/xx".into());
+        assert_eq!(kernel.level, Level::Missing);
+        assert!(kernel.evidence.contains("not writable"), "{}", kernel.evidence);
     }
 }

@@ -145,6 +145,11 @@ impl BuilderNode {
         let shifts = self.shifts.finish_search();
         self.act_on_shifts(shifts);
         let mut reasons = self.reporting.take_reasons();
+        // By room, the leading builder accounts for the others.
+        let is_led = self.assigning.is_by_room() && self.setup.index != 0;
+        let is_accounted =
+            |builder| is_led && builder != 0 || report.left_out.iter().any(|left| left.builder == builder);
+        reasons.extend(self.reporting.lost_builder_reasons(&self.setup, is_accounted));
         // A run may end before its first event without having been aborted.
         let accepted_any = report.ledger.sources.iter().any(|entry| entry.accepted > entry.beyond_end);
         if accepted_any && self.control.end_cause() == Some(&Cause::AbortElsewhere) {

@@ -114,6 +114,7 @@ impl BuilderNode {
             Message::RoomReport(relayed) => self.assigning.handle_relayed_room(source, &relayed)?,
             Message::Left(counts) => self.assigning.handle_left_out_counts(source, counts)?,
             Message::Passed { below, tickets } => self.take_passed(source, below, tickets)?,
+            Message::BuilderLost { builder, refusal } => self.take_lost_builder(source, builder, refusal)?,
             other => return Err(LinkError::Protocol(format!("unexpected: {other:?}"))),
         }
         Ok(())
@@ -121,9 +122,7 @@ impl BuilderNode {
 
     fn take_offer(&mut self, index: usize, source: usize, offer: Announcement) -> Result<(), LinkError> {
         if !self.has_begun() {
-            let text = "an offer before the start of the run: after a restart of the builder, its sources have to be \
-                        started again";
-            return Err(LinkError::Protocol(text.into()));
+            return Err(self.refuse_earlier_run());
         }
         let slot_bytes = self.peers.source_greeting(source).slot_bytes;
         if offer.bytes > slot_bytes {
@@ -163,6 +162,19 @@ impl BuilderNode {
     fn take_passed(&mut self, source: usize, below: EventId, tickets: u64) -> Result<(), LinkError> {
         self.assigning.check_passed_events(below, tickets)?;
         self.builder.source_passed(source, below, tickets, self.clock.now());
+        Ok(())
+    }
+
+    /// Handles a source's message that it goes on without another builder.
+    fn take_lost_builder(&mut self, source: usize, builder: u32, refusal: Option<Refusal>) -> Result<(), LinkError> {
+        if builder >= self.setup.count || builder == self.setup.index {
+            let message = Message::BuilderLost { builder, refusal };
+            return Err(LinkError::Protocol(format!("unexpected: {message:?}")));
+        }
+        if self.reporting.note_lost_builder(source, builder, refusal) {
+            let (name, leads) = (&self.setup.ids[source].1, if builder == 0 { ", which leads the run," } else { "" });
+            tracing::warn!(source = name, "builder {builder}{leads} takes no further part: a source lost it");
+        }
         Ok(())
     }
 
@@ -211,6 +223,10 @@ impl BuilderNode {
         if let Some(text) = self.configuration_mismatch(hello) {
             return Err(LinkError::Refused { reason: Refusal::Mismatch, text });
         }
+        if !self.has_begun() && hello.capabilities.contains(Capabilities::RETURNS) {
+            // It must not count as connected: the run would begin with sources that leave at once.
+            return Err(self.refuse_earlier_run());
+        }
         let (session, peer) = self.peers.session_and_peer(source);
         if let (Some(peer), Some(session)) = (peer, session)
             && session != hello.session
@@ -226,6 +242,15 @@ impl BuilderNode {
             return Err(LinkError::Refused { reason: Refusal::Ended, text });
         }
         Ok(source)
+    }
+
+    /// Returns the refusal of a source that is in a run which this builder has not begun.
+    fn refuse_earlier_run(&self) -> LinkError {
+        let text = format!(
+            "your run is over: builder '{}' was started anew since; the source can take part in the next run",
+            self.setup.config.name
+        );
+        LinkError::Refused { reason: Refusal::Ended, text }
     }
 
     /// Returns how a source's configuration differs from this builder's, if it does.

@@ -61,7 +61,7 @@ impl BuilderNode {
         environment: Environment,
     ) -> Result<Self, NodeError> {
         let (now, cpu_before) = (environment.clock.now(), environment.clock.processor_time());
-        let (setup, window) = builder_setup(topology, name, &environment)?;
+        let (setup, window) = builder_setup(topology, name, stays, &environment)?;
         topology.check_run_number()?;
         let (mut endpoints, addresses, held) = open_endpoints(&setup.config, setup.eager, window)?;
         if setup.run.record {
@@ -99,7 +99,12 @@ impl BuilderNode {
 }
 
 /// Returns the setup of the builder with this name, and its window.
-fn builder_setup(topology: &Topology, name: &str, environment: &Environment) -> Result<(Setup, Window), NodeError> {
+fn builder_setup(
+    topology: &Topology,
+    name: &str,
+    stays: bool,
+    environment: &Environment,
+) -> Result<(Setup, Window), NodeError> {
     let position = topology.builders.iter().position(|builder| builder.name == name);
     let index = position.ok_or_else(|| NodeError::Config(format!("the topology has no builder '{name}'")))?;
     let config = topology.builders[index].clone();
@@ -120,6 +125,7 @@ fn builder_setup(topology: &Topology, name: &str, environment: &Environment) -> 
         index,
         count,
         ids: topology.sources.iter().map(|source| (source.source_id(), source.name.clone())).collect(),
+        stays,
         disk: environment.disk.clone(),
         eager,
         config,

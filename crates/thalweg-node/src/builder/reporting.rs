@@ -2,12 +2,14 @@
 
 use super::peers::Peers;
 use super::setup::Setup;
+use super::silence::{SilenceChange, Silences};
 use super::trace::Trace;
 use crate::{Completion, NodeError, SourceRow, Steady};
+use std::collections::BTreeMap;
 use std::time::Duration;
 use thalweg_core::build::{Builder, SourceProgress};
 use thalweg_core::control::RunControl;
-use thalweg_wire::SourceId;
+use thalweg_wire::{Refusal, SourceId};
 
 /// Material of reports and snapshots: the figures of the steady state, the reasons why the run is incomplete, the rates
 /// since the last snapshot, and the trace.
@@ -17,6 +19,9 @@ pub(super) struct Reporting {
     cpu_before: Duration,
     unknown_sources: u64,
     reasons: Vec<String>,
+    /// Other builders that sources lost: by builder and source, the class of the refusal, if there was one.
+    lost_builders: BTreeMap<u32, BTreeMap<usize, Option<Refusal>>>,
+    silences: Silences,
     recorder_method: Option<String>,
     /// Counts at the end of the warm-up, with its time.
     warm: Option<Built>,
@@ -43,6 +48,8 @@ impl Reporting {
             cpu_before,
             unknown_sources: 0,
             reasons: Vec::new(),
+            lost_builders: BTreeMap::new(),
+            silences: Silences::new(sources),
             recorder_method: None,
             warm: None,
             steady: None,
@@ -75,6 +82,49 @@ impl Reporting {
     /// Removes and returns the reasons so far.
     pub(super) fn take_reasons(&mut self) -> Vec<String> {
         std::mem::take(&mut self.reasons)
+    }
+
+    /// Notes that a source goes on without another builder. Returns true if the loss of that builder is new.
+    pub(super) fn note_lost_builder(&mut self, source: usize, builder: u32, refusal: Option<Refusal>) -> bool {
+        let is_new = !self.lost_builders.contains_key(&builder);
+        self.lost_builders.entry(builder).or_default().insert(source, refusal);
+        is_new
+    }
+
+    /// Reports sources that are connected and silent, once for each silence: when the first event is closed without them,
+    /// and when they have caught up, have ended or are disconnected.
+    pub(super) fn report_silent_sources(&mut self, builder: &Builder, setup: &Setup, peers: &Peers) {
+        if !self.silences.is_check_due(builder.event_counts().1) {
+            return;
+        }
+        for source in 0..setup.ids.len() {
+            let is_awaited =
+                peers.connection_number(source).is_some() && !builder.has_ended(source) && !builder.is_given_up(source);
+            let reached = builder.offered_until(source);
+            let has_caught_up = reached >= builder.closed_until();
+            let absent = builder.absent_count(source);
+            let Some(change) = self.silences.check_source(source, absent, is_awaited, has_caught_up) else { continue };
+            let label = setup.source_label(source);
+            match change {
+                SilenceChange::Begun => tracing::warn!(
+                    "source {label} is connected, and has sent nothing for {} (deadline): events from {} on are closed \
+                     without it",
+                    humantime::format_duration(setup.config.deadline),
+                    reached.0
+                ),
+                SilenceChange::Ended { events } => {
+                    let what = if is_awaited { "sends again" } else { "is no longer waited for" };
+                    tracing::warn!("source {label} {what}: {events} events were closed without it meanwhile");
+                }
+            }
+        }
+    }
+
+    /// Returns the reasons why a run is incomplete of which sources lost other builders, apart from those that are
+    /// `accounted` for.
+    pub(super) fn lost_builder_reasons(&self, setup: &Setup, accounted: impl Fn(u32) -> bool) -> Vec<String> {
+        let lost = self.lost_builders.iter().filter(|(builder, _)| !accounted(**builder));
+        lost.flat_map(|(builder, losses)| loss_reasons(*builder, losses, setup)).collect()
     }
 
     /// Counts a source that is not in the topology.
@@ -208,13 +258,49 @@ fn source_row(source: usize, builder: &Builder, peers: &Peers, now: Duration) ->
 
 /// Returns a sentence that names the sources that the state waits for; empty if it waits for none.
 pub(super) fn waits_text(control: &RunControl, ids: &[(SourceId, String)]) -> String {
+    let names: Vec<&str> = control.awaited_sources().map(|source| ids[source].1.as_str()).collect();
+    if names.is_empty() { String::new() } else { format!("waits for {}", list_names(&names)) }
+}
+
+/// Returns the first names, and the number of the others.
+fn list_names(names: &[&str]) -> String {
     const MAX_NAMES: usize = 3;
-    let waits = control.awaited_sources();
-    let count = waits.clone().count();
-    if count == 0 {
-        return String::new();
+    let shown = names.iter().take(MAX_NAMES).copied().collect::<Vec<_>>().join(", ");
+    match names.len().checked_sub(MAX_NAMES) {
+        None | Some(0) => shown,
+        Some(more) => format!("{shown} and {more} more"),
     }
-    let names: Vec<&str> = waits.take(MAX_NAMES).map(|source| ids[source].1.as_str()).collect();
-    let more = if count > MAX_NAMES { format!(" and {} more", count - MAX_NAMES) } else { String::new() };
-    format!("waits for {}{more}", names.join(", "))
+}
+
+/// Returns a sentence for each way in which sources lost a builder.
+fn loss_reasons(builder: u32, losses: &BTreeMap<usize, Option<Refusal>>, setup: &Setup) -> Vec<String> {
+    let (builder, consequence) = match builder {
+        0 => ("builder 0, which leads the run,".to_owned(), "they ended their parts of the run"),
+        _ => (format!("builder {builder}"), "their fragments of its events are lost"),
+    };
+    let ways = [
+        (&[None][..], "died, hung or was disconnected"),
+        (
+            &[Some(Refusal::Ended)],
+            "left the run before its end (it ended its own part, was started anew or excluded sources)",
+        ),
+        (
+            &[Refusal::UnknownSource, Refusal::AlreadyConnected, Refusal::Mismatch, Refusal::Protocol, Refusal::Busy]
+                .map(Some),
+            "and sources broke off their connections, since one did not follow the protocol",
+        ),
+    ];
+    let mut reasons = Vec::new();
+    for (refusals, happened) in ways {
+        let sources = losses.iter().filter(|(_, refusal)| refusals.contains(refusal));
+        let names: Vec<&str> = sources.map(|(source, _)| setup.ids[*source].1.as_str()).collect();
+        if !names.is_empty() {
+            let (count, all) = (names.len(), setup.ids.len());
+            reasons.push(format!(
+                "{builder} {happened}: {count} of {all} sources lost it ({}), and {consequence}",
+                list_names(&names)
+            ));
+        }
+    }
+    reasons
 }

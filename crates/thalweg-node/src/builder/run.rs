@@ -3,6 +3,7 @@
 use super::BuilderNode;
 use super::assigning::Assigning;
 use super::peers::Peers;
+use super::reporting::waits_text;
 use super::setup::FIRST_EVENT;
 use super::shifts::{Outcome, ShiftSearch};
 use crate::{Handle, NodeError};
@@ -60,8 +61,19 @@ impl BuilderNode {
     pub(super) fn obey_commands(&mut self, handle: &Handle) {
         handle.clear_doorbell();
         while let Some(command) = handle.next_command() {
+            let state = self.control.run_state();
+            let ends_run = matches!(command, Command::Stop | Command::Abort);
+            if self.setup.stays
+                && ends_run
+                && matches!(state, State::Configured | State::Armed)
+                && !handle.was_end_requested()
+            {
+                // The node stays for the next run: there is none to end.
+                tracing::warn!("{}; write quit to end the node", Refused { command, state });
+                continue;
+            }
             if let Err(refused) = self.control.execute_command(command) {
-                log_refused(refused);
+                log_refused(refused, &waits_text(&self.control, &self.setup.ids));
             }
         }
     }
@@ -133,17 +145,32 @@ impl BuilderNode {
         }
     }
 
+    /// Returns the text for the sources, and the error of this builder, when no run begins.
     fn reason_to_leave(&self, cause: &Cause) -> (String, NodeError) {
-        let Cause::Absent(absent, timeout) = cause else {
-            return ("the builder was stopped".into(), NodeError::Stopped);
+        let (missing, left, timeout) = match cause {
+            Cause::Absent { missing, left, timeout } => (missing, left, humantime::format_duration(*timeout)),
+            Cause::NotLed(time) => {
+                let time = humantime::format_duration(*time);
+                let text = format!("builder 0, which leads the run, did not begin it within {time}");
+                return (text.clone(), NodeError::Absent(format!("{text}; read what builder 0 reports")));
+            }
+            _ => return ("the builder was stopped".into(), NodeError::Stopped),
         };
-        let absent: Vec<String> = absent.iter().map(|source| self.setup.source_label(*source)).collect();
+        let names = |sources: &[usize]| {
+            sources.iter().map(|source| self.setup.source_label(*source)).collect::<Vec<_>>().join(", ")
+        };
+        let mut parts = Vec::new();
+        if !missing.is_empty() {
+            parts.push(format!("sources did not connect within {timeout}: {}", names(missing)));
+        }
+        if !left.is_empty() {
+            parts.push(format!("sources connected, and left before the run began: {}", names(left)));
+        }
+        let all = parts.iter().map(|part| format!("these {part}")).collect::<Vec<_>>().join("; ");
         let error = NodeError::Absent(format!(
-            "these sources did not connect within {}: {}; start them within this time, or set a longer run.timeout",
-            humantime::format_duration(*timeout),
-            absent.join(", ")
+            "{all}; start them within this time, or set a longer run.timeout than {timeout}"
         ));
-        ("other sources did not connect".into(), error)
+        (parts.iter().map(|part| format!("other {part}")).collect::<Vec<_>>().join("; "), error)
     }
 
     /// Opens the run, once all sources are connected, and has them begin.
@@ -161,15 +188,17 @@ impl BuilderNode {
         let sources = self.setup.ids.len();
         self.shifts = ShiftSearch::new(if self.setup.compares_times() { sources } else { 0 }, FIRST_EVENT, now);
         for source in 0..sources {
-            if self.peers.connection_number(source).is_some() {
-                self.builder.source_connected(
-                    source,
-                    self.peers.source_greeting(source).slots,
-                    self.peers.source_link_maps(source),
-                );
+            match self.peers.connection_number(source) {
+                Some(_) => {
+                    let (slots, maps) = (self.peers.source_greeting(source).slots, self.peers.source_link_maps(source));
+                    self.builder.source_connected(source, slots, maps);
+                }
+                None => self.builder.source_disconnected(source, now),
             }
         }
-        self.control.run_opened(now).into_iter().for_each(log_refused);
+        for refused in self.control.run_opened(now) {
+            log_refused(refused, "");
+        }
     }
 
     /// Creates the run's directory, if it is recorded.
@@ -303,10 +332,12 @@ impl BuilderNode {
     }
 }
 
-fn log_refused(refused: Refused) {
+/// Logs a command that was refused. `waits`: sentence that names the sources that the present state waits for.
+fn log_refused(refused: Refused, waits: &str) {
+    let waits = if waits.is_empty() { String::new() } else { format!(", and {waits}") };
     match refused.command {
         // There is nothing left to end.
-        Command::Abort => tracing::info!("{refused}"),
-        _ => tracing::warn!("{refused}"),
+        Command::Abort => tracing::info!("{refused}{waits}"),
+        _ => tracing::warn!("{refused}{waits}"),
     }
 }

@@ -26,6 +26,8 @@ pub(super) struct Setup {
     pub(super) count: u32,
     /// Ids and names of the sources.
     pub(super) ids: Vec<(SourceId, String)>,
+    /// True if the node takes part in several runs, each of which begins with a command.
+    pub(super) stays: bool,
     /// Disk on which runs are recorded.
     pub(super) disk: Disk,
     /// Limits of data that sources may send without a fetch.

@@ -28,6 +28,10 @@ pub(super) struct Builders {
     congestion: Option<String>,
     /// Time after which the search for a builder is given up.
     timeout: Duration,
+    /// True if that time counts only from the beginning of a run on.
+    waits_for_run: bool,
+    /// Time at which a first builder began the run.
+    run_began_at: Option<Duration>,
     /// Buffer that is kept for reuse.
     ready: Vec<usize>,
     waiter: Waiter,
@@ -60,6 +64,8 @@ struct Builder {
     max_records: u32,
     /// True if the leading builder left it out.
     is_left_out: bool,
+    /// Loss of the builder as reported to the others, if it takes no further part and has not dismissed this source.
+    lost: Option<Message>,
     delivery: Delivery,
 }
 
@@ -96,6 +102,8 @@ impl Builders {
             endpoints,
             congestion: settings.congestion.clone(),
             timeout: settings.timeout,
+            waits_for_run: false,
+            run_began_at: None,
             ready: Vec::new(),
             waiter: Waiter::new(settings.wait),
             has_received: false,
@@ -107,6 +115,24 @@ impl Builders {
     /// Returns the time after which the search for a builder is given up.
     pub(super) fn search_timeout(&self) -> Duration {
         self.timeout
+    }
+
+    /// Lets the time after which the search for a builder is given up count only from the beginning of a run on.
+    pub(super) fn search_without_limit(&mut self) {
+        self.waits_for_run = true;
+    }
+
+    /// Returns whether that time counts only from the beginning of a run on.
+    pub(super) fn waits_for_run(&self) -> bool {
+        self.waits_for_run
+    }
+
+    /// Returns the time at which the search for a builder that is away `since` then is given up, if it ever is.
+    fn search_end(&self, since: Duration) -> Option<Duration> {
+        match (self.waits_for_run, self.run_began_at) {
+            (false, _) => Some(since + self.timeout),
+            (true, began_at) => Some(began_at?.max(since) + self.timeout),
+        }
     }
 
     /// Returns the number of builders.
@@ -209,7 +235,9 @@ impl Builders {
     }
 
     /// Notes that a builder has started the run. Returns true if it had not before.
-    pub(super) fn note_started(&mut self, index: usize) -> bool {
+    pub(super) fn note_started(&mut self, index: usize, now: Duration) -> bool {
+        self.run_began_at.get_or_insert(now);
+        self.builders[index].greeting.hello.capabilities |= Capabilities::RETURNS;
         !std::mem::replace(&mut self.builders[index].has_started, true)
     }
 
@@ -395,22 +423,42 @@ impl Builders {
         None
     }
 
-    /// Goes on without a builder that takes no further part, if the run has begun there and others remain.
+    /// Goes on without a builder that takes no further part, if the run has begun somewhere and other builders remain.
     ///
     /// # Errors
     /// It has not, or none remains. The error is the first for which a builder has left.
     pub(super) fn go_on_without(&mut self, index: usize, error: NodeError) -> Result<(), NodeError> {
         let others = self.builders.iter().enumerate().any(|(other, builder)| other != index && !builder.is_done);
-        if !self.builders[index].has_started || !others {
+        let began_anywhere = self.builders.iter().any(|builder| builder.has_started);
+        if !began_anywhere || !others {
             return Err(self.failure.take().unwrap_or(error));
         }
-        let consequence = match index {
-            0 => "that builder leads the run, so that this source ends its part of it",
-            _ => "the run goes on without that builder",
+        let consequence = match (index, self.builders[index].has_started) {
+            (0, _) => "that builder leads the run, so that this source ends its part of it",
+            (_, true) => "the run goes on without that builder",
+            (_, false) => "the run did not begin there, so that this source ends its part of it",
         };
         tracing::warn!("{error}; {consequence}");
+        let refusal = match &error {
+            NodeError::Link { error: LinkError::Refused { reason, .. }, .. } => Some(*reason),
+            NodeError::Link { .. } => Some(Refusal::Protocol),
+            _ => None,
+        };
+        self.builders[index].lost = Some(Message::BuilderLost { builder: self.builder_number(index), refusal });
         self.failure.get_or_insert(error);
         Ok(())
+    }
+
+    /// Informs all other builders of the loss of one.
+    pub(super) fn report_loss(&mut self, lost: usize) {
+        let Some(message) = self.builders[lost].lost else { return };
+        self.all_numbers().for_each(|index| self.send_if_welcome(index, &message));
+    }
+
+    /// Informs a builder, which has just welcomed this source, of the loss of others.
+    pub(super) fn repeat_losses(&mut self, index: usize) {
+        let lost: Vec<Message> = self.builders.iter().filter_map(|builder| builder.lost).collect();
+        lost.iter().for_each(|message| self.send_to_builder(index, message));
     }
 
     /// Gives a builder up for good: fragments that wait for it are lost, and its slots are free.
@@ -432,9 +480,12 @@ impl Builders {
     /// # Errors
     /// A mistake in the configuration, which is not cured by trying again.
     pub(super) fn try_connect(&mut self, index: usize, now: Duration) -> Result<Attempt, NodeError> {
+        let Some((since, _)) = self.builders[index].away.filter(|(_, at)| *at <= now) else {
+            return Ok(Attempt::Waits);
+        };
+        let is_over = self.search_end(since).is_some_and(|end| now > end);
         let builder = &mut self.builders[index];
-        let Some((since, _)) = builder.away.filter(|(_, at)| *at <= now) else { return Ok(Attempt::Waits) };
-        if now > since + self.timeout {
+        if is_over {
             let error = builder.last_error.take().unwrap_or(LinkError::Closed);
             let (peer, time) = (&builder.address, humantime::format_duration(self.timeout));
             return Ok(Attempt::Absent(NodeError::Absent(format!("no builder at {peer} for {time}: {error}"))));
@@ -454,11 +505,12 @@ impl Builders {
         Ok(Attempt::Waits)
     }
 
-    /// Returns a sentence about a builder that has been away for a moment, and the time until which it is tried again;
-    /// once for each absence.
-    pub(super) fn next_absence_report(&mut self, index: usize, now: Duration) -> Option<(String, Duration)> {
+    /// Returns a sentence about a builder that has been away for a moment, and the time until which it is tried again,
+    /// if there is a limit; once for each absence.
+    pub(super) fn next_absence_report(&mut self, index: usize, now: Duration) -> Option<(String, Option<Duration>)> {
+        let (since, _) = self.builders[index].away.filter(|(since, _)| now >= *since + ABSENCE_REPORT_TIME)?;
+        let until = self.search_end(since);
         let builder = &mut self.builders[index];
-        let (since, _) = builder.away.filter(|(since, _)| now >= *since + ABSENCE_REPORT_TIME)?;
         if std::mem::replace(&mut builder.absence_reported, true) {
             return None;
         }
@@ -471,7 +523,7 @@ impl Builders {
             Some(LinkError::Io { error, .. }) => format!("{address} cannot be reached: {error}"),
             Some(error) => format!("{address} is not connected: {error}"),
         };
-        Some((sentence, since + self.timeout))
+        Some((sentence, until))
     }
 
     /// Sends what can be sent now. A broken link is left for the next turn, since only the thread that takes turns can
@@ -567,6 +619,7 @@ impl Builder {
             broken: None,
             max_records: MAX_RECORDS,
             is_left_out: false,
+            lost: None,
             delivery,
         }
     }

@@ -83,6 +83,13 @@ impl Delivery {
         self.is_over
     }
 
+    /// Returns the number of accepted fragments that the builder has not released.
+    pub(super) fn held_fragments(&self) -> u64 {
+        let filling = self.filling.as_ref().map_or(0, |filling| u64::from(filling.count));
+        let offers = self.book.iter().filter(|(offer, _)| !offer.disposition.is_dropped());
+        filling + offers.map(|(offer, _)| u64::from(offer.count)).sum::<u64>()
+    }
+
     /// Returns the slot that is being filled.
     pub(super) fn filling_mut(&mut self) -> Option<&mut Filling> {
         self.filling.as_mut()

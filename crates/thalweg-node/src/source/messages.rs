@@ -8,7 +8,7 @@ use crate::{Feed, NodeError};
 use std::time::Duration;
 use thalweg_link::LinkError;
 use thalweg_text::format_utc;
-use thalweg_wire::{Assign, Capabilities, Contact, EventId, Message, Room, RunNumber, TaiNanos, Welcome};
+use thalweg_wire::{Assign, Capabilities, Contact, EventId, Message, Refusal, Room, RunNumber, TaiNanos, Welcome};
 
 impl SourceNode {
     /// Receives and handles the messages of a builder.
@@ -71,11 +71,16 @@ impl SourceNode {
 
     fn handle_welcome(&mut self, index: usize, welcome: Welcome) -> Result<(), NodeError> {
         self.check_welcome(index, welcome)?;
+        if self.builders.has_started(index) && !welcome.running {
+            let text = "the run is over: this builder was started anew since it began the run".into();
+            return self.lose_connection(index, LinkError::Refused { reason: Refusal::Ended, text });
+        }
         if welcome.capabilities.contains(Capabilities::ASSIGNED) && !self.assignments.is_by_room() {
             self.assignments.assign_by_room();
             self.builders.assign_by_room();
         }
         self.builders.handle_welcome(index, welcome, &mut self.slots);
+        self.builders.repeat_losses(index);
         if self.course.current_phase() == Phase::Ending && self.builders.has_started(index) {
             self.send_final_counters(index);
         }
@@ -117,7 +122,7 @@ impl SourceNode {
     }
 
     fn start_run(&mut self, index: usize, run: RunNumber, first: EventId, at: TaiNanos) {
-        if !self.builders.note_started(index) {
+        if !self.builders.note_started(index, self.clock.now()) {
             // The message was received again after a reconnection.
             return;
         }
@@ -153,6 +158,7 @@ impl SourceNode {
     fn begin_if_all_have_started(&mut self) {
         if self.course.current_phase() == Phase::Waiting && self.builders.all_have_started() {
             self.course.begin_taking();
+            self.began_at = Some(self.clock.now());
             self.pace.begin_run(self.clock.now());
         }
     }
@@ -310,12 +316,23 @@ impl SourceNode {
         Ok(())
     }
 
-    /// Goes on without a builder that takes no further part, if the run has begun there and others remain; fails
-    /// otherwise. If it is the leading builder, this source's own part of the run ends.
+    /// Goes on without a builder that takes no further part, if the run has begun somewhere and others remain; fails
+    /// otherwise. If it is the leading builder, or one at which the run did not begin, this source's own part of the run
+    /// ends.
     fn go_on_without(&mut self, index: usize, error: NodeError) -> Result<(), NodeError> {
+        let is_needed = index == 0 || !self.builders.has_started(index);
+        let held = self.builders.delivery(index).held_fragments();
+        let error = match error {
+            NodeError::Absent(text) if held > 0 => NodeError::Absent(format!(
+                "{text}; this source had {held} accepted {} for that builder, which are lost",
+                if held == 1 { "fragment" } else { "fragments" }
+            )),
+            error => error,
+        };
         self.builders.go_on_without(index, error)?;
         self.give_up_builder(index);
-        if index == 0 && self.course.current_phase() != Phase::Ending {
+        self.builders.report_loss(index);
+        if is_needed && self.course.current_phase() != Phase::Ending {
             self.end_part();
         }
         self.relay_room(index);
@@ -340,12 +357,16 @@ impl SourceNode {
     /// Reports a builder that is away, once for each absence.
     fn report_absence(&mut self, index: usize, now: Duration) {
         let Some((sentence, until)) = self.builders.next_absence_report(index, now) else { return };
+        let name = &self.setup.name;
+        let Some(until) = until else {
+            tracing::warn!("source {name}: {sentence}; trying again until it answers");
+            return;
+        };
         let left = until.saturating_sub(now);
         let until = self.clock.date().0.saturating_add(u64::try_from(left.as_nanos()).unwrap_or(u64::MAX));
         let until = format_utc(until, self.clock.tai_utc_offset());
         tracing::warn!(
-            "source {}: {sentence}; trying again until {} UTC ({})",
-            self.setup.name,
+            "source {name}: {sentence}; trying again until {} UTC ({})",
             until.get(11..).unwrap_or(&until),
             humantime::format_duration(self.builders.search_timeout())
         );

@@ -367,15 +367,18 @@ impl SourceNode {
 mod tests {
     use super::*;
     use crate::source::delivery::MAX_TICKETS;
-    use crate::{Handle, Node, SourceSettings, Wait};
-    use std::io::Write;
-    use std::net::TcpListener;
+    use crate::wait::Idle;
+    use crate::{Handle, Node, SourceReport, SourceSettings, Wait};
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream};
     use std::sync::Arc;
     use std::time::Duration;
     use thalweg_core::control::Command;
     use thalweg_link::{Address, Eager, LinkKind, Poller};
     use thalweg_link_conformance::Listening;
-    use thalweg_wire::{Capabilities, FinalCounters, PayloadType, Refusal, RunNumber, SourceId, Status, Welcome};
+    use thalweg_wire::{
+        Capabilities, FinalCounters, MESSAGE_LEN, PayloadType, Refusal, RunNumber, SourceId, Status, Welcome,
+    };
 
     const SLOT: u32 = 128;
     const FRAGMENT: PushedFragment<'_> = PushedFragment {
@@ -424,6 +427,20 @@ mod tests {
             }
         }
 
+        /// Returns a node with two builders, to which it is connected.
+        fn with_two_builders() -> (Self, [TcpStream; 2]) {
+            let doors = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+            let builders = doors.each_ref().map(|door| format!("tcp:{}", door.local_addr().unwrap()).parse().unwrap());
+            let settings =
+                SourceSettings { builders: builders.into(), ..Self::settings("tcp:127.0.0.1:1".parse().unwrap()) };
+            let mut source = Self::of(SourceNode::new(settings).unwrap());
+            let peers = doors.map(|door| {
+                source.until(|node| node.builders.is_linked(1));
+                door.accept().unwrap().0
+            });
+            (source, peers)
+        }
+
         fn until(&mut self, done: impl Fn(&SourceNode) -> bool) {
             let mut tokens = Vec::new();
             while !done(&self.node) {
@@ -431,6 +448,45 @@ mod tests {
                 if !done(&self.node) {
                     self.node.idle().wait_for_work(&self.poller, &mut tokens).unwrap();
                 }
+            }
+        }
+
+        /// Takes turns until a builder has received a message, and returns the messages before it.
+        fn until_received(&mut self, builder: &mut TcpStream, expected: impl Fn(&Message) -> bool) -> Vec<Message> {
+            builder.set_nonblocking(true).unwrap();
+            let (mut received, mut messages, mut tokens) = (Vec::new(), Vec::new(), Vec::new());
+            loop {
+                Idle::Ask(Some(Duration::ZERO)).wait_for_work(&self.poller, &mut tokens).unwrap();
+                assert!(self.node.turn(&tokens, &self.handle).unwrap().is_none(), "the node has ended");
+                let mut bytes = [0; 4096];
+                received.extend_from_slice(match builder.read(&mut bytes) {
+                    Ok(len) => &bytes[..len],
+                    Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => &[],
+                    Err(error) => panic!("{error}"),
+                });
+                while let Some(cell) = received.first_chunk::<MESSAGE_LEN>() {
+                    let message = Message::decode(cell).unwrap();
+                    let len = MESSAGE_LEN + message.body_bytes();
+                    if received.len() < len {
+                        break;
+                    }
+                    received.drain(..len);
+                    if expected(&message) {
+                        return messages;
+                    }
+                    messages.push(message);
+                }
+            }
+        }
+
+        /// Takes turns to the end of the node.
+        fn end(mut self) -> Result<SourceReport, NodeError> {
+            let mut tokens = Vec::new();
+            loop {
+                if let Some(report) = self.node.turn(&tokens, &self.handle)? {
+                    return Ok(report);
+                }
+                self.node.idle().wait_for_work(&self.poller, &mut tokens).unwrap();
             }
         }
 
@@ -489,15 +545,7 @@ mod tests {
 
     #[test]
     fn a_source_goes_on_with_the_other_builders_where_one_leaves_a_run_that_had_begun() {
-        let doors = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
-        let builders = doors.each_ref().map(|door| format!("tcp:{}", door.local_addr().unwrap()).parse().unwrap());
-        let settings =
-            SourceSettings { builders: builders.into(), ..Driven::settings("tcp:127.0.0.1:1".parse().unwrap()) };
-        let mut source = Driven::of(SourceNode::new(settings).unwrap());
-        let mut peers = doors.map(|door| {
-            source.until(|node| node.builders.is_linked(1));
-            door.accept().unwrap().0
-        });
+        let (mut source, mut peers) = Driven::with_two_builders();
         let begin = source.welcome().map(|message| message.encode()).concat();
         peers.iter_mut().for_each(|peer| peer.write_all(&begin).unwrap());
         source.until(|node| node.course.current_phase() == Phase::Running);
@@ -505,6 +553,8 @@ mod tests {
         peers[1].write_all(&refusal.encode()).unwrap();
         source.until(|node| node.builders.is_done(1));
         assert_eq!(source.node.course.current_phase(), Phase::Running);
+        let lost = Message::BuilderLost { builder: 1, refusal: Some(Refusal::Ended) };
+        source.until_received(&mut peers[0], |message| *message == lost);
         // Fragments of the other builder are lost, and occupy no slot.
         source.push();
         source.push();
@@ -517,15 +567,58 @@ mod tests {
         source.handle.send_command(Command::Stop);
         source.until(|node| node.course.current_phase() == Phase::Ending);
         peers[0].write_all(&Message::Bye.encode()).unwrap();
-        let mut tokens = Vec::new();
-        let ended = loop {
-            match source.node.turn(&tokens, &source.handle) {
-                Ok(None) => source.node.idle().wait_for_work(&source.poller, &mut tokens).unwrap(),
-                Ok(Some(report)) => break Ok(report),
-                Err(error) => break Err(error),
-            }
-        };
+        let ended = source.end();
         assert!(matches!(ended, Err(NodeError::Link { .. })), "it says that a builder left: {ended:?}");
+    }
+
+    /// The other builder took the end of this source's part for an orderly one.
+    #[test]
+    fn where_the_leading_builder_leaves_a_run_the_others_learn_that_before_the_end() {
+        let (mut source, mut peers) = Driven::with_two_builders();
+        let begin = source.welcome().map(|message| message.encode()).concat();
+        peers.iter_mut().for_each(|peer| peer.write_all(&begin).unwrap());
+        source.until(|node| node.course.current_phase() == Phase::Running);
+        let refusal = Message::Refuse { reason: Refusal::Ended, text: 0 };
+        peers[0].write_all(&refusal.encode()).unwrap();
+        let before = source.until_received(&mut peers[1], |message| matches!(message, Message::End(_)));
+        let lost = Message::BuilderLost { builder: 0, refusal: Some(Refusal::Ended) };
+        assert!(before.contains(&lost), "{before:?}");
+        peers[1].write_all(&Message::Bye.encode()).unwrap();
+        assert!(matches!(source.end(), Err(NodeError::Link { .. })));
+    }
+
+    /// The run of the builder that had begun was recorded without a fragment, as if its sources had died.
+    #[test]
+    fn where_a_builder_does_not_begin_a_run_the_others_learn_that() {
+        let (mut source, mut peers) = Driven::with_two_builders();
+        let begin = source.welcome().map(|message| message.encode()).concat();
+        peers[0].write_all(&begin).unwrap();
+        source.until(|node| node.builders.has_started(0));
+        let refusal = Message::Refuse { reason: Refusal::Ended, text: 0 };
+        peers[1].write_all(&refusal.encode()).unwrap();
+        let before = source.until_received(&mut peers[0], |message| matches!(message, Message::End(_)));
+        let lost = Message::BuilderLost { builder: 1, refusal: Some(Refusal::Ended) };
+        assert!(before.contains(&lost), "{before:?}");
+        peers[0].write_all(&Message::Bye.encode()).unwrap();
+        assert!(matches!(source.end(), Err(NodeError::Link { .. })));
+    }
+
+    #[test]
+    fn a_run_is_over_where_the_only_builder_was_started_anew() {
+        let door = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut source = Driven::new(format!("tcp:{}", door.local_addr().unwrap()).parse().unwrap());
+        source.until(|node| node.builders.is_linked(0));
+        let (mut builder, _) = door.accept().unwrap();
+        builder.write_all(&source.welcome().map(|message| message.encode()).concat()).unwrap();
+        source.until(is_welcome);
+        drop(builder);
+        source.until(is_away);
+        source.until(|node| node.builders.is_linked(0));
+        let (mut anew, _) = door.accept().unwrap();
+        let [Message::Welcome(welcome), _] = source.welcome() else { unreachable!("a welcome comes first") };
+        anew.write_all(&Message::Welcome(Welcome { running: false, released_below: 0, ..welcome }).encode()).unwrap();
+        let error = source.end().unwrap_err();
+        assert!(error.is_consequence() && error.to_string().contains("was started anew"), "{error}");
     }
 
     /// If the cost of a fragment grew with the number of drops, this would take minutes.

@@ -394,6 +394,60 @@ fn a_source_whose_device_waits_hears_of_a_free_slot_together_with_the_next_fetch
     }
 }
 
+/// A builder that is killed and started again meets sources of the run that it does not know.
+#[test]
+fn offers_of_an_earlier_run_are_refused_as_that_run_is_over() {
+    let folder = tempfile::tempdir().unwrap();
+    let builder = Builder::start(folder.path(), "events = 100", "tcp:127.0.0.1:0\", \"tcp:127.0.0.1:0", "");
+    let mut source = builder.connected(SOURCE);
+    source.say(&[Message::Offer(held(0))]);
+    let ended = |message: &Message| matches!(message, Message::Refuse { reason: Refusal::Ended, .. });
+    let text = source.until(ended);
+    assert!(text.contains("your run is over") && text.contains("started anew"), "{text}");
+    // One that announces that it returns does not even count as connected.
+    let mut returns = builder.connect(Hello { capabilities: Capabilities::RETURNS, ..hello() });
+    let text = returns.until(|message| {
+        assert!(!matches!(message, Message::Welcome(_)));
+        ended(message)
+    });
+    assert!(text.contains("started anew"), "{text}");
+    // It takes part in the next one.
+    let mut again = builder.connect(Hello { session: 8, ..hello() });
+    again.until(|message| matches!(message, Message::Welcome(_)));
+    builder.handle.request_end();
+}
+
+/// A source that loses the leading builder ends its part of the run, which is then no orderly end of the run.
+#[test]
+fn a_run_whose_sources_lost_another_builder_is_incomplete() {
+    for (refusal, happened) in
+        [(None, "died, hung or was disconnected"), (Some(Refusal::Ended), "left the run before its end")]
+    {
+        let folder = tempfile::tempdir().unwrap();
+        let builder = Builder::start_second(folder.path());
+        let mut source = builder.connect(Hello { builder: 1, builders: 2, ..hello() });
+        source.say(&[Message::Running]);
+        source.until(|message| matches!(message, Message::Start { .. }));
+        source.say(&[Message::BuilderLost { builder: 0, refusal }, Message::End(FinalCounters::default())]);
+        source.until(|message| matches!(message, Message::Bye));
+        let report = builder.report();
+        assert_eq!(report.state, "INCOMPLETE");
+        let expected = format!("builder 0, which leads the run, {happened}");
+        assert!(report.reasons[0].contains(&expected) && report.reasons.len() == 1, "{:?}", report.reasons);
+        assert!(report.reasons[0].contains("1 of 1 sources lost it (s0)"), "{:?}", report.reasons);
+    }
+    // There is no such builder, or it is the one that receives the message.
+    for lost in [1, 2] {
+        let folder = tempfile::tempdir().unwrap();
+        let builder = Builder::start_second(folder.path());
+        let mut source = builder.connect(Hello { builder: 1, builders: 2, ..hello() });
+        source.say(&[Message::BuilderLost { builder: lost, refusal: None }]);
+        let text = source.until(|message| matches!(message, Message::Refuse { reason: Refusal::Protocol, .. }));
+        assert!(text.contains("BuilderLost"), "{text}");
+        builder.handle.request_end();
+    }
+}
+
 /// Running builder, with one source for each address it listens at.
 struct Builder {
     addresses: Vec<Address>,
@@ -417,7 +471,16 @@ impl Builder {
     }
 
     fn start(folder: &Path, run: &str, listen: &str, builder: &str) -> Self {
-        let node = BuilderNode::new(&Self::topology(folder, run, listen, builder), "b").unwrap();
+        Self::run(BuilderNode::new(&Self::topology(folder, run, listen, builder), "b").unwrap())
+    }
+
+    /// Starts the second of two builders, which does not lead.
+    fn start_second(folder: &Path) -> Self {
+        let second = format!("[[builder]]\nname = \"second\"\nlisten = [\"{TCP}\"]");
+        Self::run(BuilderNode::new(&Self::topology(folder, "number = 1", TCP, &second), "second").unwrap())
+    }
+
+    fn run(node: BuilderNode) -> Self {
         let addresses = node.listening_addresses();
         let handle = Handle::new().unwrap();
         let (sender, report) = channel();

@@ -21,6 +21,8 @@ pub struct Manual {
     pub sections: &'static [(&'static str, &'static str)],
     /// Related pages, which all pages of the program refer to.
     pub see_also: &'static [&'static str],
+    /// Lines at the end of the completions of bash.
+    pub bash_lines: &'static str,
 }
 
 /// Writes a program's man pages and shell completions.
@@ -37,6 +39,7 @@ pub fn generate_package_files(
     let mut built = program.clone().disable_help_subcommand(true);
     built.build();
     write_pages(&built, manual, &directory)?;
+    let hidden = hidden_words(&program);
     for (shell, place) in [
         (Shell::Bash, "bash-completion/completions"),
         (Shell::Zsh, "zsh/vendor-completions"),
@@ -45,6 +48,14 @@ pub fn generate_package_files(
         let place = make_directory(options, place)?;
         let written = clap_complete::generate_to(shell, &mut program, &name, &place);
         let written = written.map_err(|error| Failure::file_broken(&place, error))?;
+        let shown = std::fs::read_to_string(&written).map(|script| without_words(&script, &hidden));
+        let shown = shown.map(|script| match shell {
+            Shell::Bash => with_one_prefix(&script, &name) + manual.bash_lines,
+            _ => script,
+        });
+        shown
+            .and_then(|script| std::fs::write(&written, script))
+            .map_err(|error| Failure::file_broken(&written, error))?;
         // bash-completion looks for a file named like the command.
         if shell == Shell::Bash {
             let named = place.join(&name);
@@ -52,6 +63,63 @@ pub fn generate_package_files(
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Returns the options and commands that the help does not show, unless another command shows one of the same name:
+/// options with their hyphens.
+fn hidden_words(program: &clap::Command) -> Vec<String> {
+    let (mut hidden, mut shown) = (Vec::new(), Vec::new());
+    let mut commands = vec![program];
+    while let Some(command) = commands.pop() {
+        for argument in command.get_arguments() {
+            let list = if argument.is_hide_set() { &mut hidden } else { &mut shown };
+            list.extend(argument.get_long().map(|long| format!("--{long}")));
+        }
+        for subcommand in command.get_subcommands() {
+            let list = if subcommand.is_hide_set() { &mut hidden } else { &mut shown };
+            list.push(subcommand.get_name().to_owned());
+            commands.push(subcommand);
+        }
+    }
+    hidden.retain(|word| !shown.contains(word));
+    hidden
+}
+
+/// Returns a script of completions without these options and commands, which `clap_complete` writes like all others.
+fn without_words(script: &str, hidden: &[String]) -> String {
+    let mut out = String::new();
+    for line in script.lines() {
+        if let Some((before, words)) = line.split_once("opts=\"") {
+            let shown = words.split(' ').filter(|word| {
+                let word = word.trim_end_matches('"');
+                !hidden.iter().any(|hidden| hidden == word)
+            });
+            let words = shown.collect::<Vec<_>>().join(" ");
+            out += &format!("{before}opts=\"{}\"", words.trim_end_matches('"'));
+        } else if hidden.iter().any(|word| offers_word(line, word)) {
+            continue;
+        } else {
+            out += line;
+        }
+        out.push('\n');
+    }
+    out
+}
+
+/// Returns a script for bash in which the subcommands of a program whose name has a hyphen are found: `clap_complete`
+/// writes that hyphen in two ways.
+fn with_one_prefix(script: &str, name: &str) -> String {
+    let [as_case, as_value] = ["__subcmd__", "__"].map(|hyphen| name.replace('-', hyphen) + "__subcmd__");
+    script.replace(&as_case, &as_value)
+}
+
+/// Returns whether a line of a script for zsh or fish offers this option or command.
+fn offers_word(line: &str, word: &str) -> bool {
+    let forms = match word.strip_prefix("--") {
+        Some(long) => [format!("{word}["), format!("{word}=["), format!(" -l {long} ")],
+        None => [format!("'{word}:"), format!(" -a \"{word}\""), format!(" -f -a \"{word}\"")],
+    };
+    forms.iter().any(|form| line.contains(form))
 }
 
 /// Writes the page of a command and those of its subcommands.
@@ -143,4 +211,41 @@ fn make_directory(options: &Options, name: &str) -> Result<PathBuf, Failure> {
     let path = options.share.join(name);
     std::fs::create_dir_all(&path).map_err(|error| Failure::file_usage(&path, error))?;
     Ok(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::{Arg, ArgAction};
+
+    #[test]
+    fn completions_offer_what_the_help_shows_and_nothing_else() {
+        let flag = |name: &'static str| Arg::new(name).long(name).action(ArgAction::SetTrue).help("A flag");
+        let node = clap::Command::new("node")
+            .arg(flag("stay"))
+            .arg(flag("supervised").hide(true))
+            .arg(Arg::new("trace").long("trace").hide(true).help("A file").conflicts_with("supervised"));
+        let generate = clap::Command::new("generate").about("Files").hide(true);
+        let program = clap::Command::new("program").subcommand(node).subcommand(generate);
+        let share = tempfile::tempdir().unwrap();
+        let manual = Manual { sections: &[], see_also: &[], bash_lines: "# The end.\n" };
+        generate_package_files(program, &manual, &Options { share: share.path().to_owned() }).unwrap();
+        // With the form in which a command is offered.
+        for (file, offers, hidden_command) in [
+            ("bash-completion/completions/program", "--stay", " generate"),
+            ("zsh/vendor-completions/_program", "--stay[", "'generate:"),
+            ("fish/vendor_completions.d/program.fish", "-l stay", "-a \"generate\""),
+        ] {
+            let script = std::fs::read_to_string(share.path().join(file)).unwrap();
+            assert!(script.contains(offers), "{script}");
+            let offered: Vec<&str> = script
+                .lines()
+                .filter(|line| line.contains("opts=") || line.contains("[A f") || line.contains("complete -c"))
+                .filter(|line| ["supervised", "trace", hidden_command].iter().any(|hidden| line.contains(hidden)))
+                .collect();
+            assert!(offered.is_empty(), "{file}: {offered:#?}");
+        }
+        let bash = std::fs::read_to_string(share.path().join("bash-completion/completions/program")).unwrap();
+        assert!(bash.ends_with("# The end.\n"), "{bash}");
+    }
 }

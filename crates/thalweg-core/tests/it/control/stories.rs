@@ -46,6 +46,27 @@ fn running(leads: bool) -> RunControl {
 
 /// Returns the same, in a run of `end` events.
 fn running_to(leads: bool, end: Option<u64>) -> RunControl {
+    let mut control = configured(leads, end);
+    control.advance_time(SECOND, &offered(0));
+    if !leads {
+        (0..3).for_each(|source| control.handle_relayed_run(source));
+        control.advance_time(SECOND, &offered(0));
+    }
+    assert_eq!(control.run_opened(SECOND), []);
+    assert_eq!(control.run_state(), State::Running);
+    while control.next_order().is_some() {}
+    control
+}
+
+/// Returns one of two builders of three sources, all of which are connected, before a run of `end` events.
+fn configured(leads: bool, end: Option<u64>) -> RunControl {
+    let mut control = unconnected(leads, end);
+    (0..3).for_each(|source| control.source_connected(source, 100));
+    control
+}
+
+/// Returns the same, with no source connected.
+fn unconnected(leads: bool, end: Option<u64>) -> RunControl {
     let mut control = RunControl::new(Config {
         sources: 3,
         builders: 2,
@@ -57,12 +78,57 @@ fn running_to(leads: bool, end: Option<u64>) -> RunControl {
         timeout: 10 * SECOND,
     });
     control.handle_configured();
-    (0..3).for_each(|source| control.source_connected(source, 100));
-    control.advance_time(SECOND, &offered(0));
-    assert_eq!(control.run_opened(SECOND), []);
-    assert_eq!(control.run_state(), State::Running);
-    while control.next_order().is_some() {}
     control
+}
+
+/// Returns the orders of the time from one second to another.
+fn orders_between(control: &mut RunControl, seconds: std::ops::Range<u32>) -> Vec<Order> {
+    (4 * seconds.start..4 * seconds.end).for_each(|quarter| control.advance_time(quarter * SECOND / 4, &offered(0)));
+    orders(control)
+}
+
+#[test]
+fn a_builder_that_does_not_lead_begins_after_the_one_that_does() {
+    let mut control = configured(false, None);
+    assert_eq!((orders_between(&mut control, 1..9), control.run_state()), (vec![], State::Armed));
+    (0..2).for_each(|source| control.handle_relayed_run(source));
+    // A source that is disconnected may come back: the run has begun.
+    control.source_disconnected(2);
+    assert_eq!(orders_between(&mut control, 9..10), [Order::Begin]);
+    let mut leader = configured(true, None);
+    assert_eq!(orders_between(&mut leader, 1..2), [Order::Begin]);
+}
+
+#[test]
+fn a_run_that_the_leading_builder_did_not_begin_begins_nowhere() {
+    let mut control = configured(false, None);
+    orders_between(&mut control, 1..4);
+    // Builder 0 has refused the sources.
+    (0..3).for_each(|source| control.source_disconnected(source));
+    let cause = Cause::Absent { missing: vec![], left: vec![0, 1, 2], timeout: 10 * SECOND };
+    assert_eq!(orders_between(&mut control, 4..16), [Order::Leave(cause)]);
+    // Sources that wait for builder 0 have a timeout of their own; one that has none does not hold this builder.
+    let mut control = configured(false, None);
+    assert_eq!(orders_between(&mut control, 1..60), [Order::Leave(Cause::NotLed(40 * SECOND))]);
+}
+
+#[test]
+fn sources_that_hang_do_not_keep_a_builder_from_following() {
+    let mut control = configured(false, None);
+    orders_between(&mut control, 1..4);
+    control.handle_relayed_run(1);
+    assert_eq!(orders_between(&mut control, 4..5), [], "most sources may relay the same in a moment");
+    assert_eq!(orders_between(&mut control, 5..8), [Order::Begin]);
+}
+
+#[test]
+fn sources_that_came_and_left_are_told_from_those_that_never_came() {
+    let mut control = unconnected(true, None);
+    control.source_connected(1, 100);
+    orders_between(&mut control, 1..3);
+    control.source_disconnected(1);
+    let cause = Cause::Absent { missing: vec![0, 2], left: vec![1], timeout: 10 * SECOND };
+    assert_eq!(orders_between(&mut control, 3..16), [Order::Leave(cause)]);
 }
 
 fn told(control: &mut RunControl) -> Vec<(usize, SourceCommand)> {

@@ -56,4 +56,5 @@ XDG_CACHE_HOME\tThe directory for caches, instead of ~/.cache.",
         ),
     ],
     see_also: &["thalweg(1)", "thalweg-topology(5)", "iperf3(1)", "fio(1)", "tc(8)"],
+    bash_lines: "",
 };

@@ -114,3 +114,34 @@ fn what_a_builder_said_into_a_cut_connection_is_said_again() {
         Cut::Before(|message| matches!(message, Message::Release { .. })),
     ]);
 }
+
+/// The other builder took the ends of its sources for orderly ones, and reported a complete run.
+#[test]
+fn a_leading_builder_that_dies_leaves_no_run_of_another_that_looks_complete() {
+    at_once(["modulo", "by-room"], |assignment| {
+        // How long sources look for the one that died.
+        let run = format!("number = 7\nassignment = \"{assignment}\"\ntimeout = \"5s\"");
+        let system = System::new(&Plan { builders: 2, source: PACED, run: &run, ..PLAN });
+        let [mut leading, mut other] = ["builder0", "builder1"].map(|name| system.node(name));
+        leading.wait_for("listening on");
+        other.wait_for("listening on");
+        let sources = system.sources([0, 1, 2]);
+        let directories = [0, 1].map(|builder| system.path(&format!("runs/run-000007-b{builder}")));
+        leading.wait_for("recording");
+        other.wait_for("recording");
+        directories.iter().for_each(|directory| await_events(directory, 20));
+        leading.kill();
+
+        let report = other.finish().report(1);
+        assert_eq!(report["state"], "INCOMPLETE", "{report:#}");
+        let reason = "builder 0, which leads the run, died, hung or was disconnected: 3 of 3 sources lost it";
+        assert!(reasons(&report).contains(reason), "{report:#}");
+        check_books(&report);
+        for source in sources {
+            source.finish().failed_saying("that builder leads the run, so that this source ends its part of it");
+        }
+        assert_eq!(Run::open(&directories[1]).unwrap().run_info().state, RunState::Incomplete);
+        assert!(matches!(check_intact(&directories[1]).verdict, Verdict::Incomplete { .. }));
+        check_samples(&directories[1]);
+    });
+}

@@ -1,6 +1,6 @@
 //! Nodes that stay: one run after another, as they are told.
 
-use crate::common::{Link, Node, PLAN, Plan, System, check_books, check_intact};
+use crate::common::{Link, Node, PLAN, Plan, System, await_events, check_books, check_intact};
 use serde_json::Value;
 use thalweg_store::RunState;
 
@@ -148,5 +148,42 @@ fn a_run_that_is_started_and_stopped_in_one_breath_is_a_run_of_few_events() {
     for source in sources {
         source.interrupt();
         source.finish().succeeded();
+    }
+}
+
+#[test]
+fn a_source_that_waits_for_its_builder_reports_that_once_and_leaves_on_request() {
+    let system = System::new(&Plan { sources: 1, run: "timeout = \"1s\"", ..PLAN });
+    let mut source = system.staying("source0");
+    source.wait_for("trying again until it answers");
+    source.tell("stop");
+    source.wait_for("cannot stop: no run has begun");
+    source.tell("quit");
+    let ended = source.finish();
+    ended.succeeded();
+    assert!(!ended.stderr.contains("aborted") && !ended.stderr.contains("retrying"), "{ended:?}");
+}
+
+/// They offered what they held of the earlier run, which was refused as a breach of the protocol.
+#[test]
+fn sources_that_stay_take_part_in_the_run_of_a_builder_that_was_started_anew() {
+    let system = System::new(&Plan { source: "rate = 500.0", run: "timeout = \"20s\"", ..PLAN });
+    let mut builder = system.builder();
+    let sources: Vec<Node> = (0..3).map(|number| system.staying(&format!("source{number}"))).collect();
+    builder.wait_for("recording");
+    await_events(&system.run_directory(), 20);
+    builder.kill();
+    let mut anew = system.node("builder0");
+    anew.wait_for("recording");
+    await_events(&system.path("runs/run-000002"), 20);
+    anew.interrupt();
+    let report = anew.finish().report(0);
+    assert_eq!((&report["run"], &report["state"]), (&2.into(), &"COMPLETE".into()), "{report:#}");
+    check_books(&report);
+    for source in sources {
+        source.interrupt();
+        let ended = source.finish();
+        ended.succeeded();
+        assert!(ended.stderr.contains("was started anew"), "{ended:?}");
     }
 }
