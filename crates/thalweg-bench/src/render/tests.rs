@@ -41,7 +41,7 @@ fn latency(key: Key, p50: f64) -> Point {
         seconds: 1.0,
         ..Figures::default()
     });
-    Point::new(key, figures.to_vec(), vec![], None)
+    Point::new("latency", key, figures.to_vec(), vec![], None)
 }
 
 fn tcp(size: u64) -> Key {
@@ -67,12 +67,12 @@ fn goodput(key: Key, gbps: f64) -> Point {
         seconds: 1.0,
         ..Figures::default()
     };
-    Point::new(key, vec![figures], vec![], None)
+    Point::new("bandwidth", key, vec![figures], vec![], None)
 }
 
 fn conversation() -> Report {
     let why = "the other end (process 4711): it is gone, and no one knows why, which takes more than one line to say";
-    let failed = Point::new(shm(65536), vec![], vec![], Some(why.to_owned()));
+    let failed = Point::new("latency", shm(65536), vec![], vec![], Some(why.to_owned()));
     let mut noted = latency(shm(1), 0.2123);
     noted.notes.push("this stands in for that".to_owned());
     report("latency", vec![latency(tcp(1), 6.9), latency(tcp(65536), 14.666), noted, failed])

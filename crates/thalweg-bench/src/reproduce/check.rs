@@ -382,13 +382,14 @@ pub(super) mod tests {
             let latency = Latency { p50: us, mean: us * 1.25, ..Latency::default() };
             let figures = Figures { latency_us: Some(latency), ..Figures::default() };
             Point::new(
+                "pin",
                 Key::new("memory", "page list", size).with_setting("pages", "4 KiB"),
                 vec![figures],
                 vec![],
                 None,
             )
         };
-        let failed = Point::new(Key::new("memory", "mlock", 1024), vec![], vec![], Some("it may not".to_owned()));
+        let failed = Point::new("pin", Key::new("memory", "mlock", 1024), vec![], vec![], Some("it may not".to_owned()));
         let report = Report {
             format: Report::FORMAT.to_owned(),
             instrument: "pin".to_owned(),
