@@ -530,4 +530,28 @@ mod tests {
         }
         assert!(read_report(directory.path()).is_err());
     }
+
+    /// The least of the repeats of one is above the greatest of the other by goodput, and not by latency.
+    #[test]
+    fn instruments_are_judged_by_their_own_principal_figure() {
+        let of = |instrument: &str, gbps: f64, p50: f64| {
+            let figures = Figures {
+                goodput_bits_per_second: Some(gbps * 1e9),
+                latency_us: Some(Latency { p50, ..Latency::default() }),
+                ..Figures::default()
+            };
+            let point = Point::new(instrument, Key::new("file", "read", 4096), vec![figures], vec![], None);
+            Report { instrument: instrument.to_owned(), ..report("6.1", "thalweg bench file", vec![point]) }
+        };
+        let pair = |instrument: &str, unit: &str| {
+            let compared = compare_reports(&of(instrument, 8.0, 5.0), &of(instrument, 16.0, 9.0)).unwrap();
+            assert_eq!(
+                (compared.pairs[0].figure, compared.pairs[0].ratio),
+                (unit, Some(if unit.starts_with('p') { 1.8 } else { 2.0 }))
+            );
+            compared.pairs[0].verdict
+        };
+        assert_eq!([pair("file", "MB/s"), pair("serve", "MB/s"), pair("copy", "GB/s")], [Verdict::Better; 3]);
+        assert_eq!(pair("latency", "p50, µs"), Verdict::Worse);
+    }
 }

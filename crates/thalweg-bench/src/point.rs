@@ -256,7 +256,9 @@ impl Point {
             let steal = doubt::steal_warning(one.steal_percent);
             let starved = one.starved_percent.and_then(doubt::starved_warning);
             let peer = one.peer_other_processes_percent.and_then(doubt::peer_host_warning);
-            [steal, starved, peer, doubt::short_time_warning(one.seconds)].into_iter().flatten()
+            // In a short time only the processor time is uncertain.
+            let short = one.cpu.and_then(|_| doubt::short_time_warning(one.seconds));
+            [steal, starved, peer, short].into_iter().flatten()
         });
         let machine = conditions.iter().flat_map(Conditions::warnings);
         let spread = doubt::spread_warning(self.spread_percent);
@@ -265,13 +267,7 @@ impl Point {
     }
 
     /// Makes a point of an instrument from its repeats.
-    pub fn new(
-        instrument: &str,
-        key: Key,
-        repeats: Vec<Figures>,
-        notes: Vec<String>,
-        error: Option<String>,
-    ) -> Self {
+    pub fn new(instrument: &str, key: Key, repeats: Vec<Figures>, notes: Vec<String>, error: Option<String>) -> Self {
         let principal: Vec<f64> = repeats.iter().filter_map(|one| one.principal_figure(instrument)).collect();
         Self {
             key,
@@ -318,8 +314,13 @@ mod tests {
     #[test]
     fn a_point_is_the_median_of_its_repeats_with_their_spread() {
         let repeat = |gbps: f64| Figures { goodput_bits_per_second: Some(gbps * 1e9), ..Figures::default() };
-        let point =
-            Point::new("bandwidth", Key::new("tcp", "write", 1), vec![repeat(9.0), repeat(12.0), repeat(10.0)], vec![], None);
+        let point = Point::new(
+            "bandwidth",
+            Key::new("tcp", "write", 1),
+            vec![repeat(9.0), repeat(12.0), repeat(10.0)],
+            vec![],
+            None,
+        );
         assert_eq!(point.figures.goodput_bits_per_second, Some(10e9));
         assert!((point.spread_percent - 30.0).abs() < 1e-9);
         assert_eq!(point.figures.latency_us, None);

@@ -594,6 +594,7 @@ impl<'a> World<'a> {
             retransmissions: drops,
             drops,
             whole_run: Troubles { retransmissions: whole, timeouts: 0, drops: whole },
+            before: Some(Troubles { retransmissions: whole - drops, timeouts: 0, drops: whole - drops }),
             queue: self.fullest_queue(),
             events: receivers.iter().map(|one| one.events).sum(),
             completion: receivers.iter().filter_map(|one| one.completion).reduce(Completion::slower_of),

@@ -216,7 +216,8 @@ pub(crate) fn keep_calibration(
     sources: Vec<String>,
     warnings: &[String],
 ) -> Result<PathBuf, NodeError> {
-    write_link(listen, link, sources, warnings).map_err(|error| NodeError::Config(format!("the result cannot be kept: {error}")))
+    write_link(listen, link, sources, warnings)
+        .map_err(|error| NodeError::Config(format!("the result cannot be kept: {error}")))
 }
 
 const NO_DIRECTORY: &str = "there is no directory for measured links: HOME and XDG_STATE_HOME are not set";

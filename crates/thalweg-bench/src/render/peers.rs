@@ -6,6 +6,7 @@ use super::plot::PlotError;
 use crate::peers::{Compared, Pairing, PeersReport};
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, VPos};
+use std::borrow::Cow;
 use std::fmt::Write;
 use thalweg_text::html;
 use thalweg_text::plot::{self, Area, COLOURS, INK, PAPER, Refused, text_style};
@@ -162,7 +163,8 @@ const BARS: (i32, i32) = (110, plot::PICTURE_WIDTH as i32 - 120);
 /// Returns the lines above a pair of bars: the work, the figure, and whether more of it is better.
 fn pair_heading(pairing: &Pairing, figure: &Compared) -> Vec<String> {
     let better = if figure.higher_is_better { "more is better" } else { "less is better" };
-    break_into_lines(&replace_controls(&format!("{}: {}, {better}", pairing.work, figure.name)), PAIR_COLUMNS)
+    let text = format!("{}: {}, {better}", pairing.work, figure.name);
+    break_into_lines(&replace_controls(&text), PAIR_COLUMNS).into_iter().map(Cow::into_owned).collect()
 }
 
 fn pair_height(heading: &[String]) -> i32 {

@@ -97,7 +97,13 @@ pub(crate) fn report_pictures(report: &Report) -> Vec<Picture> {
 
 const LATENCIES: [Quantity; 2] = [
     Quantity { name: "Median latency", unit: "µs", divisor: 1.0, log: true, get: |f| Some(f.latency_us?.p50) },
-    Quantity { name: "99th percentile of the latency", unit: "µs", divisor: 1.0, log: true, get: |f| Some(f.latency_us?.p99) },
+    Quantity {
+        name: "99th percentile of the latency",
+        unit: "µs",
+        divisor: 1.0,
+        log: true,
+        get: |f| Some(f.latency_us?.p99),
+    },
 ];
 const PACKETS: Quantity =
     Quantity { name: "Packets per second", unit: "1/s", divisor: 1.0, log: true, get: |f| f.messages_per_second };
@@ -199,8 +205,13 @@ fn load_charts(report: &Report) -> Vec<Chart> {
         Quantity { name: "99.9th percentile", unit: "µs", divisor: 1.0, log: true, get: |f| Some(f.latency_us?.p999) },
         Quantity { name: "longest", unit: "µs", divisor: 1.0, log: true, get: |f| Some(f.latency_us?.max) },
     ];
-    const ARRIVED: Quantity =
-        Quantity { name: "Messages that arrived", unit: "1/s", divisor: 1.0, log: false, get: |f| f.messages_per_second };
+    const ARRIVED: Quantity = Quantity {
+        name: "Messages that arrived",
+        unit: "1/s",
+        divisor: 1.0,
+        log: false,
+        get: |f| f.messages_per_second,
+    };
     let mut charts: Vec<Chart> = Vec::new();
     let mut arrived = new_load_chart(report, "Messages that arrived, by offered load", ARRIVED.axis());
     for point in measured_points(report) {

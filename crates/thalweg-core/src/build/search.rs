@@ -231,7 +231,9 @@ mod tests {
                 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a test")]
                 search.count_lost((queue - buffer) as u64);
             }
-            if search.climb == Climb::Slow && search.coarse.is_some() && other_losses.peek().is_some_and(|at| window > *at)
+            if search.climb == Climb::Slow
+                && search.coarse.is_some()
+                && other_losses.peek().is_some_and(|at| window > *at)
             {
                 other_losses.next();
                 search.count_lost(1448);

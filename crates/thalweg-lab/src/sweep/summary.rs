@@ -147,7 +147,12 @@ impl Results {
 }
 
 pub(super) fn compare_goodput(one: &Report, other: &Report) -> Ordering {
-    one.goodput_bits_per_second.total_cmp(&other.goodput_bits_per_second)
+    comparable_goodput(one).total_cmp(&comparable_goodput(other))
+}
+
+/// Returns the goodput, at most the ceiling: more is what waited in the switch when the measured time began.
+fn comparable_goodput(report: &Report) -> f64 {
+    report.goodput_bits_per_second.min(report.ceiling_bits_per_second)
 }
 
 /// True if neither has clearly more goodput: they differ by less than 0.5 %, or, if less is offered than could
@@ -162,7 +167,7 @@ pub(crate) fn has_equal_goodput(one: &Report, other: &Report) -> bool {
         Some(period) if offered_less => ceiling * period.as_secs_f64() / seconds.max(1e-9),
         _ => 0.0,
     };
-    let (one, other) = (one.goodput_bits_per_second, other.goodput_bits_per_second);
+    let (one, other) = (comparable_goodput(one), comparable_goodput(other));
     (one - other).abs() <= (GOODPUT_TOLERANCE * one.max(other)).max(1.001 * event)
 }
 

@@ -178,9 +178,7 @@ fn sources_that_do_not_come_are_named() {
         let system = System::new(&Plan { link, run: "timeout = \"5s\"", ..PLAN });
         let builder = system.builder();
         let source = system.node("source1");
-        builder
-            .finish()
-            .failed_saying("these sources did not connect within 5s: 1.0 (source0), 1.2 (source2)");
+        builder.finish().failed_saying("these sources did not connect within 5s: 1.0 (source0), 1.2 (source2)");
         source.finish().failed_saying("other sources did not connect");
         assert!(!system.run_directory().exists(), "nothing was recorded");
     });
