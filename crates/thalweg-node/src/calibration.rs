@@ -98,10 +98,8 @@ impl KeptLink {
 
     /// Returns a sentence if another measurement of the same link differs from this one.
     pub(crate) fn change_warning(&self, now: &LinkConfig) -> Option<String> {
-        #[expect(clippy::cast_precision_loss, reason = "compared, not counted")]
-        let differ = |one: u64, other: u64| one.abs_diff(other) as f64 > MAX_DIFFERENCE * one.max(other) as f64;
         let before = &self.link;
-        (differ(before.rate.0, now.rate.0) || differ(before.buffer.0, now.buffer.0)).then(|| {
+        (is_different(before.rate.0, now.rate.0) || is_different(before.buffer.0, now.buffer.0)).then(|| {
             format!(
                 "the measurement before ({}) was {}, buffer {}: if the link is the same, run `thalweg calibrate` again on \
                  quiet hosts",
@@ -185,12 +183,17 @@ pub(crate) fn refuse_loopback(topology: &Topology, builder: &str) -> Result<(), 
     }
 }
 
+/// Returns whether two measurements of a quantity differ by more than chance.
+#[expect(clippy::cast_precision_loss, reason = "compared, not counted")]
+fn is_different(one: u64, other: u64) -> bool {
+    one.abs_diff(other) as f64 > MAX_DIFFERENCE * one.max(other) as f64
+}
+
 /// Returns the conditions that make a measurement less certain. `waited`: part of the time for which the builder's
 /// thread waited for a processor, if that is known.
 pub(crate) fn measurement_warnings(found: &LinkCapacity, waited: Option<f64>) -> Vec<String> {
     let LinkCapacity { buffer, largest_buffer, lost, .. } = *found;
-    #[expect(clippy::cast_precision_loss, reason = "compared, not counted")]
-    let differ = lost && (largest_buffer - buffer.min(largest_buffer)) as f64 > MAX_DIFFERENCE * largest_buffer as f64;
+    let differ = lost && is_different(buffer, largest_buffer);
     let spread = differ.then(|| {
         format!(
             "measurements of the buffer range from {} to {}, and the smallest counts: run `thalweg calibrate` again on \
@@ -365,17 +368,14 @@ mod tests {
         assert!(why.contains("1.00 GB/s") && why.contains("2026-10-01"), "{why}");
     }
 
+    fn found(buffer: u64, largest_buffer: u64) -> LinkCapacity {
+        LinkCapacity { rate: 25e6, round_trip: Duration::from_micros(100), buffer, largest_buffer, lost: true }
+    }
+
     #[test]
     fn a_doubtful_measurement_is_kept_with_its_warnings() {
-        let found = |buffer, largest_buffer, lost| LinkCapacity {
-            rate: 25e6,
-            round_trip: Duration::from_micros(100),
-            buffer,
-            largest_buffer,
-            lost,
-        };
-        assert_eq!(measurement_warnings(&found(183_000, 211_000, true), Some(0.01)), [""; 0]);
-        let warnings = measurement_warnings(&found(15_200, 211_000, true), Some(0.4));
+        assert_eq!(measurement_warnings(&found(183_000, 211_000), Some(0.01)), [""; 0]);
+        let warnings = measurement_warnings(&found(15_200, 211_000), Some(0.4));
         assert!(warnings[0].contains("15.2 kB") && warnings[0].contains("211 kB"), "{warnings:?}");
         assert!(warnings[1].contains("40 %"), "{warnings:?}");
         let text = format!("{OLD}[measured]\ndate = \"2026-10-01T00:00:00Z\"\nwarnings = [\"the host was busy\"]\n");

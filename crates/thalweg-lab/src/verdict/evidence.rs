@@ -194,17 +194,15 @@ impl<'a> Evidence<'a> {
     }
 
     fn timeouts(&self) -> Option<Finding> {
-        let Report { timeouts, before, senders, measured_seconds, .. } = self.report;
+        let Report { timeouts, before, senders, .. } = self.report;
         let idle = 1.0 - self.busiest().map_or(0.0, |link| link.busy);
-        let explains =
-            |count: u64| count > 0 && count as f64 * MIN_TIMEOUT_SECONDS >= MIN_IDLE_PART * idle * measured_seconds;
         // A timeout that began before the measured time may last until its end.
         let timeouts_before = before.map_or(0, |before| before.timeouts);
         let probes: u64 = senders.iter().map(|sender| sender.tail_loss_probes).sum();
         let wait = format_seconds(MIN_TIMEOUT_SECONDS);
-        let waits = if explains(*timeouts) {
+        let waits = if self.waits_explain(*timeouts, idle) {
             format!("{} of at least {wait}", format_quantity(*timeouts, "retransmission timeout"))
-        } else if explains(timeouts + probes) && self.slow_events_explain(idle) {
+        } else if self.waits_explain(timeouts + probes, idle) && self.slow_events_explain(idle) {
             // tcp_schedule_loss_probe() in net/ipv4/tcp_output.c adds TCP_RTO_MIN if one packet is in flight; the
             // counter of timeouts does not have these.
             let probes = format_quantity(probes, "tail loss probe");
@@ -213,7 +211,7 @@ impl<'a> Evidence<'a> {
                 _ => format!("{} and {probes}", format_quantity(*timeouts, "retransmission timeout")),
             };
             format!("{count}, which take up to {wait} more if one packet is in flight")
-        } else if *timeouts == 0 && idle > 0.5 && explains(timeouts_before) {
+        } else if *timeouts == 0 && idle > 0.5 && self.waits_explain(timeouts_before, idle) {
             let count = format_quantity(timeouts_before, "retransmission timeout");
             format!("{count} of at least {wait} that began before the measured time")
         } else {
@@ -222,6 +220,12 @@ impl<'a> Evidence<'a> {
         let control = self.scenario.traffic.control;
         let text = format!("TCP ({control}) waited for {waits}{}", self.drops_text());
         Some((Limit::new(LimitKind::Timeouts, &control.to_string()), text))
+    }
+
+    /// Returns whether this number of timeouts explains the time in which the links were idle.
+    fn waits_explain(&self, count: u64, idle: f64) -> bool {
+        let waited = count as f64 * MIN_TIMEOUT_SECONDS;
+        count > 0 && waited >= MIN_IDLE_PART * idle * self.report.measured_seconds
     }
 
     /// Returns whether events that took as long as a timeout, unlike the median, explain the time in which the links

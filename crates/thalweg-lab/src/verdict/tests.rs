@@ -157,58 +157,61 @@ fn tcp_report(text: &str, busy: f64, change: impl FnOnce(&mut Report)) -> Verdic
     Verdict::for_report(&report)
 }
 
+fn verdict_with_probes(probes: u64, max_us: f64) -> Verdict {
+    let text = "[network]\nsenders = 16\n[traffic]\ncontrol = \"cubic\"\nbarrier = true\n[measure]\nseconds = 0.6\n";
+    tcp_report(text, 0.64, |report| {
+        report.events = Events { complete: 43, incomplete: 0 };
+        report.completion = Some(Completion { p50_us: 9180.0, p99_us: max_us, max_us, ..Completion::default() });
+        report.senders = vec![Sender { tail_loss_probes: probes, ..Sender::default() }];
+        report.receivers = vec![Receiver { name: "receiver-0".into(), drops: 490, ..Receiver::default() }];
+        (report.drops, report.retransmissions) = (490, 490);
+    })
+}
+
 #[test]
 fn a_probe_that_waits_for_one_packet_is_no_round_trip() {
-    let text = "[network]\nsenders = 16\n[traffic]\ncontrol = \"cubic\"\nbarrier = true\n[measure]\nseconds = 0.6\n";
-    let measured = |probes: u64, max_us: f64| {
-        tcp_report(text, 0.64, |report| {
-            report.events = Events { complete: 43, incomplete: 0 };
-            report.completion = Some(Completion { p50_us: 9180.0, p99_us: max_us, max_us, ..Completion::default() });
-            report.senders = vec![Sender { tail_loss_probes: probes, ..Sender::default() }];
-            report.receivers = vec![Receiver { name: "receiver-0".into(), drops: 490, ..Receiver::default() }];
-            (report.drops, report.retransmissions) = (490, 490);
-        })
-    };
-    let verdict = measured(4, 216_000.0);
+    let verdict = verdict_with_probes(4, 216_000.0);
     assert_eq!(verdict.limit.kind, LimitKind::Timeouts, "{verdict:?}");
     assert!(verdict.sentence.contains("waited for 4 tail loss probes"), "{verdict:?}");
     // Probes that take no longer than the events themselves explain nothing; nor does the mean with a median near it.
-    let verdict = measured(4, 20_000.0);
+    let verdict = verdict_with_probes(4, 20_000.0);
     assert!(![LimitKind::Timeouts, LimitKind::RoundTrips].contains(&verdict.limit.kind), "{verdict:?}");
+}
+
+fn verdict_with_timeouts_before(before: u64) -> Verdict {
+    let text = "[network]\nsenders = 4\nloss = 0.05\n[traffic]\ncontrol = \"cubic\"\n[measure]\nseconds = 0.5\n";
+    tcp_report(text, 0.2, |report| {
+        report.retransmissions = 30;
+        report.whole_run = Troubles { retransmissions: 90, timeouts: 2, drops: 0 };
+        report.before = Some(Troubles { timeouts: before, ..Troubles::default() });
+    })
 }
 
 #[test]
 fn timeouts_after_the_measured_time_are_not_its_limit() {
-    let text = "[network]\nsenders = 4\nloss = 0.05\n[traffic]\ncontrol = \"cubic\"\n[measure]\nseconds = 0.5\n";
-    let measured = |before: u64| {
-        tcp_report(text, 0.2, |report| {
-            report.retransmissions = 30;
-            report.whole_run = Troubles { retransmissions: 90, timeouts: 2, drops: 0 };
-            report.before = Some(Troubles { timeouts: before, ..Troubles::default() });
-        })
-    };
-    assert_eq!(measured(0).limit.kind, LimitKind::Loss);
-    let verdict = measured(2);
+    assert_eq!(verdict_with_timeouts_before(0).limit.kind, LimitKind::Loss);
+    let verdict = verdict_with_timeouts_before(2);
     assert_eq!(verdict.limit.kind, LimitKind::Timeouts);
     assert!(verdict.sentence.contains("2 retransmission timeouts of at least 200 ms that began before"), "{verdict:?}");
 }
 
+fn verdict_with_busy_processors(busy: f64) -> Verdict {
+    let text = "[network]\nsenders = 4\n[traffic]\ncontrol = \"cubic\"\ninterval = \"3ms\"\n";
+    tcp_report(text, 0.44, |report| {
+        report.laboratory = "host".into();
+        (report.drops, report.retransmissions) = (7, 7);
+        report.processors_busy = Some(busy);
+        let conditions = thalweg_bench::Conditions { seconds: 1.0, others: 1.32, ..Default::default() };
+        report.warnings = conditions.warnings();
+    })
+}
+
 #[test]
 fn a_busy_host_is_named_before_tcp() {
-    let text = "[network]\nsenders = 4\n[traffic]\ncontrol = \"cubic\"\ninterval = \"3ms\"\n";
-    let measured = |busy: f64| {
-        tcp_report(text, 0.44, |report| {
-            report.laboratory = "host".into();
-            (report.drops, report.retransmissions) = (7, 7);
-            report.processors_busy = Some(busy);
-            let conditions = thalweg_bench::Conditions { seconds: 1.0, others: 1.32, ..Default::default() };
-            report.warnings = conditions.warnings();
-        })
-    };
-    let verdict = measured(0.99);
+    let verdict = verdict_with_busy_processors(0.99);
     assert_eq!(verdict.limit.kind, LimitKind::Processors, "{verdict:?}");
     assert!(verdict.sentence.contains("busy 99.0 % of the time, other processes used 132 %"), "{verdict:?}");
-    assert_eq!(measured(0.5).limit.kind, LimitKind::CongestionControl);
+    assert_eq!(verdict_with_busy_processors(0.5).limit.kind, LimitKind::CongestionControl);
 }
 
 #[test]

@@ -242,8 +242,7 @@ impl Chart {
         let mut labels = Vec::new();
         for (index, series) in self.series.iter().take(MAX_SERIES).enumerate() {
             let points = self.draw_series(area, plot, series, SeriesStyle::for_index(index))?;
-            let label = |(point, place): &PlacedPoint<'_>| Some((point.label.clone()?, *place));
-            labels.extend(points.iter().filter_map(label));
+            labels.extend(points.iter().filter_map(|(point, place)| Some((point.label.clone()?, *place))));
             taken.extend(points.iter().filter(|_| series.has_markers).map(|(_, place)| marker_box(*place)));
         }
         let (x, y) = plot.get_pixel_range();
@@ -256,9 +255,10 @@ impl Chart {
 
     /// Returns the font of the axes' titles, at which both fit their axis, in pixels.
     fn axis_title_font(&self) -> u32 {
-        let length = |axis: &Axis| axis.label.chars().count().max(1) as u32;
-        let vertical = LABEL_FONT * VERTICAL_TITLE_COLUMNS / length(&self.vertical);
-        let horizontal = LABEL_FONT * TITLE_COLUMNS as u32 / length(&self.horizontal);
+        let [vertical, horizontal] =
+            [&self.vertical, &self.horizontal].map(|axis| axis.label.chars().count().max(1) as u32);
+        let vertical = LABEL_FONT * VERTICAL_TITLE_COLUMNS / vertical;
+        let horizontal = LABEL_FONT * TITLE_COLUMNS as u32 / horizontal;
         LABEL_FONT.min(vertical).min(horizontal).max(MIN_TITLE_FONT)
     }
 
