@@ -491,11 +491,11 @@ mod tests {
             let figures = Figures { goodput_bits_per_second: Some(gbps * 1e9), ..Figures::default() };
             Point::new("bandwidth", Key::new("tcp", "write", 1), vec![figures], vec![], None)
         };
-        let verdict = |a, b| pair_points(&point(a), &point(b)).unwrap().verdict;
+        let verdict = |a, b| pair_points("bandwidth", &point(a), &point(b)).unwrap().verdict;
         assert_eq!(verdict(10.0, 11.0), Verdict::Better);
         assert_eq!(verdict(10.0, 9.0), Verdict::Worse);
         assert_eq!(verdict(10.0, 10.0), Verdict::Same);
-        assert_eq!(pair_points(&point(0.0), &point(9.0)).unwrap().ratio, None);
+        assert_eq!(pair_points("bandwidth", &point(0.0), &point(9.0)).unwrap().ratio, None);
     }
 
     #[test]
@@ -531,27 +531,29 @@ mod tests {
         assert!(read_report(directory.path()).is_err());
     }
 
-    /// The least of the repeats of one is above the greatest of the other by goodput, and not by latency.
+    /// Report with one point of this goodput in Gbit/s and this median in µs.
+    fn point_report(instrument: &str, gbps: f64, p50: f64) -> Report {
+        let figures = Figures {
+            goodput_bits_per_second: Some(gbps * 1e9),
+            latency_us: Some(Latency { p50, ..Latency::default() }),
+            ..Figures::default()
+        };
+        let point = Point::new(instrument, Key::new("file", "read", 4096), vec![figures], vec![], None);
+        Report { instrument: instrument.to_owned(), ..report("6.1", "thalweg bench file", vec![point]) }
+    }
+
+    /// Twice the goodput, with a longer latency.
     #[test]
     fn instruments_are_judged_by_their_own_principal_figure() {
-        let of = |instrument: &str, gbps: f64, p50: f64| {
-            let figures = Figures {
-                goodput_bits_per_second: Some(gbps * 1e9),
-                latency_us: Some(Latency { p50, ..Latency::default() }),
-                ..Figures::default()
-            };
-            let point = Point::new(instrument, Key::new("file", "read", 4096), vec![figures], vec![], None);
-            Report { instrument: instrument.to_owned(), ..report("6.1", "thalweg bench file", vec![point]) }
-        };
-        let pair = |instrument: &str, unit: &str| {
-            let compared = compare_reports(&of(instrument, 8.0, 5.0), &of(instrument, 16.0, 9.0)).unwrap();
-            assert_eq!(
-                (compared.pairs[0].figure, compared.pairs[0].ratio),
-                (unit, Some(if unit.starts_with('p') { 1.8 } else { 2.0 }))
-            );
-            compared.pairs[0].verdict
-        };
-        assert_eq!([pair("file", "MB/s"), pair("serve", "MB/s"), pair("copy", "GB/s")], [Verdict::Better; 3]);
-        assert_eq!(pair("latency", "p50, µs"), Verdict::Worse);
+        for (instrument, unit, ratio, verdict) in [
+            ("file", "MB/s", 2.0, Verdict::Better),
+            ("serve", "MB/s", 2.0, Verdict::Better),
+            ("copy", "GB/s", 2.0, Verdict::Better),
+            ("latency", "p50, µs", 1.5, Verdict::Worse),
+        ] {
+            let [a, b] = [(8.0, 6.0), (16.0, 9.0)].map(|(gbps, p50)| point_report(instrument, gbps, p50));
+            let pair = &compare_reports(&a, &b).unwrap().pairs[0];
+            assert_eq!((pair.figure, pair.ratio, pair.verdict), (unit, Some(ratio), verdict), "{instrument}");
+        }
     }
 }
