@@ -270,7 +270,7 @@ mod tests {
         let found = climb_with_losses(1.2e8, 2e-4, 3.4e5, &[1e5]);
         assert!(found.buffer > 300_000 && found.largest_buffer < 400_000, "{found:?}");
         // Losses on every climb leave no result that can be trusted, and the range shows it.
-        let found = climb_with_losses(1.2e8, 2e-4, 3.4e5, &[1e5, 2.3e5, 1e5, 3e5]);
+        let found = climb_with_losses(1.2e8, 2e-4, 3.4e5, &[1e5, 3e5, 1e5, 3e5]);
         assert!((found.buffer as f64) < 0.9 * found.largest_buffer as f64, "{found:?}");
     }
 
