@@ -116,7 +116,7 @@ const MESSAGES: Quantity = Quantity {
     get: |f| f.goodput_bits_per_second.is_none().then_some(f.messages_per_second)?,
 };
 const CPU: Quantity = Quantity {
-    name: "CPU of both ends",
+    name: "CPU of the processes",
     unit: "% of one processor",
     divisor: 1.0,
     log: false,

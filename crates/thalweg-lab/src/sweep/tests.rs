@@ -333,7 +333,7 @@ fn a_sweep_with_offered_rates_shows_what_was_carried_and_each_limit() {
         assert!(text.contains(expected), "{expected}: {text}");
     }
     let page = results.results_page().unwrap();
-    assert!(page.contains("Carried part of the offered rate") && page.contains("<h2>Limit</h2>"), "{page}");
+    assert!(page.contains("Carried part of the offered rate") && page.contains(">Limit</h2>"), "{page}");
     assert!(page.contains("model (simulated)"));
     let markdown = results.results_markdown();
     assert!(markdown.contains("| Limit |") && markdown.contains("receiver-0 down |"), "{markdown}");
