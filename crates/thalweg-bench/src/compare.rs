@@ -1,6 +1,7 @@
 //! Comparison of two reports, point by point.
 
 use crate::point::{Figures, Key, Point, Report};
+use crate::principal::{Principal, goodput_unit};
 use crate::render::columns::group_title;
 use crate::render::markdown::{format_list, format_table};
 use crate::render::sections::host_facts;
@@ -178,7 +179,7 @@ pub fn compare_reports(a: &Report, b: &Report) -> Result<Comparison, CompareErro
     let (mut pairs, mut unpaired) = (Vec::new(), Vec::new());
     for point in &a.points {
         match others.remove(&point.key) {
-            Some(other) => match pair_points(point, other) {
+            Some(other) => match pair_points(&a.instrument, point, other) {
                 Ok(pair) => pairs.push(pair),
                 Err(one) => unpaired.push(one),
             },
@@ -289,21 +290,17 @@ impl std::fmt::Display for Unpaired {
     }
 }
 
-/// Function that returns a figure, if it was measured.
-type Get = fn(&Figures) -> Option<f64>;
-
-/// Principal figures: name with unit, function that returns the value in that unit, and whether less of it is better.
-const PRINCIPALS: [(&str, Get, bool); 3] = [
-    ("p50, µs", |f| Some(f.latency_us?.p50), true),
-    ("Gbit/s", |f| Some(f.goodput_bits_per_second? * 1e-9), false),
-    ("1/s", |f| f.messages_per_second, false),
-];
-
-fn pair_points(a: &Point, b: &Point) -> Result<Pair, Unpaired> {
-    let values = PRINCIPALS.into_iter().find_map(|(figure, get, less)| {
-        Some((figure, less, Repeated::from_point(a, get)?, Repeated::from_point(b, get)?))
+fn pair_points(instrument: &str, a: &Point, b: &Point) -> Result<Pair, Unpaired> {
+    let values = Principal::order_for(instrument).into_iter().find_map(|principal| {
+        let (figure, unit) = match principal {
+            Principal::Latency => ("p50, µs", 1.0),
+            Principal::Goodput => goodput_unit(instrument),
+            Principal::Rate => ("1/s", 1.0),
+        };
+        let get = |figures: &Figures| Some(principal.value_of(figures)? / unit);
+        Some((figure, principal, Repeated::from_point(a, get)?, Repeated::from_point(b, get)?))
     });
-    let Some((figure, less_is_better, in_a, in_b)) = values else {
+    let Some((figure, principal, in_a, in_b)) = values else {
         let (why, lost) = match (&a.error, &b.error) {
             (Some(error), _) => (format!("failed in A: {error}"), false),
             (None, Some(error)) => (format!("failed in B: {error}"), true),
@@ -311,6 +308,7 @@ fn pair_points(a: &Point, b: &Point) -> Result<Pair, Unpaired> {
         };
         return Err(Unpaired { key: a.key.clone(), why, lost });
     };
+    let less_is_better = principal.is_better_if_less();
     let verdict = match in_a.least <= in_b.greatest && in_b.least <= in_a.greatest {
         true => Verdict::Same,
         false if (in_b.value < in_a.value) == less_is_better => Verdict::Better,
@@ -340,9 +338,9 @@ struct Repeated {
 }
 
 impl Repeated {
-    fn from_point(point: &Point, get: Get) -> Option<Self> {
+    fn from_point(point: &Point, get: impl Fn(&Figures) -> Option<f64>) -> Option<Self> {
         let value = get(&point.figures)?;
-        let repeats = point.repeats.iter().filter_map(get);
+        let repeats = point.repeats.iter().filter_map(&get);
         let (least, greatest) =
             repeats.fold((value, value), |(least, greatest), one| (least.min(one), greatest.max(one)));
         Some(Self { value, least, greatest, repeats: point.repeats.len() })
@@ -406,11 +404,11 @@ mod tests {
             seconds: 1.0,
             ..Figures::default()
         };
-        Point::new(key, latencies.iter().map(figures).collect(), vec![], None)
+        Point::new("latency", key, latencies.iter().map(figures).collect(), vec![], None)
     }
 
     fn failed(key: Key, why: &str) -> Point {
-        Point::new(key, vec![], vec![], Some(why.to_owned()))
+        Point::new("latency", key, vec![], vec![], Some(why.to_owned()))
     }
 
     /// Made-up report.
@@ -491,13 +489,13 @@ mod tests {
     fn more_goodput_is_better() {
         let point = |gbps: f64| {
             let figures = Figures { goodput_bits_per_second: Some(gbps * 1e9), ..Figures::default() };
-            Point::new(Key::new("tcp", "write", 1), vec![figures], vec![], None)
+            Point::new("bandwidth", Key::new("tcp", "write", 1), vec![figures], vec![], None)
         };
-        let verdict = |a, b| pair_points(&point(a), &point(b)).unwrap().verdict;
+        let verdict = |a, b| pair_points("bandwidth", &point(a), &point(b)).unwrap().verdict;
         assert_eq!(verdict(10.0, 11.0), Verdict::Better);
         assert_eq!(verdict(10.0, 9.0), Verdict::Worse);
         assert_eq!(verdict(10.0, 10.0), Verdict::Same);
-        assert_eq!(pair_points(&point(0.0), &point(9.0)).unwrap().ratio, None);
+        assert_eq!(pair_points("bandwidth", &point(0.0), &point(9.0)).unwrap().ratio, None);
     }
 
     #[test]
@@ -531,5 +529,31 @@ mod tests {
             assert!(error(nonsense).unwrap_err().starts_with("/a.json: not a report of"), "{nonsense:?}");
         }
         assert!(read_report(directory.path()).is_err());
+    }
+
+    /// Report with one point of this goodput in Gbit/s and this median in µs.
+    fn point_report(instrument: &str, gbps: f64, p50: f64) -> Report {
+        let figures = Figures {
+            goodput_bits_per_second: Some(gbps * 1e9),
+            latency_us: Some(Latency { p50, ..Latency::default() }),
+            ..Figures::default()
+        };
+        let point = Point::new(instrument, Key::new("file", "read", 4096), vec![figures], vec![], None);
+        Report { instrument: instrument.to_owned(), ..report("6.1", "thalweg bench file", vec![point]) }
+    }
+
+    /// Twice the goodput, with a longer latency.
+    #[test]
+    fn instruments_are_judged_by_their_own_principal_figure() {
+        for (instrument, unit, ratio, verdict) in [
+            ("file", "MB/s", 2.0, Verdict::Better),
+            ("serve", "MB/s", 2.0, Verdict::Better),
+            ("copy", "GB/s", 2.0, Verdict::Better),
+            ("latency", "p50, µs", 1.5, Verdict::Worse),
+        ] {
+            let [a, b] = [(8.0, 6.0), (16.0, 9.0)].map(|(gbps, p50)| point_report(instrument, gbps, p50));
+            let pair = &compare_reports(&a, &b).unwrap().pairs[0];
+            assert_eq!((pair.figure, pair.ratio, pair.verdict), (unit, Some(ratio), verdict), "{instrument}");
+        }
     }
 }

@@ -75,7 +75,7 @@ impl Usage {
             at: Instant::now(),
             process,
             stat: fs::read_to_string("/proc/stat").ok().and_then(|text| parse_proc_stat(&text)),
-            waited: fs::read_to_string("/proc/thread-self/schedstat").ok().and_then(|text| parse_wait_time(&text)),
+            waited: thalweg_sys::processor::thread_wait_time(),
         }
     }
 
@@ -197,12 +197,6 @@ struct Stat {
 pub(crate) fn read_system_ticks() -> Option<(u64, u64)> {
     let stat = parse_proc_stat(&fs::read_to_string("/proc/stat").ok()?)?;
     Some((stat.tasks, stat.steal))
-}
-
-/// Parses the time that a thread waited on a run queue, the second of three numbers of `/proc/PID/schedstat`
-/// (Documentation/scheduler/sched-stats.rst).
-fn parse_wait_time(text: &str) -> Option<Duration> {
-    text.split_whitespace().nth(1)?.parse().ok().map(Duration::from_nanos)
 }
 
 /// Parses the first line of `/proc/stat`: user nice system idle iowait irq softirq steal guest guest_nice

@@ -78,12 +78,27 @@ pub struct Conditions {
     pub hidden: f64,
     /// Time that the hypervisor gave to other machines, in seconds, all processors together.
     pub steal: f64,
+    /// Part of the time of all processors that was used: by all processes, or by other machines.
+    pub processors_busy: f64,
 }
 
 impl Conditions {
     /// Returns the time of other processes, in percent of one processor.
     pub fn others_percent(&self) -> f64 {
         self.percent(self.others)
+    }
+
+    /// Limits the time of other processes to what is left of the time of all processes, `all`, which the kernel counts
+    /// apart from that of each: a process may have run between the two readings. Until here, `hidden` is the time of
+    /// all visible processes.
+    fn limit_to_system_time(&mut self, all: f64) {
+        let visible = self.hidden;
+        let rest = (all - (visible - self.others)).max(0.0);
+        self.others = self.others.min(rest);
+        if let Some((_, most)) = &mut self.most {
+            *most = most.min(self.others);
+        }
+        self.hidden = (all - visible).max(0.0);
     }
 
     fn percent(&self, seconds: f64) -> f64 {
@@ -211,12 +226,12 @@ impl Watch {
         let now = read_processes(process_numbers().into_iter());
         let mut conditions = share_out(&self.processes, &now, std::process::id(), outside);
         conditions.seconds = self.at.elapsed().as_secs_f64();
-        // Until here, `hidden` is the time of all processes that are visible.
-        let visible = std::mem::take(&mut conditions.hidden);
         if let (Some((tasks, stolen)), Some((tasks_now, stolen_now))) = (self.system, system) {
             let all = tasks_now.saturating_sub(tasks) as f64 / ticks_per_second();
-            conditions.hidden = (all - visible).max(0.0);
+            conditions.limit_to_system_time(all);
             conditions.steal = stolen_now.saturating_sub(stolen) as f64 / ticks_per_second();
+            let processors = std::thread::available_parallelism().map_or(1.0, |count| count.get() as f64);
+            conditions.processors_busy = (all + conditions.steal) / (conditions.seconds * processors).max(1e-9);
         }
         conditions
     }
@@ -389,10 +404,10 @@ mod tests {
 
     #[test]
     fn conditions_beyond_their_bounds_are_warned_of() {
-        let calm = Conditions { seconds: 1.0, others: 0.02, hidden: 0.1, steal: 0.01, most: None };
+        let calm = Conditions { seconds: 1.0, others: 0.02, hidden: 0.1, steal: 0.01, ..Conditions::default() };
         assert_eq!(calm.warnings(), []);
         let most = Some(("cc (process 21)".to_owned(), 0.9));
-        let busy = Conditions { seconds: 1.0, others: 0.97, hidden: 0.5, steal: 0.1, most };
+        let busy = Conditions { seconds: 1.0, others: 0.97, hidden: 0.5, steal: 0.1, most, ..Conditions::default() };
         let texts: Vec<String> = busy.warnings().into_iter().map(|warning| warning.text).collect();
         assert_eq!(
             texts,
@@ -408,6 +423,19 @@ mod tests {
         assert!((worst[0].value - 0.01).abs() < 1e-9);
         let json = serde_json::to_value(&worst[0]).unwrap();
         assert_eq!(json["kind"], "short-time");
+    }
+
+    #[test]
+    fn others_use_no_more_than_the_system_less_this_measurement() {
+        // Own processes 19 ticks of 100, others 214, and 202 of all in /proc/stat.
+        let most = Some(("cc (process 21)".to_owned(), 2.14));
+        let mut conditions = Conditions { seconds: 1.0, others: 2.14, hidden: 2.33, most, ..Conditions::default() };
+        conditions.limit_to_system_time(2.02);
+        assert!((conditions.others - 1.83).abs() < 1e-9 && conditions.hidden.abs() < 1e-9, "{conditions:?}");
+        assert!(conditions.most.unwrap().1 <= 1.84);
+        let mut calm = Conditions { seconds: 1.0, others: 0.1, hidden: 0.5, ..Conditions::default() };
+        calm.limit_to_system_time(0.9);
+        assert!((calm.others - 0.1).abs() < 1e-9 && (calm.hidden - 0.4).abs() < 1e-9, "{calm:?}");
     }
 
     #[test]

@@ -115,7 +115,7 @@ pub fn measure_plan(
                 break;
             }
             let error = error.map(|error| error.to_string());
-            let point = Point::new(key.clone(), repeats, instrument.point_notes(key), error);
+            let point = Point::new(plan.instrument_name(), key.clone(), repeats, instrument.point_notes(key), error);
             let point = point.with_conditions(&conditions);
             observer.on_point_completed(&point);
             points.push(point);

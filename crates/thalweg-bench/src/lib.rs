@@ -29,6 +29,7 @@
 //! | `sizes` | Parser of sizes: `64KiB`, `1,512,4KiB`, `1..128KiB:x2`, `1KiB..16KiB:+1KiB` |
 //! | `drive` | Measures the points of an instrument, one after the other, and reports what makes their figures less certain |
 //! | `point` | Results of a measurement: points with their figures, and the machine on which they were taken |
+//! | `principal` | Principal figures: those by which the points of an instrument are judged |
 //! | `doubt` | Conditions on the machine that make a figure doubtful, each a warning beside the figure |
 //! | `clock` | Stopwatch: the processor's time-stamp counter where it is steady, `clock_gettime` elsewhere; neither is a system call on Linux (vDSO) |
 //! | `cpu` | Processor use during a measurement, by three stated definitions |
@@ -69,6 +70,7 @@ pub mod peers;
 pub mod pin;
 mod plan;
 mod point;
+mod principal;
 mod programs;
 pub mod render;
 pub mod reproduce;

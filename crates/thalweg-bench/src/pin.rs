@@ -434,8 +434,8 @@ mod tests {
         let options = options(words);
         let mut instrument = options.create_instrument().unwrap();
         let measured = |key: Key| match instrument.measure_point(&key, &options.timing, &Stop::default()) {
-            Ok(figures) => Point::new(key.clone(), vec![figures], instrument.point_notes(&key), None),
-            Err(error) => Point::new(key, vec![], vec![], Some(error.to_string())),
+            Ok(figures) => Point::new("pin", key.clone(), vec![figures], instrument.point_notes(&key), None),
+            Err(error) => Point::new("pin", key, vec![], vec![], Some(error.to_string())),
         };
         let keys = options.create_instrument().unwrap().point_keys();
         keys.into_iter().map(measured).collect()
@@ -501,7 +501,7 @@ mod tests {
         let point = |method: &str, size: u64, before: &str, us: f64| {
             let key = Key::new("memory", method, size).with_setting("pages", "4 KiB").with_setting("before", before);
             let latency = Latency { p50: us, ..Latency::default() };
-            Point::new(key, vec![Figures { latency_us: Some(latency), ..Figures::default() }], vec![], None)
+            Point::new("pin", key, vec![Figures { latency_us: Some(latency), ..Figures::default() }], vec![], None)
         };
         let points = [
             point("page list", 1 << 20, "touched", 8.35),

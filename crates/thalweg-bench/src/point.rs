@@ -3,6 +3,7 @@
 use crate::cpu::Cpu;
 use crate::doubt::{self, Conditions, Warning};
 use crate::host::Host;
+use crate::principal::Principal;
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -77,7 +78,7 @@ pub struct Point {
     /// Medians over the repeats.
     #[serde(flatten)]
     pub figures: Figures,
-    /// Distance from the least to the greatest principal figure (latency p50, or goodput), in percent of the median.
+    /// Distance from the least to the greatest principal figure of the instrument, in percent of the median.
     pub spread_percent: f64,
     /// Figures of each repeat.
     pub repeats: Vec<Figures>,
@@ -219,9 +220,9 @@ impl Loss {
 }
 
 impl Figures {
-    /// Returns the figure by which a point is judged: the median latency, or else the goodput, or else the rate.
-    pub fn principal_figure(&self) -> Option<f64> {
-        self.latency_us.map(|latency| latency.p50).or(self.goodput_bits_per_second).or(self.messages_per_second)
+    /// Returns the figure by which a point of this instrument is judged.
+    pub fn principal_figure(&self, instrument: &str) -> Option<f64> {
+        Principal::order_for(instrument).into_iter().find_map(|principal| principal.value_of(self))
     }
 
     /// Returns the median of each figure, over repeats that may lack some.
@@ -255,7 +256,9 @@ impl Point {
             let steal = doubt::steal_warning(one.steal_percent);
             let starved = one.starved_percent.and_then(doubt::starved_warning);
             let peer = one.peer_other_processes_percent.and_then(doubt::peer_host_warning);
-            [steal, starved, peer, doubt::short_time_warning(one.seconds)].into_iter().flatten()
+            // In a short time only the processor time is uncertain.
+            let short = one.cpu.and_then(|_| doubt::short_time_warning(one.seconds));
+            [steal, starved, peer, short].into_iter().flatten()
         });
         let machine = conditions.iter().flat_map(Conditions::warnings);
         let spread = doubt::spread_warning(self.spread_percent);
@@ -263,9 +266,9 @@ impl Point {
         self
     }
 
-    /// Makes a point from its repeats.
-    pub fn new(key: Key, repeats: Vec<Figures>, notes: Vec<String>, error: Option<String>) -> Self {
-        let principal: Vec<f64> = repeats.iter().filter_map(Figures::principal_figure).collect();
+    /// Makes a point of an instrument from its repeats.
+    pub fn new(instrument: &str, key: Key, repeats: Vec<Figures>, notes: Vec<String>, error: Option<String>) -> Self {
+        let principal: Vec<f64> = repeats.iter().filter_map(|one| one.principal_figure(instrument)).collect();
         Self {
             key,
             figures: Figures::median_figures(&repeats),
@@ -311,8 +314,13 @@ mod tests {
     #[test]
     fn a_point_is_the_median_of_its_repeats_with_their_spread() {
         let repeat = |gbps: f64| Figures { goodput_bits_per_second: Some(gbps * 1e9), ..Figures::default() };
-        let point =
-            Point::new(Key::new("tcp", "write", 1), vec![repeat(9.0), repeat(12.0), repeat(10.0)], vec![], None);
+        let point = Point::new(
+            "bandwidth",
+            Key::new("tcp", "write", 1),
+            vec![repeat(9.0), repeat(12.0), repeat(10.0)],
+            vec![],
+            None,
+        );
         assert_eq!(point.figures.goodput_bits_per_second, Some(10e9));
         assert!((point.spread_percent - 30.0).abs() < 1e-9);
         assert_eq!(point.figures.latency_us, None);
@@ -330,7 +338,7 @@ mod tests {
     #[test]
     fn a_report_is_read_back_as_it_was_written() {
         let key = Key::new("shm", "copy", 64).with_setting("wait", "poll");
-        let point = Point::new(key, vec![Figures::default()], vec![], Some("it failed".into()));
+        let point = Point::new("latency", key, vec![Figures::default()], vec![], Some("it failed".into()));
         let text = serde_json::to_string(&point).unwrap();
         let back: Point = serde_json::from_str(&text).unwrap();
         assert_eq!((back.key, back.error), (point.key, point.error));

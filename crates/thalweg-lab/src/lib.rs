@@ -129,6 +129,14 @@ impl Laboratory {
     }
 }
 
+/// Returns the name of a laboratory, and that its data are simulated if they are.
+pub fn laboratory_title(name: &str) -> String {
+    match name {
+        "model" | "ns3" => format!("{name} (simulated)"),
+        _ => name.to_owned(),
+    }
+}
+
 /// Writes the name that [`FromStr`](std::str::FromStr) parses.
 impl std::fmt::Display for Laboratory {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -177,10 +185,13 @@ pub fn run_scenario(
         Laboratory::Model => model::run_model(scenario, stop),
     };
     let mut report = report?;
-    report.verdict = Some(Verdict::for_report(&report));
-    let warnings = machine.end(&[]).warnings();
+    let conditions = machine.end(&[]);
+    let warnings = conditions.warnings();
     match laboratory {
-        Laboratory::Host => report.warnings = warnings,
+        Laboratory::Host => {
+            report.warnings = warnings;
+            report.processors_busy = Some(conditions.processors_busy);
+        }
         // Processors take no time in these: only the time on the wall is longer.
         Laboratory::Virtual | Laboratory::Ns3 | Laboratory::Model => {
             let busy =
@@ -188,6 +199,7 @@ pub fn run_scenario(
             report.notes.extend(busy);
         }
     }
+    report.verdict = Some(Verdict::for_report(&report));
     Ok(report)
 }
 

@@ -18,7 +18,7 @@ use crate::rig::timeline::{select_drawn_links, traced_builder_count};
 use crate::scenario::{Assignment, Carrier, InvalidValue, Scenario, TCP_IP};
 use crate::topology::{Memory, Slots};
 use source::{Out, Source};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use thalweg_core::build::{Builder, BuilderConfig, Check, Hold, Path, Window};
@@ -96,6 +96,8 @@ enum Message {
 struct Frame {
     source: usize,
     builder: usize,
+    /// Place in the order of the frames from this source to this builder, from 0 on.
+    number: u64,
     /// Number of ports of its way that it has passed.
     passed: usize,
     content: Content,
@@ -127,6 +129,31 @@ struct Host {
     stall: Option<(Time, Time)>,
     /// Frames that arrived during the stall.
     unread: Vec<Frame>,
+    /// Order of the frames of each source.
+    arrivals: Vec<Arrivals>,
+}
+
+/// Frames of one source, which the builder reads in the order in which they were sent: the transport keeps those that
+/// arrive before one that was dropped and is sent again.
+#[derive(Debug, Default)]
+struct Arrivals {
+    /// Number of the frame that is read next.
+    next: u64,
+    /// Frames that arrived before it, by number.
+    early: BTreeMap<u64, Frame>,
+}
+
+impl Arrivals {
+    /// Adds a frame, and returns those that can be read now, in order.
+    fn add_frame(&mut self, frame: Frame) -> Vec<Frame> {
+        self.early.insert(frame.number, frame);
+        let mut readable = Vec::new();
+        while let Some(frame) = self.early.remove(&self.next) {
+            self.next += 1;
+            readable.push(frame);
+        }
+        readable
+    }
 }
 
 impl Host {
@@ -144,8 +171,18 @@ impl Host {
             let begins = begin + stall.at;
             (begins.as_nanos() as Time, (begins + stall.length).as_nanos() as Time)
         });
-        let unread = Vec::new();
-        Self { builder, pending_fetches, next_poll: None, payload: 0, holds: 0, most_held: 0, stall, unread }
+        let arrivals = std::iter::repeat_with(Arrivals::default).take(senders as usize).collect();
+        Self {
+            builder,
+            pending_fetches,
+            next_poll: None,
+            payload: 0,
+            holds: 0,
+            most_held: 0,
+            stall,
+            unread: Vec::new(),
+            arrivals,
+        }
     }
 
     fn is_stalled(&self, now: Time) -> bool {
@@ -293,10 +330,10 @@ impl<'a> World<'a> {
                 SimEvent::Arrives(frame) if self.hosts[frame.builder].is_stalled(now) => {
                     self.hosts[frame.builder].unread.push(frame);
                 }
-                SimEvent::Arrives(frame) => self.deliver_frame(frame),
+                SimEvent::Arrives(frame) => self.receive_frame(frame),
                 SimEvent::Resume { builder } => {
                     for frame in std::mem::take(&mut self.hosts[builder].unread) {
-                        self.deliver_frame(frame);
+                        self.receive_frame(frame);
                     }
                     self.request_fetches(builder);
                 }
@@ -384,7 +421,10 @@ impl<'a> World<'a> {
         let wire = bytes + self.overhead;
         if let Some(gone) = self.ports[source].enqueue_frame(self.now, wire, wire) {
             self.calendar.schedule_event(gone, SimEvent::Free { source });
-            self.forward_frame(gone, Frame { source, builder, passed: 1, content, bytes });
+            let sent = &mut self.sources[source].sent_frames[builder];
+            let number = *sent;
+            *sent += 1;
+            self.forward_frame(gone, Frame { source, builder, number, passed: 1, content, bytes });
         }
     }
 
@@ -425,6 +465,13 @@ impl<'a> World<'a> {
                 frame.passed = 1;
                 self.calendar.schedule_event(self.now + 2 * self.delay + 1000, SimEvent::AtPort(frame));
             }
+        }
+    }
+
+    /// Delivers a frame that arrived and those that waited for it, if none before it is missing.
+    fn receive_frame(&mut self, frame: Frame) {
+        for readable in self.hosts[frame.builder].arrivals[frame.source].add_frame(frame) {
+            self.deliver_frame(readable);
         }
     }
 
@@ -547,6 +594,7 @@ impl<'a> World<'a> {
             retransmissions: drops,
             drops,
             whole_run: Troubles { retransmissions: whole, timeouts: 0, drops: whole },
+            before: Some(Troubles { retransmissions: whole - drops, timeouts: 0, drops: whole - drops }),
             queue: self.fullest_queue(),
             events: receivers.iter().map(|one| one.events).sum(),
             completion: receivers.iter().filter_map(|one| one.completion).reduce(Completion::slower_of),
@@ -837,6 +885,16 @@ mod tests {
             assert!(found.share_of_bytes < 0.01, "{found:?}");
         }
         assert!(many.builder_bytes <= 4 * few.builder_bytes, "{few:?} {many:?}");
+    }
+
+    /// A later frame must not overtake one that is dropped and sent again.
+    #[test]
+    fn frames_are_read_in_order_after_drops() {
+        for traffic in ["", "[traffic]\ninterval = \"1200us\"\n"] {
+            let network = "[network]\nsenders = 2\ndelay = \"50ms\"\nbuffer = \"10 kB\"\n";
+            let report = report(&format!("{network}{traffic}[measure]\nseconds = 2\n"));
+            assert!(report.whole_run.drops > 0 && report.events.complete > 0, "{:?}", report.whole_run);
+        }
     }
 
     #[test]

@@ -86,7 +86,12 @@ fn chart_without_title(chart: Chart) -> Result<String, DrawError> {
 /// # Errors
 /// Fails if a chart cannot be drawn.
 pub fn report_svg(report: &Report) -> Result<String, DrawError> {
-    draw_panels_svg(&charts::report_charts(report, &report.provenance))
+    let mut charts = charts::report_charts(report, &report.provenance);
+    if let Some(last) = charts.last_mut() {
+        last.notes.splice(..0, report.verdict.iter().map(|verdict| verdict.sentence.clone()));
+        last.warnings = report.warnings.iter().map(|warning| warning.text.clone()).collect();
+    }
+    draw_panels_svg(&charts)
 }
 
 /// Returns the data of a report's charts as CSV.
@@ -126,7 +131,7 @@ pub fn report_markdown(report: &Report) -> String {
 
 /// Returns the subject of a report's figures: the scenario and the laboratory.
 pub fn report_subject(report: &Report) -> String {
-    format!("lab, {}, on {}", scenario_headline(report), report.laboratory)
+    format!("lab, {}, on {}", scenario_headline(report), crate::laboratory_title(&report.laboratory))
 }
 
 /// Returns the scenario in one line.
@@ -218,10 +223,9 @@ fn calibration_rows(report: &Report, found: &CalibratedLink) -> Vec<(&'static st
 fn time_text(report: &Report) -> String {
     let [measured, network, wall] =
         [report.measured_seconds, report.virtual_seconds, report.wall_seconds].map(format_seconds);
-    match &report.found {
-        Some(_) => format!("{network} in the network, {wall} of real time ({})", report.laboratory),
-        None => format!("{measured} measured, {network} in the network, {wall} of real time ({})", report.laboratory),
-    }
+    let measured = if report.found.is_some() { String::new() } else { format!("{measured} measured, ") };
+    let laboratory = crate::laboratory_title(&report.laboratory);
+    format!("{measured}{network} in the network, {wall} of real time; laboratory: {laboratory}")
 }
 
 fn with_whole_run(measured: u64, whole: u64) -> String {

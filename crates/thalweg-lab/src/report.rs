@@ -35,6 +35,9 @@ pub struct Report {
     pub drops: u64,
     /// The same three numbers from the first packet to the last, which include the cost of the start.
     pub whole_run: Troubles,
+    /// The same three numbers before the measured time; absent if the laboratory does not count them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub before: Option<Troubles>,
     /// Queue at the fullest switch port, relative to its limit.
     pub queue: Queue,
     /// Number of events in the measured time.
@@ -61,6 +64,9 @@ pub struct Report {
     /// Conditions on the machine that make the figures doubtful.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<Warning>,
+    /// Part of the time of the host's processors that was used, by all processes; only of a laboratory in real time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub processors_busy: Option<f64>,
     /// Origin: scenario, date, version, machine, command.
     #[serde(default)]
     pub provenance: Provenance,

@@ -108,6 +108,11 @@ impl Rig<'_> {
                 timeouts: counted.iter().map(|counted| counted.whole.timeouts).sum(),
                 drops: ports.iter().map(|port| port.whole_drops).sum(),
             },
+            before: Some(Troubles {
+                retransmissions: counted.iter().map(|counted| counted.before.retransmissions).sum(),
+                timeouts: counted.iter().map(|counted| counted.before.timeouts).sum(),
+                drops: ports.iter().map(|port| port.drops_before).sum(),
+            }),
             queue: fullest.cloned().unwrap_or_else(Queue::default),
             events: receivers.iter().map(|one| one.events).sum(),
             completion: receivers.iter().filter_map(|one| one.completion).reduce(Completion::slower_of),

@@ -235,7 +235,9 @@ impl Scenario {
     pub fn parse(text: &str) -> Result<Self, InvalidLine> {
         let scenario: Self = toml::from_str(text).map_err(|error| {
             let start = error.span().map_or(0, |span| span.start);
-            InvalidLine::at_byte(text, start, error.message().to_owned())
+            let line = InvalidLine::at_byte(text, start, error.message().to_owned());
+            let problem = number_key_text(&line.text).unwrap_or(line.problem);
+            InvalidLine { problem, ..line }
         })?;
         scenario
             .check_values()
@@ -474,6 +476,17 @@ impl InvalidLine {
         let text = text.lines().nth(line).unwrap_or_default().trim().to_owned();
         Self { line: line + 1, text, problem }
     }
+}
+
+/// Returns what is wrong with a line that gives a number for the list of unlike senders or receivers; `None` for other
+/// lines.
+fn number_key_text(line: &str) -> Option<String> {
+    let (key, value) = line.split_once('=')?;
+    let key = key.trim().trim_start_matches("network.");
+    let is_number = value.trim().starts_with(|first: char| first.is_ascii_digit());
+    (["sender", "receiver"].contains(&key) && is_number).then(|| {
+        format!("`{key}`: the number is `{key}s`; each [[network.{key}]] describes one that is unlike the others")
+    })
 }
 
 /// Returns the error for a key's value.

@@ -136,8 +136,10 @@ impl Sweep {
             }
             _ => ScenarioError::Read { path: path.to_owned(), error },
         })?;
-        let name = path.file_stem().map_or_else(|| name.to_owned(), |stem| stem.to_string_lossy().into_owned());
-        Self::parse_text(&name, &text, quick)
+        let own_name = path.file_stem().map_or_else(|| name.to_owned(), |stem| stem.to_string_lossy().into_owned());
+        // An error names the file, a sweep has a name without its ending.
+        file::parse_sweep(&own_name, &text, quick)
+            .map_err(|wrong| SweepError::Invalid { name: path.display().to_string(), wrong })
     }
 
     /// Parses and checks the text of a file, and every cell of it.

@@ -63,10 +63,46 @@ pub enum LimitKind {
     Credit,
     /// Round trips between one event and the next.
     RoundTrips,
+    /// Processors of the host, which in real time do the work of all nodes and of other processes.
+    Processors,
     /// The measurements do not show it.
     Unknown,
     /// Nothing was measured: a calibration.
     NotMeasured,
+}
+
+impl Limit {
+    /// Returns the limit in a few words: its link, or the kind of several equal links, or its kind.
+    pub fn title(&self) -> String {
+        let Self { kind, name, links } = self;
+        match kind {
+            LimitKind::Sources => "the sources offer no more".into(),
+            LimitKind::Link if links.len() > 1 => links_title(links),
+            LimitKind::Link => name.clone(),
+            LimitKind::Builder => format!("the builder of {name}"),
+            LimitKind::OtherFlows => format!("other flows on {name}"),
+            LimitKind::Loss => "lost packets".into(),
+            LimitKind::Timeouts => format!("timeouts of TCP ({name})"),
+            LimitKind::CongestionControl => format!("TCP's congestion control ({name})"),
+            LimitKind::Credit => format!("the credit of {name}"),
+            LimitKind::RoundTrips => "round trips between events".into(),
+            LimitKind::Processors => "the host's processors".into(),
+            LimitKind::Unknown => "unknown".into(),
+            LimitKind::NotMeasured => "not measured (calibration)".into(),
+        }
+    }
+}
+
+/// Returns the kinds of several links: `the senders' links`.
+fn links_title(links: &[String]) -> String {
+    const KINDS: [(&str, &str); 4] = [
+        ("sender-", "the senders' links"),
+        ("rack-", "the shared uplinks"),
+        ("leaf-", "the trunks"),
+        ("receiver-", "the receivers' links"),
+    ];
+    let kinds = KINDS.into_iter().filter(|(prefix, _)| links.iter().any(|link| link.starts_with(prefix)));
+    kinds.map(|(_, title)| title).collect::<Vec<_>>().join(" and ")
 }
 
 /// Part of the offered rate that may be missing before it counts as not carried.

@@ -19,6 +19,10 @@ use thalweg_text::{BitRate, ByteSize};
 const MAX_CERTAIN_AGE: Duration = Duration::from_secs(30 * 24 * 3600);
 /// Part by which a rate must exceed the kept one to contradict it.
 const MAX_RATE_EXCESS: f64 = 0.05;
+/// Part of the larger value by which two measurements of a link may differ.
+const MAX_DIFFERENCE: f64 = 0.25;
+/// Part of the time for which the builder's thread may wait for a processor in a calibration.
+const MAX_PROCESSOR_WAIT: f64 = 0.05;
 
 /// Kept measurement of a link.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -50,6 +54,9 @@ pub struct Measured {
     pub interface_mtu: Option<u32>,
     /// Kernel release of this host.
     pub kernel: String,
+    /// Conditions during the measurement that make it less certain.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
 }
 
 impl KeptLink {
@@ -70,7 +77,7 @@ impl KeptLink {
         let Some(measured) = &self.measured else {
             return vec![format!("the measurement of {} is undated: {again}", self.address)];
         };
-        let mut doubts = Vec::new();
+        let mut doubts = measured.warnings.clone();
         match humantime::parse_rfc3339(&measured.date) {
             Ok(date) => {
                 let age = now.duration_since(date).unwrap_or_default();
@@ -87,6 +94,20 @@ impl KeptLink {
             doubts.push(format!("the MTU of {interface} is {mtu}, and was {then} at the measurement: {again}"));
         }
         doubts
+    }
+
+    /// Returns a sentence if another measurement of the same link differs from this one.
+    pub(crate) fn change_warning(&self, now: &LinkConfig) -> Option<String> {
+        let before = &self.link;
+        (is_different(before.rate.0, now.rate.0) || is_different(before.buffer.0, now.buffer.0)).then(|| {
+            format!(
+                "the measurement before ({}) was {}, buffer {}: if the link is the same, run `thalweg calibrate` again on \
+                 quiet hosts",
+                self.date_text(),
+                before.rate,
+                before.buffer
+            )
+        })
     }
 
     /// Returns a sentence if this number of payload bytes per second shows that the link carries more than was measured.
@@ -162,18 +183,54 @@ pub(crate) fn refuse_loopback(topology: &Topology, builder: &str) -> Result<(), 
     }
 }
 
-/// Keeps the measured link, and returns the path of the file.
+/// Returns whether two measurements of a quantity differ by more than chance.
+#[expect(clippy::cast_precision_loss, reason = "compared, not counted")]
+fn is_different(one: u64, other: u64) -> bool {
+    one.abs_diff(other) as f64 > MAX_DIFFERENCE * one.max(other) as f64
+}
+
+/// Returns the conditions that make a measurement less certain. `waited`: part of the time for which the builder's
+/// thread waited for a processor, if that is known.
+pub(crate) fn measurement_warnings(found: &LinkCapacity, waited: Option<f64>) -> Vec<String> {
+    let LinkCapacity { buffer, largest_buffer, lost, .. } = *found;
+    let differ = lost && is_different(buffer, largest_buffer);
+    let spread = differ.then(|| {
+        format!(
+            "measurements of the buffer range from {} to {}, and the smallest counts: run `thalweg calibrate` again on \
+             quiet hosts",
+            ByteSize(buffer),
+            ByteSize(largest_buffer)
+        )
+    });
+    let busy = waited.filter(|part| *part > MAX_PROCESSOR_WAIT).map(|part| {
+        format!(
+            "the builder waited for a processor for {:.0} % of the time, and a busy host loses what the link would carry: \
+             run `thalweg calibrate` again on quiet hosts",
+            100.0 * part
+        )
+    });
+    spread.into_iter().chain(busy).collect()
+}
+
+/// Keeps the measured link with the warnings about it, and returns the path of the file.
 pub(crate) fn keep_calibration(
     listen: &[Address],
     link: &LinkConfig,
     sources: Vec<String>,
+    warnings: &[String],
 ) -> Result<PathBuf, NodeError> {
-    write_link(listen, link, sources).map_err(|error| NodeError::Config(format!("the result cannot be kept: {error}")))
+    write_link(listen, link, sources, warnings)
+        .map_err(|error| NodeError::Config(format!("the result cannot be kept: {error}")))
 }
 
 const NO_DIRECTORY: &str = "there is no directory for measured links: HOME and XDG_STATE_HOME are not set";
 
-fn write_link(listen: &[Address], link: &LinkConfig, sources: Vec<String>) -> Result<PathBuf, String> {
+fn write_link(
+    listen: &[Address],
+    link: &LinkConfig,
+    sources: Vec<String>,
+    warnings: &[String],
+) -> Result<PathBuf, String> {
     let host = listening_host(listen).ok_or("the builder listens on no address of an IP network")?;
     let directory = links_directory().ok_or(NO_DIRECTORY)?;
     let interface = interface_with_address(host);
@@ -183,6 +240,7 @@ fn write_link(listen: &[Address], link: &LinkConfig, sources: Vec<String>) -> Re
         interface_mtu: interface.as_deref().and_then(interface_mtu),
         interface,
         kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
+        warnings: warnings.to_vec(),
     };
     let path = directory.join(file_name(host));
     let mut table = toml::Table::try_from(link).map_err(|error| error.to_string())?;
@@ -308,6 +366,31 @@ mod tests {
         assert_eq!(link.contradiction(480e6, thalweg_link::LinkKind::TCP), None);
         let why = link.contradiction(1e9, thalweg_link::LinkKind::TCP).unwrap();
         assert!(why.contains("1.00 GB/s") && why.contains("2026-10-01"), "{why}");
+    }
+
+    fn found(buffer: u64, largest_buffer: u64) -> LinkCapacity {
+        LinkCapacity { rate: 25e6, round_trip: Duration::from_micros(100), buffer, largest_buffer, lost: true }
+    }
+
+    #[test]
+    fn a_doubtful_measurement_is_kept_with_its_warnings() {
+        assert_eq!(measurement_warnings(&found(183_000, 211_000), Some(0.01)), [""; 0]);
+        let warnings = measurement_warnings(&found(15_200, 211_000), Some(0.4));
+        assert!(warnings[0].contains("15.2 kB") && warnings[0].contains("211 kB"), "{warnings:?}");
+        assert!(warnings[1].contains("40 %"), "{warnings:?}");
+        let text = format!("{OLD}[measured]\ndate = \"2026-10-01T00:00:00Z\"\nwarnings = [\"the host was busy\"]\n");
+        let doubts = kept("10.0.0.1", &text).doubts(humantime::parse_rfc3339("2026-10-02T00:00:00Z").unwrap());
+        assert_eq!(doubts, ["the host was busy"]);
+    }
+
+    #[test]
+    fn a_measurement_that_differs_from_the_one_before_names_it() {
+        let before = measured_on("2026-10-01T00:00:00Z");
+        assert_eq!(before.change_warning(&LinkConfig { buffer: ByteSize(300_000), ..before.link }), None);
+        let why = before.change_warning(&LinkConfig { buffer: ByteSize(15_200), ..before.link }).unwrap();
+        assert!(why.contains("2026-10-01") && why.contains("340 kB"), "{why}");
+        let slower = LinkConfig { rate: BitRate(200_000_000), ..before.link };
+        assert!(before.change_warning(&slower).unwrap().contains("4 Gbit/s"));
     }
 
     #[test]

@@ -7,6 +7,7 @@ use thalweg_core::build::{COMPLETION_QUANTILES, Ledger, TimeUse, TriggerCounts, 
 use thalweg_core::filter::Undecided;
 use thalweg_link::Arrivals;
 use thalweg_store::combine_reasons;
+use thalweg_text::ByteSize;
 
 /// Report of a source.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -290,10 +291,15 @@ pub struct Calibration {
     pub link: LinkConfig,
     /// True if anything was lost; otherwise the buffer holds at least the value given.
     pub lost: bool,
+    /// Largest of the measurements of the buffer, of which the smallest counts.
+    pub largest_buffer: ByteSize,
     /// Window that follows from it, in bytes.
     pub window_bytes: u64,
-    /// File in which the result is kept.
-    pub file: String,
+    /// File in which the result is kept; `None` if it is not, as the run was incomplete.
+    pub file: Option<String>,
+    /// Conditions that make the result less certain.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
 }
 
 /// Report of a whole run, over all its builders. Its JSON is printed by `thalweg run --json` and `thalweg demo --json`.

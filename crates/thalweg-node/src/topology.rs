@@ -212,7 +212,12 @@ impl BuilderNodeConfig {
     /// Returns the link as `thalweg calibrate` measured it; `None` if it was not measured, or if `window` or `link` is
     /// given and takes precedence.
     pub fn known_calibration(&self) -> Option<KeptLink> {
-        if self.window.is_some() || self.link.is_some() { None } else { calibration::read_calibration(&self.listen) }
+        if self.window.is_some() || self.link.is_some() { None } else { self.stored_calibration() }
+    }
+
+    /// Returns the kept measurement for the addresses at which the builder listens.
+    pub(crate) fn stored_calibration(&self) -> Option<KeptLink> {
+        calibration::read_calibration(&self.listen)
     }
 
     /// Returns the window for this number of sources, and the bytes that each may send eagerly.

@@ -51,7 +51,7 @@ fn print_report<R: Serialize>(report: &R, json: bool, text: fn(&R) -> String) {
 /// Returns the text on what the links were found to carry.
 fn calibration_text(report: &RunReport) -> String {
     let mut out = String::new();
-    for Calibration { builder, link, lost, window_bytes, file } in &report.calibration {
+    for Calibration { builder, link, lost, window_bytes, file, warnings, .. } in &report.calibration {
         let least = if *lost { "" } else { "at least " };
         let round_trip = humantime::format_duration(Duration::from_micros(
             u64::try_from(link.round_trip.as_micros().max(1)).unwrap_or(u64::MAX),
@@ -61,14 +61,19 @@ fn calibration_text(report: &RunReport) -> String {
             "{builder}: {}, {round_trip} from a fetch to its data, buffer {least}{}",
             link.rate, link.buffer
         );
-        let _ = writeln!(out, "  window: {} (kept in {file})", format_volume(*window_bytes));
+        let window = format_volume(*window_bytes);
+        let _ = match file {
+            Some(file) => writeln!(out, "  window: {window} (kept in {file})"),
+            None => writeln!(out, "  window: {window} (not kept: the calibration is incomplete)"),
+        };
+        warnings.iter().for_each(|warning| out.push_str(&wrap_words("  warning: ", &replace_controls(warning))));
         let _ = writeln!(
             out,
             "  in a topology: link = {{ rate = \"{}\", round_trip = \"{round_trip}\", buffer = {} }}",
             link.rate, link.buffer.0
         );
     }
-    out
+    out + &reasons_text(&report.reasons)
 }
 
 fn run_text(report: &RunReport) -> String {

@@ -13,8 +13,8 @@ fn measure(dir: &std::path::Path, words: &str) -> Vec<Point> {
     let mut instrument = options.create_instrument().unwrap();
     let keys = options.requested_cases().into_iter().map(Case::point_key);
     keys.map(|key| match instrument.measure_point(&key, &options.timing, &Stop::default()) {
-        Ok(figures) => Point::new(key.clone(), vec![figures], instrument.point_notes(&key), None),
-        Err(error) => Point::new(key, vec![], vec![], Some(error.to_string())),
+        Ok(figures) => Point::new("file", key.clone(), vec![figures], instrument.point_notes(&key), None),
+        Err(error) => Point::new("file", key, vec![], vec![], Some(error.to_string())),
     })
     .collect()
 }

@@ -284,9 +284,11 @@ fn add_warnings(report: &mut PeersReport, rows: usize, stop: &Stop) {
     });
     let worst: Vec<String> = worst.collect();
     report.warnings.extend(worst);
-    let failed = report.pairings.iter().filter(|pairing| pairing.error.is_some()).count();
-    if failed > 0 {
-        report.warnings.push(format!("{failed} of {} pairings failed", report.pairings.len()));
+    let failed = report.pairings.iter().filter(|pairing| pairing.error.is_some());
+    let names: Vec<&str> = failed.map(|pairing| pairing.name.as_str()).collect();
+    if !names.is_empty() {
+        let of = report.pairings.len();
+        report.warnings.push(format!("{} of {of} pairings failed: {}", names.len(), names.join(", ")));
     }
 }
 

@@ -82,7 +82,9 @@ impl Program {
                 return Err(BenchError::Stopped);
             }
             if begun.elapsed() > timeout {
-                let output = self.end_or_kill()?.last_output_lines();
+                // Read before the interrupt, which a program may report as an error of its own.
+                let (out, err) = (read_from_start(&mut self.out)?, read_from_start(&mut self.err)?);
+                let output = Ended { out, err, ..self.end_or_kill()? }.last_output_lines();
                 return Err(BenchError::Program {
                     program: self.name.clone(),
                     why: format!("still running after {:.0} s; its last output: {output}", timeout.as_secs_f64()),
@@ -260,6 +262,20 @@ mod tests {
 
     fn shell(script: &str) -> Program {
         Program::start("sh", Command::new("sh").args(["-c", script])).unwrap()
+    }
+
+    #[test]
+    fn a_program_that_takes_too_long_is_quoted_as_before_its_interrupt() {
+        let directory = tempfile::tempdir().unwrap();
+        let ready = directory.path().join("ready");
+        let script = "trap 'echo interrupted >&2; exit 1' INT; echo working >&2; : > \"$0\"; while :; do sleep 1; done";
+        let mut command = Command::new("sh");
+        command.args(["-c", script]).arg(&ready);
+        let mut program = Program::start("a slow program", &mut command).unwrap();
+        let stop = Stop::default();
+        program.wait_until(|| ready.exists(), "begin", &stop).unwrap();
+        let error = program.wait_for_end(Duration::ZERO, &stop).unwrap_err().to_string();
+        assert!(error.contains("its last output: working") && !error.contains("interrupted"), "{error}");
     }
 
     #[test]

@@ -6,10 +6,11 @@ use super::plot::PlotError;
 use crate::peers::{Compared, Pairing, PeersReport};
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, VPos};
+use std::borrow::Cow;
 use std::fmt::Write;
 use thalweg_text::html;
 use thalweg_text::plot::{self, Area, COLOURS, INK, PAPER, Refused, text_style};
-use thalweg_text::{format_number, wrap_words};
+use thalweg_text::{break_into_lines, format_number, replace_controls, wrap_words};
 
 /// Formats a pairing's rows for a terminal, with a heading above the first.
 pub fn format_pairing(pairing: &Pairing, first: bool) -> String {
@@ -135,12 +136,15 @@ fn draw_pairs(report: &PeersReport, lines: &[String]) -> Result<String, PlotErro
     if pairs.is_empty() {
         return Err(PlotError::Empty);
     }
-    let foot = HEAD_HEIGHT + PAIR_HEIGHT * i32::try_from(pairs.len()).unwrap_or(i32::MAX / PAIR_HEIGHT - 1);
+    let headings: Vec<Vec<String>> = pairs.iter().map(|(pairing, figure)| pair_heading(pairing, figure)).collect();
+    let foot = headings.iter().map(|lines| pair_height(lines)).fold(HEAD_HEIGHT, i32::saturating_add);
     let foot_pixels = foot.unsigned_abs();
     let drawn = plot::draw_svg(foot_pixels + plot::caption_height(lines), |area| {
         area.draw(&Text::new(TITLE, (12, 10), text_style(24, HPos::Left, VPos::Top)))?;
-        for (at, (pairing, figure)) in (0..).zip(&pairs) {
-            draw_pair(area, HEAD_HEIGHT + PAIR_HEIGHT * at, pairing, figure)?;
+        let mut top = HEAD_HEIGHT;
+        for ((pairing, figure), heading) in pairs.iter().zip(&headings) {
+            draw_pair(area, top, heading, pairing, figure)?;
+            top += pair_height(heading);
         }
         plot::draw_caption(area, foot_pixels, lines)
     });
@@ -148,20 +152,43 @@ fn draw_pairs(report: &PeersReport, lines: &[String]) -> Result<String, PlotErro
 }
 
 const HEAD_HEIGHT: i32 = 48;
-const PAIR_HEIGHT: i32 = 66;
+/// Height of the two bars of a pair with the space below, and of a line of its heading, in pixels.
+const PAIR_BARS_HEIGHT: i32 = 46;
+const PAIR_LINE_HEIGHT: i32 = 20;
+/// Longest line of a pair's heading, in characters.
+const PAIR_COLUMNS: usize = 78;
 /// Horizontal positions at which bars begin, and at which the longest ends.
 const BARS: (i32, i32) = (110, plot::PICTURE_WIDTH as i32 - 120);
 
+/// Returns the lines above a pair of bars: the work, the figure, and whether more of it is better.
+fn pair_heading(pairing: &Pairing, figure: &Compared) -> Vec<String> {
+    let better = if figure.higher_is_better { "more is better" } else { "less is better" };
+    let text = format!("{}: {}, {better}", pairing.work, figure.name);
+    break_into_lines(&replace_controls(&text), PAIR_COLUMNS).into_iter().map(Cow::into_owned).collect()
+}
+
+fn pair_height(heading: &[String]) -> i32 {
+    i32::try_from(heading.len()).map_or(i32::MAX, |lines| PAIR_BARS_HEIGHT.saturating_add(PAIR_LINE_HEIGHT * lines))
+}
+
 /// Draws two bars below the work they did.
-fn draw_pair(area: &Area<'_>, top: i32, pairing: &Pairing, figure: &Compared) -> Result<(), Refused> {
-    let Compared { name, unit, higher_is_better, ours, theirs, ours_median, theirs_median, .. } = figure;
-    let better = if *higher_is_better { "more is better" } else { "less is better" };
-    let text = format!("{}: {name}, {better}", pairing.work);
-    area.draw(&Text::new(text, (16, top), text_style(18, HPos::Left, VPos::Top)))?;
+fn draw_pair(
+    area: &Area<'_>,
+    top: i32,
+    heading: &[String],
+    pairing: &Pairing,
+    figure: &Compared,
+) -> Result<(), Refused> {
+    let Compared { unit, ours, theirs, ours_median, theirs_median, .. } = figure;
+    for (line, text) in (0..).zip(heading) {
+        let place = (16, top + PAIR_LINE_HEIGHT * line);
+        area.draw(&Text::new(text.clone(), place, text_style(18, HPos::Left, VPos::Top)))?;
+    }
+    let top = top + pair_height(heading) - PAIR_BARS_HEIGHT;
     let most = ours.iter().chain(theirs).fold(f64::MIN_POSITIVE, |most, value| most.max(*value));
     let rows = [("Thalweg", ours_median, ours, COLOURS[0]), (&pairing.peer, theirs_median, theirs, COLOURS[6])];
     for (row, (side, median, turns, colour)) in (0..).zip(rows) {
-        let y = top + 20 + 20 * row;
+        let y = top + 20 * row;
         area.draw(&Text::new(side, (BARS.0 - 8, y + 7), text_style(18, HPos::Right, VPos::Center)))?;
         let ends = turns.iter().fold((*median, *median), |(least, most), turn| (least.min(*turn), most.max(*turn)));
         let [least, middle, greatest] = [ends.0, *median, ends.1].map(|value| bar_end_x(value, most));

@@ -2,6 +2,7 @@
 //! from the least to the greatest of the repeats.
 
 use super::columns::group_title;
+use crate::principal::{Principal, goodput_unit};
 use crate::{Figures, Point, Report};
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, VPos};
@@ -25,8 +26,8 @@ pub enum PlotError {
     Draw(#[from] DrawError),
 }
 
-/// Draws the principal figure of a report as an SVG file: latency by message size, or else goodput, or else the rate;
-/// of `under-load`, percentiles of the latency over the offered load, below each other for each link.
+/// Draws the principal figure of a report by message size as an SVG file; of `under-load`, percentiles of the latency
+/// over the offered load, below each other for each link.
 ///
 /// # Errors
 /// [`PlotError::Empty`] if no point has figures; others if the picture cannot be drawn.
@@ -84,27 +85,48 @@ pub(crate) fn report_pictures(report: &Report) -> Vec<Picture> {
     if report.instrument == "under-load" {
         return load_charts(report).into_iter().map(Picture::Chart).collect();
     }
-    const ALL: [Quantity; 6] = [
-        Quantity { name: "Median latency", unit: "µs", log: true, get: |f| Some(f.latency_us?.p50) },
-        Quantity { name: "99th percentile of the latency", unit: "µs", log: true, get: |f| Some(f.latency_us?.p99) },
-        Quantity { name: "Packets per second", unit: "1/s", log: true, get: |f| f.messages_per_second },
-        Quantity { name: "Goodput", unit: "Gbit/s", log: true, get: |f| Some(f.goodput_bits_per_second? * 1e-9) },
-        Quantity {
-            name: "Messages per second",
-            unit: "1/s",
-            log: true,
-            get: |f| f.goodput_bits_per_second.is_none().then_some(f.messages_per_second)?,
-        },
-        Quantity {
-            name: "CPU of the measuring processes",
-            unit: "% of one processor",
-            log: false,
-            get: |f| Some(f.cpu?.process_percent),
-        },
-    ];
-    let packets = report.instrument == "packets";
-    let all = ALL.into_iter().filter(|quantity| packets || quantity.name != "Packets per second");
-    all.filter_map(|quantity| quantity_picture(report, quantity)).collect()
+    let instrument = report.instrument.as_str();
+    let quantities = Principal::order_for(instrument).into_iter().flat_map(|principal| match principal {
+        Principal::Latency => LATENCIES.to_vec(),
+        Principal::Goodput => vec![goodput_quantity(instrument)],
+        Principal::Rate if instrument == "packets" => vec![PACKETS],
+        Principal::Rate => vec![MESSAGES],
+    });
+    quantities.chain([CPU]).filter_map(|quantity| quantity_picture(report, quantity)).collect()
+}
+
+const LATENCIES: [Quantity; 2] = [
+    Quantity { name: "Median latency", unit: "µs", divisor: 1.0, log: true, get: |f| Some(f.latency_us?.p50) },
+    Quantity {
+        name: "99th percentile of the latency",
+        unit: "µs",
+        divisor: 1.0,
+        log: true,
+        get: |f| Some(f.latency_us?.p99),
+    },
+];
+const PACKETS: Quantity =
+    Quantity { name: "Packets per second", unit: "1/s", divisor: 1.0, log: true, get: |f| f.messages_per_second };
+/// Rate of messages, of points without a goodput.
+const MESSAGES: Quantity = Quantity {
+    name: "Messages per second",
+    unit: "1/s",
+    divisor: 1.0,
+    log: true,
+    get: |f| f.goodput_bits_per_second.is_none().then_some(f.messages_per_second)?,
+};
+const CPU: Quantity = Quantity {
+    name: "CPU of the processes",
+    unit: "% of one processor",
+    divisor: 1.0,
+    log: false,
+    get: |f| Some(f.cpu?.process_percent),
+};
+
+/// Returns the goodput in the unit of the instrument's table.
+fn goodput_quantity(instrument: &str) -> Quantity {
+    let (unit, divisor) = goodput_unit(instrument);
+    Quantity { name: "Goodput", unit, divisor, log: true, get: |f| f.goodput_bits_per_second }
 }
 
 /// Quantity that a picture shows.
@@ -114,6 +136,8 @@ struct Quantity {
     unit: &'static str,
     /// Whether the value axis is logarithmic.
     log: bool,
+    /// Value of the unit in that of `get`.
+    divisor: f64,
     get: fn(&Figures) -> Option<f64>,
 }
 
@@ -129,9 +153,9 @@ impl Quantity {
 
     /// Returns the value of a point with its range over the repeats, at `x`.
     fn data_point(&self, point: &Point, x: f64) -> Option<DataPoint> {
-        let get = self.get;
+        let get = |figures: &Figures| Some((self.get)(figures)? / self.divisor);
         let y = get(&point.figures).filter(|value| self.can_show(*value))?;
-        let repeats = point.repeats.iter().filter_map(get).filter(|value| self.can_show(*value));
+        let repeats = point.repeats.iter().filter_map(&get).filter(|value| self.can_show(*value));
         let range = repeats.fold((y, y), |(least, most), value| (least.min(value), most.max(value)));
         // Loss matters to the figures of what arrived.
         let loss = point.figures.loss.filter(|_| !self.name.starts_with("CPU"));
@@ -176,13 +200,18 @@ fn quantity_picture(report: &Report, quantity: Quantity) -> Option<Picture> {
 /// arrived.
 fn load_charts(report: &Report) -> Vec<Chart> {
     const PERCENTILES: [Quantity; 4] = [
-        Quantity { name: "median", unit: "µs", log: true, get: |f| Some(f.latency_us?.p50) },
-        Quantity { name: "99th percentile", unit: "µs", log: true, get: |f| Some(f.latency_us?.p99) },
-        Quantity { name: "99.9th percentile", unit: "µs", log: true, get: |f| Some(f.latency_us?.p999) },
-        Quantity { name: "longest", unit: "µs", log: true, get: |f| Some(f.latency_us?.max) },
+        Quantity { name: "median", unit: "µs", divisor: 1.0, log: true, get: |f| Some(f.latency_us?.p50) },
+        Quantity { name: "99th percentile", unit: "µs", divisor: 1.0, log: true, get: |f| Some(f.latency_us?.p99) },
+        Quantity { name: "99.9th percentile", unit: "µs", divisor: 1.0, log: true, get: |f| Some(f.latency_us?.p999) },
+        Quantity { name: "longest", unit: "µs", divisor: 1.0, log: true, get: |f| Some(f.latency_us?.max) },
     ];
-    const ARRIVED: Quantity =
-        Quantity { name: "Messages that arrived", unit: "1/s", log: false, get: |f| f.messages_per_second };
+    const ARRIVED: Quantity = Quantity {
+        name: "Messages that arrived",
+        unit: "1/s",
+        divisor: 1.0,
+        log: false,
+        get: |f| f.messages_per_second,
+    };
     let mut charts: Vec<Chart> = Vec::new();
     let mut arrived = new_load_chart(report, "Messages that arrived, by offered load", ARRIVED.axis());
     for point in measured_points(report) {

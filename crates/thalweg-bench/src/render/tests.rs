@@ -41,7 +41,7 @@ fn latency(key: Key, p50: f64) -> Point {
         seconds: 1.0,
         ..Figures::default()
     });
-    Point::new(key, figures.to_vec(), vec![], None)
+    Point::new("latency", key, figures.to_vec(), vec![], None)
 }
 
 fn tcp(size: u64) -> Key {
@@ -67,12 +67,12 @@ fn goodput(key: Key, gbps: f64) -> Point {
         seconds: 1.0,
         ..Figures::default()
     };
-    Point::new(key, vec![figures], vec![], None)
+    Point::new("bandwidth", key, vec![figures], vec![], None)
 }
 
 fn conversation() -> Report {
     let why = "the other end (process 4711): it is gone, and no one knows why, which takes more than one line to say";
-    let failed = Point::new(shm(65536), vec![], vec![], Some(why.to_owned()));
+    let failed = Point::new("latency", shm(65536), vec![], vec![], Some(why.to_owned()));
     let mut noted = latency(shm(1), 0.2123);
     noted.notes.push("this stands in for that".to_owned());
     report("latency", vec![latency(tcp(1), 6.9), latency(tcp(65536), 14.666), noted, failed])
@@ -227,6 +227,33 @@ fn names_from_outside_stay_names() {
     assert!(!terminal.contains('\u{1b}'), "{terminal:?}");
     let picture = report_svg(&report).unwrap();
     assert!(!picture.contains("<script") && !picture.contains('\u{1b}'), "{picture}");
+}
+
+fn timed(instrument: &str, key: Key, gbps: f64, p50: f64) -> Point {
+    let latency = Latency { p50, ..Latency::default() };
+    let figures = Figures {
+        goodput_bits_per_second: Some(gbps * 1e9),
+        latency_us: (p50 > 0.0).then_some(latency),
+        seconds: 1.0,
+        ..Figures::default()
+    };
+    Point::new(instrument, key, vec![figures], vec![], None)
+}
+
+/// The table of each of these shows goodput first, and some of their points have no latency.
+#[test]
+fn a_picture_shows_the_principal_figure_of_its_instrument() {
+    for (instrument, unit, value) in [("copy", "GB/s", "1.25"), ("file", "MB/s", "1,250"), ("serve", "MB/s", "1,250")] {
+        let points = [(4096, 0.0), (65536, 12.0)]
+            .map(|(size, p50)| timed(instrument, Key::new("memory", "copy", size), 10.0, p50));
+        let drawn = report_svg(&report(instrument, points.to_vec())).unwrap();
+        assert!(drawn.contains(&format!("Goodput ({unit})")) && !drawn.contains("Median latency"), "{instrument}");
+        assert!(drawn.contains(">\n4K\n<") && drawn.contains(">\n64K\n<"), "{drawn}");
+        let only = report_svg(&report(instrument, points[..1].to_vec())).unwrap();
+        assert!(only.contains(value), "{only}");
+    }
+    let drawn = report_svg(&report("latency", vec![latency(tcp(1), 6.9), latency(tcp(64), 7.0)])).unwrap();
+    assert!(drawn.contains("Median latency"));
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Figures by name, and a paper's statements about them: data structures, no language of their own.
 
+use crate::doubt::worst_warnings;
 use crate::point::{Figures, Key, Point, Report};
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -133,6 +134,21 @@ impl Check {
         self.judge_figures(measured).map_err(|why| why.reason_text(lacks))
     }
 
+    /// Returns the warnings about the points on which the outcome rests, the worst of each kind.
+    pub(super) fn doubts(&self, measured: &[Measured]) -> Vec<String> {
+        let selectors = match self {
+            Self::Less { a, b, .. } | Self::RatioBetween { a, b, .. } => {
+                a.selectors().into_iter().chain(b.selectors()).collect()
+            }
+            Self::AtLeast { a, .. } | Self::AtMost { a, .. } => a.selectors(),
+            Self::Proportional { of, .. } => vec![of],
+            Self::Cannot(_) => Vec::new(),
+        };
+        let points = selectors.into_iter().flat_map(|selector| selector.points_of(measured));
+        let warnings = worst_warnings(points.flat_map(|point| point.warnings.iter().cloned()));
+        warnings.into_iter().map(|warning| warning.text).collect()
+    }
+
     fn judge_figures(&self, measured: &[Measured]) -> Result<(bool, String), NoValue> {
         match self {
             Self::Less { a, b, by } => {
@@ -186,6 +202,13 @@ fn compute_ratio(a: &Quantity, b: &Quantity, measured: &[Measured]) -> Result<(f
 }
 
 impl Quantity {
+    fn selectors(&self) -> Vec<&Selector> {
+        match self {
+            Self::Percent { percent, of } => std::iter::once(&**percent).chain(of).collect(),
+            Self::Figure(selector) => vec![selector],
+        }
+    }
+
     /// Returns a copy with the open properties set from `at`.
     pub(super) fn with_defaults(&self, at: &Selector) -> Self {
         match self {
@@ -237,6 +260,12 @@ impl Selector {
             && self.method.as_ref().is_none_or(|method| *method == key.method)
             && self.size.is_none_or(|size| size.0 == key.size)
             && self.settings.iter().all(|(name, value)| key.settings.get(name) == Some(value))
+    }
+
+    /// Returns the points that are selected.
+    fn points_of<'a>(&'a self, measured: &'a [Measured]) -> impl Iterator<Item = &'a Point> {
+        let points = self.find_measured(measured).ok().and_then(|one| one.report.as_ref());
+        points.into_iter().flat_map(|report| &report.points).filter(|point| self.matches_key(&point.key))
     }
 
     /// Returns the name in words.
@@ -382,13 +411,15 @@ pub(super) mod tests {
             let latency = Latency { p50: us, mean: us * 1.25, ..Latency::default() };
             let figures = Figures { latency_us: Some(latency), ..Figures::default() };
             Point::new(
+                "pin",
                 Key::new("memory", "page list", size).with_setting("pages", "4 KiB"),
                 vec![figures],
                 vec![],
                 None,
             )
         };
-        let failed = Point::new(Key::new("memory", "mlock", 1024), vec![], vec![], Some("it may not".to_owned()));
+        let failed =
+            Point::new("pin", Key::new("memory", "mlock", 1024), vec![], vec![], Some("it may not".to_owned()));
         let report = Report {
             format: Report::FORMAT.to_owned(),
             instrument: "pin".to_owned(),

@@ -27,7 +27,13 @@ impl ExperimentReport for Report {
     fn conclusions(experiment: &Experiment<Self>, measured: &[Measured<Self>]) -> (Vec<Table>, Vec<Finding>, String) {
         let tables = experiment.tables.iter().map(|spec| spec.table(measured));
         let findings = experiment.findings.iter().map(|FindingSpec { paper, here, check, lacks }| {
-            Finding::new(paper, here, check.test_outcome(measured, lacks.as_deref()))
+            let outcome = check.test_outcome(measured, lacks.as_deref());
+            let doubts = check.doubts(measured);
+            let outcome = outcome.map(|(holds, figures)| match doubts.is_empty() {
+                true => (holds, figures),
+                false => (holds, format!("{figures}; in doubt: {}", doubts.join("; "))),
+            });
+            Finding::new(paper, here, outcome)
         });
         (tables.collect(), findings.collect(), String::new())
     }

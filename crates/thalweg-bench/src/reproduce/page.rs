@@ -99,6 +99,22 @@ mod tests {
     "#;
 
     #[test]
+    fn a_finding_names_the_warnings_about_its_points() {
+        let mut measured = measured();
+        let conditions = crate::Conditions { seconds: 1.0, others: 1.32, ..Default::default() };
+        let report = measured[0].report.as_mut().unwrap();
+        for size in [1024, 4096] {
+            let point = report.points.iter_mut().find(|point| point.key.size == size && point.error.is_none());
+            point.unwrap().warnings = conditions.warnings();
+        }
+        let reproduction =
+            Experiment::<Report>::parse_experiment("made-up", EXPERIMENT).build_reproduction(true, measured);
+        let text = reproduction.format_text().split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(text.contains("at least 0.500; in doubt: other processes used 132 % of a processor"), "{text}");
+        assert_eq!(text.matches("in doubt").count(), 1);
+    }
+
+    #[test]
     fn figures_of_the_paper_and_of_this_machine_are_shown_together() {
         let reproduction =
             Experiment::<Report>::parse_experiment("made-up", EXPERIMENT).build_reproduction(true, measured());

@@ -66,9 +66,9 @@ fn figures_are_compared_with_those_of_the_same_turn() {
     // The machine was fast and slow in turns: each turn was half again as fast.
     let ours = vec![figures(15.0, 0.1), figures(30.0, 0.1), figures(7.5, 0.1)];
     let points = [
-        Point::new(key("nginx"), nginx, vec![], None),
-        Point::new(key("splice"), ours, vec![], None),
-        Point::new(key("read"), vec![], vec![], Some("it failed".to_owned())),
+        Point::new("serve", key("nginx"), nginx, vec![], None),
+        Point::new("serve", key("splice"), ours, vec![], None),
+        Point::new("serve", key("read"), vec![], vec![], Some("it failed".to_owned())),
     ];
     let [beside] = &compare_with_references(&points)[..] else { panic!("{:?}", compare_with_references(&points)) };
     assert_eq!((beside.server.as_str(), beside.of.as_str()), ("splice", "nginx"));

@@ -16,6 +16,8 @@ pub struct LinkCapacity {
     pub round_trip: Duration,
     /// Bytes that were queued at the port when the first were lost: B. If nothing was ever lost, a lower bound of B.
     pub buffer: u64,
+    /// Largest of the measurements of B, of which `buffer` is the smallest.
+    pub largest_buffer: u64,
     /// True if something was lost at all.
     pub lost: bool,
 }
@@ -54,8 +56,14 @@ enum Climb {
     Rest(u32),
 }
 
-/// Number of times the buffer is measured. The smallest result counts: traffic of others may have been in it.
+/// Number of times the buffer is measured if the results agree. The smallest result counts: traffic of others may have
+/// been in it.
 const EDGE_COUNT: usize = 2;
+/// Number of times the buffer is measured if they do not: a loss for another reason (a tail loss probe of a busy host)
+/// ends a climb early. The smallest and the largest are then left out.
+const MAX_EDGE_COUNT: usize = 5;
+/// Part of the larger result by which two results that agree may differ.
+const MAX_EDGE_DIFFERENCE: f64 = 0.25;
 /// Start of the short steps, as a fraction of the result of the long steps.
 const FALL_BACK_FRACTION: f64 = 0.6;
 /// Number of rounds without a loss after which earlier losses no longer matter.
@@ -143,7 +151,8 @@ impl Search {
             Climb::Slow if lost > 0 => {
                 let edge = (self.window - product).max(0.0);
                 self.edges.extend(self.coarse.map(|_| edge));
-                if self.edges.len() == EDGE_COUNT {
+                let is_enough = self.edges.len() == EDGE_COUNT && self.edges_agree();
+                if is_enough || self.edges.len() == MAX_EDGE_COUNT {
                     self.finish_search(round_trip, true);
                 } else {
                     let coarse = *self.coarse.get_or_insert(edge);
@@ -177,11 +186,23 @@ impl Search {
         rates.get(rates.len() * 3 / 4).copied().unwrap_or(self.best)
     }
 
+    fn edges_agree(&self) -> bool {
+        let [least, most] = self.edge_range();
+        most - least <= MAX_EDGE_DIFFERENCE * most
+    }
+
+    /// Returns the smallest and the largest result; of many, without the outermost ones.
+    fn edge_range(&self) -> [f64; 2] {
+        let mut edges = self.edges.clone();
+        edges.sort_by(f64::total_cmp);
+        let inner = if edges.len() == MAX_EDGE_COUNT { &edges[1..MAX_EDGE_COUNT - 1] } else { &edges[..] };
+        [inner.first(), inner.last()].map(|edge| edge.map_or(0.0, |bytes| bytes.max(0.0)))
+    }
+
     fn finish_search(&mut self, round_trip: Duration, lost: bool) {
-        let smallest = self.edges.iter().copied().fold(f64::INFINITY, f64::min);
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "bytes of a buffer")]
-        let buffer = smallest.max(0.0) as u64;
-        self.found = Some(LinkCapacity { rate: self.carried_rate(), round_trip, buffer, lost });
+        let [buffer, largest_buffer] = self.edge_range().map(|bytes| bytes as u64);
+        self.found = Some(LinkCapacity { rate: self.carried_rate(), round_trip, buffer, largest_buffer, lost });
     }
 }
 
@@ -192,6 +213,12 @@ mod tests {
     /// Simulates a port of this rate (bytes per second) and buffer, at the end of a path of this round trip: bytes in
     /// flight come back after the round trip and the queue; bytes that do not fit the buffer are lost.
     fn climb(rate: f64, round_trip: f64, buffer: f64) -> LinkCapacity {
+        climb_with_losses(rate, round_trip, buffer, &[])
+    }
+
+    /// As [`climb`], with losses that the port did not cause at these windows of the climb in short steps.
+    fn climb_with_losses(rate: f64, round_trip: f64, buffer: f64, windows: &[f64]) -> LinkCapacity {
+        let mut other_losses = windows.iter().copied().peekable();
         let mut search = Search::new(1448, 1 << 30);
         search.record_round_trip(Duration::from_secs_f64(round_trip));
         let mut now = 0.0;
@@ -203,6 +230,13 @@ mod tests {
             if queue > buffer {
                 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a test")]
                 search.count_lost((queue - buffer) as u64);
+            }
+            if search.climb == Climb::Slow
+                && search.coarse.is_some()
+                && other_losses.peek().is_some_and(|at| window > *at)
+            {
+                other_losses.next();
+                search.count_lost(1448);
             }
             now += cycle;
             #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a test")]
@@ -229,6 +263,15 @@ mod tests {
             let error = found.buffer as f64 - buffer;
             assert!(error.abs() < 0.15 * buffer + 0.03 * rate * round_trip, "{found:?}, not {buffer}");
         }
+    }
+
+    #[test]
+    fn a_loss_that_the_port_did_not_cause_makes_no_small_buffer() {
+        let found = climb_with_losses(1.2e8, 2e-4, 3.4e5, &[1e5]);
+        assert!(found.buffer > 300_000 && found.largest_buffer < 400_000, "{found:?}");
+        // Losses on every climb leave no result that can be trusted, and the range shows it.
+        let found = climb_with_losses(1.2e8, 2e-4, 3.4e5, &[1e5, 3e5, 1e5, 3e5]);
+        assert!((found.buffer as f64) < 0.9 * found.largest_buffer as f64, "{found:?}");
     }
 
     #[test]

@@ -40,6 +40,8 @@ pub(super) struct Source {
     filling: Vec<Option<Slot>>,
     pub(super) out: Vec<VecDeque<Slot>>,
     tickets: Vec<u64>,
+    /// For each builder: number of frames sent, without those sent again.
+    pub(super) sent_frames: Vec<u64>,
     /// Messages and data to be sent, in order, each with its builder.
     pub(super) queue: VecDeque<(usize, Out)>,
     pub(super) sending: bool,
@@ -73,6 +75,7 @@ impl Source {
             filling: std::iter::repeat_with(|| None).take(builders).collect(),
             out: std::iter::repeat_with(VecDeque::new).take(builders).collect(),
             tickets: vec![0; builders],
+            sent_frames: vec![0; builders],
             queue: VecDeque::new(),
             sending: false,
             waiting: 0,

@@ -57,6 +57,7 @@ pub(super) struct WatchedPort {
     pub(super) queue: report::Queue,
     pub(super) drops: u64,
     pub(super) whole_drops: u64,
+    pub(super) drops_before: u64,
 }
 
 /// TCP counters of a host, for the measured time and for the whole run.
@@ -64,6 +65,8 @@ pub(super) struct WatchedPort {
 pub(super) struct Counted {
     pub(super) measured: Counts,
     pub(super) whole: Counts,
+    /// From the beginning of the run to that of the measured time.
+    pub(super) before: Counts,
 }
 
 impl Watch {
@@ -191,6 +194,7 @@ impl Sampler {
         let mut counted = (0..begin.len()).map(|at| Counted {
             measured: to.1[at].increase_since(from.1[at]),
             whole: end.1[at].increase_since(begin[at]),
+            before: from.1[at].increase_since(begin[at]),
         });
         let senders = counted.by_ref().take(self.scenario.network.senders as usize).collect();
         let cross = counted.next();
@@ -280,6 +284,7 @@ impl WatchedLink {
                 over_time: over_time.collect(),
             },
             drops,
+            drops_before: measured.first().map_or(0, |state| state.drops.into()),
             whole_drops: self.seen.last().map_or(0, |(_, state)| state.drops.into()),
         })
     }

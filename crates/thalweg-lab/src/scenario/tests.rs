@@ -18,6 +18,15 @@ fn three_words_make_a_scenario() {
 }
 
 #[test]
+fn a_number_of_unlike_senders_points_to_their_list() {
+    let text = wrong("[network]\nsender = 3\n");
+    assert!(
+        text.starts_with("line 2: `sender`: the number is `senders`") && text.contains("[[network.sender]]"),
+        "{text}"
+    );
+}
+
+#[test]
 fn what_was_read_can_be_written_and_read_again() {
     let text = r#"
         [network]

@@ -1,6 +1,6 @@
 //! Line charts of a sweep: a figure over the key that is swept, with a line for each congestion control.
 
-use super::text::{SHOWN, Shown};
+use super::text::Shown;
 use super::{Axis, Cell, Results};
 use thalweg_text::plot::{self, Chart, DataPoint, Provenance, Series};
 use thalweg_text::{BitRate, ByteSize, parse_duration};
@@ -11,7 +11,7 @@ const LOGARITHMIC_RATIO: f64 = 10.0;
 impl Results {
     /// Returns the line charts of all figures; none if no key has several numbers as its values.
     pub fn line_charts(&self, provenance: &Provenance) -> Vec<Chart> {
-        SHOWN.iter().flat_map(|shown| self.charts_of_figure(shown, provenance)).collect()
+        self.shown_figures().flat_map(|shown| self.charts_of_figure(&shown, provenance)).collect()
     }
 
     /// Returns the charts of one figure: one for each combination of the keys that are neither on the horizontal axis

@@ -1,7 +1,7 @@
 //! Results as a self-contained page: no server, no scripts, no fonts.
 
 use super::heat::{STYLE, Scale, Tile, draw_colour_scale, draw_heat_map, heat_map_figure};
-use super::text::{Layout, Panel, SHOWN, Shown};
+use super::text::{LIMIT_TITLE, Layout, Panel, Shown};
 use super::{Contest, Results};
 use crate::Report;
 use std::fmt::Write;
@@ -22,25 +22,29 @@ impl Results {
     /// # Errors
     /// Fails if no key has several numbers as its values, or a chart cannot be drawn.
     pub fn charts_svg(&self) -> Result<String, DrawError> {
-        draw_panels_svg(&self.line_charts(&self.provenance))
+        let mut charts = self.line_charts(&self.provenance);
+        if let (Some(last), Some(verdict)) = (charts.last_mut(), self.sweep_verdict()) {
+            last.notes.insert(0, verdict.sentence);
+        }
+        draw_panels_svg(&charts)
     }
 
     /// Returns a row for each cell as CSV: its values, its figures, its verdict.
     pub fn results_csv(&self) -> String {
         let axes = self.sweep.axes.iter().map(|axis| axis.key.as_str());
-        let figures = SHOWN.iter().map(|shown| shown.title);
+        let figures = self.shown_figures().map(|shown| shown.title);
         let headings: Vec<&str> = axes.chain(figures).chain(["limit", "verdict", "error"]).collect();
         let cells = self.sweep.cells.iter().zip(&self.outcomes);
         let rows = cells.filter_map(|(cell, outcome)| Some((cell, outcome.as_ref()?))).map(|(cell, outcome)| {
             let values = self.sweep.axes.iter().zip(&cell.at).map(|(axis, at)| axis.values[*at].clone());
             let mut row: Vec<String> = values.collect();
             let report = outcome.as_deref().ok();
-            row.extend(SHOWN.iter().map(|shown| {
+            row.extend(self.shown_figures().map(|shown| {
                 let value = report.and_then(|report| (shown.value)(report));
                 value.map(|value| value.to_string()).unwrap_or_default()
             }));
             let verdict = report.and_then(|report| report.verdict.as_ref());
-            row.push(verdict.map(|verdict| verdict.limit.name.clone()).unwrap_or_default());
+            row.push(verdict.map(|verdict| verdict.limit.title()).unwrap_or_default());
             row.push(verdict.map(|verdict| verdict.sentence.clone()).unwrap_or_default());
             row.push(outcome.as_ref().err().cloned().unwrap_or_default());
             row
@@ -55,11 +59,13 @@ impl Results {
             let _ = writeln!(out, "{}\n", verdict.sentence);
         }
         let axes: Vec<&str> = self.sweep.axes.iter().map(super::Axis::short_name).collect();
-        let headings: Vec<&str> = axes.into_iter().chain(SHOWN.iter().map(|shown| shown.title)).collect();
+        let headings: Vec<&str> =
+            axes.into_iter().chain(self.shown_figures().map(|shown| shown.title)).chain([LIMIT_TITLE]).collect();
         let _ = writeln!(out, "| {} |\n|{}", headings.join(" | "), " --- |".repeat(headings.len()));
         for cell in &self.sweep.cells {
             let values = self.sweep.axes.iter().zip(&cell.at).map(|(axis, at)| axis.values[*at].clone());
-            let figures = SHOWN.iter().map(|shown| self.figure_tile(&cell.at, shown).text);
+            let figures = self.shown_figures().map(|shown| self.figure_tile(&cell.at, &shown).text);
+            let figures = figures.chain([self.limit_text(&cell.at)]);
             let _ = writeln!(out, "| {} |", values.chain(figures).collect::<Vec<_>>().join(" | "));
         }
         let _ = writeln!(out, "\n{}", self.provenance.sentences().join(" "));
@@ -78,7 +84,8 @@ impl Results {
         let missing = if done < of { format!(", of which {} are not done", of - done) } else { String::new() };
         let about = format!(
             "thalweg lab sweep {}; laboratory: {}; {of} cells{quick}{missing}.",
-            self.sweep.name, self.laboratory
+            self.sweep.name,
+            crate::laboratory_title(&self.laboratory)
         );
         body.push_str(&paragraph_html("quiet", &about));
         body.push_str(&paragraph_html("quiet", &self.provenance.sentences().join(" ")));
@@ -100,7 +107,7 @@ impl Results {
             }
             body.push_str("</div>\n");
         }
-        for shown in &SHOWN {
+        for shown in &self.shown_figures().collect::<Vec<_>>() {
             let _ = writeln!(body, "<h2>{}</h2>", escape_html(shown.title));
             // On the page the origin is given once.
             for chart in self.charts_of_figure(shown, &Provenance::default()) {
@@ -114,7 +121,27 @@ impl Results {
             }
             body.push_str("</div>\n");
         }
+        if self.has_offered_rates() {
+            body.push_str(&self.limit_section(&layout));
+        }
         Ok(body)
+    }
+
+    /// Returns the tables of each cell's limit.
+    fn limit_section(&self, layout: &Layout) -> String {
+        let mut out = format!("<h2>{LIMIT_TITLE}</h2>\n");
+        for panel in layout.panels_for_axes(self, &layout.all_panel_axes()) {
+            let columns = panel.columns.map_or(vec![String::new()], |columns| columns.values.clone());
+            let headings: Vec<String> = std::iter::once(panel.corner_text()).chain(columns).collect();
+            let rows = panel.rows.values.iter().zip(&panel.cells).map(|(name, cells)| {
+                std::iter::once(name.clone()).chain(cells.iter().map(|at| self.limit_text(at))).collect::<Vec<_>>()
+            });
+            if !panel.of.is_empty() {
+                out.push_str(&paragraph_html("", &panel.of));
+            }
+            out.push_str(&table_html("words", &headings, rows));
+        }
+        out
     }
 
     fn best_control_tile(&self, at: &[usize], control: usize) -> Tile {
@@ -159,10 +186,7 @@ impl Panel<'_> {
     pub(crate) fn panel_figure(&self, title: &str, tile: impl Fn(&[usize]) -> Tile, scale: Scale) -> String {
         let tiles: Vec<Vec<Tile>> = self.cells.iter().map(|row| row.iter().map(|at| tile(at)).collect()).collect();
         let columns = self.columns.map_or(vec![String::new()], |columns| columns.values.clone());
-        let corner = match self.columns {
-            Some(columns) => format!("{} \\ {}", self.rows.short_name(), columns.short_name()),
-            None => self.rows.short_name().to_owned(),
-        };
+        let corner = self.corner_text();
         let caption = [title, &self.of].into_iter().filter(|text| !text.is_empty()).collect::<Vec<_>>().join(": ");
         heat_map_figure(&caption, &draw_heat_map(&corner, &self.rows.values, &columns, &tiles, scale))
     }

@@ -120,7 +120,7 @@ impl Results {
             }
             contest.cells += 1;
             for (control, report) in reports {
-                if has_equal_goodput(report, most) {
+                if is_equal_rate(report, comparable_goodput(report), comparable_goodput(most)) {
                     standings[control].best += 1;
                 } else if controls[control] == CREDIT {
                     let (cell, best) =
@@ -147,13 +147,23 @@ impl Results {
 }
 
 pub(super) fn compare_goodput(one: &Report, other: &Report) -> Ordering {
-    one.goodput_bits_per_second.total_cmp(&other.goodput_bits_per_second)
+    comparable_goodput(one).total_cmp(&comparable_goodput(other))
+}
+
+/// Returns the goodput, at most the ceiling: more is what waited in the switch when the measured time began.
+fn comparable_goodput(report: &Report) -> f64 {
+    report.goodput_bits_per_second.min(report.ceiling_bits_per_second)
 }
 
 /// True if neither has clearly more goodput: they differ by less than 0.5 %, or, if less is offered than could
 /// be carried, by one event (or burst of them), which may have come before or after the end.
 pub(crate) fn has_equal_goodput(one: &Report, other: &Report) -> bool {
-    let Report { scenario, ceiling_bits_per_second: ceiling, measured_seconds: seconds, .. } = one;
+    is_equal_rate(one, one.goodput_bits_per_second, other.goodput_bits_per_second)
+}
+
+/// True if two goodputs in the cell of this report are equal, as [`has_equal_goodput`] says.
+fn is_equal_rate(report: &Report, one: f64, other: f64) -> bool {
+    let Report { scenario, ceiling_bits_per_second: ceiling, measured_seconds: seconds, .. } = report;
     let offered_less =
         Scenario { traffic: Traffic { interval: None, burst: None, ..scenario.traffic.clone() }, ..scenario.clone() }
             .ceiling_bits_per_second()
@@ -162,7 +172,6 @@ pub(crate) fn has_equal_goodput(one: &Report, other: &Report) -> bool {
         Some(period) if offered_less => ceiling * period.as_secs_f64() / seconds.max(1e-9),
         _ => 0.0,
     };
-    let (one, other) = (one.goodput_bits_per_second, other.goodput_bits_per_second);
     (one - other).abs() <= (GOODPUT_TOLERANCE * one.max(other)).max(1.001 * event)
 }
 

@@ -295,6 +295,54 @@ fn one_event_decides_nothing_where_events_come_at_intervals() {
     assert_eq!(sweep.cells[1].scenario.measure.seconds, 1.0);
 }
 
+/// A share above 1 is what waited in the switch when the measured time began.
+#[test]
+fn no_control_is_better_than_the_ceiling() {
+    let results = results(sweep(), |scenario| {
+        let share = if scenario.traffic.control.credit { 0.997 } else { 1.012 };
+        Ok(Box::new(report(scenario, share)))
+    });
+    let contest = results.compare_controls().unwrap();
+    assert_eq!((contest.cells, contest.lost.len()), (4, 0), "{:?}", contest.lost);
+}
+
+/// A sweep whose second interval is carried, in a laboratory whose links are the limit.
+fn offered() -> Results {
+    let text = "[network]\nsenders = 8\n[sweep]\n\"traffic.interval\" = [\"1ms\", \"10ms\"]";
+    results(Sweep::parse_text("offered", text, false).unwrap(), |scenario| {
+        let mut report = Report { laboratory: "model".into(), ..report(scenario, 1.0) };
+        let offered = scenario.offered_bits_per_second().unwrap();
+        report.goodput_bits_per_second = offered.min(scenario.link_ceiling_bits_per_second());
+        report.verdict = Some(crate::Verdict::for_report(&report));
+        Ok(Box::new(report))
+    })
+}
+
+#[test]
+fn a_sweep_with_offered_rates_shows_what_was_carried_and_each_limit() {
+    let results = Results { laboratory: "model".into(), ..offered() };
+    let text = results.summary_text();
+    for expected in [
+        "Carried part of the offered rate, %",
+        "22.4",
+        "100.0",
+        "Limit",
+        "the sources offer no more",
+        "model (simulated)",
+    ] {
+        assert!(text.contains(expected), "{expected}: {text}");
+    }
+    let page = results.results_page().unwrap();
+    assert!(page.contains("Carried part of the offered rate") && page.contains(">Limit</h2>"), "{page}");
+    assert!(page.contains("model (simulated)"));
+    let markdown = results.results_markdown();
+    assert!(markdown.contains("| Limit |") && markdown.contains("receiver-0 down |"), "{markdown}");
+    let csv = results.results_csv();
+    assert!(csv.contains("the sources offer no more,"), "{csv}");
+    let picture = results.charts_svg().unwrap();
+    assert!(picture.contains("Carried part of the offered rate, %") && picture.contains("The offered rate is carried"));
+}
+
 #[test]
 fn many_columns_go_on_below() {
     let columns: Vec<String> = (0..20).map(|number| format!("column {number}")).collect();

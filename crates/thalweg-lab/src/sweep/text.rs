@@ -10,6 +10,7 @@ use thalweg_text::{Align, Table, wrap_words};
 const FEW_CONTROLS: usize = 4;
 
 /// A figure of a report that is shown.
+#[derive(Clone, Copy)]
 pub(crate) struct Shown {
     pub(crate) title: &'static str,
     pub(crate) value: fn(&Report) -> Option<f64>,
@@ -30,13 +31,26 @@ pub(crate) const GOODPUT: Shown = Shown {
     text: |value| format!("{value:.0}"),
     more: true,
 };
+/// Part of the offered rate that was carried; of sources that always have more there is none.
+pub(crate) const CARRIED: Shown = Shown {
+    title: "Carried part of the offered rate, %",
+    value: |report| Some(100.0 * report.goodput_bits_per_second / report.scenario.offered_bits_per_second()?),
+    text: |value| format!("{value:.1}"),
+    more: true,
+};
+pub(crate) const OFFERED: Shown = Shown {
+    title: "Offered, Mbit/s",
+    value: |report| Some(report.scenario.offered_bits_per_second()? * 1e-6),
+    text: |value| format!("{value:.0}"),
+    more: true,
+};
 pub(crate) const WORST: Shown = Shown {
     title: "Slowest event, ms",
     value: |report| Some(report.completion?.max_us * 1e-3),
     text: |value| if value < 9.995 { format!("{value:.2}") } else { format!("{value:.0}") },
     more: false,
 };
-pub(crate) const SHOWN: [Shown; 4] = [
+const SHOWN: [Shown; 4] = [
     SHARE,
     GOODPUT,
     Shown {
@@ -47,6 +61,9 @@ pub(crate) const SHOWN: [Shown; 4] = [
     },
     WORST,
 ];
+
+/// Title of the table of each cell's limit.
+pub(crate) const LIMIT_TITLE: &str = "Limit";
 
 /// Layout of the axes: rows, columns, controls, and everything else.
 pub(crate) struct Layout {
@@ -112,7 +129,7 @@ impl Layout {
 }
 
 impl Panel<'_> {
-    fn corner_text(&self) -> String {
+    pub(super) fn corner_text(&self) -> String {
         match self.columns {
             Some(columns) => format!("{} \\ {}", self.rows.short_name(), columns.short_name()),
             None => self.rows.short_name().to_owned(),
@@ -129,6 +146,23 @@ impl Panel<'_> {
 }
 
 impl Results {
+    /// Returns whether a cell has an offered rate.
+    pub(crate) fn has_offered_rates(&self) -> bool {
+        self.sweep.cells.iter().any(|cell| cell.scenario.traffic.interval.is_some())
+    }
+
+    /// Returns the figures that are shown of each cell: with an offered rate, first the part that was carried.
+    pub(crate) fn shown_figures(&self) -> impl Iterator<Item = Shown> + use<> {
+        let offered = self.has_offered_rates().then_some([CARRIED, OFFERED]);
+        offered.into_iter().flatten().chain(SHOWN)
+    }
+
+    /// Returns the limit of a cell in a few words.
+    pub(crate) fn limit_text(&self, at: &[usize]) -> String {
+        let verdict = self.report_of_cell(at).and_then(|report| report.verdict.as_ref());
+        verdict.map_or_else(|| "-".into(), |verdict| verdict.limit.title())
+    }
+
     /// Returns the whole summary for a terminal.
     pub fn summary_text(&self) -> String {
         let mut out = self.sweep_verdict().map_or_else(String::new, |verdict| wrap_words("", &verdict.sentence) + "\n");
@@ -136,13 +170,21 @@ impl Results {
         let (done, of) = (self.finished_count(), self.outcomes.len());
         let quick = if self.sweep.quick { ", a sample with short measurements" } else { "" };
         let missing = if done < of { format!(", of which {} are not done", of - done) } else { String::new() };
-        out.push_str(&wrap_words("", &format!("laboratory: {}; {of} cells{quick}{missing}", self.laboratory)));
+        out.push_str(&wrap_words(
+            "",
+            &format!("laboratory: {}; {of} cells{quick}{missing}", crate::laboratory_title(&self.laboratory)),
+        ));
         let layout = Layout::for_results(self);
         let contest = self.compare_controls();
         let few = layout.control.is_none_or(|axis| self.sweep.axes[axis].values.len() <= FEW_CONTROLS);
-        for shown in SHOWN.iter().filter(|_| few) {
+        for shown in self.shown_figures().filter(|_| few) {
             for panel in layout.panels_for_axes(self, &layout.all_panel_axes()) {
-                let _ = write!(out, "\n{}", panel.panel_text(shown.title, |at| self.figure_text(at, shown)));
+                let _ = write!(out, "\n{}", panel.panel_text(shown.title, |at| self.figure_text(at, &shown)));
+            }
+        }
+        if few && self.has_offered_rates() {
+            for panel in layout.panels_for_axes(self, &layout.all_panel_axes()) {
+                let _ = write!(out, "\n{}", panel.panel_text(LIMIT_TITLE, |at| self.limit_text(at)));
             }
         }
         if let (Some(contest), Some(control)) = (&contest, layout.control) {

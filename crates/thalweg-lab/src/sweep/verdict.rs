@@ -21,8 +21,11 @@ pub struct SweepVerdict {
 pub struct LimitCount {
     /// Kind of the limit.
     pub kind: LimitKind,
-    /// Name of the link, the node or the congestion control.
+    /// Name of the link, the node or the congestion control; of several equal links, their kind.
     pub name: String,
+    /// Limit in a few words.
+    #[serde(skip)]
+    pub title: String,
     /// Number of cells.
     pub cells: usize,
 }
@@ -47,11 +50,14 @@ impl Results {
 
     /// Returns the limits of all cells that have a report; `None` without any.
     pub fn sweep_verdict(&self) -> Option<SweepVerdict> {
-        let mut counts: BTreeMap<(LimitKind, &str), usize> = BTreeMap::new();
-        for verdict in self.cell_verdicts() {
-            *counts.entry((verdict.limit.kind, &verdict.limit.name)).or_default() += 1;
+        let mut counts: BTreeMap<(LimitKind, String), LimitCount> = BTreeMap::new();
+        for Verdict { limit, .. } in self.cell_verdicts() {
+            let (kind, title) = (limit.kind, limit.title());
+            let name = if limit.links.len() > 1 { title.clone() } else { limit.name.clone() };
+            let count = LimitCount { kind, name, title: title.clone(), cells: 0 };
+            counts.entry((kind, title)).or_insert(count).cells += 1;
         }
-        let limits = counts.into_iter().map(|((kind, name), cells)| LimitCount { kind, name: name.to_owned(), cells });
+        let limits = counts.into_values();
         let mut limits: Vec<LimitCount> = limits.collect();
         limits.sort_by_key(|limit| std::cmp::Reverse(limit.cells));
         let rates = self.cell_verdicts().map(|verdict| verdict.carried_bits_per_second);
@@ -59,7 +65,7 @@ impl Results {
         let mut named: Vec<String> = limits
             .iter()
             .take(MAX_NAMED_LIMITS)
-            .map(|limit| format!("{} in {}", limit_title(limit), format_quantity(limit.cells as u64, "cell")))
+            .map(|limit| format!("{} in {}", limit.title, format_quantity(limit.cells as u64, "cell")))
             .collect();
         let rest: usize = limits.iter().skip(MAX_NAMED_LIMITS).map(|limit| limit.cells).sum();
         if rest > 0 {
@@ -79,22 +85,5 @@ impl Results {
         };
         let sentence = format!("{offered}, {rates}; the limit: {}.", named.join(", "));
         (!limits.is_empty()).then_some(SweepVerdict { limits, sentence })
-    }
-}
-
-fn limit_title(limit: &LimitCount) -> String {
-    let LimitCount { kind, name, .. } = limit;
-    match kind {
-        LimitKind::Sources => "the sources offer no more".into(),
-        LimitKind::Link => name.clone(),
-        LimitKind::Builder => format!("the builder of {name}"),
-        LimitKind::OtherFlows => format!("other flows on {name}"),
-        LimitKind::Loss => "lost packets".into(),
-        LimitKind::Timeouts => format!("timeouts of TCP ({name})"),
-        LimitKind::CongestionControl => format!("TCP's congestion control ({name})"),
-        LimitKind::Credit => format!("the credit of {name}"),
-        LimitKind::RoundTrips => "round trips between events".into(),
-        LimitKind::Unknown => "unknown".into(),
-        LimitKind::NotMeasured => "not measured (calibration)".into(),
     }
 }

@@ -23,6 +23,8 @@ const MIN_IDLE_PART: f64 = 0.4;
 const MIN_CREDIT_OUT: f64 = 0.7;
 /// Least part of the time between events in which no data of the event is sent, if round trips are the limit.
 const MIN_ROUND_TRIP_PART: f64 = 0.1;
+/// Part of the processors' time from which on they are the limit of a laboratory in real time.
+const MIN_PROCESSORS_BUSY: f64 = 0.9;
 /// Shortest retransmission timeout of Linux and of the ns-3 models, in seconds (`TCP_RTO_MIN`).
 const MIN_TIMEOUT_SECONDS: f64 = 0.2;
 
@@ -60,6 +62,7 @@ impl<'a> Evidence<'a> {
             .or_else(|| self.stalled_builder())
             .or_else(|| self.other_flows())
             .or_else(|| self.busiest_links(SATURATED))
+            .or_else(|| self.processors())
             .or_else(|| self.timeouts())
             .or_else(|| self.lost_packets())
             .or_else(|| self.round_trips())
@@ -179,28 +182,70 @@ impl<'a> Evidence<'a> {
         Some((Limit { kind: LimitKind::Link, name, links: names }, text))
     }
 
+    /// Returns the host's processors, which were busy while no link was.
+    fn processors(&self) -> Option<Finding> {
+        let busy = self.report.processors_busy.filter(|busy| *busy >= MIN_PROCESSORS_BUSY)?;
+        let warnings = self.report.warnings.iter().map(|warning| format!(", {}", warning.text));
+        let text = format!(
+            "the processors of this host were busy {} of the time{}",
+            percent_text(busy.min(1.0)),
+            warnings.collect::<String>()
+        );
+        Some((Limit::new(LimitKind::Processors, ""), text))
+    }
+
     fn timeouts(&self) -> Option<Finding> {
-        let Report { timeouts, whole_run, measured_seconds, .. } = self.report;
+        let Report { timeouts, before, senders, .. } = self.report;
         let idle = 1.0 - self.busiest().map_or(0.0, |link| link.busy);
         // A timeout that began before the measured time may last until its end.
-        let count = if *timeouts == 0 && idle > 0.5 { whole_run.timeouts } else { *timeouts };
-        if count == 0 || (count as f64) * MIN_TIMEOUT_SECONDS < MIN_IDLE_PART * idle * measured_seconds {
+        let timeouts_before = before.map_or(0, |before| before.timeouts);
+        let probes: u64 = senders.iter().map(|sender| sender.tail_loss_probes).sum();
+        let wait = format_seconds(MIN_TIMEOUT_SECONDS);
+        let waits = if self.waits_explain(*timeouts, idle) {
+            format!("{} of at least {wait}", format_quantity(*timeouts, "retransmission timeout"))
+        } else if self.waits_explain(timeouts + probes, idle) && self.slow_events_explain(idle) {
+            // tcp_schedule_loss_probe() in net/ipv4/tcp_output.c adds TCP_RTO_MIN if one packet is in flight; the
+            // counter of timeouts does not have these.
+            let probes = format_quantity(probes, "tail loss probe");
+            let count = match timeouts {
+                0 => probes,
+                _ => format!("{} and {probes}", format_quantity(*timeouts, "retransmission timeout")),
+            };
+            format!("{count}, which take up to {wait} more if one packet is in flight")
+        } else if *timeouts == 0 && idle > 0.5 && self.waits_explain(timeouts_before, idle) {
+            let count = format_quantity(timeouts_before, "retransmission timeout");
+            format!("{count} of at least {wait} that began before the measured time")
+        } else {
             return None;
-        }
-        let before = if *timeouts == 0 { " before the measured time" } else { "" };
+        };
         let control = self.scenario.traffic.control;
-        let text = format!(
-            "TCP ({control}) waited for {} of at least {}{before}{}",
-            format_quantity(count, "retransmission timeout"),
-            format_seconds(MIN_TIMEOUT_SECONDS),
-            self.drops_text()
-        );
+        let text = format!("TCP ({control}) waited for {waits}{}", self.drops_text());
         Some((Limit::new(LimitKind::Timeouts, &control.to_string()), text))
+    }
+
+    /// Returns whether this number of timeouts explains the time in which the links were idle.
+    fn waits_explain(&self, count: u64, idle: f64) -> bool {
+        let waited = count as f64 * MIN_TIMEOUT_SECONDS;
+        count > 0 && waited >= MIN_IDLE_PART * idle * self.report.measured_seconds
+    }
+
+    /// Returns whether events that took as long as a timeout, unlike the median, explain the time in which the links
+    /// were idle.
+    fn slow_events_explain(&self, idle: f64) -> bool {
+        let Report { events, completion, measured_seconds, .. } = self.report;
+        let Some(times) = completion.filter(|times| times.max_us * 1e-6 >= MIN_TIMEOUT_SECONDS) else { return false };
+        let typical = times.p50_us * 1e-6;
+        let lost = match self.scenario.traffic.barrier {
+            true => measured_seconds - typical * events.complete as f64,
+            false => times.max_us * 1e-6 - typical,
+        };
+        lost >= MIN_IDLE_PART * idle * measured_seconds
     }
 
     /// Returns where packets were dropped, as the end of a sentence; empty if none were.
     fn drops_text(&self) -> String {
-        let Report { receivers, ports, whole_run, drops, .. } = self.report;
+        let Report { receivers, ports, before, .. } = self.report;
+        let drops_before = before.map_or(0, |before| before.drops);
         let down = receivers.iter().map(|one| (link_title(LinkKind::Down, &one.name), one.drops));
         let inner = ports.iter().map(|port| (link_title(port.link_kind(), &port.name), port.drops));
         match down.chain(inner).max_by_key(|(_, drops)| *drops) {
@@ -210,8 +255,8 @@ impl<'a> Evidence<'a> {
             _ if self.scenario.network.loss > 0.0 => {
                 format!(", as {} of all packets are lost on the way", percent_text(self.scenario.network.loss))
             }
-            _ if whole_run.drops > *drops => {
-                format!(", after {} before", format_quantity(whole_run.drops - drops, "dropped packet"))
+            _ if drops_before > 0 => {
+                format!(", after {} before the measured time", format_quantity(drops_before, "dropped packet"))
             }
             _ => String::new(),
         }
@@ -232,12 +277,15 @@ impl<'a> Evidence<'a> {
     }
 
     fn round_trips(&self) -> Option<Finding> {
-        let Report { events, measured_seconds, goodput_bits_per_second, .. } = self.report;
+        let Report { events, completion, measured_seconds, goodput_bits_per_second, .. } = self.report;
         if !self.scenario.traffic.barrier || events.complete == 0 {
             return None;
         }
-        let period = measured_seconds / events.complete as f64;
-        let sending = goodput_bits_per_second / self.arithmetic_limit().1 * period;
+        let mean = measured_seconds / events.complete as f64;
+        // A few events that took much longer, after losses, do not wait for round trips.
+        let median = completion.map(|times| times.p50_us * 1e-6).filter(|median| *median > 0.0);
+        let period = median.map_or(mean, |median| median.min(mean));
+        let sending = goodput_bits_per_second / self.arithmetic_limit().1 * mean;
         if period - sending < MIN_ROUND_TRIP_PART * period {
             return None;
         }

@@ -1,5 +1,5 @@
 use super::*;
-use crate::report::{CreditOverTime, LinkUse, Timeline};
+use crate::report::{Completion, CreditOverTime, Events, LinkKind, LinkUse, Receiver, Sender, Timeline, Troubles};
 use crate::{Laboratory, run_scenario};
 use std::sync::atomic::AtomicBool;
 
@@ -134,6 +134,98 @@ const CASES: [Case; 18] = [
         limit: "receiver-0 down",
     },
 ];
+
+/// Returns a report of real TCP with these figures, on a link that is busy for this part of the time.
+fn tcp_report(text: &str, busy: f64, change: impl FnOnce(&mut Report)) -> Verdict {
+    let scenario = Scenario::parse(text).unwrap_or_else(|error| panic!("{error}"));
+    let link = LinkUse {
+        name: "receiver-0".into(),
+        kind: LinkKind::Down,
+        rate_bits_per_second: scenario.network.rate.0,
+        busy,
+        max_waiting_bytes: 0,
+    };
+    let mut report = Report {
+        laboratory: "virtual".into(),
+        goodput_bits_per_second: busy * scenario.link_ceiling_bits_per_second(),
+        measured_seconds: scenario.measure.seconds,
+        links: vec![link],
+        scenario,
+        ..Report::default()
+    };
+    change(&mut report);
+    Verdict::for_report(&report)
+}
+
+fn verdict_with_probes(probes: u64, max_us: f64) -> Verdict {
+    let text = "[network]\nsenders = 16\n[traffic]\ncontrol = \"cubic\"\nbarrier = true\n[measure]\nseconds = 0.6\n";
+    tcp_report(text, 0.64, |report| {
+        report.events = Events { complete: 43, incomplete: 0 };
+        report.completion = Some(Completion { p50_us: 9180.0, p99_us: max_us, max_us, ..Completion::default() });
+        report.senders = vec![Sender { tail_loss_probes: probes, ..Sender::default() }];
+        report.receivers = vec![Receiver { name: "receiver-0".into(), drops: 490, ..Receiver::default() }];
+        (report.drops, report.retransmissions) = (490, 490);
+    })
+}
+
+#[test]
+fn a_probe_that_waits_for_one_packet_is_no_round_trip() {
+    let verdict = verdict_with_probes(4, 216_000.0);
+    assert_eq!(verdict.limit.kind, LimitKind::Timeouts, "{verdict:?}");
+    assert!(verdict.sentence.contains("waited for 4 tail loss probes"), "{verdict:?}");
+    // Probes that take no longer than the events themselves explain nothing; nor does the mean with a median near it.
+    let verdict = verdict_with_probes(4, 20_000.0);
+    assert!(![LimitKind::Timeouts, LimitKind::RoundTrips].contains(&verdict.limit.kind), "{verdict:?}");
+}
+
+fn verdict_with_timeouts_before(before: u64) -> Verdict {
+    let text = "[network]\nsenders = 4\nloss = 0.05\n[traffic]\ncontrol = \"cubic\"\n[measure]\nseconds = 0.5\n";
+    tcp_report(text, 0.2, |report| {
+        report.retransmissions = 30;
+        report.whole_run = Troubles { retransmissions: 90, timeouts: 2, drops: 0 };
+        report.before = Some(Troubles { timeouts: before, ..Troubles::default() });
+    })
+}
+
+#[test]
+fn timeouts_after_the_measured_time_are_not_its_limit() {
+    assert_eq!(verdict_with_timeouts_before(0).limit.kind, LimitKind::Loss);
+    let verdict = verdict_with_timeouts_before(2);
+    assert_eq!(verdict.limit.kind, LimitKind::Timeouts);
+    assert!(verdict.sentence.contains("2 retransmission timeouts of at least 200 ms that began before"), "{verdict:?}");
+}
+
+fn verdict_with_busy_processors(busy: f64) -> Verdict {
+    let text = "[network]\nsenders = 4\n[traffic]\ncontrol = \"cubic\"\ninterval = \"3ms\"\n";
+    tcp_report(text, 0.44, |report| {
+        report.laboratory = "host".into();
+        (report.drops, report.retransmissions) = (7, 7);
+        report.processors_busy = Some(busy);
+        let conditions = thalweg_bench::Conditions { seconds: 1.0, others: 1.32, ..Default::default() };
+        report.warnings = conditions.warnings();
+    })
+}
+
+#[test]
+fn a_busy_host_is_named_before_tcp() {
+    let verdict = verdict_with_busy_processors(0.99);
+    assert_eq!(verdict.limit.kind, LimitKind::Processors, "{verdict:?}");
+    assert!(verdict.sentence.contains("busy 99.0 % of the time, other processes used 132 %"), "{verdict:?}");
+    assert_eq!(verdict_with_busy_processors(0.5).limit.kind, LimitKind::CongestionControl);
+}
+
+#[test]
+fn equal_links_have_one_title() {
+    let verdict = verdict_of("[network]\nsenders = 8\nreceivers = 8\n");
+    let title = verdict.limit.title();
+    assert!(
+        ["the senders' links", "the receivers' links", "the senders' links and the receivers' links"]
+            .contains(&title.as_str()),
+        "{verdict:?}"
+    );
+    let sources = Limit { kind: LimitKind::Sources, name: String::new(), links: Vec::new() };
+    assert_eq!(sources.title(), "the sources offer no more");
+}
 
 fn verdict_of(text: &str) -> Verdict {
     let seconds = if text.contains("[measure]") { "" } else { SECONDS };

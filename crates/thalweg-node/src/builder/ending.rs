@@ -15,6 +15,7 @@ use thalweg_core::build::{LinkCapacity, TimeUse, Window};
 use thalweg_core::control::Cause;
 use thalweg_link::{Interest, Poller};
 use thalweg_store::{EventCounts, RunEnd, RunState as StoredState};
+use thalweg_text::ByteSize;
 
 /// Last phase of a run: everything is built, and on its way to the disk.
 #[derive(Debug)]
@@ -96,9 +97,7 @@ impl BuilderNode {
 
     /// Closes the ledger and the run, and returns the report.
     fn finish_run(&mut self, ended_at: Duration) -> Result<BuilderReport, NodeError> {
-        let calibration = self.builder.found_capacity().map(|found| self.keep_calibration(&found)).transpose()?;
         let mut report = self.counts_report(ended_at);
-        report.calibration = calibration;
         self.compare_with_calibration(&report);
         let BlocksOutcome { recorder, unwritten, failure } = self.assembly.take_outcome();
         let ledger = self.builder.final_ledger(recorder.is_some(), &unwritten, self.reporting.unknown_sources());
@@ -108,6 +107,9 @@ impl BuilderNode {
             report.fragments = report.ledger.sources.iter().map(|entry| entry.recorded + entry.discarded).sum();
         }
         report.reasons = self.incomplete_reasons(&report, failure);
+        if let Some(found) = self.builder.found_capacity() {
+            report.calibration = Some(self.keep_calibration(&found, &report)?);
+        }
         let mut state = if report.reasons.is_empty() { StoredState::Complete } else { StoredState::Incomplete };
         if let Some(recorder) = recorder {
             let end = RunEnd {
@@ -173,22 +175,34 @@ impl BuilderNode {
         }
     }
 
-    /// Keeps the measured capacity of the link, and returns it.
-    fn keep_calibration(&self, found: &LinkCapacity) -> Result<Calibration, NodeError> {
+    /// Keeps the measured capacity of the link unless the run is incomplete, and returns it.
+    fn keep_calibration(&self, found: &LinkCapacity, report: &BuilderReport) -> Result<Calibration, NodeError> {
         let config = &self.setup.config;
         let link = calibration::link_from_measurement(
             found,
             config.link.map_or(1500, |link| link.mtu),
             config.carried_link_kind(),
         );
-        let sources = self.setup.ids.iter().map(|(_, name)| name.clone()).collect();
-        let file = calibration::keep_calibration(&config.listen, &link, sources)?.display().to_string();
+        let waited = self.setup.wait_at_beginning.and_then(|before| {
+            let waited = thalweg_sys::processor::thread_wait_time()?.saturating_sub(before);
+            Some(waited.as_secs_f64() / report.seconds.max(1e-3))
+        });
+        let mut warnings = calibration::measurement_warnings(found, waited);
+        let mut file = None;
+        if report.reasons.is_empty() {
+            warnings.extend(config.stored_calibration().and_then(|before| before.change_warning(&link)));
+            let sources = self.setup.ids.iter().map(|(_, name)| name.clone()).collect();
+            let kept = calibration::keep_calibration(&config.listen, &link, sources, &warnings)?;
+            file = Some(kept.display().to_string());
+        }
+        let largest_buffer = ByteSize(found.largest_buffer);
         let config = BuilderNodeConfig { window: None, link: Some(link), ..config.clone() };
         let window_bytes = match config.window_and_eager_bytes(self.setup.ids.len()).0 {
             Window::Credit(path) => path.widest_window_bytes(),
             Window::Constant(bytes) | Window::Search { most: bytes, .. } => bytes,
         };
-        Ok(Calibration { builder: config.name, link, lost: found.lost, window_bytes, file })
+        let (builder, lost) = (config.name, found.lost);
+        Ok(Calibration { builder, link, lost, largest_buffer, window_bytes, file, warnings })
     }
 
     /// Returns the time of this thread in the run, with the names of what it waited for.

@@ -121,6 +121,7 @@ fn builder_setup(
     let setup = Setup {
         run: topology.run.clone(),
         calibrated,
+        wait_at_beginning: thalweg_sys::processor::thread_wait_time(),
         topology: serde_json::to_value(topology).unwrap_or_default(),
         index,
         count,

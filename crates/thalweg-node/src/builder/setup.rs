@@ -19,6 +19,8 @@ pub(super) struct Setup {
     pub(super) run: RunConfig,
     /// Measurement of `thalweg calibrate` from which the window was derived.
     pub(super) calibrated: Option<KeptLink>,
+    /// Time for which this thread had waited for a processor at the beginning.
+    pub(super) wait_at_beginning: Option<Duration>,
     /// Topology as JSON, for the run's file.
     pub(super) topology: serde_json::Value,
     /// Number of this builder; `count` is the number of builders.

@@ -1,7 +1,7 @@
 //! Charts: series of values over a quantity, with axes, ranges, limits, a legend, and the origin below.
 
 use super::axis::{Axis, Coordinate};
-use super::{Area, DrawError, GRID, INK, PICTURE_WIDTH, Provenance, Refused, SeriesStyle, draw_svg};
+use super::{Area, DrawError, GRID, INK, PAPER, PICTURE_WIDTH, Provenance, Refused, SeriesStyle, draw_svg};
 use crate::html::{escape_html, figure_with_notes_html};
 use crate::{break_into_lines, format_number, replace_controls};
 use plotters::coord::cartesian::Cartesian2d;
@@ -99,6 +99,13 @@ const TITLE_FONT: u32 = 24;
 const LABEL_FONT: u32 = 20;
 const NOTE_FONT: u32 = 16;
 const TITLE_COLUMNS: usize = 58;
+/// Characters of the vertical axis's title that fit its height in [`LABEL_FONT`].
+const VERTICAL_TITLE_COLUMNS: u32 = 38;
+/// Smallest font of the axes' titles, in pixels.
+const MIN_TITLE_FONT: u32 = 12;
+/// Width of a character and height of a line in [`NOTE_FONT`], in pixels.
+const LABEL_CHARACTER_WIDTH: i32 = 7;
+const LABEL_HEIGHT: i32 = 15;
 const NOTE_COLUMNS: usize = 92;
 /// Longest name for a legend in two columns, in characters.
 const HALF_COLUMNS: usize = 30;
@@ -221,6 +228,7 @@ impl Chart {
             .label_style(("sans-serif", LABEL_FONT, &INK))
             .x_desc(&self.horizontal.label)
             .y_desc(&self.vertical.label)
+            .axis_desc_style(("sans-serif", self.axis_title_font(), &INK))
             .draw()?;
         let plot = chart.plotting_area();
         for limit in self.limits.iter().filter(|limit| self.vertical.has_place_for(limit.value)) {
@@ -230,10 +238,28 @@ impl Chart {
             let text = replace_controls(&limit.name).into_owned();
             area.draw(&Text::new(text, (range.0.end - 4, y - 3), text_style(NOTE_FONT, HPos::Right, VPos::Bottom)))?;
         }
+        let mut taken = Vec::new();
+        let mut labels = Vec::new();
         for (index, series) in self.series.iter().take(MAX_SERIES).enumerate() {
-            self.draw_series(area, plot, series, SeriesStyle::for_index(index))?;
+            let points = self.draw_series(area, plot, series, SeriesStyle::for_index(index))?;
+            labels.extend(points.iter().filter_map(|(point, place)| Some((point.label.clone()?, *place))));
+            taken.extend(points.iter().filter(|_| series.has_markers).map(|(_, place)| marker_box(*place)));
+        }
+        let (x, y) = plot.get_pixel_range();
+        let bounds = (x.start, y.start, x.end, y.end);
+        for (label, place) in labels {
+            taken.push(draw_label(area, &label, place, bounds, &taken)?);
         }
         Ok(())
+    }
+
+    /// Returns the font of the axes' titles, at which both fit their axis, in pixels.
+    fn axis_title_font(&self) -> u32 {
+        let [vertical, horizontal] =
+            [&self.vertical, &self.horizontal].map(|axis| axis.label.chars().count().max(1) as u32);
+        let vertical = LABEL_FONT * VERTICAL_TITLE_COLUMNS / vertical;
+        let horizontal = LABEL_FONT * TITLE_COLUMNS as u32 / horizontal;
+        LABEL_FONT.min(vertical).min(horizontal).max(MIN_TITLE_FONT)
     }
 
     fn coordinates(&self) -> (Coordinate, Coordinate) {
@@ -249,16 +275,17 @@ impl Chart {
         (horizontal.with_room_for_labels(width, 10), self.vertical.coordinate(values.chain(limits), false))
     }
 
-    fn draw_series(
+    /// Draws line, bars and markers of a series, and returns its points with their places in pixels.
+    fn draw_series<'a>(
         &self,
         area: &Area<'_>,
         plot: &DrawingArea<SVGBackend<'_>, Cartesian2d<Coordinate, Coordinate>>,
-        series: &Series,
+        series: &'a Series,
         style: SeriesStyle,
-    ) -> Result<(), Refused> {
+    ) -> Result<Vec<PlacedPoint<'a>>, Refused> {
         let (horizontal, vertical) = self.coordinates();
         let points = series.points.iter();
-        let points: Vec<&DataPoint> =
+        let points: Vec<&'a DataPoint> =
             points.filter(|at| self.horizontal.has_place_for(at.x) && self.vertical.has_place_for(at.y)).collect();
         let place = |x: f64, y: f64| plot.map_coordinate(&(horizontal.clamp(x), vertical.clamp(y)));
         let places: Vec<(i32, i32)> = points.iter().map(|point| place(point.x, point.y)).collect();
@@ -280,11 +307,8 @@ impl Chart {
             if series.has_markers {
                 style.draw_marker(area, (*x, *y), point.doubtful)?;
             }
-            if let Some(label) = &point.label {
-                area.draw(&Text::new(label.clone(), (*x, y + 9), text_style(NOTE_FONT, HPos::Center, VPos::Top)))?;
-            }
         }
-        Ok(())
+        Ok(points.into_iter().zip(places).collect())
     }
 
     fn legend_layout(&self) -> LegendLayout {
@@ -345,6 +369,59 @@ pub fn draw_panels_svg(charts: &[Chart]) -> Result<String, DrawError> {
         }
         Ok(())
     })
+}
+
+/// Point of a series, with its place in pixels.
+type PlacedPoint<'a> = (&'a DataPoint, (i32, i32));
+
+/// Part of a picture: left, top, right and bottom edge, in pixels.
+type Edges = (i32, i32, i32, i32);
+
+fn marker_box((x, y): (i32, i32)) -> Edges {
+    const HALF_WIDTH: i32 = 7;
+    (x - HALF_WIDTH, y - HALF_WIDTH, x + HALF_WIDTH, y + HALF_WIDTH)
+}
+
+/// Draws the label of a marker where it is on none of the `taken` places: below, above or beside the marker, or farther
+/// away. Returns its place.
+fn draw_label(
+    area: &Area<'_>,
+    label: &str,
+    (x, y): (i32, i32),
+    bounds: Edges,
+    taken: &[Edges],
+) -> Result<Edges, Refused> {
+    let (width, height) = (LABEL_CHARACTER_WIDTH * label.chars().count() as i32, LABEL_HEIGHT);
+    let place = free_label_place((x, y), (width, height), bounds, taken);
+    let (left, top, right, bottom) = place.unwrap_or((x - width / 2, y + 8, x + width / 2, y + 8 + height));
+    if place.is_some() {
+        area.draw(&Rectangle::new([(left, top), (right, bottom)], PAPER.filled()))?;
+    }
+    let centre = (i32::midpoint(left, right), i32::midpoint(top, bottom));
+    area.draw(&Text::new(label.to_owned(), centre, text_style(NOTE_FONT, HPos::Center, VPos::Center)))?;
+    Ok((left, top, right, bottom))
+}
+
+/// Returns a place for a text of this width and height near a marker: within the bounds, and on no taken place; `None`
+/// without one.
+fn free_label_place((x, y): (i32, i32), size: (i32, i32), bounds: Edges, taken: &[Edges]) -> Option<Edges> {
+    let (width, height) = size;
+    // The marker itself ends at 8 pixels from its centre.
+    let distances = [8, 8 + height, 8 + 2 * height];
+    let places = distances.into_iter().flat_map(|away| {
+        let centred = [y + away, y - away - height].map(|top| (x - width / 2, top));
+        let aside = [x + away, x - away - width].map(|left| (left, y - height / 2));
+        centred.into_iter().chain(aside)
+    });
+    let mut places = places.map(|(left, top)| (left, top, left + width, top + height));
+    places.find(|place| {
+        let is_inside = place.0 >= bounds.0 && place.1 >= bounds.1 && place.2 <= bounds.2 && place.3 <= bounds.3;
+        is_inside && taken.iter().all(|other| !overlap(*place, *other))
+    })
+}
+
+fn overlap(one: Edges, other: Edges) -> bool {
+    one.0 < other.2 && other.0 < one.2 && one.1 < other.3 && other.1 < one.3
 }
 
 /// Returns a path without places that it does not need: those that repeat the one before, and those between the
@@ -474,6 +551,32 @@ mod tests {
         assert_eq!(lines.next(), Some("series,message size (bytes),µs,least,greatest,doubtful"));
         assert_eq!(lines.next(), Some("tcp write,1,10,9,12,"));
         assert!(csv.contains("\"shm, copy\",64,8,"));
+    }
+
+    #[test]
+    fn labels_lie_on_no_marker_and_on_no_other_label() {
+        let bounds = (0, 0, 200, 200);
+        let mut taken = vec![marker_box((100, 100)), marker_box((104, 114)), marker_box((100, 88))];
+        for _ in 0..4 {
+            let place = free_label_place((100, 100), (77, 15), bounds, &taken).unwrap();
+            assert!(taken.iter().all(|other| !overlap(place, *other)), "{place:?} {taken:?}");
+            taken.push(place);
+        }
+        assert_eq!(free_label_place((100, 100), (300, 15), bounds, &taken), None);
+        let mut chart = chart();
+        for series in &mut chart.series {
+            series.points.iter_mut().for_each(|point| (point.y, point.label) = (5.0, loss_label(57.1)));
+        }
+        assert_eq!(chart.draw_svg().unwrap().matches("57.1 % lost").count(), 6);
+    }
+
+    #[test]
+    fn titles_of_axes_fit_their_axis() {
+        let mut chart = chart();
+        assert_eq!(chart.axis_title_font(), LABEL_FONT);
+        chart.vertical.label = "CPU of the measuring processes (% of one processor)".to_owned();
+        let font = chart.axis_title_font();
+        assert!(font < LABEL_FONT && font as usize * chart.vertical.label.len() <= 38 * LABEL_FONT as usize, "{font}");
     }
 
     #[test]

@@ -4,14 +4,14 @@ mod machine;
 mod outputs;
 pub(crate) mod sweep;
 
-use crate::bench::{command_line, stop_on_signals};
+use crate::bench::{INTERRUPTED, command_line, stop_on_signals};
 use outputs::{OutputPath, Outputs};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
-use thalweg::terminal::{Failure, Output, progress::Busy};
+use thalweg::terminal::{Failure, Output, outlet, progress::Busy};
 use thalweg_lab::kernel::{self, Kernel, Progress};
 use thalweg_lab::scenario::{Assignment, Carrier, Control, InvalidValue, Measure, Network, Traffic, defaults};
 use thalweg_lab::{LabError, Laboratory, Report, RunProgress, Scenario, render};
@@ -93,8 +93,8 @@ struct Incast {
     /// Longest IP packet, in bytes
     #[arg(long, default_value_t = defaults::mtu())]
     mtu: u32,
-    /// Fraction of packets lost on the way
-    #[arg(long, default_value_t = 0.0)]
+    /// Fraction of packets lost on the way: 0.05 or 5%
+    #[arg(long, default_value_t = 0.0, value_parser = parse_fraction)]
     loss: f64,
     /// Payload bytes in each fragment
     #[arg(long, default_value = "64KiB")]
@@ -126,6 +126,13 @@ struct Incast {
     calibrate: bool,
     #[command(flatten)]
     how: How,
+}
+
+/// Parses a fraction, which may be in percent.
+fn parse_fraction(text: &str) -> Result<f64, String> {
+    let (number, unit) = text.strip_suffix('%').map_or((text, 1.0), |percent| (percent.trim_end(), 0.01));
+    let value: f64 = number.parse().map_err(|_| format!("'{text}' is no fraction: write 0.05 or 5%"))?;
+    Ok(value * unit)
 }
 
 impl Incast {
@@ -217,7 +224,13 @@ fn run_and_print(mut scenario: Scenario, how: &How, json: bool) -> Result<ExitCo
     let report = with_scenario_progress(&directory, |progress| {
         thalweg_lab::run_scenario(&scenario, how.on, &directory, &stop, progress)
     });
-    let mut report = report.map_err(failure)?;
+    let mut report = match report {
+        Err(LabError::Interrupted) => {
+            outlet::stderr().put_text("interrupted: there is no result\n");
+            return Ok(ExitCode::from(INTERRUPTED));
+        }
+        other => other.map_err(failure)?,
+    };
     report.provenance = machine_provenance(&render::report_subject(&report), &began);
     let mut output = Output::new();
     match json {
@@ -345,4 +358,15 @@ const LOOK: Duration = Duration::from_millis(200);
 pub(crate) fn failure(error: impl Into<LabError>) -> Failure {
     let error = error.into();
     if error.is_usage() { Failure::usage(error) } else { Failure::broken(error) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fraction_may_be_in_percent() {
+        assert_eq!(["0.05", "5%", "5 %"].map(parse_fraction), [Ok(0.05), Ok(0.05), Ok(0.05)]);
+        assert_eq!(parse_fraction("five").unwrap_err(), "'five' is no fraction: write 0.05 or 5%");
+    }
 }

@@ -54,10 +54,10 @@ fn reproduction(quick: bool) -> Reproduction<Results> {
 fn a_laboratory_like_the_paper_s_confirms_it() {
     let reproduction = reproduction(false);
     let verdicts: Vec<String> = reproduction.findings.iter().map(|finding| finding.verdict.to_string()).collect();
-    // There is no slow server. What is made up is sometimes more than what is offered, which credit does not reach.
+    // There is no slow server. What is made up is sometimes more than what is offered, which counts as all of it.
     let others: Vec<usize> = (0..9).filter(|at| verdicts[*at] != "holds here").collect();
-    assert_eq!(others, [2, 6], "{verdicts:?}");
-    assert!(reproduction.findings[6].measured.contains("senders 1, interval 50ms, delay 50ms: credit 100.0 %, vegas"));
+    assert_eq!(others, [2], "{verdicts:?}");
+    assert!(reproduction.findings[6].measured.starts_with("in all of "));
     let differences = &reproduction.tables[1];
     let [paper, here] = [&differences.paper, &differences.here]
         .map(|rows| rows.iter().map(|row| row.cells.clone()).collect::<Vec<_>>());

@@ -117,7 +117,8 @@ pub(crate) fn run_sweep_into(asked: Sweep, how: How, directory: &Path, stop: &At
         with_kernel_progress(|progress| Kernel::build_or_cached(progress)).map_err(failure)?;
     }
     let names = asked.clone();
-    let subject = format!("lab sweep {}, on {}", asked.name, how.on);
+    let laboratory = thalweg_lab::laboratory_title(&how.on.to_string());
+    let subject = format!("lab sweep {}, on {laboratory}", asked.name);
     let began = rfc3339_now();
     let results = sweep::run_sweep(asked, how.on, jobs, directory, stop, |progress| {
         outlet::stderr().put_text(progress_line(&names, &progress));
