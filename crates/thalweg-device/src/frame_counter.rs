@@ -776,12 +776,12 @@ mod tests {
         let rules =
             CounterRules { lowest: 1, first: Some(1), rate: Some(100.0), ..CounterRules::new(64, Trust::CAMERA) };
         let mut counter = FrameCounter::new(rules);
-        let at = |frame: u64| NOW + Duration::from_millis(10 * frame);
         for frame in 0..300 {
-            assert_eq!(counter.accept_count(frame + 1, frame, at(frame)), FrameNumber::At(frame));
+            let now = NOW + Duration::from_millis(10 * frame);
+            assert_eq!(counter.accept_count(frame + 1, frame, now), FrameNumber::At(frame));
         }
         // Packets that were requested again arrive 200 frames late, after 150 ms without others.
-        let late = at(315);
+        let late = NOW + Duration::from_millis(3150);
         for _ in 0..6 {
             assert_eq!(counter.accept_count(100, 299, late), FrameNumber::At(99));
         }

@@ -321,10 +321,9 @@ where
 
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<_> = std::env::args().skip(1).collect();
-    let has = |name: &str| arguments.iter().any(|argument| argument == name);
     let frame_bytes = arguments.iter().find_map(|argument| argument.parse().ok()).unwrap_or(1472);
-    let (is_polling, is_packet) = (!has("wait"), has("packet"));
-    let in_veth = has("veth") || is_packet;
+    let (is_polling, is_packet) = (!arguments.contains(&"wait".into()), arguments.contains(&"packet".into()));
+    let in_veth = arguments.contains(&"veth".into()) || is_packet;
     let mtu = u32::try_from(frame_bytes)? + 28;
     let network = if in_veth { Some(Network::new(2, mtu)?) } else { None };
     println!(

@@ -25,6 +25,8 @@ const MIN_CREDIT_OUT: f64 = 0.7;
 const MIN_ROUND_TRIP_PART: f64 = 0.1;
 /// Part of the processors' time from which on they are the limit of a laboratory in real time.
 const MIN_PROCESSORS_BUSY: f64 = 0.9;
+/// Part of the measured time in which the busiest link is idle if a timeout from before stops everything.
+const MIN_STANDSTILL_IDLE: f64 = 0.9;
 /// Shortest retransmission timeout of Linux and of the ns-3 models, in seconds (`TCP_RTO_MIN`).
 const MIN_TIMEOUT_SECONDS: f64 = 0.2;
 
@@ -212,7 +214,7 @@ impl<'a> Evidence<'a> {
                 _ => format!("{} and {probes}", format_quantity(*timeouts, "retransmission timeout")),
             };
             format!("{count}, which take up to {wait} more if one packet is in flight")
-        } else if *timeouts == 0 && idle > 0.5 && self.waits_explain(timeouts_before, idle) {
+        } else if *timeouts == 0 && idle > MIN_STANDSTILL_IDLE && self.waits_explain(timeouts_before, idle) {
             let count = format_quantity(timeouts_before, "retransmission timeout");
             format!("{count} of at least {wait} that began before the measured time")
         } else {

@@ -512,8 +512,8 @@ fn help_says_what_a_command_is_for_and_how_it_ends() {
       -h, --help             Print help
 
     Prints one line per event, then one per fragment: source, sequence number,
-    timestamp (TAI), size and type of the payload, and status. With --json, each
-    event is one JSON object on one line.
+    timestamp (TAI; 'no time' if the device or recording has none), size and type of
+    the payload, and status. With --json, each event is one JSON object on one line.
 
     Examples:
       thalweg cat runs/run-000042 --event 7 --data 16

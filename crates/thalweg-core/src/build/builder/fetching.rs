@@ -139,8 +139,8 @@ impl Builder {
         let keeping_up =
             (0..due.len()).filter(|source| !credit.is_slow_source(*source) && !credit.holds_back_source(*source));
         let slow = (0..due.len()).filter(|source| credit.is_slow_source(*source));
-        let earliest = |source: &usize| due[*source].next;
-        let behind = keeping_up.min_by_key(earliest).or_else(|| slow.min_by_key(earliest))?;
+        let behind = keeping_up.min_by_key(|source| due[*source].next);
+        let behind = behind.or_else(|| slow.min_by_key(|source| due[*source].next))?;
         let count = u64::from(sources[behind].front_ticket()?.offer.count);
         Some(due[behind].next.saturating_add(if self.short { 0 } else { MAX_SPREAD_SLOTS * count * apart }))
     }
