@@ -103,6 +103,8 @@ const HELD_BACK: f64 = 0.02;
 const BUSY: f64 = 0.7;
 /// Part of the time for which a source's process uses a processor, if that limits the run.
 const BUSY_PROCESS: f64 = 0.85;
+/// Part of a run below which the time until something arrived for the last time is taken for its duration.
+const MIN_ACTIVE: f64 = 0.9;
 /// Part of the fragments that must be lost to be the limit.
 const MUCH_LOST: f64 = 0.01;
 
@@ -116,9 +118,9 @@ impl Verdict {
         if seconds <= 0.0 {
             return None;
         }
-        // A source that is waited for at the end of a run lowers no rate.
+        // A source that is waited for at the end of a run for long lowers no rate.
         let active = times.iter().map(|time| time.active).fold(0.0, f64::max);
-        let seconds = if active > 0.0 { active.min(seconds) } else { seconds };
+        let seconds = if active > 0.0 && active < MIN_ACTIVE * seconds { active } else { seconds };
         let carried = 8.0 * bytes as f64 / seconds;
         let offered = offered_bytes(ledger, seconds).map(|bytes| 8.0 * bytes / seconds);
         let (kind, name, cause) = find_limit(ledger, seconds, busiest);
