@@ -100,7 +100,8 @@
 //! | file | contents |
 //! | --- | --- |
 //! | `work` | Work requests, completions and other events |
-//! | `memory` | The interface to registered memory; `plain`, one over vectors, for tests and examples |
+//! | `memory` | The interface to registered memory |
+//! | `plain` | Registered memory in vectors, for tests and examples |
 //! | `settings` | Settings of a stream; errors of its calls |
 //! | `stream` | A stream: its calls, and its end |
 //! | `stream/send_queue` | Requests that are posted and not over |
@@ -110,8 +111,9 @@
 //! | `stream/delivery` | Received messages, in order |
 //! | `stream/inbound` | Reads and atomics of the peer that wait to be answered |
 //! | `header` | Layouts of DDP's and RDMAP's headers |
-//! | `fault`, `terminate` | Broken rules, their codes and words, Terminate messages |
-//! | `mpa/startup`, `mpa/fpdu` | Set-up of a TCP connection; its frames |
+//! | `fault` | Broken rules, their codes and words |
+//! | `terminate` | Terminate messages |
+//! | `mpa` | MPA: set-up of a TCP connection (`mpa/startup`), and its frames (`mpa/fpdu`) |
 
 mod fault;
 pub mod header;

@@ -41,12 +41,17 @@
 //! | `descriptor` | Requests and completions as they lie in rings |
 //! | `engine` | The RNIC: its tables, commands, turns, sleep |
 //! | `transfer` | Carrying out requests between queue pairs of this RNIC; failure and flush |
-//! | `stag`, `queue_pair`, `completion` | The tables |
+//! | `stag` | Table of registered memory and windows |
+//! | `queue_pair` | Table of queue pairs |
+//! | `completion` | Table of completion queues |
 //! | `stream` | Queue pairs with a peer at another RNIC |
-//! | `tcp`, `efe` | The two ways there |
-//! | `connection`, `handshake` | Connection management; set-up of TCP connections |
+//! | `tcp` | Way there: MPA over TCP |
+//! | `efe` | Way there: EFE in UDP datagrams |
+//! | `connection` | Connection management |
+//! | `handshake` | Set-up of TCP connections |
 //! | `service` | The RNIC as a thread or a process |
-//! | `events`, `slots` | Events to programs; tables by handles |
+//! | `events` | Events to programs |
+//! | `slots` | Tables by handles |
 
 #![forbid(unsafe_code)]
 
