@@ -153,9 +153,7 @@ def test_a_deb_on_a_bare_system_records_a_run_and_goes_without_a_trace(system: S
     assert "<title>" in system.run(f"head -n 20 {documents}/html/tutorial.html")
     system.run(f"thalweg check {documents}/examples/one-host.toml")
     assert "64 KiB" in system.run(f"thalweg {' '.join(INSTRUMENT)}")
-    assert "-F _thalweg thalweg" in system.run(
-        "source /usr/share/bash-completion/completions/thalweg; complete -p thalweg"
-    )
+    assert "-F _thalweg" in system.run("source /usr/share/bash-completion/completions/thalweg; complete -p thalweg")
     system.run("cd /usr/lib/systemd/system && systemd-analyze verify ./thalweg-serve.service ./thalweg-node@.service")
     system.run("getent passwd thalweg")
     # What came with it goes, too, even where something else could use it.
