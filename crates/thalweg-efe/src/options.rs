@@ -14,7 +14,7 @@ pub struct Options {
     /// Bound on the credit of all connections together, in bytes, where `last_link` is not known; and on the bound that
     /// follows from it. Not more than the port below can hold for this process (socket buffer, ring).
     pub max_credit_bytes: u64,
-    /// Credit that a class of an idle connection has, in bytes: so many bytes may be sent without being requested. Idle
+    /// Credit that a class of an idle connection has, in bytes: what may be sent without being requested. Idle
     /// connections together have at most a quarter of the bound.
     pub standing_credit_bytes: u64,
     /// Queueing delay to which the delay window steers.

@@ -447,7 +447,7 @@ impl<A: Copy + Eq, P: Packet> Port<A, P> {
             (Stage::Waiting | Stage::Accepted { .. } | Stage::Open, Kind::Abort) if is_peer => {
                 ConnectionError::Aborted { code: ending.code, private: ending.private.into() }
             }
-            // The peer keeps only so many attempts: the next `Open` begins anew.
+            // The peer keeps a limited number of attempts: the next `Open` begins anew.
             (Stage::Opening { private, is_challenged: true }, Kind::Reset) => {
                 connection.stage = Stage::Opening { private: private.clone(), is_challenged: false };
                 (connection.peer, connection.peer_token) = (0, 0);

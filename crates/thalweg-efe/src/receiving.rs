@@ -72,7 +72,7 @@ impl ReceivingHalf {
         }
     }
 
-    /// Processes the arrival of a packet that costs so many bytes of credit.
+    /// Processes the arrival of a packet that costs this number of bytes of credit.
     pub(crate) fn on_packet(&mut self, sequence: u32, cost: u32, now: u64) -> Fate {
         let ahead = sequence.wrapping_sub(self.below);
         if ahead >= WINDOW_PACKETS {

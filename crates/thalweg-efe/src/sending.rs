@@ -85,7 +85,7 @@ impl<P: Packet> SendingHalf<P> {
         }
     }
 
-    /// Queues a packet that costs so many bytes of credit, and returns its number; the packet, if the window is full.
+    /// Queues a packet that costs this number of bytes of credit, and returns its number; the packet, if the window is full.
     pub(crate) fn push_packet(&mut self, packet: P, cost: u32) -> Result<u32, P> {
         if self.free_places() == 0 {
             return Err(packet);
@@ -120,7 +120,7 @@ impl<P: Packet> SendingHalf<P> {
         self.below != self.unsent
     }
 
-    /// Returns the credit that could be used, with a delay window of so many bytes, in bytes since the beginning.
+    /// Returns the credit that could be used, with a delay window of this length, in bytes since the beginning.
     pub(crate) fn wanted_bytes(&self, window_bytes: u64) -> u64 {
         self.queued_bytes.min(self.sent_bytes.saturating_add(window_bytes))
     }

@@ -615,7 +615,7 @@ impl Drop for SharedQueueInner {
 }
 
 impl ProtectionDomain {
-    /// Creates a shared receive queue for at least so many receives of up to `sges` elements.
+    /// Creates a shared receive queue for at least this number of receives of up to `sges` elements.
     ///
     /// # Errors
     /// The RNIC refuses, or has ended.

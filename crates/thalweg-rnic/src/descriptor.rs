@@ -351,7 +351,7 @@ pub fn send_ring_cells(lengths: &QueueLengths) -> u32 {
     (lengths.send_requests.max(1) * longest).next_power_of_two()
 }
 
-/// Returns the number of cells in the ring of a receive queue of so many receives.
+/// Returns the number of cells in the ring of a receive queue of this length.
 pub fn receive_ring_cells(receives: u32, max_sges: u32) -> u32 {
     (receives.max(1) * receive_cells(max_sges)).next_power_of_two()
 }

@@ -161,7 +161,7 @@ impl FpduWriter<'_> {
         }
     }
 
-    /// Returns how many of so many bytes come before the next marker.
+    /// Returns the number of these bytes that come before the next marker.
     fn bytes_before_marker(&self, length: usize) -> usize {
         if !self.markers {
             return length;
@@ -345,7 +345,7 @@ impl FpduLayout {
         Some(self.content_pieces(content).last().map_or(0, |piece| piece.end))
     }
 
-    /// Pieces between markers of so many bytes of content, the first bytes after the marker at the front.
+    /// Pieces of content between markers; the first piece follows the marker at the front.
     fn content_pieces(self, content: usize) -> impl Iterator<Item = Range<usize>> {
         let (mut offset, mut left) = (0, content);
         std::iter::from_fn(move || {

@@ -236,7 +236,7 @@ impl Stream {
         }
     }
 
-    /// Takes note that so many bytes of the current Write or Send are sent with this segment.
+    /// Takes note that these bytes of the current Write or Send are sent with this segment.
     fn note_sent(&mut self, sent: u32) {
         let Some((_, posted)) = self.queue.current_request() else { return };
         self.sender.sending = if sent < posted.total_bytes {
