@@ -149,14 +149,14 @@ impl Instrument for Building {
         let run = parse_run_figures(&ended)?;
         self.recorder = run.recorder.clone();
         let seconds_per_gigabyte = run.cpu_seconds_per_gigabyte.sum();
+        let process_percent = seconds_per_gigabyte.map(|cost| 100.0 * cost * run.bytes as f64 / 1e9 / run.seconds);
         Ok(Figures {
             goodput_bits_per_second: Some(run.goodput_bits_per_second),
             messages_per_second: Some(run.fragments_per_second),
             copies_per_byte: run.copies_per_byte.sum(),
-            cpu: Some(Cpu {
-                process_percent: 100.0 * seconds_per_gigabyte.unwrap_or_default() * run.bytes as f64
-                    / 1e9
-                    / run.seconds,
+            // Without the sources' share there is no figure.
+            cpu: process_percent.map(|process_percent| Cpu {
+                process_percent,
                 system_percent: used.percent_of_wall(used.system),
                 seconds_per_gigabyte,
                 ..Cpu::default()

@@ -106,7 +106,8 @@ fn run_text(report: &RunReport) -> String {
     if let Some(trigger) = &report.trigger {
         #[expect(clippy::cast_precision_loss, reason = "figures for people")]
         let gigabytes = report.bytes as f64 * 1e-9;
-        out.push_str(&trigger_text(trigger, report.bytes, (cpu.source.unwrap_or_default() + cpu.builder) * gigabytes));
+        let cpu_seconds = cpu.source.map(|source| (source + cpu.builder) * gigabytes);
+        out.push_str(&trigger_text(trigger, report.bytes, cpu_seconds));
     }
     out.push_str(&recording_text(report));
     out.push('\n');
@@ -189,7 +190,7 @@ fn device_counters_text<'a>(counters: impl Iterator<Item = (&'a String, &'a u64)
 
 /// Returns the text on what the trigger levels did; for simulated levels, compared with those of ATLAS (100 kHz, 3 kHz,
 /// 200 Hz: Nagasaka and Oki 2012, section 2.2).
-fn trigger_text(trigger: &TriggerReport, fetched_bytes: u64, cpu_seconds: f64) -> String {
+fn trigger_text(trigger: &TriggerReport, fetched_bytes: u64, cpu_seconds: Option<f64>) -> String {
     let TriggerReport { level1, level2_accepted, filter_accepted, rates, unasked_bytes, simulated, undecided, levels } =
         trigger;
     let mut out =
@@ -216,7 +217,9 @@ fn trigger_text(trigger: &TriggerReport, fetched_bytes: u64, cpu_seconds: f64) -
     let at_atlas = if *simulated { "; at ATLAS 100,000, 3,000 (1 in 33.3), 200 (1 in 15.0)" } else { "" };
     let _ = writeln!(out, "\n  events/s: {rates_text}{at_atlas}");
     #[expect(clippy::cast_precision_loss, reason = "figures for people")]
-    let _ = writeln!(out, "  CPU per event: {:.3} ms", cpu_seconds * 1e3 / (*level1).max(1) as f64);
+    let cpu_ms = cpu_seconds.map(|seconds| seconds * 1e3 / (*level1).max(1) as f64);
+    let unit = if cpu_ms.is_some() { " ms" } else { "" };
+    let _ = writeln!(out, "  CPU per event: {}{unit}", figure_or_unknown(cpu_ms, 3));
     if *undecided != Undecided::default() {
         let Undecided { unsure, late, gone, ends } = *undecided;
         let ended = if ends > 0 { format!(", which ended {}", format_quantity(ends, "time")) } else { String::new() };
@@ -487,14 +490,15 @@ mod tests {
     fn a_triggered_run_says_how_few_events_it_kept() {
         let counts = TriggerCounts { level1: 50_000, level2: 1_502, filter: 98, unasked_bytes: 4_267_728_000 };
         let levels = Levels { level2: true, filter: true };
-        insta::assert_snapshot!(trigger_text(&TriggerReport::new(counts, 5.0, levels), 117_000_000, 6.0), @r"
+        insta::assert_snapshot!(trigger_text(&TriggerReport::new(counts, 5.0, levels), 117_000_000, Some(6.0)), @r"
           trigger, simulated: 50,000 events, level 2 accepted 1,502 (1 in 33.3), the event filter 98 (1 in 15.3)
           events/s: 10,000 at level 1, 300 after level 2, 19.6 after the event filter; at ATLAS 100,000, 3,000 (1 in 33.3), 200 (1 in 15.0)
           CPU per event: 0.120 ms
           fetched: 117 MB; never asked for: 4.27 GB
         ");
         let none = TriggerReport::new(TriggerCounts::default(), 0.0, Levels { filter: false, ..levels });
-        let text = trigger_text(&none, 0, 0.0);
+        let text = trigger_text(&none, 0, None);
+        assert!(text.contains("  CPU per event: unknown\n"), "{text}");
         assert!(text.contains("level 2 accepted 0 (none)") && !text.contains("event filter"), "{text}");
     }
 
