@@ -209,6 +209,18 @@ impl<A: Copy + Eq, P: Packet> Port<A, P> {
         SendRoom { packets, bytes_at_once: bytes.min(connection.max_packet_bytes()) }
     }
 
+    /// Returns the address of a connection's peer; `None` if the connection is over.
+    pub fn peer_address(&self, id: ConnectionId) -> Option<A> {
+        self.connection(id).map(|connection| connection.address)
+    }
+
+    /// Returns whether a peer has not acknowledged all packets that were queued for it.
+    pub fn has_unacknowledged(&self) -> bool {
+        let connections = self.places.iter().filter_map(|place| place.connection.as_deref());
+        let mut halves = connections.flat_map(|connection| connection.sending.iter());
+        halves.any(|half| !half.is_empty())
+    }
+
     /// Closes this half of a connection once all packets were acknowledged: no more are taken. The other half stays open
     /// until the peer closes it.
     pub fn finish_sending(&mut self, id: ConnectionId) {
