@@ -214,11 +214,11 @@ impl<A: Copy + Eq, P: Packet> Port<A, P> {
         self.connection(id).map(|connection| connection.address)
     }
 
-    /// Returns whether a peer has not acknowledged all packets that were queued for it.
+    /// Returns whether a peer has not acknowledged all packets that were queued for it, or the end of a half that was
+    /// closed.
     pub fn has_unacknowledged(&self) -> bool {
-        let connections = self.places.iter().filter_map(|place| place.connection.as_deref());
-        let mut halves = connections.flat_map(|connection| connection.sending.iter());
-        halves.any(|half| !half.is_empty())
+        let mut connections = self.places.iter().filter_map(|place| place.connection.as_deref());
+        connections.any(|connection| !connection.is_over && connection.awaits_answer())
     }
 
     /// Closes this half of a connection once all packets were acknowledged: no more are taken. The other half stays open

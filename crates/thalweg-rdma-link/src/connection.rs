@@ -294,6 +294,7 @@ impl PeerConnection {
         if matches!(self.stage, Stage::Up(_)) {
             // An attempt only: it may have ended by itself.
             let _ = self.queue.disconnect();
+            self.stage = Stage::Ended;
         }
     }
 }

@@ -225,6 +225,9 @@ impl<L: RdmaLink> Endpoint for RdmaEndpoint<L> {
                 slot.is_broken = true;
                 broken.push((peer, error));
             }
+            if self.is_leaving && !slot.link.connection().has_unsent() {
+                slot.link.connection_mut().disconnect();
+            }
             // What was posted may have completed at once.
             slot.link.connection_mut().collect_arrivals();
         }

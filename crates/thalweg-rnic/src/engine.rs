@@ -261,7 +261,8 @@ impl Engine {
         Some(self.queues.get(queue)?.stream.as_ref()?.stream.bytes_read_by_peer())
     }
 
-    /// Returns whether something was sent that has not left this process, or, over EFE, was not acknowledged.
+    /// Returns whether something was sent that has not left this process, or, over EFE, was not acknowledged: also the end
+    /// of a connection.
     pub fn has_unsent(&self) -> bool {
         self.efe_ports.iter().any(|(_, port)| port.has_unacknowledged())
             || self.lingering.iter().any(|socket| socket.has_unsent())
