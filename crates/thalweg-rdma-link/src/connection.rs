@@ -273,10 +273,9 @@ impl PeerConnection {
 
     /// Returns whether messages have not left for the peer.
     pub(crate) fn has_unsent(&self) -> bool {
-        match self.stage {
-            Stage::Pending(_) | Stage::Up(_) => self.channel.unsent_bytes() > 0 || self.pending_sends > 0,
-            Stage::Failed(_) | Stage::Ended => false,
-        }
+        let is_alive = matches!(self.stage, Stage::Pending(_) | Stage::Up(_));
+        let has_failed = self.waiting.iter().any(|done| !done.is_success());
+        is_alive && !has_failed && (self.channel.unsent_bytes() > 0 || self.pending_sends > 0)
     }
 
     /// Returns the bytes that the peer has read so far.

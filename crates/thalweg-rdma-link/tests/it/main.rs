@@ -5,3 +5,4 @@ mod conformance;
 mod costs;
 mod hostile_builder;
 mod hostile_source;
+mod leaving;
