@@ -59,6 +59,8 @@ pub(crate) struct PeerConnection {
     completions: CompletionQueue,
     /// Receives, and behind them sends.
     buffers: Buffer,
+    /// Buffer on its way between the channel and those.
+    copied_buffer: Box<[u8; BUFFER_BYTES]>,
     pub(crate) channel: Channel,
     stage: Stage,
     /// Name of the peer, for errors.
@@ -195,11 +197,10 @@ impl PeerConnection {
 
     /// Copies a received buffer to the channel, and posts its receive again.
     fn take_buffer(&mut self, done: &Completion) -> Result<(), LinkError> {
-        let (number, bytes) = (done.request_id(), done.transferred_bytes() as usize);
-        let mut buffer = [0; BUFFER_BYTES];
+        let (number, bytes) = (done.request_id(), BUFFER_BYTES.min(done.transferred_bytes() as usize));
         let at = number as usize * BUFFER_BYTES;
-        self.buffers.shared_memory().load_bytes(at, &mut buffer[..bytes]);
-        self.channel.take_buffer(&buffer[..bytes])?;
+        self.buffers.shared_memory().load_bytes(at, &mut self.copied_buffer[..bytes]);
+        self.channel.take_buffer(&self.copied_buffer[..bytes])?;
         let posted = self.queue.post_receive(number, &[self.buffers.sge(at as u64, BUFFER_BYTES as u32)]);
         posted.map_err(|error| LinkError::Io { doing: self.name(), error: io::Error::other(error) })
     }
@@ -244,12 +245,11 @@ impl PeerConnection {
             return Ok(());
         }
         let mut sends = Vec::new();
-        let mut buffer = [0; BUFFER_BYTES];
         while self.pending_sends < MAX_SENDS
-            && let Some(bytes) = self.channel.fill_next_buffer(&mut buffer)
+            && let Some(bytes) = self.channel.fill_next_buffer(&mut self.copied_buffer)
         {
             let at = (RECEIVES + self.next_send) as usize * BUFFER_BYTES;
-            self.buffers.shared_memory().store_bytes(at, &buffer[..bytes]);
+            self.buffers.shared_memory().store_bytes(at, &self.copied_buffer[..bytes]);
             sends.push(self.buffers.sge(at as u64, bytes as u32));
             self.next_send = (self.next_send + 1) % MAX_SENDS;
             self.pending_sends += 1;
@@ -339,6 +339,7 @@ impl Prepared {
             queue,
             completions,
             buffers,
+            copied_buffer: Box::new([0; BUFFER_BYTES]),
             channel: Channel::default(),
             stage: Stage::Pending(pending),
             peer,

@@ -256,6 +256,10 @@ impl<L: RdmaLink> Endpoint for RdmaEndpoint<L> {
             slot.link.connection_mut().disconnect();
         }
         self.has_command = true;
+        // What the RNIC reports of queue pairs that have ended in an error; not read, it would be sent again and again.
+        while let Ok(Some(event)) = self.device.wait_for_async_event(Duration::ZERO) {
+            tracing::debug!("the RNIC reports: {event:?}");
+        }
     }
 
     fn prepare_to_leave(&mut self) {

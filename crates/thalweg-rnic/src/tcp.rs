@@ -18,6 +18,9 @@ const INCOMING_BYTES: usize = 256 << 10;
 /// bytes of the peer unread would reset the connection, and discard a Terminate message on its way.
 const LINGER_TIME: Duration = Duration::from_secs(2);
 
+/// Time after which a peer that does not answer is considered gone (`TCP_USER_TIMEOUT`, RFC 5482, and keep-alive).
+const PEER_TIMEOUT: Duration = Duration::from_secs(10);
+
 /// Length of the longest TCP segment in bytes where the kernel does not say.
 const DEFAULT_SEGMENT_BYTES: u32 = 1460;
 
@@ -51,6 +54,7 @@ pub(crate) fn tcp_stream(socket: TcpStream, terms: &Connection, first: Vec<u8>) 
     let segment_bytes = socket2::SockRef::from(&socket).tcp_mss().unwrap_or(DEFAULT_SEGMENT_BYTES);
     // What the program posts goes out at once.
     let _ = socket.set_nodelay(true);
+    set_peer_timeout(&socket);
     let settings = StreamSettings {
         segment_limit_bytes: longest_ulpdu_bytes(segment_bytes as usize, terms.send_markers),
         inbound_requests: terms.inbound_requests,
@@ -71,6 +75,15 @@ pub(crate) fn tcp_stream(socket: TcpStream, terms: &Connection, first: Vec<u8>) 
         send_error: None,
     };
     StreamPath::new(settings, Carrier::Tcp(Box::new(carrier)))
+}
+
+/// Has the kernel end a connection whose peer does not answer, also while nothing is sent.
+fn set_peer_timeout(socket: &TcpStream) {
+    let options = socket2::SockRef::from(socket);
+    let probes = socket2::TcpKeepalive::new().with_time(PEER_TIMEOUT / 2).with_interval(PEER_TIMEOUT / 5);
+    // Without them the connection works, and its end is noticed later.
+    let _ = options.set_tcp_user_timeout(Some(PEER_TIMEOUT));
+    let _ = options.set_tcp_keepalive(&probes.with_retries(3));
 }
 
 impl TcpCarrier {
