@@ -28,6 +28,9 @@ const READS_UNDER_WAY: u32 = 32;
 /// Files that each end has open for a connection: three rings twice, buffers, events twice, a socket.
 pub(crate) const FILES_PER_CONNECTION: u64 = 10;
 
+/// Action that an error names.
+const SETTING_UP: &str = "setting up a queue pair";
+
 /// Id of all sends; those of reads are smaller.
 const SEND_ID: u64 = u64::MAX;
 
@@ -308,7 +311,6 @@ struct Prepared {
 impl Prepared {
     /// Prepares one. `access`: rights that the peer has to memory that is registered for peers.
     fn new(device: &Device, domain: &ProtectionDomain, access: Access) -> Result<Self, LinkError> {
-        let error = || rnic_error("setting up a queue pair");
         let lengths = QueueLengths {
             send_requests: MAX_SENDS + MAX_READS,
             receives: RECEIVES,
@@ -317,13 +319,13 @@ impl Prepared {
             inline_bytes: 0,
         };
         let completions =
-            device.create_completion_queue(lengths.send_requests + lengths.receives, None).map_err(error())?;
+            device.create_completion_queue(lengths.send_requests + lengths.receives, None).map_err(rnic_error(SETTING_UP))?;
         let options = QueuePairOptions { lengths, ..QueuePairOptions::new(&completions) };
-        let queue = domain.create_queue_pair(&options).map_err(error())?;
+        let queue = domain.create_queue_pair(&options).map_err(rnic_error(SETTING_UP))?;
         let attributes = QueueAttributes { access, ..QueueAttributes::default() };
-        queue.modify_state(QueueState::Init, Some(attributes)).map_err(error())?;
+        queue.modify_state(QueueState::Init, Some(attributes)).map_err(rnic_error(SETTING_UP))?;
         let buffer_count = (RECEIVES + MAX_SENDS) as usize;
-        let buffers = domain.create_buffer(buffer_count * BUFFER_BYTES, Access::LOCAL_WRITE).map_err(error())?;
+        let buffers = domain.create_buffer(buffer_count * BUFFER_BYTES, Access::LOCAL_WRITE).map_err(rnic_error(SETTING_UP))?;
         for number in 0..u64::from(RECEIVES) {
             let into = buffers.sge(number * BUFFER_BYTES as u64, BUFFER_BYTES as u32);
             queue
