@@ -82,6 +82,12 @@ pub(crate) struct EfeCarrier {
 }
 
 impl EfePort {
+    /// Returns the time at which the port has something to do: at once if there is an event, such as the end of a
+    /// connection, after which there may be no other time.
+    fn next_deadline(&self) -> Option<Duration> {
+        if self.port.has_events() { Some(Duration::ZERO) } else { self.port.next_deadline() }
+    }
+
     /// Returns whether a peer has not acknowledged all that was sent to it.
     pub(crate) fn has_unacknowledged(&self) -> bool {
         self.port.has_unacknowledged()
@@ -457,7 +463,7 @@ impl Engine {
 
     /// Returns the time at which a port of EFE has something to do.
     pub(crate) fn efe_deadline(&self) -> Option<Duration> {
-        self.efe_ports.iter().filter_map(|(_, port)| port.port.next_deadline()).min()
+        self.efe_ports.iter().filter_map(|(_, port)| port.next_deadline()).min()
     }
 }
 

@@ -169,6 +169,7 @@ fn a_peer_that_answers_nothing_is_dead_after_the_timeout() {
         assert_eq!(failed, connection);
         assert!(waited >= options.peer_timeout && waited < options.peer_timeout + Duration::from_secs(1), "{waited:?}");
     }
+    assert!(!pair.ports[0].has_events());
     let error = pair.ports[0].connect(1, b"", pair.now).map(|_| pair.advance(Duration::from_secs(4)));
     assert_eq!(error, Ok(()));
     let failed = pair.events[0].last().unwrap();
