@@ -169,11 +169,21 @@ fn a_peer_that_answers_nothing_is_dead_after_the_timeout() {
         assert_eq!(failed, connection);
         assert!(waited >= options.peer_timeout && waited < options.peer_timeout + Duration::from_secs(1), "{waited:?}");
     }
-    assert!(!pair.ports[0].has_events());
     let error = pair.ports[0].connect(1, b"", pair.now).map(|_| pair.advance(Duration::from_secs(4)));
     assert_eq!(error, Ok(()));
     let failed = pair.events[0].last().unwrap();
     assert!(matches!(failed, Event::Failed { error: ConnectionError::NotOpened { .. }, .. }), "{failed:?}");
+}
+
+#[test]
+fn a_timeout_that_is_found_while_frames_are_made_is_an_event_and_no_deadline() {
+    let (mut pair, near, _) = Pair::connected(&Options::default());
+    pair.now += Options::default().peer_timeout;
+    while next_frame(&mut pair.ports[0], pair.now).is_some() {}
+    assert_eq!((pair.ports[0].has_events(), pair.ports[0].next_deadline()), (true, None));
+    let failed = pair.ports[0].next_event();
+    let is_silent = |error: &ConnectionError| matches!(error, ConnectionError::Silent { .. });
+    assert!(matches!(failed, Some(Event::Failed { connection, error }) if connection == near && is_silent(&error)));
 }
 
 #[test]
