@@ -318,14 +318,16 @@ impl Prepared {
             receive_sges: 1,
             inline_bytes: 0,
         };
-        let completions =
-            device.create_completion_queue(lengths.send_requests + lengths.receives, None).map_err(rnic_error(SETTING_UP))?;
+        let completions = device
+            .create_completion_queue(lengths.send_requests + lengths.receives, None)
+            .map_err(rnic_error(SETTING_UP))?;
         let options = QueuePairOptions { lengths, ..QueuePairOptions::new(&completions) };
         let queue = domain.create_queue_pair(&options).map_err(rnic_error(SETTING_UP))?;
         let attributes = QueueAttributes { access, ..QueueAttributes::default() };
         queue.modify_state(QueueState::Init, Some(attributes)).map_err(rnic_error(SETTING_UP))?;
         let buffer_count = (RECEIVES + MAX_SENDS) as usize;
-        let buffers = domain.create_buffer(buffer_count * BUFFER_BYTES, Access::LOCAL_WRITE).map_err(rnic_error(SETTING_UP))?;
+        let buffers =
+            domain.create_buffer(buffer_count * BUFFER_BYTES, Access::LOCAL_WRITE).map_err(rnic_error(SETTING_UP))?;
         for number in 0..u64::from(RECEIVES) {
             let into = buffers.sge(number * BUFFER_BYTES as u64, BUFFER_BYTES as u32);
             queue

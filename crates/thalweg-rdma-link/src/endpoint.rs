@@ -112,9 +112,9 @@ impl<L: RdmaLink> RdmaEndpoint<L> {
     /// Opens an endpoint that listens.
     pub(crate) fn listen(transport: Transport, at: &Address, watch: Watch) -> Result<Self, LinkError> {
         let mut endpoint = Self::open(transport, watch)?;
-        let found = at.resolve_addresses().map_err(|error| {
-            listening_error(at, error, "correct the name in `listen`, or write a numeric address")
-        })?;
+        let found = at
+            .resolve_addresses()
+            .map_err(|error| listening_error(at, error, "correct the name in `listen`, or write a numeric address"))?;
         let mut outcome = Err(listening_error(at, io::ErrorKind::NotFound.into(), PORT_ADVICE));
         for address in found {
             outcome = endpoint
