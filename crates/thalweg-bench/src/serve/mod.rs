@@ -18,7 +18,6 @@
 
 mod client;
 mod command;
-mod network;
 
 use crate::building::Scratch;
 use crate::cpu::Used;
@@ -33,7 +32,7 @@ use crate::point::{Figures, Key, Latency, Point, median_value};
 use crate::{BenchError, Clock, Sizes, Usage};
 use client::{Connection, DATA, RangeClients};
 use command::{Contender, Mount, Server, read_mounted_file, run_fio_pass};
-use network::{End, Network};
+use crate::network::{End, Network};
 use std::fs::File;
 use std::net::SocketAddr;
 use std::path::PathBuf;
