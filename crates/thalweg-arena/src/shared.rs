@@ -4,12 +4,13 @@
 //! The bytes are never a slice: they are copied in and out by accesses that are defined however many others there are at
 //! the same time. A program that writes where another reads changes what is read, and nothing else.
 
-use crate::arena::{ArenaError, check_received};
+use crate::arena::{Arena, ArenaError, check_received};
 use crate::pin::{PinError, lock_pages};
 use memmap2::{Advice, MmapOptions, MmapRaw};
 use rustix::fs::{MemfdFlags, SealFlags};
 use std::fmt;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 /// Number of bytes that are copied at a time.
@@ -17,8 +18,16 @@ const WORD_BYTES: usize = size_of::<u64>();
 
 /// A mapped memfd that other programs may read and write.
 pub struct SharedMemory {
-    memory: MmapRaw,
+    memory: Mapping,
     writable: bool,
+}
+
+/// Mapping of shared memory.
+enum Mapping {
+    /// A mapping of its own.
+    Own(MmapRaw),
+    /// That of an arena of this program.
+    Arena(Arc<Arena>),
 }
 
 impl SharedMemory {
@@ -40,7 +49,7 @@ impl SharedMemory {
         let _ = memory.advise(Advice::HugePage);
         // Populating reports a lack of memory here instead of by SIGBUS later.
         memory.advise(Advice::PopulateWrite).map_err(ArenaError::from_io_error("allocating memory", len))?;
-        Ok((fd, Self { memory, writable: true }))
+        Ok((fd, Self { memory: Mapping::Own(memory), writable: true }))
     }
 
     /// Maps all of the memory that another program made, for reading, or for writing as well. It must be sealed against
@@ -56,12 +65,35 @@ impl SharedMemory {
         }
         let options = MmapOptions::new().len(len).to_owned();
         let memory = if writable { options.map_raw(fd) } else { options.map_raw_read_only(fd) };
-        Ok(Self { memory: memory.map_err(ArenaError::from_io_error("mmap", len))?, writable })
+        let memory = memory.map_err(ArenaError::from_io_error("mmap", len))?;
+        Ok(Self { memory: Mapping::Own(memory), writable })
+    }
+
+    /// Returns an arena of this program as memory for an RDMA adapter in this program. It needs no second mapping, which
+    /// the arena's seals would forbid. It is writable if this program made the arena.
+    ///
+    /// # Safety
+    /// Until the returned memory is dropped, the caller lets it be written only in ranges whose
+    /// [`Span`](crate::Span) it owns and does not read or write itself meanwhile.
+    pub unsafe fn of_arena(arena: &Arc<Arena>) -> Self {
+        Self { writable: arena.is_own(), memory: Mapping::Arena(Arc::clone(arena)) }
     }
 
     /// Returns the length in bytes.
     pub fn size_bytes(&self) -> usize {
-        self.memory.len()
+        match &self.memory {
+            Mapping::Own(memory) => memory.len(),
+            Mapping::Arena(arena) => arena.size_bytes(),
+        }
+    }
+
+    /// Returns the first byte of the mapping. It may be written through if the memory is writable.
+    #[inline]
+    fn first_byte(&self) -> *mut u8 {
+        match &self.memory {
+            Mapping::Own(memory) => memory.as_mut_ptr(),
+            Mapping::Arena(arena) => arena.first_byte(),
+        }
     }
 
     /// Returns whether the memory may be written through this mapping.
@@ -71,7 +103,7 @@ impl SharedMemory {
 
     /// Returns the address of the first byte in this process; for addresses that a peer is given, not for reading.
     pub fn base_address(&self) -> u64 {
-        self.memory.as_ptr() as u64
+        self.first_byte() as u64
     }
 
     /// Pins the pages, as [`pin_bytes`](crate::pin_bytes) does, until the memory is unmapped.
@@ -79,7 +111,7 @@ impl SharedMemory {
     /// # Errors
     /// As [`pin_bytes`](crate::pin_bytes).
     pub fn pin_pages(&self) -> Result<(), PinError> {
-        lock_pages(std::ptr::slice_from_raw_parts(self.memory.as_ptr(), self.size_bytes()))
+        lock_pages(std::ptr::slice_from_raw_parts(self.first_byte(), self.size_bytes()))
     }
 
     /// Fills `out` with the bytes from `at` on.
@@ -152,7 +184,7 @@ impl SharedMemory {
         let end = at.checked_add(len).filter(|end| *end <= self.size_bytes());
         assert!(end.is_some(), "bytes {at}+{len} of shared memory of {}", self.size_bytes());
         // SAFETY: inside the mapping or one past its end, as was just compared.
-        unsafe { self.memory.as_mut_ptr().add(at) }
+        unsafe { self.first_byte().add(at) }
     }
 }
 
@@ -280,6 +312,23 @@ mod tests {
             assert_eq!(seen[to_at..to_at + len], bytes[at..at + len]);
             assert!(seen[..to_at].iter().chain(&seen[to_at + len..]).all(|byte| *byte == 255));
         }
+    }
+
+    #[test]
+    fn an_arena_of_this_program_is_written_in_a_span_that_its_owner_does_not_touch() {
+        let mut arena = Arena::create("arena", 1).unwrap();
+        let span = arena.take_front(64);
+        // SAFETY: only the span is written, and read afterwards.
+        let memory = unsafe { SharedMemory::of_arena(arena.arena()) };
+        assert_eq!((memory.size_bytes(), memory.is_writable()), (arena.arena().size_bytes(), true));
+        memory.store_bytes(8, &[7; 16]);
+        assert_eq!((&span[..8], &span[8..24], &span[24..]), (&[0; 8][..], &[7; 16][..], &[0; 40][..]));
+        let theirs = Arena::import(arena.arena().fd().try_clone_to_owned().unwrap()).unwrap();
+        // SAFETY: nothing is written.
+        let memory = unsafe { SharedMemory::of_arena(&theirs) };
+        let mut seen = [0; 2];
+        memory.load_bytes(7, &mut seen);
+        assert_eq!((seen, memory.is_writable()), ([0, 7], false));
     }
 
     #[test]

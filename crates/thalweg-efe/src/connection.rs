@@ -326,7 +326,7 @@ impl<A: Copy, P: Packet> Connection<A, P> {
     }
 
     /// True if the peer is to answer something.
-    fn awaits_answer(&self) -> bool {
+    pub(crate) fn awaits_answer(&self) -> bool {
         self.sending.iter().any(|half| !half.is_empty()) || self.has_finished() && !self.finish_acknowledged
     }
 

@@ -209,6 +209,18 @@ impl<A: Copy + Eq, P: Packet> Port<A, P> {
         SendRoom { packets, bytes_at_once: bytes.min(connection.max_packet_bytes()) }
     }
 
+    /// Returns the address of a connection's peer; `None` if the connection is over.
+    pub fn peer_address(&self, id: ConnectionId) -> Option<A> {
+        self.connection(id).map(|connection| connection.address)
+    }
+
+    /// Returns whether a peer has not acknowledged all packets that were queued for it, or the end of a half that was
+    /// closed.
+    pub fn has_unacknowledged(&self) -> bool {
+        let mut connections = self.places.iter().filter_map(|place| place.connection.as_deref());
+        connections.any(|connection| !connection.is_over && connection.awaits_answer())
+    }
+
     /// Closes this half of a connection once all packets were acknowledged: no more are taken. The other half stays open
     /// until the peer closes it.
     pub fn finish_sending(&mut self, id: ConnectionId) {

@@ -215,6 +215,16 @@ impl CompletionQueue {
         self.after_empty_poll(&mut state)
     }
 
+    /// Returns the next completion that is in the queue, without doing an embedded RNIC's work; for a program that does
+    /// that by itself ([`Device::make_progress`](crate::Device::make_progress)).
+    ///
+    /// # Errors
+    /// As [`poll_one`](Self::poll_one).
+    #[inline]
+    pub fn take_ready(&self) -> Result<Option<Completion>, PollError> {
+        self.inner.state.lock().take_entry()
+    }
+
     /// Appends up to `limit` completions to `completions` and returns their number.
     ///
     /// # Errors

@@ -3,7 +3,7 @@
 use crate::device::{Device, DeviceInner, VerbsError, deadline_after, event_sockets, serde_json_event};
 use crate::queue_pair::QueuePair;
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use thalweg_rnic::{Command, CommandError, ConnectionEvent, ConnectionParameters, QueueState, Reply, Transport};
@@ -50,6 +50,13 @@ pub struct ConnectionRequest {
     answered: bool,
 }
 
+/// A connection that is being made.
+#[derive(Debug)]
+pub struct PendingConnection {
+    device: Arc<DeviceInner>,
+    events: OwnedFd,
+}
+
 /// A connection, whose queue pair is in state RTS until it ends.
 #[derive(Debug)]
 pub struct Connection {
@@ -79,6 +86,13 @@ impl Device {
             }
             other => Err(VerbsError::Answer(format!("{other:?}"))),
         }
+    }
+}
+
+/// The descriptor is readable when a peer wants to connect. With an embedded RNIC, a thread must drive it meanwhile.
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.events.as_fd()
     }
 }
 
@@ -129,16 +143,28 @@ impl ConnectionRequest {
     /// The queue pair is in another state, the peer has gone, or does not go on within `timeout`.
     #[doc(alias = "rdma_accept")]
     pub fn accept(
-        mut self,
+        self,
         queue: &QueuePair,
         parameters: ConnectionParameters,
         timeout: Duration,
     ) -> Result<Connection, ConnectError> {
+        self.begin_accept(queue, parameters)?.wait_until_established(queue, timeout)
+    }
+
+    /// Begins to accept the connection, as [`accept`](Self::accept) does.
+    ///
+    /// # Errors
+    /// The queue pair is in another state, or the peer has gone.
+    pub fn begin_accept(
+        mut self,
+        queue: &QueuePair,
+        parameters: ConnectionParameters,
+    ) -> Result<PendingConnection, VerbsError> {
         let (events, theirs) = event_sockets()?;
         let command = Command::Accept { request: self.handle, queue: queue.queue_number(), parameters };
         self.device.call_for_done(command, vec![theirs])?;
         self.answered = true;
-        wait_until_established(queue, events, timeout)
+        Ok(PendingConnection { device: Arc::clone(&self.device), events })
     }
 
     /// Rejects the connection.
@@ -188,10 +214,23 @@ impl QueuePair {
         parameters: ConnectionParameters,
         timeout: Duration,
     ) -> Result<Connection, ConnectError> {
+        self.begin_connect(transport, address, parameters)?.wait_until_established(self, timeout)
+    }
+
+    /// Begins to connect the queue pair, as [`connect_over`](Self::connect_over) does.
+    ///
+    /// # Errors
+    /// The queue pair is in another state, or the RNIC refuses.
+    pub fn begin_connect(
+        &self,
+        transport: Transport,
+        address: SocketAddr,
+        parameters: ConnectionParameters,
+    ) -> Result<PendingConnection, VerbsError> {
         let (events, theirs) = event_sockets()?;
         let command = Command::Connect { queue: self.queue_number(), address, transport, parameters };
         self.rnic_device().call_for_done(command, vec![theirs])?;
-        wait_until_established(self, events, timeout)
+        Ok(PendingConnection { device: Arc::clone(self.rnic_device()), events })
     }
 
     /// Ends the connection: what is posted on both sides is flushed.
@@ -223,22 +262,45 @@ impl Connection {
     }
 }
 
-fn wait_until_established(queue: &QueuePair, events: OwnedFd, timeout: Duration) -> Result<Connection, ConnectError> {
-    let device = Arc::clone(queue.rnic_device());
-    let Some(message) = device.receive_message(&events, timeout)? else {
-        queue.disconnect()?;
-        return Err(ConnectError::TimedOut(timeout));
-    };
-    match serde_json_event(&message)? {
-        ConnectionEvent::Established { parameters } => {
-            queue.note_state(QueueState::ReadyToSend);
-            Ok(Connection { device, events, parameters })
+impl PendingConnection {
+    /// Waits until the connection is up.
+    ///
+    /// # Errors
+    /// See [`ConnectError`]. After a timeout the queue pair is in the error state.
+    pub fn wait_until_established(self, queue: &QueuePair, timeout: Duration) -> Result<Connection, ConnectError> {
+        match self.device.receive_message(&self.events, timeout)? {
+            Some(message) => self.finish_connecting(queue, &message),
+            None => {
+                queue.disconnect()?;
+                Err(ConnectError::TimedOut(timeout))
+            }
         }
-        ConnectionEvent::Rejected { private_data } => Err(ConnectError::Rejected { private_data }),
-        ConnectionEvent::Failed { reason } | ConnectionEvent::Disconnected { reason } => {
-            Err(ConnectError::Failed(reason))
+    }
+
+    /// Returns the connection if it is up now, and otherwise this, which is to be tried again after the RNIC has made
+    /// progress. `queue` is the queue pair that is being connected.
+    ///
+    /// # Errors
+    /// See [`ConnectError`].
+    pub fn try_establish(self, queue: &QueuePair) -> Result<Result<Connection, Self>, ConnectError> {
+        match self.device.receive_message(&self.events, Duration::ZERO)? {
+            Some(message) => self.finish_connecting(queue, &message).map(Ok),
+            None => Ok(Err(self)),
         }
-        other => Err(VerbsError::Answer(format!("{other:?}")).into()),
+    }
+
+    fn finish_connecting(self, queue: &QueuePair, message: &[u8]) -> Result<Connection, ConnectError> {
+        match serde_json_event(message)? {
+            ConnectionEvent::Established { parameters } => {
+                queue.note_state(QueueState::ReadyToSend);
+                Ok(Connection { device: self.device, events: self.events, parameters })
+            }
+            ConnectionEvent::Rejected { private_data } => Err(ConnectError::Rejected { private_data }),
+            ConnectionEvent::Failed { reason } | ConnectionEvent::Disconnected { reason } => {
+                Err(ConnectError::Failed(reason))
+            }
+            other => Err(VerbsError::Answer(format!("{other:?}")).into()),
+        }
     }
 }
 

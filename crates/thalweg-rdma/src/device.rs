@@ -10,9 +10,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use thalweg_arena::{Doorbell, DoorbellError, RingSetupError, recv_fds, send_fds};
+use thalweg_arena::{Doorbell, DoorbellError, RingSetupError, SharedMemory, recv_fds, send_fds};
 use thalweg_rnic::{
-    AsyncEvent, ClientId, Command, CommandError, Engine, Limits, MAX_MESSAGE_BYTES, Reply, Service, ServiceError,
+    Access, AsyncEvent, ClientId, Command, CommandError, Engine, Limits, MAX_MESSAGE_BYTES, Reply, Service,
+    ServiceError,
 };
 use thiserror::Error;
 
@@ -200,6 +201,35 @@ impl Device {
     pub fn make_progress(&self) -> bool {
         self.inner.make_progress()
     }
+
+    /// Returns the descriptor that is readable when a socket of an embedded RNIC needs its attention, for a program that
+    /// waits in a poller of its own and then [makes progress](Self::make_progress). `None` before the RNIC listens or
+    /// connects, and for other RNICs, which need no attention.
+    pub fn poll_descriptor(&self) -> Option<Arc<OwnedFd>> {
+        match &self.inner.back_end {
+            BackEnd::Embedded { shared, .. } => shared.engine.lock().poll_descriptor(),
+            BackEnd::Served { .. } => None,
+        }
+    }
+
+    /// Returns the time at which an embedded RNIC needs attention though its sockets are silent: `now` if it has work
+    /// already. Only requests that this thread posts are awaited: another thread's wake nothing.
+    pub fn next_deadline(&self, now: Instant) -> Option<Instant> {
+        let BackEnd::Embedded { shared, .. } = &self.inner.back_end else { return None };
+        let mut engine = shared.engine.lock();
+        let deadline = engine.prepare_sleep(now);
+        engine.cancel_sleep();
+        deadline.unwrap_or(Some(now))
+    }
+
+    /// Returns whether something was sent that has not left this process, or, over EFE, was not acknowledged by the peer:
+    /// it would be lost if this process ended. For an RNIC that is not embedded, no.
+    pub fn has_unsent(&self) -> bool {
+        match &self.inner.back_end {
+            BackEnd::Embedded { shared, .. } => shared.engine.lock().has_unsent(),
+            BackEnd::Served { .. } => false,
+        }
+    }
 }
 
 impl DeviceInner {
@@ -235,6 +265,33 @@ impl DeviceInner {
         match self.call_rnic(command, fds)? {
             Reply::Done => Ok(()),
             other => Err(VerbsError::Answer(format!("{other:?}"))),
+        }
+    }
+
+    /// Registers memory that this program has mapped with an embedded RNIC.
+    pub(crate) fn register_mapped(
+        &self,
+        domain: u32,
+        memory: Arc<SharedMemory>,
+        base: u64,
+        access: Access,
+    ) -> Result<u32, VerbsError> {
+        match &self.back_end {
+            BackEnd::Embedded { shared, client } => {
+                Ok(shared.engine.lock().register_memory(*client, domain, memory, base, access)?)
+            }
+            BackEnd::Served { .. } => Err(CommandError::Argument(
+                "memory is registered with an RNIC in another thread or process by its file descriptor".into(),
+            )
+            .into()),
+        }
+    }
+
+    /// Returns the bytes that the peer of a queue pair has read, as an embedded RNIC counts them.
+    pub(crate) fn bytes_read_by_peer(&self, queue: u32) -> Option<u64> {
+        match &self.back_end {
+            BackEnd::Embedded { shared, .. } => shared.engine.lock().bytes_read_by_peer(queue),
+            BackEnd::Served { .. } => None,
         }
     }
 

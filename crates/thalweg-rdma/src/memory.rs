@@ -76,6 +76,22 @@ impl ProtectionDomain {
         Ok(MemoryRegion { domain: Arc::clone(&self.inner), stag, range, registered: true })
     }
 
+    /// Registers all of some memory that this program has mapped, with an RNIC that is embedded in it. `base` is the address
+    /// by which requests name its first byte.
+    ///
+    /// # Errors
+    /// The RNIC refuses: it is not embedded, a limit is exceeded, or the memory may not be written and is to be.
+    pub fn register_mapped(
+        &self,
+        memory: Arc<SharedMemory>,
+        base: u64,
+        access: Access,
+    ) -> Result<MemoryRegion, VerbsError> {
+        let range = MemoryRange { offset: 0, length: memory.size_bytes() as u64, base };
+        let stag = self.inner.device.register_mapped(self.inner.handle, memory, base, access)?;
+        Ok(MemoryRegion { domain: Arc::clone(&self.inner), stag, range, registered: true })
+    }
+
     /// Allocates a memory window, which is not bound.
     ///
     /// # Errors

@@ -167,6 +167,19 @@ pub enum Transport {
     Efe,
 }
 
+impl Transport {
+    /// Returns the number of times that a payload byte is copied between registered memory and the network's device, by
+    /// this process and by the kernel: on its way out, and on its way in.
+    pub fn copies_per_byte(self) -> (u64, u64) {
+        match self {
+            // Out: to the segment, to the FPDU, to the socket. In: from the socket, to its place.
+            Self::Tcp => (3, 2),
+            // Out: to the packet, to the frame, to the burst, to the socket. In: from the socket, to its place.
+            Self::Efe => (4, 2),
+        }
+    }
+}
+
 /// Parameters of a connection (`rdma_conn_param`).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ConnectionParameters {

@@ -82,6 +82,11 @@ pub(crate) struct EfeCarrier {
 }
 
 impl EfePort {
+    /// Returns whether a peer has not acknowledged all that was sent to it.
+    pub(crate) fn has_unacknowledged(&self) -> bool {
+        self.port.has_unacknowledged()
+    }
+
     /// Notes that a connection is over.
     fn note_end(&mut self) {
         self.open_connections = self.open_connections.saturating_sub(1);
@@ -382,7 +387,8 @@ impl Engine {
         match insert_object(&mut self.requests, Request { listener, origin }, "connection requests") {
             Ok(Reply::Handle(request)) => {
                 port.users.insert(connection, User::Waiting);
-                let event = ConnectionEvent::Request { request, peer: None, parameters: seen };
+                let peer = port.port.peer_address(connection);
+                let event = ConnectionEvent::Request { request, peer, parameters: seen };
                 self.events_wait |= found.events.send_event(encode_event(&event));
             }
             _ => {

@@ -3,7 +3,7 @@
 //! It has no thread and no clock of its own: [`Engine::make_progress`] does what can be done now. Nothing in it waits for a
 //! program, and no input of a program can make it fail.
 
-use crate::attributes::{AsyncEvent, Limits, QueueAttributes, QueueState};
+use crate::attributes::{Access, AsyncEvent, Limits, QueueAttributes, QueueState};
 use crate::command::{Command, CommandError, ConnectionEvent, Reply};
 use crate::completion::CompletionQueue;
 use crate::connection::{Listener, Request};
@@ -17,8 +17,9 @@ use crate::stag::{RegionRequest, StagTable};
 use crate::stream::Ending;
 use crate::tcp::LingeringSocket;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
-use thalweg_arena::{Ring, RingReceiver};
+use thalweg_arena::{Ring, RingReceiver, SharedMemory};
 
 /// Requests that a queue pair may complete before the next has its turn.
 const TURN_REQUESTS: usize = 32;
@@ -232,6 +233,40 @@ impl Engine {
         };
         self.publish_completions();
         done.map(|()| Reply::Done)
+    }
+
+    /// Registers memory of the program that drives this RNIC, as it is mapped there, and returns its STag; `base` is the
+    /// address by which requests name its first byte.
+    ///
+    /// # Errors
+    /// A limit is exceeded, the domain is not the program's, or the memory may not be written and is to be.
+    pub fn register_memory(
+        &mut self,
+        client: ClientId,
+        domain: u32,
+        memory: Arc<SharedMemory>,
+        base: u64,
+        access: Access,
+    ) -> Result<u32, CommandError> {
+        let ClientId(client) = client;
+        check_limit("memory regions", self.limits.max_regions, self.stags.count_entries(client, false))?;
+        self.check_domain(client, domain)?;
+        let length = memory.size_bytes() as u64;
+        self.stags.add_region(memory, &RegionRequest { client, domain, file_offset: 0, length, base, access })
+    }
+
+    /// Returns the bytes that the peer of a connected queue pair has read by RDMA reads so far; `None` if the queue pair
+    /// has no peer at another RNIC.
+    pub fn bytes_read_by_peer(&self, queue: u32) -> Option<u64> {
+        Some(self.queues.get(queue)?.stream.as_ref()?.stream.bytes_read_by_peer())
+    }
+
+    /// Returns whether something was sent that has not left this process, or, over EFE, was not acknowledged: also the end
+    /// of a connection.
+    pub fn has_unsent(&self) -> bool {
+        self.efe_ports.iter().any(|(_, port)| port.has_unacknowledged())
+            || self.lingering.iter().any(|socket| socket.has_unsent())
+            || self.queues.iter().any(|(_, queue)| queue.stream.as_ref().is_some_and(|path| path.has_unsent()))
     }
 
     /// Does what can be done now, a bounded amount for each queue pair. Returns whether anything was done.

@@ -119,9 +119,24 @@ impl StagTable {
         request: &RegionRequest,
         max_file_bytes: u64,
     ) -> Result<u32, CommandError> {
-        let RegionRequest { client, domain, file_offset, length, base, access } = *request;
+        let RegionRequest { client, access, .. } = *request;
         let writable = access.intersects(Access::WRITING);
         let memory = self.map_file(client, fd, writable, max_file_bytes)?;
+        self.add_region(memory, request)
+    }
+
+    /// Registers memory that is mapped already, for the range and rights of `request`.
+    pub(crate) fn add_region(
+        &mut self,
+        memory: Arc<SharedMemory>,
+        request: &RegionRequest,
+    ) -> Result<u32, CommandError> {
+        let RegionRequest { client, domain, file_offset, length, base, access } = *request;
+        if access.intersects(Access::WRITING) && !memory.is_writable() {
+            return Err(CommandError::Memory(
+                "memory that is mapped for reading cannot be registered to be written".into(),
+            ));
+        }
         let end = file_offset.checked_add(length).filter(|end| *end <= memory.size_bytes() as u64);
         if end.is_none() || length == 0 || base.checked_add(length).is_none() {
             return Err(CommandError::Range { offset: file_offset, length, limit: memory.size_bytes() as u64 });

@@ -100,6 +100,11 @@ impl StreamPath {
         !self.posted.is_empty() || self.refused.is_some()
     }
 
+    /// Returns whether the kernel has not taken all that was to be sent.
+    pub(crate) fn has_unsent(&self) -> bool {
+        matches!(&self.carrier, Carrier::Tcp(tcp) if tcp.has_unsent())
+    }
+
     /// Returns whether there is something for a turn.
     pub(crate) fn has_work(&self) -> bool {
         matches!(&self.carrier, Carrier::Tcp(tcp) if tcp.has_work())

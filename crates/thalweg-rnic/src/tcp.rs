@@ -32,6 +32,8 @@ pub(crate) struct TcpCarrier {
     sent_bytes: usize,
     pub(crate) readable: bool,
     pub(crate) writable: bool,
+    /// Error of sending, once the peer is gone: what it had sent before is received first.
+    send_error: Option<std::io::Error>,
 }
 
 /// A socket whose stream has ended.
@@ -66,6 +68,7 @@ pub(crate) fn tcp_stream(socket: TcpStream, terms: &Connection, first: Vec<u8>) 
         sent_bytes: 0,
         readable: true,
         writable: true,
+        send_error: None,
     };
     StreamPath::new(settings, Carrier::Tcp(Box::new(carrier)))
 }
@@ -76,6 +79,11 @@ impl TcpCarrier {
         self.readable || (self.writable && self.sent_bytes < self.outgoing.len())
     }
 
+    /// Returns whether the socket has not taken all that was to be sent.
+    pub(crate) fn has_unsent(&self) -> bool {
+        self.sent_bytes < self.outgoing.len()
+    }
+
     pub(crate) fn tcp_socket(&self) -> &TcpStream {
         &self.socket
     }
@@ -83,6 +91,16 @@ impl TcpCarrier {
     pub(crate) fn into_lingering_socket(self) -> LingeringSocket {
         let Self { socket, outgoing, sent_bytes, .. } = self;
         LingeringSocket { socket, outgoing, sent_bytes, is_shut: false, deadline: None }
+    }
+}
+
+impl StreamPath {
+    /// Gives the stream up if sending has failed, now that all was received. Returns whether it had.
+    fn lose_carrier_after_send_error(&mut self) -> bool {
+        let Carrier::Tcp(tcp) = &mut self.carrier else { return false };
+        let Some(error) = tcp.send_error.take() else { return false };
+        self.lose_carrier(format!("the TCP connection was lost: {error}"));
+        true
     }
 }
 
@@ -99,6 +117,7 @@ impl Engine {
             Ok(0) => {
                 tcp.readable = false;
                 path.stream.close_by_peer();
+                path.lose_carrier_after_send_error();
                 true
             }
             Ok(bytes) => {
@@ -107,7 +126,7 @@ impl Engine {
             }
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {
                 tcp.readable = error.kind() == ErrorKind::Interrupted;
-                false
+                error.kind() == ErrorKind::WouldBlock && path.lose_carrier_after_send_error()
             }
             Err(error) => {
                 path.lose_carrier(format!("the TCP connection was lost: {error}"));
@@ -141,7 +160,7 @@ impl Engine {
         while path.lost.is_none() {
             let Carrier::Tcp(tcp) = &mut path.carrier else { break };
             if tcp.sent_bytes < tcp.outgoing.len() {
-                if !tcp.writable {
+                if !tcp.writable || tcp.send_error.is_some() {
                     break;
                 }
                 match tcp.socket.write(&tcp.outgoing[tcp.sent_bytes..]) {
@@ -152,7 +171,7 @@ impl Engine {
                     Err(error) if error.kind() == ErrorKind::WouldBlock => tcp.writable = false,
                     Err(error) if error.kind() == ErrorKind::Interrupted => {}
                     Err(error) => {
-                        path.lose_carrier(format!("the TCP connection was lost: {error}"));
+                        (tcp.writable, tcp.readable, tcp.send_error) = (false, true, Some(error));
                         any = true;
                     }
                 }
@@ -220,6 +239,11 @@ impl LingeringSocket {
                 Err(error) => return matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted),
             }
         }
+    }
+
+    /// Returns whether the socket has not taken all that was to be sent.
+    pub(crate) fn has_unsent(&self) -> bool {
+        self.sent_bytes < self.outgoing.len()
     }
 
     pub(crate) fn linger_deadline(&self) -> Option<Instant> {

@@ -42,16 +42,19 @@ pub(super) struct ListeningEnd {
 }
 
 impl ListeningEnd {
-    /// Starts to listen: at `here` for tcp, in `directory` under `name` for shm.
+    /// Starts to listen: in `directory` under `name` for shm, at `here` for all others.
     pub(super) fn open_listener(
         link: Link,
         here: std::net::IpAddr,
         directory: &Path,
         name: &str,
     ) -> Result<Self, BenchError> {
+        let at_port = |kind| Address::new(kind, &std::net::SocketAddr::new(here, 0).to_string());
         let address = match link {
             Link::Shm => Address::new(LinkKind::SHM, &directory.join(name).display().to_string()),
-            _ => Address::new(LinkKind::TCP, &std::net::SocketAddr::new(here, 0).to_string()),
+            Link::Rdma => at_port(thalweg_rdma_link::register_links().iwarp),
+            Link::RdmaEfe => at_port(thalweg_rdma_link::register_links().efe),
+            _ => at_port(LinkKind::TCP),
         }
         .map_err(BenchError::Usage)?;
         let mut builders = Endpoints::<dyn BuilderEndpoint>::new().map_err(link_error)?;
@@ -92,6 +95,7 @@ impl ListeningEnd {
             maps,
             now: Duration::ZERO,
             begun: Instant::now(),
+            heard: Duration::ZERO,
             turns: 0,
             tokens: Vec::new(),
             ready: Vec::new(),
@@ -155,6 +159,8 @@ pub(super) struct Verbs {
     maps: bool,
     now: Duration,
     begun: Instant,
+    /// Last time that a link was woken, or had work, before a wait.
+    heard: Duration,
     turns: u32,
     tokens: Vec<u64>,
     ready: Vec<usize>,
@@ -303,6 +309,7 @@ impl Verbs {
     /// Drives the links until `done` holds.
     fn drive_until(&mut self, doing: &str, done: impl Fn(&Self) -> bool) -> Result<(), BenchError> {
         let mut watchdog = Watchdog::default();
+        self.heard = self.begun.elapsed();
         while !done(self) {
             let turn = match self.wait {
                 Wait::Poll => watchdog.count_empty_poll(doing).and_then(|()| self.drive_links(false)),
@@ -318,12 +325,16 @@ impl Verbs {
     /// Waits until a link has work, and drives it.
     fn wait_and_drive(&mut self, doing: &str) -> Result<(), BenchError> {
         let waits = self.sources.prepare_wait() & self.builders.prepare_wait();
-        let timeout = if waits { PEER_TIMEOUT } else { Duration::ZERO };
-        let begun = Instant::now();
+        let now = self.begun.elapsed();
         self.tokens.clear();
+        let due = self.sources.next_timeout().into_iter().chain(self.builders.next_timeout()).min();
+        let timeout = due.map_or(PEER_TIMEOUT, |due| due.saturating_sub(now).min(PEER_TIMEOUT));
+        let timeout = if waits { timeout } else { Duration::ZERO };
         let Self { builders, tokens, .. } = self;
         builders.poller().wait_for_events(Some(timeout), |token| tokens.push(token)).map_err(link_error)?;
-        if waits && self.tokens.is_empty() && begun.elapsed() >= PEER_TIMEOUT {
+        if !waits || !self.tokens.is_empty() {
+            self.heard = now;
+        } else if self.begun.elapsed() >= self.heard + PEER_TIMEOUT {
             return Err(BenchError::Silent { doing: doing.to_owned(), timeout: PEER_TIMEOUT });
         }
         self.drive_links(true)
