@@ -66,8 +66,11 @@ pub(crate) struct Connection<A, P> {
     pub(crate) peer_instance: u64,
     pub(crate) stage: Stage,
     shared: Shared,
-    /// Maximum length of a frame to and from the peer, in bytes.
+    /// Maximum length of a frame that this end takes from the peer, and of one in both directions, in bytes.
+    own_limit_bytes: usize,
     pub(crate) max_frame_bytes: usize,
+    /// Time without a frame from the peer after which the connection has failed, in nanoseconds.
+    peer_timeout: u64,
     pub(crate) sending: [SendingHalf<P>; CLASS_COUNT],
     pub(crate) receiving: [ReceivingHalf; CLASS_COUNT],
     pub(crate) round_trip: RoundTrip,
@@ -118,7 +121,9 @@ impl<A: Copy, P: Packet> Connection<A, P> {
             peer_instance: 0,
             stage,
             shared,
+            own_limit_bytes: shared.max_frame_bytes,
             max_frame_bytes: shared.max_frame_bytes,
+            peer_timeout: shared.peer_timeout,
             sending: std::array::from_fn(|_| SendingHalf::new()),
             receiving: std::array::from_fn(|_| ReceivingHalf::new()),
             round_trip: RoundTrip::new(),
@@ -162,8 +167,25 @@ impl<A: Copy, P: Packet> Connection<A, P> {
     /// Adopts the peer's number, token, instance and limit.
     pub(crate) fn adopt_peer(&mut self, header: &Header, handshake: &Handshake<'_>) {
         (self.peer, self.peer_token, self.peer_instance) = (header.from, handshake.token, handshake.instance);
+        self.adopt_limit(handshake);
+    }
+
+    /// Adopts the peer's limit of a frame's length.
+    pub(crate) fn adopt_limit(&mut self, handshake: &Handshake<'_>) {
         let peer_limit = usize::try_from(handshake.max_frame_bytes).unwrap_or(usize::MAX);
-        self.max_frame_bytes = self.shared.max_frame_bytes.min(peer_limit.max(MIN_FRAME_BYTES));
+        self.max_frame_bytes = self.own_limit_bytes.min(peer_limit.max(MIN_FRAME_BYTES));
+        self.window.set_packet_bytes(packet_cost(self.max_frame_bytes).into());
+    }
+
+    /// Lowers the limit of this end, before the connection is in use.
+    pub(crate) fn limit_frame_bytes(&mut self, bytes: usize) {
+        self.own_limit_bytes = self.own_limit_bytes.min(bytes.max(MIN_FRAME_BYTES));
+        self.max_frame_bytes = self.max_frame_bytes.min(self.own_limit_bytes);
+        self.window.set_packet_bytes(packet_cost(self.max_frame_bytes).into());
+    }
+
+    pub(crate) fn set_peer_timeout(&mut self, timeout: u64) {
+        self.peer_timeout = timeout.max(1);
     }
 
     /// True if the connection takes packets to be sent.
@@ -275,6 +297,7 @@ impl<A: Copy, P: Packet> Connection<A, P> {
         let sent_at = latest.saturating_sub(u64::from(wrapped_nanos(latest).wrapping_sub(echo.stamp)));
         if sent_at > self.echo_sent_at {
             self.echo_sent_at = sent_at;
+            self.window.end_silence(sent_at);
             let took = now.saturating_sub(sent_at).saturating_sub(echo.held_nanos.into()).max(1);
             self.round_trip.record_round_trip(took);
             self.window.record_round_trip(took, self.round_trip.variation_nanos(), sent_at, now);
@@ -344,11 +367,14 @@ impl<A: Copy, P: Packet> Connection<A, P> {
         if self.is_over {
             return;
         }
-        if now >= self.received_at + self.shared.peer_timeout {
+        if now >= self.received_at + self.peer_timeout {
             self.is_over = true;
             let error = match self.stage {
                 Stage::Challenging | Stage::Ending { .. } => return,
-                Stage::Open => ConnectionError::Silent { waited: elapsed(self.received_at, now) },
+                Stage::Open => ConnectionError::Silent {
+                    waited: elapsed(self.received_at, now),
+                    timeout: Duration::from_nanos(self.peer_timeout),
+                },
                 _ => ConnectionError::NotOpened {
                     waited: elapsed(self.began_at, now),
                     max_frame_bytes: self.max_frame_bytes,
@@ -366,7 +392,7 @@ impl<A: Copy, P: Packet> Connection<A, P> {
             Stage::Open => {
                 self.note_awaiting(now);
                 self.mark_lost_packets(now);
-                self.probe_due |= now >= self.sent_at + self.shared.peer_timeout / KEEP_ALIVE_PART;
+                self.probe_due |= now >= self.sent_at + self.peer_timeout / KEEP_ALIVE_PART;
                 if self.awaits_answer() && now >= self.probe_deadline() {
                     self.on_unanswered(now);
                 }
@@ -382,7 +408,7 @@ impl<A: Copy, P: Packet> Connection<A, P> {
         self.backoff = (self.backoff + 1).min(MAX_BACKOFF);
         let is_silent = now.saturating_sub(self.received_at) >= self.round_trip.answer_timeout();
         if self.backoff >= PROBES_BEFORE_RESENDING && is_silent {
-            self.window.shrink_to_least();
+            self.window.shrink_to_least(now);
             for half in &mut self.sending {
                 half.mark_oldest_lost(&mut Sender {
                     in_flight: &mut self.in_flight,
@@ -418,12 +444,12 @@ impl<A: Copy, P: Packet> Connection<A, P> {
 
     /// Returns the time at which [`handle_timeouts`](Self::handle_timeouts) has something to do.
     pub(crate) fn next_deadline(&self, now: u64) -> u64 {
-        let end = self.received_at + self.shared.peer_timeout;
+        let end = self.received_at + self.peer_timeout;
         match self.stage {
             Stage::Opening { .. } | Stage::Accepted { .. } => end.min(self.handshake_deadline()),
             Stage::Challenging | Stage::Waiting | Stage::Ending { .. } => end,
             Stage::Open => {
-                let mut deadline = end.min(self.sent_at + self.shared.peer_timeout / KEEP_ALIVE_PART);
+                let mut deadline = end.min(self.sent_at + self.peer_timeout / KEEP_ALIVE_PART);
                 if self.awaits_answer() {
                     deadline = deadline.min(self.probe_deadline());
                 }
@@ -488,7 +514,7 @@ impl<A: Copy, P: Packet> Connection<A, P> {
         };
         let header = self.next_header(kind, Class::Posted, now);
         #[expect(clippy::cast_possible_truncation, reason = "a frame has less than 64 KiB")]
-        let limit = self.shared.max_frame_bytes as u32;
+        let limit = self.own_limit_bytes as u32;
         let (instance, token) = (self.shared.instance, self.token);
         let handshake = Handshake { instance, token, max_frame_bytes: limit, private: &private };
         // A path that does not carry frames of the agreed length shows now, not with the first long packet. (Openings are

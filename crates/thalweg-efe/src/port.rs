@@ -166,6 +166,54 @@ impl<A: Copy + Eq, P: Packet> Port<A, P> {
         Ok(())
     }
 
+    /// Returns the address of a connection's peer; `None` if the connection is over.
+    pub fn peer_address(&self, id: ConnectionId) -> Option<A> {
+        self.connection(id).map(|connection| connection.address)
+    }
+
+    /// Lowers the maximum length of frames to and from a peer to what the path carries, in bytes: right after
+    /// [`connect`](Self::connect), or before [`accept_connection`](Self::accept_connection). At least
+    /// [`MIN_FRAME_BYTES`].
+    pub fn limit_frame_bytes(&mut self, id: ConnectionId, bytes: usize) {
+        let connection = self.connection_mut(id);
+        let connection = connection.filter(|connection| matches!(connection.stage, Stage::Opening { .. } | Stage::Waiting));
+        if let Some(connection) = connection {
+            connection.limit_frame_bytes(bytes);
+        }
+    }
+
+    /// Processes the news that the path to an address carries frames of no more than this, in bytes. Connections to it whose
+    /// frames may be longer have failed: their packets would be sent again without end.
+    pub fn note_path(&mut self, address: A, path_bytes: usize) {
+        for place in &mut self.places {
+            let Some(connection) = place.connection.as_deref_mut() else { continue };
+            let frame_bytes = connection.max_frame_bytes;
+            if connection.address != address || frame_bytes <= path_bytes {
+                continue;
+            }
+            match connection.stage {
+                Stage::Opening { .. } | Stage::Waiting => connection.limit_frame_bytes(path_bytes),
+                Stage::Accepted { .. } | Stage::Open => {
+                    connection.is_over = true;
+                    let error = ConnectionError::PathTooNarrow { path_bytes, frame_bytes };
+                    self.events.push_back(Event::Failed { connection: connection.id, error });
+                }
+                Stage::Challenging | Stage::Ending { .. } => {}
+            }
+        }
+        self.remove_ended();
+    }
+
+    /// Sets the time without a frame from the peer after which a connection has failed, in place of
+    /// [`Options::peer_timeout`].
+    pub fn set_peer_timeout(&mut self, id: ConnectionId, timeout: Duration) {
+        if let Some(connection) = self.connection_mut(id) {
+            connection.set_peer_timeout(nanos(timeout));
+            // Its timer may be later than the new time-out.
+            self.mark_ready(id.index);
+        }
+    }
+
     fn waiting_connection(&mut self, id: ConnectionId) -> Result<&mut Connection<A, P>, ConnectError> {
         let connection = self.connection_mut(id).filter(|connection| connection.stage == Stage::Waiting);
         connection.ok_or(ConnectError::NotWaiting)
@@ -409,6 +457,7 @@ impl<A: Copy + Eq, P: Packet> Port<A, P> {
             (Stage::Opening { is_challenged: true, .. }, Kind::Accept)
                 if is_peer && handshake.token == connection.peer_token =>
             {
+                connection.adopt_limit(&handshake);
                 connection.begin_use(now);
                 let (private, max_packet_bytes) = (handshake.private.into(), connection.max_packet_bytes());
                 connection.on_frame(frame, now, events);
@@ -502,6 +551,10 @@ impl<A: Copy + Eq, P: Packet> Port<A, P> {
                 self.events.push_back(Event::Failed { connection: connection.id, error });
             }
         }
+        self.remove_ended();
+    }
+
+    fn remove_ended(&mut self) {
         for index in 0..self.places.len() {
             if self.places[index].connection.as_ref().is_some_and(|connection| connection.is_over) {
                 self.remove_connection(u32::try_from(index).unwrap_or(u32::MAX));

@@ -162,7 +162,7 @@ fn a_peer_that_answers_nothing_is_dead_after_the_timeout() {
     pair.cut = [true; 2];
     pair.advance(Duration::from_secs(4));
     for (at, connection) in [near, far].into_iter().enumerate() {
-        let [Event::Failed { connection: failed, error: ConnectionError::Silent { waited } }] = pair.events[at][..]
+        let [Event::Failed { connection: failed, error: ConnectionError::Silent { waited, .. } }] = pair.events[at][..]
         else {
             panic!("{:?}", pair.events[at]);
         };
@@ -173,6 +173,72 @@ fn a_peer_that_answers_nothing_is_dead_after_the_timeout() {
     assert_eq!(error, Ok(()));
     let failed = pair.events[0].last().unwrap();
     assert!(matches!(failed, Event::Failed { error: ConnectionError::NotOpened { .. }, .. }), "{failed:?}");
+}
+
+/// The time-out of one connection, which is shorter than the port's; the peer's own stays as it is.
+#[test]
+fn a_connection_has_a_time_out_of_its_own_and_names_it() {
+    let (mut pair, near, far) = Pair::connected(&Options::default());
+    let timeout = Duration::from_millis(300);
+    pair.ports[0].set_peer_timeout(near, timeout);
+    pair.advance(Duration::from_secs(3));
+    assert!(pair.events[0].is_empty(), "an idle peer is asked for a sign of life: {:?}", pair.events[0]);
+    pair.cut[1] = true;
+    pair.advance(Duration::from_secs(2));
+    let [Event::Failed { error, .. }] = &pair.events[0][..] else { panic!("{:?}", pair.events[0]) };
+    assert!(matches!(error, ConnectionError::Silent { timeout: found, .. } if *found == timeout), "{error}");
+    assert!(error.to_string().contains("time-out 300ms"), "{error}");
+    assert!(pair.ports[1].connection_state(far).is_some());
+}
+
+/// The path to a peer carries less than the port does: both ends cut packets to it, and what goes through is padded to it.
+#[test]
+fn frames_are_as_long_as_the_path_that_either_end_knows() {
+    let options = Options { max_frame_bytes: 9000, ..Options::default() };
+    for (near_limit, far_limit, agreed) in [(1472, 9000, 1472), (9000, 1472, 1472), (8000, 4000, 4000), (9999, 9999, 9000)]
+    {
+        let mut pair = Pair::new(&options);
+        pair.recording = Some(Vec::new());
+        let near = pair.ports[0].connect(1, b"", pair.now).unwrap();
+        pair.ports[0].limit_frame_bytes(near, near_limit);
+        pair.exchange();
+        let Event::Incoming { connection: far, .. } = pair.events[1][0] else { panic!("{:?}", pair.events[1]) };
+        assert_eq!(pair.ports[1].peer_address(far), Some(0));
+        pair.ports[1].limit_frame_bytes(far, far_limit);
+        pair.ports[1].accept_connection(far, b"", pair.now).unwrap();
+        pair.exchange();
+        for (end, id) in [(0, near), (1, far)] {
+            let connected = pair.events[end].iter().find_map(|event| match event {
+                Event::Connected { connection, max_packet_bytes, .. } if *connection == id => Some(*max_packet_bytes),
+                _ => None,
+            });
+            assert_eq!(connected, Some(agreed - thalweg_efe::HEADER_BYTES));
+        }
+        let frames = pair.recording.take().unwrap();
+        let longest = frames.iter().map(Vec::len).max();
+        assert_eq!(longest, Some(agreed), "the acceptance is padded");
+        // Too late.
+        pair.ports[0].limit_frame_bytes(near, 800);
+        let packet = vec![7; agreed - thalweg_efe::HEADER_BYTES];
+        pair.ports[0].send(near, CLASS, packet.clone()).unwrap();
+        pair.exchange();
+        assert_eq!(pair.packets[1], [(CLASS, 0, packet)]);
+    }
+}
+
+#[test]
+fn a_path_that_shrinks_below_the_frames_ends_the_connection_with_both_lengths() {
+    let (mut pair, near, far) = Pair::connected(&Options::default());
+    pair.ports[0].note_path(1, 1472);
+    pair.ports[0].note_path(2, 800);
+    assert!(pair.ports[0].connection_state(near).is_some());
+    pair.ports[0].note_path(1, 1400);
+    let [Event::Failed { error, .. }] = &events(&mut pair.ports[0])[..] else { panic!("one event") };
+    assert_eq!(*error, ConnectionError::PathTooNarrow { path_bytes: 1400, frame_bytes: 1472 });
+    // The peer finds out by its next frame.
+    pair.ports[1].send(far, CLASS, vec![1]).unwrap();
+    pair.exchange();
+    assert_eq!(pair.events[1], [Event::Failed { connection: far, error: ConnectionError::Forgotten }]);
 }
 
 #[test]

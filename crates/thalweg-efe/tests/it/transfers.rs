@@ -65,6 +65,19 @@ fn larger_reordering_is_learned_from_few_packets_sent_in_vain() {
     assert!(outcome.sent.sent_again <= 100, "{outcome:?}");
 }
 
+/// A receiver whose processor another program has for milliseconds costs that time, and what it needs to get going
+/// again: not a window that begins anew, and nothing that is sent twice without end.
+#[test]
+fn a_receiver_that_rests_for_milliseconds_costs_its_rests() {
+    for (run_micros, rest_micros) in [(4_000, 4_000), (1_000, 10_000), (100, 3_000)] {
+        let (receiver_run, receiver_rest) = (Duration::from_micros(run_micros), Duration::from_micros(rest_micros));
+        let outcome = simulate(&Scenario { receiver_run, receiver_rest, ..Scenario::new(17) });
+        let part = run_micros as f64 / (run_micros + rest_micros) as f64;
+        assert!(outcome.goodput >= 0.8 * part * outcome.ceiling, "{} of {part}: {outcome:?}", outcome.goodput);
+        assert!(outcome.sent.sent_again <= 500, "{outcome:?}");
+    }
+}
+
 fn any_scenario() -> impl Strategy<Value = Scenario> {
     let network = (any::<u64>(), 1usize..6, 0u64..60_000, 0u64..60_000, 0u64..1_000_000, 0u64..10_000);
     let load =
