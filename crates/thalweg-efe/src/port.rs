@@ -396,16 +396,17 @@ impl<A: Copy + Eq, P: Packet> Port<A, P> {
             self.counters.damaged += 1;
             return;
         };
-        let known = self.attempts.iter().copied().find(|id| {
-            self.connection(*id).is_some_and(|attempt| {
-                attempt.address == from && attempt.peer == frame.header.from && attempt.peer_token == handshake.token
-            })
+        // Of the same attempt, whatever has become of it: the frame was repeated, duplicated or delayed.
+        let known = self.places.iter_mut().filter_map(|place| place.connection.as_deref_mut()).find(|connection| {
+            let peer = (connection.address, connection.peer, connection.peer_token);
+            peer == (from, frame.header.from, handshake.token)
         });
-        if let Some(id) = known {
-            if let Some(connection) = self.connection_mut(id) {
+        if let Some(connection) = known {
+            if matches!(connection.stage, Stage::Challenging | Stage::Waiting | Stage::Accepted { .. }) {
                 connection.request_handshake();
             }
-            self.mark_ready(id.index);
+            let index = connection.id.index;
+            self.mark_ready(index);
             return;
         }
         if self.attempts.len() >= MAX_ATTEMPTS

@@ -226,6 +226,28 @@ fn frames_are_as_long_as_the_path_that_either_end_knows() {
     }
 }
 
+/// The first `Open` comes once more, late: it is part of an attempt that has gone on.
+#[test]
+fn a_delayed_copy_of_an_opening_opens_nothing() {
+    let mut pair = Pair::new(&Options::default());
+    let near = pair.ports[0].connect(1, b"", pair.now).unwrap();
+    let (_, opening) = next_frame(&mut pair.ports[0], pair.now).unwrap();
+    assert!(pair.ports[1].receive(0, &opening, pair.now).is_none());
+    pair.exchange();
+    let Event::Incoming { connection: far, .. } = pair.events[1][0] else { panic!("{:?}", pair.events[1]) };
+    for stage in 0..3 {
+        match stage {
+            1 => pair.ports[1].accept_connection(far, b"", pair.now).unwrap(),
+            2 => pair.ports[0].send(near, CLASS, vec![1]).map(drop).unwrap(),
+            _ => {}
+        }
+        assert!(pair.ports[1].receive(0, &opening, pair.now).is_none());
+        pair.exchange();
+    }
+    let incoming = pair.events[1].iter().filter(|event| matches!(event, Event::Incoming { .. })).count();
+    assert_eq!((incoming, pair.packets[1].len()), (1, 1), "{:?}", pair.events[1]);
+}
+
 #[test]
 fn a_path_that_shrinks_below_the_frames_ends_the_connection_with_both_lengths() {
     let (mut pair, near, far) = Pair::connected(&Options::default());
