@@ -23,6 +23,9 @@ pub struct Options {
     /// Time without a frame from the peer after which a connection has failed, also while it is opened. For one
     /// connection: [`Port::set_peer_timeout`](crate::Port::set_peer_timeout).
     pub peer_timeout: Duration,
+    /// Time for which the status of few packets may wait for a frame that is sent anyway, such as one with an answer; zero:
+    /// it is sent with the next [`next_frame`](crate::Port::next_frame).
+    pub status_delay: Duration,
     /// Maximum number of connections.
     pub max_connections: usize,
 }
@@ -62,6 +65,7 @@ impl Default for Options {
             standing_credit_bytes: 16 << 10,
             target_delay: Duration::from_millis(1),
             peer_timeout: Duration::from_secs(10),
+            status_delay: Duration::ZERO,
             max_connections: 4096,
         }
     }

@@ -106,6 +106,7 @@ impl<A: Copy + Eq, P: Packet> Port<A, P> {
             max_frame_bytes,
             target_delay: nanos(options.target_delay),
             peer_timeout: nanos(options.peer_timeout).max(1),
+            status_delay: nanos(options.status_delay),
             instance: random(),
         };
         Self {
@@ -292,6 +293,7 @@ impl<A: Copy + Eq, P: Packet> Port<A, P> {
         let Some(connection) = self.connection_mut(id) else { return };
         let wait_10us = u16::try_from(wait.as_micros() / 10).unwrap_or(u16::MAX);
         if connection.receiving[class.index()].refuse_packet(sequence, wait_10us) {
+            connection.hurry_status();
             self.note_status(id, class);
         }
     }
@@ -695,8 +697,12 @@ impl<A: Copy + Eq, P: Packet> Port<A, P> {
                 self.pool.enqueue_waiting(index, class);
             }
             if granted > 0 {
+                let is_awaited = half.lacks_grant();
                 half.add_grant(granted, now);
                 connection.request_status(class);
+                if is_awaited {
+                    connection.hurry_status();
+                }
                 self.mark_ready(index);
             }
         }

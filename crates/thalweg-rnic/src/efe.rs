@@ -34,6 +34,9 @@ const MIN_BUFFERED_FRAMES: u64 = 16;
 /// Bytes that an idle connection may send without waiting for a grant.
 const STANDING_CREDIT_BYTES: u64 = 256 << 10;
 
+/// Time for which an acknowledgement waits for a program's answer, to go with it.
+const STATUS_DELAY: Duration = Duration::from_micros(20);
+
 /// Bytes of a queue pair's segments that EFE has, from which on it is given no more.
 const MAX_QUEUED_BYTES: u64 = 4 << 20;
 
@@ -184,6 +187,7 @@ impl Engine {
             max_credit_bytes,
             standing_credit_bytes: STANDING_CREDIT_BYTES,
             peer_timeout: CONNECT_TIMEOUT,
+            status_delay: STATUS_DELAY,
             ..Options::default()
         };
         // Numbers that a stranger cannot guess: a keyed hash, its key from the kernel.

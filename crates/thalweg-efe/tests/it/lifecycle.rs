@@ -248,6 +248,40 @@ fn a_delayed_copy_of_an_opening_opens_nothing() {
     assert_eq!((incoming, pair.packets[1].len()), (1, 1), "{:?}", pair.events[1]);
 }
 
+/// The status of a packet goes with the answer, where there is one in time.
+#[test]
+fn a_status_waits_for_an_answer_and_no_longer_than_it_may() {
+    let options = Options { status_delay: Duration::from_micros(20), ..Options::default() };
+    let (mut pair, near, far) = Pair::connected(&options);
+    pair.advance(Duration::from_millis(1));
+    let sent = |pair: &Pair| pair.ports[1].connection_state(far).unwrap().counters.frames_sent;
+    let before = sent(&pair);
+    pair.ports[0].send(near, CLASS, b"question".to_vec()).unwrap();
+    pair.exchange();
+    assert_eq!((sent(&pair) - before, pair.events[0].len()), (0, 0), "it waits");
+    pair.ports[1].send(far, CLASS, b"answer".to_vec()).unwrap();
+    pair.exchange();
+    assert_eq!((sent(&pair) - before, pair.events[0].len()), (1, 1), "it went with the answer");
+    pair.ports[0].send(near, CLASS, b"no question".to_vec()).unwrap();
+    pair.exchange();
+    pair.advance(Duration::from_micros(19));
+    assert_eq!(sent(&pair) - before, 1);
+    pair.advance(Duration::from_micros(2));
+    assert_eq!((sent(&pair) - before, pair.events[0].len()), (2, 2), "it went alone");
+    for _ in 0..8 {
+        pair.ports[0].send(near, CLASS, vec![1]).unwrap();
+    }
+    pair.exchange();
+    assert_eq!(pair.events[0].len(), 10, "many packets do not wait");
+    // Nor does what follows a packet that is missing.
+    for cut in [true, false] {
+        pair.cut[0] = cut;
+        pair.ports[0].send(near, CLASS, vec![2]).unwrap();
+        pair.exchange();
+    }
+    assert_eq!(sent(&pair) - before, 4);
+}
+
 #[test]
 fn a_path_that_shrinks_below_the_frames_ends_the_connection_with_both_lengths() {
     let (mut pair, near, far) = Pair::connected(&Options::default());

@@ -85,6 +85,7 @@ fn any_scenario() -> impl Strategy<Value = Scenario> {
     (network, load).prop_map(|(network, load)| {
         let (seed, senders, lost_ppm, duplicated_ppm, delayed_ppm, delay_micros) = network;
         let (classes, least, more, refused_ppm, buffer_bytes, max_credit_bytes, is_bursty) = load;
+        let status_delay = Duration::from_micros(if seed % 2 == 0 { 20 } else { 0 });
         let base = Scenario::new(seed);
         Scenario {
             senders,
@@ -98,7 +99,7 @@ fn any_scenario() -> impl Strategy<Value = Scenario> {
             delayed_ppm,
             max_delay: Duration::from_micros(delay_micros),
             refused_ppm,
-            options: Options { max_credit_bytes, ..base.options.clone() },
+            options: Options { max_credit_bytes, status_delay, ..base.options.clone() },
             ..base
         }
     })
