@@ -240,7 +240,11 @@ impl DeviceInner {
     /// Carries out a command.
     pub(crate) fn call_rnic(&self, command: Command, fds: Vec<OwnedFd>) -> Result<Reply, VerbsError> {
         match &self.back_end {
-            BackEnd::Embedded { shared, client } => Ok(shared.engine.lock().execute_command(*client, command, fds)?),
+            BackEnd::Embedded { shared, client } => {
+                let mut engine = shared.engine.lock();
+                engine.update_time(Instant::now());
+                Ok(engine.execute_command(*client, command, fds)?)
+            }
             BackEnd::Served { control, gone, .. } => {
                 let borrowed: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
                 let reply = call_service(&control.lock(), &command, &borrowed);

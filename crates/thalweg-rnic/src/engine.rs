@@ -59,9 +59,8 @@ pub struct Engine {
     /// Ports of EFE.
     pub(crate) efe_ports: Slots<EfePort>,
     pub(crate) sockets: Sockets,
-    /// Buffers of the turns over TCP: bytes received, payload to send.
+    /// Buffer of the turns over TCP: bytes received.
     pub(crate) incoming: Vec<u8>,
-    pub(crate) payload: Vec<u8>,
     /// Completion queues with entries that are not published.
     pub(crate) unpublished: Vec<u32>,
     /// Completion queues that have overrun, whose queue pairs are to enter the error state.
@@ -114,7 +113,6 @@ impl Engine {
             efe_ports: Slots::default(),
             sockets: Sockets::default(),
             incoming: Vec::new(),
-            payload: Vec::new(),
             unpublished: Vec::new(),
             overrun: Vec::new(),
             notices: Vec::new(),
@@ -307,7 +305,7 @@ impl Engine {
     /// Announces that the RNIC will sleep, to all programs that may have work for it, and returns until when at the
     /// latest. Returns `None` if there is work already: do not sleep. Programs wake it from now on.
     pub fn prepare_sleep(&mut self, now: Instant) -> Option<Option<Instant>> {
-        if self.has_ready_handshake() {
+        if self.has_ready_handshake() || !self.arm_efe_ports() {
             return None;
         }
         // Programs that do not read their events, or do not poll, do not wake the RNIC when they begin to.

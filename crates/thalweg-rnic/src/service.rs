@@ -253,6 +253,7 @@ impl Service {
         let (reply, opened) = match serde_json::from_slice::<Command>(&message[..bytes]) {
             Ok(command) => {
                 let opens = command == Command::Open;
+                self.engine.update_time(Instant::now());
                 let reply = self.engine.execute_command(client.id, command, fds);
                 let opened = opens && reply.is_ok();
                 (reply, opened)
