@@ -5,6 +5,7 @@
 //! the same time. A program that writes where another reads changes what is read, and nothing else.
 
 use crate::arena::{ArenaError, check_received};
+use crate::PAGE_BYTES;
 use crate::pin::{PinError, lock_pages};
 use memmap2::{Advice, MmapOptions, MmapRaw};
 use rustix::fs::{MemfdFlags, SealFlags};
@@ -15,10 +16,17 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 /// Number of bytes that are copied at a time.
 const WORD_BYTES: usize = size_of::<u64>();
 
-/// A mapped memfd that other programs may read and write.
+/// A mapped memfd that other programs may read and write, or memory of this program that foreign code in it may read and
+/// write.
 pub struct SharedMemory {
-    memory: MmapRaw,
+    memory: Pages,
     writable: bool,
+}
+
+enum Pages {
+    Mapped(MmapRaw),
+    /// Memory that foreign code of this process has mapped: address of the first word, and length in bytes.
+    Foreign(usize, usize),
 }
 
 impl SharedMemory {
@@ -40,7 +48,7 @@ impl SharedMemory {
         let _ = memory.advise(Advice::HugePage);
         // Populating reports a lack of memory here instead of by SIGBUS later.
         memory.advise(Advice::PopulateWrite).map_err(ArenaError::from_io_error("allocating memory", len))?;
-        Ok((fd, Self { memory, writable: true }))
+        Ok((fd, Self { memory: Pages::Mapped(memory), writable: true }))
     }
 
     /// Maps all of the memory that another program made, for reading, or for writing as well. It must be sealed against
@@ -56,12 +64,50 @@ impl SharedMemory {
         }
         let options = MmapOptions::new().len(len).to_owned();
         let memory = if writable { options.map_raw(fd) } else { options.map_raw_read_only(fd) };
-        Ok(Self { memory: memory.map_err(ArenaError::from_io_error("mmap", len))?, writable })
+        let memory = Pages::Mapped(memory.map_err(ArenaError::from_io_error("mmap", len))?);
+        Ok(Self { memory, writable })
+    }
+
+    /// Takes memory of this process that is not Rust's: what a C program registers with its RDMA adapter. The result begins at
+    /// the word that contains the first byte; also returned is the offset of that byte in it. The pages are populated, so
+    /// that a lack of memory shows here.
+    ///
+    /// # Errors
+    /// The range is empty, or exceeds the address space, or parts of it are not mapped, or cannot be written although they
+    /// are to be, or the kernel has no memory for them.
+    ///
+    /// # Safety
+    /// As long as the value exists, the range stays mapped, and writable if that is asked for, and no Rust reference to any
+    /// of its bytes, or of the first word's, exists, except to atomics. (It does not matter whether others access it.)
+    pub unsafe fn from_process_memory(address: usize, len: usize, writable: bool) -> Result<(Self, usize), ArenaError> {
+        let page = address & !(PAGE_BYTES - 1);
+        let first = address & !(WORD_BYTES - 1);
+        let end = address.checked_add(len).filter(|end| len > 0 && end.checked_next_multiple_of(PAGE_BYTES).is_some());
+        let Some(end) = end.filter(|end| end - first <= isize::MAX as usize) else {
+            return Err(ArenaError::Size(len));
+        };
+        let advice = if writable { rustix::mm::Advice::LinuxPopulateWrite } else { rustix::mm::Advice::LinuxPopulateRead };
+        let pages = end.next_multiple_of(PAGE_BYTES) - page;
+        // SAFETY: populating changes no content, and fails for pages that are not mapped.
+        unsafe { rustix::mm::madvise(std::ptr::with_exposed_provenance_mut(page), pages, advice) }
+            .map_err(ArenaError::from_errno("populating memory of the program", len))?;
+        Ok((Self { memory: Pages::Foreign(first, end - first), writable }, address - first))
     }
 
     /// Returns the length in bytes.
     pub fn size_bytes(&self) -> usize {
-        self.memory.len()
+        match &self.memory {
+            Pages::Mapped(memory) => memory.len(),
+            Pages::Foreign(_, bytes) => *bytes,
+        }
+    }
+
+    #[inline]
+    fn first_byte(&self) -> *mut u8 {
+        match &self.memory {
+            Pages::Mapped(memory) => memory.as_mut_ptr(),
+            Pages::Foreign(address, _) => std::ptr::with_exposed_provenance_mut(*address),
+        }
     }
 
     /// Returns whether the memory may be written through this mapping.
@@ -71,7 +117,7 @@ impl SharedMemory {
 
     /// Returns the address of the first byte in this process; for addresses that a peer is given, not for reading.
     pub fn base_address(&self) -> u64 {
-        self.memory.as_ptr() as u64
+        self.first_byte() as u64
     }
 
     /// Pins the pages, as [`pin_bytes`](crate::pin_bytes) does, until the memory is unmapped.
@@ -79,7 +125,7 @@ impl SharedMemory {
     /// # Errors
     /// As [`pin_bytes`](crate::pin_bytes).
     pub fn pin_pages(&self) -> Result<(), PinError> {
-        lock_pages(std::ptr::slice_from_raw_parts(self.memory.as_ptr(), self.size_bytes()))
+        lock_pages(std::ptr::slice_from_raw_parts(self.first_byte(), self.size_bytes()))
     }
 
     /// Fills `out` with the bytes from `at` on.
@@ -142,7 +188,7 @@ impl SharedMemory {
         assert!(self.writable && at.is_multiple_of(WORD_BYTES), "atomic access at {at} of {self:?}");
         let word = self.checked_address(at, WORD_BYTES);
         // SAFETY: inside the mapping, which cannot shrink (sealed), lives as long as `self`, and may be written; aligned,
-        // since the mapping is page-aligned; atomics may be accessed by others at the same time.
+        // since the mapping begins with a page or a word; atomics may be accessed by others at the same time.
         unsafe { &*word.cast::<AtomicU64>() }
     }
 
@@ -151,8 +197,9 @@ impl SharedMemory {
     fn checked_address(&self, at: usize, len: usize) -> *mut u8 {
         let end = at.checked_add(len).filter(|end| *end <= self.size_bytes());
         assert!(end.is_some(), "bytes {at}+{len} of shared memory of {}", self.size_bytes());
-        // SAFETY: inside the mapping or one past its end, as was just compared.
-        unsafe { self.memory.as_mut_ptr().add(at) }
+        // SAFETY: inside the mapping or one past its end, as was just compared. (It lives as long as `self`: a memfd's is
+        // sealed against shrinking, and foreign memory stays mapped, as `from_process_memory` demands.)
+        unsafe { self.first_byte().add(at) }
     }
 }
 
@@ -279,6 +326,25 @@ mod tests {
             theirs.load_bytes(0, &mut seen);
             assert_eq!(seen[to_at..to_at + len], bytes[at..at + len]);
             assert!(seen[..to_at].iter().chain(&seen[to_at + len..]).all(|byte| *byte == 255));
+        }
+    }
+
+    #[test]
+    fn memory_of_the_program_is_taken_as_it_is_and_what_is_not_mapped_is_refused() {
+        let words: Vec<AtomicU64> = (0..2000).map(AtomicU64::new).collect();
+        let (address, len) = (words.as_ptr() as usize, words.len() * WORD_BYTES);
+        // SAFETY: the words outlive it, and are atomics.
+        let (memory, at) = unsafe { SharedMemory::from_process_memory(address, len, true) }.unwrap();
+        assert_eq!(memory.base_address() as usize + at, address);
+        assert_eq!((memory.fetch_add(at + 8, 5), words[1].load(Ordering::Relaxed)), (1, 6));
+        memory.store_bytes(at + 16, &[255; 3]);
+        assert_eq!(words[2].load(Ordering::Relaxed), 0x00ff_ffff);
+        let (_fd, page) = SharedMemory::create("page", PAGE_BYTES).unwrap();
+        let free = page.base_address() as usize;
+        drop(page);
+        for (address, len) in [(free, PAGE_BYTES), (0, 8), (address, 0), (usize::MAX - 8, 16)] {
+            // SAFETY: it is not taken.
+            assert!(unsafe { SharedMemory::from_process_memory(address, len, false) }.is_err(), "{address:#x}");
         }
     }
 

@@ -272,6 +272,11 @@ impl<A: Copy + Eq, P: Packet> Port<A, P> {
         })
     }
 
+    /// Returns the address of the peer of a connection; `None` if it is over.
+    pub fn peer_address(&self, id: ConnectionId) -> Option<A> {
+        self.connection(id).map(|connection| connection.address)
+    }
+
     /// Returns the counters of the port.
     pub fn port_counters(&self) -> PortCounters {
         self.counters

@@ -37,8 +37,8 @@ impl Drop for ChannelInner {
 }
 
 impl CompletionChannel {
-    /// Waits for the event of an armed completion queue and returns the queue's handle ([`CompletionQueue::queue_handle`]); 0 if
-    /// events were lost, since they were not read: look at all queues. `None` if there is none within `timeout`.
+    /// Waits for the event of an armed completion queue and returns the queue's handle
+    /// ([`CompletionQueue::queue_handle`]). `None` if there is none within `timeout`.
     ///
     /// # Errors
     /// The RNIC has ended.
@@ -141,6 +141,15 @@ impl Device {
     #[doc(alias = "ibv_create_comp_channel")]
     pub fn create_channel(&self) -> Result<CompletionChannel, VerbsError> {
         let (socket, theirs) = event_sockets()?;
+        self.create_channel_over(socket, theirs)
+    }
+
+    /// Creates a completion channel over a pair of connected sockets that keep the borders of messages: this program's end,
+    /// and the RNIC's. Each message is the number of a completion queue, 64 bits in the machine's byte order.
+    ///
+    /// # Errors
+    /// As [`create_channel`](Self::create_channel).
+    pub fn create_channel_over(&self, socket: OwnedFd, theirs: OwnedFd) -> Result<CompletionChannel, VerbsError> {
         let handle = self.inner.call_for_handle(Command::CreateChannel, vec![theirs])?;
         Ok(CompletionChannel { inner: Arc::new(ChannelInner { device: Arc::clone(&self.inner), handle, socket }) })
     }
@@ -155,6 +164,19 @@ impl Device {
         entries: u32,
         channel: Option<&CompletionChannel>,
     ) -> Result<CompletionQueue, VerbsError> {
+        self.create_numbered_queue(entries, channel, None)
+    }
+
+    /// Creates a completion queue whose events have this number, instead of its handle.
+    ///
+    /// # Errors
+    /// As [`create_completion_queue`](Self::create_completion_queue).
+    pub fn create_numbered_queue(
+        &self,
+        entries: u32,
+        channel: Option<&CompletionChannel>,
+        event_number: Option<u64>,
+    ) -> Result<CompletionQueue, VerbsError> {
         let (limit, requested) = (u64::from(self.rnic_limits().max_completions), u64::from(entries));
         if requested > limit {
             let what = "entries of a completion queue".into();
@@ -163,7 +185,8 @@ impl Device {
         let entries = entries.max(1).next_power_of_two();
         let ring = Ring::create("rdma-completions", entries)?;
         let fd = duplicate_fd(ring.fd())?;
-        let command = Command::CreateCompletionQueue { entries, channel: channel.map(|channel| channel.inner.handle) };
+        let channel_handle = channel.map(|channel| channel.inner.handle);
+        let command = Command::CreateCompletionQueue { entries, channel: channel_handle, event_number };
         let handle = self.inner.call_for_handle(command, vec![fd])?;
         let state = PollState {
             ring: ring.into_receiver(),
@@ -184,6 +207,11 @@ impl CompletionQueue {
     /// Returns the number by which events name the queue.
     pub fn queue_handle(&self) -> u32 {
         self.inner.handle
+    }
+
+    /// Returns the number of queue pairs that complete here, each counted by its two queues, and of clones of this.
+    pub fn user_count(&self) -> usize {
+        Arc::strong_count(&self.inner) - 1
     }
 
     /// Returns the number of entries.
@@ -212,7 +240,17 @@ impl CompletionQueue {
         {
             return Ok(Some(completion));
         }
+        self.inner.device.note_empty_poll();
         self.after_empty_poll(&mut state)
+    }
+
+    /// Returns the next completion that is there, without work of an embedded RNIC; `None` if there is none.
+    ///
+    /// # Errors
+    /// As [`poll_one`](Self::poll_one).
+    #[inline]
+    pub fn take_ready(&self) -> Result<Option<Completion>, PollError> {
+        self.inner.state.lock().take_entry()
     }
 
     /// Appends up to `limit` completions to `completions` and returns their number.
@@ -248,6 +286,12 @@ impl CompletionQueue {
             Notify::Solicited => state.ring.prepare_wait_urgent(),
         };
         Ok(if armed { Armed::Armed } else { Armed::MissedCompletions })
+    }
+
+    /// Asks for one event with the next completion from now on, whatever is in the queue already (`ibv_req_notify_cq`): poll
+    /// after this, before waiting.
+    pub fn request_next_event(&self, notify: Notify) {
+        self.inner.state.lock().ring.request_wakeup(notify == Notify::Solicited);
     }
 
     /// Looks after the RNIC, now and then. Once it has ended, all requests that were posted complete.

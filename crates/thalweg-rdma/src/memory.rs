@@ -49,6 +49,11 @@ impl Device {
 }
 
 impl ProtectionDomain {
+    /// Returns the number of regions, windows, queues and clones of this that exist.
+    pub fn user_count(&self) -> usize {
+        Arc::strong_count(&self.inner) - 1
+    }
+
     /// Registers a range of a memfd: an arena's, or another that is sealed against shrinking (`F_SEAL_SHRINK`). With a
     /// right to write, it must not be sealed against writing; an [`Arena`](thalweg_arena::Arena) is, and can be
     /// registered for reading.
@@ -73,6 +78,21 @@ impl ProtectionDomain {
         let MemoryRange { offset, length, base } = range;
         let command = Command::RegisterRegion { domain: self.inner.handle, offset, length, base, access };
         let stag = self.inner.device.call_for_handle(command, vec![fd])?;
+        Ok(MemoryRegion { domain: Arc::clone(&self.inner), stag, range, registered: true })
+    }
+
+    /// Registers memory of this process with an embedded RNIC: that of foreign code in it, from
+    /// [`SharedMemory::from_process_memory`]. `range` is within `memory`.
+    ///
+    /// # Errors
+    /// The RNIC is not an embedded one, or refuses.
+    pub fn register_process_memory(
+        &self,
+        memory: Arc<SharedMemory>,
+        range: MemoryRange,
+        access: Access,
+    ) -> Result<MemoryRegion, VerbsError> {
+        let stag = self.inner.device.register_memory(self.inner.handle, memory, range, access)?;
         Ok(MemoryRegion { domain: Arc::clone(&self.inner), stag, range, registered: true })
     }
 

@@ -5,6 +5,7 @@ use crate::device::{DeviceInner, VerbsError};
 use crate::memory::{DomainInner, ProtectionDomain};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use thalweg_arena::{PushError, Ring, RingSender};
@@ -438,6 +439,17 @@ impl QueuePair {
         self.inner.number
     }
 
+    /// Gives the queue pair, in state RESET, a number of 24 bits by which queue pairs of other RNICs find it at `address`, which
+    /// is one of this machine. Programs exchange both by themselves, and name those of the peer in
+    /// [`QueueAttributes::peer_queue`] and [`QueueAttributes::peer_address`].
+    ///
+    /// # Errors
+    /// The state is another, or no UDP port can be had at the address.
+    pub fn assign_number(&self, address: IpAddr) -> Result<u32, VerbsError> {
+        let command = Command::NumberQueuePair { queue: self.inner.number, address };
+        self.inner.domain.device.call_for_handle(command, Vec::new())
+    }
+
     /// Brings the queue pair into a state; with attributes, sets them.
     ///
     /// ```text
@@ -634,6 +646,11 @@ impl ProtectionDomain {
 }
 
 impl SharedReceiveQueue {
+    /// Returns the number of queue pairs that take their receives from here, and of clones of this.
+    pub fn user_count(&self) -> usize {
+        Arc::strong_count(&self.inner) - 1
+    }
+
     /// Posts a receive.
     ///
     /// # Errors

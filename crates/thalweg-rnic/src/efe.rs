@@ -11,6 +11,7 @@ use crate::command::{CommandError, ConnectionEvent, ConnectionParameters, Reply}
 use crate::connection::{Request, RequestOrigin};
 use crate::engine::{Engine, encode_event, insert_object};
 use crate::handshake::{address_error, watch_datagrams};
+use crate::numbers::PortNumbers;
 use crate::queue_pair::Path;
 use crate::stream::{Carrier, OwnedPlace, StreamPath};
 use std::collections::HashMap;
@@ -40,10 +41,12 @@ const DEPTHS_BYTES: usize = 4;
 #[derive(Debug)]
 pub(crate) struct EfePort {
     io: UdpPort,
-    port: Port<SocketAddr, Vec<u8>>,
+    pub(crate) port: Port<SocketAddr, Vec<u8>>,
     /// Listener whose port it is, as long as that exists.
     listener: Option<u32>,
-    users: HashMap<ConnectionId, User>,
+    pub(crate) users: HashMap<ConnectionId, User>,
+    /// Numbers of queue pairs that peers find at this port.
+    pub(crate) numbers: Option<PortNumbers>,
     /// Connections that are not over.
     open_connections: usize,
     frame: Vec<u8>,
@@ -51,13 +54,15 @@ pub(crate) struct EfePort {
 
 /// User of a connection.
 #[derive(Debug)]
-enum User {
+pub(crate) enum User {
     /// A queue pair that connects.
     Connecting { queue: u32, parameters: ConnectionParameters },
     /// A request that waits for its program's answer.
     Waiting,
     /// A queue pair that has accepted, with its parameters and the peer's.
     Accepted { queue: u32, parameters: ConnectionParameters, theirs: ConnectionParameters },
+    /// A queue pair that calls its peer by number, or has accepted its call; then with the peer's parameters.
+    Meeting { queue: u32, theirs: Option<ConnectionParameters> },
     /// A queue pair's stream.
     Stream { queue: u32 },
 }
@@ -66,7 +71,9 @@ impl User {
     /// Returns whether it is a queue pair that is not connected yet.
     fn is_attempt_of(&self, queue: u32) -> bool {
         match self {
-            Self::Connecting { queue: other, .. } | Self::Accepted { queue: other, .. } => *other == queue,
+            Self::Connecting { queue: other, .. }
+            | Self::Accepted { queue: other, .. }
+            | Self::Meeting { queue: other, .. } => *other == queue,
             Self::Waiting | Self::Stream { .. } => false,
         }
     }
@@ -79,26 +86,45 @@ pub(crate) struct EfeCarrier {
     connection: ConnectionId,
     /// Number below which all segments were received.
     received_below: u64,
+    /// Number below which the peer has accepted all segments.
+    accepted_below: u64,
+    /// Whether requests complete once the peer's RNIC has them, rather than once their bytes were copied here.
+    pub(crate) completes_when_placed: bool,
 }
 
 impl EfePort {
+    /// Notes that a connection was begun.
+    pub(crate) fn note_begin(&mut self) {
+        self.open_connections += 1;
+    }
+
     /// Notes that a connection is over.
-    fn note_end(&mut self) {
+    pub(crate) fn note_end(&mut self) {
         self.open_connections = self.open_connections.saturating_sub(1);
     }
 }
 
 impl EfeCarrier {
+    fn new(port: u32, connection: ConnectionId) -> Self {
+        Self { port, connection, received_below: 0, accepted_below: 0, completes_when_placed: false }
+    }
+
     /// Returns a sequence number of EFE, which wraps, as one of the stream.
     fn extend_sequence(&self, sequence: u32) -> u64 {
-        let ahead = sequence.wrapping_sub(self.received_below as u32).cast_signed();
-        self.received_below.wrapping_add_signed(i64::from(ahead))
+        extend_number(sequence, self.received_below)
+    }
+
+    /// Takes note of a segment that the peer has accepted. Returns the number below which it has accepted all, if requests
+    /// complete by that.
+    fn accept_sent(&mut self, sequence: u32) -> Option<u64> {
+        self.accepted_below = extend_number(sequence, self.accepted_below) + 1;
+        self.completes_when_placed.then_some(self.accepted_below)
     }
 }
 
 impl Engine {
     /// Opens a port of EFE and returns its handle and address.
-    fn open_efe_port(&mut self, at: SocketAddr) -> Result<(u32, SocketAddr), CommandError> {
+    pub(crate) fn open_efe_port(&mut self, at: SocketAddr) -> Result<(u32, SocketAddr), CommandError> {
         let failed = address_error(at);
         let mut io = UdpPort::bind(at).map_err(&failed)?;
         let max_credit_bytes = io.reserve_receive_bytes(RECEIVE_BUFFER_BYTES);
@@ -114,7 +140,7 @@ impl Engine {
         if let Some(descriptor) = io.descriptor() {
             watch_datagrams(&poll, descriptor).map_err(&failed)?;
         }
-        let port = EfePort { io, port, listener: None, users, open_connections, frame };
+        let port = EfePort { io, port, listener: None, users, numbers: None, open_connections, frame };
         match insert_object(&mut self.efe_ports, port, "ports of EFE")? {
             Reply::Handle(handle) => Ok((handle, address)),
             other => Err(CommandError::Unknown(format!("{other:?}"))),
@@ -210,8 +236,9 @@ impl Engine {
     pub(crate) fn transmit_packets(&mut self, queue: u32, path: &mut StreamPath) -> bool {
         let Carrier::Efe(EfeCarrier { port: handle, connection, .. }) = path.carrier else { return false };
         let Some(mut port) = self.efe_ports.take(handle) else { return false };
-        let any = self.with_memory(queue, path, |stream, memory, segment, _| {
+        let any = self.with_memory(queue, path, |stream, memory, segment, carrier| {
             let mut any = false;
+            let is_over_when_copied = !matches!(carrier, Carrier::Efe(efe) if efe.completes_when_placed);
             while port.port.send_room(connection, CLASS).packets > 0 && stream.next_segment(memory, segment) {
                 let head_bytes = segment.head.len();
                 let mut packet = vec![0; head_bytes + segment.payload_bytes];
@@ -222,8 +249,10 @@ impl Engine {
                     // Not open any more: an event says why.
                     break;
                 }
-                // Copied: its requests are over before a later one can fail.
-                stream.accept_segments(segment.sequence + 1);
+                if is_over_when_copied {
+                    // Its requests are over before a later one can fail.
+                    stream.accept_segments(segment.sequence + 1);
+                }
                 any = true;
             }
             any
@@ -301,6 +330,10 @@ impl Engine {
 
     fn handle_efe_event(&mut self, handle: u32, port: &mut EfePort, event: Event<Vec<u8>>) {
         match event {
+            Event::Incoming { connection, private } if port.numbers.is_some() => {
+                let now = self.last_socket_time();
+                self.take_call(handle, port, connection, &private, now);
+            }
             Event::Incoming { connection, private } => self.announce_efe_request(handle, port, connection, &private),
             Event::Connected { connection, private, max_packet_bytes } => {
                 let (queue, own, theirs) = match port.users.remove(&connection) {
@@ -309,14 +342,27 @@ impl Engine {
                         None => return self.fail_efe_attempt(port, connection, queue),
                     },
                     Some(User::Accepted { queue, parameters, theirs }) => (queue, parameters, theirs),
+                    Some(User::Meeting { queue, theirs }) => {
+                        let theirs = theirs.or_else(|| decode_private(&private)).unwrap_or_default();
+                        port.users.insert(connection, User::Stream { queue });
+                        let carrier = EfeCarrier::new(handle, connection);
+                        return self.start_numbered_stream(queue, carrier, max_packet_bytes, &theirs);
+                    }
                     _ => return,
                 };
                 port.users.insert(connection, User::Stream { queue });
-                let carrier = EfeCarrier { port: handle, connection, received_below: 0 };
+                let mut carrier = EfeCarrier::new(handle, connection);
+                carrier.completes_when_placed = self.queues.get(queue).is_some_and(|pair| pair.numbered.is_some());
                 self.start_efe_stream(queue, carrier, max_packet_bytes, &own, theirs);
             }
-            // Segments were copied into their packets.
-            Event::Acknowledged { .. } => {}
+            Event::Acknowledged { connection, sequence, .. } => {
+                if let Some(path) = self.stream_of(port, connection)
+                    && let Carrier::Efe(efe) = &mut path.carrier
+                    && let Some(below) = efe.accept_sent(sequence)
+                {
+                    path.stream.accept_segments(below);
+                }
+            }
             Event::PeerFinished { connection } => {
                 if let Some(path) = self.stream_of(port, connection) {
                     path.stream.close_by_peer();
@@ -340,6 +386,7 @@ impl Engine {
                         };
                         self.end_attempt(queue, &event);
                     }
+                    Some(User::Meeting { queue, .. }) => self.end_call(queue, &error),
                     Some(User::Waiting) | None => {}
                 }
             }
@@ -432,7 +479,7 @@ impl Engine {
     pub(crate) fn flush_efe_ports(&mut self, now: Duration) {
         for index in 0..self.efe_ports.place_count() {
             let Some(handle) = self.efe_ports.handle_at(index) else { continue };
-            let Some(EfePort { io, port, frame, listener, open_connections, .. }) = self.efe_ports.get_mut(handle)
+            let Some(EfePort { io, port, frame, listener, numbers, open_connections, .. }) = self.efe_ports.get_mut(handle)
             else {
                 continue;
             };
@@ -443,7 +490,8 @@ impl Engine {
             }
             // What the kernel does not take is sent again by EFE.
             let _ = io.flush_burst();
-            if listener.is_none() && *open_connections == 0 {
+            let has_numbers = numbers.as_ref().is_some_and(|numbers| numbers.used > 0);
+            if listener.is_none() && *open_connections == 0 && !has_numbers {
                 self.efe_ports.remove(handle);
             }
         }
@@ -455,7 +503,13 @@ impl Engine {
     }
 }
 
-fn encode_private(parameters: &ConnectionParameters) -> Vec<u8> {
+/// Returns a number of 32 bits, which wraps, as the one of 64 bits that is nearest to `near`.
+fn extend_number(number: u32, near: u64) -> u64 {
+    let ahead = number.wrapping_sub(near as u32).cast_signed();
+    near.wrapping_add_signed(i64::from(ahead))
+}
+
+pub(crate) fn encode_private(parameters: &ConnectionParameters) -> Vec<u8> {
     let mut private = Vec::with_capacity(DEPTHS_BYTES + parameters.private_data.len());
     // At most the RNIC's limit, which was checked.
     private.extend((parameters.inbound_reads as u16).to_be_bytes());
@@ -464,7 +518,7 @@ fn encode_private(parameters: &ConnectionParameters) -> Vec<u8> {
     private
 }
 
-fn decode_private(private: &[u8]) -> Option<ConnectionParameters> {
+pub(crate) fn decode_private(private: &[u8]) -> Option<ConnectionParameters> {
     let (depths, private_data) = private.split_first_chunk::<DEPTHS_BYTES>()?;
     let [inbound_high, inbound_low, outbound_high, outbound_low] = *depths;
     Some(ConnectionParameters {

@@ -119,9 +119,20 @@ impl StagTable {
         request: &RegionRequest,
         max_file_bytes: u64,
     ) -> Result<u32, CommandError> {
+        let memory = self.map_file(request.client, fd, request.access.intersects(Access::WRITING), max_file_bytes)?;
+        self.register_mapped(memory, request)
+    }
+
+    /// Registers memory that is mapped already and returns its STag.
+    pub(crate) fn register_mapped(
+        &mut self,
+        memory: Arc<SharedMemory>,
+        request: &RegionRequest,
+    ) -> Result<u32, CommandError> {
         let RegionRequest { client, domain, file_offset, length, base, access } = *request;
-        let writable = access.intersects(Access::WRITING);
-        let memory = self.map_file(client, fd, writable, max_file_bytes)?;
+        if access.intersects(Access::WRITING) && !memory.is_writable() {
+            return Err(CommandError::Memory("the memory is mapped for reading only".into()));
+        }
         let end = file_offset.checked_add(length).filter(|end| *end <= memory.size_bytes() as u64);
         if end.is_none() || length == 0 || base.checked_add(length).is_none() {
             return Err(CommandError::Range { offset: file_offset, length, limit: memory.size_bytes() as u64 });
