@@ -293,11 +293,16 @@ impl Embedded {
         readable
     }
 
-    /// Returns whether a thread that sleeps must be woken after a call has done the RNIC's work: unless it is the driving one,
-    /// and there is nothing to do before it wakes by itself.
-    fn must_wake_sleeper(&self, engine: &Engine) -> bool {
-        let until = self.driver.sleeps_until.load(Ordering::Relaxed);
-        until == 0 || engine.next_deadline().is_some_and(|deadline| self.driver.time(deadline) < until)
+    /// Returns whether a thread that sleeps must be woken after a call has done the RNIC's work for a queue pair: unless it is
+    /// the driving one, and there is nothing left to do before it wakes by itself.
+    fn must_wake_sleeper(&self, engine: &mut Engine, queue: u32, sleeps: bool) -> bool {
+        match self.driver.sleeps_until.load(Ordering::Relaxed) {
+            0 => sleeps,
+            until => {
+                engine.has_work_left(queue)
+                    || engine.next_deadline().is_some_and(|deadline| self.driver.time(deadline) < until)
+            }
+        }
     }
 }
 
@@ -326,7 +331,14 @@ impl DeviceInner {
     /// Carries out a command.
     pub(crate) fn call_rnic(&self, command: Command, fds: Vec<OwnedFd>) -> Result<Reply, VerbsError> {
         match &self.back_end {
-            BackEnd::Embedded { shared, client } => Ok(shared.engine.lock().execute_command(*client, command, fds)?),
+            BackEnd::Embedded { shared, client } => {
+                let reply = shared.engine.lock().execute_command(*client, command, fds);
+                // There may be something to send, or a socket to watch.
+                if shared.driver.sleeps_until.load(Ordering::Relaxed) != 0 {
+                    let _ = shared.bell.wake_waiter();
+                }
+                Ok(reply?)
+            }
             BackEnd::Served { control, gone, .. } => {
                 let borrowed: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
                 let reply = call_service(&control.lock(), &command, &borrowed);
@@ -364,7 +376,10 @@ impl DeviceInner {
                 if let Some(queue) = queue {
                     engine.progress_queue(queue, &Instant::now);
                 }
-                let wakes = sleeps && (queue.is_none() || shared.must_wake_sleeper(&engine));
+                let wakes = match queue {
+                    Some(queue) => shared.must_wake_sleeper(&mut engine, queue, sleeps),
+                    None => sleeps,
+                };
                 drop(engine);
                 if wakes {
                     let _ = shared.bell.wake_waiter();

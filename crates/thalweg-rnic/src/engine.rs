@@ -352,6 +352,15 @@ impl Engine {
         self.shared_queues.iter_mut().for_each(|(_, queue)| queue.receive.ring.cancel_wait());
     }
 
+    /// Returns whether a queue pair has more to do than one call did.
+    pub fn has_work_left(&mut self, queue: u32) -> bool {
+        let Some(pair) = self.queues.get_mut(queue) else { return false };
+        let is_posted = pair.send.ring.ready_cells().is_ok_and(|cells| cells > 0);
+        (pair.current.is_some() && pair.path != Path::Numbered)
+            || (is_posted && pair.state == QueueState::ReadyToSend && pair.stream.is_none())
+            || pair.stream.as_ref().is_some_and(|path| path.has_work())
+    }
+
     /// Returns when the RNIC has something to do at the latest, if nothing comes before.
     pub fn next_deadline(&self) -> Option<Instant> {
         self.socket_deadline()

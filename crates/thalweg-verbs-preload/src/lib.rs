@@ -17,6 +17,10 @@
 //! all that they can have: by the calling conventions of the supported processors those that a caller leaves out are registers
 //! with any content, which is passed on and not used.
 
+#![allow(
+    clippy::multiple_unsafe_ops_per_block,
+    reason = "one argument holds for all calls of the next library; a block has no other"
+)]
 #![cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 
 use libc::{c_char, c_int, c_void, mode_t, size_t, ssize_t};

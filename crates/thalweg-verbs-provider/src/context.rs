@@ -150,7 +150,7 @@ pub(crate) unsafe extern "C" fn query_device_ex(
     a.node_guid = node_guid(state);
     a.sys_image_guid = a.node_guid;
     a.max_mr_size = u64::MAX >> 1;
-    a.page_size_cap = u64::MAX & !0xfff;
+    a.page_size_cap = !0xfff;
     let number = |limit: u32| c_int::try_from(limit).unwrap_or(c_int::MAX);
     a.max_qp = number(limits.max_queue_pairs);
     a.max_qp_wr = number(limits.max_work_requests);

@@ -32,6 +32,11 @@
 //! that this library has made, or to structs of the type that their documentation names, valid for the call. What a
 //! program's pointers lead to is only copied. That is the argument of each `unsafe` block here which gives no other.
 
+#![allow(
+    clippy::multiple_unsafe_ops_per_block,
+    reason = "one argument holds for all operations on what C passes in; a block has no other"
+)]
+
 mod abi;
 mod completion;
 mod context;
