@@ -121,6 +121,8 @@ struct PollState {
     queues: HashMap<u32, Weak<PostedQueues>>,
     /// The one of the last completion.
     last: Option<(u32, Arc<PostedQueues>)>,
+    /// Completions that were taken out of the ring, and come before those in it.
+    kept: VecDeque<Completion>,
     /// Completions that this side has made up, since the RNIC has ended.
     made_up: VecDeque<Completion>,
     failed: Option<PollError>,
@@ -193,6 +195,7 @@ impl Device {
             entries,
             queues: HashMap::new(),
             last: None,
+            kept: VecDeque::new(),
             made_up: VecDeque::new(),
             failed: None,
             empty_polls: 0,
@@ -278,7 +281,8 @@ impl CompletionQueue {
     #[doc(alias = "ibv_req_notify_cq")]
     pub fn request_notification(&self, notify: Notify) -> Result<Armed, PollError> {
         let mut state = self.inner.state.lock();
-        if self.inner.device.is_gone() || state.failed.is_some() || !state.made_up.is_empty() {
+        let has_some = !state.kept.is_empty() || !state.made_up.is_empty();
+        if self.inner.device.is_gone() || state.failed.is_some() || has_some {
             return Ok(Armed::MissedCompletions);
         }
         let armed = match notify {
@@ -323,6 +327,19 @@ impl CompletionQueue {
         self.inner.state.lock().queues.insert(number, Arc::downgrade(posted));
     }
 
+    /// Drops the completions of a queue pair that was reset.
+    pub(crate) fn discard_completions_of(&self, number: u32) {
+        let mut state = self.inner.state.lock();
+        let mut others = VecDeque::new();
+        // A queue that has failed says so when it is polled.
+        while let Ok(Some(completion)) = state.take_entry() {
+            if completion.queue_number() != number {
+                others.push_back(completion);
+            }
+        }
+        state.kept = others;
+    }
+
     pub(crate) fn remove_queue(&self, number: u32) {
         let mut state = self.inner.state.lock();
         state.queues.remove(&number);
@@ -333,6 +350,9 @@ impl CompletionQueue {
 impl PollState {
     #[inline]
     fn take_entry(&mut self) -> Result<Option<Completion>, PollError> {
+        if let Some(completion) = self.kept.pop_front() {
+            return Ok(Some(completion));
+        }
         loop {
             if let Some(error) = self.failed {
                 return Err(error);

@@ -409,10 +409,10 @@ impl DeviceInner {
         }
     }
 
-    /// Registers memory of this process.
+    /// Registers memory of this process, under the STag of a region if there is one.
     pub(crate) fn register_memory(
         &self,
-        domain: u32,
+        (domain, stag): (u32, Option<u32>),
         memory: Arc<SharedMemory>,
         range: MemoryRange,
         access: Access,
@@ -422,7 +422,7 @@ impl DeviceInner {
             return Err(CommandError::Argument(reason.into()).into());
         };
         let range = (range.offset, range.length, range.base);
-        Ok(shared.engine.lock().register_memory(*client, domain, memory, range, access)?)
+        Ok(shared.engine.lock().register_memory((*client, domain, stag), memory, range, access)?)
     }
 
     /// Returns whether the RNIC is known to have ended.

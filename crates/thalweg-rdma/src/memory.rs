@@ -92,7 +92,7 @@ impl ProtectionDomain {
         range: MemoryRange,
         access: Access,
     ) -> Result<MemoryRegion, VerbsError> {
-        let stag = self.inner.device.register_memory(self.inner.handle, memory, range, access)?;
+        let stag = self.inner.device.register_memory((self.inner.handle, None), memory, range, access)?;
         Ok(MemoryRegion { domain: Arc::clone(&self.inner), stag, range, registered: true })
     }
 
@@ -158,6 +158,24 @@ impl MemoryRegion {
             Reply::PageList(list) => Ok(list),
             other => Err(VerbsError::Answer(format!("{other:?}"))),
         }
+    }
+
+    /// Registers other memory of this process, rights or another domain under the STag of this region.
+    ///
+    /// # Errors
+    /// As [`ProtectionDomain::register_process_memory`], and if memory windows are bound to the region; it is as before.
+    #[doc(alias = "ibv_rereg_mr")]
+    pub fn register_again(
+        &mut self,
+        domain: &ProtectionDomain,
+        memory: Arc<SharedMemory>,
+        range: MemoryRange,
+        access: Access,
+    ) -> Result<(), VerbsError> {
+        let device = &domain.inner.device;
+        device.register_memory((domain.inner.handle, Some(self.stag)), memory, range, access)?;
+        (self.domain, self.range) = (Arc::clone(&domain.inner), range);
+        Ok(())
     }
 
     /// Gives the region back. Where that fails, dropping the region tries it again.

@@ -458,7 +458,7 @@ impl QueuePair {
     ///
     /// RTR needs [`QueueAttributes::peer_queue`]; connection management ([`connect`](Self::connect),
     /// [`ConnectionRequest::accept`](crate::ConnectionRequest::accept)) goes from INIT to RTS by itself. RESET drops all
-    /// posted requests without completions.
+    /// posted requests without completions, and completions that were not polled.
     ///
     /// # Errors
     /// The transition does not exist, an attribute exceeds a limit, or the RNIC has ended.
@@ -475,6 +475,9 @@ impl QueuePair {
                 queue.outstanding.clear();
                 queue.first = 0;
             }
+            drop((send, receive));
+            self.inner.send_completions.discard_completions_of(self.inner.number);
+            self.inner.receive_completions.discard_completions_of(self.inner.number);
         } else {
             let command = Command::ModifyQueuePair { queue: self.inner.number, state, attributes };
             device.call_for_done(command, Vec::new())?;

@@ -243,22 +243,23 @@ impl Engine {
     }
 
     /// Registers memory of the process that the RNIC is embedded in, and returns its STag: `length` bytes from `offset` on,
-    /// the first of which requests name by `base`.
+    /// the first of which requests name by `base`. With the STag of a region, the memory takes its place.
     ///
     /// # Errors
-    /// As for [`Command::RegisterRegion`]; the memory is not writable although it is to be written.
+    /// As for [`Command::RegisterRegion`]; the memory is not writable although it is to be written; memory windows are bound
+    /// to the region.
     pub fn register_memory(
         &mut self,
-        ClientId(client): ClientId,
-        domain: u32,
+        (ClientId(client), domain, stag): (ClientId, u32, Option<u32>),
         memory: Arc<SharedMemory>,
         (offset, length, base): (u64, u64, u64),
         access: Access,
     ) -> Result<u32, CommandError> {
-        check_limit("memory regions", self.limits.max_regions, self.stags.count_entries(client, false))?;
+        let others = self.stags.count_entries(client, false) - usize::from(stag.is_some());
+        check_limit("memory regions", self.limits.max_regions, others)?;
         self.check_domain(client, domain)?;
         let request = RegionRequest { client, domain, file_offset: offset, length, base, access };
-        self.stags.register_mapped(memory, &request)
+        self.stags.register_mapped(memory, &request, stag)
     }
 
     /// Does what can be done now, a bounded amount for each queue pair. Returns whether anything was done.

@@ -56,9 +56,8 @@ pub(crate) struct IbvPd {
     pub(crate) handle: u32,
 }
 
-/// `struct verbs_mr`, which begins with `struct ibv_mr`.
 #[repr(C)]
-pub(crate) struct VerbsMr {
+pub(crate) struct IbvMr {
     pub(crate) context: *mut IbvContext,
     pub(crate) pd: *mut IbvPd,
     pub(crate) addr: *mut c_void,
@@ -66,6 +65,11 @@ pub(crate) struct VerbsMr {
     pub(crate) handle: u32,
     pub(crate) lkey: u32,
     pub(crate) rkey: u32,
+}
+
+#[repr(C)]
+pub(crate) struct VerbsMr {
+    pub(crate) mr: IbvMr,
     pub(crate) mr_type: c_int,
     pub(crate) access: c_int,
 }
@@ -82,7 +86,7 @@ pub(crate) struct IbvMw {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct IbvMwBindInfo {
-    pub(crate) mr: *mut VerbsMr,
+    pub(crate) mr: *mut IbvMr,
     pub(crate) addr: u64,
     pub(crate) length: u64,
     pub(crate) mw_access_flags: c_uint,
@@ -265,9 +269,7 @@ pub(crate) struct IbvQpCap {
     pub(crate) max_inline_data: u32,
 }
 
-/// `struct ibv_qp_init_attr`, and beginning of `struct ibv_qp_init_attr_ex`.
 #[repr(C)]
-#[derive(Clone, Copy)]
 pub(crate) struct IbvQpInitAttr {
     pub(crate) qp_context: *mut c_void,
     pub(crate) send_cq: *mut IbvCq,
@@ -280,7 +282,13 @@ pub(crate) struct IbvQpInitAttr {
 
 #[repr(C)]
 pub(crate) struct IbvQpInitAttrEx {
-    pub(crate) base: IbvQpInitAttr,
+    pub(crate) qp_context: *mut c_void,
+    pub(crate) send_cq: *mut IbvCq,
+    pub(crate) recv_cq: *mut IbvCq,
+    pub(crate) srq: *mut IbvSrq,
+    pub(crate) cap: IbvQpCap,
+    pub(crate) qp_type: c_int,
+    pub(crate) sq_sig_all: c_int,
     pub(crate) comp_mask: u32,
     pub(crate) pd: *mut IbvPd,
     pub(crate) xrcd: *mut c_void,
@@ -532,6 +540,28 @@ pub(crate) struct IbvDeviceAttr {
     pub(crate) max_pkeys: u16,
     pub(crate) local_ca_ack_delay: u8,
     pub(crate) phys_port_cnt: u8,
+}
+
+#[repr(C)]
+pub(crate) struct IbvDeviceAttrEx {
+    pub(crate) orig_attr: IbvDeviceAttr,
+    pub(crate) comp_mask: u32,
+    pub(crate) odp_general_caps: u64,
+    pub(crate) odp_transport_caps: [u32; 3],
+    pub(crate) completion_timestamp_mask: u64,
+    pub(crate) hca_core_clock: u64,
+    pub(crate) device_cap_flags_ex: u64,
+    pub(crate) tso_caps: [u32; 2],
+    pub(crate) rss_caps: [u64; 4],
+    pub(crate) max_wq_type_rq: u32,
+    pub(crate) packet_pacing_caps: [u32; 3],
+    pub(crate) raw_packet_caps: u32,
+    pub(crate) tm_caps: [u32; 5],
+    pub(crate) cq_mod_caps: [u16; 2],
+    pub(crate) max_dm_size: u64,
+    pub(crate) pci_atomic_caps: [u16; 3],
+    pub(crate) xrc_odp_caps: u32,
+    pub(crate) phys_port_cnt_ex: u32,
 }
 
 #[repr(C)]

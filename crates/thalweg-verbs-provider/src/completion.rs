@@ -1,7 +1,7 @@
 //! Completion channels and completion queues.
 
 use crate::abi::{IbvCompChannel, IbvContext, IbvCq, IbvCqEx, IbvCqInitAttrEx, IbvWc, WC_WITH_IMM, WC_WITH_INV};
-use crate::context::{Context, Objects, event_sockets, withdraw_messages};
+use crate::context::{COMPLETION_VECTORS, Context, Objects, event_sockets, withdraw_messages};
 use crate::table::context_state;
 use crate::{error_number, extended, fail_null};
 use libc::c_int;
@@ -78,8 +78,11 @@ pub(crate) unsafe extern "C" fn create_cq(
     context: *mut IbvContext,
     entries: c_int,
     channel: *mut IbvCompChannel,
-    _vector: c_int,
+    vector: c_int,
 ) -> *mut IbvCq {
+    if !(0..COMPLETION_VECTORS).contains(&vector) {
+        return fail_null(libc::EINVAL);
+    }
     // SAFETY: see the crate's documentation.
     match unsafe { new_queue(context, entries, channel) } {
         Ok(queue) => queue.cast(),
@@ -100,6 +103,9 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
     let attributes = unsafe { &*attributes };
     if attributes.wc_flags & !WC_STANDARD_FLAGS != 0 || attributes.comp_mask & !(CQ_INIT_FLAGS | CQ_INIT_PD) != 0 {
         return fail_null(libc::EOPNOTSUPP);
+    }
+    if attributes.comp_vector >= COMPLETION_VECTORS.cast_unsigned() {
+        return fail_null(libc::EINVAL);
     }
     let entries = c_int::try_from(attributes.cqe).unwrap_or(-1);
     // SAFETY: as above.

@@ -1,6 +1,6 @@
 //! An opened device: its asynchronous events, its attributes.
 
-use crate::abi::{AsyncEventMessage, IbvContext, IbvCq, IbvDeviceAttr, IbvPortAttr, IbvQp, IbvSrq, event_type};
+use crate::abi::{AsyncEventMessage, IbvContext, IbvCq, IbvDeviceAttrEx, IbvPortAttr, IbvQp, IbvSrq, event_type};
 use crate::rnic::{Rnic, process_rnic};
 use crate::table::{context_state, release_context};
 use libc::{c_int, c_void};
@@ -13,7 +13,7 @@ use std::time::Duration;
 use thalweg_rdma::{AsyncEvent, Device, Transport};
 
 /// Completion vectors: numbers that programs may name, with no effect.
-const COMPLETION_VECTORS: c_int = 1;
+pub(crate) const COMPLETION_VECTORS: c_int = 1;
 
 /// State behind `struct ibv_context`.
 #[derive(Debug)]
@@ -132,25 +132,21 @@ pub(crate) unsafe extern "C" fn free_context(context: *mut IbvContext) {
 pub(crate) unsafe extern "C" fn query_device_ex(
     context: *mut IbvContext,
     _input: *const c_void,
-    attributes: *mut IbvDeviceAttr,
+    attributes: *mut IbvDeviceAttrEx,
     bytes: usize,
 ) -> c_int {
-    if bytes < size_of::<IbvDeviceAttr>() {
-        return libc::EINVAL;
-    }
-    // SAFETY: see the crate's documentation; there are `bytes` bytes.
-    let (state, attributes) = unsafe {
-        attributes.cast::<u8>().write_bytes(0, bytes);
-        (context_state(context), &mut *attributes)
-    };
+    // SAFETY: see the crate's documentation. All members may be zero.
+    let (state, mut all) = unsafe { (context_state(context), std::mem::zeroed::<IbvDeviceAttrEx>()) };
     let limits = state.device.rnic_limits();
-    let a = attributes;
+    let a = &mut all.orig_attr;
     let version = env!("CARGO_PKG_VERSION").as_bytes();
     a.fw_ver[..version.len()].copy_from_slice(version);
     a.node_guid = node_guid(state);
     a.sys_image_guid = a.node_guid;
     a.max_mr_size = u64::MAX >> 1;
     a.page_size_cap = !0xfff;
+    // No vendor's.
+    a.vendor_id = 0x00ff_ffff;
     let number = |limit: u32| c_int::try_from(limit).unwrap_or(c_int::MAX);
     a.max_qp = number(limits.max_queue_pairs);
     a.max_qp_wr = number(limits.max_work_requests);
@@ -173,6 +169,13 @@ pub(crate) unsafe extern "C" fn query_device_ex(
     a.max_srq_sge = number(limits.max_sges);
     a.max_pkeys = 1;
     a.phys_port_cnt = 1;
+    all.phys_port_cnt_ex = 1;
+    let known = bytes.min(size_of::<IbvDeviceAttrEx>());
+    // SAFETY: there are `bytes` bytes; those of later members are zero.
+    unsafe {
+        attributes.cast::<u8>().write_bytes(0, bytes);
+        std::ptr::copy_nonoverlapping((&raw const all).cast::<u8>(), attributes.cast(), known);
+    }
     0
 }
 

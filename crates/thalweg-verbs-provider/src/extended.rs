@@ -6,7 +6,7 @@ use crate::completion::{Queue, completion_flags, immediate_word, vendor_error};
 use crate::posting::{Elements, MAX_INLINE_BYTES, bind_work, copy_program_bytes, post_error_number, send_flags};
 use crate::queue_pair::Pair;
 use libc::{c_int, c_uint, c_void};
-use thalweg_rdma::{Data, RemoteAddress, SendFlags, SendRequest, Work};
+use thalweg_rdma::{Data, RemoteAddress, SendFlags, SendRequest, Sge, Work};
 
 /// Bit of `verbs_qp.comp_mask`: the queue pair has these calls.
 const QP_EX: usize = 2;
@@ -41,14 +41,20 @@ enum Operation {
 
 #[derive(Debug)]
 enum PendingData {
-    Memory(Elements),
+    Memory(Vec<Sge>),
     Inline(Vec<u8>),
+}
+
+impl From<Elements> for PendingData {
+    fn from(elements: Elements) -> Self {
+        Self::Memory(elements.as_slice().to_vec())
+    }
 }
 
 impl Pending {
     fn to_request(&self) -> Result<SendRequest<'_>, c_int> {
         let data = match &self.data {
-            PendingData::Memory(elements) => Data::Memory(elements.as_slice()),
+            PendingData::Memory(elements) => Data::Memory(elements),
             PendingData::Inline(bytes) => Data::Inline(bytes),
         };
         let memory = || if let Data::Memory(elements) = data { Ok(elements) } else { Err(libc::EINVAL) };
@@ -107,7 +113,7 @@ unsafe fn begin(qp: *mut IbvQpEx, operation: Operation) {
     // SAFETY: as the caller's.
     let pair = unsafe { extended_pair(qp) };
     let (id, flags) = (pair.base.ex.wr_id, send_flags(pair.base.ex.wr_flags));
-    pair.batch.requests.push(Pending { id, flags, operation, data: PendingData::Memory(Elements::EMPTY) });
+    pair.batch.requests.push(Pending { id, flags, operation, data: PendingData::Memory(Vec::new()) });
 }
 
 /// Sets the data of the last request.
@@ -159,13 +165,13 @@ unsafe extern "C" fn wr_bind_mw(qp: *mut IbvQpEx, window: *mut IbvMw, new_stag: 
 unsafe extern "C" fn wr_set_sge(qp: *mut IbvQpEx, stag: u32, address: u64, length: u32) {
     let element = IbvSge { addr: address, length, lkey: stag };
     // SAFETY: see the crate's documentation.
-    unsafe { set_data(qp, Elements::copy_list(&raw const element, 1).map(PendingData::Memory)) };
+    unsafe { set_data(qp, Elements::copy_list(&raw const element, 1).map(PendingData::from)) };
 }
 
 unsafe extern "C" fn wr_set_sge_list(qp: *mut IbvQpEx, count: usize, list: *const IbvSge) {
     let count = c_int::try_from(count).unwrap_or(c_int::MAX);
     // SAFETY: see the crate's documentation.
-    unsafe { set_data(qp, Elements::copy_list(list, count).map(PendingData::Memory)) };
+    unsafe { set_data(qp, Elements::copy_list(list, count).map(PendingData::from)) };
 }
 
 unsafe extern "C" fn wr_set_inline_data(qp: *mut IbvQpEx, address: *const c_void, length: usize) {

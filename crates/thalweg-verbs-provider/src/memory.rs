@@ -1,6 +1,6 @@
 //! Protection domains, memory regions, memory windows.
 
-use crate::abi::{IbvContext, IbvMw, IbvMwBind, IbvPd, IbvQp, VerbsMr};
+use crate::abi::{IbvContext, IbvMr, IbvMw, IbvMwBind, IbvPd, IbvQp, VerbsMr};
 use crate::table::context_state;
 use crate::{error_number, fail_null, posting, set_errno};
 use libc::{c_int, c_uint, c_void};
@@ -127,24 +127,15 @@ pub(crate) unsafe extern "C" fn reg_mr(
     length: usize,
     iova: u64,
     access: c_int,
-) -> *mut VerbsMr {
+) -> *mut IbvMr {
     // SAFETY: see the crate's documentation.
     match unsafe { register(pd, address, length, iova, access) } {
         Ok(region) => {
             let stag = region.stag();
-            let base = VerbsMr {
-                // SAFETY: as above.
-                context: unsafe { (*pd).context },
-                pd,
-                addr: address,
-                length,
-                handle: stag,
-                lkey: stag,
-                rkey: stag,
-                mr_type: 0,
-                access,
-            };
-            Box::into_raw(Box::new(Region { base, region })).cast()
+            // SAFETY: as above.
+            let context = unsafe { (*pd).context };
+            let mr = IbvMr { context, pd, addr: address, length, handle: stag, lkey: stag, rkey: stag };
+            Box::into_raw(Box::new(Region { base: VerbsMr { mr, mr_type: 0, access }, region })).cast()
         }
         Err(error) => fail_null(error),
     }
@@ -173,20 +164,35 @@ unsafe fn register(
     access: c_int,
 ) -> Result<MemoryRegion, c_int> {
     let rights = checked_access(access)?;
-    let writes = rights.intersects(Access::WRITING);
+    // SAFETY: as the caller's.
+    let (memory, range) = unsafe { take_memory(address, length, iova, access) }?;
+    // SAFETY: as the caller's.
+    let domain = unsafe { domain_of(pd) };
+    domain.register_process_memory(memory, range, rights).map_err(|error| error_number(&error))
+}
+
+/// Takes memory of the program.
+///
+/// # Safety
+/// As for [`register`].
+unsafe fn take_memory(
+    address: *mut c_void,
+    length: usize,
+    iova: u64,
+    access: c_int,
+) -> Result<(Arc<SharedMemory>, MemoryRange), c_int> {
+    let writes = Access::from_bits_truncate(access.cast_unsigned()).intersects(Access::WRITING);
     // SAFETY: the memory is the program's, which is no Rust, and stays mapped.
     let taken = unsafe { SharedMemory::from_process_memory(address.expose_provenance(), length, writes) };
     let (memory, at) = taken.map_err(|error| match error {
+        // Pages that are not mapped.
         thalweg_arena::ArenaError::Os { error, .. } if error == rustix::io::Errno::NOMEM => libc::EFAULT,
         thalweg_arena::ArenaError::Os { error, .. } => error.raw_os_error(),
         _ => libc::EINVAL,
     })?;
     // With addresses from zero on, the first byte's is its offset in the page, as of memory that is registered page by page.
     let base = if access.cast_unsigned() & ACCESS_ZERO_BASED != 0 { iova & 0xfff } else { iova };
-    let range = MemoryRange { offset: at as u64, length: length as u64, base };
-    // SAFETY: as the caller's.
-    let domain = unsafe { domain_of(pd) };
-    domain.register_process_memory(Arc::new(memory), range, rights).map_err(|error| error_number(&error))
+    Ok((Arc::new(memory), MemoryRange { offset: at as u64, length: length as u64, base }))
 }
 
 pub(crate) unsafe extern "C" fn dereg_mr(region: *mut VerbsMr) -> c_int {
@@ -205,7 +211,7 @@ const REREG_TRANSLATION: c_int = 1;
 const REREG_PD: c_int = 1 << 1;
 const REREG_ACCESS: c_int = 1 << 2;
 
-/// Registers a region anew: its keys change.
+/// Registers a region anew, under the same keys.
 pub(crate) unsafe extern "C" fn rereg_mr(
     region: *mut VerbsMr,
     flags: c_int,
@@ -216,26 +222,24 @@ pub(crate) unsafe extern "C" fn rereg_mr(
 ) -> c_int {
     // SAFETY: see the crate's documentation.
     let found = unsafe { &mut *region.cast::<Region>() };
-    let base = &found.base;
-    let (address, length) = if flags & REREG_TRANSLATION != 0 { (address, length) } else { (base.addr, base.length) };
+    let mr = &found.base.mr;
+    let (address, length) = if flags & REREG_TRANSLATION != 0 { (address, length) } else { (mr.addr, mr.length) };
     let iova =
         if flags & REREG_TRANSLATION != 0 { address.addr() as u64 } else { found.region.registered_range().base };
-    let pd = if flags & REREG_PD != 0 { pd } else { base.pd };
-    let access = if flags & REREG_ACCESS != 0 { access } else { base.access };
-    // SAFETY: as above.
-    let new = match unsafe { register(pd, address, length, iova, access) } {
-        Ok(new) => new,
-        Err(error) => {
-            set_errno(error);
-            return error;
-        }
-    };
-    if let Err(error) = found.region.deregister() {
-        return error_number(&error);
+    let pd = if flags & REREG_PD != 0 { pd } else { mr.pd };
+    let access = if flags & REREG_ACCESS != 0 { access } else { found.base.access };
+    let registered = checked_access(access).and_then(|rights| {
+        // SAFETY: as above.
+        let (memory, range) = unsafe { take_memory(address, length, iova, access) }?;
+        // SAFETY: as above.
+        let domain = unsafe { domain_of(pd) };
+        found.region.register_again(domain, memory, range, rights).map_err(|error| error_number(&error))
+    });
+    if let Err(error) = registered {
+        set_errno(error);
+        return error;
     }
-    (found.base.lkey, found.base.rkey, found.base.handle) = (new.stag(), new.stag(), new.stag());
     found.base.access = access;
-    found.region = new;
     0
 }
 

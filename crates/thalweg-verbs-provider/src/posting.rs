@@ -29,7 +29,7 @@ pub(crate) struct Elements {
 }
 
 impl Elements {
-    pub(crate) const EMPTY: Self = Self { list: [Sge { address: 0, bytes: 0, stag: 0 }; MAX_SGES], count: 0 };
+    const EMPTY: Self = Self { list: [Sge { address: 0, bytes: 0, stag: 0 }; MAX_SGES], count: 0 };
 
     /// Copies a list of C.
     ///

@@ -36,7 +36,9 @@ const LEAST_INLINE_BYTES: u32 = 64;
 
 pub(crate) unsafe extern "C" fn create_qp(pd: *mut IbvPd, attributes: *mut IbvQpInitAttr) -> *mut IbvQp {
     // SAFETY: see the crate's documentation.
-    let created = unsafe { create_pair(pd, &mut *attributes) };
+    let attributes = unsafe { &mut *attributes };
+    // SAFETY: as above.
+    let created = unsafe { create_pair(pd, attributes) };
     created.map_or_else(fail_null, |pair| pair.cast())
 }
 
@@ -57,9 +59,20 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
     if ops & !0x3ff != 0 {
         return fail_null(libc::EOPNOTSUPP);
     }
+    let a = &*attributes;
+    let mut base = IbvQpInitAttr {
+        qp_context: a.qp_context,
+        send_cq: a.send_cq,
+        recv_cq: a.recv_cq,
+        srq: a.srq,
+        cap: a.cap,
+        qp_type: a.qp_type,
+        sq_sig_all: a.sq_sig_all,
+    };
     // SAFETY: as above.
-    match unsafe { create_pair(attributes.pd, &mut attributes.base) } {
+    match unsafe { create_pair(a.pd, &mut base) } {
         Ok(pair) => {
+            attributes.cap = base.cap;
             if ops != 0 {
                 // SAFETY: just made.
                 set_request_calls(unsafe { &mut (*pair).base.ex });
