@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use thalweg_arena::{Doorbell, DoorbellError, RingSetupError, SharedMemory, recv_fds, send_fds};
 use thalweg_rnic::{
@@ -97,8 +97,9 @@ struct Embedded {
 #[derive(Debug)]
 struct Driver {
     epoch: Instant,
-    /// Last time that the program found a completion queue empty.
+    /// Last time that the program found a completion queue empty, and number of its threads that wait until it may not be.
     last_empty_poll: AtomicU64,
+    waiting_polls: AtomicU32,
     /// Time until which the thread sleeps, watching the RNIC's sockets; 0 if it does not.
     sleeps_until: AtomicU64,
 }
@@ -116,8 +117,12 @@ impl Device {
     /// # Errors
     /// The kernel refuses descriptors.
     pub fn open_embedded(limits: Limits) -> Result<Self, VerbsError> {
-        let driver =
-            Driver { epoch: Instant::now(), last_empty_poll: AtomicU64::new(0), sleeps_until: AtomicU64::new(0) };
+        let driver = Driver {
+            epoch: Instant::now(),
+            last_empty_poll: AtomicU64::new(0),
+            waiting_polls: AtomicU32::new(0),
+            sleeps_until: AtomicU64::new(0),
+        };
         Self::open_shared(Arc::new(Embedded { engine: Mutex::new(Engine::new(limits)), bell: Doorbell::new()?, driver }))
     }
 
@@ -247,6 +252,17 @@ impl Device {
         }
     }
 
+    /// Gives the processor to others until a socket of an embedded RNIC has something, for `limit` at most: for a program that
+    /// polls and has found nothing for a while, where more threads spin than there are processors.
+    pub fn pause_polling(&self, limit: Duration) {
+        let BackEnd::Embedded { shared, .. } = &self.inner.back_end else { return std::thread::yield_now() };
+        let sockets = shared.engine.lock().poll_descriptor();
+        shared.driver.waiting_polls.fetch_add(1, Ordering::Relaxed);
+        let watched: Vec<BorrowedFd<'_>> = sockets.as_ref().map(|sockets| sockets.as_fd()).into_iter().collect();
+        let _ = wait_for_any(&watched, None, Some(limit));
+        shared.driver.waiting_polls.fetch_sub(1, Ordering::Relaxed);
+    }
+
     /// Returns the descriptor that is readable when there is an asynchronous event.
     pub fn event_descriptor(&self) -> BorrowedFd<'_> {
         self.inner.events.as_fd()
@@ -261,7 +277,7 @@ impl Driver {
     /// Returns whether the program polls: it has found a completion queue empty a moment ago.
     fn is_polled(&self) -> bool {
         let since = self.time(Instant::now()).saturating_sub(self.last_empty_poll.load(Ordering::Relaxed));
-        since < POLLING_TIME.as_nanos() as u64
+        since < POLLING_TIME.as_nanos() as u64 || self.waiting_polls.load(Ordering::Relaxed) > 0
     }
 }
 

@@ -8,6 +8,7 @@ use libc::c_int;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::os::fd::{IntoRawFd, OwnedFd};
+use std::time::Duration;
 use thalweg_rdma::{Completion, CompletionChannel, CompletionQueue, Notify};
 
 /// A completion queue.
@@ -23,9 +24,12 @@ pub(crate) struct Queue {
     empty_polls: u32,
 }
 
-/// Empty polls after which other threads are let run: where more programs spin than there are processors, the one that is
-/// waited for is not running.
-const POLLS_PER_YIELD: u32 = 64;
+/// Empty polls in a row after which other threads are let run, until a packet comes: where more programs spin than there are
+/// processors, the one that is waited for is not running.
+const POLLS_PER_PAUSE: u32 = 32;
+
+/// Longest pause.
+const POLL_PAUSE: Duration = Duration::from_micros(100);
 
 /// Channels of the process by their descriptors: the RNIC's, a copy of its end, and a copy of the program's end.
 static CHANNELS: Mutex<Option<HashMap<c_int, Channel>>> = Mutex::new(None);
@@ -227,8 +231,9 @@ impl Queue {
             self.empty_polls = 0;
         } else {
             self.empty_polls = self.empty_polls.wrapping_add(1);
-            if self.empty_polls.is_multiple_of(POLLS_PER_YIELD) {
-                std::thread::yield_now();
+            if self.empty_polls.is_multiple_of(POLLS_PER_PAUSE) {
+                // SAFETY: see the crate's documentation.
+                unsafe { context_state(self.base.cq.context) }.device.pause_polling(POLL_PAUSE);
             }
         }
         Ok(found)
