@@ -608,3 +608,104 @@ pub(crate) mod event_type {
     pub(crate) const SRQ_ERR: u32 = 14;
     pub(crate) const SRQ_LIMIT_REACHED: u32 = 15;
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::mem::offset_of;
+    use std::path::Path;
+    use std::process::Command;
+
+    /// Header of libibverbs (package libibverbs-dev).
+    const HEADER: &str = "/usr/include/infiniband/verbs.h";
+
+    /// Expressions of C and what they are here: lengths of structs, and offsets of members.
+    fn expectations() -> Vec<(String, usize)> {
+        let mut all = Vec::new();
+        macro_rules! layout {
+            ($($kind:ident = $name:literal { $($member:ident = $path:literal),* };)*) => {
+                $(
+                    all.push((format!("sizeof(struct {})", $name), size_of::<$kind>()));
+                    $(all.push((format!("offsetof(struct {}, {})", $name, $path), offset_of!($kind, $member)));)*
+                )*
+            };
+        }
+        layout! {
+            IbvContext = "ibv_context" { cmd_fd = "cmd_fd", async_fd = "async_fd", mutex = "mutex", abi_compat = "abi_compat" };
+            IbvPd = "ibv_pd" { handle = "handle" };
+            IbvMr = "ibv_mr" { addr = "addr", length = "length", lkey = "lkey", rkey = "rkey" };
+            IbvMw = "ibv_mw" { rkey = "rkey", mw_type = "type" };
+            IbvMwBind = "ibv_mw_bind" { send_flags = "send_flags", bind_info = "bind_info" };
+            IbvMwBindInfo = "ibv_mw_bind_info" { mw_access_flags = "mw_access_flags" };
+            IbvCompChannel = "ibv_comp_channel" { fd = "fd", refcnt = "refcnt" };
+            IbvCq = "ibv_cq" { cqe = "cqe", mutex = "mutex", cond = "cond", async_events_completed = "async_events_completed" };
+            IbvCqEx = "ibv_cq_ex" {
+                status = "status", wr_id = "wr_id", start_poll = "start_poll", read_qp_num = "read_qp_num",
+                read_completion_wallclock_ns = "read_completion_wallclock_ns"
+            };
+            IbvCqInitAttrEx = "ibv_cq_init_attr_ex" {
+                channel = "channel", wc_flags = "wc_flags", comp_mask = "comp_mask", parent_domain = "parent_domain"
+            };
+            IbvWc = "ibv_wc" { byte_len = "byte_len", imm_data = "imm_data", qp_num = "qp_num", wc_flags = "wc_flags", sl = "sl" };
+            IbvSge = "ibv_sge" { length = "length", lkey = "lkey" };
+            IbvRecvWr = "ibv_recv_wr" { sg_list = "sg_list", num_sge = "num_sge" };
+            IbvSendWr = "ibv_send_wr" { send_flags = "send_flags", imm_data = "imm_data", wr = "wr", bind_mw = "bind_mw" };
+            IbvQpCap = "ibv_qp_cap" { max_inline_data = "max_inline_data" };
+            IbvQpInitAttr = "ibv_qp_init_attr" { cap = "cap", qp_type = "qp_type", sq_sig_all = "sq_sig_all" };
+            IbvQpInitAttrEx = "ibv_qp_init_attr_ex" {
+                cap = "cap", comp_mask = "comp_mask", pd = "pd", create_flags = "create_flags", rwq_ind_tbl = "rwq_ind_tbl",
+                source_qpn = "source_qpn", send_ops_flags = "send_ops_flags"
+            };
+            IbvQp = "ibv_qp" { qp_num = "qp_num", state = "state", mutex = "mutex", events_completed = "events_completed" };
+            IbvDataBuf = "ibv_data_buf" { length = "length" };
+            IbvAhAttr = "ibv_ah_attr" { sgid_index = "grh.sgid_index", dlid = "dlid", port_num = "port_num" };
+            IbvQpAttr = "ibv_qp_attr" {
+                dest_qp_num = "dest_qp_num", cap = "cap", ah_attr = "ah_attr", pkey_index = "pkey_index",
+                max_rd_atomic = "max_rd_atomic", timeout = "timeout", rnr_retry = "rnr_retry", rate_limit = "rate_limit"
+            };
+            IbvSrq = "ibv_srq" { handle = "handle", mutex = "mutex", events_completed = "events_completed" };
+            IbvSrqAttr = "ibv_srq_attr" { srq_limit = "srq_limit" };
+            IbvSrqInitAttr = "ibv_srq_init_attr" { attr = "attr" };
+            IbvSrqInitAttrEx = "ibv_srq_init_attr_ex" { comp_mask = "comp_mask", srq_type = "srq_type", pd = "pd", tm_cap = "tm_cap" };
+            IbvDeviceAttr = "ibv_device_attr" { max_qp = "max_qp", max_mw = "max_mw", max_srq = "max_srq", phys_port_cnt = "phys_port_cnt" };
+            IbvDeviceAttrEx = "ibv_device_attr_ex" {
+                odp_general_caps = "odp_caps", rss_caps = "rss_caps", tm_caps = "tm_caps", max_dm_size = "max_dm_size",
+                phys_port_cnt_ex = "phys_port_cnt_ex"
+            };
+            IbvPortAttr = "ibv_port_attr" { pkey_tbl_len = "pkey_tbl_len", link_layer = "link_layer", port_cap_flags2 = "port_cap_flags2" };
+        }
+        // Members that the first library has; later ones have more before the word that follows.
+        all.push(("offsetof(struct ibv_qp_ex, wr_complete)".into(), offset_of!(IbvQpEx, wr_complete)));
+        all.push(("sizeof(struct ibv_qp_ex) >= offsetof(struct ibv_qp_ex, wr_atomic_write) + 8".into(), 1));
+        all.push(("offsetof(struct ibv_qp_ex, wr_atomic_write)".into(), offset_of!(IbvQpEx, wr_atomic_write)));
+        all.push(("offsetof(struct verbs_context, context)".into(), crate::table::CONTEXT_OFFSET));
+        all.push(("offsetof(struct ibv_device, name)".into(), 24));
+        all
+    }
+
+    #[test]
+    fn layouts_are_those_of_the_header() {
+        if !Path::new(HEADER).exists() {
+            return thalweg_testing::skip::skipped(format!("{HEADER}: not here (libibverbs-dev)"));
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let (source, program) = (folder.path().join("layouts.c"), folder.path().join("layouts"));
+        let expected = expectations();
+        let lines: String = expected.iter().map(|(text, _)| format!("printf(\"%zu\\n\", (size_t)({text}));\n")).collect();
+        let text = format!(
+            "#include <stddef.h>\n#include <stdio.h>\n#include <infiniband/verbs.h>\nint main(void) {{\n{lines}return 0;\n}}\n"
+        );
+        std::fs::write(&source, text).unwrap();
+        let compiled = match Command::new("cc").arg("-o").arg(&program).arg(&source).output() {
+            Ok(compiled) => compiled,
+            Err(error) => return thalweg_testing::skip::skipped(format!("cc: {error}")),
+        };
+        assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
+        let printed = Command::new(&program).output().unwrap().stdout;
+        let numbers: Vec<usize> = String::from_utf8(printed).unwrap().lines().map(|line| line.parse().unwrap()).collect();
+        assert_eq!(numbers.len(), expected.len());
+        for ((text, here), in_c) in expected.iter().zip(numbers) {
+            assert_eq!(*here, in_c, "{text}");
+        }
+    }
+}

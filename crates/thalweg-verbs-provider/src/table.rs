@@ -177,7 +177,7 @@ unsafe extern "C" fn uninit_device(device: *mut c_void) {
 const STATE_BYTES: usize = 64;
 
 /// Offset of `struct ibv_context` in `struct verbs_context`.
-const CONTEXT_OFFSET: usize = 320;
+pub(crate) const CONTEXT_OFFSET: usize = 320;
 
 /// Room for `struct verbs_context`.
 const VERBS_CONTEXT_BYTES: usize = 4096;
