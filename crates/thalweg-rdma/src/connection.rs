@@ -1,10 +1,10 @@
 //! Connection management: listen, connect, accept, reject, disconnect.
 
 use crate::device::{Device, DeviceInner, VerbsError, deadline_after, event_sockets, serde_json_event};
-use crate::queue_pair::QueuePair;
+use crate::queue_pair::{QueuePair, QueuePairInner};
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use thalweg_rnic::{Command, CommandError, ConnectionEvent, ConnectionParameters, QueueState, Reply, Transport};
 use thiserror::Error;
@@ -48,6 +48,38 @@ pub struct ConnectionRequest {
     peer: Option<SocketAddr>,
     parameters: ConnectionParameters,
     answered: bool,
+}
+
+/// A connection that is being made, or was: its events, for a program that does not wait for them.
+#[derive(Debug)]
+pub struct Connecting {
+    device: Arc<DeviceInner>,
+    /// Not kept alive by this.
+    queue: Weak<QueuePairInner>,
+    events: OwnedFd,
+}
+
+impl Connecting {
+    /// Returns the next event; `None` if there is none now. The queue pair is in state RTS from
+    /// [`ConnectionEvent::Established`] on.
+    ///
+    /// # Errors
+    /// The RNIC has ended.
+    pub fn next_event(&self) -> Result<Option<ConnectionEvent>, VerbsError> {
+        let Some(message) = self.device.receive_message(&self.events, Duration::ZERO)? else { return Ok(None) };
+        let event = serde_json_event(&message)?;
+        if let (ConnectionEvent::Established { .. }, Some(queue)) = (&event, self.queue.upgrade()) {
+            queue.note_state(QueueState::ReadyToSend);
+        }
+        Ok(Some(event))
+    }
+}
+
+/// The descriptor is readable when there is an event.
+impl AsFd for Connecting {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.events.as_fd()
+    }
 }
 
 /// A connection, whose queue pair is in state RTS until it ends.
@@ -105,6 +137,13 @@ impl Listener {
     }
 }
 
+/// The descriptor is readable when a peer wants to connect.
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.events.as_fd()
+    }
+}
+
 impl Drop for Listener {
     fn drop(&mut self) {
         let _ = self.device.call_rnic(Command::DestroyListener(self.handle), Vec::new());
@@ -129,16 +168,29 @@ impl ConnectionRequest {
     /// The queue pair is in another state, the peer has gone, or does not go on within `timeout`.
     #[doc(alias = "rdma_accept")]
     pub fn accept(
-        mut self,
+        self,
         queue: &QueuePair,
         parameters: ConnectionParameters,
         timeout: Duration,
     ) -> Result<Connection, ConnectError> {
+        let Connecting { events, .. } = self.begin_accept(queue, parameters)?;
+        wait_until_established(queue, events, timeout)
+    }
+
+    /// Accepts the connection as [`accept`](Self::accept) does, without waiting.
+    ///
+    /// # Errors
+    /// The queue pair is in another state, or the peer has gone.
+    pub fn begin_accept(
+        mut self,
+        queue: &QueuePair,
+        parameters: ConnectionParameters,
+    ) -> Result<Connecting, VerbsError> {
         let (events, theirs) = event_sockets()?;
         let command = Command::Accept { request: self.handle, queue: queue.queue_number(), parameters };
         self.device.call_for_done(command, vec![theirs])?;
         self.answered = true;
-        wait_until_established(queue, events, timeout)
+        Ok(queue.connecting(events))
     }
 
     /// Rejects the connection.
@@ -188,10 +240,28 @@ impl QueuePair {
         parameters: ConnectionParameters,
         timeout: Duration,
     ) -> Result<Connection, ConnectError> {
+        let Connecting { events, .. } = self.begin_connect(transport, address, parameters)?;
+        wait_until_established(self, events, timeout)
+    }
+
+    /// Connects the queue pair as [`connect_over`](Self::connect_over) does, without waiting.
+    ///
+    /// # Errors
+    /// The queue pair is in another state than INIT, a limit is exceeded, or the RNIC has ended.
+    pub fn begin_connect(
+        &self,
+        transport: Transport,
+        address: SocketAddr,
+        parameters: ConnectionParameters,
+    ) -> Result<Connecting, VerbsError> {
         let (events, theirs) = event_sockets()?;
         let command = Command::Connect { queue: self.queue_number(), address, transport, parameters };
         self.rnic_device().call_for_done(command, vec![theirs])?;
-        wait_until_established(self, events, timeout)
+        Ok(self.connecting(events))
+    }
+
+    fn connecting(&self, events: OwnedFd) -> Connecting {
+        Connecting { device: Arc::clone(self.rnic_device()), queue: Arc::downgrade(&self.inner), events }
     }
 
     /// Ends the connection: what is posted on both sides is flushed.

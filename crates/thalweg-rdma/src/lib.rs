@@ -54,14 +54,14 @@ mod memory;
 mod queue_pair;
 
 pub use completion::{Armed, Completion, CompletionChannel, CompletionQueue, Notify, PollError};
-pub use connection::{ConnectError, Connection, ConnectionRequest, Listener};
+pub use connection::{ConnectError, Connecting, Connection, ConnectionRequest, Listener};
 pub use device::{Device, VerbsError};
 pub use memory::{Buffer, MemoryRange, MemoryRegion, MemoryWindow, ProtectionDomain, next_window_stag};
 pub use queue_pair::{
     Data, PostError, QueuePair, QueuePairOptions, RemoteAddress, SendRequest, SharedReceiveQueue, Work,
 };
 pub use thalweg_rnic::{
-    Access, AsyncEvent, CommandError, CompletedOperation, ConnectionParameters, ENDLESS_RETRIES, Fault, FaultKind,
+    Access, AsyncEvent, CommandError, CompletedOperation, ConnectionEvent, ConnectionParameters, ENDLESS_RETRIES, Fault, FaultKind,
     Limits, MAX_PRIVATE_BYTES, QueueAttributes, QueueLengths, QueueState, SendFlags, Sge, Side, Status, Transport,
     WindowKind,
 };

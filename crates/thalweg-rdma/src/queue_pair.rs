@@ -567,7 +567,7 @@ impl QueuePair {
     }
 
     pub(crate) fn note_state(&self, state: QueueState) {
-        self.inner.state.store(state as u8, Ordering::Relaxed);
+        self.inner.note_state(state);
     }
 
     fn noted_state(&self) -> QueueState {
@@ -575,6 +575,12 @@ impl QueuePair {
         let noted = self.inner.state.load(Ordering::Relaxed);
         let all = [Reset, Init, ReadyToReceive, ReadyToSend, SendDrained, SendError];
         all.into_iter().find(|state| *state as u8 == noted).unwrap_or(Error)
+    }
+}
+
+impl QueuePairInner {
+    pub(crate) fn note_state(&self, state: QueueState) {
+        self.state.store(state as u8, Ordering::Relaxed);
     }
 }
 

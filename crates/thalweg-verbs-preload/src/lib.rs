@@ -39,6 +39,8 @@ pub struct Hooks {
     pub create_comp_channel: unsafe extern "C" fn(*mut c_void) -> *mut c_void,
     /// Takes note that the descriptor of a completion channel is closed.
     pub forget_comp_channel: unsafe extern "C" fn(c_int),
+    /// Prepares a descriptor of the connection manager for waiting.
+    pub open_manager: unsafe extern "C" fn(c_int),
     /// Carries out a command that was written to a descriptor of the connection manager.
     pub write_manager: unsafe extern "C" fn(c_int, *const c_void, size_t) -> ssize_t,
     /// Takes note that such a descriptor is closed.
@@ -282,6 +284,26 @@ pub extern "C" fn close(fd: c_int) -> c_int {
         }
     }
     call_next!(c"close", (c_int) -> c_int, (fd), fail(libc::ENOSYS))
+}
+
+/// Creates a channel of events of connections, as the function of this name of librdmacm: programs may wait for it at once.
+///
+/// # Safety
+/// See the crate's documentation.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_create_event_channel() -> *mut c_int {
+    let channel = call_next!(c"rdma_create_event_channel", () -> *mut c_int, (), std::ptr::null_mut());
+    if let Some(hooks) = hooks()
+        && !channel.is_null()
+    {
+        // SAFETY: `struct rdma_event_channel` is one descriptor.
+        let fd = unsafe { *channel };
+        if is_manager(fd) {
+            // SAFETY: see the crate's documentation.
+            unsafe { (hooks.open_manager)(fd) };
+        }
+    }
+    channel
 }
 
 /// Beginning of `struct ibv_comp_channel`.

@@ -1,7 +1,8 @@
 //! Completion channels and completion queues.
 
 use crate::abi::{IbvCompChannel, IbvContext, IbvCq, IbvCqEx, IbvCqInitAttrEx, IbvWc, WC_WITH_IMM, WC_WITH_INV};
-use crate::context::{COMPLETION_VECTORS, Context, Objects, event_sockets, withdraw_messages};
+use crate::context::{COMPLETION_VECTORS, Context, event_sockets, withdraw_messages};
+use crate::rnic::Object;
 use crate::table::context_state;
 use crate::{error_number, extended, fail_null};
 use libc::c_int;
@@ -64,7 +65,7 @@ fn create_channel(state: &Context) -> Result<c_int, c_int> {
     let (socket, theirs) = event_sockets()?;
     let copies = (theirs.try_clone(), socket.try_clone(), socket.try_clone());
     let (Ok(sender), Ok(unread), Ok(program)) = copies else { return Err(libc::EMFILE) };
-    let channel = state.device.create_channel_over(socket, theirs).map_err(|error| error_number(&error))?;
+    let channel = state.rnic.device.create_channel_over(socket, theirs).map_err(|error| error_number(&error))?;
     // libibverbs closes it.
     let fd = program.into_raw_fd();
     CHANNELS.lock().get_or_insert_default().insert(fd, Channel { channel, sender, unread });
@@ -143,7 +144,7 @@ unsafe fn new_queue(
         found.transpose().and_then(|channel| {
             let channel = channel.map(|found| &found.channel);
             let number = Some(place.expose_provenance() as u64);
-            state.device.create_numbered_queue(entries, channel, number).map_err(|error| error_number(&error))
+            state.rnic.device.create_numbered_queue(entries, channel, number).map_err(|error| error_number(&error))
         })
     };
     let queue = match created {
@@ -163,7 +164,7 @@ unsafe fn new_queue(
     let place = place.cast::<Queue>();
     // SAFETY: allocated with this layout.
     unsafe { place.write(Queue { base, queue, numbers: Mutex::default(), polled: None, empty_polls: 0 }) };
-    state.objects.lock().completion_queues.insert(handle, Objects::completion_queue_key(place.cast()));
+    state.rnic.objects.lock().completion_queues.insert(handle, Object::new(place, context));
     Ok(place)
 }
 
@@ -173,7 +174,7 @@ pub(crate) unsafe extern "C" fn destroy_cq(cq: *mut IbvCq) -> c_int {
     if queue.queue.user_count() > 0 {
         return libc::EBUSY;
     }
-    state.objects.lock().completion_queues.remove(&queue.base.cq.handle);
+    state.rnic.objects.lock().completion_queues.remove(&queue.base.cq.handle);
     // SAFETY: as above.
     let fd = (!queue.base.cq.channel.is_null()).then(|| unsafe { (*queue.base.cq.channel).fd });
     // SAFETY: `new_queue` has made it; the program does not use it any more.
@@ -233,7 +234,7 @@ impl Queue {
             self.empty_polls = self.empty_polls.wrapping_add(1);
             if self.empty_polls.is_multiple_of(POLLS_PER_PAUSE) {
                 // SAFETY: see the crate's documentation.
-                unsafe { context_state(self.base.cq.context) }.device.pause_polling(POLL_PAUSE);
+                unsafe { context_state(self.base.cq.context) }.rnic.device.pause_polling(POLL_PAUSE);
             }
         }
         Ok(found)

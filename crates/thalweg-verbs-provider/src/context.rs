@@ -1,16 +1,13 @@
 //! An opened device: its asynchronous events, its attributes.
 
-use crate::abi::{AsyncEventMessage, IbvContext, IbvCq, IbvDeviceAttrEx, IbvPortAttr, IbvQp, IbvSrq, event_type};
+use crate::abi::{AsyncEventMessage, IbvContext, IbvDeviceAttrEx, IbvPortAttr};
 use crate::rnic::{Rnic, process_rnic};
 use crate::table::{context_state, release_context};
 use libc::{c_int, c_void};
-use parking_lot::Mutex;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair};
-use std::collections::HashMap;
 use std::os::fd::{IntoRawFd, OwnedFd};
 use std::sync::Arc;
-use std::time::Duration;
-use thalweg_rdma::{AsyncEvent, Device, Transport};
+use thalweg_rdma::Transport;
 
 /// Completion vectors: numbers that programs may name, with no effect.
 pub(crate) const COMPLETION_VECTORS: c_int = 1;
@@ -19,35 +16,22 @@ pub(crate) const COMPLETION_VECTORS: c_int = 1;
 #[derive(Debug)]
 pub(crate) struct Context {
     pub(crate) rnic: Arc<Rnic>,
-    pub(crate) device: Device,
-    /// Objects by their handles at the RNIC, for events.
-    pub(crate) objects: Mutex<Objects>,
     /// This end of the socket out of which libibverbs reads asynchronous events, and a copy of the program's.
     events: OwnedFd,
     unread: OwnedFd,
 }
 
-/// Addresses of objects of the program, by their handles.
-#[derive(Debug, Default)]
-pub(crate) struct Objects {
-    pub(crate) queue_pairs: HashMap<u32, usize>,
-    pub(crate) completion_queues: HashMap<u32, usize>,
-    pub(crate) shared_queues: HashMap<u32, usize>,
-}
-
 impl Context {
-    /// Opens the RNIC once more for a context, which gets its socket of asynchronous events.
+    /// Opens the RNIC of the process for a context, which gets a socket of asynchronous events.
     pub(crate) fn open(context: *mut IbvContext) -> Result<*const Self, c_int> {
         let failed = |reason: String| {
             eprintln!("thalweg: {reason}");
             libc::ENODEV
         };
         let rnic = process_rnic().map_err(failed)?;
-        let device = rnic.device.open_again().map_err(|error| failed(error.to_string()))?;
         let (ours, theirs) = event_sockets()?;
         let unread = theirs.try_clone().map_err(|_| libc::EMFILE)?;
-        let state = Arc::new(Self { rnic, device, objects: Mutex::default(), events: ours, unread });
-        state.rnic.add_context(&state);
+        let state = Arc::new(Self { rnic, events: ours, unread });
         // SAFETY: see the crate's documentation. libibverbs closes the descriptor.
         unsafe {
             (*context).async_fd = theirs.into_raw_fd();
@@ -56,31 +40,11 @@ impl Context {
         Ok(Arc::into_raw(state))
     }
 
-    /// Passes the RNIC's events on to the program.
-    pub(crate) fn pass_on_events(&self) {
-        while let Ok(Some(event)) = self.device.wait_for_async_event(Duration::ZERO) {
-            let objects = self.objects.lock();
-            let (found, event_type) = match event {
-                AsyncEvent::CompletionOverrun { queue, .. } => {
-                    (objects.completion_queues.get(&queue), event_type::CQ_ERR)
-                }
-                AsyncEvent::QueueAccessError { queue, .. } => {
-                    (objects.queue_pairs.get(&queue), event_type::QP_ACCESS_ERR)
-                }
-                AsyncEvent::QueueFatal { queue, .. } => (objects.queue_pairs.get(&queue), event_type::QP_FATAL),
-                AsyncEvent::SendQueueDrained { queue } => (objects.queue_pairs.get(&queue), event_type::SQ_DRAINED),
-                AsyncEvent::SharedQueueLimit { queue, .. } => {
-                    (objects.shared_queues.get(&queue), event_type::SRQ_LIMIT_REACHED)
-                }
-                AsyncEvent::SharedQueueError { queue } => (objects.shared_queues.get(&queue), event_type::SRQ_ERR),
-                AsyncEvent::EventsLost { .. } => (None, 0),
-            };
-            if let Some(element) = found {
-                let message = AsyncEventMessage { element: *element as u64, event_type, reserved: 0 };
-                // A program that reads none of several hundred events gets no more.
-                let _ = send(&self.events, &message.to_bytes(), SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
-            }
-        }
+    /// Sends an event to the program: one of an object, by the object's address.
+    pub(crate) fn send_event(&self, element: usize, event_type: u32) {
+        let message = AsyncEventMessage { element: element as u64, event_type, reserved: 0 };
+        // A program that reads none of several hundred events gets no more.
+        let _ = send(&self.events, &message.to_bytes(), SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
     }
 
     /// Takes back events that name an object which is about to be freed.
@@ -125,7 +89,7 @@ pub(crate) unsafe extern "C" fn free_context(context: *mut IbvContext) {
     let state = unsafe { release_context(context) };
     // SAFETY: `open` has made it of an `Arc`, and the context, which is freed, was its only user.
     let state = unsafe { Arc::from_raw(state) };
-    state.rnic.remove_context(&state);
+    drop(state);
 }
 
 /// Attributes of the device. Capabilities: memory windows of both types, receiver-not-ready.
@@ -137,11 +101,11 @@ pub(crate) unsafe extern "C" fn query_device_ex(
 ) -> c_int {
     // SAFETY: see the crate's documentation. All members may be zero.
     let (state, mut all) = unsafe { (context_state(context), std::mem::zeroed::<IbvDeviceAttrEx>()) };
-    let limits = state.device.rnic_limits();
+    let limits = state.rnic.device.rnic_limits();
     let a = &mut all.orig_attr;
     let version = env!("CARGO_PKG_VERSION").as_bytes();
     a.fw_ver[..version.len()].copy_from_slice(version);
-    a.node_guid = node_guid(state);
+    a.node_guid = node_guid(state.rnic.address);
     a.sys_image_guid = a.node_guid;
     a.max_mr_size = u64::MAX >> 1;
     a.page_size_cap = !0xfff;
@@ -180,8 +144,8 @@ pub(crate) unsafe extern "C" fn query_device_ex(
 }
 
 /// Returns the GUID of the device, in network order: made of its address, as `thalweg rdma run` writes it to sysfs.
-fn node_guid(state: &Context) -> u64 {
-    let address = match state.rnic.address {
+pub(crate) fn node_guid(address: std::net::IpAddr) -> u64 {
+    let address = match address {
         std::net::IpAddr::V4(address) => u64::from(u32::from(address)),
         std::net::IpAddr::V6(address) => u128::from(address) as u64 & 0xffff_ffff,
     };
@@ -202,7 +166,7 @@ pub(crate) unsafe extern "C" fn query_port(context: *mut IbvContext, port: u8, a
         active_mtu: 3,
         gid_tbl_len: 1,
         port_cap_flags: if state.rnic.transport == Transport::Efe { 1 << 26 | 1 << 16 } else { 0 },
-        max_msg_sz: state.device.rnic_limits().max_message_bytes,
+        max_msg_sz: state.rnic.device.rnic_limits().max_message_bytes,
         bad_pkey_cntr: 0,
         qkey_viol_cntr: 0,
         pkey_tbl_len: 1,
@@ -222,18 +186,4 @@ pub(crate) unsafe extern "C" fn query_port(context: *mut IbvContext, port: u8, a
         port_cap_flags2: 0,
     };
     0
-}
-
-impl Objects {
-    pub(crate) fn queue_pair_key(pair: *const IbvQp) -> usize {
-        pair.addr()
-    }
-
-    pub(crate) fn completion_queue_key(queue: *const IbvCq) -> usize {
-        queue.addr()
-    }
-
-    pub(crate) fn shared_queue_key(queue: *const IbvSrq) -> usize {
-        queue.addr()
-    }
 }

@@ -1,7 +1,7 @@
 //! Functions for the library that `thalweg rdma run` preloads: for what libibverbs asks the kernel, and not its provider.
 
 use crate::completion::{create_comp_channel, forget_comp_channel};
-use crate::manager::{close_manager, write_manager};
+use crate::manager::{close_manager, open_manager, write_manager};
 use crate::abi::{IbvCompChannel, IbvContext};
 use libc::{c_int, c_void};
 
@@ -12,6 +12,7 @@ struct Hooks {
     owns_context: unsafe extern "C" fn(*mut IbvContext) -> bool,
     create_comp_channel: unsafe extern "C" fn(*mut IbvContext) -> *mut IbvCompChannel,
     forget_comp_channel: unsafe extern "C" fn(c_int),
+    open_manager: unsafe extern "C" fn(c_int),
     write_manager: unsafe extern "C" fn(c_int, *const c_void, usize) -> isize,
     close_manager: unsafe extern "C" fn(c_int),
 }
@@ -21,6 +22,7 @@ static HOOKS: Hooks = Hooks {
     owns_context,
     create_comp_channel,
     forget_comp_channel,
+    open_manager,
     write_manager,
     close_manager,
 };

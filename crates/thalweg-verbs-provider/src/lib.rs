@@ -19,6 +19,7 @@
 //! | `shared_queue` | Shared receive queues |
 //! | `hooks` | Functions for the preloaded library |
 //! | `manager` | The connection manager of the kernel, as librdmacm uses it |
+//! | `manager_abi` | Its commands and answers |
 //!
 //! # Two personalities
 //!
@@ -43,6 +44,7 @@ mod context;
 mod extended;
 mod hooks;
 mod manager;
+mod manager_abi;
 mod memory;
 mod posting;
 mod queue_pair;

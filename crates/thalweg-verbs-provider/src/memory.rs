@@ -42,7 +42,7 @@ const ACCESS_HUGETLB: c_uint = 1 << 7;
 pub(crate) unsafe extern "C" fn alloc_pd(context: *mut IbvContext) -> *mut IbvPd {
     // SAFETY: see the crate's documentation.
     let state = unsafe { context_state(context) };
-    match state.device.allocate_domain() {
+    match state.rnic.device.allocate_domain() {
         Ok(domain) => new_domain(context, domain, false),
         Err(error) => fail_null(error_number(&error)),
     }

@@ -5,7 +5,7 @@ use crate::abi::{
     QP_INIT_SEND_OPS, QPT_RC, VerbsQp, attr_mask, qp_state,
 };
 use crate::completion::queue_of;
-use crate::context::Objects;
+use crate::rnic::Object;
 use crate::extended::{Batch, set_request_calls};
 use crate::memory::domain_of;
 use crate::shared_queue::shared_queue_of;
@@ -140,7 +140,11 @@ unsafe fn create_pair(pd: *mut IbvPd, attributes: &mut IbvQpInitAttr) -> Result<
     let attributes = IbvQpAttr { cap: *cap, ..IbvQpAttr::default() };
     let pair = Pair { base, queue, lengths, signals_all, attributes, batch: Batch::default() };
     let pair = Box::into_raw(Box::new(pair));
-    state.objects.lock().queue_pairs.insert(handle, Objects::queue_pair_key(pair.cast()));
+    let mut objects = state.rnic.objects.lock();
+    // SAFETY: as the caller's.
+    let object = Object::new(pair, unsafe { (*pd).context });
+    objects.queue_pairs.insert(handle, object);
+    objects.numbers.insert(number, object.address);
     Ok(pair)
 }
 
@@ -162,13 +166,16 @@ pub(crate) unsafe extern "C" fn destroy_qp(qp: *mut IbvQp) -> c_int {
     // SAFETY: as above.
     let (state, send, receive) =
         unsafe { (context_state(base.context), queue_of(base.send_cq), queue_of(base.recv_cq)) };
-    state.objects.lock().queue_pairs.remove(&handle);
+    let mut objects = state.rnic.objects.lock();
+    objects.queue_pairs.remove(&handle);
+    objects.numbers.remove(&base.qp_num);
+    drop(objects);
     drop(pair);
     send.set_number(handle, None);
     receive.set_number(handle, None);
     state.withdraw_events(qp.addr());
     // The peer is informed now: the program may be about to end.
-    state.device.make_progress();
+    state.rnic.device.make_progress();
     0
 }
 
@@ -196,6 +203,10 @@ pub(crate) unsafe extern "C" fn modify_qp(qp: *mut IbvQp, new: *mut IbvQpAttr, m
     if target == QueueState::Reset {
         let cap = attributes.cap;
         attributes = IbvQpAttr { cap, ..IbvQpAttr::default() };
+    }
+    // An iWARP adapter drains the queue when librdmacm disconnects: after the peer has, there is nothing to drain.
+    if target == QueueState::SendDrained && present == QueueState::Error {
+        return 0;
     }
     let is_no_change = target == present && !matches!(present, QueueState::Init | QueueState::ReadyToSend);
     if !is_no_change {

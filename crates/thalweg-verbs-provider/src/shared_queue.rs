@@ -1,7 +1,7 @@
 //! Shared receive queues.
 
 use crate::abi::{IbvContext, IbvPd, IbvSrq, IbvSrqAttr, IbvSrqInitAttr, IbvSrqInitAttrEx, VerbsSrq};
-use crate::context::Objects;
+use crate::rnic::Object;
 use crate::memory::domain_of;
 use crate::table::context_state;
 use crate::{error_number, fail_null};
@@ -68,7 +68,8 @@ unsafe fn create_shared(pd: *mut IbvPd, attributes: &mut IbvSrqAttr) -> Result<*
     base.srq_num = handle;
     base.srq.handle = handle;
     // SAFETY: as the caller's.
-    base.srq.context = unsafe { (*pd).context };
+    let base_context = unsafe { (*pd).context };
+    base.srq.context = base_context;
     base.srq.pd = pd;
     // SAFETY: plain initialization of what is zero.
     unsafe {
@@ -76,7 +77,7 @@ unsafe fn create_shared(pd: *mut IbvPd, attributes: &mut IbvSrqAttr) -> Result<*
         libc::pthread_cond_init(&raw mut base.srq.cond, std::ptr::null());
     }
     let shared = Box::into_raw(Box::new(Shared { base, queue, attributes: IbvSrqAttr { srq_limit: 0, ..*attributes } }));
-    state.objects.lock().shared_queues.insert(handle, Objects::shared_queue_key(shared.cast()));
+    state.rnic.objects.lock().shared_queues.insert(handle, Object::new(shared, base_context));
     Ok(shared.cast())
 }
 
@@ -96,7 +97,7 @@ pub(crate) unsafe extern "C" fn destroy_srq(srq: *mut IbvSrq) -> c_int {
     if queue.user_count() > 0 {
         return libc::EBUSY;
     }
-    state.objects.lock().shared_queues.remove(&queue.queue_handle());
+    state.rnic.objects.lock().shared_queues.remove(&queue.queue_handle());
     // SAFETY: `create_shared` has made it; the program does not use it any more.
     drop(unsafe { Box::from_raw(shared) });
     state.withdraw_events(srq.addr());
