@@ -440,8 +440,8 @@ fn create_shared_memory(size: u64) -> Result<(ProtectionDomain, OwnedFd, SharedM
     let unavailable = |error: &dyn std::error::Error| unavailable_error("an RNIC in software", error);
     let device = Device::open_embedded(Limits::default()).map_err(|error| unavailable(&error))?;
     let domain = device.allocate_domain().map_err(|error| unavailable(&error))?;
-    let (fd, memory) =
-        SharedMemory::create("thalweg-bench-pin", size as usize).map_err(|error| unavailable_error("a memfd", &error))?;
+    let (fd, memory) = SharedMemory::create("thalweg-bench-pin", size as usize)
+        .map_err(|error| unavailable_error("a memfd", &error))?;
     Ok((domain, fd, memory))
 }
 

@@ -5,7 +5,7 @@
 
 use crate::attributes::{Access, Limits, QueueAttributes, QueueLengths, QueueState, WindowKind};
 use serde::{Deserialize, Serialize};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 use thiserror::Error;
 
@@ -62,6 +62,8 @@ pub enum Command {
         entries: u32,
         /// Completion channel.
         channel: Option<u32>,
+        /// Number in its events, of 64 bits; `None`: its handle.
+        event_number: Option<u64>,
     },
     /// Gives back a completion queue of no queue pair. [`Reply::Done`].
     DestroyCompletionQueue(u32),
@@ -98,6 +100,14 @@ pub enum Command {
         lengths: QueueLengths,
         /// Whether each send request has a completion, signaled or not.
         signal_all: bool,
+    },
+    /// Gives a queue pair in state RESET a number by which queue pairs of other RNICs find it at an address of this machine.
+    /// [`Reply::Handle`] with the number, of 24 bits.
+    NumberQueuePair {
+        /// Queue pair.
+        queue: u32,
+        /// Address that its peers are to name.
+        address: IpAddr,
     },
     /// Brings a queue pair into a state. [`Reply::Done`].
     ModifyQueuePair {

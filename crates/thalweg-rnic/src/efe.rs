@@ -12,6 +12,7 @@ use crate::command::{CONNECT_TIMEOUT, CommandError, ConnectionEvent, ConnectionP
 use crate::connection::{Request, RequestOrigin};
 use crate::engine::{Engine, encode_event, insert_object};
 use crate::handshake::{address_error, watch_datagrams};
+use crate::numbers::PortNumbers;
 use crate::queue_pair::Path;
 use crate::stream::{Carrier, PlaceReader, StreamPath};
 use std::collections::HashMap;
@@ -57,10 +58,12 @@ const DEPTHS_BYTES: usize = 4;
 pub(crate) struct EfePort {
     io: Box<dyn DatagramIo>,
     transport: Transport,
-    port: Port<SocketAddr, PacketBuffer>,
+    pub(crate) port: Port<SocketAddr, PacketBuffer>,
     /// Listener whose port it is, as long as that exists.
     listener: Option<u32>,
-    users: HashMap<ConnectionId, User>,
+    pub(crate) users: HashMap<ConnectionId, User>,
+    /// Numbers of queue pairs that peers find at this port.
+    pub(crate) numbers: Option<PortNumbers>,
     /// Connections that are not over.
     open_connections: usize,
     spare: Vec<PacketBuffer>,
@@ -70,7 +73,7 @@ pub(crate) struct EfePort {
 
 /// A segment that EFE keeps until it is acknowledged: the first bytes of a buffer that is used again.
 #[derive(Debug, Default)]
-struct PacketBuffer {
+pub(crate) struct PacketBuffer {
     buffer: Vec<u8>,
     bytes: usize,
 }
@@ -98,13 +101,15 @@ impl Packet for PacketBuffer {
 
 /// User of a connection.
 #[derive(Debug)]
-enum User {
+pub(crate) enum User {
     /// A queue pair that connects.
     Connecting { queue: u32, parameters: ConnectionParameters },
     /// A request that waits for its program's answer.
     Waiting,
     /// A queue pair that has accepted, with its parameters and the peer's.
     Accepted { queue: u32, parameters: ConnectionParameters, theirs: ConnectionParameters },
+    /// A queue pair that calls its peer by number, or has accepted its call; then with the peer's parameters.
+    Meeting { queue: u32, theirs: Option<ConnectionParameters> },
     /// A queue pair's stream.
     Stream { queue: u32 },
 }
@@ -113,7 +118,9 @@ impl User {
     /// Returns whether it is a queue pair that is not connected yet.
     fn is_attempt_of(&self, queue: u32) -> bool {
         match self {
-            Self::Connecting { queue: other, .. } | Self::Accepted { queue: other, .. } => *other == queue,
+            Self::Connecting { queue: other, .. }
+            | Self::Accepted { queue: other, .. }
+            | Self::Meeting { queue: other, .. } => *other == queue,
             Self::Waiting | Self::Stream { .. } => false,
         }
     }
@@ -124,12 +131,21 @@ impl User {
 pub(crate) struct EfeCarrier {
     port: u32,
     connection: ConnectionId,
-    segment_limit_bytes: usize,
+    pub(crate) segment_limit_bytes: usize,
     /// Number below which all segments were received.
     received_below: u64,
+    /// Number below which the peer has accepted all segments.
+    accepted_below: u64,
+    /// Whether requests complete once the peer's RNIC has them, rather than once their bytes were copied here.
+    pub(crate) completes_when_placed: bool,
 }
 
 impl EfePort {
+    /// Notes that a connection was begun.
+    pub(crate) fn note_begin(&mut self) {
+        self.open_connections += 1;
+    }
+
     /// Returns whether a peer has not acknowledged all that was sent to it.
     pub(crate) fn has_unacknowledged(&self) -> bool {
         self.port.has_unacknowledged()
@@ -150,7 +166,7 @@ impl EfePort {
     }
 
     /// Notes that a connection is over.
-    fn note_end(&mut self) {
+    pub(crate) fn note_end(&mut self) {
         self.open_connections = self.open_connections.saturating_sub(1);
     }
 
@@ -168,16 +184,37 @@ impl EfePort {
 }
 
 impl EfeCarrier {
+    fn new(port: u32, connection: ConnectionId, segment_limit_bytes: usize) -> Self {
+        Self {
+            port,
+            connection,
+            segment_limit_bytes,
+            received_below: 0,
+            accepted_below: 0,
+            completes_when_placed: false,
+        }
+    }
+
     /// Returns a sequence number of EFE, which wraps, as one of the stream.
     fn extend_sequence(&self, sequence: u32) -> u64 {
-        let ahead = sequence.wrapping_sub(self.received_below as u32).cast_signed();
-        self.received_below.wrapping_add_signed(i64::from(ahead))
+        extend_number(sequence, self.received_below)
+    }
+
+    /// Takes note of a segment that the peer has accepted. Returns the number below which it has accepted all, if requests
+    /// complete by that.
+    fn accept_sent(&mut self, sequence: u32) -> Option<u64> {
+        self.accepted_below = extend_number(sequence, self.accepted_below) + 1;
+        self.completes_when_placed.then_some(self.accepted_below)
     }
 }
 
 impl Engine {
     /// Opens a port of EFE, and returns its handle and address. A port that an interface has once may be open already.
-    fn open_efe_port(&mut self, transport: Transport, at: SocketAddr) -> Result<(u32, SocketAddr), CommandError> {
+    pub(crate) fn open_efe_port(
+        &mut self,
+        transport: Transport,
+        at: SocketAddr,
+    ) -> Result<(u32, SocketAddr), CommandError> {
         let failed = address_error(at);
         let shared = self.efe_ports.iter().find(|(_, port)| port.is_port_of(transport, at));
         if let Some((handle, port)) = shared {
@@ -212,6 +249,7 @@ impl Engine {
             port,
             listener: None,
             users: HashMap::new(),
+            numbers: None,
             open_connections: 0,
             spare: Vec::new(),
             retry_at: None,
@@ -325,8 +363,9 @@ impl Engine {
             return false;
         };
         let Some(mut port) = self.efe_ports.take(handle) else { return false };
-        let any = self.with_memory(queue, path, |stream, memory, segment, _| {
+        let any = self.with_memory(queue, path, |stream, memory, segment, carrier| {
             let mut any = false;
+            let is_over_when_copied = !matches!(carrier, Carrier::Efe(efe) if efe.completes_when_placed);
             while port.has_queue_room(connection, segment_limit_bytes) && stream.next_segment(memory, segment) {
                 let mut packet = port.spare.pop().unwrap_or_default();
                 let place = packet.place_of(segment.head.len() + segment.payload_bytes);
@@ -338,8 +377,10 @@ impl Engine {
                     // Not open any more: an event says why.
                     break;
                 }
-                // Copied: its requests are over before a later one can fail.
-                stream.accept_segments(segment.sequence + 1);
+                if is_over_when_copied {
+                    // Its requests are over before a later one can fail.
+                    stream.accept_segments(segment.sequence + 1);
+                }
                 any = true;
             }
             any
@@ -423,6 +464,10 @@ impl Engine {
 
     fn handle_efe_event(&mut self, handle: u32, port: &mut EfePort, event: Event<PacketBuffer>) {
         match event {
+            Event::Incoming { connection, private } if port.numbers.is_some() => {
+                let now = self.last_socket_time();
+                self.take_call(handle, port, connection, &private, now);
+            }
             Event::Incoming { connection, private } => self.announce_efe_request(handle, port, connection, &private),
             Event::Connected { connection, private, max_packet_bytes } => {
                 let (queue, own, theirs) = match port.users.remove(&connection) {
@@ -431,16 +476,29 @@ impl Engine {
                         None => return self.fail_efe_attempt(port, connection, queue),
                     },
                     Some(User::Accepted { queue, parameters, theirs }) => (queue, parameters, theirs),
+                    Some(User::Meeting { queue, theirs }) => {
+                        let theirs = theirs.or_else(|| decode_private(&private)).unwrap_or_default();
+                        port.users.insert(connection, User::Stream { queue });
+                        let carrier = EfeCarrier::new(handle, connection, max_packet_bytes);
+                        return self.start_numbered_stream(queue, carrier, &theirs);
+                    }
                     _ => return,
                 };
                 port.users.insert(connection, User::Stream { queue });
                 port.port.set_peer_timeout(connection, own.peer_timeout);
-                let carrier =
-                    EfeCarrier { port: handle, connection, segment_limit_bytes: max_packet_bytes, received_below: 0 };
+                let mut carrier = EfeCarrier::new(handle, connection, max_packet_bytes);
+                carrier.completes_when_placed = self.queues.get(queue).is_some_and(|pair| pair.numbered.is_some());
                 self.start_efe_stream(queue, carrier, &own, theirs);
             }
-            // Its request was over when it was copied.
-            Event::Acknowledged { packet, .. } => port.keep_buffer(packet),
+            Event::Acknowledged { connection, sequence, packet, .. } => {
+                port.keep_buffer(packet);
+                if let Some(path) = self.stream_of(port, connection)
+                    && let Carrier::Efe(efe) = &mut path.carrier
+                    && let Some(below) = efe.accept_sent(sequence)
+                {
+                    path.stream.accept_segments(below);
+                }
+            }
             Event::PeerFinished { connection } => {
                 if let Some(path) = self.stream_of(port, connection) {
                     path.stream.close_by_peer();
@@ -464,6 +522,7 @@ impl Engine {
                         };
                         self.end_attempt(queue, &event);
                     }
+                    Some(User::Meeting { queue, .. }) => self.end_call(queue, &error),
                     Some(User::Waiting) | None => {}
                 }
             }
@@ -560,7 +619,8 @@ impl Engine {
     pub(crate) fn flush_efe_ports(&mut self, now: Duration) {
         for index in 0..self.efe_ports.place_count() {
             let Some(handle) = self.efe_ports.handle_at(index) else { continue };
-            let Some(EfePort { io, port, listener, open_connections, retry_at, .. }) = self.efe_ports.get_mut(handle)
+            let Some(EfePort { io, port, listener, numbers, open_connections, retry_at, .. }) =
+                self.efe_ports.get_mut(handle)
             else {
                 continue;
             };
@@ -569,7 +629,8 @@ impl Engine {
             while io.queue_in_place(max_frame_bytes, &mut write) {}
             // What the kernel does not take is offered again; what a port that fails has is lost.
             *retry_at = (!io.flush_burst().unwrap_or(true)).then_some(now + UNSENT_INTERVAL);
-            if listener.is_none() && *open_connections == 0 {
+            let has_numbers = numbers.as_ref().is_some_and(|numbers| numbers.used > 0);
+            if listener.is_none() && *open_connections == 0 && !has_numbers {
                 self.efe_ports.remove(handle);
             }
         }
@@ -624,7 +685,13 @@ fn path_bytes(io: &mut dyn DatagramIo, to: SocketAddr) -> Result<usize, CommandE
     io.max_datagram_bytes(to).map_err(|error| CommandError::Address { address: to, reason: error.to_string() })
 }
 
-fn encode_private(parameters: &ConnectionParameters) -> Vec<u8> {
+/// Returns a number of 32 bits, which wraps, as the one of 64 bits that is nearest to `near`.
+fn extend_number(number: u32, near: u64) -> u64 {
+    let ahead = number.wrapping_sub(near as u32).cast_signed();
+    near.wrapping_add_signed(i64::from(ahead))
+}
+
+pub(crate) fn encode_private(parameters: &ConnectionParameters) -> Vec<u8> {
     let mut private = Vec::with_capacity(DEPTHS_BYTES + parameters.private_data.len());
     // At most the RNIC's limit, which was checked.
     private.extend((parameters.inbound_reads as u16).to_be_bytes());
@@ -633,7 +700,7 @@ fn encode_private(parameters: &ConnectionParameters) -> Vec<u8> {
     private
 }
 
-fn decode_private(private: &[u8]) -> Option<ConnectionParameters> {
+pub(crate) fn decode_private(private: &[u8]) -> Option<ConnectionParameters> {
     let (depths, private_data) = private.split_first_chunk::<DEPTHS_BYTES>()?;
     let [inbound_high, inbound_low, outbound_high, outbound_low] = *depths;
     Some(ConnectionParameters {

@@ -48,6 +48,7 @@
 //! | `stream` | Queue pairs with a peer at another RNIC |
 //! | `tcp` | Way there: MPA over TCP |
 //! | `efe` | Way there: EFE in UDP datagrams or Ethernet frames |
+//! | `numbers` | Queue pairs that their programs connect by numbers |
 //! | `connection` | Connection management |
 //! | `handshake` | Set-up of TCP connections |
 //! | `service` | The RNIC as a thread or a process |
@@ -65,6 +66,7 @@ mod efe;
 mod engine;
 mod events;
 mod handshake;
+mod numbers;
 mod queue_pair;
 mod service;
 mod slots;

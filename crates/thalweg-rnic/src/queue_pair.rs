@@ -3,6 +3,7 @@
 use crate::attributes::{QueueAttributes, QueueLengths, QueueState};
 use crate::descriptor::{ReceiveDescriptor, SendDescriptor, SendFlags};
 use crate::events::EventSocket;
+use crate::numbers::Numbered;
 use crate::stream::StreamPath;
 use std::time::Instant;
 use thalweg_arena::RingReceiver;
@@ -28,6 +29,8 @@ pub(crate) struct QueuePair {
     /// Stream to a queue pair of another RNIC.
     pub(crate) stream: Option<Box<StreamPath>>,
     pub(crate) connection: Option<Connection>,
+    /// Number by which queue pairs of other RNICs find it.
+    pub(crate) numbered: Option<Box<Numbered>>,
     /// Whether [`QueueState::SendDrained`] was entered and its event not sent.
     pub(crate) drain_event_due: bool,
 }
@@ -47,6 +50,8 @@ pub(crate) enum Path {
     Local(u32),
     /// A queue pair of another RNIC.
     Stream,
+    /// A queue pair of another RNIC, by its number: there is a stream from the meeting of the two until one leaves.
+    Numbered,
 }
 
 /// Ring of a send queue.

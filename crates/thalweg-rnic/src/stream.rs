@@ -82,6 +82,8 @@ pub(crate) struct StreamPath {
     /// Fault that the tables found last: what a completion says of a refused access.
     last_fault: Fault,
     pub(crate) ending: Ending,
+    /// Whether the peer has terminated the stream for a fault.
+    pub(crate) is_terminated_by_peer: bool,
 }
 
 /// What carries the segments of a stream.
@@ -103,13 +105,18 @@ impl StreamPath {
             taken: VecDeque::new(),
             last_fault: Fault::NONE,
             ending: Ending::Error,
+            is_terminated_by_peer: false,
         })
     }
 
-    /// Reports that what carries the segments is lost.
+    /// Takes the first request that has begun and not completed.
+    pub(crate) fn take_first_posted(&mut self) -> Option<Transfer> {
+        self.posted.pop_front().or_else(|| self.refused.take().map(|(transfer, ..)| transfer))
+    }
+
+    /// Reports that what carries the segments is lost: the next turn ends the stream.
     pub(crate) fn lose_carrier(&mut self, reason: String) {
         self.lost.get_or_insert(reason);
-        self.stream.lose_connection();
     }
 
     /// Returns whether requests have begun and not completed.
@@ -292,6 +299,11 @@ impl Engine {
         let received = self.receive_bytes(queue, &mut path);
         let sent = self.transmit_segments(queue, &mut path);
         let end = self.handle_stream_events(queue, &mut path);
+        let has_parted = end.as_ref().is_some_and(|cause| self.part_from_peer(queue, &mut path, cause));
+        if has_parted {
+            self.close_stream_path(queue, path);
+            return true;
+        }
         if let Some(pair) = self.queues.get_mut(queue) {
             pair.stream = Some(path);
         }
@@ -312,7 +324,9 @@ impl Engine {
             if path.posted.len() >= pair.lengths.send_requests as usize {
                 break;
             }
-            let Some(transfer) = self.begin_request(queue) else { break };
+            // One may have begun before there was a stream.
+            let current = self.queues.get_mut(queue).and_then(|pair| pair.current.take());
+            let Some(transfer) = current.or_else(|| self.begin_request(queue)) else { break };
             any = true;
             let limit = u64::from(self.limits.max_message_bytes);
             if transfer.total_bytes > limit {
@@ -373,6 +387,7 @@ impl Engine {
                     self.complete_receive(queue, &taken, result);
                 }
                 Event::TerminatedByPeer(terminate) => {
+                    path.is_terminated_by_peer = true;
                     end.get_or_insert_with(|| format!("the peer terminated the stream: {terminate}"));
                 }
                 Event::TerminatedHere(fault) => {
@@ -402,6 +417,9 @@ impl Engine {
     /// Ends the stream of a queue pair that has entered the error state: what it has is flushed, the peer is informed.
     pub(crate) fn close_stream_path(&mut self, queue: u32, mut path: Box<StreamPath>) {
         match path.ending {
+            _ if path.lost.is_some() => path.stream.lose_connection(),
+            // A Terminate message that is due goes out.
+            Ending::Disconnect if path.stream.fault().is_some() => {}
             Ending::Disconnect => path.stream.lose_connection(),
             Ending::Error => path.stream.terminate(ErrorCode::RDMAP_LOCAL_CATASTROPHIC),
             Ending::ProgramGone => path.stream.terminate(ErrorCode::RDMAP_GLOBAL_CATASTROPHIC),

@@ -19,8 +19,8 @@ use std::sync::mpsc::{self, Receiver, SyncSender};
 use std::thread;
 use std::time::{Duration, Instant};
 use thalweg_rdma::{
-    Access, Buffer, CompletedOperation, CompletionQueue, Connection, ConnectionParameters, Data, Device, Limits, QueuePair,
-    QueuePairOptions, QueueState, RemoteAddress, SendRequest, Sge, Transport, Work,
+    Access, Buffer, CompletedOperation, CompletionQueue, Connection, ConnectionParameters, Data, Device, Limits,
+    QueuePair, QueuePairOptions, QueueState, RemoteAddress, SendRequest, Sge, Transport, Work,
 };
 
 /// Receives that the far end has posted for each request that the near end may have outstanding.
@@ -317,12 +317,7 @@ impl Near<'_> {
     }
 
     /// Repeats the operation for a time, and returns how often it was done. All messages have arrived then.
-    fn repeat_operation(
-        &mut self,
-        time: Duration,
-        times: &mut Histogram<u64>,
-        stop: &Stop,
-    ) -> Result<u64, BenchError> {
+    fn repeat_operation(&mut self, time: Duration, times: &mut Histogram<u64>, stop: &Stop) -> Result<u64, BenchError> {
         let limit = u64::from(self.end.case.outstanding);
         let begun = Instant::now();
         let (mut operations, mut outstanding, mut posted_at) = (0, 0, 0);

@@ -112,8 +112,7 @@ impl Engine {
 }
 
 impl Operation {
-    const ALL: [Self; 6] =
-        [Self::Write, Self::Read, Self::Send, Self::FetchAdd, Self::CompareSwap, Self::PingPong];
+    const ALL: [Self; 6] = [Self::Write, Self::Read, Self::Send, Self::FetchAdd, Self::CompareSwap, Self::PingPong];
 
     fn display_name(self) -> &'static str {
         match self {
@@ -233,7 +232,8 @@ impl Instrument for Verbs {
         let per_second = operations as f64 / used.wall;
         let (bytes, ping_pong) = (operations * case.size, case.operation == Operation::PingPong);
         Ok(Figures {
-            latency_us: (case.outstanding == 1).then(|| Latency::from_histogram(&times, if ping_pong { 2.0 } else { 1.0 })),
+            latency_us: (case.outstanding == 1)
+                .then(|| Latency::from_histogram(&times, if ping_pong { 2.0 } else { 1.0 })),
             goodput_bits_per_second: (!ping_pong).then_some(per_second * case.size as f64 * 8.0),
             messages_per_second: Some(per_second),
             cpu: Some(used.processor_figures(bytes)),
@@ -246,12 +246,18 @@ impl Instrument for Verbs {
     fn point_notes(&self, key: &Key) -> Vec<String> {
         let case = self.find_case(key);
         let mut notes = Vec::new();
-        let (threads, processors) = (case.polling_threads(), std::thread::available_parallelism().map_or(1, usize::from));
+        let (threads, processors) =
+            (case.polling_threads(), std::thread::available_parallelism().map_or(1, usize::from));
         if threads > processors {
             notes.push(format!("{threads} threads poll on {processors} processors: they wait for each other's turns"));
         }
-        if case.path != Path::Local && matches!(case.operation, Operation::Write | Operation::Send) && case.outstanding == 1 {
-            notes.push("completes when the RNIC needs the message's memory no more, before or after it has arrived".to_owned());
+        if case.path != Path::Local
+            && matches!(case.operation, Operation::Write | Operation::Send)
+            && case.outstanding == 1
+        {
+            notes.push(
+                "completes when the RNIC needs the message's memory no more, before or after it has arrived".to_owned(),
+            );
         }
         notes
     }
