@@ -314,6 +314,11 @@ impl<A: Copy + Eq, P: Packet> Port<A, P> {
         self.queue_for_credit(id.index);
     }
 
+    /// Returns whether there is an event: a timeout that [`next_frame`](Self::next_frame) has found is one, too.
+    pub fn has_events(&self) -> bool {
+        !self.events.is_empty()
+    }
+
     /// Returns the next event.
     pub fn next_event(&mut self) -> Option<Event<P>> {
         self.events.pop_front()

@@ -16,7 +16,7 @@
 //! | eager offers | become held ones: reading in place is faster than sending | sent without a fetch, within the credit | become held ones | become held ones |
 //! | last messages of a peer that dies | received | received, as far as they had arrived | rdma: received, as far as they had arrived; rdma-efe: may be lost | may be lost |
 //! | a process that dies is detected | at once | at once | rdma: at once; rdma-efe: as its RNIC finds out, after 10 s | udp: when something is sent to it; otherwise after 10 s |
-//! | a host or a cable that dies is detected | | after some 10 s | rdma-efe: after 10 s; rdma: see `docs/rdma.md` | after 10 s |
+//! | a host or a cable that dies is detected | | after some 10 s | after some 10 s | after 10 s |
 //!
 //! # Guarantees of every link
 //!

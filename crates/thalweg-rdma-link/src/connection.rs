@@ -28,6 +28,9 @@ const READS_UNDER_WAY: u32 = 32;
 /// Files that each end has open for a connection: three rings twice, buffers, events twice, a socket.
 pub(crate) const FILES_PER_CONNECTION: u64 = 10;
 
+/// Action that an error names.
+const SETTING_UP: &str = "setting up a queue pair";
+
 /// Id of all sends; those of reads are smaller.
 const SEND_ID: u64 = u64::MAX;
 
@@ -59,6 +62,8 @@ pub(crate) struct PeerConnection {
     completions: CompletionQueue,
     /// Receives, and behind them sends.
     buffers: Buffer,
+    /// Buffer on its way between the channel and those.
+    copied_buffer: Box<[u8; BUFFER_BYTES]>,
     pub(crate) channel: Channel,
     stage: Stage,
     /// Name of the peer, for errors.
@@ -195,11 +200,10 @@ impl PeerConnection {
 
     /// Copies a received buffer to the channel, and posts its receive again.
     fn take_buffer(&mut self, done: &Completion) -> Result<(), LinkError> {
-        let (number, bytes) = (done.request_id(), done.transferred_bytes() as usize);
-        let mut buffer = [0; BUFFER_BYTES];
+        let (number, bytes) = (done.request_id(), BUFFER_BYTES.min(done.transferred_bytes() as usize));
         let at = number as usize * BUFFER_BYTES;
-        self.buffers.shared_memory().load_bytes(at, &mut buffer[..bytes]);
-        self.channel.take_buffer(&buffer[..bytes])?;
+        self.buffers.shared_memory().load_bytes(at, &mut self.copied_buffer[..bytes]);
+        self.channel.take_buffer(&self.copied_buffer[..bytes])?;
         let posted = self.queue.post_receive(number, &[self.buffers.sge(at as u64, BUFFER_BYTES as u32)]);
         posted.map_err(|error| LinkError::Io { doing: self.name(), error: io::Error::other(error) })
     }
@@ -244,12 +248,11 @@ impl PeerConnection {
             return Ok(());
         }
         let mut sends = Vec::new();
-        let mut buffer = [0; BUFFER_BYTES];
         while self.pending_sends < MAX_SENDS
-            && let Some(bytes) = self.channel.fill_next_buffer(&mut buffer)
+            && let Some(bytes) = self.channel.fill_next_buffer(&mut self.copied_buffer)
         {
             let at = (RECEIVES + self.next_send) as usize * BUFFER_BYTES;
-            self.buffers.shared_memory().store_bytes(at, &buffer[..bytes]);
+            self.buffers.shared_memory().store_bytes(at, &self.copied_buffer[..bytes]);
             sends.push(self.buffers.sge(at as u64, bytes as u32));
             self.next_send = (self.next_send + 1) % MAX_SENDS;
             self.pending_sends += 1;
@@ -308,7 +311,6 @@ struct Prepared {
 impl Prepared {
     /// Prepares one. `access`: rights that the peer has to memory that is registered for peers.
     fn new(device: &Device, domain: &ProtectionDomain, access: Access) -> Result<Self, LinkError> {
-        let error = || rnic_error("setting up a queue pair");
         let lengths = QueueLengths {
             send_requests: MAX_SENDS + MAX_READS,
             receives: RECEIVES,
@@ -316,14 +318,16 @@ impl Prepared {
             receive_sges: 1,
             inline_bytes: 0,
         };
-        let completions =
-            device.create_completion_queue(lengths.send_requests + lengths.receives, None).map_err(error())?;
+        let completions = device
+            .create_completion_queue(lengths.send_requests + lengths.receives, None)
+            .map_err(rnic_error(SETTING_UP))?;
         let options = QueuePairOptions { lengths, ..QueuePairOptions::new(&completions) };
-        let queue = domain.create_queue_pair(&options).map_err(error())?;
+        let queue = domain.create_queue_pair(&options).map_err(rnic_error(SETTING_UP))?;
         let attributes = QueueAttributes { access, ..QueueAttributes::default() };
-        queue.modify_state(QueueState::Init, Some(attributes)).map_err(error())?;
+        queue.modify_state(QueueState::Init, Some(attributes)).map_err(rnic_error(SETTING_UP))?;
         let buffer_count = (RECEIVES + MAX_SENDS) as usize;
-        let buffers = domain.create_buffer(buffer_count * BUFFER_BYTES, Access::LOCAL_WRITE).map_err(error())?;
+        let buffers =
+            domain.create_buffer(buffer_count * BUFFER_BYTES, Access::LOCAL_WRITE).map_err(rnic_error(SETTING_UP))?;
         for number in 0..u64::from(RECEIVES) {
             let into = buffers.sge(number * BUFFER_BYTES as u64, BUFFER_BYTES as u32);
             queue
@@ -339,6 +343,7 @@ impl Prepared {
             queue,
             completions,
             buffers,
+            copied_buffer: Box::new([0; BUFFER_BYTES]),
             channel: Channel::default(),
             stage: Stage::Pending(pending),
             peer,

@@ -7,7 +7,6 @@ use crate::source::RdmaSource;
 use parking_lot::Mutex;
 use std::fmt::Debug;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -27,6 +26,10 @@ const MAX_RNIC_TURNS: usize = 16;
 
 /// Connections that may wait to be accepted.
 const LISTEN_BACKLOG: u32 = 256;
+
+/// Advice for an address that cannot be listened on.
+const PORT_ADVICE: &str = "stop the program that listens there, or set `listen` to another port of at least 1024, at an \
+                           address that `ip address` shows";
 
 /// One end of a link, over a connection.
 pub(crate) trait RdmaLink: Debug + Send {
@@ -87,9 +90,8 @@ struct PeerSlot<L> {
 impl<L: RdmaLink> RdmaEndpoint<L> {
     /// Opens an endpoint with an RNIC of its own.
     pub(crate) fn open(transport: Transport, watch: Watch) -> Result<Self, LinkError> {
-        let error = || rnic_error("opening an RNIC");
-        let device = Device::open_embedded(Limits::default()).map_err(error())?;
-        let domain = device.allocate_domain().map_err(error())?;
+        let device = Device::open_embedded(Limits::default()).map_err(rnic_error("opening an RNIC"))?;
+        let domain = device.allocate_domain().map_err(rnic_error("opening an RNIC"))?;
         Ok(Self {
             peers: Vec::new(),
             listener: None,
@@ -110,17 +112,15 @@ impl<L: RdmaLink> RdmaEndpoint<L> {
     /// Opens an endpoint that listens.
     pub(crate) fn listen(transport: Transport, at: &Address, watch: Watch) -> Result<Self, LinkError> {
         let mut endpoint = Self::open(transport, watch)?;
-        let failed = |error: io::Error, advice| LinkError::Listening { address: at.clone(), error, advice };
         let found = at
             .resolve_addresses()
-            .map_err(|error| failed(error, "correct the name in `listen`, or write a numeric address"))?;
-        let mut outcome = Err(failed(io::ErrorKind::NotFound.into(), "write an address for `listen`"));
+            .map_err(|error| listening_error(at, error, "correct the name in `listen`, or write a numeric address"))?;
+        let mut outcome = Err(listening_error(at, io::ErrorKind::NotFound.into(), PORT_ADVICE));
         for address in found {
-            outcome = endpoint.device.listen_over(transport, address, LISTEN_BACKLOG).map_err(|error| {
-                let advice = "stop the program that listens there, or set `listen` to another port of at least 1024, at \
-                              an address that `ip address` shows";
-                failed(io::Error::other(error), advice)
-            });
+            outcome = endpoint
+                .device
+                .listen_over(transport, address, LISTEN_BACKLOG)
+                .map_err(|error| listening_error(at, io::Error::other(error), PORT_ADVICE));
             if outcome.is_ok() {
                 break;
             }
@@ -256,6 +256,10 @@ impl<L: RdmaLink> Endpoint for RdmaEndpoint<L> {
             slot.link.connection_mut().disconnect();
         }
         self.has_command = true;
+        // What the RNIC reports of queue pairs that have ended in an error; not read, it would be sent again and again.
+        while let Ok(Some(event)) = self.device.wait_for_async_event(Duration::ZERO) {
+            tracing::debug!("the RNIC reports: {event:?}");
+        }
     }
 
     fn prepare_to_leave(&mut self) {
@@ -317,7 +321,7 @@ impl BuilderEndpoint for RdmaEndpoint<RdmaBuilder> {
             if let Some(connection) = PeerConnection::accept(&self.device, &domain, request, name.clone())? {
                 let (_, copies_per_byte) = self.transport.copies_per_byte();
                 self.add_link(peer, RdmaBuilder::new(connection, arenas, copies_per_byte));
-                return Ok(Some(Peer::new(name, Origin::Host(address.map(host_of_address)))));
+                return Ok(Some(Peer::new(name, Origin::Host(address.map(|address| address.ip())))));
             }
         }
         self.has_waiting = false;
@@ -343,6 +347,6 @@ impl BuilderEndpoint for RdmaEndpoint<RdmaBuilder> {
     }
 }
 
-fn host_of_address(address: SocketAddr) -> IpAddr {
-    address.ip()
+fn listening_error(at: &Address, error: io::Error, advice: &'static str) -> LinkError {
+    LinkError::Listening { address: at.clone(), error, advice }
 }

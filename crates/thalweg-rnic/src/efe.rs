@@ -146,6 +146,12 @@ impl EfePort {
         self.open_connections += 1;
     }
 
+    /// Returns the time at which the port has something to do: at once if there is an event, such as the end of a
+    /// connection, after which there may be no other time.
+    fn next_deadline(&self) -> Option<Duration> {
+        if self.port.has_events() { Some(Duration::ZERO) } else { self.retry_at.or_else(|| self.port.next_deadline()) }
+    }
+
     /// Returns whether a peer has not acknowledged all that was sent to it.
     pub(crate) fn has_unacknowledged(&self) -> bool {
         self.port.has_unacknowledged()
@@ -643,8 +649,7 @@ impl Engine {
 
     /// Returns the time at which a port of EFE has something to do.
     pub(crate) fn efe_deadline(&self) -> Option<Duration> {
-        let deadline = |port: &EfePort| port.retry_at.or_else(|| port.port.next_deadline());
-        self.efe_ports.iter().filter_map(|(_, port)| deadline(port)).min()
+        self.efe_ports.iter().filter_map(|(_, port)| port.next_deadline()).min()
     }
 }
 

@@ -49,12 +49,15 @@ impl ListeningEnd {
         directory: &Path,
         name: &str,
     ) -> Result<Self, BenchError> {
-        let at_port = |kind| Address::new(kind, &std::net::SocketAddr::new(here, 0).to_string());
+        let kind = match link {
+            Link::Shm => LinkKind::SHM,
+            Link::Rdma => thalweg_rdma_link::register_links().iwarp,
+            Link::RdmaEfe => thalweg_rdma_link::register_links().efe,
+            _ => LinkKind::TCP,
+        };
         let address = match link {
-            Link::Shm => Address::new(LinkKind::SHM, &directory.join(name).display().to_string()),
-            Link::Rdma => at_port(thalweg_rdma_link::register_links().iwarp),
-            Link::RdmaEfe => at_port(thalweg_rdma_link::register_links().efe),
-            _ => at_port(LinkKind::TCP),
+            Link::Shm => Address::new(kind, &directory.join(name).display().to_string()),
+            _ => Address::new(kind, &std::net::SocketAddr::new(here, 0).to_string()),
         }
         .map_err(BenchError::Usage)?;
         let mut builders = Endpoints::<dyn BuilderEndpoint>::new().map_err(link_error)?;
@@ -95,7 +98,7 @@ impl ListeningEnd {
             maps,
             now: Duration::ZERO,
             begun: Instant::now(),
-            heard: Duration::ZERO,
+            last_activity: Duration::ZERO,
             turns: 0,
             tokens: Vec::new(),
             ready: Vec::new(),
@@ -160,7 +163,7 @@ pub(super) struct Verbs {
     now: Duration,
     begun: Instant,
     /// Last time that a link was woken, or had work, before a wait.
-    heard: Duration,
+    last_activity: Duration,
     turns: u32,
     tokens: Vec<u64>,
     ready: Vec<usize>,
@@ -309,7 +312,7 @@ impl Verbs {
     /// Drives the links until `done` holds.
     fn drive_until(&mut self, doing: &str, done: impl Fn(&Self) -> bool) -> Result<(), BenchError> {
         let mut watchdog = Watchdog::default();
-        self.heard = self.begun.elapsed();
+        self.last_activity = self.begun.elapsed();
         while !done(self) {
             let turn = match self.wait {
                 Wait::Poll => watchdog.count_empty_poll(doing).and_then(|()| self.drive_links(false)),
@@ -333,8 +336,8 @@ impl Verbs {
         let Self { builders, tokens, .. } = self;
         builders.poller().wait_for_events(Some(timeout), |token| tokens.push(token)).map_err(link_error)?;
         if !waits || !self.tokens.is_empty() {
-            self.heard = now;
-        } else if self.begun.elapsed() >= self.heard + PEER_TIMEOUT {
+            self.last_activity = now;
+        } else if self.begun.elapsed() >= self.last_activity + PEER_TIMEOUT {
             return Err(BenchError::Silent { doing: doing.to_owned(), timeout: PEER_TIMEOUT });
         }
         self.drive_links(true)

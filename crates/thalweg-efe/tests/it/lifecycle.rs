@@ -299,6 +299,17 @@ fn a_path_that_shrinks_below_the_frames_ends_the_connection_with_both_lengths() 
 }
 
 #[test]
+fn a_timeout_that_is_found_while_frames_are_made_is_an_event_and_no_deadline() {
+    let (mut pair, near, _) = Pair::connected(&Options::default());
+    pair.now += Options::default().peer_timeout;
+    while next_frame(&mut pair.ports[0], pair.now).is_some() {}
+    assert_eq!((pair.ports[0].has_events(), pair.ports[0].next_deadline()), (true, None));
+    let failed = pair.ports[0].next_event();
+    let is_silent = |error: &ConnectionError| matches!(error, ConnectionError::Silent { .. });
+    assert!(matches!(failed, Some(Event::Failed { connection, error }) if connection == near && is_silent(&error)));
+}
+
+#[test]
 fn a_restarted_peer_is_recognised_by_what_it_does_not_know() {
     let (mut pair, near, _) = Pair::connected(&Options::default());
     pair.ports[1] = port(Options::default(), 3);

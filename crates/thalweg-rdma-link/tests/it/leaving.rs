@@ -68,7 +68,7 @@ fn leave_over(kind: LinkKind) {
     source.all.prepare_to_leave();
     while !source.all.has_left() {
         source.turn(&mut orders);
-        // Nobody receives this.
+        // No end receives this.
         builder.all.builder_link_mut(0).unwrap().send_message(&Message::Pause);
         builder.turn(&mut words);
     }
