@@ -177,7 +177,8 @@ impl<A: Copy + Eq, P: Packet> Port<A, P> {
     /// [`MIN_FRAME_BYTES`].
     pub fn limit_frame_bytes(&mut self, id: ConnectionId, bytes: usize) {
         let connection = self.connection_mut(id);
-        let connection = connection.filter(|connection| matches!(connection.stage, Stage::Opening { .. } | Stage::Waiting));
+        let connection =
+            connection.filter(|connection| matches!(connection.stage, Stage::Opening { .. } | Stage::Waiting));
         if let Some(connection) = connection {
             connection.limit_frame_bytes(bytes);
         }

@@ -85,11 +85,7 @@ impl<R: FrameIo> DatagramIo for FramePort<R> {
         self.queue_frame(to, head, piece);
     }
 
-    fn queue_in_place(
-        &mut self,
-        max_bytes: usize,
-        write: WriteDatagram<'_>,
-    ) -> bool {
+    fn queue_in_place(&mut self, max_bytes: usize, write: WriteDatagram<'_>) -> bool {
         if !self.raw.has_send_room() {
             return false;
         }

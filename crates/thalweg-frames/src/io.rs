@@ -52,11 +52,7 @@ pub trait DatagramIo: Debug + Send {
 
     /// Adds a datagram without a piece, which `write` writes where the burst is kept, if the medium can do that: it gets room
     /// for `max_bytes`. Returns true if a datagram was added; without room, `write` is not called.
-    fn queue_in_place(
-        &mut self,
-        max_bytes: usize,
-        write: WriteDatagram<'_>,
-    ) -> bool {
+    fn queue_in_place(&mut self, max_bytes: usize, write: WriteDatagram<'_>) -> bool {
         if !self.has_send_room() {
             return false;
         }

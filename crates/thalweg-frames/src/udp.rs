@@ -400,11 +400,7 @@ impl DatagramIo for UdpPort {
         }
     }
 
-    fn queue_in_place(
-        &mut self,
-        max_bytes: usize,
-        write: WriteDatagram<'_>,
-    ) -> bool {
+    fn queue_in_place(&mut self, max_bytes: usize, write: WriteDatagram<'_>) -> bool {
         if !self.has_send_room() {
             return false;
         }

@@ -386,7 +386,8 @@ fn measure_peer(transport: Transport, address: SocketAddr) -> Result<(), Box<dyn
     let to = RemoteAddress { address: far_place.address + 4096, ..far_place };
     let begin = Instant::now();
     for id in 0..WRITES.into() {
-        near.queue.post_send(&SendRequest::signaled(id, Work::Write { data: Data::Memory(&data), to, immediate: None }))?;
+        near.queue
+            .post_send(&SendRequest::signaled(id, Work::Write { data: Data::Memory(&data), to, immediate: None }))?;
         near.wait()?;
     }
     // The answer to a read follows all writes.

@@ -195,7 +195,8 @@ fn a_connection_has_a_time_out_of_its_own_and_names_it() {
 #[test]
 fn frames_are_as_long_as_the_path_that_either_end_knows() {
     let options = Options { max_frame_bytes: 9000, ..Options::default() };
-    for (near_limit, far_limit, agreed) in [(1472, 9000, 1472), (9000, 1472, 1472), (8000, 4000, 4000), (9999, 9999, 9000)]
+    for (near_limit, far_limit, agreed) in
+        [(1472, 9000, 1472), (9000, 1472, 1472), (8000, 4000, 4000), (9999, 9999, 9000)]
     {
         let mut pair = Pair::new(&options);
         pair.recording = Some(Vec::new());

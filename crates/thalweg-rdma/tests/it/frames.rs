@@ -51,7 +51,8 @@ fn exchange_over(transport: Transport, network: &Network, at: SocketAddr, to: im
     assert_eq!(far.succeed(3).immediate_data(), Some(9));
     // A second queue pair shares the interface's port at both ends.
     let other = party(&near.device, &Options::default());
-    let rejecting = std::thread::spawn(move || listener.wait_for_request(PATIENCE).unwrap().unwrap().reject(b"full".to_vec()));
+    let rejecting =
+        std::thread::spawn(move || listener.wait_for_request(PATIENCE).unwrap().unwrap().reject(b"full".to_vec()));
     let rejected = other.queue.connect_over(transport, address, ConnectionParameters::default(), PATIENCE).unwrap_err();
     assert!(matches!(rejected, ConnectError::Rejected { private_data } if private_data == b"full"));
     rejecting.join().unwrap().unwrap();
