@@ -72,6 +72,8 @@ pub struct UdpPort {
     /// datagram.
     expects_report: bool,
     empty_receptions: u32,
+    /// True if messages come faster than they are received, so that several are asked for at once.
+    is_busy: bool,
 }
 
 #[derive(Debug)]
@@ -129,6 +131,7 @@ impl UdpPort {
             overflowed: 0,
             expects_report: true,
             empty_receptions: 0,
+            is_busy: false,
         })
     }
 
@@ -149,15 +152,15 @@ impl UdpPort {
         &mut self.heads[self.heads_bytes..end]
     }
 
-    /// Sends messages, one for each of `ends`: the datagrams from the previous end up to that one. Returns the number
+    /// Sends messages, one for each of `ends`, of which there are at most `MAX`: the datagrams from the previous end up to that one. Returns the number
     /// of datagrams sent.
-    fn send_messages(&mut self, ends: &[usize]) -> io::Result<usize> {
+    fn send_messages<const MAX: usize>(&mut self, ends: &[usize]) -> io::Result<usize> {
         // SAFETY: integers and null pointers, for which all zeros is a valid value.
-        let mut messages: [libc::mmsghdr; MAX_SENT_MESSAGES] = unsafe { zeroed() };
-        let mut names = [const { None::<SockAddr> }; MAX_SENT_MESSAGES];
-        let mut rooms = [Room::EMPTY; MAX_SENT_MESSAGES];
+        let mut messages: [libc::mmsghdr; MAX] = unsafe { zeroed() };
+        let mut names = [const { None::<SockAddr> }; MAX];
+        let mut rooms = [Room::EMPTY; MAX];
         let mut pieces = Vec::with_capacity(2 * (ends.last().copied().unwrap_or(0) - self.gone));
-        let mut begins = [0; MAX_SENT_MESSAGES];
+        let mut begins = [0; MAX];
         let mut start = self.gone;
         for (at, end) in ends.iter().enumerate() {
             begins[at] = pieces.len();
@@ -190,7 +193,7 @@ impl UdpPort {
             }
             start = *end;
         }
-        #[expect(clippy::cast_possible_truncation, reason = "at most MAX_SENT_MESSAGES")]
+        #[expect(clippy::cast_possible_truncation, reason = "at most MAX")]
         let count = ends.len() as u32;
         // SAFETY: each of the `count` headers points to a name, a list of pieces and a control message that live until
         // the call is over. The pieces are heads, which are not changed meanwhile, and parts of arenas, which stay
@@ -258,13 +261,16 @@ impl UdpPort {
         }
     }
 
-    /// Receives messages, at most [`MAX_RECEIVED_MESSAGES`]. Returns the number received.
-    fn receive_messages(&mut self, each: &mut dyn FnMut(SocketAddr, Arrival<'_>)) -> io::Result<usize> {
+    /// Receives messages, at most `MAX`. Returns the number received.
+    fn receive_messages<const MAX: usize>(
+        &mut self,
+        each: &mut dyn FnMut(SocketAddr, Arrival<'_>),
+    ) -> io::Result<usize> {
         // SAFETY: integers and null pointers, for which all zeros is a valid value.
-        let mut messages: [libc::mmsghdr; MAX_RECEIVED_MESSAGES] = unsafe { zeroed() };
-        let mut names: [SockAddrStorage; MAX_RECEIVED_MESSAGES] = std::array::from_fn(|_| SockAddrStorage::zeroed());
-        let mut controls = [Room::EMPTY; MAX_RECEIVED_MESSAGES];
-        let mut pieces: [libc::iovec; MAX_RECEIVED_MESSAGES] = std::array::from_fn(|at| libc::iovec {
+        let mut messages: [libc::mmsghdr; MAX] = unsafe { zeroed() };
+        let mut names: [SockAddrStorage; MAX] = std::array::from_fn(|_| SockAddrStorage::zeroed());
+        let mut controls = [Room::EMPTY; MAX];
+        let mut pieces: [libc::iovec; MAX] = std::array::from_fn(|at| libc::iovec {
             iov_base: self.rooms[at * RECEIVE_BUFFER_BYTES..].as_mut_ptr().cast(),
             iov_len: RECEIVE_BUFFER_BYTES,
         });
@@ -283,7 +289,7 @@ impl UdpPort {
             libc::recvmmsg(
                 self.socket.as_raw_fd(),
                 messages.as_mut_ptr(),
-                MAX_RECEIVED_MESSAGES as u32,
+                MAX as u32,
                 libc::MSG_DONTWAIT,
                 ptr::null_mut(),
             )
@@ -416,7 +422,10 @@ impl DatagramIo for UdpPort {
         let mut failed = None;
         while self.gone < self.burst.len() {
             let (ends, count) = self.message_ends();
-            let outcome = self.send_messages(&ends[..count]);
+            let outcome = match count {
+                1 => self.send_messages::<1>(&ends[..1]),
+                _ => self.send_messages::<MAX_SENT_MESSAGES>(&ends[..count]),
+            };
             self.expects_report |= outcome.is_err();
             match outcome {
                 Ok(sent) => {
@@ -454,7 +463,15 @@ impl DatagramIo for UdpPort {
 
     fn receive_datagrams(&mut self, each: &mut dyn FnMut(SocketAddr, Arrival<'_>)) -> Result<bool, FramesError> {
         for _ in 0..MAX_RECEIVE_CALLS {
-            match self.receive_messages(each) {
+            // One message alone costs less than the first of several.
+            let was_busy = self.is_busy;
+            let received = match was_busy {
+                true => self.receive_messages::<MAX_RECEIVED_MESSAGES>(each),
+                false => self.receive_messages::<1>(each),
+            };
+            self.is_busy = received.as_ref().is_ok_and(|received| *received > usize::from(was_busy));
+            match received {
+                Ok(_) if !was_busy => return Ok(true),
                 Ok(MAX_RECEIVED_MESSAGES) => {}
                 // If there are errors, the socket stays readable for them.
                 Ok(_) => return Ok(false),

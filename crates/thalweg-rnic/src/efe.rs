@@ -631,8 +631,9 @@ impl Engine {
                 continue;
             };
             let max_frame_bytes = port.max_frame_bytes();
-            let mut write = |place: &mut [u8]| port.next_frame(now, place).map(|frame| (frame.to, frame.bytes));
-            while io.queue_in_place(max_frame_bytes, &mut write) {}
+            while io.queue_in_place(max_frame_bytes, &mut |place| {
+                port.next_frame(now, place).map(|frame| (frame.to, frame.bytes))
+            }) {}
             // What the kernel does not take is offered again; what a port that fails has is lost.
             *retry_at = (!io.flush_burst().unwrap_or(true)).then_some(now + UNSENT_INTERVAL);
             let has_numbers = numbers.as_ref().is_some_and(|numbers| numbers.used > 0);
@@ -655,11 +656,10 @@ impl Engine {
 
 /// Opens what carries the frames of a port.
 fn open_carrier(transport: Transport, at: SocketAddr) -> Result<Box<dyn DatagramIo>, CommandError> {
-    let failed = |error: FramesError| CommandError::Address { address: at, reason: error.to_string() };
     Ok(match transport {
-        Transport::EfeEthernet => Box::new(FramePort::open_at_scope(at, ETHER_TYPE).map_err(failed)?),
+        Transport::EfeEthernet => Box::new(FramePort::open_at_scope(at, ETHER_TYPE).map_err(frames_error(at))?),
         #[cfg(feature = "af-xdp")]
-        Transport::EfeXdp => Box::new(thalweg_frames::AfXdpPort::open_at_address(at).map_err(failed)?),
+        Transport::EfeXdp => Box::new(thalweg_frames::AfXdpPort::open_at_address(at).map_err(frames_error(at))?),
         #[cfg(not(feature = "af-xdp"))]
         Transport::EfeXdp => {
             let reason = "this program was built without AF_XDP: take EFE over UDP".into();
@@ -687,7 +687,12 @@ fn own_address(transport: Transport, peer: SocketAddr) -> std::io::Result<Socket
 
 /// Returns the longest frame that the path to an address carries, in bytes.
 fn path_bytes(io: &mut dyn DatagramIo, to: SocketAddr) -> Result<usize, CommandError> {
-    io.max_datagram_bytes(to).map_err(|error| CommandError::Address { address: to, reason: error.to_string() })
+    io.max_datagram_bytes(to).map_err(frames_error(to))
+}
+
+/// Returns a function for `map_err` on a call of a port for an address.
+fn frames_error(address: SocketAddr) -> impl Fn(FramesError) -> CommandError {
+    move |error| CommandError::Address { address, reason: error.to_string() }
 }
 
 /// Returns a number of 32 bits, which wraps, as the one of 64 bits that is nearest to `near`.

@@ -82,9 +82,13 @@ impl FpduEncoder {
         let payload_bytes = payload.iter().map(|piece| piece.len()).sum::<usize>();
         let from = to.len();
         to.resize(from + self.fpdu_bytes(head.len() + payload_bytes), 0);
-        let mut bytes = payload.iter().flat_map(|piece| piece.iter().copied());
-        let fill = |part: &mut [u8]| part.iter_mut().zip(&mut bytes).for_each(|(byte, from)| *byte = from);
-        self.write_fpdu(head, payload_bytes, fill, &mut to[from..]);
+        let mut bytes = payload.iter().flat_map(|piece| piece.iter());
+        self.write_fpdu(
+            head,
+            payload_bytes,
+            |part| part.iter_mut().zip(&mut bytes).for_each(|(to, from)| *to = *from),
+            &mut to[from..],
+        );
     }
 
     fn layout(&self) -> FpduLayout {
@@ -115,13 +119,8 @@ impl FpduWriter<'_> {
     }
 
     fn write_bytes(&mut self, bytes: &[u8]) {
-        let mut rest = bytes;
-        let copy = |part: &mut [u8]| {
-            let (now, later) = rest.split_at(part.len());
-            part.copy_from_slice(now);
-            rest = later;
-        };
-        self.write_parts(bytes.len(), copy, false);
+        let mut rest = bytes.iter();
+        self.write_parts(bytes.len(), |part| part.iter_mut().zip(&mut rest).for_each(|(to, from)| *to = *from), false);
     }
 
     /// Writes bytes in parts, with markers between them, and checksums long ones on the way.
