@@ -177,7 +177,8 @@ impl ConnectionRequest {
         wait_until_established(queue, events, timeout)
     }
 
-    /// Accepts the connection as [`accept`](Self::accept) does, without waiting.
+    /// Accepts the connection as [`accept`](Self::accept) does, without waiting. Requests may be posted at once: they wait for
+    /// the connection.
     ///
     /// # Errors
     /// The queue pair is in another state, or the peer has gone.
@@ -190,6 +191,7 @@ impl ConnectionRequest {
         let command = Command::Accept { request: self.handle, queue: queue.queue_number(), parameters };
         self.device.call_for_done(command, vec![theirs])?;
         self.answered = true;
+        queue.note_state(QueueState::ReadyToSend);
         Ok(queue.connecting(events))
     }
 

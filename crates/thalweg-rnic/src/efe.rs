@@ -147,8 +147,15 @@ impl Engine {
         }
     }
 
-    /// Opens the port of a listener.
+    /// Opens the port of a listener. One that connections of an earlier listener keep open gets the new one.
     pub(crate) fn listen_efe(&mut self, address: SocketAddr) -> Result<(u32, SocketAddr), CommandError> {
+        let is_left = |port: &EfePort| {
+            port.listener.is_none() && port.numbers.is_none() && port.io.local_address() == address
+        };
+        let left = self.efe_ports.iter().find(|(_, port)| is_left(port)).map(|(handle, _)| handle);
+        if let Some(handle) = left {
+            return Ok((handle, address));
+        }
         self.open_efe_port(address)
     }
 
