@@ -4,8 +4,8 @@
 //! The bytes are never a slice: they are copied in and out by accesses that are defined however many others there are at
 //! the same time. A program that writes where another reads changes what is read, and nothing else.
 
-use crate::arena::{ArenaError, check_received};
 use crate::PAGE_BYTES;
+use crate::arena::{ArenaError, check_received};
 use crate::pin::{PinError, lock_pages};
 use memmap2::{Advice, MmapOptions, MmapRaw};
 use rustix::fs::{MemfdFlags, SealFlags};
@@ -86,7 +86,8 @@ impl SharedMemory {
         let Some(end) = end.filter(|end| end - first <= isize::MAX as usize) else {
             return Err(ArenaError::Size(len));
         };
-        let advice = if writable { rustix::mm::Advice::LinuxPopulateWrite } else { rustix::mm::Advice::LinuxPopulateRead };
+        let advice =
+            if writable { rustix::mm::Advice::LinuxPopulateWrite } else { rustix::mm::Advice::LinuxPopulateRead };
         let pages = end.next_multiple_of(PAGE_BYTES) - page;
         // SAFETY: populating changes no content, and fails for pages that are not mapped.
         unsafe { rustix::mm::madvise(std::ptr::with_exposed_provenance_mut(page), pages, advice) }

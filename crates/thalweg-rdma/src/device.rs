@@ -13,7 +13,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use thalweg_arena::{Doorbell, DoorbellError, RingSetupError, SharedMemory, recv_fds, send_fds};
 use thalweg_rnic::{
-    Access, AsyncEvent, ClientId, Command, CommandError, Engine, Limits, MAX_MESSAGE_BYTES, Reply, Service, ServiceError,
+    Access, AsyncEvent, ClientId, Command, CommandError, Engine, Limits, MAX_MESSAGE_BYTES, Reply, Service,
+    ServiceError,
 };
 use thiserror::Error;
 
@@ -123,7 +124,11 @@ impl Device {
             waiting_polls: AtomicU32::new(0),
             sleeps_until: AtomicU64::new(0),
         };
-        Self::open_shared(Arc::new(Embedded { engine: Mutex::new(Engine::new(limits)), bell: Doorbell::new()?, driver }))
+        Self::open_shared(Arc::new(Embedded {
+            engine: Mutex::new(Engine::new(limits)),
+            bell: Doorbell::new()?,
+            driver,
+        }))
     }
 
     /// Opens the same embedded RNIC once more, as another program that has its own objects and rights.

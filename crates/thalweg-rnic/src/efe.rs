@@ -93,6 +93,11 @@ pub(crate) struct EfeCarrier {
 }
 
 impl EfePort {
+    /// Returns whether it is a listener's port at `address` that the listener has given up.
+    fn is_left_at(&self, address: SocketAddr) -> bool {
+        self.listener.is_none() && self.numbers.is_none() && self.io.local_address() == address
+    }
+
     /// Notes that a connection was begun.
     pub(crate) fn note_begin(&mut self) {
         self.open_connections += 1;
@@ -149,10 +154,7 @@ impl Engine {
 
     /// Opens the port of a listener. One that connections of an earlier listener keep open gets the new one.
     pub(crate) fn listen_efe(&mut self, address: SocketAddr) -> Result<(u32, SocketAddr), CommandError> {
-        let is_left = |port: &EfePort| {
-            port.listener.is_none() && port.numbers.is_none() && port.io.local_address() == address
-        };
-        let left = self.efe_ports.iter().find(|(_, port)| is_left(port)).map(|(handle, _)| handle);
+        let left = self.efe_ports.iter().find(|(_, port)| port.is_left_at(address)).map(|(handle, _)| handle);
         if let Some(handle) = left {
             return Ok((handle, address));
         }
@@ -486,7 +488,8 @@ impl Engine {
     pub(crate) fn flush_efe_ports(&mut self, now: Duration) {
         for index in 0..self.efe_ports.place_count() {
             let Some(handle) = self.efe_ports.handle_at(index) else { continue };
-            let Some(EfePort { io, port, frame, listener, numbers, open_connections, .. }) = self.efe_ports.get_mut(handle)
+            let Some(EfePort { io, port, frame, listener, numbers, open_connections, .. }) =
+                self.efe_ports.get_mut(handle)
             else {
                 continue;
             };

@@ -216,10 +216,7 @@ impl Engine {
             Command::ModifyQueuePair { queue, state, attributes } => {
                 self.modify_queue_pair(client, queue, state, attributes)
             }
-            Command::QueryQueuePair(queue) => {
-                let queue = self.own_queue(client, queue)?;
-                return Ok(Reply::QueuePair { state: queue.state, attributes: queue.attributes.clone() });
-            }
+            Command::QueryQueuePair(queue) => return self.own_queue(client, queue).map(|queue| queue.describe_state()),
             Command::DestroyQueuePair(queue) => {
                 self.own_queue(client, queue)?;
                 self.remove_queue(queue, "the peer has destroyed its queue pair");
@@ -440,7 +437,11 @@ impl Engine {
             check_owner(&self.channels, client, channel, "completion channel", |channel| channel.client)?;
         }
         let ring = import_ring(ring, entries)?.into_sender();
-        insert_object(&mut self.completions, CompletionQueue::new(client, channel, event_number, ring), "completion queues")
+        insert_object(
+            &mut self.completions,
+            CompletionQueue::new(client, channel, event_number, ring),
+            "completion queues",
+        )
     }
 
     fn destroy_completion_queue(&mut self, client: u32, queue: u32) -> Result<(), CommandError> {

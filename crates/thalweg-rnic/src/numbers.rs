@@ -103,10 +103,10 @@ impl Engine {
 
     /// Returns a free number, of a new port where those of the others are in use.
     fn draw_number(&mut self, address: IpAddr) -> Result<u32, CommandError> {
-        let room = |port: &EfePort| {
+        let found = self.efe_ports.iter().find(|(_, port)| {
             port.numbers.as_ref().is_some_and(|numbers| numbers.address.ip() == address && numbers.used < PORT_QUEUES)
-        };
-        let found = self.efe_ports.iter().find(|(_, port)| room(port)).map(|(handle, _)| handle);
+        });
+        let found = found.map(|(handle, _)| handle);
         let handle = match found {
             Some(handle) => handle,
             None => {
@@ -145,18 +145,19 @@ impl Engine {
 
     /// Notes the peer that the program has named, and begins to meet it.
     pub(crate) fn seek_peer(&mut self, queue: u32, address: IpAddr, number: u32) -> Result<(), CommandError> {
-        let own_ports = |port: u32| {
-            let numbers = self.efe_ports.iter().filter_map(|(_, found)| found.numbers.as_ref());
-            numbers.filter(|numbers| numbers.address.ip() == address).any(|own| u32::from(own.address.port()) == port)
-        };
+        let peer = Peer { address, number };
+        let port = peer.port_address();
         // The port of the number is one of this RNIC: so is the queue pair, as long as there is one.
-        let is_here = own_ports(number >> INDEX_BITS);
+        let is_here = self
+            .efe_ports
+            .iter()
+            .filter_map(|(_, found)| found.numbers.as_ref())
+            .any(|numbers| numbers.address == port);
         let here = self.numbers.get(&number).copied();
         let Some(pair) = self.queues.get_mut(queue) else { return Ok(()) };
         let Some(numbered) = &mut pair.numbered else {
             return Err(CommandError::Argument("the queue pair has no number: its peer cannot find it".into()));
         };
-        let peer = Peer { address, number };
         numbered.peer = Some(peer);
         (pair.path, numbered.meeting) = match here.filter(|_| is_here) {
             Some(other) => (Path::Local(other), Meeting::None),
@@ -183,17 +184,20 @@ impl Engine {
     /// Calls the peer of a queue pair, from the port of its number.
     fn call_peer(&mut self, queue: u32) {
         let Some(pair) = self.queues.get(queue) else { return };
-        let Some((numbered, peer)) = pair.numbered.as_ref().and_then(|numbered| Some((numbered, numbered.peer?))) else {
+        let Some((numbered, peer)) = pair.numbered.as_ref().and_then(|numbered| Some((numbered, numbered.peer?)))
+        else {
             return;
         };
         let own = Peer { address: numbered.address, number: numbered.number };
         let private = encode_call(own.number, peer.number, pair.attributes.inbound_reads);
         let now = self.last_socket_time();
-        let found = self.efe_ports.iter_mut().find(|(_, port)| {
-            port.numbers.as_ref().is_some_and(|numbers| numbers.address == own.port_address())
-        });
+        let found = self
+            .efe_ports
+            .iter_mut()
+            .find(|(_, port)| port.numbers.as_ref().is_some_and(|numbers| numbers.address == own.port_address()));
         let called = found.map(|(_, port)| {
-            let connection = port.port.connect(peer.port_address(), &private, now).map_err(|error| error.to_string())?;
+            let connection =
+                port.port.connect(peer.port_address(), &private, now).map_err(|error| error.to_string())?;
             port.note_begin();
             port.users.insert(connection, User::Meeting { queue, theirs: None });
             Ok(())
@@ -204,7 +208,12 @@ impl Engine {
     }
 
     /// Accepts a call. Returns false if the caller has gone.
-    fn accept_caller(&mut self, queue: u32, (port, connection): (u32, ConnectionId), theirs: ConnectionParameters) -> bool {
+    fn accept_caller(
+        &mut self,
+        queue: u32,
+        (port, connection): (u32, ConnectionId),
+        theirs: ConnectionParameters,
+    ) -> bool {
         let now = self.last_socket_time();
         let inbound = self.queues.get(queue).map_or(0, |pair| pair.attributes.inbound_reads);
         let Some(port) = self.efe_ports.get_mut(port) else { return false };

@@ -339,8 +339,7 @@ pub unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut CompletionChanne
     let (context, fd) = unsafe { ((*channel).context, (*channel).fd) };
     // SAFETY: as above.
     let hooks = hooks().filter(|hooks| unsafe { (hooks.owns_context)(context) });
-    let result =
-        call_next!(c"ibv_destroy_comp_channel", (*mut CompletionChannel) -> c_int, (channel), libc::ENOSYS);
+    let result = call_next!(c"ibv_destroy_comp_channel", (*mut CompletionChannel) -> c_int, (channel), libc::ENOSYS);
     if let Some(hooks) = hooks.filter(|_| result == 0) {
         // SAFETY: as above.
         unsafe { (hooks.forget_comp_channel)(fd) };

@@ -691,7 +691,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (source, program) = (folder.path().join("layouts.c"), folder.path().join("layouts"));
         let expected = expectations();
-        let lines: String = expected.iter().map(|(text, _)| format!("printf(\"%zu\\n\", (size_t)({text}));\n")).collect();
+        let lines: String =
+            expected.iter().map(|(text, _)| format!("printf(\"%zu\\n\", (size_t)({text}));\n")).collect();
         let text = format!(
             "#include <stddef.h>\n#include <stdio.h>\n#include <infiniband/verbs.h>\nint main(void) {{\n{lines}return 0;\n}}\n"
         );
@@ -702,7 +703,8 @@ mod tests {
         };
         assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
         let printed = Command::new(&program).output().unwrap().stdout;
-        let numbers: Vec<usize> = String::from_utf8(printed).unwrap().lines().map(|line| line.parse().unwrap()).collect();
+        let numbers: Vec<usize> =
+            String::from_utf8(printed).unwrap().lines().map(|line| line.parse().unwrap()).collect();
         assert_eq!(numbers.len(), expected.len());
         for ((text, here), in_c) in expected.iter().zip(numbers) {
             assert_eq!(*here, in_c, "{text}");

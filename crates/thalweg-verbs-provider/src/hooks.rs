@@ -1,8 +1,8 @@
 //! Functions for the library that `thalweg rdma run` preloads: for what libibverbs asks the kernel, and not its provider.
 
+use crate::abi::{IbvCompChannel, IbvContext};
 use crate::completion::{create_comp_channel, forget_comp_channel};
 use crate::manager::{close_manager, open_manager, write_manager};
-use crate::abi::{IbvCompChannel, IbvContext};
 use libc::{c_int, c_void};
 
 /// Functions of this library (`Hooks` of `thalweg-verbs-preload`).

@@ -250,7 +250,8 @@ impl Manager {
             Command::ResolveAddress { id, source, destination } => {
                 let found = state.id(id)?;
                 found.destination = Some(destination);
-                match source.filter(|source| !source.ip().is_unspecified()).map_or_else(|| source_for(destination), Ok) {
+                match source.filter(|source| !source.ip().is_unspecified()).map_or_else(|| source_for(destination), Ok)
+                {
                     Ok(source) => {
                         found.source = Some(source);
                         state.send_event(id, EventKind::AddressResolved, 0, Parameters::default());
@@ -382,9 +383,7 @@ impl State {
     fn pass_on_event(&mut self, rnic: &Rnic, number: u32, event: ConnectionEvent) {
         let rejected = if rnic.transport == Transport::Efe { REJECTED_BY_CONSUMER } else { -libc::ECONNREFUSED };
         let (kind, status, parameters) = match event {
-            ConnectionEvent::Established { parameters } => {
-                (EventKind::Established, 0, event_parameters(&parameters))
-            }
+            ConnectionEvent::Established { parameters } => (EventKind::Established, 0, event_parameters(&parameters)),
             ConnectionEvent::Rejected { private_data } => {
                 (EventKind::Rejected, rejected, Parameters { private_data, ..Parameters::default() })
             }
@@ -400,15 +399,18 @@ impl State {
 const REJECTED_BY_CONSUMER: c_int = 28;
 
 fn event_parameters(parameters: &ConnectionParameters) -> Parameters {
-    let depth = |reads: u32| u8::try_from(reads).unwrap_or(u8::MAX);
     Parameters {
         queue_number: 0,
         private_data: parameters.private_data.clone(),
-        responder_resources: depth(parameters.inbound_reads),
-        initiator_depth: depth(parameters.outbound_reads),
+        responder_resources: read_depth(parameters.inbound_reads),
+        initiator_depth: read_depth(parameters.outbound_reads),
         receiver_retries: parameters.receiver_retries,
         valid: true,
     }
+}
+
+fn read_depth(reads: u32) -> u8 {
+    u8::try_from(reads).unwrap_or(u8::MAX)
 }
 
 fn connection_parameters(rnic: &Rnic, parameters: &Parameters) -> ConnectionParameters {
@@ -423,13 +425,14 @@ fn connection_parameters(rnic: &Rnic, parameters: &Parameters) -> ConnectionPara
 
 /// Returns the address from which a destination is reached, by the kernel's routes.
 fn source_for(destination: SocketAddr) -> Result<SocketAddr, c_int> {
-    let any: IpAddr =
-        if destination.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
-    let number = |error: std::io::Error| error.raw_os_error().unwrap_or(libc::ENETUNREACH);
-    let socket = UdpSocket::bind((any, 0)).map_err(number)?;
-    socket.connect(destination).map_err(number)?;
-    let source = socket.local_addr().map_err(number)?;
-    Ok(SocketAddr::new(source.ip(), 0))
+    route_source(destination).map_err(|error| error.raw_os_error().unwrap_or(libc::ENETUNREACH))
+}
+
+fn route_source(destination: SocketAddr) -> std::io::Result<SocketAddr> {
+    let any: IpAddr = if destination.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    let socket = UdpSocket::bind((any, 0))?;
+    socket.connect(destination)?;
+    Ok(SocketAddr::new(socket.local_addr()?.ip(), 0))
 }
 
 fn route_of(rnic: &Rnic, id: &Id) -> Route {
@@ -445,8 +448,7 @@ fn route_of(rnic: &Rnic, id: &Id) -> Route {
 fn listen(rnic: &Rnic, id: &mut Id, backlog: u32) -> Result<(), c_int> {
     let address = id.source.unwrap_or(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0));
     let backlog = backlog.max(LEAST_BACKLOG);
-    let listener =
-        rnic.device.listen_over(rnic.transport, address, backlog).map_err(|error| error_number(&error))?;
+    let listener = rnic.device.listen_over(rnic.transport, address, backlog).map_err(|error| error_number(&error))?;
     id.source = Some(listener.local_address());
     id.role = Role::Listening(listener);
     Ok(())

@@ -32,22 +32,59 @@ pub(crate) struct Request {
 /// What a command asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Command {
-    CreateId { uid: u64 },
-    DestroyId { id: u32 },
-    Bind { id: u32, address: SocketAddr },
-    ResolveAddress { id: u32, source: Option<SocketAddr>, destination: SocketAddr },
-    ResolveRoute { id: u32 },
-    QueryRoute { id: u32 },
-    Connect { id: u32, parameters: Parameters },
-    Listen { id: u32, backlog: u32 },
-    Accept { id: u32, uid: u64, parameters: Parameters },
-    Reject { id: u32, private_data: Vec<u8> },
-    Disconnect { id: u32 },
-    InitAttributes { id: u32, state: c_int },
+    CreateId {
+        uid: u64,
+    },
+    DestroyId {
+        id: u32,
+    },
+    Bind {
+        id: u32,
+        address: SocketAddr,
+    },
+    ResolveAddress {
+        id: u32,
+        source: Option<SocketAddr>,
+        destination: SocketAddr,
+    },
+    ResolveRoute {
+        id: u32,
+    },
+    QueryRoute {
+        id: u32,
+    },
+    Connect {
+        id: u32,
+        parameters: Parameters,
+    },
+    Listen {
+        id: u32,
+        backlog: u32,
+    },
+    Accept {
+        id: u32,
+        uid: u64,
+        parameters: Parameters,
+    },
+    Reject {
+        id: u32,
+        private_data: Vec<u8>,
+    },
+    Disconnect {
+        id: u32,
+    },
+    InitAttributes {
+        id: u32,
+        state: c_int,
+    },
     GetEvent,
     /// Options and notices, which change nothing here.
-    Ignored { id: u32 },
-    Migrate { id: u32 },
+    Ignored {
+        id: u32,
+    },
+    Migrate {
+        id: u32,
+    },
 }
 
 /// Parameters of a connection (`struct rdma_ucm_conn_param`).

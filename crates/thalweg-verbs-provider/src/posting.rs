@@ -176,11 +176,7 @@ pub(crate) unsafe fn post_bind(qp: *mut IbvQp, id: u64, flags: c_uint, new_stag:
     post_work(pair, id, flags, work).err().unwrap_or(0)
 }
 
-pub(crate) unsafe extern "C" fn post_recv(
-    qp: *mut IbvQp,
-    request: *mut IbvRecvWr,
-    bad: *mut *mut IbvRecvWr,
-) -> c_int {
+pub(crate) unsafe extern "C" fn post_recv(qp: *mut IbvQp, request: *mut IbvRecvWr, bad: *mut *mut IbvRecvWr) -> c_int {
     // SAFETY: see the crate's documentation.
     let pair = unsafe { &*qp.cast::<Pair>() };
     // SAFETY: as above.
@@ -210,9 +206,8 @@ unsafe fn post_receives(
         let found = unsafe { &*request };
         // SAFETY: as the caller's.
         let elements = unsafe { Elements::copy_list(found.sg_list, found.num_sge) };
-        let posted = elements.and_then(|elements| {
-            post(found.wr_id, elements.as_slice()).map_err(|error| post_error_number(&error))
-        });
+        let posted = elements
+            .and_then(|elements| post(found.wr_id, elements.as_slice()).map_err(|error| post_error_number(&error)));
         if let Err(error) = posted {
             // SAFETY: as the caller's.
             unsafe { bad.write(request) };

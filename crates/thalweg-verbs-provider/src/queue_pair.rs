@@ -5,9 +5,9 @@ use crate::abi::{
     QP_INIT_SEND_OPS, QPT_RC, VerbsQp, attr_mask, qp_state,
 };
 use crate::completion::queue_of;
-use crate::rnic::Object;
 use crate::extended::{Batch, set_request_calls};
 use crate::memory::domain_of;
+use crate::rnic::Object;
 use crate::shared_queue::shared_queue_of;
 use crate::table::context_state;
 use crate::{error_number, fail_null};
@@ -253,9 +253,8 @@ fn peer_timeout(timeout: u8, retries: u8) -> Duration {
 
 /// Copies the attributes that a mask names.
 fn merge_attributes(all: &mut IbvQpAttr, new: &IbvQpAttr, mask: c_int) {
-    let has = |bit: c_int| mask & bit != 0;
     macro_rules! merge {
-        ($($bit:ident: $($member:ident),+;)*) => { $(if has(attr_mask::$bit) { $(all.$member = new.$member;)+ })* };
+        ($($bit:ident: $($member:ident),+;)*) => { $(if mask & attr_mask::$bit != 0 { $(all.$member = new.$member;)+ })* };
     }
     merge! {
         CUR_STATE: cur_qp_state;

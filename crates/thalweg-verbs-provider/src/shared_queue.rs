@@ -1,8 +1,8 @@
 //! Shared receive queues.
 
 use crate::abi::{IbvContext, IbvPd, IbvSrq, IbvSrqAttr, IbvSrqInitAttr, IbvSrqInitAttrEx, VerbsSrq};
-use crate::rnic::Object;
 use crate::memory::domain_of;
+use crate::rnic::Object;
 use crate::table::context_state;
 use crate::{error_number, fail_null};
 use libc::c_int;
@@ -45,12 +45,13 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
     }
     // SAFETY: as above.
     let queue = unsafe { create_shared(attributes.pd, &mut attributes.attr) };
-    queue.inspect(|queue| {
-        // SAFETY: just made. (libibverbs does this for `ibv_create_srq` alone.)
-        let srq = unsafe { &mut **queue };
-        (srq.srq_context, srq.pd) = (attributes.srq_context, attributes.pd);
-    })
-    .unwrap_or_else(fail_null)
+    queue
+        .inspect(|queue| {
+            // SAFETY: just made. (libibverbs does this for `ibv_create_srq` alone.)
+            let srq = unsafe { &mut **queue };
+            (srq.srq_context, srq.pd) = (attributes.srq_context, attributes.pd);
+        })
+        .unwrap_or_else(fail_null)
 }
 
 /// # Safety
@@ -76,7 +77,8 @@ unsafe fn create_shared(pd: *mut IbvPd, attributes: &mut IbvSrqAttr) -> Result<*
         libc::pthread_mutex_init(&raw mut base.srq.mutex, std::ptr::null());
         libc::pthread_cond_init(&raw mut base.srq.cond, std::ptr::null());
     }
-    let shared = Box::into_raw(Box::new(Shared { base, queue, attributes: IbvSrqAttr { srq_limit: 0, ..*attributes } }));
+    let shared =
+        Box::into_raw(Box::new(Shared { base, queue, attributes: IbvSrqAttr { srq_limit: 0, ..*attributes } }));
     state.rnic.objects.lock().shared_queues.insert(handle, Object::new(shared, base_context));
     Ok(shared.cast())
 }

@@ -11,6 +11,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ExitCode, ExitStatus};
+use tempfile::TempDir;
 use thalweg_text::replace_controls;
 
 /// Library by which libibverbs finds the device: as installed, and as cargo names it.
@@ -84,13 +85,8 @@ fn run_verbs_program(options: &Options, global: &GlobalOptions) -> Result<ExitCo
     let (address, interface) = device_address(options.address)?;
     let (provider, preload) = (find_library(&PROVIDER)?, find_library(&PRELOAD)?);
     check_verbs_library()?;
-    let prepared = |error: io::Error| Failure::Broken(format!("a folder for the device's description: {error}"));
-    let folder = tempfile::Builder::new().prefix("thalweg-rdma-").tempdir().map_err(prepared)?;
-    describe_device(folder.path(), options.transport, address, &interface).map_err(prepared)?;
-    for version in PROVIDER_VERSIONS {
-        let name = folder.path().join(format!("libthalweg-rdmav{version}.so"));
-        std::os::unix::fs::symlink(&provider, name).map_err(prepared)?;
-    }
+    let folder = prepare_folder(options.transport, (address, &interface), &provider)
+        .map_err(|error| Failure::Broken(format!("a folder for the device's description: {error}")))?;
     let (program, arguments) = options.command.split_first().ok_or(Failure::Usage("no program is given".into()))?;
     let mut command = std::process::Command::new(program);
     command.args(arguments);
@@ -104,7 +100,7 @@ fn run_verbs_program(options: &Options, global: &GlobalOptions) -> Result<ExitCo
         note_line(&format!("{}: device {DEVICE} ({looks}) at {address} ({interface})", replace_controls(&name)));
     }
     // Before the program can be there, so that none is lost.
-    let signals = Signals::new([SIGINT, SIGQUIT, SIGTERM, SIGHUP]).map_err(prepared)?;
+    let signals = Signals::new([SIGINT, SIGQUIT, SIGTERM, SIGHUP]).map_err(Failure::broken)?;
     let child = match command.spawn() {
         Ok(child) => child,
         Err(error) => {
@@ -115,6 +111,16 @@ fn run_verbs_program(options: &Options, global: &GlobalOptions) -> Result<ExitCo
     };
     let status = wait_for_program(child, signals)?;
     Ok(ExitCode::from(exit_code(status)))
+}
+
+/// Makes the folder in which libibverbs finds the device and the provider.
+fn prepare_folder(transport: Transport, at: (IpAddr, &str), provider: &Path) -> io::Result<TempDir> {
+    let folder = tempfile::Builder::new().prefix("thalweg-rdma-").tempdir()?;
+    describe_device(folder.path(), transport, at.0, at.1)?;
+    for version in PROVIDER_VERSIONS {
+        std::os::unix::fs::symlink(provider, folder.path().join(format!("libthalweg-rdmav{version}.so")))?;
+    }
+    Ok(folder)
 }
 
 /// Waits for the program, and passes on the signals that ask this process alone to end.
@@ -165,7 +171,8 @@ fn device_address(wanted: Option<IpAddr>) -> Result<(IpAddr, String), Failure> {
             Err(Failure::Usage(format!("no interface of this machine has the address {address} (see `ip address`)")))
         }
         (None, None) => Err(Failure::Usage(
-            "no interface of this machine has an IPv4 address, not even lo: `ip link set lo up`, or give --address".into(),
+            "no interface of this machine has an IPv4 address, not even lo: `ip link set lo up`, or give --address"
+                .into(),
         )),
     }
 }
