@@ -322,16 +322,19 @@ impl Engine {
     /// Takes note of the end of a stream which is no fault of this side. Returns false if the queue pair has to fail.
     pub(crate) fn part_from_peer(&mut self, queue: u32, path: &mut StreamPath, cause: &str) -> bool {
         let Some(pair) = self.queues.get_mut(queue) else { return false };
-        let Some(numbered) = pair.numbered.as_mut().filter(|numbered| numbered.meeting == Meeting::Met) else {
-            return false;
-        };
+        let Some(numbered) = &mut pair.numbered else { return false };
+        // Connected by number, or by connection management.
         numbered.meeting = Meeting::Over(cause.into());
         if path.stream.fault().is_some() || path.is_terminated_by_peer {
             return false;
         }
-        let Some(transfer) = path.take_first_posted() else { return true };
-        self.fail_for_absence(queue, &transfer, FaultKind::PeerGone, 0);
-        false
+        if let Some(transfer) = path.take_first_posted() {
+            self.fail_for_absence(queue, &transfer, FaultKind::PeerGone, 0);
+            return false;
+        }
+        pair.path = Path::Numbered;
+        self.report_disconnected(queue, cause);
+        true
     }
 
     /// Does what a queue pair in state RTS has to do that has not met its peer: requests wait. Returns whether one failed.
