@@ -3,6 +3,7 @@
 mod connections;
 mod errors;
 mod hostile;
+mod numbers;
 mod operations;
 mod processes;
 mod remote;
