@@ -153,7 +153,8 @@ impl ConnectionRequest {
         self.begin_accept(queue, parameters)?.wait_until_established(queue, timeout)
     }
 
-    /// Begins to accept the connection, as [`accept`](Self::accept) does.
+    /// Accepts the connection as [`accept`](Self::accept) does, without waiting. Requests may be posted at once: they wait for
+    /// the connection.
     ///
     /// # Errors
     /// The queue pair is in another state, or the peer has gone.
@@ -166,6 +167,7 @@ impl ConnectionRequest {
         let command = Command::Accept { request: self.handle, queue: queue.queue_number(), parameters };
         self.device.call_for_done(command, vec![theirs])?;
         self.answered = true;
+        queue.note_state(QueueState::ReadyToSend);
         Ok(queue.pending_connection(events))
     }
 

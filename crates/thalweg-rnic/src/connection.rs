@@ -298,6 +298,16 @@ impl Engine {
         self.events_wait |= connection.events.send_event(encode_event(&ConnectionEvent::Established { parameters }));
     }
 
+    /// Reports to a queue pair's program that its connection has ended, if there was one.
+    pub(crate) fn report_disconnected(&mut self, queue: u32, cause: &str) {
+        let connection = self.queues.get_mut(queue).and_then(|pair| pair.connection.as_mut());
+        if let Some(connection) = connection.filter(|connection| connection.established) {
+            connection.established = false;
+            let event = ConnectionEvent::Disconnected { reason: cause.into() };
+            self.events_wait |= connection.events.send_event(encode_event(&event));
+        }
+    }
+
     /// Reports to a queue pair's program that it was not connected. The queue pair stays in state INIT.
     pub(crate) fn end_attempt(&mut self, queue: u32, event: &ConnectionEvent) {
         if let Some(mut connection) = self.queues.get_mut(queue).and_then(|pair| pair.connection.take()) {

@@ -106,6 +106,8 @@ pub(crate) enum User {
     Connecting { queue: u32, parameters: ConnectionParameters },
     /// A request that waits for its program's answer.
     Waiting,
+    /// A request that has come between two listeners of the port, with its private data.
+    Early(Box<[u8]>),
     /// A queue pair that has accepted, with its parameters and the peer's.
     Accepted { queue: u32, parameters: ConnectionParameters, theirs: ConnectionParameters },
     /// A queue pair that calls its peer by number, or has accepted its call; then with the peer's parameters.
@@ -121,7 +123,7 @@ impl User {
             Self::Connecting { queue: other, .. }
             | Self::Accepted { queue: other, .. }
             | Self::Meeting { queue: other, .. } => *other == queue,
-            Self::Waiting | Self::Stream { .. } => false,
+            Self::Waiting | Self::Early(_) | Self::Stream { .. } => false,
         }
     }
 }
@@ -141,6 +143,11 @@ pub(crate) struct EfeCarrier {
 }
 
 impl EfePort {
+    /// Returns whether it is a listener's port at `address` that the listener has given up.
+    fn is_left_at(&self, address: SocketAddr) -> bool {
+        self.listener.is_none() && self.numbers.is_none() && self.io.local_address() == address
+    }
+
     /// Notes that a connection was begun.
     pub(crate) fn note_begin(&mut self) {
         self.open_connections += 1;
@@ -266,12 +273,16 @@ impl Engine {
         }
     }
 
-    /// Opens the port of a listener.
+    /// Opens the port of a listener. One that connections of an earlier listener keep open gets the new one.
     pub(crate) fn listen_efe(
         &mut self,
         transport: Transport,
         address: SocketAddr,
     ) -> Result<(u32, SocketAddr), CommandError> {
+        let left = self.efe_ports.iter().find(|(_, port)| port.transport == transport && port.is_left_at(address));
+        if let Some((handle, _)) = left {
+            return Ok((handle, address));
+        }
         let (handle, bound) = self.open_efe_port(transport, address)?;
         if self.efe_ports.get(handle).is_some_and(|port| port.listener.is_some()) {
             let reason = "the interface has a listener already: it has one for all its peers".into();
@@ -282,9 +293,17 @@ impl Engine {
 
     /// Gives a port to a listener, or takes it away: connections that are up stay so.
     pub(crate) fn set_efe_listener(&mut self, port: u32, listener: Option<u32>) {
-        if let Some(port) = self.efe_ports.get_mut(port) {
-            port.listener = listener;
+        let Some(mut found) = self.efe_ports.take(port) else { return };
+        found.listener = listener;
+        let early: Vec<ConnectionId> =
+            found.users.iter().filter(|(_, user)| matches!(user, User::Early(_))).map(|(at, _)| *at).collect();
+        for connection in early.into_iter().filter(|_| listener.is_some()) {
+            if let Some(User::Early(private)) = found.users.remove(&connection) {
+                found.note_end();
+                self.announce_efe_request(port, &mut found, connection, &private);
+            }
         }
+        self.efe_ports.put_back(port, found);
     }
 
     /// Begins to connect a queue pair.
@@ -529,7 +548,7 @@ impl Engine {
                         self.end_attempt(queue, &event);
                     }
                     Some(User::Meeting { queue, .. }) => self.end_call(queue, &error),
-                    Some(User::Waiting) | None => {}
+                    Some(User::Waiting | User::Early(_)) | None => {}
                 }
             }
         }
@@ -552,6 +571,11 @@ impl Engine {
     fn announce_efe_request(&mut self, handle: u32, port: &mut EfePort, connection: ConnectionId, private: &[u8]) {
         port.open_connections += 1;
         let listener = port.listener;
+        if listener.is_none() {
+            // The port is kept by connections of a listener that has ended. Another may be about to take its place.
+            port.users.insert(connection, User::Early(private.into()));
+            return;
+        }
         let waiting = self.requests.iter().filter(|(_, request)| Some(request.listener) == listener).count();
         let found = listener.and_then(|listener| Some((listener, self.listeners.get_mut(listener)?)));
         let found = found.filter(|(_, found)| waiting < found.backlog as usize).zip(decode_private(private));

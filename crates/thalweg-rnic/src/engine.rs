@@ -214,10 +214,7 @@ impl Engine {
             Command::ModifyQueuePair { queue, state, attributes } => {
                 self.modify_queue_pair(client, queue, state, attributes)
             }
-            Command::QueryQueuePair(queue) => {
-                let queue = self.own_queue(client, queue)?;
-                return Ok(Reply::QueuePair { state: queue.state, attributes: queue.attributes.clone() });
-            }
+            Command::QueryQueuePair(queue) => return self.own_queue(client, queue).map(|queue| queue.describe_state()),
             Command::DestroyQueuePair(queue) => {
                 self.own_queue(client, queue)?;
                 self.remove_queue(queue, "the peer has destroyed its queue pair");

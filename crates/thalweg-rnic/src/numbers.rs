@@ -103,10 +103,10 @@ impl Engine {
 
     /// Returns a free number, of a new port where those of the others are in use.
     fn draw_number(&mut self, address: IpAddr) -> Result<u32, CommandError> {
-        let room = |port: &EfePort| {
+        let found = self.efe_ports.iter().find(|(_, port)| {
             port.numbers.as_ref().is_some_and(|numbers| numbers.address.ip() == address && numbers.used < PORT_QUEUES)
-        };
-        let found = self.efe_ports.iter().find(|(_, port)| room(port)).map(|(handle, _)| handle);
+        });
+        let found = found.map(|(handle, _)| handle);
         let handle = match found {
             Some(handle) => handle,
             None => {
@@ -145,18 +145,19 @@ impl Engine {
 
     /// Notes the peer that the program has named, and begins to meet it.
     pub(crate) fn seek_peer(&mut self, queue: u32, address: IpAddr, number: u32) -> Result<(), CommandError> {
-        let own_ports = |port: u32| {
-            let numbers = self.efe_ports.iter().filter_map(|(_, found)| found.numbers.as_ref());
-            numbers.filter(|numbers| numbers.address.ip() == address).any(|own| u32::from(own.address.port()) == port)
-        };
+        let peer = Peer { address, number };
+        let port = peer.port_address();
         // The port of the number is one of this RNIC: so is the queue pair, as long as there is one.
-        let is_here = own_ports(number >> INDEX_BITS);
+        let is_here = self
+            .efe_ports
+            .iter()
+            .filter_map(|(_, found)| found.numbers.as_ref())
+            .any(|numbers| numbers.address == port);
         let here = self.numbers.get(&number).copied();
         let Some(pair) = self.queues.get_mut(queue) else { return Ok(()) };
         let Some(numbered) = &mut pair.numbered else {
             return Err(CommandError::Argument("the queue pair has no number: its peer cannot find it".into()));
         };
-        let peer = Peer { address, number };
         numbered.peer = Some(peer);
         (pair.path, numbered.meeting) = match here.filter(|_| is_here) {
             Some(other) => (Path::Local(other), Meeting::None),
@@ -315,16 +316,19 @@ impl Engine {
     /// Takes note of the end of a stream which is no fault of this side. Returns false if the queue pair has to fail.
     pub(crate) fn part_from_peer(&mut self, queue: u32, path: &mut StreamPath, cause: &str) -> bool {
         let Some(pair) = self.queues.get_mut(queue) else { return false };
-        let Some(numbered) = pair.numbered.as_mut().filter(|numbered| numbered.meeting == Meeting::Met) else {
-            return false;
-        };
+        let Some(numbered) = &mut pair.numbered else { return false };
+        // Connected by number, or by connection management.
         numbered.meeting = Meeting::Over(cause.into());
         if path.stream.fault().is_some() || path.is_terminated_by_peer {
             return false;
         }
-        let Some(transfer) = path.take_first_posted() else { return true };
-        self.fail_for_absence(queue, &transfer, FaultKind::PeerGone, 0);
-        false
+        if let Some(transfer) = path.take_first_posted() {
+            self.fail_for_absence(queue, &transfer, FaultKind::PeerGone, 0);
+            return false;
+        }
+        pair.path = Path::Numbered;
+        self.report_disconnected(queue, cause);
+        true
     }
 
     /// Does what a queue pair in state RTS has to do that has not met its peer: requests wait. Returns whether one failed.

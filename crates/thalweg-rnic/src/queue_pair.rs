@@ -1,6 +1,7 @@
 //! Queue pair registers: state, rings and the request under way of each queue pair.
 
 use crate::attributes::{QueueAttributes, QueueLengths, QueueState};
+use crate::command::Reply;
 use crate::descriptor::{ReceiveDescriptor, SendDescriptor, SendFlags};
 use crate::events::EventSocket;
 use crate::numbers::Numbered;
@@ -36,6 +37,11 @@ pub(crate) struct QueuePair {
 }
 
 impl QueuePair {
+    /// Returns state and attributes.
+    pub(crate) fn describe_state(&self) -> Reply {
+        Reply::QueuePair { state: self.state, attributes: self.attributes.clone() }
+    }
+
     /// Returns whether requests of the queue pair complete in a completion queue.
     pub(crate) fn completes_in(&self, completions: u32) -> bool {
         self.send_completions == completions || self.receive_completions == completions

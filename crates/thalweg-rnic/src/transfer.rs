@@ -134,11 +134,7 @@ impl Engine {
         }
         pair.state = QueueState::Error;
         let (current, path, stream) = (pair.current.take(), pair.path, pair.stream.take());
-        if let Some(connection) = pair.connection.as_mut().filter(|connection| connection.established) {
-            connection.established = false;
-            let event = crate::command::ConnectionEvent::Disconnected { reason: cause.into() };
-            self.events_wait |= connection.events.send_event(crate::engine::encode_event(&event));
-        }
+        self.report_disconnected(queue, cause);
         let flushed = Fault::new(FaultKind::Flushed, 0, 0, 0);
         if let Some(transfer) = current {
             self.complete_send(queue, &transfer, Status::Flushed, flushed);

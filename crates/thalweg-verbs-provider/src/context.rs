@@ -24,11 +24,10 @@ pub(crate) struct Context {
 impl Context {
     /// Opens the RNIC of the process for a context, which gets a socket of asynchronous events.
     pub(crate) fn open(context: *mut IbvContext) -> Result<*const Self, c_int> {
-        let failed = |reason: String| {
+        let rnic = process_rnic().map_err(|reason| {
             eprintln!("thalweg: {reason}");
             libc::ENODEV
-        };
-        let rnic = process_rnic().map_err(failed)?;
+        })?;
         let (ours, theirs) = event_sockets()?;
         let unread = theirs.try_clone().map_err(|_| libc::EMFILE)?;
         let state = Arc::new(Self { rnic, events: ours, unread });
@@ -111,26 +110,25 @@ pub(crate) unsafe extern "C" fn query_device_ex(
     a.page_size_cap = !0xfff;
     // No vendor's.
     a.vendor_id = 0x00ff_ffff;
-    let number = |limit: u32| c_int::try_from(limit).unwrap_or(c_int::MAX);
-    a.max_qp = number(limits.max_queue_pairs);
-    a.max_qp_wr = number(limits.max_work_requests);
+    a.max_qp = limit_number(limits.max_queue_pairs);
+    a.max_qp_wr = limit_number(limits.max_work_requests);
     // Receiver-not-ready, memory windows, extended memory management, windows of type 2B (bound to a queue pair).
     a.device_cap_flags = 1 << 12 | 1 << 17 | 1 << 21 | 1 << 24;
-    a.max_sge = number(limits.max_sges);
-    a.max_sge_rd = number(limits.max_sges);
-    a.max_cq = number(limits.max_completion_queues);
-    a.max_cqe = number(limits.max_completions);
-    a.max_mr = number(limits.max_regions);
-    a.max_pd = number(limits.max_domains);
-    a.max_qp_rd_atom = number(limits.max_reads);
-    a.max_res_rd_atom = number(limits.max_reads.saturating_mul(limits.max_queue_pairs));
-    a.max_qp_init_rd_atom = number(limits.max_reads);
+    a.max_sge = limit_number(limits.max_sges);
+    a.max_sge_rd = limit_number(limits.max_sges);
+    a.max_cq = limit_number(limits.max_completion_queues);
+    a.max_cqe = limit_number(limits.max_completions);
+    a.max_mr = limit_number(limits.max_regions);
+    a.max_pd = limit_number(limits.max_domains);
+    a.max_qp_rd_atom = limit_number(limits.max_reads);
+    a.max_res_rd_atom = limit_number(limits.max_reads.saturating_mul(limits.max_queue_pairs));
+    a.max_qp_init_rd_atom = limit_number(limits.max_reads);
     // IBV_ATOMIC_HCA: atomic among operations of one RNIC.
     a.atomic_cap = 1;
-    a.max_mw = number(limits.max_windows);
-    a.max_srq = number(limits.max_shared_queues);
-    a.max_srq_wr = number(limits.max_work_requests);
-    a.max_srq_sge = number(limits.max_sges);
+    a.max_mw = limit_number(limits.max_windows);
+    a.max_srq = limit_number(limits.max_shared_queues);
+    a.max_srq_wr = limit_number(limits.max_work_requests);
+    a.max_srq_sge = limit_number(limits.max_sges);
     a.max_pkeys = 1;
     a.phys_port_cnt = 1;
     all.phys_port_cnt_ex = 1;
@@ -141,6 +139,10 @@ pub(crate) unsafe extern "C" fn query_device_ex(
         std::ptr::copy_nonoverlapping((&raw const all).cast::<u8>(), attributes.cast(), known);
     }
     0
+}
+
+fn limit_number(limit: u32) -> c_int {
+    c_int::try_from(limit).unwrap_or(c_int::MAX)
 }
 
 /// Returns the GUID of the device, in network order: made of its address, as `thalweg rdma run` writes it to sysfs.

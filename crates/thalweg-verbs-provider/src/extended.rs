@@ -52,20 +52,26 @@ impl From<Elements> for PendingData {
 }
 
 impl Pending {
+    fn memory(&self) -> Result<&[Sge], c_int> {
+        if let PendingData::Memory(elements) = &self.data { Ok(elements) } else { Err(libc::EINVAL) }
+    }
+
+    fn single(&self) -> Result<Sge, c_int> {
+        if let [element] = self.memory()? { Ok(*element) } else { Err(libc::EINVAL) }
+    }
+
     fn to_request(&self) -> Result<SendRequest<'_>, c_int> {
         let data = match &self.data {
             PendingData::Memory(elements) => Data::Memory(elements),
             PendingData::Inline(bytes) => Data::Inline(bytes),
         };
-        let memory = || if let Data::Memory(elements) = data { Ok(elements) } else { Err(libc::EINVAL) };
-        let single = || if let [element] = memory()? { Ok(*element) } else { Err(libc::EINVAL) };
         let work = match self.operation {
             Operation::Write(to, immediate) => Work::Write { data, to, immediate },
             Operation::Send(immediate) => Work::Send { data, immediate },
             Operation::SendWithInvalidate(stag) => Work::SendWithInvalidate { data, stag },
-            Operation::Read(from) => Work::Read { into: memory()?, from },
-            Operation::FetchAdd(at, add) => Work::FetchAdd { into: single()?, at, add },
-            Operation::CompareSwap(at, compare, swap) => Work::CompareSwap { into: single()?, at, compare, swap },
+            Operation::Read(from) => Work::Read { into: self.memory()?, from },
+            Operation::FetchAdd(at, add) => Work::FetchAdd { into: self.single()?, at, add },
+            Operation::CompareSwap(at, compare, swap) => Work::CompareSwap { into: self.single()?, at, compare, swap },
             Operation::LocalInvalidate(stag) => Work::LocalInvalidate { stag },
             Operation::Bind(work) => work,
         };

@@ -72,7 +72,7 @@ pub(crate) fn error_number(error: &VerbsError) -> c_int {
         VerbsError::Refused(CommandError::Busy { .. }) => libc::EBUSY,
         VerbsError::Refused(CommandError::Limit { .. }) => libc::EINVAL,
         VerbsError::Refused(CommandError::Memory(_)) => libc::ENOMEM,
-        VerbsError::Refused(CommandError::Address { .. }) => libc::EADDRNOTAVAIL,
+        VerbsError::Refused(CommandError::Address { .. }) => libc::EADDRINUSE,
         VerbsError::Refused(_) => libc::EINVAL,
         VerbsError::Os { error, .. } => error.raw_os_error(),
         VerbsError::Ring(_) | VerbsError::Memory(_) | VerbsError::Doorbell(_) => libc::ENOMEM,

@@ -399,15 +399,18 @@ impl State {
 const REJECTED_BY_CONSUMER: c_int = 28;
 
 fn event_parameters(parameters: &ConnectionParameters) -> Parameters {
-    let depth = |reads: u32| u8::try_from(reads).unwrap_or(u8::MAX);
     Parameters {
         queue_number: 0,
         private_data: parameters.private_data.clone(),
-        responder_resources: depth(parameters.inbound_reads),
-        initiator_depth: depth(parameters.outbound_reads),
+        responder_resources: read_depth(parameters.inbound_reads),
+        initiator_depth: read_depth(parameters.outbound_reads),
         receiver_retries: parameters.receiver_retries,
         valid: true,
     }
+}
+
+fn read_depth(reads: u32) -> u8 {
+    u8::try_from(reads).unwrap_or(u8::MAX)
 }
 
 fn connection_parameters(rnic: &Rnic, parameters: &Parameters) -> ConnectionParameters {
@@ -423,12 +426,14 @@ fn connection_parameters(rnic: &Rnic, parameters: &Parameters) -> ConnectionPara
 
 /// Returns the address from which a destination is reached, by the kernel's routes.
 fn source_for(destination: SocketAddr) -> Result<SocketAddr, c_int> {
+    route_source(destination).map_err(|error| error.raw_os_error().unwrap_or(libc::ENETUNREACH))
+}
+
+fn route_source(destination: SocketAddr) -> std::io::Result<SocketAddr> {
     let any: IpAddr = if destination.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
-    let number = |error: std::io::Error| error.raw_os_error().unwrap_or(libc::ENETUNREACH);
-    let socket = UdpSocket::bind((any, 0)).map_err(number)?;
-    socket.connect(destination).map_err(number)?;
-    let source = socket.local_addr().map_err(number)?;
-    Ok(SocketAddr::new(source.ip(), 0))
+    let socket = UdpSocket::bind((any, 0))?;
+    socket.connect(destination)?;
+    Ok(SocketAddr::new(socket.local_addr()?.ip(), 0))
 }
 
 fn route_of(rnic: &Rnic, id: &Id) -> Route {

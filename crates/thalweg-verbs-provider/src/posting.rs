@@ -4,6 +4,7 @@ use crate::abi::{IbvMwBindInfo, IbvQp, IbvRecvWr, IbvSendWr, IbvSge, IbvSrq, opc
 use crate::queue_pair::{Pair, pair_of};
 use crate::shared_queue::shared_queue_of;
 use libc::{c_int, c_uint};
+use std::sync::atomic::{AtomicU32, Ordering};
 use thalweg_rdma::{Access, Data, PostError, RemoteAddress, SendFlags, SendRequest, Sge, Work};
 
 /// Most elements of a request, and most bytes of inline data: those of the RNIC.
@@ -13,13 +14,20 @@ pub(crate) const MAX_INLINE_BYTES: usize = 256;
 /// Flag of inline data.
 const SEND_INLINE: c_uint = 1 << 3;
 
-/// Returns the error number by which C names a request that was not posted.
+/// Returns the error number by which C names a request that was not posted. Where that says too little, a message does.
 pub(crate) fn post_error_number(error: &PostError) -> c_int {
-    match error {
-        PostError::QueueFull { .. } => libc::ENOMEM,
-        _ => libc::EINVAL,
+    if matches!(error, PostError::QueueFull { .. }) {
+        return libc::ENOMEM;
     }
+    if POST_ERRORS.fetch_add(1, Ordering::Relaxed) < MAX_POST_MESSAGES {
+        eprintln!("thalweg: a work request was not posted: {error}");
+    }
+    libc::EINVAL
 }
+
+/// Requests that were refused, and messages about them.
+static POST_ERRORS: AtomicU32 = AtomicU32::new(0);
+const MAX_POST_MESSAGES: u32 = 8;
 
 /// Elements of a request, copied.
 #[derive(Debug, Clone, Copy)]

@@ -253,9 +253,8 @@ fn peer_timeout(timeout: u8, retries: u8) -> Duration {
 
 /// Copies the attributes that a mask names.
 fn merge_attributes(all: &mut IbvQpAttr, new: &IbvQpAttr, mask: c_int) {
-    let has = |bit: c_int| mask & bit != 0;
     macro_rules! merge {
-        ($($bit:ident: $($member:ident),+;)*) => { $(if has(attr_mask::$bit) { $(all.$member = new.$member;)+ })* };
+        ($($bit:ident: $($member:ident),+;)*) => { $(if mask & attr_mask::$bit != 0 { $(all.$member = new.$member;)+ })* };
     }
     merge! {
         CUR_STATE: cur_qp_state;

@@ -56,13 +56,12 @@ pub(crate) fn process_rnic() -> Result<Arc<Rnic>, String> {
     if let Some(rnic) = &*rnic {
         return Ok(Arc::clone(rnic));
     }
-    let setting = |name: &str| std::env::var(name).map_err(|_| format!("{name} is not set: use `thalweg rdma run`"));
-    let transport = match setting("THALWEG_RDMA_TRANSPORT")?.as_str() {
+    let transport = match read_setting("THALWEG_RDMA_TRANSPORT")?.as_str() {
         "efe" => Transport::Efe,
         "iwarp" => Transport::Tcp,
         other => return Err(format!("THALWEG_RDMA_TRANSPORT is {other:?}: efe or iwarp")),
     };
-    let address = setting("THALWEG_RDMA_ADDRESS")?;
+    let address = read_setting("THALWEG_RDMA_ADDRESS")?;
     let address = address.parse().map_err(|_| format!("THALWEG_RDMA_ADDRESS is {address:?}: an IP address"))?;
     let device = Device::open_embedded(Limits::default()).map_err(|error| error.to_string())?;
     let changed = Doorbell::new().map_err(|error| error.to_string())?;
@@ -75,6 +74,10 @@ pub(crate) fn process_rnic() -> Result<Arc<Rnic>, String> {
         .map_err(|error| format!("starting a thread: {error}"))?;
     *rnic = Some(Arc::clone(&new));
     Ok(new)
+}
+
+fn read_setting(name: &str) -> Result<String, String> {
+    std::env::var(name).map_err(|_| format!("{name} is not set: use `thalweg rdma run`"))
 }
 
 impl Rnic {

@@ -61,19 +61,11 @@ static REGISTER: extern "C" fn() = {
         if handle.is_null() {
             return;
         }
-        let find = |name: &CStr| {
-            // SAFETY: the handle is of a loaded library, the name a string of C.
-            let found = unsafe { libc::dlsym(handle, name.as_ptr()) };
-            (!found.is_null()).then_some(found)
-        };
-        let registration = REGISTRATIONS.iter().find_map(|name| find(name));
-        let functions = (
-            find(c"_verbs_init_and_alloc_context"),
-            find(c"verbs_set_ops"),
-            find(c"verbs_uninit_context"),
-            registration,
-        );
-        let (Some(init_context), Some(set_ops), Some(uninit_context), Some(register)) = functions else {
+        let registration = REGISTRATIONS.iter().map(|name| find_function(handle, name)).find(|found| !found.is_null());
+        let names = [c"_verbs_init_and_alloc_context", c"verbs_set_ops", c"verbs_uninit_context"];
+        let [init_context, set_ops, uninit_context] = names.map(|name| find_function(handle, name));
+        let is_complete = [init_context, set_ops, uninit_context].iter().all(|function| !function.is_null());
+        let Some(register) = registration.filter(|_| is_complete) else {
             eprintln!(
                 "thalweg: this libibverbs has another interface for providers than those of rdma-core 44 to 58: the \
                  device is left out"
@@ -101,6 +93,12 @@ static REGISTER: extern "C" fn() = {
     }
     register
 };
+
+/// Returns a function of a library; null if it has none of this name.
+fn find_function(library: *mut c_void, name: &CStr) -> *mut c_void {
+    // SAFETY: the library is loaded, the name a string of C.
+    unsafe { libc::dlsym(library, name.as_ptr()) }
+}
 
 /// Names of the functions in `struct verbs_context_ops`, in their order.
 const OPS: &str = "advise_mr alloc_dm alloc_mw alloc_null_mr alloc_parent_domain alloc_pd alloc_td async_event \

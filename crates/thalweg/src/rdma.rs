@@ -1,16 +1,16 @@
 //! `thalweg rdma`: programs that use RDMA verbs, on a software RNIC.
 
-use crate::terminal::{Failure, GlobalOptions, outlet, start_thread};
-use rustix::process::{Pid, Signal, kill_process};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
-use signal_hook::iterator::Signals;
+use crate::terminal::{Failure, GlobalOptions, outlet};
 use std::ffi::{OsStr, OsString};
 use std::fmt;
+use std::fs::DirBuilder;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ExitCode, ExitStatus};
+use std::process::ExitCode;
 use thalweg_text::replace_controls;
 
 /// Library by which libibverbs finds the device: as installed, and as cargo names it.
@@ -44,8 +44,8 @@ machine or on two; with --transport iwarp, the other end may also be an iWARP ad
 Needs libibverbs (package libibverbs1) of rdma-core 44 to 58. Reliable connections \
 only (RC): no datagram queue pairs (UD), no multicast.
 
-Exit code: that of the program, or 128 and the number of the signal that ended it; \
-2 if it cannot be prepared, 126 or 127 if it cannot be started.")]
+Exit code: that of the program, which takes the place of this command; 2 if it cannot \
+be prepared, 126 or 127 if it cannot be started.")]
 pub(crate) struct Options {
     /// How connections are made
     #[arg(long, value_enum, default_value_t = Transport::Efe)]
@@ -84,56 +84,25 @@ fn run_verbs_program(options: &Options, global: &GlobalOptions) -> Result<ExitCo
     let (address, interface) = device_address(options.address)?;
     let (provider, preload) = (find_library(&PROVIDER)?, find_library(&PRELOAD)?);
     check_verbs_library()?;
-    let prepared = |error: io::Error| Failure::Broken(format!("a folder for the device's description: {error}"));
-    let folder = tempfile::Builder::new().prefix("thalweg-rdma-").tempdir().map_err(prepared)?;
-    describe_device(folder.path(), options.transport, address, &interface).map_err(prepared)?;
-    for version in PROVIDER_VERSIONS {
-        let name = folder.path().join(format!("libthalweg-rdmav{version}.so"));
-        std::os::unix::fs::symlink(&provider, name).map_err(prepared)?;
-    }
+    let folder = prepare_folder(options.transport, (address, &interface), &provider)
+        .map_err(|error| Failure::Broken(format!("a folder for the device's description: {error}")))?;
     let (program, arguments) = options.command.split_first().ok_or(Failure::Usage("no program is given".into()))?;
     let mut command = std::process::Command::new(program);
     command.args(arguments);
-    command.env("SYSFS_PATH", folder.path()).env("RDMAV_DRIVERS", folder.path().join("libthalweg"));
+    command.env("SYSFS_PATH", &folder).env("RDMAV_DRIVERS", folder.join("libthalweg"));
     command.env("LD_PRELOAD", joined_preload(&preload));
     command.env("THALWEG_RDMA_ADDRESS", address.to_string());
     command.env("THALWEG_RDMA_TRANSPORT", options.transport.to_string());
+    let name = program.to_string_lossy();
+    let name = replace_controls(&name);
     if !global.quiet {
         let looks = if options.transport == Transport::Efe { "RoCE over EFE" } else { "iWARP over TCP" };
-        let name = program.to_string_lossy();
-        note_line(&format!("{}: device {DEVICE} ({looks}) at {address} ({interface})", replace_controls(&name)));
+        note_line(&format!("{name}: device {DEVICE} ({looks}) at {address} ({interface})"));
     }
-    // Before the program can be there, so that none is lost.
-    let signals = Signals::new([SIGINT, SIGQUIT, SIGTERM, SIGHUP]).map_err(prepared)?;
-    let child = match command.spawn() {
-        Ok(child) => child,
-        Err(error) => {
-            let code = if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 };
-            note_line(&format!("{}: {error}", replace_controls(&program.to_string_lossy())));
-            return Ok(ExitCode::from(code));
-        }
-    };
-    let status = wait_for_program(child, signals)?;
-    Ok(ExitCode::from(exit_code(status)))
-}
-
-/// Waits for the program, and passes on the signals that ask this process alone to end.
-fn wait_for_program(mut child: Child, mut signals: Signals) -> Result<ExitStatus, Failure> {
-    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
-    start_thread(move || {
-        for signal in signals.forever() {
-            // Those of the keyboard go to both.
-            let passed_on = match signal {
-                SIGTERM => Signal::TERM,
-                SIGHUP => Signal::HUP,
-                _ => continue,
-            };
-            if let Some(pid) = pid {
-                let _ = kill_process(pid, passed_on);
-            }
-        }
-    })?;
-    child.wait().map_err(|error| Failure::Broken(format!("waiting for the program: {error}")))
+    // This process becomes the program: its exit code and its signals are the program's.
+    let error = command.exec();
+    note_line(&format!("{name}: {error}"));
+    Ok(ExitCode::from(if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 }))
 }
 
 /// Writes a line to standard error, before the program writes there.
@@ -142,9 +111,47 @@ fn note_line(text: &str) {
     let _ = outlet::stderr().flush(outlet::LOG_TIME);
 }
 
-fn exit_code(status: ExitStatus) -> u8 {
-    let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
-    u8::try_from(code).unwrap_or(u8::MAX)
+/// Returns the folder in which libibverbs finds the device and the provider. Its name is made of all that it depends on, so that
+/// programs which are started alike share it, and it may stay.
+fn prepare_folder(transport: Transport, (address, interface): (IpAddr, &str), provider: &Path) -> io::Result<PathBuf> {
+    let own = own_folder()?;
+    let mut hasher = DefaultHasher::new();
+    (env!("CARGO_PKG_VERSION"), transport.to_string(), address, interface, provider).hash(&mut hasher);
+    let folder = own.join(format!("{transport}-{:016x}", hasher.finish()));
+    if folder.exists() {
+        return Ok(folder);
+    }
+    let new = tempfile::Builder::new().prefix(".new-").tempdir_in(&own)?;
+    describe_device(new.path(), transport, address, interface)?;
+    for version in PROVIDER_VERSIONS {
+        std::os::unix::fs::symlink(provider, new.path().join(format!("libthalweg-rdmav{version}.so")))?;
+    }
+    match std::fs::rename(new.path(), &folder) {
+        Ok(()) => drop(new.keep()),
+        // Another program was faster.
+        Err(_) if folder.exists() => {}
+        Err(error) => return Err(error),
+    }
+    Ok(folder)
+}
+
+/// Returns a folder that only this user may write to, since programs load libraries by it.
+fn own_folder() -> io::Result<PathBuf> {
+    let user = rustix::process::geteuid().as_raw();
+    let parent = std::env::var_os("XDG_RUNTIME_DIR").map_or_else(std::env::temp_dir, PathBuf::from);
+    let folder = parent.join(format!("thalweg-rdma-{user}"));
+    match DirBuilder::new().mode(0o700).create(&folder) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+            return Err(io::Error::new(error.kind(), format!("{}: {error}", folder.display())));
+        }
+        _ => {}
+    }
+    let found = folder.symlink_metadata()?;
+    if found.is_dir() && found.uid() == user && found.mode() & 0o022 == 0 {
+        return Ok(folder);
+    }
+    let reason = format!("{} is not a directory of this user alone: remove it", folder.display());
+    Err(io::Error::new(io::ErrorKind::PermissionDenied, reason))
 }
 
 /// Returns the address of the device and the interface that has it.
@@ -276,12 +283,6 @@ mod tests {
         assert_eq!(read("infiniband/thalweg0/node_guid"), "0200:0000:0a00:0007\n");
         assert_eq!(read("infiniband/thalweg0/node_type"), "1: CA\n");
         assert_eq!(read("infiniband_verbs/uverbs0/ibdev"), "thalweg0\n");
-    }
-
-    #[test]
-    fn the_code_of_a_program_is_passed_on_and_a_signal_shows_in_it() {
-        assert_eq!(exit_code(ExitStatus::from_raw(3 << 8)), 3);
-        assert_eq!(exit_code(ExitStatus::from_raw(15)), 128 + 15);
     }
 
     #[test]

@@ -4,6 +4,7 @@ mod connections;
 mod errors;
 mod frames;
 mod hostile;
+mod numbers;
 mod operations;
 mod processes;
 mod remote;

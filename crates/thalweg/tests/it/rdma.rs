@@ -8,38 +8,52 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 use thalweg_testing::skip::skipped;
 
-/// A program, its arguments at both ends, and the option by which it takes a port.
-struct Pair {
-    words: &'static str,
-    port_option: &'static str,
-    /// Debian's package.
-    package: &'static str,
-}
-
-const PAIRS: [Pair; 14] = [
-    pingpong("ibv_rc_pingpong -g 0 -c"),
-    pingpong("ibv_rc_pingpong -g 0 -c -e -s 70000 -n 200"),
-    pingpong("ibv_srq_pingpong -g 0"),
-    pingpong("ibv_srq_pingpong -g 0 -e"),
-    perftest("ib_send_lat -n 200"),
-    perftest("ib_send_lat -n 200 -e"),
-    perftest("ib_write_lat -n 200"),
-    perftest("ib_read_lat -n 200"),
-    perftest("ib_atomic_lat -n 200 -A CMP_AND_SWAP"),
-    perftest("ib_send_bw -n 200 -s 100000 -q 3"),
-    perftest("ib_write_bw -n 200 -b"),
-    perftest("ib_read_bw -n 200 -q 2"),
-    perftest("ib_send_bw -n 200 --use-srq -q 2"),
-    perftest("ib_atomic_bw -n 200 -A FETCH_AND_ADD"),
+/// Programs that connect by themselves: arguments at both ends, and the option by which they take a port.
+const PAIRS: [(&str, &str); 14] = [
+    ("ibv_rc_pingpong -g 0 -c", "-p"),
+    ("ibv_rc_pingpong -g 0 -c -e -s 70000 -n 200", "-p"),
+    ("ibv_srq_pingpong -g 0", "-p"),
+    ("ibv_srq_pingpong -g 0 -e", "-p"),
+    ("ib_send_lat -n 200", PERFTEST),
+    ("ib_send_lat -n 200 -e", PERFTEST),
+    ("ib_write_lat -n 200", PERFTEST),
+    ("ib_read_lat -n 200", PERFTEST),
+    ("ib_atomic_lat -n 200 -A CMP_AND_SWAP", PERFTEST),
+    ("ib_send_bw -n 200 -s 100000 -q 3", PERFTEST),
+    ("ib_write_bw -n 200 -b", PERFTEST),
+    ("ib_read_bw -n 200 -q 2", PERFTEST),
+    ("ib_send_bw -n 200 --use-srq -q 2", PERFTEST),
+    ("ib_atomic_bw -n 200 -A FETCH_AND_ADD", PERFTEST),
 ];
 
-const fn pingpong(words: &'static str) -> Pair {
-    Pair { words, port_option: "-p", package: "ibverbs-utils" }
-}
+const PERFTEST: &str = "-d thalweg0 -x 0 -F -p";
 
-const fn perftest(words: &'static str) -> Pair {
-    Pair { words, port_option: "-d thalweg0 -x 0 -F -p", package: "perftest" }
-}
+/// Programs that connect by librdmacm: both ends. They run over both transports.
+const MANAGED: [(&str, &str); 9] = [
+    ("rping -s -a 127.0.0.1 -C 20 -V -p PORT", "rping -c -a 127.0.0.1 -C 20 -V -p PORT"),
+    ("rping -s -a 127.0.0.1 -C 5 -S 60000 -p PORT", "rping -c -a 127.0.0.1 -C 5 -S 60000 -p PORT"),
+    ("ucmatose -b 127.0.0.1 -c 3 -p PORT", "ucmatose -s 127.0.0.1 -c 3 -p PORT"),
+    ("rstream -b 127.0.0.1 -S 1000 -I 50 -C 5 -p PORT", "rstream -s 127.0.0.1 -S 1000 -I 50 -C 5 -p PORT"),
+    (
+        "fi_pingpong -p verbs -e msg -I 20 -S 4096 -B PORT",
+        "fi_pingpong -p verbs -e msg -I 20 -S 4096 -P PORT 127.0.0.1",
+    ),
+    ("ib_send_lat -R -n 100 -F -p PORT", "ib_send_lat -R -n 100 -F -p PORT 127.0.0.1"),
+    ("ib_write_lat -R -n 100 -F -p PORT", "ib_write_lat -R -n 100 -F -p PORT 127.0.0.1"),
+    ("ib_read_bw -R -n 100 -F -p PORT", "ib_read_bw -R -n 100 -F -p PORT 127.0.0.1"),
+    ("ib_send_bw -R -n 100 -F -p PORT", "ib_send_bw -R -n 100 -F -p PORT 127.0.0.1"),
+];
+
+/// Debian's packages of the programs.
+const PACKAGES: [(&str, &str); 7] = [
+    ("ibv_", "ibverbs-utils"),
+    ("ib_", "perftest"),
+    ("rping", "rdmacm-utils"),
+    ("ucmatose", "rdmacm-utils"),
+    ("rstream", "rdmacm-utils"),
+    ("fi_", "libfabric-bin"),
+    ("ucx_", "ucx-utils"),
+];
 
 /// Result of a program.
 enum Outcome {
@@ -50,19 +64,30 @@ enum Outcome {
 
 #[test]
 fn verbs_programs_run_unmodified() {
-    let outcomes = PAIRS.iter().map(|pair| (pair.words, run_pair(pair)));
-    check_table(outcomes.collect());
+    check_table(PAIRS.iter().map(|(words, option)| run_alike("efe", words, option)).collect());
+}
+
+#[test]
+fn programs_connect_by_librdmacm_over_iwarp() {
+    check_table(MANAGED.iter().map(|(server, client)| run_both_ends("iwarp", server, client)).collect());
+}
+
+#[test]
+fn programs_connect_by_librdmacm_over_efe() {
+    check_table(MANAGED.iter().map(|(server, client)| run_both_ends("efe", server, client)).collect());
 }
 
 #[test]
 fn ucx_moves_bytes_by_verbs() {
     let tests = ["am_lat", "put_lat", "put_bw", "am_bw"];
     let words = tests.map(|test| format!("ucx_perftest -d thalweg0:1 -x rc_verbs -n 300 -t {test}"));
-    let outcomes = words.iter().map(|words| {
-        let pair = (words.as_str(), "-p", "ucx-utils");
-        (words.as_str(), run_both_ends(pair.0, pair.1, pair.2))
-    });
-    check_table(outcomes.collect());
+    check_table(words.iter().map(|words| run_alike("efe", words, "-p")).collect());
+}
+
+/// Runs a program that has the same arguments at both ends, but for the server's address.
+fn run_alike(transport: &str, words: &str, port_option: &str) -> (String, Outcome) {
+    let server = format!("{words} {port_option} PORT");
+    run_both_ends(transport, &server, &format!("{server} 127.0.0.1"))
 }
 
 /// Modules of pyverbs' tests (rdma-core) that a device without datagrams and device memory has something to do for.
@@ -93,7 +118,7 @@ fn the_tests_of_pyverbs_pass() {
     let unpacked = Command::new("sh").args(["-c", &unpack]).current_dir(folder.path()).status().unwrap();
     assert!(unpacked.success());
     let outcomes = PYVERBS_MODULES.map(|module| {
-        let mut command = on_rnic();
+        let mut command = on_rnic("efe");
         command.args([
             "--",
             "/usr/bin/python3",
@@ -116,7 +141,7 @@ fn the_tests_of_pyverbs_pass() {
         for line in printed.lines().filter(|line| line.contains("... skipped") || line.starts_with("Ran ")) {
             println!("{module}: {line}");
         }
-        (module, outcome)
+        (module.to_owned(), outcome)
     });
     check_table(outcomes.into());
 }
@@ -124,7 +149,7 @@ fn the_tests_of_pyverbs_pass() {
 #[test]
 fn what_cannot_be_run_is_said_and_codes_are_passed_on() {
     let code = |words: &[&str]| {
-        let output = on_rnic().args(words).output().unwrap();
+        let output = on_rnic("efe").args(words).output().unwrap();
         (output.status.code(), String::from_utf8(output.stderr).unwrap())
     };
     let installed = verbs_are_installed();
@@ -132,7 +157,7 @@ fn what_cannot_be_run_is_said_and_codes_are_passed_on() {
     if installed {
         assert_eq!((seven, line.lines().count()), (Some(7), 1), "{line}");
         assert!(line.contains("thalweg0 (RoCE over EFE) at 127.0.0.1"), "{line}");
-        assert_eq!(code(&["sh", "-c", "kill -9 $$"]).0, Some(128 + 9));
+        assert_eq!(code(&["sh", "-c", "kill -9 $$"]).0, None, "a signal");
         assert_eq!(code(&["--", "/no/such/program"]).0, Some(127));
     } else {
         assert!(seven == Some(2) && line.contains("libibverbs1"), "{line}");
@@ -149,41 +174,40 @@ fn verbs_are_installed() -> bool {
 }
 
 /// `thalweg rdma run`, on the loopback interface.
-fn on_rnic() -> Command {
+fn on_rnic(transport: &str) -> Command {
     let mut command = thalweg();
-    command.args(["rdma", "run", "--address", "127.0.0.1"]);
+    command.args(["rdma", "run", "--address", "127.0.0.1", "--transport", transport]);
     command
 }
 
-fn run_pair(pair: &Pair) -> Outcome {
-    run_both_ends(pair.words, pair.port_option, pair.package)
-}
-
 /// Runs a program as server and as client.
-fn run_both_ends(words: &str, port_option: &str, package: &str) -> Outcome {
-    let program = words.split(' ').next().unwrap_or_default();
+fn run_both_ends(transport: &str, server: &str, client: &str) -> (String, Outcome) {
+    let program = server.split(' ').next().unwrap_or_default();
+    let name = format!("{} ({transport})", server.replace(" PORT", ""));
     if !Path::new("/usr/bin").join(program).exists() {
-        return Outcome::Skipped(format!("{program}: not installed ({package})"));
+        let package =
+            PACKAGES.iter().find(|(prefix, _)| program.starts_with(prefix)).map_or("", |(_, package)| package);
+        return (name, Outcome::Skipped(format!("{program}: not installed ({package})")));
     }
     let port = free_port();
-    let command = |peer: Option<&str>| {
-        let mut command = on_rnic();
-        command.arg("--").args(words.split(' ')).args(port_option.split(' ')).arg(port.to_string()).args(peer);
+    let start = |words: &str| {
+        let mut command = on_rnic(transport);
+        command.arg("--").args(words.replace("PORT", &port.to_string()).split(' '));
         command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
     };
-    let mut server = command(None);
+    let mut server = start(server);
     if !wait_until_listening(port, &mut server) {
-        return Outcome::Failed(format!("the server does not listen:\n{}", describe(&finish(server))));
+        return (name, Outcome::Failed(format!("the server does not listen:\n{}", describe(&finish(server)))));
     }
-    let client = finish(command(Some("127.0.0.1")));
+    let client = finish(start(client));
     if !client.status.success() {
         let _ = server.kill();
     }
     let server = finish(server);
     if client.status.success() && server.status.success() {
-        return Outcome::Passed;
+        return (name, Outcome::Passed);
     }
-    Outcome::Failed(format!("client:\n{}\nserver:\n{}", describe(&client), describe(&server)))
+    (name, Outcome::Failed(format!("client:\n{}\nserver:\n{}", describe(&client), describe(&server))))
 }
 
 /// Returns the output of a program once it has ended, or been killed since it did not.
@@ -208,15 +232,15 @@ fn free_port() -> u16 {
     TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port()
 }
 
-/// Waits until a program listens at a port. Returns false if it has ended before.
+/// Waits until a program listens at a port of TCP, or has one of UDP. Returns false if it has ended before.
 fn wait_until_listening(port: u16, child: &mut Child) -> bool {
     let deadline = Instant::now() + TIMEOUT;
     let local = format!(":{port:04X} ");
     while Instant::now() < deadline {
-        let tables =
-            ["/proc/net/tcp", "/proc/net/tcp6"].map(|table| std::fs::read_to_string(table).unwrap_or_default());
-        // State 0A: LISTEN.
-        let listens = |line: &str| line.split_whitespace().nth(3) == Some("0A") && line.contains(&local);
+        let tables = ["tcp", "tcp6", "udp", "udp6"];
+        let tables = tables.map(|table| std::fs::read_to_string(format!("/proc/net/{table}")).unwrap_or_default());
+        // State 0A: LISTEN; 07: a socket of UDP.
+        let listens = |line: &str| matches!(line.split_whitespace().nth(3), Some("0A" | "07")) && line.contains(&local);
         if tables.iter().flat_map(|table| table.lines()).any(listens) {
             return true;
         }
@@ -229,7 +253,7 @@ fn wait_until_listening(port: u16, child: &mut Child) -> bool {
 }
 
 /// Prints which programs have passed, been skipped or failed, and fails if any has failed.
-fn check_table(outcomes: Vec<(&str, Outcome)>) {
+fn check_table(outcomes: Vec<(String, Outcome)>) {
     let (mut table, mut failures, mut reasons) = (String::new(), String::new(), Vec::new());
     for (name, outcome) in outcomes {
         let word = match outcome {
