@@ -18,6 +18,8 @@ PYTHON := .venv/bin/python
 # The options that leave out what cannot be built here: none, or those that leave out the programs in bpf/.
 FEATURES = $(shell scripts/setup.sh features)
 MEMBERS = --workspace $(FEATURES)
+# Loaded into programs by `thalweg rdma run`.
+LIBRARIES = -p thalweg-verbs-provider -p thalweg-verbs-preload
 # Most tests wait most of the time.
 THREADS := $(shell echo $$((3 * $$(nproc))))
 TESTS = --locked $(MEMBERS)
@@ -43,7 +45,7 @@ demo: ## Play a radio telescope's recording through the whole path, verify it, d
 .PHONY: test
 test: ## Run every test
 	@$(MAKE) --no-print-directory -j 2 build-tests venv-test
-	@scripts/test.py format lint lint-bare test-rust test-loom test-python test-dist
+	@scripts/test.py format lint test-rust test-loom test-python test-dist
 
 .PHONY: check
 check: ## A few minutes' part of it, for use while working
@@ -63,14 +65,14 @@ soak: setup release ## Run each link at full rate for ten minutes (ARGS="--time 
 
 .PHONY: build build-demo
 build: setup ## Build the programs and the Python package's module, as the demo and the tests use them
-	cargo build --locked -p thalweg -p thalweg-lab -p thalweg-py $(FEATURES)
+	cargo build --locked -p thalweg -p thalweg-lab -p thalweg-py $(LIBRARIES) $(FEATURES)
 # Without the instruments.
 build-demo: setup
 	cargo build --locked -p thalweg -p thalweg-py $(FEATURES)
 
 .PHONY: release
 release: setup ## Build the optimised programs
-	cargo build --release --locked -p thalweg -p thalweg-lab $(FEATURES)
+	cargo build --release --locked -p thalweg -p thalweg-lab $(LIBRARIES) $(FEATURES)
 
 PREFIX ?= /usr/local
 .PHONY: install

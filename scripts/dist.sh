@@ -22,15 +22,20 @@ stripped() { # FROM TO
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
+# Crates of the packages, and their files: programs, and the libraries that `thalweg rdma run` loads into programs.
+crates=(-p thalweg -p thalweg-lab -p thalweg-verbs-provider -p thalweg-verbs-preload)
+programs=(thalweg thalweg-lab)
+libraries=(libthalweg_verbs_provider.so libthalweg_verbs_preload.so)
+
 case "$kind" in
     release)
         compressed=(--compress-debug-sections)
-        cargo build --release --locked -p thalweg -p thalweg-lab
-        for program in thalweg thalweg-lab; do stripped "$target/release/$program" "$work/$program"; done
+        cargo build --release --locked "${crates[@]}"
+        for file in "${programs[@]}" "${libraries[@]}"; do stripped "$target/release/$file" "$work/$file"; done
         ;;
     dev)
         compressed=()
-        for program in thalweg thalweg-lab; do stripped "$target/debug/$program" "$work/$program"; done
+        for file in "${programs[@]}" "${libraries[@]}"; do stripped "$target/debug/$file" "$work/$file"; done
         ;;
     *)
         say "usage: scripts/dist.sh release|dev" >&2
@@ -50,7 +55,7 @@ install -D -m 644 LICENSE-MIT "$root/usr/share/doc/thalweg/copyright"
 # dpkg-shlibdeps looks for a source package around it.
 mkdir -p "$work/source/debian"
 printf 'Source: thalweg\n' >"$work/source/debian/control"
-depends=$(cd "$work/source" && dpkg-shlibdeps -O "$root/usr/bin/thalweg" "$root/usr/bin/thalweg-lab" | sed -n 's/^shlibs:Depends=//p')
+depends=$(cd "$work/source" && dpkg-shlibdeps -O "$root/usr/bin/thalweg" "$root/usr/bin/thalweg-lab" "$root"/usr/lib/thalweg/*.so | sed -n 's/^shlibs:Depends=//p')
 version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
 architecture=$(dpkg --print-architecture)
 mkdir "$root/DEBIAN"
@@ -67,10 +72,10 @@ if [ "$kind" = release ]; then
     # zig links against the glibc that is asked for: that of RHEL 8 and Debian 10.
     "$python" -m pip install --quiet --disable-pip-version-check 'ziglang>=0.13,<0.16' 'cargo-zigbuild>=0.20,<1'
     # What needs libelf and zlib of the system is left out of what runs on any.
-    cargo zigbuild --release --locked -p thalweg -p thalweg-lab --no-default-features --target x86_64-unknown-linux-gnu.2.28
+    cargo zigbuild --release --locked "${crates[@]}" --no-default-features --target x86_64-unknown-linux-gnu.2.28
     mkdir "$work/programs"
-    for program in thalweg thalweg-lab; do
-        objcopy --strip-all "$target/x86_64-unknown-linux-gnu/release/$program" "$work/programs/$program"
+    for file in "${programs[@]}" "${libraries[@]}"; do
+        objcopy --strip-all "$target/x86_64-unknown-linux-gnu/release/$file" "$work/programs/$file"
     done
     maturin build --release --locked --zig --target x86_64-unknown-linux-gnu --compatibility manylinux_2_28 \
         --out "$work/built" >/dev/null
@@ -79,7 +84,7 @@ if [ "$kind" = release ]; then
 else
     # Compiled already, beside the program: maturin by itself would compile all of it again.
     mkdir "$work/programs"
-    cp "$work/thalweg" "$work/thalweg-lab" "$work/programs/"
+    (cd "$work" && cp "${programs[@]}" "${libraries[@]}" programs/)
     unpacked=$wheel/thalweg-$version
     mkdir "$unpacked"
     maturin pep517 write-dist-info --metadata-directory "$unpacked" --interpreter "$python" >/dev/null
@@ -88,9 +93,12 @@ else
     objcopy --strip-all "$target/debug/lib_thalweg.so" "$unpacked/thalweg/_thalweg.abi3.so"
 fi
 # The programs go beside the module, as scripts.
-for program in thalweg thalweg-lab; do
+for program in "${programs[@]}"; do
     install -D -m 755 "$work/programs/$program" "$unpacked/$(basename "$unpacked").data/scripts/$program"
 done
+# The libraries where the programs look for them.
+install -D -m 644 "$work/programs/libthalweg_verbs_provider.so" "$work/data/lib/thalweg/libthalweg-rdmav34.so"
+install -D -m 644 "$work/programs/libthalweg_verbs_preload.so" "$work/data/lib/thalweg/libthalweg-rdma-preload.so"
 mkdir -p "$unpacked/$(basename "$unpacked").data"
 cp -r "$work/data" "$unpacked/$(basename "$unpacked").data/data"
 "$python" -m wheel pack --dest-dir "$dist" "$unpacked" >/dev/null

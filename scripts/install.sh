@@ -11,6 +11,8 @@ if [ "${1:-}" = --remove ]; then
 fi
 program=$1 root=$2 prefix=$3
 lab=$(dirname "$program")/thalweg-lab
+# Libraries of `thalweg rdma run`, beside the program under the names that cargo gives them.
+provider=$(dirname "$program")/libthalweg_verbs_provider.so preload=$(dirname "$program")/libthalweg_verbs_preload.so
 share=$(mktemp -d)
 trap 'rm -rf "$share"' EXIT
 "$program" generate "$share"
@@ -32,6 +34,8 @@ fi
 files() {
     printf '%s\t%s\t755\n' "$program" "$prefix/bin/thalweg"
     printf '%s\t%s\t755\n' "$lab" "$prefix/bin/thalweg-lab"
+    printf '%s\t%s\t644\n' "$provider" "$prefix/lib/thalweg/libthalweg-rdmav34.so"
+    printf '%s\t%s\t644\n' "$preload" "$prefix/lib/thalweg/libthalweg-rdma-preload.so"
     (cd "$share" && find . -type f -printf '%P\n') | while read -r name; do
         printf '%s\t%s\t644\n' "$share/$name" "$prefix/share/$name"
     done

@@ -187,6 +187,8 @@ def test_make_install_and_uninstall_leave_nothing(tmp_path: Path) -> None:
     assert (installed / "share/doc/thalweg/html/index.html").exists()
     assert (installed / "share/doc/thalweg/examples/interferometer.toml").exists()
     assert said(installed / "bin/thalweg-lab", "--version").startswith("thalweg-lab ")
+    for library in ("libthalweg-rdmav34.so", "libthalweg-rdma-preload.so"):
+        assert (installed / "lib/thalweg" / library).exists()
     said(install, "--remove", program, tmp_path, "/opt/thalweg")
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 

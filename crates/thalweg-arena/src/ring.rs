@@ -348,6 +348,13 @@ impl RingReceiver {
         self.announce_wait(WAITS_FOR_URGENT)
     }
 
+    /// Asks to be woken once by the next cell that is published from now on, by an urgent one if `urgent`, whatever has come
+    /// before: pop after this, before sleeping.
+    pub fn request_wakeup(&mut self, urgent: bool) {
+        swap_flag(self.memory.receiver_waits(), if urgent { WAITS_FOR_URGENT } else { WAITS_FOR_ANY });
+        fence(Ordering::SeqCst);
+    }
+
     fn announce_wait(&mut self, level: u32) -> bool {
         let head = self.head;
         // An impossible index counts as a cell that came: `pop` will report the error.

@@ -4,6 +4,7 @@
 //! The bytes are never a slice: they are copied in and out by accesses that are defined however many others there are at
 //! the same time. A program that writes where another reads changes what is read, and nothing else.
 
+use crate::PAGE_BYTES;
 use crate::arena::{Arena, ArenaError, check_received};
 use crate::pin::{PinError, lock_pages};
 use memmap2::{Advice, MmapOptions, MmapRaw};
@@ -16,7 +17,8 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 /// Number of bytes that are copied at a time.
 const WORD_BYTES: usize = size_of::<u64>();
 
-/// A mapped memfd that other programs may read and write.
+/// A mapped memfd that other programs may read and write, or memory of this program that foreign code in it may read and
+/// write.
 pub struct SharedMemory {
     memory: Mapping,
     writable: bool,
@@ -28,6 +30,8 @@ enum Mapping {
     Own(MmapRaw),
     /// That of an arena of this program.
     Arena(Arc<Arena>),
+    /// Memory that foreign code of this process has mapped: address of the first word, and length in bytes.
+    Foreign(usize, usize),
 }
 
 impl SharedMemory {
@@ -79,11 +83,39 @@ impl SharedMemory {
         Self { writable: arena.is_own(), memory: Mapping::Arena(Arc::clone(arena)) }
     }
 
+    /// Takes memory of this process that is not Rust's: what a C program registers with its RDMA adapter. The result begins at
+    /// the word that contains the first byte; also returned is the offset of that byte in it. The pages are populated, so
+    /// that a lack of memory shows here.
+    ///
+    /// # Errors
+    /// The range is empty, or exceeds the address space, or parts of it are not mapped, or cannot be written although they
+    /// are to be, or the kernel has no memory for them.
+    ///
+    /// # Safety
+    /// As long as the value exists, the range stays mapped, and writable if that is asked for, and no Rust reference to any
+    /// of its bytes, or of the first word's, exists, except to atomics. (It does not matter whether others access it.)
+    pub unsafe fn from_process_memory(address: usize, len: usize, writable: bool) -> Result<(Self, usize), ArenaError> {
+        let page = address & !(PAGE_BYTES - 1);
+        let first = address & !(WORD_BYTES - 1);
+        let end = address.checked_add(len).filter(|end| len > 0 && end.checked_next_multiple_of(PAGE_BYTES).is_some());
+        let Some(end) = end.filter(|end| end - first <= isize::MAX as usize) else {
+            return Err(ArenaError::Size(len));
+        };
+        let advice =
+            if writable { rustix::mm::Advice::LinuxPopulateWrite } else { rustix::mm::Advice::LinuxPopulateRead };
+        let pages = end.next_multiple_of(PAGE_BYTES) - page;
+        // SAFETY: populating changes no content, and fails for pages that are not mapped.
+        unsafe { rustix::mm::madvise(std::ptr::with_exposed_provenance_mut(page), pages, advice) }
+            .map_err(ArenaError::from_errno("populating memory of the program", len))?;
+        Ok((Self { memory: Mapping::Foreign(first, end - first), writable }, address - first))
+    }
+
     /// Returns the length in bytes.
     pub fn size_bytes(&self) -> usize {
         match &self.memory {
             Mapping::Own(memory) => memory.len(),
             Mapping::Arena(arena) => arena.size_bytes(),
+            Mapping::Foreign(_, bytes) => *bytes,
         }
     }
 
@@ -93,6 +125,7 @@ impl SharedMemory {
         match &self.memory {
             Mapping::Own(memory) => memory.as_mut_ptr(),
             Mapping::Arena(arena) => arena.first_byte(),
+            Mapping::Foreign(address, _) => std::ptr::with_exposed_provenance_mut(*address),
         }
     }
 
@@ -174,7 +207,7 @@ impl SharedMemory {
         assert!(self.writable && at.is_multiple_of(WORD_BYTES), "atomic access at {at} of {self:?}");
         let word = self.checked_address(at, WORD_BYTES);
         // SAFETY: inside the mapping, which cannot shrink (sealed), lives as long as `self`, and may be written; aligned,
-        // since the mapping is page-aligned; atomics may be accessed by others at the same time.
+        // since the mapping begins with a page or a word; atomics may be accessed by others at the same time.
         unsafe { &*word.cast::<AtomicU64>() }
     }
 
@@ -183,7 +216,8 @@ impl SharedMemory {
     fn checked_address(&self, at: usize, len: usize) -> *mut u8 {
         let end = at.checked_add(len).filter(|end| *end <= self.size_bytes());
         assert!(end.is_some(), "bytes {at}+{len} of shared memory of {}", self.size_bytes());
-        // SAFETY: inside the mapping or one past its end, as was just compared.
+        // SAFETY: inside the mapping or one past its end, as was just compared. (It lives as long as `self`: a memfd's is
+        // sealed against shrinking, and foreign memory stays mapped, as `from_process_memory` demands.)
         unsafe { self.first_byte().add(at) }
     }
 }
@@ -329,6 +363,25 @@ mod tests {
         let mut seen = [0; 2];
         memory.load_bytes(7, &mut seen);
         assert_eq!((seen, memory.is_writable()), ([0, 7], false));
+    }
+
+    #[test]
+    fn memory_of_the_program_is_taken_as_it_is_and_what_is_not_mapped_is_refused() {
+        let words: Vec<AtomicU64> = (0..2000).map(AtomicU64::new).collect();
+        let (address, len) = (words.as_ptr() as usize, words.len() * WORD_BYTES);
+        // SAFETY: the words outlive it, and are atomics.
+        let (memory, at) = unsafe { SharedMemory::from_process_memory(address, len, true) }.unwrap();
+        assert_eq!(memory.base_address() as usize + at, address);
+        assert_eq!((memory.fetch_add(at + 8, 5), words[1].load(Ordering::Relaxed)), (1, 6));
+        memory.store_bytes(at + 16, &[255; 3]);
+        assert_eq!(words[2].load(Ordering::Relaxed), 0x00ff_ffff);
+        let (_fd, page) = SharedMemory::create("page", PAGE_BYTES).unwrap();
+        let free = page.base_address() as usize;
+        drop(page);
+        for (address, len) in [(free, PAGE_BYTES), (0, 8), (address, 0), (usize::MAX - 8, 16)] {
+            // SAFETY: it is not taken.
+            assert!(unsafe { SharedMemory::from_process_memory(address, len, false) }.is_err(), "{address:#x}");
+        }
     }
 
     #[test]

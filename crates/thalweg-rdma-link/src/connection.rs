@@ -362,7 +362,7 @@ fn parameters() -> ConnectionParameters {
         private_data: GREETING.to_vec(),
         inbound_reads: READS_UNDER_WAY,
         outbound_reads: READS_UNDER_WAY,
-        receiver_retries: 0,
+        ..ConnectionParameters::default()
     }
 }
 

@@ -68,7 +68,7 @@ impl thalweg_link::Transport for Rdma {
     fn abilities(&self) -> &'static Abilities {
         match self.transport {
             Transport::Tcp => &IWARP.abilities,
-            Transport::Efe => &EFE.abilities,
+            Transport::Efe | Transport::EfeXdp | Transport::EfeEthernet => &EFE.abilities,
         }
     }
 

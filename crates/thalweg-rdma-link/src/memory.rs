@@ -56,7 +56,8 @@ impl RegisteredArenas {
                 // SAFETY: the region has no right of a peer, and its STag is used by `RdmaBuilder` only, for reads into a
                 // `Span` that the fetch owns until all its reads have completed or the queue pair is destroyed.
                 let memory = unsafe { SharedMemory::of_arena(arena) };
-                self.domain.register_mapped(Arc::new(memory), 0, Access::LOCAL_WRITE)
+                let range = MemoryRange { offset: 0, length: memory.size_bytes() as u64, base: 0 };
+                self.domain.register_mapped(Arc::new(memory), range, Access::LOCAL_WRITE)
             }
         };
         let region = region.map_err(rnic_error("registering memory with the RNIC"))?;

@@ -13,7 +13,10 @@ use thalweg_arena::{Ring, RingError, RingReceiver};
 use thalweg_rnic::{Command, CompletedOperation, CompletionCell, CompletionEntry, Fault, FaultKind, Status};
 use thiserror::Error;
 
-/// Empty polls after which the kernel is asked whether the RNIC is still there, and other threads are let run.
+/// Empty polls after which other threads are let run: the RNIC may wait for this processor.
+const POLLS_PER_YIELD: u32 = 1 << 8;
+
+/// Empty polls after which the kernel is asked whether the RNIC is still there.
 const POLLS_PER_CHECK: u32 = 1 << 12;
 
 /// A channel for events of completion queues. Clones are the same.
@@ -37,8 +40,8 @@ impl Drop for ChannelInner {
 }
 
 impl CompletionChannel {
-    /// Waits for the event of an armed completion queue and returns the queue's handle ([`CompletionQueue::queue_handle`]); 0 if
-    /// events were lost, since they were not read: look at all queues. `None` if there is none within `timeout`.
+    /// Waits for the event of an armed completion queue and returns the queue's handle
+    /// ([`CompletionQueue::queue_handle`]). `None` if there is none within `timeout`.
     ///
     /// # Errors
     /// The RNIC has ended.
@@ -121,6 +124,8 @@ struct PollState {
     queues: HashMap<u32, Weak<PostedQueues>>,
     /// The one of the last completion.
     last: Option<(u32, Arc<PostedQueues>)>,
+    /// Completions that were taken out of the ring, and come before those in it.
+    kept: VecDeque<Completion>,
     /// Completions that this side has made up, since the RNIC has ended.
     made_up: VecDeque<Completion>,
     failed: Option<PollError>,
@@ -141,6 +146,15 @@ impl Device {
     #[doc(alias = "ibv_create_comp_channel")]
     pub fn create_channel(&self) -> Result<CompletionChannel, VerbsError> {
         let (socket, theirs) = event_sockets()?;
+        self.create_channel_over(socket, theirs)
+    }
+
+    /// Creates a completion channel over a pair of connected sockets that keep the borders of messages: this program's end,
+    /// and the RNIC's. Each message is the number of a completion queue, 64 bits in the machine's byte order.
+    ///
+    /// # Errors
+    /// As [`create_channel`](Self::create_channel).
+    pub fn create_channel_over(&self, socket: OwnedFd, theirs: OwnedFd) -> Result<CompletionChannel, VerbsError> {
         let handle = self.inner.call_for_handle(Command::CreateChannel, vec![theirs])?;
         Ok(CompletionChannel { inner: Arc::new(ChannelInner { device: Arc::clone(&self.inner), handle, socket }) })
     }
@@ -155,6 +169,19 @@ impl Device {
         entries: u32,
         channel: Option<&CompletionChannel>,
     ) -> Result<CompletionQueue, VerbsError> {
+        self.create_numbered_queue(entries, channel, None)
+    }
+
+    /// Creates a completion queue whose events have this number, instead of its handle.
+    ///
+    /// # Errors
+    /// As [`create_completion_queue`](Self::create_completion_queue).
+    pub fn create_numbered_queue(
+        &self,
+        entries: u32,
+        channel: Option<&CompletionChannel>,
+        event_number: Option<u64>,
+    ) -> Result<CompletionQueue, VerbsError> {
         let (limit, requested) = (u64::from(self.rnic_limits().max_completions), u64::from(entries));
         if requested > limit {
             let what = "entries of a completion queue".into();
@@ -163,13 +190,15 @@ impl Device {
         let entries = entries.max(1).next_power_of_two();
         let ring = Ring::create("rdma-completions", entries)?;
         let fd = duplicate_fd(ring.fd())?;
-        let command = Command::CreateCompletionQueue { entries, channel: channel.map(|channel| channel.inner.handle) };
+        let channel_handle = channel.map(|channel| channel.inner.handle);
+        let command = Command::CreateCompletionQueue { entries, channel: channel_handle, event_number };
         let handle = self.inner.call_for_handle(command, vec![fd])?;
         let state = PollState {
             ring: ring.into_receiver(),
             entries,
             queues: HashMap::new(),
             last: None,
+            kept: VecDeque::new(),
             made_up: VecDeque::new(),
             failed: None,
             empty_polls: 0,
@@ -184,6 +213,11 @@ impl CompletionQueue {
     /// Returns the number by which events name the queue.
     pub fn queue_handle(&self) -> u32 {
         self.inner.handle
+    }
+
+    /// Returns the number of queue pairs that complete here, each counted by its two queues, and of clones of this.
+    pub fn user_count(&self) -> usize {
+        Arc::strong_count(&self.inner) - 1
     }
 
     /// Returns the number of entries.
@@ -212,6 +246,7 @@ impl CompletionQueue {
         {
             return Ok(Some(completion));
         }
+        self.inner.device.note_empty_poll();
         self.after_empty_poll(&mut state)
     }
 
@@ -250,7 +285,8 @@ impl CompletionQueue {
     #[doc(alias = "ibv_req_notify_cq")]
     pub fn request_notification(&self, notify: Notify) -> Result<Armed, PollError> {
         let mut state = self.inner.state.lock();
-        if self.inner.device.is_gone() || state.failed.is_some() || !state.made_up.is_empty() {
+        let has_some = !state.kept.is_empty() || !state.made_up.is_empty();
+        if self.inner.device.is_gone() || state.failed.is_some() || has_some {
             return Ok(Armed::MissedCompletions);
         }
         let armed = match notify {
@@ -258,6 +294,12 @@ impl CompletionQueue {
             Notify::Solicited => state.ring.prepare_wait_urgent(),
         };
         Ok(if armed { Armed::Armed } else { Armed::MissedCompletions })
+    }
+
+    /// Asks for one event with the next completion from now on, whatever is in the queue already (`ibv_req_notify_cq`): poll
+    /// after this, before waiting.
+    pub fn request_next_event(&self, notify: Notify) {
+        self.inner.state.lock().ring.request_wakeup(notify == Notify::Solicited);
     }
 
     /// Looks after the RNIC, now and then. Once it has ended, all requests that were posted complete.
@@ -269,11 +311,10 @@ impl CompletionQueue {
         state.empty_polls = state.empty_polls.wrapping_add(1);
         let device = &self.inner.device;
         if !device.is_gone() {
-            if !state.empty_polls.is_multiple_of(POLLS_PER_CHECK) {
-                return Ok(None);
-            }
-            if device.check_presence() {
+            if state.empty_polls.is_multiple_of(POLLS_PER_YIELD) {
                 std::thread::yield_now();
+            }
+            if !state.empty_polls.is_multiple_of(POLLS_PER_CHECK) || device.check_presence() {
                 return Ok(None);
             }
             // It may have completed something before it ended.
@@ -289,6 +330,19 @@ impl CompletionQueue {
         self.inner.state.lock().queues.insert(number, Arc::downgrade(posted));
     }
 
+    /// Drops the completions of a queue pair that was reset.
+    pub(crate) fn discard_completions_of(&self, number: u32) {
+        let mut state = self.inner.state.lock();
+        let mut others = VecDeque::new();
+        // A queue that has failed says so when it is polled.
+        while let Ok(Some(completion)) = state.take_entry() {
+            if completion.queue_number() != number {
+                others.push_back(completion);
+            }
+        }
+        state.kept = others;
+    }
+
     pub(crate) fn remove_queue(&self, number: u32) {
         let mut state = self.inner.state.lock();
         state.queues.remove(&number);
@@ -299,6 +353,9 @@ impl CompletionQueue {
 impl PollState {
     #[inline]
     fn take_entry(&mut self) -> Result<Option<Completion>, PollError> {
+        if let Some(completion) = self.kept.pop_front() {
+            return Ok(Some(completion));
+        }
         loop {
             if let Some(error) = self.failed {
                 return Err(error);

@@ -1,10 +1,10 @@
 //! Connection management: listen, connect, accept, reject, disconnect.
 
 use crate::device::{Device, DeviceInner, VerbsError, deadline_after, event_sockets, serde_json_event};
-use crate::queue_pair::QueuePair;
+use crate::queue_pair::{QueuePair, QueuePairInner};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use thalweg_rnic::{Command, CommandError, ConnectionEvent, ConnectionParameters, QueueState, Reply, Transport};
 use thiserror::Error;
@@ -54,6 +54,8 @@ pub struct ConnectionRequest {
 #[derive(Debug)]
 pub struct PendingConnection {
     device: Arc<DeviceInner>,
+    /// Not kept alive by this.
+    queue: Weak<QueuePairInner>,
     events: OwnedFd,
 }
 
@@ -151,7 +153,8 @@ impl ConnectionRequest {
         self.begin_accept(queue, parameters)?.wait_until_established(queue, timeout)
     }
 
-    /// Begins to accept the connection, as [`accept`](Self::accept) does.
+    /// Accepts the connection as [`accept`](Self::accept) does, without waiting. Requests may be posted at once: they wait for
+    /// the connection.
     ///
     /// # Errors
     /// The queue pair is in another state, or the peer has gone.
@@ -164,7 +167,8 @@ impl ConnectionRequest {
         let command = Command::Accept { request: self.handle, queue: queue.queue_number(), parameters };
         self.device.call_for_done(command, vec![theirs])?;
         self.answered = true;
-        Ok(PendingConnection { device: Arc::clone(&self.device), events })
+        queue.note_state(QueueState::ReadyToSend);
+        Ok(queue.pending_connection(events))
     }
 
     /// Rejects the connection.
@@ -230,7 +234,11 @@ impl QueuePair {
         let (events, theirs) = event_sockets()?;
         let command = Command::Connect { queue: self.queue_number(), address, transport, parameters };
         self.rnic_device().call_for_done(command, vec![theirs])?;
-        Ok(PendingConnection { device: Arc::clone(self.rnic_device()), events })
+        Ok(self.pending_connection(events))
+    }
+
+    fn pending_connection(&self, events: OwnedFd) -> PendingConnection {
+        PendingConnection { device: Arc::clone(self.rnic_device()), queue: Arc::downgrade(&self.inner), events }
     }
 
     /// Ends the connection: what is posted on both sides is flushed.
@@ -263,6 +271,20 @@ impl Connection {
 }
 
 impl PendingConnection {
+    /// Returns the next event of making the connection, and of the connection itself; `None` if there is none now. The queue
+    /// pair is in state RTS from [`ConnectionEvent::Established`] on.
+    ///
+    /// # Errors
+    /// The RNIC has ended.
+    pub fn next_event(&self) -> Result<Option<ConnectionEvent>, VerbsError> {
+        let Some(message) = self.device.receive_message(&self.events, Duration::ZERO)? else { return Ok(None) };
+        let event = serde_json_event(&message)?;
+        if let (ConnectionEvent::Established { .. }, Some(queue)) = (&event, self.queue.upgrade()) {
+            queue.note_state(QueueState::ReadyToSend);
+        }
+        Ok(Some(event))
+    }
+
     /// Waits until the connection is up.
     ///
     /// # Errors
@@ -301,6 +323,13 @@ impl PendingConnection {
             }
             other => Err(VerbsError::Answer(format!("{other:?}")).into()),
         }
+    }
+}
+
+/// The descriptor is readable when there is an event.
+impl AsFd for PendingConnection {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.events.as_fd()
     }
 }
 

@@ -1,5 +1,6 @@
 //! An open RNIC: where it runs, and how commands and wake-ups reach it.
 
+use crate::memory::MemoryRange;
 use parking_lot::{Mutex, MutexGuard};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -8,7 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use thalweg_arena::{Doorbell, DoorbellError, RingSetupError, SharedMemory, recv_fds, send_fds};
 use thalweg_rnic::{
@@ -89,7 +90,27 @@ struct Embedded {
     engine: Mutex<Engine>,
     /// Wakes threads that wait for events, so that they drive the RNIC.
     bell: Doorbell,
+    driver: Driver,
 }
+
+/// State of the thread that drives an embedded RNIC while the program's calls do not ([`Device::drive_until_readable`]). Times are
+/// nanoseconds since the RNIC was opened.
+#[derive(Debug)]
+struct Driver {
+    epoch: Instant,
+    /// Last time that the program found a completion queue empty, and number of its threads that wait until it may not be.
+    last_empty_poll: AtomicU64,
+    waiting_polls: AtomicU32,
+    /// Time until which the thread sleeps, watching the RNIC's sockets; 0 if it does not.
+    sleeps_until: AtomicU64,
+}
+
+/// Time after an empty poll for which the program counts as polling: its polls do the RNIC's work.
+const POLLING_TIME: Duration = Duration::from_micros(20);
+
+/// Times between looks at whether the program still polls: the first, and the longest.
+const FIRST_LOOK: Duration = Duration::from_micros(50);
+const LONGEST_LOOK: Duration = Duration::from_millis(1);
 
 impl Device {
     /// Opens an RNIC within this program, driven by its calls.
@@ -97,7 +118,17 @@ impl Device {
     /// # Errors
     /// The kernel refuses descriptors.
     pub fn open_embedded(limits: Limits) -> Result<Self, VerbsError> {
-        Self::open_shared(Arc::new(Embedded { engine: Mutex::new(Engine::new(limits)), bell: Doorbell::new()? }))
+        let driver = Driver {
+            epoch: Instant::now(),
+            last_empty_poll: AtomicU64::new(0),
+            waiting_polls: AtomicU32::new(0),
+            sleeps_until: AtomicU64::new(0),
+        };
+        Self::open_shared(Arc::new(Embedded {
+            engine: Mutex::new(Engine::new(limits)),
+            bell: Doorbell::new()?,
+            driver,
+        }))
     }
 
     /// Opens the same embedded RNIC once more, as another program that has its own objects and rights.
@@ -230,6 +261,116 @@ impl Device {
             BackEnd::Served { .. } => false,
         }
     }
+
+    /// Does the work of an embedded RNIC until one of `others` is readable: for a thread of a program that may neither post
+    /// nor poll for long. It sleeps while there is nothing to do, and keeps out of the way while the program polls. It
+    /// returns at once for an RNIC that is not embedded.
+    ///
+    /// # Errors
+    /// The kernel refuses to wait.
+    pub fn drive_until_readable(&self, others: &[BorrowedFd<'_>]) -> Result<(), VerbsError> {
+        let BackEnd::Embedded { shared, .. } = &self.inner.back_end else { return Ok(()) };
+        let mut look = FIRST_LOOK;
+        loop {
+            if shared.driver.is_polled() {
+                if wait_for_any(others, None, Some(look))? {
+                    return Ok(());
+                }
+                look = (look * 2).min(LONGEST_LOOK);
+                continue;
+            }
+            look = FIRST_LOOK;
+            if shared.drive_or_sleep(others)? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Gives the processor to others until a socket of an embedded RNIC has something, for `limit` at most: for a program that
+    /// polls and has found nothing for a while, where more threads spin than there are processors.
+    pub fn pause_polling(&self, limit: Duration) {
+        let BackEnd::Embedded { shared, .. } = &self.inner.back_end else { return std::thread::yield_now() };
+        let sockets = shared.engine.lock().poll_descriptor();
+        shared.driver.waiting_polls.fetch_add(1, Ordering::Relaxed);
+        let watched: Vec<BorrowedFd<'_>> = sockets.as_ref().map(|sockets| sockets.as_fd()).into_iter().collect();
+        let _ = wait_for_any(&watched, None, Some(limit));
+        shared.driver.waiting_polls.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Returns the descriptor that is readable when there is an asynchronous event.
+    pub fn event_descriptor(&self) -> BorrowedFd<'_> {
+        self.inner.events.as_fd()
+    }
+}
+
+impl Driver {
+    fn time(&self, at: Instant) -> u64 {
+        at.saturating_duration_since(self.epoch).as_nanos() as u64
+    }
+
+    /// Returns whether the program polls: it has found a completion queue empty a moment ago.
+    fn is_polled(&self) -> bool {
+        let since = self.time(Instant::now()).saturating_sub(self.last_empty_poll.load(Ordering::Relaxed));
+        since < POLLING_TIME.as_nanos() as u64 || self.waiting_polls.load(Ordering::Relaxed) > 0
+    }
+}
+
+impl Embedded {
+    /// Does the work there is, or sleeps until there may be some. Returns whether one of `others` is readable.
+    fn drive_or_sleep(&self, others: &[BorrowedFd<'_>]) -> Result<bool, VerbsError> {
+        let _ = self.bell.clear_wakeups()?;
+        let now = Instant::now();
+        let mut engine = self.engine.lock();
+        if engine.make_progress(&|| now) {
+            MutexGuard::unlock_fair(engine);
+            return Ok(false);
+        }
+        let Some(deadline) = engine.prepare_sleep(now) else {
+            engine.cancel_sleep();
+            return Ok(false);
+        };
+        let until = deadline.map_or(u64::MAX, |deadline| self.driver.time(deadline).max(1));
+        // Under the lock: whoever changes a deadline after this sees it.
+        self.driver.sleeps_until.store(until, Ordering::Relaxed);
+        let sockets = engine.poll_descriptor();
+        drop(engine);
+        let mut watched = Vec::with_capacity(2);
+        watched.push(self.bell.as_fd());
+        watched.extend(sockets.as_ref().map(|sockets| sockets.as_fd()));
+        let timeout = deadline.map(|deadline| deadline.saturating_duration_since(now));
+        let readable = wait_for_any(others, Some(&watched), timeout);
+        self.driver.sleeps_until.store(0, Ordering::Relaxed);
+        readable
+    }
+
+    /// Returns whether a thread that sleeps must be woken after a call has done the RNIC's work for a queue pair: unless it is
+    /// the driving one, and there is nothing left to do before it wakes by itself.
+    fn must_wake_sleeper(&self, engine: &mut Engine, queue: u32, sleeps: bool) -> bool {
+        match self.driver.sleeps_until.load(Ordering::Relaxed) {
+            0 => sleeps,
+            until => {
+                engine.has_work_left(queue)
+                    || engine.next_deadline().is_some_and(|deadline| self.driver.time(deadline) < until)
+            }
+        }
+    }
+}
+
+/// Waits until a descriptor is readable, and returns whether one of `others` is.
+fn wait_for_any(
+    others: &[BorrowedFd<'_>],
+    watched: Option<&[BorrowedFd<'_>]>,
+    timeout: Option<Duration>,
+) -> Result<bool, VerbsError> {
+    let all = others.iter().chain(watched.unwrap_or_default());
+    let mut fds: Vec<PollFd<'_>> = all.map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)).collect();
+    let timeout =
+        timeout.map(|wait| Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: i64::from(wait.subsec_nanos()) });
+    match poll(&mut fds, timeout.as_ref()) {
+        Ok(_) => Ok(fds[..others.len()].iter().any(|fd| !fd.revents().is_empty())),
+        Err(Errno::INTR) => Ok(false),
+        Err(error) => Err(os_error("waiting for work")(error)),
+    }
 }
 
 impl DeviceInner {
@@ -240,7 +381,17 @@ impl DeviceInner {
     /// Carries out a command.
     pub(crate) fn call_rnic(&self, command: Command, fds: Vec<OwnedFd>) -> Result<Reply, VerbsError> {
         match &self.back_end {
-            BackEnd::Embedded { shared, client } => Ok(shared.engine.lock().execute_command(*client, command, fds)?),
+            BackEnd::Embedded { shared, client } => {
+                let mut engine = shared.engine.lock();
+                engine.update_time(Instant::now());
+                let reply = engine.execute_command(*client, command, fds);
+                drop(engine);
+                // There may be something to send, or a socket to watch.
+                if shared.driver.sleeps_until.load(Ordering::Relaxed) != 0 {
+                    let _ = shared.bell.wake_waiter();
+                }
+                Ok(reply?)
+            }
             BackEnd::Served { control, gone, .. } => {
                 let borrowed: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
                 let reply = call_service(&control.lock(), &command, &borrowed);
@@ -268,25 +419,6 @@ impl DeviceInner {
         }
     }
 
-    /// Registers memory that this program has mapped with an embedded RNIC.
-    pub(crate) fn register_mapped(
-        &self,
-        domain: u32,
-        memory: Arc<SharedMemory>,
-        base: u64,
-        access: Access,
-    ) -> Result<u32, VerbsError> {
-        match &self.back_end {
-            BackEnd::Embedded { shared, client } => {
-                Ok(shared.engine.lock().register_memory(*client, domain, memory, base, access)?)
-            }
-            BackEnd::Served { .. } => Err(CommandError::Argument(
-                "memory is registered with an RNIC in another thread or process by its file descriptor".into(),
-            )
-            .into()),
-        }
-    }
-
     /// Returns the bytes that the peer of a queue pair has read, as an embedded RNIC counts them.
     pub(crate) fn bytes_read_by_peer(&self, queue: u32) -> Option<u64> {
         match &self.back_end {
@@ -301,10 +433,16 @@ impl DeviceInner {
     pub(crate) fn ring_doorbell(&self, queue: Option<u32>, sleeps: bool) {
         match &self.back_end {
             BackEnd::Embedded { shared, .. } => {
+                let mut engine = shared.engine.lock();
                 if let Some(queue) = queue {
-                    shared.engine.lock().progress_queue(queue, &Instant::now);
+                    engine.progress_queue(queue, &Instant::now);
                 }
-                if sleeps {
+                let wakes = match queue {
+                    Some(queue) => shared.must_wake_sleeper(&mut engine, queue, sleeps),
+                    None => sleeps,
+                };
+                drop(engine);
+                if wakes {
                     let _ = shared.bell.wake_waiter();
                 }
             }
@@ -322,6 +460,30 @@ impl DeviceInner {
     pub(crate) fn make_progress(&self) -> bool {
         let BackEnd::Embedded { shared, .. } = &self.back_end else { return false };
         shared.engine.try_lock().is_some_and(|mut engine| engine.make_progress(&Instant::now))
+    }
+
+    /// Takes note that the program polls and finds nothing.
+    #[inline]
+    pub(crate) fn note_empty_poll(&self) {
+        if let BackEnd::Embedded { shared, .. } = &self.back_end {
+            shared.driver.last_empty_poll.store(shared.driver.time(Instant::now()), Ordering::Relaxed);
+        }
+    }
+
+    /// Registers memory of this process, under the STag of a region if there is one.
+    pub(crate) fn register_memory(
+        &self,
+        (domain, stag): (u32, Option<u32>),
+        memory: Arc<SharedMemory>,
+        range: MemoryRange,
+        access: Access,
+    ) -> Result<u32, VerbsError> {
+        let BackEnd::Embedded { shared, client } = &self.back_end else {
+            let reason = "memory of a process is registered with an RNIC that is embedded in it; register a memfd";
+            return Err(CommandError::Argument(reason.into()).into());
+        };
+        let range = (range.offset, range.length, range.base);
+        Ok(shared.engine.lock().register_memory((*client, domain, stag), memory, range, access)?)
     }
 
     /// Returns whether the RNIC is known to have ended.

@@ -61,7 +61,7 @@ pub use queue_pair::{
     Data, PostError, QueuePair, QueuePairOptions, RemoteAddress, SendRequest, SharedReceiveQueue, Work,
 };
 pub use thalweg_rnic::{
-    Access, AsyncEvent, CommandError, CompletedOperation, ConnectionParameters, ENDLESS_RETRIES, Fault, FaultKind,
-    Limits, MAX_PRIVATE_BYTES, QueueAttributes, QueueLengths, QueueState, SendFlags, Sge, Side, Status, Transport,
-    WindowKind,
+    Access, AsyncEvent, CommandError, CompletedOperation, ConnectionEvent, ConnectionParameters, ENDLESS_RETRIES,
+    Fault, FaultKind, Limits, MAX_PRIVATE_BYTES, QueueAttributes, QueueLengths, QueueState, SendFlags, Sge, Side,
+    Status, Transport, WindowKind,
 };

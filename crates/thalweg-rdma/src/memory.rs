@@ -49,6 +49,11 @@ impl Device {
 }
 
 impl ProtectionDomain {
+    /// Returns the number of regions, windows, queues and clones of this that exist.
+    pub fn user_count(&self) -> usize {
+        Arc::strong_count(&self.inner) - 1
+    }
+
     /// Registers a range of a memfd: an arena's, or another that is sealed against shrinking (`F_SEAL_SHRINK`). With a
     /// right to write, it must not be sealed against writing; an [`Arena`](thalweg_arena::Arena) is, and can be
     /// registered for reading.
@@ -76,19 +81,18 @@ impl ProtectionDomain {
         Ok(MemoryRegion { domain: Arc::clone(&self.inner), stag, range, registered: true })
     }
 
-    /// Registers all of some memory that this program has mapped, with an RNIC that is embedded in it. `base` is the address
-    /// by which requests name its first byte.
+    /// Registers a range of memory that this program has mapped, with an RNIC that is embedded in it.
     ///
     /// # Errors
-    /// The RNIC refuses: it is not embedded, a limit is exceeded, or the memory may not be written and is to be.
+    /// The RNIC refuses: it is not embedded, the range is not in the memory, a limit is exceeded, or the memory may not be
+    /// written and is to be.
     pub fn register_mapped(
         &self,
         memory: Arc<SharedMemory>,
-        base: u64,
+        range: MemoryRange,
         access: Access,
     ) -> Result<MemoryRegion, VerbsError> {
-        let range = MemoryRange { offset: 0, length: memory.size_bytes() as u64, base };
-        let stag = self.inner.device.register_mapped(self.inner.handle, memory, base, access)?;
+        let stag = self.inner.device.register_memory((self.inner.handle, None), memory, range, access)?;
         Ok(MemoryRegion { domain: Arc::clone(&self.inner), stag, range, registered: true })
     }
 
@@ -154,6 +158,24 @@ impl MemoryRegion {
             Reply::PageList(list) => Ok(list),
             other => Err(VerbsError::Answer(format!("{other:?}"))),
         }
+    }
+
+    /// Registers other memory of this process, rights or another domain under the STag of this region.
+    ///
+    /// # Errors
+    /// As [`ProtectionDomain::register_mapped`], and if memory windows are bound to the region; it is as before.
+    #[doc(alias = "ibv_rereg_mr")]
+    pub fn register_again(
+        &mut self,
+        domain: &ProtectionDomain,
+        memory: Arc<SharedMemory>,
+        range: MemoryRange,
+        access: Access,
+    ) -> Result<(), VerbsError> {
+        let device = &domain.inner.device;
+        device.register_memory((domain.inner.handle, Some(self.stag)), memory, range, access)?;
+        (self.domain, self.range) = (Arc::clone(&domain.inner), range);
+        Ok(())
     }
 
     /// Gives the region back. Where that fails, dropping the region tries it again.

@@ -5,6 +5,7 @@ use crate::device::{DeviceInner, VerbsError};
 use crate::memory::{DomainInner, ProtectionDomain};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use thalweg_arena::{PushError, Ring, RingSender};
@@ -438,6 +439,17 @@ impl QueuePair {
         self.inner.number
     }
 
+    /// Gives the queue pair, in state RESET, a number of 24 bits by which queue pairs of other RNICs find it at `address`, which
+    /// is one of this machine. Programs exchange both by themselves, and name those of the peer in
+    /// [`QueueAttributes::peer_queue`] and [`QueueAttributes::peer_address`].
+    ///
+    /// # Errors
+    /// The state is another, or no UDP port can be had at the address.
+    pub fn assign_number(&self, address: IpAddr) -> Result<u32, VerbsError> {
+        let command = Command::NumberQueuePair { queue: self.inner.number, address };
+        self.inner.domain.device.call_for_handle(command, Vec::new())
+    }
+
     /// Brings the queue pair into a state; with attributes, sets them.
     ///
     /// ```text
@@ -446,7 +458,7 @@ impl QueuePair {
     ///
     /// RTR needs [`QueueAttributes::peer_queue`]; connection management ([`connect`](Self::connect),
     /// [`ConnectionRequest::accept`](crate::ConnectionRequest::accept)) goes from INIT to RTS by itself. RESET drops all
-    /// posted requests without completions.
+    /// posted requests without completions, and completions that were not polled.
     ///
     /// # Errors
     /// The transition does not exist, an attribute exceeds a limit, or the RNIC has ended.
@@ -463,6 +475,9 @@ impl QueuePair {
                 queue.outstanding.clear();
                 queue.first = 0;
             }
+            drop((send, receive));
+            self.inner.send_completions.discard_completions_of(self.inner.number);
+            self.inner.receive_completions.discard_completions_of(self.inner.number);
         } else {
             let command = Command::ModifyQueuePair { queue: self.inner.number, state, attributes };
             device.call_for_done(command, Vec::new())?;
@@ -558,7 +573,7 @@ impl QueuePair {
     }
 
     pub(crate) fn note_state(&self, state: QueueState) {
-        self.inner.state.store(state as u8, Ordering::Relaxed);
+        self.inner.note_state(state);
     }
 
     fn noted_state(&self) -> QueueState {
@@ -566,6 +581,12 @@ impl QueuePair {
         let noted = self.inner.state.load(Ordering::Relaxed);
         let all = [Reset, Init, ReadyToReceive, ReadyToSend, SendDrained, SendError];
         all.into_iter().find(|state| *state as u8 == noted).unwrap_or(Error)
+    }
+}
+
+impl QueuePairInner {
+    pub(crate) fn note_state(&self, state: QueueState) {
+        self.state.store(state as u8, Ordering::Relaxed);
     }
 }
 
@@ -640,6 +661,11 @@ impl ProtectionDomain {
 }
 
 impl SharedReceiveQueue {
+    /// Returns the number of queue pairs that take their receives from here, and of clones of this.
+    pub fn user_count(&self) -> usize {
+        Arc::strong_count(&self.inner) - 1
+    }
+
     /// Posts a receive.
     ///
     /// # Errors

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use std::net::IpAddr;
 use std::time::Duration;
 
 bitflags::bitflags! {
@@ -499,8 +500,13 @@ impl Default for QueueLengths {
 pub struct QueueAttributes {
     /// Rights of the peer: remote ones.
     pub access: Access,
-    /// Number of the peer's queue pair at the same RNIC, for programs that exchange numbers by themselves.
+    /// Number of the peer's queue pair, for programs that exchange numbers by themselves.
     pub peer_queue: Option<u32>,
+    /// Address of the peer's RNIC, which has given the queue pair its number ([`Command::NumberQueuePair`]); `None`: the peer
+    /// is a queue pair of this RNIC, by its handle.
+    ///
+    /// [`Command::NumberQueuePair`]: crate::Command::NumberQueuePair
+    pub peer_address: Option<IpAddr>,
     /// Reads and atomics that the peer may have outstanding here (`max_dest_rd_atomic`, IRD).
     pub inbound_reads: u32,
     /// Reads and atomics outstanding at the peer (`max_rd_atomic`, ORD).
@@ -521,6 +527,7 @@ impl Default for QueueAttributes {
         Self {
             access: Access::REMOTE,
             peer_queue: None,
+            peer_address: None,
             inbound_reads: 16,
             outbound_reads: 16,
             receiver_retries: 0,

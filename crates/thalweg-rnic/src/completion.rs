@@ -11,6 +11,8 @@ use thalweg_arena::RingSender;
 pub(crate) struct CompletionQueue {
     pub(crate) client: u32,
     pub(crate) channel: Option<u32>,
+    /// Number in its events; its handle if it has none.
+    event_number: Option<u64>,
     ring: RingSender,
     /// Entries were put in and not published; one of them is urgent.
     unpublished: bool,
@@ -19,8 +21,8 @@ pub(crate) struct CompletionQueue {
 }
 
 impl CompletionQueue {
-    pub(crate) fn new(client: u32, channel: Option<u32>, ring: RingSender) -> Self {
-        Self { client, channel, ring, unpublished: false, urgent: false, overrun: false }
+    pub(crate) fn new(client: u32, channel: Option<u32>, event_number: Option<u64>, ring: RingSender) -> Self {
+        Self { client, channel, event_number, ring, unpublished: false, urgent: false, overrun: false }
     }
 }
 
@@ -121,9 +123,10 @@ impl Engine {
         completions.unpublished = false;
         let urgent = std::mem::take(&mut completions.urgent);
         let wake = if urgent { completions.ring.publish() } else { completions.ring.publish_quietly() };
+        let number = completions.event_number.unwrap_or(u64::from(queue));
         let channel = completions.channel.filter(|_| wake).and_then(|channel| self.channels.get_mut(channel));
         if let Some(channel) = channel {
-            self.events_wait |= channel.events.send_event(u64::from(queue).to_ne_bytes().to_vec());
+            self.events_wait |= channel.events.send_event(number.to_ne_bytes().to_vec());
         }
     }
 

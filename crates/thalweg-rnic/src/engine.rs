@@ -16,6 +16,7 @@ use crate::slots::Slots;
 use crate::stag::{RegionRequest, StagTable};
 use crate::stream::Ending;
 use crate::tcp::LingeringSocket;
+use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -59,9 +60,11 @@ pub struct Engine {
     /// Ports of EFE.
     pub(crate) efe_ports: Slots<EfePort>,
     pub(crate) sockets: Sockets,
-    /// Buffers of the turns over TCP: bytes received, payload to send.
+    /// Queue pairs by their numbers, and those that are to call their peers again.
+    pub(crate) numbers: HashMap<u32, u32>,
+    pub(crate) due_calls: Vec<u32>,
+    /// Buffer of the turns over TCP: bytes received.
     pub(crate) incoming: Vec<u8>,
-    pub(crate) payload: Vec<u8>,
     /// Completion queues with entries that are not published.
     pub(crate) unpublished: Vec<u32>,
     /// Completion queues that have overrun, whose queue pairs are to enter the error state.
@@ -113,8 +116,9 @@ impl Engine {
             lingering: Vec::new(),
             efe_ports: Slots::default(),
             sockets: Sockets::default(),
+            numbers: HashMap::new(),
+            due_calls: Vec::new(),
             incoming: Vec::new(),
-            payload: Vec::new(),
             unpublished: Vec::new(),
             overrun: Vec::new(),
             notices: Vec::new(),
@@ -192,8 +196,8 @@ impl Engine {
             }
             Command::CreateChannel => return self.create_channel(client, fds.next()),
             Command::DestroyChannel(channel) => self.destroy_channel(client, channel),
-            Command::CreateCompletionQueue { entries, channel } => {
-                return self.create_completion_queue(client, entries, channel, fds.next());
+            Command::CreateCompletionQueue { entries, channel, event_number } => {
+                return self.create_completion_queue(client, entries, (channel, event_number), fds.next());
             }
             Command::DestroyCompletionQueue(queue) => self.destroy_completion_queue(client, queue),
             Command::CreateSharedQueue { domain, receives, sges } => {
@@ -206,13 +210,11 @@ impl Engine {
             command @ Command::CreateQueuePair { .. } => {
                 return self.create_queue_pair(client, command, (fds.next(), fds.next()));
             }
+            Command::NumberQueuePair { queue, address } => return self.number_queue(client, queue, address),
             Command::ModifyQueuePair { queue, state, attributes } => {
                 self.modify_queue_pair(client, queue, state, attributes)
             }
-            Command::QueryQueuePair(queue) => {
-                let queue = self.own_queue(client, queue)?;
-                return Ok(Reply::QueuePair { state: queue.state, attributes: queue.attributes.clone() });
-            }
+            Command::QueryQueuePair(queue) => return self.own_queue(client, queue).map(|queue| queue.describe_state()),
             Command::DestroyQueuePair(queue) => {
                 self.own_queue(client, queue)?;
                 self.remove_queue(queue, "the peer has destroyed its queue pair");
@@ -235,24 +237,24 @@ impl Engine {
         done.map(|()| Reply::Done)
     }
 
-    /// Registers memory of the program that drives this RNIC, as it is mapped there, and returns its STag; `base` is the
-    /// address by which requests name its first byte.
+    /// Registers memory of the process that the RNIC is embedded in, and returns its STag: `length` bytes from `offset` on,
+    /// the first of which requests name by `base`. With the STag of a region, the memory takes its place.
     ///
     /// # Errors
-    /// A limit is exceeded, the domain is not the program's, or the memory may not be written and is to be.
+    /// As for [`Command::RegisterRegion`]; the memory is not writable although it is to be written; memory windows are bound
+    /// to the region.
     pub fn register_memory(
         &mut self,
-        client: ClientId,
-        domain: u32,
+        (ClientId(client), domain, stag): (ClientId, u32, Option<u32>),
         memory: Arc<SharedMemory>,
-        base: u64,
+        (offset, length, base): (u64, u64, u64),
         access: Access,
     ) -> Result<u32, CommandError> {
-        let ClientId(client) = client;
-        check_limit("memory regions", self.limits.max_regions, self.stags.count_entries(client, false))?;
+        let others = self.stags.count_entries(client, false) - usize::from(stag.is_some());
+        check_limit("memory regions", self.limits.max_regions, others)?;
         self.check_domain(client, domain)?;
-        let length = memory.size_bytes() as u64;
-        self.stags.add_region(memory, &RegionRequest { client, domain, file_offset: 0, length, base, access })
+        let request = RegionRequest { client, domain, file_offset: offset, length, base, access };
+        self.stags.register_mapped(memory, &request, stag)
     }
 
     /// Returns the bytes that the peer of a connected queue pair has read by RDMA reads so far; `None` if the queue pair
@@ -272,6 +274,7 @@ impl Engine {
     /// Does what can be done now, a bounded amount for each queue pair. Returns whether anything was done.
     pub fn make_progress(&mut self, clock: Clock<'_>) -> bool {
         let mut worked = self.serve_sockets(clock);
+        self.repeat_due_calls();
         for index in 0..self.queues.place_count() {
             if let Some(queue) = self.queues.handle_at(index) {
                 worked |= self.take_turns(queue, clock);
@@ -307,7 +310,7 @@ impl Engine {
     /// Announces that the RNIC will sleep, to all programs that may have work for it, and returns until when at the
     /// latest. Returns `None` if there is work already: do not sleep. Programs wake it from now on.
     pub fn prepare_sleep(&mut self, now: Instant) -> Option<Option<Instant>> {
-        if self.has_ready_handshake() {
+        if self.has_ready_handshake() || !self.arm_efe_ports() {
             return None;
         }
         // Programs that do not read their events, or do not poll, do not wake the RNIC when they begin to.
@@ -359,6 +362,20 @@ impl Engine {
         self.shared_queues.iter_mut().for_each(|(_, queue)| queue.receive.ring.cancel_wait());
     }
 
+    /// Returns whether a queue pair has more to do than one call did.
+    pub fn has_work_left(&mut self, queue: u32) -> bool {
+        let Some(pair) = self.queues.get_mut(queue) else { return false };
+        let is_posted = pair.send.ring.ready_cells().is_ok_and(|cells| cells > 0);
+        (pair.current.is_some() && pair.path != Path::Numbered)
+            || (is_posted && pair.state == QueueState::ReadyToSend && pair.stream.is_none())
+            || pair.stream.as_ref().is_some_and(|path| path.has_work())
+    }
+
+    /// Returns when the RNIC has something to do at the latest, if nothing comes before.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        self.socket_deadline()
+    }
+
     /// Returns the ring out of which messages for a queue pair take their receives.
     pub(crate) fn receive_ring(&mut self, queue: u32) -> Option<&mut ReceiveRing> {
         let queue = self.queues.get_mut(queue)?;
@@ -403,8 +420,7 @@ impl Engine {
     fn create_channel(&mut self, client: u32, socket: Option<OwnedFd>) -> Result<Reply, CommandError> {
         let count = self.channels.iter().filter(|(_, channel)| channel.client == client).count();
         check_limit("completion channels", self.limits.max_listeners, count)?;
-        // Handle 0 is no completion queue: the program looks at all of them.
-        let events = EventSocket::new(socket.ok_or_else(missing_descriptor)?, |_| 0u64.to_ne_bytes().to_vec());
+        let events = EventSocket::for_queues(socket.ok_or_else(missing_descriptor)?);
         insert_object(&mut self.channels, Channel { client, events }, "completion channels")
     }
 
@@ -423,7 +439,7 @@ impl Engine {
         &mut self,
         client: u32,
         entries: u32,
-        channel: Option<u32>,
+        (channel, event_number): (Option<u32>, Option<u64>),
         ring: Option<OwnedFd>,
     ) -> Result<Reply, CommandError> {
         let count = self.completions.iter().filter(|(_, queue)| queue.client == client).count();
@@ -433,7 +449,11 @@ impl Engine {
             check_owner(&self.channels, client, channel, "completion channel", |channel| channel.client)?;
         }
         let ring = import_ring(ring, entries)?.into_sender();
-        insert_object(&mut self.completions, CompletionQueue::new(client, channel, ring), "completion queues")
+        insert_object(
+            &mut self.completions,
+            CompletionQueue::new(client, channel, event_number, ring),
+            "completion queues",
+        )
     }
 
     fn destroy_completion_queue(&mut self, client: u32, queue: u32) -> Result<(), CommandError> {
@@ -534,6 +554,7 @@ impl Engine {
             path: Path::Unconnected,
             stream: None,
             connection: None,
+            numbered: None,
             drain_event_due: false,
         };
         insert_object(&mut self.queues, queue, "queue pairs")
@@ -572,8 +593,15 @@ impl Engine {
             // A program may ask for any time; added to an instant, it must not exceed what the clock can hold.
             attributes.peer_timeout = attributes.peer_timeout.min(MAX_PEER_WAIT);
             attributes.receiver_retry_interval = attributes.receiver_retry_interval.min(MAX_PEER_WAIT);
-            if let Some(peer) = attributes.peer_queue {
-                pair.path = Path::Local(peer);
+            match (attributes.peer_queue, attributes.peer_address) {
+                (Some(peer), None) => pair.path = Path::Local(peer),
+                (Some(peer), Some(address)) if state == QueueState::ReadyToReceive => {
+                    pair.attributes = attributes;
+                    self.seek_peer(queue, address, peer)?;
+                    self.own_queue(client, queue)?.state = state;
+                    return Ok(());
+                }
+                _ => {}
             }
             pair.attributes = attributes;
         }
@@ -600,12 +628,15 @@ impl Engine {
         }
         pair.state = QueueState::Reset;
         (pair.path, pair.stream, pair.connection) = (Path::Unconnected, None, None);
+        self.end_meeting(queue);
+        let Some(pair) = self.queues.get_mut(queue) else { return };
         pair.attributes = QueueAttributes::default();
     }
 
     fn remove_queue(&mut self, queue: u32, cause: &str) {
         self.fail_queue(queue, cause);
         self.abandon_requests_of(queue);
+        self.release_number(queue);
         self.stags.unbind_queue(queue);
         self.queues.remove(queue);
     }

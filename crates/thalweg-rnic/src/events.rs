@@ -14,21 +14,28 @@ pub(crate) struct EventSocket {
     socket: OwnedFd,
     backlog: VecDeque<Vec<u8>>,
     lost: u64,
-    encode_lost: fn(u64) -> Vec<u8>,
+    /// Makes the event of lost ones; `None`: of equal events, one waits, and none is lost.
+    encode_lost: Option<fn(u64) -> Vec<u8>>,
 }
 
 impl EventSocket {
     /// Makes one. `encode_lost` is the event that tells how many were lost.
     pub(crate) fn new(socket: OwnedFd, encode_lost: fn(u64) -> Vec<u8>) -> Self {
-        Self { socket, backlog: VecDeque::new(), lost: 0, encode_lost }
+        Self { socket, backlog: VecDeque::new(), lost: 0, encode_lost: Some(encode_lost) }
+    }
+
+    /// Makes one for events of completion queues: of equal events that wait for the program, all but one are left out. So as
+    /// many wait as it has queues.
+    pub(crate) fn for_queues(socket: OwnedFd) -> Self {
+        Self { socket, backlog: VecDeque::new(), lost: 0, encode_lost: None }
     }
 
     /// Sends an event, later if the socket is full. Returns whether events are waiting.
     pub(crate) fn send_event(&mut self, event: Vec<u8>) -> bool {
-        if self.backlog.len() < MAX_BACKLOG_EVENTS {
-            self.backlog.push_back(event);
-        } else {
-            self.lost += 1;
+        match self.encode_lost {
+            None if self.backlog.contains(&event) => {}
+            Some(_) if self.backlog.len() >= MAX_BACKLOG_EVENTS => self.lost += 1,
+            _ => self.backlog.push_back(event),
         }
         self.flush_backlog()
     }
@@ -36,8 +43,8 @@ impl EventSocket {
     /// Sends what waits. Returns whether events are still waiting.
     pub(crate) fn flush_backlog(&mut self) -> bool {
         loop {
-            if self.backlog.is_empty() && self.lost > 0 {
-                self.backlog.push_back((self.encode_lost)(std::mem::take(&mut self.lost)));
+            if let Some(encode) = self.encode_lost.filter(|_| self.backlog.is_empty() && self.lost > 0) {
+                self.backlog.push_back(encode(std::mem::take(&mut self.lost)));
             }
             let Some(event) = self.backlog.front() else { return false };
             match send(&self.socket, event, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {

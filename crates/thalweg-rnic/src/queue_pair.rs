@@ -1,8 +1,10 @@
 //! Queue pair registers: state, rings and the request under way of each queue pair.
 
 use crate::attributes::{QueueAttributes, QueueLengths, QueueState};
+use crate::command::Reply;
 use crate::descriptor::{ReceiveDescriptor, SendDescriptor, SendFlags};
 use crate::events::EventSocket;
+use crate::numbers::Numbered;
 use crate::stream::StreamPath;
 use std::time::Instant;
 use thalweg_arena::RingReceiver;
@@ -28,11 +30,18 @@ pub(crate) struct QueuePair {
     /// Stream to a queue pair of another RNIC.
     pub(crate) stream: Option<Box<StreamPath>>,
     pub(crate) connection: Option<Connection>,
+    /// Number by which queue pairs of other RNICs find it.
+    pub(crate) numbered: Option<Box<Numbered>>,
     /// Whether [`QueueState::SendDrained`] was entered and its event not sent.
     pub(crate) drain_event_due: bool,
 }
 
 impl QueuePair {
+    /// Returns state and attributes.
+    pub(crate) fn describe_state(&self) -> Reply {
+        Reply::QueuePair { state: self.state, attributes: self.attributes.clone() }
+    }
+
     /// Returns whether requests of the queue pair complete in a completion queue.
     pub(crate) fn completes_in(&self, completions: u32) -> bool {
         self.send_completions == completions || self.receive_completions == completions
@@ -47,6 +56,8 @@ pub(crate) enum Path {
     Local(u32),
     /// A queue pair of another RNIC.
     Stream,
+    /// A queue pair of another RNIC, by its number: there is a stream from the meeting of the two until one leaves.
+    Numbered,
 }
 
 /// Ring of a send queue.

@@ -119,30 +119,39 @@ impl StagTable {
         request: &RegionRequest,
         max_file_bytes: u64,
     ) -> Result<u32, CommandError> {
-        let RegionRequest { client, access, .. } = *request;
-        let writable = access.intersects(Access::WRITING);
-        let memory = self.map_file(client, fd, writable, max_file_bytes)?;
-        self.add_region(memory, request)
+        let memory = self.map_file(request.client, fd, request.access.intersects(Access::WRITING), max_file_bytes)?;
+        self.register_mapped(memory, request, None)
     }
 
-    /// Registers memory that is mapped already, for the range and rights of `request`.
-    pub(crate) fn add_region(
+    /// Registers memory that is mapped already and returns its STag: that of the region whose place it takes, if there is one.
+    pub(crate) fn register_mapped(
         &mut self,
         memory: Arc<SharedMemory>,
         request: &RegionRequest,
+        replaced: Option<u32>,
     ) -> Result<u32, CommandError> {
         let RegionRequest { client, domain, file_offset, length, base, access } = *request;
         if access.intersects(Access::WRITING) && !memory.is_writable() {
-            return Err(CommandError::Memory(
-                "memory that is mapped for reading cannot be registered to be written".into(),
-            ));
+            return Err(CommandError::Memory("the memory is mapped for reading only".into()));
         }
         let end = file_offset.checked_add(length).filter(|end| *end <= memory.size_bytes() as u64);
         if end.is_none() || length == 0 || base.checked_add(length).is_none() {
             return Err(CommandError::Range { offset: file_offset, length, limit: memory.size_bytes() as u64 });
         }
         let kind = EntryKind::Region { memory, file_offset, windows: 0 };
-        self.add_entry(Entry { key: 0, client, domain, kind, access, base, length })
+        let Some(stag) = replaced else {
+            return self.add_entry(Entry { key: 0, client, domain, kind, access, base, length });
+        };
+        let entry = self.entries.get_mut(&(stag >> KEY_BITS)).filter(|entry| entry.client == client);
+        let entry = entry.ok_or(CommandError::NoSuch { what: "memory region".into(), handle: stag })?;
+        match entry.kind {
+            EntryKind::Region { windows: 0, .. } => {
+                *entry = Entry { key: entry.key, client, domain, kind, access, base, length };
+                Ok(stag)
+            }
+            EntryKind::Region { windows, .. } => Err(bound_windows(windows)),
+            EntryKind::Window { .. } => Err(CommandError::NoSuch { what: "memory region".into(), handle: stag }),
+        }
     }
 
     /// Maps a file, or returns the mapping there is.
@@ -201,11 +210,7 @@ impl StagTable {
         let entry = self.entries.get(&(stag >> KEY_BITS)).filter(|entry| entry.client == client);
         let entry = entry.ok_or(CommandError::NoSuch { what: "STag".into(), handle: stag })?;
         if let EntryKind::Region { windows: windows @ 1.., .. } = entry.kind {
-            return Err(CommandError::Busy {
-                what: "memory region".into(),
-                users: windows,
-                by: "bound memory windows".into(),
-            });
+            return Err(bound_windows(windows));
         }
         self.unbind_window(stag >> KEY_BITS);
         if let Some(entry) = self.entries.remove(&(stag >> KEY_BITS)) {
@@ -382,6 +387,10 @@ impl StagTable {
             *windows -= 1;
         }
     }
+}
+
+fn bound_windows(windows: u32) -> CommandError {
+    CommandError::Busy { what: "memory region".into(), users: windows, by: "bound memory windows".into() }
 }
 
 /// Random numbers of the kernel, fetched many at a time.

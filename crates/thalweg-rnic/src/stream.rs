@@ -25,14 +25,31 @@ pub(crate) struct OwnedPlace {
     bytes: usize,
 }
 
-impl OwnedPlace {
-    /// Copies the bytes of places, one after another: out of shared memory first, since what a checksum is computed of must
-    /// be what is sent, whatever its program does meanwhile.
-    pub(crate) fn copy_all(places: &[Self], mut to: &mut [u8]) {
-        for place in places {
-            let (now, later) = to.split_at_mut(place.bytes);
-            place.memory.load_bytes(place.at, now);
+/// Bytes of places, one after another, copied in parts: out of shared memory first, since what a checksum is computed of
+/// must be what is sent, whatever its program does meanwhile.
+pub(crate) struct PlaceReader<'a> {
+    places: &'a [OwnedPlace],
+    /// Bytes of the first place that were read.
+    read_bytes: usize,
+}
+
+impl<'a> PlaceReader<'a> {
+    pub(crate) fn new(places: &'a [OwnedPlace]) -> Self {
+        Self { places, read_bytes: 0 }
+    }
+
+    /// Fills a part with the next bytes, of which there must be as many.
+    pub(crate) fn read_bytes(&mut self, mut to: &mut [u8]) {
+        while !to.is_empty()
+            && let Some(place) = self.places.first()
+        {
+            let (now, later) = to.split_at_mut(to.len().min(place.bytes - self.read_bytes));
+            place.memory.load_bytes(place.at + self.read_bytes, now);
+            self.read_bytes += now.len();
             to = later;
+            if self.read_bytes == place.bytes {
+                (self.places, self.read_bytes) = (&self.places[1..], 0);
+            }
         }
     }
 }
@@ -65,6 +82,8 @@ pub(crate) struct StreamPath {
     /// Fault that the tables found last: what a completion says of a refused access.
     last_fault: Fault,
     pub(crate) ending: Ending,
+    /// Whether the peer has terminated the stream for a fault.
+    pub(crate) is_terminated_by_peer: bool,
 }
 
 /// What carries the segments of a stream.
@@ -86,13 +105,18 @@ impl StreamPath {
             taken: VecDeque::new(),
             last_fault: Fault::NONE,
             ending: Ending::Error,
+            is_terminated_by_peer: false,
         })
     }
 
-    /// Reports that what carries the segments is lost.
+    /// Takes the first request that has begun and not completed.
+    pub(crate) fn take_first_posted(&mut self) -> Option<Transfer> {
+        self.posted.pop_front().or_else(|| self.refused.take().map(|(transfer, ..)| transfer))
+    }
+
+    /// Reports that what carries the segments is lost: the next turn ends the stream.
     pub(crate) fn lose_carrier(&mut self, reason: String) {
         self.lost.get_or_insert(reason);
-        self.stream.lose_connection();
     }
 
     /// Returns whether requests have begun and not completed.
@@ -275,6 +299,11 @@ impl Engine {
         let received = self.receive_bytes(queue, &mut path);
         let sent = self.transmit_segments(queue, &mut path);
         let end = self.handle_stream_events(queue, &mut path);
+        let has_parted = end.as_ref().is_some_and(|cause| self.part_from_peer(queue, &mut path, cause));
+        if has_parted {
+            self.close_stream_path(queue, path);
+            return true;
+        }
         if let Some(pair) = self.queues.get_mut(queue) {
             pair.stream = Some(path);
         }
@@ -295,7 +324,9 @@ impl Engine {
             if path.posted.len() >= pair.lengths.send_requests as usize {
                 break;
             }
-            let Some(transfer) = self.begin_request(queue) else { break };
+            // One may have begun before there was a stream.
+            let current = self.queues.get_mut(queue).and_then(|pair| pair.current.take());
+            let Some(transfer) = current.or_else(|| self.begin_request(queue)) else { break };
             any = true;
             let limit = u64::from(self.limits.max_message_bytes);
             if transfer.total_bytes > limit {
@@ -356,6 +387,7 @@ impl Engine {
                     self.complete_receive(queue, &taken, result);
                 }
                 Event::TerminatedByPeer(terminate) => {
+                    path.is_terminated_by_peer = true;
                     end.get_or_insert_with(|| format!("the peer terminated the stream: {terminate}"));
                 }
                 Event::TerminatedHere(fault) => {
@@ -385,6 +417,9 @@ impl Engine {
     /// Ends the stream of a queue pair that has entered the error state: what it has is flushed, the peer is informed.
     pub(crate) fn close_stream_path(&mut self, queue: u32, mut path: Box<StreamPath>) {
         match path.ending {
+            _ if path.lost.is_some() => path.stream.lose_connection(),
+            // A Terminate message that is due goes out.
+            Ending::Disconnect if path.stream.fault().is_some() => {}
             Ending::Disconnect => path.stream.lose_connection(),
             Ending::Error => path.stream.terminate(ErrorCode::RDMAP_LOCAL_CATASTROPHIC),
             Ending::ProgramGone => path.stream.terminate(ErrorCode::RDMAP_GLOBAL_CATASTROPHIC),

@@ -53,7 +53,10 @@ impl Engine {
     pub(crate) fn take_turn(&mut self, queue: u32, clock: Clock<'_>, budget: &mut u64) -> bool {
         let Some(pair) = self.queues.get_mut(queue) else { return false };
         match pair.state {
-            QueueState::ReadyToSend if pair.stream.is_some() => return self.take_stream_turn(queue),
+            QueueState::ReadyToSend | QueueState::ReadyToReceive if pair.stream.is_some() => {
+                return self.take_stream_turn(queue);
+            }
+            QueueState::ReadyToSend if pair.path == Path::Numbered => return self.wait_for_meeting(queue, clock),
             QueueState::SendDrained if pair.stream.as_ref().is_some_and(|path| path.has_posted()) => {
                 return self.take_stream_turn(queue);
             }
@@ -131,11 +134,7 @@ impl Engine {
         }
         pair.state = QueueState::Error;
         let (current, path, stream) = (pair.current.take(), pair.path, pair.stream.take());
-        if let Some(connection) = pair.connection.as_mut().filter(|connection| connection.established) {
-            connection.established = false;
-            let event = crate::command::ConnectionEvent::Disconnected { reason: cause.into() };
-            self.events_wait |= connection.events.send_event(crate::engine::encode_event(&event));
-        }
+        self.report_disconnected(queue, cause);
         let flushed = Fault::new(FaultKind::Flushed, 0, 0, 0);
         if let Some(transfer) = current {
             self.complete_send(queue, &transfer, Status::Flushed, flushed);
@@ -144,6 +143,7 @@ impl Engine {
         if let Some(stream) = stream {
             self.close_stream_path(queue, stream);
         }
+        self.end_meeting(queue);
         let Path::Local(peer) = path else { return };
         let Some(peer_pair) = self.queues.get_mut(peer) else { return };
         if peer_pair.path == Path::Local(queue) && peer_pair.state.accepts_messages() {

@@ -20,6 +20,7 @@ pub mod preflight;
 mod print;
 mod pull;
 mod push;
+mod rdma;
 mod run_options;
 mod serve;
 mod show;
@@ -65,7 +66,8 @@ Keep runs
   mount      a data server as files      export     to NeXus, Parquet, ROOT, ...
 Measure and rehearse
   bench      any leg of the path         lab        a system before it is bought
-  reproduce  a paper's measurements      help       of a command: help COMMAND
+  reproduce  a paper's measurements      rdma       verbs programs, no hardware
+  help       of a command: help COMMAND
 
 Options: --json, -v, -q, --color WHEN, -h, -V: thalweg help run says more
 ";
@@ -113,6 +115,9 @@ enum Command {
     Reproduce(instruments::Words),
     /// Rehearse a system before its hardware is bought: real TCP under virtual time, this host's namespaces, ns-3
     Lab(instruments::Words),
+    /// Run programs that use RDMA verbs (perftest, UCX, ...) on a machine without RDMA hardware
+    #[command(subcommand)]
+    Rdma(rdma::Command),
     /// Write man pages and shell completions
     #[command(hide = true)]
     Generate(generate::Options),
@@ -156,6 +161,7 @@ fn execute_command(command: Command, global: &GlobalOptions) -> Result<ExitCode,
         Command::Mount(options) => mount::run_mount(&options, json),
         Command::Push(options) => push::run_push(&options, json),
         Command::Export(options) => export::run_export(&options, json, quiet),
+        Command::Rdma(command) => rdma::execute(command, global),
         Command::Bench(_) | Command::Cc(_) | Command::Reproduce(_) | Command::Lab(_) => instruments::run_sibling(),
         Command::Generate(options) => generate::generate_package_files(Arguments::command(), &manual::MANUAL, &options),
     }

@@ -102,6 +102,6 @@ pub(crate) fn parameters(private_data: &[u8]) -> ConnectionParameters {
         private_data: private_data.to_vec(),
         inbound_reads: 16,
         outbound_reads: 16,
-        receiver_retries: 0,
+        ..ConnectionParameters::default()
     }
 }

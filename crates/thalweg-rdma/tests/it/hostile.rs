@@ -39,7 +39,7 @@ proptest! {
         engine.execute_command(attacker, Command::Open, vec![theirs]).unwrap();
         let domain = handle(engine.execute_command(attacker, Command::AllocateDomain, vec![]).unwrap());
         let (completions, completion_memory) = scribbled_ring(8);
-        let queue = Command::CreateCompletionQueue { entries: 8, channel: None };
+        let queue = Command::CreateCompletionQueue { entries: 8, channel: None, event_number: None };
         let completions = handle(engine.execute_command(attacker, queue, vec![completions]).unwrap());
         let ((send, send_memory), (receive, receive_memory)) = (scribbled_ring(send_ring_cells(&LENGTHS)), scribbled_ring(receive_ring_cells(LENGTHS.receives, LENGTHS.receive_sges)));
         let create = Command::CreateQueuePair {
@@ -90,7 +90,7 @@ proptest! {
             Command::DestroyChannel(number), Command::DestroyCompletionQueue(number), Command::DestroySharedQueue(number),
             Command::DestroyQueuePair(number), Command::DestroyListener(number), Command::Disconnect(number),
             Command::QueryQueuePair(number), Command::Open, Command::CreateChannel,
-            Command::CreateCompletionQueue { entries: number, channel: Some(number) },
+            Command::CreateCompletionQueue { entries: number, channel: Some(number), event_number: None },
             Command::Reject { request: number, private_data: vec![] },
             Command::RegisterRegion { domain: number, offset: 0, length: u64::from(number), base: u64::MAX, access: Access::all() },
         ] {
@@ -105,7 +105,7 @@ fn rings_of_another_length_or_that_could_shrink_are_refused() {
     let (near, _far) = (party(&device, &Options::default()), ());
     let mut engine = Engine::new(Limits::default());
     let client = engine.add_client().unwrap();
-    let create = Command::CreateCompletionQueue { entries: 8, channel: None };
+    let create = Command::CreateCompletionQueue { entries: 8, channel: None, event_number: None };
     let short = Ring::create("short", 4).unwrap().fd().try_clone_to_owned().unwrap();
     let refused = engine.execute_command(client, create.clone(), vec![short]).unwrap_err();
     assert_eq!(refused.to_string(), "the ring has 4 cells, the queue needs 8");

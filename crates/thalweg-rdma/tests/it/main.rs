@@ -2,7 +2,9 @@
 
 mod connections;
 mod errors;
+mod frames;
 mod hostile;
+mod numbers;
 mod operations;
 mod processes;
 mod remote;

@@ -60,7 +60,7 @@ fn set_up(engine: &mut Engine, client: ClientId, region: OwnedFd) -> ([SharedMem
         Command::RegisterRegion { domain, offset: 0, length: REGION_BYTES as u64, base: 0, access: Access::all() };
     let stag = handle(engine.execute_command(client, register, vec![region]));
     let (completions, completion_memory) = ring(ENTRIES);
-    let create = Command::CreateCompletionQueue { entries: ENTRIES, channel: None };
+    let create = Command::CreateCompletionQueue { entries: ENTRIES, channel: None, event_number: None };
     let completions = handle(engine.execute_command(client, create, vec![completions]));
     let create = Command::CreateQueuePair {
         domain,

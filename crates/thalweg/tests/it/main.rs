@@ -16,6 +16,7 @@ mod gap;
 mod lab;
 mod machine;
 mod mount;
+mod rdma;
 mod remote;
 mod serve;
 mod serve_hostile;
