@@ -25,6 +25,9 @@ const MAX_READS: u32 = 112;
 /// RDMA reads that are under way between the RNICs, at most (IRD, ORD).
 const READS_UNDER_WAY: u32 = 32;
 
+/// Time after which a peer that does not answer is considered gone, as over the other links.
+const PEER_TIMEOUT: Duration = Duration::from_secs(10);
+
 /// Files that each end has open for a connection: three rings twice, buffers, events twice, a socket.
 pub(crate) const FILES_PER_CONNECTION: u64 = 10;
 
@@ -362,6 +365,7 @@ fn parameters() -> ConnectionParameters {
         private_data: GREETING.to_vec(),
         inbound_reads: READS_UNDER_WAY,
         outbound_reads: READS_UNDER_WAY,
+        peer_timeout: PEER_TIMEOUT,
         ..ConnectionParameters::default()
     }
 }

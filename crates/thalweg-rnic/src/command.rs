@@ -188,10 +188,12 @@ impl Transport {
     /// this process and by the kernel: on its way out, and on its way in.
     pub fn copies_per_byte(self) -> (u64, u64) {
         match self {
-            // Out: to the segment, to the FPDU, to the socket. In: from the socket, to its place.
-            Self::Tcp => (3, 2),
-            // Out: to the packet, to the frame, to the burst, to the socket. In: from the socket, to its place.
-            Self::Efe | Self::EfeXdp | Self::EfeEthernet => (4, 2),
+            // Out: to the FPDU, to the socket. In: from the socket, to its place.
+            Self::Tcp => (2, 2),
+            // Out: to the packet, to the frame, to the socket. In: from the socket, to its place.
+            Self::Efe | Self::EfeEthernet => (3, 2),
+            // The frame lies where the adapter, or the kernel in its place, reads it.
+            Self::EfeXdp => (2, 1),
         }
     }
 }
