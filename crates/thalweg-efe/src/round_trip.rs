@@ -56,9 +56,9 @@ impl RoundTrip {
     /// Returns the time after which a packet that others have overtaken counts as lost, in nanoseconds: a quarter of the
     /// round trip, as in RACK (RFC 8985, section 6.2, step 4), or half as much again as the largest reordering seen in
     /// the last seconds.
-    pub(crate) fn reorder_tolerance(&self) -> u64 {
+    pub(crate) fn reorder_tolerance(&self, now: u64) -> u64 {
         let Some((smoothed, variation)) = self.estimate else { return FIRST_TIMEOUT_NANOS };
-        let seen = self.reordering.greatest_value();
+        let seen = self.reordering.greatest_value(now);
         (smoothed / 4).max(variation).max(seen + seen / 2).clamp(MIN_REORDER_NANOS, MAX_TIMEOUT_NANOS)
     }
 }
@@ -78,8 +78,9 @@ impl Extremes {
     }
 
     pub(crate) fn record_value(&mut self, value: u64, now: u64) {
-        if now.saturating_sub(self.began) >= self.span {
-            self.previous = self.current.take();
+        let age = now.saturating_sub(self.began);
+        if age >= self.span {
+            self.previous = self.current.take().filter(|_| age < self.span * 2);
             self.began = now;
         }
         let (least, greatest) = self.current.unwrap_or((value, value));
@@ -91,9 +92,12 @@ impl Extremes {
         self.current.into_iter().chain(self.previous).map(|(least, _)| least).min()
     }
 
-    /// Returns the greatest value; 0 if there is none.
-    pub(crate) fn greatest_value(&self) -> u64 {
-        self.current.into_iter().chain(self.previous).map(|(_, greatest)| greatest).max().unwrap_or(0)
+    /// Returns the greatest value; 0 if there is none, since none was recorded for long.
+    pub(crate) fn greatest_value(&self, now: u64) -> u64 {
+        let age = now.saturating_sub(self.began);
+        let previous = self.previous.filter(|_| age < self.span);
+        let current = self.current.filter(|_| age < self.span * 2);
+        current.into_iter().chain(previous).map(|(_, greatest)| greatest).max().unwrap_or(0)
     }
 }
 
@@ -110,12 +114,13 @@ mod tests {
         }
         assert_eq!(round_trip.smoothed_nanos(), Some(40_000));
         assert_eq!(round_trip.answer_timeout(), MIN_TIMEOUT_NANOS);
-        assert_eq!(round_trip.reorder_tolerance(), 10_000);
+        assert_eq!(round_trip.reorder_tolerance(0), 10_000);
         round_trip.record_reordering(100_000, 0);
-        assert_eq!(round_trip.reorder_tolerance(), 150_000);
+        assert_eq!(round_trip.reorder_tolerance(REORDER_MEMORY_NANOS), 150_000);
+        assert_eq!(round_trip.reorder_tolerance(2 * REORDER_MEMORY_NANOS), 10_000, "forgotten without another one");
         for now in 1..3 {
             round_trip.record_reordering(10, now * REORDER_MEMORY_NANOS);
         }
-        assert_eq!(round_trip.reorder_tolerance(), 10_000, "forgotten after two seconds");
+        assert_eq!(round_trip.reorder_tolerance(2 * REORDER_MEMORY_NANOS), 10_000, "forgotten after two seconds");
     }
 }

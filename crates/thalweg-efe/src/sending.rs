@@ -234,7 +234,8 @@ impl<P: Packet> SendingHalf<P> {
         // A copy that was sent after all that the peer has received cannot be the one that arrived (Eifel, RFC 3522).
         let is_first_copy = place.transmissions == 1;
         let was_sent_in_vain = !is_first_copy && echo_sent_at.is_some_and(|newest| place.sent_at > newest);
-        if place.overtaken_at > 0 && (is_first_copy || was_sent_in_vain) {
+        // Of three copies, the second may be the one that arrived: it was not late since the first was overtaken.
+        if place.overtaken_at > 0 && (is_first_copy || was_sent_in_vain && place.transmissions == 2) {
             sender.round_trip.record_reordering(sender.now.saturating_sub(place.overtaken_at), sender.now);
         }
         sender.counters.sent_in_vain += u64::from(was_sent_in_vain);
@@ -275,7 +276,7 @@ impl<P: Packet> SendingHalf<P> {
         if self.overtaken == 0 {
             return;
         }
-        let tolerance = sender.round_trip.reorder_tolerance();
+        let tolerance = sender.round_trip.reorder_tolerance(sender.now);
         for at in set_bits(self.overtaken) {
             let place = &self.places[window_place(self.below.wrapping_add(at))];
             if place.overtaken_at + tolerance <= sender.now {
@@ -305,7 +306,7 @@ impl<P: Packet> SendingHalf<P> {
         let overtaken = set_bits(self.overtaken)
             .map(|at| self.places[window_place(self.below.wrapping_add(at))].overtaken_at)
             .min()
-            .map(|earliest| earliest + round_trip.reorder_tolerance());
+            .map(|earliest| earliest + round_trip.reorder_tolerance(now));
         let ready = (self.not_before > now && !self.is_empty()).then_some(self.not_before);
         overtaken.into_iter().chain(ready).min()
     }
@@ -376,7 +377,7 @@ mod tests {
             world.on_status(first, 0b0_1110, 0, 12_000);
             assert_eq!(world.half.next_packet(12_000), None, "it may come yet");
             let deadline = world.half.next_deadline(&world.round_trip, 12_000).unwrap();
-            assert_eq!(deadline, 12_000 + world.round_trip.reorder_tolerance());
+            assert_eq!(deadline, 12_000 + world.round_trip.reorder_tolerance(12_000));
             world.on_status(first, 0b0_1110, 0, deadline);
             assert_eq!(world.half.next_packet(deadline), Some((first, 10)));
             world.send(first, deadline);
@@ -398,7 +399,25 @@ mod tests {
         // The peer has seen no frame of those sent since.
         world.on_status(4, 0, 4_000, 32_000);
         assert_eq!(world.counters.sent_in_vain, 1);
-        assert_eq!(world.round_trip.reorder_tolerance(), 30_000, "1.5 times the 20 µs by which it was late");
+        assert_eq!(world.round_trip.reorder_tolerance(32_000), 30_000, "1.5 times the 20 µs by which it was late");
+    }
+
+    /// The second copy arrives while the peer is silent for a while, and a third was sent in vain meanwhile: no packet was
+    /// reordered.
+    #[test]
+    fn a_copy_that_waits_for_a_silent_peer_is_no_reordering() {
+        let mut world = World::with_packets_sent(0);
+        let before = world.round_trip.reorder_tolerance(12_000);
+        world.on_status(0, 0b0_1110, 0, 12_000);
+        world.on_status(0, 0b0_1110, 0, 30_000);
+        world.send(0, 30_000);
+        let World { half, in_flight, round_trip, counters } = &mut world;
+        half.mark_oldest_lost(&mut Sender { in_flight, round_trip, counters, now: 60_000_000 });
+        world.send(0, 60_000_000);
+        // The peer has received the second copy, and nothing that was sent since.
+        world.on_status(4, 0, 30_000, 80_000_000);
+        assert_eq!((world.counters.sent_in_vain, world.in_flight), (1, 10));
+        assert_eq!(world.round_trip.reorder_tolerance(80_000_000), before);
     }
 
     #[test]

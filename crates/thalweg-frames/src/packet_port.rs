@@ -32,6 +32,8 @@ pub struct PacketPort {
     gone: usize,
     /// Room for received frames, `max_frame_bytes` for each.
     rooms: Box<[u8]>,
+    /// True if frames come faster than they are received, so that several are asked for at once.
+    is_busy: bool,
     counters: Counters,
 }
 
@@ -65,6 +67,7 @@ impl PacketPort {
             ends: Vec::with_capacity(MAX_BURST_FRAMES),
             gone: 0,
             rooms: vec![0; MAX_BURST_FRAMES * max_frame_bytes].into(),
+            is_busy: false,
             counters: Counters::default(),
         })
     }
@@ -86,13 +89,13 @@ impl PacketPort {
         true
     }
 
-    /// Sends what is queued in one call, and returns the number of frames sent.
-    fn send_burst(&mut self) -> io::Result<usize> {
+    /// Sends what is queued, at most `MAX` frames, in one call, and returns the number of frames sent.
+    fn send_burst<const MAX: usize>(&mut self) -> io::Result<usize> {
         // SAFETY: integers and null pointers, for which all zeros is a valid value.
-        let mut messages: [libc::mmsghdr; MAX_BURST_FRAMES] = unsafe { zeroed() };
-        let mut parts = [libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 }; MAX_BURST_FRAMES];
+        let mut messages: [libc::mmsghdr; MAX] = unsafe { zeroed() };
+        let mut parts = [libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 }; MAX];
         let mut begin = if self.gone == 0 { 0 } else { self.ends[self.gone - 1] };
-        let unsent = &self.ends[self.gone..];
+        let unsent = &self.ends[self.gone..][..MAX.min(self.ends.len() - self.gone)];
         for ((message, part), end) in messages.iter_mut().zip(&mut parts).zip(unsent) {
             let frame = &self.frames[begin..*end];
             *part = libc::iovec { iov_base: frame.as_ptr().cast_mut().cast(), iov_len: frame.len() };
@@ -107,11 +110,11 @@ impl PacketPort {
         usize::try_from(sent).map_err(|_| io::Error::last_os_error())
     }
 
-    /// Receives a burst into the rooms. Returns the lengths of the frames, and their number.
-    fn receive_burst(&mut self) -> io::Result<([usize; MAX_BURST_FRAMES], usize)> {
+    /// Receives a burst of at most `MAX` frames into the rooms, and passes the frames to `each`. Returns their number.
+    fn receive_burst<const MAX: usize>(&mut self, each: &mut dyn FnMut(&[u8])) -> io::Result<usize> {
         // SAFETY: integers and null pointers, for which all zeros is a valid value.
-        let mut messages: [libc::mmsghdr; MAX_BURST_FRAMES] = unsafe { zeroed() };
-        let mut parts = [libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 }; MAX_BURST_FRAMES];
+        let mut messages: [libc::mmsghdr; MAX] = unsafe { zeroed() };
+        let mut parts = [libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 }; MAX];
         let rooms = self.rooms.chunks_exact_mut(self.max_frame_bytes);
         for ((message, part), room) in messages.iter_mut().zip(&mut parts).zip(rooms) {
             *part = libc::iovec { iov_base: room.as_mut_ptr().cast(), iov_len: room.len() };
@@ -121,16 +124,20 @@ impl PacketPort {
         // SAFETY: each of the messages points to one part, which is a room of its own that nothing else uses until the call
         // is over. With MSG_TRUNC the kernel returns the full length of a frame, and writes no more than there is room for.
         let received = unsafe {
-            libc::recvmmsg(
-                self.socket.as_raw_fd(),
-                messages.as_mut_ptr(),
-                MAX_BURST_FRAMES as u32,
-                flags,
-                ptr::null_mut(),
-            )
+            libc::recvmmsg(self.socket.as_raw_fd(), messages.as_mut_ptr(), MAX as u32, flags, ptr::null_mut())
         };
         let received = usize::try_from(received).map_err(|_| io::Error::last_os_error())?;
-        Ok((messages.map(|message| message.msg_len as usize), received))
+        let rooms = self.rooms.chunks_exact(self.max_frame_bytes);
+        for (room, message) in rooms.zip(&messages[..received]) {
+            match room.get(..message.msg_len as usize) {
+                Some(frame) => {
+                    self.counters.received += 1;
+                    each(frame);
+                }
+                None => self.counters.foreign += 1,
+            }
+        }
+        Ok(received)
     }
 }
 
@@ -161,7 +168,11 @@ impl FrameIo for PacketPort {
 
     fn flush_burst(&mut self) -> Result<bool, FramesError> {
         while self.gone < self.ends.len() {
-            match self.send_burst() {
+            let sent = match self.ends.len() - self.gone {
+                1 => self.send_burst::<1>(),
+                _ => self.send_burst::<MAX_BURST_FRAMES>(),
+            };
+            match sent {
                 Ok(sent) => {
                     self.gone += sent;
                     self.counters.sent += sent as u64;
@@ -182,25 +193,19 @@ impl FrameIo for PacketPort {
     }
 
     fn receive_frames(&mut self, each: &mut dyn FnMut(&[u8])) -> Result<bool, FramesError> {
-        let (lengths, received) = match self.receive_burst() {
-            Ok(burst) => burst,
-            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
-                return Ok(false);
-            }
-            Err(error) if error.raw_os_error() == Some(libc::ENETDOWN) => return Ok(false),
-            Err(error) => return Err(FramesError::from_system_call("receiving frames")(error)),
+        // One frame alone costs less than the first of several.
+        let was_busy = self.is_busy;
+        let received = match was_busy {
+            true => self.receive_burst::<MAX_BURST_FRAMES>(each),
+            false => self.receive_burst::<1>(each),
         };
-        let rooms = self.rooms.chunks_exact(self.max_frame_bytes);
-        for (room, length) in rooms.zip(&lengths[..received]) {
-            match room.get(..*length) {
-                Some(frame) => {
-                    self.counters.received += 1;
-                    each(frame);
-                }
-                None => self.counters.foreign += 1,
-            }
+        self.is_busy = received.as_ref().is_ok_and(|received| *received > usize::from(was_busy));
+        match received {
+            Ok(received) => Ok(!was_busy || received == MAX_BURST_FRAMES),
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => Ok(false),
+            Err(error) if error.raw_os_error() == Some(libc::ENETDOWN) => Ok(false),
+            Err(error) => Err(FramesError::from_system_call("receiving frames")(error)),
         }
-        Ok(received == MAX_BURST_FRAMES)
     }
 
     fn receive_room_frames(&self) -> usize {

@@ -75,6 +75,8 @@ fn a_receiver_that_rests_for_milliseconds_costs_its_rests() {
         let part = run_micros as f64 / (run_micros + rest_micros) as f64;
         assert!(outcome.goodput >= 0.8 * part * outcome.ceiling, "{} of {part}: {outcome:?}", outcome.goodput);
         assert!(outcome.sent.sent_again <= 500, "{outcome:?}");
+        let lossy = simulate(&Scenario { receiver_run, receiver_rest, lost_ppm: 10_000, ..Scenario::new(17) });
+        assert!(lossy.goodput >= 0.8 * outcome.goodput, "{} with loss: {lossy:?}", lossy.goodput);
     }
 }
 
