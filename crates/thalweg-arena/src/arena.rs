@@ -207,6 +207,17 @@ impl Arena {
         std::ptr::slice_from_raw_parts(self.memory.as_ptr(), self.size_bytes())
     }
 
+    /// Returns whether this process made the arena, and may write to it.
+    pub(crate) fn is_own(&self) -> bool {
+        self.owned
+    }
+
+    /// Returns the first byte of the mapping, which may be written through if the arena is this process's own.
+    #[inline]
+    pub(crate) fn first_byte(&self) -> *mut u8 {
+        self.memory.as_mut_ptr()
+    }
+
     /// Returns the kind of pages the arena consists of.
     pub fn page_backing(&self) -> Backing {
         *self.backing.get_or_init(|| backing_of_mapping(&self.memory))

@@ -5,12 +5,13 @@
 //! the same time. A program that writes where another reads changes what is read, and nothing else.
 
 use crate::PAGE_BYTES;
-use crate::arena::{ArenaError, check_received};
+use crate::arena::{Arena, ArenaError, check_received};
 use crate::pin::{PinError, lock_pages};
 use memmap2::{Advice, MmapOptions, MmapRaw};
 use rustix::fs::{MemfdFlags, SealFlags};
 use std::fmt;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 /// Number of bytes that are copied at a time.
@@ -19,12 +20,16 @@ const WORD_BYTES: usize = size_of::<u64>();
 /// A mapped memfd that other programs may read and write, or memory of this program that foreign code in it may read and
 /// write.
 pub struct SharedMemory {
-    memory: Pages,
+    memory: Mapping,
     writable: bool,
 }
 
-enum Pages {
-    Mapped(MmapRaw),
+/// Mapping of shared memory.
+enum Mapping {
+    /// A mapping of its own.
+    Own(MmapRaw),
+    /// That of an arena of this program.
+    Arena(Arc<Arena>),
     /// Memory that foreign code of this process has mapped: address of the first word, and length in bytes.
     Foreign(usize, usize),
 }
@@ -48,7 +53,7 @@ impl SharedMemory {
         let _ = memory.advise(Advice::HugePage);
         // Populating reports a lack of memory here instead of by SIGBUS later.
         memory.advise(Advice::PopulateWrite).map_err(ArenaError::from_io_error("allocating memory", len))?;
-        Ok((fd, Self { memory: Pages::Mapped(memory), writable: true }))
+        Ok((fd, Self { memory: Mapping::Own(memory), writable: true }))
     }
 
     /// Maps all of the memory that another program made, for reading, or for writing as well. It must be sealed against
@@ -64,8 +69,18 @@ impl SharedMemory {
         }
         let options = MmapOptions::new().len(len).to_owned();
         let memory = if writable { options.map_raw(fd) } else { options.map_raw_read_only(fd) };
-        let memory = Pages::Mapped(memory.map_err(ArenaError::from_io_error("mmap", len))?);
-        Ok(Self { memory, writable })
+        let memory = memory.map_err(ArenaError::from_io_error("mmap", len))?;
+        Ok(Self { memory: Mapping::Own(memory), writable })
+    }
+
+    /// Returns an arena of this program as memory for an RDMA adapter in this program. It needs no second mapping, which
+    /// the arena's seals would forbid. It is writable if this program made the arena.
+    ///
+    /// # Safety
+    /// Until the returned memory is dropped, the caller lets it be written only in ranges whose
+    /// [`Span`](crate::Span) it owns and does not read or write itself meanwhile.
+    pub unsafe fn of_arena(arena: &Arc<Arena>) -> Self {
+        Self { writable: arena.is_own(), memory: Mapping::Arena(Arc::clone(arena)) }
     }
 
     /// Takes memory of this process that is not Rust's: what a C program registers with its RDMA adapter. The result begins at
@@ -92,22 +107,25 @@ impl SharedMemory {
         // SAFETY: populating changes no content, and fails for pages that are not mapped.
         unsafe { rustix::mm::madvise(std::ptr::with_exposed_provenance_mut(page), pages, advice) }
             .map_err(ArenaError::from_errno("populating memory of the program", len))?;
-        Ok((Self { memory: Pages::Foreign(first, end - first), writable }, address - first))
+        Ok((Self { memory: Mapping::Foreign(first, end - first), writable }, address - first))
     }
 
     /// Returns the length in bytes.
     pub fn size_bytes(&self) -> usize {
         match &self.memory {
-            Pages::Mapped(memory) => memory.len(),
-            Pages::Foreign(_, bytes) => *bytes,
+            Mapping::Own(memory) => memory.len(),
+            Mapping::Arena(arena) => arena.size_bytes(),
+            Mapping::Foreign(_, bytes) => *bytes,
         }
     }
 
+    /// Returns the first byte of the mapping. It may be written through if the memory is writable.
     #[inline]
     fn first_byte(&self) -> *mut u8 {
         match &self.memory {
-            Pages::Mapped(memory) => memory.as_mut_ptr(),
-            Pages::Foreign(address, _) => std::ptr::with_exposed_provenance_mut(*address),
+            Mapping::Own(memory) => memory.as_mut_ptr(),
+            Mapping::Arena(arena) => arena.first_byte(),
+            Mapping::Foreign(address, _) => std::ptr::with_exposed_provenance_mut(*address),
         }
     }
 
@@ -328,6 +346,23 @@ mod tests {
             assert_eq!(seen[to_at..to_at + len], bytes[at..at + len]);
             assert!(seen[..to_at].iter().chain(&seen[to_at + len..]).all(|byte| *byte == 255));
         }
+    }
+
+    #[test]
+    fn an_arena_of_this_program_is_written_in_a_span_that_its_owner_does_not_touch() {
+        let mut arena = Arena::create("arena", 1).unwrap();
+        let span = arena.take_front(64);
+        // SAFETY: only the span is written, and read afterwards.
+        let memory = unsafe { SharedMemory::of_arena(arena.arena()) };
+        assert_eq!((memory.size_bytes(), memory.is_writable()), (arena.arena().size_bytes(), true));
+        memory.store_bytes(8, &[7; 16]);
+        assert_eq!((&span[..8], &span[8..24], &span[24..]), (&[0; 8][..], &[7; 16][..], &[0; 40][..]));
+        let theirs = Arena::import(arena.arena().fd().try_clone_to_owned().unwrap()).unwrap();
+        // SAFETY: nothing is written.
+        let memory = unsafe { SharedMemory::of_arena(&theirs) };
+        let mut seen = [0; 2];
+        memory.load_bytes(7, &mut seen);
+        assert_eq!((seen, memory.is_writable()), ([0, 7], false));
     }
 
     #[test]

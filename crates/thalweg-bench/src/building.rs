@@ -35,7 +35,7 @@ pub struct Options {
     #[arg(long, value_name = "M", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
     builders: u16,
     /// Links that carry the fragments
-    #[arg(long, value_name = "tcp|udp|shm", value_delimiter = ',', default_value = "tcp,shm")]
+    #[arg(long, value_name = "tcp|udp|shm|rdma|rdma-efe", value_delimiter = ',', default_value = "tcp,shm")]
     link: Vec<LinkKind>,
     /// TCP congestion control of the sources' links, or 'system' for the system's default. Without it: cubic
     #[arg(short = 'C', long, value_name = "NAME")]

@@ -42,6 +42,8 @@
 //! | `net` | From one process to another: by kernel sockets as ordinary programs use them, and by shared memory as Thalweg does |
 //! | `building` | Events built from N sources: the whole path, by the same processes that `thalweg run` starts |
 //! | `file` | A disk, by block size: sequential and random reads and writes, through the page cache and past it |
+//! | `verbs` | Verbs of the RNIC in software (`thalweg-rdma`): the time from posting a request to its completion, and the rate and goodput of several outstanding ones, by operation and size |
+//! | `network` | Network between client and server: this host's loopback, or a virtual cable with a network of its own at each end |
 //! | `transfer` | From a file to a socket in pieces of one size, by each available method (`thalweg-transfer`), with each end's cost |
 //! | `serve` | Comparison of the data server with nginx and with the disk: whole files from the page cache, ranges requested by many, files that are not in the page cache, uploads |
 //! | `peers` | Comparison of Thalweg with the tools that laboratories measure with, and the libraries they would use instead |
@@ -65,6 +67,7 @@ mod file;
 mod host;
 mod memory;
 pub mod net;
+mod network;
 mod options;
 pub mod peers;
 pub mod pin;
@@ -77,6 +80,7 @@ pub mod reproduce;
 mod serve;
 mod sizes;
 mod transfer;
+mod verbs;
 
 pub use clock::Clock;
 pub use cpu::{Cpu, Usage};

@@ -11,6 +11,8 @@
 //!   three calls `mmap`, `madvise`, `madvise(MADV_POPULATE_WRITE)` together.
 //! - *`io_uring` registration*: `IORING_REGISTER_BUFFERS` alone, which is the same long-term pin (`FOLL_LONGTERM`) as
 //!   that of an RDMA device or of VFIO: it also keeps pages in place.
+//! - *RNIC registration*: a memfd registered at an embedded RNIC in software (`thalweg-rdma`), which maps it and pins
+//!   nothing: the processor's page tables are its page list.
 //!
 //! Untouched memory is mapped afresh for every operation, so that bringing its pages in is part of the time; unlocking
 //! and unmapping never are. Latency is the time of one operation.
@@ -27,8 +29,10 @@ use crate::sizes::Sizes;
 use io_uring::IoUring;
 use std::collections::BTreeMap;
 use std::fs;
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::Instant;
-use thalweg_arena::{page_list, pin_bytes};
+use thalweg_arena::{SharedMemory, page_list, pin_bytes};
+use thalweg_rdma::{Access, Device, Limits, MemoryRange, ProtectionDomain};
 
 /// Options of `thalweg bench pin`.
 #[derive(Debug, Clone, clap::Args)]
@@ -46,7 +50,7 @@ pub struct Options {
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Before::Touched, Before::Untouched])]
     before: Vec<Before>,
     /// Operations to time
-    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Method::PageList, Method::Mlock, Method::Populate, Method::IoUring])]
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Method::PageList, Method::Mlock, Method::Populate, Method::IoUring, Method::Register])]
     method: Vec<Method>,
 }
 
@@ -96,6 +100,8 @@ enum Method {
     Populate,
     /// Keep it in place, for devices
     IoUring,
+    /// Register a memfd of it at an RNIC in software
+    Register,
 }
 
 impl Method {
@@ -105,15 +111,18 @@ impl Method {
             Self::Mlock => "mlock",
             Self::Populate => "MAP_POPULATE",
             Self::IoUring => "io_uring registration",
+            Self::Register => "RNIC registration",
         }
     }
 
-    /// Returns whether the method applies: a page list needs pages that are present, populating needs absent ones.
-    fn applies_to(self, before: Before) -> bool {
+    /// Returns whether the method applies: a page list needs pages that are present, populating needs absent ones. A
+    /// memfd is populated when it is made, and its pages are the kernel's choice.
+    fn applies_to(self, before: Before, pages: Pages) -> bool {
         match self {
             Self::PageList => before == Before::Touched,
             Self::Populate => before == Before::Untouched,
             Self::Mlock | Self::IoUring => true,
+            Self::Register => before == Before::Touched && pages == Pages::Small,
         }
     }
 }
@@ -230,7 +239,7 @@ impl Pin {
         let mut cases = Vec::new();
         for &pages in &self.pages {
             for &before in &self.options.before {
-                for &method in self.options.method.iter().filter(|method| method.applies_to(before)) {
+                for &method in self.options.method.iter().filter(|method| method.applies_to(before, pages)) {
                     // A part of a huge page is no huge page.
                     let sizes = self
                         .options
@@ -305,6 +314,7 @@ struct Operation {
     /// Memory of all operations, or of the last one.
     memory: Option<Memory>,
     ring: Option<IoUring>,
+    shared: Option<(ProtectionDomain, OwnedFd, SharedMemory)>,
     extents: usize,
 }
 
@@ -317,14 +327,18 @@ impl Operation {
             read_page_list(&Memory::map_touched(1, PageKind::Small)?)?;
         }
         let ring = (case.method == Method::IoUring).then(create_ring).transpose()?;
-        let touched = case.before == Before::Touched;
+        let shared = (case.method == Method::Register).then(|| create_shared_memory(case.size)).transpose()?;
+        let touched = case.before == Before::Touched && shared.is_none();
         let memory = touched.then(|| Memory::map_touched(case.size, kind)).transpose()?;
-        Ok(Self { case, memory, ring, extents: 0 })
+        Ok(Self { case, memory, ring, shared, extents: 0 })
     }
 
     /// Performs the operation once and returns its duration in nanoseconds.
     fn time_once(&mut self, clock: &Clock) -> Result<u64, BenchError> {
         let (size, kind) = (self.case.size, self.case.pages.page_kind());
+        if let Some((domain, fd, memory)) = &self.shared {
+            return time_rnic_registration(domain, fd, memory, clock);
+        }
         if self.case.before == Before::Untouched {
             // The last memory is freed before the next is mapped: there may be space for only one.
             self.memory = None;
@@ -359,7 +373,7 @@ impl Operation {
                 Ok(clock.elapsed_nanos(began, ended))
             }
             Method::IoUring => time_registration(self.ring.as_ref().expect("made for this"), memory, clock),
-            Method::Populate => unreachable!("done above"),
+            Method::Populate | Method::Register => unreachable!("done above"),
         }
     }
 
@@ -421,6 +435,31 @@ fn time_registration(ring: &IoUring, memory: &Memory, clock: &Clock) -> Result<u
     Ok(clock.elapsed_nanos(began, ended))
 }
 
+/// Creates memory that can be registered, all of it present, and the domain of an RNIC for it.
+fn create_shared_memory(size: u64) -> Result<(ProtectionDomain, OwnedFd, SharedMemory), BenchError> {
+    let unavailable = |error: &dyn std::error::Error| unavailable_error("an RNIC in software", error);
+    let device = Device::open_embedded(Limits::default()).map_err(|error| unavailable(&error))?;
+    let domain = device.allocate_domain().map_err(|error| unavailable(&error))?;
+    let (fd, memory) = SharedMemory::create("thalweg-bench-pin", size as usize)
+        .map_err(|error| unavailable_error("a memfd", &error))?;
+    Ok((domain, fd, memory))
+}
+
+/// Registers memory, and deregisters it after reading the clock; returns the nanoseconds of the registration.
+fn time_rnic_registration(
+    domain: &ProtectionDomain,
+    fd: &OwnedFd,
+    memory: &SharedMemory,
+    clock: &Clock,
+) -> Result<u64, BenchError> {
+    let range = MemoryRange { offset: 0, length: memory.size_bytes() as u64, base: memory.base_address() };
+    let began = clock.read_counter();
+    let region = domain.register_memory(fd.as_fd(), range, Access::all());
+    let ended = clock.read_counter();
+    drop(region.map_err(|error| unavailable_error("registering memory", &error))?);
+    Ok(clock.elapsed_nanos(began, ended))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -444,8 +483,8 @@ mod tests {
     #[test]
     fn every_method_takes_some_time_or_is_unavailable_with_a_reason() {
         let points = measure("--sizes 4KiB,2MiB --pages small,transparent,huge");
-        // Two sizes of small pages and one of each other kind; six combinations each.
-        assert_eq!(points.len(), 6 * 4);
+        // Two sizes of small pages and one of each other kind; six combinations each, and one more of small pages.
+        assert_eq!(points.len(), 6 * 4 + 2);
         for point in points {
             match (point.figures.latency_us, &point.error) {
                 (Some(latency), None) => {
@@ -474,7 +513,7 @@ mod tests {
     fn parts_of_huge_pages_are_left_out_and_an_empty_list_is_an_error() {
         assert_eq!(
             options("--sizes 4KiB,2MiB --pages small,transparent").create_instrument().unwrap().point_keys().len(),
-            6 * 3
+            6 * 3 + 2
         );
         for words in ["--sizes 4KiB --pages huge", "--method page-list --before untouched", "--sizes 0"] {
             assert!(options(words).create_instrument().is_err_and(|error| error.is_usage_error()), "{words}");

@@ -2,7 +2,7 @@
 
 use crate::drive::Instrument;
 use crate::options::Timing;
-use crate::{BenchError, access, building, copy, dma, file, net, pin, serve, transfer};
+use crate::{BenchError, access, building, copy, dma, file, net, pin, serve, transfer, verbs};
 use clap::Parser;
 
 /// One measurement, as the command line asks for it.
@@ -18,6 +18,8 @@ pub enum Plan {
     UnderLoad(net::load::Options),
     /// Events built from N sources, by fragment size: the whole path
     Build(building::Options),
+    /// Verbs of the RNIC in software: time and rate by operation and size
+    Verbs(verbs::Options),
     /// Memory: copies, reads and checksums, from the caches and from memory
     Copy(copy::Options),
     /// A PCI device's DMA: to memory, from memory, both at once
@@ -77,6 +79,7 @@ impl Plan {
             Self::Packets(options) => ("packets", options),
             Self::UnderLoad(options) => ("under-load", options),
             Self::Build(options) => ("build", options),
+            Self::Verbs(options) => ("verbs", options),
             Self::Copy(options) => ("copy", options),
             Self::Dma(options) => ("dma", options),
             Self::File(options) => ("file", options),

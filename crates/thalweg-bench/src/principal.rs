@@ -18,7 +18,7 @@ impl Principal {
     /// Returns the principal figures of an instrument: a point is judged by the first that it has.
     pub(crate) fn order_for(instrument: &str) -> [Self; 3] {
         match instrument {
-            "latency" | "under-load" | "pin" | "access" => [Self::Latency, Self::Goodput, Self::Rate],
+            "latency" | "under-load" | "pin" | "access" | "verbs" => [Self::Latency, Self::Goodput, Self::Rate],
             "packets" => [Self::Rate, Self::Goodput, Self::Latency],
             _ => [Self::Goodput, Self::Latency, Self::Rate],
         }

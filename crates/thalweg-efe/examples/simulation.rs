@@ -40,6 +40,11 @@ fn main() {
         let max_delay = Duration::from_micros(micros);
         print_transfer(name, &simulate(&Scenario { delayed_ppm, max_delay, lost_ppm, ..base.clone() }), None);
     }
+    for (run, rest) in [(4_000, 4_000), (1_000, 10_000), (100, 3_000)] {
+        let (receiver_run, receiver_rest) = (Duration::from_micros(run), Duration::from_micros(rest));
+        let name = format!("the receiver rests for {} ms of {}", rest as f64 / 1e3, (run + rest) as f64 / 1e3);
+        print_transfer(&name, &simulate(&Scenario { receiver_run, receiver_rest, ..base.clone() }), None);
+    }
     print_transfer("5 % duplicated", &simulate(&Scenario { duplicated_ppm: 50_000, ..base.clone() }), None);
 
     println!(

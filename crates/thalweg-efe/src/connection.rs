@@ -24,6 +24,8 @@ const PROBES_BEFORE_RESENDING: u32 = 2;
 /// Number of times that the wait before a probe is doubled: at most, and while the peer answers without progress.
 const MAX_BACKOFF: u32 = 9;
 const MAX_ANSWERED_BACKOFF: u32 = 4;
+/// Number of packets whose status does not wait for others.
+const MAX_UNREPORTED_PACKETS: u32 = 8;
 /// Part of the peer's time-out after which an idle end asks for an answer.
 const KEEP_ALIVE_PART: u64 = 8;
 /// Time after which an echo or a stamp is too old to be compared modulo 2³² ns, in nanoseconds.
@@ -35,6 +37,7 @@ pub(crate) struct Shared {
     pub(crate) max_frame_bytes: usize,
     pub(crate) target_delay: u64,
     pub(crate) peer_timeout: u64,
+    pub(crate) status_delay: u64,
     pub(crate) instance: u64,
 }
 
@@ -66,8 +69,11 @@ pub(crate) struct Connection<A, P> {
     pub(crate) peer_instance: u64,
     pub(crate) stage: Stage,
     shared: Shared,
-    /// Maximum length of a frame to and from the peer, in bytes.
+    /// Maximum length of a frame that this end takes from the peer, and of one in both directions, in bytes.
+    own_limit_bytes: usize,
     pub(crate) max_frame_bytes: usize,
+    /// Time without a frame from the peer after which the connection has failed, in nanoseconds.
+    peer_timeout: u64,
     pub(crate) sending: [SendingHalf<P>; CLASS_COUNT],
     pub(crate) receiving: [ReceivingHalf; CLASS_COUNT],
     pub(crate) round_trip: RoundTrip,
@@ -77,6 +83,11 @@ pub(crate) struct Connection<A, P> {
     /// Classes whose status is to be sent, and (`owes_answer`) true if a frame is to be sent in any case.
     status_due: [bool; CLASS_COUNT],
     owes_answer: bool,
+    /// Number of packets received since the last status, and the time of the first; false if their status may wait for
+    /// others.
+    unreported_packets: u32,
+    unreported_since: u64,
+    is_status_urgent: bool,
     /// True if a handshake frame, or a question, is to be sent.
     handshake_due: bool,
     probe_due: bool,
@@ -118,7 +129,9 @@ impl<A: Copy, P: Packet> Connection<A, P> {
             peer_instance: 0,
             stage,
             shared,
+            own_limit_bytes: shared.max_frame_bytes,
             max_frame_bytes: shared.max_frame_bytes,
+            peer_timeout: shared.peer_timeout,
             sending: std::array::from_fn(|_| SendingHalf::new()),
             receiving: std::array::from_fn(|_| ReceivingHalf::new()),
             round_trip: RoundTrip::new(),
@@ -127,6 +140,9 @@ impl<A: Copy, P: Packet> Connection<A, P> {
             counters: ConnectionCounters::default(),
             status_due: [false; CLASS_COUNT],
             owes_answer: false,
+            unreported_packets: 0,
+            unreported_since: 0,
+            is_status_urgent: false,
             handshake_due: true,
             probe_due: false,
             turn: 0,
@@ -162,8 +178,25 @@ impl<A: Copy, P: Packet> Connection<A, P> {
     /// Adopts the peer's number, token, instance and limit.
     pub(crate) fn adopt_peer(&mut self, header: &Header, handshake: &Handshake<'_>) {
         (self.peer, self.peer_token, self.peer_instance) = (header.from, handshake.token, handshake.instance);
+        self.adopt_limit(handshake);
+    }
+
+    /// Adopts the peer's limit of a frame's length.
+    pub(crate) fn adopt_limit(&mut self, handshake: &Handshake<'_>) {
         let peer_limit = usize::try_from(handshake.max_frame_bytes).unwrap_or(usize::MAX);
-        self.max_frame_bytes = self.shared.max_frame_bytes.min(peer_limit.max(MIN_FRAME_BYTES));
+        self.max_frame_bytes = self.own_limit_bytes.min(peer_limit.max(MIN_FRAME_BYTES));
+        self.window.set_packet_bytes(packet_cost(self.max_frame_bytes).into());
+    }
+
+    /// Lowers the limit of this end, before the connection is in use.
+    pub(crate) fn limit_frame_bytes(&mut self, bytes: usize) {
+        self.own_limit_bytes = self.own_limit_bytes.min(bytes.max(MIN_FRAME_BYTES));
+        self.max_frame_bytes = self.max_frame_bytes.min(self.own_limit_bytes);
+        self.window.set_packet_bytes(packet_cost(self.max_frame_bytes).into());
+    }
+
+    pub(crate) fn set_peer_timeout(&mut self, timeout: u64) {
+        self.peer_timeout = timeout.max(1);
     }
 
     /// True if the connection takes packets to be sent.
@@ -173,7 +206,7 @@ impl<A: Copy, P: Packet> Connection<A, P> {
 
     /// Notes that a frame is to be sent, so that the peer sees that its own has come.
     pub(crate) fn request_answer(&mut self) {
-        self.owes_answer = true;
+        (self.owes_answer, self.is_status_urgent) = (true, true);
     }
 
     pub(crate) fn request_handshake(&mut self) {
@@ -183,19 +216,32 @@ impl<A: Copy, P: Packet> Connection<A, P> {
     /// Begins to use the connection.
     pub(crate) fn begin_use(&mut self, now: u64) {
         self.stage = Stage::Open;
-        (self.handshake_due, self.owes_answer) = (false, true);
+        self.handshake_due = false;
+        self.request_answer();
         (self.waits_since, self.backoff) = (now, 0);
     }
 
     /// Closes this half after all packets were acknowledged.
     pub(crate) fn finish_sending(&mut self) {
         self.finishing = true;
-        self.owes_answer = true;
+        self.request_answer();
     }
 
     /// Notes that the status of a class is to be sent.
     pub(crate) fn request_status(&mut self, class: Class) {
         self.status_due[class.index()] = true;
+    }
+
+    /// Notes that the status is not to wait for other packets.
+    pub(crate) fn hurry_status(&mut self) {
+        self.is_status_urgent = true;
+    }
+
+    /// Returns the time until which the status waits for other packets, or for a frame that is sent anyway; `None` if it
+    /// does not.
+    fn held_until(&self) -> Option<u64> {
+        let may_wait = !self.is_status_urgent && (1..MAX_UNREPORTED_PACKETS).contains(&self.unreported_packets);
+        may_wait.then_some(self.unreported_since + self.shared.status_delay)
     }
 
     /// True if this half is closed, as far as this end is concerned.
@@ -237,8 +283,8 @@ impl<A: Copy, P: Packet> Connection<A, P> {
     pub(crate) fn on_frame(&mut self, frame: &Frame<'_>, now: u64, events: &mut VecDeque<Event<P>>) {
         let header = &frame.header;
         let (is_newest, echo_sent_at) = self.note_arrival(header, now);
-        self.owes_answer |= header.answer;
         if header.answer {
+            self.request_answer();
             for (due, half) in self.status_due.iter_mut().zip(&self.receiving) {
                 *due |= half.is_used();
             }
@@ -275,6 +321,7 @@ impl<A: Copy, P: Packet> Connection<A, P> {
         let sent_at = latest.saturating_sub(u64::from(wrapped_nanos(latest).wrapping_sub(echo.stamp)));
         if sent_at > self.echo_sent_at {
             self.echo_sent_at = sent_at;
+            self.window.end_silence(sent_at);
             let took = now.saturating_sub(sent_at).saturating_sub(echo.held_nanos.into()).max(1);
             self.round_trip.record_round_trip(took);
             self.window.record_round_trip(took, self.round_trip.variation_nanos(), sent_at, now);
@@ -285,7 +332,7 @@ impl<A: Copy, P: Packet> Connection<A, P> {
     fn on_finish_flags(&mut self, header: &Header, events: &mut VecDeque<Event<P>>) {
         self.finish_acknowledged |= header.peer_finished && self.has_finished();
         if header.finished && !std::mem::replace(&mut self.peer_finished, true) {
-            self.owes_answer = true;
+            self.request_answer();
             events.push_back(Event::PeerFinished { connection: self.id });
         }
         self.check_closed(events);
@@ -304,7 +351,14 @@ impl<A: Copy, P: Packet> Connection<A, P> {
         let class = frame.header.class;
         self.status_due[class.index()] = true;
         self.owes_answer = true;
-        let fate = self.receiving[class.index()].on_packet(frame.header.sequence, packet_cost(frame.body.len()), now);
+        let half = &mut self.receiving[class.index()];
+        let fate = half.on_packet(frame.header.sequence, packet_cost(frame.body.len()), now);
+        // What the peer sends again, or will, it is to know at once.
+        self.is_status_urgent |= fate != Fate::New || half.has_gap();
+        if self.unreported_packets == 0 {
+            self.unreported_since = now;
+        }
+        self.unreported_packets += 1;
         match fate {
             Fate::New => self.counters.packets_received += 1,
             Fate::Repeated => self.counters.repeated += 1,
@@ -326,7 +380,7 @@ impl<A: Copy, P: Packet> Connection<A, P> {
     }
 
     /// True if the peer is to answer something.
-    fn awaits_answer(&self) -> bool {
+    pub(crate) fn awaits_answer(&self) -> bool {
         self.sending.iter().any(|half| !half.is_empty()) || self.has_finished() && !self.finish_acknowledged
     }
 
@@ -344,11 +398,14 @@ impl<A: Copy, P: Packet> Connection<A, P> {
         if self.is_over {
             return;
         }
-        if now >= self.received_at + self.shared.peer_timeout {
+        if now >= self.received_at + self.peer_timeout {
             self.is_over = true;
             let error = match self.stage {
                 Stage::Challenging | Stage::Ending { .. } => return,
-                Stage::Open => ConnectionError::Silent { waited: elapsed(self.received_at, now) },
+                Stage::Open => ConnectionError::Silent {
+                    waited: elapsed(self.received_at, now),
+                    timeout: Duration::from_nanos(self.peer_timeout),
+                },
                 _ => ConnectionError::NotOpened {
                     waited: elapsed(self.began_at, now),
                     max_frame_bytes: self.max_frame_bytes,
@@ -366,7 +423,7 @@ impl<A: Copy, P: Packet> Connection<A, P> {
             Stage::Open => {
                 self.note_awaiting(now);
                 self.mark_lost_packets(now);
-                self.probe_due |= now >= self.sent_at + self.shared.peer_timeout / KEEP_ALIVE_PART;
+                self.probe_due |= now >= self.sent_at + self.peer_timeout / KEEP_ALIVE_PART;
                 if self.awaits_answer() && now >= self.probe_deadline() {
                     self.on_unanswered(now);
                 }
@@ -382,7 +439,7 @@ impl<A: Copy, P: Packet> Connection<A, P> {
         self.backoff = (self.backoff + 1).min(MAX_BACKOFF);
         let is_silent = now.saturating_sub(self.received_at) >= self.round_trip.answer_timeout();
         if self.backoff >= PROBES_BEFORE_RESENDING && is_silent {
-            self.window.shrink_to_least();
+            self.window.shrink_to_least(now);
             for half in &mut self.sending {
                 half.mark_oldest_lost(&mut Sender {
                     in_flight: &mut self.in_flight,
@@ -399,7 +456,7 @@ impl<A: Copy, P: Packet> Connection<A, P> {
         for (half, due) in self.receiving.iter_mut().zip(&mut self.status_due) {
             if half.repeat_deadline(timeout).is_some_and(|deadline| deadline <= now) {
                 half.note_repeat(now);
-                *due = true;
+                (*due, self.is_status_urgent) = (true, true);
             }
         }
     }
@@ -418,19 +475,20 @@ impl<A: Copy, P: Packet> Connection<A, P> {
 
     /// Returns the time at which [`handle_timeouts`](Self::handle_timeouts) has something to do.
     pub(crate) fn next_deadline(&self, now: u64) -> u64 {
-        let end = self.received_at + self.shared.peer_timeout;
+        let end = self.received_at + self.peer_timeout;
         match self.stage {
             Stage::Opening { .. } | Stage::Accepted { .. } => end.min(self.handshake_deadline()),
             Stage::Challenging | Stage::Waiting | Stage::Ending { .. } => end,
             Stage::Open => {
-                let mut deadline = end.min(self.sent_at + self.shared.peer_timeout / KEEP_ALIVE_PART);
+                let mut deadline = end.min(self.sent_at + self.peer_timeout / KEEP_ALIVE_PART);
                 if self.awaits_answer() {
                     deadline = deadline.min(self.probe_deadline());
                 }
                 let timeout = self.round_trip.answer_timeout();
                 let sending = self.sending.iter().filter_map(|half| half.next_deadline(&self.round_trip, now));
                 let receiving = self.receiving.iter().filter_map(|half| half.repeat_deadline(timeout));
-                sending.chain(receiving).fold(deadline, u64::min)
+                let held = self.held_until().filter(|_| self.status_due.contains(&true));
+                sending.chain(receiving).chain(held).fold(deadline, u64::min)
             }
         }
     }
@@ -488,7 +546,7 @@ impl<A: Copy, P: Packet> Connection<A, P> {
         };
         let header = self.next_header(kind, Class::Posted, now);
         #[expect(clippy::cast_possible_truncation, reason = "a frame has less than 64 KiB")]
-        let limit = self.shared.max_frame_bytes as u32;
+        let limit = self.own_limit_bytes as u32;
         let (instance, token) = (self.shared.instance, self.token);
         let handshake = Handshake { instance, token, max_frame_bytes: limit, private: &private };
         // A path that does not carry frames of the agreed length shows now, not with the first long packet. (Openings are
@@ -565,6 +623,9 @@ impl<A: Copy, P: Packet> Connection<A, P> {
                 count += 1;
             }
         }
+        if !self.status_due.contains(&true) {
+            (self.unreported_packets, self.is_status_urgent) = (0, false);
+        }
         count
     }
 
@@ -574,6 +635,10 @@ impl<A: Copy, P: Packet> Connection<A, P> {
         let must_finish = self.has_finished() && !self.finish_acknowledged && !self.finish_announced;
         if !self.owes_answer && !self.probe_due && !must_finish && demand.is_none() && !self.status_due.contains(&true)
         {
+            return None;
+        }
+        let is_needed = self.probe_due || must_finish || demand.is_some();
+        if !is_needed && self.held_until().is_some_and(|until| now < until) {
             return None;
         }
         // The announcement of a demand may have been lost.

@@ -18,7 +18,8 @@
 //!   - q > T: W ← W·(1 − min(½, 0.8·(q − T)/p)).
 //!
 //! A window that was not used is not enlarged. Losses do not shrink it, since they are not a sign of congestion where
-//! credit keeps queues below their buffers; a peer that answers nothing at all does, and the window then begins anew.
+//! credit keeps queues below their buffers; a peer that answers nothing at all does, and the window then begins anew,
+//! unless its first answer shows that it was only late, as a host is whose processor another program has.
 
 use crate::round_trip::Extremes;
 
@@ -45,6 +46,16 @@ pub(crate) struct DelayWindow {
     previous_least: Option<u64>,
     is_starting: bool,
     was_limiting: bool,
+    /// The window before the peer's silence, until the peer answers.
+    before_silence: Option<Silence>,
+}
+
+/// Time from which on a peer counted as silent, and the window until then.
+#[derive(Debug, Clone, Copy)]
+struct Silence {
+    since: u64,
+    bytes: u64,
+    is_starting: bool,
 }
 
 impl DelayWindow {
@@ -61,6 +72,14 @@ impl DelayWindow {
             previous_least: None,
             is_starting: true,
             was_limiting: false,
+            before_silence: None,
+        }
+    }
+
+    /// Sets the maximum length of a packet, before the window is in use.
+    pub(crate) fn set_packet_bytes(&mut self, packet_bytes: u64) {
+        if packet_bytes != self.packet_bytes {
+            *self = Self::new(packet_bytes, self.target);
         }
     }
 
@@ -87,10 +106,24 @@ impl DelayWindow {
         }
     }
 
-    /// Shrinks the window to its least: the peer answers nothing. Once it does, the window doubles as at the beginning.
-    pub(crate) fn shrink_to_least(&mut self) {
+    /// Shrinks the window to its least: the peer answers nothing. Once it does, the window doubles as at the beginning,
+    /// unless [`end_silence`](Self::end_silence) finds that nothing was lost.
+    pub(crate) fn shrink_to_least(&mut self, now: u64) {
+        let Self { bytes, is_starting, .. } = *self;
+        self.before_silence.get_or_insert(Silence { since: now, bytes, is_starting });
         self.bytes = self.packet_bytes * MIN_WINDOW_PACKETS;
         self.is_starting = true;
+    }
+
+    /// Processes the first answer after a silence: the peer had received the frame that was sent at `sent_at`, and none sent
+    /// later. If that frame was sent before the silence, the peer was late and the network has lost nothing: the window is
+    /// what it was (Eifel response, RFC 4015).
+    pub(crate) fn end_silence(&mut self, sent_at: u64) {
+        if let Some(silence) = self.before_silence.take()
+            && sent_at < silence.since
+        {
+            (self.bytes, self.is_starting) = (self.bytes.max(silence.bytes), silence.is_starting);
+        }
     }
 
     fn end_round(&mut self, target: u64) {
@@ -147,8 +180,23 @@ mod tests {
             window.record_round_trip(20_000, 0, round * 20_000, (round + 1) * 20_000);
         }
         assert_eq!(window.window_bytes(), first);
-        window.shrink_to_least();
+        window.shrink_to_least(5_000_000);
         assert_eq!(window.window_bytes(), 2000);
+        window.end_silence(5_000_001);
+        assert_eq!(window.window_bytes(), 2000, "what was sent before was lost");
+    }
+
+    #[test]
+    fn a_peer_that_was_late_and_lost_nothing_leaves_the_window_as_it_was() {
+        let (mut window, mut now) = (DelayWindow::new(1000, 5_000), 0);
+        run_rounds(&mut window, &mut now, 20);
+        let before = window.window_bytes();
+        window.shrink_to_least(now + 10);
+        window.shrink_to_least(now + 20);
+        window.end_silence(now + 9);
+        assert_eq!(window.window_bytes(), before);
+        window.end_silence(now + 9);
+        assert_eq!(window.window_bytes(), before, "once");
     }
 
     #[test]

@@ -83,10 +83,26 @@ pub enum ConnectionError {
         max_frame_bytes: usize,
     },
     /// The peer does not answer.
-    #[error("nothing was received from the peer for {waited:?}: its host, its process or the network is down")]
+    #[error(
+        "nothing was received from the peer for {waited:?} (time-out {timeout:?}): its host, its process or the network is down"
+    )]
     Silent {
         /// Time since the last frame of the peer.
         waited: Duration,
+        /// Time-out of the connection ([`Options::peer_timeout`](crate::Options::peer_timeout),
+        /// [`Port::set_peer_timeout`](crate::Port::set_peer_timeout)).
+        timeout: Duration,
+    },
+    /// The path to the peer does not carry the connection's frames any more.
+    #[error(
+        "the path to the peer carries frames of {path_bytes} bytes, and the connection has frames of up to {frame_bytes}: \
+         connect again"
+    )]
+    PathTooNarrow {
+        /// Maximum length on the path, in bytes.
+        path_bytes: usize,
+        /// Maximum length on the connection, in bytes.
+        frame_bytes: usize,
     },
     /// The peer was restarted.
     #[error("the peer was restarted: its new instance knows nothing of this connection; connect again")]

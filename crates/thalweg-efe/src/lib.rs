@@ -34,6 +34,9 @@
 //! connect(A, private: &[u8], now) -> Result<ConnectionId, ConnectError>
 //! accept_connection(ConnectionId, private: &[u8], now) -> Result<(), ConnectError>     // after Event::Incoming
 //! reject_connection(ConnectionId, private: &[u8]) -> Result<(), ConnectError>
+//! peer_address(ConnectionId) -> Option<A>
+//! limit_frame_bytes(ConnectionId, bytes); set_peer_timeout(ConnectionId, Duration)     // of one connection, below the port's
+//! note_path(A, bytes)                                         // a path carries no longer frames any more
 //! receive(A, frame: &[u8], now) -> Option<Arrival>              // Arrival { connection, class, sequence, packet: &[u8] }
 //! accept(ConnectionId, Class, sequence) -> Option<u32>          // sequence below which all were accepted; None: connection is over
 //! refuse(ConnectionId, Class, sequence, wait)

@@ -6,7 +6,8 @@ use std::time::Duration;
 #[derive(Debug, Clone, PartialEq)]
 pub struct Options {
     /// Maximum length of a frame, in bytes, without the headers before it: 1500 in Ethernet frames of the usual MTU, 1472
-    /// in UDP datagrams over IPv4. At least [`MIN_FRAME_BYTES`]; less counts as that.
+    /// in UDP datagrams over IPv4. At least [`MIN_FRAME_BYTES`]; less counts as that. A path that carries less:
+    /// [`Port::limit_frame_bytes`](crate::Port::limit_frame_bytes).
     pub max_frame_bytes: usize,
     /// The last link on the way here, if it is known. It bounds the credit of all connections together by
     /// [`LastLink::credit_bytes`], and its pace.
@@ -19,8 +20,12 @@ pub struct Options {
     pub standing_credit_bytes: u64,
     /// Queueing delay to which the delay window steers.
     pub target_delay: Duration,
-    /// Time without a frame from the peer after which a connection has failed, also while it is opened.
+    /// Time without a frame from the peer after which a connection has failed, also while it is opened. For one
+    /// connection: [`Port::set_peer_timeout`](crate::Port::set_peer_timeout).
     pub peer_timeout: Duration,
+    /// Time for which the status of few packets may wait for a frame that is sent anyway, such as one with an answer; zero:
+    /// it is sent with the next [`next_frame`](crate::Port::next_frame).
+    pub status_delay: Duration,
     /// Maximum number of connections.
     pub max_connections: usize,
 }
@@ -60,6 +65,7 @@ impl Default for Options {
             standing_credit_bytes: 16 << 10,
             target_delay: Duration::from_millis(1),
             peer_timeout: Duration::from_secs(10),
+            status_delay: Duration::ZERO,
             max_connections: 4096,
         }
     }

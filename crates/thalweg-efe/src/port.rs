@@ -106,6 +106,7 @@ impl<A: Copy + Eq, P: Packet> Port<A, P> {
             max_frame_bytes,
             target_delay: nanos(options.target_delay),
             peer_timeout: nanos(options.peer_timeout).max(1),
+            status_delay: nanos(options.status_delay),
             instance: random(),
         };
         Self {
@@ -166,6 +167,55 @@ impl<A: Copy + Eq, P: Packet> Port<A, P> {
         Ok(())
     }
 
+    /// Returns the address of a connection's peer; `None` if the connection is over.
+    pub fn peer_address(&self, id: ConnectionId) -> Option<A> {
+        self.connection(id).map(|connection| connection.address)
+    }
+
+    /// Lowers the maximum length of frames to and from a peer to what the path carries, in bytes: right after
+    /// [`connect`](Self::connect), or before [`accept_connection`](Self::accept_connection). At least
+    /// [`MIN_FRAME_BYTES`].
+    pub fn limit_frame_bytes(&mut self, id: ConnectionId, bytes: usize) {
+        let connection = self.connection_mut(id);
+        let connection =
+            connection.filter(|connection| matches!(connection.stage, Stage::Opening { .. } | Stage::Waiting));
+        if let Some(connection) = connection {
+            connection.limit_frame_bytes(bytes);
+        }
+    }
+
+    /// Processes the news that the path to an address carries frames of no more than this, in bytes. Connections to it whose
+    /// frames may be longer have failed: their packets would be sent again without end.
+    pub fn note_path(&mut self, address: A, path_bytes: usize) {
+        for place in &mut self.places {
+            let Some(connection) = place.connection.as_deref_mut() else { continue };
+            let frame_bytes = connection.max_frame_bytes;
+            if connection.address != address || frame_bytes <= path_bytes {
+                continue;
+            }
+            match connection.stage {
+                Stage::Opening { .. } | Stage::Waiting => connection.limit_frame_bytes(path_bytes),
+                Stage::Accepted { .. } | Stage::Open => {
+                    connection.is_over = true;
+                    let error = ConnectionError::PathTooNarrow { path_bytes, frame_bytes };
+                    self.events.push_back(Event::Failed { connection: connection.id, error });
+                }
+                Stage::Challenging | Stage::Ending { .. } => {}
+            }
+        }
+        self.remove_ended();
+    }
+
+    /// Sets the time without a frame from the peer after which a connection has failed, in place of
+    /// [`Options::peer_timeout`].
+    pub fn set_peer_timeout(&mut self, id: ConnectionId, timeout: Duration) {
+        if let Some(connection) = self.connection_mut(id) {
+            connection.set_peer_timeout(nanos(timeout));
+            // Its timer may be later than the new time-out.
+            self.mark_ready(id.index);
+        }
+    }
+
     fn waiting_connection(&mut self, id: ConnectionId) -> Result<&mut Connection<A, P>, ConnectError> {
         let connection = self.connection_mut(id).filter(|connection| connection.stage == Stage::Waiting);
         connection.ok_or(ConnectError::NotWaiting)
@@ -209,6 +259,13 @@ impl<A: Copy + Eq, P: Packet> Port<A, P> {
         SendRoom { packets, bytes_at_once: bytes.min(connection.max_packet_bytes()) }
     }
 
+    /// Returns whether a peer has not acknowledged all packets that were queued for it, or the end of a half that was
+    /// closed.
+    pub fn has_unacknowledged(&self) -> bool {
+        let mut connections = self.places.iter().filter_map(|place| place.connection.as_deref());
+        connections.any(|connection| !connection.is_over && connection.awaits_answer())
+    }
+
     /// Closes this half of a connection once all packets were acknowledged: no more are taken. The other half stays open
     /// until the peer closes it.
     pub fn finish_sending(&mut self, id: ConnectionId) {
@@ -244,6 +301,7 @@ impl<A: Copy + Eq, P: Packet> Port<A, P> {
         let Some(connection) = self.connection_mut(id) else { return };
         let wait_10us = u16::try_from(wait.as_micros() / 10).unwrap_or(u16::MAX);
         if connection.receiving[class.index()].refuse_packet(sequence, wait_10us) {
+            connection.hurry_status();
             self.note_status(id, class);
         }
     }
@@ -254,6 +312,11 @@ impl<A: Copy + Eq, P: Packet> Port<A, P> {
         }
         self.mark_ready(id.index);
         self.queue_for_credit(id.index);
+    }
+
+    /// Returns whether there is an event: a timeout that [`next_frame`](Self::next_frame) has found is one, too.
+    pub fn has_events(&self) -> bool {
+        !self.events.is_empty()
     }
 
     /// Returns the next event.
@@ -270,11 +333,6 @@ impl<A: Copy + Eq, P: Packet> Port<A, P> {
             in_flight_bytes: connection.in_flight,
             counters: connection.counters,
         })
-    }
-
-    /// Returns the address of the peer of a connection; `None` if it is over.
-    pub fn peer_address(&self, id: ConnectionId) -> Option<A> {
-        self.connection(id).map(|connection| connection.address)
     }
 
     /// Returns the counters of the port.
@@ -353,16 +411,17 @@ impl<A: Copy + Eq, P: Packet> Port<A, P> {
             self.counters.damaged += 1;
             return;
         };
-        let known = self.attempts.iter().copied().find(|id| {
-            self.connection(*id).is_some_and(|attempt| {
-                attempt.address == from && attempt.peer == frame.header.from && attempt.peer_token == handshake.token
-            })
+        // Of the same attempt, whatever has become of it: the frame was repeated, duplicated or delayed.
+        let known = self.places.iter_mut().filter_map(|place| place.connection.as_deref_mut()).find(|connection| {
+            let peer = (connection.address, connection.peer, connection.peer_token);
+            peer == (from, frame.header.from, handshake.token)
         });
-        if let Some(id) = known {
-            if let Some(connection) = self.connection_mut(id) {
+        if let Some(connection) = known {
+            if matches!(connection.stage, Stage::Challenging | Stage::Waiting | Stage::Accepted { .. }) {
                 connection.request_handshake();
             }
-            self.mark_ready(id.index);
+            let index = connection.id.index;
+            self.mark_ready(index);
             return;
         }
         if self.attempts.len() >= MAX_ATTEMPTS
@@ -414,6 +473,7 @@ impl<A: Copy + Eq, P: Packet> Port<A, P> {
             (Stage::Opening { is_challenged: true, .. }, Kind::Accept)
                 if is_peer && handshake.token == connection.peer_token =>
             {
+                connection.adopt_limit(&handshake);
                 connection.begin_use(now);
                 let (private, max_packet_bytes) = (handshake.private.into(), connection.max_packet_bytes());
                 connection.on_frame(frame, now, events);
@@ -507,6 +567,10 @@ impl<A: Copy + Eq, P: Packet> Port<A, P> {
                 self.events.push_back(Event::Failed { connection: connection.id, error });
             }
         }
+        self.remove_ended();
+    }
+
+    fn remove_ended(&mut self) {
         for index in 0..self.places.len() {
             if self.places[index].connection.as_ref().is_some_and(|connection| connection.is_over) {
                 self.remove_connection(u32::try_from(index).unwrap_or(u32::MAX));
@@ -646,8 +710,12 @@ impl<A: Copy + Eq, P: Packet> Port<A, P> {
                 self.pool.enqueue_waiting(index, class);
             }
             if granted > 0 {
+                let is_awaited = half.lacks_grant();
                 half.add_grant(granted, now);
                 connection.request_status(class);
+                if is_awaited {
+                    connection.hurry_status();
+                }
                 self.mark_ready(index);
             }
         }

@@ -146,6 +146,16 @@ impl ReceivingHalf {
         (self.active_at, self.repeats) = (now, 0);
     }
 
+    /// True if the peer could use more credit than it has.
+    pub(crate) fn lacks_grant(&self) -> bool {
+        self.wanted > self.granted
+    }
+
+    /// True if a packet is missing before one that has arrived.
+    pub(crate) fn has_gap(&self) -> bool {
+        self.arrived & self.arrived.wrapping_add(1) != 0
+    }
+
     /// Returns the time at which a status is to be repeated, since the peer does not use a grant that it asked for: the
     /// grant may have been lost. `timeout` is the time in which it would have been used.
     pub(crate) fn repeat_deadline(&self, timeout: u64) -> Option<u64> {

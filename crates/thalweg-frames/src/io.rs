@@ -50,6 +50,18 @@ pub trait DatagramIo: Debug + Send {
     /// no room.
     fn queue_datagram(&mut self, to: SocketAddr, head: &[u8], piece: Option<Piece<'_>>);
 
+    /// Adds a datagram without a piece, which `write` writes where the burst is kept, if the medium can do that: it gets room
+    /// for `max_bytes`. Returns true if a datagram was added; without room, `write` is not called.
+    fn queue_in_place(&mut self, max_bytes: usize, write: WriteDatagram<'_>) -> bool {
+        if !self.has_send_room() {
+            return false;
+        }
+        let mut head = vec![0; max_bytes];
+        let Some((to, bytes)) = write(&mut head) else { return false };
+        self.queue_datagram(to, &head[..bytes.min(max_bytes)], None);
+        true
+    }
+
     /// Returns how many times a byte of a piece is copied on its way out, and a byte of a datagram before
     /// [`receive_datagrams`](Self::receive_datagrams) shows it: by this process, or by the kernel on its behalf.
     fn copies_per_byte(&self) -> (u64, u64);
@@ -99,6 +111,10 @@ pub trait DatagramIo: Debug + Send {
         None
     }
 }
+
+/// Function that writes a datagram into the room for it, and returns its address and length in bytes; `None` if there is
+/// none to be sent.
+pub type WriteDatagram<'a> = &'a mut dyn FnMut(&mut [u8]) -> Option<(SocketAddr, usize)>;
 
 /// A datagram or a report that comes in.
 #[derive(Debug, Clone, Copy)]

@@ -26,6 +26,7 @@
 //! | `af_xdp/socket` | One queue's socket: its rings, its chunks, and the operations on them |
 //! | `af_xdp/ring` | The rings that a program and the kernel share |
 //! | `packet_port` | A port for Ethernet frames of one type, through the kernel (packet(7)) |
+//! | `frame_port` | A port for datagrams that lie directly in Ethernet frames of one type |
 //! | `capture` | Capture of all packets of an interface (packet(7)) |
 //! | `control` | Control messages of sendmsg(2) and recvmsg(2) |
 //! | `adapter` | A network adapter that a node drives itself, bypassing the kernel: its settings |
@@ -39,6 +40,7 @@ mod control;
 mod direct;
 mod error;
 mod ethernet;
+mod frame_port;
 mod io;
 #[cfg_attr(not(feature = "af-xdp"), allow(dead_code, reason = "only ports that bypass the kernel use it"))]
 mod kernel;
@@ -54,7 +56,8 @@ pub use capture::{Packet, PacketRing};
 pub use direct::{DirectSocket, Place};
 pub use error::FramesError;
 pub use ethernet::{Arp, EthernetPort, ParsedFrame, PortAddresses, Subnet, parse_frame};
-pub use io::{Arrival, Counters, DatagramIo};
+pub use frame_port::FramePort;
+pub use io::{Arrival, Counters, DatagramIo, WriteDatagram};
 pub use neighbours::Mac;
 pub use packet_port::PacketPort;
 pub use raw::FrameIo;

@@ -1,8 +1,9 @@
 //! A port for Ethernet frames of one type, through the kernel: a packet socket (packet(7)). For protocols without IP, on
 //! any interface and without a program in the kernel; each burst is one system call.
 
-use crate::kernel::Kernel;
+use crate::kernel::{Interface, Kernel};
 use crate::{Counters, FrameIo, FramesError};
+use rustix::net::sockopt::{set_socket_recv_buffer_size, set_socket_recv_buffer_size_force};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use std::io;
 use std::mem::{size_of, zeroed};
@@ -15,6 +16,9 @@ use thalweg_arena::{Arena, Piece};
 const MAX_BURST_FRAMES: usize = 64;
 /// Length of an Ethernet header, in bytes.
 const ETHERNET_HEADER_BYTES: usize = 14;
+/// Memory for received frames that is requested of the kernel, in bytes. The kernel doubles it, and a frame takes about
+/// twice its length of it.
+const RECEIVE_BUFFER_BYTES: usize = 8 << 20;
 
 /// A packet socket for frames of one type on one interface.
 #[derive(Debug)]
@@ -37,9 +41,20 @@ impl PacketPort {
     /// # Errors
     /// There is no such interface, or this process has no permission (`CAP_NET_RAW`).
     pub fn open_interface(interface: &str, ether_type: u16) -> Result<Self, FramesError> {
-        let found = Kernel::open_connection()?.interface_by_name(interface)?;
+        Self::open_found(&Kernel::open_connection()?.interface_by_name(interface)?, ether_type)
+    }
+
+    /// Opens a port for frames of `ether_type` on the interface with this index.
+    ///
+    /// # Errors
+    /// The same as for [`open_interface`](Self::open_interface).
+    pub fn open_index(index: u32, ether_type: u16) -> Result<Self, FramesError> {
+        Self::open_found(&Kernel::open_connection()?.interface_by_index(index)?, ether_type)
+    }
+
+    fn open_found(found: &Interface, ether_type: u16) -> Result<Self, FramesError> {
         let doing =
-            format!("opening a socket for frames of type {ether_type:#06x} on {interface} (it needs CAP_NET_RAW)");
+            format!("opening a socket for frames of type {ether_type:#06x} on {} (it needs CAP_NET_RAW)", found.name);
         let max_frame_bytes = found.mtu + ETHERNET_HEADER_BYTES;
         let socket = bind_socket(found.index, ether_type).map_err(FramesError::from_system_call(doing))?;
         Ok(Self {
@@ -220,6 +235,9 @@ fn bind_socket(index: u32, ether_type: u16) -> io::Result<OwnedFd> {
     // The socket receives nothing until it is bound: protocol 0.
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None)?;
+    // Without CAP_NET_ADMIN, the kernel gives no more than `net.core.rmem_max`.
+    let forced = set_socket_recv_buffer_size_force(&socket, RECEIVE_BUFFER_BYTES);
+    forced.or_else(|_| set_socket_recv_buffer_size(&socket, RECEIVE_BUFFER_BYTES))?;
     // SAFETY: integers, for which all zeros is a valid value.
     let mut address: libc::sockaddr_ll = unsafe { zeroed() };
     address.sll_family = libc::AF_PACKET as u16;

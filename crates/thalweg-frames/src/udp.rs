@@ -8,6 +8,7 @@
 //! Datagrams are never fragmented (`IP_PMTUDISC_DO`): one that is too long is an error, and reported.
 
 use crate::control::{self, Room};
+use crate::io::WriteDatagram;
 use crate::{Arrival, Counters, DatagramIo, FramesError};
 use socket2::{Domain, InterfaceIndexOrAddress, Protocol, SockAddr, SockAddrStorage, Socket, Type};
 use std::io;
@@ -22,8 +23,10 @@ const HEADERS_V4: usize = 20 + 8;
 const HEADERS_V6: usize = 40 + 8;
 /// Maximum payload of a UDP datagram over IPv4, in bytes: 65,535 less its headers. Over IPv6 it could be 20 more.
 const MAX_PAYLOAD_BYTES: usize = 65_535 - HEADERS_V4;
-/// Maximum number of datagrams in a burst.
+/// Maximum number of datagrams in a burst, and the length of their heads from which on there is no room for another: what
+/// fits the processor's cache.
 const MAX_BURST_DATAGRAMS: usize = 512;
+const MAX_BURST_HEAD_BYTES: usize = 512 << 10;
 /// Maximum number of segments of one message: as many as every kernel with GSO takes (`UDP_MAX_SEGMENTS`).
 const MAX_SEGMENTS: usize = 64;
 /// Maximum number of messages in one call.
@@ -34,6 +37,9 @@ const MAX_REFUSED_MESSAGES: u32 = 16;
 const MAX_RECEIVED_MESSAGES: usize = 8;
 /// Maximum number of calls in one [`UdpPort::receive_messages`] before others have their turn.
 const MAX_RECEIVE_CALLS: usize = 4;
+/// Number of receptions in a row without a datagram from which on reports of the kernel are looked for, too, although no
+/// call has failed.
+const RECEPTIONS_PER_REPORT: u32 = 16;
 /// Room for one received message, in bytes.
 const RECEIVE_BUFFER_BYTES: usize = 64 << 10;
 /// Bytes of kernel memory per byte of a datagram. The kernel counts the memory that a datagram takes, not its content:
@@ -45,8 +51,10 @@ pub(crate) const MEMORY_PER_BYTE: u64 = 3;
 pub struct UdpPort {
     socket: Socket,
     local: SocketAddr,
-    /// Heads to be sent, one after the other, and (`burst`) for each datagram its part of them.
+    /// Heads to be sent, one after the other (of the buffer, `heads_bytes` are used), and (`burst`) for each datagram its
+    /// part of them.
     heads: Vec<u8>,
+    heads_bytes: usize,
     burst: Vec<Datagram>,
     /// Number of datagrams of the burst that were sent already.
     gone: usize,
@@ -60,6 +68,12 @@ pub struct UdpPort {
     counters: Counters,
     /// Number of datagrams that the kernel had dropped at the last message, modulo 2³².
     overflowed: u32,
+    /// True if a call has failed, so that the kernel may have a report, and the number of receptions in a row without a
+    /// datagram.
+    expects_report: bool,
+    empty_receptions: u32,
+    /// True if messages come faster than they are received, so that several are asked for at once.
+    is_busy: bool,
 }
 
 #[derive(Debug)]
@@ -105,7 +119,8 @@ impl UdpPort {
         Ok(Self {
             socket,
             local,
-            heads: Vec::with_capacity(MAX_BURST_DATAGRAMS * 128),
+            heads: vec![0; MAX_BURST_DATAGRAMS * 128],
+            heads_bytes: 0,
             burst: Vec::with_capacity(MAX_BURST_DATAGRAMS),
             gone: 0,
             segments: true,
@@ -114,6 +129,9 @@ impl UdpPort {
             rooms: vec![0; MAX_RECEIVED_MESSAGES * RECEIVE_BUFFER_BYTES].into(),
             counters: Counters::default(),
             overflowed: 0,
+            expects_report: true,
+            empty_receptions: 0,
+            is_busy: false,
         })
     }
 
@@ -125,15 +143,24 @@ impl UdpPort {
         Self::bind((Ipv6Addr::UNSPECIFIED, 0).into()).or_else(|_| Self::bind((Ipv4Addr::UNSPECIFIED, 0).into()))
     }
 
-    /// Sends messages, one for each of `ends`: the datagrams from the previous end up to that one. Returns the number
+    /// Returns room for a head of this length after the others.
+    fn head_room(&mut self, bytes: usize) -> &mut [u8] {
+        let end = self.heads_bytes + bytes;
+        if self.heads.len() < end {
+            self.heads.resize(end, 0);
+        }
+        &mut self.heads[self.heads_bytes..end]
+    }
+
+    /// Sends messages, one for each of `ends`, of which there are at most `MAX`: the datagrams from the previous end up to that one. Returns the number
     /// of datagrams sent.
-    fn send_messages(&mut self, ends: &[usize]) -> io::Result<usize> {
+    fn send_messages<const MAX: usize>(&mut self, ends: &[usize]) -> io::Result<usize> {
         // SAFETY: integers and null pointers, for which all zeros is a valid value.
-        let mut messages: [libc::mmsghdr; MAX_SENT_MESSAGES] = unsafe { zeroed() };
-        let mut names = [const { None::<SockAddr> }; MAX_SENT_MESSAGES];
-        let mut rooms = [Room::EMPTY; MAX_SENT_MESSAGES];
+        let mut messages: [libc::mmsghdr; MAX] = unsafe { zeroed() };
+        let mut names = [const { None::<SockAddr> }; MAX];
+        let mut rooms = [Room::EMPTY; MAX];
         let mut pieces = Vec::with_capacity(2 * (ends.last().copied().unwrap_or(0) - self.gone));
-        let mut begins = [0; MAX_SENT_MESSAGES];
+        let mut begins = [0; MAX];
         let mut start = self.gone;
         for (at, end) in ends.iter().enumerate() {
             begins[at] = pieces.len();
@@ -166,7 +193,7 @@ impl UdpPort {
             }
             start = *end;
         }
-        #[expect(clippy::cast_possible_truncation, reason = "at most MAX_SENT_MESSAGES")]
+        #[expect(clippy::cast_possible_truncation, reason = "at most MAX")]
         let count = ends.len() as u32;
         // SAFETY: each of the `count` headers points to a name, a list of pieces and a control message that live until
         // the call is over. The pieces are heads, which are not changed meanwhile, and parts of arenas, which stay
@@ -229,18 +256,21 @@ impl UdpPort {
         if self.gone == self.burst.len() {
             self.singly = 0;
             self.burst.clear();
-            self.heads.clear();
+            self.heads_bytes = 0;
             self.gone = 0;
         }
     }
 
-    /// Receives messages, at most [`MAX_RECEIVED_MESSAGES`]. Returns the number received.
-    fn receive_messages(&mut self, each: &mut dyn FnMut(SocketAddr, Arrival<'_>)) -> io::Result<usize> {
+    /// Receives messages, at most `MAX`. Returns the number received.
+    fn receive_messages<const MAX: usize>(
+        &mut self,
+        each: &mut dyn FnMut(SocketAddr, Arrival<'_>),
+    ) -> io::Result<usize> {
         // SAFETY: integers and null pointers, for which all zeros is a valid value.
-        let mut messages: [libc::mmsghdr; MAX_RECEIVED_MESSAGES] = unsafe { zeroed() };
-        let mut names: [SockAddrStorage; MAX_RECEIVED_MESSAGES] = std::array::from_fn(|_| SockAddrStorage::zeroed());
-        let mut controls = [Room::EMPTY; MAX_RECEIVED_MESSAGES];
-        let mut pieces: [libc::iovec; MAX_RECEIVED_MESSAGES] = std::array::from_fn(|at| libc::iovec {
+        let mut messages: [libc::mmsghdr; MAX] = unsafe { zeroed() };
+        let mut names: [SockAddrStorage; MAX] = std::array::from_fn(|_| SockAddrStorage::zeroed());
+        let mut controls = [Room::EMPTY; MAX];
+        let mut pieces: [libc::iovec; MAX] = std::array::from_fn(|at| libc::iovec {
             iov_base: self.rooms[at * RECEIVE_BUFFER_BYTES..].as_mut_ptr().cast(),
             iov_len: RECEIVE_BUFFER_BYTES,
         });
@@ -259,7 +289,7 @@ impl UdpPort {
             libc::recvmmsg(
                 self.socket.as_raw_fd(),
                 messages.as_mut_ptr(),
-                MAX_RECEIVED_MESSAGES as u32,
+                MAX as u32,
                 libc::MSG_DONTWAIT,
                 ptr::null_mut(),
             )
@@ -358,15 +388,27 @@ impl DatagramIo for UdpPort {
     }
 
     fn has_send_room(&mut self) -> bool {
-        self.burst.len() < MAX_BURST_DATAGRAMS
+        self.burst.len() < MAX_BURST_DATAGRAMS && self.heads_bytes < MAX_BURST_HEAD_BYTES
     }
 
     fn queue_datagram(&mut self, to: SocketAddr, head: &[u8], piece: Option<Piece<'_>>) {
         if self.has_send_room() {
-            let piece = piece.map(Piece::keep_arena);
-            self.burst.push(Datagram { to, head: (self.heads.len(), head.len()), piece });
-            self.heads.extend_from_slice(head);
+            let from = self.heads_bytes;
+            self.head_room(head.len()).copy_from_slice(head);
+            self.heads_bytes += head.len();
+            self.burst.push(Datagram { to, head: (from, head.len()), piece: piece.map(Piece::keep_arena) });
         }
+    }
+
+    fn queue_in_place(&mut self, max_bytes: usize, write: WriteDatagram<'_>) -> bool {
+        if !self.has_send_room() {
+            return false;
+        }
+        let Some((to, bytes)) = write(self.head_room(max_bytes)) else { return false };
+        let bytes = bytes.min(max_bytes);
+        self.burst.push(Datagram { to, head: (self.heads_bytes, bytes), piece: None });
+        self.heads_bytes += bytes;
+        true
     }
 
     /// Returns one copy in each direction: the kernel copies datagrams into its own memory, and out of it
@@ -380,7 +422,12 @@ impl DatagramIo for UdpPort {
         let mut failed = None;
         while self.gone < self.burst.len() {
             let (ends, count) = self.message_ends();
-            match self.send_messages(&ends[..count]) {
+            let outcome = match count {
+                1 => self.send_messages::<1>(&ends[..1]),
+                _ => self.send_messages::<MAX_SENT_MESSAGES>(&ends[..count]),
+            };
+            self.expects_report |= outcome.is_err();
+            match outcome {
                 Ok(sent) => {
                     if ends[0] - self.gone > 1 {
                         self.refused = 0;
@@ -416,13 +463,28 @@ impl DatagramIo for UdpPort {
 
     fn receive_datagrams(&mut self, each: &mut dyn FnMut(SocketAddr, Arrival<'_>)) -> Result<bool, FramesError> {
         for _ in 0..MAX_RECEIVE_CALLS {
-            match self.receive_messages(each) {
+            // One message alone costs less than the first of several.
+            let was_busy = self.is_busy;
+            let received = match was_busy {
+                true => self.receive_messages::<MAX_RECEIVED_MESSAGES>(each),
+                false => self.receive_messages::<1>(each),
+            };
+            self.is_busy = received.as_ref().is_ok_and(|received| *received > usize::from(was_busy));
+            match received {
+                Ok(_) if !was_busy => return Ok(true),
                 Ok(MAX_RECEIVED_MESSAGES) => {}
                 // If there are errors, the socket stays readable for them.
                 Ok(_) => return Ok(false),
                 Err(error) => match error.raw_os_error() {
                     // A socket with an error queue is readable if the queue has an entry, too.
-                    Some(libc::EAGAIN) => return Ok(self.take_error_reports(each) > 0),
+                    Some(libc::EAGAIN) => {
+                        self.empty_receptions += 1;
+                        if !self.expects_report && self.empty_receptions < RECEPTIONS_PER_REPORT {
+                            return Ok(false);
+                        }
+                        (self.expects_report, self.empty_receptions) = (false, 0);
+                        return Ok(self.take_error_reports(each) > 0);
+                    }
                     Some(libc::EINTR) => {}
                     // An error of a datagram that was sent: the error queue has the details.
                     Some(_) => drop(self.take_error_reports(each)),

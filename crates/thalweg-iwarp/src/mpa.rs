@@ -3,7 +3,7 @@
 mod fpdu;
 mod startup;
 
-pub use fpdu::{FpduDecoder, FpduEncoder, FpduError, FpduFrame, FpduPart, longest_ulpdu_bytes};
+pub use fpdu::{FpduDecoder, FpduEncoder, FpduError, longest_ulpdu_bytes};
 pub use startup::{
     Acceptance, Connection, EnhancedOffer, Initiator, MAX_PRIVATE_DATA_BYTES, MAX_READ_DEPTH, ReadDepths, Reply,
     Request, Responder, StartupError, StartupOffer,

@@ -198,6 +198,11 @@ impl Stream {
         Ok(())
     }
 
+    /// Number of bytes that the peer has read by RDMA reads so far: those of its responses that were made.
+    pub fn bytes_read_by_peer(&self) -> u64 {
+        self.sender.bytes_read_by_peer
+    }
+
     /// Whether nothing will be sent any more: the Terminate message went out, or all that was posted before
     /// [`close`](Self::close). The lower layer's sending half is to be closed.
     pub fn is_send_closed(&self) -> bool {

@@ -789,7 +789,7 @@ mod tests {
             for size in ["size = \"16 KiB\"", "size = \"64 KiB\"", "sizes = [\"1 KiB\", \"128 KiB\"]"] {
                 let share = if size.contains("sizes") { 0.93 } else { 0.97 };
                 let network = format!("[network]\nsenders = {senders}\nreceivers = {receivers}\n");
-                carries(&format!("{network}[traffic]\n{size}\n[measure]\nseconds = 0.2\n"), share);
+                carries(&format!("{network}[traffic]\n{size}\n[measure]\nseconds = 0.1\n"), share);
             }
         }
         carries("[network]\nsenders = 8\nreceivers = 8\n[traffic]\nsize = \"1 MiB\"\n[measure]\nseconds = 0.5\n", 0.97);
@@ -819,7 +819,7 @@ mod tests {
         for delay in ["20us", "100us"] {
             let port = "[[network.receiver]]\nnumber = 0\nrate = \"10 Gbit/s\"\n";
             let network = format!("[network]\nsenders = 16\nrate = \"1 Gbit/s\"\ndelay = \"{delay}\"\n{port}");
-            carries(&format!("{network}{MEASURE}"), 0.95);
+            carries(&format!("{network}[measure]\nseconds = 0.1\n"), 0.95);
         }
         let interval = "[traffic]\ninterval = \"14ms\"\n";
         let report = carries(&format!("{}{interval}{MEASURE}", senders_of_rate(8, "75 Mbit/s")), 0.0);
@@ -855,7 +855,7 @@ mod tests {
             ("senders = 16\nreceivers = 16\n", "[network.tree]\nleaves = 4\noversubscription = 2\n"),
             ("senders = 8\nreceivers = 8\n", "[network.shared]\nsenders = 4\nrate = \"2 Gbit/s\"\n"),
         ] {
-            let report = carries(&format!("[network]\n{hosts}{between}[measure]\nseconds = 0.2\n"), 0.95);
+            let report = carries(&format!("[network]\n{hosts}{between}[measure]\nseconds = 0.1\n"), 0.95);
             assert!(!report.ports.is_empty());
         }
     }

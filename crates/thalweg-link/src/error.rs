@@ -76,11 +76,14 @@ pub(crate) fn protocol_error<T>(text: String) -> Result<T, LinkError> {
 }
 
 /// Maximum number of bytes of messages that wait for a peer to read them. A peer that reads leaves some kilobytes.
-pub(crate) const MAX_UNREAD_BYTES: usize = 16 << 20;
+pub const MAX_UNREAD_BYTES: usize = 16 << 20;
 
 /// Returns an error if more than `most` bytes wait for the peer. A peer that sends and never reads would exhaust our
 /// memory.
-pub(crate) fn check_unread_bytes(bytes: usize, most: usize) -> Result<(), LinkError> {
+///
+/// # Errors
+/// More bytes wait.
+pub fn check_unread_bytes(bytes: usize, most: usize) -> Result<(), LinkError> {
     if bytes <= most {
         return Ok(());
     }
@@ -88,7 +91,7 @@ pub(crate) fn check_unread_bytes(bytes: usize, most: usize) -> Result<(), LinkEr
 }
 
 /// Encodes the last message of a connection, with as much of `text` as a peer accepts.
-pub(crate) fn encode_refusal(reason: Refusal, text: &str) -> Vec<u8> {
+pub fn encode_refusal(reason: Refusal, text: &str) -> Vec<u8> {
     const MAX_TEXT_CHARACTERS: usize = Message::MAX_REFUSAL_TEXT as usize / 4;
     let text: String = text.chars().take(MAX_TEXT_CHARACTERS).collect();
     #[expect(clippy::cast_possible_truncation, reason = "a character has at most 4 bytes")]

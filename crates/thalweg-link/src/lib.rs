@@ -8,15 +8,15 @@
 //!
 //! # The links
 //!
-//! | | shm | tcp | udp, af-xdp, dpdk, [`memory`] for tests |
-//! | --- | --- | --- | --- |
-//! | address | `shm:/path/to/socket` | `tcp:host:port` | `udp:host:port`, `af-xdp:host:port`, `dpdk:host:port` (`thalweg-dpdk`), `memory:NAME` |
-//! | how a fetch moves bytes | none are moved: the source's arena is mapped | `sendfile` from the source's memfd, received into the block | datagrams out of the arena, which may be lost; copied to their place |
-//! | copies: source, builder | 0, 0 (1 when taken into a block to be recorded) | 0, 1 | udp: 1, 2; af-xdp: 0, 1, and 1 each where the kernel copies; dpdk: 0, 1 |
-//! | eager offers | become held ones: reading in place is faster than sending | sent without a fetch, within the credit | become held ones |
-//! | last messages of a peer that dies | received | received, as far as they had arrived | may be lost |
-//! | a process that dies is detected | at once | at once | udp: when something is sent to it; otherwise after 10 s |
-//! | a host or a cable that dies is detected | | after some 10 s | after 10 s |
+//! | | shm | tcp | rdma, rdma-efe (`thalweg-rdma-link`) | udp, af-xdp, dpdk, [`memory`] for tests |
+//! | --- | --- | --- | --- | --- |
+//! | address | `shm:/path/to/socket` | `tcp:host:port` | `rdma:host:port`, `rdma-efe:host:port` | `udp:host:port`, `af-xdp:host:port`, `dpdk:host:port` (`thalweg-dpdk`), `memory:NAME` |
+//! | how a fetch moves bytes | none are moved: the source's arena is mapped | `sendfile` from the source's memfd, received into the block | the builder's RNIC reads from the source's arena into the block, by segments over TCP or EFE | datagrams out of the arena, which may be lost; copied to their place |
+//! | copies: source, builder | 0, 0 (1 when taken into a block to be recorded) | 0, 1 | as its RNIC and the kernel copy (`thalweg_rnic::Transport::copies_per_byte`) | udp: 1, 2; af-xdp: 0, 1, and 1 each where the kernel copies; dpdk: 0, 1 |
+//! | eager offers | become held ones: reading in place is faster than sending | sent without a fetch, within the credit | become held ones | become held ones |
+//! | last messages of a peer that dies | received | received, as far as they had arrived | rdma: received, as far as they had arrived; rdma-efe: may be lost | may be lost |
+//! | a process that dies is detected | at once | at once | rdma: at once; rdma-efe: as its RNIC finds out, after 10 s | udp: when something is sent to it; otherwise after 10 s |
+//! | a host or a cable that dies is detected | | after some 10 s | after some 10 s | after 10 s |
 //!
 //! # Guarantees of every link
 //!
@@ -24,10 +24,11 @@
 //!   the offers it counts.
 //! - A fetch arrives whole, in its own place and with the requested length, unless its offer is dropped or the link
 //!   ends. The CRC in each fragment's header verifies that the bytes are the right ones.
-//! - Over a stream and over a ring, fetches are answered in the order they were made in; over frames, fetches that had
+//! - Over a stream, a ring and RDMA, fetches are answered in the order they were made in; over frames, fetches that had
 //!   to be repeated may arrive later.
 //! - A place that went into a fetch is returned with the bytes that arrived. Otherwise it is [dropped](Span), and so
-//!   returns automatically: when the fetch is [called off](BuilderLink::cancel_fetch), or with the link.
+//!   returns automatically: when the fetch is [called off](BuilderLink::cancel_fetch), as soon as no adapter writes to it
+//!   any more, or with the link.
 //! - A slot's bytes are read until its ticket is released and no longer, and an offer that was fetched cannot be
 //!   [withdrawn](SourceLink::withdraw_offer).
 //! - A source that reconnects over a new link repeats the offers that were not released. The builder may fetch them
@@ -40,7 +41,7 @@
 //! KiB, the eager credit, four fetches for each slot and one for each 4 KiB of it, and 16 MiB (or 256 bytes for each
 //! slot) of messages that were sent to the peer and that it does not read.
 //!
-//! Over shm a peer can do one thing more: change bytes while they are read. That changes their values, not the
+//! Over shm and RDMA a builder can read all of the source's arena. Over shm a peer can do one thing more: change bytes while they are read. That changes their values, not the
 //! addresses that are read or written. Permission to connect is decided by the permissions of the socket (shm) and by
 //! the network (the others): nothing here is encrypted. Over frames, a host that cannot see a connection's number
 //! cannot send on its behalf. A builder keeps nothing of a greeting before its sender has shown that it receives what
@@ -58,6 +59,7 @@
 //! | `poller` | Waiting: one epoll for sockets, doorbells, timers and the recorder's ring |
 //! | `peer` | The peer at the other end of a connection |
 //! | `offered` | The offers that a source has made over one connection, and the builder's fetches of them |
+//! | `grants` | Fetches that wait for the source's grant, where builders read the source's memory themselves |
 //! | `outstanding` | A source's book of tickets: the offers to one builder that are not released yet |
 //! | `rules` | Rules for a source's messages that a builder checks over every link |
 //! | `tcp` | The three verbs over TCP |
@@ -78,6 +80,7 @@ mod copy;
 mod endpoint;
 mod error;
 mod frames;
+mod grants;
 mod kind;
 mod names;
 
@@ -101,8 +104,11 @@ pub use peer::{Origin, Peer};
 
 pub mod parts {
     //! Building blocks of kinds of links, here and in other crates.
+    pub use crate::error::{MAX_UNREAD_BYTES, check_unread_bytes, encode_refusal};
     pub use crate::frames::{builder_endpoint_over, source_endpoint_over};
+    pub use crate::grants::Grants;
     pub use crate::offered::{FetchRequest, Novelty, Offered};
+    pub use crate::rules::{check_hello, check_offer};
     pub use crate::sockets::{Connect, Listener, SocketLink, Sockets};
     pub use crate::udp::DATAGRAMS;
 }

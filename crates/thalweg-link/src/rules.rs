@@ -6,7 +6,10 @@ use crate::offered::FetchRequest;
 use thalweg_wire::{Announcement, Disposition, HEADER_LEN, Hello, RECORD_ALIGN};
 
 /// Checks that a source has a slot, and that a slot has room for a fragment.
-pub(crate) fn check_hello(hello: &Hello) -> Result<(), LinkError> {
+///
+/// # Errors
+/// It has none.
+pub fn check_hello(hello: &Hello) -> Result<(), LinkError> {
     let Hello { slots, slot_bytes, .. } = *hello;
     if slots == 0 || (slot_bytes as usize) < HEADER_LEN {
         return Err(LinkError::Protocol(format!(
@@ -18,7 +21,10 @@ pub(crate) fn check_hello(hello: &Hello) -> Result<(), LinkError> {
 }
 
 /// Checks that an offer consists of whole records, and is taken back only by a source that announced that it may do so.
-pub(crate) fn check_offer(offer: &Announcement, withdraws: bool) -> Result<(), LinkError> {
+///
+/// # Errors
+/// It breaks one of these rules.
+pub fn check_offer(offer: &Announcement, withdraws: bool) -> Result<(), LinkError> {
     let Announcement { ticket, bytes, disposition, .. } = *offer;
     if !(bytes as usize).is_multiple_of(RECORD_ALIGN) {
         return Err(LinkError::Protocol(format!(

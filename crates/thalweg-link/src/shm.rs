@@ -8,9 +8,10 @@
 //! message and the grant is returned as `Data`, as on any other link. From other sources an offer is enough.
 
 use crate::error::{MAX_UNREAD_BYTES, check_unread_bytes, encode_refusal};
+use crate::grants::Grants;
 use crate::kind::{Abilities, Locator, Transport};
 use crate::offered::{FetchRequest, Novelty, Offered};
-use crate::rules::{check_fetch_order, check_hello, check_offer};
+use crate::rules::{check_hello, check_offer};
 use crate::sockets::{Connect, Listener, SocketLink, Sockets};
 use crate::{
     Adapter, Address, BuilderEndpoint, BuilderLink, Bytes, Eager, Interest, LinkError, Origin, Peer, Received,
@@ -502,7 +503,7 @@ struct Open {
 struct Fetches {
     arena: Arc<Arena>,
     /// Fetches that wait to be granted.
-    pending: VecDeque<Pending>,
+    pending: Grants<Pending>,
     copied: u64,
 }
 
@@ -510,8 +511,6 @@ struct Fetches {
 struct Pending {
     offer: Announcement,
     place: Option<Span>,
-    /// True if the source has dropped the offer: the fetch is about to be called off.
-    dropped: bool,
 }
 
 impl Fetches {
@@ -536,19 +535,8 @@ impl Fetches {
 
     /// Processes a grant.
     fn on_grant(&mut self, ticket: u64, offset: u32, length: u32) -> Result<Received, LinkError> {
-        let next = self.pending.iter().position(|pending| !pending.dropped);
-        let Some(pending) = next.and_then(|at| self.pending.remove(at)) else {
-            return Err(LinkError::Protocol(format!("ticket {ticket} was granted without a request")));
-        };
-        let asked = FetchRequest { ticket: pending.offer.ticket, offset: 0, length: pending.offer.bytes };
-        check_fetch_order(FetchRequest { ticket, offset, length }, asked)?;
+        let pending = self.pending.take_granted(FetchRequest { ticket, offset, length })?;
         Ok(Received::Arrived { ticket, bytes: self.bytes_of_offer(pending)? })
-    }
-
-    /// Records that the source has dropped an offer.
-    fn on_offer_dropped(&mut self, ticket: u64) {
-        let fetches = self.pending.iter_mut().filter(|pending| pending.offer.ticket == ticket);
-        fetches.for_each(|pending| pending.dropped = true);
     }
 }
 
@@ -601,7 +589,7 @@ fn open_rings(fds: Vec<OwnedFd>, hello: Hello) -> Result<Open, LinkError> {
     }
     let receiver = Ring::import(to_builder).map_err(peer_violation)?.into_receiver();
     let sender = Ring::import(to_source).map_err(peer_violation)?.into_sender();
-    let fetches = Fetches { arena, pending: VecDeque::new(), copied: 0 };
+    let fetches = Fetches { arena, pending: Grants::default(), copied: 0 };
     Ok(Open {
         wires: Wires::new(sender, receiver),
         withdraws: hello.capabilities.contains(Capabilities::WITHDRAWS),
@@ -648,7 +636,7 @@ impl SocketLink for ShmBuilder {
                 Message::Offer(offer) => {
                     check_offer(&offer, *withdraws)?;
                     if offer.disposition.is_dropped() {
-                        fetches.on_offer_dropped(offer.ticket);
+                        fetches.pending.note_dropped(offer.ticket);
                     }
                     Received::Message(message)
                 }
@@ -680,12 +668,12 @@ impl BuilderLink for ShmBuilder {
         let State::Open(open) = &mut self.state else {
             return Err(LinkError::Protocol("a fetch before the hello".into()));
         };
-        let pending = Pending { offer: *offer, place: into, dropped: false };
+        let pending = Pending { offer: *offer, place: into };
         if !open.withdraws {
             return open.fetches.bytes_of_offer(pending).map(Some);
         }
-        open.wires.queue_message(&Message::Fetch { ticket: offer.ticket, offset: 0, length: offer.bytes });
-        open.fetches.pending.push_back(pending);
+        let request = open.fetches.pending.request_offer(offer, pending);
+        open.wires.queue_message(&request);
         Ok(None)
     }
 
@@ -701,7 +689,7 @@ impl BuilderLink for ShmBuilder {
 
     fn cancel_fetch(&mut self, ticket: u64) {
         if let State::Open(open) = &mut self.state {
-            open.fetches.pending.retain(|pending| pending.offer.ticket != ticket);
+            open.fetches.pending.cancel_fetch(ticket);
         }
     }
 

@@ -2,9 +2,15 @@
 //!
 //! Each figure is the median of five rounds; latencies have their 99th percentile beside them. With the argument `busy`,
 //! the program only posts and polls a million writes between two marks, `getppid` calls, for `strace -c -f`.
+//!
+//! With `serve TRANSPORT ADDRESS` (`tcp`, `efe`, `efe-xdp`, `efe-ethernet`), the program is the far side of one that is
+//! called with `to TRANSPORT ADDRESS` in another process, or network namespace: the latter prints one line, the latency of
+//! a write of one byte, there and back and waited for in memory, and the rate of writes of 128 KiB. Both RNICs are
+//! embedded and poll, as `ucx_perftest` does, whose tests `ucp_put_lat` and `ucp_put_bw` are the same.
 
 use rustix::process::getppid;
 use std::hint::black_box;
+use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 use thalweg_arena::{Ring, SharedMemory};
@@ -22,6 +28,11 @@ struct Half {
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     if std::env::args().any(|argument| argument == "busy") {
         return post_and_poll_a_million();
+    }
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if let [role, transport, address] = &arguments[..] {
+        let (transport, address) = (transport_of(transport)?, address.parse()?);
+        return if role == "serve" { serve_peer(transport, address) } else { measure_peer(transport, address) };
     }
     write_latency("embedded, one thread", &Device::open_embedded(Limits::default())?)?;
     write_latency("thread", &Device::open_thread(Limits::default())?)?;
@@ -280,6 +291,121 @@ fn to_another_rnic(transport: Transport, name: &str) -> Result<(), Box<dyn std::
         echo.join().map_err(|_| "the other thread has ended")??;
         Ok(())
     })
+}
+
+fn transport_of(name: &str) -> Result<Transport, String> {
+    match name {
+        "tcp" => Ok(Transport::Tcp),
+        "efe" => Ok(Transport::Efe),
+        "efe-xdp" => Ok(Transport::EfeXdp),
+        "efe-ethernet" => Ok(Transport::EfeEthernet),
+        other => Err(format!("'{other}' is no transport: write tcp, efe, efe-xdp or efe-ethernet")),
+    }
+}
+
+const PEER_WRITE_BYTES: u32 = 128 << 10;
+/// First byte of the far side's memory that ends it.
+const END_BYTE: u8 = 255;
+
+/// Returns the place of a side's memory as private data, and the other way round.
+fn encode_place(place: RemoteAddress) -> ConnectionParameters {
+    let private_data = [&place.address.to_be_bytes()[..], &place.stag.to_be_bytes()].concat();
+    ConnectionParameters { private_data, ..ConnectionParameters::default() }
+}
+
+fn decode_place(parameters: &ConnectionParameters) -> Option<RemoteAddress> {
+    let (address, rest) = parameters.private_data.split_first_chunk()?;
+    let stag = u32::from_be_bytes(*rest.first_chunk()?);
+    Some(RemoteAddress { address: u64::from_be_bytes(*address), stag })
+}
+
+impl Half {
+    fn write_byte(&self, byte: u8, to: RemoteAddress) -> Result<(), Box<dyn std::error::Error>> {
+        let work = Work::Write { data: Data::Inline(&[byte]), to, immediate: None };
+        self.queue.post_send(&SendRequest::signaled(0, work))?;
+        self.wait()
+    }
+
+    /// Waits for another first byte in memory, driving the RNIC.
+    fn wait_for_other_byte(&self, device: &Device, than: u8) -> Result<u8, Box<dyn std::error::Error>> {
+        let mut byte = [than];
+        for polls in 1_u64.. {
+            device.make_progress();
+            self.buffer.shared_memory().load_bytes(0, &mut byte);
+            if byte[0] != than {
+                break;
+            }
+            if polls.is_multiple_of(1 << 20) && self.queue.query_state()?.0 != QueueState::ReadyToSend {
+                return Err("the connection has ended".into());
+            }
+        }
+        Ok(byte[0])
+    }
+}
+
+/// Far side of [`measure_peer`]: writes each byte back.
+fn serve_peer(transport: Transport, address: SocketAddr) -> Result<(), Box<dyn std::error::Error>> {
+    let device = Device::open_embedded(Limits::default())?;
+    let far = half(&device, PEER_WRITE_BYTES as usize + 4096)?;
+    let listener = device.listen_over(transport, address, 1)?;
+    println!("serving at {}", listener.local_address());
+    let request = listener.wait_for_request(Duration::from_secs(60))?.ok_or("no peer has come")?;
+    let near_place = decode_place(request.peer_parameters()).ok_or("no place of the peer's memory")?;
+    let _connection = request.accept(&far.queue, encode_place(far.place()), Duration::from_secs(10))?;
+    let mut last = 0;
+    loop {
+        last = far.wait_for_other_byte(&device, last)?;
+        far.write_byte(last, near_place)?;
+        if last == END_BYTE {
+            // Drives the RNIC until the peer has gone.
+            while far.queue.query_state()?.0 == QueueState::ReadyToSend {
+                device.make_progress();
+            }
+            return Ok(());
+        }
+    }
+}
+
+fn measure_peer(transport: Transport, address: SocketAddr) -> Result<(), Box<dyn std::error::Error>> {
+    const TURNS: usize = 50_000;
+    const WRITES: u32 = 16_000;
+    let device = Device::open_embedded(Limits::default())?;
+    let near = half(&device, PEER_WRITE_BYTES as usize)?;
+    let timeout = Duration::from_secs(10);
+    let connection = near.queue.connect_over(transport, address, encode_place(near.place()), timeout)?;
+    let far_place = decode_place(connection.peer_parameters()).ok_or("no place of the peer's memory")?;
+    let (mut times, mut last) = (Vec::with_capacity(TURNS), 0);
+    for turn in 0..TURNS {
+        let begin = Instant::now();
+        near.write_byte((turn % 250) as u8 + 1, far_place)?;
+        last = near.wait_for_other_byte(&device, last)?;
+        times.push(begin.elapsed() / 2);
+    }
+    let (median, p99) = median_and_p99(times);
+    let data = [near.buffer.sge(0, PEER_WRITE_BYTES)];
+    let to = RemoteAddress { address: far_place.address + 4096, ..far_place };
+    let begin = Instant::now();
+    for id in 0..WRITES.into() {
+        near.queue
+            .post_send(&SendRequest::signaled(id, Work::Write { data: Data::Memory(&data), to, immediate: None }))?;
+        near.wait()?;
+    }
+    // The answer to a read follows all writes.
+    near.queue.post_send(&SendRequest::signaled(0, Work::Read { into: &[near.buffer.sge(0, 1)], from: to }))?;
+    near.wait()?;
+    let rate = f64::from(WRITES) * f64::from(PEER_WRITE_BYTES) / begin.elapsed().as_secs_f64() / 1e9;
+    println!(
+        "write of 1 B, one way: median {:.2} us, p99 {:.2} us; writes of 128 KiB: {rate:.2} GB/s",
+        median / 1e3,
+        p99 / 1e3
+    );
+    near.buffer.shared_memory().store_bytes(0, &[0]);
+    near.write_byte(END_BYTE, far_place)?;
+    near.wait_for_other_byte(&device, 0)?;
+    near.queue.disconnect()?;
+    // What is left to be sent.
+    (0..1000).for_each(|_| _ = device.make_progress());
+    Ok(())
 }
 
 /// Registration of a memfd, beside `mlock` of the same memory.

@@ -13,7 +13,10 @@ use thalweg_arena::{Ring, RingError, RingReceiver};
 use thalweg_rnic::{Command, CompletedOperation, CompletionCell, CompletionEntry, Fault, FaultKind, Status};
 use thiserror::Error;
 
-/// Empty polls after which the kernel is asked whether the RNIC is still there, and other threads are let run.
+/// Empty polls after which other threads are let run: the RNIC may wait for this processor.
+const POLLS_PER_YIELD: u32 = 1 << 8;
+
+/// Empty polls after which the kernel is asked whether the RNIC is still there.
 const POLLS_PER_CHECK: u32 = 1 << 12;
 
 /// A channel for events of completion queues. Clones are the same.
@@ -247,7 +250,8 @@ impl CompletionQueue {
         self.after_empty_poll(&mut state)
     }
 
-    /// Returns the next completion that is there, without work of an embedded RNIC; `None` if there is none.
+    /// Returns the next completion that is in the queue, without doing an embedded RNIC's work; for a program that does
+    /// that by itself ([`Device::make_progress`](crate::Device::make_progress)).
     ///
     /// # Errors
     /// As [`poll_one`](Self::poll_one).
@@ -307,11 +311,10 @@ impl CompletionQueue {
         state.empty_polls = state.empty_polls.wrapping_add(1);
         let device = &self.inner.device;
         if !device.is_gone() {
-            if !state.empty_polls.is_multiple_of(POLLS_PER_CHECK) {
-                return Ok(None);
-            }
-            if device.check_presence() {
+            if state.empty_polls.is_multiple_of(POLLS_PER_YIELD) {
                 std::thread::yield_now();
+            }
+            if !state.empty_polls.is_multiple_of(POLLS_PER_CHECK) || device.check_presence() {
                 return Ok(None);
             }
             // It may have completed something before it ended.

@@ -50,36 +50,13 @@ pub struct ConnectionRequest {
     answered: bool,
 }
 
-/// A connection that is being made, or was: its events, for a program that does not wait for them.
+/// A connection that is being made.
 #[derive(Debug)]
-pub struct Connecting {
+pub struct PendingConnection {
     device: Arc<DeviceInner>,
     /// Not kept alive by this.
     queue: Weak<QueuePairInner>,
     events: OwnedFd,
-}
-
-impl Connecting {
-    /// Returns the next event; `None` if there is none now. The queue pair is in state RTS from
-    /// [`ConnectionEvent::Established`] on.
-    ///
-    /// # Errors
-    /// The RNIC has ended.
-    pub fn next_event(&self) -> Result<Option<ConnectionEvent>, VerbsError> {
-        let Some(message) = self.device.receive_message(&self.events, Duration::ZERO)? else { return Ok(None) };
-        let event = serde_json_event(&message)?;
-        if let (ConnectionEvent::Established { .. }, Some(queue)) = (&event, self.queue.upgrade()) {
-            queue.note_state(QueueState::ReadyToSend);
-        }
-        Ok(Some(event))
-    }
-}
-
-/// The descriptor is readable when there is an event.
-impl AsFd for Connecting {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.events.as_fd()
-    }
 }
 
 /// A connection, whose queue pair is in state RTS until it ends.
@@ -114,6 +91,13 @@ impl Device {
     }
 }
 
+/// The descriptor is readable when a peer wants to connect. With an embedded RNIC, a thread must drive it meanwhile.
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.events.as_fd()
+    }
+}
+
 impl Listener {
     /// Returns the address.
     pub fn local_address(&self) -> SocketAddr {
@@ -134,13 +118,6 @@ impl Listener {
                 return Ok(Some(ConnectionRequest { device, handle: request, peer, parameters, answered: false }));
             }
         }
-    }
-}
-
-/// The descriptor is readable when a peer wants to connect.
-impl AsFd for Listener {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.events.as_fd()
     }
 }
 
@@ -173,12 +150,11 @@ impl ConnectionRequest {
         parameters: ConnectionParameters,
         timeout: Duration,
     ) -> Result<Connection, ConnectError> {
-        let Connecting { events, .. } = self.begin_accept(queue, parameters)?;
-        wait_until_established(queue, events, timeout)
+        self.begin_accept(queue, parameters)?.wait_until_established(queue, timeout)
     }
 
-    /// Accepts the connection as [`accept`](Self::accept) does, without waiting. Requests may be posted at once: they wait for
-    /// the connection.
+    /// Begins to accept the connection, as [`accept`](Self::accept) does. Requests may be posted at once: they wait for the
+    /// connection.
     ///
     /// # Errors
     /// The queue pair is in another state, or the peer has gone.
@@ -186,13 +162,13 @@ impl ConnectionRequest {
         mut self,
         queue: &QueuePair,
         parameters: ConnectionParameters,
-    ) -> Result<Connecting, VerbsError> {
+    ) -> Result<PendingConnection, VerbsError> {
         let (events, theirs) = event_sockets()?;
         let command = Command::Accept { request: self.handle, queue: queue.queue_number(), parameters };
         self.device.call_for_done(command, vec![theirs])?;
         self.answered = true;
         queue.note_state(QueueState::ReadyToSend);
-        Ok(queue.connecting(events))
+        Ok(queue.pending_connection(events))
     }
 
     /// Rejects the connection.
@@ -242,28 +218,27 @@ impl QueuePair {
         parameters: ConnectionParameters,
         timeout: Duration,
     ) -> Result<Connection, ConnectError> {
-        let Connecting { events, .. } = self.begin_connect(transport, address, parameters)?;
-        wait_until_established(self, events, timeout)
+        self.begin_connect(transport, address, parameters)?.wait_until_established(self, timeout)
     }
 
-    /// Connects the queue pair as [`connect_over`](Self::connect_over) does, without waiting.
+    /// Begins to connect the queue pair, as [`connect_over`](Self::connect_over) does.
     ///
     /// # Errors
-    /// The queue pair is in another state than INIT, a limit is exceeded, or the RNIC has ended.
+    /// The queue pair is in another state, or the RNIC refuses.
     pub fn begin_connect(
         &self,
         transport: Transport,
         address: SocketAddr,
         parameters: ConnectionParameters,
-    ) -> Result<Connecting, VerbsError> {
+    ) -> Result<PendingConnection, VerbsError> {
         let (events, theirs) = event_sockets()?;
         let command = Command::Connect { queue: self.queue_number(), address, transport, parameters };
         self.rnic_device().call_for_done(command, vec![theirs])?;
-        Ok(self.connecting(events))
+        Ok(self.pending_connection(events))
     }
 
-    fn connecting(&self, events: OwnedFd) -> Connecting {
-        Connecting { device: Arc::clone(self.rnic_device()), queue: Arc::downgrade(&self.inner), events }
+    fn pending_connection(&self, events: OwnedFd) -> PendingConnection {
+        PendingConnection { device: Arc::clone(self.rnic_device()), queue: Arc::downgrade(&self.inner), events }
     }
 
     /// Ends the connection: what is posted on both sides is flushed.
@@ -295,22 +270,66 @@ impl Connection {
     }
 }
 
-fn wait_until_established(queue: &QueuePair, events: OwnedFd, timeout: Duration) -> Result<Connection, ConnectError> {
-    let device = Arc::clone(queue.rnic_device());
-    let Some(message) = device.receive_message(&events, timeout)? else {
-        queue.disconnect()?;
-        return Err(ConnectError::TimedOut(timeout));
-    };
-    match serde_json_event(&message)? {
-        ConnectionEvent::Established { parameters } => {
+impl PendingConnection {
+    /// Returns the next event of making the connection, and of the connection itself; `None` if there is none now. The queue
+    /// pair is in state RTS from [`ConnectionEvent::Established`] on.
+    ///
+    /// # Errors
+    /// The RNIC has ended.
+    pub fn next_event(&self) -> Result<Option<ConnectionEvent>, VerbsError> {
+        let Some(message) = self.device.receive_message(&self.events, Duration::ZERO)? else { return Ok(None) };
+        let event = serde_json_event(&message)?;
+        if let (ConnectionEvent::Established { .. }, Some(queue)) = (&event, self.queue.upgrade()) {
             queue.note_state(QueueState::ReadyToSend);
-            Ok(Connection { device, events, parameters })
         }
-        ConnectionEvent::Rejected { private_data } => Err(ConnectError::Rejected { private_data }),
-        ConnectionEvent::Failed { reason } | ConnectionEvent::Disconnected { reason } => {
-            Err(ConnectError::Failed(reason))
+        Ok(Some(event))
+    }
+
+    /// Waits until the connection is up.
+    ///
+    /// # Errors
+    /// See [`ConnectError`]. After a timeout the queue pair is in the error state.
+    pub fn wait_until_established(self, queue: &QueuePair, timeout: Duration) -> Result<Connection, ConnectError> {
+        match self.device.receive_message(&self.events, timeout)? {
+            Some(message) => self.finish_connecting(queue, &message),
+            None => {
+                queue.disconnect()?;
+                Err(ConnectError::TimedOut(timeout))
+            }
         }
-        other => Err(VerbsError::Answer(format!("{other:?}")).into()),
+    }
+
+    /// Returns the connection if it is up now, and otherwise this, which is to be tried again after the RNIC has made
+    /// progress. `queue` is the queue pair that is being connected.
+    ///
+    /// # Errors
+    /// See [`ConnectError`].
+    pub fn try_establish(self, queue: &QueuePair) -> Result<Result<Connection, Self>, ConnectError> {
+        match self.device.receive_message(&self.events, Duration::ZERO)? {
+            Some(message) => self.finish_connecting(queue, &message).map(Ok),
+            None => Ok(Err(self)),
+        }
+    }
+
+    fn finish_connecting(self, queue: &QueuePair, message: &[u8]) -> Result<Connection, ConnectError> {
+        match serde_json_event(message)? {
+            ConnectionEvent::Established { parameters } => {
+                queue.note_state(QueueState::ReadyToSend);
+                Ok(Connection { device: self.device, events: self.events, parameters })
+            }
+            ConnectionEvent::Rejected { private_data } => Err(ConnectError::Rejected { private_data }),
+            ConnectionEvent::Failed { reason } | ConnectionEvent::Disconnected { reason } => {
+                Err(ConnectError::Failed(reason))
+            }
+            other => Err(VerbsError::Answer(format!("{other:?}")).into()),
+        }
+    }
+}
+
+/// The descriptor is readable when there is an event.
+impl AsFd for PendingConnection {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.events.as_fd()
     }
 }
 

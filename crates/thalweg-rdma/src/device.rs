@@ -233,6 +233,35 @@ impl Device {
         self.inner.make_progress()
     }
 
+    /// Returns the descriptor that is readable when a socket of an embedded RNIC needs its attention, for a program that
+    /// waits in a poller of its own and then [makes progress](Self::make_progress). `None` before the RNIC listens or
+    /// connects, and for other RNICs, which need no attention.
+    pub fn poll_descriptor(&self) -> Option<Arc<OwnedFd>> {
+        match &self.inner.back_end {
+            BackEnd::Embedded { shared, .. } => shared.engine.lock().poll_descriptor(),
+            BackEnd::Served { .. } => None,
+        }
+    }
+
+    /// Returns the time at which an embedded RNIC needs attention though its sockets are silent: `now` if it has work
+    /// already. Only requests that this thread posts are awaited: another thread's wake nothing.
+    pub fn next_deadline(&self, now: Instant) -> Option<Instant> {
+        let BackEnd::Embedded { shared, .. } = &self.inner.back_end else { return None };
+        let mut engine = shared.engine.lock();
+        let deadline = engine.prepare_sleep(now);
+        engine.cancel_sleep();
+        deadline.unwrap_or(Some(now))
+    }
+
+    /// Returns whether something was sent that has not left this process, or, over EFE, was not acknowledged by the peer:
+    /// it would be lost if this process ended. For an RNIC that is not embedded, no.
+    pub fn has_unsent(&self) -> bool {
+        match &self.inner.back_end {
+            BackEnd::Embedded { shared, .. } => shared.engine.lock().has_unsent(),
+            BackEnd::Served { .. } => false,
+        }
+    }
+
     /// Does the work of an embedded RNIC until one of `others` is readable: for a thread of a program that may neither post
     /// nor poll for long. It sleeps while there is nothing to do, and keeps out of the way while the program polls. It
     /// returns at once for an RNIC that is not embedded.
@@ -353,7 +382,10 @@ impl DeviceInner {
     pub(crate) fn call_rnic(&self, command: Command, fds: Vec<OwnedFd>) -> Result<Reply, VerbsError> {
         match &self.back_end {
             BackEnd::Embedded { shared, client } => {
-                let reply = shared.engine.lock().execute_command(*client, command, fds);
+                let mut engine = shared.engine.lock();
+                engine.update_time(Instant::now());
+                let reply = engine.execute_command(*client, command, fds);
+                drop(engine);
                 // There may be something to send, or a socket to watch.
                 if shared.driver.sleeps_until.load(Ordering::Relaxed) != 0 {
                     let _ = shared.bell.wake_waiter();
@@ -384,6 +416,14 @@ impl DeviceInner {
         match self.call_rnic(command, fds)? {
             Reply::Done => Ok(()),
             other => Err(VerbsError::Answer(format!("{other:?}"))),
+        }
+    }
+
+    /// Returns the bytes that the peer of a queue pair has read, as an embedded RNIC counts them.
+    pub(crate) fn bytes_read_by_peer(&self, queue: u32) -> Option<u64> {
+        match &self.back_end {
+            BackEnd::Embedded { shared, .. } => shared.engine.lock().bytes_read_by_peer(queue),
+            BackEnd::Served { .. } => None,
         }
     }
 

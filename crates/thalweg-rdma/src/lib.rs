@@ -54,7 +54,7 @@ mod memory;
 mod queue_pair;
 
 pub use completion::{Armed, Completion, CompletionChannel, CompletionQueue, Notify, PollError};
-pub use connection::{ConnectError, Connecting, Connection, ConnectionRequest, Listener};
+pub use connection::{ConnectError, Connection, ConnectionRequest, Listener, PendingConnection};
 pub use device::{Device, VerbsError};
 pub use memory::{Buffer, MemoryRange, MemoryRegion, MemoryWindow, ProtectionDomain, next_window_stag};
 pub use queue_pair::{

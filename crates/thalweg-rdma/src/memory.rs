@@ -81,12 +81,12 @@ impl ProtectionDomain {
         Ok(MemoryRegion { domain: Arc::clone(&self.inner), stag, range, registered: true })
     }
 
-    /// Registers memory of this process with an embedded RNIC: that of foreign code in it, from
-    /// [`SharedMemory::from_process_memory`]. `range` is within `memory`.
+    /// Registers a range of memory that this program has mapped, with an RNIC that is embedded in it.
     ///
     /// # Errors
-    /// The RNIC is not an embedded one, or refuses.
-    pub fn register_process_memory(
+    /// The RNIC refuses: it is not embedded, the range is not in the memory, a limit is exceeded, or the memory may not be
+    /// written and is to be.
+    pub fn register_mapped(
         &self,
         memory: Arc<SharedMemory>,
         range: MemoryRange,
@@ -163,7 +163,7 @@ impl MemoryRegion {
     /// Registers other memory of this process, rights or another domain under the STag of this region.
     ///
     /// # Errors
-    /// As [`ProtectionDomain::register_process_memory`], and if memory windows are bound to the region; it is as before.
+    /// As [`ProtectionDomain::register_mapped`], and if memory windows are bound to the region; it is as before.
     #[doc(alias = "ibv_rereg_mr")]
     pub fn register_again(
         &mut self,

@@ -557,6 +557,12 @@ impl QueuePair {
         Ok(())
     }
 
+    /// Returns the bytes that the peer has read by RDMA reads so far, as an embedded RNIC counts them; `None` for others,
+    /// and while there is no peer at another RNIC.
+    pub fn bytes_read_by_peer(&self) -> Option<u64> {
+        self.inner.domain.device.bytes_read_by_peer(self.inner.number)
+    }
+
     /// Returns the shared receive queue.
     pub fn shared_queue(&self) -> Option<&SharedReceiveQueue> {
         self.inner.shared_queue.as_ref()

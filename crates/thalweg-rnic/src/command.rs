@@ -172,9 +172,28 @@ pub enum Transport {
     /// iWARP: MPA over TCP (RFC 5044), which other RNICs speak, too.
     #[default]
     Tcp,
-    /// EFE in UDP datagrams, between RNICs of this kind. A message for which no receive is posted waits for it. An RNIC
-    /// that is gone is noticed after 10 s of silence.
+    /// EFE in UDP datagrams, between RNICs of this kind. A message for which no receive is posted waits for it.
     Efe,
+    /// EFE in UDP datagrams past the kernel's network stack (AF_XDP), by the interface that has the address of this side.
+    /// An interface has one such port, which connections share with at most one listener.
+    EfeXdp,
+    /// EFE in Ethernet frames, without IP. Addresses are those that stand for Ethernet addresses, with the interface:
+    /// `[fe80::ff:fe00:1%3]:0` is station 02:00:00:00:00:01 by interface 3 ([`thalweg_frames::FramePort`]). An interface
+    /// has one such port, which connections share with at most one listener.
+    EfeEthernet,
+}
+
+impl Transport {
+    /// Returns the number of times that a payload byte is copied between registered memory and the network's device, by
+    /// this process and by the kernel: on its way out, and on its way in.
+    pub fn copies_per_byte(self) -> (u64, u64) {
+        match self {
+            // Out: to the segment, to the FPDU, to the socket. In: from the socket, to its place.
+            Self::Tcp => (3, 2),
+            // Out: to the packet, to the frame, to the burst, to the socket. In: from the socket, to its place.
+            Self::Efe | Self::EfeXdp | Self::EfeEthernet => (4, 2),
+        }
+    }
 }
 
 /// Parameters of a connection (`rdma_conn_param`).
@@ -189,13 +208,26 @@ pub struct ConnectionParameters {
     /// Number of times that a message is sent again which found no receive (`rnr_retry_count`); 7: without end. Over TCP,
     /// such a message always ends the stream (RFC 5041 section 7.1).
     pub receiver_retries: u8,
+    /// Time after which the connection has failed if the peer's RNIC is silent or acknowledges nothing: an RNIC at rest is
+    /// asked for a sign of life in time. At least 100 ms, at most an hour.
+    pub peer_timeout: Duration,
 }
 
 impl Default for ConnectionParameters {
     fn default() -> Self {
-        Self { private_data: Vec::new(), inbound_reads: 16, outbound_reads: 16, receiver_retries: 0 }
+        Self {
+            private_data: Vec::new(),
+            inbound_reads: 16,
+            outbound_reads: 16,
+            receiver_retries: 0,
+            peer_timeout: Duration::from_secs(5),
+        }
     }
 }
+
+/// Least and greatest [`ConnectionParameters::peer_timeout`].
+pub(crate) const MIN_PEER_TIMEOUT: Duration = Duration::from_millis(100);
+pub(crate) const MAX_PEER_TIMEOUT: Duration = Duration::from_secs(3600);
 
 /// Reply to a command.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

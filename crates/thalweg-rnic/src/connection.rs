@@ -1,7 +1,10 @@
 //! Connection management: listeners, connection requests, and queue pairs that are connected by them.
 
 use crate::attributes::{QueueAttributes, QueueState};
-use crate::command::{CommandError, ConnectionEvent, ConnectionParameters, MAX_PRIVATE_BYTES, Reply, Transport};
+use crate::command::{
+    CommandError, ConnectionEvent, ConnectionParameters, MAX_PEER_TIMEOUT, MAX_PRIVATE_BYTES, MIN_PEER_TIMEOUT, Reply,
+    Transport,
+};
 use crate::engine::{
     Engine, check_limit, check_owner, check_reads, encode_event, encode_lost_connection_events, insert_object,
     missing_descriptor,
@@ -20,6 +23,7 @@ use thalweg_iwarp::mpa::{self, Acceptance, ReadDepths};
 pub(crate) struct Listener {
     pub(crate) client: u32,
     pub(crate) address: SocketAddr,
+    transport: Transport,
     pub(crate) backlog: u32,
     pub(crate) events: EventSocket,
     pub(crate) socket: ListenerSocket,
@@ -69,15 +73,15 @@ impl Engine {
                 address = listener.local_addr().unwrap_or(address);
                 ListenerSocket::Tcp(listener)
             }
-            Transport::Efe => {
-                let (port, bound) = self.listen_efe(address)?;
+            Transport::Efe | Transport::EfeXdp | Transport::EfeEthernet => {
+                let (port, bound) = self.listen_efe(transport, address)?;
                 address = bound;
                 ListenerSocket::Efe(port)
             }
         };
         let backlog = backlog.clamp(1, self.limits.max_listeners);
         let port = if let ListenerSocket::Efe(port) = socket { Some(port) } else { None };
-        let listener = Listener { client, address, backlog, events, socket };
+        let listener = Listener { client, address, transport, backlog, events, socket };
         match insert_object(&mut self.listeners, listener, "listeners")? {
             Reply::Handle(listener) => {
                 self.watch_listener(listener);
@@ -139,8 +143,8 @@ impl Engine {
             self.listeners.iter().find(|(_, listener)| listener.listens_at(address, transport)).map(|(at, _)| at);
         match listener {
             Some(listener) => self.request_locally(listener, queue, parameters)?,
-            None if transport == Transport::Efe => self.connect_efe(queue, address, parameters)?,
-            None => self.connect_tcp(queue, address, parameters)?,
+            None if transport == Transport::Tcp => self.connect_tcp(queue, address, parameters)?,
+            None => self.connect_efe(queue, transport, address, parameters)?,
         }
         if let Some(pair) = self.queues.get_mut(queue) {
             pair.connection = Some(Connection { events, established: false });
@@ -231,7 +235,7 @@ impl Engine {
         match request.accept(&acceptance) {
             Ok((reply, terms)) => {
                 let private_data = request.private_data().to_vec();
-                self.start_stream(queue, socket, &terms, Some(parameters), private_data, reply);
+                self.start_stream(queue, socket, &terms, &parameters, private_data, reply);
             }
             Err(error) => self.end_attempt(queue, &ConnectionEvent::Failed { reason: error.to_string() }),
         }
@@ -317,6 +321,12 @@ impl Engine {
             self.limits.max_reads,
             parameters.inbound_reads.max(parameters.outbound_reads),
         )?;
+        let timeout = parameters.peer_timeout;
+        if !(MIN_PEER_TIMEOUT..=MAX_PEER_TIMEOUT).contains(&timeout) {
+            let message =
+                format!("peer_timeout is {timeout:?}: it must be {MIN_PEER_TIMEOUT:?} to {MAX_PEER_TIMEOUT:?}");
+            return Err(CommandError::Argument(message));
+        }
         check_private_data(&parameters.private_data)
     }
 
@@ -343,8 +353,7 @@ impl Engine {
 impl Listener {
     /// Returns whether a peer at this RNIC that connects to `target` finds this listener.
     fn listens_at(&self, target: SocketAddr, transport: Transport) -> bool {
-        let is_efe = matches!(self.socket, ListenerSocket::Efe(_));
-        if is_efe != (transport == Transport::Efe) {
+        if self.transport != transport {
             return false;
         }
         let ip = self.address.ip();

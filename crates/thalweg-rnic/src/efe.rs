@@ -1,25 +1,26 @@
-//! Streams over EFE in UDP datagrams: ports, connections, packets.
+//! Streams over EFE, in UDP datagrams or Ethernet frames: ports, connections, packets.
 //!
-//! A listener has a port of its own, and so has each queue pair that connects. A segment of a stream is a packet; segments
+//! Over UDP, a listener has a port of its own, and so has each queue pair that connects; an interface has one port for
+//! frames past the kernel's network stack, which all of them share. A segment of a stream is a packet; segments
 //! that overtake each other are placed as they come and delivered in order. A message for which no receive is posted waits:
 //! its packet is refused until there is one.
 //!
 //! The private data of EFE's set-up are the limits of reads, IRD and ORD of the sender as 16-bit numbers in network order,
 //! and then the program's.
 
-use crate::command::{CommandError, ConnectionEvent, ConnectionParameters, Reply};
+use crate::command::{CONNECT_TIMEOUT, CommandError, ConnectionEvent, ConnectionParameters, Reply, Transport};
 use crate::connection::{Request, RequestOrigin};
 use crate::engine::{Engine, encode_event, insert_object};
 use crate::handshake::{address_error, watch_datagrams};
 use crate::numbers::PortNumbers;
 use crate::queue_pair::Path;
-use crate::stream::{Carrier, OwnedPlace, StreamPath};
+use crate::stream::{Carrier, PlaceReader, StreamPath};
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
-use thalweg_efe::{Class, ConnectionError, ConnectionId, Event, Options, Port, WINDOW_PACKETS};
-use thalweg_frames::{DatagramIo, UdpPort};
+use thalweg_efe::{Class, ConnectionError, ConnectionId, ETHER_TYPE, Event, Options, Packet, Port, WINDOW_PACKETS};
+use thalweg_frames::{DatagramIo, FramePort, FramesError, UdpPort};
 use thalweg_iwarp::{FirstMessage, ReceiveOutcome, StreamSettings};
 
 /// Class of all packets of streams.
@@ -28,8 +29,23 @@ const CLASS: Class = Class::Posted;
 /// Bytes that a port asks the kernel to hold for it.
 const RECEIVE_BUFFER_BYTES: u64 = 4 << 20;
 
-/// Bursts of datagrams that a port takes before others have their turn.
-const MAX_BURSTS: usize = 16;
+/// Number of frames of the longest length, at least, that are to fit what the kernel holds for a port.
+const MIN_BUFFERED_FRAMES: u64 = 16;
+
+/// Bytes that an idle connection may send without waiting for a grant.
+const STANDING_CREDIT_BYTES: u64 = 256 << 10;
+
+/// Time for which an acknowledgement waits for a program's answer, to go with it.
+const STATUS_DELAY: Duration = Duration::from_micros(20);
+
+/// Bytes of a queue pair's segments that EFE has, from which on it is given no more.
+const MAX_QUEUED_BYTES: u64 = 4 << 20;
+
+/// Buffers of acknowledged packets that a port keeps.
+const MAX_SPARE_BUFFERS: usize = WINDOW_PACKETS as usize;
+
+/// Time after which a port is tried again whose burst the kernel did not take.
+const UNSENT_INTERVAL: Duration = Duration::from_micros(100);
 
 /// Time after which a packet is sent again that found no receive posted.
 const RECEIVE_RETRY_INTERVAL: Duration = Duration::from_millis(1);
@@ -37,11 +53,12 @@ const RECEIVE_RETRY_INTERVAL: Duration = Duration::from_millis(1);
 /// Length in bytes of the limits of reads before the program's private data.
 const DEPTHS_BYTES: usize = 4;
 
-/// A UDP port with connections of EFE.
+/// A port with connections of EFE.
 #[derive(Debug)]
 pub(crate) struct EfePort {
-    io: UdpPort,
-    pub(crate) port: Port<SocketAddr, Vec<u8>>,
+    io: Box<dyn DatagramIo>,
+    transport: Transport,
+    pub(crate) port: Port<SocketAddr, PacketBuffer>,
     /// Listener whose port it is, as long as that exists.
     listener: Option<u32>,
     pub(crate) users: HashMap<ConnectionId, User>,
@@ -49,7 +66,37 @@ pub(crate) struct EfePort {
     pub(crate) numbers: Option<PortNumbers>,
     /// Connections that are not over.
     open_connections: usize,
-    frame: Vec<u8>,
+    spare: Vec<PacketBuffer>,
+    /// Time at which the burst is offered again that the kernel did not take.
+    retry_at: Option<Duration>,
+}
+
+/// A segment that EFE keeps until it is acknowledged: the first bytes of a buffer that is used again.
+#[derive(Debug, Default)]
+pub(crate) struct PacketBuffer {
+    buffer: Vec<u8>,
+    bytes: usize,
+}
+
+impl PacketBuffer {
+    /// Makes it a packet of this length, and returns the place of its bytes.
+    fn place_of(&mut self, bytes: usize) -> &mut [u8] {
+        if self.buffer.len() < bytes {
+            self.buffer.resize(bytes, 0);
+        }
+        self.bytes = bytes;
+        &mut self.buffer[..bytes]
+    }
+}
+
+impl Packet for PacketBuffer {
+    fn packet_bytes(&self) -> usize {
+        self.bytes
+    }
+
+    fn write_packet(&self, into: &mut [u8]) {
+        into.copy_from_slice(&self.buffer[..self.bytes]);
+    }
 }
 
 /// User of a connection.
@@ -86,6 +133,7 @@ impl User {
 pub(crate) struct EfeCarrier {
     port: u32,
     connection: ConnectionId,
+    pub(crate) segment_limit_bytes: usize,
     /// Number below which all segments were received.
     received_below: u64,
     /// Number below which the peer has accepted all segments.
@@ -96,8 +144,9 @@ pub(crate) struct EfeCarrier {
 
 impl EfePort {
     /// Returns whether it is a listener's port at `address` that the listener has given up.
-    fn is_left_at(&self, address: SocketAddr) -> bool {
-        self.listener.is_none() && self.numbers.is_none() && self.io.local_address() == address
+    fn is_left_at(&self, transport: Transport, address: SocketAddr) -> bool {
+        let is_left = self.listener.is_none() && self.numbers.is_none();
+        is_left && self.transport == transport && self.io.local_address() == address
     }
 
     /// Notes that a connection was begun.
@@ -105,15 +154,59 @@ impl EfePort {
         self.open_connections += 1;
     }
 
+    /// Returns the time at which the port has something to do: at once if there is an event, such as the end of a
+    /// connection, after which there may be no other time.
+    fn next_deadline(&self) -> Option<Duration> {
+        if self.port.has_events() { Some(Duration::ZERO) } else { self.retry_at.or_else(|| self.port.next_deadline()) }
+    }
+
+    /// Returns whether a peer has not acknowledged all that was sent to it.
+    pub(crate) fn has_unacknowledged(&self) -> bool {
+        self.port.has_unacknowledged()
+    }
+
+    /// Returns whether it is the port that an interface has once, of the interface that an address names.
+    fn is_port_of(&self, transport: Transport, at: SocketAddr) -> bool {
+        if self.transport != transport {
+            return false;
+        }
+        match (self.io.local_address(), at) {
+            (SocketAddr::V4(own), SocketAddr::V4(at)) => transport == Transport::EfeXdp && own.ip() == at.ip(),
+            (SocketAddr::V6(own), SocketAddr::V6(at)) => {
+                transport == Transport::EfeEthernet && own.scope_id() == at.scope_id()
+            }
+            _ => false,
+        }
+    }
+
     /// Notes that a connection is over.
     pub(crate) fn note_end(&mut self) {
         self.open_connections = self.open_connections.saturating_sub(1);
     }
+
+    /// Returns whether EFE takes another segment of a connection whose segments have at most this length.
+    fn has_queue_room(&self, connection: ConnectionId, segment_limit_bytes: usize) -> bool {
+        let free = self.port.send_room(connection, CLASS).packets;
+        free > 0 && u64::from(WINDOW_PACKETS - free) * (segment_limit_bytes as u64) < MAX_QUEUED_BYTES
+    }
+
+    fn keep_buffer(&mut self, buffer: PacketBuffer) {
+        if self.spare.len() < MAX_SPARE_BUFFERS {
+            self.spare.push(buffer);
+        }
+    }
 }
 
 impl EfeCarrier {
-    fn new(port: u32, connection: ConnectionId) -> Self {
-        Self { port, connection, received_below: 0, accepted_below: 0, completes_when_placed: false }
+    fn new(port: u32, connection: ConnectionId, segment_limit_bytes: usize) -> Self {
+        Self {
+            port,
+            connection,
+            segment_limit_bytes,
+            received_below: 0,
+            accepted_below: 0,
+            completes_when_placed: false,
+        }
     }
 
     /// Returns a sequence number of EFE, which wraps, as one of the stream.
@@ -130,24 +223,51 @@ impl EfeCarrier {
 }
 
 impl Engine {
-    /// Opens a port of EFE and returns its handle and address.
-    pub(crate) fn open_efe_port(&mut self, at: SocketAddr) -> Result<(u32, SocketAddr), CommandError> {
+    /// Opens a port of EFE, and returns its handle and address. A port that an interface has once may be open already.
+    pub(crate) fn open_efe_port(
+        &mut self,
+        transport: Transport,
+        at: SocketAddr,
+    ) -> Result<(u32, SocketAddr), CommandError> {
         let failed = address_error(at);
-        let mut io = UdpPort::bind(at).map_err(&failed)?;
+        let shared = self.efe_ports.iter().find(|(_, port)| port.is_port_of(transport, at));
+        if let Some((handle, port)) = shared {
+            return Ok((handle, port.io.local_address()));
+        }
+        let mut io = open_carrier(transport, at)?;
         let max_credit_bytes = io.reserve_receive_bytes(RECEIVE_BUFFER_BYTES);
+        let buffered_bytes = usize::try_from(max_credit_bytes / MIN_BUFFERED_FRAMES).unwrap_or(usize::MAX);
+        let options = Options {
+            // Of each connection, as much as its path carries.
+            max_frame_bytes: buffered_bytes,
+            max_credit_bytes,
+            standing_credit_bytes: STANDING_CREDIT_BYTES,
+            peer_timeout: CONNECT_TIMEOUT,
+            status_delay: STATUS_DELAY,
+            ..Options::default()
+        };
         // Numbers that a stranger cannot guess: a keyed hash, its key from the kernel.
         let (state, mut drawn) = (RandomState::new(), 0u64);
-        let port = Port::new(Options { max_credit_bytes, ..Options::default() }, move || {
+        let port = Port::new(options, move || {
             drawn += 1;
             state.hash_one(drawn)
         });
-        let (address, frame) = (io.local_address(), vec![0; port.max_frame_bytes()]);
-        let (users, open_connections) = (HashMap::new(), 0);
+        let address = io.local_address();
         let poll = self.socket_poll().map_err(&failed)?;
         if let Some(descriptor) = io.descriptor() {
             watch_datagrams(&poll, descriptor).map_err(&failed)?;
         }
-        let port = EfePort { io, port, listener: None, users, numbers: None, open_connections, frame };
+        let port = EfePort {
+            io,
+            transport,
+            port,
+            listener: None,
+            users: HashMap::new(),
+            numbers: None,
+            open_connections: 0,
+            spare: Vec::new(),
+            retry_at: None,
+        };
         match insert_object(&mut self.efe_ports, port, "ports of EFE")? {
             Reply::Handle(handle) => Ok((handle, address)),
             other => Err(CommandError::Unknown(format!("{other:?}"))),
@@ -155,12 +275,21 @@ impl Engine {
     }
 
     /// Opens the port of a listener. One that connections of an earlier listener keep open gets the new one.
-    pub(crate) fn listen_efe(&mut self, address: SocketAddr) -> Result<(u32, SocketAddr), CommandError> {
-        let left = self.efe_ports.iter().find(|(_, port)| port.is_left_at(address)).map(|(handle, _)| handle);
+    pub(crate) fn listen_efe(
+        &mut self,
+        transport: Transport,
+        address: SocketAddr,
+    ) -> Result<(u32, SocketAddr), CommandError> {
+        let left = self.efe_ports.iter().find(|(_, port)| port.is_left_at(transport, address)).map(|(handle, _)| handle);
         if let Some(handle) = left {
             return Ok((handle, address));
         }
-        self.open_efe_port(address)
+        let (handle, bound) = self.open_efe_port(transport, address)?;
+        if self.efe_ports.get(handle).is_some_and(|port| port.listener.is_some()) {
+            let reason = "the interface has a listener already: it has one for all its peers".into();
+            return Err(CommandError::Address { address, reason });
+        }
+        Ok((handle, bound))
     }
 
     /// Gives a port to a listener, or takes it away: connections that are up stay so.
@@ -182,15 +311,18 @@ impl Engine {
     pub(crate) fn connect_efe(
         &mut self,
         queue: u32,
+        transport: Transport,
         address: SocketAddr,
         parameters: ConnectionParameters,
     ) -> Result<(), CommandError> {
-        let any: IpAddr = if address.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
-        let (handle, _) = self.open_efe_port(SocketAddr::new(any, 0))?;
+        let own = own_address(transport, address).map_err(address_error(address))?;
+        let (handle, _) = self.open_efe_port(transport, own)?;
         let now = self.last_socket_time();
         let Some(port) = self.efe_ports.get_mut(handle) else { return Ok(()) };
+        let path_bytes = path_bytes(&mut *port.io, address)?;
         let connection = port.port.connect(address, &encode_private(&parameters), now);
         let connection = connection.map_err(|error| CommandError::Argument(error.to_string()))?;
+        port.port.limit_frame_bytes(connection, path_bytes);
         port.open_connections += 1;
         port.users.insert(connection, User::Connecting { queue, parameters });
         Ok(())
@@ -253,16 +385,19 @@ impl Engine {
 
     /// Gives EFE the segments that a stream has to send, as many as its window holds. Returns whether there were any.
     pub(crate) fn transmit_packets(&mut self, queue: u32, path: &mut StreamPath) -> bool {
-        let Carrier::Efe(EfeCarrier { port: handle, connection, .. }) = path.carrier else { return false };
+        let Carrier::Efe(EfeCarrier { port: handle, connection, segment_limit_bytes, .. }) = path.carrier else {
+            return false;
+        };
         let Some(mut port) = self.efe_ports.take(handle) else { return false };
         let any = self.with_memory(queue, path, |stream, memory, segment, carrier| {
             let mut any = false;
             let is_over_when_copied = !matches!(carrier, Carrier::Efe(efe) if efe.completes_when_placed);
-            while port.port.send_room(connection, CLASS).packets > 0 && stream.next_segment(memory, segment) {
-                let head_bytes = segment.head.len();
-                let mut packet = vec![0; head_bytes + segment.payload_bytes];
-                packet[..head_bytes].copy_from_slice(&segment.head);
-                OwnedPlace::copy_all(&segment.places, &mut packet[head_bytes..]);
+            while port.has_queue_room(connection, segment_limit_bytes) && stream.next_segment(memory, segment) {
+                let mut packet = port.spare.pop().unwrap_or_default();
+                let place = packet.place_of(segment.head.len() + segment.payload_bytes);
+                let (head, payload) = place.split_at_mut(segment.head.len());
+                head.copy_from_slice(&segment.head);
+                PlaceReader::new(&segment.places).read_bytes(payload);
                 segment.places.clear();
                 if port.port.send(connection, CLASS, packet).is_err() {
                     // Not open any more: an event says why.
@@ -296,21 +431,27 @@ impl Engine {
         any
     }
 
+    /// Takes a burst in: acknowledgements follow before the next. Returns whether there was anything.
     fn receive_packets(&mut self, port: &mut EfePort, now: Duration) -> bool {
         let EfePort { io, port, users, .. } = port;
-        let mut any = false;
-        for _ in 0..MAX_BURSTS {
-            let more = io.receive_datagrams(&mut |from, arrival| {
-                let thalweg_frames::Arrival::Datagram(bytes) = arrival else { return };
-                any = true;
-                let Some(arrival) = port.receive(from, bytes, now) else { return };
-                let user = users.get(&arrival.connection);
-                let queue = if let Some(User::Stream { queue }) = user { Some(*queue) } else { None };
-                self.take_packet(port, queue, &arrival);
-            });
-            // Without a port there is nothing to take; its connections fail by their time.
-            if !more.unwrap_or(false) {
-                break;
+        let (mut any, mut shrunk) = (false, Vec::new());
+        // A port that fails has nothing to take; its connections fail by their time.
+        let _ = io.receive_datagrams(&mut |from, arrival| {
+            any = true;
+            let bytes = match arrival {
+                thalweg_frames::Arrival::Datagram(bytes) => bytes,
+                thalweg_frames::Arrival::TooLong => return shrunk.push(from),
+                // Of a peer that is restarted, most likely: its time-out counts.
+                thalweg_frames::Arrival::Unreachable => return,
+            };
+            let Some(arrival) = port.receive(from, bytes, now) else { return };
+            let user = users.get(&arrival.connection);
+            let queue = if let Some(User::Stream { queue }) = user { Some(*queue) } else { None };
+            self.take_packet(port, queue, &arrival);
+        });
+        for address in shrunk {
+            if let Ok(bytes) = path_bytes(&mut **io, address) {
+                port.note_path(address, bytes);
             }
         }
         any
@@ -319,7 +460,7 @@ impl Engine {
     /// Gives a packet to its stream.
     fn take_packet(
         &mut self,
-        port: &mut Port<SocketAddr, Vec<u8>>,
+        port: &mut Port<SocketAddr, PacketBuffer>,
         queue: Option<u32>,
         arrival: &thalweg_efe::Arrival<'_>,
     ) {
@@ -347,7 +488,7 @@ impl Engine {
         }
     }
 
-    fn handle_efe_event(&mut self, handle: u32, port: &mut EfePort, event: Event<Vec<u8>>) {
+    fn handle_efe_event(&mut self, handle: u32, port: &mut EfePort, event: Event<PacketBuffer>) {
         match event {
             Event::Incoming { connection, private } if port.numbers.is_some() => {
                 let now = self.last_socket_time();
@@ -364,17 +505,19 @@ impl Engine {
                     Some(User::Meeting { queue, theirs }) => {
                         let theirs = theirs.or_else(|| decode_private(&private)).unwrap_or_default();
                         port.users.insert(connection, User::Stream { queue });
-                        let carrier = EfeCarrier::new(handle, connection);
-                        return self.start_numbered_stream(queue, carrier, max_packet_bytes, &theirs);
+                        let carrier = EfeCarrier::new(handle, connection, max_packet_bytes);
+                        return self.start_numbered_stream(queue, carrier, &theirs);
                     }
                     _ => return,
                 };
                 port.users.insert(connection, User::Stream { queue });
-                let mut carrier = EfeCarrier::new(handle, connection);
+                port.port.set_peer_timeout(connection, own.peer_timeout);
+                let mut carrier = EfeCarrier::new(handle, connection, max_packet_bytes);
                 carrier.completes_when_placed = self.queues.get(queue).is_some_and(|pair| pair.numbered.is_some());
-                self.start_efe_stream(queue, carrier, max_packet_bytes, &own, theirs);
+                self.start_efe_stream(queue, carrier, &own, theirs);
             }
-            Event::Acknowledged { connection, sequence, .. } => {
+            Event::Acknowledged { connection, sequence, packet, .. } => {
+                port.keep_buffer(packet);
                 if let Some(path) = self.stream_of(port, connection)
                     && let Carrier::Efe(efe) = &mut path.carrier
                     && let Some(below) = efe.accept_sent(sequence)
@@ -449,11 +592,15 @@ impl Engine {
             outbound_reads: theirs.inbound_reads.min(max_reads),
             ..theirs.clone()
         };
+        let peer = port.port.peer_address(connection);
+        if let Some(Ok(bytes)) = peer.map(|peer| path_bytes(&mut *port.io, peer)) {
+            port.port.limit_frame_bytes(connection, bytes);
+        }
         let origin = RequestOrigin::Efe { place: (handle, connection), theirs };
         match insert_object(&mut self.requests, Request { listener, origin }, "connection requests") {
             Ok(Reply::Handle(request)) => {
                 port.users.insert(connection, User::Waiting);
-                let event = ConnectionEvent::Request { request, peer: None, parameters: seen };
+                let event = ConnectionEvent::Request { request, peer, parameters: seen };
                 self.events_wait |= found.events.send_event(encode_event(&event));
             }
             _ => {
@@ -467,7 +614,6 @@ impl Engine {
         &mut self,
         queue: u32,
         carrier: EfeCarrier,
-        segment_limit_bytes: usize,
         own: &ConnectionParameters,
         theirs: ConnectionParameters,
     ) {
@@ -477,9 +623,10 @@ impl Engine {
             inbound_reads: own.inbound_reads.min(theirs.outbound_reads.max(1)),
             outbound_reads: own.outbound_reads.min(theirs.inbound_reads),
             receiver_retries: own.receiver_retries,
+            peer_timeout: own.peer_timeout,
         };
         let settings = StreamSettings {
-            segment_limit_bytes,
+            segment_limit_bytes: carrier.segment_limit_bytes,
             // At most the RNIC's limit.
             inbound_requests: parameters.inbound_reads as u16,
             outbound_requests: parameters.outbound_reads as u16,
@@ -503,18 +650,17 @@ impl Engine {
     pub(crate) fn flush_efe_ports(&mut self, now: Duration) {
         for index in 0..self.efe_ports.place_count() {
             let Some(handle) = self.efe_ports.handle_at(index) else { continue };
-            let Some(EfePort { io, port, frame, listener, numbers, open_connections, .. }) =
+            let Some(EfePort { io, port, listener, numbers, open_connections, retry_at, .. }) =
                 self.efe_ports.get_mut(handle)
             else {
                 continue;
             };
-            while io.has_send_room()
-                && let Some(outgoing) = port.next_frame(now, frame)
-            {
-                io.queue_datagram(outgoing.to, &frame[..outgoing.bytes], None);
-            }
-            // What the kernel does not take is sent again by EFE.
-            let _ = io.flush_burst();
+            let max_frame_bytes = port.max_frame_bytes();
+            while io.queue_in_place(max_frame_bytes, &mut |place| {
+                port.next_frame(now, place).map(|frame| (frame.to, frame.bytes))
+            }) {}
+            // What the kernel does not take is offered again; what a port that fails has is lost.
+            *retry_at = (!io.flush_burst().unwrap_or(true)).then_some(now + UNSENT_INTERVAL);
             let has_numbers = numbers.as_ref().is_some_and(|numbers| numbers.used > 0);
             if listener.is_none() && *open_connections == 0 && !has_numbers {
                 self.efe_ports.remove(handle);
@@ -522,10 +668,56 @@ impl Engine {
         }
     }
 
+    /// Arms the descriptors of ports of EFE. Returns false if something has arrived already.
+    pub(crate) fn arm_efe_ports(&mut self) -> bool {
+        self.efe_ports.iter_mut().all(|(_, port)| port.io.prepare_wait())
+    }
+
     /// Returns the time at which a port of EFE has something to do.
     pub(crate) fn efe_deadline(&self) -> Option<Duration> {
-        self.efe_ports.iter().filter_map(|(_, port)| port.port.next_deadline()).min()
+        self.efe_ports.iter().filter_map(|(_, port)| port.next_deadline()).min()
     }
+}
+
+/// Opens what carries the frames of a port.
+fn open_carrier(transport: Transport, at: SocketAddr) -> Result<Box<dyn DatagramIo>, CommandError> {
+    Ok(match transport {
+        Transport::EfeEthernet => Box::new(FramePort::open_at_scope(at, ETHER_TYPE).map_err(frames_error(at))?),
+        #[cfg(feature = "af-xdp")]
+        Transport::EfeXdp => Box::new(thalweg_frames::AfXdpPort::open_at_address(at).map_err(frames_error(at))?),
+        #[cfg(not(feature = "af-xdp"))]
+        Transport::EfeXdp => {
+            let reason = "this program was built without AF_XDP: take EFE over UDP".into();
+            return Err(CommandError::Address { address: at, reason });
+        }
+        Transport::Tcp | Transport::Efe => Box::new(UdpPort::bind(at).map_err(address_error(at))?),
+    })
+}
+
+/// Returns the address of this side for a peer's.
+fn own_address(transport: Transport, peer: SocketAddr) -> std::io::Result<SocketAddr> {
+    let any: IpAddr = if peer.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    match transport {
+        // The scope names the interface.
+        Transport::EfeEthernet => Ok(peer),
+        Transport::EfeXdp => {
+            // The kernel's choice, which a connected socket has.
+            let socket = std::net::UdpSocket::bind(SocketAddr::new(any, 0))?;
+            socket.connect(peer)?;
+            Ok(SocketAddr::new(socket.local_addr()?.ip(), 0))
+        }
+        Transport::Tcp | Transport::Efe => Ok(SocketAddr::new(any, 0)),
+    }
+}
+
+/// Returns the longest frame that the path to an address carries, in bytes.
+fn path_bytes(io: &mut dyn DatagramIo, to: SocketAddr) -> Result<usize, CommandError> {
+    io.max_datagram_bytes(to).map_err(frames_error(to))
+}
+
+/// Returns a function for `map_err` on a call of a port for an address.
+fn frames_error(address: SocketAddr) -> impl Fn(FramesError) -> CommandError {
+    move |error| CommandError::Address { address, reason: error.to_string() }
 }
 
 /// Returns a number of 32 bits, which wraps, as the one of 64 bits that is nearest to `near`.
@@ -550,6 +742,6 @@ pub(crate) fn decode_private(private: &[u8]) -> Option<ConnectionParameters> {
         private_data: private_data.to_vec(),
         inbound_reads: u32::from(u16::from_be_bytes([inbound_high, inbound_low])),
         outbound_reads: u32::from(u16::from_be_bytes([outbound_high, outbound_low])),
-        receiver_retries: 0,
+        ..ConnectionParameters::default()
     })
 }

@@ -63,9 +63,8 @@ pub struct Engine {
     /// Queue pairs by their numbers, and those that are to call their peers again.
     pub(crate) numbers: HashMap<u32, u32>,
     pub(crate) due_calls: Vec<u32>,
-    /// Buffers of the turns over TCP: bytes received, payload to send.
+    /// Buffer of the turns over TCP: bytes received.
     pub(crate) incoming: Vec<u8>,
-    pub(crate) payload: Vec<u8>,
     /// Completion queues with entries that are not published.
     pub(crate) unpublished: Vec<u32>,
     /// Completion queues that have overrun, whose queue pairs are to enter the error state.
@@ -120,7 +119,6 @@ impl Engine {
             numbers: HashMap::new(),
             due_calls: Vec::new(),
             incoming: Vec::new(),
-            payload: Vec::new(),
             unpublished: Vec::new(),
             overrun: Vec::new(),
             notices: Vec::new(),
@@ -259,6 +257,20 @@ impl Engine {
         self.stags.register_mapped(memory, &request, stag)
     }
 
+    /// Returns the bytes that the peer of a connected queue pair has read by RDMA reads so far; `None` if the queue pair
+    /// has no peer at another RNIC.
+    pub fn bytes_read_by_peer(&self, queue: u32) -> Option<u64> {
+        Some(self.queues.get(queue)?.stream.as_ref()?.stream.bytes_read_by_peer())
+    }
+
+    /// Returns whether something was sent that has not left this process, or, over EFE, was not acknowledged: also the end
+    /// of a connection.
+    pub fn has_unsent(&self) -> bool {
+        self.efe_ports.iter().any(|(_, port)| port.has_unacknowledged())
+            || self.lingering.iter().any(|socket| socket.has_unsent())
+            || self.queues.iter().any(|(_, queue)| queue.stream.as_ref().is_some_and(|path| path.has_unsent()))
+    }
+
     /// Does what can be done now, a bounded amount for each queue pair. Returns whether anything was done.
     pub fn make_progress(&mut self, clock: Clock<'_>) -> bool {
         let mut worked = self.serve_sockets(clock);
@@ -298,7 +310,7 @@ impl Engine {
     /// Announces that the RNIC will sleep, to all programs that may have work for it, and returns until when at the
     /// latest. Returns `None` if there is work already: do not sleep. Programs wake it from now on.
     pub fn prepare_sleep(&mut self, now: Instant) -> Option<Option<Instant>> {
-        if self.has_ready_handshake() {
+        if self.has_ready_handshake() || !self.arm_efe_ports() {
             return None;
         }
         // Programs that do not read their events, or do not poll, do not wake the RNIC when they begin to.

@@ -35,17 +35,28 @@ pub(crate) struct Handshake {
 #[derive(Debug)]
 enum Step {
     /// This side connects: TCP first.
-    Connecting { queue: u32, address: SocketAddr, parameters: ConnectionParameters, deadline: Option<Instant> },
-    /// This side has sent its request.
-    Initiating { queue: u32, initiator: Box<Initiator>, unsent: Vec<u8> },
+    Connecting(Box<Attempt>),
+    /// This side has sent its request, but for these bytes of it.
+    Initiating { attempt: Box<Attempt>, unsent: Vec<u8> },
     /// The peer is to send its request.
     Responding { listener: u32, peer: Option<SocketAddr>, responder: Box<Responder> },
+}
+
+/// Attempt of a queue pair to connect.
+#[derive(Debug)]
+struct Attempt {
+    queue: u32,
+    address: SocketAddr,
+    parameters: ConnectionParameters,
+    initiator: Initiator,
 }
 
 /// Sockets of the RNIC: all are watched by one epoll.
 #[derive(Debug, Default)]
 pub(crate) struct Sockets {
     poll: Option<Arc<OwnedFd>>,
+    /// Whether sockets of TCP have been among them: those of EFE are looked at without asking epoll.
+    has_streams: bool,
     /// Beginning of the time that the set-up and EFE count in, and the last time that was looked at.
     epoch: Option<Instant>,
     last: Duration,
@@ -100,6 +111,7 @@ impl Engine {
         let Some(listener) = self.listeners.get(handle) else { return };
         let (Some(poll), ListenerSocket::Tcp(socket)) = (&self.sockets.poll, &listener.socket) else { return };
         let _ = epoll::add(poll, socket, event_token(LISTENER_KIND, handle), epoll::EventFlags::IN);
+        self.sockets.has_streams = true;
     }
 
     /// Begins to connect a queue pair by TCP.
@@ -109,6 +121,13 @@ impl Engine {
         address: SocketAddr,
         parameters: ConnectionParameters,
     ) -> Result<(), CommandError> {
+        let initiator = Initiator::new(startup_offer(&parameters), self.last_socket_time());
+        let initiator = initiator.map_err(|error| CommandError::Argument(error.to_string()))?;
+        self.begin_attempt(Box::new(Attempt { queue, address, parameters, initiator }))
+    }
+
+    fn begin_attempt(&mut self, attempt: Box<Attempt>) -> Result<(), CommandError> {
+        let address = attempt.address;
         let failed = address_error(address);
         let domain = socket2::Domain::for_address(address);
         let socket = socket2::Socket::new(domain, socket2::Type::STREAM, None).map_err(&failed)?;
@@ -118,12 +137,12 @@ impl Engine {
             Err(error) if error.raw_os_error() == Some(rustix::io::Errno::INPROGRESS.raw_os_error()) => {}
             Err(error) => return Err(failed(error)),
         }
-        let step = Step::Connecting { queue, address, parameters, deadline: None };
-        self.add_handshake(TcpStream::from(socket), step).map_err(&failed)
+        self.add_handshake(TcpStream::from(socket), Step::Connecting(attempt)).map_err(&failed)
     }
 
     fn add_handshake(&mut self, socket: TcpStream, step: Step) -> std::io::Result<()> {
         let poll = self.socket_poll()?;
+        self.sockets.has_streams = true;
         let reply = insert_object(&mut self.handshakes, Handshake { socket, step, ready: true }, "connections");
         if let Ok(crate::command::Reply::Handle(handle)) = reply
             && let Some(handshake) = self.handshakes.get(handle)
@@ -136,12 +155,30 @@ impl Engine {
     /// Takes note of sockets that are ready, and goes on with connections that are being set up. Returns whether anything
     /// was done.
     pub(crate) fn serve_sockets(&mut self, clock: Clock<'_>) -> bool {
-        let Some(poll) = self.sockets.poll.clone() else { return false };
+        if self.sockets.poll.is_none() {
+            return false;
+        }
         let now = clock();
-        self.sockets.epoch.get_or_insert(now);
+        self.update_time(now);
+        let mut any = self.sockets.has_streams && self.take_socket_events(now);
+        any |= self.serve_efe_ports(self.sockets.last);
+        for index in 0..self.handshakes.place_count() {
+            if let Some(handle) = self.handshakes.handle_at(index) {
+                self.continue_handshake(handle, now);
+            }
+        }
+        if !self.lingering.is_empty() {
+            self.serve_lingering_sockets(now);
+        }
+        any
+    }
+
+    /// Takes note of the sockets of TCP that the kernel reports. Returns whether there were any.
+    fn take_socket_events(&mut self, now: Instant) -> bool {
+        let Some(poll) = &self.sockets.poll else { return false };
         let mut events = Vec::with_capacity(MAX_SOCKET_EVENTS);
         let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
-        let _ = epoll::wait(&poll, rustix::buffer::spare_capacity(&mut events), Some(&zero));
+        let _ = epoll::wait(poll, rustix::buffer::spare_capacity(&mut events), Some(&zero));
         let any = !events.is_empty();
         for event in events {
             let (flags, kind, handle) = (event.flags, event.data.u64() >> KIND_SHIFT, event.data.u64() as u32);
@@ -149,8 +186,7 @@ impl Engine {
                 QUEUE_KIND => {
                     let path = self.queues.get_mut(handle).and_then(|pair| pair.stream.as_mut());
                     if let Some(Carrier::Tcp(tcp)) = path.map(|path| &mut path.carrier) {
-                        tcp.readable |= !flags.difference(epoll::EventFlags::OUT).is_empty();
-                        tcp.writable |= flags.contains(epoll::EventFlags::OUT);
+                        tcp.note_events(flags);
                     }
                 }
                 HANDSHAKE_KIND => {
@@ -163,25 +199,16 @@ impl Engine {
                 _ => {}
             }
         }
-        self.sockets.last = self.since_epoch(now);
-        let received = self.serve_efe_ports(self.sockets.last);
-        for index in 0..self.handshakes.place_count() {
-            if let Some(handle) = self.handshakes.handle_at(index) {
-                self.continue_handshake(handle, now);
-            }
-        }
-        if !self.lingering.is_empty() {
-            self.serve_lingering_sockets(now);
-        }
-        any || received
+        any
     }
 
     /// Returns when a connection that is being set up, or a socket of an ended stream, is to be looked at again.
     pub(crate) fn socket_deadline(&self) -> Option<Instant> {
         let epoch = self.sockets.epoch;
         let handshakes = self.handshakes.iter().filter_map(|(_, handshake)| match &handshake.step {
-            Step::Connecting { deadline, .. } => *deadline,
-            Step::Initiating { initiator, .. } => epoch.map(|epoch| epoch + initiator.deadline()),
+            Step::Connecting(attempt) | Step::Initiating { attempt, .. } => {
+                epoch.map(|epoch| epoch + attempt.initiator.deadline())
+            }
             Step::Responding { responder, .. } => epoch.map(|epoch| epoch + responder.deadline()),
         });
         let packets = self.efe_deadline().and_then(|deadline| Some(epoch? + deadline));
@@ -196,11 +223,16 @@ impl Engine {
     /// Sends what ports of EFE have to send.
     pub(crate) fn flush_sockets(&mut self, clock: Clock<'_>) {
         if self.efe_ports.place_count() > 0 {
-            let now = clock();
-            self.sockets.epoch.get_or_insert(now);
-            self.sockets.last = self.since_epoch(now);
+            self.update_time(clock());
             self.flush_efe_ports(self.sockets.last);
         }
+    }
+
+    /// Sets the time from which waits count that the next command begins. An RNIC that nothing drives for long does not
+    /// know it.
+    pub fn update_time(&mut self, now: Instant) {
+        self.sockets.epoch.get_or_insert(now);
+        self.sockets.last = self.since_epoch(now);
     }
 
     fn since_epoch(&self, now: Instant) -> Duration {
@@ -226,30 +258,26 @@ impl Engine {
     fn continue_handshake(&mut self, handle: u32, now: Instant) {
         let since = self.since_epoch(now);
         let Some(handshake) = self.handshakes.get_mut(handle) else { return };
-        let late = match &mut handshake.step {
-            Step::Connecting { address, deadline, .. } => {
-                let late = now >= *deadline.get_or_insert(now + CONNECT_TIMEOUT);
-                late.then(|| format!("{address} has not answered the TCP connection in time"))
+        let late = match &handshake.step {
+            Step::Connecting(attempt) => attempt
+                .initiator
+                .check_deadline(since)
+                .err()
+                .map(|_| format!("{} has not answered the TCP connection in time", attempt.address)),
+            Step::Initiating { attempt, .. } => {
+                attempt.initiator.check_deadline(since).err().map(|error| error.to_string())
             }
-            Step::Initiating { initiator, .. } => initiator.check_deadline(since).err().map(|error| error.to_string()),
             Step::Responding { responder, .. } => responder.check_deadline(since).err().map(|error| error.to_string()),
         };
         if !std::mem::take(&mut handshake.ready) && late.is_none() {
             return;
         }
         let Some(Handshake { socket, step, .. }) = self.handshakes.take(handle) else { return };
-        let queue = match step {
-            Step::Connecting { queue, .. } | Step::Initiating { queue, .. } => Some(queue),
-            Step::Responding { .. } => None,
-        };
+        let queue = step.connecting_queue();
         let next = match (late, step) {
             (Some(reason), _) => Err(reason),
-            (None, Step::Connecting { queue, address, parameters, deadline }) => {
-                finish_connecting(&socket, queue, address, parameters, deadline, since)
-            }
-            (None, Step::Initiating { queue, initiator, unsent }) => {
-                self.continue_initiating(&socket, queue, initiator, unsent)
-            }
+            (None, Step::Connecting(attempt)) => finish_connecting(&socket, attempt),
+            (None, Step::Initiating { attempt, unsent }) => self.continue_initiating(&socket, attempt, unsent),
             (None, Step::Responding { listener, peer, responder }) => {
                 self.continue_responding(&socket, listener, peer, responder)
             }
@@ -259,13 +287,19 @@ impl Engine {
                 return self.handshakes.put_back(handle, Handshake { socket, step, ready });
             }
             Ok(Progress::Stream { queue, terms, own, private_data }) => {
-                self.start_stream(queue, socket, &terms, own, private_data, Vec::new());
+                self.start_stream(queue, socket, &terms, &own, private_data, Vec::new());
             }
             Ok(Progress::Request { listener, peer, request }) => {
                 self.announce_tcp_request(listener, peer, socket, *request)
             }
             Ok(Progress::Rejected { queue, private_data }) => {
                 self.end_attempt(queue, &ConnectionEvent::Rejected { private_data });
+            }
+            Ok(Progress::FallBack(attempt)) => {
+                let queue = attempt.queue;
+                if let Err(error) = self.begin_attempt(attempt) {
+                    self.end_attempt(queue, &ConnectionEvent::Failed { reason: error.to_string() });
+                }
             }
             Err(reason) => {
                 if let Some(queue) = queue {
@@ -280,31 +314,31 @@ impl Engine {
     fn continue_initiating(
         &mut self,
         mut socket: &TcpStream,
-        queue: u32,
-        mut initiator: Box<Initiator>,
+        mut attempt: Box<Attempt>,
         mut unsent: Vec<u8>,
     ) -> Result<Progress, String> {
         if !send_frame(socket, &mut unsent)? {
-            return Ok(Progress::Step(Step::Initiating { queue, initiator, unsent }, false));
+            return Ok(Progress::Step(Step::Initiating { attempt, unsent }, false));
         }
         // One byte after the other would be allowed; the reply ends where it says, and FPDUs follow only after this side
         // has sent one (RFC 5044 section 7.1.2 rule 4).
         let mut bytes = [0; MAX_FRAME_BYTES];
         let received = match read_some(&mut socket, &mut bytes)? {
-            None => return Ok(Progress::Step(Step::Initiating { queue, initiator, unsent }, false)),
-            Some(0) => return Err("the peer closed the connection instead of a reply (RFC 5044 section 7.1.2)".into()),
+            None => return Ok(Progress::Step(Step::Initiating { attempt, unsent }, false)),
+            Some(0) => return fall_back(attempt, self.last_socket_time()),
             Some(received) => received,
         };
-        let (taken, reply) = initiator.receive(&bytes[..received]).map_err(|error| error.to_string())?;
+        let (taken, reply) = attempt.initiator.receive(&bytes[..received]).map_err(|error| error.to_string())?;
         if taken < received {
             return Err(
                 "the peer sent more than its reply before this side's first message (RFC 5044 section 7.1.2)".into()
             );
         }
+        let queue = attempt.queue;
         match reply {
-            None => Ok(Progress::Step(Step::Initiating { queue, initiator, unsent }, true)),
+            None => Ok(Progress::Step(Step::Initiating { attempt, unsent }, true)),
             Some(Reply::Accepted { connection, private_data }) => {
-                Ok(Progress::Stream { queue, terms: connection, own: None, private_data })
+                Ok(Progress::Stream { queue, terms: connection, own: attempt.parameters, private_data })
             }
             Some(Reply::Rejected { private_data, .. }) => Ok(Progress::Rejected { queue, private_data }),
             // RFC 6581 section 9: a Terminate message says why.
@@ -345,11 +379,11 @@ impl Engine {
         queue: u32,
         socket: TcpStream,
         terms: &mpa::Connection,
-        own: Option<ConnectionParameters>,
+        own: &ConnectionParameters,
         private_data: Vec<u8>,
         first: Vec<u8>,
     ) {
-        let path = match tcp_stream(socket, terms, first) {
+        let path = match tcp_stream(socket, terms, first, own.peer_timeout) {
             Ok(path) => path,
             Err(error) => return self.end_attempt(queue, &ConnectionEvent::Failed { reason: error.to_string() }),
         };
@@ -367,7 +401,8 @@ impl Engine {
             private_data: Vec::new(),
             inbound_reads: u32::from(terms.inbound_requests),
             outbound_reads: u32::from(terms.outbound_requests),
-            receiver_retries: own.map_or(0, |own| own.receiver_retries),
+            receiver_retries: own.receiver_retries,
+            peer_timeout: own.peer_timeout,
         };
         self.establish_connection(queue, Path::Stream, &parameters, private_data);
         self.take_stream_turn(queue);
@@ -381,7 +416,7 @@ impl Engine {
     /// Tells a peer that its terms cannot be fulfilled.
     fn refuse_terms(&mut self, queue: u32, socket: &TcpStream, terms: &mpa::Connection, error: ErrorCode) {
         let Ok(socket) = socket.try_clone() else { return };
-        let Ok(mut path) = tcp_stream(socket, terms, Vec::new()) else { return };
+        let Ok(mut path) = tcp_stream(socket, terms, Vec::new(), CONNECT_TIMEOUT) else { return };
         path.stream.terminate(error);
         self.close_stream_path(queue, Box::new(path));
     }
@@ -405,7 +440,7 @@ impl Engine {
             private_data: request.private_data().to_vec(),
             inbound_reads: depths.outbound.map_or(max_reads, u32::from).min(max_reads),
             outbound_reads: depths.inbound.map_or(max_reads, u32::from).min(max_reads),
-            receiver_retries: 0,
+            ..ConnectionParameters::default()
         };
         if let Some(poll) = &self.sockets.poll {
             let _ = epoll::delete(poll, &socket);
@@ -422,10 +457,7 @@ impl Engine {
 
     /// Ends the set-up of a queue pair's connection.
     pub(crate) fn abandon_handshakes_of(&mut self, queue: u32) {
-        let of_queue = self.handshakes.iter().filter(|(_, handshake)| match handshake.step {
-            Step::Connecting { queue: other, .. } | Step::Initiating { queue: other, .. } => other == queue,
-            Step::Responding { .. } => false,
-        });
+        let of_queue = self.handshakes.iter().filter(|(_, handshake)| handshake.step.connecting_queue() == Some(queue));
         let of_queue: Vec<u32> = of_queue.map(|(handle, _)| handle).collect();
         of_queue.into_iter().for_each(|handle| drop(self.handshakes.remove(handle)));
     }
@@ -437,46 +469,63 @@ impl Handshake {
     }
 }
 
+impl Step {
+    /// Returns the queue pair of this RNIC that connects.
+    fn connecting_queue(&self) -> Option<u32> {
+        match self {
+            Self::Connecting(attempt) | Self::Initiating { attempt, .. } => Some(attempt.queue),
+            Self::Responding { .. } => None,
+        }
+    }
+}
+
 /// State of a set-up after something came.
 enum Progress {
     /// The set-up goes on, at once if the flag is set.
     Step(Step, bool),
     /// This side's queue pair is connected.
-    Stream { queue: u32, terms: mpa::Connection, own: Option<ConnectionParameters>, private_data: Vec<u8> },
+    Stream { queue: u32, terms: mpa::Connection, own: ConnectionParameters, private_data: Vec<u8> },
     /// A peer wants to connect.
     Request { listener: u32, peer: Option<SocketAddr>, request: Box<mpa::Request> },
     /// The peer does not want to.
     Rejected { queue: u32, private_data: Vec<u8> },
+    /// The peer may know revision 1 alone: a new TCP connection is to be made for it.
+    FallBack(Box<Attempt>),
 }
 
 /// Sends the request once TCP is connected.
-fn finish_connecting(
-    socket: &TcpStream,
-    queue: u32,
-    address: SocketAddr,
-    parameters: ConnectionParameters,
-    deadline: Option<Instant>,
-    since: Duration,
-) -> Result<Progress, String> {
+fn finish_connecting(socket: &TcpStream, attempt: Box<Attempt>) -> Result<Progress, String> {
     match socket.take_error() {
         Ok(None) => {}
-        Ok(Some(error)) | Err(error) => return Err(format!("connecting to {address}: {error}")),
+        Ok(Some(error)) | Err(error) => return Err(format!("connecting to {}: {error}", attempt.address)),
     }
     if socket.peer_addr().is_err() {
-        return Ok(Progress::Step(Step::Connecting { queue, address, parameters, deadline }, false));
+        return Ok(Progress::Step(Step::Connecting(attempt), false));
     }
+    let unsent = attempt.initiator.request_frame().to_vec();
+    Ok(Progress::Step(Step::Initiating { attempt, unsent }, true))
+}
+
+/// Returns what this side asks of a peer.
+fn startup_offer(parameters: &ConnectionParameters) -> StartupOffer {
     let inbound = Some(read_depth(parameters.inbound_reads));
     let depths = ReadDepths { inbound, outbound: Some(read_depth(parameters.outbound_reads)) };
-    let offer = StartupOffer {
-        private_data: parameters.private_data,
+    StartupOffer {
+        private_data: parameters.private_data.clone(),
         // Verbs negotiate the depths, and let either side send first: both need RFC 6581.
         enhanced: Some(EnhancedOffer { depths, peer_to_peer: true }),
         timeout: CONNECT_TIMEOUT,
         ..StartupOffer::default()
-    };
-    let initiator = Initiator::new(offer, since).map_err(|error| error.to_string())?;
-    let unsent = initiator.request_frame().to_vec();
-    Ok(Progress::Step(Step::Initiating { queue, initiator: Box::new(initiator), unsent }, true))
+    }
+}
+
+/// Goes on after the peer has closed the connection instead of a reply: once more, in revision 1 (RFC 6581 section 10).
+fn fall_back(mut attempt: Box<Attempt>, since: Duration) -> Result<Progress, String> {
+    attempt.initiator = attempt.initiator.fall_back(since).ok_or(
+        "the peer closed the connection instead of a reply, to a request of revision 1 as to one of revision 2 (RFC 5044 \
+         section 7.1.2): is it an RNIC's port?",
+    )?;
+    Ok(Progress::FallBack(attempt))
 }
 
 /// Returns a function for `map_err` on a system call for an address.
@@ -502,11 +551,13 @@ fn send_frame(mut socket: &TcpStream, unsent: &mut Vec<u8>) -> Result<bool, Stri
     Ok(true)
 }
 
-/// Reads what there is; `None` if there is nothing yet.
+/// Reads what there is: no bytes if the peer has closed the connection, `None` if there is nothing yet.
 fn read_some(socket: &mut &TcpStream, bytes: &mut [u8]) -> Result<Option<usize>, String> {
     match socket.read(bytes) {
         Ok(received) => Ok(Some(received)),
         Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => Ok(None),
+        // Closed with bytes of this side unread.
+        Err(error) if error.kind() == ErrorKind::ConnectionReset => Ok(Some(0)),
         Err(error) => Err(format!("the TCP connection was lost: {error}")),
     }
 }

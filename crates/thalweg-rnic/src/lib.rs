@@ -15,7 +15,8 @@
 //! # Peers
 //!
 //! Queue pairs of one RNIC move bytes from memory to memory, in one copy, checked by the same tables as those of a peer
-//! elsewhere. To other RNICs there are two ways ([`Transport`]): iWARP, which is MPA over TCP, and EFE in UDP datagrams. The
+//! elsewhere. To other RNICs there are two ways ([`Transport`]): iWARP, which is MPA over TCP, and EFE, in UDP datagrams or
+//! Ethernet frames. The
 //! protocol above both is [`thalweg_iwarp::Stream`], which gets to the tables through [`thalweg_iwarp::Memory`].
 //!
 //! # Programs that do not trust each other
@@ -46,7 +47,7 @@
 //! | `completion` | Table of completion queues |
 //! | `stream` | Queue pairs with a peer at another RNIC |
 //! | `tcp` | Way there: MPA over TCP |
-//! | `efe` | Way there: EFE in UDP datagrams |
+//! | `efe` | Way there: EFE in UDP datagrams or Ethernet frames |
 //! | `numbers` | Queue pairs that their programs connect by numbers |
 //! | `connection` | Connection management |
 //! | `handshake` | Set-up of TCP connections |

@@ -11,7 +11,7 @@
 //! [`Status::RetryExceeded`]. A request completes once the peer's RNIC has all of it, so that a program may end then.
 
 use crate::attributes::{Fault, FaultKind, QueueState, Status};
-use crate::command::{CommandError, ConnectionParameters, Reply};
+use crate::command::{CommandError, ConnectionParameters, Reply, Transport};
 use crate::efe::{EfeCarrier, EfePort, User, decode_private, encode_private};
 use crate::engine::{Clock, Engine};
 use crate::queue_pair::{Path, Transfer};
@@ -110,7 +110,7 @@ impl Engine {
         let handle = match found {
             Some(handle) => handle,
             None => {
-                let (handle, bound) = self.open_efe_port(SocketAddr::new(address, 0))?;
+                let (handle, bound) = self.open_efe_port(Transport::Efe, SocketAddr::new(address, 0))?;
                 if let Some(port) = self.efe_ports.get_mut(handle) {
                     port.numbers = Some(PortNumbers { address: bound, next: 0, used: 0 });
                 }
@@ -263,17 +263,11 @@ impl Engine {
     }
 
     /// Makes the stream of two queue pairs that have met.
-    pub(crate) fn start_numbered_stream(
-        &mut self,
-        queue: u32,
-        mut carrier: EfeCarrier,
-        segment_limit_bytes: usize,
-        theirs: &ConnectionParameters,
-    ) {
+    pub(crate) fn start_numbered_stream(&mut self, queue: u32, mut carrier: EfeCarrier, theirs: &ConnectionParameters) {
         carrier.completes_when_placed = true;
         let Some(pair) = self.queues.get_mut(queue) else { return self.finish_efe_connection(carrier) };
         let settings = StreamSettings {
-            segment_limit_bytes,
+            segment_limit_bytes: carrier.segment_limit_bytes,
             // At most the RNIC's limit. The program says when it goes to RTS how many it will have outstanding; the peer's
             // limit is the one in force.
             inbound_requests: pair.attributes.inbound_reads as u16,
@@ -406,6 +400,7 @@ fn encode_call(own: u32, called: u32, inbound_reads: u32) -> Vec<u8> {
         inbound_reads,
         outbound_reads: inbound_reads,
         receiver_retries: 0,
+        ..ConnectionParameters::default()
     })
 }
 

@@ -27,6 +27,9 @@ const SOCKET_INTERVAL: Duration = Duration::from_micros(100);
 /// Turns without work between looks at the clock.
 const TURNS_PER_CLOCK: u32 = 16;
 
+/// Time without work after which other threads are let run: a program that waits for the RNIC may share its processor.
+const YIELD_INTERVAL: Duration = Duration::from_micros(20);
+
 /// Events taken from the kernel at once.
 const MAX_KERNEL_EVENTS: usize = 64;
 
@@ -134,7 +137,7 @@ impl Service {
     /// The kernel refuses to wait.
     pub fn serve_programs(&mut self) -> Result<(), ServiceError> {
         let mut last_work = Instant::now();
-        let mut last_look = last_work;
+        let (mut last_look, mut last_yield) = (last_work, last_work);
         let mut idle_turns = 0;
         while !(self.ends_alone && self.clients.is_empty()) {
             let now = Instant::now();
@@ -157,6 +160,9 @@ impl Service {
             if now - last_work >= SPIN_TIME {
                 self.sleep_until_work()?;
                 last_work = Instant::now();
+            } else if now - last_work.max(last_yield) >= YIELD_INTERVAL {
+                std::thread::yield_now();
+                last_yield = now;
             }
         }
         Ok(())
@@ -253,6 +259,7 @@ impl Service {
         let (reply, opened) = match serde_json::from_slice::<Command>(&message[..bytes]) {
             Ok(command) => {
                 let opens = command == Command::Open;
+                self.engine.update_time(Instant::now());
                 let reply = self.engine.execute_command(client.id, command, fds);
                 let opened = opens && reply.is_ok();
                 (reply, opened)

@@ -25,14 +25,31 @@ pub(crate) struct OwnedPlace {
     bytes: usize,
 }
 
-impl OwnedPlace {
-    /// Copies the bytes of places, one after another: out of shared memory first, since what a checksum is computed of must
-    /// be what is sent, whatever its program does meanwhile.
-    pub(crate) fn copy_all(places: &[Self], mut to: &mut [u8]) {
-        for place in places {
-            let (now, later) = to.split_at_mut(place.bytes);
-            place.memory.load_bytes(place.at, now);
+/// Bytes of places, one after another, copied in parts: out of shared memory first, since what a checksum is computed of
+/// must be what is sent, whatever its program does meanwhile.
+pub(crate) struct PlaceReader<'a> {
+    places: &'a [OwnedPlace],
+    /// Bytes of the first place that were read.
+    read_bytes: usize,
+}
+
+impl<'a> PlaceReader<'a> {
+    pub(crate) fn new(places: &'a [OwnedPlace]) -> Self {
+        Self { places, read_bytes: 0 }
+    }
+
+    /// Fills a part with the next bytes, of which there must be as many.
+    pub(crate) fn read_bytes(&mut self, mut to: &mut [u8]) {
+        while !to.is_empty()
+            && let Some(place) = self.places.first()
+        {
+            let (now, later) = to.split_at_mut(to.len().min(place.bytes - self.read_bytes));
+            place.memory.load_bytes(place.at + self.read_bytes, now);
+            self.read_bytes += now.len();
             to = later;
+            if self.read_bytes == place.bytes {
+                (self.places, self.read_bytes) = (&self.places[1..], 0);
+            }
         }
     }
 }
@@ -105,6 +122,11 @@ impl StreamPath {
     /// Returns whether requests have begun and not completed.
     pub(crate) fn has_posted(&self) -> bool {
         !self.posted.is_empty() || self.refused.is_some()
+    }
+
+    /// Returns whether the kernel has not taken all that was to be sent.
+    pub(crate) fn has_unsent(&self) -> bool {
+        matches!(&self.carrier, Carrier::Tcp(tcp) if tcp.has_unsent())
     }
 
     /// Returns whether there is something for a turn.

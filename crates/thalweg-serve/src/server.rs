@@ -128,7 +128,8 @@ impl Server {
     /// Serves until `stop` is readable. Transfers in progress then have a few seconds to finish.
     ///
     /// # Errors
-    /// Fails if a thread cannot be started or waiting for clients fails. No client is served any more then.
+    /// Fails if a thread cannot be started, waiting for clients fails, or all event loops have ended. No client is served
+    /// any more then.
     pub fn run_until_stopped(&self, stop: impl AsFd) -> Result<(), ServeError> {
         std::thread::scope(|scope| {
             thread_named("watch")
@@ -176,6 +177,9 @@ impl Server {
             }
             if !both[0].revents().is_empty() {
                 return Ok(());
+            }
+            if self.loops.iter().all(EventLoop::has_ended) {
+                return Err(ServeError::Accept(io::Error::other("all event loops have ended")));
             }
             if !self.clients.make_room_for_client(self.settings.connections) {
                 continue;

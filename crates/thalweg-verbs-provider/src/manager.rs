@@ -18,7 +18,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::Duration;
 use thalweg_rdma::{
-    Access, Connecting, ConnectionEvent, ConnectionParameters, ConnectionRequest, Listener, QueuePair, Transport,
+    Access, ConnectionEvent, ConnectionParameters, ConnectionRequest, Listener, PendingConnection, QueuePair, Transport,
 };
 
 /// Most ids of a process, and most events that wait in a channel.
@@ -67,7 +67,7 @@ enum Role {
     Idle,
     Listening(Listener),
     Requested(ConnectionRequest),
-    Connecting(Connecting),
+    Connecting(PendingConnection),
 }
 
 impl Id {
@@ -420,6 +420,7 @@ fn connection_parameters(rnic: &Rnic, parameters: &Parameters) -> ConnectionPara
         inbound_reads: u32::from(parameters.responder_resources).min(max_reads),
         outbound_reads: u32::from(parameters.initiator_depth).min(max_reads),
         receiver_retries: parameters.receiver_retries & 7,
+        ..ConnectionParameters::default()
     }
 }
 

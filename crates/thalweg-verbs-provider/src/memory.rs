@@ -168,7 +168,7 @@ unsafe fn register(
     let (memory, range) = unsafe { take_memory(address, length, iova, access) }?;
     // SAFETY: as the caller's.
     let domain = unsafe { domain_of(pd) };
-    domain.register_process_memory(memory, range, rights).map_err(|error| error_number(&error))
+    domain.register_mapped(memory, range, rights).map_err(|error| error_number(&error))
 }
 
 /// Takes memory of the program.

@@ -118,7 +118,7 @@ unsafe fn create_pair(pd: *mut IbvPd, attributes: &mut IbvQpInitAttr) -> Result<
     let handle = queue.queue_number();
     let number = match state.rnic.transport {
         Transport::Efe => queue.assign_number(state.rnic.address).map_err(|error| error_number(&error))?,
-        Transport::Tcp => handle,
+        _ => handle,
     };
     send.set_number(handle, Some(number));
     receive.set_number(handle, Some(number));

@@ -284,6 +284,20 @@ pub struct NotTaken {
     pub device_away: bool,
 }
 
+/// Memory of a source that its builder may read by itself: where a link has registered the source's arena with an RDMA
+/// adapter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Region {
+    /// Number of the arena: 0, as a source has one.
+    pub arena: u32,
+    /// Address of the arena's first byte.
+    pub base: u64,
+    /// Length of the arena in bytes.
+    pub length: u64,
+    /// Key that gives the right to read: the STag, in the lower 32 bits.
+    pub key: u64,
+}
+
 /// Trigger times of consecutive events, by the clock of a source's device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TriggerTimes {
@@ -407,6 +421,8 @@ pub enum Message {
         /// Number of the event.
         end: EventId,
     },
+    /// S→B: announces memory that the builder may read by itself.
+    Region(Region),
     /// S→B: totals so far of what the device had and the source did not take.
     NotTaken(NotTaken),
     /// S→B: reports to builder 0 when the first frame was taken from a device whose events are numbered by time.
@@ -509,7 +525,7 @@ const KIND_END: u8 = 12;
 const KIND_BYE: u8 = 13;
 const KIND_LOSSES: u8 = 14;
 const KIND_ENDS_AT: u8 = 15;
-// 16 is reserved: `Region`, in docs/wire.md.
+const KIND_REGION: u8 = 16;
 const KIND_ASSIGN: u8 = 17;
 const KIND_ROOM: u8 = 18;
 const KIND_ROOM_REPORT: u8 = 19;
@@ -544,6 +560,7 @@ impl Message {
             | Self::Paused { .. }
             | Self::Running
             | Self::EndsAt { .. }
+            | Self::Region(_)
             | Self::NotTaken(_)
             | Self::FirstFrame { .. }
             | Self::TriggerTimes(_)
@@ -606,6 +623,7 @@ impl Message {
             Self::Losses(_) => KIND_LOSSES,
             Self::Running => KIND_RUNNING,
             Self::EndsAt { .. } => KIND_ENDS_AT,
+            Self::Region(_) => KIND_REGION,
             Self::NotTaken(_) => KIND_NOT_TAKEN,
             Self::FirstFrame { .. } => KIND_FIRST_FRAME,
             Self::EventsBegin { .. } => KIND_EVENTS_BEGIN,
@@ -640,6 +658,9 @@ impl Message {
             Self::End(final_counters) => final_counters.write_fields(w),
             Self::Losses(losses) => w.write_u64(losses.sent).write_u64(losses.again),
             Self::EndsAt { end } => w.write_u64(end.0),
+            Self::Region(Region { arena, base, length, key }) => {
+                w.write_u32(arena).write_u64(base).write_u64(length).write_u64(key)
+            }
             Self::NotTaken(totals) => {
                 w.write_u64(totals.dead_nanos).write_u64(totals.fragments).write_u64(totals.of_no_event);
                 w.write_u32(totals.device_away.into())
@@ -696,6 +717,12 @@ impl Message {
             }
             KIND_RUNNING => Self::Running,
             KIND_ENDS_AT => Self::EndsAt { end: EventId(r.read_u64()) },
+            KIND_REGION => Self::Region(Region {
+                arena: r.read_u32(),
+                base: r.read_u64(),
+                length: r.read_u64(),
+                key: r.read_u64(),
+            }),
             KIND_NOT_TAKEN => Self::NotTaken(NotTaken {
                 dead_nanos: r.read_u64(),
                 fragments: r.read_u64(),
@@ -1054,6 +1081,7 @@ mod tests {
                 assigned: EventId(u64::MAX),
             }),
             Message::LeaveOut { builder: 2 },
+            Message::Region(Region { arena: 0, base: 4096, length: 1 << 33, key: 0xdead_beef }),
             Message::Left(Left {
                 builder: 2,
                 accepted: 100,
@@ -1095,6 +1123,9 @@ mod tests {
             hex,
             "54574d5302130000020100000000000020000000000000000403000000000000020000000100000006050000000000000807000000000000"
         );
+        let bytes = Message::Region(Region { arena: 0, base: 0x0102, length: 0x20_0000, key: 0x0a0b_0c0d }).encode();
+        let hex: String = bytes[..36].iter().map(|b| format!("{b:02x}")).collect();
+        assert_eq!(hex, "54574d530210000000000000020100000000000000002000000000000d0c0b0a00000000");
     }
 
     #[test]

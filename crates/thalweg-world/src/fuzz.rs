@@ -12,6 +12,7 @@ pub mod instrument_datagrams;
 pub mod iwarp_fpdu;
 pub mod iwarp_startup;
 pub mod iwarp_stream;
+pub mod rdma_link_channel;
 pub mod rnic_rings;
 pub mod serve_request;
 pub mod store_segment;

@@ -31,9 +31,10 @@ pub(crate) struct Options {
     /// Duration of the run. Without it: 5 s, and no longer than it takes to record 500 MB
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     duration: Option<Duration>,
-    /// Link that carries the data: tcp, udp, shm (shared memory); af-xdp or dpdk (over virtual interfaces of hosts made
+    /// Link that carries the data: tcp, udp, shm (shared memory), rdma (iWARP over TCP, by an adapter in software),
+    /// rdma-efe (the same over UDP); af-xdp or dpdk (over virtual interfaces of hosts made
     /// for the demo: needs root; dpdk drives them by net_af_packet)
-    #[arg(long, value_name = "tcp|udp|shm|af-xdp|dpdk", default_value = "tcp")]
+    #[arg(long, value_name = "tcp|udp|shm|rdma|rdma-efe|af-xdp|dpdk", default_value = "tcp")]
     link: LinkKind,
     /// Real recordings to replay instead of the model ADC: SigMF, VDIF, NumPy arrays, PGM and TIFF images. They are
     /// repeated until the end of the run

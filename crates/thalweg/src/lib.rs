@@ -137,6 +137,7 @@ pub fn main() -> ExitCode {
 /// Registers the kinds of links and devices, before anything reads an address or a topology.
 pub fn register_kinds() {
     thalweg_dpdk::register_link();
+    thalweg_rdma_link::register_links();
     thalweg_drivers::register_kinds();
     thalweg_gige::register_kinds();
     thalweg_pci::register_kinds();

@@ -85,7 +85,7 @@ Sizes: 4096, 64K or 64KiB (powers of 1024), 64kB (powers of 1000). Rates: 800MB/
 /// Completion in bash of the instruments, which are commands of a program of their own: by the completions of that one,
 /// which are beside these.
 const INSTRUMENTS: &str = r#"
-_thalweg_or_lab() {
+_thalweg_with_instruments() {
     case "${COMP_CWORD}:${COMP_WORDS[1]}" in
         1:*) _thalweg "$@" ;;
         *:bench|*:cc|*:lab|*:reproduce)
@@ -96,5 +96,5 @@ _thalweg_or_lab() {
         *) _thalweg "$@" ;;
     esac
 }
-complete -F _thalweg_or_lab -o bashdefault -o default thalweg
+complete -F _thalweg_with_instruments -o bashdefault -o default thalweg
 "#;

@@ -74,6 +74,12 @@ pub enum Link {
     Dpdk,
     /// Thalweg's shared-memory rings and arenas; on one host
     Shm,
+    /// RDMA by iWARP over TCP, with Thalweg's RNIC in software
+    Rdma,
+    /// RDMA by EFE over UDP, with Thalweg's RNIC in software
+    #[value(name = "rdma-efe")]
+    #[serde(rename = "rdma-efe")]
+    RdmaEfe,
 }
 
 /// Method by which a message is passed to the link.
@@ -98,7 +104,7 @@ pub enum Method {
     Handover,
     /// udp, af-xdp, dpdk: bursts of datagrams, as Thalweg's own links send them
     Frames,
-    /// tcp, shm: Thalweg's own link: offered, fetched, released
+    /// tcp, shm, rdma, rdma-efe: Thalweg's own link: offered, fetched, released
     Verbs,
 }
 
@@ -106,7 +112,7 @@ pub enum Method {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Wait {
-    /// Sleeps until the kernel wakes it: the default of tcp and udp
+    /// Sleeps until the kernel wakes it: the default of tcp, udp and rdma
     Sleep,
     /// Polls without sleeping: the default of shm, and the only choice of dpdk
     Poll,
@@ -118,7 +124,8 @@ pub struct Path {
     /// Links that carry the messages
     #[arg(long, value_delimiter = ',', default_value = "tcp,udp,shm")]
     pub link: Vec<Link>,
-    /// Methods by which messages are passed to the link; by default write for tcp and udp, and copy for shm
+    /// Methods by which messages are passed to the link; by default write for tcp and udp, copy for shm, and verbs for
+    /// rdma
     #[arg(long, value_delimiter = ',')]
     pub method: Vec<Method>,
     /// Method by which each end waits
@@ -143,6 +150,8 @@ impl Link {
             Self::AfXdp => "af-xdp",
             Self::Dpdk => "dpdk",
             Self::Shm => "shm",
+            Self::Rdma => "rdma",
+            Self::RdmaEfe => "rdma-efe",
         }
     }
 
@@ -154,6 +163,7 @@ impl Link {
             Self::Udp => &[Write, Sendmsg, IoUring, Frames],
             Self::AfXdp | Self::Dpdk => &[Frames],
             Self::Shm => &[Copy, Handover, Verbs],
+            Self::Rdma | Self::RdmaEfe => &[Verbs],
         }
     }
 

@@ -100,6 +100,7 @@ impl Other {
             }
             Link::Shm => Ok(Box::new(shm::set_up_asking_end(&self.control, job)?)),
             Link::Dpdk => Err(connection_error("a dpdk job was not set up as one")),
+            Link::Rdma | Link::RdmaEfe => Err(connection_error("an rdma job has only the method verbs")),
         }
     }
 
@@ -365,6 +366,7 @@ fn accept_exchange(job: &Job, control: &mut Control) -> Result<Box<dyn Exchange>
             control.send_line(&Answer::Ready { port: 0, listens: None })?;
             shm::set_up_serving_end(control, job)
         }
+        Link::Rdma | Link::RdmaEfe => Err(connection_error("an rdma job names no address of the other end")),
     }
 }
 

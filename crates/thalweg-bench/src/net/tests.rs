@@ -43,7 +43,8 @@ fn net(options: &str) -> (Net, JoinHandle<Result<(), BenchError>>) {
     (net, serving)
 }
 
-const ALL: &str = "--method write,sendmsg,zerocopy,sendfile,io_uring,copy,handover,verbs --check-data";
+const ALL: &str = "--link tcp,udp,shm,rdma,rdma-efe \
+                   --method write,sendmsg,zerocopy,sendfile,io_uring,copy,handover,verbs --check-data";
 
 #[test]
 fn every_method_carries_messages_both_ways_unchanged() {
@@ -51,7 +52,7 @@ fn every_method_carries_messages_both_ways_unchanged() {
         let (net, serving) = net(&format!("{ALL} --wait {wait} --sizes 1,48,100,9000,65KiB"));
         let mut instrument = PingPong { net };
         let keys = instrument.point_keys();
-        assert_eq!(keys.len(), (6 + 3 + 3) * 5);
+        assert_eq!(keys.len(), (6 + 3 + 3 + 1 + 1) * 5);
         for key in keys {
             let measured = instrument.measure_point(&key, &SHORT, &Stop::default());
             if key.link == "udp" && key.method == "io_uring" && key.size > 65_507 {
@@ -70,6 +71,8 @@ fn every_method_carries_messages_both_ways_unchanged() {
                 // As the kernel reports; and Thalweg's small slots are sent along with their offers, which copies them.
                 "zerocopy" => 1.0..=2.1,
                 "verbs" if key.link == "tcp" => 1.0..=2.1,
+                // By the RNIC and by the kernel, at both ends.
+                "verbs" if key.link.starts_with("rdma") => 2.0..=8.0,
                 _ => 0.0..=0.0,
             };
             assert!(copies.contains(&figures.copies_per_byte.unwrap()), "{key:?}: {figures:?}");

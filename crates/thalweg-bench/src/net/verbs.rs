@@ -42,16 +42,22 @@ pub(super) struct ListeningEnd {
 }
 
 impl ListeningEnd {
-    /// Starts to listen: at `here` for tcp, in `directory` under `name` for shm.
+    /// Starts to listen: in `directory` under `name` for shm, at `here` for all others.
     pub(super) fn open_listener(
         link: Link,
         here: std::net::IpAddr,
         directory: &Path,
         name: &str,
     ) -> Result<Self, BenchError> {
+        let kind = match link {
+            Link::Shm => LinkKind::SHM,
+            Link::Rdma => thalweg_rdma_link::register_links().iwarp,
+            Link::RdmaEfe => thalweg_rdma_link::register_links().efe,
+            _ => LinkKind::TCP,
+        };
         let address = match link {
-            Link::Shm => Address::new(LinkKind::SHM, &directory.join(name).display().to_string()),
-            _ => Address::new(LinkKind::TCP, &std::net::SocketAddr::new(here, 0).to_string()),
+            Link::Shm => Address::new(kind, &directory.join(name).display().to_string()),
+            _ => Address::new(kind, &std::net::SocketAddr::new(here, 0).to_string()),
         }
         .map_err(BenchError::Usage)?;
         let mut builders = Endpoints::<dyn BuilderEndpoint>::new().map_err(link_error)?;
@@ -92,6 +98,7 @@ impl ListeningEnd {
             maps,
             now: Duration::ZERO,
             begun: Instant::now(),
+            last_activity: Duration::ZERO,
             turns: 0,
             tokens: Vec::new(),
             ready: Vec::new(),
@@ -155,6 +162,8 @@ pub(super) struct Verbs {
     maps: bool,
     now: Duration,
     begun: Instant,
+    /// Last time that a link was woken, or had work, before a wait.
+    last_activity: Duration,
     turns: u32,
     tokens: Vec<u64>,
     ready: Vec<usize>,
@@ -303,6 +312,7 @@ impl Verbs {
     /// Drives the links until `done` holds.
     fn drive_until(&mut self, doing: &str, done: impl Fn(&Self) -> bool) -> Result<(), BenchError> {
         let mut watchdog = Watchdog::default();
+        self.last_activity = self.begun.elapsed();
         while !done(self) {
             let turn = match self.wait {
                 Wait::Poll => watchdog.count_empty_poll(doing).and_then(|()| self.drive_links(false)),
@@ -318,12 +328,16 @@ impl Verbs {
     /// Waits until a link has work, and drives it.
     fn wait_and_drive(&mut self, doing: &str) -> Result<(), BenchError> {
         let waits = self.sources.prepare_wait() & self.builders.prepare_wait();
-        let timeout = if waits { PEER_TIMEOUT } else { Duration::ZERO };
-        let begun = Instant::now();
+        let now = self.begun.elapsed();
         self.tokens.clear();
+        let due = self.sources.next_timeout().into_iter().chain(self.builders.next_timeout()).min();
+        let timeout = due.map_or(PEER_TIMEOUT, |due| due.saturating_sub(now).min(PEER_TIMEOUT));
+        let timeout = if waits { timeout } else { Duration::ZERO };
         let Self { builders, tokens, .. } = self;
         builders.poller().wait_for_events(Some(timeout), |token| tokens.push(token)).map_err(link_error)?;
-        if waits && self.tokens.is_empty() && begun.elapsed() >= PEER_TIMEOUT {
+        if !waits || !self.tokens.is_empty() {
+            self.last_activity = now;
+        } else if self.begun.elapsed() >= self.last_activity + PEER_TIMEOUT {
             return Err(BenchError::Silent { doing: doing.to_owned(), timeout: PEER_TIMEOUT });
         }
         self.drive_links(true)

@@ -57,6 +57,7 @@ pub fn instrument_columns(instrument: &str) -> Vec<Column> {
         "dma" => vec![SIZE, GBITS, BLOCKS, CPU_PROCESS, CPU_COST, SPREAD],
         "file" => vec![SIZE, MBYTES, BLOCKS, P50, P99, MAX, CPU_PROCESS, CPU_SYSTEM, SPREAD],
         "pin" | "access" => vec![SIZE, MEAN, P50, P90, P99, MAX, SPREAD],
+        "verbs" => vec![SIZE, OUTSTANDING, P50, P99, REQUESTS, GBITS, CPU_PROCESS, SPREAD],
         "serve" => vec![SERVER, SIZE, MBYTES, CPU_COST, P50_MS, P99_MS, PAGE_CACHE, SPREAD],
         "transfer" => vec![SIZE, MBYTES, CPU_SENDER, CPU_RECEIVER, CPU_COST, SPREAD],
         // Bandwidth, and instruments of later versions.
@@ -96,6 +97,8 @@ const GBYTES: Column = new_column("", "GB/s", 6, Cell::Figure(|f| Some(f.goodput
 const MBYTES: Column = new_column("", "MB/s", 7, Cell::Figure(|f| Some(f.goodput_bits_per_second? / 8e6)));
 const EVENTS: Column = new_column("events", "1/s", 9, Cell::Figure(|f| f.messages_per_second));
 const BLOCKS: Column = new_column("blocks", "1/s", 9, Cell::Figure(|f| f.messages_per_second));
+const REQUESTS: Column = new_column("requests", "1/s", 9, Cell::Figure(|f| f.messages_per_second));
+const OUTSTANDING: Column = new_column("out-", "standing", 8, Cell::Setting(&["outstanding"]));
 const LINE: Column = new_column("line", "%", 4, Cell::Figure(|f| f.percent_of_line_rate));
 const COPIES: Column = new_column("copies", "/byte", 6, Cell::Figure(|f| f.copies_per_byte));
 const CALLS: Column = new_column("calls", "/MB", 9, Cell::Figure(|f| f.system_calls_per_megabyte));
@@ -132,6 +135,7 @@ mod tests {
             "transfer",
             "pin",
             "access",
+            "verbs",
             "?",
         ] {
             let widths: usize = instrument_columns(instrument).iter().map(|column| column.width + 2).sum();

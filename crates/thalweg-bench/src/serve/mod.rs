@@ -18,7 +18,6 @@
 
 mod client;
 mod command;
-mod network;
 
 use crate::building::Scratch;
 use crate::cpu::Used;
@@ -26,6 +25,7 @@ use crate::drive::{Instrument, Stop};
 use crate::file::target::{Target, describe_mount};
 use crate::memory::ensure_memory_available;
 use crate::net::bind_to_processor;
+use crate::network::{End, Network};
 use crate::options::{Cpus, NetworkPath, Timing};
 use crate::peers::first_two_processors;
 use crate::plan::InstrumentOptions;
@@ -33,7 +33,6 @@ use crate::point::{Figures, Key, Latency, Point, median_value};
 use crate::{BenchError, Clock, Sizes, Usage};
 use client::{Connection, DATA, RangeClients};
 use command::{Contender, Mount, Server, read_mounted_file, run_fio_pass};
-use network::{End, Network};
 use std::fs::File;
 use std::net::SocketAddr;
 use std::path::PathBuf;

@@ -162,7 +162,7 @@ fn a_peer_that_answers_nothing_is_dead_after_the_timeout() {
     pair.cut = [true; 2];
     pair.advance(Duration::from_secs(4));
     for (at, connection) in [near, far].into_iter().enumerate() {
-        let [Event::Failed { connection: failed, error: ConnectionError::Silent { waited } }] = pair.events[at][..]
+        let [Event::Failed { connection: failed, error: ConnectionError::Silent { waited, .. } }] = pair.events[at][..]
         else {
             panic!("{:?}", pair.events[at]);
         };
@@ -173,6 +173,140 @@ fn a_peer_that_answers_nothing_is_dead_after_the_timeout() {
     assert_eq!(error, Ok(()));
     let failed = pair.events[0].last().unwrap();
     assert!(matches!(failed, Event::Failed { error: ConnectionError::NotOpened { .. }, .. }), "{failed:?}");
+}
+
+/// The time-out of one connection, which is shorter than the port's; the peer's own stays as it is.
+#[test]
+fn a_connection_has_a_time_out_of_its_own_and_names_it() {
+    let (mut pair, near, far) = Pair::connected(&Options::default());
+    let timeout = Duration::from_millis(300);
+    pair.ports[0].set_peer_timeout(near, timeout);
+    pair.advance(Duration::from_secs(3));
+    assert!(pair.events[0].is_empty(), "an idle peer is asked for a sign of life: {:?}", pair.events[0]);
+    pair.cut[1] = true;
+    pair.advance(Duration::from_secs(2));
+    let [Event::Failed { error, .. }] = &pair.events[0][..] else { panic!("{:?}", pair.events[0]) };
+    assert!(matches!(error, ConnectionError::Silent { timeout: found, .. } if *found == timeout), "{error}");
+    assert!(error.to_string().contains("time-out 300ms"), "{error}");
+    assert!(pair.ports[1].connection_state(far).is_some());
+}
+
+/// The path to a peer carries less than the port does: both ends cut packets to it, and what goes through is padded to it.
+#[test]
+fn frames_are_as_long_as_the_path_that_either_end_knows() {
+    let options = Options { max_frame_bytes: 9000, ..Options::default() };
+    for (near_limit, far_limit, agreed) in
+        [(1472, 9000, 1472), (9000, 1472, 1472), (8000, 4000, 4000), (9999, 9999, 9000)]
+    {
+        let mut pair = Pair::new(&options);
+        pair.recording = Some(Vec::new());
+        let near = pair.ports[0].connect(1, b"", pair.now).unwrap();
+        pair.ports[0].limit_frame_bytes(near, near_limit);
+        pair.exchange();
+        let Event::Incoming { connection: far, .. } = pair.events[1][0] else { panic!("{:?}", pair.events[1]) };
+        assert_eq!(pair.ports[1].peer_address(far), Some(0));
+        pair.ports[1].limit_frame_bytes(far, far_limit);
+        pair.ports[1].accept_connection(far, b"", pair.now).unwrap();
+        pair.exchange();
+        for (end, id) in [(0, near), (1, far)] {
+            let connected = pair.events[end].iter().find_map(|event| match event {
+                Event::Connected { connection, max_packet_bytes, .. } if *connection == id => Some(*max_packet_bytes),
+                _ => None,
+            });
+            assert_eq!(connected, Some(agreed - thalweg_efe::HEADER_BYTES));
+        }
+        let frames = pair.recording.take().unwrap();
+        let longest = frames.iter().map(Vec::len).max();
+        assert_eq!(longest, Some(agreed), "the acceptance is padded");
+        // Too late.
+        pair.ports[0].limit_frame_bytes(near, 800);
+        let packet = vec![7; agreed - thalweg_efe::HEADER_BYTES];
+        pair.ports[0].send(near, CLASS, packet.clone()).unwrap();
+        pair.exchange();
+        assert_eq!(pair.packets[1], [(CLASS, 0, packet)]);
+    }
+}
+
+/// The first `Open` comes once more, late: it is part of an attempt that has gone on.
+#[test]
+fn a_delayed_copy_of_an_opening_opens_nothing() {
+    let mut pair = Pair::new(&Options::default());
+    let near = pair.ports[0].connect(1, b"", pair.now).unwrap();
+    let (_, opening) = next_frame(&mut pair.ports[0], pair.now).unwrap();
+    assert!(pair.ports[1].receive(0, &opening, pair.now).is_none());
+    pair.exchange();
+    let Event::Incoming { connection: far, .. } = pair.events[1][0] else { panic!("{:?}", pair.events[1]) };
+    for stage in 0..3 {
+        match stage {
+            1 => pair.ports[1].accept_connection(far, b"", pair.now).unwrap(),
+            2 => pair.ports[0].send(near, CLASS, vec![1]).map(drop).unwrap(),
+            _ => {}
+        }
+        assert!(pair.ports[1].receive(0, &opening, pair.now).is_none());
+        pair.exchange();
+    }
+    let incoming = pair.events[1].iter().filter(|event| matches!(event, Event::Incoming { .. })).count();
+    assert_eq!((incoming, pair.packets[1].len()), (1, 1), "{:?}", pair.events[1]);
+}
+
+/// The status of a packet goes with the answer, where there is one in time.
+#[test]
+fn a_status_waits_for_an_answer_and_no_longer_than_it_may() {
+    let options = Options { status_delay: Duration::from_micros(20), ..Options::default() };
+    let (mut pair, near, far) = Pair::connected(&options);
+    pair.advance(Duration::from_millis(1));
+    let sent = |pair: &Pair| pair.ports[1].connection_state(far).unwrap().counters.frames_sent;
+    let before = sent(&pair);
+    pair.ports[0].send(near, CLASS, b"question".to_vec()).unwrap();
+    pair.exchange();
+    assert_eq!((sent(&pair) - before, pair.events[0].len()), (0, 0), "it waits");
+    pair.ports[1].send(far, CLASS, b"answer".to_vec()).unwrap();
+    pair.exchange();
+    assert_eq!((sent(&pair) - before, pair.events[0].len()), (1, 1), "it went with the answer");
+    pair.ports[0].send(near, CLASS, b"no question".to_vec()).unwrap();
+    pair.exchange();
+    pair.advance(Duration::from_micros(19));
+    assert_eq!(sent(&pair) - before, 1);
+    pair.advance(Duration::from_micros(2));
+    assert_eq!((sent(&pair) - before, pair.events[0].len()), (2, 2), "it went alone");
+    for _ in 0..8 {
+        pair.ports[0].send(near, CLASS, vec![1]).unwrap();
+    }
+    pair.exchange();
+    assert_eq!(pair.events[0].len(), 10, "many packets do not wait");
+    // Nor does what follows a packet that is missing.
+    for cut in [true, false] {
+        pair.cut[0] = cut;
+        pair.ports[0].send(near, CLASS, vec![2]).unwrap();
+        pair.exchange();
+    }
+    assert_eq!(sent(&pair) - before, 4);
+}
+
+#[test]
+fn a_path_that_shrinks_below_the_frames_ends_the_connection_with_both_lengths() {
+    let (mut pair, near, far) = Pair::connected(&Options::default());
+    pair.ports[0].note_path(1, 1472);
+    pair.ports[0].note_path(2, 800);
+    assert!(pair.ports[0].connection_state(near).is_some());
+    pair.ports[0].note_path(1, 1400);
+    let [Event::Failed { error, .. }] = &events(&mut pair.ports[0])[..] else { panic!("one event") };
+    assert_eq!(*error, ConnectionError::PathTooNarrow { path_bytes: 1400, frame_bytes: 1472 });
+    // The peer finds out by its next frame.
+    pair.ports[1].send(far, CLASS, vec![1]).unwrap();
+    pair.exchange();
+    assert_eq!(pair.events[1], [Event::Failed { connection: far, error: ConnectionError::Forgotten }]);
+}
+
+#[test]
+fn a_timeout_that_is_found_while_frames_are_made_is_an_event_and_no_deadline() {
+    let (mut pair, near, _) = Pair::connected(&Options::default());
+    pair.now += Options::default().peer_timeout;
+    while next_frame(&mut pair.ports[0], pair.now).is_some() {}
+    assert_eq!((pair.ports[0].has_events(), pair.ports[0].next_deadline()), (true, None));
+    let failed = pair.ports[0].next_event();
+    let is_silent = |error: &ConnectionError| matches!(error, ConnectionError::Silent { .. });
+    assert!(matches!(failed, Some(Event::Failed { connection, error }) if connection == near && is_silent(&error)));
 }
 
 #[test]

@@ -46,6 +46,10 @@ pub(crate) struct Scenario {
     pub(crate) max_delay: Duration,
     /// Packets that the receiver's upper layer refuses at first, in millionths.
     pub(crate) refused_ppm: u64,
+    /// Times for which the receiver runs and then rests, by turns, as a process does that shares its processor; a rest of
+    /// zero: it always runs.
+    pub(crate) receiver_run: Duration,
+    pub(crate) receiver_rest: Duration,
     /// Settings of all ports.
     pub(crate) options: Options,
 }
@@ -68,6 +72,8 @@ impl Scenario {
             delayed_ppm: 0,
             max_delay: Duration::ZERO,
             refused_ppm: 0,
+            receiver_run: Duration::ZERO,
+            receiver_rest: Duration::ZERO,
             options: Options { max_frame_bytes: 1500, target_delay: Duration::from_micros(200), ..Options::default() },
         }
     }
@@ -228,7 +234,23 @@ impl Network {
         self.outcome
     }
 
+    /// Returns the time at which a host goes on that rests now.
+    fn rests_until(&self, host: usize) -> Option<u64> {
+        let rest = self.scenario.receiver_rest.as_nanos() as u64;
+        let cycle = self.scenario.receiver_run.as_nanos() as u64 + rest;
+        let left = cycle - self.now.checked_rem(cycle)?;
+        (host == self.scenario.senders && left <= rest).then(|| self.now + left)
+    }
+
     fn take_step(&mut self, step: Step) {
+        if let Step::Wake { host } | Step::Arrives { to: host, .. } = step
+            && let Some(until) = self.rests_until(host)
+        {
+            if matches!(step, Step::Wake { .. }) && self.hosts[host].wakes_at == self.now {
+                self.hosts[host].wakes_at = until;
+            }
+            return self.schedule(until, step);
+        }
         match step {
             Step::Wake { host } => {
                 if self.hosts[host].wakes_at == self.now {

@@ -65,6 +65,19 @@ fn larger_reordering_is_learned_from_few_packets_sent_in_vain() {
     assert!(outcome.sent.sent_again <= 100, "{outcome:?}");
 }
 
+/// A receiver whose processor another program has for milliseconds costs that time, and what it needs to get going
+/// again: not a window that begins anew, and nothing that is sent twice without end.
+#[test]
+fn a_receiver_that_rests_for_milliseconds_costs_its_rests() {
+    for (run_micros, rest_micros) in [(4_000, 4_000), (1_000, 10_000), (100, 3_000)] {
+        let (receiver_run, receiver_rest) = (Duration::from_micros(run_micros), Duration::from_micros(rest_micros));
+        let outcome = simulate(&Scenario { receiver_run, receiver_rest, ..Scenario::new(17) });
+        let part = run_micros as f64 / (run_micros + rest_micros) as f64;
+        assert!(outcome.goodput >= 0.8 * part * outcome.ceiling, "{} of {part}: {outcome:?}", outcome.goodput);
+        assert!(outcome.sent.sent_again <= 500, "{outcome:?}");
+    }
+}
+
 fn any_scenario() -> impl Strategy<Value = Scenario> {
     let network = (any::<u64>(), 1usize..6, 0u64..60_000, 0u64..60_000, 0u64..1_000_000, 0u64..10_000);
     let load =
@@ -72,6 +85,7 @@ fn any_scenario() -> impl Strategy<Value = Scenario> {
     (network, load).prop_map(|(network, load)| {
         let (seed, senders, lost_ppm, duplicated_ppm, delayed_ppm, delay_micros) = network;
         let (classes, least, more, refused_ppm, buffer_bytes, max_credit_bytes, is_bursty) = load;
+        let status_delay = Duration::from_micros(if seed % 2 == 0 { 20 } else { 0 });
         let base = Scenario::new(seed);
         Scenario {
             senders,
@@ -85,7 +99,7 @@ fn any_scenario() -> impl Strategy<Value = Scenario> {
             delayed_ppm,
             max_delay: Duration::from_micros(delay_micros),
             refused_ppm,
-            options: Options { max_credit_bytes, ..base.options.clone() },
+            options: Options { max_credit_bytes, status_delay, ..base.options.clone() },
             ..base
         }
     })

@@ -18,52 +18,6 @@ pub fn longest_ulpdu_bytes(segment_bytes: usize, markers: bool) -> usize {
     segment_bytes.saturating_sub(LENGTH_BYTES + CRC_BYTES + marker_bytes + segment_bytes % 4).clamp(128, 65535)
 }
 
-/// Part of an FPDU, in the order in which the parts are sent.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum FpduPart {
-    /// Bytes of [`FpduFrame::own_bytes`].
-    Own(Range<usize>),
-    /// Bytes of the payload's piece with this index.
-    Payload(usize, Range<usize>),
-}
-
-/// An FPDU as its parts: the payload stays where it lies. To be used again for the next.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct FpduFrame {
-    own_bytes: Vec<u8>,
-    parts: Vec<FpduPart>,
-}
-
-impl FpduFrame {
-    /// Parts, in the order in which they are sent.
-    pub fn parts(&self) -> &[FpduPart] {
-        &self.parts
-    }
-
-    /// Length, head, markers, pad, CRC.
-    pub fn own_bytes(&self) -> &[u8] {
-        &self.own_bytes
-    }
-
-    /// Parts as bytes, for `writev`. The payload's pieces must be those that were encoded.
-    pub fn slices<'a>(&'a self, payload: &'a [&'a [u8]]) -> impl Iterator<Item = &'a [u8]> {
-        self.parts.iter().map(|part| match part {
-            FpduPart::Own(range) => &self.own_bytes[range.clone()],
-            FpduPart::Payload(piece, range) => &payload[*piece][range.clone()],
-        })
-    }
-
-    fn push_own(&mut self, bytes: &[u8]) {
-        let from = self.own_bytes.len();
-        self.own_bytes.extend(bytes);
-        let to = self.own_bytes.len();
-        match self.parts.last_mut() {
-            Some(FpduPart::Own(last)) if last.end == from => last.end = to,
-            _ => self.parts.push(FpduPart::Own(from..to)),
-        }
-    }
-}
-
 /// Sending half of MPA: makes FPDUs of DDP segments.
 #[derive(Debug)]
 pub struct FpduEncoder {
@@ -71,123 +25,125 @@ pub struct FpduEncoder {
     markers: bool,
     /// Bytes sent since the first FPDU began.
     position: u64,
-    /// Buffers for FPDUs that are copied.
-    scratch: FpduFrame,
 }
 
 impl FpduEncoder {
     /// Returns the half of a connection that begins with the next byte.
     pub fn new(crc: bool, markers: bool) -> Self {
-        Self { crc, markers, position: 0, scratch: FpduFrame::default() }
+        Self { crc, markers, position: 0 }
     }
 
-    /// Makes the next FPDU: `head` and then the pieces of `payload` are its ULPDU.
+    /// Returns the length in bytes of the next FPDU if it has a ULPDU of this length.
+    pub fn fpdu_bytes(&self, ulpdu_bytes: usize) -> usize {
+        self.layout().whole_bytes(fpdu_content_bytes(ulpdu_bytes))
+    }
+
+    /// Writes the next FPDU to the beginning of `to`, and returns its length in bytes. Its ULPDU is `head` and then
+    /// `payload_bytes` bytes, which `fill` writes in parts, one after the other, each once. The CRC is that of the bytes in
+    /// `to`: memory that changes meanwhile does not matter. It is computed part by part, while the processor has them in
+    /// its cache.
     ///
     /// # Panics
     ///
-    /// The ULPDU is longer than 65535 bytes.
-    pub fn encode(&mut self, head: &[u8], payload: &[&[u8]], frame: &mut FpduFrame) {
-        self.lay_out(head, payload, frame);
+    /// The ULPDU is longer than 65535 bytes, or `to` is shorter than [`fpdu_bytes`](Self::fpdu_bytes).
+    pub fn write_fpdu(
+        &mut self,
+        head: &[u8],
+        payload_bytes: usize,
+        fill: impl FnMut(&mut [u8]),
+        to: &mut [u8],
+    ) -> usize {
+        let ulpdu_bytes = head.len() + payload_bytes;
+        let length = u16::try_from(ulpdu_bytes).expect("a ULPDU has at most 65535 bytes (RFC 5044 §4.1)");
+        let mut writer = FpduWriter { to, layout: self.layout(), written: 0, checksum: Crc32c::new(), checked: 0 };
+        // A marker between two FPDUs belongs to the second: its pointer is 0, and the CRC covers it (§4.3, §4.4).
+        writer.insert_marker();
+        writer.write_bytes(&length.to_be_bytes());
+        writer.write_bytes(head);
+        writer.write_parts(payload_bytes, fill, self.crc);
+        let pad = (LENGTH_BYTES + ulpdu_bytes).wrapping_neg() % 4;
+        writer.write_bytes(&[0; 3][..pad]);
+        // A marker right after the pad belongs to this FPDU (§4.4 rule 1). None falls into the CRC: FPDUs and markers
+        // are multiples of four.
+        writer.insert_marker();
         // §4.1: where CRCs are off the field may have any value.
-        let crc = if self.crc { checksum_of(frame.slices(payload)) } else { 0 };
-        frame.push_own(&encode_crc(crc));
+        let crc = if self.crc { writer.finish_checksum() } else { 0 };
+        writer.write_bytes(&encode_crc(crc));
+        self.position += writer.written as u64;
+        writer.written
     }
 
-    /// Appends the next FPDU to a buffer, copying the payload.
+    /// Appends the next FPDU to a buffer: `head` and then the pieces of `payload` are its ULPDU.
     ///
     /// # Panics
     ///
     /// The ULPDU is longer than 65535 bytes.
     pub fn append(&mut self, head: &[u8], payload: &[&[u8]], to: &mut Vec<u8>) {
-        let mut frame = std::mem::take(&mut self.scratch);
-        self.lay_out(head, payload, &mut frame);
+        let payload_bytes = payload.iter().map(|piece| piece.len()).sum::<usize>();
         let from = to.len();
-        for slice in frame.slices(payload) {
-            to.extend(slice);
-        }
-        let crc = if self.crc { thalweg_wire::crc32c(&to[from..]) } else { 0 };
-        to.extend(encode_crc(crc));
-        self.scratch = frame;
+        to.resize(from + self.fpdu_bytes(head.len() + payload_bytes), 0);
+        let mut bytes = payload.iter().flat_map(|piece| piece.iter());
+        self.write_fpdu(
+            head,
+            payload_bytes,
+            |part| part.iter_mut().zip(&mut bytes).for_each(|(to, from)| *to = *from),
+            &mut to[from..],
+        );
     }
 
-    /// Fills in all of the next FPDU but its CRC.
-    fn lay_out(&mut self, head: &[u8], payload: &[&[u8]], frame: &mut FpduFrame) {
-        let ulpdu_bytes = head.len() + payload.iter().map(|piece| piece.len()).sum::<usize>();
-        let length = u16::try_from(ulpdu_bytes).expect("a ULPDU has at most 65535 bytes (RFC 5044 §4.1)");
-        frame.own_bytes.clear();
-        frame.parts.clear();
-        let mut writer = FpduWriter { frame, markers: self.markers, position: self.position, started: self.position };
-        // A marker between two FPDUs belongs to the second: its pointer is 0, and the CRC covers it (§4.3, §4.4).
-        writer.insert_marker();
-        writer.started = writer.position;
-        writer.write_own(&length.to_be_bytes());
-        writer.write_own(head);
-        for (index, piece) in payload.iter().enumerate() {
-            writer.write_piece(index, piece);
-        }
-        let pad = (LENGTH_BYTES + ulpdu_bytes).wrapping_neg() % 4;
-        writer.write_own(&[0; 3][..pad]);
-        // A marker right after the pad belongs to this FPDU (§4.4 rule 1). None falls into the CRC: FPDUs and markers
-        // are multiples of four.
-        writer.insert_marker();
-        self.position = writer.position + CRC_BYTES as u64;
+    fn layout(&self) -> FpduLayout {
+        FpduLayout { position: self.position, markers: self.markers }
     }
 }
 
-/// CRC of slices one after another.
-fn checksum_of<'a>(mut slices: impl Iterator<Item = &'a [u8]>) -> u32 {
-    let first = slices.next().unwrap_or_default();
-    let Some(second) = slices.next() else { return thalweg_wire::crc32c(first) };
-    let mut crc = Crc32c::new();
-    [first, second].into_iter().chain(slices).for_each(|slice| crc.update(slice));
-    crc.checksum()
-}
+/// Length in bytes of a part of an FPDU: fits the processor's first cache, between being written and being checksummed.
+const PART_BYTES: usize = 16 << 10;
 
 /// An FPDU that is being made.
 struct FpduWriter<'a> {
-    frame: &'a mut FpduFrame,
-    markers: bool,
-    position: u64,
-    /// Position of the length field.
-    started: u64,
+    to: &'a mut [u8],
+    layout: FpduLayout,
+    written: usize,
+    /// CRC of the first `checked` bytes.
+    checksum: Crc32c,
+    checked: usize,
 }
 
 impl FpduWriter<'_> {
     fn insert_marker(&mut self) {
-        if self.markers && self.position.is_multiple_of(MARKER_INTERVAL_BYTES) {
-            let marker = marker_to(self.position - self.started);
-            self.frame.push_own(&marker);
-            self.position += MARKER_BYTES as u64;
+        if self.layout.is_marker_at(self.written) {
+            let distance = self.written.saturating_sub(self.layout.length_start());
+            self.to[self.written..][..MARKER_BYTES].copy_from_slice(&marker_to(distance));
+            self.written += MARKER_BYTES;
         }
     }
 
-    /// Returns the number of these bytes that come before the next marker.
-    fn bytes_before_marker(&self, length: usize) -> usize {
-        if !self.markers {
-            return length;
-        }
-        length.min((MARKER_INTERVAL_BYTES - self.position % MARKER_INTERVAL_BYTES) as usize)
+    fn write_bytes(&mut self, bytes: &[u8]) {
+        let mut rest = bytes.iter();
+        self.write_parts(bytes.len(), |part| part.iter_mut().zip(&mut rest).for_each(|(to, from)| *to = *from), false);
     }
 
-    fn write_own(&mut self, mut bytes: &[u8]) {
-        while !bytes.is_empty() {
+    /// Writes bytes in parts, with markers between them, and checksums long ones on the way.
+    fn write_parts(&mut self, mut left: usize, mut fill: impl FnMut(&mut [u8]), crc: bool) {
+        while left > 0 {
             self.insert_marker();
-            let (now, later) = bytes.split_at(self.bytes_before_marker(bytes.len()));
-            self.frame.push_own(now);
-            self.position += now.len() as u64;
-            bytes = later;
+            let part_bytes = left.min(PART_BYTES).min(self.layout.bytes_before_marker(self.written));
+            fill(&mut self.to[self.written..][..part_bytes]);
+            self.written += part_bytes;
+            left -= part_bytes;
+            if crc && self.written - self.checked >= PART_BYTES {
+                self.checksum.update(&self.to[self.checked..self.written]);
+                self.checked = self.written;
+            }
         }
     }
 
-    fn write_piece(&mut self, index: usize, piece: &[u8]) {
-        let mut from = 0;
-        while from < piece.len() {
-            self.insert_marker();
-            let to = from + self.bytes_before_marker(piece.len() - from);
-            self.frame.parts.push(FpduPart::Payload(index, from..to));
-            self.position += (to - from) as u64;
-            from = to;
+    fn finish_checksum(&mut self) -> u32 {
+        if self.checked == 0 {
+            return thalweg_wire::crc32c(&self.to[..self.written]);
         }
+        self.checksum.update(&self.to[self.checked..self.written]);
+        self.checksum.checksum()
     }
 }
 
@@ -196,7 +152,7 @@ fn encode_crc(crc: u32) -> [u8; CRC_BYTES] {
     crc.to_le_bytes()
 }
 
-fn marker_to(distance: u64) -> [u8; MARKER_BYTES] {
+fn marker_to(distance: usize) -> [u8; MARKER_BYTES] {
     // An FPDU with its markers can be longer than 65535 bytes. Then the pointer has its lowest 16 bits.
     let [high, low] = (distance as u16).to_be_bytes();
     [0, 0, high, low]
@@ -341,8 +297,20 @@ impl FpduLayout {
 
     /// Length of the whole FPDU, markers included. None where its length field is not there.
     fn fpdu_bytes(self, fpdu: &[u8]) -> Option<usize> {
-        let content = fpdu_content_bytes(self.ulpdu_bytes(fpdu)?);
-        Some(self.content_pieces(content).last().map_or(0, |piece| piece.end))
+        Some(self.whole_bytes(fpdu_content_bytes(self.ulpdu_bytes(fpdu)?)))
+    }
+
+    /// Length of an FPDU with its markers, of which this many bytes are none.
+    fn whole_bytes(self, content: usize) -> usize {
+        self.content_pieces(content).last().map_or(0, |piece| piece.end)
+    }
+
+    /// Number of bytes from an offset to the next marker.
+    fn bytes_before_marker(self, offset: usize) -> usize {
+        if !self.markers {
+            return usize::MAX;
+        }
+        (MARKER_INTERVAL_BYTES - (self.position + offset as u64) % MARKER_INTERVAL_BYTES) as usize
     }
 
     /// Pieces of content between markers; the first piece follows the marker at the front.
@@ -353,8 +321,7 @@ impl FpduLayout {
                 return None;
             }
             let from = if self.is_marker_at(offset) { offset + MARKER_BYTES } else { offset };
-            let until_marker = MARKER_INTERVAL_BYTES - (self.position + from as u64) % MARKER_INTERVAL_BYTES;
-            let length = if self.markers { left.min(until_marker as usize) } else { left };
+            let length = left.min(self.bytes_before_marker(from));
             offset = from + length;
             left -= length;
             Some(from..offset)

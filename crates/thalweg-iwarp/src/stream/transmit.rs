@@ -57,6 +57,8 @@ pub(super) struct SendHalf {
     sending: Option<Sending>,
     /// Whether the last message sent was a response.
     was_response: bool,
+    /// Payload of responses to reads so far.
+    pub(super) bytes_read_by_peer: u64,
     /// Numbers of the next messages of each queue; the first is 1 (RFC 5041 §4.3).
     next_send: u32,
     next_request: u32,
@@ -72,6 +74,7 @@ impl SendHalf {
             awaits_peer,
             sending: None,
             was_response: false,
+            bytes_read_by_peer: 0,
             next_send: 1,
             next_request: 1,
             next_atomic_response: 1,
@@ -288,6 +291,7 @@ impl Stream {
         let (opcode, made) = match inbound.kind {
             InboundKind::Read(request) => {
                 let made = make_read_response(inbound, &request, self.settings.segment_limit_bytes, memory, segment);
+                self.sender.bytes_read_by_peer += segment.payload_bytes as u64;
                 (Opcode::ReadRequest, made)
             }
             InboundKind::Atomic(request, operation) => {

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use thalweg_iwarp::ErrorCode;
-use thalweg_iwarp::mpa::{FpduDecoder, FpduEncoder, FpduError, FpduFrame, longest_ulpdu_bytes};
+use thalweg_iwarp::mpa::{FpduDecoder, FpduEncoder, FpduError, longest_ulpdu_bytes};
 
 /// A Send of 24 zeros, as in both figures of RFC 5044 §4.4, with its message number.
 fn example(message: u8) -> Vec<u8> {
@@ -38,6 +38,30 @@ fn the_second_example_of_the_rfc() {
     assert_eq!(bytes, expected);
 }
 
+/// The CRC is that of the bytes sent, which are written once, also where they are checksummed in parts.
+#[test]
+fn bytes_are_written_once_and_checksummed_where_they_lie() {
+    for (payload_bytes, markers) in [(0, false), (5, true), (40_000, false), (65_500, true)] {
+        let mut encoder = FpduEncoder::new(true, markers);
+        let length = encoder.fpdu_bytes(14 + payload_bytes);
+        let (mut bytes, mut drawn) = (vec![0xee; length + 10], 0_u32);
+        // Memory that changes each time it is looked at.
+        let fill = |part: &mut [u8]| {
+            for byte in part {
+                drawn += 1;
+                *byte = (drawn % 251) as u8;
+            }
+        };
+        assert_eq!(encoder.write_fpdu(&[1; 14], payload_bytes, fill, &mut bytes), length);
+        assert_eq!((drawn as usize, &bytes[length..]), (payload_bytes, &[0xee; 10][..]));
+        let mut input = &bytes[..length];
+        let mut decoder = FpduDecoder::new(true, markers);
+        let ulpdu = decoder.next_ulpdu(&mut input).unwrap().unwrap();
+        let expected = (1..=payload_bytes).map(|drawn| (drawn % 251) as u8);
+        assert!(ulpdu.iter().copied().eq([1; 14].into_iter().chain(expected)));
+    }
+}
+
 /// RFC 5044 §4.5.
 #[test]
 fn an_fpdu_of_the_longest_ulpdu_fills_a_segment() {
@@ -62,12 +86,11 @@ fn an_fpdu_of_the_longest_ulpdu_fills_a_segment() {
 /// Stream of FPDUs, with each payload in several pieces.
 fn stream(ulpdus: &[Vec<u8>], crc: bool, markers: bool) -> Vec<u8> {
     let mut encoder = FpduEncoder::new(crc, markers);
-    let (mut bytes, mut frame) = (Vec::new(), FpduFrame::default());
+    let mut bytes = Vec::new();
     for ulpdu in ulpdus {
         let (head, payload) = ulpdu.split_at(ulpdu.len().min(14));
         let pieces: Vec<&[u8]> = payload.chunks(333).collect();
-        encoder.encode(head, &pieces, &mut frame);
-        bytes.extend(frame.slices(&pieces).flatten());
+        encoder.append(head, &pieces, &mut bytes);
     }
     bytes
 }

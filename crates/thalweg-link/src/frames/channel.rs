@@ -38,9 +38,10 @@ const PEER_TIMEOUT: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub(crate) struct Channel {
     connection: u64,
-    /// Words that the other end has not acknowledged, from number `first` on.
+    /// Words that the other end has not acknowledged, from number `first` on. Numbers wrap.
     out: VecDeque<Out>,
     first: u32,
+    is_acknowledged: bool,
     /// Index before which all words have been sent, or are to be sent again.
     sent: usize,
     /// True if some words before that index are to be sent again.
@@ -49,6 +50,7 @@ pub(crate) struct Channel {
     frames: (u64, u64),
     /// Number below which all words of the other end were received.
     received: u32,
+    has_received: bool,
     early: BTreeMap<u32, Word>,
     /// True if an acknowledgement is to be sent.
     owes: bool,
@@ -94,10 +96,12 @@ impl Channel {
             connection,
             out: VecDeque::new(),
             first: 0,
+            is_acknowledged: false,
             sent: 0,
             again: false,
             frames: (0, 0),
             received: 0,
+            has_received: false,
             early: BTreeMap::new(),
             owes: false,
             asks: false,
@@ -113,12 +117,12 @@ impl Channel {
 
     /// True if the other end has acknowledged a word.
     pub(super) fn is_acknowledged(&self) -> bool {
-        self.first > 0
+        self.is_acknowledged
     }
 
     /// True if a word of the other end was received.
     pub(super) fn has_received_word(&self) -> bool {
-        self.received > 0
+        self.has_received
     }
 
     /// True if the other end has acknowledged every word.
@@ -176,6 +180,7 @@ impl Channel {
         match number.wrapping_sub(self.received) {
             0 => {
                 words.push(*word);
+                self.has_received = true;
                 self.received = self.received.wrapping_add(1);
                 while let Some(word) = self.early.remove(&self.received) {
                     words.push(word);
@@ -200,6 +205,7 @@ impl Channel {
             self.frames.1 = self.frames.1.max(out.sent.map_or(0, |(frame, _)| frame));
         }
         self.first = head.received;
+        self.is_acknowledged |= below > 0;
         self.sent = self.sent.saturating_sub(below);
         let mut also = head.also;
         while also != 0 {
@@ -439,12 +445,15 @@ mod tests {
         #[test]
         fn words_are_received_once_and_in_order(
             seed: u64,
+            first in prop_oneof![Just(0), u32::MAX - 2000..=u32::MAX],
             lost in 0u64..40,
             jitter in 0u64..20_000,
             bursts in proptest::collection::vec((0usize..2, 1u32..400, 0u64..5_000), 1..12),
         ) {
             let mut now = Duration::ZERO;
-            let mut ends = [Channel::new(7, now), Channel::new(7, now)];
+            // Numbers begin with 0; the connection may have carried almost as many words as there are numbers.
+            let begun = || Channel { first, received: first, ..Channel::new(7, now) };
+            let mut ends = [begun(), begun()];
             let mut routes = [Route { random: seed, ..Route::default() }, Route { random: !seed, ..Route::default() }];
             let (mut sent, mut received) = ([0u32; 2], [0u32; 2]);
             let mut due: Vec<(Duration, usize, u32)> = Vec::new();
@@ -472,6 +481,8 @@ mod tests {
                     ends[end].handle_timeouts(now).unwrap();
                     send(&mut ends[end], &mut routes[end], now, lost, jitter);
                 }
+                prop_assert!((0..2).all(|end| ends[end].has_received_word() == (received[1 - end] > 0)));
+                prop_assert!((0..2).all(|end| !ends[end].is_acknowledged() || received[end] > 0));
                 if due.is_empty() && received == sent && ends.iter().all(Channel::is_fully_acknowledged) {
                     break;
                 }

@@ -291,8 +291,11 @@ impl SourceLink for FrameSource {
         let disposition = if offer.disposition == Disposition::Eager { Disposition::Held } else { offer.disposition };
         let offer = Announcement { disposition, ..*offer };
         let novelty = self.offered.record_offer(&offer);
-        if novelty == Novelty::New {
-            self.offered_bytes += u64::from(offer.bytes);
+        let bytes = u64::from(offer.bytes);
+        match (novelty, offer.disposition.is_dropped()) {
+            (Novelty::New, false) => self.offered_bytes += bytes,
+            (Novelty::Again, true) => self.offered_bytes = self.offered_bytes.saturating_sub(bytes),
+            _ => {}
         }
         if novelty != Novelty::Released {
             self.send_message(&Message::Offer(offer));

@@ -10,7 +10,7 @@ fn anywhere() -> SocketAddr {
 }
 
 fn parameters(data: &[u8], inbound_reads: u32, outbound_reads: u32) -> ConnectionParameters {
-    ConnectionParameters { private_data: data.to_vec(), inbound_reads, outbound_reads, receiver_retries: 0 }
+    ConnectionParameters { private_data: data.to_vec(), inbound_reads, outbound_reads, ..Default::default() }
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 mod connections;
 mod errors;
+mod frames;
 mod hostile;
 mod numbers;
 mod operations;

@@ -24,7 +24,7 @@ fn join_over(transport: Transport, near: Party, far: Party, parameters: Connecti
     let answer = parameters.clone();
     let accepting = std::thread::spawn(move || {
         let request = listener.wait_for_request(PATIENCE).unwrap().unwrap();
-        assert_eq!(request.peer_address().is_some(), transport == Transport::Tcp);
+        assert!(request.peer_address().is_some_and(|address| address.ip().is_loopback()));
         let connection = request.accept(&far.queue, answer, PATIENCE).unwrap();
         (far, connection)
     });
@@ -373,6 +373,74 @@ fn strangers_that_connect_to_a_listener_do_no_harm() {
     near.send(1, Work::Write { data: Data::Inline(b"x"), to: far.at(0), immediate: None });
     near.succeed(1);
     far.wait_for_bytes(0, b"x");
+}
+
+/// A peer of revision 1 closes the connection when a request of revision 2 comes (RFC 5044 section 7.1.1); the second
+/// connection asks for what it knows (RFC 6581 section 10).
+#[test]
+fn a_peer_that_knows_revision_1_alone_is_connected_with_it() {
+    let near = party(&Device::open_thread(Limits::default()).unwrap(), &Options::default());
+    let listener = TcpListener::bind(anywhere()).unwrap();
+    let address = listener.local_addr().unwrap();
+    let peer = std::thread::spawn(move || {
+        let read_request = |private_bytes: usize| {
+            let (mut socket, _) = listener.accept().unwrap();
+            let mut request = vec![0; 20 + private_bytes];
+            socket.read_exact(&mut request).unwrap();
+            assert_eq!(request[..16], *b"MPA ID Req Frame");
+            assert_eq!(usize::from(u16::from_be_bytes([request[18], request[19]])), private_bytes);
+            (socket, request[17], request.split_off(20))
+        };
+        let (socket, revision, _) = read_request(4 + 5);
+        assert_eq!(revision, 2);
+        drop(socket);
+        let (mut socket, revision, private_data) = read_request(5);
+        assert_eq!((revision, &private_data[..]), (1, &b"hello"[..]));
+        // CRCs, revision 1, no private data.
+        socket.write_all(b"MPA ID Rep Frame\x40\x01\x00\x00").unwrap();
+        // Length, DDP header of a Write, three bytes, pad, CRC.
+        let mut fpdu = [0; 2 + 14 + 3 + 1 + 4];
+        socket.read_exact(&mut fpdu).unwrap();
+        assert_eq!((fpdu[1], &fpdu[16..19]), (17, &b"now"[..]));
+    });
+    let parameters = ConnectionParameters { private_data: b"hello".to_vec(), ..ConnectionParameters::default() };
+    let _connection = near.queue.connect(address, parameters, PATIENCE).unwrap();
+    let to = RemoteAddress { address: 0, stag: 0x100 };
+    near.send(1, Work::Write { data: Data::Inline(b"now"), to, immediate: None });
+    near.succeed(1);
+    peer.join().unwrap();
+}
+
+#[test]
+fn a_peer_that_always_closes_is_tried_twice() {
+    let near = party(&Device::open_thread(Limits::default()).unwrap(), &Options::default());
+    let listener = TcpListener::bind(anywhere()).unwrap();
+    let address = listener.local_addr().unwrap();
+    let peer = std::thread::spawn(move || (0..2).for_each(|_| drop(listener.accept().unwrap())));
+    let error = near.queue.connect(address, ConnectionParameters::default(), PATIENCE).unwrap_err();
+    assert!(error.to_string().contains("revision 1 as to one of revision 2"), "{error}");
+    peer.join().unwrap();
+}
+
+/// An embedded RNIC that nothing drives is as good as gone.
+#[test]
+fn a_silent_peer_is_noticed_after_the_time_out_of_the_connection() {
+    let options = Options::default();
+    let near = party(&Device::open_thread(Limits::default()).unwrap(), &options);
+    let far = party(&Device::open_embedded(Limits::default()).unwrap(), &options);
+    let parameters = ConnectionParameters { peer_timeout: Duration::from_millis(200), ..Default::default() };
+    let Joined { near, near_connection, .. } = join_over(Transport::Efe, near, far, parameters);
+    let reason = near_connection.wait_for_end(PATIENCE).unwrap().unwrap();
+    assert!(reason.contains("time-out 200ms"), "{reason}");
+    near.send(1, Work::Send { data: Data::Inline(b"gone"), immediate: None });
+    near.fail(1, Status::Flushed);
+    for wrong in [Duration::ZERO, Duration::MAX] {
+        let parameters = ConnectionParameters { peer_timeout: wrong, ..Default::default() };
+        let options = Options::default();
+        let other = party(&near.device, &options);
+        let error = other.queue.connect(anywhere(), parameters, PATIENCE).unwrap_err();
+        assert!(error.to_string().contains("peer_timeout"), "{error}");
+    }
 }
 
 #[test]

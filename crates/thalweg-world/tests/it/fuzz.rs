@@ -49,6 +49,7 @@ replayed!(
     iwarp_fpdu,
     iwarp_startup,
     iwarp_stream,
+    rdma_link_channel,
     rnic_rings,
     serve_request,
     store_segment,

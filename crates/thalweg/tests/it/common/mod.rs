@@ -69,9 +69,13 @@ pub(crate) enum Link {
     Tcp,
     Udp,
     Shm,
+    /// RDMA by iWARP over TCP.
+    Rdma,
+    /// RDMA by EFE over UDP.
+    RdmaEfe,
 }
 
-pub(crate) const LINKS: [Link; 3] = [Link::Tcp, Link::Udp, Link::Shm];
+pub(crate) const LINKS: [Link; 5] = [Link::Tcp, Link::Udp, Link::Shm, Link::Rdma, Link::RdmaEfe];
 
 impl Link {
     /// As a topology names it.
@@ -80,6 +84,8 @@ impl Link {
             Self::Tcp => "tcp",
             Self::Udp => "udp",
             Self::Shm => "shm",
+            Self::Rdma => "rdma",
+            Self::RdmaEfe => "rdma-efe",
         }
     }
 }
@@ -136,14 +142,16 @@ pub(crate) struct System {
 
 impl System {
     pub(crate) fn new(plan: &Plan) -> Self {
+        thalweg_rdma_link::register_links();
         let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let sockets = tempfile::tempdir().unwrap();
         let mut ports = Vec::new();
         let addresses: Vec<String> = (0..plan.builders)
             .map(|index| match plan.link {
                 Link::Shm => format!("shm:{}", sockets.path().join(format!("{index}.sock")).display()),
-                Link::Tcp | Link::Udp => {
-                    let (port, address) = if plan.link == Link::Tcp { reserve_port() } else { reserve_udp_port() };
+                Link::Tcp | Link::Rdma | Link::Udp | Link::RdmaEfe => {
+                    let is_tcp = matches!(plan.link, Link::Tcp | Link::Rdma);
+                    let (port, address) = if is_tcp { reserve_port() } else { reserve_udp_port() };
                     ports.push(port);
                     format!("{}:{address}", plan.link.name())
                 }

@@ -99,8 +99,8 @@ fn connections_that_say_nothing_keep_nobody_out() {
             let (_, place) = system.addresses[0].split_once(':').unwrap();
             silent.push(match link {
                 Link::Shm => std::os::unix::net::UnixStream::connect(place).unwrap().into(),
-                Link::Tcp => std::net::TcpStream::connect(place).unwrap().into(),
-                Link::Udp => {
+                Link::Tcp | Link::Rdma => std::net::TcpStream::connect(place).unwrap().into(),
+                Link::Udp | Link::RdmaEfe => {
                     let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
                     socket.send_to(b"?", place).unwrap();
                     socket.into()

@@ -7,20 +7,20 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 /// Network that is ready for use.
 #[derive(Debug)]
-pub(super) enum Network {
+pub(crate) enum Network {
     Loopback,
     Veth(thalweg_sys::netns::Network),
 }
 
 /// End of the network.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum End {
+pub(crate) enum End {
     Server,
     Client,
 }
 
 impl Network {
-    pub(super) fn new(on: NetworkPath) -> Result<Self, BenchError> {
+    pub(crate) fn new(on: NetworkPath) -> Result<Self, BenchError> {
         match on {
             NetworkPath::Loopback => Ok(Self::Loopback),
             NetworkPath::Veth => {
@@ -30,7 +30,7 @@ impl Network {
     }
 
     /// Moves the calling thread, and what it starts from now on, to one of the ends: for threads made for this.
-    pub(super) fn enter_end(&self, end: End) -> Result<(), BenchError> {
+    pub(crate) fn enter_end(&self, end: End) -> Result<(), BenchError> {
         match self {
             Self::Loopback => Ok(()),
             Self::Veth(network) => network.enter_host(end as u16).map_err(BenchError::network_error),
@@ -38,7 +38,7 @@ impl Network {
     }
 
     /// Returns an address on which a server can listen.
-    pub(super) fn server_address(&self) -> Result<SocketAddr, BenchError> {
+    pub(crate) fn server_address(&self) -> Result<SocketAddr, BenchError> {
         match self {
             Self::Loopback => Ok(SocketAddr::new(Ipv4Addr::LOCALHOST.into(), find_free_ports()?[0])),
             Self::Veth(_) => {
