@@ -153,8 +153,8 @@ impl ConnectionRequest {
         self.begin_accept(queue, parameters)?.wait_until_established(queue, timeout)
     }
 
-    /// Begins to accept the connection, as [`accept`](Self::accept) does. Requests may be posted at once: they wait for the
-    /// connection.
+    /// Accepts the connection as [`accept`](Self::accept) does, without waiting. Requests may be posted at once: they wait for
+    /// the connection.
     ///
     /// # Errors
     /// The queue pair is in another state, or the peer has gone.
