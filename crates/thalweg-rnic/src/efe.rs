@@ -118,6 +118,11 @@ pub(crate) enum User {
 
 impl User {
     /// Returns whether it is a queue pair that is not connected yet.
+    fn is_attempt(&self) -> bool {
+        matches!(self, Self::Connecting { .. } | Self::Accepted { .. } | Self::Meeting { .. })
+    }
+
+    /// Returns whether it is this queue pair, not connected yet.
     fn is_attempt_of(&self, queue: u32) -> bool {
         match self {
             Self::Connecting { queue: other, .. }
@@ -144,8 +149,17 @@ pub(crate) struct EfeCarrier {
 
 impl EfePort {
     /// Returns whether it is a listener's port at `address` that the listener has given up.
-    fn is_left_at(&self, address: SocketAddr) -> bool {
-        self.listener.is_none() && self.numbers.is_none() && self.io.local_address() == address
+    fn is_left_at(&self, transport: Transport, address: SocketAddr) -> bool {
+        let is_left = self.listener.is_none() && self.numbers.is_none();
+        is_left && self.transport == transport && self.io.local_address() == address
+    }
+
+    /// Bounds the frames of a connection that is being made by what the path to its peer carries.
+    pub(crate) fn limit_to_path(&mut self, connection: ConnectionId) {
+        let peer = self.port.peer_address(connection);
+        if let Some(Ok(bytes)) = peer.map(|peer| path_bytes(&mut *self.io, peer)) {
+            self.port.limit_frame_bytes(connection, bytes);
+        }
     }
 
     /// Notes that a connection was begun.
@@ -279,8 +293,8 @@ impl Engine {
         transport: Transport,
         address: SocketAddr,
     ) -> Result<(u32, SocketAddr), CommandError> {
-        let left = self.efe_ports.iter().find(|(_, port)| port.transport == transport && port.is_left_at(address));
-        if let Some((handle, _)) = left {
+        let left = self.efe_ports.iter().find(|(_, port)| port.is_left_at(transport, address)).map(|(handle, _)| handle);
+        if let Some(handle) = left {
             return Ok((handle, address));
         }
         let (handle, bound) = self.open_efe_port(transport, address)?;
@@ -444,9 +458,14 @@ impl Engine {
                 thalweg_frames::Arrival::Unreachable => return,
             };
             let Some(arrival) = port.receive(from, bytes, now) else { return };
-            let user = users.get(&arrival.connection);
-            let queue = if let Some(User::Stream { queue }) = user { Some(*queue) } else { None };
-            self.take_packet(port, queue, &arrival);
+            match users.get(&arrival.connection) {
+                Some(User::Stream { queue }) => self.take_packet(port, Some(*queue), &arrival),
+                Some(user) if user.is_attempt() => {
+                    // It has come with the frame that opens the connection, whose event is still to be handled.
+                    port.refuse(arrival.connection, arrival.class, arrival.sequence, RECEIVE_RETRY_INTERVAL);
+                }
+                _ => self.take_packet(port, None, &arrival),
+            }
         });
         for address in shrunk {
             if let Ok(bytes) = path_bytes(&mut **io, address) {
@@ -592,9 +611,7 @@ impl Engine {
             ..theirs.clone()
         };
         let peer = port.port.peer_address(connection);
-        if let Some(Ok(bytes)) = peer.map(|peer| path_bytes(&mut *port.io, peer)) {
-            port.port.limit_frame_bytes(connection, bytes);
-        }
+        port.limit_to_path(connection);
         let origin = RequestOrigin::Efe { place: (handle, connection), theirs };
         match insert_object(&mut self.requests, Request { listener, origin }, "connection requests") {
             Ok(Reply::Handle(request)) => {

@@ -198,6 +198,7 @@ impl Engine {
         let called = found.map(|(_, port)| {
             let connection =
                 port.port.connect(peer.port_address(), &private, now).map_err(|error| error.to_string())?;
+            port.limit_to_path(connection);
             port.note_begin();
             port.users.insert(connection, User::Meeting { queue, theirs: None });
             Ok(())
@@ -230,6 +231,7 @@ impl Engine {
         now: Duration,
     ) {
         port.note_begin();
+        port.limit_to_path(connection);
         let from = port.port.peer_address(connection);
         let call = decode_private(private).zip(from).and_then(|(theirs, from)| {
             let (called, calling) = decode_call(&theirs.private_data)?;

@@ -163,6 +163,9 @@ fn prepare_thread() {
         libc::sigfillset(&raw mut all);
         libc::pthread_sigmask(libc::SIG_BLOCK, &raw const all, std::ptr::null_mut());
     }
+    // Acknowledgements wait for microseconds, which the kernel would round up to 50.
+    // SAFETY: no memory is concerned.
+    unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1) };
     // SAFETY: the structure is of the stated length.
     unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) };
 }
