@@ -4,6 +4,7 @@
 mod boards;
 mod cards;
 mod nodes;
+mod verbs;
 mod video;
 
 use serde_json::Value;

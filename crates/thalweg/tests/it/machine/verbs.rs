@@ -1,0 +1,120 @@
+//! iWARP between the RNIC in software and the kernel's (siw), by programs of others that are unmodified.
+
+use super::{Step, in_one_machine, is_set_up, read};
+use std::path::Path;
+use thalweg_testing::skip::skipped;
+
+/// Programs of perftest that connect by librdmacm.
+const PERFTEST: [&str; 6] = [
+    "ib_write_lat -n 200",
+    "ib_send_lat -n 200",
+    "ib_read_lat -n 200",
+    "ib_write_bw -n 100 -s 65536",
+    "ib_read_bw -n 100 -s 65536",
+    "ib_send_bw -n 100 -s 65536",
+];
+
+/// Errors of siw's program at ours: name, layer, type and code of the Terminate message (RFC 5040 section 4.8; RFC 5041
+/// section 8.2).
+const ERRORS: [(&str, [u8; 3]); 8] = [
+    // DDP, tagged buffer: invalid STag, bounds.
+    ("write-stag", [1, 1, 0]),
+    ("write-bounds", [1, 1, 1]),
+    // RDMAP, remote protection: access rights, invalid STag, bounds.
+    ("write-right", [0, 1, 2]),
+    ("read-stag", [0, 1, 0]),
+    ("read-bounds", [0, 1, 1]),
+    ("read-right", [0, 1, 2]),
+    // DDP, untagged buffer: no buffer, message too long.
+    ("no-receive", [1, 2, 2]),
+    ("too-long", [1, 2, 5]),
+];
+
+/// A script that has the kernel's RNIC at 10.9.0.1, and 10.9.0.2 at the other end of a cable for `ours`.
+fn with_both(script: &str) -> String {
+    let program = env!("CARGO_BIN_EXE_thalweg");
+    format!(
+        "ours() {{ ip netns exec far {program} -q rdma run --transport iwarp --address 10.9.0.2 -- \"$@\"; }}
+        if ! rdma link | grep -q siw0; then
+            modprobe ib_uverbs; modprobe rdma_ucm; modprobe libcrc32c; insmod /usr/lib/thalweg-machine/siw.ko
+            mount -t debugfs none /sys/kernel/debug 2>/dev/null || true
+            echo 'module siw +p' >/sys/kernel/debug/dynamic_debug/control
+            ip netns add far
+            ip link add near type veth peer name far netns far
+            ip address add 10.9.0.1/24 dev near; ip link set near up
+            ip -n far address add 10.9.0.2/24 dev far; ip -n far link set far up; ip -n far link set lo up
+            rdma link add siw0 type siw netdev near
+        fi
+        {script}"
+    )
+}
+
+fn pings() -> Step {
+    let script = "\
+        rping -s -a 10.9.0.1 -C 1000 -v >theirs 2>&1 & server=$!
+        sleep 1; ours timeout 200 rping -c -a 10.9.0.1 -C 1000 -V
+        wait $server
+        ours rping -s -a 10.9.0.2 -C 1000 -V >served 2>&1 & server=$!
+        until ip netns exec far ss -ltn | grep -q :7174; do kill -0 $server; sleep 0.1; done
+        timeout 200 rping -c -a 10.9.0.2 -C 1000 -v >asked 2>&1
+        wait $server";
+    Step::new("rping", with_both(script), |own| {
+        for file in ["theirs", "asked"] {
+            let lines = read(&own.join(file)).lines().filter(|line| line.contains("rdma-ping")).count();
+            assert_eq!(lines, 1000, "{file}");
+        }
+    })
+}
+
+fn measurements() -> Step {
+    let turns = PERFTEST.map(|words| {
+        let program = words.split(' ').next().unwrap_or_default();
+        format!(
+            "{words} -R -F -d siw0 >{program}.server 2>&1 & server=$!
+            sleep 1.5; ours timeout 100 {words} -R -F -d thalweg0 10.9.0.1 >{program}.client 2>&1
+            wait $server"
+        )
+    });
+    Step::new("perftest", with_both(&turns.join("\n")), |own| {
+        for words in PERFTEST {
+            let program = words.split(' ').next().unwrap_or_default();
+            for end in ["server", "client"] {
+                let text = read(&own.join(format!("{program}.{end}")));
+                assert!(text.contains("#bytes"), "{program} {end}: {text}");
+            }
+        }
+    })
+}
+
+fn errors() -> Step {
+    let python = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/machine/verbs_errors.py");
+    let turns = ERRORS.map(|(case, _)| {
+        format!(
+            "dmesg -C
+            ours /usr/bin/python3 {python} serve 10.9.0.2 {case} & server=$!
+            timeout 60 /usr/bin/python3 {python} ask 10.9.0.2 {case}
+            wait $server
+            dmesg | grep 'got TERMINATE' | tail -n 1 >{case}.log"
+        )
+    });
+    Step::new("errors", with_both(&turns.join("\n")), |own: &Path| {
+        for (case, [layer, kind, code]) in ERRORS {
+            // siw reads the two halves of the first byte in the wrong order: its layer is the type, and its type the layer.
+            let expected = format!("got TERMINATE. layer {kind}, type {layer}, code {code}");
+            let log = read(&own.join(format!("{case}.log")));
+            assert!(log.contains(&expected), "{case}: {expected}; {log}");
+        }
+    })
+}
+
+#[test]
+fn the_kernels_rnic_and_this_one_speak_iwarp_with_each_other() {
+    if !is_set_up() {
+        return;
+    }
+    let libraries = Path::new(env!("CARGO_BIN_EXE_thalweg")).with_file_name("libthalweg_verbs_provider.so");
+    if !libraries.exists() {
+        return skipped("the provider for libibverbs is not built; `cargo build --workspace` builds it");
+    }
+    in_one_machine(&[], &[pings(), measurements(), errors()]);
+}
