@@ -57,9 +57,9 @@ impl RoundTrip {
     /// round trip, as in RACK (RFC 8985, section 6.2, step 4), or half as much again as the largest reordering seen in
     /// the last seconds.
     pub(crate) fn reorder_tolerance(&self, now: u64) -> u64 {
-        let Some((smoothed, variation)) = self.estimate else { return FIRST_TIMEOUT_NANOS };
+        let Some((smoothed, _)) = self.estimate else { return FIRST_TIMEOUT_NANOS };
         let seen = self.reordering.greatest_value(now);
-        (smoothed / 4).max(variation).max(seen + seen / 2).clamp(MIN_REORDER_NANOS, MAX_TIMEOUT_NANOS)
+        (smoothed / 4).max(seen + seen / 2).clamp(MIN_REORDER_NANOS, MAX_TIMEOUT_NANOS)
     }
 }
 

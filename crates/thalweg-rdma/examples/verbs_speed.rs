@@ -395,7 +395,7 @@ fn measure_peer(transport: Transport, address: SocketAddr) -> Result<(), Box<dyn
     near.wait()?;
     let rate = f64::from(WRITES) * f64::from(PEER_WRITE_BYTES) / begin.elapsed().as_secs_f64() / 1e9;
     println!(
-        "write of 1 B, one way: median {:.2} us, p99 {:.2} us; writes of 128 KiB: {rate:.2} GB/s",
+        "write of 1 B, one way: median {:.2} us, p99 {:.2} us; writes of 128 KiB: {rate:.3} GB/s",
         median / 1e3,
         p99 / 1e3
     );
