@@ -224,7 +224,7 @@ impl PeerConnection {
         if let Stage::Up(connection) = &self.stage
             && let Ok(Some(reason)) = connection.wait_for_end(Duration::ZERO)
         {
-            tracing::debug!("{} has ended: {reason}", self.name());
+            tracing::info!("{} has ended: {reason}", self.name());
         }
         LinkError::Closed
     }
