@@ -293,7 +293,8 @@ impl Engine {
         transport: Transport,
         address: SocketAddr,
     ) -> Result<(u32, SocketAddr), CommandError> {
-        let left = self.efe_ports.iter().find(|(_, port)| port.is_left_at(transport, address)).map(|(handle, _)| handle);
+        let left =
+            self.efe_ports.iter().find(|(_, port)| port.is_left_at(transport, address)).map(|(handle, _)| handle);
         if let Some(handle) = left {
             return Ok((handle, address));
         }
