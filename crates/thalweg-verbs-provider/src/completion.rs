@@ -9,6 +9,7 @@ use libc::c_int;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::os::fd::{IntoRawFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 use thalweg_rdma::{Completion, CompletionChannel, CompletionQueue, Notify};
 
@@ -20,9 +21,9 @@ pub(crate) struct Queue {
     /// Numbers of queue pairs by their handles at the RNIC, where they differ.
     numbers: Mutex<HashMap<u32, u32>>,
     /// Completion that the calls of `ibv_cq_ex` read.
-    pub(crate) polled: Option<Completion>,
+    pub(crate) polled: Mutex<Option<Completion>>,
     /// Empty polls in a row.
-    empty_polls: u32,
+    empty_polls: AtomicU32,
 }
 
 /// Empty polls in a row after which other threads are let run, until a packet comes: where more programs spin than there are
@@ -163,7 +164,9 @@ unsafe fn new_queue(
     base.cq.cqe = c_int::try_from(queue.entry_count()).unwrap_or(c_int::MAX);
     let place = place.cast::<Queue>();
     // SAFETY: allocated with this layout.
-    unsafe { place.write(Queue { base, queue, numbers: Mutex::default(), polled: None, empty_polls: 0 }) };
+    unsafe {
+        place.write(Queue { base, queue, numbers: Mutex::default(), polled: Mutex::default(), empty_polls: 0.into() })
+    };
     state.rnic.objects.lock().completion_queues.insert(handle, Object::new(place, context));
     Ok(place)
 }
@@ -203,8 +206,8 @@ pub(crate) unsafe extern "C" fn resize_cq(cq: *mut IbvCq, entries: c_int) -> c_i
 }
 
 pub(crate) unsafe extern "C" fn poll_cq(cq: *mut IbvCq, limit: c_int, completions: *mut IbvWc) -> c_int {
-    // SAFETY: see the crate's documentation; a queue is polled by one thread at a time, or all its state is locked.
-    let queue = unsafe { &mut *cq.cast::<Queue>() };
+    // SAFETY: see the crate's documentation.
+    let queue = unsafe { queue_of(cq) };
     let mut count = 0;
     while count < limit {
         // Only the first looks for work of the RNIC.
@@ -226,16 +229,13 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut IbvCq, limit: c_int, completion
 
 impl Queue {
     /// Returns the next completion. Now and then, where there are none, other threads are let run.
-    pub(crate) fn poll_one(&mut self) -> Result<Option<Completion>, ()> {
+    pub(crate) fn poll_one(&self) -> Result<Option<Completion>, ()> {
         let found = self.queue.poll_one().map_err(|_| ())?;
         if found.is_some() {
-            self.empty_polls = 0;
-        } else {
-            self.empty_polls = self.empty_polls.wrapping_add(1);
-            if self.empty_polls.is_multiple_of(POLLS_PER_PAUSE) {
-                // SAFETY: see the crate's documentation.
-                unsafe { context_state(self.base.cq.context) }.rnic.device.pause_polling(POLL_PAUSE);
-            }
+            self.empty_polls.store(0, Ordering::Relaxed);
+        } else if (self.empty_polls.fetch_add(1, Ordering::Relaxed) + 1).is_multiple_of(POLLS_PER_PAUSE) {
+            // SAFETY: see the crate's documentation.
+            unsafe { context_state(self.base.cq.context) }.rnic.device.pause_polling(POLL_PAUSE);
         }
         Ok(found)
     }
@@ -289,7 +289,7 @@ pub(crate) fn vendor_error(completion: &Completion) -> u32 {
 
 pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut IbvCq, solicited_only: c_int) -> c_int {
     // SAFETY: see the crate's documentation.
-    let queue = unsafe { &*cq.cast::<Queue>() };
+    let queue = unsafe { queue_of(cq) };
     queue.queue.request_next_event(if solicited_only == 0 { Notify::Any } else { Notify::Solicited });
     0
 }

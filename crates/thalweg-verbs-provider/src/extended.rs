@@ -6,7 +6,7 @@ use crate::completion::{Queue, completion_flags, immediate_word, vendor_error};
 use crate::posting::{Elements, MAX_INLINE_BYTES, bind_work, copy_program_bytes, post_error_number, send_flags};
 use crate::queue_pair::Pair;
 use libc::{c_int, c_uint, c_void};
-use thalweg_rdma::{Data, RemoteAddress, SendFlags, SendRequest, Sge, Work};
+use thalweg_rdma::{Completion, Data, RemoteAddress, SendFlags, SendRequest, Sge, Work};
 
 /// Bit of `verbs_qp.comp_mask`: the queue pair has these calls.
 const QP_EX: usize = 2;
@@ -82,10 +82,10 @@ impl Pending {
 /// Returns the queue pair that contains a `struct ibv_qp_ex`.
 ///
 /// # Safety
-/// It was made by this library, and one thread at a time puts requests together.
-unsafe fn extended_pair<'a>(qp: *mut IbvQpEx) -> &'a mut Pair {
+/// It was made by this library.
+unsafe fn extended_pair<'a>(qp: *mut IbvQpEx) -> &'a Pair {
     // SAFETY: as the caller's; the struct is the first member.
-    unsafe { &mut *qp.cast::<Pair>() }
+    unsafe { &*qp.cast::<Pair>() }
 }
 
 /// Puts the calls into a queue pair.
@@ -119,7 +119,7 @@ unsafe fn begin(qp: *mut IbvQpEx, operation: Operation) {
     // SAFETY: as the caller's.
     let pair = unsafe { extended_pair(qp) };
     let (id, flags) = (pair.base.ex.wr_id, send_flags(pair.base.ex.wr_flags));
-    pair.batch.requests.push(Pending { id, flags, operation, data: PendingData::Memory(Vec::new()) });
+    pair.batch.lock().requests.push(Pending { id, flags, operation, data: PendingData::Memory(Vec::new()) });
 }
 
 /// Sets the data of the last request.
@@ -128,7 +128,8 @@ unsafe fn begin(qp: *mut IbvQpEx, operation: Operation) {
 /// As for [`extended_pair`].
 unsafe fn set_data(qp: *mut IbvQpEx, data: Result<PendingData, c_int>) {
     // SAFETY: as the caller's.
-    let batch = unsafe { &mut extended_pair(qp).batch };
+    let mut batch = unsafe { extended_pair(qp) }.batch.lock();
+    let batch = &mut *batch;
     match (data, batch.requests.last_mut()) {
         (Ok(data), Some(last)) => last.data = data,
         (Err(error), _) => batch.error = error,
@@ -207,7 +208,7 @@ unsafe extern "C" fn wr_set_inline_data_list(qp: *mut IbvQpEx, count: usize, lis
 
 unsafe extern "C" fn wr_start(qp: *mut IbvQpEx) {
     // SAFETY: see the crate's documentation.
-    let batch = unsafe { &mut extended_pair(qp).batch };
+    let mut batch = unsafe { extended_pair(qp) }.batch.lock();
     batch.requests.clear();
     batch.error = 0;
 }
@@ -215,15 +216,16 @@ unsafe extern "C" fn wr_start(qp: *mut IbvQpEx) {
 unsafe extern "C" fn wr_complete(qp: *mut IbvQpEx) -> c_int {
     // SAFETY: see the crate's documentation.
     let pair = unsafe { extended_pair(qp) };
-    if pair.batch.error != 0 {
-        return pair.batch.error;
+    let mut batch = pair.batch.lock();
+    if batch.error != 0 {
+        return batch.error;
     }
-    let requests: Result<Vec<SendRequest<'_>>, c_int> = pair.batch.requests.iter().map(Pending::to_request).collect();
+    let requests: Result<Vec<SendRequest<'_>>, c_int> = batch.requests.iter().map(Pending::to_request).collect();
     let result = match requests {
         Ok(requests) => pair.queue.post_sends(&requests).map_err(|(_, error)| post_error_number(&error)),
         Err(error) => Err(error),
     };
-    pair.batch.requests.clear();
+    batch.requests.clear();
     result.err().unwrap_or(0)
 }
 
@@ -250,32 +252,41 @@ pub(crate) fn set_completion_calls(cq: &mut IbvCqEx) {
 }
 
 /// # Safety
-/// The queue was made by this library, and one thread at a time polls it.
-unsafe fn extended_queue<'a>(cq: *mut IbvCqEx) -> &'a mut Queue {
+/// The queue was made by this library.
+unsafe fn extended_queue<'a>(cq: *mut IbvCqEx) -> &'a Queue {
     // SAFETY: as the caller's; the struct is the first member.
-    unsafe { &mut *cq.cast::<Queue>() }
+    unsafe { &*cq.cast::<Queue>() }
 }
 
 unsafe extern "C" fn start_poll(cq: *mut IbvCqEx, _attributes: *const c_void) -> c_int {
     // SAFETY: see the crate's documentation.
     let queue = unsafe { extended_queue(cq) };
     let found = queue.poll_one();
-    show_completion(queue, found)
+    // SAFETY: as above.
+    unsafe { show_completion(cq, queue, found) }
 }
 
 unsafe extern "C" fn next_poll(cq: *mut IbvCqEx) -> c_int {
     // SAFETY: see the crate's documentation.
     let queue = unsafe { extended_queue(cq) };
     let found = queue.queue.take_ready().map_err(|_| ());
-    show_completion(queue, found)
+    // SAFETY: as above.
+    unsafe { show_completion(cq, queue, found) }
 }
 
-fn show_completion(queue: &mut Queue, found: Result<Option<thalweg_rdma::Completion>, ()>) -> c_int {
+/// Shows the program a completion: two of its members in the struct, the others by calls.
+///
+/// # Safety
+/// As for all calls; one thread at a time polls a queue by these calls.
+unsafe fn show_completion(cq: *mut IbvCqEx, queue: &Queue, found: Result<Option<Completion>, ()>) -> c_int {
     match found {
         Ok(Some(completion)) => {
-            queue.base.wr_id = completion.request_id();
-            queue.base.status = c_int::from(completion.status() as u8);
-            queue.polled = Some(completion);
+            // SAFETY: as the caller's. Nothing else here reads or writes these members.
+            unsafe {
+                (&raw mut (*cq).wr_id).write(completion.request_id());
+                (&raw mut (*cq).status).write(c_int::from(completion.status() as u8));
+            }
+            *queue.polled.lock() = Some(completion);
             0
         }
         Ok(None) => libc::ENOENT,
@@ -290,8 +301,8 @@ macro_rules! readers {
         $(unsafe extern "C" fn $name(cq: *mut IbvCqEx) -> $kind {
             // SAFETY: see the crate's documentation.
             let queue = unsafe { extended_queue(cq) };
-            let read: fn(&Queue, &thalweg_rdma::Completion) -> $kind = $read;
-            queue.polled.as_ref().map_or(0, |completion| read(queue, completion))
+            let read: fn(&Queue, &Completion) -> $kind = $read;
+            queue.polled.lock().as_ref().map_or(0, |completion| read(queue, completion))
         })*
     };
 }

@@ -52,6 +52,8 @@ mod rnic;
 mod shared_queue;
 mod table;
 
+pub use manager_abi::check_command;
+
 use libc::c_int;
 use thalweg_rdma::{CommandError, VerbsError};
 

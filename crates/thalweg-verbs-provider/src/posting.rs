@@ -94,8 +94,8 @@ pub(crate) unsafe extern "C" fn post_send(
     mut request: *mut IbvSendWr,
     bad: *mut *mut IbvSendWr,
 ) -> c_int {
-    // SAFETY: see the crate's documentation. Posting takes locks: only parts are used that never change.
-    let pair = unsafe { &*qp.cast::<Pair>() };
+    // SAFETY: see the crate's documentation.
+    let pair = unsafe { pair_of(qp) };
     while !request.is_null() {
         // SAFETY: as above.
         let found = unsafe { &*request };
@@ -186,7 +186,7 @@ pub(crate) unsafe fn post_bind(qp: *mut IbvQp, id: u64, flags: c_uint, new_stag:
 
 pub(crate) unsafe extern "C" fn post_recv(qp: *mut IbvQp, request: *mut IbvRecvWr, bad: *mut *mut IbvRecvWr) -> c_int {
     // SAFETY: see the crate's documentation.
-    let pair = unsafe { &*qp.cast::<Pair>() };
+    let pair = unsafe { pair_of(qp) };
     // SAFETY: as above.
     unsafe { post_receives(request, bad, |id, elements| pair.queue.post_receive(id, elements)) }
 }

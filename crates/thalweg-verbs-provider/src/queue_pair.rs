@@ -12,6 +12,7 @@ use crate::shared_queue::shared_queue_of;
 use crate::table::context_state;
 use crate::{error_number, fail_null};
 use libc::c_int;
+use parking_lot::Mutex;
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
 use thalweg_rdma::{Access, QueueAttributes, QueueLengths, QueuePair, QueuePairOptions, QueueState, Transport};
@@ -23,9 +24,9 @@ pub(crate) struct Pair {
     pub(crate) queue: QueuePair,
     pub(crate) lengths: QueueLengths,
     signals_all: bool,
-    attributes: IbvQpAttr,
+    attributes: Mutex<IbvQpAttr>,
     /// Requests between the calls `wr_start` and `wr_complete` of `ibv_qp_ex`.
-    pub(crate) batch: Batch,
+    pub(crate) batch: Mutex<Batch>,
 }
 
 /// Least time that requests wait for a peer: programs start one after the other, and share processors.
@@ -138,7 +139,8 @@ unsafe fn create_pair(pd: *mut IbvPd, attributes: &mut IbvQpInitAttr) -> Result<
     (qp.qp_context, qp.qp_type) = (attributes.qp_context, attributes.qp_type);
     (qp.handle, qp.qp_num) = (handle, number);
     let attributes = IbvQpAttr { cap: *cap, ..IbvQpAttr::default() };
-    let pair = Pair { base, queue, lengths, signals_all, attributes, batch: Batch::default() };
+    let attributes = Mutex::new(attributes);
+    let pair = Pair { base, queue, lengths, signals_all, attributes, batch: Mutex::default() };
     let pair = Box::into_raw(Box::new(pair));
     let mut objects = state.rnic.objects.lock();
     // SAFETY: as the caller's.
@@ -151,11 +153,10 @@ unsafe fn create_pair(pd: *mut IbvPd, attributes: &mut IbvQpInitAttr) -> Result<
 /// Returns a queue pair.
 ///
 /// # Safety
-/// `qp` was returned by this library and not given back, and nothing else has a reference to its attributes or requests:
-/// programs change or extend one queue pair in one thread at a time.
-pub(crate) unsafe fn pair_of<'a>(qp: *mut IbvQp) -> &'a mut Pair {
+/// `qp` was returned by this library and not given back.
+pub(crate) unsafe fn pair_of<'a>(qp: *mut IbvQp) -> &'a Pair {
     // SAFETY: as the caller's.
-    unsafe { &mut *qp.cast::<Pair>() }
+    unsafe { &*qp.cast::<Pair>() }
 }
 
 pub(crate) unsafe extern "C" fn destroy_qp(qp: *mut IbvQp) -> c_int {
@@ -198,7 +199,8 @@ pub(crate) unsafe extern "C" fn modify_qp(qp: *mut IbvQp, new: *mut IbvQpAttr, m
             return libc::EINVAL;
         }
     }
-    let mut attributes = pair.attributes;
+    let mut kept = pair.attributes.lock();
+    let mut attributes = *kept;
     merge_attributes(&mut attributes, new, mask);
     if target == QueueState::Reset {
         let cap = attributes.cap;
@@ -216,7 +218,7 @@ pub(crate) unsafe extern "C" fn modify_qp(qp: *mut IbvQp, new: *mut IbvQpAttr, m
             return error_number(&error);
         }
     }
-    pair.attributes = attributes;
+    *kept = attributes;
     0
 }
 
@@ -300,7 +302,7 @@ pub(crate) unsafe extern "C" fn query_qp(
     let pair = unsafe { pair_of(qp) };
     let Ok((state, _)) = pair.queue.query_state() else { return libc::EIO };
     let state = c_int::from(state as u8);
-    let all = IbvQpAttr { qp_state: state, cur_qp_state: state, ..pair.attributes };
+    let all = IbvQpAttr { qp_state: state, cur_qp_state: state, ..*pair.attributes.lock() };
     let base = &pair.base.ex.qp;
     let created = IbvQpInitAttr {
         qp_context: base.qp_context,

@@ -16,6 +16,7 @@ pub mod rdma_link_channel;
 pub mod rnic_rings;
 pub mod serve_request;
 pub mod store_segment;
+pub mod verbs_manager;
 pub mod wire_header;
 pub mod wire_message;
 pub mod wire_records;

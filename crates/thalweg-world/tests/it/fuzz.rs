@@ -53,6 +53,7 @@ replayed!(
     rnic_rings,
     serve_request,
     store_segment,
+    verbs_manager,
     wire_header,
     wire_message,
     wire_records
