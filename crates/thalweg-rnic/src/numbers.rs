@@ -367,6 +367,10 @@ impl Engine {
         self.abandon_efe_connections_of(queue);
     }
 
+    pub(crate) fn is_numbered(&self, queue: u32) -> bool {
+        self.queues.get(queue).is_some_and(|pair| pair.numbered.is_some())
+    }
+
     fn note_meeting(&mut self, queue: u32, meeting: Meeting) {
         if let Some(numbered) = self.queues.get_mut(queue).and_then(|pair| pair.numbered.as_mut()) {
             numbered.meeting = meeting;

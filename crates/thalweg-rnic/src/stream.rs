@@ -84,7 +84,12 @@ pub(crate) struct StreamPath {
     pub(crate) ending: Ending,
     /// Whether the peer has terminated the stream for a fault.
     pub(crate) is_terminated_by_peer: bool,
+    /// Whether the peer has left, and requests wait for their acknowledgements.
+    is_closed_by_peer: bool,
 }
+
+/// Cause of the end of a stream that the peer has closed.
+const CLOSED_BY_PEER: &str = "the peer has closed the connection";
 
 /// What carries the segments of a stream.
 #[derive(Debug)]
@@ -106,6 +111,7 @@ impl StreamPath {
             last_fault: Fault::NONE,
             ending: Ending::Error,
             is_terminated_by_peer: false,
+            is_closed_by_peer: false,
         })
     }
 
@@ -319,7 +325,7 @@ impl Engine {
     /// Gives the stream the requests that were posted.
     fn hand_over_requests(&mut self, queue: u32, path: &mut StreamPath) -> bool {
         let mut any = false;
-        while path.refused.is_none() {
+        while path.refused.is_none() && !path.is_closed_by_peer {
             let Some(pair) = self.queues.get(queue).filter(|pair| pair.state == QueueState::ReadyToSend) else { break };
             if path.posted.len() >= pair.lengths.send_requests as usize {
                 break;
@@ -395,7 +401,8 @@ impl Engine {
                     self.report_stream_fault(queue, cause.clone());
                     end.get_or_insert(cause);
                 }
-                Event::ClosedByPeer => _ = end.get_or_insert_with(|| "the peer has closed the connection".into()),
+                Event::ClosedByPeer if self.is_numbered(queue) => path.is_closed_by_peer = true,
+                Event::ClosedByPeer => _ = end.get_or_insert_with(|| CLOSED_BY_PEER.into()),
                 Event::SendClosed => {}
             }
         }
@@ -404,6 +411,10 @@ impl Engine {
         {
             self.complete_send(queue, &transfer, status, fault);
             end.get_or_insert_with(|| fault.to_string());
+        }
+        if path.is_closed_by_peer && !path.has_posted() {
+            // The peer has acknowledged all before it left, or will.
+            end.get_or_insert_with(|| CLOSED_BY_PEER.into());
         }
         end.or_else(|| path.lost.clone())
     }

@@ -14,7 +14,7 @@ use crate::{error_number, fail_null};
 use libc::c_int;
 use parking_lot::Mutex;
 use std::net::{IpAddr, Ipv6Addr};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use thalweg_rdma::{Access, QueueAttributes, QueueLengths, QueuePair, QueuePairOptions, QueueState, Transport};
 
 /// A queue pair.
@@ -31,6 +31,9 @@ pub(crate) struct Pair {
 
 /// Least time that requests wait for a peer: programs start one after the other, and share processors.
 const LEAST_PEER_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Time for which the RNIC goes on after a queue pair is destroyed: acknowledgements wait a little for an answer.
+const FAREWELL_TIME: Duration = Duration::from_micros(500);
 
 /// Bytes of inline data that a queue pair has room for, at least.
 const LEAST_INLINE_BYTES: u32 = 64;
@@ -175,8 +178,11 @@ pub(crate) unsafe extern "C" fn destroy_qp(qp: *mut IbvQp) -> c_int {
     send.set_number(handle, None);
     receive.set_number(handle, None);
     state.withdraw_events(qp.addr());
-    // The peer is informed now: the program may be about to end.
-    state.rnic.device.make_progress();
+    // The peer is informed now, and has what is acknowledged: the program may be about to end.
+    let end = Instant::now() + FAREWELL_TIME;
+    while Instant::now() < end {
+        state.rnic.device.make_progress();
+    }
     0
 }
 
