@@ -345,6 +345,12 @@ impl<A: Copy + Eq, P: Packet> Port<A, P> {
         (self.pool.granted_bytes(), self.pool.bound_bytes())
     }
 
+    /// Returns the credit that peers have but is not counted any more, since they did not use it for long, in bytes.
+    pub fn written_off_credit(&self) -> u64 {
+        let connections = self.places.iter().filter_map(|place| place.connection.as_deref());
+        connections.flat_map(|connection| &connection.receiving).map(|half| half.written_off_bytes()).sum()
+    }
+
     /// Processes a received frame, which may consist of any bytes. Returns the packet in it if it is new.
     pub fn receive<'f>(&mut self, from: A, bytes: &'f [u8], now: Duration) -> Option<Arrival<'f>> {
         let now = nanos(now);

@@ -174,6 +174,11 @@ impl ReceivingHalf {
         self.granted - self.accepted_bytes - self.written_off
     }
 
+    /// Returns the bytes granted and not accepted that the pool does not count any more.
+    pub(crate) fn written_off_bytes(&self) -> u64 {
+        self.written_off
+    }
+
     /// Writes off credit that was not used since `before`. Returns the bytes that return to the pool.
     pub(crate) fn write_off_unused(&mut self, before: u64) -> u64 {
         if self.active_at >= before {

@@ -229,8 +229,10 @@ mod tests {
         })
     }
 
+    /// Returns the long options of a command and of all below it.
     fn long_options(command: &clap::Command) -> Vec<String> {
-        command.get_arguments().filter_map(|option| option.get_long().map(str::to_owned)).collect()
+        let own = command.get_arguments().filter_map(|option| option.get_long().map(str::to_owned));
+        own.chain(command.get_subcommands().flat_map(long_options)).collect()
     }
 
     #[test]
@@ -241,7 +243,6 @@ mod tests {
         let program = Arguments::command();
         let commands: Vec<&str> = program.get_subcommands().map(clap::Command::get_name).chain(["help"]).collect();
         let mut known = long_options(&program);
-        known.extend(program.get_subcommands().flat_map(long_options));
         known.extend(["help", "version"].map(str::to_owned));
         let lines = source_lines();
         let (mut advised, mut wrong) = (0, Vec::new());

@@ -96,7 +96,8 @@ pub(crate) struct Outcome {
     pub(crate) dropped: u64,
     /// Longest queue in front of the last port, in bytes.
     pub(crate) longest_queue_bytes: u64,
-    /// Most bytes of credit used by packets on their way at a time, each packet counted once, and the bound on the credit.
+    /// Most bytes of credit used by packets on their way at a time, each packet counted once, without credit that was written
+    /// off; and the bound on the credit.
     pub(crate) most_in_flight_bytes: u64,
     pub(crate) credit_bound_bytes: u64,
     /// Sums over all senders, and the receiver's.
@@ -424,7 +425,10 @@ impl Network {
             self.in_flight_bytes += cost;
         }
         entry.0 += 1;
-        self.outcome.most_in_flight_bytes = self.outcome.most_in_flight_bytes.max(self.in_flight_bytes);
+        // A peer may use credit in the end that was written off since it did not for 20 ms.
+        let written_off = self.hosts[self.scenario.senders].port.written_off_credit();
+        let counted = self.in_flight_bytes.saturating_sub(written_off);
+        self.outcome.most_in_flight_bytes = self.outcome.most_in_flight_bytes.max(counted);
     }
 
     /// Forgets all copies of a packet that has arrived.
