@@ -384,7 +384,10 @@ impl State {
             ConnectionEvent::Rejected { private_data } => {
                 (EventKind::Rejected, rejected, Parameters { private_data, ..Parameters::default() })
             }
-            ConnectionEvent::Failed { .. } => (EventKind::Unreachable, -libc::ETIMEDOUT, Parameters::default()),
+            ConnectionEvent::Failed { reason } => {
+                eprintln!("thalweg: the connection failed: {reason}");
+                (EventKind::Unreachable, -libc::ETIMEDOUT, Parameters::default())
+            }
             ConnectionEvent::Disconnected { .. } => (EventKind::Disconnected, 0, Parameters::default()),
             ConnectionEvent::Request { .. } | ConnectionEvent::EventsLost { .. } => return,
         };
