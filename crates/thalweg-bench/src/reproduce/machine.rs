@@ -43,7 +43,8 @@ impl ExperimentReport for Report {
         let cells = table.headings.len().saturating_sub(1);
         let name_width = TEXT_COLUMNS.saturating_sub(2 + cells * (CELL_WIDTH + 2)).max(16);
         let mut out = text_row(&table.headings[0], &table.headings[1..], name_width);
-        for (side, rows) in [("the paper", &table.paper), ("here", &table.here)] {
+        let sides = [("the paper", &table.paper), ("here", &table.here)];
+        for (side, rows) in sides.into_iter().filter(|(_, rows)| !rows.is_empty()) {
             let _ = writeln!(out, "{side}");
             rows.iter().for_each(|row| out.push_str(&text_row(&row.name, &row.cells, name_width)));
         }

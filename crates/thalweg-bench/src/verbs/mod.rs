@@ -239,6 +239,8 @@ impl Instrument for Verbs {
             cpu: Some(used.processor_figures(bytes)),
             seconds: used.wall,
             steal_percent: used.steal_percent(),
+            // The near end polls.
+            starved_percent: Some(used.percent_of_wall(used.waited)),
             ..Figures::default()
         })
     }
