@@ -10,7 +10,7 @@
 //! | `state` | The states of an experiment, and the commands that are legal in each |
 //! | `experiment` | The experiment: nodes, state, commands one at a time; sans-IO |
 //! | `service` | The service: carries out the actions of the experiment |
-//! | `api` | The HTTP interface, the connections of nodes, the page |
+//! | `api`, `server` | The HTTP interface, the connections of nodes, the page; connections |
 //! | `status`, `view` | The status as it is shown, and how it is made |
 //! | `rates`, `history` | Rates, and figures of the last hour |
 //! | `alarms`, `webhook` | Alarms, and posts of them |
@@ -36,6 +36,7 @@ pub mod pointer;
 pub mod processes;
 pub mod rates;
 pub mod records;
+pub mod server;
 pub mod service;
 pub mod state;
 pub mod status;
@@ -110,6 +111,7 @@ fn run_control(options: &ControlOptions, json: bool) -> Result<ExitCode, Failure
         Some(directory) => directory.clone(),
         None => service::default_directory(&options.file).map_err(Failure::Usage)?,
     };
+    thalweg::terminal::raise_open_file_limit();
     let service = Service::new(&options.file, &directory, options.listen)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     runtime.map_err(Failure::broken)?.block_on(serve(service, json))
@@ -123,11 +125,11 @@ async fn serve(service: Arc<Service>, json: bool) -> Result<ExitCode, Failure> {
     service.set_listen_address(address);
     announce(&service, address, json)?;
     tokio::spawn(Arc::clone(&service).pass_time());
-    let routes = api::routes(service).into_make_service_with_connect_info::<SocketAddr>();
+    let routes = api::routes(service);
     let mut terminated =
         tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()).map_err(Failure::broken)?;
     tokio::select! {
-        served = axum::serve(listener, routes) => served.map_err(Failure::broken)?,
+        served = server::serve_clients(listener, routes) => served.map_err(Failure::broken)?,
         _ = tokio::signal::ctrl_c() => {}
         _ = terminated.recv() => {}
     }

@@ -12,6 +12,7 @@ pub mod signals;
 
 pub use output::{Output, json_line};
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -91,6 +92,14 @@ fn start_log(options: &GlobalOptions) {
         .with_ansi(progress::stderr_is_coloured())
         .with_target(false);
     tracing_subscriber::registry().with(filter).with(lines).with(recent_log::RecentLog).init();
+}
+
+/// Lets this process, and those that it starts, have as many files open as the system allows them: the limit that most
+/// begin with is meant for programs that use `select`.
+pub fn raise_open_file_limit() {
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    // If the limit cannot be raised, the preflight reports whether it matters.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
 }
 
 /// Reason why a command could not do what it was asked to do.
