@@ -16,11 +16,11 @@ use thalweg_device::{Acquisition, Beat, OnTime};
 use thalweg_link::memory::Network;
 use thalweg_link::{Address, LinkKind, Poller};
 use thalweg_node::{
-    BuilderNode, BuilderReport, Clock, Environment, EventRate, Feed, Handle, Idle, Node, NodeError, SourceNode,
-    SourceReport, SourceSettings, Topology, Wait,
+    BuilderNode, BuilderReport, Clock, Environment, EventRate, Feed, Handle, Idle, Node, NodeCommand, NodeError,
+    RunOrder, SourceNode, SourceReport, SourceSettings, StepOrder, Topology, Wait,
 };
 use thalweg_store::{Access, Disk, DiskFault, Exposure, SimulatedDisk};
-use thalweg_wire::{GOLDEN_GAMMA, SourceId, mix_bits};
+use thalweg_wire::{GOLDEN_GAMMA, SourceId, TaiNanos, mix_bits};
 
 /// Time after which a run is over once its end was requested: to answer, to continue, to be cut off (twice for a source that
 /// returns from a hang), to be given up, and the steps in which time advances meanwhile.
@@ -131,6 +131,8 @@ pub struct Death {
 pub struct Course {
     /// Final reports of the builders, or their errors; `None` for those that were killed.
     pub builders: Vec<Option<Result<BuilderReport, String>>>,
+    /// Reports of each builder on runs that others have followed, the oldest first.
+    pub earlier: Vec<Vec<BuilderReport>>,
     /// Final reports of the sources, or their errors; `None` for those that were killed.
     pub sources: Vec<Option<Result<SourceReport, String>>>,
     /// Fragments of their devices.
@@ -329,6 +331,7 @@ impl World {
         let exposed = self.exposures();
         Course {
             took: self.clock.now() - begun,
+            earlier: self.builders.iter().map(|member| member.handle.take_reports()).collect(),
             builders: self.builders.into_iter().map(|member| member.ended).collect(),
             sources: self.sources.into_iter().map(|member| member.ended).collect(),
             truths: self.truths,
@@ -388,6 +391,14 @@ impl World {
                     self.stop_requested.push(builder);
                 }
                 self.builders[builder].handle.send_command(command);
+            }
+            Fault::NextRun(builder) => {
+                let order = RunOrder { asked_at: Some(TaiNanos(1)), ..RunOrder::default() };
+                self.builders[builder].handle.send_command(NodeCommand::Next(order));
+            }
+            Fault::Step(builder) => {
+                let step = StepOrder { label: "step".into(), ..StepOrder::default() };
+                self.builders[builder].handle.send_command(NodeCommand::Step(step));
             }
             Fault::Network(impairments) => self.network.set_impairments(impairments),
             Fault::Stopped(node, time) => {

@@ -184,8 +184,18 @@ struct Node {
     stalled_until: usize,
     /// Step at which it was ordered to end.
     told: Option<usize>,
+    /// True if that was on the way to the next run, which has to begin before it can end.
+    told_on_the_way: bool,
+    disk_failed: bool,
     states: Vec<State>,
     over: bool,
+}
+
+impl Node {
+    fn note_told(&mut self, step: usize) {
+        self.told_on_the_way |= self.told.is_none() && self.control.run_state() == State::Switching;
+        self.told.get_or_insert(step);
+    }
 }
 
 struct Seen<'a> {
@@ -281,6 +291,8 @@ impl World {
                 abandoned: false,
                 stalled_until: 0,
                 told: None,
+                told_on_the_way: false,
+                disk_failed: false,
                 states: Vec::new(),
                 over: false,
             }
@@ -345,9 +357,9 @@ impl World {
                 let at = self.step;
                 let node = &mut self.nodes[node % count];
                 if node.control.run_state().has_begun() {
-                    node.told.get_or_insert(at);
+                    node.note_told(at);
+                    node.disk_failed = true;
                 }
-                node.control.stop_run(Cause::Failure("the disk is full".into()));
             }
             Happening::Stalls(node, steps) => {
                 let until = self.step + steps;
@@ -360,7 +372,9 @@ impl World {
     fn command(&mut self, node: usize, command: Command) {
         let (step, node) = (self.step, &mut self.nodes[node]);
         let begun = node.control.run_state().has_begun();
+        let on_the_way = node.control.run_state() == State::Switching;
         if node.control.execute_command(command).is_ok() && begun && matches!(command, Command::Stop | Command::Abort) {
+            node.told_on_the_way |= node.told.is_none() && on_the_way;
             node.told.get_or_insert(step);
         }
     }
@@ -446,6 +460,9 @@ impl World {
         }
         self.give_up(index);
         let node = &mut self.nodes[index];
+        if node.disk_failed {
+            node.control.stop_run(Cause::Failure("the disk is full".into()));
+        }
         let stalled = self.step < node.stalled_until;
         node.control.set_held_up(stalled);
         if !stalled && !node.control.holds_sources() {
@@ -597,7 +614,7 @@ impl World {
             let stalls = self.nodes[index].stalled_until.saturating_sub(told);
             let lasted = STEP * u32::try_from(step - told - stalls.min(step - told)).unwrap_or(u32::MAX);
             // A builder that does not lead waits for the one that does, and then as long again.
-            let bound = if index == 0 { BOUND } else { 2 * BOUND };
+            let bound = if index == 0 && !self.nodes[index].told_on_the_way { BOUND } else { 2 * BOUND };
             assert!(lasted <= bound, "builder {index} was told to end {lasted:?} ago: {:?}", self.nodes[index].control);
         }
     }
