@@ -1,6 +1,6 @@
 //! Handle on a running node: sends commands to it from another thread, and reads its snapshots.
 
-use crate::BuilderReport;
+use crate::{BuilderReport, NodeCommand};
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -20,7 +20,7 @@ pub struct Handle(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
-    commands: Mutex<VecDeque<Command>>,
+    commands: Mutex<VecDeque<NodeCommand>>,
     /// Number of times that an end was requested.
     presses: AtomicU32,
     bell: Doorbell,
@@ -48,8 +48,8 @@ impl Handle {
     }
 
     /// Sends a command to the node, which carries commands out in order.
-    pub fn send_command(&self, command: Command) {
-        lock_ignoring_poison(&self.0.commands).push_back(command);
+    pub fn send_command(&self, command: impl Into<NodeCommand>) {
+        lock_ignoring_poison(&self.0.commands).push_back(command.into());
         self.wake_node();
     }
 
@@ -61,7 +61,7 @@ impl Handle {
     }
 
     /// Removes and returns the commands that the node has not carried out: those that came too late for it.
-    pub fn take_commands(&self) -> Vec<Command> {
+    pub fn take_commands(&self) -> Vec<NodeCommand> {
         lock_ignoring_poison(&self.0.commands).drain(..).collect()
     }
 
@@ -102,7 +102,7 @@ impl Handle {
     }
 
     /// Removes and returns the next command.
-    pub(crate) fn next_command(&self) -> Option<Command> {
+    pub(crate) fn next_command(&self) -> Option<NodeCommand> {
         match self.0.commands.try_lock() {
             Ok(mut commands) => commands.pop_front(),
             Err(TryLockError::Poisoned(commands)) => commands.into_inner().pop_front(),

@@ -29,6 +29,7 @@ mod blocks;
 mod builder;
 mod calibration;
 mod clock;
+mod command;
 mod drive;
 mod environment;
 mod error;
@@ -45,6 +46,7 @@ mod wait;
 pub use builder::{BuilderNode, try_programs};
 pub use calibration::{KeptLink, Measured, forget_links, kept_links};
 pub use clock::{Clock, SystemClock};
+pub use command::{NodeCommand, RunOrder, StepOrder};
 pub use environment::Environment;
 pub use error::NodeError;
 pub use handle::{Handle, Snapshot, SourceRow};
@@ -60,6 +62,7 @@ pub use slots::PushedFragment;
 pub use source::{Feed, SourceNode, SourceSettings};
 pub use thalweg_core::control::{Command, State};
 pub use thalweg_core::filter::Undecided;
+pub use thalweg_store::RunKind;
 pub use topology::{
     Accept, Assignment, BuilderNodeConfig, CheckConfig, DEFAULT_SLOT, EventRate, EventRateError, LevelConfig,
     LinkConfig, Metadata, Otherwise, Policy, RunConfig, Setting, SourceNodeConfig, Topology, TopologyError, WINDOW,

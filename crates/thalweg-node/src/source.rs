@@ -17,7 +17,7 @@ use crate::drive::{Node, drive_node};
 use crate::slots::Slots;
 use crate::thread::run_as_node;
 use crate::wait::Idle;
-use crate::{Clock, Environment, EventRate, Handle, NodeError, Policy, Snapshot, SourceReport, Wait};
+use crate::{Clock, Environment, EventRate, Handle, NodeCommand, NodeError, Policy, Snapshot, SourceReport, Wait};
 use acquisition::Acquiring;
 use assignments::Assignments;
 use builders::Builders;
@@ -303,6 +303,10 @@ impl SourceNode {
     fn obey_commands(&mut self, handle: &Handle) -> Result<(), NodeError> {
         handle.clear_doorbell();
         while let Some(command) = handle.next_command() {
+            let NodeCommand::Control(command) = command else {
+                tracing::warn!("a source cannot {command}: it follows its builders");
+                continue;
+            };
             match (command, self.course.current_phase()) {
                 (Command::Stop, Phase::Ending) => {}
                 (Command::Stop, Phase::Running | Phase::Paused) => self.end_part(),

@@ -7,7 +7,7 @@ use super::run::ENDED_AT_ONCE;
 use super::setup::Setup;
 use crate::blocks::{BlocksOutcome, DISK_TIME};
 use crate::wait::Idle;
-use crate::{BuilderNodeConfig, BuilderReport, Calibration, CreditReport, Handle, NodeError, calibration};
+use crate::{BuilderNodeConfig, BuilderReport, Calibration, CreditReport, Handle, NodeCommand, NodeError, calibration};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -67,7 +67,9 @@ impl BuilderNode {
     pub(super) fn continue_ending(&mut self, handle: &Handle) -> Result<Option<BuilderReport>, NodeError> {
         handle.clear_doorbell();
         while let Some(command) = handle.next_command() {
-            if self.control.execute_command(command).is_ok() {
+            if let NodeCommand::Control(command) = command
+                && self.control.execute_command(command).is_ok()
+            {
                 self.note_command(command);
             }
         }

@@ -10,12 +10,12 @@ use super::assembly::Moment;
 use super::ending::write_run_end;
 use super::run::{EventFacts, log_refused};
 use crate::blocks::{BlocksOutcome, DISK_TIME};
-use crate::{BuilderReport, Handle, NodeError};
+use crate::{BuilderReport, Handle, NodeError, RunOrder, StepOrder};
 use std::time::Duration;
 use thalweg_core::build::{Builder, BuilderConfig};
 use thalweg_core::control::Boundary;
 use thalweg_link::LinkError;
-use thalweg_store::{Milestones, Recorder, RunKind, Step};
+use thalweg_store::{Milestones, Recorder, Step};
 use thalweg_wire::{EventId, FinalCounters, RunCounters, RunNumber, TaiNanos};
 
 /// Longest label of a step, in bytes.
@@ -84,10 +84,10 @@ impl BuilderNode {
     ///
     /// # Errors
     /// The reason why that is not possible now; nothing has changed.
-    pub(super) fn ask_for_next_run(&mut self, order: &NextOrder) -> Result<RunNumber, String> {
+    pub(super) fn ask_for_next_run(&mut self, order: &RunOrder) -> Result<RunNumber, String> {
         self.control.check_boundary(Boundary::NextRun).map_err(|refused| refused.to_string())?;
         self.check_next_run_possible()?;
-        let asked = order.asked.unwrap_or_else(|| self.clock.date());
+        let asked = order.asked_at.unwrap_or_else(|| self.clock.date());
         let (number, recorder) = self.prepare_next_run(order, asked).map_err(|error| error.to_string())?;
         self.next_run = Some(NextRun { number, asked, recorder, opened: None });
         self.run.set_next_number(number);
@@ -99,7 +99,8 @@ impl BuilderNode {
     ///
     /// # Errors
     /// The reason why that is not possible now.
-    pub(super) fn ask_for_step(&mut self, label: &str, data: serde_json::Value) -> Result<(), String> {
+    pub(super) fn ask_for_step(&mut self, order: StepOrder) -> Result<(), String> {
+        let StepOrder { label, data } = order;
         self.control.check_boundary(Boundary::Step).map_err(|refused| refused.to_string())?;
         let data_bytes = if data.is_null() { 0 } else { data.to_string().len() };
         for (what, bytes, limit) in [("label", label.len(), MAX_LABEL_BYTES), ("data", data_bytes, MAX_STEP_DATA_BYTES)]
@@ -111,7 +112,7 @@ impl BuilderNode {
         if !self.run.has_room_for_step(label.len() + data_bytes, MAX_STEPS_BYTES) {
             return Err(format!("the run has {MAX_STEPS_BYTES} bytes of steps, which is the limit: begin another run"));
         }
-        self.run.set_next_step(Step { event: 0, at: self.clock.date().0, label: label.to_owned(), data });
+        self.run.set_next_step(Step { event: 0, at: self.clock.date().0, label, data });
         self.request_boundary(Boundary::Step)
     }
 
@@ -154,7 +155,7 @@ impl BuilderNode {
     /// Creates the run's directory, if runs are recorded.
     fn prepare_next_run(
         &mut self,
-        order: &NextOrder,
+        order: &RunOrder,
         asked: TaiNanos,
     ) -> Result<(RunNumber, Option<Recorder>), NodeError> {
         let number = order.number.map(RunNumber);
@@ -357,16 +358,4 @@ impl ClosingRun {
         write_run_end(&mut report, recorder, ended, (now - began_at).as_secs_f64(), times, steps)?;
         Ok(report)
     }
-}
-
-/// Order for the next run.
-#[derive(Debug, Clone, Default)]
-pub(super) struct NextOrder {
-    /// Number of the run; the next free one if there is none.
-    pub(super) number: Option<u32>,
-    pub(super) kind: RunKind,
-    /// Comment on the run; that of the topology if there is none.
-    pub(super) comment: Option<String>,
-    /// Time at which it was asked for; now if there is none.
-    pub(super) asked: Option<TaiNanos>,
 }

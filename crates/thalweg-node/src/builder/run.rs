@@ -2,12 +2,11 @@
 
 use super::BuilderNode;
 use super::assigning::Assigning;
-use super::next::NextOrder;
 use super::peers::Peers;
 use super::reporting::waits_text;
 use super::setup::FIRST_EVENT;
 use super::shifts::{Outcome, ShiftSearch};
-use crate::{Handle, NodeError};
+use crate::{Handle, NodeCommand, NodeError, RunOrder};
 use std::time::Duration;
 use thalweg_core::build::{Builder, BuilderConfig};
 use thalweg_core::control::{Cause, Command, Facts, Order, Refused, State};
@@ -63,6 +62,18 @@ impl BuilderNode {
     pub(super) fn obey_commands(&mut self, handle: &Handle) {
         handle.clear_doorbell();
         while let Some(command) = handle.next_command() {
+            let command = match command {
+                NodeCommand::Control(command) => command,
+                NodeCommand::Prepare(_) => continue,
+                NodeCommand::Next(order) => {
+                    let _ = self.ask_for_next_run(&order).map_err(|refused| tracing::warn!("{refused}"));
+                    continue;
+                }
+                NodeCommand::Step(order) => {
+                    let _ = self.ask_for_step(order).map_err(|refused| tracing::warn!("{refused}"));
+                    continue;
+                }
+            };
             let state = self.control.run_state();
             let ends_run = matches!(command, Command::Stop | Command::Abort);
             if self.setup.stays
@@ -237,7 +248,7 @@ impl BuilderNode {
             return Ok(());
         }
         let [asked, _] = self.run.asked_dates();
-        let config = self.recorder_config(number, &NextOrder::default(), asked);
+        let config = self.recorder_config(number, &RunOrder::default(), asked);
         let recorder = self.assembly.create_recorder(config, self.peers.poller())?;
         self.run.set_run(recorder.run_number(), began);
         self.reporting.set_recorder_method(recorder.recorder_method().to_string());
@@ -250,7 +261,7 @@ impl BuilderNode {
     pub(super) fn recorder_config(
         &self,
         number: Option<RunNumber>,
-        order: &NextOrder,
+        order: &RunOrder,
         asked: Option<TaiNanos>,
     ) -> RecorderConfig {
         let Self { setup, clock, .. } = self;
