@@ -7,12 +7,15 @@ use super::run::ENDED_AT_ONCE;
 use super::setup::Setup;
 use crate::blocks::{BlocksOutcome, DISK_TIME};
 use crate::wait::Idle;
-use crate::{BuilderNodeConfig, BuilderReport, Calibration, CreditReport, Handle, NodeCommand, NodeError, calibration};
+use crate::{
+    BuilderNodeConfig, BuilderReport, Calibration, CommandRefusal, CreditReport, Handle, NodeCommand, NodeError,
+    Snapshot, calibration,
+};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 use thalweg_core::build::{LinkCapacity, TimeUse, Window};
-use thalweg_core::control::Cause;
+use thalweg_core::control::{Cause, Command};
 use thalweg_link::{Interest, Poller};
 use thalweg_store::{EventCounts, Milestones, Recorder, RunEnd, RunState as StoredState, Step};
 use thalweg_text::ByteSize;
@@ -66,12 +69,12 @@ impl BuilderNode {
     /// files are.
     pub(super) fn continue_ending(&mut self, handle: &Handle) -> Result<Option<BuilderReport>, NodeError> {
         handle.clear_doorbell();
-        while let Some(command) = handle.next_command() {
-            if let NodeCommand::Control(command) = command
-                && self.control.execute_command(command).is_ok()
-            {
-                self.note_command(command);
-            }
+        while let Some(request) = handle.next_request() {
+            let result = match &request.command {
+                NodeCommand::Control(command) => self.execute_closing_command(*command),
+                command => Err(format!("cannot {command}: the run is being closed")),
+            };
+            request.answer(result.map_err(CommandRefusal));
         }
         self.assembly.check_disk(self.clock.now());
         self.close_previous_run(handle)?;
@@ -86,7 +89,15 @@ impl BuilderNode {
         if !self.assembly.close_files(since, now)? {
             return Ok(None);
         }
-        self.finish_run(ended_at).map(Some)
+        let report = self.finish_run(ended_at)?;
+        handle.publish_final_snapshot(Snapshot { reasons: report.reasons.clone(), ..self.take_snapshot() });
+        Ok(Some(report))
+    }
+
+    fn execute_closing_command(&mut self, command: Command) -> Result<(), String> {
+        self.control.execute_command(command).map_err(|refused| refused.to_string())?;
+        self.note_command(command);
+        Ok(())
     }
 
     /// Returns how to wait in the last phase; `None` if it has not begun.

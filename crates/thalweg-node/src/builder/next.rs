@@ -8,9 +8,9 @@
 use super::BuilderNode;
 use super::assembly::Moment;
 use super::ending::write_run_end;
-use super::run::{EventFacts, log_refused};
+use super::run::EventFacts;
 use crate::blocks::{BlocksOutcome, DISK_TIME};
-use crate::{BuilderReport, Handle, NodeError, RunOrder, StepOrder};
+use crate::{BuilderReport, CommandRefusal, Handle, NodeError, RunOrder, StepOrder};
 use std::time::Duration;
 use thalweg_core::build::{Builder, BuilderConfig};
 use thalweg_core::control::Boundary;
@@ -80,55 +80,64 @@ impl NextRun {
 }
 
 impl BuilderNode {
-    /// Begins the next run at an event that all sources agree on. Returns the number of the run.
+    /// Begins the next run at an event that all sources agree on.
     ///
     /// # Errors
     /// The reason why that is not possible now; nothing has changed.
-    pub(super) fn ask_for_next_run(&mut self, order: &RunOrder) -> Result<RunNumber, String> {
-        self.control.check_boundary(Boundary::NextRun).map_err(|refused| refused.to_string())?;
-        self.check_next_run_possible()?;
+    pub(super) fn ask_for_next_run(&mut self, order: &RunOrder) -> Result<(), CommandRefusal> {
+        self.check_boundary(Boundary::NextRun)?;
+        self.check_next_run_possible(order).map_err(CommandRefusal)?;
         let asked = order.asked_at.unwrap_or_else(|| self.clock.date());
-        let (number, recorder) = self.prepare_next_run(order, asked).map_err(|error| error.to_string())?;
+        let prepared = self.prepare_next_run(order, asked);
+        let (number, recorder) = prepared.map_err(|error| CommandRefusal(error.to_string()))?;
         self.next_run = Some(NextRun { number, asked, recorder, opened: None });
         self.run.set_next_number(number);
-        self.request_boundary(Boundary::NextRun)?;
-        Ok(number)
+        self.request_boundary(Boundary::NextRun)
     }
 
     /// Marks the beginning of a step at an event that all sources agree on.
     ///
     /// # Errors
     /// The reason why that is not possible now.
-    pub(super) fn ask_for_step(&mut self, order: StepOrder) -> Result<(), String> {
-        let StepOrder { label, data } = order;
-        self.control.check_boundary(Boundary::Step).map_err(|refused| refused.to_string())?;
+    pub(super) fn ask_for_step(&mut self, order: &StepOrder) -> Result<(), CommandRefusal> {
+        let StepOrder { label, data } = order.clone();
+        self.check_boundary(Boundary::Step)?;
         let data_bytes = if data.is_null() { 0 } else { data.to_string().len() };
         for (what, bytes, limit) in [("label", label.len(), MAX_LABEL_BYTES), ("data", data_bytes, MAX_STEP_DATA_BYTES)]
         {
             if bytes > limit {
-                return Err(format!("the step's {what} has {bytes} bytes, more than the limit of {limit}: shorten it"));
+                let text = format!("the step's {what} has {bytes} bytes, more than the limit of {limit}: shorten it");
+                return Err(CommandRefusal(text));
             }
         }
         if !self.run.has_room_for_step(label.len() + data_bytes, MAX_STEPS_BYTES) {
-            return Err(format!("the run has {MAX_STEPS_BYTES} bytes of steps, which is the limit: begin another run"));
+            let text = format!("the run has {MAX_STEPS_BYTES} bytes of steps, which is the limit: begin another run");
+            return Err(CommandRefusal(text));
         }
         self.run.set_next_step(Step { event: 0, at: self.clock.date().0, label, data });
         self.request_boundary(Boundary::Step)
     }
 
-    fn request_boundary(&mut self, boundary: Boundary) -> Result<(), String> {
+    fn check_boundary(&self, boundary: Boundary) -> Result<(), CommandRefusal> {
+        self.control.check_boundary(boundary).map_err(|refused| CommandRefusal(refused.to_string()))
+    }
+
+    fn request_boundary(&mut self, boundary: Boundary) -> Result<(), CommandRefusal> {
         let facts = EventFacts {
             builder: &self.builder,
             peers: &self.peers,
             assigning: &self.assigning,
             others_are_done: false,
         };
-        self.control.request_boundary(boundary, &facts).map_err(|refused| refused.to_string())
+        self.control.request_boundary(boundary, &facts).map_err(|refused| CommandRefusal(refused.to_string()))
     }
 
     /// Checks for what a run without a gap is not made for.
-    fn check_next_run_possible(&self) -> Result<(), String> {
+    fn check_next_run_possible(&self, order: &RunOrder) -> Result<(), String> {
         let cannot = "cannot begin the next run without a gap";
+        if !order.without.is_empty() {
+            return Err(format!("{cannot} with other sources; stop the run, and start the next one"));
+        }
         if let Some(closing) = &self.closing_run {
             return Err(format!("{cannot}: run {} is still being written to disk", closing.report.run));
         }
@@ -283,11 +292,11 @@ impl BuilderNode {
             self.reporting.set_recorder_method(recorder.recorder_method().to_string());
         }
         self.assembly.begin_next_run(recorder, now);
-        self.reporting.begin_next_run(self.clock.processor_time(), &self.peers);
+        self.reporting.begin_next_run(self.setup.ids.len(), self.clock.processor_time(), &self.peers);
         self.time_meter = Default::default();
         self.run.begin_next_run(number, asked, since);
         for refused in self.control.next_run_opened() {
-            log_refused(refused, "");
+            tracing::warn!("{refused}");
         }
     }
 

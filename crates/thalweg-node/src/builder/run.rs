@@ -6,7 +6,7 @@ use super::peers::Peers;
 use super::reporting::waits_text;
 use super::setup::FIRST_EVENT;
 use super::shifts::{Outcome, ShiftSearch};
-use crate::{Handle, NodeCommand, NodeError, RunOrder};
+use crate::{CommandRefusal, Handle, NodeCommand, NodeError, RunOrder};
 use std::time::Duration;
 use thalweg_core::build::{Builder, BuilderConfig};
 use thalweg_core::control::{Cause, Command, Facts, Order, Refused, State};
@@ -61,33 +61,19 @@ impl BuilderNode {
     /// Carries out commands from outside.
     pub(super) fn obey_commands(&mut self, handle: &Handle) {
         handle.clear_doorbell();
-        while let Some(command) = handle.next_command() {
-            let command = match command {
-                NodeCommand::Control(command) => command,
-                NodeCommand::Prepare(_) => continue,
-                NodeCommand::Next(order) => {
-                    let _ = self.ask_for_next_run(&order).map_err(|refused| tracing::warn!("{refused}"));
-                    continue;
-                }
-                NodeCommand::Step(order) => {
-                    let _ = self.ask_for_step(order).map_err(|refused| tracing::warn!("{refused}"));
-                    continue;
-                }
+        while let Some(request) = handle.next_request() {
+            let result = match &request.command {
+                NodeCommand::Control(command) => self.execute_command(*command, handle.was_end_requested()),
+                NodeCommand::Prepare(order) => self.prepare_run(order),
+                NodeCommand::Next(order) => self.ask_for_next_run(order),
+                NodeCommand::Step(order) => self.ask_for_step(order),
             };
-            let state = self.control.run_state();
-            let ends_run = matches!(command, Command::Stop | Command::Abort);
-            if self.setup.stays
-                && ends_run
-                && matches!(state, State::Configured | State::Armed)
-                && !handle.was_end_requested()
-            {
-                // The node stays for the next run: there is none to end.
-                tracing::warn!("{}; write quit to end the node", Refused { command, state });
-                continue;
-            }
-            match self.control.execute_command(command) {
-                Ok(()) => self.note_command(command),
-                Err(refused) => log_refused(refused, &waits_text(&self.control, &self.setup.ids)),
+            let is_abort = request.command == NodeCommand::Control(Command::Abort);
+            match request.answer(result) {
+                // There is nothing left to end.
+                Some(refusal) if is_abort => tracing::info!("{refusal}"),
+                Some(refusal) => tracing::warn!("{refusal}"),
+                None => {}
             }
         }
     }
@@ -100,6 +86,41 @@ impl BuilderNode {
             Command::Stop | Command::Abort => self.run.note_stop_asked(date),
             Command::Pause | Command::Resume => {}
         }
+    }
+
+    fn execute_command(&mut self, command: Command, end_was_requested: bool) -> Result<(), CommandRefusal> {
+        let state = self.control.run_state();
+        let ends_run = matches!(command, Command::Stop | Command::Abort);
+        let is_before_run = matches!(state, State::Configured | State::Armed);
+        if self.setup.stays && ends_run && is_before_run && !end_was_requested {
+            // The node stays for the next run: there is none to end.
+            return Err(CommandRefusal(format!("{}; write quit to end the node", Refused { command, state })));
+        }
+        let waits = waits_text(&self.control, &self.setup.ids);
+        self.control.execute_command(command).map_err(|refused| match waits.as_str() {
+            "" => CommandRefusal(refused.to_string()),
+            _ => CommandRefusal(format!("{refused}, and {waits}")),
+        })?;
+        self.note_command(command);
+        Ok(())
+    }
+
+    /// Sets what the next run is to be.
+    fn prepare_run(&mut self, order: &RunOrder) -> Result<(), CommandRefusal> {
+        let state = self.control.run_state();
+        if !matches!(state, State::Configured | State::Armed) {
+            return Err(CommandRefusal(format!("cannot prepare the run: the run is {state}")));
+        }
+        if let [first, ..] = &order.without[..] {
+            return Err(CommandRefusal(format!(
+                "cannot prepare the run without source '{first}': sources cannot be left out of one run yet; take it \
+                 out of the topology"
+            )));
+        }
+        self.setup.run.number = order.number.or(self.setup.run.number);
+        order.asked_at.into_iter().for_each(|asked| self.run.note_asked(asked));
+        self.run.set_order(order.clone());
+        Ok(())
     }
 
     /// Passes the current facts to run control, and carries out its orders.
@@ -235,7 +256,7 @@ impl BuilderNode {
             }
         }
         for refused in self.control.run_opened(now) {
-            log_refused(refused, "");
+            tracing::warn!("{refused}");
         }
     }
 
@@ -248,7 +269,8 @@ impl BuilderNode {
             return Ok(());
         }
         let [asked, _] = self.run.asked_dates();
-        let config = self.recorder_config(number, &RunOrder::default(), asked);
+        let order = self.run.take_order();
+        let config = self.recorder_config(number, &order, asked);
         let recorder = self.assembly.create_recorder(config, self.peers.poller())?;
         self.run.set_run(recorder.run_number(), began);
         self.reporting.set_recorder_method(recorder.recorder_method().to_string());
@@ -381,15 +403,5 @@ impl BuilderNode {
         if self.peers.source_greeting(source).reports_times {
             self.peers.send_to_source(source, message);
         }
-    }
-}
-
-/// Logs a command that was refused. `waits`: sentence that names the sources that the present state waits for.
-pub(super) fn log_refused(refused: Refused, waits: &str) {
-    let waits = if waits.is_empty() { String::new() } else { format!(", and {waits}") };
-    match refused.command {
-        // There is nothing left to end.
-        Command::Abort => tracing::info!("{refused}{waits}"),
-        _ => tracing::warn!("{refused}{waits}"),
     }
 }

@@ -1,7 +1,7 @@
 //! State of a run: its number and beginning, final counters that came too early, and how it is over.
 
 use super::setup::FIRST_EVENT;
-use crate::NodeError;
+use crate::{NodeError, RunOrder};
 use std::time::Duration;
 use thalweg_core::control::{SourceCommand, State};
 use thalweg_store::Step;
@@ -20,6 +20,8 @@ pub(super) struct RunState {
     /// Number of the run that this one has followed without a gap, and of the one that is to follow it so.
     previous: Option<RunNumber>,
     next: RunNumber,
+    /// Order for the run, given before it began.
+    order: RunOrder,
     /// Dates at which the run and its end were asked for.
     asked: Option<TaiNanos>,
     stop_asked: Option<TaiNanos>,
@@ -49,6 +51,7 @@ impl RunState {
             began_at: now,
             previous: None,
             next: RunNumber(0),
+            order: RunOrder::default(),
             asked: None,
             stop_asked: None,
             steps: Vec::new(),
@@ -87,6 +90,16 @@ impl RunState {
     /// Returns the number of the run that this one has followed without a gap; `None` if it has followed none.
     pub(super) fn previous_number(&self) -> Option<RunNumber> {
         self.previous
+    }
+
+    /// Sets the order for the run, which has not begun.
+    pub(super) fn set_order(&mut self, order: RunOrder) {
+        self.order = order;
+    }
+
+    /// Removes and returns the order for the run.
+    pub(super) fn take_order(&mut self) -> RunOrder {
+        std::mem::take(&mut self.order)
     }
 
     /// Notes when the run was asked for.
