@@ -420,8 +420,13 @@ impl Judge<'_> {
 
     /// Checks that the run of a killed builder can be read and salvaged, and is correct.
     fn check_dead_builder(&mut self, builder: usize) {
+        let followed = u32::try_from(self.plan.next_run_count()).unwrap_or(u32::MAX);
+        (42..=42 + followed).for_each(|run| self.check_dead_run(builder, RunNumber(run)));
+    }
+
+    fn check_dead_run(&mut self, builder: usize, run: RunNumber) {
         let count = u32::try_from(self.plan.builders).unwrap_or(u32::MAX);
-        let name = run_directory_name(RunNumber(42), u32::try_from(builder).unwrap_or(u32::MAX), count);
+        let name = run_directory_name(run, u32::try_from(builder).unwrap_or(u32::MAX), count);
         let lost_power = self.course.unpowered.iter().find(|(unpowered, _)| *unpowered == builder);
         let folder = lost_power.map_or(&self.course.runs, |(_, folder)| folder);
         let directory = folder.join(name);

@@ -29,8 +29,9 @@ const MAX_STEPS_BYTES: usize = 16 << 20;
 #[derive(Debug)]
 pub(super) struct NextRun {
     number: RunNumber,
-    /// Date at which it was asked for.
+    /// Dates at which it was asked for, and prepared.
     asked: TaiNanos,
+    began: TaiNanos,
     recorder: Option<Recorder>,
     /// Its event builder; `None` before its first event is agreed on.
     opened: Option<Opened>,
@@ -87,10 +88,11 @@ impl BuilderNode {
     pub(super) fn ask_for_next_run(&mut self, order: &RunOrder) -> Result<(), CommandRefusal> {
         self.check_boundary(Boundary::NextRun)?;
         self.check_next_run_possible(order).map_err(CommandRefusal)?;
-        let asked = order.asked_at.unwrap_or_else(|| self.clock.date());
+        let began = self.clock.date();
+        let asked = order.asked_at.unwrap_or(began);
         let prepared = self.prepare_next_run(order, asked);
         let (number, recorder) = prepared.map_err(|error| CommandRefusal(error.to_string()))?;
-        self.next_run = Some(NextRun { number, asked, recorder, opened: None });
+        self.next_run = Some(NextRun { number, asked, began, recorder, opened: None });
         self.run.set_next_number(number);
         self.request_boundary(Boundary::NextRun)
     }
@@ -265,7 +267,9 @@ impl BuilderNode {
 
     /// Closes the run under way, of which everything is built, and builds the next one from now on.
     pub(super) fn begin_next_run(&mut self) {
-        let Some(NextRun { number, asked, recorder, opened: Some(opened) }) = self.next_run.take() else { return };
+        let Some(NextRun { number, asked, began, recorder, opened: Some(opened) }) = self.next_run.take() else {
+            return;
+        };
         let Opened { builder: mut next, since, first_tickets } = opened;
         let now = self.clock.now();
         self.peers.release_slots(&mut self.builder, false);
@@ -294,7 +298,7 @@ impl BuilderNode {
         self.assembly.begin_next_run(recorder, now);
         self.reporting.begin_next_run(self.setup.ids.len(), self.clock.processor_time(), &self.peers);
         self.time_meter = Default::default();
-        self.run.begin_next_run(number, asked, since);
+        self.run.begin_next_run(number, asked, began, since);
         for refused in self.control.next_run_opened() {
             tracing::warn!("{refused}");
         }

@@ -75,11 +75,11 @@ impl RunState {
         self.began_at = now;
     }
 
-    /// Begins the next run, which was asked for at `asked`, and has lasted since `now`.
-    pub(super) fn begin_next_run(&mut self, number: RunNumber, asked: TaiNanos, now: Duration) {
+    /// Begins the next run, which was asked for and prepared at these dates, and has lasted since `now`.
+    pub(super) fn begin_next_run(&mut self, number: RunNumber, asked: TaiNanos, began: TaiNanos, now: Duration) {
         let (state, sources) = (self.state, self.early_ends.len());
         let previous = Some(self.number);
-        *self = Self { number, previous, asked: Some(asked), began: asked, ..Self::new(state, sources, now) };
+        *self = Self { number, previous, asked: Some(asked), began, ..Self::new(state, sources, now) };
     }
 
     /// Sets the number of the run that is to follow this one without a gap.
