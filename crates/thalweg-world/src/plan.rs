@@ -494,7 +494,10 @@ impl Plan {
     /// Returns whether the only faults are commands and changes of the date, on a bearable network.
     pub fn has_only_commands(&self) -> bool {
         is_bearable(&self.network)
-            && self.faults.iter().all(|(_, fault)| matches!(fault, Fault::Command(..) | Fault::Date(..) | Fault::Step(_)))
+            && self
+                .faults
+                .iter()
+                .all(|(_, fault)| matches!(fault, Fault::Command(..) | Fault::Date(..) | Fault::Step(_)))
     }
 
     /// Returns whether a builder, or its disk, is stopped for a time, or for good.

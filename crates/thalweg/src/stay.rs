@@ -13,7 +13,8 @@ use std::thread;
 use std::time::Duration;
 use thalweg_node::service::{NodeReport, topology_digest};
 use thalweg_node::{
-    BuilderReport, Command, CommandRefusal, Handle, NodeCommand, RunOrder, RunReport, Snapshot, State, StepOrder, Topology,
+    BuilderReport, Command, CommandRefusal, Handle, NodeCommand, RunOrder, RunReport, Snapshot, State, StepOrder,
+    Topology,
 };
 
 /// Time after a failed run until the next one is prepared.

@@ -149,7 +149,8 @@ impl RunControl {
             source.waited += free;
             if source.waited >= timeout {
                 source.out = true;
-                let failure = if is_over { "did not deliver the fragments that it held" } else { "did not go on to it" };
+                let failure =
+                    if is_over { "did not deliver the fragments that it held" } else { "did not go on to it" };
                 let reason = format!("it {failure} within {timeout:?} of the beginning of the next run (run.timeout)");
                 self.orders.push_back(Order::Expel(index, reason));
             } else if !is_over && source.waited >= timeout / 2 && !source.crosses_here {

@@ -182,10 +182,7 @@ impl RunControl {
 
     /// Returns whether sources are to accept nothing now. No deadline passes meanwhile.
     pub fn holds_sources(&self) -> bool {
-        matches!(
-            self.phase,
-            Phase::Pausing { .. } | Phase::Paused | Phase::Agreeing { .. } | Phase::Asking { .. }
-        )
+        matches!(self.phase, Phase::Pausing { .. } | Phase::Paused | Phase::Agreeing { .. } | Phase::Asking { .. })
     }
 
     /// Returns the reason why the run ends; `None` while it does not.
@@ -259,10 +256,7 @@ impl RunControl {
             (Command::Pause | Command::Resume | Command::Stop | Command::Abort, Phase::Switching { .. }) => {
                 self.keep_command(command);
             }
-            (
-                Command::Stop,
-                Phase::Running | Phase::Pausing { .. } | Phase::Paused | Phase::Agreeing { .. },
-            ) => {
+            (Command::Stop, Phase::Running | Phase::Pausing { .. } | Phase::Paused | Phase::Agreeing { .. }) => {
                 self.stop_requested = true;
                 self.stop_run(Cause::Command);
             }
@@ -387,10 +381,8 @@ impl RunControl {
     /// Ends the run for this cause, unless it is ending already. A run that waits for its last sources, however slow
     /// they are, ends within its timeout from now on.
     pub fn stop_run(&mut self, cause: Cause) {
-        let is_under_way = matches!(
-            self.phase,
-            Phase::Running | Phase::Pausing { .. } | Phase::Paused | Phase::Agreeing { .. }
-        );
+        let is_under_way =
+            matches!(self.phase, Phase::Running | Phase::Pausing { .. } | Phase::Paused | Phase::Agreeing { .. });
         if !is_under_way && !self.is_patient() {
             return;
         }

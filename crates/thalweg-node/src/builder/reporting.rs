@@ -77,8 +77,7 @@ impl Reporting {
     pub(super) fn begin_next_run(&mut self, sources: usize, cpu_before: Duration, peers: &Peers) {
         let (trace, recorder_method) = (self.trace.take(), self.recorder_method.take());
         let links_before = LinkCounts::of_peers(peers);
-        *self =
-            Self { trace, recorder_method, links_before, ..Self::new(sources, cpu_before) };
+        *self = Self { trace, recorder_method, links_before, ..Self::new(sources, cpu_before) };
     }
 
     /// Returns the counts of what links have moved in this run.

@@ -7,7 +7,8 @@ use thalweg_arena::Slot;
 use thalweg_core::control::HEARTBEAT_INTERVAL;
 use thalweg_link::{Outstanding, SourceLink};
 use thalweg_wire::{
-    Announcement, Disposition, EventId, FinalCounters, FragmentHeader, Left, Message, NotTaken, RunCounters, RunNumber, Welcome,
+    Announcement, Disposition, EventId, FinalCounters, FragmentHeader, Left, Message, NotTaken, RunCounters, RunNumber,
+    Welcome,
 };
 
 /// Maximum number of tickets that a builder has not released, for a source that drops the oldest. With a builder that

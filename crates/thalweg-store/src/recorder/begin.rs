@@ -6,8 +6,8 @@ use crate::engine::Engine;
 use crate::error::StoreError;
 use crate::format::{BLOCK_ALIGN, FOOTER_ENTRY_LEN, MAX_BLOCK_LEN};
 use crate::info::{
-    EventCounts, FILE_NAME, FIRST_NAME, LAST_NAME, Milestones, RecorderInfo, RunFile, RunInfo, RunState, Totals, WriterInfo,
-    run_directory_name,
+    EventCounts, FILE_NAME, FIRST_NAME, LAST_NAME, Milestones, RecorderInfo, RunFile, RunInfo, RunState, Totals,
+    WriterInfo, run_directory_name,
 };
 use crate::list::{builder_directories, parse_directory_name};
 use crate::segment::{Segment, segment_file_name};
@@ -131,11 +131,7 @@ fn start_engine(
 }
 
 /// Registers the pool's blocks under their own numbers, if the kernel allows it.
-fn register_pool(
-    engine: &mut Engine,
-    pool: &mut BlockPool,
-    notes: &mut Vec<String>,
-) -> Option<Registration> {
+fn register_pool(engine: &mut Engine, pool: &mut BlockPool, notes: &mut Vec<String>) -> Option<Registration> {
     let (free, count, total) =
         (pool.free_count(), pool.block_count(), pool.block_count() as usize * pool.block_bytes());
     if free != count as usize {

@@ -111,7 +111,10 @@ fn the_next_run_begins_once_all_before_it_is_built_and_sources_do_not_wait_for_t
     // A source that was away is told as it comes back.
     let told = control.messages_for(1);
     assert_eq!(told[1], SourceCommand::NextRun { first, here: false });
-    assert_eq!(control.request_boundary(Boundary::NextRun, &at([43, 43])), Err(BoundaryRefused::NextRun(State::Switching)));
+    assert_eq!(
+        control.request_boundary(Boundary::NextRun, &at([43, 43])),
+        Err(BoundaryRefused::NextRun(State::Switching))
+    );
     (0..2).for_each(|source| control.source_crossed(source));
     control.advance_time(SECOND, &at([43, 43]));
     assert_eq!(orders(&mut control), [], "not all is built");

@@ -122,7 +122,7 @@ fn the_next_run_begins_where_the_one_before_ends_and_steps_mark_places_in_it() {
         check_intact(&directory);
         thalweg_store::Run::open(&directory).unwrap()
     });
-    let ids: Vec<Vec<u64>> = runs.iter().map(|run| run.event_ids().map(|id| id.0).collect()).collect();
+    let ids: Vec<Vec<u64>> = runs.iter().map(|run| run.event_ids().map(|(id, _)| id.0).collect()).collect();
     assert!(ids.concat().iter().copied().eq(0..ids.concat().len() as u64), "no event is lost between them, or twice");
     let [before, after] = runs.each_ref().map(|run| run.run_info());
     assert_eq!(before.steps.len(), 1);
