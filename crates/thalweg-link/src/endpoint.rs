@@ -99,7 +99,7 @@ pub struct Arrivals {
 impl Arrivals {
     /// Returns what has arrived since these counts were taken.
     #[must_use]
-    pub fn since(self, before: Self) -> Self {
+    pub fn counted_since(self, before: Self) -> Self {
         Self {
             received: self.received - before.received,
             dropped: self.dropped - before.dropped,

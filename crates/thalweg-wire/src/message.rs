@@ -755,11 +755,7 @@ impl Message {
             KIND_PAUSE => Self::Pause,
             KIND_RESUME => Self::Resume,
             KIND_PAUSED => Self::Paused { next: EventId(r.read_u64()), asked_by: r.read_u32() },
-            KIND_NEXT_RUN => Self::NextRun {
-                first: EventId(r.read_u64()),
-                run: RunNumber(r.read_u32()),
-                here: r.read_u32_at_most("here", 1)? == 1,
-            },
+            KIND_NEXT_RUN => Self::read_next_run(&mut r)?,
             KIND_RUN_ENDED => Self::RunEnded(RunCounters::read_fields(&mut r)),
             KIND_STOP_AT => {
                 Self::StopAt { end: EventId(r.read_u64()), end_here: r.read_u32_at_most("end_here", 1)? == 1 }
@@ -802,6 +798,13 @@ impl Message {
             kind if Self::IGNORABLE.contains(&kind) => Self::Ignored { kind },
             kind => return Err(MessageError::Kind(kind)),
         })
+    }
+}
+
+impl Message {
+    fn read_next_run(r: &mut Reader<'_>) -> Result<Self, MessageError> {
+        let (first, run) = (EventId(r.read_u64()), RunNumber(r.read_u32()));
+        Ok(Self::NextRun { first, run, here: r.read_u32_at_most("here", 1)? == 1 })
     }
 }
 

@@ -20,7 +20,7 @@ use thalweg_node::{
     RunOrder, SourceNode, SourceReport, SourceSettings, StepOrder, Topology, Wait,
 };
 use thalweg_store::{Access, Disk, DiskFault, Exposure, SimulatedDisk};
-use thalweg_wire::{GOLDEN_GAMMA, SourceId, TaiNanos, mix_bits};
+use thalweg_wire::{GOLDEN_GAMMA, SourceId, mix_bits};
 
 /// Time after which a run is over once its end was requested: to answer, to continue, to be cut off (twice for a source that
 /// returns from a hang), to be given up, and the steps in which time advances meanwhile.
@@ -383,6 +383,11 @@ impl World {
         disks.chain(nodes).chain(self.sources.iter().filter_map(|member| member.next_time(now))).min()
     }
 
+    fn send_command(&self, builder: usize, command: NodeCommand) {
+        // A builder that has ended takes none.
+        self.builders[builder].handle.send_command(command);
+    }
+
     fn apply_fault(&mut self, fault: Fault) {
         let now = self.clock.now();
         match fault {
@@ -390,15 +395,12 @@ impl World {
                 if matches!(command, Command::Stop | Command::Abort) {
                     self.stop_requested.push(builder);
                 }
-                self.builders[builder].handle.send_command(command);
+                self.send_command(builder, command.into());
             }
-            Fault::NextRun(builder) => {
-                let order = RunOrder { asked_at: Some(TaiNanos(1)), ..RunOrder::default() };
-                self.builders[builder].handle.send_command(NodeCommand::Next(order));
-            }
+            Fault::NextRun(builder) => self.send_command(builder, NodeCommand::Next(RunOrder::default())),
             Fault::Step(builder) => {
                 let step = StepOrder { label: "step".into(), ..StepOrder::default() };
-                self.builders[builder].handle.send_command(NodeCommand::Step(step));
+                self.send_command(builder, NodeCommand::Step(step));
             }
             Fault::Network(impairments) => self.network.set_impairments(impairments),
             Fault::Stopped(node, time) => {

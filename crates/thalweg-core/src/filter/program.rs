@@ -98,7 +98,7 @@ impl Undecided {
 
     /// Returns these counters without earlier ones.
     #[must_use]
-    pub fn without(self, earlier: Self) -> Self {
+    pub fn without_earlier(self, earlier: Self) -> Self {
         Self {
             unsure: self.unsure - earlier.unsure,
             late: self.late - earlier.late,

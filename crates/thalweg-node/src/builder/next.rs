@@ -33,7 +33,7 @@ pub(super) struct NextRun {
     asked: TaiNanos,
     began: TaiNanos,
     recorder: Option<Recorder>,
-    /// Its event builder; `None` before its first event is agreed on.
+    /// Event builder of the run; `None` before its first event is agreed on.
     opened: Option<Opened>,
 }
 
@@ -344,7 +344,7 @@ impl BuilderNode {
             return Err(NodeError::Disk(format!("the disk did not complete the files of run {run} within {time}")));
         };
         if let Some(closing) = self.closing_run.take() {
-            handle.publish_report(closing.complete(outcome, self.clock.date(), now)?);
+            handle.publish_report(closing.complete_report(outcome, self.clock.date(), now)?);
         }
         Ok(())
     }
@@ -357,7 +357,7 @@ impl BuilderNode {
 
 impl ClosingRun {
     /// Writes the end of the run, and returns its report.
-    fn complete(self, outcome: BlocksOutcome, ended: TaiNanos, now: Duration) -> Result<BuilderReport, NodeError> {
+    fn complete_report(self, outcome: BlocksOutcome, ended: TaiNanos, now: Duration) -> Result<BuilderReport, NodeError> {
         let Self { mut report, builder, reasons, is_aborted, unknown_sources, times, steps, began_at, .. } = self;
         let BlocksOutcome { recorder, unwritten, failure } = outcome;
         report.ledger = builder.final_ledger(recorder.is_some(), &unwritten, unknown_sources);

@@ -89,7 +89,7 @@ impl Reporting {
                 sent: now.losses.sent - before.losses.sent,
                 again: now.losses.again - before.losses.again,
             },
-            datagrams: now.datagrams.since(before.datagrams),
+            datagrams: now.datagrams.counted_since(before.datagrams),
         }
     }
 

@@ -206,7 +206,7 @@ impl Trigger {
 
     /// Returns the counts of events that could not be decided.
     pub(super) fn undecided_counts(&self) -> Undecided {
-        self.all_undecided().without(self.undecided_before.0)
+        self.all_undecided().without_earlier(self.undecided_before.0)
     }
 
     fn all_undecided(&self) -> Undecided {
@@ -233,7 +233,7 @@ impl Trigger {
     /// Returns the counts of events that a program should have decided on and did not. Events that a condition leaves
     /// undecided are as intended.
     pub(super) fn undecided_by_programs(&self) -> Undecided {
-        self.all_undecided_by_programs().without(self.undecided_before.1)
+        self.all_undecided_by_programs().without_earlier(self.undecided_before.1)
     }
 
     /// Returns whether any decision is drawn at random.
