@@ -357,7 +357,12 @@ impl BuilderNode {
 
 impl ClosingRun {
     /// Writes the end of the run, and returns its report.
-    fn complete_report(self, outcome: BlocksOutcome, ended: TaiNanos, now: Duration) -> Result<BuilderReport, NodeError> {
+    fn complete_report(
+        self,
+        outcome: BlocksOutcome,
+        ended: TaiNanos,
+        now: Duration,
+    ) -> Result<BuilderReport, NodeError> {
         let Self { mut report, builder, reasons, is_aborted, unknown_sources, times, steps, began_at, .. } = self;
         let BlocksOutcome { recorder, unwritten, failure } = outcome;
         report.ledger = builder.final_ledger(recorder.is_some(), &unwritten, unknown_sources);
