@@ -35,7 +35,7 @@ pub(crate) struct Options {
     /// Do not report its progress
     #[arg(long, hide = true, requires = "supervised")]
     unwatched: bool,
-    /// Stay for several runs, controlled by commands on standard input: start, pause, resume, stop, abort, status, quit
+    /// Stay for several runs, controlled by commands on standard input: start, pause, resume, next, step LABEL, stop, abort, status, quit
     #[arg(long)]
     stay: bool,
     /// Stay for several runs, controlled by the service at this address (thalweg control), which also sends the
