@@ -19,9 +19,9 @@ pub struct AuditEntry<'a> {
     pub by: &'a str,
     /// Address of the client.
     pub from: String,
-    /// The request: method, path and arguments.
+    /// Method and path of the request.
     pub request: &'a str,
-    /// Arguments.
+    /// Arguments of the request.
     pub arguments: serde_json::Value,
     /// Reason of the refusal; empty if it was carried out.
     pub refusal: &'a str,
