@@ -12,8 +12,8 @@
     Traceback (most recent call last):
     thalweg.control.ControlError: cannot start: the experiment is running: a run is under way: stop it first
 
-Answers are dictionaries, with the keys of the service's description at `/openapi.json`. Times are Unix times in seconds.
-Each method may be called from any thread.
+Answers are dictionaries, with the keys of the service's description at `/openapi.json`. Times are Unix times in
+seconds. Each method may be called from any thread.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["Change", "Control", "ControlError", "ServiceLost"]
+__all__ = ["Change", "Control", "ControlError", "ServiceLostError"]
 
 # Time in seconds until a request is given up: arming examines all hosts.
 REQUEST_SECONDS = 60.0
@@ -51,7 +51,7 @@ class ControlError(RuntimeError):
         self.code = code
 
 
-class ServiceLost(ControlError):
+class ServiceLostError(ControlError):
     """The service cannot be reached, or the connection with it ended. The `code` is `no-service`."""
 
     def __init__(self, reason: str) -> None:
@@ -85,8 +85,10 @@ class Control:
             path = _pointer_path()
             msg = f"no service is known ({path} is not there): start one with `thalweg control FILE`, or give its URL"
             raise ValueError(msg)
-        token = token or os.environ.get("THALWEG_CONTROL_TOKEN") or (
-            pointer.get("token") if pointer.get("url") == url else None
+        token = (
+            token
+            or os.environ.get("THALWEG_CONTROL_TOKEN")
+            or (pointer.get("token") if pointer.get("url") == url else None)
         )
         if not token:
             msg = f"no token for {url}: set THALWEG_CONTROL_TOKEN to one of the service's tokens.toml"
@@ -102,7 +104,7 @@ class Control:
 
     def status(self) -> dict[str, Any]:
         """Returns the status of the experiment."""
-        return self._get("/api/v1/status")
+        return self._exchange("GET", "/api/v1/status")
 
     def command(self, name: str, **arguments: Any) -> dict[str, Any]:
         """Gives a command (`configure`, `arm`, `start`, `stop`, `pause`, `resume`, `abort`) and returns the status.
@@ -110,21 +112,21 @@ class Control:
         `start` has the arguments `kind` (`physics` or `test`) and `note`. The command was accepted; its effect may
         follow: see `wait_until`. Raises ControlError with the reason if it is refused.
         """
-        answer: dict[str, Any] = self._post(f"/api/v1/commands/{_quoted(name)}", arguments)["status"]
+        answer: dict[str, Any] = self._exchange("POST", f"/api/v1/commands/{_quoted(name)}", arguments)["status"]
         return answer
 
     def runs(self, limit: int = 50) -> list[dict[str, Any]]:
         """Returns the records of the last runs, the newest first."""
-        runs: list[dict[str, Any]] = self._get(f"/api/v1/runs?limit={int(limit)}")["runs"]
+        runs: list[dict[str, Any]] = self._exchange("GET", f"/api/v1/runs?limit={int(limit)}")["runs"]
         return runs
 
     def note(self, run: int, text: str) -> dict[str, Any]:
         """Adds a note to a run, and returns its record."""
-        return self._post(f"/api/v1/runs/{int(run)}/note", {"text": text})
+        return self._exchange("POST", f"/api/v1/runs/{int(run)}/note", {"text": text})
 
     def flag(self, run: int, flag: str, why: str = "") -> dict[str, Any]:
         """Judges a run as `good`, `bad` or `unknown`, and returns its record."""
-        return self._post(f"/api/v1/runs/{int(run)}/flag", {"flag": flag, "why": why})
+        return self._exchange("POST", f"/api/v1/runs/{int(run)}/flag", {"flag": flag, "why": why})
 
     def latest(self, source: str, width: int = 1024) -> dict[str, Any] | None:
         """Returns the latest fragment of a source, in at most `width` columns; None if there is none yet.
@@ -132,14 +134,13 @@ class Control:
         Waveforms have the least and the greatest sample of each column. An image has `pixels`, u16 in Base64, between
         its `minimum` (0) and its `maximum` (65535).
         """
-        latest: dict[str, Any] | None = self._get(f"/api/v1/latest/{_quoted(source)}?width={int(width)}")
-        return latest
+        return self._exchange("GET", f"/api/v1/latest/{_quoted(source)}?width={int(width)}") or None
 
     def changes(self, after: str | None = None) -> Iterator[Change]:
         """Yields the changes of the experiment as they happen: first the status as it is.
 
         With `after`, the `id` of a former change, messages that were missed since then come first. A reader that is
-        slow gets fewer statuses, never older ones. Raises ServiceLost when the connection ends.
+        slow gets fewer statuses, never older ones. Raises ServiceLostError when the connection ends.
         """
         headers = {"Accept": "text/event-stream"} | ({"Last-Event-ID": after} if after else {})
         connection, answer = self._request("GET", "/api/v1/events", None, headers, SILENCE_SECONDS)
@@ -156,7 +157,7 @@ class Control:
     def wait_until(self, condition: Callable[[dict[str, Any]], bool], timeout: float = 60.0) -> dict[str, Any]:
         """Waits for a status with this property, and returns it.
 
-        Raises TimeoutError if there is none within `timeout` seconds, and ServiceLost if the service is lost.
+        Raises TimeoutError if there is none within `timeout` seconds, and ServiceLostError if the service is lost.
         """
         deadline = time.monotonic() + timeout
         connection, answer = self._request("GET", "/api/v1/events", None, {}, timeout)
@@ -178,13 +179,9 @@ class Control:
             connection.close()
         raise self._lost("it ended the connection")
 
-    def _get(self, path: str) -> Any:
-        return self._exchange("GET", path, None)
-
-    def _post(self, path: str, body: dict[str, Any]) -> Any:
-        return self._exchange("POST", path, json.dumps(body).encode())
-
-    def _exchange(self, method: str, path: str, body: bytes | None) -> Any:
+    def _exchange(self, method: str, path: str, content: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Sends a request and returns the answer, which is an object."""
+        body = None if content is None else json.dumps(content).encode()
         connection, answer = self._request(method, path, body, {}, REQUEST_SECONDS)
         try:
             return _decode(_read_bounded(answer))
@@ -212,8 +209,8 @@ class Control:
         connection.close()
         raise refusal
 
-    def _lost(self, error: object) -> ServiceLost:
-        return ServiceLost(f"no answer of a service at {self.url}: {error}; is `thalweg control` running there?")
+    def _lost(self, error: object) -> ServiceLostError:
+        return ServiceLostError(f"no answer of a service at {self.url}: {error}; is `thalweg control` running there?")
 
 
 def _pointer_path() -> Path:
@@ -243,26 +240,30 @@ def _read_bounded(answer: http.client.HTTPResponse) -> bytes:
     return body
 
 
-def _decode(body: bytes) -> Any:
-    """Decodes JSON. Raises ValueError if it is none."""
+def _decode(body: bytes) -> dict[str, Any]:
+    """Decodes a JSON object; `null` is an empty one. Raises ValueError if it is none."""
     try:
-        return json.loads(body)
-    except (ValueError, RecursionError) as error:
-        msg = f"its answer is not JSON: {error}"
+        content = json.loads(body)
+    except RecursionError as error:
+        msg = "its answer is nested too deeply"
         raise ValueError(msg) from error
+    if not isinstance(content, dict | None):
+        msg = "its answer is not an object"
+        raise ValueError(msg)
+    return content or {}
 
 
 def _refusal(answer: http.client.HTTPResponse) -> ControlError:
     """Returns the error that an answer contains."""
     try:
-        error = json.loads(_read_bounded(answer))["error"]
+        error = _decode(_read_bounded(answer))["error"]
         return ControlError(str(error["code"]), str(error["reason"]))
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, KeyError, TypeError):
         return ControlError("no-answer", f"the service answers {answer.status} {answer.reason}, without a reason")
 
 
 def _read_changes(answer: http.client.HTTPResponse) -> Iterator[Change | None]:
-    """Yields the changes of an answer (WHATWG HTML, section 9.2.6: interpreting an event stream), and None for comments.
+    """Yields the changes of an answer, and None for its comments (WHATWG HTML, section 9.2.6: event streams).
 
     The service sends a comment where nothing changes, so that the connection is known to be alive.
     """
@@ -291,11 +292,7 @@ def _read_changes(answer: http.client.HTTPResponse) -> Iterator[Change | None]:
 
 def _change(kind: str, id: str, data: str) -> Change:
     try:
-        content = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        msg = f"a change is not JSON: {error}"
+        return Change(kind, id, _decode(data.encode()))
+    except ValueError as error:
+        msg = f"a change cannot be read: {error}"
         raise http.client.HTTPException(msg) from error
-    if not isinstance(content, dict):
-        msg = "a change is not an object"
-        raise http.client.HTTPException(msg)
-    return Change(kind, id, content)

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from thalweg.control import Control, ControlError, ServiceLost
+from thalweg.control import Control, ControlError, ServiceLostError
 
 try:
     import epicsdbbuilder
@@ -98,7 +98,7 @@ State = enum.Enum(
 Severity = enum.Enum("Severity", "ok minor major", start=0)
 Kind = enum.Enum("Kind", "physics test", start=0)
 # Severities of the states of a PV, by its name.
-STATE_SEVERITIES = {
+STATE_SEVERITIES: dict[str, dict[Any, str]] = {
     "state": {"error": "MAJOR"},
     "severity": {"minor": "MINOR", "major": "MAJOR"},
     "is_node_connected": {False: "MAJOR"},
@@ -338,7 +338,8 @@ def dropped_fragments(ledger: dict[str, Any]) -> int:
 def member(names: type[enum.Enum], name: str) -> enum.Enum:
     """Returns the member of a name. Raises ValueError if a newer service has other names."""
     if name not in names.__members__:
-        msg = f"the service has a {names.__name__.lower()} '{name}' that this program does not know: install its version"
+        kind = names.__name__.lower()
+        msg = f"the service has a {kind} '{name}' that this program does not know: install its version"
         raise ValueError(msg)
     return names[name]
 
@@ -401,15 +402,15 @@ def all_attributes(apis: list[ControllerAPI]) -> Iterator[tuple[str, str, Attrib
 def severity_fields(name: str, attribute: Attribute[Any, Any]) -> dict[str, Any]:
     """Returns the fields of a record that make its severity (EPICS Record Reference: longin, ai, bi, mbbi)."""
     datatype = attribute.datatype
+    prefixes: dict[Any, str]
     if isinstance(datatype, Bool):
         prefixes = {False: "Z", True: "O"}
-        return {f"{prefixes[state]}SV": severity for state, severity in STATE_SEVERITIES.get(name, {}).items()}
-    if isinstance(datatype, Enum):
+    elif isinstance(datatype, Enum):
         prefixes = dict(zip(datatype.names, MBB_PREFIXES, strict=False))
-        return {f"{prefixes[state]}SV": severity for state, severity in STATE_SEVERITIES.get(name, {}).items()}
-    if severity := SEVERITIES.get(name):
-        return {"HIGH": 1, "HSV": severity}
-    return {}
+    else:
+        severity = SEVERITIES.get(name)
+        return {"HIGH": 1, "HSV": severity} if severity else {}
+    return {f"{prefixes[state]}SV": severity for state, severity in STATE_SEVERITIES.get(name, {}).items()}
 
 
 def read_back_names(controller: RunController) -> dict[str, str]:
@@ -426,11 +427,11 @@ class Watched(Handler):
         """Creates the handler of a PV without clients."""
         self.is_watched = False
 
-    def onFirstConnect(self, pv: SharedPV) -> None:
+    def onFirstConnect(self, pv: SharedPV) -> None:  # noqa: N802
         """Notes the first client."""
         self.is_watched = True
 
-    def onLastDisconnect(self, pv: SharedPV) -> None:
+    def onLastDisconnect(self, pv: SharedPV) -> None:  # noqa: N802
         """Notes that the last client is gone."""
         self.is_watched = False
 
@@ -551,11 +552,11 @@ def image_pixels(image: dict[str, Any]) -> np.ndarray[Any, Any]:
     """Returns the pixels of an image: u16 if all of them are such numbers, otherwise f64."""
     scaled = np.frombuffer(base64.b64decode(image["pixels"]), "<u2").reshape(image["height"], image["width"])
     least, most = image["minimum"], image["maximum"]
-    pixels = least + scaled * ((most - least) / 65535)
+    pixels: np.ndarray[Any, Any] = least + scaled * ((most - least) / 65535)
     # From 16 bits, whole numbers in a range of no more than 16 bits are got back exactly.
     if least >= 0 and most <= 65535 and least == int(least) and most == int(most):
-        return np.rint(pixels).astype(np.uint16)
-    return pixels
+        pixels = np.rint(pixels).astype(np.uint16)
+    return np.asarray(pixels)
 
 
 async def serve_pvs(control: Control, options: argparse.Namespace, status: dict[str, Any]) -> str | None:
@@ -590,7 +591,7 @@ async def follow_service(control: Control, controller: RunController, fragments:
                 return "the topology has other sources"
             fragments.note_status(change.data)
             await controller.show_status(change.data)
-    except ServiceLost as error:
+    except ServiceLostError as error:
         return str(error)
     return "the service ended the connection"
 
@@ -601,7 +602,7 @@ def wait_for_service(control: Control) -> dict[str, Any]:
     while True:
         try:
             return control.status()
-        except ServiceLost as error:
+        except ServiceLostError as error:
             if not is_reported:
                 print(f"{error} Trying again", file=sys.stderr, flush=True)
             is_reported = True

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
     from bluesky.protocols import Reading, StreamAsset
 
-__all__ = ["RUN_MIMETYPE", "RunDetector", "RunFailed"]
+__all__ = ["RUN_MIMETYPE", "RunDetector", "RunFailedError"]
 
 # Type of a run's directory, in stream resources.
 RUN_MIMETYPE = "application/x-thalweg-run"
@@ -65,7 +65,7 @@ END_SECONDS = 120.0
 DROPPED = ("dropped", "lost_in_device", "late", "corrupt", "lost")
 
 
-class RunFailed(RuntimeError):
+class RunFailedError(RuntimeError):
     """A run of a plan is not complete, or ended before its collections were taken."""
 
 
@@ -115,7 +115,7 @@ class _Runs:
         status = await asyncio.to_thread(self.control.status)
         if run := status["run"]:
             msg = f"run {run['number']} is under way: stop it first"
-            raise RunFailed(msg)
+            raise RunFailedError(msg)
         if status["state"] == "idle":
             status = await self.command("configure")
         if status["state"] == "configured":
@@ -131,7 +131,7 @@ class _Runs:
         )
         if status["state"] == "error":
             msg = f"the experiment is in error: {'; '.join(status['reasons'])}"
-            raise RunFailed(msg)
+            raise RunFailedError(msg)
 
     async def begin_run(self) -> None:
         """Begins a run."""
@@ -139,7 +139,7 @@ class _Runs:
         status = await self.command("start")
         if (run := status["run"]) is None:
             msg = f"no run is under way after its start: {status['sentence']}"
-            raise RunFailed(msg)
+            raise RunFailedError(msg)
         first = self.taken[-1].first + self.taken[-1].requested if self.taken else 0
         directory = f"{status['directory']}/run-{run['number']:06d}"
         uri = f"file://{status['service']['host']}{urllib.parse.quote(directory)}" if status["directory"] else ""
@@ -171,7 +171,7 @@ class _Runs:
             self._set_collections(taken.first + taken.requested)
 
     async def end_run(self) -> None:
-        """Ends the last run if it is under way. Raises RunFailed if it is not complete."""
+        """Ends the last run if it is under way. Raises RunFailedError if it is not complete."""
         if not self.taken or self.taken[-1].is_over:
             return
         taken = self.taken[-1]
@@ -184,10 +184,11 @@ class _Runs:
         taken.is_over = True
         if self._follower:
             await self._follower
-        record = next((run for run in await asyncio.to_thread(self.control.runs) if run["number"] == taken.number), None)
+        records = await asyncio.to_thread(self.control.runs)
+        record = next((record for record in records if record["number"] == taken.number), None)
         if record is None:
             msg = f"there is no record of run {taken.number}"
-            raise RunFailed(msg)
+            raise RunFailedError(msg)
         dropped = {name: count for name, count in status["ledger"].items() if name in DROPPED and count}
         self._set_event_count(record["events"])
         self._set_incomplete(record["incomplete"])
@@ -196,10 +197,10 @@ class _Runs:
         problems += [f"{source['name']}: {source['trouble']}" for source in status["sources"] if source["trouble"]]
         if record["state"] != "complete" or dropped:
             msg = f"run {taken.number} is {record['state']}: {'; '.join([*record['reasons'], *problems])}"
-            raise RunFailed(msg)
+            raise RunFailedError(msg)
         if taken.collections < taken.requested:
             msg = f"run {taken.number} ended after {taken.collections} of {taken.requested} collections"
-            raise RunFailed(msg)
+            raise RunFailedError(msg)
 
 
 class _TriggerLogic(DetectorTriggerLogic):
@@ -258,7 +259,9 @@ class _RunsProvider(StreamableDataProvider):
         )
         return {self._datakey_name: datakey}
 
-    async def make_stream_docs(self, collections_written: int, collections_per_event: int) -> AsyncIterator[StreamAsset]:
+    async def make_stream_docs(
+        self, collections_written: int, collections_per_event: int
+    ) -> AsyncIterator[StreamAsset]:
         for taken in self._runs.taken:
             built = min(collections_written - taken.first, taken.collections) // collections_per_event
             if built <= taken.emitted:
