@@ -151,14 +151,18 @@ class SourceController(Controller):
         self.add_attribute("lost", count("Fragments lost"))
         self.add_attribute("absent_events", count("Events closed without it"))
 
-    async def show_source(self, source: dict[str, Any]) -> None:
-        """Shows a source of the status."""
-        values = {name: source.get(name) for name in self.attributes}
-        values["source"] = source["name"]
-        values["array_counter"] = source["accepted"]
-        values["dropped_arrays"] = dropped_fragments(source)
-        values["severity"] = member(Severity, source["severity"])
-        await show_values(self, values)
+
+def source_values(source: dict[str, Any]) -> dict[str, Any]:
+    """Returns the values of a source's PVs that are not counts of a run."""
+    names = ("host", "is_node_connected", "is_linked", "trouble", "bytes_per_second", "events_per_second", "backlog")
+    values = {name: source[name] for name in (*names, "dead_percent")}
+    return values | {"source": source["name"], "severity": member(Severity, source["severity"])}
+
+
+def source_counts(source: dict[str, Any]) -> dict[str, Any]:
+    """Returns the counts of a source."""
+    counts = {"array_counter": source["accepted"], "dropped_arrays": dropped_fragments(source)}
+    return counts | {"lost": source["lost"], "absent_events": source["absent_events"]}
 
 
 @dataclass
@@ -277,20 +281,28 @@ class RunController(Controller):
         if status["id"] < self._shown["id"]:
             return
         self._shown = status
+        # An experiment that is armed again has no counts: those of the last run stay.
+        has_counts = status["run"] is not None or status["ledger"]["accepted"] > 0
         for source in status["sources"]:
             controller = self.sub_controllers[self.source_pvs[source["name"]]]
-            assert isinstance(controller, SourceController)
-            await controller.show_source(source)
-        await show_values(self.sub_controllers["ledger"], status["ledger"])
+            await show_values(controller, source_values(source) | (source_counts(source) if has_counts else {}))
+        await show_values(self.sub_controllers["ledger"], status["ledger"] if has_counts else {})
         if status["state"] in RUN_STATES and not self.is_capturing:
             # As areaDetector's file plugins: the count of the former run is gone before the run is seen.
             await show_values(self, {"num_captured": 0, "capture": True})
         self.is_capturing = status["state"] in RUN_STATES
-        await show_values(self, run_values(status))
+        await show_values(self, (run_counts(status) if has_counts else {}) | run_values(status))
+
+
+def run_counts(status: dict[str, Any]) -> dict[str, Any]:
+    """Returns the counts of a run."""
+    counts = {"num_captured": status["totals"]["events"], "incomplete": status["totals"]["incomplete"]}
+    ledger = status["ledger"]
+    return counts | {"array_counter": ledger["accepted"], "dropped_arrays": dropped_fragments(ledger)}
 
 
 def run_values(status: dict[str, Any]) -> dict[str, Any]:
-    """Returns the values of an experiment's own PVs, in the order in which they are shown."""
+    """Returns the values of an experiment's own PVs that are not counts, in the order in which they are shown."""
     run, last, totals = status["run"], status["last_run"], status["totals"]
     alarms = [alarm for alarm in status["alarms"] if alarm["is_active"] and not alarm["is_acknowledged"]]
     values: dict[str, Any] = {
@@ -298,17 +310,15 @@ def run_values(status: dict[str, Any]) -> dict[str, Any]:
         "sentence": status["sentence"],
         "reasons": "; ".join(status["reasons"]),
         "next_number": -1 if status["next_number"] is None else status["next_number"],
-        "num_captured": totals["events"],
-        "array_counter": status["ledger"]["accepted"],
-        "dropped_arrays": dropped_fragments(status["ledger"]),
         "disk_free_bytes": status["disk"]["free_bytes"],
         "alarms": len(alarms),
         "alarm_text": "; ".join(alarm["text"] for alarm in alarms),
     }
-    for name in ("incomplete", "events_per_second", "bytes_per_second", "stalled_percent"):
-        values[name] = totals[name]
+    values |= {name: totals[name] for name in ("events_per_second", "bytes_per_second", "stalled_percent")}
     for name, legality in status["commands"].items():
         values |= {f"{name}_is_legal": legality["legal"], f"{name}_reason": legality["reason"]}
+    if run is None and last is not None:
+        values |= {"num_captured": last["events"], "incomplete": last["incomplete"]}
     if shown := run or last:
         values |= {"run_number": shown["number"], "run_kind": shown["kind"], "run_note": shown["note"]}
         values["run_seconds"] = shown["seconds"]
@@ -564,6 +574,8 @@ async def serve_pvs(control: Control, options: argparse.Namespace, status: dict[
     loop = asyncio.get_running_loop()
     prefix = options.prefix or status["experiment"]
     controller = RunController(control, prefix, status, read_only=options.read_only)
+    # PVs have the values of now from the beginning.
+    await controller.show_status(status)
     transport = Transport(controller, options.screens)
     ended = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -577,7 +589,7 @@ async def serve_pvs(control: Control, options: argparse.Namespace, status: dict[
     await asyncio.wait([follower, waiter], return_when=asyncio.FIRST_COMPLETED)
     server.cancel()
     await asyncio.to_thread(fragments.close)
-    return follower.result() if follower.done() else None
+    return None if ended.is_set() else follower.result()
 
 
 async def follow_service(control: Control, controller: RunController, fragments: FragmentServer) -> str:

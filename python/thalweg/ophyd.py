@@ -13,7 +13,7 @@ Staging the detector configures and arms the experiment. Each trigger of a step 
 a run of its own. A *collection* has `events` consecutive events of the run; a trigger is one collection, a kickoff as
 many as it was prepared for. The run ends after them, at one event for all sources, and may have some events more.
 
-A plan fails if its run is not COMPLETE, or if fragments were dropped or lost: the error names how many, and where.
+A plan fails if its run is not COMPLETE, as with a fragment that was dropped or lost: the error has the run's reasons.
 
 The documents: a stream resource for each run, with the URI of its directory, and a stream datum for its collections.
 Its data are the numbers of the events, (events,) of u8 for each collection: those of `thalweg.open(directory)`, as
@@ -61,8 +61,6 @@ RUN_MIMETYPE = "application/x-thalweg-run"
 # Longest time in seconds until the experiment has armed, and until a run has ended.
 ARM_SECONDS = 60.0
 END_SECONDS = 120.0
-# Fragments that should have been built and were not, in the ledger.
-DROPPED = ("dropped", "lost_in_device", "late", "corrupt", "lost")
 
 
 class RunFailedError(RuntimeError):
@@ -100,7 +98,6 @@ class _Runs:
         self.run_number, self._set_run_number = soft_signal_r_and_setter(int)
         self.event_count, self._set_event_count = soft_signal_r_and_setter(int)
         self.incomplete, self._set_incomplete = soft_signal_r_and_setter(int)
-        self.dropped, self._set_dropped = soft_signal_r_and_setter(int)
 
     async def command(self, name: str, **arguments: Any) -> dict[str, Any]:
         """Gives a command and returns the status."""
@@ -178,7 +175,7 @@ class _Runs:
         status = await asyncio.to_thread(self.control.status)
         if status["run"] and status["run"]["number"] == taken.number and status["commands"]["stop"]["legal"]:
             await self.command("stop")
-        status = await self.wait_until(
+        await self.wait_until(
             lambda status: status["run"] is None or status["run"]["number"] != taken.number, END_SECONDS
         )
         taken.is_over = True
@@ -189,14 +186,10 @@ class _Runs:
         if record is None:
             msg = f"there is no record of run {taken.number}"
             raise RunFailedError(msg)
-        dropped = {name: count for name, count in status["ledger"].items() if name in DROPPED and count}
         self._set_event_count(record["events"])
         self._set_incomplete(record["incomplete"])
-        self._set_dropped(sum(dropped.values()))
-        problems = [f"{count} fragments {name.replace('_', ' ')}" for name, count in dropped.items()]
-        problems += [f"{source['name']}: {source['trouble']}" for source in status["sources"] if source["trouble"]]
-        if record["state"] != "complete" or dropped:
-            msg = f"run {taken.number} is {record['state']}: {'; '.join([*record['reasons'], *problems])}"
+        if record["state"] != "complete":
+            msg = f"run {taken.number} is {record['state']}: {'; '.join(record['reasons'])}"
             raise RunFailedError(msg)
         if taken.collections < taken.requested:
             msg = f"run {taken.number} ended after {taken.collections} of {taken.requested} collections"
@@ -334,7 +327,6 @@ class RunDetector(StandardDetector):
         self.run_number = runs.run_number
         self.event_count = runs.event_count
         self.incomplete = runs.incomplete
-        self.dropped = runs.dropped
         self.collections_written = runs.collections
         self.events_per_collection, _ = soft_signal_r_and_setter(int, events)
         self.service, _ = soft_signal_r_and_setter(str, runs.control.url)
@@ -343,6 +335,6 @@ class RunDetector(StandardDetector):
             _TriggerLogic(runs),
             _AcquireLogic(runs),
             _RunsLogic(runs),
-            _CountsLogic([self.run_number, self.event_count, self.incomplete, self.dropped]),
+            _CountsLogic([self.run_number, self.event_count, self.incomplete]),
         )
         super().__init__(name=name)
