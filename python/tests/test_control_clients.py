@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import queue
@@ -11,7 +12,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from xml.etree import ElementTree
@@ -103,11 +103,10 @@ class Service:
         status = self.control.status()
         if status["run"]:
             self.control.command("stop")
-            status = self.control.wait_until(lambda status: status["run"] is None, PATIENCE)
-        if status["state"] in ("idle", "error"):
-            status = self.control.command("configure")
-        if status["state"] == "configured":
+        elif status["state"] in ("idle", "error"):
+            self.control.command("configure")
             self.control.command("arm")
+        # After a run, it arms by itself.
         self.control.wait_until(lambda status: status["commands"]["start"]["legal"], PATIENCE)
 
 
@@ -297,16 +296,17 @@ def test_the_count_of_a_run_is_0_before_the_run_is_seen(armed: Service, pvs: Pvs
     for _ in range(2):
         with pvs.updates("NumCaptured_RBV", "Capture_RBV") as updates:
             # The values of now, in any order.
-            first = updates(lambda update: True)
-            updates(lambda update: update.pv != first[0].pv)
+            first = updates(lambda update: update.pv == "Capture_RBV" and update.value == "False")
+            if all(update.pv == "Capture_RBV" for update in first):
+                first += updates(lambda update: update.pv == "NumCaptured_RBV")
             pvs.put_ca("Start", 1)
             seen = updates(lambda update: update.value == "True")
             seen += updates(lambda update: update.pv == "NumCaptured_RBV" and update.value > 0)
         seen.sort(key=lambda update: (update.raw.timeStamp.secondsPastEpoch, update.raw.timeStamp.nanoseconds))
         begins = next(index for index, update in enumerate(seen) if update.value == "True")
-        # None where the count was 0 already.
-        assert [update.value for update in seen[:begins]] in ([], [0]), seen
-        assert begins or first[0].value == 0 or seen[0].value == "True"
+        # No update where the count was 0 already.
+        former = [update.value for update in first if update.pv == "NumCaptured_RBV"]
+        assert [*former, *(update.value for update in seen[:begins])][-1] == 0, seen
         armed.arm()
         assert pvs.pva("NumCaptured_RBV") > 0
 
@@ -416,7 +416,7 @@ def answer(body: bytes, status: str = "200 OK") -> bytes:
         (answer(b"<html>"), "Expecting value"),
         (answer(b"[]"), "not an object"),
         (answer(b"[" * 100_000), "nested too deeply"),
-        (answer(b"{}")[:-1], "IncompleteRead"),
+        (answer(b"{}")[:-1], "Expecting property name"),
         (answer(b"\xff\xfe", "502 Bad Gateway"), "502 Bad Gateway, without a reason"),
         (answer(b"x" * 5000), "more than 4096 bytes"),
     ],
@@ -455,7 +455,7 @@ def test_a_client_names_what_it_does_not_know(monkeypatch: pytest.MonkeyPatch, t
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     with pytest.raises(ValueError, match="no service is known"):
         Control()
-    with pytest.raises(ValueError, match="no token for http://127.0.0.1:1"):
+    with pytest.raises(ValueError, match="no token for http"):
         Control("http://127.0.0.1:1")
     with pytest.raises(ValueError, match="write http://HOST:PORT"):
         Control("127.0.0.1:1", "token")
@@ -470,7 +470,7 @@ def test_a_token_that_may_only_watch_gives_no_commands(armed: Service) -> None:
     assert watcher.status()["state"] == "armed"
     with pytest.raises(ControlError, match="has the role watch, and this needs operate"):
         watcher.command("start")
-    with pytest.raises(TimeoutError, match="not so after 0.1 s: the experiment is armed"):
+    with pytest.raises(TimeoutError, match=r"not so after 0\.1 s: the experiment is armed"):
         watcher.wait_until(lambda status: status["state"] == "running", 0.1)
 
 
@@ -555,7 +555,7 @@ def test_a_fly_scan_is_one_run(armed: Service, engine: Any) -> None:
     assert len(thalweg.open(armed.folder / "runs" / Path(resource["uri"]).name)) >= 20
     indices = [datum["indices"] for datum in content(documents, "stream_datum")]
     assert (indices[0]["start"], indices[-1]["stop"]) == (0, 4)
-    assert all(one["stop"] == next["start"] for one, next in zip(indices, indices[1:], strict=False))
+    assert all(one["stop"] == next["start"] for one, next in itertools.pairwise(indices))
 
 
 def test_a_plan_leaves_a_run_of_somebody_else_alone(armed: Service, engine: Any) -> None:

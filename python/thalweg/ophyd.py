@@ -29,7 +29,7 @@ import urllib.parse
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from thalweg.control import Control
+from thalweg.control import Control, ControlError
 
 try:
     from event_model import ComposeStreamResource, ComposeStreamResourceBundle, DataKey, StreamRange
@@ -61,6 +61,8 @@ RUN_MIMETYPE = "application/x-thalweg-run"
 # Longest time in seconds until the experiment has armed, and until a run has ended.
 ARM_SECONDS = 60.0
 END_SECONDS = 120.0
+# Fragments that should have been built and were not, in the ledger.
+DROPPED = ("dropped", "lost_in_device", "late", "corrupt", "lost")
 
 
 class RunFailedError(RuntimeError):
@@ -114,12 +116,26 @@ class _Runs:
             msg = f"run {run['number']} is under way: stop it first"
             raise RunFailedError(msg)
         if status["state"] == "idle":
-            status = await self.command("configure")
-        if status["state"] == "configured":
+            await self.command("configure")
             await self.command("arm")
+        elif status["state"] == "configured":
+            await self.arm_again(status)
         await self.wait_for_armed()
         self.taken.clear()
         self._set_collections(0)
+
+    async def arm_again(self, status: dict[str, Any]) -> None:
+        """Arms an experiment that is configured."""
+        try:
+            await self.command("arm")
+        except ControlError as refusal:
+            # Nodes that have not finished with the last run refuse that; they arm by themselves.
+            if status["last_run"] is None:
+                raise
+            try:
+                await self.wait_for_armed()
+            except TimeoutError:
+                raise refusal from None
 
     async def wait_for_armed(self) -> None:
         """Waits until a run can begin. The experiment arms by itself after a run."""
@@ -161,7 +177,9 @@ class _Runs:
                 if events > former and not is_over:
                     self._set_collections(taken.first + taken.collections)
                 former = events
-                if is_over:
+                # A run that cannot be complete any more is not worth its time.
+                is_spoilt = status["totals"]["incomplete"] or any(status["ledger"][name] for name in DROPPED)
+                if is_over or is_spoilt:
                     return
         finally:
             # The detector waits for collections, and not for the end of a run: end_run says what went wrong.
