@@ -160,8 +160,16 @@ class Pvs:
         self.screens = folder / "screens"
         self._log = (folder / "ioc.log").open("ab")
         command = [sys.executable, "-m", "thalweg.ioc", url, "--prefix", PREFIX, "--screens", self.screens]
-        self.process = subprocess.Popen(command, stdout=self._log, stderr=self._log, env=environment | self.environment)
+        self.process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=self._log, text=True, env=environment | self.environment
+        )
         self.context = Context("pva", conf=self.environment, useenv=False, nt=False)
+        self.wait_for_pvs()
+
+    def wait_for_pvs(self) -> None:
+        """Waits until the PVs are served, again after the service was lost: clients search less and less often."""
+        assert self.process.stdout is not None
+        assert any(" PVs of " in line for line in self.process.stdout), "thalweg-ioc has ended: see ioc.log"
 
     def pva(self, name: str) -> Any:
         """Reads a PV over pvAccess: texts and choices as such."""
@@ -355,7 +363,7 @@ def test_pvs_go_and_come_with_the_service_and_the_run_goes_on(armed: Service, pv
         armed.end()
         updates(lambda update: isinstance(update.raw, Disconnected))
     armed.begin()
-    # A client of its own: that one searches for lost PVs less and less often.
+    pvs.wait_for_pvs()
     assert pvs.ca("RunNumber") == number
     assert armed.control.status()["run"]["number"] == number
     armed.control.wait_until(lambda status: status["commands"]["stop"]["legal"], PATIENCE)
