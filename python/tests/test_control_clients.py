@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import itertools
 import json
@@ -416,6 +417,24 @@ def answer(body: bytes, status: str = "200 OK") -> bytes:
     return b"HTTP/1.1 %s\r\nContent-Length: %d\r\n\r\n%s" % (status.encode(), len(body), body)
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_pixels_of_no_more_than_16_bits_are_got_back(seed: int) -> None:
+    ioc = pytest.importorskip("thalweg.ioc", reason="fastcs is not installed")
+    random = np.random.default_rng(seed)
+    least, most = sorted(random.integers(0, 1 << 16, 2))
+    pixels = random.integers(least, most, (5, 7), endpoint=True)
+    # As the node makes them.
+    low, high = float(pixels.min()), float(pixels.max())
+    scaled = np.round((pixels - low) * (65535 / max(high - low, 1e-300))).astype("<u2")
+    encoded = base64.b64encode(scaled.tobytes()).decode()
+    image = {"width": 7, "height": 5, "pixels": encoded, "minimum": low, "maximum": high}
+    assert (ioc.image_pixels(image, "image-u16") == pixels).all()
+    fractions = ioc.image_pixels(image | {"minimum": 0.0, "maximum": 1.0}, "image-f32")
+    assert fractions.dtype == float
+    assert fractions.min() >= 0
+    assert fractions.max() <= 1
+
+
 @pytest.mark.parametrize(
     ("bytes_sent", "problem"),
     [
@@ -520,7 +539,7 @@ def test_each_point_of_a_plan_is_a_run(armed: Service, engine: Any) -> None:
     from thalweg.ophyd import RUN_MIMETYPE, RunDetector
 
     with init_devices():
-        daq = RunDetector(armed.control, events=5)
+        daq = RunDetector(armed.control, events=5, directory=armed.folder / "runs")
         motor = soft_signal_rw(float, name="motor")
     next_number = armed.control.status()["next_number"]
     counted = documents_of(engine, count([daq], num=2))
@@ -531,7 +550,7 @@ def test_each_point_of_a_plan_is_a_run(armed: Service, engine: Any) -> None:
     resources = content(counted, "stream_resource") + content(scanned, "stream_resource")
     for event, resource in zip(events, resources, strict=True):
         assert resource["mimetype"] == RUN_MIMETYPE
-        run = thalweg.open(armed.folder / "runs" / Path(resource["uri"]).name)
+        run = thalweg.open(resource["uri"].removeprefix("file://localhost"))
         assert run.state == "COMPLETE"
         assert len(run) == event["daq-event_count"] >= 5
         assert event["daq-incomplete"] == 0
@@ -548,7 +567,7 @@ def test_a_fly_scan_is_one_run(armed: Service, engine: Any) -> None:
     from thalweg.ophyd import RunDetector
 
     with init_devices():
-        daq = RunDetector(armed.control, events=5)
+        daq = RunDetector(armed.control, events=5, directory=armed.folder / "runs")
 
     @preprocessors.stage_decorator([daq])
     @preprocessors.run_decorator()
@@ -560,7 +579,7 @@ def test_a_fly_scan_is_one_run(armed: Service, engine: Any) -> None:
 
     documents = documents_of(engine, fly())
     (resource,) = content(documents, "stream_resource")
-    assert len(thalweg.open(armed.folder / "runs" / Path(resource["uri"]).name)) >= 20
+    assert len(thalweg.open(resource["uri"].removeprefix("file://localhost"))) >= 20
     indices = [datum["indices"] for datum in content(documents, "stream_datum")]
     assert (indices[0]["start"], indices[-1]["stop"]) == (0, 4)
     assert all(one["stop"] == next["start"] for one, next in itertools.pairwise(indices))
@@ -574,11 +593,15 @@ def test_a_plan_leaves_a_run_of_somebody_else_alone(armed: Service, engine: Any)
     from thalweg.ophyd import RunDetector
 
     with init_devices():
-        daq = RunDetector(armed.control)
+        daq = RunDetector(armed.control, directory=armed.folder)
+        nowhere = RunDetector(armed.control)
+    with pytest.raises(FailedStatus) as failed:
+        engine(count([nowhere]))
+    assert "recorded in 'runs', a relative path: name their directory" in str(failed.value.__cause__)
     number = armed.control.command("start")["run"]["number"]
     with pytest.raises(FailedStatus) as failed:
         engine(count([daq]))
-    assert f"run {number} is under way: stop it first" in str(failed.value.__cause__ or failed.value)
+    assert f"run {number} is under way: stop it first" in str(failed.value.__cause__)
     assert armed.control.status()["run"]["number"] == number
 
 
@@ -590,7 +613,7 @@ def test_a_source_that_dies_fails_the_plan_and_is_an_alarm(armed: Service, pvs: 
     from thalweg.ophyd import RunDetector, RunFailedError
 
     with init_devices():
-        daq = RunDetector(armed.control, events=1_000_000)
+        daq = RunDetector(armed.control, events=1_000_000, directory=armed.folder)
     processes = {process["node"]: process["pid"] for process in armed.control.status()["processes"]}
 
     def kill_source() -> None:

@@ -462,6 +462,7 @@ class FragmentServer:
         self._pvs: dict[str, dict[str, tuple[SharedPV, Watched]]] = {name: {} for name in self._sources}
         self._shown: dict[str, tuple[int, int]] = {}
         self._run: int | None = None
+        self._problem = ""
         self._is_over = threading.Event()
         self._server = Server([self._provider])
         self._thread = threading.Thread(target=self._serve, name="fragments", daemon=True)
@@ -488,6 +489,14 @@ class FragmentServer:
                     except ControlError:
                         # No answer of the builder; a service that is lost ends the program.
                         continue
+                    except (KeyError, TypeError, ValueError) as error:
+                        self._report(f"{source}: its latest fragment cannot be read: {error!r}")
+
+    def _report(self, problem: str) -> None:
+        """Writes a problem to stderr, once."""
+        if problem != self._problem:
+            self._problem = problem
+            print(f"thalweg-ioc: {problem}", file=sys.stderr, flush=True)
 
     def _show_latest(self, source: str) -> None:
         latest = self._control.latest(source, MAX_COLUMNS)
@@ -533,7 +542,7 @@ def image_value(latest: dict[str, Any], stamp: dict[str, int]) -> Value:
     p4p's own wrapper leaves `uniqueId` 0 and the time unset.
     """
     image = latest["image"]
-    array = image_pixels(image)
+    array = image_pixels(image, latest["payload_type"])
     height, width = array.shape
     full = (image["full_width"], image["full_height"])
     steps = (-(-full[0] // width), -(-full[1] // height))
@@ -558,15 +567,13 @@ def image_value(latest: dict[str, Any], stamp: dict[str, int]) -> Value:
     )
 
 
-def image_pixels(image: dict[str, Any]) -> np.ndarray[Any, Any]:
-    """Returns the pixels of an image: u16 if all of them are such numbers, otherwise f64."""
+def image_pixels(image: dict[str, Any], payload_type: str) -> np.ndarray[Any, Any]:
+    """Returns the pixels of an image: u16 for u8 and u16, otherwise f64."""
     scaled = np.frombuffer(base64.b64decode(image["pixels"]), "<u2").reshape(image["height"], image["width"])
     least, most = image["minimum"], image["maximum"]
-    pixels: np.ndarray[Any, Any] = least + scaled * ((most - least) / 65535)
-    # From 16 bits, whole numbers in a range of no more than 16 bits are got back exactly.
-    if least >= 0 and most <= 65535 and least == int(least) and most == int(most):
-        pixels = np.rint(pixels).astype(np.uint16)
-    return np.asarray(pixels)
+    pixels = np.asarray(least + scaled * ((most - least) / 65535))
+    # The service spreads them over 16 bits: numbers of no more than that are got back exactly.
+    return np.rint(pixels).astype(np.uint16) if payload_type in ("image-u8", "image-u16") else pixels
 
 
 async def serve_pvs(control: Control, options: argparse.Namespace, status: dict[str, Any]) -> str | None:
@@ -645,6 +652,8 @@ def main() -> None:
         reason = asyncio.run(serve_pvs(control, options, wait_for_service(control)))
     except (ControlError, ValueError) as error:
         sys.exit(f"thalweg-ioc: {error}")
+    except KeyError as error:
+        sys.exit(f"thalweg-ioc: the status of the service has no {error}: install its version of this program")
     except KeyboardInterrupt:
         return
     if reason is not None:

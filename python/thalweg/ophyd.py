@@ -6,7 +6,7 @@
     >>> from thalweg.ophyd import RunDetector
     >>> RE = RunEngine()
     >>> with init_devices():
-    ...     daq = RunDetector(events=100)
+    ...     daq = RunDetector(events=100)  # runs of 100 events, or some more
     >>> RE(count([daq], num=3))
 
 Staging the detector configures and arms the experiment. Each trigger of a step scan, and each kickoff of a fly scan, is
@@ -25,8 +25,10 @@ Needs ophyd-async: pip install thalweg[ophyd].
 from __future__ import annotations
 
 import asyncio
+import os
 import urllib.parse
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from thalweg.control import Control, ControlError
@@ -89,8 +91,9 @@ class _Taken:
 class _Runs:
     """Runs of a plan, and signals of the counts of the last one."""
 
-    def __init__(self, control: Control, events: int) -> None:
+    def __init__(self, control: Control, events: int, directory: Path | None) -> None:
         self.control = control
+        self._directory = directory
         # Number of events of a collection, and of collections of the next run.
         self.events = events
         self.requested = 1
@@ -115,6 +118,7 @@ class _Runs:
         if run := status["run"]:
             msg = f"run {run['number']} is under way: stop it first"
             raise RunFailedError(msg)
+        self.run_uri(status, 0)
         if status["state"] == "idle":
             await self.command("configure")
             await self.command("arm")
@@ -123,6 +127,17 @@ class _Runs:
         await self.wait_for_armed()
         self.taken.clear()
         self._set_collections(0)
+
+    def run_uri(self, status: dict[str, Any], number: int) -> str:
+        """Returns the URI of a run's directory (RFC 8089). Raises RunFailedError if it is not known."""
+        host, directory = "localhost", self._directory
+        if directory is None:
+            host, directory = status["service"]["host"], Path(status["directory"])
+        if not directory.is_absolute():
+            where = f"'{directory}', a relative path" if status["directory"] else "nowhere"
+            msg = f"runs are recorded in {where}: name their directory in RunDetector(directory=…)"
+            raise RunFailedError(msg)
+        return f"file://{host}{urllib.parse.quote(str(directory))}/run-{number:06d}"
 
     async def arm_again(self, status: dict[str, Any]) -> None:
         """Arms an experiment that is configured."""
@@ -154,9 +169,7 @@ class _Runs:
             msg = f"no run is under way after its start: {status['sentence']}"
             raise RunFailedError(msg)
         first = self.taken[-1].first + self.taken[-1].requested if self.taken else 0
-        directory = f"{status['directory']}/run-{run['number']:06d}"
-        uri = f"file://{status['service']['host']}{urllib.parse.quote(directory)}" if status["directory"] else ""
-        taken = _Taken(run["number"], uri, first, self.requested)
+        taken = _Taken(run["number"], self.run_uri(status, run["number"]), first, self.requested)
         self.taken.append(taken)
         self._set_run_number(taken.number)
         self._follower = asyncio.create_task(self._follow(taken))
@@ -333,15 +346,23 @@ class _CountsLogic(DetectorDataLogic):
 class RunDetector(StandardDetector):
     """Detector whose triggers are runs of an experiment."""
 
-    def __init__(self, control: Control | None = None, *, events: int = 1, name: str = "") -> None:
+    def __init__(
+        self,
+        control: Control | None = None,
+        *,
+        events: int = 1,
+        directory: str | os.PathLike[str] | None = None,
+        name: str = "",
+    ) -> None:
         """Creates the detector, with collections of this number of events.
 
-        `control` is the service; this user's last one if it is left out.
+        `control` is the service; this user's last one if it is left out. `directory` is that of the runs, as readers of
+        the documents see it; that of the topology, on the host of the service, if it is left out.
         """
         if events < 1:
             msg = f"events: {events}: a collection has at least one"
             raise ValueError(msg)
-        runs = _Runs(control or Control(), events)
+        runs = _Runs(control or Control(), events, None if directory is None else Path(directory))
         self.run_number = runs.run_number
         self.event_count = runs.event_count
         self.incomplete = runs.incomplete
