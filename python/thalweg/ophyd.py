@@ -91,7 +91,7 @@ class _Taken:
 class _Runs:
     """Runs of a plan, and signals of the counts of the last one."""
 
-    def __init__(self, control: Control, events: int, directory: Path | None) -> None:
+    def __init__(self, control: Control, events: int, directory: str | None) -> None:
         self.control = control
         self._directory = directory
         # Number of events of a collection, and of collections of the next run.
@@ -129,15 +129,14 @@ class _Runs:
         self._set_collections(0)
 
     def run_uri(self, status: dict[str, Any], number: int) -> str:
-        """Returns the URI of a run's directory (RFC 8089). Raises RunFailedError if it is not known."""
+        """Returns the URI of a run's directory (RFC 8089). Raises RunFailedError if runs are not recorded."""
         host, directory = "localhost", self._directory
         if directory is None:
-            host, directory = status["service"]["host"], Path(status["directory"])
-        if not directory.is_absolute():
-            where = f"'{directory}', a relative path" if status["directory"] else "nowhere"
-            msg = f"runs are recorded in {where}: name their directory in RunDetector(directory=…)"
+            host, directory = status["service"]["host"], status["directory"]
+        if not status["directory"]:
+            msg = "the topology records nothing: plans need run.record = true"
             raise RunFailedError(msg)
-        return f"file://{host}{urllib.parse.quote(str(directory))}/run-{number:06d}"
+        return f"file://{host}{urllib.parse.quote(directory)}/run-{number:06d}"
 
     async def arm_again(self, status: dict[str, Any]) -> None:
         """Arms an experiment that is configured."""
@@ -362,7 +361,10 @@ class RunDetector(StandardDetector):
         if events < 1:
             msg = f"events: {events}: a collection has at least one"
             raise ValueError(msg)
-        runs = _Runs(control or Control(), events, None if directory is None else Path(directory))
+        if directory is not None and not Path(directory).is_absolute():
+            msg = f"directory: {os.fspath(directory)!r} is no absolute path"
+            raise ValueError(msg)
+        runs = _Runs(control or Control(), events, None if directory is None else os.fspath(directory))
         self.run_number = runs.run_number
         self.event_count = runs.event_count
         self.incomplete = runs.incomplete
