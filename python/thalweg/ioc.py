@@ -87,7 +87,7 @@ IMAGE = NTNDArray.buildType()
 WAVEFORM = NTScalar.buildType("ad")
 # States in which a run has begun and is not over.
 RUN_STATES = ("running", "pausing", "paused", "stopping", "closing")
-# PVs whose names in areaDetector end in _RBV, though nobody can write them.
+# PVs that are read only, and whose names in areaDetector end in _RBV.
 READ_BACK = ("num_captured", "array_counter", "dropped_arrays", "full_file_name")
 
 State = enum.Enum(
@@ -200,7 +200,9 @@ class RunController(Controller):
         self.set_path([prefix])
         self._control = control
         self._shown = status
-        self.is_capturing = False
+        self._is_capturing = False
+        # Statuses arrive from the service's changes and with the answers to commands.
+        self._lock = asyncio.Lock()
         self.add_state_pvs(read_only=read_only)
         self.add_count_pvs()
         self.add_sub_controller("ledger", Ledger())
@@ -250,7 +252,7 @@ class RunController(Controller):
         self.add_attribute("stalled_percent", quantity("Time held up by the disk", "%"))
         self.add_attribute("disk_free_bytes", count("Room on the disk", "B"))
         self.add_attribute("alarms", count("Alarms active and not acknowledged"))
-        self.add_attribute("alarm_text", sentence("Their texts"))
+        self.add_attribute("alarm_text", sentence("Texts of these alarms"))
 
     def _command_method(self, name: str) -> Callable[[], Coroutine[None, None, None]]:
         async def give_command() -> None:
@@ -278,19 +280,22 @@ class RunController(Controller):
 
     async def show_status(self, status: dict[str, Any]) -> None:
         """Shows a status, unless a newer one is shown already."""
-        if status["id"] < self._shown["id"]:
-            return
-        self._shown = status
+        async with self._lock:
+            if status["id"] >= self._shown["id"]:
+                self._shown = status
+                await self._show_values(status)
+
+    async def _show_values(self, status: dict[str, Any]) -> None:
         # An experiment that is armed again has no counts: those of the last run stay.
         has_counts = status["run"] is not None or status["ledger"]["accepted"] > 0
         for source in status["sources"]:
             controller = self.sub_controllers[self.source_pvs[source["name"]]]
             await show_values(controller, source_values(source) | (source_counts(source) if has_counts else {}))
         await show_values(self.sub_controllers["ledger"], status["ledger"] if has_counts else {})
-        if status["state"] in RUN_STATES and not self.is_capturing:
+        if status["state"] in RUN_STATES and not self._is_capturing:
             # As areaDetector's file plugins: the count of the former run is gone before the run is seen.
             await show_values(self, {"num_captured": 0, "capture": True})
-        self.is_capturing = status["state"] in RUN_STATES
+        self._is_capturing = status["state"] in RUN_STATES
         await show_values(self, (run_counts(status) if has_counts else {}) | run_values(status))
 
 
@@ -327,7 +332,7 @@ def run_values(status: dict[str, Any]) -> dict[str, Any]:
         values["full_file_name"] = shown.get("directory") or in_directory
     values["capture"] = status["state"] in RUN_STATES
     values["acquire"] = status["state"] == "running"
-    # Last: who sees a state finds the values of it.
+    # Last: a client that sees a state reads the values of it.
     values["state"] = member(State, status["state"])
     return values
 
@@ -588,15 +593,24 @@ async def serve_pvs(control: Control, options: argparse.Namespace, status: dict[
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, ended.set)
     server = asyncio.create_task(FastCS(controller, [transport], loop).serve(interactive=False))
-    await transport.is_serving.wait()
+    await first_of(server, transport.is_serving.wait())
     fragments = FragmentServer(control, controller)
     print(f"{transport.pv_count} PVs of {control.url}, {prefix}:State is one", flush=True)
     follower = asyncio.create_task(follow_service(control, controller, fragments))
-    waiter = asyncio.create_task(ended.wait())
-    await asyncio.wait([follower, waiter], return_when=asyncio.FIRST_COMPLETED)
+    await first_of(server, follower, ended.wait())
     server.cancel()
     await asyncio.to_thread(fragments.close)
     return None if ended.is_set() else follower.result()
+
+
+async def first_of(server: asyncio.Task[None], *others: Coroutine[Any, Any, Any] | asyncio.Task[Any]) -> None:
+    """Waits for the first of the others. Raises RuntimeError if the server of FastCS ends before that."""
+    tasks = [asyncio.ensure_future(other) for other in others]
+    await asyncio.wait([server, *tasks], return_when=asyncio.FIRST_COMPLETED)
+    if not any(task.done() for task in tasks):
+        server.result()
+        msg = "FastCS has ended: the lines before this one say why"
+        raise RuntimeError(msg)
 
 
 async def follow_service(control: Control, controller: RunController, fragments: FragmentServer) -> str:
@@ -650,7 +664,7 @@ def main() -> None:
     try:
         control = Control(options.url)
         reason = asyncio.run(serve_pvs(control, options, wait_for_service(control)))
-    except (ControlError, ValueError) as error:
+    except (RuntimeError, ValueError) as error:
         sys.exit(f"thalweg-ioc: {error}")
     except KeyError as error:
         sys.exit(f"thalweg-ioc: the status of the service has no {error}: install its version of this program")
