@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import http.client
+import io
 import itertools
 import json
 import os
@@ -474,6 +476,33 @@ def test_changes_end_with_an_error(stream: bytes, problem: str, monkeypatch: pyt
     with pytest.raises(ServiceLostError, match=problem):
         next(changes)
     service.close()
+
+
+def test_any_bytes_are_changes_or_an_error() -> None:
+    pieces = [
+        b"event: status",
+        b"data: ",
+        b'{"id": 1}',
+        b"[",
+        b"id: 7",
+        b"\n",
+        b"\r\n",
+        b"\n\n",
+        b": x",
+        b"\xff",
+        b"9" * 5000,
+    ]
+    counts = {True: 0, False: 0}
+    for seed in range(2000):
+        random = np.random.default_rng(seed)
+        stream = io.BytesIO(b"".join(pieces[choice] for choice in random.integers(0, len(pieces), 12)))
+        try:
+            for change in control_module._read_changes(stream):  # type: ignore[arg-type]
+                assert change is None or isinstance(change.data, dict)
+                counts[True] += change is not None
+        except http.client.HTTPException:
+            counts[False] += 1
+    assert min(counts.values()) > 0, counts
 
 
 def test_a_client_names_what_it_does_not_know(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
