@@ -145,9 +145,7 @@ impl Tokens {
     fn write_new(&self, path: &Path) -> io::Result<()> {
         let text = toml::to_string(&TokenFile { token: self.0.clone() }).map_err(io::Error::other)?;
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
-        file.write_all(
-            b"# Who may do what: a name, a role (node, watch, operate or configure) and a secret for each.\n",
-        )?;
+        file.write_all(b"# Tokens: each has a name, a role (node, watch, operate or configure) and a secret.\n")?;
         file.write_all(text.as_bytes())
     }
 

@@ -1,4 +1,4 @@
-//! Log of all requests that change something: who, when, what, and what came of it.
+//! Log of all requests that change something, with the time, the name of the token and the result.
 
 use parking_lot::Mutex;
 use serde::Serialize;

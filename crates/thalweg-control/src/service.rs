@@ -28,7 +28,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 /// Time from one status to the next.
 pub const STATUS_INTERVAL: Duration = Duration::from_millis(100);
 /// Time after the beginning of the service for which alarms stay as they were: nodes are still connecting.
-const CONNECTING_TIME: Duration = Duration::from_secs(5);
+const CONNECTING_TIME: Duration = Duration::from_secs(10);
 /// Longest text of a message, in bytes; the remainder is cut off.
 const MAX_MESSAGE_BYTES: usize = 4096;
 /// Number of messages that are kept for clients that were away, and that a status shows.

@@ -1,4 +1,4 @@
-//! The latest fragment of a source, made small for those who watch a run: the least and the greatest sample of each
+//! The latest fragment of a source, made small for the clients of a control service: the least and the greatest sample of each
 //! column of a waveform, fewer pixels of an image, the numbers of a fit.
 
 use serde_json::{Value, json};
