@@ -704,6 +704,9 @@ builder = { manager = "none" }
 [[builder]]
 name = "builder"
 listen = ["tcp:127.0.0.1:7401"]
+[[source]]
+name = "adc"
+id = "1.0"
 "#;
 
     fn open_service(folder: &Path) -> Arc<Service> {
