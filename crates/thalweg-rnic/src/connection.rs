@@ -6,7 +6,7 @@ use crate::command::{
     Transport,
 };
 use crate::engine::{
-    Engine, check_limit, check_owner, check_reads, encode_event, encode_lost_connection_events, insert_object,
+    Engine, check_limit, check_owner, check_reads, encode_event, insert_object,
     missing_descriptor,
 };
 use crate::events::EventSocket;
@@ -63,7 +63,7 @@ impl Engine {
         backlog: u32,
         socket: Option<OwnedFd>,
     ) -> Result<Reply, CommandError> {
-        let events = EventSocket::new(socket.ok_or_else(missing_descriptor)?, encode_lost_connection_events);
+        let events = EventSocket::for_connection(socket.ok_or_else(missing_descriptor)?);
         let count = self.listeners.iter().filter(|(_, listener)| listener.client == client).count();
         check_limit("listeners", self.limits.max_listeners, count)?;
         // One port for peers at this RNIC and elsewhere.
@@ -136,7 +136,7 @@ impl Engine {
         parameters: ConnectionParameters,
         socket: Option<OwnedFd>,
     ) -> Result<(), CommandError> {
-        let events = EventSocket::new(socket.ok_or_else(missing_descriptor)?, encode_lost_connection_events);
+        let events = EventSocket::for_connection(socket.ok_or_else(missing_descriptor)?);
         self.check_parameters(&parameters)?;
         self.check_unconnected(client, queue)?;
         let listener =
@@ -184,7 +184,7 @@ impl Engine {
         parameters: ConnectionParameters,
         socket: Option<OwnedFd>,
     ) -> Result<(), CommandError> {
-        let events = EventSocket::new(socket.ok_or_else(missing_descriptor)?, encode_lost_connection_events);
+        let events = EventSocket::for_connection(socket.ok_or_else(missing_descriptor)?);
         self.check_parameters(&parameters)?;
         self.check_request(client, request)?;
         self.check_unconnected(client, queue)?;

@@ -4,7 +4,7 @@
 //! program, and no input of a program can make it fail.
 
 use crate::attributes::{Access, AsyncEvent, Limits, QueueAttributes, QueueState};
-use crate::command::{Command, CommandError, ConnectionEvent, Reply};
+use crate::command::{Command, CommandError, Reply};
 use crate::completion::CompletionQueue;
 use crate::connection::{Listener, Request};
 use crate::descriptor::{receive_ring_cells, send_ring_cells};
@@ -386,9 +386,7 @@ impl Engine {
     }
 
     fn open_client(&mut self, client: u32, events: Option<OwnedFd>) -> Result<Reply, CommandError> {
-        let events = EventSocket::new(events.ok_or_else(missing_descriptor)?, |number| {
-            encode_event(&AsyncEvent::EventsLost { number })
-        });
+        let events = EventSocket::for_program(events.ok_or_else(missing_descriptor)?);
         let client =
             self.clients.get_mut(client).ok_or(CommandError::NoSuch { what: "program".into(), handle: client })?;
         if client.events.is_some() {
@@ -677,11 +675,6 @@ impl Engine {
 /// Returns the message of an event. (Serializing these types cannot fail: no maps, no foreign types.)
 pub(crate) fn encode_event<T: serde::Serialize>(event: &T) -> Vec<u8> {
     serde_json::to_vec(event).unwrap_or_default()
-}
-
-/// Returns the message of lost events of a connection.
-pub(crate) fn encode_lost_connection_events(number: u64) -> Vec<u8> {
-    encode_event(&ConnectionEvent::EventsLost { number })
 }
 
 pub(crate) fn missing_descriptor() -> CommandError {
