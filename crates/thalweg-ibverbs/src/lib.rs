@@ -48,6 +48,7 @@ pub use context::{AsyncNotice, Context, DeviceLimits, device_names};
 pub use library::IbverbsError;
 pub use manager::{
     ConnectParameters, EventChannel, EventKind, Id, ManagerEvent, REJECTED_BY_CONSUMER, device_of_address,
+    device_towards,
 };
 pub use memory::{Domain, Region};
 pub use queue_pair::{

@@ -73,7 +73,6 @@ const MANAGER: (&str, &CStr, &str) = ("librdmacm.so.1", c"librdmacm.so.1", "libr
 
 macro_rules! functions {
     ($table:ident { $($name:ident($($kind:ty),*) $(-> $result:ty)?;)* }) => {
-        #[derive(Debug)]
         pub(crate) struct $table { $(pub(crate) $name: unsafe extern "C" fn($($kind),*) $(-> $result)?,)* }
 
         impl $table {
@@ -152,10 +151,15 @@ functions! {
 }
 
 /// Both libraries, which stay loaded.
-#[derive(Debug)]
 pub(crate) struct Library {
     pub(crate) verbs: VerbsFunctions,
     pub(crate) manager: ManagerFunctions,
+}
+
+impl std::fmt::Debug for Library {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Library")
+    }
 }
 
 /// Returns the libraries. An attempt that failed is made again by the next call: they may have been installed meanwhile.

@@ -1,16 +1,12 @@
 //! Connections by librdmacm: ids, and events of an event channel.
 
-use crate::abi::{
-    IbvQpAttr, RDMA_PS_TCP, RdmaCmEvent, RdmaCmId, RdmaConnParam, RdmaEventChannel, attr_mask, qp_state,
-};
+use crate::abi::{IbvQpAttr, RDMA_PS_TCP, RdmaCmEvent, RdmaCmId, RdmaConnParam, RdmaEventChannel, attr_mask, qp_state};
 use crate::context::{Context, name_of, report_leak};
-use crate::library::{
-    IbverbsError, Library, check_result, is_empty, last_error, loaded_library, set_nonblocking,
-};
+use crate::library::{IbverbsError, Library, check_result, is_empty, last_error, loaded_library, set_nonblocking};
 use crate::queue_pair::QueuePair;
 use libc::{c_int, sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage};
 use rustix::io::Errno;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -30,6 +26,24 @@ pub fn device_of_address(address: IpAddr) -> Result<Option<String>, IbverbsError
         Err(IbverbsError::Call { error: Errno::NODEV | Errno::ADDRNOTAVAIL, .. }) => Ok(None),
         Err(error) => Err(error),
     }
+}
+
+/// Returns the name of the RDMA device by which an address is reached, and the address of this machine towards it, by the
+/// kernel's routes. Nothing is sent.
+///
+/// # Errors
+/// As [`device_of_address`]; there is no route.
+pub fn device_towards(to: SocketAddr) -> Result<(Option<String>, IpAddr), IbverbsError> {
+    let any: IpAddr = if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    let own = UdpSocket::bind((any, 0)).and_then(|socket| {
+        socket.connect(to)?;
+        socket.local_addr()
+    });
+    let own = own.map_err(|error| IbverbsError::Call {
+        call: "looking for the route",
+        error: Errno::from_io_error(&error).unwrap_or(Errno::NETUNREACH),
+    })?;
+    Ok((device_of_address(own.ip())?, own.ip()))
 }
 
 /// A channel of events of connections (`struct rdma_event_channel`).
@@ -152,9 +166,11 @@ impl EventChannel {
             status: found.status,
             // SAFETY: as above; the data of an event are in it.
             parameters: unsafe { read_parameters(&found.conn) },
-            request: NonNull::new(found.id)
-                .filter(|_| is_request)
-                .map(|pointer| Id { pointer, channel: Arc::clone(self), queue: None }),
+            request: NonNull::new(found.id).filter(|_| is_request).map(|pointer| Id {
+                pointer,
+                channel: Arc::clone(self),
+                queue: None,
+            }),
         };
         // SAFETY: the event was taken, and is not used any more.
         unsafe { (self.library.manager.rdma_ack_cm_event)(event) };

@@ -205,8 +205,7 @@ impl QueuePair {
                 WrTarget { atomic: WrAtomic { remote_addr: address, compare_add, swap, rkey: key } }
             }
         };
-        let bind_info =
-            IbvMwBindInfo { mr: std::ptr::null_mut(), addr: 0, length: 0, mw_access_flags: 0 };
+        let bind_info = IbvMwBindInfo { mr: std::ptr::null_mut(), addr: 0, length: 0, mw_access_flags: 0 };
         let mut request = IbvSendWr {
             wr_id: work.id,
             next: std::ptr::null_mut(),

@@ -19,7 +19,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
 use thalweg_arena::{ArenaError, Ring, RingReceiver, SharedMemory};
-use thalweg_ibverbs::{CompletionChannel, Context, DeviceLimits, Domain, EventChannel, QueuePairSetup, Region, SharedQueue};
+use thalweg_ibverbs::{
+    CompletionChannel, Context, DeviceLimits, Domain, EventChannel, QueuePairSetup, Region, SharedQueue,
+};
 use thalweg_rnic::{
     Access, AsyncEvent, Command, CommandError, EventSocket, Limits, MAX_INLINE_BYTES, MAX_SGES, Operation,
     QueueLengths, QueueState, Reply, Sge, Transport, receive_ring_cells, send_ring_cells,
@@ -185,13 +187,16 @@ impl Adapter {
                 return self.create_shared_queue(domain, (receives, sges), next_fd(&mut fds)?);
             }
             Command::SetSharedQueueLimit { queue, limit } => {
-                let shared = self.shared_queues.get_mut(&queue).ok_or_else(|| no_such("shared receive queue", queue))?;
+                let shared =
+                    self.shared_queues.get_mut(&queue).ok_or_else(|| no_such("shared receive queue", queue))?;
                 shared.set_limit(limit)?;
             }
             Command::DestroySharedQueue(queue) => drop(self.shared_queues.remove(&queue)),
             command @ Command::CreateQueuePair { .. } => return self.create_queue_pair(&command, fds),
             Command::NumberQueuePair { .. } => return Err(self.unsupported(NUMBERS)),
-            Command::ModifyQueuePair { queue, state, attributes } => self.modify_queue_pair(queue, state, attributes)?,
+            Command::ModifyQueuePair { queue, state, attributes } => {
+                self.modify_queue_pair(queue, state, attributes)?
+            }
             Command::QueryQueuePair(queue) => return Ok(self.pair(queue)?.describe_state()),
             Command::DestroyQueuePair(queue) => {
                 self.connections.remove_queue(queue);

@@ -7,7 +7,7 @@ use parking_lot::{Mutex, MutexGuard};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketType};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -163,7 +163,20 @@ impl Device {
     /// # Errors
     /// As [`open_device`](Self::open_device); no RDMA device has the address.
     pub fn open_device_at(address: IpAddr) -> Result<Self, VerbsError> {
-        match thalweg_ibverbs::device_of_address(address)? {
+        Self::open_found(thalweg_ibverbs::device_of_address(address)?, address)
+    }
+
+    /// Opens the RDMA device by which an address is reached, as [`open_device`](Self::open_device) does.
+    ///
+    /// # Errors
+    /// As [`open_device_at`](Self::open_device_at); there is no route to the address.
+    pub fn open_device_towards(to: SocketAddr) -> Result<Self, VerbsError> {
+        let (found, own) = thalweg_ibverbs::device_towards(to)?;
+        Self::open_found(found, own)
+    }
+
+    fn open_found(name: Option<String>, address: IpAddr) -> Result<Self, VerbsError> {
+        match name {
             Some(name) => Self::open_device(&name),
             None => Err(VerbsError::NoDevice { address, found: thalweg_ibverbs::device_names()? }),
         }

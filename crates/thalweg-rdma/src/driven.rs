@@ -64,7 +64,11 @@ impl DrivenRnic {
             return adapter.register_file(domain, &fd, range, access);
         }
         let MemoryRange { offset, length, base } = range;
-        match self.execute_command(client, Command::RegisterRegion { domain, offset, length, base, access }, vec![fd])? {
+        match self.execute_command(
+            client,
+            Command::RegisterRegion { domain, offset, length, base, access },
+            vec![fd],
+        )? {
             Reply::Handle(stag) => Ok(Registered { stag, peer_base: base }),
             other => Err(VerbsError::Answer(format!("{other:?}"))),
         }

@@ -5,10 +5,7 @@ use crate::command::{
     CommandError, ConnectionEvent, ConnectionParameters, MAX_PEER_TIMEOUT, MAX_PRIVATE_BYTES, MIN_PEER_TIMEOUT, Reply,
     Transport,
 };
-use crate::engine::{
-    Engine, check_limit, check_owner, check_reads, encode_event, insert_object,
-    missing_descriptor,
-};
+use crate::engine::{Engine, check_limit, check_owner, check_reads, encode_event, insert_object, missing_descriptor};
 use crate::events::EventSocket;
 use crate::queue_pair::{Connection, Path};
 use crate::stream::Ending;

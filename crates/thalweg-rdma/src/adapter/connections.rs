@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 use thalweg_ibverbs::{
-    ConnectParameters, Context, EventChannel, EventKind, Id, IbverbsError, ManagerEvent, REJECTED_BY_CONSUMER,
+    ConnectParameters, Context, EventChannel, EventKind, IbverbsError, Id, ManagerEvent, REJECTED_BY_CONSUMER,
 };
 use thalweg_rnic::{CONNECT_TIMEOUT, CommandError, ConnectionEvent, ConnectionParameters, EventSocket};
 

@@ -129,8 +129,7 @@ impl Pair {
     }
 
     fn set_device_state(&self, state: i32, access: u32, mask: i32) -> Result<(), VerbsError> {
-        let attributes =
-            IbvQpAttr { qp_state: state, qp_access_flags: access, port_num: 1, ..IbvQpAttr::default() };
+        let attributes = IbvQpAttr { qp_state: state, qp_access_flags: access, port_num: 1, ..IbvQpAttr::default() };
         Ok(self.queue.modify(&attributes, mask | attr_mask::STATE)?)
     }
 
@@ -225,7 +224,17 @@ impl Pair {
         self.sent.pop_front();
         let index = self.first_sent;
         self.first_sent = index.wrapping_add(1);
-        Some(CompletionEntry { id, status, operation, queue, bytes: 0, index, immediate: None, invalidated: None, fault })
+        Some(CompletionEntry {
+            id,
+            status,
+            operation,
+            queue,
+            bytes: 0,
+            index,
+            immediate: None,
+            invalidated: None,
+            fault,
+        })
     }
 
     /// Posts to the device what the receive ring has.
@@ -446,12 +455,7 @@ pub(super) struct Completions {
 }
 
 impl Completions {
-    pub(super) fn new(
-        queue: Arc<CompletionQueue>,
-        ring: RingSender,
-        channel: Option<u32>,
-        event_number: u64,
-    ) -> Self {
+    pub(super) fn new(queue: Arc<CompletionQueue>, ring: RingSender, channel: Option<u32>, event_number: u64) -> Self {
         Self { queue, ring, channel, event_number, is_armed: false, is_urgent: false, has_failed: false }
     }
 
