@@ -1,7 +1,9 @@
 //! Devices: names, opening, limits, asynchronous events.
 
 use crate::abi::{IbvContext, IbvDevice, IbvDeviceAttr, LibraryAsyncEvent, TRANSPORT_IWARP};
-use crate::library::{IbverbsError, Library, check_result, is_empty, last_error, loaded_library, set_nonblocking};
+use crate::library::{
+    IbverbsError, Library, check_result, first_error, is_empty, last_error, loaded_library, set_nonblocking,
+};
 use libc::c_int;
 use std::ffi::CStr;
 use std::os::fd::BorrowedFd;
@@ -62,7 +64,7 @@ impl DeviceList {
         let mut count: c_int = 0;
         // SAFETY: see the crate's documentation.
         let list = unsafe { (library.verbs.ibv_get_device_list)(&raw mut count) };
-        let Some(pointer) = NonNull::new(list) else { return Err(last_error("ibv_get_device_list")) };
+        let Some(pointer) = NonNull::new(list) else { return Err(first_error("ibv_get_device_list")) };
         Ok(Self { pointer, count: usize::try_from(count).unwrap_or(0), library })
     }
 

@@ -40,6 +40,12 @@ pub enum IbverbsError {
         /// Names of the devices that exist.
         found: Vec<String>,
     },
+    /// The kernel has no RDMA.
+    #[error("{call}: this kernel has no RDMA devices, or its modules are not loaded (`modprobe ib_uverbs rdma_ucm`)")]
+    NoSupport {
+        /// Name of the function that found out.
+        call: &'static str,
+    },
     /// A call failed.
     #[error("{call}: {error}")]
     Call {
@@ -186,6 +192,16 @@ fn loader_error() -> String {
 pub(crate) fn last_error(call: &'static str) -> IbverbsError {
     let error = Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO);
     IbverbsError::Call { call, error }
+}
+
+/// Returns the error of a call that is the first to ask the kernel.
+pub(crate) fn first_error(call: &'static str) -> IbverbsError {
+    match last_error(call) {
+        IbverbsError::Call { error: Errno::NOSYS | Errno::NODEV | Errno::NOENT, .. } => {
+            IbverbsError::NoSupport { call }
+        }
+        other => other,
+    }
 }
 
 /// Checks the result of a call that returns 0, an error number, or −1 with `errno`.

@@ -2,7 +2,9 @@
 
 use crate::abi::{IbvQpAttr, RDMA_PS_TCP, RdmaCmEvent, RdmaCmId, RdmaConnParam, RdmaEventChannel, attr_mask, qp_state};
 use crate::context::{Context, name_of, report_leak};
-use crate::library::{IbverbsError, Library, check_result, is_empty, last_error, loaded_library, set_nonblocking};
+use crate::library::{
+    IbverbsError, Library, check_result, first_error, is_empty, last_error, loaded_library, set_nonblocking,
+};
 use crate::queue_pair::QueuePair;
 use libc::{c_int, sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage};
 use rustix::io::Errno;
@@ -133,7 +135,7 @@ impl EventChannel {
         let library = loaded_library()?;
         // SAFETY: see the crate's documentation.
         let channel = unsafe { (library.manager.rdma_create_event_channel)() };
-        let Some(pointer) = NonNull::new(channel) else { return Err(last_error("rdma_create_event_channel")) };
+        let Some(pointer) = NonNull::new(channel) else { return Err(first_error("rdma_create_event_channel")) };
         let channel = Self { pointer, library };
         set_nonblocking(channel.descriptor())?;
         Ok(Arc::new(channel))

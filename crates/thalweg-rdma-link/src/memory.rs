@@ -58,19 +58,16 @@ impl RegisteredArenas {
     }
 
     fn register_arena(&mut self, arena: &Arc<Arena>) -> Result<usize, LinkError> {
-        let region = match self.purpose {
-            MemoryUse::ReadByPeers => {
-                let range = MemoryRange { offset: 0, length: arena.size_bytes() as u64, base: 0 };
-                self.domain.register_memory(arena.fd(), range, Access::REMOTE_READ)
-            }
-            MemoryUse::SinkOfReads => {
-                // SAFETY: the region has no right of a peer, and its STag is used by `RdmaBuilder` only, for reads into a
-                // `Span` that the fetch owns until all its reads have completed or the queue pair is destroyed.
-                let memory = unsafe { SharedMemory::of_arena(arena) };
-                let range = MemoryRange { offset: 0, length: memory.size_bytes() as u64, base: 0 };
-                self.domain.register_mapped(Arc::new(memory), range, Access::LOCAL_WRITE)
-            }
+        let access = match self.purpose {
+            MemoryUse::ReadByPeers => Access::REMOTE_READ,
+            MemoryUse::SinkOfReads => Access::LOCAL_WRITE,
         };
+        // SAFETY: a region that peers read is not written. One that is a sink of reads has no right of a peer, and its STag is
+        // used by `RdmaBuilder` only, for reads into a `Span` that the fetch owns until all its reads have completed or the
+        // queue pair is destroyed.
+        let memory = unsafe { SharedMemory::of_arena(arena) };
+        let range = MemoryRange { offset: 0, length: memory.size_bytes() as u64, base: 0 };
+        let region = self.domain.register_mapped(Arc::new(memory), range, access);
         let region = region.map_err(rnic_error("registering memory with the RNIC"))?;
         let noted = arena.record_registration("an RNIC");
         self.arenas.push(RegisteredArena { region, arena: Arc::clone(arena), _noted: noted });

@@ -51,7 +51,7 @@ pub(crate) struct Adapter {
     device_limits: DeviceLimits,
     poller: Arc<OwnedFd>,
     turns: u32,
-    /// True if requests were refused by the device's library and may not have completed.
+    /// True if there may be requests that the device has not got, and that have not completed.
     has_refusals: bool,
     /// True if the program may have slept since the device's events were looked at.
     has_slept: bool,
@@ -257,8 +257,13 @@ impl Adapter {
             let region = Region::register_dma_buf(domain, fd.as_fd(), bytes, range.base, access.bits())?;
             return self.add_region(region, range);
         }
-        let memory = SharedMemory::import(fd, access.intersects(Access::WRITING))
-            .map_err(|error: ArenaError| CommandError::Memory(error.to_string()))?;
+        // Mapped for writing where that is possible: before Linux 6.3, only such memory of a file is registered, whatever the
+        // rights (ib_umem_get pinned pages for writing).
+        let memory = match SharedMemory::import(fd, true) {
+            Err(ArenaError::WriteSealed) if !access.intersects(Access::WRITING) => SharedMemory::import(fd, false),
+            imported => imported,
+        };
+        let memory = memory.map_err(|error| CommandError::Memory(error.to_string()))?;
         self.register_mapped(domain, Arc::new(memory), range, access)
     }
 
@@ -338,7 +343,8 @@ impl Adapter {
         let domain = self.domains.get(domain).ok_or_else(|| no_such("protection domain", *domain))?;
         let queue = thalweg_ibverbs::QueuePair::create(domain, &setup)?;
         let number = queue.queue_number();
-        let pair = Pair::new(queue, (send, receive), *lengths, (*send_completions, *shared_queue));
+        let pair =
+            Pair::new(queue, (send, receive), *lengths, ([*send_completions, *receive_completions], *shared_queue));
         self.pairs.insert(number, pair);
         Ok(Reply::Handle(number))
     }
@@ -412,10 +418,13 @@ impl Adapter {
         }
     }
 
-    /// Posts to the device what a receive ring has: a queue pair's, or a shared one.
+    /// Posts to the device what a queue pair's receive ring has.
     pub(crate) fn post_receives(&mut self, queue: u32) {
-        if let Some(pair) = self.pairs.get_mut(&queue) {
-            pair.post_receives(&self.regions);
+        let Some(pair) = self.pairs.get_mut(&queue) else { return };
+        pair.post_receives(&self.regions);
+        if pair.has_refused() {
+            self.has_refusals = true;
+            self.report_refused(queue);
         }
     }
 
@@ -425,16 +434,18 @@ impl Adapter {
         }
     }
 
-    /// Completes requests that the device's library refused, once those before them have completed.
+    /// Completes requests that the device has not got, once those before them have completed.
     fn report_refused(&mut self, queue: u32) {
         let Some(pair) = self.pairs.get_mut(&queue) else { return };
-        let Some(completions) = self.completions.get_mut(&pair.send_completions()) else { return };
-        while completions.has_room()
-            && let Some(entry) = pair.next_refused(queue)
-        {
-            completions.push_failure(entry);
+        let [sends, receives] = pair.completion_queues();
+        if let Some(completions) = self.completions.get_mut(&sends) {
+            completions.push_failures(|| pair.next_refused_send(queue));
+            completions.publish(&mut self.channels);
         }
-        completions.publish(&mut self.channels);
+        if let Some(completions) = self.completions.get_mut(&receives) {
+            completions.push_failures(|| pair.next_refused_receive(queue));
+            completions.publish(&mut self.channels);
+        }
     }
 
     /// Takes completions and events from the device. Returns whether there were any.
@@ -480,6 +491,12 @@ impl Adapter {
         for queue in self.connections.end_overdue(now, &mut self.pairs) {
             worked = true;
             self.post_sends(queue);
+        }
+        for pair in self.pairs.values_mut() {
+            if pair.flush_deadline().is_some_and(|deadline| deadline <= now) {
+                pair.flush_requests();
+                (self.has_refusals, worked) = (true, true);
+            }
         }
         while let Ok(Some(notice)) = self.context.take_event() {
             worked = true;
@@ -547,12 +564,13 @@ impl Adapter {
         if self.collect_completions() {
             return None;
         }
-        let deadline = self.connections.next_deadline();
+        let deadline = self.next_deadline();
         if deadline.is_some_and(|deadline| deadline <= now) { None } else { Some(deadline) }
     }
 
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
-        self.connections.next_deadline()
+        let flushes = self.pairs.values().filter_map(Pair::flush_deadline);
+        flushes.chain(self.connections.next_deadline()).min()
     }
 
     /// Returns whether requests were posted that have not completed.

@@ -5,6 +5,7 @@ use crate::device::VerbsError;
 use rustix::io::Errno;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use thalweg_arena::{RingReceiver, RingSender};
 use thalweg_ibverbs::abi::{IbvQpAttr, IbvSge, IbvWc, WC_WITH_IMM, WC_WITH_INV, attr_mask, qp_state};
 use thalweg_ibverbs::{CompletionQueue, Opcode, PostedData, QueuePair, SharedQueue, WorkTarget};
@@ -25,6 +26,10 @@ const POLL_BATCH: usize = 32;
 /// `IBV_WC_RECV_RDMA_WITH_IMM`.
 const RECEIVE_WRITE_WITH_IMMEDIATE: i32 = 129;
 
+/// Time in which a device flushes the requests of a queue pair in error. What it was given at the moment of the error may be
+/// left: siw flushes once, and completes nothing that is posted afterwards (`siw_sq_flush_wr`).
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
+
 /// A queue pair: its rings, and the requests that the device has not completed.
 #[derive(Debug)]
 pub(super) struct Pair {
@@ -34,15 +39,17 @@ pub(super) struct Pair {
     /// True from the establishment of the connection on: requests wait for it in their ring.
     is_connected: bool,
     lengths: QueueLengths,
-    send_completions: u32,
+    /// Completion queues of sends and of receives.
+    completion_queues: [u32; 2],
     shared_queue: Option<u32>,
     send_ring: RingReceiver,
     receive_ring: Option<RingReceiver>,
     sent: VecDeque<Sent>,
     first_sent: u32,
-    /// Ids of the receives that are posted.
-    received: VecDeque<u64>,
+    received: VecDeque<Received>,
     first_received: u32,
+    /// Time at which the queue pair entered the error state.
+    failed_at: Option<Instant>,
 }
 
 /// A send request that has not completed.
@@ -56,12 +63,20 @@ struct Sent {
     refused: Option<(Status, Fault)>,
 }
 
+/// A receive that has not completed.
+#[derive(Debug)]
+struct Received {
+    id: u64,
+    /// True if the device has not got it, since the queue pair was in error: it is flushed.
+    is_flushed: bool,
+}
+
 impl Pair {
     pub(super) fn new(
         queue: Arc<QueuePair>,
         (send_ring, receive_ring): (RingReceiver, Option<RingReceiver>),
         lengths: QueueLengths,
-        (send_completions, shared_queue): (u32, Option<u32>),
+        (completion_queues, shared_queue): ([u32; 2], Option<u32>),
     ) -> Self {
         Self {
             queue,
@@ -69,7 +84,7 @@ impl Pair {
             attributes: QueueAttributes::default(),
             is_connected: false,
             lengths,
-            send_completions,
+            completion_queues,
             shared_queue,
             send_ring,
             receive_ring,
@@ -77,6 +92,7 @@ impl Pair {
             first_sent: 0,
             received: VecDeque::new(),
             first_received: 0,
+            failed_at: None,
         }
     }
 
@@ -92,8 +108,9 @@ impl Pair {
         self.state
     }
 
-    pub(super) fn send_completions(&self) -> u32 {
-        self.send_completions
+    /// Returns the completion queues of sends and of receives.
+    pub(super) fn completion_queues(&self) -> [u32; 2] {
+        self.completion_queues
     }
 
     pub(super) fn access(&self) -> Access {
@@ -125,7 +142,21 @@ impl Pair {
             // It may be there already.
             let _ = self.set_device_state(qp_state::ERR, 0, 0);
             self.state = QueueState::Error;
+            self.failed_at = Some(Instant::now());
         }
+    }
+
+    /// Returns the time at which requests that the device has not flushed are flushed here; `None` if there are none.
+    pub(super) fn flush_deadline(&self) -> Option<Instant> {
+        let waits = self.sent.front().is_some_and(|sent| sent.refused.is_none())
+            || self.received.front().is_some_and(|received| !received.is_flushed);
+        self.failed_at.filter(|_| waits).map(|at| at + FLUSH_TIMEOUT)
+    }
+
+    /// Flushes what the device has not flushed in time. In the error state it does nothing more for these requests.
+    pub(super) fn flush_requests(&mut self) {
+        self.sent.iter_mut().for_each(|sent| sent.refused = sent.refused.or(Some(FLUSHED)));
+        self.received.iter_mut().for_each(|received| received.is_flushed = true);
     }
 
     fn set_device_state(&self, state: i32, access: u32, mask: i32) -> Result<(), VerbsError> {
@@ -152,6 +183,7 @@ impl Pair {
                 self.sent.clear();
                 self.received.clear();
                 (self.first_sent, self.first_received, self.is_connected) = (0, 0, false);
+                self.failed_at = None;
             }
             QueueState::Init => {
                 // Port 1; connecting sets that of the connection.
@@ -192,10 +224,9 @@ impl Pair {
 
     fn post_send(&mut self, request: &SendDescriptor, regions: &HashMap<u32, RegisteredRegion>) {
         let operation = request.operation.completed_operation();
-        let flushed = (Status::Flushed, Fault::new(FaultKind::Flushed, 0, 0, 0));
-        // Behind one that was refused, all are flushed.
-        if self.has_refused() || !self.is_connected {
-            return self.refuse(request.id, operation, flushed);
+        // In the error state they are flushed here: the device may have flushed what it had before it gets this.
+        if self.state == QueueState::Error {
+            return self.refuse(request.id, operation, FLUSHED);
         }
         let index = self.first_sent.wrapping_add(self.sent.len() as u32);
         if let Err(error) = post_descriptor(&self.queue, index, request, regions) {
@@ -213,13 +244,35 @@ impl Pair {
         self.enter_error();
     }
 
-    /// Returns whether a request was refused, and not completed.
+    /// Returns whether there are requests that the device has not got, and that have not completed.
     pub(super) fn has_refused(&self) -> bool {
         self.sent.back().is_some_and(|sent| sent.refused.is_some())
+            || self.received.back().is_some_and(|received| received.is_flushed)
     }
 
-    /// Returns the completion of the first request, if it was refused: all before it have completed.
-    pub(super) fn next_refused(&mut self, queue: u32) -> Option<CompletionEntry> {
+    /// Returns the completion of the first receive, if the device has not got it: all before it have completed.
+    pub(super) fn next_refused_receive(&mut self, queue: u32) -> Option<CompletionEntry> {
+        let &Received { id, is_flushed: true } = self.received.front()? else { return None };
+        self.received.pop_front();
+        let index = self.first_received;
+        self.first_received = index.wrapping_add(1);
+        let (status, fault) = FLUSHED;
+        let operation = CompletedOperation::Receive;
+        Some(CompletionEntry {
+            id,
+            status,
+            operation,
+            queue,
+            bytes: 0,
+            index,
+            immediate: None,
+            invalidated: None,
+            fault,
+        })
+    }
+
+    /// Returns the completion of the first send request, if the device has not got it: all before it have completed.
+    pub(super) fn next_refused_send(&mut self, queue: u32) -> Option<CompletionEntry> {
         let &Sent { id, operation, refused: Some((status, fault)), .. } = self.sent.front()? else { return None };
         self.sent.pop_front();
         let index = self.first_sent;
@@ -239,16 +292,21 @@ impl Pair {
 
     /// Posts to the device what the receive ring has.
     pub(super) fn post_receives(&mut self, regions: &HashMap<u32, RegisteredRegion>) {
-        let Some(ring) = &mut self.receive_ring else { return };
-        while let Ok(Some(receive)) = take_receive(ring, self.lengths.receive_sges) {
+        while let Some(ring) = &mut self.receive_ring
+            && let Ok(Some(receive)) = take_receive(ring, self.lengths.receive_sges)
+        {
             let index = self.first_received.wrapping_add(self.received.len() as u32);
             let elements = Elements::of(&receive.sges, regions);
-            match self.queue.post_receive(RECEIVE_BIT | u64::from(index), elements.as_slice()) {
-                Ok(()) => self.received.push_back(receive.id),
-                Err(error) => {
-                    tracing::warn!("queue pair {:#x}: ibv_post_recv: {error}", self.queue.queue_number());
-                    return self.enter_error();
-                }
+            let mut is_flushed = self.state == QueueState::Error;
+            if !is_flushed
+                && let Err(error) = self.queue.post_receive(RECEIVE_BIT | u64::from(index), elements.as_slice())
+            {
+                tracing::warn!("queue pair {:#x}: ibv_post_recv: {error}", self.queue.queue_number());
+                is_flushed = true;
+            }
+            self.received.push_back(Received { id: receive.id, is_flushed });
+            if is_flushed {
+                self.enter_error();
             }
         }
     }
@@ -307,9 +365,13 @@ impl Pair {
             return None;
         }
         self.first_received = index.wrapping_add(1);
-        self.received.drain(..=place).next_back()
+        self.received.drain(..=place).next_back().map(|received| received.id)
     }
 }
+
+/// Result of a request that was not begun.
+const FLUSHED: (Status, Fault) =
+    (Status::Flushed, Fault { side: Side::Local, kind: FaultKind::Flushed, stag: 0, limit: 0, value: 0 });
 
 /// Posts a send request to the device.
 fn post_descriptor(
@@ -490,15 +552,15 @@ impl Completions {
         entries
     }
 
-    /// Returns whether the ring has room for an entry.
-    pub(super) fn has_room(&mut self) -> bool {
-        !self.has_failed && self.ring.free_cells().is_ok_and(|cells| cells > 0)
-    }
-
-    /// Puts the entry of a request that failed into the ring, which has [room](Self::has_room).
-    pub(super) fn push_failure(&mut self, entry: CompletionEntry) {
-        let _ = self.ring.push(&CompletionCell::Entry(entry).encode_cell());
-        self.is_urgent = true;
+    /// Puts entries of requests that failed into the ring, as long as `next` has some and there is room.
+    pub(super) fn push_failures(&mut self, mut next: impl FnMut() -> Option<CompletionEntry>) {
+        while !self.has_failed
+            && self.ring.free_cells().is_ok_and(|cells| cells > 0)
+            && let Some(entry) = next()
+        {
+            let _ = self.ring.push(&CompletionCell::Entry(entry).encode_cell());
+            self.is_urgent = true;
+        }
     }
 
     /// Moves completions from the device to the ring, as many as have room there. Returns whether there were any.

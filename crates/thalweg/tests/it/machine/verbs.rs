@@ -1,7 +1,9 @@
-//! iWARP between the RNIC in software and the kernel's (siw), by programs of others that are unmodified.
+//! iWARP between the RNIC in software and the kernel's (siw), by programs of others that are unmodified; and nodes over the
+//! kernel's RDMA devices.
 
-use super::{Step, in_one_machine, is_set_up, read};
+use super::{Step, in_one_machine, is_set_up, last_line, read};
 use std::path::Path;
+use thalweg_store::{Run, verify_run};
 use thalweg_testing::skip::skipped;
 
 /// Programs of perftest that connect by librdmacm.
@@ -105,6 +107,53 @@ fn errors() -> Step {
     })
 }
 
+/// Events of a run over a device.
+const EVENTS: u64 = 100;
+
+/// A run between two nodes over each of the kernel's RDMA devices: iWARP (siw) and RoCE (rxe).
+fn runs_over_devices() -> Step {
+    let program = env!("CARGO_BIN_EXE_thalweg");
+    let script = format!(
+        "ip link set lo up
+        ip link add around type veth peer name beyond; ip address add 10.9.2.1/24 dev around
+        ip link set around up; ip link set beyond up
+        modprobe rdma_rxe; rdma link add rxe0 type rxe netdev around
+        for pair in siw:10.9.0.1 rxe:10.9.2.1; do
+            name=${{pair%%:*}}
+            cat >$name.toml <<END
+[run]
+directory = \"$name\"
+events = {EVENTS}
+timeout = \"60s\"
+
+[[builder]]
+name = \"builder0\"
+listen = [\"rdma-device:${{pair#*:}}:7400\"]
+block = \"4MiB\"
+deadline = \"60s\"
+
+[[source]]
+name = \"source0\"
+id = \"1.0\"
+link = \"rdma-device\"
+device = {{ kind = \"model-adc\", size = \"700KiB\" }}
+END
+            {program} --json check $name.toml >$name.checked
+            {program} --json run $name.toml >$name.json 2>$name.log
+        done"
+    );
+    Step::new("devices", with_both(&script), |own| {
+        for name in ["siw", "rxe"] {
+            let (report, checked) = (last_line(&own.join(format!("{name}.json"))), read(&own.join(format!("{name}.checked"))));
+            assert_eq!(report["state"], "COMPLETE", "{report:#}");
+            assert!(checked.contains(&format!("by the RDMA device {name}0")), "{checked}");
+            let run = Run::open(own.join(format!("{name}/run-000001"))).unwrap();
+            assert!(verify_run(&run).consistent);
+            assert_eq!(run.events().count() as u64, EVENTS);
+        }
+    })
+}
+
 #[test]
 fn the_kernels_rnic_and_this_one_speak_iwarp_with_each_other() {
     if !is_set_up() {
@@ -114,5 +163,5 @@ fn the_kernels_rnic_and_this_one_speak_iwarp_with_each_other() {
     if !libraries.exists() {
         return skipped("the provider for libibverbs is not built; `cargo build --workspace` builds it");
     }
-    in_one_machine(&[], &[pings(), measurements(), errors()]);
+    in_one_machine(&[], &[pings(), measurements(), errors(), runs_over_devices()]);
 }
