@@ -137,19 +137,18 @@ impl Context {
         // SAFETY: see the crate's documentation.
         let result = unsafe { (self.library.verbs.ibv_query_device)(self.pointer.as_ptr(), &raw mut a) };
         check_result("ibv_query_device", result)?;
-        let limit = |number: c_int| u32::try_from(number).unwrap_or(0);
         Ok(DeviceLimits {
-            max_qp: limit(a.max_qp),
-            max_qp_wr: limit(a.max_qp_wr),
-            max_sge: limit(a.max_sge),
-            max_cq: limit(a.max_cq),
-            max_cqe: limit(a.max_cqe),
-            max_mr: limit(a.max_mr),
-            max_pd: limit(a.max_pd),
-            max_qp_rd_atom: limit(a.max_qp_rd_atom),
-            max_qp_init_rd_atom: limit(a.max_qp_init_rd_atom),
-            max_srq: limit(a.max_srq),
-            max_srq_wr: limit(a.max_srq_wr),
+            max_qp: limit_number(a.max_qp),
+            max_qp_wr: limit_number(a.max_qp_wr),
+            max_sge: limit_number(a.max_sge),
+            max_cq: limit_number(a.max_cq),
+            max_cqe: limit_number(a.max_cqe),
+            max_mr: limit_number(a.max_mr),
+            max_pd: limit_number(a.max_pd),
+            max_qp_rd_atom: limit_number(a.max_qp_rd_atom),
+            max_qp_init_rd_atom: limit_number(a.max_qp_init_rd_atom),
+            max_srq: limit_number(a.max_srq),
+            max_srq_wr: limit_number(a.max_srq_wr),
             has_atomics: a.atomic_cap != 0,
         })
     }
@@ -176,6 +175,10 @@ impl Context {
         unsafe { (self.library.verbs.ibv_ack_async_event)(&raw mut event) };
         Ok(Some(notice))
     }
+}
+
+fn limit_number(number: c_int) -> u32 {
+    u32::try_from(number).unwrap_or(0)
 }
 
 impl Drop for Context {

@@ -54,6 +54,14 @@ pub enum IbverbsError {
         /// Error that it has set.
         error: Errno,
     },
+    /// Memory could not be pinned.
+    #[error("{call}: {length} bytes cannot be pinned: raise the limit of locked memory (`ulimit -l`)")]
+    Pinning {
+        /// Name of the function.
+        call: &'static str,
+        /// Length in bytes.
+        length: u64,
+    },
     /// An address is not within what is registered.
     #[error("{length} bytes at offset {offset} are not within memory of {limit} bytes that may be used so")]
     Range {
@@ -215,9 +223,9 @@ pub(crate) fn check_result(call: &'static str, result: c_int) -> Result<(), Ibve
 
 /// Sets a descriptor of a library not to block.
 pub(crate) fn set_nonblocking(fd: BorrowedFd<'_>) -> Result<(), IbverbsError> {
-    let failed = |error| IbverbsError::Call { call: "fcntl", error };
-    let flags = rustix::fs::fcntl_getfl(fd).map_err(failed)?;
-    rustix::fs::fcntl_setfl(fd, flags | rustix::fs::OFlags::NONBLOCK).map_err(failed)
+    let set =
+        rustix::fs::fcntl_getfl(fd).and_then(|flags| rustix::fs::fcntl_setfl(fd, flags | rustix::fs::OFlags::NONBLOCK));
+    set.map_err(|error| IbverbsError::Call { call: "fcntl", error })
 }
 
 /// Returns whether an error means that nothing waits.

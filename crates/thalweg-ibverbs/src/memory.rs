@@ -88,7 +88,7 @@ impl Region {
                 access.cast_signed(),
             )
         };
-        Self::new(domain, region, address, Some(memory), "ibv_reg_mr")
+        Self::new(domain, region, (address, length), Some(memory), "ibv_reg_mr")
     }
 
     /// Registers a range of a DMA buffer (`ibv_reg_dmabuf_mr`), whose first byte requests name by `base`.
@@ -115,17 +115,22 @@ impl Region {
                 access.cast_signed(),
             )
         };
-        Self::new(domain, region, base, None, "ibv_reg_dmabuf_mr")
+        Self::new(domain, region, (base, length), None, "ibv_reg_dmabuf_mr")
     }
 
     fn new(
         domain: &Arc<Domain>,
         region: *mut IbvMr,
-        device_base: u64,
+        (device_base, length): (u64, u64),
         memory: Option<Arc<SharedMemory>>,
         call: &'static str,
     ) -> Result<Self, IbverbsError> {
-        let Some(pointer) = NonNull::new(region) else { return Err(last_error(call)) };
+        let Some(pointer) = NonNull::new(region) else {
+            return Err(match last_error(call) {
+                IbverbsError::Call { error: Errno::NOMEM, .. } => IbverbsError::Pinning { call, length },
+                other => other,
+            });
+        };
         Ok(Self { pointer, domain: Arc::clone(domain), device_base, _memory: memory })
     }
 

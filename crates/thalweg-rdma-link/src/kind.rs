@@ -123,9 +123,9 @@ fn unusable_device(address: &Address, error: VerbsError) -> LinkError {
 }
 
 fn resolved_address(address: &Address) -> Result<SocketAddr, LinkError> {
-    let unusable = |error| LinkError::Unusable { doing: format!("resolving '{}'", address.place()), error };
-    let found = address.resolve_addresses().map_err(unusable)?;
-    found.first().copied().ok_or_else(|| unusable(io::ErrorKind::NotFound.into()))
+    let found = address.resolve_addresses();
+    let first = found.and_then(|found| found.first().copied().ok_or_else(|| io::ErrorKind::NotFound.into()));
+    first.map_err(|error| LinkError::Unusable { doing: format!("resolving '{}'", address.place()), error })
 }
 
 impl thalweg_link::Transport for Rdma {

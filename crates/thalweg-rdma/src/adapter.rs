@@ -329,13 +329,12 @@ impl Adapter {
                 Some(import_ring(next_fd(&mut fds)?, cells)?.into_receiver())
             }
         };
-        let find = |queue: &u32| self.completions.get(queue).ok_or_else(|| no_such("completion queue", *queue));
         let shared = shared_queue
             .map(|shared| self.shared_queues.get(&shared).ok_or_else(|| no_such("shared receive queue", shared)))
             .transpose()?;
         let setup = QueuePairSetup {
-            send_completions: find(send_completions)?.device_queue(),
-            receive_completions: find(receive_completions)?.device_queue(),
+            send_completions: self.completion_queue(*send_completions)?.device_queue(),
+            receive_completions: self.completion_queue(*receive_completions)?.device_queue(),
             shared_queue: shared.map(SharedReceives::device_queue),
             lengths: device_lengths(lengths, shared.is_some()),
             signal_all: *signal_all,
@@ -368,6 +367,10 @@ impl Adapter {
         self.post_sends(queue);
         self.post_receives(queue);
         Ok(())
+    }
+
+    fn completion_queue(&self, queue: u32) -> Result<&Completions, VerbsError> {
+        self.completions.get(&queue).ok_or_else(|| no_such("completion queue", queue))
     }
 
     fn pair(&self, queue: u32) -> Result<&Pair, VerbsError> {

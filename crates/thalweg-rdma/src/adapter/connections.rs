@@ -40,6 +40,8 @@ struct Connection {
     events: EventSocket,
     /// Parameters of this side.
     parameters: ConnectionParameters,
+    /// Parameters of the peer, where its request had them: the event of the establishment has none then.
+    requested: Option<ConnectParameters>,
     /// Time at which it is given up; `None` once it is up.
     deadline: Option<Instant>,
 }
@@ -52,6 +54,12 @@ enum Outcome {
     Established,
     /// It has ended, or was not made, for the reason that the event names.
     Ended(ConnectionEvent),
+}
+
+impl Outcome {
+    fn failed(reason: String) -> Self {
+        Self::Ended(ConnectionEvent::Failed { reason })
+    }
 }
 
 impl Connections {
@@ -76,8 +84,9 @@ impl Connections {
         events: EventSocket,
     ) -> Result<SocketAddr, VerbsError> {
         let id = Id::create(channel)?;
-        let reason = |error: IbverbsError| CommandError::Address { address, reason: error.to_string() };
-        let bound = id.listen(address, backlog).map_err(reason)?;
+        let bound = id
+            .listen(address, backlog)
+            .map_err(|error| CommandError::Address { address, reason: error.to_string() })?;
         self.listeners.insert(handle, Listener { id, events });
         Ok(bound)
     }
@@ -97,13 +106,20 @@ impl Connections {
     ) -> Result<(), VerbsError> {
         let id = Id::create(channel)?;
         id.resolve_address(address, CONNECT_TIMEOUT)?;
-        self.add_connection(id, queue, parameters, events);
+        self.add_connection(id, queue, (parameters, None), events);
         Ok(())
     }
 
-    fn add_connection(&mut self, id: Id, queue: u32, parameters: ConnectionParameters, events: EventSocket) {
+    /// Adds a connection with the parameters of this side and, if they are known, of the peer.
+    fn add_connection(
+        &mut self,
+        id: Id,
+        queue: u32,
+        (parameters, requested): (ConnectionParameters, Option<ConnectParameters>),
+        events: EventSocket,
+    ) {
         let deadline = Some(Instant::now() + CONNECT_TIMEOUT);
-        self.connections.insert(id.token(), Connection { id, queue, events, parameters, deadline });
+        self.connections.insert(id.token(), Connection { id, queue, events, parameters, requested, deadline });
     }
 
     /// Accepts a connection.
@@ -125,7 +141,7 @@ impl Connections {
         all.initiator_depth = all.initiator_depth.min(wanted.initiator_depth);
         id.accept(&all)?;
         pair.note_accepting();
-        self.add_connection(id, queue, parameters, events);
+        self.add_connection(id, queue, (parameters, Some(wanted)), events);
         Ok(())
     }
 
@@ -169,7 +185,8 @@ impl Connections {
             Outcome::Established => {
                 pair.note_connected();
                 connection.deadline = None;
-                let parameters = own_view(&event.parameters, &connection.parameters);
+                let theirs = connection.requested.as_ref().unwrap_or(&event.parameters);
+                let parameters = own_view(theirs, &connection.parameters);
                 connection.events.send_connection_event(&ConnectionEvent::Established { parameters });
             }
             Outcome::Ended(reason) => {
@@ -198,8 +215,7 @@ impl Connections {
 
     /// Gives up connections that are not made in time. Returns their queue pairs.
     pub(super) fn end_overdue(&mut self, now: Instant, pairs: &mut HashMap<u32, Pair>) -> Vec<u32> {
-        let is_overdue = |connection: &&Connection| connection.deadline.is_some_and(|deadline| deadline <= now);
-        let overdue = self.connections.values().filter(is_overdue);
+        let overdue = self.connections.values().filter(|connection| connection.is_overdue(now));
         let overdue: Vec<(usize, u32)> = overdue.map(|one| (one.id.token(), one.queue)).collect();
         for (token, queue) in &overdue {
             pairs.get_mut(queue).into_iter().for_each(Pair::enter_error);
@@ -219,14 +235,17 @@ impl Connections {
 }
 
 impl Connection {
+    fn is_overdue(&self, now: Instant) -> bool {
+        self.deadline.is_some_and(|deadline| deadline <= now)
+    }
+
     /// Takes the next step after an event.
     fn continue_connecting(&mut self, context: &Context, event: &ManagerEvent, pair: &mut Pair) -> Outcome {
-        let failed = |reason: String| Outcome::Ended(ConnectionEvent::Failed { reason });
         let is_up = self.deadline.is_none();
         match event.kind {
             EventKind::AddressResolved => match check_device(&self.id, context) {
                 Ok(()) => continue_after(self.id.resolve_route(CONNECT_TIMEOUT)),
-                Err(error) => failed(error.to_string()),
+                Err(error) => Outcome::failed(error.to_string()),
             },
             EventKind::RouteResolved => {
                 let queue = pair.device_queue();
@@ -247,7 +266,7 @@ impl Connection {
                 Outcome::Ended(ConnectionEvent::Disconnected { reason })
             }
             EventKind::ConnectRequest | EventKind::Other => Outcome::Continues,
-            kind => failed(describe_failure(kind, event.status)),
+            kind => Outcome::failed(describe_failure(kind, event.status)),
         }
     }
 }
@@ -255,7 +274,7 @@ impl Connection {
 fn continue_after(step: Result<(), IbverbsError>) -> Outcome {
     match step {
         Ok(()) => Outcome::Continues,
-        Err(error) => Outcome::Ended(ConnectionEvent::Failed { reason: error.to_string() }),
+        Err(error) => Outcome::failed(error.to_string()),
     }
 }
 
@@ -285,12 +304,15 @@ fn check_device(id: &Id, context: &Context) -> Result<(), VerbsError> {
     Err(CommandError::Argument(reason).into())
 }
 
+fn read_depth(reads: u32) -> u8 {
+    u8::try_from(reads).unwrap_or(u8::MAX)
+}
+
 fn device_parameters(parameters: &ConnectionParameters) -> ConnectParameters {
-    let reads = |number: u32| u8::try_from(number).unwrap_or(u8::MAX);
     ConnectParameters {
         private_data: parameters.private_data.clone(),
-        responder_resources: reads(parameters.inbound_reads),
-        initiator_depth: reads(parameters.outbound_reads),
+        responder_resources: read_depth(parameters.inbound_reads),
+        initiator_depth: read_depth(parameters.outbound_reads),
         receiver_retries: parameters.receiver_retries & 7,
     }
 }

@@ -380,13 +380,9 @@ fn post_descriptor(
     request: &SendDescriptor,
     regions: &HashMap<u32, RegisteredRegion>,
 ) -> Result<(), Errno> {
-    let remote = WorkTarget::Remote { address: request.remote_address, key: request.remote_stag };
-    let atomic = |compare_add, swap| WorkTarget::Atomic {
-        address: request.remote_address,
-        key: request.remote_stag,
-        compare_add,
-        swap,
-    };
+    let (address, key) = (request.remote_address, request.remote_stag);
+    let remote = WorkTarget::Remote { address, key };
+    let atomic = WorkTarget::Atomic { address, key, compare_add: request.immediate, swap: request.swap };
     let (opcode, target) = match request.operation {
         Operation::Write => (Opcode::Write, remote),
         Operation::WriteWithImmediate => (Opcode::WriteWithImmediate, remote),
@@ -394,8 +390,8 @@ fn post_descriptor(
         Operation::SendWithImmediate => (Opcode::SendWithImmediate, WorkTarget::None),
         Operation::SendWithInvalidate => (Opcode::SendWithInvalidate, WorkTarget::None),
         Operation::Read => (Opcode::Read, remote),
-        Operation::FetchAdd => (Opcode::FetchAdd, atomic(request.immediate, 0)),
-        Operation::CompareSwap => (Opcode::CompareSwap, atomic(request.immediate, request.swap)),
+        Operation::FetchAdd => (Opcode::FetchAdd, atomic),
+        Operation::CompareSwap => (Opcode::CompareSwap, atomic),
         // They are refused when they are posted.
         Operation::BindWindow | Operation::LocalInvalidate => return Err(Errno::OPNOTSUPP),
     };

@@ -89,7 +89,9 @@ fn join(device: &Device, address: IpAddr, near: &Party, far: &Party) -> (Connect
     let accepting = request.begin_accept(&far.queue, parameters).unwrap();
     let near = connecting.wait_until_established(&near.queue, PATIENCE).unwrap();
     assert!(near.peer_parameters().private_data.starts_with(b"far"));
-    (near, accepting.wait_until_established(&far.queue, PATIENCE).unwrap())
+    let far = accepting.wait_until_established(&far.queue, PATIENCE).unwrap();
+    assert!(far.peer_parameters().private_data.starts_with(b"near"));
+    (near, far)
 }
 
 #[test]

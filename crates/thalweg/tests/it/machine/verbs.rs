@@ -114,7 +114,7 @@ const EVENTS: u64 = 100;
 fn runs_over_devices() -> Step {
     let program = env!("CARGO_BIN_EXE_thalweg");
     let script = format!(
-        "ip link set lo up
+        "ip link set lo up; ulimit -l unlimited
         ip link add around type veth peer name beyond; ip address add 10.9.2.1/24 dev around
         ip link set around up; ip link set beyond up
         modprobe rdma_rxe; rdma link add rxe0 type rxe netdev around
@@ -138,15 +138,16 @@ id = \"1.0\"
 link = \"rdma-device\"
 device = {{ kind = \"model-adc\", size = \"700KiB\" }}
 END
-            {program} --json check $name.toml >$name.checked
+            {program} doctor --all --for $name.toml >$name.examined
             {program} --json run $name.toml >$name.json 2>$name.log
         done"
     );
     Step::new("devices", with_both(&script), |own| {
         for name in ["siw", "rxe"] {
-            let (report, checked) = (last_line(&own.join(format!("{name}.json"))), read(&own.join(format!("{name}.checked"))));
+            let (report, examined) =
+                (last_line(&own.join(format!("{name}.json"))), read(&own.join(format!("{name}.examined"))));
             assert_eq!(report["state"], "COMPLETE", "{report:#}");
-            assert!(checked.contains(&format!("by the RDMA device {name}0")), "{checked}");
+            assert!(examined.contains(&format!("by the RDMA device {name}0")), "{examined}");
             let run = Run::open(own.join(format!("{name}/run-000001"))).unwrap();
             assert!(verify_run(&run).consistent);
             assert_eq!(run.events().count() as u64, EVENTS);
