@@ -465,6 +465,11 @@ impl Adapter {
             worked |= completions.collect(&mut self.pairs, &mut self.shared_queues);
             completions.publish(&mut self.channels);
         }
+        if worked {
+            let ready = self.pairs.iter().filter(|(_, pair)| pair.can_continue());
+            let ready: Vec<u32> = ready.map(|(queue, _)| *queue).collect();
+            ready.into_iter().for_each(|queue| self.post_sends(queue));
+        }
         if self.has_refusals {
             let refusing: Vec<u32> =
                 self.pairs.iter().filter(|(_, pair)| pair.has_refused()).map(|(queue, _)| *queue).collect();

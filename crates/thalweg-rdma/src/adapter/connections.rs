@@ -183,10 +183,10 @@ impl Connections {
         match connection.continue_connecting(context, &event, pair) {
             Outcome::Continues => return None,
             Outcome::Established => {
-                pair.note_connected();
                 connection.deadline = None;
                 let theirs = connection.requested.as_ref().unwrap_or(&event.parameters);
                 let parameters = own_view(theirs, &connection.parameters);
+                pair.note_connected(parameters.outbound_reads.min(connection.parameters.outbound_reads));
                 connection.events.send_connection_event(&ConnectionEvent::Established { parameters });
             }
             Outcome::Ended(reason) => {

@@ -46,6 +46,11 @@ pub(super) struct Pair {
     receive_ring: Option<RingReceiver>,
     sent: VecDeque<Sent>,
     first_sent: u32,
+    /// Reads and atomics among those, and how many there may be: more would stop the device's queue (and do so for good in siw of
+    /// Linux 6.1). The next one waits here.
+    reads: u32,
+    max_reads: u32,
+    waiting: Option<SendDescriptor>,
     received: VecDeque<Received>,
     first_received: u32,
     /// Time at which the queue pair entered the error state.
@@ -57,6 +62,8 @@ pub(super) struct Pair {
 struct Sent {
     id: u64,
     operation: CompletedOperation,
+    /// True of reads and atomics.
+    is_read: bool,
     /// Bytes that a read or an atomic returns.
     bytes: u32,
     /// Result, if the device has not got the request.
@@ -90,6 +97,9 @@ impl Pair {
             receive_ring,
             sent: VecDeque::new(),
             first_sent: 0,
+            reads: 0,
+            max_reads: 0,
+            waiting: None,
             received: VecDeque::new(),
             first_received: 0,
             failed_at: None,
@@ -121,9 +131,9 @@ impl Pair {
         Reply::QueuePair { state: self.state, attributes: self.attributes.clone() }
     }
 
-    /// Takes note that the connection is up.
-    pub(super) fn note_connected(&mut self) {
-        (self.is_connected, self.state) = (true, QueueState::ReadyToSend);
+    /// Takes note that the connection is up, over which so many reads and atomics may be outstanding.
+    pub(super) fn note_connected(&mut self, max_reads: u32) {
+        (self.is_connected, self.state, self.max_reads) = (true, QueueState::ReadyToSend, max_reads);
     }
 
     /// Takes note that the connection is being accepted: librdmacm has brought the queue pair to RTS.
@@ -133,7 +143,7 @@ impl Pair {
 
     /// Returns whether requests have not completed.
     pub(super) fn has_unsent(&self) -> bool {
-        self.state != QueueState::Error && !self.sent.is_empty()
+        self.state != QueueState::Error && (!self.sent.is_empty() || self.waiting.is_some())
     }
 
     /// Brings the queue pair into the error state, in which all requests are flushed.
@@ -183,6 +193,7 @@ impl Pair {
                 self.sent.clear();
                 self.received.clear();
                 (self.first_sent, self.first_received, self.is_connected) = (0, 0, false);
+                (self.reads, self.waiting) = (0, None);
                 self.failed_at = None;
             }
             QueueState::Init => {
@@ -208,8 +219,16 @@ impl Pair {
             return;
         }
         loop {
-            match take_send(&mut self.send_ring, &self.lengths) {
+            let next = match self.waiting.take() {
+                Some(waiting) => Ok(Some(waiting)),
+                None => take_send(&mut self.send_ring, &self.lengths),
+            };
+            match next {
                 Ok(None) => return,
+                Ok(Some(request)) if self.must_wait(&request) => {
+                    self.waiting = Some(request);
+                    return;
+                }
                 Ok(Some(request)) => self.post_send(&request, regions),
                 Err(TakeError::Malformed(id, fault)) => {
                     self.refuse(id, CompletedOperation::Send, (Status::LocalOperationError, fault));
@@ -220,6 +239,17 @@ impl Pair {
                 }
             }
         }
+    }
+
+    /// Returns whether a request must wait until others have completed. One that cannot begin at all fails at the device.
+    fn must_wait(&self, request: &SendDescriptor) -> bool {
+        let is_full = request.operation.is_read_or_atomic() && self.reads >= self.max_reads;
+        is_full && self.reads > 0 && self.state != QueueState::Error
+    }
+
+    /// Returns whether a request has waited for what has completed now.
+    pub(super) fn can_continue(&self) -> bool {
+        self.waiting.as_ref().is_some_and(|request| !self.must_wait(request))
     }
 
     fn post_send(&mut self, request: &SendDescriptor, regions: &HashMap<u32, RegisteredRegion>) {
@@ -233,14 +263,15 @@ impl Pair {
             let fault = Fault::new(FaultKind::Library, 0, error.raw_os_error().unsigned_abs().into(), 0);
             return self.refuse(request.id, operation, (Status::LocalOperationError, fault));
         }
-        let reads = request.operation.is_read_or_atomic();
-        let bytes = if reads { request.total_bytes() as u32 } else { 0 };
-        self.sent.push_back(Sent { id: request.id, operation, bytes, refused: None });
+        let is_read = request.operation.is_read_or_atomic();
+        self.reads += u32::from(is_read);
+        let bytes = if is_read { request.total_bytes() as u32 } else { 0 };
+        self.sent.push_back(Sent { id: request.id, operation, is_read, bytes, refused: None });
     }
 
     /// Lets a request fail that the device has not got, and with it all others.
     fn refuse(&mut self, id: u64, operation: CompletedOperation, result: (Status, Fault)) {
-        self.sent.push_back(Sent { id, operation, bytes: 0, refused: Some(result) });
+        self.sent.push_back(Sent { id, operation, is_read: false, bytes: 0, refused: Some(result) });
         self.enter_error();
     }
 
@@ -356,7 +387,8 @@ impl Pair {
             return None;
         }
         self.first_sent = index.wrapping_add(1);
-        self.sent.drain(..=place).next_back()
+        let done = self.sent.drain(..=place);
+        done.inspect(|sent| self.reads -= u32::from(sent.is_read)).last()
     }
 
     fn retire_receives(&mut self, index: u32) -> Option<u64> {
