@@ -10,7 +10,7 @@ use crate::connection::{Listener, Request};
 use crate::descriptor::{receive_ring_cells, send_ring_cells};
 use crate::efe::EfePort;
 use crate::events::EventSocket;
-use crate::handshake::{Handshake, Sockets};
+use crate::handshake::{EndedListener, Handshake, Sockets};
 use crate::queue_pair::{Path, QueuePair, ReceiveRing, SendRing, SharedQueue};
 use crate::slots::Slots;
 use crate::stag::{RegionRequest, StagTable};
@@ -57,6 +57,7 @@ pub struct Engine {
     /// TCP connections that are being set up, and sockets whose streams have ended.
     pub(crate) handshakes: Slots<Handshake>,
     pub(crate) lingering: Vec<LingeringSocket>,
+    pub(crate) ended_listeners: Vec<EndedListener>,
     /// Ports of EFE.
     pub(crate) efe_ports: Slots<EfePort>,
     pub(crate) sockets: Sockets,
@@ -114,6 +115,7 @@ impl Engine {
             requests: Slots::default(),
             handshakes: Slots::default(),
             lingering: Vec::new(),
+            ended_listeners: Vec::new(),
             efe_ports: Slots::default(),
             sockets: Sockets::default(),
             numbers: HashMap::new(),
@@ -156,6 +158,7 @@ impl Engine {
         let listeners: Vec<u32> =
             self.listeners.iter().filter(|(_, listener)| listener.client == client).map(|(at, _)| at).collect();
         listeners.into_iter().for_each(|listener| self.remove_listener(listener));
+        self.close_ended_listeners(client);
         remove_of_client(&mut self.shared_queues, client, |queue| queue.client);
         remove_of_client(&mut self.completions, client, |queue| queue.client);
         remove_of_client(&mut self.channels, client, |channel| channel.client);

@@ -46,8 +46,7 @@ pub(super) struct Pair {
     receive_ring: Option<RingReceiver>,
     sent: VecDeque<Sent>,
     first_sent: u32,
-    /// Reads and atomics among those, and how many there may be: more would stop the device's queue (and do so for good in siw of
-    /// Linux 6.1). The next one waits here.
+    /// Reads and atomics among those, and how many there may be: more would stop the device's queue. The next one waits here.
     reads: u32,
     max_reads: u32,
     waiting: Option<SendDescriptor>,
@@ -131,9 +130,11 @@ impl Pair {
         Reply::QueuePair { state: self.state, attributes: self.attributes.clone() }
     }
 
-    /// Takes note that the connection is up, over which so many reads and atomics may be outstanding.
+    /// Takes note that the connection is up, over which so many reads and atomics may be outstanding. One fewer is used, if
+    /// there are more: siw reports a read before its place is free, and may never go on once all are taken (Linux 6.1).
     pub(super) fn note_connected(&mut self, max_reads: u32) {
-        (self.is_connected, self.state, self.max_reads) = (true, QueueState::ReadyToSend, max_reads);
+        (self.is_connected, self.state) = (true, QueueState::ReadyToSend);
+        self.max_reads = max_reads.saturating_sub(1).max(1);
     }
 
     /// Takes note that the connection is being accepted: librdmacm has brought the queue pair to RTS.
