@@ -1,8 +1,10 @@
 //! Verbs on RDMA devices, by libibverbs and librdmacm: here that of `thalweg rdma run`, in the machine those of the kernel.
 
 use crate::setup::{BUFFER_BYTES, PATIENCE, Party, pattern};
+use rustix::event::{PollFd, PollFlags, Timespec};
 use std::net::{IpAddr, SocketAddr};
 use std::process::Command;
+use std::time::Instant;
 use thalweg_rdma::*;
 use thalweg_testing::skip::skipped;
 
@@ -206,6 +208,77 @@ fn a_program_sleeps_until_there_is_a_completion() {
         assert!(done.is_success() && done.request_id() == id, "{done}");
         near.succeed(id);
     }
+}
+
+/// Reads and messages of the test below, bytes of a read, and reads outstanding.
+const READS: u64 = 300;
+const READ_BYTES: u32 = 256 << 10;
+const READS_AHEAD: u64 = 24;
+
+/// Waits in a poller of its own for a device that it then drives, as nodes do.
+fn wait_for_device(device: &Device) {
+    let deadline = device.next_deadline(Instant::now());
+    let wait = deadline.map_or(PATIENCE, |deadline| deadline.saturating_duration_since(Instant::now())).min(PATIENCE);
+    let descriptor = device.poll_descriptor().unwrap();
+    let mut fds = [PollFd::new(&*descriptor, PollFlags::IN)];
+    let timeout = Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: wait.subsec_nanos().into() };
+    let ready = rustix::event::poll(&mut fds, Some(&timeout)).unwrap();
+    assert!(ready > 0 || deadline.is_some(), "nothing has completed");
+    while device.make_progress() {}
+}
+
+#[test]
+fn reads_and_messages_of_both_sides_go_on_while_the_program_sleeps() {
+    let Some((name, address)) = tested_device() else {
+        return run_on_own_device("reads_and_messages_of_both_sides_go_on_while_the_program_sleeps");
+    };
+    let device = Device::open_device(&name).unwrap();
+    let (near, far) = (party(&device, None, None), party(&device, None, None));
+    let sink = near.domain.create_buffer(READS_AHEAD as usize * READ_BYTES as usize, Access::LOCAL_WRITE).unwrap();
+    let source = far.domain.create_buffer(READ_BYTES as usize, Access::LOCAL_WRITE | Access::REMOTE_READ).unwrap();
+    source.shared_memory().store_bytes(0, &pattern(READ_BYTES as usize, 7));
+    for side in [&near, &far] {
+        (0..64).for_each(|id| side.queue.post_receive(1 << 32 | id, &[side.buffer.sge(0, 8)]).unwrap());
+    }
+    let _connections = join(&device, address, &near, &far);
+    let (mut posted, mut done, mut messages, mut received) = (0, 0, 0, 0);
+    while done < READS || received < messages {
+        while posted < READS && posted < done + READS_AHEAD {
+            let at = posted % READS_AHEAD * u64::from(READ_BYTES);
+            let from = RemoteAddress { address: source.address_at(0), stag: source.stag() };
+            near.send(posted, Work::Read { into: &[sink.sge(at, READ_BYTES)], from });
+            posted += 1;
+            // No more messages than the other side has receives for.
+            if posted.is_multiple_of(3) && messages < received + 64 {
+                near.send(1 << 33, Work::Send { data: Data::Inline(b"near"), immediate: None });
+                far.send(1 << 33, Work::Send { data: Data::Inline(b"far"), immediate: None });
+                messages += 2;
+            }
+        }
+        let before = (done, received);
+        for side in [&near, &far] {
+            while let Some(completion) = side.completions.take_ready().unwrap() {
+                assert!(completion.is_success(), "{completion}");
+                match completion.operation() {
+                    CompletedOperation::Read => {
+                        assert_eq!(completion.request_id(), done, "in their order");
+                        done += 1;
+                    }
+                    CompletedOperation::Receive => {
+                        received += 1;
+                        side.queue.post_receive(completion.request_id(), &[side.buffer.sge(0, 8)]).unwrap();
+                    }
+                    _ => {}
+                }
+            }
+        }
+        if (done, received) == before {
+            wait_for_device(&device);
+        }
+    }
+    let mut bytes = vec![0; READ_BYTES as usize];
+    sink.shared_memory().load_bytes(0, &mut bytes);
+    assert!(bytes == pattern(READ_BYTES as usize, 7));
 }
 
 #[test]
