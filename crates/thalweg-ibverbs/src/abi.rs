@@ -688,6 +688,7 @@ pub mod event_type {
     pub const QP_FATAL: u32 = 1;
     pub const QP_ACCESS_ERR: u32 = 3;
     pub const SQ_DRAINED: u32 = 5;
+    pub const DEVICE_FATAL: u32 = 8;
     pub const SRQ_ERR: u32 = 14;
     pub const SRQ_LIMIT_REACHED: u32 = 15;
 }

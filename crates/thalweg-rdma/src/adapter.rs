@@ -30,6 +30,9 @@ use thalweg_rnic::{
 /// Turns between looks at the device's events, of a program that polls and does not sleep.
 const TURNS_PER_LOOK: u32 = 64;
 
+/// Events of a kind that are processed at once: peers may send any number.
+const EVENTS_PER_LOOK: usize = 64;
+
 /// Longest message in bytes: that of InfiniBand is twice as long (IBA 9.7.6), but lengths of reports are 32 bits.
 const MAX_MESSAGE_BYTES: u32 = 1 << 30;
 
@@ -483,12 +486,14 @@ impl Adapter {
     fn process_events(&mut self, now: Instant) -> bool {
         self.has_slept = false;
         let mut worked = false;
-        while let Ok(Some(queue)) = self.wakeups.take_event() {
+        for _ in 0..EVENTS_PER_LOOK {
+            let Ok(Some(queue)) = self.wakeups.take_event() else { break };
             if let Some(completions) = self.completions.get_mut(&queue) {
                 completions.note_event();
             }
         }
-        while let Ok(Some(event)) = self.manager.take_event() {
+        for _ in 0..EVENTS_PER_LOOK {
+            let Ok(Some(event)) = self.manager.take_event() else { break };
             worked = true;
             let (context, handle) = (Arc::clone(&self.context), self.new_handle());
             let ready = self.connections.process_event(&context, handle, event, &mut self.pairs);
@@ -506,7 +511,8 @@ impl Adapter {
                 (self.has_refusals, worked) = (true, true);
             }
         }
-        while let Ok(Some(notice)) = self.context.take_event() {
+        for _ in 0..EVENTS_PER_LOOK {
+            let Ok(Some(notice)) = self.context.take_event() else { break };
             worked = true;
             self.report_notice(notice);
         }
@@ -548,6 +554,14 @@ impl Adapter {
                 let found = self.shared_queues.iter().find(|(_, shared)| shared.token() == token);
                 let Some((&queue, _)) = found else { return };
                 AsyncEvent::SharedQueueError { queue }
+            }
+            (event_type::DEVICE_FATAL, _) => {
+                tracing::error!(
+                    "the RDMA device {} has failed: all queue pairs are in error",
+                    self.context.device_name()
+                );
+                self.pairs.values_mut().for_each(Pair::enter_error);
+                return;
             }
             (other, _) => {
                 tracing::debug!("{}: event {other}", self.context.device_name());

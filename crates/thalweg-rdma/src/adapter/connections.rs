@@ -24,12 +24,16 @@ pub(super) struct Connections {
 #[derive(Debug)]
 struct Listener {
     id: Id,
+    /// Connections that may wait for an answer.
+    backlog: u32,
     events: EventSocket,
 }
 
 #[derive(Debug)]
 struct Request {
     id: Id,
+    /// Token of the listener's id.
+    listener: usize,
     parameters: ConnectParameters,
 }
 
@@ -87,7 +91,7 @@ impl Connections {
         let bound = id
             .listen(address, backlog)
             .map_err(|error| CommandError::Address { address, reason: error.to_string() })?;
-        self.listeners.insert(handle, Listener { id, events });
+        self.listeners.insert(handle, Listener { id, backlog, events });
         Ok(bound)
     }
 
@@ -131,7 +135,7 @@ impl Connections {
         parameters: ConnectionParameters,
         events: EventSocket,
     ) -> Result<(), VerbsError> {
-        let Request { mut id, parameters: wanted } =
+        let Request { mut id, parameters: wanted, .. } =
             self.requests.remove(&request).ok_or_else(|| no_such("connection request", request))?;
         check_device(&id, context)?;
         id.set_queue(pair.device_queue(), pair.access().bits())?;
@@ -198,12 +202,17 @@ impl Connections {
     }
 
     fn add_request(&mut self, handle: u32, event: ManagerEvent) {
-        let listener = self.listeners.values_mut().find(|listener| listener.id.token() == event.token);
-        // Dropping the id of a listener that has ended rejects the connection.
+        let token = event.token;
+        let waiting = self.requests.values().filter(|request| request.listener == token).count();
+        let listener = self.listeners.values_mut().find(|listener| listener.id.token() == token);
+        // Dropping the id rejects the connection: the listener has ended, or its backlog is full.
         let (Some(listener), Some(id)) = (listener, event.request) else { return };
+        if waiting >= listener.backlog.max(1) as usize {
+            return;
+        }
         let peer = id.peer_address();
         let parameters = own_view(&event.parameters, &ConnectionParameters::default());
-        self.requests.insert(handle, Request { id, parameters: event.parameters });
+        self.requests.insert(handle, Request { id, listener: token, parameters: event.parameters });
         listener.events.send_connection_event(&ConnectionEvent::Request { request: handle, peer, parameters });
     }
 
