@@ -60,6 +60,24 @@ pub(crate) struct Adapter {
     has_slept: bool,
 }
 
+/// Properties of a device that do not change.
+#[derive(Debug)]
+pub(crate) struct DeviceFacts {
+    pub(crate) name: String,
+    has_atomics: bool,
+}
+
+impl DeviceFacts {
+    /// Returns why the device has no such operation; `None` if it may have.
+    pub(crate) fn lacks_operation(&self, operation: Operation) -> Option<&'static str> {
+        match operation {
+            Operation::BindWindow | Operation::LocalInvalidate => Some("memory windows are not supported on devices"),
+            Operation::FetchAdd | Operation::CompareSwap if !self.has_atomics => Some("the device has no atomics"),
+            _ => None,
+        }
+    }
+}
+
 /// A memory region: the range that the program names, and what the device calls it.
 #[derive(Debug)]
 pub(crate) struct RegisteredRegion {
@@ -107,19 +125,12 @@ impl Adapter {
         })
     }
 
-    pub(crate) fn device_name(&self) -> &str {
+    fn device_name(&self) -> &str {
         self.context.device_name()
     }
 
-    /// Returns why the device has no such operation; `None` if it may have.
-    pub(crate) fn lacks_operation(&self, operation: Operation) -> Option<&'static str> {
-        match operation {
-            Operation::BindWindow | Operation::LocalInvalidate => Some("memory windows are not supported on devices"),
-            Operation::FetchAdd | Operation::CompareSwap if !self.device_limits.has_atomics => {
-                Some("the device has no atomics")
-            }
-            _ => None,
-        }
+    pub(crate) fn device_facts(&self) -> DeviceFacts {
+        DeviceFacts { name: self.device_name().into(), has_atomics: self.device_limits.has_atomics }
     }
 
     fn limits(&self) -> Limits {

@@ -1,6 +1,6 @@
 //! An open RNIC: where it runs, and how commands and wake-ups reach it.
 
-use crate::adapter::{Adapter, Registered};
+use crate::adapter::{Adapter, DeviceFacts, Registered};
 use crate::driven::{DrivenRnic, Rung};
 use crate::memory::MemoryRange;
 use parking_lot::{Mutex, MutexGuard};
@@ -106,8 +106,8 @@ enum BackEnd {
 #[derive(Debug)]
 struct Embedded {
     engine: Mutex<DrivenRnic>,
-    /// Name of the RDMA device; `None` in software.
-    device_name: Option<String>,
+    /// Properties of the RDMA device; `None` in software.
+    device: Option<DeviceFacts>,
     /// Wakes threads that wait for events, so that they drive the RNIC.
     bell: Doorbell,
     driver: Driver,
@@ -155,7 +155,9 @@ impl Device {
     /// # Errors
     /// The libraries are not installed, there is no device of this name, or the kernel refuses.
     pub fn open_device(name: &str) -> Result<Self, VerbsError> {
-        Self::open_driven(DrivenRnic::Device(Box::new(Adapter::open(name)?)), Some(name.into()))
+        let adapter = Adapter::open(name)?;
+        let facts = adapter.device_facts();
+        Self::open_driven(DrivenRnic::Device(Box::new(adapter)), Some(facts))
     }
 
     /// Opens the RDMA device whose port has an address of this machine, as [`open_device`](Self::open_device) does.
@@ -185,24 +187,19 @@ impl Device {
     /// Returns the name of the RDMA device; `None` for an RNIC in software.
     pub fn device_name(&self) -> Option<&str> {
         match &self.inner.back_end {
-            BackEnd::Embedded { shared, .. } => shared.device_name.as_deref(),
+            BackEnd::Embedded { shared, .. } => shared.device.as_ref().map(|device| device.name.as_str()),
             BackEnd::Served { .. } => None,
         }
     }
 
-    fn open_driven(engine: DrivenRnic, device_name: Option<String>) -> Result<Self, VerbsError> {
+    fn open_driven(engine: DrivenRnic, device: Option<DeviceFacts>) -> Result<Self, VerbsError> {
         let driver = Driver {
             epoch: Instant::now(),
             last_empty_poll: AtomicU64::new(0),
             waiting_polls: AtomicU32::new(0),
             sleeps_until: AtomicU64::new(0),
         };
-        Self::open_shared(Arc::new(Embedded {
-            engine: Mutex::new(engine),
-            device_name,
-            bell: Doorbell::new()?,
-            driver,
-        }))
+        Self::open_shared(Arc::new(Embedded { engine: Mutex::new(engine), device, bell: Doorbell::new()?, driver }))
     }
 
     /// Opens the same embedded RNIC once more, as another program that has its own objects and rights.
@@ -211,7 +208,7 @@ impl Device {
     /// As [`open_embedded`](Self::open_embedded), and if the RNIC is not an embedded one: open the service again.
     pub fn open_again(&self) -> Result<Self, VerbsError> {
         match &self.inner.back_end {
-            BackEnd::Embedded { shared, .. } if shared.device_name.is_none() => Self::open_shared(Arc::clone(shared)),
+            BackEnd::Embedded { shared, .. } if shared.device.is_none() => Self::open_shared(Arc::clone(shared)),
             BackEnd::Embedded { .. } => {
                 Err(CommandError::Argument("an RDMA device is opened again by its name".into()).into())
             }
@@ -581,10 +578,8 @@ impl DeviceInner {
     /// Returns why the RNIC has no such operation; `None` if it may have.
     pub(crate) fn lacks_operation(&self, operation: Operation) -> Option<&'static str> {
         match &self.back_end {
-            BackEnd::Embedded { shared, .. } if shared.device_name.is_some() => {
-                shared.engine.lock().lacks_operation(operation)
-            }
-            _ => None,
+            BackEnd::Embedded { shared, .. } => shared.device.as_ref()?.lacks_operation(operation),
+            BackEnd::Served { .. } => None,
         }
     }
 

@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Instant;
 use thalweg_arena::SharedMemory;
-use thalweg_rnic::{Access, ClientId, Clock, Command, Engine, Operation, Reply};
+use thalweg_rnic::{Access, ClientId, Clock, Command, Engine, Reply};
 
 /// Queue whose ring has new requests.
 #[derive(Debug, Clone, Copy)]
@@ -171,14 +171,6 @@ impl DrivenRnic {
         match self {
             Self::Software(engine) => engine.bytes_read_by_peer(queue),
             Self::Device(_) => None,
-        }
-    }
-
-    /// Returns why the RNIC has no such operation; `None` if it may have.
-    pub(crate) fn lacks_operation(&self, operation: Operation) -> Option<&'static str> {
-        match self {
-            Self::Software(_) => None,
-            Self::Device(adapter) => adapter.lacks_operation(operation),
         }
     }
 }
