@@ -74,6 +74,8 @@ pub struct Abilities {
     pub interface: bool,
     /// True if an end drives an [`Adapter`] itself, which has to be specified.
     pub adapter: bool,
+    /// True if an end uses the RDMA device of the kernel that has its address.
+    pub rdma_device: bool,
 }
 
 impl Abilities {

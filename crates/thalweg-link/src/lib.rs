@@ -8,14 +8,14 @@
 //!
 //! # The links
 //!
-//! | | shm | tcp | rdma, rdma-efe (`thalweg-rdma-link`) | udp, af-xdp, dpdk, [`memory`] for tests |
+//! | | shm | tcp | rdma, rdma-efe, rdma-device (`thalweg-rdma-link`) | udp, af-xdp, dpdk, [`memory`] for tests |
 //! | --- | --- | --- | --- | --- |
-//! | address | `shm:/path/to/socket` | `tcp:host:port` | `rdma:host:port`, `rdma-efe:host:port` | `udp:host:port`, `af-xdp:host:port`, `dpdk:host:port` (`thalweg-dpdk`), `memory:NAME` |
+//! | address | `shm:/path/to/socket` | `tcp:host:port` | `rdma:host:port`, `rdma-efe:host:port`, `rdma-device:host:port` | `udp:host:port`, `af-xdp:host:port`, `dpdk:host:port` (`thalweg-dpdk`), `memory:NAME` |
 //! | how a fetch moves bytes | none are moved: the source's arena is mapped | `sendfile` from the source's memfd, received into the block | the builder's RNIC reads from the source's arena into the block, by segments over TCP or EFE | datagrams out of the arena, which may be lost; copied to their place |
 //! | copies: source, builder | 0, 0 (1 when taken into a block to be recorded) | 0, 1 | as its RNIC and the kernel copy (`thalweg_rnic::Transport::copies_per_byte`) | udp: 1, 2; af-xdp: 0, 1, and 1 each where the kernel copies; dpdk: 0, 1 |
 //! | eager offers | become held ones: reading in place is faster than sending | sent without a fetch, within the credit | become held ones | become held ones |
-//! | last messages of a peer that dies | received | received, as far as they had arrived | rdma: received, as far as they had arrived; rdma-efe: may be lost | may be lost |
-//! | a process that dies is detected | at once | at once | rdma: at once; rdma-efe: as its RNIC finds out, after 10 s | udp: when something is sent to it; otherwise after 10 s |
+//! | last messages of a peer that dies | received | received, as far as they had arrived | rdma, rdma-device: received, as far as they had arrived; rdma-efe: may be lost | may be lost |
+//! | a process that dies is detected | at once | at once | rdma: at once; rdma-efe: as its RNIC finds out, after 10 s; rdma-device: as the device finds out | udp: when something is sent to it; otherwise after 10 s |
 //! | a host or a cable that dies is detected | | after some 10 s | after some 10 s | after 10 s |
 //!
 //! # Guarantees of every link

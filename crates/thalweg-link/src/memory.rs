@@ -180,6 +180,7 @@ impl Transport for Network {
             files: 0,
             interface: false,
             adapter: false,
+            rdma_device: false,
         }
     }
 

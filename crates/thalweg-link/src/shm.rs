@@ -247,6 +247,7 @@ impl Transport for Shm {
             files: 4,
             interface: false,
             adapter: false,
+            rdma_device: false,
         }
     }
 

@@ -58,6 +58,7 @@ impl Transport for Tcp {
             files: 1,
             interface: false,
             adapter: false,
+            rdma_device: false,
         }
     }
 

@@ -29,6 +29,7 @@ pub const DATAGRAMS: Abilities = Abilities {
     files: 0,
     interface: false,
     adapter: false,
+    rdma_device: false,
 };
 
 /// UDP, over the kernel's sockets.

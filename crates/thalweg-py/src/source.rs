@@ -33,7 +33,7 @@ const SIGNAL_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 /// block.
 ///
 /// `builders` is the address of the builder, or a list of the addresses of all builders in the order of the topology:
-/// "tcp:HOST:PORT", "udp:HOST:PORT", "rdma:HOST:PORT", "rdma-efe:HOST:PORT", "shm:PATH" (on the builder's own host), or "dpdk:HOST:PORT". For "dpdk", `adapter`
+/// "tcp:HOST:PORT", "udp:HOST:PORT", "rdma:HOST:PORT", "rdma-efe:HOST:PORT", "rdma-device:HOST:PORT", "shm:PATH" (on the builder's own host), or "dpdk:HOST:PORT". For "dpdk", `adapter`
 /// is a dict with the keys of `adapter` in a topology: {"device": "0000:00:12.0", "address": "10.0.0.2/24"}.
 ///
 /// `name` is the name of the source in the run; the default is `id`.

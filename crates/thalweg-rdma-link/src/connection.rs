@@ -16,6 +16,11 @@ use thalweg_rdma::{
 /// First bytes of the private data of a connection's set-up (`TWRD`), and the version of what follows on it.
 const GREETING: [u8; 8] = *b"TWRD\x01\0\0\0";
 
+/// Returns whether private data are the greeting. InfiniBand and RoCE append zeros (IBA 12.6.5: the field has one length).
+fn is_greeting(private_data: &[u8]) -> bool {
+    private_data.strip_prefix(&GREETING).is_some_and(|rest| rest.iter().all(|byte| *byte == 0))
+}
+
 /// Buffers that are sent and have not completed, at most.
 const MAX_SENDS: u32 = 16;
 
@@ -116,7 +121,7 @@ impl PeerConnection {
         request: ConnectionRequest,
         peer: String,
     ) -> Result<Option<Self>, LinkError> {
-        if request.peer_parameters().private_data != GREETING {
+        if !is_greeting(&request.peer_parameters().private_data) {
             // An attempt only: the peer may be gone.
             let _ = request.reject(GREETING.to_vec());
             return Ok(None);
@@ -156,7 +161,7 @@ impl PeerConnection {
         let Stage::Pending(pending) = std::mem::replace(&mut self.stage, Stage::Ended) else { return };
         self.stage = match pending.try_establish(&self.queue) {
             Ok(Err(pending)) => Stage::Pending(pending),
-            Ok(Ok(connection)) if connection.peer_parameters().private_data == GREETING => Stage::Up(connection),
+            Ok(Ok(connection)) if is_greeting(&connection.peer_parameters().private_data) => Stage::Up(connection),
             Ok(Ok(_)) => Stage::Failed(self.other_protocol_error()),
             Err(ConnectError::Rejected { private_data }) if !private_data.is_empty() => {
                 Stage::Failed(self.other_protocol_error())

@@ -88,9 +88,14 @@ struct PeerSlot<L> {
 }
 
 impl<L: RdmaLink> RdmaEndpoint<L> {
-    /// Opens an endpoint with an RNIC of its own.
+    /// Opens an endpoint with an RNIC of its own in software.
     pub(crate) fn open(transport: Transport, watch: Watch) -> Result<Self, LinkError> {
         let device = Device::open_embedded(Limits::default()).map_err(rnic_error("opening an RNIC"))?;
+        Self::over_device(device, transport, watch)
+    }
+
+    /// Opens an endpoint over an RNIC.
+    pub(crate) fn over_device(device: Device, transport: Transport, watch: Watch) -> Result<Self, LinkError> {
         let domain = device.allocate_domain().map_err(rnic_error("opening an RNIC"))?;
         Ok(Self {
             peers: Vec::new(),
@@ -109,9 +114,10 @@ impl<L: RdmaLink> RdmaEndpoint<L> {
         })
     }
 
-    /// Opens an endpoint that listens.
-    pub(crate) fn listen(transport: Transport, at: &Address, watch: Watch) -> Result<Self, LinkError> {
-        let mut endpoint = Self::open(transport, watch)?;
+    /// Has the endpoint listen.
+    pub(crate) fn listening(mut self, at: &Address) -> Result<Self, LinkError> {
+        let endpoint = &mut self;
+        let transport = endpoint.transport;
         let found = at
             .resolve_addresses()
             .map_err(|error| listening_error(at, error, "correct the name in `listen`, or write a numeric address"))?;
@@ -129,7 +135,13 @@ impl<L: RdmaLink> RdmaEndpoint<L> {
         endpoint.watch.add_descriptor(listener.as_fd(), LISTENER_NUMBER, Interest::READ)?;
         endpoint.listener = Some(listener);
         endpoint.watch_rnic()?;
-        Ok(endpoint)
+        Ok(self)
+    }
+
+    /// Returns the number of times that a byte is copied on its way out, and on its way in: by the RNIC in software and the
+    /// kernel. Those of a device are its own.
+    fn copies_per_byte(&self) -> (u64, u64) {
+        if self.device.device_name().is_some() { (0, 0) } else { self.transport.copies_per_byte() }
     }
 
     /// Adds the RNIC's sockets to the node's poller, once there are any.
@@ -285,12 +297,13 @@ impl SourceEndpoint for RdmaEndpoint<RdmaSource> {
             .map_err(|error| LinkError::Unusable { doing: format!("resolving '{}'", to.place()), error })?;
         let Some(address) = resolved.first().copied() else { return Ok(()) };
         let mut arenas = self.arenas.lock();
-        let stag = arenas.stag_of_arena(&greeting.arena)?;
+        let region = arenas.region_of_arena(&greeting.arena)?;
+        let region = (region.peer_address(0), region.stag());
         let domain = arenas.protection_domain();
         let connection = PeerConnection::connect(&self.device, domain, self.transport, address, to.to_string())?;
         drop(arenas);
-        let (copies_per_byte, _) = self.transport.copies_per_byte();
-        self.add_link(peer, RdmaSource::new(connection, greeting, stag, copies_per_byte));
+        let (copies_per_byte, _) = self.copies_per_byte();
+        self.add_link(peer, RdmaSource::new(connection, greeting, region, copies_per_byte));
         self.watch_rnic()
     }
 
@@ -319,7 +332,7 @@ impl BuilderEndpoint for RdmaEndpoint<RdmaBuilder> {
             let arenas = Arc::clone(&self.arenas);
             let domain = arenas.lock().protection_domain().clone();
             if let Some(connection) = PeerConnection::accept(&self.device, &domain, request, name.clone())? {
-                let (_, copies_per_byte) = self.transport.copies_per_byte();
+                let (_, copies_per_byte) = self.copies_per_byte();
                 self.add_link(peer, RdmaBuilder::new(connection, arenas, copies_per_byte));
                 return Ok(Some(Peer::new(name, Origin::Host(address.map(|address| address.ip())))));
             }

@@ -1,13 +1,15 @@
-//! The two kinds of link, and how their endpoints are opened.
+//! The kinds of link, and how their endpoints are opened.
 
 use crate::builder::RdmaBuilder;
 use crate::connection::FILES_PER_CONNECTION;
 use crate::endpoint::RdmaEndpoint;
 use crate::source::RdmaSource;
+use std::io;
+use std::net::SocketAddr;
 use thalweg_link::{
     Abilities, Adapter, Address, BuilderEndpoint, Eager, LinkError, LinkKind, Locator, SourceEndpoint, Watch,
 };
-use thalweg_rdma::Transport;
+use thalweg_rdma::{Device, Transport, VerbsError};
 
 /// Kinds of link of this crate.
 #[derive(Debug, Clone, Copy)]
@@ -16,11 +18,17 @@ pub struct RdmaLinks {
     pub iwarp: LinkKind,
     /// RDMA by EFE over UDP (`rdma-efe:HOST:PORT`).
     pub efe: LinkKind,
+    /// RDMA by the kernel's RDMA device that has, or reaches, the address (`rdma-device:HOST:PORT`).
+    pub device: LinkKind,
 }
 
-/// Registers `rdma:HOST:PORT` and `rdma-efe:HOST:PORT` as kinds of addresses in this process.
+/// Registers `rdma:HOST:PORT`, `rdma-efe:HOST:PORT` and `rdma-device:HOST:PORT` as kinds of addresses in this process.
 pub fn register_links() -> RdmaLinks {
-    RdmaLinks { iwarp: LinkKind::register_transport(&IWARP), efe: LinkKind::register_transport(&EFE) }
+    RdmaLinks {
+        iwarp: LinkKind::register_transport(&IWARP),
+        efe: LinkKind::register_transport(&EFE),
+        device: LinkKind::register_transport(&DEVICE),
+    }
 }
 
 /// A kind of link: its abilities, and the way between its RNICs.
@@ -47,6 +55,7 @@ const IWARP_ABILITIES: Abilities = Abilities {
     files: FILES_PER_CONNECTION,
     interface: false,
     adapter: false,
+    rdma_device: false,
 };
 
 static IWARP: Rdma = Rdma { abilities: IWARP_ABILITIES, transport: Transport::Tcp };
@@ -63,6 +72,61 @@ static EFE: Rdma = Rdma {
     },
     transport: Transport::Efe,
 };
+
+/// RDMA by a device of the kernel.
+#[derive(Debug)]
+struct RdmaDevice {
+    abilities: Abilities,
+}
+
+static DEVICE: RdmaDevice = RdmaDevice {
+    abilities: Abilities {
+        name: "rdma-device",
+        title: "RDMA (a device of the kernel)",
+        form: "rdma-device:HOST:PORT",
+        // RoCE: IPv4 (20), UDP (8), base and RDMA headers (12 + 16), two checksums (4 + 4).
+        headers: 64,
+        rdma_device: true,
+        ..IWARP_ABILITIES
+    },
+};
+
+impl thalweg_link::Transport for RdmaDevice {
+    fn abilities(&self) -> &'static Abilities {
+        &DEVICE.abilities
+    }
+
+    fn open_source_endpoint(
+        &self,
+        to: &Address,
+        _by: Option<&Adapter>,
+        watch: Watch,
+    ) -> Result<Box<dyn SourceEndpoint>, LinkError> {
+        let device = Device::open_device_towards(resolved_address(to)?).map_err(|error| unusable_device(to, error))?;
+        Ok(Box::new(RdmaEndpoint::<RdmaSource>::over_device(device, Transport::Tcp, watch)?))
+    }
+
+    fn open_builder_endpoint(
+        &self,
+        at: &Address,
+        _by: Option<&Adapter>,
+        _eager: Eager,
+        watch: Watch,
+    ) -> Result<Box<dyn BuilderEndpoint>, LinkError> {
+        let device = Device::open_device_at(resolved_address(at)?.ip()).map_err(|error| unusable_device(at, error))?;
+        Ok(Box::new(RdmaEndpoint::<RdmaBuilder>::over_device(device, Transport::Tcp, watch)?.listening(at)?))
+    }
+}
+
+fn unusable_device(address: &Address, error: VerbsError) -> LinkError {
+    LinkError::Unusable { doing: format!("opening the RDMA device for '{address}'"), error: io::Error::other(error) }
+}
+
+fn resolved_address(address: &Address) -> Result<SocketAddr, LinkError> {
+    let found = address.resolve_addresses();
+    let first = found.and_then(|found| found.first().copied().ok_or_else(|| io::ErrorKind::NotFound.into()));
+    first.map_err(|error| LinkError::Unusable { doing: format!("resolving '{}'", address.place()), error })
+}
 
 impl thalweg_link::Transport for Rdma {
     fn abilities(&self) -> &'static Abilities {
@@ -88,6 +152,6 @@ impl thalweg_link::Transport for Rdma {
         _eager: Eager,
         watch: Watch,
     ) -> Result<Box<dyn BuilderEndpoint>, LinkError> {
-        Ok(Box::new(RdmaEndpoint::<RdmaBuilder>::listen(self.transport, at, watch)?))
+        Ok(Box::new(RdmaEndpoint::<RdmaBuilder>::open(self.transport, watch)?.listening(at)?))
     }
 }

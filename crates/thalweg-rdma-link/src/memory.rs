@@ -44,26 +44,33 @@ impl RegisteredArenas {
     /// # Errors
     /// The RNIC does not accept the memory.
     pub(crate) fn stag_of_arena(&mut self, arena: &Arc<Arena>) -> Result<u32, LinkError> {
-        if let Some(known) = self.arenas.iter().find(|known| Arc::ptr_eq(&known.arena, arena)) {
-            return Ok(known.region.stag());
-        }
-        let region = match self.purpose {
-            MemoryUse::ReadByPeers => {
-                let range = MemoryRange { offset: 0, length: arena.size_bytes() as u64, base: 0 };
-                self.domain.register_memory(arena.fd(), range, Access::REMOTE_READ)
-            }
-            MemoryUse::SinkOfReads => {
-                // SAFETY: the region has no right of a peer, and its STag is used by `RdmaBuilder` only, for reads into a
-                // `Span` that the fetch owns until all its reads have completed or the queue pair is destroyed.
-                let memory = unsafe { SharedMemory::of_arena(arena) };
-                let range = MemoryRange { offset: 0, length: memory.size_bytes() as u64, base: 0 };
-                self.domain.register_mapped(Arc::new(memory), range, Access::LOCAL_WRITE)
-            }
+        Ok(self.region_of_arena(arena)?.stag())
+    }
+
+    /// Returns the region of an arena, which is registered by the first call.
+    ///
+    /// # Errors
+    /// As [`stag_of_arena`](Self::stag_of_arena).
+    pub(crate) fn region_of_arena(&mut self, arena: &Arc<Arena>) -> Result<&MemoryRegion, LinkError> {
+        let known = self.arenas.iter().position(|known| Arc::ptr_eq(&known.arena, arena));
+        let place = known.map_or_else(|| self.register_arena(arena), Ok)?;
+        Ok(&self.arenas[place].region)
+    }
+
+    fn register_arena(&mut self, arena: &Arc<Arena>) -> Result<usize, LinkError> {
+        let access = match self.purpose {
+            MemoryUse::ReadByPeers => Access::REMOTE_READ,
+            MemoryUse::SinkOfReads => Access::LOCAL_WRITE,
         };
+        // SAFETY: a region that peers read is not written. One that is a sink of reads has no right of a peer, and its STag is
+        // used by `RdmaBuilder` only, for reads into a `Span` that the fetch owns until all its reads have completed or the
+        // queue pair is destroyed.
+        let memory = unsafe { SharedMemory::of_arena(arena) };
+        let range = MemoryRange { offset: 0, length: memory.size_bytes() as u64, base: 0 };
+        let region = self.domain.register_mapped(Arc::new(memory), range, access);
         let region = region.map_err(rnic_error("registering memory with the RNIC"))?;
-        let stag = region.stag();
         let noted = arena.record_registration("an RNIC");
         self.arenas.push(RegisteredArena { region, arena: Arc::clone(arena), _noted: noted });
-        Ok(stag)
+        Ok(self.arenas.len() - 1)
     }
 }

@@ -16,18 +16,20 @@ pub(crate) struct RdmaSource {
 }
 
 impl RdmaSource {
-    /// Creates the link. The greeting is sent as soon as the connection is up; `stag` names the arena.
+    /// Creates the link. The greeting is sent as soon as the connection is up; `region` has address
+    /// and STag by which peers name the arena.
     pub(crate) fn new(
         mut connection: PeerConnection,
         greeting: &SourceGreeting,
-        stag: u32,
+        region: (u64, u32),
         copies_per_byte: u64,
     ) -> Self {
         let channel = &mut connection.channel;
         channel.queue_message(&Message::Hello(greeting.hello));
         channel.queue_bytes(greeting.description.as_bytes());
         let length = greeting.arena.size_bytes() as u64;
-        channel.queue_message(&Message::Region(Region { arena: 0, base: 0, length, key: stag.into() }));
+        let (base, stag) = region;
+        channel.queue_message(&Message::Region(Region { arena: 0, base, length, key: stag.into() }));
         Self { connection, offered: Offered::new(greeting.hello.slots, 0), copies_per_byte }
     }
 

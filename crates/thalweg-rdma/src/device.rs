@@ -1,10 +1,13 @@
 //! An open RNIC: where it runs, and how commands and wake-ups reach it.
 
+use crate::adapter::{Adapter, DeviceFacts, Registered};
+use crate::driven::{DrivenRnic, Rung};
 use crate::memory::MemoryRange;
 use parking_lot::{Mutex, MutexGuard};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketType};
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -13,7 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use thalweg_arena::{Doorbell, DoorbellError, RingSetupError, SharedMemory, recv_fds, send_fds};
 use thalweg_rnic::{
-    Access, AsyncEvent, ClientId, Command, CommandError, Engine, Limits, MAX_MESSAGE_BYTES, Reply, Service,
+    Access, AsyncEvent, ClientId, Command, CommandError, Engine, Limits, MAX_MESSAGE_BYTES, Operation, Reply, Service,
     ServiceError,
 };
 use thiserror::Error;
@@ -47,6 +50,17 @@ pub enum VerbsError {
         /// Error returned by the kernel.
         error: Errno,
     },
+    /// No RDMA device has an address.
+    #[error("no RDMA device has the address {address} (devices: {}; see `rdma link`)", list_names(.found))]
+    NoDevice {
+        /// Address that was looked for.
+        address: IpAddr,
+        /// Names of the devices that exist.
+        found: Vec<String>,
+    },
+    /// The library of RDMA devices is missing, or refused.
+    #[error(transparent)]
+    Library(#[from] thalweg_ibverbs::IbverbsError),
     /// The RNIC could not be started.
     #[error(transparent)]
     Service(#[from] ServiceError),
@@ -59,6 +73,10 @@ pub enum VerbsError {
     /// A doorbell could not be made.
     #[error(transparent)]
     Doorbell(#[from] DoorbellError),
+}
+
+fn list_names(names: &[String]) -> String {
+    if names.is_empty() { "none".into() } else { names.join(", ") }
 }
 
 /// An open RNIC (`open_rnic`). Clones are the same.
@@ -80,14 +98,16 @@ pub(crate) struct DeviceInner {
 /// Place where the RNIC runs.
 #[derive(Debug)]
 enum BackEnd {
-    Embedded { shared: Arc<Embedded>, client: ClientId },
+    Embedded { shared: Arc<Embedded>, client: Option<ClientId> },
     Served { control: Mutex<UnixStream>, wake: OwnedFd, gone: AtomicBool },
 }
 
-/// An RNIC that the program's calls drive.
+/// An RNIC that the program's calls drive, and what they need for it.
 #[derive(Debug)]
 struct Embedded {
-    engine: Mutex<Engine>,
+    engine: Mutex<DrivenRnic>,
+    /// Properties of the RDMA device; `None` in software.
+    device: Option<DeviceFacts>,
     /// Wakes threads that wait for events, so that they drive the RNIC.
     bell: Doorbell,
     driver: Driver,
@@ -118,17 +138,68 @@ impl Device {
     /// # Errors
     /// The kernel refuses descriptors.
     pub fn open_embedded(limits: Limits) -> Result<Self, VerbsError> {
+        Self::open_driven(DrivenRnic::Software(Box::new(Engine::new(limits))), None)
+    }
+
+    /// Opens an RDMA device of the kernel by its name (`mlx5_0`, `rxe0`, `siw0`; see `rdma link`), by the libraries of rdma-core,
+    /// which are loaded now. Like an embedded RNIC, it has no thread of its own.
+    ///
+    /// Queue pairs connect by addresses of the device's port ([`QueuePair::connect`](crate::QueuePair::connect)): by iWARP, RoCE or
+    /// InfiniBand, as the device does. It has no memory windows here, and queue pairs are not connected by numbers; atomics and
+    /// immediates as the device has them. A request that its library refuses completes with an error, as one that the device
+    /// refuses does. [`ConnectionParameters::peer_timeout`](crate::ConnectionParameters::peer_timeout) is the device's own, and the
+    /// rights of a queue pair are those that librdmacm gives it: the rights of memory regions hold. Reads into memory
+    /// of an iWARP adapter in hardware may need [`Access::REMOTE_WRITE`] there, since a read's response is a tagged message
+    /// like that of a write (RFC 5040 section 5.3).
+    ///
+    /// # Errors
+    /// The libraries are not installed, there is no device of this name, or the kernel refuses.
+    pub fn open_device(name: &str) -> Result<Self, VerbsError> {
+        let adapter = Adapter::open(name)?;
+        let facts = adapter.device_facts();
+        Self::open_driven(DrivenRnic::Device(Box::new(adapter)), Some(facts))
+    }
+
+    /// Opens the RDMA device whose port has an address of this machine, as [`open_device`](Self::open_device) does.
+    ///
+    /// # Errors
+    /// As [`open_device`](Self::open_device); no RDMA device has the address.
+    pub fn open_device_at(address: IpAddr) -> Result<Self, VerbsError> {
+        Self::open_found(thalweg_ibverbs::device_of_address(address)?, address)
+    }
+
+    /// Opens the RDMA device by which an address is reached, as [`open_device`](Self::open_device) does.
+    ///
+    /// # Errors
+    /// As [`open_device_at`](Self::open_device_at); there is no route to the address.
+    pub fn open_device_towards(to: SocketAddr) -> Result<Self, VerbsError> {
+        let (found, own) = thalweg_ibverbs::device_towards(to)?;
+        Self::open_found(found, own)
+    }
+
+    fn open_found(name: Option<String>, address: IpAddr) -> Result<Self, VerbsError> {
+        match name {
+            Some(name) => Self::open_device(&name),
+            None => Err(VerbsError::NoDevice { address, found: thalweg_ibverbs::device_names()? }),
+        }
+    }
+
+    /// Returns the name of the RDMA device; `None` for an RNIC in software.
+    pub fn device_name(&self) -> Option<&str> {
+        match &self.inner.back_end {
+            BackEnd::Embedded { shared, .. } => shared.device.as_ref().map(|device| device.name.as_str()),
+            BackEnd::Served { .. } => None,
+        }
+    }
+
+    fn open_driven(engine: DrivenRnic, device: Option<DeviceFacts>) -> Result<Self, VerbsError> {
         let driver = Driver {
             epoch: Instant::now(),
             last_empty_poll: AtomicU64::new(0),
             waiting_polls: AtomicU32::new(0),
             sleeps_until: AtomicU64::new(0),
         };
-        Self::open_shared(Arc::new(Embedded {
-            engine: Mutex::new(Engine::new(limits)),
-            bell: Doorbell::new()?,
-            driver,
-        }))
+        Self::open_shared(Arc::new(Embedded { engine: Mutex::new(engine), device, bell: Doorbell::new()?, driver }))
     }
 
     /// Opens the same embedded RNIC once more, as another program that has its own objects and rights.
@@ -137,7 +208,10 @@ impl Device {
     /// As [`open_embedded`](Self::open_embedded), and if the RNIC is not an embedded one: open the service again.
     pub fn open_again(&self) -> Result<Self, VerbsError> {
         match &self.inner.back_end {
-            BackEnd::Embedded { shared, .. } => Self::open_shared(Arc::clone(shared)),
+            BackEnd::Embedded { shared, .. } if shared.device.is_none() => Self::open_shared(Arc::clone(shared)),
+            BackEnd::Embedded { .. } => {
+                Err(CommandError::Argument("an RDMA device is opened again by its name".into()).into())
+            }
             BackEnd::Served { .. } => Err(CommandError::Argument(
                 "only an embedded RNIC is opened again; open the service by its path".into(),
             )
@@ -345,7 +419,7 @@ impl Embedded {
 
     /// Returns whether a thread that sleeps must be woken after a call has done the RNIC's work for a queue pair: unless it is
     /// the driving one, and there is nothing left to do before it wakes by itself.
-    fn must_wake_sleeper(&self, engine: &mut Engine, queue: u32, sleeps: bool) -> bool {
+    fn must_wake_sleeper(&self, engine: &mut DrivenRnic, queue: u32, sleeps: bool) -> bool {
         match self.driver.sleeps_until.load(Ordering::Relaxed) {
             0 => sleeps,
             until => {
@@ -382,15 +456,12 @@ impl DeviceInner {
     pub(crate) fn call_rnic(&self, command: Command, fds: Vec<OwnedFd>) -> Result<Reply, VerbsError> {
         match &self.back_end {
             BackEnd::Embedded { shared, client } => {
-                let mut engine = shared.engine.lock();
-                engine.update_time(Instant::now());
-                let reply = engine.execute_command(*client, command, fds);
-                drop(engine);
+                let reply = shared.engine.lock().execute_command(*client, command, fds);
                 // There may be something to send, or a socket to watch.
                 if shared.driver.sleeps_until.load(Ordering::Relaxed) != 0 {
                     let _ = shared.bell.wake_waiter();
                 }
-                Ok(reply?)
+                reply
             }
             BackEnd::Served { control, gone, .. } => {
                 let borrowed: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
@@ -427,19 +498,17 @@ impl DeviceInner {
         }
     }
 
-    /// Rings the doorbell after a request was published: an embedded RNIC does the queue pair's work here. `sleeps` if the
+    /// Rings the doorbell of a queue after a request was published: an embedded RNIC does its work here. `sleeps` if the
     /// ring says that the RNIC must be woken.
     #[inline]
-    pub(crate) fn ring_doorbell(&self, queue: Option<u32>, sleeps: bool) {
+    pub(crate) fn ring_doorbell(&self, rung: Rung, sleeps: bool) {
         match &self.back_end {
             BackEnd::Embedded { shared, .. } => {
                 let mut engine = shared.engine.lock();
-                if let Some(queue) = queue {
-                    engine.progress_queue(queue, &Instant::now);
-                }
-                let wakes = match queue {
-                    Some(queue) => shared.must_wake_sleeper(&mut engine, queue, sleeps),
-                    None => sleeps,
+                engine.progress_queue(rung);
+                let wakes = match rung {
+                    Rung::Send(queue) => shared.must_wake_sleeper(&mut engine, queue, sleeps),
+                    Rung::Receive(_) | Rung::SharedReceive(_) => sleeps,
                 };
                 drop(engine);
                 if wakes {
@@ -470,6 +539,22 @@ impl DeviceInner {
         }
     }
 
+    /// Registers a range of a file.
+    pub(crate) fn register_file(
+        &self,
+        domain: u32,
+        fd: OwnedFd,
+        range: MemoryRange,
+        access: Access,
+    ) -> Result<Registered, VerbsError> {
+        if let BackEnd::Embedded { shared, client } = &self.back_end {
+            return shared.engine.lock().register_file((*client, domain), fd, range, access);
+        }
+        let MemoryRange { offset, length, base } = range;
+        let command = Command::RegisterRegion { domain, offset, length, base, access };
+        Ok(Registered { stag: self.call_for_handle(command, vec![fd])?, peer_base: base })
+    }
+
     /// Registers memory of this process, under the STag of a region if there is one.
     pub(crate) fn register_memory(
         &self,
@@ -477,13 +562,25 @@ impl DeviceInner {
         memory: Arc<SharedMemory>,
         range: MemoryRange,
         access: Access,
-    ) -> Result<u32, VerbsError> {
+    ) -> Result<Registered, VerbsError> {
         let BackEnd::Embedded { shared, client } = &self.back_end else {
             let reason = "memory of a process is registered with an RNIC that is embedded in it; register a memfd";
             return Err(CommandError::Argument(reason.into()).into());
         };
-        let range = (range.offset, range.length, range.base);
-        Ok(shared.engine.lock().register_memory((*client, domain, stag), memory, range, access)?)
+        shared.engine.lock().register_mapped((*client, domain, stag), memory, range, access)
+    }
+
+    /// Returns whether memory can be registered as it is mapped.
+    pub(crate) fn takes_mappings(&self) -> bool {
+        matches!(self.back_end, BackEnd::Embedded { .. })
+    }
+
+    /// Returns why the RNIC has no such operation; `None` if it may have.
+    pub(crate) fn lacks_operation(&self, operation: Operation) -> Option<&'static str> {
+        match &self.back_end {
+            BackEnd::Embedded { shared, .. } => shared.device.as_ref()?.lacks_operation(operation),
+            BackEnd::Served { .. } => None,
+        }
     }
 
     /// Returns whether the RNIC is known to have ended.

@@ -6,7 +6,7 @@
 //!
 //! | paper | here | rdma-core |
 //! | --- | --- | --- |
-//! | `open_rnic` | [`Device::open_embedded`], [`Device::open_thread`], [`Device::open_service`] | `ibv_open_device` |
+//! | `open_rnic` | [`Device::open_embedded`], [`Device::open_thread`], [`Device::open_service`], [`Device::open_device`] | `ibv_open_device` |
 //! | `allocate_pd` | [`Device::allocate_domain`] | `ibv_alloc_pd` |
 //! | `create_cq` | [`Device::create_completion_queue`] | `ibv_create_cq` |
 //! | `create_qp` | [`ProtectionDomain::create_queue_pair`] | `ibv_create_qp` |
@@ -23,6 +23,7 @@
 //!   is no other thread and no system call.
 //! - *Thread*: in a thread of the program, which polls while there is work and sleeps otherwise.
 //! - *Service*: in a process of its own, which serves several programs that do not trust each other.
+//! - *Device*: in an RDMA device of the kernel: hardware, rxe or siw, by libibverbs and librdmacm, which are loaded at run time.
 //!
 //! # Completions
 //!
@@ -47,9 +48,11 @@
 
 #![forbid(unsafe_code)]
 
+mod adapter;
 mod completion;
 mod connection;
 mod device;
+mod driven;
 mod memory;
 mod queue_pair;
 

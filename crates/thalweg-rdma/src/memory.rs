@@ -1,5 +1,6 @@
 //! Protection domains, memory regions, memory windows.
 
+use crate::adapter::Registered;
 use crate::device::{Device, DeviceInner, VerbsError};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -59,7 +60,7 @@ impl ProtectionDomain {
     /// registered for reading.
     ///
     /// The memory need not be pinned, since the RNIC has page tables of its own; it should be populated, or the first
-    /// access waits for the kernel.
+    /// access waits for the kernel. (An RDMA device pins it. There, the file may also be a DMA buffer.)
     ///
     /// # Errors
     /// The RNIC refuses: the range is not in the file, the seals are wrong, a limit is exceeded. Or it has ended.
@@ -75,10 +76,8 @@ impl ProtectionDomain {
             doing: "duplicating a file descriptor",
             error: rustix::io::Errno::from_io_error(&error).unwrap_or(rustix::io::Errno::MFILE),
         })?;
-        let MemoryRange { offset, length, base } = range;
-        let command = Command::RegisterRegion { domain: self.inner.handle, offset, length, base, access };
-        let stag = self.inner.device.call_for_handle(command, vec![fd])?;
-        Ok(MemoryRegion { domain: Arc::clone(&self.inner), stag, range, registered: true })
+        let registered = self.inner.device.register_file(self.inner.handle, fd, range, access)?;
+        Ok(self.new_region(registered, range))
     }
 
     /// Registers a range of memory that this program has mapped, with an RNIC that is embedded in it.
@@ -92,8 +91,12 @@ impl ProtectionDomain {
         range: MemoryRange,
         access: Access,
     ) -> Result<MemoryRegion, VerbsError> {
-        let stag = self.inner.device.register_memory((self.inner.handle, None), memory, range, access)?;
-        Ok(MemoryRegion { domain: Arc::clone(&self.inner), stag, range, registered: true })
+        let registered = self.inner.device.register_memory((self.inner.handle, None), memory, range, access)?;
+        Ok(self.new_region(registered, range))
+    }
+
+    fn new_region(&self, Registered { stag, peer_base }: Registered, range: MemoryRange) -> MemoryRegion {
+        MemoryRegion { domain: Arc::clone(&self.inner), stag, range, peer_base, registered: true }
     }
 
     /// Allocates a memory window, which is not bound.
@@ -113,8 +116,13 @@ impl ProtectionDomain {
     /// The kernel has no memory, or the RNIC refuses.
     pub fn create_buffer(&self, bytes: usize, access: Access) -> Result<Buffer, VerbsError> {
         let (fd, memory) = SharedMemory::create("rdma-buffer", bytes)?;
+        let memory = Arc::new(memory);
         let range = MemoryRange { offset: 0, length: bytes as u64, base: memory.base_address() };
-        let region = self.register_memory(std::os::fd::AsFd::as_fd(&fd), range, access)?;
+        let region = if self.inner.device.takes_mappings() {
+            self.register_mapped(Arc::clone(&memory), range, access)?
+        } else {
+            self.register_memory(std::os::fd::AsFd::as_fd(&fd), range, access)?
+        };
         Ok(Buffer { region, memory, fd })
     }
 }
@@ -127,6 +135,7 @@ pub struct MemoryRegion {
     domain: Arc<DomainInner>,
     stag: u32,
     range: MemoryRange,
+    peer_base: u64,
     registered: bool,
 }
 
@@ -141,6 +150,12 @@ impl MemoryRegion {
     /// Returns the registered range.
     pub fn registered_range(&self) -> MemoryRange {
         self.range
+    }
+
+    /// Returns the address by which peers name the byte at `at`: counted from [`MemoryRange::base`], except on an RDMA device,
+    /// which has an address of its own for the first byte.
+    pub fn peer_address(&self, at: u64) -> u64 {
+        self.peer_base.wrapping_add(at)
     }
 
     /// Returns the element of `bytes` bytes from `at` on.
@@ -173,8 +188,8 @@ impl MemoryRegion {
         access: Access,
     ) -> Result<(), VerbsError> {
         let device = &domain.inner.device;
-        device.register_memory((domain.inner.handle, Some(self.stag)), memory, range, access)?;
-        (self.domain, self.range) = (Arc::clone(&domain.inner), range);
+        let again = device.register_memory((domain.inner.handle, Some(self.stag)), memory, range, access)?;
+        (self.domain, self.range, self.peer_base) = (Arc::clone(&domain.inner), range, again.peer_base);
         Ok(())
     }
 
@@ -235,7 +250,7 @@ pub fn next_window_stag(stag: u32) -> u32 {
 #[derive(Debug)]
 pub struct Buffer {
     region: MemoryRegion,
-    memory: SharedMemory,
+    memory: Arc<SharedMemory>,
     fd: OwnedFd,
 }
 
@@ -260,9 +275,9 @@ impl Buffer {
         self.region.stag()
     }
 
-    /// Returns the address of the byte at `at`.
+    /// Returns the address of the byte at `at`, by which peers name it, too.
     pub fn address_at(&self, at: u64) -> u64 {
-        self.region.registered_range().base.wrapping_add(at)
+        self.region.peer_address(at)
     }
 
     /// Returns the element of `bytes` bytes from `at` on.

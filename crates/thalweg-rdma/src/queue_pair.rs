@@ -2,6 +2,7 @@
 
 use crate::completion::{CompletionQueue, duplicate_fd};
 use crate::device::{DeviceInner, VerbsError};
+use crate::driven::Rung;
 use crate::memory::{DomainInner, ProtectionDomain};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
@@ -262,6 +263,14 @@ pub enum PostError {
     /// The queue pair has a shared receive queue.
     #[error("the queue pair has a shared receive queue: post receives there")]
     SharedQueue,
+    /// The RDMA device has no such operation.
+    #[error("{operation}: not available on this RDMA device: {reason}")]
+    Unsupported {
+        /// Operation of the request.
+        operation: Operation,
+        /// Reason, in words.
+        reason: &'static str,
+    },
     /// The ring's memory was damaged.
     #[error("the queue's ring is damaged: its index is impossible")]
     Damaged,
@@ -527,13 +536,16 @@ impl QueuePair {
         }
         let sleeps = queue.ring.publish();
         drop(queue);
-        self.inner.domain.device.ring_doorbell(Some(self.inner.number), sleeps);
+        self.inner.domain.device.ring_doorbell(Rung::Send(self.inner.number), sleeps);
         result
     }
 
     fn push_send(&self, queue: &mut PostedQueue, request: &SendRequest<'_>) -> Result<(), PostError> {
         queue.check_room()?;
         let descriptor = request.encode_request(&self.inner.lengths)?;
+        if let Some(reason) = self.inner.domain.device.lacks_operation(descriptor.operation) {
+            return Err(PostError::Unsupported { operation: descriptor.operation, reason });
+        }
         descriptor.encode_cells(|cell| queue.ring.push(cell)).map_err(|error| ring_error(error, queue.limit))?;
         queue.outstanding.push_back((request.id, descriptor.operation.completed_operation()));
         Ok(())
@@ -553,7 +565,7 @@ impl QueuePair {
         let max_sges = self.inner.lengths.receive_sges;
         let sleeps = push_receive(&mut receive.lock(), id, into, max_sges)?;
         // A message may be waiting for it, or the queue pair may be in error.
-        self.inner.domain.device.ring_doorbell(None, sleeps);
+        self.inner.domain.device.ring_doorbell(Rung::Receive(self.inner.number), sleeps);
         Ok(())
     }
 
@@ -684,7 +696,7 @@ impl SharedReceiveQueue {
             .map_err(|error| ring_error(error, limit))?;
         let sleeps = queue.ring.publish();
         drop(queue);
-        self.inner.domain.device.ring_doorbell(None, sleeps);
+        self.inner.domain.device.ring_doorbell(Rung::SharedReceive(self.inner.handle), sleeps);
         Ok(())
     }
 

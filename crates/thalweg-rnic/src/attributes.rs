@@ -314,6 +314,10 @@ numbered! {
         Unsupported = 25 "the operation does not exist on this connection",
         /// Memory of the peer's receive cannot be accessed.
         ReceiveMemory = 26 "the memory of the receive cannot be accessed",
+        /// The device has reported the result alone: value is its own code of the error.
+        Device = 27 "the device gives no further reason",
+        /// The device's library refused the request: value is the error number.
+        Library = 28 "the device's library refused the request",
     }
 }
 
@@ -399,6 +403,8 @@ impl fmt::Display for Fault {
             FaultKind::PeerNotReady => write!(to, " within {limit} ms"),
             FaultKind::CompletionOverrun => write!(to, ": it has {limit} entries; poll more often or make it longer"),
             FaultKind::Ring => write!(to, ": its index is {value}"),
+            FaultKind::Device => write!(to, " (vendor error {value:#x})"),
+            FaultKind::Library => write!(to, " (error number {value})"),
             FaultKind::Terminated => {
                 let (layer, kind, code) = ((value >> 16) & 0xff, (value >> 8) & 0xff, value & 0xff);
                 write!(to, ": layer {layer}, type {kind}, code {code:#04x} (RFC 5040 section 4.8)")

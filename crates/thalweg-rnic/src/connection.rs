@@ -5,10 +5,7 @@ use crate::command::{
     CommandError, ConnectionEvent, ConnectionParameters, MAX_PEER_TIMEOUT, MAX_PRIVATE_BYTES, MIN_PEER_TIMEOUT, Reply,
     Transport,
 };
-use crate::engine::{
-    Engine, check_limit, check_owner, check_reads, encode_event, encode_lost_connection_events, insert_object,
-    missing_descriptor,
-};
+use crate::engine::{Engine, check_limit, check_owner, check_reads, encode_event, insert_object, missing_descriptor};
 use crate::events::EventSocket;
 use crate::queue_pair::{Connection, Path};
 use crate::stream::Ending;
@@ -63,13 +60,15 @@ impl Engine {
         backlog: u32,
         socket: Option<OwnedFd>,
     ) -> Result<Reply, CommandError> {
-        let events = EventSocket::new(socket.ok_or_else(missing_descriptor)?, encode_lost_connection_events);
+        let events = EventSocket::for_connection(socket.ok_or_else(missing_descriptor)?);
         let count = self.listeners.iter().filter(|(_, listener)| listener.client == client).count();
         check_limit("listeners", self.limits.max_listeners, count)?;
         // One port for peers at this RNIC and elsewhere.
+        let mut predecessor = None;
         let socket = match transport {
             Transport::Tcp => {
-                let listener = self.listen_tcp(address)?;
+                let (listener, ended) = self.listen_tcp(client, address)?;
+                predecessor = ended;
                 address = listener.local_addr().unwrap_or(address);
                 ListenerSocket::Tcp(listener)
             }
@@ -85,6 +84,9 @@ impl Engine {
         match insert_object(&mut self.listeners, listener, "listeners")? {
             Reply::Handle(listener) => {
                 self.watch_listener(listener);
+                if let Some(ended) = predecessor {
+                    self.hand_over_handshakes(ended, listener);
+                }
                 if let Some(port) = port {
                     self.set_efe_listener(port, Some(listener));
                 }
@@ -102,8 +104,12 @@ impl Engine {
 
     /// Removes a listener and rejects those that wait for its answer.
     pub(crate) fn remove_listener(&mut self, listener: u32) {
-        if let Some(Listener { socket: ListenerSocket::Efe(port), .. }) = self.listeners.remove(listener) {
-            self.set_efe_listener(port, None);
+        match self.listeners.remove(listener) {
+            Some(Listener { socket: ListenerSocket::Efe(port), .. }) => self.set_efe_listener(port, None),
+            Some(Listener { socket: ListenerSocket::Tcp(socket), client, address, .. }) => {
+                self.keep_listening((client, listener), address, socket);
+            }
+            None => {}
         }
         let waiting: Vec<u32> =
             self.requests.iter().filter(|(_, request)| request.listener == listener).map(|(at, _)| at).collect();
@@ -136,7 +142,7 @@ impl Engine {
         parameters: ConnectionParameters,
         socket: Option<OwnedFd>,
     ) -> Result<(), CommandError> {
-        let events = EventSocket::new(socket.ok_or_else(missing_descriptor)?, encode_lost_connection_events);
+        let events = EventSocket::for_connection(socket.ok_or_else(missing_descriptor)?);
         self.check_parameters(&parameters)?;
         self.check_unconnected(client, queue)?;
         let listener =
@@ -184,7 +190,7 @@ impl Engine {
         parameters: ConnectionParameters,
         socket: Option<OwnedFd>,
     ) -> Result<(), CommandError> {
-        let events = EventSocket::new(socket.ok_or_else(missing_descriptor)?, encode_lost_connection_events);
+        let events = EventSocket::for_connection(socket.ok_or_else(missing_descriptor)?);
         self.check_parameters(&parameters)?;
         self.check_request(client, request)?;
         self.check_unconnected(client, queue)?;

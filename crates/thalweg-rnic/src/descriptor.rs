@@ -208,7 +208,7 @@ impl SendDescriptor {
 
 /// Reason why a descriptor could not be taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum TakeError {
+pub enum TakeError {
     /// The ring's index is impossible.
     Ring(RingError),
     /// The descriptor of this id is malformed.
@@ -217,7 +217,7 @@ pub(crate) enum TakeError {
 
 impl TakeError {
     /// Returns the fault.
-    pub(crate) fn into_fault(self) -> Fault {
+    pub fn into_fault(self) -> Fault {
         match self {
             Self::Ring(RingError::Corrupt { theirs, .. }) => Fault::new(FaultKind::Ring, 0, u64::from(theirs), 0),
             Self::Malformed(_, fault) => fault,
@@ -235,7 +235,7 @@ impl From<RingError> for TakeError {
 ///
 /// # Errors
 /// The program has damaged the ring, or the descriptor exceeds `lengths`.
-pub(crate) fn take_send(ring: &mut RingReceiver, lengths: &QueueLengths) -> Result<Option<SendDescriptor>, TakeError> {
+pub fn take_send(ring: &mut RingReceiver, lengths: &QueueLengths) -> Result<Option<SendDescriptor>, TakeError> {
     let Some(cell) = ring.pop()? else { return Ok(None) };
     let id = word_at(&cell, 0);
     let malformed =
@@ -312,7 +312,7 @@ impl ReceiveDescriptor {
 ///
 /// # Errors
 /// The program has damaged the ring, or the descriptor has more than `max_sges` elements.
-pub(crate) fn take_receive(ring: &mut RingReceiver, max_sges: u32) -> Result<Option<ReceiveDescriptor>, TakeError> {
+pub fn take_receive(ring: &mut RingReceiver, max_sges: u32) -> Result<Option<ReceiveDescriptor>, TakeError> {
     let Some(cell) = ring.pop()? else { return Ok(None) };
     let (id, elements) = (word_at(&cell, 0), half_word_at(&cell, 8));
     let malformed = |value: u32, limit: u32| {

@@ -4,13 +4,13 @@
 //! program, and no input of a program can make it fail.
 
 use crate::attributes::{Access, AsyncEvent, Limits, QueueAttributes, QueueState};
-use crate::command::{Command, CommandError, ConnectionEvent, Reply};
+use crate::command::{Command, CommandError, Reply};
 use crate::completion::CompletionQueue;
 use crate::connection::{Listener, Request};
 use crate::descriptor::{receive_ring_cells, send_ring_cells};
 use crate::efe::EfePort;
 use crate::events::EventSocket;
-use crate::handshake::{Handshake, Sockets};
+use crate::handshake::{EndedListener, Handshake, Sockets};
 use crate::queue_pair::{Path, QueuePair, ReceiveRing, SendRing, SharedQueue};
 use crate::slots::Slots;
 use crate::stag::{RegionRequest, StagTable};
@@ -57,6 +57,7 @@ pub struct Engine {
     /// TCP connections that are being set up, and sockets whose streams have ended.
     pub(crate) handshakes: Slots<Handshake>,
     pub(crate) lingering: Vec<LingeringSocket>,
+    pub(crate) ended_listeners: Vec<EndedListener>,
     /// Ports of EFE.
     pub(crate) efe_ports: Slots<EfePort>,
     pub(crate) sockets: Sockets,
@@ -114,6 +115,7 @@ impl Engine {
             requests: Slots::default(),
             handshakes: Slots::default(),
             lingering: Vec::new(),
+            ended_listeners: Vec::new(),
             efe_ports: Slots::default(),
             sockets: Sockets::default(),
             numbers: HashMap::new(),
@@ -156,6 +158,7 @@ impl Engine {
         let listeners: Vec<u32> =
             self.listeners.iter().filter(|(_, listener)| listener.client == client).map(|(at, _)| at).collect();
         listeners.into_iter().for_each(|listener| self.remove_listener(listener));
+        self.close_ended_listeners(client);
         remove_of_client(&mut self.shared_queues, client, |queue| queue.client);
         remove_of_client(&mut self.completions, client, |queue| queue.client);
         remove_of_client(&mut self.channels, client, |channel| channel.client);
@@ -386,9 +389,7 @@ impl Engine {
     }
 
     fn open_client(&mut self, client: u32, events: Option<OwnedFd>) -> Result<Reply, CommandError> {
-        let events = EventSocket::new(events.ok_or_else(missing_descriptor)?, |number| {
-            encode_event(&AsyncEvent::EventsLost { number })
-        });
+        let events = EventSocket::for_program(events.ok_or_else(missing_descriptor)?);
         let client =
             self.clients.get_mut(client).ok_or(CommandError::NoSuch { what: "program".into(), handle: client })?;
         if client.events.is_some() {
@@ -677,11 +678,6 @@ impl Engine {
 /// Returns the message of an event. (Serializing these types cannot fail: no maps, no foreign types.)
 pub(crate) fn encode_event<T: serde::Serialize>(event: &T) -> Vec<u8> {
     serde_json::to_vec(event).unwrap_or_default()
-}
-
-/// Returns the message of lost events of a connection.
-pub(crate) fn encode_lost_connection_events(number: u64) -> Vec<u8> {
-    encode_event(&ConnectionEvent::EventsLost { number })
 }
 
 pub(crate) fn missing_descriptor() -> CommandError {

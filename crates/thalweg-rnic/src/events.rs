@@ -1,5 +1,8 @@
 //! Sockets over which programs get events: never waited for, and nothing lost in silence.
 
+use crate::attributes::AsyncEvent;
+use crate::command::ConnectionEvent;
+use crate::engine::encode_event;
 use rustix::io::Errno;
 use rustix::net::{SendFlags, send};
 use std::collections::VecDeque;
@@ -10,7 +13,7 @@ const MAX_BACKLOG_EVENTS: usize = 256;
 
 /// The RNIC's end of a program's socket, which keeps the borders of messages.
 #[derive(Debug)]
-pub(crate) struct EventSocket {
+pub struct EventSocket {
     socket: OwnedFd,
     backlog: VecDeque<Vec<u8>>,
     lost: u64,
@@ -19,19 +22,39 @@ pub(crate) struct EventSocket {
 }
 
 impl EventSocket {
+    /// Makes one for asynchronous events.
+    pub fn for_program(socket: OwnedFd) -> Self {
+        Self::new(socket, |number| encode_event(&AsyncEvent::EventsLost { number }))
+    }
+
+    /// Makes one for events of a listener or a connection.
+    pub fn for_connection(socket: OwnedFd) -> Self {
+        Self::new(socket, |number| encode_event(&ConnectionEvent::EventsLost { number }))
+    }
+
     /// Makes one. `encode_lost` is the event that tells how many were lost.
-    pub(crate) fn new(socket: OwnedFd, encode_lost: fn(u64) -> Vec<u8>) -> Self {
+    fn new(socket: OwnedFd, encode_lost: fn(u64) -> Vec<u8>) -> Self {
         Self { socket, backlog: VecDeque::new(), lost: 0, encode_lost: Some(encode_lost) }
     }
 
     /// Makes one for events of completion queues: of equal events that wait for the program, all but one are left out. So as
     /// many wait as it has queues.
-    pub(crate) fn for_queues(socket: OwnedFd) -> Self {
+    pub fn for_queues(socket: OwnedFd) -> Self {
         Self { socket, backlog: VecDeque::new(), lost: 0, encode_lost: None }
     }
 
+    /// Sends an event of a listener or a connection, as [`send_event`](Self::send_event) does.
+    pub fn send_connection_event(&mut self, event: &ConnectionEvent) -> bool {
+        self.send_event(encode_event(event))
+    }
+
+    /// Sends an asynchronous event, as [`send_event`](Self::send_event) does.
+    pub fn send_async_event(&mut self, event: &AsyncEvent) -> bool {
+        self.send_event(encode_event(event))
+    }
+
     /// Sends an event, later if the socket is full. Returns whether events are waiting.
-    pub(crate) fn send_event(&mut self, event: Vec<u8>) -> bool {
+    pub fn send_event(&mut self, event: Vec<u8>) -> bool {
         match self.encode_lost {
             None if self.backlog.contains(&event) => {}
             Some(_) if self.backlog.len() >= MAX_BACKLOG_EVENTS => self.lost += 1,
@@ -41,7 +64,7 @@ impl EventSocket {
     }
 
     /// Sends what waits. Returns whether events are still waiting.
-    pub(crate) fn flush_backlog(&mut self) -> bool {
+    pub fn flush_backlog(&mut self) -> bool {
         loop {
             if let Some(encode) = self.encode_lost.filter(|_| self.backlog.is_empty() && self.lost > 0) {
                 self.backlog.push_back(encode(std::mem::take(&mut self.lost)));

@@ -21,6 +21,10 @@ const MAX_SOCKET_EVENTS: usize = 64;
 /// TCP connections that are taken in at once by a listener.
 const MAX_ACCEPTED: usize = 16;
 
+/// Time for which the socket of a listener that has ended stays open: its program may listen there again, and a peer may come
+/// in between. (perftest does so for its second connection.)
+const SUCCESSOR_TIME: Duration = Duration::from_secs(1);
+
 /// Length in bytes of the longest frame of MPA's set-up: key, flags and length, private data (RFC 5044 section 7.1).
 const MAX_FRAME_BYTES: usize = 20 + 512;
 
@@ -40,6 +44,17 @@ enum Step {
     Initiating { attempt: Box<Attempt>, unsent: Vec<u8> },
     /// The peer is to send its request.
     Responding { listener: u32, peer: Option<SocketAddr>, responder: Box<Responder> },
+}
+
+/// Socket of a listener that has ended. Connections wait in it for the next listener of the program at the same address.
+#[derive(Debug)]
+pub(crate) struct EndedListener {
+    client: u32,
+    /// Handle that the listener had.
+    handle: u32,
+    address: SocketAddr,
+    socket: TcpListener,
+    deadline: Option<Instant>,
 }
 
 /// Attempt of a queue pair to connect.
@@ -97,13 +112,63 @@ impl Engine {
         Ok(poll)
     }
 
-    /// Listens with TCP, too.
-    pub(crate) fn listen_tcp(&mut self, address: SocketAddr) -> Result<TcpListener, CommandError> {
+    /// Listens with TCP, too: with the socket of a listener of the program that has just ended there, if there is one. Also
+    /// returned is the handle that it had.
+    pub(crate) fn listen_tcp(
+        &mut self,
+        client: u32,
+        address: SocketAddr,
+    ) -> Result<(TcpListener, Option<u32>), CommandError> {
+        let at = self.ended_listeners.iter().position(|ended| ended.client == client && ended.address == address);
+        if let Some(EndedListener { socket, handle, .. }) = at.map(|at| self.ended_listeners.swap_remove(at)) {
+            return Ok((socket, Some(handle)));
+        }
+        // They would be in the way at the port.
+        self.ended_listeners.retain(|ended| ended.address.port() != address.port());
         let failed = address_error(address);
         let listener = TcpListener::bind(address).map_err(&failed)?;
         listener.set_nonblocking(true).map_err(&failed)?;
         self.socket_poll().map_err(&failed)?;
-        Ok(listener)
+        Ok((listener, None))
+    }
+
+    /// Keeps the socket of a listener that has ended.
+    pub(crate) fn keep_listening(&mut self, (client, handle): (u32, u32), address: SocketAddr, socket: TcpListener) {
+        if let Some(poll) = &self.sockets.poll {
+            let _ = epoll::delete(poll, &socket);
+        }
+        self.ended_listeners.push(EndedListener { client, handle, address, socket, deadline: None });
+    }
+
+    /// Closes the sockets of a program's listeners that have ended.
+    pub(crate) fn close_ended_listeners(&mut self, client: u32) {
+        self.ended_listeners.retain(|ended| ended.client != client);
+    }
+
+    /// Hands connections that are being set up with a listener that has ended to its successor.
+    pub(crate) fn hand_over_handshakes(&mut self, ended: u32, successor: u32) {
+        for (_, handshake) in self.handshakes.iter_mut() {
+            if let Step::Responding { listener, .. } = &mut handshake.step
+                && *listener == ended
+            {
+                (*listener, handshake.ready) = (successor, true);
+            }
+        }
+    }
+
+    /// Closes the sockets of listeners that got no successor in time, and what was being set up with them.
+    fn close_overdue_listeners(&mut self, now: Instant) {
+        let mut overdue = Vec::new();
+        self.ended_listeners.retain_mut(|ended| {
+            let waits = now < *ended.deadline.get_or_insert(now + SUCCESSOR_TIME);
+            overdue.extend((!waits).then_some(ended.handle));
+            waits
+        });
+        for listener in overdue {
+            let of_listener = self.handshakes.iter().filter(|(_, handshake)| handshake.is_for(listener));
+            let of_listener: Vec<u32> = of_listener.map(|(handle, _)| handle).collect();
+            of_listener.into_iter().for_each(|handle| drop(self.handshakes.remove(handle)));
+        }
     }
 
     /// Watches a listener for connections.
@@ -170,6 +235,9 @@ impl Engine {
         if !self.lingering.is_empty() {
             self.serve_lingering_sockets(now);
         }
+        if !self.ended_listeners.is_empty() {
+            self.close_overdue_listeners(now);
+        }
         any
     }
 
@@ -212,7 +280,9 @@ impl Engine {
             Step::Responding { responder, .. } => epoch.map(|epoch| epoch + responder.deadline()),
         });
         let packets = self.efe_deadline().and_then(|deadline| Some(epoch? + deadline));
-        handshakes.chain(packets).chain(self.lingering.iter().filter_map(|socket| socket.linger_deadline())).min()
+        let lingering = self.lingering.iter().filter_map(|socket| socket.linger_deadline());
+        let ended = self.ended_listeners.iter().filter_map(|ended| ended.deadline);
+        handshakes.chain(packets).chain(lingering).chain(ended).min()
     }
 
     /// Returns the last time that was looked at.
@@ -258,6 +328,11 @@ impl Engine {
     fn continue_handshake(&mut self, handle: u32, now: Instant) {
         let since = self.since_epoch(now);
         let Some(handshake) = self.handshakes.get_mut(handle) else { return };
+        if self.ended_listeners.iter().any(|ended| handshake.is_for(ended.handle)) {
+            // It waits for the next listener.
+            handshake.ready = false;
+            return;
+        }
         let late = match &handshake.step {
             Step::Connecting(attempt) => attempt
                 .initiator

@@ -85,7 +85,8 @@ pub use command::{
 };
 pub use descriptor::{
     Cell, CompletionCell, CompletionEntry, MAX_INLINE_BYTES, MAX_SGES, ReceiveDescriptor, SendDescriptor, SendFlags,
-    Sge, SgeList, receive_cells, receive_ring_cells, send_ring_cells,
+    Sge, SgeList, TakeError, receive_cells, receive_ring_cells, send_ring_cells, take_receive, take_send,
 };
 pub use engine::{ClientId, Clock, Engine};
+pub use events::EventSocket;
 pub use service::{Service, ServiceError};

@@ -15,7 +15,7 @@ use crate::command::{CommandError, ConnectionParameters, Reply, Transport};
 use crate::efe::{EfeCarrier, EfePort, User, decode_private, encode_private};
 use crate::engine::{Clock, Engine};
 use crate::queue_pair::{Path, Transfer};
-use crate::stream::{Carrier, Ending, StreamPath};
+use crate::stream::{Carrier, StreamPath};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 use thalweg_efe::{ConnectionError, ConnectionId, WINDOW_PACKETS};
@@ -283,8 +283,7 @@ impl Engine {
             transfer.deadline = None;
         }
         match StreamPath::new(settings, Carrier::Efe(carrier)) {
-            Ok(mut path) => {
-                path.ending = Ending::Disconnect;
+            Ok(path) => {
                 pair.stream = Some(Box::new(path));
                 self.note_meeting(queue, Meeting::Met);
             }

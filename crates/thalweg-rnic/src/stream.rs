@@ -100,6 +100,9 @@ pub(crate) enum Carrier {
 
 impl StreamPath {
     pub(crate) fn new(settings: StreamSettings, carrier: Carrier) -> Result<Self, SettingsError> {
+        // Where requests complete when the peer has them, as over RoCE, a queue pair leaves without a Terminate message, also
+        // if its program destroys it: those that it has received complete.
+        let leaves_quietly = matches!(&carrier, Carrier::Efe(efe) if efe.completes_when_placed);
         Ok(Self {
             stream: Stream::new(settings)?,
             segment: OutgoingSegment::default(),
@@ -109,7 +112,7 @@ impl StreamPath {
             refused: None,
             taken: VecDeque::new(),
             last_fault: Fault::NONE,
-            ending: Ending::Error,
+            ending: if leaves_quietly { Ending::Disconnect } else { Ending::Error },
             is_terminated_by_peer: false,
             is_closed_by_peer: false,
         })

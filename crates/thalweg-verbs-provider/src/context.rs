@@ -43,7 +43,7 @@ impl Context {
     pub(crate) fn send_event(&self, element: usize, event_type: u32) {
         let message = AsyncEventMessage { element: element as u64, event_type, reserved: 0 };
         // A program that reads none of several hundred events gets no more.
-        let _ = send(&self.events, &message.to_bytes(), SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+        let _ = send(&self.events, &message_bytes(message), SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
     }
 
     /// Takes back events that name an object which is about to be freed.
@@ -54,13 +54,11 @@ impl Context {
     }
 }
 
-impl AsyncEventMessage {
-    fn to_bytes(self) -> [u8; 16] {
-        let mut bytes = [0; 16];
-        bytes[..8].copy_from_slice(&self.element.to_ne_bytes());
-        bytes[8..12].copy_from_slice(&self.event_type.to_ne_bytes());
-        bytes
-    }
+fn message_bytes(message: AsyncEventMessage) -> [u8; 16] {
+    let mut bytes = [0; 16];
+    bytes[..8].copy_from_slice(&message.element.to_ne_bytes());
+    bytes[8..12].copy_from_slice(&message.event_type.to_ne_bytes());
+    bytes
 }
 
 /// Returns two connected sockets that keep the borders of messages.

@@ -3,11 +3,10 @@
 //!
 //! libibverbs loads this library (`RDMAV_DRIVERS`), and finds the device in a folder that stands for sysfs (`SYSFS_PATH`). Its
 //! calls arrive in the functions of one table ([`table`]); the objects that they return begin with the structs of C
-//! ([`abi`]), behind which lie those of [`thalweg_rdma`].
+//! ([`thalweg_ibverbs::abi`]), behind which lie those of [`thalweg_rdma`].
 //!
 //! | file | what is in it |
 //! | --- | --- |
-//! | `abi` | Layouts and numbers of libibverbs |
 //! | `table` | Registration, and the table of functions |
 //! | `context` | An opened device, its asynchronous events, its attributes |
 //! | `rnic` | The RNIC of the process, and the thread that drives it |
@@ -38,7 +37,6 @@
     reason = "one argument holds for all operations on what C passes in; a block has no other"
 )]
 
-mod abi;
 mod completion;
 mod context;
 mod extended;
@@ -53,6 +51,7 @@ mod shared_queue;
 mod table;
 
 pub use manager_abi::check_command;
+pub(crate) use thalweg_ibverbs::abi;
 
 use libc::c_int;
 use thalweg_rdma::{CommandError, VerbsError};
@@ -77,6 +76,7 @@ pub(crate) fn error_number(error: &VerbsError) -> c_int {
         VerbsError::Refused(CommandError::Address { .. }) => libc::EADDRINUSE,
         VerbsError::Refused(_) => libc::EINVAL,
         VerbsError::Os { error, .. } => error.raw_os_error(),
+        VerbsError::NoDevice { .. } | VerbsError::Library(_) => libc::ENODEV,
         VerbsError::Ring(_) | VerbsError::Memory(_) | VerbsError::Doorbell(_) => libc::ENOMEM,
         VerbsError::RnicGone | VerbsError::NoAnswer | VerbsError::Answer(_) | VerbsError::Service(_) => libc::EIO,
     }

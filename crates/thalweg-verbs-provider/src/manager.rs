@@ -243,7 +243,10 @@ impl Manager {
                 drop(state);
                 return self.destroy_id(id).map(|events| events.to_ne_bytes().to_vec());
             }
-            Command::Bind { id, address } => state.id(id)?.source = Some(address),
+            Command::Bind { id, address } => {
+                check_own_address(address)?;
+                state.id(id)?.source = Some(address);
+            }
             Command::ResolveAddress { id, source, destination } => {
                 let found = state.id(id)?;
                 found.destination = Some(destination);
@@ -422,6 +425,12 @@ fn connection_parameters(rnic: &Rnic, parameters: &Parameters) -> ConnectionPara
         receiver_retries: parameters.receiver_retries & 7,
         ..ConnectionParameters::default()
     }
+}
+
+/// Checks that an address is one of this machine, as the kernel does.
+fn check_own_address(address: SocketAddr) -> Result<(), c_int> {
+    let bound = UdpSocket::bind(SocketAddr::new(address.ip(), 0));
+    bound.map(drop).map_err(|error| error.raw_os_error().unwrap_or(libc::EADDRNOTAVAIL))
 }
 
 /// Returns the address from which a destination is reached, by the kernel's routes.

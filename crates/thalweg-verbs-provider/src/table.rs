@@ -1,6 +1,6 @@
 //! Registration with libibverbs, and the table of functions.
 
-use crate::abi::{CONTEXT_BYTES, DEVICE_BYTES, IbvContext, Op, VerbsDeviceOps, VerbsSysfsDev};
+use crate::abi::{CONTEXT_BYTES, CONTEXT_OFFSET, DEVICE_BYTES, IbvContext, Op, VerbsDeviceOps, VerbsSysfsDev};
 use crate::{completion, context, memory, posting, queue_pair, shared_queue};
 use libc::{c_char, c_int, c_void};
 use std::ffi::CStr;
@@ -178,9 +178,6 @@ unsafe extern "C" fn uninit_device(device: *mut c_void) {
 
 /// Bytes before `struct verbs_context` in what is allocated for one: a pointer to this library's state.
 const STATE_BYTES: usize = 64;
-
-/// Offset of `struct ibv_context` in `struct verbs_context`.
-pub(crate) const CONTEXT_OFFSET: usize = 320;
 
 /// Room for `struct verbs_context`.
 const VERBS_CONTEXT_BYTES: usize = 4096;

@@ -8,6 +8,7 @@ use std::io::{Error, ErrorKind};
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
+use thalweg_ibverbs::IbverbsError;
 use thalweg_link::Address;
 
 pub(super) fn probe_addresses(needs: &Needs) -> Vec<Finding> {
@@ -36,6 +37,9 @@ fn probe_listening(text: &str) -> Finding {
                 runs",
         ),
         (Some(host), _) => match resolve_host(host) {
+            Ok(found) if address.link_kind().rdma_device => {
+                device_finding(title, found, thalweg_ibverbs::device_of_address(found.ip()))
+            }
             Ok(address) => probe_port(title, address),
             Err(error) => unresolved_finding(title, &error),
         },
@@ -52,6 +56,9 @@ fn probe_connecting(text: &str) -> Finding {
         Err(problem) => return Finding::new(title, problem).with_missing_level("it is not an address"),
     };
     match (address.host_port().map(resolve_host), address.socket_path()) {
+        (Some(Ok(found)), _) if address.link_kind().rdma_device => {
+            device_finding(title, found, thalweg_ibverbs::device_towards(found).map(|(device, _)| device))
+        }
         (Some(Ok(address)), _) => Finding::new(
             title,
             format!(
@@ -62,6 +69,17 @@ fn probe_connecting(text: &str) -> Finding {
         (Some(Err(error)), _) => unresolved_finding(title, &error),
         (None, Some(path)) => Finding::new(title, format!("on this host, at {}", path.display())),
         (None, None) => Finding::new(title, "whether a builder listens there is known only when it runs"),
+    }
+}
+
+/// Reports by which RDMA device an address is used.
+fn device_finding(title: String, address: SocketAddr, device: Result<Option<String>, IbverbsError>) -> Finding {
+    match device {
+        Ok(Some(name)) => Finding::new(title, format!("by the RDMA device {name}")),
+        Ok(None) => Finding::new(title, format!("no RDMA device has, or reaches, {} (see `rdma link`)", address.ip()))
+            .with_missing_level("the node cannot use the link without an RDMA device; `rdma` needs none"),
+        Err(error) => Finding::new(title, error.to_string())
+            .with_missing_level("the node cannot use an RDMA device; `rdma` needs none"),
     }
 }
 

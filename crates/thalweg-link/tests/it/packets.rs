@@ -40,6 +40,7 @@ impl Transport for Packets {
             files: 1,
             interface: false,
             adapter: false,
+            rdma_device: false,
         }
     }
 

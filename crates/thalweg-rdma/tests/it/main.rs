@@ -1,6 +1,7 @@
 //! Stories of programs and their RNIC.
 
 mod connections;
+mod device;
 mod errors;
 mod frames;
 mod hostile;

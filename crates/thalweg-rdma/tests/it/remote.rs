@@ -56,6 +56,21 @@ impl Party {
 }
 
 #[test]
+fn a_peer_that_comes_between_two_listeners_at_an_address_is_served_by_the_second() {
+    // Its time stands still, but in the calls that drive it.
+    let far = party(&Device::open_embedded(Limits::default()).unwrap(), &Options::default());
+    let near = party(&Device::open_thread(Limits::default()).unwrap(), &Options::default());
+    let first = far.device.listen(anywhere(), 4).unwrap();
+    let address = first.local_address();
+    drop(first);
+    let connecting = near.queue.begin_connect(Transport::Tcp, address, ConnectionParameters::default()).unwrap();
+    let second = far.device.listen(address, 4).unwrap();
+    let request = second.wait_for_request(PATIENCE).unwrap().unwrap();
+    let _far = request.accept(&far.queue, ConnectionParameters::default(), PATIENCE).unwrap();
+    let _near = connecting.wait_until_established(&near.queue, PATIENCE).unwrap();
+}
+
+#[test]
 fn every_operation_goes_to_another_rnic() {
     TRANSPORTS.into_iter().for_each(every_operation_goes_to_another_rnic_over);
 }

@@ -1,7 +1,9 @@
-//! iWARP between the RNIC in software and the kernel's (siw), by programs of others that are unmodified.
+//! iWARP between the RNIC in software and the kernel's (siw), by programs of others that are unmodified; and nodes over the
+//! kernel's RDMA devices.
 
-use super::{Step, in_one_machine, is_set_up, read};
+use super::{Step, in_one_machine, is_set_up, last_line, read};
 use std::path::Path;
+use thalweg_store::{Run, verify_run};
 use thalweg_testing::skip::skipped;
 
 /// Programs of perftest that connect by librdmacm.
@@ -105,6 +107,55 @@ fn errors() -> Step {
     })
 }
 
+/// Events of a run over a device.
+const EVENTS: u64 = 100;
+
+/// A run between two nodes over each of the kernel's RDMA devices: iWARP (siw) and RoCE (rxe). Reads over siw are short, since a
+/// queue pair of its that answers long ones and sends meanwhile may stop for good (Linux 6.1).
+fn runs_over_devices() -> Step {
+    let program = env!("CARGO_BIN_EXE_thalweg");
+    let script = format!(
+        "ip link set lo up; ulimit -l unlimited
+        ip link add around type veth peer name beyond; ip address add 10.9.2.1/24 dev around
+        ip link set around up; ip link set beyond up
+        modprobe rdma_rxe; rdma link add rxe0 type rxe netdev around
+        for device in siw:10.9.0.1:16KiB rxe:10.9.2.1:700KiB; do
+            name=${{device%%:*}}; address=${{device#*:}}
+            cat >$name.toml <<END
+[run]
+directory = \"$name\"
+events = {EVENTS}
+timeout = \"60s\"
+
+[[builder]]
+name = \"builder0\"
+listen = [\"rdma-device:${{address%:*}}:7400\"]
+block = \"4MiB\"
+deadline = \"60s\"
+
+[[source]]
+name = \"source0\"
+id = \"1.0\"
+link = \"rdma-device\"
+device = {{ kind = \"model-adc\", size = \"${{address#*:}}\" }}
+END
+            {program} doctor --all --for $name.toml >$name.examined || true
+            {program} --json run $name.toml >$name.json 2>$name.log
+        done"
+    );
+    Step::new("devices", with_both(&script), |own| {
+        for name in ["siw", "rxe"] {
+            let (report, examined) =
+                (last_line(&own.join(format!("{name}.json"))), read(&own.join(format!("{name}.examined"))));
+            assert_eq!(report["state"], "COMPLETE", "{report:#}");
+            assert!(examined.contains(&format!("by the RDMA device {name}0")), "{examined}");
+            let run = Run::open(own.join(format!("{name}/run-000001"))).unwrap();
+            assert!(verify_run(&run).consistent);
+            assert_eq!(run.events().count() as u64, EVENTS);
+        }
+    })
+}
+
 #[test]
 fn the_kernels_rnic_and_this_one_speak_iwarp_with_each_other() {
     if !is_set_up() {
@@ -114,5 +165,5 @@ fn the_kernels_rnic_and_this_one_speak_iwarp_with_each_other() {
     if !libraries.exists() {
         return skipped("the provider for libibverbs is not built; `cargo build --workspace` builds it");
     }
-    in_one_machine(&[], &[pings(), measurements(), errors()]);
+    in_one_machine(&[], &[pings(), measurements(), errors(), runs_over_devices()]);
 }

@@ -166,7 +166,7 @@ fn addresses_that_cannot_be_listened_on_are_named() {
       |
     7 | listen = ["ib:127.0.0.1:0"]
       |          ^^^^^^^^^^^^^^^^^^
-    'ib:127.0.0.1:0' is not an address: write tcp:HOST:PORT or udp:HOST:PORT or af-xdp:HOST:PORT or shm:PATH or dpdk:HOST:PORT or rdma:HOST:PORT or rdma-efe:HOST:PORT
+    'ib:127.0.0.1:0' is not an address: write tcp:HOST:PORT or udp:HOST:PORT or af-xdp:HOST:PORT or shm:PATH or dpdk:HOST:PORT or rdma:HOST:PORT or rdma-efe:HOST:PORT or rdma-device:HOST:PORT
     "#);
     assert_snapshot!(changed("tcp:127.0.0.1:0", "tcp:127.0.0.1:99999"), @r#"
     thalweg: lab.toml: TOML parse error at line 7, column 10
@@ -180,7 +180,7 @@ fn addresses_that_cannot_be_listened_on_are_named() {
       |
     7 | listen = ["tcp:127.0.0.1"]
       |          ^^^^^^^^^^^^^^^^^
-    'tcp:127.0.0.1' is not an address: write tcp:HOST:PORT or udp:HOST:PORT or af-xdp:HOST:PORT or shm:PATH or dpdk:HOST:PORT or rdma:HOST:PORT or rdma-efe:HOST:PORT
+    'tcp:127.0.0.1' is not an address: write tcp:HOST:PORT or udp:HOST:PORT or af-xdp:HOST:PORT or shm:PATH or dpdk:HOST:PORT or rdma:HOST:PORT or rdma-efe:HOST:PORT or rdma-device:HOST:PORT
     "#);
 
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
