@@ -48,9 +48,12 @@ impl SourceNode {
             }
             Message::NextRun { first, run, here } if index == 0 => {
                 self.end_pause();
-                if self.course.current_phase() == Phase::Running && self.course.set_next_run(run, first, here) {
+                // The run may not have begun at all builders yet.
+                if self.course.current_phase() != Phase::Ending && self.course.set_next_run(run, first, here) {
                     self.relay_next_run()?;
-                    // A source of which a program pushes fragments may accept none for long.
+                }
+                // A source of which a program pushes fragments may accept none for long.
+                if self.course.current_phase() == Phase::Running {
                     self.enter_next_run(self.course.next_event());
                 }
             }
