@@ -29,7 +29,7 @@ use crate::{BuilderReport, Clock, Handle, NodeError, Snapshot, SourceRow};
 use assembly::{Assembly, Moment};
 use assigning::Assigning;
 use ending::Ending;
-use next::{ClosingRun, NextRun};
+use next::{ClosingRun, HeldMessages, NextRun};
 use origin::Origin;
 use peers::{Peers, Sender};
 use reporting::Reporting;
@@ -63,6 +63,8 @@ pub struct BuilderNode {
     builder: Builder,
     /// Run that is to follow without a gap, and the one before, until it is on disk.
     next_run: Option<NextRun>,
+    /// By source, messages of the next run that came before this builder learned of that.
+    held_messages: Vec<HeldMessages>,
     closing_run: Option<ClosingRun>,
     assembly: Assembly,
     control: RunControl,
@@ -185,6 +187,7 @@ impl BuilderNode {
         self.reporting.report_silent_sources(&self.builder, &self.setup, &self.peers);
         self.assembly.check_disk(now);
         self.keep_in_control(now)?;
+        self.handle_held_messages(now);
         self.take_early_ends(now);
         Ok(())
     }
@@ -257,6 +260,7 @@ impl BuilderNode {
             self.origin.next_due_time(),
             Some(silence).filter(|_| has_begun),
             self.next_close_time(),
+            self.next_held_time(),
             self.run.next_early_end().filter(|_| has_begun),
             self.assigning.next_due_time().filter(|_| has_begun),
         ];

@@ -438,6 +438,14 @@ pub enum Message {
     },
     /// S→B: the source has sent everything of this run, and what follows is of the next one.
     RunEnded(RunCounters),
+    /// S→B: reports to the other builders that builder 0 begins the next run at this event; and to builder 0 that all
+    /// others have begun it.
+    NextRunAt {
+        /// Number of the first event of the run.
+        first: EventId,
+        /// Number of the run.
+        run: RunNumber,
+    },
     /// B→S: has the source continue up to this event, exclusive, and then end.
     StopAt {
         /// Number of the event.
@@ -577,6 +585,7 @@ const KIND_TRIGGER_TIMES: u8 = 29;
 const KIND_NUMBERS_AGREE: u8 = 30;
 const KIND_NEXT_RUN: u8 = 31;
 const KIND_RUN_ENDED: u8 = 32;
+const KIND_NEXT_RUN_AT: u8 = 33;
 // From here on, receivers ignore the kinds that they do not know.
 const KIND_BUILDER_LOST: u8 = 192;
 
@@ -598,6 +607,7 @@ impl Message {
             | Self::Running
             | Self::EndsAt { .. }
             | Self::RunEnded(_)
+            | Self::NextRunAt { .. }
             | Self::Region(_)
             | Self::NotTaken(_)
             | Self::FirstFrame { .. }
@@ -671,6 +681,7 @@ impl Message {
             Self::NumbersAgree { .. } => KIND_NUMBERS_AGREE,
             Self::NextRun { .. } => KIND_NEXT_RUN,
             Self::RunEnded(_) => KIND_RUN_ENDED,
+            Self::NextRunAt { .. } => KIND_NEXT_RUN_AT,
             Self::Assign(_) => KIND_ASSIGN,
             Self::Room(_) => KIND_ROOM,
             Self::RoomReport(_) => KIND_ROOM_REPORT,
@@ -697,6 +708,7 @@ impl Message {
             Self::Paused { next, asked_by } => w.write_u64(next.0).write_u32(asked_by),
             Self::NextRun { first, run, here } => w.write_u64(first.0).write_u32(run.0).write_u32(here.into()),
             Self::RunEnded(counters) => counters.write_fields(w),
+            Self::NextRunAt { first, run } => w.write_u64(first.0).write_u32(run.0),
             Self::StopAt { end, end_here } => w.write_u64(end.0).write_u32(end_here.into()),
             Self::End(final_counters) => final_counters.write_fields(w),
             Self::Losses(losses) => w.write_u64(losses.sent).write_u64(losses.again),
@@ -757,6 +769,7 @@ impl Message {
             KIND_PAUSED => Self::Paused { next: EventId(r.read_u64()), asked_by: r.read_u32() },
             KIND_NEXT_RUN => Self::read_next_run(&mut r)?,
             KIND_RUN_ENDED => Self::RunEnded(RunCounters::read_fields(&mut r)),
+            KIND_NEXT_RUN_AT => Self::NextRunAt { first: EventId(r.read_u64()), run: RunNumber(r.read_u32()) },
             KIND_STOP_AT => {
                 Self::StopAt { end: EventId(r.read_u64()), end_here: r.read_u32_at_most("end_here", 1)? == 1 }
             }
@@ -1120,6 +1133,7 @@ mod tests {
             Message::Pause,
             Message::Paused { next: EventId(1234), asked_by: 2 },
             Message::NextRun { first: EventId(1240), run: RunNumber(43), here: true },
+            Message::NextRunAt { first: EventId(1240), run: RunNumber(43) },
             Message::RunEnded(RunCounters {
                 run: RunNumber(42),
                 accepted: 1,
@@ -1230,7 +1244,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_decoded_or_refused(bytes: [u8; 32], kind in prop_oneof![0u8..34, 190u8..], tail: [u8; 28], valid_crc: bool) {
+        fn any_bytes_are_decoded_or_refused(bytes: [u8; 32], kind in prop_oneof![0u8..35, 190u8..], tail: [u8; 28], valid_crc: bool) {
             let mut cell = [0u8; MESSAGE_LEN];
             cell[..32].copy_from_slice(&bytes);
             cell[32..60].copy_from_slice(&tail);

@@ -242,7 +242,7 @@ fn draw_u32(random: &mut Random) -> u32 {
 fn draw_message(random: &mut Random, builder: &Counterpart, id: SourceId) -> Message {
     let (ticket, event) = (builder.next_ticket, builder.next_event);
     let of_builder = u32::try_from(random.draw_from(0..u64::from(builder.greeting.hello.builders) + 1)).unwrap_or(0);
-    match random.draw_from(0..17) {
+    match random.draw_from(0..18) {
         0..=4 => Message::Offer(Announcement {
             ticket: draw_near(random, ticket),
             first: EventId(draw_near(random, event)),
@@ -285,7 +285,11 @@ fn draw_message(random: &mut Random, builder: &Counterpart, id: SourceId) -> Mes
             tickets: draw_near(random, ticket),
             ..RunCounters::default()
         }),
-        15 => Message::Hello(Hello { source: id, description: 0, ..builder.greeting.hello }),
+        15 => {
+            let (first, run) = (EventId(draw_near(random, event)), RunNumber(draw_u32(random)));
+            Message::NextRunAt { first, run }
+        }
+        16 => Message::Hello(Hello { source: id, description: 0, ..builder.greeting.hello }),
         _ => Message::StopAt { end: EventId(draw_near(random, event)), end_here: random.once_in(2) },
     }
 }

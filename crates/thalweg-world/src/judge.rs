@@ -25,7 +25,7 @@ pub struct Verdict {
 
 /// Compares the nodes' reports, and the content of their disks, with the fragments of the devices.
 pub fn judge_course(plan: &Plan, course: &Course) -> Verdict {
-    let mut judge = Judge { plan, course, wrong: Vec::new(), triggers_before: None };
+    let mut judge = Judge { plan, course, wrong: Vec::new(), triggers_before: None, run_events: BTreeMap::new() };
     judge.check_nodes_ended();
     for (builder, ended) in course.builders.iter().enumerate() {
         judge.check_unsynced_data(builder, ended.as_ref().is_some_and(Result::is_ok));
@@ -35,6 +35,7 @@ pub fn judge_course(plan: &Plan, course: &Course) -> Verdict {
             None => judge.check_dead_builder(builder),
         }
     }
+    judge.check_boundaries();
     judge.check_aborts();
     judge.check_left_out_builders();
     judge.check_lost_leader();
@@ -61,6 +62,8 @@ struct Judge<'a> {
     wrong: Vec<String>,
     /// Number of triggers before event 0, if events are numbered by time.
     triggers_before: Option<i128>,
+    /// First and last event of each run, by its number, over all builders.
+    run_events: BTreeMap<u32, (u64, u64)>,
 }
 
 /// The fragments of a run on disk: the sources of each event.
@@ -216,6 +219,17 @@ impl Judge<'_> {
         }
     }
 
+    /// Checks that runs begin at the same event at all builders, where nothing is wrong.
+    fn check_boundaries(&mut self) {
+        let runs: Vec<_> = self.run_events.iter().map(|(run, events)| (*run, *events)).collect();
+        for pair in runs.windows(2) {
+            let [(before, (_, last)), (run, (first, _))] = [pair[0], pair[1]];
+            self.record_violation(last < first || !self.plan.is_orderly(), || {
+                format!("run {run} has event {first}, and run {before} event {last}")
+            });
+        }
+    }
+
     /// Checks the report of a builder on one run. Returns the fragments on disk, if it was recorded and can be read.
     fn check_builder_report(&mut self, builder: usize, report: &BuilderReport) -> Option<Found> {
         let who = format!("builder b{builder}, run {}", report.run);
@@ -228,6 +242,11 @@ impl Judge<'_> {
             format!("{who} is INCOMPLETE, and nothing was wrong: {:?}", report.reasons)
         });
         let found = if self.plan.record { self.check_run_on_disk(builder, report) } else { None };
+        let ends = found.iter().filter_map(|found| Some((*found.keys().next()?, *found.keys().next_back()?)));
+        for (first, last) in ends {
+            let events = self.run_events.entry(report.run).or_insert((first, last));
+            *events = (events.0.min(first), events.1.max(last));
+        }
         for (source, entry) in report.ledger.sources.iter().enumerate() {
             let who = format!("{who}, source s{source}");
             let aborted = self.plan.is_aborted(builder);
@@ -291,7 +310,9 @@ impl Judge<'_> {
             (taken, lost) = (entry.accepted, lost + entry.accepted - taken);
         }
         let is_final = entry.final_counters && (alone || !by_room);
-        let knows = is_final && self.plan.sources[source].instrument.is_none();
+        // What is accepted for a run that does not begin at a builder is in no ledger there: the run before says so.
+        let has_left = report.reasons.iter().any(|reason| reason.contains("which did not begin here"));
+        let knows = is_final && !has_left && self.plan.sources[source].instrument.is_none();
         let mut wrong = Vec::new();
         if knows && entry.accepted != taken {
             wrong.push(format!("{who}: {} accepted, and its device had {taken}", entry.accepted));

@@ -297,7 +297,7 @@ impl Plan {
         if seed >= FIFTH_SEEDS && random.once_in(8) {
             plan.lose_leader(&mut random);
         }
-        if seed >= SIXTH_SEEDS && plan.builders == 1 && random.once_in(2) {
+        if seed >= SIXTH_SEEDS && !plan.by_room && random.once_in(2) {
             plan.add_next_runs(&mut random);
         }
         plan.faults.sort_by_key(|(at, _)| *at);
@@ -457,9 +457,12 @@ impl Plan {
         // A device with fewer events than others leaves their last events incomplete.
         let end = self.total_events().unwrap_or(u64::MAX);
         let aborts = self.faults.iter().any(|(_, fault)| matches!(fault, Fault::Command(_, Command::Abort)));
+        // A stop that comes while a slow source is on the way to the next run does not wait for it.
+        let reach_boundary = self.sources.iter().all(|source| source.rate.is_none_or(|rate| rate >= 50.0));
         let mut sources = self.sources.iter();
         self.is_orderly()
             && !aborts
+            && (self.next_run_count() == 0 || reach_boundary)
             && sources.all(|source| source.policy == Policy::Block && source.events >= end && !source.acquires)
     }
 

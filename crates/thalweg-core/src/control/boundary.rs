@@ -13,7 +13,7 @@
 use crate::control::control::{Facts, Phase, RunControl, Source};
 use crate::control::{Command, Order, Refused, SourceCommand, State};
 use std::time::Duration;
-use thalweg_wire::EventId;
+use thalweg_wire::{EventId, RunNumber};
 use thiserror::Error;
 
 /// Purpose of a boundary between two events.
@@ -99,6 +99,43 @@ impl RunControl {
         }
     }
 
+    /// Takes a source's relay that the leading builder begins the next run at this event; the source goes on.
+    pub fn handle_relayed_next_run(&mut self, source: usize, first: EventId, run: RunNumber) {
+        self.handle_relayed_run(source);
+        let source = &mut self.sources[source];
+        source.next_elsewhere = Some((first, run));
+        // An end that was set before was that of the run under way.
+        source.end_elsewhere = None;
+    }
+
+    /// Takes a source's report that all other builders have begun this run.
+    pub fn handle_begun_elsewhere(&mut self, source: usize, run: RunNumber) {
+        self.sources[source].begun_elsewhere = run;
+    }
+
+    /// Returns whether all builders have begun this run, which followed another one, as most sources report.
+    pub fn is_begun_elsewhere(&self, run: RunNumber) -> bool {
+        self.config.builders == 1 || self.most_received(|source| source.begun_elsewhere == run)
+    }
+
+    /// Returns the first event and the number of the next run that the leading builder has set, as relayed by most
+    /// sources. One source cannot end a run.
+    pub(crate) fn agreed_next_run(&self) -> Option<(EventId, RunNumber)> {
+        if self.config.leads {
+            return None;
+        }
+        let voters = self.sources.iter().filter(|source| source.may_accept_events());
+        let votes: Vec<_> = voters.clone().filter_map(|source| source.next_elsewhere).collect();
+        let needed = voters.count() / 2 + 1;
+        votes.iter().copied().find(|next| votes.iter().filter(|vote| *vote == next).count() >= needed)
+    }
+
+    /// Ends the run under way where the leading builder does, and begins the next one there.
+    pub(crate) fn follow_to_next_run(&mut self, first: EventId, run: RunNumber, facts: &impl Facts) {
+        self.orders.push_back(Order::PrepareNext(run));
+        self.switch_at(first.max(facts.closed_until()));
+    }
+
     /// Lets the run under way end, and the next one begin, at this event.
     fn switch_at(&mut self, event: EventId) {
         self.boundary = Some(event);
@@ -111,7 +148,8 @@ impl RunControl {
         for index in 0..self.sources.len() {
             let source = &mut self.sources[index];
             (source.waited, source.has_crossed, source.crosses_here) = (Duration::ZERO, false, false);
-            if source.present && source.may_accept_events() {
+            source.next_elsewhere = None;
+            if self.config.leads && source.present && source.may_accept_events() {
                 let messages = self.boundary_messages_for(index);
                 self.orders.extend(messages.into_iter().map(|message| Order::SourceCommand(index, message)));
             }
@@ -120,7 +158,7 @@ impl RunControl {
 
     /// Returns the messages that inform a source of the next run, while that is agreed on and has not begun.
     pub(crate) fn boundary_messages_for(&self, source: usize) -> Vec<SourceCommand> {
-        let Some(first) = self.boundary else { return Vec::new() };
+        let Some(first) = self.boundary.filter(|_| self.config.leads) else { return Vec::new() };
         let next_run = SourceCommand::NextRun { first, here: self.sources[source].crosses_here };
         let end = self.end.map(|end| SourceCommand::StopAt { end, end_here: false });
         [Some(next_run), end].into_iter().flatten().collect()
@@ -172,8 +210,12 @@ impl RunControl {
         self.stop_requested = false;
         self.orders.extend(self.end.map(Order::EndAt));
         for source in &mut self.sources {
-            let Source { present, known, out, ended, room, .. } = *source;
-            *source = Source { present, known, out, ended, room, ..Source::default() };
+            let Source { present, known, out, ended, room, runs_elsewhere, begun_elsewhere, .. } = *source;
+            // What the source has relayed on the way is of the next run.
+            let Source { next, resumed, end_requested, end_elsewhere, next_elsewhere, .. } = *source;
+            let relayed = Source { next, resumed, end_requested, end_elsewhere, next_elsewhere, ..Source::default() };
+            let relayed = if self.config.leads { Source { end_requested, ..Source::default() } } else { relayed };
+            *source = Source { present, known, out, ended, room, runs_elsewhere, begun_elsewhere, ..relayed };
         }
         let kept = std::mem::take(&mut self.kept_commands);
         kept.into_iter().filter_map(|command| self.execute_command(command).err()).collect()

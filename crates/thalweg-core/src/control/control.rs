@@ -5,7 +5,7 @@ use crate::control::time::Pace;
 use crate::control::{Cause, Command, Config, Order, Refused, SourceCommand, State};
 use std::collections::VecDeque;
 use std::time::Duration;
-use thalweg_wire::EventId;
+use thalweg_wire::{EventId, RunNumber};
 
 /// State of the events, as queried by run control.
 pub trait Facts {
@@ -122,6 +122,10 @@ pub(crate) struct Source {
     /// True if this source ends where it is: it does not reach the end of the run, and the events that it lacks are not
     /// waited for.
     pub(crate) ends_here: bool,
+    /// First event and number of the next run that the leading builder has set, as relayed by this source.
+    pub(crate) next_elsewhere: Option<(EventId, RunNumber)>,
+    /// Latest run that all other builders have begun, as this source reports.
+    pub(crate) begun_elsewhere: RunNumber,
     /// True if it has sent its counters of the run under way, and all it sends is of the next one.
     pub(crate) has_crossed: bool,
     /// True if the next run begins at this source where it is.
@@ -546,12 +550,15 @@ impl RunControl {
         // While the leading builder holds sources, some may have events to come that belong to other builders, or come
         // too late here.
         let holds = self.config.leads && self.holds_sources();
-        if !holds && self.end.is_some_and(|end| facts.oldest_event() >= end) {
+        let follows = self.agreed_next_run().is_some();
+        if !holds && !follows && self.end.is_some_and(|end| facts.oldest_event() >= end) {
             // Every event is closed: only the final counters are waited for.
             self.cause = Some(Cause::Events);
             self.phase = Phase::Ending { last: true, lap: Duration::ZERO };
         } else if let Some(cause) = self.reason_to_end() {
             self.stop_run(cause);
+        } else if let Some((first, run)) = self.agreed_next_run() {
+            self.follow_to_next_run(first, run, facts);
         } else if let Some(end) = self.agreed_end() {
             self.end_as_relayed(end);
         } else if !self.config.leads {

@@ -4,7 +4,7 @@ use crate::control::State;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::time::Duration;
-use thalweg_wire::EventId;
+use thalweg_wire::{EventId, RunNumber};
 use thiserror::Error;
 
 /// A command of a user or a program to a run.
@@ -57,6 +57,8 @@ pub enum Order {
     EndAt(EventId),
     /// Notes that a step of a scan begins at this event.
     MarkStep(EventId),
+    /// Prepares the next run, which has this number: the leading builder has set it.
+    PrepareNext(RunNumber),
     /// Ends the run under way before this event, at which the next one begins: events from there on are offered for the
     /// next run.
     SwitchAt(EventId),

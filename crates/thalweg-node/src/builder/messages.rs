@@ -99,13 +99,17 @@ impl BuilderNode {
         }
     }
 
-    fn handle_message(&mut self, index: usize, source: usize, message: Message) -> Result<(), LinkError> {
+    pub(super) fn handle_message(&mut self, index: usize, source: usize, message: Message) -> Result<(), LinkError> {
+        if self.holds_message(source, &message)? {
+            return Ok(());
+        }
         match message {
             Message::Offer(offer) => self.take_offer(index, source, offer)?,
             Message::Paused { next, asked_by } => self.control.source_paused(source, next, asked_by),
             Message::Running => self.control.handle_relayed_run(source),
             Message::EndsAt { end } => self.control.handle_relayed_end(source, end),
             Message::NotTaken(counts) => self.builder_for_ticket(source, u64::MAX).count_not_taken(source, counts),
+            Message::NextRunAt { first, run } => self.take_relayed_next_run(source, first, run),
             Message::RunEnded(counters) => self.take_run_counters(source, counters)?,
             Message::FirstFrame { time, period_nanos } => self.take_first_frame(source, time, period_nanos)?,
             Message::TriggerTimes(report) if self.compares_times_with(source) => {
@@ -208,7 +212,7 @@ impl BuilderNode {
         }
     }
 
-    fn end_source(&mut self, source: usize, final_counters: FinalCounters) -> Result<(), LinkError> {
+    pub(super) fn end_source(&mut self, source: usize, final_counters: FinalCounters) -> Result<(), LinkError> {
         let ended = self.builder_for_ticket(source, u64::MAX).source_ended(source, final_counters);
         ended.map_err(|violation| LinkError::Protocol(violation.to_string()))?;
         self.control.source_ended(source);
@@ -404,6 +408,8 @@ impl BuilderNode {
     pub(super) fn close_connection(&mut self, index: usize, error: &LinkError) {
         let Some(source) = self.peers.close_connection(index, error, &self.setup.ids) else { return };
         self.control.source_disconnected(source);
+        // The source sends all of it again.
+        self.held_messages[source].clear();
         self.assigning.disconnect_source(source);
         if self.peers.is_dismissed(source) || !self.has_begun() {
             return;

@@ -11,12 +11,13 @@ use super::ending::write_run_end;
 use super::run::EventFacts;
 use crate::blocks::{BlocksOutcome, DISK_TIME};
 use crate::{BuilderReport, CommandRefusal, Handle, NodeError, RunOrder, StepOrder};
+use std::collections::VecDeque;
 use std::time::Duration;
 use thalweg_core::build::{Builder, BuilderConfig};
-use thalweg_core::control::Boundary;
+use thalweg_core::control::{Boundary, SourceCommand};
 use thalweg_link::LinkError;
 use thalweg_store::{Milestones, Recorder, Step};
-use thalweg_wire::{EventId, FinalCounters, RunCounters, RunNumber, TaiNanos};
+use thalweg_wire::{EventId, FinalCounters, Message, RunCounters, RunNumber, TaiNanos};
 
 /// Longest label of a step, in bytes.
 const MAX_LABEL_BYTES: usize = 256;
@@ -24,6 +25,27 @@ const MAX_LABEL_BYTES: usize = 256;
 const MAX_STEP_DATA_BYTES: usize = 4 << 10;
 /// Limit of the bytes of all steps of a run: they are in memory until it ends, and in its `run.json`.
 const MAX_STEPS_BYTES: usize = 16 << 20;
+
+/// Longest time for which messages of the next run are kept until this builder has learned of it from most sources.
+const HELD_TIME: Duration = Duration::from_secs(2);
+/// Maximum number of such messages of a source.
+const MAX_HELD_MESSAGES: usize = 1 << 16;
+
+/// Messages of a source that is in the next run already, of which this builder has not learned from most sources.
+#[derive(Debug, Clone, Default)]
+pub(super) struct HeldMessages {
+    messages: VecDeque<Message>,
+    since: Duration,
+    /// True if that run did not begin here: what the source sends is of no use.
+    is_left: bool,
+}
+
+impl HeldMessages {
+    /// Forgets the messages of a source, which sends them again when it reconnects.
+    pub(super) fn clear(&mut self) {
+        self.messages.clear();
+    }
+}
 
 /// Run that was asked for and has not begun at this builder.
 #[derive(Debug)]
@@ -143,8 +165,9 @@ impl BuilderNode {
         if let Some(closing) = &self.closing_run {
             return Err(format!("{cannot}: run {} is still being written to disk", closing.report.run));
         }
-        if self.setup.count > 1 {
-            return Err(format!("{cannot}: the run has several builders; stop it, and start the next one"));
+        let run = self.run.run_number();
+        if self.run.previous_number().is_some() && !self.control.is_begun_elsewhere(run) {
+            return Err(format!("{cannot}: run {} has not begun at all builders yet", run.0));
         }
         if self.assigning.is_by_room() {
             return Err(format!("{cannot} where events are assigned by room; stop it, and start the next one"));
@@ -169,17 +192,108 @@ impl BuilderNode {
         order: &RunOrder,
         asked: TaiNanos,
     ) -> Result<(RunNumber, Option<Recorder>), NodeError> {
-        let number = order.number.map(RunNumber);
+        let following = RunNumber(self.run.run_number().0.saturating_add(1));
+        // All builders of a run take the number of the one that leads.
+        let number = order.number.map(RunNumber).or((self.setup.count > 1).then_some(following));
         if number == Some(self.run.run_number()) {
             return Err(NodeError::Config(format!("the run under way has the number {}", self.run.run_number().0)));
         }
         if !self.setup.run.record {
-            let following = RunNumber(self.run.run_number().0.saturating_add(1));
             return Ok((number.unwrap_or(following), None));
         }
         let config = self.recorder_config(number, order, Some(asked));
         let recorder = self.assembly.create_recorder(config, self.peers.poller())?;
         Ok((recorder.run_number(), Some(recorder)))
+    }
+
+    /// Prepares the next run, which the leading builder has set.
+    ///
+    /// # Errors
+    /// It cannot be recorded here.
+    pub(super) fn prepare_relayed_run(&mut self, number: RunNumber) -> Result<(), NodeError> {
+        let began = self.clock.date();
+        let order = RunOrder { number: Some(number.0), ..RunOrder::default() };
+        let (number, recorder) = self.prepare_next_run(&order, began)?;
+        self.next_run = Some(NextRun { number, asked: began, began, recorder, opened: None });
+        self.run.set_next_number(number);
+        Ok(())
+    }
+
+    /// Handles a source's relay of the next run that builder 0 has set; at builder 0, that all others have begun it.
+    pub(super) fn take_relayed_next_run(&mut self, source: usize, first: EventId, run: RunNumber) {
+        if self.setup.index == 0 {
+            self.control.handle_begun_elsewhere(source, run);
+        } else if run != self.run.run_number() && self.next_run.as_ref().is_none_or(|next| next.number != run) {
+            self.control.handle_relayed_next_run(source, first, run);
+        }
+    }
+
+    /// Keeps a message of the next run that comes before this builder has learned of that from most sources. Returns
+    /// true if it is kept.
+    ///
+    /// # Errors
+    /// There are more of them than a source can have sent in that time.
+    pub(super) fn holds_message(&mut self, source: usize, message: &Message) -> Result<bool, LinkError> {
+        let is_of_run = matches!(message, Message::RunEnded(_) | Message::Offer(_) | Message::End(_));
+        if self.setup.index == 0 || !is_of_run {
+            return Ok(false);
+        }
+        let is_open = self.next_run.as_ref().is_some_and(|next| next.opened.is_some());
+        let begins = match message {
+            Message::RunEnded(counters) => counters.run == self.run.run_number() && !is_open,
+            _ => false,
+        };
+        let held = &mut self.held_messages[source];
+        if held.is_left || held.messages.is_empty() && !begins {
+            return Ok(held.is_left);
+        }
+        if held.messages.len() >= MAX_HELD_MESSAGES {
+            return Err(LinkError::Protocol("it went on to another run that no other source reports".into()));
+        }
+        held.since = if held.messages.is_empty() { self.clock.now() } else { held.since };
+        held.messages.push_back(*message);
+        Ok(true)
+    }
+
+    /// Handles the messages that were kept, once the next run is known. Where it does not become known in time, that run
+    /// does not begin here: the source ends with the run under way.
+    pub(super) fn handle_held_messages(&mut self, now: Duration) {
+        let is_open = self.next_run.as_ref().is_some_and(|next| next.opened.is_some());
+        for source in 0..self.held_messages.len() {
+            let held = &mut self.held_messages[source];
+            if held.messages.is_empty() || !is_open && now < held.since + HELD_TIME {
+                continue;
+            }
+            let messages = std::mem::take(&mut held.messages);
+            if !is_open {
+                held.is_left = true;
+                self.end_left_source(source, &messages);
+                continue;
+            }
+            for message in messages {
+                let Some(index) = self.peers.connection_number(source) else { break };
+                if let Err(error) = self.handle_message(index, source, message) {
+                    self.close_connection(index, &error);
+                }
+            }
+        }
+    }
+
+    /// Ends a source that went on to a run which does not begin here, with its counters of the run under way.
+    fn end_left_source(&mut self, source: usize, messages: &VecDeque<Message>) {
+        let Some(Message::RunEnded(counters)) = messages.front() else { return };
+        let label = self.setup.source_label(source);
+        self.reporting.add_reason(format!("source {label} went on to another run, which did not begin here"));
+        let ended = self.end_source(source, final_counters(counters));
+        if let (Err(error), Some(index)) = (ended, self.peers.connection_number(source)) {
+            self.close_connection(index, &error);
+        }
+    }
+
+    /// Returns when messages have been kept for too long.
+    pub(super) fn next_held_time(&self) -> Option<Duration> {
+        let held = self.held_messages.iter().filter(|held| !held.messages.is_empty());
+        held.map(|held| held.since + HELD_TIME).min()
     }
 
     /// Ends the run under way before this event, at which the next one begins.
@@ -222,17 +336,8 @@ impl BuilderNode {
                 false => Err(LinkError::Protocol(format!("unexpected counters of run {}", counters.run.0))),
             };
         };
-        let RunCounters { accepted, dropped_newest, dropped_oldest, tickets, cpu_nanos, copied_bytes, .. } = counters;
-        let final_counters = FinalCounters {
-            accepted,
-            dropped_newest,
-            dropped_oldest,
-            tickets,
-            cpu_nanos,
-            copied_bytes,
-            next_sequence: 0,
-        };
-        let ended = self.builder.source_ended(source, final_counters);
+        let tickets = counters.tickets;
+        let ended = self.builder.source_ended(source, final_counters(&counters));
         ended.map_err(|violation| LinkError::Protocol(violation.to_string()))?;
         if self.builder.is_given_up(source) {
             return Ok(());
@@ -302,6 +407,8 @@ impl BuilderNode {
         for refused in self.control.next_run_opened() {
             tracing::warn!("{refused}");
         }
+        // Sources report to builder 0 that all others have begun it.
+        self.peers.send_to_all(&self.run.control_message(SourceCommand::Start));
     }
 
     /// Enters into the next run a source that takes no part in it: it has ended, or was given up.
@@ -376,4 +483,10 @@ impl ClosingRun {
         write_run_end(&mut report, recorder, ended, (now - began_at).as_secs_f64(), times, steps)?;
         Ok(report)
     }
+}
+
+/// Returns the counters with which a source ends a run that another one follows.
+fn final_counters(counters: &RunCounters) -> FinalCounters {
+    let RunCounters { accepted, dropped_newest, dropped_oldest, tickets, cpu_nanos, copied_bytes, .. } = *counters;
+    FinalCounters { accepted, dropped_newest, dropped_oldest, tickets, cpu_nanos, copied_bytes, next_sequence: 0 }
 }

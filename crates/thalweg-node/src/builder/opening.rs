@@ -2,6 +2,7 @@
 
 use super::assembly::Assembly;
 use super::assigning::Assigning;
+use super::next::HeldMessages;
 use super::origin::Origin;
 use super::peers::Peers;
 use super::reporting::Reporting;
@@ -89,6 +90,7 @@ impl BuilderNode {
             setup,
             builder,
             next_run: None,
+            held_messages: vec![HeldMessages::default(); sources],
             closing_run: None,
             control,
             assigning,

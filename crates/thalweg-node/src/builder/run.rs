@@ -178,6 +178,7 @@ impl BuilderNode {
                     tracing::info!(builder = self.setup.config.name, event = event.0, "step '{label}'");
                 }
             }
+            Order::PrepareNext(number) => self.prepare_relayed_run(number)?,
             Order::SwitchAt(event) => self.switch_at(event),
             Order::BeginNext => self.begin_next_run(),
             Order::Expel(source, why) => self.expel_source(source, &why),

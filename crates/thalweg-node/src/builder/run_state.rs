@@ -77,9 +77,8 @@ impl RunState {
 
     /// Begins the next run, which was asked for and prepared at these dates, and has lasted since `now`.
     pub(super) fn begin_next_run(&mut self, number: RunNumber, asked: TaiNanos, began: TaiNanos, now: Duration) {
-        let (state, sources) = (self.state, self.early_ends.len());
-        let previous = Some(self.number);
-        *self = Self { number, previous, asked: Some(asked), began, ..Self::new(state, sources, now) };
+        let (previous, early_ends) = (Some(self.number), std::mem::take(&mut self.early_ends));
+        *self = Self { number, previous, early_ends, asked: Some(asked), began, ..Self::new(self.state, 0, now) };
     }
 
     /// Sets the number of the run that is to follow this one without a gap.

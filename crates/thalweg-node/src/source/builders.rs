@@ -51,6 +51,8 @@ struct Builder {
     greeting: SourceGreeting,
     welcome: Option<Welcome>,
     has_started: bool,
+    /// Number of the run that it has begun last.
+    run: RunNumber,
     /// True if its address led to it at least once.
     was_found: bool,
     is_done: bool,
@@ -240,6 +242,21 @@ impl Builders {
         self.run_began_at.get_or_insert(now);
         self.builders[index].greeting.hello.capabilities |= Capabilities::RETURNS;
         !std::mem::replace(&mut self.builders[index].has_started, true)
+    }
+
+    /// Notes the run that a builder has begun last.
+    pub(super) fn note_run(&mut self, index: usize, run: RunNumber) {
+        self.builders[index].run = run;
+    }
+
+    /// Returns whether all builders but builder 0 have begun this run, or take no further part.
+    pub(super) fn others_have_begun(&self, run: RunNumber) -> bool {
+        self.builders[1..].iter().all(|builder| builder.run == run || builder.delivery.is_over())
+    }
+
+    /// Returns whether a builder can go from one run to the next. One that is away can, as far as is known.
+    pub(super) fn enters_next_run(&self, index: usize) -> bool {
+        self.builders[index].welcome.is_none_or(|welcome| welcome.capabilities.contains(Capabilities::NEXT_RUN))
     }
 
     /// Returns whether a builder has started the run.
@@ -624,6 +641,7 @@ impl Builder {
             greeting,
             welcome: None,
             has_started: false,
+            run: RunNumber(0),
             was_found: false,
             is_done: false,
             away: Some((now, now)),

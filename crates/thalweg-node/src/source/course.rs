@@ -40,6 +40,8 @@ pub(super) struct Course {
     ends_here: bool,
     /// First event of the run under way at this source, where it followed another one.
     entered_at: u64,
+    /// First event and number of the last run that was to follow another one.
+    boundary: Option<(EventId, RunNumber)>,
     /// Next run, and its first event at this source.
     next_run: Option<(RunNumber, u64)>,
     /// True if there was no place for the next fragment.
@@ -72,6 +74,7 @@ impl Course {
             end_at: None,
             ends_here: false,
             entered_at: 0,
+            boundary: None,
             next_run: None,
             is_blocked: false,
             counts: Counts::default(),
@@ -152,11 +155,17 @@ impl Course {
         if run == self.run || self.next_run.is_some() && !here {
             return false;
         }
+        self.boundary = Some((first, run));
         let first = if here { first.0.min(self.next_event) } else { first.0 };
         self.next_run = Some((run, first));
         self.end_at = None;
         self.ends_here = false;
         true
+    }
+
+    /// Returns the first event and the number of the last run that was to follow another one.
+    pub(super) fn last_boundary(&self) -> Option<(EventId, RunNumber)> {
+        self.boundary
     }
 
     /// Returns the first event of the next run, if that is known.

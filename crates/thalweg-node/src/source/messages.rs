@@ -48,8 +48,12 @@ impl SourceNode {
             }
             Message::NextRun { first, run, here } if index == 0 => {
                 self.end_pause();
-                if self.course.current_phase() == Phase::Running && self.course.set_next_run(run, first, here) {
-                    // A source of which a program pushes fragments may accept none for long.
+                // The run may not have begun at all builders yet.
+                if self.course.current_phase() != Phase::Ending && self.course.set_next_run(run, first, here) {
+                    self.relay_next_run()?;
+                }
+                // A source of which a program pushes fragments may accept none for long.
+                if self.course.current_phase() == Phase::Running {
                     self.enter_next_run(self.course.next_event());
                 }
             }
@@ -93,6 +97,7 @@ impl SourceNode {
         }
         if index == 0 {
             self.relay_all_rooms();
+            self.report_begun_elsewhere();
             self.acquiring.repeat_first_frame();
             self.report_first_frame();
         } else {
@@ -129,6 +134,8 @@ impl SourceNode {
     }
 
     fn start_run(&mut self, index: usize, run: RunNumber, first: EventId, at: TaiNanos) {
+        self.builders.note_run(index, run);
+        self.report_begun_elsewhere();
         if !self.builders.note_started(index, self.clock.now()) {
             // The message was received again after a reconnection.
             return;
@@ -150,6 +157,32 @@ impl SourceNode {
             self.send_final_counters(index);
         }
         self.begin_if_all_have_started();
+    }
+
+    /// Informs the builders that do not lead of the next run. One of an older version takes no further part.
+    fn relay_next_run(&mut self) -> Result<(), NodeError> {
+        for index in self.builders.following_numbers() {
+            if !self.builders.enters_next_run(index) {
+                let text = "its program is of an older version, and cannot go from one run to the next: update it";
+                let address = self.builders.builder_address(index);
+                let error = NodeError::Config(format!("the builder at {address}: {text}"));
+                self.go_on_without(index, error)?;
+            }
+        }
+        if let Some((first, run)) = self.course.last_boundary() {
+            self.builders.relay_to_others(&Message::NextRunAt { first, run });
+        }
+        Ok(())
+    }
+
+    /// Reports to builder 0 that all others have begun the last run that followed another one, if they have.
+    fn report_begun_elsewhere(&mut self) {
+        if let Some((first, run)) = self.course.last_boundary()
+            && self.builders.len() > 1
+            && self.builders.others_have_begun(run)
+        {
+            self.builders.send_if_welcome(0, &Message::NextRunAt { first, run });
+        }
     }
 
     /// Sends a builder the end of this source, with its final counters.
@@ -206,6 +239,9 @@ impl SourceNode {
                 _ => Message::Running,
             };
             self.builders.send_to_builder(index, &message);
+        }
+        if let Some((first, run)) = self.course.last_boundary() {
+            self.builders.send_to_builder(index, &Message::NextRunAt { first, run });
         }
         if let Some(end) = self.course.end_event() {
             self.builders.send_to_builder(index, &Message::EndsAt { end: EventId(end) });

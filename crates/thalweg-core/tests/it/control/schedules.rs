@@ -540,6 +540,7 @@ impl World {
                 assert!(node.steps.last().is_none_or(|last| *last <= event.0), "steps go back");
                 node.steps.push(event.0);
             }
+            Order::PrepareNext(run) => unreachable!("run {} is not this test's subject", run.0),
             Order::SwitchAt(event) => {
                 assert!(event.0 >= *node.runs.last().unwrap(), "a run begins before the one before it");
                 node.boundary = Some(event.0);

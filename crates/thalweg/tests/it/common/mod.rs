@@ -228,7 +228,7 @@ impl System {
     /// A node that stays for one run after another.
     pub(crate) fn staying(&self, name: &str) -> Node {
         let mut command = thalweg();
-        command.args(["--json", "node", name, "--stay"]).arg(self.path("topology.toml"));
+        command.args(["--json", "-v", "node", name, "--stay"]).arg(self.path("topology.toml"));
         Node::start(name, command)
     }
 
