@@ -12,7 +12,7 @@ import * as esbuild from "esbuild";
 
 const ROOT = dirname(fileURLToPath(import.meta.url));
 const DIST = join(ROOT, "dist");
-const FILES = ["index.html", "assets/page.css", "assets/page.js"];
+const FILES = ["index.html", "page.css", "page.js"];
 
 /** Licences of the libraries in the bundle, which must go where it goes. */
 function licences() {
@@ -25,11 +25,11 @@ function licences() {
 
 /** Writes the page into a folder. */
 async function build(folder) {
-  mkdirSync(join(folder, "assets"), { recursive: true });
+  mkdirSync(folder, { recursive: true });
   await esbuild.build({
     absWorkingDir: ROOT,
     entryPoints: { page: "src/main.tsx" },
-    outdir: join(folder, "assets"),
+    outdir: folder,
     bundle: true,
     minify: true,
     format: "esm",

@@ -44,7 +44,7 @@ export interface Run {
   number: number;
   kind: RunKind;
   note: string;
-  asked_at: number;
+  asked_at: number | null;
   began_at: number | null;
   seconds: number;
 }
@@ -76,7 +76,7 @@ export interface Ledger {
   on_the_way: number;
 }
 
-export interface Source {
+export interface Source extends Ledger {
   name: string;
   id: string;
   host: string;
@@ -94,15 +94,6 @@ export interface Source {
   dead_percent: number | null;
   sent_again_bytes: number;
   bytes: number;
-  accepted: number;
-  built: number;
-  rejected: number;
-  dropped: number;
-  lost_in_device: number;
-  late: number;
-  corrupt: number;
-  lost: number;
-  beyond_end: number;
   absent_events: number;
   severity: Severity;
   trouble: string;
@@ -151,10 +142,12 @@ export interface Alarm {
   since_at: number;
   is_acknowledged: boolean;
   acknowledged_by: string | null;
+  why: string;
   is_active: boolean;
 }
 
 export interface Message {
+  id: number;
   at: number;
   severity: MessageSeverity;
   node: string | null;
@@ -220,7 +213,7 @@ export interface Status {
   next_number: number | null;
   directory: string;
   disk: { free_bytes: number | null; seconds_left: number | null };
-  commands: Record<CommandName, Legality>;
+  commands: Partial<Record<CommandName, Legality>>;
   totals: Totals;
   ledger: Ledger;
   sources: Source[];

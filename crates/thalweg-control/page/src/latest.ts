@@ -14,7 +14,8 @@ export interface Viewer {
   source: string;
   /** Columns that the screen can show. */
   width: () => number;
-  show: (latest: Latest) => void;
+  /** Called with null while there is no fragment. */
+  show: (latest: Latest | null) => void;
   fail: (reason: string) => void;
 }
 
@@ -73,8 +74,8 @@ export class LatestFetcher {
         const event = `${latest.run} ${latest.event_text ?? latest.event}`;
         if (event !== watched.event) intervalMs = SOURCE_INTERVAL_MS;
         watched.event = event;
-        viewer.show(latest);
       }
+      viewer.show(latest);
     } catch (error) {
       if (!abort.signal.aborted) viewer.fail(error instanceof RequestError ? error.message : String(error));
     } finally {

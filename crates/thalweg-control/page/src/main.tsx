@@ -30,6 +30,9 @@ function Login({ model, reason }: { model: Model; reason: string }) {
           Token of this service
           <input name="token" type="password" autocomplete="current-password" required autofocus />
         </label>
+        <p class="quiet">
+          <code>thalweg control</code> prints an address that has one; its directory has the file tokens.toml.
+        </p>
         <p class="problem" role="alert">
           {reason}
         </p>
@@ -45,11 +48,11 @@ function Page({ model, theme, onTheme }: { model: Model; theme: number; onTheme:
   if (model.login !== null) return <Login model={model} reason={model.login} />;
   const { status, silentSeconds, history } = model;
   return (
-    <div class={silentSeconds === null ? "page" : "page old-values"}>
+    <div class={model.isCurrent() ? "page" : "page old-values"}>
       <a class="skip" href="#sources">
         To the sources
       </a>
-      <Top status={status} silentSeconds={silentSeconds} onTheme={onTheme} />
+      <Top model={model} onTheme={onTheme} />
       <ContactBanner silentSeconds={silentSeconds} hasStatus={status !== null} />
       <Commands model={model} />
       <Failures model={model} />
@@ -93,10 +96,10 @@ function Page({ model, theme, onTheme }: { model: Model; theme: number; onTheme:
 
 /** Title of the tab. A hidden page gets no news, so that its title has no state. */
 function titleOf(model: Model): string {
-  const { status, silentSeconds } = model;
+  const { status } = model;
   const name = status ? formatText(status.experiment) : "Thalweg";
   if (document.hidden || !status) return name;
-  if (silentSeconds !== null) return `no contact – ${name}`;
+  if (!model.isCurrent()) return `no contact – ${name}`;
   const run = status.run ? ` run ${status.run.number}` : "";
   return `${status.state}${run} – ${name}`;
 }

@@ -37,8 +37,9 @@ export class Model {
   silentSeconds: number | null = null;
 
   private stream: EventSource | null = null;
-  private contactAt = 0;
-  private openedAt = performance.now();
+  private contactAt = performance.now();
+  /** The values are from before the page was hidden. */
+  private isResuming = false;
   private isRefused = false;
   private isProbing = false;
   private retryMs = FIRST_RETRY_MS;
@@ -58,6 +59,16 @@ export class Model {
     this.redraw();
   }
 
+  /** Whether the status is the present one. */
+  isCurrent(): boolean {
+    return this.status !== null && this.silentSeconds === null && !this.isResuming;
+  }
+
+  /** Why nothing can be changed now; empty where it can. */
+  contactReason(): string {
+    return this.isCurrent() ? "" : "there is no contact with the service";
+  }
+
   /** Asks for a drawing in the next frame. */
   redraw(): void {
     if (this.isDrawDue) return;
@@ -73,6 +84,7 @@ export class Model {
     try {
       await postJson("/api/v1/session", { token });
       this.login = null;
+      this.contactAt = performance.now();
       this.openStream();
     } catch (error) {
       const isRefused = error instanceof RequestError && (error.status === 401 || error.status === 403);
@@ -159,7 +171,6 @@ export class Model {
   private openStream(): void {
     this.closeStream();
     if (document.hidden) return;
-    this.openedAt = performance.now();
     const stream = new EventSource("/api/v1/events");
     this.stream = stream;
     stream.addEventListener("open", () => {
@@ -219,7 +230,7 @@ export class Model {
 
   private watchContact(): void {
     if (this.login !== null || document.hidden) return;
-    const silentMs = performance.now() - Math.max(this.contactAt, this.contactAt ? 0 : this.openedAt);
+    const silentMs = performance.now() - this.contactAt;
     const isSilent = silentMs > SILENCE_LIMIT_MS || this.isRefused;
     const before = this.silentSeconds;
     this.silentSeconds = isSilent ? Math.floor(silentMs / 1000) : null;
@@ -234,14 +245,18 @@ export class Model {
       this.closeStream();
       return;
     }
+    if (this.isCurrent()) this.contactAt = performance.now();
+    this.isResuming = true;
     this.watchContact();
-    if (this.stream === null) this.openStream();
+    this.openStream();
+    this.redraw();
   }
 
   private take(status: Status): void {
     const isSameService = status.service.since_at === this.status?.service.since_at;
     this.contactAt = performance.now();
     this.isRefused = false;
+    this.isResuming = false;
     this.silentSeconds = null;
     if (isSameService && this.status && status.id < this.status.id) return;
     const isRunChanged =

@@ -137,11 +137,10 @@ export function Dialog({ title, confirm, confirmClass = "", children, onConfirm,
   const problem = useRef<HTMLParagraphElement>(null);
   const id = useId();
   useEffect(() => {
-    const before = document.activeElement;
-    dialog.current?.showModal();
-    return () => {
-      if (before instanceof HTMLElement && before.isConnected) before.focus();
-    };
+    const element = dialog.current;
+    element?.showModal();
+    // Closing gives the focus back to what had it.
+    return () => element?.close();
   }, []);
   const submit = (event: SubmitEvent) => {
     event.preventDefault();

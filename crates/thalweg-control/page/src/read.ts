@@ -74,7 +74,7 @@ export function statusOf(value: unknown): Status | null {
   const fields = objectOrNull(value);
   if (!fields || typeof fields.state !== "string") return null;
   const commands = objectOf(fields.commands);
-  const legality = COMMAND_NAMES.map((name) => {
+  const legality = COMMAND_NAMES.filter((name) => isObject(commands[name])).map((name) => {
     const { legal, reason } = objectOf(commands[name]);
     return [name, { legal: legal === true, reason: textOf(reason) }];
   });

@@ -101,7 +101,7 @@ export function troublesOf(status: Status): Trouble[] {
   found.push(...processTroubles(status, new Set(found.map((trouble) => trouble.subject))));
   found.push(...clockTroubles(status));
   const troubles: Trouble[] = found.map((trouble) => ({ ...trouble, alarm: null }));
-  for (const alarm of status.alarms.filter((alarm) => alarm.is_active || !alarm.is_acknowledged)) {
+  for (const alarm of status.alarms.filter((alarm) => alarm.is_active)) {
     const subject = subjectOf(alarm);
     const same = troubles.find((trouble) => trouble.subject === subject && trouble.alarm === null);
     if (same) {
@@ -115,10 +115,9 @@ export function troublesOf(status: Status): Trouble[] {
   return troubles.sort((first, second) => troubleRank(first) - troubleRank(second));
 }
 
-/** Acknowledged alarms and those that are over come last. */
+/** Trouble of which an alarm is acknowledged comes last. */
 function troubleRank(trouble: Trouble): number {
-  const isQuiet = trouble.alarm !== null && (trouble.alarm.is_acknowledged || !trouble.alarm.is_active);
-  return SEVERITY_RANK[trouble.severity] + (isQuiet ? 2 : 0);
+  return SEVERITY_RANK[trouble.severity] + (trouble.alarm?.is_acknowledged ? 2 : 0);
 }
 
 /** A source that is missing in the latest incomplete events, and in how many of them. */

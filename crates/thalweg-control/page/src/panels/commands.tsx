@@ -23,8 +23,8 @@ const COMMAND_LOOK: Record<CommandName, { label: string; icon: IconName; class: 
 /** Why a command cannot be given now; empty where it can. */
 export function reasonAgainst(model: Model, name: CommandName): string {
   const status = model.status;
-  if (!status || model.silentSeconds !== null) return "there is no contact with the service";
-  const { legal, reason } = status.commands[name];
+  if (!status || !model.isCurrent()) return model.contactReason();
+  const { legal, reason } = status.commands[name] ?? { legal: false, reason: "" };
   if (!legal) return reason || `${name} is not possible in state ${formatText(status.state)}`;
   const pending = model.pendingCommand();
   // Whatever is under way, a run can be abandoned.
@@ -99,7 +99,7 @@ function NextRun(props: {
       </p>
       <p>
         disk: {formatBytes(status.disk.free_bytes)} free
-        {typeof left === "number" && <>, full in {formatSeconds(left)} at the present rate</>}
+        {typeof left === "number" && <>, full in {formatSeconds(left)}</>}
       </p>
       <div class="next-fields">
         <Choice legend="kind of the next run" options={["physics", "test"]} value={props.kind} onChange={props.onKind} />
@@ -134,7 +134,7 @@ export function Commands({ model }: { model: Model }) {
     <section class="commands" aria-label="Commands">
       <div class="command-side">
         <div class="buttons">
-          {COMMAND_NAMES.map((name) => {
+          {COMMAND_NAMES.filter((name) => status.commands[name]).map((name) => {
             const look = COMMAND_LOOK[name];
             return (
               <Button

@@ -185,8 +185,8 @@ function Card({ source, theme }: { source: string; theme: number }) {
         const pixels = Math.round(element.clientWidth * Math.min(2, devicePixelRatio || 1));
         return Math.min(MAX_WIDTH, Math.max(MIN_WIDTH, pixels));
       },
-      show: (latest: Latest) => {
-        gathered.current.add(latest);
+      show: (latest: Latest | null) => {
+        if (latest) gathered.current.add(latest);
         setFailure("");
         setVersion((before) => before + 1);
       },

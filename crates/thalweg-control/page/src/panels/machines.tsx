@@ -20,7 +20,7 @@ const ACTIONS = ["start", "stop", "restart"] as const;
 type Action = (typeof ACTIONS)[number];
 
 function reasonAgainst(model: Model, process: Process, action: Action): string {
-  if (model.silentSeconds !== null) return "there is no contact with the service";
+  if (!model.isCurrent()) return model.contactReason();
   if (process.manager === "none") return "the service does not manage this process: it was started by hand";
   const isUp = process.state === "up" || process.state === "starting";
   if (action === "start" && isUp) return "it is up";

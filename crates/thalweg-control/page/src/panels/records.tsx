@@ -111,7 +111,7 @@ function durationOf(run: RunRecord): string {
 function RunRow({ model, run, onAsk }: { model: Model; run: RunRecord; onAsk: (what: "flag" | "note") => void }) {
   const look = RUN_LOOK[run.state] ?? { icon: "info" as const, tone: "quiet" };
   const flag = FLAG_LOOK[run.flag?.flag ?? "unknown"] ?? { icon: "circle" as const, tone: "quiet" };
-  const away = model.silentSeconds === null ? "" : "there is no contact with the service";
+  const away = model.contactReason();
   return (
     <tr role="row" data-run={run.number}>
       <th role="rowheader" scope="row">

@@ -18,8 +18,8 @@ import { BUCKETS, byTrouble, lossOf, severityOf } from "../trouble.ts";
 
 /** A source that is busy for longer than this is marked: it misses triggers. */
 const MARKED_DEAD_PERCENT = 10;
-/** A source that owes data for longer than this is marked: half of the usual deadline of an event. */
-const MARKED_OWES_SECONDS = 1;
+/** A source that owes data for longer than this is marked, as the service does. */
+const MARKED_OWES_SECONDS = 0.5;
 const SPARK_POINTS = 60;
 const SPARK_WIDTH = 72;
 const SPARK_HEIGHT = 20;
@@ -84,10 +84,10 @@ const COLUMNS: readonly { key: Key; label: string; title: string; value: (source
   { key: "trouble", label: "State", title: "Those in trouble first", value: (source) => severityOf(source.severity) },
   { key: "name", label: "Source", title: "Name, host, address, link", value: (source) => source.name },
   { key: "rate", label: "Rate", title: "Bytes and events in a second", value: (source) => -numberOf(source.bytes_per_second) },
-  { key: "backlog", label: "Backlog", title: "Fragments that the source holds", value: (source) => -numberOf(source.backlog) },
+  { key: "backlog", label: "Backlog", title: "Open offers: data that the source holds for the builder", value: (source) => -numberOf(source.backlog) },
   { key: "credit", label: "Credit", title: "Bytes requested and not yet received", value: (source) => -numberOf(source.credit_bytes) },
-  { key: "owes", label: "Owes", title: "Time since data is due", value: (source) => -numberOf(source.owes_seconds) },
-  { key: "dead", label: "Dead time", title: "Share of time in which the source could take nothing", value: (source) => -numberOf(source.dead_percent) },
+  { key: "owes", label: "Owes", title: "Time for which it has owed requested data", value: (source) => -numberOf(source.owes_seconds) },
+  { key: "dead", label: "Dead time", title: "Share of the time in which it took nothing from its device", value: (source) => -numberOf(source.dead_percent) },
   { key: "loss", label: "Loss", title: "Fragments that will not be recorded", value: (source) => -lossOf(source) },
 ];
 
@@ -112,15 +112,15 @@ function SourceRow({ source, status, history }: { source: Source; status: Status
         <SeverityMark severity={severity} />
       </Cell>
       <th role="rowheader" scope="row">
-        <span class="name">{source.name || "?"}</span>
-        <span class="where">
-          {formatText(source.host)} · {formatText(source.address)} · {formatText(source.link)}
-        </span>
+        <span class="name">{source.name || "?"}</span>{" "}
         {connection && (
-          <span class="mark minor">
+          <span class={`mark ${severity === "ok" ? "quiet" : "minor"}`}>
             <Icon name="away" /> {connection}
           </span>
         )}
+        <span class="where">
+          {formatText(source.host)} · {formatText(source.address)} · {formatText(source.link)}
+        </span>
       </th>
       <Cell label="Rate" class="rate">
         <span class="figures">

@@ -2,6 +2,7 @@
 
 import { useState } from "preact/hooks";
 import type { StateName, Status } from "../api.ts";
+import type { Model } from "../model.ts";
 import { Icon } from "../parts.tsx";
 import type { IconName } from "../parts.tsx";
 import { formatCount, formatStopwatch, formatText } from "../text.ts";
@@ -22,11 +23,11 @@ const STATE_LOOK: Record<StateName, { icon: IconName; tone: string }> = {
 };
 
 /** The state in a word, a color and a sign. Without contact the last state is not shown as if it were the present one. */
-function StateBadge({ status, isLost }: { status: Status | null; isLost: boolean }) {
-  if (isLost || !status) {
+function StateBadge({ status, isCurrent, isLost }: { status: Status | null; isCurrent: boolean; isLost: boolean }) {
+  if (!isCurrent || !status) {
     return (
       <span class="state away" id="state">
-        <Icon name="away" /> {status ? "no contact" : "connecting"}
+        <Icon name="away" /> {isLost ? "no contact" : "connecting"}
       </span>
     );
   }
@@ -110,17 +111,17 @@ function ThemeSwitch({ onChange }: { onChange: () => void }) {
   );
 }
 
-export function Top(props: { status: Status | null; silentSeconds: number | null; onTheme: () => void }) {
-  const { status, silentSeconds } = props;
-  const isLost = silentSeconds !== null;
+export function Top({ model, onTheme }: { model: Model; onTheme: () => void }) {
+  const { status } = model;
+  const isCurrent = model.isCurrent();
   return (
     <header class="top">
       <h1>{formatText(status?.experiment ?? "Thalweg")}</h1>
-      <StateBadge status={status} isLost={isLost} />
+      <StateBadge status={status} isCurrent={isCurrent} isLost={model.silentSeconds !== null} />
       <div class="top-words">
-        {isLost ? (
+        {status && !isCurrent ? (
           <p class="sentence">
-            {status && `Last known: ${formatText(status.state)}, ${formatText(status.sentence)}`}
+            {`Last known: ${formatText(status.state)}, ${formatText(status.sentence)}`}
           </p>
         ) : (
           <p class="sentence" role="status">
@@ -131,7 +132,7 @@ export function Top(props: { status: Status | null; silentSeconds: number | null
         )}
         {status && <RunSummary status={status} />}
       </div>
-      <ThemeSwitch onChange={props.onTheme} />
+      <ThemeSwitch onChange={onTheme} />
     </header>
   );
 }
@@ -142,7 +143,11 @@ export function ContactBanner({ silentSeconds, hasStatus }: { silentSeconds: num
     <p class="banner" role="alert" id="contact">
       <Icon name="away" />
       <span>
-        <strong>No contact with the service for {formatCount(silentSeconds)} s.</strong>{" "}
+        <strong>
+          No contact with the service
+          {/* A screen reader announces the banner once, not each second. */}
+          <span aria-hidden="true"> for {formatCount(silentSeconds)} s</span>.
+        </strong>{" "}
         {hasStatus && "The values below are old. "}
         The run goes on without the service; the page connects again by itself.
       </span>

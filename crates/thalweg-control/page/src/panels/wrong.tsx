@@ -5,7 +5,7 @@ import type { Alarm, Status } from "../api.ts";
 import type { Model } from "../model.ts";
 import { Button, Dialog, Icon, Panel, SeverityMark } from "../parts.tsx";
 import { formatCount, formatText, formatTime } from "../text.ts";
-import { absenteesOf, placeOf, troublesOf } from "../trouble.ts";
+import { absenteesOf, troublesOf } from "../trouble.ts";
 import type { Trouble } from "../trouble.ts";
 
 const MAX_TROUBLES = 50;
@@ -31,31 +31,50 @@ function AcknowledgeDialog({ model, alarm, onClose }: { model: Model; alarm: Ala
 function TroubleRow({ model, trouble, onAcknowledge }: { model: Model; trouble: Trouble; onAcknowledge: () => void }) {
   const { alarm } = trouble;
   return (
-    <li class={`trouble ${trouble.severity}`}>
+    <li class={`trouble ${trouble.severity} ${alarm?.is_acknowledged ? "known" : ""}`}>
       <SeverityMark severity={trouble.severity} />
-      <div class="trouble-words">
-        <strong class="subject">{trouble.subject}</strong>{" "}
-        {trouble.where && <span class="where">{trouble.where}</span>}
-        <p>
-          {trouble.text}
-          {alarm && alarm.text !== trouble.text && ` · ${formatText(alarm.text)}`}
-          {alarm && <span class="quiet"> since {formatTime(alarm.since_at)}</span>}
-          {alarm && !alarm.is_active && <span class="quiet"> (over)</span>}
-        </p>
-      </div>
+      <p class="trouble-words">
+        <strong class="subject">{trouble.subject}</strong>
+        {trouble.where && <span class="where"> {trouble.where}</span>}: {formatText(trouble.text)}
+        {alarm && alarm.text !== trouble.text && ` · ${formatText(alarm.text)}`}
+        {alarm && <span class="where"> since {formatTime(alarm.since_at)}</span>}
+      </p>
       {alarm &&
         (alarm.is_acknowledged ? (
-          <span class="quiet">acknowledged by {formatText(alarm.acknowledged_by)}</span>
+          <span class="quiet">
+            acknowledged by {formatText(alarm.acknowledged_by)}
+            {alarm.why && `: ${formatText(alarm.why)}`}
+          </span>
         ) : (
           <Button
             class="small"
             label="Acknowledge"
-            reason={model.silentSeconds === null ? "" : "there is no contact with the service"}
+            reason={model.contactReason()}
             busy={model.pending.has(`alarm ${alarm.id}`)}
             onPress={onAcknowledge}
           />
         ))}
     </li>
+  );
+}
+
+/** Alarms whose condition holds no more, the newest first. */
+function PastAlarms({ status }: { status: Status }) {
+  const past = status.alarms.filter((alarm) => alarm.is_active === false);
+  if (past.length === 0) return null;
+  return (
+    <details class="past">
+      <summary>
+        {formatCount(past.length)} {past.length === 1 ? "alarm is" : "alarms are"} over
+      </summary>
+      <ul>
+        {past.map((alarm, index) => (
+          <li key={`${alarm.id} ${index}`}>
+            {formatTime(alarm.since_at)}: {formatText(alarm.text)}
+          </li>
+        ))}
+      </ul>
+    </details>
   );
 }
 
@@ -88,12 +107,13 @@ export function Wrong({ model, status }: { model: Model; status: Status }) {
         </ul>
       )}
       {troubles.length > MAX_TROUBLES && <p>and {formatCount(troubles.length - MAX_TROUBLES)} more</p>}
+      <PastAlarms status={status} />
       {asked && <AcknowledgeDialog model={model} alarm={asked} onClose={() => setAsked(null)} />}
     </Panel>
   );
 }
 
-const SHOWN_EVENTS = 5;
+const SHOWN_EVENTS = 3;
 
 export function Incomplete({ status }: { status: Status }) {
   const events = status.incomplete_events;
@@ -123,7 +143,7 @@ export function Incomplete({ status }: { status: Status }) {
             {shown.map((event, index) => (
               <li key={`${event.builder} ${event.event_text} ${index}`}>
                 event {formatCount(event.event, event.event_text)} without{" "}
-                {event.missing.map((missing) => `${formatText(missing.source)}${bracketed(placeOf(missing))}`).join("; ")}
+                {event.missing.map((missing) => formatText(missing.source)).join(", ")}
               </li>
             ))}
           </ul>
@@ -137,8 +157,4 @@ export function Incomplete({ status }: { status: Status }) {
       {events.length === 0 && <p class="quiet">none of late</p>}
     </Panel>
   );
-}
-
-function bracketed(text: string): string {
-  return text === "" ? "" : ` (${text})`;
 }
