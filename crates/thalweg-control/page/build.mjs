@@ -4,7 +4,7 @@
 // dist/ is committed, so that a build of the program needs no npm. No file in it depends on the time or the machine.
 
 import { spawnSync } from "node:child_process";
-import { mkdirSync, mkdtempSync, readFileSync, readdirSync, rmSync, writeFileSync } from "node:fs";
+import { copyFileSync, mkdirSync, mkdtempSync, readFileSync, readdirSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
@@ -12,7 +12,7 @@ import * as esbuild from "esbuild";
 
 const ROOT = dirname(fileURLToPath(import.meta.url));
 const DIST = join(ROOT, "dist");
-const FILES = ["index.html", "page.css", "page.js"];
+const FILES = ["icon.svg", "index.html", "page.css", "page.js"];
 
 /** Licences of the libraries in the bundle, which must go where it goes. */
 function licences() {
@@ -40,8 +40,7 @@ async function build(folder) {
     banner: { js: licences() },
     logLevel: "warning",
   });
-  const html = readFileSync(join(ROOT, "src/index.html"), "utf8");
-  writeFileSync(join(folder, "index.html"), html);
+  for (const name of ["icon.svg", "index.html"]) copyFileSync(join(ROOT, "src", name), join(folder, name));
 }
 
 /** Runs a function with a temporary folder, and removes the folder. */

@@ -2,7 +2,7 @@
 
 import { Component } from "preact";
 import type { ComponentChildren } from "preact";
-import { useEffect, useId, useRef } from "preact/hooks";
+import { useEffect, useRef, useState } from "preact/hooks";
 import type { Severity } from "./api.ts";
 
 const ICON_PATHS = {
@@ -31,6 +31,14 @@ export function Icon({ name }: { name: IconName }) {
       <path d={ICON_PATHS[name]} />
     </svg>
   );
+}
+
+let usedIds = 0;
+
+/** An id for one component. Those of preact's `useId` begin anew with each drawing of the page from its root. */
+function useUniqueId(): string {
+  const [id] = useState(() => `part-${(usedIds += 1)}`);
+  return id;
 }
 
 const SEVERITY_ICON: Record<Severity, IconName> = { ok: "check", minor: "minor", major: "major" };
@@ -89,7 +97,7 @@ interface ButtonProps {
 
 /** A button that tells why it cannot be pressed. It stays reachable by keyboard then, so that the reason is too. */
 export function Button({ label, reason = "", title, busy, class: kind = "", name, onPress, onHint }: ButtonProps) {
-  const id = useId();
+  const id = useUniqueId();
   const hint = reason || title || "";
   const show = () => onHint?.(hint || null);
   const hide = () => onHint?.(null);
@@ -135,7 +143,7 @@ interface DialogProps {
 export function Dialog({ title, confirm, confirmClass = "", children, onConfirm, onClose }: DialogProps) {
   const dialog = useRef<HTMLDialogElement>(null);
   const problem = useRef<HTMLParagraphElement>(null);
-  const id = useId();
+  const id = useUniqueId();
   useEffect(() => {
     const element = dialog.current;
     element?.showModal();
@@ -176,7 +184,7 @@ export function Choice<T extends string>(props: {
   value: T;
   onChange: (value: T) => void;
 }) {
-  const name = useId();
+  const name = useUniqueId();
   return (
     <fieldset class="choice">
       <legend>{props.legend}</legend>

@@ -56,6 +56,7 @@ function useGrowth(ledger: Ledger): Partial<Record<Field, number>> {
 
 /** Whether the buckets add up to what was accepted. */
 function Balance({ ledger }: { ledger: Ledger }) {
+  if (typeof ledger.accepted !== "number") return null;
   const sum = BUCKETS.reduce((total, bucket) => total + numberOf(ledger[bucket.field]), 0);
   const difference = numberOf(ledger.accepted) - sum;
   if (difference === 0) {

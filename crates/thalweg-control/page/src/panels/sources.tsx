@@ -21,7 +21,7 @@ const MARKED_DEAD_PERCENT = 10;
 /** A source that owes data for longer than this is marked, as the service does. */
 const MARKED_OWES_SECONDS = 0.5;
 const SPARK_POINTS = 60;
-const SPARK_WIDTH = 72;
+const SPARK_WIDTH = 60;
 const SPARK_HEIGHT = 20;
 
 /** Rate of the last minute. */
