@@ -14,9 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use thalweg_device::ModelAdcConfig;
 use thalweg_link::{Address, LinkKind};
-use thalweg_node::{
-    BuilderNodeConfig, CheckConfig, DEFAULT_SLOT, Policy, RunConfig, SourceNodeConfig, Topology, WINDOW, Wait,
-};
+use thalweg_node::{BuilderNodeConfig, CheckConfig, DEFAULT_SLOT, Policy, SourceNodeConfig, Topology, WINDOW, Wait};
 use thalweg_text::ByteSize;
 use thalweg_wire::{SourceId, record_bytes};
 
@@ -234,7 +232,7 @@ fn build_topology(options: &Options, link: LinkKind, size: u64) -> Result<Topolo
     let slot_bytes = sources[0].slot_bytes(payload) as u64;
     let builders = (0..options.builders).map(|index| builder_node_config(options, link, slot_bytes, index));
     let builders = builders.collect::<Result<_, BenchError>>()?;
-    let topology = Topology { run: RunConfig::default(), builders, sources };
+    let topology = Topology { builders, sources, ..Topology::default() };
     topology.check_values().map_err(|(field, problem)| BenchError::Usage(format!("{field}: {problem}")))?;
     Ok(topology)
 }

@@ -6,6 +6,7 @@ mod synchronised;
 mod tai;
 
 use crate::Finding;
+pub use synchronised::is_clock_synchronised;
 
 pub(crate) fn examine_clocks() -> Vec<Finding> {
     vec![

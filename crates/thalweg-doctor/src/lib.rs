@@ -37,6 +37,7 @@ mod read;
 mod steering;
 mod userspace;
 
+pub use clock::is_clock_synchronised;
 pub use finding::{Finding, Level, Section};
 pub use needs::{Data, Needs, NodeNeeds};
 pub use placement::{Placement, choose_placement};

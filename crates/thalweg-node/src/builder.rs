@@ -24,7 +24,7 @@ mod trigger;
 use crate::drive::{Node, drive_node};
 use crate::thread::run_as_node;
 use crate::wait::Idle;
-use crate::{BuilderReport, Clock, Handle, NodeError, Snapshot};
+use crate::{BuilderReport, Clock, Handle, NodeError, Snapshot, SourceRow};
 use assembly::{Assembly, Moment};
 use assigning::Assigning;
 use ending::Ending;
@@ -156,6 +156,8 @@ impl BuilderNode {
         self.flush_messages();
         self.reporting.write_trace(&self.builder, self.clock.now())?;
         handle.publish_snapshot(|| self.take_snapshot());
+        let Self { assembly, peers, .. } = self;
+        assembly.samples_mut().exchange_samples(handle, |source| peers.source_greeting(source).description.clone());
         Ok(())
     }
 
@@ -254,13 +256,19 @@ impl BuilderNode {
     }
 
     /// Takes a snapshot of this node.
-    fn take_snapshot(&mut self) -> Snapshot {
-        let sources = self.reporting.source_rows(&self.builder, &self.peers, self.clock.now());
+    fn take_snapshot(&self) -> Snapshot {
+        let now = self.clock.now();
+        let rows = 0..self.setup.ids.len();
+        let sources: Vec<SourceRow> =
+            rows.map(|source| reporting::source_row(source, &self.builder, &self.peers, now)).collect();
         let (bytes, fragments) = self.builder.progress_counts();
         let (events, incomplete) = self.builder.event_counts();
         let (stalls, stalled_nanos) = self.assembly.stall_totals();
         Snapshot {
             state: self.control.run_state(),
+            run: self.run.run_number().0,
+            at_nanos: u64::try_from(now.as_nanos()).unwrap_or(u64::MAX),
+            reasons: self.reporting.reasons().to_vec(),
             waits: reporting::waits_text(&self.control, &self.setup.ids),
             bytes,
             fragments,
@@ -268,6 +276,10 @@ impl BuilderNode {
             incomplete,
             stalls,
             stalled_nanos,
+            dead_nanos: 0,
+            oldest_event: self.builder.oldest_event().0,
+            end_event: self.control.known_end().map(|end| end.0),
+            incomplete_events: self.assembly.incomplete_events(),
             connected: sources.iter().filter(|source| source.connected).count() as u64,
             sources,
         }

@@ -19,6 +19,9 @@
 //! | `calibration` | Measured capacity of links, kept for later runs |
 //! | `report` | Reports that nodes return at their end |
 //! | `handle` | Handle on a running node: sends commands to it from another thread, and reads its snapshots |
+//! | `command` | Commands to a node, and orders for its next run |
+//! | `service` | Messages between a node and the control service of its experiment |
+//! | `sample` | Copies of the latest fragments of a builder's sources, for those who watch a run |
 //! | `clock` | Clocks of a node: monotonic time, date, and processor time |
 //! | `drive` | Driver of a node: its own thread in production, or a test |
 //! | `environment` | Environment of a node, which a test can replace entirely |
@@ -29,6 +32,7 @@ mod blocks;
 mod builder;
 mod calibration;
 mod clock;
+mod command;
 mod drive;
 mod environment;
 mod error;
@@ -36,6 +40,8 @@ mod handle;
 mod push;
 
 mod report;
+mod sample;
+pub mod service;
 mod slots;
 mod source;
 mod thread;
@@ -45,9 +51,10 @@ mod wait;
 pub use builder::{BuilderNode, try_programs};
 pub use calibration::{KeptLink, Measured, forget_links, kept_links};
 pub use clock::{Clock, SystemClock};
+pub use command::{NodeCommand, RunKind, RunOrder};
 pub use environment::Environment;
 pub use error::NodeError;
-pub use handle::{Handle, Snapshot, SourceRow};
+pub use handle::{CommandRefusal, Handle, IncompleteEvent, Snapshot, SourceRow};
 pub use push::PushSource;
 pub use thalweg_device::TaiClock;
 
@@ -56,6 +63,7 @@ pub use report::{
     BuilderReport, Calibration, Completion, CreditReport, LeftOutReport, Levels, RunReport, SourceReport, Steady,
     TriggerRates, TriggerReport,
 };
+pub use sample::Sample;
 pub use slots::PushedFragment;
 pub use source::{Feed, SourceNode, SourceSettings};
 pub use thalweg_core::control::{Command, State};

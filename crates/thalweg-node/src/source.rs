@@ -17,7 +17,9 @@ use crate::drive::{Node, drive_node};
 use crate::slots::Slots;
 use crate::thread::run_as_node;
 use crate::wait::Idle;
-use crate::{Clock, Environment, EventRate, Handle, NodeError, Policy, Snapshot, SourceReport, Wait};
+use crate::{
+    Clock, CommandRefusal, Environment, EventRate, Handle, NodeCommand, NodeError, Policy, Snapshot, SourceReport, Wait,
+};
 use acquisition::Acquiring;
 use assignments::Assignments;
 use builders::Builders;
@@ -167,7 +169,7 @@ impl Node for SourceNode {
 
     fn turn(&mut self, woken: &[u64], handle: &Handle) -> Result<Option<SourceReport>, NodeError> {
         if self.builders.is_leaving() {
-            return self.deliver_last_messages(woken);
+            return self.deliver_last_messages(woken, handle);
         }
         if woken.contains(&DEVICE_TOKEN) {
             self.builders.note_arrival();
@@ -184,7 +186,7 @@ impl Node for SourceNode {
         self.serve_acquisition()?;
         self.flush_messages()?;
         handle.publish_snapshot(|| self.take_snapshot());
-        if self.builders.all_are_done() { self.deliver_last_messages(woken) } else { Ok(None) }
+        if self.builders.all_are_done() { self.deliver_last_messages(woken, handle) } else { Ok(None) }
     }
 
     /// Returns how to wait for the next turn. There is nothing to wait for if only memory has to be checked again.
@@ -284,29 +286,37 @@ impl SourceNode {
     }
 
     /// Delivers the last messages, and then returns the report.
-    fn deliver_last_messages(&mut self, woken: &[u64]) -> Result<Option<SourceReport>, NodeError> {
+    fn deliver_last_messages(&mut self, woken: &[u64], handle: &Handle) -> Result<Option<SourceReport>, NodeError> {
         if !self.builders.deliver_last_messages(woken, self.clock.now()) {
             return Ok(None);
         }
+        handle.publish_final_snapshot(self.take_snapshot());
         self.builders.take_failure().map_or_else(|| Ok(Some(self.final_report())), Err)
     }
 
     /// Carries out commands from outside. A stop makes the source end its own part of the run.
     fn obey_commands(&mut self, handle: &Handle) -> Result<(), NodeError> {
         handle.clear_doorbell();
-        while let Some(command) = handle.next_command() {
-            match (command, self.course.current_phase()) {
-                (Command::Stop, Phase::Ending) => {}
-                (Command::Stop, Phase::Running | Phase::Paused) => self.end_part(),
-                (Command::Stop | Command::Abort, Phase::Waiting)
+        while let Some(request) = handle.next_request() {
+            let result = match (&request.command, self.course.current_phase()) {
+                (NodeCommand::Control(Command::Stop), Phase::Ending) => Ok(()),
+                (NodeCommand::Control(Command::Stop), Phase::Running | Phase::Paused) => {
+                    self.end_part();
+                    Ok(())
+                }
+                (NodeCommand::Control(command @ (Command::Stop | Command::Abort)), Phase::Waiting)
                     if self.builders.waits_for_run() && !handle.was_end_requested() =>
                 {
-                    tracing::warn!("cannot {command}: no run has begun; write quit to end the node");
+                    Err(CommandRefusal(format!("cannot {command}: no run has begun; write quit to end the node")))
                 }
-                (Command::Stop | Command::Abort, _) => return Err(NodeError::Stopped),
-                (Command::Start | Command::Pause | Command::Resume, _) => {
-                    tracing::warn!("a source cannot {command}: it follows its builders");
+                (NodeCommand::Control(Command::Stop | Command::Abort), _) => {
+                    request.answer(Ok(()));
+                    return Err(NodeError::Stopped);
                 }
+                (command, _) => Err(CommandRefusal(format!("a source cannot {command}: it follows its builders"))),
+            };
+            if let Some(refusal) = request.answer(result) {
+                tracing::warn!("{refusal}");
             }
         }
         Ok(())
@@ -329,6 +339,8 @@ impl SourceNode {
         let counts = self.course.taken_counts();
         Snapshot {
             state: self.course.visible_state(),
+            at_nanos: u64::try_from(self.clock.now().as_nanos()).unwrap_or(u64::MAX),
+            dead_nanos: self.not_taken_counts().dead_nanos,
             bytes: counts.bytes,
             fragments: counts.fragments,
             events: counts.fragments,

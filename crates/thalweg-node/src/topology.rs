@@ -20,7 +20,7 @@ use thalweg_wire::{Capabilities, MAX_RECORDS, SourceId, record_bytes};
 use thiserror::Error;
 
 /// A whole system: one run configuration, its builders, its sources.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Topology {
     /// Settings of the run as a whole.
@@ -33,6 +33,9 @@ pub struct Topology {
     /// Sources of the events' fragments.
     #[serde(rename = "source", default, deserialize_with = "written::tables")]
     pub sources: Vec<SourceNodeConfig>,
+    /// Table `[control]`, which the control service reads.
+    #[serde(default, skip_serializing_if = "serde_json::Map::is_empty")]
+    pub control: serde_json::Map<String, serde_json::Value>,
 }
 
 /// Table `[run]`: the configuration of a run.

@@ -278,6 +278,7 @@ fn demo_topology(options: &Options) -> Result<Topology, Failure> {
         },
         builders: vec![builder],
         sources,
+        ..Topology::default()
     };
     topology.check_values().map_err(|(field, problem)| Failure::Usage(format!("{field}: {problem}")))?;
     Ok(topology)

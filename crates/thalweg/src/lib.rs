@@ -7,6 +7,7 @@
 mod calibrate;
 mod capture;
 mod check;
+mod controlled;
 mod demo;
 mod devices;
 mod doctor;

@@ -4,7 +4,7 @@ use crate::live::{self, Goal};
 use crate::preflight::OpenSource;
 use crate::run_options::RunOptions;
 use crate::terminal::{Failure, outlet, progress, signals, start_thread};
-use crate::{print, stay};
+use crate::{controlled, print, stay};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::{Deserialize, Serialize};
 use std::io::BufRead;
@@ -28,7 +28,8 @@ pub(crate) struct Options {
     /// The node's name in the topology
     name: String,
     /// The topology
-    file: PathBuf,
+    #[arg(required_unless_present = "control")]
+    file: Option<PathBuf>,
     /// Take the topology as one line of JSON from standard input, then commands; write everything in JSON
     #[arg(long, hide = true)]
     supervised: bool,
@@ -38,6 +39,10 @@ pub(crate) struct Options {
     /// Stay for several runs, controlled by commands on standard input: start, pause, resume, stop, abort, status, quit
     #[arg(long)]
     stay: bool,
+    /// Stay for several runs, controlled by the service at this address (thalweg control), which also sends the
+    /// topology. The environment has the token: THALWEG_CONTROL_TOKEN
+    #[arg(long, value_name = "URL", conflicts_with_all = ["file", "stay", "supervised"])]
+    control: Option<String>,
     #[command(flatten)]
     run: RunOptions,
     /// Builders: the file for the distribution of the credit over time
@@ -75,7 +80,11 @@ pub(crate) fn run_node_command(options: &Options, json: bool) -> Result<ExitCode
     if options.supervised {
         return Ok(run_supervised(options));
     }
-    let topology = options.run.load_topology(&options.file, Some(&options.name))?;
+    if let Some(url) = &options.control {
+        return controlled::follow_service(&options.name, url, json);
+    }
+    let file = options.file.as_deref().unwrap_or(Path::new(""));
+    let topology = options.run.load_topology(file, Some(&options.name))?;
     check_node_name(&topology, &options.name)?;
     check_addresses_known(&topology)?;
     match options.stay {
@@ -127,7 +136,7 @@ pub(crate) enum Kind<'a> {
 }
 
 pub(crate) fn print_listening(name: &str, addresses: &[Address]) {
-    if progress::is_quiet() {
+    if progress::is_quiet() || addresses.is_empty() {
         return;
     }
     let text: Vec<String> = addresses.iter().map(ToString::to_string).collect();
@@ -139,13 +148,14 @@ pub(crate) enum Done {
     Builder(Box<BuilderReport>),
 }
 
-/// Runs a node to the end of its run.
+/// Runs a node to the end of its run. Calls `prepared` when it is ready to take part, with the addresses on which it
+/// listens, if it is a builder.
 pub(crate) fn run_node(
     topology: &Topology,
     name: &str,
     handle: &Handle,
     kind: Kind<'_>,
-    listening: impl FnOnce(&[Address]),
+    prepared: impl FnOnce(&[Address]),
 ) -> Result<Done, Failure> {
     check_node_name(topology, name)?;
     raise_open_file_limit();
@@ -158,7 +168,7 @@ pub(crate) fn run_node(
         if let Kind::Traced { file, every } = kind {
             node.trace(file, every)?;
         }
-        listening(&node.listening_addresses());
+        prepared(&node.listening_addresses());
         return Ok(Done::Builder(Box::new(node.run(handle)?)));
     }
     let config = topology.sources.iter().find(|source| source.name == name);
@@ -178,6 +188,7 @@ pub(crate) fn run_node(
         prepare_source(kind, source_settings(topology, &topology.sources[index], feed, slot_bytes))
     });
     let fits = fits.collect::<Result<Vec<SourceNode>, NodeError>>()?;
+    prepared(&[]);
     thread::scope(|scope| {
         let mut running = Vec::new();
         for fit in fits {
@@ -322,7 +333,9 @@ fn run_supervised_node(options: &Options) -> Result<Done, Failure> {
         })?;
     }
     run_node(&topology, name, &handle, Kind::Single, |addresses| {
-        outlet::stdout().put_text(message_line(&NodeMessage::Listening(addresses.to_vec())));
+        if !addresses.is_empty() {
+            outlet::stdout().put_text(message_line(&NodeMessage::Listening(addresses.to_vec())));
+        }
     })
 }
 

@@ -1,16 +1,18 @@
-//! `thalweg node --stay`: a node that takes part in one run after another, by commands on standard input.
+//! A node that takes part in one run after another: by commands on standard input (`thalweg node --stay`), or by those of
+//! a control service (`--control`).
 
 use crate::node::{self, Done, Kind};
 use crate::print;
 use crate::terminal::{Failure, json_line, outlet, signals, start_thread};
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use std::io::{BufRead, Read};
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
-use thalweg_node::{Command, Handle, RunReport, Snapshot, State, Topology};
+use thalweg_node::service::{NodeReport, topology_digest};
+use thalweg_node::{Command, CommandRefusal, Handle, NodeCommand, RunReport, Snapshot, State, Topology};
 
 /// Time after a failed run until the next one is prepared.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -19,130 +21,248 @@ const LONGEST_LINE: u64 = 4096;
 /// Time from one look at the state to the next.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Node of the present run, for the threads that control it.
+/// Runs of a node that stays, for the threads that control it.
 #[derive(Debug, Clone)]
-struct Present(Arc<Mutex<Inner>>);
+pub(crate) struct Stay(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
     handle: Handle,
     /// Number of runs taken part in so far, with the present one.
-    runs: u64,
+    runs: AtomicU64,
     /// True if no further run is to follow.
-    leaves: bool,
-    /// True while a node exists that carries commands out.
-    is_ready: bool,
-    left: Sender<()>,
+    leaves: AtomicBool,
+    plan: Mutex<Plan>,
+    /// Notifies of another topology, and of the request to leave.
+    changed: Condvar,
 }
 
-impl Present {
-    fn new() -> Result<(Self, Receiver<()>), Failure> {
+/// Topology of the next run, and results of the last one.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Plan {
+    /// The topology; `None` until a service has sent one.
+    pub(crate) topology: Option<Topology>,
+    /// Digest of the topology as it was given.
+    pub(crate) digest: String,
+    /// Number of requests to prepare, and that of the request which the present preparation answers.
+    requests: u64,
+    answered: u64,
+    /// True from the beginning of a preparation to the end of its run.
+    is_active: bool,
+    /// True while a node exists that is ready to take part in a run, on a host that was found fit.
+    pub(crate) is_prepared: bool,
+    /// True if the present topology was armed: on a request, this host was found fit for it.
+    pub(crate) is_armed: bool,
+    /// Reason why the last run failed, or could not be prepared; empty if it did not.
+    pub(crate) failure: String,
+    /// Reports of the last runs, the oldest first.
+    pub(crate) last_reports: Vec<NodeReport>,
+}
+
+/// Number of reports that are kept for a service that may be away.
+const MAX_REPORTS: usize = 8;
+
+impl Plan {
+    fn keep_report(&mut self, report: NodeReport) {
+        if self.last_reports.len() == MAX_REPORTS {
+            self.last_reports.remove(0);
+        }
+        self.last_reports.push(report);
+    }
+}
+
+impl Stay {
+    pub(crate) fn new() -> Result<Self, Failure> {
         let handle = Handle::new().map_err(Failure::broken)?;
-        let (left, leaving) = channel();
-        Ok((Self(Arc::new(Mutex::new(Inner { handle, runs: 0, leaves: false, is_ready: false, left }))), leaving))
+        handle.close_queue();
+        Ok(Self(Arc::new(Inner {
+            handle,
+            runs: AtomicU64::new(0),
+            leaves: AtomicBool::new(false),
+            plan: Mutex::default(),
+            changed: Condvar::new(),
+        })))
     }
 
-    /// Returns a handle for the next run; `None` if there is to be none.
-    fn next_handle(&self) -> Result<Option<Handle>, Failure> {
-        let handle = Handle::new().map_err(Failure::broken)?;
-        Ok(self.with_inner(|inner| {
-            inner.handle = handle.clone();
-            inner.runs += 1;
-            inner.is_ready = true;
-            (!inner.leaves).then_some(handle)
-        }))
+    /// Returns the handle on the node of the present run, and of all later ones.
+    pub(crate) fn handle(&self) -> &Handle {
+        &self.0.handle
     }
 
-    /// Notes that the node of the present run has ended. Returns the commands that came too late for it.
-    fn end_run(&self) -> Vec<Command> {
-        self.with_inner(|inner| {
-            inner.is_ready = false;
-            inner.handle.take_commands()
-        })
+    /// Returns the number of runs taken part in so far, with the present one.
+    pub(crate) fn run_count(&self) -> u64 {
+        self.0.runs.load(Ordering::Relaxed)
+    }
+
+    /// Returns a copy of the plan.
+    pub(crate) fn plan(&self) -> Plan {
+        self.0.plan.lock().clone()
+    }
+
+    /// Sets the topology of the next run, and prepares for it. Returns the number of this request.
+    pub(crate) fn set_topology(&self, topology: Topology) -> u64 {
+        let mut plan = self.0.plan.lock();
+        plan.digest = topology_digest(&topology);
+        (plan.topology, plan.is_armed) = (Some(topology), false);
+        self.request_preparation(&mut plan)
+    }
+
+    /// Prepares for the next run anew, which examines this host. Returns the number of this request.
+    pub(crate) fn prepare_anew(&self) -> u64 {
+        self.request_preparation(&mut self.0.plan.lock())
+    }
+
+    fn request_preparation(&self, plan: &mut Plan) -> u64 {
+        plan.requests += 1;
+        plan.failure.clear();
+        if plan.is_active {
+            self.0.handle.request_end();
+        }
+        self.0.changed.notify_all();
+        plan.requests
+    }
+
+    /// Returns the result of a request to prepare, with the reason if it failed; `None` while it is under way.
+    pub(crate) fn preparation_result(&self, request: u64) -> Option<Result<(), String>> {
+        let plan = self.0.plan.lock();
+        match plan.answered >= request {
+            true if plan.is_prepared => Some(Ok(())),
+            true if !plan.failure.is_empty() => Some(Err(plan.failure.clone())),
+            _ => None,
+        }
+    }
+
+    /// Notes that this host was found fit on a request to arm, or that it was not.
+    pub(crate) fn set_armed(&self, is_armed: bool) {
+        self.0.plan.lock().is_armed = is_armed;
+    }
+
+    /// Begins the next run: waits for a topology, and takes commands. Returns `None` if there is to be none.
+    fn begin_run(&self) -> Option<Topology> {
+        let mut plan = self.0.plan.lock();
+        while plan.topology.is_none() && !self.is_leaving() {
+            self.0.changed.wait(&mut plan);
+        }
+        self.0.runs.fetch_add(1, Ordering::Relaxed);
+        (plan.answered, plan.is_active) = (plan.requests, true);
+        self.0.handle.open_queue();
+        plan.topology.clone().filter(|_| !self.is_leaving())
+    }
+
+    /// Ends a run. Returns the commands that came too late for it.
+    fn end_run(&self, result: Result<&Done, &Failure>) -> Vec<NodeCommand> {
+        let mut plan = self.0.plan.lock();
+        let runs = self.run_count();
+        (plan.is_active, plan.is_prepared) = (false, false);
+        plan.failure.clear();
+        match result {
+            Ok(Done::Builder(report)) => {
+                plan.keep_report(NodeReport::of_builder(report, runs));
+                let number = plan.topology.as_mut().map(|topology| &mut topology.run.number);
+                number.into_iter().flatten().for_each(|number| *number = number.saturating_add(1));
+            }
+            Ok(Done::Source(report)) => plan.keep_report(NodeReport::of_source(report, runs)),
+            Err(_) if plan.requests > plan.answered => {}
+            Err(failure) => plan.failure = failure.to_string(),
+        }
+        self.0.handle.close_queue()
+    }
+
+    /// Notes that the node is prepared, and keeps the addresses on which it listens, with the ports that the system
+    /// chose, for the next run.
+    fn note_prepared(&self, name: &str, addresses: &[thalweg_link::Address]) {
+        let mut plan = self.0.plan.lock();
+        plan.is_prepared = true;
+        let builders = plan.topology.iter_mut().flat_map(|topology| &mut topology.builders);
+        if let Some(builder) = builders.into_iter().find(|builder| builder.name == name) {
+            builder.listen = addresses.to_vec();
+        }
+    }
+
+    /// Waits until the next attempt after a failure, another topology or the request to leave.
+    fn wait_after_failure(&self) {
+        let mut plan = self.0.plan.lock();
+        if plan.requests == plan.answered && !self.is_leaving() {
+            self.0.changed.wait_for(&mut plan, PAUSE);
+        }
     }
 
     /// Returns whether no further run is to follow.
-    fn is_leaving(&self) -> bool {
-        self.with_inner(|inner| inner.leaves)
+    pub(crate) fn is_leaving(&self) -> bool {
+        self.0.leaves.load(Ordering::Relaxed)
     }
 
     /// Ends the present run, and prevents further ones. Returns the number of times that this was requested.
-    fn leave_after_run(&self) -> u32 {
-        self.with_inner(|inner| {
-            inner.leaves = true;
-            let _ = inner.left.send(());
-            inner.handle.request_end()
-        })
+    pub(crate) fn leave_after_run(&self) -> u32 {
+        let _plan = self.0.plan.lock();
+        self.0.leaves.store(true, Ordering::Relaxed);
+        self.0.changed.notify_all();
+        self.0.handle.request_end()
     }
 
-    /// Sends a command to the node of the present run. Returns false if there is none.
-    fn send_command(&self, command: Command) -> bool {
-        self.with_inner(|inner| {
-            if inner.is_ready {
-                inner.handle.send_command(command);
+    /// Makes interrupts and terminations end the node: the first one cleanly, the second one at once.
+    pub(crate) fn leave_on_signals(&self) -> Result<(), Failure> {
+        let stay = self.clone();
+        signals::on_interrupt(move || {
+            if stay.leave_after_run() > 2 {
+                std::process::exit(1);
             }
-            inner.is_ready
         })
-    }
-
-    fn with_inner<T>(&self, act: impl FnOnce(&mut Inner) -> T) -> T {
-        act(&mut self.0.lock())
     }
 }
 
 /// Takes part in one run after another until the command `quit`.
-pub(crate) fn stay_for_runs(mut topology: Topology, name: &str, json: bool) -> Result<ExitCode, Failure> {
-    let (present, leaving) = Present::new()?;
-    signals::on_interrupt({
-        let present = present.clone();
-        move || {
-            if present.leave_after_run() > 2 {
-                std::process::exit(1);
-            }
-        }
-    })?;
+pub(crate) fn stay_for_runs(topology: Topology, name: &str, json: bool) -> Result<ExitCode, Failure> {
+    let stay = Stay::new()?;
+    stay.leave_on_signals()?;
     start_thread({
-        let present = present.clone();
+        let stay = stay.clone();
         let sources =
             topology.sources.iter().map(|source| (source.id.clone(), source.name.clone())).collect::<Vec<_>>();
-        move || read_commands(std::io::stdin().lock(), |line| execute_command(&present, &sources, line))
+        move || read_commands(std::io::stdin().lock(), |line| execute_command(&stay, &sources, line))
     })?;
-    print_state_changes(present.clone(), name.to_owned(), json)?;
+    print_state_changes(stay.clone(), name.to_owned(), json)?;
+    stay.set_topology(topology);
+    take_part_in_runs(&stay, name, json, true)
+}
+
+/// Takes part in one run after another until the node is to leave. `ends_if_unusable`: fails if the first run cannot be
+/// prepared since the topology is not right.
+pub(crate) fn take_part_in_runs(
+    stay: &Stay,
+    name: &str,
+    json: bool,
+    ends_if_unusable: bool,
+) -> Result<ExitCode, Failure> {
     // A topology that a run was prepared with is right: later failures come from the machine, such as a device that is
     // unplugged.
     let mut was_prepared = false;
     let mut last_failure = String::new();
-    while let Some(handle) = present.next_handle()? {
-        let mut listens = None;
-        let done = node::run_node(&topology, name, &handle, Kind::Waiting, |addresses| {
+    while let Some(topology) = stay.begin_run() {
+        let result = node::run_node(&topology, name, stay.handle(), Kind::Waiting, |addresses| {
             was_prepared = true;
             node::print_listening(name, addresses);
-            listens = Some(addresses.to_vec());
+            stay.note_prepared(name, addresses);
         });
-        // Those of `quit` are among them.
-        let late = present.end_run();
-        if !present.is_leaving() {
-            late.into_iter().for_each(report_unready);
+        let was_replaced = stay.plan().requests > stay.plan().answered;
+        let late = stay.end_run(result.as_ref());
+        if !stay.is_leaving() {
+            // Those of `quit` are among them.
+            late.iter().for_each(report_unready);
         }
-        // The ports that the system chose are kept for the next run.
-        let builder = topology.builders.iter_mut().find(|builder| builder.name == name);
-        if let (Some(builder), Some(addresses)) = (builder, listens) {
-            builder.listen = addresses;
-        }
-        match done {
-            Ok(Done::Builder(report)) => {
-                print::print_run_report(&RunReport::new(&[*report]), json);
-                topology.run.number = topology.run.number.map(|number| number.saturating_add(1));
-                last_failure.clear();
-            }
-            Ok(Done::Source(report)) => {
-                print::print_source_report(&report, json);
+        match result {
+            Ok(done) => {
                 was_prepared = true;
                 last_failure.clear();
+                match done {
+                    Done::Builder(report) => _ = print::print_run_report(&RunReport::new(&[*report]), json),
+                    Done::Source(report) => print::print_source_report(&report, json),
+                }
             }
-            Err(failure @ Failure::Usage(_)) if !was_prepared => return Err(failure),
+            Err(failure @ Failure::Usage(_)) if ends_if_unusable && !was_prepared => return Err(failure),
             // The end of a node that was to end before a run began is no failure.
-            Err(_) if present.is_leaving() => break,
+            Err(_) if stay.is_leaving() => break,
+            Err(_) if was_replaced => {}
             Err(failure) => {
                 // The warning is given once, and not once a second for as long as a device is away.
                 let text = failure.to_string();
@@ -150,9 +270,7 @@ pub(crate) fn stay_for_runs(mut topology: Topology, name: &str, json: bool) -> R
                     tracing::warn!("{name}: {text}; retrying");
                     last_failure = text;
                 }
-                if leaving.recv_timeout(PAUSE) != Err(RecvTimeoutError::Timeout) {
-                    break;
-                }
+                stay.wait_after_failure();
             }
         }
     }
@@ -184,17 +302,17 @@ fn read_commands(mut input: impl BufRead, obey: impl Fn(&str)) {
 }
 
 /// Executes one line of standard input. `sources`: ids and names, in the order of the topology.
-fn execute_command(present: &Present, sources: &[(String, String)], line: &str) {
+fn execute_command(stay: &Stay, sources: &[(String, String)], line: &str) {
     match line {
         "" => {}
-        "start" => execute_run_command(present, Command::Start),
-        "pause" => execute_run_command(present, Command::Pause),
-        "resume" => execute_run_command(present, Command::Resume),
-        "stop" => execute_run_command(present, Command::Stop),
-        "abort" => execute_run_command(present, Command::Abort),
-        "quit" => _ = present.leave_after_run(),
+        "start" => execute_run_command(stay, Command::Start),
+        "pause" => execute_run_command(stay, Command::Pause),
+        "resume" => execute_run_command(stay, Command::Resume),
+        "stop" => execute_run_command(stay, Command::Stop),
+        "abort" => execute_run_command(stay, Command::Abort),
+        "quit" => _ = stay.leave_after_run(),
         "status" => {
-            let snapshot = present.with_inner(|inner| inner.handle.latest_snapshot());
+            let snapshot = stay.handle().latest_snapshot();
             outlet::stdout().put_text(json_line(&status_json(&snapshot, sources)).unwrap_or_default());
         }
         other => outlet::stderr().put_text(format!(
@@ -205,17 +323,15 @@ fn execute_command(present: &Present, sources: &[(String, String)], line: &str) 
 }
 
 /// Sends a command to the node, or reports that there is none at present.
-fn execute_run_command(present: &Present, command: Command) {
-    if !present.send_command(command) {
-        report_unready(command);
+fn execute_run_command(stay: &Stay, command: Command) {
+    if !stay.handle().send_command(command) {
+        report_unready(&command.into());
     }
 }
 
-/// Reports a command that no node carries out: one run has ended, and the next is not prepared.
-fn report_unready(command: Command) {
-    outlet::stderr().put_text(format!(
-        "cannot {command}: the node is not ready for the next run; repeat the command after its next state is shown\n"
-    ));
+/// Reports a command that no node carries out.
+fn report_unready(command: &NodeCommand) {
+    outlet::stderr().put_text(format!("{}\n", CommandRefusal::between_runs(command)));
 }
 
 /// Returns the status of a node as JSON, with the id and the name of each source in its row. `sources` as in
@@ -232,11 +348,11 @@ fn status_json(snapshot: &Snapshot, sources: &[(String, String)]) -> serde_json:
 
 /// Prints the state of the run whenever it has changed since the last look. The beginning of another run is a change,
 /// too: a run may be over between two looks.
-fn print_state_changes(present: Present, name: String, json: bool) -> Result<(), Failure> {
+fn print_state_changes(stay: Stay, name: String, json: bool) -> Result<(), Failure> {
     start_thread(move || {
         let (mut printed, mut printed_run) = (State::Idle, 0);
         loop {
-            let (snapshot, run) = present.with_inner(|inner| (inner.handle.latest_snapshot(), inner.runs));
+            let (snapshot, run) = (stay.handle().latest_snapshot(), stay.run_count());
             let state = snapshot.state;
             if state != printed || run != printed_run && state != State::Idle {
                 (printed, printed_run) = (state, run);
@@ -270,17 +386,22 @@ mod tests {
     /// A command between two runs was taken by the node of the run before, and lost.
     #[test]
     fn a_command_reaches_the_node_of_the_present_run_or_is_refused() {
-        let (present, _leaving) = Present::new().unwrap();
-        assert!(!present.send_command(Command::Start), "no node is ready");
-        let handle = present.next_handle().unwrap().unwrap();
-        assert!(present.send_command(Command::Start));
-        assert!(handle.take_commands() == [Command::Start]);
-        assert!(present.send_command(Command::Pause));
-        assert_eq!(present.end_run(), [Command::Pause], "it came too late for the node");
-        assert!(!present.send_command(Command::Start), "the next run is not prepared");
-        assert!(!present.is_leaving());
-        present.leave_after_run();
-        assert!(present.is_leaving() && present.next_handle().unwrap().is_none());
+        let stay = Stay::new().unwrap();
+        let handle = stay.handle();
+        assert!(!handle.send_command(Command::Start), "no node is ready");
+        let refusal = handle.request(Command::Start).recv().unwrap().unwrap_err();
+        assert!(refusal.to_string().starts_with("cannot start: the node is not ready"), "{refusal}");
+        stay.set_topology(Topology::default());
+        assert!(stay.begin_run().is_some());
+        assert!(handle.send_command(Command::Start));
+        let reply = handle.request(Command::Pause);
+        let late = stay.end_run(Err(&Failure::broken("the device is unplugged")));
+        assert_eq!(late, [NodeCommand::from(Command::Start)], "it came too late for the node");
+        assert!(reply.recv().unwrap().is_err(), "it came too late, too");
+        assert!(!handle.send_command(Command::Start), "the next run is not prepared");
+        assert!(!stay.is_leaving());
+        stay.leave_after_run();
+        assert!(stay.is_leaving() && stay.begin_run().is_none());
     }
 
     #[test]

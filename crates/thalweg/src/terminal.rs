@@ -7,6 +7,7 @@ pub mod generate;
 pub mod outlet;
 mod output;
 pub mod progress;
+pub mod recent_log;
 pub mod signals;
 
 pub use output::{Output, json_line};
@@ -15,6 +16,8 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
 
 /// Options that every command has.
 #[derive(Debug, Clone, Default, clap::Args)]
@@ -83,12 +86,11 @@ fn start_log(options: &GlobalOptions) {
     // A problem with a server's certificate is reported once, with the remedy.
     let level = format!("{level},fuser=error,rustls_platform_verifier=off");
     let filter = EnvFilter::try_from_env("THALWEG_LOG").unwrap_or_else(|_| EnvFilter::new(level));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
+    let lines = tracing_subscriber::fmt::layer()
         .with_writer(outlet::Log)
         .with_ansi(progress::stderr_is_coloured())
-        .with_target(false)
-        .init();
+        .with_target(false);
+    tracing_subscriber::registry().with(filter).with(lines).with(recent_log::RecentLog).init();
 }
 
 /// Reason why a command could not do what it was asked to do.

@@ -29,6 +29,11 @@ pub(super) fn probe_synchronisation() -> Finding {
     judge_synchronisation(&running, read_clock_state())
 }
 
+/// Returns whether the kernel's clock is marked as synchronised; `None` if the kernel does not report it.
+pub fn is_clock_synchronised() -> Option<bool> {
+    read_clock_state().map(|state| state.is_synchronised)
+}
+
 /// Reads the state of the clock; `None` if the kernel does not report it.
 #[expect(unsafe_code, reason = "no crate wraps adjtimex for reading its errors")]
 fn read_clock_state() -> Option<ClockState> {

@@ -7,12 +7,14 @@ use super::time_use::Awaited;
 use super::trigger::Trigger;
 use super::{PROGRAM_TOKEN, RECORDER_TOKEN};
 use crate::blocks::{Blocks, BlocksOutcome, DISK_TIME};
-use crate::{Levels, NodeError, TriggerReport};
+use crate::sample::Samples;
+use crate::{IncompleteEvent, Levels, NodeError, TriggerReport};
+use std::collections::VecDeque;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 use thalweg_arena::{Arena, BlockPool, Span};
-use thalweg_core::build::{Builder, Fetch};
+use thalweg_core::build::{Builder, Closed, Fetch};
 use thalweg_link::{Bytes, Interest, LinkError, Poller};
 use thalweg_store::{Recorder, RecorderConfig};
 use thalweg_wire::{Announcement, EventId, TaiNanos};
@@ -32,7 +34,16 @@ pub(super) struct Assembly {
     records: bool,
     /// Time after which a block that is not full goes to disk.
     flush: Duration,
+    /// Copies of fragments, for those who watch the run.
+    samples: Samples,
+    /// Latest events that were closed incomplete.
+    incomplete_events: VecDeque<IncompleteEvent>,
 }
+
+/// Number of incomplete events that are kept for snapshots.
+const MAX_INCOMPLETE_EVENTS: usize = 16;
+/// Number of sources that are named for each of them.
+const MAX_MISSING_SOURCES: usize = 64;
 
 /// Time of a turn, and the date.
 #[derive(Debug, Clone, Copy)]
@@ -67,6 +78,8 @@ impl Assembly {
             holds_sources_up: false,
             records: setup.run.record,
             flush: setup.config.flush,
+            samples: Samples::new(setup.ids.len()),
+            incomplete_events: VecDeque::new(),
         }
     }
 
@@ -143,6 +156,7 @@ impl Assembly {
             }
             let Some(trigger) = &mut self.trigger else {
                 let Some(closed) = builder.next_closed() else { return true };
+                note_incomplete(&mut self.incomplete_events, &closed);
                 self.blocks.queue_closings(closed);
                 continue;
             };
@@ -156,6 +170,7 @@ impl Assembly {
                 continue;
             }
             let Some(closed) = takes_more.then(|| builder.next_closed()).flatten() else { return true };
+            note_incomplete(&mut self.incomplete_events, &closed);
             trigger.queue_for_filter(closed);
         }
     }
@@ -238,6 +253,7 @@ impl Assembly {
         ticket: u64,
         bytes: Bytes,
     ) -> Result<(), LinkError> {
+        self.samples.copy_if_wanted(source, builder.config().sources[source].0, &bytes);
         let (in_pieces, result) = match (&mut self.trigger, bytes) {
             (Some(trigger), bytes) => trigger.take_slot(builder, source, ticket, bytes),
             (None, bytes @ Bytes::View(_)) => (false, builder.arrived(source, ticket, &bytes).finish()),
@@ -261,6 +277,16 @@ impl Assembly {
             return Err(LinkError::Protocol("sent a fragment in pieces that cannot be recorded".into()));
         }
         Ok(())
+    }
+
+    /// Returns the copies of fragments for those who watch the run.
+    pub(super) fn samples_mut(&mut self) -> &mut Samples {
+        &mut self.samples
+    }
+
+    /// Returns the latest events that were closed incomplete, the oldest first.
+    pub(super) fn incomplete_events(&self) -> Vec<IncompleteEvent> {
+        self.incomplete_events.iter().cloned().collect()
     }
 
     /// Keeps slots from being released that hold fragments of events being decided on, or accepted: they may lie in the
@@ -452,6 +478,19 @@ impl Assembly {
             parts.iter().filter(|(events, _)| *events > 0).map(|(events, what)| format!("{events} {what}")).collect();
         (!parts.is_empty()).then(|| format!("of the events that a program was to decide on, {}", parts.join(", ")))
     }
+}
+
+/// Keeps an event that was closed incomplete.
+#[inline]
+fn note_incomplete(latest: &mut VecDeque<IncompleteEvent>, closed: &Closed) {
+    if closed.missing.is_empty() {
+        return;
+    }
+    if latest.len() == MAX_INCOMPLETE_EVENTS {
+        latest.pop_front();
+    }
+    let missing = closed.missing.iter().take(MAX_MISSING_SOURCES).map(|missing| missing.source).collect();
+    latest.push_back(IncompleteEvent { event: closed.first.0, missing });
 }
 
 /// Returns whether this fetch is all that is requested of its source.

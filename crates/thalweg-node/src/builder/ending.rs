@@ -7,7 +7,10 @@ use super::run::ENDED_AT_ONCE;
 use super::setup::Setup;
 use crate::blocks::{BlocksOutcome, DISK_TIME};
 use crate::wait::Idle;
-use crate::{BuilderNodeConfig, BuilderReport, Calibration, CreditReport, Handle, NodeError, calibration};
+use crate::{
+    BuilderNodeConfig, BuilderReport, Calibration, CommandRefusal, CreditReport, Handle, NodeCommand, NodeError,
+    Snapshot, calibration,
+};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -65,8 +68,14 @@ impl BuilderNode {
     /// files are.
     pub(super) fn continue_ending(&mut self, handle: &Handle) -> Result<Option<BuilderReport>, NodeError> {
         handle.clear_doorbell();
-        while let Some(command) = handle.next_command() {
-            let _ = self.control.execute_command(command);
+        while let Some(request) = handle.next_request() {
+            let result = match &request.command {
+                NodeCommand::Control(command) => {
+                    self.control.execute_command(*command).map_err(|refused| refused.to_string())
+                }
+                NodeCommand::Prepare(_) => Err("cannot prepare the run: the last one is being closed".into()),
+            };
+            request.answer(result.map_err(CommandRefusal));
         }
         handle.publish_snapshot(|| self.take_snapshot());
         let moment = Moment { now: self.clock.now(), date: self.clock.date() };
@@ -79,7 +88,9 @@ impl BuilderNode {
         if !self.assembly.close_files(since, now)? {
             return Ok(None);
         }
-        self.finish_run(ended_at).map(Some)
+        let report = self.finish_run(ended_at)?;
+        handle.publish_final_snapshot(Snapshot { reasons: report.reasons.clone(), ..self.take_snapshot() });
+        Ok(Some(report))
     }
 
     /// Returns how to wait in the last phase; `None` if it has not begun.

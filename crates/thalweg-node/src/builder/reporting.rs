@@ -26,9 +26,6 @@ pub(super) struct Reporting {
     /// Counts at the end of the warm-up, with its time.
     warm: Option<Built>,
     steady: Option<Steady>,
-    /// Time of the last snapshot, and the bytes of each source that were built by then.
-    snapshot_at: Option<Duration>,
-    snapshot_bytes: Vec<u64>,
     trace: Option<Trace>,
 }
 
@@ -53,8 +50,6 @@ impl Reporting {
             recorder_method: None,
             warm: None,
             steady: None,
-            snapshot_at: None,
-            snapshot_bytes: vec![0; sources],
             trace: None,
         }
     }
@@ -77,6 +72,11 @@ impl Reporting {
     /// Adds a reason why the run is incomplete.
     pub(super) fn add_reason(&mut self, reason: String) {
         self.reasons.push(reason);
+    }
+
+    /// Returns the reasons so far.
+    pub(super) fn reasons(&self) -> &[String] {
+        &self.reasons
     }
 
     /// Removes and returns the reasons so far.
@@ -208,19 +208,6 @@ impl Reporting {
         let ends = running_since.and_then(|began_at| Some(began_at + warm_up.into_iter().chain(steady).min()?));
         ends.into_iter().chain(self.trace.as_ref().map(Trace::next_line_time)).min()
     }
-
-    /// Returns a row of a snapshot for each source.
-    pub(super) fn source_rows(&mut self, builder: &Builder, peers: &Peers, now: Duration) -> Vec<SourceRow> {
-        let seconds = self.snapshot_at.replace(now).map_or(0.0, |before| now.saturating_sub(before).as_secs_f64());
-        let sources = self.snapshot_bytes.iter_mut().enumerate();
-        sources
-            .map(|(source, bytes_before)| {
-                let row = source_row(source, builder, peers, now);
-                let bytes = row.bytes.saturating_sub(std::mem::replace(bytes_before, row.bytes)) as f64;
-                SourceRow { bytes_per_second: if seconds > 0.0 { bytes / seconds } else { 0.0 }, ..row }
-            })
-            .collect()
-    }
 }
 
 impl Built {
@@ -230,7 +217,8 @@ impl Built {
     }
 }
 
-fn source_row(source: usize, builder: &Builder, peers: &Peers, now: Duration) -> SourceRow {
+/// Returns the row of a snapshot for a source.
+pub(super) fn source_row(source: usize, builder: &Builder, peers: &Peers, now: Duration) -> SourceRow {
     let SourceProgress { ledger, offered: accepted, built, open_offers: backlog, ended, given_up } =
         builder.progress_of(source);
     let owes = peers.owing_duration(source, builder, now);
@@ -238,7 +226,6 @@ fn source_row(source: usize, builder: &Builder, peers: &Peers, now: Duration) ->
         connected: peers.connection_number(source).is_some(),
         given_up,
         ended,
-        bytes_per_second: 0.0,
         backlog,
         credit: builder.bytes_in_flight_of(source),
         owes_nanos: u64::try_from(owes.as_nanos()).unwrap_or(u64::MAX),
@@ -253,6 +240,7 @@ fn source_row(source: usize, builder: &Builder, peers: &Peers, now: Duration) ->
         corrupt: ledger.corrupt,
         lost: ledger.lost,
         beyond_end: ledger.beyond_end,
+        absent: builder.absent_count(source),
     }
 }
 

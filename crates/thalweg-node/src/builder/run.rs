@@ -6,7 +6,7 @@ use super::peers::Peers;
 use super::reporting::waits_text;
 use super::setup::FIRST_EVENT;
 use super::shifts::{Outcome, ShiftSearch};
-use crate::{Handle, NodeError};
+use crate::{CommandRefusal, Handle, NodeCommand, NodeError, RunOrder};
 use std::time::Duration;
 use thalweg_core::build::{Builder, BuilderConfig};
 use thalweg_core::control::{Cause, Command, Facts, Order, Refused, State};
@@ -60,22 +60,47 @@ impl BuilderNode {
     /// Carries out commands from outside.
     pub(super) fn obey_commands(&mut self, handle: &Handle) {
         handle.clear_doorbell();
-        while let Some(command) = handle.next_command() {
-            let state = self.control.run_state();
-            let ends_run = matches!(command, Command::Stop | Command::Abort);
-            if self.setup.stays
-                && ends_run
-                && matches!(state, State::Configured | State::Armed)
-                && !handle.was_end_requested()
-            {
-                // The node stays for the next run: there is none to end.
-                tracing::warn!("{}; write quit to end the node", Refused { command, state });
-                continue;
-            }
-            if let Err(refused) = self.control.execute_command(command) {
-                log_refused(refused, &waits_text(&self.control, &self.setup.ids));
+        while let Some(request) = handle.next_request() {
+            let result = match &request.command {
+                NodeCommand::Control(command) => self.execute_command(*command, handle.was_end_requested()),
+                NodeCommand::Prepare(order) => self.prepare_run(order),
+            };
+            let is_abort = request.command == NodeCommand::Control(Command::Abort);
+            match request.answer(result) {
+                // There is nothing left to end.
+                Some(refusal) if is_abort => tracing::info!("{refusal}"),
+                Some(refusal) => tracing::warn!("{refusal}"),
+                None => {}
             }
         }
+    }
+
+    fn execute_command(&mut self, command: Command, end_was_requested: bool) -> Result<(), CommandRefusal> {
+        let state = self.control.run_state();
+        let ends_run = matches!(command, Command::Stop | Command::Abort);
+        let is_before_run = matches!(state, State::Configured | State::Armed);
+        if self.setup.stays && ends_run && is_before_run && !end_was_requested {
+            // The node stays for the next run: there is none to end.
+            return Err(CommandRefusal(format!("{}; write quit to end the node", Refused { command, state })));
+        }
+        let waits = waits_text(&self.control, &self.setup.ids);
+        self.control.execute_command(command).map_err(|refused| match waits.as_str() {
+            "" => CommandRefusal(refused.to_string()),
+            _ => CommandRefusal(format!("{refused}, and {waits}")),
+        })
+    }
+
+    /// Sets what the next run is to be.
+    fn prepare_run(&mut self, order: &RunOrder) -> Result<(), CommandRefusal> {
+        let state = self.control.run_state();
+        if !matches!(state, State::Configured | State::Armed) {
+            return Err(CommandRefusal(format!("cannot prepare the run: the run is {state}")));
+        }
+        self.setup.run.number = order.number.or(self.setup.run.number);
+        if let Some(comment) = &order.comment {
+            self.setup.run.comment.clone_from(comment);
+        }
+        Ok(())
     }
 
     /// Passes the current facts to run control, and carries out its orders.
@@ -197,7 +222,7 @@ impl BuilderNode {
             }
         }
         for refused in self.control.run_opened(now) {
-            log_refused(refused, "");
+            tracing::warn!("{refused}");
         }
     }
 
@@ -329,15 +354,5 @@ impl BuilderNode {
         if self.peers.source_greeting(source).reports_times {
             self.peers.send_to_source(source, message);
         }
-    }
-}
-
-/// Logs a command that was refused. `waits`: sentence that names the sources that the present state waits for.
-fn log_refused(refused: Refused, waits: &str) {
-    let waits = if waits.is_empty() { String::new() } else { format!(", and {waits}") };
-    match refused.command {
-        // There is nothing left to end.
-        Command::Abort => tracing::info!("{refused}{waits}"),
-        _ => tracing::warn!("{refused}{waits}"),
     }
 }

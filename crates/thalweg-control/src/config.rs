@@ -1,0 +1,163 @@
+//! Table `[control]` of a topology: the service, the processes of nodes, and alarms.
+
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::time::Duration;
+use thalweg_node::Topology;
+
+/// Table `[control]`.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ControlConfig {
+    /// Name of the experiment; that of the topology's file if it is empty.
+    pub experiment: String,
+    /// Address on which the service listens.
+    pub listen: SocketAddr,
+    /// Address at which nodes of other hosts reach it: `http://HOST:PORT`; that of `listen` if it is empty.
+    pub url: String,
+    /// How the processes of nodes are started, by the name of the node; those that are not named are children of the
+    /// service on its own host.
+    pub nodes: BTreeMap<String, NodeProcess>,
+    /// Limits of alarms.
+    pub alarms: AlarmLimits,
+    /// Address to which alarms and the beginnings and ends of runs are posted as JSON; none if it is empty.
+    pub webhook: String,
+}
+
+impl Default for ControlConfig {
+    fn default() -> Self {
+        Self {
+            experiment: String::new(),
+            listen: SocketAddr::from(([127, 0, 0, 1], 8400)),
+            url: String::new(),
+            nodes: BTreeMap::new(),
+            alarms: AlarmLimits::default(),
+            webhook: String::new(),
+        }
+    }
+}
+
+/// How the process of a node is started.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "lowercase", tag = "manager")]
+pub enum NodeProcess {
+    /// As a child of the service.
+    Child,
+    /// On another host, by ssh.
+    Ssh {
+        /// Name of the host, as ssh knows it.
+        host: String,
+        /// Path of the program there.
+        #[serde(default = "default_program")]
+        program: String,
+    },
+    /// As a unit of systemd on this host, which starts it again.
+    Systemd {
+        /// Name of the unit.
+        unit: String,
+    },
+    /// By somebody else: the service waits for it.
+    None,
+}
+
+fn default_program() -> String {
+    "thalweg".into()
+}
+
+impl NodeProcess {
+    /// Returns the name as in the topology.
+    pub fn manager_name(&self) -> &'static str {
+        match self {
+            Self::Child => "child",
+            Self::Ssh { .. } => "ssh",
+            Self::Systemd { .. } => "systemd",
+            Self::None => "none",
+        }
+    }
+}
+
+/// Limits from which on there is an alarm.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct AlarmLimits {
+    /// Time for which the disk must have room at the present rate.
+    #[serde(with = "thalweg_text::duration")]
+    pub disk_time: Duration,
+    /// Time for which a source may send nothing while others do.
+    #[serde(with = "thalweg_text::duration")]
+    pub silent_source: Duration,
+    /// Share of events that may be incomplete.
+    pub incomplete_share: f64,
+    /// Difference between a host's clock and that of the service, beyond the way there.
+    #[serde(with = "thalweg_text::duration")]
+    pub clock_offset: Duration,
+}
+
+impl Default for AlarmLimits {
+    fn default() -> Self {
+        Self {
+            disk_time: Duration::from_secs(30 * 60),
+            silent_source: Duration::from_secs(5),
+            incomplete_share: 0.01,
+            clock_offset: Duration::from_millis(500),
+        }
+    }
+}
+
+impl ControlConfig {
+    /// Returns the table of a topology, which is removed from it: nodes have no use for it.
+    ///
+    /// # Errors
+    /// A key or a value is not right; the sentence says which.
+    pub fn take_from(topology: &mut Topology) -> Result<Self, String> {
+        let table = serde_json::Value::Object(std::mem::take(&mut topology.control));
+        let config: Self = serde_json::from_value(table).map_err(|error| format!("[control]: {error}"))?;
+        let has_node = |name: &String| topology.node_names().contains(&name.as_str());
+        match config.nodes.keys().find(|name| !has_node(name)) {
+            Some(name) => Err(format!("[control.nodes]: the topology has no node '{name}'")),
+            None => Ok(config),
+        }
+    }
+
+    /// Returns how the process of a node is started.
+    pub fn node_process(&self, node: &str) -> &NodeProcess {
+        self.nodes.get(node).unwrap_or(&NodeProcess::Child)
+    }
+
+    /// Returns the address at which nodes reach the service.
+    pub fn node_url(&self) -> String {
+        match self.url.as_str() {
+            "" if self.listen.ip().is_unspecified() => format!("http://127.0.0.1:{}", self.listen.port()),
+            "" => format!("http://{}", self.listen),
+            url => url.to_owned(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<ControlConfig, String> {
+        let control = toml::from_str::<serde_json::Map<_, _>>(text).unwrap();
+        ControlConfig::take_from(&mut Topology { control, ..Topology::default() })
+    }
+
+    #[test]
+    fn a_table_that_is_not_there_has_the_defaults() {
+        let config = parse("").unwrap();
+        assert_eq!(config, ControlConfig::default());
+        assert_eq!(
+            (config.node_url().as_str(), config.node_process("adc")),
+            ("http://127.0.0.1:8400", &NodeProcess::Child)
+        );
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        assert!(parse("port = 1").unwrap_err().contains("port"));
+        assert!(parse("[nodes.adc]\nmanager = \"child\"").unwrap_err().contains("no node 'adc'"));
+        assert!(parse("[alarms]\ndisk_time = \"soon\"").unwrap_err().contains("soon"));
+    }
+}

@@ -1,0 +1,512 @@
+//! The experiment: its nodes as they report themselves, the state that follows from that, and the commands, one at a
+//! time.
+//!
+//! Sans-IO. The service reports what nodes, clients and the clock do, and carries out the actions that follow
+//! ([`Experiment::next_action`]). The nodes' own reports decide: a service that was started anew shows the same state.
+
+mod procedure;
+
+use crate::records::{Flag, Note, RunRecord, RunState};
+use crate::state::{CommandName, ExperimentState};
+use procedure::Procedure;
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+use thalweg_node::service::{NodeHello, NodeReport, NodeStatus, ToNode, topology_digest};
+use thalweg_node::{RunKind, State, Topology};
+use thiserror::Error;
+
+/// Time without a status after which a node counts as lost.
+pub const SILENT_TIME: Duration = Duration::from_secs(5);
+
+/// The present time: monotonic, and Unix time in seconds.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Now {
+    /// Monotonic time.
+    pub monotonic: Duration,
+    /// Unix time in seconds.
+    pub unix: f64,
+}
+
+/// Request of a client.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Request {
+    /// Takes this topology, which was read from the file.
+    Configure(Box<Topology>),
+    /// Examines each host, and waits until all sources are connected.
+    Arm,
+    /// Begins a run of this kind, with this comment.
+    Start {
+        /// Kind of the run.
+        kind: RunKind,
+        /// Comment on the run.
+        note: String,
+    },
+    /// One of the commands that builder 0 carries out: stop, pause, resume, abort.
+    Control(thalweg_node::Command),
+}
+
+impl Request {
+    /// Returns the name of the command.
+    pub fn command_name(&self) -> CommandName {
+        use thalweg_node::Command;
+        match self {
+            Self::Configure(_) => CommandName::Configure,
+            Self::Arm => CommandName::Arm,
+            Self::Start { .. } | Self::Control(Command::Start) => CommandName::Start,
+            Self::Control(Command::Stop) => CommandName::Stop,
+            Self::Control(Command::Pause) => CommandName::Pause,
+            Self::Control(Command::Resume) => CommandName::Resume,
+            Self::Control(Command::Abort) => CommandName::Abort,
+        }
+    }
+}
+
+/// Reason why a request was not carried out.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum Rejection {
+    /// It is not legal in the present state.
+    #[error("{0}")]
+    NotLegal(String),
+    /// A node or a host refused it, or did not answer in time.
+    #[error("{0}")]
+    Failed(String),
+}
+
+/// Action that the service carries out.
+#[derive(Debug)]
+pub enum Action {
+    /// Sends a message to a node.
+    Send {
+        /// Name of the node.
+        node: String,
+        /// The message.
+        message: ToNode,
+    },
+    /// Starts the processes of nodes that are not connected.
+    StartNodes(Vec<String>),
+    /// Reserves a number for a run, at least this; the service then calls [`Experiment::number_reserved`].
+    ReserveNumber(u32),
+    /// Writes a record of a run.
+    Record(RunRecord),
+    /// Answers the request of this ticket.
+    Answer(u64, Result<(), Rejection>),
+}
+
+/// A node of the topology, as far as the service knows it.
+#[derive(Debug, Clone, Default)]
+pub struct Member {
+    /// Introduction of its process; `None` while it is not connected.
+    pub hello: Option<NodeHello>,
+    /// Its last status.
+    pub status: NodeStatus,
+    /// Time of its last message.
+    pub seen: Duration,
+    /// Time since which it is connected, or is not: Unix time in seconds.
+    pub since: f64,
+    /// Difference of its host's clock to the service's, in seconds, as of its last status.
+    pub clock_offset: Option<f64>,
+}
+
+/// Experiment of one topology.
+#[derive(Debug)]
+pub struct Experiment {
+    topology: Topology,
+    members: BTreeMap<String, Member>,
+    procedure: Option<Procedure>,
+    /// Number of the last request to a node.
+    last_request: u64,
+    /// Number of the run under way, or being started.
+    run: Option<u32>,
+    records: BTreeMap<u32, RunRecord>,
+    /// Reasons of the last refusal to configure, to arm or to start.
+    reasons: Vec<String>,
+    actions: VecDeque<Action>,
+    now: Now,
+}
+
+impl Experiment {
+    /// Creates the experiment of a topology, with the records of earlier runs.
+    pub fn new(topology: Topology, records: BTreeMap<u32, RunRecord>, now: Now) -> Self {
+        let mut experiment = Self {
+            topology: Topology::default(),
+            members: BTreeMap::new(),
+            procedure: None,
+            last_request: 0,
+            run: None,
+            records,
+            reasons: Vec::new(),
+            actions: VecDeque::new(),
+            now,
+        };
+        experiment.set_topology(topology);
+        experiment
+    }
+
+    fn set_topology(&mut self, topology: Topology) {
+        self.topology = topology;
+        let names: Vec<String> = self.expected_nodes().map(str::to_owned).collect();
+        self.members.retain(|name, member| names.contains(name) || member.hello.is_some());
+        for name in names {
+            self.members.entry(name).or_insert_with(|| Member { since: self.now.unix, ..Member::default() });
+        }
+    }
+
+    /// Returns the topology, as it was read last.
+    pub fn topology(&self) -> &Topology {
+        &self.topology
+    }
+
+    /// Returns the names of the nodes of the topology, builders first. A source without a device belongs to another
+    /// program, and a fit to the node of its images.
+    pub fn expected_nodes(&self) -> impl Iterator<Item = &str> {
+        let sources = self.topology.sources.iter();
+        let sources = sources.filter(|source| source.device.is_some() && source.fitted_source().is_none());
+        self.topology.builders.iter().map(|builder| builder.name.as_str()).chain(sources.map(|s| s.name.as_str()))
+    }
+
+    /// Returns a node.
+    pub fn member(&self, node: &str) -> Option<&Member> {
+        self.members.get(node)
+    }
+
+    /// Returns the first builder, which leads runs.
+    pub fn leader(&self) -> Option<&Member> {
+        self.members.get(&self.topology.builders.first()?.name)
+    }
+
+    /// Returns the record of the run under way, or being started.
+    pub fn run(&self) -> Option<&RunRecord> {
+        self.records.get(&self.run?)
+    }
+
+    /// Returns the records of runs, the newest first.
+    pub fn newest_runs(&self) -> impl Iterator<Item = &RunRecord> {
+        self.records.values().rev()
+    }
+
+    /// Returns the reasons of the state `error`, or those of the last refusal.
+    pub fn reasons(&self) -> Vec<String> {
+        match self.troubles() {
+            troubles if troubles.is_empty() => self.reasons.clone(),
+            troubles => troubles,
+        }
+    }
+
+    /// Returns the state of the experiment.
+    pub fn state(&self) -> ExperimentState {
+        let leader = self.leader().filter(|leader| leader.hello.is_some());
+        let reported = leader.filter(|leader| leader.status.is_prepared).map(|leader| leader.status.snapshot.state);
+        match reported {
+            Some(state) if state.has_begun() => return state.into(),
+            Some(State::Starting) => return ExperimentState::Starting,
+            _ => {}
+        }
+        if let Some(procedure) = &self.procedure
+            && let Some(state) = procedure.transitional_state()
+        {
+            return state;
+        }
+        if !self.troubles().is_empty() {
+            return ExperimentState::Error;
+        }
+        let nodes: Vec<&Member> = self.expected_nodes().filter_map(|name| self.members.get(name)).collect();
+        if nodes.iter().all(|node| node.status.topology.is_empty()) {
+            return ExperimentState::Idle;
+        }
+        let is_armed = reported == Some(State::Armed) && nodes.iter().all(|node| node.status.is_armed);
+        if is_armed { ExperimentState::Armed } else { ExperimentState::Configured }
+    }
+
+    /// Returns what keeps the experiment from going on: nodes that are missing though the others have a topology, that
+    /// cannot be prepared, or that have different topologies.
+    fn troubles(&self) -> Vec<String> {
+        let nodes: Vec<(&str, &Member)> =
+            self.expected_nodes().filter_map(|name| Some((name, self.members.get(name)?))).collect();
+        let is_connected = |member: &Member| member.hello.is_some();
+        let digest =
+            nodes.iter().map(|(_, node)| node).find(|node| is_connected(node) && !node.status.topology.is_empty());
+        let Some(digest) = digest.map(|node| node.status.topology.clone()) else {
+            return match self.run {
+                Some(run) => vec![format!("run {run} was under way, and no node is connected")],
+                None => Vec::new(),
+            };
+        };
+        let mut troubles = Vec::new();
+        for (name, node) in nodes {
+            let host = node.hello.as_ref().map(|hello| format!(" on {}", hello.host)).unwrap_or_default();
+            if !is_connected(node) {
+                troubles.push(format!("node {name} is not connected to this service"));
+            } else if !node.status.failure.is_empty() {
+                troubles.push(format!("{name}{host}: {}", node.status.failure));
+            } else if !node.status.topology.is_empty() && node.status.topology != digest {
+                troubles
+                    .push(format!("{name}{host} has another topology than the others: configure the experiment anew"));
+            }
+        }
+        troubles
+    }
+
+    /// Returns a sentence for people about the state.
+    pub fn state_sentence(&self) -> String {
+        let state = self.state();
+        let waits = self.leader().map(|leader| leader.status.snapshot.waits.as_str()).unwrap_or_default();
+        let run = self.run.map(|run| format!("run {run}")).unwrap_or_else(|| "the run".into());
+        let waits = if waits.is_empty() { String::new() } else { format!(", and {waits}") };
+        match state {
+            ExperimentState::Idle => "no node has a topology: configure the experiment".into(),
+            ExperimentState::Configuring => match self.missing_nodes().as_slice() {
+                [] => "nodes are being prepared".into(),
+                missing => format!("waits for the nodes {}", missing.join(", ")),
+            },
+            ExperimentState::Configured => format!("all nodes have the topology{waits}"),
+            ExperimentState::Arming => format!("each host is examined{waits}"),
+            ExperimentState::Armed => "all hosts are fit, and all sources are connected: a run can start".into(),
+            ExperimentState::Starting => format!("{run} is being opened"),
+            ExperimentState::Running => format!("{run} is under way"),
+            ExperimentState::Pausing => format!("{run} is being paused{waits}"),
+            ExperimentState::Paused => format!("{run} is paused: sources accept nothing"),
+            ExperimentState::Stopping => format!("{run} is being brought to its end{waits}"),
+            ExperimentState::Closing => format!("{run} is being written to disk"),
+            ExperimentState::Error => self.troubles().join("; "),
+        }
+    }
+
+    /// Returns the names of the expected nodes that are not connected.
+    pub fn missing_nodes(&self) -> Vec<&str> {
+        self.expected_nodes().filter(|name| self.members.get(*name).is_none_or(|node| node.hello.is_none())).collect()
+    }
+
+    /// Sets the time, and ends what takes too long.
+    pub fn advance_time(&mut self, now: Now) {
+        self.now = now;
+        self.continue_procedure();
+    }
+
+    /// Notes that a node has connected.
+    ///
+    /// # Errors
+    /// The topology has no such node, or a process of that name is connected already.
+    pub fn node_connected(&mut self, hello: NodeHello) -> Result<(), String> {
+        if !self.expected_nodes().any(|name| name == hello.node) {
+            let names: Vec<&str> = self.expected_nodes().collect();
+            return Err(format!("the topology has no node '{}'; it has {}", hello.node, names.join(", ")));
+        }
+        let since = self.now.unix;
+        let member = self.members.entry(hello.node.clone()).or_default();
+        if let Some(other) = &member.hello
+            && other.session != hello.session
+        {
+            return Err(format!(
+                "node '{}' is connected already: process {} on {}; end that one, or give this one another name",
+                hello.node, other.pid, other.host
+            ));
+        }
+        // Of another process, the former status means nothing.
+        *member = Member { hello: Some(hello), seen: self.now.monotonic, since, ..Member::default() };
+        Ok(())
+    }
+
+    /// Notes that the connection of a node is down.
+    pub fn node_disconnected(&mut self, node: &str, session: u64) {
+        let since = self.now.unix;
+        if let Some(member) = self.members.get_mut(node)
+            && member.hello.as_ref().is_some_and(|hello| hello.session == session)
+        {
+            (member.hello, member.since) = (None, since);
+        }
+        self.continue_procedure();
+    }
+
+    /// Takes the status of a node.
+    pub fn node_reported(&mut self, node: &str, status: NodeStatus) {
+        let Some(member) = self.members.get_mut(node) else { return };
+        member.clock_offset = Some(status.unix_nanos as f64 / 1e9 - self.now.unix);
+        (member.status, member.seen) = (status, self.now.monotonic);
+        let needs_topology = member.status.topology.is_empty();
+        if self.topology.builders.iter().any(|builder| builder.name == node) {
+            self.follow_runs(node);
+        }
+        self.continue_procedure();
+        if needs_topology && self.procedure.is_none() {
+            self.configure_newcomer(node);
+        }
+    }
+
+    /// Returns the nodes that are connected and have been silent for too long.
+    pub fn silent_nodes(&self) -> Vec<(String, u64)> {
+        let limit = self.now.monotonic.saturating_sub(SILENT_TIME);
+        let silent = self.members.iter().filter(|(_, member)| member.seen < limit);
+        silent.filter_map(|(name, member)| Some((name.clone(), member.hello.as_ref()?.session))).collect()
+    }
+
+    /// Sends the topology to a node that was started anew, if the others have it and no run is under way.
+    fn configure_newcomer(&mut self, node: &str) {
+        let digest = topology_digest(&self.topology);
+        let others_have_it = self.members.values().any(|member| member.status.topology == digest);
+        if others_have_it && !self.state().has_run() {
+            let message = ToNode::Configure { id: self.next_request(), topology: Box::new(self.node_topology()) };
+            self.actions.push_back(Action::Send { node: node.to_owned(), message });
+        }
+    }
+
+    /// Returns the topology as nodes receive it: each run is given its number at its start, and this one stands for it
+    /// until then.
+    fn node_topology(&self) -> Topology {
+        let number = self.records.keys().next_back().map_or(0, |last| last.saturating_add(1));
+        let mut topology = self.topology.clone();
+        topology.run.number = Some(topology.run.number.unwrap_or(0).max(number));
+        topology
+    }
+
+    fn next_request(&mut self) -> u64 {
+        self.last_request += 1;
+        self.last_request
+    }
+
+    /// Executes the request of a client; the answer is an action with its ticket.
+    pub fn execute_request(&mut self, ticket: u64, request: Request, by: &str) {
+        let command = request.command_name();
+        let busy = self.procedure.as_ref().map(Procedure::command_name);
+        let legal = match busy {
+            // What a run has is ended whatever else is asked for.
+            Some(busy) if command != CommandName::Abort => {
+                Err(format!("cannot {command}: {busy} is under way: wait until that is done"))
+            }
+            _ => command.check_legal(self.state()),
+        };
+        if let Err(reason) = legal {
+            self.actions.push_back(Action::Answer(ticket, Err(Rejection::NotLegal(reason))));
+            return;
+        }
+        if command == CommandName::Abort
+            && let Some(procedure) = self.procedure.take()
+        {
+            let reason = format!("{} was given up: the run is aborted", procedure.command_name());
+            self.actions.push_back(Action::Answer(procedure.ticket(), Err(Rejection::Failed(reason))));
+        }
+        self.begin_procedure(ticket, request, by);
+    }
+
+    /// Returns whether a command is legal now, and why not.
+    ///
+    /// # Errors
+    /// It is not legal; the sentence says why.
+    pub fn check_command(&self, command: CommandName) -> Result<(), String> {
+        match self.procedure.as_ref().map(Procedure::command_name) {
+            Some(busy) if command != CommandName::Abort => {
+                Err(format!("cannot {command}: {busy} is under way: wait until that is done"))
+            }
+            _ => command.check_legal(self.state()),
+        }
+    }
+
+    /// Adds a note to a run. Returns its record; `None` if there is no such run.
+    pub fn add_note(&mut self, run: u32, text: String, by: &str) -> Option<RunRecord> {
+        let note = Note { text, by: by.to_owned(), at: self.now.unix };
+        self.change_record(run, |record| record.notes.push(note))
+    }
+
+    /// Judges a run. Returns its record; `None` if there is no such run.
+    pub fn set_flag(&mut self, run: u32, flag: Flag) -> Option<RunRecord> {
+        self.change_record(run, |record| record.flag = Some(flag))
+    }
+
+    /// Returns and removes the next action.
+    pub fn next_action(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+
+    fn change_record(&mut self, run: u32, change: impl FnOnce(&mut RunRecord)) -> Option<RunRecord> {
+        let record = self.records.get_mut(&run)?;
+        let before = record.clone();
+        change(record);
+        if *record != before {
+            self.actions.push_back(Action::Record(record.clone()));
+        }
+        Some(record.clone())
+    }
+
+    /// Brings the records of runs up to date with what a builder has reported.
+    fn follow_runs(&mut self, builder: &str) {
+        let is_leader = self.topology.builders.first().is_some_and(|leader| leader.name == builder);
+        let Some(member) = self.members.get(builder) else { return };
+        let status = &member.status;
+        let reported: Vec<u32> = status.last_reports.iter().map(|report| report.run).collect();
+        let (run, state) = (status.snapshot.run, status.snapshot.state);
+        if is_leader && status.is_prepared && state.has_begun() && !reported.contains(&run) && self.run != Some(run) {
+            // The service was started anew, or another one began this run.
+            self.run = Some(run);
+            self.records.entry(run).or_insert_with(|| RunRecord { number: run, ..RunRecord::default() });
+        }
+        let unix = self.now.unix;
+        if is_leader
+            && state.has_begun()
+            && let Some(run) = self.run
+        {
+            self.change_record(run, |record| {
+                if !record.state.is_over() {
+                    record.state = RunState::Running;
+                    record.began_at.get_or_insert(unix);
+                }
+            });
+        }
+        for run in reported {
+            self.close_record(run);
+        }
+        // A builder that prepares the next run knows nothing of this one: its process was replaced.
+        let is_between = matches!(state, State::Configured | State::Armed);
+        let is_starting =
+            self.procedure.as_ref().is_some_and(|procedure| procedure.command_name() == CommandName::Start);
+        let Some(member) = self.members.get(builder) else { return };
+        if is_leader
+            && is_between
+            && !is_starting
+            && member.status.is_prepared
+            && let Some(run) = self.run
+        {
+            let reason = format!(
+                "builder '{builder}' was started anew, and knows nothing of this run: read it with `thalweg verify`"
+            );
+            self.change_record(run, |record| {
+                record.state = RunState::Lost;
+                record.reasons.push(reason);
+                record.ended_at = Some(unix);
+            });
+            self.run = None;
+        }
+    }
+
+    /// Closes the record of a run, once each builder has reported its part, or is gone.
+    fn close_record(&mut self, run: u32) {
+        if self.records.get(&run).is_none_or(|record| record.state.is_over()) {
+            return;
+        }
+        let mut reports: Vec<NodeReport> = Vec::new();
+        let mut reasons = Vec::new();
+        for builder in &self.topology.builders {
+            let Some(member) = self.members.get(&builder.name) else { continue };
+            match member.status.last_reports.iter().find(|report| report.run == run) {
+                Some(report) => reports.push(report.clone()),
+                None if member.hello.is_some() && member.status.snapshot.run == run => return,
+                None => reasons.push(format!("builder '{}' has not reported its part of the run", builder.name)),
+            }
+        }
+        reasons.extend(reports.iter().flat_map(|report| report.reasons.iter().cloned()));
+        let is_complete = reasons.is_empty() && reports.iter().all(|report| report.state == "COMPLETE");
+        let unix = self.now.unix;
+        self.change_record(run, |record| {
+            record.state = if is_complete { RunState::Complete } else { RunState::Incomplete };
+            record.reasons = reasons;
+            record.ended_at = Some(unix);
+            record.began_at.get_or_insert(unix);
+            record.seconds = reports.iter().map(|report| report.seconds).reduce(f64::max);
+            record.events = reports.iter().map(|report| report.events).sum();
+            record.incomplete = reports.iter().map(|report| report.incomplete).sum();
+            record.bytes = reports.iter().map(|report| report.bytes).sum();
+            record.directory = reports.iter().find_map(|report| report.directory.clone());
+        });
+        if self.run == Some(run) {
+            self.run = None;
+        }
+    }
+}

@@ -1,0 +1,319 @@
+//! Commands that take several steps: each is under way alone, and ends within its time.
+
+use super::{Action, Experiment, Now, Rejection, Request};
+use crate::records::{RunRecord, RunState};
+use crate::state::{CommandName, ExperimentState};
+use std::collections::BTreeMap;
+use std::time::Duration;
+use thalweg_node::service::{ToNode, topology_digest};
+use thalweg_node::{Command, NodeCommand, RunKind, RunOrder, State};
+
+/// Longest time of a configuration: processes are started, hosts examined.
+const CONFIGURE_TIME: Duration = Duration::from_secs(40);
+/// Longest time until all hosts are examined and all sources connected.
+const ARM_TIME: Duration = Duration::from_secs(40);
+/// Longest time until a run is open.
+const START_TIME: Duration = Duration::from_secs(20);
+/// Longest time until a node answers.
+const ANSWER_TIME: Duration = Duration::from_secs(10);
+
+/// Command under way.
+#[derive(Debug)]
+pub(super) struct Procedure {
+    ticket: u64,
+    command: CommandName,
+    step: Step,
+    /// Time at which it is given up.
+    until: Duration,
+    /// Nodes that have not answered, by the number of the request to them.
+    unanswered: BTreeMap<u64, String>,
+    /// Refusals of nodes.
+    refusals: Vec<String>,
+}
+
+/// Step of a command.
+#[derive(Debug)]
+enum Step {
+    /// Waits for all nodes to connect, and sends each the topology once.
+    Configure { sent: Vec<String> },
+    /// Waits for the answers of all nodes, and then for sources to connect to builder 0.
+    Arm,
+    /// Waits for the number of the run.
+    Number { kind: RunKind, note: String, by: String },
+    /// Waits for builders to take the order for the run.
+    Prepare { run: u32 },
+    /// Waits for the answer of builder 0, and then for the beginning of the run.
+    Begin { run: u32 },
+    /// Waits for the answer of builder 0.
+    Control,
+}
+
+impl Procedure {
+    pub(super) fn ticket(&self) -> u64 {
+        self.ticket
+    }
+
+    pub(super) fn command_name(&self) -> CommandName {
+        self.command
+    }
+
+    /// Returns the state in which the experiment is meanwhile, if it is one of its own.
+    pub(super) fn transitional_state(&self) -> Option<ExperimentState> {
+        match self.step {
+            Step::Configure { .. } => Some(ExperimentState::Configuring),
+            Step::Arm => Some(ExperimentState::Arming),
+            Step::Number { .. } | Step::Prepare { .. } | Step::Begin { .. } => Some(ExperimentState::Starting),
+            Step::Control => None,
+        }
+    }
+}
+
+impl Experiment {
+    /// Begins a command, which is legal.
+    pub(super) fn begin_procedure(&mut self, ticket: u64, request: Request, by: &str) {
+        let command = request.command_name();
+        let (step, time) = match request {
+            Request::Configure(topology) => {
+                self.set_topology(*topology);
+                (Step::Configure { sent: Vec::new() }, CONFIGURE_TIME)
+            }
+            Request::Arm => (Step::Arm, ARM_TIME),
+            Request::Start { kind, note } => {
+                let least = self.records.keys().next_back().map_or(0, |last| last.saturating_add(1));
+                let least = least.max(self.topology.run.number.unwrap_or(0));
+                self.actions.push_back(Action::ReserveNumber(least));
+                (Step::Number { kind, note, by: by.to_owned() }, START_TIME)
+            }
+            Request::Control(_) => (Step::Control, ANSWER_TIME),
+        };
+        self.procedure = Some(Procedure {
+            ticket,
+            command,
+            step,
+            until: self.now.monotonic + time,
+            unanswered: BTreeMap::new(),
+            refusals: Vec::new(),
+        });
+        self.reasons.clear();
+        match request_command(command) {
+            Some(command) => self.send_to_leader(command),
+            None if command == CommandName::Arm => {
+                let nodes: Vec<String> = self.expected_nodes().map(str::to_owned).collect();
+                nodes.iter().for_each(|node| self.send_request(node, |id| ToNode::Arm { id }));
+            }
+            None if command == CommandName::Configure => {
+                let missing: Vec<String> = self.missing_nodes().into_iter().map(str::to_owned).collect();
+                if !missing.is_empty() {
+                    self.actions.push_back(Action::StartNodes(missing));
+                }
+            }
+            None => {}
+        }
+        self.continue_procedure();
+    }
+
+    fn send_to_leader(&mut self, command: Command) {
+        let unix = self.now.unix;
+        if matches!(command, Command::Stop | Command::Abort)
+            && let Some(run) = self.run
+        {
+            self.change_record(run, |record| _ = record.stop_asked_at.get_or_insert(unix));
+        }
+        if let Some(leader) = self.topology.builders.first().map(|builder| builder.name.clone()) {
+            self.send_request(&leader, |id| ToNode::Command { id, command: NodeCommand::Control(command) });
+        }
+    }
+
+    /// Sends a request to a node, whose answer the command waits for.
+    fn send_request(&mut self, node: &str, message: impl FnOnce(u64) -> ToNode) {
+        let id = self.next_request();
+        self.actions.push_back(Action::Send { node: node.to_owned(), message: message(id) });
+        if let Some(procedure) = &mut self.procedure {
+            procedure.unanswered.insert(id, node.to_owned());
+        }
+    }
+
+    /// Takes the answer of a node to a request: the reason of its refusal, if it refused.
+    pub fn node_answered(&mut self, id: u64, error: Option<String>) {
+        let Some(procedure) = &mut self.procedure else { return };
+        let Some(node) = procedure.unanswered.remove(&id) else { return };
+        if let Some(error) = error {
+            let host = self.members.get(&node).and_then(|member| member.hello.as_ref());
+            let host = host.map(|hello| format!(" on {}", hello.host)).unwrap_or_default();
+            procedure.refusals.push(format!("{node}{host}: {error}"));
+        }
+        self.continue_procedure();
+    }
+
+    /// Takes the number that was reserved for the run that is being started.
+    pub fn number_reserved(&mut self, number: Result<u32, String>) {
+        let Some(Procedure { step: Step::Number { kind, note, by }, .. }) = &self.procedure else { return };
+        let (kind, note, by) = (*kind, note.clone(), by.clone());
+        let run = match number {
+            Ok(run) => run,
+            Err(error) => return self.end_procedure(Err(error)),
+        };
+        let unix = self.now.unix;
+        let record = RunRecord {
+            number: run,
+            kind,
+            note: note.clone(),
+            asked_by: by,
+            asked_at: Some(unix),
+            ..RunRecord::default()
+        };
+        self.actions.push_back(Action::Record(record.clone()));
+        self.records.insert(run, record);
+        self.run = Some(run);
+        let comment = Some(note).filter(|note| !note.is_empty());
+        let order = RunOrder { number: Some(run), kind, comment, ..RunOrder::default() };
+        if let Some(procedure) = &mut self.procedure {
+            procedure.step = Step::Prepare { run };
+        }
+        let builders: Vec<String> = self.topology.builders.iter().map(|builder| builder.name.clone()).collect();
+        for builder in builders {
+            let command = NodeCommand::Prepare(order.clone());
+            self.send_request(&builder, |id| ToNode::Command { id, command });
+        }
+        self.continue_procedure();
+    }
+
+    /// Goes on with the command under way, as far as what has come allows.
+    pub(super) fn continue_procedure(&mut self) {
+        let Now { monotonic, .. } = self.now;
+        let Some(procedure) = &self.procedure else { return };
+        if !procedure.refusals.is_empty() && (procedure.unanswered.is_empty() || monotonic >= procedure.until) {
+            let refusals = procedure.refusals.join("; ");
+            return self.end_procedure(Err(refusals));
+        }
+        // A node that is gone does not answer.
+        let gone = procedure.unanswered.values().find(|node| self.is_missing(node)).cloned();
+        if let Some(node) = gone {
+            return self.end_procedure(Err(format!("node {node} ended, or lost its connection to this service")));
+        }
+        match &procedure.step {
+            Step::Configure { .. } => self.continue_configuration(),
+            Step::Arm if procedure.unanswered.is_empty() => self.continue_arming(),
+            Step::Prepare { run } if procedure.unanswered.is_empty() => {
+                let run = *run;
+                if let Some(procedure) = &mut self.procedure {
+                    procedure.step = Step::Begin { run };
+                }
+                self.send_to_leader(Command::Start);
+            }
+            Step::Begin { run } if procedure.unanswered.is_empty() => {
+                let run = *run;
+                let failure = self.leader().map(|leader| leader.status.failure.clone()).unwrap_or_default();
+                if self.has_begun(run) {
+                    self.end_procedure(Ok(()));
+                } else if !failure.is_empty() {
+                    self.end_procedure(Err(failure));
+                }
+            }
+            Step::Control if procedure.unanswered.is_empty() => self.end_procedure(Ok(())),
+            _ => {}
+        }
+        if let Some(procedure) = &self.procedure
+            && monotonic >= procedure.until
+        {
+            let waits = self.awaited_text();
+            self.end_procedure(Err(format!("it took too long{waits}")));
+        }
+    }
+
+    fn is_missing(&self, node: &str) -> bool {
+        self.members.get(node).is_none_or(|member| member.hello.is_none())
+    }
+
+    /// Sends the topology to each node once it is connected, and ends when all have it and are prepared.
+    fn continue_configuration(&mut self) {
+        let digest = topology_digest(&self.topology);
+        let nodes: Vec<String> = self.expected_nodes().map(str::to_owned).collect();
+        let Some(Procedure { step: Step::Configure { sent }, .. }) = &self.procedure else { return };
+        let unsent: Vec<String> =
+            nodes.iter().filter(|node| !sent.contains(node) && !self.is_missing(node)).cloned().collect();
+        for node in unsent {
+            let topology = Box::new(self.node_topology());
+            self.send_request(&node, |id| ToNode::Configure { id, topology });
+            if let Some(Procedure { step: Step::Configure { sent }, .. }) = &mut self.procedure {
+                sent.push(node);
+            }
+        }
+        let Some(Procedure { step: Step::Configure { sent }, unanswered, .. }) = &self.procedure else { return };
+        let is_ready = |node: &String| {
+            let status = self.members.get(node).map(|member| &member.status);
+            status.is_some_and(|status| status.topology == digest && status.is_prepared)
+        };
+        if sent.len() == nodes.len() && unanswered.is_empty() && nodes.iter().all(is_ready) {
+            self.end_procedure(Ok(()));
+        }
+    }
+
+    /// Ends when builder 0 has all sources, and each node says that it is armed.
+    fn continue_arming(&mut self) {
+        let all_armed = self.expected_nodes().all(|node| self.members.get(node).is_some_and(|m| m.status.is_armed));
+        if all_armed && self.leader_state() == Some(State::Armed) {
+            self.end_procedure(Ok(()));
+        }
+    }
+
+    fn leader_state(&self) -> Option<State> {
+        let leader = self.leader().filter(|leader| leader.hello.is_some() && leader.status.is_prepared)?;
+        Some(leader.status.snapshot.state)
+    }
+
+    /// Returns whether this run has begun; it may be over already.
+    fn has_begun(&self, run: u32) -> bool {
+        let is_over = self.records.get(&run).is_some_and(|record| record.state.is_over());
+        let is_under_way = self.leader_state().is_some_and(State::has_begun)
+            && self.leader().is_some_and(|leader| leader.status.snapshot.run == run);
+        is_over || is_under_way
+    }
+
+    /// Returns what the command under way waits for, to be added to a sentence; empty if that is not known.
+    fn awaited_text(&self) -> String {
+        let Some(procedure) = &self.procedure else { return String::new() };
+        let mut awaited: Vec<String> = procedure.unanswered.values().cloned().collect();
+        if matches!(procedure.step, Step::Configure { .. }) {
+            awaited.extend(self.missing_nodes().into_iter().map(str::to_owned));
+        }
+        awaited.dedup();
+        let waits = self.leader().map(|leader| leader.status.snapshot.waits.clone()).unwrap_or_default();
+        match awaited.as_slice() {
+            [] if waits.is_empty() => String::new(),
+            [] => format!(": builder 0 {waits}"),
+            nodes => format!(": no answer from {}", nodes.join(", ")),
+        }
+    }
+
+    /// Ends the command under way, and answers its request.
+    fn end_procedure(&mut self, result: Result<(), String>) {
+        let Some(procedure) = self.procedure.take() else { return };
+        let unix = self.now.unix;
+        if let Err(reason) = &result {
+            self.reasons = vec![format!("{}: {reason}", procedure.command)];
+            if let Step::Prepare { run } | Step::Begin { run } = procedure.step {
+                self.change_record(run, |record| {
+                    record.state = RunState::Failed;
+                    record.reasons.push(reason.clone());
+                    record.ended_at = Some(unix);
+                });
+                self.run = self.run.filter(|other| *other != run);
+            }
+        }
+        let command = procedure.command;
+        let result = result.map_err(|reason| Rejection::Failed(format!("cannot {command}: {reason}")));
+        self.actions.push_back(Action::Answer(procedure.ticket, result));
+    }
+}
+
+/// Returns the command that builder 0 carries out; `None` where there is more to it.
+fn request_command(command: CommandName) -> Option<Command> {
+    match command {
+        CommandName::Stop => Some(Command::Stop),
+        CommandName::Pause => Some(Command::Pause),
+        CommandName::Resume => Some(Command::Resume),
+        CommandName::Abort => Some(Command::Abort),
+        CommandName::Configure | CommandName::Arm | CommandName::Start => None,
+    }
+}

@@ -1,0 +1,163 @@
+//! Processes of nodes: started as children, by ssh or by systemd, with a log of each. They outlive the service.
+
+use crate::config::NodeProcess;
+use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Time after its start for which a process that is not connected counts as starting.
+const START_TIME: Duration = Duration::from_secs(20);
+/// Bytes at the end of a log that are read for its last lines.
+const TAIL_BYTES: u64 = 64 << 10;
+/// Environment variable in which a node finds its token.
+const TOKEN_VARIABLE: &str = "THALWEG_CONTROL_TOKEN";
+
+/// Processes that this service has started.
+#[derive(Debug)]
+pub struct Processes {
+    directory: PathBuf,
+    token: String,
+    started: BTreeMap<String, Started>,
+}
+
+#[derive(Debug)]
+struct Started {
+    child: Child,
+    at: Instant,
+}
+
+impl Processes {
+    /// Creates an empty table. Logs are in `directory`; `token` is that of nodes.
+    pub fn new(directory: &Path, token: Option<String>) -> Self {
+        Self { directory: directory.join("log"), token: token.unwrap_or_default(), started: BTreeMap::new() }
+    }
+
+    /// Starts the process of a node, which connects to the service at `url`.
+    ///
+    /// # Errors
+    /// It is starting already, somebody else starts it, or it cannot be started.
+    pub fn start_process(&mut self, node: &str, process: &NodeProcess, url: &str) -> Result<(), String> {
+        if self.state_of(node) == "starting" {
+            return Ok(());
+        }
+        let log = self.open_log(node).map_err(|error| format!("{}: {error}", self.directory.display()))?;
+        let mut command = match process {
+            NodeProcess::Child => {
+                let program = std::env::current_exe().map_err(|error| error.to_string())?;
+                let mut command = Command::new(program.with_file_name("thalweg"));
+                command
+                    .args(["node", "--control", url, "--", node])
+                    .env(TOKEN_VARIABLE, &self.token)
+                    .stdin(Stdio::null());
+                command
+            }
+            NodeProcess::Ssh { host, program } => {
+                let mut command = Command::new("ssh");
+                // The token comes over standard input: the arguments of a process are seen by all users of a host.
+                let script = format!(
+                    "read -r {TOKEN_VARIABLE}; export {TOKEN_VARIABLE}; exec setsid -w {} node --control {} -- {}",
+                    quote(program),
+                    quote(url),
+                    quote(node)
+                );
+                command.args(["-o", "BatchMode=yes", "-T", "--", host]).arg(script).stdin(Stdio::piped());
+                command
+            }
+            NodeProcess::Systemd { unit } => {
+                let mut command = Command::new("systemctl");
+                command.args(["start", "--"]).arg(unit).stdin(Stdio::null());
+                command
+            }
+            NodeProcess::None => {
+                return Err(format!(
+                    "node '{node}' is started by somebody else (manager = \"none\"): the service waits for it"
+                ));
+            }
+        };
+        let error_log = log.try_clone().map_err(|error| error.to_string())?;
+        // In a group of its own: an interrupt of the service's terminal is not for it.
+        let spawned = command.stdout(log).stderr(error_log).process_group(0).spawn();
+        let mut child = spawned.map_err(|error| format!("{}: {error}", command.get_program().display()))?;
+        if let Some(mut stdin) = child.stdin.take() {
+            let _ = stdin.write_all(format!("{}\n", self.token).as_bytes());
+        }
+        self.started.insert(node.to_owned(), Started { child, at: Instant::now() });
+        Ok(())
+    }
+
+    /// Returns the state of a process that is not connected: `starting`, `failed` or `down`.
+    pub fn state_of(&mut self, node: &str) -> &'static str {
+        let Some(started) = self.started.get_mut(node) else { return "down" };
+        match started.child.try_wait() {
+            Ok(None) if started.at.elapsed() < START_TIME => "starting",
+            Ok(None) => "failed",
+            Ok(Some(status)) if status.success() => "down",
+            Ok(Some(_)) | Err(_) => "failed",
+        }
+    }
+
+    fn log_path(&self, node: &str) -> PathBuf {
+        let name: String =
+            node.chars().map(|c| if c.is_alphanumeric() || "-_.".contains(c) { c } else { '_' }).collect();
+        self.directory.join(format!("{}.log", name.trim_start_matches('.')))
+    }
+
+    fn open_log(&self, node: &str) -> io::Result<File> {
+        std::fs::create_dir_all(&self.directory)?;
+        OpenOptions::new().create(true).append(true).open(self.log_path(node))
+    }
+
+    /// Returns the last lines of the log of a node's process.
+    ///
+    /// # Errors
+    /// There is no log.
+    pub fn log_tail(&self, node: &str, lines: usize) -> Result<Vec<String>, String> {
+        let path = self.log_path(node);
+        let read = || -> io::Result<Vec<u8>> {
+            let mut file = File::open(&path)?;
+            let length = file.metadata()?.len();
+            file.seek(SeekFrom::Start(length.saturating_sub(TAIL_BYTES)))?;
+            let mut text = Vec::new();
+            file.take(TAIL_BYTES).read_to_end(&mut text)?;
+            Ok(text)
+        };
+        let text = read().map_err(|error| format!("{}: {error}", path.display()))?;
+        let text = String::from_utf8_lossy(&text);
+        let all: Vec<&str> = text.lines().collect();
+        let skipped = all.len().saturating_sub(lines);
+        Ok(all.iter().skip(skipped).map(|line| thalweg_text::replace_controls(line).to_string()).collect())
+    }
+}
+
+/// Returns a word for a shell.
+fn quote(word: &str) -> String {
+    format!("'{}'", word.replace('\'', "'\\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_log_has_a_name_that_leads_nowhere_else() {
+        let folder = tempfile::tempdir().unwrap();
+        let processes = Processes::new(folder.path(), None);
+        assert_eq!(processes.log_path("../../etc/x"), folder.path().join("log/_.._etc_x.log"));
+        std::fs::create_dir(folder.path().join("log")).unwrap();
+        std::fs::write(processes.log_path("adc"), "one\ntwo\n\u{1b}[2Jthree\n").unwrap();
+        assert_eq!(processes.log_tail("adc", 2).unwrap().len(), 2);
+        assert!(!processes.log_tail("adc", 1).unwrap()[0].contains('\u{1b}'));
+        assert!(processes.log_tail("camera", 1).unwrap_err().contains("camera.log"));
+    }
+
+    #[test]
+    fn a_word_for_a_shell_is_one_word() {
+        let output =
+            Command::new("sh").args(["-c", &format!("printf %s {}", quote("a'b; $(touch x) c"))]).output().unwrap();
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "a'b; $(touch x) c");
+    }
+}

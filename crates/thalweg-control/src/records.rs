@@ -1,0 +1,184 @@
+//! Records of runs: each number that was given out, and what became of it. One file, to which a line is added with each
+//! change; the last line about a run counts.
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use thalweg_node::RunKind;
+use utoipa::ToSchema;
+
+/// Number of runs that are kept in memory.
+const MAX_RUNS: usize = 1000;
+
+/// Record of a run. Times are Unix times in seconds.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct RunRecord {
+    /// Number of the run.
+    pub number: u32,
+    /// Kind of the run: `physics` or `test`.
+    #[schema(value_type = String)]
+    pub kind: RunKind,
+    /// Comment that was given at its start.
+    pub note: String,
+    /// State of the run.
+    pub state: RunState,
+    /// Reasons why it is incomplete, or failed.
+    pub reasons: Vec<String>,
+    /// Name of the token with which it was asked for.
+    pub asked_by: String,
+    /// Time at which it was asked for.
+    pub asked_at: Option<f64>,
+    /// Time at which it began.
+    pub began_at: Option<f64>,
+    /// Time at which its end was asked for.
+    pub stop_asked_at: Option<f64>,
+    /// Time at which its report came.
+    pub ended_at: Option<f64>,
+    /// Duration of the run in seconds, as the builder reported it.
+    pub seconds: Option<f64>,
+    /// Events closed.
+    pub events: u64,
+    /// Events closed incomplete.
+    pub incomplete: u64,
+    /// Payload bytes built.
+    pub bytes: u64,
+    /// Judgement on the run.
+    pub flag: Option<Flag>,
+    /// Notes that were added later.
+    pub notes: Vec<Note>,
+    /// Directory of the run.
+    pub directory: Option<String>,
+}
+
+/// State of a run in its record.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum RunState {
+    /// Its number was given out, and it has not begun.
+    #[default]
+    Reserved,
+    /// It is under way.
+    Running,
+    /// It has ended, and nothing is missing.
+    Complete,
+    /// It has ended, and something is missing.
+    Incomplete,
+    /// It did not begin.
+    Failed,
+    /// Its builder ended without a report.
+    Lost,
+}
+
+impl RunState {
+    /// Returns whether nothing more happens to the run.
+    pub fn is_over(self) -> bool {
+        !matches!(self, Self::Reserved | Self::Running)
+    }
+}
+
+/// Judgement on a run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Flag {
+    /// The judgement.
+    pub flag: Quality,
+    /// Reason for it.
+    pub why: String,
+    /// Name of the token with which it was given.
+    pub by: String,
+    /// Time at which it was given.
+    pub at: f64,
+}
+
+/// Quality of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Quality {
+    /// To be analysed.
+    Good,
+    /// Not to be analysed.
+    Bad,
+    /// Not judged.
+    Unknown,
+}
+
+/// Note on a run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Note {
+    /// The text.
+    pub text: String,
+    /// Name of the token with which it was given.
+    pub by: String,
+    /// Time at which it was given.
+    pub at: f64,
+}
+
+/// File of the records of all runs.
+#[derive(Debug)]
+pub struct RecordFile {
+    path: PathBuf,
+    file: File,
+}
+
+impl RecordFile {
+    /// Opens the file in a directory, and returns the records in it. Lines that are broken off, as by a crash, are passed
+    /// over.
+    ///
+    /// # Errors
+    /// The file cannot be read or written.
+    pub fn open(directory: &Path) -> io::Result<(Self, BTreeMap<u32, RunRecord>)> {
+        let path = directory.join("runs.jsonl");
+        let text = match std::fs::read(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+            text => text?,
+        };
+        let lines = text.split(|byte| *byte == b'\n');
+        let mut runs: BTreeMap<u32, RunRecord> = lines
+            .filter_map(|line| serde_json::from_slice::<RunRecord>(line).ok())
+            .map(|record| (record.number, record))
+            .collect();
+        while runs.len() > MAX_RUNS {
+            runs.pop_first();
+        }
+        let mut file = OpenOptions::new().create(true).append(true).open(&path)?;
+        if !text.is_empty() && !text.ends_with(b"\n") {
+            file.write_all(b"\n")?;
+        }
+        Ok((Self { path, file }, runs))
+    }
+
+    /// Adds a record, which takes the place of an earlier one of that run, and brings it to the disk.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn add_record(&mut self, record: &RunRecord) -> Result<(), String> {
+        let mut line = serde_json::to_string(record).unwrap_or_default();
+        line.push('\n');
+        let written = self.file.write_all(line.as_bytes()).and_then(|()| self.file.sync_data());
+        written.map_err(|error| format!("{}: {error}", self.path.display()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_line_about_a_run_counts_and_a_torn_one_costs_only_itself() {
+        let folder = tempfile::tempdir().unwrap();
+        let record = |number, state| RunRecord { number, state, ..RunRecord::default() };
+        let (mut records, runs) = RecordFile::open(folder.path()).unwrap();
+        assert!(runs.is_empty());
+        records.add_record(&record(7, RunState::Running)).unwrap();
+        records.add_record(&record(8, RunState::Failed)).unwrap();
+        records.add_record(&record(7, RunState::Complete)).unwrap();
+        records.file.write_all(b"{\"number\": 9, \"sta").unwrap();
+        let (mut records, _) = RecordFile::open(folder.path()).unwrap();
+        records.add_record(&record(10, RunState::Lost)).unwrap();
+        let (_, runs) = RecordFile::open(folder.path()).unwrap();
+        let states: Vec<_> = runs.values().map(|run| (run.number, run.state)).collect();
+        assert_eq!(states, [(7, RunState::Complete), (8, RunState::Failed), (10, RunState::Lost)]);
+    }
+}

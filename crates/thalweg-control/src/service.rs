@@ -1,0 +1,634 @@
+//! The service: carries out the actions of the [`Experiment`], and keeps its status, history, messages and alarms.
+
+use crate::access::{Role, Tokens};
+use crate::alarms::{AlarmView, Alarms, find_conditions};
+use crate::audit::AuditLog;
+use crate::config::ControlConfig;
+use crate::experiment::{Action, Experiment, Now, Rejection, Request};
+use crate::history::{Columns, History, Second, SourceSecond};
+use crate::numbers::NumberFile;
+use crate::processes::Processes;
+use crate::rates::Rates;
+use crate::records::{Flag, RecordFile, RunRecord};
+use crate::status::{MessageView, ProcessView, ServiceView, Status};
+use crate::view::{Addresses, events_left, experiment_status};
+use crate::webhook::Webhook;
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use thalweg_node::Topology;
+use thalweg_node::service::{FromNode, NodeHello, Severity, ToNode};
+use tokio::sync::{mpsc, oneshot, watch};
+
+/// Time from one status to the next.
+pub const STATUS_TIME: Duration = Duration::from_millis(100);
+/// Number of messages that are kept for clients that were away, and that a status shows.
+const MAX_MESSAGES: usize = 1000;
+const MAX_SHOWN_MESSAGES: usize = 50;
+/// Longest time until a node sends the latest fragment of a source.
+const LATEST_TIME: Duration = Duration::from_secs(2);
+
+/// The service. Clones of its `Arc` belong to the connections of nodes and clients.
+#[derive(Debug)]
+pub struct Service {
+    inner: Mutex<Inner>,
+    /// Number of the latest status, which clients wait for.
+    changed: watch::Sender<u64>,
+    /// Number of the latest message.
+    message_count: watch::Sender<u64>,
+    /// Tokens of clients.
+    pub tokens: Tokens,
+    /// Log of all requests that change something.
+    pub audit: AuditLog,
+    topology_path: PathBuf,
+    begun: Instant,
+}
+
+#[derive(Debug)]
+struct Inner {
+    config: ControlConfig,
+    experiment: Experiment,
+    rates: Rates,
+    history: History,
+    alarms: Alarms,
+    processes: Processes,
+    numbers: NumberFile,
+    records: RecordFile,
+    webhook: Webhook,
+    messages: VecDeque<MessageView>,
+    status: Arc<Status>,
+    service: ServiceView,
+    /// Queues to the nodes that are connected, with the numbers of their sessions.
+    links: BTreeMap<String, (u64, mpsc::UnboundedSender<ToNode>)>,
+    addresses: Addresses,
+    /// Requests whose answers clients wait for.
+    answers: BTreeMap<u64, oneshot::Sender<Result<(), Rejection>>>,
+    latest: BTreeMap<u64, oneshot::Sender<serde_json::Value>>,
+    last_ticket: u64,
+    draining_of: Option<u64>,
+    /// Times since which sources have sent nothing while others did.
+    silent_since: Vec<Option<f64>>,
+    last_second: f64,
+}
+
+/// Reason why the service cannot begin.
+#[derive(Debug, thiserror::Error)]
+pub enum ServiceError {
+    /// A file in its directory cannot be read or written.
+    #[error("{}: {error}", path.display())]
+    File {
+        /// Path of the file.
+        path: PathBuf,
+        /// The error.
+        error: io::Error,
+    },
+    /// The tokens cannot be used.
+    #[error(transparent)]
+    Tokens(#[from] crate::access::TokenError),
+    /// The topology is not right.
+    #[error("{0}")]
+    Topology(String),
+}
+
+impl Service {
+    /// Creates the service of a topology. Its files are in `directory`.
+    ///
+    /// # Errors
+    /// The topology is not right, or a file cannot be read or written.
+    pub fn new(topology_path: &Path, directory: &Path, listen: Option<SocketAddr>) -> Result<Arc<Self>, ServiceError> {
+        let (topology, mut config) = load_topology(topology_path).map_err(ServiceError::Topology)?;
+        config.listen = listen.unwrap_or(config.listen);
+        if config.experiment.is_empty() {
+            config.experiment = topology_path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        }
+        let failed = |error| ServiceError::File { path: directory.to_owned(), error };
+        std::fs::create_dir_all(directory).map_err(failed)?;
+        let tokens = Tokens::open(directory)?;
+        let (records, runs) = RecordFile::open(directory).map_err(failed)?;
+        let audit = AuditLog::open(directory).map_err(failed)?;
+        let begun = Instant::now();
+        let now = Now { monotonic: Duration::ZERO, unix: unix_seconds() };
+        let service = ServiceView {
+            host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
+            version: thalweg::terminal::version_text(),
+            since_at: now.unix,
+        };
+        let inner = Inner {
+            experiment: Experiment::new(topology, runs, now),
+            rates: Rates::default(),
+            history: History::default(),
+            alarms: Alarms::open(directory),
+            processes: Processes::new(directory, tokens.token_of(Role::Node).map(|token| token.secret.clone())),
+            numbers: NumberFile::in_directory(directory),
+            records,
+            webhook: Webhook::new(&config.webhook),
+            messages: VecDeque::new(),
+            status: Arc::default(),
+            service,
+            links: BTreeMap::new(),
+            addresses: Addresses::new(),
+            answers: BTreeMap::new(),
+            latest: BTreeMap::new(),
+            last_ticket: 0,
+            draining_of: None,
+            silent_since: Vec::new(),
+            last_second: 0.0,
+            config,
+        };
+        let service = Arc::new(Self {
+            inner: Mutex::new(inner),
+            changed: watch::Sender::new(0),
+            message_count: watch::Sender::new(0),
+            tokens,
+            audit,
+            topology_path: topology_path.to_owned(),
+            begun,
+        });
+        service.refresh();
+        Ok(service)
+    }
+
+    /// Returns the address on which to listen.
+    pub fn listen_address(&self) -> SocketAddr {
+        self.inner.lock().config.listen
+    }
+
+    /// Sets the address on which it listens: the port may be the system's choice.
+    pub fn set_listen_address(&self, address: SocketAddr) {
+        self.inner.lock().config.listen = address;
+    }
+
+    /// Returns the latest status.
+    pub fn status(&self) -> Arc<Status> {
+        Arc::clone(&self.inner.lock().status)
+    }
+
+    /// Returns a receiver of the numbers of statuses.
+    pub fn watch_status(&self) -> watch::Receiver<u64> {
+        self.changed.subscribe()
+    }
+
+    /// Returns a receiver of the numbers of messages.
+    pub fn watch_messages(&self) -> watch::Receiver<u64> {
+        self.message_count.subscribe()
+    }
+
+    /// Returns the messages after that number, as far as they are kept.
+    pub fn messages_after(&self, id: u64) -> Vec<MessageView> {
+        self.inner.lock().messages.iter().filter(|message| message.id > id).cloned().collect()
+    }
+
+    /// Returns the values of the last `seconds`.
+    pub fn history(&self, seconds: usize) -> Columns {
+        let inner = self.inner.lock();
+        let names: Vec<String> = inner.experiment.topology().sources.iter().map(|source| source.name.clone()).collect();
+        inner.history.columns(seconds, &names)
+    }
+
+    /// Returns the newest records of runs.
+    pub fn runs(&self, limit: usize) -> Vec<RunRecord> {
+        self.inner.lock().experiment.newest_runs().take(limit).cloned().collect()
+    }
+
+    /// Works until the process ends: time passes, and the status is made anew.
+    pub async fn pass_time(self: Arc<Self>) {
+        let mut ticks = tokio::time::interval(STATUS_TIME);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            self.refresh();
+        }
+    }
+
+    /// Makes the status anew.
+    fn refresh(&self) {
+        let now = self.now();
+        let mut inner = self.inner.lock();
+        inner.experiment.advance_time(now);
+        for (node, session) in inner.experiment.silent_nodes() {
+            inner.drop_link(&node, session);
+            inner.experiment.node_disconnected(&node, session);
+            inner.add_message(
+                now.unix,
+                Severity::Warning,
+                Some(&node),
+                "its connection is silent, and is given up".into(),
+            );
+        }
+        inner.carry_out_actions(now.unix);
+        let before = inner.status.state;
+        inner.make_status(&self.topology_path, now.unix);
+        if inner.status.state != before {
+            let (state, sentence) = (inner.status.state, inner.status.sentence.clone());
+            inner.add_message(now.unix, Severity::Info, None, format!("{state}: {sentence}"));
+        }
+        let (id, message) = (inner.status.id, inner.messages.back().map_or(0, |message| message.id));
+        drop(inner);
+        self.changed.send_replace(id);
+        self.message_count.send_if_modified(|last| std::mem::replace(last, message) != message);
+    }
+
+    fn now(&self) -> Now {
+        Now { monotonic: self.begun.elapsed(), unix: unix_seconds() }
+    }
+
+    /// Takes the connection of a node. Returns the receiver of messages to it.
+    ///
+    /// # Errors
+    /// The topology has no such node, or a process of that name is connected already.
+    pub fn connect_node(
+        &self,
+        hello: NodeHello,
+        address: SocketAddr,
+    ) -> Result<mpsc::UnboundedReceiver<ToNode>, String> {
+        let now = self.now();
+        let mut inner = self.inner.lock();
+        let (node, session) = (hello.node.clone(), hello.session);
+        let text = format!("connected: process {} on {}", hello.pid, hello.host);
+        inner.experiment.advance_time(now);
+        inner.experiment.node_connected(hello)?;
+        let (sender, receiver) = mpsc::unbounded_channel();
+        inner.links.insert(node.clone(), (session, sender));
+        inner.addresses.insert(node.clone(), address.to_string());
+        inner.add_message(now.unix, Severity::Info, Some(&node), text);
+        Ok(receiver)
+    }
+
+    /// Notes that the connection of a node is down.
+    pub fn disconnect_node(&self, node: &str, session: u64) {
+        let now = self.now();
+        let mut inner = self.inner.lock();
+        if inner.drop_link(node, session) {
+            inner.experiment.advance_time(now);
+            inner.experiment.node_disconnected(node, session);
+            inner.add_message(now.unix, Severity::Warning, Some(node), "its connection is down".into());
+            inner.carry_out_actions(now.unix);
+        }
+    }
+
+    /// Takes a message of a node.
+    pub fn handle_node_message(&self, node: &str, message: FromNode) {
+        let now = self.now();
+        let mut inner = self.inner.lock();
+        inner.experiment.advance_time(now);
+        let before = inner.experiment.state();
+        match message {
+            FromNode::Hello(_) => {}
+            FromNode::Status(status) => {
+                inner.rates.add_snapshot(node, &status.snapshot);
+                inner.experiment.node_reported(node, *status);
+            }
+            FromNode::Reply { id, error } => inner.experiment.node_answered(id, error),
+            FromNode::Log(lines) => {
+                for line in lines {
+                    inner.add_message(line.unix_nanos as f64 / 1e9, line.severity, Some(node), line.text);
+                }
+            }
+            FromNode::Latest { id, latest } => {
+                if let Some(waiting) = inner.latest.remove(&id) {
+                    let _ = waiting.send(latest);
+                }
+            }
+        }
+        inner.carry_out_actions(now.unix);
+        let has_changed = inner.experiment.state() != before;
+        drop(inner);
+        if has_changed {
+            // A change is shown at once.
+            self.refresh();
+        }
+    }
+
+    /// Executes a request of a client, and waits for its end.
+    ///
+    /// # Errors
+    /// It is not legal now, or was not carried out.
+    pub async fn execute_request(&self, request: Request, by: &str) -> Result<(), Rejection> {
+        let (answer, answered) = oneshot::channel();
+        {
+            let now = self.now();
+            let mut inner = self.inner.lock();
+            inner.last_ticket += 1;
+            let ticket = inner.last_ticket;
+            inner.answers.insert(ticket, answer);
+            inner.experiment.advance_time(now);
+            inner.experiment.execute_request(ticket, request, by);
+            inner.carry_out_actions(now.unix);
+        }
+        self.refresh();
+        let result = answered.await.unwrap_or_else(|_| Err(Rejection::Failed("the service is ending".into())));
+        self.refresh();
+        result
+    }
+
+    /// Reads the topology anew, for a configuration.
+    ///
+    /// # Errors
+    /// It is not right; the sentence says where.
+    pub fn read_topology(&self) -> Result<Topology, String> {
+        let (topology, config) = load_topology(&self.topology_path)?;
+        let mut inner = self.inner.lock();
+        let (listen, experiment) = (inner.config.listen, inner.config.experiment.clone());
+        inner.webhook = Webhook::new(&config.webhook);
+        inner.config = ControlConfig { listen, experiment, ..config };
+        Ok(topology)
+    }
+
+    /// Returns the latest fragment of a source, in at most `width` columns; `null` if there is none yet.
+    ///
+    /// # Errors
+    /// There is no such source, or no builder that is connected, or it does not answer.
+    pub async fn latest_fragment(&self, source: &str, width: u32) -> Result<serde_json::Value, String> {
+        let answered = {
+            let mut inner = self.inner.lock();
+            let topology = inner.experiment.topology();
+            let index = topology.sources.iter().position(|other| other.name == source);
+            let index = index.ok_or_else(|| format!("the topology has no source '{source}'"))?;
+            let builder = topology.builders.first().map(|builder| builder.name.clone()).unwrap_or_default();
+            inner.last_ticket += 1;
+            let id = inner.last_ticket;
+            let (answer, answered) = oneshot::channel();
+            // Those whose clients are gone.
+            inner.latest.retain(|_, waiting| !waiting.is_closed());
+            inner.latest.insert(id, answer);
+            inner.send_to_node(&builder, ToNode::Latest { id, source: index, width });
+            answered
+        };
+        match tokio::time::timeout(LATEST_TIME, answered).await {
+            Ok(Ok(latest)) => Ok(latest),
+            _ => Err("the first builder does not answer: it is not connected, or busy".into()),
+        }
+    }
+
+    /// Adds a note to a run. Returns its record; `None` if there is no such run.
+    pub fn add_note(&self, run: u32, text: String, by: &str) -> Option<RunRecord> {
+        self.change_run(|experiment| experiment.add_note(run, text, by))
+    }
+
+    /// Judges a run. Returns its record; `None` if there is no such run.
+    pub fn set_flag(&self, run: u32, flag: Flag) -> Option<RunRecord> {
+        self.change_run(|experiment| experiment.set_flag(run, flag))
+    }
+
+    fn change_run(&self, change: impl FnOnce(&mut Experiment) -> Option<RunRecord>) -> Option<RunRecord> {
+        let now = self.now();
+        let mut inner = self.inner.lock();
+        inner.experiment.advance_time(now);
+        let record = change(&mut inner.experiment);
+        inner.carry_out_actions(now.unix);
+        record
+    }
+
+    /// Acknowledges an alarm. Returns it; `None` if there is none of that name.
+    pub fn acknowledge_alarm(&self, id: &str, why: &str, by: &str) -> Option<AlarmView> {
+        self.inner.lock().alarms.acknowledge(id, why, by)
+    }
+
+    /// Starts the process of a node.
+    ///
+    /// # Errors
+    /// It is up already, or cannot be started.
+    pub fn start_node(&self, node: &str) -> Result<(), String> {
+        let mut inner = self.inner.lock();
+        if inner.links.contains_key(node) {
+            return Err(format!("node '{node}' is up already"));
+        }
+        inner.start_node(node)
+    }
+
+    /// Ends the process of a node: a run that it takes part in is ended first, as far as it is concerned.
+    ///
+    /// # Errors
+    /// It is not connected.
+    pub fn stop_node(&self, node: &str) -> Result<(), String> {
+        let mut inner = self.inner.lock();
+        if !inner.links.contains_key(node) {
+            return Err(format!("node '{node}' is not connected to this service: there is nothing to stop"));
+        }
+        inner.send_to_node(node, ToNode::Quit);
+        Ok(())
+    }
+
+    /// Returns the last lines of the log of a node's process.
+    ///
+    /// # Errors
+    /// The service has no log of it.
+    pub fn process_log(&self, node: &str, lines: usize) -> Result<Vec<String>, String> {
+        self.inner.lock().processes.log_tail(node, lines)
+    }
+}
+
+impl Inner {
+    fn send_to_node(&mut self, node: &str, message: ToNode) {
+        if let Some((_, link)) = self.links.get(node) {
+            // The connection of a node that is gone is about to be taken down.
+            let _ = link.send(message);
+        }
+    }
+
+    /// Removes the queue to a node. Returns false if that is the queue of another session.
+    fn drop_link(&mut self, node: &str, session: u64) -> bool {
+        let is_its_own = self.links.get(node).is_some_and(|(other, _)| *other == session);
+        if is_its_own {
+            self.links.remove(node);
+            self.addresses.remove(node);
+        }
+        is_its_own
+    }
+
+    fn start_node(&mut self, node: &str) -> Result<(), String> {
+        let url = self.config.node_url();
+        let process = self.config.node_process(node).clone();
+        self.processes.start_process(node, &process, &url)
+    }
+
+    fn carry_out_actions(&mut self, unix: f64) {
+        while let Some(action) = self.experiment.next_action() {
+            match action {
+                Action::Send { node, message } => self.send_to_node(&node, message),
+                Action::StartNodes(nodes) => {
+                    for node in nodes {
+                        if let Err(problem) = self.start_node(&node) {
+                            self.add_message(unix, Severity::Error, Some(&node), problem);
+                        }
+                    }
+                }
+                Action::ReserveNumber(least) => {
+                    let least = least.max(self.first_free_number());
+                    let number = self.numbers.reserve_number(least).map_err(|error| error.to_string());
+                    self.experiment.number_reserved(number);
+                }
+                Action::Record(record) => {
+                    if let Err(problem) = self.records.add_record(&record) {
+                        self.add_message(unix, Severity::Error, None, problem);
+                    }
+                    self.webhook.post(&serde_json::json!({ "run": record }));
+                }
+                Action::Answer(ticket, result) => {
+                    if let Some(answer) = self.answers.remove(&ticket) {
+                        let _ = answer.send(result);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Returns the number after the highest of the runs in the directory, as far as this host can read it.
+    fn first_free_number(&self) -> u32 {
+        let entries = std::fs::read_dir(&self.experiment.topology().run.directory).into_iter().flatten().flatten();
+        let numbers = entries.filter_map(|entry| {
+            let name = entry.file_name().into_string().ok()?;
+            let digits: String = name.strip_prefix("run-")?.chars().take_while(char::is_ascii_digit).collect();
+            digits.parse::<u32>().ok()?.checked_add(1)
+        });
+        numbers.max().unwrap_or(0)
+    }
+
+    fn add_message(&mut self, at: f64, severity: Severity, node: Option<&str>, text: String) {
+        if self.messages.len() == MAX_MESSAGES {
+            self.messages.pop_front();
+        }
+        let id = self.messages.back().map_or(0, |message| message.id) + 1;
+        let run = self.experiment.run().map(|run| run.number);
+        self.messages.push_back(MessageView { id, at, severity, node: node.map(str::to_owned), run, text });
+    }
+
+    fn make_status(&mut self, topology_path: &Path, unix: f64) {
+        self.draining_of = match (events_left(&self.experiment), self.draining_of) {
+            (Some(left), of) => Some(of.unwrap_or(left).max(left)),
+            (None, _) => None,
+        };
+        let status = experiment_status(&self.experiment, &self.rates, &self.addresses, self.draining_of, unix);
+        let mut status = Status {
+            id: self.status.id + 1,
+            experiment: self.config.experiment.clone(),
+            topology: topology_path.display().to_string(),
+            service: self.service.clone(),
+            next_number: self.next_number(),
+            processes: self.process_views(),
+            messages: {
+                let skipped = self.messages.len().saturating_sub(MAX_SHOWN_MESSAGES);
+                self.messages.iter().skip(skipped).cloned().collect()
+            },
+            ..status
+        };
+        let silent = self.silent_seconds(&status, unix);
+        let conditions = find_conditions(&status, &self.config.alarms, &silent);
+        for alarm in self.alarms.update_conditions(&conditions, unix) {
+            let (severity, change) =
+                if alarm.is_active { (Severity::Error, "alarm") } else { (Severity::Info, "the alarm is over") };
+            self.add_message(unix, severity, None, format!("{change}: {}", alarm.text));
+            self.webhook.post(&serde_json::json!({ "alarm": alarm }));
+        }
+        status.alarms = self.alarms.views();
+        status.silenced_alarms = status.alarms.iter().filter(|alarm| alarm.is_active && alarm.is_acknowledged).count();
+        if unix - self.last_second >= 1.0 || unix < self.last_second {
+            self.last_second = unix;
+            self.history.add_second(second_of(&status, unix));
+        }
+        self.status = Arc::new(status);
+    }
+
+    fn next_number(&self) -> Option<u32> {
+        let last = self.experiment.newest_runs().next().map_or(0, |run| run.number.saturating_add(1));
+        let least = last.max(self.experiment.topology().run.number.unwrap_or(0));
+        self.numbers.next_number(least).ok()
+    }
+
+    /// Returns for each source the time for which it has sent nothing while another one has.
+    fn silent_seconds(&mut self, status: &Status, unix: f64) -> Vec<f64> {
+        self.silent_since.resize(status.sources.len(), None);
+        let some_move = status.sources.iter().any(|source| source.bytes_per_second > 0.0);
+        for (source, since) in status.sources.iter().zip(&mut self.silent_since) {
+            let is_silent = some_move && source.bytes_per_second == 0.0 && !source.has_ended && status.state.has_run();
+            *since = is_silent.then(|| since.unwrap_or(unix));
+        }
+        self.silent_since.iter().map(|since| since.map_or(0.0, |since| unix - since)).collect()
+    }
+
+    fn process_views(&mut self) -> Vec<ProcessView> {
+        let topology = self.experiment.topology();
+        let builders: Vec<&str> = topology.builders.iter().map(|builder| builder.name.as_str()).collect();
+        let nodes: Vec<(String, bool)> =
+            self.experiment.expected_nodes().map(|node| (node.to_owned(), builders.contains(&node))).collect();
+        nodes
+            .into_iter()
+            .map(|(node, is_builder)| {
+                let member = self.experiment.member(&node);
+                let hello = member.and_then(|member| member.hello.as_ref());
+                let process = self.config.node_process(&node);
+                let state = match hello {
+                    Some(_) if member.is_some_and(|member| !member.status.failure.is_empty()) => "failed",
+                    Some(_) => "up",
+                    None => self.processes.state_of(&node),
+                };
+                let last_message = self.messages.iter().rev().find(|message| message.node.as_deref() == Some(&node));
+                ProcessView {
+                    kind: if is_builder { "builder" } else { "source" }.into(),
+                    host: hello.map(|hello| hello.host.clone()).unwrap_or_default(),
+                    pid: hello.map(|hello| hello.pid),
+                    state: state.into(),
+                    since_at: member.map_or(0.0, |member| member.since),
+                    manager: process.manager_name().into(),
+                    last_line: last_message.map(|message| message.text.clone()).unwrap_or_default(),
+                    node,
+                }
+            })
+            .collect()
+    }
+}
+
+fn second_of(status: &Status, unix: f64) -> Second {
+    let has_run = status.state.has_run();
+    Second {
+        at: unix,
+        events_per_second: has_run.then_some(status.totals.events_per_second),
+        bytes_per_second: has_run.then_some(status.totals.bytes_per_second),
+        incomplete: has_run.then_some(status.totals.incomplete),
+        sources: status
+            .sources
+            .iter()
+            .map(|source| SourceSecond {
+                bytes_per_second: has_run.then_some(source.bytes_per_second),
+                backlog: source.backlog,
+                lost: source.ledger.lost + source.ledger.corrupt,
+            })
+            .collect(),
+    }
+}
+
+fn load_topology(path: &Path) -> Result<(Topology, ControlConfig), String> {
+    let mut topology = Topology::load_with_settings(path, None, &[]).map_err(|error| error.to_string())?;
+    let config = ControlConfig::take_from(&mut topology).map_err(|error| format!("{}: {error}", path.display()))?;
+    let addresses =
+        topology.builders.iter().flat_map(|builder| builder.listen.iter().map(move |listen| (builder, listen)));
+    for (builder, listen) in addresses {
+        if listen.host_port().is_some_and(|place| place.ends_with(":0")) {
+            return Err(format!(
+                "builder '{}': listen {listen}: sources cannot know a port that the system chooses: set one",
+                builder.name
+            ));
+        }
+    }
+    // Nodes may run in other directories.
+    topology.run.directory = std::path::absolute(&topology.run.directory).map_err(|error| error.to_string())?;
+    Ok((topology, config))
+}
+
+/// Returns the Unix time in seconds.
+pub fn unix_seconds() -> f64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
+}
+
+/// Returns the directory of the files of a topology's service.
+///
+/// # Errors
+/// The topology is not right.
+pub fn default_directory(topology_path: &Path) -> Result<PathBuf, String> {
+    let (topology, _) = load_topology(topology_path)?;
+    Ok(topology.run.directory.join(".control"))
+}

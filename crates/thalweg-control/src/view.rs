@@ -1,0 +1,296 @@
+//! The status of an experiment, made of what its nodes report.
+
+use crate::experiment::{Experiment, Member};
+use crate::rates::{NodeRates, Rates};
+use crate::state::{CommandName, ExperimentState};
+use crate::status::{
+    BuilderView, ClockView, DiskView, Draining, IncompleteView, LedgerView, Legality, MissingView, RunView, SourceView,
+    Status, Totals, TroubleLevel,
+};
+use std::collections::BTreeMap;
+use thalweg_node::{SourceNodeConfig, SourceRow};
+
+/// Number of incomplete events that are shown.
+const MAX_INCOMPLETE: usize = 20;
+/// Time for which a source may owe bytes before that is a trouble, in seconds.
+const OWES_TOO_LONG: f64 = 0.5;
+
+/// Sources' addresses as the service sees them, by the name of their node.
+pub type Addresses = BTreeMap<String, String>;
+
+/// Returns the part of the status that follows from the nodes. `draining_of`: events that were left when the end of the
+/// run began.
+pub fn experiment_status(
+    experiment: &Experiment,
+    rates: &Rates,
+    addresses: &Addresses,
+    draining_of: Option<u64>,
+    unix: f64,
+) -> Status {
+    let topology = experiment.topology();
+    let builders: Vec<(&str, Option<&Member>, NodeRates)> = topology
+        .builders
+        .iter()
+        .map(|builder| (builder.name.as_str(), experiment.member(&builder.name), rates.node_rates(&builder.name)))
+        .collect();
+    let state = experiment.state();
+    let sources: Vec<SourceView> = (0..topology.sources.len())
+        .map(|index| source_view(experiment, rates, addresses, &builders, index, state))
+        .collect();
+    let totals = totals(&builders);
+    let leader = experiment.leader();
+    let free_bytes = leader.and_then(|leader| leader.status.disk_free_bytes);
+    let seconds_left = free_bytes.filter(|_| totals.bytes_per_second > 0.0);
+    let commands = CommandName::ALL.into_iter().map(|command| {
+        let reason = experiment.check_command(command).err();
+        (command, Legality { legal: reason.is_none(), reason: reason.unwrap_or_default() })
+    });
+    Status {
+        state,
+        sentence: experiment.state_sentence(),
+        waits_for: awaited_sources(&sources, state),
+        reasons: experiment.reasons(),
+        run: run_view(experiment, unix),
+        last_run: experiment.newest_runs().find(|run| run.state.is_over()).cloned(),
+        directory: if topology.run.record { topology.run.directory.display().to_string() } else { String::new() },
+        disk: DiskView { free_bytes, seconds_left: seconds_left.map(|free| free as f64 / totals.bytes_per_second) },
+        commands: commands.collect(),
+        ledger: sum_ledgers(&sources),
+        builders: builders.iter().map(|(name, member, rates)| builder_view(name, *member, rates)).collect(),
+        incomplete_events: incomplete_views(experiment, addresses, &builders),
+        draining: draining(experiment, draining_of),
+        clocks: clock_views(experiment),
+        totals,
+        sources,
+        ..Status::default()
+    }
+}
+
+fn run_view(experiment: &Experiment, unix: f64) -> Option<RunView> {
+    let run = experiment.run()?;
+    Some(RunView {
+        number: run.number,
+        kind: run.kind.name().into(),
+        note: run.note.clone(),
+        asked_at: run.asked_at,
+        began_at: run.began_at,
+        seconds: run.began_at.map_or(0.0, |began| (unix - began).max(0.0)),
+    })
+}
+
+fn awaited_sources(sources: &[SourceView], state: ExperimentState) -> Vec<String> {
+    let waits = |source: &&SourceView| match state {
+        ExperimentState::Configured | ExperimentState::Arming => !source.is_linked,
+        ExperimentState::Stopping => source.is_linked && !source.has_ended && !source.is_given_up,
+        _ => false,
+    };
+    sources.iter().filter(waits).map(|source| source.name.clone()).collect()
+}
+
+fn totals(builders: &[(&str, Option<&Member>, NodeRates)]) -> Totals {
+    let snapshots = || builders.iter().filter_map(|(_, member, _)| Some(&(*member)?.status.snapshot));
+    let (events, bytes) = (snapshots().map(|s| s.events).sum::<u64>(), snapshots().map(|s| s.bytes).sum::<u64>());
+    Totals {
+        events,
+        events_text: events.to_string(),
+        incomplete: snapshots().map(|snapshot| snapshot.incomplete).sum(),
+        bytes,
+        bytes_text: bytes.to_string(),
+        fragments: snapshots().map(|snapshot| snapshot.fragments).sum(),
+        events_per_second: builders.iter().map(|(_, _, rates)| rates.events).sum(),
+        bytes_per_second: builders.iter().map(|(_, _, rates)| rates.bytes).sum(),
+        stalls: snapshots().map(|snapshot| snapshot.stalls).sum(),
+        stalled_percent: builders.iter().map(|(_, _, rates)| rates.stalled * 100.0).fold(0.0, f64::max),
+    }
+}
+
+/// Returns the ledger of one row. What was accepted and is in no other bucket is on its way.
+fn row_ledger(row: &SourceRow) -> LedgerView {
+    let mut ledger = LedgerView {
+        accepted: row.accepted,
+        built: row.built,
+        rejected: row.rejected,
+        dropped: row.dropped,
+        lost_in_device: row.lost_in_device,
+        late: row.late,
+        corrupt: row.corrupt,
+        lost: row.lost,
+        beyond_end: row.beyond_end,
+        on_the_way: 0,
+    };
+    let settled = [ledger.built, ledger.rejected, ledger.late, ledger.corrupt, ledger.lost, ledger.beyond_end];
+    ledger.on_the_way = ledger.accepted.saturating_sub(settled.iter().sum());
+    ledger
+}
+
+fn add_ledger(sum: &LedgerView, other: &LedgerView) -> LedgerView {
+    LedgerView {
+        accepted: sum.accepted + other.accepted,
+        built: sum.built + other.built,
+        rejected: sum.rejected + other.rejected,
+        dropped: sum.dropped + other.dropped,
+        lost_in_device: sum.lost_in_device + other.lost_in_device,
+        late: sum.late + other.late,
+        corrupt: sum.corrupt + other.corrupt,
+        lost: sum.lost + other.lost,
+        beyond_end: sum.beyond_end + other.beyond_end,
+        on_the_way: sum.on_the_way + other.on_the_way,
+    }
+}
+
+fn sum_ledgers(sources: &[SourceView]) -> LedgerView {
+    sources.iter().fold(LedgerView::default(), |sum, source| add_ledger(&sum, &source.ledger))
+}
+
+fn source_view(
+    experiment: &Experiment,
+    rates: &Rates,
+    addresses: &Addresses,
+    builders: &[(&str, Option<&Member>, NodeRates)],
+    index: usize,
+    state: ExperimentState,
+) -> SourceView {
+    let config = &experiment.topology().sources[index];
+    let node = config.fitted_source().unwrap_or(&config.name);
+    let member = experiment.member(node);
+    let hello = member.and_then(|member| member.hello.as_ref());
+    let row_of = |builder: &(&str, Option<&Member>, NodeRates)| {
+        builder.1.and_then(|member| member.status.snapshot.sources.get(index)).copied()
+    };
+    let rows: Vec<SourceRow> = builders.iter().filter_map(row_of).collect();
+    let sum = |get: fn(&SourceRow) -> u64| rows.iter().map(get).sum::<u64>();
+    let source_rates = builders.iter().filter_map(|(_, _, rates)| rates.sources.get(index));
+    let (bytes_per_second, events_per_second) =
+        source_rates.fold((0.0, 0.0), |sum, rate| (sum.0 + rate.0, sum.1 + rate.1));
+    let mut source = SourceView {
+        name: config.name.clone(),
+        id: config.id.clone(),
+        host: hello.map(|hello| hello.host.clone()).unwrap_or_default(),
+        address: addresses.get(node).cloned(),
+        link: config.link.to_string(),
+        is_linked: rows.first().is_some_and(|row| row.connected),
+        is_node_connected: hello.is_some(),
+        has_ended: !rows.is_empty() && rows.iter().all(|row| row.ended),
+        is_given_up: rows.iter().any(|row| row.given_up),
+        bytes_per_second,
+        events_per_second,
+        backlog: sum(|row| row.backlog),
+        credit_bytes: sum(|row| row.credit),
+        owes_seconds: rows.iter().map(|row| row.owes_nanos).max().unwrap_or(0) as f64 / 1e9,
+        dead_percent: hello.map(|_| rates.node_rates(node).dead * 100.0),
+        sent_again_bytes: sum(|row| row.sent_again),
+        bytes: sum(|row| row.bytes),
+        ledger: rows.iter().map(row_ledger).fold(LedgerView::default(), |sum, ledger| add_ledger(&sum, &ledger)),
+        absent_events: sum(|row| row.absent),
+        severity: TroubleLevel::Ok,
+        trouble: String::new(),
+    };
+    (source.severity, source.trouble) = judge_source(&source, config, member, state);
+    source
+}
+
+/// Returns the worst trouble of a source, in a sentence.
+fn judge_source(
+    source: &SourceView,
+    config: &SourceNodeConfig,
+    member: Option<&Member>,
+    state: ExperimentState,
+) -> (TroubleLevel, String) {
+    let has_node = config.device.is_some();
+    let failure = member.map(|member| member.status.failure.as_str()).unwrap_or_default();
+    let lost = source.ledger.lost + source.ledger.corrupt;
+    let major = |text: String| (TroubleLevel::Major, text);
+    let minor = |text: String| (TroubleLevel::Minor, text);
+    match () {
+        () if !failure.is_empty() => major(failure.to_owned()),
+        () if has_node && !source.is_node_connected && state != ExperimentState::Idle => {
+            major("its node is not connected to this service".into())
+        }
+        () if source.is_given_up => major("it was given up for this run".into()),
+        () if state.has_run() && !source.is_linked && !source.has_ended => major("the builder has lost it".into()),
+        () if source.owes_seconds > OWES_TOO_LONG => major(format!("it owes data for {:.1} s", source.owes_seconds)),
+        () if lost > 0 => major(format!("{lost} fragments are lost or damaged")),
+        () if source.absent_events > 0 => minor(format!("{} events were closed without it", source.absent_events)),
+        () if source.ledger.late > 0 => minor(format!("{} fragments came too late", source.ledger.late)),
+        () if source.ledger.lost_in_device > 0 => {
+            minor(format!("its device has lost {} fragments", source.ledger.lost_in_device))
+        }
+        () if source.ledger.dropped > 0 => minor(format!("it has dropped {} fragments", source.ledger.dropped)),
+        () => (TroubleLevel::Ok, String::new()),
+    }
+}
+
+fn builder_view(name: &str, member: Option<&Member>, rates: &NodeRates) -> BuilderView {
+    let hello = member.and_then(|member| member.hello.as_ref());
+    let snapshot = member.map(|member| &member.status.snapshot);
+    let is_prepared = member.is_some_and(|member| member.status.is_prepared);
+    BuilderView {
+        name: name.to_owned(),
+        host: hello.map(|hello| hello.host.clone()).unwrap_or_default(),
+        is_node_connected: hello.is_some(),
+        state: snapshot.filter(|_| is_prepared).map(|snapshot| snapshot.state.into()).unwrap_or_default(),
+        events: snapshot.map_or(0, |snapshot| snapshot.events),
+        incomplete: snapshot.map_or(0, |snapshot| snapshot.incomplete),
+        bytes_per_second: rates.bytes,
+        stalled_percent: rates.stalled * 100.0,
+    }
+}
+
+fn incomplete_views(
+    experiment: &Experiment,
+    addresses: &Addresses,
+    builders: &[(&str, Option<&Member>, NodeRates)],
+) -> Vec<IncompleteView> {
+    let sources = &experiment.topology().sources;
+    let missing_view = |index: &usize| {
+        let config = sources.get(*index)?;
+        let node = config.fitted_source().unwrap_or(&config.name);
+        let hello = experiment.member(node).and_then(|member| member.hello.as_ref());
+        Some(MissingView {
+            source: config.name.clone(),
+            host: hello.map(|hello| hello.host.clone()).unwrap_or_default(),
+            address: addresses.get(node).cloned(),
+        })
+    };
+    let mut views: Vec<IncompleteView> = Vec::new();
+    for (name, member, _) in builders {
+        for event in member.iter().flat_map(|member| &member.status.snapshot.incomplete_events) {
+            views.push(IncompleteView {
+                event: event.event,
+                event_text: event.event.to_string(),
+                builder: (*name).to_owned(),
+                missing: event.missing.iter().filter_map(missing_view).collect(),
+            });
+        }
+    }
+    views.sort_by_key(|view| std::cmp::Reverse(view.event));
+    views.truncate(MAX_INCOMPLETE);
+    views
+}
+
+/// Returns the number of events that the leading builder has to close before the run is over; `None` unless it is being
+/// brought to its end.
+pub fn events_left(experiment: &Experiment) -> Option<u64> {
+    let snapshot = &experiment.leader()?.status.snapshot;
+    let is_ending = matches!(experiment.state(), ExperimentState::Stopping | ExperimentState::Closing);
+    is_ending.then(|| snapshot.end_event.map_or(0, |end| end.saturating_sub(snapshot.oldest_event)))
+}
+
+fn draining(experiment: &Experiment, of: Option<u64>) -> Option<Draining> {
+    let left = events_left(experiment)?;
+    Some(Draining { left, of: of.unwrap_or(left).max(left) })
+}
+
+fn clock_views(experiment: &Experiment) -> Vec<ClockView> {
+    let nodes = experiment.expected_nodes().filter_map(|name| Some((name, experiment.member(name)?)));
+    nodes
+        .filter_map(|(name, member)| {
+            Some(ClockView {
+                node: name.to_owned(),
+                host: member.hello.as_ref()?.host.clone(),
+                offset_seconds: member.clock_offset,
+                is_synchronized: member.status.is_clock_synchronised,
+            })
+        })
+        .collect()
+}

@@ -1,0 +1,96 @@
+//! Commands to a node, and orders for its next run.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use thalweg_core::control::Command;
+use thalweg_wire::TaiNanos;
+
+/// Command to a node.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum NodeCommand {
+    /// Command to the run control of a builder, or to a source.
+    Control(Command),
+    /// Order for the next run. Carried out before the run begins.
+    Prepare(RunOrder),
+}
+
+impl From<Command> for NodeCommand {
+    fn from(command: Command) -> Self {
+        Self::Control(command)
+    }
+}
+
+impl fmt::Display for NodeCommand {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Control(command) => command.fmt(f),
+            Self::Prepare(_) => f.write_str("prepare the run"),
+        }
+    }
+}
+
+/// Order for the next run: what it is to be. It takes the place of what the topology has.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RunOrder {
+    /// Number of the run; the topology's, or the next free one in the directory, when absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub number: Option<u32>,
+    /// Kind of the run.
+    pub kind: RunKind,
+    /// Comment on the run, for `run.json`; the topology's when absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub comment: Option<String>,
+    /// Time at which the run was asked for.
+    #[serde(skip_serializing_if = "Option::is_none", with = "tai")]
+    pub asked_at: Option<TaiNanos>,
+    /// Names of sources that are left out of this run.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub without: Vec<String>,
+}
+
+/// Kind of a run.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RunKind {
+    /// Data to be kept and analysed.
+    #[default]
+    Physics,
+    /// A test.
+    Test,
+}
+
+impl RunKind {
+    /// Returns the name used in commands and in `run.json`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Physics => "physics",
+            Self::Test => "test",
+        }
+    }
+}
+
+impl fmt::Display for RunKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// TAI nanoseconds as a number.
+mod tai {
+    use serde::{Deserialize, Deserializer, Serializer};
+    use thalweg_wire::TaiNanos;
+
+    #[expect(clippy::ref_option, reason = "serde wants it so")]
+    pub(super) fn serialize<S: Serializer>(time: &Option<TaiNanos>, serializer: S) -> Result<S::Ok, S::Error> {
+        match time {
+            Some(time) => serializer.serialize_u64(time.0),
+            None => serializer.serialize_none(),
+        }
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<TaiNanos>, D::Error> {
+        Ok(Option::<u64>::deserialize(deserializer)?.map(TaiNanos))
+    }
+}

@@ -1,0 +1,336 @@
+//! `thalweg node --control`: a node that a control service commands.
+//!
+//! The node makes the connection, and makes it again whenever it is lost: the service may end and begin as it likes, and
+//! a run goes on without it.
+
+mod latest;
+
+use crate::stay::{Stay, take_part_in_runs};
+use crate::terminal::{Failure, recent_log, start_thread};
+use std::io::ErrorKind;
+use std::net::{TcpStream, ToSocketAddrs};
+use std::process::ExitCode;
+use std::sync::mpsc::{Receiver, TryRecvError};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use thalweg_node::service::{FromNode, MAX_SERVICE_MESSAGE, NodeHello, NodeStatus, SERVICE_PROTOCOL, ToNode};
+use thalweg_node::{CommandRefusal, Topology};
+use tungstenite::client::IntoClientRequest;
+use tungstenite::protocol::WebSocketConfig;
+use tungstenite::{Message, WebSocket};
+
+/// Time from one attempt to reach the service to the next.
+const RETRY: Duration = Duration::from_millis(500);
+/// Time after which an attempt to reach the service is given up.
+const CONNECT_TIME: Duration = Duration::from_secs(3);
+/// Time from one status to the next: where something has changed, and where nothing has.
+const STATUS: Duration = Duration::from_millis(100);
+const UNCHANGED_STATUS: Duration = Duration::from_secs(1);
+/// Longest wait for a message of the service before replies of the node are looked for.
+const LOOK: Duration = Duration::from_millis(10);
+/// Time after which a service that receives nothing is given up.
+const SEND_TIME: Duration = Duration::from_secs(5);
+/// Environment variable of the token with which a node identifies itself.
+pub(crate) const TOKEN_VARIABLE: &str = "THALWEG_CONTROL_TOKEN";
+
+/// Takes part in the runs that the service at `url` commands, until it ends the node.
+pub(crate) fn follow_service(name: &str, url: &str, json: bool) -> Result<ExitCode, Failure> {
+    let address = ServiceAddress::parse(url, name)?;
+    let stay = Stay::new()?;
+    stay.leave_on_signals()?;
+    recent_log::keep_lines();
+    let link = Link {
+        stay: stay.clone(),
+        hello: NodeHello {
+            protocol: SERVICE_PROTOCOL,
+            node: name.to_owned(),
+            host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
+            pid: std::process::id(),
+            version: crate::terminal::version_text(),
+            session: fastrand::u64(..),
+        },
+        replies: Vec::new(),
+        preparations: Vec::new(),
+        shown: NodeStatus::default(),
+        shown_at: Instant::now(),
+    };
+    start_thread(move || link.serve(&address))?;
+    take_part_in_runs(&stay, name, json, false)
+}
+
+/// Address of the service, as its URL names it, and the request for the connection of a node.
+#[derive(Debug)]
+struct ServiceAddress {
+    host_port: String,
+    request: tungstenite::handshake::client::Request,
+}
+
+impl ServiceAddress {
+    fn parse(url: &str, name: &str) -> Result<Self, Failure> {
+        let wrong = |problem: &str| Failure::Usage(format!("--control {url}: {problem}: write http://HOST:PORT"));
+        let host_port = url.strip_prefix("http://").ok_or_else(|| wrong("no address of a service"))?;
+        let host_port = host_port.trim_end_matches('/');
+        if host_port.is_empty() || host_port.contains('/') {
+            return Err(wrong("no address of a service"));
+        }
+        let host_port = if host_port.rsplit(']').next().is_some_and(|end| end.contains(':')) {
+            host_port.to_owned()
+        } else {
+            format!("{host_port}:80")
+        };
+        let path = percent_encoding::utf8_percent_encode(name, percent_encoding::NON_ALPHANUMERIC);
+        let mut request = format!("ws://{host_port}/api/v1/nodes/{path}/link")
+            .into_client_request()
+            .map_err(|error| wrong(&error.to_string()))?;
+        if let Ok(token) = std::env::var(TOKEN_VARIABLE) {
+            let value = format!("Bearer {token}");
+            let value = value.parse().map_err(|_| Failure::Usage(format!("{TOKEN_VARIABLE}: no token")))?;
+            request.headers_mut().insert("authorization", value);
+        }
+        Ok(Self { host_port, request })
+    }
+
+    fn connect(&self) -> Result<WebSocket<TcpStream>, String> {
+        let addresses = self.host_port.to_socket_addrs().map_err(|error| error.to_string())?;
+        let mut last = "the name has no address".to_owned();
+        for address in addresses {
+            match TcpStream::connect_timeout(&address, CONNECT_TIME) {
+                Ok(stream) => return self.open_socket(stream),
+                Err(error) => last = error.to_string(),
+            }
+        }
+        Err(last)
+    }
+
+    fn open_socket(&self, stream: TcpStream) -> Result<WebSocket<TcpStream>, String> {
+        let set = stream
+            .set_nodelay(true)
+            .and_then(|()| stream.set_read_timeout(Some(CONNECT_TIME)))
+            .and_then(|()| stream.set_write_timeout(Some(SEND_TIME)));
+        set.map_err(|error| error.to_string())?;
+        let config = WebSocketConfig::default()
+            .max_message_size(Some(MAX_SERVICE_MESSAGE))
+            .max_frame_size(Some(MAX_SERVICE_MESSAGE));
+        let opened = tungstenite::client::client_with_config(self.request.clone(), stream, Some(config));
+        let (socket, _) = opened.map_err(|error| match error {
+            tungstenite::HandshakeError::Failure(tungstenite::Error::Http(response)) => refusal_text(&response),
+            error => error.to_string(),
+        })?;
+        socket.get_ref().set_read_timeout(Some(LOOK)).map_err(|error| error.to_string())?;
+        Ok(socket)
+    }
+}
+
+/// Returns why the service refused a connection.
+fn refusal_text(response: &tungstenite::http::Response<Option<Vec<u8>>>) -> String {
+    let body = response.body().as_deref().unwrap_or_default();
+    let reason = serde_json::from_slice::<serde_json::Value>(body).ok();
+    let reason = reason.as_ref().and_then(|body| body["error"]["reason"].as_str()).unwrap_or("no reason given");
+    format!("the service answers {}: {}", response.status(), thalweg_text::replace_controls(reason))
+}
+
+/// Connection of this node to the service.
+struct Link {
+    stay: Stay,
+    hello: NodeHello,
+    /// Numbers of the requests whose replies have not come.
+    replies: Vec<(u64, Receiver<Result<(), CommandRefusal>>)>,
+    /// Preparations under way: the number of the service's request, that of the preparation, and whether it arms.
+    preparations: Vec<(u64, u64, bool)>,
+    /// Status that was sent last, and when.
+    shown: NodeStatus,
+    shown_at: Instant,
+}
+
+/// Reason why a connection ended.
+type Lost = String;
+
+impl Link {
+    /// Keeps the connection as long as the process lives.
+    fn serve(mut self, address: &ServiceAddress) {
+        let mut last_problem = String::new();
+        loop {
+            let problem = match address.connect() {
+                Ok(mut socket) => {
+                    if !last_problem.is_empty() {
+                        tracing::warn!("{}: the service at {} is found again", self.hello.node, address.host_port);
+                    }
+                    self.serve_connection(&mut socket)
+                }
+                Err(problem) => problem,
+            };
+            // Once for each reason, and not twice a second while the service is away.
+            if problem != last_problem {
+                let (node, place) = (&self.hello.node, &address.host_port);
+                tracing::warn!("{node}: no connection to the service at {place}: {problem}; trying again");
+                last_problem = problem;
+            }
+            thread::sleep(RETRY);
+        }
+    }
+
+    fn serve_connection(&mut self, socket: &mut WebSocket<TcpStream>) -> Lost {
+        self.replies.clear();
+        self.preparations.clear();
+        let mut next_status = Instant::now();
+        let send = |socket: &mut WebSocket<TcpStream>, message: &FromNode| -> Result<(), Lost> {
+            let text = serde_json::to_string(message).map_err(|error| error.to_string())?;
+            socket.send(Message::text(text)).map_err(|error| error.to_string())
+        };
+        if let Err(lost) = send(socket, &FromNode::Hello(self.hello.clone())) {
+            return lost;
+        }
+        self.shown_at = Instant::now().checked_sub(UNCHANGED_STATUS).unwrap_or_else(Instant::now);
+        loop {
+            let mut messages = self.finished_requests();
+            if Instant::now() >= next_status {
+                next_status = Instant::now() + STATUS;
+                let lines = recent_log::take_lines();
+                messages.extend((!lines.is_empty()).then_some(FromNode::Log(lines)));
+                messages.extend(self.next_status());
+            }
+            match socket.read() {
+                Ok(Message::Text(text)) => match serde_json::from_str(&text) {
+                    Ok(message) => messages.extend(self.handle_message(message)),
+                    Err(error) => return format!("a message of the service is not understood: {error}"),
+                },
+                Ok(Message::Close(reason)) => {
+                    let reason = reason.map(|frame| frame.reason.to_string()).filter(|reason| !reason.is_empty());
+                    return reason.unwrap_or_else(|| "the service closed the connection".into());
+                }
+                Ok(_) => {}
+                Err(tungstenite::Error::Io(error)) if is_timeout(error.kind()) => {}
+                Err(error) => return error.to_string(),
+            }
+            for message in messages {
+                if let Err(lost) = send(socket, &message) {
+                    return lost;
+                }
+            }
+        }
+    }
+
+    /// Returns the replies that have come since the last call.
+    fn finished_requests(&mut self) -> Vec<FromNode> {
+        let mut messages = Vec::new();
+        let stay = &self.stay;
+        self.preparations.retain(|(id, preparation, arms)| {
+            let Some(result) = stay.preparation_result(*preparation) else { return true };
+            if *arms {
+                stay.set_armed(result.is_ok());
+            }
+            messages.push(FromNode::Reply { id: *id, error: result.err() });
+            false
+        });
+        self.replies.retain(|(id, reply)| {
+            let error = match reply.try_recv() {
+                Err(TryRecvError::Empty) => return true,
+                Err(TryRecvError::Disconnected) => Some("the node ended before it carried this out".to_owned()),
+                Ok(result) => result.err().map(|refusal| refusal.to_string()),
+            };
+            messages.push(FromNode::Reply { id: *id, error });
+            false
+        });
+        messages
+    }
+
+    /// Returns the status if it has changed, or is due.
+    fn next_status(&mut self) -> Option<FromNode> {
+        let plan = self.stay.plan();
+        let snapshot = (*self.stay.handle().latest_snapshot()).clone();
+        let directory = plan.topology.as_ref().map(|topology| topology.run.directory.clone());
+        let status = NodeStatus {
+            topology: plan.digest,
+            runs: self.stay.run_count(),
+            is_prepared: plan.is_prepared,
+            is_armed: plan.is_armed,
+            failure: plan.failure,
+            snapshot,
+            last_reports: plan.last_reports,
+            unix_nanos: unix_nanos(),
+            is_clock_synchronised: thalweg_doctor::is_clock_synchronised(),
+            disk_free_bytes: directory.and_then(|directory| free_bytes(&directory)),
+        };
+        let is_same = same_but_for_time(&status, &self.shown);
+        if is_same && self.shown_at.elapsed() < UNCHANGED_STATUS {
+            return None;
+        }
+        self.shown_at = Instant::now();
+        self.shown = status.clone();
+        Some(FromNode::Status(Box::new(status)))
+    }
+
+    /// Carries out a message of the service. Returns the reply, if there is one at once.
+    fn handle_message(&mut self, message: ToNode) -> Option<FromNode> {
+        match message {
+            ToNode::Configure { id, topology } => self.prepare(id, Some(*topology)),
+            ToNode::Arm { id } => self.prepare(id, None),
+            ToNode::Command { id, command } => {
+                self.replies.push((id, self.stay.handle().request(command)));
+                None
+            }
+            ToNode::Latest { id, source, width } => {
+                let plan = self.stay.plan();
+                let samples = self.stay.handle().latest_samples();
+                let name = plan.topology.as_ref().and_then(|topology| topology.sources.get(source));
+                let sample = samples.get(source).and_then(Option::as_ref).zip(name);
+                let latest = sample.map(|(sample, source)| latest::shrink_sample(&source.name, sample, width));
+                Some(FromNode::Latest { id, latest: latest.unwrap_or_default() })
+            }
+            ToNode::Quit => {
+                self.stay.leave_after_run();
+                None
+            }
+        }
+    }
+
+    /// Prepares for the next run, with this topology if there is one. Returns the reply if that is refused at once.
+    fn prepare(&mut self, id: u64, topology: Option<Topology>) -> Option<FromNode> {
+        let plan = self.stay.plan();
+        let state = self.stay.handle().latest_snapshot().state;
+        let refused = if plan.is_prepared && state.has_begun() {
+            Some(format!("the run is {state}: end it first"))
+        } else {
+            match &topology {
+                Some(topology) => crate::node::check_node_name(topology, &self.hello.node).err().map(|e| e.to_string()),
+                None => plan.topology.is_none().then(|| "it has no topology: configure it first".into()),
+            }
+        };
+        if refused.is_some() {
+            return Some(FromNode::Reply { id, error: refused });
+        }
+        let arms = topology.is_none();
+        let preparation = match topology {
+            Some(topology) => self.stay.set_topology(topology),
+            None => self.stay.prepare_anew(),
+        };
+        self.preparations.push((id, preparation, arms));
+        None
+    }
+}
+
+fn is_timeout(kind: ErrorKind) -> bool {
+    matches!(kind, ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
+}
+
+fn unix_nanos() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Returns the free bytes on the disk of a directory that may be still to be made.
+fn free_bytes(directory: &std::path::Path) -> Option<u64> {
+    let existing = directory.ancestors().find(|path| path.exists())?;
+    let disk = rustix::fs::statvfs(existing).ok()?;
+    Some(disk.f_bavail.saturating_mul(disk.f_frsize))
+}
+
+/// Returns whether two statuses differ in nothing but the time.
+fn same_but_for_time(one: &NodeStatus, other: &NodeStatus) -> bool {
+    let timeless = |status: &NodeStatus| {
+        let mut status = status.clone();
+        (status.unix_nanos, status.snapshot.at_nanos, status.disk_free_bytes) = (0, 0, None);
+        status
+    };
+    timeless(one) == timeless(other)
+}
