@@ -229,9 +229,9 @@ export interface Status {
 
 export interface Waveform {
   name: string;
-  /** Least and greatest sample of each column. */
-  min: number[];
-  max: number[];
+  /** Least and greatest sample of each column; null where none is finite. */
+  min: (number | null)[];
+  max: (number | null)[];
 }
 
 export interface Image {
@@ -239,7 +239,7 @@ export interface Image {
   height: number;
   full_width: number;
   full_height: number;
-  /** Base64 of little-endian 16-bit numbers, row by row. */
+  /** Base64 of little-endian 16-bit numbers, row by row: 0 is `minimum`, 65535 is `maximum`. */
   pixels: string;
   minimum: number;
   maximum: number;
@@ -251,9 +251,8 @@ export interface Latest {
   run: number | null;
   event: number;
   event_text: string;
-  at: number;
   bytes: number;
-  kind: "waveform" | "image" | "bytes";
+  kind: "waveform" | "image" | "features" | "bytes";
   is_simulated: boolean;
   waveforms: Waveform[];
   image: Image | null;

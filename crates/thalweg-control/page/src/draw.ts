@@ -65,8 +65,8 @@ function prepare(canvas: HTMLCanvasElement): { context: CanvasRenderingContext2D
 
 export function rangeOf(waveform: Waveform): [number, number] {
   let [least, greatest] = [Infinity, -Infinity];
-  for (const value of waveform.min) least = Math.min(least, value);
-  for (const value of waveform.max) greatest = Math.max(greatest, value);
+  for (const value of waveform.min) if (value !== null) least = Math.min(least, value);
+  for (const value of waveform.max) if (value !== null) greatest = Math.max(greatest, value);
   return least <= greatest ? [least, greatest] : [0, 0];
 }
 
@@ -90,8 +90,9 @@ export function drawWaveforms(canvas: HTMLCanvasElement, waveforms: Waveform[]):
     const columns = Math.min(waveform.min.length, waveform.max.length);
     const columnWidth = canvas.width / Math.max(1, columns);
     for (let column = 0; column < columns; column += 1) {
-      const high = yOf(waveform.max[column] ?? 0);
-      const low = yOf(waveform.min[column] ?? 0);
+      const [lowest, highest] = [waveform.min[column] ?? null, waveform.max[column] ?? null];
+      if (lowest === null || highest === null) continue;
+      const [low, high] = [yOf(lowest), yOf(highest)];
       context.fillRect(column * columnWidth, high, Math.max(1, columnWidth), Math.max(ratio, low - high));
     }
     context.fillStyle = ink;
@@ -102,6 +103,8 @@ export function drawWaveforms(canvas: HTMLCanvasElement, waveforms: Waveform[]):
   });
 }
 
+/** Greatest pixel of an image, which stands for its `maximum`. */
+const MAX_PIXEL = 65_535;
 const MAX_IMAGE_PIXELS = 4_194_304;
 
 /** Pixels of an image; null where the text is not what its width and height promise. */
@@ -145,8 +148,10 @@ export function drawImage(canvas: HTMLCanvasElement, image: Image, scale: Scale)
   }
   const drawn = context.createImageData(image.width, image.height);
   const colors = new Uint32Array(drawn.data.buffer);
+  const span = image.maximum - image.minimum;
   for (let index = 0; index < values.length; index += 1) {
-    colors[index] = VIRIDIS[shadeOf(values[index] ?? 0, image.minimum, image.maximum, scale)] ?? 0;
+    const above = ((values[index] ?? 0) / MAX_PIXEL) * span;
+    colors[index] = VIRIDIS[shadeOf(above, 0, span, scale)] ?? 0;
   }
   context.putImageData(drawn, 0, 0);
   return true;
@@ -167,12 +172,12 @@ export const WATERFALL_ROWS = 128;
 
 /** Latest waveforms of one channel, the newest at the top. */
 export class Waterfall {
-  private rows: number[][] = [];
+  private rows: (number | null)[][] = [];
   range: [number, number] = [0, 0];
 
   /** Adds the middle between least and greatest sample of each column. */
   add(waveform: Waveform): void {
-    const row = waveform.min.map((low, column) => (low + (waveform.max[column] ?? low)) / 2);
+    const row = waveform.min.map((low, column) => (low === null ? null : (low + (waveform.max[column] ?? low)) / 2));
     if (row.length !== this.rows[0]?.length) this.rows = [];
     this.rows.unshift(row);
     this.rows.length = Math.min(this.rows.length, WATERFALL_ROWS);
@@ -189,6 +194,7 @@ export class Waterfall {
     let [least, greatest] = [Infinity, -Infinity];
     for (const row of this.rows) {
       for (const value of row) {
+        if (value === null) continue;
         least = Math.min(least, value);
         greatest = Math.max(greatest, value);
       }
@@ -200,6 +206,7 @@ export class Waterfall {
     const colors = new Uint32Array(drawn.data.buffer);
     this.rows.forEach((row, line) => {
       row.forEach((value, column) => {
+        if (value === null) return;
         colors[line * width + column] = VIRIDIS[shadeOf(value, least, greatest, scale)] ?? 0;
       });
     });

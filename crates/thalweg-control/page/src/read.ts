@@ -114,8 +114,8 @@ export function latestOf(value: unknown): Latest | null {
   if (!fields) return null;
   const waveforms = objectsOf(fields.waveforms).map((waveform) => ({
     name: textOf(waveform.name),
-    min: numbersOf(waveform.min).map(numberOf),
-    max: numbersOf(waveform.max).map(numberOf),
+    min: numbersOf(waveform.min),
+    max: numbersOf(waveform.max),
   }));
   const features = Object.entries(objectOf(fields.features)).filter(([, number]) => typeof number === "number");
   const latest = { ...fields, waveforms, image: objectOrNull(fields.image), features: Object.fromEntries(features) };

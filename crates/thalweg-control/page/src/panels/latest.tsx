@@ -6,7 +6,7 @@ import { drawColorMap, drawHistogram, drawImage, drawWaveforms, Waterfall, WATER
 import type { Scale } from "../draw.ts";
 import { LatestFetcher } from "../latest.ts";
 import { Choice, Panel } from "../parts.tsx";
-import { formatBytes, formatCount, formatText, formatTime, formatValue } from "../text.ts";
+import { formatBytes, formatCount, formatText, formatValue } from "../text.ts";
 
 const fetcher = new LatestFetcher();
 const MAX_LANES = 8;
@@ -218,8 +218,7 @@ function Card({ source, theme }: { source: string; theme: number }) {
       </h3>
       {latest && (
         <p class="quiet">
-          run {formatText(latest.run)}, event {formatCount(latest.event, latest.event_text)}, {formatBytes(latest.bytes)},{" "}
-          {formatTime(latest.at)}
+          run {formatText(latest.run)}, event {formatCount(latest.event, latest.event_text)}, {formatBytes(latest.bytes)}
         </p>
       )}
       {failure && <p class="mark minor">No newer event: {failure}</p>}
