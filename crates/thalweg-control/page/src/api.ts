@@ -189,13 +189,15 @@ export interface RunRecord {
   began_at: number | null;
   stop_asked_at: number | null;
   ended_at: number | null;
+  /** Duration as the builder reported it. */
+  seconds: number | null;
   events: number;
   incomplete: number;
   bytes: number;
   asked_by: string;
   flag: Flag | null;
   notes: Note[];
-  directory: string;
+  directory: string | null;
 }
 
 /** Everything that the page shows and does not ask for by itself. */

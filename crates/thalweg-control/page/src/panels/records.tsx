@@ -103,11 +103,6 @@ function NoteDialog({ model, run, onClose }: { model: Model; run: RunRecord; onC
   );
 }
 
-function durationOf(run: RunRecord): string {
-  const { began_at: began, ended_at: ended } = run;
-  return typeof began === "number" && typeof ended === "number" ? formatSeconds(Math.max(0, ended - began)) : "–";
-}
-
 function RunRow({ model, run, onAsk }: { model: Model; run: RunRecord; onAsk: (what: "flag" | "note") => void }) {
   const look = RUN_LOOK[run.state] ?? { icon: "info" as const, tone: "quiet" };
   const flag = FLAG_LOOK[run.flag?.flag ?? "unknown"] ?? { icon: "circle" as const, tone: "quiet" };
@@ -129,7 +124,7 @@ function RunRow({ model, run, onAsk }: { model: Model; run: RunRecord; onAsk: (w
         ))}
       </Cell>
       <Cell label="Began">{formatTime(run.began_at)}</Cell>
-      <Cell label="Lasted">{durationOf(run)}</Cell>
+      <Cell label="Lasted">{formatSeconds(run.seconds)}</Cell>
       <Cell label="Events">
         {formatCount(run.events)}
         {run.incomplete > 0 && <span class="where">{formatCount(run.incomplete)} incomplete</span>}
