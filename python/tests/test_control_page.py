@@ -358,9 +358,8 @@ def test_a_page_that_stalls_harms_nothing_and_then_shows_the_newest(
     wait_for_state(page, "running")
     # A client that never reads.
     silent = socket.create_connection(tuple(service.address.split(":")))
-    silent.sendall(
-        f"GET /api/v1/events HTTP/1.1\r\nHost: {service.address}\r\nAuthorization: Bearer {service.token}\r\n\r\n".encode()
-    )
+    headers = f"Host: {service.address}\r\nAuthorization: Bearer {service.token}\r\n"
+    silent.sendall(f"GET /api/v1/events HTTP/1.1\r\n{headers}\r\n".encode())
     # The page's only thread waits for an answer, which comes when the run has gone on by many statuses.
     before = service.status()
 

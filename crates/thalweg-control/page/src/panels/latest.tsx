@@ -221,7 +221,11 @@ function Card({ source, theme }: { source: string; theme: number }) {
           run {formatText(latest.run)}, event {formatCount(latest.event, latest.event_text)}, {formatBytes(latest.bytes)}
         </p>
       )}
-      {failure && <p class="mark minor">No newer event: {failure}</p>}
+      {failure && (
+        <p class={latest ? "mark minor" : "quiet"}>
+          {latest ? "No newer event" : "No event"}: {failure}
+        </p>
+      )}
       {views.length > 1 && view && <Choice legend={`view of ${source}`} options={views} value={view} onChange={setWanted} />}
       {latest && Picture && (
         <Picture latest={latest} gathered={gathered.current} version={`${version} ${theme}`} scale={scale} />
