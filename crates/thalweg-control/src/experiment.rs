@@ -132,7 +132,8 @@ impl Experiment {
             members: BTreeMap::new(),
             procedure: None,
             last_request: 0,
-            run: None,
+            // What became of it, builder 0 will tell.
+            run: records.values().rev().find(|run| run.state == RunState::Running).map(|run| run.number),
             records,
             reasons: Vec::new(),
             actions: VecDeque::new(),
@@ -352,7 +353,7 @@ impl Experiment {
     /// Returns the topology as nodes receive it: each run is given its number at its start, and this one stands for it
     /// until then.
     fn node_topology(&self) -> Topology {
-        let number = self.records.keys().next_back().map_or(0, |last| last.saturating_add(1));
+        let number = self.records.keys().next_back().map_or(1, |last| last.saturating_add(1));
         let mut topology = self.topology.clone();
         topology.run.number = Some(topology.run.number.unwrap_or(0).max(number));
         topology
@@ -453,26 +454,40 @@ impl Experiment {
         for run in reported {
             self.close_record(run);
         }
-        // A builder that prepares the next run knows nothing of this one: its process was replaced.
-        let is_between = matches!(state, State::Configured | State::Armed);
+        if is_leader {
+            self.give_up_unknown_runs();
+        }
+    }
+
+    /// Closes the records of runs of which builder 0 knows nothing: its process was replaced, or the service ended before
+    /// they began.
+    fn give_up_unknown_runs(&mut self) {
         let is_starting =
             self.procedure.as_ref().is_some_and(|procedure| procedure.command_name() == CommandName::Start);
-        let Some(member) = self.members.get(builder) else { return };
-        if is_leader
-            && is_between
-            && !is_starting
-            && member.status.is_prepared
-            && let Some(run) = self.run
-        {
-            let reason = format!(
-                "builder '{builder}' was started anew, and knows nothing of this run: read it with `thalweg verify`"
-            );
+        let Some(leader) = self.leader().filter(|leader| leader.status.is_prepared && !is_starting) else { return };
+        let state = leader.status.snapshot.state;
+        let present = match state {
+            State::Configured | State::Armed => None,
+            state if state.has_begun() => Some(leader.status.snapshot.run),
+            _ => return,
+        };
+        let unfinished = self.records.values().filter(|record| !record.state.is_over());
+        let unknown: Vec<u32> = unfinished.map(|record| record.number).filter(|run| present != Some(*run)).collect();
+        let unix = self.now.unix;
+        for run in unknown {
             self.change_record(run, |record| {
-                record.state = RunState::Lost;
-                record.reasons.push(reason);
+                let (state, reason) = match record.state {
+                    RunState::Reserved => (RunState::Failed, "the service ended before the run began"),
+                    _ => (
+                        RunState::Lost,
+                        "builder 0 was started anew, and knows nothing of this run: read it with `thalweg verify`",
+                    ),
+                };
+                record.state = state;
+                record.reasons.push(reason.to_owned());
                 record.ended_at = Some(unix);
             });
-            self.run = None;
+            self.run = self.run.filter(|other| *other != run);
         }
     }
 
@@ -510,3 +525,6 @@ impl Experiment {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -41,7 +41,7 @@ pub fn metrics_text(status: &Status) -> String {
             text.sample("thalweg_source_fragments", &[("source", &source.name), ("bucket", bucket)], count as f64);
         }
     }
-    let gauges: [(&str, &str, fn(&SourceView) -> f64); 6] = [
+    let gauges: [(&str, &str, Value); 6] = [
         ("thalweg_source_bytes", "Payload bytes built in the run.", |source| source.bytes as f64),
         ("thalweg_source_linked", "1 if the first builder is connected with the source.", |source| {
             f64::from(u8::from(source.is_linked))
@@ -73,6 +73,9 @@ pub fn metrics_text(status: &Status) -> String {
     text.sample("thalweg_alarms", &[("acknowledged", "true")], status.silenced_alarms as f64);
     text.0
 }
+
+/// Value of a source.
+type Value = fn(&SourceView) -> f64;
 
 fn buckets(ledger: &LedgerView) -> [(&'static str, u64); 9] {
     [

@@ -534,7 +534,7 @@ impl Inner {
     }
 
     fn next_number(&self) -> Option<u32> {
-        let last = self.experiment.newest_runs().next().map_or(0, |run| run.number.saturating_add(1));
+        let last = self.experiment.newest_runs().next().map_or(1, |run| run.number.saturating_add(1));
         let least = last.max(self.experiment.topology().run.number.unwrap_or(0));
         self.numbers.next_number(least).ok()
     }

@@ -12,7 +12,6 @@ mod demo;
 mod devices;
 mod doctor;
 mod export;
-mod instruments;
 mod live;
 mod manual;
 mod mount;
@@ -25,6 +24,7 @@ mod rdma;
 mod run_options;
 mod serve;
 mod show;
+mod siblings;
 mod source;
 mod stay;
 mod supervise;
@@ -55,6 +55,7 @@ const HELP: &str = "\
 Take data
   demo       try the whole path          run        all nodes of a topology
   node       one of many hosts           source     from a pipe or serial port
+  control    run control, with a page    ctl        commands to run control
   calibrate  what the links carry        capture    packets into a pcapng file
 Look before
   check      a topology                  doctor     this machine
@@ -85,6 +86,10 @@ enum Command {
     Node(node::Options),
     /// Send records from a pipe or a serial port to a run
     Source(source::Options),
+    /// Run control of an experiment: a service with a page, an API and commands, which the nodes connect to
+    Control(siblings::Words),
+    /// Command a run control service, or ask it
+    Ctl(siblings::Words),
     /// Measure the capacity of each builder's link, by increasing requests until data are lost, and keep it for later
     /// runs
     Calibrate(calibrate::Options),
@@ -107,15 +112,15 @@ enum Command {
     /// Write a run as a file of another format: NeXus (HDF5), SigMF, Parquet, Zarr, ROOT or CSV
     Export(export::Options),
     /// Measure any leg of the path: latency, bandwidth, memory, disks, pinning
-    Bench(instruments::Words),
+    Bench(siblings::Words),
     /// Capture the packets of an interface into a pcapng file at the speed of the disk
     Capture(capture::Options),
     /// Congestion controls for the running kernel: what it has, load more, unload them
-    Cc(instruments::Words),
+    Cc(siblings::Words),
     /// Take a paper's measurements again on this machine, and say which of its findings hold
-    Reproduce(instruments::Words),
+    Reproduce(siblings::Words),
     /// Rehearse a system before its hardware is bought: real TCP under virtual time, this host's namespaces, ns-3
-    Lab(instruments::Words),
+    Lab(siblings::Words),
     /// Run programs that use RDMA verbs (perftest, UCX, ...) on a machine without RDMA hardware
     #[command(subcommand)]
     Rdma(rdma::Command),
@@ -128,8 +133,8 @@ enum Command {
 /// request is impossible).
 pub fn main() -> ExitCode {
     register_kinds();
-    if instruments::help_is_asked_for() {
-        return run_program(GlobalOptions::default(), instruments::run_sibling);
+    if let Some(command) = siblings::help_is_asked_for() {
+        return run_program(GlobalOptions::default(), || siblings::run_sibling(&command));
     }
     let Arguments { command, global } = Arguments::parse();
     run_program(global.clone(), || execute_command(command, &global))
@@ -163,7 +168,8 @@ fn execute_command(command: Command, global: &GlobalOptions) -> Result<ExitCode,
         Command::Push(options) => push::run_push(&options, json),
         Command::Export(options) => export::run_export(&options, json, quiet),
         Command::Rdma(command) => rdma::execute(command, global),
-        Command::Bench(_) | Command::Cc(_) | Command::Reproduce(_) | Command::Lab(_) => instruments::run_sibling(),
+        Command::Bench(_) | Command::Cc(_) | Command::Reproduce(_) | Command::Lab(_) => siblings::run_sibling("lab"),
+        Command::Control(_) | Command::Ctl(_) => siblings::run_sibling("control"),
         Command::Generate(options) => generate::generate_package_files(Arguments::command(), &manual::MANUAL, &options),
     }
 }
@@ -200,8 +206,14 @@ mod tests {
     /// Returns the lines of the sources of this program's crates, without comments and tests, each with its file.
     fn source_lines() -> Vec<(String, String)> {
         // The instruments are a program beside, with options of their own.
-        const OTHERS: [&str; 5] =
-            ["thalweg-lab", "thalweg-bench", "thalweg-world", "thalweg-testing", "thalweg-link-conformance"];
+        const OTHERS: [&str; 6] = [
+            "thalweg-lab",
+            "thalweg-bench",
+            "thalweg-control",
+            "thalweg-world",
+            "thalweg-testing",
+            "thalweg-link-conformance",
+        ];
         let mut directories = vec![std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..")];
         let mut lines = Vec::new();
         while let Some(directory) = directories.pop() {

@@ -44,8 +44,8 @@ enum Step {
     Prepare { run: u32 },
     /// Waits for the answer of builder 0, and then for the beginning of the run.
     Begin { run: u32 },
-    /// Waits for the answer of builder 0.
-    Control,
+    /// Waits for the answer of builder 0, and until it reports a state that the command has led to.
+    Control(Command),
 }
 
 impl Procedure {
@@ -63,7 +63,7 @@ impl Procedure {
             Step::Configure { .. } => Some(ExperimentState::Configuring),
             Step::Arm => Some(ExperimentState::Arming),
             Step::Number { .. } | Step::Prepare { .. } | Step::Begin { .. } => Some(ExperimentState::Starting),
-            Step::Control => None,
+            Step::Control(_) => None,
         }
     }
 }
@@ -79,12 +79,12 @@ impl Experiment {
             }
             Request::Arm => (Step::Arm, ARM_TIME),
             Request::Start { kind, note } => {
-                let least = self.records.keys().next_back().map_or(0, |last| last.saturating_add(1));
+                let least = self.records.keys().next_back().map_or(1, |last| last.saturating_add(1));
                 let least = least.max(self.topology.run.number.unwrap_or(0));
                 self.actions.push_back(Action::ReserveNumber(least));
                 (Step::Number { kind, note, by: by.to_owned() }, START_TIME)
             }
-            Request::Control(_) => (Step::Control, ANSWER_TIME),
+            Request::Control(command) => (Step::Control(command), ANSWER_TIME),
         };
         self.procedure = Some(Procedure {
             ticket,
@@ -210,7 +210,11 @@ impl Experiment {
                     self.end_procedure(Err(failure));
                 }
             }
-            Step::Control if procedure.unanswered.is_empty() => self.end_procedure(Ok(())),
+            Step::Control(command)
+                if procedure.unanswered.is_empty() && has_followed(*command, self.leader_state()) =>
+            {
+                self.end_procedure(Ok(()));
+            }
             _ => {}
         }
         if let Some(procedure) = &self.procedure
@@ -304,6 +308,18 @@ impl Experiment {
         let command = procedure.command;
         let result = result.map_err(|reason| Rejection::Failed(format!("cannot {command}: {reason}")));
         self.actions.push_back(Action::Answer(procedure.ticket, result));
+    }
+}
+
+/// Returns whether a state is one that a command has led to. `None`: builder 0 is between two runs, or is gone.
+fn has_followed(command: Command, state: Option<State>) -> bool {
+    let Some(state) = state else { return true };
+    match command {
+        Command::Pause => state != State::Running,
+        Command::Resume => !matches!(state, State::Pausing | State::Paused),
+        Command::Stop => !matches!(state, State::Running | State::Pausing | State::Paused),
+        Command::Abort => matches!(state, State::Closing) || !state.has_begun(),
+        Command::Start => state.has_begun(),
     }
 }
 
