@@ -185,7 +185,15 @@ def press(page: Any, name: str) -> None:
 
 
 def wait_for_state(page: Any, state: str) -> None:
-    page.wait_for_function(f"document.querySelector('#state').textContent.trim() === '{state}'")
+    playwright.expect(page.locator("#state")).to_have_text(state, timeout=1000 * PATIENCE_SECONDS)
+
+
+def wait_until(page: Any, script: str, argument: object = None) -> None:
+    """Waits until a function of JavaScript returns true: the page's policy forbids `wait_for_function`."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not page.evaluate(script, argument):
+        assert time.monotonic() < deadline, f"{script}: {page.inner_text('body')}"
+        page.wait_for_timeout(50)
 
 
 def violations(page: Any) -> list[str]:
@@ -257,7 +265,7 @@ def test_abort_asks_first(service: Service, open_page: Callable[..., Any]) -> No
     wait_for_state(page, "running")
     press(page, "abort")
     page.click("dialog >> text=Abort the run")
-    page.wait_for_function("document.querySelector('#state').textContent.trim() !== 'running'")
+    playwright.expect(page.locator("#state")).not_to_have_text("running", timeout=1000 * PATIENCE_SECONDS)
     assert service.wait_for(lambda status: status["run"] is None)["last_run"]["state"] != "complete"
 
 
@@ -281,17 +289,13 @@ def test_events_of_a_run_are_seen(service: Service, open_page: Callable[..., Any
     card = page.locator(f"[data-latest={SOURCES[0]}]")
     card.scroll_into_view_if_needed()
     drawn = "(canvas) => canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data.some(Boolean)"
-    canvas = page.wait_for_selector(f"[data-latest={SOURCES[0]}] canvas")
-    page.wait_for_function(drawn, arg=canvas)
+    wait_until(page, drawn, page.wait_for_selector(f"[data-latest={SOURCES[0]}] canvas"))
     assert "simulated" in card.inner_text()
     card.get_by_text("waterfall").click()
     page.wait_for_selector(f"[data-latest={SOURCES[0]}] canvas.pixels")
     # The event shown is replaced by newer ones.
     shown = card.locator("p").first.inner_text()
-    page.wait_for_function(
-        "([source, before]) => document.querySelector(`[data-latest=${source}] p`).innerText !== before",
-        arg=[SOURCES[0], shown],
-    )
+    playwright.expect(card.locator("p").first).not_to_have_text(shown, timeout=1000 * PATIENCE_SECONDS)
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -379,10 +383,8 @@ def test_a_page_that_stalls_harms_nothing_and_then_shows_the_newest(
     assert (after["state"], after["run"]["number"]) == ("running", before["run"]["number"])
     assert after["totals"]["events"] > before["totals"]["events"]
     assert after["ledger"]["lost"] == 0
-    page.wait_for_function(
-        r"(events) => Number(document.querySelector('#totals .quiet').textContent.replace(/\D/g, '')) >= events",
-        arg=after["totals"]["events"],
-    )
+    shown = r"(events) => Number(document.querySelector('#totals .quiet').textContent.replace(/\D/g, '')) >= events"
+    wait_until(page, shown, after["totals"]["events"])
     wait_for_state(page, "running")
     silent.close()
 
@@ -396,7 +398,7 @@ def test_contact_that_is_lost_cannot_be_overlooked_and_is_found_again(
     wait_for_state(page, "running")
     service.kill()
     wait_for_state(page, "no contact")
-    page.wait_for_function("/for [1-9]\\d* s/.test(document.querySelector('#contact').textContent)")
+    playwright.expect(page.locator("#contact")).to_contain_text(re.compile(r"for [1-9]\d* s"), timeout=60_000)
     assert page.locator(".old-values").count() == 1
     assert page.title().startswith("no contact")
     assert page.locator("[data-name]:not([aria-disabled])").count() == 0
@@ -416,12 +418,10 @@ def test_the_broken_source_comes_first(service: Service, open_page: Callable[...
     broken = SOURCES[1]
     pids = {process["node"]: process["pid"] for process in service.status()["processes"]}
     os.kill(pids[broken], signal.SIGKILL)
-    first = "document.querySelector('#wrong .subject')?.textContent"
-    page.wait_for_function(f"[...document.querySelectorAll('#wrong .subject')].some(e => e.textContent === '{broken}')")
-    page.wait_for_function(f"document.querySelector('[data-source]').dataset.source === '{broken}'")
-    row = page.locator(f"[data-source={broken}]")
-    assert row.locator(".mark").first.inner_text().strip() == "major"
-    assert page.evaluate(first) is not None
+    page.wait_for_selector(f"#wrong .trouble.major .subject >> text={broken}")
+    first = page.locator("[data-source]").first
+    playwright.expect(first).to_have_attribute("data-source", broken, timeout=1000 * PATIENCE_SECONDS)
+    assert first.locator(".mark").first.inner_text().strip() == "major"
     box = page.locator("#wrong .trouble").first.bounding_box()
     assert box["y"] + box["height"] <= SIZES["telephone"][1]
     assert violations(page) == []
