@@ -71,7 +71,7 @@ test("the broken source comes first, in one row with its alarm; what is acknowle
   );
   assert.deepEqual(
     troubles.map((trouble) => trouble.subject),
-    ["adc-3", "adc-1", "adc-5", "alarm"],
+    ["adc-3", "adc-1", "clock of f", "disk"],
   );
   assert.equal(troubles[0]?.where, "host d, 10.0.0.5:41003");
   assert.equal(troubles[0]?.alarm?.id, "source-silent:adc-3");

@@ -1,8 +1,8 @@
 // What is wrong, in the order in which an operator should look at it.
 
-import type { Alarm, Severity, Source, Status } from "./api.ts";
+import type { Alarm, Clock, Severity, Source, Status } from "./api.ts";
 import { numberOf } from "./read.ts";
-import { formatSeconds } from "./text.ts";
+import { formatSeconds, formatText } from "./text.ts";
 
 export interface Trouble {
   severity: "minor" | "major";
@@ -69,18 +69,31 @@ function processTroubles(status: Status, known: Set<string>): Found[] {
     }));
 }
 
+/** Reasons of the state, and of the last refusal, that no alarm gives already. */
+function reasonTroubles(status: Status): Found[] {
+  const alarmed = new Set(status.alarms.filter((alarm) => alarm.is_active).map((alarm) => alarm.text));
+  return status.reasons
+    .filter((reason) => !alarmed.has(reason))
+    .map((reason) => ({ severity: "major" as const, subject: "run control", where: "", text: reason }));
+}
+
+/** Clocks that are not synchronized: nodes of one host share its clock, and a row. */
 function clockTroubles(status: Status): Found[] {
-  return status.clocks
-    .filter((clock) => clock.is_synchronized === false)
-    .map((clock) => ({
+  const hosts = new Map<string, Clock[]>();
+  for (const clock of status.clocks.filter((clock) => clock.is_synchronized === false)) {
+    const host = formatText(clock.host);
+    hosts.set(host, [...(hosts.get(host) ?? []), clock]);
+  }
+  return [...hosts].map(([host, clocks]) => {
+    const offset = Math.max(...clocks.map((clock) => Math.abs(numberOf(clock.offset_seconds))));
+    const nodes = clocks.map((clock) => formatText(clock.node)).join(", ");
+    return {
       severity: "minor" as const,
-      subject: clock.node,
-      where: placeOf(clock),
-      text:
-        clock.offset_seconds === null
-          ? "its clock is not synchronized"
-          : `its clock is not synchronized: ${formatSeconds(clock.offset_seconds)} off`,
-    }));
+      subject: `clock of ${host}`,
+      where: `(${nodes})`,
+      text: offset > 0 ? `not synchronized, up to ${formatSeconds(offset)} off` : "not synchronized",
+    };
+  });
 }
 
 /** Ids of alarms end with the name of what they are about: `source-silent:adc-1`. */
@@ -91,15 +104,9 @@ function subjectOf(alarm: Alarm): string {
 
 /** Everything that is wrong, worst first. An alarm about a thing in trouble shares its row. */
 export function troublesOf(status: Status): Trouble[] {
-  const found: Found[] = status.reasons.map((reason) => ({
-    severity: "major",
-    subject: status.state === "error" ? "run control" : "refused",
-    where: "",
-    text: reason,
-  }));
-  found.push(...sourceTroubles(status), ...builderTroubles(status));
+  const found: Found[] = [...sourceTroubles(status), ...builderTroubles(status)];
   found.push(...processTroubles(status, new Set(found.map((trouble) => trouble.subject))));
-  found.push(...clockTroubles(status));
+  found.push(...reasonTroubles(status), ...clockTroubles(status));
   const troubles: Trouble[] = found.map((trouble) => ({ ...trouble, alarm: null }));
   for (const alarm of status.alarms.filter((alarm) => alarm.is_active)) {
     const subject = subjectOf(alarm);
@@ -109,7 +116,7 @@ export function troublesOf(status: Status): Trouble[] {
       if (severityOf(alarm.severity) === "major") same.severity = "major";
     } else {
       const severity = severityOf(alarm.severity) === "major" ? "major" : "minor";
-      troubles.push({ severity, subject: subject || "alarm", where: "", text: alarm.text, alarm });
+      troubles.push({ severity, subject: subject || alarm.id.replaceAll("-", " "), where: "", text: alarm.text, alarm });
     }
   }
   return troubles.sort((first, second) => troubleRank(first) - troubleRank(second));

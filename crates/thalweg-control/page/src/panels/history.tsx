@@ -43,11 +43,17 @@ function optionsOf(curve: Curve, width: number, ink: string, grid: string, line:
     cursor: { sync: { key: "history" }, drag: { x: true, y: false } },
     scales: { y: { range: (_, __, greatest) => [0, greatest > 0 ? greatest * 1.05 : 1] } },
     axes: [
-      { ...axis, values: (_, times) => times.map((time) => new Date(time * 1000).toTimeString().slice(0, 5)) },
+      { ...axis, values: (_, times) => times.map((time) => formatTick(time, times)) },
       { ...axis, size: 64, values: (_, values) => values.map((value) => curve.format(value)) },
     ],
     series: [{}, { label: curve.label, stroke: line, width: 1.5, spanGaps: false, points: { show: false } }],
   };
+}
+
+/** Time of day at a tick of the axis: with seconds where ticks are less than a minute apart. */
+function formatTick(time: number, times: number[]): string {
+  const isFine = times.length > 1 && (times[1] ?? 0) - (times[0] ?? 0) < 60;
+  return new Date(time * 1000).toTimeString().slice(0, isFine ? 8 : 5);
 }
 
 /** One curve. It is made anew when the colors change, and gets new data otherwise. */

@@ -36,7 +36,6 @@ function TroubleRow({ model, trouble, onAcknowledge }: { model: Model; trouble: 
       <p class="trouble-words">
         <strong class="subject">{trouble.subject}</strong>
         {trouble.where && <span class="where"> {trouble.where}</span>}: {formatText(trouble.text)}
-        {alarm && alarm.text !== trouble.text && ` · ${formatText(alarm.text)}`}
         {alarm && <span class="where"> since {formatTime(alarm.since_at)}</span>}
       </p>
       {alarm &&
