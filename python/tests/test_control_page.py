@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -50,10 +51,22 @@ experiment = "beamline"
 name = "builder"
 listen = ["tcp:127.0.0.1:{free_port()}"]
 """
-    for index, name in enumerate(SOURCES):
-        device = '{ kind = "model-adc", size = "16KiB" }'
-        text += f'\n[[source]]\nname = "{name}"\nid = "1.{index}"\nlink = "tcp"\nrate = 200.0\ndevice = {device}\n'
+    devices = dict.fromkeys(SOURCES, 'device = { kind = "model-adc", size = "16KiB" }\nrate = 200.0')
+    devices["camera"] = 'device = { kind = "pgm", files = ["images"], rate = 200.0, loop = true }\nrate = 200.0'
+    devices["spot"] = 'device = { kind = "fit", of = "camera", fit = "moments" }'
+    for index, (name, device) in enumerate(devices.items()):
+        text += f'\n[[source]]\nname = "{name}"\nid = "1.{index}"\nlink = "tcp"\n{device}\n'
     return text
+
+
+def write_images(folder: Path) -> None:
+    """Writes the images of a spot that moves to the right."""
+    folder.mkdir()
+    for frame in range(8):
+        rows = [
+            bytes(200 if (x - 8 - 5 * frame) ** 2 + (y - 20) ** 2 < 30 else 9 for x in range(64)) for y in range(48)
+        ]
+        (folder / f"{frame}.pgm").write_bytes(b"P5 64 48 255\n" + b"".join(rows))
 
 
 class Service:
@@ -63,8 +76,11 @@ class Service:
         self.program = program.with_name("thalweg-control")
         assert self.program.exists(), f"{self.program} does not exist: build it (`make build`)"
         self.folder = folder
+        # Processes of the nodes.
+        self.pids: dict[str, int] = {}
         self.address = f"127.0.0.1:{free_port()}"
         (folder / "lab.toml").write_text(topology())
+        write_images(folder / "images")
         self.start()
 
     def start(self) -> None:
@@ -101,7 +117,9 @@ class Service:
 
     def status(self) -> dict[str, Any]:
         """Returns the status."""
-        return self.ask("/api/v1/status")
+        status = self.ask("/api/v1/status")
+        self.pids.update({process["node"]: process["pid"] for process in status["processes"] if process["pid"]})
+        return status
 
     def wait_for(self, holds: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
         """Returns the first status for which something holds."""
@@ -128,12 +146,13 @@ def service(program: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     """Service of three sources and a builder, which it starts itself."""
     service = Service(program, tmp_path_factory.mktemp("control"))
     yield service
-    pids = [process["pid"] for process in service.status()["processes"] if process["pid"]]
-    service.process.terminate()
-    service.process.wait()
-    # They outlive the service.
-    for pid in pids:
-        os.kill(pid, signal.SIGKILL)
+    ended = service.process.poll()
+    service.kill()
+    # Nodes outlive the service.
+    for pid in service.pids.values():
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    assert ended is None, f"the service ended by itself, with {ended}: {(service.folder / 'service.log').read_text()}"
 
 
 @pytest.fixture(scope="module")
@@ -291,6 +310,15 @@ def test_events_of_a_run_are_seen(service: Service, open_page: Callable[..., Any
     drawn = "(canvas) => canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data.some(Boolean)"
     wait_until(page, drawn, page.wait_for_selector(f"[data-latest={SOURCES[0]}] canvas"))
     assert "simulated" in card.inner_text()
+    image = page.locator("[data-latest=camera]")
+    image.scroll_into_view_if_needed()
+    wait_until(page, drawn, page.wait_for_selector("[data-latest=camera] canvas.picture"))
+    assert re.search("64 . 48 pixels", image.inner_text())
+    fit = page.locator("[data-latest=spot]")
+    fit.scroll_into_view_if_needed()
+    wait_until(page, drawn, page.wait_for_selector("[data-latest=spot] canvas"))
+    assert fit.locator("option").count() > 1
+    card.scroll_into_view_if_needed()
     card.get_by_text("waterfall").click()
     page.wait_for_selector(f"[data-latest={SOURCES[0]}] canvas.pixels")
     # The event shown is replaced by newer ones.
@@ -416,8 +444,8 @@ def test_the_broken_source_comes_first(service: Service, open_page: Callable[...
     page = open_page("telephone", "dark")
     wait_for_state(page, "running")
     broken = SOURCES[1]
-    pids = {process["node"]: process["pid"] for process in service.status()["processes"]}
-    os.kill(pids[broken], signal.SIGKILL)
+    service.status()
+    os.kill(service.pids[broken], signal.SIGKILL)
     page.wait_for_selector(f"#wrong .trouble.major .subject >> text={broken}")
     first = page.locator("[data-source]").first
     playwright.expect(first).to_have_attribute("data-source", broken, timeout=1000 * PATIENCE_SECONDS)
