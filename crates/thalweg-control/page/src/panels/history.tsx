@@ -16,6 +16,8 @@ interface Curve {
 }
 
 const CHART_HEIGHT = 130;
+/** Least distance of two ticks of the time axis, in pixels: their labels may have seconds. */
+const TICK_SPACE = 75;
 const NO_VALUES: Column = [];
 
 function curvesOf(history: History, source: string | null): Curve[] {
@@ -43,7 +45,7 @@ function optionsOf(curve: Curve, width: number, ink: string, grid: string, line:
     cursor: { sync: { key: "history" }, drag: { x: true, y: false } },
     scales: { y: { range: (_, __, greatest) => [0, greatest > 0 ? greatest * 1.05 : 1] } },
     axes: [
-      { ...axis, values: (_, times) => times.map((time) => formatTick(time, times)) },
+      { ...axis, space: TICK_SPACE, values: (_, times) => times.map((time) => formatTick(time, times)) },
       { ...axis, size: 64, values: (_, values) => values.map((value) => curve.format(value)) },
     ],
     series: [{}, { label: curve.label, stroke: line, width: 1.5, spanGaps: false, points: { show: false } }],
