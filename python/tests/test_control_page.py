@@ -326,6 +326,29 @@ def test_events_of_a_run_are_seen(service: Service, open_page: Callable[..., Any
     playwright.expect(card.locator("p").first).not_to_have_text(shown, timeout=1000 * PATIENCE_SECONDS)
 
 
+def test_a_hidden_page_asks_for_nothing(service: Service, open_page: Callable[..., Any]) -> None:
+    service.bring_to("running")
+    page = open_page()
+    page.locator("#latest").scroll_into_view_if_needed()
+    page.wait_for_selector(f"[data-latest={SOURCES[0]}] canvas")
+    # Browsers without a screen hide no page by themselves.
+    hide = """(isHidden) => {
+        Object.defineProperty(document, "hidden", { value: isHidden, configurable: true });
+        document.dispatchEvent(new Event("visibilitychange"));
+    }"""
+    page.evaluate(hide, True)
+    requests: list[str] = []
+    page.on("request", lambda request: requests.append(request.url))
+    before = service.status()
+    service.wait_for(lambda status: status["id"] > before["id"] + 20)
+    page.wait_for_timeout(1)
+    assert (requests, page.title()) == ([], "beamline")
+    with page.expect_request("**/api/v1/latest/**", timeout=1000 * PATIENCE_SECONDS):
+        page.evaluate(hide, False)
+    wait_for_state(page, "running")
+    page.wait_for_selector(".old-values", state="detached")
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("size", SIZES)
 def test_every_size_has_its_words_in_sight(
