@@ -65,14 +65,14 @@ soak: setup release ## Run each link at full rate for ten minutes (ARGS="--time 
 
 .PHONY: build build-demo
 build: setup ## Build the programs and the Python package's module, as the demo and the tests use them
-	cargo build --locked -p thalweg -p thalweg-lab -p thalweg-py $(LIBRARIES) $(FEATURES)
+	cargo build --locked -p thalweg -p thalweg-lab -p thalweg-control -p thalweg-py $(LIBRARIES) $(FEATURES)
 # Without the instruments.
 build-demo: setup
 	cargo build --locked -p thalweg -p thalweg-py $(FEATURES)
 
 .PHONY: release
 release: setup ## Build the optimised programs
-	cargo build --release --locked -p thalweg -p thalweg-lab $(LIBRARIES) $(FEATURES)
+	cargo build --release --locked -p thalweg -p thalweg-lab -p thalweg-control $(LIBRARIES) $(FEATURES)
 
 PREFIX ?= /usr/local
 .PHONY: install

@@ -23,8 +23,8 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
 # Crates of the packages, and their files: programs, and the libraries that `thalweg rdma run` loads into programs.
-crates=(-p thalweg -p thalweg-lab -p thalweg-verbs-provider -p thalweg-verbs-preload)
-programs=(thalweg thalweg-lab)
+crates=(-p thalweg -p thalweg-lab -p thalweg-control -p thalweg-verbs-provider -p thalweg-verbs-preload)
+programs=(thalweg thalweg-lab thalweg-control)
 libraries=(libthalweg_verbs_provider.so libthalweg_verbs_preload.so)
 
 case "$kind" in
@@ -55,7 +55,7 @@ install -D -m 644 LICENSE-MIT "$root/usr/share/doc/thalweg/copyright"
 # dpkg-shlibdeps looks for a source package around it.
 mkdir -p "$work/source/debian"
 printf 'Source: thalweg\n' >"$work/source/debian/control"
-depends=$(cd "$work/source" && dpkg-shlibdeps -O "$root/usr/bin/thalweg" "$root/usr/bin/thalweg-lab" "$root"/usr/lib/thalweg/*.so | sed -n 's/^shlibs:Depends=//p')
+depends=$(cd "$work/source" && dpkg-shlibdeps -O "$root"/usr/bin/thalweg{,-lab,-control} "$root"/usr/lib/thalweg/*.so | sed -n 's/^shlibs:Depends=//p')
 version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
 architecture=$(dpkg --print-architecture)
 mkdir "$root/DEBIAN"

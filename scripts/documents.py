@@ -405,7 +405,7 @@ def surroundings(directory: Path) -> dict[str, str]:
     """The environment of a reader whose home is `directory`: the program and Python are on the path."""
     programs = directory / ".bin"
     programs.mkdir()
-    for name in ("thalweg", "thalweg-lab"):
+    for name in ("thalweg", "thalweg-lab", "thalweg-control"):
         (programs / name).symlink_to(program().with_name(name))
     kept = {name: value for name, value in os.environ.items() if not name.startswith("THALWEG")}
     return kept | {

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Puts the programs and what belongs to them into a tree: scripts/install.sh PROGRAM ROOT PREFIX, where thalweg-lab is
-# beside PROGRAM, and ROOT is "" or a directory that stands for /. With --remove in front, takes away what was put there.
+# Puts the programs and what belongs to them into a tree: scripts/install.sh PROGRAM ROOT PREFIX, where thalweg-lab and
+# thalweg-control are beside PROGRAM, and ROOT is "" or a directory that stands for /. With --remove in front, takes away what was put there.
 set -euo pipefail
 here=$(cd "$(dirname "$0")/.." && pwd)
 
@@ -10,13 +10,14 @@ if [ "${1:-}" = --remove ]; then
     shift
 fi
 program=$1 root=$2 prefix=$3
-lab=$(dirname "$program")/thalweg-lab
+lab=$(dirname "$program")/thalweg-lab control=$(dirname "$program")/thalweg-control
 # Libraries of `thalweg rdma run`, beside the program under the names that cargo gives them.
 provider=$(dirname "$program")/libthalweg_verbs_provider.so preload=$(dirname "$program")/libthalweg_verbs_preload.so
 share=$(mktemp -d)
 trap 'rm -rf "$share"' EXIT
 "$program" generate "$share"
 "$lab" generate "$share"
+"$control" generate "$share"
 mkdir -p "$share/man/man5"
 "$here/scripts/manual.py" "$here/docs/topology.md" thalweg-topology 5 >"$share/man/man5/thalweg-topology.5"
 # The documentation: as a site where mdBook is there to build one (it comes with `make venv-test`), otherwise its text.
@@ -34,6 +35,7 @@ fi
 files() {
     printf '%s\t%s\t755\n' "$program" "$prefix/bin/thalweg"
     printf '%s\t%s\t755\n' "$lab" "$prefix/bin/thalweg-lab"
+    printf '%s\t%s\t755\n' "$control" "$prefix/bin/thalweg-control"
     printf '%s\t%s\t644\n' "$provider" "$prefix/lib/thalweg/libthalweg-rdmav34.so"
     printf '%s\t%s\t644\n' "$preload" "$prefix/lib/thalweg/libthalweg-rdma-preload.so"
     (cd "$share" && find . -type f -printf '%P\n') | while read -r name; do

@@ -223,8 +223,13 @@ impl Client {
         let token = token.ok_or_else(|| {
             Failure::Usage(format!("no token for {url}: set THALWEG_CONTROL_TOKEN to one of the service's tokens.toml"))
         })?;
+        Ok(Self::with_token(&url, &token))
+    }
+
+    /// Creates a client of the service at `url` with the secret of a token.
+    pub fn with_token(url: &str, token: &str) -> Self {
         let config = ureq::Agent::config_builder().timeout_global(Some(REQUEST_TIME)).http_status_as_error(false);
-        Ok(Self { agent: config.build().into(), url: url.trim_end_matches('/').to_owned(), token })
+        Self { agent: config.build().into(), url: url.trim_end_matches('/').to_owned(), token: token.to_owned() }
     }
 
     /// Gets a document.

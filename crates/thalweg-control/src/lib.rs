@@ -11,15 +11,23 @@
 //! | `experiment` | The experiment: nodes, state, commands one at a time; sans-IO |
 //! | `service` | The service: carries out the actions of the experiment |
 //! | `api` | The HTTP interface, the connections of nodes, the page |
-//! | `status`, `view` | The status as it is shown, and how it is made |
-//! | `rates`, `history` | Rates, and figures of the last hour |
-//! | `alarms`, `webhook` | Alarms, and posts of them |
-//! | `records`, `numbers` | Records of runs, and their numbers |
+//! | `server` | Connections of clients: a limited number, none that stands idle |
+//! | `status` | The status as it is shown |
+//! | `view` | The status, made of what nodes report |
+//! | `rates` | Rates, from totals |
+//! | `history` | Figures of the last hour |
+//! | `alarms` | Alarms, with acknowledgements |
+//! | `webhook` | Posts of alarms and runs |
+//! | `records` | Records of runs |
+//! | `numbers` | Numbers of runs |
 //! | `processes` | Processes of nodes |
-//! | `access`, `audit` | Tokens with roles, and the log of requests |
+//! | `access` | Tokens with roles |
+//! | `audit` | The log of requests |
 //! | `config` | Table `[control]` of a topology |
 //! | `metrics` | Figures for Prometheus |
-//! | `ctl`, `pointer` | The client `thalweg ctl`, and how it finds the service |
+//! | `ctl` | The client `thalweg ctl` |
+//! | `pointer` | How clients find the service |
+//! | `manual` | The sections of its manual page |
 #![forbid(unsafe_code)]
 
 pub mod access;
@@ -30,12 +38,14 @@ pub mod config;
 pub mod ctl;
 pub mod experiment;
 pub mod history;
+mod manual;
 pub mod metrics;
 pub mod numbers;
 pub mod pointer;
 pub mod processes;
 pub mod rates;
 pub mod records;
+pub mod server;
 pub mod service;
 pub mod state;
 pub mod status;
@@ -43,20 +53,20 @@ pub mod view;
 pub mod webhook;
 
 use access::Role;
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use pointer::Pointer;
 use service::{Service, ServiceError};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::{Arc, LazyLock};
-use thalweg::terminal::{Failure, GlobalOptions, outlet, run_program, version_text};
+use thalweg::terminal::{Failure, GlobalOptions, generate, outlet, program_name, run_program, version_text};
 
 static VERSION: LazyLock<String> = LazyLock::new(version_text);
 
 /// Run control of an experiment.
 #[derive(Debug, Parser)]
-#[command(name = "thalweg", bin_name = "thalweg", version = VERSION.as_str())]
+#[command(name = "thalweg-control", version = VERSION.as_str(), max_term_width = 80)]
 struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -70,6 +80,9 @@ enum Command {
     Control(ControlOptions),
     /// Command a service, or ask it
     Ctl(ctl::Options),
+    /// Write man pages and shell completions
+    #[command(hide = true)]
+    Generate(generate::Options),
 }
 
 #[derive(Debug, clap::Args)]
@@ -88,11 +101,13 @@ struct ControlOptions {
 /// Runs the command that the program's arguments name, and returns its exit code.
 pub fn main() -> ExitCode {
     thalweg::register_kinds();
-    let Arguments { command, global } = Arguments::parse();
+    let matches = Arguments::command().bin_name(program_name("thalweg-control")).get_matches();
+    let Arguments { command, global } = Arguments::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     let json = global.json;
     run_program(global, || match command {
         Command::Control(options) => run_control(&options, json),
         Command::Ctl(options) => ctl::run_ctl(&options, json),
+        Command::Generate(options) => generate::generate_package_files(Arguments::command(), &manual::MANUAL, &options),
     })
 }
 
@@ -110,6 +125,7 @@ fn run_control(options: &ControlOptions, json: bool) -> Result<ExitCode, Failure
         Some(directory) => directory.clone(),
         None => service::default_directory(&options.file).map_err(Failure::Usage)?,
     };
+    thalweg::terminal::raise_open_file_limit();
     let service = Service::new(&options.file, &directory, options.listen)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     runtime.map_err(Failure::broken)?.block_on(serve(service, json))
@@ -123,11 +139,11 @@ async fn serve(service: Arc<Service>, json: bool) -> Result<ExitCode, Failure> {
     service.set_listen_address(address);
     announce(&service, address, json)?;
     tokio::spawn(Arc::clone(&service).pass_time());
-    let routes = api::routes(service).into_make_service_with_connect_info::<SocketAddr>();
+    let routes = api::routes(service);
     let mut terminated =
         tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()).map_err(Failure::broken)?;
     tokio::select! {
-        served = axum::serve(listener, routes) => served.map_err(Failure::broken)?,
+        served = server::serve_clients(listener, routes) => served.map_err(Failure::broken)?,
         _ = tokio::signal::ctrl_c() => {}
         _ = terminated.recv() => {}
     }

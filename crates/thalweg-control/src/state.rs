@@ -91,7 +91,8 @@ impl From<thalweg_node::State> for ExperimentState {
             State::Configured => Self::Configured,
             State::Armed => Self::Armed,
             State::Starting => Self::Starting,
-            State::Running => Self::Running,
+            // The run goes on while the next one is agreed on.
+            State::Running | State::Switching => Self::Running,
             State::Pausing => Self::Pausing,
             State::Paused => Self::Paused,
             State::Stopping => Self::Stopping,

@@ -13,12 +13,14 @@
 //! | `config` | Configuration of run control, fixed before the run |
 //! | `control` | The state machine of run control |
 //! | `end` | The end of a run, and the handling of sources that keep it from ending |
+//! | `boundary` | Boundaries between two events: a step of a scan, the beginning of the next run |
 //! | `state` | The states of a run, as shown to people and programs |
 //! | `order` | Commands to run control, and its orders to the node |
 //! | `assign` | Assignment of events to builders by the room they have (`run.assignment = "by-room"`) |
 //! | `time` | Time as counted by run control |
 
 mod assign;
+mod boundary;
 mod config;
 #[expect(clippy::module_inception, reason = "the state machine")]
 mod control;
@@ -28,6 +30,7 @@ mod state;
 mod time;
 
 pub use assign::{AssignConfig, Assigner, HEARTBEAT_INTERVAL, LeftOut, NoSuchBuilder, Share};
+pub use boundary::{Boundary, BoundaryRefused};
 pub use config::Config;
 pub use control::{Facts, RunControl};
 pub use order::{Cause, Command, Order, Refused, SourceCommand};

@@ -97,6 +97,17 @@ pub struct Arrivals {
 }
 
 impl Arrivals {
+    /// Returns what has arrived since these counts were taken.
+    #[must_use]
+    pub fn counted_since(self, before: Self) -> Self {
+        Self {
+            received: self.received - before.received,
+            dropped: self.dropped - before.dropped,
+            damaged: self.damaged - before.damaged,
+            foreign: self.foreign - before.foreign,
+        }
+    }
+
     /// Returns the sums of the counts of two ports.
     #[must_use]
     pub fn combined_with(self, other: Self) -> Self {

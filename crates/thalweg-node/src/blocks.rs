@@ -23,6 +23,8 @@ pub(crate) struct Blocks {
     /// Time since which something is written and not synced to disk.
     unsynced_since: Option<Duration>,
     recorder: Option<Recorder>,
+    /// Blocks of the run before, until they are on disk.
+    retiring: Option<Retiring>,
     /// Closings in each block, by the block's number in the pool.
     closings_in_blocks: Vec<BlockClosings>,
     /// Number of fragments of closed events that are not on disk, by the source's index.
@@ -34,6 +36,14 @@ pub(crate) struct Blocks {
     waiting_closings: VecDeque<Closing>,
     run: RunNumber,
     builders: u32,
+}
+
+/// Blocks of a run that another one has followed: all are at the disk.
+#[derive(Debug)]
+struct Retiring {
+    recorder: Option<Recorder>,
+    unwritten: Vec<u64>,
+    failure: Option<String>,
 }
 
 /// Outcome of the blocks of a run.
@@ -90,6 +100,7 @@ impl Blocks {
             since: None,
             unsynced_since: None,
             recorder: None,
+            retiring: None,
             failure: None,
             answers: DiskAnswers::default(),
             waiting_closings: VecDeque::new(),
@@ -108,8 +119,67 @@ impl Blocks {
         self.recorder.insert(recorder)
     }
 
-    pub(crate) fn recorder(&self) -> Option<&Recorder> {
-        self.recorder.as_ref()
+    /// Returns the recorders that have blocks, or may get some.
+    pub(crate) fn recorders(&self) -> impl Iterator<Item = &Recorder> {
+        self.recorder.iter().chain(self.retiring.iter().filter_map(|retiring| retiring.recorder.as_ref()))
+    }
+
+    /// Lets the recorder bring the blocks that it has to disk, and records into the run of `next` from now on. Nothing
+    /// must be left that was not sent on, and no run before this one be under way to the disk.
+    pub(crate) fn begin_next_run(&mut self, next: Option<Recorder>) {
+        let unwritten = vec![0; self.unwritten.len()];
+        self.retiring = Some(Retiring {
+            recorder: self.recorder.take(),
+            unwritten: std::mem::replace(&mut self.unwritten, unwritten),
+            failure: self.failure.take(),
+        });
+        self.unsynced_since = None;
+        if let Some(next) = next {
+            self.start_recording(next);
+        }
+    }
+
+    /// Returns the outcome of the blocks of the run before, once all of them are on disk, or known not to be, and its
+    /// files are closed.
+    pub(crate) fn take_retired_outcome(&mut self) -> Option<BlocksOutcome> {
+        self.take_back_retired_blocks();
+        let retiring = self.retiring.as_mut()?;
+        if let Some(recorder) = &mut retiring.recorder {
+            if recorder.blocks_in_flight() > 0 {
+                return None;
+            }
+            recorder.end_submission();
+            // Closing files is a matter of the recorder's turns.
+            let _ = recorder.reap_block();
+            if !recorder.has_ended() {
+                return None;
+            }
+        }
+        let Retiring { recorder, unwritten, failure } = self.retiring.take()?;
+        Some(BlocksOutcome { recorder, unwritten, failure })
+    }
+
+    /// Gives up the disk of the run before, which does not answer: the memory of its blocks is the kernel's until the
+    /// kernel lets go of it. Returns the fragments known not to be on disk.
+    pub(crate) fn give_up_retired(&mut self) -> Vec<u64> {
+        let Some(Retiring { recorder, unwritten, .. }) = self.retiring.take() else { return Vec::new() };
+        std::mem::forget(recorder);
+        unwritten
+    }
+
+    fn take_back_retired_blocks(&mut self) -> bool {
+        let Self { retiring: Some(retiring), pool, closings_in_blocks, .. } = self else { return false };
+        let mut any = false;
+        while let Some(finished) = retiring.recorder.as_mut().and_then(Recorder::reap_block) {
+            if let Err(error) = &finished.result {
+                retiring.failure.get_or_insert_with(|| error.to_string());
+                let closings = &mut closings_in_blocks[finished.block.index_in_pool() as usize];
+                std::mem::take(closings).count_unwritten(&mut retiring.unwritten);
+            }
+            pool.return_block(finished.block.into_block());
+            any = true;
+        }
+        any
     }
 
     /// Returns the bytes in the free blocks.
@@ -223,7 +293,7 @@ impl Blocks {
 
     /// Takes back blocks that the recorder has written. Returns true if there were any.
     pub(crate) fn reap_written_blocks(&mut self) -> bool {
-        let mut any = false;
+        let mut any = self.take_back_retired_blocks();
         while let Some(finished) = self.recorder.as_mut().and_then(Recorder::reap_block) {
             self.take_back_block(finished);
             any = true;
@@ -277,12 +347,12 @@ impl Blocks {
         self.unsynced_since.map(|since| since + every)
     }
 
-    /// Returns the number of blocks that the recorder has.
+    /// Returns the number of blocks that recorders have.
     pub(crate) fn blocks_in_flight(&self) -> usize {
-        self.recorder.as_ref().map_or(0, Recorder::blocks_in_flight)
+        self.recorders().map(Recorder::blocks_in_flight).sum()
     }
 
-    /// Returns whether the recorder has blocks, for which others may have to wait.
+    /// Returns whether recorders have blocks, for which others may have to wait.
     pub(crate) fn disk_has_blocks(&self) -> bool {
         self.blocks_in_flight() > 0
     }
@@ -316,9 +386,7 @@ impl Blocks {
     }
 
     fn count_unwritten_block(&mut self, block: u32) {
-        let BlockClosings { events, missing } = std::mem::take(&mut self.closings_in_blocks[block as usize]);
-        self.unwritten.iter_mut().for_each(|count| *count += events);
-        missing.into_iter().for_each(|source| self.unwritten[source] -= 1);
+        std::mem::take(&mut self.closings_in_blocks[block as usize]).count_unwritten(&mut self.unwritten);
     }
 
     /// Returns when a block must be sent on though it is not full.
@@ -345,6 +413,14 @@ impl Blocks {
             unwritten: std::mem::take(&mut self.unwritten),
             failure: self.failure.take(),
         }
+    }
+}
+
+impl BlockClosings {
+    /// Adds the fragments of these events, which are not on disk, to the numbers of the sources.
+    fn count_unwritten(self, unwritten: &mut [u64]) {
+        unwritten.iter_mut().for_each(|count| *count += self.events);
+        self.missing.into_iter().for_each(|source| unwritten[source] -= 1);
     }
 }
 

@@ -7,6 +7,7 @@ mod assembly;
 mod assigning;
 mod ending;
 mod messages;
+mod next;
 mod opening;
 mod origin;
 mod peers;
@@ -28,6 +29,7 @@ use crate::{BuilderReport, Clock, Handle, NodeError, Snapshot, SourceRow};
 use assembly::{Assembly, Moment};
 use assigning::Assigning;
 use ending::Ending;
+use next::{ClosingRun, NextRun};
 use origin::Origin;
 use peers::{Peers, Sender};
 use reporting::Reporting;
@@ -57,8 +59,11 @@ pub struct BuilderNode {
     setup: Setup,
     clock: Arc<dyn Clock>,
     peers: Peers,
-    /// Event builder; a new one for the run when it begins.
+    /// Event builder; a new one for each run when it begins.
     builder: Builder,
+    /// Run that is to follow without a gap, and the one before, until it is on disk.
+    next_run: Option<NextRun>,
+    closing_run: Option<ClosingRun>,
     assembly: Assembly,
     control: RunControl,
     run: RunState,
@@ -154,6 +159,7 @@ impl BuilderNode {
         self.decide_origin();
         self.search_for_shifts();
         self.flush_messages();
+        self.close_previous_run(handle)?;
         self.reporting.write_trace(&self.builder, self.clock.now())?;
         handle.publish_snapshot(|| self.take_snapshot());
         let Self { assembly, peers, .. } = self;
@@ -201,9 +207,10 @@ impl BuilderNode {
         self.peers.release_slots(&mut self.builder, self.assembly.may_release_later());
         for index in self.peers.connection_numbers() {
             let Sender::Source(source) = self.peers.message_sender(index) else { continue };
+            let builder = self.builder_of(source);
             let is_done = self.has_begun()
-                && self.builder.has_ended(source)
-                && self.builder.is_settled(source)
+                && builder.has_ended(source)
+                && builder.is_settled(source)
                 && self.assigning.is_done_elsewhere(source, &self.builder);
             if is_done && !self.peers.is_dismissed(source) {
                 self.peers.dismiss_source(source);
@@ -249,6 +256,7 @@ impl BuilderNode {
             self.control.next_check_time(),
             self.origin.next_due_time(),
             Some(silence).filter(|_| has_begun),
+            self.next_close_time(),
             self.run.next_early_end().filter(|_| has_begun),
             self.assigning.next_due_time().filter(|_| has_begun),
         ];

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use thalweg_core::control::Command;
+use thalweg_store::RunKind;
 use thalweg_wire::TaiNanos;
 
 /// Command to a node.
@@ -13,6 +14,10 @@ pub enum NodeCommand {
     Control(Command),
     /// Order for the next run. Carried out before the run begins.
     Prepare(RunOrder),
+    /// Begins the next run at an event that all sources agree on: without a gap, and without a pause but for that.
+    Next(RunOrder),
+    /// Marks the beginning of a step of a scan, at an event that all sources agree on.
+    Step(StepOrder),
 }
 
 impl From<Command> for NodeCommand {
@@ -26,6 +31,8 @@ impl fmt::Display for NodeCommand {
         match self {
             Self::Control(command) => command.fmt(f),
             Self::Prepare(_) => f.write_str("prepare the run"),
+            Self::Next(_) => f.write_str("begin the next run"),
+            Self::Step(_) => f.write_str("mark a step"),
         }
     }
 }
@@ -50,31 +57,15 @@ pub struct RunOrder {
     pub without: Vec<String>,
 }
 
-/// Kind of a run.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum RunKind {
-    /// Data to be kept and analysed.
-    #[default]
-    Physics,
-    /// A test.
-    Test,
-}
-
-impl RunKind {
-    /// Returns the name used in commands and in `run.json`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Physics => "physics",
-            Self::Test => "test",
-        }
-    }
-}
-
-impl fmt::Display for RunKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
+/// Step of a scan that is to be marked.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct StepOrder {
+    /// Label of the step, of at most 256 bytes.
+    pub label: String,
+    /// Facts about the step, of at most 4 KiB of JSON.
+    #[serde(skip_serializing_if = "serde_json::Value::is_null")]
+    pub data: serde_json::Value,
 }
 
 /// TAI nanoseconds as a number.

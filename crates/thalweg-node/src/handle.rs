@@ -1,6 +1,6 @@
 //! Handle on a running node: sends commands to it from another thread, and reads its snapshots.
 
-use crate::{NodeCommand, Sample};
+use crate::{BuilderReport, NodeCommand, Sample};
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -10,6 +10,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use thalweg_arena::Doorbell;
 use thalweg_core::control::{Command, State};
 use thiserror::Error;
+
+/// Maximum number of reports of runs that are kept until they are taken.
+const MAX_REPORTS: usize = 1024;
 
 /// Queue of commands to a node, and its latest snapshot. Clones are handles on the same node. A handle may serve the
 /// nodes of one run after another: between two of them it refuses commands.
@@ -27,6 +30,8 @@ struct Shared {
     snapshot: Mutex<Arc<Snapshot>>,
     /// True if a newer snapshot is wanted.
     wanted: AtomicBool,
+    /// Reports of runs that others have followed without a gap, and that were not taken.
+    reports: Mutex<Vec<BuilderReport>>,
     /// Latest fragment of each source, as far as they were asked for.
     samples: Mutex<Vec<Option<Arc<Sample>>>>,
     /// True if newer fragments are wanted.
@@ -85,6 +90,7 @@ impl Handle {
             bell: Doorbell::new()?,
             snapshot: Mutex::default(),
             wanted: AtomicBool::new(true),
+            reports: Mutex::default(),
             samples: Mutex::default(),
             wants_samples: AtomicBool::new(false),
         })))
@@ -158,6 +164,23 @@ impl Handle {
         self.0.wanted.store(true, Ordering::Relaxed);
         self.wake_node();
         Arc::clone(&lock_ignoring_poison(&self.0.snapshot))
+    }
+
+    /// Removes and returns the reports of runs that others have followed without a gap: those of runs that are on disk,
+    /// oldest first. The report of the last run is that of the node.
+    pub fn take_reports(&self) -> Vec<BuilderReport> {
+        std::mem::take(&mut *lock_ignoring_poison(&self.0.reports))
+    }
+
+    /// Keeps the report of a run that another one has followed. Of more than `MAX_REPORTS` that nothing takes, the
+    /// oldest are dropped.
+    pub(crate) fn publish_report(&self, report: BuilderReport) {
+        // Whoever holds this lock moves a list of reports, and nothing else.
+        let mut reports = lock_ignoring_poison(&self.0.reports);
+        if reports.len() >= MAX_REPORTS {
+            reports.remove(0);
+        }
+        reports.push(report);
     }
 
     /// Returns a copy of the latest fragment of each source that was copied so far, in the order of the topology, and

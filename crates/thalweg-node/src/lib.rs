@@ -51,7 +51,7 @@ mod wait;
 pub use builder::{BuilderNode, try_programs};
 pub use calibration::{KeptLink, Measured, forget_links, kept_links};
 pub use clock::{Clock, SystemClock};
-pub use command::{NodeCommand, RunKind, RunOrder};
+pub use command::{NodeCommand, RunOrder, StepOrder};
 pub use environment::Environment;
 pub use error::NodeError;
 pub use handle::{CommandRefusal, Handle, IncompleteEvent, Snapshot, SourceRow};
@@ -68,6 +68,7 @@ pub use slots::PushedFragment;
 pub use source::{Feed, SourceNode, SourceSettings};
 pub use thalweg_core::control::{Command, State};
 pub use thalweg_core::filter::Undecided;
+pub use thalweg_store::RunKind;
 pub use topology::{
     Accept, Assignment, BuilderNodeConfig, CheckConfig, DEFAULT_SLOT, EventRate, EventRateError, LevelConfig,
     LinkConfig, Metadata, Otherwise, Policy, RunConfig, Setting, SourceNodeConfig, Topology, TopologyError, WINDOW,

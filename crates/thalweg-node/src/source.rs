@@ -144,8 +144,13 @@ pub struct SourceNode {
     times: Option<TimesReport>,
     /// Time at which the source began to take fragments; `None` before.
     began_at: Option<Duration>,
-    /// Processor time of this process before this run.
+    /// Processor time of this process before the first run.
+    cpu_created: Duration,
+    /// Processor time of this process, and frames of its device that belong to no event, before this run.
     cpu_before: Duration,
+    strays_before: u64,
+    /// Counts of earlier runs of what the device had and the source did not take.
+    earlier_not_taken: NotTaken,
     /// Time at which the thread that serves builders wakes up without an event.
     sleeps_until: Option<Duration>,
 }
@@ -254,7 +259,10 @@ impl SourceNode {
             acquiring: Acquiring::new(&settings.feed),
             times: None,
             began_at: None,
+            cpu_created: cpu_before,
             cpu_before,
+            strays_before: 0,
+            earlier_not_taken: NotTaken::default(),
             sleeps_until: None,
             clock,
             slots,
@@ -360,18 +368,27 @@ impl SourceNode {
             .collect()
     }
 
-    /// Returns the counts of what the device had so far and the source did not take.
-    fn not_taken_counts(&self) -> NotTaken {
-        let of_no_event = match &self.feed {
+    /// Returns the number of the device's frames that belong to no event.
+    fn stray_frame_count(&self) -> u64 {
+        match &self.feed {
             Feed::Acquisition(device) => device.stray_frame_count(),
             _ => 0,
-        };
+        }
+    }
+
+    /// Returns the counts of what the device had in this run and the source did not take.
+    fn not_taken_counts(&self) -> NotTaken {
+        let of_no_event = self.stray_frame_count() - self.strays_before;
         NotTaken { of_no_event, device_away: self.acquiring.has_given_up(), ..self.pace.not_taken() }
     }
 
     fn final_report(&self) -> SourceReport {
-        let (total, counts, not_taken) =
-            (self.builders.total_accounts(), self.course.taken_counts(), self.not_taken_counts());
+        let (total, counts, not_taken, earlier) = (
+            self.builders.total_accounts(),
+            self.course.taken_counts(),
+            self.not_taken_counts(),
+            self.earlier_not_taken,
+        );
         SourceReport {
             name: self.setup.name.clone(),
             source: self.setup.id.to_string(),
@@ -382,12 +399,12 @@ impl SourceNode {
             dropped_oldest: total.dropped_oldest,
             lost_in_device: counts.lost_in_device,
             device: self.device_counters(),
-            not_taken: not_taken.fragments,
-            of_no_event: not_taken.of_no_event,
-            dead_seconds: Duration::from_nanos(not_taken.dead_nanos).as_secs_f64(),
+            not_taken: earlier.fragments + not_taken.fragments,
+            of_no_event: earlier.of_no_event + not_taken.of_no_event,
+            dead_seconds: Duration::from_nanos(earlier.dead_nanos + not_taken.dead_nanos).as_secs_f64(),
             blocked: counts.stalls,
             copied_bytes: total.copied_bytes,
-            cpu_seconds: (self.clock.processor_time() - self.cpu_before).as_secs_f64(),
+            cpu_seconds: (self.clock.processor_time() - self.cpu_created).as_secs_f64(),
             datagrams: self.builders.datagram_arrivals(),
             pages: self.slots.slot_arena().to_string(),
             wait: self.setup.wait,
@@ -410,6 +427,7 @@ fn leading_hello(settings: &SourceSettings, session: u64, longest: usize, descri
         capabilities: settings.policy.announced_capabilities()
             | Capabilities::ASSIGNED
             | Capabilities::TRIGGER_TIMES
+            | Capabilities::NEXT_RUN
             | by_time,
         description: description.len() as u32,
     }

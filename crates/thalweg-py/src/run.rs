@@ -205,6 +205,28 @@ impl Run {
         Ok(self.open_store()?.run_info().comment.clone())
     }
 
+    /// Purpose of the run: "physics", or "test".
+    #[getter]
+    fn kind(&self) -> PyResult<&'static str> {
+        Ok(self.open_store()?.run_info().kind.name())
+    }
+
+    /// Steps of a scan, a list of dicts in ascending order: "event" (first event of the step), "at" (time at which it was
+    /// asked for, TAI nanoseconds), "label" and, if there is any, "data". Empty if there are none.
+    #[getter]
+    fn steps<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let text = serde_json::to_string(&self.open_store()?.run_info().steps).map_err(to_run_error)?;
+        py.import("json")?.call_method1("loads", (text,))
+    }
+
+    /// Times of the run's course, a dict of TAI nanoseconds: "asked" (the run was asked for), "first_event" (the first
+    /// event of all sources was closed), "stop_asked", "last_event" and "on_disk". What did not happen is left out.
+    #[getter]
+    fn times<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let text = serde_json::to_string(&self.open_store()?.run_info().times).map_err(to_run_error)?;
+        py.import("json")?.call_method1("loads", (text,))
+    }
+
     /// Metadata of the run ([run.metadata] in the topology): a dict of strings, numbers, lists and dicts. Dates and times
     /// are strings (ISO 8601).
     #[getter]

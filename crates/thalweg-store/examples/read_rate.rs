@@ -73,6 +73,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         state: RunState::Complete,
         reasons: vec![],
         events,
+        times: Default::default(),
+        steps: Vec::new(),
         trigger: Default::default(),
         left_out: Default::default(),
         time_use: Default::default(),

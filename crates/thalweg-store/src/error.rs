@@ -122,14 +122,6 @@ pub enum StoreError {
         /// Number of builders in the run.
         builders: u32,
     },
-    /// A pool with blocks in use: all its blocks must be free to be registered.
-    #[error("only {free} of the pool's {count} blocks are free: return all blocks before starting a run")]
-    PoolInUse {
-        /// Number of free blocks.
-        free: usize,
-        /// Number of blocks in the pool.
-        count: u32,
-    },
     /// A failed allocation of memory for the recorder itself.
     #[error("memory for a segment's footer: {0}")]
     Arena(#[from] thalweg_arena::ArenaError),

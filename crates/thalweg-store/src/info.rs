@@ -9,6 +9,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::cmp::Ordering;
 use std::collections::HashSet;
+use std::fmt;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::OwnedFd;
@@ -45,9 +46,18 @@ pub struct RunInfo {
     /// TAI minus UTC when it began, in seconds.
     #[serde(default)]
     pub tai_utc_offset: i32,
+    /// Times of its course, beside its beginning and its end.
+    #[serde(default)]
+    pub times: Milestones,
+    /// Purpose of the run.
+    #[serde(default)]
+    pub kind: RunKind,
     /// Comment on the run by those who took it; empty if there is none.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub comment: String,
+    /// Steps of a scan, in ascending order of their events; empty if there are none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub steps: Vec<Step>,
     /// Facts about the run that the laboratory keeps with it; empty if there are none.
     #[serde(default, skip_serializing_if = "serde_json::Map::is_empty")]
     pub metadata: serde_json::Map<String, serde_json::Value>,
@@ -93,6 +103,70 @@ pub enum RunState {
     Complete,
     /// Data is missing; [`RunInfo::reasons`] gives the reasons.
     Incomplete,
+}
+
+/// Times of a run's course, in TAI nanoseconds since 1970; `None` for what did not happen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Milestones {
+    /// Time at which the run was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub asked: Option<u64>,
+    /// Time at which the first event was closed that has a fragment of each source.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub first_event: Option<u64>,
+    /// Time at which the end of the run was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stop_asked: Option<u64>,
+    /// Time at which the last event was closed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_event: Option<u64>,
+    /// Time at which all events were on disk.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub on_disk: Option<u64>,
+}
+
+/// Purpose of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RunKind {
+    /// Data to be analysed.
+    #[default]
+    Physics,
+    /// Test of the apparatus.
+    Test,
+}
+
+impl RunKind {
+    /// Returns its name, as used in `run.json`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Physics => "physics",
+            Self::Test => "test",
+        }
+    }
+}
+
+impl fmt::Display for RunKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// A step of a scan: a label between two events.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Step {
+    /// First event of the step: all of its fragments, and those of later events, were accepted after the step was asked
+    /// for.
+    pub event: u64,
+    /// Time at which the step was asked for, in TAI nanoseconds since 1970.
+    pub at: u64,
+    /// Label of the step.
+    #[serde(default)]
+    pub label: String,
+    /// Facts about the step, as the program gave them.
+    #[serde(default, skip_serializing_if = "serde_json::Value::is_null")]
+    pub data: serde_json::Value,
 }
 
 /// Program and host that wrote a run.
@@ -311,6 +385,9 @@ impl RunInfo {
                 Ordering::Greater => found.push(format!("source {} comes after {}", pair[1].id, pair[0].id)),
             }
         }
+        if let Some(pair) = self.steps.windows(2).find(|pair| pair[0].event > pair[1].event) {
+            found.push(format!("the step at event {} comes after that at {}", pair[1].event, pair[0].event));
+        }
         for SourceInfo { id, name, description } in &self.sources {
             if name.contains(char::is_control) {
                 found.push(format!("the name of source {id} has control characters, {name:?}"));
@@ -438,6 +515,13 @@ impl RunFile {
                 reasons
                     .push(format!("{} more, for which the disk had no space", info.reasons.len() - MAX_KEPT_REASONS));
                 self.write_and_rename(&RunInfo { reasons, ..info.clone() })
+            }
+            // Steps have no space reserved for them.
+            Err(error) if error.raw_os_error() == Some(libc::ENOSPC) && !info.steps.is_empty() => {
+                let lost = format!("{} steps are lost, for which the disk had no space", info.steps.len());
+                let reasons = info.reasons.iter().cloned().chain([lost]).collect();
+                let (steps, state) = (Vec::new(), RunState::Incomplete);
+                self.write_and_rename(&RunInfo { reasons, steps, state, ..info.clone() })
             }
             result => result,
         }

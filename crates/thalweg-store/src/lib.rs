@@ -66,8 +66,8 @@ pub use files::RunFiles;
 pub use follow::{End, Follow, Followed};
 pub use format::EventStatus;
 pub use info::{
-    EventCounts, RecorderInfo, RunInfo, RunState, SourceInfo, Totals, WriterInfo, WriterLife, check_writer_life,
-    run_directory_name,
+    EventCounts, Milestones, RecorderInfo, RunInfo, RunKind, RunState, SourceInfo, Step, Totals, WriterInfo,
+    WriterLife, check_writer_life, run_directory_name,
 };
 pub use list::{Listed, builder_directories, combine_builder_directories, list_runs, run_state_text};
 pub use mapping::Mapping;

@@ -12,7 +12,7 @@ use crate::disk::Disk;
 use crate::engine::{Done, Engine, Job};
 use crate::error::{StoreError, WriteError};
 use crate::format::{BLOCK_ALIGN, EventStatus};
-use crate::info::{RunFile, RunInfo, RunState};
+use crate::info::{Milestones, RunFile, RunInfo, RunState};
 use crate::segment::{Segment, segment_file_name};
 use rustix::io::Errno;
 use std::collections::VecDeque;
@@ -245,6 +245,8 @@ impl Recorder {
             info.state = RunState::Incomplete;
         }
         info.ended = Some(end.ended.0);
+        info.times = Milestones { asked: info.times.asked, on_disk: Some(end.ended.0), ..end.times };
+        info.steps = end.steps;
         info.events = end.events;
         info.trigger = end.trigger;
         info.left_out = end.left_out;

@@ -252,6 +252,8 @@ impl RunInfo {
         for part in others {
             sum.began = sum.began.min(part.began);
             sum.ended = sum.ended.zip(part.ended).map(|(one, other)| one.max(other));
+            sum.times.last_event = sum.times.last_event.max(part.times.last_event);
+            sum.times.on_disk = sum.times.on_disk.max(part.times.on_disk);
             add_event_counts(&mut sum, part);
             add_numbers(&mut sum.trigger, &part.trigger);
             add_entries(&mut sum.time_use, &part.time_use);

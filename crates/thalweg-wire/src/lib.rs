@@ -53,8 +53,8 @@ pub use header::{
 pub use interval::IntervalMap;
 pub use message::{
     Announcement, Assign, Capabilities, Contact, Disposition, FinalCounters, Hello, Left, Losses, MESSAGE_LEN,
-    MESSAGE_MAGIC, Message, MessageError, NotTaken, PROTOCOL_VERSION, Refusal, Region, Room, RoomReport, Sender,
-    TriggerTimes, Welcome,
+    MESSAGE_MAGIC, Message, MessageError, NotTaken, PROTOCOL_VERSION, Refusal, Region, Room, RoomReport, RunCounters,
+    Sender, TriggerTimes, Welcome,
 };
 pub use payload::{Element, ElementError, Meaning, NumberKind, PayloadType};
 pub use random::{GOLDEN_GAMMA, mix_bits};

@@ -38,13 +38,17 @@ bitflags::bitflags! {
         /// The source has received [`Message::Start`] of this builder before, over an earlier connection. A builder that
         /// has not begun a run refuses it: it was started anew. No builder repeats this bit.
         const RETURNS = 1 << 4;
+        /// The source goes from one run to the next at an event that builder 0 names ([`Message::NextRun`]), without
+        /// disconnecting. A builder that does the same repeats this bit.
+        const NEXT_RUN = 1 << 5;
         const _ = !0;
     }
 }
 
 impl Capabilities {
     /// All capabilities that builders repeat.
-    pub const KNOWN: Self = Self::WITHDRAWS.union(Self::ASSIGNED).union(Self::BY_TIME).union(Self::TRIGGER_TIMES);
+    pub const KNOWN: Self =
+        Self::WITHDRAWS.union(Self::ASSIGNED).union(Self::BY_TIME).union(Self::TRIGGER_TIMES).union(Self::NEXT_RUN);
 }
 
 /// Source identity, geometry and capabilities, sent when the source connects. Followed by `description` bytes of JSON.
@@ -344,6 +348,25 @@ pub struct FinalCounters {
     pub next_sequence: u32,
 }
 
+/// Counters of a source at the boundary between two runs, for one builder's share of the events of the run that ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct RunCounters {
+    /// Number of the run that ends at this source.
+    pub run: RunNumber,
+    /// Number of fragments accepted from the device in this run, dropped ones included.
+    pub accepted: u64,
+    /// Number of these that were dropped because no slot was free.
+    pub dropped_newest: u64,
+    /// Number of these that were dropped to make room.
+    pub dropped_oldest: u64,
+    /// Number of tickets issued so far, those of earlier runs included: later tickets are of the next run.
+    pub tickets: u64,
+    /// Processor time that the source has used in this run, user and system, in nanoseconds.
+    pub cpu_nanos: u64,
+    /// Number of payload bytes that were copied on their way out in this run.
+    pub copied_bytes: u64,
+}
+
 /// A control message. S→B: from source to builder; B→S: from builder to source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Message {
@@ -403,6 +426,18 @@ pub enum Message {
         /// Index of the builder that asked for it with [`Pause`](Self::Pause).
         asked_by: u32,
     },
+    /// B→S: from builder 0: has the source continue up to this event, exclusive, in the run under way, and from there on
+    /// in the next one.
+    NextRun {
+        /// Number of the first event of the next run.
+        first: EventId,
+        /// Number of the next run.
+        run: RunNumber,
+        /// True if this source does not reach the event: the next run begins where it is.
+        here: bool,
+    },
+    /// S→B: the source has sent everything of this run, and what follows is of the next one.
+    RunEnded(RunCounters),
     /// B→S: has the source continue up to this event, exclusive, and then end.
     StopAt {
         /// Number of the event.
@@ -540,6 +575,8 @@ const KIND_EVENTS_BEGIN: u8 = 27;
 const KIND_REPORT_TIMES: u8 = 28;
 const KIND_TRIGGER_TIMES: u8 = 29;
 const KIND_NUMBERS_AGREE: u8 = 30;
+const KIND_NEXT_RUN: u8 = 31;
+const KIND_RUN_ENDED: u8 = 32;
 // From here on, receivers ignore the kinds that they do not know.
 const KIND_BUILDER_LOST: u8 = 192;
 
@@ -560,6 +597,7 @@ impl Message {
             | Self::Paused { .. }
             | Self::Running
             | Self::EndsAt { .. }
+            | Self::RunEnded(_)
             | Self::Region(_)
             | Self::NotTaken(_)
             | Self::FirstFrame { .. }
@@ -577,6 +615,7 @@ impl Message {
             | Self::Pause
             | Self::Resume
             | Self::StopAt { .. }
+            | Self::NextRun { .. }
             | Self::Assign(_)
             | Self::Room(_)
             | Self::LeaveOut { .. }
@@ -630,6 +669,8 @@ impl Message {
             Self::ReportTimes { .. } => KIND_REPORT_TIMES,
             Self::TriggerTimes(_) => KIND_TRIGGER_TIMES,
             Self::NumbersAgree { .. } => KIND_NUMBERS_AGREE,
+            Self::NextRun { .. } => KIND_NEXT_RUN,
+            Self::RunEnded(_) => KIND_RUN_ENDED,
             Self::Assign(_) => KIND_ASSIGN,
             Self::Room(_) => KIND_ROOM,
             Self::RoomReport(_) => KIND_ROOM_REPORT,
@@ -654,6 +695,8 @@ impl Message {
             }
             Self::Release { below } => w.write_u64(below),
             Self::Paused { next, asked_by } => w.write_u64(next.0).write_u32(asked_by),
+            Self::NextRun { first, run, here } => w.write_u64(first.0).write_u32(run.0).write_u32(here.into()),
+            Self::RunEnded(counters) => counters.write_fields(w),
             Self::StopAt { end, end_here } => w.write_u64(end.0).write_u32(end_here.into()),
             Self::End(final_counters) => final_counters.write_fields(w),
             Self::Losses(losses) => w.write_u64(losses.sent).write_u64(losses.again),
@@ -712,6 +755,8 @@ impl Message {
             KIND_PAUSE => Self::Pause,
             KIND_RESUME => Self::Resume,
             KIND_PAUSED => Self::Paused { next: EventId(r.read_u64()), asked_by: r.read_u32() },
+            KIND_NEXT_RUN => Self::read_next_run(&mut r)?,
+            KIND_RUN_ENDED => Self::RunEnded(RunCounters::read_fields(&mut r)),
             KIND_STOP_AT => {
                 Self::StopAt { end: EventId(r.read_u64()), end_here: r.read_u32_at_most("end_here", 1)? == 1 }
             }
@@ -753,6 +798,13 @@ impl Message {
             kind if Self::IGNORABLE.contains(&kind) => Self::Ignored { kind },
             kind => return Err(MessageError::Kind(kind)),
         })
+    }
+}
+
+impl Message {
+    fn read_next_run(r: &mut Reader<'_>) -> Result<Self, MessageError> {
+        let (first, run) = (EventId(r.read_u64()), RunNumber(r.read_u32()));
+        Ok(Self::NextRun { first, run, here: r.read_u32_at_most("here", 1)? == 1 })
     }
 }
 
@@ -868,6 +920,25 @@ impl FinalCounters {
             cpu_nanos: r.read_u64(),
             copied_bytes: r.read_u64(),
             next_sequence: r.read_u32(),
+        }
+    }
+}
+
+impl RunCounters {
+    fn write_fields<'w>(&self, w: &'w mut Writer) -> &'w mut Writer {
+        w.write_u64(self.accepted).write_u64(self.dropped_newest).write_u64(self.dropped_oldest);
+        w.write_u64(self.tickets).write_u64(self.cpu_nanos).write_u64(self.copied_bytes).write_u32(self.run.0)
+    }
+
+    fn read_fields(r: &mut Reader<'_>) -> Self {
+        Self {
+            accepted: r.read_u64(),
+            dropped_newest: r.read_u64(),
+            dropped_oldest: r.read_u64(),
+            tickets: r.read_u64(),
+            cpu_nanos: r.read_u64(),
+            copied_bytes: r.read_u64(),
+            run: RunNumber(r.read_u32()),
         }
     }
 }
@@ -1048,6 +1119,16 @@ mod tests {
             Message::Release { below: 5 },
             Message::Pause,
             Message::Paused { next: EventId(1234), asked_by: 2 },
+            Message::NextRun { first: EventId(1240), run: RunNumber(43), here: true },
+            Message::RunEnded(RunCounters {
+                run: RunNumber(42),
+                accepted: 1,
+                dropped_newest: 2,
+                dropped_oldest: 3,
+                tickets: 4,
+                cpu_nanos: 5,
+                copied_bytes: 6,
+            }),
             Message::StopAt { end: EventId(1240), end_here: true },
             Message::Resume,
             Message::Running,
@@ -1123,6 +1204,9 @@ mod tests {
             hex,
             "54574d5302130000020100000000000020000000000000000403000000000000020000000100000006050000000000000807000000000000"
         );
+        let bytes = Message::NextRun { first: EventId(0x0102), run: RunNumber(0x2b), here: true }.encode();
+        let hex: String = bytes[..24].iter().map(|b| format!("{b:02x}")).collect();
+        assert_eq!(hex, "54574d53021f000002010000000000002b00000001000000");
         let bytes = Message::Region(Region { arena: 0, base: 0x0102, length: 0x20_0000, key: 0x0a0b_0c0d }).encode();
         let hex: String = bytes[..36].iter().map(|b| format!("{b:02x}")).collect();
         assert_eq!(hex, "54574d530210000000000000020100000000000000002000000000000d0c0b0a00000000");
@@ -1146,7 +1230,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_decoded_or_refused(bytes: [u8; 32], kind in prop_oneof![0u8..31, 190u8..], tail: [u8; 28], valid_crc: bool) {
+        fn any_bytes_are_decoded_or_refused(bytes: [u8; 32], kind in prop_oneof![0u8..34, 190u8..], tail: [u8; 28], valid_crc: bool) {
             let mut cell = [0u8; MESSAGE_LEN];
             cell[..32].copy_from_slice(&bytes);
             cell[32..60].copy_from_slice(&tail);

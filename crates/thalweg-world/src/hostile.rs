@@ -8,7 +8,7 @@ use thalweg_link::{Address, Endpoints, Poller, SourceEndpoint, SourceGreeting};
 use thalweg_node::{Clock, Handle, Idle, Node, NodeError, SourceReport};
 use thalweg_wire::{
     Announcement, Capabilities, Contact, Disposition, EventId, FinalCounters, FragmentHeader, HEADER_LEN, Hello, Left,
-    Losses, Message, NotTaken, Room, RoomReport, RunNumber, SourceId, crc32c,
+    Losses, Message, NotTaken, Room, RoomReport, RunCounters, RunNumber, SourceId, crc32c,
 };
 
 const SLOT_COUNT: u32 = 8;
@@ -242,7 +242,7 @@ fn draw_u32(random: &mut Random) -> u32 {
 fn draw_message(random: &mut Random, builder: &Counterpart, id: SourceId) -> Message {
     let (ticket, event) = (builder.next_ticket, builder.next_event);
     let of_builder = u32::try_from(random.draw_from(0..u64::from(builder.greeting.hello.builders) + 1)).unwrap_or(0);
-    match random.draw_from(0..16) {
+    match random.draw_from(0..17) {
         0..=4 => Message::Offer(Announcement {
             ticket: draw_near(random, ticket),
             first: EventId(draw_near(random, event)),
@@ -279,7 +279,13 @@ fn draw_message(random: &mut Random, builder: &Counterpart, id: SourceId) -> Mes
         }),
         12 => Message::Left(Left { builder: of_builder, accepted: draw_near(random, event), ..Left::default() }),
         13 => Message::Passed { below: EventId(draw_near(random, event)), tickets: draw_near(random, ticket) },
-        14 => Message::Hello(Hello { source: id, description: 0, ..builder.greeting.hello }),
+        14 => Message::RunEnded(RunCounters {
+            run: RunNumber(draw_u32(random)),
+            accepted: draw_near(random, event),
+            tickets: draw_near(random, ticket),
+            ..RunCounters::default()
+        }),
+        15 => Message::Hello(Hello { source: id, description: 0, ..builder.greeting.hello }),
         _ => Message::StopAt { end: EventId(draw_near(random, event)), end_here: random.once_in(2) },
     }
 }

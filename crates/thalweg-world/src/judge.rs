@@ -30,7 +30,7 @@ pub fn judge_course(plan: &Plan, course: &Course) -> Verdict {
     for (builder, ended) in course.builders.iter().enumerate() {
         judge.check_unsynced_data(builder, ended.as_ref().is_some_and(Result::is_ok));
         match ended {
-            Some(Ok(report)) => judge.check_builder_report(builder, report),
+            Some(Ok(report)) => judge.check_builder_reports(builder, report),
             Some(Err(error)) => judge.check_node_error(&format!("builder b{builder}"), error),
             None => judge.check_dead_builder(builder),
         }
@@ -186,8 +186,39 @@ impl Judge<'_> {
         self.record_violation(!error.contains("panicked"), || format!("{who}: {error}"));
     }
 
-    fn check_builder_report(&mut self, builder: usize, report: &BuilderReport) {
-        let who = format!("builder b{builder}");
+    /// Checks the reports of a builder on all its runs, and then what they are together: the events of one follow those
+    /// of the other, and every fragment is in one of them.
+    fn check_builder_reports(&mut self, builder: usize, last: &BuilderReport) {
+        let earlier = &self.course.earlier[builder];
+        let mut runs = earlier.iter().chain([last]);
+        let Some(first) = runs.next() else { return };
+        let mut found = self.check_builder_report(builder, first);
+        let mut whole = first.clone();
+        for report in runs {
+            whole.ledger.merge_ledger(&report.ledger);
+            whole.reasons.extend_from_slice(&report.reasons);
+            if report.state != "COMPLETE" {
+                whole.state.clone_from(&report.state);
+            }
+            let next = self.check_builder_report(builder, report);
+            if let (Some(found), Some(mut next)) = (&mut found, next) {
+                let (end, begin) = (found.keys().next_back(), next.keys().next());
+                let overlaps = begin.is_some_and(|begin| end.is_some_and(|end| end >= begin));
+                self.record_violation(!overlaps, || {
+                    format!("builder b{builder}: run {} has event {begin:?}, and the one before {end:?}", report.run)
+                });
+                found.append(&mut next);
+            }
+        }
+        for source in (0..self.plan.sources.len()).filter(|source| self.plan.hostile != Some(*source)) {
+            let who = format!("builder b{builder}, source s{source}");
+            self.compare_with_devices(&who, builder, source, &whole, found.as_ref());
+        }
+    }
+
+    /// Checks the report of a builder on one run. Returns the fragments on disk, if it was recorded and can be read.
+    fn check_builder_report(&mut self, builder: usize, report: &BuilderReport) -> Option<Found> {
+        let who = format!("builder b{builder}, run {}", report.run);
         let complete = report.state == "COMPLETE";
         self.record_violation(complete == report.reasons.is_empty(), || {
             format!("{who}: {} for {:?}", report.state, report.reasons)
@@ -219,8 +250,8 @@ impl Judge<'_> {
                     format!("{who}: the ledger has {} recorded, and {on_disk} are on disk", entry.recorded)
                 });
             }
-            self.compare_with_devices(&who, builder, source, report, found.as_ref());
         }
+        found
     }
 
     /// Compares the ledger with the fragments of the source's device.
@@ -389,8 +420,13 @@ impl Judge<'_> {
 
     /// Checks that the run of a killed builder can be read and salvaged, and is correct.
     fn check_dead_builder(&mut self, builder: usize) {
+        let followed = u32::try_from(self.plan.next_run_count()).unwrap_or(u32::MAX);
+        (42..=42 + followed).for_each(|run| self.check_dead_run(builder, RunNumber(run)));
+    }
+
+    fn check_dead_run(&mut self, builder: usize, run: RunNumber) {
         let count = u32::try_from(self.plan.builders).unwrap_or(u32::MAX);
-        let name = run_directory_name(RunNumber(42), u32::try_from(builder).unwrap_or(u32::MAX), count);
+        let name = run_directory_name(run, u32::try_from(builder).unwrap_or(u32::MAX), count);
         let lost_power = self.course.unpowered.iter().find(|(unpowered, _)| *unpowered == builder);
         let folder = lost_power.map_or(&self.course.runs, |(_, folder)| folder);
         let directory = folder.join(name);
@@ -425,7 +461,8 @@ impl Judge<'_> {
         let plan = self.plan;
         let its_own = plan.by_room || event % plan.builders as u64 == builder as u64;
         self.record_violation(its_own, || format!("{who}: event {event} is another's"));
-        self.record_violation(plan.events.is_none_or(|end| event < end), || {
+        let is_limited = plan.next_run_count() == 0;
+        self.record_violation(!is_limited || plan.events.is_none_or(|end| event < end), || {
             format!("{who}: event {event} is beyond the end")
         });
         for (level, seed) in plan.levels.iter().zip([1, 2]) {

@@ -180,6 +180,10 @@ pub enum NodeName {
 pub enum Fault {
     /// A builder receives a command.
     Command(usize, Command),
+    /// The next run is asked for at a builder.
+    NextRun(usize),
+    /// A step is marked at a builder.
+    Step(usize),
     /// The network has these impairments from now on.
     Network(Impairments),
     /// A node is stopped for this time (SIGSTOP, SIGCONT).
@@ -220,6 +224,8 @@ const THIRD_SEEDS: u64 = 30_129_600_000_000_000;
 const FOURTH_SEEDS: u64 = 30_170_000_000_000_000;
 /// Seeds below this one generate plans in which the leading builder dies only by chance.
 const FIFTH_SEEDS: u64 = 60_261_000_000_000_000;
+/// Seeds below this one generate plans in which no run follows another.
+const SIXTH_SEEDS: u64 = 60_262_470_000_000_000;
 /// `deadline` of all builders.
 pub(crate) const BUILDER_DEADLINE: Duration = Duration::from_secs(2);
 /// Largest number of lost datagrams in a thousand with which a run still has to be complete.
@@ -291,6 +297,9 @@ impl Plan {
         if seed >= FIFTH_SEEDS && random.once_in(8) {
             plan.lose_leader(&mut random);
         }
+        if seed >= SIXTH_SEEDS && plan.builders == 1 && random.once_in(2) {
+            plan.add_next_runs(&mut random);
+        }
         plan.faults.sort_by_key(|(at, _)| *at);
         plan
     }
@@ -348,6 +357,24 @@ impl Plan {
         self.sources.iter_mut().for_each(|source| source.events = u64::MAX);
         self.last_word = 3 * LAST_WORD;
         self.faults = vec![(random.draw_milliseconds(2000..6000), Fault::Killed(NodeName::Builder(0)))];
+    }
+
+    /// Draws runs that follow one another without a gap, and steps.
+    fn add_next_runs(&mut self, random: &mut Random) {
+        for _ in 0..random.draw_logarithmic(1..8) {
+            let at = Duration::from_millis(random.draw_logarithmic(20..8000));
+            self.faults.push((at, if random.once_in(4) { Fault::Step(0) } else { Fault::NextRun(0) }));
+        }
+    }
+
+    /// Returns the number of runs that are asked for to follow others.
+    pub fn next_run_count(&self) -> u64 {
+        self.faults.iter().filter(|(_, fault)| matches!(fault, Fault::NextRun(_))).count() as u64
+    }
+
+    /// Returns the number of events of all runs together, if that is limited.
+    fn total_events(&self) -> Option<u64> {
+        self.events.map(|events| events.saturating_mul(1 + self.next_run_count()))
     }
 
     /// Returns whether nothing else than the death of the leading builder ends the run.
@@ -428,7 +455,7 @@ impl Plan {
     /// Returns whether no fault keeps a run from being complete.
     pub fn is_harmless(&self) -> bool {
         // A device with fewer events than others leaves their last events incomplete.
-        let end = self.events.unwrap_or(u64::MAX);
+        let end = self.total_events().unwrap_or(u64::MAX);
         let aborts = self.faults.iter().any(|(_, fault)| matches!(fault, Fault::Command(_, Command::Abort)));
         let mut sources = self.sources.iter();
         self.is_orderly()
@@ -445,7 +472,7 @@ impl Plan {
         }
         // A source that is too slow for the number of events is not waited for when the run is to end.
         let mut rates = self.sources.iter().filter_map(|source| source.rate);
-        let in_time = rates.all(|rate| self.events.is_none_or(|events| events as f64 / rate < 6.0));
+        let in_time = rates.all(|rate| self.total_events().is_none_or(|events| events as f64 / rate < 6.0));
         if self.hostile.is_some() || !in_time {
             return false;
         }
@@ -467,7 +494,10 @@ impl Plan {
     /// Returns whether the only faults are commands and changes of the date, on a bearable network.
     pub fn has_only_commands(&self) -> bool {
         is_bearable(&self.network)
-            && self.faults.iter().all(|(_, fault)| matches!(fault, Fault::Command(..) | Fault::Date(..)))
+            && self
+                .faults
+                .iter()
+                .all(|(_, fault)| matches!(fault, Fault::Command(..) | Fault::Date(..) | Fault::Step(_)))
     }
 
     /// Returns whether a builder, or its disk, is stopped for a time, or for good.
@@ -698,7 +728,7 @@ impl Fault {
     /// Returns whether sources still end with their final counters.
     fn is_orderly(&self) -> bool {
         match self {
-            Self::Command(..) | Self::Network(_) | Self::Date(..) => true,
+            Self::Command(..) | Self::NextRun(_) | Self::Step(_) | Self::Network(_) | Self::Date(..) => true,
             // A run waits for its disk for that long.
             Self::DiskStuck(..) => true,
             Self::Stopped(_, time) => *time < Duration::from_millis(500),

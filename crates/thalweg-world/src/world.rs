@@ -16,8 +16,8 @@ use thalweg_device::{Acquisition, Beat, OnTime};
 use thalweg_link::memory::Network;
 use thalweg_link::{Address, LinkKind, Poller};
 use thalweg_node::{
-    BuilderNode, BuilderReport, Clock, Environment, EventRate, Feed, Handle, Idle, Node, NodeError, SourceNode,
-    SourceReport, SourceSettings, Topology, Wait,
+    BuilderNode, BuilderReport, Clock, Environment, EventRate, Feed, Handle, Idle, Node, NodeCommand, NodeError,
+    RunOrder, SourceNode, SourceReport, SourceSettings, StepOrder, Topology, Wait,
 };
 use thalweg_store::{Access, Disk, DiskFault, Exposure, SimulatedDisk};
 use thalweg_wire::{GOLDEN_GAMMA, SourceId, mix_bits};
@@ -131,6 +131,8 @@ pub struct Death {
 pub struct Course {
     /// Final reports of the builders, or their errors; `None` for those that were killed.
     pub builders: Vec<Option<Result<BuilderReport, String>>>,
+    /// Reports of each builder on runs that others have followed, the oldest first.
+    pub earlier: Vec<Vec<BuilderReport>>,
     /// Final reports of the sources, or their errors; `None` for those that were killed.
     pub sources: Vec<Option<Result<SourceReport, String>>>,
     /// Fragments of their devices.
@@ -329,6 +331,7 @@ impl World {
         let exposed = self.exposures();
         Course {
             took: self.clock.now() - begun,
+            earlier: self.builders.iter().map(|member| member.handle.take_reports()).collect(),
             builders: self.builders.into_iter().map(|member| member.ended).collect(),
             sources: self.sources.into_iter().map(|member| member.ended).collect(),
             truths: self.truths,
@@ -380,6 +383,11 @@ impl World {
         disks.chain(nodes).chain(self.sources.iter().filter_map(|member| member.next_time(now))).min()
     }
 
+    fn send_command(&self, builder: usize, command: NodeCommand) {
+        // A builder that has ended takes none.
+        self.builders[builder].handle.send_command(command);
+    }
+
     fn apply_fault(&mut self, fault: Fault) {
         let now = self.clock.now();
         match fault {
@@ -387,7 +395,12 @@ impl World {
                 if matches!(command, Command::Stop | Command::Abort) {
                     self.stop_requested.push(builder);
                 }
-                self.builders[builder].handle.send_command(command);
+                self.send_command(builder, command.into());
+            }
+            Fault::NextRun(builder) => self.send_command(builder, NodeCommand::Next(RunOrder::default())),
+            Fault::Step(builder) => {
+                let step = StepOrder { label: "step".into(), ..StepOrder::default() };
+                self.send_command(builder, NodeCommand::Step(step));
             }
             Fault::Network(impairments) => self.network.set_impairments(impairments),
             Fault::Stopped(node, time) => {

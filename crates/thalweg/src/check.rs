@@ -1,6 +1,6 @@
 //! `thalweg check`: checks a topology, and what its nodes need here, before a run.
 
-use crate::node::{self, check_node_name};
+use crate::node::check_node_name;
 use crate::preflight::OpenSource;
 use crate::print;
 use crate::terminal::{Failure, Output};
@@ -42,7 +42,7 @@ pub(crate) fn run_check(options: &CheckOptions, json: bool) -> Result<ExitCode, 
         }
         text.push_str(&builder_text(builder));
     }
-    node::raise_open_file_limit();
+    crate::terminal::raise_open_file_limit();
     let mut sources = Vec::new();
     for source in topology.sources.iter().filter(|source| node.is_none_or(|node| node == source.name)) {
         let mut opened = match options.file_only {

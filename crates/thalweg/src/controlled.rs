@@ -183,6 +183,10 @@ impl Link {
         self.shown_at = Instant::now().checked_sub(UNCHANGED_STATUS).unwrap_or_else(Instant::now);
         loop {
             let mut messages = self.finished_requests();
+            if !messages.is_empty() {
+                // The state that an answer has led to comes before the answer.
+                messages.splice(0..0, self.next_status());
+            }
             if Instant::now() >= next_status {
                 next_status = Instant::now() + STATUS;
                 let lines = recent_log::take_lines();

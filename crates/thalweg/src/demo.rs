@@ -1,10 +1,10 @@
 //! `thalweg demo` and `thalweg run`: whole systems on this machine.
 
 use crate::live::{self, Goal};
+use crate::print;
 use crate::run_options::RunOptions;
 use crate::supervise::{Watched, supervise_topology};
 use crate::terminal::{Failure, Output, outlet, progress};
-use crate::{node, print};
 use parking_lot::Mutex;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -119,7 +119,7 @@ pub(crate) fn run_on_this_machine(
     json: bool,
     verbose: u8,
 ) -> Result<ExitCode, Failure> {
-    node::raise_open_file_limit();
+    crate::terminal::raise_open_file_limit();
     // Together the nodes may need more than each of them alone. Nodes on other hosts check their host themselves.
     if network.is_none() {
         crate::preflight::run_preflight(&topology, None)?;

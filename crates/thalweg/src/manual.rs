@@ -78,12 +78,16 @@ Sizes: 4096, 64K or 64KiB (powers of 1024), 64kB (powers of 1000). Rates: 800MB/
 100us, 2m; a number alone is in seconds. thalweg-topology(5) has all forms.",
         ),
     ],
-    see_also: &["thalweg-topology(5)", "thalweg-lab(1)", "/usr/share/doc/thalweg/html/index.html"],
+    see_also: &[
+        "thalweg-topology(5)",
+        "thalweg-lab(1)",
+        "thalweg-control(1)",
+        "/usr/share/doc/thalweg/html/index.html",
+    ],
     bash_lines: INSTRUMENTS,
 };
 
-/// Completion in bash of the instruments, which are commands of a program of their own: by the completions of that one,
-/// which are beside these.
+/// Completion in bash of commands of the programs beside this one: by the completions of those, which are beside these.
 const INSTRUMENTS: &str = r#"
 _thalweg_with_instruments() {
     case "${COMP_CWORD}:${COMP_WORDS[1]}" in
@@ -92,6 +96,11 @@ _thalweg_with_instruments() {
             declare -F _thalweg__lab > /dev/null || source "${BASH_SOURCE[0]%/*}/thalweg-lab"
             COMP_WORDS[0]=thalweg-lab
             _thalweg__lab thalweg-lab "$2" "$3"
+            ;;
+        *:control|*:ctl)
+            declare -F _thalweg__control > /dev/null || source "${BASH_SOURCE[0]%/*}/thalweg-control"
+            COMP_WORDS[0]=thalweg-control
+            _thalweg__control thalweg-control "$2" "$3"
             ;;
         *) _thalweg "$@" ;;
     esac

@@ -4,8 +4,7 @@ use crate::live::{self, Goal};
 use crate::preflight::OpenSource;
 use crate::run_options::RunOptions;
 use crate::terminal::{Failure, outlet, progress, signals, start_thread};
-use crate::{controlled, print, stay};
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use crate::{controlled, print, stay, terminal};
 use serde::{Deserialize, Serialize};
 use std::io::BufRead;
 use std::path::{Path, PathBuf};
@@ -36,7 +35,7 @@ pub(crate) struct Options {
     /// Do not report its progress
     #[arg(long, hide = true, requires = "supervised")]
     unwatched: bool,
-    /// Stay for several runs, controlled by commands on standard input: start, pause, resume, stop, abort, status, quit
+    /// Stay for several runs, controlled by commands on standard input: start, pause, resume, next, step LABEL, stop, abort, status, quit
     #[arg(long)]
     stay: bool,
     /// Stay for several runs, controlled by the service at this address (thalweg control), which also sends the
@@ -158,7 +157,7 @@ pub(crate) fn run_node(
     prepared: impl FnOnce(&[Address]),
 ) -> Result<Done, Failure> {
     check_node_name(topology, name)?;
-    raise_open_file_limit();
+    terminal::raise_open_file_limit();
     crate::preflight::run_preflight(topology, Some(name))?;
     if topology.builders.iter().any(|builder| builder.name == name) {
         let mut node = match kind {
@@ -278,14 +277,6 @@ pub(crate) fn stop_on_signals(handle: Handle) -> Result<(), Failure> {
             std::process::exit(1);
         }
     })
-}
-
-/// Lets this process, and those that it starts, have as many files open as the system allows them: the limit that most
-/// begin with is meant for programs that use `select`.
-pub(crate) fn raise_open_file_limit() {
-    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
-    // If the limit cannot be raised, the preflight reports whether it matters.
-    let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
 }
 
 /// Runs a node that another process supervises: the topology and the commands come over standard input.

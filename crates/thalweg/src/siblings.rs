@@ -20,7 +20,10 @@ const SIBLINGS: [Sibling; 2] = [
 
 /// Arguments of a command that another program reads.
 #[derive(Debug, clap::Args)]
-#[command(disable_help_flag = true)]
+#[command(
+    disable_help_flag = true,
+    after_help = "A command of a program beside this one: see thalweg-lab(1) and thalweg-control(1)."
+)]
 pub(crate) struct Words {
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGUMENTS")]
     _words: Vec<OsString>,

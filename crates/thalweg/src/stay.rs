@@ -12,7 +12,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 use thalweg_node::service::{NodeReport, topology_digest};
-use thalweg_node::{Command, CommandRefusal, Handle, NodeCommand, RunReport, Snapshot, State, Topology};
+use thalweg_node::{
+    BuilderReport, Command, CommandRefusal, Handle, NodeCommand, RunOrder, RunReport, Snapshot, State, StepOrder,
+    Topology,
+};
 
 /// Time after a failed run until the next one is prepared.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -63,6 +66,13 @@ pub(crate) struct Plan {
 const MAX_REPORTS: usize = 8;
 
 impl Plan {
+    /// Keeps the report of a builder. Where runs have numbers of the topology's, the next one has the number after it.
+    fn keep_builder_report(&mut self, report: &BuilderReport, runs: u64) {
+        self.keep_report(NodeReport::of_builder(report, runs));
+        let number = self.topology.as_mut().map(|topology| &mut topology.run.number);
+        number.into_iter().flatten().for_each(|number| *number = report.run.saturating_add(1));
+    }
+
     fn keep_report(&mut self, report: NodeReport) {
         if self.last_reports.len() == MAX_REPORTS {
             self.last_reports.remove(0);
@@ -156,16 +166,20 @@ impl Stay {
         (plan.is_active, plan.is_prepared) = (false, false);
         plan.failure.clear();
         match result {
-            Ok(Done::Builder(report)) => {
-                plan.keep_report(NodeReport::of_builder(report, runs));
-                let number = plan.topology.as_mut().map(|topology| &mut topology.run.number);
-                number.into_iter().flatten().for_each(|number| *number = number.saturating_add(1));
-            }
+            Ok(Done::Builder(report)) => plan.keep_builder_report(report, runs),
             Ok(Done::Source(report)) => plan.keep_report(NodeReport::of_source(report, runs)),
             Err(_) if plan.requests > plan.answered => {}
             Err(failure) => plan.failure = failure.to_string(),
         }
         self.0.handle.close_queue()
+    }
+
+    /// Prints and keeps the reports of runs that others have followed without a gap.
+    fn report_followed_runs(&self, json: bool) {
+        for report in self.0.handle.take_reports() {
+            self.0.plan.lock().keep_builder_report(&report, self.run_count());
+            print::print_run_report(&RunReport::new(&[report]), json);
+        }
     }
 
     /// Notes that the node is prepared, and keeps the addresses on which it listens, with the ports that the system
@@ -238,12 +252,20 @@ pub(crate) fn take_part_in_runs(
     // unplugged.
     let mut was_prepared = false;
     let mut last_failure = String::new();
+    start_thread({
+        let stay = stay.clone();
+        move || loop {
+            stay.report_followed_runs(json);
+            thread::sleep(LOOK);
+        }
+    })?;
     while let Some(topology) = stay.begin_run() {
         let result = node::run_node(&topology, name, stay.handle(), Kind::Waiting, |addresses| {
             was_prepared = true;
             node::print_listening(name, addresses);
             stay.note_prepared(name, addresses);
         });
+        stay.report_followed_runs(json);
         let was_replaced = stay.plan().requests > stay.plan().answered;
         let late = stay.end_run(result.as_ref());
         if !stay.is_leaving() {
@@ -310,22 +332,28 @@ fn execute_command(stay: &Stay, sources: &[(String, String)], line: &str) {
         "resume" => execute_run_command(stay, Command::Resume),
         "stop" => execute_run_command(stay, Command::Stop),
         "abort" => execute_run_command(stay, Command::Abort),
+        "next" => execute_run_command(stay, NodeCommand::Next(RunOrder::default())),
         "quit" => _ = stay.leave_after_run(),
         "status" => {
             let snapshot = stay.handle().latest_snapshot();
             outlet::stdout().put_text(json_line(&status_json(&snapshot, sources)).unwrap_or_default());
         }
+        step if step.starts_with("step ") => {
+            let label = step["step ".len()..].trim().to_owned();
+            execute_run_command(stay, NodeCommand::Step(StepOrder { label, ..StepOrder::default() }));
+        }
         other => outlet::stderr().put_text(format!(
-            "unknown command '{}': write start, pause, resume, stop, abort, status or quit\n",
+            "unknown command '{}': write start, pause, resume, next, step LABEL, stop, abort, status or quit\n",
             thalweg_text::replace_controls(other)
         )),
     }
 }
 
 /// Sends a command to the node, or reports that there is none at present.
-fn execute_run_command(stay: &Stay, command: Command) {
-    if !stay.handle().send_command(command) {
-        report_unready(&command.into());
+fn execute_run_command(stay: &Stay, command: impl Into<NodeCommand>) {
+    let command = command.into();
+    if !stay.handle().send_command(command.clone()) {
+        report_unready(&command);
     }
 }
 

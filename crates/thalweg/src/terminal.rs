@@ -12,7 +12,8 @@ pub mod signals;
 
 pub use output::{Output, json_line};
 
-use std::path::Path;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use tracing_subscriber::EnvFilter;
@@ -40,6 +41,14 @@ pub fn version_text() -> String {
     let commit = git_version::git_version!(args = ["--always", "--dirty=-modified"], fallback = "unknown commit");
     let optimised = if cfg!(debug_assertions) { ", not optimised" } else { "" };
     format!("{} ({commit}{optimised})", env!("CARGO_PKG_VERSION"))
+}
+
+/// Returns the name by which this process was called: `thalweg` where that program became this one, whose own name is
+/// `default`.
+pub fn program_name(default: &str) -> String {
+    let path = std::env::args_os().next().map(PathBuf::from);
+    let name = path.as_ref().and_then(|path| path.file_name());
+    name.map_or_else(|| default.to_owned(), |name| name.to_string_lossy().into_owned())
 }
 
 /// Runs a command, and returns the exit code of its program: that of the command, or that of its [`Failure`], which is
@@ -91,6 +100,14 @@ fn start_log(options: &GlobalOptions) {
         .with_ansi(progress::stderr_is_coloured())
         .with_target(false);
     tracing_subscriber::registry().with(filter).with(lines).with(recent_log::RecentLog).init();
+}
+
+/// Lets this process, and those that it starts, have as many files open as the system allows them: the limit that most
+/// begin with is meant for programs that use `select`.
+pub fn raise_open_file_limit() {
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    // If the limit cannot be raised, the preflight reports whether it matters.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
 }
 
 /// Reason why a command could not do what it was asked to do.

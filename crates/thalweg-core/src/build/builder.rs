@@ -112,6 +112,22 @@ impl Builder {
         released
     }
 
+    /// Lets a source go on from an earlier run, with this next ticket; it has offered events below `offered_until`. What
+    /// it offers of events before this run comes too late.
+    pub fn continue_source(&mut self, source: usize, ticket: u64, offered_until: EventId) {
+        let first = share_index(self.config.first, &self.config);
+        let entry = &mut self.sources[source];
+        (entry.next, entry.last_release) = (ticket, ticket);
+        let index = share_index(offered_until, &self.config).min(first);
+        (entry.offered_until, entry.admitted, entry.passed) = (index, index, (index, 0));
+        self.renew_due(source);
+    }
+
+    /// Returns the number of tickets that a source has offered: the number of its next one.
+    pub fn next_ticket(&self, source: usize) -> u64 {
+        self.sources[source].next
+    }
+
     /// Notes that the connection to a source is down. Its unanswered fetches are repeated when it reconnects; if it
     /// does not reconnect within the deadline, it is given up.
     pub fn source_disconnected(&mut self, source: usize, now: Duration) {

@@ -1,5 +1,6 @@
 //! The state machine of run control.
 
+use crate::control::boundary::Boundary;
 use crate::control::time::Pace;
 use crate::control::{Cause, Command, Config, Order, Refused, SourceCommand, State};
 use std::collections::VecDeque;
@@ -44,8 +45,11 @@ pub struct RunControl {
     pub(crate) cause: Option<Cause>,
     /// True once a stop was requested: a further request ends the run at once.
     pub(crate) stop_requested: bool,
-    /// Commands received while the run was being opened.
-    pub(crate) when_begun: Vec<Command>,
+    /// Commands received while a run was being opened.
+    pub(crate) kept_commands: Vec<Command>,
+    /// First event of the next run, and time at which it was decided on; `None` if no run is under way to the next one.
+    pub(crate) boundary: Option<EventId>,
+    pub(crate) next_began: Duration,
     pub(crate) orders: VecDeque<Order>,
 }
 
@@ -68,6 +72,16 @@ pub(crate) enum Phase {
         waited: Duration,
     },
     Paused,
+    /// The positions of the sources are requested, to find the boundary for this purpose.
+    Agreeing {
+        waited: Duration,
+        boundary: Boundary,
+    },
+    /// The next run is agreed on; sources go on up to its first event, and what is before that is built. `is_due`: that
+    /// is done.
+    Switching {
+        is_due: bool,
+    },
     /// Stopping: the positions of the sources are requested.
     Asking {
         waited: Duration,
@@ -108,6 +122,10 @@ pub(crate) struct Source {
     /// True if this source ends where it is: it does not reach the end of the run, and the events that it lacks are not
     /// waited for.
     pub(crate) ends_here: bool,
+    /// True if it has sent its counters of the run under way, and all it sends is of the next one.
+    pub(crate) has_crossed: bool,
+    /// True if the next run begins at this source where it is.
+    pub(crate) crosses_here: bool,
     /// First event that it had not offered when the present lap began.
     pub(crate) lap_began: EventId,
     /// Time for which it has kept the run from ending.
@@ -123,8 +141,8 @@ impl Source {
     }
 }
 
-/// Maximum number of commands kept until the run is open.
-const MAX_WHEN_BEGUN: usize = 8;
+/// Maximum number of commands kept until a run is open.
+const MAX_KEPT_COMMANDS: usize = 8;
 
 impl RunControl {
     /// Returns run control with no run prepared.
@@ -137,7 +155,9 @@ impl RunControl {
             began: Duration::ZERO,
             cause: None,
             stop_requested: false,
-            when_begun: Vec::new(),
+            kept_commands: Vec::new(),
+            boundary: None,
+            next_began: Duration::ZERO,
             orders: VecDeque::new(),
             config,
         }
@@ -151,7 +171,8 @@ impl RunControl {
             Phase::Armed { .. } => State::Armed,
             Phase::Starting => State::Starting,
             Phase::Running => State::Running,
-            Phase::Pausing { .. } => State::Pausing,
+            Phase::Pausing { .. } | Phase::Agreeing { boundary: Boundary::Step, .. } => State::Pausing,
+            Phase::Agreeing { boundary: Boundary::NextRun, .. } | Phase::Switching { .. } => State::Switching,
             Phase::Paused => State::Paused,
             Phase::Asking { .. } | Phase::Ending { .. } => State::Stopping,
             Phase::Closing => State::Closing,
@@ -161,7 +182,7 @@ impl RunControl {
 
     /// Returns whether sources are to accept nothing now. No deadline passes meanwhile.
     pub fn holds_sources(&self) -> bool {
-        matches!(self.phase, Phase::Pausing { .. } | Phase::Paused | Phase::Asking { .. })
+        matches!(self.phase, Phase::Pausing { .. } | Phase::Paused | Phase::Agreeing { .. } | Phase::Asking { .. })
     }
 
     /// Returns the reason why the run ends; `None` while it does not.
@@ -183,9 +204,10 @@ impl RunControl {
     pub fn awaited_sources(&self) -> impl Iterator<Item = usize> + Clone {
         let waited_for = self.sources.iter().enumerate().filter(|(_, source)| match self.phase {
             Phase::Configured { .. } => !source.present,
-            Phase::Pausing { .. } | Phase::Asking { .. } => {
+            Phase::Pausing { .. } | Phase::Agreeing { .. } | Phase::Asking { .. } => {
                 source.present && source.may_accept_events() && source.next.is_none()
             }
+            Phase::Switching { .. } => source.may_accept_events() && !source.has_crossed,
             Phase::Ending { .. } => source.may_accept_events(),
             _ => false,
         });
@@ -215,20 +237,26 @@ impl RunControl {
                 self.send_to_live(|_| SourceCommand::Pause);
             }
             (Command::Resume, Phase::Pausing { .. } | Phase::Paused) if self.config.leads => {
-                self.phase = Phase::Running;
-                self.sources.iter_mut().for_each(|source| source.next = None);
-                self.send_to_live(|_| SourceCommand::Resume);
+                self.resume_sources();
             }
             (Command::Stop | Command::Abort, Phase::Configured { .. } | Phase::Armed { .. }) => {
                 self.leave_run(Cause::Command)
             }
             // The run is being opened: commands received meanwhile are executed afterwards.
             (Command::Pause | Command::Resume | Command::Stop | Command::Abort, Phase::Starting)
-                if self.when_begun.len() < MAX_WHEN_BEGUN =>
+                if self.kept_commands.len() < MAX_KEPT_COMMANDS =>
             {
-                self.when_begun.push(command);
+                self.kept_commands.push(command);
             }
-            (Command::Stop, Phase::Running | Phase::Pausing { .. } | Phase::Paused) => {
+            (Command::Pause | Command::Resume, Phase::Switching { .. })
+                if self.kept_commands.len() >= MAX_KEPT_COMMANDS =>
+            {
+                return Err(refused);
+            }
+            (Command::Pause | Command::Resume | Command::Stop | Command::Abort, Phase::Switching { .. }) => {
+                self.keep_command(command);
+            }
+            (Command::Stop, Phase::Running | Phase::Pausing { .. } | Phase::Paused | Phase::Agreeing { .. }) => {
                 self.stop_requested = true;
                 self.stop_run(Cause::Command);
             }
@@ -270,7 +298,10 @@ impl RunControl {
             true => Some(SourceCommand::Pause),
             false => self.config.leads.then_some(SourceCommand::Resume),
         };
-        [Some(SourceCommand::Start), end, held].into_iter().flatten().collect()
+        let boundary = self.boundary_messages_for(source);
+        let end = if boundary.is_empty() { end } else { None };
+        let begin = std::iter::once(SourceCommand::Start).chain(boundary);
+        begin.chain([end, held].into_iter().flatten()).collect()
     }
 
     /// Notes that the connection of a source is down; it may come back.
@@ -333,7 +364,7 @@ impl RunControl {
             let messages = self.messages_for(source);
             self.orders.extend(messages.into_iter().map(|message| Order::SourceCommand(source, message)));
         }
-        let kept = std::mem::take(&mut self.when_begun);
+        let kept = std::mem::take(&mut self.kept_commands);
         kept.into_iter().filter_map(|command| self.execute_command(command).err()).collect()
     }
 
@@ -350,7 +381,9 @@ impl RunControl {
     /// Ends the run for this cause, unless it is ending already. A run that waits for its last sources, however slow
     /// they are, ends within its timeout from now on.
     pub fn stop_run(&mut self, cause: Cause) {
-        if !matches!(self.phase, Phase::Running | Phase::Pausing { .. } | Phase::Paused) && !self.is_patient() {
+        let is_under_way =
+            matches!(self.phase, Phase::Running | Phase::Pausing { .. } | Phase::Paused | Phase::Agreeing { .. });
+        if !is_under_way && !self.is_patient() {
             return;
         }
         self.cause = Some(cause);
@@ -389,6 +422,12 @@ impl RunControl {
                 self.check_end_conditions(facts);
             }
             Phase::Running | Phase::Paused => self.check_end_conditions(facts),
+            Phase::Agreeing { waited, boundary } => {
+                *waited += passed;
+                let (waited, boundary) = (*waited, *boundary);
+                self.await_boundary(waited, boundary, facts);
+            }
+            Phase::Switching { .. } => self.wait_for_crossing(free, facts),
             Phase::Asking { waited } => {
                 *waited += passed;
                 let waited = *waited;
@@ -397,7 +436,11 @@ impl RunControl {
             Phase::Ending { .. } => self.wait_for_end(free, facts),
             Phase::Idle | Phase::Starting | Phase::Closing | Phase::Error => {}
         }
-        if self.run_state().has_begun() && self.phase != Phase::Closing && facts.is_finished() {
+        if let Phase::Switching { is_due } = &mut self.phase {
+            if facts.is_finished() && !std::mem::replace(is_due, true) {
+                self.orders.push_back(Order::BeginNext);
+            }
+        } else if self.run_state().has_begun() && self.phase != Phase::Closing && facts.is_finished() {
             self.cause.get_or_insert(Cause::Sources);
             self.phase = Phase::Closing;
             self.orders.push_back(Order::Close);
@@ -416,6 +459,8 @@ impl RunControl {
             Phase::Configured { .. }
             | Phase::Armed { .. }
             | Phase::Pausing { .. }
+            | Phase::Agreeing { .. }
+            | Phase::Switching { .. }
             | Phase::Asking { .. }
             | Phase::Ending { .. } => Some(now + Pace::LONGEST_STEP / 4),
             Phase::Idle | Phase::Starting | Phase::Closing | Phase::Error => None,
@@ -527,7 +572,7 @@ impl RunControl {
     }
 
     /// Sends a message to every source that is connected and may yet accept events.
-    fn send_to_live<T: Into<Option<SourceCommand>>>(&mut self, message: impl Fn(&Source) -> T) {
+    pub(crate) fn send_to_live<T: Into<Option<SourceCommand>>>(&mut self, message: impl Fn(&Source) -> T) {
         for (index, source) in
             self.sources.iter().enumerate().filter(|(_, source)| source.present && source.may_accept_events())
         {

@@ -44,7 +44,7 @@ impl RunControl {
     }
 
     /// Returns the first event that no source has accepted.
-    fn furthest_position(&self, facts: &impl Facts) -> EventId {
+    pub(crate) fn furthest_position(&self, facts: &impl Facts) -> EventId {
         let sources = self.sources.iter().enumerate().filter(|(_, source)| !source.out);
         sources
             .map(|(index, _)| self.believed_position(index, facts))

@@ -55,6 +55,14 @@ pub enum Order {
     SourceCommand(usize, SourceCommand),
     /// Ends the run before this event: nothing at or beyond it is built.
     EndAt(EventId),
+    /// Notes that a step of a scan begins at this event.
+    MarkStep(EventId),
+    /// Ends the run under way before this event, at which the next one begins: events from there on are offered for the
+    /// next run.
+    SwitchAt(EventId),
+    /// Closes the run under way, of which everything is built, and builds the next one from now on; the node then calls
+    /// [`next_run_opened`](crate::control::RunControl::next_run_opened).
+    BeginNext,
     /// Closes the connection of this source with this reason, and gives it up.
     Expel(usize, String),
     /// Stops building: events that are not closed are lost.
@@ -75,6 +83,13 @@ pub enum SourceCommand {
     Pause,
     /// Request to accept events again, up to the end if one is set.
     Resume,
+    /// Request to go on up to this event, not included, in the run under way, and from there on in the next one.
+    NextRun {
+        /// Number of the event.
+        first: EventId,
+        /// True if this source is not to reach it: the next run begins where it is.
+        here: bool,
+    },
     /// Request to go on up to this event, not included, and to end there.
     StopAt {
         /// Number of the event.

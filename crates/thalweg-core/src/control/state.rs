@@ -22,6 +22,9 @@ pub enum State {
     Pausing,
     /// Sources accept nothing until the run is resumed.
     Paused,
+    /// On the way from one run to the next: the event at which the next one begins was decided on, or is about to be,
+    /// and has not been reached by all sources.
+    Switching,
     /// On the way from running or paused to idle: the end was decided on, or is about to be, and has not been reached.
     Stopping,
     /// The last part of stopping: everything is built, and is written to disk.
@@ -41,6 +44,7 @@ impl State {
             Self::Running => "running",
             Self::Pausing => "pausing",
             Self::Paused => "paused",
+            Self::Switching => "switching",
             Self::Stopping => "stopping",
             Self::Closing => "closing",
             Self::Error => "error",
@@ -49,7 +53,7 @@ impl State {
 
     /// Returns whether a run has begun and is not over.
     pub fn has_begun(self) -> bool {
-        matches!(self, Self::Running | Self::Pausing | Self::Paused | Self::Stopping | Self::Closing)
+        matches!(self, Self::Running | Self::Pausing | Self::Paused | Self::Switching | Self::Stopping | Self::Closing)
     }
 }
 

@@ -95,6 +95,17 @@ impl Undecided {
             ends: self.ends + other.ends,
         }
     }
+
+    /// Returns these counters without earlier ones.
+    #[must_use]
+    pub fn without_earlier(self, earlier: Self) -> Self {
+        Self {
+            unsure: self.unsure - earlier.unsure,
+            late: self.late - earlier.late,
+            gone: self.gone - earlier.gone,
+            ends: self.ends - earlier.ends,
+        }
+    }
 }
 
 /// A program that decides on events.

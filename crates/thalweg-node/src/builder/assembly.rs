@@ -34,6 +34,8 @@ pub(super) struct Assembly {
     records: bool,
     /// Time after which a block that is not full goes to disk.
     flush: Duration,
+    /// Dates at which the first complete event of the run was closed, and the last event.
+    event_dates: [Option<TaiNanos>; 2],
     /// Copies of fragments, for those who watch the run.
     samples: Samples,
     /// Latest events that were closed incomplete.
@@ -78,6 +80,7 @@ impl Assembly {
             holds_sources_up: false,
             records: setup.run.record,
             flush: setup.config.flush,
+            event_dates: [None; 2],
             samples: Samples::new(setup.ids.len()),
             incomplete_events: VecDeque::new(),
         }
@@ -91,16 +94,50 @@ impl Assembly {
         Ok(trigger.places_arena().map_or(Ok(()), |places| peers.register_memory(places))?)
     }
 
-    /// Creates the run's directory and its recorder, which the poller then watches, and records into it.
-    pub(super) fn start_recorder(&mut self, config: RecorderConfig, poller: &Poller) -> Result<&Recorder, NodeError> {
+    /// Creates a run's directory and its recorder, which the poller then watches.
+    pub(super) fn create_recorder(&mut self, config: RecorderConfig, poller: &Poller) -> Result<Recorder, NodeError> {
         let recorder = Recorder::create_run(config, self.blocks.block_pool_mut())?;
         poller.add_descriptor(recorder.as_fd(), RECORDER_TOKEN, Interest::READ)?;
-        Ok(self.blocks.start_recording(recorder))
+        Ok(recorder)
+    }
+
+    /// Records into the run of a recorder.
+    pub(super) fn start_recording(&mut self, recorder: Recorder) {
+        self.blocks.start_recording(recorder);
+    }
+
+    /// Sends on everything that is built, of which there will be no more in this run. Returns true once the disk has all
+    /// of it, so that [`begin_next_run`](Self::begin_next_run) may be called.
+    pub(super) fn send_rest(&mut self, moment: Moment) -> bool {
+        self.blocks.send_on(moment.date, moment.now, Duration::ZERO, true);
+        self.trigger.as_ref().is_none_or(Trigger::is_idle)
+            && !self.blocks.has_waiting_closings()
+            && !self.blocks.has_unsent_blocks()
+    }
+
+    /// Records into the run of `next` from now on, if runs are recorded; counts begin anew.
+    pub(super) fn begin_next_run(&mut self, next: Option<Recorder>, now: Duration) {
+        self.blocks.begin_next_run(next);
+        self.stall.begin_next_run(now);
+        self.event_dates = [None; 2];
+        if let Some(trigger) = &mut self.trigger {
+            trigger.begin_next_run();
+        }
+    }
+
+    /// Returns the outcome of the blocks of the run before, once its files are closed.
+    pub(super) fn take_retired_outcome(&mut self) -> Option<BlocksOutcome> {
+        self.blocks.take_retired_outcome()
+    }
+
+    /// Gives up the disk of the run before, which does not answer. Returns the fragments known not to be on disk.
+    pub(super) fn give_up_retired(&mut self) -> Vec<u64> {
+        self.blocks.give_up_retired()
     }
 
     /// Adds the descriptors of the recorder and of the programs that decide to a poller.
     pub(super) fn watch_descriptors(&self, poller: &Poller) -> Result<(), LinkError> {
-        if let Some(recorder) = self.blocks.recorder() {
+        for recorder in self.blocks.recorders() {
             poller.add_descriptor(recorder.as_fd(), RECORDER_TOKEN, Interest::READ)?;
         }
         let mut programs = self.trigger.iter().flat_map(Trigger::program_descriptors);
@@ -156,6 +193,7 @@ impl Assembly {
             }
             let Some(trigger) = &mut self.trigger else {
                 let Some(closed) = builder.next_closed() else { return true };
+                note_event_dates(&mut self.event_dates, &closed, date);
                 note_incomplete(&mut self.incomplete_events, &closed);
                 self.blocks.queue_closings(closed);
                 continue;
@@ -170,6 +208,7 @@ impl Assembly {
                 continue;
             }
             let Some(closed) = takes_more.then(|| builder.next_closed()).flatten() else { return true };
+            note_event_dates(&mut self.event_dates, &closed, date);
             note_incomplete(&mut self.incomplete_events, &closed);
             trigger.queue_for_filter(closed);
         }
@@ -438,6 +477,12 @@ impl Assembly {
         self.blocks.take_outcome()
     }
 
+    /// Returns the dates at which the first event of the run was closed that has a fragment of each source, and the last
+    /// event.
+    pub(super) fn event_dates(&self) -> [Option<TaiNanos>; 2] {
+        self.event_dates
+    }
+
     /// Returns the stage that this builder waits for, if it has no room.
     pub(super) fn stalled_stage(&self) -> Option<Awaited> {
         self.stall.stalled_stage()
@@ -478,6 +523,14 @@ impl Assembly {
             parts.iter().filter(|(events, _)| *events > 0).map(|(events, what)| format!("{events} {what}")).collect();
         (!parts.is_empty()).then(|| format!("of the events that a program was to decide on, {}", parts.join(", ")))
     }
+}
+
+/// Notes the date at which events were closed.
+fn note_event_dates([first, last]: &mut [Option<TaiNanos>; 2], closed: &Closed, date: TaiNanos) {
+    if closed.missing.is_empty() {
+        first.get_or_insert(date);
+    }
+    *last = Some(date);
 }
 
 /// Keeps an event that was closed incomplete.

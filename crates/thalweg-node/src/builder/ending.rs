@@ -15,10 +15,11 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 use thalweg_core::build::{LinkCapacity, TimeUse, Window};
-use thalweg_core::control::Cause;
+use thalweg_core::control::{Cause, Command};
 use thalweg_link::{Interest, Poller};
-use thalweg_store::{EventCounts, RunEnd, RunState as StoredState};
+use thalweg_store::{EventCounts, Milestones, Recorder, RunEnd, RunState as StoredState, Step};
 use thalweg_text::ByteSize;
+use thalweg_wire::TaiNanos;
 
 /// Last phase of a run: everything is built, and on its way to the disk.
 #[derive(Debug)]
@@ -70,16 +71,16 @@ impl BuilderNode {
         handle.clear_doorbell();
         while let Some(request) = handle.next_request() {
             let result = match &request.command {
-                NodeCommand::Control(command) => {
-                    self.control.execute_command(*command).map_err(|refused| refused.to_string())
-                }
-                NodeCommand::Prepare(_) => Err("cannot prepare the run: the last one is being closed".into()),
+                NodeCommand::Control(command) => self.execute_closing_command(*command),
+                command => Err(format!("cannot {command}: the run is being closed")),
             };
             request.answer(result.map_err(CommandRefusal));
         }
+        self.assembly.check_disk(self.clock.now());
+        self.close_previous_run(handle)?;
         handle.publish_snapshot(|| self.take_snapshot());
         let moment = Moment { now: self.clock.now(), date: self.clock.date() };
-        if !self.assembly.write_out_rest(&mut self.builder, &self.setup, moment)? {
+        if !self.assembly.write_out_rest(&mut self.builder, &self.setup, moment)? || self.closing_run.is_some() {
             return Ok(None);
         }
         let now = self.clock.now();
@@ -93,10 +94,16 @@ impl BuilderNode {
         Ok(Some(report))
     }
 
+    fn execute_closing_command(&mut self, command: Command) -> Result<(), String> {
+        self.control.execute_command(command).map_err(|refused| refused.to_string())?;
+        self.note_command(command);
+        Ok(())
+    }
+
     /// Returns how to wait in the last phase; `None` if it has not begun.
     pub(super) fn idle_at_end(&self, now: Duration) -> Option<Idle> {
         let ending = self.ending.as_ref()?;
-        let closed = ending.next_due_time(now);
+        let closed = ending.next_due_time(now).into_iter().chain(self.next_close_time()).min();
         let waits =
             closed.is_some() || self.assembly.disk_has_blocks() || self.assembly.next_program_check_time().is_some();
         if !waits {
@@ -121,33 +128,9 @@ impl BuilderNode {
         if let Some(found) = self.builder.found_capacity() {
             report.calibration = Some(self.keep_calibration(&found, &report)?);
         }
-        let mut state = if report.reasons.is_empty() { StoredState::Complete } else { StoredState::Incomplete };
-        if let Some(recorder) = recorder {
-            let end = RunEnd {
-                ended: self.clock.date(),
-                seconds: self.run.seconds_until(self.clock.now()),
-                state,
-                reasons: std::mem::take(&mut report.reasons),
-                events: EventCounts { built: report.events, incomplete: report.incomplete },
-                trigger: report
-                    .trigger
-                    .map(|trigger| serde_json::to_value(trigger).unwrap_or_default())
-                    .unwrap_or_default(),
-                left_out: match report.left_out.is_empty() {
-                    true => serde_json::Value::Null,
-                    false => serde_json::to_value(&report.left_out).unwrap_or_default(),
-                },
-                time_use: serde_json::to_value([&report.time_use]).unwrap_or_default(),
-                ledger: serde_json::to_value(&report.ledger.sources).unwrap_or_default(),
-            };
-            let finished = recorder.finish_run(end)?;
-            state = finished.info.state;
-            report.reasons = finished.info.reasons;
-            report.directory = Some(finished.path.display().to_string());
-            // With recording, the run has ended when its files are closed.
-            report.seconds = finished.info.totals.seconds;
-        }
-        report.state = if state == StoredState::Complete { "COMPLETE" } else { "INCOMPLETE" }.into();
+        let seconds = self.run.seconds_until(self.clock.now());
+        let (times, steps) = (self.milestones(), self.run.take_steps());
+        write_run_end(&mut report, recorder, self.clock.date(), seconds, times, steps)?;
         self.control.run_closed();
         Ok(report)
     }
@@ -170,11 +153,24 @@ impl BuilderNode {
         }
         reasons.extend(failure);
         reasons.extend(report.ledger.incomplete_reasons(self.control.is_aborted()));
-        reasons.extend(self.assembly.undecided_reason());
-        if report.incomplete > 0 {
-            reasons.push(format!("{} of {} events are incomplete", report.incomplete, report.events));
-        }
+        reasons.extend(self.final_reasons(report));
         reasons
+    }
+
+    /// Returns the reasons why a run is incomplete that come last.
+    pub(super) fn final_reasons(&self, report: &BuilderReport) -> Vec<String> {
+        let incomplete = (report.incomplete > 0)
+            .then(|| format!("{} of {} events are incomplete", report.incomplete, report.events));
+        self.assembly.undecided_reason().into_iter().chain(incomplete).collect()
+    }
+
+    /// Returns the times of the run's course.
+    pub(super) fn milestones(&self) -> Milestones {
+        let [asked, stop_asked] = self.run.asked_dates();
+        let [first_event, last_event] = self.assembly.event_dates();
+        let [asked, first_event, stop_asked, last_event] =
+            [asked, first_event, stop_asked, last_event].map(|date| date.map(|date| date.0));
+        Milestones { asked, first_event, stop_asked, last_event, on_disk: None }
     }
 
     /// Warns if the run carried more than the kept measurement of the link says that it can.
@@ -228,9 +224,10 @@ impl BuilderNode {
     }
 
     /// Returns the values that are known before the last block is on disk.
-    fn counts_report(&self, ended_at: Duration) -> BuilderReport {
+    pub(super) fn counts_report(&self, ended_at: Duration) -> BuilderReport {
         let Self { setup, builder, peers, assembly, reporting, .. } = self;
-        let losses = peers.total_losses();
+        let links = reporting.link_counts(peers);
+        let losses = links.losses;
         let credit = builder.credit_state().map(|credit| CreditReport {
             window_bytes: credit.window,
             piece_bytes: credit.piece,
@@ -256,11 +253,11 @@ impl BuilderNode {
             incomplete,
             stalls,
             stalled_seconds: Duration::from_nanos(stalled_nanos).as_secs_f64(),
-            copied_bytes: peers.copied_bytes() + assembly.copied_bytes(),
+            copied_bytes: links.copied_bytes + assembly.copied_bytes(),
             cpu_seconds: reporting.cpu_seconds(self.clock.processor_time()),
             source_cpu_seconds: Duration::from_nanos(source_cpu).as_secs_f64(),
             source_copied_bytes: source_copied,
-            datagrams: peers.datagram_arrivals(),
+            datagrams: links.datagrams,
             recorder: reporting.recorder_method(),
             pages: assembly.memory_description(),
             wait: setup.config.wait,
@@ -271,4 +268,48 @@ impl BuilderNode {
             ..BuilderReport::default()
         }
     }
+}
+
+/// Writes the end of a run whose files are closed, and completes its report.
+///
+/// # Errors
+/// Its `run.json` cannot be written.
+pub(super) fn write_run_end(
+    report: &mut BuilderReport,
+    recorder: Option<Recorder>,
+    ended: TaiNanos,
+    seconds: f64,
+    times: Milestones,
+    steps: Vec<Step>,
+) -> Result<(), NodeError> {
+    let mut state = if report.reasons.is_empty() { StoredState::Complete } else { StoredState::Incomplete };
+    if let Some(recorder) = recorder {
+        let end = RunEnd {
+            ended,
+            seconds,
+            state,
+            reasons: std::mem::take(&mut report.reasons),
+            times,
+            steps,
+            events: EventCounts { built: report.events, incomplete: report.incomplete },
+            trigger: report
+                .trigger
+                .map(|trigger| serde_json::to_value(trigger).unwrap_or_default())
+                .unwrap_or_default(),
+            left_out: match report.left_out.is_empty() {
+                true => serde_json::Value::Null,
+                false => serde_json::to_value(&report.left_out).unwrap_or_default(),
+            },
+            time_use: serde_json::to_value([&report.time_use]).unwrap_or_default(),
+            ledger: serde_json::to_value(&report.ledger.sources).unwrap_or_default(),
+        };
+        let finished = recorder.finish_run(end)?;
+        state = finished.info.state;
+        report.reasons = finished.info.reasons;
+        report.directory = Some(finished.path.display().to_string());
+        // With recording, the run has ended when its files are closed.
+        report.seconds = finished.info.totals.seconds;
+    }
+    report.state = if state == StoredState::Complete { "COMPLETE" } else { "INCOMPLETE" }.into();
+    Ok(())
 }

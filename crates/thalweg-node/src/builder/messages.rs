@@ -1,6 +1,7 @@
 //! Messages to a builder: connections are accepted, and what arrives over them goes to the part that it concerns.
 
 use super::BuilderNode;
+use super::next::NextRun;
 use super::peers::{Greeting, Sender, Silence};
 use crate::{NodeError, Policy};
 use serde_json::json;
@@ -104,7 +105,8 @@ impl BuilderNode {
             Message::Paused { next, asked_by } => self.control.source_paused(source, next, asked_by),
             Message::Running => self.control.handle_relayed_run(source),
             Message::EndsAt { end } => self.control.handle_relayed_end(source, end),
-            Message::NotTaken(counts) => self.builder.count_not_taken(source, counts),
+            Message::NotTaken(counts) => self.builder_for_ticket(source, u64::MAX).count_not_taken(source, counts),
+            Message::RunEnded(counters) => self.take_run_counters(source, counters)?,
             Message::FirstFrame { time, period_nanos } => self.take_first_frame(source, time, period_nanos)?,
             Message::TriggerTimes(report) if self.compares_times_with(source) => {
                 self.shifts.take_report(source, &report, self.clock.now());
@@ -128,7 +130,8 @@ impl BuilderNode {
         if offer.bytes > slot_bytes {
             return Err(LinkError::Protocol(format!("offered {} bytes in one slot of {slot_bytes}", offer.bytes)));
         }
-        let is_cancelled = self.builder.handle_offer(source, offer, self.clock.now());
+        let now = self.clock.now();
+        let is_cancelled = self.builder_for_ticket(source, offer.ticket).handle_offer(source, offer, now);
         if is_cancelled.map_err(|violation| LinkError::Protocol(violation.to_string()))? {
             self.peers.cancel_fetch(index, offer.ticket);
         }
@@ -206,7 +209,7 @@ impl BuilderNode {
     }
 
     fn end_source(&mut self, source: usize, final_counters: FinalCounters) -> Result<(), LinkError> {
-        let ended = self.builder.source_ended(source, final_counters);
+        let ended = self.builder_for_ticket(source, u64::MAX).source_ended(source, final_counters);
         ended.map_err(|violation| LinkError::Protocol(violation.to_string()))?;
         self.control.source_ended(source);
         self.assigning.end_source(source);
@@ -288,13 +291,19 @@ impl BuilderNode {
             // The source knows better than the builder that the old connection is dead.
             self.close_connection(old, &LinkError::Closed);
         }
-        let released_below = self.builder.source_connected(source, hello.slots, self.peers.connection_link_maps(index));
+        let maps = self.peers.connection_link_maps(index);
+        // Tickets of the run under way are released before any of the next one are.
+        let released_below = self.builder.source_connected(source, hello.slots, maps);
+        if let Some(next) = self.next_run.as_mut().and_then(NextRun::builder_mut) {
+            next.source_connected(source, hello.slots, maps);
+        }
         let greeting = Greeting {
             slots: hello.slots,
             slot_bytes: hello.slot_bytes,
             is_patient: description["policy"] == json!(Policy::Block),
             description,
             is_by_time: hello.capabilities.contains(Capabilities::BY_TIME),
+            enters_next_run: hello.capabilities.contains(Capabilities::NEXT_RUN),
             reports_times: hello.capabilities.contains(Capabilities::TRIGGER_TIMES),
         };
         if self.peers.identify_source(index, source, hello.session, greeting) {
@@ -382,7 +391,11 @@ impl BuilderNode {
     }
 
     fn stop_waiting_for_source(&mut self, source: usize) {
-        self.builder.give_up_source(source, self.clock.now());
+        let now = self.clock.now();
+        self.builder.give_up_source(source, now);
+        if let Some(next) = self.next_run.as_mut().and_then(NextRun::builder_mut) {
+            next.give_up_source(source, now);
+        }
         self.control.source_given_up(source);
         self.assigning.end_source(source);
     }
@@ -400,7 +413,11 @@ impl BuilderNode {
             self.peers.exclude_source(source);
             self.stop_waiting_for_source(source);
         } else {
-            self.builder.source_disconnected(source, self.clock.now());
+            let now = self.clock.now();
+            self.builder.source_disconnected(source, now);
+            if let Some(next) = self.next_run.as_mut().and_then(NextRun::builder_mut) {
+                next.source_disconnected(source, now);
+            }
         }
     }
 }

@@ -88,6 +88,8 @@ impl BuilderNode {
             clock: environment.clock,
             setup,
             builder,
+            next_run: None,
+            closing_run: None,
             control,
             assigning,
             origin: Origin::default(),

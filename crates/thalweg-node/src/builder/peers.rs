@@ -98,6 +98,8 @@ pub(super) struct Greeting {
     pub(super) is_patient: bool,
     /// True if events are numbered by time, and the source must learn when event 0 is.
     pub(super) is_by_time: bool,
+    /// True if the source can go from one run to the next without disconnecting.
+    pub(super) enters_next_run: bool,
     /// True if the source reports when its events' triggers were.
     pub(super) reports_times: bool,
 }

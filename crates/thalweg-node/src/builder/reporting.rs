@@ -9,7 +9,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use thalweg_core::build::{Builder, SourceProgress};
 use thalweg_core::control::RunControl;
-use thalweg_wire::{Refusal, SourceId};
+use thalweg_link::Arrivals;
+use thalweg_wire::{Losses, Refusal, SourceId};
 
 /// Material of reports and snapshots: the figures of the steady state, the reasons why the run is incomplete, the rates
 /// since the last snapshot, and the trace.
@@ -27,6 +28,23 @@ pub(super) struct Reporting {
     warm: Option<Built>,
     steady: Option<Steady>,
     trace: Option<Trace>,
+    /// Bytes that links copied, losses and datagrams before this run.
+    links_before: LinkCounts,
+}
+
+/// Counts of what all links have moved.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct LinkCounts {
+    pub(super) copied_bytes: u64,
+    pub(super) losses: Losses,
+    pub(super) datagrams: Arrivals,
+}
+
+impl LinkCounts {
+    /// Returns the counts so far.
+    fn of_peers(peers: &Peers) -> Self {
+        Self { copied_bytes: peers.copied_bytes(), losses: peers.total_losses(), datagrams: peers.datagram_arrivals() }
+    }
 }
 
 /// Counts of what was built so far, including the bytes received of fragments that are not built yet.
@@ -51,6 +69,27 @@ impl Reporting {
             warm: None,
             steady: None,
             trace: None,
+            links_before: LinkCounts::default(),
+        }
+    }
+
+    /// Begins the figures of the next run; this process has used `cpu_before` of its processor time so far.
+    pub(super) fn begin_next_run(&mut self, sources: usize, cpu_before: Duration, peers: &Peers) {
+        let (trace, recorder_method) = (self.trace.take(), self.recorder_method.take());
+        let links_before = LinkCounts::of_peers(peers);
+        *self = Self { trace, recorder_method, links_before, ..Self::new(sources, cpu_before) };
+    }
+
+    /// Returns the counts of what links have moved in this run.
+    pub(super) fn link_counts(&self, peers: &Peers) -> LinkCounts {
+        let (now, before) = (LinkCounts::of_peers(peers), &self.links_before);
+        LinkCounts {
+            copied_bytes: now.copied_bytes - before.copied_bytes,
+            losses: Losses {
+                sent: now.losses.sent - before.losses.sent,
+                again: now.losses.again - before.losses.again,
+            },
+            datagrams: now.datagrams.counted_since(before.datagrams),
         }
     }
 

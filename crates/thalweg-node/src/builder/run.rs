@@ -12,18 +12,19 @@ use thalweg_core::build::{Builder, BuilderConfig};
 use thalweg_core::control::{Cause, Command, Facts, Order, Refused, State};
 use thalweg_link::LinkError;
 use thalweg_store::{RecorderConfig, RunBegin, SourceInfo};
-use thalweg_wire::{EventId, Message, Refusal, RunNumber};
+use thalweg_wire::{EventId, Message, Refusal, RunNumber, TaiNanos};
 
 /// Reason why a run that was aborted is incomplete.
 pub(super) const ENDED_AT_ONCE: &str = "the run was aborted: events that were not yet built are lost";
 
 /// Facts about events that run control asks for.
-struct EventFacts<'a> {
-    builder: &'a Builder,
-    peers: &'a Peers,
-    assigning: &'a Assigning,
-    /// True if the other builders are known to be done with their events, where this one must wait for that.
-    others_are_done: bool,
+pub(super) struct EventFacts<'a> {
+    pub(super) builder: &'a Builder,
+    pub(super) peers: &'a Peers,
+    pub(super) assigning: &'a Assigning,
+    /// True if nothing else is waited for once everything here is built: the other builders are known to be done with
+    /// their events, and a run that another one follows is with the disk.
+    pub(super) others_are_done: bool,
 }
 
 impl Facts for EventFacts<'_> {
@@ -64,6 +65,8 @@ impl BuilderNode {
             let result = match &request.command {
                 NodeCommand::Control(command) => self.execute_command(*command, handle.was_end_requested()),
                 NodeCommand::Prepare(order) => self.prepare_run(order),
+                NodeCommand::Next(order) => self.ask_for_next_run(order),
+                NodeCommand::Step(order) => self.ask_for_step(order),
             };
             let is_abort = request.command == NodeCommand::Control(Command::Abort);
             match request.answer(result) {
@@ -72,6 +75,16 @@ impl BuilderNode {
                 Some(refusal) => tracing::warn!("{refusal}"),
                 None => {}
             }
+        }
+    }
+
+    /// Notes when a command that was accepted was given.
+    pub(super) fn note_command(&mut self, command: Command) {
+        let date = self.clock.date();
+        match command {
+            Command::Start => self.run.note_asked(date),
+            Command::Stop | Command::Abort => self.run.note_stop_asked(date),
+            Command::Pause | Command::Resume => {}
         }
     }
 
@@ -87,7 +100,9 @@ impl BuilderNode {
         self.control.execute_command(command).map_err(|refused| match waits.as_str() {
             "" => CommandRefusal(refused.to_string()),
             _ => CommandRefusal(format!("{refused}, and {waits}")),
-        })
+        })?;
+        self.note_command(command);
+        Ok(())
     }
 
     /// Sets what the next run is to be.
@@ -96,10 +111,15 @@ impl BuilderNode {
         if !matches!(state, State::Configured | State::Armed) {
             return Err(CommandRefusal(format!("cannot prepare the run: the run is {state}")));
         }
-        self.setup.run.number = order.number.or(self.setup.run.number);
-        if let Some(comment) = &order.comment {
-            self.setup.run.comment.clone_from(comment);
+        if let [first, ..] = &order.without[..] {
+            return Err(CommandRefusal(format!(
+                "cannot prepare the run without source '{first}': sources cannot be left out of one run yet; take it \
+                 out of the topology"
+            )));
         }
+        self.setup.run.number = order.number.or(self.setup.run.number);
+        order.asked_at.into_iter().for_each(|asked| self.run.note_asked(asked));
+        self.run.set_order(order.clone());
         Ok(())
     }
 
@@ -114,15 +134,20 @@ impl BuilderNode {
         if let Some(reason) = self.assigning.await_left_out_counts(&self.setup, &self.builder, &self.peers, now) {
             self.reporting.add_reason(reason);
         }
-        let facts = EventFacts {
-            builder: &self.builder,
-            peers: &self.peers,
-            assigning: &self.assigning,
-            others_are_done: self.assigning.others_are_done(&self.builder, &self.peers),
+        let others_are_done = match self.control.is_next_run_due() {
+            true => self.is_built_for_next_run(),
+            false => self.assigning.others_are_done(&self.builder, &self.peers),
         };
-        self.control.advance_time(now, &facts);
+        let (builder, peers, assigning) = (&self.builder, &self.peers, &self.assigning);
+        self.control.advance_time(now, &EventFacts { builder, peers, assigning, others_are_done });
         while let Some(order) = self.control.next_order() {
             self.obey_order(order)?;
+        }
+        self.discard_next_run();
+        if !self.control.is_step_due()
+            && let Some(step) = self.run.take_next_step()
+        {
+            tracing::warn!("step '{}' is not marked: the run ends", thalweg_text::replace_controls(&step.label));
         }
         // The time in which sources accept nothing is only a part of a state, and begins with a command, not with the
         // next look.
@@ -147,6 +172,14 @@ impl BuilderNode {
                 self.assembly.end_before_event(end);
                 self.assigning.end_before_event(end);
             }
+            Order::MarkStep(event) => {
+                if let Some(step) = self.run.mark_step(event) {
+                    let label = thalweg_text::replace_controls(&step.label);
+                    tracing::info!(builder = self.setup.config.name, event = event.0, "step '{label}'");
+                }
+            }
+            Order::SwitchAt(event) => self.switch_at(event),
+            Order::BeginNext => self.begin_next_run(),
             Order::Expel(source, why) => self.expel_source(source, &why),
             Order::Abandon => self.abandon_run(),
             Order::Close => self.run.end_building(None),
@@ -162,6 +195,7 @@ impl BuilderNode {
     /// Stops building. Connections end, and with them what is under way: places return to their blocks.
     fn abandon_run(&mut self) {
         self.reporting.add_reason(ENDED_AT_ONCE.into());
+        self.run.note_abandoned();
         self.builder.abandon_run(self.clock.now());
         self.assigning.give_up_left_out_counts();
         for index in self.peers.connection_numbers() {
@@ -228,29 +262,49 @@ impl BuilderNode {
 
     /// Creates the run's directory, if it is recorded.
     fn open_run(&mut self) -> Result<(), NodeError> {
-        let Self { setup, clock, .. } = self;
-        let began = clock.date();
-        let number = setup.run.number.map(RunNumber);
-        if !setup.run.record {
+        let began = self.clock.date();
+        let number = self.setup.run.number.map(RunNumber);
+        if !self.setup.run.record {
             self.run.set_run(number.unwrap_or(RunNumber(0)), began);
             return Ok(());
         }
+        let [asked, _] = self.run.asked_dates();
+        let order = self.run.take_order();
+        let config = self.recorder_config(number, &order, asked);
+        let recorder = self.assembly.create_recorder(config, self.peers.poller())?;
+        self.run.set_run(recorder.run_number(), began);
+        self.reporting.set_recorder_method(recorder.recorder_method().to_string());
+        tracing::info!(run = recorder.run_number().0, path = %recorder.run_path().display(), "recording by {}", recorder.recorder_method());
+        self.assembly.start_recording(recorder);
+        Ok(())
+    }
+
+    /// Returns the configuration of the recorder for a run that begins now, or that was asked for at `asked`.
+    pub(super) fn recorder_config(
+        &self,
+        number: Option<RunNumber>,
+        order: &RunOrder,
+        asked: Option<TaiNanos>,
+    ) -> RecorderConfig {
+        let Self { setup, clock, .. } = self;
         let sources = setup.ids.iter().zip(self.peers.source_greetings()).map(|((id, name), greeting)| SourceInfo {
             id: *id,
             name: name.clone(),
             description: greeting.description.clone(),
         });
         let begin = RunBegin {
-            began,
+            began: clock.date(),
             tai_utc_offset: clock.tai_utc_offset(),
             program: "thalweg".into(),
             version: env!("CARGO_PKG_VERSION").into(),
             sources: sources.collect(),
-            comment: setup.run.comment.clone(),
+            asked,
+            kind: order.kind,
+            comment: order.comment.clone().unwrap_or_else(|| setup.run.comment.clone()),
             metadata: setup.run.metadata.as_json().clone(),
             configuration: setup.topology.clone(),
         };
-        let config = RecorderConfig {
+        RecorderConfig {
             directory: setup.run.directory.clone(),
             run: number,
             builder: setup.index,
@@ -260,12 +314,7 @@ impl BuilderNode {
             disk: setup.disk.clone(),
             begin,
             ..RecorderConfig::default()
-        };
-        let recorder = self.assembly.start_recorder(config, self.peers.poller())?;
-        self.run.set_run(recorder.run_number(), began);
-        self.reporting.set_recorder_method(recorder.recorder_method().to_string());
-        tracing::info!(run = recorder.run_number().0, path = %recorder.run_path().display(), "recording by {}", recorder.recorder_method());
-        Ok(())
+        }
     }
 
     /// Announces this builder's room, if it has changed enough or is due; and assigns events, if this builder leads.

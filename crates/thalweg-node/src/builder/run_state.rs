@@ -1,10 +1,11 @@
 //! State of a run: its number and beginning, final counters that came too early, and how it is over.
 
 use super::setup::FIRST_EVENT;
-use crate::NodeError;
+use crate::{NodeError, RunOrder};
 use std::time::Duration;
 use thalweg_core::control::{SourceCommand, State};
-use thalweg_wire::{FinalCounters, Message, RunNumber, TaiNanos};
+use thalweg_store::Step;
+use thalweg_wire::{EventId, FinalCounters, Message, RunNumber, TaiNanos};
 
 /// Longest time that a source's final counters wait until it is known where the run ends.
 const END_KNOWN_TIME: Duration = Duration::from_secs(2);
@@ -16,6 +17,20 @@ pub(super) struct RunState {
     /// Date of the beginning, and its time.
     began: TaiNanos,
     began_at: Duration,
+    /// Number of the run that this one has followed without a gap, and of the one that is to follow it so.
+    previous: Option<RunNumber>,
+    next: RunNumber,
+    /// Order for the run, given before it began.
+    order: RunOrder,
+    /// Dates at which the run and its end were asked for.
+    asked: Option<TaiNanos>,
+    stop_asked: Option<TaiNanos>,
+    /// Steps of a scan, with their bytes, and the one of which the event is being agreed on.
+    steps: Vec<Step>,
+    steps_bytes: usize,
+    next_step: Option<Step>,
+    /// True if events that were not built are lost, since the run was to end at once.
+    is_abandoned: bool,
     /// State at the last check, to detect changes.
     state: State,
     /// Final counters by source, and the time since which they wait for the run to begin, or until it is known where it
@@ -34,6 +49,15 @@ impl RunState {
             number: RunNumber(0),
             began: TaiNanos(0),
             began_at: now,
+            previous: None,
+            next: RunNumber(0),
+            order: RunOrder::default(),
+            asked: None,
+            stop_asked: None,
+            steps: Vec::new(),
+            steps_bytes: 0,
+            next_step: None,
+            is_abandoned: false,
             state,
             early_ends: vec![None; sources],
             is_over: false,
@@ -49,6 +73,87 @@ impl RunState {
     /// Begins the run, which is open.
     pub(super) fn begin_run(&mut self, now: Duration) {
         self.began_at = now;
+    }
+
+    /// Begins the next run, which was asked for and prepared at these dates, and has lasted since `now`.
+    pub(super) fn begin_next_run(&mut self, number: RunNumber, asked: TaiNanos, began: TaiNanos, now: Duration) {
+        let (state, sources) = (self.state, self.early_ends.len());
+        let previous = Some(self.number);
+        *self = Self { number, previous, asked: Some(asked), began, ..Self::new(state, sources, now) };
+    }
+
+    /// Sets the number of the run that is to follow this one without a gap.
+    pub(super) fn set_next_number(&mut self, number: RunNumber) {
+        self.next = number;
+    }
+
+    /// Returns the number of the run that this one has followed without a gap; `None` if it has followed none.
+    pub(super) fn previous_number(&self) -> Option<RunNumber> {
+        self.previous
+    }
+
+    /// Sets the order for the run, which has not begun.
+    pub(super) fn set_order(&mut self, order: RunOrder) {
+        self.order = order;
+    }
+
+    /// Removes and returns the order for the run.
+    pub(super) fn take_order(&mut self) -> RunOrder {
+        std::mem::take(&mut self.order)
+    }
+
+    /// Notes when the run was asked for.
+    pub(super) fn note_asked(&mut self, date: TaiNanos) {
+        self.asked.get_or_insert(date);
+    }
+
+    /// Notes when the end of the run was asked for.
+    pub(super) fn note_stop_asked(&mut self, date: TaiNanos) {
+        self.stop_asked.get_or_insert(date);
+    }
+
+    /// Returns when the run was asked for, and its end.
+    pub(super) fn asked_dates(&self) -> [Option<TaiNanos>; 2] {
+        [self.asked, self.stop_asked]
+    }
+
+    /// Notes that events that are not built are lost, since the run is to end at once.
+    pub(super) fn note_abandoned(&mut self) {
+        self.is_abandoned = true;
+    }
+
+    /// Returns whether events that were not built are lost, since the run was to end at once.
+    pub(super) fn is_abandoned(&self) -> bool {
+        self.is_abandoned
+    }
+
+    /// Returns whether the steps of the run stay within `limit` bytes with one of these bytes more.
+    pub(super) fn has_room_for_step(&self, bytes: usize, limit: usize) -> bool {
+        // Each takes some bytes more in the run's file.
+        self.steps_bytes + self.steps.len() * 128 + bytes <= limit
+    }
+
+    /// Keeps a step until its event is agreed on.
+    pub(super) fn set_next_step(&mut self, step: Step) {
+        self.next_step = Some(step);
+    }
+
+    /// Marks the step that was to be agreed on at this event. Returns it.
+    pub(super) fn mark_step(&mut self, event: EventId) -> Option<&Step> {
+        let step = Step { event: event.0, ..self.next_step.take()? };
+        self.steps_bytes += step.label.len() + step.data.to_string().len();
+        self.steps.push(step);
+        self.steps.last()
+    }
+
+    /// Removes and returns the step that is to be agreed on.
+    pub(super) fn take_next_step(&mut self) -> Option<Step> {
+        self.next_step.take()
+    }
+
+    /// Removes and returns the steps of the run.
+    pub(super) fn take_steps(&mut self) -> Vec<Step> {
+        std::mem::take(&mut self.steps)
     }
 
     /// Returns the number of the run; 0 before it is known.
@@ -73,6 +178,7 @@ impl RunState {
             SourceCommand::Pause => Message::Pause,
             SourceCommand::Resume => Message::Resume,
             SourceCommand::StopAt { end, end_here } => Message::StopAt { end, end_here },
+            SourceCommand::NextRun { first, here } => Message::NextRun { first, run: self.next, here },
         }
     }
 

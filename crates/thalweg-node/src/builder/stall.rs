@@ -68,6 +68,12 @@ impl Stall {
         self.has_no_block || self.filter_is_full || self.sources_are_held
     }
 
+    /// Begins the counts of the next run.
+    pub(super) fn begin_next_run(&mut self, now: Duration) {
+        (self.count, self.nanos) = (0, 0);
+        self.disk_behind_since = self.disk_behind_since.map(|_| now);
+    }
+
     /// Returns the number of times that the disk was behind, and their total duration in nanoseconds.
     pub(super) fn stall_totals(&self) -> (u64, u64) {
         (self.count, self.nanos)

@@ -49,6 +49,8 @@ pub(super) struct Trigger {
     record: bool,
     check: CheckConfig,
     copied: u64,
+    /// Events that could not be decided in earlier runs: of all levels, and of programs.
+    undecided_before: (Undecided, Undecided),
 }
 
 /// Decider of a level.
@@ -121,6 +123,7 @@ impl Trigger {
             record,
             check: config.check,
             copied: 0,
+            undecided_before: Default::default(),
         })
     }
 
@@ -203,6 +206,10 @@ impl Trigger {
 
     /// Returns the counts of events that could not be decided.
     pub(super) fn undecided_counts(&self) -> Undecided {
+        self.all_undecided().without_earlier(self.undecided_before.0)
+    }
+
+    fn all_undecided(&self) -> Undecided {
         let mut report = Undecided::default();
         for level in self.existing_levels() {
             match level {
@@ -213,10 +220,20 @@ impl Trigger {
         report
     }
 
+    fn all_undecided_by_programs(&self) -> Undecided {
+        self.running_programs().fold(Undecided::default(), |sum, program| sum.merged_with(program.undecided_counts()))
+    }
+
+    /// Begins the counts of the next run. No event is open.
+    pub(super) fn begin_next_run(&mut self) {
+        self.copied = 0;
+        self.undecided_before = (self.all_undecided(), self.all_undecided_by_programs());
+    }
+
     /// Returns the counts of events that a program should have decided on and did not. Events that a condition leaves
     /// undecided are as intended.
     pub(super) fn undecided_by_programs(&self) -> Undecided {
-        self.running_programs().fold(Undecided::default(), |sum, program| sum.merged_with(program.undecided_counts()))
+        self.all_undecided_by_programs().without_earlier(self.undecided_before.1)
     }
 
     /// Returns whether any decision is drawn at random.

@@ -253,6 +253,19 @@ impl SourceNode {
         // Losses beyond the end are of no interest.
         let last_end = self.course.end_event().unwrap_or(u64::MAX - self.builders.len() as u64 - 1);
         let end = first.saturating_add(count).min(last_end);
+        match self.course.next_run_event().filter(|next| (first + 1..end).contains(next)) {
+            Some(next) => {
+                self.lose_events(first, next);
+                self.enter_next_run(next);
+                self.lose_events(next, end);
+            }
+            None => self.lose_events(first, end),
+        }
+        Ok(())
+    }
+
+    /// Announces that the device lost the frames of these events, the next ones, which are all of one run.
+    fn lose_events(&mut self, first: u64, end: u64) {
         if self.assignments.is_by_room() {
             self.lose_by_room(first, end);
         } else {
@@ -260,7 +273,6 @@ impl SourceNode {
         }
         self.course.count_lost_until(end);
         self.end_passed_ranges();
-        Ok(())
     }
 
     /// Skips `count` events that the device has nothing for. Nothing is announced: the builders see this source go on.

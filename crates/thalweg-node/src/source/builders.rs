@@ -1,6 +1,6 @@
 //! Builders of a source: the connections to them, and what is delivered to each.
 
-use super::delivery::{Connected, Delivery};
+use super::delivery::{Connected, Delivery, sum_counters};
 use crate::drive::Leaving;
 use crate::slots::Slots;
 use crate::wait::{Idle, Waiter};
@@ -10,7 +10,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use thalweg_link::{Address, Arrivals, Endpoints, LinkError, Poller, SourceEndpoint, SourceGreeting};
 use thalweg_wire::{
-    Capabilities, Contact, Disposition, EventId, FinalCounters, Hello, MAX_RECORDS, Message, Refusal, Welcome,
+    Capabilities, Contact, Disposition, EventId, FinalCounters, Hello, MAX_RECORDS, Message, NotTaken, Refusal,
+    RunNumber, Welcome,
 };
 
 /// Time from a failed attempt to connect to a builder to the next one.
@@ -382,16 +383,24 @@ impl Builders {
         self.send_if_welcome(index, &Message::End(final_counters));
     }
 
+    /// Ends the run for a builder, to which everything accepted in it was offered. `not_taken`: counts for builder 0.
+    pub(super) fn end_run(
+        &mut self,
+        index: usize,
+        run: RunNumber,
+        not_taken: NotTaken,
+        (sequence, cpu_nanos): (u32, u64),
+    ) {
+        let copied = self.endpoints.source_link(index).map_or(0, |link| link.copied_bytes());
+        let (delivery, connected) = self.delivery_and_connection(index);
+        let not_taken = (index == 0).then_some(not_taken);
+        delivery.end_run(run, not_taken, (copied, sequence, cpu_nanos), connected);
+    }
+
     /// Returns the sum of the counters of all builders.
     pub(super) fn total_accounts(&self) -> FinalCounters {
-        let final_counters = self.builders.iter().map(|builder| builder.delivery.final_counters());
-        final_counters.fold(FinalCounters::default(), |sum, a| FinalCounters {
-            accepted: sum.accepted + a.accepted,
-            dropped_newest: sum.dropped_newest + a.dropped_newest,
-            dropped_oldest: sum.dropped_oldest + a.dropped_oldest,
-            copied_bytes: sum.copied_bytes + a.copied_bytes,
-            ..sum
-        })
+        let counters = self.builders.iter().map(|builder| builder.delivery.total_counters());
+        counters.fold(FinalCounters::default(), sum_counters)
     }
 
     /// Returns whether a builder that another one has left out is still waited for by builder 0, which is connected: the

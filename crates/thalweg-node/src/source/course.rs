@@ -38,6 +38,10 @@ pub(super) struct Course {
     end_at: Option<u64>,
     /// True if this source does not continue to the end of the run, but ends at its present event.
     ends_here: bool,
+    /// First event of the run under way at this source, where it followed another one.
+    entered_at: u64,
+    /// Next run, and its first event at this source.
+    next_run: Option<(RunNumber, u64)>,
     /// True if there was no place for the next fragment.
     is_blocked: bool,
     counts: Counts,
@@ -67,6 +71,8 @@ impl Course {
             sequence: 0,
             end_at: None,
             ends_here: false,
+            entered_at: 0,
+            next_run: None,
             is_blocked: false,
             counts: Counts::default(),
         }
@@ -140,6 +146,32 @@ impl Course {
         self.end_at.replace(end.0) != Some(end.0)
     }
 
+    /// Begins the next run at event `first`, or with `here` at the present one, and without an end. Returns false if it
+    /// was known already.
+    pub(super) fn set_next_run(&mut self, run: RunNumber, first: EventId, here: bool) -> bool {
+        if run == self.run || self.next_run.is_some() && !here {
+            return false;
+        }
+        let first = if here { first.0.min(self.next_event) } else { first.0 };
+        self.next_run = Some((run, first));
+        self.end_at = None;
+        self.ends_here = false;
+        true
+    }
+
+    /// Returns the first event of the next run, if that is known.
+    pub(super) fn next_run_event(&self) -> Option<u64> {
+        self.next_run.map(|(_, first)| first)
+    }
+
+    /// Begins the next run if event `event`, the next one to be accepted, belongs to it. Returns the number of the run
+    /// that ends.
+    pub(super) fn enter_next_run(&mut self, event: u64) -> Option<RunNumber> {
+        let (run, first) = self.next_run.take_if(|(_, first)| event >= *first)?;
+        self.entered_at = first;
+        Some(std::mem::replace(&mut self.run, run))
+    }
+
     /// Ends this source's part of the run.
     pub(super) fn end_part(&mut self) {
         self.phase = Phase::Ending;
@@ -158,6 +190,11 @@ impl Course {
     /// Returns the first event of the run.
     pub(super) fn first_event(&self) -> u64 {
         self.first_event
+    }
+
+    /// Returns the first event of the run under way, where it followed another one; 0 otherwise.
+    pub(super) fn entered_at(&self) -> u64 {
+        self.entered_at
     }
 
     /// Returns the next event: the first one that is neither accepted nor skipped.

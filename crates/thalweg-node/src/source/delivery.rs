@@ -6,7 +6,10 @@ use std::time::Duration;
 use thalweg_arena::Slot;
 use thalweg_core::control::HEARTBEAT_INTERVAL;
 use thalweg_link::{Outstanding, SourceLink};
-use thalweg_wire::{Announcement, Disposition, EventId, FinalCounters, FragmentHeader, Left, Message, Welcome};
+use thalweg_wire::{
+    Announcement, Disposition, EventId, FinalCounters, FragmentHeader, Left, Message, NotTaken, RunCounters, RunNumber,
+    Welcome,
+};
 
 /// Maximum number of tickets that a builder has not released, for a source that drops the oldest. With a builder that
 /// releases none, later fragments are dropped as they come, which takes one ticket however many they are.
@@ -35,7 +38,12 @@ pub(super) struct Delivery {
     passed: u64,
     /// Time of the last message to it that this source goes on.
     passed_at: Duration,
+    /// Counters of the run under way. Tickets are those of all runs.
     final_counters: FinalCounters,
+    /// Sum of the counters of earlier runs.
+    earlier_counters: FinalCounters,
+    /// End of the run before, if the one under way followed another.
+    run_end: Option<RunEnd>,
     /// Bytes copied by its device, and by connections that are closed.
     copied_bytes: u64,
     /// Fragments for it that the device lost.
@@ -43,6 +51,23 @@ pub(super) struct Delivery {
     /// True if it takes no further part: fragments for it are lost, and `lost` counts them.
     is_over: bool,
     lost: u64,
+}
+
+/// End of a run that another one has followed, as it is sent to a builder.
+#[derive(Debug, Clone, Copy)]
+struct RunEnd {
+    counters: RunCounters,
+    /// Counts for builder 0 of what the device had and the source did not take.
+    not_taken: Option<NotTaken>,
+}
+
+impl RunEnd {
+    fn send_over(&self, link: &mut (dyn SourceLink + 'static)) {
+        if let Some(not_taken) = self.not_taken {
+            link.send_message(&Message::NotTaken(not_taken));
+        }
+        link.send_message(&Message::RunEnded(self.counters));
+    }
 }
 
 /// Connection to a builder that has welcomed this source.
@@ -66,6 +91,8 @@ impl Delivery {
             passed: 0,
             passed_at: now,
             final_counters: FinalCounters::default(),
+            earlier_counters: FinalCounters::default(),
+            run_end: None,
             copied_bytes: 0,
             lost_in_device: 0,
             is_over: false,
@@ -235,7 +262,12 @@ impl Delivery {
             }
             offer.disposition = Disposition::DroppedOldest;
             offer.bytes = 0;
-            self.final_counters.dropped_oldest += u64::from(offer.count);
+            match &mut self.run_end {
+                Some(end) if offer.ticket < end.counters.tickets => {
+                    end.counters.dropped_oldest += u64::from(offer.count);
+                }
+                _ => self.final_counters.dropped_oldest += u64::from(offer.count),
+            }
             if let Some(Connected { link, .. }) = connected {
                 link.announce_offer(offer);
             }
@@ -255,9 +287,19 @@ impl Delivery {
         }
     }
 
-    /// Offers everything again that has not been released, under the same tickets, over a new connection.
+    /// Offers everything again that has not been released, under the same tickets, over a new connection. The end of the
+    /// run before comes after its own tickets.
     pub(super) fn repeat_offers(&self, link: &mut (dyn SourceLink + 'static)) {
-        self.book.iter().for_each(|(offer, _)| link.announce_offer(offer));
+        let mut run_end = self.run_end.as_ref();
+        for (offer, _) in self.book.iter() {
+            if let Some(end) = run_end.take_if(|end| offer.ticket >= end.counters.tickets) {
+                end.send_over(link);
+            }
+            link.announce_offer(offer);
+        }
+        if let Some(end) = run_end {
+            end.send_over(link);
+        }
         if self.passed > 0 {
             let (below, tickets) = (EventId(self.passed), self.book.next_ticket());
             link.send_message(&Message::Passed { below, tickets });
@@ -323,10 +365,38 @@ impl Delivery {
         message
     }
 
+    /// Ends the run: everything accepted in it was offered or announced. Its counters are sent, and those of the next run
+    /// begin. `not_taken`: counts for builder 0; the others as in [`close_accounts`](Self::close_accounts).
+    pub(super) fn end_run(
+        &mut self,
+        run: RunNumber,
+        not_taken: Option<NotTaken>,
+        (copied, sequence, cpu_nanos): (u64, u32, u64),
+        connected: Option<Connected<'_>>,
+    ) {
+        self.close_accounts(copied, sequence, cpu_nanos);
+        let FinalCounters { accepted, dropped_newest, dropped_oldest, tickets, cpu_nanos, copied_bytes, .. } =
+            self.final_counters;
+        let counters = RunCounters { run, accepted, dropped_newest, dropped_oldest, tickets, cpu_nanos, copied_bytes };
+        self.earlier_counters = sum_counters(self.earlier_counters, self.final_counters);
+        self.final_counters = FinalCounters { tickets, ..FinalCounters::default() };
+        let end = RunEnd { counters, not_taken };
+        if let Some(Connected { link, .. }) = connected {
+            end.send_over(link);
+        }
+        self.run_end = Some(end);
+    }
+
+    /// Returns the sum of the counters of all runs.
+    pub(super) fn total_counters(&self) -> FinalCounters {
+        sum_counters(self.earlier_counters, self.final_counters)
+    }
+
     /// Closes the final counters of this builder. `copied`: bytes that its link has copied; `sequence`: number of the
     /// next fragment.
     pub(super) fn close_accounts(&mut self, copied: u64, sequence: u32, cpu_nanos: u64) {
-        self.final_counters.copied_bytes = self.copied_bytes + copied;
+        let total = self.copied_bytes + copied;
+        self.final_counters.copied_bytes = total.saturating_sub(self.earlier_counters.copied_bytes);
         self.final_counters.next_sequence = sequence;
         self.final_counters.cpu_nanos = cpu_nanos;
     }
@@ -352,5 +422,17 @@ impl Delivery {
     #[cfg(test)]
     pub(super) fn offers(&self) -> impl Iterator<Item = &Announcement> {
         self.book.iter().map(|(offer, _)| offer)
+    }
+}
+
+/// Returns the sum of two counters, with the tickets and the sequence of the second.
+pub(super) fn sum_counters(one: FinalCounters, other: FinalCounters) -> FinalCounters {
+    FinalCounters {
+        accepted: one.accepted + other.accepted,
+        dropped_newest: one.dropped_newest + other.dropped_newest,
+        dropped_oldest: one.dropped_oldest + other.dropped_oldest,
+        copied_bytes: one.copied_bytes + other.copied_bytes,
+        cpu_nanos: one.cpu_nanos + other.cpu_nanos,
+        ..other
     }
 }

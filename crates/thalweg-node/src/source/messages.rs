@@ -46,6 +46,13 @@ impl SourceNode {
                     self.end_without_device();
                 }
             }
+            Message::NextRun { first, run, here } if index == 0 => {
+                self.end_pause();
+                if self.course.current_phase() == Phase::Running && self.course.set_next_run(run, first, here) {
+                    // A source of which a program pushes fragments may accept none for long.
+                    self.enter_next_run(self.course.next_event());
+                }
+            }
             Message::Bye => {
                 self.builders.handle_dismissal(index, &mut self.slots);
                 self.relay_room(index);

@@ -85,6 +85,12 @@ impl Pace {
         self.dead_since = None;
     }
 
+    /// Begins the counts of the next run.
+    pub(super) fn begin_next_run(&mut self, now: Duration) {
+        self.dead = NotTaken::default();
+        self.dead_since = self.dead_since.map(|_| now);
+    }
+
     /// Returns the counts of what was due and not taken.
     pub(super) fn not_taken(&self) -> NotTaken {
         self.dead

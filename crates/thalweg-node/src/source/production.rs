@@ -101,6 +101,7 @@ impl SourceNode {
         if event.0 > next {
             self.builders.offer_all();
             self.course.go_to_event(event.0);
+            self.enter_next_run(event.0);
         }
         match self.find_place(len, None) {
             Place::Slot(index) => {
@@ -115,8 +116,8 @@ impl SourceNode {
             Place::Dropped => self.count_fragment(len),
             Place::Blocked => {
                 self.pace.count_dead_time(self.clock.now());
-                // No event is skipped before a later one is accepted.
-                self.course.go_to_event(next);
+                // No event is skipped before a later one is accepted, but for those before a run that has begun.
+                self.course.go_to_event(next.max(self.course.entered_at()));
                 self.builders.flush_messages(self.clock.now());
                 return Ok(None);
             }
@@ -330,8 +331,30 @@ impl SourceNode {
         self.times.take_if(|times| times.is_complete());
     }
 
-    /// Ends this source's part of the run if the run ends before the next event. Returns true if so.
+    /// Begins the next run if event `event`, the next one to be accepted, belongs to it: everything before is offered or
+    /// announced, and the counters of the run that ends are sent.
+    pub(super) fn enter_next_run(&mut self, event: u64) {
+        let Some(run) = self.course.enter_next_run(event) else { return };
+        let (not_taken, cpu) = (self.not_taken_counts(), self.clock.processor_time());
+        // All builders receive the same value: it is one process.
+        let cpu_nanos = u64::try_from((cpu - self.cpu_before).as_nanos()).unwrap_or(u64::MAX);
+        for index in self.builders.all_numbers() {
+            self.builders.offer_and_announce(index);
+            self.builders.end_run(index, run, not_taken, (self.course.next_sequence(), cpu_nanos));
+        }
+        self.cpu_before = cpu;
+        self.strays_before = self.stray_frame_count();
+        self.earlier_not_taken.dead_nanos += not_taken.dead_nanos;
+        self.earlier_not_taken.fragments += not_taken.fragments;
+        self.earlier_not_taken.of_no_event += not_taken.of_no_event;
+        self.pace.begin_next_run(self.clock.now());
+        tracing::info!(source = self.setup.name, run = self.course.run_number().0, first = event, "next run");
+    }
+
+    /// Begins the next run if that is due, and ends this source's part of the run if the run ends before the next
+    /// event. Returns true if the part has ended.
     pub(super) fn end_if_complete(&mut self) -> bool {
+        self.enter_next_run(self.course.next_event());
         let is_at_end = self.course.is_at_end();
         if is_at_end {
             self.end_part();

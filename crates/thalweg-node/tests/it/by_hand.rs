@@ -13,11 +13,15 @@ use thalweg_arena::{Arena, Span};
 use thalweg_core::control::Command;
 use thalweg_link::{Address, Interest, LinkKind, Poller, SourceGreeting};
 use thalweg_link_conformance::SourceEnd;
-use thalweg_node::{BuilderNode, BuilderReport, Clock, Environment, Handle, Idle, Node, NodeError, Topology};
+use thalweg_node::{
+    BuilderNode, BuilderReport, Clock, Environment, Handle, Idle, Node, NodeCommand, NodeError, RunOrder, StepOrder,
+    Topology,
+};
 use thalweg_store::{Run, verify_run};
 use thalweg_wire::{
     Announcement, Assign, Capabilities, Contact, Disposition, EventId, FinalCounters, FragmentHeader, HEADER_LEN,
-    Hello, Left, MESSAGE_LEN, Message, Refusal, Room, RoomReport, RunNumber, SourceId, Status, TaiNanos, crc32c,
+    Hello, Left, MESSAGE_LEN, Message, Refusal, Room, RoomReport, RunCounters, RunNumber, SourceId, Status, TaiNanos,
+    crc32c,
 };
 
 /// Limit of waiting, for tests that would otherwise hang.
@@ -446,6 +450,95 @@ fn a_run_whose_sources_lost_another_builder_is_incomplete() {
         assert!(text.contains("BuilderLost"), "{text}");
         builder.handle.request_end();
     }
+}
+
+fn able() -> Hello {
+    Hello { capabilities: Capabilities::NEXT_RUN, ..hello() }
+}
+
+fn refusal(builder: &Builder, command: NodeCommand) -> String {
+    builder.handle.request(command).recv_timeout(LONG).unwrap().unwrap_err().to_string()
+}
+
+/// Returns a record as [`record`] does, in the second run.
+fn record_of_next_run(event: u64) -> Vec<u8> {
+    let mut record = record(SOURCE, event, 0, 64);
+    let header = FragmentHeader { run: RunNumber(2), ..FragmentHeader::decode(&record).unwrap() };
+    record[..HEADER_LEN].copy_from_slice(&header.encode());
+    record
+}
+
+/// The source sends its counters of the run that ends, and its connection breaks before they arrive: it sends them again
+/// among its offers.
+#[test]
+fn a_source_goes_over_to_the_next_run_whenever_its_connection_breaks() {
+    let folder = tempfile::tempdir().unwrap();
+    let builder = Builder::start(folder.path(), "", TCP, "");
+    let mut source = builder.connect(able());
+    source.until(|message| matches!(message, Message::Start { .. }));
+    source.say(&[Message::Offer(held(0))]);
+    source.until(|message| matches!(message, Message::Fetch { ticket: 0, .. }));
+    source.0.write_all(&data(0, &record(SOURCE, 0, 0, 64))).unwrap();
+    let next = || NodeCommand::Next(RunOrder { comment: Some("second".into()), ..RunOrder::default() });
+    assert_eq!(builder.handle.request(next()).recv_timeout(LONG).unwrap(), Ok(()));
+    source.until(|message| matches!(message, Message::Pause));
+    assert!(refusal(&builder, next()).contains("cannot begin the next run: the run is switching"));
+    source.say(&[Message::Paused { next: EventId(1), asked_by: 0 }]);
+    let next_run = Message::NextRun { first: EventId(1), run: RunNumber(2), here: false };
+    source.until(|message| *message == next_run);
+    drop(source);
+
+    let mut source = builder.connect(Hello { capabilities: Capabilities::NEXT_RUN | Capabilities::RETURNS, ..hello() });
+    source.until(|message| *message == next_run);
+    let counters = RunCounters { run: RunNumber(1), accepted: 1, tickets: 1, ..RunCounters::default() };
+    source.say(&[Message::RunEnded(counters), Message::Offer(held(1))]);
+    source.until(|message| matches!(message, Message::Fetch { ticket: 1, .. }));
+    source.0.write_all(&data(1, &record_of_next_run(1))).unwrap();
+    // It may be repeated after another reconnection, and means nothing then.
+    source.say(&[Message::RunEnded(counters)]);
+    let books = Message::End(FinalCounters { accepted: 1, tickets: 2, ..FinalCounters::default() });
+    source.say(&[books]);
+    source.until(|message| matches!(message, Message::Bye));
+    let second = builder.report();
+    let [first] = &builder.handle.take_reports()[..] else { panic!("one run was followed by another") };
+    for (report, run) in [(first, 1), (&second, 2)] {
+        assert_eq!((report.run, report.state.as_str()), (run, "COMPLETE"), "{:?}", report.reasons);
+        let entry = &report.ledger.sources[0];
+        assert_eq!((entry.accepted, entry.recorded, entry.unaccounted), (1, 1, 0), "{entry:?}");
+        let stored = Run::open(report.directory.as_ref().unwrap()).unwrap();
+        assert!(
+            verify_run(&stored).consistent && stored.event_ids().map(|(id, _)| id).eq([EventId(u64::from(run) - 1)])
+        );
+        assert_eq!(stored.run_info().comment, if run == 2 { "second" } else { "" });
+    }
+}
+
+#[test]
+fn counters_of_a_run_that_nothing_follows_break_the_rules() {
+    let folder = tempfile::tempdir().unwrap();
+    let builder = Builder::start(folder.path(), "events = 100", TCP, "");
+    let mut source = builder.connect(able());
+    source.until(|message| matches!(message, Message::Start { .. }));
+    source.say(&[Message::RunEnded(RunCounters { run: RunNumber(1), ..RunCounters::default() })]);
+    let text = source.until(|message| matches!(message, Message::Refuse { reason: Refusal::Protocol, .. }));
+    assert!(text.contains("unexpected counters of run 1"), "{text}");
+    check(&builder.report(), 0);
+}
+
+#[test]
+fn no_run_follows_without_a_gap_where_a_source_is_of_an_older_version() {
+    let folder = tempfile::tempdir().unwrap();
+    let builder = Builder::start(folder.path(), "", TCP, "");
+    let mut source = builder.greeted();
+    let text = refusal(&builder, NodeCommand::Next(RunOrder::default()));
+    assert!(text.contains("1.0 (s0)") && text.contains("older version"), "{text}");
+    let label = "x".repeat(257);
+    let text = refusal(&builder, NodeCommand::Step(StepOrder { label, ..StepOrder::default() }));
+    assert!(text.contains("the step's label has 257 bytes, more than the limit of 256"), "{text}");
+    assert!(!folder.path().join("run-000002").exists(), "nothing has changed");
+    source.say(&[Message::End(FinalCounters::default())]);
+    source.until(|message| matches!(message, Message::Bye));
+    assert_eq!(builder.report().state, "COMPLETE");
 }
 
 /// Running builder, with one source for each address it listens at.

@@ -6,8 +6,8 @@ use crate::engine::Engine;
 use crate::error::StoreError;
 use crate::format::{BLOCK_ALIGN, FOOTER_ENTRY_LEN, MAX_BLOCK_LEN};
 use crate::info::{
-    EventCounts, FILE_NAME, FIRST_NAME, LAST_NAME, RecorderInfo, RunFile, RunInfo, RunState, Totals, WriterInfo,
-    run_directory_name,
+    EventCounts, FILE_NAME, FIRST_NAME, LAST_NAME, Milestones, RecorderInfo, RunFile, RunInfo, RunState, Totals,
+    WriterInfo, run_directory_name,
 };
 use crate::list::{builder_directories, parse_directory_name};
 use crate::segment::{Segment, segment_file_name};
@@ -23,12 +23,12 @@ use thalweg_arena::{Block, BlockPool, Registration};
 use thalweg_wire::RunNumber;
 
 impl Recorder {
-    /// Creates the run's directory, its `run.json` and its first segment. Registers the blocks of `pool`, all of which
-    /// must be free.
+    /// Creates the run's directory, its `run.json` and its first segment. Registers the blocks of `pool` with the kernel,
+    /// unless some are in use by a run before this one.
     ///
     /// # Errors
-    /// If a run of this number exists, blocks of this size cannot be recorded, some are not free, or the system
-    /// refuses. In these cases no run directory remains.
+    /// If a run of this number exists, blocks of this size cannot be recorded, or the system refuses. In these cases no
+    /// run directory remains.
     pub fn create_run(config: RecorderConfig, pool: &mut BlockPool) -> Result<Self, StoreError> {
         let RecorderConfig {
             directory,
@@ -47,7 +47,7 @@ impl Recorder {
         let mut notes = Vec::new();
         let (mut engine, kind) = start_engine(&disk, engine, &mut notes)?;
         let registration = match kind {
-            EngineKind::IoUring => register_pool(&mut engine, pool, &mut notes)?,
+            EngineKind::IoUring => register_pool(&mut engine, pool, &mut notes),
             EngineKind::Threads => None,
         };
         let registered = registration.is_some();
@@ -131,21 +131,21 @@ fn start_engine(
 }
 
 /// Registers the pool's blocks under their own numbers, if the kernel allows it.
-fn register_pool(
-    engine: &mut Engine,
-    pool: &mut BlockPool,
-    notes: &mut Vec<String>,
-) -> Result<Option<Registration>, StoreError> {
+fn register_pool(engine: &mut Engine, pool: &mut BlockPool, notes: &mut Vec<String>) -> Option<Registration> {
     let (free, count, total) =
         (pool.free_count(), pool.block_count(), pool.block_count() as usize * pool.block_bytes());
     if free != count as usize {
-        return Err(StoreError::PoolInUse { free, count });
+        notes.push(format!(
+            "the pool could not be registered with io_uring: {} of its {count} blocks were in use by the run before",
+            count as usize - free
+        ));
+        return None;
     }
     let mut blocks: Vec<&mut Block> = pool.free_blocks_mut().iter_mut().collect();
     blocks.sort_by_key(|block| block.block_index());
     let mut buffers: Vec<&mut [u8]> = blocks.into_iter().map(Block::bytes_mut).collect();
     let Err(error) = engine.register_buffers(&mut buffers) else {
-        return Ok(Some(pool.arena().record_registration("io_uring")));
+        return Some(pool.arena().record_registration("io_uring"));
     };
     let limit = rustix::process::getrlimit(rustix::process::Resource::Memlock).current;
     let limit = limit.map_or("unlimited".into(), |bytes| format!("{} KiB", bytes >> 10));
@@ -154,7 +154,7 @@ fn register_pool(
          'ulimit -l' or LimitMEMLOCK=",
         total >> 10
     ));
-    Ok(None)
+    None
 }
 
 /// Creates the run's directory: the requested one, or the next free one. The process that creates it owns the number.
@@ -219,6 +219,16 @@ fn lock_exclusively(directory: &File, path: &Path) -> Result<(), StoreError> {
 
 /// A run's directory until everything that makes it a run is in it; removed on failure.
 struct NewDirectory<'a>(&'a Disk, &'a Path);
+
+impl Recorder {
+    /// Removes a run that was created and is not to begin: none of its blocks were submitted.
+    pub fn discard_run(self) {
+        if self.submitted == 0 {
+            drop(NewDirectory(&self.disk, &self.path));
+            tracing::info!(run = self.info.run, "run discarded before it began");
+        }
+    }
+}
 
 impl Drop for NewDirectory<'_> {
     fn drop(&mut self) {
@@ -289,6 +299,9 @@ fn open_run_info(begin: RunBegin) -> RunInfo {
         began: begin.began.0,
         ended: None,
         tai_utc_offset: begin.tai_utc_offset,
+        times: Milestones { asked: begin.asked.map(|asked| asked.0), ..Milestones::default() },
+        kind: begin.kind,
+        steps: Vec::new(),
         comment: begin.comment,
         metadata: begin.metadata,
         writer: writer_info(begin.program, begin.version),

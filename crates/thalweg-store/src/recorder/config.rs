@@ -1,7 +1,7 @@
 //! Configuration of a recorder, and the method that it uses.
 
 use crate::disk::Disk;
-use crate::info::{EventCounts, RunState, SourceInfo};
+use crate::info::{EventCounts, Milestones, RunKind, RunState, SourceInfo, Step};
 use serde::Serialize;
 use std::fmt;
 use std::path::PathBuf;
@@ -72,6 +72,10 @@ pub struct RunBegin {
     pub version: String,
     /// Sources of the run.
     pub sources: Vec<SourceInfo>,
+    /// Time at which the run was asked for; `None` if it began by itself.
+    pub asked: Option<TaiNanos>,
+    /// Purpose of the run.
+    pub kind: RunKind,
     /// Comment on the run.
     pub comment: String,
     /// Facts about the run that are kept with it.
@@ -92,6 +96,10 @@ pub struct RunEnd {
     pub state: RunState,
     /// Reasons why the run is incomplete, in sentences. The recorder adds its own.
     pub reasons: Vec<String>,
+    /// Times of its course; that of the request for it, and that at which its events were on disk, are added.
+    pub times: Milestones,
+    /// Steps of a scan.
+    pub steps: Vec<Step>,
     /// Number of events that were closed.
     pub events: EventCounts,
     /// Results of the trigger levels; null if there are none.

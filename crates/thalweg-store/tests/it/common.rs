@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use thalweg_arena::BlockPool;
 use thalweg_store::{
-    BlockWriter, EventCounts, EventStatus, FinishedRun, Recorder, RecorderConfig, RunBegin, RunEnd, RunState,
+    BlockWriter, EventCounts, EventStatus, FinishedRun, Recorder, RecorderConfig, RunBegin, RunEnd, RunKind, RunState,
     SourceInfo,
 };
 use thalweg_wire::{EventId, FragmentHeader, HEADER_LEN, SourceId, Status, TaiNanos, crc32c, record_bytes};
@@ -37,6 +37,8 @@ pub(crate) fn config(directory: &Path) -> RecorderConfig {
         program: "test".into(),
         version: "0".into(),
         sources,
+        asked: None,
+        kind: RunKind::Physics,
         comment: "a comment".into(),
         metadata: json!({"sample": "LaB6", "counts": i64::MAX}).as_object().cloned().unwrap_or_default(),
         configuration: json!({"topology": "none"}),
@@ -214,6 +216,8 @@ impl Builder {
             state,
             reasons,
             events: self.events,
+            times: Default::default(),
+            steps: Vec::new(),
             trigger: serde_json::Value::Null,
             left_out: serde_json::Value::Null,
             time_use: serde_json::Value::Null,

@@ -174,11 +174,24 @@ fn blocks_that_cannot_be_recorded_are_refused() {
     let mut small = BlockPool::new("test", 1, 4096).unwrap();
     let refused = Recorder::create_run(config(directory.path()), &mut small).unwrap_err();
     assert!(matches!(refused, StoreError::BlockSize(4096)));
+    assert!(!directory.path().join("runs").exists(), "a refusal leaves nothing behind");
+}
+
+#[test]
+fn a_run_that_follows_another_at_once_may_begin_or_leave_nothing_behind() {
+    let directory = directory();
     let mut pool = BlockPool::new("test", 2, 64 << 10).unwrap();
     let _taken = pool.take_block();
-    let refused = Recorder::create_run(config(directory.path()), &mut pool).unwrap_err();
-    assert!(matches!(refused, StoreError::PoolInUse { free: 1, count: 2 }));
-    assert!(!directory.path().join("runs").exists(), "a refusal leaves nothing behind");
+    let recorder = Recorder::create_run(config(directory.path()), &mut pool).unwrap();
+    let method = recorder.recorder_method();
+    assert!(!method.registered, "blocks of the run before cannot be registered");
+    let is_noted = method.notes.iter().any(|note| note.contains("1 of its 2 blocks were in use by the run before"));
+    assert!(is_noted || method.engine == thalweg_store::EngineKind::Threads, "{:?}", method.notes);
+    let path = recorder.run_path().to_owned();
+    recorder.discard_run();
+    assert!(!path.exists(), "a run that does not begin after all leaves its number to another");
+    let again = Recorder::create_run(config(directory.path()), &mut pool).unwrap();
+    assert_eq!(again.run_path(), path);
 }
 
 #[test]
@@ -238,6 +251,8 @@ fn a_block_that_io_uring_refused_is_lost_with_a_reason_and_never_written_later()
         state: RunState::Complete,
         reasons: Vec::new(),
         events: EventCounts { built: 1, incomplete: 0 },
+        times: Default::default(),
+        steps: Vec::new(),
         trigger: serde_json::Value::Null,
         left_out: serde_json::Value::Null,
         time_use: serde_json::Value::Null,

@@ -4,7 +4,11 @@ mod fuzz;
 
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
-use thalweg_world::{DatagramKind, Plan, try_instrument, try_plan, try_twice};
+use thalweg_link::memory::Impairments;
+use thalweg_node::Policy;
+use thalweg_world::{
+    DatagramKind, Fault, Medium, Plan, SourcePlan, World, judge_course, try_instrument, try_plan, try_twice,
+};
 
 /// Directory of the runs, in memory.
 fn directory() -> &'static Path {
@@ -50,6 +54,40 @@ fn equal_seeds_take_equal_courses() {
         let verdict = try_twice(&Plan::from_seed(seed), directory());
         assert!(verdict.wrong.is_empty(), "seed {seed}: {:?}", verdict.wrong);
     }
+}
+
+/// Lets `THALWEG_NEXT_RUNS` runs follow one another while two sources go on.
+#[test]
+fn every_event_is_in_one_of_many_runs_that_follow_one_another_without_a_gap() {
+    let runs = std::env::var("THALWEG_NEXT_RUNS").map_or(100, |count| count.parse().expect("a number of runs"));
+    let mut plan = Plan::from_seed(0);
+    let source = SourcePlan {
+        rate: Some(500.0),
+        events: u64::MAX,
+        slots: (8, 4096),
+        longest: 300,
+        policy: Policy::Block,
+        acquires: false,
+        instrument: None,
+    };
+    plan.sources = vec![source.clone(), SourcePlan { rate: Some(499.9), ..source }];
+    (plan.builders, plan.medium, plan.by_room, plan.record) = (1, Medium::Frames, false, true);
+    (plan.events, plan.duration, plan.levels, plan.hostile, plan.period) = (None, None, [None; 2], None, None);
+    plan.network = Impairments { delay: Duration::from_micros(200), ..Impairments::PERFECT };
+    plan.step = Duration::from_micros(500);
+    let begin = Duration::from_secs(2);
+    let apart = Duration::from_millis(60);
+    plan.faults = (0..runs).map(|run| (begin + run * apart, Fault::NextRun(0))).collect();
+    plan.last_word = begin + runs * apart;
+    let directory = tempfile::tempdir_in(directory()).unwrap();
+    let course = World::new(&plan, directory.path()).run_to_end();
+    let verdict = judge_course(&plan, &course);
+    assert!(verdict.wrong.is_empty(), "{:#?}", verdict.wrong);
+    let [followed] = &course.earlier[..] else { panic!("one builder") };
+    // One that is asked for before the one before is on disk is refused.
+    assert!(10 * followed.len() >= 9 * runs as usize, "{} of {runs} began", followed.len());
+    let empty = followed.iter().filter(|report| report.events == 0).count();
+    assert!(empty == 0 && followed.iter().all(|report| report.state == "COMPLETE"), "{empty} without an event");
 }
 
 /// Runs `THALWEG_TRIALS` new trials of each kind.

@@ -10,8 +10,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use thalweg_core::build::{Ledger, Verdict};
 use thalweg_store::{
-    EventCounts, EventStatus, Part, Problem, RecorderInfo, Recovery, Run, RunInfo, RunState, SourceInfo, WriterLife,
-    run_state_text,
+    EventCounts, EventStatus, Milestones, Part, Problem, RecorderInfo, Recovery, Run, RunInfo, RunKind, RunState,
+    SourceInfo, WriterLife, run_state_text,
 };
 use thalweg_text::{
     format_count, format_quantity, format_seconds, format_size, format_utc, format_volume, replace_controls, wrap_words,
@@ -133,6 +133,9 @@ impl DirectoryReport {
         let mut out = format!("run {}{builder}: {}\n", info.run, self.state_text());
         out.extend(self.verdict.iter().map(|verdict| wrap_words("  ", &replace_controls(&verdict.sentence))));
         out.push_str(&print::reasons_text(&info.reasons));
+        if info.kind != RunKind::Physics {
+            out.push_str(&fact_row("kind", info.kind.name()));
+        }
         if !info.comment.is_empty() {
             out.push_str(&fact_row("comment", &info.comment.replace('\n', " ")));
         }
@@ -151,6 +154,7 @@ impl DirectoryReport {
             };
             out.push_str(&fact_row("ended", &format!("{} UTC{later}", format_utc(ended, offset))));
         }
+        out.push_str(&times_text(info));
         let fragments = match info.state {
             RunState::Open => String::new(),
             _ => format!(", {}", print::fragments_text(info.totals.fragments, info.totals.missing)),
@@ -160,6 +164,7 @@ impl DirectoryReport {
             "events",
             &format!("{} ({incomplete} incomplete){fragments}", format_count(events.built)),
         ));
+        out.push_str(&steps_text(info));
         out.push_str(&fact_row("stored", &stored_text(self.bytes, self.blocks, self.segments)));
         if let Some(end) = &self.recovery {
             let text = format!("{} up to byte {}; after it: {}", end.segment, end.offset, end.found);
@@ -202,6 +207,35 @@ fn metadata_text(metadata: &serde_json::Map<String, Value>) -> String {
         fact_row(if at == 0 { "metadata" } else { "" }, &format!("{key} = {}", value_text(value)))
     });
     rows.collect()
+}
+
+/// Returns a line for each time of a run's course that is known.
+fn times_text(info: &RunInfo) -> String {
+    let Milestones { asked, first_event, stop_asked, last_event, on_disk } = info.times;
+    let times = [
+        ("asked", asked, "the run was asked for"),
+        ("first event", first_event, "the first event of all sources was closed"),
+        ("stop asked", stop_asked, "the end was asked for"),
+        ("last event", last_event, "the last event was closed"),
+        ("all on disk", on_disk, "all events were on disk"),
+    ];
+    let rows = times.into_iter().filter_map(|(name, time, meaning)| {
+        Some(fact_row(name, &format!("{} UTC: {meaning}", format_utc(time?, info.tai_utc_offset))))
+    });
+    rows.collect()
+}
+
+/// Returns a line for each of the first steps of a scan.
+fn steps_text(info: &RunInfo) -> String {
+    let rows = info.steps.iter().take(SHOWN).enumerate().map(|(at, step)| {
+        let data = if step.data.is_null() { String::new() } else { format!(" {}", step.data) };
+        fact_row(if at == 0 { "steps" } else { "" }, &format!("from event {}: {}{data}", step.event, step.label))
+    });
+    let mut text: String = rows.collect();
+    if info.steps.len() > SHOWN {
+        text += &fact_row("", &format!("and {} more; --json has all", info.steps.len() - SHOWN));
+    }
+    text
 }
 
 /// Returns one fact of a run, after its name.

@@ -9,7 +9,7 @@ use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
-use thalweg_store::{Listed, RunState, StoreError, WriterLife};
+use thalweg_store::{Listed, RunKind, RunState, StoreError, WriterLife};
 use thalweg_text::{
     Align, Table, format_count, format_seconds, format_utc, format_volume, replace_controls, wrap_words,
 };
@@ -45,6 +45,7 @@ struct Entry<'a> {
     ended: Option<u64>,
     began_utc: Option<String>,
     seconds: Option<f64>,
+    kind: Option<RunKind>,
     #[serde(skip_serializing_if = "str::is_empty")]
     comment: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -120,6 +121,7 @@ fn list_entry(listed: &Listed, now: u64) -> Entry<'_> {
         ended: info.and_then(|info| info.ended),
         began_utc: info.map(|info| format_utc(info.began, info.tai_utc_offset)),
         seconds,
+        kind: info.map(|info| info.kind),
         comment: info.map_or("", |info| &info.comment),
         metadata: info.map(|info| &info.metadata).filter(|metadata| !metadata.is_empty()),
         // Number of events on disk, which is less than those built if the disk was full.
@@ -155,7 +157,10 @@ fn list_text(listed: &[Listed], now: u64, on_terminal: bool, is_long: bool) -> S
         };
         table.add_row(vec![
             replace_controls(&entry.path.display().to_string()).into_owned(),
-            print::paint_verdict(listed.state_text()),
+            match entry.kind {
+                Some(RunKind::Test) => format!("{} test", print::paint_verdict(listed.state_text())),
+                _ => print::paint_verdict(listed.state_text()),
+            },
             // The time is to the minute; `thalweg info` shows all of it.
             entry.began_utc.as_ref().map_or("-".to_owned(), |began| began.chars().take(16).collect()),
             entry.seconds.map_or("-".to_owned(), format_seconds),

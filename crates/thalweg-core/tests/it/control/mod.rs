@@ -1,5 +1,6 @@
 //! Run control, driven from outside as builders drive it.
 
 mod assign;
+mod boundary;
 mod schedules;
 mod stories;

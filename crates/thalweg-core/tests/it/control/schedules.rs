@@ -4,7 +4,7 @@
 
 use proptest::prelude::*;
 use std::time::Duration;
-use thalweg_core::control::{Cause, Command, Config, Facts, Order, RunControl, SourceCommand, State};
+use thalweg_core::control::{Boundary, Cause, Command, Config, Facts, Order, RunControl, SourceCommand, State};
 use thalweg_wire::EventId;
 
 /// Time of one step of the simulation.
@@ -67,6 +67,8 @@ enum Nature {
 #[derive(Debug, Clone, Copy)]
 enum Happening {
     Command(usize, Command),
+    /// A step, or the next run, is asked for at a builder.
+    Boundary(usize, Boundary),
     DiskFails(usize),
     /// The disk of a builder takes nothing for this number of steps.
     Stalls(usize, usize),
@@ -120,6 +122,8 @@ fn happening() -> impl Strategy<Value = Happening> {
     ]);
     prop_oneof![
         6 => (0usize..3, command).prop_map(|(builder, command)| Happening::Command(builder, command)),
+        3 => (0usize..2, prop::sample::select(vec![Boundary::Step, Boundary::NextRun, Boundary::NextRun]))
+            .prop_map(|(builder, boundary)| Happening::Boundary(builder, boundary)),
         1 => (0usize..3).prop_map(Happening::DiskFails),
         1 => (0usize..3, 1usize..30).prop_map(|(builder, steps)| Happening::Stalls(builder, steps)),
         1 => (0usize..3, -4000i64..4000).prop_map(|(builder, seconds)| Happening::Jumps(builder, seconds)),
@@ -135,6 +139,8 @@ struct Source {
     started: Vec<bool>,
     paused: bool,
     end: u64,
+    /// First event of the next run, while the source is on the way to it.
+    crosses_at: Option<u64>,
     over: bool,
     connected: bool,
     /// True if a builder has refused it for good.
@@ -168,16 +174,34 @@ struct Node {
     /// Number of steps for which each source was silent, without those in which all were to be.
     silent: Vec<u32>,
     ended: Vec<bool>,
+    /// First event of the next run, while there is one to come, and the sources that are in it.
+    boundary: Option<u64>,
+    crossed: Vec<bool>,
+    /// Beginnings of the runs so far, and the steps.
+    runs: Vec<u64>,
+    steps: Vec<u64>,
     abandoned: bool,
     stalled_until: usize,
     /// Step at which it was ordered to end.
     told: Option<usize>,
+    /// True if that was on the way to the next run, which has to begin before it can end.
+    told_on_the_way: bool,
+    disk_failed: bool,
     states: Vec<State>,
     over: bool,
 }
 
+impl Node {
+    fn note_told(&mut self, step: usize) {
+        self.told_on_the_way |= self.told.is_none() && self.control.run_state() == State::Switching;
+        self.told.get_or_insert(step);
+    }
+}
+
 struct Seen<'a> {
     node: (&'a [u64], &'a [bool], u64, bool),
+    boundary: Option<u64>,
+    crossed: &'a [bool],
     sources: &'a [Source],
     builder: usize,
     silent: &'a [u32],
@@ -199,11 +223,12 @@ impl Facts for Seen<'_> {
             .filter(|(s, _)| !s.out[self.builder])
             .map(|(_, offered)| *offered)
             .max();
-        EventId(known.or(all).unwrap_or(0).min(self.node.2))
+        EventId(known.or(all).unwrap_or(0).min(self.node.2).min(self.boundary.unwrap_or(u64::MAX)))
     }
 
     fn is_settled(&self, source: usize) -> bool {
-        self.sources[source].out[self.builder] || self.node.1[source] && !self.owes_bytes(source)
+        let has_left = self.node.1[source] || self.boundary.is_some() && self.crossed[source];
+        self.sources[source].out[self.builder] || has_left && !self.owes_bytes(source)
     }
 
     fn owes_bytes(&self, source: usize) -> bool {
@@ -229,6 +254,7 @@ impl World {
             started: vec![false; plan.builders],
             paused: false,
             end: u64::MAX,
+            crosses_at: None,
             over: false,
             connected: true,
             refused: false,
@@ -258,9 +284,15 @@ impl World {
                 offered: vec![0; count],
                 silent: vec![0; count],
                 ended: vec![false; count],
+                boundary: None,
+                crossed: vec![false; count],
+                runs: vec![0],
+                steps: Vec::new(),
                 abandoned: false,
                 stalled_until: 0,
                 told: None,
+                told_on_the_way: false,
+                disk_failed: false,
                 states: Vec::new(),
                 over: false,
             }
@@ -304,13 +336,30 @@ impl World {
         let count = self.nodes.len();
         match happening {
             Happening::Command(node, command) => self.command(node % count, command),
+            Happening::Boundary(node, boundary) if node % count == 0 && count == 1 || boundary == Boundary::Step => {
+                let node = node % count;
+                let Self { nodes, sources, .. } = self;
+                let Node { control, offered, ended, boundary: next, crossed, end, abandoned, silent, .. } =
+                    &mut nodes[node];
+                let facts = Seen {
+                    node: (offered, ended, *end, *abandoned),
+                    boundary: *next,
+                    crossed,
+                    sources,
+                    builder: node,
+                    silent,
+                };
+                let _ = control.request_boundary(boundary, &facts);
+            }
+            // With several builders the node refuses it.
+            Happening::Boundary(..) => {}
             Happening::DiskFails(node) => {
                 let at = self.step;
                 let node = &mut self.nodes[node % count];
                 if node.control.run_state().has_begun() {
-                    node.told.get_or_insert(at);
+                    node.note_told(at);
+                    node.disk_failed = true;
                 }
-                node.control.stop_run(Cause::Failure("the disk is full".into()));
             }
             Happening::Stalls(node, steps) => {
                 let until = self.step + steps;
@@ -323,7 +372,9 @@ impl World {
     fn command(&mut self, node: usize, command: Command) {
         let (step, node) = (self.step, &mut self.nodes[node]);
         let begun = node.control.run_state().has_begun();
+        let on_the_way = node.control.run_state() == State::Switching;
         if node.control.execute_command(command).is_ok() && begun && matches!(command, Command::Stop | Command::Abort) {
+            node.told_on_the_way |= node.told.is_none() && on_the_way;
             node.told.get_or_insert(step);
         }
     }
@@ -351,6 +402,7 @@ impl World {
             };
             let ends = it.next() >= it.end.min(it.plan.events);
             it.over = ends;
+            let crosses = it.crosses_at.take_if(|first| it.next as u64 >= *first && !ends).is_some();
             for (index, node) in self.nodes.iter_mut().enumerate().filter(|(_, node)| !node.over) {
                 if self.sources[source].out[index] {
                     continue;
@@ -362,6 +414,10 @@ impl World {
                     }
                     node.offered[source] = next;
                     node.silent[source] = 0;
+                }
+                if crosses {
+                    node.crossed[source] = true;
+                    node.control.source_crossed(source);
                 }
                 if ends && !node.ended[source] {
                     node.ended[source] = true;
@@ -404,6 +460,9 @@ impl World {
         }
         self.give_up(index);
         let node = &mut self.nodes[index];
+        if node.disk_failed {
+            node.control.stop_run(Cause::Failure("the disk is full".into()));
+        }
         let stalled = self.step < node.stalled_until;
         node.control.set_held_up(stalled);
         if !stalled && !node.control.holds_sources() {
@@ -413,6 +472,8 @@ impl World {
         let now = STEP * self.step as u32 + Duration::from_secs(seconds);
         let facts = Seen {
             node: (&node.offered, &node.ended, node.end, node.abandoned),
+            boundary: node.boundary,
+            crossed: &node.crossed,
             sources: &self.sources,
             builder: index,
             silent: &node.silent,
@@ -472,6 +533,24 @@ impl World {
                 it.out[index] = true;
                 node.control.source_given_up(source);
             }
+            Order::MarkStep(event) => {
+                let past = self.sources.iter().filter(|it| it.is_honest() && it.answers(step) && it.connected);
+                let furthest = past.map(Source::next).max().unwrap_or(0);
+                assert!(event.0 >= furthest, "a step at {event:?} holds what was accepted before, up to {furthest}");
+                assert!(node.steps.last().is_none_or(|last| *last <= event.0), "steps go back");
+                node.steps.push(event.0);
+            }
+            Order::SwitchAt(event) => {
+                assert!(event.0 >= *node.runs.last().unwrap(), "a run begins before the one before it");
+                node.boundary = Some(event.0);
+                node.crossed.fill(false);
+                node.end = u64::MAX;
+            }
+            Order::BeginNext => {
+                node.runs.extend(node.boundary.take());
+                node.abandoned = false;
+                let _ = node.control.next_run_opened();
+            }
             Order::Abandon => node.abandoned = true,
             Order::Close => {
                 node.control.run_closed();
@@ -510,6 +589,13 @@ impl World {
                 it.paused = false;
                 self.nodes[1..].iter_mut().for_each(|node| node.control.handle_relayed_run(source));
             }
+            SourceCommand::NextRun { first, here } => {
+                it.paused = false;
+                it.end = u64::MAX;
+                if !self.nodes[from].crossed[source] {
+                    it.crosses_at = Some(if here { it.next() } else { first.0 });
+                }
+            }
             SourceCommand::StopAt { end, end_here } => {
                 it.paused = false;
                 it.end = if end_here { it.next() } else { end.0 };
@@ -528,7 +614,7 @@ impl World {
             let stalls = self.nodes[index].stalled_until.saturating_sub(told);
             let lasted = STEP * u32::try_from(step - told - stalls.min(step - told)).unwrap_or(u32::MAX);
             // A builder that does not lead waits for the one that does, and then as long again.
-            let bound = if index == 0 { BOUND } else { 2 * BOUND };
+            let bound = if index == 0 && !self.nodes[index].told_on_the_way { BOUND } else { 2 * BOUND };
             assert!(lasted <= bound, "builder {index} was told to end {lasted:?} ago: {:?}", self.nodes[index].control);
         }
     }
@@ -552,16 +638,18 @@ impl World {
 
 /// Returns whether a run may go from one state to the other, as drawn in `docs/run-control.md`.
 fn follows(from: State, to: State) -> bool {
-    use State::{Armed, Closing, Configured, Idle, Paused, Pausing, Running, Starting, Stopping};
+    use State::{Armed, Closing, Configured, Idle, Paused, Pausing, Running, Starting, Stopping, Switching};
     match from {
         Idle => to == Configured,
         // Commands given while the run is being opened are executed at once when it is open.
         Configured => matches!(to, Armed | Starting | Running | Pausing | Stopping | Closing | Idle),
         Armed => matches!(to, Configured | Starting | Running | Pausing | Stopping | Closing | Idle),
         Starting => matches!(to, Running | Pausing | Stopping | Closing | Idle),
-        Running => matches!(to, Pausing | Paused | Stopping | Closing | Idle),
-        Pausing => matches!(to, Running | Paused | Stopping | Closing | Idle),
-        Paused => matches!(to, Running | Pausing | Stopping | Closing | Idle),
+        Running => matches!(to, Pausing | Paused | Switching | Stopping | Closing | Idle),
+        // Commands given until the next run has begun are executed at once then.
+        Switching => matches!(to, Running | Pausing | Paused | Stopping | Closing | Idle),
+        Pausing => matches!(to, Running | Paused | Switching | Stopping | Closing | Idle),
+        Paused => matches!(to, Running | Pausing | Switching | Stopping | Closing | Idle),
         Stopping => matches!(to, Closing | Idle),
         Closing => to == Idle,
         State::Error => false,

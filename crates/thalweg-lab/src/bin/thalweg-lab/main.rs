@@ -11,10 +11,9 @@ mod manual;
 mod reproduce;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::LazyLock;
-use thalweg::terminal::{Failure, GlobalOptions, generate, run_program, version_text};
+use thalweg::terminal::{Failure, GlobalOptions, generate, program_name, run_program, version_text};
 
 /// Measures the legs of the path of detector data, and rehearses a system before its hardware is bought.
 #[derive(Debug, Parser)]
@@ -60,17 +59,10 @@ enum Command {
 
 fn main() -> ExitCode {
     thalweg::register_kinds();
-    let matches = Arguments::command().bin_name(program_name()).get_matches();
+    let matches = Arguments::command().bin_name(program_name("thalweg-lab")).get_matches();
     let Arguments { command, global } = Arguments::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     let json = global.json;
     run_program(global, || execute(command, json))
-}
-
-/// Returns the name by which the program was called: `thalweg` where that one became this one.
-fn program_name() -> String {
-    let path = std::env::args_os().next().map(PathBuf::from);
-    let name = path.as_ref().and_then(|path| path.file_name());
-    name.map_or_else(|| "thalweg-lab".to_owned(), |name| name.to_string_lossy().into_owned())
 }
 
 fn execute(command: Command, json: bool) -> Result<ExitCode, Failure> {

@@ -91,6 +91,49 @@ fn a_run_that_is_aborted_is_closed_as_far_as_it_is_and_the_next_one_is_whole() {
     check_intact(&system.path("runs").join("run-000002"));
 }
 
+#[test]
+fn the_next_run_begins_where_the_one_before_ends_and_steps_mark_places_in_it() {
+    let (system, mut builder, sources) = system(Link::Tcp);
+    state(&mut builder, "armed");
+    builder.tell("next");
+    builder.wait_for("cannot begin the next run: the run is armed");
+    builder.tell("start");
+    state(&mut builder, "running");
+    await_events(&system.path("runs/run-000001"), 20);
+    builder.tell("step x = 1.5");
+    builder.wait_for("step 'x = 1.5'");
+    builder.tell("next");
+    let first = report(&mut builder);
+    assert_eq!((&first["run"], &first["state"]), (&1.into(), &"COMPLETE".into()), "{first:#}");
+    check_books(&first);
+    await_events(&system.path("runs/run-000002"), 20);
+    builder.tell("stop");
+    let second = report(&mut builder);
+    assert_eq!((&second["run"], &second["state"]), (&2.into(), &"COMPLETE".into()), "{second:#}");
+    check_books(&second);
+    builder.tell("quit");
+    builder.finish().succeeded();
+    for source in sources {
+        source.interrupt();
+        source.finish().succeeded();
+    }
+    let runs = [1, 2].map(|run| {
+        let directory = system.path(&format!("runs/run-00000{run}"));
+        check_intact(&directory);
+        thalweg_store::Run::open(&directory).unwrap()
+    });
+    let ids: Vec<Vec<u64>> = runs.iter().map(|run| run.event_ids().map(|(id, _)| id.0).collect()).collect();
+    assert!(ids.concat().iter().copied().eq(0..ids.concat().len() as u64), "no event is lost between them, or twice");
+    let [before, after] = runs.each_ref().map(|run| run.run_info());
+    assert_eq!(before.steps.len(), 1);
+    let step = &before.steps[0];
+    assert!(step.label == "x = 1.5" && ids[0].contains(&step.event) && step.event >= 20, "{step:?}");
+    let times = [before.times, after.times];
+    assert!(times.iter().all(|times| times.asked < times.first_event && times.first_event <= times.last_event));
+    assert!(times.iter().all(|times| times.stop_asked.is_some() && times.last_event <= times.on_disk));
+    assert_eq!(before.times.stop_asked, after.times.asked, "one command ends a run and asks for another");
+}
+
 /// Its source prepares each run by opening its device. When that is away for a while, as a cable that is pulled out, the
 /// node stays and takes part in the next run.
 #[test]
