@@ -87,14 +87,16 @@ export function drawWaveforms(canvas: HTMLCanvasElement, waveforms: Waveform[]):
     context.lineWidth = 1;
     context.strokeRect(0.5, top + 0.5, canvas.width - 1, laneHeight - 1);
     context.fillStyle = line;
+    context.beginPath();
     const columns = Math.min(waveform.min.length, waveform.max.length);
     const columnWidth = canvas.width / Math.max(1, columns);
     for (let column = 0; column < columns; column += 1) {
       const [lowest, highest] = [waveform.min[column] ?? null, waveform.max[column] ?? null];
       if (lowest === null || highest === null) continue;
       const [low, high] = [yOf(lowest), yOf(highest)];
-      context.fillRect(column * columnWidth, high, Math.max(1, columnWidth), Math.max(ratio, low - high));
+      context.rect(column * columnWidth, high, Math.max(1, columnWidth), Math.max(ratio, low - high));
     }
+    context.fill();
     context.fillStyle = ink;
     if (laneHeight > 26 * ratio) {
       context.fillText(`${waveform.name}  ${formatValue(greatest)}`, 4 * ratio, top + 12 * ratio);

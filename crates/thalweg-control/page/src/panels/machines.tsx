@@ -16,7 +16,7 @@ const PROCESS_LOOK: Record<string, { icon: IconName; tone: string }> = {
   failed: { icon: "major", tone: "major" },
 };
 
-const ACTIONS = ["start", "stop", "restart"] as const;
+const ACTIONS = ["start", "stop"] as const;
 type Action = (typeof ACTIONS)[number];
 
 function reasonAgainst(model: Model, process: Process, action: Action): string {
@@ -48,7 +48,7 @@ function LogDialog({ node, onClose }: { node: string; onClose: () => void }) {
   );
 }
 
-type Asked = { node: string; action: "stop" | "restart" | "log" };
+type Asked = { node: string; action: "stop" | "log" };
 
 function ProcessRow(props: { model: Model; process: Process; onAsk: (action: Asked["action"]) => void }) {
   const { model, process, onAsk } = props;
@@ -127,12 +127,12 @@ export function Processes({ model, status }: { model: Model; status: Status }) {
       </table>
       {status.processes.length === 0 && <p class="quiet">none is known</p>}
       {asked?.action === "log" && <LogDialog node={asked.node} onClose={close} />}
-      {asked && asked.action !== "log" && (
+      {asked?.action === "stop" && (
         <Dialog
-          title={`${asked.action === "stop" ? "Stop" : "Restart"} ${asked.node}?`}
-          confirm={asked.action === "stop" ? "Stop the process" : "Restart the process"}
+          title={`Stop ${asked.node}?`}
+          confirm="Stop the process"
           confirmClass="danger"
-          onConfirm={() => void send(model, asked.node, asked.action as Action)}
+          onConfirm={() => void send(model, asked.node, "stop")}
           onClose={close}
         >
           <p>{status.run ? "A run is under way: this node's part of it may be lost." : "No run is under way."}</p>
