@@ -1,4 +1,4 @@
-// What the page knows, and how it learns of it: one stream of the service, of which only the newest status is kept.
+// State of the page: the newest status of the service, which comes by one stream, and requests to the service.
 
 import { COMMAND_NAMES } from "./api.ts";
 import type { CommandName, Message, RunRecord, Status } from "./api.ts";
@@ -31,7 +31,7 @@ export class Model {
   failures: Failure[] = [];
   /** Requests under way, by name: a command, or any other text. */
   readonly pending = new Set<string>();
-  /** Null: no token is asked for. Otherwise the reason to ask, maybe empty. */
+  /** Reason to ask for a token, maybe empty; null while there is none. */
   login: string | null = null;
   /** Seconds since the last sign of the service; null where there is contact. */
   silentSeconds: number | null = null;
@@ -64,7 +64,7 @@ export class Model {
     return this.status !== null && this.silentSeconds === null && !this.isResuming;
   }
 
-  /** Why nothing can be changed now; empty where it can. */
+  /** Reason why nothing can be changed now; empty where it can. */
   contactReason(): string {
     return this.isCurrent() ? "" : "there is no contact with the service";
   }

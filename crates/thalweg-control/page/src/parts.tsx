@@ -83,9 +83,9 @@ export class Panel extends Component<
 
 interface ButtonProps {
   label: ComponentChildren;
-  /** Why the button cannot be pressed now; empty where it can. */
+  /** Reason why the button cannot be pressed now; empty where it can. */
   reason?: string;
-  /** What the button does, for those who ask. */
+  /** Purpose of the button. */
   title?: string;
   busy?: boolean;
   class?: string;
@@ -95,7 +95,7 @@ interface ButtonProps {
   onHint?: (hint: string | null) => void;
 }
 
-/** A button that tells why it cannot be pressed. It stays reachable by keyboard then, so that the reason is too. */
+/** A button that shows why it cannot be pressed. It stays reachable by keyboard then, so that the reason is too. */
 export function Button({ label, reason = "", title, busy, class: kind = "", name, onPress, onHint }: ButtonProps) {
   const id = useUniqueId();
   const hint = reason || title || "";
@@ -134,7 +134,7 @@ interface DialogProps {
   confirm: string;
   confirmClass?: string;
   children: ComponentChildren;
-  /** Called with the fields of the form; returns why they are not right, or nothing. */
+  /** Called with the fields of the form; returns the reason why they are not right, or nothing. */
   onConfirm?: (fields: FormData) => string | void;
   onClose: () => void;
 }

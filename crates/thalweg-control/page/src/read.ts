@@ -1,4 +1,4 @@
-// What came over the network, in the shape that the page relies on: lists are lists of objects, objects are objects.
+// Answers of the service, brought into the shape that the page relies on: lists are lists of objects, objects are objects.
 // Single values are checked where they become text (text.ts).
 
 import { COMMAND_NAMES } from "./api.ts";

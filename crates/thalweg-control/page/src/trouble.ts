@@ -1,4 +1,4 @@
-// What is wrong, in the order in which an operator should look at it.
+// Troubles, in the order in which an operator should look at them.
 
 import type { Alarm, Clock, Severity, Source, Status } from "./api.ts";
 import { numberOf } from "./read.ts";
@@ -102,7 +102,7 @@ function subjectOf(alarm: Alarm): string {
   return colon < 0 ? "" : alarm.id.slice(colon + 1);
 }
 
-/** Everything that is wrong, worst first. An alarm about a thing in trouble shares its row. */
+/** All troubles, worst first. An alarm about a thing in trouble shares its row. */
 export function troublesOf(status: Status): Trouble[] {
   const found: Found[] = [...sourceTroubles(status), ...builderTroubles(status)];
   found.push(...processTroubles(status, new Set(found.map((trouble) => trouble.subject))));
@@ -134,7 +134,7 @@ export interface Absentee {
   events: number;
 }
 
-/** Who is missing in the latest incomplete events, most often missing first. */
+/** Sources that are missing in the latest incomplete events, the most often missing first. */
 export function absenteesOf(status: Status): Absentee[] {
   const counted = new Map<string, Absentee>();
   for (const event of status.incomplete_events) {

@@ -20,7 +20,7 @@ const COMMAND_LOOK: Record<CommandName, { label: string; icon: IconName; class: 
   abort: { label: "Abort", icon: "cross", class: "danger", title: "End the run at once; asks before it does" },
 };
 
-/** Why a command cannot be given now; empty where it can. */
+/** Reason why a command cannot be given now; empty where it can. */
 export function reasonAgainst(model: Model, name: CommandName): string {
   const status = model.status;
   if (!status || !model.isCurrent()) return model.contactReason();
@@ -32,7 +32,7 @@ export function reasonAgainst(model: Model, name: CommandName): string {
   return "";
 }
 
-/** Gives a parsed step, or why it is none. */
+/** Returns the step that a form describes, or the reason why it is none. */
 function stepOf(fields: FormData): { label: string; data: unknown } | string {
   const label = String(fields.get("label") ?? "").trim();
   const data = String(fields.get("data") ?? "").trim();
@@ -81,7 +81,7 @@ function StepDialog({ model, onClose }: { model: Model; onClose: () => void }) {
   );
 }
 
-/** What start would begin. */
+/** The run that start would begin. */
 function NextRun(props: {
   status: Status;
   kind: RunKind;

@@ -17,7 +17,7 @@ const MAX_WIDTH = 2_048;
 
 type View = "waveform" | "waterfall" | "image" | "features";
 
-/** What a card has gathered of its source. */
+/** Fragments of a source that its card has seen, as far as it draws them. */
 class Gathered {
   latest: Latest | null = null;
   readonly waterfall = new Waterfall();

@@ -1,4 +1,4 @@
-// What is wrong, and which sources are missing in incomplete events.
+// Troubles and alarms, and the sources that are missing in incomplete events.
 
 import { useState } from "preact/hooks";
 import type { Alarm, Status } from "../api.ts";
