@@ -17,17 +17,7 @@ export type StateName =
   | "closing"
   | "error";
 
-export const COMMAND_NAMES = [
-  "configure",
-  "arm",
-  "start",
-  "pause",
-  "resume",
-  "next",
-  "step",
-  "stop",
-  "abort",
-] as const;
+export const COMMAND_NAMES = ["configure", "arm", "start", "pause", "resume", "next", "step", "stop", "abort"] as const;
 export type CommandName = (typeof COMMAND_NAMES)[number];
 
 export type RunKind = "physics" | "test";
@@ -268,8 +258,5 @@ export interface HistoryRecord {
   events_per_second: (number | null)[];
   bytes_per_second: (number | null)[];
   incomplete: (number | null)[];
-  sources: Record<
-    string,
-    { bytes_per_second: (number | null)[]; backlog: (number | null)[]; lost: (number | null)[] }
-  >;
+  sources: Record<string, { bytes_per_second: (number | null)[]; backlog: (number | null)[]; lost: (number | null)[] }>;
 }

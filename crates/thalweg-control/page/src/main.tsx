@@ -87,7 +87,8 @@ function Page({ model, theme, onTheme }: { model: Model; theme: number; onTheme:
       </main>
       {status && (
         <footer>
-          {formatText(status.topology)} · thalweg {formatText(status.service.version)} on {formatText(status.service.host)}
+          {formatText(status.topology)} · thalweg {formatText(status.service.version)} on{" "}
+          {formatText(status.service.host)}
         </footer>
       )}
     </div>

@@ -5,7 +5,17 @@ import { test } from "node:test";
 import { binValues, pixelsOf, shadeOf, Waterfall } from "./draw.ts";
 import { History } from "./history.ts";
 import { historyOf, latestOf, statusOf } from "./read.ts";
-import { DASH, formatByteRate, formatCount, formatPercent, formatRate, formatSeconds, formatStopwatch, formatTime, formatValue } from "./text.ts";
+import {
+  DASH,
+  formatByteRate,
+  formatCount,
+  formatPercent,
+  formatRate,
+  formatSeconds,
+  formatStopwatch,
+  formatTime,
+  formatValue,
+} from "./text.ts";
 import { absenteesOf, troublesOf } from "./trouble.ts";
 import type { Image, Status } from "./api.ts";
 
@@ -35,7 +45,16 @@ test("numbers have units of thousands, and counts all their digits", () => {
 });
 
 test("a value that is missing or of another type is a dash", () => {
-  const formats = [formatCount, formatByteRate, formatRate, formatPercent, formatSeconds, formatStopwatch, formatTime, formatValue];
+  const formats = [
+    formatCount,
+    formatByteRate,
+    formatRate,
+    formatPercent,
+    formatSeconds,
+    formatStopwatch,
+    formatTime,
+    formatValue,
+  ];
   for (const format of formats) {
     for (const value of [undefined, null, NaN, Infinity, "7", {}, []]) assert.equal(format(value), DASH);
   }
@@ -44,12 +63,22 @@ test("a value that is missing or of another type is a dash", () => {
 
 test("anything from the network becomes a status or none", () => {
   for (const value of [null, 7, "x", [], {}, { state: 3 }]) assert.equal(statusOf(value), null);
-  const odd = statusOf({ state: "running", sources: [null, "x", { name: 5 }], commands: { start: 1, stop: { legal: "yes" } }, alarms: 3 });
+  const odd = statusOf({
+    state: "running",
+    sources: [null, "x", { name: 5 }],
+    commands: { start: 1, stop: { legal: "yes" } },
+    alarms: 3,
+  });
   assert.ok(odd);
-  assert.deepEqual(odd.sources.map((source) => source.name), [""]);
+  assert.deepEqual(
+    odd.sources.map((source) => source.name),
+    [""],
+  );
   assert.deepEqual(odd.commands, { stop: { legal: false, reason: "" } });
   assert.deepEqual(troublesOf(odd), []);
-  assert.deepEqual(latestOf({ waveforms: [{ min: [1, "2"], max: null }], features: { a: 1, b: "x" } })?.features, { a: 1 });
+  assert.deepEqual(latestOf({ waveforms: [{ min: [1, "2"], max: null }], features: { a: 1, b: "x" } })?.features, {
+    a: 1,
+  });
   assert.deepEqual(historyOf("no").at, []);
 });
 
@@ -80,7 +109,9 @@ test("the broken source comes first, in one row with its alarm; what is acknowle
 test("who is missing most often is named first", () => {
   const missing = (source: string) => ({ source, host: "h", address: null });
   const absentees = absenteesOf(
-    status({ incomplete_events: [{ missing: [missing("a")] }, { missing: [missing("b")] }, { missing: [missing("b")] }] }),
+    status({
+      incomplete_events: [{ missing: [missing("a")] }, { missing: [missing("b")] }, { missing: [missing("b")] }],
+    }),
   );
   assert.deepEqual(
     absentees.map(({ source, where, events }) => [source, where, events]),
@@ -93,7 +124,10 @@ test("who is missing most often is named first", () => {
 
 test("the history keeps one point a second and one hour, also of sources that come and go", () => {
   const history = new History();
-  history.load(historyOf({ step_seconds: 1, at: [100, 101], events_per_second: [1, null], sources: { a: { lost: [5, 6] } } }), 101.5);
+  history.load(
+    historyOf({ step_seconds: 1, at: [100, 101], events_per_second: [1, null], sources: { a: { lost: [5, 6] } } }),
+    101.5,
+  );
   const at = (seconds: number, names: string[]) =>
     history.append(status({ sources: names.map((name) => ({ name, bytes_per_second: 7 })) }), seconds);
   at(102.1, ["a", "b"]);
@@ -114,10 +148,20 @@ test("an image is drawn only if it is as long as it promises", () => {
   const pixels = Buffer.from(Uint16Array.of(0, 256, 65535, 7).buffer).toString("base64");
   const image = { width: 2, height: 2, pixels } as Image;
   assert.deepEqual([...(pixelsOf(image) ?? [])], [0, 256, 65535, 7]);
-  for (const bad of [{ width: 3 }, { height: -1 }, { width: 1.5 }, { width: 1e9, height: 1e9 }, { pixels: "%%" }, { pixels: 3 }]) {
+  for (const bad of [
+    { width: 3 },
+    { height: -1 },
+    { width: 1.5 },
+    { width: 1e9, height: 1e9 },
+    { pixels: "%%" },
+    { pixels: 3 },
+  ]) {
     assert.equal(pixelsOf({ ...image, ...bad } as Image), null);
   }
-  assert.deepEqual([0, 50, 100, 300].map((value) => shadeOf(value, 0, 100, "linear")), [0, 128, 255, 255]);
+  assert.deepEqual(
+    [0, 50, 100, 300].map((value) => shadeOf(value, 0, 100, "linear")),
+    [0, 128, 255, 255],
+  );
   assert.deepEqual([shadeOf(5, 5, 5, "logarithmic"), shadeOf(9, 0, 9, "logarithmic")], [0, 255]);
 });
 
@@ -128,6 +172,12 @@ test("a waterfall begins anew when the number of columns changes, and a histogra
   waterfall.add({ name: "a", min: [0], max: [2] });
   assert.equal(waterfall.length, 1);
   const { counts } = binValues([1, 1, 2, 3, 3, 3]);
-  assert.equal(counts.reduce((sum, count) => sum + count), 6);
-  assert.equal(binValues([4, 4]).counts.reduce((sum, count) => sum + count), 2);
+  assert.equal(
+    counts.reduce((sum, count) => sum + count),
+    6,
+  );
+  assert.equal(
+    binValues([4, 4]).counts.reduce((sum, count) => sum + count),
+    2,
+  );
 });

@@ -116,7 +116,13 @@ export function troublesOf(status: Status): Trouble[] {
       if (severityOf(alarm.severity) === "major") same.severity = "major";
     } else {
       const severity = severityOf(alarm.severity) === "major" ? "major" : "minor";
-      troubles.push({ severity, subject: subject || alarm.id.replaceAll("-", " "), where: "", text: alarm.text, alarm });
+      troubles.push({
+        severity,
+        subject: subject || alarm.id.replaceAll("-", " "),
+        where: "",
+        text: alarm.text,
+        alarm,
+      });
     }
   }
   return troubles.sort((first, second) => troubleRank(first) - troubleRank(second));
@@ -163,5 +169,8 @@ export const BUCKETS = [
 
 /** Fragments of a source that were accepted and cannot be recorded any more. */
 export function lossOf(source: Source): number {
-  return BUCKETS.filter((bucket) => bucket.isLoss).reduce((sum, bucket) => sum + numberOf(source[bucket.field as keyof Source]), 0);
+  return BUCKETS.filter((bucket) => bucket.isLoss).reduce(
+    (sum, bucket) => sum + numberOf(source[bucket.field as keyof Source]),
+    0,
+  );
 }

@@ -102,7 +102,12 @@ function NextRun(props: {
         {typeof left === "number" && <>, full in {formatSeconds(left)}</>}
       </p>
       <div class="next-fields">
-        <Choice legend="kind of the next run" options={["physics", "test"]} value={props.kind} onChange={props.onKind} />
+        <Choice
+          legend="kind of the next run"
+          options={["physics", "test"]}
+          value={props.kind}
+          onChange={props.onKind}
+        />
         <label class="note-field">
           <span>note</span>
           <input

@@ -218,7 +218,8 @@ function Card({ source, theme }: { source: string; theme: number }) {
       </h3>
       {latest && (
         <p class="quiet">
-          run {formatText(latest.run)}, event {formatCount(latest.event, latest.event_text)}, {formatBytes(latest.bytes)}
+          run {formatText(latest.run)}, event {formatCount(latest.event, latest.event_text)},{" "}
+          {formatBytes(latest.bytes)}
         </p>
       )}
       {failure && (
@@ -226,7 +227,9 @@ function Card({ source, theme }: { source: string; theme: number }) {
           {latest ? "No newer event" : "No event"}: {failure}
         </p>
       )}
-      {views.length > 1 && view && <Choice legend={`view of ${source}`} options={views} value={view} onChange={setWanted} />}
+      {views.length > 1 && view && (
+        <Choice legend={`view of ${source}`} options={views} value={view} onChange={setWanted} />
+      )}
       {latest && Picture && (
         <Picture latest={latest} gathered={gathered.current} version={`${version} ${theme}`} scale={scale} />
       )}

@@ -10,7 +10,11 @@ import { BUCKETS } from "../trouble.ts";
 export function Totals({ status }: { status: Status }) {
   const { totals } = status;
   const tiles = [
-    { label: "events", value: formatRate(totals.events_per_second), total: formatCount(totals.events, totals.events_text) },
+    {
+      label: "events",
+      value: formatRate(totals.events_per_second),
+      total: formatCount(totals.events, totals.events_text),
+    },
     { label: "data", value: formatByteRate(totals.bytes_per_second), total: formatBytes(totals.bytes) },
     {
       label: "back-pressure",
@@ -108,7 +112,11 @@ export function LedgerPanel({ status }: { status: Status }) {
                   )}
                 </th>
                 <td>{formatCount(ledger[field])}</td>
-                <td>{field === "accepted" || accepted === 0 ? "" : formatPercent((100 * numberOf(ledger[field])) / accepted)}</td>
+                <td>
+                  {field === "accepted" || accepted === 0
+                    ? ""
+                    : formatPercent((100 * numberOf(ledger[field])) / accepted)}
+                </td>
                 <td>{rate === 0 ? "" : `${rate > 0 ? "+" : ""}${formatRate(rate)}`}</td>
               </tr>
             );

@@ -23,7 +23,10 @@ function lookOf(message: Message) {
 
 export function Messages({ messages }: { messages: Message[] }) {
   const [level, setLevel] = useState<Level>("all");
-  const shown = messages.filter((message) => lookOf(message).rank >= LEVELS.indexOf(level)).slice(-MAX_SHOWN).reverse();
+  const shown = messages
+    .filter((message) => lookOf(message).rank >= LEVELS.indexOf(level))
+    .slice(-MAX_SHOWN)
+    .reverse();
   return (
     <Panel
       id="messages"
@@ -95,7 +98,12 @@ function NoteDialog({ model, run, onClose }: { model: Model; run: RunRecord; onC
     return undefined;
   };
   return (
-    <Dialog title={`Note on run ${formatCount(run.number)}`} confirm="Add the note" onConfirm={submit} onClose={onClose}>
+    <Dialog
+      title={`Note on run ${formatCount(run.number)}`}
+      confirm="Add the note"
+      onConfirm={submit}
+      onClose={onClose}
+    >
       <label class="field">
         Note <textarea name="text" rows={4} maxLength={4000} autofocus />
       </label>

@@ -83,11 +83,36 @@ type Key = "trouble" | "name" | "rate" | "backlog" | "credit" | "owes" | "dead" 
 const COLUMNS: readonly { key: Key; label: string; title: string; value: (source: Source) => number | string }[] = [
   { key: "trouble", label: "State", title: "Those in trouble first", value: (source) => severityOf(source.severity) },
   { key: "name", label: "Source", title: "Name, host, address, link", value: (source) => source.name },
-  { key: "rate", label: "Rate", title: "Bytes and events in a second", value: (source) => -numberOf(source.bytes_per_second) },
-  { key: "backlog", label: "Backlog", title: "Open offers: data that the source holds for the builder", value: (source) => -numberOf(source.backlog) },
-  { key: "credit", label: "Credit", title: "Bytes requested and not yet received", value: (source) => -numberOf(source.credit_bytes) },
-  { key: "owes", label: "Owes", title: "Time for which it has owed requested data", value: (source) => -numberOf(source.owes_seconds) },
-  { key: "dead", label: "Dead time", title: "Share of the time in which it took nothing from its device", value: (source) => -numberOf(source.dead_percent) },
+  {
+    key: "rate",
+    label: "Rate",
+    title: "Bytes and events in a second",
+    value: (source) => -numberOf(source.bytes_per_second),
+  },
+  {
+    key: "backlog",
+    label: "Backlog",
+    title: "Open offers: data that the source holds for the builder",
+    value: (source) => -numberOf(source.backlog),
+  },
+  {
+    key: "credit",
+    label: "Credit",
+    title: "Bytes requested and not yet received",
+    value: (source) => -numberOf(source.credit_bytes),
+  },
+  {
+    key: "owes",
+    label: "Owes",
+    title: "Time for which it has owed requested data",
+    value: (source) => -numberOf(source.owes_seconds),
+  },
+  {
+    key: "dead",
+    label: "Dead time",
+    title: "Share of the time in which it took nothing from its device",
+    value: (source) => -numberOf(source.dead_percent),
+  },
   { key: "loss", label: "Loss", title: "Fragments that will not be recorded", value: (source) => -lossOf(source) },
 ];
 

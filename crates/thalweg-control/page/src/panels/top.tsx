@@ -120,9 +120,7 @@ export function Top({ model, onTheme }: { model: Model; onTheme: () => void }) {
       <StateBadge status={status} isCurrent={isCurrent} isLost={model.silentSeconds !== null} />
       <div class="top-words">
         {status && !isCurrent ? (
-          <p class="sentence">
-            {`Last known: ${formatText(status.state)}, ${formatText(status.sentence)}`}
-          </p>
+          <p class="sentence">{`Last known: ${formatText(status.state)}, ${formatText(status.sentence)}`}</p>
         ) : (
           <p class="sentence" role="status">
             {status ? formatText(status.sentence) : "waiting for the service"}
