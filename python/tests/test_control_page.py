@@ -288,6 +288,30 @@ def test_abort_asks_first(service: Service, open_page: Callable[..., Any]) -> No
     assert service.wait_for(lambda status: status["run"] is None)["last_run"]["state"] != "complete"
 
 
+def test_a_page_without_a_token_asks_for_one_and_its_role_counts(
+    service: Service, open_page: Callable[..., Any]
+) -> None:
+    service.bring_to("armed")
+    tokens = (service.folder / "runs" / ".control" / "tokens.toml").read_text()
+    found = re.search(r'role = "watch"\nsecret = "(\w+)"', tokens)
+    assert found
+    page = open_page()
+    page.context.clear_cookies()
+    page.reload()
+    page.fill("[name=token]", "a guess")
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".problem >> text=does not know this token")
+    assert violations(page) == []
+    page.fill("[name=token]", found[1])
+    page.keyboard.press("Enter")
+    wait_for_state(page, "armed")
+    # No script can read the token.
+    assert page.evaluate("document.cookie + JSON.stringify(localStorage)") == "{}"
+    press(page, "start")
+    page.wait_for_selector(".failure >> text=has the role watch, and this needs operate")
+    assert service.status()["state"] == "armed"
+
+
 def test_an_error_stays_until_it_is_dismissed(service: Service, open_page: Callable[..., Any]) -> None:
     service.bring_to("running")
     page = open_page()

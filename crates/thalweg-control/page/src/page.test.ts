@@ -31,6 +31,7 @@ test("numbers have units of thousands, and counts all their digits", () => {
   assert.equal(plain(formatCount(4096)), "4 096");
   assert.equal(plain(formatCount(9007199254740992, "9007199254740993")), "9 007 199 254 740 993");
   assert.equal(plain(formatCount(-1200)), "−1 200");
+  assert.equal(formatCount(1e300), "1.00e300");
   assert.equal(plain(formatByteRate(941e6)), "941 MB/s");
   assert.equal(plain(formatByteRate(999_999)), "1.00 MB/s");
   assert.equal(plain(formatByteRate(0)), "0 B/s");

@@ -4,6 +4,8 @@
 export const DASH = "–";
 /** Narrow space between groups of three digits, at which no line breaks. */
 const GROUP_SEPARATOR = "\u202f";
+/** Greatest number of 64 bits, about: greater ones are no counts. */
+const MAX_COUNT = 2 ** 64;
 const BYTE_UNITS = ["B", "kB", "MB", "GB", "TB", "PB", "EB"];
 const COUNT_UNITS = ["", "k", "M", "G", "T", "P", "E"];
 
@@ -26,6 +28,7 @@ export function formatCount(value: unknown, exact?: unknown): string {
   if (typeof exact === "string" && /^\d{1,20}$/.test(exact)) return groupDigits(exact);
   if (!isNumber(value)) return DASH;
   const whole = Math.round(Math.abs(value));
+  if (whole > MAX_COUNT) return formatValue(value);
   const sign = value < 0 && whole > 0 ? "−" : "";
   return sign + groupDigits(BigInt(whole).toString());
 }
