@@ -21,7 +21,7 @@ use guard::{Client, Operator, Watcher};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::sync::Arc;
-use thalweg_node::RunKind;
+use thalweg_node::{RunKind, StepOrder};
 use utoipa::{IntoParams, OpenApi, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -164,11 +164,20 @@ async fn get_status(_: Watcher, State(service): State<Arc<Service>>) -> Json<Sta
 #[derive(Debug, Default, Deserialize, Serialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 struct CommandArguments {
-    /// Of `start`: `physics` (if left out) or `test`.
+    /// Of `start` and `next`: `physics` (if left out) or `test`.
+    #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     kind: Option<RunKind>,
-    /// Of `start`: a comment on the run, at most 4096 bytes.
+    /// Of `start` and `next`: a comment on the run, at most 4096 bytes.
+    #[serde(skip_serializing_if = "Option::is_none")]
     note: Option<String>,
+    /// Of `step`: its label, at most 256 bytes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    label: Option<String>,
+    /// Of `step`: facts about it, at most 4096 bytes of JSON.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    data: Option<serde_json::Value>,
 }
 
 /// Answer to a command.
@@ -211,11 +220,15 @@ async fn execute_command(
 fn make_request(
     service: &Service,
     command: CommandName,
-    CommandArguments { kind, note }: CommandArguments,
+    CommandArguments { kind, note, label, data }: CommandArguments,
 ) -> Result<Request, ApiError> {
     use thalweg_node::Command;
-    if command != CommandName::Start && (kind.is_some() || note.is_some()) {
-        return Err(ApiError::bad_request(format!("{command} has no arguments: `kind` and `note` are those of start")));
+    let begins_run = matches!(command, CommandName::Start | CommandName::Next);
+    if !begins_run && (kind.is_some() || note.is_some()) {
+        return Err(ApiError::bad_request(format!("{command}: `kind` and `note` are arguments of start and next")));
+    }
+    if command != CommandName::Step && (label.is_some() || data.is_some()) {
+        return Err(ApiError::bad_request(format!("{command}: `label` and `data` are arguments of step")));
     }
     Ok(match command {
         CommandName::Configure => Request::Configure(Box::new(service.read_topology().map_err(|problem| {
@@ -224,6 +237,14 @@ fn make_request(
         CommandName::Arm => Request::Arm,
         CommandName::Start => {
             Request::Start { kind: kind.unwrap_or_default(), note: checked_text(note.unwrap_or_default(), "note")? }
+        }
+        CommandName::Next => {
+            Request::Next { kind: kind.unwrap_or_default(), note: checked_text(note.unwrap_or_default(), "note")? }
+        }
+        CommandName::Step => {
+            let label = label.filter(|label| !label.is_empty());
+            let label = label.ok_or_else(|| ApiError::bad_request("step: it has no `label`"))?;
+            Request::Step(StepOrder { label, data: data.unwrap_or_default() })
         }
         CommandName::Stop => Request::Control(Command::Stop),
         CommandName::Pause => Request::Control(Command::Pause),

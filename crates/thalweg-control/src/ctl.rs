@@ -64,6 +64,23 @@ enum Action {
     Resume,
     /// End the run now; events that are not closed are lost
     Abort,
+    /// Begin another run without a gap
+    Next {
+        /// Kind of the run
+        #[arg(long, default_value = "physics", value_parser = ["physics", "test"])]
+        kind: String,
+        /// Comment on the run
+        #[arg(long, default_value = "")]
+        note: String,
+    },
+    /// Mark a step of a scan between two events
+    Step {
+        /// Label of the step
+        label: String,
+        /// Facts about the step, as JSON
+        #[arg(long, value_name = "JSON", value_parser = parse_json)]
+        data: Option<Value>,
+    },
     /// List the runs, the newest first
     Runs {
         /// Number of runs
@@ -120,6 +137,10 @@ fn parse_state(text: &str) -> Result<ExperimentState, String> {
     found.ok_or_else(|| format!("there is no such state; the states are {names}"))
 }
 
+fn parse_json(text: &str) -> Result<Value, String> {
+    serde_json::from_str(text).map_err(|error| error.to_string())
+}
+
 /// Runs `thalweg ctl`.
 ///
 /// # Errors
@@ -174,6 +195,8 @@ fn change_request(action: &Action) -> (String, Value) {
         Action::Configure => command(CommandName::Configure),
         Action::Arm => command(CommandName::Arm),
         Action::Start { kind, note } => (command(CommandName::Start).0, json!({ "kind": kind, "note": note })),
+        Action::Next { kind, note } => (command(CommandName::Next).0, json!({ "kind": kind, "note": note })),
+        Action::Step { label, data } => (command(CommandName::Step).0, json!({ "label": label, "data": data })),
         Action::Stop => command(CommandName::Stop),
         Action::Pause => command(CommandName::Pause),
         Action::Resume => command(CommandName::Resume),

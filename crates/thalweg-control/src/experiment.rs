@@ -12,7 +12,7 @@ use procedure::Procedure;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 use thalweg_node::service::{NodeHello, NodeReport, NodeStatus, ToNode, topology_digest};
-use thalweg_node::{RunKind, State, Topology};
+use thalweg_node::{RunKind, State, StepOrder, Topology};
 use thiserror::Error;
 
 /// Time without a status after which a node counts as lost.
@@ -41,6 +41,15 @@ pub enum Request {
         /// Comment on the run.
         note: String,
     },
+    /// Begins another run of this kind, with this comment, without a gap.
+    Next {
+        /// Kind of the run.
+        kind: RunKind,
+        /// Comment on the run.
+        note: String,
+    },
+    /// Marks a step of a scan.
+    Step(StepOrder),
     /// One of the commands that builder 0 carries out: stop, pause, resume, abort.
     Control(thalweg_node::Command),
 }
@@ -53,6 +62,8 @@ impl Request {
             Self::Configure(_) => CommandName::Configure,
             Self::Arm => CommandName::Arm,
             Self::Start { .. } | Self::Control(Command::Start) => CommandName::Start,
+            Self::Next { .. } => CommandName::Next,
+            Self::Step(_) => CommandName::Step,
             Self::Control(Command::Stop) => CommandName::Stop,
             Self::Control(Command::Pause) => CommandName::Pause,
             Self::Control(Command::Resume) => CommandName::Resume,
@@ -105,6 +116,13 @@ pub struct Member {
     pub since: f64,
     /// Difference of its host's clock to the service's, in seconds, as of its last status.
     pub clock_offset: Option<f64>,
+}
+
+impl Member {
+    /// Returns the name of its process, which no other process has; empty if it is not connected.
+    fn process_name(&self) -> String {
+        self.hello.as_ref().map(|hello| format!("{:016x}", hello.session)).unwrap_or_default()
+    }
 }
 
 /// Experiment of one topology.
@@ -266,6 +284,7 @@ impl Experiment {
             ExperimentState::Running => format!("{run} is under way"),
             ExperimentState::Pausing => format!("{run} is being paused{waits}"),
             ExperimentState::Paused => format!("{run} is paused: sources accept nothing"),
+            ExperimentState::Switching => format!("{run} goes over to the next one{waits}"),
             ExperimentState::Stopping => format!("{run} is being brought to its end{waits}"),
             ExperimentState::Closing => format!("{run} is being written to disk"),
             ExperimentState::Error => self.troubles().join("; "),
@@ -440,12 +459,14 @@ impl Experiment {
             self.records.entry(run).or_insert_with(|| RunRecord { number: run, ..RunRecord::default() });
         }
         let unix = self.now.unix;
+        let process = member.process_name();
         if is_leader
             && state.has_begun()
             && let Some(run) = self.run
         {
             self.change_record(run, |record| {
                 if !record.state.is_over() {
+                    record.process = process;
                     record.state = RunState::Running;
                     record.began_at.get_or_insert(unix);
                 }
@@ -462,8 +483,10 @@ impl Experiment {
     /// Closes the records of runs of which builder 0 knows nothing: its process was replaced, or the service ended before
     /// they began.
     fn give_up_unknown_runs(&mut self) {
-        let is_starting =
-            self.procedure.as_ref().is_some_and(|procedure| procedure.command_name() == CommandName::Start);
+        let is_starting = self
+            .procedure
+            .as_ref()
+            .is_some_and(|procedure| matches!(procedure.command_name(), CommandName::Start | CommandName::Next));
         let Some(leader) = self.leader().filter(|leader| leader.status.is_prepared && !is_starting) else { return };
         let state = leader.status.snapshot.state;
         let present = match state {
@@ -471,7 +494,14 @@ impl Experiment {
             state if state.has_begun() => Some(leader.status.snapshot.run),
             _ => return,
         };
-        let unfinished = self.records.values().filter(|record| !record.state.is_over());
+        // While a run is under way, the one before may still be on its way to the disk.
+        let process = leader.process_name();
+        let is_unknown = |record: &&RunRecord| match (record.state, present) {
+            (RunState::Reserved, _) | (RunState::Running, None) => true,
+            (RunState::Running, Some(_)) => record.process != process,
+            _ => false,
+        };
+        let unfinished = self.records.values().filter(is_unknown);
         let unknown: Vec<u32> = unfinished.map(|record| record.number).filter(|run| present != Some(*run)).collect();
         let unix = self.now.unix;
         for run in unknown {

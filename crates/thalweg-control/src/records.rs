@@ -51,6 +51,8 @@ pub struct RunRecord {
     pub notes: Vec<Note>,
     /// Directory of the run.
     pub directory: Option<String>,
+    /// Name of the process of builder 0 that took it: another one knows nothing of the run.
+    pub process: String,
 }
 
 /// State of a run in its record.

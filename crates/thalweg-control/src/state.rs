@@ -28,6 +28,8 @@ pub enum ExperimentState {
     Pausing,
     /// Sources accept nothing until the run is resumed.
     Paused,
+    /// On the way from one run to the next, without a gap.
+    Switching,
     /// On the way to the end of the run, which is decided on.
     Stopping,
     /// The last part of stopping: everything is built, and is written to disk.
@@ -38,7 +40,7 @@ pub enum ExperimentState {
 
 impl ExperimentState {
     /// All states.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Idle,
         Self::Configuring,
         Self::Configured,
@@ -48,6 +50,7 @@ impl ExperimentState {
         Self::Running,
         Self::Pausing,
         Self::Paused,
+        Self::Switching,
         Self::Stopping,
         Self::Closing,
         Self::Error,
@@ -65,6 +68,7 @@ impl ExperimentState {
             Self::Running => "running",
             Self::Pausing => "pausing",
             Self::Paused => "paused",
+            Self::Switching => "switching",
             Self::Stopping => "stopping",
             Self::Closing => "closing",
             Self::Error => "error",
@@ -73,7 +77,7 @@ impl ExperimentState {
 
     /// Returns whether a run has begun and is not over.
     pub fn has_run(self) -> bool {
-        matches!(self, Self::Running | Self::Pausing | Self::Paused | Self::Stopping | Self::Closing)
+        matches!(self, Self::Running | Self::Pausing | Self::Paused | Self::Switching | Self::Stopping | Self::Closing)
     }
 }
 
@@ -92,9 +96,10 @@ impl From<thalweg_node::State> for ExperimentState {
             State::Armed => Self::Armed,
             State::Starting => Self::Starting,
             // The run goes on while the next one is agreed on.
-            State::Running | State::Switching => Self::Running,
+            State::Running => Self::Running,
             State::Pausing => Self::Pausing,
             State::Paused => Self::Paused,
+            State::Switching => Self::Switching,
             State::Stopping => Self::Stopping,
             State::Closing => Self::Closing,
             State::Error => Self::Error,
@@ -120,12 +125,25 @@ pub enum CommandName {
     Resume,
     /// Ends the run now; events that are not closed are lost.
     Abort,
+    /// Begins another run at an event that all sources agree on, without a gap.
+    Next,
+    /// Marks the beginning of a step of a scan, at an event that all sources agree on.
+    Step,
 }
 
 impl CommandName {
     /// All commands.
-    pub const ALL: [Self; 7] =
-        [Self::Configure, Self::Arm, Self::Start, Self::Stop, Self::Pause, Self::Resume, Self::Abort];
+    pub const ALL: [Self; 9] = [
+        Self::Configure,
+        Self::Arm,
+        Self::Start,
+        Self::Stop,
+        Self::Pause,
+        Self::Resume,
+        Self::Abort,
+        Self::Next,
+        Self::Step,
+    ];
 
     /// Returns the name, as in the API.
     pub fn name(self) -> &'static str {
@@ -137,6 +155,8 @@ impl CommandName {
             Self::Pause => "pause",
             Self::Resume => "resume",
             Self::Abort => "abort",
+            Self::Next => "next",
+            Self::Step => "step",
         }
     }
 
@@ -147,10 +167,12 @@ impl CommandName {
             Self::Configure => &[S::Idle, S::Configured, S::Armed, S::Error],
             Self::Arm => &[S::Configured, S::Armed],
             Self::Start => &[S::Armed],
-            Self::Stop => &[S::Running, S::Pausing, S::Paused],
+            Self::Stop => &[S::Running, S::Pausing, S::Paused, S::Switching],
             Self::Pause => &[S::Running],
             Self::Resume => &[S::Pausing, S::Paused],
-            Self::Abort => &[S::Running, S::Pausing, S::Paused, S::Stopping, S::Closing],
+            Self::Abort => &[S::Running, S::Pausing, S::Paused, S::Switching, S::Stopping, S::Closing],
+            Self::Next => &[S::Running],
+            Self::Step => &[S::Running, S::Paused],
         }
     }
 
@@ -164,7 +186,7 @@ impl CommandName {
         }
         use ExperimentState as S;
         let advice = match (self, state) {
-            (_, S::Configuring | S::Arming | S::Starting) => "wait until that is done",
+            (_, S::Configuring | S::Arming | S::Starting | S::Switching) => "wait until that is done",
             (Self::Configure, _) => "stop the run first",
             (_, S::Idle) => "configure the experiment first",
             (_, S::Error) => "read the reasons, then configure the experiment anew",
@@ -173,7 +195,9 @@ impl CommandName {
             (Self::Stop, S::Stopping | S::Closing) => "the run is ending already; abort ends it at once",
             (Self::Pause, S::Pausing | S::Paused) => "it accepts nothing already; resume makes it go on",
             (Self::Resume, S::Running) => "it is not paused",
-            (Self::Pause | Self::Resume, S::Stopping | S::Closing) => "the run is ending",
+            (Self::Next, S::Paused) => "resume it first",
+            (Self::Next | Self::Step, S::Pausing) => "wait until that is done",
+            (Self::Pause | Self::Resume | Self::Next | Self::Step, S::Stopping | S::Closing) => "the run is ending",
             _ => "no run is under way",
         };
         Err(format!("cannot {self}: the experiment is {state}: {advice}"))
@@ -216,7 +240,7 @@ mod tests {
     #[test]
     fn there_is_a_way_out_of_each_state_that_does_not_pass_by_itself() {
         use ExperimentState as S;
-        let passes = [S::Configuring, S::Arming, S::Starting, S::Pausing, S::Stopping, S::Closing];
+        let passes = [S::Configuring, S::Arming, S::Starting, S::Pausing, S::Switching, S::Stopping, S::Closing];
         for state in ExperimentState::ALL.into_iter().filter(|state| !passes.contains(state)) {
             assert!(CommandName::ALL.iter().any(|command| command.check_legal(state).is_ok()), "{state}");
         }

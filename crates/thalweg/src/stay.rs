@@ -187,6 +187,7 @@ impl Stay {
     fn note_prepared(&self, name: &str, addresses: &[thalweg_link::Address]) {
         let mut plan = self.0.plan.lock();
         plan.is_prepared = true;
+        plan.failure.clear();
         let builders = plan.topology.iter_mut().flat_map(|topology| &mut topology.builders);
         if let Some(builder) = builders.into_iter().find(|builder| builder.name == name) {
             builder.listen = addresses.to_vec();

@@ -39,11 +39,13 @@ enum Step {
     /// Waits for the answers of all nodes, and then for sources to connect to builder 0.
     Arm,
     /// Waits for the number of the run.
-    Number { kind: RunKind, note: String, by: String },
+    Number { kind: RunKind, note: String, by: String, is_next: bool },
     /// Waits for builders to take the order for the run.
     Prepare { run: u32 },
     /// Waits for the answer of builder 0, and then for the beginning of the run.
     Begin { run: u32 },
+    /// Waits for the answer of builder 0.
+    Mark,
     /// Waits for the answer of builder 0, and until it reports a state that the command has led to.
     Control(Command),
 }
@@ -62,8 +64,10 @@ impl Procedure {
         match self.step {
             Step::Configure { .. } => Some(ExperimentState::Configuring),
             Step::Arm => Some(ExperimentState::Arming),
+            // Of a run that follows another one, builder 0 reports the state.
+            _ if self.command == CommandName::Next => None,
             Step::Number { .. } | Step::Prepare { .. } | Step::Begin { .. } => Some(ExperimentState::Starting),
-            Step::Control(_) => None,
+            Step::Control(_) | Step::Mark => None,
         }
     }
 }
@@ -72,17 +76,23 @@ impl Experiment {
     /// Begins a command, which is legal.
     pub(super) fn begin_procedure(&mut self, ticket: u64, request: Request, by: &str) {
         let command = request.command_name();
+        let mut mark = None;
         let (step, time) = match request {
             Request::Configure(topology) => {
                 self.set_topology(*topology);
                 (Step::Configure { sent: Vec::new() }, CONFIGURE_TIME)
             }
             Request::Arm => (Step::Arm, ARM_TIME),
-            Request::Start { kind, note } => {
+            Request::Start { kind, note } | Request::Next { kind, note } => {
                 let least = self.records.keys().next_back().map_or(1, |last| last.saturating_add(1));
                 let least = least.max(self.topology.run.number.unwrap_or(0));
                 self.actions.push_back(Action::ReserveNumber(least));
-                (Step::Number { kind, note, by: by.to_owned() }, START_TIME)
+                let is_next = command == CommandName::Next;
+                (Step::Number { kind, note, by: by.to_owned(), is_next }, START_TIME)
+            }
+            Request::Step(ref order) => {
+                mark = Some(order.clone());
+                (Step::Mark, ANSWER_TIME)
             }
             Request::Control(command) => (Step::Control(command), ANSWER_TIME),
         };
@@ -109,6 +119,9 @@ impl Experiment {
             }
             None => {}
         }
+        if let Some(order) = mark {
+            self.send_order_to_leader(NodeCommand::Step(order));
+        }
         self.continue_procedure();
     }
 
@@ -119,8 +132,12 @@ impl Experiment {
         {
             self.change_record(run, |record| _ = record.stop_asked_at.get_or_insert(unix));
         }
+        self.send_order_to_leader(NodeCommand::Control(command));
+    }
+
+    fn send_order_to_leader(&mut self, command: NodeCommand) {
         if let Some(leader) = self.topology.builders.first().map(|builder| builder.name.clone()) {
-            self.send_request(&leader, |id| ToNode::Command { id, command: NodeCommand::Control(command) });
+            self.send_request(&leader, |id| ToNode::Command { id, command });
         }
     }
 
@@ -147,8 +164,8 @@ impl Experiment {
 
     /// Takes the number that was reserved for the run that is being started.
     pub fn number_reserved(&mut self, number: Result<u32, String>) {
-        let Some(Procedure { step: Step::Number { kind, note, by }, .. }) = &self.procedure else { return };
-        let (kind, note, by) = (*kind, note.clone(), by.clone());
+        let Some(Procedure { step: Step::Number { kind, note, by, is_next }, .. }) = &self.procedure else { return };
+        let (kind, note, by, is_next) = (*kind, note.clone(), by.clone(), *is_next);
         let run = match number {
             Ok(run) => run,
             Err(error) => return self.end_procedure(Err(error)),
@@ -164,9 +181,17 @@ impl Experiment {
         };
         self.actions.push_back(Action::Record(record.clone()));
         self.records.insert(run, record);
-        self.run = Some(run);
         let comment = Some(note).filter(|note| !note.is_empty());
         let order = RunOrder { number: Some(run), kind, comment, ..RunOrder::default() };
+        if is_next {
+            // The run before it goes on until builder 0 reports the new one.
+            if let Some(procedure) = &mut self.procedure {
+                procedure.step = Step::Begin { run };
+            }
+            self.send_order_to_leader(NodeCommand::Next(order));
+            return self.continue_procedure();
+        }
+        self.run = Some(run);
         if let Some(procedure) = &mut self.procedure {
             procedure.step = Step::Prepare { run };
         }
@@ -210,6 +235,7 @@ impl Experiment {
                     self.end_procedure(Err(failure));
                 }
             }
+            Step::Mark if procedure.unanswered.is_empty() => self.end_procedure(Ok(())),
             Step::Control(command)
                 if procedure.unanswered.is_empty() && has_followed(*command, self.leader_state()) =>
             {
@@ -317,7 +343,7 @@ fn has_followed(command: Command, state: Option<State>) -> bool {
     match command {
         Command::Pause => state != State::Running,
         Command::Resume => !matches!(state, State::Pausing | State::Paused),
-        Command::Stop => !matches!(state, State::Running | State::Pausing | State::Paused),
+        Command::Stop => !matches!(state, State::Running | State::Pausing | State::Paused | State::Switching),
         Command::Abort => matches!(state, State::Closing) || !state.has_begun(),
         Command::Start => state.has_begun(),
     }
@@ -330,6 +356,6 @@ fn request_command(command: CommandName) -> Option<Command> {
         CommandName::Pause => Some(Command::Pause),
         CommandName::Resume => Some(Command::Resume),
         CommandName::Abort => Some(Command::Abort),
-        CommandName::Configure | CommandName::Arm | CommandName::Start => None,
+        _ => None,
     }
 }

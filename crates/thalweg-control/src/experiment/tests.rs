@@ -20,14 +20,14 @@ directory = "/tmp/runs"
 [[builder]]
 name = "b0"
 listen = ["tcp:127.0.0.1:7401"]
-[[builder]]
-name = "b1"
-listen = ["tcp:127.0.0.1:7402"]
 [[source]]
 name = "adc"
 id = "1.0"
 device = { kind = "model-adc", size = "1KiB" }
 "#;
+
+/// A second builder, with which runs do not follow one another.
+const SECOND_BUILDER: &str = "[[builder]]\nname = \"b1\"\nlisten = [\"tcp:127.0.0.1:7402\"]\n";
 
 /// Model of a node's process.
 #[derive(Debug)]
@@ -35,6 +35,10 @@ struct NodeModel {
     session: u64,
     status: NodeStatus,
     order: Option<u32>,
+    /// Run that follows the present one.
+    next: Option<u32>,
+    /// True if it is the only builder.
+    is_alone: bool,
     /// Messages on the way to it, and from it. They are lost with the connection.
     inbox: VecDeque<ToNode>,
     replies: VecDeque<(u64, Option<String>)>,
@@ -42,9 +46,18 @@ struct NodeModel {
 }
 
 impl NodeModel {
-    fn new(session: u64) -> Self {
+    fn new(session: u64, is_alone: bool) -> Self {
         let status = NodeStatus::default();
-        Self { session, status, order: None, inbox: VecDeque::new(), replies: VecDeque::new(), is_connected: false }
+        Self {
+            session,
+            status,
+            order: None,
+            next: None,
+            is_alone,
+            inbox: VecDeque::new(),
+            replies: VecDeque::new(),
+            is_connected: false,
+        }
     }
 
     fn prepare(&mut self) {
@@ -94,9 +107,15 @@ impl NodeModel {
                         self.status.snapshot.state = State::Running;
                         None
                     }
+                    (NodeCommand::Next(order), State::Running) if self.is_alone => {
+                        self.next = order.number;
+                        self.status.snapshot.state = State::Switching;
+                        None
+                    }
+                    (NodeCommand::Step(_), State::Running | State::Paused) => None,
                     (
                         NodeCommand::Control(thalweg_node::Command::Stop | thalweg_node::Command::Abort),
-                        State::Running | State::Pausing | State::Paused | State::Stopping,
+                        State::Running | State::Pausing | State::Paused | State::Switching | State::Stopping,
                     ) => {
                         self.status.snapshot.state = State::Stopping;
                         None
@@ -131,7 +150,8 @@ struct Laboratory {
 
 impl Laboratory {
     fn new(seed: u64) -> Self {
-        let topology: Topology = toml::from_str(LAB).unwrap();
+        let second = if seed.is_multiple_of(2) { SECOND_BUILDER } else { "" };
+        let topology: Topology = toml::from_str(&format!("{LAB}{second}")).unwrap();
         let service = Experiment::new(topology, BTreeMap::new(), Now::default());
         let nodes = service.expected_nodes().map(|name| (name.to_owned(), None)).collect();
         Self {
@@ -174,7 +194,9 @@ impl Laboratory {
 
     fn ask(&mut self) {
         use thalweg_node::Command;
-        let request = match self.random.u32(0..9) {
+        let request = match self.random.u32(0..11) {
+            8 => Request::Next { kind: RunKind::Physics, note: String::new() },
+            9 => Request::Step(thalweg_node::StepOrder::default()),
             0 => Request::Configure(Box::new(self.service.topology().clone())),
             1 | 2 => Request::Arm,
             3 | 4 => Request::Start { kind: RunKind::Test, note: String::new() },
@@ -258,6 +280,13 @@ impl Laboratory {
                 (status.snapshot.state, status.snapshot.run) = (State::Running, run);
                 self.begun.push(run);
             }
+            State::Switching => {
+                let report = NodeReport { run: status.snapshot.run, state: "COMPLETE".into(), ..NodeReport::default() };
+                status.last_reports.push(report);
+                let run = node.next.take().expect("a run that follows has a number");
+                (status.snapshot.state, status.snapshot.run) = (State::Running, run);
+                self.begun.push(run);
+            }
             State::Pausing => status.snapshot.state = State::Paused,
             State::Stopping => status.snapshot.state = State::Closing,
             State::Closing => {
@@ -308,10 +337,11 @@ impl Laboratory {
                     }
                 }
                 Action::StartNodes(names) => {
+                    let is_alone = !self.nodes.contains_key("b1");
                     for name in names {
                         self.sessions += 1;
                         let node = self.nodes.get_mut(&name).expect("a node of the topology");
-                        node.get_or_insert_with(|| NodeModel::new(self.sessions));
+                        node.get_or_insert_with(|| NodeModel::new(self.sessions, is_alone));
                     }
                 }
                 Action::ReserveNumber(least) => {

@@ -126,3 +126,39 @@ fn the_latest_fragment_of_a_source_is_shown_while_a_run_is_taken() {
     assert_eq!(latest["waveforms"][0]["min"].as_array().unwrap().len(), 16);
     experiment.command(&["stop"]);
 }
+
+#[test]
+fn runs_follow_one_another_without_a_gap_and_steps_are_marked() {
+    let experiment = Experiment::start(&["adc-0", "adc-1"]);
+    experiment.arm();
+    experiment.command(&["start"]);
+    for run in 2..6 {
+        experiment.wait_for("events", |status| status.totals.events > 5);
+        experiment.command(&["step", "theta = 3", "--data", "{\"theta\": 3}"]);
+        experiment.command(&["next", "--note", "goes on"]);
+        experiment.wait_for("the next run", |status| status.run.as_ref().is_some_and(|now| now.number == run));
+    }
+    experiment.wait_for("events", |status| status.totals.events > 5);
+    experiment.command(&["stop"]);
+    experiment.wait_for_state(ExperimentState::Armed);
+    let list: Value = experiment.client(Role::Watch).get("/api/v1/runs").unwrap();
+    let runs: Vec<RunRecord> = serde_json::from_value(list["runs"].clone()).unwrap();
+    assert_eq!(runs.len(), 5);
+    let mut events = 0;
+    for run in runs.iter().rev() {
+        assert_eq!(serde_json::to_value(run.state).unwrap(), "complete", "{run:?}");
+        let info = experiment.run_info(run.number);
+        assert_eq!((&info["state"], &info["events"]["incomplete"]), (&json!("COMPLETE"), &json!(0)));
+        if run.number < 5 {
+            assert_eq!(
+                (&info["steps"][0]["label"], &info["steps"][0]["data"]["theta"]),
+                (&json!("theta = 3"), &json!(3))
+            );
+        }
+        events += info["events"]["built"].as_u64().unwrap();
+    }
+    assert!(events > 25, "{events}");
+    let refused = experiment.ctl(&["next"]);
+    let reason = String::from_utf8(refused.stderr).unwrap();
+    assert_eq!(reason, "thalweg: cannot next: the experiment is armed: no run is under way\n");
+}

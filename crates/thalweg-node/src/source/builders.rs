@@ -418,8 +418,12 @@ impl Builders {
         self.endpoints.close_link(index);
         builder.welcome = None;
         builder.broken = None;
+        let is_before_run = self.waits_for_run && self.run_began_at.is_none();
         let is_for_good = match &error {
-            LinkError::Refused { reason, .. } => *reason != Refusal::Busy,
+            LinkError::Refused { reason: Refusal::Busy, .. } => false,
+            // The builder is still busy with the run before.
+            LinkError::Refused { reason: Refusal::Ended, .. } => !is_before_run,
+            LinkError::Refused { .. } => true,
             error => error.is_violation(),
         };
         if is_for_good {
