@@ -242,6 +242,15 @@ def test_a_shift_is_run_by_the_buttons(service: Service, open_page: Callable[...
     wait_for_state(page, "paused")
     press(page, "resume")
     wait_for_state(page, "running")
+    press(page, "step")
+    page.fill("dialog [name=label]", "angle 1")
+    page.fill("dialog [name=data]", '{"angle": 12.5}')
+    page.click("dialog >> text=Set the marker")
+    page.wait_for_selector("dialog", state="detached")
+    page.wait_for_selector("[data-name=step]:not([aria-busy])")
+    press(page, "next")
+    playwright.expect(page.locator(".run-number")).to_have_text(f"run {run['number'] + 1}", timeout=60_000)
+    assert page.locator(".failure").count() == 0
     press(page, "stop")
     wait_for_state(page, "armed")
     row = f"[data-run='{run['number']}']"
@@ -250,7 +259,8 @@ def test_a_shift_is_run_by_the_buttons(service: Service, open_page: Callable[...
     page.fill("dialog [name=why]", "a clean run")
     page.keyboard.press("Enter")
     page.wait_for_selector(f"{row} >> text=a clean run")
-    assert service.ask("/api/v1/runs")["runs"][0]["flag"]["flag"] == "good"
+    record = service.ask("/api/v1/runs")["runs"][1]
+    assert (record["number"], record["flag"]["flag"]) == (run["number"], "good")
 
 
 def test_a_button_that_cannot_be_pressed_shows_the_reason_that_the_service_gives(

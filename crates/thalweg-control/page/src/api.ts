@@ -188,6 +188,8 @@ export interface RunRecord {
   flag: Flag | null;
   notes: Note[];
   directory: string | null;
+  /** Process of the builder that took the run. */
+  process: string;
 }
 
 /** Everything that the page shows and does not ask for by itself. */

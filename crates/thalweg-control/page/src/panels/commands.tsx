@@ -14,7 +14,7 @@ const COMMAND_LOOK: Record<CommandName, { label: string; icon: IconName; class: 
   start: { label: "Start", icon: "play", class: "go", title: "Begin the next run, as described beside" },
   pause: { label: "Pause", icon: "pause", class: "", title: "Accept no more events until the run is resumed" },
   resume: { label: "Resume", icon: "play", class: "", title: "Accept events again" },
-  next: { label: "Next run", icon: "next", class: "", title: "Begin a new run of the same kind without a gap" },
+  next: { label: "Next run", icon: "next", class: "", title: "Begin the next run, as described beside, without a gap" },
   step: { label: "Step", icon: "up", class: "", title: "Put a labelled marker between two events, for scans" },
   stop: { label: "Stop", icon: "stop", class: "halt", title: "End the run at an event that all sources reached" },
   abort: { label: "Abort", icon: "cross", class: "danger", title: "End the run at once; asks before it does" },
@@ -132,8 +132,8 @@ export function Commands({ model }: { model: Model }) {
   if (!status) return null;
   const press = async (name: CommandName) => {
     if (name === "abort" || name === "step") return setDialog(name);
-    const body = name === "start" ? { kind, note } : name === "next" ? { note } : {};
-    if ((await model.command(name, body)) && (name === "start" || name === "next")) setNote("");
+    const beginsRun = name === "start" || name === "next";
+    if ((await model.command(name, beginsRun ? { kind, note } : {})) && beginsRun) setNote("");
   };
   return (
     <section class="commands" aria-label="Commands">
