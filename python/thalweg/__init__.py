@@ -51,6 +51,7 @@ More:
 - `thalweg.dask`: read a run in parallel, on one machine or a cluster.
 - `thalweg.image`: fit beam profiles and interferometer fringes in camera images.
 - `thalweg.decide`: select with a Python function which events are recorded.
+- `thalweg.control`: command runs of a service; `thalweg.ophyd`: take them in Bluesky plans.
 - `thalweg.epics`, `thalweg.dectris`: record an EPICS PV or a Dectris detector.
 """
 

@@ -10,7 +10,7 @@ use thiserror::Error;
 /// Name of the file in the service's directory.
 pub const TOKEN_FILE: &str = "tokens.toml";
 
-/// Role of a client. Each may do what those before it may; a node may do nothing else.
+/// Role of a client: watch, operate and configure include those before them. The role of a node includes no other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
@@ -40,12 +40,22 @@ impl Role {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Token {
-    /// Name of who has it, for the audit log and for notes.
+    /// Name of its owner, for the audit log and for notes.
     pub name: String,
-    /// Role.
+    /// Role of its owner.
     pub role: Role,
     /// The secret: at least 16 characters.
     pub secret: String,
+}
+
+impl Token {
+    /// Draws a secret for a role.
+    fn draw(role: Role) -> Result<Self, String> {
+        let mut secret = [0; 24];
+        getrandom::fill(&mut secret).map_err(|error| error.to_string())?;
+        let secret = secret.iter().map(|byte| format!("{byte:02x}")).collect();
+        Ok(Self { name: role.name().to_owned(), role, secret })
+    }
 }
 
 /// Reason why a request has no access.
@@ -62,7 +72,7 @@ pub enum Denied {
     Role {
         /// Name of the token.
         name: String,
-        /// Its role.
+        /// Role of the token.
         role: Role,
         /// The role that is needed.
         needed: Role,
@@ -94,23 +104,27 @@ impl Tokens {
     /// The file cannot be read or made, others can read it, or its content is not right.
     pub fn open(directory: &Path) -> Result<Self, TokenError> {
         let path = directory.join(TOKEN_FILE);
-        let failed = |problem: String| TokenError { path: path.clone(), problem };
-        match fs::read_to_string(&path) {
+        Self::read_or_make(&path).map_err(|problem| TokenError { path, problem })
+    }
+
+    fn read_or_make(path: &Path) -> Result<Self, String> {
+        match fs::read_to_string(path) {
             Ok(text) => {
-                let mode = fs::metadata(&path).map_err(|error| failed(error.to_string()))?.mode();
+                let mode = fs::metadata(path).map_err(|error| error.to_string())?.mode();
                 if mode & 0o077 != 0 {
-                    let problem =
-                        format!("others can read it (mode {:o}): chmod 600 it, and replace its secrets", mode & 0o777);
-                    return Err(failed(problem));
+                    return Err(format!(
+                        "others can read it (mode {:o}): chmod 600 it, and replace its secrets",
+                        mode & 0o777
+                    ));
                 }
-                Self::parse(&text).map_err(failed)
+                Self::parse(&text)
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                let tokens = Self::draw().map_err(failed)?;
-                tokens.write_new(&path).map_err(|error| failed(error.to_string()))?;
+                let tokens = Self::draw()?;
+                tokens.write_new(path).map_err(|error| error.to_string())?;
                 Ok(tokens)
             }
-            Err(error) => Err(failed(error.to_string())),
+            Err(error) => Err(error.to_string()),
         }
     }
 
@@ -124,22 +138,14 @@ impl Tokens {
 
     /// Draws a token for each role.
     fn draw() -> Result<Self, String> {
-        let draw_token = |role: Role| -> Result<Token, String> {
-            let mut secret = [0; 24];
-            getrandom::fill(&mut secret).map_err(|error| error.to_string())?;
-            let secret = secret.iter().map(|byte| format!("{byte:02x}")).collect();
-            Ok(Token { name: role.name().to_owned(), role, secret })
-        };
         let roles = [Role::Node, Role::Watch, Role::Operate, Role::Configure];
-        roles.into_iter().map(draw_token).collect::<Result<_, _>>().map(Self)
+        roles.into_iter().map(Token::draw).collect::<Result<_, _>>().map(Self)
     }
 
     fn write_new(&self, path: &Path) -> io::Result<()> {
         let text = toml::to_string(&TokenFile { token: self.0.clone() }).map_err(io::Error::other)?;
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
-        file.write_all(
-            b"# Who may do what: a name, a role (node, watch, operate or configure) and a secret for each.\n",
-        )?;
+        file.write_all(b"# Tokens: each has a name, a role (node, watch, operate or configure) and a secret.\n")?;
         file.write_all(text.as_bytes())
     }
 

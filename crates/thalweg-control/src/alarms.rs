@@ -1,9 +1,12 @@
 //! Alarms: conditions that people must know of, with acknowledgements that survive a restart of the service.
 
 use crate::config::AlarmLimits;
+use crate::state::ExperimentState;
 use crate::status::{Status, TroubleLevel};
 use serde::{Deserialize, Serialize};
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
+use std::io;
 use std::path::{Path, PathBuf};
 use utoipa::ToSchema;
 
@@ -15,7 +18,7 @@ const MAX_PAST_ALARMS: usize = 50;
 pub struct AlarmView {
     /// Name of the condition and its place: `source-silent:adc-1`.
     pub id: String,
-    /// How bad it is: `minor` or `major`.
+    /// Severity: `minor` or `major`.
     pub severity: TroubleLevel,
     /// The condition, in a sentence.
     pub text: String,
@@ -23,12 +26,19 @@ pub struct AlarmView {
     pub since_at: f64,
     /// True while the condition holds.
     pub is_active: bool,
-    /// True if somebody has acknowledged it since it began.
+    /// True if it was acknowledged since it began.
     pub is_acknowledged: bool,
     /// Name of the token with which it was acknowledged.
     pub acknowledged_by: Option<String>,
     /// Reason given with the acknowledgement.
     pub why: String,
+}
+
+impl AlarmView {
+    /// Returns its rank in a list; the lowest comes first.
+    fn rank(&self) -> (bool, bool, Reverse<TroubleLevel>) {
+        (!self.is_active, self.is_acknowledged, Reverse(self.severity))
+    }
 }
 
 /// All alarms. They are kept in a file.
@@ -43,7 +53,7 @@ pub struct Alarms {
 pub struct Condition {
     /// As in [`AlarmView::id`].
     pub id: String,
-    /// How bad it is.
+    /// Severity: `minor` or `major`.
     pub severity: TroubleLevel,
     /// The sentence.
     pub text: String,
@@ -53,17 +63,24 @@ impl Alarms {
     /// Reads the alarms in a directory. A file that cannot be read costs the acknowledgements in it alone.
     pub fn open(directory: &Path) -> Self {
         let path = directory.join("alarms.json");
-        let text = std::fs::read(&path).unwrap_or_default();
-        Self { alarms: serde_json::from_slice(&text).unwrap_or_default(), path }
+        let alarms = match std::fs::read(&path) {
+            Ok(text) => serde_json::from_slice(&text).unwrap_or_else(|error| {
+                tracing::warn!("{}: {error}: earlier acknowledgements are lost", path.display());
+                BTreeMap::new()
+            }),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => BTreeMap::new(),
+            Err(error) => {
+                tracing::warn!("{}: {error}: earlier acknowledgements are lost", path.display());
+                BTreeMap::new()
+            }
+        };
+        Self { alarms, path }
     }
 
     /// Returns the alarms: those that are active and not acknowledged first, and the worst of them before others.
     pub fn views(&self) -> Vec<AlarmView> {
         let mut alarms: Vec<AlarmView> = self.alarms.values().cloned().collect();
-        alarms.sort_by(|one, other| {
-            let rank = |alarm: &AlarmView| (!alarm.is_active, alarm.is_acknowledged, std::cmp::Reverse(alarm.severity));
-            rank(one).cmp(&rank(other)).then(other.since_at.total_cmp(&one.since_at))
-        });
+        alarms.sort_by(|one, other| one.rank().cmp(&other.rank()).then(other.since_at.total_cmp(&one.since_at)));
         alarms
     }
 
@@ -131,20 +148,24 @@ impl Alarms {
 /// Returns the conditions that hold, by a status and the limits. `silent_seconds`: for each source, the time for which it
 /// has sent nothing while others did.
 pub fn find_conditions(status: &Status, limits: &AlarmLimits, silent_seconds: &[f64]) -> Vec<Condition> {
+    use TroubleLevel::{Major, Minor};
     let mut conditions = Vec::new();
-    let mut add = |id: String, severity, text: String| conditions.push(Condition { id, severity, text });
     let has_run = status.state.has_run();
     for process in status.processes.iter().filter(|process| process.state != "up") {
-        let needed = status.state != crate::state::ExperimentState::Idle;
+        // While the experiment is being configured, nodes are being started.
+        let needed = !matches!(status.state, ExperimentState::Idle | ExperimentState::Configuring);
         if needed && process.manager != "none" || has_run {
-            let text = format!("node {} is not connected to this service", process.node);
-            add(format!("process-missing:{}", process.node), TroubleLevel::Major, text);
+            let text = match process.pid {
+                Some(_) => format!("node {} cannot take part in a run: see its log", process.node),
+                None => format!("node {} is not connected to this service", process.node),
+            };
+            conditions.push(Condition { id: format!("process-missing:{}", process.node), severity: Major, text });
         }
     }
     for (source, silent) in status.sources.iter().zip(silent_seconds) {
         if has_run && *silent >= limits.silent_source.as_secs_f64() {
             let text = format!("source {} has sent nothing for {silent:.0} s while others do", source.name);
-            add(format!("source-silent:{}", source.name), TroubleLevel::Major, text);
+            conditions.push(Condition { id: format!("source-silent:{}", source.name), severity: Major, text });
         }
     }
     let totals = &status.totals;
@@ -152,11 +173,11 @@ pub fn find_conditions(status: &Status, limits: &AlarmLimits, silent_seconds: &[
     if has_run && totals.incomplete > 0 && share > limits.incomplete_share {
         let text =
             format!("{:.1} % of the events are incomplete: {} of {}", share * 100.0, totals.incomplete, totals.events);
-        add("incomplete-events".into(), TroubleLevel::Major, text);
+        conditions.push(Condition { id: "incomplete-events".into(), severity: Major, text });
     }
     if let Some(left) = status.disk.seconds_left.filter(|left| *left < limits.disk_time.as_secs_f64()) {
         let text = format!("the disk of {} is full in {:.0} minutes at this rate", status.directory, left / 60.0);
-        add("disk-nearly-full".into(), TroubleLevel::Major, text);
+        conditions.push(Condition { id: "disk-nearly-full".into(), severity: Major, text });
     }
     for clock in &status.clocks {
         if let Some(offset) = clock.offset_seconds.filter(|offset| offset.abs() > limits.clock_offset.as_secs_f64()) {
@@ -164,7 +185,7 @@ pub fn find_conditions(status: &Status, limits: &AlarmLimits, silent_seconds: &[
                 "the clock of {} ({}) differs by {offset:.3} s from that of this service",
                 clock.host, clock.node
             );
-            add(format!("clock-offset:{}", clock.node), TroubleLevel::Minor, text);
+            conditions.push(Condition { id: format!("clock-offset:{}", clock.node), severity: Minor, text });
         }
     }
     conditions
@@ -176,6 +197,20 @@ mod tests {
 
     fn condition(id: &str) -> Condition {
         Condition { id: id.into(), severity: TroubleLevel::Major, text: "it hurts".into() }
+    }
+
+    #[test]
+    fn a_node_is_missed_only_when_it_is_needed() {
+        let process = crate::status::ProcessView { node: "adc".into(), state: "starting".into(), ..Default::default() };
+        for (state, count) in [
+            (ExperimentState::Idle, 0),
+            (ExperimentState::Configuring, 0),
+            (ExperimentState::Armed, 1),
+            (ExperimentState::Running, 1),
+        ] {
+            let status = Status { state, processes: vec![process.clone()], ..Status::default() };
+            assert_eq!(find_conditions(&status, &AlarmLimits::default(), &[]).len(), count, "{state}");
+        }
     }
 
     #[test]

@@ -21,6 +21,7 @@ use guard::{Client, Operator, Watcher};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::sync::Arc;
+use std::time::Duration;
 use thalweg_node::{RunKind, StepOrder};
 use utoipa::{IntoParams, OpenApi, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
@@ -28,6 +29,8 @@ use utoipa_axum::routes;
 
 /// Longest body of a request, in bytes.
 const MAX_BODY: usize = 64 << 10;
+/// Time within which a client sends the body of its request.
+const BODY_TIME: Duration = Duration::from_secs(10);
 /// Longest text of a note or a reason, in bytes.
 const MAX_TEXT: usize = 4096;
 
@@ -84,7 +87,12 @@ impl<T: serde::de::DeserializeOwned> FromRequest<Arc<Service>> for Body<T> {
     type Rejection = ApiError;
 
     async fn from_request(request: axum::extract::Request, service: &Arc<Service>) -> Result<Self, ApiError> {
-        let bytes = axum::body::Bytes::from_request(request, service).await.map_err(|rejection| {
+        let received = tokio::time::timeout(BODY_TIME, axum::body::Bytes::from_request(request, service)).await;
+        let received = received.map_err(|_| {
+            let reason = format!("the body of the request has not come within {} s", BODY_TIME.as_secs());
+            ApiError::new(StatusCode::REQUEST_TIMEOUT, "bad-request", reason)
+        })?;
+        let bytes = received.map_err(|rejection| {
             let status = rejection.status();
             let code = if status == StatusCode::PAYLOAD_TOO_LARGE { "too-large" } else { "bad-request" };
             ApiError::new(status, code, rejection.body_text())
@@ -164,17 +172,17 @@ async fn get_status(_: Watcher, State(service): State<Arc<Service>>) -> Json<Sta
 #[derive(Debug, Default, Deserialize, Serialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 struct CommandArguments {
-    /// Of `start` and `next`: `physics` (if left out) or `test`.
+    /// Kind of the run, for `start` and `next`: `physics` (if left out) or `test`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     kind: Option<RunKind>,
-    /// Of `start` and `next`: a comment on the run, at most 4096 bytes.
+    /// Comment on the run, for `start` and `next`: at most 4096 bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     note: Option<String>,
-    /// Of `step`: its label, at most 256 bytes.
+    /// Label, for `step` alone: at most 256 bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     label: Option<String>,
-    /// Of `step`: facts about it, at most 4096 bytes of JSON.
+    /// Facts about the step, for `step` alone: at most 4096 bytes of JSON.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     data: Option<serde_json::Value>,
@@ -208,13 +216,18 @@ async fn execute_command(
     let needed = if command == CommandName::Configure { Role::Configure } else { Role::Operate };
     let by = client.check_role(&service, needed)?;
     let given = serde_json::to_value(&arguments).unwrap_or_default();
-    let result = match make_request(&service, command, arguments) {
-        Ok(request) => service.execute_request(request, &by).await.map_err(ApiError::from),
-        Err(error) => Err(error),
-    };
-    client.log_request(&service, &by, given, result.as_ref().err().map(|error| error.reason.as_str()));
-    result?;
-    Ok(Json(CommandAnswer { status: (*service.status()).clone() }))
+    // A task of its own, which ends in the audit log even if the client does not wait for the answer.
+    let execution = tokio::spawn(async move {
+        let result = match make_request(&service, command, arguments) {
+            Ok(request) => service.execute_request(request, &by).await.map_err(ApiError::from),
+            Err(error) => Err(error),
+        };
+        client.log_request(&service, &by, given, result.as_ref().err().map(|error| error.reason.as_str()));
+        result.map(|()| Json(CommandAnswer { status: (*service.status()).clone() }))
+    });
+    execution.await.unwrap_or_else(|error| {
+        Err(ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "failed", format!("the service has failed: {error}")))
+    })
 }
 
 fn make_request(
@@ -231,9 +244,7 @@ fn make_request(
         return Err(ApiError::bad_request(format!("{command}: `label` and `data` are arguments of step")));
     }
     Ok(match command {
-        CommandName::Configure => Request::Configure(Box::new(service.read_topology().map_err(|problem| {
-            ApiError::new(StatusCode::CONFLICT, "failed", format!("cannot configure: {problem}"))
-        })?)),
+        CommandName::Configure => Request::Configure(Box::new(service.read_topology()?)),
         CommandName::Arm => Request::Arm,
         CommandName::Start => {
             Request::Start { kind: kind.unwrap_or_default(), note: checked_text(note.unwrap_or_default(), "note")? }

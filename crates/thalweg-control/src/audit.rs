@@ -1,4 +1,4 @@
-//! Log of all requests that change something: who, when, what, and what came of it.
+//! Log of all requests that change something, with the time, the name of the token and the result.
 
 use parking_lot::Mutex;
 use serde::Serialize;
@@ -19,9 +19,9 @@ pub struct AuditEntry<'a> {
     pub by: &'a str,
     /// Address of the client.
     pub from: String,
-    /// The request: method, path and arguments.
+    /// Method and path of the request.
     pub request: &'a str,
-    /// Arguments.
+    /// Arguments of the request.
     pub arguments: serde_json::Value,
     /// Reason of the refusal; empty if it was carried out.
     pub refusal: &'a str,

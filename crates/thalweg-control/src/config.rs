@@ -16,8 +16,8 @@ pub struct ControlConfig {
     pub listen: SocketAddr,
     /// Address at which nodes of other hosts reach it: `http://HOST:PORT`; that of `listen` if it is empty.
     pub url: String,
-    /// How the processes of nodes are started, by the name of the node; those that are not named are children of the
-    /// service on its own host.
+    /// Processes of nodes, by the name of the node; those that are not named are children of the service on its own
+    /// host.
     pub nodes: BTreeMap<String, NodeProcess>,
     /// Limits of alarms.
     pub alarms: AlarmLimits,
@@ -38,7 +38,7 @@ impl Default for ControlConfig {
     }
 }
 
-/// How the process of a node is started.
+/// Way in which the process of a node is started.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "lowercase", tag = "manager")]
 pub enum NodeProcess {
@@ -57,7 +57,7 @@ pub enum NodeProcess {
         /// Name of the unit.
         unit: String,
     },
-    /// By somebody else: the service waits for it.
+    /// Not by this service, which waits for it.
     None,
 }
 
@@ -113,8 +113,8 @@ impl ControlConfig {
     pub fn take_from(topology: &mut Topology) -> Result<Self, String> {
         let table = serde_json::Value::Object(std::mem::take(&mut topology.control));
         let config: Self = serde_json::from_value(table).map_err(|error| format!("[control]: {error}"))?;
-        let has_node = |name: &String| topology.node_names().contains(&name.as_str());
-        match config.nodes.keys().find(|name| !has_node(name)) {
+        let names = topology.node_names();
+        match config.nodes.keys().find(|name| !names.contains(&name.as_str())) {
             Some(name) => Err(format!("[control.nodes]: the topology has no node '{name}'")),
             None => Ok(config),
         }

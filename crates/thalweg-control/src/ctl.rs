@@ -15,8 +15,8 @@ use thalweg_text::{format_count, format_rate, format_seconds, replace_controls};
 
 /// Time until a request is given up: arming examines all hosts.
 const REQUEST_TIME: Duration = Duration::from_secs(60);
-/// Time from one look at the status to the next.
-const WATCH_TIME: Duration = Duration::from_millis(250);
+/// Time from one request for the status to the next.
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Options of `thalweg ctl`.
 #[derive(Debug, clap::Args)]
@@ -109,13 +109,13 @@ enum Action {
     Acknowledge {
         /// Name of the alarm, as `status` shows it
         alarm: String,
-        /// Reason
+        /// Reason for it
         #[arg(long, default_value = "")]
         why: String,
     },
     /// Start or end the process of a node
     Process {
-        /// Action
+        /// Start the process, or end it
         #[arg(value_parser = ["start", "stop"])]
         action: String,
         /// Name of the node
@@ -190,17 +190,16 @@ pub fn run_ctl(options: &Options, json: bool) -> Result<ExitCode, Failure> {
 
 /// Returns the path and the body of a request that changes something.
 fn change_request(action: &Action) -> (String, Value) {
-    let command = |command: CommandName| (format!("/api/v1/commands/{command}"), json!({}));
     match action {
-        Action::Configure => command(CommandName::Configure),
-        Action::Arm => command(CommandName::Arm),
-        Action::Start { kind, note } => (command(CommandName::Start).0, json!({ "kind": kind, "note": note })),
-        Action::Next { kind, note } => (command(CommandName::Next).0, json!({ "kind": kind, "note": note })),
-        Action::Step { label, data } => (command(CommandName::Step).0, json!({ "label": label, "data": data })),
-        Action::Stop => command(CommandName::Stop),
-        Action::Pause => command(CommandName::Pause),
-        Action::Resume => command(CommandName::Resume),
-        Action::Abort => command(CommandName::Abort),
+        Action::Configure => (command_path(CommandName::Configure), json!({})),
+        Action::Arm => (command_path(CommandName::Arm), json!({})),
+        Action::Start { kind, note } => (command_path(CommandName::Start), json!({ "kind": kind, "note": note })),
+        Action::Next { kind, note } => (command_path(CommandName::Next), json!({ "kind": kind, "note": note })),
+        Action::Step { label, data } => (command_path(CommandName::Step), json!({ "label": label, "data": data })),
+        Action::Stop => (command_path(CommandName::Stop), json!({})),
+        Action::Pause => (command_path(CommandName::Pause), json!({})),
+        Action::Resume => (command_path(CommandName::Resume), json!({})),
+        Action::Abort => (command_path(CommandName::Abort), json!({})),
         Action::Note { run, text } => (format!("/api/v1/runs/{run}/note"), json!({ "text": text })),
         Action::Flag { run, flag, why } => (format!("/api/v1/runs/{run}/flag"), json!({ "flag": flag, "why": why })),
         Action::Acknowledge { alarm, why } => {
@@ -209,6 +208,10 @@ fn change_request(action: &Action) -> (String, Value) {
         Action::Process { action, node } => (format!("/api/v1/processes/{}/{action}", encode(node)), json!({})),
         Action::Status { .. } | Action::Runs { .. } | Action::Log { .. } => (String::new(), Value::Null),
     }
+}
+
+fn command_path(command: CommandName) -> String {
+    format!("/api/v1/commands/{command}")
 }
 
 fn encode(name: &str) -> String {
@@ -242,7 +245,9 @@ impl Client {
                     path.display()
                 ))
             })?;
-        let token = token.or_else(|| known.filter(|pointer| pointer.url == url).map(|pointer| pointer.token.clone()));
+        let token = token.or_else(|| {
+            known.filter(|pointer| pointer.url == url.trim_end_matches('/')).map(|pointer| pointer.token.clone())
+        });
         let token = token.ok_or_else(|| {
             Failure::Usage(format!("no token for {url}: set THALWEG_CONTROL_TOKEN to one of the service's tokens.toml"))
         })?;
@@ -310,7 +315,7 @@ fn watch_status(client: &Client, output: &mut Output, json: bool) -> Result<Exit
             shown = Some(line);
         }
         output.flush()?;
-        thread::sleep(WATCH_TIME);
+        thread::sleep(POLL_INTERVAL);
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -329,7 +334,7 @@ fn wait_for_state(client: &Client, state: ExperimentState, timeout: Duration) ->
                 status.state, status.sentence
             )));
         }
-        thread::sleep(WATCH_TIME);
+        thread::sleep(POLL_INTERVAL);
     }
 }
 
@@ -346,7 +351,7 @@ fn status_line(status: &Status) -> String {
     }
     let alarms = status.alarms.iter().filter(|alarm| alarm.is_active && !alarm.is_acknowledged).count();
     if alarms > 0 {
-        line += &format!("; {alarms} alarms");
+        line += &format!("; {alarms} {}", if alarms == 1 { "alarm" } else { "alarms" });
     }
     replace_controls(&line).to_string()
 }
@@ -404,20 +409,21 @@ fn runs_text(runs: &[RunRecord]) -> String {
     if runs.is_empty() {
         return "no runs\n".into();
     }
-    let line = |run: &RunRecord| {
-        let state = serde_json::to_value(run.state).unwrap_or_default();
-        let flag = run.flag.as_ref().map(|flag| serde_json::to_value(flag.flag).unwrap_or_default());
-        let flag = flag.as_ref().and_then(Value::as_str).unwrap_or("-");
-        let text = format!(
-            "{:>8}  {:<10} {:<8} {:>12} events  {:<8} {}",
-            run.number,
-            state.as_str().unwrap_or_default(),
-            run.kind,
-            format_count(run.events),
-            flag,
-            run.note
-        );
-        format!("{}\n", replace_controls(text.trim_end()))
-    };
-    runs.iter().map(line).collect()
+    runs.iter().map(run_line).collect()
+}
+
+fn run_line(run: &RunRecord) -> String {
+    let state = serde_json::to_value(run.state).unwrap_or_default();
+    let flag = run.flag.as_ref().map(|flag| serde_json::to_value(flag.flag).unwrap_or_default());
+    let flag = flag.as_ref().and_then(Value::as_str).unwrap_or("-");
+    let text = format!(
+        "{:>8}  {:<10} {:<8} {:>12} events  {:<8} {}",
+        run.number,
+        state.as_str().unwrap_or_default(),
+        run.kind,
+        format_count(run.events),
+        flag,
+        run.note
+    );
+    format!("{}\n", replace_controls(text.trim_end()))
 }

@@ -75,10 +75,10 @@ impl Request {
 /// Reason why a request was not carried out.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum Rejection {
-    /// It is not legal in the present state.
+    /// Request that is not legal in the present state.
     #[error("{0}")]
     NotLegal(String),
-    /// A node or a host refused it, or did not answer in time.
+    /// Request that a node or a host refused, or did not answer in time.
     #[error("{0}")]
     Failed(String),
 }
@@ -108,9 +108,9 @@ pub enum Action {
 pub struct Member {
     /// Introduction of its process; `None` while it is not connected.
     pub hello: Option<NodeHello>,
-    /// Its last status.
+    /// Last status that it sent.
     pub status: NodeStatus,
-    /// Time of its last message.
+    /// Time of its last status, or of its connection.
     pub seen: Duration,
     /// Time since which it is connected, or is not: Unix time in seconds.
     pub since: f64,
@@ -241,19 +241,17 @@ impl Experiment {
     fn troubles(&self) -> Vec<String> {
         let nodes: Vec<(&str, &Member)> =
             self.expected_nodes().filter_map(|name| Some((name, self.members.get(name)?))).collect();
-        let is_connected = |member: &Member| member.hello.is_some();
-        let digest =
-            nodes.iter().map(|(_, node)| node).find(|node| is_connected(node) && !node.status.topology.is_empty());
-        let Some(digest) = digest.map(|node| node.status.topology.clone()) else {
+        let mut digests = nodes.iter().filter(|(_, node)| node.hello.is_some()).map(|(_, node)| &node.status.topology);
+        let Some(digest) = digests.find(|digest| !digest.is_empty()).cloned() else {
             return match self.run {
-                Some(run) => vec![format!("run {run} was under way, and no node is connected")],
+                Some(run) => vec![format!("run {run} was under way, and no node that knows of it is connected")],
                 None => Vec::new(),
             };
         };
         let mut troubles = Vec::new();
         for (name, node) in nodes {
             let host = node.hello.as_ref().map(|hello| format!(" on {}", hello.host)).unwrap_or_default();
-            if !is_connected(node) {
+            if node.hello.is_none() {
                 troubles.push(format!("node {name} is not connected to this service"));
             } else if !node.status.failure.is_empty() {
                 troubles.push(format!("{name}{host}: {}", node.status.failure));
@@ -386,15 +384,7 @@ impl Experiment {
     /// Executes the request of a client; the answer is an action with its ticket.
     pub fn execute_request(&mut self, ticket: u64, request: Request, by: &str) {
         let command = request.command_name();
-        let busy = self.procedure.as_ref().map(Procedure::command_name);
-        let legal = match busy {
-            // What a run has is ended whatever else is asked for.
-            Some(busy) if command != CommandName::Abort => {
-                Err(format!("cannot {command}: {busy} is under way: wait until that is done"))
-            }
-            _ => command.check_legal(self.state()),
-        };
-        if let Err(reason) = legal {
+        if let Err(reason) = self.check_command(command) {
             self.actions.push_back(Action::Answer(ticket, Err(Rejection::NotLegal(reason))));
             return;
         }
@@ -407,12 +397,13 @@ impl Experiment {
         self.begin_procedure(ticket, request, by);
     }
 
-    /// Returns whether a command is legal now, and why not.
+    /// Checks whether a command is legal now.
     ///
     /// # Errors
     /// It is not legal; the sentence says why.
     pub fn check_command(&self, command: CommandName) -> Result<(), String> {
         match self.procedure.as_ref().map(Procedure::command_name) {
+            // A run can be aborted whatever else is under way.
             Some(busy) if command != CommandName::Abort => {
                 Err(format!("cannot {command}: {busy} is under way: wait until that is done"))
             }
@@ -453,21 +444,17 @@ impl Experiment {
         let status = &member.status;
         let reported: Vec<u32> = status.last_reports.iter().map(|report| report.run).collect();
         let (run, state) = (status.snapshot.run, status.snapshot.state);
-        if is_leader && status.is_prepared && state.has_begun() && !reported.contains(&run) && self.run != Some(run) {
-            // The service was started anew, or another one began this run.
+        if is_leader && status.is_prepared && state.has_begun() && !reported.contains(&run) {
+            // The service may have been started anew, or another one has begun this run.
             self.run = Some(run);
             self.records.entry(run).or_insert_with(|| RunRecord { number: run, ..RunRecord::default() });
-        }
-        let unix = self.now.unix;
-        let process = member.process_name();
-        if is_leader
-            && state.has_begun()
-            && let Some(run) = self.run
-        {
+            let unix = self.now.unix;
+            let process = member.process_name();
             self.change_record(run, |record| {
-                if !record.state.is_over() {
+                // A start that took too long may have led to a run all the same.
+                if !record.state.is_over() || record.state == RunState::Failed {
+                    (record.state, record.ended_at) = (RunState::Running, None);
                     record.process = process;
-                    record.state = RunState::Running;
                     record.began_at.get_or_insert(unix);
                 }
             });

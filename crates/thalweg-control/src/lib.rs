@@ -78,7 +78,7 @@ struct Arguments {
 enum Command {
     /// Start the run control of a topology: a service with a page, an API and commands
     Control(ControlOptions),
-    /// Command a service, or ask it
+    /// Send commands to a service, and show its status
     Ctl(ctl::Options),
     /// Write man pages and shell completions
     #[command(hide = true)]
@@ -138,12 +138,12 @@ async fn serve(service: Arc<Service>, json: bool) -> Result<ExitCode, Failure> {
     let address = listener.local_addr().map_err(Failure::broken)?;
     service.set_listen_address(address);
     announce(&service, address, json)?;
-    tokio::spawn(Arc::clone(&service).pass_time());
-    let routes = api::routes(service);
+    let routes = api::routes(Arc::clone(&service));
     let mut terminated =
         tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()).map_err(Failure::broken)?;
     tokio::select! {
         served = server::serve_clients(listener, routes) => served.map_err(Failure::broken)?,
+        () = service.pass_time() => {}
         _ = tokio::signal::ctrl_c() => {}
         _ = terminated.recv() => {}
     }
@@ -151,17 +151,17 @@ async fn serve(service: Arc<Service>, json: bool) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Says where the service is, and keeps that for this user's clients.
+/// Prints the address of the service, and keeps it for this user's clients.
 fn announce(service: &Service, address: SocketAddr, json: bool) -> Result<(), Failure> {
     let host = if address.ip().is_unspecified() { "127.0.0.1".to_owned() } else { address.ip().to_string() };
     let host = if address.is_ipv6() && !address.ip().is_unspecified() { format!("[{host}]") } else { host };
     let url = format!("http://{host}:{}", address.port());
-    let secret = |role| service.tokens.token_of(role).map(|token| token.secret.clone()).unwrap_or_default();
-    let pointer = Pointer { url: url.clone(), token: secret(Role::Configure) };
+    let token = service.tokens.token_of(Role::Configure).map(|token| token.secret.clone()).unwrap_or_default();
+    let page = format!("{url}/#token={token}");
+    let pointer = Pointer { url: url.clone(), token };
     if let Err(error) = pointer.write() {
         tracing::warn!("{}: {error}: `thalweg ctl` needs --url", pointer::pointer_path().display());
     }
-    let page = format!("{url}/#token={}", secret(Role::Configure));
     if json {
         let line = thalweg::terminal::json_line(&serde_json::json!({ "listening": url, "page": page }));
         outlet::stdout().put_text(line.map_err(Failure::broken)?);

@@ -1,4 +1,4 @@
-//! Numbers of runs: each is given out once, whoever asks, and whatever becomes of the service.
+//! Numbers of runs: each is given out once, also to several services, and across restarts of them.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};
@@ -42,7 +42,7 @@ impl NumberFile {
         Self { path: directory.join("number") }
     }
 
-    /// Returns the number that the next run gets, if no one else takes it, and none below `least`.
+    /// Returns the number that the next run gets, unless another service takes it; at least `least`.
     ///
     /// # Errors
     /// Those of [`reserve_number`](Self::reserve_number).

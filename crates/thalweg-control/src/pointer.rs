@@ -1,4 +1,4 @@
-//! Where this user's service is: a small file that the service writes and its clients read.
+//! Address of this user's service: a small file that the service writes and its clients read.
 
 use serde::{Deserialize, Serialize};
 use std::fs::{self, OpenOptions};
@@ -17,9 +17,11 @@ pub struct Pointer {
 
 /// Returns the path of the file.
 pub fn pointer_path() -> PathBuf {
-    let state = std::env::var_os("XDG_STATE_HOME").filter(|path| !path.is_empty()).map(PathBuf::from);
-    let home = || PathBuf::from(std::env::var_os("HOME").unwrap_or_else(|| "/".into())).join(".local/state");
-    state.unwrap_or_else(home).join("thalweg/service.json")
+    let state = match std::env::var_os("XDG_STATE_HOME").filter(|path| !path.is_empty()) {
+        Some(state) => PathBuf::from(state),
+        None => PathBuf::from(std::env::var_os("HOME").unwrap_or_else(|| "/".into())).join(".local/state"),
+    };
+    state.join("thalweg/service.json")
 }
 
 impl Pointer {

@@ -39,10 +39,19 @@ impl Processes {
     /// Starts the process of a node, which connects to the service at `url`.
     ///
     /// # Errors
-    /// It is starting already, somebody else starts it, or it cannot be started.
+    /// It is running without a connection, is not to be started by this service, or cannot be started.
     pub fn start_process(&mut self, node: &str, process: &NodeProcess, url: &str) -> Result<(), String> {
-        if self.state_of(node) == "starting" {
-            return Ok(());
+        if let Some(started) = self.started.get_mut(node)
+            && matches!(started.child.try_wait(), Ok(None))
+        {
+            if started.at.elapsed() < START_TIME {
+                return Ok(());
+            }
+            return Err(format!(
+                "process {} of node '{node}' is running, and not connected to this service: read its log, and end it \
+                 before another one is started",
+                started.child.id()
+            ));
         }
         let log = self.open_log(node).map_err(|error| format!("{}: {error}", self.directory.display()))?;
         let mut command = match process {
@@ -74,7 +83,7 @@ impl Processes {
             }
             NodeProcess::None => {
                 return Err(format!(
-                    "node '{node}' is started by somebody else (manager = \"none\"): the service waits for it"
+                    "node '{node}' is not started by this service (manager = \"none\"), which waits for it"
                 ));
             }
         };
@@ -117,20 +126,22 @@ impl Processes {
     /// There is no log.
     pub fn log_tail(&self, node: &str, lines: usize) -> Result<Vec<String>, String> {
         let path = self.log_path(node);
-        let read = || -> io::Result<Vec<u8>> {
-            let mut file = File::open(&path)?;
-            let length = file.metadata()?.len();
-            file.seek(SeekFrom::Start(length.saturating_sub(TAIL_BYTES)))?;
-            let mut text = Vec::new();
-            file.take(TAIL_BYTES).read_to_end(&mut text)?;
-            Ok(text)
-        };
-        let text = read().map_err(|error| format!("{}: {error}", path.display()))?;
+        let text = read_end(&path).map_err(|error| format!("{}: {error}", path.display()))?;
         let text = String::from_utf8_lossy(&text);
         let all: Vec<&str> = text.lines().collect();
         let skipped = all.len().saturating_sub(lines);
         Ok(all.iter().skip(skipped).map(|line| thalweg_text::replace_controls(line).to_string()).collect())
     }
+}
+
+/// Reads the last [`TAIL_BYTES`] of a file.
+fn read_end(path: &Path) -> io::Result<Vec<u8>> {
+    let mut file = File::open(path)?;
+    let length = file.metadata()?.len();
+    file.seek(SeekFrom::Start(length.saturating_sub(TAIL_BYTES)))?;
+    let mut text = Vec::new();
+    file.take(TAIL_BYTES).read_to_end(&mut text)?;
+    Ok(text)
 }
 
 /// Returns a word for a shell.
@@ -152,6 +163,20 @@ mod tests {
         assert_eq!(processes.log_tail("adc", 2).unwrap().len(), 2);
         assert!(!processes.log_tail("adc", 1).unwrap()[0].contains('\u{1b}'));
         assert!(processes.log_tail("camera", 1).unwrap_err().contains("camera.log"));
+    }
+
+    #[test]
+    fn a_process_that_is_running_without_a_connection_gets_no_second_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut processes = Processes::new(folder.path(), None);
+        let child = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+        let at = Instant::now().checked_sub(START_TIME).unwrap();
+        processes.started.insert("adc".into(), Started { child, at });
+        let refusal = processes.start_process("adc", &NodeProcess::Child, "http://127.0.0.1:1").unwrap_err();
+        assert!(refusal.contains("of node 'adc' is running"), "{refusal}");
+        let mut started = processes.started.remove("adc").unwrap();
+        drop(started.child.stdin.take());
+        started.child.wait().unwrap();
     }
 
     #[test]

@@ -19,6 +19,16 @@ struct Totals {
     sources: Vec<(u64, u64)>,
 }
 
+impl Totals {
+    /// Returns whether these totals are earlier ones of the same run.
+    fn precedes(&self, later: &Self) -> bool {
+        self.run == later.run
+            && self.at_nanos <= later.at_nanos
+            && self.bytes <= later.bytes
+            && self.events <= later.events
+    }
+}
+
 /// Rates of a node.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct NodeRates {
@@ -52,13 +62,7 @@ impl Rates {
         };
         let ring = self.0.entry(node.to_owned()).or_default();
         // Another run, or another process: what was counted before belongs to neither.
-        let goes_on = |last: &Totals| {
-            last.run == totals.run
-                && last.at_nanos <= totals.at_nanos
-                && last.bytes <= totals.bytes
-                && last.events <= totals.events
-        };
-        if ring.back().is_some_and(|last| !goes_on(last)) {
+        if ring.back().is_some_and(|last| !last.precedes(&totals)) {
             ring.clear();
         }
         if ring.back().is_none_or(|last| last.at_nanos < totals.at_nanos) {
@@ -70,25 +74,37 @@ impl Rates {
         }
     }
 
+    /// Removes the snapshots of a node that is not connected any more: its rates are zero.
+    pub fn remove_node(&mut self, node: &str) {
+        self.0.remove(node);
+    }
+
     /// Returns the rates of a node; zero as long as there is only one snapshot of its run.
     pub fn node_rates(&self, node: &str) -> NodeRates {
         let Some(ring) = self.0.get(node) else { return NodeRates::default() };
         let (Some(first), Some(last)) = (ring.front(), ring.back()) else { return NodeRates::default() };
-        let nanos = last.at_nanos.saturating_sub(first.at_nanos) as f64;
-        if nanos <= 0.0 {
+        let seconds = last.at_nanos.saturating_sub(first.at_nanos) as f64 / 1e9;
+        if seconds <= 0.0 {
             return NodeRates::default();
         }
-        let share = |from: u64, to: u64| (to.saturating_sub(from) as f64 / nanos).min(1.0);
-        let rate = |from: u64, to: u64| to.saturating_sub(from) as f64 * 1e9 / nanos;
-        let sources = first.sources.iter().zip(&last.sources);
+        let sources = first
+            .sources
+            .iter()
+            .zip(&last.sources)
+            .map(|(first, last)| (rate_between(first.0, last.0, seconds), rate_between(first.1, last.1, seconds)));
         NodeRates {
-            bytes: rate(first.bytes, last.bytes),
-            events: rate(first.events, last.events),
-            stalled: share(first.stalled_nanos, last.stalled_nanos),
-            dead: share(first.dead_nanos, last.dead_nanos),
-            sources: sources.map(|(from, to)| (rate(from.0, to.0), rate(from.1, to.1))).collect(),
+            bytes: rate_between(first.bytes, last.bytes, seconds),
+            events: rate_between(first.events, last.events, seconds),
+            stalled: (rate_between(first.stalled_nanos, last.stalled_nanos, seconds) / 1e9).min(1.0),
+            dead: (rate_between(first.dead_nanos, last.dead_nanos, seconds) / 1e9).min(1.0),
+            sources: sources.collect(),
         }
     }
+}
+
+/// Returns the rate of a count, per second.
+fn rate_between(first: u64, last: u64, seconds: f64) -> f64 {
+    last.saturating_sub(first) as f64 / seconds
 }
 
 #[cfg(test)]
@@ -113,5 +129,7 @@ mod tests {
         assert_eq!((still.bytes, still.sources[0]), (0.0, (0.0, 1.0)));
         assert_eq!(add(11, 8, 500).bytes, 0.0, "counts of another run are no rate");
         assert_eq!(add(12, 8, 600).bytes, 100.0);
+        rates.remove_node("builder");
+        assert_eq!(rates.node_rates("builder"), NodeRates::default());
     }
 }

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use thalweg_node::RunKind;
 use utoipa::ToSchema;
 
-/// Number of runs that are kept in memory.
-const MAX_RUNS: usize = 1000;
+/// Number of runs whose records are kept in memory: the newest.
+pub const MAX_RUNS: usize = 1000;
 
 /// Record of a run. Times are Unix times in seconds.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -59,18 +59,18 @@ pub struct RunRecord {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum RunState {
-    /// Its number was given out, and it has not begun.
+    /// Number given out; the run has not begun.
     #[default]
     Reserved,
-    /// It is under way.
+    /// Run under way.
     Running,
-    /// It has ended, and nothing is missing.
+    /// Run that has ended, with nothing missing.
     Complete,
-    /// It has ended, and something is missing.
+    /// Run that has ended, with something missing.
     Incomplete,
-    /// It did not begin.
+    /// Run that did not begin.
     Failed,
-    /// Its builder ended without a report.
+    /// Run whose builder ended without a report.
     Lost,
 }
 

@@ -14,6 +14,8 @@ use tokio::sync::Semaphore;
 const MAX_CONNECTIONS: usize = 1000;
 /// Time within which a client sends the head of its next request.
 const HEAD_TIME: Duration = Duration::from_secs(15);
+/// Time after which a client that takes nothing, or is gone without a word, is closed (`TCP_USER_TIMEOUT`).
+const STALLED_TIME_MS: u32 = 30_000;
 /// Pause after an error of the system, such as too many open files.
 const ERROR_PAUSE: Duration = Duration::from_millis(100);
 
@@ -33,7 +35,9 @@ pub async fn serve_clients(listener: TcpListener, routes: axum::Router) -> io::R
             }
         };
         let Ok(permit) = Arc::clone(&permits).try_acquire_owned() else { continue };
+        // Neither can fail but on a connection that has ended.
         let _ = stream.set_nodelay(true);
+        let _ = rustix::net::sockopt::set_tcp_user_timeout(&stream, STALLED_TIME_MS);
         let service = routes.clone().layer(axum::Extension(ConnectInfo(address)));
         tokio::spawn(async move {
             let service = TowerToHyperService::new(service);

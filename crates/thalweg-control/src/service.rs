@@ -10,6 +10,7 @@ use crate::numbers::NumberFile;
 use crate::processes::Processes;
 use crate::rates::Rates;
 use crate::records::{Flag, RecordFile, RunRecord};
+use crate::state::CommandName;
 use crate::status::{MessageView, ProcessView, ServiceView, Status};
 use crate::view::{Addresses, events_left, experiment_status};
 use crate::webhook::Webhook;
@@ -21,11 +22,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use thalweg_node::Topology;
-use thalweg_node::service::{FromNode, NodeHello, Severity, ToNode};
+use thalweg_node::service::{FromNode, NodeHello, Severity, ToNode, cut_text};
 use tokio::sync::{mpsc, oneshot, watch};
 
 /// Time from one status to the next.
-pub const STATUS_TIME: Duration = Duration::from_millis(100);
+pub const STATUS_INTERVAL: Duration = Duration::from_millis(100);
+/// Time after the beginning of the service for which alarms stay as they were: nodes are still connecting.
+const CONNECTING_TIME: Duration = Duration::from_secs(10);
+/// Longest text of a message, in bytes; the remainder is cut off.
+const MAX_MESSAGE_BYTES: usize = 4096;
 /// Number of messages that are kept for clients that were away, and that a status shows.
 const MAX_MESSAGES: usize = 1000;
 const MAX_SHOWN_MESSAGES: usize = 50;
@@ -62,8 +67,9 @@ struct Inner {
     messages: VecDeque<MessageView>,
     status: Arc<Status>,
     service: ServiceView,
-    /// Queues to the nodes that are connected, with the numbers of their sessions.
-    links: BTreeMap<String, (u64, mpsc::UnboundedSender<ToNode>)>,
+    /// Nodes that are connected.
+    links: BTreeMap<String, NodeLink>,
+    last_connection: u64,
     addresses: Addresses,
     /// Requests whose answers clients wait for.
     answers: BTreeMap<u64, oneshot::Sender<Result<(), Rejection>>>,
@@ -73,6 +79,21 @@ struct Inner {
     /// Times since which sources have sent nothing while others did.
     silent_since: Vec<Option<f64>>,
     last_second: f64,
+    /// Number of the last message.
+    last_message: u64,
+    /// Number after the highest of the runs in the directory when the topology was read.
+    first_free_number: u32,
+}
+
+/// Connection of a node, as the service sees it.
+#[derive(Debug)]
+struct NodeLink {
+    /// Number of the connection: a node that connects again has another one.
+    connection: u64,
+    /// Number that the node's process has drawn.
+    session: u64,
+    /// Queue to the node.
+    messages: mpsc::UnboundedSender<ToNode>,
 }
 
 /// Reason why the service cannot begin.
@@ -94,6 +115,12 @@ pub enum ServiceError {
     Topology(String),
 }
 
+impl ServiceError {
+    fn in_directory(directory: &Path, error: io::Error) -> Self {
+        Self::File { path: directory.to_owned(), error }
+    }
+}
+
 impl Service {
     /// Creates the service of a topology. Its files are in `directory`.
     ///
@@ -105,11 +132,11 @@ impl Service {
         if config.experiment.is_empty() {
             config.experiment = topology_path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         }
-        let failed = |error| ServiceError::File { path: directory.to_owned(), error };
-        std::fs::create_dir_all(directory).map_err(failed)?;
+        std::fs::create_dir_all(directory).map_err(|error| ServiceError::in_directory(directory, error))?;
         let tokens = Tokens::open(directory)?;
-        let (records, runs) = RecordFile::open(directory).map_err(failed)?;
-        let audit = AuditLog::open(directory).map_err(failed)?;
+        let (records, runs) =
+            RecordFile::open(directory).map_err(|error| ServiceError::in_directory(directory, error))?;
+        let audit = AuditLog::open(directory).map_err(|error| ServiceError::in_directory(directory, error))?;
         let begun = Instant::now();
         let now = Now { monotonic: Duration::ZERO, unix: unix_seconds() };
         let service = ServiceView {
@@ -117,7 +144,10 @@ impl Service {
             version: thalweg::terminal::version_text(),
             since_at: now.unix,
         };
+        // Numbers of statuses and messages go on where an earlier service stopped: they begin with the time in µs.
+        let first_id = unix_micros();
         let inner = Inner {
+            first_free_number: first_free_number(&topology.run.directory),
             experiment: Experiment::new(topology, runs, now),
             rates: Rates::default(),
             history: History::default(),
@@ -127,9 +157,10 @@ impl Service {
             records,
             webhook: Webhook::new(&config.webhook),
             messages: VecDeque::new(),
-            status: Arc::default(),
+            status: Arc::new(Status { id: first_id, ..Status::default() }),
             service,
             links: BTreeMap::new(),
+            last_connection: 0,
             addresses: Addresses::new(),
             answers: BTreeMap::new(),
             latest: BTreeMap::new(),
@@ -137,12 +168,13 @@ impl Service {
             draining_of: None,
             silent_since: Vec::new(),
             last_second: 0.0,
+            last_message: first_id,
             config,
         };
         let service = Arc::new(Self {
             inner: Mutex::new(inner),
-            changed: watch::Sender::new(0),
-            message_count: watch::Sender::new(0),
+            changed: watch::Sender::new(first_id),
+            message_count: watch::Sender::new(first_id),
             tokens,
             audit,
             topology_path: topology_path.to_owned(),
@@ -177,6 +209,11 @@ impl Service {
         self.message_count.subscribe()
     }
 
+    /// Returns the number of the last message.
+    pub fn last_message(&self) -> u64 {
+        self.inner.lock().last_message
+    }
+
     /// Returns the messages after that number, as far as they are kept.
     pub fn messages_after(&self, id: u64) -> Vec<MessageView> {
         self.inner.lock().messages.iter().filter(|message| message.id > id).cloned().collect()
@@ -194,9 +231,9 @@ impl Service {
         self.inner.lock().experiment.newest_runs().take(limit).cloned().collect()
     }
 
-    /// Works until the process ends: time passes, and the status is made anew.
-    pub async fn pass_time(self: Arc<Self>) {
-        let mut ticks = tokio::time::interval(STATUS_TIME);
+    /// Works without end: time passes, and the status is made anew.
+    pub async fn pass_time(&self) {
+        let mut ticks = tokio::time::interval(STATUS_INTERVAL);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
@@ -210,7 +247,7 @@ impl Service {
         let mut inner = self.inner.lock();
         inner.experiment.advance_time(now);
         for (node, session) in inner.experiment.silent_nodes() {
-            inner.drop_link(&node, session);
+            inner.remove_link(&node);
             inner.experiment.node_disconnected(&node, session);
             inner.add_message(
                 now.unix,
@@ -221,12 +258,12 @@ impl Service {
         }
         inner.carry_out_actions(now.unix);
         let before = inner.status.state;
-        inner.make_status(&self.topology_path, now.unix);
+        inner.make_status(&self.topology_path, now);
         if inner.status.state != before {
             let (state, sentence) = (inner.status.state, inner.status.sentence.clone());
             inner.add_message(now.unix, Severity::Info, None, format!("{state}: {sentence}"));
         }
-        let (id, message) = (inner.status.id, inner.messages.back().map_or(0, |message| message.id));
+        let (id, message) = (inner.status.id, inner.last_message);
         drop(inner);
         self.changed.send_replace(id);
         self.message_count.send_if_modified(|last| std::mem::replace(last, message) != message);
@@ -236,7 +273,7 @@ impl Service {
         Now { monotonic: self.begun.elapsed(), unix: unix_seconds() }
     }
 
-    /// Takes the connection of a node. Returns the receiver of messages to it.
+    /// Takes the connection of a node. Returns the number of the connection, and the receiver of messages to the node.
     ///
     /// # Errors
     /// The topology has no such node, or a process of that name is connected already.
@@ -244,25 +281,29 @@ impl Service {
         &self,
         hello: NodeHello,
         address: SocketAddr,
-    ) -> Result<mpsc::UnboundedReceiver<ToNode>, String> {
+    ) -> Result<(u64, mpsc::UnboundedReceiver<ToNode>), String> {
         let now = self.now();
         let mut inner = self.inner.lock();
         let (node, session) = (hello.node.clone(), hello.session);
         let text = format!("connected: process {} on {}", hello.pid, hello.host);
         inner.experiment.advance_time(now);
         inner.experiment.node_connected(hello)?;
-        let (sender, receiver) = mpsc::unbounded_channel();
-        inner.links.insert(node.clone(), (session, sender));
+        let (messages, receiver) = mpsc::unbounded_channel();
+        inner.last_connection += 1;
+        let connection = inner.last_connection;
+        inner.links.insert(node.clone(), NodeLink { connection, session, messages });
         inner.addresses.insert(node.clone(), address.to_string());
         inner.add_message(now.unix, Severity::Info, Some(&node), text);
-        Ok(receiver)
+        Ok((connection, receiver))
     }
 
-    /// Notes that the connection of a node is down.
-    pub fn disconnect_node(&self, node: &str, session: u64) {
+    /// Notes that a connection of a node is down; the node may have another one already.
+    pub fn disconnect_node(&self, node: &str, connection: u64) {
         let now = self.now();
         let mut inner = self.inner.lock();
-        if inner.drop_link(node, session) {
+        let link = inner.links.get(node).filter(|link| link.connection == connection);
+        if let Some(session) = link.map(|link| link.session) {
+            inner.remove_link(node);
             inner.experiment.advance_time(now);
             inner.experiment.node_disconnected(node, session);
             inner.add_message(now.unix, Severity::Warning, Some(node), "its connection is down".into());
@@ -282,7 +323,7 @@ impl Service {
                 inner.rates.add_snapshot(node, &status.snapshot);
                 inner.experiment.node_reported(node, *status);
             }
-            FromNode::Reply { id, error } => inner.experiment.node_answered(id, error),
+            FromNode::Reply { id, error } => inner.experiment.node_answered(node, id, error),
             FromNode::Log(lines) => {
                 for line in lines {
                     inner.add_message(line.unix_nanos as f64 / 1e9, line.severity, Some(node), line.text);
@@ -325,13 +366,17 @@ impl Service {
         result
     }
 
-    /// Reads the topology anew, for a configuration.
+    /// Reads the topology anew, for a configuration, and takes its table `[control]`.
     ///
     /// # Errors
-    /// It is not right; the sentence says where.
-    pub fn read_topology(&self) -> Result<Topology, String> {
-        let (topology, config) = load_topology(&self.topology_path)?;
+    /// A configuration is not legal now, or the topology is not right; the sentence says where.
+    pub fn read_topology(&self) -> Result<Topology, Rejection> {
+        let legal = self.inner.lock().experiment.check_command(CommandName::Configure);
+        legal.map_err(Rejection::NotLegal)?;
+        let (topology, config) = load_topology(&self.topology_path)
+            .map_err(|problem| Rejection::Failed(format!("cannot configure: {problem}")))?;
         let mut inner = self.inner.lock();
+        inner.first_free_number = first_free_number(&topology.run.directory);
         let (listen, experiment) = (inner.config.listen, inner.config.experiment.clone());
         inner.webhook = Webhook::new(&config.webhook);
         inner.config = ControlConfig { listen, experiment, ..config };
@@ -349,6 +394,9 @@ impl Service {
             let index = topology.sources.iter().position(|other| other.name == source);
             let index = index.ok_or_else(|| format!("the topology has no source '{source}'"))?;
             let builder = topology.builders.first().map(|builder| builder.name.clone()).unwrap_or_default();
+            if !inner.links.contains_key(&builder) {
+                return Err(format!("builder '{builder}' is not connected to this service"));
+            }
             inner.last_ticket += 1;
             let id = inner.last_ticket;
             let (answer, answered) = oneshot::channel();
@@ -360,7 +408,7 @@ impl Service {
         };
         match tokio::time::timeout(LATEST_TIME, answered).await {
             Ok(Ok(latest)) => Ok(latest),
-            _ => Err("the first builder does not answer: it is not connected, or busy".into()),
+            _ => Err("the first builder does not answer".into()),
         }
     }
 
@@ -424,20 +472,17 @@ impl Service {
 
 impl Inner {
     fn send_to_node(&mut self, node: &str, message: ToNode) {
-        if let Some((_, link)) = self.links.get(node) {
+        if let Some(link) = self.links.get(node) {
             // The connection of a node that is gone is about to be taken down.
-            let _ = link.send(message);
+            let _ = link.messages.send(message);
         }
     }
 
-    /// Removes the queue to a node. Returns false if that is the queue of another session.
-    fn drop_link(&mut self, node: &str, session: u64) -> bool {
-        let is_its_own = self.links.get(node).is_some_and(|(other, _)| *other == session);
-        if is_its_own {
-            self.links.remove(node);
-            self.addresses.remove(node);
-        }
-        is_its_own
+    /// Forgets the connection of a node, its address and its rates.
+    fn remove_link(&mut self, node: &str) {
+        self.links.remove(node);
+        self.addresses.remove(node);
+        self.rates.remove_node(node);
     }
 
     fn start_node(&mut self, node: &str) -> Result<(), String> {
@@ -458,7 +503,7 @@ impl Inner {
                     }
                 }
                 Action::ReserveNumber(least) => {
-                    let least = least.max(self.first_free_number());
+                    let least = least.max(first_free_number(&self.experiment.topology().run.directory));
                     let number = self.numbers.reserve_number(least).map_err(|error| error.to_string());
                     self.experiment.number_reserved(number);
                 }
@@ -477,27 +522,19 @@ impl Inner {
         }
     }
 
-    /// Returns the number after the highest of the runs in the directory, as far as this host can read it.
-    fn first_free_number(&self) -> u32 {
-        let entries = std::fs::read_dir(&self.experiment.topology().run.directory).into_iter().flatten().flatten();
-        let numbers = entries.filter_map(|entry| {
-            let name = entry.file_name().into_string().ok()?;
-            let digits: String = name.strip_prefix("run-")?.chars().take_while(char::is_ascii_digit).collect();
-            digits.parse::<u32>().ok()?.checked_add(1)
-        });
-        numbers.max().unwrap_or(0)
-    }
-
-    fn add_message(&mut self, at: f64, severity: Severity, node: Option<&str>, text: String) {
+    fn add_message(&mut self, at: f64, severity: Severity, node: Option<&str>, mut text: String) {
         if self.messages.len() == MAX_MESSAGES {
             self.messages.pop_front();
         }
-        let id = self.messages.back().map_or(0, |message| message.id) + 1;
+        cut_text(&mut text, MAX_MESSAGE_BYTES);
+        self.last_message += 1;
+        let id = self.last_message;
         let run = self.experiment.run().map(|run| run.number);
         self.messages.push_back(MessageView { id, at, severity, node: node.map(str::to_owned), run, text });
     }
 
-    fn make_status(&mut self, topology_path: &Path, unix: f64) {
+    fn make_status(&mut self, topology_path: &Path, now: Now) {
+        let Now { monotonic, unix } = now;
         self.draining_of = match (events_left(&self.experiment), self.draining_of) {
             (Some(left), of) => Some(of.unwrap_or(left).max(left)),
             (None, _) => None,
@@ -516,26 +553,32 @@ impl Inner {
             },
             ..status
         };
-        let silent = self.silent_seconds(&status, unix);
-        let conditions = find_conditions(&status, &self.config.alarms, &silent);
+        if monotonic >= CONNECTING_TIME {
+            self.update_alarms(&status, unix);
+        }
+        status.alarms = self.alarms.views();
+        status.silenced_alarms = status.alarms.iter().filter(|alarm| alarm.is_active && alarm.is_acknowledged).count();
+        if unix.floor() != self.last_second {
+            self.last_second = unix.floor();
+            self.history.add_second(second_of(&status, unix));
+        }
+        self.status = Arc::new(status);
+    }
+
+    fn update_alarms(&mut self, status: &Status, unix: f64) {
+        let silent = self.silent_seconds(status, unix);
+        let conditions = find_conditions(status, &self.config.alarms, &silent);
         for alarm in self.alarms.update_conditions(&conditions, unix) {
             let (severity, change) =
                 if alarm.is_active { (Severity::Error, "alarm") } else { (Severity::Info, "the alarm is over") };
             self.add_message(unix, severity, None, format!("{change}: {}", alarm.text));
             self.webhook.post(&serde_json::json!({ "alarm": alarm }));
         }
-        status.alarms = self.alarms.views();
-        status.silenced_alarms = status.alarms.iter().filter(|alarm| alarm.is_active && alarm.is_acknowledged).count();
-        if unix - self.last_second >= 1.0 || unix < self.last_second {
-            self.last_second = unix;
-            self.history.add_second(second_of(&status, unix));
-        }
-        self.status = Arc::new(status);
     }
 
     fn next_number(&self) -> Option<u32> {
         let last = self.experiment.newest_runs().next().map_or(1, |run| run.number.saturating_add(1));
-        let least = last.max(self.experiment.topology().run.number.unwrap_or(0));
+        let least = last.max(self.experiment.topology().run.number.unwrap_or(0)).max(self.first_free_number);
         self.numbers.next_number(least).ok()
     }
 
@@ -619,6 +662,22 @@ fn load_topology(path: &Path) -> Result<(Topology, ControlConfig), String> {
     Ok((topology, config))
 }
 
+/// Returns the number after the highest of the runs in a directory, as far as this host can read it.
+fn first_free_number(directory: &Path) -> u32 {
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    let numbers = entries.filter_map(|entry| {
+        let name = entry.file_name().into_string().ok()?;
+        let digits: String = name.strip_prefix("run-")?.chars().take_while(char::is_ascii_digit).collect();
+        digits.parse::<u32>().ok()?.checked_add(1)
+    });
+    numbers.max().unwrap_or(0)
+}
+
+fn unix_micros() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(now.as_micros()).unwrap_or(u64::MAX)
+}
+
 /// Returns the Unix time in seconds.
 pub fn unix_seconds() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
@@ -631,4 +690,82 @@ pub fn unix_seconds() -> f64 {
 pub fn default_directory(topology_path: &Path) -> Result<PathBuf, String> {
     let (topology, _) = load_topology(topology_path)?;
     Ok(topology.run.directory.join(".control"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LAB: &str = r#"
+[run]
+directory = "runs"
+[control.nodes]
+builder = { manager = "none" }
+[[builder]]
+name = "builder"
+listen = ["tcp:127.0.0.1:7401"]
+[[source]]
+name = "adc"
+id = "1.0"
+"#;
+
+    fn open_service(folder: &Path) -> Arc<Service> {
+        std::fs::write(folder.join("lab.toml"), LAB).unwrap();
+        Service::new(&folder.join("lab.toml"), &folder.join("control"), None).unwrap()
+    }
+
+    fn hello() -> NodeHello {
+        NodeHello {
+            protocol: thalweg_node::service::SERVICE_PROTOCOL,
+            node: "builder".into(),
+            host: "a".into(),
+            pid: 1,
+            version: String::new(),
+            session: 7,
+        }
+    }
+
+    #[test]
+    fn a_node_that_connects_again_keeps_its_new_connection_when_the_old_one_is_found_down() {
+        let folder = tempfile::tempdir().unwrap();
+        let service = open_service(folder.path());
+        let address = SocketAddr::from(([127, 0, 0, 1], 1));
+        let (old, mut old_messages) = service.connect_node(hello(), address).unwrap();
+        let (new, mut new_messages) = service.connect_node(hello(), address).unwrap();
+        assert!(old_messages.blocking_recv().is_none(), "the old connection is to be closed");
+        service.disconnect_node("builder", old);
+        service.stop_node("builder").unwrap();
+        assert!(matches!(new_messages.blocking_recv(), Some(ToNode::Quit)));
+        service.disconnect_node("builder", new);
+        assert!(service.stop_node("builder").is_err());
+    }
+
+    #[test]
+    fn a_configuration_that_is_not_legal_changes_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let service = open_service(folder.path());
+        let topology = Box::new(service.read_topology().unwrap());
+        service.inner.lock().experiment.execute_request(1, Request::Configure(topology), "anna");
+        std::fs::write(
+            folder.path().join("lab.toml"),
+            LAB.replace("[control.nodes]", "[control]\nwebhook = \"http://x\"\n[control.nodes]"),
+        )
+        .unwrap();
+        let refusal = service.read_topology().unwrap_err();
+        assert_eq!(refusal.to_string(), "cannot configure: configure is under way: wait until that is done");
+        assert!(service.inner.lock().config.webhook.is_empty());
+    }
+
+    #[test]
+    fn numbers_of_messages_and_statuses_rise_from_one_service_to_the_next() {
+        let folder = tempfile::tempdir().unwrap();
+        let (message, status) = {
+            let service = open_service(folder.path());
+            service.inner.lock().add_message(0.0, Severity::Info, None, "é".repeat(MAX_MESSAGE_BYTES));
+            assert_eq!(service.messages_after(0)[0].text.len(), MAX_MESSAGE_BYTES, "a long text is cut off");
+            (service.last_message(), service.status().id)
+        };
+        let service = open_service(folder.path());
+        assert!(service.last_message() > message && service.status().id > status);
+    }
 }

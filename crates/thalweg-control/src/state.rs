@@ -214,9 +214,10 @@ impl FromStr for CommandName {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let names = || Self::ALL.map(Self::name).join(", ");
         let found = Self::ALL.into_iter().find(|command| command.name() == text);
-        found.ok_or_else(|| format!("there is no command '{text}'; the commands are {}", names()))
+        found.ok_or_else(|| {
+            format!("there is no command '{text}'; the commands are {}", Self::ALL.map(Self::name).join(", "))
+        })
     }
 }
 

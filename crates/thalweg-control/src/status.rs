@@ -54,7 +54,7 @@ pub struct Status {
     pub draining: Option<Draining>,
     /// Clocks of the hosts.
     pub clocks: Vec<ClockView>,
-    /// Alarms.
+    /// Alarms: active ones that are not acknowledged first.
     pub alarms: Vec<AlarmView>,
     /// Number of alarms that are active, and acknowledged.
     pub silenced_alarms: usize,
@@ -67,7 +67,7 @@ pub struct Status {
 /// The service itself.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ServiceView {
-    /// Its host.
+    /// Host of the service.
     pub host: String,
     /// Version of its program.
     pub version: String,
@@ -78,7 +78,7 @@ pub struct ServiceView {
 /// Run under way.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct RunView {
-    /// Its number.
+    /// Number of the run.
     pub number: u32,
     /// `physics` or `test`.
     pub kind: String,
@@ -163,9 +163,9 @@ pub struct LedgerView {
 /// A source.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct SourceView {
-    /// Its name.
+    /// Name of the source.
     pub name: String,
-    /// Its id: subsystem and element.
+    /// Id of the source: subsystem and element.
     pub id: String,
     /// Host of its node; empty while it is not connected.
     pub host: String,
@@ -197,34 +197,34 @@ pub struct SourceView {
     pub sent_again_bytes: u64,
     /// Payload bytes built.
     pub bytes: u64,
-    /// Its part of the ledger.
+    /// Fragments of this source, by bucket.
     #[serde(flatten)]
     pub ledger: LedgerView,
     /// Events that were closed without a fragment of it while it was silent.
     pub absent_events: u64,
-    /// How bad its trouble is: `ok`, `minor`, `major`.
+    /// Severity of its trouble: `ok`, `minor` or `major`.
     pub severity: TroubleLevel,
-    /// Its trouble, in a sentence; empty if it has none.
+    /// Trouble in a sentence; empty if there is none.
     pub trouble: String,
 }
 
-/// How bad a trouble is.
+/// Severity of a trouble.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum TroubleLevel {
-    /// There is none.
+    /// No trouble.
     #[default]
     Ok,
-    /// It has cost something, and does not go on.
+    /// Trouble that has cost something, and does not go on.
     Minor,
-    /// It costs data now.
+    /// Trouble that costs data now.
     Major,
 }
 
 /// A builder.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct BuilderView {
-    /// Its name.
+    /// Name of the builder.
     pub name: String,
     /// Host of its node; empty while it is not connected.
     pub host: String,
@@ -245,7 +245,7 @@ pub struct BuilderView {
 /// Event that was closed incomplete.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct IncompleteView {
-    /// Its number.
+    /// Number of the event.
     pub event: u64,
     /// The same as text.
     pub event_text: String,
@@ -258,7 +258,7 @@ pub struct IncompleteView {
 /// Source without a fragment in an event.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct MissingView {
-    /// Its name.
+    /// Name of the source.
     pub source: String,
     /// Host of its node.
     pub host: String,
@@ -280,7 +280,7 @@ pub struct Draining {
 pub struct ClockView {
     /// Name of the node.
     pub node: String,
-    /// Its host.
+    /// Host of the node.
     pub host: String,
     /// Difference to the service's clock; it includes the message's way, some milliseconds.
     pub offset_seconds: Option<f64>,
@@ -293,9 +293,9 @@ pub struct ClockView {
 pub struct MessageView {
     /// Number of the message: each is higher than those before it.
     pub id: u64,
-    /// Its time.
+    /// Time of the message: Unix time in seconds.
     pub at: f64,
-    /// Its severity: `info`, `warning` or `error`.
+    /// Severity: `info`, `warning` or `error`.
     #[schema(value_type = String)]
     pub severity: Severity,
     /// Node that it is from; `None` if it is from the service.
@@ -313,15 +313,15 @@ pub struct ProcessView {
     pub node: String,
     /// `source` or `builder`.
     pub kind: String,
-    /// Its host; empty if that is not known.
+    /// Host of the node; empty if that is not known.
     pub host: String,
-    /// Its process.
+    /// Number of the process; `None` while the node is not connected.
     pub pid: Option<u32>,
     /// `up`, `down`, `starting` or `failed`.
     pub state: String,
     /// Time since which it is in this state.
     pub since_at: f64,
-    /// How it is started: `child`, `ssh`, `systemd`, `slurm` or `none`.
+    /// Way in which it is started: `child`, `ssh`, `systemd` or `none`.
     pub manager: String,
     /// Last line of its log, as far as the service knows it.
     pub last_line: String,

@@ -8,7 +8,7 @@ use crate::status::{
     Status, Totals, TroubleLevel,
 };
 use std::collections::BTreeMap;
-use thalweg_node::{SourceNodeConfig, SourceRow};
+use thalweg_node::{Snapshot, SourceNodeConfig, SourceRow};
 
 /// Number of incomplete events that are shown.
 const MAX_INCOMPLETE: usize = 20;
@@ -79,27 +79,29 @@ fn run_view(experiment: &Experiment, unix: f64) -> Option<RunView> {
 }
 
 fn awaited_sources(sources: &[SourceView], state: ExperimentState) -> Vec<String> {
-    let waits = |source: &&SourceView| match state {
+    let awaited = sources.iter().filter(|source| match state {
         ExperimentState::Configured | ExperimentState::Arming => !source.is_linked,
         ExperimentState::Stopping => source.is_linked && !source.has_ended && !source.is_given_up,
         _ => false,
-    };
-    sources.iter().filter(waits).map(|source| source.name.clone()).collect()
+    });
+    awaited.map(|source| source.name.clone()).collect()
 }
 
 fn totals(builders: &[(&str, Option<&Member>, NodeRates)]) -> Totals {
-    let snapshots = || builders.iter().filter_map(|(_, member, _)| Some(&(*member)?.status.snapshot));
-    let (events, bytes) = (snapshots().map(|s| s.events).sum::<u64>(), snapshots().map(|s| s.bytes).sum::<u64>());
+    let snapshots: Vec<&Snapshot> =
+        builders.iter().filter_map(|(_, member, _)| Some(&(*member)?.status.snapshot)).collect();
+    let events: u64 = snapshots.iter().map(|snapshot| snapshot.events).sum();
+    let bytes: u64 = snapshots.iter().map(|snapshot| snapshot.bytes).sum();
     Totals {
         events,
         events_text: events.to_string(),
-        incomplete: snapshots().map(|snapshot| snapshot.incomplete).sum(),
+        incomplete: snapshots.iter().map(|snapshot| snapshot.incomplete).sum(),
         bytes,
         bytes_text: bytes.to_string(),
-        fragments: snapshots().map(|snapshot| snapshot.fragments).sum(),
+        fragments: snapshots.iter().map(|snapshot| snapshot.fragments).sum(),
         events_per_second: builders.iter().map(|(_, _, rates)| rates.events).sum(),
         bytes_per_second: builders.iter().map(|(_, _, rates)| rates.bytes).sum(),
-        stalls: snapshots().map(|snapshot| snapshot.stalls).sum(),
+        stalls: snapshots.iter().map(|snapshot| snapshot.stalls).sum(),
         stalled_percent: builders.iter().map(|(_, _, rates)| rates.stalled * 100.0).fold(0.0, f64::max),
     }
 }
@@ -163,11 +165,8 @@ fn source_view(
     let node = config.fitted_source().unwrap_or(&config.name);
     let member = experiment.member(node);
     let hello = member.and_then(|member| member.hello.as_ref());
-    let row_of = |builder: &(&str, Option<&Member>, NodeRates)| {
-        builder.1.and_then(|member| member.status.snapshot.sources.get(index)).copied()
-    };
-    let rows: Vec<SourceRow> = builders.iter().filter_map(row_of).collect();
-    let sum = |get: fn(&SourceRow) -> u64| rows.iter().map(get).sum::<u64>();
+    let snapshots = builders.iter().filter_map(|(_, member, _)| Some(&(*member)?.status.snapshot));
+    let rows: Vec<SourceRow> = snapshots.filter_map(|snapshot| snapshot.sources.get(index).copied()).collect();
     let source_rates = builders.iter().filter_map(|(_, _, rates)| rates.sources.get(index));
     let (bytes_per_second, events_per_second) =
         source_rates.fold((0.0, 0.0), |sum, rate| (sum.0 + rate.0, sum.1 + rate.1));
@@ -183,14 +182,14 @@ fn source_view(
         is_given_up: rows.iter().any(|row| row.given_up),
         bytes_per_second,
         events_per_second,
-        backlog: sum(|row| row.backlog),
-        credit_bytes: sum(|row| row.credit),
+        backlog: rows.iter().map(|row| row.backlog).sum(),
+        credit_bytes: rows.iter().map(|row| row.credit).sum(),
         owes_seconds: rows.iter().map(|row| row.owes_nanos).max().unwrap_or(0) as f64 / 1e9,
         dead_percent: hello.map(|_| rates.node_rates(node).dead * 100.0),
-        sent_again_bytes: sum(|row| row.sent_again),
-        bytes: sum(|row| row.bytes),
+        sent_again_bytes: rows.iter().map(|row| row.sent_again).sum(),
+        bytes: rows.iter().map(|row| row.bytes).sum(),
         ledger: rows.iter().map(row_ledger).fold(LedgerView::default(), |sum, ledger| add_ledger(&sum, &ledger)),
-        absent_events: sum(|row| row.absent),
+        absent_events: rows.iter().map(|row| row.absent).sum(),
         severity: TroubleLevel::Ok,
         trouble: String::new(),
     };
@@ -208,23 +207,22 @@ fn judge_source(
     let has_node = config.device.is_some();
     let failure = member.map(|member| member.status.failure.as_str()).unwrap_or_default();
     let lost = source.ledger.lost + source.ledger.corrupt;
-    let major = |text: String| (TroubleLevel::Major, text);
-    let minor = |text: String| (TroubleLevel::Minor, text);
+    use TroubleLevel::{Major, Minor};
     match () {
-        () if !failure.is_empty() => major(failure.to_owned()),
+        () if !failure.is_empty() => (Major, failure.to_owned()),
         () if has_node && !source.is_node_connected && state != ExperimentState::Idle => {
-            major("its node is not connected to this service".into())
+            (Major, "its node is not connected to this service".into())
         }
-        () if source.is_given_up => major("it was given up for this run".into()),
-        () if state.has_run() && !source.is_linked && !source.has_ended => major("the builder has lost it".into()),
-        () if source.owes_seconds > OWES_TOO_LONG => major(format!("it owes data for {:.1} s", source.owes_seconds)),
-        () if lost > 0 => major(format!("{lost} fragments are lost or damaged")),
-        () if source.absent_events > 0 => minor(format!("{} events were closed without it", source.absent_events)),
-        () if source.ledger.late > 0 => minor(format!("{} fragments came too late", source.ledger.late)),
+        () if source.is_given_up => (Major, "it was given up for this run".into()),
+        () if state.has_run() && !source.is_linked && !source.has_ended => (Major, "the builder has lost it".into()),
+        () if source.owes_seconds > OWES_TOO_LONG => (Major, format!("it owes data for {:.1} s", source.owes_seconds)),
+        () if lost > 0 => (Major, format!("{lost} fragments are lost or damaged")),
+        () if source.absent_events > 0 => (Minor, format!("{} events were closed without it", source.absent_events)),
+        () if source.ledger.late > 0 => (Minor, format!("{} fragments came too late", source.ledger.late)),
         () if source.ledger.lost_in_device > 0 => {
-            minor(format!("its device has lost {} fragments", source.ledger.lost_in_device))
+            (Minor, format!("its device has lost {} fragments", source.ledger.lost_in_device))
         }
-        () if source.ledger.dropped > 0 => minor(format!("it has dropped {} fragments", source.ledger.dropped)),
+        () if source.ledger.dropped > 0 => (Minor, format!("it has dropped {} fragments", source.ledger.dropped)),
         () => (TroubleLevel::Ok, String::new()),
     }
 }
@@ -250,17 +248,6 @@ fn incomplete_views(
     addresses: &Addresses,
     builders: &[(&str, Option<&Member>, NodeRates)],
 ) -> Vec<IncompleteView> {
-    let sources = &experiment.topology().sources;
-    let missing_view = |index: &usize| {
-        let config = sources.get(*index)?;
-        let node = config.fitted_source().unwrap_or(&config.name);
-        let hello = experiment.member(node).and_then(|member| member.hello.as_ref());
-        Some(MissingView {
-            source: config.name.clone(),
-            host: hello.map(|hello| hello.host.clone()).unwrap_or_default(),
-            address: addresses.get(node).cloned(),
-        })
-    };
     let mut views: Vec<IncompleteView> = Vec::new();
     for (name, member, _) in builders {
         for event in member.iter().flat_map(|member| &member.status.snapshot.incomplete_events) {
@@ -268,13 +255,28 @@ fn incomplete_views(
                 event: event.event,
                 event_text: event.event.to_string(),
                 builder: (*name).to_owned(),
-                missing: event.missing.iter().filter_map(missing_view).collect(),
+                missing: event
+                    .missing
+                    .iter()
+                    .filter_map(|source| missing_view(experiment, addresses, *source))
+                    .collect(),
             });
         }
     }
     views.sort_by_key(|view| std::cmp::Reverse(view.event));
     views.truncate(MAX_INCOMPLETE);
     views
+}
+
+fn missing_view(experiment: &Experiment, addresses: &Addresses, source: usize) -> Option<MissingView> {
+    let config = experiment.topology().sources.get(source)?;
+    let node = config.fitted_source().unwrap_or(&config.name);
+    let hello = experiment.member(node).and_then(|member| member.hello.as_ref());
+    Some(MissingView {
+        source: config.name.clone(),
+        host: hello.map(|hello| hello.host.clone()).unwrap_or_default(),
+        address: addresses.get(node).cloned(),
+    })
 }
 
 /// Returns the number of events that the leading builder has to close before the run is over; `None` unless it is being

@@ -10,7 +10,7 @@ const MAX_WAITING: usize = 100;
 /// Time until a post is given up.
 const POST_TIME: Duration = Duration::from_secs(5);
 
-/// Poster with a thread of its own: the service waits for no one.
+/// Poster with a thread of its own: the service does not wait for the address.
 #[derive(Debug)]
 pub struct Webhook(Option<SyncSender<String>>);
 

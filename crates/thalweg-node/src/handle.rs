@@ -288,7 +288,7 @@ pub struct Snapshot {
     pub stalls: u64,
     /// Total duration of these `stalls`, in nanoseconds.
     pub stalled_nanos: u64,
-    /// Of a source: total time in which it took nothing from its device though it should have, in nanoseconds.
+    /// Total time in which a source took nothing from its device though it should have, in nanoseconds.
     #[serde(default)]
     pub dead_nanos: u64,
     /// First event that is not closed.

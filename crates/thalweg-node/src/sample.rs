@@ -1,4 +1,4 @@
-//! Copies of the latest fragments of a builder's sources, for those who watch a run.
+//! Copies of the latest fragments of a builder's sources, for clients that show a run.
 
 use crate::Handle;
 use serde_json::Value;

@@ -41,7 +41,7 @@ pub enum FromNode {
 /// Introduction of a node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeHello {
-    /// [`SERVICE_PROTOCOL`].
+    /// Version of the messages: [`SERVICE_PROTOCOL`].
     pub protocol: u32,
     /// Name of the node in the topology.
     pub node: String,
@@ -76,7 +76,7 @@ pub struct NodeStatus {
     pub unix_nanos: u64,
     /// True if the host's clock is synchronised; `None` if that is not known.
     pub is_clock_synchronised: Option<bool>,
-    /// Of a builder: free bytes on the disk of its directory.
+    /// Free bytes on the disk of the directory of runs.
     pub disk_free_bytes: Option<u64>,
 }
 
@@ -133,10 +133,16 @@ impl NodeReport {
 pub struct LogLine {
     /// Unix time in nanoseconds.
     pub unix_nanos: u64,
-    /// Severity.
+    /// Severity of the line.
     pub severity: Severity,
     /// The text.
     pub text: String,
+}
+
+/// Cuts a text off after at most this number of bytes, at the end of a character.
+pub fn cut_text(text: &mut String, max_bytes: usize) {
+    let end = (0..=max_bytes.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
+    text.truncate(end.unwrap_or(0));
 }
 
 /// Severity of a message or an alarm.
@@ -198,4 +204,18 @@ pub fn topology_digest(topology: &Topology) -> String {
         .bytes()
         .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3));
     format!("{hash:016x}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_is_cut_off_between_two_characters() {
+        for (max_bytes, cut) in [(0, ""), (1, "a"), (2, "a"), (3, "aé"), (9, "aéb")] {
+            let mut text = "aéb".to_owned();
+            cut_text(&mut text, max_bytes);
+            assert_eq!(text, cut);
+        }
+    }
 }

@@ -20,14 +20,14 @@ use tungstenite::protocol::WebSocketConfig;
 use tungstenite::{Message, WebSocket};
 
 /// Time from one attempt to reach the service to the next.
-const RETRY: Duration = Duration::from_millis(500);
+const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 /// Time after which an attempt to reach the service is given up.
 const CONNECT_TIME: Duration = Duration::from_secs(3);
 /// Time from one status to the next: where something has changed, and where nothing has.
-const STATUS: Duration = Duration::from_millis(100);
-const UNCHANGED_STATUS: Duration = Duration::from_secs(1);
-/// Longest wait for a message of the service before replies of the node are looked for.
-const LOOK: Duration = Duration::from_millis(10);
+const STATUS_INTERVAL: Duration = Duration::from_millis(100);
+const UNCHANGED_STATUS_INTERVAL: Duration = Duration::from_secs(1);
+/// Longest wait for a message of the service before replies of the node are collected.
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// Time after which a service that receives nothing is given up.
 const SEND_TIME: Duration = Duration::from_secs(5);
 /// Environment variable of the token with which a node identifies itself.
@@ -53,6 +53,7 @@ pub(crate) fn follow_service(name: &str, url: &str, json: bool) -> Result<ExitCo
         preparations: Vec::new(),
         shown: NodeStatus::default(),
         shown_at: Instant::now(),
+        last_problem: String::new(),
     };
     start_thread(move || link.serve(&address))?;
     take_part_in_runs(&stay, name, json, false)
@@ -67,12 +68,9 @@ struct ServiceAddress {
 
 impl ServiceAddress {
     fn parse(url: &str, name: &str) -> Result<Self, Failure> {
-        let wrong = |problem: &str| Failure::Usage(format!("--control {url}: {problem}: write http://HOST:PORT"));
-        let host_port = url.strip_prefix("http://").ok_or_else(|| wrong("no address of a service"))?;
-        let host_port = host_port.trim_end_matches('/');
-        if host_port.is_empty() || host_port.contains('/') {
-            return Err(wrong("no address of a service"));
-        }
+        let host_port = url.strip_prefix("http://").map(|rest| rest.trim_end_matches('/'));
+        let host_port = host_port.filter(|host_port| !host_port.is_empty() && !host_port.contains('/'));
+        let host_port = host_port.ok_or_else(|| wrong_url(url, "no address of a service"))?;
         let host_port = if host_port.rsplit(']').next().is_some_and(|end| end.contains(':')) {
             host_port.to_owned()
         } else {
@@ -81,7 +79,7 @@ impl ServiceAddress {
         let path = percent_encoding::utf8_percent_encode(name, percent_encoding::NON_ALPHANUMERIC);
         let mut request = format!("ws://{host_port}/api/v1/nodes/{path}/link")
             .into_client_request()
-            .map_err(|error| wrong(&error.to_string()))?;
+            .map_err(|error| wrong_url(url, &error.to_string()))?;
         if let Ok(token) = std::env::var(TOKEN_VARIABLE) {
             let value = format!("Bearer {token}");
             let value = value.parse().map_err(|_| Failure::Usage(format!("{TOKEN_VARIABLE}: no token")))?;
@@ -108,6 +106,9 @@ impl ServiceAddress {
             .and_then(|()| stream.set_read_timeout(Some(CONNECT_TIME)))
             .and_then(|()| stream.set_write_timeout(Some(SEND_TIME)));
         set.map_err(|error| error.to_string())?;
+        // A host that is gone without a word is found out before the send buffer is full.
+        let timeout_ms = u32::try_from(SEND_TIME.as_millis()).unwrap_or(u32::MAX);
+        rustix::net::sockopt::set_tcp_user_timeout(&stream, timeout_ms).map_err(|error| error.to_string())?;
         let config = WebSocketConfig::default()
             .max_message_size(Some(MAX_SERVICE_MESSAGE))
             .max_frame_size(Some(MAX_SERVICE_MESSAGE));
@@ -116,12 +117,16 @@ impl ServiceAddress {
             tungstenite::HandshakeError::Failure(tungstenite::Error::Http(response)) => refusal_text(&response),
             error => error.to_string(),
         })?;
-        socket.get_ref().set_read_timeout(Some(LOOK)).map_err(|error| error.to_string())?;
+        socket.get_ref().set_read_timeout(Some(POLL_INTERVAL)).map_err(|error| error.to_string())?;
         Ok(socket)
     }
 }
 
-/// Returns why the service refused a connection.
+fn wrong_url(url: &str, problem: &str) -> Failure {
+    Failure::Usage(format!("--control {url}: {problem}: write http://HOST:PORT"))
+}
+
+/// Returns the reason why the service refused a connection.
 fn refusal_text(response: &tungstenite::http::Response<Option<Vec<u8>>>) -> String {
     let body = response.body().as_deref().unwrap_or_default();
     let reason = serde_json::from_slice::<serde_json::Value>(body).ok();
@@ -140,6 +145,8 @@ struct Link {
     /// Status that was sent last, and when.
     shown: NodeStatus,
     shown_at: Instant,
+    /// Reason why there was no connection last; empty once there is one again.
+    last_problem: String,
 }
 
 /// Reason why a connection ended.
@@ -148,47 +155,42 @@ type Lost = String;
 impl Link {
     /// Keeps the connection as long as the process lives.
     fn serve(mut self, address: &ServiceAddress) {
-        let mut last_problem = String::new();
         loop {
             let problem = match address.connect() {
-                Ok(mut socket) => {
-                    if !last_problem.is_empty() {
-                        tracing::warn!("{}: the service at {} is found again", self.hello.node, address.host_port);
-                    }
-                    self.serve_connection(&mut socket)
-                }
+                Ok(mut socket) => self.serve_connection(&mut socket),
                 Err(problem) => problem,
             };
             // Once for each reason, and not twice a second while the service is away.
-            if problem != last_problem {
+            if problem != self.last_problem {
                 let (node, place) = (&self.hello.node, &address.host_port);
                 tracing::warn!("{node}: no connection to the service at {place}: {problem}; trying again");
-                last_problem = problem;
+                self.last_problem = problem;
             }
-            thread::sleep(RETRY);
+            thread::sleep(RETRY_INTERVAL);
         }
     }
 
     fn serve_connection(&mut self, socket: &mut WebSocket<TcpStream>) -> Lost {
         self.replies.clear();
         self.preparations.clear();
-        let mut next_status = Instant::now();
-        let send = |socket: &mut WebSocket<TcpStream>, message: &FromNode| -> Result<(), Lost> {
-            let text = serde_json::to_string(message).map_err(|error| error.to_string())?;
-            socket.send(Message::text(text)).map_err(|error| error.to_string())
-        };
-        if let Err(lost) = send(socket, &FromNode::Hello(self.hello.clone())) {
+        let (begun, mut next_status) = (Instant::now(), Instant::now());
+        if let Err(lost) = send_message(socket, &FromNode::Hello(self.hello.clone())) {
             return lost;
         }
-        self.shown_at = Instant::now().checked_sub(UNCHANGED_STATUS).unwrap_or_else(Instant::now);
+        self.shown_at = Instant::now().checked_sub(UNCHANGED_STATUS_INTERVAL).unwrap_or_else(Instant::now);
         loop {
+            // A service that refuses the node closes the connection at once.
+            if !self.last_problem.is_empty() && begun.elapsed() > UNCHANGED_STATUS_INTERVAL {
+                tracing::warn!("{}: connected to the service again", self.hello.node);
+                self.last_problem.clear();
+            }
             let mut messages = self.finished_requests();
             if !messages.is_empty() {
                 // The state that an answer has led to comes before the answer.
                 messages.splice(0..0, self.next_status());
             }
             if Instant::now() >= next_status {
-                next_status = Instant::now() + STATUS;
+                next_status = Instant::now() + STATUS_INTERVAL;
                 let lines = recent_log::take_lines();
                 messages.extend((!lines.is_empty()).then_some(FromNode::Log(lines)));
                 messages.extend(self.next_status());
@@ -199,7 +201,8 @@ impl Link {
                     Err(error) => return format!("a message of the service is not understood: {error}"),
                 },
                 Ok(Message::Close(reason)) => {
-                    let reason = reason.map(|frame| frame.reason.to_string()).filter(|reason| !reason.is_empty());
+                    let reason = reason.map(|frame| thalweg_text::replace_controls(&frame.reason).into_owned());
+                    let reason = reason.filter(|reason| !reason.is_empty());
                     return reason.unwrap_or_else(|| "the service closed the connection".into());
                 }
                 Ok(_) => {}
@@ -207,7 +210,7 @@ impl Link {
                 Err(error) => return error.to_string(),
             }
             for message in messages {
-                if let Err(lost) = send(socket, &message) {
+                if let Err(lost) = send_message(socket, &message) {
                     return lost;
                 }
             }
@@ -255,8 +258,8 @@ impl Link {
             is_clock_synchronised: thalweg_doctor::is_clock_synchronised(),
             disk_free_bytes: directory.and_then(|directory| free_bytes(&directory)),
         };
-        let is_same = same_but_for_time(&status, &self.shown);
-        if is_same && self.shown_at.elapsed() < UNCHANGED_STATUS {
+        let is_same = without_time(&status) == without_time(&self.shown);
+        if is_same && self.shown_at.elapsed() < UNCHANGED_STATUS_INTERVAL {
             return None;
         }
         self.shown_at = Instant::now();
@@ -313,6 +316,11 @@ impl Link {
     }
 }
 
+fn send_message(socket: &mut WebSocket<TcpStream>, message: &FromNode) -> Result<(), Lost> {
+    let text = serde_json::to_string(message).map_err(|error| error.to_string())?;
+    socket.send(Message::text(text)).map_err(|error| error.to_string())
+}
+
 fn is_timeout(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
 }
@@ -329,12 +337,9 @@ fn free_bytes(directory: &std::path::Path) -> Option<u64> {
     Some(disk.f_bavail.saturating_mul(disk.f_frsize))
 }
 
-/// Returns whether two statuses differ in nothing but the time.
-fn same_but_for_time(one: &NodeStatus, other: &NodeStatus) -> bool {
-    let timeless = |status: &NodeStatus| {
-        let mut status = status.clone();
-        (status.unix_nanos, status.snapshot.at_nanos, status.disk_free_bytes) = (0, 0, None);
-        status
-    };
-    timeless(one) == timeless(other)
+/// Returns a status without what changes by itself: the time, and the free bytes of a disk.
+fn without_time(status: &NodeStatus) -> NodeStatus {
+    let mut status = status.clone();
+    (status.unix_nanos, status.snapshot.at_nanos, status.disk_free_bytes) = (0, 0, None);
+    status
 }

@@ -39,8 +39,10 @@ pub(crate) fn help_is_asked_for() -> Option<String> {
 /// Becomes the program that has this command, with the arguments of this process. Returns only if that program cannot be
 /// started.
 pub(crate) fn run_sibling(command: &str) -> Result<ExitCode, Failure> {
-    let [lab, control] = &SIBLINGS;
-    let Sibling { program: name, commands } = if control.commands.contains(&command) { control } else { lab };
+    let sibling = SIBLINGS.iter().find(|sibling| sibling.commands.contains(&command));
+    let Some(Sibling { program: name, commands }) = sibling else {
+        return Err(Failure::Usage(format!("no program beside thalweg has the command '{command}'")));
+    };
     let program = sibling_path(name);
     let mut words = std::env::args_os();
     let own_name = words.next().unwrap_or_else(|| "thalweg".into());

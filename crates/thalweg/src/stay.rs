@@ -18,11 +18,11 @@ use thalweg_node::{
 };
 
 /// Time after a failed run until the next one is prepared.
-const PAUSE: Duration = Duration::from_secs(1);
+const RETRY_PAUSE: Duration = Duration::from_secs(1);
 /// Maximum length of a line of standard input, in bytes.
-const LONGEST_LINE: u64 = 4096;
-/// Time from one look at the state to the next.
-const LOOK: Duration = Duration::from_millis(100);
+const MAX_LINE_BYTES: u64 = 4096;
+/// Time after which a change of the state is printed at the latest.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Runs of a node that stays, for the threads that control it.
 #[derive(Debug, Clone)]
@@ -198,7 +198,7 @@ impl Stay {
     fn wait_after_failure(&self) {
         let mut plan = self.0.plan.lock();
         if plan.requests == plan.answered && !self.is_leaving() {
-            self.0.changed.wait_for(&mut plan, PAUSE);
+            self.0.changed.wait_for(&mut plan, RETRY_PAUSE);
         }
     }
 
@@ -257,7 +257,7 @@ pub(crate) fn take_part_in_runs(
         let stay = stay.clone();
         move || loop {
             stay.report_followed_runs(json);
-            thread::sleep(LOOK);
+            thread::sleep(POLL_INTERVAL);
         }
     })?;
     while let Some(topology) = stay.begin_run() {
@@ -300,20 +300,20 @@ pub(crate) fn take_part_in_runs(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Passes each line of `input` to `obey`, until the input ends. Bytes that are no text become unknown commands, and so
+/// Passes each line of `input` to `execute`, until the input ends. Bytes that are no text become unknown commands, and so
 /// does the beginning of a line that is too long; its remainder is skipped.
-fn read_commands(mut input: impl BufRead, obey: impl Fn(&str)) {
+fn read_commands(mut input: impl BufRead, execute: impl Fn(&str)) {
     let (mut line, mut skips) = (Vec::new(), false);
     loop {
-        match (&mut input).take(LONGEST_LINE).read_until(b'\n', &mut line) {
+        match (&mut input).take(MAX_LINE_BYTES).read_until(b'\n', &mut line) {
             Ok(0) => break,
             Ok(_) => {
                 let text = String::from_utf8_lossy(&line);
-                let is_piece = line.len() as u64 == LONGEST_LINE && !line.ends_with(b"\n");
+                let is_piece = line.len() as u64 == MAX_LINE_BYTES && !line.ends_with(b"\n");
                 match is_piece {
                     _ if skips => {}
-                    true => obey(&text),
-                    false => obey(text.trim()),
+                    true => execute(&text),
+                    false => execute(text.trim()),
                 }
                 skips = is_piece;
                 line.clear();
@@ -375,8 +375,8 @@ fn status_json(snapshot: &Snapshot, sources: &[(String, String)]) -> serde_json:
     status
 }
 
-/// Prints the state of the run whenever it has changed since the last look. The beginning of another run is a change,
-/// too: a run may be over between two looks.
+/// Prints the state of the run whenever it has changed since it was printed last. The beginning of another run is a change,
+/// too: a run may be over within [`POLL_INTERVAL`].
 fn print_state_changes(stay: Stay, name: String, json: bool) -> Result<(), Failure> {
     start_thread(move || {
         let (mut printed, mut printed_run) = (State::Idle, 0);
@@ -392,7 +392,7 @@ fn print_state_changes(stay: Stay, name: String, json: bool) -> Result<(), Failu
                     outlet::stderr().put_text(format!("{name}: {state}\n"));
                 }
             }
-            thread::sleep(LOOK);
+            thread::sleep(POLL_INTERVAL);
         }
     })
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio_stream::Stream;
 
 /// Least time from one status to the next for one client; a change of the state is sent at once.
-const CLIENT_TIME: Duration = Duration::from_millis(200);
+const CLIENT_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Changes: `status` events with the newest status, and `message` events. With `Last-Event-ID`, messages that were
 /// missed come first. A client that reads slowly gets fewer statuses, never older ones.
@@ -26,7 +26,7 @@ pub(super) async fn stream_events(
     headers: HeaderMap,
 ) -> Sse<impl Stream<Item = Result<Event, Infallible>>> {
     let seen = header_text(&headers, "last-event-id").and_then(|id| id.parse().ok());
-    let seen = seen.unwrap_or_else(|| service.messages_after(0).last().map_or(0, |message| message.id));
+    let seen = seen.unwrap_or_else(|| service.last_message());
     Sse::new(changes(service, seen)).keep_alive(KeepAlive::default())
 }
 
@@ -37,7 +37,7 @@ fn changes(service: Arc<Service>, seen: u64) -> impl Stream<Item = Result<Event,
         let mut statuses = service.watch_status();
         let mut seen = seen;
         let mut last_state = None;
-        let mut last_sent = tokio::time::Instant::now() - CLIENT_TIME;
+        let mut last_sent = tokio::time::Instant::now() - CLIENT_INTERVAL;
         loop {
             for message in service.messages_after(seen) {
                 seen = message.id;
@@ -48,11 +48,11 @@ fn changes(service: Arc<Service>, seen: u64) -> impl Stream<Item = Result<Event,
                 }
             }
             let status = service.status();
-            if last_state != Some(status.state) || last_sent.elapsed() >= CLIENT_TIME {
+            if last_state != Some(status.state) || last_sent.elapsed() >= CLIENT_INTERVAL {
                 (last_state, last_sent) = (Some(status.state), tokio::time::Instant::now());
                 // Statuses have the number of the last message: with it, no message is missed.
                 let Ok(event) = Event::default().event("status").id(seen.to_string()).json_data(&*status) else {
-                    continue;
+                    return;
                 };
                 if sender.send(Ok(event)).await.is_err() {
                     return;

@@ -1,4 +1,4 @@
-//! Who may do what: tokens of requests, roles, and the origin of a browser's requests.
+//! Access to routes: tokens of requests, roles, and the origin of a browser's requests.
 
 use super::{ApiError, Body, ErrorBody, header_text};
 use crate::access::{Denied, Role};
@@ -86,7 +86,7 @@ fn check_origin(parts: &Parts) -> Result<(), ApiError> {
     Err(ApiError::new(StatusCode::FORBIDDEN, "no-access", format!("a page of {origin} may not command this service")))
 }
 
-/// Client who may see everything.
+/// Client whose role allows it to see everything.
 #[derive(Debug)]
 pub(super) struct Watcher;
 
@@ -98,7 +98,7 @@ impl FromRequestParts<Arc<Service>> for Watcher {
     }
 }
 
-/// Client who may command runs.
+/// Client whose role allows it to command runs.
 #[derive(Debug)]
 pub(super) struct Operator {
     /// Name of the token.

@@ -10,10 +10,12 @@ use axum::response::Response;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
-use thalweg_node::service::{FromNode, MAX_SERVICE_MESSAGE, NodeHello, SERVICE_PROTOCOL};
+use thalweg_node::service::{FromNode, MAX_SERVICE_MESSAGE, NodeHello, SERVICE_PROTOCOL, cut_text};
 
 /// Time within which a node introduces itself.
 const HELLO_TIME: Duration = Duration::from_secs(5);
+/// Longest reason of a close frame, in bytes (RFC 6455, section 5.5: 125 with its code).
+const MAX_REASON_BYTES: usize = 123;
 /// Time within which a node takes a message.
 const SEND_TIME: Duration = Duration::from_secs(5);
 
@@ -31,23 +33,19 @@ pub(super) async fn accept_node(
 }
 
 async fn serve_node(service: Arc<Service>, mut socket: WebSocket, node: String, address: SocketAddr) {
-    let refusal = match read_hello(&mut socket, &node).await {
+    let mut refusal = match read_hello(&mut socket, &node).await {
         Err(refusal) => refusal,
-        Ok(hello) => {
-            let session = hello.session;
-            match service.connect_node(hello, address) {
-                Err(refusal) => refusal,
-                Ok(messages) => {
-                    exchange_messages(&service, &mut socket, &node, messages).await;
-                    service.disconnect_node(&node, session);
-                    return;
-                }
+        Ok(hello) => match service.connect_node(hello, address) {
+            Err(refusal) => refusal,
+            Ok((connection, messages)) => {
+                exchange_messages(&service, &mut socket, &node, messages).await;
+                service.disconnect_node(&node, connection);
+                return;
             }
-        }
+        },
     };
-    // The reason of a close frame has at most 123 bytes (RFC 6455, section 5.5).
-    let reason: String = refusal.chars().take(110).collect();
-    let frame = CloseFrame { code: close_code::POLICY, reason: reason.into() };
+    cut_text(&mut refusal, MAX_REASON_BYTES);
+    let frame = CloseFrame { code: close_code::POLICY, reason: refusal.into() };
     let _ = tokio::time::timeout(SEND_TIME, socket.send(Message::Close(Some(frame)))).await;
 }
 

@@ -1,7 +1,7 @@
 //! Commands that take several steps: each is under way alone, and ends within its time.
 
 use super::{Action, Experiment, Now, Rejection, Request};
-use crate::records::{RunRecord, RunState};
+use crate::records::{MAX_RUNS, RunRecord, RunState};
 use crate::state::{CommandName, ExperimentState};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -151,11 +151,14 @@ impl Experiment {
     }
 
     /// Takes the answer of a node to a request: the reason of its refusal, if it refused.
-    pub fn node_answered(&mut self, id: u64, error: Option<String>) {
+    pub fn node_answered(&mut self, node: &str, id: u64, error: Option<String>) {
         let Some(procedure) = &mut self.procedure else { return };
-        let Some(node) = procedure.unanswered.remove(&id) else { return };
+        if procedure.unanswered.get(&id).is_none_or(|asked| asked != node) {
+            return;
+        }
+        procedure.unanswered.remove(&id);
         if let Some(error) = error {
-            let host = self.members.get(&node).and_then(|member| member.hello.as_ref());
+            let host = self.members.get(node).and_then(|member| member.hello.as_ref());
             let host = host.map(|hello| format!(" on {}", hello.host)).unwrap_or_default();
             procedure.refusals.push(format!("{node}{host}: {error}"));
         }
@@ -181,6 +184,9 @@ impl Experiment {
         };
         self.actions.push_back(Action::Record(record.clone()));
         self.records.insert(run, record);
+        while self.records.len() > MAX_RUNS {
+            self.records.pop_first();
+        }
         let comment = Some(note).filter(|note| !note.is_empty());
         let order = RunOrder { number: Some(run), kind, comment, ..RunOrder::default() };
         if is_next {
@@ -270,11 +276,9 @@ impl Experiment {
             }
         }
         let Some(Procedure { step: Step::Configure { sent }, unanswered, .. }) = &self.procedure else { return };
-        let is_ready = |node: &String| {
-            let status = self.members.get(node).map(|member| &member.status);
-            status.is_some_and(|status| status.topology == digest && status.is_prepared)
-        };
-        if sent.len() == nodes.len() && unanswered.is_empty() && nodes.iter().all(is_ready) {
+        let mut statuses = nodes.iter().filter_map(|node| Some(&self.members.get(node)?.status));
+        let are_ready = statuses.all(|status| status.topology == digest && status.is_prepared);
+        if sent.len() == nodes.len() && unanswered.is_empty() && are_ready {
             self.end_procedure(Ok(()));
         }
     }

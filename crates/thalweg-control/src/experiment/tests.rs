@@ -68,10 +68,10 @@ impl NodeModel {
 
     fn handle_message(&mut self, message: ToNode, all_are_prepared: bool) {
         let has_run = self.status.is_prepared && self.status.snapshot.state.has_begun();
-        let busy = || Some("the run goes on: end it first".to_owned());
+        let busy = "the run goes on: end it first";
         match message {
             ToNode::Configure { id, topology } => {
-                let error = if has_run { busy() } else { None };
+                let error = has_run.then(|| busy.to_owned());
                 if error.is_none() {
                     self.status.topology = topology_digest(&topology);
                     self.status.is_armed = false;
@@ -80,7 +80,7 @@ impl NodeModel {
                 self.replies.push_back((id, error));
             }
             ToNode::Arm { id } => {
-                let error = if has_run { busy() } else { None };
+                let error = has_run.then(|| busy.to_owned());
                 if error.is_none() {
                     self.prepare();
                     self.status.is_armed = true;
@@ -90,7 +90,7 @@ impl NodeModel {
             ToNode::Command { id, command } => {
                 let state = self.status.snapshot.state;
                 let error = match (command, state) {
-                    _ if !self.status.is_prepared => busy(),
+                    _ if !self.status.is_prepared => Some(busy.to_owned()),
                     (NodeCommand::Prepare(order), State::Configured | State::Armed) => {
                         self.order = order.number;
                         None
@@ -299,7 +299,7 @@ impl Laboratory {
         }
         if node.is_connected {
             while let Some((id, error)) = node.replies.pop_front() {
-                self.service.node_answered(id, error);
+                self.service.node_answered(name, id, error);
             }
             self.service.node_reported(name, node.status.clone());
         }
@@ -407,4 +407,79 @@ fn whatever_dies_no_number_is_lost_and_no_state_is_shown_that_no_node_is_in() {
             std::panic::resume_unwind(panic);
         }
     }
+}
+
+/// Connects the nodes of the laboratory, which are armed.
+fn armed_experiment() -> (Experiment, NodeStatus) {
+    let topology: Topology = toml::from_str(LAB).unwrap();
+    let status = NodeStatus {
+        topology: topology_digest(&topology),
+        is_prepared: true,
+        is_armed: true,
+        snapshot: Snapshot { state: State::Armed, ..Snapshot::default() },
+        ..NodeStatus::default()
+    };
+    let mut experiment = Experiment::new(topology, BTreeMap::new(), Now::default());
+    for node in ["b0", "b1", "adc"] {
+        let hello = NodeHello {
+            protocol: 1,
+            node: node.into(),
+            host: "host".into(),
+            pid: 1,
+            version: String::new(),
+            session: 1,
+        };
+        experiment.node_connected(hello).unwrap();
+        experiment.node_reported(node, status.clone());
+    }
+    assert_eq!(experiment.state(), ExperimentState::Armed);
+    (experiment, status)
+}
+
+/// Removes the actions so far, and returns the ids of the commands to nodes among them.
+fn take_requests(experiment: &mut Experiment) -> Vec<(String, u64)> {
+    let actions = std::iter::from_fn(|| experiment.next_action());
+    let sent = actions.filter_map(|action| match action {
+        Action::Send { node, message: ToNode::Command { id, .. } } => Some((node, id)),
+        _ => None,
+    });
+    sent.collect()
+}
+
+#[test]
+fn a_run_that_begins_after_its_start_was_given_up_is_recorded_as_a_run() {
+    let (mut experiment, mut status) = armed_experiment();
+    experiment.execute_request(1, Request::Start { kind: RunKind::Physics, note: String::new() }, "anna");
+    experiment.number_reserved(Ok(1));
+    for (node, id) in take_requests(&mut experiment) {
+        experiment.node_answered(&node, id, None);
+    }
+    for (node, id) in take_requests(&mut experiment) {
+        experiment.node_answered(&node, id, None);
+    }
+    experiment.advance_time(Now { monotonic: Duration::from_secs(60), unix: 60.0 });
+    assert_eq!(experiment.newest_runs().next().unwrap().state, RunState::Failed);
+    (status.snapshot.state, status.snapshot.run) = (State::Running, 1);
+    experiment.node_reported("b0", status.clone());
+    let record = experiment.run().unwrap();
+    assert_eq!((record.state, record.ended_at), (RunState::Running, None));
+    status.last_reports.push(NodeReport { run: 1, state: "COMPLETE".into(), events: 9, ..NodeReport::default() });
+    (status.snapshot.state, status.is_prepared) = (State::Idle, false);
+    experiment.node_reported("b1", status.clone());
+    experiment.node_reported("b0", status);
+    let record = experiment.newest_runs().next().unwrap();
+    assert_eq!((record.state, record.events, record.reasons.as_slice()), (RunState::Complete, 18, &[][..]));
+}
+
+#[test]
+fn a_node_answers_for_no_other_one() {
+    let (mut experiment, _) = armed_experiment();
+    experiment.execute_request(1, Request::Start { kind: RunKind::Physics, note: String::new() }, "anna");
+    experiment.number_reserved(Ok(1));
+    let requests = take_requests(&mut experiment);
+    for (_, id) in &requests {
+        experiment.node_answered("adc", *id, Some("no".into()));
+    }
+    assert_eq!((requests.len(), experiment.state()), (2, ExperimentState::Starting));
+    assert!(experiment.next_action().is_none(), "the command waits for the nodes that were asked");
 }

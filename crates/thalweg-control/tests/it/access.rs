@@ -7,6 +7,7 @@ use std::net::TcpStream;
 use std::time::Duration;
 use thalweg_control::access::Role;
 use thalweg_control::ctl::Client;
+use thalweg_control::state::ExperimentState;
 
 /// Sends a request as it stands, and returns the answer.
 fn send(experiment: &Experiment, request: &str) -> String {
@@ -62,6 +63,23 @@ fn what_has_no_right_to_it_is_refused_with_the_reason() {
             .contains("no record of run 7")
     );
     assert!(Client::with_token(&experiment.url, "").get::<Value>("/metrics").is_err());
+}
+
+#[test]
+fn a_command_whose_client_does_not_wait_is_in_the_audit_log() {
+    let experiment = Experiment::start(&["adc-0"]);
+    let configure = experiment.secret(Role::Configure);
+    let mut stream = TcpStream::connect(experiment.url.trim_start_matches("http://")).unwrap();
+    let request = format!(
+        "POST /api/v1/commands/configure HTTP/1.1\r\nHost: lab\r\nAuthorization: Bearer {configure}\r\n\
+         Content-Length: 0\r\n\r\n"
+    );
+    stream.write_all(request.as_bytes()).unwrap();
+    experiment.wait_for("the command", |status| status.state != ExperimentState::Idle);
+    drop(stream);
+    experiment.wait_for_state(ExperimentState::Configured);
+    let path = experiment.folder.path().join("runs/.control/audit.jsonl");
+    experiment.wait_for("the entry", |_| std::fs::read_to_string(&path).unwrap().contains("commands/configure"));
 }
 
 #[test]

@@ -64,7 +64,7 @@ fn a_shift_takes_two_runs_and_leaves_a_record_of_all_that_was_asked() {
 
 #[test]
 fn a_source_that_dies_is_named_everywhere_and_comes_back_for_the_next_run() {
-    let experiment = Experiment::start(&["adc-0", "adc-1"]);
+    let mut experiment = Experiment::start(&["adc-0", "adc-1"]);
     experiment.arm();
     experiment.command(&["start"]);
     experiment.wait_for("events", |status| status.totals.events > 20);
@@ -78,6 +78,12 @@ fn a_source_that_dies_is_named_everywhere_and_comes_back_for_the_next_run() {
     experiment.wait_for("an alarm", |status| status.alarms.iter().any(|a| a.id == alarm && a.is_active));
     experiment.command(&["acknowledge", alarm, "--why", "the crate is off"]);
     experiment.wait_for("its acknowledgement", |status| status.silenced_alarms == 1);
+    // Another service, to which no node is connected yet, has no other opinion.
+    experiment.replace_service();
+    let status = experiment.wait_for_state(ExperimentState::Running);
+    let missing = status.alarms.iter().filter(|alarm| alarm.id.starts_with("process-missing"));
+    let missing: Vec<_> = missing.map(|alarm| (alarm.id.as_str(), alarm.is_active, alarm.is_acknowledged)).collect();
+    assert_eq!(missing, [(alarm, true, true)]);
 
     experiment.command(&["stop"]);
     let status = experiment.wait_for_state(ExperimentState::Error);

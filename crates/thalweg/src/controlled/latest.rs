@@ -1,4 +1,4 @@
-//! The latest fragment of a source, made small for those who watch a run: the least and the greatest sample of each
+//! The latest fragment of a source, made small for the clients of a control service: the least and the greatest sample of each
 //! column of a waveform, fewer pixels of an image, the numbers of a fit.
 
 use serde_json::{Value, json};
@@ -58,14 +58,11 @@ impl Numbers<'_> {
 
     /// Returns a number; of a complex one, its magnitude. Beyond the end: NaN.
     fn value_at(&self, index: usize) -> f64 {
-        let (size, each) = (self.element.number_bytes(), self.element.element_bytes());
-        let part = |offset: usize| self.bytes.get(index * each + offset..).and_then(|bytes| bytes.get(..size));
-        let Some(real) = part(0) else { return f64::NAN };
+        let each = self.element.element_bytes();
+        let Some(element) = self.bytes.get(index * each..).and_then(|bytes| bytes.get(..each)) else { return f64::NAN };
+        let (real, imaginary) = element.split_at(self.element.number_bytes());
         let real = decode_number(self.element.number_kind(), real);
-        match part(size).filter(|_| self.element.is_complex()) {
-            Some(imaginary) => real.hypot(decode_number(self.element.number_kind(), imaginary)),
-            None => real,
-        }
+        if self.element.is_complex() { real.hypot(decode_number(self.element.number_kind(), imaginary)) } else { real }
     }
 }
 
@@ -92,34 +89,37 @@ fn channel_count(description: &Value, meaning: Meaning) -> usize {
 
 /// Returns the rows and columns of an image, as far as its payload has them.
 fn image_size(description: &Value, numbers: &Numbers<'_>) -> Option<(usize, usize)> {
-    let axis = |index: usize| usize::try_from(description["shape"].as_array()?.get(index)?.as_u64()?).ok();
-    let (rows, columns) = (axis(0)?, axis(1)?);
+    let [rows, columns, ..] = description["shape"].as_array()?.as_slice() else { return None };
+    let (rows, columns) = (usize::try_from(rows.as_u64()?).ok()?, usize::try_from(columns.as_u64()?).ok()?);
     (rows > 0 && columns > 0 && rows.checked_mul(columns)? <= numbers.count()).then_some((rows, columns))
 }
 
 fn shrink_waveforms(numbers: &Numbers<'_>, channels: usize, width: usize) -> Value {
     let length = numbers.count() / channels;
     let columns = width.min(length);
-    let waveform = |channel: usize| {
-        let column = |column: usize| {
-            let range = column * length / columns..((column + 1) * length / columns);
-            range.map(|sample| numbers.value_at(sample * channels + channel)).filter(|value| value.is_finite()).fold(
-                None,
-                |extremes: Option<(f64, f64)>, value| {
-                    let (least, greatest) = extremes.unwrap_or((value, value));
-                    Some((least.min(value), greatest.max(value)))
-                },
-            )
-        };
-        let extremes: Vec<Option<(f64, f64)>> = (0..columns).map(column).collect();
+    let waveforms = (0..channels.min(MAX_CHANNELS)).map(|channel| {
+        let extremes: Vec<Option<(f64, f64)>> = (0..columns)
+            .map(|column| {
+                let samples = column * length / columns..(column + 1) * length / columns;
+                find_extremes(samples.map(|sample| numbers.value_at(sample * channels + channel)))
+            })
+            .collect();
         json!({
             "name": format!("ch{channel}"),
             "samples": length,
             "min": extremes.iter().map(|column| column.map(|(least, _)| least)).collect::<Vec<_>>(),
             "max": extremes.iter().map(|column| column.map(|(_, greatest)| greatest)).collect::<Vec<_>>(),
         })
-    };
-    (0..channels.min(MAX_CHANNELS)).map(waveform).collect()
+    });
+    waveforms.collect()
+}
+
+/// Returns the least and the greatest of the values that are finite; `None` if there is none.
+fn find_extremes(values: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
+    values.filter(|value| value.is_finite()).fold(None, |extremes, value| {
+        let (least, greatest) = extremes.unwrap_or((value, value));
+        Some((value.min(least), value.max(greatest)))
+    })
 }
 
 /// Returns an image of at most `width` columns and rows, each pixel that of the place it stands for, as 16-bit numbers
@@ -129,15 +129,13 @@ fn shrink_image(numbers: &Numbers<'_>, rows: usize, columns: usize, width: usize
     let (shown_rows, shown_columns) = (rows.div_ceil(step), columns.div_ceil(step));
     // With a third axis, the first colour.
     let depth = (numbers.count() / (rows * columns)).max(1);
-    let pixel = |index: usize| {
-        let (row, column) = (index / shown_columns * step, index % shown_columns * step);
-        numbers.value_at((row * columns + column) * depth)
-    };
-    let values: Vec<f64> = (0..shown_rows * shown_columns).map(pixel).collect();
-    let finite = values.iter().copied().filter(|value| value.is_finite());
-    let (minimum, maximum) =
-        finite.fold((f64::MAX, f64::MIN), |(least, most), value| (least.min(value), most.max(value)));
-    let (minimum, maximum) = if minimum <= maximum { (minimum, maximum) } else { (0.0, 0.0) };
+    let values: Vec<f64> = (0..shown_rows * shown_columns)
+        .map(|index| {
+            let (row, column) = (index / shown_columns * step, index % shown_columns * step);
+            numbers.value_at((row * columns + column) * depth)
+        })
+        .collect();
+    let (minimum, maximum) = find_extremes(values.iter().copied()).unwrap_or_default();
     let scale = f64::from(u16::MAX) / (maximum - minimum).max(f64::MIN_POSITIVE);
     #[expect(
         clippy::cast_possible_truncation,
