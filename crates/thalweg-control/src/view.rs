@@ -120,7 +120,16 @@ fn row_ledger(row: &SourceRow) -> LedgerView {
         beyond_end: row.beyond_end,
         on_the_way: 0,
     };
-    let settled = [ledger.built, ledger.rejected, ledger.late, ledger.corrupt, ledger.lost, ledger.beyond_end];
+    let settled = [
+        ledger.built,
+        ledger.rejected,
+        ledger.dropped,
+        ledger.lost_in_device,
+        ledger.late,
+        ledger.corrupt,
+        ledger.lost,
+        ledger.beyond_end,
+    ];
     ledger.on_the_way = ledger.accepted.saturating_sub(settled.iter().sum());
     ledger
 }
@@ -295,4 +304,27 @@ fn clock_views(experiment: &Experiment) -> Vec<ClockView> {
             })
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_accepted_fragment_is_in_one_bucket() {
+        let row = SourceRow {
+            accepted: 100,
+            built: 50,
+            rejected: 1,
+            dropped: 2,
+            lost_in_device: 3,
+            late: 4,
+            corrupt: 5,
+            lost: 6,
+            beyond_end: 7,
+            ..SourceRow::default()
+        };
+        assert_eq!(row_ledger(&row).on_the_way, 22);
+        assert_eq!(row_ledger(&SourceRow { accepted: 9, ..row }).on_the_way, 0, "buckets ran ahead of what is offered");
+    }
 }

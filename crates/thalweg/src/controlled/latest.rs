@@ -25,15 +25,17 @@ pub(super) fn shrink_sample(source: &str, sample: &Sample, width: u32) -> Value 
         "is_simulated": description["simulated"].as_bool().unwrap_or(false),
     });
     let Some((meaning, element)) = sample.payload_type.meaning_and_element() else { return latest };
+    // Names of a fit's numbers, as its device describes them.
+    let features = &description["metadata"]["features"];
     let numbers = Numbers { bytes: &sample.payload, element };
     match (meaning, image_size(description, &numbers)) {
         (Meaning::Image, Some((rows, columns))) => {
             latest["kind"] = "image".into();
             latest["image"] = shrink_image(&numbers, rows, columns, width);
         }
-        _ if description["features"].is_array() => {
+        _ if features.is_array() => {
             latest["kind"] = "features".into();
-            latest["features"] = feature_values(&numbers, &description["features"]);
+            latest["features"] = feature_values(&numbers, features);
         }
         _ => {
             latest["kind"] = "waveform".into();
@@ -219,7 +221,11 @@ mod tests {
     fn a_fit_has_its_numbers_by_name() {
         let kind = PayloadType::new(Meaning::Array, Element::F64);
         let payload = [1.5_f64, f64::NAN].iter().flat_map(|number| number.to_le_bytes()).collect();
-        let latest = shrink_sample("fit", &sample(kind, payload, json!({ "features": ["x", "y", "absent"] })), 4);
+        let latest = shrink_sample(
+            "fit",
+            &sample(kind, payload, json!({ "metadata": { "features": ["x", "y", "absent"] } })),
+            4,
+        );
         assert_eq!(latest["features"], json!({ "x": 1.5, "y": null, "absent": null }));
     }
 
