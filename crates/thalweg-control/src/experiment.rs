@@ -12,7 +12,7 @@ use procedure::Procedure;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 use thalweg_node::service::{NodeHello, NodeReport, NodeStatus, ToNode, topology_digest};
-use thalweg_node::{RunKind, State, StepOrder, Topology};
+use thalweg_node::{RunKind, Snapshot, State, StepOrder, Topology};
 use thiserror::Error;
 
 /// Time without a status after which a node counts as lost.
@@ -108,8 +108,12 @@ pub enum Action {
 pub struct Member {
     /// Introduction of its process; `None` while it is not connected.
     pub hello: Option<NodeHello>,
+    /// Host of its process, or of the last one; empty if there was none.
+    pub host: String,
     /// Last status that it sent.
     pub status: NodeStatus,
+    /// Last snapshot of a run that it sent.
+    last_run: Snapshot,
     /// Time of its last status, or of its connection.
     pub seen: Duration,
     /// Time since which it is connected, or is not: Unix time in seconds.
@@ -119,6 +123,11 @@ pub struct Member {
 }
 
 impl Member {
+    /// Returns the snapshot with the counts of the run under way, or of the last one.
+    pub fn counted_snapshot(&self) -> &Snapshot {
+        if self.status.snapshot.run == 0 { &self.last_run } else { &self.status.snapshot }
+    }
+
     /// Returns the name of its process, which no other process has; empty if it is not connected.
     fn process_name(&self) -> String {
         self.hello.as_ref().map(|hello| format!("{:016x}", hello.session)).unwrap_or_default()
@@ -320,7 +329,8 @@ impl Experiment {
             ));
         }
         // Of another process, the former status means nothing.
-        *member = Member { hello: Some(hello), seen: self.now.monotonic, since, ..Member::default() };
+        let host = hello.host.clone();
+        *member = Member { hello: Some(hello), host, seen: self.now.monotonic, since, ..Member::default() };
         Ok(())
     }
 
@@ -339,6 +349,9 @@ impl Experiment {
     pub fn node_reported(&mut self, node: &str, status: NodeStatus) {
         let Some(member) = self.members.get_mut(node) else { return };
         member.clock_offset = Some(status.unix_nanos as f64 / 1e9 - self.now.unix);
+        if status.snapshot.run > 0 {
+            member.last_run = status.snapshot.clone();
+        }
         (member.status, member.seen) = (status, self.now.monotonic);
         let needs_topology = member.status.topology.is_empty();
         if self.topology.builders.iter().any(|builder| builder.name == node) {

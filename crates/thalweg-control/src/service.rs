@@ -478,10 +478,9 @@ impl Inner {
         }
     }
 
-    /// Forgets the connection of a node, its address and its rates.
+    /// Forgets the connection of a node and its rates. Its address is kept: it is where the node is to be looked for.
     fn remove_link(&mut self, node: &str) {
         self.links.remove(node);
-        self.addresses.remove(node);
         self.rates.remove_node(node);
     }
 

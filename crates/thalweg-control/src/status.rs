@@ -167,7 +167,7 @@ pub struct SourceView {
     pub name: String,
     /// Id of the source: subsystem and element.
     pub id: String,
-    /// Host of its node; empty while it is not connected.
+    /// Host of its node, or of the last process of that; empty if there was none.
     pub host: String,
     /// Address of its node, as the service sees it.
     pub address: Option<String>,

@@ -89,7 +89,7 @@ fn awaited_sources(sources: &[SourceView], state: ExperimentState) -> Vec<String
 
 fn totals(builders: &[(&str, Option<&Member>, NodeRates)]) -> Totals {
     let snapshots: Vec<&Snapshot> =
-        builders.iter().filter_map(|(_, member, _)| Some(&(*member)?.status.snapshot)).collect();
+        builders.iter().filter_map(|(_, member, _)| Some((*member)?.counted_snapshot())).collect();
     let events: u64 = snapshots.iter().map(|snapshot| snapshot.events).sum();
     let bytes: u64 = snapshots.iter().map(|snapshot| snapshot.bytes).sum();
     Totals {
@@ -165,7 +165,7 @@ fn source_view(
     let node = config.fitted_source().unwrap_or(&config.name);
     let member = experiment.member(node);
     let hello = member.and_then(|member| member.hello.as_ref());
-    let snapshots = builders.iter().filter_map(|(_, member, _)| Some(&(*member)?.status.snapshot));
+    let snapshots = builders.iter().filter_map(|(_, member, _)| Some((*member)?.counted_snapshot()));
     let rows: Vec<SourceRow> = snapshots.filter_map(|snapshot| snapshot.sources.get(index).copied()).collect();
     let source_rates = builders.iter().filter_map(|(_, _, rates)| rates.sources.get(index));
     let (bytes_per_second, events_per_second) =
@@ -173,10 +173,13 @@ fn source_view(
     let mut source = SourceView {
         name: config.name.clone(),
         id: config.id.clone(),
-        host: hello.map(|hello| hello.host.clone()).unwrap_or_default(),
+        host: member.map(|member| member.host.clone()).unwrap_or_default(),
         address: addresses.get(node).cloned(),
         link: config.link.to_string(),
-        is_linked: rows.first().is_some_and(|row| row.connected),
+        is_linked: experiment
+            .leader()
+            .and_then(|leader| leader.status.snapshot.sources.get(index))
+            .is_some_and(|row| row.connected),
         is_node_connected: hello.is_some(),
         has_ended: !rows.is_empty() && rows.iter().all(|row| row.ended),
         is_given_up: rows.iter().any(|row| row.given_up),
@@ -213,9 +216,11 @@ fn judge_source(
         () if has_node && !source.is_node_connected && state != ExperimentState::Idle => {
             (Major, "its node is not connected to this service".into())
         }
-        () if source.is_given_up => (Major, "it was given up for this run".into()),
+        () if state.has_run() && source.is_given_up => (Major, "it was given up for this run".into()),
         () if state.has_run() && !source.is_linked && !source.has_ended => (Major, "the builder has lost it".into()),
-        () if source.owes_seconds > OWES_TOO_LONG => (Major, format!("it owes data for {:.1} s", source.owes_seconds)),
+        () if state.has_run() && source.owes_seconds > OWES_TOO_LONG => {
+            (Major, format!("it owes data for {:.1} s", source.owes_seconds))
+        }
         () if lost > 0 => (Major, format!("{lost} fragments are lost or damaged")),
         () if source.absent_events > 0 => (Minor, format!("{} events were closed without it", source.absent_events)),
         () if source.ledger.late > 0 => (Minor, format!("{} fragments came too late", source.ledger.late)),
@@ -236,8 +241,8 @@ fn builder_view(name: &str, member: Option<&Member>, rates: &NodeRates) -> Build
         host: hello.map(|hello| hello.host.clone()).unwrap_or_default(),
         is_node_connected: hello.is_some(),
         state: snapshot.filter(|_| is_prepared).map(|snapshot| snapshot.state.into()).unwrap_or_default(),
-        events: snapshot.map_or(0, |snapshot| snapshot.events),
-        incomplete: snapshot.map_or(0, |snapshot| snapshot.incomplete),
+        events: member.map_or(0, |member| member.counted_snapshot().events),
+        incomplete: member.map_or(0, |member| member.counted_snapshot().incomplete),
         bytes_per_second: rates.bytes,
         stalled_percent: rates.stalled * 100.0,
     }
@@ -250,7 +255,7 @@ fn incomplete_views(
 ) -> Vec<IncompleteView> {
     let mut views: Vec<IncompleteView> = Vec::new();
     for (name, member, _) in builders {
-        for event in member.iter().flat_map(|member| &member.status.snapshot.incomplete_events) {
+        for event in member.iter().flat_map(|member| &member.counted_snapshot().incomplete_events) {
             views.push(IncompleteView {
                 event: event.event,
                 event_text: event.event.to_string(),
@@ -271,10 +276,9 @@ fn incomplete_views(
 fn missing_view(experiment: &Experiment, addresses: &Addresses, source: usize) -> Option<MissingView> {
     let config = experiment.topology().sources.get(source)?;
     let node = config.fitted_source().unwrap_or(&config.name);
-    let hello = experiment.member(node).and_then(|member| member.hello.as_ref());
     Some(MissingView {
         source: config.name.clone(),
-        host: hello.map(|hello| hello.host.clone()).unwrap_or_default(),
+        host: experiment.member(node).map(|member| member.host.clone()).unwrap_or_default(),
         address: addresses.get(node).cloned(),
     })
 }

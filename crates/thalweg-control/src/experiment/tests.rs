@@ -411,7 +411,7 @@ fn whatever_dies_no_number_is_lost_and_no_state_is_shown_that_no_node_is_in() {
 
 /// Connects the nodes of the laboratory, which are armed.
 fn armed_experiment() -> (Experiment, NodeStatus) {
-    let topology: Topology = toml::from_str(LAB).unwrap();
+    let topology: Topology = toml::from_str(&format!("{LAB}{SECOND_BUILDER}")).unwrap();
     let status = NodeStatus {
         topology: topology_digest(&topology),
         is_prepared: true,

@@ -74,6 +74,8 @@ fn a_source_that_dies_is_named_everywhere_and_comes_back_for_the_next_run() {
     let broken = &status.sources[1];
     assert_eq!((broken.severity, status.sources[0].severity), (TroubleLevel::Major, TroubleLevel::Ok));
     assert!(!broken.trouble.is_empty());
+    let missing = &status.incomplete_events[0].missing[0];
+    assert!(!missing.host.is_empty() && missing.address.is_some(), "where it was is known: {missing:?}");
     let alarm = "process-missing:adc-1";
     experiment.wait_for("an alarm", |status| status.alarms.iter().any(|a| a.id == alarm && a.is_active));
     experiment.command(&["acknowledge", alarm, "--why", "the crate is off"]);
@@ -88,8 +90,9 @@ fn a_source_that_dies_is_named_everywhere_and_comes_back_for_the_next_run() {
     experiment.command(&["stop"]);
     let status = experiment.wait_for_state(ExperimentState::Error);
     assert!(status.reasons.iter().any(|reason| reason.contains("node adc-1 is not connected")), "{:?}", status.reasons);
-    let record = status.last_run.unwrap();
-    assert_eq!(serde_json::to_value(record.state).unwrap(), "incomplete");
+    let status = experiment.wait_for("the record", |status| status.last_run.is_some());
+    assert_eq!(serde_json::to_value(status.last_run.unwrap().state).unwrap(), "incomplete");
+    assert!(status.totals.events > 20, "the counts of the last run stay: {:?}", status.totals);
     experiment.arm();
     experiment.command(&["start"]);
     experiment.wait_for("events", |status| status.totals.events > 0 && status.sources[1].bytes > 0);
