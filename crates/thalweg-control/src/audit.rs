@@ -32,7 +32,7 @@ impl AuditLog {
     ///
     /// # Errors
     /// The file cannot be written.
-    pub fn open(directory: &Path) -> io::Result<Self> {
+    pub fn open_log(directory: &Path) -> io::Result<Self> {
         Ok(Self(Mutex::new(OpenOptions::new().create(true).append(true).open(directory.join("audit.jsonl"))?)))
     }
 

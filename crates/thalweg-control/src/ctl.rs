@@ -165,7 +165,7 @@ pub fn run_ctl(options: &Options, json: bool) -> Result<ExitCode, Failure> {
             }
         }
         Action::Log { node, lines } => {
-            let log: Value = client.get(&format!("/api/v1/processes/{}/log?lines={lines}", encode(node)))?;
+            let log: Value = client.get(&format!("/api/v1/processes/{}/log?lines={lines}", encode_name(node)))?;
             if json {
                 output.json(&log)?;
             } else {
@@ -203,9 +203,9 @@ fn change_request(action: &Action) -> (String, Value) {
         Action::Note { run, text } => (format!("/api/v1/runs/{run}/note"), json!({ "text": text })),
         Action::Flag { run, flag, why } => (format!("/api/v1/runs/{run}/flag"), json!({ "flag": flag, "why": why })),
         Action::Acknowledge { alarm, why } => {
-            (format!("/api/v1/alarms/{}/acknowledge", encode(alarm)), json!({ "why": why }))
+            (format!("/api/v1/alarms/{}/acknowledge", encode_name(alarm)), json!({ "why": why }))
         }
-        Action::Process { action, node } => (format!("/api/v1/processes/{}/{action}", encode(node)), json!({})),
+        Action::Process { action, node } => (format!("/api/v1/processes/{}/{action}", encode_name(node)), json!({})),
         Action::Status { .. } | Action::Runs { .. } | Action::Log { .. } => (String::new(), Value::Null),
     }
 }
@@ -214,7 +214,7 @@ fn command_path(command: CommandName) -> String {
     format!("/api/v1/commands/{command}")
 }
 
-fn encode(name: &str) -> String {
+fn encode_name(name: &str) -> String {
     percent_encoding::utf8_percent_encode(name, percent_encoding::NON_ALPHANUMERIC).to_string()
 }
 
@@ -232,7 +232,7 @@ impl Client {
     /// # Errors
     /// No service is known, or no token.
     pub fn new(url: Option<String>) -> Result<Self, Failure> {
-        let pointer = Pointer::read();
+        let pointer = Pointer::read_file();
         let token = std::env::var("THALWEG_CONTROL_TOKEN").ok();
         let known = pointer.as_ref().ok();
         let url = url

@@ -193,17 +193,17 @@ impl Experiment {
     }
 
     /// Returns a node.
-    pub fn member(&self, node: &str) -> Option<&Member> {
+    pub fn find_member(&self, node: &str) -> Option<&Member> {
         self.members.get(node)
     }
 
     /// Returns the first builder, which leads runs.
-    pub fn leader(&self) -> Option<&Member> {
+    pub fn leading_builder(&self) -> Option<&Member> {
         self.members.get(&self.topology.builders.first()?.name)
     }
 
     /// Returns the record of the run under way, or being started.
-    pub fn run(&self) -> Option<&RunRecord> {
+    pub fn current_run(&self) -> Option<&RunRecord> {
         self.records.get(&self.run?)
     }
 
@@ -213,8 +213,8 @@ impl Experiment {
     }
 
     /// Returns the reasons of the state `error`, or those of the last refusal.
-    pub fn reasons(&self) -> Vec<String> {
-        match self.troubles() {
+    pub fn state_reasons(&self) -> Vec<String> {
+        match self.find_troubles() {
             troubles if troubles.is_empty() => self.reasons.clone(),
             troubles => troubles,
         }
@@ -222,7 +222,7 @@ impl Experiment {
 
     /// Returns the state of the experiment.
     pub fn state(&self) -> ExperimentState {
-        let leader = self.leader().filter(|leader| leader.hello.is_some());
+        let leader = self.leading_builder().filter(|leader| leader.hello.is_some());
         let reported = leader.filter(|leader| leader.status.is_prepared).map(|leader| leader.status.snapshot.state);
         match reported {
             Some(state) if state.has_begun() => return state.into(),
@@ -234,7 +234,7 @@ impl Experiment {
         {
             return state;
         }
-        if !self.troubles().is_empty() {
+        if !self.find_troubles().is_empty() {
             return ExperimentState::Error;
         }
         let nodes: Vec<&Member> = self.expected_nodes().filter_map(|name| self.members.get(name)).collect();
@@ -247,7 +247,7 @@ impl Experiment {
 
     /// Returns what keeps the experiment from going on: nodes that are missing though the others have a topology, that
     /// cannot be prepared, or that have different topologies.
-    fn troubles(&self) -> Vec<String> {
+    fn find_troubles(&self) -> Vec<String> {
         let nodes: Vec<(&str, &Member)> =
             self.expected_nodes().filter_map(|name| Some((name, self.members.get(name)?))).collect();
         let mut digests = nodes.iter().filter(|(_, node)| node.hello.is_some()).map(|(_, node)| &node.status.topology);
@@ -275,7 +275,7 @@ impl Experiment {
     /// Returns a sentence for people about the state.
     pub fn state_sentence(&self) -> String {
         let state = self.state();
-        let waits = self.leader().map(|leader| leader.status.snapshot.waits.as_str()).unwrap_or_default();
+        let waits = self.leading_builder().map(|leader| leader.status.snapshot.waits.as_str()).unwrap_or_default();
         let run = self.run.map(|run| format!("run {run}")).unwrap_or_else(|| "the run".into());
         let waits = if waits.is_empty() { String::new() } else { format!(", and {waits}") };
         match state {
@@ -294,7 +294,7 @@ impl Experiment {
             ExperimentState::Switching => format!("{run} goes over to the next one{waits}"),
             ExperimentState::Stopping => format!("{run} is being brought to its end{waits}"),
             ExperimentState::Closing => format!("{run} is being written to disk"),
-            ExperimentState::Error => self.troubles().join("; "),
+            ExperimentState::Error => self.find_troubles().join("; "),
         }
     }
 
@@ -487,7 +487,9 @@ impl Experiment {
             .procedure
             .as_ref()
             .is_some_and(|procedure| matches!(procedure.command_name(), CommandName::Start | CommandName::Next));
-        let Some(leader) = self.leader().filter(|leader| leader.status.is_prepared && !is_starting) else { return };
+        let Some(leader) = self.leading_builder().filter(|leader| leader.status.is_prepared && !is_starting) else {
+            return;
+        };
         let state = leader.status.snapshot.state;
         let present = match state {
             State::Configured | State::Armed => None,

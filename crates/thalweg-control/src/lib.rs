@@ -138,7 +138,7 @@ async fn serve(service: Arc<Service>, json: bool) -> Result<ExitCode, Failure> {
     let address = listener.local_addr().map_err(Failure::broken)?;
     service.set_listen_address(address);
     announce(&service, address, json)?;
-    let routes = api::routes(Arc::clone(&service));
+    let routes = api::service_routes(Arc::clone(&service));
     let mut terminated =
         tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()).map_err(Failure::broken)?;
     tokio::select! {
@@ -159,7 +159,7 @@ fn announce(service: &Service, address: SocketAddr, json: bool) -> Result<(), Fa
     let token = service.tokens.token_of(Role::Configure).map(|token| token.secret.clone()).unwrap_or_default();
     let page = format!("{url}/#token={token}");
     let pointer = Pointer { url: url.clone(), token };
-    if let Err(error) = pointer.write() {
+    if let Err(error) = pointer.write_file() {
         tracing::warn!("{}: {error}: `thalweg ctl` needs --url", pointer::pointer_path().display());
     }
     if json {

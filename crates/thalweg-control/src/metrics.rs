@@ -7,38 +7,38 @@ use std::fmt::Write as _;
 /// Returns the figures of a status.
 pub fn metrics_text(status: &Status) -> String {
     let mut text = Metrics(String::new());
-    text.family("thalweg_state", "gauge", "1 for the state of the experiment, 0 for the others.");
+    text.add_family("thalweg_state", "gauge", "1 for the state of the experiment, 0 for the others.");
     for state in ExperimentState::ALL {
-        text.sample("thalweg_state", &[("state", state.name())], f64::from(u8::from(status.state == state)));
+        text.add_sample("thalweg_state", &[("state", state.name())], f64::from(u8::from(status.state == state)));
     }
-    text.single(
+    text.add_single(
         "thalweg_run_number",
         "gauge",
         "Number of the run under way; 0 if there is none.",
         status.run.as_ref().map_or(0.0, |run| f64::from(run.number)),
     );
     let totals = &status.totals;
-    text.single("thalweg_run_events", "gauge", "Events closed in the run.", totals.events as f64);
-    text.single(
+    text.add_single("thalweg_run_events", "gauge", "Events closed in the run.", totals.events as f64);
+    text.add_single(
         "thalweg_run_incomplete_events",
         "gauge",
         "Events closed incomplete in the run.",
         totals.incomplete as f64,
     );
-    text.single("thalweg_run_bytes", "gauge", "Payload bytes built in the run.", totals.bytes as f64);
-    text.single(
+    text.add_single("thalweg_run_bytes", "gauge", "Payload bytes built in the run.", totals.bytes as f64);
+    text.add_single(
         "thalweg_disk_stalled_ratio",
         "gauge",
         "Share of the time in which a builder was held up by its disk.",
         totals.stalled_percent / 100.0,
     );
     if let Some(free) = status.disk.free_bytes {
-        text.single("thalweg_disk_free_bytes", "gauge", "Free bytes on the disk of the runs.", free as f64);
+        text.add_single("thalweg_disk_free_bytes", "gauge", "Free bytes on the disk of the runs.", free as f64);
     }
-    text.family("thalweg_source_fragments", "gauge", "Fragments of the run by source and bucket of the ledger.");
+    text.add_family("thalweg_source_fragments", "gauge", "Fragments of the run by source and bucket of the ledger.");
     for source in &status.sources {
         for (bucket, count) in buckets(&source.ledger) {
-            text.sample("thalweg_source_fragments", &[("source", &source.name), ("bucket", bucket)], count as f64);
+            text.add_sample("thalweg_source_fragments", &[("source", &source.name), ("bucket", bucket)], count as f64);
         }
     }
     let gauges: [(&str, &str, Value); 6] = [
@@ -58,19 +58,19 @@ pub fn metrics_text(status: &Status) -> String {
         ),
     ];
     for (name, help, value) in gauges {
-        text.family(name, "gauge", help);
+        text.add_family(name, "gauge", help);
         for source in &status.sources {
-            text.sample(name, &[("source", &source.name)], value(source));
+            text.add_sample(name, &[("source", &source.name)], value(source));
         }
     }
-    text.family("thalweg_node_up", "gauge", "1 if the node is connected with the service.");
+    text.add_family("thalweg_node_up", "gauge", "1 if the node is connected with the service.");
     for process in &status.processes {
-        text.sample("thalweg_node_up", &[("node", &process.node)], f64::from(u8::from(process.state == "up")));
+        text.add_sample("thalweg_node_up", &[("node", &process.node)], f64::from(u8::from(process.state == "up")));
     }
-    text.family("thalweg_alarms", "gauge", "Active alarms, by whether they are acknowledged.");
+    text.add_family("thalweg_alarms", "gauge", "Active alarms, by whether they are acknowledged.");
     let active = status.alarms.iter().filter(|alarm| alarm.is_active).count();
-    text.sample("thalweg_alarms", &[("acknowledged", "false")], (active - status.silenced_alarms) as f64);
-    text.sample("thalweg_alarms", &[("acknowledged", "true")], status.silenced_alarms as f64);
+    text.add_sample("thalweg_alarms", &[("acknowledged", "false")], (active - status.silenced_alarms) as f64);
+    text.add_sample("thalweg_alarms", &[("acknowledged", "true")], status.silenced_alarms as f64);
     text.0
 }
 
@@ -95,11 +95,11 @@ fn buckets(ledger: &LedgerView) -> [(&'static str, u64); 9] {
 struct Metrics(String);
 
 impl Metrics {
-    fn family(&mut self, name: &str, kind: &str, help: &str) {
+    fn add_family(&mut self, name: &str, kind: &str, help: &str) {
         let _ = write!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
     }
 
-    fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: f64) {
+    fn add_sample(&mut self, name: &str, labels: &[(&str, &str)], value: f64) {
         let labels: Vec<String> = labels
             .iter()
             .map(|(label, value)| {
@@ -110,9 +110,9 @@ impl Metrics {
         let _ = writeln!(self.0, "{name}{labels} {value}");
     }
 
-    fn single(&mut self, name: &str, kind: &str, help: &str, value: f64) {
-        self.family(name, kind, help);
-        self.sample(name, &[], value);
+    fn add_single(&mut self, name: &str, kind: &str, help: &str, value: f64) {
+        self.add_family(name, kind, help);
+        self.add_sample(name, &[], value);
     }
 }
 

@@ -29,7 +29,7 @@ impl Pointer {
     ///
     /// # Errors
     /// There is none, or it cannot be read.
-    pub fn read() -> io::Result<Self> {
+    pub fn read_file() -> io::Result<Self> {
         serde_json::from_slice(&fs::read(pointer_path())?).map_err(io::Error::other)
     }
 
@@ -37,7 +37,7 @@ impl Pointer {
     ///
     /// # Errors
     /// It cannot be written.
-    pub fn write(&self) -> io::Result<()> {
+    pub fn write_file(&self) -> io::Result<()> {
         let path = pointer_path();
         path.parent().map_or(Ok(()), fs::create_dir_all)?;
         let new = path.with_extension(format!("{}.new", std::process::id()));

@@ -69,9 +69,9 @@ impl Processes {
                 // The token comes over standard input: the arguments of a process are seen by all users of a host.
                 let script = format!(
                     "read -r {TOKEN_VARIABLE}; export {TOKEN_VARIABLE}; exec setsid -w {} node --control {} -- {}",
-                    quote(program),
-                    quote(url),
-                    quote(node)
+                    quote_word(program),
+                    quote_word(url),
+                    quote_word(node)
                 );
                 command.args(["-o", "BatchMode=yes", "-T", "--", host]).arg(script).stdin(Stdio::piped());
                 command
@@ -145,7 +145,7 @@ fn read_end(path: &Path) -> io::Result<Vec<u8>> {
 }
 
 /// Returns a word for a shell.
-fn quote(word: &str) -> String {
+fn quote_word(word: &str) -> String {
     format!("'{}'", word.replace('\'', "'\\''"))
 }
 
@@ -181,8 +181,10 @@ mod tests {
 
     #[test]
     fn a_word_for_a_shell_is_one_word() {
-        let output =
-            Command::new("sh").args(["-c", &format!("printf %s {}", quote("a'b; $(touch x) c"))]).output().unwrap();
+        let output = Command::new("sh")
+            .args(["-c", &format!("printf %s {}", quote_word("a'b; $(touch x) c"))])
+            .output()
+            .unwrap();
         assert_eq!(String::from_utf8_lossy(&output.stdout), "a'b; $(touch x) c");
     }
 }

@@ -130,7 +130,7 @@ impl RecordFile {
     ///
     /// # Errors
     /// The file cannot be read or written.
-    pub fn open(directory: &Path) -> io::Result<(Self, BTreeMap<u32, RunRecord>)> {
+    pub fn open_records(directory: &Path) -> io::Result<(Self, BTreeMap<u32, RunRecord>)> {
         let path = directory.join("runs.jsonl");
         let text = match std::fs::read(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
@@ -171,15 +171,15 @@ mod tests {
     fn the_last_line_about_a_run_counts_and_a_torn_one_costs_only_itself() {
         let folder = tempfile::tempdir().unwrap();
         let record = |number, state| RunRecord { number, state, ..RunRecord::default() };
-        let (mut records, runs) = RecordFile::open(folder.path()).unwrap();
+        let (mut records, runs) = RecordFile::open_records(folder.path()).unwrap();
         assert!(runs.is_empty());
         records.add_record(&record(7, RunState::Running)).unwrap();
         records.add_record(&record(8, RunState::Failed)).unwrap();
         records.add_record(&record(7, RunState::Complete)).unwrap();
         records.file.write_all(b"{\"number\": 9, \"sta").unwrap();
-        let (mut records, _) = RecordFile::open(folder.path()).unwrap();
+        let (mut records, _) = RecordFile::open_records(folder.path()).unwrap();
         records.add_record(&record(10, RunState::Lost)).unwrap();
-        let (_, runs) = RecordFile::open(folder.path()).unwrap();
+        let (_, runs) = RecordFile::open_records(folder.path()).unwrap();
         let states: Vec<_> = runs.values().map(|run| (run.number, run.state)).collect();
         assert_eq!(states, [(7, RunState::Complete), (8, RunState::Failed), (10, RunState::Lost)]);
     }

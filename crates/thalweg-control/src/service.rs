@@ -135,8 +135,8 @@ impl Service {
         std::fs::create_dir_all(directory).map_err(|error| ServiceError::in_directory(directory, error))?;
         let tokens = Tokens::open(directory)?;
         let (records, runs) =
-            RecordFile::open(directory).map_err(|error| ServiceError::in_directory(directory, error))?;
-        let audit = AuditLog::open(directory).map_err(|error| ServiceError::in_directory(directory, error))?;
+            RecordFile::open_records(directory).map_err(|error| ServiceError::in_directory(directory, error))?;
+        let audit = AuditLog::open_log(directory).map_err(|error| ServiceError::in_directory(directory, error))?;
         let begun = Instant::now();
         let now = Now { monotonic: Duration::ZERO, unix: unix_seconds() };
         let service = ServiceView {
@@ -180,7 +180,7 @@ impl Service {
             topology_path: topology_path.to_owned(),
             begun,
         });
-        service.refresh();
+        service.refresh_status();
         Ok(service)
     }
 
@@ -195,7 +195,7 @@ impl Service {
     }
 
     /// Returns the latest status.
-    pub fn status(&self) -> Arc<Status> {
+    pub fn latest_status(&self) -> Arc<Status> {
         Arc::clone(&self.inner.lock().status)
     }
 
@@ -220,14 +220,14 @@ impl Service {
     }
 
     /// Returns the values of the last `seconds`.
-    pub fn history(&self, seconds: usize) -> Columns {
+    pub fn latest_history(&self, seconds: usize) -> Columns {
         let inner = self.inner.lock();
         let names: Vec<String> = inner.experiment.topology().sources.iter().map(|source| source.name.clone()).collect();
         inner.history.columns(seconds, &names)
     }
 
     /// Returns the newest records of runs.
-    pub fn runs(&self, limit: usize) -> Vec<RunRecord> {
+    pub fn list_runs(&self, limit: usize) -> Vec<RunRecord> {
         self.inner.lock().experiment.newest_runs().take(limit).cloned().collect()
     }
 
@@ -237,13 +237,13 @@ impl Service {
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
-            self.refresh();
+            self.refresh_status();
         }
     }
 
     /// Makes the status anew.
-    fn refresh(&self) {
-        let now = self.now();
+    fn refresh_status(&self) {
+        let now = self.current_time();
         let mut inner = self.inner.lock();
         inner.experiment.advance_time(now);
         for (node, session) in inner.experiment.silent_nodes() {
@@ -269,7 +269,7 @@ impl Service {
         self.message_count.send_if_modified(|last| std::mem::replace(last, message) != message);
     }
 
-    fn now(&self) -> Now {
+    fn current_time(&self) -> Now {
         Now { monotonic: self.begun.elapsed(), unix: unix_seconds() }
     }
 
@@ -282,7 +282,7 @@ impl Service {
         hello: NodeHello,
         address: SocketAddr,
     ) -> Result<(u64, mpsc::UnboundedReceiver<ToNode>), String> {
-        let now = self.now();
+        let now = self.current_time();
         let mut inner = self.inner.lock();
         let (node, session) = (hello.node.clone(), hello.session);
         let text = format!("connected: process {} on {}", hello.pid, hello.host);
@@ -299,7 +299,7 @@ impl Service {
 
     /// Notes that a connection of a node is down; the node may have another one already.
     pub fn disconnect_node(&self, node: &str, connection: u64) {
-        let now = self.now();
+        let now = self.current_time();
         let mut inner = self.inner.lock();
         let link = inner.links.get(node).filter(|link| link.connection == connection);
         if let Some(session) = link.map(|link| link.session) {
@@ -313,7 +313,7 @@ impl Service {
 
     /// Takes a message of a node.
     pub fn handle_node_message(&self, node: &str, message: FromNode) {
-        let now = self.now();
+        let now = self.current_time();
         let mut inner = self.inner.lock();
         inner.experiment.advance_time(now);
         let before = inner.experiment.state();
@@ -340,7 +340,7 @@ impl Service {
         drop(inner);
         if has_changed {
             // A change is shown at once.
-            self.refresh();
+            self.refresh_status();
         }
     }
 
@@ -351,7 +351,7 @@ impl Service {
     pub async fn execute_request(&self, request: Request, by: &str) -> Result<(), Rejection> {
         let (answer, answered) = oneshot::channel();
         {
-            let now = self.now();
+            let now = self.current_time();
             let mut inner = self.inner.lock();
             inner.last_ticket += 1;
             let ticket = inner.last_ticket;
@@ -360,9 +360,9 @@ impl Service {
             inner.experiment.execute_request(ticket, request, by);
             inner.carry_out_actions(now.unix);
         }
-        self.refresh();
+        self.refresh_status();
         let result = answered.await.unwrap_or_else(|_| Err(Rejection::Failed("the service is ending".into())));
-        self.refresh();
+        self.refresh_status();
         result
     }
 
@@ -423,7 +423,7 @@ impl Service {
     }
 
     fn change_run(&self, change: impl FnOnce(&mut Experiment) -> Option<RunRecord>) -> Option<RunRecord> {
-        let now = self.now();
+        let now = self.current_time();
         let mut inner = self.inner.lock();
         inner.experiment.advance_time(now);
         let record = change(&mut inner.experiment);
@@ -510,7 +510,7 @@ impl Inner {
                     if let Err(problem) = self.records.add_record(&record) {
                         self.add_message(unix, Severity::Error, None, problem);
                     }
-                    self.webhook.post(&serde_json::json!({ "run": record }));
+                    self.webhook.post_json(&serde_json::json!({ "run": record }));
                 }
                 Action::Answer(ticket, result) => {
                     if let Some(answer) = self.answers.remove(&ticket) {
@@ -528,7 +528,7 @@ impl Inner {
         cut_text(&mut text, MAX_MESSAGE_BYTES);
         self.last_message += 1;
         let id = self.last_message;
-        let run = self.experiment.run().map(|run| run.number);
+        let run = self.experiment.current_run().map(|run| run.number);
         self.messages.push_back(MessageView { id, at, severity, node: node.map(str::to_owned), run, text });
     }
 
@@ -571,7 +571,7 @@ impl Inner {
             let (severity, change) =
                 if alarm.is_active { (Severity::Error, "alarm") } else { (Severity::Info, "the alarm is over") };
             self.add_message(unix, severity, None, format!("{change}: {}", alarm.text));
-            self.webhook.post(&serde_json::json!({ "alarm": alarm }));
+            self.webhook.post_json(&serde_json::json!({ "alarm": alarm }));
         }
     }
 
@@ -600,7 +600,7 @@ impl Inner {
         nodes
             .into_iter()
             .map(|(node, is_builder)| {
-                let member = self.experiment.member(&node);
+                let member = self.experiment.find_member(&node);
                 let hello = member.and_then(|member| member.hello.as_ref());
                 let process = self.config.node_process(&node);
                 let state = match hello {
@@ -762,9 +762,9 @@ id = "1.0"
             let service = open_service(folder.path());
             service.inner.lock().add_message(0.0, Severity::Info, None, "é".repeat(MAX_MESSAGE_BYTES));
             assert_eq!(service.messages_after(0)[0].text.len(), MAX_MESSAGE_BYTES, "a long text is cut off");
-            (service.last_message(), service.status().id)
+            (service.last_message(), service.latest_status().id)
         };
         let service = open_service(folder.path());
-        assert!(service.last_message() > message && service.status().id > status);
+        assert!(service.last_message() > message && service.latest_status().id > status);
     }
 }

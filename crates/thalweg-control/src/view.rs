@@ -31,14 +31,14 @@ pub fn experiment_status(
     let builders: Vec<(&str, Option<&Member>, NodeRates)> = topology
         .builders
         .iter()
-        .map(|builder| (builder.name.as_str(), experiment.member(&builder.name), rates.node_rates(&builder.name)))
+        .map(|builder| (builder.name.as_str(), experiment.find_member(&builder.name), rates.node_rates(&builder.name)))
         .collect();
     let state = experiment.state();
     let sources: Vec<SourceView> = (0..topology.sources.len())
         .map(|index| source_view(experiment, rates, addresses, &builders, index, state))
         .collect();
     let totals = totals(&builders);
-    let leader = experiment.leader();
+    let leader = experiment.leading_builder();
     let free_bytes = leader.and_then(|leader| leader.status.disk_free_bytes);
     let seconds_left = free_bytes.filter(|_| totals.bytes_per_second > 0.0);
     let commands = CommandName::ALL.into_iter().map(|command| {
@@ -49,7 +49,7 @@ pub fn experiment_status(
         state,
         sentence: experiment.state_sentence(),
         waits_for: awaited_sources(&sources, state),
-        reasons: experiment.reasons(),
+        reasons: experiment.state_reasons(),
         run: run_view(experiment, unix),
         last_run: experiment.newest_runs().find(|run| run.state.is_over()).cloned(),
         directory: if topology.run.record { topology.run.directory.display().to_string() } else { String::new() },
@@ -67,7 +67,7 @@ pub fn experiment_status(
 }
 
 fn run_view(experiment: &Experiment, unix: f64) -> Option<RunView> {
-    let run = experiment.run()?;
+    let run = experiment.current_run()?;
     Some(RunView {
         number: run.number,
         kind: run.kind.name().into(),
@@ -163,7 +163,7 @@ fn source_view(
 ) -> SourceView {
     let config = &experiment.topology().sources[index];
     let node = config.fitted_source().unwrap_or(&config.name);
-    let member = experiment.member(node);
+    let member = experiment.find_member(node);
     let hello = member.and_then(|member| member.hello.as_ref());
     let snapshots = builders.iter().filter_map(|(_, member, _)| Some((*member)?.counted_snapshot()));
     let rows: Vec<SourceRow> = snapshots.filter_map(|snapshot| snapshot.sources.get(index).copied()).collect();
@@ -177,7 +177,7 @@ fn source_view(
         address: addresses.get(node).cloned(),
         link: config.link.to_string(),
         is_linked: experiment
-            .leader()
+            .leading_builder()
             .and_then(|leader| leader.status.snapshot.sources.get(index))
             .is_some_and(|row| row.connected),
         is_node_connected: hello.is_some(),
@@ -278,7 +278,7 @@ fn missing_view(experiment: &Experiment, addresses: &Addresses, source: usize) -
     let node = config.fitted_source().unwrap_or(&config.name);
     Some(MissingView {
         source: config.name.clone(),
-        host: experiment.member(node).map(|member| member.host.clone()).unwrap_or_default(),
+        host: experiment.find_member(node).map(|member| member.host.clone()).unwrap_or_default(),
         address: addresses.get(node).cloned(),
     })
 }
@@ -286,7 +286,7 @@ fn missing_view(experiment: &Experiment, addresses: &Addresses, source: usize) -
 /// Returns the number of events that the leading builder has to close before the run is over; `None` unless it is being
 /// brought to its end.
 pub fn events_left(experiment: &Experiment) -> Option<u64> {
-    let snapshot = &experiment.leader()?.status.snapshot;
+    let snapshot = &experiment.leading_builder()?.status.snapshot;
     let is_ending = matches!(experiment.state(), ExperimentState::Stopping | ExperimentState::Closing);
     is_ending.then(|| snapshot.end_event.map_or(0, |end| end.saturating_sub(snapshot.oldest_event)))
 }
@@ -297,7 +297,7 @@ fn draining(experiment: &Experiment, of: Option<u64>) -> Option<Draining> {
 }
 
 fn clock_views(experiment: &Experiment) -> Vec<ClockView> {
-    let nodes = experiment.expected_nodes().filter_map(|name| Some((name, experiment.member(name)?)));
+    let nodes = experiment.expected_nodes().filter_map(|name| Some((name, experiment.find_member(name)?)));
     nodes
         .filter_map(|(name, member)| {
             Some(ClockView {

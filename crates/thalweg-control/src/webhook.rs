@@ -38,7 +38,7 @@ impl Webhook {
     }
 
     /// Posts a JSON object.
-    pub fn post(&self, body: &Value) {
+    pub fn post_json(&self, body: &Value) {
         if let Some(sender) = &self.0
             && sender.try_send(body.to_string()).is_err()
         {

@@ -47,7 +47,7 @@ fn changes(service: Arc<Service>, seen: u64) -> impl Stream<Item = Result<Event,
                     return;
                 }
             }
-            let status = service.status();
+            let status = service.latest_status();
             if last_state != Some(status.state) || last_sent.elapsed() >= CLIENT_INTERVAL {
                 (last_state, last_sent) = (Some(status.state), tokio::time::Instant::now());
                 // Statuses have the number of the last message: with it, no message is missed.

@@ -234,7 +234,7 @@ impl Experiment {
             }
             Step::Begin { run } if procedure.unanswered.is_empty() => {
                 let run = *run;
-                let failure = self.leader().map(|leader| leader.status.failure.clone()).unwrap_or_default();
+                let failure = self.leading_builder().map(|leader| leader.status.failure.clone()).unwrap_or_default();
                 if self.has_begun(run) {
                     self.end_procedure(Ok(()));
                 } else if !failure.is_empty() {
@@ -292,7 +292,7 @@ impl Experiment {
     }
 
     fn leader_state(&self) -> Option<State> {
-        let leader = self.leader().filter(|leader| leader.hello.is_some() && leader.status.is_prepared)?;
+        let leader = self.leading_builder().filter(|leader| leader.hello.is_some() && leader.status.is_prepared)?;
         Some(leader.status.snapshot.state)
     }
 
@@ -300,7 +300,7 @@ impl Experiment {
     fn has_begun(&self, run: u32) -> bool {
         let is_over = self.records.get(&run).is_some_and(|record| record.state.is_over());
         let is_under_way = self.leader_state().is_some_and(State::has_begun)
-            && self.leader().is_some_and(|leader| leader.status.snapshot.run == run);
+            && self.leading_builder().is_some_and(|leader| leader.status.snapshot.run == run);
         is_over || is_under_way
     }
 
@@ -312,7 +312,7 @@ impl Experiment {
             awaited.extend(self.missing_nodes().into_iter().map(str::to_owned));
         }
         awaited.dedup();
-        let waits = self.leader().map(|leader| leader.status.snapshot.waits.clone()).unwrap_or_default();
+        let waits = self.leading_builder().map(|leader| leader.status.snapshot.waits.clone()).unwrap_or_default();
         match awaited.as_slice() {
             [] if waits.is_empty() => String::new(),
             [] => format!(": builder 0 {waits}"),

@@ -358,10 +358,10 @@ impl Laboratory {
     /// No state is shown that no node is in.
     fn check_state(&self) {
         let state = self.service.state();
-        let leader = self.service.leader().expect("builder 0");
+        let leader = self.service.leading_builder().expect("builder 0");
         if state.has_run() {
             assert!(leader.hello.is_some() && ExperimentState::from(leader.status.snapshot.state) == state);
-            let run = self.service.run().expect("a run has a record");
+            let run = self.service.current_run().expect("a run has a record");
             assert_eq!(run.number, leader.status.snapshot.run);
         }
     }
@@ -374,8 +374,8 @@ impl Laboratory {
         for number in &self.reserved {
             let record = self.records.get(number).unwrap_or_else(|| panic!("the number {number} is lost"));
             // Without builder 0, nothing is known of it.
-            let is_known = self.service.leader().is_some_and(|leader| leader.hello.is_some());
-            let is_present = self.service.run().is_some_and(|run| run.number == *number) || !is_known;
+            let is_known = self.service.leading_builder().is_some_and(|leader| leader.hello.is_some());
+            let is_present = self.service.current_run().is_some_and(|run| run.number == *number) || !is_known;
             assert!(record.state.is_over() || is_present, "{record:?}");
             if begun.contains(number) && !is_present {
                 assert_ne!(record.state, RunState::Failed, "it has begun: {record:?}");
@@ -386,7 +386,7 @@ impl Laboratory {
         let rests = [S::Idle, S::Configured, S::Armed, S::Running, S::Paused, S::Error];
         assert!(rests.contains(&state), "{state} does not pass");
         if state == S::Error {
-            assert!(!self.service.reasons().is_empty());
+            assert!(!self.service.state_reasons().is_empty());
         }
     }
 }
@@ -461,7 +461,7 @@ fn a_run_that_begins_after_its_start_was_given_up_is_recorded_as_a_run() {
     assert_eq!(experiment.newest_runs().next().unwrap().state, RunState::Failed);
     (status.snapshot.state, status.snapshot.run) = (State::Running, 1);
     experiment.node_reported("b0", status.clone());
-    let record = experiment.run().unwrap();
+    let record = experiment.current_run().unwrap();
     assert_eq!((record.state, record.ended_at), (RunState::Running, None));
     status.last_reports.push(NodeReport { run: 1, state: "COMPLETE".into(), events: 9, ..NodeReport::default() });
     (status.snapshot.state, status.is_prepared) = (State::Idle, false);
