@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Puts the programs and what belongs to them into a tree: scripts/install.sh PROGRAM ROOT PREFIX, where thalweg-lab and
-# thalweg-control are beside PROGRAM, and ROOT is "" or a directory that stands for /. With --remove in front, takes away what was put there.
+# thalweg-control are beside PROGRAM, and ROOT is "" or a directory that stands for /. With --remove in front, takes away
+# what was put there.
 set -euo pipefail
 here=$(cd "$(dirname "$0")/.." && pwd)
 

@@ -52,14 +52,13 @@ const HELP: &str = "\
 
 {usage-heading} {usage}
 
-Take data
+Look before, and take data
+  check      a topology                  doctor     this machine
+  devices    that are here               calibrate  what the links carry
   demo       try the whole path          run        all nodes of a topology
   node       one of many hosts           source     from a pipe or serial port
   control    run control, with a page    ctl        commands to run control
-  calibrate  what the links carry        capture    packets into a pcapng file
-Look before
-  check      a topology                  doctor     this machine
-  devices    that are here               cc         congestion controls
+  capture    packets into a pcapng file  cc         congestion controls
 Keep runs
   ls         in a directory              info       what a run is
   verify     read everything             cat        events and fragments

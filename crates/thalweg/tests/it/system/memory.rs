@@ -5,6 +5,8 @@ use serde_json::Value;
 
 /// Number of fragments after which a node has touched all that it needs: each slot and each open event was used.
 const WARM_FRAGMENTS: u64 = 20_000;
+/// Memory for packets that EFE keeps until they are acknowledged, in KiB.
+const MAX_KEPT_PACKETS: u64 = 4096;
 /// What the allocator may do as it likes, in KiB: 42 bytes for each fragment that passes through.
 const TOLERANCE: u64 = 2048;
 
@@ -34,7 +36,9 @@ fn a_run_ends_with_the_memory_it_began_with() {
                 let enough = fragments + 50_000;
                 node.wait_next("progress", |line| progress(line).filter(|now| *now > enough));
                 let after = node.memory();
-                assert!(after <= before + TOLERANCE, "{before} KiB became {after} KiB: {node:?}");
+                // How many packets wait for their acknowledgement at a time, and are kept until then, is a matter of chance.
+                let kept = if matches!(link, Link::RdmaEfe) { MAX_KEPT_PACKETS } else { 0 };
+                assert!(after <= before + kept + TOLERANCE, "{link:?}: {before} KiB became {after} KiB: {node:?}");
             }
             nodes[0].tell("stop");
             all_succeed(nodes);
