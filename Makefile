@@ -68,7 +68,7 @@ build: setup ## Build the programs and the Python package's module, as the demo 
 	cargo build --locked -p thalweg -p thalweg-lab -p thalweg-control -p thalweg-py $(LIBRARIES) $(FEATURES)
 # Without the instruments.
 build-demo: setup
-	cargo build --locked -p thalweg -p thalweg-py $(FEATURES)
+	cargo build --locked -p thalweg -p thalweg-control -p thalweg-py $(FEATURES)
 
 .PHONY: release
 release: setup ## Build the optimised programs

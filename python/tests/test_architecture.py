@@ -51,7 +51,7 @@ def features(*selection: str) -> dict[str, set[str]]:
 
 @pytest.mark.skipif(shutil.which("cargo") is None, reason="cargo is not here")
 def test_build_and_test_compile_each_dependency_with_the_same_features() -> None:
-    build = features("--package", "thalweg", "--edges", "normal,build")
+    build = features("--package", "thalweg", "--package", "thalweg-control", "--edges", "normal,build")
     test = features("--workspace", "--edges", "normal,build,dev")
     assert {crate: (of, test[crate]) for crate, of in build.items() if not of <= test[crate]} == {}
 

@@ -123,9 +123,11 @@ pub struct Member {
 }
 
 impl Member {
-    /// Returns the snapshot with the counts of the run under way, or of the last one.
-    pub fn counted_snapshot(&self) -> &Snapshot {
-        if self.status.snapshot.run == 0 { &self.last_run } else { &self.status.snapshot }
+    /// Returns the snapshot with the counts of the run under way, or of the last one. From the moment at which a run is
+    /// being started, counts begin at 0.
+    pub fn counted_snapshot(&self, state: ExperimentState) -> &Snapshot {
+        let is_between = self.status.snapshot.run == 0 && state != ExperimentState::Starting;
+        if is_between { &self.last_run } else { &self.status.snapshot }
     }
 
     /// Returns the name of its process, which no other process has; empty if it is not connected.

@@ -37,7 +37,7 @@ pub fn experiment_status(
     let sources: Vec<SourceView> = (0..topology.sources.len())
         .map(|index| source_view(experiment, rates, addresses, &builders, index, state))
         .collect();
-    let totals = totals(&builders);
+    let totals = totals(&builders, state);
     let leader = experiment.leading_builder();
     let free_bytes = leader.and_then(|leader| leader.status.disk_free_bytes);
     let seconds_left = free_bytes.filter(|_| totals.bytes_per_second > 0.0);
@@ -56,8 +56,8 @@ pub fn experiment_status(
         disk: DiskView { free_bytes, seconds_left: seconds_left.map(|free| free as f64 / totals.bytes_per_second) },
         commands: commands.collect(),
         ledger: sum_ledgers(&sources),
-        builders: builders.iter().map(|(name, member, rates)| builder_view(name, *member, rates)).collect(),
-        incomplete_events: incomplete_views(experiment, addresses, &builders),
+        builders: builders.iter().map(|(name, member, rates)| builder_view(name, *member, rates, state)).collect(),
+        incomplete_events: incomplete_views(experiment, addresses, &builders, state),
         draining: draining(experiment, draining_of),
         clocks: clock_views(experiment),
         totals,
@@ -87,9 +87,9 @@ fn awaited_sources(sources: &[SourceView], state: ExperimentState) -> Vec<String
     awaited.map(|source| source.name.clone()).collect()
 }
 
-fn totals(builders: &[(&str, Option<&Member>, NodeRates)]) -> Totals {
+fn totals(builders: &[(&str, Option<&Member>, NodeRates)], state: ExperimentState) -> Totals {
     let snapshots: Vec<&Snapshot> =
-        builders.iter().filter_map(|(_, member, _)| Some((*member)?.counted_snapshot())).collect();
+        builders.iter().filter_map(|(_, member, _)| Some((*member)?.counted_snapshot(state))).collect();
     let events: u64 = snapshots.iter().map(|snapshot| snapshot.events).sum();
     let bytes: u64 = snapshots.iter().map(|snapshot| snapshot.bytes).sum();
     Totals {
@@ -165,7 +165,7 @@ fn source_view(
     let node = config.fitted_source().unwrap_or(&config.name);
     let member = experiment.find_member(node);
     let hello = member.and_then(|member| member.hello.as_ref());
-    let snapshots = builders.iter().filter_map(|(_, member, _)| Some((*member)?.counted_snapshot()));
+    let snapshots = builders.iter().filter_map(|(_, member, _)| Some((*member)?.counted_snapshot(state)));
     let rows: Vec<SourceRow> = snapshots.filter_map(|snapshot| snapshot.sources.get(index).copied()).collect();
     let source_rates = builders.iter().filter_map(|(_, _, rates)| rates.sources.get(index));
     let (bytes_per_second, events_per_second) =
@@ -232,7 +232,7 @@ fn judge_source(
     }
 }
 
-fn builder_view(name: &str, member: Option<&Member>, rates: &NodeRates) -> BuilderView {
+fn builder_view(name: &str, member: Option<&Member>, rates: &NodeRates, state: ExperimentState) -> BuilderView {
     let hello = member.and_then(|member| member.hello.as_ref());
     let snapshot = member.map(|member| &member.status.snapshot);
     let is_prepared = member.is_some_and(|member| member.status.is_prepared);
@@ -241,8 +241,8 @@ fn builder_view(name: &str, member: Option<&Member>, rates: &NodeRates) -> Build
         host: hello.map(|hello| hello.host.clone()).unwrap_or_default(),
         is_node_connected: hello.is_some(),
         state: snapshot.filter(|_| is_prepared).map(|snapshot| snapshot.state.into()).unwrap_or_default(),
-        events: member.map_or(0, |member| member.counted_snapshot().events),
-        incomplete: member.map_or(0, |member| member.counted_snapshot().incomplete),
+        events: member.map_or(0, |member| member.counted_snapshot(state).events),
+        incomplete: member.map_or(0, |member| member.counted_snapshot(state).incomplete),
         bytes_per_second: rates.bytes,
         stalled_percent: rates.stalled * 100.0,
     }
@@ -252,10 +252,11 @@ fn incomplete_views(
     experiment: &Experiment,
     addresses: &Addresses,
     builders: &[(&str, Option<&Member>, NodeRates)],
+    state: ExperimentState,
 ) -> Vec<IncompleteView> {
     let mut views: Vec<IncompleteView> = Vec::new();
     for (name, member, _) in builders {
-        for event in member.iter().flat_map(|member| &member.counted_snapshot().incomplete_events) {
+        for event in member.iter().flat_map(|member| &member.counted_snapshot(state).incomplete_events) {
             views.push(IncompleteView {
                 event: event.event,
                 event_text: event.event.to_string(),
