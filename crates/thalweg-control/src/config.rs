@@ -52,11 +52,6 @@ pub enum NodeProcess {
         #[serde(default = "default_program")]
         program: String,
     },
-    /// As a unit of systemd on this host, which starts it again.
-    Systemd {
-        /// Name of the unit.
-        unit: String,
-    },
     /// Not by this service, which waits for it.
     None,
 }
@@ -71,7 +66,6 @@ impl NodeProcess {
         match self {
             Self::Child => "child",
             Self::Ssh { .. } => "ssh",
-            Self::Systemd { .. } => "systemd",
             Self::None => "none",
         }
     }

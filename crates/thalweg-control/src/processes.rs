@@ -1,4 +1,4 @@
-//! Processes of nodes: started as children, by ssh or by systemd, with a log of each. They outlive the service.
+//! Processes of nodes: started as children or by ssh, with a log of each. They outlive the service.
 
 use crate::config::NodeProcess;
 use std::collections::BTreeMap;
@@ -74,11 +74,6 @@ impl Processes {
                     quote_word(node)
                 );
                 command.args(["-o", "BatchMode=yes", "-T", "--", host]).arg(script).stdin(Stdio::piped());
-                command
-            }
-            NodeProcess::Systemd { unit } => {
-                let mut command = Command::new("systemctl");
-                command.args(["start", "--"]).arg(unit).stdin(Stdio::null());
                 command
             }
             NodeProcess::None => {

@@ -321,7 +321,7 @@ pub struct ProcessView {
     pub state: String,
     /// Time since which it is in this state.
     pub since_at: f64,
-    /// Way in which it is started: `child`, `ssh`, `systemd` or `none`.
+    /// Way in which it is started: `child`, `ssh` or `none`.
     pub manager: String,
     /// Last line of its log, as far as the service knows it.
     pub last_line: String,
