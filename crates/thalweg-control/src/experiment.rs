@@ -98,7 +98,7 @@ pub enum Action {
     /// Reserves a number for a run, at least this; the service then calls [`Experiment::number_reserved`].
     ReserveNumber(u32),
     /// Writes a record of a run.
-    Record(RunRecord),
+    Record(Box<RunRecord>),
     /// Answers the request of this ticket.
     Answer(u64, Result<(), Rejection>),
 }
@@ -447,7 +447,7 @@ impl Experiment {
         let before = record.clone();
         change(record);
         if *record != before {
-            self.actions.push_back(Action::Record(record.clone()));
+            self.actions.push_back(Action::Record(Box::new(record.clone())));
         }
         Some(record.clone())
     }

@@ -4,7 +4,6 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use thalweg_core::control::Command;
 use thalweg_store::RunKind;
-use thalweg_wire::TaiNanos;
 
 /// Command to a node.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -49,12 +48,6 @@ pub struct RunOrder {
     /// Comment on the run, for `run.json`; the topology's when absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub comment: Option<String>,
-    /// Time at which the run was asked for.
-    #[serde(skip_serializing_if = "Option::is_none", with = "tai")]
-    pub asked_at: Option<TaiNanos>,
-    /// Names of sources that are left out of this run.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub without: Vec<String>,
 }
 
 /// Step of a scan that is to be marked.
@@ -66,22 +59,4 @@ pub struct StepOrder {
     /// Facts about the step, of at most 4 KiB of JSON.
     #[serde(skip_serializing_if = "serde_json::Value::is_null")]
     pub data: serde_json::Value,
-}
-
-/// TAI nanoseconds as a number.
-mod tai {
-    use serde::{Deserialize, Deserializer, Serializer};
-    use thalweg_wire::TaiNanos;
-
-    #[expect(clippy::ref_option, reason = "serde wants it so")]
-    pub(super) fn serialize<S: Serializer>(time: &Option<TaiNanos>, serializer: S) -> Result<S::Ok, S::Error> {
-        match time {
-            Some(time) => serializer.serialize_u64(time.0),
-            None => serializer.serialize_none(),
-        }
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<TaiNanos>, D::Error> {
-        Ok(Option::<u64>::deserialize(deserializer)?.map(TaiNanos))
-    }
 }

@@ -182,13 +182,13 @@ impl Experiment {
             asked_at: Some(unix),
             ..RunRecord::default()
         };
-        self.actions.push_back(Action::Record(record.clone()));
+        self.actions.push_back(Action::Record(Box::new(record.clone())));
         self.records.insert(run, record);
         while self.records.len() > MAX_RUNS {
             self.records.pop_first();
         }
         let comment = Some(note).filter(|note| !note.is_empty());
-        let order = RunOrder { number: Some(run), kind, comment, ..RunOrder::default() };
+        let order = RunOrder { number: Some(run), kind, comment };
         if is_next {
             // The run before it goes on until builder 0 reports the new one.
             if let Some(procedure) = &mut self.procedure {

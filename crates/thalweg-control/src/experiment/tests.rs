@@ -349,7 +349,7 @@ impl Laboratory {
                     assert!(self.reserved.insert(self.last_number), "a number is given out once");
                     self.service.number_reserved(Ok(self.last_number));
                 }
-                Action::Record(record) => _ = self.records.insert(record.number, record),
+                Action::Record(record) => _ = self.records.insert(record.number, *record),
                 Action::Answer(ticket, _) => assert!(self.asked.remove(&ticket), "a request is answered once"),
             }
         }

@@ -109,12 +109,11 @@ impl BuilderNode {
     /// The reason why that is not possible now; nothing has changed.
     pub(super) fn ask_for_next_run(&mut self, order: &RunOrder) -> Result<(), CommandRefusal> {
         self.check_boundary(Boundary::NextRun)?;
-        self.check_next_run_possible(order).map_err(CommandRefusal)?;
+        self.check_next_run_possible().map_err(CommandRefusal)?;
         let began = self.clock.date();
-        let asked = order.asked_at.unwrap_or(began);
-        let prepared = self.prepare_next_run(order, asked);
+        let prepared = self.prepare_next_run(order, began);
         let (number, recorder) = prepared.map_err(|error| CommandRefusal(error.to_string()))?;
-        self.next_run = Some(NextRun { number, asked, began, recorder, opened: None });
+        self.next_run = Some(NextRun { number, asked: began, began, recorder, opened: None });
         self.run.set_next_number(number);
         self.request_boundary(Boundary::NextRun)
     }
@@ -157,11 +156,8 @@ impl BuilderNode {
     }
 
     /// Checks for what a run without a gap is not made for.
-    fn check_next_run_possible(&self, order: &RunOrder) -> Result<(), String> {
+    fn check_next_run_possible(&self) -> Result<(), String> {
         let cannot = "cannot begin the next run without a gap";
-        if !order.without.is_empty() {
-            return Err(format!("{cannot} with other sources; stop the run, and start the next one"));
-        }
         if let Some(closing) = &self.closing_run {
             return Err(format!("{cannot}: run {} is still being written to disk", closing.report.run));
         }

@@ -111,14 +111,7 @@ impl BuilderNode {
         if !matches!(state, State::Configured | State::Armed) {
             return Err(CommandRefusal(format!("cannot prepare the run: the run is {state}")));
         }
-        if let [first, ..] = &order.without[..] {
-            return Err(CommandRefusal(format!(
-                "cannot prepare the run without source '{first}': sources cannot be left out of one run yet; take it \
-                 out of the topology"
-            )));
-        }
         self.setup.run.number = order.number.or(self.setup.run.number);
-        order.asked_at.into_iter().for_each(|asked| self.run.note_asked(asked));
         self.run.set_order(order.clone());
         Ok(())
     }
