@@ -241,7 +241,9 @@ impl Experiment {
                     self.end_procedure(Err(failure));
                 }
             }
-            Step::Mark if procedure.unanswered.is_empty() => self.end_procedure(Ok(())),
+            Step::Mark if procedure.unanswered.is_empty() && self.leader_state() != Some(State::Pausing) => {
+                self.end_procedure(Ok(()));
+            }
             Step::Control(command)
                 if procedure.unanswered.is_empty() && has_followed(*command, self.leader_state()) =>
             {
