@@ -211,9 +211,11 @@ impl BuilderNode {
         for index in self.peers.connection_numbers() {
             let Sender::Source(source) = self.peers.message_sender(index) else { continue };
             let builder = self.builder_of(source);
+            // A source that is in the next run already may hold fragments of the run under way.
             let is_done = self.has_begun()
                 && builder.has_ended(source)
                 && builder.is_settled(source)
+                && self.builder.is_settled(source)
                 && self.assigning.is_done_elsewhere(source, &self.builder);
             if is_done && !self.peers.is_dismissed(source) {
                 self.peers.dismiss_source(source);
