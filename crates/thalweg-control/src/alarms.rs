@@ -179,6 +179,10 @@ pub fn find_conditions(status: &Status, limits: &AlarmLimits, silent_seconds: &[
         let text = format!("the disk of {} is full in {:.0} minutes at this rate", status.directory, left / 60.0);
         conditions.push(Condition { id: "disk-nearly-full".into(), severity: Major, text });
     }
+    if !status.number_problem.is_empty() {
+        let text = format!("no run can start: {}", status.number_problem);
+        conditions.push(Condition { id: "no-numbers".into(), severity: Major, text });
+    }
     for clock in &status.clocks {
         if let Some(offset) = clock.offset_seconds.filter(|offset| offset.abs() > limits.clock_offset.as_secs_f64()) {
             let text = format!(

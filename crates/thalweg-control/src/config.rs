@@ -1,5 +1,6 @@
 //! Table `[control]` of a topology: the service, the processes of nodes, and alarms.
 
+use crate::etcd::EtcdConfig;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -19,6 +20,8 @@ pub struct ControlConfig {
     /// Processes of nodes, by the name of the node; those that are not named are children of the service on its own
     /// host.
     pub nodes: BTreeMap<String, NodeProcess>,
+    /// The etcd that services of the experiment share; none if it has no endpoints.
+    pub etcd: EtcdConfig,
     /// Limits of alarms.
     pub alarms: AlarmLimits,
     /// Address to which alarms and the beginnings and ends of runs are posted as JSON; none if it is empty.
@@ -32,6 +35,7 @@ impl Default for ControlConfig {
             listen: SocketAddr::from(([127, 0, 0, 1], 8400)),
             url: String::new(),
             nodes: BTreeMap::new(),
+            etcd: EtcdConfig::default(),
             alarms: AlarmLimits::default(),
             webhook: String::new(),
         }

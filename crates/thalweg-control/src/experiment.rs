@@ -6,7 +6,7 @@
 
 mod procedure;
 
-use crate::records::{Flag, Note, RunRecord, RunState};
+use crate::records::{Flag, MAX_RUNS, Note, RunRecord, RunState};
 use crate::state::{CommandName, ExperimentState};
 use procedure::Procedure;
 use std::collections::{BTreeMap, VecDeque};
@@ -95,8 +95,9 @@ pub enum Action {
     },
     /// Starts the processes of nodes that are not connected.
     StartNodes(Vec<String>),
-    /// Reserves a number for a run, at least this; the service then calls [`Experiment::number_reserved`].
-    ReserveNumber(u32),
+    /// Reserves a number for the run of this ticket's request, at least that of the record, and writes the record; the
+    /// service then calls [`Experiment::number_reserved`].
+    Reserve(u64, Box<RunRecord>),
     /// Writes a record of a run.
     Record(Box<RunRecord>),
     /// Answers the request of this ticket.
@@ -440,6 +441,19 @@ impl Experiment {
     /// Returns and removes the next action.
     pub fn next_action(&mut self) -> Option<Action> {
         self.actions.pop_front()
+    }
+
+    /// Takes the record of a run as another service has written it.
+    pub fn record_changed(&mut self, record: RunRecord) {
+        let merged = self.records.get(&record.number).map(|known| known.merge(&record)).unwrap_or(record);
+        self.insert_record(merged);
+    }
+
+    fn insert_record(&mut self, record: RunRecord) {
+        self.records.insert(record.number, record);
+        while self.records.len() > MAX_RUNS {
+            self.records.pop_first();
+        }
     }
 
     fn change_record(&mut self, run: u32, change: impl FnOnce(&mut RunRecord)) -> Option<RunRecord> {

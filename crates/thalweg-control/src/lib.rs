@@ -20,6 +20,8 @@
 //! | `webhook` | Posts of alarms and runs |
 //! | `records` | Records of runs |
 //! | `numbers` | Numbers of runs |
+//! | `storage` | Numbers and records, kept by a thread that may wait for the disk |
+//! | `etcd` | Numbers, records and services in etcd |
 //! | `processes` | Processes of nodes |
 //! | `access` | Tokens with roles |
 //! | `audit` | The log of requests |
@@ -36,6 +38,7 @@ pub mod api;
 pub mod audit;
 pub mod config;
 pub mod ctl;
+pub mod etcd;
 pub mod experiment;
 pub mod history;
 mod manual;
@@ -49,6 +52,7 @@ pub mod server;
 pub mod service;
 pub mod state;
 pub mod status;
+pub mod storage;
 pub mod view;
 pub mod webhook;
 

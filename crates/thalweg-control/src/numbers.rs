@@ -24,6 +24,9 @@ pub enum NumberError {
         /// Beginning of the content.
         text: String,
     },
+    /// The etcd that holds the last number did not give one.
+    #[error("{0}: no run can start without a number of its own")]
+    Etcd(#[from] crate::etcd::EtcdError),
     /// All numbers were given out.
     #[error("all numbers of runs were given out")]
     Exhausted,
@@ -56,12 +59,27 @@ impl NumberFile {
     /// # Errors
     /// The file cannot be read or written, or holds something else.
     pub fn reserve_number(&self, least: u32) -> Result<u32, NumberError> {
-        let lock_path = self.path.with_extension("lock");
-        let lock = OpenOptions::new().create(true).truncate(false).write(true).open(&lock_path);
-        let _lock = lock.and_then(|lock| lock.lock().map(|()| lock)).map_err(|error| self.file_error(error))?;
+        let _lock = self.lock()?;
         let number = self.next_number(least)?;
         self.write_number(number).map_err(|error| self.file_error(error))?;
         Ok(number)
+    }
+
+    /// Notes a number that was reserved elsewhere.
+    ///
+    /// # Errors
+    /// Those of [`reserve_number`](Self::reserve_number).
+    pub fn raise_number(&self, number: u32) -> Result<(), NumberError> {
+        let _lock = self.lock()?;
+        if self.last_number()?.is_none_or(|last| last < number) {
+            self.write_number(number).map_err(|error| self.file_error(error))?;
+        }
+        Ok(())
+    }
+
+    fn lock(&self) -> Result<File, NumberError> {
+        let lock = OpenOptions::new().create(true).truncate(false).write(true).open(self.path.with_extension("lock"));
+        lock.and_then(|lock| lock.lock().map(|()| lock)).map_err(|error| self.file_error(error))
     }
 
     fn last_number(&self) -> Result<Option<u32>, NumberError> {

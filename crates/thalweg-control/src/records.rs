@@ -1,16 +1,20 @@
 //! Records of runs: each number that was given out, and what became of it. One file, to which a line is added with each
-//! change; the last line about a run counts.
+//! change; the lines about a run are merged.
 
 use serde::{Deserialize, Serialize};
+use std::cmp::{Ordering, Reverse};
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use thalweg_node::RunKind;
 use utoipa::ToSchema;
 
 /// Number of runs whose records are kept in memory: the newest.
 pub const MAX_RUNS: usize = 1000;
+
+/// Number of bytes of the file that are read at a time.
+const MAX_READ_BYTES: u64 = 4 << 20;
 
 /// Record of a run. Times are Unix times in seconds.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -74,7 +78,78 @@ pub enum RunState {
     Lost,
 }
 
+impl RunRecord {
+    /// Returns the record of the same run, as it is after what is in another one of it, too. The order in which records
+    /// are merged makes no difference.
+    pub fn merge(&self, other: &Self) -> Self {
+        let asked = if self.asked_rank() >= other.asked_rank() { self } else { other };
+        let ended = if self.end_rank() >= other.end_rank() { self } else { other };
+        let mut notes: Vec<Note> = self.notes.iter().chain(&other.notes).cloned().collect();
+        notes.sort_by(|one, other| one.rank().partial_cmp(&other.rank()).unwrap_or(Ordering::Equal));
+        notes.dedup();
+        Self {
+            number: self.number.max(other.number),
+            kind: asked.kind,
+            note: asked.note.clone(),
+            asked_by: asked.asked_by.clone(),
+            asked_at: asked.asked_at,
+            began_at: earlier(self.began_at, other.began_at),
+            stop_asked_at: earlier(self.stop_asked_at, other.stop_asked_at),
+            flag: [&self.flag, &other.flag].into_iter().flatten().max_by(|one, other| one.cmp_age(other)).cloned(),
+            notes,
+            process: self.process.clone().max(other.process.clone()),
+            ..ended.clone()
+        }
+    }
+
+    /// Returns the record of the run, which did not begin.
+    pub fn failed(&self, reason: &str) -> Self {
+        let mut record = Self { state: RunState::Failed, ended_at: self.asked_at, ..self.clone() };
+        record.reasons.push(reason.to_owned());
+        record
+    }
+
+    /// Returns the rank of what is known of the request for it; the highest counts.
+    fn asked_rank(&self) -> (bool, Reverse<u64>, &str, &str, bool) {
+        let asked_at = self.asked_at.unwrap_or(0.0);
+        let is_test = self.kind == RunKind::Test;
+        (self.asked_at.is_some(), Reverse(asked_at.to_bits()), &self.asked_by, &self.note, is_test)
+    }
+
+    /// Returns the rank of what is known of its end; the highest counts.
+    fn end_rank(&self) -> impl Ord {
+        let times = [self.ended_at, self.seconds].map(|time| time.unwrap_or(0.0).to_bits());
+        (
+            self.state.rank(),
+            times,
+            self.events,
+            self.incomplete,
+            self.bytes,
+            self.reasons.clone(),
+            self.directory.clone(),
+        )
+    }
+}
+
+/// Returns the earlier of two times, as far as they are known.
+fn earlier(one: Option<f64>, other: Option<f64>) -> Option<f64> {
+    [one, other].into_iter().flatten().min_by(f64::total_cmp)
+}
+
 impl RunState {
+    /// Returns the rank of the state: a run goes through them in this order. A start that took too long may have led to a
+    /// run all the same.
+    fn rank(self) -> u8 {
+        match self {
+            Self::Reserved => 0,
+            Self::Failed => 1,
+            Self::Running => 2,
+            Self::Lost => 3,
+            Self::Incomplete => 4,
+            Self::Complete => 5,
+        }
+    }
+
     /// Returns whether nothing more happens to the run.
     pub fn is_over(self) -> bool {
         !matches!(self, Self::Reserved | Self::Running)
@@ -117,11 +192,26 @@ pub struct Note {
     pub at: f64,
 }
 
-/// File of the records of all runs.
+impl Flag {
+    fn cmp_age(&self, other: &Self) -> Ordering {
+        let ages = self.at.total_cmp(&other.at);
+        ages.then_with(|| (self.flag as u8, &self.why, &self.by).cmp(&(other.flag as u8, &other.why, &other.by)))
+    }
+}
+
+impl Note {
+    fn rank(&self) -> (f64, &str, &str) {
+        (self.at, &self.text, &self.by)
+    }
+}
+
+/// File of the records of all runs. Several services can add to it.
 #[derive(Debug)]
 pub struct RecordFile {
     path: PathBuf,
     file: File,
+    /// Length of what was read.
+    read_bytes: u64,
 }
 
 impl RecordFile {
@@ -132,26 +222,38 @@ impl RecordFile {
     /// The file cannot be read or written.
     pub fn open_records(directory: &Path) -> io::Result<(Self, BTreeMap<u32, RunRecord>)> {
         let path = directory.join("runs.jsonl");
-        let text = match std::fs::read(&path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
-            text => text?,
-        };
-        let lines = text.split(|byte| *byte == b'\n');
-        let mut runs: BTreeMap<u32, RunRecord> = lines
-            .filter_map(|line| serde_json::from_slice::<RunRecord>(line).ok())
-            .map(|record| (record.number, record))
-            .collect();
-        while runs.len() > MAX_RUNS {
-            runs.pop_first();
-        }
-        let mut file = OpenOptions::new().create(true).append(true).open(&path)?;
+        let mut file = OpenOptions::new().create(true).append(true).read(true).open(&path)?;
+        let mut text = Vec::new();
+        file.read_to_end(&mut text)?;
         if !text.is_empty() && !text.ends_with(b"\n") {
             file.write_all(b"\n")?;
         }
-        Ok((Self { path, file }, runs))
+        let mut runs: BTreeMap<u32, RunRecord> = BTreeMap::new();
+        for record in parse_lines(&text) {
+            let merged = runs.get(&record.number).map_or_else(|| record.clone(), |run| run.merge(&record));
+            runs.insert(record.number, merged);
+            if runs.len() > MAX_RUNS {
+                runs.pop_first();
+            }
+        }
+        Ok((Self { path, file, read_bytes: text.len() as u64 }, runs))
     }
 
-    /// Adds a record, which takes the place of an earlier one of that run, and brings it to the disk.
+    /// Returns the records that were added since the last call, by this service or another one. A file that cannot be
+    /// read has none.
+    pub fn added_records(&mut self) -> Vec<RunRecord> {
+        let mut text = Vec::new();
+        let read = self.file.seek(SeekFrom::Start(self.read_bytes));
+        if read.and_then(|_| Read::by_ref(&mut self.file).take(MAX_READ_BYTES).read_to_end(&mut text)).is_err() {
+            return Vec::new();
+        }
+        // The last line may not be whole yet.
+        text.truncate(text.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1));
+        self.read_bytes += text.len() as u64;
+        parse_lines(&text).collect()
+    }
+
+    /// Adds a record, which is merged with earlier ones of that run, and brings it to the disk.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -161,6 +263,10 @@ impl RecordFile {
         let written = self.file.write_all(line.as_bytes()).and_then(|()| self.file.sync_data());
         written.map_err(|error| format!("{}: {error}", self.path.display()))
     }
+}
+
+fn parse_lines(text: &[u8]) -> impl Iterator<Item = RunRecord> {
+    text.split(|byte| *byte == b'\n').filter_map(|line| serde_json::from_slice(line).ok())
 }
 
 #[cfg(test)]

@@ -6,12 +6,12 @@ use crate::audit::AuditLog;
 use crate::config::ControlConfig;
 use crate::experiment::{Action, Experiment, Now, Rejection, Request};
 use crate::history::{Columns, History, Second, SourceSecond};
-use crate::numbers::NumberFile;
 use crate::processes::Processes;
 use crate::rates::Rates;
-use crate::records::{Flag, RecordFile, RunRecord};
+use crate::records::{Flag, RunRecord};
 use crate::state::CommandName;
 use crate::status::{MessageView, ProcessView, ServiceView, Status};
+use crate::storage::{Storage, StorageOrder, StoragePlace, StorageReport, StorageView};
 use crate::view::{Addresses, events_left, experiment_status};
 use crate::webhook::Webhook;
 use parking_lot::Mutex;
@@ -61,8 +61,8 @@ struct Inner {
     history: History,
     alarms: Alarms,
     processes: Processes,
-    numbers: NumberFile,
-    records: RecordFile,
+    storage: Storage,
+    stored: StorageView,
     webhook: Webhook,
     messages: VecDeque<MessageView>,
     status: Arc<Status>,
@@ -81,8 +81,6 @@ struct Inner {
     last_second: f64,
     /// Number of the last message.
     last_message: u64,
-    /// Number after the highest of the runs in the directory when the topology was read.
-    first_free_number: u32,
 }
 
 /// Connection of a node, as the service sees it.
@@ -134,8 +132,8 @@ impl Service {
         }
         std::fs::create_dir_all(directory).map_err(|error| ServiceError::in_directory(directory, error))?;
         let tokens = Tokens::open(directory)?;
-        let (records, runs) =
-            RecordFile::open_records(directory).map_err(|error| ServiceError::in_directory(directory, error))?;
+        let (storage, worker, runs) =
+            Storage::open(directory).map_err(|error| ServiceError::in_directory(directory, error))?;
         let audit = AuditLog::open_log(directory).map_err(|error| ServiceError::in_directory(directory, error))?;
         let begun = Instant::now();
         let now = Now { monotonic: Duration::ZERO, unix: unix_seconds() };
@@ -143,18 +141,18 @@ impl Service {
             host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
             version: thalweg::terminal::version_text(),
             since_at: now.unix,
+            url: String::new(),
         };
         // Numbers of statuses and messages go on where an earlier service stopped: they begin with the time in µs.
         let first_id = unix_micros();
         let inner = Inner {
-            first_free_number: first_free_number(&topology.run.directory),
             experiment: Experiment::new(topology, runs, now),
             rates: Rates::default(),
             history: History::default(),
             alarms: Alarms::open(directory),
             processes: Processes::new(directory, tokens.token_of(Role::Node).map(|token| token.secret.clone())),
-            numbers: NumberFile::in_directory(directory),
-            records,
+            storage,
+            stored: StorageView::default(),
             webhook: Webhook::new(&config.webhook),
             messages: VecDeque::new(),
             status: Arc::new(Status { id: first_id, ..Status::default() }),
@@ -180,8 +178,34 @@ impl Service {
             topology_path: topology_path.to_owned(),
             begun,
         });
+        let receiver = Arc::downgrade(&service);
+        let started = worker.start(move |report| {
+            if let Some(service) = receiver.upgrade() {
+                service.handle_storage(report);
+            }
+        });
+        started.map_err(|error| ServiceError::in_directory(directory, error))?;
+        service.inner.lock().place_storage();
         service.refresh_status();
         Ok(service)
+    }
+
+    /// Takes a report of the storage.
+    fn handle_storage(&self, report: StorageReport) {
+        let now = self.current_time();
+        let mut inner = self.inner.lock();
+        inner.experiment.advance_time(now);
+        match report {
+            StorageReport::Reserved(ticket, reserved) => {
+                inner.experiment.number_reserved(ticket, reserved.map(|record| *record));
+            }
+            StorageReport::Changed(record) => inner.experiment.record_changed(*record),
+            StorageReport::Looked(view) => inner.stored = view,
+            StorageReport::Problem(problem) => inner.add_message(now.unix, Severity::Error, None, problem),
+        }
+        inner.carry_out_actions(now.unix);
+        drop(inner);
+        self.refresh_status();
     }
 
     /// Returns the address on which to listen.
@@ -191,7 +215,9 @@ impl Service {
 
     /// Sets the address on which it listens: the port may be the system's choice.
     pub fn set_listen_address(&self, address: SocketAddr) {
-        self.inner.lock().config.listen = address;
+        let mut inner = self.inner.lock();
+        inner.config.listen = address;
+        inner.place_storage();
     }
 
     /// Returns the latest status.
@@ -376,10 +402,10 @@ impl Service {
         let (topology, config) = load_topology(&self.topology_path)
             .map_err(|problem| Rejection::Failed(format!("cannot configure: {problem}")))?;
         let mut inner = self.inner.lock();
-        inner.first_free_number = first_free_number(&topology.run.directory);
         let (listen, experiment) = (inner.config.listen, inner.config.experiment.clone());
         inner.webhook = Webhook::new(&config.webhook);
         inner.config = ControlConfig { listen, experiment, ..config };
+        inner.place_storage();
         Ok(topology)
     }
 
@@ -501,16 +527,10 @@ impl Inner {
                         }
                     }
                 }
-                Action::ReserveNumber(least) => {
-                    let least = least.max(first_free_number(&self.experiment.topology().run.directory));
-                    let number = self.numbers.reserve_number(least).map_err(|error| error.to_string());
-                    self.experiment.number_reserved(number);
-                }
+                Action::Reserve(ticket, draft) => self.storage.order(StorageOrder::Reserve(ticket, draft)),
                 Action::Record(record) => {
-                    if let Err(problem) = self.records.add_record(&record) {
-                        self.add_message(unix, Severity::Error, None, problem);
-                    }
                     self.webhook.post_json(&serde_json::json!({ "run": record }));
+                    self.storage.order(StorageOrder::Record(record));
                 }
                 Action::Answer(ticket, result) => {
                     if let Some(answer) = self.answers.remove(&ticket) {
@@ -519,6 +539,17 @@ impl Inner {
                 }
             }
         }
+    }
+
+    fn place_storage(&mut self) {
+        let place = StoragePlace {
+            runs: self.experiment.topology().run.directory.clone(),
+            etcd: self.config.etcd.clone(),
+            experiment: self.config.experiment.clone(),
+            service: ServiceView { url: self.config.node_url(), ..self.service.clone() },
+        };
+        self.service.url.clone_from(&place.service.url);
+        self.storage.order(StorageOrder::Configure(Box::new(place)));
     }
 
     fn add_message(&mut self, at: f64, severity: Severity, node: Option<&str>, mut text: String) {
@@ -545,6 +576,8 @@ impl Inner {
             topology: topology_path.display().to_string(),
             service: self.service.clone(),
             next_number: self.next_number(),
+            number_problem: self.stored.problem.clone(),
+            services: self.stored.services.clone(),
             processes: self.process_views(),
             messages: {
                 let skipped = self.messages.len().saturating_sub(MAX_SHOWN_MESSAGES);
@@ -577,8 +610,8 @@ impl Inner {
 
     fn next_number(&self) -> Option<u32> {
         let last = self.experiment.newest_runs().next().map_or(1, |run| run.number.saturating_add(1));
-        let least = last.max(self.experiment.topology().run.number.unwrap_or(0)).max(self.first_free_number);
-        self.numbers.next_number(least).ok()
+        let least = last.max(self.experiment.topology().run.number.unwrap_or(0));
+        self.stored.next_number.map(|next| next.max(least))
     }
 
     /// Returns for each source the time for which it has sent nothing while another one has.
@@ -661,18 +694,8 @@ fn load_topology(path: &Path) -> Result<(Topology, ControlConfig), String> {
     Ok((topology, config))
 }
 
-/// Returns the number after the highest of the runs in a directory, as far as this host can read it.
-fn first_free_number(directory: &Path) -> u32 {
-    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
-    let numbers = entries.filter_map(|entry| {
-        let name = entry.file_name().into_string().ok()?;
-        let digits: String = name.strip_prefix("run-")?.chars().take_while(char::is_ascii_digit).collect();
-        digits.parse::<u32>().ok()?.checked_add(1)
-    });
-    numbers.max().unwrap_or(0)
-}
-
-fn unix_micros() -> u64 {
+/// Returns the Unix time in microseconds.
+pub(crate) fn unix_micros() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(now.as_micros()).unwrap_or(u64::MAX)
 }

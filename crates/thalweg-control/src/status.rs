@@ -34,6 +34,10 @@ pub struct Status {
     pub last_run: Option<RunRecord>,
     /// Number that the next run gets, unless another service takes it.
     pub next_number: Option<u32>,
+    /// Reason why no run can be given a number; empty if one can.
+    pub number_problem: String,
+    /// Services of the experiment that are up, as far as etcd knows them.
+    pub services: Vec<ServiceView>,
     /// Directory in which runs are recorded; empty if they are not.
     pub directory: String,
     /// Disk of that directory.
@@ -64,7 +68,7 @@ pub struct Status {
     pub processes: Vec<ProcessView>,
 }
 
-/// The service itself.
+/// A service of the experiment.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ServiceView {
     /// Host of the service.
@@ -73,6 +77,8 @@ pub struct ServiceView {
     pub version: String,
     /// Time at which it began.
     pub since_at: f64,
+    /// Address at which nodes reach it.
+    pub url: String,
 }
 
 /// Run under way.

@@ -1,7 +1,7 @@
 //! `thalweg node --control`: a node that a control service commands.
 //!
 //! The node makes the connection, and makes it again whenever it is lost: the service may end and begin as it likes, and
-//! a run goes on without it.
+//! a run goes on without it. An experiment can have several services: each has a connection of its own.
 
 mod latest;
 
@@ -33,29 +33,34 @@ const SEND_TIME: Duration = Duration::from_secs(5);
 /// Environment variable of the token with which a node identifies itself.
 pub(crate) const TOKEN_VARIABLE: &str = "THALWEG_CONTROL_TOKEN";
 
-/// Takes part in the runs that the service at `url` commands, until it ends the node.
-pub(crate) fn follow_service(name: &str, url: &str, json: bool) -> Result<ExitCode, Failure> {
-    let address = ServiceAddress::parse(url, name)?;
+/// Takes part in the runs that the services at `urls` command, until one of them ends the node.
+pub(crate) fn follow_services(name: &str, urls: &[String], json: bool) -> Result<ExitCode, Failure> {
+    let addresses: Vec<ServiceAddress> =
+        urls.iter().map(|url| ServiceAddress::parse(url, name)).collect::<Result<_, _>>()?;
     let stay = Stay::new()?;
     stay.leave_on_signals()?;
     recent_log::keep_lines();
-    let link = Link {
-        stay: stay.clone(),
-        hello: NodeHello {
-            protocol: SERVICE_PROTOCOL,
-            node: name.to_owned(),
-            host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
-            pid: std::process::id(),
-            version: crate::terminal::version_text(),
-            session: fastrand::u64(..),
-        },
-        replies: Vec::new(),
-        preparations: Vec::new(),
-        shown: NodeStatus::default(),
-        shown_at: Instant::now(),
-        last_problem: String::new(),
+    let hello = NodeHello {
+        protocol: SERVICE_PROTOCOL,
+        node: name.to_owned(),
+        host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
+        pid: std::process::id(),
+        version: crate::terminal::version_text(),
+        session: fastrand::u64(..),
     };
-    start_thread(move || link.serve(&address))?;
+    for address in addresses {
+        let link = Link {
+            stay: stay.clone(),
+            hello: hello.clone(),
+            replies: Vec::new(),
+            preparations: Vec::new(),
+            shown: NodeStatus::default(),
+            shown_at: Instant::now(),
+            seen_lines: 0,
+            last_problem: String::new(),
+        };
+        start_thread(move || link.serve(&address))?;
+    }
     take_part_in_runs(&stay, name, json, false)
 }
 
@@ -134,7 +139,7 @@ fn refusal_text(response: &tungstenite::http::Response<Option<Vec<u8>>>) -> Stri
     format!("the service answers {}: {}", response.status(), thalweg_text::replace_controls(reason))
 }
 
-/// Connection of this node to the service.
+/// Connection of this node to a service.
 struct Link {
     stay: Stay,
     hello: NodeHello,
@@ -145,6 +150,8 @@ struct Link {
     /// Status that was sent last, and when.
     shown: NodeStatus,
     shown_at: Instant,
+    /// Number of the lines of the log that were sent.
+    seen_lines: u64,
     /// Reason why there was no connection last; empty once there is one again.
     last_problem: String,
 }
@@ -191,7 +198,7 @@ impl Link {
             }
             if Instant::now() >= next_status {
                 next_status = Instant::now() + STATUS_INTERVAL;
-                let lines = recent_log::take_lines();
+                let lines = recent_log::new_lines(&mut self.seen_lines);
                 messages.extend((!lines.is_empty()).then_some(FromNode::Log(lines)));
                 messages.extend(self.next_status());
             }

@@ -39,9 +39,9 @@ pub(crate) struct Options {
     #[arg(long)]
     stay: bool,
     /// Stay for several runs, controlled by the service at this address (thalweg control), which also sends the
-    /// topology. The environment has the token: THALWEG_CONTROL_TOKEN
+    /// topology; once for each service. The environment has the token: THALWEG_CONTROL_TOKEN
     #[arg(long, value_name = "URL", conflicts_with_all = ["file", "stay", "supervised"])]
-    control: Option<String>,
+    control: Vec<String>,
     #[command(flatten)]
     run: RunOptions,
     /// Builders: the file for the distribution of the credit over time
@@ -79,8 +79,8 @@ pub(crate) fn run_node_command(options: &Options, json: bool) -> Result<ExitCode
     if options.supervised {
         return Ok(run_supervised(options));
     }
-    if let Some(url) = &options.control {
-        return controlled::follow_service(&options.name, url, json);
+    if !options.control.is_empty() {
+        return controlled::follow_services(&options.name, &options.control, json);
     }
     let file = options.file.as_deref().unwrap_or(Path::new(""));
     let topology = options.run.load_topology(file, Some(&options.name))?;

@@ -1,12 +1,12 @@
 //! Commands that take several steps: each is under way alone, and ends within its time.
 
 use super::{Action, Experiment, Now, Rejection, Request};
-use crate::records::{MAX_RUNS, RunRecord, RunState};
+use crate::records::{RunRecord, RunState};
 use crate::state::{CommandName, ExperimentState};
 use std::collections::BTreeMap;
 use std::time::Duration;
 use thalweg_node::service::{ToNode, topology_digest};
-use thalweg_node::{Command, NodeCommand, RunKind, RunOrder, State};
+use thalweg_node::{Command, NodeCommand, RunOrder, State};
 
 /// Longest time of a configuration: processes are started, hosts examined.
 const CONFIGURE_TIME: Duration = Duration::from_secs(40);
@@ -39,7 +39,7 @@ enum Step {
     /// Waits for the answers of all nodes, and then for sources to connect to builder 0.
     Arm,
     /// Waits for the number of the run.
-    Number { kind: RunKind, note: String, by: String, is_next: bool },
+    Number,
     /// Waits for builders to take the order for the run.
     Prepare { run: u32 },
     /// Waits for the answer of builder 0, and then for the beginning of the run.
@@ -66,7 +66,7 @@ impl Procedure {
             Step::Arm => Some(ExperimentState::Arming),
             // Of a run that follows another one, builder 0 reports the state.
             _ if self.command == CommandName::Next => None,
-            Step::Number { .. } | Step::Prepare { .. } | Step::Begin { .. } => Some(ExperimentState::Starting),
+            Step::Number | Step::Prepare { .. } | Step::Begin { .. } => Some(ExperimentState::Starting),
             Step::Control(_) | Step::Mark => None,
         }
     }
@@ -85,10 +85,16 @@ impl Experiment {
             Request::Arm => (Step::Arm, ARM_TIME),
             Request::Start { kind, note } | Request::Next { kind, note } => {
                 let least = self.records.keys().next_back().map_or(1, |last| last.saturating_add(1));
-                let least = least.max(self.topology.run.number.unwrap_or(0));
-                self.actions.push_back(Action::ReserveNumber(least));
-                let is_next = command == CommandName::Next;
-                (Step::Number { kind, note, by: by.to_owned(), is_next }, START_TIME)
+                let draft = RunRecord {
+                    number: least.max(self.topology.run.number.unwrap_or(0)),
+                    kind,
+                    note,
+                    asked_by: by.to_owned(),
+                    asked_at: Some(self.now.unix),
+                    ..RunRecord::default()
+                };
+                self.actions.push_back(Action::Reserve(ticket, Box::new(draft)));
+                (Step::Number, START_TIME)
             }
             Request::Step(ref order) => {
                 mark = Some(order.clone());
@@ -165,31 +171,26 @@ impl Experiment {
         self.continue_procedure();
     }
 
-    /// Takes the number that was reserved for the run that is being started.
-    pub fn number_reserved(&mut self, number: Result<u32, String>) {
-        let Some(Procedure { step: Step::Number { kind, note, by, is_next }, .. }) = &self.procedure else { return };
-        let (kind, note, by, is_next) = (*kind, note.clone(), by.clone(), *is_next);
-        let run = match number {
-            Ok(run) => run,
-            Err(error) => return self.end_procedure(Err(error)),
+    /// Takes the record with the number that was reserved for the run of this ticket's request.
+    pub fn number_reserved(&mut self, ticket: u64, reserved: Result<RunRecord, String>) {
+        let procedure = self.procedure.as_ref().filter(|procedure| procedure.ticket == ticket);
+        let command =
+            procedure.filter(|procedure| matches!(procedure.step, Step::Number)).map(|waiting| waiting.command);
+        let (record, command) = match (reserved, command) {
+            (Ok(record), Some(command)) => (record, command),
+            (Err(error), Some(_)) => return self.end_procedure(Err(error)),
+            (Ok(record), None) => {
+                let record = record.failed("its number was reserved after the start was given up");
+                self.actions.push_back(Action::Record(Box::new(record.clone())));
+                return self.insert_record(record);
+            }
+            (Err(_), None) => return,
         };
-        let unix = self.now.unix;
-        let record = RunRecord {
-            number: run,
-            kind,
-            note: note.clone(),
-            asked_by: by,
-            asked_at: Some(unix),
-            ..RunRecord::default()
-        };
-        self.actions.push_back(Action::Record(Box::new(record.clone())));
-        self.records.insert(run, record);
-        while self.records.len() > MAX_RUNS {
-            self.records.pop_first();
-        }
+        let RunRecord { number: run, kind, note, .. } = record.clone();
+        self.insert_record(record);
         let comment = Some(note).filter(|note| !note.is_empty());
         let order = RunOrder { number: Some(run), kind, comment };
-        if is_next {
+        if command == CommandName::Next {
             // The run before it goes on until builder 0 reports the new one.
             if let Some(procedure) = &mut self.procedure {
                 procedure.step = Step::Begin { run };

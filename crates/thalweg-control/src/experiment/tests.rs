@@ -344,10 +344,12 @@ impl Laboratory {
                         node.get_or_insert_with(|| NodeModel::new(self.sessions, is_alone));
                     }
                 }
-                Action::ReserveNumber(least) => {
-                    self.last_number = (self.last_number + 1).max(least);
+                Action::Reserve(ticket, draft) => {
+                    self.last_number = (self.last_number + 1).max(draft.number);
                     assert!(self.reserved.insert(self.last_number), "a number is given out once");
-                    self.service.number_reserved(Ok(self.last_number));
+                    let record = RunRecord { number: self.last_number, ..*draft };
+                    self.records.insert(record.number, record.clone());
+                    self.service.number_reserved(ticket, Ok(record));
                 }
                 Action::Record(record) => _ = self.records.insert(record.number, *record),
                 Action::Answer(ticket, _) => assert!(self.asked.remove(&ticket), "a request is answered once"),
@@ -450,7 +452,8 @@ fn take_requests(experiment: &mut Experiment) -> Vec<(String, u64)> {
 fn a_run_that_begins_after_its_start_was_given_up_is_recorded_as_a_run() {
     let (mut experiment, mut status) = armed_experiment();
     experiment.execute_request(1, Request::Start { kind: RunKind::Physics, note: String::new() }, "anna");
-    experiment.number_reserved(Ok(1));
+    let record = RunRecord { number: 1, ..RunRecord::default() };
+    experiment.number_reserved(1, Ok(record));
     for (node, id) in take_requests(&mut experiment) {
         experiment.node_answered(&node, id, None);
     }
@@ -475,7 +478,8 @@ fn a_run_that_begins_after_its_start_was_given_up_is_recorded_as_a_run() {
 fn a_node_answers_for_no_other_one() {
     let (mut experiment, _) = armed_experiment();
     experiment.execute_request(1, Request::Start { kind: RunKind::Physics, note: String::new() }, "anna");
-    experiment.number_reserved(Ok(1));
+    let record = RunRecord { number: 1, ..RunRecord::default() };
+    experiment.number_reserved(1, Ok(record));
     let requests = take_requests(&mut experiment);
     for (_, id) in &requests {
         experiment.node_answered("adc", *id, Some("no".into()));

@@ -1,6 +1,7 @@
 //! Run control with real nodes: the built programs, as an operator uses them.
 
 mod access;
+mod etcd;
 mod shift;
 mod takeover;
 
@@ -24,6 +25,8 @@ struct Experiment {
     folder: TempDir,
     service: Option<Child>,
     url: String,
+    /// Directory of the service's files, if it is another one than usual.
+    directory: Option<String>,
 }
 
 impl Experiment {
@@ -46,7 +49,7 @@ impl Experiment {
             );
         }
         std::fs::write(folder.path().join("lab.toml"), text).unwrap();
-        let mut experiment = Self { folder, service: None, url: String::new() };
+        let mut experiment = Self { folder, service: None, url: String::new(), directory: None };
         experiment.start_service("127.0.0.1:0");
         experiment
     }
@@ -54,6 +57,7 @@ impl Experiment {
     fn start_service(&mut self, listen: &str) {
         let mut command = self.program(env!("CARGO_BIN_EXE_thalweg-control"));
         command.args(["--json", "control", "lab.toml", "--listen", listen]).stdout(Stdio::piped());
+        command.args(self.directory.iter().flat_map(|directory| ["--directory", directory]));
         let mut service = command.spawn().unwrap();
         let mut line = String::new();
         BufReader::new(service.stdout.take().unwrap()).read_line(&mut line).unwrap();
@@ -97,7 +101,8 @@ impl Experiment {
 
     /// Returns the secret of a role.
     fn secret(&self, role: Role) -> String {
-        let tokens = Tokens::open(&self.folder.path().join("runs/.control")).unwrap();
+        let directory = self.directory.as_deref().unwrap_or("runs/.control");
+        let tokens = Tokens::open(&self.folder.path().join(directory)).unwrap();
         tokens.token_of(role).unwrap().secret.clone()
     }
 

@@ -9,21 +9,32 @@ use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::layer::{Context, Layer};
 
-/// Number of lines that are kept until they are taken; older ones are left out.
+/// Number of lines that are kept; older ones are left out.
 const MAX_LINES: usize = 200;
 /// Longest text of a line, in bytes.
 const MAX_TEXT_BYTES: usize = 2000;
 
-static LINES: Mutex<Option<VecDeque<LogLine>>> = Mutex::new(None);
+static LINES: Mutex<Option<Lines>> = Mutex::new(None);
+
+#[derive(Debug, Default)]
+struct Lines {
+    kept: VecDeque<LogLine>,
+    /// Number of lines that there were before those that are kept.
+    forgotten: u64,
+}
 
 /// Keeps lines from now on.
 pub fn keep_lines() {
     LINES.lock().get_or_insert_default();
 }
 
-/// Removes and returns the lines since the last call.
-pub fn take_lines() -> Vec<LogLine> {
-    LINES.lock().as_mut().map(|lines| lines.drain(..).collect()).unwrap_or_default()
+/// Returns the lines after the first `seen`, as far as they are kept, and sets `seen` to the number of all.
+pub fn new_lines(seen: &mut u64) -> Vec<LogLine> {
+    let lines = LINES.lock();
+    let Some(Lines { kept, forgotten }) = &*lines else { return Vec::new() };
+    let skipped = usize::try_from(seen.saturating_sub(*forgotten)).unwrap_or(usize::MAX);
+    *seen = forgotten + kept.len() as u64;
+    kept.iter().skip(skipped).cloned().collect()
 }
 
 /// Layer of the log that keeps its latest lines, if that was asked for.
@@ -46,12 +57,13 @@ impl<S: Subscriber> Layer<S> for RecentLog {
         };
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let unix_nanos = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
-        let mut kept = LINES.lock();
-        let Some(lines) = &mut *kept else { return };
-        if lines.len() == MAX_LINES {
-            lines.pop_front();
+        let mut lines = LINES.lock();
+        let Some(Lines { kept, forgotten }) = &mut *lines else { return };
+        if kept.len() == MAX_LINES {
+            kept.pop_front();
+            *forgotten += 1;
         }
-        lines.push_back(LogLine { unix_nanos, severity, text: text.0 });
+        kept.push_back(LogLine { unix_nanos, severity, text: text.0 });
     }
 }
 
