@@ -8,7 +8,7 @@ mod procedure;
 
 use crate::records::{Flag, MAX_RUNS, Note, RunRecord, RunState};
 use crate::state::{CommandName, ExperimentState};
-use procedure::Procedure;
+use procedure::{Procedure, START_TIME};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 use thalweg_node::service::{NodeHello, NodeReport, NodeStatus, ToNode, topology_digest};
@@ -207,7 +207,10 @@ impl Experiment {
 
     /// Returns the record of the run under way, or being started.
     pub fn current_run(&self) -> Option<&RunRecord> {
-        self.records.get(&self.run?)
+        // While this service is starting a run, another one may have been quicker.
+        let leader = self.leading_builder().filter(|leader| leader.hello.is_some() && leader.status.is_prepared);
+        let reported = leader.map(|leader| &leader.status.snapshot).filter(|snapshot| snapshot.state.has_begun());
+        self.records.get(&reported.map(|snapshot| snapshot.run).or(self.run)?)
     }
 
     /// Returns the records of runs, the newest first.
@@ -279,7 +282,7 @@ impl Experiment {
     pub fn state_sentence(&self) -> String {
         let state = self.state();
         let waits = self.leading_builder().map(|leader| leader.status.snapshot.waits.as_str()).unwrap_or_default();
-        let run = self.run.map(|run| format!("run {run}")).unwrap_or_else(|| "the run".into());
+        let run = self.current_run().map_or_else(|| "the run".into(), |run| format!("run {}", run.number));
         let waits = if waits.is_empty() { String::new() } else { format!(", and {waits}") };
         match state {
             ExperimentState::Idle => "no node has a topology: configure the experiment".into(),
@@ -514,8 +517,11 @@ impl Experiment {
         };
         // While a run is under way, the one before may still be on its way to the disk.
         let process = leader.process_name();
+        // Another service may be about to start it.
+        let too_old = self.now.unix - START_TIME.as_secs_f64();
         let is_unknown = |record: &&RunRecord| match (record.state, present) {
-            (RunState::Reserved, _) | (RunState::Running, None) => true,
+            (RunState::Reserved, _) => record.asked_at.is_none_or(|asked| asked < too_old),
+            (RunState::Running, None) => true,
             (RunState::Running, Some(_)) => record.process != process,
             _ => false,
         };

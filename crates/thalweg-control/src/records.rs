@@ -110,24 +110,16 @@ impl RunRecord {
     }
 
     /// Returns the rank of what is known of the request for it; the highest counts.
-    fn asked_rank(&self) -> (bool, Reverse<u64>, &str, &str, bool) {
-        let asked_at = self.asked_at.unwrap_or(0.0);
-        let is_test = self.kind == RunKind::Test;
-        (self.asked_at.is_some(), Reverse(asked_at.to_bits()), &self.asked_by, &self.note, is_test)
+    fn asked_rank(&self) -> impl Ord {
+        let asked_at = self.asked_at.map(|time| Reverse(time.to_bits()));
+        (asked_at, self.asked_by.clone(), self.note.clone(), self.kind == RunKind::Test)
     }
 
     /// Returns the rank of what is known of its end; the highest counts.
     fn end_rank(&self) -> impl Ord {
-        let times = [self.ended_at, self.seconds].map(|time| time.unwrap_or(0.0).to_bits());
-        (
-            self.state.rank(),
-            times,
-            self.events,
-            self.incomplete,
-            self.bytes,
-            self.reasons.clone(),
-            self.directory.clone(),
-        )
+        let times = [self.ended_at, self.seconds].map(|time| time.map(f64::to_bits));
+        let counts = [self.events, self.incomplete, self.bytes];
+        (self.state.rank(), times, counts, self.reasons.clone(), self.directory.clone())
     }
 }
 
@@ -288,5 +280,64 @@ mod tests {
         let (_, runs) = RecordFile::open_records(folder.path()).unwrap();
         let states: Vec<_> = runs.values().map(|run| (run.number, run.state)).collect();
         assert_eq!(states, [(7, RunState::Complete), (8, RunState::Failed), (10, RunState::Lost)]);
+    }
+
+    /// Draws a record with few different values, of which many are equal.
+    fn draw_record(random: &mut fastrand::Rng) -> RunRecord {
+        let mut time = || random.bool().then(|| f64::from(random.u8(0..3)));
+        let (asked_at, began_at, stop_asked_at, ended_at, seconds) = (time(), time(), time(), time(), time());
+        let states = [
+            RunState::Reserved,
+            RunState::Running,
+            RunState::Complete,
+            RunState::Incomplete,
+            RunState::Failed,
+            RunState::Lost,
+        ];
+        let note = Note { text: random.u8(0..3).to_string(), by: "anna".into(), at: f64::from(random.u8(0..2)) };
+        let quality = if random.bool() { Quality::Good } else { Quality::Bad };
+        let flag = Flag { flag: quality, why: random.u8(0..2).to_string(), by: "anna".into(), at: note.at };
+        RunRecord {
+            number: 1,
+            kind: if random.bool() { RunKind::Test } else { RunKind::Physics },
+            note: random.u8(0..2).to_string(),
+            state: states[random.usize(0..states.len())],
+            reasons: vec![random.u8(0..2).to_string()],
+            asked_by: random.u8(0..2).to_string(),
+            asked_at,
+            began_at,
+            stop_asked_at,
+            ended_at,
+            seconds,
+            events: random.u64(0..2),
+            flag: random.bool().then_some(flag),
+            notes: if random.bool() { vec![note] } else { Vec::new() },
+            process: random.u8(0..2).to_string(),
+            ..RunRecord::default()
+        }
+    }
+
+    #[test]
+    fn the_order_in_which_records_are_merged_makes_no_difference() {
+        let mut random = fastrand::Rng::with_seed(1);
+        for _ in 0..2000 {
+            let [one, two, three] = std::array::from_fn(|_| draw_record(&mut random));
+            assert_eq!(one.merge(&one), one);
+            assert_eq!(one.merge(&two), two.merge(&one));
+            assert_eq!(one.merge(&two).merge(&three), one.merge(&two.merge(&three)));
+        }
+    }
+
+    #[test]
+    fn two_services_read_what_the_other_one_has_added() {
+        let folder = tempfile::tempdir().unwrap();
+        let (mut one, _) = RecordFile::open_records(folder.path()).unwrap();
+        let (mut two, _) = RecordFile::open_records(folder.path()).unwrap();
+        let record = RunRecord { number: 3, note: "x".into(), ..RunRecord::default() };
+        one.add_record(&record).unwrap();
+        one.file.write_all(b"{\"number\": 4, \"sta").unwrap();
+        assert_eq!((two.added_records(), two.added_records()), (vec![record], Vec::new()));
+        one.file.write_all(b"te\": \"failed\"}\n").unwrap();
+        assert_eq!(two.added_records()[0].number, 4, "a line that was not whole yet");
     }
 }

@@ -13,6 +13,8 @@ pub enum NodeCommand {
     Control(Command),
     /// Order for the next run. Carried out before the run begins.
     Prepare(RunOrder),
+    /// Begins the run that was prepared with this number, and no other one.
+    Begin(u32),
     /// Begins the next run at an event that all sources agree on: without a gap, and without a pause but for that.
     Next(RunOrder),
     /// Marks the beginning of a step of a scan, at an event that all sources agree on.
@@ -30,6 +32,7 @@ impl fmt::Display for NodeCommand {
         match self {
             Self::Control(command) => command.fmt(f),
             Self::Prepare(_) => f.write_str("prepare the run"),
+            Self::Begin(run) => write!(f, "begin run {run}"),
             Self::Next(_) => f.write_str("begin the next run"),
             Self::Step(_) => f.write_str("mark a step"),
         }

@@ -3,6 +3,7 @@
 use super::{ApiError, Body, ErrorBody, header_text};
 use crate::access::{Denied, Role};
 use crate::audit::AuditEntry;
+use crate::server::Standing;
 use crate::service::{Service, unix_seconds};
 use axum::extract::{ConnectInfo, FromRequestParts, State};
 use axum::http::request::Parts;
@@ -22,19 +23,28 @@ pub(super) struct Client {
     secret: Option<String>,
     address: String,
     request: String,
+    standing: Option<Standing>,
 }
 
 impl Client {
     /// Returns the name of the client's token, if its role suffices.
     pub(super) fn check_role(&self, service: &Service, needed: Role) -> Result<String, ApiError> {
         let token = service.tokens.check_secret(self.secret.as_deref(), needed);
-        token.map(|token| token.name.clone()).map_err(|denied| {
+        let token = token.map_err(|denied| {
             let status = match denied {
                 Denied::Unknown => StatusCode::UNAUTHORIZED,
                 Denied::Role { .. } => StatusCode::FORBIDDEN,
             };
             ApiError::new(status, "no-access", denied.to_string())
-        })
+        })?;
+        match &self.standing {
+            Some(standing) if !standing.accept() => Err(ApiError::new(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "too-many-clients",
+                "the service has as many clients as it has places: close some of their pages".to_owned(),
+            )),
+            _ => Ok(token.name.clone()),
+        }
     }
 
     /// Writes the request into the audit log.
@@ -64,6 +74,7 @@ impl FromRequestParts<Arc<Service>> for Client {
             secret,
             address: address.map(|ConnectInfo(address)| address.to_string()).unwrap_or_default(),
             request: format!("{} {}", parts.method, parts.uri.path()),
+            standing: parts.extensions.get::<Standing>().cloned(),
         })
     }
 }
@@ -139,11 +150,11 @@ pub(super) struct SessionBody {
     (status = 413, description = "The body is too long", body = ErrorBody),
 ))]
 pub(super) async fn begin_session(
-    _: Client,
+    client: Client,
     State(service): State<Arc<Service>>,
     Body(body): Body<SessionBody>,
 ) -> Result<Response, ApiError> {
-    let client = Client { secret: Some(body.token.clone()), address: String::new(), request: String::new() };
+    let client = Client { secret: Some(body.token.clone()), ..client };
     client.check_role(&service, Role::Watch)?;
     let cookie = format!("{COOKIE}={}; HttpOnly; SameSite=Strict; Path=/; Max-Age=2592000", body.token);
     let cookie = header::HeaderValue::from_str(&cookie).map_err(|_| ApiError::bad_request("the token is no token"))?;

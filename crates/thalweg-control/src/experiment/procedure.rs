@@ -13,7 +13,7 @@ const CONFIGURE_TIME: Duration = Duration::from_secs(40);
 /// Longest time until all hosts are examined and all sources connected.
 const ARM_TIME: Duration = Duration::from_secs(40);
 /// Longest time until a run is open.
-const START_TIME: Duration = Duration::from_secs(20);
+pub(super) const START_TIME: Duration = Duration::from_secs(20);
 /// Longest time until a node answers.
 const ANSWER_TIME: Duration = Duration::from_secs(10);
 
@@ -231,7 +231,7 @@ impl Experiment {
                 if let Some(procedure) = &mut self.procedure {
                     procedure.step = Step::Begin { run };
                 }
-                self.send_to_leader(Command::Start);
+                self.send_order_to_leader(NodeCommand::Begin(run));
             }
             Step::Begin { run } if procedure.unanswered.is_empty() => {
                 let run = *run;

@@ -1,5 +1,5 @@
-//! The experiment among nodes that die, connections that break and services that are started anew: sequences drawn from
-//! seeds. The nodes are a model; `tests/it` takes real ones.
+//! The experiment among nodes that die, connections that break, services that are started anew, and an etcd that is lost
+//! and comes back: sequences drawn from seeds. The nodes are a model; `tests/it` takes real ones.
 
 use super::*;
 use std::collections::BTreeSet;
@@ -39,34 +39,43 @@ struct NodeModel {
     next: Option<u32>,
     /// True if it is the only builder.
     is_alone: bool,
-    /// Messages on the way to it, and from it. They are lost with the connection.
+    /// Connection to each service.
+    links: Vec<LinkModel>,
+}
+
+/// Model of a connection: the messages on the way to a node, and from it, are lost with it.
+#[derive(Debug, Default)]
+struct LinkModel {
+    is_connected: bool,
     inbox: VecDeque<ToNode>,
     replies: VecDeque<(u64, Option<String>)>,
-    is_connected: bool,
+}
+
+/// Model of a service, with its files.
+struct ServiceModel {
+    experiment: Experiment,
+    /// The file of records.
+    records: BTreeMap<u32, RunRecord>,
+    /// Records that etcd has not taken yet.
+    unsent: BTreeMap<u32, RunRecord>,
+    asked: BTreeSet<u64>,
 }
 
 impl NodeModel {
-    fn new(session: u64, is_alone: bool) -> Self {
-        let status = NodeStatus::default();
-        Self {
-            session,
-            status,
-            order: None,
-            next: None,
-            is_alone,
-            inbox: VecDeque::new(),
-            replies: VecDeque::new(),
-            is_connected: false,
-        }
+    fn new(session: u64, is_alone: bool, services: usize) -> Self {
+        let links = std::iter::repeat_with(LinkModel::default).take(services).collect();
+        Self { session, status: NodeStatus::default(), order: None, next: None, is_alone, links }
     }
 
     fn prepare(&mut self) {
+        self.order = None;
         self.status.runs += 1;
         self.status.is_prepared = true;
         self.status.snapshot = Snapshot { state: State::Configured, ..Snapshot::default() };
     }
 
-    fn handle_message(&mut self, message: ToNode, all_are_prepared: bool) {
+    /// Returns the reply to a message, if there is one.
+    fn handle_message(&mut self, message: ToNode, all_are_prepared: bool) -> Option<(u64, Option<String>)> {
         let has_run = self.status.is_prepared && self.status.snapshot.state.has_begun();
         let busy = "the run goes on: end it first";
         match message {
@@ -77,7 +86,7 @@ impl NodeModel {
                     self.status.is_armed = false;
                     self.prepare();
                 }
-                self.replies.push_back((id, error));
+                Some((id, error))
             }
             ToNode::Arm { id } => {
                 let error = has_run.then(|| busy.to_owned());
@@ -85,7 +94,7 @@ impl NodeModel {
                     self.prepare();
                     self.status.is_armed = true;
                 }
-                self.replies.push_back((id, error));
+                Some((id, error))
             }
             ToNode::Command { id, command } => {
                 let state = self.status.snapshot.state;
@@ -95,7 +104,7 @@ impl NodeModel {
                         self.order = order.number;
                         None
                     }
-                    (NodeCommand::Control(thalweg_node::Command::Start), State::Armed) if all_are_prepared => {
+                    (NodeCommand::Begin(run), State::Armed) if all_are_prepared && self.order == Some(run) => {
                         self.status.snapshot.state = State::Starting;
                         None
                     }
@@ -122,27 +131,29 @@ impl NodeModel {
                     }
                     _ => Some(format!("the run is {state}")),
                 };
-                self.replies.push_back((id, error));
+                Some((id, error))
             }
-            ToNode::Latest { .. } | ToNode::Quit => {}
+            ToNode::Latest { .. } | ToNode::Quit => None,
         }
     }
 }
 
-/// Service, nodes, and all that is kept on disk.
+/// Services, nodes, and all that is kept on disk.
 struct Laboratory {
     random: fastrand::Rng,
     now: Now,
-    service: Experiment,
+    services: Vec<ServiceModel>,
     nodes: BTreeMap<String, Option<NodeModel>>,
-    /// The file of numbers.
+    /// The last number, in a file or in etcd.
     last_number: u32,
     reserved: BTreeSet<u32>,
-    /// The file of records.
-    records: BTreeMap<u32, RunRecord>,
+    /// Records in etcd; `None` without it.
+    etcd: Option<BTreeMap<u32, RunRecord>>,
+    etcd_is_lost: bool,
+    /// Reservations that etcd has carried out without an answer.
+    unanswered: Vec<RunRecord>,
     /// Runs that builder 0 has begun.
     begun: Vec<u32>,
-    asked: BTreeSet<u64>,
     last_ticket: u64,
     sessions: u64,
     is_calm: bool,
@@ -152,18 +163,26 @@ impl Laboratory {
     fn new(seed: u64) -> Self {
         let second = if seed.is_multiple_of(2) { SECOND_BUILDER } else { "" };
         let topology: Topology = toml::from_str(&format!("{LAB}{second}")).unwrap();
-        let service = Experiment::new(topology, BTreeMap::new(), Now::default());
-        let nodes = service.expected_nodes().map(|name| (name.to_owned(), None)).collect();
+        let has_etcd = seed % 4 > 1;
+        let service = || ServiceModel {
+            experiment: Experiment::new(topology.clone(), BTreeMap::new(), Now::default()),
+            records: BTreeMap::new(),
+            unsent: BTreeMap::new(),
+            asked: BTreeSet::new(),
+        };
+        let services: Vec<ServiceModel> = (0..if has_etcd { 2 } else { 1 }).map(|_| service()).collect();
+        let nodes = services[0].experiment.expected_nodes().map(|name| (name.to_owned(), None)).collect();
         Self {
             random: fastrand::Rng::with_seed(seed),
             now: Now::default(),
-            service,
+            services,
             nodes,
             last_number: 0,
             reserved: BTreeSet::new(),
-            records: BTreeMap::new(),
+            etcd: has_etcd.then(BTreeMap::new),
+            etcd_is_lost: false,
+            unanswered: Vec::new(),
             begun: Vec::new(),
-            asked: BTreeSet::new(),
             last_ticket: 0,
             sessions: 0,
             is_calm: false,
@@ -173,13 +192,18 @@ impl Laboratory {
     fn step(&mut self) {
         self.now.monotonic += STEP;
         self.now.unix += STEP.as_secs_f64();
-        self.service.advance_time(self.now);
+        for service in &mut self.services {
+            service.experiment.advance_time(self.now);
+        }
+        let at = self.random.usize(0..self.services.len());
         match self.random.u32(0..100) {
-            _ if self.is_calm => {}
-            0..=24 => self.ask(),
+            _ if self.is_calm => self.etcd_is_lost = false,
+            0..=24 => self.ask(at),
             25..=28 => self.kill_node(),
-            29..=31 => self.break_connection(),
-            32 => self.restart_service(),
+            29..=31 => self.break_connection(at),
+            32 => self.restart_service(at),
+            33 => self.etcd_is_lost = true,
+            34..=37 => self.etcd_is_lost = false,
             _ => {}
         }
         let names: Vec<String> = self.nodes.keys().cloned().collect();
@@ -188,16 +212,22 @@ impl Laboratory {
                 self.advance_node(&name);
             }
         }
-        self.carry_out_actions();
-        self.check_state();
+        for at in 0..self.services.len() {
+            self.carry_out_actions(at);
+            if self.is_calm || self.random.u32(0..4) == 0 {
+                self.look_at_etcd(at);
+            }
+            self.check_state(at);
+        }
     }
 
-    fn ask(&mut self) {
+    fn ask(&mut self, at: usize) {
         use thalweg_node::Command;
+        let service = &mut self.services[at];
         let request = match self.random.u32(0..11) {
             8 => Request::Next { kind: RunKind::Physics, note: String::new() },
             9 => Request::Step(thalweg_node::StepOrder::default()),
-            0 => Request::Configure(Box::new(self.service.topology().clone())),
+            0 => Request::Configure(Box::new(service.experiment.topology().clone())),
             1 | 2 => Request::Arm,
             3 | 4 => Request::Start { kind: RunKind::Test, note: String::new() },
             5 => Request::Control(Command::Pause),
@@ -206,45 +236,46 @@ impl Laboratory {
             _ => Request::Control(Command::Stop),
         };
         self.last_ticket += 1;
-        self.asked.insert(self.last_ticket);
-        let legal = self.service.check_command(request.command_name());
-        self.service.execute_request(self.last_ticket, request, "someone");
+        service.asked.insert(self.last_ticket);
+        let legal = service.experiment.check_command(request.command_name());
+        service.experiment.execute_request(self.last_ticket, request, "someone");
         if legal.is_err() {
-            let refused = matches!(self.service.actions.back(), Some(Action::Answer(_, Err(Rejection::NotLegal(reason)))) if legal == Err(reason.clone()));
+            let last = service.experiment.actions.back();
+            let refused = matches!(last, Some(Action::Answer(_, Err(Rejection::NotLegal(reason)))) if legal == Err(reason.clone()));
             assert!(refused, "what is shown as illegal is refused with that reason");
         }
     }
 
     fn kill_node(&mut self) {
         let name = self.random_node();
-        if let Some(Some(node)) = self.nodes.insert(name.clone(), None)
-            && node.is_connected
-        {
-            self.service.node_disconnected(&name, node.session);
+        if let Some(Some(node)) = self.nodes.insert(name.clone(), None) {
+            for (service, link) in self.services.iter_mut().zip(&node.links) {
+                if link.is_connected {
+                    service.experiment.node_disconnected(&name, node.session);
+                }
+            }
         }
     }
 
-    fn break_connection(&mut self) {
+    fn break_connection(&mut self, at: usize) {
         let name = self.random_node();
         if let Some(Some(node)) = self.nodes.get_mut(&name)
-            && std::mem::take(&mut node.is_connected)
+            && std::mem::take(&mut node.links[at]).is_connected
         {
-            node.inbox.clear();
-            node.replies.clear();
-            self.service.node_disconnected(&name, node.session);
+            self.services[at].experiment.node_disconnected(&name, node.session);
         }
     }
 
-    /// The service dies, with whatever it was about to answer, and another one reads what it left on disk.
-    fn restart_service(&mut self) {
-        self.carry_out_actions();
-        self.asked.clear();
-        let topology = self.service.topology().clone();
-        self.service = Experiment::new(topology, self.records.clone(), self.now);
+    /// A service dies, with whatever it was about to answer, and another one reads what it left on disk.
+    fn restart_service(&mut self, at: usize) {
+        self.carry_out_actions(at);
+        let service = &mut self.services[at];
+        service.asked.clear();
+        let topology = service.experiment.topology().clone();
+        service.experiment = Experiment::new(topology, service.records.clone(), self.now);
+        service.unsent = service.records.clone();
         for node in self.nodes.values_mut().flatten() {
-            node.is_connected = false;
-            node.inbox.clear();
-            node.replies.clear();
+            node.links[at] = LinkModel::default();
         }
     }
 
@@ -257,19 +288,22 @@ impl Laboratory {
         let all_are_prepared =
             self.nodes.values().all(|node| node.as_ref().is_some_and(|node| node.status.is_prepared));
         let Some(Some(node)) = self.nodes.get_mut(name) else { return };
-        if !node.is_connected {
-            let hello = NodeHello {
-                protocol: 1,
-                node: name.to_owned(),
-                host: "host".into(),
-                pid: 1,
-                version: String::new(),
-                session: node.session,
-            };
-            node.is_connected = self.service.node_connected(hello).is_ok();
-        }
-        if let Some(message) = node.inbox.pop_front() {
-            node.handle_message(message, all_are_prepared);
+        for (at, service) in self.services.iter_mut().enumerate() {
+            if !node.links[at].is_connected {
+                let hello = NodeHello {
+                    protocol: 1,
+                    node: name.to_owned(),
+                    host: "host".into(),
+                    pid: 1,
+                    version: String::new(),
+                    session: node.session,
+                };
+                node.links[at].is_connected = service.experiment.node_connected(hello).is_ok();
+            }
+            if let Some(message) = node.links[at].inbox.pop_front() {
+                let reply = node.handle_message(message, all_are_prepared);
+                node.links[at].replies.extend(reply);
+            }
         }
         let status = &mut node.status;
         match status.snapshot.state {
@@ -297,11 +331,13 @@ impl Laboratory {
             State::Idle if !status.topology.is_empty() => node.prepare(),
             _ => {}
         }
-        if node.is_connected {
-            while let Some((id, error)) = node.replies.pop_front() {
-                self.service.node_answered(name, id, error);
+        for (service, link) in self.services.iter_mut().zip(&mut node.links) {
+            if link.is_connected {
+                while let Some((id, error)) = link.replies.pop_front() {
+                    service.experiment.node_answered(name, id, error);
+                }
+                service.experiment.node_reported(name, node.status.clone());
             }
-            self.service.node_reported(name, node.status.clone());
         }
         if name == "b0" {
             self.follow_leader();
@@ -326,69 +362,119 @@ impl Laboratory {
         }
     }
 
-    fn carry_out_actions(&mut self) {
-        while let Some(action) = self.service.next_action() {
+    fn carry_out_actions(&mut self, at: usize) {
+        while let Some(action) = self.services[at].experiment.next_action() {
             match action {
                 Action::Send { node, message } => {
                     if let Some(Some(node)) = self.nodes.get_mut(&node)
-                        && node.is_connected
+                        && node.links[at].is_connected
                     {
-                        node.inbox.push_back(message);
+                        node.links[at].inbox.push_back(message);
                     }
                 }
                 Action::StartNodes(names) => {
-                    let is_alone = !self.nodes.contains_key("b1");
+                    let (is_alone, services) = (!self.nodes.contains_key("b1"), self.services.len());
                     for name in names {
                         self.sessions += 1;
                         let node = self.nodes.get_mut(&name).expect("a node of the topology");
-                        node.get_or_insert_with(|| NodeModel::new(self.sessions, is_alone));
+                        node.get_or_insert_with(|| NodeModel::new(self.sessions, is_alone, services));
                     }
                 }
                 Action::Reserve(ticket, draft) => {
-                    self.last_number = (self.last_number + 1).max(draft.number);
-                    assert!(self.reserved.insert(self.last_number), "a number is given out once");
-                    let record = RunRecord { number: self.last_number, ..*draft };
-                    self.records.insert(record.number, record.clone());
-                    self.service.number_reserved(ticket, Ok(record));
+                    let reserved = self.reserve_number(at, *draft);
+                    self.services[at].experiment.number_reserved(ticket, reserved);
                 }
-                Action::Record(record) => _ = self.records.insert(record.number, *record),
-                Action::Answer(ticket, _) => assert!(self.asked.remove(&ticket), "a request is answered once"),
+                Action::Record(record) => self.write_record(at, *record),
+                Action::Answer(ticket, _) => {
+                    assert!(self.services[at].asked.remove(&ticket), "a request is answered once");
+                }
             }
         }
     }
 
+    fn reserve_number(&mut self, at: usize, draft: RunRecord) -> Result<RunRecord, String> {
+        if self.etcd_is_lost && self.etcd.is_some() {
+            return Err("etcd does not answer".into());
+        }
+        self.last_number = (self.last_number + 1).max(draft.number);
+        assert!(self.reserved.insert(self.last_number), "a number is given out once");
+        let record = RunRecord { number: self.last_number, ..draft };
+        if let Some(records) = &mut self.etcd {
+            records.insert(record.number, record.clone());
+            if self.random.u32(0..10) == 0 {
+                self.unanswered.push(record);
+                return Err("etcd does not answer".into());
+            }
+        }
+        self.services[at].records.insert(record.number, record.clone());
+        Ok(record)
+    }
+
+    fn write_record(&mut self, at: usize, record: RunRecord) {
+        let service = &mut self.services[at];
+        let merged = service.records.get(&record.number).map_or_else(|| record.clone(), |known| known.merge(&record));
+        service.records.insert(record.number, merged.clone());
+        if self.etcd.is_some() {
+            service.unsent.insert(record.number, merged);
+        }
+    }
+
+    /// A service sends its records, and takes those of the other one.
+    fn look_at_etcd(&mut self, at: usize) {
+        let Some(kept) = self.etcd.as_mut().filter(|_| !self.etcd_is_lost) else { return };
+        let service = &mut self.services[at];
+        let failed = self.unanswered.drain(..).map(|record| record.failed("etcd did not answer"));
+        for record in failed.chain(std::mem::take(&mut service.unsent).into_values()) {
+            let merged = kept.get(&record.number).map_or_else(|| record.clone(), |known| known.merge(&record));
+            kept.insert(record.number, merged);
+        }
+        for record in kept.values() {
+            if service.records.get(&record.number) == Some(record) {
+                continue;
+            }
+            service.records.insert(record.number, record.clone());
+            service.experiment.record_changed(record.clone());
+        }
+    }
+
     /// No state is shown that no node is in.
-    fn check_state(&self) {
-        let state = self.service.state();
-        let leader = self.service.leading_builder().expect("builder 0");
+    fn check_state(&self, at: usize) {
+        let service = &self.services[at].experiment;
+        let state = service.state();
+        let leader = service.leading_builder().expect("builder 0");
         if state.has_run() {
             assert!(leader.hello.is_some() && ExperimentState::from(leader.status.snapshot.state) == state);
-            let run = self.service.current_run().expect("a run has a record");
+            let run = service.current_run().expect("a run has a record");
             assert_eq!(run.number, leader.status.snapshot.run);
         }
     }
 
     fn check_end(&self) {
-        assert!(self.asked.is_empty(), "each request is answered: {:?}", self.asked);
         let begun: BTreeSet<u32> = self.begun.iter().copied().collect();
         assert_eq!(begun.len(), self.begun.len(), "no number is used twice: {:?}", self.begun);
         assert!(begun.is_subset(&self.reserved));
-        for number in &self.reserved {
-            let record = self.records.get(number).unwrap_or_else(|| panic!("the number {number} is lost"));
-            // Without builder 0, nothing is known of it.
-            let is_known = self.service.leading_builder().is_some_and(|leader| leader.hello.is_some());
-            let is_present = self.service.current_run().is_some_and(|run| run.number == *number) || !is_known;
-            assert!(record.state.is_over() || is_present, "{record:?}");
-            if begun.contains(number) && !is_present {
-                assert_ne!(record.state, RunState::Failed, "it has begun: {record:?}");
+        for ServiceModel { experiment, records, asked, .. } in &self.services {
+            assert!(asked.is_empty(), "each request is answered: {asked:?}");
+            for number in &self.reserved {
+                let record = records.get(number).unwrap_or_else(|| panic!("the number {number} is lost"));
+                // Without builder 0, nothing is known of it.
+                let is_known = experiment.leading_builder().is_some_and(|leader| leader.hello.is_some());
+                let is_present = experiment.current_run().is_some_and(|run| run.number == *number) || !is_known;
+                assert!(record.state.is_over() || is_present, "{record:?}");
+                if begun.contains(number) && !is_present {
+                    assert_ne!(record.state, RunState::Failed, "it has begun: {record:?}");
+                }
             }
-        }
-        use ExperimentState as S;
-        let state = self.service.state();
-        let rests = [S::Idle, S::Configured, S::Armed, S::Running, S::Paused, S::Error];
-        assert!(rests.contains(&state), "{state} does not pass");
-        if state == S::Error {
-            assert!(!self.service.state_reasons().is_empty());
+            if let Some(kept) = &self.etcd {
+                assert_eq!(records, kept, "all services have the same records");
+            }
+            use ExperimentState as S;
+            let state = experiment.state();
+            let rests = [S::Idle, S::Configured, S::Armed, S::Running, S::Paused, S::Error];
+            assert!(rests.contains(&state), "{state} does not pass");
+            if state == S::Error {
+                assert!(!experiment.state_reasons().is_empty());
+            }
         }
     }
 }

@@ -65,6 +65,7 @@ impl BuilderNode {
             let result = match &request.command {
                 NodeCommand::Control(command) => self.execute_command(*command, handle.was_end_requested()),
                 NodeCommand::Prepare(order) => self.prepare_run(order),
+                NodeCommand::Begin(run) => self.begin_prepared_run(*run, handle.was_end_requested()),
                 NodeCommand::Next(order) => self.ask_for_next_run(order),
                 NodeCommand::Step(order) => self.ask_for_step(order),
             };
@@ -114,6 +115,17 @@ impl BuilderNode {
         self.setup.run.number = order.number.or(self.setup.run.number);
         self.run.set_order(order.clone());
         Ok(())
+    }
+
+    /// Begins the run that was prepared with this number: another service may have prepared another one since.
+    fn begin_prepared_run(&mut self, run: u32, end_was_requested: bool) -> Result<(), CommandRefusal> {
+        match self.run.prepared_number() {
+            Some(prepared) if prepared == run => self.execute_command(Command::Start, end_was_requested),
+            Some(other) => Err(CommandRefusal(format!(
+                "cannot begin run {run}: another service has prepared run {other}; start it there, or once more here"
+            ))),
+            None => Err(CommandRefusal(format!("cannot begin run {run}: it is not prepared here"))),
+        }
     }
 
     /// Passes the current facts to run control, and carries out its orders.

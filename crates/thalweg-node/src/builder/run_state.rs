@@ -96,6 +96,11 @@ impl RunState {
         self.order = order;
     }
 
+    /// Returns the number of the order for the run.
+    pub(super) fn prepared_number(&self) -> Option<u32> {
+        self.order.number
+    }
+
     /// Removes and returns the order for the run.
     pub(super) fn take_order(&mut self) -> RunOrder {
         std::mem::take(&mut self.order)
