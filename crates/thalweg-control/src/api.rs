@@ -4,20 +4,22 @@ mod events;
 mod guard;
 mod node_link;
 mod page;
+mod refusals;
 
 use crate::access::Role;
 use crate::alarms::AlarmView;
 use crate::experiment::{Rejection, Request};
 use crate::history::Columns;
-use crate::records::{Flag, Quality, RunRecord};
+use crate::records::{Flag, NoteError, Quality, RunRecord};
 use crate::service::{Service, unix_seconds};
 use crate::state::CommandName;
 use crate::status::{ProcessView, Status};
 use axum::Json;
 use axum::extract::{DefaultBodyLimit, FromRequest, Path, Query, State};
 use axum::http::{HeaderMap, StatusCode, header};
-use axum::response::{IntoResponse, Response};
+use axum::response::IntoResponse;
 use guard::{Client, Operator, Watcher};
+use refusals::{ApiError, BodyRefusals, ErrorBody, ErrorCode, Refusals, TokenScheme};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::sync::Arc;
@@ -34,29 +36,13 @@ const BODY_TIME: Duration = Duration::from_secs(10);
 /// Longest text of a note or a reason, in bytes.
 const MAX_TEXT: usize = 4096;
 
-/// Error of the interface: `{"error": {"code": …, "reason": …}}`.
-#[derive(Debug)]
-pub struct ApiError {
-    status: StatusCode,
-    code: &'static str,
-    reason: String,
-}
-
-impl ApiError {
-    fn new(status: StatusCode, code: &'static str, reason: impl Into<String>) -> Self {
-        Self { status, code, reason: reason.into() }
-    }
-
-    fn bad_request(reason: impl Into<String>) -> Self {
-        Self::new(StatusCode::BAD_REQUEST, "bad-request", reason)
-    }
-
-    fn not_found(reason: impl Into<String>) -> Self {
-        Self::new(StatusCode::NOT_FOUND, "not-found", reason)
-    }
-
-    fn not_legal(reason: impl Into<String>) -> Self {
-        Self::new(StatusCode::CONFLICT, "not-legal", reason)
+impl From<NoteError> for ApiError {
+    fn from(error: NoteError) -> Self {
+        match error {
+            NoteError::NoRun(_) => Self::not_found(error.to_string()),
+            NoteError::Empty => Self::bad_request(error.to_string()),
+            NoteError::TooMany(_) => Self::new(StatusCode::CONFLICT, ErrorCode::TooMany, error.to_string()),
+        }
     }
 }
 
@@ -64,19 +50,8 @@ impl From<Rejection> for ApiError {
     fn from(rejection: Rejection) -> Self {
         match rejection {
             Rejection::NotLegal(reason) => Self::not_legal(reason),
-            Rejection::Failed(reason) => Self::new(StatusCode::CONFLICT, "failed", reason),
+            Rejection::Failed(reason) => Self::new(StatusCode::CONFLICT, ErrorCode::Failed, reason),
         }
-    }
-}
-
-impl IntoResponse for ApiError {
-    fn into_response(self) -> Response {
-        let body = json!({ "error": { "code": self.code, "reason": self.reason } });
-        let mut response = (self.status, Json(body)).into_response();
-        if self.status == StatusCode::UNAUTHORIZED {
-            response.headers_mut().insert(header::WWW_AUTHENTICATE, header::HeaderValue::from_static("Bearer"));
-        }
-        response
     }
 }
 
@@ -90,11 +65,12 @@ impl<T: serde::de::DeserializeOwned> FromRequest<Arc<Service>> for Body<T> {
         let received = tokio::time::timeout(BODY_TIME, axum::body::Bytes::from_request(request, service)).await;
         let received = received.map_err(|_| {
             let reason = format!("the body of the request has not come within {} s", BODY_TIME.as_secs());
-            ApiError::new(StatusCode::REQUEST_TIMEOUT, "bad-request", reason)
+            ApiError::new(StatusCode::REQUEST_TIMEOUT, ErrorCode::BadRequest, reason)
         })?;
         let bytes = received.map_err(|rejection| {
             let status = rejection.status();
-            let code = if status == StatusCode::PAYLOAD_TOO_LARGE { "too-large" } else { "bad-request" };
+            let too_large = status == StatusCode::PAYLOAD_TOO_LARGE;
+            let code = if too_large { ErrorCode::TooLarge } else { ErrorCode::BadRequest };
             ApiError::new(status, code, rejection.body_text())
         })?;
         let text = if bytes.trim_ascii().is_empty() { &b"{}"[..] } else { &bytes };
@@ -102,27 +78,15 @@ impl<T: serde::de::DeserializeOwned> FromRequest<Arc<Service>> for Body<T> {
     }
 }
 
-/// Error as it is sent.
-#[derive(Debug, Serialize, ToSchema)]
-struct ErrorBody {
-    /// The error.
-    error: ErrorDetail,
-}
-
-/// Content of an error.
-#[derive(Debug, Serialize, ToSchema)]
-struct ErrorDetail {
-    /// Kind of the error, for programs: `not-legal`, `failed`, `bad-request`, `no-access`, `not-found`, `too-large`.
-    code: String,
-    /// The reason, for people.
-    reason: String,
-}
-
 #[derive(OpenApi)]
-#[openapi(info(
-    title = "Thalweg run control",
-    description = "Run control of one experiment: its state, commands, records of runs, alarms and processes."
-))]
+#[openapi(
+    info(
+        title = "Thalweg run control",
+        description = "Run control of one experiment: its state, commands, records of runs, alarms and processes."
+    ),
+    modifiers(&TokenScheme),
+    security(("token" = []))
+)]
 struct Document;
 
 /// Returns the routes of the service.
@@ -155,6 +119,7 @@ pub fn service_routes(service: Arc<Service>) -> axum::Router {
         .route("/healthz", axum::routing::get(|| async { "ok\n" }))
         .fallback(page::serve_file)
         .layer(DefaultBodyLimit::max(MAX_BODY))
+        .layer(axum::middleware::map_response(refusals::unify_refusal))
         .layer(axum::middleware::map_response(page::add_security_headers))
         .with_state(service)
 }
@@ -162,7 +127,7 @@ pub fn service_routes(service: Arc<Service>) -> axum::Router {
 /// The status.
 #[utoipa::path(get, path = "/api/v1/status", responses(
     (status = 200, description = "The status", body = Status),
-    (status = 401, description = "No token, or none that is known", body = ErrorBody),
+    Refusals,
 ))]
 async fn get_status(_: Watcher, State(service): State<Arc<Service>>) -> Json<Status> {
     Json((*service.latest_status()).clone())
@@ -199,12 +164,10 @@ struct CommandAnswer {
 #[utoipa::path(post, path = "/api/v1/commands/{command}", params(("command" = CommandName, Path)),
     request_body = CommandArguments, responses(
     (status = 200, description = "It is carried out", body = CommandAnswer),
-    (status = 400, description = "The arguments are not right", body = ErrorBody),
-    (status = 401, description = "No token, or none that is known", body = ErrorBody),
-    (status = 403, description = "The role of the token does not suffice, or the origin is another", body = ErrorBody),
     (status = 404, description = "There is no such command", body = ErrorBody),
     (status = 409, description = "It is not legal now, or a node refused it", body = ErrorBody),
-    (status = 413, description = "The body is too long", body = ErrorBody),
+    Refusals,
+    BodyRefusals,
 ))]
 async fn execute_command(
     client: Client,
@@ -226,7 +189,11 @@ async fn execute_command(
         result.map(|()| Json(CommandAnswer { status: (*service.latest_status()).clone() }))
     });
     execution.await.unwrap_or_else(|error| {
-        Err(ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "failed", format!("the service has failed: {error}")))
+        Err(ApiError::new(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            ErrorCode::Failed,
+            format!("the service has failed: {error}"),
+        ))
     })
 }
 
@@ -288,8 +255,7 @@ struct RunList {
 /// Records of runs, the newest first.
 #[utoipa::path(get, path = "/api/v1/runs", params(ListQuery), responses(
     (status = 200, description = "The records", body = RunList),
-    (status = 400, description = "The query is not right"),
-    (status = 401, description = "No token, or none that is known", body = ErrorBody),
+    Refusals,
 ))]
 async fn list_runs(_: Watcher, State(service): State<Arc<Service>>, Query(query): Query<ListQuery>) -> Json<RunList> {
     Json(RunList { runs: service.list_runs(query.limit.unwrap_or(50) as usize) })
@@ -306,11 +272,10 @@ struct NoteBody {
 /// Adds a note to a run.
 #[utoipa::path(post, path = "/api/v1/runs/{run}/note", params(("run" = u32, Path)), request_body = NoteBody, responses(
     (status = 200, description = "The record of the run", body = RunRecord),
-    (status = 400, description = "The body is not right", body = ErrorBody),
-    (status = 401, description = "No token, or none that is known", body = ErrorBody),
-    (status = 403, description = "The role of the token does not suffice, or the origin is another", body = ErrorBody),
     (status = 404, description = "There is no such run", body = ErrorBody),
-    (status = 413, description = "The body is too long", body = ErrorBody),
+    (status = 409, description = "The run has as many notes as it can have", body = ErrorBody),
+    Refusals,
+    BodyRefusals,
 ))]
 async fn add_note(
     operator: Operator,
@@ -320,9 +285,10 @@ async fn add_note(
 ) -> Result<Json<RunRecord>, ApiError> {
     let given = serde_json::to_value(&note).unwrap_or_default();
     let text = checked_text(note.text, "text")?;
-    let record = service.add_note(run, text, &operator.name);
-    operator.log_request(&service, given, record.is_none().then_some("no such run"));
-    record.map(Json).ok_or_else(|| ApiError::not_found(format!("there is no record of run {run}")))
+    let result = service.add_note(run, text, &operator.name);
+    let refusal = result.as_ref().err().map(ToString::to_string);
+    operator.log_request(&service, given, refusal.as_deref());
+    Ok(Json(result?))
 }
 
 /// Judgement on a run.
@@ -339,11 +305,9 @@ struct FlagBody {
 /// Judges a run.
 #[utoipa::path(post, path = "/api/v1/runs/{run}/flag", params(("run" = u32, Path)), request_body = FlagBody, responses(
     (status = 200, description = "The record of the run", body = RunRecord),
-    (status = 400, description = "The body is not right", body = ErrorBody),
-    (status = 401, description = "No token, or none that is known", body = ErrorBody),
-    (status = 403, description = "The role of the token does not suffice, or the origin is another", body = ErrorBody),
     (status = 404, description = "There is no such run", body = ErrorBody),
-    (status = 413, description = "The body is too long", body = ErrorBody),
+    Refusals,
+    BodyRefusals,
 ))]
 async fn set_flag(
     operator: Operator,
@@ -369,10 +333,9 @@ struct WidthQuery {
 /// The latest fragment of a source, decimated; `null` if there is none yet.
 #[utoipa::path(get, path = "/api/v1/latest/{source}", params(("source" = String, Path), WidthQuery), responses(
     (status = 200, description = "The fragment, or null", body = serde_json::Value),
-    (status = 400, description = "The query is not right"),
-    (status = 401, description = "No token, or none that is known", body = ErrorBody),
     (status = 404, description = "There is no such source", body = ErrorBody),
     (status = 503, description = "The first builder does not answer", body = ErrorBody),
+    Refusals,
 ))]
 async fn get_latest(
     _: Watcher,
@@ -384,7 +347,7 @@ async fn get_latest(
         return Err(ApiError::not_found(format!("the topology has no source '{source}'")));
     }
     let latest = service.latest_fragment(&source, query.width.unwrap_or(1024)).await;
-    latest.map(Json).map_err(|reason| ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "no-answer", reason))
+    latest.map(Json).map_err(|reason| ApiError::new(StatusCode::SERVICE_UNAVAILABLE, ErrorCode::NoAnswer, reason))
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -397,8 +360,7 @@ struct HistoryQuery {
 /// Figures of the last hour, one value a second.
 #[utoipa::path(get, path = "/api/v1/history", params(HistoryQuery), responses(
     (status = 200, description = "The figures", body = Columns),
-    (status = 400, description = "The query is not right"),
-    (status = 401, description = "No token, or none that is known", body = ErrorBody),
+    Refusals,
 ))]
 async fn get_history(
     _: Watcher,
@@ -418,7 +380,7 @@ struct ProcessList {
 /// Processes of the nodes.
 #[utoipa::path(get, path = "/api/v1/processes", responses(
     (status = 200, description = "The processes", body = ProcessList),
-    (status = 401, description = "No token, or none that is known", body = ErrorBody),
+    Refusals,
 ))]
 async fn list_processes(_: Watcher, State(service): State<Arc<Service>>) -> Json<ProcessList> {
     Json(ProcessList { processes: service.latest_status().processes.clone() })
@@ -438,11 +400,9 @@ enum ProcessAction {
 #[utoipa::path(post, path = "/api/v1/processes/{node}/{action}",
     params(("node" = String, Path), ("action" = ProcessAction, Path)), responses(
     (status = 200, description = "It is under way", body = ProcessList),
-    (status = 400, description = "There is no such action"),
-    (status = 401, description = "No token, or none that is known", body = ErrorBody),
-    (status = 403, description = "The role of the token does not suffice, or the origin is another", body = ErrorBody),
     (status = 404, description = "There is no such node", body = ErrorBody),
     (status = 409, description = "It is up already, or is not, or cannot be started", body = ErrorBody),
+    Refusals,
 ))]
 async fn control_process(
     client: Client,
@@ -479,9 +439,8 @@ struct LogLines {
 /// The last lines of the log of a node's process.
 #[utoipa::path(get, path = "/api/v1/processes/{node}/log", params(("node" = String, Path), LogQuery), responses(
     (status = 200, description = "The lines", body = LogLines),
-    (status = 400, description = "The query is not right"),
-    (status = 401, description = "No token, or none that is known", body = ErrorBody),
     (status = 404, description = "The service has no log of it", body = ErrorBody),
+    Refusals,
 ))]
 async fn get_process_log(
     _: Watcher,
@@ -508,11 +467,9 @@ struct AcknowledgeBody {
 #[utoipa::path(post, path = "/api/v1/alarms/{id}/acknowledge", params(("id" = String, Path)),
     request_body = AcknowledgeBody, responses(
     (status = 200, description = "The alarm", body = AlarmView),
-    (status = 400, description = "The body is not right", body = ErrorBody),
-    (status = 401, description = "No token, or none that is known", body = ErrorBody),
-    (status = 403, description = "The role of the token does not suffice, or the origin is another", body = ErrorBody),
     (status = 404, description = "There is no such alarm", body = ErrorBody),
-    (status = 413, description = "The body is too long", body = ErrorBody),
+    Refusals,
+    BodyRefusals,
 ))]
 async fn acknowledge_alarm(
     operator: Operator,
@@ -530,7 +487,7 @@ async fn acknowledge_alarm(
 /// Figures for Prometheus.
 #[utoipa::path(get, path = "/metrics", responses(
     (status = 200, description = "The figures, in the text format of Prometheus", body = String, content_type = "text/plain"),
-    (status = 401, description = "No token, or none that is known", body = ErrorBody),
+    Refusals,
 ))]
 async fn get_metrics(_: Watcher, State(service): State<Arc<Service>>) -> impl IntoResponse {
     let kind = [(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")];

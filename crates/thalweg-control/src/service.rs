@@ -1,19 +1,19 @@
 //! The service: carries out the actions of the [`Experiment`], and keeps its status, history, messages and alarms.
 
 use crate::access::{Role, Tokens};
-use crate::alarms::{AlarmView, Alarms, find_conditions};
+use crate::alarms::{AlarmView, Alarms, find_conditions, find_undelivered};
 use crate::audit::AuditLog;
 use crate::config::ControlConfig;
 use crate::experiment::{Action, Experiment, Now, Rejection, Request};
 use crate::history::{Columns, History, Second, SourceSecond};
+use crate::notices::Notices;
 use crate::numbers::NumberFile;
 use crate::processes::Processes;
 use crate::rates::Rates;
-use crate::records::{Flag, RecordFile, RunRecord};
+use crate::records::{Flag, NoteError, RecordFile, RunRecord};
 use crate::state::CommandName;
 use crate::status::{MessageView, ProcessView, ServiceView, Status};
 use crate::view::{Addresses, events_left, experiment_status};
-use crate::webhook::Webhook;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -63,7 +63,7 @@ struct Inner {
     processes: Processes,
     numbers: NumberFile,
     records: RecordFile,
-    webhook: Webhook,
+    notices: Notices,
     messages: VecDeque<MessageView>,
     status: Arc<Status>,
     service: ServiceView,
@@ -137,6 +137,7 @@ impl Service {
         let (records, runs) =
             RecordFile::open_records(directory).map_err(|error| ServiceError::in_directory(directory, error))?;
         let audit = AuditLog::open_log(directory).map_err(|error| ServiceError::in_directory(directory, error))?;
+        let notices = Notices::open(&config, &runs).map_err(ServiceError::Topology)?;
         let begun = Instant::now();
         let now = Now { monotonic: Duration::ZERO, unix: unix_seconds() };
         let service = ServiceView {
@@ -155,7 +156,7 @@ impl Service {
             processes: Processes::new(directory, tokens.token_of(Role::Node).map(|token| token.secret.clone())),
             numbers: NumberFile::in_directory(directory),
             records,
-            webhook: Webhook::new(&config.webhook),
+            notices,
             messages: VecDeque::new(),
             status: Arc::new(Status { id: first_id, ..Status::default() }),
             service,
@@ -376,9 +377,10 @@ impl Service {
         let (topology, config) = load_topology(&self.topology_path)
             .map_err(|problem| Rejection::Failed(format!("cannot configure: {problem}")))?;
         let mut inner = self.inner.lock();
+        let changed = inner.notices.change_destinations(&config);
+        changed.map_err(|problem| Rejection::Failed(format!("cannot configure: {problem}")))?;
         inner.first_free_number = first_free_number(&topology.run.directory);
         let (listen, experiment) = (inner.config.listen, inner.config.experiment.clone());
-        inner.webhook = Webhook::new(&config.webhook);
         inner.config = ControlConfig { listen, experiment, ..config };
         Ok(topology)
     }
@@ -412,8 +414,11 @@ impl Service {
         }
     }
 
-    /// Adds a note to a run. Returns its record; `None` if there is no such run.
-    pub fn add_note(&self, run: u32, text: String, by: &str) -> Option<RunRecord> {
+    /// Adds a note to a run. Returns its record.
+    ///
+    /// # Errors
+    /// There is no such run, the note is empty, or the run has too many.
+    pub fn add_note(&self, run: u32, text: String, by: &str) -> Result<RunRecord, NoteError> {
         self.change_run(|experiment| experiment.add_note(run, text, by))
     }
 
@@ -422,13 +427,13 @@ impl Service {
         self.change_run(|experiment| experiment.set_flag(run, flag))
     }
 
-    fn change_run(&self, change: impl FnOnce(&mut Experiment) -> Option<RunRecord>) -> Option<RunRecord> {
+    fn change_run<T>(&self, change: impl FnOnce(&mut Experiment) -> T) -> T {
         let now = self.current_time();
         let mut inner = self.inner.lock();
         inner.experiment.advance_time(now);
-        let record = change(&mut inner.experiment);
+        let changed = change(&mut inner.experiment);
         inner.carry_out_actions(now.unix);
-        record
+        changed
     }
 
     /// Acknowledges an alarm. Returns it; `None` if there is none of that name.
@@ -510,7 +515,7 @@ impl Inner {
                     if let Err(problem) = self.records.add_record(&record) {
                         self.add_message(unix, Severity::Error, None, problem);
                     }
-                    self.webhook.post_json(&serde_json::json!({ "run": record }));
+                    self.notices.send_record(&self.config.experiment, unix, &record);
                 }
                 Action::Answer(ticket, result) => {
                     if let Some(answer) = self.answers.remove(&ticket) {
@@ -546,6 +551,7 @@ impl Inner {
             service: self.service.clone(),
             next_number: self.next_number(),
             processes: self.process_views(),
+            destinations: self.notices.views(),
             messages: {
                 let skipped = self.messages.len().saturating_sub(MAX_SHOWN_MESSAGES);
                 self.messages.iter().skip(skipped).cloned().collect()
@@ -553,7 +559,7 @@ impl Inner {
             ..status
         };
         if monotonic >= CONNECTING_TIME {
-            self.update_alarms(&status, unix);
+            self.update_alarms(&status, now);
         }
         status.alarms = self.alarms.views();
         status.silenced_alarms = status.alarms.iter().filter(|alarm| alarm.is_active && alarm.is_acknowledged).count();
@@ -564,14 +570,16 @@ impl Inner {
         self.status = Arc::new(status);
     }
 
-    fn update_alarms(&mut self, status: &Status, unix: f64) {
+    fn update_alarms(&mut self, status: &Status, now: Now) {
+        let unix = now.unix;
         let silent = self.silent_seconds(status, unix);
-        let conditions = find_conditions(status, &self.config.alarms, &silent);
-        for alarm in self.alarms.update_conditions(&conditions, unix) {
+        let mut conditions = find_conditions(status, &self.config.alarms, &silent);
+        conditions.extend(find_undelivered(&status.destinations));
+        for alarm in self.alarms.update_conditions(&conditions, now, self.config.alarms.hold) {
             let (severity, change) =
                 if alarm.is_active { (Severity::Error, "alarm") } else { (Severity::Info, "the alarm is over") };
             self.add_message(unix, severity, None, format!("{change}: {}", alarm.text));
-            self.webhook.post_json(&serde_json::json!({ "alarm": alarm }));
+            self.notices.send_alarm(&self.config.experiment, unix, &alarm);
         }
     }
 
@@ -752,7 +760,7 @@ id = "1.0"
         .unwrap();
         let refusal = service.read_topology().unwrap_err();
         assert_eq!(refusal.to_string(), "cannot configure: configure is under way: wait until that is done");
-        assert!(service.inner.lock().config.webhook.is_empty());
+        assert!(service.inner.lock().config.webhook.is_none());
     }
 
     #[test]
