@@ -41,7 +41,9 @@ def wait_until(holds: Callable[[], Any], what: str) -> Any:
 class ControlService:
     """Running `thalweg control` of an experiment with a builder and two digitizers, in a folder of its own."""
 
-    def __init__(self, program: Path, folder: Path, control: str = "", environment: dict[str, str] | None = None):
+    def __init__(
+        self, program: Path, folder: Path, control: str = "", environment: dict[str, str] | None = None
+    ) -> None:
         self.folder = folder
         self.environment = os.environ | {"XDG_STATE_HOME": str(folder / "state")} | (environment or {})
         self.pids: set[int] = set()

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 # Number of requests with random data for each operation; those at the limits of the description come as well.
-EXAMPLES = 8
+EXAMPLES = 5
 # Server-sent events do not end; they are tried elsewhere.
 ENDLESS = "/api/v1/events"
 
@@ -37,8 +37,10 @@ def test_answers_are_as_the_description_says(service: ControlService, role: str,
     secret = service.secrets.get(role, "a-guess-of-a-secret")
     command = [sys.executable, "-m", "schemathesis.cli", "run", f"{service.url}/openapi.json", "--no-color"]
     command += ["--header", f"Authorization: Bearer {secret}", "--exclude-path", ENDLESS]
-    command += ["--phases", "coverage,fuzzing", "--max-examples", str(EXAMPLES), "--generation-deterministic"]
-    command += ["--generation-database", "none", "--warnings", "off", "--request-timeout", "60"]
+    # What has no right to anything is refused before data are looked at.
+    phases = "coverage" if role in ("none", "node") else "coverage,fuzzing"
+    command += ["--phases", phases, "--max-examples", str(EXAMPLES), "--generation-deterministic"]
+    command += ["--warnings", "off", "--request-timeout", "60"]
     ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert service.status()["id"] > 0, "it works on"

@@ -1,5 +1,6 @@
 //! The HTTP interface: JSON, with a description that is generated from this code (OpenAPI 3.1).
 
+mod commands;
 mod events;
 mod guard;
 mod node_link;
@@ -8,11 +9,10 @@ mod refusals;
 
 use crate::access::Role;
 use crate::alarms::AlarmView;
-use crate::experiment::{Rejection, Request};
+use crate::experiment::Rejection;
 use crate::history::Columns;
 use crate::records::{Flag, NoteError, Quality, RunRecord};
 use crate::service::{Service, unix_seconds};
-use crate::state::CommandName;
 use crate::status::{ProcessView, Status};
 use axum::Json;
 use axum::extract::{DefaultBodyLimit, FromRequest, Path, Query, State};
@@ -24,7 +24,6 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::sync::Arc;
 use std::time::Duration;
-use thalweg_node::{RunKind, StepOrder};
 use utoipa::{IntoParams, OpenApi, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -55,7 +54,7 @@ impl From<Rejection> for ApiError {
     }
 }
 
-/// Body of a request, as JSON. An empty one is an empty object.
+/// Body of a request, as JSON. An empty one, or `null`, is an empty object.
 struct Body<T>(T);
 
 impl<T: serde::de::DeserializeOwned> FromRequest<Arc<Service>> for Body<T> {
@@ -73,7 +72,7 @@ impl<T: serde::de::DeserializeOwned> FromRequest<Arc<Service>> for Body<T> {
             let code = if too_large { ErrorCode::TooLarge } else { ErrorCode::BadRequest };
             ApiError::new(status, code, rejection.body_text())
         })?;
-        let text = if bytes.trim_ascii().is_empty() { &b"{}"[..] } else { &bytes };
+        let text = if matches!(bytes.trim_ascii(), b"" | b"null") { &b"{}"[..] } else { &bytes };
         serde_json::from_slice(text).map(Body).map_err(|error| ApiError::bad_request(error.to_string()))
     }
 }
@@ -84,6 +83,7 @@ impl<T: serde::de::DeserializeOwned> FromRequest<Arc<Service>> for Body<T> {
         title = "Thalweg run control",
         description = "Run control of one experiment: its state, commands, records of runs, alarms and processes."
     ),
+    components(schemas(commands::PlainCommand, ProcessAction)),
     modifiers(&TokenScheme),
     security(("token" = []))
 )]
@@ -93,7 +93,10 @@ struct Document;
 pub fn service_routes(service: Arc<Service>) -> axum::Router {
     let (router, document) = OpenApiRouter::with_openapi(Document::openapi())
         .routes(routes!(get_status))
-        .routes(routes!(execute_command))
+        .routes(routes!(commands::execute_command))
+        .routes(routes!(commands::start_run))
+        .routes(routes!(commands::begin_next_run))
+        .routes(routes!(commands::mark_step))
         .routes(routes!(list_runs))
         .routes(routes!(add_note))
         .routes(routes!(set_flag))
@@ -133,102 +136,12 @@ async fn get_status(_: Watcher, State(service): State<Arc<Service>>) -> Json<Sta
     Json((*service.latest_status()).clone())
 }
 
-/// Arguments of a command.
-#[derive(Debug, Default, Deserialize, Serialize, ToSchema)]
-#[serde(deny_unknown_fields, default)]
-struct CommandArguments {
-    /// Kind of the run, for `start` and `next`: `physics` (if left out) or `test`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>)]
-    kind: Option<RunKind>,
-    /// Comment on the run, for `start` and `next`: at most 4096 bytes.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    note: Option<String>,
-    /// Label, for `step` alone: at most 256 bytes.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    label: Option<String>,
-    /// Facts about the step, for `step` alone: at most 4096 bytes of JSON.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<Object>)]
-    data: Option<serde_json::Value>,
-}
-
-/// Answer to a command.
-#[derive(Debug, Serialize, ToSchema)]
-struct CommandAnswer {
-    /// The status after it.
-    status: Status,
-}
-
-/// Executes a command, and answers when it is carried out.
-#[utoipa::path(post, path = "/api/v1/commands/{command}", params(("command" = CommandName, Path)),
-    request_body = CommandArguments, responses(
-    (status = 200, description = "It is carried out", body = CommandAnswer),
-    (status = 404, description = "There is no such command", body = ErrorBody),
-    (status = 409, description = "It is not legal now, or a node refused it", body = ErrorBody),
-    Refusals,
-    BodyRefusals,
-))]
-async fn execute_command(
-    client: Client,
-    State(service): State<Arc<Service>>,
-    Path(command): Path<String>,
-    Body(arguments): Body<CommandArguments>,
-) -> Result<Json<CommandAnswer>, ApiError> {
-    let command: CommandName = command.parse().map_err(ApiError::not_found)?;
-    let needed = if command == CommandName::Configure { Role::Configure } else { Role::Operate };
-    let by = client.check_role(&service, needed)?;
-    let given = serde_json::to_value(&arguments).unwrap_or_default();
-    // A task of its own, which ends in the audit log even if the client does not wait for the answer.
-    let execution = tokio::spawn(async move {
-        let result = match make_request(&service, command, arguments) {
-            Ok(request) => service.execute_request(request, &by).await.map_err(ApiError::from),
-            Err(error) => Err(error),
-        };
-        client.log_request(&service, &by, given, result.as_ref().err().map(|error| error.reason.as_str()));
-        result.map(|()| Json(CommandAnswer { status: (*service.latest_status()).clone() }))
-    });
-    execution.await.unwrap_or_else(|error| {
-        Err(ApiError::new(
-            StatusCode::INTERNAL_SERVER_ERROR,
-            ErrorCode::Failed,
-            format!("the service has failed: {error}"),
-        ))
-    })
-}
-
-fn make_request(
-    service: &Service,
-    command: CommandName,
-    CommandArguments { kind, note, label, data }: CommandArguments,
-) -> Result<Request, ApiError> {
-    use thalweg_node::Command;
-    let begins_run = matches!(command, CommandName::Start | CommandName::Next);
-    if !begins_run && (kind.is_some() || note.is_some()) {
-        return Err(ApiError::bad_request(format!("{command}: `kind` and `note` are arguments of start and next")));
+/// Returns a number of a query, or `default` if it is left out.
+fn checked_number(number: Option<u32>, name: &str, default: u32, most: u32) -> Result<u32, ApiError> {
+    match number.unwrap_or(default) {
+        number if number <= most => Ok(number),
+        number => Err(ApiError::bad_request(format!("{name}: {number} is more than {most}"))),
     }
-    if command != CommandName::Step && (label.is_some() || data.is_some()) {
-        return Err(ApiError::bad_request(format!("{command}: `label` and `data` are arguments of step")));
-    }
-    Ok(match command {
-        CommandName::Configure => Request::Configure(Box::new(service.read_topology()?)),
-        CommandName::Arm => Request::Arm,
-        CommandName::Start => {
-            Request::Start { kind: kind.unwrap_or_default(), note: checked_text(note.unwrap_or_default(), "note")? }
-        }
-        CommandName::Next => {
-            Request::Next { kind: kind.unwrap_or_default(), note: checked_text(note.unwrap_or_default(), "note")? }
-        }
-        CommandName::Step => {
-            let label = label.filter(|label| !label.is_empty());
-            let label = label.ok_or_else(|| ApiError::bad_request("step: it has no `label`"))?;
-            Request::Step(StepOrder { label, data: data.unwrap_or_default() })
-        }
-        CommandName::Stop => Request::Control(Command::Stop),
-        CommandName::Pause => Request::Control(Command::Pause),
-        CommandName::Resume => Request::Control(Command::Resume),
-        CommandName::Abort => Request::Control(Command::Abort),
-    })
 }
 
 fn checked_text(text: String, name: &str) -> Result<String, ApiError> {
@@ -242,6 +155,7 @@ fn checked_text(text: String, name: &str) -> Result<String, ApiError> {
 #[into_params(parameter_in = Query)]
 struct ListQuery {
     /// Largest number of runs, 50 if left out.
+    #[param(maximum = 1000)]
     limit: Option<u32>,
 }
 
@@ -257,15 +171,21 @@ struct RunList {
     (status = 200, description = "The records", body = RunList),
     Refusals,
 ))]
-async fn list_runs(_: Watcher, State(service): State<Arc<Service>>, Query(query): Query<ListQuery>) -> Json<RunList> {
-    Json(RunList { runs: service.list_runs(query.limit.unwrap_or(50) as usize) })
+async fn list_runs(
+    _: Watcher,
+    State(service): State<Arc<Service>>,
+    Query(query): Query<ListQuery>,
+) -> Result<Json<RunList>, ApiError> {
+    let limit = checked_number(query.limit, "limit", 50, 1000)?;
+    Ok(Json(RunList { runs: service.list_runs(limit as usize) }))
 }
 
 /// Note on a run.
 #[derive(Debug, Deserialize, Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct NoteBody {
-    /// The text, at most 4096 bytes.
+    /// The text, at most 4096 bytes, and not white space alone.
+    #[schema(min_length = 1, pattern = r"\S")]
     text: String,
 }
 
@@ -327,6 +247,7 @@ async fn set_flag(
 #[into_params(parameter_in = Query)]
 struct WidthQuery {
     /// Largest number of columns, 1024 if left out.
+    #[param(maximum = 4096)]
     width: Option<u32>,
 }
 
@@ -346,7 +267,8 @@ async fn get_latest(
     if !service.latest_status().sources.iter().any(|other| other.name == source) {
         return Err(ApiError::not_found(format!("the topology has no source '{source}'")));
     }
-    let latest = service.latest_fragment(&source, query.width.unwrap_or(1024)).await;
+    let width = checked_number(query.width, "width", 1024, 4096)?;
+    let latest = service.latest_fragment(&source, width).await;
     latest.map(Json).map_err(|reason| ApiError::new(StatusCode::SERVICE_UNAVAILABLE, ErrorCode::NoAnswer, reason))
 }
 
@@ -354,6 +276,7 @@ async fn get_latest(
 #[into_params(parameter_in = Query)]
 struct HistoryQuery {
     /// Length of the time, 3600 if left out.
+    #[param(maximum = 3600)]
     seconds: Option<u32>,
 }
 
@@ -366,8 +289,9 @@ async fn get_history(
     _: Watcher,
     State(service): State<Arc<Service>>,
     Query(query): Query<HistoryQuery>,
-) -> Json<Columns> {
-    Json(service.latest_history(query.seconds.unwrap_or(3600) as usize))
+) -> Result<Json<Columns>, ApiError> {
+    let seconds = checked_number(query.seconds, "seconds", 3600, 3600)?;
+    Ok(Json(service.latest_history(seconds as usize)))
 }
 
 /// Processes of the nodes.
@@ -426,6 +350,7 @@ async fn control_process(
 #[into_params(parameter_in = Query)]
 struct LogQuery {
     /// Number of lines, 100 if left out.
+    #[param(maximum = 10000)]
     lines: Option<u32>,
 }
 
@@ -451,7 +376,8 @@ async fn get_process_log(
     if !service.latest_status().processes.iter().any(|process| process.node == node) {
         return Err(ApiError::not_found(format!("the topology has no node '{node}'")));
     }
-    let lines = service.process_log(&node, query.lines.unwrap_or(100) as usize);
+    let lines = checked_number(query.lines, "lines", 100, 10_000)?;
+    let lines = service.process_log(&node, lines as usize);
     lines.map(|lines| Json(LogLines { lines })).map_err(ApiError::not_found)
 }
 
@@ -465,7 +391,7 @@ struct AcknowledgeBody {
 
 /// Acknowledges an alarm.
 #[utoipa::path(post, path = "/api/v1/alarms/{id}/acknowledge", params(("id" = String, Path)),
-    request_body = AcknowledgeBody, responses(
+    request_body = Option<AcknowledgeBody>, responses(
     (status = 200, description = "The alarm", body = AlarmView),
     (status = 404, description = "There is no such alarm", body = ErrorBody),
     Refusals,
