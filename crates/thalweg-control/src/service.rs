@@ -534,6 +534,7 @@ impl Inner {
         self.last_message += 1;
         let id = self.last_message;
         let run = self.experiment.current_run().map(|run| run.number);
+        tracing::info!(node, run, ?severity, "{text}");
         self.messages.push_back(MessageView { id, at, severity, node: node.map(str::to_owned), run, text });
     }
 
