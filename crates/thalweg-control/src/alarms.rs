@@ -1,6 +1,11 @@
 //! Alarms: conditions that people must know of, with acknowledgements that survive a restart of the service.
+//!
+//! An alarm begins when its condition is found, and ends when that has not been found for a hold time: a value that goes
+//! back and forth at its limit is one alarm.
 
 use crate::config::AlarmLimits;
+use crate::experiment::Now;
+use crate::notices::{self, DestinationView};
 use crate::state::ExperimentState;
 use crate::status::{Status, TroubleLevel};
 use serde::{Deserialize, Serialize};
@@ -8,6 +13,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use utoipa::ToSchema;
 
 /// Number of alarms that are kept once they are over.
@@ -24,7 +30,7 @@ pub struct AlarmView {
     pub text: String,
     /// Time since which it holds: Unix time in seconds.
     pub since_at: f64,
-    /// True while the condition holds.
+    /// True while the condition holds, and for a hold time after that.
     pub is_active: bool,
     /// True if it was acknowledged since it began.
     pub is_acknowledged: bool,
@@ -45,6 +51,8 @@ impl AlarmView {
 #[derive(Debug)]
 pub struct Alarms {
     alarms: BTreeMap<String, AlarmView>,
+    /// Times at which the conditions of active alarms were found last.
+    found_at: BTreeMap<String, Duration>,
     path: PathBuf,
 }
 
@@ -74,7 +82,7 @@ impl Alarms {
                 BTreeMap::new()
             }
         };
-        Self { alarms, path }
+        Self { alarms, found_at: BTreeMap::new(), path }
     }
 
     /// Returns the alarms: those that are active and not acknowledged first, and the worst of them before others.
@@ -84,23 +92,28 @@ impl Alarms {
         alarms
     }
 
-    /// Takes the conditions that hold now. Returns the alarms that have begun or have ended.
-    pub fn update_conditions(&mut self, conditions: &[Condition], unix: f64) -> Vec<AlarmView> {
+    /// Takes the conditions that are found now. Returns the alarms that have begun or have ended. An alarm ends once its
+    /// condition has not been found for `hold`.
+    pub fn update_conditions(&mut self, conditions: &[Condition], now: Now, hold: Duration) -> Vec<AlarmView> {
         let mut changed = Vec::new();
         for condition in conditions {
+            self.found_at.insert(condition.id.clone(), now.monotonic);
             let alarm = self.alarms.entry(condition.id.clone()).or_default();
-            if !alarm.is_active {
+            let has_begun = !alarm.is_active;
+            if has_begun {
                 *alarm =
-                    AlarmView { id: condition.id.clone(), since_at: unix, is_active: true, ..AlarmView::default() };
-                alarm.severity = condition.severity;
-                alarm.text.clone_from(&condition.text);
-                changed.push(alarm.clone());
+                    AlarmView { id: condition.id.clone(), since_at: now.unix, is_active: true, ..AlarmView::default() };
             }
             (alarm.severity, alarm.text) = (condition.severity, condition.text.clone());
+            changed.extend(has_begun.then(|| alarm.clone()));
         }
-        for alarm in self.alarms.values_mut() {
-            if alarm.is_active && !conditions.iter().any(|condition| condition.id == alarm.id) {
+        for alarm in self.alarms.values_mut().filter(|alarm| alarm.is_active) {
+            // Those of an earlier service have their hold time, too.
+            let found_at = *self.found_at.entry(alarm.id.clone()).or_insert(now.monotonic);
+            let is_over = now.monotonic.saturating_sub(found_at) >= hold && found_at != now.monotonic;
+            if is_over {
                 alarm.is_active = false;
+                self.found_at.remove(&alarm.id);
                 changed.push(alarm.clone());
             }
         }
@@ -195,9 +208,21 @@ pub fn find_conditions(status: &Status, limits: &AlarmLimits, silent_seconds: &[
     conditions
 }
 
+/// Returns the conditions of destinations that take no notices.
+pub fn find_undelivered(destinations: &[DestinationView]) -> Vec<Condition> {
+    let failing = destinations.iter().filter(|destination| !destination.problem.is_empty());
+    let conditions = failing.map(|DestinationView { name, waiting, left_out, problem, .. }| Condition {
+        id: notices::alarm_id(name),
+        severity: TroubleLevel::Minor,
+        text: format!("{name} takes no notices: {problem}; {waiting} are waiting, {left_out} were left out"),
+    });
+    conditions.collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     fn condition(id: &str) -> Condition {
         Condition { id: id.into(), severity: TroubleLevel::Major, text: "it hurts".into() }
@@ -217,19 +242,70 @@ mod tests {
         }
     }
 
+    /// Time in seconds.
+    fn at(seconds: f64) -> Now {
+        Now { monotonic: Duration::from_secs_f64(seconds), unix: 1e9 + seconds }
+    }
+
+    const HOLD: Duration = Duration::from_secs(10);
+
     #[test]
     fn an_acknowledgement_survives_a_restart_and_ends_with_its_alarm() {
         let folder = tempfile::tempdir().unwrap();
         let mut alarms = Alarms::open(folder.path());
-        assert_eq!(alarms.update_conditions(&[condition("a"), condition("b")], 1.0).len(), 2);
-        assert!(alarms.update_conditions(&[condition("a"), condition("b")], 2.0).is_empty(), "no change");
+        let both = [condition("a"), condition("b")];
+        assert_eq!(alarms.update_conditions(&both, at(1.0), HOLD).len(), 2);
+        assert!(alarms.update_conditions(&both, at(2.0), HOLD).is_empty(), "no change");
         assert!(alarms.acknowledge("a", "known", "anna").is_some() && alarms.acknowledge("x", "", "anna").is_none());
         let mut alarms = Alarms::open(folder.path());
         let views = alarms.views();
         assert_eq!((views[0].id.as_str(), views[1].id.as_str()), ("b", "a"), "what is not acknowledged comes first");
         assert_eq!((views[1].is_acknowledged, views[1].acknowledged_by.as_deref()), (true, Some("anna")));
-        assert_eq!(alarms.update_conditions(&[condition("b")], 3.0)[0].id, "a");
-        assert_eq!(alarms.update_conditions(&[condition("a"), condition("b")], 4.0).len(), 1, "it has begun again");
+        assert!(alarms.update_conditions(&[condition("b")], at(3.0), HOLD).is_empty(), "it is held");
+        assert_eq!(alarms.update_conditions(&[condition("b")], at(13.0), HOLD)[0].id, "a");
+        assert_eq!(alarms.update_conditions(&both, at(14.0), HOLD).len(), 1, "it has begun again");
         assert!(!alarms.views().iter().any(|alarm| alarm.is_acknowledged), "and wants to be acknowledged again");
+    }
+
+    #[test]
+    fn a_value_at_its_limit_is_one_alarm() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut alarms = Alarms::open(folder.path());
+        let mut changes = 0;
+        for second in 0..100 {
+            let found = if second % 2 == 0 { vec![condition("clock-offset:adc")] } else { Vec::new() };
+            changes += alarms.update_conditions(&found, at(f64::from(second)), HOLD).len();
+        }
+        assert_eq!(changes, 1);
+        assert_eq!(alarms.update_conditions(&[], at(108.0), HOLD).len(), 1, "it is over 10 s after it was found last");
+    }
+
+    proptest! {
+        #[test]
+        fn an_alarm_begins_at_once_and_ends_only_after_the_hold_time(
+            steps in prop::collection::vec((any::<[bool; 3]>(), 1_u64..8000), 1..60),
+        ) {
+            let folder = tempfile::tempdir().unwrap();
+            let mut alarms = Alarms::open(folder.path());
+            let names = ["a", "b", "c"];
+            let (mut time, mut found_at, mut is_active) = (Duration::ZERO, [None; 3], [false; 3]);
+            for (found, pause_ms) in steps {
+                time += Duration::from_millis(pause_ms);
+                let conditions: Vec<Condition> =
+                    names.iter().zip(found).filter(|(_, found)| *found).map(|(name, _)| condition(name)).collect();
+                let changed = alarms.update_conditions(&conditions, at(time.as_secs_f64()), HOLD);
+                for (place, name) in names.into_iter().enumerate() {
+                    if found[place] {
+                        found_at[place] = Some(time);
+                    }
+                    let is_held = found_at[place].is_some_and(|found_at| time - found_at < HOLD);
+                    let changes: Vec<bool> =
+                        changed.iter().filter(|alarm| alarm.id == name).map(|alarm| alarm.is_active).collect();
+                    let expected = if is_held == is_active[place] { vec![] } else { vec![is_held] };
+                    prop_assert_eq!(changes, expected);
+                    is_active[place] = is_held;
+                }
+            }
+        }
     }
 }

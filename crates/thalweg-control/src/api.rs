@@ -1,28 +1,29 @@
 //! The HTTP interface: JSON, with a description that is generated from this code (OpenAPI 3.1).
 
+mod commands;
 mod events;
 mod guard;
 mod node_link;
 mod page;
+mod refusals;
 
 use crate::access::Role;
 use crate::alarms::AlarmView;
-use crate::experiment::{Rejection, Request};
+use crate::experiment::Rejection;
 use crate::history::Columns;
-use crate::records::{Flag, Quality, RunRecord};
+use crate::records::{Flag, NoteError, Quality, RunRecord};
 use crate::service::{Service, unix_seconds};
-use crate::state::CommandName;
 use crate::status::{ProcessView, Status};
 use axum::Json;
 use axum::extract::{DefaultBodyLimit, FromRequest, Path, Query, State};
 use axum::http::{HeaderMap, StatusCode, header};
-use axum::response::{IntoResponse, Response};
+use axum::response::IntoResponse;
 use guard::{Client, Operator, Watcher};
+use refusals::{ApiError, BodyRefusals, ErrorBody, ErrorCode, Refusals, TokenScheme};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::sync::Arc;
 use std::time::Duration;
-use thalweg_node::{RunKind, StepOrder};
 use utoipa::{IntoParams, OpenApi, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -34,29 +35,13 @@ const BODY_TIME: Duration = Duration::from_secs(10);
 /// Longest text of a note or a reason, in bytes.
 const MAX_TEXT: usize = 4096;
 
-/// Error of the interface: `{"error": {"code": …, "reason": …}}`.
-#[derive(Debug)]
-pub struct ApiError {
-    status: StatusCode,
-    code: &'static str,
-    reason: String,
-}
-
-impl ApiError {
-    fn new(status: StatusCode, code: &'static str, reason: impl Into<String>) -> Self {
-        Self { status, code, reason: reason.into() }
-    }
-
-    fn bad_request(reason: impl Into<String>) -> Self {
-        Self::new(StatusCode::BAD_REQUEST, "bad-request", reason)
-    }
-
-    fn not_found(reason: impl Into<String>) -> Self {
-        Self::new(StatusCode::NOT_FOUND, "not-found", reason)
-    }
-
-    fn not_legal(reason: impl Into<String>) -> Self {
-        Self::new(StatusCode::CONFLICT, "not-legal", reason)
+impl From<NoteError> for ApiError {
+    fn from(error: NoteError) -> Self {
+        match error {
+            NoteError::NoRun(_) => Self::not_found(error.to_string()),
+            NoteError::Empty => Self::bad_request(error.to_string()),
+            NoteError::TooMany(_) => Self::new(StatusCode::CONFLICT, ErrorCode::TooMany, error.to_string()),
+        }
     }
 }
 
@@ -64,23 +49,12 @@ impl From<Rejection> for ApiError {
     fn from(rejection: Rejection) -> Self {
         match rejection {
             Rejection::NotLegal(reason) => Self::not_legal(reason),
-            Rejection::Failed(reason) => Self::new(StatusCode::CONFLICT, "failed", reason),
+            Rejection::Failed(reason) => Self::new(StatusCode::CONFLICT, ErrorCode::Failed, reason),
         }
     }
 }
 
-impl IntoResponse for ApiError {
-    fn into_response(self) -> Response {
-        let body = json!({ "error": { "code": self.code, "reason": self.reason } });
-        let mut response = (self.status, Json(body)).into_response();
-        if self.status == StatusCode::UNAUTHORIZED {
-            response.headers_mut().insert(header::WWW_AUTHENTICATE, header::HeaderValue::from_static("Bearer"));
-        }
-        response
-    }
-}
-
-/// Body of a request, as JSON. An empty one is an empty object.
+/// Body of a request, as JSON. An empty one, or `null`, is an empty object.
 struct Body<T>(T);
 
 impl<T: serde::de::DeserializeOwned> FromRequest<Arc<Service>> for Body<T> {
@@ -90,46 +64,39 @@ impl<T: serde::de::DeserializeOwned> FromRequest<Arc<Service>> for Body<T> {
         let received = tokio::time::timeout(BODY_TIME, axum::body::Bytes::from_request(request, service)).await;
         let received = received.map_err(|_| {
             let reason = format!("the body of the request has not come within {} s", BODY_TIME.as_secs());
-            ApiError::new(StatusCode::REQUEST_TIMEOUT, "bad-request", reason)
+            ApiError::new(StatusCode::REQUEST_TIMEOUT, ErrorCode::BadRequest, reason)
         })?;
         let bytes = received.map_err(|rejection| {
             let status = rejection.status();
-            let code = if status == StatusCode::PAYLOAD_TOO_LARGE { "too-large" } else { "bad-request" };
+            let too_large = status == StatusCode::PAYLOAD_TOO_LARGE;
+            let code = if too_large { ErrorCode::TooLarge } else { ErrorCode::BadRequest };
             ApiError::new(status, code, rejection.body_text())
         })?;
-        let text = if bytes.trim_ascii().is_empty() { &b"{}"[..] } else { &bytes };
+        let text = if matches!(bytes.trim_ascii(), b"" | b"null") { &b"{}"[..] } else { &bytes };
         serde_json::from_slice(text).map(Body).map_err(|error| ApiError::bad_request(error.to_string()))
     }
 }
 
-/// Error as it is sent.
-#[derive(Debug, Serialize, ToSchema)]
-struct ErrorBody {
-    /// The error.
-    error: ErrorDetail,
-}
-
-/// Content of an error.
-#[derive(Debug, Serialize, ToSchema)]
-struct ErrorDetail {
-    /// Kind of the error, for programs: `not-legal`, `failed`, `bad-request`, `no-access`, `not-found`, `too-large`.
-    code: String,
-    /// The reason, for people.
-    reason: String,
-}
-
 #[derive(OpenApi)]
-#[openapi(info(
-    title = "Thalweg run control",
-    description = "Run control of one experiment: its state, commands, records of runs, alarms and processes."
-))]
+#[openapi(
+    info(
+        title = "Thalweg run control",
+        description = "Run control of one experiment: its state, commands, records of runs, alarms and processes."
+    ),
+    components(schemas(commands::PlainCommand, ProcessAction)),
+    modifiers(&TokenScheme),
+    security(("token" = []))
+)]
 struct Document;
 
 /// Returns the routes of the service.
 pub fn service_routes(service: Arc<Service>) -> axum::Router {
     let (router, document) = OpenApiRouter::with_openapi(Document::openapi())
         .routes(routes!(get_status))
-        .routes(routes!(execute_command))
+        .routes(routes!(commands::execute_command))
+        .routes(routes!(commands::start_run))
+        .routes(routes!(commands::begin_next_run))
+        .routes(routes!(commands::mark_step))
         .routes(routes!(list_runs))
         .routes(routes!(add_note))
         .routes(routes!(set_flag))
@@ -155,6 +122,7 @@ pub fn service_routes(service: Arc<Service>) -> axum::Router {
         .route("/healthz", axum::routing::get(|| async { "ok\n" }))
         .fallback(page::serve_file)
         .layer(DefaultBodyLimit::max(MAX_BODY))
+        .layer(axum::middleware::map_response(refusals::unify_refusal))
         .layer(axum::middleware::map_response(page::add_security_headers))
         .with_state(service)
 }
@@ -162,106 +130,18 @@ pub fn service_routes(service: Arc<Service>) -> axum::Router {
 /// The status.
 #[utoipa::path(get, path = "/api/v1/status", responses(
     (status = 200, description = "The status", body = Status),
-    (status = 401, description = "No token, or none that is known", body = ErrorBody),
+    Refusals,
 ))]
 async fn get_status(_: Watcher, State(service): State<Arc<Service>>) -> Json<Status> {
     Json((*service.latest_status()).clone())
 }
 
-/// Arguments of a command.
-#[derive(Debug, Default, Deserialize, Serialize, ToSchema)]
-#[serde(deny_unknown_fields, default)]
-struct CommandArguments {
-    /// Kind of the run, for `start` and `next`: `physics` (if left out) or `test`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>)]
-    kind: Option<RunKind>,
-    /// Comment on the run, for `start` and `next`: at most 4096 bytes.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    note: Option<String>,
-    /// Label, for `step` alone: at most 256 bytes.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    label: Option<String>,
-    /// Facts about the step, for `step` alone: at most 4096 bytes of JSON.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<Object>)]
-    data: Option<serde_json::Value>,
-}
-
-/// Answer to a command.
-#[derive(Debug, Serialize, ToSchema)]
-struct CommandAnswer {
-    /// The status after it.
-    status: Status,
-}
-
-/// Executes a command, and answers when it is carried out.
-#[utoipa::path(post, path = "/api/v1/commands/{command}", params(("command" = CommandName, Path)),
-    request_body = CommandArguments, responses(
-    (status = 200, description = "It is carried out", body = CommandAnswer),
-    (status = 400, description = "The arguments are not right", body = ErrorBody),
-    (status = 401, description = "No token, or none that is known", body = ErrorBody),
-    (status = 403, description = "The role of the token does not suffice, or the origin is another", body = ErrorBody),
-    (status = 404, description = "There is no such command", body = ErrorBody),
-    (status = 409, description = "It is not legal now, or a node refused it", body = ErrorBody),
-    (status = 413, description = "The body is too long", body = ErrorBody),
-))]
-async fn execute_command(
-    client: Client,
-    State(service): State<Arc<Service>>,
-    Path(command): Path<String>,
-    Body(arguments): Body<CommandArguments>,
-) -> Result<Json<CommandAnswer>, ApiError> {
-    let command: CommandName = command.parse().map_err(ApiError::not_found)?;
-    let needed = if command == CommandName::Configure { Role::Configure } else { Role::Operate };
-    let by = client.check_role(&service, needed)?;
-    let given = serde_json::to_value(&arguments).unwrap_or_default();
-    // A task of its own, which ends in the audit log even if the client does not wait for the answer.
-    let execution = tokio::spawn(async move {
-        let result = match make_request(&service, command, arguments) {
-            Ok(request) => service.execute_request(request, &by).await.map_err(ApiError::from),
-            Err(error) => Err(error),
-        };
-        client.log_request(&service, &by, given, result.as_ref().err().map(|error| error.reason.as_str()));
-        result.map(|()| Json(CommandAnswer { status: (*service.latest_status()).clone() }))
-    });
-    execution.await.unwrap_or_else(|error| {
-        Err(ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "failed", format!("the service has failed: {error}")))
-    })
-}
-
-fn make_request(
-    service: &Service,
-    command: CommandName,
-    CommandArguments { kind, note, label, data }: CommandArguments,
-) -> Result<Request, ApiError> {
-    use thalweg_node::Command;
-    let begins_run = matches!(command, CommandName::Start | CommandName::Next);
-    if !begins_run && (kind.is_some() || note.is_some()) {
-        return Err(ApiError::bad_request(format!("{command}: `kind` and `note` are arguments of start and next")));
+/// Returns a number of a query, or `default` if it is left out.
+fn checked_number(number: Option<u32>, name: &str, default: u32, most: u32) -> Result<u32, ApiError> {
+    match number.unwrap_or(default) {
+        number if number <= most => Ok(number),
+        number => Err(ApiError::bad_request(format!("{name}: {number} is more than {most}"))),
     }
-    if command != CommandName::Step && (label.is_some() || data.is_some()) {
-        return Err(ApiError::bad_request(format!("{command}: `label` and `data` are arguments of step")));
-    }
-    Ok(match command {
-        CommandName::Configure => Request::Configure(Box::new(service.read_topology()?)),
-        CommandName::Arm => Request::Arm,
-        CommandName::Start => {
-            Request::Start { kind: kind.unwrap_or_default(), note: checked_text(note.unwrap_or_default(), "note")? }
-        }
-        CommandName::Next => {
-            Request::Next { kind: kind.unwrap_or_default(), note: checked_text(note.unwrap_or_default(), "note")? }
-        }
-        CommandName::Step => {
-            let label = label.filter(|label| !label.is_empty());
-            let label = label.ok_or_else(|| ApiError::bad_request("step: it has no `label`"))?;
-            Request::Step(StepOrder { label, data: data.unwrap_or_default() })
-        }
-        CommandName::Stop => Request::Control(Command::Stop),
-        CommandName::Pause => Request::Control(Command::Pause),
-        CommandName::Resume => Request::Control(Command::Resume),
-        CommandName::Abort => Request::Control(Command::Abort),
-    })
 }
 
 fn checked_text(text: String, name: &str) -> Result<String, ApiError> {
@@ -275,6 +155,7 @@ fn checked_text(text: String, name: &str) -> Result<String, ApiError> {
 #[into_params(parameter_in = Query)]
 struct ListQuery {
     /// Largest number of runs, 50 if left out.
+    #[param(maximum = 1000)]
     limit: Option<u32>,
 }
 
@@ -288,29 +169,33 @@ struct RunList {
 /// Records of runs, the newest first.
 #[utoipa::path(get, path = "/api/v1/runs", params(ListQuery), responses(
     (status = 200, description = "The records", body = RunList),
-    (status = 400, description = "The query is not right"),
-    (status = 401, description = "No token, or none that is known", body = ErrorBody),
+    Refusals,
 ))]
-async fn list_runs(_: Watcher, State(service): State<Arc<Service>>, Query(query): Query<ListQuery>) -> Json<RunList> {
-    Json(RunList { runs: service.list_runs(query.limit.unwrap_or(50) as usize) })
+async fn list_runs(
+    _: Watcher,
+    State(service): State<Arc<Service>>,
+    Query(query): Query<ListQuery>,
+) -> Result<Json<RunList>, ApiError> {
+    let limit = checked_number(query.limit, "limit", 50, 1000)?;
+    Ok(Json(RunList { runs: service.list_runs(limit as usize) }))
 }
 
 /// Note on a run.
 #[derive(Debug, Deserialize, Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct NoteBody {
-    /// The text, at most 4096 bytes.
+    /// The text, at most 4096 bytes, and not white space alone.
+    #[schema(min_length = 1, pattern = r"\S")]
     text: String,
 }
 
 /// Adds a note to a run.
 #[utoipa::path(post, path = "/api/v1/runs/{run}/note", params(("run" = u32, Path)), request_body = NoteBody, responses(
     (status = 200, description = "The record of the run", body = RunRecord),
-    (status = 400, description = "The body is not right", body = ErrorBody),
-    (status = 401, description = "No token, or none that is known", body = ErrorBody),
-    (status = 403, description = "The role of the token does not suffice, or the origin is another", body = ErrorBody),
     (status = 404, description = "There is no such run", body = ErrorBody),
-    (status = 413, description = "The body is too long", body = ErrorBody),
+    (status = 409, description = "The run has as many notes as it can have", body = ErrorBody),
+    Refusals,
+    BodyRefusals,
 ))]
 async fn add_note(
     operator: Operator,
@@ -320,9 +205,10 @@ async fn add_note(
 ) -> Result<Json<RunRecord>, ApiError> {
     let given = serde_json::to_value(&note).unwrap_or_default();
     let text = checked_text(note.text, "text")?;
-    let record = service.add_note(run, text, &operator.name);
-    operator.log_request(&service, given, record.is_none().then_some("no such run"));
-    record.map(Json).ok_or_else(|| ApiError::not_found(format!("there is no record of run {run}")))
+    let result = service.add_note(run, text, &operator.name);
+    let refusal = result.as_ref().err().map(ToString::to_string);
+    operator.log_request(&service, given, refusal.as_deref());
+    Ok(Json(result?))
 }
 
 /// Judgement on a run.
@@ -339,11 +225,9 @@ struct FlagBody {
 /// Judges a run.
 #[utoipa::path(post, path = "/api/v1/runs/{run}/flag", params(("run" = u32, Path)), request_body = FlagBody, responses(
     (status = 200, description = "The record of the run", body = RunRecord),
-    (status = 400, description = "The body is not right", body = ErrorBody),
-    (status = 401, description = "No token, or none that is known", body = ErrorBody),
-    (status = 403, description = "The role of the token does not suffice, or the origin is another", body = ErrorBody),
     (status = 404, description = "There is no such run", body = ErrorBody),
-    (status = 413, description = "The body is too long", body = ErrorBody),
+    Refusals,
+    BodyRefusals,
 ))]
 async fn set_flag(
     operator: Operator,
@@ -363,16 +247,16 @@ async fn set_flag(
 #[into_params(parameter_in = Query)]
 struct WidthQuery {
     /// Largest number of columns, 1024 if left out.
+    #[param(maximum = 4096)]
     width: Option<u32>,
 }
 
 /// The latest fragment of a source, decimated; `null` if there is none yet.
 #[utoipa::path(get, path = "/api/v1/latest/{source}", params(("source" = String, Path), WidthQuery), responses(
     (status = 200, description = "The fragment, or null", body = serde_json::Value),
-    (status = 400, description = "The query is not right"),
-    (status = 401, description = "No token, or none that is known", body = ErrorBody),
     (status = 404, description = "There is no such source", body = ErrorBody),
     (status = 503, description = "The first builder does not answer", body = ErrorBody),
+    Refusals,
 ))]
 async fn get_latest(
     _: Watcher,
@@ -383,29 +267,31 @@ async fn get_latest(
     if !service.latest_status().sources.iter().any(|other| other.name == source) {
         return Err(ApiError::not_found(format!("the topology has no source '{source}'")));
     }
-    let latest = service.latest_fragment(&source, query.width.unwrap_or(1024)).await;
-    latest.map(Json).map_err(|reason| ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "no-answer", reason))
+    let width = checked_number(query.width, "width", 1024, 4096)?;
+    let latest = service.latest_fragment(&source, width).await;
+    latest.map(Json).map_err(|reason| ApiError::new(StatusCode::SERVICE_UNAVAILABLE, ErrorCode::NoAnswer, reason))
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 struct HistoryQuery {
     /// Length of the time, 3600 if left out.
+    #[param(maximum = 3600)]
     seconds: Option<u32>,
 }
 
 /// Figures of the last hour, one value a second.
 #[utoipa::path(get, path = "/api/v1/history", params(HistoryQuery), responses(
     (status = 200, description = "The figures", body = Columns),
-    (status = 400, description = "The query is not right"),
-    (status = 401, description = "No token, or none that is known", body = ErrorBody),
+    Refusals,
 ))]
 async fn get_history(
     _: Watcher,
     State(service): State<Arc<Service>>,
     Query(query): Query<HistoryQuery>,
-) -> Json<Columns> {
-    Json(service.latest_history(query.seconds.unwrap_or(3600) as usize))
+) -> Result<Json<Columns>, ApiError> {
+    let seconds = checked_number(query.seconds, "seconds", 3600, 3600)?;
+    Ok(Json(service.latest_history(seconds as usize)))
 }
 
 /// Processes of the nodes.
@@ -418,7 +304,7 @@ struct ProcessList {
 /// Processes of the nodes.
 #[utoipa::path(get, path = "/api/v1/processes", responses(
     (status = 200, description = "The processes", body = ProcessList),
-    (status = 401, description = "No token, or none that is known", body = ErrorBody),
+    Refusals,
 ))]
 async fn list_processes(_: Watcher, State(service): State<Arc<Service>>) -> Json<ProcessList> {
     Json(ProcessList { processes: service.latest_status().processes.clone() })
@@ -438,11 +324,9 @@ enum ProcessAction {
 #[utoipa::path(post, path = "/api/v1/processes/{node}/{action}",
     params(("node" = String, Path), ("action" = ProcessAction, Path)), responses(
     (status = 200, description = "It is under way", body = ProcessList),
-    (status = 400, description = "There is no such action"),
-    (status = 401, description = "No token, or none that is known", body = ErrorBody),
-    (status = 403, description = "The role of the token does not suffice, or the origin is another", body = ErrorBody),
     (status = 404, description = "There is no such node", body = ErrorBody),
     (status = 409, description = "It is up already, or is not, or cannot be started", body = ErrorBody),
+    Refusals,
 ))]
 async fn control_process(
     client: Client,
@@ -466,6 +350,7 @@ async fn control_process(
 #[into_params(parameter_in = Query)]
 struct LogQuery {
     /// Number of lines, 100 if left out.
+    #[param(maximum = 10000)]
     lines: Option<u32>,
 }
 
@@ -479,9 +364,8 @@ struct LogLines {
 /// The last lines of the log of a node's process.
 #[utoipa::path(get, path = "/api/v1/processes/{node}/log", params(("node" = String, Path), LogQuery), responses(
     (status = 200, description = "The lines", body = LogLines),
-    (status = 400, description = "The query is not right"),
-    (status = 401, description = "No token, or none that is known", body = ErrorBody),
     (status = 404, description = "The service has no log of it", body = ErrorBody),
+    Refusals,
 ))]
 async fn get_process_log(
     _: Watcher,
@@ -492,7 +376,8 @@ async fn get_process_log(
     if !service.latest_status().processes.iter().any(|process| process.node == node) {
         return Err(ApiError::not_found(format!("the topology has no node '{node}'")));
     }
-    let lines = service.process_log(&node, query.lines.unwrap_or(100) as usize);
+    let lines = checked_number(query.lines, "lines", 100, 10_000)?;
+    let lines = service.process_log(&node, lines as usize);
     lines.map(|lines| Json(LogLines { lines })).map_err(ApiError::not_found)
 }
 
@@ -506,13 +391,11 @@ struct AcknowledgeBody {
 
 /// Acknowledges an alarm.
 #[utoipa::path(post, path = "/api/v1/alarms/{id}/acknowledge", params(("id" = String, Path)),
-    request_body = AcknowledgeBody, responses(
+    request_body = Option<AcknowledgeBody>, responses(
     (status = 200, description = "The alarm", body = AlarmView),
-    (status = 400, description = "The body is not right", body = ErrorBody),
-    (status = 401, description = "No token, or none that is known", body = ErrorBody),
-    (status = 403, description = "The role of the token does not suffice, or the origin is another", body = ErrorBody),
     (status = 404, description = "There is no such alarm", body = ErrorBody),
-    (status = 413, description = "The body is too long", body = ErrorBody),
+    Refusals,
+    BodyRefusals,
 ))]
 async fn acknowledge_alarm(
     operator: Operator,
@@ -530,7 +413,7 @@ async fn acknowledge_alarm(
 /// Figures for Prometheus.
 #[utoipa::path(get, path = "/metrics", responses(
     (status = 200, description = "The figures, in the text format of Prometheus", body = String, content_type = "text/plain"),
-    (status = 401, description = "No token, or none that is known", body = ErrorBody),
+    Refusals,
 ))]
 async fn get_metrics(_: Watcher, State(service): State<Arc<Service>>) -> impl IntoResponse {
     let kind = [(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")];

@@ -1,6 +1,8 @@
 //! Table `[control]` of a topology: the service, the processes of nodes, and alarms.
 
 use crate::etcd::EtcdConfig;
+use crate::mail::MailConfig;
+use crate::webhook::{PostConfig, url_or_table};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -24,8 +26,14 @@ pub struct ControlConfig {
     pub etcd: EtcdConfig,
     /// Limits of alarms.
     pub alarms: AlarmLimits,
-    /// Address to which alarms and the beginnings and ends of runs are posted as JSON; none if it is empty.
-    pub webhook: String,
+    /// Address to which notices of alarms and runs are posted.
+    #[serde(deserialize_with = "url_or_table")]
+    pub webhook: Option<PostConfig>,
+    /// Log book to which notices of runs are posted.
+    #[serde(deserialize_with = "url_or_table")]
+    pub logbook: Option<PostConfig>,
+    /// E-mail.
+    pub mail: Option<MailConfig>,
 }
 
 impl Default for ControlConfig {
@@ -37,7 +45,9 @@ impl Default for ControlConfig {
             nodes: BTreeMap::new(),
             etcd: EtcdConfig::default(),
             alarms: AlarmLimits::default(),
-            webhook: String::new(),
+            webhook: None,
+            logbook: None,
+            mail: None,
         }
     }
 }
@@ -90,6 +100,9 @@ pub struct AlarmLimits {
     /// Difference between a host's clock and that of the service, beyond the way there.
     #[serde(with = "thalweg_text::duration")]
     pub clock_offset: Duration,
+    /// Time after which an alarm is over whose condition is not found any more.
+    #[serde(with = "thalweg_text::duration")]
+    pub hold: Duration,
 }
 
 impl Default for AlarmLimits {
@@ -99,6 +112,7 @@ impl Default for AlarmLimits {
             silent_source: Duration::from_secs(5),
             incomplete_share: 0.01,
             clock_offset: Duration::from_millis(500),
+            hold: Duration::from_secs(10),
         }
     }
 }
@@ -157,5 +171,14 @@ mod tests {
         assert!(parse("port = 1").unwrap_err().contains("port"));
         assert!(parse("[nodes.adc]\nmanager = \"child\"").unwrap_err().contains("no node 'adc'"));
         assert!(parse("[alarms]\ndisk_time = \"soon\"").unwrap_err().contains("soon"));
+        assert!(parse("[logbook]\naddress = \"http://x\"").unwrap_err().contains("address"));
+    }
+
+    #[test]
+    fn a_webhook_is_an_address_or_a_table() {
+        let url = |text| parse(text).unwrap().webhook.map(|webhook| webhook.url);
+        assert_eq!(url("webhook = \"\""), None);
+        assert_eq!(url("webhook = \"http://x\"").as_deref(), Some("http://x"));
+        assert_eq!(url("[webhook]\nurl = \"http://x\"").as_deref(), Some("http://x"));
     }
 }

@@ -353,6 +353,9 @@ fn status_line(status: &Status) -> String {
     if alarms > 0 {
         line += &format!("; {alarms} {}", if alarms == 1 { "alarm" } else { "alarms" });
     }
+    if status.silenced_alarms > 0 {
+        line += &format!("; {} silenced", status.silenced_alarms);
+    }
     replace_controls(&line).to_string()
 }
 

@@ -6,7 +6,7 @@
 
 mod procedure;
 
-use crate::records::{Flag, MAX_RUNS, Note, RunRecord, RunState};
+use crate::records::{Flag, MAX_RUNS, Note, NoteError, RunRecord, RunState};
 use crate::state::{CommandName, ExperimentState};
 use procedure::{Procedure, START_TIME};
 use std::collections::{BTreeMap, VecDeque};
@@ -430,10 +430,14 @@ impl Experiment {
         }
     }
 
-    /// Adds a note to a run. Returns its record; `None` if there is no such run.
-    pub fn add_note(&mut self, run: u32, text: String, by: &str) -> Option<RunRecord> {
+    /// Adds a note to a run. Returns its record.
+    ///
+    /// # Errors
+    /// There is no such run, the note is empty, or the run has too many.
+    pub fn add_note(&mut self, run: u32, text: String, by: &str) -> Result<RunRecord, NoteError> {
+        self.records.get(&run).ok_or(NoteError::NoRun(run))?.check_note(&text)?;
         let note = Note { text, by: by.to_owned(), at: self.now.unix };
-        self.change_record(run, |record| record.notes.push(note))
+        self.change_record(run, |record| record.notes.push(note)).ok_or(NoteError::NoRun(run))
     }
 
     /// Judges a run. Returns its record; `None` if there is no such run.
@@ -565,7 +569,7 @@ impl Experiment {
         let unix = self.now.unix;
         self.change_record(run, |record| {
             record.state = if is_complete { RunState::Complete } else { RunState::Incomplete };
-            record.reasons = reasons;
+            record.set_reasons(reasons);
             record.ended_at = Some(unix);
             record.began_at.get_or_insert(unix);
             record.seconds = reports.iter().map(|report| report.seconds).reduce(f64::max);

@@ -17,7 +17,10 @@
 //! | `rates` | Rates, from totals |
 //! | `history` | Figures of the last hour |
 //! | `alarms` | Alarms, with acknowledgements |
-//! | `webhook` | Posts of alarms and runs |
+//! | `notices` | Notices of alarms and runs, and the destinations of these |
+//! | `delivery` | Delivery to a destination that may be down: queue, retries; sans-IO |
+//! | `webhook` | Posts of notices: to a webhook, to a log book |
+//! | `mail` | Notices by e-mail |
 //! | `records` | Records of runs |
 //! | `numbers` | Numbers of runs |
 //! | `storage` | Numbers and records, kept by a thread that may wait for the disk |
@@ -38,11 +41,14 @@ pub mod api;
 pub mod audit;
 pub mod config;
 pub mod ctl;
+pub mod delivery;
 pub mod etcd;
 pub mod experiment;
 pub mod history;
+pub mod mail;
 mod manual;
 pub mod metrics;
+pub mod notices;
 pub mod numbers;
 pub mod pointer;
 pub mod processes;

@@ -8,6 +8,8 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use thalweg_node::RunKind;
+use thalweg_node::service::cut_text;
+use thiserror::Error;
 use utoipa::ToSchema;
 
 /// Number of runs whose records are kept in memory: the newest.
@@ -15,6 +17,13 @@ pub const MAX_RUNS: usize = 1000;
 
 /// Number of bytes of the file that are read at a time.
 const MAX_READ_BYTES: u64 = 4 << 20;
+/// Number of notes that a run can have, and the length of all of them, in bytes: clients receive them with each status.
+pub const MAX_NOTES: usize = 100;
+/// See [`MAX_NOTES`].
+pub const MAX_NOTES_BYTES: usize = 64 << 10;
+/// Number of reasons that a record keeps, and the longest of them, in bytes.
+const MAX_REASONS: usize = 50;
+const MAX_REASON_BYTES: usize = 1000;
 
 /// Record of a run. Times are Unix times in seconds.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -57,6 +66,51 @@ pub struct RunRecord {
     pub directory: Option<String>,
     /// Name of the process of builder 0 that took it: another one knows nothing of the run.
     pub process: String,
+}
+
+/// Reason why a note is not taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum NoteError {
+    /// There is no record of the run.
+    #[error("there is no record of run {0}")]
+    NoRun(u32),
+    /// The note has no text.
+    #[error("text: the note is empty")]
+    Empty,
+    /// The run has too many notes.
+    #[error(
+        "run {0} has as many notes as a run can have ({MAX_NOTES}, of {MAX_NOTES_BYTES} bytes together): write further \
+         ones into a log book"
+    )]
+    TooMany(u32),
+}
+
+impl RunRecord {
+    /// Checks whether there is room for a note.
+    ///
+    /// # Errors
+    /// The note is empty, or the run has too many notes.
+    pub fn check_note(&self, text: &str) -> Result<(), NoteError> {
+        let bytes: usize = self.notes.iter().map(|note| note.text.len()).sum();
+        match text.trim() {
+            "" => Err(NoteError::Empty),
+            _ if self.notes.len() >= MAX_NOTES || bytes + text.len() > MAX_NOTES_BYTES => {
+                Err(NoteError::TooMany(self.number))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Sets the reasons, as nodes have sent them: of many, the first ones; of each, the beginning.
+    pub fn set_reasons(&mut self, mut reasons: Vec<String>) {
+        let count = reasons.len();
+        reasons.truncate(MAX_REASONS);
+        reasons.iter_mut().for_each(|reason| cut_text(reason, MAX_REASON_BYTES));
+        if count > MAX_REASONS {
+            reasons.push(format!("and {} more reasons", count - MAX_REASONS));
+        }
+        self.reasons = reasons;
+    }
 }
 
 /// State of a run in its record.
@@ -264,6 +318,22 @@ fn parse_lines(text: &[u8]) -> impl Iterator<Item = RunRecord> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn notes_and_reasons_are_bounded_in_number_and_size() {
+        let mut record = RunRecord { number: 7, ..RunRecord::default() };
+        let note = |length: usize| Note { text: "x".repeat(length), by: "anna".into(), at: 0.0 };
+        assert_eq!(record.check_note(" \n"), Err(NoteError::Empty));
+        record.notes = vec![note(1); MAX_NOTES - 1];
+        assert_eq!(record.check_note("x"), Ok(()));
+        record.notes.push(note(1));
+        assert_eq!(record.check_note("x"), Err(NoteError::TooMany(7)));
+        record.notes = vec![note(MAX_NOTES_BYTES - 4)];
+        assert_eq!((record.check_note("four"), record.check_note("fives")), (Ok(()), Err(NoteError::TooMany(7))));
+        record.set_reasons(vec!["é".repeat(MAX_REASON_BYTES); MAX_REASONS + 3]);
+        assert_eq!((record.reasons.len(), record.reasons[0].len()), (MAX_REASONS + 1, MAX_REASON_BYTES));
+        assert_eq!(record.reasons[MAX_REASONS], "and 3 more reasons");
+    }
 
     #[test]
     fn the_last_line_about_a_run_counts_and_a_torn_one_costs_only_itself() {

@@ -1,19 +1,19 @@
 //! The service: carries out the actions of the [`Experiment`], and keeps its status, history, messages and alarms.
 
 use crate::access::{Role, Tokens};
-use crate::alarms::{AlarmView, Alarms, find_conditions};
+use crate::alarms::{AlarmView, Alarms, find_conditions, find_undelivered};
 use crate::audit::AuditLog;
 use crate::config::ControlConfig;
 use crate::experiment::{Action, Experiment, Now, Rejection, Request};
 use crate::history::{Columns, History, Second, SourceSecond};
+use crate::notices::Notices;
 use crate::processes::Processes;
 use crate::rates::Rates;
-use crate::records::{Flag, RunRecord};
+use crate::records::{Flag, NoteError, RunRecord};
 use crate::state::CommandName;
 use crate::status::{MessageView, ProcessView, ServiceView, Status};
 use crate::storage::{Storage, StorageOrder, StoragePlace, StorageReport, StorageView};
 use crate::view::{Addresses, events_left, experiment_status};
-use crate::webhook::Webhook;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -63,7 +63,7 @@ struct Inner {
     processes: Processes,
     storage: Storage,
     stored: StorageView,
-    webhook: Webhook,
+    notices: Notices,
     messages: VecDeque<MessageView>,
     status: Arc<Status>,
     service: ServiceView,
@@ -135,6 +135,7 @@ impl Service {
         let (storage, worker, runs) =
             Storage::open(directory).map_err(|error| ServiceError::in_directory(directory, error))?;
         let audit = AuditLog::open_log(directory).map_err(|error| ServiceError::in_directory(directory, error))?;
+        let notices = Notices::open(&config, &runs).map_err(ServiceError::Topology)?;
         let begun = Instant::now();
         let now = Now { monotonic: Duration::ZERO, unix: unix_seconds() };
         let service = ServiceView {
@@ -153,7 +154,7 @@ impl Service {
             processes: Processes::new(directory, tokens.token_of(Role::Node).map(|token| token.secret.clone())),
             storage,
             stored: StorageView::default(),
-            webhook: Webhook::new(&config.webhook),
+            notices,
             messages: VecDeque::new(),
             status: Arc::new(Status { id: first_id, ..Status::default() }),
             service,
@@ -402,8 +403,9 @@ impl Service {
         let (topology, config) = load_topology(&self.topology_path)
             .map_err(|problem| Rejection::Failed(format!("cannot configure: {problem}")))?;
         let mut inner = self.inner.lock();
+        let changed = inner.notices.change_destinations(&config);
+        changed.map_err(|problem| Rejection::Failed(format!("cannot configure: {problem}")))?;
         let (listen, experiment) = (inner.config.listen, inner.config.experiment.clone());
-        inner.webhook = Webhook::new(&config.webhook);
         inner.config = ControlConfig { listen, experiment, ..config };
         inner.place_storage();
         Ok(topology)
@@ -438,8 +440,11 @@ impl Service {
         }
     }
 
-    /// Adds a note to a run. Returns its record; `None` if there is no such run.
-    pub fn add_note(&self, run: u32, text: String, by: &str) -> Option<RunRecord> {
+    /// Adds a note to a run. Returns its record.
+    ///
+    /// # Errors
+    /// There is no such run, the note is empty, or the run has too many.
+    pub fn add_note(&self, run: u32, text: String, by: &str) -> Result<RunRecord, NoteError> {
         self.change_run(|experiment| experiment.add_note(run, text, by))
     }
 
@@ -448,13 +453,13 @@ impl Service {
         self.change_run(|experiment| experiment.set_flag(run, flag))
     }
 
-    fn change_run(&self, change: impl FnOnce(&mut Experiment) -> Option<RunRecord>) -> Option<RunRecord> {
+    fn change_run<T>(&self, change: impl FnOnce(&mut Experiment) -> T) -> T {
         let now = self.current_time();
         let mut inner = self.inner.lock();
         inner.experiment.advance_time(now);
-        let record = change(&mut inner.experiment);
+        let changed = change(&mut inner.experiment);
         inner.carry_out_actions(now.unix);
-        record
+        changed
     }
 
     /// Acknowledges an alarm. Returns it; `None` if there is none of that name.
@@ -529,7 +534,7 @@ impl Inner {
                 }
                 Action::Reserve(ticket, draft) => self.storage.order(StorageOrder::Reserve(ticket, draft)),
                 Action::Record(record) => {
-                    self.webhook.post_json(&serde_json::json!({ "run": record }));
+                    self.notices.send_record(&self.config.experiment, unix, &record);
                     self.storage.order(StorageOrder::Record(record));
                 }
                 Action::Answer(ticket, result) => {
@@ -560,6 +565,7 @@ impl Inner {
         self.last_message += 1;
         let id = self.last_message;
         let run = self.experiment.current_run().map(|run| run.number);
+        tracing::info!(node, run, ?severity, "{text}");
         self.messages.push_back(MessageView { id, at, severity, node: node.map(str::to_owned), run, text });
     }
 
@@ -579,6 +585,7 @@ impl Inner {
             number_problem: self.stored.problem.clone(),
             services: self.stored.services.clone(),
             processes: self.process_views(),
+            destinations: self.notices.views(),
             messages: {
                 let skipped = self.messages.len().saturating_sub(MAX_SHOWN_MESSAGES);
                 self.messages.iter().skip(skipped).cloned().collect()
@@ -586,7 +593,7 @@ impl Inner {
             ..status
         };
         if monotonic >= CONNECTING_TIME {
-            self.update_alarms(&status, unix);
+            self.update_alarms(&status, now);
         }
         status.alarms = self.alarms.views();
         status.silenced_alarms = status.alarms.iter().filter(|alarm| alarm.is_active && alarm.is_acknowledged).count();
@@ -597,14 +604,16 @@ impl Inner {
         self.status = Arc::new(status);
     }
 
-    fn update_alarms(&mut self, status: &Status, unix: f64) {
+    fn update_alarms(&mut self, status: &Status, now: Now) {
+        let unix = now.unix;
         let silent = self.silent_seconds(status, unix);
-        let conditions = find_conditions(status, &self.config.alarms, &silent);
-        for alarm in self.alarms.update_conditions(&conditions, unix) {
+        let mut conditions = find_conditions(status, &self.config.alarms, &silent);
+        conditions.extend(find_undelivered(&status.destinations));
+        for alarm in self.alarms.update_conditions(&conditions, now, self.config.alarms.hold) {
             let (severity, change) =
                 if alarm.is_active { (Severity::Error, "alarm") } else { (Severity::Info, "the alarm is over") };
             self.add_message(unix, severity, None, format!("{change}: {}", alarm.text));
-            self.webhook.post_json(&serde_json::json!({ "alarm": alarm }));
+            self.notices.send_alarm(&self.config.experiment, unix, &alarm);
         }
     }
 
@@ -775,7 +784,7 @@ id = "1.0"
         .unwrap();
         let refusal = service.read_topology().unwrap_err();
         assert_eq!(refusal.to_string(), "cannot configure: configure is under way: wait until that is done");
-        assert!(service.inner.lock().config.webhook.is_empty());
+        assert!(service.inner.lock().config.webhook.is_none());
     }
 
     #[test]

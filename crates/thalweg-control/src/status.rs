@@ -1,6 +1,7 @@
 //! The status of an experiment, as the API, the page and the terminal show it.
 
 use crate::alarms::AlarmView;
+use crate::notices::DestinationView;
 use crate::records::RunRecord;
 use crate::state::{CommandName, ExperimentState};
 use serde::{Deserialize, Serialize};
@@ -62,6 +63,9 @@ pub struct Status {
     pub alarms: Vec<AlarmView>,
     /// Number of alarms that are active, and acknowledged.
     pub silenced_alarms: usize,
+    /// Destinations of notices: webhook, log book, e-mail.
+    #[serde(default)]
+    pub destinations: Vec<DestinationView>,
     /// Latest messages, the newest last.
     pub messages: Vec<MessageView>,
     /// Processes of the nodes.

@@ -147,7 +147,8 @@ impl BuilderNode {
     /// # Errors
     /// No run began, or something essential failed.
     pub fn run(mut self, handle: &Handle) -> Result<BuilderReport, NodeError> {
-        run_as_node(self.setup.config.cpu, || drive_node(&mut self, handle))
+        let name = self.setup.config.name.clone();
+        run_as_node(&name, self.setup.config.cpu, || drive_node(&mut self, handle))
     }
 
     fn take_turn(&mut self, woken: &[u64], handle: &Handle) -> Result<(), NodeError> {

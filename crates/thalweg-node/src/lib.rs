@@ -37,6 +37,7 @@ mod drive;
 mod environment;
 mod error;
 mod handle;
+pub mod log_context;
 mod push;
 
 mod report;

@@ -41,7 +41,7 @@ impl PushSource {
     /// Those of [`SourceNode::new`]; or the system refuses a thread.
     pub fn start(settings: SourceSettings) -> Result<Self, NodeError> {
         let handle = Handle::new()?;
-        let cpu = settings.cpu;
+        let (name, cpu) = (settings.name.clone(), settings.cpu);
         let node = SourceNode::new(settings)?;
         node.begin(&handle)?;
         let poller = Arc::clone(node.poller());
@@ -49,8 +49,9 @@ impl PushSource {
         let thread = std::thread::Builder::new().spawn({
             let (shared, handle) = (Arc::clone(&shared), handle.clone());
             move || {
-                let served =
-                    catch_unwind(AssertUnwindSafe(|| run_as_node(cpu, || shared.serve_builders(&poller, &handle))));
+                let served = catch_unwind(AssertUnwindSafe(|| {
+                    run_as_node(&name, cpu, || shared.serve_builders(&poller, &handle))
+                }));
                 // However the thread ended, callers must not wait for it for ever.
                 *shared.lock_state() =
                     State::Over(served.unwrap_or(Err(NodeError::Panicked)).map(Box::new).map_err(Arc::new));

@@ -290,7 +290,7 @@ impl SourceNode {
     /// # Errors
     /// No builder was found in time, one refused this source for good, or its device failed.
     pub fn run(mut self, handle: &Handle) -> Result<SourceReport, NodeError> {
-        run_as_node(self.setup.cpu, || drive_node(&mut self, handle))
+        run_as_node(&self.setup.name.clone(), self.setup.cpu, || drive_node(&mut self, handle))
     }
 
     /// Delivers the last messages, and then returns the report.

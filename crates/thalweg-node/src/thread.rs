@@ -1,16 +1,24 @@
 //! Thread of a node: woken in time, and bound to a processor if one is named.
 
-use crate::NodeError;
+use crate::{NodeError, log_context};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-/// Does a node's work on this thread. The thread is woken at the time that it waits for, not up to 50 µs late as by
+/// Does the work of the node of this name on this thread. The thread is woken at the time that it waits for, not up to 50 µs late as by
 /// default (`timer_slack_ns`, prctl(2)): pace and rate are made of such times. If `cpu` is given, the thread is
 /// bound to that processor; if the processor disappears meanwhile (it is taken offline, or out of the cpuset), a
 /// warning is logged.
 ///
 /// # Errors
 /// Those of `work`; or the process may not run on the processor.
-pub(crate) fn run_as_node<T>(cpu: Option<u32>, work: impl FnOnce() -> Result<T, NodeError>) -> Result<T, NodeError> {
+pub(crate) fn run_as_node<T>(
+    name: &str,
+    cpu: Option<u32>,
+    work: impl FnOnce() -> Result<T, NodeError>,
+) -> Result<T, NodeError> {
+    log_context::with_node(name, || run_on_processor(cpu, work))
+}
+
+fn run_on_processor<T>(cpu: Option<u32>, work: impl FnOnce() -> Result<T, NodeError>) -> Result<T, NodeError> {
     // A kernel that does not support this is late, no more.
     let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
     if let Some(cpu) = cpu {
@@ -64,7 +72,7 @@ mod tests {
         let all = sched_getaffinity(None).unwrap();
         let mut own = (0..CpuSet::MAX_CPU as u32).filter(|cpu| is_in_set(&all, *cpu));
         let (first, other) = (own.next().unwrap(), own.next());
-        run_as_node(Some(first), || {
+        run_as_node("adc", Some(first), || {
             assert_eq!(lost_processor(first), None);
             // It stays bound for the next run.
             bind_to_processor(first).unwrap();

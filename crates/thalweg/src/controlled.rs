@@ -13,6 +13,7 @@ use std::process::ExitCode;
 use std::sync::mpsc::{Receiver, TryRecvError};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use thalweg_node::log_context::set_process_node;
 use thalweg_node::service::{FromNode, MAX_SERVICE_MESSAGE, NodeHello, NodeStatus, SERVICE_PROTOCOL, ToNode};
 use thalweg_node::{CommandRefusal, Topology};
 use tungstenite::client::IntoClientRequest;
@@ -37,6 +38,7 @@ pub(crate) const TOKEN_VARIABLE: &str = "THALWEG_CONTROL_TOKEN";
 pub(crate) fn follow_services(name: &str, urls: &[String], json: bool) -> Result<ExitCode, Failure> {
     let addresses: Vec<ServiceAddress> =
         urls.iter().map(|url| ServiceAddress::parse(url, name)).collect::<Result<_, _>>()?;
+    set_process_node(name);
     let stay = Stay::new()?;
     stay.leave_on_signals()?;
     recent_log::keep_lines();

@@ -67,6 +67,9 @@ THALWEG_TOKEN\tThe token for a data server, unless --token-file is given.
 THALWEG_LOG\tThe level of the log (error, warn, info, debug, trace), also for single crates, such as \
 thalweg_node=debug.
 
+THALWEG_LOG_FORMAT\tThe format of the log: text, or json: one object on a line, with time, level, message, node, run, and \
+event where there is one.
+
 XDG_STATE_HOME\tThe directory for state, instead of ~/.local/state.
 
 NO_COLOR, CLICOLOR, CLICOLOR_FORCE\tWhether text is coloured, unless --color is given.",

@@ -105,6 +105,7 @@ pub(crate) fn run_single_node(
     kind: Kind<'_>,
     json: bool,
 ) -> Result<ExitCode, Failure> {
+    thalweg_node::log_context::set_process_node(name);
     let handle = Handle::new().map_err(Failure::broken)?;
     stop_on_signals(handle.clone())?;
     let line = live::Line::new(name, Goal::from(&topology.run), {

@@ -4,6 +4,7 @@
 //! message and an exit code.
 
 pub mod generate;
+mod json_log;
 pub mod outlet;
 mod output;
 pub mod progress;
@@ -62,7 +63,11 @@ pub fn run_program(options: GlobalOptions, command: impl FnOnce() -> Result<Exit
     let mut code = command().unwrap_or_else(|failure| {
         // If both go to one terminal, the message comes after earlier output.
         let _ = outlet::stdout().flush(outlet::LOG_TIME);
-        outlet::stderr().put_text(progress::error_text(&failure.to_string()));
+        if is_log_json() {
+            tracing::error!("{failure}");
+        } else {
+            outlet::stderr().put_text(progress::error_text(&failure.to_string()));
+        }
         if options.json {
             let error = json_line(&serde_json::json!({ "error": failure.to_string() }));
             outlet::stdout().put_text(error.unwrap_or_default());
@@ -95,11 +100,27 @@ fn start_log(options: &GlobalOptions) {
     // A problem with a server's certificate is reported once, with the remedy.
     let level = format!("{level},fuser=error,rustls_platform_verifier=off");
     let filter = EnvFilter::try_from_env("THALWEG_LOG").unwrap_or_else(|_| EnvFilter::new(level));
-    let lines = tracing_subscriber::fmt::layer()
+    let is_json = is_log_json();
+    let text = tracing_subscriber::fmt::layer()
         .with_writer(outlet::Log)
         .with_ansi(progress::stderr_is_coloured())
         .with_target(false);
-    tracing_subscriber::registry().with(filter).with(lines).with(recent_log::RecentLog).init();
+    let (text, json) = ((!is_json).then_some(text), is_json.then_some(json_log::JsonLog));
+    tracing_subscriber::registry().with(filter).with(text).with(json).with(recent_log::RecentLog).init();
+    if is_json {
+        outlet::stderr().set_json();
+    }
+    match std::env::var(LOG_FORMAT_VARIABLE).unwrap_or_default().as_str() {
+        "" | "text" | "json" => {}
+        other => tracing::warn!("{LOG_FORMAT_VARIABLE}={other}: no such format; the log is text: write text or json"),
+    }
+}
+
+/// Environment variable of the log's format: `text` or `json`.
+const LOG_FORMAT_VARIABLE: &str = "THALWEG_LOG_FORMAT";
+
+fn is_log_json() -> bool {
+    std::env::var(LOG_FORMAT_VARIABLE).is_ok_and(|format| format == "json")
 }
 
 /// Lets this process, and those that it starts, have as many files open as the system allows them: the limit that most

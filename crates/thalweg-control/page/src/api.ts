@@ -193,6 +193,16 @@ export interface RunRecord {
 }
 
 /** Everything that the page shows and does not ask for by itself. */
+/** Where notices of alarms and runs are delivered to. */
+export interface Destination {
+  name: string;
+  waiting: number;
+  sent: number;
+  left_out: number;
+  /** Empty unless the last attempt did not succeed. */
+  problem: string;
+}
+
 export interface Status {
   id: number;
   experiment: string;
@@ -217,6 +227,7 @@ export interface Status {
   clocks: Clock[];
   alarms: Alarm[];
   silenced_alarms: number;
+  destinations: Destination[];
   messages: Message[];
   processes: Process[];
 }

@@ -1,7 +1,8 @@
 //! Changes as server-sent events: the newest status, and messages in order.
 
 use super::guard::Watcher;
-use super::{ErrorBody, header_text};
+use super::header_text;
+use super::refusals::Refusals;
 use crate::service::Service;
 use axum::extract::State;
 use axum::http::HeaderMap;
@@ -18,7 +19,7 @@ const CLIENT_INTERVAL: Duration = Duration::from_millis(200);
 /// missed come first. A client that reads slowly gets fewer statuses, never older ones.
 #[utoipa::path(get, path = "/api/v1/events", responses(
     (status = 200, description = "Server-sent events, without end", body = String, content_type = "text/event-stream"),
-    (status = 401, description = "No token, or none that is known", body = ErrorBody),
+    Refusals,
 ))]
 pub(super) async fn stream_events(
     _: Watcher,

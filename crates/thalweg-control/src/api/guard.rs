@@ -1,6 +1,7 @@
 //! Access to routes: tokens of requests, roles, and the origin of a browser's requests.
 
-use super::{ApiError, Body, ErrorBody, header_text};
+use super::refusals::{ApiError, BodyRefusals, ErrorCode, Refusals};
+use super::{Body, header_text};
 use crate::access::{Denied, Role};
 use crate::audit::AuditEntry;
 use crate::server::Standing;
@@ -35,12 +36,12 @@ impl Client {
                 Denied::Unknown => StatusCode::UNAUTHORIZED,
                 Denied::Role { .. } => StatusCode::FORBIDDEN,
             };
-            ApiError::new(status, "no-access", denied.to_string())
+            ApiError::new(status, ErrorCode::NoAccess, denied.to_string())
         })?;
         match &self.standing {
             Some(standing) if !standing.accept() => Err(ApiError::new(
                 StatusCode::SERVICE_UNAVAILABLE,
-                "too-many-clients",
+                ErrorCode::TooManyClients,
                 "the service has as many clients as it has places: close some of their pages".to_owned(),
             )),
             _ => Ok(token.name.clone()),
@@ -94,7 +95,11 @@ fn check_origin(parts: &Parts) -> Result<(), ApiError> {
         return Ok(());
     }
     let origin = thalweg_text::replace_controls(origin);
-    Err(ApiError::new(StatusCode::FORBIDDEN, "no-access", format!("a page of {origin} may not command this service")))
+    Err(ApiError::new(
+        StatusCode::FORBIDDEN,
+        ErrorCode::NoAccess,
+        format!("a page of {origin} may not command this service"),
+    ))
 }
 
 /// Client whose role allows it to see everything.
@@ -144,11 +149,9 @@ pub(super) struct SessionBody {
 /// Begins the session of a browser: its token goes into a cookie that no script can read.
 #[utoipa::path(post, path = "/api/v1/session", request_body = SessionBody, responses(
     (status = 204, description = "The cookie is set"),
-    (status = 400, description = "The body is not right", body = ErrorBody),
-    (status = 401, description = "The token is not known", body = ErrorBody),
-    (status = 403, description = "The role of the token does not suffice, or the origin is another", body = ErrorBody),
-    (status = 413, description = "The body is too long", body = ErrorBody),
-))]
+    Refusals,
+    BodyRefusals,
+), security(()))]
 pub(super) async fn begin_session(
     client: Client,
     State(service): State<Arc<Service>>,

@@ -1,7 +1,7 @@
 //! Connections of nodes: WebSockets with one JSON object for each message.
 
-use super::ApiError;
 use super::guard::Client;
+use super::refusals::ApiError;
 use crate::access::Role;
 use crate::service::Service;
 use axum::extract::ws::{CloseFrame, Message, WebSocket, WebSocketUpgrade, close_code};

@@ -1,6 +1,6 @@
 //! The page: files that are built into the program.
 
-use super::ApiError;
+use super::refusals::{ApiError, ErrorCode};
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use rust_embed::RustEmbed;
@@ -18,7 +18,9 @@ pub(super) async fn serve_file(method: Method, uri: Uri, headers: HeaderMap) -> 
         return ApiError::not_found("there is nothing at this address; the page is at /").into_response();
     };
     if method != Method::GET && method != Method::HEAD {
-        return ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "bad-request", "files can only be read").into_response();
+        let refusal = ApiError::new(StatusCode::METHOD_NOT_ALLOWED, ErrorCode::BadRequest, "files can only be read");
+        // RFC 9110, section 15.5.6.
+        return ([(header::ALLOW, "GET, HEAD")], refusal).into_response();
     }
     let tag: String = file.metadata.sha256_hash().iter().take(12).map(|byte| format!("{byte:02x}")).collect();
     let tag = format!("\"{tag}\"");

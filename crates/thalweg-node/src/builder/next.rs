@@ -10,7 +10,7 @@ use super::assembly::Moment;
 use super::ending::write_run_end;
 use super::run::EventFacts;
 use crate::blocks::{BlocksOutcome, DISK_TIME};
-use crate::{BuilderReport, CommandRefusal, Handle, NodeError, RunOrder, StepOrder};
+use crate::{BuilderReport, CommandRefusal, Handle, NodeError, RunOrder, StepOrder, log_context};
 use std::collections::VecDeque;
 use std::time::Duration;
 use thalweg_core::build::{Builder, BuilderConfig};
@@ -396,6 +396,7 @@ impl BuilderNode {
         if let Some(recorder) = &recorder {
             self.reporting.set_recorder_method(recorder.recorder_method().to_string());
         }
+        log_context::set_run(number.0);
         self.assembly.begin_next_run(recorder, now);
         self.reporting.begin_next_run(self.setup.ids.len(), self.clock.processor_time(), &self.peers);
         self.time_meter = Default::default();

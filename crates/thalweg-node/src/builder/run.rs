@@ -6,7 +6,7 @@ use super::peers::Peers;
 use super::reporting::waits_text;
 use super::setup::FIRST_EVENT;
 use super::shifts::{Outcome, ShiftSearch};
-use crate::{CommandRefusal, Handle, NodeCommand, NodeError, RunOrder};
+use crate::{CommandRefusal, Handle, NodeCommand, NodeError, RunOrder, log_context};
 use std::time::Duration;
 use thalweg_core::build::{Builder, BuilderConfig};
 use thalweg_core::control::{Cause, Command, Facts, Order, Refused, State};
@@ -272,6 +272,7 @@ impl BuilderNode {
         let number = self.setup.run.number.map(RunNumber);
         if !self.setup.run.record {
             self.run.set_run(number.unwrap_or(RunNumber(0)), began);
+            log_context::set_run(self.run.run_number().0);
             return Ok(());
         }
         let [asked, _] = self.run.asked_dates();
@@ -279,6 +280,7 @@ impl BuilderNode {
         let config = self.recorder_config(number, &order, asked);
         let recorder = self.assembly.create_recorder(config, self.peers.poller())?;
         self.run.set_run(recorder.run_number(), began);
+        log_context::set_run(recorder.run_number().0);
         self.reporting.set_recorder_method(recorder.recorder_method().to_string());
         tracing::info!(run = recorder.run_number().0, path = %recorder.run_path().display(), "recording by {}", recorder.recorder_method());
         self.assembly.start_recording(recorder);

@@ -4,7 +4,7 @@ use super::SourceNode;
 use super::builders::Attempt;
 use super::course::Phase;
 use super::times::TimesReport;
-use crate::{Feed, NodeError};
+use crate::{Feed, NodeError, log_context};
 use std::time::Duration;
 use thalweg_link::LinkError;
 use thalweg_text::format_utc;
@@ -148,6 +148,7 @@ impl SourceNode {
             self.assignments.begin_run(first.0);
         }
         self.course.set_run(run);
+        log_context::set_run(run.0);
         if index == 0 {
             // Builders that wait for the leading one learn that it has begun.
             self.builders.relay_to_others(&Message::Running);

@@ -4,7 +4,7 @@ use super::assignments::Dropped;
 use super::course::{Phase, Standing};
 use super::{Feed, SourceNode};
 use crate::slots::{Filling, PushedFragment, Stamp};
-use crate::{NodeError, Policy};
+use crate::{NodeError, Policy, log_context};
 use thalweg_arena::Slot;
 use thalweg_wire::{Disposition, EventId, Message, TaiNanos};
 
@@ -348,6 +348,7 @@ impl SourceNode {
         self.earlier_not_taken.fragments += not_taken.fragments;
         self.earlier_not_taken.of_no_event += not_taken.of_no_event;
         self.pace.begin_next_run(self.clock.now());
+        log_context::set_run(self.course.run_number().0);
         tracing::info!(source = self.setup.name, run = self.course.run_number().0, first = event, "next run");
     }
 

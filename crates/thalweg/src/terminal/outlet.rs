@@ -3,6 +3,7 @@
 
 use crate::terminal::{progress, start_thread};
 use parking_lot::{Condvar, Mutex};
+use serde_json::json;
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::io::{self, ErrorKind, Write};
@@ -21,7 +22,9 @@ pub const RESULT_TIME: Duration = Duration::from_secs(10);
 const MOST_WAITING: usize = 1024;
 /// Maximum length of a line of the log, in bytes: what a pipe takes as a whole (`PIPE_BUF`, pipe(7)), so that the lines
 /// of nodes that share one are not mixed.
-const LONGEST_LINE: usize = 4096;
+pub(super) const LONGEST_LINE: usize = 4096;
+/// Room at the end of a line of JSON for the number of further warnings, in bytes.
+pub(super) const REPEATED_BYTES: usize = 64;
 /// Time for which warnings of one kind are counted after the first of them, to become one line.
 const WINDOW: Duration = Duration::from_secs(5);
 /// Maximum number of kinds of warnings at one place in the program; further ones are one kind.
@@ -59,6 +62,8 @@ struct State {
     failed: Option<io::Error>,
     /// Lines of the log that were left out since the last one for which there was room.
     left_out: u64,
+    /// True if lines of the log are JSON.
+    is_json: bool,
     warnings: HashMap<WarningKind, Repeated>,
 }
 
@@ -110,6 +115,11 @@ impl Outlet {
             std::process::exit(i32::from(failure.code()));
         }
         outlet
+    }
+
+    /// Makes its own lines of the log JSON.
+    pub(super) fn set_json(&self) {
+        self.state.lock().is_json = true;
     }
 
     /// Queues a text that is never left out: such texts are few.
@@ -229,8 +239,10 @@ impl State {
     fn report_left_out_lines(&mut self) {
         if self.left_out > 0 && self.waiting.len() < MOST_WAITING {
             let left_out = std::mem::take(&mut self.left_out);
-            self.waiting
-                .push_back(format!("{left_out} lines of the log are left out here: no program read them\n").into());
+            let text = format!("{left_out} lines of the log are left out here: no program read them");
+            let is_json = self.is_json;
+            let line = if is_json { json!({ "level": "WARN", "message": text }).to_string() } else { text };
+            self.waiting.push_back((line + "\n").into());
         }
     }
 
@@ -241,10 +253,17 @@ impl State {
         self.warnings.retain(|_, Repeated { since, more, last, .. }| {
             let over = now.is_none_or(|now| now >= *since + WINDOW);
             if over && *more > 0 {
+                let is_json = last.starts_with(b"{");
+                let seconds = since.elapsed().as_secs().max(1);
                 let sum = match *more - 1 {
                     0 => "\n".to_owned(),
+                    // The object gets another field.
+                    others if is_json => {
+                        last.truncate(last.trim_ascii_end().len() - 1);
+                        format!(",\"more\":{others},\"more_seconds\":{seconds}}}\n")
+                    }
                     others => {
-                        format!(" (and {others} more like this in the last {} s)\n", since.elapsed().as_secs().max(1))
+                        format!(" (and {others} more like this in the last {seconds} s)\n")
                     }
                 };
                 last.truncate(last.trim_ascii_end().len().min(LONGEST_LINE - sum.len()));
@@ -376,6 +395,24 @@ mod tests {
         assert_eq!(written.len(), 2, "{written:?}");
         assert_eq!(written[0], "turned away: 0 so far");
         assert!(written[1].starts_with("turned away: 732 so far (and 731 more like this in the last "), "{written:?}");
+    }
+
+    #[test]
+    fn a_warning_in_json_that_is_repeated_becomes_one_object() {
+        let (outlet, allow, read) = pipe();
+        (0..4).for_each(|_| allow.send(()).unwrap());
+        outlet.set_json();
+        for at in 0..733 {
+            let time = format!("2026-11-29T03:04:05.{at}Z");
+            let line = json!({ "message": format!("turned away: {at} so far") }).to_string();
+            let head = format!("{{\"time\":\"{time}\",\"level\":\"WARN\",");
+            outlet.log_line(here(), format!("{head}{}\n", line.trim_start_matches('{')).as_bytes());
+        }
+        outlet.flush(Duration::from_secs(60)).unwrap();
+        let text: String = read.try_iter().collect();
+        let lines: Vec<serde_json::Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert_eq!(lines.len(), 2, "{text}");
+        assert_eq!((&lines[1]["message"], &lines[1]["more"]), (&json!("turned away: 732 so far"), &json!(731)));
     }
 
     #[test]
