@@ -492,7 +492,7 @@ async fn get_process_log(
     if !service.latest_status().processes.iter().any(|process| process.node == node) {
         return Err(ApiError::not_found(format!("the topology has no node '{node}'")));
     }
-    let lines = service.process_log(&node, query.lines.unwrap_or(100) as usize);
+    let lines = service.process_log(&node, query.lines.unwrap_or(100) as usize).await;
     lines.map(|lines| Json(LogLines { lines })).map_err(ApiError::not_found)
 }
 

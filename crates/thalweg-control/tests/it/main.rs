@@ -1,6 +1,7 @@
 //! Run control with real nodes: the built programs, as an operator uses them.
 
 mod access;
+mod hosts;
 mod shift;
 mod takeover;
 
