@@ -2,6 +2,7 @@
 //! nodes on them.
 
 mod site;
+mod slurm;
 mod ssh;
 
 use site::Site;

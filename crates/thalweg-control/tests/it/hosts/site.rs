@@ -26,6 +26,7 @@ pub(crate) struct Site {
     names: Vec<String>,
     pub(crate) folder: TempDir,
     service: Option<Child>,
+    daemons: Vec<Child>,
 }
 
 impl Site {
@@ -42,7 +43,7 @@ impl Site {
         let folder = tempfile::tempdir().unwrap();
         let table = names.iter().zip(0..).map(|(name, host)| format!("{} {name}\n", Network::host_address(host)));
         fs::write(folder.path().join("hosts"), format!("127.0.0.1 localhost\n{}", table.collect::<String>())).unwrap();
-        Some(Self { network, names, folder, service: None })
+        Some(Self { network, names, folder, service: None, daemons: Vec::new() })
     }
 
     /// Returns the address of a host.
@@ -79,8 +80,16 @@ impl Site {
     }
 
     /// Starts a command on a host.
-    pub(crate) fn spawn(&self, host: u16, mut command: Command) -> Child {
+    fn spawn(&self, host: u16, mut command: Command) -> Child {
         self.on_host(host, || command.spawn()).unwrap()
+    }
+
+    /// Starts a program on a host that works until the end of the test. Its output is in a file of that name.
+    pub(crate) fn start_daemon(&mut self, host: u16, mut command: Command, log: &str) {
+        let output = fs::File::create(self.path(log)).unwrap();
+        command.stdin(Stdio::null()).stdout(output.try_clone().unwrap()).stderr(output);
+        let daemon = self.spawn(host, command);
+        self.daemons.push(daemon);
     }
 
     /// Runs a command on a host to its end.
@@ -108,9 +117,10 @@ impl Site {
         assert!(self.run(host, command).status.success());
     }
 
-    /// Starts the service of a topology in `lab.toml`. `etc` as for [`command`](Self::command).
-    pub(crate) fn start_service(&mut self, etc: &[(&str, &str)]) {
+    /// Starts the service of a topology in `lab.toml`, with these variables. `etc` as for [`command`](Self::command).
+    pub(crate) fn start_service(&mut self, etc: &[(&str, &str)], variables: &[(&str, PathBuf)]) {
         let mut command = self.command(0, etc, env!("CARGO_BIN_EXE_thalweg-control"));
+        command.envs(variables.iter().map(|(name, value)| (name, value)));
         command.args(["--json", "control", "lab.toml"]).stdout(Stdio::piped());
         let mut service = self.spawn(0, command);
         let mut line = String::new();
@@ -217,6 +227,9 @@ pub(crate) fn nodes_text(sources: &[&str]) -> String {
 impl Drop for Site {
     fn drop(&mut self) {
         self.kill_service();
+        for daemon in &mut self.daemons {
+            let _ = daemon.kill().and_then(|()| daemon.wait());
+        }
         // Nodes and daemons outlive what has started them: they are those in these networks.
         let hosts = 0..u16::try_from(self.names.len()).unwrap();
         let networks: Vec<_> =

@@ -4,13 +4,15 @@ use super::Site;
 use super::site::{node_program, nodes_text, process_of};
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use thalweg_control::state::ExperimentState;
 use thalweg_control::status::TroubleLevel;
 use thalweg_testing::skip::skipped;
 
 const SSHD: &str = "/usr/sbin/sshd";
 const HOSTS: [&str; 5] = ["daq-0", "builder-0", "adc-0", "adc-1", "adc-2"];
+/// Configuration of the ssh client on the host of the service.
+const CLIENT_CONFIG: [(&str, &str); 1] = [("ssh_config", "/etc/ssh/ssh_config")];
 
 /// Makes hosts of which all but the first have an ssh server, and a service that may log in there.
 fn start_site() -> Option<Site> {
@@ -19,7 +21,8 @@ fn start_site() -> Option<Site> {
         return None;
     }
     let mut site = Site::new(&HOSTS)?;
-    let path = |name: &str| site.path(name).display().to_string();
+    let folder = site.folder.path().to_owned();
+    let path = |name: &str| folder.join(name).display().to_string();
     for key in ["user_key", "host_key"] {
         let mut command = Command::new("ssh-keygen");
         command.args(["-q", "-t", "ed25519", "-N", "", "-f", &path(key)]);
@@ -44,9 +47,8 @@ fn start_site() -> Option<Site> {
     fs::create_dir_all("/run/sshd").unwrap();
     for host in 1..5 {
         let mut command = site.command(host, &[], SSHD);
-        command.args(["-D", "-e", "-f", &path("sshd_config")]).stdin(Stdio::null());
-        command.stderr(fs::File::create(path(&format!("sshd-{host}.log"))).unwrap());
-        site.spawn(host, command);
+        command.args(["-D", "-e", "-f", &path("sshd_config")]);
+        site.start_daemon(host, command, &format!("sshd-{host}.log"));
         site.wait_for_port(host, 22);
     }
     let mut topology = format!(
@@ -59,7 +61,7 @@ fn start_site() -> Option<Site> {
             &format!("{node} = {{ manager = \"ssh\", host = \"{host}\", program = \"{}\" }}\n", program.display());
     }
     fs::write(path("lab.toml"), topology + &nodes_text(&["adc-0", "adc-1", "adc-2"])).unwrap();
-    site.start_service(&[("ssh_config", "/etc/ssh/ssh_config")]);
+    site.start_service(&CLIENT_CONFIG, &[]);
     Some(site)
 }
 
@@ -113,7 +115,7 @@ fn a_process_is_ended_and_started_over_ssh_and_its_log_is_shown() {
 
     // Nodes outlive the service and its connections.
     site.kill_service();
-    site.start_service(&[("ssh_config", "/etc/ssh/ssh_config")]);
+    site.start_service(&CLIENT_CONFIG, &[]);
     assert_eq!(site.wait_for_process("builder", "up").pid, second.pid);
 
     // A host that cannot be reached.
