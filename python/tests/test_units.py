@@ -1,4 +1,4 @@
-"""Units of systemd: they are well-formed, and their programs report themselves (sd_notify(3)), here to a test's socket."""
+"""Units of systemd: they are well-formed, and their programs report themselves (sd_notify(3)) to a socket in its place."""
 
 from __future__ import annotations
 
