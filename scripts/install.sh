@@ -46,6 +46,10 @@ files() {
     for unit in "$here"/packaging/systemd/*; do
         printf '%s\t%s\t644\n' "$unit" "$prefix/lib/systemd/system/${unit##*/}"
     done
+    printf '%s\t%s\t644\n' "$here/packaging/polkit/thalweg.rules" "$prefix/share/polkit-1/rules.d/50-thalweg.rules"
+    for name in "$here"/packaging/kubernetes/*; do
+        printf '%s\t%s\t644\n' "$name" "$prefix/share/doc/thalweg/kubernetes/${name##*/}"
+    done
     printf '%s\t%s\t644\n' "$here/packaging/wireshark/efe.lua" "$prefix/share/thalweg/wireshark/efe.lua"
     for name in README.md CHANGELOG.md LICENSE-MIT LICENSE-APACHE; do
         printf '%s\t%s\t644\n' "$here/$name" "$prefix/share/doc/thalweg/$name"

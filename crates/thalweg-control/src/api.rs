@@ -377,7 +377,7 @@ async fn get_process_log(
         return Err(ApiError::not_found(format!("the topology has no node '{node}'")));
     }
     let lines = checked_number(query.lines, "lines", 100, 10_000)?;
-    let lines = service.process_log(&node, lines as usize);
+    let lines = service.process_log(&node, lines as usize).await;
     lines.map(|lines| Json(LogLines { lines })).map_err(ApiError::not_found)
 }
 

@@ -5,7 +5,7 @@ use crate::mail::MailConfig;
 use crate::webhook::{PostConfig, url_or_table};
 use serde::Deserialize;
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 use thalweg_node::Topology;
 
@@ -66,6 +66,24 @@ pub enum NodeProcess {
         #[serde(default = "default_program")]
         program: String,
     },
+    /// As a unit of systemd.
+    Systemd {
+        /// Name of the host, as ssh knows it; that of the service if it is left out.
+        #[serde(default)]
+        host: Option<String>,
+        /// Name of the unit: `thalweg-node@NAME` if it is left out.
+        #[serde(default)]
+        unit: Option<String>,
+    },
+    /// As a job of Slurm.
+    Slurm {
+        /// Options of `sbatch`.
+        #[serde(default)]
+        options: Vec<String>,
+        /// Path of the program there.
+        #[serde(default = "default_program")]
+        program: String,
+    },
     /// Not by this service, which waits for it.
     None,
 }
@@ -74,12 +92,35 @@ fn default_program() -> String {
     "thalweg".into()
 }
 
+/// Returns whether a host of a URL, or of ssh, is the one that uses the name.
+fn is_own_host(host: &str) -> bool {
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    let address = host.parse::<IpAddr>();
+    host == "localhost" || address.is_ok_and(|address| address.is_loopback() || address.is_unspecified())
+}
+
 impl NodeProcess {
+    /// Returns whether another system starts and watches the process.
+    pub fn is_managed(&self) -> bool {
+        matches!(self, Self::Systemd { .. } | Self::Slurm { .. })
+    }
+
+    /// Returns the name of the other host on which the service starts the process with its own address, if there is one.
+    fn other_host(&self) -> Option<&str> {
+        match self {
+            Self::Ssh { host, .. } if !is_own_host(host.rsplit('@').next().unwrap_or(host)) => Some(host),
+            Self::Slurm { .. } => Some("a host that Slurm chooses"),
+            _ => None,
+        }
+    }
+
     /// Returns the name as in the topology.
     pub fn manager_name(&self) -> &'static str {
         match self {
             Self::Child => "child",
             Self::Ssh { .. } => "ssh",
+            Self::Systemd { .. } => "systemd",
+            Self::Slurm { .. } => "slurm",
             Self::None => "none",
         }
     }
@@ -132,6 +173,27 @@ impl ControlConfig {
         }
     }
 
+    /// Checks that nodes which the service starts on other hosts can reach it.
+    ///
+    /// # Errors
+    /// Its address is one that means each host itself; the sentence says what to write.
+    pub fn check_node_url(&self) -> Result<(), String> {
+        let url = self.node_url();
+        let host_port = url.strip_prefix("http://").unwrap_or(&url).trim_end_matches('/');
+        let host =
+            host_port.rsplit_once(':').filter(|(_, port)| !port.contains(']')).map_or(host_port, |(host, _)| host);
+        let mut others = self.nodes.iter().filter_map(|(node, process)| Some((node, process, process.other_host()?)));
+        let Some((node, process, place)) = others.next().filter(|_| is_own_host(host)) else { return Ok(()) };
+        let own_name = rustix::system::uname();
+        let (port, own_name) = (self.listen.port(), own_name.nodename().to_string_lossy());
+        Err(format!(
+            "[control]: node '{node}' (manager = \"{}\") on {place} would look for the service at {url}, which is its own \
+             host: write listen = \"0.0.0.0:{port}\" and url = \"http://{own_name}:{port}\", with the name or address of \
+             this host as the other one knows it",
+            process.manager_name()
+        ))
+    }
+
     /// Returns how the process of a node is started.
     pub fn node_process(&self, node: &str) -> &NodeProcess {
         self.nodes.get(node).unwrap_or(&NodeProcess::Child)
@@ -164,6 +226,31 @@ mod tests {
             (config.node_url().as_str(), config.node_process("adc")),
             ("http://127.0.0.1:8400", &NodeProcess::Child)
         );
+    }
+
+    #[test]
+    fn nodes_on_other_hosts_are_refused_an_address_that_is_their_own() {
+        let control = |head: &str, process: &str| {
+            let control =
+                toml::from_str::<serde_json::Map<_, _>>(&format!("{head}\n[nodes]\nadc = {process}")).unwrap();
+            let config: ControlConfig = serde_json::from_value(control.into()).unwrap();
+            config.check_node_url()
+        };
+        let ssh = "{ manager = \"ssh\", host = \"adc-0\" }";
+        for head in ["", "listen = \"0.0.0.0:8400\"", "url = \"http://localhost:8400\"", "url = \"http://[::1]:8400/\""]
+        {
+            let refusal = control(head, ssh).unwrap_err();
+            assert!(refusal.contains("node 'adc'") && refusal.contains("adc-0"), "{refusal}");
+            assert!(refusal.contains("write listen = \"0.0.0.0:8400\" and url = \"http://"), "{refusal}");
+            assert!(control(head, "{ manager = \"slurm\" }").is_err());
+            for process in ["{ manager = \"systemd\", host = \"adc-0\" }", "{ manager = \"none\" }"] {
+                control(head, process).unwrap();
+            }
+            control(head, "{ manager = \"ssh\", host = \"daq@localhost\" }").unwrap();
+        }
+        for head in ["listen = \"10.0.0.1:8400\"", "listen = \"[fd00::1]:8400\"", "url = \"http://daq-0\""] {
+            control(head, ssh).unwrap();
+        }
     }
 
     #[test]

@@ -148,12 +148,14 @@ async fn serve(service: Arc<Service>, json: bool) -> Result<ExitCode, Failure> {
     let address = listener.local_addr().map_err(Failure::broken)?;
     service.set_listen_address(address);
     announce(&service, address, json)?;
+    thalweg::terminal::service_manager::report_ready();
     let routes = api::service_routes(Arc::clone(&service));
     let mut terminated =
         tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()).map_err(Failure::broken)?;
     tokio::select! {
         served = server::serve_clients(listener, routes) => served.map_err(Failure::broken)?,
         () = service.pass_time() => {}
+        () = service.manage_processes() => {}
         _ = tokio::signal::ctrl_c() => {}
         _ = terminated.recv() => {}
     }

@@ -1,27 +1,45 @@
-//! Processes of nodes: started as children or by ssh, with a log of each. They outlive the service.
+//! Processes of nodes: children of the service, or started by ssh, systemd or Slurm. They outlive the service.
+
+mod command;
+mod slurm;
+mod systemd;
 
 use crate::config::NodeProcess;
+use command::{new_command, quote_word, shell_command};
+use slurm::Job;
+pub use slurm::list_jobs;
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
+use systemd::Unit;
+use tokio::sync::{Mutex, mpsc};
 
 /// Time after its start for which a process that is not connected counts as starting.
 const START_TIME: Duration = Duration::from_secs(20);
 /// Bytes at the end of a log that are read for its last lines.
 const TAIL_BYTES: u64 = 64 << 10;
+/// Largest number of lines of a log that are read.
+const MAX_LOG_LINES: usize = 10_000;
 /// Environment variable in which a node finds its token.
 const TOKEN_VARIABLE: &str = "THALWEG_CONTROL_TOKEN";
 
-/// Processes that this service has started.
+/// Processes that this service has started, and what is known of those that others start.
 #[derive(Debug)]
 pub struct Processes {
     directory: PathBuf,
     token: String,
     started: BTreeMap<String, Started>,
+    observed: BTreeMap<String, Observation>,
+    orders: mpsc::UnboundedSender<Order>,
+    /// Receiver of the orders, until their task takes it.
+    receiver: Option<mpsc::UnboundedReceiver<Order>>,
+    /// Lock of jobs of Slurm.
+    submission: Arc<Mutex<()>>,
 }
 
 #[derive(Debug)]
@@ -30,10 +48,158 @@ struct Started {
     at: Instant,
 }
 
+/// State of a process whose node is not connected.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Observation {
+    /// `starting`, `failed` or `down`.
+    pub state: &'static str,
+    /// Sentence about it.
+    pub text: String,
+}
+
+/// Order to systemd or Slurm, which take their time.
+#[derive(Debug)]
+pub struct Order {
+    /// Name of the node.
+    pub node: String,
+    /// The process.
+    pub process: ManagedProcess,
+    /// The action.
+    pub action: OrderedAction,
+}
+
+/// Action of an order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OrderedAction {
+    /// Starts the process.
+    Start,
+    /// Ends the process, whose node is connected or is not.
+    Stop {
+        /// True if it is.
+        is_connected: bool,
+    },
+}
+
+impl Order {
+    /// Carries it out.
+    ///
+    /// # Errors
+    /// systemd or Slurm refuses it, or does not answer.
+    pub async fn carry_out(&self) -> Result<(), String> {
+        match (&self.process, self.action) {
+            (ManagedProcess::Unit(unit), OrderedAction::Start) => unit.start_unit().await,
+            (ManagedProcess::Unit(unit), OrderedAction::Stop { .. }) => unit.stop_unit().await,
+            (ManagedProcess::Job(job), OrderedAction::Start) => job.submit().await,
+            (ManagedProcess::Job(job), OrderedAction::Stop { is_connected }) => job.cancel(is_connected).await,
+        }
+    }
+}
+
+/// Process that another system starts and watches.
+#[derive(Debug, Clone)]
+pub enum ManagedProcess {
+    /// Unit of systemd.
+    Unit(Unit),
+    /// Job of Slurm.
+    Job(Job),
+}
+
+/// Log of a process: a file of the service's, or the journal of systemd.
+#[derive(Debug)]
+pub enum ProcessLog {
+    /// File.
+    File(PathBuf),
+    /// Journal of a unit.
+    Journal(Unit),
+}
+
+impl ProcessLog {
+    /// Returns the last lines.
+    ///
+    /// # Errors
+    /// There is no log, or the host does not answer.
+    pub async fn read_tail(&self, lines: usize) -> Result<Vec<String>, String> {
+        let lines = lines.min(MAX_LOG_LINES);
+        let text = match self {
+            Self::File(path) => {
+                let text = read_end(path).map_err(|error| format!("{}: {error}", path.display()))?;
+                String::from_utf8_lossy(&text).into_owned()
+            }
+            Self::Journal(unit) => unit.read_journal(lines).await?,
+        };
+        let all: Vec<&str> = text.lines().collect();
+        let skipped = all.len().saturating_sub(lines);
+        Ok(all.iter().skip(skipped).map(|line| thalweg_text::replace_controls(line).to_string()).collect())
+    }
+}
+
 impl Processes {
     /// Creates an empty table. Logs are in `directory`; `token` is that of nodes.
     pub fn new(directory: &Path, token: Option<String>) -> Self {
-        Self { directory: directory.join("log"), token: token.unwrap_or_default(), started: BTreeMap::new() }
+        let (orders, receiver) = mpsc::unbounded_channel();
+        Self {
+            directory: directory.join("log"),
+            token: token.unwrap_or_default(),
+            started: BTreeMap::new(),
+            observed: BTreeMap::new(),
+            orders,
+            receiver: Some(receiver),
+            submission: Arc::default(),
+        }
+    }
+
+    /// Removes and returns the receiver of orders, for the task that carries them out.
+    pub fn take_orders(&mut self) -> Option<mpsc::UnboundedReceiver<Order>> {
+        self.receiver.take()
+    }
+
+    /// Returns the process of a node that systemd or Slurm starts, if one of them does. `url` as for
+    /// [`start_process`](Self::start_process).
+    pub fn managed_process(&self, node: &str, process: &NodeProcess, url: &str) -> Option<ManagedProcess> {
+        match process {
+            NodeProcess::Systemd { host, unit } => {
+                let name = unit.clone().unwrap_or_else(|| format!("thalweg-node@{node}"));
+                Some(ManagedProcess::Unit(Unit { host: host.clone(), name }))
+            }
+            NodeProcess::Slurm { options, program } => Some(ManagedProcess::Job(Job {
+                node: node.to_owned(),
+                program: program.clone(),
+                options: options.clone(),
+                url: url.to_owned(),
+                token: self.token.clone(),
+                log: self.log_path(node),
+                submission: Arc::clone(&self.submission),
+            })),
+            NodeProcess::Child | NodeProcess::Ssh { .. } | NodeProcess::None => None,
+        }
+    }
+
+    /// Gives systemd or Slurm an order, if one of them starts the process. Returns whether that is so. Refusals are
+    /// messages of the service.
+    pub fn give_order(&self, node: &str, process: &NodeProcess, url: &str, action: OrderedAction) -> bool {
+        let Some(process) = self.managed_process(node, process, url) else { return false };
+        // The task that receives it ends with the service.
+        let _ = self.orders.send(Order { node: node.to_owned(), process, action });
+        true
+    }
+
+    /// Keeps what is known of a process whose node is not connected. Returns whether it is news.
+    pub fn keep_observation(&mut self, node: &str, observation: Observation) -> bool {
+        let last = self.observed.insert(node.to_owned(), observation);
+        last.as_ref() != self.observed.get(node)
+    }
+
+    /// Forgets what was known of a process: its node is connected.
+    pub fn forget_observation(&mut self, node: &str) {
+        self.observed.remove(node);
+    }
+
+    /// Returns the log of a node's process.
+    pub fn log_of(&self, node: &str, process: &NodeProcess) -> ProcessLog {
+        match self.managed_process(node, process, "") {
+            Some(ManagedProcess::Unit(unit)) => ProcessLog::Journal(unit),
+            _ => ProcessLog::File(self.log_path(node)),
+        }
     }
 
     /// Starts the process of a node, which connects to the service at `url`.
@@ -53,35 +219,14 @@ impl Processes {
                 started.child.id()
             ));
         }
+        if process.is_managed() {
+            std::fs::create_dir_all(&self.directory)
+                .map_err(|error| format!("{}: {error}", self.directory.display()))?;
+            self.give_order(node, process, url, OrderedAction::Start);
+            return Ok(());
+        }
+        let mut command = self.node_command(node, process, url)?;
         let log = self.open_log(node).map_err(|error| format!("{}: {error}", self.directory.display()))?;
-        let mut command = match process {
-            NodeProcess::Child => {
-                let program = std::env::current_exe().map_err(|error| error.to_string())?;
-                let mut command = Command::new(program.with_file_name("thalweg"));
-                command
-                    .args(["node", "--control", url, "--", node])
-                    .env(TOKEN_VARIABLE, &self.token)
-                    .stdin(Stdio::null());
-                command
-            }
-            NodeProcess::Ssh { host, program } => {
-                let mut command = Command::new("ssh");
-                // The token comes over standard input: the arguments of a process are seen by all users of a host.
-                let script = format!(
-                    "read -r {TOKEN_VARIABLE}; export {TOKEN_VARIABLE}; exec setsid -w {} node --control {} -- {}",
-                    quote_word(program),
-                    quote_word(url),
-                    quote_word(node)
-                );
-                command.args(["-o", "BatchMode=yes", "-T", "--", host]).arg(script).stdin(Stdio::piped());
-                command
-            }
-            NodeProcess::None => {
-                return Err(format!(
-                    "node '{node}' is not started by this service (manager = \"none\"), which waits for it"
-                ));
-            }
-        };
         let error_log = log.try_clone().map_err(|error| error.to_string())?;
         // In a group of its own: an interrupt of the service's terminal is not for it.
         let spawned = command.stdout(log).stderr(error_log).process_group(0).spawn();
@@ -93,8 +238,40 @@ impl Processes {
         Ok(())
     }
 
+    /// Returns the command that starts a node, here or by ssh.
+    fn node_command(&self, node: &str, process: &NodeProcess, url: &str) -> Result<Command, String> {
+        match process {
+            NodeProcess::Child => {
+                let program = std::env::current_exe().map_err(|error| error.to_string())?;
+                let mut command = new_command(program.with_file_name("thalweg"));
+                command.args(["node", "--control", url, "--", node]).env(TOKEN_VARIABLE, &self.token);
+                command.stdin(Stdio::null());
+                Ok(command)
+            }
+            NodeProcess::Ssh { host, program } => {
+                // The token comes over standard input: the arguments of a process are seen by all users of a host.
+                let script = format!(
+                    "read -r {TOKEN_VARIABLE}; export {TOKEN_VARIABLE}; exec setsid -w {} node --control {} -- {}",
+                    quote_word(program),
+                    quote_word(url),
+                    quote_word(node)
+                );
+                let mut command = shell_command(Some(host), &script);
+                command.stdin(Stdio::piped());
+                Ok(command)
+            }
+            NodeProcess::Systemd { .. } | NodeProcess::Slurm { .. } | NodeProcess::None => Err(format!(
+                "node '{node}' is not started by this service (manager = \"{}\"), which waits for it",
+                process.manager_name()
+            )),
+        }
+    }
+
     /// Returns the state of a process that is not connected: `starting`, `failed` or `down`.
     pub fn state_of(&mut self, node: &str) -> &'static str {
+        if let Some(observation) = self.observed.get(node) {
+            return observation.state;
+        }
         let Some(started) = self.started.get_mut(node) else { return "down" };
         match started.child.try_wait() {
             Ok(None) if started.at.elapsed() < START_TIME => "starting",
@@ -114,19 +291,6 @@ impl Processes {
         std::fs::create_dir_all(&self.directory)?;
         OpenOptions::new().create(true).append(true).open(self.log_path(node))
     }
-
-    /// Returns the last lines of the log of a node's process.
-    ///
-    /// # Errors
-    /// There is no log.
-    pub fn log_tail(&self, node: &str, lines: usize) -> Result<Vec<String>, String> {
-        let path = self.log_path(node);
-        let text = read_end(&path).map_err(|error| format!("{}: {error}", path.display()))?;
-        let text = String::from_utf8_lossy(&text);
-        let all: Vec<&str> = text.lines().collect();
-        let skipped = all.len().saturating_sub(lines);
-        Ok(all.iter().skip(skipped).map(|line| thalweg_text::replace_controls(line).to_string()).collect())
-    }
 }
 
 /// Reads the last [`TAIL_BYTES`] of a file.
@@ -139,25 +303,22 @@ fn read_end(path: &Path) -> io::Result<Vec<u8>> {
     Ok(text)
 }
 
-/// Returns a word for a shell.
-fn quote_word(word: &str) -> String {
-    format!("'{}'", word.replace('\'', "'\\''"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_log_has_a_name_that_leads_nowhere_else() {
+    #[tokio::test]
+    async fn a_log_has_a_name_that_leads_nowhere_else() {
         let folder = tempfile::tempdir().unwrap();
         let processes = Processes::new(folder.path(), None);
         assert_eq!(processes.log_path("../../etc/x"), folder.path().join("log/_.._etc_x.log"));
         std::fs::create_dir(folder.path().join("log")).unwrap();
         std::fs::write(processes.log_path("adc"), "one\ntwo\n\u{1b}[2Jthree\n").unwrap();
-        assert_eq!(processes.log_tail("adc", 2).unwrap().len(), 2);
-        assert!(!processes.log_tail("adc", 1).unwrap()[0].contains('\u{1b}'));
-        assert!(processes.log_tail("camera", 1).unwrap_err().contains("camera.log"));
+        let log = processes.log_of("adc", &NodeProcess::Child);
+        assert_eq!(log.read_tail(2).await.unwrap().len(), 2);
+        assert!(!log.read_tail(1).await.unwrap()[0].contains('\u{1b}'));
+        let missing = processes.log_of("camera", &NodeProcess::Child).read_tail(1).await;
+        assert!(missing.unwrap_err().contains("camera.log"));
     }
 
     #[test]
@@ -172,14 +333,5 @@ mod tests {
         let mut started = processes.started.remove("adc").unwrap();
         drop(started.child.stdin.take());
         started.child.wait().unwrap();
-    }
-
-    #[test]
-    fn a_word_for_a_shell_is_one_word() {
-        let output = Command::new("sh")
-            .args(["-c", &format!("printf %s {}", quote_word("a'b; $(touch x) c"))])
-            .output()
-            .unwrap();
-        assert_eq!(String::from_utf8_lossy(&output.stdout), "a'b; $(touch x) c");
     }
 }

@@ -1,5 +1,7 @@
 //! The service: carries out the actions of the [`Experiment`], and keeps its status, history, messages and alarms.
 
+mod managed;
+
 use crate::access::{Role, Tokens};
 use crate::alarms::{AlarmView, Alarms, find_conditions, find_undelivered};
 use crate::audit::AuditLog;
@@ -7,7 +9,7 @@ use crate::config::ControlConfig;
 use crate::experiment::{Action, Experiment, Now, Rejection, Request};
 use crate::history::{Columns, History, Second, SourceSecond};
 use crate::notices::Notices;
-use crate::processes::Processes;
+use crate::processes::{OrderedAction, Processes};
 use crate::rates::Rates;
 use crate::records::{Flag, NoteError, RunRecord};
 use crate::state::CommandName;
@@ -21,6 +23,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use thalweg::terminal::service_manager::{self, KeepAlive};
 use thalweg_node::Topology;
 use thalweg_node::service::{FromNode, NodeHello, Severity, ToNode, cut_text};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -127,6 +130,7 @@ impl Service {
     pub fn new(topology_path: &Path, directory: &Path, listen: Option<SocketAddr>) -> Result<Arc<Self>, ServiceError> {
         let (topology, mut config) = load_topology(topology_path).map_err(ServiceError::Topology)?;
         config.listen = listen.unwrap_or(config.listen);
+        config.check_node_url().map_err(ServiceError::Topology)?;
         if config.experiment.is_empty() {
             config.experiment = topology_path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         }
@@ -262,9 +266,13 @@ impl Service {
     pub async fn pass_time(&self) {
         let mut ticks = tokio::time::interval(STATUS_INTERVAL);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut keep_alive = KeepAlive::new();
         loop {
             ticks.tick().await;
             self.refresh_status();
+            keep_alive.iter_mut().for_each(KeepAlive::send_if_due);
+            let status = self.latest_status();
+            service_manager::report_status(&format!("{}: {}", status.state, status.sentence));
         }
     }
 
@@ -320,6 +328,7 @@ impl Service {
         let connection = inner.last_connection;
         inner.links.insert(node.clone(), NodeLink { connection, session, messages });
         inner.addresses.insert(node.clone(), address.to_string());
+        inner.processes.forget_observation(&node);
         inner.add_message(now.unix, Severity::Info, Some(&node), text);
         Ok((connection, receiver))
     }
@@ -403,10 +412,11 @@ impl Service {
         let (topology, config) = load_topology(&self.topology_path)
             .map_err(|problem| Rejection::Failed(format!("cannot configure: {problem}")))?;
         let mut inner = self.inner.lock();
-        let changed = inner.notices.change_destinations(&config);
-        changed.map_err(|problem| Rejection::Failed(format!("cannot configure: {problem}")))?;
         let (listen, experiment) = (inner.config.listen, inner.config.experiment.clone());
-        inner.config = ControlConfig { listen, experiment, ..config };
+        let config = ControlConfig { listen, experiment, ..config };
+        let checked = config.check_node_url().and_then(|()| inner.notices.change_destinations(&config));
+        checked.map_err(|problem| Rejection::Failed(format!("cannot configure: {problem}")))?;
+        inner.config = config;
         inner.place_storage();
         Ok(topology)
     }
@@ -482,22 +492,19 @@ impl Service {
     /// Ends the process of a node: a run that it takes part in is ended first, as far as it is concerned.
     ///
     /// # Errors
-    /// It is not connected.
+    /// It is not connected, and neither systemd nor Slurm can end it.
     pub fn stop_node(&self, node: &str) -> Result<(), String> {
         let mut inner = self.inner.lock();
-        if !inner.links.contains_key(node) {
+        let is_connected = inner.links.contains_key(node);
+        let (process, url) = (inner.config.node_process(node), inner.config.node_url());
+        if inner.processes.give_order(node, process, &url, OrderedAction::Stop { is_connected }) {
+            return Ok(());
+        }
+        if !is_connected {
             return Err(format!("node '{node}' is not connected to this service: there is nothing to stop"));
         }
         inner.send_to_node(node, ToNode::Quit);
         Ok(())
-    }
-
-    /// Returns the last lines of the log of a node's process.
-    ///
-    /// # Errors
-    /// The service has no log of it.
-    pub fn process_log(&self, node: &str, lines: usize) -> Result<Vec<String>, String> {
-        self.inner.lock().processes.log_tail(node, lines)
     }
 }
 
@@ -653,7 +660,7 @@ impl Inner {
                 let last_message = self.messages.iter().rev().find(|message| message.node.as_deref() == Some(&node));
                 ProcessView {
                     kind: if is_builder { "builder" } else { "source" }.into(),
-                    host: hello.map(|hello| hello.host.clone()).unwrap_or_default(),
+                    host: member.map(|member| member.host.clone()).unwrap_or_default(),
                     pid: hello.map(|hello| hello.pid),
                     state: state.into(),
                     since_at: member.map_or(0.0, |member| member.since),

@@ -323,7 +323,7 @@ pub struct ProcessView {
     pub node: String,
     /// `source` or `builder`.
     pub kind: String,
-    /// Host of the node; empty if that is not known.
+    /// Host of the node, or of its last process; empty if there was none.
     pub host: String,
     /// Number of the process; `None` while the node is not connected.
     pub pid: Option<u32>,
@@ -331,7 +331,7 @@ pub struct ProcessView {
     pub state: String,
     /// Time since which it is in this state.
     pub since_at: f64,
-    /// Way in which it is started: `child`, `ssh` or `none`.
+    /// Way in which it is started: `child`, `ssh`, `systemd`, `slurm` or `none`.
     pub manager: String,
     /// Last line of its log, as far as the service knows it.
     pub last_line: String,

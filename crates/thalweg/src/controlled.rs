@@ -6,7 +6,8 @@
 mod latest;
 
 use crate::stay::{Stay, take_part_in_runs};
-use crate::terminal::{Failure, recent_log, start_thread};
+use crate::terminal::{Failure, recent_log, service_manager, start_thread};
+use crate::watchdog::state_text;
 use std::io::ErrorKind;
 use std::net::{TcpStream, ToSocketAddrs};
 use std::process::ExitCode;
@@ -60,6 +61,7 @@ pub(crate) fn follow_services(name: &str, urls: &[String], json: bool) -> Result
             shown_at: Instant::now(),
             seen_lines: 0,
             last_problem: String::new(),
+            was_accepted: false,
         };
         start_thread(move || link.serve(&address))?;
     }
@@ -156,6 +158,8 @@ struct Link {
     seen_lines: u64,
     /// Reason why there was no connection last; empty once there is one again.
     last_problem: String,
+    /// True once the service has accepted the node.
+    was_accepted: bool,
 }
 
 /// Reason why a connection ended.
@@ -166,12 +170,16 @@ impl Link {
     fn serve(mut self, address: &ServiceAddress) {
         loop {
             let problem = match address.connect() {
-                Ok(mut socket) => self.serve_connection(&mut socket),
+                Ok(mut socket) => self.serve_connection(&mut socket, &address.host_port),
                 Err(problem) => problem,
             };
+            let place = &address.host_port;
+            service_manager::report_status(&format!(
+                "no connection to the service at {place}: {problem}; trying again"
+            ));
             // Once for each reason, and not twice a second while the service is away.
             if problem != self.last_problem {
-                let (node, place) = (&self.hello.node, &address.host_port);
+                let node = &self.hello.node;
                 tracing::warn!("{node}: no connection to the service at {place}: {problem}; trying again");
                 self.last_problem = problem;
             }
@@ -179,7 +187,7 @@ impl Link {
         }
     }
 
-    fn serve_connection(&mut self, socket: &mut WebSocket<TcpStream>) -> Lost {
+    fn serve_connection(&mut self, socket: &mut WebSocket<TcpStream>, place: &str) -> Lost {
         self.replies.clear();
         self.preparations.clear();
         let (begun, mut next_status) = (Instant::now(), Instant::now());
@@ -188,11 +196,6 @@ impl Link {
         }
         self.shown_at = Instant::now().checked_sub(UNCHANGED_STATUS_INTERVAL).unwrap_or_else(Instant::now);
         loop {
-            // A service that refuses the node closes the connection at once.
-            if !self.last_problem.is_empty() && begun.elapsed() > UNCHANGED_STATUS_INTERVAL {
-                tracing::warn!("{}: connected to the service again", self.hello.node);
-                self.last_problem.clear();
-            }
             let mut messages = self.finished_requests();
             if !messages.is_empty() {
                 // The state that an answer has led to comes before the answer.
@@ -203,6 +206,10 @@ impl Link {
                 let lines = recent_log::new_lines(&mut self.seen_lines);
                 messages.extend((!lines.is_empty()).then_some(FromNode::Log(lines)));
                 messages.extend(self.next_status());
+                // A service that refuses the node closes the connection at once.
+                if begun.elapsed() > UNCHANGED_STATUS_INTERVAL {
+                    self.note_accepted(place);
+                }
             }
             match socket.read() {
                 Ok(Message::Text(text)) => match serde_json::from_str(&text) {
@@ -224,6 +231,19 @@ impl Link {
                 }
             }
         }
+    }
+
+    /// Notes that the service has accepted the node, and reports the state of its run.
+    fn note_accepted(&mut self, place: &str) {
+        if !self.was_accepted {
+            self.was_accepted = true;
+            service_manager::report_ready();
+        }
+        if !self.last_problem.is_empty() {
+            tracing::warn!("{}: connected to the service again", self.hello.node);
+            self.last_problem.clear();
+        }
+        service_manager::report_status(&format!("connected to {place}: {}", state_text(&self.shown.snapshot)));
     }
 
     /// Returns the replies that have come since the last call.

@@ -29,6 +29,7 @@ mod source;
 mod stay;
 mod supervise;
 pub mod terminal;
+mod watchdog;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use std::process::ExitCode;

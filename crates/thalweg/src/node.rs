@@ -3,12 +3,14 @@
 use crate::live::{self, Goal};
 use crate::preflight::OpenSource;
 use crate::run_options::RunOptions;
-use crate::terminal::{Failure, outlet, progress, signals, start_thread};
-use crate::{controlled, print, stay, terminal};
+use crate::terminal::{Failure, outlet, progress, service_manager, signals, start_thread};
+use crate::{controlled, print, stay, terminal, watchdog};
 use serde::{Deserialize, Serialize};
 use std::io::BufRead;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
 use std::time::Duration;
@@ -112,7 +114,17 @@ pub(crate) fn run_single_node(
         let handle = handle.clone();
         move || (*handle.latest_snapshot()).clone()
     });
-    let result = run_node(topology, name, &handle, kind, |addresses| print_listening(name, addresses));
+    let is_prepared = Arc::new(AtomicBool::new(false));
+    watchdog::watch_node(handle.clone(), true, {
+        let is_prepared = Arc::clone(&is_prepared);
+        move || is_prepared.load(Ordering::Relaxed)
+    })?;
+    let result = run_node(topology, name, &handle, kind, |addresses| {
+        print_listening(name, addresses);
+        is_prepared.store(true, Ordering::Relaxed);
+        service_manager::report_ready();
+    });
+    is_prepared.store(false, Ordering::Relaxed);
     line.clear_line();
     Ok(match result? {
         Done::Source(report) => {

@@ -3,7 +3,7 @@
 
 use crate::node::{self, Done, Kind};
 use crate::print;
-use crate::terminal::{Failure, json_line, outlet, signals, start_thread};
+use crate::terminal::{Failure, json_line, outlet, service_manager, signals, start_thread};
 use parking_lot::{Condvar, Mutex};
 use std::io::{BufRead, Read};
 use std::process::ExitCode;
@@ -253,6 +253,11 @@ pub(crate) fn take_part_in_runs(
     // unplugged.
     let mut was_prepared = false;
     let mut last_failure = String::new();
+    // A node with a topology of its own reports its state here, one of a service its connection, too.
+    crate::watchdog::watch_node(stay.handle().clone(), ends_if_unusable, {
+        let stay = stay.clone();
+        move || stay.plan().is_prepared
+    })?;
     start_thread({
         let stay = stay.clone();
         move || loop {
@@ -264,6 +269,7 @@ pub(crate) fn take_part_in_runs(
         let result = node::run_node(&topology, name, stay.handle(), Kind::Waiting, |addresses| {
             was_prepared = true;
             node::print_listening(name, addresses);
+            service_manager::report_ready();
             stay.note_prepared(name, addresses);
         });
         stay.report_followed_runs(json);

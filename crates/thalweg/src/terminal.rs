@@ -9,6 +9,7 @@ pub mod outlet;
 mod output;
 pub mod progress;
 pub mod recent_log;
+pub mod service_manager;
 pub mod signals;
 
 pub use output::{Output, json_line};

@@ -2,6 +2,7 @@
 
 mod access;
 mod etcd;
+mod hosts;
 mod shift;
 mod takeover;
 
