@@ -94,6 +94,7 @@ pub fn service_routes(service: Arc<Service>) -> axum::Router {
     let (router, document) = OpenApiRouter::with_openapi(Document::openapi())
         .routes(routes!(get_status))
         .routes(routes!(commands::execute_command))
+        .routes(routes!(commands::configure))
         .routes(routes!(commands::start_run))
         .routes(routes!(commands::begin_next_run))
         .routes(routes!(commands::mark_step))

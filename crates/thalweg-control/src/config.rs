@@ -19,6 +19,8 @@ pub struct ControlConfig {
     pub listen: SocketAddr,
     /// Address at which nodes of other hosts reach it: `http://HOST:PORT`; that of `listen` if it is empty.
     pub url: String,
+    /// Addresses of other services of the experiment, to which the nodes that this one starts connect, too.
+    pub others: Vec<String>,
     /// Processes of nodes, by the name of the node; those that are not named are children of the service on its own
     /// host.
     pub nodes: BTreeMap<String, NodeProcess>,
@@ -42,6 +44,7 @@ impl Default for ControlConfig {
             experiment: String::new(),
             listen: SocketAddr::from(([127, 0, 0, 1], 8400)),
             url: String::new(),
+            others: Vec::new(),
             nodes: BTreeMap::new(),
             etcd: EtcdConfig::default(),
             alarms: AlarmLimits::default(),
@@ -206,6 +209,13 @@ impl ControlConfig {
             "" => format!("http://{}", self.listen),
             url => url.to_owned(),
         }
+    }
+
+    /// Returns the addresses of all services to which nodes connect, with commas between them.
+    pub fn node_urls(&self) -> String {
+        let own = self.node_url();
+        let others = self.others.iter().map(String::as_str).filter(|other| *other != own);
+        std::iter::once(own.as_str()).chain(others).collect::<Vec<_>>().join(",")
     }
 }
 

@@ -44,7 +44,11 @@ enum Action {
         timeout: Duration,
     },
     /// Read the topology, start nodes that are missing, and send it to all
-    Configure,
+    Configure {
+        /// Leave this source out of the runs, until the experiment is configured anew
+        #[arg(long, value_name = "SOURCE")]
+        without: Vec<String>,
+    },
     /// Examine each host, and wait until all sources are connected
     Arm,
     /// Begin a run
@@ -191,7 +195,7 @@ pub fn run_ctl(options: &Options, json: bool) -> Result<ExitCode, Failure> {
 /// Returns the path and the body of a request that changes something.
 fn change_request(action: &Action) -> (String, Value) {
     match action {
-        Action::Configure => (command_path(CommandName::Configure), json!({})),
+        Action::Configure { without } => (command_path(CommandName::Configure), json!({ "without": without })),
         Action::Arm => (command_path(CommandName::Arm), json!({})),
         Action::Start { kind, note } => (command_path(CommandName::Start), json!({ "kind": kind, "note": note })),
         Action::Next { kind, note } => (command_path(CommandName::Next), json!({ "kind": kind, "note": note })),

@@ -36,6 +36,8 @@ pub struct RunRecord {
     pub kind: RunKind,
     /// Comment that was given at its start.
     pub note: String,
+    /// Names of the sources that were left out.
+    pub left_out: Vec<String>,
     /// State of the run.
     pub state: RunState,
     /// Reasons why it is incomplete, or failed.
@@ -145,6 +147,7 @@ impl RunRecord {
             number: self.number.max(other.number),
             kind: asked.kind,
             note: asked.note.clone(),
+            left_out: asked.left_out.clone(),
             asked_by: asked.asked_by.clone(),
             asked_at: asked.asked_at,
             began_at: earlier(self.began_at, other.began_at),
@@ -166,7 +169,7 @@ impl RunRecord {
     /// Returns the rank of what is known of the request for it; the highest counts.
     fn asked_rank(&self) -> impl Ord {
         let asked_at = self.asked_at.map(|time| Reverse(time.to_bits()));
-        (asked_at, self.asked_by.clone(), self.note.clone(), self.kind == RunKind::Test)
+        (asked_at, self.asked_by.clone(), self.note.clone(), self.left_out.clone(), self.kind == RunKind::Test)
     }
 
     /// Returns the rank of what is known of its end; the highest counts.

@@ -53,6 +53,8 @@ pub struct Service {
     /// Log of all requests that change something.
     pub audit: AuditLog,
     topology_path: PathBuf,
+    /// Directory of its files.
+    directory: PathBuf,
     begun: Instant,
 }
 
@@ -128,7 +130,11 @@ impl Service {
     /// # Errors
     /// The topology is not right, or a file cannot be read or written.
     pub fn new(topology_path: &Path, directory: &Path, listen: Option<SocketAddr>) -> Result<Arc<Self>, ServiceError> {
-        let (topology, mut config) = load_topology(topology_path).map_err(ServiceError::Topology)?;
+        let left_out = read_left_out(directory);
+        let (topology, mut config) = load_topology(topology_path, &left_out)
+            // The topology may have changed since.
+            .or_else(|_| load_topology(topology_path, &[]))
+            .map_err(ServiceError::Topology)?;
         config.listen = listen.unwrap_or(config.listen);
         config.check_node_url().map_err(ServiceError::Topology)?;
         if config.experiment.is_empty() {
@@ -181,6 +187,7 @@ impl Service {
             tokens,
             audit,
             topology_path: topology_path.to_owned(),
+            directory: directory.to_owned(),
             begun,
         });
         let receiver = Arc::downgrade(&service);
@@ -402,20 +409,21 @@ impl Service {
         result
     }
 
-    /// Reads the topology anew, for a configuration, and takes its table `[control]`.
+    /// Reads the topology anew, for a configuration without the sources of these names, and takes its table `[control]`.
     ///
     /// # Errors
     /// A configuration is not legal now, or the topology is not right; the sentence says where.
-    pub fn read_topology(&self) -> Result<Topology, Rejection> {
+    pub fn read_topology(&self, left_out: Vec<String>) -> Result<Topology, Rejection> {
         let legal = self.inner.lock().experiment.check_command(CommandName::Configure);
         legal.map_err(Rejection::NotLegal)?;
-        let (topology, config) = load_topology(&self.topology_path)
-            .map_err(|problem| Rejection::Failed(format!("cannot configure: {problem}")))?;
+        let failed = |problem| Rejection::Failed(format!("cannot configure: {problem}"));
+        let (topology, config) = load_topology(&self.topology_path, &left_out).map_err(failed)?;
+        save_left_out(&self.directory, &left_out).map_err(failed)?;
         let mut inner = self.inner.lock();
         let (listen, experiment) = (inner.config.listen, inner.config.experiment.clone());
         let config = ControlConfig { listen, experiment, ..config };
         let checked = config.check_node_url().and_then(|()| inner.notices.change_destinations(&config));
-        checked.map_err(|problem| Rejection::Failed(format!("cannot configure: {problem}")))?;
+        checked.map_err(failed)?;
         inner.config = config;
         inner.place_storage();
         Ok(topology)
@@ -496,7 +504,7 @@ impl Service {
     pub fn stop_node(&self, node: &str) -> Result<(), String> {
         let mut inner = self.inner.lock();
         let is_connected = inner.links.contains_key(node);
-        let (process, url) = (inner.config.node_process(node), inner.config.node_url());
+        let (process, url) = (inner.config.node_process(node), inner.config.node_urls());
         if inner.processes.give_order(node, process, &url, OrderedAction::Stop { is_connected }) {
             return Ok(());
         }
@@ -523,7 +531,7 @@ impl Inner {
     }
 
     fn start_node(&mut self, node: &str) -> Result<(), String> {
-        let url = self.config.node_url();
+        let url = self.config.node_urls();
         let process = self.config.node_process(node).clone();
         self.processes.start_process(node, &process, &url)
     }
@@ -592,6 +600,7 @@ impl Inner {
             number_problem: self.stored.problem.clone(),
             services: self.stored.services.clone(),
             processes: self.process_views(),
+            left_out: left_out_of(self.experiment.topology()),
             destinations: self.notices.views(),
             messages: {
                 let skipped = self.messages.len().saturating_sub(MAX_SHOWN_MESSAGES);
@@ -673,6 +682,12 @@ impl Inner {
     }
 }
 
+/// Returns the names of the sources that are left out of a topology.
+pub(crate) fn left_out_of(topology: &Topology) -> Vec<String> {
+    let names = topology.run.metadata.as_json().get(LEFT_OUT).cloned().unwrap_or_default();
+    serde_json::from_value(names).unwrap_or_default()
+}
+
 fn second_of(status: &Status, unix: f64) -> Second {
     let has_run = status.state.has_run();
     Second {
@@ -692,9 +707,34 @@ fn second_of(status: &Status, unix: f64) -> Second {
     }
 }
 
-fn load_topology(path: &Path) -> Result<(Topology, ControlConfig), String> {
+/// Key of `[run.metadata]` with the names of the sources that are left out.
+pub(crate) const LEFT_OUT: &str = "left_out";
+
+/// Returns the names of the sources that are left out, as of the last configuration.
+fn read_left_out(directory: &Path) -> Vec<String> {
+    let text = std::fs::read(directory.join("left-out.json")).unwrap_or_default();
+    serde_json::from_slice(&text).unwrap_or_default()
+}
+
+fn save_left_out(directory: &Path, names: &[String]) -> Result<(), String> {
+    let path = directory.join("left-out.json");
+    let text = serde_json::to_vec(names).unwrap_or_default();
+    std::fs::write(&path, text).map_err(|error| format!("{}: {error}", path.display()))
+}
+
+/// Reads a topology, without the sources of these names, and its table `[control]`.
+fn load_topology(path: &Path, left_out: &[String]) -> Result<(Topology, ControlConfig), String> {
     let mut topology = Topology::load_with_settings(path, None, &[]).map_err(|error| error.to_string())?;
     let config = ControlConfig::take_from(&mut topology).map_err(|error| format!("{}: {error}", path.display()))?;
+    if let Some(unknown) = left_out.iter().find(|name| !topology.sources.iter().any(|source| source.name == **name)) {
+        return Err(format!("the topology has no source '{unknown}' that could be left out"));
+    }
+    if !left_out.is_empty() {
+        topology.sources.retain(|source| !left_out.contains(&source.name));
+        topology.run.metadata.set_value(LEFT_OUT, left_out.into());
+        let checked = topology.check_values();
+        checked.map_err(|(field, problem)| format!("without {}: {field}: {problem}", left_out.join(", ")))?;
+    }
     let addresses =
         topology.builders.iter().flat_map(|builder| builder.listen.iter().map(move |listen| (builder, listen)));
     for (builder, listen) in addresses {
@@ -726,7 +766,7 @@ pub fn unix_seconds() -> f64 {
 /// # Errors
 /// The topology is not right.
 pub fn default_directory(topology_path: &Path) -> Result<PathBuf, String> {
-    let (topology, _) = load_topology(topology_path)?;
+    let (topology, _) = load_topology(topology_path, &[])?;
     Ok(topology.run.directory.join(".control"))
 }
 
@@ -782,14 +822,14 @@ id = "1.0"
     fn a_configuration_that_is_not_legal_changes_nothing() {
         let folder = tempfile::tempdir().unwrap();
         let service = open_service(folder.path());
-        let topology = Box::new(service.read_topology().unwrap());
+        let topology = Box::new(service.read_topology(Vec::new()).unwrap());
         service.inner.lock().experiment.execute_request(1, Request::Configure(topology), "anna");
         std::fs::write(
             folder.path().join("lab.toml"),
             LAB.replace("[control.nodes]", "[control]\nwebhook = \"http://x\"\n[control.nodes]"),
         )
         .unwrap();
-        let refusal = service.read_topology().unwrap_err();
+        let refusal = service.read_topology(Vec::new()).unwrap_err();
         assert_eq!(refusal.to_string(), "cannot configure: configure is under way: wait until that is done");
         assert!(service.inner.lock().config.webhook.is_none());
     }

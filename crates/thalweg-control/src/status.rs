@@ -51,6 +51,8 @@ pub struct Status {
     pub ledger: LedgerView,
     /// Sources, in the order of the topology.
     pub sources: Vec<SourceView>,
+    /// Names of the sources that are left out.
+    pub left_out: Vec<String>,
     /// Builders, in the order of the topology.
     pub builders: Vec<BuilderView>,
     /// Latest events that were closed incomplete, the newest first.

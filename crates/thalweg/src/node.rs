@@ -41,8 +41,8 @@ pub(crate) struct Options {
     #[arg(long)]
     stay: bool,
     /// Stay for several runs, controlled by the service at this address (thalweg control), which also sends the
-    /// topology; once for each service. The environment has the token: THALWEG_CONTROL_TOKEN
-    #[arg(long, value_name = "URL", conflicts_with_all = ["file", "stay", "supervised"])]
+    /// topology; several with commas between them. The environment has the token: THALWEG_CONTROL_TOKEN
+    #[arg(long, value_name = "URL", value_delimiter = ',', conflicts_with_all = ["file", "stay", "supervised"])]
     control: Vec<String>,
     #[command(flatten)]
     run: RunOptions,

@@ -20,8 +20,6 @@ use utoipa::{IntoResponses, ToSchema};
 #[derive(Debug, Clone, Copy, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum PlainCommand {
-    /// Reads the topology file, starts nodes that are missing, and sends the topology to all.
-    Configure,
     /// Examines each host, and waits until all sources are connected.
     Arm,
     /// Ends the run at one event for all sources, with everything accounted for.
@@ -38,6 +36,14 @@ pub(super) enum PlainCommand {
 #[derive(Debug, Default, Deserialize, Serialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct NoArguments {}
+
+/// Configuration.
+#[derive(Debug, Default, Deserialize, Serialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct ConfigureArguments {
+    /// Names of the sources that are left out of the runs, until the experiment is configured anew.
+    without: Vec<String>,
+}
 
 /// Run that is to begin.
 #[derive(Debug, Default, Deserialize, Serialize, ToSchema)]
@@ -110,17 +116,27 @@ pub(super) async fn execute_command(
     let name: CommandName = command.parse().map_err(ApiError::not_found)?;
     let command = serde_json::from_value(serde_json::Value::String(command));
     let command: PlainCommand = command.map_err(|error| ApiError::not_found(error.to_string()))?;
-    let make_request = move |service: &Service| {
-        Ok(match command {
-            PlainCommand::Configure => Request::Configure(Box::new(service.read_topology()?)),
-            PlainCommand::Arm => Request::Arm,
-            PlainCommand::Stop => Request::Control(Command::Stop),
-            PlainCommand::Pause => Request::Control(Command::Pause),
-            PlainCommand::Resume => Request::Control(Command::Resume),
-            PlainCommand::Abort => Request::Control(Command::Abort),
-        })
+    let request = match command {
+        PlainCommand::Arm => Request::Arm,
+        PlainCommand::Stop => Request::Control(Command::Stop),
+        PlainCommand::Pause => Request::Control(Command::Pause),
+        PlainCommand::Resume => Request::Control(Command::Resume),
+        PlainCommand::Abort => Request::Control(Command::Abort),
     };
-    execute(client, service, name, &arguments, make_request).await
+    execute(client, service, name, &arguments, move |_| Ok(request)).await
+}
+
+/// Reads the topology file, starts nodes that are missing, and sends the topology to all.
+#[utoipa::path(post, path = "/api/v1/commands/configure", request_body = Option<ConfigureArguments>,
+    responses(CommandAnswers, Refusals, BodyRefusals))]
+pub(super) async fn configure(
+    client: Client,
+    State(service): State<Arc<Service>>,
+    Body(arguments): Body<ConfigureArguments>,
+) -> Result<Json<CommandAnswer>, ApiError> {
+    let left_out = arguments.without.clone();
+    let make_request = move |service: &Service| Ok(Request::Configure(Box::new(service.read_topology(left_out)?)));
+    execute(client, service, CommandName::Configure, &arguments, make_request).await
 }
 
 /// Begins a run.

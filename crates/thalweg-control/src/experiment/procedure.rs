@@ -2,6 +2,7 @@
 
 use super::{Action, Experiment, Now, Rejection, Request};
 use crate::records::{RunRecord, RunState};
+use crate::service::left_out_of;
 use crate::state::{CommandName, ExperimentState};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -91,6 +92,7 @@ impl Experiment {
                     note,
                     asked_by: by.to_owned(),
                     asked_at: Some(self.now.unix),
+                    left_out: left_out_of(&self.topology),
                     ..RunRecord::default()
                 };
                 self.actions.push_back(Action::Reserve(ticket, Box::new(draft)));

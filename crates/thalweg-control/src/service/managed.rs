@@ -79,7 +79,7 @@ impl Service {
     /// Returns the processes that systemd and Slurm start whose nodes are not connected.
     fn missing_processes(&self) -> Vec<(String, ManagedProcess)> {
         let inner = self.inner.lock();
-        let url = inner.config.node_url();
+        let url = inner.config.node_urls();
         let missing = inner.experiment.expected_nodes().filter(|node| !inner.links.contains_key(*node));
         missing
             .filter_map(|node| {

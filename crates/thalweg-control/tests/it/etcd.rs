@@ -199,7 +199,7 @@ fn two_services_command_one_experiment_and_etcd_may_be_lost_while_a_run_goes_on(
     let node = |name: &str| {
         let mut command =
             first.program(Path::new(env!("CARGO_BIN_EXE_thalweg-control")).with_file_name("thalweg").to_str().unwrap());
-        command.args(["node", name, "--control", &first.url, "--control", &second.url]);
+        command.args(["node", name, "--control", &format!("{},{}", first.url, second.url)]);
         command.env("THALWEG_CONTROL_TOKEN", first.secret(Role::Node));
         command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
     };

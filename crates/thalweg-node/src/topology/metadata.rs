@@ -22,6 +22,11 @@ impl Metadata {
         &self.0
     }
 
+    /// Sets the value of a key.
+    pub fn set_value(&mut self, key: &str, value: Value) {
+        self.0.insert(key.to_owned(), value);
+    }
+
     /// Returns whether there is nothing in it.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
