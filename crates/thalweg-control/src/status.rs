@@ -1,6 +1,7 @@
 //! The status of an experiment, as the API, the page and the terminal show it.
 
 use crate::alarms::AlarmView;
+use crate::processes::ProcessAction;
 use crate::records::RunRecord;
 use crate::state::{CommandName, ExperimentState};
 use serde::{Deserialize, Serialize};
@@ -200,6 +201,8 @@ pub struct SourceView {
     /// Fragments of this source, by bucket.
     #[serde(flatten)]
     pub ledger: LedgerView,
+    /// Time since which it has sent nothing while another source has; `None` while it does not.
+    pub silent_since_at: Option<f64>,
     /// Events that were closed without a fragment of it while it was silent.
     pub absent_events: u64,
     /// Severity of its trouble: `ok`, `minor` or `major`.
@@ -240,6 +243,8 @@ pub struct BuilderView {
     pub bytes_per_second: f64,
     /// Share of the time in which it was held up by its disk, in per cent.
     pub stalled_percent: f64,
+    /// Disk on which it records.
+    pub disk: DiskView,
 }
 
 /// Event that was closed incomplete.
@@ -325,4 +330,6 @@ pub struct ProcessView {
     pub manager: String,
     /// Last line of its log, as far as the service knows it.
     pub last_line: String,
+    /// Whether each action on it is legal now.
+    pub actions: BTreeMap<ProcessAction, Legality>,
 }

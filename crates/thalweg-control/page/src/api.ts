@@ -145,6 +145,9 @@ export interface Message {
   text: string;
 }
 
+export const PROCESS_ACTIONS = ["start", "stop", "restart"] as const;
+export type ProcessAction = (typeof PROCESS_ACTIONS)[number];
+
 export interface Process {
   node: string;
   kind: string;
@@ -154,6 +157,8 @@ export interface Process {
   since_at: number;
   manager: "child" | "ssh" | "systemd" | "slurm" | "none";
   last_line: string;
+  /** Whether each action on it is legal now. */
+  actions: Partial<Record<ProcessAction, Legality>>;
 }
 
 export interface Flag {

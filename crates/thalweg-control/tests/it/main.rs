@@ -3,6 +3,7 @@
 mod access;
 mod shift;
 mod takeover;
+mod top;
 
 use serde_json::Value;
 use std::io::{BufRead, BufReader};
@@ -12,7 +13,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use thalweg_control::access::{Role, Tokens};
-use thalweg_control::ctl::Client;
+use thalweg_control::client::Client;
 use thalweg_control::state::ExperimentState;
 use thalweg_control::status::Status;
 
